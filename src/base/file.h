@@ -1,0 +1,27 @@
+/* Files: whole reads, read-only mappings, atomic writes.
+ * A mapping that turns out shorter than promised (somebody truncated the file while it was mapped) reads as zeros and
+ * marks the file as damaged instead of killing the process: file_damaged() says so. Threads: any. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buffer.h"
+#include "base/error.h"
+
+typedef struct FileMap {
+    const uint8_t *data; /* NULL when size is 0 */
+    size_t size;
+    int slot; /* internal */
+} FileMap;
+
+NODISCARD bool file_map(FileMap *map, const char *path, Error *error);
+void file_unmap(FileMap *map);                 /* safe on a zeroed FileMap */
+bool file_damaged(const FileMap *map);         /* a page of it could not be read */
+bool file_any_damaged(void);                   /* of any mapping alive: cheap, asked once per step */
+NODISCARD bool file_read(const char *path, size_t limit, Buffer *out, Error *error); /* appends the whole file */
+/* Writes a new file beside path, syncs it and renames it over path: readers see the old or the new, never half. */
+NODISCARD bool file_write_atomic(const char *path, Slice bytes, Error *error);
+bool file_exists(const char *path);
+bool file_is_directory(const char *path);
+NODISCARD bool file_make_directories(const char *path, Error *error);

@@ -1,0 +1,81 @@
+/* The engine: one thread that owns the model, the caches and the batch. Tokens in, tokens out; no text, no sockets.
+ * Each step carries the decode tokens of all running sequences and a chunk of prefill. Everything else talks to it through
+ * requests. Results depend on (prompt, parameters, seed) only, never on what else runs. */
+#pragma once
+#include "base/error.h"
+#include "model/model.h"
+
+typedef struct Engine Engine;
+typedef struct Request Request;
+
+enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128 };
+
+typedef struct EngineOptions {
+    const char *directory;
+    ModelOptions model;
+    int slots;         /* sequences that run at once */
+    int queue_max;     /* requests that wait; one more is ERROR_LIMIT */
+    int prefill_size;  /* prompt tokens per step, 1…MODEL_ROWS_MAX/2 */
+    size_t kv_bytes;   /* of the page pool; 0: slots × context, at most half of the free memory */
+} EngineOptions;
+
+/* Sampling, in this order: logit bias → penalties → top_k → top_p → min_p → temperature → draw. Neutral values switch off. */
+typedef struct SamplingOptions {
+    float temperature;       /* 0: greedy */
+    float top_p;             /* 1: off */
+    float min_p;             /* 0: off */
+    int top_k;               /* 0: off */
+    float repetition_penalty;/* 1: off; over prompt and answer */
+    float frequency_penalty, presence_penalty; /* 0: off; over the answer */
+    uint64_t seed;           /* counter-based: draw = f(seed, choice, position) */
+    bool ignore_eos;
+    int bias_count;
+    const int32_t *bias_ids; /* copied */
+    const float *bias_values;
+    int logprobs;            /* −1: none; else the number of alternatives, ≤ LOGPROBS_TOP_MAX */
+} SamplingOptions;
+
+typedef struct RequestOptions {
+    const int32_t *prompt; /* copied */
+    int prompt_count;      /* ≥ 1 */
+    int max_tokens;        /* ≥ 1 of each choice; cut so that prompt + answer fit the context */
+    int choices;           /* n: share one prefill */
+    bool echo_logprobs;    /* logprobs of the prompt's tokens as well (completions with echo) */
+    SamplingOptions sampling;
+} RequestOptions;
+
+typedef enum Finish { FINISH_NONE, FINISH_STOP /* end token */, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR } Finish;
+
+typedef struct TokenOut {
+    int32_t id;
+    float logprob;  /* natural log, of the distribution after bias and penalties, before truncation; NaN when not asked for */
+    int top_count;
+    struct { int32_t id; float logprob; } top[LOGPROBS_TOP_MAX]; /* descending */
+} TokenOut;
+
+typedef struct RequestStats {
+    int prompt_tokens, cached_tokens;
+    double queued_s, prefill_s, decode_s;
+} RequestStats;
+
+NODISCARD Engine *engine_open(const EngineOptions *options, Error *error);
+void engine_close(Engine *engine); /* cancels everything, joins the thread */
+Model *engine_model(Engine *engine); /* for its constants; not to be run */
+
+/* Thread: any. NULL: ERROR_LIMIT when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit. */
+NODISCARD Request *engine_submit(Engine *engine, const RequestOptions *options, Error *error);
+/* Up to capacity tokens of one choice that were not read yet (0 after the timeout, or when the choice has ended). *finish is set
+ * once everything was read. The output has room for max_tokens, so the engine never waits for a reader. */
+int request_read(Request *request, int choice, TokenOut *out, int capacity, int timeout_ms, Finish *finish);
+/* Waits until any choice has something unread or the timeout passes; the lowest such choice, or −1. */
+int request_wait(Request *request, int timeout_ms);
+bool request_prompt_logprob(Request *request, int position, TokenOut *out); /* echo_logprobs; false: not yet */
+void request_cancel(Request *request); /* any thread, any time, idempotent; the slot is free within one step */
+/* Ends one choice early (a stop string was seen): it stops computing; the others go on. */
+void request_stop_choice(Request *request, int choice);
+RequestStats request_stats(Request *request);
+void request_error(Request *request, Error *out); /* after FINISH_ERROR */
+void request_free(Request *request); /* cancels if still running */
+
+typedef struct EngineStats { int running, waiting; size_t kv_bytes, kv_bytes_total; uint64_t steps, prompt_tokens, generated_tokens; } EngineStats;
+EngineStats engine_stats(Engine *engine);

@@ -1,0 +1,70 @@
+/* What a checkpoint holds: typed arrays, and weights (a matrix and how it is quantised). Views: they own nothing. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum { TENSOR_RANK_MAX = 5 };
+
+typedef enum DType { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_U8, DTYPE_I8, DTYPE_U16, DTYPE_I16, DTYPE_U32, DTYPE_I32,
+    DTYPE_I64, DTYPE_U64, DTYPE_F64, DTYPE_BOOL, DTYPE_COUNT } DType;
+
+size_t dtype_bytes(DType dtype);
+const char *dtype_name(DType dtype); /* as in safetensors: "BF16" */
+static inline bool dtype_is_float(DType d) { return d == DTYPE_F32 || d == DTYPE_F16 || d == DTYPE_BF16; }
+
+/* A dense row-major array somewhere in a file. data may be unaligned. */
+typedef struct Tensor {
+    const void *data;
+    DType dtype;
+    int rank;
+    int64_t shape[TENSOR_RANK_MAX];
+    size_t bytes;
+} Tensor;
+
+typedef enum Quant {
+    QUANT_NONE,   /* data: rows × cols of dtype (f32, f16, bf16) */
+    QUANT_AFFINE, /* w = scale·q + bias per group; bits 2 3 4 5 6 8; group 32 64 128; scales and biases of dtype */
+    QUANT_MXFP4,  /* E2M1 elements, E8M0 scale (u8) per 32 */
+    QUANT_NVFP4,  /* E2M1 elements, E4M3 scale (u8) per 16 */
+    QUANT_MXFP8,  /* E4M3 elements, E8M0 scale (u8) per 32 */
+} Quant;
+const char *quant_name(Quant quant);
+
+/* A matrix to multiply by: y[rows] = W[rows, cols] · x[cols] (+ bias). In the file's layout (mlx/ops.cpp, quantize): a row is
+ * cols·bits/8 bytes, one little-endian bit stream, element i = bits [i·b, (i+1)·b); rows are contiguous; scales and biases are
+ * [rows, cols/group]. A slice of rows is again a Weight (weight_rows), so fused projections are views. */
+typedef struct Weight {
+    int64_t rows, cols; /* out, in */
+    Quant quant;
+    int bits, group;     /* of quantised forms */
+    DType dtype;         /* QUANT_NONE: the elements. QUANT_AFFINE: scales and biases */
+    const void *data;    /* row stride = weight_row_bytes */
+    const void *scales;  /* NULL when plain */
+    const void *biases;  /* affine only: the group's zero point, not the layer's bias */
+    const float *bias;   /* added to the product, f32 [rows], or NULL */
+} Weight;
+
+size_t weight_row_bytes(const Weight *w);   /* bytes of one row of data */
+size_t weight_scale_bytes(const Weight *w); /* bytes of one row of scales (= of biases when affine) */
+size_t weight_bytes(const Weight *w);       /* all that a product reads: data, scales, biases */
+Weight weight_rows(const Weight *w, int64_t first, int64_t count);
+/* Elements [first, first+count) of one row as f32, exactly as mx.dequantize computes them in f32. */
+void weight_dequantize_row(const Weight *w, int64_t row, int64_t first, int64_t count, float *out);
+
+/* Affine quantisation as mx.quantize does it (mlx/backend/cpu/quantized.cpp): one row of cols floats, f32 scales and biases. */
+void quantize_affine_row(const float *x, int64_t cols, int bits, int group, uint8_t *data, float *scales, float *biases);
+
+/* 16-bit floats. to_f32 is exact; from_f32 rounds to nearest even. */
+float f16_to_f32(uint16_t h);
+uint16_t f32_to_f16(float f);
+static inline float bf16_to_f32(uint16_t h) {
+    union { uint32_t u; float f; } v = {(uint32_t)h << 16};
+    return v.f;
+}
+uint16_t f32_to_bf16(float f);
+/* count elements of a float dtype at unaligned src as f32 / back. */
+void floats_to_f32(float *out, const void *src, DType dtype, int64_t count);
+void floats_from_f32(void *out, DType dtype, const float *src, int64_t count);
