@@ -15,6 +15,7 @@ typedef enum ErrorCode {
     ERROR_FORMAT,      /* bytes from outside that break their format */
     ERROR_UNSUPPORTED, /* well-formed, but nothing here can do it */
     ERROR_LIMIT,       /* a named limit: context, queue, size, depth */
+    ERROR_BUSY,        /* a queue is full: the same call may succeed later */
     ERROR_MEMORY,      /* an allocation failed */
     ERROR_CANCELLED,
     ERROR_DEVICE, /* a backend fault */

@@ -14,7 +14,7 @@ typedef struct EngineOptions {
     const char *directory;
     ModelOptions model;
     int slots;         /* sequences that run at once */
-    int queue_max;     /* requests that wait; one more is ERROR_LIMIT */
+    int queue_max;     /* requests that wait; one more is ERROR_BUSY */
     int prefill_size;  /* prompt tokens per step, 1…MODEL_ROWS_MAX/2 */
     size_t kv_bytes;   /* of the page pool; 0: slots × context, at most half of the free memory */
 } EngineOptions;
@@ -62,10 +62,11 @@ NODISCARD Engine *engine_open(const EngineOptions *options, Error *error);
 void engine_close(Engine *engine); /* cancels everything, joins the thread */
 Model *engine_model(Engine *engine); /* for its constants; not to be run */
 
-/* Thread: any. NULL: ERROR_LIMIT when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit. */
+/* Thread: any. NULL: ERROR_BUSY when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit. */
 NODISCARD Request *engine_submit(Engine *engine, const RequestOptions *options, Error *error);
 /* Up to capacity tokens of one choice that were not read yet (0 after the timeout, or when the choice has ended). *finish is set
  * once everything was read. The output has room for max_tokens, so the engine never waits for a reader. */
+/* The end token itself is not among them. */
 int request_read(Request *request, int choice, TokenOut *out, int capacity, int timeout_ms, Finish *finish);
 /* Waits until any choice has something unread or the timeout passes; the lowest such choice, or −1. */
 int request_wait(Request *request, int timeout_ms);
