@@ -27,7 +27,7 @@ typedef struct Error {
 } Error;
 
 #define NODISCARD __attribute__((warn_unused_result))
-#define PRINTF_LIKE(format, first) __attribute__((format(printf, format, first)))
+#define PRINTF_LIKE(text, first) __attribute__((format(printf, text, first)))
 
 /* Sets the error and returns false: `return fail(error, ERROR_FORMAT, "…")`. error may be NULL. */
 bool fail(Error *error, ErrorCode code, const char *format, ...) PRINTF_LIKE(3, 4);
