@@ -1,0 +1,2 @@
+/* stub */
+#include "base/json.h"
