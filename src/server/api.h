@@ -1,0 +1,28 @@
+/* What an API handler works with: the parsed request, errors in OpenAI's shape, and typed access to fields.
+ * Shapes and codes: OpenAI's OpenAPI document 2.3.0 (components Error, CreateChatCompletionRequest, …). */
+#pragma once
+#include "base/arena.h"
+#include "base/buffer.h"
+#include "base/json.h"
+
+enum { API_MESSAGE_MAX = 1024, API_PARAM_MAX = 128 };
+
+typedef struct ApiError {
+    int status; /* 0: none */
+    const char *type; /* "invalid_request_error", … */
+    const char *code; /* NULL: null */
+    char param[API_PARAM_MAX]; /* "": null */
+    char message[API_MESSAGE_MAX];
+} ApiError;
+
+/* Sets the error and returns false. status 400 → invalid_request_error, 429 → rate_limit_error, 5xx → server_error. */
+bool api_fail(ApiError *error, int status, const char *code, const char *param, const char *format, ...) PRINTF_LIKE(5, 6);
+/* {"error":{…}} */
+void api_write_error(Buffer *out, const ApiError *error);
+
+/* Typed values; param is the path shown to the client. null never reaches these: it means absent. */
+NODISCARD bool api_integer(const Json *value, const char *param, int64_t min, int64_t max, int64_t *out, ApiError *error);
+NODISCARD bool api_number(const Json *value, const char *param, double min, double max, double *out, ApiError *error);
+NODISCARD bool api_bool(const Json *value, const char *param, bool *out, ApiError *error);
+NODISCARD bool api_string(const Json *value, const char *param, Slice *out, ApiError *error);
+NODISCARD bool api_type(const Json *value, JsonType type, const char *param, ApiError *error);

@@ -1,0 +1,41 @@
+/* A completion request as the client sent it, every field checked: honoured, or refused by name; nothing is ignored in silence. */
+#pragma once
+#include "engine/engine.h"
+#include "server/api.h"
+#include "text/stream_text.h"
+
+enum {
+    MESSAGES_MAX = 20000,
+    PROMPTS_MAX = 64,
+    LOGIT_BIAS_MAX = 4096,
+    STOP_COUNT_MAX = 4,
+    COMPLETION_TOKENS_DEFAULT = 16, /* of /v1/completions, as OpenAI documents it */
+};
+
+typedef struct ApiRequest {
+    Arena *arena; /* holds everything below, as long as the request lives */
+    int vocab;    /* ids must be below it */
+    Slice model;
+    SamplingOptions sampling;
+    int64_t max_tokens; /* −1: not given */
+    int choices;
+    bool stream, include_usage;
+    Slice stops[STOP_COUNT_MAX];
+    int stop_count;
+    bool logprobs;
+    int top_logprobs;
+    /* chat */
+    const Json *messages;
+    const Json *template_arguments; /* chat_template_kwargs or NULL */
+    /* completions */
+    const Json *prompt;
+    bool echo;
+    int64_t best_of;
+} ApiRequest;
+
+/* request: sampling already holds the defaults; its seed is a fresh one. body must be an object. */
+NODISCARD bool params_read_chat(ApiRequest *request, const Json *body, ApiError *error);
+NODISCARD bool params_read_completion(ApiRequest *request, const Json *body, ApiError *error);
+/* The variables of the chat template as JSON text: messages in template form, add_generation_prompt, the model's tokens
+ * (token_pairs: "\"bos_token\":…" or empty) and the client's own arguments. */
+NODISCARD bool params_write_variables(const ApiRequest *request, Slice token_pairs, Buffer *out, ApiError *error);
