@@ -1,0 +1,56 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/slice.h"
+#include "cli/commands.h"
+
+static const struct {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"serve", "serve a model over the OpenAI API", command_serve},
+    {"chat", "talk to a model in the terminal", command_chat},
+    {"run", "answer one prompt", command_run},
+    {"list", "the models in the cache", command_list},
+    {"info", "what a model is and what it needs here", command_info},
+    {"convert", "rewrite a GGUF file as an MLX checkpoint", command_convert},
+    {"bench", "measure speed beside the machine's limits", command_bench},
+    {"doctor", "what this machine offers", command_doctor},
+    {"debug", "instruments for comparing with other implementations", command_debug},
+};
+
+int report(const Error *error) {
+    fprintf(stderr, "apus: %s\n", error->text);
+    return error->code == ERROR_USAGE ? EXIT_USAGE : 1;
+}
+
+static void print_overview(FILE *out) {
+    fprintf(out, "apus: a native inference server for language models\n\nCommands (apus COMMAND --help):\n");
+    for (size_t i = 0; i < COUNT_OF(commands); i++) fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
+    fprintf(out, "\nExamples:\n"
+                 "  apus serve model.gguf               OpenAI API on http://127.0.0.1:5413/v1\n"
+                 "  apus chat ~/models/Qwen3-0.6B-4bit  a conversation in the terminal\n"
+                 "  echo 'Why is the sky blue?' | apus run qwen-0.5b\n"
+                 "  apus info qwen-0.5b\n");
+}
+
+int cli_main(int argc, char **argv) {
+    if (argc < 2) {
+        print_overview(stderr);
+        return EXIT_USAGE;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        print_overview(stdout);
+        return 0;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        printf("apus " APUS_VERSION "\n");
+        return 0;
+    }
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 2, argv + 2);
+    fprintf(stderr, "apus: unknown command '%s' (apus --help)\n", argv[1]);
+    return EXIT_USAGE;
+}

@@ -1,0 +1,18 @@
+/* The commands. Each gets the arguments after its name and returns the exit code. */
+#pragma once
+#include "base/error.h"
+
+int command_serve(int argc, char **argv);
+int command_run(int argc, char **argv);
+int command_chat(int argc, char **argv);
+int command_convert(int argc, char **argv);
+int command_list(int argc, char **argv);
+int command_info(int argc, char **argv);
+int command_bench(int argc, char **argv);
+int command_doctor(int argc, char **argv);
+int command_debug(int argc, char **argv);
+
+enum { EXIT_USAGE = 2 };
+
+/* Prints "apus: …" and returns 1 (2 for usage errors). */
+int report(const Error *error);

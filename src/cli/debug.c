@@ -1,0 +1,181 @@
+/* Instruments for comparing with other implementations: JSON lines in, JSON lines out; logits as .npy. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "cli/commands.h"
+#include "cli/models.h"
+#include "cli/options.h"
+#include "cli/walk.h"
+#include "text/template_debug.h"
+#include "text/text_debug.h"
+
+enum { LINE_BYTES_MAX = 256 << 20, LOGITS_ROWS = 256 };
+
+static const Command tokens_command = {"debug tokens", "MODEL", "Text to token ids, a JSON line each.",
+    "{\"text\":\"…\",\"special\":true,\"bos\":false} → {\"ids\":[…]}. special=false: control tokens in the text stay text.\n"};
+static const Command detokens_command = {"debug detokens", "MODEL", "Token ids to text, a JSON line each.",
+    "{\"ids\":[…],\"skip_special\":false} → {\"text\":\"…\"}; with \"stream\":true → {\"pieces\":[…]}.\n"};
+static const Command prompt_command = {"debug prompt", "[MODEL]", "Renders a chat template.",
+    "Standard input: one object with messages, tools, add_generation_prompt, … → {\"prompt\":\"…\"}\n"};
+static const Command logits_command = {"debug logits", "MODEL", "Logits of a token sequence as an .npy file.",
+    "Example: apus debug logits DIR --tokens 1,2,3 --steps 1 --cpu ref --out logits.npy\n"};
+
+typedef bool (*LineFunction)(const Tokenizer *, Slice line, Buffer *out, Error *error);
+
+static int each_line(const Command *command, int argc, char **argv, LineFunction function) {
+    Arguments arguments;
+    const OptionsResult result = options_parse(command, NULL, argc, argv, 1, 1, &arguments);
+    if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    Error error = {0};
+    Buffer directory = {0}, out = {0};
+    Tokenizer *tokenizer =
+        model_resolve(arguments.values[0], &directory, &error) ? tokenizer_open(directory.data, &error) : NULL;
+    bool ok = tokenizer != NULL;
+    char *line = NULL;
+    size_t capacity = 0;
+    for (ssize_t length; ok && (length = getline(&line, &capacity, stdin)) > 0;) {
+        if (length == 1 && line[0] == '\n') continue;
+        buffer_clear(&out);
+        ok = function(tokenizer, (Slice){line, (size_t)length}, &out, &error);
+        if (ok) printf("%.*s\n", (int)out.size, out.data);
+    }
+    free(line);
+    buffer_free(&out);
+    buffer_free(&directory);
+    tokenizer_close(tokenizer);
+    return ok ? 0 : report(&error);
+}
+
+static bool read_stdin(Buffer *text, Error *error) {
+    char block[1 << 16];
+    text->limit = LINE_BYTES_MAX;
+    for (size_t got; (got = fread(block, 1, sizeof block, stdin)) > 0;) buffer_append(text, block, got);
+    return !text->failed || fail(error, ERROR_LIMIT, "standard input is larger than %d bytes", LINE_BYTES_MAX);
+}
+
+static Template *open_template(const Arguments *arguments, const char *file, Error *error) {
+    Buffer text = {0};
+    Template *template = NULL;
+    if (file) {
+        if (file_read(file, TEMPLATE_SOURCE_MAX, &text, error)) template = template_compile(buffer_view(&text), error);
+    } else if (arguments->count < 1) {
+        fail(error, ERROR_USAGE, "name a model or a --template");
+    } else if (model_resolve(arguments->values[0], &text, error)) {
+        template = template_open(text.data, error);
+    }
+    buffer_free(&text);
+    return template;
+}
+
+static int debug_prompt(int argc, char **argv) {
+    const char *file = NULL;
+    const Option options[] = {{"--template", NULL, OPTION_TEXT, &file, 0, 0, "FILE", "a Jinja file instead of a model's"}, {0}};
+    Arguments arguments;
+    const OptionsResult result = options_parse(&prompt_command, options, argc, argv, 0, 1, &arguments);
+    if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    Error error = {0};
+    Buffer in = {0}, out = {0};
+    Template *template = open_template(&arguments, file, &error);
+    const bool ok = template && read_stdin(&in, &error) && template_debug_prompt(template, buffer_view(&in), &out, &error);
+    if (ok) printf("%.*s\n", (int)out.size, out.data);
+    template_free(template);
+    buffer_free(&in);
+    buffer_free(&out);
+    return ok ? 0 : report(&error);
+}
+
+/* "1,2,3" or "@FILE" with such a list. */
+static bool parse_ids(const char *text, int vocab, Tokens *ids, Error *error) {
+    while (*text) {
+        char *end;
+        const long id = strtol(text, &end, 10);
+        if (end == text || id < 0 || id >= vocab)
+            return fail(error, ERROR_USAGE, "--tokens: '%.20s' is not a token id below %d", text, vocab);
+        if (!tokens_push(ids, (int32_t)id)) return fail(error, ERROR_MEMORY, "out of memory");
+        text = end;
+        while (*text == ',' || *text == ' ' || *text == '\n') text++;
+    }
+    return ids->count > 0 || fail(error, ERROR_USAGE, "--tokens: no token");
+}
+
+static void write_npy_header(FILE *file, long rows, long columns) {
+    enum { HEADER_BYTES = 128, PREFIX_BYTES = 10 };
+    char header[HEADER_BYTES + 1];
+    const int length = HEADER_BYTES - PREFIX_BYTES;
+    const int used = snprintf(header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': (%ld, %ld), }", rows, columns);
+    memset(header + used, ' ', (size_t)(length - used));
+    header[length - 1] = '\n';
+    const unsigned char prefix[PREFIX_BYTES] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)length, 0};
+    fwrite(prefix, 1, sizeof prefix, file);
+    fwrite(header, 1, (size_t)length, file);
+}
+
+static bool write_logits(Walk *walk, const Tokens *ids, int steps, int chunk, FILE *file, Error *error) {
+    const int vocab = model_vocab(walk->model), count = (int)ids->count;
+    float *logits = malloc((size_t)chunk * (size_t)vocab * sizeof *logits);
+    if (!logits) return fail(error, ERROR_MEMORY, "out of memory");
+    write_npy_header(file, count, vocab);
+    bool ok = true;
+    for (int done = 0; ok && done < count;) {
+        const int prefill = count - steps - done, rows = prefill <= 0 ? 1 : prefill < chunk ? prefill : chunk;
+        ok = walk_step(walk, ids->ids + done, rows, rows, logits, error) &&
+            (fwrite(logits, sizeof *logits, (size_t)rows * (size_t)vocab, file) == (size_t)rows * (size_t)vocab ||
+                fail(error, ERROR_IO, "cannot write the logits"));
+        done += rows;
+    }
+    free(logits);
+    return ok;
+}
+
+static int debug_logits(int argc, char **argv) {
+    const char *list = NULL, *path = NULL, *cpu = "auto";
+    int64_t steps = 0, threads = 0, chunk = LOGITS_ROWS;
+    const Option options[] = {
+        {"--tokens", NULL, OPTION_TEXT, &list, 0, 0, "IDS", "token ids: 1,2,3 or @FILE"},
+        {"--steps", NULL, OPTION_INTEGER, &steps, 0, 1 << 24, "N", "the last N tokens go one at a time (0)"},
+        {"--chunk", NULL, OPTION_INTEGER, &chunk, 1, MODEL_ROWS_MAX, "N", "tokens per prefill step (256)"},
+        {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "ref computes in f32 throughout, KV pages included (auto)"},
+        {"--threads", "-t", OPTION_INTEGER, &threads, 0, 1024, "N", "threads (one per core)"},
+        {"--out", "-o", OPTION_TEXT, &path, 0, 0, "FILE", "f32 [tokens, vocab] as .npy"},
+        {0},
+    };
+    Arguments arguments;
+    const OptionsResult result = options_parse(&logits_command, options, argc, argv, 1, 1, &arguments);
+    if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    Error error = {0};
+    Buffer directory = {0}, text = {0};
+    Tokens ids = {0};
+    Walk walk = {0};
+    FILE *file = NULL;
+    bool ok = list && path ? model_resolve(arguments.values[0], &directory, &error)
+                           : fail(&error, ERROR_USAGE, "debug logits needs --tokens and --out");
+    if (ok && list[0] == '@') ok = file_read(list + 1, LINE_BYTES_MAX, &text, &error);
+    else if (ok) buffer_text(&text, list);
+    const ModelOptions model = {.backend = {.cpu = cpu, .threads = (int)threads, .rows_max = (int)chunk}};
+    ok = ok && parse_ids(text.data ? text.data : "", INT32_MAX, &ids, &error) &&
+        walk_open(&walk, directory.data, &model, (int)ids.count, &error);
+    for (size_t i = 0; ok && i < ids.count; i++)
+        if (ids.ids[i] >= model_vocab(walk.model))
+            ok = fail(&error, ERROR_USAGE, "--tokens: %d is not below the vocabulary of %d", ids.ids[i], model_vocab(walk.model));
+    if (ok && !(file = fopen(path, "wb"))) ok = fail(&error, ERROR_IO, "cannot write %s", path);
+    ok = ok && write_logits(&walk, &ids, steps < (int64_t)ids.count ? (int)steps : (int)ids.count, (int)chunk, file, &error);
+    if (file && fclose(file) && ok) ok = fail(&error, ERROR_IO, "cannot write %s", path);
+    walk_close(&walk);
+    tokens_free(&ids);
+    buffer_free(&directory);
+    buffer_free(&text);
+    return ok ? 0 : report(&error);
+}
+
+int command_debug(int argc, char **argv) {
+    const char *what = argc > 0 ? argv[0] : "";
+    if (!strcmp(what, "tokens")) return each_line(&tokens_command, argc - 1, argv + 1, text_debug_tokens);
+    if (!strcmp(what, "detokens")) return each_line(&detokens_command, argc - 1, argv + 1, text_debug_detokens);
+    if (!strcmp(what, "prompt")) return debug_prompt(argc - 1, argv + 1);
+    if (!strcmp(what, "logits")) return debug_logits(argc - 1, argv + 1);
+    const bool help = !strcmp(what, "--help") || !strcmp(what, "-h");
+    fprintf(help ? stdout : stderr, "apus debug tokens|detokens|prompt|logits … (each with --help)\n");
+    return help ? 0 : EXIT_USAGE;
+}

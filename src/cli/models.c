@@ -1,0 +1,107 @@
+#include "cli/models.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/map.h"
+#include "tensor/gguf.h"
+
+bool models_cache(Buffer *path, Error *error) {
+    const char *own = getenv("APUS_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (own && own[0]) buffer_printf(path, "%s/models", own);
+    else if (xdg && xdg[0]) buffer_printf(path, "%s/apus/models", xdg);
+    else if (home && home[0]) buffer_printf(path, "%s/.cache/apus/models", home);
+    else return fail(error, ERROR_USAGE, "no cache directory: set HOME or APUS_CACHE");
+    return !path->failed || fail(error, ERROR_MEMORY, "out of memory");
+}
+
+static bool ends_with(const char *text, const char *end) {
+    const size_t length = strlen(text), tail = strlen(end);
+    return length > tail && !strcmp(text + length - tail, end);
+}
+
+void model_name_of(const char *model, Buffer *name) {
+    size_t end = strlen(model);
+    while (end > 1 && model[end - 1] == '/') end--;
+    size_t start = end;
+    while (start > 0 && model[start - 1] != '/') start--;
+    if (end - start > 5 && !strncmp(model + end - 5, ".gguf", 5)) end -= 5;
+    if (end - start == 1 && model[start] == '.') buffer_text(name, "model");
+    else buffer_append(name, model + start, end - start);
+}
+
+void convert_progress(void *context, uint64_t done, uint64_t total, const char *tensor) {
+    int *shown = context; /* tenths on a file, percent on a terminal */
+    const bool terminal = isatty(STDERR_FILENO);
+    const int percent = total ? (int)(done * 100 / total) : 100;
+    const int mark = terminal ? percent : percent / 10;
+    if (mark == *shown) return;
+    *shown = mark;
+    const double mb = 1e-6;
+    if (terminal)
+        fprintf(stderr, "\r  converting %3d %%  %.0f of %.0f MB\033[K%s", percent, (double)done * mb, (double)total * mb,
+            done == total ? "\n" : "");
+    else
+        fprintf(stderr, "  converting %3d %%\n", percent);
+}
+
+/* One place in the cache per file: its name, and a hash of its full path against namesakes. */
+static bool resolve_gguf(const char *path, Buffer *directory, Error *error) {
+    char *full = realpath(path, NULL);
+    if (!full) return fail(error, ERROR_NOT_FOUND, "%s: no such file", path);
+    uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a: must be the same in every process */
+    for (const char *c = full; *c; c++) hash = (hash ^ (unsigned char)*c) * 0x100000001B3u;
+    free(full);
+    Buffer name = {0};
+    model_name_of(path, &name);
+    bool ok = models_cache(directory, error) && file_make_directories(directory->data, error);
+    buffer_printf(directory, "/converted-%s-%08" PRIx64, name.data ? name.data : "model", hash & 0xFFFFFFFFu);
+    buffer_free(&name);
+    if (!ok) return false;
+    if (directory->failed) return fail(error, ERROR_MEMORY, "out of memory");
+    if (!file_is_directory(directory->data))
+        fprintf(stderr, "apus: converting %s once, into %s\n", path, directory->data);
+    int shown = -1;
+    return gguf_convert(path, directory->data, convert_progress, &shown, error);
+}
+
+static bool holds_config(const char *directory) {
+    Buffer path = {0};
+    buffer_printf(&path, "%s/config.json", directory);
+    const bool there = !path.failed && file_exists(path.data);
+    buffer_free(&path);
+    return there;
+}
+
+bool model_resolve(const char *model, Buffer *directory, Error *error) {
+    buffer_clear(directory);
+    if (file_is_directory(model)) {
+        if (!holds_config(model)) return fail(error, ERROR_NOT_FOUND, "%s: a directory without config.json is no model", model);
+        buffer_text(directory, model);
+        return !directory->failed || fail(error, ERROR_MEMORY, "out of memory");
+    }
+    if (file_exists(model)) {
+        if (ends_with(model, ".gguf")) return resolve_gguf(model, directory, error);
+        return fail(error, ERROR_UNSUPPORTED, "%s: not a model: want a checkpoint directory or a .gguf file", model);
+    }
+    if (strchr(model, '/') || ends_with(model, ".gguf")) return fail(error, ERROR_NOT_FOUND, "%s: no such file or directory", model);
+    if (!models_cache(directory, error)) return false;
+    const size_t cache = directory->size;
+    buffer_printf(directory, "/%s", model);
+    if (!directory->failed && holds_config(directory->data)) return true;
+    buffer_text(directory, ".gguf");
+    if (!directory->failed && file_exists(directory->data)) {
+        Buffer gguf = *directory;
+        *directory = (Buffer){0};
+        const bool ok = resolve_gguf(gguf.data, directory, error);
+        buffer_free(&gguf);
+        return ok;
+    }
+    return fail(error, ERROR_NOT_FOUND, "%s: no such file, directory or model in %.*s (apus list shows them)", model,
+        (int)cache, directory->data ? directory->data : "");
+}

@@ -1,0 +1,38 @@
+/* Command lines as tables: options of a command, their help, their values. `--name value` and `--name=value`. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+typedef enum OptionKind { OPTION_FLAG, OPTION_INTEGER, OPTION_BYTES, OPTION_NUMBER, OPTION_TEXT } OptionKind;
+
+typedef struct Option {
+    const char *name;     /* "--threads"; NULL ends a table */
+    const char *alias;    /* "-t" or NULL */
+    OptionKind kind;
+    void *value;          /* bool, int64_t, int64_t (bytes: 4G, 512M), double, const char * */
+    double min, max;      /* of numbers */
+    const char *argument; /* "N", for the help */
+    const char *help;     /* ends with the default where there is one */
+} Option;
+
+typedef struct Command {
+    const char *name;
+    const char *arguments; /* "MODEL [PROMPT]" */
+    const char *summary;   /* one line */
+    const char *details;   /* paragraphs and examples shown by --help; NULL: none */
+} Command;
+
+enum { POSITIONAL_MAX = 16 };
+typedef struct Arguments {
+    int count;
+    const char *values[POSITIONAL_MAX];
+} Arguments;
+
+typedef enum OptionsResult { OPTIONS_OK, OPTIONS_HELP, OPTIONS_ERROR } OptionsResult;
+
+/* argv after the command's name. --help prints the command's page and gives OPTIONS_HELP; an error is printed with the next
+ * thing to type. min and max positional arguments. */
+OptionsResult options_parse(const Command *command, const Option *options, int argc, char **argv, int min, int max,
+    Arguments *arguments);
