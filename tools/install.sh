@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Installs system packages that are missing: tools/install.sh build | test. Debian and Ubuntu by apt, macOS by Homebrew.
+set -euo pipefail
+
+case "${1:-build}" in
+build) debian="gcc g++ make cmake ninja-build pkg-config libmicrohttpd-dev libedit-dev git ca-certificates python3 python3-pip"
+       brew="cmake ninja libmicrohttpd libedit python3" ;;
+test)  debian="gcc g++ make cmake ninja-build libmicrohttpd-dev libedit-dev git ca-certificates python3 python3-pip python3-venv
+               clang clang-format libclang-rt-14-dev nodejs npm curl gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+       brew="cmake ninja libmicrohttpd libedit python3 node clang-format" ;;
+*)     echo "usage: tools/install.sh build|test" >&2; exit 2 ;;
+esac
+
+if [ "$(uname)" = Darwin ]; then
+    command -v brew >/dev/null || { echo "install Homebrew first: https://brew.sh" >&2; exit 1; }
+    # shellcheck disable=SC2086
+    brew list $brew >/dev/null 2>&1 || brew install $brew
+    exit 0
+fi
+if ! command -v apt-get >/dev/null; then
+    echo "this system has no apt-get; install the equivalents of: $debian" >&2
+    exit 0
+fi
+
+missing=""
+for package in $debian; do
+    # What is already there by another way (a newer node, a python of one's own) is not replaced.
+    case $package in
+    nodejs) command -v node >/dev/null && continue ;;
+    npm) command -v npm >/dev/null && continue ;;
+    python3) command -v python3 >/dev/null && continue ;;
+    python3-pip) python3 -m pip --version >/dev/null 2>&1 && continue ;;
+    python3-venv) python3 -c 'import ensurepip, venv' >/dev/null 2>&1 && continue ;;
+    esac
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q "ok installed" || missing="$missing $package"
+done
+[ -z "$missing" ] && exit 0
+
+as_root=""
+[ "$(id -u)" = 0 ] || as_root=sudo
+echo "installing:$missing"
+log=$(mktemp)
+# shellcheck disable=SC2086
+if ! { $as_root apt-get update -q && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "apt-get failed; the whole log is in $log" >&2
+    exit 1
+fi
+rm -f "$log"
