@@ -1,6 +1,7 @@
 /* A growing byte buffer: capacity doubles, the NUL behind the data is always within it. */
 #include "base/buffer.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@ bool buffer_reserve(Buffer *buffer, size_t more) {
     size_t size, needed;
     if (buffer->failed) return false;
     bool fits = size_add(buffer->size, more, &size) && size_add(size, 1, &needed);
-    if (!fits || (buffer->limit && size > buffer->limit)) {
+    if (!fits || needed > PTRDIFF_MAX || (buffer->limit && size > buffer->limit)) {
         buffer->failed = true;
         return false;
     }

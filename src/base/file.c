@@ -152,12 +152,12 @@ bool file_map(FileMap *map, const char *path, Error *error) {
 
 void file_unmap(FileMap *map) {
     if (map->data) {
-        munmap((void *)map->data, map->size); /* before the slot is freed: its addresses may be mapped again at once */
         FileSlot *slot = &file_slots[map->slot];
         pthread_mutex_lock(&file_lock);
         if (atomic_load(&slot->damaged)) atomic_fetch_sub(&file_damage_count, 1);
-        atomic_store(&slot->begin, 0);
+        atomic_store(&slot->begin, 0); /* before the addresses can become another mapping's */
         pthread_mutex_unlock(&file_lock);
+        munmap((void *)map->data, map->size);
     }
     *map = (FileMap){0};
 }
@@ -166,33 +166,38 @@ bool file_damaged(const FileMap *map) { return map->data && atomic_load(&file_sl
 
 bool file_any_damaged(void) { return atomic_load_explicit(&file_damage_count, memory_order_relaxed) > 0; }
 
+static ssize_t read_some(int fd, void *to, size_t size) {
+    ssize_t got;
+    do {
+        got = read(fd, to, size);
+    } while (got < 0 && errno == EINTR);
+    return got;
+}
+
 static bool read_all(int fd, const char *path, size_t limit, Buffer *out, Error *error) {
-    size_t total = 0;
     struct stat status;
-    size_t step = FILE_READ_STEP;
-    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
-        if (limit && (uint64_t)status.st_size > limit) {
-            return fail(error, ERROR_LIMIT, "%s has %lld bytes, more than the limit of %zu", path,
-                (long long)status.st_size, limit);
-        }
-        step = (size_t)status.st_size + 1; /* the byte more sees the end without growing */
-    }
+    bool regular = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+    size_t expected = regular ? (size_t)status.st_size : 0, total = 0;
     for (;;) {
+        char next; /* one byte asks whether anything follows, before room for it is taken */
+        ssize_t got = read_some(fd, &next, 1);
+        if (got < 0) return fail_io(error, "read", path);
+        if (got == 0) return true;
+        if (limit && total == limit) {
+            return fail(error, ERROR_LIMIT, "%s has more than the limit of %zu bytes", path, limit);
+        }
+        buffer_byte(out, next);
+        total++;
+        size_t step = expected > total ? expected - total : expected == total ? 0 : FILE_READ_STEP;
+        if (limit && step > limit - total) step = limit - total;
         if (!buffer_reserve(out, step)) {
             return fail(error, ERROR_MEMORY, "cannot read %s: no room for %zu bytes", path, out->size + step);
         }
-        ssize_t got = read(fd, out->data + out->size, step);
-        if (got < 0 && errno == EINTR) continue;
+        got = read_some(fd, out->data + out->size, step);
         if (got < 0) return fail_io(error, "read", path);
-        out->data[out->size + (size_t)got] = '\0';
-        if (got == 0) return true;
         out->size += (size_t)got;
+        out->data[out->size] = '\0';
         total += (size_t)got;
-        if (limit && total > limit) {
-            return fail(error, ERROR_LIMIT, "%s has more than the limit of %zu bytes", path, limit);
-        }
-        if ((size_t)got == step) continue;
-        step = FILE_READ_STEP;
     }
 }
 

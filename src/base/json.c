@@ -16,6 +16,7 @@
 
 enum {
     LINEAR_KEYS_MAX = 12,    /* objects up to this size are searched for duplicate keys pair by pair */
+    KEYS_AHEAD = 8,          /* keys hashed before the first is looked up; less than LINEAR_KEYS_MAX */
     PATH_MAX_BYTES = 256,    /* of a path in a message; the middle of a longer one is left out */
     EXACT_POWER_MAX = 22,    /* 10^22 is the largest power of ten that a double holds exactly */
     MANTISSA_DIGITS_MAX = 19 /* digits that always fit 64 bits */
@@ -95,8 +96,7 @@ static const char *fail_expected(const Reader *reader, const char *at, const cha
 
 /* --- Scanning ------------------------------------------------------------------------------------------------- */
 
-static const char *skip_space(const char *at, const char *end) {
-    if (at < end && (uint8_t)*at > ' ') return at;
+static const char *skip_spaces(const char *at, const char *end) {
 #ifdef __SSE2__
     while (end - at >= 16) {
         __m128i bytes = _mm_loadu_si128((const __m128i *)at);
@@ -109,6 +109,10 @@ static const char *skip_space(const char *at, const char *end) {
 #endif
     while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) at++;
     return at;
+}
+
+static inline const char *skip_space(const char *at, const char *end) {
+    return at < end && (uint8_t)*at > ' ' ? at : skip_spaces(at, end);
 }
 
 /* The first byte in at…end that is a quote, a backslash, a control code or not ASCII; or end. */
@@ -318,6 +322,17 @@ static const char *check_keys_linear(Reader *reader, const Json *object, const c
     return at;
 }
 
+/* False: the object has this key already. */
+static bool key_enter(KeySlot *slots, size_t mask, const Json *object, KeySlot entry) {
+    size_t i = entry.hash & mask;
+    for (; slots[i].node; i = (i + 1) & mask) {
+        if (slots[i].hash != entry.hash) continue;
+        if (slice_equal(json_slice(object + slots[i].node), json_slice(object + entry.node))) return false;
+    }
+    slots[i] = entry;
+    return true;
+}
+
 static const char *check_keys_hashed(Reader *reader, const Json *object, const char *at) {
     size_t capacity = 2;
     while (capacity < (size_t)object->size * 2) capacity *= 2;
@@ -327,16 +342,20 @@ static const char *check_keys_hashed(Reader *reader, const Json *object, const c
         reader->keys_capacity = reader->keys ? capacity : 0;
         if (!reader->keys) return fail_at(reader, at, ERROR_MEMORY, "no memory to compare %u keys", object->size);
     }
-    KeySlot *slots = reader->keys;
-    memset(slots, 0, capacity * sizeof *slots);
+    memset(reader->keys, 0, capacity * sizeof *reader->keys);
+    KeySlot ahead[KEYS_AHEAD] = {{0}}; /* a ring: a slot of a large table is in the cache by the time it is looked at */
+    unsigned turn = 0;
     for (JSON_EACH_PAIR(key, value, object)) {
-        uint32_t hash = (uint32_t)hash_bytes(key->string, key->size);
-        size_t i = hash & (capacity - 1);
-        for (; slots[i].node; i = (i + 1) & (capacity - 1)) {
-            if (slots[i].hash != hash) continue;
-            if (slice_equal(json_slice(object + slots[i].node), json_slice(key))) return fail_duplicate(reader, key, at);
+        KeySlot *next = &ahead[turn++ % KEYS_AHEAD];
+        if (next->node && !key_enter(reader->keys, capacity - 1, object, *next)) {
+            return fail_duplicate(reader, object + next->node, at);
         }
-        slots[i] = (KeySlot){.hash = hash, .node = (uint32_t)(key - object)};
+        *next = (KeySlot){.hash = (uint32_t)hash_bytes(key->string, key->size), .node = (uint32_t)(key - object)};
+        __builtin_prefetch(&reader->keys[next->hash & (capacity - 1)]);
+    }
+    for (int i = 0; i < KEYS_AHEAD; i++) {
+        KeySlot last = ahead[turn++ % KEYS_AHEAD];
+        if (!key_enter(reader->keys, capacity - 1, object, last)) return fail_duplicate(reader, object + last.node, at);
     }
     return at;
 }
