@@ -20,6 +20,7 @@ enum { MODEL_CONTEXT_DEFAULT = 32768, MODEL_ROWS_MAX = 4096, EOS_MAX = 16 };
 
 /* Reads config.json, checks every tensor's name, shape and type against the family's Spec, walks the decoder once on the plan
  * backend, opens the real backend. An error names file, field and value. */
+/* Defined in family/, which knows the families. */
 NODISCARD Model *model_open(const char *directory, const ModelOptions *options, Error *error);
 void model_close(Model *model); /* NULL is fine */
 

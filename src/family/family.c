@@ -1,0 +1,93 @@
+/* The blocks that families share. */
+#include "family/family.h"
+
+#include <math.h>
+#include <stdio.h>
+
+Dims family_dims(Loader *ld, Spec *spec) {
+    Dims d = {.hidden = load_int(ld, "hidden_size"),
+              .heads = load_int(ld, "num_attention_heads"),
+              .inner = load_int(ld, "intermediate_size"),
+              .eps = load_positive(ld, "rms_norm_eps")};
+    d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
+    d.head_dim = load_int_or(ld, "head_dim", 0);
+    if (d.head_dim == 0) {
+        load_require(ld, d.hidden % d.heads == 0, "hidden_size is %d, not a multiple of num_attention_heads %d", d.hidden,
+                     d.heads);
+        d.head_dim = d.hidden / d.heads;
+    }
+    spec->hidden = d.hidden;
+    spec->layer_count = load_int(ld, "num_hidden_layers");
+    spec->vocab = load_int(ld, "vocab_size");
+    spec->positions = load_int_or(ld, "max_position_embeddings", 1 << 24);
+    family_check(ld, &d);
+    return d;
+}
+
+void family_check(Loader *ld, const Dims *d) {
+    enum { HEAD_DIM_MAX = 1024 };
+    load_require(ld, d->heads % d->kv_heads == 0, "num_attention_heads is %d, not a multiple of num_key_value_heads %d",
+                 d->heads, d->kv_heads);
+    load_require(ld, d->head_dim >= 1 && d->head_dim <= HEAD_DIM_MAX, "head_dim is %d, must be 1 to %d", d->head_dim,
+                 HEAD_DIM_MAX);
+}
+
+void family_head(Loader *ld, Spec *spec, const Dims *d, bool tied) {
+    spec->tied = tied;
+    if (tied) {
+        spec->head = spec->embedding;
+        load_skip(ld, "lm_head.");
+    } else {
+        spec->head = load_linear(ld, "lm_head", spec->vocab, d->hidden, false);
+    }
+}
+
+void family_ends(Loader *ld, Spec *spec, const Dims *d) {
+    load_scope(ld, "%s", "");
+    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d->hidden, false);
+    spec->final_norm = load_rms(ld, "model.norm", d->hidden, d->eps);
+    family_head(ld, spec, d, load_bool_or(ld, "tie_word_embeddings", !load_has(ld, "lm_head.weight")));
+}
+
+AttentionMixer family_attention_op(const Dims *d, const Rope *rope) {
+    const KvLayout layout = {.kv_heads = d->kv_heads, .head_dim = d->head_dim, .value_dim = d->head_dim};
+    return (AttentionMixer){
+        .op = {.heads = d->heads, .kv.layout = layout, .scale = 1 / sqrtf((float)d->head_dim), .rope = rope}};
+}
+
+AttentionMixer family_attention(Loader *ld, const Dims *d, const char *out, const Rope *rope, bool bias, bool out_bias) {
+    const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
+    char name[64];
+    snprintf(name, sizeof name, "self_attn.%s", out);
+    AttentionMixer mixer = family_attention_op(d, rope);
+    mixer.q = load_linear(ld, "self_attn.q_proj", q, d->hidden, bias);
+    mixer.k = load_linear(ld, "self_attn.k_proj", kv, d->hidden, bias);
+    mixer.v = load_linear(ld, "self_attn.v_proj", kv, d->hidden, bias);
+    mixer.o = load_linear(ld, name, d->hidden, q, out_bias);
+    return mixer;
+}
+
+GluFfn family_glu(Loader *ld, const Dims *d, Activation activation, bool bias) {
+    return (GluFfn){
+        .gate = load_linear(ld, "mlp.gate_proj", d->inner, d->hidden, bias),
+        .up = load_linear(ld, "mlp.up_proj", d->inner, d->hidden, bias),
+        .down = load_linear(ld, "mlp.down_proj", d->hidden, d->inner, bias),
+        .activation = activation,
+    };
+}
+
+int family_window(Loader *ld, const Json *types, int i, int window) {
+    if (!types) {
+        return 0;
+    }
+    const Json *type = json_first(types);
+    for (int skip = 0; skip < i; skip++) {
+        type = json_next(type);
+    }
+    const Slice name = type->type == JSON_STRING ? json_slice(type) : (Slice){0};
+    const bool sliding = slice_is(name, "sliding_attention");
+    load_require(ld, sliding || slice_is(name, "full_attention"),
+                 "layer_types[%d] is \"%.*s\", must be full_attention or sliding_attention", i, SLICE_ARGS(name));
+    load_require(ld, !sliding || window > 0, "layer_types[%d] is sliding_attention, but there is no sliding_window", i);
+    return sliding ? window : 0;
+}

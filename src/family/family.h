@@ -1,0 +1,31 @@
+/* What the families share: reading the numbers nearly all configs have, and the usual blocks under their usual names.
+ * A family is a FamilyLoad (model/loader.h) in its own file and a row of registry.c. */
+#pragma once
+#include "model/loader.h"
+
+typedef struct Dims {
+    int hidden, heads, kv_heads, head_dim, inner;
+    float eps;
+} Dims;
+
+/* hidden_size, num_attention_heads, num_key_value_heads (absent: heads), head_dim (absent: hidden / heads),
+ * intermediate_size, rms_norm_eps; and into the spec: layers, vocab_size, max_position_embeddings. */
+Dims family_dims(Loader *ld, Spec *spec);
+/* The same from numbers that a family read itself; checks that heads divide. */
+void family_check(Loader *ld, const Dims *dims);
+/* model.embed_tokens, model.norm, and lm_head: tied when tie_word_embeddings says so, without it when there is none. */
+void family_ends(Loader *ld, Spec *spec, const Dims *dims);
+/* lm_head, or the embedding again. */
+void family_head(Loader *ld, Spec *spec, const Dims *dims, bool tied);
+
+/* self_attn.q_proj, k_proj, v_proj and self_attn.OUT; the parameters that every attention has. Norms, window, softcap are the
+ * family's to add. */
+AttentionMixer family_attention(Loader *ld, const Dims *dims, const char *out, const Rope *rope, bool bias, bool out_bias);
+/* The same without weights. */
+AttentionMixer family_attention_op(const Dims *dims, const Rope *rope);
+/* mlp.gate_proj, up_proj, down_proj. */
+GluFfn family_glu(Loader *ld, const Dims *dims, Activation activation, bool bias);
+/* The window of layer i: `sliding_window` where layer_types says sliding_attention, else 0. types may be NULL. */
+int family_window(Loader *ld, const Json *types, int i, int window);
+
+FamilyLoad llama_load, qwen2_load, qwen3_load, gemma3_load, gemma3_wrapper_load, phi_load, phi3_load, smollm3_load;

@@ -1,0 +1,74 @@
+/* Gemma 3, text: sandwich norms whose weights are stored minus one, RMS norms on q and k, five layers with a sliding window
+ * and their own rotary base to one without. The multimodal files wrap it: text_config, language_model.
+ * Reference: mlx_lm/models/gemma3_text.py, gemma3.py. */
+#include "family/family.h"
+
+#include <math.h>
+
+static bool is_sliding(Loader *ld, const Json *types, int pattern, int i) {
+    return types ? family_window(ld, types, i, 1) != 0 : (i + 1) % pattern != 0;
+}
+
+static void load_block(Loader *ld, Layer *layer, const Dims *d, const Rope *rope, float scale, int window) {
+    layer->mixer_in = load_rms_plus_one(ld, "input_layernorm", d->hidden, d->eps);
+    layer->mixer_out = load_rms_plus_one(ld, "post_attention_layernorm", d->hidden, d->eps);
+    layer->ffn_in = load_rms_plus_one(ld, "pre_feedforward_layernorm", d->hidden, d->eps);
+    layer->ffn_out = load_rms_plus_one(ld, "post_feedforward_layernorm", d->hidden, d->eps);
+    layer->attention = family_attention(ld, d, "o_proj", rope, false, false);
+    layer->attention.op.q_norm = load_rms_plus_one(ld, "self_attn.q_norm", d->head_dim, d->eps);
+    layer->attention.op.k_norm = load_rms_plus_one(ld, "self_attn.k_norm", d->head_dim, d->eps);
+    layer->attention.op.scale = scale;
+    layer->attention.op.window = window;
+    layer->glu = family_glu(ld, d, ACT_GELU_TANH, false);
+}
+
+static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab) {
+    const Dims d = {.hidden = load_int_or(ld, "hidden_size", 1152),
+                    .heads = load_int_or(ld, "num_attention_heads", heads),
+                    .kv_heads = load_int_or(ld, "num_key_value_heads", kv_heads),
+                    .head_dim = load_int_or(ld, "head_dim", 256),
+                    .inner = load_int_or(ld, "intermediate_size", 6912),
+                    .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)};
+    family_check(ld, &d);
+    spec->hidden = d.hidden;
+    spec->layer_count = load_int_or(ld, "num_hidden_layers", 26);
+    spec->vocab = vocab;
+    spec->positions = load_int_or(ld, "max_position_embeddings", 32768);
+    const float scale = 1 / sqrtf(load_positive_or(ld, "query_pre_attn_scalar", 256));
+    const int window = load_int_or(ld, "sliding_window", 512);
+    const int pattern = load_int_or(ld, "sliding_window_pattern", load_int_or(ld, "_sliding_window_pattern", 6));
+    const Json *types = load_list(ld, "layer_types", spec->layer_count);
+    const RopeOptions full = {.head_dim = d.head_dim, .theta = 1e6, .layer_type = "full_attention"};
+    const RopeOptions sliding = {.head_dim = d.head_dim, .theta_field = "rope_local_base_freq", .theta = 1e4,
+                                 .unscaled = true, .layer_type = "sliding_attention"};
+    const Rope *full_rope = load_rope(ld, spec, &full), *sliding_rope = load_rope(ld, spec, &sliding);
+    load_expect_text(ld, "hidden_activation", "gelu_pytorch_tanh");
+    load_expect_bool(ld, "attention_bias", false);
+    load_expect_bool(ld, "use_bidirectional_attention", false);
+    load_ignore(ld, "hidden_act", "tie_word_embeddings", NULL);
+
+    load_scope(ld, "%s", "");
+    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d.hidden, false);
+    spec->embedding_scale = bf16_to_f32(f32_to_bf16(sqrtf((float)d.hidden))); /* as the model was trained */
+    spec->final_norm = load_rms_plus_one(ld, "model.norm", d.hidden, d.eps);
+    family_head(ld, spec, &d, !load_has(ld, "lm_head.weight"));
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        const bool slides = is_sliding(ld, types, pattern, i);
+        load_scope(ld, "model.layers.%d.", i);
+        load_block(ld, &spec->layers[i], &d, slides ? sliding_rope : full_rope, scale, slides ? window : 0);
+    }
+}
+
+void gemma3_load(Loader *ld, Spec *spec) { load_text(ld, spec, 4, 1, load_int_or(ld, "vocab_size", 262144)); }
+
+void gemma3_wrapper_load(Loader *ld, Spec *spec) {
+    const int outer = load_int_or(ld, "vocab_size", 0);
+    load_ignore(ld, "vision_config", "mm_tokens_per_image", "image_token_index", "boi_token_index", "eoi_token_index",
+                "image_token_id", "hidden_size", "tie_word_embeddings", NULL);
+    load_skip(ld, "vision_tower.");
+    load_skip(ld, "multi_modal_projector.");
+    load_enter(ld, "text_config", "language_model.");
+    const int inner = load_int_or(ld, "vocab_size", 262208);
+    load_text(ld, spec, 8, 4, outer ? outer : inner);
+}

@@ -1,0 +1,26 @@
+/* Llama 2 and 3, Mistral: grouped-query attention and SwiGLU, pre-norm. Reference: mlx_lm/models/llama.py, which knows a
+ * sliding window only together with layer_types. */
+#include "family/family.h"
+
+void llama_load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const bool bias = load_bool_or(ld, "attention_bias", false), mlp_bias = load_bool_or(ld, "mlp_bias", false);
+    const Json *types = load_list(ld, "layer_types", spec->layer_count);
+    const int window = load_int_or(ld, "sliding_window", 0);
+    const Rope *rope = load_rope(ld, spec,
+                                 &(RopeOptions){.head_dim = d.head_dim,
+                                                .theta = 10000,
+                                                .interleaved = load_bool_or(ld, "rope_traditional", false)});
+    load_expect_text(ld, "hidden_act", "silu");
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
+        layer->attention.op.window = family_window(ld, types, i, window);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        layer->glu = family_glu(ld, &d, ACT_SILU, mlp_bias);
+    }
+}

@@ -1,0 +1,43 @@
+/* Phi-3, Phi-3.5, Phi-4 (mini): a Llama whose projections are fused: qkv_proj = q ‖ k ‖ v, gate_up_proj = gate ‖ up.
+ * Reference: mlx_lm/models/phi3.py (no sliding window; longrope always with long_factor). */
+#include "family/family.h"
+
+static AttentionMixer attention(Loader *ld, const Dims *d, const Rope *rope) {
+    const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
+    const Weight qkv = load_linear(ld, "self_attn.qkv_proj", q + 2 * kv, d->hidden, false);
+    AttentionMixer mixer = family_attention_op(d, rope);
+    mixer.q = load_part(&qkv, 0, q);
+    mixer.k = load_part(&qkv, q, kv);
+    mixer.v = load_part(&qkv, q + kv, kv);
+    mixer.o = load_linear(ld, "self_attn.o_proj", d->hidden, q, false);
+    return mixer;
+}
+
+void phi3_load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const Rope *rope = load_rope(ld, spec,
+                                 &(RopeOptions){.head_dim = d.head_dim,
+                                                .dims = load_rotary_dims(ld, d.head_dim, 1),
+                                                .theta = 10000,
+                                                .interleaved = load_bool_or(ld, "rope_traditional", false),
+                                                .original_positions = 4096});
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "attention_bias", false);
+    load_expect_bool(ld, "mlp_bias", false);
+    load_expect_bool(ld, "lm_head_bias", false);
+    load_ignore(ld, "sliding_window", "full_attn_mod", "interpolate_factor", "original_max_position_embeddings", NULL);
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = attention(ld, &d, rope);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        const Weight gate_up = load_linear(ld, "mlp.gate_up_proj", 2 * (int64_t)d.inner, d.hidden, false);
+        layer->glu = (GluFfn){.gate = load_part(&gate_up, 0, d.inner),
+                              .up = load_part(&gate_up, d.inner, d.inner),
+                              .down = load_linear(ld, "mlp.down_proj", d.hidden, d.inner, false),
+                              .activation = ACT_SILU};
+    }
+}

@@ -1,0 +1,23 @@
+/* Qwen2, Qwen2.5: a Llama with biases on q, k and v. Reference: mlx_lm/models/qwen2.py, which has no sliding window. */
+#include "family/family.h"
+
+void qwen2_load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const Rope *rope = load_rope(ld, spec,
+                                 &(RopeOptions){.head_dim = d.head_dim,
+                                                .theta = 1000000,
+                                                .interleaved = load_bool_or(ld, "rope_traditional", false)});
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "use_sliding_window", false);
+    load_ignore(ld, "sliding_window", "max_window_layers", "layer_types", NULL);
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, true, false);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        layer->glu = family_glu(ld, &d, ACT_SILU, false);
+    }
+}

@@ -1,0 +1,23 @@
+/* Qwen3, dense: a Llama with an RMS norm on every head of q and k. Reference: mlx_lm/models/qwen3.py. */
+#include "family/family.h"
+
+void qwen3_load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const bool bias = load_bool_or(ld, "attention_bias", false);
+    const Rope *rope = load_rope(ld, spec, &(RopeOptions){.head_dim = d.head_dim});
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "use_sliding_window", false);
+    load_ignore(ld, "sliding_window", "max_window_layers", "layer_types", NULL);
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
+        layer->attention.op.q_norm = load_rms(ld, "self_attn.q_norm", d.head_dim, d.eps);
+        layer->attention.op.k_norm = load_rms(ld, "self_attn.k_norm", d.head_dim, d.eps);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        layer->glu = family_glu(ld, &d, ACT_SILU, false);
+    }
+}

@@ -1,0 +1,28 @@
+/* SmolLM3: a Llama in which every fourth layer has no rotary embedding. Reference: mlx_lm/models/smollm3.py. */
+#include "family/family.h"
+
+static bool has_rope(Loader *ld, const Json *list, int interval, int i) {
+    if (!list) {
+        return (i + 1) % interval != 0;
+    }
+    const Json *use = json_first(list);
+    for (int skip = 0; skip < i; skip++) {
+        use = json_next(use);
+    }
+    const bool known = use->type == JSON_INTEGER && (use->integer == 0 || use->integer == 1);
+    load_require(ld, known, "no_rope_layers[%d] must be 0 or 1", i);
+    return known && use->integer == 1;
+}
+
+void smollm3_load(Loader *ld, Spec *spec) {
+    llama_load(ld, spec);
+    const int interval = load_int_or(ld, "no_rope_layer_interval", 4);
+    const Json *list = load_list(ld, "no_rope_layers", spec->layer_count);
+    load_expect_bool(ld, "use_sliding_window", false);
+    load_ignore(ld, "max_window_layers", NULL);
+    for (int i = 0; i < spec->layer_count; i++) {
+        if (!has_rope(ld, list, interval, i)) {
+            spec->layers[i].attention.op.rope = NULL;
+        }
+    }
+}

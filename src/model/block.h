@@ -1,0 +1,14 @@
+/* What every part of a layer gets: where it reads, where it adds, and memory to work in. */
+#pragma once
+#include "model/spec.h"
+
+typedef struct Block {
+    Backend *backend;
+    int rows;
+    const float *x; /* [rows, hidden] */
+    const Norm *in; /* applied to x first; NULL: none */
+    float *work;    /* [rows · the part's width] */
+    float *residual;/* [rows, hidden] += scale · out(result) */
+    const Norm *out;
+    float scale;
+} Block;

@@ -1,0 +1,72 @@
+/* What a family file works with: reads config.json field by field, fetches tensors by name and shape, fills the Spec.
+ *
+ * The first failure sticks, names file, field or tensor and value, and makes every later call return something harmless, so a
+ * family reads straight through without a single if. Every field asked for counts as used; what remains is named in a warning
+ * (with strict_config an error). null counts as absent, as in the files themselves.
+ * Threads: one at a time. Everything returned lives in the model's arena. */
+#pragma once
+#include "base/json.h"
+#include "model/spec.h"
+#include "tensor/safetensors.h"
+
+typedef struct Loader Loader;
+
+/* A family: fills the Spec. A row of family/registry.c ties it to values of model_type. */
+typedef void FamilyLoad(Loader *ld, Spec *spec);
+
+/* ---- config.json ---- */
+
+int load_int(Loader *ld, const char *field);               /* 1 … 2^24; must be there */
+int load_int_or(Loader *ld, const char *field, int absent);
+float load_positive(Loader *ld, const char *field);        /* finite, > 0; must be there */
+float load_positive_or(Loader *ld, const char *field, double absent);
+bool load_bool_or(Loader *ld, const char *field, bool absent);
+/* An array of exactly count elements, or NULL when absent. */
+const Json *load_list(Loader *ld, const char *field, int count);
+/* The field must be absent or have this value: the family computes nothing else. */
+void load_expect_text(Loader *ld, const char *field, const char *value);
+void load_expect_bool(Loader *ld, const char *field, bool value);
+/* Fields that cannot change the result, and fields that mlx-lm ignores as well. Ends with NULL. */
+void load_ignore(Loader *ld, ...);
+/* From here on fields are those of the object in `field` (text_config of the multimodal wrappers), tensors begin with prefix. */
+void load_enter(Loader *ld, const char *field, const char *prefix);
+/* The rest of a check that spans fields: sets the error unless ok. */
+void load_require(Loader *ld, bool ok, const char *format, ...) PRINTF_LIKE(3, 4);
+
+/* ---- rotary embeddings ---- */
+
+typedef struct RopeOptions {
+    int head_dim;
+    int dims;                /* that rotate; 0: all of the head */
+    const char *theta_field; /* NULL: rope_theta */
+    double theta;            /* when the file has none; 0: it must */
+    bool interleaved;
+    bool unscaled;           /* rope_scaling is for other layers */
+    const char *layer_type;  /* whose part of a rope_parameters by layer type; NULL: none */
+    int original_positions;  /* longrope: when the file has none; 0: it must */
+} RopeOptions;
+
+/* All of mlx-lm's initialize_rope, from rope_theta and rope_scaling or from rope_parameters. */
+const Rope *load_rope(Loader *ld, Spec *spec, const RopeOptions *options);
+/* head_dim · partial_rotary_factor. */
+int load_rotary_dims(Loader *ld, int head_dim, double absent);
+/* Writes the frequencies of a step that reaches this many positions. */
+void rope_reach(DynamicRope *rope, int reach);
+
+/* ---- tensors: names are completed to prefix + scope + name ---- */
+
+void load_scope(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
+bool load_has(Loader *ld, const char *name); /* exactly this tensor */
+/* NAME.weight (with .scales: quantised) as rows × cols, and NAME.bias when bias is set. */
+Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias);
+/* Rows of a fused matrix, as a view. */
+Weight load_part(const Weight *fused, int64_t first, int64_t count);
+const float *load_vector(Loader *ld, const char *name, int64_t count, float plus); /* exactly this tensor, plus added */
+const Norm *load_rms(Loader *ld, const char *name, int64_t width, float eps);           /* NAME.weight */
+const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float eps);  /* stored as w − 1 */
+const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float eps);    /* NAME.weight, NAME.bias */
+/* Tensors whose full name contains this text are left alone in silence. */
+void load_skip(Loader *ld, const char *part);
+
+/* The spec's layer_count layers, all zero but for residual_scale 1. After a failure there are none. */
+void load_layers(Loader *ld, Spec *spec);

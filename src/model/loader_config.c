@@ -1,0 +1,253 @@
+/* The part of the Loader that reads config.json and remembers what was read. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "model/loader_internal.h"
+
+enum { INT_MAX_FIELD = 1 << 24 };
+
+/* Fields of Hugging Face configs that say nothing about what a decoder computes, whatever the family. */
+static const char *const irrelevant[] = {
+    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache", "initializer_range",
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "unk_token_id",
+    "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "_name_or_path", "auto_map",
+    "pretraining_tp", "cache_implementation", "unsloth_fixed", "unsloth_version", "output_attentions",
+    "output_hidden_states", "return_dict", "torchscript", "problem_type", "id2label", "label2id", "_attn_implementation",
+    "_attn_implementation_internal", "attn_implementation", "is_decoder", "is_encoder_decoder", "cross_attention_hidden_size",
+    "add_cross_attention", "tie_encoder_decoder", "chunk_size_feed_forward", "finetuning_task", "task_specific_params",
+    "tokenizer_class", "prefix", "max_length", "min_length", "temperature", "top_p", "top_k", "quantization_config", "name",
+    "license", "_commit_hash", "eos_token", "bos_token", "upcast_layernorm", "use_flash_attn", "keys_to_ignore_at_inference",
+};
+
+void loader_fail(Loader *ld, ErrorCode code, const char *format, ...) {
+    if (ld->failed) {
+        return;
+    }
+    ld->failed = true;
+    char text[ERROR_TEXT_MAX];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fail(ld->error, code, "%s", text);
+}
+
+void loader_warn(Loader *ld, const char *format, ...) {
+    if (!ld->options->warn) {
+        return;
+    }
+    char text[ERROR_TEXT_MAX];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    ld->options->warn(ld->options->warn_context, text);
+}
+
+void *loader_alloc(Loader *ld, size_t count, size_t size) {
+    void *memory = ld->failed ? NULL : arena_alloc(ld->arena, count, size);
+    if (!memory) {
+        loader_fail(ld, ERROR_MEMORY, "no memory for %zu × %zu bytes", count, size);
+    }
+    return memory;
+}
+
+/* A short rendering of a value for messages. */
+static const char *show(const Json *value, char out[64]) {
+    switch (value->type) {
+    case JSON_INTEGER: snprintf(out, 64, "%lld", (long long)value->integer); break;
+    case JSON_REAL: snprintf(out, 64, "%g", value->real); break;
+    case JSON_BOOL: snprintf(out, 64, "%s", value->boolean ? "true" : "false"); break;
+    case JSON_STRING: {
+        Slice text = json_slice(value);
+        snprintf(out, 64, "\"%.*s\"", (int)(text.size < 40 ? text.size : 40), text.data);
+        break;
+    }
+    default: snprintf(out, 64, "%s", json_type_name(value));
+    }
+    return out;
+}
+
+const Json *loader_get(Loader *ld, const Json *object, const char *field) {
+    if (!object || object->type != JSON_OBJECT) {
+        return NULL;
+    }
+    for (JSON_EACH_PAIR(key, value, object)) {
+        if (slice_is(json_slice(key), field)) {
+            ld->field_used[key - ld->root] |= FIELD_USED;
+            return value->type == JSON_NULL ? NULL : value;
+        }
+    }
+    return NULL;
+}
+
+const Json *loader_object(Loader *ld, const Json *object, const char *field, const char *where) {
+    const Json *value = loader_get(ld, object, field);
+    if (!value) {
+        return NULL;
+    }
+    if (value->type != JSON_OBJECT) {
+        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be an object", where, field, json_type_name(value));
+        return NULL;
+    }
+    ld->field_used[value - ld->root] |= FIELD_ENTERED;
+    return value;
+}
+
+static void missing(Loader *ld, const char *field) {
+    loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is missing", ld->where, field);
+}
+
+static int read_int(Loader *ld, const Json *value, const char *field) {
+    char shown[64];
+    if (value->type != JSON_INTEGER || value->integer < 1 || value->integer > INT_MAX_FIELD) {
+        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be an integer from 1 to %d", ld->where, field,
+                    show(value, shown), INT_MAX_FIELD);
+        return 1;
+    }
+    return (int)value->integer;
+}
+
+int load_int(Loader *ld, const char *field) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    if (!value) {
+        missing(ld, field);
+        return 1;
+    }
+    return read_int(ld, value, field);
+}
+
+int load_int_or(Loader *ld, const char *field, int absent) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    return value ? read_int(ld, value, field) : absent;
+}
+
+double loader_positive(Loader *ld, const Json *value, const char *where, const char *field) {
+    char shown[64];
+    const double number = json_is_number(value) ? json_number(value) : 0;
+    if (!(number >= 1e-30 && number <= 1e30)) { /* what f32 arithmetic can work with */
+        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be a number above 0", where, field, show(value, shown));
+        return 1;
+    }
+    return number;
+}
+
+float load_positive(Loader *ld, const char *field) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    if (!value) {
+        missing(ld, field);
+        return 1;
+    }
+    return (float)loader_positive(ld, value, ld->where, field);
+}
+
+float load_positive_or(Loader *ld, const char *field, double absent) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    return (float)(value ? loader_positive(ld, value, ld->where, field) : absent);
+}
+
+bool load_bool_or(Loader *ld, const char *field, bool absent) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    if (!value) {
+        return absent;
+    }
+    if (value->type != JSON_BOOL) {
+        char shown[64];
+        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be true or false", ld->where, field, show(value, shown));
+        return absent;
+    }
+    return value->boolean;
+}
+
+const Json *load_list(Loader *ld, const char *field, int count) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    if (!value) {
+        return NULL;
+    }
+    if (value->type != JSON_ARRAY || value->size != (uint32_t)count) {
+        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s of %u, must be an array of %d", ld->where, field,
+                    json_type_name(value), value->type == JSON_ARRAY ? value->size : 1, count);
+        return NULL;
+    }
+    return value;
+}
+
+void load_expect_text(Loader *ld, const char *field, const char *expected) {
+    char shown[64];
+    const Json *value = loader_get(ld, ld->fields, field);
+    if (value && (value->type != JSON_STRING || !slice_is(json_slice(value), expected))) {
+        loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s%s is %s; %s computes \"%s\" only", ld->where, field,
+                    show(value, shown), ld->family, expected);
+    }
+}
+
+void load_expect_bool(Loader *ld, const char *field, bool expected) {
+    if (load_bool_or(ld, field, expected) != expected) {
+        loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s%s is %s; %s computes %s only", ld->where, field,
+                    expected ? "false" : "true", ld->family, expected ? "true" : "false");
+    }
+}
+
+void load_ignore(Loader *ld, ...) {
+    va_list fields;
+    va_start(fields, ld);
+    for (const char *field = va_arg(fields, const char *); field; field = va_arg(fields, const char *)) {
+        loader_get(ld, ld->fields, field);
+    }
+    va_end(fields);
+}
+
+void load_enter(Loader *ld, const char *field, const char *prefix) {
+    const Json *object = loader_object(ld, ld->fields, field, ld->where);
+    if (!object) {
+        missing(ld, field);
+        return;
+    }
+    ld->fields = object;
+    snprintf(ld->where, sizeof ld->where, "%s.", field);
+    snprintf(ld->prefix, sizeof ld->prefix, "%s", prefix);
+}
+
+void load_require(Loader *ld, bool ok, const char *format, ...) {
+    if (ok || ld->failed) {
+        return;
+    }
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s%s", ld->where, text);
+}
+
+static bool is_irrelevant(Slice field) {
+    for (size_t i = 0; i < COUNT_OF(irrelevant); i++) {
+        if (slice_is(field, irrelevant[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void check_object(Loader *ld, const Json *object, const char *where) {
+    for (JSON_EACH_PAIR(key, value, object)) {
+        Slice field = json_slice(key);
+        const int size = (int)(field.size < 80 ? field.size : 80);
+        if (ld->field_used[value - ld->root] & FIELD_ENTERED) {
+            char inner[128];
+            snprintf(inner, sizeof inner, "%s%.*s.", where, size, field.data);
+            check_object(ld, value, inner);
+        } else if (ld->field_used[key - ld->root] == 0 && !is_irrelevant(field) && value->type != JSON_NULL) {
+            if (ld->options->strict_config) {
+                loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s does not know the field %s%.*s", ld->family, where, size,
+                            field.data);
+                return;
+            }
+            loader_warn(ld, "config.json: %s does not know the field %s%.*s; it is ignored", ld->family, where, size,
+                        field.data);
+        }
+    }
+}
+
+void loader_check_fields(Loader *ld) { check_object(ld, ld->root, ""); }

@@ -1,0 +1,40 @@
+/* The inside of a Loader, for the files of this folder. */
+#pragma once
+#include "model/loader.h"
+#include "model/model.h"
+
+enum { SKIP_MAX = 8 };
+
+struct Loader {
+    Arena *arena;
+    const ModelOptions *options;
+    Checkpoint *checkpoint;
+    const char *family;
+    const Json *root;   /* of config.json */
+    const Json *fields; /* root, or the object entered */
+    char where[64];     /* "" or "text_config." */
+    char prefix[64], scope[160];
+    uint8_t *field_used;  /* [nodes of root]: FIELD_USED on keys, FIELD_ENTERED on object values */
+    uint8_t *tensor_used; /* [entries] */
+    const char *skip[SKIP_MAX];
+    int skip_count;
+    Spec *spec;
+    uint64_t bytes; /* of the tensors used */
+    bool failed;
+    Error *error;
+};
+
+enum { FIELD_USED = 1, FIELD_ENTERED = 2 };
+
+void loader_fail(Loader *ld, ErrorCode code, const char *format, ...) PRINTF_LIKE(3, 4);
+void loader_warn(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
+/* The value of a field, marked as used; NULL when absent or null. */
+const Json *loader_get(Loader *ld, const Json *object, const char *field);
+/* The same for an object whose own fields will be read and counted one by one; another type is an error. where: for messages. */
+const Json *loader_object(Loader *ld, const Json *object, const char *field, const char *where);
+/* A finite number > 0; an error otherwise. */
+double loader_positive(Loader *ld, const Json *value, const char *where, const char *field);
+/* After the family: names fields and tensors that nobody asked for. */
+void loader_check_fields(Loader *ld);
+void loader_check_tensors(Loader *ld);
+void *loader_alloc(Loader *ld, size_t count, size_t size);

@@ -1,0 +1,236 @@
+/* Rotary frequencies: every kind of mlx_lm/models/rope_utils.py (initialize_rope), in f32 as there.
+ * Known differences from the Hugging Face code, on purpose: longrope always uses long_factor; attention_factor and truncate
+ * are ignored. */
+#include <math.h>
+#include <stdio.h>
+
+#include "model/loader_internal.h"
+
+/* The scaling's own fields. */
+typedef struct Scaling {
+    Loader *ld;
+    const Json *fields; /* NULL: there is none */
+    bool of_layer_type; /* the config has its own part for these layers */
+    char where[96];
+} Scaling;
+
+static double scaling_number(const Scaling *s, const char *field, double absent) {
+    const Json *value = loader_get(s->ld, s->fields, field);
+    if (value) {
+        return loader_positive(s->ld, value, s->where, field);
+    }
+    if (absent == 0) {
+        loader_fail(s->ld, ERROR_FORMAT, "config.json: %s%s is missing", s->where, field);
+        return 1;
+    }
+    return absent;
+}
+
+/* Fields for other kinds, or that mlx-lm does not look at either. */
+static void scaling_ignore(const Scaling *s, const char *field) {
+    const Json *value = loader_get(s->ld, s->fields, field);
+    if (value) {
+        loader_warn(s->ld, "config.json: %s%s is ignored, as mlx-lm does", s->where, field);
+    }
+}
+
+/* rope_scaling, else rope_parameters, else its part for a layer type. */
+static Scaling find_scaling(Loader *ld, const RopeOptions *options) {
+    Scaling s = {.ld = ld};
+    const Json *parameters = loader_object(ld, ld->fields, "rope_parameters", ld->where);
+    const Json *scaling = loader_object(ld, ld->fields, "rope_scaling", ld->where);
+    if (options->layer_type && json_get(parameters, options->layer_type)) {
+        char where[96];
+        snprintf(where, sizeof where, "%srope_parameters.", ld->where);
+        parameters = loader_object(ld, parameters, options->layer_type, where);
+        snprintf(s.where, sizeof s.where, "%srope_parameters.%s.", ld->where, options->layer_type);
+        s.fields = parameters;
+        s.of_layer_type = true;
+        return s;
+    }
+    s.fields = scaling ? scaling : parameters;
+    snprintf(s.where, sizeof s.where, "%s%s.", ld->where, scaling ? "rope_scaling" : "rope_parameters");
+    return s;
+}
+
+/* exp(−i · ln θ / pairs), as mx.fast.rope does it. */
+static void fill_default(float *out, int pairs, float theta, float scale) {
+    const float step = logf(theta) / (float)pairs;
+    for (int i = 0; i < pairs; i++) {
+        out[i] = scale * expf(-(float)i * step);
+    }
+}
+
+static float period(float theta, int i, int dims) { return powf(theta, (float)(2 * i) / (float)dims); }
+
+static void fill_llama3(const Scaling *s, float *out, int dims, float theta) {
+    const float factor = (float)scaling_number(s, "factor", 0);
+    const float low = (float)scaling_number(s, "low_freq_factor", 1), high = (float)scaling_number(s, "high_freq_factor", 4);
+    const float trained = (float)scaling_number(s, "original_max_position_embeddings", 8192);
+    const float low_wave = trained / low, high_wave = trained / high;
+    for (int i = 0; i < dims / 2; i++) {
+        float p = period(theta, i, dims);
+        const float wave = 2 * (float)M_PI * p;
+        if (wave > low_wave) {
+            p *= factor;
+        } else if (wave > high_wave && wave < low_wave) {
+            const float smooth = (trained / wave - low) / (high - low);
+            p /= (1 - smooth) / factor + smooth;
+        }
+        out[i] = 1 / p;
+    }
+}
+
+static double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1; }
+
+/* Peng et al. 2023, arXiv 2309.00071. Returns the factor on the rotated values. */
+static float fill_yarn(const Scaling *s, float *out, int dims, float theta) {
+    const double factor = scaling_number(s, "factor", 0);
+    const double trained = scaling_number(s, "original_max_position_embeddings", 4096);
+    const double fast = scaling_number(s, "beta_fast", 32), slow = scaling_number(s, "beta_slow", 1);
+    const Json *all = loader_get(s->ld, s->fields, "mscale_all_dim");
+    const double mscale_all = json_is_number(all) ? json_number(all) : 0; /* 0 is a value that files have */
+    const double mscale = scaling_number(s, "mscale", 1);
+    scaling_ignore(s, "attention_factor");
+    scaling_ignore(s, "truncate");
+    load_require(s->ld, theta > 1 && isfinite(mscale_all), "yarn needs a rope_theta above 1");
+
+    const double per_octave = dims / (2 * log(theta));
+    const double low = fmax(floor(per_octave * log(trained / (fast * 2 * M_PI))), 0);
+    double high = fmin(ceil(per_octave * log(trained / (slow * 2 * M_PI))), dims - 1);
+    if (low == high) {
+        high += 0.001;
+    }
+    for (int i = 0; i < dims / 2; i++) {
+        const float extra = period(theta, i, dims), inter = (float)factor * extra;
+        const float ramp = ((float)i - (float)low) / (float)(high - low);
+        const float mask = 1 - fminf(fmaxf(ramp, 0), 1);
+        out[i] = (inter * mask + extra * (1 - mask)) / (inter * extra);
+    }
+    return (float)(yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all));
+}
+
+static float fill_longrope(const Scaling *s, float *out, int dims, float theta, int trained_default) {
+    Loader *ld = s->ld;
+    double trained = load_int_or(ld, "original_max_position_embeddings", 0);
+    if (trained == 0) {
+        trained = scaling_number(s, "original_max_position_embeddings", trained_default);
+    }
+    const Json *factors = loader_get(ld, s->fields, "long_factor");
+    loader_get(ld, s->fields, "short_factor");
+    scaling_ignore(s, "attention_factor");
+    if (!factors || factors->type != JSON_ARRAY || factors->size != (uint32_t)dims / 2) {
+        loader_fail(ld, ERROR_FORMAT, "config.json: %slong_factor must be an array of %d numbers", s->where, dims / 2);
+        return 1;
+    }
+    int i = 0;
+    for (JSON_EACH(factor, factors)) {
+        out[i] = 1 / ((float)loader_positive(ld, factor, s->where, "long_factor") * period(theta, i, dims));
+        i++;
+    }
+    const double positions = load_int_or(ld, "max_position_embeddings", 131072);
+    load_require(ld, trained > 1, "longrope needs original_max_position_embeddings above 1");
+    const double factor = positions / trained;
+    return (float)(factor <= 1 ? 1 : sqrt(1 + log(factor) / log(trained)));
+}
+
+static void fill_proportional(const Scaling *s, float *out, int dims, float theta) {
+    const int rotated = (int)(dims * fmin(scaling_number(s, "partial_rotary_factor", 1), 1));
+    const float factor = (float)scaling_number(s, "factor", 1);
+    for (int i = 0; i < rotated / 2; i++) { /* the rest stay 0: their distance in the head is as if all rotated */
+        out[i] = 1 / (factor * period(theta, i, dims));
+    }
+}
+
+void rope_reach(DynamicRope *rope, int reach) {
+    reach = reach > rope->positions ? reach : rope->positions;
+    if (reach == rope->reach) {
+        return;
+    }
+    rope->reach = reach;
+    const double grown = (double)rope->factor * reach / rope->positions - ((double)rope->factor - 1);
+    const double theta = rope->theta * pow(grown, (double)rope->dims / (rope->dims - 2));
+    fill_default(rope->frequencies, rope->dims / 2, (float)theta, 1);
+}
+
+static void fill_dynamic(const Scaling *s, Spec *spec, float *out, int dims, float theta) {
+    const float factor = (float)scaling_number(s, "factor", 0);
+    const int positions = load_int(s->ld, "max_position_embeddings");
+    load_require(s->ld, dims > 2 && factor >= 1, "dynamic rope needs more than 2 dims and a factor from 1 on");
+    load_require(s->ld, !spec->dynamic_rope, "two dynamic ropes in one model");
+    DynamicRope *rope = loader_alloc(s->ld, 1, sizeof *rope);
+    if (!rope) {
+        return;
+    }
+    *rope = (DynamicRope){.theta = theta, .factor = factor, .dims = dims, .positions = positions, .frequencies = out};
+    rope_reach(rope, positions);
+    spec->dynamic_rope = rope;
+}
+
+static float fill(const Scaling *s, Slice kind, Spec *spec, const RopeOptions *options, float *out, int dims, float theta) {
+    if (slice_is(kind, "default") || slice_is(kind, "mrope")) { /* mrope: text has the same position on every axis */
+        loader_get(s->ld, s->fields, "mrope_section");
+        fill_default(out, dims / 2, theta, 1);
+    } else if (slice_is(kind, "linear")) {
+        fill_default(out, dims / 2, theta, (float)(1 / scaling_number(s, "factor", 0)));
+    } else if (slice_is(kind, "llama3")) {
+        fill_llama3(s, out, dims, theta);
+    } else if (slice_is(kind, "yarn") || slice_is(kind, "deepseek_yarn") || slice_is(kind, "telechat3-yarn")) {
+        return fill_yarn(s, out, dims, theta);
+    } else if (slice_is(kind, "longrope") || slice_is(kind, "su")) {
+        return fill_longrope(s, out, dims, theta, options->original_positions);
+    } else if (slice_is(kind, "dynamic")) {
+        fill_dynamic(s, spec, out, dims, theta);
+    } else if (slice_is(kind, "proportional")) {
+        fill_proportional(s, out, dims, theta);
+    } else {
+        loader_fail(s->ld, ERROR_UNSUPPORTED, "config.json: %srope_type \"%.*s\" is unknown", s->where, SLICE_ARGS(kind));
+    }
+    return 1;
+}
+
+static double find_theta(const Scaling *s, const RopeOptions *options) {
+    const char *field = options->theta_field ? options->theta_field : "rope_theta";
+    const Json *own = loader_get(s->ld, s->ld->fields, field);
+    const Json *nested = loader_get(s->ld, s->fields, "rope_theta");
+    if (nested && (s->of_layer_type || (!own && !options->unscaled))) {
+        return loader_positive(s->ld, nested, s->where, "rope_theta");
+    }
+    if (own) {
+        return loader_positive(s->ld, own, s->ld->where, field);
+    }
+    load_require(s->ld, options->theta > 0, "%s is missing", field);
+    return options->theta;
+}
+
+int load_rotary_dims(Loader *ld, int head_dim, double absent) {
+    const Json *parameters = loader_object(ld, ld->fields, "rope_parameters", ld->where);
+    const Json *nested = loader_get(ld, parameters, "partial_rotary_factor");
+    const Json *own = loader_get(ld, ld->fields, "partial_rotary_factor");
+    const Json *part = own ? own : nested;
+    const double factor = part ? loader_positive(ld, part, ld->where, "partial_rotary_factor") : absent;
+    load_require(ld, factor <= 1, "partial_rotary_factor is %g, must be at most 1", factor);
+    return (int)(head_dim * fmin(factor, 1));
+}
+
+const Rope *load_rope(Loader *ld, Spec *spec, const RopeOptions *options) {
+    const int dims = options->dims ? options->dims : options->head_dim;
+    load_require(ld, dims >= 2 && dims % 2 == 0 && dims <= options->head_dim,
+                 "%d dims of a head of %d cannot rotate: the number must be even and fit", dims, options->head_dim);
+    Scaling scaling = find_scaling(ld, options);
+    const float theta = (float)find_theta(&scaling, options);
+    Slice kind = SLICE("default");
+    const Json *type = loader_get(ld, scaling.fields, "type"), *rope_type = loader_get(ld, scaling.fields, "rope_type");
+    type = type ? type : rope_type;
+    if (type && (scaling.of_layer_type || !options->unscaled)) {
+        kind = type->type == JSON_STRING ? json_slice(type) : SLICE("?");
+    }
+    Rope *rope = loader_alloc(ld, 1, sizeof *rope);
+    float *frequencies = loader_alloc(ld, (size_t)dims / 2, sizeof(float));
+    if (!rope || !frequencies) {
+        return NULL;
+    }
+    *rope = (Rope){.dims = dims, .interleaved = options->interleaved, .frequencies = frequencies};
+    rope->scale = fill(&scaling, kind, spec, options, frequencies, dims, theta);
+    return rope;
+}

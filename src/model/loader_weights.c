@@ -1,0 +1,307 @@
+/* The part of the Loader that fetches tensors: by name, checked for type and shape, quantised or plain.
+ * Formats: mlx/ops.cpp (quantize); which module is quantised and how: mlx_lm/utils.py load_model. */
+#define _GNU_SOURCE /* memmem */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "model/loader_internal.h"
+
+enum { PART_SIZE = 160, NAME_SIZE = 512 };
+
+void load_scope(Loader *ld, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(ld->scope, sizeof ld->scope, format, arguments);
+    va_end(arguments);
+}
+
+static void full_name(const Loader *ld, char out[NAME_SIZE], const char *name, const char *suffix) {
+    snprintf(out, NAME_SIZE, "%s%s%s%s", ld->prefix, ld->scope, name, suffix);
+}
+
+static const TensorEntry *find(const Loader *ld, const char *name, const char *suffix) {
+    char full[NAME_SIZE];
+    full_name(ld, full, name, suffix);
+    return checkpoint_find(ld->checkpoint, full);
+}
+
+bool load_has(Loader *ld, const char *name) { return find(ld, name, "") != NULL; }
+
+static const char *path_of(const Loader *ld, const TensorEntry *entry) { return ld->checkpoint->paths[entry->file]; }
+
+/* A tensor that must be there. Counts as used, once. */
+static const TensorEntry *take(Loader *ld, const char *name, const char *suffix) {
+    if (ld->failed) {
+        return NULL;
+    }
+    const TensorEntry *entry = find(ld, name, suffix);
+    if (!entry) {
+        char full[NAME_SIZE];
+        full_name(ld, full, name, suffix);
+        loader_fail(ld, ERROR_NOT_FOUND, "tensor %s is missing", full);
+        return NULL;
+    }
+    uint8_t *used = &ld->tensor_used[entry - ld->checkpoint->entries];
+    if (!*used) {
+        ld->bytes += entry->tensor.bytes;
+    }
+    *used = 1;
+    return entry;
+}
+
+static void shape_text(const Tensor *tensor, char out[96]) {
+    size_t used = 0;
+    out[0] = 0;
+    for (int i = 0; i < tensor->rank && used < 90; i++) {
+        used += (size_t)snprintf(out + used, 96 - used, i ? ", %lld" : "%lld", (long long)tensor->shape[i]);
+    }
+}
+
+static void wrong_shape(Loader *ld, const TensorEntry *entry, const char *expected) {
+    char found[96];
+    shape_text(&entry->tensor, found);
+    loader_fail(ld, ERROR_FORMAT, "tensor %.*s in %s has shape [%s], must be [%s]", SLICE_ARGS(entry->name),
+                path_of(ld, entry), found, expected);
+}
+
+static void wrong_dtype(Loader *ld, const TensorEntry *entry, const char *expected) {
+    loader_fail(ld, ERROR_FORMAT, "tensor %.*s in %s is %s, must be %s", SLICE_ARGS(entry->name), path_of(ld, entry),
+                dtype_name(entry->tensor.dtype), expected);
+}
+
+static bool is_matrix(const Tensor *tensor, int64_t rows, int64_t cols) {
+    return tensor->rank == 2 && tensor->shape[0] == rows && tensor->shape[1] == cols;
+}
+
+static void tally(Loader *ld, const Weight *weight) {
+    Spec *spec = ld->spec;
+    int i = 0;
+    for (; i < spec->tally_count; i++) {
+        const Tally *t = &spec->tally[i];
+        if (t->quant == weight->quant && t->dtype == weight->dtype && t->bits == weight->bits && t->group == weight->group) {
+            break;
+        }
+    }
+    CHECK(i < TALLY_MAX); /* more than there are kinds that load_linear accepts */
+    if (i == spec->tally_count) {
+        spec->tally[spec->tally_count++] =
+            (Tally){.quant = weight->quant, .bits = weight->bits, .group = weight->group, .dtype = weight->dtype};
+    }
+    spec->tally[i].parameters += (uint64_t)weight->rows * (uint64_t)weight->cols;
+    spec->tally[i].bytes += weight_bytes(weight);
+}
+
+/* ---- how a weight is quantised ---- */
+
+static Quant quant_of(DType scales, int bits, int group) {
+    if (scales != DTYPE_U8) {
+        const bool bits_known = bits == 2 || bits == 3 || bits == 4 || bits == 5 || bits == 6 || bits == 8;
+        return bits_known && (group == 32 || group == 64 || group == 128) ? QUANT_AFFINE : QUANT_NONE;
+    }
+    return bits == 4 && group == 16   ? QUANT_NVFP4
+           : bits == 4 && group == 32 ? QUANT_MXFP4
+           : bits == 8 && group == 32 ? QUANT_MXFP8
+                                      : QUANT_NONE;
+}
+
+/* What config.json says about this very module must be what the shapes say. */
+static void check_override(Loader *ld, const Weight *weight, const char *module) {
+    const Json *block = json_get(ld->root, "quantization");
+    const Json *override = json_get(block, module);
+    if (!override || override->type != JSON_OBJECT) {
+        return;
+    }
+    const Json *bits = json_get(override, "bits"), *group = json_get(override, "group_size");
+    const Json *mode = json_get(override, "mode");
+    const char *const modes[] = {"", "affine", "mxfp4", "nvfp4", "mxfp8"};
+    const bool same_bits = !bits || (bits->type == JSON_INTEGER && bits->integer == weight->bits);
+    const bool same_group = !group || (group->type == JSON_INTEGER && group->integer == weight->group);
+    const bool same_mode = !mode || (mode->type == JSON_STRING && slice_is(json_slice(mode), modes[weight->quant]));
+    if (!same_bits || !same_group || !same_mode) {
+        loader_fail(ld, ERROR_FORMAT,
+                    "config.json: quantization.%s does not say what the tensor's shapes say: %s, %d bits, groups of %d", module,
+                    modes[weight->quant], weight->bits, weight->group);
+    }
+}
+
+static void load_quantised(Loader *ld, Weight *weight, const char *name, const TensorEntry *data) {
+    const TensorEntry *scales = take(ld, name, ".scales");
+    const Tensor *w = &data->tensor, *s = &scales->tensor;
+    char expected[96];
+    if (w->dtype != DTYPE_U32) {
+        wrong_dtype(ld, data, "U32, since there are scales");
+        return;
+    }
+    if (w->rank != 2 || w->shape[0] != weight->rows) {
+        snprintf(expected, sizeof expected, "%lld, %lld·bits/32", (long long)weight->rows, (long long)weight->cols);
+        wrong_shape(ld, data, expected);
+        return;
+    }
+    if (s->rank != 2 || s->shape[0] != weight->rows || s->shape[1] < 1 || weight->cols % s->shape[1] != 0) {
+        snprintf(expected, sizeof expected, "%lld, %lld/group", (long long)weight->rows, (long long)weight->cols);
+        wrong_shape(ld, scales, expected);
+        return;
+    }
+    const int64_t group = weight->cols / s->shape[1];
+    const int64_t bits = w->shape[1] <= weight->cols ? w->shape[1] * 32 / weight->cols : 0;
+    weight->quant = group <= 128 && bits * weight->cols == w->shape[1] * 32 ? quant_of(s->dtype, (int)bits, (int)group)
+                                                                             : QUANT_NONE;
+    if (weight->quant == QUANT_NONE || (s->dtype != DTYPE_U8 && !dtype_is_float(s->dtype))) {
+        char found[96];
+        shape_text(w, found);
+        loader_fail(ld, ERROR_UNSUPPORTED,
+                    "tensor %.*s in %s: shape [%s] with %lld %s scales per row is no known quantisation of %lld columns",
+                    SLICE_ARGS(data->name), path_of(ld, data), found, (long long)s->shape[1], dtype_name(s->dtype),
+                    (long long)weight->cols);
+        return;
+    }
+    weight->bits = (int)bits;
+    weight->group = (int)group;
+    weight->dtype = s->dtype;
+    weight->scales = s->data;
+    if (weight->quant == QUANT_AFFINE) {
+        const TensorEntry *biases = take(ld, name, ".biases");
+        if (!biases) {
+            return;
+        }
+        if (biases->tensor.dtype != s->dtype) {
+            wrong_dtype(ld, biases, dtype_name(s->dtype));
+            return;
+        }
+        if (!is_matrix(&biases->tensor, s->shape[0], s->shape[1])) {
+            shape_text(s, expected);
+            wrong_shape(ld, biases, expected);
+            return;
+        }
+        weight->biases = biases->tensor.data;
+    }
+    char module[NAME_SIZE];
+    full_name(ld, module, name, "");
+    check_override(ld, weight, module);
+}
+
+Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias) {
+    Weight weight = {.rows = rows, .cols = cols};
+    const TensorEntry *data = take(ld, name, ".weight");
+    if (!data) {
+        return weight;
+    }
+    weight.data = data->tensor.data;
+    weight.dtype = data->tensor.dtype;
+    if (find(ld, name, ".scales")) {
+        load_quantised(ld, &weight, name, data);
+    } else if (!dtype_is_float(weight.dtype)) {
+        wrong_dtype(ld, data, "F32, F16 or BF16, since there are no scales");
+    } else if (!is_matrix(&data->tensor, rows, cols)) {
+        char expected[96];
+        snprintf(expected, sizeof expected, "%lld, %lld", (long long)rows, (long long)cols);
+        wrong_shape(ld, data, expected);
+    }
+    if (!ld->failed) {
+        tally(ld, &weight);
+    }
+    if (bias) {
+        char full[PART_SIZE];
+        snprintf(full, sizeof full, "%s.bias", name);
+        weight.bias = load_vector(ld, full, rows, 0);
+    }
+    return weight;
+}
+
+Weight load_part(const Weight *fused, int64_t first, int64_t count) {
+    return fused->data ? weight_rows(fused, first, count) : (Weight){.rows = count, .cols = fused->cols};
+}
+
+const float *load_vector(Loader *ld, const char *name, int64_t count, float plus) {
+    const TensorEntry *entry = take(ld, name, "");
+    if (!entry) {
+        return NULL;
+    }
+    if (!dtype_is_float(entry->tensor.dtype)) {
+        wrong_dtype(ld, entry, "F32, F16 or BF16");
+        return NULL;
+    }
+    if (entry->tensor.rank != 1 || entry->tensor.shape[0] != count) {
+        char expected[32];
+        snprintf(expected, sizeof expected, "%lld", (long long)count);
+        wrong_shape(ld, entry, expected);
+        return NULL;
+    }
+    float *vector = loader_alloc(ld, (size_t)count, sizeof(float));
+    if (!vector) {
+        return NULL;
+    }
+    floats_to_f32(vector, entry->tensor.data, entry->tensor.dtype, count);
+    for (int64_t i = 0; plus != 0 && i < count; i++) {
+        vector[i] += plus;
+    }
+    return vector;
+}
+
+static const Norm *load_norm(Loader *ld, const char *name, Norm norm, float plus) {
+    char full[PART_SIZE];
+    snprintf(full, sizeof full, "%s.weight", name);
+    norm.weight = load_vector(ld, full, norm.width, plus);
+    snprintf(full, sizeof full, "%s.bias", name);
+    if (norm.kind == NORM_LAYER && load_has(ld, full)) {
+        norm.bias = load_vector(ld, full, norm.width, 0);
+    }
+    Norm *copy = loader_alloc(ld, 1, sizeof *copy);
+    if (copy) {
+        *copy = norm;
+    }
+    return copy;
+}
+
+const Norm *load_rms(Loader *ld, const char *name, int64_t width, float eps) {
+    return load_norm(ld, name, (Norm){.kind = NORM_RMS, .width = width, .eps = eps}, 0);
+}
+
+const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float eps) {
+    return load_norm(ld, name, (Norm){.kind = NORM_RMS, .width = width, .eps = eps}, 1);
+}
+
+const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float eps) {
+    return load_norm(ld, name, (Norm){.kind = NORM_LAYER, .width = width, .eps = eps}, 0);
+}
+
+void load_skip(Loader *ld, const char *part) {
+    CHECK(ld->skip_count < SKIP_MAX);
+    ld->skip[ld->skip_count++] = part;
+}
+
+void load_layers(Loader *ld, Spec *spec) {
+    enum { LAYERS_MAX = 4096 };
+    load_require(ld, spec->layer_count <= LAYERS_MAX, "num_hidden_layers is %d, at most %d can be", spec->layer_count,
+                 LAYERS_MAX);
+    spec->layers = loader_alloc(ld, (size_t)spec->layer_count, sizeof *spec->layers);
+    if (!spec->layers) {
+        spec->layer_count = 0;
+    }
+    for (int i = 0; i < spec->layer_count; i++) {
+        spec->layers[i].residual_scale = 1;
+    }
+}
+
+static bool is_skipped(const Loader *ld, Slice name) {
+    for (int i = 0; i < ld->skip_count; i++) {
+        if (memmem(name.data, name.size, ld->skip[i], strlen(ld->skip[i]))) {
+            return true;
+        }
+    }
+    return memmem(name.data, name.size, "rotary_emb.inv_freq", strlen("rotary_emb.inv_freq")) != NULL;
+}
+
+void loader_check_tensors(Loader *ld) {
+    size_t unused = 0;
+    Slice first = {0};
+    for (size_t i = 0; i < ld->checkpoint->entry_count; i++) {
+        const TensorEntry *entry = &ld->checkpoint->entries[i];
+        if (!ld->tensor_used[i] && !is_skipped(ld, entry->name)) {
+            first = unused++ ? first : entry->name;
+        }
+    }
+    if (unused) {
+        loader_warn(ld, "%zu tensors of the file are not used by %s, the first is %.*s", unused, ld->family, SLICE_ARGS(first));
+    }
+}

@@ -1,0 +1,241 @@
+/* Opening a model: config.json → family → Spec, a dry walk on the plan backend, the real backend. */
+#include "model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "model/decoder.h"
+#include "model/loader_internal.h"
+#include "model/model_internal.h"
+
+enum { CONFIG_BYTES_MAX = 16 << 20, ARENA_BYTES_MAX = 1 << 30, ROWS_DEFAULT = 512 };
+
+/* A JSON object from a file of the checkpoint. *out is NULL when the file is absent and may be. */
+static bool read_json(Model *model, const char *directory, const char *name, bool required, Buffer *text, const Json **out,
+                      Error *error) {
+    char path[4096];
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", directory, name) >= sizeof path) {
+        return fail(error, ERROR_USAGE, "the path %s is too long", directory);
+    }
+    if (!required && !file_exists(path)) {
+        return true;
+    }
+    if (!file_read(path, CONFIG_BYTES_MAX, text, error)) {
+        return false;
+    }
+    *out = json_parse(&model->arena, buffer_view(text), error);
+    if (!*out) {
+        return fail_while(error, "%s", name);
+    }
+    return (*out)->type == JSON_OBJECT || fail(error, ERROR_FORMAT, "%s is %s, must be an object", name,
+                                               json_type_name(*out));
+}
+
+/* Quantisation recorded the Hugging Face way, with other tensors than MLX writes, or with more than weights. */
+static bool check_quantisation(Loader *ld) {
+    const Json *block = loader_get(ld, ld->root, "quantization");
+    const Json *method = json_get(json_get(ld->root, "quantization_config"), "quant_method");
+    if (block && block->type != JSON_OBJECT) {
+        loader_fail(ld, ERROR_FORMAT, "config.json: quantization is %s, must be an object", json_type_name(block));
+    }
+    if (!block && method && method->type == JSON_STRING && !slice_is(json_slice(method), "mxfp4") &&
+        !slice_is(json_slice(method), "mxfp8")) {
+        loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantization_config.quant_method \"%.*s\" is not supported",
+                    SLICE_ARGS(json_slice(method)));
+    }
+    const Json *activations = loader_get(ld, ld->root, "quantize_activations");
+    if (activations && (activations->type != JSON_BOOL || activations->boolean)) {
+        loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantize_activations is not supported");
+    }
+    return !ld->failed;
+}
+
+static bool load_spec(Model *model, const ModelOptions *options, FamilyFind *find, Error *error) {
+    const Json *type = json_get(model->config, "model_type");
+    if (!type || type->type != JSON_STRING) {
+        return fail(error, ERROR_FORMAT, "config.json: model_type is %s, must be a string", json_type_name(type));
+    }
+    FamilyLoad *load = find(json_slice(type));
+    if (!load) {
+        return fail(error, ERROR_UNSUPPORTED, "config.json: model_type \"%.*s\" is not supported",
+                    SLICE_ARGS(json_slice(type)));
+    }
+    Spec *spec = &model->spec;
+    Loader ld = {.arena = &model->arena,
+                 .options = options,
+                 .checkpoint = &model->checkpoint,
+                 .root = model->config,
+                 .fields = model->config,
+                 .spec = spec,
+                 .error = error};
+    ld.family = arena_copy(&model->arena, json_slice(type));
+    ld.field_used = arena_alloc(&model->arena, (size_t)(model->config->end - model->config), 1);
+    ld.tensor_used = arena_alloc(&model->arena, model->checkpoint.entry_count, 1);
+    if (!ld.family || !ld.field_used || !ld.tensor_used) {
+        return fail(error, ERROR_MEMORY, "no memory for the model's tables");
+    }
+    *spec = (Spec){.family = ld.family, .embedding_scale = 1, .logit_scale = 1};
+    if (!check_quantisation(&ld)) {
+        return false;
+    }
+    load(&ld, spec);
+    if (!ld.failed) {
+        loader_check_fields(&ld);
+    }
+    if (!ld.failed) {
+        loader_check_tensors(&ld);
+    }
+    model->weight_bytes = ld.bytes;
+    return !ld.failed && spec_finish(spec, error);
+}
+
+bool spec_finish(Spec *spec, Error *error) {
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        const int64_t width = layer_width(layer);
+        spec->work_width = width > spec->work_width ? width : spec->work_width;
+        Attention *op = &layer->attention.op;
+        int group = 0;
+        while (group < spec->kv_group_count && spec->kv_window[group] != op->window) {
+            group++;
+        }
+        if (group == KV_GROUPS_MAX) {
+            return fail(error, ERROR_UNSUPPORTED, "config.json: more than %d kinds of attention window", KV_GROUPS_MAX);
+        }
+        if (group == spec->kv_group_count) {
+            spec->kv_window[spec->kv_group_count++] = op->window;
+        }
+        op->kv.group = group;
+    }
+    return true;
+}
+
+static void set_cache_dtype(Spec *spec, DType dtype) {
+    for (int i = 0; i < spec->layer_count; i++) {
+        spec->layers[i].attention.op.kv.layout.dtype = dtype;
+    }
+}
+
+/* The decoder over a backend that computes nothing, with the largest step there can be: every shape is checked, scratch is
+ * counted. */
+static bool plan_model(Model *model, int rows, Error *error) {
+    Backend *plan = plan_open(rows, error);
+    int32_t *zeros = calloc((size_t)rows, sizeof *zeros);
+    float unused; /* plan writes nothing */
+    bool ok = plan && zeros;
+    if (ok) {
+        const Run run = {.rows = rows};
+        const Step step = {.rows = rows, .tokens = zeros, .positions = zeros, .run_count = 1, .runs = &run};
+        decoder_forward(&model->spec, plan, &step, rows, zeros, &unused);
+        ok = plan_result(plan, &model->scratch_bytes, error);
+    } else if (plan) {
+        fail(error, ERROR_MEMORY, "no memory for a step of %d rows", rows);
+    }
+    free(zeros);
+    backend_close(plan);
+    return ok;
+}
+
+static bool choose_context(Model *model, const ModelOptions *options, Error *error) {
+    const int made_for = model->spec.positions < MODEL_CONTEXT_DEFAULT ? model->spec.positions : MODEL_CONTEXT_DEFAULT;
+    model->context = options->context ? options->context : made_for;
+    if (options->context < 0) {
+        return fail(error, ERROR_USAGE, "a context of %d tokens cannot be", options->context);
+    }
+    const DynamicRope *rope = model->spec.dynamic_rope;
+    if (rope && model->context > rope->positions && options->warn) {
+        options->warn(options->warn_context, "beyond max_position_embeddings a dynamic rope depends on how the text is cut "
+                                             "into steps; results there are not reproducible");
+    }
+    return true;
+}
+
+static bool open_backend(Model *model, const ModelOptions *options, Error *error) {
+    BackendOptions wanted = options->backend;
+    if (wanted.rows_max == 0) {
+        wanted.rows_max = ROWS_DEFAULT;
+    }
+    if (wanted.rows_max < 0 || wanted.rows_max > MODEL_ROWS_MAX) {
+        return fail(error, ERROR_USAGE, "a step of %d rows cannot be, at most %d", wanted.rows_max, MODEL_ROWS_MAX);
+    }
+    if (!plan_model(model, wanted.rows_max, error)) {
+        return false;
+    }
+    wanted.scratch_bytes = model->scratch_bytes;
+    model->backend = backend_open(&wanted, error);
+    if (!model->backend) {
+        return false;
+    }
+    set_cache_dtype(&model->spec, model->backend->exact ? DTYPE_F32 : DTYPE_F16);
+    return true;
+}
+
+Model *model_load(const char *directory, const ModelOptions *options, FamilyFind *find, Error *error) {
+    Model *model = calloc(1, sizeof *model);
+    if (!model) {
+        fail(error, ERROR_MEMORY, "no memory for a model");
+        return NULL;
+    }
+    model->arena.limit = ARENA_BYTES_MAX;
+    if (read_json(model, directory, "config.json", true, &model->config_text, &model->config, error) &&
+        read_json(model, directory, "generation_config.json", false, &model->generation_text, &model->generation_config,
+                  error) &&
+        checkpoint_open(&model->checkpoint, directory, error) && load_spec(model, options, find, error) &&
+        choose_context(model, options, error) && open_backend(model, options, error)) {
+        return model;
+    }
+    fail_while(error, "%s", directory);
+    model_close(model);
+    return NULL;
+}
+
+void model_close(Model *model) {
+    if (!model) {
+        return;
+    }
+    backend_close(model->backend);
+    checkpoint_close(&model->checkpoint);
+    buffer_free(&model->config_text);
+    buffer_free(&model->generation_text);
+    arena_free(&model->arena);
+    free(model);
+}
+
+const Spec *model_spec(const Model *model) { return &model->spec; }
+Backend *model_backend(const Model *model) { return model->backend; }
+int model_vocab(const Model *model) { return model->spec.vocab; }
+int model_context(const Model *model) { return model->context; }
+uint64_t model_weight_bytes(const Model *model) { return model->weight_bytes; }
+const Json *model_generation_config(const Model *model) { return model->generation_config; }
+
+static int collect_ids(const Json *value, int32_t out[EOS_MAX], int vocab) {
+    int count = 0;
+    if (value && value->type == JSON_INTEGER && value->integer >= 0 && value->integer < vocab) {
+        out[count++] = (int32_t)value->integer;
+    }
+    if (value && value->type == JSON_ARRAY) {
+        for (JSON_EACH(id, value)) {
+            if (id->type == JSON_INTEGER && id->integer >= 0 && id->integer < vocab && count < EOS_MAX) {
+                out[count++] = (int32_t)id->integer;
+            }
+        }
+    }
+    return count;
+}
+
+int model_eos(const Model *model, int32_t out[EOS_MAX]) {
+    const Json *places[] = {model->generation_config, model->config, json_get(model->config, "text_config")};
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        const int count = collect_ids(json_get(places[i], "eos_token_id"), out, model->spec.vocab);
+        if (count > 0) {
+            return count;
+        }
+    }
+    return 0;
+}
+
+bool model_forward(Model *model, const Step *step, int count, const int32_t *output, float *logits, Error *error) {
+    CHECK(step->rows > 0 && step->rows <= model->backend->rows_max && count <= step->rows);
+    decoder_forward(&model->spec, model->backend, step, count, output, logits);
+    return model->backend->ops->sync(model->backend, error);
+}

@@ -1,0 +1,25 @@
+/* The inside of a Model, for the files of this folder and family/. */
+#pragma once
+#include "base/buffer.h"
+#include "model/loader.h"
+#include "model/model.h"
+
+/* The family of a model_type, or NULL. */
+typedef FamilyLoad *FamilyFind(Slice model_type);
+
+struct Model {
+    Arena arena;
+    Checkpoint checkpoint;
+    Buffer config_text, generation_text; /* the JSON nodes point into them */
+    const Json *config;                  /* root of config.json */
+    const Json *generation_config;       /* NULL: there is none */
+    Spec spec;
+    Backend *backend;
+    size_t scratch_bytes;
+    uint64_t weight_bytes;
+    int context;
+};
+
+NODISCARD Model *model_load(const char *directory, const ModelOptions *options, FamilyFind *find, Error *error);
+/* The derived fields of a Spec: work width, page groups. */
+NODISCARD bool spec_finish(Spec *spec, Error *error);

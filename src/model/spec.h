@@ -1,0 +1,80 @@
+/* What a model is: globals and one row per layer. A family file fills it from config.json through a Loader (loader.h); the
+ * one decoder (decoder.c) walks it. Plain data: everything it points to lives in the model's arena or in the mapped files. */
+#pragma once
+#include "backend/backend.h"
+
+/* A part of a layer computes f(in(h)) and adds it: h += scale · out(f(in(h))). Which of the two norms exist is the placement:
+ * in alone is pre-norm, out alone post-norm, both sandwich, none plain. */
+
+typedef enum MixerKind { MIXER_ATTENTION } MixerKind;
+typedef enum FfnKind { FFN_GLU, FFN_MLP } FfnKind;
+
+typedef struct AttentionMixer {
+    Attention op;      /* all that is known at load: q, k, v, out and op.kv.base come later */
+    Weight q, k, v, o; /* q, k, v may be views of one fused matrix */
+} AttentionMixer;
+
+typedef struct GluFfn { /* down · (act(gate · x) ∘ (up · x)) */
+    Weight gate, up, down;
+    Activation activation;
+} GluFfn;
+
+typedef struct MlpFfn { /* down · act(up · x) */
+    Weight up, down;
+    Activation activation;
+} MlpFfn;
+
+typedef struct Layer {
+    MixerKind mixer;
+    FfnKind ffn;
+    const Norm *mixer_in, *mixer_out, *ffn_in, *ffn_out; /* NULL: none */
+    bool parallel;        /* the FFN reads what the mixer reads: in(h) is computed once, ffn_in is NULL */
+    float residual_scale; /* of both parts */
+    union {
+        AttentionMixer attention;
+    };
+    union {
+        GluFfn glu;
+        MlpFfn mlp;
+    };
+} Layer;
+
+/* Rotary frequencies that depend on how far the step reaches (dynamic NTK scaling): rewritten at the start of a step that
+ * goes beyond `positions`, as mlx-lm does. */
+typedef struct DynamicRope {
+    float theta, factor;
+    int dims, positions;
+    float *frequencies; /* what the layers' Rope points to */
+    int reach;          /* for which they were last written */
+} DynamicRope;
+
+enum { TALLY_MAX = 24, KV_GROUPS_MAX = 8 };
+
+/* Weights of one kind, for people. */
+typedef struct Tally {
+    Quant quant;
+    int bits, group;
+    DType dtype;
+    uint64_t parameters, bytes;
+} Tally;
+
+typedef struct Spec {
+    const char *family; /* model_type as the file says */
+    int hidden, vocab, layer_count;
+    int positions; /* max_position_embeddings */
+    Weight embedding;
+    float embedding_scale;
+    Layer *layers;
+    const Norm *final_norm;
+    Weight head;
+    bool tied;
+    float logit_scale, logit_softcap; /* logits = cap·tanh(scale·x/cap); cap 0: scale·x */
+    DynamicRope *dynamic_rope;        /* NULL: none */
+
+    /* Derived once the family is done. */
+    int64_t work_width;               /* floats per row that the largest part of a layer needs */
+    int kv_group_count;               /* layers that keep their pages alike share a page table */
+    int kv_window[KV_GROUPS_MAX];     /* 0: all pages are kept */
+    int tally_count;
+    Tally tally[TALLY_MAX];
+} Spec;
