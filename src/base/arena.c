@@ -99,15 +99,13 @@ bool arena_keep(Arena *arena, void *reserved, size_t size) {
     bool fits = arena_fits(arena, size);
     size_t keep = fits ? size : 0;
     chunk->used = (size_t)((char *)reserved - chunk->data) + keep;
-    if (chunk->mapped) {
-        size_t whole = align_up(keep, (size_t)sysconf(_SC_PAGESIZE));
-        if (whole == 0) {
-            arena->chunk = chunk->older;
-            chunk_free(chunk);
-        } else if (whole < chunk->size) {
-            munmap(chunk->data + whole, chunk->size - whole);
-            chunk->size = whole;
-        }
+    size_t whole = align_up(chunk->used, (size_t)sysconf(_SC_PAGESIZE));
+    if (chunk->used == 0) {
+        arena->chunk = chunk->older;
+        chunk_free(chunk);
+    } else if (chunk->mapped && whole < chunk->size) {
+        munmap(chunk->data + whole, chunk->size - whole);
+        chunk->size = whole;
     }
     arena->used += keep;
     return fits;

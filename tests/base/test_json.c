@@ -176,6 +176,7 @@ static void test_messages(void) {
     Arena arena = {0};
     TEST(json_parse(&arena, buffer_view(&text), &error) == NULL);
     TEST_MSG(utf8_valid(slice_of(error.text)) && strstr(error.text, "key number é59): expected a value"), "%s", error.text);
+    TEST(arena.chunk == NULL); /* a failed reading leaves nothing */
     buffer_free(&text);
 }
 
