@@ -1,0 +1,169 @@
+"""The API on a real model: shapes of every answer, streams equal whole answers, seeds, isolation, cancellation, limits."""
+import http.client, json, socket, threading, time
+
+import shapes
+from apus_server import Checks, Server, model_path
+
+check = Checks()
+SHORT = {"max_tokens": 24, "temperature": 0}
+
+
+def valid(schema, value, what):
+    wrong = shapes.problem(schema, value)
+    check(wrong is None, f"{what}: {wrong}")
+
+
+def join_stream(events):
+    """Checks the rules of a chat stream and gives {index: (text, logprob entries, finish)}."""
+    check(events[-1] == "[DONE]", "a stream ends with [DONE]")
+    chunks = [json.loads(e) for e in events[:-1]]
+    choices, heads = {}, set()
+    for chunk in chunks:
+        valid(shapes.CHUNK, chunk, "chunk")
+        heads.add((chunk["id"], chunk["created"], chunk["model"]))
+        for c in chunk["choices"]:
+            state = choices.setdefault(c["index"], {"text": "", "logprobs": [], "finish": None, "roles": 0})
+            check(state["finish"] is None, "nothing after the finish chunk")
+            delta = c["delta"]
+            state["roles"] += "role" in delta
+            check(state["roles"] == 1, "the role comes first and once")
+            state["text"] += delta.get("content") or ""
+            state["logprobs"] += (c.get("logprobs") or {}).get("content") or []
+            if c["finish_reason"]:
+                state["finish"] = c["finish_reason"]
+                check(delta == {}, "the finish chunk has an empty delta")
+    check(len(heads) == 1, "one id, created and model in a stream")
+    return choices, chunks
+
+
+def test_shapes(s):
+    status, headers, body = s.request("GET", "/v1/models")
+    valid(shapes.MODELS, json.loads(body), "models")
+    status, _, body = s.request("GET", f"/v1/models/{s.name}")
+    valid(shapes.MODEL, json.loads(body), "model")
+    status, answer = s.chat("Say hello.", **SHORT)
+    check(status == 200, "chat answers")
+    valid(shapes.CHAT, answer, "chat")
+    check(answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"], "usage adds up")
+    status, headers, body = s.request("GET", "/health", headers={"x-request-id": "abc-1"})
+    check(headers.get("x-request-id") == "abc-1", "x-request-id is echoed")
+
+
+def test_stream_equals_whole(s):
+    for fields in ({**SHORT}, {**SHORT, "n": 2, "temperature": 1, "seed": 5}, {**SHORT, "logprobs": True, "top_logprobs": 3},
+                   {**SHORT, "stop": ["o", "zz"]}, {"max_tokens": 40, "seed": 3, "temperature": 1.5, "logprobs": True}):
+        status, whole = s.chat("Tell me about 你好, emoji 🙂 and the ocean.", **fields)
+        check(status == 200, f"whole answer for {fields}: {whole}")
+        events = s.stream("/v1/chat/completions", {"messages": [{"role": "user", "content": "Tell me about 你好, emoji 🙂 and the ocean."}],
+                                                    "stream_options": {"include_usage": True}, **fields})
+        choices, chunks = join_stream(events)
+        check(all("usage" in c for c in chunks) and chunks[-1]["choices"] == [] and chunks[-1]["usage"] == whole["usage"],
+              f"usage of the stream is that of the whole: {chunks[-1]} {whole['usage']}")
+        for c in whole["choices"]:
+            got = choices[c["index"]]
+            check(got["text"] == c["message"]["content"], f"stream = whole: {got['text']!r} {c['message']['content']!r}")
+            check(got["finish"] == c["finish_reason"], "same finish")
+            if fields.get("logprobs"):
+                check(got["logprobs"] == c["logprobs"]["content"], "same logprobs")
+                tokens = c["logprobs"]["content"]
+                joined = b"".join(bytes(t["bytes"]) for t in tokens).decode("utf-8", "replace")
+                check(joined.startswith(c["message"]["content"].rstrip("\ufffd")), f"bytes rejoin: {joined!r}")
+                check(all(len(t["top_logprobs"]) == fields.get("top_logprobs", 0) for t in tokens), "as many alternatives as asked for")
+        if "stop" in fields:
+            check("o" not in whole["choices"][0]["message"]["content"], "the stop string is cut off")
+
+
+def test_completions(s):
+    def complete(**fields):
+        status, _, body = s.request("POST", "/v1/completions", {"model": s.name, **fields})
+        return status, json.loads(body)
+    status, a = complete(prompt="The capital of France is", temperature=0)
+    valid(shapes.COMPLETION, a, "completion")
+    check(a["usage"]["completion_tokens"] == 16 or a["choices"][0]["finish_reason"] == "stop", "16 tokens by default")
+    status, b = complete(prompt=["The capital of France is", "1 2 3"], temperature=0, n=2)
+    check([c["index"] for c in b["choices"]] == [0, 1, 2, 3], "two prompts, two choices each")
+    check(b["choices"][0]["text"] == a["choices"][0]["text"], "alone = among others")
+    status, c = complete(prompt=[785, 6722, 315], temperature=0, echo=True, logprobs=2, max_tokens=0)
+    valid(shapes.COMPLETION, c, "prompt scoring")
+    lp = c["choices"][0]["logprobs"]
+    check(len(lp["tokens"]) == 3 and lp["token_logprobs"][0] is None and all(x < 0 for x in lp["token_logprobs"][1:]), f"prompt logprobs {lp}")
+    events = s.stream("/v1/completions", {"prompt": "The capital of France is", "temperature": 0})
+    for e in events[:-1]:
+        valid(shapes.COMPLETION_CHUNK, json.loads(e), "completion chunk")
+    check("".join(json.loads(e)["choices"][0]["text"] for e in events[:-1]) == a["choices"][0]["text"], "completion stream = whole")
+
+
+def test_isolation(s):
+    prompts = [f"Write one sentence about the number {i}." for i in range(64)]
+    fields = [dict(max_tokens=12 + i % 9, **({"temperature": 0} if i % 2 else {"temperature": 1, "seed": i})) for i in range(64)]
+    alone = {}
+    for i in range(0, 64, 4):
+        alone[i] = s.chat(prompts[i], **fields[i])[1]["choices"]
+    together = [None] * 64
+
+    def one(i):
+        status, answer = s.chat(prompts[i], **fields[i])
+        together[i] = answer["choices"] if status == 200 else (status, answer)
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(64)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    for i in alone:
+        check(alone[i] == together[i], f"request {i}: alone = among 64: {alone[i]} {together[i]}")
+    check(all(isinstance(t, list) for t in together), "all 64 were answered")
+
+
+def test_disconnect(s):
+    for stream in (False, True):
+        body = json.dumps({"model": s.name, "stream": stream, "ignore_eos": True, "max_tokens": 4000, "messages": [{"role": "user", "content": "Count."}]})
+        raw = socket.create_connection(("127.0.0.1", s.port))
+        raw.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        start = time.time()
+        while s.health()["running"] == 0 and time.time() - start < 10:
+            time.sleep(0.01)
+        check(s.health()["running"] == 1, "the request runs")
+        raw.close()
+        start = time.time()
+        while s.health()["running"] > 0 and time.time() - start < 10:
+            time.sleep(0.01)
+        check(time.time() - start < 1.5, f"a vanished client's slot is freed (stream {stream}): {time.time() - start:.2f} s")
+
+
+def test_limits(s):
+    status, answer = s.chat("word " * 5000, max_tokens=10)
+    check(status == 400 and answer["error"]["code"] == "context_length_exceeded" and "2048" in answer["error"]["message"], f"a full context: {answer}")
+    status, answer = s.chat("hi", max_tokens=100000)
+    check(status == 400 and answer["error"]["code"] == "context_length_exceeded", "max_tokens beyond the context")
+    status, answer = s.chat("hi", ignore_eos=True, temperature=0)
+    check(status == 200 and answer["choices"][0]["finish_reason"] == "length" and answer["usage"]["total_tokens"] == 2048,
+          f"without max_tokens an answer may fill the context: {answer.get('usage')}")
+
+
+def test_keepalive(s):
+    connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
+    for body, wanted in ((b"{", 400), (b'{"model":"x"}', 400), (b'{"model":"x","messages":[{"role":"user","content":"a"}]}', 404)):
+        connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        data = response.read()
+        check(response.status == wanted, f"{body}: {response.status} {data}")
+        valid(shapes.ERROR, json.loads(data), "error")
+    connection.close()
+
+
+def test_key(path):
+    with Server(path, "--ctx-size", 512, "--api-key", "secret-key") as s:
+        check(s.request("GET", "/v1/models")[0] == 401, "no key: 401")
+        check(s.request("GET", "/v1/models", headers={"Authorization": "Bearer wrong"})[0] == 401, "wrong key: 401")
+        check(s.request("GET", "/v1/models", headers={"Authorization": "bearer secret-key"})[0] == 200, "right key")
+        check(s.request("GET", "/health")[0] == 200, "health needs no key")
+    check(s.code == 0, "SIGTERM: exit code 0")
+
+
+path = model_path("qwen-0.5b")
+with Server(path, "--ctx-size", 2048, "--slots", 8) as server:
+    for test in (test_shapes, test_stream_equals_whole, test_completions, test_disconnect, test_limits, test_keepalive, test_isolation):
+        start = time.time()
+        test(server)
+        print(f"{test.__name__}: {time.time() - start:.1f} s")
+    check(server.wait_idle(), "idle at the end")
+test_key(path)
+check.done()

@@ -1,0 +1,41 @@
+"""The official OpenAI Python SDK: chat, streaming, multi-turn, logprobs, n = 3, completions, errors."""
+import openai
+
+from apus_server import Checks, Server, model_path
+
+check = Checks()
+with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    ask = [{"role": "user", "content": "What is the capital of France? One word."}]
+    answer = client.chat.completions.create(model=server.name, messages=ask, max_tokens=16, temperature=0)
+    text = answer.choices[0].message.content
+    check("Paris" in text, f"chat: {text!r}")
+    stream = client.chat.completions.create(model=server.name, messages=ask, max_tokens=16, temperature=0, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    joined = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    check(joined == text, "streaming gives the same text")
+    check(chunks[-1].usage == answer.usage, "and the same usage")
+    with client.chat.completions.stream(model=server.name, messages=ask, max_tokens=16, temperature=0) as helper:
+        final = helper.get_final_completion()
+    check(final.choices[0].message.content == text and final.choices[0].message.role == "assistant", "the stream helper agrees")
+    turns = ask + [{"role": "assistant", "content": text}, {"role": "user", "content": "And of Italy? One word."}]
+    second = client.chat.completions.create(model=server.name, messages=turns, max_completion_tokens=16, temperature=0)
+    check("Rom" in second.choices[0].message.content, f"multi-turn: {second.choices[0].message.content!r}")
+    scored = client.chat.completions.create(model=server.name, messages=ask, max_tokens=4, temperature=0, logprobs=True, top_logprobs=5)
+    entries = scored.choices[0].logprobs.content
+    check(all(len(e.top_logprobs) == 5 and e.logprob == max(t.logprob for t in e.top_logprobs) for e in entries), "logprobs: greedy takes the top")
+    three = client.chat.completions.create(model=server.name, messages=ask, max_tokens=16, n=3, temperature=1, seed=7)
+    again = client.chat.completions.create(model=server.name, messages=ask, max_tokens=16, n=3, temperature=1, seed=7)
+    check([c.message.content for c in three.choices] == [c.message.content for c in again.choices] and len(three.choices) == 3, "n = 3, reproducible")
+    old = client.completions.create(model=server.name, prompt="def add(a, b):", max_tokens=12, temperature=0, stop=["\n\n"])
+    check("return" in old.choices[0].text, f"completions: {old.choices[0].text!r}")
+    check([m.id for m in client.models.list()] == [server.name] and client.models.retrieve(server.name).id == server.name, "models")
+    for wrong, error, param in ((dict(temperature=9), openai.BadRequestError, "temperature"), (dict(model="other"), openai.NotFoundError, "model"),
+                                (dict(tools=[{"type": "function", "function": {"name": "f"}}]), openai.BadRequestError, "tools"),
+                                (dict(messages=[]), openai.BadRequestError, "messages")):
+        try:
+            client.chat.completions.create(**{"model": server.name, "messages": ask, **wrong})
+            check(False, f"{wrong} was accepted")
+        except error as e:
+            check(e.param == param and e.request_id, f"{wrong}: {e.param} {e.request_id}")
+check.done()
