@@ -6,14 +6,14 @@
 
 Dims family_dims(Loader *ld, Spec *spec) {
     Dims d = {.hidden = load_int(ld, "hidden_size"),
-              .heads = load_int(ld, "num_attention_heads"),
-              .inner = load_int(ld, "intermediate_size"),
-              .eps = load_positive(ld, "rms_norm_eps")};
+        .heads = load_int(ld, "num_attention_heads"),
+        .inner = load_int(ld, "intermediate_size"),
+        .eps = load_positive(ld, "rms_norm_eps")};
     d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
     d.head_dim = load_int_or(ld, "head_dim", 0);
     if (d.head_dim == 0) {
-        load_require(ld, d.hidden % d.heads == 0, "hidden_size is %d, not a multiple of num_attention_heads %d", d.hidden,
-                     d.heads);
+        load_require(ld, d.hidden % d.heads == 0, "hidden_size is %d, not a multiple of num_attention_heads %d",
+            d.hidden, d.heads);
         d.head_dim = d.hidden / d.heads;
     }
     spec->hidden = d.hidden;
@@ -27,9 +27,9 @@ Dims family_dims(Loader *ld, Spec *spec) {
 void family_check(Loader *ld, const Dims *d) {
     enum { HEAD_DIM_MAX = 1024 };
     load_require(ld, d->heads % d->kv_heads == 0, "num_attention_heads is %d, not a multiple of num_key_value_heads %d",
-                 d->heads, d->kv_heads);
+        d->heads, d->kv_heads);
     load_require(ld, d->head_dim >= 1 && d->head_dim <= HEAD_DIM_MAX, "head_dim is %d, must be 1 to %d", d->head_dim,
-                 HEAD_DIM_MAX);
+        HEAD_DIM_MAX);
 }
 
 void family_head(Loader *ld, Spec *spec, const Dims *d, bool tied) {
@@ -55,7 +55,8 @@ AttentionMixer family_attention_op(const Dims *d, const Rope *rope) {
         .op = {.heads = d->heads, .kv.layout = layout, .scale = 1 / sqrtf((float)d->head_dim), .rope = rope}};
 }
 
-AttentionMixer family_attention(Loader *ld, const Dims *d, const char *out, const Rope *rope, bool bias, bool out_bias) {
+AttentionMixer family_attention(
+    Loader *ld, const Dims *d, const char *out, const Rope *rope, bool bias, bool out_bias) {
     const int64_t q = (int64_t)d->heads * d->head_dim, kv = (int64_t)d->kv_heads * d->head_dim;
     char name[64];
     snprintf(name, sizeof name, "self_attn.%s", out);
@@ -87,7 +88,7 @@ int family_window(Loader *ld, const Json *types, int i, int window) {
     const Slice name = type->type == JSON_STRING ? json_slice(type) : (Slice){0};
     const bool sliding = slice_is(name, "sliding_attention");
     load_require(ld, sliding || slice_is(name, "full_attention"),
-                 "layer_types[%d] is \"%.*s\", must be full_attention or sliding_attention", i, SLICE_ARGS(name));
+        "layer_types[%d] is \"%.*s\", must be full_attention or sliding_attention", i, SLICE_ARGS(name));
     load_require(ld, !sliding || window > 0, "layer_types[%d] is sliding_attention, but there is no sliding_window", i);
     return sliding ? window : 0;
 }

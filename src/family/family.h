@@ -18,9 +18,10 @@ void family_ends(Loader *ld, Spec *spec, const Dims *dims);
 /* lm_head, or the embedding again. */
 void family_head(Loader *ld, Spec *spec, const Dims *dims, bool tied);
 
-/* self_attn.q_proj, k_proj, v_proj and self_attn.OUT; the parameters that every attention has. Norms, window, softcap are the
- * family's to add. */
-AttentionMixer family_attention(Loader *ld, const Dims *dims, const char *out, const Rope *rope, bool bias, bool out_bias);
+/* self_attn.q_proj, k_proj, v_proj and self_attn.OUT; the parameters that every attention has. Norms, window, softcap
+ * are the family's to add. */
+AttentionMixer family_attention(
+    Loader *ld, const Dims *dims, const char *out, const Rope *rope, bool bias, bool out_bias);
 /* The same without weights. */
 AttentionMixer family_attention_op(const Dims *dims, const Rope *rope);
 /* mlp.gate_proj, up_proj, down_proj. */

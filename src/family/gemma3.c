@@ -1,5 +1,5 @@
-/* Gemma 3, text: sandwich norms whose weights are stored minus one, RMS norms on q and k, five layers with a sliding window
- * and their own rotary base to one without. The multimodal files wrap it: text_config, language_model.
+/* Gemma 3, text: sandwich norms whose weights are stored minus one, RMS norms on q and k, five layers with a sliding
+ * window and their own rotary base to one without. The multimodal files wrap it: text_config, language_model.
  * Reference: mlx_lm/models/gemma3_text.py, gemma3.py. */
 #include "family/family.h"
 
@@ -24,11 +24,11 @@ static void load_block(Loader *ld, Layer *layer, const Dims *d, const Rope *rope
 
 static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab) {
     const Dims d = {.hidden = load_int_or(ld, "hidden_size", 1152),
-                    .heads = load_int_or(ld, "num_attention_heads", heads),
-                    .kv_heads = load_int_or(ld, "num_key_value_heads", kv_heads),
-                    .head_dim = load_int_or(ld, "head_dim", 256),
-                    .inner = load_int_or(ld, "intermediate_size", 6912),
-                    .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)};
+        .heads = load_int_or(ld, "num_attention_heads", heads),
+        .kv_heads = load_int_or(ld, "num_key_value_heads", kv_heads),
+        .head_dim = load_int_or(ld, "head_dim", 256),
+        .inner = load_int_or(ld, "intermediate_size", 6912),
+        .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)};
     family_check(ld, &d);
     spec->hidden = d.hidden;
     spec->layer_count = load_int_or(ld, "num_hidden_layers", 26);
@@ -39,8 +39,11 @@ static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab
     const int pattern = load_int_or(ld, "sliding_window_pattern", load_int_or(ld, "_sliding_window_pattern", 6));
     const Json *types = load_list(ld, "layer_types", spec->layer_count);
     const RopeOptions full = {.head_dim = d.head_dim, .theta = 1e6, .layer_type = "full_attention"};
-    const RopeOptions sliding = {.head_dim = d.head_dim, .theta_field = "rope_local_base_freq", .theta = 1e4,
-                                 .unscaled = true, .layer_type = "sliding_attention"};
+    const RopeOptions sliding = {.head_dim = d.head_dim,
+        .theta_field = "rope_local_base_freq",
+        .theta = 1e4,
+        .unscaled = true,
+        .layer_type = "sliding_attention"};
     const Rope *full_rope = load_rope(ld, spec, &full), *sliding_rope = load_rope(ld, spec, &sliding);
     load_expect_text(ld, "hidden_activation", "gelu_pytorch_tanh");
     load_expect_bool(ld, "attention_bias", false);
@@ -65,7 +68,7 @@ void gemma3_load(Loader *ld, Spec *spec) { load_text(ld, spec, 4, 1, load_int_or
 void gemma3_wrapper_load(Loader *ld, Spec *spec) {
     const int outer = load_int_or(ld, "vocab_size", 0);
     load_ignore(ld, "vision_config", "mm_tokens_per_image", "image_token_index", "boi_token_index", "eoi_token_index",
-                "image_token_id", "hidden_size", "tie_word_embeddings", NULL);
+        "image_token_id", "hidden_size", "tie_word_embeddings", NULL);
     load_skip(ld, "vision_tower.");
     load_skip(ld, "multi_modal_projector.");
     load_enter(ld, "text_config", "language_model.");

@@ -1,5 +1,5 @@
-/* Llama 2 and 3, Mistral: grouped-query attention and SwiGLU, pre-norm. Reference: mlx_lm/models/llama.py, which knows a
- * sliding window only together with layer_types. */
+/* Llama 2 and 3, Mistral: grouped-query attention and SwiGLU, pre-norm. Reference: mlx_lm/models/llama.py, which knows
+ * a sliding window only together with layer_types. */
 #include "family/family.h"
 
 void llama_load(Loader *ld, Spec *spec) {
@@ -8,9 +8,8 @@ void llama_load(Loader *ld, Spec *spec) {
     const Json *types = load_list(ld, "layer_types", spec->layer_count);
     const int window = load_int_or(ld, "sliding_window", 0);
     const Rope *rope = load_rope(ld, spec,
-                                 &(RopeOptions){.head_dim = d.head_dim,
-                                                .theta = 10000,
-                                                .interleaved = load_bool_or(ld, "rope_traditional", false)});
+        &(RopeOptions){
+            .head_dim = d.head_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
     load_expect_text(ld, "hidden_act", "silu");
     family_ends(ld, spec, &d);
     load_layers(ld, spec);

@@ -1,23 +1,23 @@
-/* Phi-1, Phi-1.5, Phi-2: attention and a plain MLP in parallel behind one layer norm, biases everywhere, partly rotated heads.
- * Reference: mlx_lm/models/phi.py. */
+/* Phi-1, Phi-1.5, Phi-2: attention and a plain MLP in parallel behind one layer norm, biases everywhere, partly rotated
+ * heads. Reference: mlx_lm/models/phi.py. */
 #include "family/family.h"
 
 void phi_load(Loader *ld, Spec *spec) {
     Dims d = {.hidden = load_int_or(ld, "hidden_size", 2560),
-              .heads = load_int_or(ld, "num_attention_heads", 32),
-              .inner = load_int_or(ld, "intermediate_size", 10240),
-              .eps = load_positive_or(ld, "layer_norm_eps", 1e-5)};
+        .heads = load_int_or(ld, "num_attention_heads", 32),
+        .inner = load_int_or(ld, "intermediate_size", 10240),
+        .eps = load_positive_or(ld, "layer_norm_eps", 1e-5)};
     d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
-    load_require(ld, d.hidden % d.heads == 0, "hidden_size is %d, not a multiple of num_attention_heads %d", d.hidden, d.heads);
+    load_require(
+        ld, d.hidden % d.heads == 0, "hidden_size is %d, not a multiple of num_attention_heads %d", d.hidden, d.heads);
     d.head_dim = d.hidden / d.heads;
     family_check(ld, &d);
     spec->hidden = d.hidden;
     spec->layer_count = load_int_or(ld, "num_hidden_layers", 32);
     spec->vocab = load_int_or(ld, "vocab_size", 51200);
     spec->positions = load_int_or(ld, "max_position_embeddings", 2048);
-    const Rope *rope = load_rope(ld, spec, &(RopeOptions){.head_dim = d.head_dim,
-                                                          .dims = load_rotary_dims(ld, d.head_dim, 0.4),
-                                                          .theta = 10000});
+    const Rope *rope = load_rope(ld, spec,
+        &(RopeOptions){.head_dim = d.head_dim, .dims = load_rotary_dims(ld, d.head_dim, 0.4), .theta = 10000});
     load_expect_text(ld, "hidden_act", "gelu_new");
     load_expect_bool(ld, "qk_layernorm", false);
     load_expect_bool(ld, "tie_word_embeddings", false);
@@ -33,7 +33,7 @@ void phi_load(Loader *ld, Spec *spec) {
         layer->attention = family_attention(ld, &d, "dense", rope, true, true);
         layer->ffn = FFN_MLP;
         layer->mlp = (MlpFfn){.up = load_linear(ld, "mlp.fc1", d.inner, d.hidden, true),
-                              .down = load_linear(ld, "mlp.fc2", d.hidden, d.inner, true),
-                              .activation = ACT_GELU_TANH};
+            .down = load_linear(ld, "mlp.fc2", d.hidden, d.inner, true),
+            .activation = ACT_GELU_TANH};
     }
 }

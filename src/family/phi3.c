@@ -16,11 +16,11 @@ static AttentionMixer attention(Loader *ld, const Dims *d, const Rope *rope) {
 void phi3_load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const Rope *rope = load_rope(ld, spec,
-                                 &(RopeOptions){.head_dim = d.head_dim,
-                                                .dims = load_rotary_dims(ld, d.head_dim, 1),
-                                                .theta = 10000,
-                                                .interleaved = load_bool_or(ld, "rope_traditional", false),
-                                                .original_positions = 4096});
+        &(RopeOptions){.head_dim = d.head_dim,
+            .dims = load_rotary_dims(ld, d.head_dim, 1),
+            .theta = 10000,
+            .interleaved = load_bool_or(ld, "rope_traditional", false),
+            .original_positions = 4096});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "attention_bias", false);
     load_expect_bool(ld, "mlp_bias", false);
@@ -36,8 +36,8 @@ void phi3_load(Loader *ld, Spec *spec) {
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
         const Weight gate_up = load_linear(ld, "mlp.gate_up_proj", 2 * (int64_t)d.inner, d.hidden, false);
         layer->glu = (GluFfn){.gate = load_part(&gate_up, 0, d.inner),
-                              .up = load_part(&gate_up, d.inner, d.inner),
-                              .down = load_linear(ld, "mlp.down_proj", d.hidden, d.inner, false),
-                              .activation = ACT_SILU};
+            .up = load_part(&gate_up, d.inner, d.inner),
+            .down = load_linear(ld, "mlp.down_proj", d.hidden, d.inner, false),
+            .activation = ACT_SILU};
     }
 }

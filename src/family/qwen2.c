@@ -4,9 +4,8 @@
 void qwen2_load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const Rope *rope = load_rope(ld, spec,
-                                 &(RopeOptions){.head_dim = d.head_dim,
-                                                .theta = 1000000,
-                                                .interleaved = load_bool_or(ld, "rope_traditional", false)});
+        &(RopeOptions){
+            .head_dim = d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "use_sliding_window", false);
     load_ignore(ld, "sliding_window", "max_window_layers", "layer_types", NULL);

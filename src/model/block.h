@@ -5,10 +5,10 @@
 typedef struct Block {
     Backend *backend;
     int rows;
-    const float *x; /* [rows, hidden] */
-    const Norm *in; /* applied to x first; NULL: none */
-    float *work;    /* [rows · the part's width] */
-    float *residual;/* [rows, hidden] += scale · out(result) */
+    const float *x;  /* [rows, hidden] */
+    const Norm *in;  /* applied to x first; NULL: none */
+    float *work;     /* [rows · the part's width] */
+    float *residual; /* [rows, hidden] += scale · out(result) */
     const Norm *out;
     float scale;
 } Block;

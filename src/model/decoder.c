@@ -1,5 +1,5 @@
-/* The one decoder. All memory of a step is three blocks taken at its start: the residual stream, one work area that the parts
- * of a layer use in turn, and the rows whose logits are wanted. */
+/* The one decoder. All memory of a step is three blocks taken at its start: the residual stream, one work area that the
+ * parts of a layer use in turn, and the rows whose logits are wanted. */
 #include "model/decoder.h"
 
 #include "model/ffn/glu.h"
@@ -32,13 +32,13 @@ static void ffn_forward(const Layer *layer, const Block *block) {
 /* normed: memory for a parallel layer's common input, [rows, hidden]. */
 static void layer_forward(const Layer *layer, Backend *backend, int rows, float *h, float *work, float *normed) {
     Block mixer = {.backend = backend,
-                   .rows = rows,
-                   .x = h,
-                   .in = layer->mixer_in,
-                   .work = work,
-                   .residual = h,
-                   .out = layer->mixer_out,
-                   .scale = layer->residual_scale};
+        .rows = rows,
+        .x = h,
+        .in = layer->mixer_in,
+        .work = work,
+        .residual = h,
+        .out = layer->mixer_out,
+        .scale = layer->residual_scale};
     Block ffn = mixer;
     ffn.in = layer->ffn_in;
     ffn.out = layer->ffn_out;
@@ -69,7 +69,8 @@ void decoder_forward(Spec *spec, Backend *backend, const Step *step, int count, 
     ops->begin(backend, step);
     float *h = ops->scratch(backend, (int64_t)rows * spec->hidden);
     float *work = ops->scratch(backend, rows * spec->work_width);
-    float *extra = ops->scratch(backend, (int64_t)rows * spec->hidden); /* a parallel layer's input, then the wanted rows */
+    float *extra =
+        ops->scratch(backend, (int64_t)rows * spec->hidden); /* a parallel layer's input, then the wanted rows */
 
     ops->embed(backend, rows, step->tokens, &spec->embedding, spec->embedding_scale, h);
     for (int i = 0; i < spec->layer_count; i++) {
@@ -79,12 +80,8 @@ void decoder_forward(Spec *spec, Backend *backend, const Step *step, int count, 
         return;
     }
     ops->gather(backend, count, output, h, spec->hidden, extra);
-    const Matmul head = {.rows = count,
-                         .x = extra,
-                         .norm = spec->final_norm,
-                         .count = 1,
-                         .weight = {&spec->head},
-                         .out = {logits}};
+    const Matmul head = {
+        .rows = count, .x = extra, .norm = spec->final_norm, .count = 1, .weight = {&spec->head}, .out = {logits}};
     ops->matmul(backend, &head);
     if (spec->logit_scale != 1 || spec->logit_softcap != 0) {
         ops->logits(backend, (int64_t)count * spec->vocab, logits, spec->logit_scale, spec->logit_softcap);

@@ -21,8 +21,8 @@ static void describe_layer(const Layer *layer, char out[LINE_SIZE]) {
         snprintf(window, sizeof window, ", window %d", op->window);
     }
     snprintf(out, LINE_SIZE, "attention %d heads of %d on %d kv%s%s; %s %lld %s", op->heads, op->kv.layout.head_dim,
-             op->kv.layout.kv_heads, window, op->rope ? "" : ", no rope", layer->ffn == FFN_GLU ? "gated" : "mlp",
-             (long long)inner, activation_name(activation));
+        op->kv.layout.kv_heads, window, op->rope ? "" : ", no rope", layer->ffn == FFN_GLU ? "gated" : "mlp",
+        (long long)inner, activation_name(activation));
 }
 
 static void describe_layers(const Spec *spec, Buffer *out) {
@@ -92,7 +92,8 @@ static void describe_context(const Model *model, Buffer *out) {
         if (lengths[i] < model->context || i == COUNT_OF(lengths) - 1) {
             buffer_printf(out, "%-12s ", i ? "" : "cache");
             describe_bytes(out, kv_bytes_for(model, lengths[i]));
-            buffer_printf(out, " for %d tokens%s\n", lengths[i], lengths[i] == model->context ? ", the context here" : "");
+            buffer_printf(
+                out, " for %d tokens%s\n", lengths[i], lengths[i] == model->context ? ", the context here" : "");
         }
     }
 }
@@ -101,8 +102,8 @@ void model_describe(const Model *model, Buffer *out) {
     const Spec *spec = &model->spec;
     buffer_printf(out, "%-12s %s\n", "family", spec->family);
     describe_layers(spec, out);
-    buffer_printf(out, "%-12s hidden %d, vocabulary %d, output matrix %s, made for %d tokens\n", "", spec->hidden, spec->vocab,
-                  spec->tied ? "= embedding" : "of its own", spec->positions);
+    buffer_printf(out, "%-12s hidden %d, vocabulary %d, output matrix %s, made for %d tokens\n", "", spec->hidden,
+        spec->vocab, spec->tied ? "= embedding" : "of its own", spec->positions);
     describe_weights(model, out);
     describe_context(model, out);
     buffer_printf(out, "%-12s %s; ", "machine", backend_describe(model->backend));

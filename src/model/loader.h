@@ -1,9 +1,9 @@
 /* What a family file works with: reads config.json field by field, fetches tensors by name and shape, fills the Spec.
  *
- * The first failure sticks, names file, field or tensor and value, and makes every later call return something harmless, so a
- * family reads straight through without a single if. Every field asked for counts as used; what remains is named in a warning
- * (with strict_config an error). null counts as absent, as in the files themselves.
- * Threads: one at a time. Everything returned lives in the model's arena. */
+ * The first failure sticks, names file, field or tensor and value, and makes every later call return something
+ * harmless, so a family reads straight through without a single if. Every field asked for counts as used; what remains
+ * is named in a warning (with strict_config an error). null counts as absent, as in the files themselves. Threads: one
+ * at a time. Everything returned lives in the model's arena. */
 #pragma once
 #include "base/json.h"
 #include "model/spec.h"
@@ -16,9 +16,9 @@ typedef void FamilyLoad(Loader *ld, Spec *spec);
 
 /* ---- config.json ---- */
 
-int load_int(Loader *ld, const char *field);               /* 1 … 2^24; must be there */
+int load_int(Loader *ld, const char *field); /* 1 … 2^24; must be there */
 int load_int_or(Loader *ld, const char *field, int absent);
-float load_positive(Loader *ld, const char *field);        /* finite, > 0; must be there */
+float load_positive(Loader *ld, const char *field); /* finite, > 0; must be there */
 float load_positive_or(Loader *ld, const char *field, double absent);
 bool load_bool_or(Loader *ld, const char *field, bool absent);
 /* An array of exactly count elements, or NULL when absent. */
@@ -28,7 +28,8 @@ void load_expect_text(Loader *ld, const char *field, const char *value);
 void load_expect_bool(Loader *ld, const char *field, bool value);
 /* Fields that cannot change the result, and fields that mlx-lm ignores as well. Ends with NULL. */
 void load_ignore(Loader *ld, ...);
-/* From here on fields are those of the object in `field` (text_config of the multimodal wrappers), tensors begin with prefix. */
+/* From here on fields are those of the object in `field` (text_config of the multimodal wrappers), tensors begin with
+ * prefix. */
 void load_enter(Loader *ld, const char *field, const char *prefix);
 /* The rest of a check that spans fields: sets the error unless ok. */
 void load_require(Loader *ld, bool ok, const char *format, ...) PRINTF_LIKE(3, 4);
@@ -41,9 +42,9 @@ typedef struct RopeOptions {
     const char *theta_field; /* NULL: rope_theta */
     double theta;            /* when the file has none; 0: it must */
     bool interleaved;
-    bool unscaled;           /* rope_scaling is for other layers */
-    const char *layer_type;  /* whose part of a rope_parameters by layer type; NULL: none */
-    int original_positions;  /* longrope: when the file has none; 0: it must */
+    bool unscaled;          /* rope_scaling is for other layers */
+    const char *layer_type; /* whose part of a rope_parameters by layer type; NULL: none */
+    int original_positions; /* longrope: when the file has none; 0: it must */
 } RopeOptions;
 
 /* All of mlx-lm's initialize_rope, from rope_theta and rope_scaling or from rope_parameters. */
@@ -62,9 +63,9 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
 /* Rows of a fused matrix, as a view. */
 Weight load_part(const Weight *fused, int64_t first, int64_t count);
 const float *load_vector(Loader *ld, const char *name, int64_t count, float plus); /* exactly this tensor, plus added */
-const Norm *load_rms(Loader *ld, const char *name, int64_t width, float eps);           /* NAME.weight */
-const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float eps);  /* stored as w − 1 */
-const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float eps);    /* NAME.weight, NAME.bias */
+const Norm *load_rms(Loader *ld, const char *name, int64_t width, float eps);      /* NAME.weight */
+const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float eps); /* stored as w − 1 */
+const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float eps);   /* NAME.weight, NAME.bias */
 /* Tensors whose full name contains this text are left alone in silence. */
 void load_skip(Loader *ld, const char *part);
 

@@ -9,15 +9,64 @@ enum { INT_MAX_FIELD = 1 << 24 };
 
 /* Fields of Hugging Face configs that say nothing about what a decoder computes, whatever the family. */
 static const char *const irrelevant[] = {
-    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache", "initializer_range",
-    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "unk_token_id",
-    "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "_name_or_path", "auto_map",
-    "pretraining_tp", "cache_implementation", "unsloth_fixed", "unsloth_version", "output_attentions",
-    "output_hidden_states", "return_dict", "torchscript", "problem_type", "id2label", "label2id", "_attn_implementation",
-    "_attn_implementation_internal", "attn_implementation", "is_decoder", "is_encoder_decoder", "cross_attention_hidden_size",
-    "add_cross_attention", "tie_encoder_decoder", "chunk_size_feed_forward", "finetuning_task", "task_specific_params",
-    "tokenizer_class", "prefix", "max_length", "min_length", "temperature", "top_p", "top_k", "quantization_config", "name",
-    "license", "_commit_hash", "eos_token", "bos_token", "upcast_layernorm", "use_flash_attn", "keys_to_ignore_at_inference",
+    "architectures",
+    "model_type",
+    "torch_dtype",
+    "dtype",
+    "transformers_version",
+    "use_cache",
+    "initializer_range",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "sep_token_id",
+    "decoder_start_token_id",
+    "unk_token_id",
+    "attention_dropout",
+    "hidden_dropout",
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "_name_or_path",
+    "auto_map",
+    "pretraining_tp",
+    "cache_implementation",
+    "unsloth_fixed",
+    "unsloth_version",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "torchscript",
+    "problem_type",
+    "id2label",
+    "label2id",
+    "_attn_implementation",
+    "_attn_implementation_internal",
+    "attn_implementation",
+    "is_decoder",
+    "is_encoder_decoder",
+    "cross_attention_hidden_size",
+    "add_cross_attention",
+    "tie_encoder_decoder",
+    "chunk_size_feed_forward",
+    "finetuning_task",
+    "task_specific_params",
+    "tokenizer_class",
+    "prefix",
+    "max_length",
+    "min_length",
+    "temperature",
+    "top_p",
+    "top_k",
+    "quantization_config",
+    "name",
+    "license",
+    "_commit_hash",
+    "eos_token",
+    "bos_token",
+    "upcast_layernorm",
+    "use_flash_attn",
+    "keys_to_ignore_at_inference",
 };
 
 void loader_fail(Loader *ld, ErrorCode code, const char *format, ...) {
@@ -88,7 +137,8 @@ const Json *loader_object(Loader *ld, const Json *object, const char *field, con
         return NULL;
     }
     if (value->type != JSON_OBJECT) {
-        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be an object", where, field, json_type_name(value));
+        loader_fail(
+            ld, ERROR_FORMAT, "config.json: %s%s is %s, must be an object", where, field, json_type_name(value));
         return NULL;
     }
     ld->field_used[value - ld->root] |= FIELD_ENTERED;
@@ -103,7 +153,7 @@ static int read_int(Loader *ld, const Json *value, const char *field) {
     char shown[64];
     if (value->type != JSON_INTEGER || value->integer < 1 || value->integer > INT_MAX_FIELD) {
         loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be an integer from 1 to %d", ld->where, field,
-                    show(value, shown), INT_MAX_FIELD);
+            show(value, shown), INT_MAX_FIELD);
         return 1;
     }
     return (int)value->integer;
@@ -127,7 +177,8 @@ double loader_positive(Loader *ld, const Json *value, const char *where, const c
     char shown[64];
     const double number = json_is_number(value) ? json_number(value) : 0;
     if (!(number >= 1e-30 && number <= 1e30)) { /* what f32 arithmetic can work with */
-        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be a number above 0", where, field, show(value, shown));
+        loader_fail(
+            ld, ERROR_FORMAT, "config.json: %s%s is %s, must be a number above 0", where, field, show(value, shown));
         return 1;
     }
     return number;
@@ -154,7 +205,8 @@ bool load_bool_or(Loader *ld, const char *field, bool absent) {
     }
     if (value->type != JSON_BOOL) {
         char shown[64];
-        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be true or false", ld->where, field, show(value, shown));
+        loader_fail(
+            ld, ERROR_FORMAT, "config.json: %s%s is %s, must be true or false", ld->where, field, show(value, shown));
         return absent;
     }
     return value->boolean;
@@ -167,7 +219,7 @@ const Json *load_list(Loader *ld, const char *field, int count) {
     }
     if (value->type != JSON_ARRAY || value->size != (uint32_t)count) {
         loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s of %u, must be an array of %d", ld->where, field,
-                    json_type_name(value), value->type == JSON_ARRAY ? value->size : 1, count);
+            json_type_name(value), value->type == JSON_ARRAY ? value->size : 1, count);
         return NULL;
     }
     return value;
@@ -178,14 +230,14 @@ void load_expect_text(Loader *ld, const char *field, const char *expected) {
     const Json *value = loader_get(ld, ld->fields, field);
     if (value && (value->type != JSON_STRING || !slice_is(json_slice(value), expected))) {
         loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s%s is %s; %s computes \"%s\" only", ld->where, field,
-                    show(value, shown), ld->family, expected);
+            show(value, shown), ld->family, expected);
     }
 }
 
 void load_expect_bool(Loader *ld, const char *field, bool expected) {
     if (load_bool_or(ld, field, expected) != expected) {
         loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s%s is %s; %s computes %s only", ld->where, field,
-                    expected ? "false" : "true", ld->family, expected ? "true" : "false");
+            expected ? "false" : "true", ld->family, expected ? "true" : "false");
     }
 }
 
@@ -240,12 +292,12 @@ static void check_object(Loader *ld, const Json *object, const char *where) {
             check_object(ld, value, inner);
         } else if (ld->field_used[key - ld->root] == 0 && !is_irrelevant(field) && value->type != JSON_NULL) {
             if (ld->options->strict_config) {
-                loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s does not know the field %s%.*s", ld->family, where, size,
-                            field.data);
+                loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s does not know the field %s%.*s", ld->family, where,
+                    size, field.data);
                 return;
             }
             loader_warn(ld, "config.json: %s does not know the field %s%.*s; it is ignored", ld->family, where, size,
-                        field.data);
+                field.data);
         }
     }
 }

@@ -30,7 +30,8 @@ void loader_fail(Loader *ld, ErrorCode code, const char *format, ...) PRINTF_LIK
 void loader_warn(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
 /* The value of a field, marked as used; NULL when absent or null. */
 const Json *loader_get(Loader *ld, const Json *object, const char *field);
-/* The same for an object whose own fields will be read and counted one by one; another type is an error. where: for messages. */
+/* The same for an object whose own fields will be read and counted one by one; another type is an error. where: for
+ * messages. */
 const Json *loader_object(Loader *ld, const Json *object, const char *field, const char *where);
 /* A finite number > 0; an error otherwise. */
 double loader_positive(Loader *ld, const Json *value, const char *where, const char *field);

@@ -1,6 +1,6 @@
 /* Rotary frequencies: every kind of mlx_lm/models/rope_utils.py (initialize_rope), in f32 as there.
- * Known differences from the Hugging Face code, on purpose: longrope always uses long_factor; attention_factor and truncate
- * are ignored. */
+ * Known differences from the Hugging Face code, on purpose: longrope always uses long_factor; attention_factor and
+ * truncate are ignored. */
 #include <math.h>
 #include <stdio.h>
 
@@ -65,7 +65,8 @@ static float period(float theta, int i, int dims) { return powf(theta, (float)(2
 
 static void fill_llama3(const Scaling *s, float *out, int dims, float theta) {
     const float factor = (float)scaling_number(s, "factor", 0);
-    const float low = (float)scaling_number(s, "low_freq_factor", 1), high = (float)scaling_number(s, "high_freq_factor", 4);
+    const float low = (float)scaling_number(s, "low_freq_factor", 1),
+                high = (float)scaling_number(s, "high_freq_factor", 4);
     const float trained = (float)scaling_number(s, "original_max_position_embeddings", 8192);
     const float low_wave = trained / low, high_wave = trained / high;
     for (int i = 0; i < dims / 2; i++) {
@@ -167,7 +168,8 @@ static void fill_dynamic(const Scaling *s, Spec *spec, float *out, int dims, flo
     spec->dynamic_rope = rope;
 }
 
-static float fill(const Scaling *s, Slice kind, Spec *spec, const RopeOptions *options, float *out, int dims, float theta) {
+static float fill(
+    const Scaling *s, Slice kind, Spec *spec, const RopeOptions *options, float *out, int dims, float theta) {
     if (slice_is(kind, "default") || slice_is(kind, "mrope")) { /* mrope: text has the same position on every axis */
         loader_get(s->ld, s->fields, "mrope_section");
         fill_default(out, dims / 2, theta, 1);
@@ -184,7 +186,8 @@ static float fill(const Scaling *s, Slice kind, Spec *spec, const RopeOptions *o
     } else if (slice_is(kind, "proportional")) {
         fill_proportional(s, out, dims, theta);
     } else {
-        loader_fail(s->ld, ERROR_UNSUPPORTED, "config.json: %srope_type \"%.*s\" is unknown", s->where, SLICE_ARGS(kind));
+        loader_fail(
+            s->ld, ERROR_UNSUPPORTED, "config.json: %srope_type \"%.*s\" is unknown", s->where, SLICE_ARGS(kind));
     }
     return 1;
 }
@@ -216,7 +219,7 @@ int load_rotary_dims(Loader *ld, int head_dim, double absent) {
 const Rope *load_rope(Loader *ld, Spec *spec, const RopeOptions *options) {
     const int dims = options->dims ? options->dims : options->head_dim;
     load_require(ld, dims >= 2 && dims % 2 == 0 && dims <= options->head_dim,
-                 "%d dims of a head of %d cannot rotate: the number must be even and fit", dims, options->head_dim);
+        "%d dims of a head of %d cannot rotate: the number must be even and fit", dims, options->head_dim);
     Scaling scaling = find_scaling(ld, options);
     const float theta = (float)find_theta(&scaling, options);
     Slice kind = SLICE("default");

@@ -61,12 +61,12 @@ static void wrong_shape(Loader *ld, const TensorEntry *entry, const char *expect
     char found[96];
     shape_text(&entry->tensor, found);
     loader_fail(ld, ERROR_FORMAT, "tensor %.*s in %s has shape [%s], must be [%s]", SLICE_ARGS(entry->name),
-                path_of(ld, entry), found, expected);
+        path_of(ld, entry), found, expected);
 }
 
 static void wrong_dtype(Loader *ld, const TensorEntry *entry, const char *expected) {
     loader_fail(ld, ERROR_FORMAT, "tensor %.*s in %s is %s, must be %s", SLICE_ARGS(entry->name), path_of(ld, entry),
-                dtype_name(entry->tensor.dtype), expected);
+        dtype_name(entry->tensor.dtype), expected);
 }
 
 static bool is_matrix(const Tensor *tensor, int64_t rows, int64_t cols) {
@@ -78,7 +78,8 @@ static void tally(Loader *ld, const Weight *weight) {
     int i = 0;
     for (; i < spec->tally_count; i++) {
         const Tally *t = &spec->tally[i];
-        if (t->quant == weight->quant && t->dtype == weight->dtype && t->bits == weight->bits && t->group == weight->group) {
+        if (t->quant == weight->quant && t->dtype == weight->dtype && t->bits == weight->bits &&
+            t->group == weight->group) {
             break;
         }
     }
@@ -98,10 +99,10 @@ static Quant quant_of(DType scales, int bits, int group) {
         const bool bits_known = bits == 2 || bits == 3 || bits == 4 || bits == 5 || bits == 6 || bits == 8;
         return bits_known && (group == 32 || group == 64 || group == 128) ? QUANT_AFFINE : QUANT_NONE;
     }
-    return bits == 4 && group == 16   ? QUANT_NVFP4
-           : bits == 4 && group == 32 ? QUANT_MXFP4
-           : bits == 8 && group == 32 ? QUANT_MXFP8
-                                      : QUANT_NONE;
+    return bits == 4 && group == 16 ? QUANT_NVFP4
+        : bits == 4 && group == 32  ? QUANT_MXFP4
+        : bits == 8 && group == 32  ? QUANT_MXFP8
+                                    : QUANT_NONE;
 }
 
 /* What config.json says about this very module must be what the shapes say. */
@@ -119,8 +120,8 @@ static void check_override(Loader *ld, const Weight *weight, const char *module)
     const bool same_mode = !mode || (mode->type == JSON_STRING && slice_is(json_slice(mode), modes[weight->quant]));
     if (!same_bits || !same_group || !same_mode) {
         loader_fail(ld, ERROR_FORMAT,
-                    "config.json: quantization.%s does not say what the tensor's shapes say: %s, %d bits, groups of %d", module,
-                    modes[weight->quant], weight->bits, weight->group);
+            "config.json: quantization.%s does not say what the tensor's shapes say: %s, %d bits, groups of %d", module,
+            modes[weight->quant], weight->bits, weight->group);
     }
 }
 
@@ -145,14 +146,14 @@ static void load_quantised(Loader *ld, Weight *weight, const char *name, const T
     const int64_t group = weight->cols / s->shape[1];
     const int64_t bits = w->shape[1] <= weight->cols ? w->shape[1] * 32 / weight->cols : 0;
     weight->quant = group <= 128 && bits * weight->cols == w->shape[1] * 32 ? quant_of(s->dtype, (int)bits, (int)group)
-                                                                             : QUANT_NONE;
+                                                                            : QUANT_NONE;
     if (weight->quant == QUANT_NONE || (s->dtype != DTYPE_U8 && !dtype_is_float(s->dtype))) {
         char found[96];
         shape_text(w, found);
         loader_fail(ld, ERROR_UNSUPPORTED,
-                    "tensor %.*s in %s: shape [%s] with %lld %s scales per row is no known quantisation of %lld columns",
-                    SLICE_ARGS(data->name), path_of(ld, data), found, (long long)s->shape[1], dtype_name(s->dtype),
-                    (long long)weight->cols);
+            "tensor %.*s in %s: shape [%s] with %lld %s scales per row is no known quantisation of %lld columns",
+            SLICE_ARGS(data->name), path_of(ld, data), found, (long long)s->shape[1], dtype_name(s->dtype),
+            (long long)weight->cols);
         return;
     }
     weight->bits = (int)bits;
@@ -273,7 +274,7 @@ void load_skip(Loader *ld, const char *part) {
 void load_layers(Loader *ld, Spec *spec) {
     enum { LAYERS_MAX = 4096 };
     load_require(ld, spec->layer_count <= LAYERS_MAX, "num_hidden_layers is %d, at most %d can be", spec->layer_count,
-                 LAYERS_MAX);
+        LAYERS_MAX);
     spec->layers = loader_alloc(ld, (size_t)spec->layer_count, sizeof *spec->layers);
     if (!spec->layers) {
         spec->layer_count = 0;
@@ -302,6 +303,7 @@ void loader_check_tensors(Loader *ld) {
         }
     }
     if (unused) {
-        loader_warn(ld, "%zu tensors of the file are not used by %s, the first is %.*s", unused, ld->family, SLICE_ARGS(first));
+        loader_warn(
+            ld, "%zu tensors of the file are not used by %s, the first is %.*s", unused, ld->family, SLICE_ARGS(first));
     }
 }

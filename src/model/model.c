@@ -11,8 +11,8 @@
 enum { CONFIG_BYTES_MAX = 16 << 20, ARENA_BYTES_MAX = 1 << 30, ROWS_DEFAULT = 512 };
 
 /* A JSON object from a file of the checkpoint. *out is NULL when the file is absent and may be. */
-static bool read_json(Model *model, const char *directory, const char *name, bool required, Buffer *text, const Json **out,
-                      Error *error) {
+static bool read_json(Model *model, const char *directory, const char *name, bool required, Buffer *text,
+    const Json **out, Error *error) {
     char path[4096];
     if ((size_t)snprintf(path, sizeof path, "%s/%s", directory, name) >= sizeof path) {
         return fail(error, ERROR_USAGE, "the path %s is too long", directory);
@@ -27,8 +27,8 @@ static bool read_json(Model *model, const char *directory, const char *name, boo
     if (!*out) {
         return fail_while(error, "%s", name);
     }
-    return (*out)->type == JSON_OBJECT || fail(error, ERROR_FORMAT, "%s is %s, must be an object", name,
-                                               json_type_name(*out));
+    return (*out)->type == JSON_OBJECT ||
+        fail(error, ERROR_FORMAT, "%s is %s, must be an object", name, json_type_name(*out));
 }
 
 /* Quantisation recorded the Hugging Face way, with other tensors than MLX writes, or with more than weights. */
@@ -41,7 +41,7 @@ static bool check_quantisation(Loader *ld) {
     if (!block && method && method->type == JSON_STRING && !slice_is(json_slice(method), "mxfp4") &&
         !slice_is(json_slice(method), "mxfp8")) {
         loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantization_config.quant_method \"%.*s\" is not supported",
-                    SLICE_ARGS(json_slice(method)));
+            SLICE_ARGS(json_slice(method)));
     }
     const Json *activations = loader_get(ld, ld->root, "quantize_activations");
     if (activations && (activations->type != JSON_BOOL || activations->boolean)) {
@@ -58,16 +58,16 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyFind *fin
     FamilyLoad *load = find(json_slice(type));
     if (!load) {
         return fail(error, ERROR_UNSUPPORTED, "config.json: model_type \"%.*s\" is not supported",
-                    SLICE_ARGS(json_slice(type)));
+            SLICE_ARGS(json_slice(type)));
     }
     Spec *spec = &model->spec;
     Loader ld = {.arena = &model->arena,
-                 .options = options,
-                 .checkpoint = &model->checkpoint,
-                 .root = model->config,
-                 .fields = model->config,
-                 .spec = spec,
-                 .error = error};
+        .options = options,
+        .checkpoint = &model->checkpoint,
+        .root = model->config,
+        .fields = model->config,
+        .spec = spec,
+        .error = error};
     ld.family = arena_copy(&model->arena, json_slice(type));
     ld.field_used = arena_alloc(&model->arena, (size_t)(model->config->end - model->config), 1);
     ld.tensor_used = arena_alloc(&model->arena, model->checkpoint.entry_count, 1);
@@ -116,8 +116,8 @@ static void set_cache_dtype(Spec *spec, DType dtype) {
     }
 }
 
-/* The decoder over a backend that computes nothing, with the largest step there can be: every shape is checked, scratch is
- * counted. */
+/* The decoder over a backend that computes nothing, with the largest step there can be: every shape is checked, scratch
+ * is counted. */
 static bool plan_model(Model *model, int rows, Error *error) {
     Backend *plan = plan_open(rows, error);
     int32_t *zeros = calloc((size_t)rows, sizeof *zeros);
@@ -144,8 +144,9 @@ static bool choose_context(Model *model, const ModelOptions *options, Error *err
     }
     const DynamicRope *rope = model->spec.dynamic_rope;
     if (rope && model->context > rope->positions && options->warn) {
-        options->warn(options->warn_context, "beyond max_position_embeddings a dynamic rope depends on how the text is cut "
-                                             "into steps; results there are not reproducible");
+        options->warn(options->warn_context,
+            "beyond max_position_embeddings a dynamic rope depends on how the text is cut "
+            "into steps; results there are not reproducible");
     }
     return true;
 }
@@ -179,7 +180,7 @@ Model *model_load(const char *directory, const ModelOptions *options, FamilyFind
     model->arena.limit = ARENA_BYTES_MAX;
     if (read_json(model, directory, "config.json", true, &model->config_text, &model->config, error) &&
         read_json(model, directory, "generation_config.json", false, &model->generation_text, &model->generation_config,
-                  error) &&
+            error) &&
         checkpoint_open(&model->checkpoint, directory, error) && load_spec(model, options, find, error) &&
         choose_context(model, options, error) && open_backend(model, options, error)) {
         return model;

@@ -1,10 +1,11 @@
-/* What a model is: globals and one row per layer. A family file fills it from config.json through a Loader (loader.h); the
- * one decoder (decoder.c) walks it. Plain data: everything it points to lives in the model's arena or in the mapped files. */
+/* What a model is: globals and one row per layer. A family file fills it from config.json through a Loader (loader.h);
+ * the one decoder (decoder.c) walks it. Plain data: everything it points to lives in the model's arena or in the mapped
+ * files. */
 #pragma once
 #include "backend/backend.h"
 
-/* A part of a layer computes f(in(h)) and adds it: h += scale · out(f(in(h))). Which of the two norms exist is the placement:
- * in alone is pre-norm, out alone post-norm, both sandwich, none plain. */
+/* A part of a layer computes f(in(h)) and adds it: h += scale · out(f(in(h))). Which of the two norms exist is the
+ * placement: in alone is pre-norm, out alone post-norm, both sandwich, none plain. */
 
 typedef enum MixerKind { MIXER_ATTENTION } MixerKind;
 typedef enum FfnKind { FFN_GLU, FFN_MLP } FfnKind;
@@ -39,8 +40,8 @@ typedef struct Layer {
     };
 } Layer;
 
-/* Rotary frequencies that depend on how far the step reaches (dynamic NTK scaling): rewritten at the start of a step that
- * goes beyond `positions`, as mlx-lm does. */
+/* Rotary frequencies that depend on how far the step reaches (dynamic NTK scaling): rewritten at the start of a step
+ * that goes beyond `positions`, as mlx-lm does. */
 typedef struct DynamicRope {
     float theta, factor;
     int dims, positions;
@@ -72,9 +73,9 @@ typedef struct Spec {
     DynamicRope *dynamic_rope;        /* NULL: none */
 
     /* Derived once the family is done. */
-    int64_t work_width;               /* floats per row that the largest part of a layer needs */
-    int kv_group_count;               /* layers that keep their pages alike share a page table */
-    int kv_window[KV_GROUPS_MAX];     /* 0: all pages are kept */
+    int64_t work_width;           /* floats per row that the largest part of a layer needs */
+    int kv_group_count;           /* layers that keep their pages alike share a page table */
+    int kv_window[KV_GROUPS_MAX]; /* 0: all pages are kept */
     int tally_count;
     Tally tally[TALLY_MAX];
 } Spec;

@@ -1,5 +1,5 @@
-/* Pages of keys and values: one pool of reserved address space per group of layers, a stack of freed page ids, a count of
- * owners per page. All groups share one budget. */
+/* Pages of keys and values: one pool of reserved address space per group of layers, a stack of freed page ids, a count
+ * of owners per page. All groups share one budget. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS, MADV_DONTNEED */
 #include "model/kv_cache.h"
 
@@ -10,19 +10,19 @@
 #include "model/model_internal.h"
 
 enum {
-    LAYER_ALIGN = 64,     /* every layer's part of a page starts on a cache line */
+    LAYER_ALIGN = 64, /* every layer's part of a page starts on a cache line */
     OS_PAGE = 4096,
     GIVE_BACK_MIN = 65536, /* freed pages of at least this many bytes go back to the system */
     PAGES_MAX = 1 << 22,
 };
 
 typedef struct KvGroup {
-    int window;      /* 0: nothing ever leaves */
-    size_t stride;   /* bytes of a page: this group's layers, one after another */
+    int window;    /* 0: nothing ever leaves */
+    size_t stride; /* bytes of a page: this group's layers, one after another */
     uint8_t *base;
     size_t mapped;
-    int page_count;  /* that fit the address space */
-    int fresh;       /* ids from here on were never used */
+    int page_count; /* that fit the address space */
+    int fresh;      /* ids from here on were never used */
     int free_count;
     int32_t *free;   /* [page_count] ids given back */
     int32_t *owners; /* [page_count] */
@@ -57,7 +57,8 @@ static bool group_open(KvGroup *group, size_t budget, Error *error) {
     const size_t count = budget / group->stride;
     group->page_count = count < PAGES_MAX ? (int)count : PAGES_MAX;
     if (group->page_count == 0) {
-        return fail(error, ERROR_LIMIT, "a KV cache of %zu bytes has no room for one page of %zu", budget, group->stride);
+        return fail(
+            error, ERROR_LIMIT, "a KV cache of %zu bytes has no room for one page of %zu", budget, group->stride);
     }
     group->mapped = (size_t)group->page_count * group->stride;
     void *base = mmap(NULL, group->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -228,7 +229,7 @@ bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error) 
     const int64_t end = (int64_t)sequence->length + tokens;
     if (end > (int64_t)cache->table_pages * KV_PAGE_TOKENS) {
         return fail(error, ERROR_LIMIT, "%lld tokens do not fit the context of %d", (long long)end,
-                    cache->table_pages * KV_PAGE_TOKENS);
+            cache->table_pages * KV_PAGE_TOKENS);
     }
     const int before = pages_of(sequence->reserved), after = pages_of(end);
     const int filling = sequence->length / KV_PAGE_TOKENS;
@@ -264,7 +265,8 @@ void kv_advance(KvCache *cache, KvSequence *sequence, int tokens) {
     sequence->length += tokens;
     for (int g = 0; g < cache->group_count; g++) {
         const KvGroup *group = &cache->group[g];
-        release_range(cache, sequence, g, first_visible_page(group, before), first_visible_page(group, sequence->length));
+        release_range(
+            cache, sequence, g, first_visible_page(group, before), first_visible_page(group, sequence->length));
     }
 }
 

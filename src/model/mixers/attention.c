@@ -1,5 +1,5 @@
-/* Grouped-query attention. What differs between models (norms of q and k, rotation, window, softcap) is in the Attention
- * operation, whose meaning cpu/ref.c defines. */
+/* Grouped-query attention. What differs between models (norms of q and k, rotation, window, softcap) is in the
+ * Attention operation, whose meaning cpu/ref.c defines. */
 #include "model/mixers/attention.h"
 
 int64_t attention_width(const AttentionMixer *mixer) {
@@ -14,11 +14,11 @@ void attention_forward(const AttentionMixer *mixer, const Block *block) {
     float *attended = v + block->rows * mixer->v.rows;
 
     const Matmul project = {.rows = block->rows,
-                            .x = block->x,
-                            .norm = block->in,
-                            .count = 3,
-                            .weight = {&mixer->q, &mixer->k, &mixer->v},
-                            .out = {q, k, v}};
+        .x = block->x,
+        .norm = block->in,
+        .count = 3,
+        .weight = {&mixer->q, &mixer->k, &mixer->v},
+        .out = {q, k, v}};
     ops->matmul(block->backend, &project);
 
     Attention attention = mixer->op;
@@ -29,10 +29,10 @@ void attention_forward(const AttentionMixer *mixer, const Block *block) {
     ops->attention(block->backend, &attention);
 
     const MatmulAdd back = {.rows = block->rows,
-                            .x = attended,
-                            .weight = &mixer->o,
-                            .norm = block->out,
-                            .scale = block->scale,
-                            .residual = block->residual};
+        .x = attended,
+        .weight = &mixer->o,
+        .norm = block->out,
+        .scale = block->scale,
+        .residual = block->residual};
     ops->matmul_add(block->backend, &back);
 }
