@@ -1,0 +1,453 @@
+#include "engine/sampler.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+
+enum { BLOCK = 64, LANES = 16, BUCKET_BITS = 11, BUCKETS = 1 << BUCKET_BITS };
+static const uint32_t SEEN = 1u << 31;
+static const float EXP_MIN = -87; /* below it e^x counts as 0 */
+
+/* The loops over the whole vocabulary are compiled twice. Both do the same arithmetic in the same 16 lanes and without
+ * fused multiply-adds, so they agree bit for bit. */
+#if defined(__x86_64__) && defined(__GNUC__)
+#define WIDE __attribute__((target("avx2")))
+static bool wide(void) { return __builtin_cpu_supports("avx2"); }
+#else
+#define WIDE
+static bool wide(void) { return false; }
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+/* ---- whole vocabulary ---- */
+
+/* NaN becomes EXP_MIN. */
+INLINE float clamp_exponent(float x) { return x > EXP_MIN ? x : EXP_MIN; }
+
+/* EXP_MIN ≤ x ≤ 0, within 2 ulp; 0 for EXP_MIN. */
+INLINE float exp_clamped(float x) {
+    const int n = (int)(x * 1.44269504f - 0.5f);
+    const float r = (x - (float)n * 0.693359375f) + (float)n * 2.12194440e-4f; /* ln 2 in two parts */
+    float p = 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1;
+    p = p * r + 1;
+    const union { /* half of 2^n, so that the smallest n gives 0 without a comparison */
+        uint32_t bits;
+        float value;
+    } power = {.bits = (uint32_t)(n + 126) << 23};
+    return 2 * p * power.value;
+}
+
+static float exp_negative(float x) { return exp_clamped(clamp_exponent(x)); }
+
+INLINE float block_max(const float *x, int count) {
+    float best = -INFINITY;
+    for (int i = 0; i < count; i++) best = x[i] > best ? x[i] : best;
+    return best;
+}
+
+INLINE void maxima_body(const float *x, int count, float *maxima) {
+    int block = 0;
+    for (; (block + 1) * BLOCK <= count; block++) {
+        const float *p = x + block * BLOCK;
+        float lane[LANES];
+        for (int j = 0; j < LANES; j++) lane[j] = -INFINITY;
+        for (int i = 0; i < BLOCK; i += LANES)
+            for (int j = 0; j < LANES; j++) lane[j] = p[i + j] > lane[j] ? p[i + j] : lane[j];
+        maxima[block] = block_max(lane, LANES);
+    }
+    if (block * BLOCK < count) maxima[block] = block_max(x + block * BLOCK, count - block * BLOCK);
+}
+
+INLINE void fold(float *x, int half) {
+    for (int i = 0; i < half; i++) x[i] += x[i + half];
+}
+
+INLINE void exp_sums_body(const float *x, int count, float max, float scale, float *sums) {
+    int block = 0;
+    for (; (block + 1) * BLOCK <= count; block++) {
+        const float *p = x + block * BLOCK;
+        float e[BLOCK]; /* two loops: gcc 12 vectorises each, but not both in one */
+        for (int i = 0; i < BLOCK; i++) e[i] = clamp_exponent((p[i] - max) * scale);
+        for (int i = 0; i < BLOCK; i++) e[i] = exp_clamped(e[i]);
+        fold(e, 32);
+        fold(e, 16);
+        fold(e, 8);
+        fold(e, 4);
+        sums[block] = (e[0] + e[2]) + (e[1] + e[3]);
+    }
+    if (block * BLOCK == count) return;
+    sums[block] = 0;
+    for (int i = block * BLOCK; i < count; i++) sums[block] += exp_negative((x[i] - max) * scale);
+}
+
+static void maxima_base(const float *x, int count, float *maxima) { maxima_body(x, count, maxima); }
+WIDE static void maxima_wide(const float *x, int count, float *maxima) { maxima_body(x, count, maxima); }
+static void exp_sums_base(const float *x, int count, float max, float scale, float *sums) {
+    exp_sums_body(x, count, max, scale, sums);
+}
+WIDE static void exp_sums_wide(const float *x, int count, float max, float scale, float *sums) {
+    exp_sums_body(x, count, max, scale, sums);
+}
+
+static float find_max(SamplerScratch *s, const float *logits) {
+    (wide() ? maxima_wide : maxima_base)(logits, s->vocab, s->maxima);
+    return block_max(s->maxima, s->blocks);
+}
+
+/* Σ exp((x − max)·scale), with its parts in sums. */
+static double exp_total(SamplerScratch *s, const float *logits, float max, float scale) {
+    (wide() ? exp_sums_wide : exp_sums_base)(logits, s->vocab, max, scale, s->sums);
+    double total = 0;
+    for (int b = 0; b < s->blocks; b++) total += (double)s->sums[b];
+    return total;
+}
+
+/* The largest logit, finite: extreme inputs are rewritten to the nearest distribution that exists. */
+static float prepare(SamplerScratch *s, float *logits) {
+    const float max = find_max(s, logits);
+    if (isfinite(max)) return max;
+    for (int i = 0; i < s->vocab; i++) logits[i] = max < 0 || logits[i] == INFINITY ? 0 : -INFINITY;
+    return find_max(s, logits);
+}
+
+/* ---- candidates ---- */
+
+/* Everything ≥ threshold, which is finite. */
+static void collect(SamplerScratch *s, const float *logits, float threshold) {
+    s->count = 0;
+    for (int b = 0; b < s->blocks; b++) {
+        if (s->maxima[b] < threshold) continue;
+        const int end = b + 1 < s->blocks ? (b + 1) * BLOCK : s->vocab;
+        for (int i = b * BLOCK; i < end; i++) {
+            s->ids[s->count] = i;
+            s->values[s->count] = logits[i];
+            s->count += logits[i] >= threshold;
+        }
+    }
+}
+
+/* Orders as the floats do; the two zeros are equal. */
+static uint32_t sort_key(float value) {
+    const float positive_zero = value + 0.0f;
+    uint32_t bits;
+    memcpy(&bits, &positive_zero, sizeof bits);
+    return bits >> 31 ? ~bits : bits | 1u << 31;
+}
+
+/* The key at which the weight of the values, taken from the largest down, reaches target; *rest is what values of
+ * exactly this key have to add. A radix select: 11 bits of the key at a time. weights NULL: each weighs 1. */
+static uint32_t find_cut(
+    SamplerScratch *s, const float *values, const float *weights, int count, double target, double *rest) {
+    static const int shifts[] = {32 - BUCKET_BITS, 32 - 2 * BUCKET_BITS, 0};
+    uint32_t cut = 0, known = 0;
+    for (int level = 0; level < 3; level++) {
+        const int shift = shifts[level];
+        const uint32_t buckets = level < 2 ? BUCKETS : 1u << (32 - 2 * BUCKET_BITS);
+        memset(s->histogram, 0, buckets * sizeof *s->histogram);
+        uint32_t lowest = buckets - 1;
+        for (int i = 0; i < count; i++) {
+            const uint32_t key = sort_key(values[i]);
+            if ((key & known) != cut) continue;
+            const uint32_t bucket = (key >> shift) & (buckets - 1);
+            s->histogram[bucket] += weights ? (double)weights[i] : 1;
+            lowest = bucket < lowest ? bucket : lowest;
+        }
+        uint32_t bucket = buckets - 1;
+        while (bucket > lowest && (s->histogram[bucket] < target || s->histogram[bucket] <= 0))
+            target -= s->histogram[bucket--];
+        cut |= bucket << shift;
+        known |= (buckets - 1) << shift;
+    }
+    *rest = target;
+    return cut;
+}
+
+/* Keeps the largest candidates until their weight reaches target; always at least one. */
+static void keep_top(SamplerScratch *s, const float *weights, double target) {
+    double rest;
+    const uint32_t cut = find_cut(s, s->values, weights, s->count, target, &rest);
+    int kept = 0;
+    bool tie = true;
+    for (int i = 0; i < s->count; i++) {
+        const uint32_t key = sort_key(s->values[i]);
+        if (key < cut || (key == cut && !tie)) continue;
+        if (key == cut) {
+            rest -= weights ? (double)weights[i] : 1;
+            tie = rest > 0;
+        }
+        s->ids[kept] = s->ids[i];
+        s->values[kept] = s->values[i];
+        s->weights[kept++] = s->weights[i];
+    }
+    s->count = kept;
+}
+
+/* The k largest: k blocks have a maximum ≥ the k-th largest maximum, so nothing below it is needed. */
+static void collect_top(SamplerScratch *s, const float *logits, int k) {
+    float threshold = -FLT_MAX;
+    if (k < s->blocks) {
+        double rest;
+        const uint32_t key = find_cut(s, s->maxima, NULL, s->blocks, k, &rest);
+        const uint32_t bits = key >> 31 ? key & ~(1u << 31) : ~key;
+        memcpy(&threshold, &bits, sizeof threshold);
+        if (threshold < -FLT_MAX) threshold = -FLT_MAX;
+    }
+    collect(s, logits, threshold);
+    if (s->count > k) keep_top(s, NULL, k);
+}
+
+static double weigh(SamplerScratch *s, float max, float scale) {
+    double total = 0;
+    for (int i = 0; i < s->count; i++) {
+        s->weights[i] = exp_negative((s->values[i] - max) * scale);
+        total += (double)s->weights[i];
+    }
+    return total;
+}
+
+/* The fewest of the likeliest tokens that hold `share` of all probability. */
+static void collect_nucleus(SamplerScratch *s, const float *logits, float max, double share) {
+    const double target = share * exp_total(s, logits, max, 1);
+    for (float reach = 4;; reach *= 2) {
+        const bool all = reach > -EXP_MIN || max - reach < -FLT_MAX;
+        collect(s, logits, all ? -FLT_MAX : max - reach);
+        if (weigh(s, max, 1) >= target || all) break;
+    }
+    keep_top(s, s->weights, target);
+}
+
+static void keep_likely(SamplerScratch *s, float max, float min_p) {
+    int kept = 0;
+    const float threshold = max + logf(min_p);
+    for (int i = 0; i < s->count; i++) {
+        if (s->values[i] < threshold && s->values[i] < max) continue;
+        s->ids[kept] = s->ids[i];
+        s->values[kept++] = s->values[i];
+    }
+    s->count = kept;
+}
+
+/* ---- drawing ---- */
+
+void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
+    for (int round = 0; round < 10; round++) {
+        const uint64_t a = (uint64_t)c0 * 0xD2511F53u, b = (uint64_t)c2 * 0xCD9E8D57u;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+/* In (0, 1). */
+static double draw_uniform(const Sampler *sampler, int position) {
+    const uint64_t seed = sampler->options->seed;
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    const uint32_t counter[4] = {(uint32_t)position, sampler->choice, 0, 0};
+    uint32_t bits[4];
+    philox4x32(counter, key, bits);
+    const uint64_t wide_bits = (uint64_t)bits[0] << 32 | bits[1];
+    return ((double)(wide_bits >> 12) + 0.5) * 0x1p-52;
+}
+
+static int32_t first_equal(const SamplerScratch *s, const float *logits, float max) {
+    int block = 0;
+    while (s->maxima[block] != max) block++;
+    int id = block * BLOCK;
+    while (logits[id] != max) id++;
+    return id;
+}
+
+static int32_t draw_candidate(SamplerScratch *s, float max, float scale, double uniform) {
+    double target = uniform * weigh(s, max, scale);
+    int32_t last = s->ids[0];
+    for (int i = 0; i < s->count; i++) {
+        if (s->weights[i] <= 0) continue;
+        last = s->ids[i];
+        target -= (double)s->weights[i];
+        if (target < 0) break;
+    }
+    return last;
+}
+
+/* From the whole vocabulary: first the block, then the token in it. */
+static int32_t draw_any(SamplerScratch *s, const float *logits, float max, float scale, double uniform) {
+    double target = uniform * exp_total(s, logits, max, scale);
+    int chosen = 0;
+    for (int b = 0; b < s->blocks; b++) {
+        if (s->sums[b] <= 0) continue;
+        chosen = b;
+        if (target < (double)s->sums[b]) break;
+        target -= (double)s->sums[b];
+    }
+    const int end = chosen + 1 < s->blocks ? (chosen + 1) * BLOCK : s->vocab;
+    int32_t last = chosen * BLOCK;
+    for (int i = chosen * BLOCK; i < end; i++) {
+        const float weight = exp_negative((logits[i] - max) * scale);
+        if (weight <= 0) continue;
+        last = i;
+        target -= (double)weight;
+        if (target < 0) break;
+    }
+    return last;
+}
+
+static int32_t draw(const Sampler *sampler, SamplerScratch *s, const float *logits, float max, int position) {
+    const SamplingOptions *o = sampler->options;
+    if (!(o->temperature > 0)) return first_equal(s, logits, max);
+    const float inverse = 1 / o->temperature;
+    const float scale = inverse < 1e30f ? inverse : 1e30f; /* finite: 0 · scale is 0 */
+    const double uniform = draw_uniform(sampler, position);
+    const bool top_k = o->top_k > 0 && o->top_k < s->vocab, top_p = o->top_p<1, min_p = o->min_p> 0;
+    if (!top_k && !top_p && !min_p) return draw_any(s, logits, max, scale, uniform);
+    if (top_k) {
+        collect_top(s, logits, o->top_k);
+        if (top_p) {
+            const double total = weigh(s, max, 1);
+            keep_top(s, s->weights, (double)o->top_p * total);
+        }
+    } else if (top_p) {
+        collect_nucleus(s, logits, max, (double)o->top_p);
+    } else {
+        const float threshold = max + logf(o->min_p);
+        collect(s, logits, threshold < max ? threshold : max);
+    }
+    if (min_p) keep_likely(s, max, o->min_p);
+    return draw_candidate(s, max, scale, uniform);
+}
+
+/* ---- history ---- */
+
+static bool penalties_on(const SamplingOptions *o) {
+    return o->repetition_penalty != 1 || o->frequency_penalty != 0 || o->presence_penalty != 0;
+}
+
+static size_t seen_bytes(int vocab) { return ((size_t)vocab * sizeof(uint32_t) + 7) / 8 * 8; }
+
+size_t sampler_bytes(const SamplingOptions *options, int vocab, int tokens) {
+    if (!penalties_on(options)) return 0;
+    const size_t distinct = (size_t)(tokens < vocab ? tokens : vocab);
+    return seen_bytes(vocab) + (distinct * sizeof(int32_t) + 7) / 8 * 8;
+}
+
+void sampler_init(Sampler *sampler, const SamplingOptions *options, int vocab, int choice, void *memory) {
+    *sampler = (Sampler){.options = options, .choice = (uint32_t)choice};
+    if (!penalties_on(options)) return;
+    sampler->seen = memory;
+    sampler->seen_ids = (int32_t *)((char *)memory + seen_bytes(vocab));
+}
+
+static void see(Sampler *sampler, int32_t id) {
+    if (sampler->seen[id]) return;
+    sampler->seen[id] = SEEN;
+    sampler->seen_ids[sampler->seen_count++] = id;
+}
+
+void sampler_prompt(Sampler *sampler, const int32_t *prompt, int count) {
+    if (!sampler->seen || sampler->options->repetition_penalty == 1) return;
+    for (int i = 0; i < count; i++) see(sampler, prompt[i]);
+}
+
+static void penalise(const Sampler *sampler, float *logits) {
+    const SamplingOptions *o = sampler->options;
+    for (int i = 0; i < o->bias_count; i++) logits[o->bias_ids[i]] += o->bias_values[i];
+    for (int i = 0; i < sampler->seen_count; i++) {
+        const int32_t id = sampler->seen_ids[i];
+        const uint32_t times = sampler->seen[id] & ~SEEN;
+        float x = logits[id];
+        if (o->repetition_penalty != 1) x = x > 0 ? x / o->repetition_penalty : x * o->repetition_penalty;
+        if (times) x -= o->presence_penalty + o->frequency_penalty * (float)times;
+        logits[id] = x;
+    }
+}
+
+/* ---- the whole ---- */
+
+/* Descending; insertion keeps ties in order of id. For a handful. */
+static void sort_candidates(SamplerScratch *s) {
+    for (int i = 1; i < s->count; i++) {
+        const int32_t id = s->ids[i];
+        const float value = s->values[i];
+        int at = i;
+        for (; at > 0 && s->values[at - 1] < value; at--) {
+            s->ids[at] = s->ids[at - 1];
+            s->values[at] = s->values[at - 1];
+        }
+        s->ids[at] = id;
+        s->values[at] = value;
+    }
+}
+
+static void fill_logprobs(SamplerScratch *s, const float *logits, float max, int32_t id, int top, TokenOut *out) {
+    const double base = (double)max + log(exp_total(s, logits, max, 1));
+    const float own = isnan(logits[id]) ? -INFINITY : logits[id];
+    out->logprob = (float)((double)own - base);
+    out->top_count = 0;
+    if (top <= 0) return;
+    collect_top(s, logits, top < s->vocab ? top : s->vocab);
+    sort_candidates(s);
+    out->top_count = s->count;
+    for (int i = 0; i < s->count; i++) {
+        out->top[i].id = s->ids[i];
+        out->top[i].logprob = (float)((double)s->values[i] - base);
+    }
+}
+
+void sampler_logprobs(SamplerScratch *scratch, float *logits, int32_t id, int top, TokenOut *out) {
+    out->id = id;
+    fill_logprobs(scratch, logits, prepare(scratch, logits), id, top, out);
+}
+
+int32_t sampler_next(Sampler *sampler, SamplerScratch *scratch, float *logits, int position, TokenOut *out) {
+    penalise(sampler, logits);
+    const float max = prepare(scratch, logits);
+    out->id = draw(sampler, scratch, logits, max, position);
+    out->logprob = NAN;
+    out->top_count = 0;
+    if (sampler->options->logprobs >= 0) fill_logprobs(scratch, logits, max, out->id, sampler->options->logprobs, out);
+    if (sampler->seen) {
+        see(sampler, out->id);
+        sampler->seen[out->id]++;
+    }
+    return out->id;
+}
+
+bool sampler_scratch_open(SamplerScratch *scratch, int vocab, Error *error) {
+    const int blocks = (vocab + BLOCK - 1) / BLOCK;
+    *scratch = (SamplerScratch){.vocab = vocab, .blocks = blocks};
+    scratch->maxima = malloc((size_t)blocks * sizeof(float));
+    scratch->sums = malloc((size_t)blocks * sizeof(float));
+    scratch->ids = malloc((size_t)(vocab + 1) * sizeof(int32_t)); /* collect writes one past what it keeps */
+    scratch->values = malloc((size_t)(vocab + 1) * sizeof(float));
+    scratch->weights = malloc((size_t)(vocab + 1) * sizeof(float));
+    scratch->histogram = malloc(BUCKETS * sizeof(double));
+    if (scratch->maxima && scratch->sums && scratch->ids && scratch->values && scratch->weights && scratch->histogram)
+        return true;
+    sampler_scratch_close(scratch);
+    return fail(error, ERROR_MEMORY, "no memory to sample from %d tokens", vocab);
+}
+
+void sampler_scratch_close(SamplerScratch *scratch) {
+    free(scratch->maxima);
+    free(scratch->sums);
+    free(scratch->ids);
+    free(scratch->values);
+    free(scratch->weights);
+    free(scratch->histogram);
+    *scratch = (SamplerScratch){0};
+}

@@ -1,0 +1,44 @@
+/* From logits to a token: logit bias → penalties → top_k → top_p → min_p → temperature → draw. Linear in the
+ * vocabulary, no sort. Total: a NaN counts as −∞, several +∞ share the probability, nothing but −∞ counts as all equal.
+ * Ties go to the lowest id. Every result is a function of (logits, history, options, choice, position), on every
+ * machine with IEEE floats. Random numbers: Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3,
+ * SC 2011). */
+#pragma once
+#include "engine/engine.h"
+
+/* Working memory for one thread that samples. */
+typedef struct SamplerScratch {
+    int vocab, blocks;
+    float *maxima; /* [blocks] of the logits */
+    float *sums;   /* [blocks] of exponentials */
+    int count;     /* candidates, by ascending id */
+    int32_t *ids;  /* [vocab] */
+    float *values; /* [vocab] */
+    float *weights;
+    double *histogram;
+} SamplerScratch;
+
+/* The history of one choice. */
+typedef struct Sampler {
+    const SamplingOptions *options; /* outlives the sampler */
+    uint32_t choice;
+    uint32_t *seen;    /* [vocab] SEEN + times in the answer; NULL: no penalty is on */
+    int32_t *seen_ids; /* tokens whose `seen` is set */
+    int seen_count;
+} Sampler;
+
+NODISCARD bool sampler_scratch_open(SamplerScratch *scratch, int vocab, Error *error);
+void sampler_scratch_close(SamplerScratch *scratch); /* safe on a zeroed one */
+
+/* Bytes that a sampler needs for a sequence of so many tokens, prompt and answer; a multiple of 8. */
+size_t sampler_bytes(const SamplingOptions *options, int vocab, int tokens);
+/* memory: sampler_bytes(), zeroed, aligned to 8. */
+void sampler_init(Sampler *sampler, const SamplingOptions *options, int vocab, int choice, void *memory);
+/* The prompt, for the repetition penalty; before the first token. */
+void sampler_prompt(Sampler *sampler, const int32_t *prompt, int count);
+/* Draws the token for this position of the sequence and adds it to the history. logits [vocab] are overwritten. */
+int32_t sampler_next(Sampler *sampler, SamplerScratch *scratch, float *logits, int position, TokenOut *out);
+/* Log-probability of id and of the `top` likeliest tokens under the softmax of logits. */
+void sampler_logprobs(SamplerScratch *scratch, float *logits, int32_t id, int top, TokenOut *out);
+
+void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
