@@ -18,9 +18,9 @@ NODISCARD void *arena_alloc(Arena *arena, size_t count, size_t size);
 /* A NUL-terminated copy. */
 NODISCARD char *arena_copy(Arena *arena, Slice text);
 NODISCARD char *arena_printf(Arena *arena, const char *format, ...) PRINTF_LIKE(2, 3);
-/* For a result whose size is known only at the end: address space for at most size bytes, not zeroed and not yet counted
- * against the limit; memory is taken as it is written. Then arena_keep says how much of it stays (0: none), before any
- * other call on the arena. arena_keep is false, and nothing stays, when that passes the limit. */
+/* For a result whose size is known only at the end: address space for at most size bytes, not zeroed and not yet
+ * counted against the limit; memory is taken as it is written. Then arena_keep says how much of it stays (0: none),
+ * before any other call on the arena. arena_keep is false, and nothing stays, when that passes the limit. */
 NODISCARD void *arena_reserve(Arena *arena, size_t size);
 bool arena_keep(Arena *arena, void *reserved, size_t size);
 void arena_free(Arena *arena); /* frees everything; the arena is empty and usable afterwards */

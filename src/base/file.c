@@ -1,5 +1,5 @@
-/* Files. Mappings are entered in a fixed table that the SIGBUS handler can read without a lock: reading a page behind the
- * end of a file that was truncated (or lies on a bad sector) puts a page of zeros there and marks the mapping. */
+/* Files. Mappings are entered in a fixed table that the SIGBUS handler can read without a lock: reading a page behind
+ * the end of a file that was truncated (or lies on a bad sector) puts a page of zeros there and marks the mapping. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -57,7 +57,7 @@ static void chain_previous(int number, siginfo_t *info, void *context) {
         file_previous.sa_handler(number);
     } else {
         struct sigaction plain = {.sa_handler = SIG_DFL};
-        sigaction(number, &plain, NULL); /* returning runs into the fault again, which now ends the process */
+        sigaction(number, &plain, NULL);       /* returning runs into the fault again, which now ends the process */
         if (info->si_code <= 0) raise(number); /* sent by a process: there is no fault to run into */
     }
 }
@@ -223,8 +223,8 @@ static bool write_all(int fd, Slice bytes) {
 /* A new file of a name of its own beside path; its name goes to temporary. */
 static int temporary_open(const char *path, char temporary[FILE_PATH_MAX]) {
     for (int i = 0; i < FILE_TEMPORARY_TRIES; i++) {
-        int length = snprintf(temporary, FILE_PATH_MAX, "%s.%d-%llx.tmp", path, (int)getpid(),
-            (unsigned long long)clock_ns());
+        int length =
+            snprintf(temporary, FILE_PATH_MAX, "%s.%d-%llx.tmp", path, (int)getpid(), (unsigned long long)clock_ns());
         if (length >= FILE_PATH_MAX) {
             errno = ENAMETOOLONG;
             return -1;

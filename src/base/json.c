@@ -1,5 +1,5 @@
-/* The JSON reader (RFC 8259, strict). One pass over the text: nodes are appended to one block whose largest size follows
- * from the size of the text; address space for it is reserved and what stays unused is given back. */
+/* The JSON reader (RFC 8259, strict). One pass over the text: nodes are appended to one block whose largest size
+ * follows from the size of the text; address space for it is reserved and what stays unused is given back. */
 #include "base/json.h"
 
 #include <math.h>
@@ -100,8 +100,10 @@ static const char *skip_spaces(const char *at, const char *end) {
 #ifdef __SSE2__
     while (end - at >= 16) {
         __m128i bytes = _mm_loadu_si128((const __m128i *)at);
-        __m128i line = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('\n')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\r')));
-        __m128i blank = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\t')));
+        __m128i line =
+            _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('\n')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\r')));
+        __m128i blank =
+            _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\t')));
         unsigned other = (unsigned)_mm_movemask_epi8(_mm_or_si128(line, blank)) ^ 0xFFFF;
         if (other) return at + __builtin_ctz(other);
         at += 16;
@@ -146,7 +148,8 @@ static inline const char *text_end(const Reader *reader, const char *at) {
         if (at == reader->end) return fail_at(reader, at, ERROR_FORMAT, "the text ends within a string");
         if (*at == '"' || *at == '\\') return at;
         if ((uint8_t)*at < 0x20) {
-            return fail_at(reader, at, ERROR_FORMAT, "the control code 0x%02X must be escaped in a string", (uint8_t)*at);
+            return fail_at(
+                reader, at, ERROR_FORMAT, "the control code 0x%02X must be escaped in a string", (uint8_t)*at);
         }
         do {
             uint32_t code;
@@ -165,7 +168,10 @@ static int hex4(const char *at, const char *end) {
     int value = 0;
     for (int i = 0; i < 4; i++) {
         char c = at[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int digit = c >= '0' && c <= '9' ? c - '0'
+            : c >= 'a' && c <= 'f'       ? c - 'a' + 10
+            : c >= 'A' && c <= 'F'       ? c - 'A' + 10
+                                         : -1;
         if (digit < 0) return -1;
         value = value << 4 | digit;
     }
@@ -183,7 +189,8 @@ static const char *read_unicode_escape(Reader *reader, const char *at) {
     if (low || (high && !paired)) {
         return fail_at(reader, at - 2, ERROR_FORMAT, "the surrogate \\u%.4s stands alone", at);
     }
-    uint32_t whole = paired ? 0x10000u + ((uint32_t)(code - 0xD800) << 10) + (uint32_t)(second - 0xDC00) : (uint32_t)code;
+    uint32_t whole =
+        paired ? 0x10000u + ((uint32_t)(code - 0xD800) << 10) + (uint32_t)(second - 0xDC00) : (uint32_t)code;
     reader->unescaped += utf8_encode(whole, reader->unescaped);
     return at + (paired ? 10 : 4);
 }
@@ -475,8 +482,8 @@ static bool read_document(Reader *reader) {
     return false;
 }
 
-/* A value and the comma, colon or closing bracket that belongs to it take two bytes; only the containers still open, and
- * the last value, can have one. */
+/* A value and the comma, colon or closing bracket that belongs to it take two bytes; only the containers still open,
+ * and the last value, can have one. */
 static size_t nodes_max(const Arena *arena, size_t text_size, size_t unescaped) {
     size_t nodes = text_size / 2 + JSON_DEPTH_MAX + 2;
     if (!arena->limit) return nodes;
@@ -500,8 +507,12 @@ const Json *json_parse(Arena *arena, Slice text, Error *error) {
         return NULL;
     }
     Json *root = (Json *)(block + unescaped);
-    Reader reader = {.begin = text.data, .end = text.data + text.size, .node = root, .node_end = root + nodes,
-        .unescaped = block, .error = error};
+    Reader reader = {.begin = text.data,
+        .end = text.data + text.size,
+        .node = root,
+        .node_end = root + nodes,
+        .unescaped = block,
+        .error = error};
     bool ok = read_document(&reader);
     free(reader.keys);
     bool kept = arena_keep(arena, block, ok ? (size_t)((char *)reader.node - block) : 0);
@@ -521,6 +532,7 @@ const Json *json_get(const Json *object, const char *key) {
 }
 
 const char *json_type_name(const Json *node) {
-    static const char *const names[] = {"null", "a boolean", "an integer", "a number", "a string", "an array", "an object"};
+    static const char *const names[] = {
+        "null", "a boolean", "an integer", "a number", "a string", "an array", "an object"};
     return node ? names[node->type] : "nothing";
 }

@@ -1,9 +1,10 @@
 /* Strict JSON (RFC 8259): reader into an arena, writer into a buffer.
  *
- * Reader: UTF-8 is checked, escapes are resolved, duplicate keys, lone surrogates, trailing bytes, a byte-order mark and
- * nesting deeper than JSON_DEPTH_MAX are refused; the error names line, column and the path ("model.vocab").
- * The result is a flat array of nodes in document order: a container is followed by its children (an object by key, value,
- * key, value …), so walking is a pointer increment. Strings without escapes point into the text: it must outlive the nodes. */
+ * Reader: UTF-8 is checked, escapes are resolved, duplicate keys, lone surrogates, trailing bytes, a byte-order mark
+ * and nesting deeper than JSON_DEPTH_MAX are refused; the error names line, column and the path ("model.vocab"). The
+ * result is a flat array of nodes in document order: a container is followed by its children (an object by key, value,
+ * key, value …), so walking is a pointer increment. Strings without escapes point into the text: it must outlive the
+ * nodes. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,14 +20,15 @@ enum { JSON_DEPTH_MAX = 128 };
 typedef enum JsonType { JSON_NULL, JSON_BOOL, JSON_INTEGER, JSON_REAL, JSON_STRING, JSON_ARRAY, JSON_OBJECT } JsonType;
 
 typedef struct Json {
-    uint32_t type; /* JsonType. INTEGER: written without fraction or exponent and fits int64; every other number is REAL */
+    uint32_t
+        type; /* JsonType. INTEGER: written without fraction or exponent and fits int64; every other number is REAL */
     uint32_t size; /* STRING: bytes. ARRAY: elements. OBJECT: pairs */
     union {
         bool boolean;
         int64_t integer;
         double real;
-        const char *string;      /* not NUL-terminated; may contain NUL bytes */
-        const struct Json *end;  /* ARRAY, OBJECT: the node after the last child */
+        const char *string;     /* not NUL-terminated; may contain NUL bytes */
+        const struct Json *end; /* ARRAY, OBJECT: the node after the last child */
     };
 } Json;
 
@@ -34,14 +36,15 @@ typedef struct Json {
 NODISCARD const Json *json_parse(Arena *arena, Slice text, Error *error);
 
 static inline const Json *json_first(const Json *container) { return container + 1; }
-static inline const Json *json_next(const Json *node) {
-    return node->type >= JSON_ARRAY ? node->end : node + 1;
-}
+static inline const Json *json_next(const Json *node) { return node->type >= JSON_ARRAY ? node->end : node + 1; }
 /* for (JSON_EACH(child, array)) …  and  for (JSON_EACH_PAIR(key, value, object)) … */
-#define JSON_EACH(child, container) \
-    const Json *child = json_first(container); child != (container)->end; child = json_next(child)
-#define JSON_EACH_PAIR(key, value, object)                                                                       \
-    const Json *key = json_first(object), *value = key + 1; key != (object)->end; \
+#define JSON_EACH(child, container)                                                                                    \
+    const Json *child = json_first(container);                                                                         \
+    child != (container)->end;                                                                                         \
+    child = json_next(child)
+#define JSON_EACH_PAIR(key, value, object)                                                                             \
+    const Json *key = json_first(object), *value = key + 1;                                                            \
+    key != (object)->end;                                                                                              \
     key = json_next(value), value = key + 1
 
 /* The value of a key, or NULL when absent. object may be NULL or of another type: NULL. Linear. */

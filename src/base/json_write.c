@@ -11,7 +11,7 @@
 #include "base/utf8.h"
 
 enum {
-    DIGITS_MAX = 17,      /* decimal digits that tell every double from its neighbours */
+    DIGITS_MAX = 17,         /* decimal digits that tell every double from its neighbours */
     FIXED_EXPONENT_MIN = -5, /* smaller and larger exponents are written with e */
     FIXED_EXPONENT_MAX = 16,
 };
@@ -99,8 +99,8 @@ static Decimal decimal_above(Decimal decimal) { /* one more in the last digit */
 }
 
 /* The fewest digits that read back as value. Up to 15 digits survive a trip through a normal double, so there 15 digits
- * without their final zeros are the shortest or too short. Below a power of two the doubles lie twice as dense as above:
- * there the decimal next above may read back where the nearest, below, does not. */
+ * without their final zeros are the shortest or too short. Below a power of two the doubles lie twice as dense as
+ * above: there the decimal next above may read back where the nearest, below, does not. */
 static Decimal decimal_shortest(double value) {
     int two;
     bool power = frexp(value, &two) == 0.5;

@@ -1,5 +1,5 @@
-/* Log lines on standard error: "12:00:01.234 info  message key=value". Only engine, server and cli log; lower layers return
- * errors. Prompts and answers are never logged at the default level. Threads: any. */
+/* Log lines on standard error: "12:00:01.234 info  message key=value". Only engine, server and cli log; lower layers
+ * return errors. Prompts and answers are never logged at the default level. Threads: any. */
 #pragma once
 #include "base/error.h"
 

@@ -1,4 +1,5 @@
-/* UTF-8 as the Unicode standard defines it (chapter 3, table 3-7): no overlong forms, no surrogates, at most U+10FFFF. */
+/* UTF-8 as the Unicode standard defines it (chapter 3, table 3-7): no overlong forms, no surrogates, at most U+10FFFF.
+ */
 #include "base/utf8.h"
 
 #include "base/error.h"

@@ -8,8 +8,8 @@
 
 enum { UTF8_REPLACEMENT = 0xFFFD };
 
-/* Decodes one code point at data (size > 0 bytes left). Returns its length 1…4, or minus the length of the maximal invalid
- * part (as Unicode recommends for replacement); *code is then UTF8_REPLACEMENT. */
+/* Decodes one code point at data (size > 0 bytes left). Returns its length 1…4, or minus the length of the maximal
+ * invalid part (as Unicode recommends for replacement); *code is then UTF8_REPLACEMENT. */
 int utf8_decode(const char *data, size_t size, uint32_t *code);
 int utf8_encode(uint32_t code, char out[4]); /* bytes written */
 bool utf8_valid(Slice text);

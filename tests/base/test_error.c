@@ -29,7 +29,8 @@ static void test_cut(void) {
     TEST(strlen(error.text) == ERROR_TEXT_MAX - 1);
     TEST(strncmp(error.text, "context: aaa", 12) == 0);
     for (size_t shift = 0; shift < 4; shift++) { /* a cut within a character takes the character away */
-        fail(&error, ERROR_IO, "%.*s%s", (int)(ERROR_TEXT_MAX - 5 + shift), longest, "\xF0\x9F\x98\x80\xF0\x9F\x98\x80");
+        fail(
+            &error, ERROR_IO, "%.*s%s", (int)(ERROR_TEXT_MAX - 5 + shift), longest, "\xF0\x9F\x98\x80\xF0\x9F\x98\x80");
         TEST(utf8_valid(slice_of(error.text)));
         TEST(strchr(error.text, '?') == NULL);
     }
@@ -37,8 +38,13 @@ static void test_cut(void) {
 
 static void test_printable(void) {
     Error error = {0};
-    fail(&error, ERROR_FORMAT, "name \"%s\"", "a\nb\x1b[31m\x7f\xff\xc2\x9b" "é\xe2\x82");
-    TEST_MSG(strcmp(error.text, "name \"a b?[31m?""???é??\"") == 0, "%s", error.text);
+    fail(&error, ERROR_FORMAT, "name \"%s\"",
+        "a\nb\x1b[31m\x7f\xff\xc2\x9b"
+        "é\xe2\x82");
+    TEST_MSG(strcmp(error.text,
+                 "name \"a b?[31m?"
+                 "???é??\"") == 0,
+        "%s", error.text);
 }
 
 int main(void) {

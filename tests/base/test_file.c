@@ -158,7 +158,9 @@ static const volatile uint8_t *foreign_mapping(void) {
 }
 
 static void exit_three(int number) { _exit(number == SIGBUS ? 3 : 4); }
-static void exit_five(int number, siginfo_t *info, void *context) { _exit(number == SIGBUS && info && context ? 5 : 4); }
+static void exit_five(int number, siginfo_t *info, void *context) {
+    _exit(number == SIGBUS && info && context ? 5 : 4);
+}
 
 /* In a process of its own: a handler set before the first mapping still gets the faults that are not ours. */
 static int foreign_fault(int kind) {

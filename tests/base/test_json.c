@@ -74,8 +74,9 @@ static void test_cases(void) {
 }
 
 static void test_values(void) {
-    static const char text[] = "{\"i\": -42, \"big\": 9223372036854775808, \"min\": -9223372036854775808, \"r\": 1.0,"
-                               "\"e\": 1e3, \"s\": \"a\\u0000\\ud83d\\ude00\\/z\", \"t\": true, \"n\": null, \"o\": {\"k\": [1,[2,3],{}]}}";
+    static const char text[] =
+        "{\"i\": -42, \"big\": 9223372036854775808, \"min\": -9223372036854775808, \"r\": 1.0,"
+        "\"e\": 1e3, \"s\": \"a\\u0000\\ud83d\\ude00\\/z\", \"t\": true, \"n\": null, \"o\": {\"k\": [1,[2,3],{}]}}";
     Arena arena = {0};
     Error error = {0};
     const Json *root = json_parse(&arena, SLICE(text), &error);
@@ -100,7 +101,8 @@ static void test_values(void) {
     }
     TEST(children == 3 && sum == 31);
     int pairs = 0;
-    for (JSON_EACH_PAIR(key, value, root)) pairs += key->type == JSON_STRING && value == json_get(root, arena_copy(&arena, json_slice(key)));
+    for (JSON_EACH_PAIR(key, value, root))
+        pairs += key->type == JSON_STRING && value == json_get(root, arena_copy(&arena, json_slice(key)));
     TEST(pairs == 9);
     TEST(strcmp(json_type_name(NULL), "nothing") == 0 && strcmp(json_type_name(root), "an object") == 0);
     arena_free(&arena);
@@ -134,8 +136,9 @@ static void test_numbers(void) {
     Arena arena = {0};
     for (int i = 0; i < 20000; i++) { /* against strtod, which is correct */
         char text[64];
-        int size = snprintf(text, sizeof text, "%llu.%0*llue%d", (unsigned long long)(test_random(&seed) >> (test_random(&seed) % 64)),
-            (int)(test_random(&seed) % 12) + 1, (unsigned long long)(test_random(&seed) >> (34 + test_random(&seed) % 30)),
+        int size = snprintf(text, sizeof text, "%llu.%0*llue%d",
+            (unsigned long long)(test_random(&seed) >> (test_random(&seed) % 64)), (int)(test_random(&seed) % 12) + 1,
+            (unsigned long long)(test_random(&seed) >> (34 + test_random(&seed) % 30)),
             (int)(test_random(&seed) % 60) - 30);
         const Json *node = json_parse(&arena, (Slice){text, (size_t)size}, NULL);
         wrong += !node || node->real != strtod(text, NULL);
@@ -163,7 +166,8 @@ static void test_messages(void) {
     expect_error("{\"a\": 1,\n \"b\": {\"x\": 1, \"x\": 2}}", ERROR_FORMAT,
         "line 2, column 16 (b): the key \"x\" appears twice in one object");
     expect_error("[\"\\ud800\"]", ERROR_FORMAT, "line 1, column 3 ([0]): the surrogate \\ud800 stands alone");
-    expect_error("[\"\x01\"]", ERROR_FORMAT, "line 1, column 3 ([0]): the control code 0x01 must be escaped in a string");
+    expect_error(
+        "[\"\x01\"]", ERROR_FORMAT, "line 1, column 3 ([0]): the control code 0x01 must be escaped in a string");
     expect_error("\"\xFF\"", ERROR_FORMAT, "line 1, column 2: the byte 0xFF is not UTF-8");
     expect_error("[1] x", ERROR_FORMAT, "line 1, column 5: expected the end of the text, not 'x'");
     expect_error("\xEF\xBB\xBF{}", ERROR_FORMAT, "line 1, column 1: the text begins with a byte-order mark");
@@ -175,12 +179,14 @@ static void test_messages(void) {
     Error error = {0};
     Arena arena = {0};
     TEST(json_parse(&arena, buffer_view(&text), &error) == NULL);
-    TEST_MSG(utf8_valid(slice_of(error.text)) && strstr(error.text, "key number é59): expected a value"), "%s", error.text);
+    TEST_MSG(
+        utf8_valid(slice_of(error.text)) && strstr(error.text, "key number é59): expected a value"), "%s", error.text);
     TEST(arena.chunk == NULL); /* a failed reading leaves nothing */
     buffer_free(&text);
 }
 
-static const Json *parse_nested(Arena *arena, int depth, const char *open, const char *middle, const char *close, Error *error) {
+static const Json *parse_nested(
+    Arena *arena, int depth, const char *open, const char *middle, const char *close, Error *error) {
     Buffer text = {0};
     for (int i = 0; i < depth; i++) buffer_text(&text, open);
     buffer_text(&text, middle);
@@ -251,8 +257,10 @@ static void test_string_places(void) {
             for (int place = 0; place <= length; place++) {
                 static const char filler[] = "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz";
                 char text[80], expected[80];
-                int size = snprintf(text, sizeof text, "\"%.*s%s%.*s\"", place, filler, marks[m], length - place, filler + place);
-                snprintf(expected, sizeof expected, "%.*s%s%.*s", place, filler, resolved[m] ? resolved[m] : "", length - place, filler + place);
+                int size = snprintf(
+                    text, sizeof text, "\"%.*s%s%.*s\"", place, filler, marks[m], length - place, filler + place);
+                snprintf(expected, sizeof expected, "%.*s%s%.*s", place, filler, resolved[m] ? resolved[m] : "",
+                    length - place, filler + place);
                 Arena arena = {0};
                 const Json *node = json_parse(&arena, (Slice){text, (size_t)size}, NULL);
                 bool right = resolved[m] ? node && slice_is(json_slice(node), expected) : node == NULL;
@@ -264,7 +272,8 @@ static void test_string_places(void) {
 }
 
 static void random_value(Buffer *out, uint64_t *seed, int depth) {
-    static const char *const scalars[] = {"null", "true", "-1.5e-3", "\"\\u00e9\\n\"", "\"plain\"", "123456789", "[]", "{}"};
+    static const char *const scalars[] = {
+        "null", "true", "-1.5e-3", "\"\\u00e9\\n\"", "\"plain\"", "123456789", "[]", "{}"};
     uint64_t kind = test_random(seed) % (depth > 5 ? 4 : 8);
     if (kind < 4) {
         buffer_text(out, scalars[test_random(seed) % COUNT_OF(scalars)]);

@@ -20,7 +20,10 @@ static void test_strings(void) {
     expect_string(SLICE("\b\f\n\r\t\x01\x1f\x7f"), "\"\\b\\f\\n\\r\\t\\u0001\\u001f\x7f\"");
     expect_string((Slice){"a\0b", 3}, "\"a\\u0000b\"");
     expect_string(SLICE("Grüße 漢字 \xF0\x9F\x98\x80"), "\"Grüße 漢字 \xF0\x9F\x98\x80\"");
-    expect_string(SLICE("\xFF" "a\xE2\x82" "b\xED\xA0\x80\xF0\x9F"), "\"\uFFFDa\uFFFDb\uFFFD\uFFFD\uFFFD\uFFFD\"");
+    expect_string(SLICE("\xFF"
+                        "a\xE2\x82"
+                        "b\xED\xA0\x80\xF0\x9F"),
+        "\"\uFFFDa\uFFFDb\uFFFD\uFFFD\uFFFD\uFFFD\"");
 }
 
 static void expect_number(double value, const char *expected) {
@@ -65,7 +68,7 @@ static void test_random_numbers(void) {
     int unequal = 0, longer = 0;
     for (int i = 0; i < 20000; i++) {
         uint64_t bits = test_random(&seed);
-        if (i % 4 == 1) bits &= 0x7FF0000000000000u;            /* powers of two */
+        if (i % 4 == 1) bits &= 0x7FF0000000000000u;             /* powers of two */
         if (i % 4 == 2) bits &= 0x000FFFFFFFFFFFFFu >> (i % 50); /* subnormal */
         double value;
         memcpy(&value, &bits, sizeof value);
@@ -91,14 +94,17 @@ static void test_random_numbers(void) {
 }
 
 static void test_tree(void) {
-    static const char text[] = " { \"a\" : [ 1 , 2.0, 1e2, -0.0, 1e30, \"x\\u0041\\n\", true, null, {} , [] ] , \"b\" : { \"c\" : -9223372036854775808 } } ";
+    static const char text[] = " { \"a\" : [ 1 , 2.0, 1e2, -0.0, 1e30, \"x\\u0041\\n\", true, null, {} , [] ] , \"b\" "
+                               ": { \"c\" : -9223372036854775808 } } ";
     Arena arena = {0};
     Error error = {0};
     const Json *root = json_parse(&arena, SLICE(text), &error);
     TEST_MSG(root != NULL, "%s", error.text);
     Buffer out = {0};
     if (root) json_write(&out, root);
-    TEST_MSG(out.data && strcmp(out.data, "{\"a\":[1,2.0,100.0,-0.0,1e30,\"xA\\n\",true,null,{},[]],\"b\":{\"c\":-9223372036854775808}}") == 0,
+    TEST_MSG(out.data &&
+            strcmp(out.data,
+                "{\"a\":[1,2.0,100.0,-0.0,1e30,\"xA\\n\",true,null,{},[]],\"b\":{\"c\":-9223372036854775808}}") == 0,
         "%s", out.data);
     buffer_free(&out);
     Buffer tight = {.limit = 10};

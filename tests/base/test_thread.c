@@ -62,7 +62,8 @@ static void test_condition(void) {
     int64_t before = clock_ns();
     TEST(!condition_wait_ms(&shared.changed, &shared.lock, 20));
     int64_t waited = clock_ns() - before;
-    TEST_MSG(waited >= 20000000 && waited < 5000000000, "%lld ns", (long long)waited); /* the upper end: a busy machine */
+    TEST_MSG(
+        waited >= 20000000 && waited < 5000000000, "%lld ns", (long long)waited); /* the upper end: a busy machine */
     TEST(!condition_wait_ms(&shared.changed, &shared.lock, -5));
     for (int i = 0; i < THREADS; i++) TEST(thread_start(&thread[i], wait_for_turn, &shared, "wait", &error));
     while (shared.waiting < THREADS) condition_wait_ms(&shared.changed, &shared.lock, 10);
@@ -87,7 +88,8 @@ static void test_signals(void) {
     sigemptyset(&set);
     TEST(thread_start(&thread, signals_of, &set, "signals", &error));
     thread_join(thread);
-    TEST(sigismember(&set, SIGINT) && sigismember(&set, SIGTERM) && !sigismember(&set, SIGBUS) && !sigismember(&set, SIGSEGV));
+    TEST(sigismember(&set, SIGINT) && sigismember(&set, SIGTERM) && !sigismember(&set, SIGBUS) &&
+        !sigismember(&set, SIGSEGV));
     pthread_sigmask(SIG_SETMASK, NULL, &mine);
     TEST(!sigismember(&mine, SIGINT));
 }
@@ -122,7 +124,8 @@ static void test_log(void) {
     while (in && fgets(line, sizeof line, in)) {
         int hour, minute, second, millisecond, from, end = 0;
         lines++;
-        if (sscanf(line, "%2d:%2d:%2d.%3d info  from %d: %*d%n", &hour, &minute, &second, &millisecond, &from, &end) == 5) {
+        if (sscanf(line, "%2d:%2d:%2d.%3d info  from %d: %*d%n", &hour, &minute, &second, &millisecond, &from, &end) ==
+            5) {
             whole += line[end] == '\n' && strlen(line) == 12 + 7 + 8 + 200 + 1;
         }
         errors += strstr(line, " error two lines  [31m\n") != NULL;

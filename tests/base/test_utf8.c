@@ -28,11 +28,30 @@ static void test_invalid(void) {
         const char *text;
         int length; /* minus the maximal invalid part */
     } cases[] = {
-        {"\x80", -1},         {"\xBF", -1},         {"\xC0\x80", -1},         {"\xC1\xBF", -1},        {"\xC2", -1},
-        {"\xC2 ", -1},        {"\xC2\xC2", -1},     {"\xE0\x9F\xBF", -1},     {"\xE0\xA0", -2},        {"\xE0\xA0 ", -2},
-        {"\xE1\x80\xC0", -2}, {"\xED\xA0\x80", -1}, {"\xED\xBF\xBF", -1},     {"\xEF\xBF", -2},        {"\xF0\x8F\xBF\xBF", -1},
-        {"\xF0\x90", -2},     {"\xF0\x90\x80", -3}, {"\xF0\x90\x80 ", -3},    {"\xF1\x80\x80\xFF", -3}, {"\xF4\x90\x80\x80", -1},
-        {"\xF5\x80", -1},     {"\xF8\x88", -1},     {"\xFE", -1},             {"\xFF", -1},
+        {"\x80", -1},
+        {"\xBF", -1},
+        {"\xC0\x80", -1},
+        {"\xC1\xBF", -1},
+        {"\xC2", -1},
+        {"\xC2 ", -1},
+        {"\xC2\xC2", -1},
+        {"\xE0\x9F\xBF", -1},
+        {"\xE0\xA0", -2},
+        {"\xE0\xA0 ", -2},
+        {"\xE1\x80\xC0", -2},
+        {"\xED\xA0\x80", -1},
+        {"\xED\xBF\xBF", -1},
+        {"\xEF\xBF", -2},
+        {"\xF0\x8F\xBF\xBF", -1},
+        {"\xF0\x90", -2},
+        {"\xF0\x90\x80", -3},
+        {"\xF0\x90\x80 ", -3},
+        {"\xF1\x80\x80\xFF", -3},
+        {"\xF4\x90\x80\x80", -1},
+        {"\xF5\x80", -1},
+        {"\xF8\x88", -1},
+        {"\xFE", -1},
+        {"\xFF", -1},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         uint32_t code = 0;

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Proves from the #include lines that every folder of src/ uses only itself and the layers it may use, and that threads and
+# atomics stay where they belong. Prints what breaks the rule; exit code 1 if anything does.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# What a layer may use besides itself.
+allowed() {
+    case $1 in
+    base) echo "" ;;
+    tensor) echo "base" ;;
+    backend) echo "tensor base" ;;
+    model) echo "backend tensor base" ;;
+    family) echo "model backend tensor base" ;;
+    text) echo "base" ;;
+    engine) echo "family model backend tensor base" ;;
+    hub) echo "base" ;;
+    server) echo "engine text model base" ;;
+    cli) echo "server engine family model backend tensor text hub base" ;;
+    *) return 1 ;;
+    esac
+}
+threads='^src/(base/(thread|file|log)\.|backend/cpu/pool|engine/|server/)'
+
+broken=0
+complain() {
+    echo "$1"
+    broken=1
+}
+
+for folder in src/*/; do
+    layer=$(basename "$folder")
+    uses=$(allowed "$layer") || { complain "src/$layer: not a layer that tools/check_layers.sh knows"; continue; }
+    # An include is found from src/; one beside its file stays within its folder.
+    while IFS=: read -r file line text; do
+        header=$(sed -E 's/.*"([^"]*)".*/\1/' <<<"$text")
+        if [[ $header == *..* ]]; then
+            complain "$file:$line: an include goes upwards: $header"
+        elif [ -f "src/$header" ]; then
+            target=${header%%/*}
+            [[ " $layer $uses " == *" $target "* ]] || complain "$file:$line: $layer/ may not use $target/: $header"
+        elif [ ! -f "$(dirname "$file")/$header" ]; then
+            complain "$file:$line: no such header in src/: $header"
+        fi
+    done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "$folder" --include='*.c' --include='*.h' --include='*.cu' \
+        --include='*.cuh' --include='*.inc' || true)
+done
+
+while IFS= read -r found; do
+    [[ $found =~ $threads ]] || complain "${found%%:*}: threads and atomics belong to base/thread, backend/cpu/pool, engine/, server/: ${found##*:}"
+done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<(pthread|stdatomic|threads)\.h>' src || true)
+
+[ $broken = 0 ] && echo "layers: $(find src -name '*.c' -o -name '*.h' | wc -l) files keep to their layers"
+exit $broken

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# What a machine can say about style: layers, banned functions, format. Sizes are shown and not judged.
+#   tools/lint.sh          check
+#   tools/lint.sh format   rewrite the files in the project's format
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mapfile -t sources < <(find src tests -name '*.[ch]' | sort)
+broken=0
+
+if [ "${1:-}" = format ]; then
+    clang-format -i "${sources[@]}"
+    exit
+fi
+
+tools/check_layers.sh || broken=1
+
+# Functions without bounds, or whose errors cannot be seen. Comments and strings are taken away before the search;
+# variable-length arrays are an error of the compiler (-Wvla).
+banned='strcpy|stpcpy|strcat|sprintf|vsprintf|atoi|atol|atoll|atof|alloca|gets|strtok|strtok_r'
+bans=$(python3 - "$banned" "${sources[@]}" <<'PYTHON'
+import re, sys
+banned = re.compile(r'\b(%s)\s*\(' % sys.argv[1])
+skipped = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
+for path in sys.argv[2:]:
+    text = open(path, encoding='utf-8').read()
+    text = skipped.sub(lambda match: '\n' * match.group().count('\n'), text)
+    for number, line in enumerate(text.split('\n'), 1):
+        for match in banned.finditer(line):
+            print(f'{path}:{number}: banned: {match.group(1)}')
+PYTHON
+)
+if [ -n "$bans" ]; then
+    echo "$bans"
+    broken=1
+else
+    echo "bans: none of the banned functions in ${#sources[@]} files"
+fi
+
+if ! command -v clang-format >/dev/null; then
+    echo "format: not checked, clang-format is not installed"
+    broken=1
+elif unformatted=$(clang-format --dry-run -Werror "${sources[@]}" 2>&1); then
+    echo "format: ${#sources[@]} files as clang-format writes them"
+else
+    echo "format: 'make format' would change"
+    sed -nE 's/^([^:]+):[0-9]+:[0-9]+: error:.*/\1/p' <<<"$unformatted" | sort | uniq -c | sort -rn | sed 's/^/  lines /'
+    broken=1
+fi
+
+python3 - "${sources[@]}" <<'PYTHON'
+import re, sys
+sources = [path for path in sys.argv[1:] if path.startswith('src/')]
+files, functions = [], []
+for path in sources:
+    lines = open(path, encoding='utf-8').read().split('\n')
+    files.append((len(lines) - 1, path))
+    start = name = None
+    for number, line in enumerate(lines, 1):
+        # A definition begins at the left margin and ends its line with '{'; it ends with '}' at the left margin.
+        match = re.match(r'[A-Za-z_].*?\b(\w+)\(', line)
+        if start is None and match and not line.startswith(('typedef', 'struct', 'enum', 'union')):
+            name = match.group(1)
+        if start is None and name and line.endswith('{') and not line.startswith(('typedef', 'struct', 'enum', 'union')):
+            start = number
+        elif line.endswith(';') and start is None:
+            name = None
+        elif line.startswith('}') and start is not None:
+            functions.append((number - start + 1, f'{path}:{start} {name}'))
+            start = name = None
+for title, rows in (('longest files', files), ('longest functions', functions)):
+    print(f'{title} (lines):')
+    for count, what in sorted(rows, reverse=True)[:10]:
+        print(f'{count:6}  {what}')
+PYTHON
+
+[ $broken = 0 ] && echo "lint: clean"
+exit $broken
