@@ -20,8 +20,7 @@ enum { JSON_DEPTH_MAX = 128 };
 typedef enum JsonType { JSON_NULL, JSON_BOOL, JSON_INTEGER, JSON_REAL, JSON_STRING, JSON_ARRAY, JSON_OBJECT } JsonType;
 
 typedef struct Json {
-    uint32_t
-        type; /* JsonType. INTEGER: written without fraction or exponent and fits int64; every other number is REAL */
+    uint32_t type; /* JsonType. A number without fraction and exponent that fits int64 is INTEGER, all others REAL */
     uint32_t size; /* STRING: bytes. ARRAY: elements. OBJECT: pairs */
     union {
         bool boolean;
