@@ -47,7 +47,7 @@ for folder in src/*/; do
 done
 
 while IFS= read -r found; do
-    [[ $found =~ $threads ]] || complain "${found%%:*}: threads and atomics belong to base/thread, backend/cpu/pool, engine/, server/: ${found##*:}"
+    [[ $found =~ $threads ]] || complain "${found%:*}: threads and atomics belong to base/thread, backend/cpu/pool, engine/, server/: ${found##*:}"
 done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<(pthread|stdatomic|threads)\.h>' src || true)
 
 [ $broken = 0 ] && echo "layers: $(find src -name '*.c' -o -name '*.h' | wc -l) files keep to their layers"
