@@ -1,0 +1,317 @@
+/* The golden checkpoints of tools/make_fixture.py: reads tests/family/data/NAME.json, makes the weights by the same
+ * formula, writes config.json and model.safetensors into a directory of their own, and walks a model over the tokens.
+ */
+#pragma once
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "model/kv_cache.h"
+#include "model/model.h"
+#include "tensor/safetensors.h"
+#include "test.h"
+
+#define FIXTURE_DATA "tests/family/data"
+
+enum { FIXTURE_TENSORS_MAX = 512, FIXTURE_TOKENS_MAX = 512 };
+
+typedef struct Fixture {
+    char name[64];
+    Arena arena;
+    Buffer text, golden_bytes;
+    const Json *root, *variants;
+    int vocab, count, steps;
+    int32_t tokens[FIXTURE_TOKENS_MAX];
+} Fixture;
+
+/* ---- the formula ---- */
+
+static inline uint64_t fixture_fnv(const char *name) {
+    uint64_t h = 0xCBF29CE484222325u;
+    for (; *name; name++) h = (h ^ (uint8_t)*name) * 0x100000001B3u;
+    return h;
+}
+
+static inline uint64_t fixture_bits(uint64_t seed, uint64_t i) {
+    uint64_t state = seed + i;
+    return test_random(&state);
+}
+
+static inline float *fixture_values(const char *name, int rank, int64_t rows, int64_t cols, double norm_offset) {
+    const int64_t count = rank == 2 ? rows * cols : rows;
+    const size_t length = strlen(name);
+    float *out = malloc((size_t)count * sizeof *out);
+    const uint64_t seed = fixture_fnv(name);
+    for (int64_t i = 0; i < count; i++) {
+        const double unit = (double)(fixture_bits(seed, (uint64_t)i) >> 40) * 0x1p-24 - 0.5;
+        double v = norm_offset + unit * 0.4;
+        if (rank == 2) {
+            v = unit * (strstr(name, "embed_tokens") ? 1.0 : 4.0 / sqrt((double)cols));
+        } else if (length > 5 && strcmp(name + length - 5, ".bias") == 0) {
+            v = unit * 0.2;
+        }
+        out[i] = (float)(rint(v * 4096) / 4096);
+    }
+    return out;
+}
+
+/* ---- reading ---- */
+
+static inline bool fixture_open(Fixture *f, const char *name) {
+    *f = (Fixture){0};
+    char path[256];
+    Error error = {0};
+    snprintf(f->name, sizeof f->name, "%s", name);
+    snprintf(path, sizeof path, FIXTURE_DATA "/%s.json", name);
+    bool ok = file_read(path, 1 << 20, &f->text, &error);
+    f->root = ok ? json_parse(&f->arena, buffer_view(&f->text), &error) : NULL;
+    snprintf(path, sizeof path, FIXTURE_DATA "/%s.f32", name);
+    ok = f->root && file_read(path, 1 << 24, &f->golden_bytes, &error);
+    TEST_MSG(ok, "%s", error.text);
+    if (!ok) return false;
+    f->variants = json_get(f->root, "variants");
+    f->vocab = (int)json_get(f->root, "vocab")->integer;
+    f->steps = (int)json_get(f->root, "steps")->integer;
+    for (JSON_EACH(token, json_get(f->root, "tokens"))) f->tokens[f->count++] = (int32_t)token->integer;
+    TEST(f->golden_bytes.size == sizeof(float) * f->variants->size * (size_t)(f->count * f->vocab));
+    return true;
+}
+
+static inline void fixture_close(Fixture *f) {
+    arena_free(&f->arena);
+    buffer_free(&f->text);
+    buffer_free(&f->golden_bytes);
+}
+
+static inline const Json *fixture_variant(const Fixture *f, int variant) {
+    const Json *v = json_first(f->variants);
+    while (variant-- > 0) v = json_next(v);
+    return v;
+}
+
+static inline const float *fixture_golden(const Fixture *f, int variant) {
+    return (const float *)(const void *)f->golden_bytes.data + (size_t)variant * (size_t)(f->count * f->vocab);
+}
+
+/* Names of all fixtures, sorted as the folder lists them. */
+static inline int fixture_names(char names[][64], int capacity) {
+    int count = 0;
+    DIR *folder = opendir(FIXTURE_DATA);
+    for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL && count < capacity;) {
+        const char *dot = strrchr(entry->d_name, '.');
+        if (dot && strcmp(dot, ".json") == 0) {
+            snprintf(names[count++], 64, "%.*s", (int)(dot - entry->d_name), entry->d_name);
+        }
+    }
+    if (folder) closedir(folder);
+    return count;
+}
+
+/* ---- writing ---- */
+
+typedef struct FixtureFile {
+    int count;
+    TensorHeader header[FIXTURE_TENSORS_MAX];
+    void *bytes[FIXTURE_TENSORS_MAX];
+    size_t size[FIXTURE_TENSORS_MAX];
+} FixtureFile;
+
+/* Takes bytes over. */
+static inline void fixture_add(
+    Fixture *f, FixtureFile *out, const char *name, DType dtype, int rank, int64_t rows, int64_t cols, void *bytes) {
+    const int i = out->count++;
+    out->header[i] = (TensorHeader){arena_printf(&f->arena, "%s", name), dtype, rank, {rows, cols}};
+    out->bytes[i] = bytes;
+    out->size[i] = dtype_bytes(dtype) * (size_t)(rank == 2 ? rows * cols : rows);
+}
+
+static inline void fixture_add_floats(
+    Fixture *f, FixtureFile *out, const char *name, DType dtype, int rank, int64_t rows, int64_t cols, float *values) {
+    const int64_t count = rank == 2 ? rows * cols : rows;
+    void *bytes = malloc((size_t)count * sizeof(float));
+    floats_from_f32(bytes, dtype, values, count);
+    free(values);
+    fixture_add(f, out, name, dtype, rank, rows, cols, bytes);
+}
+
+static inline char *fixture_sibling(Fixture *f, const char *name, const char *part) { /* NAME.weight → NAME.part */
+    return arena_printf(&f->arena, "%.*s%s", (int)(strlen(name) - strlen("weight")), name, part);
+}
+
+static inline void fixture_add_affine(Fixture *f, FixtureFile *out, const char *name, DType dtype, int64_t rows,
+    int64_t cols, int bits, int group, float *values) {
+    const size_t row_bytes = (size_t)(cols * bits / 8);
+    const int64_t groups = cols / group;
+    uint8_t *data = malloc((size_t)rows * row_bytes);
+    float *scales = malloc((size_t)(rows * groups) * sizeof(float)),
+          *biases = malloc((size_t)(rows * groups) * sizeof(float));
+    for (int64_t r = 0; r < rows; r++) {
+        quantize_affine_row(values + r * cols, cols, bits, group, data + (size_t)r * row_bytes, scales + r * groups,
+            biases + r * groups);
+    }
+    free(values);
+    fixture_add(f, out, name, DTYPE_U32, 2, rows, cols * bits / 32, data);
+    fixture_add_floats(f, out, fixture_sibling(f, name, "scales"), dtype, 2, rows, groups, scales);
+    fixture_add_floats(f, out, fixture_sibling(f, name, "biases"), dtype, 2, rows, groups, biases);
+}
+
+/* Random codes and scales: there is no quantiser for these. */
+static inline void fixture_add_fp(
+    Fixture *f, FixtureFile *out, const char *name, int64_t rows, int64_t cols, Slice mode) {
+    const bool eight = slice_is(mode, "mxfp8"), nv = slice_is(mode, "nvfp4");
+    const int bits = eight ? 8 : 4, group = nv ? 16 : 32;
+    const int64_t size = rows * cols * bits / 8, scale_count = rows * cols / group;
+    uint8_t *data = malloc((size_t)size), *scales = malloc((size_t)scale_count);
+    char *scale_name = arena_printf(&f->arena, "%s.scales", name);
+    for (int64_t i = 0; i < size; i++) {
+        data[i] = (uint8_t)(fixture_bits(fixture_fnv(name), (uint64_t)i) >> 56) & (eight ? 0xB7 : 0xFF);
+    }
+    for (int64_t i = 0; i < scale_count; i++) {
+        const int random = (int)(fixture_bits(fixture_fnv(scale_name), (uint64_t)i) >> 62);
+        scales[i] = (uint8_t)(random + (nv ? 0x18 : eight ? 125 : 122));
+    }
+    fixture_add(f, out, name, DTYPE_U32, 2, rows, cols * bits / 32, data);
+    fixture_add(f, out, fixture_sibling(f, name, "scales"), DTYPE_U8, 2, rows, cols / group, scales);
+}
+
+static inline void fixture_add_tensor(
+    Fixture *f, FixtureFile *out, const char *name, const Json *shape, const Json *variant) {
+    const Json *block = json_get(variant, "quantization"), *dtype_field = json_get(variant, "dtype");
+    const int rank = (int)shape->size;
+    const int64_t rows = json_first(shape)->integer, cols = rank == 2 ? json_next(json_first(shape))->integer : 1;
+    const double offset = json_number(json_get(f->root, "norm_offset"));
+    const DType dtype = slice_is(json_slice(dtype_field), "f16") ? DTYPE_F16
+        : slice_is(json_slice(dtype_field), "bf16")              ? DTYPE_BF16
+                                                                 : DTYPE_F32;
+    float *values = fixture_values(name, rank, rows, cols, offset);
+    if (dtype != DTYPE_F32) { /* quantisers see what is left after the cast */
+        const int64_t count = rank == 2 ? rows * cols : rows;
+        for (int64_t i = 0; i < count; i++) {
+            values[i] = dtype == DTYPE_F16 ? f16_to_f32(f32_to_f16(values[i])) : bf16_to_f32(f32_to_bf16(values[i]));
+        }
+    }
+    const Json *rule = json_get(block, arena_printf(&f->arena, "%.*s", (int)(strlen(name) - strlen(".weight")), name));
+    rule = rule ? rule : block;
+    const Json *group = json_get(rule, "group_size"), *mode = json_get(rule, "mode");
+    if (rank != 2 || !group || cols % group->integer != 0) {
+        fixture_add_floats(f, out, name, dtype, rank, rows, cols, values);
+    } else if (mode && !slice_is(json_slice(mode), "affine")) {
+        free(values);
+        fixture_add_fp(f, out, name, rows, cols, json_slice(mode));
+    } else {
+        const DType scales = json_get(variant, "scales") ? DTYPE_BF16 : DTYPE_F32;
+        fixture_add_affine(
+            f, out, name, scales, rows, cols, (int)json_get(rule, "bits")->integer, (int)group->integer, values);
+    }
+}
+
+static inline bool fixture_write_tensors(const char *directory, FixtureFile *file) {
+    char path[256];
+    Error error = {0};
+    snprintf(path, sizeof path, "%s/model.safetensors", directory);
+    SafetensorsWriter *writer = safetensors_create(path, file->header, (size_t)file->count, &error);
+    bool ok = writer != NULL;
+    for (int i = 0; i < file->count; i++) {
+        ok = ok && safetensors_write(writer, file->bytes[i], file->size[i], &error);
+        free(file->bytes[i]);
+    }
+    ok = ok && safetensors_finish(writer, &error);
+    TEST_MSG(ok, "%s", error.text);
+    return ok;
+}
+
+static inline bool fixture_write_text(const char *directory, const char *name, Slice text) {
+    char path[256];
+    Error error = {0};
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    const bool ok = file_write_atomic(path, text, &error);
+    TEST_MSG(ok, "%s", error.text);
+    return ok;
+}
+
+/* The variant as a checkpoint in a new directory, whose path goes to directory. */
+static inline bool fixture_write(Fixture *f, int variant, char directory[64]) {
+    snprintf(directory, 64, "/tmp/apus-fixture-XXXXXX");
+    if (!mkdtemp(directory)) return false;
+    const Json *v = fixture_variant(f, variant), *block = json_get(v, "quantization");
+    Buffer config = {0};
+    json_write(&config, json_get(f->root, "config"));
+    if (block) {
+        config.size--; /* the closing brace */
+        buffer_text(&config, ",\"quantization\":");
+        json_write(&config, block);
+        buffer_byte(&config, '}');
+    }
+    bool ok = !config.failed && fixture_write_text(directory, "config.json", buffer_view(&config));
+    buffer_free(&config);
+    FixtureFile *file = calloc(1, sizeof *file);
+    for (JSON_EACH_PAIR(key, shape, json_get(f->root, "tensors"))) {
+        fixture_add_tensor(f, file, arena_printf(&f->arena, "%.*s", SLICE_ARGS(json_slice(key))), shape, v);
+    }
+    ok = fixture_write_tensors(directory, file) && ok;
+    free(file);
+    return ok;
+}
+
+static inline void fixture_remove(const char *directory) {
+    const char *const names[] = {"config.json", "generation_config.json", "model.safetensors"};
+    char path[256];
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        snprintf(path, sizeof path, "%s/%s", directory, names[i]);
+        unlink(path);
+    }
+    rmdir(directory);
+}
+
+/* ---- running ---- */
+
+/* Instruction sets to try; those that the machine or the build lacks are passed over. "ref" is everywhere. */
+static const char *const fixture_cpus[] = {"ref", "avx2", "avx512", "neon"};
+
+static inline bool fixture_cpu_here(const char *cpu) {
+    const BackendOptions options = {.cpu = cpu, .threads = 1, .rows_max = 1, .scratch_bytes = 1 << 20};
+    Error error = {0};
+    Backend *backend = backend_open(&options, &error);
+    const bool here = backend && strcmp(backend->ops->name, cpu) == 0;
+    backend_close(backend);
+    return here || strcmp(cpu, "ref") == 0; /* ref missing is a failure that shows when a model is opened */
+}
+
+/* One step: rows tokens of one sequence. logits: [rows, vocab]. */
+static inline bool fixture_step(
+    Model *model, KvCache *cache, KvSequence *s, const int32_t *tokens, int rows, float *logits, Error *error) {
+    int32_t positions[FIXTURE_TOKENS_MAX], output[FIXTURE_TOKENS_MAX];
+    for (int i = 0; i < rows; i++) {
+        positions[i] = s->length + i;
+        output[i] = i;
+    }
+    if (!kv_reserve(cache, s, rows, error)) return false;
+    const Run run = {.rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables};
+    const Step step = {.rows = rows, .tokens = tokens, .positions = positions, .run_count = 1, .runs = &run};
+    if (!model_forward(model, &step, rows, output, logits, error)) return false;
+    kv_advance(cache, s, rows);
+    return true;
+}
+
+/* All tokens in steps of `chunk`, the last `steps` of them singly. logits: [count, vocab]. */
+static inline bool fixture_walk(Model *model, const int32_t *tokens, int count, int chunk, int steps, float *logits) {
+    Error error = {0};
+    KvSequence s = {0};
+    KvCache *cache = kv_open(model, kv_bytes_for(model, count), &error);
+    bool ok = cache && kv_sequence_open(cache, &s, &error);
+    for (int done = 0; ok && done < count;) {
+        const int left = count - steps - done;
+        const int rows = left <= 0 ? 1 : left < chunk ? left : chunk;
+        ok = fixture_step(
+            model, cache, &s, tokens + done, rows, logits + (size_t)done * (size_t)model_vocab(model), &error);
+        done += rows;
+    }
+    TEST_MSG(ok, "%s", error.text);
+    if (cache) kv_sequence_close(cache, &s);
+    kv_close(cache);
+    return ok;
+}

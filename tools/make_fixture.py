@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""Golden logits of tiny random checkpoints, one per entry of CASES, into tests/family/data/NAME.json and NAME.f32.
+
+    python3 tools/make_fixture.py [NAME…]        # all of them, or these
+
+Pinned: mlx[cpu] 0.32.4, mlx-lm 0.32.2 (and the transformers that mlx-lm asks for), numpy. f32 on the CPU.
+
+No weights are stored: every element is a formula of its tensor's name and index (value() below), and tests/family/fixture.h
+computes the same. NAME.json holds config, tensor shapes, tokens and, per variant, how the weights are stored; NAME.f32 the
+logits of all variants, [variants, tokens, vocab] little-endian. The last `steps` tokens were fed one at a time, the others as
+one prompt. Quantised variants: mlx-lm runs in f32 on the dequantised weights.
+int8_kl: mean and median over the rows of the KL divergence that rounding the input of every matrix product to 8 bits
+(per 32 values, scale max|x|/127) costs in this very model; int8_top1: the part of rows leading by 0.25 or more whose
+first choice survives it. They bound what a fast backend may do.
+
+A new family: add a case with a small config of it (hidden size a multiple of 64, a vocabulary of about 64, odd numbers
+wherever the family allows them) and run this script with its name.
+"""
+import importlib
+import json
+import os
+import sys
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import make_prompt_cache
+
+OUT = os.path.join(os.path.dirname(__file__), "..", "tests", "family", "data")
+MODULES = {"mistral": "llama"}  # model_type → module of mlx_lm.models, where they differ
+STORED_MINUS_ONE = ("gemma3", "gemma3_text")
+
+# ---- the weights ----
+
+
+def fnv1a(text):
+    h = 0xCBF29CE484222325
+    for byte in text.encode():
+        h = ((h ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return h
+
+
+def random_bits(name, count):
+    """splitmix64 of fnv1a(name) + index."""
+    with np.errstate(over="ignore"):
+        z = np.uint64(fnv1a(name)) + np.arange(count, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def value(name, shape, norm_offset):
+    unit = (random_bits(name, int(np.prod(shape))) >> np.uint64(40)).astype(np.float64) / 2**24 - 0.5
+    if len(shape) == 2:
+        v = unit * (1.0 if "embed_tokens" in name else 4.0 / np.sqrt(float(shape[1])))
+    elif name.endswith(".bias"):
+        v = unit * 0.2
+    else:
+        v = norm_offset + unit * 0.4
+    return (np.rint(v * 4096) / 4096).astype(np.float32).reshape(shape)
+
+
+def to_bf16(x):
+    return np.array(mx.array(x).astype(mx.bfloat16).astype(mx.float32))
+
+
+FP_MODES = {"mxfp4": (4, 32), "nvfp4": (4, 16), "mxfp8": (8, 32)}
+
+
+def random_fp(name, shape, mode):
+    """Random codes and scales instead of a quantiser. E4M3 codes stay below the two that mean NaN."""
+    bits, group = FP_MODES[mode]
+    rows, cols = shape
+    codes = random_bits(name, rows * cols * bits // 8)
+    codes = (codes >> np.uint64(56)).astype(np.uint8)
+    if mode == "mxfp8":
+        codes = codes & 0xB7
+    random = (random_bits(name + ".scales", rows * cols // group) >> np.uint64(62)).astype(np.uint8)
+    scales = random + (0x18 if mode == "nvfp4" else 125 if mode == "mxfp8" else 122)
+    w = mx.array(codes.view(np.uint32).reshape(rows, cols * bits // 32))
+    s = mx.array(scales.reshape(rows, cols // group))
+    return np.array(mx.dequantize(w, s, group_size=group, bits=bits, mode=mode, dtype=mx.float32))
+
+
+def stored(name, x, variant):
+    """What is left of f32 values x after being stored as the variant says."""
+    if variant.get("dtype") == "f16":
+        x = x.astype(np.float16).astype(np.float32)
+    if variant.get("dtype") == "bf16":
+        x = to_bf16(x)
+    block = variant.get("quantization")
+    if not block or x.ndim != 2:
+        return x
+    rule = block.get(name[: -len(".weight")], {k: block[k] for k in ("bits", "group_size", "mode") if k in block})
+    if rule is False or x.shape[1] % rule["group_size"]:
+        return x
+    if rule.get("mode", "affine") != "affine":
+        return random_fp(name, x.shape, rule["mode"])
+    w, s, b = mx.quantize(mx.array(x), group_size=rule["group_size"], bits=rule["bits"])
+    if variant.get("scales") == "bf16":
+        s, b = (v.astype(mx.bfloat16).astype(mx.float32) for v in (s, b))
+    return np.array(mx.dequantize(w, s, b, group_size=rule["group_size"], bits=rule["bits"]))
+
+
+# ---- running mlx-lm ----
+
+exact_linear, exact_as_linear = nn.Linear.__call__, nn.Embedding.as_linear
+
+
+def to_int8(x):
+    width = x.shape[-1]
+    padded = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -width % 32)])
+    groups = padded.reshape(*x.shape[:-1], -1, 32)
+    scale = mx.maximum(mx.abs(groups).max(-1, keepdims=True) / 127, 1e-20)
+    return (mx.round(groups / scale) * scale).reshape(padded.shape)[..., :width]
+
+
+def round_inputs(on):
+    nn.Linear.__call__ = (lambda self, x: exact_linear(self, to_int8(x))) if on else exact_linear
+    nn.Embedding.as_linear = (lambda self, x: exact_as_linear(self, to_int8(x))) if on else exact_as_linear
+
+
+def run(model, tokens, steps):
+    cache = make_prompt_cache(model)
+    prompt = len(tokens) - steps
+    out = [model(mx.array([tokens[:prompt]]), cache=cache)[0]]
+    for i in range(prompt, len(tokens)):
+        out.append(model(mx.array([tokens[i : i + 1]]), cache=cache)[0])
+    return np.array(mx.concatenate(out).astype(mx.float32))
+
+
+def build(config, weights):
+    module = importlib.import_module("mlx_lm.models." + MODULES.get(config["model_type"], config["model_type"]))
+    model = module.Model(module.ModelArgs.from_dict(json.loads(json.dumps(config))))
+    if weights is None:
+        return model
+    weights = {name: mx.array(x) for name, x in weights.items()}
+    if hasattr(model, "sanitize"):
+        weights = model.sanitize(weights)
+    model.load_weights(list(weights.items()), strict=True)
+    return model
+
+
+def kl(golden, other):
+    def log_softmax(x):
+        x = x.astype(np.float64)
+        x = x - x.max(-1, keepdims=True)
+        return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+    p, q = log_softmax(golden), log_softmax(other)
+    return (np.exp(p) * (p - q)).sum(-1)
+
+
+def top1(golden, other, lead=0.25):
+    ordered = np.sort(golden, -1)
+    clear = ordered[:, -1] - ordered[:, -2] >= lead
+    return float((golden.argmax(-1) == other.argmax(-1))[clear].mean()) if clear.any() else 1.0
+
+
+def make(name, case):
+    config, tied = case["config"], case.get("drop", [])
+    shapes = {k: v.shape for k, v in tree_flatten(build(config, None).parameters()) if k not in tied}
+    shapes = {k: s for k, s in shapes.items() if "_freqs" not in k}
+    offset = 0.0 if config["model_type"] in STORED_MINUS_ONE else 1.0
+    vocab = config.get("vocab_size") or config["text_config"]["vocab_size"]
+    count, steps = case.get("tokens", 20), case.get("steps", 5)
+    tokens = [int(t) for t in random_bits(name, count) % np.uint64(vocab)]
+    variants, logits = [], []
+    for variant in case.get("variants", [{"dtype": "f32"}]):
+        weights = {k: stored(k, value(k, s, offset), variant) for k, s in shapes.items()}
+        model = build(config, weights)
+        golden = run(model, tokens, steps)
+        round_inputs(True)
+        rough = run(model, tokens, steps)
+        round_inputs(False)
+        rows = kl(golden, rough)
+        print(f"{name:24} {str(variant)[:70]:70} max|logit| {np.abs(golden).max():7.2f}  int8 kl {rows.mean():.1e}")
+        assert np.isfinite(golden).all()
+        variants.append({**variant, "int8_kl": [float(f"{rows.mean():.3g}"), float(f"{np.median(rows):.3g}")],
+                         "int8_top1": round(top1(golden, rough), 3)})
+        logits.append(golden)
+    lines = [
+        f'"config": {json.dumps(config)}',
+        f'"norm_offset": {int(offset)}',
+        f'"vocab": {vocab}',
+        '"tensors": {\n' + ",\n".join(f'  "{k}": {json.dumps(list(s))}' for k, s in shapes.items()) + "}",
+        f'"tokens": {json.dumps(tokens)}',
+        f'"steps": {steps}',
+        '"variants": [\n' + ",\n".join("  " + json.dumps(v) for v in variants) + "]",
+    ]
+    with open(os.path.join(OUT, name + ".json"), "w") as f:
+        f.write("{" + ",\n".join(lines) + "}\n")
+    np.concatenate(logits).astype("<f4").tofile(os.path.join(OUT, name + ".f32"))
+
+
+# ---- the cases ----
+
+F32, F16, BF16 = {"dtype": "f32"}, {"dtype": "f16"}, {"dtype": "bf16"}
+
+
+def affine(bits, group, **modules):
+    return {"dtype": "bf16", "scales": "bf16",
+            "quantization": {"group_size": group, "bits": bits, **{k.replace("__", "."): v for k, v in modules.items()}}}
+
+
+def fp(mode):
+    return {"dtype": "bf16", "quantization": {"group_size": FP_MODES[mode][1], "bits": FP_MODES[mode][0], "mode": mode}}
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 48, "max_position_embeddings": 512,
+         "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu"}
+GEMMA = {"model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 128,
+         "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "vocab_size": 64,
+         "sliding_window": 7, "sliding_window_pattern": 3, "query_pre_attn_scalar": 24, "rope_theta": 1000000.0,
+         "rope_local_base_freq": 10000.0, "max_position_embeddings": 512, "hidden_activation": "gelu_pytorch_tanh"}
+PHI3 = {"model_type": "phi3", "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 96, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 48, "max_position_embeddings": 512,
+        "tie_word_embeddings": False}
+
+
+def rope(**scaling):
+    return {"config": {**LLAMA, "rope_scaling": scaling}}
+
+
+CASES = {
+    "llama": {"config": {**LLAMA, "num_hidden_layers": 3},
+              "variants": [F32, F16, BF16, affine(4, 32),
+                           affine(4, 32, model__embed_tokens={"group_size": 32, "bits": 8},
+                                  model__layers__0__mlp__down_proj={"group_size": 32, "bits": 6},
+                                  model__layers__1__self_attn__o_proj=False, lm_head={"group_size": 64, "bits": 8})]},
+    "llama-window": {"config": {**LLAMA, "num_hidden_layers": 4, "sliding_window": 7, "vocab_size": 32, "layer_types": [
+        "full_attention", "sliding_attention", "sliding_attention", "full_attention"]}, "tokens": 150, "steps": 4,
+        "variants": [F32, affine(4, 64)]},
+    "llama-odd": {"config": {**LLAMA, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 80,
+                             "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
+                             "rope_traditional": True}, "variants": [F32, affine(8, 32)]},
+    "llama-group128": {"config": {**LLAMA, "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 5,
+                                  "num_key_value_heads": 5, "head_dim": 96},
+                       "variants": [affine(4, 128), affine(2, 32), affine(3, 64), affine(5, 64), affine(6, 128)]},
+    "llama-fp": {"config": LLAMA, "variants": [fp("mxfp4"), fp("nvfp4"), fp("mxfp8")]},
+    "mistral": {"config": {**LLAMA, "model_type": "mistral", "head_dim": 24, "rope_theta": 1000000.0}},
+    "rope-linear": rope(type="linear", factor=4.0),
+    "rope-llama3": rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                        original_max_position_embeddings=64),
+    "rope-yarn": rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=16, beta_slow=2),
+    "rope-yarn-mscale": rope(type="yarn", factor=8.0, original_max_position_embeddings=64, mscale=0.9, mscale_all_dim=0.4),
+    "rope-longrope": rope(rope_type="longrope", original_max_position_embeddings=64, short_factor=[1.0] * 8,
+                          long_factor=[1.0, 1.1, 1.3, 1.7, 2.5, 4.0, 6.5, 11.0]),
+    "rope-dynamic": {"config": {**LLAMA, "max_position_embeddings": 12, "rope_scaling": {"type": "dynamic", "factor": 3.0}}},
+    "rope-proportional": rope(rope_type="proportional", partial_rotary_factor=0.5, factor=2.0),
+    "qwen2": {"config": {**LLAMA, "model_type": "qwen2", "num_attention_heads": 8, "num_key_value_heads": 2,
+                         "rope_theta": 1000000.0, "tie_word_embeddings": True, "use_sliding_window": False,
+                         "sliding_window": 4096, "max_window_layers": 1}, "variants": [F32, BF16, affine(4, 32)]},
+    "qwen3": {"config": {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128,
+                         "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 256, "rms_norm_eps": 1e-6,
+                         "vocab_size": 64, "max_position_embeddings": 512, "tie_word_embeddings": True,
+                         "attention_bias": False, "rope_scaling": None,
+                         "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "yarn", "factor": 2.0,
+                                             "original_max_position_embeddings": 64}}, "variants": [F32, affine(4, 64)]},
+    "gemma3-text": {"config": {**GEMMA, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "drop": ["lm_head.weight"],
+                    "variants": [F32, BF16, affine(4, 64)]},
+    "gemma3-untied": {"config": {**GEMMA, "head_dim": 48, "num_key_value_heads": 4}},
+    "gemma3": {"config": {"model_type": "gemma3", "vocab_size": 64, "vision_config": {"hidden_size": 8},
+                          "mm_tokens_per_image": 4,
+                          "text_config": {k: v for k, v in GEMMA.items() if k not in ("vocab_size", "num_key_value_heads")}
+                          | {"num_attention_heads": 8, "model_type": "gemma3_text"}},
+               "drop": ["language_model.lm_head.weight"], "variants": [F32, affine(4, 32)]},
+    "phi3": {"config": {**PHI3, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 64,
+                        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 12,
+                                         "long_factor": [1.0 + 0.25 * i for i in range(12)]}},
+             "variants": [F32, affine(4, 32)]},
+    "phi3-tied": {"config": {**PHI3, "tie_word_embeddings": True, "num_key_value_heads": None}},
+    "smollm3": {"config": {**LLAMA, "model_type": "smollm3", "num_hidden_layers": 4, "tie_word_embeddings": True,
+                           "no_rope_layer_interval": 4}, "variants": [F32, affine(4, 32)]},
+    "smollm3-list": {"config": {**LLAMA, "model_type": "smollm3", "no_rope_layers": [0, 1]}},
+    "phi": {"config": {"model_type": "phi", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96,
+                       "num_attention_heads": 2, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "vocab_size": 48,
+                       "layer_norm_eps": 1e-5, "hidden_act": "gelu_new", "max_position_embeddings": 512},
+            "variants": [F32, affine(4, 32)]},
+}
+
+if __name__ == "__main__":
+    mx.set_default_device(mx.cpu)
+    os.makedirs(OUT, exist_ok=True)
+    for wanted in sys.argv[1:] or CASES:
+        make(wanted, CASES[wanted])
