@@ -1,11 +1,12 @@
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "cli/commands.h"
 #include "cli/models.h"
 #include "cli/session.h"
@@ -56,8 +57,8 @@ static int serve(const ServerOptions *options) {
     sigwait(&set, &number);
     printf("stopping: waiting for answers under way (Ctrl-C again: at once)\n");
     fflush(stdout);
-    pthread_t thread;
-    if (!pthread_create(&thread, NULL, second_signal, &set)) pthread_detach(thread);
+    Thread thread;
+    if (!thread_start(&thread, second_signal, &set, "signals", &error)) log_warn("%s", error.text);
     server_close(server);
     return 0;
 }
