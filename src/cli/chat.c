@@ -94,10 +94,12 @@ static bool converse(Chat *chat, Error *error) {
         interrupted = 0;
         SessionAnswer answer;
         Error why = {0};
-        if (session_answer(&chat->session, buffer_view(&array), NULL, &chat->sampling, &interrupted, &text, &answer, &why)) {
-            printf("%s\n", answer.finish == FINISH_CANCELLED ? " [stopped]"
-                : answer.finish == FINISH_LENGTH             ? " [the answer reached its limit]"
-                                                             : "");
+        if (session_answer(
+                &chat->session, buffer_view(&array), NULL, &chat->sampling, &interrupted, &text, &answer, &why)) {
+            printf("%s\n",
+                answer.finish == FINISH_CANCELLED    ? " [stopped]"
+                    : answer.finish == FINISH_LENGTH ? " [the answer reached its limit]"
+                                                     : "");
             add_message(chat, "assistant", buffer_view(&text));
         } else if (why.code == ERROR_LIMIT) { /* the conversation is full: it can go on without this message */
             printf("%s\n(/clear starts a new conversation)\n", why.text);

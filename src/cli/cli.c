@@ -29,11 +29,12 @@ int report(const Error *error) {
 static void print_overview(FILE *out) {
     fprintf(out, "apus: a native inference server for language models\n\nCommands (apus COMMAND --help):\n");
     for (size_t i = 0; i < COUNT_OF(commands); i++) fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
-    fprintf(out, "\nExamples:\n"
-                 "  apus serve model.gguf               OpenAI API on http://127.0.0.1:5413/v1\n"
-                 "  apus chat ~/models/Qwen3-0.6B-4bit  a conversation in the terminal\n"
-                 "  echo 'Why is the sky blue?' | apus run qwen-0.5b\n"
-                 "  apus info qwen-0.5b\n");
+    fprintf(out,
+        "\nExamples:\n"
+        "  apus serve model.gguf               OpenAI API on http://127.0.0.1:5413/v1\n"
+        "  apus chat ~/models/Qwen3-0.6B-4bit  a conversation in the terminal\n"
+        "  echo 'Why is the sky blue?' | apus run qwen-0.5b\n"
+        "  apus info qwen-0.5b\n");
 }
 
 int cli_main(int argc, char **argv) {

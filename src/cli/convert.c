@@ -7,7 +7,8 @@
 
 static const Command command = {"convert", "FILE.gguf DIR", "Rewrites a GGUF file as an MLX checkpoint directory.",
     "The directory holds config.json, model.safetensors, tokenizer.json, tokenizer_config.json and the chat template.\n"
-    "Q4_0 Q4_1 Q4_K Q5_0 Q5_1 Q5_K Q8_0 F16 BF16 F32 convert exactly, Q6_K and IQ4_NL to the nearest 8-bit group of 32.\n"};
+    "Q4_0 Q4_1 Q4_K Q5_0 Q5_1 Q5_K Q8_0 F16 BF16 F32 convert exactly, Q6_K and IQ4_NL to the nearest 8-bit group of "
+    "32.\n"};
 
 int command_convert(int argc, char **argv) {
     Arguments arguments;
@@ -15,7 +16,8 @@ int command_convert(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     int shown = -1;
-    if (!gguf_convert(arguments.values[0], arguments.values[1], convert_progress, &shown, &error)) return report(&error);
+    if (!gguf_convert(arguments.values[0], arguments.values[1], convert_progress, &shown, &error))
+        return report(&error);
     printf("%s\n", arguments.values[1]);
     return 0;
 }

@@ -14,7 +14,8 @@
 enum { LINE_BYTES_MAX = 256 << 20, LOGITS_ROWS = 256 };
 
 static const Command tokens_command = {"debug tokens", "MODEL", "Text to token ids, a JSON line each.",
-    "{\"text\":\"…\",\"special\":true,\"bos\":false} → {\"ids\":[…]}. special=false: control tokens in the text stay text.\n"};
+    "{\"text\":\"…\",\"special\":true,\"bos\":false} → {\"ids\":[…]}. special=false: control tokens in the text stay "
+    "text.\n"};
 static const Command detokens_command = {"debug detokens", "MODEL", "Token ids to text, a JSON line each.",
     "{\"ids\":[…],\"skip_special\":false} → {\"text\":\"…\"}; with \"stream\":true → {\"pieces\":[…]}.\n"};
 static const Command prompt_command = {"debug prompt", "[MODEL]", "Renders a chat template.",
@@ -71,14 +72,16 @@ static Template *open_template(const Arguments *arguments, const char *file, Err
 
 static int debug_prompt(int argc, char **argv) {
     const char *file = NULL;
-    const Option options[] = {{"--template", NULL, OPTION_TEXT, &file, 0, 0, "FILE", "a Jinja file instead of a model's"}, {0}};
+    const Option options[] = {
+        {"--template", NULL, OPTION_TEXT, &file, 0, 0, "FILE", "a Jinja file instead of a model's"}, {0}};
     Arguments arguments;
     const OptionsResult result = options_parse(&prompt_command, options, argc, argv, 0, 1, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer in = {0}, out = {0};
     Template *template = open_template(&arguments, file, &error);
-    const bool ok = template && read_stdin(&in, &error) && template_debug_prompt(template, buffer_view(&in), &out, &error);
+    const bool ok =
+        template && read_stdin(&in, &error) && template_debug_prompt(template, buffer_view(&in), &out, &error);
     if (ok) printf("%.*s\n", (int)out.size, out.data);
     template_free(template);
     buffer_free(&in);
@@ -104,7 +107,8 @@ static void write_npy_header(FILE *file, long rows, long columns) {
     enum { HEADER_BYTES = 128, PREFIX_BYTES = 10 };
     char header[HEADER_BYTES + 1];
     const int length = HEADER_BYTES - PREFIX_BYTES;
-    const int used = snprintf(header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': (%ld, %ld), }", rows, columns);
+    const int used = snprintf(
+        header, sizeof header, "{'descr': '<f4', 'fortran_order': False, 'shape': (%ld, %ld), }", rows, columns);
     memset(header + used, ' ', (size_t)(length - used));
     header[length - 1] = '\n';
     const unsigned char prefix[PREFIX_BYTES] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)length, 0};
@@ -151,16 +155,20 @@ static int debug_logits(int argc, char **argv) {
     FILE *file = NULL;
     bool ok = list && path ? model_resolve(arguments.values[0], &directory, &error)
                            : fail(&error, ERROR_USAGE, "debug logits needs --tokens and --out");
-    if (ok && list[0] == '@') ok = file_read(list + 1, LINE_BYTES_MAX, &text, &error);
-    else if (ok) buffer_text(&text, list);
+    if (ok && list[0] == '@')
+        ok = file_read(list + 1, LINE_BYTES_MAX, &text, &error);
+    else if (ok)
+        buffer_text(&text, list);
     const ModelOptions model = {.backend = {.cpu = cpu, .threads = (int)threads, .rows_max = (int)chunk}};
     ok = ok && parse_ids(text.data ? text.data : "", INT32_MAX, &ids, &error) &&
         walk_open(&walk, directory.data, &model, (int)ids.count, &error);
     for (size_t i = 0; ok && i < ids.count; i++)
         if (ids.ids[i] >= model_vocab(walk.model))
-            ok = fail(&error, ERROR_USAGE, "--tokens: %d is not below the vocabulary of %d", ids.ids[i], model_vocab(walk.model));
+            ok = fail(&error, ERROR_USAGE, "--tokens: %d is not below the vocabulary of %d", ids.ids[i],
+                model_vocab(walk.model));
     if (ok && !(file = fopen(path, "wb"))) ok = fail(&error, ERROR_IO, "cannot write %s", path);
-    ok = ok && write_logits(&walk, &ids, steps < (int64_t)ids.count ? (int)steps : (int)ids.count, (int)chunk, file, &error);
+    ok = ok &&
+        write_logits(&walk, &ids, steps < (int64_t)ids.count ? (int)steps : (int)ids.count, (int)chunk, file, &error);
     if (file && fclose(file) && ok) ok = fail(&error, ERROR_IO, "cannot write %s", path);
     walk_close(&walk);
     tokens_free(&ids);

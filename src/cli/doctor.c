@@ -21,7 +21,8 @@ int command_doctor(int argc, char **argv) {
     printf("processor  %s\n", backend ? backend_describe(backend) : error.text);
     backend_close(backend);
     const double gb = 1e-9, page = (double)sysconf(_SC_PAGESIZE);
-    printf("memory     %.1f GB, %.1f GB free\n", (double)sysconf(_SC_PHYS_PAGES) * page * gb, (double)sysconf(_SC_AVPHYS_PAGES) * page * gb);
+    printf("memory     %.1f GB, %.1f GB free\n", (double)sysconf(_SC_PHYS_PAGES) * page * gb,
+        (double)sysconf(_SC_AVPHYS_PAGES) * page * gb);
     Buffer cache = {0};
     if (!models_cache(&cache, &error) || !file_make_directories(cache.data, &error)) {
         printf("cache      %s\n", error.text);
@@ -30,7 +31,8 @@ int command_doctor(int argc, char **argv) {
     }
     struct statvfs disk;
     const double room = statvfs(cache.data, &disk) ? 0 : (double)disk.f_bavail * (double)disk.f_frsize * gb;
-    printf("cache      %s (%s, %.0f GB free)\n", cache.data, access(cache.data, W_OK) ? "not writable" : "writable", room);
+    printf(
+        "cache      %s (%s, %.0f GB free)\n", cache.data, access(cache.data, W_OK) ? "not writable" : "writable", room);
     buffer_free(&cache);
     return 0;
 }

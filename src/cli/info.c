@@ -6,7 +6,8 @@
 #include "cli/options.h"
 #include "model/model.h"
 
-static const Command command = {"info", "MODEL", "What a model is: layers, parameters, bytes by kind, and what it needs here.", NULL};
+static const Command command = {
+    "info", "MODEL", "What a model is: layers, parameters, bytes by kind, and what it needs here.", NULL};
 
 static void warn(void *context, const char *line) { log_warn("%s", line); }
 
@@ -18,7 +19,8 @@ int command_info(int argc, char **argv) {
         {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "instruction set (auto)"},
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, 1024, "N", "threads (one per core)"},
         {"--ctx-size", "-c", OPTION_INTEGER, &context, 0, 1 << 24, "N", "tokens of context to plan for"},
-        {"--strict-config", NULL, OPTION_FLAG, &strict, 0, 0, NULL, "config fields that nothing here uses are an error"},
+        {"--strict-config", NULL, OPTION_FLAG, &strict, 0, 0, NULL,
+            "config fields that nothing here uses are an error"},
         {0},
     };
     Arguments arguments;
@@ -26,9 +28,12 @@ int command_info(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, text = {0};
-    const ModelOptions wanted = {.backend = {.cpu = cpu, .threads = (int)threads}, .context = (int)context,
-        .strict_config = strict, .warn = warn};
-    Model *model = model_resolve(arguments.values[0], &directory, &error) ? model_open(directory.data, &wanted, &error) : NULL;
+    const ModelOptions wanted = {.backend = {.cpu = cpu, .threads = (int)threads},
+        .context = (int)context,
+        .strict_config = strict,
+        .warn = warn};
+    Model *model =
+        model_resolve(arguments.values[0], &directory, &error) ? model_open(directory.data, &wanted, &error) : NULL;
     if (model) {
         model_describe(model, &text);
         printf("%s", text.data ? text.data : "");

@@ -41,10 +41,12 @@ int command_list(int argc, char **argv) {
         const size_t length = strlen(entries[i]->d_name);
         if (!path.failed && entries[i]->d_name[0] != '.' && !stat(path.data, &info)) {
             const bool gguf = S_ISREG(info.st_mode) && length > 5 && !strcmp(entries[i]->d_name + length - 5, ".gguf");
-            const uint64_t bytes = gguf ? (uint64_t)info.st_size : S_ISDIR(info.st_mode) ? directory_bytes(path.data) : 0;
+            const uint64_t bytes = gguf ? (uint64_t)info.st_size
+                : S_ISDIR(info.st_mode) ? directory_bytes(path.data)
+                                        : 0;
             if (bytes) {
-                printf("%-40.*s %8.0f MB  %s\n", (int)(gguf ? length - 5 : length), entries[i]->d_name, (double)bytes * 1e-6,
-                    gguf ? "GGUF, converted on first use" : "checkpoint");
+                printf("%-40.*s %8.0f MB  %s\n", (int)(gguf ? length - 5 : length), entries[i]->d_name,
+                    (double)bytes * 1e-6, gguf ? "GGUF, converted on first use" : "checkpoint");
                 shown++;
             }
         }

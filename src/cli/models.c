@@ -13,10 +13,14 @@
 
 bool models_cache(Buffer *path, Error *error) {
     const char *own = getenv("APUS_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (own && own[0]) buffer_printf(path, "%s/models", own);
-    else if (xdg && xdg[0]) buffer_printf(path, "%s/apus/models", xdg);
-    else if (home && home[0]) buffer_printf(path, "%s/.cache/apus/models", home);
-    else return fail(error, ERROR_USAGE, "no cache directory: set HOME or APUS_CACHE");
+    if (own && own[0])
+        buffer_printf(path, "%s/models", own);
+    else if (xdg && xdg[0])
+        buffer_printf(path, "%s/apus/models", xdg);
+    else if (home && home[0])
+        buffer_printf(path, "%s/.cache/apus/models", home);
+    else
+        return fail(error, ERROR_USAGE, "no cache directory: set HOME or APUS_CACHE");
     return !path->failed || fail(error, ERROR_MEMORY, "out of memory");
 }
 
@@ -31,8 +35,10 @@ void model_name_of(const char *model, Buffer *name) {
     size_t start = end;
     while (start > 0 && model[start - 1] != '/') start--;
     if (end - start > 5 && !strncmp(model + end - 5, ".gguf", 5)) end -= 5;
-    if (end - start == 1 && model[start] == '.') buffer_text(name, "model");
-    else buffer_append(name, model + start, end - start);
+    if (end - start == 1 && model[start] == '.')
+        buffer_text(name, "model");
+    else
+        buffer_append(name, model + start, end - start);
 }
 
 void convert_progress(void *context, uint64_t done, uint64_t total, const char *tensor) {
@@ -44,8 +50,8 @@ void convert_progress(void *context, uint64_t done, uint64_t total, const char *
     *shown = mark;
     const double mb = 1e-6;
     if (terminal)
-        fprintf(stderr, "\r  converting %3d %%  %.0f of %.0f MB\033[K%s", percent, (double)done * mb, (double)total * mb,
-            done == total ? "\n" : "");
+        fprintf(stderr, "\r  converting %3d %%  %.0f of %.0f MB\033[K%s", percent, (double)done * mb,
+            (double)total * mb, done == total ? "\n" : "");
     else
         fprintf(stderr, "  converting %3d %%\n", percent);
 }
@@ -81,7 +87,8 @@ static bool holds_config(const char *directory) {
 bool model_resolve(const char *model, Buffer *directory, Error *error) {
     buffer_clear(directory);
     if (file_is_directory(model)) {
-        if (!holds_config(model)) return fail(error, ERROR_NOT_FOUND, "%s: a directory without config.json is no model", model);
+        if (!holds_config(model))
+            return fail(error, ERROR_NOT_FOUND, "%s: a directory without config.json is no model", model);
         buffer_text(directory, model);
         return !directory->failed || fail(error, ERROR_MEMORY, "out of memory");
     }
@@ -89,7 +96,8 @@ bool model_resolve(const char *model, Buffer *directory, Error *error) {
         if (ends_with(model, ".gguf")) return resolve_gguf(model, directory, error);
         return fail(error, ERROR_UNSUPPORTED, "%s: not a model: want a checkpoint directory or a .gguf file", model);
     }
-    if (strchr(model, '/') || ends_with(model, ".gguf")) return fail(error, ERROR_NOT_FOUND, "%s: no such file or directory", model);
+    if (strchr(model, '/') || ends_with(model, ".gguf"))
+        return fail(error, ERROR_NOT_FOUND, "%s: no such file or directory", model);
     if (!models_cache(directory, error)) return false;
     const size_t cache = directory->size;
     buffer_printf(directory, "/%s", model);

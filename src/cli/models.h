@@ -5,8 +5,8 @@
 #include "base/buffer.h"
 #include "base/error.h"
 
-/* MODEL is a directory with config.json, a .gguf file (converted once into the cache, saying so on standard error), or a name
- * in the cache. Appends the directory's path. */
+/* MODEL is a directory with config.json, a .gguf file (converted once into the cache, saying so on standard error), or
+ * a name in the cache. Appends the directory's path. */
 NODISCARD bool model_resolve(const char *model, Buffer *directory, Error *error);
 /* The id to serve it under: the last part of what the user gave, without ".gguf". */
 void model_name_of(const char *model, Buffer *name);

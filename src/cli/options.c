@@ -69,8 +69,8 @@ static bool store(const Option *o, const char *text) {
     return false;
 }
 
-OptionsResult options_parse(const Command *command, const Option *options, int argc, char **argv, int min, int max,
-    Arguments *arguments) {
+OptionsResult options_parse(
+    const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments) {
     arguments->count = 0;
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {

@@ -8,8 +8,8 @@
 typedef enum OptionKind { OPTION_FLAG, OPTION_INTEGER, OPTION_BYTES, OPTION_NUMBER, OPTION_TEXT } OptionKind;
 
 typedef struct Option {
-    const char *name;     /* "--threads"; NULL ends a table */
-    const char *alias;    /* "-t" or NULL */
+    const char *name;  /* "--threads"; NULL ends a table */
+    const char *alias; /* "-t" or NULL */
     OptionKind kind;
     void *value;          /* bool, int64_t, int64_t (bytes: 4G, 512M), double, const char * */
     double min, max;      /* of numbers */
@@ -32,7 +32,7 @@ typedef struct Arguments {
 
 typedef enum OptionsResult { OPTIONS_OK, OPTIONS_HELP, OPTIONS_ERROR } OptionsResult;
 
-/* argv after the command's name. --help prints the command's page and gives OPTIONS_HELP; an error is printed with the next
- * thing to type. min and max positional arguments. */
-OptionsResult options_parse(const Command *command, const Option *options, int argc, char **argv, int min, int max,
-    Arguments *arguments);
+/* argv after the command's name. --help prints the command's page and gives OPTIONS_HELP; an error is printed with the
+ * next thing to type. min and max positional arguments. */
+OptionsResult options_parse(
+    const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments);

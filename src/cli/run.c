@@ -42,8 +42,8 @@ static bool answer(const char *directory, const char *system, bool raw, const En
     json_write_string(&messages, buffer_view(prompt));
     buffer_text(&messages, "}]");
     SessionAnswer result;
-    const bool ok = session_answer(&session, buffer_view(&messages), raw ? prompt->data : NULL, sampling, NULL, &text,
-        &result, error);
+    const bool ok = session_answer(
+        &session, buffer_view(&messages), raw ? prompt->data : NULL, sampling, NULL, &text, &result, error);
     if (ok) printf("\n");
     if (ok && stats)
         fprintf(stderr, "%d prompt tokens, %d tokens, first after %.2f s, %.1f tok/s\n", result.prompt_tokens,
@@ -73,7 +73,8 @@ int command_run(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, prompt = {0};
-    const bool ok = model_resolve(arguments.values[0], &directory, &error) && read_prompt(&arguments, &prompt, &error) &&
+    const bool ok = model_resolve(arguments.values[0], &directory, &error) &&
+        read_prompt(&arguments, &prompt, &error) &&
         answer(directory.data, system, raw, &engine, &sampling, &prompt, stats, &error);
     buffer_free(&directory);
     buffer_free(&prompt);

@@ -29,7 +29,8 @@ static void print_ready(const Server *server, const char *host, const char *name
     printf("ready in %.2f s\n\n  API      %s/v1\n  model    %s\n  API key  %s\n\n", seconds, address, name,
         key ? "required" : "none (this machine only)");
     printf("  curl %s/v1/chat/completions -H 'Content-Type: application/json'%s \\\n"
-           "    -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n\nCtrl-C stops the server.\n",
+           "    -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n\nCtrl-C stops the "
+           "server.\n",
         address, key ? " -H 'Authorization: Bearer KEY'" : "", name);
     fflush(stdout);
 }
@@ -91,8 +92,12 @@ int command_serve(int argc, char **argv) {
     if (!model_resolve(arguments.values[0], &directory, &error)) {
         code = report(&error);
     } else {
-        const ServerOptions server = {.host = host, .port = (int)port, .api_key = key, .model_name = name ? name : id.data,
-            .directory = directory.data, .engine = engine_options(&engine, directory.data)};
+        const ServerOptions server = {.host = host,
+            .port = (int)port,
+            .api_key = key,
+            .model_name = name ? name : id.data,
+            .directory = directory.data,
+            .engine = engine_options(&engine, directory.data)};
         code = serve(&server);
     }
     buffer_free(&directory);

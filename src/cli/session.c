@@ -49,7 +49,8 @@ void session_close(Session *session) {
 }
 
 static bool encode_messages(Session *session, Slice messages, Tokens *prompt, Error *error) {
-    if (!session->template) return fail(error, ERROR_UNSUPPORTED, "this model has no chat template; use: apus run --raw");
+    if (!session->template)
+        return fail(error, ERROR_UNSUPPORTED, "this model has no chat template; use: apus run --raw");
     Buffer text = {0};
     Arena arena = {0};
     Rendered rendered = {0};
@@ -67,7 +68,8 @@ static bool encode_messages(Session *session, Slice messages, Tokens *prompt, Er
     return ok;
 }
 
-static bool stream(Session *session, Request *request, const volatile int *stop, Buffer *text, SessionAnswer *answer, Error *error) {
+static bool stream(
+    Session *session, Request *request, const volatile int *stop, Buffer *text, SessionAnswer *answer, Error *error) {
     enum { READ_AT_ONCE = 16, WAIT_MS = 50 };
     Detokenizer *detokenizer = detokenizer_new(session->tokenizer, true, error);
     if (!detokenizer) return false;

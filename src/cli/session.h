@@ -11,30 +11,41 @@ typedef struct EngineArguments {
     int64_t threads, context, slots, queue, prefill_size, kv_bytes;
     bool strict_config;
 } EngineArguments;
-#define ENGINE_ARGUMENTS_DEFAULT \
+#define ENGINE_ARGUMENTS_DEFAULT                                                                                       \
     (EngineArguments) { .cpu = "auto", .slots = 8, .queue = 256, .prefill_size = 512 }
-#define ENGINE_OPTIONS(e)                                                                                                     \
-    {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instruction set: auto, ref, avx2, avx512, neon (auto)"},             \
-    {"--threads", "-t", OPTION_INTEGER, &(e).threads, 0, 1024, "N", "threads that compute (one per core)"},                   \
-    {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N", "tokens a conversation may hold (the model's, at most 32768)"}, \
-    {"--prefill-size", NULL, OPTION_INTEGER, &(e).prefill_size, 1, MODEL_ROWS_MAX / 2, "N", "prompt tokens per step (512)"}, \
-    {"--kv-bytes", NULL, OPTION_BYTES, &(e).kv_bytes, 0, 1e15, "SIZE", "memory for the KV cache, as in 4G (what the slots need)"}, \
-    {"--strict-config", NULL, OPTION_FLAG, &(e).strict_config, 0, 0, NULL, "config fields that nothing here uses are an error"}
+#define ENGINE_OPTIONS(e)                                                                                              \
+    {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instruction set: auto, ref, avx2, avx512, neon (auto)"},      \
+        {"--threads", "-t", OPTION_INTEGER, &(e).threads, 0, 1024, "N", "threads that compute (one per core)"},        \
+        {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N",                                            \
+            "tokens a conversation may hold (the model's, at most 32768)"},                                            \
+        {"--prefill-size", NULL, OPTION_INTEGER, &(e).prefill_size, 1, MODEL_ROWS_MAX / 2, "N",                        \
+            "prompt tokens per step (512)"},                                                                           \
+        {"--kv-bytes", NULL, OPTION_BYTES, &(e).kv_bytes, 0, 1e15, "SIZE",                                             \
+            "memory for the KV cache, as in 4G (what the slots need)"},                                                \
+    {                                                                                                                  \
+        "--strict-config", NULL, OPTION_FLAG, &(e).strict_config, 0, 0, NULL,                                          \
+            "config fields that nothing here uses are an error"                                                        \
+    }
 
 typedef struct SamplingArguments {
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k, seed, max_tokens;
 } SamplingArguments;
-#define SAMPLING_ARGUMENTS_DEFAULT \
+#define SAMPLING_ARGUMENTS_DEFAULT                                                                                     \
     (SamplingArguments) { .temperature = 0.7, .top_p = 0.95, .repetition_penalty = 1, .seed = -1 }
-#define SAMPLING_OPTIONS(s)                                                                                                   \
-    {"--temperature", "--temp", OPTION_NUMBER, &(s).temperature, 0, 2, "X", "randomness; 0 takes the likeliest token (0.7)"}, \
-    {"--top-p", NULL, OPTION_NUMBER, &(s).top_p, 0, 1, "X", "the likeliest tokens that make up this probability (0.95)"},     \
-    {"--top-k", NULL, OPTION_INTEGER, &(s).top_k, 0, 1 << 30, "N", "the N likeliest tokens; 0: all (0)"},                     \
-    {"--min-p", NULL, OPTION_NUMBER, &(s).min_p, 0, 1, "X", "tokens at least this likely beside the best (0)"},               \
-    {"--repetition-penalty", NULL, OPTION_NUMBER, &(s).repetition_penalty, 0.01, 2, "X", "makes repeats less likely (1: off)"}, \
-    {"--seed", NULL, OPTION_INTEGER, &(s).seed, -1, 9e15, "N", "same seed, same text (-1: another each time)"},               \
-    {"--max-tokens", "-n", OPTION_INTEGER, &(s).max_tokens, 0, 1 << 30, "N", "longest answer (what the context holds)"}
+#define SAMPLING_OPTIONS(s)                                                                                            \
+    {"--temperature", "--temp", OPTION_NUMBER, &(s).temperature, 0, 2, "X",                                            \
+        "randomness; 0 takes the likeliest token (0.7)"},                                                              \
+        {"--top-p", NULL, OPTION_NUMBER, &(s).top_p, 0, 1, "X",                                                        \
+            "the likeliest tokens that make up this probability (0.95)"},                                              \
+        {"--top-k", NULL, OPTION_INTEGER, &(s).top_k, 0, 1 << 30, "N", "the N likeliest tokens; 0: all (0)"},          \
+        {"--min-p", NULL, OPTION_NUMBER, &(s).min_p, 0, 1, "X", "tokens at least this likely beside the best (0)"},    \
+        {"--repetition-penalty", NULL, OPTION_NUMBER, &(s).repetition_penalty, 0.01, 2, "X",                           \
+            "makes repeats less likely (1: off)"},                                                                     \
+        {"--seed", NULL, OPTION_INTEGER, &(s).seed, -1, 9e15, "N", "same seed, same text (-1: another each time)"}, {  \
+        "--max-tokens", "-n", OPTION_INTEGER, &(s).max_tokens, 0, 1 << 30, "N",                                        \
+            "longest answer (what the context holds)"                                                                  \
+    }
 
 EngineOptions engine_options(const EngineArguments *arguments, const char *directory);
 
@@ -54,7 +65,7 @@ typedef struct SessionAnswer {
     double first_s, total_s; /* to the first token, to the end */
 } SessionAnswer;
 
-/* Answers messages (a JSON array) or, with raw set, continues that text. Streams to standard output; `text` receives the answer.
- * *stop set by a signal handler ends it early. */
+/* Answers messages (a JSON array) or, with raw set, continues that text. Streams to standard output; `text` receives
+ * the answer. *stop set by a signal handler ends it early. */
 NODISCARD bool session_answer(Session *session, Slice messages, const char *raw, const SamplingArguments *sampling,
     const volatile int *stop, Buffer *text, SessionAnswer *answer, Error *error);

@@ -32,7 +32,9 @@ bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float 
     if (!kv_reserve(walk->cache, &walk->sequence, count, error)) return false;
     for (int i = 0; i < count; i++) walk->positions[i] = walk->sequence.length + i;
     for (int i = 0; i < outputs; i++) walk->outputs[i] = count - outputs + i;
-    const Run run = {.row = 0, .rows = count, .position = walk->sequence.length,
+    const Run run = {.row = 0,
+        .rows = count,
+        .position = walk->sequence.length,
         .tables = (const int32_t *const *)walk->sequence.tables};
     const Step step = {.rows = count, .tokens = tokens, .positions = walk->positions, .run_count = 1, .runs = &run};
     if (!model_forward(walk->model, &step, outputs, walk->outputs, logits, error)) return false;

@@ -20,11 +20,15 @@ void api_write_error(Buffer *out, const ApiError *error) {
     buffer_text(out, "{\"error\":{\"message\":");
     json_write_string(out, slice_of(error->message));
     buffer_printf(out, ",\"type\":\"%s\",\"param\":", error->type);
-    if (error->param[0]) json_write_string(out, slice_of(error->param));
-    else buffer_text(out, "null");
+    if (error->param[0])
+        json_write_string(out, slice_of(error->param));
+    else
+        buffer_text(out, "null");
     buffer_text(out, ",\"code\":");
-    if (error->code) json_write_string(out, slice_of(error->code));
-    else buffer_text(out, "null");
+    if (error->code)
+        json_write_string(out, slice_of(error->code));
+    else
+        buffer_text(out, "null");
     buffer_text(out, "}}");
 }
 
@@ -58,10 +62,12 @@ bool api_number(const Json *value, const char *param, double min, double max, do
     const double number = json_number(value);
     if (!(number >= min))
         return api_fail(error, 400, "decimal_below_min_value", param,
-            "Invalid '%s': decimal below minimum value. Expected a value >= %g, but got %g instead.", param, min, number);
+            "Invalid '%s': decimal below minimum value. Expected a value >= %g, but got %g instead.", param, min,
+            number);
     if (!(number <= max))
         return api_fail(error, 400, "decimal_above_max_value", param,
-            "Invalid '%s': decimal above maximum value. Expected a value <= %g, but got %g instead.", param, max, number);
+            "Invalid '%s': decimal above maximum value. Expected a value <= %g, but got %g instead.", param, max,
+            number);
     *out = number;
     return true;
 }

@@ -55,8 +55,10 @@ static void write_delta(Exchange *x, Choice *choice, Buffer *out) {
     buffer_printf(out, ",\"choices\":[{\"index\":%d,\"delta\":{\"content\":", choice->index);
     json_write_string(out, buffer_view(&choice->pending));
     buffer_text(out, "},\"logprobs\":");
-    if (x->params.logprobs) write_chat_logprobs(out, &x->generation, choice);
-    else buffer_text(out, "null");
+    if (x->params.logprobs)
+        write_chat_logprobs(out, &x->generation, choice);
+    else
+        buffer_text(out, "null");
     buffer_text(out, ",\"finish_reason\":null}]");
     end_event(x, out);
     buffer_clear(&choice->pending);
@@ -82,11 +84,14 @@ static void write_whole(Exchange *x, Buffer *out) {
     buffer_text(out, ",\"choices\":[");
     for (int i = 0; i < g->choice_count; i++) {
         Choice *choice = &g->choices[i];
-        buffer_printf(out, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", i ? "," : "", choice->index);
+        buffer_printf(
+            out, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", i ? "," : "", choice->index);
         json_write_string(out, buffer_view(&choice->pending));
         buffer_text(out, ",\"refusal\":null},\"logprobs\":");
-        if (x->params.logprobs) write_chat_logprobs(out, g, choice);
-        else buffer_text(out, "null");
+        if (x->params.logprobs)
+            write_chat_logprobs(out, g, choice);
+        else
+            buffer_text(out, "null");
         buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(choice->finish));
     }
     buffer_text(out, "],\"usage\":");

@@ -9,7 +9,8 @@
 enum { PUMP_MS = 100, HEARTBEAT_S = 10 };
 
 void write_head(Exchange *x, const char *object, Buffer *out) {
-    buffer_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", x->id, object, (long long)x->created);
+    buffer_printf(
+        out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", x->id, object, (long long)x->created);
     json_write_string(out, slice_of(x->server->model_name));
     buffer_printf(out, ",\"system_fingerprint\":\"%s\"", x->server->fingerprint);
 }
@@ -78,7 +79,8 @@ static ssize_t stream_read(void *cls, uint64_t position, char *bytes, size_t siz
         }
         if (x->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
         const int64_t now = clock_ns();
-        if (x->out.size > 0) x->last_event_ns = now;
+        if (x->out.size > 0)
+            x->last_event_ns = now;
         else if (now - x->last_event_ns > HEARTBEAT_S * INT64_C(1000000000)) {
             buffer_text(&x->out, ": waiting\n\n"); /* a comment: keeps proxies and clients from giving up */
             x->last_event_ns = now;
@@ -129,10 +131,11 @@ static bool prepare(Exchange *x, ApiError *error) {
         .sampling = x->server->defaults,
         .max_tokens = -1,
         .choices = 1};
-    if (getentropy(&x->params.sampling.seed, sizeof x->params.sampling.seed)) x->params.sampling.seed = (uint64_t)clock_ns();
+    if (getentropy(&x->params.sampling.seed, sizeof x->params.sampling.seed))
+        x->params.sampling.seed = (uint64_t)clock_ns();
     if (!x->endpoint->prepare(x, body, error)) return false;
-    return generation_open(&x->generation, x->server->engine, x->server->tokenizer, &x->params, x->prompts,
-        x->prompt_count, error);
+    return generation_open(
+        &x->generation, x->server->engine, x->server->tokenizer, &x->params, x->prompts, x->prompt_count, error);
 }
 
 enum MHD_Result completion_answer(Exchange *x, const Endpoint *endpoint) {

@@ -13,18 +13,18 @@ struct Server {
     struct MHD_Daemon *daemon;
     Engine *engine;
     Tokenizer *tokenizer;
-    Template *template;   /* NULL: the model has none, chat is refused */
-    Buffer token_pairs;   /* ,"bos_token":"…" … for the template */
+    Template *template; /* NULL: the model has none, chat is refused */
+    Buffer token_pairs; /* ,"bos_token":"…" … for the template */
     char *model_name;
-    char *api_key;        /* NULL: none */
-    char *host;           /* bound address */
+    char *api_key; /* NULL: none */
+    char *host;    /* bound address */
     int port;
-    bool loopback;        /* bound to a loopback address: Host must be one, too */
+    bool loopback; /* bound to a loopback address: Host must be one, too */
     char fingerprint[24];
     int64_t created;
     SamplingOptions defaults;
-    struct Guard *guard;  /* deadlines of connections */
-    int stopping;         /* atomic: no new work; 2: end what runs */
+    struct Guard *guard; /* deadlines of connections */
+    int stopping;        /* atomic: no new work; 2: end what runs */
 };
 
 typedef struct Exchange Exchange;
@@ -34,11 +34,12 @@ typedef struct Endpoint {
     const char *id_prefix;
     /* Checks the body and fills params and prompts. */
     bool (*prepare)(Exchange *x, const Json *body, ApiError *error);
-    void (*write_start)(Exchange *x, Choice *choice, Buffer *out);  /* opening events of a stream, per choice; may be NULL */
-    void (*write_delta)(Exchange *x, Choice *choice, Buffer *out);  /* takes the pending text and tokens */
+    void (*write_start)(
+        Exchange *x, Choice *choice, Buffer *out); /* opening events of a stream, per choice; may be NULL */
+    void (*write_delta)(Exchange *x, Choice *choice, Buffer *out); /* takes the pending text and tokens */
     void (*write_finish)(Exchange *x, Choice *choice, Buffer *out);
-    void (*write_usage)(Exchange *x, Buffer *out);                  /* last event when asked for */
-    void (*write_whole)(Exchange *x, Buffer *out);                  /* the non-streaming answer */
+    void (*write_usage)(Exchange *x, Buffer *out); /* last event when asked for */
+    void (*write_whole)(Exchange *x, Buffer *out); /* the non-streaming answer */
 } Endpoint;
 
 struct Exchange {

@@ -20,7 +20,9 @@ static bool submit(Generation *g, const ApiRequest *params, const Tokens *prompt
     const RequestOptions options = {
         .prompt = prompt->ids,
         .prompt_count = (int)prompt->count,
-        .max_tokens = params->max_tokens > 0 ? (int)params->max_tokens : params->max_tokens == 0 ? 1 : INT32_MAX,
+        .max_tokens = params->max_tokens > 0 ? (int)params->max_tokens
+            : params->max_tokens == 0        ? 1
+                                             : INT32_MAX,
         .choices = params->choices,
         .echo_logprobs = params->echo && params->logprobs,
         .sampling = params->sampling,
@@ -41,7 +43,8 @@ static bool check_context(const Generation *g, const ApiRequest *params, const T
     const int64_t wanted = params->max_tokens > 0 ? params->max_tokens : params->max_tokens < 0 ? 1 : 0;
     if (prompt->count > INT32_MAX || (int64_t)prompt->count + wanted > context)
         return api_fail(error, 400, "context_length_exceeded", params->messages ? "messages" : "prompt",
-            "This model's maximum context length is %lld tokens. However, you requested %lld tokens (%zu in the %s, %lld "
+            "This model's maximum context length is %lld tokens. However, you requested %lld tokens (%zu in the %s, "
+            "%lld "
             "in the completion). Please reduce the length of the %s or completion.",
             (long long)context, (long long)((int64_t)prompt->count + wanted), prompt->count,
             params->messages ? "messages" : "prompt", (long long)wanted, params->messages ? "messages" : "prompt");
@@ -131,8 +134,10 @@ static bool finish_choice(Generation *g, Choice *choice, Finish finish, Buffer *
     buffer_clear(piece);
     if (!detokenizer_finish(choice->detokenizer, piece, &why))
         return api_fail(error, 500, "engine_error", NULL, "%s.", why.text);
-    if (stream_text_push(&choice->stream, buffer_view(piece), &choice->pending)) finish = FINISH_STOP;
-    else stream_text_finish(&choice->stream, &choice->pending);
+    if (stream_text_push(&choice->stream, buffer_view(piece), &choice->pending))
+        finish = FINISH_STOP;
+    else
+        stream_text_finish(&choice->stream, &choice->pending);
     end_choice(g, choice, finish);
     return true;
 }
@@ -152,7 +157,8 @@ static bool drain_choice(Generation *g, Choice *choice, Buffer *piece, ApiError 
             Error why = {0};
             request_error(choice->request, &why);
             const bool memory = why.code == ERROR_MEMORY || why.code == ERROR_LIMIT;
-            return api_fail(error, memory ? 503 : 500, memory ? "out_of_memory" : "engine_error", NULL, "%s.", why.text);
+            return api_fail(
+                error, memory ? 503 : 500, memory ? "out_of_memory" : "engine_error", NULL, "%s.", why.text);
         }
         if (finish == FINISH_CANCELLED)
             return api_fail(error, 503, "shutting_down", NULL, "The server is shutting down.");
@@ -178,7 +184,8 @@ void write_usage(Buffer *out, const Generation *g) {
     buffer_printf(out,
         "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_tokens_details\":"
         "{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":0}}",
-        (long long)g->prompt_tokens, (long long)generated, (long long)(g->prompt_tokens + generated), (long long)cached);
+        (long long)g->prompt_tokens, (long long)generated, (long long)(g->prompt_tokens + generated),
+        (long long)cached);
 }
 
 void write_token_text(Buffer *out, const Tokenizer *tokenizer, int32_t id) {

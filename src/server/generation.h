@@ -1,5 +1,6 @@
-/* One API request on the engine: its prompts × choices, each with its own detokeniser and stop strings. Turns tokens into
- * events: what a client may see now. Streaming and whole answers are built from the same events. Thread: the connection's. */
+/* One API request on the engine: its prompts × choices, each with its own detokeniser and stop strings. Turns tokens
+ * into events: what a client may see now. Streaming and whole answers are built from the same events. Thread: the
+ * connection's. */
 #pragma once
 #include "engine/engine.h"
 #include "server/params.h"
@@ -12,14 +13,14 @@ typedef struct Choice {
     int index;          /* as the client counts */
     Detokenizer *detokenizer;
     StreamText stream;
-    Buffer pending;     /* text that the client has not been given */
-    TokenOut *tokens;   /* tokens whose logprobs the client has not been given; only when asked for */
+    Buffer pending;   /* text that the client has not been given */
+    TokenOut *tokens; /* tokens whose logprobs the client has not been given; only when asked for */
     int token_count, token_capacity;
-    int64_t generated;  /* tokens so far */
-    Finish finish;      /* FINISH_NONE while it runs */
+    int64_t generated; /* tokens so far */
+    Finish finish;     /* FINISH_NONE while it runs */
     bool finish_sent;
     int64_t text_offset; /* characters given so far (completions' logprobs) */
-    bool echoed; /* the prompt was given back (completions) */
+    bool echoed;         /* the prompt was given back (completions) */
 } Choice;
 
 typedef struct Generation {

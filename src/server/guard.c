@@ -80,8 +80,10 @@ GuardEntry *guard_add(Guard *guard, int fd) {
 void guard_remove(Guard *guard, GuardEntry *entry) {
     if (!entry) return;
     mutex_lock(&guard->mutex);
-    if (entry->previous) entry->previous->next = entry->next;
-    else guard->first = entry->next;
+    if (entry->previous)
+        entry->previous->next = entry->next;
+    else
+        guard->first = entry->next;
     if (entry->next) entry->next->previous = entry->previous;
     mutex_unlock(&guard->mutex);
     free(entry);

@@ -1,5 +1,5 @@
-/* Deadlines of connections: a client that dawdles over its headers or body, idles on keep-alive or stops reading its answer
- * is cut off by a watchdog thread, so slow clients cannot hold the server's threads. Threads: any. */
+/* Deadlines of connections: a client that dawdles over its headers or body, idles on keep-alive or stops reading its
+ * answer is cut off by a watchdog thread, so slow clients cannot hold the server's threads. Threads: any. */
 #pragma once
 #include <stdbool.h>
 

@@ -1,5 +1,6 @@
-/* libmicrohttpd and the rules in front of the API: routes, methods, media type, sizes, Host, Origin, key. A request is refused
- * from its headers, answered only after its body was read (so that the connection lives on), and every answer is JSON. */
+/* libmicrohttpd and the rules in front of the API: routes, methods, media type, sizes, Host, Origin, key. A request is
+ * refused from its headers, answered only after its body was read (so that the connection lives on), and every answer
+ * is JSON. */
 #include "server/http.h"
 
 #include <arpa/inet.h>
@@ -102,7 +103,9 @@ enum MHD_Result http_reply_stream(Exchange *x, MHD_ContentReaderCallback read) {
 /* ---- routes ---- */
 
 static enum MHD_Result answer_chat(Exchange *x, Slice rest) { return completion_answer(x, &endpoint_chat); }
-static enum MHD_Result answer_completions(Exchange *x, Slice rest) { return completion_answer(x, &endpoint_completion); }
+static enum MHD_Result answer_completions(Exchange *x, Slice rest) {
+    return completion_answer(x, &endpoint_completion);
+}
 
 static enum MHD_Result answer_health(Exchange *x, Slice rest) {
     const EngineStats stats = engine_stats(x->server->engine);
@@ -194,7 +197,8 @@ static Slice host_name(const char *host) {
 }
 
 static bool is_loopback_name(Slice name) {
-    return (name.size == 9 && !strncasecmp(name.data, "localhost", 9)) || slice_is(name, "127.0.0.1") || slice_is(name, "::1");
+    return (name.size == 9 && !strncasecmp(name.data, "localhost", 9)) || slice_is(name, "127.0.0.1") ||
+        slice_is(name, "::1");
 }
 
 /* The key must match in time that depends on its own length only. */
@@ -215,10 +219,10 @@ static bool key_given(const Exchange *x) {
 static bool check_headers(Exchange *x, ApiError *error) {
     HeaderScan scan = {0};
     MHD_get_connection_values(x->connection, MHD_HEADER_KIND, scan_header, &scan);
-    if (scan.count > HEADERS_MAX)
-        return api_fail(error, 431, NULL, NULL, "Too many headers: at most %d.", HEADERS_MAX);
+    if (scan.count > HEADERS_MAX) return api_fail(error, 431, NULL, NULL, "Too many headers: at most %d.", HEADERS_MAX);
     if (scan.hosts != 1) return api_fail(error, 400, NULL, NULL, "The request must have exactly one Host header.");
-    if (scan.lengths > 1 || scan.encodings > 1 || (scan.lengths && scan.encodings) || (scan.encodings && !scan.chunked_only))
+    if (scan.lengths > 1 || scan.encodings > 1 || (scan.lengths && scan.encodings) ||
+        (scan.encodings && !scan.chunked_only))
         return api_fail(error, 400, NULL, NULL, "The length of the request body is given in more than one way.");
     const char *host = header(x, "Host"), *origin = header(x, "Origin");
     if (x->server->loopback && !is_loopback_name(host_name(host)))
@@ -232,7 +236,8 @@ static bool check_headers(Exchange *x, ApiError *error) {
 }
 
 static bool check_body_headers(Exchange *x, ApiError *error) {
-    const char *type = header(x, "Content-Type"), *length = header(x, "Content-Length"), *encoding = header(x, "Content-Encoding");
+    const char *type = header(x, "Content-Type"), *length = header(x, "Content-Length"),
+               *encoding = header(x, "Content-Encoding");
     const size_t json = strlen("application/json");
     if (!type || strncasecmp(type, "application/json", json) || (type[json] && !strchr("; \t", type[json])))
         return api_fail(error, 415, NULL, NULL, "The Content-Type of the request must be application/json.");
@@ -248,7 +253,8 @@ static bool check_route(Exchange *x, const char *url, const char *method, ApiErr
     for (size_t i = 0; i < COUNT_OF(routes) && !x->route; i++) {
         if (!path_matches(&routes[i], url)) continue;
         other = &routes[i];
-        if (!strcmp(method, other->method) || (!strcmp(method, "HEAD") && !strcmp(other->method, "GET"))) x->route = other;
+        if (!strcmp(method, other->method) || (!strcmp(method, "HEAD") && !strcmp(other->method, "GET")))
+            x->route = other;
     }
     const bool known = x->route != NULL;
     if (x->server->api_key && !(known && x->route->public) && !key_given(x))
@@ -256,14 +262,16 @@ static bool check_route(Exchange *x, const char *url, const char *method, ApiErr
             "Incorrect or missing API key. Send it as 'Authorization: Bearer KEY'.");
     if (known) return true;
     x->route = other;
-    if (other) return api_fail(error, 405, NULL, NULL, "The method %s is not allowed here; use %s.", method, other->method);
+    if (other)
+        return api_fail(error, 405, NULL, NULL, "The method %s is not allowed here; use %s.", method, other->method);
     return api_fail(error, 404, NULL, NULL, "Unknown request URL: %s %.200s.", method, url);
 }
 
 static void take_request_id(Exchange *x) {
     const char *given = header(x, "x-request-id");
     size_t length = 0;
-    while (given && given[length] > ' ' && given[length] < 127 && given[length] != '"' && given[length] != '\\') length++;
+    while (given && given[length] > ' ' && given[length] < 127 && given[length] != '"' && given[length] != '\\')
+        length++;
     if (given && length > 0 && !given[length] && length < sizeof x->request_id) {
         memcpy(x->request_id, given, length + 1);
         return;
@@ -276,7 +284,8 @@ static void take_request_id(Exchange *x) {
 
 /* ---- libmicrohttpd's callbacks ---- */
 
-static enum MHD_Result begin(Server *server, struct MHD_Connection *connection, const char *url, const char *method, void **state) {
+static enum MHD_Result begin(
+    Server *server, struct MHD_Connection *connection, const char *url, const char *method, void **state) {
     Exchange *x = calloc(1, sizeof *x);
     if (!x) return MHD_NO;
     x->server = server;
@@ -321,7 +330,8 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, cons
     return x->route->answer(x, slice_of(url + strlen(x->route->path)));
 }
 
-static void completed(void *cls, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode code) {
+static void completed(
+    void *cls, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode code) {
     Exchange *x = *state;
     if (!x) return;
     guard_deadline(x->server->guard, guard_entry(x), IDLE_DEADLINE_S);
@@ -335,7 +345,8 @@ static void completed(void *cls, struct MHD_Connection *connection, void **state
     *state = NULL;
 }
 
-static void connection_event(void *cls, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code) {
+static void connection_event(
+    void *cls, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code) {
     Server *server = cls;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
@@ -355,21 +366,18 @@ bool http_start(Server *server, Error *error) {
         return fail(error, ERROR_USAGE, "--host %s: not an IP address", server->host);
     server->loopback = six ? IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) : (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
     if (!server->loopback && !server->api_key)
-        return fail(error, ERROR_USAGE, "--host %s can be reached from other machines: set --api-key as well", server->host);
+        return fail(
+            error, ERROR_USAGE, "--host %s can be reached from other machines: set --api-key as well", server->host);
     server->guard = guard_open(error);
     if (!server->guard) return false;
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;
     if (six) flags |= MHD_USE_IPv6;
     errno = 0;
-    server->daemon = MHD_start_daemon(flags, (uint16_t)server->port, NULL, NULL, handle, server,
-        MHD_OPTION_SOCK_ADDR, six ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4,
-        MHD_OPTION_NOTIFY_COMPLETED, completed, server,
-        MHD_OPTION_NOTIFY_CONNECTION, connection_event, server,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX,
-        MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK_BYTES,
-        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1,
+    server->daemon = MHD_start_daemon(flags, (uint16_t)server->port, NULL, NULL, handle, server, MHD_OPTION_SOCK_ADDR,
+        six ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4, MHD_OPTION_NOTIFY_COMPLETED, completed, server,
+        MHD_OPTION_NOTIFY_CONNECTION, connection_event, server, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX, MHD_OPTION_THREAD_STACK_SIZE,
+        (size_t)THREAD_STACK_BYTES, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_STRICT_FOR_CLIENT, 1,
         MHD_OPTION_END);
     if (!server->daemon)
         return fail(error, ERROR_IO, "cannot listen on %s port %d: %s", server->host, server->port,

@@ -1,5 +1,6 @@
 /* Field tables of the two request objects. A field of OpenAI's schema that is not built yet is refused with
- * unsupported_parameter unless its value asks for what happens anyway; a field nobody knows is refused as OpenAI does. */
+ * unsupported_parameter unless its value asks for what happens anyway; a field nobody knows is refused as OpenAI does.
+ */
 #include "server/params.h"
 
 #include <stdio.h>
@@ -129,12 +130,11 @@ READER(read_stream_options) {
     for (JSON_EACH_PAIR(key, option, value)) {
         bool unused;
         bool *target = slice_is(json_slice(key), "include_usage") ? &r->include_usage
-            : slice_is(json_slice(key), "include_obfuscation")   ? &unused
+            : slice_is(json_slice(key), "include_obfuscation")    ? &unused
                                                                   : NULL;
         char param[API_PARAM_MAX];
         snprintf(param, sizeof param, "stream_options.%.*s", key->size < 64 ? (int)key->size : 64, key->string);
-        if (!target)
-            return api_fail(error, 400, "unknown_parameter", param, "Unknown parameter: '%s'.", param);
+        if (!target) return api_fail(error, 400, "unknown_parameter", param, "Unknown parameter: '%s'.", param);
         if (option->type != JSON_NULL && !api_bool(option, param, target, error)) return false;
     }
     return true;
@@ -168,8 +168,8 @@ READER(read_response_format) {
 }
 
 READER(read_tool_choice) {
-    const bool automatic = value->type == JSON_STRING &&
-        (slice_is(json_slice(value), "none") || slice_is(json_slice(value), "auto"));
+    const bool automatic =
+        value->type == JSON_STRING && (slice_is(json_slice(value), "none") || slice_is(json_slice(value), "auto"));
     return automatic || unsupported(field, error);
 }
 
@@ -218,7 +218,8 @@ READER(read_messages) {
     if (!api_type(value, JSON_ARRAY, field, error)) return false;
     if (value->size == 0)
         return api_fail(error, 400, "empty_array", field,
-            "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array instead.");
+            "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array "
+            "instead.");
     if (value->size > MESSAGES_MAX)
         return api_fail(error, 400, "array_above_max_length", field, "Invalid 'messages': at most %d messages, got %u.",
             MESSAGES_MAX, value->size);
@@ -341,7 +342,8 @@ bool params_read_chat(ApiRequest *request, const Json *body, ApiError *error) {
     if (!read_fields(request, body, chat_fields, COUNT_OF(chat_fields), error) || !check_max_tokens(body, error))
         return false;
     if (!request->messages)
-        return api_fail(error, 400, "missing_required_parameter", "messages", "Missing required parameter: 'messages'.");
+        return api_fail(
+            error, 400, "missing_required_parameter", "messages", "Missing required parameter: 'messages'.");
     if (request->top_logprobs > 0 && !request->logprobs)
         return api_fail(error, 400, "invalid_value", "top_logprobs",
             "The 'top_logprobs' parameter is only allowed when 'logprobs' is true.");
@@ -356,7 +358,8 @@ bool params_read_completion(ApiRequest *request, const Json *body, ApiError *err
     if (request->best_of > 1 && request->best_of != request->choices) return unsupported("best_of", error);
     if (request->max_tokens == 0 && !request->echo)
         return api_fail(error, 400, "integer_below_min_value", "max_tokens",
-            "Invalid 'max_tokens': integer below minimum value. Expected a value >= 1 (0 only with 'echo'), but got 0 instead.");
+            "Invalid 'max_tokens': integer below minimum value. Expected a value >= 1 (0 only with 'echo'), but got 0 "
+            "instead.");
     if (request->max_tokens < 0) request->max_tokens = COMPLETION_TOKENS_DEFAULT;
     request->sampling.logprobs = request->logprobs ? request->top_logprobs : -1;
     return true;
@@ -369,7 +372,8 @@ static bool write_part(const Json *part, const char *param, bool first, Buffer *
     char path[API_PARAM_MAX + 8];
     snprintf(path, sizeof path, "%s.type", param);
     const Json *type = json_get(part, "type");
-    if (!type) return api_fail(error, 400, "missing_required_parameter", path, "Missing required parameter: '%s'.", path);
+    if (!type)
+        return api_fail(error, 400, "missing_required_parameter", path, "Missing required parameter: '%s'.", path);
     Slice name, value;
     if (!api_string(type, path, &name, error)) return false;
     if (!slice_is(name, "text") && !slice_is(name, "refusal")) {
@@ -377,7 +381,8 @@ static bool write_part(const Json *part, const char *param, bool first, Buffer *
         for (size_t i = 0; i < COUNT_OF(media); i++)
             if (slice_is(name, media[i]))
                 return api_fail(error, 400, "unsupported_parameter", param,
-                    "Unsupported parameter: '%s': content of type '%s' is not supported by this model.", param, media[i]);
+                    "Unsupported parameter: '%s': content of type '%s' is not supported by this model.", param,
+                    media[i]);
         return api_fail(error, 400, "invalid_value", path, "Invalid value for '%s': '%.*s'.", path,
             name.size < 64 ? (int)name.size : 64, name.data);
     }
@@ -403,7 +408,8 @@ static bool write_content(const Json *content, const char *param, Buffer *out, A
             "Invalid type for '%s': expected a string or an array of content parts, but got %s instead.", param,
             json_type_name(content));
     if (content->size == 0)
-        return api_fail(error, 400, "empty_array", param, "Invalid '%s': empty array. Expected at least one part.", param);
+        return api_fail(
+            error, 400, "empty_array", param, "Invalid '%s': empty array. Expected at least one part.", param);
     Buffer text = {0};
     int index = 0;
     bool ok = true;
@@ -448,12 +454,14 @@ static bool write_message(const Json *message, int index, Buffer *out, ApiError 
     const Json *role = json_get(message, "role"), *content = json_get(message, "content");
     Slice name;
     snprintf(path, sizeof path, "messages[%d].role", index);
-    if (!role) return api_fail(error, 400, "missing_required_parameter", path, "Missing required parameter: '%s'.", path);
+    if (!role)
+        return api_fail(error, 400, "missing_required_parameter", path, "Missing required parameter: '%s'.", path);
     if (!api_string(role, path, &name, error)) return false;
     const char *as = template_role(name);
     if (!as)
         return api_fail(error, 400, "invalid_value", path,
-            "Invalid value for '%s': expected one of 'system', 'developer', 'user', 'assistant', 'tool' and 'function'.",
+            "Invalid value for '%s': expected one of 'system', 'developer', 'user', 'assistant', 'tool' and "
+            "'function'.",
             path);
     if (slice_is(slice_of(as), "tool")) return unsupported(path, error);
     buffer_printf(out, "%s{\"role\":\"%s\",\"content\":", index ? "," : "", as);
@@ -461,9 +469,10 @@ static bool write_message(const Json *message, int index, Buffer *out, ApiError 
     const Json *refusal = json_get(message, "refusal");
     if (is_null(content) && !is_null(refusal)) content = refusal;
     if (is_null(content))
-        return content ? api_fail(error, 400, "invalid_type", path,
-                             "Invalid type for '%s': expected a string, but got null instead.", path)
-                       : api_fail(error, 400, "missing_required_parameter", path, "Missing required parameter: '%s'.", path);
+        return content
+            ? api_fail(error, 400, "invalid_type", path,
+                  "Invalid type for '%s': expected a string, but got null instead.", path)
+            : api_fail(error, 400, "missing_required_parameter", path, "Missing required parameter: '%s'.", path);
     if (!write_content(content, path, out, error)) return false;
     const Json *speaker = json_get(message, "name");
     if (!is_null(speaker)) {

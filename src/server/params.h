@@ -1,4 +1,5 @@
-/* A completion request as the client sent it, every field checked: honoured, or refused by name; nothing is ignored in silence. */
+/* A completion request as the client sent it, every field checked: honoured, or refused by name; nothing is ignored in
+ * silence. */
 #pragma once
 #include "engine/engine.h"
 #include "server/api.h"

@@ -13,10 +13,12 @@ enum { DRAIN_S = 10, DRAIN_STEP_MS = 20 };
 
 static void take_number(const Json *config, const char *name, double min, double max, float *out) {
     const Json *value = json_get(config, name);
-    if (json_is_number(value) && json_number(value) >= min && json_number(value) <= max) *out = (float)json_number(value);
+    if (json_is_number(value) && json_number(value) >= min && json_number(value) <= max)
+        *out = (float)json_number(value);
 }
 
-/* What a request that says nothing gets: the model's own recommendation (generation_config.json), else OpenAI's defaults. */
+/* What a request that says nothing gets: the model's own recommendation (generation_config.json), else OpenAI's
+ * defaults. */
 static SamplingOptions sampling_defaults(const Model *model) {
     SamplingOptions o = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1};
     const Json *config = model_generation_config(model);
@@ -85,8 +87,8 @@ void server_close(Server *server) {
     __atomic_store_n(&server->stopping, 1, __ATOMIC_RELAXED);
     if (server->daemon) { /* what runs may finish, for a while */
         const int64_t deadline = clock_ns() + DRAIN_S * INT64_C(1000000000);
-        for (EngineStats stats = engine_stats(server->engine); stats.running + stats.waiting > 0 && clock_ns() < deadline;
-             stats = engine_stats(server->engine))
+        for (EngineStats stats = engine_stats(server->engine);
+             stats.running + stats.waiting > 0 && clock_ns() < deadline; stats = engine_stats(server->engine))
             sleep_ms(DRAIN_STEP_MS);
     }
     __atomic_store_n(&server->stopping, 2, __ATOMIC_RELAXED);

@@ -4,9 +4,9 @@
 #include "engine/engine.h"
 
 typedef struct ServerOptions {
-    const char *host; /* address to bind; "127.0.0.1" */
-    int port;         /* 0: any free one */
-    const char *api_key; /* NULL: none (only on loopback) */
+    const char *host;       /* address to bind; "127.0.0.1" */
+    int port;               /* 0: any free one */
+    const char *api_key;    /* NULL: none (only on loopback) */
     const char *model_name; /* id in /v1/models */
     const char *directory;  /* for tokenizer and template */
     EngineOptions engine;

@@ -22,7 +22,8 @@ static bool take_text(Exchange *x, const Json *value, const char *param, ApiErro
 static bool take_ids(Exchange *x, const Json *value, const char *param, ApiError *error) {
     Tokens *prompt = &x->prompts[x->prompt_count];
     const int number = x->prompt_count++;
-    if (value->size == 0) return api_fail(error, 400, "invalid_value", param, "Invalid '%s': the prompt is empty.", param);
+    if (value->size == 0)
+        return api_fail(error, 400, "invalid_value", param, "Invalid '%s': the prompt is empty.", param);
     int index = 0;
     for (JSON_EACH(item, value)) {
         char path[API_PARAM_MAX];
@@ -54,7 +55,8 @@ static bool take_prompts(Exchange *x, ApiError *error) {
             PROMPTS_MAX, count);
     if (count * (uint32_t)x->params.choices > CHOICES_MAX)
         return api_fail(error, 400, "integer_above_max_value", "n",
-            "Invalid 'n': at most %d choices over all prompts, got %u.", CHOICES_MAX, count * (uint32_t)x->params.choices);
+            "Invalid 'n': at most %d choices over all prompts, got %u.", CHOICES_MAX,
+            count * (uint32_t)x->params.choices);
     x->prompts = arena_alloc(&x->arena, count, sizeof *x->prompts);
     x->prompt_texts = arena_alloc(&x->arena, count, sizeof *x->prompt_texts);
     if (!x->prompts || !x->prompt_texts) return out_of_memory(error);
@@ -64,13 +66,15 @@ static bool take_prompts(Exchange *x, ApiError *error) {
     for (JSON_EACH(item, prompt)) {
         char param[API_PARAM_MAX];
         snprintf(param, sizeof param, "prompt[%d]", index++);
-        if (!(item->type == JSON_ARRAY ? take_ids(x, item, param, error) : take_text(x, item, param, error))) return false;
+        if (!(item->type == JSON_ARRAY ? take_ids(x, item, param, error) : take_text(x, item, param, error)))
+            return false;
     }
     return true;
 }
 
 static bool prepare_completion(Exchange *x, const Json *body, ApiError *error) {
-    return params_read_completion(&x->params, body, error) && completion_check_model(x, error) && take_prompts(x, error);
+    return params_read_completion(&x->params, body, error) && completion_check_model(x, error) &&
+        take_prompts(x, error);
 }
 
 /* ---- shapes ---- */
@@ -181,10 +185,14 @@ static void write_event(Exchange *x, Choice *choice, bool echo, bool last, Buffe
     buffer_printf(out, ",\"choices\":[{\"index\":%d,\"text\":", choice->index);
     write_text(x, choice, echo, out);
     buffer_text(out, ",\"logprobs\":");
-    if (last) buffer_text(out, "null");
-    else write_columns(x, choice, echo, out);
-    if (last) buffer_printf(out, ",\"finish_reason\":\"%s\"}]", finish_name(choice->finish));
-    else buffer_text(out, ",\"finish_reason\":null}]");
+    if (last)
+        buffer_text(out, "null");
+    else
+        write_columns(x, choice, echo, out);
+    if (last)
+        buffer_printf(out, ",\"finish_reason\":\"%s\"}]", finish_name(choice->finish));
+    else
+        buffer_text(out, ",\"finish_reason\":null}]");
     buffer_text(out, x->params.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
