@@ -1,6 +1,7 @@
 /* What the families share: reading the numbers nearly all configs have, and the usual blocks under their usual names.
- * A family is a FamilyLoad (model/loader.h) in its own file and a row of registry.c. */
+ * A family is a FamilyLoad (model/loader.h) in its own file and a row of registry.h. */
 #pragma once
+#include "family/registry.h"
 #include "model/loader.h"
 
 typedef struct Dims {
@@ -29,4 +30,6 @@ GluFfn family_glu(Loader *ld, const Dims *dims, Activation activation, bool bias
 /* The window of layer i: `sliding_window` where layer_types says sliding_attention, else 0. types may be NULL. */
 int family_window(Loader *ld, const Json *types, int i, int window);
 
-FamilyLoad llama_load, qwen2_load, qwen3_load, gemma3_load, gemma3_wrapper_load, phi_load, phi3_load, smollm3_load;
+#define DECLARE_FAMILY(model_type, load) FamilyLoad load;
+FAMILIES(DECLARE_FAMILY)
+#undef DECLARE_FAMILY

@@ -233,27 +233,41 @@ static inline bool fixture_write_text(const char *directory, const char *name, S
     return ok;
 }
 
-/* The variant as a checkpoint in a new directory, whose path goes to directory. */
-static inline bool fixture_write(Fixture *f, int variant, char directory[64]) {
-    snprintf(directory, 64, "/tmp/apus-fixture-XXXXXX");
-    if (!mkdtemp(directory)) return false;
-    const Json *v = fixture_variant(f, variant), *block = json_get(v, "quantization");
-    Buffer config = {0};
-    json_write(&config, json_get(f->root, "config"));
+/* config.json of a variant. */
+static inline void fixture_config(const Fixture *f, int variant, Buffer *out) {
+    const Json *block = json_get(fixture_variant(f, variant), "quantization");
+    json_write(out, json_get(f->root, "config"));
     if (block) {
-        config.size--; /* the closing brace */
-        buffer_text(&config, ",\"quantization\":");
-        json_write(&config, block);
-        buffer_byte(&config, '}');
+        out->size--; /* the closing brace */
+        buffer_text(out, ",\"quantization\":");
+        json_write(out, block);
+        buffer_byte(out, '}');
     }
-    bool ok = !config.failed && fixture_write_text(directory, "config.json", buffer_view(&config));
-    buffer_free(&config);
+}
+
+static inline FixtureFile *fixture_tensors(Fixture *f, int variant) {
     FixtureFile *file = calloc(1, sizeof *file);
     for (JSON_EACH_PAIR(key, shape, json_get(f->root, "tensors"))) {
-        fixture_add_tensor(f, file, arena_printf(&f->arena, "%.*s", SLICE_ARGS(json_slice(key))), shape, v);
+        char *name = arena_printf(&f->arena, "%.*s", SLICE_ARGS(json_slice(key)));
+        fixture_add_tensor(f, file, name, shape, fixture_variant(f, variant));
     }
+    return file;
+}
+
+/* A checkpoint in a new directory, whose path goes to directory. Frees file. */
+static inline bool fixture_write(FixtureFile *file, Slice config, char directory[64]) {
+    snprintf(directory, 64, "/tmp/apus-fixture-XXXXXX");
+    bool ok = mkdtemp(directory) && fixture_write_text(directory, "config.json", config);
     ok = fixture_write_tensors(directory, file) && ok;
     free(file);
+    return ok;
+}
+
+static inline bool fixture_write_variant(Fixture *f, int variant, char directory[64]) {
+    Buffer config = {0};
+    fixture_config(f, variant, &config);
+    const bool ok = fixture_write(fixture_tensors(f, variant), buffer_view(&config), directory);
+    buffer_free(&config);
     return ok;
 }
 

@@ -131,7 +131,7 @@ int main(int count, char **arguments) {
         if (!fixture_open(&f, names[i])) continue;
         for (int v = 0; v < (int)f.variants->size; v++) {
             char directory[64];
-            const bool written = fixture_write(&f, v, directory);
+            const bool written = fixture_write_variant(&f, v, directory);
             TEST(written);
             for (size_t c = 0; written && c < COUNT_OF(fixture_cpus); c++) {
                 if (here[c]) test_variant(&f, v, fixture_cpus[c], directory);

@@ -1,0 +1,234 @@
+/* Checkpoints that lie: every refusal names file or tensor, field and value; nothing is dropped in silence. */
+#include "fixture.h"
+
+static char last_warning[ERROR_TEXT_MAX];
+static int warning_count;
+static void keep_warning(void *context, const char *line) {
+    snprintf(last_warning, sizeof last_warning, "%s", line);
+    warning_count++;
+}
+
+static Model *open_model(const char *directory, bool strict, Error *error) {
+    const ModelOptions options = {
+        .backend = {.cpu = "ref", .rows_max = 16}, .strict_config = strict, .warn = keep_warning};
+    *error = (Error){0};
+    warning_count = 0;
+    last_warning[0] = 0;
+    return model_open(directory, &options, error);
+}
+
+/* Opens a copy of the fixture whose config has `from` replaced by `to`; NULL from: `to` is the whole config. */
+static Model *open_edited(Fixture *f, int variant, const char *from, const char *to, bool strict, Error *error) {
+    Buffer config = {0}, edited = {0};
+    char directory[64];
+    fixture_config(f, variant, &config);
+    const char *at = from ? strstr(config.data, from) : config.data;
+    TEST_MSG(at, "%s is not in %s", from, config.data);
+    if (at && from) {
+        buffer_append(&edited, config.data, (size_t)(at - config.data));
+        buffer_text(&edited, to);
+        buffer_text(&edited, at + strlen(from));
+    } else {
+        buffer_text(&edited, to);
+    }
+    TEST(fixture_write(fixture_tensors(f, variant), buffer_view(&edited), directory));
+    Model *model = open_model(directory, strict, error);
+    fixture_remove(directory);
+    buffer_free(&config);
+    buffer_free(&edited);
+    return model;
+}
+
+static void expect_refusal(Fixture *f, int variant, const char *from, const char *to, const char *mention) {
+    Error error;
+    Model *model = open_edited(f, variant, from, to, false, &error);
+    TEST_MSG(!model, "%s was accepted", to);
+    TEST_MSG(error.code != ERROR_NONE && strstr(error.text, "config.json") && strstr(error.text, mention),
+        "\"%s\" does not mention %s", error.text, mention);
+    model_close(model);
+}
+
+static void test_config(void) {
+    Fixture f;
+    if (!fixture_open(&f, "llama")) return;
+    expect_refusal(&f, 0, "\"hidden_size\":64", "\"hidden_size\":-5", "hidden_size is -5");
+    expect_refusal(&f, 0, "\"hidden_size\":64", "\"hidden_size\":\"64\"", "hidden_size is \"64\"");
+    expect_refusal(&f, 0, "\"hidden_size\":64", "\"hidden_size\":null", "hidden_size is missing");
+    expect_refusal(&f, 0, "\"hidden_size\":64", "\"hidden_size\":99999999999", "hidden_size is 99999999999");
+    expect_refusal(&f, 0, "\"hidden_size\":64", "\"hidden_size\":6.5", "hidden_size is 6.5");
+    expect_refusal(&f, 0, "\"num_hidden_layers\":3", "\"num_hidden_layers\":16000000", "num_hidden_layers is 16000000");
+    expect_refusal(&f, 0, "\"num_hidden_layers\":3", "\"num_hidden_layers\":0", "num_hidden_layers is 0");
+    expect_refusal(&f, 0, "\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "num_key_value_heads 3");
+    expect_refusal(&f, 0, "\"num_attention_heads\":4", "\"num_attention_heads\":6", "num_attention_heads 6");
+    expect_refusal(
+        &f, 0, "\"num_attention_heads\":4", "\"num_attention_heads\":4,\"head_dim\":5000", "head_dim is 5000");
+    expect_refusal(&f, 0, "\"num_attention_heads\":4", "\"num_attention_heads\":4,\"head_dim\":17", "17");
+    expect_refusal(&f, 0, "\"rms_norm_eps\":1e-05", "\"rms_norm_eps\":-1", "rms_norm_eps is -1");
+    expect_refusal(&f, 0, "\"hidden_act\":\"silu\"", "\"hidden_act\":\"tanh\"", "hidden_act is \"tanh\"");
+    expect_refusal(&f, 0, "\"tie_word_embeddings\":false", "\"tie_word_embeddings\":0", "tie_word_embeddings is 0");
+    expect_refusal(&f, 0, "\"model_type\":\"llama\"", "\"model_type\":\"lama\"", "lama");
+    expect_refusal(&f, 0, "\"model_type\":\"llama\",", "", "model_type");
+    expect_refusal(&f, 0, "\"rope_theta\":10000.0", "\"rope_scaling\":{\"type\":\"magic\"}", "magic");
+    expect_refusal(&f, 0, "\"rope_theta\":10000.0", "\"rope_scaling\":{\"type\":\"linear\"}", "rope_scaling.factor");
+    expect_refusal(&f, 0, "\"rope_theta\":10000.0", "\"rope_scaling\":7", "rope_scaling is a");
+    expect_refusal(&f, 0, "\"rope_theta\":10000.0",
+        "\"rope_scaling\":{\"type\":\"longrope\",\"original_max_position_embeddings\":64,\"long_factor\":[1,2]}",
+        "long_factor");
+    expect_refusal(&f, 0, "\"rope_theta\":10000.0", "\"layer_types\":[\"full_attention\"]", "layer_types");
+    expect_refusal(&f, 0, "\"rope_theta\":10000.0",
+        "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]", "sliding_window");
+    expect_refusal(&f, 0, "\"rope_theta\":10000.0", "\"quantization_config\":{\"quant_method\":\"awq\"}", "awq");
+    expect_refusal(&f, 0, "\"rope_theta\":10000.0", "\"quantize_activations\":true", "quantize_activations");
+    expect_refusal(&f, 4, "\"model.layers.0.mlp.down_proj\":{\"group_size\":32,\"bits\":6}",
+        "\"model.layers.0.mlp.down_proj\":{\"group_size\":32,\"bits\":5}", "model.layers.0.mlp.down_proj");
+    expect_refusal(&f, 0, NULL, "[1]", "object");
+    expect_refusal(&f, 0, NULL, "{\"model_type\":\"llama\"", "config.json");
+    fixture_close(&f);
+}
+
+static void test_unknown_fields(void) {
+    Fixture f;
+    Error error;
+    if (!fixture_open(&f, "llama")) return;
+    const char *from = "\"rope_theta\":10000.0", *harmless = "\"rope_theta\":10000.0,\"torch_dtype\":\"bfloat16\"";
+    Model *model = open_edited(&f, 0, from, harmless, true, &error);
+    TEST_MSG(model && warning_count == 0, "%s", error.text);
+    model_close(model);
+    const char *strange = "\"rope_theta\":10000.0,\"attention_twist\":3";
+    model = open_edited(&f, 0, from, strange, false, &error);
+    TEST(model && warning_count == 1 && strstr(last_warning, "attention_twist"));
+    model_close(model);
+    model = open_edited(&f, 0, from, strange, true, &error);
+    TEST(!model && strstr(error.text, "attention_twist"));
+    const char *nested = "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0,\"swirl\":1}";
+    model = open_edited(&f, 0, from, nested, true, &error);
+    TEST(!model && strstr(error.text, "rope_scaling.swirl"));
+    model_close(model);
+    fixture_close(&f);
+}
+
+/* What happens to one tensor of the file before it is written. */
+typedef enum Damage { RENAME, RESHAPE, RETYPE } Damage;
+
+static void expect_tensor_refusal(Fixture *f, int variant, const char *name, Damage damage, const char *mention) {
+    Buffer config = {0};
+    char directory[64];
+    Error error;
+    FixtureFile *file = fixture_tensors(f, variant);
+    bool found = false;
+    for (int i = 0; i < file->count; i++) {
+        TensorHeader *h = &file->header[i];
+        if (strcmp(h->name, name) != 0) continue;
+        found = true;
+        if (damage == RENAME) h->name = "elsewhere";
+        if (damage == RESHAPE) {
+            h->rank = 2;
+            h->shape[1] = h->shape[1] ? h->shape[1] : 1;
+            if (h->shape[0] % 2 == 0) {
+                h->shape[0] /= 2;
+                h->shape[1] *= 2;
+            } else {
+                h->shape[1] *= h->shape[0];
+                h->shape[0] = 1;
+            }
+        }
+        if (damage == RETYPE) h->dtype = dtype_bytes(h->dtype) == 4 ? DTYPE_I32 : DTYPE_I16;
+    }
+    TEST_MSG(found, "%s", name);
+    fixture_config(f, variant, &config);
+    TEST(fixture_write(file, buffer_view(&config), directory));
+    Model *model = open_model(directory, false, &error);
+    TEST_MSG(!model && strstr(error.text, name) && strstr(error.text, mention), "\"%s\" does not mention %s and %s",
+        error.text, name, mention);
+    model_close(model);
+    fixture_remove(directory);
+    buffer_free(&config);
+}
+
+static void test_tensors(void) {
+    Fixture f;
+    if (!fixture_open(&f, "llama")) return;
+    expect_tensor_refusal(&f, 0, "model.layers.1.self_attn.k_proj.weight", RENAME, "missing");
+    expect_tensor_refusal(&f, 0, "model.norm.weight", RENAME, "missing");
+    expect_tensor_refusal(&f, 0, "lm_head.weight", RENAME, "missing");
+    expect_tensor_refusal(&f, 0, "model.layers.2.mlp.up_proj.weight", RESHAPE, "[48, 128], must be [96, 64]");
+    expect_tensor_refusal(&f, 0, "model.norm.weight", RESHAPE, "[32, 2], must be [64]");
+    expect_tensor_refusal(&f, 0, "model.layers.2.mlp.up_proj.weight", RETYPE, "I32");
+    expect_tensor_refusal(&f, 2, "model.norm.weight", RETYPE, "I16");
+    expect_tensor_refusal(&f, 3, "model.layers.0.mlp.up_proj.weight", RESHAPE, "shape");
+    expect_tensor_refusal(&f, 3, "model.layers.0.mlp.up_proj.scales", RESHAPE, "shape");
+    expect_tensor_refusal(&f, 3, "model.layers.0.mlp.up_proj.biases", RESHAPE, "shape");
+    expect_tensor_refusal(&f, 3, "model.layers.0.mlp.up_proj.biases", RENAME, "missing");
+    expect_tensor_refusal(&f, 3, "model.layers.0.mlp.up_proj.biases", RETYPE, "I16");
+    expect_tensor_refusal(&f, 3, "model.layers.0.mlp.up_proj.weight", RETYPE, "I32");
+    fixture_close(&f);
+}
+
+/* A tensor that nobody reads is named; the usual leftovers are not. */
+static void test_unused_tensors(void) {
+    Fixture f;
+    if (!fixture_open(&f, "qwen2")) return;
+    for (int known = 0; known < 2; known++) {
+        Buffer config = {0};
+        char directory[64];
+        Error error;
+        FixtureFile *file = fixture_tensors(&f, 0);
+        fixture_add(&f, file, known ? "model.layers.0.self_attn.rotary_emb.inv_freq" : "model.spare", DTYPE_F32, 1, 1,
+            1, calloc(1, sizeof(float)));
+        fixture_add(&f, file, "lm_head.weight", DTYPE_F32, 1, 1, 1, calloc(1, sizeof(float))); /* tied */
+        fixture_config(&f, 0, &config);
+        TEST(fixture_write(file, buffer_view(&config), directory));
+        Model *model = open_model(directory, true, &error);
+        TEST_MSG(model, "%s", error.text);
+        TEST_MSG(warning_count == !known && (known || strstr(last_warning, "model.spare")), "%s", last_warning);
+        model_close(model);
+        fixture_remove(directory);
+        buffer_free(&config);
+    }
+    fixture_close(&f);
+}
+
+/* End tokens, defaults, and the table for people. */
+static void test_constants(void) {
+    Fixture f;
+    Error error;
+    int32_t eos[EOS_MAX];
+    char directory[64];
+    if (!fixture_open(&f, "llama")) return;
+    Model *model =
+        open_edited(&f, 3, "\"rope_theta\":10000.0", "\"eos_token_id\":[5,9,1000000],\"bos_token_id\":1", true, &error);
+    TEST_MSG(model, "%s", error.text);
+    if (model) {
+        TEST(model_eos(model, eos) == 2 && eos[0] == 5 && eos[1] == 9);
+        TEST(model_vocab(model) == 48 && model_context(model) == 512 && !model_generation_config(model));
+        Buffer out = {0};
+        model_describe(model, &out);
+        TEST_MSG(strstr(out.data, "3 × attention 4 heads of 16 on 2 kv; gated 96 silu"), "%s", out.data);
+        TEST_MSG(strstr(out.data, "affine 4 bits, groups of 32"), "%s", out.data);
+        buffer_free(&out);
+    }
+    model_close(model);
+    if (fixture_write_variant(&f, 0, directory) &&
+        fixture_write_text(directory, "generation_config.json", SLICE("{\"eos_token_id\":7,\"temperature\":0.5}"))) {
+        model = open_model(directory, true, &error);
+        TEST(model && model_eos(model, eos) == 1 && eos[0] == 7);
+        TEST(model && json_is_number(json_get(model_generation_config(model), "temperature")));
+        model_close(model);
+        TEST(fixture_write_text(directory, "generation_config.json", SLICE("{\"eos_token_id\":")));
+        model = open_model(directory, true, &error);
+        TEST(!model && strstr(error.text, "generation_config.json"));
+        model_close(model);
+    }
+    fixture_remove(directory);
+    TEST(!open_model("/nonexistent/model", true, &error) && strstr(error.text, "/nonexistent/model"));
+    fixture_close(&f);
+}
+
+int main(void) {
+    test_config();
+    test_unknown_fields();
+    test_tensors();
+    test_unused_tensors();
+    test_constants();
+    return test_done();
+}

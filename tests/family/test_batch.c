@@ -1,0 +1,117 @@
+/* What a sequence computes depends on nothing but itself: one prompt = pieces of 1, 7 and 128 tokens = together with
+ * seven strangers, bit for bit, on every backend. */
+#include "fixture.h"
+
+enum { TOKENS = 300, STRANGERS = 7, ROWS = 512 };
+
+static const struct {
+    const char *name;
+    int variant;
+} cases[] = {
+    {"llama-window", 1}, {"llama", 0}, {"llama", 2}, {"gemma3-text", 2}, {"qwen3", 1}, {"phi3", 1}, {"phi", 1}};
+
+typedef struct Batch {
+    Step step;
+    Run runs[STRANGERS + 1];
+    int32_t tokens[ROWS], positions[ROWS], output[ROWS];
+} Batch;
+
+/* The next `rows` tokens of a sequence join the step. */
+static bool batch_add(Batch *b, KvCache *cache, KvSequence *s, const int32_t *tokens, int rows) {
+    Error error = {0};
+    if (!kv_reserve(cache, s, rows, &error)) return false;
+    b->runs[b->step.run_count++] =
+        (Run){.row = b->step.rows, .rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables};
+    for (int i = 0; i < rows; i++, b->step.rows++) {
+        b->tokens[b->step.rows] = tokens[s->length + i];
+        b->positions[b->step.rows] = s->length + i;
+    }
+    return true;
+}
+
+/* One step: ours somewhere among strangers, everybody with a chunk of another size. */
+static bool crowd_step(Model *model, KvCache *cache, KvSequence s[STRANGERS + 1], int32_t tokens[STRANGERS + 1][TOKENS],
+    int ours, uint64_t *random, float *logits) {
+    Batch *b = calloc(1, sizeof *b);
+    Error error = {0};
+    int added[STRANGERS + 1] = {0}, wanted = 0;
+    bool ok = true;
+    for (int i = 0; ok && i <= STRANGERS; i++) {
+        const int left = TOKENS - s[i].length, most = 1 + (int)(test_random(random) % 60);
+        added[i] = left < most ? left : most;
+        if (added[i] == 0) continue;
+        if (i == ours) {
+            for (; wanted < added[i]; wanted++) b->output[wanted] = b->step.rows + wanted;
+        }
+        ok = batch_add(b, cache, &s[i], tokens[i], added[i]);
+    }
+    b->step.tokens = b->tokens;
+    b->step.positions = b->positions;
+    b->step.runs = b->runs;
+    float *out = logits + (size_t)s[ours].length * (size_t)model_vocab(model);
+    ok = ok && model_forward(model, &b->step, wanted, b->output, out, &error);
+    for (int i = 0; i <= STRANGERS; i++) kv_advance(cache, &s[i], ok ? added[i] : 0);
+    free(b);
+    return ok;
+}
+
+static bool crowd_walk(Model *model, const int32_t *mine, float *logits) {
+    static int32_t tokens[STRANGERS + 1][TOKENS];
+    const int ours = 3;
+    uint64_t random = 7;
+    Error error = {0};
+    KvSequence s[STRANGERS + 1] = {0};
+    KvCache *cache = kv_open(model, (STRANGERS + 1) * kv_bytes_for(model, TOKENS), &error);
+    bool ok = cache != NULL;
+    for (int i = 0; ok && i <= STRANGERS; i++) {
+        for (int t = 0; t < TOKENS; t++) {
+            tokens[i][t] = i == ours ? mine[t] : (int32_t)(test_random(&random) % (uint64_t)model_vocab(model));
+        }
+        ok = kv_sequence_open(cache, &s[i], &error);
+    }
+    while (ok && s[ours].length < TOKENS) ok = crowd_step(model, cache, s, tokens, ours, &random, logits);
+    for (int i = 0; cache && i <= STRANGERS; i++) kv_sequence_close(cache, &s[i]);
+    kv_close(cache);
+    return ok;
+}
+
+static void test_model(Model *model, const char *label) {
+    const size_t size = (size_t)TOKENS * (size_t)model_vocab(model);
+    float *whole = calloc(size, sizeof *whole), *other = calloc(size, sizeof *other);
+    static int32_t tokens[TOKENS];
+    uint64_t random = 99;
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (int32_t)(test_random(&random) % (uint64_t)model_vocab(model));
+    TEST(fixture_walk(model, tokens, TOKENS, TOKENS, 0, whole));
+    const int chunks[] = {1, 7, 128};
+    for (size_t c = 0; c < COUNT_OF(chunks); c++) {
+        memset(other, 0, size * sizeof *other);
+        TEST(fixture_walk(model, tokens, TOKENS, chunks[c], 0, other));
+        TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s in pieces of %d", label, chunks[c]);
+    }
+    memset(other, 0, size * sizeof *other);
+    TEST(crowd_walk(model, tokens, other));
+    TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s among strangers", label);
+    free(whole);
+    free(other);
+}
+
+int main(void) {
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Fixture f;
+        char directory[64], label[128];
+        if (!fixture_open(&f, cases[i].name) || !fixture_write_variant(&f, cases[i].variant, directory)) continue;
+        for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) {
+            if (!fixture_cpu_here(fixture_cpus[c])) continue;
+            const ModelOptions options = {.backend = {.cpu = fixture_cpus[c], .threads = 2, .rows_max = ROWS}};
+            Error error = {0};
+            Model *model = model_open(directory, &options, &error);
+            TEST_MSG(model, "%s", error.text);
+            snprintf(label, sizeof label, "%s variant %d on %s", cases[i].name, cases[i].variant, fixture_cpus[c]);
+            if (model) test_model(model, label);
+            model_close(model);
+        }
+        fixture_remove(directory);
+        fixture_close(&f);
+    }
+    return test_done();
+}
