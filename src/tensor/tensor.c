@@ -1,0 +1,62 @@
+/* Names and sizes of element types, and where the parts of a Weight lie. */
+#include "tensor/tensor.h"
+
+static const struct {
+    const char *name; /* as in safetensors */
+    size_t bytes;
+} dtypes[DTYPE_COUNT] = {
+    [DTYPE_F32] = {"F32", 4},
+    [DTYPE_F16] = {"F16", 2},
+    [DTYPE_BF16] = {"BF16", 2},
+    [DTYPE_U8] = {"U8", 1},
+    [DTYPE_I8] = {"I8", 1},
+    [DTYPE_U16] = {"U16", 2},
+    [DTYPE_I16] = {"I16", 2},
+    [DTYPE_U32] = {"U32", 4},
+    [DTYPE_I32] = {"I32", 4},
+    [DTYPE_I64] = {"I64", 8},
+    [DTYPE_U64] = {"U64", 8},
+    [DTYPE_F64] = {"F64", 8},
+    [DTYPE_BOOL] = {"BOOL", 1},
+};
+
+size_t dtype_bytes(DType dtype) { return dtypes[dtype].bytes; }
+const char *dtype_name(DType dtype) { return dtypes[dtype].name; }
+
+const char *quant_name(Quant quant) {
+    static const char *const names[] = {
+        [QUANT_NONE] = "none",
+        [QUANT_AFFINE] = "affine",
+        [QUANT_MXFP4] = "mxfp4",
+        [QUANT_NVFP4] = "nvfp4",
+        [QUANT_MXFP8] = "mxfp8",
+    };
+    return names[quant];
+}
+
+size_t weight_row_bytes(const Weight *w) {
+    if (w->quant == QUANT_NONE) return (size_t)w->cols * dtype_bytes(w->dtype);
+    return (size_t)w->cols * (size_t)w->bits / 8;
+}
+
+size_t weight_scale_bytes(const Weight *w) {
+    if (w->quant == QUANT_NONE) return 0;
+    size_t groups = (size_t)(w->cols / w->group);
+    return w->quant == QUANT_AFFINE ? groups * dtype_bytes(w->dtype) : groups;
+}
+
+size_t weight_bytes(const Weight *w) {
+    size_t scales = weight_scale_bytes(w);
+    return (size_t)w->rows * (weight_row_bytes(w) + (w->quant == QUANT_AFFINE ? 2 * scales : scales));
+}
+
+Weight weight_rows(const Weight *w, int64_t first, int64_t count) {
+    CHECK(first >= 0 && count >= 0 && count <= w->rows && first <= w->rows - count);
+    Weight slice = *w;
+    slice.rows = count;
+    slice.data = (const uint8_t *)w->data + (size_t)first * weight_row_bytes(w);
+    if (w->scales) slice.scales = (const uint8_t *)w->scales + (size_t)first * weight_scale_bytes(w);
+    if (w->biases) slice.biases = (const uint8_t *)w->biases + (size_t)first * weight_scale_bytes(w);
+    if (w->bias) slice.bias = w->bias + first;
+    return slice;
+}
