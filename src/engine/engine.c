@@ -1,0 +1,363 @@
+/* The engine thread: admit, run a step, sample, hand out tokens. */
+#include "engine/engine.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/checked.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+
+struct Engine {
+    Model *model;
+    KvCache *kv;
+    int vocab, eos_count;
+    int32_t eos[EOS_MAX];
+    SamplerScratch scratch;
+    float *logits; /* [slots + ECHO_ROWS + 1, vocab]; the last row is to work on */
+    Scheduler scheduler;
+    bool thread_runs;
+    Thread thread;
+    uint64_t steps, prompt_tokens, generated_tokens;
+
+    Mutex mutex;
+    Condition wake;
+    bool closing;
+    EngineStats stats;
+};
+
+/* ---- answers ---- */
+
+static bool is_eos(const Engine *engine, int32_t id) {
+    for (int i = 0; i < engine->eos_count; i++)
+        if (engine->eos[i] == id) return true;
+    return false;
+}
+
+/* Draws a choice's next token from its logits. False: that was its end. */
+static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
+    TokenOut token;
+    const int position = request->prompt_count + choice->generated;
+    choice->last = sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
+    Finish finish = FINISH_NONE;
+    if (!request->sampling.ignore_eos && is_eos(engine, token.id)) {
+        finish = FINISH_STOP;
+    } else {
+        request_append(request, choice, &token);
+        engine->generated_tokens++;
+        if (++choice->generated == request->max_tokens) finish = FINISH_LENGTH;
+    }
+    if (finish != FINISH_NONE) scheduler_end_choice(&engine->scheduler, request, choice, finish);
+    return finish == FINISH_NONE;
+}
+
+/* The last choice to start takes the prompt's sequence over, the others get a copy that shares its pages. */
+static bool take_prompt(Engine *engine, Request *request, AnswerChoice *choice, Error *error) {
+    if (request->waiting == 0) {
+        choice->kv = request->kv;
+        request->kv = (KvSequence){0};
+        return true;
+    }
+    return kv_sequence_open(engine->kv, &choice->kv, error) && kv_fork(engine->kv, &request->kv, &choice->kv, error);
+}
+
+/* The first waiting choice draws its first token and runs, in a slot that was taken for it. */
+static void start_choice(Engine *engine, Request *request) {
+    AnswerChoice *choice = request->choices;
+    while (choice->state != CHOICE_WAITING) choice++;
+    choice->state = CHOICE_RUNNING;
+    request->waiting--;
+    float *logits = request->logits;
+    if (request->waiting > 0) {
+        logits = engine->logits + (size_t)(engine->scheduler.slots + ECHO_ROWS) * (size_t)engine->vocab;
+        memcpy(logits, request->logits, (size_t)engine->vocab * sizeof *logits);
+    }
+    sampler_prompt(&choice->sampler, request->prompt, request->prompt_count);
+    if (!next_token(engine, request, choice, logits)) return;
+    Error error = {0};
+    if (!take_prompt(engine, request, choice, &error)) request_fail(request, &error);
+}
+
+/* Brings one request up to date: failures, cancels, choices to end and to start. May free it. */
+static void settle(Engine *engine, Request *request) {
+    Scheduler *s = &engine->scheduler;
+    for (int i = 0; i < request->choice_count; i++)
+        if (atomic_load(&request->choices[i].stop)) scheduler_end_choice(s, request, &request->choices[i], FINISH_STOP);
+    bool ended = request->failed || atomic_load(&request->cancel);
+    while (!ended && request->prefilled == request->prompt_count && request->waiting > 0) {
+        if (request->granted > 0)
+            request->granted--;
+        else if (request->slots == 0)
+            scheduler_take_slot(s, request);
+        else
+            break;
+        start_choice(engine, request);
+        ended = request->failed;
+    }
+    for (; request->granted > 0 && request->waiting == 0; request->granted--) scheduler_free_slot(s, request);
+    if (ended) scheduler_end_all(s, request, request->failed ? FINISH_ERROR : FINISH_CANCELLED);
+    bool running = false;
+    for (int i = 0; i < request->choice_count; i++) running |= request->choices[i].state != CHOICE_ENDED;
+    if (!running) scheduler_retire(s, request);
+}
+
+static void settle_all(Engine *engine) {
+    for (Request *request = engine->scheduler.active.first, *next; request; request = next) {
+        next = request->next;
+        settle(engine, request);
+    }
+}
+
+/* ---- the step ---- */
+
+static void finish_prompt_part(Engine *engine, Request *request, const Part *part, float *logits) {
+    const int first = request->prefilled;
+    kv_advance(engine->kv, &request->kv, part->rows);
+    request->prefilled += part->rows;
+    engine->prompt_tokens += (uint64_t)part->rows;
+    const bool last = request->prefilled == request->prompt_count;
+    float *final = last ? logits + (size_t)(part->outputs - 1) * (size_t)engine->vocab : NULL;
+    if (last && request->choice_count > 1) memcpy(request->logits, final, (size_t)engine->vocab * sizeof *logits);
+    if (request->echo) { /* row i tells what follows it; the prompt's first token follows nothing */
+        TokenOut token = {.id = request->prompt[0], .logprob = NAN};
+        if (first == 0) request_append_prompt(request, &token);
+        for (int i = 0; i < part->rows && first + i + 1 < request->prompt_count; i++) {
+            sampler_logprobs(&engine->scratch, logits + (size_t)i * (size_t)engine->vocab,
+                request->prompt[first + i + 1], request->top_max, &token);
+            request_append_prompt(request, &token);
+        }
+    }
+    if (!last) return;
+    if (request->choice_count == 1) request->logits = final;
+    request_set_answering(request);
+    request->granted = 1;    /* the slot that read the prompt */
+    settle(engine, request); /* while the step's logits last */
+}
+
+static void finish_part(Engine *engine, const Part *part) {
+    Request *request = part->request;
+    float *logits = engine->logits + (size_t)part->output * (size_t)engine->vocab;
+    if (request->failed) return;
+    if (!part->choice) {
+        finish_prompt_part(engine, request, part, logits);
+        return;
+    }
+    kv_advance(engine->kv, &part->choice->kv, part->rows);
+    next_token(engine, request, part->choice, logits);
+}
+
+static void run_step(Engine *engine) {
+    Scheduler *s = &engine->scheduler;
+    scheduler_plan(s);
+    if (s->part_count == 0) return;
+    Error error = {0};
+    engine->steps++;
+    if (model_forward(engine->model, &s->step, s->output_count, s->outputs, engine->logits, &error)) {
+        for (int i = 0; i < s->part_count; i++) finish_part(engine, &s->parts[i]);
+        return;
+    }
+    log_error("a step of %d rows failed: %s", s->step.rows, error.text);
+    for (int i = 0; i < s->part_count; i++) request_fail(s->parts[i].request, &error);
+}
+
+/* ---- the thread ---- */
+
+static void publish_stats(Engine *engine) {
+    engine->stats = (EngineStats){
+        .running = atomic_load(&engine->scheduler.used),
+        .kv_bytes = kv_bytes_used(engine->kv),
+        .kv_bytes_total = kv_bytes_total(engine->kv),
+        .steps = engine->steps,
+        .prompt_tokens = engine->prompt_tokens,
+        .generated_tokens = engine->generated_tokens,
+    };
+}
+
+static void cancel_all(Engine *engine) {
+    Scheduler *s = &engine->scheduler;
+    mutex_lock(&engine->mutex);
+    for (Request *request = s->waiting.first; request; request = request->next) request_cancel(request);
+    scheduler_admit(s); /* drops them */
+    mutex_unlock(&engine->mutex);
+    for (Request *request = s->active.first; request; request = request->next) request_cancel(request);
+    settle_all(engine);
+}
+
+static void *engine_run(void *argument) {
+    Engine *engine = argument;
+    Scheduler *s = &engine->scheduler;
+    for (;;) {
+        mutex_lock(&engine->mutex);
+        publish_stats(engine);
+        while (!engine->closing && !s->waiting.first && !s->active.first) condition_wait(&engine->wake, &engine->mutex);
+        const bool closing = engine->closing;
+        if (!closing) scheduler_admit(s);
+        mutex_unlock(&engine->mutex);
+        if (closing) break;
+        settle_all(engine);
+        run_step(engine);
+        settle_all(engine);
+    }
+    cancel_all(engine);
+    return NULL;
+}
+
+/* ---- opening ---- */
+
+/* The number behind key in a small file of the system; SIZE_MAX when there is none. */
+static size_t read_number(const char *path, const char *key) {
+    Buffer text = {.limit = 1 << 20};
+    size_t number = SIZE_MAX;
+    if (file_read(path, 0, &text, NULL) && text.size > 0) {
+        const char *found = strstr(text.data, key);
+        char *end = NULL;
+        const unsigned long long value = found ? strtoull(found + strlen(key), &end, 10) : 0;
+        if (found && end > found + strlen(key)) number = (size_t)value;
+    }
+    buffer_free(&text);
+    return number;
+}
+
+/* Bytes that could be used without swapping, or half of the machine's when the system does not say. */
+static size_t free_memory(void) {
+    const size_t group = read_number("/sys/fs/cgroup/memory.max", ""); /* "max" when there is no limit */
+    size_t bytes = 0;
+    const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    if (!size_mul(read_number("/proc/meminfo", "MemAvailable:"), 1024, &bytes))
+        bytes = pages > 0 && page_bytes > 0 ? (size_t)pages * (size_t)page_bytes / 2 : SIZE_MAX;
+    return bytes < group ? bytes : group;
+}
+
+static size_t default_pool(const Model *model, int slots) {
+    const size_t half = free_memory() / 2;
+    size_t bytes;
+    if (!size_mul(kv_bytes_for(model, model_context(model)), (size_t)slots, &bytes)) return half;
+    return bytes < half ? bytes : half;
+}
+
+static bool check_options(const EngineOptions *o, Error *error) {
+    if (o->slots < 1 || o->slots > MODEL_ROWS_MAX / 2)
+        return fail(error, ERROR_USAGE, "%d slots, must be 1 to %d", o->slots, MODEL_ROWS_MAX / 2);
+    if (o->prefill_size < 1 || o->prefill_size > MODEL_ROWS_MAX / 2)
+        return fail(error, ERROR_USAGE, "a prefill size of %d, must be 1 to %d", o->prefill_size, MODEL_ROWS_MAX / 2);
+    if (o->queue_max < 0 || o->queue_max > INT_MAX / 2)
+        return fail(error, ERROR_USAGE, "a queue of %d requests cannot be", o->queue_max);
+    return true;
+}
+
+static bool open_parts(Engine *engine, const EngineOptions *options, Error *error) {
+    if (!check_options(options, error)) return false;
+    ModelOptions model = options->model;
+    model.backend.rows_max = options->slots + options->prefill_size;
+    engine->model = model_open(options->directory, &model, error);
+    if (!engine->model) return false;
+    engine->vocab = model_vocab(engine->model);
+    engine->eos_count = model_eos(engine->model, engine->eos);
+    const size_t pool = options->kv_bytes ? options->kv_bytes : default_pool(engine->model, options->slots);
+    engine->kv = kv_open(engine->model, pool, error);
+    if (!engine->kv || !scheduler_open(&engine->scheduler, engine->model, engine->kv, options, error)) return false;
+    if (engine->scheduler.context < model_context(engine->model))
+        log_warn("the KV cache limits a sequence to %d of %d tokens", engine->scheduler.context,
+            model_context(engine->model));
+    if (!sampler_scratch_open(&engine->scratch, engine->vocab, error)) return false;
+    const size_t rows = (size_t)options->slots + ECHO_ROWS + 1;
+    size_t count, bytes;
+    if (size_mul(rows, (size_t)engine->vocab, &count) && size_mul(count, sizeof(float), &bytes))
+        engine->logits = malloc(bytes);
+    if (!engine->logits) return fail(error, ERROR_MEMORY, "no memory for %zu rows of logits", rows);
+    publish_stats(engine);
+    engine->thread_runs = thread_start(&engine->thread, engine_run, engine, "apus-engine", error);
+    return engine->thread_runs;
+}
+
+Engine *engine_open(const EngineOptions *options, Error *error) {
+    Engine *engine = calloc(1, sizeof *engine);
+    if (!engine) {
+        fail(error, ERROR_MEMORY, "no memory for an engine");
+        return NULL;
+    }
+    mutex_init(&engine->mutex);
+    condition_init(&engine->wake);
+    if (open_parts(engine, options, error)) return engine;
+    engine_close(engine);
+    return NULL;
+}
+
+void engine_close(Engine *engine) {
+    if (!engine) return;
+    mutex_lock(&engine->mutex);
+    engine->closing = true;
+    condition_signal(&engine->wake);
+    mutex_unlock(&engine->mutex);
+    if (engine->thread_runs) thread_join(engine->thread);
+    scheduler_close(&engine->scheduler);
+    sampler_scratch_close(&engine->scratch);
+    free(engine->logits);
+    kv_close(engine->kv);
+    model_close(engine->model);
+    condition_destroy(&engine->wake);
+    mutex_destroy(&engine->mutex);
+    free(engine);
+}
+
+Model *engine_model(Engine *engine) { return engine->model; }
+
+EngineStats engine_stats(Engine *engine) {
+    mutex_lock(&engine->mutex);
+    EngineStats stats = engine->stats;
+    stats.waiting = engine->scheduler.waiting.count;
+    mutex_unlock(&engine->mutex);
+    return stats;
+}
+
+/* ---- submitting ---- */
+
+static bool check_ids(const int32_t *ids, int count, int vocab, const char *what, Error *error) {
+    for (int i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return fail(
+                error, ERROR_USAGE, "%s: token %d at position %d, the vocabulary has %d", what, ids[i], i, vocab);
+    return true;
+}
+
+static bool check_request(const Engine *engine, const RequestOptions *o, Error *error) {
+    const SamplingOptions *sampling = &o->sampling;
+    if (o->prompt_count < 1) return fail(error, ERROR_USAGE, "the prompt is empty");
+    if (o->max_tokens < 1) return fail(error, ERROR_USAGE, "max_tokens is %d, must be at least 1", o->max_tokens);
+    if (o->choices < 1 || o->choices > CHOICES_MAX)
+        return fail(error, ERROR_USAGE, "%d choices, must be 1 to %d", o->choices, CHOICES_MAX);
+    if (sampling->logprobs > LOGPROBS_TOP_MAX)
+        return fail(error, ERROR_USAGE, "%d logprobs, must be at most %d", sampling->logprobs, LOGPROBS_TOP_MAX);
+    return check_ids(sampling->bias_ids, sampling->bias_count, engine->vocab, "logit_bias", error);
+}
+
+Request *engine_submit(Engine *engine, const RequestOptions *options, Error *error) {
+    if (!check_request(engine, options, error)) return NULL;
+    Scheduler *s = &engine->scheduler;
+    const int max_tokens = scheduler_fit(s, options, error);
+    if (max_tokens == 0 || !check_ids(options->prompt, options->prompt_count, engine->vocab, "prompt", error))
+        return NULL;
+    Request *request = request_new(options, engine->vocab, max_tokens, error);
+    if (!request) return NULL;
+    mutex_lock(&engine->mutex);
+    const bool full = scheduler_full(s), closing = engine->closing;
+    if (!full && !closing) {
+        request_retain(request);
+        scheduler_queue(s, request);
+        condition_signal(&engine->wake);
+    }
+    const int waiting = s->waiting.count;
+    mutex_unlock(&engine->mutex);
+    if (!full && !closing) return request;
+    if (closing)
+        fail(error, ERROR_CANCELLED, "the engine is closing");
+    else
+        fail(error, ERROR_BUSY, "%d requests wait already, the queue holds %d", waiting, s->queue_max);
+    request_release(request);
+    return NULL;
+}

@@ -1,0 +1,294 @@
+/* The reader's half of a request: a record per token, written once, read once. */
+#include "engine/request.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/checked.h"
+#include "base/clock.h"
+
+/* A token's record: id; with logprobs also its logprob, the number of alternatives, and pairs of id and logprob. */
+typedef struct Record {
+    int32_t id;
+    float logprob;
+    int32_t top_count;
+    struct {
+        int32_t id;
+        float logprob;
+    } top[];
+} Record;
+
+/* ---- memory ---- */
+
+typedef struct Layout {
+    size_t size;
+    bool overflow;
+} Layout;
+
+static size_t layout_add(Layout *layout, size_t count, size_t size) {
+    const size_t at = layout->size;
+    size_t bytes;
+    layout->overflow |= !size_mul(count, size, &bytes) || !size_add(at, bytes, &layout->size) ||
+        !size_add(layout->size, 63, &layout->size);
+    layout->size -= layout->size % 64;
+    return at;
+}
+
+static bool request_map(Request *request, const RequestOptions *options, int vocab, Error *error) {
+    const SamplingOptions *sampling = &request->sampling; /* its arrays are still the caller's */
+    const size_t choices = (size_t)options->choices, answer = (size_t)request->max_tokens;
+    const size_t prompt = (size_t)options->prompt_count, biases = (size_t)sampling->bias_count;
+    const size_t history = sampler_bytes(sampling, vocab, options->prompt_count + request->max_tokens);
+    request->top_max = sampling->logprobs > 0 ? sampling->logprobs : 0;
+    request->record_bytes = sampling->logprobs < 0
+        ? sizeof(int32_t)
+        : sizeof(Record) + (size_t)request->top_max * sizeof(((Record *)NULL)->top[0]);
+    Layout layout = {0};
+    const size_t prompt_at = layout_add(&layout, prompt, sizeof(int32_t));
+    const size_t ids_at = layout_add(&layout, biases, sizeof(int32_t));
+    const size_t values_at = layout_add(&layout, biases, sizeof(float));
+    const size_t echo_at = layout_add(&layout, options->echo_logprobs ? prompt : 0, request->record_bytes);
+    const size_t logits_at = layout_add(&layout, choices > 1 ? (size_t)vocab : 0, sizeof(float));
+    Layout one = {0};
+    const size_t records_at = layout_add(&one, answer, request->record_bytes);
+    const size_t history_at = layout_add(&one, history, 1);
+    const size_t choices_at = layout_add(&layout, choices, one.size);
+    if (layout.overflow || one.overflow) return fail(error, ERROR_LIMIT, "the answer is too large");
+
+    void *memory = mmap(NULL, layout.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return fail(error, ERROR_MEMORY, "no memory for %zu bytes of tokens", layout.size);
+    request->memory = memory;
+    request->memory_bytes = layout.size;
+    uint8_t *base = memory;
+    memcpy(base + prompt_at, options->prompt, prompt * sizeof(int32_t));
+    request->prompt = (const int32_t *)(base + prompt_at);
+    if (biases > 0) {
+        memcpy(base + ids_at, sampling->bias_ids, biases * sizeof(int32_t));
+        memcpy(base + values_at, sampling->bias_values, biases * sizeof(float));
+    }
+    request->sampling.bias_ids = (const int32_t *)(base + ids_at);
+    request->sampling.bias_values = (const float *)(base + values_at);
+    request->prompt_records = options->echo_logprobs ? base + echo_at : NULL;
+    request->logits = choices > 1 ? (float *)(base + logits_at) : NULL;
+    for (int i = 0; i < request->choice_count; i++) {
+        AnswerChoice *choice = &request->choices[i];
+        uint8_t *own = base + choices_at + (size_t)i * one.size;
+        choice->records = own + records_at;
+        sampler_init(&choice->sampler, &request->sampling, vocab, i, own + history_at);
+    }
+    return true;
+}
+
+Request *request_new(const RequestOptions *options, int vocab, int max_tokens, Error *error) {
+    Request *request = calloc(1, sizeof *request);
+    AnswerChoice *choices = calloc((size_t)options->choices, sizeof *choices);
+    if (!request || !choices) {
+        free(request);
+        free(choices);
+        fail(error, ERROR_MEMORY, "no memory for a request");
+        return NULL;
+    }
+    request->sampling = options->sampling;
+    request->prompt_count = options->prompt_count;
+    request->max_tokens = max_tokens;
+    request->choice_count = options->choices;
+    request->choices = choices;
+    request->waiting = options->choices;
+    request->echo = options->echo_logprobs;
+    if (request->echo && request->sampling.logprobs < 0) request->sampling.logprobs = 0;
+    request->submitted_ns = clock_ns();
+    atomic_init(&request->references, 1);
+    mutex_init(&request->mutex);
+    condition_init(&request->changed);
+    if (request_map(request, options, vocab, error)) return request;
+    request_release(request);
+    return NULL;
+}
+
+void request_retain(Request *request) { atomic_fetch_add(&request->references, 1); }
+
+void request_release(Request *request) {
+    if (atomic_fetch_sub(&request->references, 1) > 1) return;
+    if (request->memory) munmap(request->memory, request->memory_bytes);
+    condition_destroy(&request->changed);
+    mutex_destroy(&request->mutex);
+    free(request->choices);
+    free(request);
+}
+
+/* ---- engine thread ---- */
+
+static void record_write(const Request *request, uint8_t *records, int index, const TokenOut *token) {
+    uint8_t *at = records + (size_t)index * request->record_bytes;
+    if (request->sampling.logprobs < 0) {
+        memcpy(at, &token->id, sizeof token->id);
+        return;
+    }
+    Record *record = (Record *)at;
+    record->id = token->id;
+    record->logprob = token->logprob;
+    record->top_count = token->top_count;
+    for (int i = 0; i < token->top_count; i++) {
+        record->top[i].id = token->top[i].id;
+        record->top[i].logprob = token->top[i].logprob;
+    }
+}
+
+static void record_read(const Request *request, const uint8_t *records, int index, TokenOut *token) {
+    const uint8_t *at = records + (size_t)index * request->record_bytes;
+    token->logprob = NAN;
+    token->top_count = 0;
+    if (request->sampling.logprobs < 0) {
+        memcpy(&token->id, at, sizeof token->id);
+        return;
+    }
+    const Record *record = (const Record *)at;
+    token->id = record->id;
+    token->logprob = record->logprob;
+    token->top_count = record->top_count;
+    for (int i = 0; i < record->top_count; i++) {
+        token->top[i].id = record->top[i].id;
+        token->top[i].logprob = record->top[i].logprob;
+    }
+}
+
+void request_append(Request *request, AnswerChoice *choice, const TokenOut *token) {
+    mutex_lock(&request->mutex);
+    CHECK(choice->written < request->max_tokens && token->top_count <= request->top_max);
+    record_write(request, choice->records, choice->written++, token);
+    condition_broadcast(&request->changed);
+    mutex_unlock(&request->mutex);
+}
+
+void request_append_prompt(Request *request, const TokenOut *token) {
+    mutex_lock(&request->mutex);
+    CHECK(request->prompt_written < request->prompt_count && token->top_count <= request->top_max);
+    record_write(request, request->prompt_records, request->prompt_written++, token);
+    mutex_unlock(&request->mutex);
+}
+
+void request_end_choice(Request *request, AnswerChoice *choice, Finish finish) {
+    mutex_lock(&request->mutex);
+    choice->finish = finish;
+    bool all = true;
+    for (int i = 0; i < request->choice_count; i++) all = all && request->choices[i].finish != FINISH_NONE;
+    if (all) request->ended_ns = clock_ns();
+    condition_broadcast(&request->changed);
+    mutex_unlock(&request->mutex);
+}
+
+void request_fail(Request *request, const Error *error) {
+    request->failed = true;
+    mutex_lock(&request->mutex);
+    if (request->error.code == ERROR_NONE) request->error = *error;
+    mutex_unlock(&request->mutex);
+}
+
+void request_set_admitted(Request *request) {
+    mutex_lock(&request->mutex);
+    request->admitted_ns = clock_ns();
+    mutex_unlock(&request->mutex);
+}
+
+void request_set_answering(Request *request) {
+    mutex_lock(&request->mutex);
+    request->answering_ns = clock_ns();
+    mutex_unlock(&request->mutex);
+}
+
+/* ---- reader ---- */
+
+static bool choice_ready(const AnswerChoice *choice) {
+    return choice->read < choice->written || (choice->finish != FINISH_NONE && !choice->finish_read);
+}
+
+/* False when the time is over. deadline_ns is set by the first call. */
+static bool wait_changed(Request *request, int timeout_ms, int64_t *deadline_ns) {
+    const int64_t now = clock_ns();
+    if (*deadline_ns == 0) *deadline_ns = now + (int64_t)timeout_ms * 1000000;
+    if (now >= *deadline_ns) return false;
+    condition_wait_ms(&request->changed, &request->mutex, (*deadline_ns - now + 999999) / 1000000);
+    return true;
+}
+
+int request_read(Request *request, int index, TokenOut *out, int capacity, int timeout_ms, Finish *finish) {
+    CHECK(index >= 0 && index < request->choice_count && capacity >= 0);
+    AnswerChoice *choice = &request->choices[index];
+    int64_t deadline_ns = 0;
+    *finish = FINISH_NONE;
+    mutex_lock(&request->mutex);
+    while (choice->read == choice->written && choice->finish == FINISH_NONE) {
+        if (!wait_changed(request, timeout_ms, &deadline_ns)) break;
+    }
+    int count = 0;
+    while (count < capacity && choice->read < choice->written)
+        record_read(request, choice->records, choice->read++, &out[count++]);
+    if (choice->read == choice->written && choice->finish != FINISH_NONE) {
+        *finish = choice->finish;
+        choice->finish_read = true;
+    }
+    mutex_unlock(&request->mutex);
+    return count;
+}
+
+int request_wait(Request *request, int timeout_ms) {
+    int64_t deadline_ns = 0;
+    mutex_lock(&request->mutex);
+    int ready = -1;
+    for (;;) {
+        bool more = false;
+        for (int i = 0; i < request->choice_count && ready < 0; i++) {
+            if (choice_ready(&request->choices[i])) ready = i;
+            more |= request->choices[i].finish == FINISH_NONE;
+        }
+        if (ready >= 0 || !more || !wait_changed(request, timeout_ms, &deadline_ns)) break;
+    }
+    mutex_unlock(&request->mutex);
+    return ready;
+}
+
+bool request_prompt_logprob(Request *request, int position, TokenOut *out) {
+    if (!request->echo || position < 0 || position >= request->prompt_count) return false;
+    mutex_lock(&request->mutex);
+    const bool known = position < request->prompt_written;
+    if (known) record_read(request, request->prompt_records, position, out);
+    mutex_unlock(&request->mutex);
+    return known;
+}
+
+void request_cancel(Request *request) { atomic_store(&request->cancel, true); }
+
+void request_stop_choice(Request *request, int choice) {
+    CHECK(choice >= 0 && choice < request->choice_count);
+    atomic_store(&request->choices[choice].stop, true);
+}
+
+static double seconds(int64_t from_ns, int64_t to_ns) { return (double)(to_ns - from_ns) * 1e-9; }
+
+RequestStats request_stats(Request *request) {
+    mutex_lock(&request->mutex);
+    const int64_t end = request->ended_ns ? request->ended_ns : clock_ns();
+    const int64_t admitted = request->admitted_ns ? request->admitted_ns : end;
+    const int64_t answering = request->answering_ns ? request->answering_ns : end;
+    const RequestStats stats = {
+        .prompt_tokens = request->prompt_count,
+        .queued_s = seconds(request->submitted_ns, admitted),
+        .prefill_s = seconds(admitted, answering),
+        .decode_s = seconds(answering, end),
+    };
+    mutex_unlock(&request->mutex);
+    return stats;
+}
+
+void request_error(Request *request, Error *out) {
+    mutex_lock(&request->mutex);
+    *out = request->error;
+    mutex_unlock(&request->mutex);
+}
+
+void request_free(Request *request) {
+    request_cancel(request);
+    request_release(request);
+}

@@ -1,0 +1,76 @@
+/* What a request is inside the engine. The engine thread advances it, one reader takes the tokens; they meet in the
+ * part under the mutex. Both sides hold a reference; the last one frees it. All its memory is taken at submit. */
+#pragma once
+#include <stdatomic.h>
+
+#include "base/thread.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "model/kv_cache.h"
+
+typedef enum ChoiceState { CHOICE_WAITING, CHOICE_RUNNING, CHOICE_ENDED } ChoiceState;
+
+/* One answer, and the sequence that computes it. */
+typedef struct AnswerChoice {
+    /* engine thread */
+    ChoiceState state;
+    KvSequence kv;
+    Sampler sampler;
+    int32_t last; /* token to run next */
+    int generated;
+
+    atomic_bool stop;
+
+    /* under the request's mutex */
+    uint8_t *records; /* [max_tokens] */
+    int written, read;
+    Finish finish;
+    bool finish_read;
+} AnswerChoice;
+
+struct Request {
+    SamplingOptions sampling; /* its arrays are in memory */
+    const int32_t *prompt;
+    int prompt_count, max_tokens, choice_count, top_max;
+    bool echo;
+    AnswerChoice *choices;
+    uint8_t *prompt_records; /* [prompt_count]; NULL without echo */
+    size_t record_bytes;
+    void *memory; /* mapped: taken from the system only as it is written */
+    size_t memory_bytes;
+    atomic_int references;
+    atomic_bool cancel;
+
+    /* engine thread; next under the engine's mutex while the request waits */
+    struct Request *next;
+    int passes;    /* later requests that were preferred to this one while it waited for pages */
+    int prefilled; /* prompt tokens in the cache */
+    int chunk;     /* prompt tokens in the step that is planned */
+    int slots;     /* that it holds: one while it reads the prompt, then one per running choice and grant */
+    int granted;   /* slots for choices that have not started yet */
+    int waiting;   /* choices in CHOICE_WAITING */
+    KvSequence kv; /* of the prompt, until the last choice to start takes it over */
+    size_t prompt_charge, choice_charge; /* bytes of the page pool: while the request is active, for each slot */
+    float *logits; /* [vocab] behind the prompt: own memory with several choices, else the step's */
+    bool failed;
+
+    Mutex mutex;
+    Condition changed;
+    Error error;
+    int prompt_written;
+    int64_t submitted_ns, admitted_ns, answering_ns, ended_ns; /* 0: not yet */
+};
+
+/* options are valid for this vocabulary; max_tokens is already cut. The reference is the caller's. */
+NODISCARD Request *request_new(const RequestOptions *options, int vocab, int max_tokens, Error *error);
+void request_retain(Request *request);
+void request_release(Request *request);
+
+/* Engine thread. */
+void request_append(Request *request, AnswerChoice *choice, const TokenOut *token);
+void request_append_prompt(Request *request, const TokenOut *token);
+void request_end_choice(Request *request, AnswerChoice *choice, Finish finish);
+void request_set_admitted(Request *request);
+void request_set_answering(Request *request);
+/* The reason for FINISH_ERROR; the first one stays. */
+void request_fail(Request *request, const Error *error);

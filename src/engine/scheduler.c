@@ -1,0 +1,289 @@
+#include "engine/scheduler.h"
+
+#include <stdlib.h>
+
+#include "base/checked.h"
+#include "base/log.h"
+
+bool scheduler_open(Scheduler *s, Model *model, KvCache *kv, const EngineOptions *options, Error *error) {
+    const size_t rows = (size_t)options->slots + (size_t)options->prefill_size, slots = (size_t)options->slots;
+    *s = (Scheduler){
+        .model = model,
+        .kv = kv,
+        .slots = options->slots,
+        .queue_max = options->queue_max,
+        .prefill_size = options->prefill_size,
+        .pool = kv_bytes_total(kv),
+        .tokens = calloc(rows, sizeof *s->tokens),
+        .positions = calloc(rows, sizeof *s->positions),
+        .outputs = calloc(slots + ECHO_ROWS, sizeof *s->outputs),
+        .runs = calloc(slots, sizeof *s->runs),
+        .parts = calloc(slots, sizeof *s->parts),
+    };
+    if (!s->tokens || !s->positions || !s->outputs || !s->runs || !s->parts) {
+        scheduler_close(s);
+        return fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
+    }
+    int low = 0, high = model_context(model);
+    while (low < high) {
+        const int middle = low + (high - low + 1) / 2;
+        if (kv_bytes_for(model, middle) <= s->pool)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    s->context = low;
+    if (low >= 2) return true;
+    scheduler_close(s);
+    return fail(error, ERROR_LIMIT, "a KV cache of %zu bytes is too small, a sequence takes at least %zu",
+        kv_bytes_total(kv), kv_bytes_for(model, 2));
+}
+
+void scheduler_close(Scheduler *s) {
+    free(s->tokens);
+    free(s->positions);
+    free(s->outputs);
+    free(s->runs);
+    free(s->parts);
+    *s = (Scheduler){0};
+}
+
+/* ---- promises ---- */
+
+/* With several choices the prompt's pages are promised once; a choice adds what comes after the full ones of them. */
+static size_t prompt_charge(const Scheduler *s, int prompt_count, int choices) {
+    return choices > 1 ? kv_bytes_for(s->model, prompt_count) : 0;
+}
+
+static size_t choice_charge(const Scheduler *s, int prompt_count, int max_tokens, int choices) {
+    const int shared = choices > 1 ? prompt_count / KV_PAGE_TOKENS * KV_PAGE_TOKENS : 0;
+    return kv_bytes_for(s->model, prompt_count + max_tokens - shared);
+}
+
+int scheduler_fit(const Scheduler *s, const RequestOptions *o, Error *error) {
+    const int prompt = o->prompt_count;
+    int max_tokens = prompt < s->context ? s->context - prompt : 0;
+    if (o->max_tokens < max_tokens) max_tokens = o->max_tokens;
+    while (max_tokens > 0 &&
+        prompt_charge(s, prompt, o->choices) + choice_charge(s, prompt, max_tokens, o->choices) > s->pool)
+        max_tokens = max_tokens > KV_PAGE_TOKENS ? max_tokens - KV_PAGE_TOKENS : max_tokens / 2;
+    if (max_tokens == 0)
+        fail(error, ERROR_LIMIT,
+            "This model's maximum context length is %d tokens. However, the prompt has %d tokens and needs room for at "
+            "least one more",
+            s->context, prompt);
+    return max_tokens;
+}
+
+/* ---- lists ---- */
+
+static void list_append(RequestList *list, Request *request) {
+    request->next = NULL;
+    if (list->last)
+        list->last->next = request;
+    else
+        list->first = request;
+    list->last = request;
+    list->count++;
+}
+
+static void list_remove(RequestList *list, Request *before, Request *request) {
+    if (before)
+        before->next = request->next;
+    else
+        list->first = request->next;
+    if (list->last == request) list->last = before;
+    list->count--;
+}
+
+/* ---- admission ---- */
+
+bool scheduler_full(const Scheduler *s) { return s->waiting.count >= s->queue_max + s->slots - atomic_load(&s->used); }
+
+void scheduler_queue(Scheduler *s, Request *request) {
+    request->prompt_charge = prompt_charge(s, request->prompt_count, request->choice_count);
+    request->choice_charge = choice_charge(s, request->prompt_count, request->max_tokens, request->choice_count);
+    list_append(&s->waiting, request);
+}
+
+void scheduler_take_slot(Scheduler *s, Request *request) {
+    request->slots++;
+    atomic_fetch_add(&s->used, 1);
+    s->charged += request->choice_charge;
+    CHECK(atomic_load(&s->used) <= s->slots && s->charged <= s->pool);
+}
+
+void scheduler_free_slot(Scheduler *s, Request *request) {
+    CHECK(request->slots > 0);
+    request->slots--;
+    s->charged -= request->choice_charge;
+    atomic_fetch_sub(&s->used, 1);
+}
+
+static bool fits(const Scheduler *s, size_t charge) {
+    return atomic_load(&s->used) < s->slots && charge <= s->pool - s->charged;
+}
+
+static void activate(Scheduler *s, Request *request) {
+    Error error = {0};
+    list_append(&s->active, request);
+    s->charged += request->prompt_charge;
+    scheduler_take_slot(s, request);
+    request_set_admitted(request);
+    if (!kv_sequence_open(s->kv, &request->kv, &error)) request_fail(request, &error);
+}
+
+/* Everybody who waits longer than somebody who got in was passed. True: one of them will not be passed again. */
+static bool count_passes(Request *first, const Request *end) {
+    bool patient = true;
+    for (Request *r = first; r != end; r = r->next) patient = ++r->passes < PASSES_MAX && patient;
+    return !patient;
+}
+
+/* Free slots for further choices of requests that already run; whoever has fewest comes first. */
+static void grant_slots(Scheduler *s) {
+    for (;;) {
+        Request *best = NULL;
+        for (Request *r = s->active.first; r; r = r->next) {
+            if (r->prefilled < r->prompt_count || r->waiting <= r->granted || !fits(s, r->choice_charge)) continue;
+            if (!best || r->slots < best->slots) best = r;
+        }
+        if (!best) return;
+        scheduler_take_slot(s, best);
+        best->granted++;
+        if (count_passes(s->waiting.first, NULL)) return;
+    }
+}
+
+void scheduler_admit(Scheduler *s) {
+    bool closed = false; /* somebody was passed too often: nobody younger gets in */
+    Request *before = NULL, *request = s->waiting.first;
+    while (request) {
+        Request *next = request->next;
+        if (atomic_load(&request->cancel)) {
+            list_remove(&s->waiting, before, request);
+            for (int i = 0; i < request->choice_count; i++)
+                request_end_choice(request, &request->choices[i], FINISH_CANCELLED);
+            request_release(request);
+        } else if (!closed && fits(s, request->prompt_charge + request->choice_charge)) {
+            list_remove(&s->waiting, before, request);
+            closed = count_passes(s->waiting.first, next);
+            activate(s, request);
+        } else {
+            closed = closed || request->passes >= PASSES_MAX;
+            before = request;
+        }
+        request = next;
+    }
+    if (!closed) grant_slots(s);
+}
+
+/* ---- the step ---- */
+
+static Part *add_part(Scheduler *s, Request *request, AnswerChoice *choice, KvSequence *kv, int rows, int outputs) {
+    Error error = {0};
+    if (!kv_reserve(s->kv, kv, rows, &error)) { /* cannot be, unless the promises are wrong */
+        log_error("%s", error.text);
+        request_fail(request, &error);
+        return NULL;
+    }
+    const int row = s->step.rows, first = s->output_count;
+    for (int i = 0; i < rows; i++) s->positions[row + i] = kv->length + i;
+    for (int i = 0; i < outputs; i++) s->outputs[s->output_count++] = row + rows - outputs + i;
+    s->runs[s->part_count] =
+        (Run){.row = row, .rows = rows, .position = kv->length, .tables = (const int32_t *const *)kv->tables};
+    s->step.rows += rows;
+    Part *part = &s->parts[s->part_count++];
+    *part = (Part){.request = request, .choice = choice, .rows = rows, .output = first, .outputs = outputs};
+    return part;
+}
+
+static void plan_decode(Scheduler *s) {
+    for (Request *r = s->active.first; r; r = r->next) {
+        for (int i = 0; i < r->choice_count && !r->failed; i++) {
+            AnswerChoice *choice = &r->choices[i];
+            if (choice->state != CHOICE_RUNNING) continue;
+            const int row = s->step.rows;
+            if (add_part(s, r, choice, &choice->kv, 1, 1)) s->tokens[row] = choice->last;
+        }
+    }
+}
+
+static bool reads_prompt(const Request *request) {
+    return request->prefilled < request->prompt_count && !request->failed;
+}
+
+static int smaller(int a, int b) { return a < b ? a : b; }
+
+/* Splits the step's prompt tokens over the prompts: half to the oldest, equal parts of the rest to the others; what
+ * somebody does not need goes to the oldest who does. */
+static void share_prefill(Scheduler *s) {
+    int readers = 0, left = s->prefill_size, echo_left = ECHO_ROWS;
+    for (Request *r = s->active.first; r; r = r->next) readers += reads_prompt(r);
+    const int share = readers > 1 ? s->prefill_size / 2 / (readers - 1) : 0;
+    bool oldest = true;
+    for (Request *r = s->active.first; r; r = r->next) {
+        if (!reads_prompt(r)) continue;
+        r->chunk = oldest ? 0 : smaller(share, r->prompt_count - r->prefilled);
+        left -= r->chunk;
+        oldest = false;
+    }
+    for (Request *r = s->active.first; r; r = r->next) {
+        if (!reads_prompt(r)) continue;
+        const int more = smaller(left, r->prompt_count - r->prefilled - r->chunk);
+        r->chunk += more;
+        left -= more;
+        if (!r->echo) continue;
+        if (r->chunk > echo_left) {
+            left += r->chunk - echo_left;
+            r->chunk = echo_left;
+        }
+        echo_left -= r->chunk;
+    }
+}
+
+static void plan_prefill(Scheduler *s) {
+    share_prefill(s);
+    for (Request *r = s->active.first; r; r = r->next) {
+        if (!reads_prompt(r) || r->chunk == 0) continue;
+        const int row = s->step.rows;
+        const bool last = r->prefilled + r->chunk == r->prompt_count;
+        if (!add_part(s, r, NULL, &r->kv, r->chunk, r->echo ? r->chunk : last)) continue;
+        memcpy(s->tokens + row, r->prompt + r->prefilled, (size_t)r->chunk * sizeof *s->tokens);
+    }
+}
+
+void scheduler_plan(Scheduler *s) {
+    s->part_count = s->output_count = 0;
+    s->step = (Step){.tokens = s->tokens, .positions = s->positions, .runs = s->runs};
+    plan_decode(s);
+    plan_prefill(s);
+    s->step.run_count = s->part_count;
+}
+
+/* ---- ends ---- */
+
+void scheduler_end_choice(Scheduler *s, Request *request, AnswerChoice *choice, Finish finish) {
+    if (choice->state == CHOICE_ENDED) return;
+    if (choice->state == CHOICE_WAITING) request->waiting--;
+    if (choice->state == CHOICE_RUNNING) {
+        if (choice->kv.tables) kv_sequence_close(s->kv, &choice->kv);
+        scheduler_free_slot(s, request);
+    }
+    choice->state = CHOICE_ENDED;
+    request_end_choice(request, choice, finish);
+}
+
+void scheduler_end_all(Scheduler *s, Request *request, Finish finish) {
+    for (int i = 0; i < request->choice_count; i++) scheduler_end_choice(s, request, &request->choices[i], finish);
+}
+
+void scheduler_retire(Scheduler *s, Request *request) {
+    while (request->slots > 0) scheduler_free_slot(s, request);
+    s->charged -= request->prompt_charge;
+    if (request->kv.tables) kv_sequence_close(s->kv, &request->kv);
+    Request *before = NULL;
+    for (Request *r = s->active.first; r != request; r = r->next) before = r;
+    list_remove(&s->active, before, request);
+    request_release(request);
+}

@@ -1,0 +1,236 @@
+/* A model that costs nothing, linked in place of the real one. Its cache holds what was written: each position the hash
+ * of all tokens up to it, computed from the position before as found through the page table. So a wrong page, position
+ * or token changes every later logit. Logits are a function of that hash. Steps can be held at a gate, counted and made
+ * to fail. */
+#pragma once
+#include <stdlib.h>
+
+#include "base/thread.h"
+#include "model/kv_cache.h"
+#include "model/model.h"
+#include "test.h"
+
+enum { FAKE_PAGES = 4096, FAKE_PAGE_BYTES = 1000, FAKE_STEPS = 4096, FAKE_EOS = 2 };
+
+typedef struct FakeStep {
+    int rows, runs, outputs, largest_run, last_small_run, first_large_run;
+} FakeStep;
+
+static struct Fake {
+    int vocab, context;
+    float eos_logit; /* added to the end token's */
+    int fail_at;     /* this step fails, counted from 1; 0: none */
+
+    Mutex mutex;
+    Condition changed;
+    bool gated;
+    int permits, arrived; /* steps that may run; steps that came to the gate */
+    int steps;            /* finished */
+    FakeStep log[FAKE_STEPS];
+    int open_sequences, reserve_failures;
+} fake;
+
+struct Model {
+    int rows_max;
+};
+struct KvCache {
+    int page_count, used;
+    int owners[FAKE_PAGES];
+    uint64_t hash[FAKE_PAGES][KV_PAGE_TOKENS];
+};
+static struct KvCache *fake_cache;
+static _Thread_local bool fake_engine_thread;
+
+static void fake_reset(void) {
+    static bool once;
+    if (!once) {
+        mutex_init(&fake.mutex);
+        condition_init(&fake.changed);
+        once = true;
+    }
+    mutex_lock(&fake.mutex);
+    fake.vocab = 300;
+    fake.context = 4096;
+    fake.eos_logit = 0;
+    fake.fail_at = fake.permits = fake.arrived = fake.steps = 0;
+    fake.open_sequences = fake.reserve_failures = 0;
+    fake.gated = false;
+    mutex_unlock(&fake.mutex);
+}
+
+/* Lets count more steps run. */
+static void fake_permit(int count) {
+    mutex_lock(&fake.mutex);
+    fake.permits += count;
+    condition_broadcast(&fake.changed);
+    mutex_unlock(&fake.mutex);
+}
+
+static void fake_open_gate(void) {
+    mutex_lock(&fake.mutex);
+    fake.gated = false;
+    condition_broadcast(&fake.changed);
+    mutex_unlock(&fake.mutex);
+}
+
+/* Until so many steps have come to the gate, counted from the reset; the last of them is held there unless permitted.
+ */
+static void fake_wait_arrived(int count) {
+    mutex_lock(&fake.mutex);
+    while (fake.arrived < count) condition_wait(&fake.changed, &fake.mutex);
+    mutex_unlock(&fake.mutex);
+}
+
+static int fake_steps(void) {
+    mutex_lock(&fake.mutex);
+    const int steps = fake.steps;
+    mutex_unlock(&fake.mutex);
+    return steps;
+}
+
+static uint64_t fake_next_hash(uint64_t before, int32_t token) {
+    uint64_t state = before * 31 + (uint64_t)token + 1;
+    return test_random(&state);
+}
+
+static void fake_logits(uint64_t hash, float *out) {
+    for (int id = 0; id < fake.vocab; id++) out[id] = 4 * test_uniform(&hash);
+    out[FAKE_EOS] += fake.eos_logit;
+}
+
+/* ---- model.h ---- */
+
+Model *model_open(const char *directory, const ModelOptions *options, Error *error) {
+    Model *model = calloc(1, sizeof *model);
+    CHECK(model != NULL);
+    model->rows_max = options->backend.rows_max;
+    return model;
+}
+void model_close(Model *model) { free(model); }
+int model_vocab(const Model *model) { return fake.vocab; }
+int model_context(const Model *model) { return fake.context; }
+int model_eos(const Model *model, int32_t out[EOS_MAX]) {
+    out[0] = FAKE_EOS;
+    return 1;
+}
+
+static void fake_gate(const Step *step, int outputs) {
+    mutex_lock(&fake.mutex);
+    fake.arrived++;
+    condition_broadcast(&fake.changed);
+    while (fake.gated && fake.permits == 0) condition_wait(&fake.changed, &fake.mutex);
+    if (fake.permits > 0) fake.permits--;
+    FakeStep *log = &fake.log[fake.steps++ % FAKE_STEPS];
+    *log = (FakeStep){.rows = step->rows, .runs = step->run_count, .outputs = outputs, .first_large_run = INT32_MAX};
+    for (int i = 0; i < step->run_count; i++) {
+        const int rows = step->runs[i].rows;
+        if (rows > log->largest_run) log->largest_run = rows;
+        if (rows == 1) log->last_small_run = i;
+        if (rows > 1 && log->first_large_run > i) log->first_large_run = i;
+    }
+    mutex_unlock(&fake.mutex);
+}
+
+bool model_forward(Model *model, const Step *step, int count, const int32_t *output, float *logits, Error *error) {
+    static uint64_t row_hash[MODEL_ROWS_MAX];
+    fake_engine_thread = true;
+    fake_gate(step, count);
+    CHECK(step->rows > 0 && step->rows <= model->rows_max && count <= step->rows);
+    if (fake.steps == fake.fail_at) return fail(error, ERROR_DEVICE, "the fake device failed in step %d", fake.fail_at);
+    int row = 0;
+    for (int i = 0; i < step->run_count; i++) {
+        const Run *run = &step->runs[i];
+        CHECK(run->row == row && run->rows > 0);
+        for (int position = run->position; position < run->position + run->rows; position++, row++) {
+            CHECK(step->positions[row] == position);
+            const int32_t *table = run->tables[0];
+            const int before = position - 1;
+            const uint64_t hash =
+                position > 0 ? fake_cache->hash[table[before / KV_PAGE_TOKENS]][before % KV_PAGE_TOKENS] : 0;
+            const int32_t page = table[position / KV_PAGE_TOKENS];
+            CHECK(page >= 0 && fake_cache->owners[page] == 1);
+            row_hash[row] = fake_next_hash(hash, step->tokens[row]);
+            fake_cache->hash[page][position % KV_PAGE_TOKENS] = row_hash[row];
+        }
+    }
+    CHECK(row == step->rows);
+    for (int i = 0; i < count; i++) fake_logits(row_hash[output[i]], logits + (size_t)i * (size_t)fake.vocab);
+    return true;
+}
+
+/* ---- kv_cache.h ---- */
+
+KvCache *kv_open(Model *model, size_t budget_bytes, Error *error) {
+    fake_cache = calloc(1, sizeof *fake_cache);
+    CHECK(fake_cache != NULL);
+    const size_t pages = budget_bytes / FAKE_PAGE_BYTES;
+    fake_cache->page_count = pages < FAKE_PAGES ? (int)pages : FAKE_PAGES;
+    return fake_cache;
+}
+void kv_close(KvCache *cache) { free(cache); }
+size_t kv_bytes_used(const KvCache *cache) { return (size_t)cache->used * FAKE_PAGE_BYTES; }
+size_t kv_bytes_total(const KvCache *cache) { return (size_t)cache->page_count * FAKE_PAGE_BYTES; }
+static int fake_pages(int tokens) { return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS; }
+size_t kv_bytes_for(const Model *model, int tokens) { return (size_t)fake_pages(tokens) * FAKE_PAGE_BYTES; }
+
+bool kv_sequence_open(KvCache *cache, KvSequence *sequence, Error *error) {
+    const int pages = fake_pages(fake.context);
+    *sequence = (KvSequence){.tables = malloc(sizeof *sequence->tables)};
+    CHECK(sequence->tables != NULL);
+    sequence->tables[0] = malloc((size_t)pages * sizeof(int32_t));
+    CHECK(sequence->tables[0] != NULL);
+    for (int i = 0; i < pages; i++) sequence->tables[0][i] = -1;
+    fake.open_sequences++;
+    return true;
+}
+static void fake_drop(KvCache *cache, int page) {
+    CHECK(cache->owners[page] > 0);
+    cache->used -= --cache->owners[page] == 0;
+}
+void kv_sequence_close(KvCache *cache, KvSequence *sequence) {
+    for (int i = 0; i < fake_pages(sequence->reserved); i++) fake_drop(cache, sequence->tables[0][i]);
+    free(sequence->tables[0]);
+    free(sequence->tables);
+    *sequence = (KvSequence){0};
+    fake.open_sequences--;
+}
+static int fake_take(KvCache *cache) {
+    for (int page = 0; page < cache->page_count; page++) {
+        if (cache->owners[page] > 0) continue;
+        cache->owners[page] = 1;
+        cache->used++;
+        memset(cache->hash[page], 0xee, sizeof cache->hash[page]);
+        return page;
+    }
+    return -1;
+}
+bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error) {
+    CHECK(sequence->length + tokens <= fake.context);
+    while (sequence->reserved < sequence->length + tokens) {
+        const int page = fake_take(cache);
+        if (page < 0) {
+            fake.reserve_failures++;
+            return fail(error, ERROR_LIMIT, "no page is free");
+        }
+        sequence->tables[0][sequence->reserved / KV_PAGE_TOKENS] = page;
+        sequence->reserved += KV_PAGE_TOKENS;
+    }
+    return true;
+}
+void kv_advance(KvCache *cache, KvSequence *sequence, int tokens) {
+    sequence->length += tokens;
+    CHECK(sequence->length <= sequence->reserved);
+}
+bool kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to, Error *error) {
+    const int full = from->length / KV_PAGE_TOKENS, rest = from->length % KV_PAGE_TOKENS;
+    for (int i = 0; i < full; i++) {
+        to->tables[0][i] = from->tables[0][i];
+        cache->owners[from->tables[0][i]]++;
+    }
+    to->length = to->reserved = full * KV_PAGE_TOKENS;
+    if (rest == 0) return true;
+    if (!kv_reserve(cache, to, rest, error)) return false;
+    memcpy(cache->hash[to->tables[0][full]], cache->hash[from->tables[0][full]], sizeof cache->hash[0]);
+    to->length += rest;
+    return true;
+}

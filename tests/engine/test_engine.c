@@ -1,0 +1,790 @@
+/* The engine over a fake model: what is asked alone is answered the same among strangers; order, limits, ends and
+ * faults. */
+#include "engine/engine.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/slice.h"
+#include "engine/scheduler.h"
+#include "fake_model.h"
+
+/* ---- allocations of the engine thread after its first step; not under sanitizers, which own malloc ---- */
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define COUNTS_ALLOCATIONS 1
+static atomic_int allocations;
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *memory, size_t size);
+void *malloc(size_t size) {
+    if (fake_engine_thread) atomic_fetch_add(&allocations, 1);
+    return __libc_malloc(size);
+}
+void *calloc(size_t count, size_t size) {
+    if (fake_engine_thread) atomic_fetch_add(&allocations, 1);
+    return __libc_calloc(count, size);
+}
+void *realloc(void *memory, size_t size) {
+    if (fake_engine_thread) atomic_fetch_add(&allocations, 1);
+    return __libc_realloc(memory, size);
+}
+#else
+#define COUNTS_ALLOCATIONS 0
+#endif
+
+enum { TIMEOUT_MS = 60000, TOKENS_MAX = 400, PROMPT_MAX = 700 };
+
+static Engine *open_engine(int slots, int queue_max, int prefill_size, size_t kv_bytes) {
+    Error error = {0};
+    const EngineOptions options = {.directory = "fake",
+        .slots = slots,
+        .queue_max = queue_max,
+        .prefill_size = prefill_size,
+        .kv_bytes = kv_bytes ? kv_bytes : (size_t)FAKE_PAGES * FAKE_PAGE_BYTES};
+    Engine *engine = engine_open(&options, &error);
+    if (!engine) fprintf(stderr, "%s\n", error.text);
+    CHECK(engine != NULL);
+    return engine;
+}
+
+static void close_engine(Engine *engine) {
+    engine_close(engine);
+    TEST_MSG(fake.open_sequences == 0, "%d sequences were left open", fake.open_sequences);
+    TEST_MSG(fake.reserve_failures == 0, "a running sequence ran out of pages %d times", fake.reserve_failures);
+}
+
+/* A request with its own copy of everything, made from a number. */
+typedef struct Case {
+    int32_t prompt[PROMPT_MAX];
+    int32_t bias_ids[3];
+    float bias_values[3];
+    RequestOptions options;
+} Case;
+
+static void make_prompt(Case *c, int count, uint64_t seed) {
+    CHECK(count <= PROMPT_MAX);
+    for (int i = 0; i < count; i++) c->prompt[i] = (int32_t)(test_random(&seed) % (uint64_t)fake.vocab);
+    c->options = (RequestOptions){.prompt = c->prompt,
+        .prompt_count = count,
+        .max_tokens = 20,
+        .choices = 1,
+        .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = seed, .logprobs = -1}};
+}
+
+static void make_case(Case *c, uint64_t seed) {
+    uint64_t state = seed * 1000003;
+    make_prompt(c, 1 + (int)(test_random(&state) % (seed % 4 ? 80 : PROMPT_MAX)), seed);
+    RequestOptions *o = &c->options;
+    o->max_tokens = 1 + (int)(test_random(&state) % 60);
+    o->choices = seed % 5 == 0 ? 1 + (int)(test_random(&state) % 12) : 1;
+    o->echo_logprobs = seed % 7 == 0;
+    SamplingOptions *s = &o->sampling;
+    s->temperature = seed % 3 ? 0.8f : 0;
+    s->top_p = seed % 2 ? 0.9f : 1;
+    s->top_k = seed % 4 == 1 ? 30 : 0;
+    s->min_p = seed % 6 == 1 ? 0.02f : 0;
+    s->repetition_penalty = seed % 4 == 2 ? 1.2f : 1;
+    s->frequency_penalty = seed % 5 == 1 ? 0.3f : 0;
+    s->logprobs = (int)(seed % 4) - 1;
+    for (int i = 0; i < 3; i++) {
+        c->bias_ids[i] = (int32_t)(test_random(&state) % (uint64_t)fake.vocab);
+        c->bias_values[i] = 5 * test_uniform(&state);
+    }
+    s->bias_count = seed % 8 == 3 ? 3 : 0;
+    s->bias_ids = c->bias_ids;
+    s->bias_values = c->bias_values;
+}
+
+/* What a reader saw of one choice. */
+typedef struct Seen {
+    int count;
+    int32_t ids[TOKENS_MAX];
+    uint64_t hash; /* of logprobs and alternatives too */
+    Finish finish;
+} Seen;
+
+static uint64_t mix(uint64_t hash, const void *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * 0x100000001B3u;
+    return hash;
+}
+
+static uint64_t mix_token(uint64_t hash, const TokenOut *token) {
+    hash = mix(hash, &token->id, sizeof token->id);
+    if (!isnan(token->logprob)) hash = mix(hash, &token->logprob, sizeof token->logprob);
+    return mix(hash, token->top, (size_t)token->top_count * sizeof token->top[0]);
+}
+
+/* Streams all choices as a server does: waits for any, takes what is there. */
+static void read_all(Request *request, int choices, Seen *seen) {
+    int ended = 0;
+    for (int i = 0; i < choices; i++) seen[i] = (Seen){0};
+    while (ended < choices) {
+        const int ready = request_wait(request, TIMEOUT_MS);
+        CHECK(ready >= 0 && ready < choices);
+        TokenOut tokens[7];
+        Seen *s = &seen[ready];
+        const int count = request_read(request, ready, tokens, 7, 0, &s->finish);
+        CHECK(s->count + count <= TOKENS_MAX);
+        for (int i = 0; i < count; i++) {
+            s->ids[s->count++] = tokens[i].id;
+            s->hash = mix_token(s->hash, &tokens[i]);
+        }
+        ended += s->finish != FINISH_NONE;
+        CHECK(count > 0 || s->finish != FINISH_NONE);
+    }
+}
+
+static uint64_t prompt_hash(Request *request, int count) {
+    uint64_t hash = 0;
+    for (int i = 0; i < count; i++) {
+        TokenOut token;
+        CHECK(request_prompt_logprob(request, i, &token)); /* TEST is for the main thread */
+        hash = mix_token(hash, &token);
+    }
+    return hash;
+}
+
+static Request *submit(Engine *engine, const RequestOptions *options) {
+    Error error = {0};
+    Request *request = engine_submit(engine, options, &error);
+    if (!request) fprintf(stderr, "%s\n", error.text);
+    CHECK(request != NULL);
+    return request;
+}
+
+static Seen run_one(Engine *engine, const RequestOptions *options) {
+    Seen seen;
+    Request *request = submit(engine, options);
+    read_all(request, 1, &seen);
+    request_free(request);
+    return seen;
+}
+
+static void wait_idle(Engine *engine) {
+    for (int i = 0; i < 2000; i++) {
+        const EngineStats stats = engine_stats(engine);
+        if (stats.running == 0 && stats.waiting == 0) return;
+        struct timespec pause = {.tv_nsec = 1000000};
+        nanosleep(&pause, NULL);
+    }
+    TEST(!"idle");
+}
+
+/* ---- 64 requests ---- */
+
+enum { CASES = 64, CHOICES = 12, READERS = 8 };
+
+typedef struct Result {
+    Seen seen[CHOICES];
+    uint64_t prompt;
+} Result;
+
+typedef struct Reader {
+    Engine *engine;
+    Case *cases;
+    Result *results;
+    int first, step;
+} Reader;
+
+static void *read_cases(void *argument) {
+    const Reader *reader = argument;
+    Request *request[CASES] = {NULL};
+    for (int i = reader->first; i < CASES; i += reader->step)
+        request[i] = submit(reader->engine, &reader->cases[i].options);
+    for (int i = reader->first; i < CASES; i += reader->step) {
+        const RequestOptions *o = &reader->cases[i].options;
+        read_all(request[i], o->choices, reader->results[i].seen);
+        reader->results[i].prompt = o->echo_logprobs ? prompt_hash(request[i], o->prompt_count) : 0;
+        request_free(request[i]);
+    }
+    return NULL;
+}
+
+static void test_batched_equals_alone(void) {
+    fake_reset();
+    fake.eos_logit = 2;
+    static Case cases[CASES];
+    static Result alone[CASES], batched[CASES];
+    memset(alone, 0, sizeof alone);
+    memset(batched, 0, sizeof batched);
+    for (int i = 0; i < CASES; i++) make_case(&cases[i], (uint64_t)i);
+    Engine *engine = open_engine(1, 4, 512, 0);
+    for (int i = 0; i < CASES; i++) {
+        const RequestOptions *o = &cases[i].options;
+        Request *request = submit(engine, o);
+        read_all(request, o->choices, alone[i].seen);
+        if (o->echo_logprobs) alone[i].prompt = prompt_hash(request, o->prompt_count);
+        TEST(request_stats(request).prompt_tokens == o->prompt_count);
+        request_free(request);
+    }
+    uint64_t expected_prompt = 0;
+    for (int i = 0; i < CASES; i++) expected_prompt += (uint64_t)cases[i].options.prompt_count;
+    wait_idle(engine);
+    TEST(engine_stats(engine).prompt_tokens == expected_prompt); /* n choices: one prefill */
+    close_engine(engine);
+
+    engine = open_engine(8, CASES, 40, 60 * FAKE_PAGE_BYTES);
+    Thread threads[READERS];
+    Reader readers[READERS];
+    Error error;
+    for (int i = 0; i < READERS; i++) {
+        readers[i] = (Reader){.engine = engine, .cases = cases, .results = batched, .first = i, .step = READERS};
+        CHECK(thread_start(&threads[i], read_cases, &readers[i], "reader", &error));
+    }
+    for (int i = 0; i < READERS; i++) thread_join(threads[i]);
+    wait_idle(engine);
+    TEST(engine_stats(engine).kv_bytes == 0);
+    TEST(engine_stats(engine).prompt_tokens == expected_prompt);
+    close_engine(engine);
+    int stops = 0, lengths = 0, different = 0;
+    for (int i = 0; i < CASES; i++) {
+        const int choices = cases[i].options.choices;
+        TEST_MSG(memcmp(alone[i].seen, batched[i].seen, (size_t)choices * sizeof(Seen)) == 0, "request %d", i);
+        TEST_MSG(alone[i].prompt == batched[i].prompt, "prompt of request %d", i);
+        for (int k = 0; k < choices; k++) {
+            const Seen *s = &alone[i].seen[k];
+            stops += s->finish == FINISH_STOP;
+            lengths += s->finish == FINISH_LENGTH;
+            TEST(s->finish != FINISH_LENGTH || s->count == cases[i].options.max_tokens);
+            for (int n = 0; n < s->count; n++) TEST(s->ids[n] != FAKE_EOS);
+            different += k > 0 && s->hash != alone[i].seen[0].hash;
+        }
+    }
+    TEST(stops > 10 && lengths > 10); /* both ends were met */
+    TEST(different > 20);             /* sampled choices differ from each other */
+    int most = 0;
+    for (int i = 0; i < fake.steps && i < FAKE_STEPS; i++) most = fake.log[i].runs > most ? fake.log[i].runs : most;
+    TEST(most == 8);
+}
+
+/* The answer is what the model's logits say, computed here without engine or cache. */
+static void test_against_naive(void) {
+    fake_reset();
+    Case c;
+    make_prompt(&c, 200, 9);
+    c.options.sampling.temperature = 0;
+    c.options.sampling.logprobs = 2;
+    c.options.echo_logprobs = true;
+    c.options.max_tokens = 150;
+    Engine *engine = open_engine(2, 2, 64, 0);
+    Request *request = submit(engine, &c.options);
+    Seen seen;
+    read_all(request, 1, &seen);
+    float logits[300];
+    CHECK(fake.vocab == 300);
+    uint64_t hash = 0;
+    bool equal = seen.count <= 150, prompt_equal = true;
+    for (int i = 0; i < 200 + seen.count; i++) {
+        const int32_t id = i < 200 ? c.prompt[i] : seen.ids[i - 200];
+        TokenOut token;
+        if (i < 200) {
+            prompt_equal = prompt_equal && request_prompt_logprob(request, i, &token) && token.id == id;
+            prompt_equal = prompt_equal && isnan(token.logprob) == (i == 0);
+        }
+        int best = 0;
+        double total = 0;
+        for (int v = 0; v < 300 && i > 0; v++) {
+            total += exp((double)logits[v]);
+            if (logits[v] > logits[best]) best = v;
+        }
+        if (i > 0 && i < 200) { /* 1e-5: 300 float terms of 2 ulp each */
+            prompt_equal = prompt_equal && fabs((double)token.logprob - ((double)logits[id] - log(total))) < 1e-5;
+            prompt_equal = prompt_equal && token.top_count == 2 && token.top[0].id == best;
+        }
+        if (i >= 200) equal = equal && id == best;
+        hash = fake_next_hash(hash, id);
+        fake_logits(hash, logits);
+    }
+    TEST(equal);
+    TEST(prompt_equal);
+    TokenOut token;
+    TEST(!request_prompt_logprob(request, 200, &token) && !request_prompt_logprob(request, -1, &token));
+    request_free(request);
+    close_engine(engine);
+}
+
+/* ---- ends ---- */
+
+static void test_ends(void) {
+    fake_reset();
+    fake.context = 512;
+    Engine *engine = open_engine(4, 4, 64, 0);
+    Case c;
+    make_prompt(&c, 500, 1);
+    c.options.max_tokens = INT32_MAX; /* as much as the context holds */
+    c.options.sampling.ignore_eos = true;
+    Seen seen = run_one(engine, &c.options);
+    TEST_MSG(seen.count == 12 && seen.finish == FINISH_LENGTH, "%d tokens", seen.count);
+
+    make_prompt(&c, 511, 1);
+    c.options.sampling.ignore_eos = true;
+    seen = run_one(engine, &c.options);
+    TEST(seen.count == 1 && seen.finish == FINISH_LENGTH);
+
+    Error error = {0};
+    make_prompt(&c, 512, 1);
+    TEST(engine_submit(engine, &c.options, &error) == NULL && error.code == ERROR_LIMIT);
+    c.options.prompt_count = 600;
+    TEST(engine_submit(engine, &c.options, &error) == NULL && error.code == ERROR_LIMIT);
+    TEST_MSG(strstr(error.text, "512") && strstr(error.text, "600"), "%s", error.text);
+    close_engine(engine);
+
+    fake_reset();
+    fake.eos_logit = 100;
+    engine = open_engine(4, 4, 64, 0);
+    make_prompt(&c, 10, 1);
+    seen = run_one(engine, &c.options);
+    TEST(seen.count == 0 && seen.finish == FINISH_STOP);
+    c.options.choices = 3; /* all end with their first token: nothing is forked */
+    Seen three[3];
+    Request *request = submit(engine, &c.options);
+    read_all(request, 3, three);
+    for (int i = 0; i < 3; i++) TEST(three[i].count == 0 && three[i].finish == FINISH_STOP);
+    request_free(request);
+    c.options.choices = 1;
+    c.options.sampling.ignore_eos = true;
+    seen = run_one(engine, &c.options);
+    TEST(seen.count == 20 && seen.finish == FINISH_LENGTH && seen.ids[0] == FAKE_EOS);
+    close_engine(engine);
+}
+
+static void test_bad_requests(void) {
+    fake_reset();
+    Engine *engine = open_engine(1, 1, 64, 0);
+    Case c;
+    make_prompt(&c, 10, 1);
+    for (int kind = 0; kind < 8; kind++) {
+        RequestOptions o = c.options;
+        const int32_t bad[] = {5, kind % 2 ? 300 : -1};
+        const float values[] = {1, 1};
+        if (kind < 2) o.prompt = bad, o.prompt_count = 2;
+        if (kind == 2) o.prompt_count = 0;
+        if (kind == 3) o.max_tokens = 0;
+        if (kind == 4) o.choices = 0;
+        if (kind == 5) o.choices = CHOICES_MAX + 1;
+        if (kind == 6) o.sampling.logprobs = LOGPROBS_TOP_MAX + 1;
+        if (kind == 7) o.sampling.bias_count = 2, o.sampling.bias_ids = bad, o.sampling.bias_values = values;
+        Error error = {0};
+        TEST_MSG(engine_submit(engine, &o, &error) == NULL && error.code == ERROR_USAGE, "kind %d", kind);
+    }
+    TEST(run_one(engine, &c.options).finish != FINISH_ERROR);
+    close_engine(engine);
+}
+
+static void test_stop_choice(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(4, 4, 64, 0);
+    Case c;
+    make_prompt(&c, 10, 1);
+    c.options.choices = 3;
+    c.options.max_tokens = 30;
+    c.options.sampling.ignore_eos = true;
+    Request *request = submit(engine, &c.options);
+    fake_permit(5); /* prefill, which gives everybody's first token, and four more */
+    fake_wait_arrived(6);
+    request_stop_choice(request, 1);
+    fake_open_gate();
+    Seen seen[3];
+    read_all(request, 3, seen);
+    TEST_MSG(seen[1].finish == FINISH_STOP && seen[1].count >= 5 && seen[1].count <= 6, "%d", seen[1].count);
+    TEST(seen[0].finish == FINISH_LENGTH && seen[0].count == 30 && seen[2].count == 30);
+    request_free(request);
+    close_engine(engine);
+}
+
+/* ---- cancelling ---- */
+
+static void test_cancel(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(1, 4, 64, 0);
+    Case first, second;
+    make_prompt(&first, 10, 1);
+    make_prompt(&second, 33, 2);
+    first.options.max_tokens = 300;
+    first.options.sampling.ignore_eos = true;
+    Request *a = submit(engine, &first.options), *b = submit(engine, &second.options);
+    Request *c = submit(engine, &second.options);
+    fake_permit(4);
+    fake_wait_arrived(5); /* the fifth step of a is under way */
+    request_cancel(a);
+    request_cancel(a);
+    request_cancel(c); /* while it waits */
+    fake_permit(1);
+    fake_wait_arrived(6);
+    fake_permit(1);
+    fake_wait_arrived(7);
+    TEST(fake.log[4].rows == 1);  /* a's last token */
+    TEST(fake.log[5].rows == 33); /* one step later b has the slot */
+    Seen seen;
+    read_all(a, 1, &seen);
+    TEST(seen.finish == FINISH_CANCELLED && seen.count == 5);
+    fake_open_gate();
+    read_all(b, 1, &seen);
+    TEST(seen.finish != FINISH_CANCELLED);
+    Seen dropped;
+    read_all(c, 1, &dropped);
+    TEST(dropped.finish == FINISH_CANCELLED && dropped.count == 0);
+    request_free(a);
+    request_free(b);
+    request_free(c);
+
+    a = submit(engine, &first.options); /* freed while it runs */
+    request_free(a);
+    wait_idle(engine);
+    TEST(engine_stats(engine).kv_bytes == 0);
+    close_engine(engine);
+}
+
+static void test_close_while_running(void) {
+    fake_reset();
+    Engine *engine = open_engine(2, 8, 64, 0);
+    Case c;
+    Request *requests[6];
+    for (int i = 0; i < 6; i++) {
+        make_prompt(&c, 50, (uint64_t)i);
+        c.options.max_tokens = 4000;
+        c.options.choices = 1 + i % 3;
+        c.options.sampling.ignore_eos = true;
+        requests[i] = submit(engine, &c.options);
+    }
+    const int64_t start = clock_ns();
+    close_engine(engine);
+    TEST(clock_ns() - start < 2000000000);
+    for (int i = 0; i < 6; i++) { /* requests outlive the engine */
+        for (int k = 0; k < 1 + i % 3; k++) {
+            static TokenOut tokens[4000];
+            Finish finish;
+            request_read(requests[i], k, tokens, 4000, TIMEOUT_MS, &finish);
+            TEST(finish == FINISH_CANCELLED);
+        }
+        request_cancel(requests[i]);
+        request_free(requests[i]);
+    }
+}
+
+/* ---- queue, pages, order ---- */
+
+static void test_queue(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(2, 3, 64, 0);
+    Case c;
+    make_prompt(&c, 10, 1);
+    Request *requests[5];
+    for (int i = 0; i < 5; i++) requests[i] = submit(engine, &c.options); /* 2 run, 3 wait */
+    Error error = {0};
+    TEST(engine_submit(engine, &c.options, &error) == NULL && error.code == ERROR_BUSY);
+    fake_wait_arrived(1);
+    TEST(engine_submit(engine, &c.options, &error) == NULL && error.code == ERROR_BUSY);
+    TokenOut token;
+    Finish finish;
+    const int64_t start = clock_ns();
+    TEST(request_wait(requests[4], 20) == -1 && request_read(requests[4], 0, &token, 1, 20, &finish) == 0);
+    TEST(finish == FINISH_NONE && clock_ns() - start >= 40000000);
+    fake_open_gate();
+    for (int i = 0; i < 5; i++) {
+        Seen seen;
+        read_all(requests[i], 1, &seen);
+        const RequestStats stats = request_stats(requests[i]);
+        TEST(stats.queued_s >= 0 && stats.prefill_s >= 0 && stats.decode_s >= 0);
+        request_free(requests[i]);
+    }
+    wait_idle(engine);
+    request_free(submit(engine, &c.options));
+    close_engine(engine);
+}
+
+static void test_pages(void) {
+    fake_reset();
+    Error error = {0};
+    const EngineOptions tiny = {.slots = 1, .queue_max = 1, .prefill_size = 8, .kv_bytes = FAKE_PAGE_BYTES / 2};
+    TEST(engine_open(&tiny, &error) == NULL && error.code == ERROR_LIMIT);
+    Engine *engine = open_engine(4, 40, 64, 5 * FAKE_PAGE_BYTES);
+    Case c;
+    make_prompt(&c, 640, 1); /* the pool holds 640 tokens */
+    TEST(engine_submit(engine, &c.options, &error) == NULL && error.code == ERROR_LIMIT);
+    TEST_MSG(strstr(error.text, "640"), "%s", error.text);
+    c.options.prompt_count = 630;
+    c.options.sampling.ignore_eos = true;
+    Seen seen = run_one(engine, &c.options);
+    TEST(seen.count == 10 && seen.finish == FINISH_LENGTH);
+    c.options.prompt_count = 140;
+    c.options.choices = 5; /* 2 pages of prompt, 2 more for each choice: they run one after another */
+    c.options.max_tokens = 160;
+    Request *requests[10];
+    for (int i = 0; i < 10; i++) requests[i] = submit(engine, &c.options);
+    Seen first[5], other[5];
+    for (int i = 0; i < 10; i++) {
+        read_all(requests[i], 5, i ? other : first);
+        TEST(i == 0 || memcmp(first, other, sizeof first) == 0);
+        TEST(first[0].count == 160 && first[4].count == 160);
+        request_free(requests[i]);
+    }
+    close_engine(engine);
+}
+
+/* Small requests may pass one that waits for pages, but not for ever. */
+static void test_no_starvation(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(2, 100, 640, 5 * FAKE_PAGE_BYTES);
+    Case small, large;
+    make_prompt(&small, 10, 1);
+    small.options.max_tokens = 2; /* one page, two steps */
+    small.options.sampling.ignore_eos = true;
+    make_prompt(&large, 600, 2);
+    large.options.max_tokens = 2;
+    large.options.sampling.ignore_eos = true;
+    enum { SMALL = 60 };
+    Request *requests[SMALL + 1];
+    requests[0] = submit(engine, &small.options);
+    fake_wait_arrived(1);
+    requests[SMALL] = submit(engine, &large.options);
+    for (int i = 1; i < SMALL; i++) requests[i] = submit(engine, &small.options);
+    fake_open_gate();
+    for (int i = 0; i <= SMALL; i++) {
+        Seen seen;
+        read_all(requests[i], 1, &seen);
+        TEST(seen.count == 2);
+    }
+    int served = 0, prompts_before = 0;
+    for (int i = 0; i < fake.steps && !served; i++) {
+        if (fake.log[i].rows >= 600)
+            served = i + 1;
+        else
+            prompts_before += fake.log[i].rows / 10;
+    }
+    TEST_MSG(prompts_before > 2 && prompts_before <= PASSES_MAX + 2, "%d before", prompts_before);
+    for (int i = 0; i <= SMALL; i++) request_free(requests[i]);
+    close_engine(engine);
+}
+
+/* Decode rows come first in every step, the prompts share what prefill_size allows. */
+static void test_step_order(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(4, 8, 32, 0);
+    Case c, longer, shorter;
+    make_prompt(&c, 5, 1);
+    c.options.max_tokens = 100;
+    c.options.sampling.ignore_eos = true;
+    make_prompt(&longer, 640, 2);
+    make_prompt(&shorter, 30, 3);
+    Request *a = submit(engine, &c.options);
+    fake_permit(3);
+    fake_wait_arrived(4);
+    Request *b = submit(engine, &longer.options), *d = submit(engine, &shorter.options);
+    fake_permit(1);
+    fake_wait_arrived(5); /* the first step with prompts */
+    fake_open_gate();
+    Seen seen;
+    read_all(a, 1, &seen);
+    TEST(seen.count == 100);
+    read_all(b, 1, &seen);
+    read_all(d, 1, &seen);
+    bool bounded = true, ordered = true;
+    for (int i = 4; i < 24; i++) {
+        const FakeStep *step = &fake.log[i];
+        bounded = bounded && step->rows <= 4 + 32 && step->largest_run <= 32;
+        ordered = ordered && step->first_large_run > 0;
+    }
+    TEST(bounded);
+    TEST(ordered);
+    TEST_MSG(fake.log[4].rows == 1 + 32 && fake.log[4].runs == 3 && fake.log[4].largest_run == 16, "%d rows in %d runs",
+        fake.log[4].rows, fake.log[4].runs);
+    TEST(fake.log[6].runs == 3 && fake.log[6].outputs == 2); /* a, and d has its first token after 2 steps: b not */
+    request_free(a);
+    request_free(b);
+    request_free(d);
+    close_engine(engine);
+}
+
+/* A request with many choices leaves slots to those who come later. */
+static void test_choices_share_slots(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(2, 8, 64, 0);
+    Case many, one;
+    make_prompt(&many, 10, 1);
+    many.options.choices = 12;
+    many.options.max_tokens = 10;
+    many.options.sampling.ignore_eos = true;
+    make_prompt(&one, 12, 2);
+    one.options.max_tokens = 3;
+    one.options.sampling.ignore_eos = true;
+    Request *a = submit(engine, &many.options);
+    fake_permit(2);
+    fake_wait_arrived(3);
+    Request *b = submit(engine, &one.options);
+    fake_open_gate();
+    Seen seen;
+    read_all(b, 1, &seen);
+    TEST(seen.count == 3);
+    Seen all[12];
+    read_all(a, 12, all);
+    for (int i = 0; i < 12; i++) TEST(all[i].count == 10 && all[i].finish == FINISH_LENGTH);
+    int at = 0;
+    while (at < fake.steps && fake.log[at].largest_run != 12) at++;
+    TEST_MSG(at <= 12, "step %d", at); /* as soon as one of the first two choices has ended */
+    request_free(a);
+    request_free(b);
+    close_engine(engine);
+}
+
+/* ---- faults ---- */
+
+static void test_fault(void) {
+    fake_reset();
+    fake.gated = true;
+    fake.fail_at = 4;
+    Engine *engine = open_engine(1, 8, 64, 0);
+    Case c;
+    make_prompt(&c, 10, 1);
+    c.options.sampling.ignore_eos = true;
+    c.options.choices = 2;
+    Request *a = submit(engine, &c.options);
+    c.options.choices = 1;
+    Request *b = submit(engine, &c.options); /* waits: it is not in the step that fails */
+    fake_wait_arrived(1);
+    log_set_level(LOG_ERROR + 1); /* the failure is meant */
+    fake_open_gate();
+    Seen seen[2];
+    read_all(a, 2, seen);
+    TEST(seen[0].finish == FINISH_ERROR && seen[1].finish == FINISH_ERROR && seen[0].count == 3);
+    Error error = {0};
+    request_error(a, &error);
+    TEST_MSG(error.code == ERROR_DEVICE && strstr(error.text, "fake device"), "%s", error.text);
+    read_all(b, 1, seen);
+    log_set_level(LOG_ERROR);
+    TEST(seen[0].finish == FINISH_LENGTH && seen[0].count == 20);
+    request_free(a);
+    request_free(b);
+    wait_idle(engine);
+    TEST(engine_stats(engine).kv_bytes == 0);
+    close_engine(engine);
+}
+
+/* ---- costs ---- */
+
+static void test_no_allocation(void) {
+    if (!COUNTS_ALLOCATIONS) return;
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(4, 8, 64, 0);
+    Case c;
+    Request *requests[3];
+    for (int i = 0; i < 3; i++) {
+        make_prompt(&c, 30 + i, (uint64_t)i);
+        c.options.max_tokens = 390;
+        c.options.sampling.ignore_eos = true;
+        c.options.sampling.logprobs = 20;
+        c.options.sampling.repetition_penalty = 1.1f;
+        requests[i] = submit(engine, &c.options);
+    }
+    fake_permit(5);
+    fake_wait_arrived(6);
+#if COUNTS_ALLOCATIONS
+    const int before = atomic_load(&allocations);
+    TEST(before > 0); /* the counter works: admission opened page tables */
+    fake_permit(300);
+    fake_wait_arrived(306);
+    TEST_MSG(atomic_load(&allocations) == before, "%d", atomic_load(&allocations) - before);
+#endif
+    fake_open_gate();
+    for (int i = 0; i < 3; i++) request_free(requests[i]);
+    close_engine(engine);
+}
+
+static double cpu_seconds(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+        (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+static void test_idle(void) {
+    fake_reset();
+    Engine *engine = open_engine(4, 8, 64, 0);
+    Case c;
+    make_prompt(&c, 10, 1);
+    run_one(engine, &c.options);
+    wait_idle(engine);
+    const double before = cpu_seconds();
+    const int steps = fake_steps();
+    struct timespec pause = {.tv_nsec = 200000000};
+    nanosleep(&pause, NULL);
+    const double used = cpu_seconds() - before;
+    TEST_MSG(used < 0.01, "%g s of 0.2", used); /* a spinning thread takes 0.2 */
+    TEST(fake_steps() == steps);
+    close_engine(engine);
+}
+
+/* Readers that come, read a little, stop, cancel and vanish. */
+static void *misbehave(void *argument) {
+    const Reader *reader = argument;
+    uint64_t state = (uint64_t)reader->first;
+    for (int i = 0; i < 40; i++) {
+        Error error;
+        Request *request = engine_submit(reader->engine, &reader->cases[test_random(&state) % CASES].options, &error);
+        if (!request) continue;
+        TokenOut tokens[3];
+        Finish finish;
+        for (uint64_t n = test_random(&state) % 6; n > 0; n--) {
+            const int ready = request_wait(request, 5);
+            if (ready >= 0) request_read(request, ready, tokens, 3, 0, &finish);
+        }
+        if (test_random(&state) % 2) request_stop_choice(request, 0);
+        if (test_random(&state) % 2) request_cancel(request);
+        request_stats(request);
+        engine_stats(reader->engine);
+        request_free(request);
+    }
+    return NULL;
+}
+
+static void test_misbehaviour(void) {
+    fake_reset();
+    static Case cases[CASES];
+    for (int i = 0; i < CASES; i++) make_case(&cases[i], (uint64_t)i);
+    Engine *engine = open_engine(4, 6, 64, 40 * FAKE_PAGE_BYTES);
+    Thread threads[READERS];
+    Reader readers[READERS];
+    Error error;
+    for (int i = 0; i < READERS; i++) {
+        readers[i] = (Reader){.engine = engine, .cases = cases, .first = i};
+        CHECK(thread_start(&threads[i], misbehave, &readers[i], "reader", &error));
+    }
+    for (int i = 0; i < READERS; i++) thread_join(threads[i]);
+    wait_idle(engine);
+    TEST(engine_stats(engine).kv_bytes == 0);
+    make_case(&cases[0], 1);
+    TEST(run_one(engine, &cases[0].options).finish != FINISH_CANCELLED);
+    close_engine(engine);
+}
+
+int main(void) {
+    log_set_level(LOG_ERROR);
+    test_batched_equals_alone();
+    test_against_naive();
+    test_ends();
+    test_bad_requests();
+    test_stop_choice();
+    test_cancel();
+    test_close_while_running();
+    test_queue();
+    test_pages();
+    test_no_starvation();
+    test_step_order();
+    test_choices_share_slots();
+    test_fault();
+    test_no_allocation();
+    test_idle();
+    test_misbehaviour();
+    return test_done();
+}
