@@ -50,10 +50,10 @@ def random_bits(name, count):
         return z ^ (z >> np.uint64(31))
 
 
-def value(name, shape, norm_offset):
+def value(name, shape, norm_offset, embedding):
     unit = (random_bits(name, int(np.prod(shape))) >> np.uint64(40)).astype(np.float64) / 2**24 - 0.5
     if len(shape) == 2:
-        v = unit * (1.0 if "embed_tokens" in name else 4.0 / np.sqrt(float(shape[1])))
+        v = unit * (embedding if "embed_tokens" in name else 4.0 / np.sqrt(float(shape[1])))
     elif name.endswith(".bias"):
         v = unit * 0.2
     else:
@@ -163,12 +163,14 @@ def make(name, case):
     shapes = {k: v.shape for k, v in tree_flatten(build(config, None).parameters()) if k not in tied}
     shapes = {k: s for k, s in shapes.items() if "_freqs" not in k}
     offset = 0.0 if config["model_type"] in STORED_MINUS_ONE else 1.0
+    # Gemma scales embeddings up; large ones would drown what the layers add.
+    embedding = 0.15 if offset == 0 else 1.0
     vocab = config.get("vocab_size") or config["text_config"]["vocab_size"]
     count, steps = case.get("tokens", 20), case.get("steps", 5)
     tokens = [int(t) for t in random_bits(name, count) % np.uint64(vocab)]
     variants, logits = [], []
     for variant in case.get("variants", [{"dtype": "f32"}]):
-        weights = {k: stored(k, value(k, s, offset), variant) for k, s in shapes.items()}
+        weights = {k: stored(k, value(k, s, offset, embedding), variant) for k, s in shapes.items()}
         model = build(config, weights)
         golden = run(model, tokens, steps)
         round_inputs(True)
@@ -183,6 +185,7 @@ def make(name, case):
     lines = [
         f'"config": {json.dumps(config)}',
         f'"norm_offset": {int(offset)}',
+        f'"embedding_range": {embedding}',
         f'"vocab": {vocab}',
         '"tensors": {\n' + ",\n".join(f'  "{k}": {json.dumps(list(s))}' for k, s in shapes.items()) + "}",
         f'"tokens": {json.dumps(tokens)}',
@@ -211,8 +214,8 @@ def fp(mode):
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96, "num_attention_heads": 4,
          "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 48, "max_position_embeddings": 512,
          "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu"}
-GEMMA = {"model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 128,
-         "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-6, "vocab_size": 64,
+GEMMA = {"model_type": "gemma3_text", "hidden_size": 192, "num_hidden_layers": 4, "intermediate_size": 128,
+         "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-4, "vocab_size": 64,
          "sliding_window": 7, "sliding_window_pattern": 3, "query_pre_attn_scalar": 24, "rope_theta": 1000000.0,
          "rope_local_base_freq": 10000.0, "max_position_embeddings": 512, "hidden_activation": "gelu_pytorch_tanh"}
 PHI3 = {"model_type": "phi3", "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 96, "num_attention_heads": 4,
@@ -254,7 +257,7 @@ CASES = {
                          "rope_theta": 1000000.0, "tie_word_embeddings": True, "use_sliding_window": False,
                          "sliding_window": 4096, "max_window_layers": 1}, "variants": [F32, BF16, affine(4, 32)]},
     "qwen3": {"config": {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128,
-                         "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 256, "rms_norm_eps": 1e-6,
+                         "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 256, "rms_norm_eps": 1e-5,
                          "vocab_size": 64, "max_position_embeddings": 512, "tie_word_embeddings": True,
                          "attention_bias": False, "rope_scaling": None,
                          "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "yarn", "factor": 2.0,

@@ -91,7 +91,9 @@ void loader_warn(Loader *ld, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    ld->options->warn(ld->options->warn_context, text);
+    Error printable = {0}; /* names from the file become one line of clean text, as in errors */
+    fail(&printable, ERROR_FORMAT, "%s", text);
+    ld->options->warn(ld->options->warn_context, printable.text);
 }
 
 void *loader_alloc(Loader *ld, size_t count, size_t size) {

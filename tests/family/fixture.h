@@ -41,7 +41,8 @@ static inline uint64_t fixture_bits(uint64_t seed, uint64_t i) {
     return test_random(&state);
 }
 
-static inline float *fixture_values(const char *name, int rank, int64_t rows, int64_t cols, double norm_offset) {
+static inline float *fixture_values(
+    const char *name, int rank, int64_t rows, int64_t cols, double norm_offset, double embedding_range) {
     const int64_t count = rank == 2 ? rows * cols : rows;
     const size_t length = strlen(name);
     float *out = malloc((size_t)count * sizeof *out);
@@ -50,7 +51,7 @@ static inline float *fixture_values(const char *name, int rank, int64_t rows, in
         const double unit = (double)(fixture_bits(seed, (uint64_t)i) >> 40) * 0x1p-24 - 0.5;
         double v = norm_offset + unit * 0.4;
         if (rank == 2) {
-            v = unit * (strstr(name, "embed_tokens") ? 1.0 : 4.0 / sqrt((double)cols));
+            v = unit * (strstr(name, "embed_tokens") ? embedding_range : 4.0 / sqrt((double)cols));
         } else if (length > 5 && strcmp(name + length - 5, ".bias") == 0) {
             v = unit * 0.2;
         }
@@ -187,7 +188,7 @@ static inline void fixture_add_tensor(
     const DType dtype = slice_is(json_slice(dtype_field), "f16") ? DTYPE_F16
         : slice_is(json_slice(dtype_field), "bf16")              ? DTYPE_BF16
                                                                  : DTYPE_F32;
-    float *values = fixture_values(name, rank, rows, cols, offset);
+    float *values = fixture_values(name, rank, rows, cols, offset, json_number(json_get(f->root, "embedding_range")));
     if (dtype != DTYPE_F32) { /* quantisers see what is left after the cast */
         const int64_t count = rank == 2 ? rows * cols : rows;
         for (int64_t i = 0; i < count; i++) {

@@ -63,7 +63,7 @@ static void test_config(void) {
     expect_refusal(
         &f, 0, "\"num_attention_heads\":4", "\"num_attention_heads\":4,\"head_dim\":5000", "head_dim is 5000");
     expect_refusal(&f, 0, "\"num_attention_heads\":4", "\"num_attention_heads\":4,\"head_dim\":17", "17");
-    expect_refusal(&f, 0, "\"rms_norm_eps\":1e-05", "\"rms_norm_eps\":-1", "rms_norm_eps is -1");
+    expect_refusal(&f, 0, "\"rms_norm_eps\":0.00001", "\"rms_norm_eps\":-1", "rms_norm_eps is -1");
     expect_refusal(&f, 0, "\"hidden_act\":\"silu\"", "\"hidden_act\":\"tanh\"", "hidden_act is \"tanh\"");
     expect_refusal(&f, 0, "\"tie_word_embeddings\":false", "\"tie_word_embeddings\":0", "tie_word_embeddings is 0");
     expect_refusal(&f, 0, "\"model_type\":\"llama\"", "\"model_type\":\"lama\"", "lama");
