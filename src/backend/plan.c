@@ -1,0 +1,155 @@
+/* A backend that computes nothing: checks the shapes of every operation and counts scratch. The decoder walks it once at load, so
+ * a step never allocates and a wrong model stops there, with names and shapes. */
+#include <stdlib.h>
+
+#include "backend/backend.h"
+#include "base/checked.h"
+
+typedef struct PlanBackend {
+    Backend base;
+    Error error; /* the first */
+    size_t floats;
+} PlanBackend;
+
+static PlanBackend *plan(Backend *backend) { return (PlanBackend *)backend; }
+
+enum { SCRATCH_ALIGN = 16 };
+/* What scratch() hands out: never read or written, but it must not be NULL and pointers into it are computed. */
+static float plan_memory[1];
+
+static bool expect(Backend *backend, bool good, const char *what, int64_t got, int64_t wanted) {
+    if (!good && plan(backend)->error.code == ERROR_NONE)
+        fail(&plan(backend)->error, ERROR_FORMAT, "%s: %lld, expected %lld", what, (long long)got, (long long)wanted);
+    return good;
+}
+
+static bool equal(Backend *backend, const char *what, int64_t got, int64_t wanted) {
+    return expect(backend, got == wanted, what, got, wanted);
+}
+
+static void check_rows(Backend *backend, const char *what, int rows) {
+    expect(backend, rows > 0 && rows <= backend->rows_max, what, rows, backend->rows_max);
+}
+
+static void check_norm(Backend *backend, const char *what, const Norm *norm, int64_t width) {
+    if (norm) equal(backend, what, norm->width, width);
+}
+
+static void *plan_alloc(Backend *backend, size_t bytes, Error *error) { return calloc(1, bytes ? bytes : 1); }
+static void plan_release(Backend *backend, void *memory) { free(memory); }
+static size_t plan_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
+    return (size_t)layout->kv_heads * KV_PAGE_TOKENS * (size_t)(layout->head_dim + layout->value_dim) * dtype_bytes(layout->dtype);
+}
+static void plan_begin(Backend *backend, const Step *step) { check_rows(backend, "rows of a step", step->rows); }
+static bool plan_sync(Backend *backend, Error *error) { return true; }
+
+static float *plan_scratch(Backend *backend, int64_t count) {
+    const size_t rounded = ((size_t)count + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
+    if (count < 0 || !size_add(plan(backend)->floats, rounded, &plan(backend)->floats))
+        expect(backend, false, "scratch", count, 0);
+    return plan_memory;
+}
+
+static void plan_embed(Backend *backend, int rows, const int32_t *tokens, const Weight *table, float scale, float *out) {
+    check_rows(backend, "rows of an embedding", rows);
+    for (int i = 0; i < rows; i++)
+        expect(backend, tokens[i] >= 0 && tokens[i] < table->rows, "token id", tokens[i], table->rows);
+}
+
+static void plan_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
+    check_rows(backend, "rows of a norm", rows);
+    expect(backend, norm->width > 0, "width of a norm", norm->width, 1);
+}
+
+static void plan_matmul(Backend *backend, const Matmul *m) {
+    check_rows(backend, "rows of a product", m->rows);
+    expect(backend, m->count > 0 && m->count <= MATMUL_MAX, "matrices of a product", m->count, MATMUL_MAX);
+    for (int i = 0; i < m->count; i++) equal(backend, "columns of matrices with one input", m->weight[i]->cols, m->weight[0]->cols);
+    check_norm(backend, "width of the norm before a product", m->norm, m->weight[0]->cols);
+}
+
+static void plan_glu(Backend *backend, const Glu *g) {
+    check_rows(backend, "rows of a gated product", g->rows);
+    equal(backend, "rows of gate and up", g->gate->rows, g->up->rows);
+    equal(backend, "columns of gate and up", g->gate->cols, g->up->cols);
+    check_norm(backend, "width of the norm before gate and up", g->norm, g->gate->cols);
+}
+
+static void plan_matmul_add(Backend *backend, const MatmulAdd *m) {
+    check_rows(backend, "rows of a product", m->rows);
+    check_norm(backend, "width of the norm after a product", m->norm, m->weight->rows);
+}
+
+static void plan_attention(Backend *backend, const Attention *a) {
+    const KvLayout *l = &a->kv.layout;
+    expect(backend, a->heads > 0 && l->kv_heads > 0, "attention heads", a->heads, l->kv_heads);
+    expect(backend, l->head_dim > 0 && l->value_dim > 0, "head width", l->head_dim, l->value_dim);
+    if (l->kv_heads > 0) equal(backend, "query heads left over by kv heads", a->heads % l->kv_heads, 0);
+    check_norm(backend, "width of the query norm", a->q_norm, a->norm_full ? (int64_t)a->heads * l->head_dim : l->head_dim);
+    check_norm(backend, "width of the key norm", a->k_norm, a->norm_full ? (int64_t)l->kv_heads * l->head_dim : l->head_dim);
+    if (a->rope) {
+        equal(backend, "odd rotated width", a->rope->dims % 2, 0);
+        expect(backend, a->rope->dims <= l->head_dim, "rotated width", a->rope->dims, l->head_dim);
+    }
+    expect(backend, a->window >= 0, "attention window", a->window, 0);
+}
+
+static void plan_activate(Backend *backend, int64_t count, const float *x, Activation kind, float *out) {
+    expect(backend, count > 0, "elements of an activation", count, 1);
+}
+
+static void plan_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
+    for (int i = 0; i < count; i++)
+        expect(backend, index[i] >= 0 && index[i] < backend->rows_max, "row to gather", index[i], backend->rows_max);
+}
+
+static void plan_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
+    expect(backend, count > 0, "logits", count, 1);
+}
+
+static void plan_add(Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
+    check_rows(backend, "rows of a sum", rows);
+    check_norm(backend, "width of the norm before a sum", norm, width);
+}
+
+static void plan_close(Backend *backend) { free(backend); }
+
+static const BackendOps plan_ops = {
+    .name = "plan",
+    .alloc = plan_alloc,
+    .release = plan_release,
+    .kv_layer_bytes = plan_kv_layer_bytes,
+    .begin = plan_begin,
+    .sync = plan_sync,
+    .scratch = plan_scratch,
+    .embed = plan_embed,
+    .norm = plan_norm,
+    .matmul = plan_matmul,
+    .glu = plan_glu,
+    .matmul_add = plan_matmul_add,
+    .attention = plan_attention,
+    .activate = plan_activate,
+    .gather = plan_gather,
+    .logits = plan_logits,
+    .add = plan_add,
+    .close = plan_close,
+};
+
+Backend *plan_open(int rows_max, Error *error) {
+    PlanBackend *p = calloc(1, sizeof *p);
+    if (!p) {
+        fail(error, ERROR_MEMORY, "out of memory");
+        return NULL;
+    }
+    p->base = (Backend){.ops = &plan_ops, .rows_max = rows_max};
+    return &p->base;
+}
+
+bool plan_result(Backend *backend, size_t *scratch_bytes, Error *error) {
+    const PlanBackend *p = plan(backend);
+    if (p->error.code != ERROR_NONE) {
+        if (error) *error = p->error;
+        return false;
+    }
+    return size_mul(p->floats, sizeof(float), scratch_bytes) || fail(error, ERROR_LIMIT, "scratch memory overflows");
+}
