@@ -1,6 +1,92 @@
-/* Products of quantised and plain matrices with activation rows. */
+/* Products of weights with activation rows: the order of the arithmetic, and the kernels that follow it.
+ *
+ * The result for one row of weights and one row of activations is the same, bit for bit, whichever kernel computes it, with
+ * however many other rows and threads: so this is the definition, and linear_spec_*() is it in plain C.
+ *
+ * Quantised weights (affine, mxfp4, nvfp4) are codes c ≥ 0 with w = s·c + b per group. Activations are quantised to int8 per
+ * activation group of linear_group(w) values: d = max|x| / 127, q = round(x · (127 / max|x|)), z = d · Σq.
+ * Groups g = 0, 1, … of a row: lane j of 16 takes those with g mod 16 = j, in increasing order, each as
+ *     I = Σ c·q (an exact integer);   acc[j] = fma(s·d, (float)I, acc[j]);   acc[j] = fma(b, z, acc[j])
+ * and the lanes are added as a tree of halves: j + (j+8), then j + (j+4), j + (j+2), j + (j+1). b·z uses the sum of the
+ * quantised values, so the result is the exact weights times the rounded activations.
+ *
+ * Plain weights and mxfp8: f32 activations; lane j of 16 takes the columns with k mod 16 = j, acc[j] = fma(w, x, acc[j]) with
+ * w exact in f32; the same tree. */
 #pragma once
 #include "tensor/tensor.h"
 
-typedef struct LinearKernels LinearKernels;
+enum {
+    LINEAR_LANES = 16,
+    LINEAR_FEW = 4,         /* most activation rows of one call of few() */
+    LINEAR_PANEL_ROWS = 32, /* most weight rows of a panel */
+    LINEAR_TILE_ROWS = 6,   /* most activation rows of one call of tile() */
+};
+
+/* How a row of int8 activations lies in memory. Kernels ask for the one that meets their weights' bits. */
+typedef enum LinearLayout {
+    LAYOUT_NATURAL, /* in order */
+    LAYOUT_PLANES2, /* per 2 vectors of elements: the even ones, then the odd ones */
+    LAYOUT_PLANES4, /* per 4 vectors: elements 4i, 4i+1, 4i+2, 4i+3 */
+    LAYOUT_PANEL,   /* groups in the order of the tree's leaves; in each 8 elements the even, then the odd ones */
+    LAYOUT_COUNT
+} LinearLayout;
+
+/* Quantised activation rows. Every row is padded with zeros to a multiple of 16 groups, scales and sums too. */
+typedef struct LinearInput {
+    int64_t cols;   /* without the padding */
+    int group;      /* activation group: 16, 32, 64 */
+    int64_t stride; /* values from row to row in q: cols rounded up to 16 groups */
+    const int8_t *q[LAYOUT_COUNT]; /* NULL: not made */
+    const float *scales, *sums;    /* d and z, [rows][stride / group]; panel order when q[LAYOUT_PANEL] is set */
+} LinearInput;
+
+/* Some rows of weights unpacked: bytes [group][group/4][rows][4], scales and biases [group][rows], groups in panel order. */
+typedef struct LinearPanel {
+    int64_t groups;
+    int group;
+    int code_max; /* linear_code_max() of the weight */
+    uint8_t *codes;
+    float *scales, *biases;
+} LinearPanel;
+
+typedef struct LinearKernels {
+    /* One row: q in natural order, scales, sums; the padding too. */
+    void (*quantise)(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);
+    /* A row from natural to another order. */
+    void (*arrange)(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out);
+    /* y[t·stride + r] = product of weight row first+r (r < count) with activation row t < rows ≤ LINEAR_FEW. */
+    void (*few)(const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
+    LinearLayout (*layout)(const Weight *w); /* that few() wants */
+    int panel_rows, tile_rows; /* ≤ LINEAR_PANEL_ROWS, ≤ LINEAR_TILE_ROWS */
+    /* Unpacks panel_rows weight rows from first; past the last row of w, copies of that one. */
+    void (*unpack)(const Weight *w, int64_t first, LinearPanel *panel);
+    /* y[t·panel_rows + r] for activation rows first … first+rows−1, rows ≤ tile_rows. */
+    void (*tile)(const LinearPanel *panel, const LinearInput *x, int64_t first, int rows, float *y);
+    /* Plain weights and mxfp8, any number of activation rows: y[t·stride + r]. */
+    void (*plain)(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows, float *y,
+                  int64_t stride);
+} LinearKernels;
+
 extern const LinearKernels linear_kernels_avx2, linear_kernels_avx512;
+
+/* Whether products with w run on int8 activations. */
+static inline bool linear_is_integer(const Weight *w) { return w->quant != QUANT_NONE && w->quant != QUANT_MXFP8; }
+/* The activation group of an integer weight: 16, 32 or 64. */
+static inline int linear_group(const Weight *w) { return w->group > 64 ? 64 : w->group; }
+static inline int64_t linear_stride(int64_t cols, int group) {
+    int64_t block = (int64_t)group * LINEAR_LANES;
+    return (cols + block - 1) / block * block;
+}
+/* Where group g of count stands in panel order: groups of lane 0, then of 8, 4, 12, 2, …; linear_leaf: a lane's turn. */
+static inline int linear_leaf(int lane) {
+    return (lane & 1) << 3 | (lane & 2) << 1 | (lane & 4) >> 1 | (lane & 8) >> 3;
+}
+int64_t linear_panel_place(int64_t group, int64_t count);
+/* Scale and bias of an activation group of a row, as f32: affine as stored; mxfp4 and nvfp4 with codes 2·value + 12. */
+void linear_scale(const Weight *w, int64_t row, int64_t group, float *scale, float *bias);
+int linear_code_max(const Weight *w);
+
+/* The definition in plain C. */
+void linear_spec_quantise(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);
+float linear_spec_integer(const Weight *w, int64_t row, const int8_t *q, const float *scales, const float *sums);
+float linear_spec_plain(const Weight *w, int64_t row, const float *x);

@@ -1,0 +1,121 @@
+/* The products' definition in plain C (see linear.h) and what all kernel sets share. */
+#include "backend/cpu/linear.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Below this a group counts as zero: 127 / max would overflow. */
+static const float SMALLEST = 1e-30f;
+
+int64_t linear_panel_place(int64_t group, int64_t count) {
+    int64_t place = group / LINEAR_LANES;
+    int leaf = linear_leaf((int)(group % LINEAR_LANES));
+    for (int earlier = 0; earlier < leaf; earlier++) { /* linear_leaf is its own inverse */
+        int lane = linear_leaf(earlier);
+        place += (count - lane + LINEAR_LANES - 1) / LINEAR_LANES;
+    }
+    return place;
+}
+
+static float e4m3_to_f32(uint8_t v) {
+    return f16_to_f32((uint16_t)((v & 0x80) << 8 | (v & 0x7f) << 7)) * 256.0f; /* exponent bias 15 − 7 */
+}
+
+static float half_e8m0(uint8_t v) {
+    union {
+        uint32_t u;
+        float f;
+    } bits = {v >= 2 ? (uint32_t)(v - 1) << 23 : UINT32_C(0x200000) << v};
+    return bits.f;
+}
+
+static float load_float(const void *data, DType dtype, int64_t index) {
+    float value;
+    floats_to_f32(&value, (const char *)data + (size_t)index * dtype_bytes(dtype), dtype, 1);
+    return value;
+}
+
+void linear_scale(const Weight *w, int64_t row, int64_t group, float *scale, float *bias) {
+    int64_t per_row = w->cols / w->group;
+    int64_t index = row * per_row + (w->group > 64 ? group * 64 / w->group : group);
+    if (w->quant == QUANT_AFFINE) {
+        *scale = load_float(w->scales, w->dtype, index);
+        *bias = load_float(w->biases, w->dtype, index);
+        return;
+    }
+    uint8_t stored = ((const uint8_t *)w->scales)[index];
+    *scale = w->quant == QUANT_MXFP4 ? half_e8m0(stored) : e4m3_to_f32(stored) * 0.5f;
+    *bias = -12.0f * *scale;
+}
+
+int linear_code_max(const Weight *w) { return w->quant == QUANT_AFFINE ? (1 << w->bits) - 1 : 24; }
+
+static unsigned code_at(const Weight *w, int64_t row, int64_t col) {
+    static const uint8_t E2M1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+    const uint8_t *data = (const uint8_t *)w->data + (size_t)row * weight_row_bytes(w);
+    int64_t bit = col * w->bits;
+    unsigned code = data[bit / 8];
+    if (bit % 8 + w->bits > 8) code |= (unsigned)data[bit / 8 + 1] << 8;
+    code = code >> (bit % 8) & ((1u << w->bits) - 1);
+    return w->quant == QUANT_AFFINE ? code : E2M1[code];
+}
+
+static float sum_lanes(float lanes[LINEAR_LANES]) {
+    for (int half = LINEAR_LANES / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) lanes[j] += lanes[j + half];
+    return lanes[0];
+}
+
+void linear_spec_quantise(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums) {
+    int64_t padded = linear_stride(cols, group);
+    memset(q, 0, (size_t)padded);
+    memset(scales, 0, (size_t)(padded / group) * sizeof *scales);
+    memset(sums, 0, (size_t)(padded / group) * sizeof *sums);
+    for (int64_t g = 0; g < cols / group; g++) {
+        const float *values = x + g * group;
+        float most = 0;
+        bool finite = true;
+        for (int i = 0; i < group; i++) {
+            most = fmaxf(most, fabsf(values[i]));
+            finite = finite && isfinite(values[i]);
+        }
+        if (!finite) {
+            scales[g] = sums[g] = NAN;
+            continue;
+        }
+        if (most < SMALLEST) continue;
+        float inverse = 127.0f / most;
+        int sum = 0;
+        for (int i = 0; i < group; i++) {
+            int value = (int)rintf(values[i] * inverse);
+            q[g * group + i] = (int8_t)value;
+            sum += value;
+        }
+        scales[g] = most / 127.0f;
+        sums[g] = scales[g] * (float)sum;
+    }
+}
+
+float linear_spec_integer(const Weight *w, int64_t row, const int8_t *q, const float *scales, const float *sums) {
+    float lanes[LINEAR_LANES] = {0};
+    int group = linear_group(w);
+    for (int64_t g = 0; g < w->cols / group; g++) {
+        int sum = 0;
+        for (int64_t k = g * group; k < (g + 1) * group; k++) sum += (int)code_at(w, row, k) * q[k];
+        float scale, bias, *lane = &lanes[g % LINEAR_LANES];
+        linear_scale(w, row, g, &scale, &bias);
+        *lane = fmaf(scale * scales[g], (float)sum, *lane);
+        *lane = fmaf(bias, sums[g], *lane);
+    }
+    return sum_lanes(lanes);
+}
+
+float linear_spec_plain(const Weight *w, int64_t row, const float *x) {
+    float lanes[LINEAR_LANES] = {0};
+    for (int64_t k = 0; k < w->cols; k++) {
+        float value;
+        weight_dequantize_row(w, row, k, 1, &value);
+        lanes[k % LINEAR_LANES] = fmaf(value, x[k], lanes[k % LINEAR_LANES]);
+    }
+    return sum_lanes(lanes);
+}

@@ -1,0 +1,756 @@
+/* Products with AVX2, in the order that linear.h defines.
+ *
+ * few(): lanes are groups, 8 at a time. tile(): lanes are weight rows of an unpacked panel.
+ * VPMADDUBSW adds two products of u8 × s8 in 16 bits with saturation, so codes are kept small enough that it never occurs:
+ * with codes to 15 eight of its results fit in one sum, to 31 four, to 63 two; 8-bit codes are split or widened. */
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/linear.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { PREFETCH_BYTES = 4096, BLOCK_GROUPS = 8 };
+
+/* ---- activations ---- */
+
+INLINE int add_epi32(__m256i v) {
+    __m128i a = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    a = _mm_add_epi32(a, _mm_shuffle_epi32(a, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32(a, 0xb1)));
+}
+
+INLINE float largest(const float *values, int group) {
+    __m256i most = _mm256_setzero_si256(); /* as integers, so that NaN is the largest */
+    for (int i = 0; i < group; i += 8)
+        most = _mm256_max_epu32(most, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(values + i)),
+                                                       _mm256_set1_epi32(0x7fffffff)));
+    __m128i a = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0x4e));
+    a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0xb1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(a));
+}
+
+static void quantise(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums) {
+    const int64_t padded = linear_stride(cols, group);
+    for (int64_t g = 0; g < cols / group; g++) {
+        const float *values = x + g * group;
+        int8_t *out = q + g * group;
+        const float most = largest(values, group);
+        if (!(most >= 1e-30f && most < INFINITY)) {
+            memset(out, 0, (size_t)group);
+            scales[g] = sums[g] = most < 1e-30f ? 0 : NAN;
+            continue;
+        }
+        const __m256 inverse = _mm256_set1_ps(127.0f / most);
+        __m256i sum = _mm256_setzero_si256();
+        for (int i = 0; i < group; i += 16) {
+            __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(values + i), inverse));
+            __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(values + i + 8), inverse));
+            sum = _mm256_add_epi32(sum, _mm256_add_epi32(a, b));
+            __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+            _mm_storeu_si128((__m128i *)(out + i), _mm_packs_epi16(_mm256_castsi256_si128(words),
+                                                                   _mm256_extracti128_si256(words, 1)));
+        }
+        scales[g] = most / 127.0f;
+        sums[g] = scales[g] * (float)add_epi32(sum);
+    }
+    memset(q + cols, 0, (size_t)(padded - cols));
+    const size_t extra = (size_t)((padded - cols) / group) * sizeof *scales;
+    memset(scales + cols / group, 0, extra);
+    memset(sums + cols / group, 0, extra);
+}
+
+static void arrange_panel(const int8_t *q, int64_t cols, int group, int8_t *out) {
+    const __m128i split = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+    for (int lane = 0; lane < LINEAR_LANES && lane < cols / group; lane++) {
+        int8_t *to = out + linear_panel_place(lane, cols / group) * group;
+        for (int64_t g = lane; g < cols / group; g += LINEAR_LANES, to += group)
+            for (int i = 0; i < group; i += 16) {
+                __m128i v = _mm_loadu_si128((const __m128i *)(q + g * group + i));
+                _mm_storeu_si128((__m128i *)(to + i), _mm_shuffle_epi8(v, split));
+            }
+    }
+}
+
+static void arrange(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out) {
+    if (layout == LAYOUT_PANEL) {
+        arrange_panel(q, cols, group, out);
+        return;
+    }
+    const int64_t size = linear_stride(cols, group);
+    if (layout == LAYOUT_PLANES2) {
+        const __m256i split = _mm256_set1_epi16(0xff);
+        for (int64_t i = 0; i < size; i += 64) {
+            __m256i a = _mm256_loadu_si256((const __m256i *)(q + i)), b = _mm256_loadu_si256((const __m256i *)(q + i + 32));
+            __m256i even = _mm256_packus_epi16(_mm256_and_si256(a, split), _mm256_and_si256(b, split));
+            __m256i odd = _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
+            _mm256_storeu_si256((__m256i *)(out + i), _mm256_permute4x64_epi64(even, 0xd8));
+            _mm256_storeu_si256((__m256i *)(out + i + 32), _mm256_permute4x64_epi64(odd, 0xd8));
+        }
+        return;
+    }
+    const __m128i planes = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    for (int64_t i = 0; i < size; i += 128)
+        for (int v = 0; v < 8; v++) {
+            __m128i a = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(q + i + 16 * v)), planes);
+            for (int plane = 0; plane < 4; plane++, a = _mm_srli_si128(a, 4)) {
+                int four = _mm_cvtsi128_si32(a);
+                memcpy(out + i + 32 * plane + 4 * v, &four, 4);
+            }
+        }
+}
+
+/* ---- scales of 8 activation groups ---- */
+
+INLINE __m256 half_e8m0(__m256i v) { /* 2^(v−128) */
+    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(v, _mm256_set1_epi32(1)), 23);
+    __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), v);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), v)));
+}
+
+INLINE __m256 e4m3_to_f32(__m128i v) { /* the 8 low bytes */
+    __m128i wide = _mm_cvtepu8_epi16(v);
+    __m128i half = _mm_or_si128(_mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), 7),
+                                _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x80)), 8));
+    return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
+}
+
+INLINE __m256 load_floats(const void *p, DType dtype) {
+    if (dtype == DTYPE_F32) return _mm256_loadu_ps(p);
+    __m128i v = _mm_loadu_si128(p);
+    if (dtype == DTYPE_F16) return _mm256_cvtph_ps(v);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
+}
+
+INLINE __m256 load_floats_part(const void *p, DType dtype, int64_t count) {
+    uint8_t copy[32] = {0};
+    if (count >= 8) return load_floats(p, dtype);
+    memcpy(copy, p, (size_t)count * (dtype == DTYPE_F32 ? 4 : 2));
+    return load_floats(copy, dtype);
+}
+
+/* count: groups of the block that exist; the rest are zeros and not read. */
+INLINE void load_scales(const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t group, int64_t count,
+                        __m256 *s, __m256 *b) {
+    if (w->quant == QUANT_AFFINE) {
+        const size_t size = w->dtype == DTYPE_F32 ? 4 : 2;
+        if (w->group <= 64) {
+            *s = load_floats_part(scales + (size_t)group * size, w->dtype, count);
+            *b = load_floats_part(biases + (size_t)group * size, w->dtype, count);
+            return;
+        }
+        const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+        const int64_t half = count >= 8 ? 4 : count / 2;
+        *s = _mm256_permutevar8x32_ps(load_floats_part(scales + (size_t)group / 2 * size, w->dtype, half), twice);
+        *b = _mm256_permutevar8x32_ps(load_floats_part(biases + (size_t)group / 2 * size, w->dtype, half), twice);
+        return;
+    }
+    uint8_t copy[16] = {0};
+    memcpy(copy, scales + group, (size_t)(count >= 8 ? 8 : count));
+    const __m128i bytes = _mm_loadu_si128((const __m128i *)copy);
+    *s = w->quant == QUANT_MXFP4 ? half_e8m0(_mm256_cvtepu8_epi32(bytes))
+                                 : _mm256_mul_ps(e4m3_to_f32(bytes), _mm256_set1_ps(0.5f));
+    *b = _mm256_mul_ps(*s, _mm256_set1_ps(-12.0f));
+}
+
+/* ---- codes ---- */
+
+INLINE __m256i e2m1_codes(__m256i v) {
+    return _mm256_shuffle_epi8(_mm256_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0, 12, 13, 14, 15, 16,
+                                                18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0),
+                               v);
+}
+
+/* How 32 codes of 2, 3, 5 or 6 bits are spread: 8 codes (`bits` bytes) into eight 16-bit lanes, each shifted to the top. */
+typedef struct Spread {
+    __m256i low, high; /* bytes of codes 0…7 and of codes 8…15 behind an address */
+    __m256i shift;     /* by multiplication */
+} Spread;
+
+INLINE Spread spread_make(const int bits) {
+    uint8_t low[32], high[32];
+    uint16_t shift[16];
+    for (int lane = 0; lane < 2; lane++)
+        for (int e = 0; e < 8; e++) {
+            const int byte = e * bits / 8, bit = e * bits % 8;
+            low[lane * 16 + 2 * e] = (uint8_t)byte;
+            low[lane * 16 + 2 * e + 1] = (uint8_t)(byte + 1);
+            high[lane * 16 + 2 * e] = (uint8_t)(bits + byte);
+            high[lane * 16 + 2 * e + 1] = (uint8_t)(bits + byte + 1);
+            shift[lane * 8 + e] = (uint16_t)(1u << (16 - bits - bit));
+        }
+    return (Spread){_mm256_loadu_si256((const __m256i *)low), _mm256_loadu_si256((const __m256i *)high),
+                    _mm256_loadu_si256((const __m256i *)shift)};
+}
+
+/* Reads 16 − 2·bits bytes more than the codes take. */
+INLINE __m256i spread(const Spread *s, const uint8_t *p, const int bits) {
+    __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)p)),
+                                        _mm_loadu_si128((const __m128i *)(p + 2 * bits)), 1);
+    __m256i low = _mm256_mullo_epi16(_mm256_shuffle_epi8(v, s->low), s->shift);
+    __m256i high = _mm256_mullo_epi16(_mm256_shuffle_epi8(v, s->high), s->shift);
+    return _mm256_packus_epi16(_mm256_srli_epi16(low, 16 - bits), _mm256_srli_epi16(high, 16 - bits));
+}
+
+/* ---- a few activation rows ---- */
+
+/* Each 128-bit lane: the sums of the four elements of that lane of a, b, c, d. */
+INLINE __m256i add4(__m256i a, __m256i b, __m256i c, __m256i d) {
+    __m256i ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    __m256i cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+    return _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+}
+
+/* 8 groups' sums in order from `lanes` vectors, each with `lanes` partial sums of 8/lanes groups. */
+INLINE __m256i add_groups(const __m256i *v, const int lanes) {
+    if (lanes == 2) {
+        __m256 a = _mm256_castsi256_ps(v[0]), b = _mm256_castsi256_ps(v[1]);
+        __m256i sum = _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)),
+                                       _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)));
+        return _mm256_permute4x64_epi64(sum, 0xd8);
+    }
+    if (lanes == 4)
+        return _mm256_permutevar8x32_epi32(add4(v[0], v[1], v[2], v[3]), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    __m256i a = add4(v[0], v[1], v[2], v[3]), b = add4(v[4], v[5], v[6], v[7]);
+    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+}
+
+typedef struct Few {
+    const Weight *w;
+    const int8_t *q;
+    const float *scales, *sums;
+    int64_t stride, scale_stride; /* from activation row to row */
+} Few;
+
+INLINE __m256i load_q(const int8_t *q) { return _mm256_loadu_si256((const __m256i *)q); }
+INLINE __m256i widen(__m256i words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
+
+/* 32 codes of 8 bits with 32 activations. */
+INLINE __m256i dot_bytes(__m256i code_low, __m256i code_high, const int8_t *q) {
+    __m256i low = _mm256_madd_epi16(code_low, _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)q)));
+    __m256i high = _mm256_madd_epi16(code_high, _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(q + 16))));
+    return _mm256_add_epi32(low, high);
+}
+
+/* Codes in order, 32 to a vector. */
+INLINE void few_block_natural(const Few *f, const uint8_t *p, int64_t group_index, const int bits, const int group,
+                              const int rows, __m256i sums[LINEAR_FEW]) {
+    const Spread s = spread_make(bits == 8 ? 6 : bits);
+    __m256i part[LINEAR_FEW][8];
+#pragma GCC unroll 8
+    for (int i = 0; i < BLOCK_GROUPS; i++) {
+#pragma GCC unroll 2
+        for (int half = 0; half < group / 32; half++) {
+            const int at = i * group + half * 32;
+            __m256i code, high;
+            if (bits == 8) {
+                code = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(p + at)));
+                high = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(p + at + 16)));
+            } else {
+                code = high = spread(&s, p + at * bits / 8, bits);
+            }
+#pragma GCC unroll 4
+            for (int t = 0; t < rows; t++) {
+                const int8_t *q = f->q + t * f->stride + group_index * group + at;
+                __m256i sum = bits == 8 ? dot_bytes(code, high, q) : widen(_mm256_maddubs_epi16(code, load_q(q)));
+                part[t][i] = half ? _mm256_add_epi32(part[t][i], sum) : sum;
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < rows; t++) sums[t] = add_groups(part[t], 8);
+}
+
+/* Codes of 4 or 2 bits, as 2 or 4 planes of a vector. */
+INLINE void few_block_planes(const Few *f, const uint8_t *p, int64_t group_index, const int bits, const int group,
+                             const bool coded, const int rows, __m256i sums[LINEAR_FEW]) {
+    const int planes = 8 / bits, lanes = group / (4 * planes);
+    const __m256i low = _mm256_set1_epi8((char)((1 << bits) - 1));
+    __m256i part[LINEAR_FEW][8];
+#pragma GCC unroll 8
+    for (int i = 0; i < lanes; i++) {
+        const __m256i v = _mm256_loadu_si256((const __m256i *)(p + i * 32));
+        __m256i code[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < planes; j++) {
+            code[j] = _mm256_and_si256(j ? _mm256_srli_epi16(v, j * bits) : v, low);
+            if (coded) code[j] = e2m1_codes(code[j]);
+        }
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++) {
+            const int8_t *q = f->q + t * f->stride + group_index * group + i * planes * 32;
+            __m256i words = _mm256_maddubs_epi16(code[0], load_q(q));
+#pragma GCC unroll 4
+            for (int j = 1; j < planes; j++)
+                words = _mm256_add_epi16(words, _mm256_maddubs_epi16(code[j], load_q(q + 32 * j)));
+            part[t][i] = widen(words);
+        }
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < rows; t++) sums[t] = add_groups(part[t], lanes);
+}
+
+INLINE void few_block(const Few *f, const uint8_t *p, int64_t group_index, const int bits, const int group,
+                      const bool coded, const int rows, __m256i sums[LINEAR_FEW]) {
+    if (bits == 4 || bits == 2) few_block_planes(f, p, group_index, bits, group, coded, rows, sums);
+    else few_block_natural(f, p, group_index, bits, group, rows, sums);
+}
+
+INLINE void few_float(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t group_index, int64_t count,
+                      const int rows, const __m256i sums[LINEAR_FEW], __m256 acc[LINEAR_FEW]) {
+    __m256 s, b;
+    load_scales(f->w, scales, biases, group_index, count, &s, &b);
+#pragma GCC unroll 4
+    for (int t = 0; t < rows; t++) {
+        const int64_t at = t * f->scale_stride + group_index;
+        __m256 sd = _mm256_mul_ps(s, _mm256_loadu_ps(f->scales + at));
+        acc[t] = _mm256_fmadd_ps(sd, _mm256_cvtepi32_ps(sums[t]), acc[t]);
+        acc[t] = _mm256_fmadd_ps(b, _mm256_loadu_ps(f->sums + at), acc[t]);
+    }
+}
+
+INLINE float add_tree(__m256 low, __m256 high) {
+    __m256 a = _mm256_add_ps(low, high);
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+/* A block that the row does not fill, or behind which nothing may be read. */
+INLINE const uint8_t *copy_block(uint8_t copy[576], const uint8_t *p, size_t bytes) {
+    memset(copy, 0, 576);
+    memcpy(copy, p, bytes);
+    return copy;
+}
+
+INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const int bits,
+                     const int group, const bool coded, const int rows) {
+    const int block_bytes = group * BLOCK_GROUPS * bits / 8;
+    const bool reads_more = bits == 3 || bits == 5 || bits == 6;
+    const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
+    const int64_t groups = f->w->cols / group, whole = groups / BLOCK_GROUPS * BLOCK_GROUPS;
+    const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
+    const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
+    const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
+    for (int64_t r = 0; r < count; r++) {
+        __m256 acc[2][LINEAR_FEW];
+        __m256i sums[LINEAR_FEW];
+        uint8_t copy[576];
+        for (int half = 0; half < 2; half++)
+#pragma GCC unroll 4
+            for (int t = 0; t < rows; t++) acc[half][t] = _mm256_setzero_ps();
+        const uint8_t *block = p;
+        const bool last = reads_more && first + r == f->w->rows - 1;
+        int64_t g = 0;
+        for (; g < whole; g += 2 * BLOCK_GROUPS) {
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; half++, block += block_bytes) {
+                const int64_t at = g + half * BLOCK_GROUPS;
+                if (at >= whole) break;
+#pragma GCC unroll 8
+                for (int i = 0; i < block_bytes; i += 64)
+                    _mm_prefetch((const char *)block + PREFETCH_BYTES + i, _MM_HINT_T0);
+                const bool careful = last && at + BLOCK_GROUPS == groups;
+                const uint8_t *from = careful ? copy_block(copy, block, (size_t)block_bytes) : block;
+                few_block(f, from, at, bits, group, coded, rows, sums);
+                few_float(f, scales, biases, at, BLOCK_GROUPS, rows, sums, acc[half]);
+            }
+        }
+        if (whole < groups) {
+            const uint8_t *from = copy_block(copy, p + whole / BLOCK_GROUPS * block_bytes,
+                                             row_bytes - (size_t)(whole / BLOCK_GROUPS * block_bytes));
+            few_block(f, from, whole, bits, group, coded, rows, sums);
+            few_float(f, scales, biases, whole, groups - whole, rows, sums, acc[whole / BLOCK_GROUPS % 2]);
+        }
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++) y[t * y_stride + r] = add_tree(acc[0][t], acc[1][t]);
+        p += row_bytes;
+        scales += scale_bytes;
+        if (biases) biases += scale_bytes;
+    }
+}
+
+typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
+#define FEW_ROWS(name, bits, group, coded, rows)                                                            \
+    static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {     \
+        few_rows(f, first, count, y, y_stride, bits, group, coded, rows);                                   \
+    }
+#define FEW_KIND(name, bits, group, coded)                                                                  \
+    FEW_ROWS(name, bits, group, coded, 1)                                                                   \
+    FEW_ROWS(name, bits, group, coded, 2)                                                                   \
+    FEW_ROWS(name, bits, group, coded, 3)                                                                   \
+    FEW_ROWS(name, bits, group, coded, 4)                                                                   \
+    static FewRows *const name[LINEAR_FEW] = {name##_1, name##_2, name##_3, name##_4};
+FEW_KIND(few_2_32, 2, 32, false)
+FEW_KIND(few_2_64, 2, 64, false)
+FEW_KIND(few_3_32, 3, 32, false)
+FEW_KIND(few_3_64, 3, 64, false)
+FEW_KIND(few_4_32, 4, 32, false)
+FEW_KIND(few_4_64, 4, 64, false)
+FEW_KIND(few_5_32, 5, 32, false)
+FEW_KIND(few_5_64, 5, 64, false)
+FEW_KIND(few_6_32, 6, 32, false)
+FEW_KIND(few_6_64, 6, 64, false)
+FEW_KIND(few_8_32, 8, 32, false)
+FEW_KIND(few_8_64, 8, 64, false)
+FEW_KIND(few_mxfp4, 4, 32, true)
+FEW_KIND(few_nvfp4, 4, 16, true)
+
+static FewRows *few_kernel(const Weight *w, int rows) {
+    static FewRows *const *const AFFINE[9][2] = {
+        [2] = {few_2_32, few_2_64}, [3] = {few_3_32, few_3_64}, [4] = {few_4_32, few_4_64},
+        [5] = {few_5_32, few_5_64}, [6] = {few_6_32, few_6_64}, [8] = {few_8_32, few_8_64},
+    };
+    if (w->quant == QUANT_MXFP4) return few_mxfp4[rows - 1];
+    if (w->quant == QUANT_NVFP4) return few_nvfp4[rows - 1];
+    return AFFINE[w->bits][w->group > 32][rows - 1];
+}
+
+static LinearLayout layout(const Weight *w) {
+    return w->bits == 4 ? LAYOUT_PLANES2 : w->bits == 2 ? LAYOUT_PLANES4 : LAYOUT_NATURAL;
+}
+
+static void few(const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y,
+                int64_t stride) {
+    const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group};
+    few_kernel(w, rows)(&f, first, count, y, stride);
+}
+
+/* ---- panels ---- */
+
+enum { PANEL = 16, TILE = 4 };
+
+INLINE void transpose8(__m256i r[8]) {
+    __m256i t[8], u[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_epi32(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        u[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
+        u[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
+        u[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
+        u[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2x128_si256(u[i], u[4 + i], 0x20);
+        r[i + 4] = _mm256_permute2x128_si256(u[i], u[4 + i], 0x31);
+    }
+}
+
+/* Where the unpacked groups of a row go. */
+typedef struct Places {
+    int64_t start[LINEAR_LANES]; /* first place of a lane's groups */
+    int shift;                   /* log2 of the group */
+    size_t group_bytes;
+} Places;
+
+INLINE size_t place_of(const Places *places, int64_t group) {
+    return (size_t)(places->start[group % LINEAR_LANES] + group / LINEAR_LANES);
+}
+
+/* 8 rows × one vector of weights: 64 columns of 4 bits, 32 of all others. After the transposition dword j holds 8 (4)
+ * columns of every row. left: bytes that may be read behind the start of each row. */
+INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[8], const int64_t left[8], int64_t col,
+                          const Places *places, uint8_t *out, const int bits, const bool coded) {
+    const int cols = bits == 4 ? 64 : 32;
+    const int64_t count = w->cols - col < cols ? w->cols - col : cols, at_byte = col * bits / 8;
+    const __m256i low = _mm256_set1_epi8(15);
+    const __m256i split = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+    const Spread s = spread_make(bits == 8 || bits == 4 ? 6 : bits);
+    const int64_t read = bits == 8 || bits == 4 ? 32 : 2 * bits + 16;
+    __m256i r[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        const uint8_t *p = rows[i] + at_byte;
+        uint8_t copy[48];
+        if (left[i] - at_byte < read) {
+            memset(copy, 0, sizeof copy);
+            memcpy(copy, p, (size_t)(count * bits / 8));
+            p = copy;
+        }
+        if (bits == 4) r[i] = _mm256_loadu_si256((const __m256i *)p);
+        else r[i] = _mm256_shuffle_epi8(bits == 8 ? _mm256_loadu_si256((const __m256i *)p) : spread(&s, p, bits), split);
+    }
+    transpose8(r);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) {
+        const int64_t at = col + j * (cols / 8);
+        if (j * (cols / 8) >= count) break;
+        uint8_t *to = out + place_of(places, at >> places->shift) * places->group_bytes +
+                      (size_t)(at & ((1 << places->shift) - 1)) * PANEL;
+        if (bits != 4) {
+            _mm256_store_si256((__m256i *)to, r[j]);
+            continue;
+        }
+        __m256i even = _mm256_and_si256(r[j], low), odd = _mm256_and_si256(_mm256_srli_epi16(r[j], 4), low);
+        _mm256_store_si256((__m256i *)to, coded ? e2m1_codes(even) : even);
+        _mm256_store_si256((__m256i *)(to + 4 * PANEL), coded ? e2m1_codes(odd) : odd);
+    }
+}
+
+#define UNPACK_KIND(name, bits, coded)                                                                             \
+    static void name(const Weight *w, const uint8_t *const rows[8], const int64_t left[8], const Places *places,   \
+                     uint8_t *out) {                                                                               \
+        for (int64_t col = 0; col < w->cols; col += (bits) == 4 ? 64 : 32)                                         \
+            unpack_vector(w, rows, left, col, places, out, bits, coded);                                           \
+    }
+UNPACK_KIND(unpack_2, 2, false)
+UNPACK_KIND(unpack_3, 3, false)
+UNPACK_KIND(unpack_4, 4, false)
+UNPACK_KIND(unpack_5, 5, false)
+UNPACK_KIND(unpack_6, 6, false)
+UNPACK_KIND(unpack_8, 8, false)
+UNPACK_KIND(unpack_e2m1, 4, true)
+
+static void unpack_scales(const Weight *w, const int64_t rows[8], const Places *places, int64_t groups, float *scales,
+                          float *biases) {
+    const size_t stride = weight_scale_bytes(w);
+    for (int64_t g = 0; g < groups; g += 8) {
+        __m256i s[8], b[8];
+        for (int i = 0; i < 8; i++) {
+            __m256 si, bi;
+            const size_t offset = (size_t)rows[i] * stride;
+            load_scales(w, (const uint8_t *)w->scales + offset, w->biases ? (const uint8_t *)w->biases + offset : NULL, g,
+                        groups - g, &si, &bi);
+            s[i] = _mm256_castps_si256(si);
+            b[i] = _mm256_castps_si256(bi);
+        }
+        transpose8(s);
+        transpose8(b);
+        for (int j = 0; j < 8 && g + j < groups; j++) {
+            const size_t place = place_of(places, g + j) * PANEL;
+            _mm256_store_si256((__m256i *)(scales + place), s[j]);
+            _mm256_store_si256((__m256i *)(biases + place), b[j]);
+        }
+    }
+}
+
+static void unpack(const Weight *w, int64_t first, LinearPanel *panel) {
+    static void (*const AFFINE[9])(const Weight *, const uint8_t *const[8], const int64_t[8], const Places *, uint8_t *) = {
+        [2] = unpack_2, [3] = unpack_3, [4] = unpack_4, [5] = unpack_5, [6] = unpack_6, [8] = unpack_8};
+    const int64_t groups = w->cols / panel->group, row_bytes = (int64_t)weight_row_bytes(w);
+    Places places = {.shift = __builtin_ctz((unsigned)panel->group), .group_bytes = (size_t)panel->group * PANEL};
+    for (int lane = 0; lane < LINEAR_LANES; lane++) places.start[lane] = linear_panel_place(lane, groups);
+    for (int half = 0; half < PANEL; half += 8) {
+        const uint8_t *data[8];
+        int64_t rows[8], left[8];
+        for (int i = 0; i < 8; i++) {
+            rows[i] = first + half + i < w->rows ? first + half + i : w->rows - 1;
+            data[i] = (const uint8_t *)w->data + rows[i] * row_bytes;
+            left[i] = (w->rows - rows[i]) * row_bytes;
+        }
+        (w->quant == QUANT_AFFINE ? AFFINE[w->bits] : unpack_e2m1)(w, data, left, &places, panel->codes + half * 4);
+        unpack_scales(w, rows, &places, groups, panel->scales + half, panel->biases + half);
+    }
+}
+
+/* Adds the products of `steps` × 4 columns. plane: 0 all bits of a code, 1 the low four, 2 the high four. */
+INLINE void tile_steps(const uint8_t *p, const int8_t *q, int64_t stride, const int steps, const int plane, const int rows,
+                       __m256i words[TILE][2]) {
+    const __m256i low = _mm256_set1_epi8(15);
+#pragma GCC unroll 8
+    for (int step = 0; step < steps; step++, p += 4 * PANEL) {
+        __m256i p0 = _mm256_load_si256((const __m256i *)p), p1 = _mm256_load_si256((const __m256i *)(p + 32));
+        if (plane == 2) {
+            p0 = _mm256_srli_epi16(p0, 4);
+            p1 = _mm256_srli_epi16(p1, 4);
+        }
+        if (plane) {
+            p0 = _mm256_and_si256(p0, low);
+            p1 = _mm256_and_si256(p1, low);
+        }
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++) {
+            int four;
+            memcpy(&four, q + t * stride + 4 * step, 4);
+            const __m256i v = _mm256_set1_epi32(four);
+            const __m256i a = _mm256_maddubs_epi16(p0, v), b = _mm256_maddubs_epi16(p1, v);
+            words[t][0] = step ? _mm256_add_epi16(words[t][0], a) : a;
+            words[t][1] = step ? _mm256_add_epi16(words[t][1], b) : b;
+        }
+    }
+}
+
+/* One group's integer sums. steps: as many as 16 bits hold. */
+INLINE void tile_group(const uint8_t *p, const int8_t *q, int64_t stride, int group, const int steps, const bool two_planes,
+                       const int rows, __m256i sums[TILE][2]) {
+#pragma GCC unroll 4
+    for (int t = 0; t < rows; t++) sums[t][0] = sums[t][1] = _mm256_setzero_si256();
+    for (int at = 0; at < group; at += 4 * steps)
+#pragma GCC unroll 2
+        for (int plane = 0; plane < 1 + two_planes; plane++) {
+            const __m256i weight = _mm256_set1_epi16(plane ? 16 : 1);
+            __m256i words[TILE][2];
+            tile_steps(p + at * PANEL, q + at, stride, steps, two_planes ? 1 + plane : 0, rows, words);
+#pragma GCC unroll 4
+            for (int t = 0; t < rows; t++)
+#pragma GCC unroll 2
+                for (int h = 0; h < 2; h++) {
+                    const __m256i wide = _mm256_madd_epi16(words[t][h], weight);
+                    sums[t][h] = _mm256_add_epi32(sums[t][h], wide);
+                }
+        }
+}
+
+/* See linear_leaf(): after a lane is finished it is added to as many waiting sums as its turn has trailing ones. */
+INLINE void tile(const LinearPanel *panel, const LinearInput *x, int64_t first, const int steps, const bool two_planes,
+                 const int rows, float *y) {
+    float waiting[4][TILE * PANEL] __attribute__((aligned(32)));
+    const int64_t scale_stride = x->stride / x->group;
+    const int group = panel->group;
+    const int8_t *q = x->q[LAYOUT_PANEL] + first * x->stride;
+    const float *d = x->scales + first * scale_stride, *z = x->sums + first * scale_stride;
+    const uint8_t *p = panel->codes;
+    const float *scales = panel->scales, *biases = panel->biases;
+    int depth = 0;
+    for (int turn = 0; turn < LINEAR_LANES; turn++) {
+        __m256 acc[TILE][2];
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++) acc[t][0] = acc[t][1] = _mm256_setzero_ps();
+        const int64_t count = (panel->groups - linear_leaf(turn) + LINEAR_LANES - 1) / LINEAR_LANES;
+        for (int64_t i = 0; i < count; i++) {
+            __m256i sums[TILE][2];
+            tile_group(p, q, x->stride, group, steps, two_planes, rows, sums);
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; h++) {
+                const __m256 s = _mm256_load_ps(scales + 8 * h), b = _mm256_load_ps(biases + 8 * h);
+#pragma GCC unroll 4
+                for (int t = 0; t < rows; t++) {
+                    const __m256 sd = _mm256_mul_ps(s, _mm256_set1_ps(d[t * scale_stride]));
+                    acc[t][h] = _mm256_fmadd_ps(sd, _mm256_cvtepi32_ps(sums[t][h]), acc[t][h]);
+                    acc[t][h] = _mm256_fmadd_ps(b, _mm256_set1_ps(z[t * scale_stride]), acc[t][h]);
+                }
+            }
+            q += group;
+            p += group * PANEL;
+            d++;
+            z++;
+            scales += PANEL;
+            biases += PANEL;
+        }
+        for (int more = turn; more & 1; more >>= 1) {
+            const float *left = waiting[--depth];
+#pragma GCC unroll 4
+            for (int t = 0; t < rows; t++)
+                for (int h = 0; h < 2; h++)
+                    acc[t][h] = _mm256_add_ps(_mm256_load_ps(left + t * PANEL + 8 * h), acc[t][h]);
+        }
+        float *to = turn == LINEAR_LANES - 1 ? y : waiting[depth++];
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++)
+            for (int h = 0; h < 2; h++) _mm256_storeu_ps(to + t * PANEL + 8 * h, acc[t][h]);
+    }
+}
+
+typedef void Tile(const LinearPanel *panel, const LinearInput *x, int64_t first, float *y);
+#define TILE_ROWS(name, steps, two_planes, rows)                                                           \
+    static void name##_##rows(const LinearPanel *panel, const LinearInput *x, int64_t first, float *y) {   \
+        tile(panel, x, first, steps, two_planes, rows, y);                                                 \
+    }
+#define TILE_KIND(name, steps, two_planes)                                                                 \
+    TILE_ROWS(name, steps, two_planes, 1)                                                                  \
+    TILE_ROWS(name, steps, two_planes, 2)                                                                  \
+    TILE_ROWS(name, steps, two_planes, 3)                                                                  \
+    TILE_ROWS(name, steps, two_planes, 4)                                                                  \
+    static Tile *const name[TILE] = {name##_1, name##_2, name##_3, name##_4};
+TILE_KIND(tile_15, 8, false)
+TILE_KIND(tile_31, 4, false)
+TILE_KIND(tile_63, 2, false)
+TILE_KIND(tile_255, 8, true)
+
+static void tile_any(const LinearPanel *panel, const LinearInput *x, int64_t first, int rows, float *y) {
+    const int most = panel->code_max;
+    Tile *const *kind = most <= 15 ? tile_15 : most <= 31 ? tile_31 : most <= 63 ? tile_63 : tile_255;
+    kind[rows - 1](panel, x, first, y);
+}
+
+/* ---- plain weights ---- */
+
+/* 8 elements of a row from col. */
+INLINE __m256 load_plain(const Weight *w, const uint8_t *row, const uint8_t *scales, int64_t col) {
+    if (w->quant == QUANT_NONE) return load_floats(row + (size_t)col * (w->dtype == DTYPE_F32 ? 4 : 2), w->dtype);
+    const uint8_t e = scales[col / 32];
+    union {
+        uint32_t u;
+        float f;
+    } scale = {e == 0 ? UINT32_C(0x400000) : (uint32_t)e << 23};
+    return _mm256_mul_ps(e4m3_to_f32(_mm_loadl_epi64((const __m128i *)(row + col))), _mm256_set1_ps(scale.f));
+}
+
+INLINE void plain_tile(const Weight *w, int64_t first, const float *x, int64_t x_stride, float *y, int64_t stride,
+                       const int height, const int rows) {
+    const size_t row_bytes = weight_row_bytes(w), scale_bytes = w->scales ? weight_scale_bytes(w) : 0;
+    const uint8_t *row = (const uint8_t *)w->data + (size_t)first * row_bytes;
+    const uint8_t *scales = w->scales ? (const uint8_t *)w->scales + (size_t)first * scale_bytes : NULL;
+    const int64_t whole = w->cols / 16 * 16;
+    __m256 acc[2][3][2];
+#pragma GCC unroll 2
+    for (int r = 0; r < height; r++)
+#pragma GCC unroll 3
+        for (int t = 0; t < rows; t++) acc[r][t][0] = acc[r][t][1] = _mm256_setzero_ps();
+    for (int64_t k = 0; k < whole; k += 16)
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++)
+#pragma GCC unroll 2
+            for (int r = 0; r < height; r++) {
+                const __m256 v = load_plain(w, row + (size_t)r * row_bytes, scales + (size_t)r * scale_bytes, k + 8 * h);
+#pragma GCC unroll 3
+                for (int t = 0; t < rows; t++)
+                    acc[r][t][h] = _mm256_fmadd_ps(v, _mm256_loadu_ps(x + t * x_stride + k + 8 * h), acc[r][t][h]);
+            }
+    if (whole < w->cols) {
+        const int64_t left = w->cols - whole; /* never in mxfp8: its rows are whole groups of 32 */
+        const size_t size = w->dtype == DTYPE_F32 ? 4 : 2;
+        for (int r = 0; r < height; r++) {
+            uint8_t tail[64] = {0};
+            memcpy(tail, row + (size_t)r * row_bytes + (size_t)whole * size, (size_t)left * size);
+            for (int t = 0; t < rows; t++) {
+                float xt[16] = {0};
+                memcpy(xt, x + t * x_stride + whole, (size_t)left * sizeof *xt);
+                for (int h = 0; h < 2; h++)
+                    acc[r][t][h] = _mm256_fmadd_ps(load_floats(tail + (size_t)h * 8 * size, w->dtype),
+                                                   _mm256_loadu_ps(xt + 8 * h), acc[r][t][h]);
+            }
+        }
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < height; r++)
+#pragma GCC unroll 3
+        for (int t = 0; t < rows; t++) y[t * stride + r] = add_tree(acc[r][t][0], acc[r][t][1]);
+}
+
+static void plain(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows, float *y,
+                  int64_t stride) {
+    for (int64_t t = 0; t < rows;) {
+        const int64_t width = rows - t >= 3 ? 3 : 1;
+        for (int64_t r = 0; r < count;) {
+            const int64_t height = count - r >= 2 ? 2 : 1;
+            const float *from = x + t * x_stride;
+            float *to = y + t * stride + r;
+            if (width == 3 && height == 2) plain_tile(w, first + r, from, x_stride, to, stride, 2, 3);
+            else if (width == 3) plain_tile(w, first + r, from, x_stride, to, stride, 1, 3);
+            else if (height == 2) plain_tile(w, first + r, from, x_stride, to, stride, 2, 1);
+            else plain_tile(w, first + r, from, x_stride, to, stride, 1, 1);
+            r += height;
+        }
+        t += width;
+    }
+}
+
+const LinearKernels linear_kernels_avx2 = {
+    .quantise = quantise,
+    .arrange = arrange,
+    .few = few,
+    .layout = layout,
+    .panel_rows = PANEL,
+    .tile_rows = TILE,
+    .unpack = unpack,
+    .tile = tile_any,
+    .plain = plain,
+};

@@ -1,0 +1,615 @@
+/* Products with AVX-512 VNNI and VBMI, in the order that linear.h defines.
+ *
+ * few(): lanes are groups. VPDPBUSD leaves 2, 4, 8 or 16 partial sums per group; 16 groups are brought together by a
+ * transposing addition, and one vector then carries 16 groups through the float part.
+ * tile(): lanes are weight rows of an unpacked panel; groups come in the order of the tree's leaves. */
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/linear.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { PREFETCH_BYTES = 4096 };
+
+/* ---- activations ---- */
+
+static void quantise(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums) {
+    int64_t padded = linear_stride(cols, group);
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    for (int64_t g = 0; g < cols / group; g++) {
+        const float *values = x + g * group;
+        int8_t *out = q + g * group;
+        __m512i most_bits = _mm512_setzero_si512(); /* as integers, so that NaN is the largest */
+        for (int i = 0; i < group; i += 16)
+            most_bits = _mm512_max_epu32(most_bits, _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(values + i)),
+                                                                     magnitude));
+        union {
+            unsigned u;
+            float f;
+        } most = {_mm512_reduce_max_epu32(most_bits)};
+        if (!(most.f >= 1e-30f && most.f < INFINITY)) {
+            memset(out, 0, (size_t)group);
+            scales[g] = sums[g] = most.f < 1e-30f ? 0 : NAN;
+            continue;
+        }
+        __m512 inverse = _mm512_set1_ps(127.0f / most.f);
+        __m512i sum = _mm512_setzero_si512();
+        for (int i = 0; i < group; i += 16) {
+            __m512i value = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(values + i), inverse));
+            sum = _mm512_add_epi32(sum, value);
+            _mm_storeu_si128((__m128i *)(out + i), _mm512_cvtepi32_epi8(value));
+        }
+        scales[g] = most.f / 127.0f;
+        sums[g] = scales[g] * (float)_mm512_reduce_add_epi32(sum);
+    }
+    memset(q + cols, 0, (size_t)(padded - cols));
+    size_t extra = (size_t)((padded - cols) / group) * sizeof *scales;
+    memset(scales + cols / group, 0, extra);
+    memset(sums + cols / group, 0, extra);
+}
+
+/* Even bytes of 8, then the odd ones. */
+INLINE __m512i split_eights(__m512i v) {
+    return _mm512_shuffle_epi8(v, _mm512_set4_epi32(0x0f0d0b09, 0x0e0c0a08, 0x07050301, 0x06040200));
+}
+
+static void arrange_panel(const int8_t *q, int64_t cols, int group, int8_t *out) {
+    const __m128i split = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+    for (int lane = 0; lane < LINEAR_LANES && lane < cols / group; lane++) {
+        int8_t *to = out + linear_panel_place(lane, cols / group) * group;
+        for (int64_t g = lane; g < cols / group; g += LINEAR_LANES, to += group)
+            for (int i = 0; i < group; i += 16) {
+                __m128i v = _mm_loadu_si128((const __m128i *)(q + g * group + i));
+                _mm_storeu_si128((__m128i *)(to + i), _mm_shuffle_epi8(v, split));
+            }
+    }
+}
+
+static void arrange(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out) {
+    if (layout == LAYOUT_PANEL) {
+        arrange_panel(q, cols, group, out);
+        return;
+    }
+    const int64_t size = linear_stride(cols, group);
+    uint8_t index[64];
+    if (layout == LAYOUT_PLANES2) {
+        for (int i = 0; i < 64; i++) index[i] = (uint8_t)(2 * i);
+        __m512i even = _mm512_loadu_si512(index), odd = _mm512_add_epi8(even, _mm512_set1_epi8(1));
+        for (int64_t i = 0; i < size; i += 128) {
+            __m512i a = _mm512_loadu_si512(q + i), b = _mm512_loadu_si512(q + i + 64);
+            _mm512_storeu_si512(out + i, _mm512_permutex2var_epi8(a, even, b));
+            _mm512_storeu_si512(out + i + 64, _mm512_permutex2var_epi8(a, odd, b));
+        }
+        return;
+    }
+    for (int i = 0; i < 64; i++) index[i] = (uint8_t)(4 * (i & 15) + (i >> 4)); /* planes of 16 out of 64 */
+    __m512i planes = _mm512_loadu_si512(index);
+    for (int64_t i = 0; i < size; i += 256)
+        for (int v = 0; v < 4; v++) {
+            __m512i a = _mm512_permutexvar_epi8(planes, _mm512_loadu_si512(q + i + 64 * v));
+            _mm_storeu_si128((__m128i *)(out + i + 16 * v), _mm512_castsi512_si128(a));
+            _mm_storeu_si128((__m128i *)(out + i + 64 + 16 * v), _mm512_extracti32x4_epi32(a, 1));
+            _mm_storeu_si128((__m128i *)(out + i + 128 + 16 * v), _mm512_extracti32x4_epi32(a, 2));
+            _mm_storeu_si128((__m128i *)(out + i + 192 + 16 * v), _mm512_extracti32x4_epi32(a, 3));
+        }
+}
+
+/* ---- scales of 16 activation groups ---- */
+
+INLINE __m512 half_e8m0(__m512i v) { /* 2^(v−128) */
+    __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(v, _mm512_set1_epi32(1)), 23);
+    __m512i tiny = _mm512_sllv_epi32(_mm512_set1_epi32(0x200000), v);
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epu32_mask(v, _mm512_set1_epi32(2)), tiny));
+}
+
+INLINE __m512 e4m3_to_f32(__m128i v) {
+    __m256i wide = _mm256_cvtepu8_epi16(v);
+    __m256i half = _mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7),
+                                   _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8));
+    return _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256.0f));
+}
+
+INLINE __m512 load_floats(const void *p, DType dtype, __mmask16 mask) {
+    if (dtype == DTYPE_F32) return _mm512_maskz_loadu_ps(mask, p);
+    __m256i v = mask == 0xffff ? _mm256_loadu_si256(p) : _mm256_maskz_loadu_epi16(mask, p);
+    if (dtype == DTYPE_F16) return _mm512_cvtph_ps(v);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
+}
+
+/* count: groups of the block that exist. The rest are zeros and not read. */
+INLINE void load_scales(const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t group, int64_t count,
+                        __m512 *s, __m512 *b) {
+    __mmask16 mask = count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1);
+    if (w->quant == QUANT_AFFINE) {
+        size_t size = w->dtype == DTYPE_F32 ? 4 : 2;
+        if (w->group <= 64) {
+            *s = load_floats(scales + (size_t)group * size, w->dtype, mask);
+            *b = load_floats(biases + (size_t)group * size, w->dtype, mask);
+            return;
+        }
+        const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+        mask = count >= 16 ? 0xff : (__mmask16)((1u << count / 2) - 1);
+        *s = _mm512_permutexvar_ps(twice, load_floats(scales + (size_t)group / 2 * size, w->dtype, mask));
+        *b = _mm512_permutexvar_ps(twice, load_floats(biases + (size_t)group / 2 * size, w->dtype, mask));
+        return;
+    }
+    __m128i bytes = _mm_maskz_loadu_epi8(mask, scales + group);
+    *s = w->quant == QUANT_MXFP4 ? half_e8m0(_mm512_cvtepu8_epi32(bytes))
+                                 : _mm512_mul_ps(e4m3_to_f32(bytes), _mm512_set1_ps(0.5f));
+    *b = _mm512_mul_ps(*s, _mm512_set1_ps(-12.0f));
+}
+
+/* ---- codes ---- */
+
+INLINE __m512i e2m1_codes(__m512i v) {
+    return _mm512_shuffle_epi8(_mm512_set4_epi32(0x00040608, 0x090a0b0c, 0x18141210, 0x0f0e0d0c), v);
+}
+
+/* For codes of `bits` bits: the bytes of each 8 codes into a 64-bit lane, then each code to its byte. split: even first. */
+INLINE __m512i spread_index(const int bits) {
+    uint8_t index[64];
+    for (int i = 0; i < 64; i++) index[i] = (uint8_t)(i / 8 * bits + (i % 8 < bits ? i % 8 : bits - 1));
+    return _mm512_loadu_si512(index);
+}
+INLINE __m512i spread_shift(const int bits, const bool split) {
+    uint8_t shift[64];
+    for (int i = 0; i < 64; i++) shift[i] = (uint8_t)((split ? 2 * (i & 3) + (i >> 2 & 1) : i & 7) * bits);
+    return _mm512_loadu_si512(shift);
+}
+INLINE __m512i spread(__m512i v, __m512i index, __m512i shift, const int bits) {
+    return _mm512_and_si512(_mm512_multishift_epi64_epi8(shift, _mm512_permutexvar_epi8(index, v)),
+                            _mm512_set1_epi8((char)((1 << bits) - 1)));
+}
+
+INLINE __mmask64 first_bytes(int64_t count) {
+    return count >= 64 ? ~(__mmask64)0 : count <= 0 ? 0 : ((__mmask64)1 << count) - 1;
+}
+
+/* ---- a few activation rows ---- */
+
+/* Each 128-bit lane: the sums of the four elements of that lane of v[0] … v[3]. */
+INLINE __m512i add4(__m512i a, __m512i b, __m512i c, __m512i d) {
+    __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+}
+INLINE __m512i add_lanes(__m512i a, __m512i b) {
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+}
+
+/* 16 groups' sums in order from `lanes` vectors, each with `lanes` partial sums of 16/lanes groups. */
+INLINE __m512i add_groups(const __m512i *v, const int lanes) {
+    if (lanes == 2) {
+        __m512 a = _mm512_castsi512_ps(v[0]), b = _mm512_castsi512_ps(v[1]);
+        __m512i sum = _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
+                                       _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
+        return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), sum);
+    }
+    if (lanes == 4) {
+        const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        return _mm512_permutexvar_epi32(order, add4(v[0], v[1], v[2], v[3]));
+    }
+    if (lanes == 8) {
+        const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+        return _mm512_permutexvar_epi32(order, add_lanes(add4(v[0], v[1], v[2], v[3]), add4(v[4], v[5], v[6], v[7])));
+    }
+    __m512i low = add_lanes(add4(v[0], v[1], v[2], v[3]), add4(v[4], v[5], v[6], v[7]));
+    __m512i high = add_lanes(add4(v[8], v[9], v[10], v[11]), add4(v[12], v[13], v[14], v[15]));
+    return add_lanes(low, high);
+}
+
+typedef struct Few {
+    const Weight *w;
+    const int8_t *q;
+    const float *scales, *sums;
+    int64_t stride, scale_stride; /* from activation row to row */
+} Few;
+
+/* Vectors of weights that meet `planes` vectors of activations each; one block is 16 activation groups. */
+INLINE void few_block(const Few *f, const uint8_t *p, int64_t left, int64_t group_index, const int bits,
+                      const int group, const bool coded, const int planes, const int rows, __m512i sums[LINEAR_FEW]) {
+    const int lanes = group / (4 * planes), step = 8 * bits * planes;
+    const bool tail = left < INT64_MAX;
+    const __m512i index = spread_index(bits), shift = spread_shift(bits, false);
+    __m512i part[LINEAR_FEW][16];
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; i++) {
+        __m512i v, code[4];
+        if (step == 64 && !tail) v = _mm512_loadu_si512(p + i * step);
+        else v = _mm512_maskz_loadu_epi8(first_bytes(left - i * step < step ? left - i * step : step), p + i * step);
+        if (planes == 1) {
+            code[0] = bits == 8 ? v : spread(v, index, shift, bits);
+        } else {
+            const __m512i low = _mm512_set1_epi8((char)((1 << bits) - 1));
+            code[0] = _mm512_and_si512(v, low);
+#pragma GCC unroll 4
+            for (int j = 1; j < planes; j++)
+                code[j] = _mm512_and_si512(_mm512_srli_epi16(v, (unsigned)(j * bits)), low);
+            if (coded) {
+#pragma GCC unroll 4
+                for (int j = 0; j < planes; j++) code[j] = e2m1_codes(code[j]);
+            }
+        }
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++) {
+            const int8_t *q = f->q + t * f->stride + group_index * group + i * planes * 64;
+            __m512i sum = _mm512_setzero_si512();
+#pragma GCC unroll 4
+            for (int j = 0; j < planes; j++) sum = _mm512_dpbusd_epi32(sum, code[j], _mm512_loadu_si512(q + 64 * j));
+            part[t][i] = sum;
+        }
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < rows; t++) sums[t] = add_groups(part[t], lanes);
+}
+
+INLINE void few_float(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t group_index, int64_t count,
+                      const int rows, const __m512i sums[LINEAR_FEW], __m512 acc[LINEAR_FEW]) {
+    __m512 s, b;
+    load_scales(f->w, scales, biases, group_index, count, &s, &b);
+#pragma GCC unroll 4
+    for (int t = 0; t < rows; t++) {
+        const int64_t at = t * f->scale_stride + group_index;
+        __m512 sd = _mm512_mul_ps(s, _mm512_loadu_ps(f->scales + at));
+        acc[t] = _mm512_fmadd_ps(sd, _mm512_cvtepi32_ps(sums[t]), acc[t]);
+        acc[t] = _mm512_fmadd_ps(b, _mm512_loadu_ps(f->sums + at), acc[t]);
+    }
+}
+
+INLINE float add_tree(__m512 v) {
+    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const int bits,
+                     const int group, const bool coded, const int planes, const int rows) {
+    const int block_bytes = group * 2 * bits;
+    const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
+    const int64_t groups = f->w->cols / group, whole = groups / 16 * 16;
+    const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
+    const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
+    const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
+    for (int64_t r = 0; r < count; r++) {
+        __m512 acc[LINEAR_FEW];
+        __m512i sums[LINEAR_FEW];
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++) acc[t] = _mm512_setzero_ps();
+        const uint8_t *block = p;
+        for (int64_t g = 0; g < whole; g += 16, block += block_bytes) {
+#pragma GCC unroll 32
+            for (int i = 0; i < block_bytes; i += 64) _mm_prefetch((const char *)block + PREFETCH_BYTES + i, _MM_HINT_T0);
+            few_block(f, block, INT64_MAX, g, bits, group, coded, planes, rows, sums);
+            few_float(f, scales, biases, g, 16, rows, sums, acc);
+        }
+        if (whole < groups) {
+            few_block(f, block, p + row_bytes - block, whole, bits, group, coded, planes, rows, sums);
+            few_float(f, scales, biases, whole, groups - whole, rows, sums, acc);
+        }
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++) y[t * y_stride + r] = add_tree(acc[t]);
+        p += row_bytes;
+        scales += scale_bytes;
+        if (biases) biases += scale_bytes;
+    }
+}
+
+typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
+#define FEW_ROWS(name, bits, group, coded, planes, rows)                                                    \
+    static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {     \
+        few_rows(f, first, count, y, y_stride, bits, group, coded, planes, rows);                           \
+    }
+#define FEW_KIND(name, bits, group, coded, planes)                                                          \
+    FEW_ROWS(name, bits, group, coded, planes, 1)                                                           \
+    FEW_ROWS(name, bits, group, coded, planes, 2)                                                           \
+    FEW_ROWS(name, bits, group, coded, planes, 3)                                                           \
+    FEW_ROWS(name, bits, group, coded, planes, 4)                                                           \
+    static FewRows *const name[LINEAR_FEW] = {name##_1, name##_2, name##_3, name##_4};
+FEW_KIND(few_2_32, 2, 32, false, 4)
+FEW_KIND(few_2_64, 2, 64, false, 4)
+FEW_KIND(few_3_32, 3, 32, false, 1)
+FEW_KIND(few_3_64, 3, 64, false, 1)
+FEW_KIND(few_4_32, 4, 32, false, 2)
+FEW_KIND(few_4_64, 4, 64, false, 2)
+FEW_KIND(few_5_32, 5, 32, false, 1)
+FEW_KIND(few_5_64, 5, 64, false, 1)
+FEW_KIND(few_6_32, 6, 32, false, 1)
+FEW_KIND(few_6_64, 6, 64, false, 1)
+FEW_KIND(few_8_32, 8, 32, false, 1)
+FEW_KIND(few_8_64, 8, 64, false, 1)
+FEW_KIND(few_mxfp4, 4, 32, true, 2)
+FEW_KIND(few_nvfp4, 4, 16, true, 2)
+
+static FewRows *few_kernel(const Weight *w, int rows) {
+    static FewRows *const *const AFFINE[9][2] = {
+        [2] = {few_2_32, few_2_64}, [3] = {few_3_32, few_3_64}, [4] = {few_4_32, few_4_64},
+        [5] = {few_5_32, few_5_64}, [6] = {few_6_32, few_6_64}, [8] = {few_8_32, few_8_64},
+    };
+    if (w->quant == QUANT_MXFP4) return few_mxfp4[rows - 1];
+    if (w->quant == QUANT_NVFP4) return few_nvfp4[rows - 1];
+    return AFFINE[w->bits][w->group > 32][rows - 1];
+}
+
+static LinearLayout layout(const Weight *w) {
+    return w->bits == 4 ? LAYOUT_PLANES2 : w->bits == 2 ? LAYOUT_PLANES4 : LAYOUT_NATURAL;
+}
+
+static void few(const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y,
+                int64_t stride) {
+    const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group};
+    few_kernel(w, rows)(&f, first, count, y, stride);
+}
+
+/* ---- panels ---- */
+
+/* 16 vectors of 16 dwords: rows become columns. */
+INLINE void transpose16(__m512i r[16]) {
+    __m512i t[16], u[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        u[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        u[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        u[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        u[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        __m512i a = _mm512_shuffle_i32x4(u[i], u[4 + i], 0x88), b = _mm512_shuffle_i32x4(u[8 + i], u[12 + i], 0x88);
+        __m512i c = _mm512_shuffle_i32x4(u[i], u[4 + i], 0xdd), d = _mm512_shuffle_i32x4(u[8 + i], u[12 + i], 0xdd);
+        r[i] = _mm512_shuffle_i32x4(a, b, 0x88);
+        r[i + 8] = _mm512_shuffle_i32x4(a, b, 0xdd);
+        r[i + 4] = _mm512_shuffle_i32x4(c, d, 0x88);
+        r[i + 12] = _mm512_shuffle_i32x4(c, d, 0xdd);
+    }
+}
+
+enum { PANEL = 32, STEP_BYTES = PANEL * 4 };
+
+/* Where the unpacked groups of a row go. */
+typedef struct Places {
+    int64_t start[LINEAR_LANES]; /* first place of a lane's groups */
+    int shift;                   /* log2 of the group */
+    size_t group_bytes;
+} Places;
+
+INLINE size_t place_of(const Places *places, int64_t group) {
+    return (size_t)(places->start[group % LINEAR_LANES] + group / LINEAR_LANES);
+}
+
+/* 16 rows × one vector of weights: 128 columns of 4 bits, 64 of all others. After the transposition dword j holds 8 (4)
+ * columns of every row. */
+INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[16], int64_t col, const Places *places,
+                          uint8_t *out, const int bits, const bool coded) {
+    const int cols = bits == 4 ? 128 : 64;
+    const int64_t count = w->cols - col < cols ? w->cols - col : cols;
+    const __mmask64 mask = first_bytes(count * bits / 8);
+    const __m512i index = spread_index(bits), shift = spread_shift(bits, true), low = _mm512_set1_epi8(15);
+    __m512i r[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+        __m512i v = _mm512_maskz_loadu_epi8(mask, rows[i] + col * bits / 8);
+        r[i] = bits == 4 ? v : bits == 8 ? split_eights(v) : spread(v, index, shift, bits);
+    }
+    transpose16(r);
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; j++) {
+        const int64_t at = col + j * (cols / 16);
+        if (j * (cols / 16) >= count) break;
+        uint8_t *to = out + place_of(places, at >> places->shift) * places->group_bytes +
+                      (size_t)(at & ((1 << places->shift) - 1)) * PANEL;
+        if (bits != 4) {
+            _mm512_store_si512(to, r[j]);
+            continue;
+        }
+        __m512i even = _mm512_and_si512(r[j], low), odd = _mm512_and_si512(_mm512_srli_epi16(r[j], 4), low);
+        _mm512_store_si512(to, coded ? e2m1_codes(even) : even);
+        _mm512_store_si512(to + 4 * PANEL, coded ? e2m1_codes(odd) : odd);
+    }
+}
+
+#define UNPACK_KIND(name, bits, coded)                                                                             \
+    static void name(const Weight *w, const uint8_t *const rows[16], const Places *places, uint8_t *out) {         \
+        for (int64_t col = 0; col < w->cols; col += (bits) == 4 ? 128 : 64)                                        \
+            unpack_vector(w, rows, col, places, out, bits, coded);                                                 \
+    }
+UNPACK_KIND(unpack_2, 2, false)
+UNPACK_KIND(unpack_3, 3, false)
+UNPACK_KIND(unpack_4, 4, false)
+UNPACK_KIND(unpack_5, 5, false)
+UNPACK_KIND(unpack_6, 6, false)
+UNPACK_KIND(unpack_8, 8, false)
+UNPACK_KIND(unpack_e2m1, 4, true)
+
+static void unpack_scales(const Weight *w, const int64_t rows[16], const Places *places, int64_t groups, float *scales,
+                          float *biases) {
+    const size_t stride = weight_scale_bytes(w);
+    for (int64_t g = 0; g < groups; g += 16) {
+        __m512i s[16], b[16];
+        for (int i = 0; i < 16; i++) {
+            __m512 si, bi;
+            size_t offset = (size_t)rows[i] * stride;
+            load_scales(w, (const uint8_t *)w->scales + offset, w->biases ? (const uint8_t *)w->biases + offset : NULL, g,
+                        groups - g, &si, &bi);
+            s[i] = _mm512_castps_si512(si);
+            b[i] = _mm512_castps_si512(bi);
+        }
+        transpose16(s);
+        transpose16(b);
+        for (int j = 0; j < 16 && g + j < groups; j++) {
+            size_t place = place_of(places, g + j) * PANEL;
+            _mm512_store_si512(scales + place, s[j]);
+            _mm512_store_si512(biases + place, b[j]);
+        }
+    }
+}
+
+static void unpack(const Weight *w, int64_t first, LinearPanel *panel) {
+    static void (*const AFFINE[9])(const Weight *, const uint8_t *const[16], const Places *, uint8_t *) = {
+        [2] = unpack_2, [3] = unpack_3, [4] = unpack_4, [5] = unpack_5, [6] = unpack_6, [8] = unpack_8};
+    const int64_t groups = w->cols / panel->group;
+    Places places = {.shift = __builtin_ctz((unsigned)panel->group), .group_bytes = (size_t)panel->group * PANEL};
+    for (int lane = 0; lane < LINEAR_LANES; lane++) places.start[lane] = linear_panel_place(lane, groups);
+    for (int half = 0; half < PANEL; half += 16) {
+        const uint8_t *data[16];
+        int64_t rows[16];
+        for (int i = 0; i < 16; i++) {
+            rows[i] = first + half + i < w->rows ? first + half + i : w->rows - 1;
+            data[i] = (const uint8_t *)w->data + (size_t)rows[i] * weight_row_bytes(w);
+        }
+        (w->quant == QUANT_AFFINE ? AFFINE[w->bits] : unpack_e2m1)(w, data, &places, panel->codes + half * 4);
+        unpack_scales(w, rows, &places, groups, panel->scales + half, panel->biases + half);
+    }
+}
+
+/* Adds a finished lane to the tree: as many earlier sums as the turn has trailing ones, the rest waits in `waiting`. */
+INLINE void tile(const LinearPanel *panel, const LinearInput *x, int64_t first, const int rows, float *y) {
+    float waiting[4][LINEAR_TILE_ROWS * PANEL] __attribute__((aligned(64)));
+    const int64_t scale_stride = x->stride / x->group;
+    const int8_t *q = x->q[LAYOUT_PANEL] + first * x->stride;
+    const float *d = x->scales + first * scale_stride, *z = x->sums + first * scale_stride;
+    const uint8_t *p = panel->codes;
+    const float *scales = panel->scales, *biases = panel->biases;
+    int depth = 0;
+    for (int turn = 0; turn < LINEAR_LANES; turn++) {
+        __m512 acc[LINEAR_TILE_ROWS][2];
+#pragma GCC unroll 6
+        for (int t = 0; t < rows; t++) acc[t][0] = acc[t][1] = _mm512_setzero_ps();
+        int64_t count = (panel->groups - linear_leaf(turn) + LINEAR_LANES - 1) / LINEAR_LANES;
+        for (int64_t i = 0; i < count; i++, d++, z++, scales += PANEL, biases += PANEL) {
+            __m512i sum[LINEAR_TILE_ROWS][2];
+#pragma GCC unroll 6
+            for (int t = 0; t < rows; t++) sum[t][0] = sum[t][1] = _mm512_setzero_si512();
+            for (const int8_t *end = q + panel->group; q < end; q += 4, p += STEP_BYTES) {
+                __m512i p0 = _mm512_load_si512(p), p1 = _mm512_load_si512(p + 64);
+#pragma GCC unroll 6
+                for (int t = 0; t < rows; t++) {
+                    int four;
+                    memcpy(&four, q + t * x->stride, 4);
+                    __m512i v = _mm512_set1_epi32(four);
+                    sum[t][0] = _mm512_dpbusd_epi32(sum[t][0], p0, v);
+                    sum[t][1] = _mm512_dpbusd_epi32(sum[t][1], p1, v);
+                }
+            }
+            __m512 s0 = _mm512_load_ps(scales), s1 = _mm512_load_ps(scales + 16);
+            __m512 b0 = _mm512_load_ps(biases), b1 = _mm512_load_ps(biases + 16);
+#pragma GCC unroll 6
+            for (int t = 0; t < rows; t++) {
+                __m512 dt = _mm512_set1_ps(d[t * scale_stride]), zt = _mm512_set1_ps(z[t * scale_stride]);
+                acc[t][0] = _mm512_fmadd_ps(_mm512_mul_ps(s0, dt), _mm512_cvtepi32_ps(sum[t][0]), acc[t][0]);
+                acc[t][1] = _mm512_fmadd_ps(_mm512_mul_ps(s1, dt), _mm512_cvtepi32_ps(sum[t][1]), acc[t][1]);
+                acc[t][0] = _mm512_fmadd_ps(b0, zt, acc[t][0]);
+                acc[t][1] = _mm512_fmadd_ps(b1, zt, acc[t][1]);
+            }
+        }
+        for (int more = turn; more & 1; more >>= 1) {
+            const float *left = waiting[--depth];
+#pragma GCC unroll 6
+            for (int t = 0; t < rows; t++) {
+                acc[t][0] = _mm512_add_ps(_mm512_load_ps(left + t * PANEL), acc[t][0]);
+                acc[t][1] = _mm512_add_ps(_mm512_load_ps(left + t * PANEL + 16), acc[t][1]);
+            }
+        }
+        float *to = turn == LINEAR_LANES - 1 ? y : waiting[depth++];
+#pragma GCC unroll 6
+        for (int t = 0; t < rows; t++) {
+            _mm512_storeu_ps(to + t * PANEL, acc[t][0]);
+            _mm512_storeu_ps(to + t * PANEL + 16, acc[t][1]);
+        }
+    }
+}
+
+#define TILE_ROWS(rows)                                                                                            \
+    static void tile_##rows(const LinearPanel *panel, const LinearInput *x, int64_t first, float *y) {             \
+        tile(panel, x, first, rows, y);                                                                            \
+    }
+TILE_ROWS(1)
+TILE_ROWS(2)
+TILE_ROWS(3)
+TILE_ROWS(4)
+TILE_ROWS(5)
+TILE_ROWS(6)
+
+static void tile_any(const LinearPanel *panel, const LinearInput *x, int64_t first, int rows, float *y) {
+    static void (*const TILES[])(const LinearPanel *, const LinearInput *, int64_t, float *) = {tile_1, tile_2, tile_3,
+                                                                                               tile_4, tile_5, tile_6};
+    TILES[rows - 1](panel, x, first, y);
+}
+
+/* ---- plain weights ---- */
+
+/* 16 elements of a row from col; mask: those that exist. */
+INLINE __m512 load_plain(const Weight *w, const uint8_t *row, const uint8_t *scales, int64_t col, __mmask16 mask) {
+    if (w->quant == QUANT_NONE) return load_floats(row + (size_t)col * (w->dtype == DTYPE_F32 ? 4 : 2), w->dtype, mask);
+    uint8_t e = scales[col / 32];
+    union {
+        uint32_t u;
+        float f;
+    } scale = {e == 0 ? UINT32_C(0x400000) : (uint32_t)e << 23};
+    return _mm512_mul_ps(e4m3_to_f32(_mm_maskz_loadu_epi8(mask, row + col)), _mm512_set1_ps(scale.f));
+}
+
+INLINE void plain_tile(const Weight *w, int64_t first, const float *x, int64_t x_stride, float *y, int64_t stride,
+                       const int height, const int rows) {
+    const uint8_t *row = (const uint8_t *)w->data + (size_t)first * weight_row_bytes(w);
+    const uint8_t *scales = (const uint8_t *)w->scales + (w->scales ? (size_t)first * weight_scale_bytes(w) : 0);
+    const size_t row_bytes = weight_row_bytes(w), scale_bytes = w->scales ? weight_scale_bytes(w) : 0;
+    __m512 acc[4][LINEAR_TILE_ROWS];
+#pragma GCC unroll 4
+    for (int r = 0; r < height; r++)
+#pragma GCC unroll 6
+        for (int t = 0; t < rows; t++) acc[r][t] = _mm512_setzero_ps();
+    for (int64_t k = 0; k < w->cols; k += 16) {
+        __mmask16 mask = w->cols - k >= 16 ? 0xffff : (__mmask16)((1u << (w->cols - k)) - 1);
+        __m512 v[4];
+#pragma GCC unroll 4
+        for (int r = 0; r < height; r++)
+            v[r] = load_plain(w, row + (size_t)r * row_bytes, scales + (size_t)r * scale_bytes, k, mask);
+#pragma GCC unroll 6
+        for (int t = 0; t < rows; t++) {
+            __m512 xt = _mm512_maskz_loadu_ps(mask, x + t * x_stride + k);
+#pragma GCC unroll 4
+            for (int r = 0; r < height; r++) acc[r][t] = _mm512_fmadd_ps(v[r], xt, acc[r][t]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < height; r++)
+#pragma GCC unroll 6
+        for (int t = 0; t < rows; t++) y[t * stride + r] = add_tree(acc[r][t]);
+}
+
+static void plain(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows, float *y,
+                  int64_t stride) {
+    int64_t t = 0;
+    for (; t + 6 <= rows; t += 6) {
+        int64_t r = 0;
+        for (; r + 4 <= count; r += 4)
+            plain_tile(w, first + r, x + t * x_stride, x_stride, y + t * stride + r, stride, 4, 6);
+        for (; r < count; r++) plain_tile(w, first + r, x + t * x_stride, x_stride, y + t * stride + r, stride, 1, 6);
+    }
+    for (; t < rows; t++) {
+        int64_t r = 0;
+        for (; r + 2 <= count; r += 2)
+            plain_tile(w, first + r, x + t * x_stride, x_stride, y + t * stride + r, stride, 2, 1);
+        for (; r < count; r++) plain_tile(w, first + r, x + t * x_stride, x_stride, y + t * stride + r, stride, 1, 1);
+    }
+}
+
+const LinearKernels linear_kernels_avx512 = {
+    .quantise = quantise,
+    .arrange = arrange,
+    .few = few,
+    .layout = layout,
+    .panel_rows = PANEL,
+    .tile_rows = LINEAR_TILE_ROWS,
+    .unpack = unpack,
+    .tile = tile_any,
+    .plain = plain,
+};

@@ -1,0 +1,326 @@
+/* The pool: an epoch that workers watch, a line per thread for "arrived", and ranges for sharing out work. */
+#include "backend/cpu/pool.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
+
+#include "base/clock.h"
+#include "base/thread.h"
+
+enum {
+    LINE = 64,
+    SPIN_NS = 50000,     /* how long a worker watches before it sleeps */
+    SPINS_PER_CLOCK = 64, /* pauses between looks at the clock */
+    SPINS_BEFORE_YIELD = 4096 /* waiting for a thread that has lost its core: let it run */
+};
+
+typedef struct Line {
+    _Alignas(LINE) _Atomic uint32_t value;
+} Line;
+
+typedef struct Range {
+    _Alignas(LINE) _Atomic int64_t next;
+    int64_t end;
+} Range;
+
+typedef struct Worker {
+    Pool *pool;
+    Thread thread;
+    int index, cpu;
+    _Alignas(LINE) uint32_t barriers; /* passed so far; touched by its own thread only */
+} Worker;
+
+struct Pool {
+    Line epoch;    /* number of runs begun */
+    Line sleepers; /* workers asleep, or about to be */
+    Line released; /* number of barriers passed */
+    int count;     /* threads, the caller's included */
+    bool stop;
+    PoolTask *task;
+    void *argument;
+    Line *done;    /* [count] last run finished */
+    Line *arrived; /* [count] barriers reached */
+    Range *ranges; /* [POOL_SHARES][count] */
+    Worker *workers;
+};
+
+static inline void pause_cpu(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void wait_until(Line *line, uint32_t value) {
+    for (int spins = 0; atomic_load_explicit(&line->value, memory_order_acquire) != value; spins++) {
+        if (spins < SPINS_BEFORE_YIELD) {
+            pause_cpu();
+            continue;
+        }
+        sched_yield();
+    }
+}
+
+#if defined(__linux__)
+static void sleep_on(Line *line, uint32_t value) {
+    syscall(SYS_futex, &line->value, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+static void wake_all(Line *line) { syscall(SYS_futex, &line->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
+#else
+static void sleep_on(Line *line, uint32_t value) { usleep(200); }
+static void wake_all(Line *line) {}
+#endif
+
+/* The next epoch after `seen`, watched for SPIN_NS and then slept for. */
+static uint32_t wait_epoch(Pool *pool, uint32_t seen) {
+    for (;;) {
+        int64_t start = clock_ns();
+        do {
+            for (int i = 0; i < SPINS_PER_CLOCK; i++) {
+                uint32_t epoch = atomic_load_explicit(&pool->epoch.value, memory_order_acquire);
+                if (epoch != seen) return epoch;
+                pause_cpu();
+            }
+        } while (clock_ns() - start < SPIN_NS);
+        atomic_fetch_add(&pool->sleepers.value, 1);
+        while (atomic_load(&pool->epoch.value) == seen) sleep_on(&pool->epoch, seen);
+        atomic_fetch_sub(&pool->sleepers.value, 1);
+    }
+}
+
+static void pin_thread(int cpu) {
+#if defined(__linux__)
+    if (cpu < 0) return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)cpu, &set);
+    (void)sched_setaffinity(0, sizeof set, &set); /* a wish: without it the thread works all the same */
+#endif
+}
+
+static void *worker_main(void *argument) {
+    Worker *worker = argument;
+    Pool *pool = worker->pool;
+    pin_thread(worker->cpu);
+    for (uint32_t seen = 0;;) {
+        seen = wait_epoch(pool, seen);
+        if (pool->stop) return NULL;
+        pool->task(pool->argument, worker->index, pool->count);
+        atomic_store_explicit(&pool->done[worker->index].value, seen, memory_order_release);
+    }
+}
+
+static void begin_epoch(Pool *pool) {
+    atomic_fetch_add(&pool->epoch.value, 1);
+    if (atomic_load(&pool->sleepers.value) > 0) wake_all(&pool->epoch);
+}
+
+void pool_run(Pool *pool, PoolTask *task, void *argument) {
+    if (pool->count == 1) {
+        task(argument, 0, 1);
+        return;
+    }
+    pool->task = task;
+    pool->argument = argument;
+    begin_epoch(pool);
+    task(argument, 0, pool->count);
+    uint32_t epoch = atomic_load_explicit(&pool->epoch.value, memory_order_relaxed);
+    for (int i = 1; i < pool->count; i++) wait_until(&pool->done[i], epoch);
+}
+
+/* Everybody says so on a line of his own; thread 0 collects and opens the door. */
+void pool_barrier(Pool *pool, int index) {
+    if (pool->count == 1) return;
+    uint32_t turn = ++pool->workers[index].barriers;
+    if (index > 0) {
+        atomic_store_explicit(&pool->arrived[index].value, turn, memory_order_release);
+        wait_until(&pool->released, turn);
+        return;
+    }
+    for (int i = 1; i < pool->count; i++) wait_until(&pool->arrived[i], turn);
+    atomic_store_explicit(&pool->released.value, turn, memory_order_release);
+}
+
+void pool_share(Pool *pool, int slot, int64_t items) {
+    for (int i = 0; i < pool->count; i++) {
+        Range *range = &pool->ranges[slot * pool->count + i];
+        atomic_store_explicit(&range->next, items * i / pool->count, memory_order_relaxed);
+        range->end = items * (i + 1) / pool->count;
+    }
+}
+
+bool pool_next(Pool *pool, int slot, int index, int64_t grain, int64_t *first, int64_t *count) {
+    Range *ranges = &pool->ranges[slot * pool->count];
+    for (int i = 0; i < pool->count; i++) {
+        int owner = index + i;
+        Range *range = &ranges[owner < pool->count ? owner : owner - pool->count];
+        if (atomic_load_explicit(&range->next, memory_order_relaxed) >= range->end) continue;
+        int64_t next = atomic_fetch_add_explicit(&range->next, grain, memory_order_relaxed);
+        if (next >= range->end) continue;
+        *first = next;
+        *count = range->end - next < grain ? range->end - next : grain;
+        return true;
+    }
+    return false;
+}
+
+int pool_threads(const Pool *pool) { return pool->count; }
+
+/* ---- the cores this process may use ---- */
+
+#if defined(__linux__)
+static bool read_line(const char *path, char *out, int size) {
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    bool ok = fgets(out, size, file) != NULL;
+    fclose(file);
+    return ok;
+}
+
+/* Processors' worth of time per period that one cgroup allows, rounded up; INT_MAX without a limit. */
+static int quota_at(const char *directory) {
+    char path[PATH_MAX], line[128];
+    snprintf(path, sizeof path, "%s/cpu.max", directory);
+    long long quota = -1, period = 0;
+    if (read_line(path, line, sizeof line)) {
+        if (sscanf(line, "%lld %lld", &quota, &period) != 2) return INT_MAX;
+    } else {
+        snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", directory);
+        if (!read_line(path, line, sizeof line) || sscanf(line, "%lld", &quota) != 1) return INT_MAX;
+        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", directory);
+        if (!read_line(path, line, sizeof line) || sscanf(line, "%lld", &period) != 1) return INT_MAX;
+    }
+    if (quota <= 0 || period <= 0) return INT_MAX;
+    long long cpus = (quota + period - 1) / period;
+    return cpus < INT_MAX ? (int)cpus : INT_MAX;
+}
+
+static int quota_cpus(void) {
+    int least = quota_at("/sys/fs/cgroup");
+    int old = quota_at("/sys/fs/cgroup/cpu");
+    if (old < least) least = old;
+    char line[PATH_MAX];
+    if (!read_line("/proc/self/cgroup", line, sizeof line) || strncmp(line, "0::/", 4) != 0) return least;
+    line[strcspn(line, "\n")] = 0;
+    for (char *path = line + 3; *path; *strrchr(path, '/') = 0) {
+        char directory[PATH_MAX + 32];
+        snprintf(directory, sizeof directory, "/sys/fs/cgroup%s", path);
+        int quota = quota_at(directory);
+        if (quota < least) least = quota;
+    }
+    return least;
+}
+
+/* Whether a processor shares its core with a lower-numbered one of the set. */
+static bool is_second_thread(int cpu, const cpu_set_t *allowed) {
+    char path[128], line[256];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+    if (!read_line(path, line, sizeof line)) return false;
+    for (char *text = line; *text >= '0' && *text <= '9';) {
+        long first = strtol(text, &text, 10), last = first;
+        if (*text == '-') last = strtol(text + 1, &text, 10);
+        for (long sibling = first; sibling <= last && sibling < cpu; sibling++)
+            if (CPU_ISSET((size_t)sibling, allowed)) return true;
+        if (*text == ',') text++;
+    }
+    return false;
+}
+#endif
+
+/* Fills cpus with one processor per allowed core; returns how many threads make sense. */
+static int find_cores(int cpus[POOL_THREADS_MAX], int *cpu_count) {
+    *cpu_count = 0;
+#if defined(__linux__)
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+        for (int cpu = 0; cpu < CPU_SETSIZE && *cpu_count < POOL_THREADS_MAX; cpu++)
+            if (CPU_ISSET((size_t)cpu, &allowed) && !is_second_thread(cpu, &allowed)) cpus[(*cpu_count)++] = cpu;
+    }
+    int quota = quota_cpus();
+    if (*cpu_count > 0) return quota < *cpu_count ? quota : *cpu_count;
+#endif
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online < 1 ? 1 : online > POOL_THREADS_MAX ? POOL_THREADS_MAX : (int)online;
+}
+
+int pool_cores(void) {
+    int cpus[POOL_THREADS_MAX], count;
+    return find_cores(cpus, &count);
+}
+
+/* ---- life ---- */
+
+static void *alloc_lines(size_t count, size_t size) {
+    void *memory = aligned_alloc(LINE, count * size);
+    if (memory) memset(memory, 0, count * size);
+    return memory;
+}
+
+static void free_pool(Pool *pool) {
+    free(pool->done);
+    free(pool->arrived);
+    free(pool->ranges);
+    free(pool->workers);
+    free(pool);
+}
+
+static void stop_workers(Pool *pool, int started) {
+    pool->stop = true;
+    begin_epoch(pool);
+    for (int i = 1; i < started; i++) thread_join(pool->workers[i].thread);
+}
+
+Pool *pool_open(int threads, Error *error) {
+    int cpus[POOL_THREADS_MAX], cpu_count;
+    int cores = find_cores(cpus, &cpu_count);
+    if (threads == 0) threads = cores;
+    if (threads < 1 || threads > POOL_THREADS_MAX) {
+        fail(error, ERROR_USAGE, "%d threads: 1 to %d are possible", threads, POOL_THREADS_MAX);
+        return NULL;
+    }
+    Pool *pool = alloc_lines(1, sizeof *pool);
+    size_t count = (size_t)threads;
+    if (pool) {
+        pool->count = threads;
+        pool->done = alloc_lines(count, sizeof *pool->done);
+        pool->arrived = alloc_lines(count, sizeof *pool->arrived);
+        pool->ranges = alloc_lines(count * POOL_SHARES, sizeof *pool->ranges);
+        pool->workers = alloc_lines(count, sizeof *pool->workers);
+    }
+    if (!pool || !pool->done || !pool->arrived || !pool->ranges || !pool->workers) {
+        fail(error, ERROR_MEMORY, "no memory for a pool of %d threads", threads);
+        if (pool) free_pool(pool);
+        return NULL;
+    }
+    /* The caller's own thread stays free to move: the kernel keeps it off the cores the others are bound to. */
+    bool pin = threads == cpu_count;
+    for (int i = 1; i < threads; i++) {
+        Worker *worker = &pool->workers[i];
+        *worker = (Worker){.pool = pool, .index = i, .cpu = pin ? cpus[i] : -1};
+        if (!thread_start(&worker->thread, worker_main, worker, "worker", error)) {
+            fail_while(error, "starting thread %d of %d", i + 1, threads);
+            stop_workers(pool, i);
+            free_pool(pool);
+            return NULL;
+        }
+    }
+    return pool;
+}
+
+void pool_close(Pool *pool) {
+    if (!pool) return;
+    stop_workers(pool, pool->count);
+    free_pool(pool);
+}

@@ -1,0 +1,419 @@
+/* The operations that multiply, over one instruction set's kernels: embed, matmul, glu, matmul_add.
+ *
+ * Each is one run of the pool in two phases: the activation rows are normalised and quantised (shared out by rows, or by
+ * groups when there is one), then, after a barrier, weight rows are shared out. Few activation rows: every weight row is read
+ * once, in the file's layout. More: panels of weight rows are unpacked and met with tiles of activation rows. Both give
+ * the same bits (linear.h). */
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+
+enum {
+    UNIT_ROWS = 16,      /* weight rows shared out together, few activation rows */
+    GRAIN_BYTES = 32768, /* weights that a thread takes at a time */
+    CALL_ROWS = 64,      /* weight rows per kernel call: results wait in L1 for their epilogue */
+    CHUNK_ROWS = 252,    /* activation rows that meet a panel while it is in cache: a multiple of 4 and 6 */
+    SHARED_BYTES = 96 << 20,
+    THREAD_BYTES = 4 << 20,
+    GROUP_KINDS = 3, /* activation groups of 16, 32, 64 */
+};
+
+size_t linear_work_bytes(int rows_max, int threads) {
+    return (size_t)SHARED_BYTES + (size_t)threads * THREAD_BYTES;
+}
+
+typedef enum Finish { FINISH_STORE, FINISH_GLU, FINISH_ADD } Finish;
+
+/* One operation on some of its activation rows. */
+typedef struct Product {
+    CpuBackend *cpu;
+    const LinearKernels *kernels;
+    int rows;
+    int64_t cols;
+    const float *x;
+    const Norm *norm; /* before */
+    int count;        /* weights; GLU: gate and up */
+    const Weight *weight[MATMUL_MAX];
+    float *out[MATMUL_MAX];
+    Finish finish;
+    Activation activation;
+    float scale;            /* ADD */
+    const Norm *norm_after; /* ADD */
+    float *residual;        /* ADD: out[0] holds the product while a norm is due */
+    /* prepared activations */
+    bool few;
+    LinearInput input[GROUP_KINDS];
+    int8_t *q[GROUP_KINDS][LAYOUT_COUNT];
+    float *scales[GROUP_KINDS], *sums[GROUP_KINDS];
+    bool wanted[GROUP_KINDS][LAYOUT_COUNT];
+    bool plain_wanted;
+    float *plain; /* normalised rows for plain weights; x itself without a norm */
+} Product;
+
+static int group_kind(int group) { return group == 16 ? 0 : group == 32 ? 1 : 2; }
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static uint8_t *thread_space(const Product *p, int index) {
+    return p->cpu->work + SHARED_BYTES + (size_t)index * THREAD_BYTES;
+}
+
+/* ---- activations ---- */
+
+/* Which forms of the input the weights want. */
+static void choose_inputs(Product *p) {
+    for (int i = 0; i < p->count; i++) {
+        const Weight *w = p->weight[i];
+        CHECK(w->cols == p->cols);
+        if (!linear_is_integer(w)) {
+            p->plain_wanted = true;
+            continue;
+        }
+        LinearLayout layout = p->few ? p->kernels->layout(w) : LAYOUT_PANEL;
+        p->wanted[group_kind(linear_group(w))][layout] = true;
+    }
+}
+
+static size_t align_up(size_t size) { return (size + 63) & ~(size_t)63; }
+
+/* Shares out `space` for `rows` rows; with space NULL only counts. */
+static size_t place_inputs(Product *p, uint8_t *space, int64_t rows) {
+    size_t used = 0;
+    for (int kind = 0; kind < GROUP_KINDS; kind++) {
+        const int group = 16 << kind;
+        const int64_t stride = linear_stride(p->cols, group);
+        bool any = false;
+        for (int layout = 0; layout < LAYOUT_COUNT; layout++) {
+            if (!p->wanted[kind][layout]) continue;
+            any = true;
+            p->q[kind][layout] = space ? (int8_t *)space + used : NULL;
+            used += align_up((size_t)(rows * stride));
+        }
+        if (!any) continue;
+        size_t floats = align_up((size_t)(rows * (stride / group)) * sizeof(float));
+        p->scales[kind] = space ? (float *)(void *)(space + used) : NULL;
+        p->sums[kind] = space ? (float *)(void *)(space + used + floats) : NULL;
+        used += 2 * floats;
+        LinearInput *input = &p->input[kind];
+        *input = (LinearInput){p->cols, group, stride, {0}, p->scales[kind], p->sums[kind]};
+        for (int layout = 0; layout < LAYOUT_COUNT; layout++) input->q[layout] = p->q[kind][layout];
+    }
+    if (p->plain_wanted && p->norm) {
+        p->plain = space ? (float *)(void *)(space + used) : NULL;
+        used += align_up((size_t)(rows * p->cols) * sizeof(float));
+    }
+    if (p->norm_after) {
+        p->out[0] = space ? (float *)(void *)(space + used) : NULL;
+        used += align_up((size_t)(rows * p->weight[0]->rows) * sizeof(float));
+    }
+    return used;
+}
+
+/* Groups of one row, from first (a multiple of 16 groups), in all wanted forms. spare: cols bytes and more for a thread. */
+static void quantise_part(const Product *p, int kind, int row, const float *x, int64_t first, int64_t cols,
+                          uint8_t *spare) {
+    const LinearKernels *k = p->kernels;
+    const LinearInput *input = &p->input[kind];
+    const int group = input->group;
+    const int64_t stride = input->stride, groups = stride / group;
+    const bool *wanted = p->wanted[kind];
+    float *scales = p->scales[kind] + row * groups, *sums = p->sums[kind] + row * groups;
+    int8_t *natural = wanted[LAYOUT_NATURAL] ? p->q[kind][LAYOUT_NATURAL] + row * stride + first : (int8_t *)spare;
+    if (!wanted[LAYOUT_PANEL]) {
+        k->quantise(x + first, cols, group, natural, scales + first / group, sums + first / group);
+        for (int layout = LAYOUT_PLANES2; layout <= LAYOUT_PLANES4; layout++)
+            if (wanted[layout])
+                k->arrange((LinearLayout)layout, natural, cols, group, p->q[kind][layout] + row * stride + first);
+        return;
+    }
+    float *d = (float *)(void *)(spare + align_up((size_t)stride)), *z = d + groups;
+    k->quantise(x, cols, group, natural, d, z);
+    k->arrange(LAYOUT_PANEL, natural, cols, group, p->q[kind][LAYOUT_PANEL] + row * stride);
+    for (int lane = 0; lane < LINEAR_LANES && lane < cols / group; lane++) {
+        int64_t place = linear_panel_place(lane, cols / group);
+        for (int64_t g = lane; g < cols / group; g += LINEAR_LANES, place++) {
+            scales[place] = d[g];
+            sums[place] = z[g];
+        }
+    }
+}
+
+static const float *norm_into(const Product *p, int row, float *to) {
+    const float *x = p->x + row * p->cols;
+    if (!p->norm) return x;
+    p->cpu->kernels->norm_row(x, p->norm, to);
+    return to;
+}
+
+/* One row: everybody normalises it for himself, then quantises his part. */
+static void prepare_one(const Product *p, int index, int count) {
+    uint8_t *spare = thread_space(p, index);
+    float *normed = (float *)(void *)(spare + THREAD_BYTES / 2);
+    const float *x = norm_into(p, 0, normed);
+    if (p->plain_wanted && p->norm && index == 0) memcpy(p->plain, x, (size_t)p->cols * sizeof *x);
+    for (int kind = 0; kind < GROUP_KINDS; kind++) {
+        if (!p->scales[kind]) continue;
+        const int64_t block = (int64_t)p->input[kind].group * LINEAR_LANES, blocks = ceil_div(p->cols, block);
+        const int64_t first = blocks * index / count * block, last = blocks * (index + 1) / count * block;
+        if (first < last) quantise_part(p, kind, 0, x, first, min64(last, p->cols) - first, spare);
+    }
+}
+
+static void prepare_rows(const Product *p, int index, int count) {
+    uint8_t *spare = thread_space(p, index);
+    float *normed = (float *)(void *)(spare + THREAD_BYTES / 2);
+    for (int row = index; row < p->rows; row += count) {
+        float *to = p->plain_wanted && p->norm ? p->plain + row * p->cols : normed;
+        const float *x = norm_into(p, row, to);
+        for (int kind = 0; kind < GROUP_KINDS; kind++)
+            if (p->scales[kind]) quantise_part(p, kind, row, x, 0, p->cols, spare);
+    }
+}
+
+/* ---- results ---- */
+
+/* y[t·stride + r]: n weight rows from `row` of weight i, activation rows from first. Adds the layer's bias. */
+static void add_bias(const Weight *w, int64_t row, int64_t n, int rows, float *y, int64_t stride) {
+    if (!w->bias) return;
+    for (int t = 0; t < rows; t++)
+        for (int64_t r = 0; r < n; r++) y[t * stride + r] += w->bias[row + r];
+}
+
+static void finish(const Product *p, int i, int64_t row, int64_t n, int first, int rows, float *y, int64_t stride) {
+    const Weight *w = p->weight[i];
+    add_bias(w, row, n, rows, y, stride);
+    for (int t = 0; t < rows; t++) {
+        const float *from = y + t * stride;
+        int64_t at = (first + t) * w->rows + row;
+        if (p->finish == FINISH_STORE || p->norm_after) {
+            memcpy(p->out[i] + at, from, (size_t)n * sizeof *from);
+            continue;
+        }
+        float *to = p->residual + at;
+        for (int64_t r = 0; r < n; r++) to[r] += p->scale * from[r];
+    }
+}
+
+static void finish_glu(const Product *p, int64_t row, int64_t n, int first, int rows, float *gate, float *up,
+                       int64_t gate_stride, int64_t up_stride) {
+    add_bias(p->weight[0], row, n, rows, gate, gate_stride);
+    add_bias(p->weight[1], row, n, rows, up, up_stride);
+    for (int t = 0; t < rows; t++)
+        p->cpu->kernels->glu_row(n, gate + t * gate_stride, up + t * up_stride, p->activation,
+                                 p->out[0] + (first + t) * p->weight[0]->rows + row);
+}
+
+/* ---- few activation rows ---- */
+
+static void multiply_few(const Product *p, int i, int64_t row, int64_t n, float *y) {
+    const Weight *w = p->weight[i];
+    if (linear_is_integer(w)) {
+        p->kernels->few(w, row, n, &p->input[group_kind(linear_group(w))], p->rows, y, CALL_ROWS);
+        return;
+    }
+    p->kernels->plain(w, row, n, p->norm ? p->plain : p->x, p->cols, p->rows, y, CALL_ROWS);
+}
+
+static void few_rows(const Product *p, int i, int64_t row, int64_t n) {
+    float y[LINEAR_FEW * CALL_ROWS], up[LINEAR_FEW * CALL_ROWS];
+    multiply_few(p, i, row, n, y);
+    if (p->finish != FINISH_GLU) {
+        finish(p, i, row, n, 0, p->rows, y, CALL_ROWS);
+        return;
+    }
+    multiply_few(p, 1, row, n, up);
+    finish_glu(p, row, n, 0, p->rows, y, up, CALL_ROWS, CALL_ROWS);
+}
+
+static int64_t units_of(const Product *p, int64_t unit_rows) {
+    int64_t units = 0;
+    for (int i = 0; i < (p->finish == FINISH_GLU ? 1 : p->count); i++) units += ceil_div(p->weight[i]->rows, unit_rows);
+    return units;
+}
+
+static void run_few(const Product *p, int index) {
+    Pool *pool = p->cpu->pool;
+    const int64_t unit_bytes = (int64_t)weight_row_bytes(p->weight[0]) * UNIT_ROWS;
+    const int64_t grain = unit_bytes >= GRAIN_BYTES ? 1 : GRAIN_BYTES / unit_bytes;
+    for (int64_t unit, units; pool_next(pool, 0, index, grain, &unit, &units);) {
+        for (int i = 0; units > 0; i++) {
+            const int64_t rows = p->weight[i]->rows, own = ceil_div(rows, UNIT_ROWS);
+            if (unit >= own) {
+                unit -= own;
+                continue;
+            }
+            const int64_t taken = min64(units, own - unit), last = min64((unit + taken) * UNIT_ROWS, rows);
+            for (int64_t row = unit * UNIT_ROWS; row < last; row += CALL_ROWS)
+                few_rows(p, i, row, min64(CALL_ROWS, last - row));
+            units -= taken;
+            unit = 0;
+        }
+    }
+}
+
+/* ---- many ---- */
+
+/* Results of one panel for activation rows first … first+rows−1 at y[t·panel_rows + r]. */
+static void multiply_panel(const Product *p, int i, int64_t row, int first, int rows, uint8_t *space, float *y) {
+    const Weight *w = p->weight[i];
+    const LinearKernels *k = p->kernels;
+    const int height = k->panel_rows;
+    if (!linear_is_integer(w)) {
+        const float *x = (p->norm ? p->plain : p->x) + first * p->cols;
+        k->plain(w, row, min64(height, w->rows - row), x, p->cols, rows, y, height);
+        return;
+    }
+    const int group = linear_group(w);
+    const int64_t groups = w->cols / group;
+    LinearPanel panel = {groups, group, linear_code_max(w), space, NULL, NULL};
+    panel.scales = (float *)(void *)(space + align_up((size_t)(w->cols * height)));
+    panel.biases = panel.scales + groups * height;
+    k->unpack(w, row, &panel);
+    const int tiles = (int)ceil_div(rows, k->tile_rows);
+    for (int tile = 0; tile < tiles; tile++) { /* of even heights: 7 rows are 4 + 3, not 6 + 1 */
+        const int from = rows * tile / tiles, to = rows * (tile + 1) / tiles;
+        k->tile(&panel, &p->input[group_kind(group)], first + from, to - from, y + (size_t)from * (size_t)height);
+    }
+}
+
+static size_t panel_bytes(const Product *p) {
+    size_t most = 0;
+    for (int i = 0; i < p->count; i++) {
+        const Weight *w = p->weight[i];
+        if (!linear_is_integer(w)) continue;
+        size_t height = (size_t)p->kernels->panel_rows, groups = (size_t)(w->cols / linear_group(w));
+        size_t bytes = align_up((size_t)w->cols * height) + align_up(2 * groups * height * sizeof(float));
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+/* Two buffers of results, then the panel. */
+static size_t result_bytes(void) { return align_up((size_t)CHUNK_ROWS * LINEAR_PANEL_ROWS * sizeof(float)); }
+
+static void run_panels(const Product *p, int index) {
+    Pool *pool = p->cpu->pool;
+    const int height = p->kernels->panel_rows;
+    uint8_t *space = thread_space(p, index);
+    float *y = (float *)(void *)space, *up = (float *)(void *)(space + result_bytes());
+    uint8_t *panel = space + 2 * result_bytes();
+    const int64_t panels = units_of(p, height);
+    for (int64_t item, items; pool_next(pool, 0, index, 1, &item, &items);) {
+        const int first = (int)(item / panels) * CHUNK_ROWS;
+        const int rows = p->rows - first < CHUNK_ROWS ? p->rows - first : CHUNK_ROWS;
+        int64_t unit = item % panels;
+        int i = 0;
+        while (unit >= ceil_div(p->weight[i]->rows, height)) unit -= ceil_div(p->weight[i++]->rows, height);
+        const int64_t row = unit * height, n = min64(height, p->weight[i]->rows - row);
+        multiply_panel(p, i, row, first, rows, panel, y);
+        if (p->finish != FINISH_GLU) {
+            finish(p, i, row, n, first, rows, y, height);
+            continue;
+        }
+        multiply_panel(p, 1, row, first, rows, panel, up);
+        finish_glu(p, row, n, first, rows, y, up, height, height);
+    }
+}
+
+/* ---- the operations ---- */
+
+static void add_normed(const Product *p, int index, int count) {
+    const int64_t width = p->weight[0]->rows;
+    for (int row = index; row < p->rows; row += count) {
+        float *y = p->out[0] + row * width, *to = p->residual + row * width;
+        p->cpu->kernels->norm_row(y, p->norm_after, y);
+        for (int64_t r = 0; r < width; r++) to[r] += p->scale * y[r];
+    }
+}
+
+static void product_task(void *argument, int index, int count) {
+    const Product *p = argument;
+    Pool *pool = p->cpu->pool;
+    if (p->rows == 1) prepare_one(p, index, count);
+    else prepare_rows(p, index, count);
+    pool_barrier(pool, index);
+    if (p->few) run_few(p, index);
+    else run_panels(p, index);
+    if (!p->norm_after) return;
+    pool_barrier(pool, index);
+    add_normed(p, index, count);
+}
+
+static void run_product(Product *p, CpuBackend *cpu, int rows) {
+    p->cpu = cpu;
+    p->kernels = cpu->kernels->linear;
+    p->cols = p->weight[0]->cols;
+    const size_t panel = panel_bytes(p) + 2 * result_bytes();
+    const bool panels_fit = panel <= THREAD_BYTES;
+    CHECK(p->cols * (int64_t)sizeof(float) <= THREAD_BYTES / 2);
+    p->few = rows <= LINEAR_FEW || !panels_fit;
+    choose_inputs(p);
+    int chunk = rows;
+    if (p->few && chunk > LINEAR_FEW) chunk = LINEAR_FEW;
+    const size_t per_row = place_inputs(p, NULL, 1) + 64;
+    if ((size_t)chunk > SHARED_BYTES / per_row) chunk = (int)(SHARED_BYTES / per_row);
+    CHECK(chunk > 0);
+    const float *x = p->x;
+    float *out[MATMUL_MAX], *residual = p->residual;
+    memcpy(out, p->out, sizeof out);
+    for (int done = 0; done < rows; done += chunk) {
+        p->rows = rows - done < chunk ? rows - done : chunk;
+        p->x = x + done * p->cols;
+        if (residual) p->residual = residual + done * p->weight[0]->rows;
+        for (int i = 0; i < p->count; i++)
+            if (out[i]) p->out[i] = out[i] + done * p->weight[i]->rows;
+        place_inputs(p, cpu->work, p->rows);
+        if (p->few) pool_share(cpu->pool, 0, units_of(p, UNIT_ROWS));
+        else pool_share(cpu->pool, 0, units_of(p, p->kernels->panel_rows) * ceil_div(p->rows, CHUNK_ROWS));
+        pool_run(cpu->pool, product_task, p);
+    }
+}
+
+void cpu_matmul(Backend *backend, const Matmul *op) {
+    Product p = {.x = op->x, .norm = op->norm, .count = op->count, .finish = FINISH_STORE};
+    for (int i = 0; i < op->count; i++) {
+        p.weight[i] = op->weight[i];
+        p.out[i] = op->out[i];
+    }
+    run_product(&p, cpu_backend(backend), op->rows);
+}
+
+void cpu_glu(Backend *backend, const Glu *op) {
+    CHECK(op->gate->rows == op->up->rows);
+    Product p = {.x = op->x, .norm = op->norm, .count = 2, .finish = FINISH_GLU, .activation = op->activation};
+    p.weight[0] = op->gate;
+    p.weight[1] = op->up;
+    p.out[0] = op->out;
+    run_product(&p, cpu_backend(backend), op->rows);
+}
+
+void cpu_matmul_add(Backend *backend, const MatmulAdd *op) {
+    Product p = {.x = op->x, .count = 1, .finish = FINISH_ADD, .scale = op->scale, .norm_after = op->norm};
+    p.weight[0] = op->weight;
+    p.residual = op->residual;
+    run_product(&p, cpu_backend(backend), op->rows);
+}
+
+typedef struct Embed {
+    int rows;
+    const int32_t *tokens;
+    const Weight *table;
+    float scale;
+    float *out;
+} Embed;
+
+static void embed_rows(void *argument, int index, int count) {
+    const Embed *e = argument;
+    const int64_t width = e->table->cols;
+    for (int row = index; row < e->rows; row += count) {
+        float *out = e->out + row * width;
+        weight_dequantize_row(e->table, e->tokens[row], 0, width, out);
+        for (int64_t i = 0; i < width; i++) out[i] *= e->scale;
+    }
+}
+
+void cpu_embed(Backend *backend, int rows, const int32_t *tokens, const Weight *table, float scale, float *out) {
+    Embed e = {rows, tokens, table, scale, out};
+    if (rows == 1) embed_rows(&e, 0, 1);
+    else pool_run(cpu_backend(backend)->pool, embed_rows, &e);
+}

@@ -1,0 +1,334 @@
+/* The products of every instruction set this machine has equal linear.h's definition in plain C bit for bit: every kind of
+ * weight, odd sizes, unaligned data, 1 to 70 activation rows, 1 to 4 threads; and the definition is near the exact product. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "backend/cpu/cpu.h"
+#include "base/slice.h"
+#include "test.h"
+
+static uint64_t seed = 1;
+static uint64_t random_bits(void) { return test_random(&seed); }
+static float random_float(void) { return test_uniform(&seed); }
+
+/* Kernels of the other half of the table, in plain C. */
+static void norm_row(const float *x, const Norm *norm, float *out) {
+    float sum = 0;
+    for (int64_t i = 0; i < norm->width; i++) sum += x[i] * x[i];
+    float scale = 1.0f / sqrtf(sum / (float)norm->width + norm->eps);
+    for (int64_t i = 0; i < norm->width; i++) out[i] = x[i] * scale;
+}
+static void glu_row(int64_t count, const float *gate, const float *up, Activation activation, float *out) {
+    for (int64_t i = 0; i < count; i++) out[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+}
+
+/* A weight whose data ends right before an unreadable page, at an odd address. */
+typedef struct Sample {
+    Weight weight;
+    uint8_t *pages[3];
+    size_t sizes[3];
+    float *bias;
+} Sample;
+
+static uint8_t *guarded(Sample *sample, int which, size_t bytes) {
+    const size_t page = 4096, size = (bytes + page - 1) / page * page + page;
+    uint8_t *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    CHECK(mprotect(memory + size - page, page, PROT_NONE) == 0);
+    sample->pages[which] = memory;
+    sample->sizes[which] = size;
+    return memory + size - page - bytes;
+}
+
+static Sample sample_make(int64_t rows, int64_t cols, Quant quant, int bits, int group, DType dtype, bool bias) {
+    Sample s = {.weight = {.rows = rows, .cols = cols, .quant = quant, .bits = bits, .group = group, .dtype = dtype}};
+    Weight *w = &s.weight;
+    size_t bytes = weight_row_bytes(w) * (size_t)rows;
+    uint8_t *data = guarded(&s, 0, bytes);
+    w->data = data;
+    if (quant == QUANT_NONE) {
+        for (int64_t i = 0; i < rows * cols; i++) {
+            float value = random_float();
+            floats_from_f32(data + (size_t)i * dtype_bytes(dtype), dtype, &value, 1);
+        }
+    } else {
+        for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)random_bits();
+        if (quant == QUANT_MXFP8) /* no NaN */
+            for (size_t i = 0; i < bytes; i++) data[i] = (data[i] & 0x7f) == 0x7f ? 0 : data[i];
+        int64_t groups = rows * (cols / group);
+        size_t size = quant == QUANT_AFFINE ? dtype_bytes(dtype) : 1;
+        uint8_t *scales = guarded(&s, 1, (size_t)groups * size);
+        uint8_t *biases = quant == QUANT_AFFINE ? guarded(&s, 2, (size_t)groups * size) : NULL;
+        for (int64_t i = 0; i < groups; i++) {
+            float scale = 0.01f + 0.01f * random_float(), zero = -scale * (float)(1 << (bits - 1));
+            if (i % 17 == 0) scale = zero = 0;
+            if (!biases) {
+                scales[i] = (uint8_t)(quant == QUANT_NVFP4 ? random_bits() % 0x60 : 118 + random_bits() % 6);
+                if (i % 29 == 0) scales[i] = (uint8_t)(i % 3);
+                continue;
+            }
+            floats_from_f32(scales + (size_t)i * size, dtype, &scale, 1);
+            floats_from_f32(biases + (size_t)i * size, dtype, &zero, 1);
+        }
+        w->scales = scales;
+        w->biases = biases;
+    }
+    if (bias) {
+        s.bias = malloc((size_t)rows * sizeof *s.bias);
+        for (int64_t i = 0; i < rows; i++) s.bias[i] = random_float();
+        w->bias = s.bias;
+    }
+    return s;
+}
+
+static void sample_free(Sample *s) {
+    for (int i = 0; i < 3; i++)
+        if (s->pages[i]) munmap(s->pages[i], s->sizes[i]);
+    free(s->bias);
+}
+
+/* One product by the definition. */
+static float spec_product(const Weight *w, int64_t row, const float *x) {
+    float y;
+    if (!linear_is_integer(w)) {
+        y = linear_spec_plain(w, row, x);
+    } else {
+        int group = linear_group(w);
+        int64_t stride = linear_stride(w->cols, group);
+        int8_t *q = malloc((size_t)stride);
+        float *scales = malloc((size_t)(stride / group) * 2 * sizeof *scales), *sums = scales + stride / group;
+        linear_spec_quantise(x, w->cols, group, q, scales, sums);
+        y = linear_spec_integer(w, row, q, scales, sums);
+        free(q);
+        free(scales);
+    }
+    return w->bias ? y + w->bias[row] : y;
+}
+
+static bool same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b)); }
+
+typedef struct Case {
+    Quant quant;
+    int bits, group;
+    DType dtype;
+} Case;
+
+enum { MOST_ROWS = 70, GUARD = 16 };
+
+/* All activation rows against the definition; expected has been computed once per weight. */
+static bool compare(const float *out, const float *expected, int rows, int64_t width) {
+    for (int64_t i = 0; i < rows * width; i++)
+        if (!same_bits(out[i], expected[i])) {
+            printf("  at row %lld, column %lld: %a instead of %a\n", (long long)(i / width), (long long)(i % width),
+                   (double)out[i], (double)expected[i]);
+            return false;
+        }
+    for (int i = 0; i < GUARD; i++)
+        if (out[rows * width + i] != 12345.0f) return false;
+    return true;
+}
+
+static float *guarded_out(int64_t count) {
+    float *out = malloc((size_t)(count + GUARD) * sizeof *out);
+    for (int64_t i = 0; i < count + GUARD; i++) out[i] = 12345.0f;
+    return out;
+}
+
+static const int ROWS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 64, 70};
+
+static void check_matmul(CpuBackend *cpu, const Sample *s, const float *x, const float *expected, const char *name) {
+    const Weight *w = &s->weight;
+    for (size_t i = 0; i < COUNT_OF(ROWS); i++) {
+        float *out = guarded_out(ROWS[i] * w->rows);
+        cpu_matmul(&cpu->base, &(Matmul){.rows = ROWS[i], .x = x, .count = 1, .weight = {w}, .out = {out}});
+        TEST_MSG(compare(out, expected, ROWS[i], w->rows), "%s: %s bits %d group %d %s, %lldx%lld, %d rows, %d threads",
+                 name, quant_name(w->quant), w->bits, w->group, dtype_name(w->dtype), (long long)w->rows,
+                 (long long)w->cols, ROWS[i], pool_threads(cpu->pool));
+        free(out);
+    }
+}
+
+static float *random_rows(int rows, int64_t cols) {
+    float *x = malloc((size_t)(rows * cols) * sizeof *x);
+    for (int64_t i = 0; i < rows * cols; i++) x[i] = random_float() * (random_bits() % 64 == 0 ? 20.0f : 1.0f);
+    for (int64_t i = 0; i < cols && i < 64; i++) x[i] = 0;    /* an empty group */
+    for (int64_t i = 64; i < cols && i < 128; i++) x[i] = x[i] * 1e-38f * 1e-3f; /* denormals */
+    return x;
+}
+
+/* Mean square of the difference to the exact product, over the mean square of that: int8 rounding gives about 6e-3². */
+static double relative_error(const Weight *w, const float *x, const float *y) {
+    double error = 0, all = 0;
+    float *row = malloc((size_t)w->cols * sizeof *row);
+    for (int64_t r = 0; r < w->rows; r++) {
+        weight_dequantize_row(w, r, 0, w->cols, row);
+        double exact = w->bias ? w->bias[r] : 0;
+        for (int64_t k = 0; k < w->cols; k++) exact += (double)row[k] * x[k];
+        error += (exact - y[r]) * (exact - y[r]);
+        all += exact * exact;
+    }
+    free(row);
+    return sqrt(error / all);
+}
+
+static void test_kinds(CpuBackend *cpus, int count) {
+    static const Case CASES[] = {
+        {QUANT_AFFINE, 4, 32, DTYPE_F16},  {QUANT_AFFINE, 4, 64, DTYPE_BF16},  {QUANT_AFFINE, 4, 128, DTYPE_F32},
+        {QUANT_AFFINE, 8, 32, DTYPE_F16},  {QUANT_AFFINE, 8, 64, DTYPE_BF16},  {QUANT_AFFINE, 8, 128, DTYPE_F32},
+        {QUANT_AFFINE, 2, 32, DTYPE_BF16}, {QUANT_AFFINE, 2, 64, DTYPE_F16},   {QUANT_AFFINE, 3, 32, DTYPE_F32},
+        {QUANT_AFFINE, 3, 64, DTYPE_BF16}, {QUANT_AFFINE, 5, 32, DTYPE_F32},   {QUANT_AFFINE, 5, 64, DTYPE_BF16},
+        {QUANT_AFFINE, 6, 32, DTYPE_F16},  {QUANT_AFFINE, 6, 128, DTYPE_BF16}, {QUANT_MXFP4, 4, 32, DTYPE_U8},
+        {QUANT_NVFP4, 4, 16, DTYPE_U8},    {QUANT_MXFP8, 8, 32, DTYPE_U8},     {QUANT_NONE, 0, 0, DTYPE_F32},
+        {QUANT_NONE, 0, 0, DTYPE_F16},     {QUANT_NONE, 0, 0, DTYPE_BF16},
+    };
+    /* groups per row: below, at and beyond 8, 16, 32, so that every tail occurs */
+    static const int GROUPS[] = {1, 7, 14, 16, 21, 35};
+    for (size_t c = 0; c < COUNT_OF(CASES); c++)
+        for (size_t g = 0; g < COUNT_OF(GROUPS); g++) {
+            const Case *k = &CASES[c];
+            const int64_t cols = k->quant == QUANT_NONE ? GROUPS[g] * 17 + 3 : (int64_t)GROUPS[g] * k->group;
+            const int64_t rows = 1 + (int64_t)(random_bits() % 80);
+            Sample s = sample_make(rows, cols, k->quant, k->bits, k->group, k->dtype, g & 1);
+            float *x = random_rows(MOST_ROWS, cols), *expected = malloc((size_t)(MOST_ROWS * rows) * sizeof *expected);
+            for (int t = 0; t < MOST_ROWS; t++)
+                for (int64_t r = 0; r < rows; r++) expected[t * rows + r] = spec_product(&s.weight, r, x + t * cols);
+            for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, cpus[i].kernels->name);
+            if (GROUPS[g] == 35) { /* 2 %: three times what int8 per 64 costs on such rows; plain ones only round */
+                double error = relative_error(&s.weight, x + 5 * cols, expected + 5 * rows);
+                TEST_MSG(error < (linear_is_integer(&s.weight) ? 0.02 : 1e-6), "%s %d: relative error %g",
+                         quant_name(k->quant), k->bits, error);
+            }
+            sample_free(&s);
+            free(x);
+            free(expected);
+        }
+}
+
+/* Fused forms: three weights of different kinds with a norm, glu, matmul_add with and without a norm. */
+static void test_fused(CpuBackend *cpu) {
+    enum { COLS = 448, TALL = 83, LOW = 33 };
+    Sample q = sample_make(TALL, COLS, QUANT_AFFINE, 4, 32, DTYPE_F16, true);
+    Sample k = sample_make(LOW, COLS, QUANT_AFFINE, 8, 64, DTYPE_BF16, false);
+    Sample v = sample_make(LOW, COLS, QUANT_NONE, 0, 0, DTYPE_BF16, true);
+    Sample up = sample_make(TALL, COLS, QUANT_AFFINE, 6, 32, DTYPE_F16, false);
+    float *x = random_rows(MOST_ROWS, COLS), *normed = malloc(sizeof *x * MOST_ROWS * COLS);
+    const Norm norm = {.kind = NORM_RMS, .width = COLS, .eps = 1e-5f}, after = {.kind = NORM_RMS, .width = TALL};
+    for (int t = 0; t < MOST_ROWS; t++) norm_row(x + t * COLS, &norm, normed + t * COLS);
+    for (size_t i = 0; i < COUNT_OF(ROWS); i += 2) {
+        const int rows = ROWS[i];
+        float *a = guarded_out(rows * TALL), *b = guarded_out(rows * LOW), *c = guarded_out(rows * LOW);
+        float *g = guarded_out(rows * TALL), *sum = guarded_out(rows * TALL), *sum2 = guarded_out(rows * TALL);
+        cpu_matmul(&cpu->base, &(Matmul){rows, x, &norm, 3, {&q.weight, &k.weight, &v.weight}, {a, b, c}});
+        cpu_glu(&cpu->base, &(Glu){rows, x, &norm, &q.weight, &up.weight, ACT_SILU, g});
+        for (int j = 0; j < rows * TALL; j++) sum[j] = sum2[j] = (float)j;
+        cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, x, &q.weight, NULL, 0.5f, sum});
+        cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, x, &q.weight, &after, 0.5f, sum2});
+        bool same = true, glu = true, added = true, added_norm = true;
+        for (int t = 0; t < rows; t++) {
+            const float *xt = normed + t * COLS;
+            float y[TALL];
+            for (int r = 0; r < TALL; r++) {
+                float gate = spec_product(&q.weight, r, xt), u = spec_product(&up.weight, r, xt), e;
+                same = same && same_bits(a[t * TALL + r], gate);
+                glu_row(1, &gate, &u, ACT_SILU, &e);
+                glu = glu && same_bits(g[t * TALL + r], e);
+                y[r] = spec_product(&q.weight, r, x + t * COLS);
+                added = added && same_bits(sum[t * TALL + r], (float)(t * TALL + r) + 0.5f * y[r]);
+            }
+            norm_row(y, &after, y);
+            for (int r = 0; r < TALL; r++)
+                added_norm = added_norm && same_bits(sum2[t * TALL + r], (float)(t * TALL + r) + 0.5f * y[r]);
+            for (int r = 0; r < LOW; r++) {
+                same = same && same_bits(b[t * LOW + r], spec_product(&k.weight, r, xt));
+                same = same && same_bits(c[t * LOW + r], spec_product(&v.weight, r, xt));
+            }
+        }
+        const char *name = cpu->kernels->name;
+        const int threads = pool_threads(cpu->pool);
+        TEST_MSG(same, "%s: q, k, v, %d rows, %d threads", name, rows, threads);
+        TEST_MSG(glu, "%s: glu, %d rows, %d threads", name, rows, threads);
+        TEST_MSG(added, "%s: matmul_add, %d rows, %d threads", name, rows, threads);
+        TEST_MSG(added_norm, "%s: matmul_add with a norm, %d rows, %d threads", name, rows, threads);
+        float *all[] = {a, b, c, g, sum, sum2};
+        for (size_t j = 0; j < COUNT_OF(all); j++) free(all[j]);
+    }
+    sample_free(&q);
+    sample_free(&k);
+    sample_free(&v);
+    sample_free(&up);
+    free(x);
+    free(normed);
+}
+
+/* Values that are no numbers spoil their own row only. */
+static void test_not_finite(CpuBackend *cpu) {
+    enum { COLS = 256, ROWS_OUT = 20 };
+    Sample s = sample_make(ROWS_OUT, COLS, QUANT_AFFINE, 4, 64, DTYPE_F16, false);
+    for (int rows = 3; rows <= 9; rows += 6) {
+        float *x = random_rows(rows, COLS), *out = guarded_out(rows * ROWS_OUT);
+        x[COLS + 3] = INFINITY;
+        x[COLS + 200] = NAN;
+        cpu_matmul(&cpu->base, &(Matmul){.rows = rows, .x = x, .count = 1, .weight = {&s.weight}, .out = {out}});
+        for (int t = 0; t < rows; t++)
+            for (int r = 0; r < ROWS_OUT; r++)
+                TEST(same_bits(out[t * ROWS_OUT + r], spec_product(&s.weight, r, x + t * COLS)));
+        TEST(isnan(out[ROWS_OUT]) && isfinite(out[0]) && isfinite(out[2 * ROWS_OUT]));
+        free(x);
+        free(out);
+    }
+    sample_free(&s);
+}
+
+static void test_embed(CpuBackend *cpu) {
+    Sample s = sample_make(50, 96, QUANT_AFFINE, 5, 32, DTYPE_F16, false);
+    const int32_t tokens[] = {49, 0, 7};
+    float *out = guarded_out(3 * 96), row[96];
+    cpu_embed(&cpu->base, 3, tokens, &s.weight, 2.5f, out);
+    for (int t = 0; t < 3; t++) {
+        weight_dequantize_row(&s.weight, tokens[t], 0, 96, row);
+        for (int i = 0; i < 96; i++) TEST(out[t * 96 + i] == 2.5f * row[i]);
+    }
+    sample_free(&s);
+    free(out);
+}
+
+static CpuBackend open_cpu(const CpuKernels *kernels, int threads) {
+    CpuBackend cpu = {.base = {.rows_max = MOST_ROWS}, .kernels = kernels};
+    Error error;
+    cpu.pool = pool_open(threads, &error);
+    CHECK(cpu.pool);
+    cpu.work_bytes = linear_work_bytes(MOST_ROWS, threads);
+    cpu.work = mmap(NULL, cpu.work_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(cpu.work != MAP_FAILED);
+    return cpu;
+}
+
+int main(void) {
+    static const CpuKernels AVX2 = {"avx2", &linear_kernels_avx2, norm_row, glu_row};
+    static const CpuKernels AVX512 = {"avx512", &linear_kernels_avx512, norm_row, glu_row};
+    const CpuKernels *sets[2];
+    int set_count = 0;
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets[set_count++] = &AVX2;
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi")) sets[set_count++] = &AVX512;
+    if (set_count == 0) {
+        printf("this machine has no AVX2\n");
+        return 77;
+    }
+    static const int THREADS[] = {1, 2, 4};
+    CpuBackend cpus[6];
+    int count = 0;
+    for (int i = 0; i < set_count; i++)
+        for (size_t t = 0; t < COUNT_OF(THREADS); t++) cpus[count++] = open_cpu(sets[i], THREADS[t]);
+    test_kinds(cpus, count);
+    for (int i = 0; i < count; i++) {
+        test_fused(&cpus[i]);
+        test_not_finite(&cpus[i]);
+        test_embed(&cpus[i]);
+        pool_close(cpus[i].pool);
+        munmap(cpus[i].work, cpus[i].work_bytes);
+    }
+    return test_done();
+}
