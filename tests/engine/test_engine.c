@@ -307,6 +307,56 @@ static void test_against_naive(void) {
     close_engine(engine);
 }
 
+/* Choices that draw: each is the sampler's walk with its own number, positions and history. */
+static void test_choices_against_naive(void) {
+    fake_reset();
+    Case c;
+    make_prompt(&c, 130, 4);
+    RequestOptions *o = &c.options;
+    o->choices = 3;
+    o->max_tokens = 40;
+    o->sampling.top_p = 0.95f;
+    o->sampling.repetition_penalty = 1.3f;
+    o->sampling.frequency_penalty = 0.2f;
+    o->sampling.ignore_eos = true;
+    o->sampling.bias_count = 1;
+    o->sampling.bias_ids = c.bias_ids;
+    o->sampling.bias_values = c.bias_values;
+    c.bias_ids[0] = 7;
+    c.bias_values[0] = 3;
+    Engine *engine = open_engine(2, 2, 64, 0);
+    Request *request = submit(engine, o);
+    Seen seen[3];
+    read_all(request, 3, seen);
+    request_free(request);
+    close_engine(engine);
+    uint64_t prompt = 0;
+    for (int i = 0; i < 130; i++) prompt = fake_next_hash(prompt, c.prompt[i]);
+    Error error;
+    SamplerScratch scratch;
+    CHECK(sampler_scratch_open(&scratch, 300, &error));
+    for (int k = 0; k < 3; k++) {
+        void *memory = calloc(1, sampler_bytes(&o->sampling, 300, 170));
+        CHECK(memory != NULL);
+        Sampler sampler;
+        sampler_init(&sampler, &o->sampling, 300, k, memory);
+        sampler_prompt(&sampler, c.prompt, 130);
+        uint64_t hash = prompt;
+        int equal = 0;
+        for (int i = 0; i < 40; i++) {
+            float logits[300];
+            TokenOut token;
+            fake_logits(hash, logits);
+            const int32_t id = sampler_next(&sampler, &scratch, logits, 130 + i, &token);
+            equal += id == seen[k].ids[i];
+            hash = fake_next_hash(hash, id);
+        }
+        TEST_MSG(equal == 40 && seen[k].count == 40, "choice %d: %d of %d tokens", k, equal, seen[k].count);
+        free(memory);
+    }
+    sampler_scratch_close(&scratch);
+}
+
 /* ---- ends ---- */
 
 static void test_ends(void) {
@@ -772,6 +822,7 @@ int main(void) {
     log_set_level(LOG_ERROR);
     test_batched_equals_alone();
     test_against_naive();
+    test_choices_against_naive();
     test_ends();
     test_bad_requests();
     test_stop_choice();

@@ -189,6 +189,13 @@ static void test_cuts(void) {
         TEST_MSG(
             distinct == expected && highest == expected - 1, "trial %d: %d tokens, up to %d", trial, distinct, highest);
     }
+    float logits[VOCAB];
+    for (int i = 0; i < VOCAB; i++) logits[i] = i == 90 ? 2 : i % 3 == 0 ? 1 : 0;
+    TokenOut out;
+    sampler_logprobs(&scratch, logits, 4, 6, &out);
+    static const int32_t expected[] = {90, 0, 3, 6, 9, 12};
+    TEST(out.top_count == 6);
+    for (int i = 0; i < out.top_count && i < 6; i++) TEST(out.top[i].id == expected[i]);
     sampler_scratch_close(&scratch);
 }
 
