@@ -159,9 +159,10 @@ static int debug_logits(int argc, char **argv) {
         ok = file_read(list + 1, LINE_BYTES_MAX, &text, &error);
     else if (ok)
         buffer_text(&text, list);
-    const ModelOptions model = {.backend = {.cpu = cpu, .threads = (int)threads, .rows_max = (int)chunk}};
-    ok = ok && parse_ids(text.data ? text.data : "", INT32_MAX, &ids, &error) &&
-        walk_open(&walk, directory.data, &model, (int)ids.count, &error);
+    ok = ok && parse_ids(text.data ? text.data : "", INT32_MAX, &ids, &error);
+    const ModelOptions model = {.backend = {.cpu = cpu, .threads = (int)threads, .rows_max = (int)chunk},
+        .context = (int)ids.count}; /* beyond max_position_embeddings as well: the reference computes that too */
+    ok = ok && walk_open(&walk, directory.data, &model, (int)ids.count, &error);
     for (size_t i = 0; ok && i < ids.count; i++)
         if (ids.ids[i] >= model_vocab(walk.model))
             ok = fail(&error, ERROR_USAGE, "--tokens: %d is not below the vocabulary of %d", ids.ids[i],
