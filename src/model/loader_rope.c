@@ -114,6 +114,7 @@ static float fill_yarn(const Scaling *s, float *out, int dims, float theta) {
 static float fill_longrope(const Scaling *s, float *out, int dims, float theta, int trained_default) {
     Loader *ld = s->ld;
     double trained = load_int_or(ld, "original_max_position_embeddings", 0);
+    loader_get(ld, s->fields, "original_max_position_embeddings"); /* newer files have it in both places */
     if (trained == 0) {
         trained = scaling_number(s, "original_max_position_embeddings", trained_default);
     }
