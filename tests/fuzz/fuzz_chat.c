@@ -1,0 +1,107 @@
+/* Bodies of /v1/chat/completions and /v1/completions: every body gets an answer or an ApiError of the client's kind that
+ * can be written as JSON; what was accepted keeps the limits that the rest of the server relies on, and the template's
+ * variables are JSON again. */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "base/utf8.h"
+#include "server/params.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MEMORY_MAX = 64 << 20, VOCAB = 1000 };
+
+static void check_error(const ApiError *error) {
+    CHECK(error->status >= 400 && error->status < 500);
+    CHECK(error->message[0] && error->type);
+    Arena arena = {.limit = MEMORY_MAX};
+    Buffer out = {0};
+    Error why = {0};
+    api_write_error(&out, error);
+    CHECK(!out.failed && json_parse(&arena, buffer_view(&out), &why));
+    buffer_free(&out);
+    arena_free(&arena);
+}
+
+static void check_sampling(const ApiRequest *request) {
+    const SamplingOptions *s = &request->sampling;
+    CHECK(s->temperature >= 0 && s->temperature <= 2);
+    CHECK(s->top_p >= 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1 && s->top_k >= 0);
+    CHECK(s->repetition_penalty > 0 && s->repetition_penalty <= 2);
+    CHECK(fabsf(s->frequency_penalty) <= 2 && fabsf(s->presence_penalty) <= 2);
+    CHECK(s->logprobs >= -1 && s->logprobs <= LOGPROBS_TOP_MAX);
+    CHECK(s->bias_count >= 0 && s->bias_count <= LOGIT_BIAS_MAX);
+    for (int i = 0; i < s->bias_count; i++) {
+        CHECK(s->bias_ids[i] >= 0 && s->bias_ids[i] < VOCAB);
+        CHECK(fabsf(s->bias_values[i]) <= 100);
+    }
+}
+
+static void check_request(const ApiRequest *request) {
+    CHECK(request->model.data && request->choices >= 1 && request->choices <= CHOICES_MAX);
+    CHECK(request->max_tokens >= -1 && request->max_tokens <= INT32_MAX);
+    CHECK(request->stop_count >= 0 && request->stop_count <= STOP_COUNT_MAX);
+    for (int i = 0; i < request->stop_count; i++) {
+        CHECK(request->stops[i].size > 0 && request->stops[i].size <= STOP_STRING_BYTES_MAX);
+        CHECK(utf8_valid(request->stops[i]));
+    }
+    check_sampling(request);
+}
+
+static void check_variables(const ApiRequest *request, Slice token_pairs) {
+    ApiError error = {0};
+    Buffer out = {0};
+    if (!params_write_variables(request, token_pairs, &out, &error)) {
+        check_error(&error);
+        buffer_free(&out);
+        return;
+    }
+    Arena arena = {.limit = MEMORY_MAX};
+    Error why = {0};
+    const Json *variables = json_parse(&arena, buffer_view(&out), &why);
+    CHECK(variables && variables->type == JSON_OBJECT);
+    const Json *messages = json_get(variables, "messages");
+    CHECK(messages && messages->type == JSON_ARRAY && messages->size == request->messages->size);
+    for (JSON_EACH(message, messages)) {
+        CHECK(json_get(message, "role") && json_get(message, "content"));
+        CHECK(json_get(message, "role")->type == JSON_STRING && json_get(message, "content")->type == JSON_STRING);
+    }
+    arena_free(&arena);
+    buffer_free(&out);
+}
+
+static ApiRequest defaults(Arena *arena) {
+    return (ApiRequest){.arena = arena,
+        .vocab = VOCAB,
+        .max_tokens = -1,
+        .choices = 1,
+        .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1}};
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    Arena arena = {.limit = MEMORY_MAX};
+    Error why = {0};
+    const Json *body = json_parse(&arena, (Slice){(const char *)data, size}, &why);
+    if (body && body->type == JSON_OBJECT) {
+        ApiRequest chat = defaults(&arena), completion = defaults(&arena);
+        ApiError error = {0};
+        if (params_read_chat(&chat, body, &error)) {
+            CHECK(error.status == 0 && chat.messages);
+            check_request(&chat);
+            check_variables(&chat, SLICE(""));
+            check_variables(&chat, SLICE(",\"bos_token\":\"<s>\",\"eos_token\":\"</s>\""));
+        } else {
+            check_error(&error);
+        }
+        error = (ApiError){0};
+        if (params_read_completion(&completion, body, &error)) {
+            CHECK(error.status == 0 && completion.prompt && completion.max_tokens >= 0);
+            check_request(&completion);
+        } else {
+            check_error(&error);
+        }
+    }
+    arena_free(&arena);
+    return 0;
+}
