@@ -246,7 +246,8 @@ def phi3_cases():
     yield Case("phi3-partial-longrope-4bit", small("phi3", partial_rotary_factor=0.75, original_max_position_embeddings=64,
                rope_scaling={"type": "longrope", **part}), dtype="bf16", quant=affine(4, 32))
     yield Case("phi3-partial", small("phi3", head_dim=64, partial_rotary_factor=0.5, num_key_value_heads=None))
-    yield Case("phi3-linear", small("phi3", rope_scaling={"type": "linear", "factor": 3.0, "long_factor": [1.0]}))
+    yield Case("phi3-linear", small("phi3", rope_scaling={"type": "linear", "factor": 3.0}),
+               reference={"rope_scaling": {"type": "linear", "factor": 3.0, "long_factor": [1.0]}})  # it asks for the key
     new = small("phi3", original_max_position_embeddings=64, rope_parameters={
         "rope_theta": 50000.0, "rope_type": "longrope", "partial_rotary_factor": 0.75, "original_max_position_embeddings": 64, **part})
     del new["rope_theta"]
