@@ -1,6 +1,6 @@
-/* Bodies of /v1/chat/completions and /v1/completions: every body gets an answer or an ApiError of the client's kind that
- * can be written as JSON; what was accepted keeps the limits that the rest of the server relies on, and the template's
- * variables are JSON again. */
+/* Bodies of /v1/chat/completions and /v1/completions: every body gets an answer or an ApiError of the client's kind
+ * that can be written as JSON; what was accepted keeps the limits that the rest of the server relies on, and the
+ * template's variables are JSON again. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
