@@ -1,0 +1,410 @@
+/* Byte-pair encoding: look-ups and merging. The order of merges: lowest rank first, leftmost among equals. */
+#include "text/bpe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "text/bpe_hash.h"
+
+enum {
+    SHORT_WORD = 160,    /* symbols; below, scanning all pairs for the next merge beats a heap */
+    NO_RANK = INT32_MAX,
+    ID_BITS = 20,
+    RANK_BITS = 24,
+};
+
+typedef struct BpeSymbol {
+    int32_t id, rank; /* of the pair that begins here */
+    int32_t previous, next; /* −1: none */
+} BpeSymbol;
+
+uint64_t bpe_seed(void) {
+    static _Atomic uint64_t seed; /* drawn once per process; hash_bytes is keyed */
+    uint64_t value = atomic_load_explicit(&seed, memory_order_relaxed);
+    if (value) return value;
+    value = hash_bytes("tokens", 6) | 1;
+    atomic_store_explicit(&seed, value, memory_order_relaxed);
+    return value;
+}
+
+void bpe_free(Bpe *bpe) {
+    free(bpe->pool);
+    free(bpe->tokens);
+    free(bpe->index);
+    free(bpe->pairs);
+    free(bpe->results);
+    free(bpe->whole);
+    *bpe = (Bpe){0};
+}
+
+void bpe_work_free(BpeWork *work) {
+    free(work->symbols);
+    free(work->heap);
+    *work = (BpeWork){0};
+}
+
+/* --- The vocabulary ------------------------------------------------------------------------------------------- */
+
+static int32_t find_hashed(const Bpe *bpe, const char *bytes, size_t size, bool literal, uint64_t hash) {
+    uint32_t tag = bpe_hash_tag(hash);
+    for (uint32_t i = bpe_hash_slot(hash) & bpe->index_mask;; i = (i + 1) & bpe->index_mask) {
+        uint32_t entry = bpe->index[i];
+        if (!entry) return -1;
+        if (entry >> ID_BITS != tag) continue;
+        uint32_t id = (entry & ((1u << ID_BITS) - 1)) - 1;
+        const BpeToken *token = &bpe->tokens[id];
+        if (token->size != size || ((token->flags & BPE_TOKEN_LITERAL) != 0) != literal) continue;
+        if (memcmp(bpe->pool + token->offset, bytes, size) == 0) return (int32_t)id;
+    }
+}
+
+int32_t bpe_find(const Bpe *bpe, const char *bytes, size_t size, bool literal) {
+    if (size > bpe->size_max || !size) return -1;
+    return find_hashed(bpe, bytes, size, literal, bpe_hash(bpe_seed(), bytes, size));
+}
+
+/* "<0xNN>" → NN, or −1. */
+static int byte_of_name(Slice name) {
+    if (name.size != 6 || memcmp(name.data, "<0x", 3) != 0 || name.data[5] != '>') return -1;
+    int value = 0;
+    for (int i = 3; i < 5; i++) {
+        char c = name.data[i];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0) return -1;
+        value = value * 16 + digit;
+    }
+    return value;
+}
+
+/* Which bytes stand before a "▁" inside some token: a word may be split before any other "▁". */
+static void note_spaces(Bpe *bpe, Slice token) {
+    const char *at = token.data, *end = token.data + token.size;
+    while ((at = memmem(at, (size_t)(end - at), "▁", 3))) {
+        bool run = at - token.data >= 3 && memcmp(at - 3, "▁", 3) == 0;
+        if (at > token.data && !run) bpe->before_space[(uint8_t)at[-1]] = 1;
+        at += 3;
+    }
+}
+
+static bool index_token(Bpe *bpe, uint32_t id, uint64_t hash, Error *error) {
+    BpeToken *token = &bpe->tokens[id];
+    uint32_t tag = bpe_hash_tag(hash);
+    uint32_t i = bpe_hash_slot(hash) & bpe->index_mask;
+    for (; bpe->index[i]; i = (i + 1) & bpe->index_mask) {
+        if (bpe->index[i] >> ID_BITS != tag) continue;
+        const BpeToken *other = &bpe->tokens[(bpe->index[i] & ((1u << ID_BITS) - 1)) - 1];
+        if (other->size != token->size || ((other->flags ^ token->flags) & BPE_TOKEN_LITERAL)) continue;
+        if (memcmp(bpe->pool + other->offset, bpe->pool + token->offset, token->size) != 0) continue;
+        return fail(error, ERROR_FORMAT, "model.vocab: the token \"%.*s\" appears twice", (int)token->size,
+            bpe->pool + token->offset);
+    }
+    bpe->index[i] = tag << ID_BITS | (id + 1);
+    return true;
+}
+
+bool bpe_index(Bpe *bpe, Error *error) {
+    size_t capacity = 16;
+    while (capacity < (size_t)bpe->vocab_count * 3 / 2) capacity *= 2;
+    bpe->index = calloc(capacity, sizeof *bpe->index);
+    bpe->whole = calloc(bpe->id_limit ? bpe->id_limit : 1, sizeof *bpe->whole);
+    if (!bpe->index || !bpe->whole) return fail(error, ERROR_MEMORY, "no memory for a vocabulary of %u", bpe->vocab_count);
+    bpe->index_mask = (uint32_t)capacity - 1;
+    memset(bpe->byte_ids, -1, sizeof bpe->byte_ids);
+    memset(bpe->ascii_ids, -1, sizeof bpe->ascii_ids);
+    uint64_t seed = bpe_seed();
+    enum { AHEAD = 8 }; /* slots are fetched that many tokens before they are used */
+    uint64_t hashes[AHEAD];
+    for (uint32_t next = 0; next < bpe->id_limit + AHEAD; next++) {
+        if (next >= AHEAD) {
+            uint32_t id = next - AHEAD;
+            if (bpe->tokens[id].flags & BPE_TOKEN_USED && !index_token(bpe, id, hashes[id % AHEAD], error)) return false;
+        }
+        if (next >= bpe->id_limit || !(bpe->tokens[next].flags & BPE_TOKEN_USED)) continue;
+        Slice token = bpe_token(bpe, next);
+        uint64_t hash = bpe_hash(seed, token.data, token.size);
+        hashes[next % AHEAD] = hash;
+        __builtin_prefetch(&bpe->index[bpe_hash_slot(hash) & bpe->index_mask], 1);
+        if (token.size > bpe->size_max) bpe->size_max = (uint32_t)token.size;
+        if (bpe->tokens[next].flags & BPE_TOKEN_LITERAL) continue;
+        if (bpe->by_bytes) {
+            if (token.size == 1) bpe->byte_ids[(uint8_t)token.data[0]] = (int32_t)next;
+            continue;
+        }
+        if (token.size == 1 && (uint8_t)token.data[0] < 128) bpe->ascii_ids[(uint8_t)token.data[0]] = (int32_t)next;
+        int byte = byte_of_name(token);
+        if (byte >= 0) {
+            bpe->byte_ids[byte] = (int32_t)next;
+            bpe->tokens[next].flags |= BPE_TOKEN_BYTE;
+        }
+        note_spaces(bpe, token);
+    }
+    bpe->space_splits = !bpe->by_bytes && bpe_find(bpe, "▁", 3, false) >= 0;
+    return true;
+}
+
+/* --- Merges --------------------------------------------------------------------------------------------------- */
+
+static inline uint64_t pair_key(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << ID_BITS | (uint32_t)right; }
+
+static inline uint64_t pair_slot(const Bpe *bpe, uint64_t key) {
+    uint64_t product = key * 0x9E3779B97F4A7C15u;
+    return (product ^ product >> 32) & bpe->pairs_mask;
+}
+
+/* The rank of the merge of two ids, or NO_RANK. */
+static inline int32_t pair_rank(const Bpe *bpe, int32_t left, int32_t right) {
+    uint64_t key = pair_key(left, right);
+    for (uint64_t i = pair_slot(bpe, key);; i = (i + 1) & bpe->pairs_mask) {
+        uint64_t entry = bpe->pairs[i];
+        if (entry >> RANK_BITS == key && entry) return (int32_t)(entry & ((1u << RANK_BITS) - 1)) - 1;
+        if (!entry) return NO_RANK;
+    }
+}
+
+static void insert_pair(Bpe *bpe, uint64_t key, uint32_t rank) {
+    uint64_t i = pair_slot(bpe, key);
+    while (bpe->pairs[i] && bpe->pairs[i] >> RANK_BITS != key) i = (i + 1) & bpe->pairs_mask;
+    bpe->pairs[i] = key << RANK_BITS | (rank + 1);
+}
+
+bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error) {
+    size_t capacity = 16;
+    while (capacity < count * 3 / 2) capacity *= 2;
+    bpe->pairs = calloc(capacity, sizeof *bpe->pairs);
+    bpe->results = malloc((count + 1) * sizeof *bpe->results);
+    if (!bpe->pairs || !bpe->results) return fail(error, ERROR_MEMORY, "no memory for %zu merges", count);
+    bpe->pairs_mask = capacity - 1;
+    bpe->merge_count = (uint32_t)count;
+    enum { AHEAD = 8 };
+    for (size_t next = 0; next < count + AHEAD; next++) {
+        if (next >= AHEAD) {
+            const int32_t *merge = merges + (next - AHEAD) * 3;
+            insert_pair(bpe, pair_key(merge[0], merge[1]), (uint32_t)(next - AHEAD));
+        }
+        if (next >= count) continue;
+        const int32_t *merge = merges + next * 3;
+        __builtin_prefetch(&bpe->pairs[pair_slot(bpe, pair_key(merge[0], merge[1]))], 1);
+        bpe->results[next] = (uint32_t)merge[2];
+        /* Such a merge joins what no spelling of the text shows. */
+        uint32_t odd = bpe->tokens[merge[0]].flags | bpe->tokens[merge[1]].flags;
+        if (odd & BPE_TOKEN_BYTE || merge[0] == bpe->unk || merge[1] == bpe->unk) bpe->space_splits = false;
+    }
+    return true;
+}
+
+/* --- Short words: arrays -------------------------------------------------------------------------------------- */
+
+/* Merges ids[0…count) in place and returns how many are left. */
+static size_t merge_short(const Bpe *bpe, int32_t *ids, size_t count) {
+    int32_t ranks[SHORT_WORD];
+    for (size_t i = 0; i + 1 < count; i++) ranks[i] = pair_rank(bpe, ids[i], ids[i + 1]);
+    while (count > 1) {
+        int32_t best = NO_RANK;
+        for (size_t i = 0; i + 1 < count; i++) best = ranks[i] < best ? ranks[i] : best;
+        if (best == NO_RANK) break;
+        size_t at = 0;
+        while (ranks[at] != best) at++;
+        ids[at] = (int32_t)bpe->results[best];
+        count--;
+        memmove(ids + at + 1, ids + at + 2, (count - at - 1) * sizeof *ids);
+        memmove(ranks + at, ranks + at + 1, (count - at) * sizeof *ranks);
+        if (at > 0) ranks[at - 1] = pair_rank(bpe, ids[at - 1], ids[at]);
+        if (at + 1 < count) ranks[at] = pair_rank(bpe, ids[at], ids[at + 1]);
+    }
+    return count;
+}
+
+/* --- Long words: a linked list and a heap of (rank, position) -------------------------------------------------- */
+
+enum { HEAP_ARITY = 4 };
+
+static void heap_sink(uint64_t *heap, size_t count, size_t at) {
+    uint64_t value = heap[at];
+    for (;;) {
+        size_t child = at * HEAP_ARITY + 1, end = child + HEAP_ARITY;
+        if (child >= count) break;
+        if (end > count) end = count;
+        size_t least = child;
+        for (size_t i = child + 1; i < end; i++) {
+            if (heap[i] < heap[least]) least = i;
+        }
+        if (heap[least] >= value) break;
+        heap[at] = heap[least];
+        at = least;
+    }
+    heap[at] = value;
+}
+
+static void heap_push(uint64_t *heap, size_t *count, uint64_t value) {
+    size_t at = (*count)++;
+    while (at > 0) {
+        size_t parent = (at - 1) / HEAP_ARITY;
+        if (heap[parent] <= value) break;
+        heap[at] = heap[parent];
+        at = parent;
+    }
+    heap[at] = value;
+}
+
+static uint64_t heap_pop(uint64_t *heap, size_t *count) {
+    uint64_t top = heap[0];
+    heap[0] = heap[--*count];
+    if (*count) heap_sink(heap, *count, 0);
+    return top;
+}
+
+static void symbol_rank(const Bpe *bpe, BpeSymbol *symbols, int32_t at, uint64_t *heap, size_t *heap_count) {
+    BpeSymbol *symbol = &symbols[at];
+    symbol->rank = symbol->next < 0 ? NO_RANK : pair_rank(bpe, symbol->id, symbols[symbol->next].id);
+    if (symbol->rank != NO_RANK) heap_push(heap, heap_count, (uint64_t)(uint32_t)symbol->rank << 32 | (uint32_t)at);
+}
+
+/* A symbol is pushed at most once at first and twice per merge: the heap never needs more than 3 × count. */
+static bool merge_long(const Bpe *bpe, BpeWork *work, size_t count, Tokens *out) {
+    if (count * 3 > work->heap_capacity) {
+        free(work->heap);
+        work->heap = malloc(count * 3 * sizeof *work->heap);
+        work->heap_capacity = work->heap ? count * 3 : 0;
+        if (!work->heap) return false;
+    }
+    BpeSymbol *symbols = work->symbols;
+    uint64_t *heap = work->heap;
+    size_t heap_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        symbols[i].previous = (int32_t)i - 1;
+        symbols[i].next = i + 1 < count ? (int32_t)i + 1 : -1;
+        symbols[i].rank = i + 1 < count ? pair_rank(bpe, symbols[i].id, symbols[i + 1].id) : NO_RANK;
+        if (symbols[i].rank != NO_RANK) heap[heap_count++] = (uint64_t)(uint32_t)symbols[i].rank << 32 | (uint32_t)i;
+    }
+    for (size_t i = heap_count / HEAP_ARITY + 1; i-- > 0;) {
+        if (i < heap_count) heap_sink(heap, heap_count, i);
+    }
+    while (heap_count) {
+        uint64_t top = heap_pop(heap, &heap_count);
+        int32_t at = (int32_t)(uint32_t)top, rank = (int32_t)(top >> 32);
+        BpeSymbol *symbol = &symbols[at];
+        if (symbol->rank != rank) continue; /* the pair is no more */
+        BpeSymbol *right = &symbols[symbol->next];
+        symbol->id = (int32_t)bpe->results[rank];
+        symbol->next = right->next;
+        right->rank = NO_RANK;
+        if (symbol->next >= 0) symbols[symbol->next].previous = at;
+        symbol_rank(bpe, symbols, at, heap, &heap_count);
+        if (symbol->previous >= 0) symbol_rank(bpe, symbols, symbol->previous, heap, &heap_count);
+    }
+    for (int32_t at = 0; at >= 0; at = symbols[at].next) {
+        if (!tokens_push(out, symbols[at].id)) return false;
+    }
+    return true;
+}
+
+/* --- Words ---------------------------------------------------------------------------------------------------- */
+
+/* Where the ids of a word's characters go before merging: a small array, then the symbols of the long way. */
+typedef struct Start {
+    BpeWork *work;
+    int32_t ids[SHORT_WORD];
+    size_t count;
+    bool failed;
+} Start;
+
+static void start_push(Start *start, int32_t id) {
+    if (start->count < SHORT_WORD) {
+        start->ids[start->count++] = id;
+        return;
+    }
+    BpeWork *work = start->work;
+    if (start->count >= work->symbols_capacity) {
+        size_t capacity = work->symbols_capacity ? work->symbols_capacity * 2 : 4 * SHORT_WORD;
+        BpeSymbol *symbols = capacity <= INT32_MAX ? realloc(work->symbols, capacity * sizeof *symbols) : NULL;
+        if (!symbols) {
+            start->failed = true;
+            return;
+        }
+        work->symbols = symbols;
+        work->symbols_capacity = capacity;
+    }
+    if (start->count == SHORT_WORD) {
+        for (size_t i = 0; i < SHORT_WORD; i++) work->symbols[i].id = start->ids[i];
+    }
+    work->symbols[start->count++].id = id;
+}
+
+static inline size_t character_size(uint8_t lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
+
+/* A character's id by fallback to its bytes: pushes them and returns true when all are there. */
+static bool start_bytes(const Bpe *bpe, Start *start, const char *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        if (bpe->byte_ids[(uint8_t)bytes[i]] < 0) return false;
+    }
+    for (size_t i = 0; i < size; i++) start_push(start, bpe->byte_ids[(uint8_t)bytes[i]]);
+    return true;
+}
+
+/* Unknown characters become the unknown token, one for a run when fused, or nothing. An unknown token stays pending until
+ * the next known character; bytes of fallback pass it by, as in the reference. */
+static void start_word(const Bpe *bpe, Start *start, Slice word) {
+    bool pending = false;
+    for (size_t at = 0; at < word.size && !start->failed;) {
+        uint8_t lead = (uint8_t)word.data[at];
+        size_t size = bpe->by_bytes ? 1 : character_size(lead);
+        int32_t id = bpe->by_bytes ? bpe->byte_ids[lead] : lead < 0x80 ? bpe->ascii_ids[lead] : bpe_find(bpe, word.data + at, size, false);
+        if (id >= 0) {
+            if (pending) start_push(start, bpe->unk);
+            pending = false;
+            start_push(start, id);
+        } else if (!(bpe->byte_fallback && !bpe->by_bytes && start_bytes(bpe, start, word.data + at, size)) && bpe->unk >= 0) {
+            if (pending && !bpe->fuse_unk) start_push(start, bpe->unk);
+            pending = true;
+        }
+        at += size;
+    }
+    if (pending) start_push(start, bpe->unk);
+}
+
+/* known: the token that is spelled like the whole word, or −1. */
+static bool merge_word(const Bpe *bpe, BpeWork *work, Slice word, int32_t known, Tokens *out) {
+    Start start;
+    start.work = work;
+    start.count = 0;
+    start.failed = false;
+    start_word(bpe, &start, word);
+    if (start.failed) return false;
+    if (start.count > SHORT_WORD) return merge_long(bpe, work, start.count, out);
+    size_t count = merge_short(bpe, start.ids, start.count);
+    if (known >= 0) {
+        BpeWhole whole = count == 1 && start.ids[0] == known ? WHOLE_YES : WHOLE_NO;
+        atomic_store_explicit(&bpe->whole[known], (uint8_t)whole, memory_order_relaxed);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!tokens_push(out, start.ids[i])) return false;
+    }
+    return true;
+}
+
+static bool encode_part(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
+    int32_t known = bpe_find(bpe, word.data, word.size, false);
+    if (known >= 0 && atomic_load_explicit(&bpe->whole[known], memory_order_relaxed) == WHOLE_YES) return tokens_push(out, known);
+    return merge_word(bpe, work, word, known, out);
+}
+
+bool bpe_encode(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
+    if (bpe->ignore_merges) {
+        int32_t known = bpe_find(bpe, word.data, word.size, false);
+        if (known >= 0) return tokens_push(out, known);
+    }
+    if (!bpe->space_splits) return encode_part(bpe, work, word, out);
+    size_t start = 0;
+    for (size_t at = 1; at + 3 <= word.size; at++) {
+        const char *space = memchr(word.data + at, 0xE2, word.size - at);
+        if (!space) break;
+        at = (size_t)(space - word.data);
+        if (at + 3 > word.size || memcmp(space, "▁", 3) != 0) continue;
+        bool run = at >= 3 && memcmp(space - 3, "▁", 3) == 0;
+        if (run || bpe->before_space[(uint8_t)space[-1]]) continue;
+        if (!encode_part(bpe, work, (Slice){word.data + start, at - start}, out)) return false;
+        start = at;
+    }
+    return encode_part(bpe, work, (Slice){word.data + start, word.size - start}, out);
+}

@@ -1,0 +1,564 @@
+/* The scanner of tokenizer.json. */
+#include "text/tokenizer_read.h"
+
+#include <stdlib.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "base/utf8.h"
+#include "text/bpe_hash.h"
+
+typedef struct Scanner {
+    const char *begin, *at, *end;
+    Buffer unescaped[2]; /* the string read last, per slot, when it has escapes */
+    TokenizerByBytes by_bytes;
+    Arena *arena;
+    TokenizerFile *file;
+    Bpe *bpe;
+    int32_t *merges; /* triples */
+    size_t merge_count, merge_capacity;
+    Error *error;
+} Scanner;
+
+static bool scan_fail(const Scanner *scanner, const char *what) {
+    size_t line = 1;
+    for (const char *p = scanner->begin; p < scanner->at && p < scanner->end; p++) line += *p == '\n';
+    return fail(scanner->error, ERROR_FORMAT, "line %zu, byte %zu: %s", line, (size_t)(scanner->at - scanner->begin), what);
+}
+
+/* --- The byte alphabet ---------------------------------------------------------------------------------------- */
+
+/* Printable Latin-1 stands for itself; the other 68 bytes, in order, are U+0100 and on. */
+#define SELF(b) (((b) >= 33 && (b) <= 126) || ((b) >= 161 && (b) <= 172) || (b) >= 174)
+#define CODE(b) (SELF(b) ? (b) : (b) <= 32 ? 256 + (b) : (b) <= 160 ? 256 + 33 + (b)-127 : 256 + 67)
+#define CODES4(b) CODE(b), CODE(b + 1), CODE(b + 2), CODE(b + 3)
+#define CODES16(b) CODES4(b), CODES4(b + 4), CODES4(b + 8), CODES4(b + 12)
+#define CODES64(b) CODES16(b), CODES16(b + 16), CODES16(b + 32), CODES16(b + 48)
+const uint16_t byte_level_codes[256] = {CODES64(0), CODES64(64), CODES64(128), CODES64(192)};
+
+enum { ALPHABET_END = 256 + 68 };
+
+/* The byte of a code below ALPHABET_END, or −1. */
+static inline int byte_of_code(uint32_t code) {
+    if (code < 256) return SELF(code) ? (int)code : -1;
+    uint32_t rest = code - 256;
+    return rest <= 32 ? (int)rest : rest < 67 ? (int)(rest - 33 + 127) : 173;
+}
+
+bool byte_level_read(Slice spelled, char *out, size_t *size) {
+    const uint8_t *at = (const uint8_t *)spelled.data, *end = at + spelled.size;
+    char *start = out;
+    while (at < end) {
+        if (*at < 0x80) {
+            if (*at < 33 || *at > 126) return false;
+            *out++ = (char)*at++;
+            continue;
+        }
+        if (*at < 0xC2 || *at > 0xC5 || end - at < 2 || (at[1] & 0xC0) != 0x80) return false;
+        uint32_t code = (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu);
+        int byte = code < ALPHABET_END ? byte_of_code(code) : -1;
+        if (byte < 0) return false;
+        *out++ = (char)byte;
+        at += 2;
+    }
+    *size = (size_t)(out - start);
+    return true;
+}
+
+/* --- Scanning JSON -------------------------------------------------------------------------------------------- */
+
+static inline void skip_space(Scanner *scanner) {
+    const char *at = scanner->at, *end = scanner->end;
+    if (at < end && (uint8_t)*at > ' ') return;
+#ifdef __SSE2__
+    while (end - at >= 16) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)at);
+        __m128i line = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('\n')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\r')));
+        __m128i blank = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\t')));
+        unsigned other = (unsigned)_mm_movemask_epi8(_mm_or_si128(line, blank)) ^ 0xFFFF;
+        if (other) {
+            scanner->at = at + __builtin_ctz(other);
+            return;
+        }
+        at += 16;
+    }
+#endif
+    while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) at++;
+    scanner->at = at;
+}
+
+static inline bool accept(Scanner *scanner, char c) {
+    skip_space(scanner);
+    if (scanner->at >= scanner->end || *scanner->at != c) return false;
+    scanner->at++;
+    return true;
+}
+
+/* The first quote, backslash or control code. */
+static inline const char *string_stop(const char *at, const char *end) {
+#ifdef __SSE2__
+    for (; end - at >= 16; at += 16) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)at);
+        __m128i control = _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x1F)), bytes);
+        __m128i quote = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), slash = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
+        unsigned stop = (unsigned)_mm_movemask_epi8(_mm_or_si128(control, _mm_or_si128(quote, slash)));
+        if (stop) return at + __builtin_ctz(stop);
+    }
+#endif
+    while (at < end && *at != '"' && *at != '\\' && (uint8_t)*at >= 0x20) at++;
+    return at;
+}
+
+static int hex4(const char *at, const char *end) {
+    if (end - at < 4) return -1;
+    int value = 0;
+    for (int i = 0; i < 4; i++) {
+        char c = at[i];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0) return -1;
+        value = value << 4 | digit;
+    }
+    return value;
+}
+
+/* Behind "\u". */
+static bool read_unicode_escape(Scanner *scanner, Buffer *out) {
+    int code = hex4(scanner->at, scanner->end);
+    if (code < 0) return scan_fail(scanner, "expected four hexadecimal digits behind \\u");
+    scanner->at += 4;
+    uint32_t whole = (uint32_t)code;
+    if (code >= 0xD800 && code < 0xE000) {
+        bool more = code < 0xDC00 && scanner->end - scanner->at >= 6 && scanner->at[0] == '\\' && scanner->at[1] == 'u';
+        int low = more ? hex4(scanner->at + 2, scanner->end) : -1;
+        if (low < 0xDC00 || low > 0xDFFF) return scan_fail(scanner, "a surrogate stands alone");
+        whole = 0x10000u + ((uint32_t)(code - 0xD800) << 10) + (uint32_t)(low - 0xDC00);
+        scanner->at += 6;
+    }
+    char bytes[4];
+    buffer_append(out, bytes, (size_t)utf8_encode(whole, bytes));
+    return true;
+}
+
+static bool read_escaped_string(Scanner *scanner, const char *start, Buffer *out, Slice *string) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    buffer_clear(out);
+    for (;;) {
+        buffer_append(out, start, (size_t)(scanner->at - start));
+        if (scanner->at >= scanner->end || (uint8_t)*scanner->at < 0x20) return scan_fail(scanner, "a string does not end");
+        char c = *scanner->at++;
+        if (c == '"') break;
+        if (scanner->at >= scanner->end) return scan_fail(scanner, "a string does not end");
+        c = *scanner->at++;
+        const char *name = c ? strchr(names, c) : NULL;
+        if (name) {
+            buffer_byte(out, values[name - names]);
+        } else if (c != 'u') {
+            return scan_fail(scanner, "an escape that JSON does not know");
+        } else if (!read_unicode_escape(scanner, out)) {
+            return false;
+        }
+        start = scanner->at;
+        scanner->at = string_stop(start, scanner->end);
+    }
+    if (out->failed) return fail(scanner->error, ERROR_MEMORY, "no memory for a string");
+    *string = buffer_view(out);
+    return true;
+}
+
+/* A string; its bytes are not yet checked to be UTF-8. Valid until the next string of that slot. */
+static inline bool read_string(Scanner *scanner, int slot, Slice *string) {
+    if (!accept(scanner, '"')) return scan_fail(scanner, "expected a string");
+    const char *start = scanner->at, *stop = string_stop(start, scanner->end);
+    scanner->at = stop;
+    if (stop < scanner->end && *stop == '"') {
+        *string = (Slice){start, (size_t)(stop - start)};
+        scanner->at = stop + 1;
+        return true;
+    }
+    return read_escaped_string(scanner, start, &scanner->unescaped[slot], string);
+}
+
+/* Past one value, without judging it: what is kept goes through json_parse. */
+static bool skip_value(Scanner *scanner, Slice *value) {
+    skip_space(scanner);
+    const char *at = scanner->at, *end = scanner->end, *start = at;
+    size_t depth = 0;
+    for (; at < end; at++) {
+        char c = *at;
+        if (c == '"') {
+            for (at = string_stop(at + 1, end); at < end && *at != '"'; at = string_stop(at, end)) {
+                at += *at == '\\' ? 2 : 1;
+                if (at >= end) break;
+            }
+            if (at >= end) break;
+        } else if (c == '{' || c == '[') {
+            depth++;
+        } else if (c == '}' || c == ']') {
+            if (depth == 0) break;
+            depth--;
+        } else if (depth == 0 && (c == ',' || c == ' ' || c == '\n' || c == '\r' || c == '\t')) {
+            break;
+        } else {
+            continue;
+        }
+        if (depth == 0) {
+            at++;
+            break;
+        }
+    }
+    scanner->at = at < end ? at : end;
+    *value = (Slice){start, (size_t)(scanner->at - start)};
+    if (depth || !value->size) return scan_fail(scanner, "expected a value");
+    return true;
+}
+
+static bool read_json(Scanner *scanner, const char *name, const Json **node) {
+    if (*node) {
+        fail(scanner->error, ERROR_FORMAT, "the key \"%s\" appears twice", name);
+        return false;
+    }
+    Slice value;
+    if (!skip_value(scanner, &value)) return false;
+    *node = json_parse(scanner->arena, value, scanner->error);
+    return *node || fail_while(scanner->error, "%s", name);
+}
+
+/* Behind a value inside an object or array: true when another follows; *done when the closing character was there. */
+static bool next_item(Scanner *scanner, char closing, bool *done) {
+    *done = accept(scanner, closing);
+    if (*done) return true;
+    return accept(scanner, ',') || scan_fail(scanner, closing == '}' ? "expected , or }" : "expected , or ]");
+}
+
+static inline bool read_id(Scanner *scanner, uint32_t *id) {
+    skip_space(scanner);
+    const char *start = scanner->at, *at = start, *end = scanner->end;
+    uint64_t value = 0;
+    while (at < end && *at >= '0' && *at <= '9' && at - start < 19) value = value * 10 + (uint64_t)(*at++ - '0');
+    scanner->at = at;
+    bool integer = at > start && (at == end || *at == ',' || *at == '}' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t');
+    if (!integer || (*start == '0' && at - start > 1)) return scan_fail(scanner, "model.vocab: an id must be a whole number");
+    if (value > BPE_ID_MAX) {
+        return fail(scanner->error, ERROR_LIMIT, "model.vocab: the id %llu is above %d", (unsigned long long)value, BPE_ID_MAX);
+    }
+    *id = (uint32_t)value;
+    return true;
+}
+
+/* --- The vocabulary ------------------------------------------------------------------------------------------- */
+
+static bool reserve_tokens(Bpe *bpe, uint32_t *capacity, uint32_t id) {
+    if (id < *capacity) return true;
+    uint32_t wanted = *capacity ? *capacity : 1u << 12;
+    while (wanted <= id) wanted *= 2;
+    BpeToken *tokens = realloc(bpe->tokens, (size_t)wanted * sizeof *tokens);
+    if (!tokens) return false;
+    memset(tokens + *capacity, 0, (size_t)(wanted - *capacity) * sizeof *tokens);
+    bpe->tokens = tokens;
+    *capacity = wanted;
+    return true;
+}
+
+/* The stored form of a spelled token; literal: by bytes, and not of the byte alphabet. */
+static bool store_form(const Bpe *bpe, Slice spelled, char *out, size_t *size, bool *literal) {
+    *literal = false;
+    if (bpe->by_bytes) {
+        if (byte_level_read(spelled, out, size)) return true;
+        *literal = true;
+    }
+    if (!utf8_valid(spelled)) return false;
+    memcpy(out, spelled.data, spelled.size);
+    *size = spelled.size;
+    return true;
+}
+
+static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
+    Bpe *bpe = scanner->bpe;
+    Slice spelled;
+    uint32_t id = 0;
+    size_t size;
+    bool literal;
+    if (!read_string(scanner, 0, &spelled)) return false;
+    if (spelled.size > BPE_TOKEN_BYTES_MAX) {
+        return fail(scanner->error, ERROR_LIMIT, "model.vocab: a token of %zu bytes; %d are the most", spelled.size, BPE_TOKEN_BYTES_MAX);
+    }
+    if (!store_form(bpe, spelled, bpe->pool + bpe->pool_size, &size, &literal)) {
+        return scan_fail(scanner, "model.vocab: a token is not UTF-8");
+    }
+    if (!accept(scanner, ':')) return scan_fail(scanner, "expected :");
+    if (!read_id(scanner, &id)) return false;
+    if (!reserve_tokens(bpe, capacity, id)) return fail(scanner->error, ERROR_MEMORY, "no memory for the vocabulary");
+    if (bpe->tokens[id].flags) {
+        return fail(scanner->error, ERROR_FORMAT, "model.vocab: two tokens have the id %u", id);
+    }
+    bpe->tokens[id] = (BpeToken){.offset = (uint32_t)bpe->pool_size, .size = (uint16_t)size,
+        .flags = (uint16_t)(BPE_TOKEN_USED | (literal ? BPE_TOKEN_LITERAL : 0))};
+    bpe->pool_size += size;
+    bpe->vocab_count++;
+    if (id >= bpe->id_limit) bpe->id_limit = id + 1;
+    return true;
+}
+
+static bool read_vocab(Scanner *scanner) {
+    Bpe *bpe = scanner->bpe;
+    if (bpe->pool) return fail(scanner->error, ERROR_FORMAT, "model: the key \"vocab\" appears twice");
+    if (!accept(scanner, '{')) return scan_fail(scanner, "model.vocab: expected an object");
+    /* Stored forms are never longer than the text: address space for all of it, of which little is written. */
+    size_t room = (size_t)(scanner->end - scanner->at);
+    bpe->pool = malloc(room + 1);
+    if (!bpe->pool) return fail(scanner->error, ERROR_MEMORY, "no memory for the vocabulary");
+    uint32_t capacity = 0;
+    bool done = accept(scanner, '}');
+    while (!done) {
+        if (!read_vocab_entry(scanner, &capacity) || !next_item(scanner, '}', &done)) return false;
+    }
+    if (!bpe->vocab_count) return fail(scanner->error, ERROR_FORMAT, "model.vocab is empty");
+    char *pool = realloc(bpe->pool, bpe->pool_size + 1);
+    if (pool) bpe->pool = pool;
+    return bpe_index(bpe, scanner->error);
+}
+
+/* --- Merges --------------------------------------------------------------------------------------------------- */
+
+typedef struct MergeSide {
+    Slice spelled;
+    char bytes[256]; /* the stored form, when it fits */
+    Slice stored;
+    bool literal;
+} MergeSide;
+
+static bool merge_unknown(const Scanner *scanner, const char *what, Slice spelled) {
+    return fail(scanner->error, ERROR_FORMAT, "model.merges[%zu]: the %s \"%.*s\" is not in the vocabulary", scanner->merge_count, what,
+        (int)(spelled.size > 64 ? 64 : spelled.size), spelled.data);
+}
+
+static bool store_side(Scanner *scanner, MergeSide *side, Buffer *large) {
+    char *out = side->bytes;
+    if (side->spelled.size > sizeof side->bytes) {
+        if (side->spelled.size > BPE_TOKEN_BYTES_MAX) return merge_unknown(scanner, "token", side->spelled);
+        buffer_clear(large);
+        if (!buffer_reserve(large, side->spelled.size)) return fail(scanner->error, ERROR_MEMORY, "no memory for a merge");
+        out = large->data;
+    }
+    if (!store_form(scanner->bpe, side->spelled, out, &side->stored.size, &side->literal)) {
+        return scan_fail(scanner, "model.merges: a token is not UTF-8");
+    }
+    side->stored.data = out;
+    return true;
+}
+
+static bool is_joined(const Bpe *bpe, int32_t id, Slice left, Slice right) {
+    if (id < 0 || (uint32_t)id >= bpe->id_limit) return false;
+    const BpeToken *token = &bpe->tokens[id];
+    if (token->flags & BPE_TOKEN_LITERAL || token->size != left.size + right.size || !token->size) return false;
+    const char *bytes = bpe->pool + token->offset;
+    return memcmp(bytes, left.data, left.size) == 0 && memcmp(bytes + left.size, right.data, right.size) == 0;
+}
+
+/* The id of the joined token. Merges mostly stand in the order of what they make: the last result and the next id are
+ * tried before the index. */
+static int32_t joined_id(Scanner *scanner, const MergeSide *left, const MergeSide *right, int32_t guess) {
+    const Bpe *bpe = scanner->bpe;
+    bool literal = left->literal || right->literal;
+    Slice a = literal ? left->spelled : left->stored, b = literal ? right->spelled : right->stored;
+    if (!literal && is_joined(bpe, guess, a, b)) return guess;
+    if (!literal && is_joined(bpe, guess + 1, a, b)) return guess + 1;
+    char joined[512];
+    char *bytes = a.size + b.size <= sizeof joined ? joined : malloc(a.size + b.size);
+    if (!bytes) return -1;
+    memcpy(bytes, a.data, a.size);
+    memcpy(bytes + a.size, b.data, b.size);
+    int32_t id = bpe_find(bpe, bytes, a.size + b.size, literal);
+    if (bytes != joined) free(bytes);
+    return id;
+}
+
+static bool add_merge(Scanner *scanner, MergeSide *left, MergeSide *right, Buffer large[2]) {
+    const Bpe *bpe = scanner->bpe;
+    if (!store_side(scanner, left, &large[0]) || !store_side(scanner, right, &large[1])) return false;
+    if (scanner->merge_count >= BPE_MERGES_MAX) return fail(scanner->error, ERROR_LIMIT, "model.merges: more than %d", BPE_MERGES_MAX);
+    if (scanner->merge_count == scanner->merge_capacity) {
+        size_t capacity = scanner->merge_capacity ? scanner->merge_capacity * 2 : 1 << 14;
+        int32_t *merges = realloc(scanner->merges, capacity * 3 * sizeof *merges);
+        if (!merges) return fail(scanner->error, ERROR_MEMORY, "no memory for the merges");
+        scanner->merges = merges;
+        scanner->merge_capacity = capacity;
+    }
+    int32_t *merge = scanner->merges + scanner->merge_count * 3;
+    merge[0] = bpe_find(bpe, left->stored.data, left->stored.size, left->literal);
+    if (merge[0] < 0) return merge_unknown(scanner, "token", left->spelled);
+    merge[1] = bpe_find(bpe, right->stored.data, right->stored.size, right->literal);
+    if (merge[1] < 0) return merge_unknown(scanner, "token", right->spelled);
+    merge[2] = joined_id(scanner, left, right, scanner->merge_count ? merge[-1] : 255);
+    if (merge[2] < 0) return merge_unknown(scanner, "token joined with", left->spelled);
+    scanner->merge_count++;
+    return true;
+}
+
+/* "left right" or ["left", "right"]. */
+static bool read_merge(Scanner *scanner, MergeSide *left, MergeSide *right, Buffer large[2]) {
+    if (accept(scanner, '[')) {
+        if (!read_string(scanner, 0, &left->spelled)) return false;
+        if (!accept(scanner, ',')) return scan_fail(scanner, "model.merges: expected a pair");
+        if (!read_string(scanner, 1, &right->spelled)) return false;
+        if (!accept(scanner, ']')) return scan_fail(scanner, "model.merges: expected a pair");
+        return add_merge(scanner, left, right, large);
+    }
+    Slice both;
+    if (!read_string(scanner, 0, &both)) return scan_fail(scanner, "model.merges: expected a string or a pair");
+    if (slice_starts(both, SLICE("#version"))) return true;
+    const char *space = both.size ? memchr(both.data, ' ', both.size) : NULL;
+    if (!space || memchr(space + 1, ' ', both.size - (size_t)(space + 1 - both.data))) {
+        return scan_fail(scanner, "model.merges: expected two tokens with a space between them");
+    }
+    left->spelled = (Slice){both.data, (size_t)(space - both.data)};
+    right->spelled = (Slice){space + 1, both.size - left->spelled.size - 1};
+    return add_merge(scanner, left, right, large);
+}
+
+static bool read_merges(Scanner *scanner) {
+    if (scanner->merges) return fail(scanner->error, ERROR_FORMAT, "model: the key \"merges\" appears twice");
+    scanner->merges = malloc(3 * sizeof *scanner->merges);
+    scanner->merge_capacity = scanner->merges ? 1 : 0;
+    if (!scanner->merges) return fail(scanner->error, ERROR_MEMORY, "no memory for the merges");
+    if (!accept(scanner, '[')) return scan_fail(scanner, "model.merges: expected an array");
+    MergeSide left, right;
+    Buffer large[2] = {{0}, {0}};
+    bool done = accept(scanner, ']'), ok = true;
+    while (ok && !done) ok = read_merge(scanner, &left, &right, large) && next_item(scanner, ']', &done);
+    buffer_free(&large[0]);
+    buffer_free(&large[1]);
+    return ok;
+}
+
+/* --- The file ------------------------------------------------------------------------------------------------- */
+
+typedef struct Member {
+    const char *name;
+    const Json **node;
+} Member;
+
+static bool read_member(Scanner *scanner, const Member *members, size_t count, Slice key) {
+    for (size_t i = 0; i < count; i++) {
+        if (slice_is(key, members[i].name)) return read_json(scanner, members[i].name, members[i].node);
+    }
+    Slice value;
+    return skip_value(scanner, &value);
+}
+
+static bool read_model(Scanner *scanner) {
+    TokenizerFile *file = scanner->file;
+    const Member members[] = {{"type", &file->type}, {"dropout", &file->dropout}, {"unk_token", &file->unk_token},
+        {"continuing_subword_prefix", &file->subword_prefix}, {"end_of_word_suffix", &file->word_suffix},
+        {"fuse_unk", &file->fuse_unk}, {"byte_fallback", &file->byte_fallback}, {"ignore_merges", &file->ignore_merges}};
+    if (!accept(scanner, '{')) return scan_fail(scanner, "model: expected an object");
+    const char *merges = NULL; /* when they stand before the vocabulary */
+    bool done = accept(scanner, '}');
+    while (!done) {
+        Slice key, skipped;
+        if (!read_string(scanner, 0, &key)) return false;
+        if (!accept(scanner, ':')) return scan_fail(scanner, "expected :");
+        bool ok;
+        if (slice_is(key, "vocab")) {
+            if (file->type && file->type->type == JSON_STRING && !slice_is(json_slice(file->type), "BPE")) {
+                return fail(scanner->error, ERROR_UNSUPPORTED, "model.type \"%.*s\" is not supported: only BPE is",
+                    SLICE_ARGS(json_slice(file->type)));
+            }
+            ok = read_vocab(scanner);
+        } else if (slice_is(key, "merges")) {
+            if (!scanner->bpe->pool) merges = scanner->at;
+            ok = merges ? skip_value(scanner, &skipped) : read_merges(scanner);
+        } else {
+            ok = read_member(scanner, members, COUNT_OF(members), key);
+        }
+        if (!ok || !next_item(scanner, '}', &done)) return false;
+    }
+    if (!scanner->bpe->pool) return fail(scanner->error, ERROR_FORMAT, "model.vocab is missing");
+    if (!merges) return true;
+    const char *after = scanner->at;
+    scanner->at = merges;
+    bool ok = read_merges(scanner);
+    scanner->at = after;
+    return ok;
+}
+
+static bool read_file(Scanner *scanner) {
+    TokenizerFile *file = scanner->file;
+    const Member members[] = {{"added_tokens", &file->added_tokens}, {"normalizer", &file->normalizer},
+        {"pre_tokenizer", &file->pre_tokenizer}, {"post_processor", &file->post_processor}, {"decoder", &file->decoder}};
+    if (!accept(scanner, '{')) return scan_fail(scanner, "expected an object");
+    const char *model = NULL; /* it is read last when it stands before the pre-tokenizer */
+    bool done = accept(scanner, '}'), seen = false;
+    while (!done) {
+        Slice key, skipped;
+        if (!read_string(scanner, 0, &key)) return false;
+        if (!accept(scanner, ':')) return scan_fail(scanner, "expected :");
+        bool ok;
+        if (slice_is(key, "model")) {
+            if (seen) return fail(scanner->error, ERROR_FORMAT, "the key \"model\" appears twice");
+            seen = true;
+            if (!file->pre_tokenizer) model = scanner->at;
+            scanner->bpe->by_bytes = scanner->by_bytes(file->pre_tokenizer);
+            ok = model ? skip_value(scanner, &skipped) : read_model(scanner);
+        } else {
+            ok = read_member(scanner, members, COUNT_OF(members), key);
+        }
+        if (!ok || !next_item(scanner, '}', &done)) return false;
+    }
+    skip_space(scanner);
+    if (scanner->at != scanner->end) return scan_fail(scanner, "more text behind the object");
+    if (!seen) return fail(scanner->error, ERROR_FORMAT, "the key \"model\" is missing");
+    if (!model) return true;
+    scanner->at = model;
+    scanner->bpe->by_bytes = scanner->by_bytes(file->pre_tokenizer);
+    return read_model(scanner);
+}
+
+static bool set_flag(const Json *node, const char *name, bool *flag, Error *error) {
+    if (!node || node->type == JSON_NULL) return true;
+    if (node->type != JSON_BOOL) return fail(error, ERROR_FORMAT, "model.%s must be true or false, not %s", name, json_type_name(node));
+    *flag = node->boolean;
+    return true;
+}
+
+static bool must_be_empty(const Json *node, const char *name, Error *error) {
+    if (!node || node->type == JSON_NULL || (node->type == JSON_STRING && node->size == 0)) return true;
+    return fail(error, ERROR_UNSUPPORTED, "model.%s is not supported", name);
+}
+
+static bool finish_model(const TokenizerFile *file, Bpe *bpe, Error *error) {
+    if (!set_flag(file->fuse_unk, "fuse_unk", &bpe->fuse_unk, error)) return false;
+    if (!set_flag(file->byte_fallback, "byte_fallback", &bpe->byte_fallback, error)) return false;
+    if (!set_flag(file->ignore_merges, "ignore_merges", &bpe->ignore_merges, error)) return false;
+    if (!must_be_empty(file->subword_prefix, "continuing_subword_prefix", error)) return false;
+    if (!must_be_empty(file->word_suffix, "end_of_word_suffix", error)) return false;
+    if (file->dropout && file->dropout->type != JSON_NULL && !(json_is_number(file->dropout) && json_number(file->dropout) == 0)) {
+        return fail(error, ERROR_UNSUPPORTED, "model.dropout is not supported");
+    }
+    bpe->unk = -1;
+    if (!file->unk_token || file->unk_token->type == JSON_NULL) return true;
+    if (file->unk_token->type != JSON_STRING) {
+        return fail(error, ERROR_FORMAT, "model.unk_token must be a string, not %s", json_type_name(file->unk_token));
+    }
+    Slice unk = json_slice(file->unk_token);
+    char stored[256];
+    size_t size;
+    bool literal;
+    if (unk.size <= sizeof stored && store_form(bpe, unk, stored, &size, &literal)) bpe->unk = bpe_find(bpe, stored, size, literal);
+    return true; /* an unknown token outside the vocabulary is never needed in healthy files: nothing is emitted then */
+}
+
+bool tokenizer_read(Slice text, TokenizerByBytes by_bytes, Arena *arena, TokenizerFile *file, Bpe *bpe, Error *error) {
+    if (text.size > TOKENIZER_JSON_MAX) return fail(error, ERROR_LIMIT, "%zu bytes; %d are the most", text.size, TOKENIZER_JSON_MAX);
+    Scanner scanner = {.begin = text.data, .at = text.data, .end = text.data + text.size, .by_bytes = by_bytes, .arena = arena,
+        .file = file, .bpe = bpe, .error = error};
+    bool ok = read_file(&scanner) && finish_model(file, bpe, error);
+    if (ok && !scanner.merges) ok = fail(error, ERROR_FORMAT, "model.merges is missing");
+    ok = ok && bpe_set_merges(bpe, scanner.merges, scanner.merge_count, error);
+    free(scanner.merges);
+    buffer_free(&scanner.unescaped[0]);
+    buffer_free(&scanner.unescaped[1]);
+    return ok;
+}
