@@ -19,7 +19,7 @@ Dims family_dims(Loader *ld, Spec *spec) {
     spec->hidden = d.hidden;
     spec->layer_count = load_int(ld, "num_hidden_layers");
     spec->vocab = load_int(ld, "vocab_size");
-    spec->positions = load_int_or(ld, "max_position_embeddings", 1 << 24);
+    spec->positions = load_int_or(ld, "max_position_embeddings", 32768);
     family_check(ld, &d);
     return d;
 }

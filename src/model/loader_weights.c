@@ -1,6 +1,5 @@
 /* The part of the Loader that fetches tensors: by name, checked for type and shape, quantised or plain.
  * Formats: mlx/ops.cpp (quantize); which module is quantised and how: mlx_lm/utils.py load_model. */
-#define _GNU_SOURCE /* memmem */
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -142,11 +142,13 @@ static bool choose_context(Model *model, const ModelOptions *options, Error *err
     if (options->context < 0) {
         return fail(error, ERROR_USAGE, "a context of %d tokens cannot be", options->context);
     }
-    const DynamicRope *rope = model->spec.dynamic_rope;
-    if (rope && model->context > rope->positions && options->warn) {
-        options->warn(options->warn_context,
-            "beyond max_position_embeddings a dynamic rope depends on how the text is cut "
-            "into steps; results there are not reproducible");
+    if (model->context > model->spec.positions && options->warn) {
+        char line[160];
+        snprintf(line, sizeof line, "a context of %d tokens is more than the %d that the model was made for%s",
+            model->context, model->spec.positions,
+            model->spec.dynamic_rope ? "; with its dynamic rope, results there depend on how the text is cut into steps"
+                                     : "");
+        options->warn(options->warn_context, line);
     }
     return true;
 }
@@ -235,8 +237,28 @@ int model_eos(const Model *model, int32_t out[EOS_MAX]) {
     return 0;
 }
 
+/* A step must hold together: runs in row order over all rows, every position that a row may see in a page of the
+ * sequence. */
+static void check_step(const Model *model, const Step *step) {
+    int row = 0;
+    for (int r = 0; r < step->run_count; r++) {
+        const Run *run = &step->runs[r];
+        CHECK(run->row == row && run->rows > 0 && run->position >= 0);
+        row += run->rows;
+        const int last_page = (run->position + run->rows - 1) / KV_PAGE_TOKENS;
+        for (int g = 0; g < model->spec.kv_group_count; g++) {
+            const int window = model->spec.kv_window[g];
+            const int first = window && run->position >= window ? run->position - window + 1 : 0;
+            for (int page = first / KV_PAGE_TOKENS; page <= last_page; page++) CHECK(run->tables[g][page] >= 0);
+        }
+    }
+    CHECK(row == step->rows && row > 0 && row <= model->backend->rows_max);
+    for (int i = 0; i < row; i++) CHECK(step->tokens[i] >= 0 && step->tokens[i] < model->spec.vocab);
+}
+
 bool model_forward(Model *model, const Step *step, int count, const int32_t *output, float *logits, Error *error) {
-    CHECK(step->rows > 0 && step->rows <= model->backend->rows_max && count <= step->rows);
+    check_step(model, step);
+    CHECK(count >= 0 && count <= step->rows);
     decoder_forward(&model->spec, model->backend, step, count, output, logits);
     return model->backend->ops->sync(model->backend, error);
 }

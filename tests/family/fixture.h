@@ -67,10 +67,10 @@ static inline bool fixture_open(Fixture *f, const char *name) {
     char path[256];
     Error error = {0};
     snprintf(f->name, sizeof f->name, "%s", name);
-    snprintf(path, sizeof path, FIXTURE_DATA "/%s.json", name);
+    snprintf(path, sizeof path, FIXTURE_DATA "/%s.json", f->name);
     bool ok = file_read(path, 1 << 20, &f->text, &error);
     f->root = ok ? json_parse(&f->arena, buffer_view(&f->text), &error) : NULL;
-    snprintf(path, sizeof path, FIXTURE_DATA "/%s.f32", name);
+    snprintf(path, sizeof path, FIXTURE_DATA "/%s.f32", f->name);
     ok = f->root && file_read(path, 1 << 24, &f->golden_bytes, &error);
     TEST_MSG(ok, "%s", error.text);
     if (!ok) return false;
@@ -105,7 +105,8 @@ static inline int fixture_names(char names[][64], int capacity) {
     for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL && count < capacity;) {
         const char *dot = strrchr(entry->d_name, '.');
         if (dot && strcmp(dot, ".json") == 0) {
-            snprintf(names[count++], 64, "%.*s", (int)(dot - entry->d_name), entry->d_name);
+            const size_t length = (size_t)(dot - entry->d_name) < 63 ? (size_t)(dot - entry->d_name) : 63;
+            memcpy(names[count++], entry->d_name, length);
         }
     }
     if (folder) closedir(folder);

@@ -1,6 +1,5 @@
 /* Pages of keys and values: one pool of reserved address space per group of layers, a stack of freed page ids, a count
  * of owners per page. All groups share one budget. */
-#define _GNU_SOURCE /* MAP_ANONYMOUS, MADV_DONTNEED */
 #include "model/kv_cache.h"
 
 #include <stdlib.h>
