@@ -3,10 +3,24 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "backend/cpu/cpu.h"
 #include "backend/cpu/ref.h"
 #include "base/slice.h"
 
 static bool always(void) { return true; }
+
+#if defined(__x86_64__)
+static bool has_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+}
+static bool has_avx512(void) {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") &&
+        __builtin_cpu_supports("avx512vbmi");
+}
+static Backend *avx2_open(const BackendOptions *options, Error *error) { return vector_open(&cpu_kernels_avx2, options, error); }
+static Backend *avx512_open(const BackendOptions *options, Error *error) { return vector_open(&cpu_kernels_avx512, options, error); }
+#endif
 
 typedef struct Isa {
     const char *name;
@@ -16,6 +30,10 @@ typedef struct Isa {
 
 /* Best first. */
 static const Isa isas[] = {
+#if defined(__x86_64__)
+    {"avx512", has_avx512, avx512_open},
+    {"avx2", has_avx2, avx2_open},
+#endif
     {"ref", always, ref_open},
 };
 
@@ -44,4 +62,7 @@ void backend_close(Backend *backend) {
     if (backend) backend->ops->close(backend);
 }
 
-const char *backend_describe(const Backend *backend) { return backend->ops->name; }
+const char *backend_describe(const Backend *backend) {
+    if (backend->exact || !strcmp(backend->ops->name, "plan")) return backend->ops->name;
+    return ((const CpuBackend *)backend)->description;
+}

@@ -5,6 +5,7 @@
  * are computed with the same arithmetic as full vectors. */
 #pragma once
 #include "backend/backend.h"
+#include "backend/cpu/attention.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/pool.h"
 
@@ -15,16 +16,37 @@ typedef struct CpuKernels {
     void (*norm_row)(const float *x, const Norm *norm, float *out);
     /* out = act(gate) ∘ up, elementwise; out may be gate or up */
     void (*glu_row)(int64_t count, const float *gate, const float *up, Activation activation, float *out);
+    void (*activate_row)(int64_t count, const float *x, Activation activation, float *out);
+    void (*logits_row)(int64_t count, float *x, float scale, float cap);
+    AttentionPage *attention_page;
+    RotateRow *rotate_row;
+    void (*to_f16)(const float *x, int count, uint16_t *out);
 } CpuKernels;
+extern const CpuKernels cpu_kernels_avx2, cpu_kernels_avx512;
 
-typedef struct CpuBackend {
+enum { CPU_ROPES = 4, CPU_ROPE_PAIRS = 256, CPU_DESCRIPTION = 96 };
+
+/* cos and sin of a rope for the rows of the step: computed by the first layer that asks. */
+typedef struct RopeTable {
+    const Rope *rope;
+    float *cosines, *sines; /* [rows_max][CPU_ROPE_PAIRS at most] */
+} RopeTable;
+
+struct CpuBackend {
     Backend base;
     Pool *pool;
     const CpuKernels *kernels;
     /* Work space of the products: quantised activations, panels. Anonymous memory, page-aligned, linear_work_bytes(). */
     uint8_t *work;
     size_t work_bytes;
-} CpuBackend;
+    Step step;
+    float *scratch;
+    size_t scratch_count, scratch_used;
+    RopeTable ropes[CPU_ROPES];
+    int rope_count;       /* valid in this step */
+    uint8_t *attention;   /* attention_shared_bytes, then attention_thread_bytes per thread */
+    char description[CPU_DESCRIPTION];
+};
 
 static inline CpuBackend *cpu_backend(Backend *backend) { return (CpuBackend *)backend; }
 
@@ -34,3 +56,6 @@ void cpu_matmul(Backend *, const Matmul *);
 void cpu_glu(Backend *, const Glu *);
 void cpu_matmul_add(Backend *, const MatmulAdd *);
 size_t linear_work_bytes(int rows_max, int threads);
+
+/* vector.c: a backend over one table of kernels */
+NODISCARD Backend *vector_open(const CpuKernels *kernels, const BackendOptions *options, Error *error);

@@ -1,0 +1,15 @@
+/* The row and attention kernels for AVX2. */
+#include "backend/cpu/attention_impl.h"
+#include "backend/cpu/rows_impl.h"
+
+const CpuKernels cpu_kernels_avx2 = {
+    .name = "avx2",
+    .linear = &linear_kernels_avx2,
+    .norm_row = norm_row,
+    .glu_row = glu_row,
+    .activate_row = activate_row,
+    .logits_row = logits_row,
+    .attention_page = attention_page,
+    .rotate_row = rotate_row,
+    .to_f16 = to_f16,
+};

@@ -1,0 +1,82 @@
+/* Row kernels: norms, activations, sums. Compiled once per instruction set. Tails use the same arithmetic as full vectors. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/vec16.h"
+
+static void norm_row(const float *x, const Norm *norm, float *out) {
+    const int64_t width = norm->width, whole = width & ~(int64_t)15;
+    const int rest = (int)(width - whole);
+    Vec mean = vec_set(0);
+    if (norm->kind == NORM_LAYER) {
+        Vec sum = vec_set(0);
+        for (int64_t i = 0; i < whole; i += 16) sum = vec_add(sum, vec_load(x + i));
+        if (rest) sum = vec_add(sum, vec_load_some(x + whole, rest));
+        mean = vec_set(vec_sum(sum) / (float)width);
+    }
+    Vec squares = vec_set(0);
+    for (int64_t i = 0; i < whole; i += 16) {
+        const Vec d = vec_sub(vec_load(x + i), mean);
+        squares = vec_fma(d, d, squares);
+    }
+    if (rest) {
+        const Vec d = vec_select(mask_range(0, rest), vec_sub(vec_load_some(x + whole, rest), mean), vec_set(0));
+        squares = vec_fma(d, d, squares);
+    }
+    const Vec scale = vec_set(1.0f / sqrtf(vec_sum(squares) / (float)width + norm->eps));
+    for (int64_t i = 0; i < width; i += 16) {
+        const int count = i < whole ? 16 : rest;
+        Vec y = vec_mul(vec_sub(count == 16 ? vec_load(x + i) : vec_load_some(x + i, count), mean), scale);
+        if (norm->weight) y = vec_mul(y, count == 16 ? vec_load(norm->weight + i) : vec_load_some(norm->weight + i, count));
+        if (norm->bias) y = vec_add(y, count == 16 ? vec_load(norm->bias + i) : vec_load_some(norm->bias + i, count));
+        if (count == 16) vec_store(out + i, y);
+        else vec_store_some(out + i, y, count);
+    }
+}
+
+VEC_INLINE Vec vec_activation(Vec x, Activation kind) {
+    switch (kind) {
+    case ACT_SILU: return vec_swish(x, x);
+    case ACT_GELU_TANH: { /* ½x(1 + tanh u) = x·σ(2u) */
+        const Vec cube = vec_mul(vec_mul(x, x), x);
+        return vec_swish(x, vec_mul(vec_set(1.59576912f), vec_fma(vec_set(0.044715f), cube, x)));
+    }
+    case ACT_GELU: {
+        float lanes[16];
+        vec_store(lanes, x);
+        for (int i = 0; i < 16; i++) lanes[i] = 0.5f * lanes[i] * (1.0f + erff(lanes[i] * 0.70710678f));
+        return vec_load(lanes);
+    }
+    case ACT_RELU2: {
+        const Vec positive = vec_max(x, vec_set(0));
+        return vec_mul(positive, positive);
+    }
+    case ACT_NONE: return x;
+    }
+    return x;
+}
+
+static void glu_row(int64_t count, const float *gate, const float *up, Activation activation, float *out) {
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16)
+        vec_store(out + i, vec_mul(vec_activation(vec_load(gate + i), activation), vec_load(up + i)));
+    const int rest = (int)(count - i);
+    if (rest)
+        vec_store_some(out + i, vec_mul(vec_activation(vec_load_some(gate + i, rest), activation), vec_load_some(up + i, rest)), rest);
+}
+
+static void activate_row(int64_t count, const float *x, Activation activation, float *out) {
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) vec_store(out + i, vec_activation(vec_load(x + i), activation));
+    const int rest = (int)(count - i);
+    if (rest) vec_store_some(out + i, vec_activation(vec_load_some(x + i, rest), activation), rest);
+}
+
+static void logits_row(int64_t count, float *x, float scale, float cap) {
+    const Vec factor = vec_set(cap > 0 ? scale / cap : scale), top = vec_set(cap);
+    int64_t i = 0;
+    for (; i < count; i += 16) {
+        const int n = count - i < 16 ? (int)(count - i) : 16;
+        Vec v = vec_mul(vec_load_some(x + i, n), factor);
+        if (cap > 0) v = vec_mul(top, vec_tanh(v));
+        vec_store_some(x + i, v, n);
+    }
+}

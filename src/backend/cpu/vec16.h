@@ -1,0 +1,150 @@
+/* Sixteen floats at once, whatever the register width: one zmm or two ymm. Included by files compiled for one instruction set, so
+ * that the same source gives the same arithmetic, element by element, on each. */
+#pragma once
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define VEC_INLINE static inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+
+typedef __m512 Vec;
+typedef __mmask16 Mask;
+VEC_INLINE Vec vec_load(const float *p) { return _mm512_loadu_ps(p); }
+VEC_INLINE void vec_store(float *p, Vec v) { _mm512_storeu_ps(p, v); }
+VEC_INLINE Vec vec_set(float x) { return _mm512_set1_ps(x); }
+VEC_INLINE Vec vec_add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+VEC_INLINE Vec vec_sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+VEC_INLINE Vec vec_mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+VEC_INLINE Vec vec_div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+VEC_INLINE Vec vec_fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+VEC_INLINE Vec vec_max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+VEC_INLINE Vec vec_round(Vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VEC_INLINE Vec vec_scale2(Vec a, Vec n) { return _mm512_scalef_ps(a, n); } /* a · 2ⁿ */
+VEC_INLINE Mask mask_less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+VEC_INLINE Mask mask_range(int from, int to) { /* lanes from ≤ i < to, clamped */
+    from = from < 0 ? 0 : from > 16 ? 16 : from;
+    to = to < from ? from : to > 16 ? 16 : to;
+    return (Mask)(((1u << to) - 1) & ~((1u << from) - 1));
+}
+VEC_INLINE Vec vec_select(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_ps(m, no, yes); }
+VEC_INLINE Vec vec_load_some(const float *p, int count) { return _mm512_maskz_loadu_ps(mask_range(0, count), p); }
+VEC_INLINE void vec_store_some(float *p, Vec v, int count) { _mm512_mask_storeu_ps(p, mask_range(0, count), v); }
+VEC_INLINE Vec vec_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+VEC_INLINE void vec_store_f16(uint16_t *p, Vec v) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+VEC_INLINE __m256 vec_low(Vec v) { return _mm512_castps512_ps256(v); }
+VEC_INLINE __m256 vec_high(Vec v) { return _mm512_extractf32x8_ps(v, 1); }
+
+#else
+
+typedef struct Vec {
+    __m256 a, b;
+} Vec;
+typedef Vec Mask;
+VEC_INLINE Vec vec_load(const float *p) { return (Vec){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+VEC_INLINE void vec_store(float *p, Vec v) {
+    _mm256_storeu_ps(p, v.a);
+    _mm256_storeu_ps(p + 8, v.b);
+}
+VEC_INLINE Vec vec_set(float x) { return (Vec){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+VEC_INLINE Vec vec_add(Vec x, Vec y) { return (Vec){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+VEC_INLINE Vec vec_sub(Vec x, Vec y) { return (Vec){_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+VEC_INLINE Vec vec_mul(Vec x, Vec y) { return (Vec){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+VEC_INLINE Vec vec_div(Vec x, Vec y) { return (Vec){_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+VEC_INLINE Vec vec_fma(Vec x, Vec y, Vec z) {
+    return (Vec){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+VEC_INLINE Vec vec_max(Vec x, Vec y) { return (Vec){_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+VEC_INLINE Vec vec_round(Vec x) {
+    return (Vec){_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+        _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+/* x · 2ⁿ in two steps, so that results below the normal range round once, as one instruction does elsewhere. */
+VEC_INLINE __m256 scale_half(__m256 x, __m256 n) {
+    const __m256i i = _mm256_cvtps_epi32(n), h = _mm256_srai_epi32(i, 1), rest = _mm256_sub_epi32(i, h);
+    const __m256i bias = _mm256_set1_epi32(127);
+    x = _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(h, bias), 23)));
+    return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23)));
+}
+VEC_INLINE Vec vec_scale2(Vec x, Vec n) { return (Vec){scale_half(x.a, n.a), scale_half(x.b, n.b)}; }
+VEC_INLINE Mask mask_less(Vec x, Vec y) {
+    return (Mask){_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)};
+}
+VEC_INLINE __m256 range_half(int base, int from, int to) {
+    const __m256i lane = _mm256_add_epi32(_mm256_set1_epi32(base), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(from), lane),
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(to), lane)));
+}
+VEC_INLINE Mask mask_range(int from, int to) { return (Mask){range_half(0, from, to), range_half(8, from, to)}; }
+VEC_INLINE Vec vec_select(Mask m, Vec yes, Vec no) {
+    return (Vec){_mm256_blendv_ps(no.a, yes.a, m.a), _mm256_blendv_ps(no.b, yes.b, m.b)};
+}
+VEC_INLINE Vec vec_load_some(const float *p, int count) {
+    float padded[16] = {0};
+    memcpy(padded, p, (size_t)(count < 16 ? count : 16) * sizeof *p);
+    return vec_load(padded);
+}
+VEC_INLINE void vec_store_some(float *p, Vec v, int count) {
+    float padded[16];
+    vec_store(padded, v);
+    memcpy(p, padded, (size_t)(count < 16 ? count : 16) * sizeof *p);
+}
+VEC_INLINE Vec vec_load_f16(const uint16_t *p) {
+    return (Vec){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
+}
+VEC_INLINE void vec_store_f16(uint16_t *p, Vec v) {
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(v.b, _MM_FROUND_TO_NEAREST_INT));
+}
+VEC_INLINE __m256 vec_low(Vec v) { return v.a; }
+VEC_INLINE __m256 vec_high(Vec v) { return v.b; }
+
+#endif
+
+/* Sums and maxima over the lanes, as a tree of halves. */
+VEC_INLINE float vec_sum(Vec v) {
+    const __m256 eight = _mm256_add_ps(vec_low(v), vec_high(v));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+VEC_INLINE float vec_most(Vec v) {
+    const __m256 eight = _mm256_max_ps(vec_low(v), vec_high(v));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+/* eˣ to about 2 ulp for −87 < x < 88; 0 below, what 88 gives above. x = n·ln2 + r, |r| ≤ ln2/2, polynomial of degree 6 in r. */
+VEC_INLINE Vec vec_exp(Vec x) {
+    const Vec low = vec_set(-87.0f), high = vec_set(88.0f);
+    const Mask under = mask_less(x, low);
+    x = vec_select(under, low, x);
+    x = vec_select(mask_less(high, x), high, x);
+    const Vec n = vec_round(vec_mul(x, vec_set(1.44269504f)));
+    Vec r = vec_fma(n, vec_set(-0.693359375f), x);
+    r = vec_fma(n, vec_set(2.12194440e-4f), r);
+    Vec p = vec_set(1.0f / 720);
+    p = vec_fma(p, r, vec_set(1.0f / 120));
+    p = vec_fma(p, r, vec_set(1.0f / 24));
+    p = vec_fma(p, r, vec_set(1.0f / 6));
+    p = vec_fma(p, r, vec_set(0.5f));
+    p = vec_fma(p, r, vec_set(1));
+    p = vec_fma(p, r, vec_set(1));
+    return vec_select(under, vec_set(0), vec_scale2(p, n));
+}
+
+/* x · σ(scale·x) */
+VEC_INLINE Vec vec_swish(Vec x, Vec argument) {
+    return vec_div(x, vec_add(vec_set(1), vec_exp(vec_sub(vec_set(0), argument))));
+}
+
+/* tanh x = 1 − 2/(e^2x + 1): error near 0 is absolute, 1e-7. */
+VEC_INLINE Vec vec_tanh(Vec x) {
+    const Vec e = vec_exp(vec_add(x, x));
+    return vec_sub(vec_set(1), vec_div(vec_set(2), vec_add(e, vec_set(1))));
+}
