@@ -209,6 +209,19 @@ Backend *model_backend(const Model *model) { return model->backend; }
 int model_vocab(const Model *model) { return model->spec.vocab; }
 int model_context(const Model *model) { return model->context; }
 uint64_t model_weight_bytes(const Model *model) { return model->weight_bytes; }
+
+void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations) {
+    const Spec *spec = &model->spec;
+    *bytes = *operations = 0;
+    for (int i = 0; i < spec->tally_count; i++) {
+        *bytes += spec->tally[i].bytes;
+        *operations += 2 * spec->tally[i].parameters;
+    }
+    if (!spec->tied) { /* of an embedding of its own, a token reads one row */
+        *bytes -= weight_bytes(&spec->embedding);
+        *operations -= 2 * (uint64_t)(spec->embedding.rows * spec->embedding.cols);
+    }
+}
 const Json *model_generation_config(const Model *model) { return model->generation_config; }
 
 static int collect_ids(const Json *value, int32_t out[EOS_MAX], int vocab) {
