@@ -27,8 +27,8 @@ typedef struct SamplingOptions {
     int top_k;               /* 0: off */
     float repetition_penalty;/* 1: off; over prompt and answer */
     float frequency_penalty, presence_penalty; /* 0: off; over the answer */
-    uint64_t seed;           /* counter-based: draw = f(seed, choice, position) */
-    bool ignore_eos;
+    uint64_t seed;           /* counter-based: draw = f(seed, choice, position in the sequence) */
+    bool ignore_eos;         /* end tokens are tokens like any other */
     int bias_count;
     const int32_t *bias_ids; /* copied */
     const float *bias_values;
@@ -38,9 +38,10 @@ typedef struct SamplingOptions {
 typedef struct RequestOptions {
     const int32_t *prompt; /* copied */
     int prompt_count;      /* ≥ 1 */
-    int max_tokens;        /* ≥ 1 of each choice; cut so that prompt + answer fit the context */
-    int choices;           /* n: share one prefill */
-    bool echo_logprobs;    /* logprobs of the prompt's tokens as well (completions with echo) */
+    int max_tokens;        /* ≥ 1 of each choice; cut so that prompt + answer fit the context and the page pool */
+    int choices;           /* n: share one prefill; as many run at once as there are slots */
+    bool echo_logprobs;    /* logprobs of the prompt's tokens as well (completions with echo), without bias and penalties;
+                            * implies logprobs ≥ 0 */
     SamplingOptions sampling;
 } RequestOptions;
 
@@ -62,20 +63,22 @@ NODISCARD Engine *engine_open(const EngineOptions *options, Error *error);
 void engine_close(Engine *engine); /* cancels everything, joins the thread */
 Model *engine_model(Engine *engine); /* for its constants; not to be run */
 
-/* Thread: any. NULL: ERROR_BUSY when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit. */
+/* Thread: any. NULL: ERROR_BUSY when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit, ERROR_USAGE
+ * for values outside their range (ids too), ERROR_CANCELLED while the engine closes. A request may outlive its engine. */
 NODISCARD Request *engine_submit(Engine *engine, const RequestOptions *options, Error *error);
 /* Up to capacity tokens of one choice that were not read yet (0 after the timeout, or when the choice has ended). *finish is set
  * once everything was read. The output has room for max_tokens, so the engine never waits for a reader. */
 /* The end token itself is not among them. */
 int request_read(Request *request, int choice, TokenOut *out, int capacity, int timeout_ms, Finish *finish);
-/* Waits until any choice has something unread or the timeout passes; the lowest such choice, or −1. */
+/* Waits until any choice has something unread (tokens, or its finish) or the timeout passes; the lowest such choice, or −1: at
+ * once when everything was read. */
 int request_wait(Request *request, int timeout_ms);
 bool request_prompt_logprob(Request *request, int position, TokenOut *out); /* echo_logprobs; false: not yet */
 void request_cancel(Request *request); /* any thread, any time, idempotent; the slot is free within one step */
 /* Ends one choice early (a stop string was seen): it stops computing; the others go on. */
 void request_stop_choice(Request *request, int choice);
 RequestStats request_stats(Request *request);
-void request_error(Request *request, Error *out); /* after FINISH_ERROR */
+void request_error(Request *request, Error *out); /* after FINISH_ERROR: a fault ends every choice of the request */
 void request_free(Request *request); /* cancels if still running */
 
 typedef struct EngineStats { int running, waiting; size_t kv_bytes, kv_bytes_total; uint64_t steps, prompt_tokens, generated_tokens; } EngineStats;

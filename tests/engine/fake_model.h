@@ -41,7 +41,7 @@ struct KvCache {
 static struct KvCache *fake_cache;
 static _Thread_local bool fake_engine_thread;
 
-static void fake_reset(void) {
+static inline void fake_reset(void) {
     static bool once;
     if (!once) {
         mutex_init(&fake.mutex);
@@ -59,14 +59,14 @@ static void fake_reset(void) {
 }
 
 /* Lets count more steps run. */
-static void fake_permit(int count) {
+static inline void fake_permit(int count) {
     mutex_lock(&fake.mutex);
     fake.permits += count;
     condition_broadcast(&fake.changed);
     mutex_unlock(&fake.mutex);
 }
 
-static void fake_open_gate(void) {
+static inline void fake_open_gate(void) {
     mutex_lock(&fake.mutex);
     fake.gated = false;
     condition_broadcast(&fake.changed);
@@ -75,25 +75,25 @@ static void fake_open_gate(void) {
 
 /* Until so many steps have come to the gate, counted from the reset; the last of them is held there unless permitted.
  */
-static void fake_wait_arrived(int count) {
+static inline void fake_wait_arrived(int count) {
     mutex_lock(&fake.mutex);
     while (fake.arrived < count) condition_wait(&fake.changed, &fake.mutex);
     mutex_unlock(&fake.mutex);
 }
 
-static int fake_steps(void) {
+static inline int fake_steps(void) {
     mutex_lock(&fake.mutex);
     const int steps = fake.steps;
     mutex_unlock(&fake.mutex);
     return steps;
 }
 
-static uint64_t fake_next_hash(uint64_t before, int32_t token) {
+static inline uint64_t fake_next_hash(uint64_t before, int32_t token) {
     uint64_t state = before * 31 + (uint64_t)token + 1;
     return test_random(&state);
 }
 
-static void fake_logits(uint64_t hash, float *out) {
+static inline void fake_logits(uint64_t hash, float *out) {
     for (int id = 0; id < fake.vocab; id++) out[id] = 4 * test_uniform(&hash);
     out[FAKE_EOS] += fake.eos_logit;
 }
@@ -114,7 +114,7 @@ int model_eos(const Model *model, int32_t out[EOS_MAX]) {
     return 1;
 }
 
-static void fake_gate(const Step *step, int outputs) {
+static inline void fake_gate(const Step *step, int outputs) {
     mutex_lock(&fake.mutex);
     fake.arrived++;
     condition_broadcast(&fake.changed);
@@ -183,7 +183,7 @@ bool kv_sequence_open(KvCache *cache, KvSequence *sequence, Error *error) {
     fake.open_sequences++;
     return true;
 }
-static void fake_drop(KvCache *cache, int page) {
+static inline void fake_drop(KvCache *cache, int page) {
     CHECK(cache->owners[page] > 0);
     cache->used -= --cache->owners[page] == 0;
 }
@@ -194,7 +194,7 @@ void kv_sequence_close(KvCache *cache, KvSequence *sequence) {
     *sequence = (KvSequence){0};
     fake.open_sequences--;
 }
-static int fake_take(KvCache *cache) {
+static inline int fake_take(KvCache *cache) {
     for (int page = 0; page < cache->page_count; page++) {
         if (cache->owners[page] > 0) continue;
         cache->owners[page] = 1;

@@ -1,0 +1,269 @@
+/* The scheduler, seen through an engine over the fake model: queue, pages, order and shares, and what it costs. */
+#include "engine/scheduler.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "engine/engine_fixture.h"
+
+/* ---- allocations of the engine thread after its first step; not under sanitizers, which own malloc ---- */
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define COUNTS_ALLOCATIONS 1
+static atomic_int allocations;
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *memory, size_t size);
+void *malloc(size_t size) {
+    if (fake_engine_thread) atomic_fetch_add(&allocations, 1);
+    return __libc_malloc(size);
+}
+void *calloc(size_t count, size_t size) {
+    if (fake_engine_thread) atomic_fetch_add(&allocations, 1);
+    return __libc_calloc(count, size);
+}
+void *realloc(void *memory, size_t size) {
+    if (fake_engine_thread) atomic_fetch_add(&allocations, 1);
+    return __libc_realloc(memory, size);
+}
+#else
+#define COUNTS_ALLOCATIONS 0
+#endif
+
+/* ---- queue, pages, order ---- */
+
+static void test_queue(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(2, 3, 64, 0);
+    Case c;
+    make_prompt(&c, 10, 1);
+    Request *requests[5];
+    for (int i = 0; i < 5; i++) requests[i] = submit(engine, &c.options); /* 2 run, 3 wait */
+    Error error = {0};
+    TEST(engine_submit(engine, &c.options, &error) == NULL && error.code == ERROR_BUSY);
+    fake_wait_arrived(1);
+    TEST(engine_submit(engine, &c.options, &error) == NULL && error.code == ERROR_BUSY);
+    TokenOut token;
+    Finish finish;
+    const int64_t start = clock_ns();
+    TEST(request_wait(requests[4], 20) == -1 && request_read(requests[4], 0, &token, 1, 20, &finish) == 0);
+    TEST(finish == FINISH_NONE && clock_ns() - start >= 40000000);
+    fake_open_gate();
+    for (int i = 0; i < 5; i++) {
+        Seen seen;
+        read_all(requests[i], 1, &seen);
+        const RequestStats stats = request_stats(requests[i]);
+        TEST(stats.queued_s >= 0 && stats.prefill_s >= 0 && stats.decode_s >= 0);
+        request_free(requests[i]);
+    }
+    wait_idle(engine);
+    request_free(submit(engine, &c.options));
+    close_engine(engine);
+}
+
+static void test_pages(void) {
+    fake_reset();
+    Error error = {0};
+    const EngineOptions tiny = {.slots = 1, .queue_max = 1, .prefill_size = 8, .kv_bytes = FAKE_PAGE_BYTES / 2};
+    TEST(engine_open(&tiny, &error) == NULL && error.code == ERROR_LIMIT);
+    Engine *engine = open_engine(4, 40, 64, 5 * FAKE_PAGE_BYTES);
+    Case c;
+    make_prompt(&c, 640, 1); /* the pool holds 640 tokens */
+    TEST(engine_submit(engine, &c.options, &error) == NULL && error.code == ERROR_LIMIT);
+    TEST_MSG(strstr(error.text, "640"), "%s", error.text);
+    c.options.prompt_count = 630;
+    c.options.sampling.ignore_eos = true;
+    Seen seen = run_one(engine, &c.options);
+    TEST(seen.count == 10 && seen.finish == FINISH_LENGTH);
+    c.options.prompt_count = 140;
+    c.options.choices = 5; /* 2 pages of prompt, 2 more for each choice: they run one after another */
+    c.options.max_tokens = 160;
+    Request *requests[10];
+    for (int i = 0; i < 10; i++) requests[i] = submit(engine, &c.options);
+    Seen first[5], other[5];
+    for (int i = 0; i < 10; i++) {
+        read_all(requests[i], 5, i ? other : first);
+        TEST(i == 0 || memcmp(first, other, sizeof first) == 0);
+        TEST(first[0].count == 160 && first[4].count == 160);
+        request_free(requests[i]);
+    }
+    close_engine(engine);
+}
+
+/* Small requests may pass one that waits for pages, but not for ever. */
+static void test_no_starvation(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(2, 100, 640, 5 * FAKE_PAGE_BYTES);
+    Case small, large;
+    make_prompt(&small, 10, 1);
+    small.options.max_tokens = 2; /* one page, two steps */
+    small.options.sampling.ignore_eos = true;
+    make_prompt(&large, 600, 2);
+    large.options.max_tokens = 2;
+    large.options.sampling.ignore_eos = true;
+    enum { SMALL = 60 };
+    Request *requests[SMALL + 1];
+    requests[0] = submit(engine, &small.options);
+    fake_wait_arrived(1);
+    requests[SMALL] = submit(engine, &large.options);
+    for (int i = 1; i < SMALL; i++) requests[i] = submit(engine, &small.options);
+    fake_open_gate();
+    for (int i = 0; i <= SMALL; i++) {
+        Seen seen;
+        read_all(requests[i], 1, &seen);
+        TEST(seen.count == 2);
+    }
+    int served = 0, prompts_before = 0;
+    for (int i = 0; i < fake.steps && !served; i++) {
+        if (fake.log[i].rows >= 600)
+            served = i + 1;
+        else
+            prompts_before += fake.log[i].rows / 10;
+    }
+    TEST_MSG(prompts_before > 2 && prompts_before <= PASSES_MAX + 2, "%d before", prompts_before);
+    for (int i = 0; i <= SMALL; i++) request_free(requests[i]);
+    close_engine(engine);
+}
+
+/* Decode rows come first in every step, the prompts share what prefill_size allows. */
+static void test_step_order(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(4, 8, 32, 0);
+    Case c, longer, shorter;
+    make_prompt(&c, 5, 1);
+    c.options.max_tokens = 100;
+    c.options.sampling.ignore_eos = true;
+    make_prompt(&longer, 640, 2);
+    make_prompt(&shorter, 30, 3);
+    Request *a = submit(engine, &c.options);
+    fake_permit(3);
+    fake_wait_arrived(4);
+    Request *b = submit(engine, &longer.options), *d = submit(engine, &shorter.options);
+    fake_permit(1);
+    fake_wait_arrived(5); /* the first step with prompts */
+    fake_open_gate();
+    Seen seen;
+    read_all(a, 1, &seen);
+    TEST(seen.count == 100);
+    read_all(b, 1, &seen);
+    read_all(d, 1, &seen);
+    bool bounded = true, ordered = true;
+    for (int i = 4; i < 24; i++) {
+        const FakeStep *step = &fake.log[i];
+        bounded = bounded && step->rows <= 4 + 32 && step->largest_run <= 32;
+        ordered = ordered && step->first_large_run > 0;
+    }
+    TEST(bounded);
+    TEST(ordered);
+    TEST_MSG(fake.log[4].rows == 1 + 32 && fake.log[4].runs == 3 && fake.log[4].largest_run == 16, "%d rows in %d runs",
+        fake.log[4].rows, fake.log[4].runs);
+    TEST(fake.log[6].runs == 3 && fake.log[6].outputs == 2); /* a, and d has its first token after 2 steps: b not */
+    request_free(a);
+    request_free(b);
+    request_free(d);
+    close_engine(engine);
+}
+
+/* A request with many choices leaves slots to those who come later. */
+static void test_choices_share_slots(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(2, 8, 64, 0);
+    Case many, one;
+    make_prompt(&many, 10, 1);
+    many.options.choices = 12;
+    many.options.max_tokens = 10;
+    many.options.sampling.ignore_eos = true;
+    make_prompt(&one, 12, 2);
+    one.options.max_tokens = 3;
+    one.options.sampling.ignore_eos = true;
+    Request *a = submit(engine, &many.options);
+    fake_permit(2);
+    fake_wait_arrived(3);
+    Request *b = submit(engine, &one.options);
+    fake_open_gate();
+    Seen seen;
+    read_all(b, 1, &seen);
+    TEST(seen.count == 3);
+    Seen all[12];
+    read_all(a, 12, all);
+    for (int i = 0; i < 12; i++) TEST(all[i].count == 10 && all[i].finish == FINISH_LENGTH);
+    int at = 0;
+    while (at < fake.steps && fake.log[at].largest_run != 12) at++;
+    TEST_MSG(at <= 12, "step %d", at); /* as soon as one of the first two choices has ended */
+    request_free(a);
+    request_free(b);
+    close_engine(engine);
+}
+
+/* ---- costs ---- */
+
+static void test_no_allocation(void) {
+    if (!COUNTS_ALLOCATIONS) return;
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(4, 8, 64, 0);
+    Case c;
+    Request *requests[3];
+    for (int i = 0; i < 3; i++) {
+        make_prompt(&c, 30 + i, (uint64_t)i);
+        c.options.max_tokens = 390;
+        c.options.sampling.ignore_eos = true;
+        c.options.sampling.logprobs = 20;
+        c.options.sampling.repetition_penalty = 1.1f;
+        requests[i] = submit(engine, &c.options);
+    }
+    fake_permit(5);
+    fake_wait_arrived(6);
+#if COUNTS_ALLOCATIONS
+    const int before = atomic_load(&allocations);
+    TEST(before > 0); /* the counter works: admission opened page tables */
+    fake_permit(300);
+    fake_wait_arrived(306);
+    TEST_MSG(atomic_load(&allocations) == before, "%d", atomic_load(&allocations) - before);
+#endif
+    fake_open_gate();
+    for (int i = 0; i < 3; i++) request_free(requests[i]);
+    close_engine(engine);
+}
+
+static double cpu_seconds(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+        (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+static void test_idle(void) {
+    fake_reset();
+    Engine *engine = open_engine(4, 8, 64, 0);
+    Case c;
+    make_prompt(&c, 10, 1);
+    run_one(engine, &c.options);
+    wait_idle(engine);
+    const double before = cpu_seconds();
+    const int steps = fake_steps();
+    struct timespec pause = {.tv_nsec = 200000000};
+    nanosleep(&pause, NULL);
+    const double used = cpu_seconds() - before;
+    TEST_MSG(used < 0.01, "%g s of 0.2", used); /* a spinning thread takes 0.2 */
+    TEST(fake_steps() == steps);
+    close_engine(engine);
+}
+
+int main(void) {
+    log_set_level(LOG_ERROR);
+    test_queue();
+    test_pages();
+    test_no_starvation();
+    test_step_order();
+    test_choices_share_slots();
+    test_no_allocation();
+    test_idle();
+    return test_done();
+}
