@@ -3,6 +3,8 @@
  * Q4_K Q5_K Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 convert exactly (affine over 32 values); Q6_K and IQ4_NL to the nearest 8-bit group 32;
  * F32 F16 BF16 stay as they are; any other type is an error that names it. Streams: peak memory about one tensor. */
 #pragma once
+#include <stdint.h>
+
 #include "base/error.h"
 
 typedef void (*GgufProgress)(void *context, uint64_t done_bytes, uint64_t total_bytes, const char *tensor);

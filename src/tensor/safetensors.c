@@ -92,7 +92,7 @@ static bool tensor_parse(Tensor *tensor, const Json *info, const uint8_t *data, 
         return fail(error, ERROR_FORMAT, "dtype is %s, not a string", json_type_name(dtype));
     }
     if (!dtype_parse(json_slice(dtype), &tensor->dtype)) {
-        return fail(error, ERROR_UNSUPPORTED, "dtype %.*s", SLICE_ARGS(json_slice(dtype)));
+        return fail(error, ERROR_UNSUPPORTED, "dtype %.*s", SLICE_SHOWN(json_slice(dtype)));
     }
     return shape_parse(tensor, json_get(info, "shape"), error) &&
         offsets_parse(tensor, json_get(info, "data_offsets"), data, size, error);
@@ -144,7 +144,8 @@ static bool overlaps_check(Opening *o, size_t first) {
     for (size_t i = first + 1; i < c->entry_count; i++) {
         const TensorEntry *a = &c->entries[i - 1], *b = &c->entries[i];
         if (a->offset + a->tensor.bytes <= b->offset) continue;
-        return fail(o->error, ERROR_FORMAT, "tensors %.*s and %.*s overlap", SLICE_ARGS(a->name), SLICE_ARGS(b->name));
+        return fail(
+            o->error, ERROR_FORMAT, "tensors %.*s and %.*s overlap", SLICE_SHOWN(a->name), SLICE_SHOWN(b->name));
     }
     return true;
 }
@@ -173,7 +174,7 @@ static bool header_read(Opening *o, Arena *scratch, int file) {
         if (memchr(name.data, 0, name.size)) return fail(o->error, ERROR_FORMAT, "a tensor's name holds a NUL byte");
         if (!tensor_parse(&tensor, value, map->data + before, map->size - before, o->error) ||
             !entry_add(o, name, tensor, file)) {
-            return fail_while(o->error, "tensor %.*s", SLICE_ARGS(name));
+            return fail_while(o->error, "tensor %.*s", SLICE_SHOWN(name));
         }
     }
     return overlaps_check(o, first);
@@ -225,7 +226,7 @@ static bool shards_collect(Opening *o, Map *seen, const Json *weight_map, char *
         Slice shard = value->type == JSON_STRING ? json_slice(value) : slice_of(json_type_name(value));
         if (value->type != JSON_STRING || !shard_name_valid(shard)) {
             return fail(o->error, ERROR_FORMAT, "weight_map.%.*s: \"%.*s\" is not the name of a shard beside the index",
-                SLICE_ARGS(json_slice(key)), SLICE_ARGS(shard));
+                SLICE_SHOWN(json_slice(key)), SLICE_SHOWN(shard));
         }
         if (map_get(seen, shard, NULL)) continue;
         if (*count == FILES_MAX) return fail(o->error, ERROR_LIMIT, "more than %d shards", FILES_MAX);
@@ -241,7 +242,7 @@ static bool index_check(const Opening *o, const Json *weight_map) {
         uint64_t index;
         if (map_get(&o->checkpoint->by_name, json_slice(key), &index)) continue;
         return fail(o->error, ERROR_NOT_FOUND, "weight_map.%.*s: no shard has this tensor (the index says %.*s)",
-            SLICE_ARGS(json_slice(key)), SLICE_ARGS(json_slice(value)));
+            SLICE_SHOWN(json_slice(key)), SLICE_SHOWN(json_slice(value)));
     }
     return true;
 }
@@ -253,7 +254,7 @@ static bool names_index(Opening *o) {
         const TensorEntry *entry = &c->entries[i];
         uint64_t other;
         if (map_get(&c->by_name, entry->name, &other)) {
-            return fail(o->error, ERROR_FORMAT, "tensor %.*s is in %s and again in %s", SLICE_ARGS(entry->name),
+            return fail(o->error, ERROR_FORMAT, "tensor %.*s is in %s and again in %s", SLICE_SHOWN(entry->name),
                 c->paths[c->entries[other].file], c->paths[entry->file]);
         }
         if (!map_put(&c->by_name, entry->name, i)) return fail(o->error, ERROR_MEMORY, "no memory for the names");

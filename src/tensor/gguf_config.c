@@ -1,0 +1,358 @@
+/* config.json from GGUF metadata, with the fields that Hugging Face and MLX give the families. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "tensor/gguf_internal.h"
+
+enum { END_TOKENS_MAX = 16 };
+
+typedef struct Writer {
+    Buffer *out;
+    const GgufFile *file;
+    const GgufPlan *plan;
+    Error *error;
+    bool failed;
+    int64_t hidden, heads, kv_heads, head_dim, layers, context;
+} Writer;
+
+static const struct {
+    const char *model_type, *architecture;
+} families[GGUF_FAMILY_COUNT] = {
+    [GGUF_LLAMA] = {"llama", "LlamaForCausalLM"},
+    [GGUF_QWEN2] = {"qwen2", "Qwen2ForCausalLM"},
+    [GGUF_QWEN3] = {"qwen3", "Qwen3ForCausalLM"},
+    [GGUF_GEMMA3] = {"gemma3_text", "Gemma3ForCausalLM"},
+    [GGUF_PHI3] = {"phi3", "Phi3ForCausalLM"},
+    [GGUF_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM"},
+};
+
+/* Metadata holds f32: 1e-6 reads as 9.99999997e-07, and is written as 1e-06 again. */
+void gguf_write_float(Buffer *out, double value) {
+    char text[32];
+    if (value == rint(value) && fabs(value) < 1e15) {
+        buffer_printf(out, "%.1f", value);
+        return;
+    }
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtof(text, NULL) == (float)value) break;
+    }
+    buffer_text(out, text);
+    if (!strpbrk(text, ".e")) buffer_text(out, ".0");
+}
+
+/* --- Reading fields -------------------------------------------------------------------------------------------- */
+
+static void fail_field(Writer *w, const char *key, const char *problem) {
+    if (!w->failed) fail(w->error, ERROR_FORMAT, "%.*s%s %s", SLICE_ARGS(w->file->architecture), key, problem);
+    w->failed = true;
+}
+
+static int64_t field_integer(Writer *w, const char *key, int64_t minimum) {
+    int64_t value = 0;
+    if (!gguf_integer(w->file, key, &value)) {
+        fail_field(w, key, gguf_value(w->file, key) ? "is not one whole number" : "is missing");
+    } else if (value < minimum || value > INT32_MAX) {
+        fail_field(w, key, "is out of range");
+    }
+    return value;
+}
+
+static int64_t field_integer_or(Writer *w, const char *key, int64_t minimum, int64_t otherwise) {
+    return gguf_value(w->file, key) ? field_integer(w, key, minimum) : otherwise;
+}
+
+static double field_number_or(Writer *w, const char *key, double otherwise) {
+    double value = otherwise;
+    if (gguf_value(w->file, key) && !gguf_number(w->file, key, &value)) fail_field(w, key, "is not a number");
+    if (!isfinite(value)) fail_field(w, key, "is not finite");
+    return value;
+}
+
+/* --- Writing fields -------------------------------------------------------------------------------------------- */
+
+static void put_key(Writer *w, const char *name) { buffer_printf(w->out, ",\n  \"%s\": ", name); }
+
+static void put_integer(Writer *w, const char *name, int64_t value) {
+    put_key(w, name);
+    json_write_integer(w->out, value);
+}
+
+static void put_number(Writer *w, const char *name, double value) {
+    put_key(w, name);
+    gguf_write_float(w->out, value);
+}
+
+static void put_text(Writer *w, const char *name, const char *value) {
+    put_key(w, name);
+    json_write_string(w->out, slice_of(value));
+}
+
+static void put_bool(Writer *w, const char *name, bool value) {
+    put_key(w, name);
+    buffer_text(w->out, value ? "true" : "false");
+}
+
+/* --- RoPE ------------------------------------------------------------------------------------------------------ */
+
+static bool factors_equal(
+    const float *factors, int64_t count, double base, double scale, double low, double high, double context) {
+    for (int64_t i = 0; i < count; i++) {
+        double wavelength = 2 * M_PI * pow(base, (double)i / (double)count), expected = scale;
+        if (wavelength < context / high) {
+            expected = 1;
+        } else if (wavelength <= context / low) {
+            double smooth = (context / wavelength - low) / (high - low);
+            expected = 1 / ((1 - smooth) / scale + smooth);
+        }
+        /* The converter computes in f32 through a power and three divisions: 1e-4 holds its error and tells contexts
+         * that differ by a factor of two apart. */
+        if (fabs((double)factors[i] - expected) > 1e-4 * expected) return false;
+    }
+    return true;
+}
+
+/* Llama 3's scaling is stored as its result, one divisor per frequency: find the parameters that give it. */
+static void put_llama3_scaling(Writer *w, const GgufTensor *tensor, double base) {
+    enum { FREQUENCIES_MAX = 512 };
+    static const double contexts[] = {8192, 4096, 2048, 16384, 32768, 65536, 131072};
+    float factors[FREQUENCIES_MAX];
+    if (tensor->info->bits || !dtype_is_float(tensor->info->dtype) || tensor->rank != 1 ||
+        tensor->cols * 2 != w->head_dim || tensor->cols > FREQUENCIES_MAX) {
+        if (!w->failed) fail(w->error, ERROR_FORMAT, "tensor rope_freqs.weight does not hold half a head's floats");
+        w->failed = true;
+        return;
+    }
+    floats_to_f32(factors, tensor->data, tensor->info->dtype, tensor->cols);
+    float scale = 1;
+    for (int64_t i = 0; i < tensor->cols; i++) scale = fmaxf(scale, factors[i]);
+    for (size_t i = 0; i < COUNT_OF(contexts); i++) {
+        if (!factors_equal(factors, tensor->cols, base, (double)scale, 1, 4, contexts[i])) continue;
+        put_key(w, "rope_scaling");
+        buffer_text(w->out, "{\"rope_type\": \"llama3\", \"factor\": ");
+        gguf_write_float(w->out, (double)scale);
+        buffer_printf(w->out,
+            ", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": %d}",
+            (int)contexts[i]);
+        return;
+    }
+    if (!w->failed) fail(w->error, ERROR_UNSUPPORTED, "tensor rope_freqs.weight is not a scaling as Llama 3 has it");
+    w->failed = true;
+}
+
+static void put_factor_list(Writer *w, const char *name, const char *tensor_name) {
+    const GgufTensor *tensor = gguf_tensor(w->file, tensor_name);
+    int64_t rotated = field_integer_or(w, ".rope.dimension_count", 2, w->head_dim);
+    if (!tensor || tensor->info->bits || tensor->rank != 1 || tensor->cols * 2 != rotated) {
+        if (!w->failed) fail(w->error, ERROR_FORMAT, "tensor %s is missing or not half a head's floats", tensor_name);
+        w->failed = true;
+        return;
+    }
+    buffer_printf(w->out, ", \"%s\": [", name);
+    for (int64_t i = 0; i < tensor->cols; i++) {
+        float factor;
+        floats_to_f32(&factor, tensor->data + (size_t)i * dtype_bytes(tensor->info->dtype), tensor->info->dtype, 1);
+        if (!isfinite(factor) || factor <= 0) {
+            if (!w->failed)
+                fail(w->error, ERROR_FORMAT, "tensor %s: factor %lld is not positive", tensor_name, (long long)i);
+            w->failed = true;
+            return;
+        }
+        if (i) buffer_text(w->out, ", ");
+        gguf_write_float(w->out, (double)factor);
+    }
+    buffer_byte(w->out, ']');
+}
+
+static void put_yarn_option(Writer *w, const char *name, const char *key) {
+    if (!gguf_value(w->file, key)) return;
+    buffer_printf(w->out, ", \"%s\": ", name);
+    gguf_write_float(w->out, field_number_or(w, key, 0));
+}
+
+static void put_rope_scaling(Writer *w, double base) {
+    const GgufTensor *frequencies = gguf_tensor(w->file, "rope_freqs.weight");
+    Slice type = {0};
+    if (!gguf_string(w->file, ".rope.scaling.type", &type)) type = (Slice){0};
+    if (gguf_tensor(w->file, "rope_factors_long.weight")) {
+        put_integer(
+            w, "original_max_position_embeddings", field_integer(w, ".rope.scaling.original_context_length", 1));
+        put_key(w, "rope_scaling");
+        buffer_text(w->out, "{\"type\": \"longrope\"");
+        put_factor_list(w, "long_factor", "rope_factors_long.weight");
+        put_factor_list(w, "short_factor", "rope_factors_short.weight");
+        buffer_byte(w->out, '}');
+    } else if (frequencies) {
+        put_llama3_scaling(w, frequencies, base);
+    } else if (slice_is(type, "linear") || (!type.size && gguf_value(w->file, ".rope.scale_linear"))) {
+        double factor = field_number_or(w, type.size ? ".rope.scaling.factor" : ".rope.scale_linear", 0);
+        if (factor <= 0) fail_field(w, ".rope.scaling.factor", "is missing or not positive");
+        if (factor == 1) return;
+        put_key(w, "rope_scaling");
+        buffer_text(w->out, "{\"rope_type\": \"linear\", \"factor\": ");
+        gguf_write_float(w->out, factor);
+        buffer_byte(w->out, '}');
+    } else if (slice_is(type, "yarn")) {
+        double factor = field_number_or(w, ".rope.scaling.factor", 0);
+        if (factor <= 0) fail_field(w, ".rope.scaling.factor", "is missing or not positive");
+        put_key(w, "rope_scaling");
+        buffer_text(w->out, "{\"rope_type\": \"yarn\", \"factor\": ");
+        gguf_write_float(w->out, factor);
+        buffer_printf(w->out, ", \"original_max_position_embeddings\": %lld",
+            (long long)field_integer(w, ".rope.scaling.original_context_length", 1));
+        put_yarn_option(w, "beta_fast", ".rope.scaling.yarn_beta_fast");
+        put_yarn_option(w, "beta_slow", ".rope.scaling.yarn_beta_slow");
+        put_yarn_option(w, "attention_factor", ".rope.scaling.yarn_attn_factor");
+        buffer_byte(w->out, '}');
+    } else if (type.size && !slice_is(type, "none")) {
+        if (!w->failed) {
+            fail(w->error, ERROR_UNSUPPORTED, "%.*s.rope.scaling.type is %.*s", SLICE_ARGS(w->file->architecture),
+                SLICE_ARGS(type));
+        }
+        w->failed = true;
+    }
+}
+
+/* --- Families -------------------------------------------------------------------------------------------------- */
+
+static bool has_tensor(const Writer *w, const char *name) { return gguf_tensor(w->file, name) != NULL; }
+
+static void put_llama(Writer *w) {
+    put_text(w, "hidden_act", "silu");
+    put_bool(w, "attention_bias", has_tensor(w, "blk.0.attn_q.bias"));
+    put_bool(w, "mlp_bias", has_tensor(w, "blk.0.ffn_up.bias"));
+    if (w->head_dim * w->heads != w->hidden) put_integer(w, "head_dim", w->head_dim);
+    if (w->plan->family == GGUF_SMOLLM3) put_integer(w, "no_rope_layer_interval", 4);
+}
+
+static void put_qwen(Writer *w) {
+    put_text(w, "hidden_act", "silu");
+    if (w->plan->family == GGUF_QWEN3) {
+        put_integer(w, "head_dim", w->head_dim);
+        put_bool(w, "attention_bias", has_tensor(w, "blk.0.attn_q.bias"));
+    } else if (w->head_dim * w->heads != w->hidden) {
+        fail_field(w, ".attention.key_length", "is not embedding_length / head_count");
+    }
+}
+
+/* The metadata lacks what all sizes share, and the largest model's query scale, which goes by hidden size per head. */
+static void put_gemma3(Writer *w) {
+    enum { LAYERS_OF_27B = 62 };
+    put_text(w, "hidden_activation", "gelu_pytorch_tanh");
+    put_integer(w, "head_dim", w->head_dim);
+    put_integer(
+        w, "query_pre_attn_scalar", w->layers == LAYERS_OF_27B && w->heads ? w->hidden / w->heads : w->head_dim);
+    put_number(w, "rope_local_base_freq", field_number_or(w, ".rope.freq_base_swa", 10000));
+    put_integer(w, "sliding_window", field_integer(w, ".attention.sliding_window", 1));
+    put_integer(w, "sliding_window_pattern", field_integer_or(w, ".attention.sliding_window_pattern", 1, 6));
+}
+
+static void put_phi3(Writer *w) {
+    put_text(w, "hidden_act", "silu");
+    put_bool(w, "attention_bias", false);
+    if (w->head_dim * w->heads != w->hidden) {
+        fail_field(w, ".attention.key_length", "is not embedding_length / head_count");
+    }
+    int64_t rotated = field_integer_or(w, ".rope.dimension_count", 2, w->head_dim);
+    if (rotated != w->head_dim && w->head_dim) {
+        put_number(w, "partial_rotary_factor", (double)rotated / (double)w->head_dim);
+    }
+    int64_t window = field_integer_or(w, ".attention.sliding_window", 0, 0);
+    if (window) put_integer(w, "sliding_window", window);
+}
+
+static void put_family(Writer *w) {
+    switch (w->plan->family) {
+    case GGUF_QWEN2:
+    case GGUF_QWEN3: put_qwen(w); break;
+    case GGUF_GEMMA3: put_gemma3(w); break;
+    case GGUF_PHI3: put_phi3(w); break;
+    default: put_llama(w);
+    }
+    bool whole_head = w->plan->family != GGUF_PHI3;
+    if (whole_head && field_integer_or(w, ".rope.dimension_count", 2, w->head_dim) != w->head_dim) {
+        fail_field(w, ".rope.dimension_count", "is not the size of a head");
+    }
+}
+
+static void put_sizes(Writer *w) {
+    const GgufTensor *embedding = gguf_tensor(w->file, "token_embd.weight");
+    w->hidden = field_integer(w, ".embedding_length", 1);
+    w->layers = field_integer(w, ".block_count", 1);
+    w->heads = field_integer(w, ".attention.head_count", 1);
+    w->kv_heads = field_integer_or(w, ".attention.head_count_kv", 1, w->heads);
+    w->head_dim = field_integer_or(w, ".attention.key_length", 2, w->heads > 0 ? w->hidden / w->heads : 0);
+    w->context = field_integer(w, ".context_length", 1);
+    if (field_integer_or(w, ".attention.value_length", 2, w->head_dim) != w->head_dim) {
+        fail_field(w, ".attention.value_length", "differs from key_length");
+    }
+    if (embedding->cols != w->hidden) fail_field(w, ".embedding_length", "is not the width of token_embd.weight");
+    put_integer(w, "hidden_size", w->hidden);
+    put_integer(w, "intermediate_size", field_integer(w, ".feed_forward_length", 1));
+    put_integer(w, "num_hidden_layers", w->layers);
+    put_integer(w, "num_attention_heads", w->heads);
+    put_integer(w, "num_key_value_heads", w->kv_heads);
+    put_integer(w, "max_position_embeddings", w->context);
+    put_integer(w, "vocab_size", embedding->rows);
+    put_bool(w, "tie_word_embeddings", !has_tensor(w, "output.weight"));
+    double eps = field_number_or(w, ".attention.layer_norm_rms_epsilon", 0);
+    if (eps <= 0) fail_field(w, ".attention.layer_norm_rms_epsilon", "is missing or not positive");
+    put_number(w, "rms_norm_eps", eps);
+}
+
+static void put_tokens(Writer *w) {
+    int64_t ids[END_TOKENS_MAX], id;
+    int count = gguf_end_tokens(w->file, ids, END_TOKENS_MAX);
+    if (gguf_integer(w->file, "tokenizer.ggml.bos_token_id", &id)) put_integer(w, "bos_token_id", id);
+    if (count == 1) put_integer(w, "eos_token_id", ids[0]);
+    if (count > 1) {
+        put_key(w, "eos_token_id");
+        for (int i = 0; i < count; i++) buffer_printf(w->out, "%s%lld", i ? ", " : "[", (long long)ids[i]);
+        buffer_byte(w->out, ']');
+    }
+    if (gguf_integer(w->file, "tokenizer.ggml.padding_token_id", &id)) put_integer(w, "pad_token_id", id);
+}
+
+/* The commonest width is the default; modules of another width are named. */
+static void put_quantization(Writer *w) {
+    size_t uses[9] = {0};
+    int bits = 0;
+    for (size_t i = 0; i < w->plan->count; i++) uses[w->plan->outputs[i].bits]++;
+    for (int b = 1; b <= 8; b++) {
+        if (uses[b] && (!bits || uses[b] > uses[bits])) bits = b;
+    }
+    if (!bits) return;
+    put_key(w, "quantization");
+    buffer_printf(w->out, "{\n    \"group_size\": %d,\n    \"bits\": %d,\n    \"mode\": \"affine\"", GGUF_GROUP, bits);
+    for (size_t i = 0; i < w->plan->count; i++) {
+        const GgufOutput *output = &w->plan->outputs[i];
+        if (!output->bits || output->bits == bits) continue;
+        buffer_printf(
+            w->out, ",\n    \"%s\": {\"group_size\": %d, \"bits\": %d}", output->module, GGUF_GROUP, output->bits);
+    }
+    buffer_text(w->out, "\n  }");
+}
+
+bool gguf_config(Buffer *out, const GgufFile *file, const GgufPlan *plan, Error *error) {
+    Writer w = {.out = out, .file = file, .plan = plan, .error = error};
+    /* Mistral's file says llama too; only the window tells, and only Mistral's model applies it to every layer. */
+    bool mistral = plan->family == GGUF_LLAMA && gguf_value(file, ".attention.sliding_window");
+    buffer_printf(
+        out, "{\n  \"architectures\": [\"%s\"]", mistral ? "MistralForCausalLM" : families[plan->family].architecture);
+    put_text(&w, "model_type", mistral ? "mistral" : families[plan->family].model_type);
+    put_sizes(&w);
+    put_family(&w);
+    if (mistral) put_integer(&w, "sliding_window", field_integer(&w, ".attention.sliding_window", 1));
+    double base = field_number_or(&w, ".rope.freq_base", 10000);
+    if (base <= 0) fail_field(&w, ".rope.freq_base", "is not positive");
+    put_number(&w, "rope_theta", base);
+    if (!w.failed) put_rope_scaling(&w, base);
+    put_tokens(&w);
+    put_quantization(&w);
+    buffer_text(out, "\n}\n");
+    if (w.failed) return false;
+    return !out->failed || fail(error, ERROR_MEMORY, "no memory for config.json");
+}

@@ -1,0 +1,369 @@
+/* The conversion itself: a directory that is built under DIRECTORY.partial, held by a lock on that directory, and
+ * renamed when whole. Whoever finds the lock taken waits and then finds the work done. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "tensor/gguf_internal.h"
+#include "tensor/safetensors.h"
+
+enum {
+    PATH_BYTES_MAX = 4096,
+    CHUNK_ELEMENTS = 1 << 20, /* converted at a time; a whole row at least */
+    MARKER_BYTES_MAX = 4096,
+    CONVERTER_VERSION = 1, /* counts changes of the result */
+};
+
+#define MARKER_NAME "gguf-source.json"
+
+typedef struct Conversion {
+    GgufFile file;
+    GgufPlan plan;
+    const char *directory; /* being built */
+    GgufProgress progress;
+    void *context;
+    uint64_t done, total;
+    Error *error;
+} Conversion;
+
+/* --- Tensors --------------------------------------------------------------------------------------------------- */
+
+static size_t parts_of(const GgufOutput *output) { return output->bits ? 3 : 1; }
+
+static DType plain_dtype(const GgufOutput *output) {
+    return output->minus_one ? DTYPE_F32 : output->source->info->dtype;
+}
+
+static bool headers_build(Conversion *c, TensorHeader **headers, size_t *count) {
+    *count = 0;
+    for (size_t i = 0; i < c->plan.count; i++) *count += parts_of(&c->plan.outputs[i]);
+    Arena *arena = &c->file.arena;
+    TensorHeader *next = *headers = arena_alloc(arena, *count, sizeof **headers);
+    if (!next) return fail(c->error, ERROR_MEMORY, "no memory for the list of tensors");
+    for (size_t i = 0; i < c->plan.count; i++) {
+        const GgufOutput *output = &c->plan.outputs[i];
+        static const char *const parts[] = {"weight", "scales", "biases"};
+        const GgufTensor *source = output->source;
+        for (size_t p = 0; p < parts_of(output); p++, next++) {
+            next->name = arena_printf(arena, "%s.%s", output->module, output->bits ? parts[p] : output->part);
+            if (!next->name) return fail(c->error, ERROR_MEMORY, "no memory for the list of tensors");
+            next->rank = source->rank;
+            next->shape[0] = source->rank == 1 ? source->cols : source->rows;
+            next->shape[1] = source->rank == 1 ? 0 : source->cols;
+            next->dtype = plain_dtype(output);
+            if (!output->bits) continue;
+            next->dtype = p == 0 ? DTYPE_U32 : output->scale_dtype;
+            next->shape[1] = p == 0 ? source->cols / 32 * output->bits : source->cols / GGUF_GROUP;
+        }
+    }
+    return true;
+}
+
+static void progress_tell(Conversion *c, const GgufOutput *output, size_t bytes) {
+    c->done += bytes;
+    char name[300];
+    snprintf(name, sizeof name, "%.*s", SLICE_ARGS(output->source->name));
+    if (c->progress) c->progress(c->context, c->done, c->total, name);
+}
+
+/* Rows of a chunk: enough to be worth a call, few enough to stay in cache. */
+static int64_t chunk_rows(int64_t cols, int64_t rows) {
+    int64_t chunk = cols < CHUNK_ELEMENTS ? CHUNK_ELEMENTS / cols : 1;
+    return chunk < rows ? chunk : rows;
+}
+
+static bool write_plain(Conversion *c, SafetensorsWriter *writer, const GgufOutput *output) {
+    const GgufTensor *source = output->source;
+    /* A vector's elements move as a matrix's rows do. */
+    int64_t rows = source->rank == 1 ? source->cols : source->rows, cols = source->rank == 1 ? 1 : source->cols;
+    size_t from_bytes = (size_t)cols * dtype_bytes(source->info->dtype),
+           to_bytes = (size_t)cols * dtype_bytes(plain_dtype(output));
+    int64_t chunk = chunk_rows(cols, rows);
+    uint8_t *out = malloc((size_t)chunk * to_bytes);
+    bool ok = out || fail(c->error, ERROR_MEMORY, "no memory for %zu bytes", (size_t)chunk * to_bytes);
+    for (int64_t row = 0; ok && row < rows; row += chunk) {
+        int64_t count = chunk < rows - row ? chunk : rows - row;
+        for (int64_t i = 0; i < count; i++) {
+            const uint8_t *from = source->data + (size_t)gguf_source_row(output, row + i) * from_bytes;
+            if (!output->minus_one) {
+                memcpy(out + (size_t)i * to_bytes, from, from_bytes);
+                continue;
+            }
+            for (int64_t k = 0; k < cols; k++) {
+                float value;
+                floats_to_f32(&value, from + (size_t)k * dtype_bytes(source->info->dtype), source->info->dtype, 1);
+                value -= 1;
+                memcpy(out + ((size_t)i * (size_t)cols + (size_t)k) * sizeof value, &value, sizeof value);
+            }
+        }
+        ok = safetensors_write(writer, out, (size_t)count * to_bytes, c->error);
+        progress_tell(c, output, (size_t)count * from_bytes);
+    }
+    free(out);
+    return ok;
+}
+
+typedef struct AffineRoom {
+    uint8_t *codes, *packed;        /* of a chunk */
+    float *row_scales, *row_biases; /* of a row */
+    uint8_t *scales, *biases;       /* of the whole tensor, in their final type: they follow the codes in the file */
+} AffineRoom;
+
+static void room_free(AffineRoom *room) {
+    free(room->codes);
+    free(room->packed);
+    free(room->row_scales);
+    free(room->row_biases);
+    free(room->scales);
+    free(room->biases);
+}
+
+static bool room_alloc(AffineRoom *room, const GgufOutput *output, int64_t chunk, Error *error) {
+    size_t cols = (size_t)output->source->cols, groups = cols / GGUF_GROUP;
+    size_t all = (size_t)output->source->rows * groups * dtype_bytes(output->scale_dtype);
+    room->codes = malloc(cols);
+    room->packed = malloc((size_t)chunk * cols / 8 * (size_t)output->bits);
+    room->row_scales = malloc(groups * sizeof(float));
+    room->row_biases = malloc(groups * sizeof(float));
+    room->scales = malloc(all);
+    room->biases = malloc(all);
+    return (room->codes && room->packed && room->row_scales && room->row_biases && room->scales && room->biases) ||
+        fail(error, ERROR_MEMORY, "no memory for %zu bytes", 2 * all);
+}
+
+static bool write_codes(
+    Conversion *c, SafetensorsWriter *writer, const GgufOutput *output, AffineRoom *room, int64_t chunk) {
+    const GgufTensor *source = output->source;
+    size_t from_bytes = source->bytes / (size_t)source->rows,
+           to_bytes = (size_t)source->cols / 8 * (size_t)output->bits;
+    int64_t groups = source->cols / GGUF_GROUP;
+    size_t scale_bytes = (size_t)groups * dtype_bytes(output->scale_dtype);
+    for (int64_t row = 0; row < source->rows; row += chunk) {
+        int64_t count = chunk < source->rows - row ? chunk : source->rows - row;
+        for (int64_t i = 0; i < count; i++) {
+            const uint8_t *from = source->data + (size_t)gguf_source_row(output, row + i) * from_bytes;
+            gguf_blocks_convert(source->type, from, source->cols, room->codes, room->row_scales, room->row_biases);
+            gguf_codes_pack(room->codes, source->cols, output->bits, room->packed + (size_t)i * to_bytes);
+            size_t at = (size_t)(row + i) * scale_bytes;
+            floats_from_f32(room->scales + at, output->scale_dtype, room->row_scales, groups);
+            floats_from_f32(room->biases + at, output->scale_dtype, room->row_biases, groups);
+        }
+        if (!safetensors_write(writer, room->packed, (size_t)count * to_bytes, c->error)) return false;
+        gguf_release(source->data + (size_t)row * from_bytes, source->data + (size_t)(row + count) * from_bytes);
+        progress_tell(c, output, (size_t)count * from_bytes);
+    }
+    return true;
+}
+
+static bool write_affine(Conversion *c, SafetensorsWriter *writer, const GgufOutput *output) {
+    const GgufTensor *source = output->source;
+    int64_t chunk = chunk_rows(source->cols, source->rows);
+    size_t all = (size_t)source->rows * (size_t)(source->cols / GGUF_GROUP) * dtype_bytes(output->scale_dtype);
+    AffineRoom room = {0};
+    bool ok = room_alloc(&room, output, chunk, c->error) && write_codes(c, writer, output, &room, chunk) &&
+        safetensors_write(writer, room.scales, all, c->error) && safetensors_write(writer, room.biases, all, c->error);
+    room_free(&room);
+    return ok;
+}
+
+static bool write_tensors(Conversion *c, SafetensorsWriter *writer) {
+    for (size_t i = 0; i < c->plan.count; i++) {
+        const GgufOutput *output = &c->plan.outputs[i];
+        if (!(output->bits ? write_affine(c, writer, output) : write_plain(c, writer, output))) {
+            return fail_while(c->error, "tensor %.*s", SLICE_ARGS(output->source->name));
+        }
+        gguf_release(output->source->data, output->source->data + output->source->bytes);
+    }
+    if (!file_damaged(&c->file.map)) return true;
+    return fail(c->error, ERROR_IO, "the file became shorter, or could not be read, while it was converted");
+}
+
+static bool write_weights(Conversion *c) {
+    TensorHeader *headers;
+    size_t count;
+    char path[PATH_BYTES_MAX + 32];
+    snprintf(path, sizeof path, "%s/model.safetensors", c->directory);
+    if (!headers_build(c, &headers, &count)) return false;
+    for (size_t i = 0; i < c->plan.count; i++) c->total += c->plan.outputs[i].source->bytes;
+    SafetensorsWriter *writer = safetensors_create(path, headers, count, c->error);
+    if (!writer) return false;
+    if (!write_tensors(c, writer)) {
+        safetensors_abandon(writer);
+        return false;
+    }
+    return safetensors_finish(writer, c->error);
+}
+
+/* --- The other files ------------------------------------------------------------------------------------------- */
+
+static bool write_text(const Conversion *c, const char *name, const Buffer *text) {
+    char path[PATH_BYTES_MAX + 32];
+    snprintf(path, sizeof path, "%s/%s", c->directory, name);
+    return file_write_atomic(path, buffer_view(text), c->error);
+}
+
+static bool write_config(Conversion *c) {
+    Buffer text = {0};
+    bool ok = gguf_config(&text, &c->file, &c->plan, c->error) && write_text(c, "config.json", &text);
+    buffer_free(&text);
+    return ok;
+}
+
+/* A file without vocabulary becomes a checkpoint without tokenizer. */
+static bool write_tokenizer(Conversion *c) {
+    Slice model;
+    if (!gguf_string(&c->file, "tokenizer.ggml.model", &model) || slice_is(model, "no_vocab")) return true;
+    Buffer text = {0};
+    bool ok = gguf_tokenizer(&text, &c->file, c->plan.family, c->error) && write_text(c, "tokenizer.json", &text);
+    buffer_clear(&text);
+    ok = ok && gguf_tokenizer_config(&text, &c->file, c->error) && write_text(c, "tokenizer_config.json", &text);
+    buffer_free(&text);
+    return ok;
+}
+
+/* --- Finished or not ------------------------------------------------------------------------------------------- */
+
+static int64_t modified_ns(const struct stat *status) {
+#ifdef __APPLE__
+    return (int64_t)status->st_mtimespec.tv_sec * 1000000000 + status->st_mtimespec.tv_nsec;
+#else
+    return (int64_t)status->st_mtim.tv_sec * 1000000000 + status->st_mtim.tv_nsec;
+#endif
+}
+
+/* What identifies the source: written last, so that its presence says that all else is there. */
+static bool marker_build(Buffer *out, const char *path, Error *error) {
+    struct stat status;
+    if (stat(path, &status) != 0) {
+        return fail(error, errno == ENOENT ? ERROR_NOT_FOUND : ERROR_IO, "cannot open %s: %s", path, strerror(errno));
+    }
+    buffer_printf(out, "{\"converter\": %d, \"size\": %lld, \"modified_ns\": %lld}\n", CONVERTER_VERSION,
+        (long long)status.st_size, (long long)modified_ns(&status));
+    return !out->failed || fail(error, ERROR_MEMORY, "no memory");
+}
+
+/* directory exists: true when it is the finished conversion of this source. */
+static bool finished_check(const char *path, const char *directory, Error *error) {
+    Buffer expected = {0}, found = {0};
+    char marker[PATH_BYTES_MAX + 32];
+    snprintf(marker, sizeof marker, "%s/" MARKER_NAME, directory);
+    bool ok = marker_build(&expected, path, error);
+    if (ok &&
+        (!file_read(marker, MARKER_BYTES_MAX, &found, error) ||
+            !slice_equal(buffer_view(&expected), buffer_view(&found)))) {
+        ok = fail(error, ERROR_USAGE, "%s exists and is not a conversion of %s as it is now", directory, path);
+    }
+    buffer_free(&expected);
+    buffer_free(&found);
+    return ok;
+}
+
+/* Only plain files are ever written there. */
+static void directory_clear(const char *directory) {
+    DIR *list = opendir(directory);
+    for (struct dirent *item; list && (item = readdir(list));) {
+        char path[PATH_BYTES_MAX + 300];
+        if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0) continue;
+        snprintf(path, sizeof path, "%s/%s", directory, item->d_name);
+        unlink(path);
+    }
+    if (list) closedir(list);
+}
+
+/* The partial directory, made if need be and locked; -1 with the error set. Another process may have renamed it while
+ * this one waited: then the lock is on the finished one, and the caller tries again. */
+static int partial_lock(const char *partial, bool *same, Error *error) {
+    if (mkdir(partial, 0777) != 0 && errno != EEXIST) {
+        return fail(error, ERROR_IO, "cannot create %s: %s", partial, strerror(errno)), -1;
+    }
+    struct stat named, locked;
+    int fd = open(partial, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 && errno == ENOENT) {
+        *same = false;
+        return -1;
+    }
+    if (fd < 0) return fail(error, ERROR_IO, "cannot open %s: %s", partial, strerror(errno)), -1;
+    while (flock(fd, LOCK_EX) != 0) {
+        if (errno == EINTR) continue;
+        fail(error, ERROR_IO, "cannot lock %s: %s", partial, strerror(errno));
+        close(fd);
+        return -1;
+    }
+    *same = fstat(fd, &locked) == 0 && stat(partial, &named) == 0 && locked.st_ino == named.st_ino &&
+        locked.st_dev == named.st_dev;
+    return fd;
+}
+
+/* --- All of it ------------------------------------------------------------------------------------------------- */
+
+static bool convert_into(const char *path, const char *partial, GgufProgress progress, void *context, Error *error) {
+    Conversion c = {.directory = partial, .progress = progress, .context = context, .error = error};
+    Buffer marker = {0};
+    bool ok = marker_build(&marker, path, error); /* before reading: a file that changes meanwhile is not this one */
+    if (ok) ok = gguf_open(&c.file, path, error);
+    if (ok) {
+        ok = gguf_plan(&c.plan, &c.file, error) && write_config(&c) && write_tokenizer(&c) && write_weights(&c);
+        if (!ok) fail_while(error, "%s", path);
+        gguf_close(&c.file);
+    }
+    ok = ok && write_text(&c, MARKER_NAME, &marker);
+    buffer_free(&marker);
+    return ok;
+}
+
+static void parent_sync(const char *path) {
+    char parent[PATH_BYTES_MAX];
+    const char *slash = strrchr(path, '/');
+    snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    fsync(fd);
+    close(fd);
+}
+
+static bool convert_locked(
+    const char *path, const char *directory, const char *partial, GgufProgress progress, void *context, Error *error) {
+    if (file_exists(directory)) { /* finished by another process just now */
+        rmdir(partial);
+        return finished_check(path, directory, error);
+    }
+    directory_clear(partial); /* left by a process that died */
+    bool ok = convert_into(path, partial, progress, context, error);
+    if (ok && rename(partial, directory) != 0) {
+        ok = fail(error, ERROR_IO, "cannot rename %s to %s: %s", partial, directory, strerror(errno));
+    }
+    if (ok) {
+        parent_sync(directory);
+    } else {
+        directory_clear(partial);
+        rmdir(partial);
+    }
+    return ok;
+}
+
+bool gguf_convert(const char *path, const char *directory, GgufProgress progress, void *context, Error *error) {
+    char name[PATH_BYTES_MAX], partial[PATH_BYTES_MAX + 16];
+    size_t length = strlen(directory);
+    while (length > 1 && directory[length - 1] == '/') length--;
+    if (length == 0 || length >= sizeof name) return fail(error, ERROR_USAGE, "not a usable directory: %s", directory);
+    memcpy(name, directory, length);
+    name[length] = '\0';
+    snprintf(partial, sizeof partial, "%s.partial", name);
+    for (;;) {
+        if (file_exists(name)) return finished_check(path, name, error);
+        bool same = true;
+        int fd = partial_lock(partial, &same, error);
+        if (fd < 0 && same) return false;
+        if (fd < 0) continue;
+        bool ok = same && convert_locked(path, name, partial, progress, context, error);
+        close(fd);
+        if (same) return ok;
+    }
+}

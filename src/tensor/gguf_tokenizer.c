@@ -1,0 +1,501 @@
+/* tokenizer.json and tokenizer_config.json from tokenizer.ggml.*: the byte-level vocabularies ("gpt2", whose
+ * pre-tokenizer has a name) and the SentencePiece ones ("llama", whose merges follow from the scores). The aim is the
+ * ids that the model's own tokenizer gives. Format: github.com/huggingface/tokenizers. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/utf8.h"
+#include "tensor/gguf_internal.h"
+
+enum { TOKENS_MAX = 1 << 22, PIECE_BYTES_MAX = 4096 };
+
+typedef enum TokenType { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 } TokenType;
+
+typedef struct Token {
+    Slice text;
+    float score;
+    uint8_t type;
+    bool in_model; /* belongs to the vocabulary of the BPE model, not only to the added tokens */
+} Token;
+
+typedef struct Merge {
+    uint32_t left, right;               /* ids */
+    uint32_t piece;                     /* what they make */
+    uint32_t left_length, right_length; /* characters */
+    float score;
+} Merge;
+
+typedef struct Vocabulary {
+    GgufFile *file;
+    GgufFamily family;
+    Error *error;
+    bool byte_level; /* "gpt2" */
+    uint32_t count;
+    Token *tokens;
+    Map by_text; /* → id, without the unused ones */
+    size_t merge_count;
+    Merge *merges;
+} Vocabulary;
+
+/* --- Pre-tokenizers -------------------------------------------------------------------------------------------- */
+
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define REST " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define REST_SLASH " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define EDGE "[^\\r\\n\\p{L}\\p{N}]?"
+
+typedef struct PreTokenizer {
+    const char *name;  /* tokenizer.ggml.pre */
+    const char *regex; /* NULL: GPT-2's own, inside ByteLevel */
+    bool digits;       /* every digit apart, before GPT-2's */
+    bool nfc, ignore_merges, add_bos;
+} PreTokenizer;
+
+static const char regex_llama3[] = CONTRACTIONS "|" EDGE "\\p{L}+|\\p{N}{1,3}|" REST;
+static const char regex_qwen2[] = CONTRACTIONS "|" EDGE "\\p{L}+|\\p{N}|" REST;
+static const char regex_o200k[] =
+    EDGE UPPER "*" LOWER "+" CONTRACTIONS "?|" EDGE UPPER "+" LOWER "*" CONTRACTIONS "?|\\p{N}{1,3}|" REST_SLASH;
+static const char regex_tekken[] = EDGE UPPER "*" LOWER "+|" EDGE UPPER "+" LOWER "*|\\p{N}|" REST_SLASH;
+
+static const PreTokenizer pre_tokenizers[] = {
+    {.name = "qwen2", .regex = regex_qwen2, .nfc = true},
+    {.name = "deepseek-r1-qwen", .regex = regex_qwen2, .nfc = true},
+    {.name = "llama-bpe", .regex = regex_llama3, .ignore_merges = true, .add_bos = true},
+    {.name = "llama3", .regex = regex_llama3, .ignore_merges = true, .add_bos = true},
+    {.name = "llama-v3", .regex = regex_llama3, .ignore_merges = true, .add_bos = true},
+    {.name = "smaug-bpe", .regex = regex_llama3},
+    {.name = "dbrx", .regex = regex_llama3},
+    {.name = "gpt-4o", .regex = regex_o200k},
+    {.name = "tekken", .regex = regex_tekken, .ignore_merges = true, .add_bos = true},
+    {.name = "smollm", .digits = true},
+    {.name = "starcoder", .digits = true},
+    {.name = "refact", .digits = true},
+    {.name = "gpt-2"},
+    {.name = "phi-2"},
+};
+
+static const PreTokenizer *pre_find(const Vocabulary *v) {
+    Slice name;
+    bool named = gguf_string(v->file, "tokenizer.ggml.pre", &name) && !slice_is(name, "default");
+    if (!named && (v->family == GGUF_QWEN2 || v->family == GGUF_QWEN3)) return &pre_tokenizers[0]; /* early files */
+    if (!named) {
+        fail(v->error, ERROR_UNSUPPORTED, "tokenizer.ggml.pre does not name the pre-tokenizer");
+        return NULL;
+    }
+    for (size_t i = 0; i < COUNT_OF(pre_tokenizers); i++) {
+        if (slice_is(name, pre_tokenizers[i].name)) return &pre_tokenizers[i];
+    }
+    fail(v->error, ERROR_UNSUPPORTED, "tokenizer.ggml.pre %.*s is not known", SLICE_ARGS(name));
+    return NULL;
+}
+
+/* --- Reading the vocabulary ------------------------------------------------------------------------------------ */
+
+static const GgufValue *array_of(const GgufFile *file, const char *key, GgufKind kind) {
+    const GgufValue *value = gguf_value(file, key);
+    return value && value->array && value->kind == kind ? value : NULL;
+}
+
+/* SentencePiece writes spaces as U+2581; converters store user-defined pieces with plain spaces. */
+static bool spaces_mark(Vocabulary *v, Slice *text) {
+    if (text->size > PIECE_BYTES_MAX || !memchr(text->data, ' ', text->size)) return true;
+    char *marked = arena_alloc(&v->file->arena, text->size, 3);
+    if (!marked) return false;
+    size_t size = 0;
+    for (size_t i = 0; i < text->size; i++) {
+        if (text->data[i] == ' ') {
+            memcpy(marked + size, "\xE2\x96\x81", 3);
+            size += 3;
+        } else {
+            marked[size++] = text->data[i];
+        }
+    }
+    *text = (Slice){marked, size};
+    return true;
+}
+
+static bool token_add(Vocabulary *v, uint32_t id) {
+    Token *token = &v->tokens[id];
+    if (token->type < NORMAL || token->type > BYTE) {
+        return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.token_type of token %u is %u", id, token->type);
+    }
+    if (token->type == UNUSED) return true;
+    if (!utf8_valid(token->text)) return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.tokens[%u] is not UTF-8", id);
+    if (!v->byte_level && token->type == USER_DEFINED && !spaces_mark(v, &token->text)) {
+        return fail(v->error, ERROR_MEMORY, "no memory for the tokens");
+    }
+    uint64_t other;
+    if (map_get(&v->by_text, token->text, &other)) {
+        return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.tokens: %u and %u are the same", (uint32_t)other, id);
+    }
+    return map_put(&v->by_text, token->text, id) || fail(v->error, ERROR_MEMORY, "no memory for the tokens");
+}
+
+static bool tokens_read(Vocabulary *v) {
+    const GgufValue *tokens = array_of(v->file, "tokenizer.ggml.tokens", GGUF_STRING);
+    const GgufValue *types = array_of(v->file, "tokenizer.ggml.token_type", GGUF_I32);
+    const GgufValue *scores = array_of(v->file, "tokenizer.ggml.scores", GGUF_F32);
+    if (!tokens || tokens->count == 0 || tokens->count > TOKENS_MAX) {
+        return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.tokens is not an array of 1 to %d strings", TOKENS_MAX);
+    }
+    if ((types && types->count != tokens->count) || (!types && gguf_value(v->file, "tokenizer.ggml.token_type"))) {
+        return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.token_type is not one number per token");
+    }
+    if (!v->byte_level && (!scores || scores->count != tokens->count)) {
+        return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.scores is not one number per token");
+    }
+    v->count = (uint32_t)tokens->count;
+    v->tokens = arena_alloc(&v->file->arena, v->count, sizeof *v->tokens);
+    if (!v->tokens || !map_reserve(&v->by_text, v->count)) return fail(v->error, ERROR_MEMORY, "no memory");
+    const uint8_t *at = tokens->data;
+    for (uint32_t id = 0; id < v->count; id++) {
+        Token *token = &v->tokens[id];
+        int32_t type = NORMAL;
+        token->text = gguf_string_next(&at);
+        if (types) memcpy(&type, types->data + (size_t)id * sizeof type, sizeof type);
+        token->type = type >= NORMAL && type <= BYTE ? (uint8_t)type : 0;
+        if (!v->byte_level) memcpy(&token->score, scores->data + (size_t)id * sizeof(float), sizeof(float));
+        if (!token_add(v, id)) return false;
+    }
+    return true;
+}
+
+static bool token_is_added(const Token *token) {
+    return token->type == UNKNOWN || token->type == CONTROL || token->type == USER_DEFINED;
+}
+
+/* Added tokens that follow the model's own without a gap stay out of its vocabulary, as in the originals: their ids
+ * follow from the order. Others need an entry to keep their id; Gemma's have one each. */
+static void model_choose(Vocabulary *v) {
+    uint32_t end = 0;
+    for (uint32_t id = 0; id < v->count; id++) {
+        Token *token = &v->tokens[id];
+        if (token->type != NORMAL && token->type != UNKNOWN && token->type != BYTE) continue;
+        token->in_model = true;
+        end = id + 1;
+    }
+    bool gap = v->family == GGUF_GEMMA3;
+    for (uint32_t id = 0; id < v->count; id++) {
+        Token *token = &v->tokens[id];
+        if (token->type == UNUSED) {
+            gap = gap || id >= end;
+        } else if (id < end || gap) {
+            token->in_model = true;
+        }
+    }
+}
+
+/* --- Merges ---------------------------------------------------------------------------------------------------- */
+
+static bool part_find(const Vocabulary *v, Slice text, uint32_t *id) {
+    uint64_t found;
+    if (!map_get(&v->by_text, text, &found)) return false;
+    *id = (uint32_t)found;
+    return true;
+}
+
+static bool merge_parse(Vocabulary *v, Slice text, Merge *merge, Buffer *joined) {
+    const char *space = text.size > 1 ? memchr(text.data + 1, ' ', text.size - 1) : NULL;
+    if (!space) return false;
+    Slice left = {text.data, (size_t)(space - text.data)};
+    Slice right = {space + 1, text.size - left.size - 1};
+    buffer_clear(joined);
+    buffer_slice(joined, left);
+    buffer_slice(joined, right);
+    return !joined->failed && part_find(v, left, &merge->left) && part_find(v, right, &merge->right) &&
+        part_find(v, buffer_view(joined), &merge->piece);
+}
+
+static bool merges_read(Vocabulary *v) {
+    const GgufValue *merges = array_of(v->file, "tokenizer.ggml.merges", GGUF_STRING);
+    if (!merges) return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.merges is not an array of strings");
+    if (merges->count > TOKENS_MAX) return fail(v->error, ERROR_LIMIT, "more than %d merges", TOKENS_MAX);
+    v->merges = arena_alloc(&v->file->arena, (size_t)merges->count, sizeof *v->merges);
+    if (!v->merges) return fail(v->error, ERROR_MEMORY, "no memory for the merges");
+    const uint8_t *at = merges->data;
+    Buffer joined = {0};
+    bool ok = true;
+    for (; ok && v->merge_count < merges->count; v->merge_count++) {
+        Merge *merge = &v->merges[v->merge_count];
+        Slice text = gguf_string_next(&at);
+        ok = merge_parse(v, text, merge, &joined);
+        if (!ok) {
+            fail(v->error, ERROR_FORMAT, "tokenizer.ggml.merges[%zu] \"%.*s\" does not join two tokens into a third",
+                v->merge_count, (int)(text.size < 64 ? text.size : 64), text.data);
+            break;
+        }
+        v->tokens[merge->left].in_model = v->tokens[merge->right].in_model = v->tokens[merge->piece].in_model = true;
+    }
+    buffer_free(&joined);
+    return ok;
+}
+
+static bool merge_append(Vocabulary *v, size_t *capacity, Merge merge) {
+    if (v->merge_count == *capacity) {
+        size_t grown = *capacity ? *capacity * 2 : 1024;
+        Merge *merges = realloc(v->merges, grown * sizeof *merges);
+        if (!merges) return fail(v->error, ERROR_MEMORY, "no memory for the merges");
+        v->merges = merges;
+        *capacity = grown;
+    }
+    v->merges[v->merge_count++] = merge;
+    return true;
+}
+
+static uint32_t characters(Slice text) {
+    uint32_t count = 0;
+    for (size_t i = 0; i < text.size; i++) count += ((uint8_t)text.data[i] & 0xC0) != 0x80;
+    return count;
+}
+
+/* Every way to cut a piece into two others is a merge. */
+static bool piece_split(Vocabulary *v, uint32_t id, size_t *capacity) {
+    const Token *token = &v->tokens[id];
+    if (token->text.size > PIECE_BYTES_MAX) {
+        return fail(v->error, ERROR_LIMIT, "tokenizer.ggml.tokens[%u] has more than %d bytes", id, PIECE_BYTES_MAX);
+    }
+    /* Converters overwrite the scores of added pieces; the originals have 0, above all others. */
+    Merge merge = {.piece = id, .score = token->type == USER_DEFINED ? 0 : token->score};
+    for (size_t cut = 1; cut < token->text.size; cut++) {
+        if (((uint8_t)token->text.data[cut] & 0xC0) == 0x80) continue;
+        Slice left = {token->text.data, cut}, right = {token->text.data + cut, token->text.size - cut};
+        if (!part_find(v, left, &merge.left) || !part_find(v, right, &merge.right)) continue;
+        merge.left_length = characters(left);
+        merge.right_length = characters(right);
+        if (!merge_append(v, capacity, merge)) return false;
+    }
+    return true;
+}
+
+static int merge_order(const Merge *a, const Merge *b) {
+    if (a->score != b->score) return a->score > b->score ? -1 : 1;
+    if (a->piece != b->piece) return a->piece < b->piece ? -1 : 1;
+    if (a->left != b->left) return a->left < b->left ? -1 : 1;
+    return (a->right > b->right) - (a->right < b->right);
+}
+
+static int merge_order_llama(const void *a, const void *b) { return merge_order(a, b); }
+
+/* Gemma's tokenizer was exported by a later converter: longer parts first among equal scores. */
+static int merge_order_gemma(const void *a, const void *b) {
+    const Merge *x = a, *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    if (x->left_length != y->left_length) return x->left_length > y->left_length ? -1 : 1;
+    if (x->right_length != y->right_length) return x->right_length > y->right_length ? -1 : 1;
+    return merge_order(x, y);
+}
+
+static bool merges_rebuild(Vocabulary *v) {
+    size_t capacity = 0;
+    bool gemma = v->family == GGUF_GEMMA3;
+    for (uint32_t id = 0; id < v->count; id++) {
+        const Token *token = &v->tokens[id];
+        if (token->score != token->score) return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.scores[%u] is NaN", id);
+        bool splits = token->type == NORMAL || (gemma && token->type == USER_DEFINED);
+        if (splits && !piece_split(v, id, &capacity)) return false;
+    }
+    if (v->merge_count) {
+        qsort(v->merges, v->merge_count, sizeof *v->merges, gemma ? merge_order_gemma : merge_order_llama);
+    }
+    return true;
+}
+
+/* --- Writing --------------------------------------------------------------------------------------------------- */
+
+static bool special_token(const Vocabulary *v, const char *key, uint32_t *id) {
+    int64_t value;
+    if (!gguf_integer(v->file, key, &value) || value < 0 || value >= v->count) return false;
+    *id = (uint32_t)value;
+    return v->tokens[*id].type != UNUSED;
+}
+
+/* Phi-3's control tokens swallow the white space after them; the metadata does not say so. */
+static bool strips_right(const Vocabulary *v, const Token *token) {
+    Slice text = token->text;
+    if (v->family != GGUF_PHI3 || v->byte_level) return false;
+    if (slice_is(text, "</s>")) return true;
+    return token->type != UNKNOWN && slice_starts(text, SLICE("<|")) && !slice_is(text, "<|endoftext|>");
+}
+
+static void put_added_tokens(const Vocabulary *v, Buffer *out) {
+    const char *separator = "";
+    buffer_text(out, "\"added_tokens\":[");
+    for (uint32_t id = 0; id < v->count; id++) {
+        const Token *token = &v->tokens[id];
+        if (!token_is_added(token)) continue;
+        buffer_printf(out, "%s\n{\"id\":%u,\"content\":", separator, id);
+        json_write_string(out, token->text);
+        buffer_printf(out, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":%s,\"normalized\":false,\"special\":%s}",
+            strips_right(v, token) ? "true" : "false", token->type == USER_DEFINED ? "false" : "true");
+        separator = ",";
+    }
+    buffer_text(out, "],\n");
+}
+
+static void put_model(const Vocabulary *v, Buffer *out, bool ignore_merges) {
+    uint32_t unknown;
+    const char *separator = "";
+    buffer_text(out, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
+    if (!v->byte_level && special_token(v, "tokenizer.ggml.unknown_token_id", &unknown)) {
+        json_write_string(out, v->tokens[unknown].text);
+    } else {
+        buffer_text(out, v->byte_level ? "null" : "\"<unk>\"");
+    }
+    buffer_printf(out,
+        ",\"continuing_subword_prefix\":%s,\"end_of_word_suffix\":%s,\"fuse_unk\":%s,\"byte_fallback\":%s,"
+        "\"ignore_merges\":%s,\n\"vocab\":{",
+        "null", "null", v->byte_level ? "false" : "true", v->byte_level ? "false" : "true",
+        ignore_merges ? "true" : "false");
+    for (uint32_t id = 0; id < v->count; id++) {
+        if (!v->tokens[id].in_model) continue;
+        buffer_text(out, separator);
+        json_write_string(out, v->tokens[id].text);
+        buffer_printf(out, ":%u", id);
+        separator = ",\n";
+    }
+    buffer_text(out, "},\n\"merges\":[");
+    for (size_t i = 0; i < v->merge_count; i++) {
+        buffer_text(out, i ? ",\n[" : "[");
+        json_write_string(out, v->tokens[v->merges[i].left].text);
+        buffer_byte(out, ',');
+        json_write_string(out, v->tokens[v->merges[i].right].text);
+        buffer_byte(out, ']');
+    }
+    buffer_text(out, "]}\n");
+}
+
+static void put_special(Buffer *out, Slice text, int type_id) {
+    buffer_text(out, "{\"SpecialToken\":{\"id\":");
+    json_write_string(out, text);
+    buffer_printf(out, ",\"type_id\":%d}}", type_id);
+}
+
+/* One sequence of a template: BOS, the text, EOS, as far as they are added. */
+static void put_sequence(Buffer *out, const Token *bos, const Token *eos, const char *name, int type_id) {
+    if (bos) {
+        put_special(out, bos->text, type_id);
+        buffer_byte(out, ',');
+    }
+    buffer_printf(out, "{\"Sequence\":{\"id\":\"%s\",\"type_id\":%d}}", name, type_id);
+    if (eos) {
+        buffer_byte(out, ',');
+        put_special(out, eos->text, type_id);
+    }
+}
+
+static void put_template(const Vocabulary *v, Buffer *out, const Token *bos, const Token *eos) {
+    const Token *used[2] = {bos, eos != bos ? eos : NULL};
+    const char *separator = "";
+    buffer_text(out, "{\"type\":\"TemplateProcessing\",\"single\":[");
+    put_sequence(out, bos, eos, "A", 0);
+    buffer_text(out, "],\"pair\":[");
+    put_sequence(out, bos, eos, "A", 0);
+    buffer_byte(out, ',');
+    put_sequence(out, bos, eos, "B", 1);
+    buffer_text(out, "],\"special_tokens\":{");
+    for (size_t i = 0; i < COUNT_OF(used); i++) {
+        if (!used[i]) continue;
+        buffer_text(out, separator);
+        json_write_string(out, used[i]->text);
+        buffer_text(out, ":{\"id\":");
+        json_write_string(out, used[i]->text);
+        buffer_printf(out, ",\"ids\":[%u],\"tokens\":[", (uint32_t)(used[i] - v->tokens));
+        json_write_string(out, used[i]->text);
+        buffer_text(out, "]}");
+        separator = ",";
+    }
+    buffer_text(out, "}}");
+}
+
+#define BYTE_LEVEL_PLAIN                                                                                               \
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":false}"
+#define BYTE_LEVEL_GPT2 "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true}"
+
+static void put_post_processor(const Vocabulary *v, Buffer *out, bool bos_default) {
+    uint32_t id;
+    bool add_bos = bos_default, add_eos = false;
+    gguf_bool(v->file, "tokenizer.ggml.add_bos_token", &add_bos);
+    gguf_bool(v->file, "tokenizer.ggml.add_eos_token", &add_eos);
+    const Token *bos = add_bos && special_token(v, "tokenizer.ggml.bos_token_id", &id) ? &v->tokens[id] : NULL;
+    const Token *eos = add_eos && special_token(v, "tokenizer.ggml.eos_token_id", &id) ? &v->tokens[id] : NULL;
+    bool template = bos || eos;
+    buffer_text(out, "\"post_processor\":");
+    if (v->byte_level && template) buffer_text(out, "{\"type\":\"Sequence\",\"processors\":[" BYTE_LEVEL_PLAIN ",");
+    if (template) put_template(v, out, bos, eos);
+    if (v->byte_level && template) buffer_text(out, "]}");
+    if (!template) buffer_text(out, v->byte_level ? BYTE_LEVEL_PLAIN : "null");
+    buffer_text(out, ",\n");
+}
+
+static void put_byte_level(Buffer *out, const PreTokenizer *pre) {
+    buffer_printf(out, "\"normalizer\":%s,\n\"pre_tokenizer\":", pre->nfc ? "{\"type\":\"NFC\"}" : "null");
+    if (pre->regex) {
+        buffer_text(out, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":");
+        json_write_string(out, slice_of(pre->regex));
+        buffer_text(out, "},\"behavior\":\"Isolated\",\"invert\":false}," BYTE_LEVEL_PLAIN "]}");
+    } else if (pre->digits) {
+        buffer_text(out,
+            "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_digits\":true}"
+            "," BYTE_LEVEL_GPT2 "]}");
+    } else {
+        buffer_text(out, BYTE_LEVEL_GPT2);
+    }
+    buffer_text(out, ",\n\"decoder\":" BYTE_LEVEL_PLAIN ",\n");
+}
+
+static void put_sentencepiece(const Vocabulary *v, Buffer *out) {
+    static const char replace[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}";
+    static const char restore[] =
+        "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
+        "\"\xE2\x96\x81\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}";
+    bool prefix = v->family != GGUF_GEMMA3;
+    gguf_bool(v->file, "tokenizer.ggml.add_space_prefix", &prefix);
+    buffer_text(out, "\"normalizer\":");
+    if (prefix) {
+        buffer_printf(out,
+            "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},%s]}",
+            replace);
+    } else {
+        buffer_text(out, replace);
+    }
+    buffer_printf(out, ",\n\"pre_tokenizer\":null,\n\"decoder\":%s%s]},\n", restore,
+        prefix ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}" : "");
+}
+
+static bool tokenizer_write(Vocabulary *v, Buffer *out) {
+    const PreTokenizer *pre = v->byte_level ? pre_find(v) : NULL;
+    if (v->byte_level && !pre) return false;
+    if (!tokens_read(v)) return false;
+    model_choose(v);
+    if (v->byte_level ? !merges_read(v) : !merges_rebuild(v)) return false;
+    buffer_text(out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
+    put_added_tokens(v, out);
+    if (pre) {
+        put_byte_level(out, pre);
+    } else {
+        put_sentencepiece(v, out);
+    }
+    put_post_processor(v, out, pre ? pre->add_bos : true);
+    put_model(v, out, pre && pre->ignore_merges);
+    buffer_text(out, "}\n");
+    return !out->failed || fail(v->error, ERROR_MEMORY, "no memory for tokenizer.json");
+}
+
+bool gguf_tokenizer(Buffer *out, GgufFile *file, GgufFamily family, Error *error) {
+    Slice model;
+    if (!gguf_string(file, "tokenizer.ggml.model", &model)) {
+        return fail(error, ERROR_NOT_FOUND, "tokenizer.ggml.model is missing");
+    }
+    Vocabulary v = {.file = file, .family = family, .error = error, .byte_level = slice_is(model, "gpt2")};
+    if (!v.byte_level && !slice_is(model, "llama")) {
+        return fail(error, ERROR_UNSUPPORTED, "tokenizer.ggml.model %.*s cannot be converted", SLICE_ARGS(model));
+    }
+    bool ok = tokenizer_write(&v, out);
+    if (!v.byte_level) free(v.merges);
+    map_free(&v.by_text);
+    return ok;
+}
