@@ -12,6 +12,8 @@ typedef struct Slice {
 #define SLICE(literal) ((Slice){(literal), sizeof(literal) - 1})
 /* For printf: printf("%.*s", SLICE_ARGS(s)) */
 #define SLICE_ARGS(s) ((int)(s).size), ((s).data ? (s).data : "")
+/* The same for messages that quote names from outside: what follows the name must still fit. */
+#define SLICE_SHOWN(s) ((int)((s).size < 100 ? (s).size : 100)), ((s).data ? (s).data : "")
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 static inline Slice slice_of(const char *text) { return (Slice){text, strlen(text)}; }

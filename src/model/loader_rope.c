@@ -91,6 +91,10 @@ static float fill_yarn(const Scaling *s, float *out, int dims, float theta) {
     const double fast = scaling_number(s, "beta_fast", 32), slow = scaling_number(s, "beta_slow", 1);
     const Json *all = loader_get(s->ld, s->fields, "mscale_all_dim");
     const double mscale_all = json_is_number(all) ? json_number(all) : 0; /* 0 is a value that files have */
+    if (all && !json_is_number(all)) {
+        loader_fail(s->ld, ERROR_FORMAT, "config.json: %smscale_all_dim is %s, must be a number", s->where,
+            json_type_name(all));
+    }
     const double mscale = scaling_number(s, "mscale", 1);
     scaling_ignore(s, "attention_factor");
     scaling_ignore(s, "truncate");
@@ -188,7 +192,7 @@ static float fill(
         fill_proportional(s, out, dims, theta);
     } else {
         loader_fail(
-            s->ld, ERROR_UNSUPPORTED, "config.json: %srope_type \"%.*s\" is unknown", s->where, SLICE_ARGS(kind));
+            s->ld, ERROR_UNSUPPORTED, "config.json: %srope_type \"%.*s\" is unknown", s->where, SLICE_SHOWN(kind));
     }
     return 1;
 }

@@ -59,12 +59,12 @@ static void shape_text(const Tensor *tensor, char out[96]) {
 static void wrong_shape(Loader *ld, const TensorEntry *entry, const char *expected) {
     char found[96];
     shape_text(&entry->tensor, found);
-    loader_fail(ld, ERROR_FORMAT, "tensor %.*s in %s has shape [%s], must be [%s]", SLICE_ARGS(entry->name),
+    loader_fail(ld, ERROR_FORMAT, "tensor %.*s in %s has shape [%s], must be [%s]", SLICE_SHOWN(entry->name),
         path_of(ld, entry), found, expected);
 }
 
 static void wrong_dtype(Loader *ld, const TensorEntry *entry, const char *expected) {
-    loader_fail(ld, ERROR_FORMAT, "tensor %.*s in %s is %s, must be %s", SLICE_ARGS(entry->name), path_of(ld, entry),
+    loader_fail(ld, ERROR_FORMAT, "tensor %.*s in %s is %s, must be %s", SLICE_SHOWN(entry->name), path_of(ld, entry),
         dtype_name(entry->tensor.dtype), expected);
 }
 
@@ -151,7 +151,7 @@ static void load_quantised(Loader *ld, Weight *weight, const char *name, const T
         shape_text(w, found);
         loader_fail(ld, ERROR_UNSUPPORTED,
             "tensor %.*s in %s: shape [%s] with %lld %s scales per row is no known quantisation of %lld columns",
-            SLICE_ARGS(data->name), path_of(ld, data), found, (long long)s->shape[1], dtype_name(s->dtype),
+            SLICE_SHOWN(data->name), path_of(ld, data), found, (long long)s->shape[1], dtype_name(s->dtype),
             (long long)weight->cols);
         return;
     }
@@ -302,7 +302,7 @@ void loader_check_tensors(Loader *ld) {
         }
     }
     if (unused) {
-        loader_warn(
-            ld, "%zu tensors of the file are not used by %s, the first is %.*s", unused, ld->family, SLICE_ARGS(first));
+        loader_warn(ld, "%zu tensors of the file are not used by %s, the first is %.*s", unused, ld->family,
+            SLICE_SHOWN(first));
     }
 }

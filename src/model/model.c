@@ -41,7 +41,7 @@ static bool check_quantisation(Loader *ld) {
     if (!block && method && method->type == JSON_STRING && !slice_is(json_slice(method), "mxfp4") &&
         !slice_is(json_slice(method), "mxfp8")) {
         loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantization_config.quant_method \"%.*s\" is not supported",
-            SLICE_ARGS(json_slice(method)));
+            SLICE_SHOWN(json_slice(method)));
     }
     const Json *activations = loader_get(ld, ld->root, "quantize_activations");
     if (activations && (activations->type != JSON_BOOL || activations->boolean)) {
@@ -58,7 +58,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyFind *fin
     FamilyLoad *load = find(json_slice(type));
     if (!load) {
         return fail(error, ERROR_UNSUPPORTED, "config.json: model_type \"%.*s\" is not supported",
-            SLICE_ARGS(json_slice(type)));
+            SLICE_SHOWN(json_slice(type)));
     }
     Spec *spec = &model->spec;
     Loader ld = {.arena = &model->arena,
