@@ -259,18 +259,22 @@ static bool form_is_identity(const NormalizeStep *step, Slice text) {
 /* --- The other steps ------------------------------------------------------------------------------------------ */
 
 static RegexResult run_replace(const NormalizeStep *step, Pass *pass, RegexWork *work) {
-    size_t at = 0, start, end;
+    size_t at = 0, last_end = SIZE_MAX, start, end;
     for (size_t from = 0; from <= pass->in.size;) {
         RegexResult result = finder_next(&step->finder, work, pass->in, from, &start, &end);
         if (result == REGEX_EXHAUSTED) return result;
         if (result == REGEX_NONE || pass->out->failed) break;
-        put_range(pass, at, start);
-        put_bytes(pass, step->content.data, step->content.size, least_origin(pass, start, end));
-        at = from = end;
+        bool stutter = start == end && end == last_end; /* an empty match right behind the last match does not count */
+        if (!stutter) {
+            put_range(pass, at, start);
+            put_bytes(pass, step->content.data, step->content.size, least_origin(pass, start, end));
+            at = last_end = end;
+        }
+        from = end;
         if (end == start) { /* an empty match: on to the next character */
             uint32_t code;
-            if (at >= pass->in.size) break;
-            from = at + decode_at(pass->in, at, &code);
+            if (end >= pass->in.size) break;
+            from = end + decode_at(pass->in, end, &code);
         }
     }
     if (at < pass->in.size) put_range(pass, at, pass->in.size);

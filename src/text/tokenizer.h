@@ -1,6 +1,9 @@
 /* tokenizer.json (Hugging Face tokenizers): BPE, byte-level and SentencePiece style. Reference: huggingface/tokenizers 0.23.
  * Threads: immutable once open, shared by all. Encoding is linear in the text, also for one word of 100 KB. */
 #pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "base/buffer.h"
 #include "base/error.h"
 #include "base/slice.h"
@@ -26,8 +29,9 @@ typedef enum ControlTokens {
 /* Appends the ids of text. bos: run the post-processor as for a single sequence. Text must be UTF-8. */
 NODISCARD bool tokenizer_encode(const Tokenizer *t, Slice text, ControlTokens control, bool bos, Tokens *out, Error *error);
 
-/* A rendered prompt is a sequence of spans; only bytes that came from the template may become control tokens, and added tokens
- * never match across the seam between template and data. Otherwise the same ids as encoding the joined text. */
+/* A rendered prompt is a sequence of spans. Control tokens are the special ones, and other added tokens that occur in the chat
+ * template's text and are not white space (<think>, <tool_call>): only bytes that came from the template may become them, never
+ * across the seam between template and data. Otherwise the same ids as encoding the joined text. */
 typedef struct Span {
     Slice text;
     bool from_template;
