@@ -1,6 +1,6 @@
 /* The engine: one thread that owns the model, the caches and the batch. Tokens in, tokens out; no text, no sockets.
- * Each step carries the decode tokens of all running sequences and a chunk of prefill. Everything else talks to it through
- * requests. Results depend on (prompt, parameters, seed) only, never on what else runs. */
+ * Each step carries the decode tokens of all running sequences and a chunk of prefill. Everything else talks to it
+ * through requests. Results depend on (prompt, parameters, seed) only, never on what else runs. */
 #pragma once
 #include "base/error.h"
 #include "model/model.h"
@@ -13,26 +13,27 @@ enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128 };
 typedef struct EngineOptions {
     const char *directory;
     ModelOptions model;
-    int slots;         /* sequences that run at once */
-    int queue_max;     /* requests that wait; one more is ERROR_BUSY */
-    int prefill_size;  /* prompt tokens per step, 1…MODEL_ROWS_MAX/2 */
-    size_t kv_bytes;   /* of the page pool; 0: slots × context, at most half of the free memory */
+    int slots;        /* sequences that run at once */
+    int queue_max;    /* requests that wait; one more is ERROR_BUSY */
+    int prefill_size; /* prompt tokens per step, 1…MODEL_ROWS_MAX/2 */
+    size_t kv_bytes;  /* of the page pool; 0: slots × context, at most half of the free memory */
 } EngineOptions;
 
-/* Sampling, in this order: logit bias → penalties → top_k → top_p → min_p → temperature → draw. Neutral values switch off. */
+/* Sampling, in this order: logit bias → penalties → top_k → top_p → min_p → temperature → draw. Neutral values switch
+ * off. */
 typedef struct SamplingOptions {
-    float temperature;       /* 0: greedy */
-    float top_p;             /* 1: off */
-    float min_p;             /* 0: off */
-    int top_k;               /* 0: off */
-    float repetition_penalty;/* 1: off; over prompt and answer */
+    float temperature;                         /* 0: greedy */
+    float top_p;                               /* 1: off */
+    float min_p;                               /* 0: off */
+    int top_k;                                 /* 0: off */
+    float repetition_penalty;                  /* 1: off; over prompt and answer */
     float frequency_penalty, presence_penalty; /* 0: off; over the answer */
-    uint64_t seed;           /* counter-based: draw = f(seed, choice, position in the sequence) */
-    bool ignore_eos;         /* end tokens are tokens like any other */
+    uint64_t seed;                             /* counter-based: draw = f(seed, choice, position in the sequence) */
+    bool ignore_eos;                           /* end tokens are tokens like any other */
     int bias_count;
     const int32_t *bias_ids; /* copied */
     const float *bias_values;
-    int logprobs;            /* −1: none; else the number of alternatives, ≤ LOGPROBS_TOP_MAX */
+    int logprobs; /* −1: none; else the number of alternatives, ≤ LOGPROBS_TOP_MAX */
 } SamplingOptions;
 
 typedef struct RequestOptions {
@@ -40,8 +41,8 @@ typedef struct RequestOptions {
     int prompt_count;      /* ≥ 1 */
     int max_tokens;        /* ≥ 1 of each choice; cut so that prompt + answer fit the context and the page pool */
     int choices;           /* n: share one prefill; as many run at once as there are slots */
-    bool echo_logprobs;    /* logprobs of the prompt's tokens as well (completions with echo), without bias and penalties;
-                            * implies logprobs ≥ 0 */
+    bool echo_logprobs; /* logprobs of the prompt's tokens as well (completions with echo), without bias and penalties;
+                         * implies logprobs ≥ 0 */
     SamplingOptions sampling;
 } RequestOptions;
 
@@ -49,9 +50,13 @@ typedef enum Finish { FINISH_NONE, FINISH_STOP /* end token */, FINISH_LENGTH, F
 
 typedef struct TokenOut {
     int32_t id;
-    float logprob;  /* natural log, of the distribution after bias and penalties, before truncation; NaN when not asked for */
+    float logprob; /* natural log, of the distribution after bias and penalties, before truncation; NaN when not asked
+                      for */
     int top_count;
-    struct { int32_t id; float logprob; } top[LOGPROBS_TOP_MAX]; /* descending */
+    struct {
+        int32_t id;
+        float logprob;
+    } top[LOGPROBS_TOP_MAX]; /* descending */
 } TokenOut;
 
 typedef struct RequestStats {
@@ -60,18 +65,20 @@ typedef struct RequestStats {
 } RequestStats;
 
 NODISCARD Engine *engine_open(const EngineOptions *options, Error *error);
-void engine_close(Engine *engine); /* cancels everything, joins the thread */
+void engine_close(Engine *engine);   /* cancels everything, joins the thread */
 Model *engine_model(Engine *engine); /* for its constants; not to be run */
 
-/* Thread: any. NULL: ERROR_BUSY when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit, ERROR_USAGE
- * for values outside their range (ids too), ERROR_CANCELLED while the engine closes. A request may outlive its engine. */
+/* Thread: any. NULL: ERROR_BUSY when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit,
+ * ERROR_USAGE for values outside their range (ids too), ERROR_CANCELLED while the engine closes. A request may outlive
+ * its engine. */
 NODISCARD Request *engine_submit(Engine *engine, const RequestOptions *options, Error *error);
-/* Up to capacity tokens of one choice that were not read yet (0 after the timeout, or when the choice has ended). *finish is set
- * once everything was read. The output has room for max_tokens, so the engine never waits for a reader. */
+/* Up to capacity tokens of one choice that were not read yet (0 after the timeout, or when the choice has ended).
+ * *finish is set once everything was read. The output has room for max_tokens, so the engine never waits for a reader.
+ */
 /* The end token itself is not among them. */
 int request_read(Request *request, int choice, TokenOut *out, int capacity, int timeout_ms, Finish *finish);
-/* Waits until any choice has something unread (tokens, or its finish) or the timeout passes; the lowest such choice, or −1: at
- * once when everything was read. */
+/* Waits until any choice has something unread (tokens, or its finish) or the timeout passes; the lowest such choice, or
+ * −1: at once when everything was read. */
 int request_wait(Request *request, int timeout_ms);
 bool request_prompt_logprob(Request *request, int position, TokenOut *out); /* echo_logprobs; false: not yet */
 void request_cancel(Request *request); /* any thread, any time, idempotent; the slot is free within one step */
@@ -79,7 +86,11 @@ void request_cancel(Request *request); /* any thread, any time, idempotent; the 
 void request_stop_choice(Request *request, int choice);
 RequestStats request_stats(Request *request);
 void request_error(Request *request, Error *out); /* after FINISH_ERROR: a fault ends every choice of the request */
-void request_free(Request *request); /* cancels if still running */
+void request_free(Request *request);              /* cancels if still running */
 
-typedef struct EngineStats { int running, waiting; size_t kv_bytes, kv_bytes_total; uint64_t steps, prompt_tokens, generated_tokens; } EngineStats;
+typedef struct EngineStats {
+    int running, waiting;
+    size_t kv_bytes, kv_bytes_total;
+    uint64_t steps, prompt_tokens, generated_tokens;
+} EngineStats;
 EngineStats engine_stats(Engine *engine);

@@ -110,8 +110,15 @@ static double exp_total(SamplerScratch *s, const float *logits, float max, float
     return total;
 }
 
+/* The softmax's denominator over e^max, computed once for each set of logits. */
+static double whole_total(SamplerScratch *s, const float *logits, float max) {
+    if (s->total == 0) s->total = exp_total(s, logits, max, 1);
+    return s->total;
+}
+
 /* The largest logit, finite: extreme inputs are rewritten to the nearest distribution that exists. */
 static float prepare(SamplerScratch *s, float *logits) {
+    s->total = 0;
     const float max = find_max(s, logits);
     if (isfinite(max)) return max;
     for (int i = 0; i < s->vocab; i++) logits[i] = max < 0 || logits[i] == INFINITY ? 0 : -INFINITY;
@@ -215,7 +222,7 @@ static double weigh(SamplerScratch *s, float max, float scale) {
 
 /* The fewest of the likeliest tokens that hold `share` of all probability. */
 static void collect_nucleus(SamplerScratch *s, const float *logits, float max, double share) {
-    const double target = share * exp_total(s, logits, max, 1);
+    const double target = share * whole_total(s, logits, max);
     for (float reach = 4;; reach *= 2) {
         const bool all = reach > -EXP_MIN || max - reach < -FLT_MAX;
         collect(s, logits, all ? -FLT_MAX : max - reach);
@@ -394,7 +401,7 @@ static void sort_candidates(SamplerScratch *s) {
 }
 
 static void fill_logprobs(SamplerScratch *s, const float *logits, float max, int32_t id, int top, TokenOut *out) {
-    const double base = (double)max + log(exp_total(s, logits, max, 1));
+    const double base = (double)max + log(whole_total(s, logits, max));
     const float own = isnan(logits[id]) ? -INFINITY : logits[id];
     out->logprob = (float)((double)own - base);
     out->top_count = 0;

@@ -11,6 +11,7 @@ typedef struct SamplerScratch {
     int vocab, blocks;
     float *maxima; /* [blocks] of the logits */
     float *sums;   /* [blocks] of exponentials */
+    double total;  /* of all exponentials; 0: not known yet */
     int count;     /* candidates, by ascending id */
     int32_t *ids;  /* [vocab] */
     float *values; /* [vocab] */

@@ -24,6 +24,8 @@ typedef struct Case {
     RequestOptions options;
 } Case;
 
+static int request_count = REQUESTS;
+
 static void make_case(Case *c, int number, int vocab) {
     uint64_t state = (uint64_t)number * 977 + 3;
     const int count = 1 + (int)(test_random(&state) % PROMPT_MAX);
@@ -83,13 +85,13 @@ static bool run_all(const char *directory, int slots, int prefill_size, Case *ca
     TEST_MSG(engine != NULL, "%s", error.text);
     if (!engine) return false;
     Request *requests[REQUESTS] = {NULL};
-    for (int i = 0; i < REQUESTS; i++) {
+    for (int i = 0; i < request_count; i++) {
         make_case(&cases[i], i, model_vocab(engine_model(engine)));
         requests[i] = engine_submit(engine, &cases[i].options, &error);
         TEST_MSG(requests[i] != NULL, "%s", error.text);
         if (requests[i] && slots == 1) read_answer(requests[i], &cases[i].options, &answers[i]);
     }
-    for (int i = 0; i < REQUESTS; i++) {
+    for (int i = 0; i < request_count; i++) {
         if (!requests[i]) continue;
         if (slots > 1) read_answer(requests[i], &cases[i].options, &answers[i]);
         request_free(requests[i]);
@@ -102,7 +104,7 @@ static void check_model(const char *name, const char *directory) {
     static Case cases[REQUESTS];
     Answer *alone = calloc(REQUESTS, sizeof *alone), *batched = calloc(REQUESTS, sizeof *batched);
     if (run_all(directory, 1, 256, cases, alone) && run_all(directory, 8, 48, cases, batched)) {
-        for (int i = 0; i < REQUESTS; i++)
+        for (int i = 0; i < request_count; i++)
             TEST_MSG(memcmp(&alone[i], &batched[i], sizeof *alone) == 0, "%s: request %d", name, i);
     }
     free(alone);
@@ -110,6 +112,7 @@ static void check_model(const char *name, const char *directory) {
 }
 
 int main(int argc, char **argv) {
+    if (argc > 2 && strtol(argv[2], NULL, 10) < REQUESTS) request_count = (int)strtol(argv[2], NULL, 10);
     if (argc > 1) {
         check_model(argv[1], argv[1]);
         return test_done();
