@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "backend/cpu/limits.h"
 #include "base/clock.h"
@@ -51,6 +53,18 @@ typedef struct Results {
     uint64_t bytes, operations; /* per token */
     char *backend;
 } Results;
+
+/* On a shared machine the scheduler's group of this session would share its cores with whatever else runs: take one of
+ * our own and the best priority we may have. Without the right to it nothing changes. */
+static void quiet_self(void) {
+    setsid();
+    FILE *group = fopen("/proc/self/autogroup", "w");
+    if (group) {
+        fputs("-20", group);
+        fclose(group);
+    }
+    setpriority(PRIO_PROCESS, 0, -20);
+}
 
 /* The machine's limits need threads and memory of their own. */
 typedef struct Probe {
@@ -194,6 +208,7 @@ int command_bench(int argc, char **argv) {
     Results *results = calloc(1, sizeof *results);
     Plan plan = {(int)prompt, (int)generate, (int)depth, (int)rounds, threads ? (int)threads : pool_cores()};
     Probe probe = {0};
+    quiet_self();
     bool ok =
         results ? model_resolve(arguments.values[0], &directory, &error) : fail(&error, ERROR_MEMORY, "out of memory");
     ok = ok && probe_open(&probe, plan.threads, &error) &&
