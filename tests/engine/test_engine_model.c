@@ -6,7 +6,7 @@
 #include "family/fixture.h"
 
 #ifdef __SANITIZE_THREAD__
-enum { REQUESTS = 20 }; /* fifty times slower there */
+enum { REQUESTS = 12 }; /* fifty times slower there */
 #else
 enum { REQUESTS = 64 };
 #endif
