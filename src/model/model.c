@@ -217,9 +217,10 @@ void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations) 
         *bytes += spec->tally[i].bytes;
         *operations += 2 * spec->tally[i].parameters;
     }
+    const uint64_t table = 2 * (uint64_t)(spec->embedding.rows * spec->embedding.cols);
+    *operations -= spec->tied ? table : 2 * table;
     if (!spec->tied) { /* of an embedding of its own, a token reads one row */
         *bytes -= weight_bytes(&spec->embedding);
-        *operations -= 2 * (uint64_t)(spec->embedding.rows * spec->embedding.cols);
     }
 }
 const Json *model_generation_config(const Model *model) { return model->generation_config; }

@@ -31,7 +31,8 @@ int model_context(const Model *model); /* tokens a sequence may hold */
 /* End-of-sequence ids of generation_config.json, else config.json (text_config too). Returns their number, ≤ EOS_MAX. */
 int model_eos(const Model *model, int32_t out[EOS_MAX]);
 uint64_t model_weight_bytes(const Model *model);
-/* What one token costs in products: weight bytes read, multiplications and additions. */
+/* What one token costs: weight bytes read when it is generated; multiplications and additions in the layers' products, which is
+ * what it costs in a prompt. */
 void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations);
 /* generation_config.json: temperature, top_p, top_k …; NULL when absent. */
 const Json *model_generation_config(const Model *model);
