@@ -46,13 +46,14 @@ void bpe_work_free(BpeWork *work) {
 
 /* --- The vocabulary ------------------------------------------------------------------------------------------- */
 
-static int32_t find_hashed(const Bpe *bpe, const char *bytes, size_t size, bool literal, uint64_t hash) {
-    uint32_t tag = bpe_hash_tag(hash);
+int32_t bpe_find_hashed(const Bpe *bpe, const char *bytes, size_t size, bool literal, uint64_t hash, bool trusted) {
+    uint64_t tag = bpe_hash_tag(hash);
     for (uint32_t i = bpe_hash_slot(hash) & bpe->index_mask;; i = (i + 1) & bpe->index_mask) {
-        uint32_t entry = bpe->index[i];
+        uint64_t entry = bpe->index[i];
         if (!entry) return -1;
         if (entry >> ID_BITS != tag) continue;
-        uint32_t id = (entry & ((1u << ID_BITS) - 1)) - 1;
+        uint32_t id = (uint32_t)(entry & ((1u << ID_BITS) - 1)) - 1;
+        if (trusted && !bpe->ambiguous) return (int32_t)id;
         const BpeToken *token = &bpe->tokens[id];
         if (token->size != size || ((token->flags & BPE_TOKEN_LITERAL) != 0) != literal) continue;
         if (memcmp(bpe->pool + token->offset, bytes, size) == 0) return (int32_t)id;
@@ -61,7 +62,8 @@ static int32_t find_hashed(const Bpe *bpe, const char *bytes, size_t size, bool 
 
 int32_t bpe_find(const Bpe *bpe, const char *bytes, size_t size, bool literal) {
     if (size > bpe->size_max || !size) return -1;
-    return find_hashed(bpe, bytes, size, literal, bpe_hash(bpe_seed(), bytes, size));
+    uint64_t hash = bpe_hash_literal(bpe_hash(bpe_seed(), bytes, size), literal);
+    return bpe_find_hashed(bpe, bytes, size, literal, hash, false);
 }
 
 /* "<0xNN>" → NN, or −1. */
@@ -79,23 +81,27 @@ static int byte_of_name(Slice name) {
 
 /* Which bytes stand before a "▁" inside some token: a word may be split before any other "▁". */
 static void note_spaces(Bpe *bpe, Slice token) {
-    const char *at = token.data, *end = token.data + token.size;
-    while ((at = memmem(at, (size_t)(end - at), "▁", 3))) {
-        bool run = at - token.data >= 3 && memcmp(at - 3, "▁", 3) == 0;
-        if (at > token.data && !run) bpe->before_space[(uint8_t)at[-1]] = 1;
-        at += 3;
+    for (size_t at = 1; at + 3 <= token.size; at++) {
+        const char *p = token.data + at;
+        if ((uint8_t)*p != 0xE2 || memcmp(p, "▁", 3) != 0) continue;
+        bool run = at >= 3 && memcmp(p - 3, "▁", 3) == 0;
+        if (!run) bpe->before_space[(uint8_t)p[-1]] = 1;
     }
 }
 
 static bool index_token(Bpe *bpe, uint32_t id, uint64_t hash, Error *error) {
     BpeToken *token = &bpe->tokens[id];
-    uint32_t tag = bpe_hash_tag(hash);
+    uint64_t tag = bpe_hash_tag(hash);
     uint32_t i = bpe_hash_slot(hash) & bpe->index_mask;
     for (; bpe->index[i]; i = (i + 1) & bpe->index_mask) {
         if (bpe->index[i] >> ID_BITS != tag) continue;
         const BpeToken *other = &bpe->tokens[(bpe->index[i] & ((1u << ID_BITS) - 1)) - 1];
-        if (other->size != token->size || ((other->flags ^ token->flags) & BPE_TOKEN_LITERAL)) continue;
-        if (memcmp(bpe->pool + other->offset, bpe->pool + token->offset, token->size) != 0) continue;
+        bool same = other->size == token->size && !((other->flags ^ token->flags) & BPE_TOKEN_LITERAL) &&
+            memcmp(bpe->pool + other->offset, bpe->pool + token->offset, token->size) == 0;
+        if (!same) {
+            bpe->ambiguous = true;
+            continue;
+        }
         return fail(error, ERROR_FORMAT, "model.vocab: the token \"%.*s\" appears twice", (int)token->size,
             bpe->pool + token->offset);
     }
@@ -122,7 +128,7 @@ bool bpe_index(Bpe *bpe, Error *error) {
         }
         if (next >= bpe->id_limit || !(bpe->tokens[next].flags & BPE_TOKEN_USED)) continue;
         Slice token = bpe_token(bpe, next);
-        uint64_t hash = bpe_hash(seed, token.data, token.size);
+        uint64_t hash = bpe_hash_literal(bpe_hash(seed, token.data, token.size), bpe->tokens[next].flags & BPE_TOKEN_LITERAL);
         hashes[next % AHEAD] = hash;
         __builtin_prefetch(&bpe->index[bpe_hash_slot(hash) & bpe->index_mask], 1);
         if (token.size > bpe->size_max) bpe->size_max = (uint32_t)token.size;

@@ -39,8 +39,9 @@ typedef struct Bpe {
     uint32_t id_limit; /* largest id + 1 */
     uint32_t vocab_count;
     uint32_t size_max; /* bytes of the longest token */
-    uint32_t *index; /* open addressing: 12 bits of the hash above id + 1; 0: free */
+    uint64_t *index; /* open addressing: 44 bits of the hash above id + 1; 0: free */
     uint32_t index_mask;
+    bool ambiguous; /* two tokens share those 44 bits */
     uint64_t *pairs; /* open addressing: left 20 bits, right 20 bits, rank + 1 24 bits; 0: free */
     uint64_t pairs_mask;
     uint32_t *results; /* by rank */
@@ -56,6 +57,8 @@ typedef struct Bpe {
 void bpe_free(Bpe *bpe);
 /* The id of a token's stored bytes, or −1. literal: the token must be LITERAL. */
 int32_t bpe_find(const Bpe *bpe, const char *bytes, size_t size, bool literal);
+/* The same for bytes that are known to be some token's, as those of merges are; by their hash alone when that is enough. */
+int32_t bpe_find_hashed(const Bpe *bpe, const char *bytes, size_t size, bool literal, uint64_t hash, bool trusted);
 static inline Slice bpe_token(const Bpe *bpe, uint32_t id) {
     return (Slice){bpe->pool + bpe->tokens[id].offset, bpe->tokens[id].size};
 }

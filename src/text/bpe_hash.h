@@ -37,4 +37,6 @@ static inline uint64_t bpe_hash(uint64_t seed, const char *bytes, size_t size) {
 }
 
 static inline uint32_t bpe_hash_slot(uint64_t hash) { return (uint32_t)hash; }
-static inline uint32_t bpe_hash_tag(uint64_t hash) { return (uint32_t)(hash >> 52); }
+static inline uint64_t bpe_hash_tag(uint64_t hash) { return hash >> 20; }
+/* Tokens stored as spelled where the others are bytes hash apart from them. */
+static inline uint64_t bpe_hash_literal(uint64_t hash, bool literal) { return literal ? ~hash : hash; }

@@ -12,7 +12,7 @@
 
 typedef struct Scanner {
     const char *begin, *at, *end;
-    Buffer unescaped[2]; /* the string read last, per slot, when it has escapes */
+    Buffer unescaped; /* the string read last, when it has escapes */
     TokenizerByBytes by_bytes;
     Arena *arena;
     TokenizerFile *file;
@@ -167,8 +167,8 @@ static bool read_escaped_string(Scanner *scanner, const char *start, Buffer *out
     return true;
 }
 
-/* A string; its bytes are not yet checked to be UTF-8. Valid until the next string of that slot. */
-static inline bool read_string(Scanner *scanner, int slot, Slice *string) {
+/* A string; its bytes are not yet checked to be UTF-8. Valid until the next string. */
+static inline bool read_string(Scanner *scanner, Slice *string) {
     if (!accept(scanner, '"')) return scan_fail(scanner, "expected a string");
     const char *start = scanner->at, *stop = string_stop(start, scanner->end);
     scanner->at = stop;
@@ -177,7 +177,7 @@ static inline bool read_string(Scanner *scanner, int slot, Slice *string) {
         scanner->at = stop + 1;
         return true;
     }
-    return read_escaped_string(scanner, start, &scanner->unescaped[slot], string);
+    return read_escaped_string(scanner, start, &scanner->unescaped, string);
 }
 
 /* Past one value, without judging it: what is kept goes through json_parse. */
@@ -280,7 +280,7 @@ static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
     uint32_t id = 0;
     size_t size;
     bool literal;
-    if (!read_string(scanner, 0, &spelled)) return false;
+    if (!read_string(scanner, &spelled)) return false;
     if (spelled.size > BPE_TOKEN_BYTES_MAX) {
         return fail(scanner->error, ERROR_LIMIT, "model.vocab: a token of %zu bytes; %d are the most", spelled.size, BPE_TOKEN_BYTES_MAX);
     }
@@ -322,114 +322,172 @@ static bool read_vocab(Scanner *scanner) {
 
 /* --- Merges --------------------------------------------------------------------------------------------------- */
 
+/* Merges are looked up in batches: the index is far larger than a cache, and its slots are fetched ahead. */
+enum { BATCH = 16, MERGE_SIDE_BYTES = 256 };
+
 typedef struct MergeSide {
-    Slice spelled;
-    char bytes[256]; /* the stored form, when it fits */
-    Slice stored;
+    char small[MERGE_SIDE_BYTES]; /* the stored form … */
+    char *bytes;                  /* … is here: small, or allocated when it does not fit */
+    size_t size;
+    uint64_t hash;
     bool literal;
 } MergeSide;
 
-static bool merge_unknown(const Scanner *scanner, const char *what, Slice spelled) {
-    return fail(scanner->error, ERROR_FORMAT, "model.merges[%zu]: the %s \"%.*s\" is not in the vocabulary", scanner->merge_count, what,
-        (int)(spelled.size > 64 ? 64 : spelled.size), spelled.data);
+typedef struct MergeBatch {
+    MergeSide side[BATCH][2];
+    size_t count;
+} MergeBatch;
+
+static bool merge_unknown(const Scanner *scanner, const char *what) {
+    return fail(scanner->error, ERROR_FORMAT, "model.merges[%zu]: %s is not in the vocabulary", scanner->merge_count, what);
 }
 
-static bool store_side(Scanner *scanner, MergeSide *side, Buffer *large) {
-    char *out = side->bytes;
-    if (side->spelled.size > sizeof side->bytes) {
-        if (side->spelled.size > BPE_TOKEN_BYTES_MAX) return merge_unknown(scanner, "token", side->spelled);
-        buffer_clear(large);
-        if (!buffer_reserve(large, side->spelled.size)) return fail(scanner->error, ERROR_MEMORY, "no memory for a merge");
-        out = large->data;
+static void side_free(MergeSide *side) {
+    if (side->bytes != side->small) free(side->bytes);
+    side->bytes = side->small;
+}
+
+static bool read_side(Scanner *scanner, MergeSide *side, Slice spelled) {
+    const Bpe *bpe = scanner->bpe;
+    side->bytes = side->small;
+    if (spelled.size > MERGE_SIDE_BYTES) {
+        if (spelled.size > BPE_TOKEN_BYTES_MAX) return merge_unknown(scanner, "a token");
+        side->bytes = malloc(spelled.size);
+        if (!side->bytes) {
+            side->bytes = side->small;
+            return fail(scanner->error, ERROR_MEMORY, "no memory for a merge");
+        }
     }
-    if (!store_form(scanner->bpe, side->spelled, out, &side->stored.size, &side->literal)) {
-        return scan_fail(scanner, "model.merges: a token is not UTF-8");
+    side->literal = bpe->by_bytes && !byte_level_read(spelled, side->bytes, &side->size);
+    if (!bpe->by_bytes || side->literal) {
+        memcpy(side->bytes, spelled.data, spelled.size);
+        side->size = spelled.size;
     }
-    side->stored.data = out;
+    side->hash = bpe_hash_literal(bpe_hash(bpe_seed(), side->bytes, side->size), side->literal);
+    __builtin_prefetch(&bpe->index[bpe_hash_slot(side->hash) & bpe->index_mask]);
     return true;
 }
 
-static bool is_joined(const Bpe *bpe, int32_t id, Slice left, Slice right) {
-    if (id < 0 || (uint32_t)id >= bpe->id_limit) return false;
+static bool is_joined(const Bpe *bpe, int32_t id, const MergeSide *left, const MergeSide *right) {
+    if (id < 0 || (uint32_t)id >= bpe->id_limit || left->literal || right->literal) return false;
     const BpeToken *token = &bpe->tokens[id];
-    if (token->flags & BPE_TOKEN_LITERAL || token->size != left.size + right.size || !token->size) return false;
+    if (token->flags & BPE_TOKEN_LITERAL || token->size != left->size + right->size || !token->size) return false;
     const char *bytes = bpe->pool + token->offset;
-    return memcmp(bytes, left.data, left.size) == 0 && memcmp(bytes + left.size, right.data, right.size) == 0;
+    return memcmp(bytes, left->bytes, left->size) == 0 && memcmp(bytes + left->size, right->bytes, right->size) == 0;
+}
+
+/* Appends a side to a joined spelling: a literal one as it is, bytes by their letters. */
+static size_t spell_side(const MergeSide *side, char *out) {
+    size_t size = 0;
+    if (side->literal) {
+        memcpy(out, side->bytes, side->size);
+        return side->size;
+    }
+    for (size_t i = 0; i < side->size; i++) size += (size_t)utf8_encode(byte_level_codes[(uint8_t)side->bytes[i]], out + size);
+    return size;
 }
 
 /* The id of the joined token. Merges mostly stand in the order of what they make: the last result and the next id are
  * tried before the index. */
-static int32_t joined_id(Scanner *scanner, const MergeSide *left, const MergeSide *right, int32_t guess) {
-    const Bpe *bpe = scanner->bpe;
+static int32_t joined_id(const Bpe *bpe, const MergeSide *left, const MergeSide *right, int32_t guess) {
+    if (is_joined(bpe, guess, left, right)) return guess;
+    if (is_joined(bpe, guess + 1, left, right)) return guess + 1;
+    char small[4 * MERGE_SIDE_BYTES]; /* spelling at most doubles the bytes */
+    size_t room = 2 * (left->size + right->size);
+    char *joined = room <= sizeof small ? small : malloc(room);
+    if (!joined) return -1;
     bool literal = left->literal || right->literal;
-    Slice a = literal ? left->spelled : left->stored, b = literal ? right->spelled : right->stored;
-    if (!literal && is_joined(bpe, guess, a, b)) return guess;
-    if (!literal && is_joined(bpe, guess + 1, a, b)) return guess + 1;
-    char joined[512];
-    char *bytes = a.size + b.size <= sizeof joined ? joined : malloc(a.size + b.size);
-    if (!bytes) return -1;
-    memcpy(bytes, a.data, a.size);
-    memcpy(bytes + a.size, b.data, b.size);
-    int32_t id = bpe_find(bpe, bytes, a.size + b.size, literal);
-    if (bytes != joined) free(bytes);
+    size_t size = left->size + right->size;
+    if (literal) {
+        size = spell_side(left, joined);
+        size += spell_side(right, joined + size);
+    } else {
+        memcpy(joined, left->bytes, left->size);
+        memcpy(joined + left->size, right->bytes, right->size);
+    }
+    int32_t id = bpe_find(bpe, joined, size, literal);
+    if (joined != small) free(joined);
     return id;
 }
 
-static bool add_merge(Scanner *scanner, MergeSide *left, MergeSide *right, Buffer large[2]) {
-    const Bpe *bpe = scanner->bpe;
-    if (!store_side(scanner, left, &large[0]) || !store_side(scanner, right, &large[1])) return false;
-    if (scanner->merge_count >= BPE_MERGES_MAX) return fail(scanner->error, ERROR_LIMIT, "model.merges: more than %d", BPE_MERGES_MAX);
-    if (scanner->merge_count == scanner->merge_capacity) {
-        size_t capacity = scanner->merge_capacity ? scanner->merge_capacity * 2 : 1 << 14;
-        int32_t *merges = realloc(scanner->merges, capacity * 3 * sizeof *merges);
-        if (!merges) return fail(scanner->error, ERROR_MEMORY, "no memory for the merges");
-        scanner->merges = merges;
-        scanner->merge_capacity = capacity;
-    }
-    int32_t *merge = scanner->merges + scanner->merge_count * 3;
-    merge[0] = bpe_find(bpe, left->stored.data, left->stored.size, left->literal);
-    if (merge[0] < 0) return merge_unknown(scanner, "token", left->spelled);
-    merge[1] = bpe_find(bpe, right->stored.data, right->stored.size, right->literal);
-    if (merge[1] < 0) return merge_unknown(scanner, "token", right->spelled);
-    merge[2] = joined_id(scanner, left, right, scanner->merge_count ? merge[-1] : 255);
-    if (merge[2] < 0) return merge_unknown(scanner, "token joined with", left->spelled);
-    scanner->merge_count++;
+static bool reserve_merges(Scanner *scanner) {
+    if (scanner->merge_count + BATCH <= scanner->merge_capacity) return true;
+    if (scanner->merge_count + BATCH > BPE_MERGES_MAX) return fail(scanner->error, ERROR_LIMIT, "model.merges: more than %d", BPE_MERGES_MAX);
+    size_t capacity = scanner->merge_capacity ? scanner->merge_capacity * 2 : 1 << 16;
+    int32_t *merges = realloc(scanner->merges, capacity * 3 * sizeof *merges);
+    if (!merges) return fail(scanner->error, ERROR_MEMORY, "no memory for the merges");
+    scanner->merges = merges;
+    scanner->merge_capacity = capacity;
     return true;
 }
 
-/* "left right" or ["left", "right"]. */
-static bool read_merge(Scanner *scanner, MergeSide *left, MergeSide *right, Buffer large[2]) {
-    if (accept(scanner, '[')) {
-        if (!read_string(scanner, 0, &left->spelled)) return false;
-        if (!accept(scanner, ',')) return scan_fail(scanner, "model.merges: expected a pair");
-        if (!read_string(scanner, 1, &right->spelled)) return false;
-        if (!accept(scanner, ']')) return scan_fail(scanner, "model.merges: expected a pair");
-        return add_merge(scanner, left, right, large);
+static bool flush_merges(Scanner *scanner, MergeBatch *batch) {
+    const Bpe *bpe = scanner->bpe;
+    bool ok = reserve_merges(scanner);
+    for (size_t i = 0; i < batch->count; i++) {
+        MergeSide *side = batch->side[i];
+        int32_t *merge = ok ? scanner->merges + scanner->merge_count * 3 : NULL;
+        for (int k = 0; k < 2 && ok; k++) {
+            merge[k] = side[k].size ? bpe_find_hashed(bpe, side[k].bytes, side[k].size, side[k].literal, side[k].hash, true) : -1;
+            ok = merge[k] >= 0 || merge_unknown(scanner, "a token");
+        }
+        if (ok) {
+            merge[2] = joined_id(bpe, &side[0], &side[1], scanner->merge_count ? merge[-1] : 255);
+            ok = merge[2] >= 0 || merge_unknown(scanner, "the joined token");
+        }
+        if (ok) scanner->merge_count++;
+        side_free(&side[0]);
+        side_free(&side[1]);
     }
-    Slice both;
-    if (!read_string(scanner, 0, &both)) return scan_fail(scanner, "model.merges: expected a string or a pair");
-    if (slice_starts(both, SLICE("#version"))) return true;
-    const char *space = both.size ? memchr(both.data, ' ', both.size) : NULL;
-    if (!space || memchr(space + 1, ' ', both.size - (size_t)(space + 1 - both.data))) {
+    batch->count = 0;
+    return ok;
+}
+
+/* "left right" or ["left", "right"]. */
+static bool read_merge(Scanner *scanner, MergeBatch *batch) {
+    if (batch->count == BATCH && !flush_merges(scanner, batch)) return false;
+    MergeSide *side = batch->side[batch->count++];
+    side[0].bytes = side[0].small;
+    side[1].bytes = side[1].small;
+    Slice text;
+    if (accept(scanner, '[')) {
+        if (!read_string(scanner, &text) || !read_side(scanner, &side[0], text)) return false;
+        if (!accept(scanner, ',')) return scan_fail(scanner, "model.merges: expected a pair");
+        if (!read_string(scanner, &text) || !read_side(scanner, &side[1], text)) return false;
+        return accept(scanner, ']') || scan_fail(scanner, "model.merges: expected a pair");
+    }
+    if (!read_string(scanner, &text)) return scan_fail(scanner, "model.merges: expected a string or a pair");
+    if (slice_starts(text, SLICE("#version"))) {
+        batch->count--;
+        return true;
+    }
+    const char *space = text.size ? memchr(text.data, ' ', text.size) : NULL;
+    if (!space || memchr(space + 1, ' ', text.size - (size_t)(space + 1 - text.data))) {
         return scan_fail(scanner, "model.merges: expected two tokens with a space between them");
     }
-    left->spelled = (Slice){both.data, (size_t)(space - both.data)};
-    right->spelled = (Slice){space + 1, both.size - left->spelled.size - 1};
-    return add_merge(scanner, left, right, large);
+    size_t left = (size_t)(space - text.data);
+    return read_side(scanner, &side[0], (Slice){text.data, left}) &&
+        read_side(scanner, &side[1], (Slice){space + 1, text.size - left - 1});
 }
 
 static bool read_merges(Scanner *scanner) {
     if (scanner->merges) return fail(scanner->error, ERROR_FORMAT, "model: the key \"merges\" appears twice");
-    scanner->merges = malloc(3 * sizeof *scanner->merges);
-    scanner->merge_capacity = scanner->merges ? 1 : 0;
-    if (!scanner->merges) return fail(scanner->error, ERROR_MEMORY, "no memory for the merges");
+    if (!reserve_merges(scanner)) return false;
     if (!accept(scanner, '[')) return scan_fail(scanner, "model.merges: expected an array");
-    MergeSide left, right;
-    Buffer large[2] = {{0}, {0}};
+    MergeBatch *batch = malloc(sizeof *batch);
+    if (!batch) return fail(scanner->error, ERROR_MEMORY, "no memory for the merges");
+    batch->count = 0;
     bool done = accept(scanner, ']'), ok = true;
-    while (ok && !done) ok = read_merge(scanner, &left, &right, large) && next_item(scanner, ']', &done);
-    buffer_free(&large[0]);
-    buffer_free(&large[1]);
+    while (ok && !done) ok = read_merge(scanner, batch) && next_item(scanner, ']', &done);
+    if (ok) {
+        ok = flush_merges(scanner, batch);
+    } else {
+        for (size_t i = 0; i < batch->count; i++) {
+            side_free(&batch->side[i][0]);
+            side_free(&batch->side[i][1]);
+        }
+    }
+    free(batch);
     return ok;
 }
 
@@ -458,7 +516,7 @@ static bool read_model(Scanner *scanner) {
     bool done = accept(scanner, '}');
     while (!done) {
         Slice key, skipped;
-        if (!read_string(scanner, 0, &key)) return false;
+        if (!read_string(scanner, &key)) return false;
         if (!accept(scanner, ':')) return scan_fail(scanner, "expected :");
         bool ok;
         if (slice_is(key, "vocab")) {
@@ -493,7 +551,7 @@ static bool read_file(Scanner *scanner) {
     bool done = accept(scanner, '}'), seen = false;
     while (!done) {
         Slice key, skipped;
-        if (!read_string(scanner, 0, &key)) return false;
+        if (!read_string(scanner, &key)) return false;
         if (!accept(scanner, ':')) return scan_fail(scanner, "expected :");
         bool ok;
         if (slice_is(key, "model")) {
@@ -558,7 +616,6 @@ bool tokenizer_read(Slice text, TokenizerByBytes by_bytes, Arena *arena, Tokeniz
     if (ok && !scanner.merges) ok = fail(error, ERROR_FORMAT, "model.merges is missing");
     ok = ok && bpe_set_merges(bpe, scanner.merges, scanner.merge_count, error);
     free(scanner.merges);
-    buffer_free(&scanner.unescaped[0]);
-    buffer_free(&scanner.unescaped[1]);
+    buffer_free(&scanner.unescaped);
     return ok;
 }
