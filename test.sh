@@ -60,6 +60,7 @@ step aarch64 tests/aarch64.sh
 step tokenizers "$python" tests/text/check_tokenizers.py
 step templates "$python" tests/text/check_templates.py
 step logits "$python" tests/model/check_logits.py
+step hostile "$python" tests/model/check_hostile.py
 
 for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
 step api "$python" tests/server/check_api.py
