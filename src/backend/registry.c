@@ -1,6 +1,9 @@
 /* Which backends there are, and the choice among them at run time. */
 #include <stdio.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
@@ -10,14 +13,46 @@
 static bool always(void) { return true; }
 
 #if defined(__x86_64__)
+enum { /* bits of CPUID */
+    LEAF1_ECX_FMA = 1 << 12,
+    LEAF1_ECX_OSXSAVE = 1 << 27,
+    LEAF1_ECX_F16C = 1 << 29,
+    LEAF7_EBX_AVX2 = 1 << 5,
+    LEAF7_EBX_BMI2 = 1 << 8,
+    LEAF7_EBX_AVX512F = 1 << 16,
+    LEAF7_EBX_AVX512DQ = 1 << 17,
+    LEAF7_EBX_AVX512BW = 1 << 30,
+    LEAF7_ECX_VBMI = 1 << 1,
+    LEAF7_ECX_GFNI = 1 << 8,
+    LEAF7_ECX_VNNI = 1 << 11,
+    STATE_YMM = 0x06, /* bits of XCR0: registers that the system saves */
+    STATE_ZMM = 0xe6,
+};
+static const unsigned LEAF7_EBX_AVX512VL = 1u << 31;
+
+static bool has_all(unsigned bits, unsigned wanted) { return (bits & wanted) == wanted; }
+
+static bool system_saves(unsigned wanted) {
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !has_all(c, LEAF1_ECX_OSXSAVE)) return false;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return has_all(low, wanted);
+}
+
 static bool has_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+    unsigned a, b, c, d;
+    if (!system_saves(STATE_YMM) || !__get_cpuid(1, &a, &b, &c, &d)) return false;
+    if (!has_all(c, LEAF1_ECX_FMA | LEAF1_ECX_F16C)) return false;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && has_all(b, LEAF7_EBX_AVX2 | LEAF7_EBX_BMI2);
 }
+
 static bool has_avx512(void) {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") &&
-        __builtin_cpu_supports("avx512vbmi");
+    unsigned a, b, c, d;
+    if (!has_avx2() || !system_saves(STATE_ZMM) || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    return has_all(b, LEAF7_EBX_AVX512F | LEAF7_EBX_AVX512DQ | LEAF7_EBX_AVX512BW | LEAF7_EBX_AVX512VL) &&
+           has_all(c, LEAF7_ECX_VBMI | LEAF7_ECX_VNNI | LEAF7_ECX_GFNI);
 }
+
 static Backend *avx2_open(const BackendOptions *options, Error *error) { return vector_open(&cpu_kernels_avx2, options, error); }
 static Backend *avx512_open(const BackendOptions *options, Error *error) { return vector_open(&cpu_kernels_avx512, options, error); }
 #endif
@@ -62,7 +97,4 @@ void backend_close(Backend *backend) {
     if (backend) backend->ops->close(backend);
 }
 
-const char *backend_describe(const Backend *backend) {
-    if (backend->exact || !strcmp(backend->ops->name, "plan")) return backend->ops->name;
-    return ((const CpuBackend *)backend)->description;
-}
+const char *backend_describe(const Backend *backend) { return backend->description; }

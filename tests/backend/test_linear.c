@@ -312,7 +312,9 @@ int main(void) {
     int set_count = 0;
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets[set_count++] = &AVX2;
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi")) sets[set_count++] = &AVX512;
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
+        __builtin_cpu_supports("gfni"))
+        sets[set_count++] = &AVX512;
     if (set_count == 0) {
         printf("this machine has no AVX2\n");
         return 77;

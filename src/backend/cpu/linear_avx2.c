@@ -124,34 +124,49 @@ INLINE __m256 load_floats(const void *p, DType dtype) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
 }
 
-INLINE __m256 load_floats_part(const void *p, DType dtype, int64_t count) {
-    uint8_t copy[32] = {0};
-    if (count >= 8) return load_floats(p, dtype);
-    memcpy(copy, p, (size_t)count * (dtype == DTYPE_F32 ? 4 : 2));
-    return load_floats(copy, dtype);
+/* Which of 8 lanes exist. */
+INLINE __m256i first_lanes(int64_t count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(count > 8 ? 8 : count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-/* count: groups of the block that exist; the rest are zeros and not read. */
-INLINE void load_scales(const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t group, int64_t count,
-                        __m256 *s, __m256 *b) {
+/* count ≤ 8 floats, then zeros; nothing at or behind end is read. */
+INLINE __m256 load_floats_part(const uint8_t *p, const uint8_t *end, DType dtype, int64_t count) {
+    const int size = dtype == DTYPE_F32 ? 4 : 2;
+    uint8_t copy[32] = {0};
+    if (end - p < 8 * size) {
+        memcpy(copy, p, (size_t)(count * size));
+        p = copy;
+    }
+    return _mm256_and_ps(load_floats(p, dtype), _mm256_castsi256_ps(first_lanes(count)));
+}
+
+/* count: groups of the block that exist; the rest are zeros. scales, biases: a row's; bytes: of all rows from there. */
+INLINE void load_scales(const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t bytes, int64_t group,
+                        int64_t count, __m256 *s, __m256 *b) {
+    const uint8_t *end = scales + bytes;
     if (w->quant == QUANT_AFFINE) {
-        const size_t size = w->dtype == DTYPE_F32 ? 4 : 2;
+        const int size = w->dtype == DTYPE_F32 ? 4 : 2;
         if (w->group <= 64) {
-            *s = load_floats_part(scales + (size_t)group * size, w->dtype, count);
-            *b = load_floats_part(biases + (size_t)group * size, w->dtype, count);
+            const int64_t at = group * size;
+            if (count >= 8) {
+                *s = load_floats(scales + at, w->dtype);
+                *b = load_floats(biases + at, w->dtype);
+                return;
+            }
+            *s = load_floats_part(scales + at, end, w->dtype, count);
+            *b = load_floats_part(biases + at, biases + bytes, w->dtype, count);
             return;
         }
         const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-        const int64_t half = count >= 8 ? 4 : count / 2;
-        *s = _mm256_permutevar8x32_ps(load_floats_part(scales + (size_t)group / 2 * size, w->dtype, half), twice);
-        *b = _mm256_permutevar8x32_ps(load_floats_part(biases + (size_t)group / 2 * size, w->dtype, half), twice);
+        const int64_t half = count >= 8 ? 4 : count / 2, at = group / 2 * size;
+        *s = _mm256_permutevar8x32_ps(load_floats_part(scales + at, end, w->dtype, half), twice);
+        *b = _mm256_permutevar8x32_ps(load_floats_part(biases + at, biases + bytes, w->dtype, half), twice);
         return;
     }
-    uint8_t copy[16] = {0};
-    memcpy(copy, scales + group, (size_t)(count >= 8 ? 8 : count));
-    const __m128i bytes = _mm_loadu_si128((const __m128i *)copy);
-    *s = w->quant == QUANT_MXFP4 ? half_e8m0(_mm256_cvtepu8_epi32(bytes))
-                                 : _mm256_mul_ps(e4m3_to_f32(bytes), _mm256_set1_ps(0.5f));
+    uint64_t eight = 0;
+    memcpy(&eight, scales + group, count >= 8 ? 8 : (size_t)count);
+    const __m128i v = _mm_cvtsi64_si128((long long)eight);
+    *s = w->quant == QUANT_MXFP4 ? half_e8m0(_mm256_cvtepu8_epi32(v)) : _mm256_mul_ps(e4m3_to_f32(v), _mm256_set1_ps(0.5f));
     *b = _mm256_mul_ps(*s, _mm256_set1_ps(-12.0f));
 }
 
@@ -196,117 +211,129 @@ INLINE __m256i spread(const Spread *s, const uint8_t *p, const int bits) {
 
 /* ---- a few activation rows ---- */
 
-/* Each 128-bit lane: the sums of the four elements of that lane of a, b, c, d. */
-INLINE __m256i add4(__m256i a, __m256i b, __m256i c, __m256i d) {
-    __m256i ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-    __m256i cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-    return _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+/* Each 128-bit lane: the sums of the four elements of that lane of a, b, c, d, whose size is at most `most`. Small ones are
+ * added as 16-bit pairs. */
+INLINE __m256i add4(__m256i a, __m256i b, __m256i c, __m256i d, const int most) {
+    const __m256i one = _mm256_set1_epi16(1);
+    if (most > INT16_MAX) {
+        __m256i ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        __m256i cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+        return _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+    }
+    __m256i ab = _mm256_madd_epi16(_mm256_packs_epi32(a, b), one), cd = _mm256_madd_epi16(_mm256_packs_epi32(c, d), one);
+    if (2 * most <= INT16_MAX) return _mm256_madd_epi16(_mm256_packs_epi32(ab, cd), one);
+    __m256 x = _mm256_castsi256_ps(ab), y = _mm256_castsi256_ps(cd);
+    return _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
+                            _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
 }
 
 /* 8 groups' sums in order from `lanes` vectors, each with `lanes` partial sums of 8/lanes groups. */
-INLINE __m256i add_groups(const __m256i *v, const int lanes) {
-    if (lanes == 2) {
-        __m256 a = _mm256_castsi256_ps(v[0]), b = _mm256_castsi256_ps(v[1]);
-        __m256i sum = _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)),
-                                       _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)));
+INLINE __m256i add_groups(const __m256i *v, const int lanes, const int most) {
+    if (lanes == 2) { /* 2 and 4 bits only: never beyond 16 */
+        __m256i sum = _mm256_madd_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_set1_epi16(1));
         return _mm256_permute4x64_epi64(sum, 0xd8);
     }
     if (lanes == 4)
-        return _mm256_permutevar8x32_epi32(add4(v[0], v[1], v[2], v[3]), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    __m256i a = add4(v[0], v[1], v[2], v[3]), b = add4(v[4], v[5], v[6], v[7]);
+        return _mm256_permutevar8x32_epi32(add4(v[0], v[1], v[2], v[3], most), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    __m256i a = add4(v[0], v[1], v[2], v[3], most), b = add4(v[4], v[5], v[6], v[7], most);
     return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
 }
+
+/* A kind of weight. All members are constants where they are used. */
+typedef struct Kind {
+    int bits, group;
+    bool coded; /* E2M1 */
+    int planes; /* codes per byte; 1: codes in order */
+} Kind;
 
 typedef struct Few {
     const Weight *w;
     const int8_t *q;
     const float *scales, *sums;
     int64_t stride, scale_stride; /* from activation row to row */
+    const uint8_t *end;           /* of the weights' data */
+    /* what is left of a row after the last whole block of 8 groups */
+    int tail_groups, tail_vectors; /* whole vectors (in order: units of 32 codes) */
+    int tail_bytes;                /* of one more */
 } Few;
 
 INLINE __m256i load_q(const int8_t *q) { return _mm256_loadu_si256((const __m256i *)q); }
 INLINE __m256i widen(__m256i words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
 
-/* 32 codes of 8 bits with 32 activations. */
-INLINE __m256i dot_bytes(__m256i code_low, __m256i code_high, const int8_t *q) {
-    __m256i low = _mm256_madd_epi16(code_low, _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)q)));
-    __m256i high = _mm256_madd_epi16(code_high, _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(q + 16))));
-    return _mm256_add_epi32(low, high);
-}
-
-/* Codes in order, 32 to a vector. */
-INLINE void few_block_natural(const Few *f, const uint8_t *p, int64_t group_index, const int bits, const int group,
-                              const int rows, __m256i sums[LINEAR_FEW]) {
-    const Spread s = spread_make(bits == 8 ? 6 : bits);
-    __m256i part[LINEAR_FEW][8];
-#pragma GCC unroll 8
-    for (int i = 0; i < BLOCK_GROUPS; i++) {
-#pragma GCC unroll 2
-        for (int half = 0; half < group / 32; half++) {
-            const int at = i * group + half * 32;
-            __m256i code, high;
-            if (bits == 8) {
-                code = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(p + at)));
-                high = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(p + at + 16)));
-            } else {
-                code = high = spread(&s, p + at * bits / 8, bits);
-            }
+/* Products of 32 bytes of 4-bit or 2-bit codes. */
+INLINE void few_planes(const Few *f, __m256i v, const int8_t *q, const Kind k, const int rows, __m256i part[LINEAR_FEW]) {
+    const __m256i low = _mm256_set1_epi8((char)((1 << k.bits) - 1));
+    __m256i code[4];
 #pragma GCC unroll 4
-            for (int t = 0; t < rows; t++) {
-                const int8_t *q = f->q + t * f->stride + group_index * group + at;
-                __m256i sum = bits == 8 ? dot_bytes(code, high, q) : widen(_mm256_maddubs_epi16(code, load_q(q)));
-                part[t][i] = half ? _mm256_add_epi32(part[t][i], sum) : sum;
-            }
-        }
+    for (int j = 0; j < k.planes; j++) {
+        code[j] = _mm256_and_si256(j ? _mm256_srli_epi16(v, j * k.bits) : v, low);
+        if (k.coded) code[j] = e2m1_codes(code[j]);
     }
 #pragma GCC unroll 4
-    for (int t = 0; t < rows; t++) sums[t] = add_groups(part[t], 8);
+    for (int t = 0; t < rows; t++) {
+        __m256i words = _mm256_maddubs_epi16(code[0], load_q(q + t * f->stride));
+#pragma GCC unroll 4
+        for (int j = 1; j < k.planes; j++)
+            words = _mm256_add_epi16(words, _mm256_maddubs_epi16(code[j], load_q(q + t * f->stride + 32 * j)));
+        part[t] = widen(words);
+    }
 }
 
-/* Codes of 4 or 2 bits, as 2 or 4 planes of a vector. */
-INLINE void few_block_planes(const Few *f, const uint8_t *p, int64_t group_index, const int bits, const int group,
-                             const bool coded, const int rows, __m256i sums[LINEAR_FEW]) {
-    const int planes = 8 / bits, lanes = group / (4 * planes);
-    const __m256i low = _mm256_set1_epi8((char)((1 << bits) - 1));
-    __m256i part[LINEAR_FEW][8];
-#pragma GCC unroll 8
-    for (int i = 0; i < lanes; i++) {
-        const __m256i v = _mm256_loadu_si256((const __m256i *)(p + i * 32));
-        __m256i code[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < planes; j++) {
-            code[j] = _mm256_and_si256(j ? _mm256_srli_epi16(v, j * bits) : v, low);
-            if (coded) code[j] = e2m1_codes(code[j]);
-        }
+/* Products of 32 codes in order. */
+INLINE void few_codes(const Few *f, const uint8_t *p, const int8_t *q, const Kind k, const int rows,
+                      __m256i part[LINEAR_FEW]) {
+    if (k.bits == 8) {
+        const __m256i low = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+        const __m256i high = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(p + 16)));
 #pragma GCC unroll 4
         for (int t = 0; t < rows; t++) {
-            const int8_t *q = f->q + t * f->stride + group_index * group + i * planes * 32;
-            __m256i words = _mm256_maddubs_epi16(code[0], load_q(q));
-#pragma GCC unroll 4
-            for (int j = 1; j < planes; j++)
-                words = _mm256_add_epi16(words, _mm256_maddubs_epi16(code[j], load_q(q + 32 * j)));
-            part[t][i] = widen(words);
+            const __m128i *x = (const __m128i *)(q + t * f->stride);
+            part[t] = _mm256_add_epi32(_mm256_madd_epi16(low, _mm256_cvtepi8_epi16(_mm_loadu_si128(x))),
+                                       _mm256_madd_epi16(high, _mm256_cvtepi8_epi16(_mm_loadu_si128(x + 1))));
         }
+        return;
     }
+    uint8_t copy[48];
+    if (f->end - p < 2 * k.bits + 16) { /* spread() reads more than 32 codes take */
+        memcpy(copy, p, (size_t)(4 * k.bits));
+        p = copy;
+    }
+    const Spread s = spread_make(k.bits == 8 ? 6 : k.bits);
+    const __m256i code = spread(&s, p, k.bits);
 #pragma GCC unroll 4
-    for (int t = 0; t < rows; t++) sums[t] = add_groups(part[t], lanes);
+    for (int t = 0; t < rows; t++) part[t] = widen(_mm256_maddubs_epi16(code, load_q(q + t * f->stride)));
 }
 
-INLINE void few_block(const Few *f, const uint8_t *p, int64_t group_index, const int bits, const int group,
-                      const bool coded, const int rows, __m256i sums[LINEAR_FEW]) {
-    if (bits == 4 || bits == 2) few_block_planes(f, p, group_index, bits, group, coded, rows, sums);
-    else few_block_natural(f, p, group_index, bits, group, rows, sums);
+/* Vector i of a block: 32 bytes of planes, or one group of 32 or 64 codes in order. */
+INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, const int i, const Kind k, const int rows,
+                       __m256i part[LINEAR_FEW]) {
+    if (k.planes > 1) {
+        few_planes(f, _mm256_loadu_si256((const __m256i *)(block + 32 * i)), q + i * k.planes * 32, k, rows, part);
+        return;
+    }
+    few_codes(f, block + i * k.group * k.bits / 8, q + i * k.group, k, rows, part);
+    if (k.group == 32) return;
+    __m256i more[LINEAR_FEW];
+    few_codes(f, block + i * k.group * k.bits / 8 + 4 * k.bits, q + i * k.group + 32, k, rows, more);
+#pragma GCC unroll 4
+    for (int t = 0; t < rows; t++) part[t] = _mm256_add_epi32(part[t], more[t]);
 }
 
-INLINE void few_float(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t group_index, int64_t count,
-                      const int rows, const __m256i sums[LINEAR_FEW], __m256 acc[LINEAR_FEW]) {
+/* The float part of 8 groups from group_index; count of them exist. part: as few_vector() left it. */
+INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t bytes, int64_t group_index,
+                       int64_t count, const Kind k, const int rows, __m256i part[][LINEAR_FEW], __m256 acc[LINEAR_FEW]) {
+    const int lanes = k.planes > 1 ? k.group / (4 * k.planes) : 8;
+    const int most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * (k.planes > 1 ? 4 * k.planes : k.group / 8);
     __m256 s, b;
-    load_scales(f->w, scales, biases, group_index, count, &s, &b);
+    load_scales(f->w, scales, biases, bytes, group_index, count, &s, &b);
 #pragma GCC unroll 4
     for (int t = 0; t < rows; t++) {
         const int64_t at = t * f->scale_stride + group_index;
+        __m256i v[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < lanes; i++) v[i] = part[i][t];
         __m256 sd = _mm256_mul_ps(s, _mm256_loadu_ps(f->scales + at));
-        acc[t] = _mm256_fmadd_ps(sd, _mm256_cvtepi32_ps(sums[t]), acc[t]);
+        acc[t] = _mm256_fmadd_ps(sd, _mm256_cvtepi32_ps(add_groups(v, lanes, most)), acc[t]);
         acc[t] = _mm256_fmadd_ps(b, _mm256_loadu_ps(f->sums + at), acc[t]);
     }
 }
@@ -318,54 +345,53 @@ INLINE float add_tree(__m256 low, __m256 high) {
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
-/* A block that the row does not fill, or behind which nothing may be read. */
-INLINE const uint8_t *copy_block(uint8_t copy[576], const uint8_t *p, size_t bytes) {
-    memset(copy, 0, 576);
-    memcpy(copy, p, bytes);
-    return copy;
-}
-
-INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const int bits,
-                     const int group, const bool coded, const int rows) {
-    const int block_bytes = group * BLOCK_GROUPS * bits / 8;
-    const bool reads_more = bits == 3 || bits == 5 || bits == 6;
+INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k,
+                     const int rows) {
+    const int block_bytes = k.group * k.bits, lanes = k.planes > 1 ? k.group / (4 * k.planes) : 8;
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
-    const int64_t groups = f->w->cols / group, whole = groups / BLOCK_GROUPS * BLOCK_GROUPS;
+    const int64_t whole = f->w->cols / k.group / 8 * 8;
     const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
     const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
     const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
     for (int64_t r = 0; r < count; r++) {
-        __m256 acc[2][LINEAR_FEW];
-        __m256i sums[LINEAR_FEW];
-        uint8_t copy[576];
-        for (int half = 0; half < 2; half++)
+        __m256 acc[LINEAR_FEW], other[LINEAR_FEW]; /* the lanes of even and odd blocks, exchanged after each */
+        __m256i part[8][LINEAR_FEW];
+        const int64_t bytes = (f->w->rows - first - r) * (int64_t)scale_bytes;
 #pragma GCC unroll 4
-            for (int t = 0; t < rows; t++) acc[half][t] = _mm256_setzero_ps();
-        const uint8_t *block = p;
-        const bool last = reads_more && first + r == f->w->rows - 1;
-        int64_t g = 0;
-        for (; g < whole; g += 2 * BLOCK_GROUPS) {
-#pragma GCC unroll 2
-            for (int half = 0; half < 2; half++, block += block_bytes) {
-                const int64_t at = g + half * BLOCK_GROUPS;
-                if (at >= whole) break;
+        for (int t = 0; t < rows; t++) acc[t] = other[t] = _mm256_setzero_ps();
+        const uint8_t *v = p;
+        const int8_t *q = f->q;
+        for (int64_t g = 0; g < whole; g += 8, v += block_bytes, q += 8 * k.group) {
 #pragma GCC unroll 8
-                for (int i = 0; i < block_bytes; i += 64)
-                    _mm_prefetch((const char *)block + PREFETCH_BYTES + i, _MM_HINT_T0);
-                const bool careful = last && at + BLOCK_GROUPS == groups;
-                const uint8_t *from = careful ? copy_block(copy, block, (size_t)block_bytes) : block;
-                few_block(f, from, at, bits, group, coded, rows, sums);
-                few_float(f, scales, biases, at, BLOCK_GROUPS, rows, sums, acc[half]);
+            for (int i = 0; i < block_bytes; i += 64) _mm_prefetch((const char *)v + PREFETCH_BYTES + i, _MM_HINT_T0);
+#pragma GCC unroll 8
+            for (int i = 0; i < lanes; i++) few_vector(f, v, q, i, k, rows, part[i]);
+            few_finish(f, scales, biases, bytes, g, 8, k, rows, part, acc);
+#pragma GCC unroll 4
+            for (int t = 0; t < rows; t++) {
+                const __m256 next = other[t];
+                other[t] = acc[t];
+                acc[t] = next;
             }
         }
-        if (whole < groups) {
-            const uint8_t *from = copy_block(copy, p + whole / BLOCK_GROUPS * block_bytes,
-                                             row_bytes - (size_t)(whole / BLOCK_GROUPS * block_bytes));
-            few_block(f, from, whole, bits, group, coded, rows, sums);
-            few_float(f, scales, biases, whole, groups - whole, rows, sums, acc[whole / BLOCK_GROUPS % 2]);
+        if (f->tail_groups > 0) {
+#pragma GCC unroll 8
+            for (int i = 0; i < lanes; i++) {
+                if (i < f->tail_vectors) {
+                    few_vector(f, v, q, i, k, rows, part[i]);
+                } else if (i == f->tail_vectors && f->tail_bytes) {
+                    uint8_t copy[32] = {0};
+                    memcpy(copy, v + i * 32, (size_t)f->tail_bytes);
+                    few_planes(f, _mm256_loadu_si256((const __m256i *)copy), q + i * k.planes * 32, k, rows, part[i]);
+                } else {
+#pragma GCC unroll 4
+                    for (int t = 0; t < rows; t++) part[i][t] = _mm256_setzero_si256();
+                }
+            }
+            few_finish(f, scales, biases, bytes, whole, f->tail_groups, k, rows, part, acc);
         }
 #pragma GCC unroll 4
-        for (int t = 0; t < rows; t++) y[t * y_stride + r] = add_tree(acc[0][t], acc[1][t]);
+        for (int t = 0; t < rows; t++) y[t * y_stride + r] = add_tree(acc[t], other[t]);
         p += row_bytes;
         scales += scale_bytes;
         if (biases) biases += scale_bytes;
@@ -373,30 +399,30 @@ INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64
 }
 
 typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
-#define FEW_ROWS(name, bits, group, coded, rows)                                                            \
+#define FEW_ROWS(name, bits, group, coded, planes, rows)                                                    \
     static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {     \
-        few_rows(f, first, count, y, y_stride, bits, group, coded, rows);                                   \
+        few_rows(f, first, count, y, y_stride, (Kind){bits, group, coded, planes}, rows);                   \
     }
-#define FEW_KIND(name, bits, group, coded)                                                                  \
-    FEW_ROWS(name, bits, group, coded, 1)                                                                   \
-    FEW_ROWS(name, bits, group, coded, 2)                                                                   \
-    FEW_ROWS(name, bits, group, coded, 3)                                                                   \
-    FEW_ROWS(name, bits, group, coded, 4)                                                                   \
+#define FEW_KIND(name, bits, group, coded, planes)                                                          \
+    FEW_ROWS(name, bits, group, coded, planes, 1)                                                           \
+    FEW_ROWS(name, bits, group, coded, planes, 2)                                                           \
+    FEW_ROWS(name, bits, group, coded, planes, 3)                                                           \
+    FEW_ROWS(name, bits, group, coded, planes, 4)                                                           \
     static FewRows *const name[LINEAR_FEW] = {name##_1, name##_2, name##_3, name##_4};
-FEW_KIND(few_2_32, 2, 32, false)
-FEW_KIND(few_2_64, 2, 64, false)
-FEW_KIND(few_3_32, 3, 32, false)
-FEW_KIND(few_3_64, 3, 64, false)
-FEW_KIND(few_4_32, 4, 32, false)
-FEW_KIND(few_4_64, 4, 64, false)
-FEW_KIND(few_5_32, 5, 32, false)
-FEW_KIND(few_5_64, 5, 64, false)
-FEW_KIND(few_6_32, 6, 32, false)
-FEW_KIND(few_6_64, 6, 64, false)
-FEW_KIND(few_8_32, 8, 32, false)
-FEW_KIND(few_8_64, 8, 64, false)
-FEW_KIND(few_mxfp4, 4, 32, true)
-FEW_KIND(few_nvfp4, 4, 16, true)
+FEW_KIND(few_2_32, 2, 32, false, 4)
+FEW_KIND(few_2_64, 2, 64, false, 4)
+FEW_KIND(few_3_32, 3, 32, false, 1)
+FEW_KIND(few_3_64, 3, 64, false, 1)
+FEW_KIND(few_4_32, 4, 32, false, 2)
+FEW_KIND(few_4_64, 4, 64, false, 2)
+FEW_KIND(few_5_32, 5, 32, false, 1)
+FEW_KIND(few_5_64, 5, 64, false, 1)
+FEW_KIND(few_6_32, 6, 32, false, 1)
+FEW_KIND(few_6_64, 6, 64, false, 1)
+FEW_KIND(few_8_32, 8, 32, false, 1)
+FEW_KIND(few_8_64, 8, 64, false, 1)
+FEW_KIND(few_mxfp4, 4, 32, true, 2)
+FEW_KIND(few_nvfp4, 4, 16, true, 2)
 
 static FewRows *few_kernel(const Weight *w, int rows) {
     static FewRows *const *const AFFINE[9][2] = {
@@ -414,7 +440,12 @@ static LinearLayout layout(const Weight *w) {
 
 static void few(const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y,
                 int64_t stride) {
-    const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group};
+    const int64_t left = w->cols % (x->group * BLOCK_GROUPS), bytes = left * w->bits / 8;
+    const bool planes = w->bits == 4 || w->bits == 2;
+    const int groups = (int)(left / x->group);
+    const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group,
+                   (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), groups,
+                   planes ? (int)(bytes / 32) : groups, planes ? (int)(bytes % 32) : 0};
     few_kernel(w, rows)(&f, first, count, y, stride);
 }
 
@@ -516,8 +547,8 @@ static void unpack_scales(const Weight *w, const int64_t rows[8], const Places *
         for (int i = 0; i < 8; i++) {
             __m256 si, bi;
             const size_t offset = (size_t)rows[i] * stride;
-            load_scales(w, (const uint8_t *)w->scales + offset, w->biases ? (const uint8_t *)w->biases + offset : NULL, g,
-                        groups - g, &si, &bi);
+            load_scales(w, (const uint8_t *)w->scales + offset, w->biases ? (const uint8_t *)w->biases + offset : NULL,
+                        (w->rows - rows[i]) * (int64_t)stride, g, groups - g, &si, &bi);
             s[i] = _mm256_castps_si256(si);
             b[i] = _mm256_castps_si256(bi);
         }
@@ -550,6 +581,12 @@ static void unpack(const Weight *w, int64_t first, LinearPanel *panel) {
     }
 }
 
+/* words += codes · q. gcc 12 would copy the accumulators in every round. */
+INLINE void dot_into(__m256i *words, __m256i codes, __m256i q) {
+    __m256i product;
+    __asm__("vpmaddubsw %3, %2, %1\n vpaddw %1, %0, %0" : "+x"(*words), "=&x"(product) : "x"(codes), "x"(q));
+}
+
 /* Adds the products of `steps` × 4 columns. plane: 0 all bits of a code, 1 the low four, 2 the high four. */
 INLINE void tile_steps(const uint8_t *p, const int8_t *q, int64_t stride, const int steps, const int plane, const int rows,
                        __m256i words[TILE][2]) {
@@ -570,9 +607,13 @@ INLINE void tile_steps(const uint8_t *p, const int8_t *q, int64_t stride, const 
             int four;
             memcpy(&four, q + t * stride + 4 * step, 4);
             const __m256i v = _mm256_set1_epi32(four);
-            const __m256i a = _mm256_maddubs_epi16(p0, v), b = _mm256_maddubs_epi16(p1, v);
-            words[t][0] = step ? _mm256_add_epi16(words[t][0], a) : a;
-            words[t][1] = step ? _mm256_add_epi16(words[t][1], b) : b;
+            if (step == 0) {
+                words[t][0] = _mm256_maddubs_epi16(p0, v);
+                words[t][1] = _mm256_maddubs_epi16(p1, v);
+                continue;
+            }
+            dot_into(&words[t][0], p0, v);
+            dot_into(&words[t][1], p1, v);
         }
     }
 }

@@ -147,6 +147,14 @@ INLINE __m512i e2m1_codes(__m512i v) {
     return _mm512_shuffle_epi8(_mm512_set4_epi32(0x00040608, 0x090a0b0c, 0x18141210, 0x0f0e0d0c), v);
 }
 
+/* Plane j of bytes that hold 8/bits codes each: one bit-matrix product instead of shift and mask. */
+INLINE __m512i plane_of(__m512i v, const int bits, const int j) {
+    if (j == 0) return _mm512_and_si512(v, _mm512_set1_epi8((char)((1 << bits) - 1)));
+    uint64_t matrix = 0; /* row 7−i of 8 makes bit i */
+    for (int i = 0; i < bits; i++) matrix |= (uint64_t)1 << (j * bits + i) << (8 * (7 - i));
+    return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64((int64_t)matrix), 0);
+}
+
 /* For codes of `bits` bits: the bytes of each 8 codes into a 64-bit lane, then each code to its byte. split: even first. */
 INLINE __m512i spread_index(const int bits) {
     uint8_t index[64];
@@ -169,91 +177,96 @@ INLINE __mmask64 first_bytes(int64_t count) {
 
 /* ---- a few activation rows ---- */
 
-/* Each 128-bit lane: the sums of the four elements of that lane of v[0] … v[3]. */
-INLINE __m512i add4(__m512i a, __m512i b, __m512i c, __m512i d) {
-    __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-    return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+/* Each 128-bit lane: the sums of the four elements of that lane of a, b, c, d, whose size is at most `most`. Small ones are
+ * added as 16-bit pairs. */
+INLINE __m512i add4(__m512i a, __m512i b, __m512i c, __m512i d, const int most) {
+    const __m512i one = _mm512_set1_epi16(1);
+    if (most > INT16_MAX) {
+        __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    }
+    __m512i ab = _mm512_madd_epi16(_mm512_packs_epi32(a, b), one), cd = _mm512_madd_epi16(_mm512_packs_epi32(c, d), one);
+    if (2 * most <= INT16_MAX) return _mm512_madd_epi16(_mm512_packs_epi32(ab, cd), one);
+    __m512 x = _mm512_castsi512_ps(ab), y = _mm512_castsi512_ps(cd);
+    return _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88)),
+                            _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0xdd)));
 }
 INLINE __m512i add_lanes(__m512i a, __m512i b) {
     return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
 }
 
 /* 16 groups' sums in order from `lanes` vectors, each with `lanes` partial sums of 16/lanes groups. */
-INLINE __m512i add_groups(const __m512i *v, const int lanes) {
-    if (lanes == 2) {
-        __m512 a = _mm512_castsi512_ps(v[0]), b = _mm512_castsi512_ps(v[1]);
-        __m512i sum = _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
-                                       _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
+INLINE __m512i add_groups(const __m512i *v, const int lanes, const int most) {
+    if (lanes == 2) { /* 2 and 4 bits only: never beyond 16 */
+        __m512i sum = _mm512_madd_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_set1_epi16(1));
         return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), sum);
     }
     if (lanes == 4) {
         const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        return _mm512_permutexvar_epi32(order, add4(v[0], v[1], v[2], v[3]));
+        return _mm512_permutexvar_epi32(order, add4(v[0], v[1], v[2], v[3], most));
     }
+    __m512i low = add_lanes(add4(v[0], v[1], v[2], v[3], most), add4(v[4], v[5], v[6], v[7], most));
     if (lanes == 8) {
         const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-        return _mm512_permutexvar_epi32(order, add_lanes(add4(v[0], v[1], v[2], v[3]), add4(v[4], v[5], v[6], v[7])));
+        return _mm512_permutexvar_epi32(order, low);
     }
-    __m512i low = add_lanes(add4(v[0], v[1], v[2], v[3]), add4(v[4], v[5], v[6], v[7]));
-    __m512i high = add_lanes(add4(v[8], v[9], v[10], v[11]), add4(v[12], v[13], v[14], v[15]));
+    __m512i high = add_lanes(add4(v[8], v[9], v[10], v[11], most), add4(v[12], v[13], v[14], v[15], most));
     return add_lanes(low, high);
 }
+
+/* A kind of weight. All members are constants where they are used. */
+typedef struct Kind {
+    int bits, group;
+    bool coded; /* E2M1 */
+    int planes; /* codes per byte; 1: codes in order */
+} Kind;
 
 typedef struct Few {
     const Weight *w;
     const int8_t *q;
     const float *scales, *sums;
     int64_t stride, scale_stride; /* from activation row to row */
+    /* what is left of a row after the last whole block of 16 groups */
+    int tail_groups, tail_vectors; /* whole vectors */
+    __mmask64 tail_mask;           /* bytes of one more */
 } Few;
 
-/* Vectors of weights that meet `planes` vectors of activations each; one block is 16 activation groups. */
-INLINE void few_block(const Few *f, const uint8_t *p, int64_t left, int64_t group_index, const int bits,
-                      const int group, const bool coded, const int planes, const int rows, __m512i sums[LINEAR_FEW]) {
-    const int lanes = group / (4 * planes), step = 8 * bits * planes;
-    const bool tail = left < INT64_MAX;
-    const __m512i index = spread_index(bits), shift = spread_shift(bits, false);
-    __m512i part[LINEAR_FEW][16];
-#pragma GCC unroll 16
-    for (int i = 0; i < lanes; i++) {
-        __m512i v, code[4];
-        if (step == 64 && !tail) v = _mm512_loadu_si512(p + i * step);
-        else v = _mm512_maskz_loadu_epi8(first_bytes(left - i * step < step ? left - i * step : step), p + i * step);
-        if (planes == 1) {
-            code[0] = bits == 8 ? v : spread(v, index, shift, bits);
-        } else {
-            const __m512i low = _mm512_set1_epi8((char)((1 << bits) - 1));
-            code[0] = _mm512_and_si512(v, low);
+/* Products of one vector of weights: 64 codes per plane. */
+INLINE void few_vector(const Few *f, __m512i v, const int8_t *q, const Kind k, const int rows, __m512i part[LINEAR_FEW]) {
+    __m512i code[4];
+    if (k.planes == 1) {
+        code[0] = k.bits == 8 ? v : spread(v, spread_index(k.bits), spread_shift(k.bits, false), k.bits);
+    } else {
 #pragma GCC unroll 4
-            for (int j = 1; j < planes; j++)
-                code[j] = _mm512_and_si512(_mm512_srli_epi16(v, (unsigned)(j * bits)), low);
-            if (coded) {
-#pragma GCC unroll 4
-                for (int j = 0; j < planes; j++) code[j] = e2m1_codes(code[j]);
-            }
-        }
-#pragma GCC unroll 4
-        for (int t = 0; t < rows; t++) {
-            const int8_t *q = f->q + t * f->stride + group_index * group + i * planes * 64;
-            __m512i sum = _mm512_setzero_si512();
-#pragma GCC unroll 4
-            for (int j = 0; j < planes; j++) sum = _mm512_dpbusd_epi32(sum, code[j], _mm512_loadu_si512(q + 64 * j));
-            part[t][i] = sum;
+        for (int j = 0; j < k.planes; j++) {
+            code[j] = plane_of(v, k.bits, j);
+            if (k.coded) code[j] = e2m1_codes(code[j]);
         }
     }
 #pragma GCC unroll 4
-    for (int t = 0; t < rows; t++) sums[t] = add_groups(part[t], lanes);
+    for (int t = 0; t < rows; t++) {
+        part[t] = _mm512_setzero_si512();
+#pragma GCC unroll 4
+        for (int j = 0; j < k.planes; j++)
+            part[t] = _mm512_dpbusd_epi32(part[t], code[j], _mm512_loadu_si512(q + t * f->stride + 64 * j));
+    }
 }
 
-INLINE void few_float(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t group_index, int64_t count,
-                      const int rows, const __m512i sums[LINEAR_FEW], __m512 acc[LINEAR_FEW]) {
+/* The float part of 16 groups from group_index; count of them exist. part: as few_vector() left it. */
+INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t group_index, int64_t count,
+                       const Kind k, const int rows, __m512i part[][LINEAR_FEW], __m512 acc[LINEAR_FEW]) {
+    const int lanes = k.group / (4 * k.planes), most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * 4 * k.planes;
     __m512 s, b;
     load_scales(f->w, scales, biases, group_index, count, &s, &b);
 #pragma GCC unroll 4
     for (int t = 0; t < rows; t++) {
         const int64_t at = t * f->scale_stride + group_index;
+        __m512i v[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < lanes; i++) v[i] = part[i][t];
         __m512 sd = _mm512_mul_ps(s, _mm512_loadu_ps(f->scales + at));
-        acc[t] = _mm512_fmadd_ps(sd, _mm512_cvtepi32_ps(sums[t]), acc[t]);
+        acc[t] = _mm512_fmadd_ps(sd, _mm512_cvtepi32_ps(add_groups(v, lanes, most)), acc[t]);
         acc[t] = _mm512_fmadd_ps(b, _mm512_loadu_ps(f->sums + at), acc[t]);
     }
 }
@@ -265,29 +278,44 @@ INLINE float add_tree(__m512 v) {
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
-INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const int bits,
-                     const int group, const bool coded, const int planes, const int rows) {
-    const int block_bytes = group * 2 * bits;
+INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k,
+                     const int rows) {
+    const int lanes = k.group / (4 * k.planes), step = 8 * k.bits * k.planes, codes = 64 * k.planes;
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
-    const int64_t groups = f->w->cols / group, whole = groups / 16 * 16;
+    const int64_t whole = f->w->cols / k.group / 16 * 16;
     const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
     const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
     const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
     for (int64_t r = 0; r < count; r++) {
         __m512 acc[LINEAR_FEW];
-        __m512i sums[LINEAR_FEW];
+        __m512i part[16][LINEAR_FEW];
 #pragma GCC unroll 4
         for (int t = 0; t < rows; t++) acc[t] = _mm512_setzero_ps();
-        const uint8_t *block = p;
-        for (int64_t g = 0; g < whole; g += 16, block += block_bytes) {
+        const uint8_t *v = p;
+        const int8_t *q = f->q;
+        for (int64_t g = 0; g < whole; g += 16, v += lanes * step, q += lanes * codes) {
 #pragma GCC unroll 32
-            for (int i = 0; i < block_bytes; i += 64) _mm_prefetch((const char *)block + PREFETCH_BYTES + i, _MM_HINT_T0);
-            few_block(f, block, INT64_MAX, g, bits, group, coded, planes, rows, sums);
-            few_float(f, scales, biases, g, 16, rows, sums, acc);
+            for (int i = 0; i < lanes * step; i += 64) _mm_prefetch((const char *)v + PREFETCH_BYTES + i, _MM_HINT_T0);
+#pragma GCC unroll 16
+            for (int i = 0; i < lanes; i++) {
+                __m512i codes_at = step == 64 ? _mm512_loadu_si512(v + i * step)
+                                              : _mm512_maskz_loadu_epi8(first_bytes(step), v + i * step);
+                few_vector(f, codes_at, q + i * codes, k, rows, part[i]);
+            }
+            few_finish(f, scales, biases, g, 16, k, rows, part, acc);
         }
-        if (whole < groups) {
-            few_block(f, block, p + row_bytes - block, whole, bits, group, coded, planes, rows, sums);
-            few_float(f, scales, biases, whole, groups - whole, rows, sums, acc);
+        if (f->tail_groups > 0) {
+#pragma GCC unroll 16
+            for (int i = 0; i < lanes; i++) {
+                if (i > f->tail_vectors || (i == f->tail_vectors && !f->tail_mask)) {
+#pragma GCC unroll 4
+                    for (int t = 0; t < rows; t++) part[i][t] = _mm512_setzero_si512();
+                    continue;
+                }
+                const __mmask64 mask = i < f->tail_vectors ? first_bytes(step) : f->tail_mask;
+                few_vector(f, _mm512_maskz_loadu_epi8(mask, v + i * step), q + i * codes, k, rows, part[i]);
+            }
+            few_finish(f, scales, biases, whole, f->tail_groups, k, rows, part, acc);
         }
 #pragma GCC unroll 4
         for (int t = 0; t < rows; t++) y[t * y_stride + r] = add_tree(acc[t]);
@@ -300,7 +328,7 @@ INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64
 typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
 #define FEW_ROWS(name, bits, group, coded, planes, rows)                                                    \
     static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {     \
-        few_rows(f, first, count, y, y_stride, bits, group, coded, planes, rows);                           \
+        few_rows(f, first, count, y, y_stride, (Kind){bits, group, coded, planes}, rows);                   \
     }
 #define FEW_KIND(name, bits, group, coded, planes)                                                          \
     FEW_ROWS(name, bits, group, coded, planes, 1)                                                           \
@@ -339,7 +367,10 @@ static LinearLayout layout(const Weight *w) {
 
 static void few(const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y,
                 int64_t stride) {
-    const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group};
+    const int planes = w->bits <= 4 && w->bits != 3 ? 8 / w->bits : 1, step = 8 * w->bits * planes;
+    const int64_t block = (int64_t)x->group * LINEAR_LANES, left = w->cols % block, bytes = left * w->bits / 8;
+    const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group, (int)(left / x->group),
+                   (int)(bytes / step), first_bytes(bytes % step)};
     few_kernel(w, rows)(&f, first, count, y, stride);
 }
 
@@ -391,7 +422,7 @@ INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[16], int64_
     const int cols = bits == 4 ? 128 : 64;
     const int64_t count = w->cols - col < cols ? w->cols - col : cols;
     const __mmask64 mask = first_bytes(count * bits / 8);
-    const __m512i index = spread_index(bits), shift = spread_shift(bits, true), low = _mm512_set1_epi8(15);
+    const __m512i index = spread_index(bits), shift = spread_shift(bits, true);
     __m512i r[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
@@ -409,7 +440,7 @@ INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[16], int64_
             _mm512_store_si512(to, r[j]);
             continue;
         }
-        __m512i even = _mm512_and_si512(r[j], low), odd = _mm512_and_si512(_mm512_srli_epi16(r[j], 4), low);
+        __m512i even = plane_of(r[j], 4, 0), odd = plane_of(r[j], 4, 1);
         _mm512_store_si512(to, coded ? e2m1_codes(even) : even);
         _mm512_store_si512(to + 4 * PANEL, coded ? e2m1_codes(odd) : odd);
     }
@@ -469,6 +500,11 @@ static void unpack(const Weight *w, int64_t first, LinearPanel *panel) {
     }
 }
 
+/* gcc 12 copies the accumulators in every round of a loop around the intrinsic. */
+INLINE void dot_into(__m512i *sum, __m512i codes, __m512i q) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(q));
+}
+
 /* Adds a finished lane to the tree: as many earlier sums as the turn has trailing ones, the rest waits in `waiting`. */
 INLINE void tile(const LinearPanel *panel, const LinearInput *x, int64_t first, const int rows, float *y) {
     float waiting[4][LINEAR_TILE_ROWS * PANEL] __attribute__((aligned(64)));
@@ -494,8 +530,8 @@ INLINE void tile(const LinearPanel *panel, const LinearInput *x, int64_t first, 
                     int four;
                     memcpy(&four, q + t * x->stride, 4);
                     __m512i v = _mm512_set1_epi32(four);
-                    sum[t][0] = _mm512_dpbusd_epi32(sum[t][0], p0, v);
-                    sum[t][1] = _mm512_dpbusd_epi32(sum[t][1], p1, v);
+                    dot_into(&sum[t][0], p0, v);
+                    dot_into(&sum[t][1], p1, v);
                 }
             }
             __m512 s0 = _mm512_load_ps(scales), s1 = _mm512_load_ps(scales + 16);

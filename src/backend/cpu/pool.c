@@ -52,6 +52,12 @@ struct Pool {
     Line *arrived; /* [count] barriers reached */
     Range *ranges; /* [POOL_SHARES][count] */
     Worker *workers;
+    int cpu;     /* where the calling thread belongs; −1: anywhere */
+    bool bound;  /* the thread that called last has been bound there */
+    Thread caller;
+#if defined(__linux__)
+    cpu_set_t before; /* where it might run until then */
+#endif
 };
 
 static inline void pause_cpu(void) {
@@ -99,7 +105,7 @@ static uint32_t wait_epoch(Pool *pool, uint32_t seen) {
     }
 }
 
-static void pin_thread(int cpu) {
+static void bind_thread(int cpu) {
 #if defined(__linux__)
     if (cpu < 0) return;
     cpu_set_t set;
@@ -109,10 +115,27 @@ static void pin_thread(int cpu) {
 #endif
 }
 
+/* The calling thread is bound at its first run: left free, it can end up on a worker's core while another stands idle. */
+static void bind_caller(Pool *pool) {
+#if defined(__linux__)
+    if (pool->cpu < 0 || (pool->bound && pthread_equal(pool->caller, pthread_self()))) return;
+    pool->caller = pthread_self();
+    pool->bound = sched_getaffinity(0, sizeof pool->before, &pool->before) == 0;
+    bind_thread(pool->cpu);
+#endif
+}
+
+static void free_caller(const Pool *pool) {
+#if defined(__linux__)
+    if (pool->bound && pthread_equal(pool->caller, pthread_self()))
+        (void)sched_setaffinity(0, sizeof pool->before, &pool->before);
+#endif
+}
+
 static void *worker_main(void *argument) {
     Worker *worker = argument;
     Pool *pool = worker->pool;
-    pin_thread(worker->cpu);
+    bind_thread(worker->cpu);
     for (uint32_t seen = 0;;) {
         seen = wait_epoch(pool, seen);
         if (pool->stop) return NULL;
@@ -131,6 +154,7 @@ void pool_run(Pool *pool, PoolTask *task, void *argument) {
         task(argument, 0, 1);
         return;
     }
+    bind_caller(pool);
     pool->task = task;
     pool->argument = argument;
     begin_epoch(pool);
@@ -238,26 +262,32 @@ static bool is_second_thread(int cpu, const cpu_set_t *allowed) {
 }
 #endif
 
-/* Fills cpus with one processor per allowed core; returns how many threads make sense. */
-static int find_cores(int cpus[POOL_THREADS_MAX], int *cpu_count) {
-    *cpu_count = 0;
+/* One processor per allowed core, and how many threads make sense; as they were before any thread was bound. */
+static struct {
+    int cpus[POOL_THREADS_MAX];
+    int cpu_count, threads;
+} cores;
+
+static void find_cores(void) {
 #if defined(__linux__)
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
     if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
-        for (int cpu = 0; cpu < CPU_SETSIZE && *cpu_count < POOL_THREADS_MAX; cpu++)
-            if (CPU_ISSET((size_t)cpu, &allowed) && !is_second_thread(cpu, &allowed)) cpus[(*cpu_count)++] = cpu;
+        for (int cpu = 0; cpu < CPU_SETSIZE && cores.cpu_count < POOL_THREADS_MAX; cpu++)
+            if (CPU_ISSET((size_t)cpu, &allowed) && !is_second_thread(cpu, &allowed)) cores.cpus[cores.cpu_count++] = cpu;
     }
-    int quota = quota_cpus();
-    if (*cpu_count > 0) return quota < *cpu_count ? quota : *cpu_count;
+    const int quota = quota_cpus();
+    cores.threads = quota < cores.cpu_count ? quota : cores.cpu_count;
+    if (cores.threads > 0) return;
 #endif
     long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online < 1 ? 1 : online > POOL_THREADS_MAX ? POOL_THREADS_MAX : (int)online;
+    cores.threads = online < 1 ? 1 : online > POOL_THREADS_MAX ? POOL_THREADS_MAX : (int)online;
 }
 
 int pool_cores(void) {
-    int cpus[POOL_THREADS_MAX], count;
-    return find_cores(cpus, &count);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_cores);
+    return cores.threads;
 }
 
 /* ---- life ---- */
@@ -283,9 +313,8 @@ static void stop_workers(Pool *pool, int started) {
 }
 
 Pool *pool_open(int threads, Error *error) {
-    int cpus[POOL_THREADS_MAX], cpu_count;
-    int cores = find_cores(cpus, &cpu_count);
-    if (threads == 0) threads = cores;
+    const int most = pool_cores();
+    if (threads == 0) threads = most;
     if (threads < 1 || threads > POOL_THREADS_MAX) {
         fail(error, ERROR_USAGE, "%d threads: 1 to %d are possible", threads, POOL_THREADS_MAX);
         return NULL;
@@ -304,11 +333,12 @@ Pool *pool_open(int threads, Error *error) {
         if (pool) free_pool(pool);
         return NULL;
     }
-    /* The caller's own thread stays free to move: the kernel keeps it off the cores the others are bound to. */
-    bool pin = threads == cpu_count;
+    /* Bound only when the pool takes all the cores there are: otherwise the kernel knows better which are free. */
+    const bool bind = threads == cores.cpu_count;
+    pool->cpu = bind ? cores.cpus[0] : -1;
     for (int i = 1; i < threads; i++) {
         Worker *worker = &pool->workers[i];
-        *worker = (Worker){.pool = pool, .index = i, .cpu = pin ? cpus[i] : -1};
+        *worker = (Worker){.pool = pool, .index = i, .cpu = bind ? cores.cpus[i] : -1};
         if (!thread_start(&worker->thread, worker_main, worker, "worker", error)) {
             fail_while(error, "starting thread %d of %d", i + 1, threads);
             stop_workers(pool, i);
@@ -322,5 +352,6 @@ Pool *pool_open(int threads, Error *error) {
 void pool_close(Pool *pool) {
     if (!pool) return;
     stop_workers(pool, pool->count);
+    free_caller(pool);
     free_pool(pool);
 }

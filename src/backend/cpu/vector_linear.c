@@ -11,6 +11,7 @@
 enum {
     UNIT_ROWS = 16,      /* weight rows shared out together, few activation rows */
     GRAIN_BYTES = 32768, /* weights that a thread takes at a time */
+    FEW_ROWS = 12,       /* most activation rows that go without panels, LINEAR_FEW at a time */
     CALL_ROWS = 64,      /* weight rows per kernel call: results wait in L1 for their epilogue */
     CHUNK_ROWS = 252,    /* activation rows that meet a panel while it is in cache: a multiple of 4 and 6 */
     SHARED_BYTES = 96 << 20,
@@ -208,14 +209,25 @@ static void finish_glu(const Product *p, int64_t row, int64_t n, int first, int 
 static void multiply_few(const Product *p, int i, int64_t row, int64_t n, float *y) {
     const Weight *w = p->weight[i];
     if (linear_is_integer(w)) {
-        p->kernels->few(w, row, n, &p->input[group_kind(linear_group(w))], p->rows, y, CALL_ROWS);
+        /* The weights come from memory once and from L2 for the other rows. */
+        const LinearInput *all = &p->input[group_kind(linear_group(w))];
+        const int passes = (int)ceil_div(p->rows, LINEAR_FEW);
+        for (int pass = 0; pass < passes; pass++) {
+            const int from = p->rows * pass / passes, to = p->rows * (pass + 1) / passes;
+            LinearInput x = *all;
+            for (int layout = 0; layout < LAYOUT_COUNT; layout++)
+                if (x.q[layout]) x.q[layout] += from * x.stride;
+            x.scales += from * (x.stride / x.group);
+            x.sums += from * (x.stride / x.group);
+            p->kernels->few(w, row, n, &x, to - from, y + from * CALL_ROWS, CALL_ROWS);
+        }
         return;
     }
     p->kernels->plain(w, row, n, p->norm ? p->plain : p->x, p->cols, p->rows, y, CALL_ROWS);
 }
 
 static void few_rows(const Product *p, int i, int64_t row, int64_t n) {
-    float y[LINEAR_FEW * CALL_ROWS], up[LINEAR_FEW * CALL_ROWS];
+    float y[FEW_ROWS * CALL_ROWS], up[FEW_ROWS * CALL_ROWS];
     multiply_few(p, i, row, n, y);
     if (p->finish != FINISH_GLU) {
         finish(p, i, row, n, 0, p->rows, y, CALL_ROWS);
@@ -346,10 +358,10 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
     const size_t panel = panel_bytes(p) + 2 * result_bytes();
     const bool panels_fit = panel <= THREAD_BYTES;
     CHECK(p->cols * (int64_t)sizeof(float) <= THREAD_BYTES / 2);
-    p->few = rows <= LINEAR_FEW || !panels_fit;
+    p->few = rows <= FEW_ROWS || !panels_fit;
     choose_inputs(p);
     int chunk = rows;
-    if (p->few && chunk > LINEAR_FEW) chunk = LINEAR_FEW;
+    if (p->few && chunk > FEW_ROWS) chunk = FEW_ROWS;
     const size_t per_row = place_inputs(p, NULL, 1) + 64;
     if ((size_t)chunk > SHARED_BYTES / per_row) chunk = (int)(SHARED_BYTES / per_row);
     CHECK(chunk > 0);
