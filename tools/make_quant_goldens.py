@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Writes tests/tensor/data/quant.bin: what MLX dequantises and quantises, for tests/tensor/test_quant.c.
-Made with mlx 0.32.4 (CPU), numpy 1.26 or newer, Python 3.11:  tools/make_quant_goldens.py
+"""Writes what MLX dequantises and quantises (tests/tensor/data/quant.bin, for tests/tensor/test_quant.c), and what the
+blocks of GGUF files stand for (tests/tensor/data/blocks.bin, for tests/tensor/test_gguf_blocks.c).
+Made with mlx 0.32.4 (CPU), gguf 0.19.0, numpy 2.4.6, Python 3.11:  tools/make_quant_goldens.py
 
-The file is a row of records, little-endian: six u32 (operation 0 dequantise 1 quantise; Quant and DType as numbered in
+quant.bin is a row of records, little-endian: six u32 (operation 0 dequantise 1 quantise; Quant and DType as numbered in
 src/tensor/tensor.h; bits; group; rows), then COLS columns per row of: packed data, scales, biases (affine) and f32 values.
+blocks.bin: two u32 (type as numbered by GGUF, elements), the blocks, f32 values.
 """
 import struct
 from pathlib import Path
 
+import gguf
 import mlx.core as mx
 import numpy as np
 
@@ -43,6 +46,28 @@ def odd_floats(rows, groups, dtype, turn):
     if dtype == F16:
         values = np.clip(values, -65504, 65504)
     return mx.array(values).astype(TYPES[dtype])
+
+
+def make_blocks(path):
+    """Random bits make every field take every value; only the f16 scales are kept ordinary."""
+    out = bytearray()
+    halves = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2],
+              "Q6_K": [208], "IQ4_NL": [0]}
+    for name, places in halves.items():
+        kind = gguf.GGMLQuantizationType[name]
+        elements, size = gguf.GGML_QUANT_SIZES[kind]
+        count = 512 // elements
+        blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
+        for place in places:
+            scale = (rng.standard_normal(count) * 0.01).astype(np.float16)
+            scale[0] = 0 if place == 2 else -0.02
+            blocks[:, place:place + 2] = scale.view(np.uint8).reshape(count, 2)
+        if name == "Q6_K":  # the second block lies on a grid of 256 points, so it stays exact
+            blocks[1, 192:208] = np.repeat([3, 4, 0, 1, 2, 4, 128, 2], 2).astype(np.uint8)
+        values = gguf.dequantize(blocks.reshape(1, -1), kind).astype(np.float32)
+        out += struct.pack("<2I", kind.value, 512) + blocks.tobytes() + values.tobytes()
+    path.write_bytes(out)
+    print(f"{path}: {len(out)} bytes")
 
 
 def main():
@@ -91,6 +116,7 @@ def main():
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(out)
     print(f"{path}: {len(out)} bytes, mlx {mx.__version__}")
+    make_blocks(path.parent / "blocks.bin")
 
 
 if __name__ == "__main__":

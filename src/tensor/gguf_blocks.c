@@ -155,18 +155,26 @@ static int gcd_of(int a, int b) {
     return a;
 }
 
+/* The largest step that leads from k[0] to all others, 0 when they are equal. */
+static int step_of(const int *k) {
+    int step = 0;
+    for (int i = 1; i < 32 && step != 1; i++) step = gcd_of(step, abs(k[i] - k[0]));
+    return step;
+}
+
 /* 32 values d·k with whole numbers k: eight bits between the smallest and the largest. When all lie on a grid of at
  * most 256 points that is exact, else the error is at most half a step. */
 static void integers_to_codes(const int *k, float d, uint8_t *codes, float *scale, float *bias) {
-    int low = k[0], high = k[0], step = 0;
+    int low = k[0], high = k[0];
     for (int i = 1; i < 32; i++) {
         if (k[i] < low) low = k[i];
         if (k[i] > high) high = k[i];
-        step = gcd_of(step, abs(k[i] - k[0]));
     }
-    float unit = (float)(high - low) / 255;
-    if (high - low <= 255 * step) unit = (float)step;
-    for (int i = 0; i < 32; i++) codes[i] = unit ? (uint8_t)rintf((float)(k[i] - low) / unit) : 0;
+    int step = step_of(k);
+    bool exact = high - low <= 255 * step;
+    float unit = exact ? (float)step : (float)(high - low) / 255;
+    float inverse = unit ? 1 / unit : 0;
+    for (int i = 0; i < 32; i++) codes[i] = (uint8_t)((float)(k[i] - low) * inverse + 0.5f);
     *scale = d * unit;
     *bias = d * (float)low;
 }
