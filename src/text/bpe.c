@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "text/bpe_cache.h"
 #include "text/bpe_hash.h"
 
 enum {
@@ -12,6 +13,8 @@ enum {
     NO_RANK = INT32_MAX,
     ID_BITS = 20,
     RANK_BITS = 24,
+    BYTE_PAIRS = 1 << 16,
+    BIGRAM_BITS = 19, /* of the set of character pairs, by hash */
 };
 
 typedef struct BpeSymbol {
@@ -34,7 +37,10 @@ void bpe_free(Bpe *bpe) {
     free(bpe->index);
     free(bpe->pairs);
     free(bpe->results);
+    free(bpe->byte_ranks);
+    free(bpe->cache);
     free(bpe->whole);
+    free(bpe->bigrams);
     *bpe = (Bpe){0};
 }
 
@@ -89,6 +95,50 @@ static void note_spaces(Bpe *bpe, Slice token) {
     }
 }
 
+/* --- Where words may be cut ------------------------------------------------------------------------------------- */
+
+static inline bool is_wide_lead(uint8_t byte) { return (byte & 0xF0) == 0xE0; }
+static inline bool is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80; }
+
+/* The bit of two characters of three bytes that stand next to each other, six bytes in all. */
+static inline uint32_t bigram_bit(const char *six) {
+    uint64_t bytes = 0;
+    memcpy(&bytes, six, 6);
+    return (uint32_t)(bytes * 0x9E3779B97F4A7C15u >> (64 - BIGRAM_BITS));
+}
+
+/* Every place in a token in front of a character of three bytes, whole or not: what stands there must not be cut. */
+static void note_wide(Bpe *bpe, Slice token) {
+    for (size_t at = 1; at < token.size; at++) {
+        uint8_t lead = (uint8_t)token.data[at], before = (uint8_t)token.data[at - 1];
+        if (!is_wide_lead(lead) || !is_continuation(before)) continue;
+        bool whole = at >= 3 && at + 3 <= token.size && is_wide_lead((uint8_t)token.data[at - 3]) &&
+            is_continuation((uint8_t)token.data[at - 2]);
+        if (whole) {
+            uint32_t bit = bigram_bit(token.data + at - 3);
+            bpe->bigrams[bit >> 6] |= 1ull << (bit & 63);
+        } else {
+            bpe->seams[before][lead >> 6] |= 1ull << (lead & 63);
+        }
+    }
+}
+
+/* Whether a word may be cut at `at`, in front of a lead byte of three: with one or two bytes before it, and with more. */
+static inline bool may_cut_early(const Bpe *bpe, Slice word, size_t at) {
+    return bpe->space_splits && memcmp(word.data + at, "▁", 3) == 0 && !bpe->before_space[(uint8_t)word.data[at - 1]];
+}
+static inline bool may_cut(const Bpe *bpe, Slice word, size_t at) {
+    uint8_t lead = (uint8_t)word.data[at], before = (uint8_t)word.data[at - 1];
+    if (bpe->space_splits && memcmp(word.data + at, "▁", 3) == 0) {
+        return memcmp(word.data + at - 3, "▁", 3) != 0 && !bpe->before_space[before];
+    }
+    if (!bpe->wide_splits || !is_wide_lead((uint8_t)word.data[at - 3]) || !is_continuation((uint8_t)word.data[at - 2])) return false;
+    if (!is_continuation(before)) return false;
+    uint32_t bit = bigram_bit(word.data + at - 3);
+    if (bpe->bigrams[bit >> 6] >> (bit & 63) & 1) return false;
+    return !(bpe->seams[before][lead >> 6] >> (lead & 63) & 1);
+}
+
 static bool index_token(Bpe *bpe, uint32_t id, uint64_t hash, Error *error) {
     BpeToken *token = &bpe->tokens[id];
     uint64_t tag = bpe_hash_tag(hash);
@@ -113,8 +163,10 @@ bool bpe_index(Bpe *bpe, Error *error) {
     size_t capacity = 16;
     while (capacity < (size_t)bpe->vocab_count * 3 / 2) capacity *= 2;
     bpe->index = calloc(capacity, sizeof *bpe->index);
+    bpe->bigrams = calloc(1u << BIGRAM_BITS >> 6, sizeof *bpe->bigrams);
+    bpe->cache = bpe_cache_new();
     bpe->whole = calloc(bpe->id_limit ? bpe->id_limit : 1, sizeof *bpe->whole);
-    if (!bpe->index || !bpe->whole) return fail(error, ERROR_MEMORY, "no memory for a vocabulary of %u", bpe->vocab_count);
+    if (!bpe->index || !bpe->bigrams || !bpe->cache || !bpe->whole) return fail(error, ERROR_MEMORY, "no memory for a vocabulary of %u", bpe->vocab_count);
     bpe->index_mask = (uint32_t)capacity - 1;
     memset(bpe->byte_ids, -1, sizeof bpe->byte_ids);
     memset(bpe->ascii_ids, -1, sizeof bpe->ascii_ids);
@@ -133,6 +185,7 @@ bool bpe_index(Bpe *bpe, Error *error) {
         __builtin_prefetch(&bpe->index[bpe_hash_slot(hash) & bpe->index_mask], 1);
         if (token.size > bpe->size_max) bpe->size_max = (uint32_t)token.size;
         if (bpe->tokens[next].flags & BPE_TOKEN_LITERAL) continue;
+        note_wide(bpe, token);
         if (bpe->by_bytes) {
             if (token.size == 1) bpe->byte_ids[(uint8_t)token.data[0]] = (int32_t)next;
             continue;
@@ -146,6 +199,7 @@ bool bpe_index(Bpe *bpe, Error *error) {
         note_spaces(bpe, token);
     }
     bpe->space_splits = !bpe->by_bytes && bpe_find(bpe, "▁", 3, false) >= 0;
+    bpe->wide_splits = true;
     return true;
 }
 
@@ -179,7 +233,9 @@ bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error)
     while (capacity < count * 3 / 2) capacity *= 2;
     bpe->pairs = calloc(capacity, sizeof *bpe->pairs);
     bpe->results = malloc((count + 1) * sizeof *bpe->results);
-    if (!bpe->pairs || !bpe->results) return fail(error, ERROR_MEMORY, "no memory for %zu merges", count);
+    if (bpe->by_bytes) bpe->byte_ranks = malloc(BYTE_PAIRS * sizeof *bpe->byte_ranks);
+    if (!bpe->pairs || !bpe->results || (bpe->by_bytes && !bpe->byte_ranks)) return fail(error, ERROR_MEMORY, "no memory for %zu merges", count);
+    for (size_t i = 0; bpe->by_bytes && i < BYTE_PAIRS; i++) bpe->byte_ranks[i] = NO_RANK;
     bpe->pairs_mask = capacity - 1;
     bpe->merge_count = (uint32_t)count;
     enum { AHEAD = 8 };
@@ -194,17 +250,23 @@ bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error)
         bpe->results[next] = (uint32_t)merge[2];
         /* Such a merge joins what no spelling of the text shows. */
         uint32_t odd = bpe->tokens[merge[0]].flags | bpe->tokens[merge[1]].flags;
-        if (odd & BPE_TOKEN_BYTE || merge[0] == bpe->unk || merge[1] == bpe->unk) bpe->space_splits = false;
+        if (odd & BPE_TOKEN_BYTE || merge[0] == bpe->unk || merge[1] == bpe->unk) bpe->space_splits = bpe->wide_splits = false;
+        if (bpe->by_bytes && bpe->tokens[merge[0]].size == 1 && bpe->tokens[merge[1]].size == 1) {
+            uint8_t left = (uint8_t)*bpe_token(bpe, (uint32_t)merge[0]).data, right = (uint8_t)*bpe_token(bpe, (uint32_t)merge[1]).data;
+            bpe->byte_ranks[left << 8 | right] = (int32_t)next;
+        }
     }
     return true;
 }
 
 /* --- Short words: arrays -------------------------------------------------------------------------------------- */
 
-/* Merges ids[0…count) in place and returns how many are left. */
-static size_t merge_short(const Bpe *bpe, int32_t *ids, size_t count) {
+/* Merges ids[0…count) in place and returns how many are left. bytes: what the ids stand for, one byte each; or NULL. */
+static size_t merge_short(const Bpe *bpe, int32_t *ids, size_t count, const char *bytes) {
     int32_t ranks[SHORT_WORD];
-    for (size_t i = 0; i + 1 < count; i++) ranks[i] = pair_rank(bpe, ids[i], ids[i + 1]);
+    for (size_t i = 0; i + 1 < count; i++) {
+        ranks[i] = bytes ? bpe->byte_ranks[(uint8_t)bytes[i] << 8 | (uint8_t)bytes[i + 1]] : pair_rank(bpe, ids[i], ids[i + 1]);
+    }
     while (count > 1) {
         int32_t best = NO_RANK;
         for (size_t i = 0; i + 1 < count; i++) best = ranks[i] < best ? ranks[i] : best;
@@ -369,8 +431,7 @@ static void start_word(const Bpe *bpe, Start *start, Slice word) {
     if (pending) start_push(start, bpe->unk);
 }
 
-/* known: the token that is spelled like the whole word, or −1. */
-static bool merge_word(const Bpe *bpe, BpeWork *work, Slice word, int32_t known, Tokens *out) {
+static bool merge_word(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
     Start start;
     start.work = work;
     start.count = 0;
@@ -378,21 +439,39 @@ static bool merge_word(const Bpe *bpe, BpeWork *work, Slice word, int32_t known,
     start_word(bpe, &start, word);
     if (start.failed) return false;
     if (start.count > SHORT_WORD) return merge_long(bpe, work, start.count, out);
-    size_t count = merge_short(bpe, start.ids, start.count);
-    if (known >= 0) {
-        BpeWhole whole = count == 1 && start.ids[0] == known ? WHOLE_YES : WHOLE_NO;
-        atomic_store_explicit(&bpe->whole[known], (uint8_t)whole, memory_order_relaxed);
-    }
+    bool bytes = bpe->by_bytes && start.count == word.size; /* no byte was unknown */
+    size_t count = merge_short(bpe, start.ids, start.count, bytes ? word.data : NULL);
     for (size_t i = 0; i < count; i++) {
         if (!tokens_push(out, start.ids[i])) return false;
     }
     return true;
 }
 
+/* A word, or a part of one that may be merged by itself. */
 static bool encode_part(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
-    int32_t known = bpe_find(bpe, word.data, word.size, false);
-    if (known >= 0 && atomic_load_explicit(&bpe->whole[known], memory_order_relaxed) == WHOLE_YES) return tokens_push(out, known);
-    return merge_word(bpe, work, word, known, out);
+    if (word.size > CACHE_KEY_MAX) return merge_word(bpe, work, word, out);
+    uint64_t hash = bpe_hash(bpe_seed(), word.data, word.size);
+    BpeCacheKey key = bpe_cache_key(word.data, word.size);
+    if (!tokens_reserve(out, CACHE_IDS_MAX)) return false;
+    size_t count = bpe_cache_get(bpe->cache, hash, &key, out->ids + out->count);
+    if (count) {
+        out->count += count;
+        return true;
+    }
+    size_t before = out->count;
+    int32_t known = bpe_find_hashed(bpe, word.data, word.size, false, hash, false);
+    BpeWhole whole = known < 0 ? WHOLE_NO : (BpeWhole)atomic_load_explicit(&bpe->whole[known], memory_order_relaxed);
+    if (whole == WHOLE_YES) {
+        out->ids[out->count++] = known;
+    } else if (!merge_word(bpe, work, word, out)) {
+        return false;
+    }
+    if (whole == WHOLE_UNKNOWN) {
+        whole = out->count == before + 1 && out->ids[before] == known ? WHOLE_YES : WHOLE_NO;
+        atomic_store_explicit(&bpe->whole[known], (uint8_t)whole, memory_order_relaxed);
+    }
+    bpe_cache_put(bpe->cache, hash, &key, out->ids + before, out->count - before);
+    return true;
 }
 
 bool bpe_encode(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
@@ -400,17 +479,13 @@ bool bpe_encode(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
         int32_t known = bpe_find(bpe, word.data, word.size, false);
         if (known >= 0) return tokens_push(out, known);
     }
-    if (!bpe->space_splits) return encode_part(bpe, work, word, out);
     size_t start = 0;
     for (size_t at = 1; at + 3 <= word.size; at++) {
-        const char *space = memchr(word.data + at, 0xE2, word.size - at);
-        if (!space) break;
-        at = (size_t)(space - word.data);
-        if (at + 3 > word.size || memcmp(space, "▁", 3) != 0) continue;
-        bool run = at >= 3 && memcmp(space - 3, "▁", 3) == 0;
-        if (run || bpe->before_space[(uint8_t)space[-1]]) continue;
+        if (!is_wide_lead((uint8_t)word.data[at])) continue;
+        if (at < 3 ? !may_cut_early(bpe, word, at) : !may_cut(bpe, word, at)) continue;
         if (!encode_part(bpe, work, (Slice){word.data + start, at - start}, out)) return false;
         start = at;
+        at += 2;
     }
     return encode_part(bpe, work, (Slice){word.data + start, word.size - start}, out);
 }

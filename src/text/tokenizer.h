@@ -15,6 +15,7 @@ typedef struct Tokens { /* a growing list of ids */
     size_t count, capacity;
 } Tokens;
 NODISCARD bool tokens_push(Tokens *tokens, int32_t id); /* false: no memory */
+NODISCARD bool tokens_reserve(Tokens *tokens, size_t more); /* room for `more` ids beyond count */
 void tokens_free(Tokens *tokens);
 
 /* directory holds tokenizer.json and, if present, tokenizer_config.json. */
