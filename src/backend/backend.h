@@ -21,7 +21,10 @@ typedef struct Backend Backend;
 
 /* ---- caches ---- */
 
-enum { KV_PAGE_TOKENS = 128 };
+enum {
+    KV_PAGE_TOKENS = 128,
+    ATTENTION_HEAD_MAX = 1024, /* largest head_dim and value_dim */
+};
 
 /* One attention layer's cache as pages. A page holds KV_PAGE_TOKENS positions of K and V for all kv heads of the layer, at
  * base + table[position / KV_PAGE_TOKENS] · page_stride + layer_offset; its inside belongs to the backend, its size is
@@ -123,7 +126,8 @@ typedef struct Attention {
     bool norm_full;         /* the norms run over the whole projection (width = heads·head_dim) instead */
     const Rope *rope;       /* NULL: none */
     const float *sinks;     /* [heads] extra logit in the denominator; NULL: none */
-    const float *q, *k, *v; /* [rows, heads·head_dim], [rows, kv_heads·head_dim], [rows, kv_heads·value_dim]; q, k may be overwritten */
+    float *q, *k;     /* [rows, heads·head_dim], [rows, kv_heads·head_dim]; both may be overwritten */
+    const float *v;   /* [rows, kv_heads·value_dim] */
     float *out;             /* [rows, heads·value_dim] */
 } Attention;
 
@@ -162,10 +166,13 @@ typedef struct BackendOps {
     void (*close)(Backend *);
 } BackendOps;
 
+enum { BACKEND_DESCRIPTION_MAX = 96 };
+
 struct Backend { /* first member of every backend's own struct */
     const BackendOps *ops;
     int rows_max;     /* largest step */
     bool exact;       /* f32 throughout: activations are not rounded, KV pages are f32 */
+    char description[BACKEND_DESCRIPTION_MAX];
 };
 
 typedef struct BackendOptions {
@@ -180,5 +187,5 @@ NODISCARD Backend *plan_open(int rows_max, Error *error);
 /* After a walk of the decoder on plan: bytes of scratch, or false with the first shape error met. */
 NODISCARD bool plan_result(Backend *plan, size_t *scratch_bytes, Error *error);
 void backend_close(Backend *backend); /* NULL is fine */
-/* One line for people: "avx512 (vnni), 2 threads". */
+/* One line for people: "avx512 (vnni, vbmi), 2 threads". */
 const char *backend_describe(const Backend *backend);

@@ -1,5 +1,5 @@
-/* A backend that computes nothing: checks the shapes of every operation and counts scratch. The decoder walks it once at load, so
- * a step never allocates and a wrong model stops there, with names and shapes. */
+/* A backend that computes nothing: checks the shapes of every operation and counts scratch. The decoder walks it once
+ * at load, so a step never allocates and a wrong model stops there, with names and shapes. */
 #include <stdlib.h>
 
 #include "backend/backend.h"
@@ -31,6 +31,17 @@ static void check_rows(Backend *backend, const char *what, int rows) {
     expect(backend, rows > 0 && rows <= backend->rows_max, what, rows, backend->rows_max);
 }
 
+static void check_width(Backend *backend, const char *what, int64_t width, int64_t most) {
+    expect(backend, width > 0 && width <= most, what, width, most);
+}
+
+/* Activations are quantised by groups of the weight's: its columns are whole groups. */
+static void check_weight(Backend *backend, const Weight *w) {
+    check_width(backend, "rows of a matrix", w->rows, INT32_MAX);
+    check_width(backend, "columns of a matrix", w->cols, INT32_MAX);
+    if (w->quant != QUANT_NONE) equal(backend, "columns left over by groups", w->group > 0 ? w->cols % w->group : 1, 0);
+}
+
 static void check_norm(Backend *backend, const char *what, const Norm *norm, int64_t width) {
     if (norm) equal(backend, what, norm->width, width);
 }
@@ -38,7 +49,8 @@ static void check_norm(Backend *backend, const char *what, const Norm *norm, int
 static void *plan_alloc(Backend *backend, size_t bytes, Error *error) { return calloc(1, bytes ? bytes : 1); }
 static void plan_release(Backend *backend, void *memory) { free(memory); }
 static size_t plan_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
-    return (size_t)layout->kv_heads * KV_PAGE_TOKENS * (size_t)(layout->head_dim + layout->value_dim) * dtype_bytes(layout->dtype);
+    return (size_t)layout->kv_heads * KV_PAGE_TOKENS * (size_t)(layout->head_dim + layout->value_dim) *
+        dtype_bytes(layout->dtype);
 }
 static void plan_begin(Backend *backend, const Step *step) { check_rows(backend, "rows of a step", step->rows); }
 static bool plan_sync(Backend *backend, Error *error) { return true; }
@@ -50,7 +62,8 @@ static float *plan_scratch(Backend *backend, int64_t count) {
     return plan_memory;
 }
 
-static void plan_embed(Backend *backend, int rows, const int32_t *tokens, const Weight *table, float scale, float *out) {
+static void plan_embed(
+    Backend *backend, int rows, const int32_t *tokens, const Weight *table, float scale, float *out) {
     check_rows(backend, "rows of an embedding", rows);
     for (int i = 0; i < rows; i++)
         expect(backend, tokens[i] >= 0 && tokens[i] < table->rows, "token id", tokens[i], table->rows);
@@ -64,12 +77,17 @@ static void plan_norm(Backend *backend, int rows, const float *x, const Norm *no
 static void plan_matmul(Backend *backend, const Matmul *m) {
     check_rows(backend, "rows of a product", m->rows);
     expect(backend, m->count > 0 && m->count <= MATMUL_MAX, "matrices of a product", m->count, MATMUL_MAX);
-    for (int i = 0; i < m->count; i++) equal(backend, "columns of matrices with one input", m->weight[i]->cols, m->weight[0]->cols);
+    for (int i = 0; i < m->count; i++) {
+        check_weight(backend, m->weight[i]);
+        equal(backend, "columns of matrices with one input", m->weight[i]->cols, m->weight[0]->cols);
+    }
     check_norm(backend, "width of the norm before a product", m->norm, m->weight[0]->cols);
 }
 
 static void plan_glu(Backend *backend, const Glu *g) {
     check_rows(backend, "rows of a gated product", g->rows);
+    check_weight(backend, g->gate);
+    check_weight(backend, g->up);
     equal(backend, "rows of gate and up", g->gate->rows, g->up->rows);
     equal(backend, "columns of gate and up", g->gate->cols, g->up->cols);
     check_norm(backend, "width of the norm before gate and up", g->norm, g->gate->cols);
@@ -77,16 +95,20 @@ static void plan_glu(Backend *backend, const Glu *g) {
 
 static void plan_matmul_add(Backend *backend, const MatmulAdd *m) {
     check_rows(backend, "rows of a product", m->rows);
+    check_weight(backend, m->weight);
     check_norm(backend, "width of the norm after a product", m->norm, m->weight->rows);
 }
 
 static void plan_attention(Backend *backend, const Attention *a) {
     const KvLayout *l = &a->kv.layout;
     expect(backend, a->heads > 0 && l->kv_heads > 0, "attention heads", a->heads, l->kv_heads);
-    expect(backend, l->head_dim > 0 && l->value_dim > 0, "head width", l->head_dim, l->value_dim);
+    check_width(backend, "head width", l->head_dim, ATTENTION_HEAD_MAX);
+    check_width(backend, "head width of values", l->value_dim, ATTENTION_HEAD_MAX);
     if (l->kv_heads > 0) equal(backend, "query heads left over by kv heads", a->heads % l->kv_heads, 0);
-    check_norm(backend, "width of the query norm", a->q_norm, a->norm_full ? (int64_t)a->heads * l->head_dim : l->head_dim);
-    check_norm(backend, "width of the key norm", a->k_norm, a->norm_full ? (int64_t)l->kv_heads * l->head_dim : l->head_dim);
+    check_norm(
+        backend, "width of the query norm", a->q_norm, a->norm_full ? (int64_t)a->heads * l->head_dim : l->head_dim);
+    check_norm(
+        backend, "width of the key norm", a->k_norm, a->norm_full ? (int64_t)l->kv_heads * l->head_dim : l->head_dim);
     if (a->rope) {
         equal(backend, "odd rotated width", a->rope->dims % 2, 0);
         expect(backend, a->rope->dims <= l->head_dim, "rotated width", a->rope->dims, l->head_dim);
@@ -107,7 +129,8 @@ static void plan_logits(Backend *backend, int64_t count, float *x, float scale, 
     expect(backend, count > 0, "logits", count, 1);
 }
 
-static void plan_add(Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
+static void plan_add(
+    Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
     check_rows(backend, "rows of a sum", rows);
     check_norm(backend, "width of the norm before a sum", norm, width);
 }
@@ -141,7 +164,7 @@ Backend *plan_open(int rows_max, Error *error) {
         fail(error, ERROR_MEMORY, "out of memory");
         return NULL;
     }
-    p->base = (Backend){.ops = &plan_ops, .rows_max = rows_max};
+    p->base = (Backend){.ops = &plan_ops, .rows_max = rows_max, .description = "plan"};
     return &p->base;
 }
 

@@ -50,11 +50,15 @@ static bool has_avx512(void) {
     unsigned a, b, c, d;
     if (!has_avx2() || !system_saves(STATE_ZMM) || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
     return has_all(b, LEAF7_EBX_AVX512F | LEAF7_EBX_AVX512DQ | LEAF7_EBX_AVX512BW | LEAF7_EBX_AVX512VL) &&
-           has_all(c, LEAF7_ECX_VBMI | LEAF7_ECX_VNNI | LEAF7_ECX_GFNI);
+        has_all(c, LEAF7_ECX_VBMI | LEAF7_ECX_VNNI | LEAF7_ECX_GFNI);
 }
 
-static Backend *avx2_open(const BackendOptions *options, Error *error) { return vector_open(&cpu_kernels_avx2, options, error); }
-static Backend *avx512_open(const BackendOptions *options, Error *error) { return vector_open(&cpu_kernels_avx512, options, error); }
+static Backend *avx2_open(const BackendOptions *options, Error *error) {
+    return vector_open(&cpu_kernels_avx2, options, error);
+}
+static Backend *avx512_open(const BackendOptions *options, Error *error) {
+    return vector_open(&cpu_kernels_avx512, options, error);
+}
 #endif
 
 typedef struct Isa {

@@ -1,7 +1,9 @@
-/* The attention operation over the kernels of attention_impl.h: prepare heads and append to the cache, then visit pages.
+/* The attention operation over the kernels of attention_impl.h: prepare heads and append to the cache, then visit
+ * pages.
  *
- * Work is cut into tiles: some rows of a run × the query heads of one kv head. When there are fewer tiles than threads could use
- * (decoding), the spans of each tile are shared out instead and merged afterwards, in the same order as a single thread would. */
+ * The queries of a run that share a kv head, in the order (row, head), are cut into tiles. When there are fewer tiles
+ * than the threads could use (decoding), the spans of each tile are shared out instead and merged afterwards, in the
+ * order in which a single thread would. */
 #include "backend/cpu/attention.h"
 
 #include <math.h>
@@ -10,12 +12,14 @@
 #include "backend/cpu/cpu.h"
 
 enum {
-    SHARED_FLOATS = 4 << 20, /* partial results of shared-out spans */
-    ITEMS_PER_THREAD = 4,    /* tiles per thread below which spans are shared out */
+    SHARED_FLOATS = 16 << 20, /* partial results of shared-out spans */
+    ITEMS_PER_THREAD = 4,     /* tiles per thread below which spans are shared out */
     FEW_ROWS = 4,
+    ALONE_PRODUCTS = 1 << 17, /* work that one thread does sooner than it wakes another: some 5 µs */
 };
 
-typedef struct Partial { /* a query's result over some spans; o follows it */
+/* A query's result over some spans: largest score, sum of exponentials; the weighted values are kept beside it. */
+typedef struct Partial {
     float m, l;
 } Partial;
 
@@ -23,215 +27,236 @@ typedef struct Job {
     CpuBackend *cpu;
     const Attention *op;
     const KvLayout *layout;
-    RopeTable *rope;
-    int group;      /* query heads per kv head */
-    int tile_heads; /* of them in a tile */
-    int tile_rows;
-    int value_stride, spans;
+    const AttentionKernels *kernels;
+    const RopeTable *rope;
+    int group; /* query heads per kv head */
+    int value_stride;
+    int first_span, spans;
     bool shared; /* spans are shared out */
     int64_t items;
 } Job;
 
-static size_t tile_floats(void) {
-    return (size_t)ATTENTION_QUERIES * (ATTENTION_KEYS + KV_PAGE_TOKENS + 2 * ATTENTION_VALUES);
-}
-size_t attention_thread_bytes(void) { return tile_floats() * sizeof(float); }
-size_t attention_shared_bytes(void) { return (size_t)SHARED_FLOATS * sizeof(float); }
+/* ---- memory of a thread ---- */
 
-static float *thread_floats(const Job *job, int index) {
-    return (float *)(void *)(job->cpu->attention + attention_shared_bytes() + (size_t)index * attention_thread_bytes());
+typedef struct Space {
+    float *q, *o, *total; /* [ATTENTION_QUERIES][ATTENTION_HEAD_MAX] */
+} Space;
+
+enum { SPACE_FLOATS = ATTENTION_QUERIES * ATTENTION_HEAD_MAX };
+
+size_t attention_thread_bytes(void) { return 3 * SPACE_FLOATS * sizeof(float); }
+size_t attention_shared_bytes(void) { return SHARED_FLOATS * sizeof(float); }
+
+static Space thread_space(const Job *job, int index) {
+    uint8_t *memory = job->cpu->attention + attention_shared_bytes() + (size_t)index * attention_thread_bytes();
+    float *floats = (float *)(void *)memory;
+    return (Space){floats, floats + SPACE_FLOATS, floats + 2 * SPACE_FLOATS};
 }
 
-static uint16_t *page_head(const Job *job, const Run *run, int position, int kv_head) {
+static uint8_t *page_head(const Job *job, const Run *run, int position, int kv_head) {
     const KvLayer *kv = &job->op->kv;
     const int32_t page = run->tables[kv->group][position / KV_PAGE_TOKENS];
     CHECK(page >= 0);
-    uint8_t *start = kv->base + (size_t)page * kv->page_stride + kv->layer_offset;
-    return (uint16_t *)(void *)start + (size_t)kv_head * attention_head_halfs(job->layout);
+    return kv->base + (size_t)page * kv->page_stride + kv->layer_offset +
+        (size_t)kv_head * attention_head_bytes(job->layout);
 }
 
 /* ---- heads ---- */
 
-static void compute_angles(CpuBackend *cpu, const RopeTable *table, int index, int count) {
-    const int half = table->rope->dims / 2;
-    for (int row = index; row < cpu->step.rows; row += count) {
-        float *c = table->cosines + (size_t)row * (size_t)half, *s = table->sines + (size_t)row * (size_t)half;
+typedef struct Angles {
+    const Step *step;
+    const RopeTable *table;
+} Angles;
+
+static void compute_angles(void *argument, int index, int count) {
+    const Angles *a = argument;
+    const int half = a->table->rope->dims / 2, rows = a->step->rows;
+    for (int row = rows * index / count; row < rows * (index + 1) / count; row++) {
+        float *c = a->table->cosines + (size_t)row * (size_t)half, *s = a->table->sines + (size_t)row * (size_t)half;
         for (int i = 0; i < half; i++) {
-            const float angle = (float)cpu->step.positions[row] * table->rope->frequencies[i];
+            const float angle = (float)a->step->positions[row] * a->table->rope->frequencies[i];
             c[i] = cosf(angle);
             s[i] = sinf(angle);
         }
     }
 }
 
-typedef struct Angles {
-    CpuBackend *cpu;
-    RopeTable *table;
-} Angles;
-
-static void angles_task(void *argument, int index, int count) {
-    const Angles *angles = argument;
-    compute_angles(angles->cpu, angles->table, index, count);
+static bool same_angles(const Rope *a, const Rope *b) {
+    return a->dims == b->dims &&
+        (a->frequencies == b->frequencies ||
+            !memcmp(a->frequencies, b->frequencies, (size_t)(a->dims / 2) * sizeof(float)));
 }
 
-static RopeTable *angles_of(CpuBackend *cpu, const Rope *rope) {
+static const RopeTable *angles_of(CpuBackend *cpu, const Rope *rope) {
     for (int i = 0; i < cpu->rope_count; i++)
-        if (cpu->ropes[i].rope == rope) return &cpu->ropes[i];
+        if (same_angles(cpu->ropes[i].rope, rope)) return &cpu->ropes[i];
     CHECK(rope->dims / 2 <= CPU_ROPE_PAIRS);
-    const int slot = cpu->rope_count < CPU_ROPES ? cpu->rope_count++ : CPU_ROPES - 1; /* more ropes: the last is recomputed */
-    RopeTable *table = &cpu->ropes[slot];
+    /* More ropes than places: the last is computed again and again. */
+    RopeTable *table = &cpu->ropes[cpu->rope_count < CPU_ROPES ? cpu->rope_count++ : CPU_ROPES - 1];
     table->rope = rope;
-    Angles angles = {cpu, table};
-    if (cpu->step.rows <= FEW_ROWS) angles_task(&angles, 0, 1);
-    else pool_run(cpu->pool, angles_task, &angles);
+    Angles angles = {&cpu->step, table};
+    if (cpu->step.rows <= FEW_ROWS)
+        compute_angles(&angles, 0, 1);
+    else
+        pool_run(cpu->pool, compute_angles, &angles);
     return table;
 }
 
 static void rotate_head(const Job *job, int row, float *head) {
     if (!job->rope) return;
-    const Rope *rope = job->op->rope;
-    const size_t at = (size_t)row * (size_t)(rope->dims / 2);
-    job->cpu->kernels->rotate_row(rope, job->rope->cosines + at, job->rope->sines + at, head);
+    const size_t at = (size_t)row * (size_t)(job->op->rope->dims / 2);
+    job->kernels->rotate(job->op->rope, job->rope->cosines + at, job->rope->sines + at, head);
+}
+
+static void narrow(const Job *job, const float *x, int count, void *out) {
+    if (job->layout->dtype == DTYPE_F16)
+        job->kernels->to_f16(x, count, out);
+    else
+        floats_from_f32(out, job->layout->dtype, x, count);
 }
 
 static void append_head(const Job *job, const Run *run, int position, int kv_head, const float *k, const float *v) {
     const KvLayout *l = job->layout;
-    uint16_t *page = page_head(job, run, position, kv_head);
+    const size_t size = dtype_bytes(l->dtype);
     const int slot = position % KV_PAGE_TOKENS;
-    uint16_t halfs[ATTENTION_KEYS];
-    job->cpu->kernels->to_f16(k, l->head_dim, halfs);
-    uint16_t *block = page + (size_t)(slot / 16) * 16 * (size_t)l->head_dim + slot % 16;
-    for (int d = 0; d < l->head_dim; d++) block[d * 16] = halfs[d];
-    uint16_t *values = page + (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim + (size_t)slot * (size_t)job->value_stride;
-    job->cpu->kernels->to_f16(v, l->value_dim, values);
-    for (int d = l->value_dim; d < job->value_stride; d++) values[d] = 0;
-}
-
-/* Head number h of a row: the query heads, then the kv heads. q and k are prepared in place. */
-static void prepare_head(const Job *job, const Run *run, int row, int h) {
-    const Attention *op = job->op;
-    const KvLayout *l = job->layout;
-    const CpuKernels *kernels = job->cpu->kernels;
-    const int width = l->head_dim, position = run->position + row - run->row;
-    if (h < op->heads) {
-        float *q = (float *)op->q + ((int64_t)row * op->heads + h) * width;
-        if (op->q_norm && !op->norm_full) kernels->norm_row(q, op->q_norm, q);
-        rotate_head(job, row, q);
-        for (int i = 0; i < width; i++) q[i] *= op->scale;
+    uint8_t *page = page_head(job, run, position, kv_head);
+    uint8_t *block = page + (size_t)(slot / 16) * 16 * (size_t)l->head_dim * size;
+    uint8_t *values = page + attention_key_bytes(l) + (size_t)slot * (size_t)job->value_stride * size;
+    narrow(job, v, l->value_dim, values);
+    memset(values + (size_t)l->value_dim * size, 0, (size_t)(job->value_stride - l->value_dim) * size);
+    if (l->dtype == DTYPE_F32) {
+        float *keys = (float *)(void *)block + slot % 16;
+        for (int d = 0; d < l->head_dim; d++) keys[d * 16] = k[d];
         return;
     }
-    h -= op->heads;
-    float *k = (float *)op->k + ((int64_t)row * l->kv_heads + h) * width;
-    if (op->k_norm && !op->norm_full) kernels->norm_row(k, op->k_norm, k);
-    rotate_head(job, row, k);
-    append_head(job, run, position, h, k, op->v + ((int64_t)row * l->kv_heads + h) * l->value_dim);
+    uint16_t halfs[ATTENTION_HEAD_MAX], *keys = (uint16_t *)(void *)block + slot % 16;
+    narrow(job, k, l->head_dim, halfs);
+    for (int d = 0; d < l->head_dim; d++) keys[d * 16] = halfs[d];
 }
 
-static void norm_whole_row(const Job *job, int row) {
+/* One kv head of a row and its query heads; q and k are prepared in place. */
+static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
     const Attention *op = job->op;
-    const int64_t q_width = (int64_t)op->heads * job->layout->head_dim, k_width = (int64_t)job->layout->kv_heads * job->layout->head_dim;
-    float *q = (float *)op->q + row * q_width, *k = (float *)op->k + row * k_width;
+    const KvLayout *l = job->layout;
+    const CpuKernels *rows = job->cpu->kernels;
+    const int width = l->head_dim;
+    for (int h = kv_head * job->group; h < (kv_head + 1) * job->group; h++) {
+        float *q = op->q + ((int64_t)row * op->heads + h) * width;
+        if (op->q_norm && !op->norm_full) rows->norm_row(q, op->q_norm, q);
+        rotate_head(job, row, q);
+        for (int i = 0; i < width; i++) q[i] *= op->scale;
+    }
+    const int64_t at = (int64_t)row * l->kv_heads + kv_head;
+    float *k = op->k + at * width;
+    if (op->k_norm && !op->norm_full) rows->norm_row(k, op->k_norm, k);
+    rotate_head(job, row, k);
+    append_head(job, run, run->position + row - run->row, kv_head, k, op->v + at * l->value_dim);
+}
+
+static void norm_whole_row(const Job *job, int64_t row) {
+    const Attention *op = job->op;
+    float *q = op->q + row * op->heads * job->layout->head_dim;
+    float *k = op->k + row * job->layout->kv_heads * job->layout->head_dim;
     if (op->q_norm) job->cpu->kernels->norm_row(q, op->q_norm, q);
     if (op->k_norm) job->cpu->kernels->norm_row(k, op->k_norm, k);
 }
 
+/* Neighbouring rows go to one thread, as their keys share lines of memory. */
 static void prepare_rows(const Job *job, int index, int count) {
     const Step *step = &job->cpu->step;
-    const int heads = job->op->heads + job->layout->kv_heads;
-    const bool by_row = job->op->norm_full || step->rows >= count * FEW_ROWS;
-    for (int r = 0; r < step->run_count; r++) {
-        const Run *run = &step->runs[r];
-        for (int row = run->row; row < run->row + run->rows; row++) {
-            if (by_row && row % count != index) continue;
-            if (job->op->norm_full) norm_whole_row(job, row);
-            for (int h = by_row ? 0 : (index + count - row % count) % count; h < heads; h += by_row ? 1 : count)
-                prepare_head(job, run, row, h);
-        }
+    const int kv_heads = job->layout->kv_heads;
+    const bool whole = job->op->norm_full || step->rows >= count * FEW_ROWS;
+    const int64_t units = whole ? step->rows : (int64_t)step->rows * kv_heads;
+    const Run *run = step->runs;
+    for (int64_t unit = units * index / count; unit < units * (index + 1) / count; unit++) {
+        const int row = (int)(whole ? unit : unit / kv_heads);
+        while (row >= run->row + run->rows) run++;
+        if (job->op->norm_full) norm_whole_row(job, row);
+        const int first = whole ? 0 : (int)(unit % kv_heads), last = whole ? kv_heads : first + 1;
+        for (int h = first; h < last; h++) prepare_head(job, run, row, h);
     }
 }
 
 /* ---- tiles ---- */
 
-typedef struct Place { /* what an item is */
+typedef struct Place { /* queries of a kv head of a run: numbers first … first + count − 1 in the order (row, head) */
     const Run *run;
-    int row, rows;          /* of the step */
-    int kv_head, head, heads; /* query heads from head, all of one kv head */
+    int kv_head, first, count;
 } Place;
 
-static int tiles_of_run(const Job *job, const Run *run) {
-    const int parts = (job->group + job->tile_heads - 1) / job->tile_heads;
-    return (run->rows + job->tile_rows - 1) / job->tile_rows * job->layout->kv_heads * parts;
+static int blocks_of(const Job *job, const Run *run) {
+    return (run->rows * job->group + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES;
 }
 
 static Place find_tile(const Job *job, int64_t item) {
-    const Step *step = &job->cpu->step;
-    int r = 0;
-    while (item >= tiles_of_run(job, &step->runs[r])) item -= tiles_of_run(job, &step->runs[r++]);
-    const Run *run = &step->runs[r];
-    const int parts = (job->group + job->tile_heads - 1) / job->tile_heads, per_rows = job->layout->kv_heads * parts;
+    const Run *run = job->cpu->step.runs;
+    for (int64_t own; item >= (own = (int64_t)blocks_of(job, run) * job->layout->kv_heads); run++) item -= own;
     /* Later rows see more: they come first, so that the threads end together. */
-    const int row_tiles = (run->rows + job->tile_rows - 1) / job->tile_rows, tile = row_tiles - 1 - (int)(item / per_rows);
-    const int kv_head = (int)(item % per_rows) / parts, part = (int)(item % per_rows) % parts;
-    Place place = {.run = run, .row = run->row + tile * job->tile_rows, .kv_head = kv_head};
-    place.rows = run->row + run->rows - place.row < job->tile_rows ? run->row + run->rows - place.row : job->tile_rows;
-    place.head = kv_head * job->group + part * job->tile_heads;
-    place.heads = job->group - part * job->tile_heads < job->tile_heads ? job->group - part * job->tile_heads : job->tile_heads;
-    return place;
+    const int blocks = blocks_of(job, run), block = blocks - 1 - (int)(item / job->layout->kv_heads);
+    const int first = block * ATTENTION_QUERIES, left = run->rows * job->group - first;
+    const int count = left < ATTENTION_QUERIES ? left : ATTENTION_QUERIES;
+    return (Place){run, (int)(item % job->layout->kv_heads), first, count};
 }
 
-static void fill_tile(const Job *job, const Place *place, float *memory, AttentionTile *tile) {
-    const Attention *op = job->op;
+static int row_of(const Job *job, const Place *place, int i) {
+    return place->run->row + (place->first + i) / job->group;
+}
+static int head_of(const Job *job, const Place *place, int i) {
+    return place->kv_head * job->group + (place->first + i) % job->group;
+}
+
+static int first_visible(const Attention *op, int position) {
+    return op->window && position >= op->window ? position - op->window + 1 : 0;
+}
+
+static void fill_tile(const Job *job, const Place *place, const Space *space, AttentionTile *tile) {
+    const float *rows[ATTENTION_QUERIES];
     const int width = job->layout->head_dim;
-    *tile = (AttentionTile){.queries = place->rows * place->heads,
-        .head_dim = width,
-        .value_dim = job->layout->value_dim,
-        .value_stride = job->value_stride,
-        .softcap = op->softcap,
-        .q = memory,
-        .p = memory + (size_t)ATTENTION_QUERIES * ATTENTION_KEYS,
-        .o = memory + (size_t)ATTENTION_QUERIES * (ATTENTION_KEYS + KV_PAGE_TOKENS)};
-    for (int r = 0; r < place->rows; r++) {
-        const int row = place->row + r, position = place->run->position + row - place->run->row;
-        memcpy(memory + (size_t)(r * place->heads) * (size_t)width, op->q + ((int64_t)row * op->heads + place->head) * width,
-            (size_t)(place->heads * width) * sizeof(float));
-        for (int h = 0; h < place->heads; h++) {
-            tile->first[r * place->heads + h] = op->window && position >= op->window ? position - op->window + 1 : 0;
-            tile->last[r * place->heads + h] = position + 1;
-        }
+    tile->queries = place->count;
+    tile->head_dim = width;
+    tile->value_stride = job->value_stride;
+    tile->dtype = job->layout->dtype;
+    tile->softcap = job->op->softcap;
+    tile->q = space->q;
+    tile->o = space->o;
+    for (int i = 0; i < place->count; i++) {
+        const int row = row_of(job, place, i), position = place->run->position + row - place->run->row;
+        rows[i] = job->op->q + ((int64_t)row * job->op->heads + head_of(job, place, i)) * width;
+        tile->first[i] = first_visible(job->op, position);
+        tile->last[i] = position + 1;
     }
+    job->kernels->pack(place->count, width, rows, space->q);
 }
 
 static void visit_span(const Job *job, const Place *place, AttentionTile *tile, int span) {
-    int first = tile->first[0], last = tile->last[tile->queries - 1];
     const int from = span * ATTENTION_SPAN, to = from + ATTENTION_SPAN;
-    first = first < from ? from : first;
-    last = last > to ? to : last;
+    const int first = tile->first[0] < from ? from : tile->first[0];
+    const int last = tile->last[tile->queries - 1] > to ? to : tile->last[tile->queries - 1];
     for (int i = 0; i < tile->queries; i++) {
         tile->m[i] = -INFINITY;
         tile->l[i] = 0;
     }
     memset(tile->o, 0, (size_t)tile->queries * (size_t)tile->value_stride * sizeof(float));
     for (int base = first / KV_PAGE_TOKENS * KV_PAGE_TOKENS; base < last; base += KV_PAGE_TOKENS) {
-        const uint16_t *k = page_head(job, place->run, base, place->kv_head);
-        job->cpu->kernels->attention_page(tile, k, k + (size_t)KV_PAGE_TOKENS * (size_t)tile->head_dim, base);
+        const int next = base + KV_PAGE_TOKENS;
+        const uint8_t *k = page_head(job, place->run, base, place->kv_head);
+        const uint8_t *k_next =
+            next < tile->last[tile->queries - 1] ? page_head(job, place->run, next, place->kv_head) : k;
+        job->kernels->page(tile, k, k + attention_key_bytes(job->layout), k_next, base);
     }
 }
 
 /* total ← total and then part. A part without a visible key (l = 0) changes nothing. */
-static void merge(Partial *total, float *total_o, float m, float l, const float *o, int width) {
-    if (l == 0) return;
-    if (total->l == 0) {
-        *total = (Partial){m, l};
-        memcpy(total_o, o, (size_t)width * sizeof *o);
-        return;
-    }
-    const float most = total->m > m ? total->m : m, a = expf(total->m - most), b = expf(m - most);
-    *total = (Partial){most, total->l * a + l * b};
-    for (int i = 0; i < width; i++) total_o[i] = total_o[i] * a + o[i] * b;
+static void merge(const Job *job, Partial *total, float *total_o, const Partial *part, const float *o) {
+    if (part->l == 0) return;
+    const float most = total->m > part->m ? total->m : part->m;
+    const float a = expf(total->m - most), b = expf(part->m - most);
+    *total = (Partial){most, total->l * a + part->l * b};
+    job->kernels->mix(job->value_stride, total_o, a, o, b);
 }
 
 static void start_total(const Job *job, int head, Partial *total, float *o) {
-    *total = job->op->sinks ? (Partial){job->op->sinks[head], 1} : (Partial){0, 0};
+    *total = job->op->sinks ? (Partial){job->op->sinks[head], 1} : (Partial){-INFINITY, 0};
     memset(o, 0, (size_t)job->value_stride * sizeof *o);
 }
 
@@ -241,94 +266,118 @@ static void finish_query(const Job *job, int row, int head, const Partial *total
     for (int i = 0; i < width; i++) out[i] = o[i] / total->l;
 }
 
-static void whole_tile(const Job *job, const Place *place, float *memory) {
+static void whole_tile(const Job *job, const Place *place, const Space *space) {
     AttentionTile tile;
-    fill_tile(job, place, memory, &tile);
-    Partial totals[ATTENTION_QUERIES];
-    float *sums = tile.o + (size_t)ATTENTION_QUERIES * ATTENTION_VALUES;
+    Partial total[ATTENTION_QUERIES];
+    const size_t stride = (size_t)job->value_stride;
+    fill_tile(job, place, space, &tile);
     for (int i = 0; i < tile.queries; i++)
-        start_total(job, place->head + i % place->heads, &totals[i], sums + (size_t)i * (size_t)job->value_stride);
-    for (int span = tile.first[0] / ATTENTION_SPAN; span * ATTENTION_SPAN < tile.last[tile.queries - 1]; span++) {
+        start_total(job, head_of(job, place, i), &total[i], space->total + (size_t)i * stride);
+    const int last = (tile.last[tile.queries - 1] - 1) / ATTENTION_SPAN;
+    for (int span = tile.first[0] / ATTENTION_SPAN; span <= last; span++) {
         visit_span(job, place, &tile, span);
         for (int i = 0; i < tile.queries; i++) {
-            const size_t at = (size_t)i * (size_t)job->value_stride;
-            merge(&totals[i], sums + at, tile.m[i], tile.l[i], tile.o + at, job->value_stride);
+            const Partial part = {tile.m[i], tile.l[i]};
+            merge(job, &total[i], space->total + (size_t)i * stride, &part, tile.o + (size_t)i * stride);
         }
     }
     for (int i = 0; i < tile.queries; i++)
-        finish_query(job, place->row + i / place->heads, place->head + i % place->heads, &totals[i],
-            sums + (size_t)i * (size_t)job->value_stride);
+        finish_query(job, row_of(job, place, i), head_of(job, place, i), &total[i], space->total + (size_t)i * stride);
 }
+
+/* ---- shared-out spans ---- */
+
+static int64_t partial_floats(const Job *job) { return 16 + job->value_stride; }
 
 /* Where the partial result of a query over a span waits: [row of step][head][span]. */
 static float *partial_of(const Job *job, int row, int head, int span) {
-    const size_t size = 2 + (size_t)job->value_stride;
-    return (float *)(void *)job->cpu->attention + (((size_t)row * (size_t)job->op->heads + (size_t)head) * (size_t)job->spans + (size_t)span) * size;
+    const int64_t query = (int64_t)row * job->op->heads + head;
+    return (float *)(void *)job->cpu->attention + (query * job->spans + span) * partial_floats(job);
 }
 
-static void span_of_tile(const Job *job, const Place *place, int span, float *memory) {
+static void span_of_tile(const Job *job, const Place *place, int span, const Space *space) {
     AttentionTile tile;
-    fill_tile(job, place, memory, &tile);
-    visit_span(job, place, &tile, span);
+    fill_tile(job, place, space, &tile);
+    visit_span(job, place, &tile, job->first_span + span);
     for (int i = 0; i < tile.queries; i++) {
-        float *to = partial_of(job, place->row + i / place->heads, place->head + i % place->heads, span);
+        float *to = partial_of(job, row_of(job, place, i), head_of(job, place, i), span);
         to[0] = tile.m[i];
         to[1] = tile.l[i];
-        memcpy(to + 2, tile.o + (size_t)i * (size_t)job->value_stride, (size_t)job->value_stride * sizeof(float));
+        memcpy(to + 16, tile.o + (size_t)i * (size_t)job->value_stride, (size_t)job->value_stride * sizeof(float));
     }
 }
 
-static void merge_query(const Job *job, int row, int head, float *memory) {
+static void merge_query(const Job *job, int row, int head, float *o) {
     Partial total;
-    start_total(job, head, &total, memory);
+    start_total(job, head, &total, o);
     for (int span = 0; span < job->spans; span++) {
-        const float *part = partial_of(job, row, head, span);
-        merge(&total, memory, part[0], part[1], part + 2, job->value_stride);
+        const float *from = partial_of(job, row, head, span);
+        const Partial part = {from[0], from[1]};
+        merge(job, &total, o, &part, from + 16);
     }
-    finish_query(job, row, head, &total, memory);
+    finish_query(job, row, head, &total, o);
 }
+
+/* ---- the operation ---- */
 
 static void attention_task(void *argument, int index, int count) {
     const Job *job = argument;
     Pool *pool = job->cpu->pool;
-    float *memory = thread_floats(job, index);
+    const Space space = thread_space(job, index);
     prepare_rows(job, index, count);
-    pool_barrier(pool, index);
+    if (count > 1) pool_barrier(pool, index);
     for (int64_t item, items; pool_next(pool, 0, index, 1, &item, &items);) {
         const Place place = find_tile(job, job->shared ? item / job->spans : item);
-        if (job->shared) span_of_tile(job, &place, (int)(item % job->spans), memory);
-        else whole_tile(job, &place, memory);
+        if (job->shared)
+            span_of_tile(job, &place, (int)(item % job->spans), &space);
+        else
+            whole_tile(job, &place, &space);
     }
     if (!job->shared) return;
-    pool_barrier(pool, index);
+    if (count > 1) pool_barrier(pool, index);
     const int queries = job->cpu->step.rows * job->op->heads;
-    for (int i = index; i < queries; i += count) merge_query(job, i / job->op->heads, i % job->op->heads, memory);
+    for (int i = queries * index / count; i < queries * (index + 1) / count; i++)
+        merge_query(job, i / job->op->heads, i % job->op->heads, space.total);
 }
 
-static void plan_job(Job *job) {
+/* Cuts the work; gives the number of products of a query and a key element. */
+static int64_t plan_job(Job *job) {
     const Step *step = &job->cpu->step;
-    int reach = 0;
-    job->group = job->op->heads / job->layout->kv_heads;
-    job->tile_heads = job->group < ATTENTION_QUERIES ? job->group : ATTENTION_QUERIES;
-    job->tile_rows = ATTENTION_QUERIES / job->tile_heads;
+    int first = INT32_MAX, last = 0;
+    int64_t visits = 0;
     for (int i = 0; i < step->run_count; i++) {
-        const int end = step->runs[i].position + step->runs[i].rows;
-        reach = end > reach ? end : reach;
-        job->items += tiles_of_run(job, &step->runs[i]);
+        const Run *run = &step->runs[i];
+        const int end = run->position + run->rows, begin = first_visible(job->op, run->position);
+        first = begin < first ? begin : first;
+        last = end > last ? end : last;
+        visits += (int64_t)run->rows * (end - begin);
+        job->items += (int64_t)blocks_of(job, run) * job->layout->kv_heads;
     }
-    job->spans = (reach + ATTENTION_SPAN - 1) / ATTENTION_SPAN;
-    const int64_t partials = (int64_t)step->rows * job->op->heads * job->spans * (2 + job->value_stride);
-    job->shared = job->spans > 1 && job->items < (int64_t)pool_threads(job->cpu->pool) * ITEMS_PER_THREAD && partials <= SHARED_FLOATS;
+    job->first_span = first / ATTENTION_SPAN;
+    job->spans = (last - 1) / ATTENTION_SPAN + 1 - job->first_span;
+    const int64_t partials = (int64_t)step->rows * job->op->heads * job->spans * partial_floats(job);
+    job->shared = job->spans > 1 && job->items < (int64_t)pool_threads(job->cpu->pool) * ITEMS_PER_THREAD &&
+        partials <= SHARED_FLOATS;
     if (job->shared) job->items *= job->spans;
+    return visits * job->op->heads * job->layout->head_dim;
 }
 
 void cpu_attention(Backend *backend, const Attention *op) {
     CpuBackend *cpu = cpu_backend(backend);
     const KvLayout *layout = &op->kv.layout;
-    CHECK(layout->dtype == DTYPE_F16 && layout->head_dim <= ATTENTION_KEYS && layout->value_dim <= ATTENTION_VALUES);
-    Job job = {.cpu = cpu, .op = op, .layout = layout, .value_stride = attention_value_stride(layout->value_dim)};
+    CHECK(dtype_is_float(layout->dtype) && op->heads % layout->kv_heads == 0);
+    CHECK(layout->head_dim <= ATTENTION_HEAD_MAX && layout->value_dim <= ATTENTION_HEAD_MAX);
+    Job job = {.cpu = cpu,
+        .op = op,
+        .layout = layout,
+        .kernels = cpu->kernels->attention,
+        .group = op->heads / layout->kv_heads,
+        .value_stride = attention_value_stride(layout->value_dim)};
     if (op->rope) job.rope = angles_of(cpu, op->rope);
-    plan_job(&job);
+    const int64_t products = plan_job(&job);
     pool_share(cpu->pool, 0, job.items);
-    pool_run(cpu->pool, attention_task, &job);
+    if (products < ALONE_PRODUCTS)
+        attention_task(&job, 0, 1);
+    else
+        pool_run(cpu->pool, attention_task, &job);
 }

@@ -1,42 +1,53 @@
 /* Attention over pages, the same bits however rows, runs and threads are cut.
  *
- * Keys are visited by absolute position in spans of ATTENTION_SPAN, a span page by page. Within a span a query keeps (m, l, o): the
- * largest score, the sum of exp(s − m), the sum of exp(s − m)·v; a page with largest score m' makes them
- * (M, l·e^(m−M) + Σ, o·e^(m−M) + Σv) with M = max(m, m'). Span results are merged in order. Pages and spans without a visible key
- * for a query are skipped. So the result depends on the query's position and the cache alone.
+ * Keys are visited by absolute position in spans of ATTENTION_SPAN, a span page by page. Within a span a query keeps
+ * (m, l, o): the largest score, the sum of exp(s − m), the sum of exp(s − m)·v; a page with largest score m' makes them
+ * (M, l·e^(m−M) + Σ, o·e^(m−M) + Σv) with M = max(m, m'). Span results are merged in order. Pages and spans without a
+ * visible key for a query are skipped, and so are keys that are not visible. So the result depends on the query's
+ * position and the cache alone.
  *
- * A page of a layer, per kv head: K as [16 positions][head_dim][16] f16, so that lanes are positions and no sum runs across a
- * register, then V as [position][value_dim rounded up to 16] f16. */
+ * A page of a layer, per kv head: K as [16 positions][head_dim][16], so that lanes are positions and no sum runs across
+ * a register, then V as [position][value_dim rounded up to 16]; elements of the layout's dtype. */
 #pragma once
 #include "backend/backend.h"
 
 enum {
     ATTENTION_SPAN = 512,
-    ATTENTION_QUERIES = 64, /* of one kv head, that visit a page together */
-    ATTENTION_VALUES = 512, /* largest value_dim */
-    ATTENTION_KEYS = 512,   /* largest head_dim */
+    ATTENTION_QUERIES = 48, /* of one kv head, that visit a page together */
 };
 
 static inline int attention_value_stride(int value_dim) { return (value_dim + 15) / 16 * 16; }
-static inline size_t attention_head_halfs(const KvLayout *l) {
-    return (size_t)KV_PAGE_TOKENS * (size_t)(l->head_dim + attention_value_stride(l->value_dim));
+static inline size_t attention_key_bytes(const KvLayout *l) {
+    return (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim * dtype_bytes(l->dtype);
+}
+static inline size_t attention_head_bytes(const KvLayout *l) {
+    return attention_key_bytes(l) +
+        (size_t)KV_PAGE_TOKENS * (size_t)attention_value_stride(l->value_dim) * dtype_bytes(l->dtype);
 }
 
-/* Queries of one kv head that visit pages together. Per query: visible positions first ≤ j < last. */
+/* Queries of one kv head that visit pages together. Query i sees positions first[i] ≤ j < last[i]; neither decreases
+ * with i. */
 typedef struct AttentionTile {
-    int queries, head_dim, value_dim, value_stride;
+    int queries, head_dim, value_stride;
+    DType dtype;
     float softcap;
-    const float *q; /* [queries][head_dim], scaled */
+    const float *q; /* as packed by attention_pack */
     int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
-    float *p;       /* [queries][KV_PAGE_TOKENS] work */
     float m[ATTENTION_QUERIES], l[ATTENTION_QUERIES];
-    float *o;       /* [queries][value_stride] */
+    float *o; /* [queries][value_stride] */
 } AttentionTile;
 
-/* Takes one page in: k and v of the kv head, base = position of the page's first token. */
-typedef void AttentionPage(AttentionTile *tile, const uint16_t *k, const uint16_t *v, int base);
-/* Norm excepted, what happens to a head before use: rotation by cos/sin [dims/2] times scale. */
-typedef void RotateRow(const Rope *rope, const float *cosines, const float *sines, float *head);
+typedef struct AttentionKernels {
+    /* Queries in the order that page() reads them: [head_dim][queries of a register tile], tile after tile. */
+    void (*pack)(int queries, int head_dim, const float *const *q, float *out);
+    /* Takes one page in: k and v of the kv head; base: position of its first token. next: the page after, or k. */
+    void (*page)(AttentionTile *tile, const uint8_t *k, const uint8_t *v, const uint8_t *next, int base);
+    /* out = total·a + part·b */
+    void (*mix)(int count, float *total, float a, const float *part, float b);
+    /* Rotation of a head by cos and sin [dims/2], times the rope's scale. */
+    void (*rotate)(const Rope *rope, const float *cosines, const float *sines, float *head);
+    void (*to_f16)(const float *x, int count, uint16_t *out);
+} AttentionKernels;
 
 /* The operation, and the memory it needs besides the step's scratch. */
 typedef struct CpuBackend CpuBackend;

@@ -1,153 +1,211 @@
-/* Attention's kernels. Compiled once per instruction set; see attention.h for the order of the arithmetic. */
+/* Attention's kernels, compiled once per instruction set; attention.h has the order of the arithmetic.
+ * Both products are register tiles of queries × 16 lanes: lanes are positions for q·K, columns for p·V, and each sum
+ * goes over its index in order, so the shape of a tile does not show in the result. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/vec16.h"
 
+/* Tile height, and how many vectors beside each other fill the registers for a tile of `queries`. */
 #if defined(__AVX512F__)
-enum { TILE_QUERIES = 8, TILE_BLOCKS = 2 };
+enum { TILE = 12 };
+VEC_INLINE int tile_vectors(int queries) { return queries <= 6 ? 4 : 2; }
 #else
-enum { TILE_QUERIES = 6, TILE_BLOCKS = 1 };
+enum { TILE = 6 };
+VEC_INLINE int tile_vectors(int queries) { return queries == 1 ? 4 : queries <= 3 ? 2 : 1; }
 #endif
+enum { PAGE = KV_PAGE_TOKENS, VECTORS_MAX = 4 };
 
-/* acc[query][block] += Σ_k x[query·x_stride + k] · y[k·y_stride + block·y_block …+16]: both products of attention. */
-VEC_INLINE void accumulate(const int queries, const int blocks, int64_t count, const float *x, int64_t x_stride, const uint16_t *y,
-    int64_t y_stride, int64_t y_block, Vec acc[TILE_QUERIES][TILE_BLOCKS]) {
-    Vec sum[TILE_QUERIES][TILE_BLOCKS];
+VEC_INLINE Vec load_kv(const uint8_t *p, int64_t index, DType dtype) {
+    if (dtype == DTYPE_F16) return vec_load_f16((const uint16_t *)(const void *)p + index);
+    if (dtype == DTYPE_BF16) return vec_load_bf16((const uint16_t *)(const void *)p + index);
+    return vec_load((const float *)(const void *)p + index);
+}
+
+/* Scores of a tile with the keys from `from` to `to` and some around them: p[query][position]. ahead: bytes from a key
+ * to what will be wanted when the keys are done. */
+VEC_INLINE void score_tile(const int queries, const DType dtype, int head_dim, const float *q, const uint8_t *k,
+    int64_t ahead, int from, int to, float *p) {
+    const int vectors = tile_vectors(queries), width = 16 * vectors;
+    const int64_t size = dtype == DTYPE_F32 ? 4 : 2;
+    for (int at = from / width * width; at < to; at += width) {
+        Vec sum[TILE][VECTORS_MAX];
+        const uint8_t *keys = k + (int64_t)at * head_dim * size;
+        for (int i = 0; i < queries; i++)
+            for (int v = 0; v < vectors; v++) sum[i][v] = vec_set(0);
+        for (int64_t d = 0; d < head_dim; d++) {
+            Vec key[VECTORS_MAX];
+            for (int v = 0; v < vectors; v++) key[v] = load_kv(keys, (v * (int64_t)head_dim + d) * 16, dtype);
+            for (int64_t line = 0; line < width * size; line += 64) prefetch(keys + d * width * size + line + ahead);
+            for (int i = 0; i < queries; i++) {
+                const Vec left = vec_set(q[d * queries + i]);
+                for (int v = 0; v < vectors; v++) sum[i][v] = vec_fma(left, key[v], sum[i][v]);
+            }
+        }
+        for (int i = 0; i < queries; i++)
+            for (int v = 0; v < vectors; v++) vec_store(p + i * PAGE + at + v * 16, sum[i][v]);
+    }
+}
+
+VEC_INLINE void add_columns(const int queries, const int vectors, const DType dtype, int64_t stride, const float *p,
+    const uint8_t *v, int64_t column, const uint8_t *next, int from, int to, float *o) {
+    const int64_t size = dtype == DTYPE_F32 ? 4 : 2;
+    Vec sum[TILE][VECTORS_MAX];
     for (int i = 0; i < queries; i++)
-        for (int b = 0; b < blocks; b++) sum[i][b] = acc[i][b];
-    for (int64_t k = 0; k < count; k++) {
-        Vec right[TILE_BLOCKS];
-        for (int b = 0; b < blocks; b++) right[b] = vec_load_f16(y + k * y_stride + b * y_block);
-        if (queries == 1 || queries == TILE_QUERIES || blocks == TILE_BLOCKS) _mm_prefetch((const char *)(y + k * y_stride) + 4096, _MM_HINT_T0);
+        for (int w = 0; w < vectors; w++) sum[i][w] = vec_load(o + i * stride + column + w * 16);
+    for (int64_t j = from; j < to; j++) {
+        Vec value[VECTORS_MAX];
+        for (int w = 0; w < vectors; w++) value[w] = load_kv(v, j * stride + column + w * 16, dtype);
+        for (int64_t line = 0; line < 16 * vectors * size; line += 64)
+            prefetch(next + (column * PAGE + j * 16 * vectors) * size + line);
         for (int i = 0; i < queries; i++) {
-            const Vec left = vec_set(x[i * x_stride + k]);
-            for (int b = 0; b < blocks; b++) sum[i][b] = vec_fma(left, right[b], sum[i][b]);
+            const Vec left = vec_set(p[i * PAGE + j]);
+            for (int w = 0; w < vectors; w++) sum[i][w] = vec_fma(left, value[w], sum[i][w]);
         }
     }
     for (int i = 0; i < queries; i++)
-        for (int b = 0; b < blocks; b++) acc[i][b] = sum[i][b];
+        for (int w = 0; w < vectors; w++) vec_store(o + i * stride + column + w * 16, sum[i][w]);
 }
 
-typedef void Accumulate(int64_t count, const float *x, int64_t x_stride, const uint16_t *y, int64_t y_stride, int64_t y_block,
-    Vec acc[TILE_QUERIES][TILE_BLOCKS]);
+/* o[query] += Σ p·v over positions from ≤ j < to. */
+VEC_INLINE void add_tile(const int queries, const DType dtype, int stride, const float *p, const uint8_t *v,
+    const uint8_t *next, int from, int to, float *o) {
+    const int vectors = tile_vectors(queries);
+    int column = 0;
+    for (; column + 16 * vectors <= stride; column += 16 * vectors)
+        add_columns(queries, vectors, dtype, stride, p, v, column, next, from, to, o);
+    for (; vectors > 1 && column < stride; column += 16)
+        add_columns(queries, 1, dtype, stride, p, v, column, next, from, to, o);
+}
 
-#define ACCUMULATE(queries, blocks)                                                                                          \
-    static void accumulate_##queries##_##blocks(int64_t count, const float *x, int64_t x_stride, const uint16_t *y,          \
-        int64_t y_stride, int64_t y_block, Vec acc[TILE_QUERIES][TILE_BLOCKS]) {                                             \
-        accumulate(queries, blocks, count, x, x_stride, y, y_stride, y_block, acc);                                          \
+typedef void ScoreTile(int head_dim, const float *q, const uint8_t *k, int64_t ahead, int from, int to, float *p);
+typedef void AddTile(int stride, const float *p, const uint8_t *v, const uint8_t *next, int from, int to, float *o);
+
+#define TILE_FUNCTIONS(queries, dtype)                                                                                 \
+    static void score_##queries##_##dtype(                                                                             \
+        int head_dim, const float *q, const uint8_t *k, int64_t ahead, int from, int to, float *p) {                   \
+        score_tile(queries, DTYPE_##dtype, head_dim, q, k, ahead, from, to, p);                                        \
+    }                                                                                                                  \
+    static void add_##queries##_##dtype(                                                                               \
+        int stride, const float *p, const uint8_t *v, const uint8_t *next, int from, int to, float *o) {               \
+        add_tile(queries, DTYPE_##dtype, stride, p, v, next, from, to, o);                                             \
     }
-ACCUMULATE(1, 1)
-ACCUMULATE(2, 1)
-ACCUMULATE(3, 1)
-ACCUMULATE(4, 1)
-ACCUMULATE(5, 1)
-ACCUMULATE(6, 1)
+#define TILE_FUNCTIONS_OF(queries)                                                                                     \
+    TILE_FUNCTIONS(queries, F16) TILE_FUNCTIONS(queries, BF16) TILE_FUNCTIONS(queries, F32)
+TILE_FUNCTIONS_OF(1)
+TILE_FUNCTIONS_OF(2)
+TILE_FUNCTIONS_OF(3)
+TILE_FUNCTIONS_OF(4)
+TILE_FUNCTIONS_OF(5)
+TILE_FUNCTIONS_OF(6)
 #if defined(__AVX512F__)
-ACCUMULATE(7, 1)
-ACCUMULATE(8, 1)
-ACCUMULATE(1, 2)
-ACCUMULATE(2, 2)
-ACCUMULATE(3, 2)
-ACCUMULATE(4, 2)
-ACCUMULATE(5, 2)
-ACCUMULATE(6, 2)
-ACCUMULATE(7, 2)
-ACCUMULATE(8, 2)
-static Accumulate *const accumulators[TILE_BLOCKS][TILE_QUERIES] = {
-    {accumulate_1_1, accumulate_2_1, accumulate_3_1, accumulate_4_1, accumulate_5_1, accumulate_6_1, accumulate_7_1, accumulate_8_1},
-    {accumulate_1_2, accumulate_2_2, accumulate_3_2, accumulate_4_2, accumulate_5_2, accumulate_6_2, accumulate_7_2, accumulate_8_2}};
+TILE_FUNCTIONS_OF(7)
+TILE_FUNCTIONS_OF(8)
+TILE_FUNCTIONS_OF(9)
+TILE_FUNCTIONS_OF(10)
+TILE_FUNCTIONS_OF(11)
+TILE_FUNCTIONS_OF(12)
+#define EACH_HEIGHT(f, dtype)                                                                                          \
+    {                                                                                                                  \
+        f##_1_##dtype, f##_2_##dtype, f##_3_##dtype, f##_4_##dtype, f##_5_##dtype, f##_6_##dtype, f##_7_##dtype,       \
+            f##_8_##dtype, f##_9_##dtype, f##_10_##dtype, f##_11_##dtype, f##_12_##dtype                               \
+    }
 #else
-static Accumulate *const accumulators[TILE_BLOCKS][TILE_QUERIES] = {
-    {accumulate_1_1, accumulate_2_1, accumulate_3_1, accumulate_4_1, accumulate_5_1, accumulate_6_1}};
+#define EACH_HEIGHT(f, dtype)                                                                                          \
+    { f##_1_##dtype, f##_2_##dtype, f##_3_##dtype, f##_4_##dtype, f##_5_##dtype, f##_6_##dtype }
 #endif
+enum { KIND_F16, KIND_BF16, KIND_F32, KINDS };
+static ScoreTile *const score_tiles[KINDS][TILE] = {
+    EACH_HEIGHT(score, F16), EACH_HEIGHT(score, BF16), EACH_HEIGHT(score, F32)};
+static AddTile *const add_tiles[KINDS][TILE] = {EACH_HEIGHT(add, F16), EACH_HEIGHT(add, BF16), EACH_HEIGHT(add, F32)};
 
-/* Scores of the blocks of 16 keys from block to end, for all queries, into tile->p. */
-static void score_blocks(AttentionTile *t, const uint16_t *k, int block, int end) {
-    const int64_t block_halfs = (int64_t)t->head_dim * 16;
-    for (; block < end; block += TILE_BLOCKS) {
-        const int blocks = end - block < TILE_BLOCKS ? end - block : TILE_BLOCKS;
-        for (int i = 0; i < t->queries; i += TILE_QUERIES) {
-            const int queries = t->queries - i < TILE_QUERIES ? t->queries - i : TILE_QUERIES;
-            Vec acc[TILE_QUERIES][TILE_BLOCKS];
-            for (int a = 0; a < TILE_QUERIES; a++)
-                for (int b = 0; b < TILE_BLOCKS; b++) acc[a][b] = vec_set(0);
-            accumulators[blocks - 1][queries - 1](t->head_dim, t->q + (int64_t)i * t->head_dim, t->head_dim, k + block * block_halfs,
-                16, block_halfs, acc);
-            for (int a = 0; a < queries; a++)
-                for (int b = 0; b < blocks; b++) vec_store(t->p + (i + a) * KV_PAGE_TOKENS + (block + b) * 16, acc[a][b]);
-        }
+static int kind_of(DType dtype) { return dtype == DTYPE_F16 ? KIND_F16 : dtype == DTYPE_BF16 ? KIND_BF16 : KIND_F32; }
+
+/* Register tiles of even heights: where tile i of a tile of queries begins. */
+static int tile_count(int queries) { return (queries + TILE - 1) / TILE; }
+static int tile_start(int queries, int i) { return queries * i / tile_count(queries); }
+
+static void attention_pack(int queries, int head_dim, const float *const *q, float *out) {
+    for (int t = 0; t < tile_count(queries); t++) {
+        const int start = tile_start(queries, t), height = tile_start(queries, t + 1) - start;
+        for (int i = 0; i < height; i++)
+            for (int d = 0; d < head_dim; d++) out[d * height + i] = q[start + i][d];
+        out += height * head_dim;
     }
 }
 
-/* Scores of one query to weights in place; gives the factor for what it had before. from, to: visible keys of the page. */
-static float soften(AttentionTile *t, int query, int from, int to, int block, int end) {
-    float *p = t->p + query * KV_PAGE_TOKENS;
-    if (from >= to) {
-        for (; block < end; block++) vec_store(p + block * 16, vec_set(0));
-        return 1;
-    }
+/* Scores of one query to weights in place, for its visible keys from ≤ j < to of the page; gives the factor for what it
+ * had before. */
+static float soften(AttentionTile *t, int query, int from, int to, float *p) {
+    const int begin = from / 16 * 16;
     const Vec none = vec_set(-INFINITY);
     Vec most = none;
-    for (int b = block; b < end; b++) {
-        Vec s = vec_load(p + b * 16);
+    for (int j = begin; j < to; j += 16) {
+        Vec s = vec_load(p + j);
         if (t->softcap > 0) s = vec_mul(vec_set(t->softcap), vec_tanh(vec_mul(s, vec_set(1.0f / t->softcap))));
-        s = vec_select(mask_range(from - b * 16, to - b * 16), s, none);
-        vec_store(p + b * 16, s);
+        if (j < from || j + 16 > to) s = vec_select(mask_range(from - j, to - j), s, none);
+        vec_store(p + j, s);
         most = vec_max(most, s);
     }
     const float before = t->m[query], page = vec_most(most), now = before > page ? before : page;
     Vec sum = vec_set(0);
-    for (int b = block; b < end; b++) {
-        const Vec e = vec_exp(vec_sub(vec_load(p + b * 16), vec_set(now)));
-        vec_store(p + b * 16, e);
+    for (int j = begin; j < to; j += 16) {
+        const Vec e = vec_exp_falling(vec_sub(vec_load(p + j), vec_set(now)));
+        vec_store(p + j, e);
         sum = vec_add(sum, e);
     }
-    float factor[16];
-    vec_store(factor, vec_exp(vec_set(before - now)));
+    const float factor = before == now ? 1 : vec_first(vec_exp_falling(vec_set(before - now)));
     t->m[query] = now;
-    t->l[query] = fmaf(t->l[query], factor[0], vec_sum(sum));
-    return factor[0];
+    t->l[query] = fmaf(t->l[query], factor, vec_sum(sum));
+    return factor;
 }
 
-static void add_values(AttentionTile *t, const uint16_t *v, const float *factors, int from, int to) {
-    const int64_t stride = t->value_stride;
-    for (int64_t dim = 0; dim < stride; dim += 16 * TILE_BLOCKS) {
-        const int blocks = (int)(stride - dim) < 16 * TILE_BLOCKS ? (int)(stride - dim) / 16 : TILE_BLOCKS;
-        for (int i = 0; i < t->queries; i += TILE_QUERIES) {
-            const int queries = t->queries - i < TILE_QUERIES ? t->queries - i : TILE_QUERIES;
-            Vec acc[TILE_QUERIES][TILE_BLOCKS];
-            for (int a = 0; a < queries; a++)
-                for (int b = 0; b < blocks; b++)
-                    acc[a][b] = vec_mul(vec_load(t->o + (i + a) * stride + dim + b * 16), vec_set(factors[i + a]));
-            accumulators[blocks - 1][queries - 1](to - from, t->p + i * KV_PAGE_TOKENS + from, KV_PAGE_TOKENS,
-                v + from * stride + dim, stride, 16, acc);
-            for (int a = 0; a < queries; a++)
-                for (int b = 0; b < blocks; b++) vec_store(t->o + (i + a) * stride + dim + b * 16, acc[a][b]);
+static void scale_row(int count, float factor, float *o) {
+    for (int i = 0; i < count; i += 16) vec_store(o + i, vec_mul(vec_load(o + i), vec_set(factor)));
+}
+
+static int clamp_to_page(int position) { return position < 0 ? 0 : position > PAGE ? PAGE : position; }
+
+static void attention_page(AttentionTile *t, const uint8_t *k, const uint8_t *v, const uint8_t *next, int base) {
+    const int kind = kind_of(t->dtype), stride = t->value_stride;
+    const float *q = t->q;
+    for (int part = 0; part < tile_count(t->queries); part++) {
+        const int start = tile_start(t->queries, part), end = tile_start(t->queries, part + 1), height = end - start;
+        _Alignas(64) float p[TILE * PAGE];
+        int from[TILE], to[TILE];
+        for (int i = 0; i < height; i++) {
+            from[i] = clamp_to_page(t->first[start + i] - base);
+            to[i] = clamp_to_page(t->last[start + i] - base);
         }
+        const float *tile_q = q;
+        q += height * t->head_dim;
+        if (from[0] >= to[height - 1]) continue;
+        score_tiles[kind][height - 1](t->head_dim, tile_q, k, v - k, from[0], to[height - 1], p);
+        float *o = t->o + (int64_t)start * stride;
+        for (int i = 0; i < height; i++) {
+            if (from[i] >= to[i]) continue;
+            const float factor = soften(t, start + i, from[i], to[i], p + i * PAGE);
+            if (factor != 1) scale_row(stride, factor, o + (int64_t)i * stride);
+        }
+        /* What all see, together; the ends of each alone, so that nobody meets a key he does not see. */
+        int common = from[height - 1], common_end = to[0];
+        if (common >= common_end) common = common_end = PAGE;
+        for (int i = 0; i < height && from[i] < common; i++)
+            add_tiles[kind][0](
+                stride, p + i * PAGE, v, v, from[i], to[i] < common ? to[i] : common, o + (int64_t)i * stride);
+        if (common < common_end) add_tiles[kind][height - 1](stride, p, v, next, common, common_end, o);
+        for (int i = 0; i < height; i++)
+            if (to[i] > common_end)
+                add_tiles[kind][0](stride, p + i * PAGE, v, v, from[i] > common_end ? from[i] : common_end, to[i],
+                    o + (int64_t)i * stride);
     }
 }
 
-static int clamp_to_page(int position) { return position < 0 ? 0 : position > KV_PAGE_TOKENS ? KV_PAGE_TOKENS : position; }
-
-static void attention_page(AttentionTile *t, const uint16_t *k, const uint16_t *v, int base) {
-    int from = KV_PAGE_TOKENS, to = 0;
-    for (int i = 0; i < t->queries; i++) {
-        const int first = clamp_to_page(t->first[i] - base), last = clamp_to_page(t->last[i] - base);
-        if (first >= last) continue;
-        from = first < from ? first : from;
-        to = last > to ? last : to;
-    }
-    if (from >= to) return;
-    const int block = from / 16, end = (to + 15) / 16;
-    score_blocks(t, k, block, end);
-    float factors[ATTENTION_QUERIES];
-    for (int i = 0; i < t->queries; i++)
-        factors[i] = soften(t, i, clamp_to_page(t->first[i] - base), clamp_to_page(t->last[i] - base), block, end);
-    add_values(t, v, factors, from, to);
+static void attention_mix(int count, float *total, float a, const float *part, float b) {
+    for (int i = 0; i < count; i += 16)
+        vec_store(total + i, vec_fma(vec_load(total + i), vec_set(a), vec_mul(vec_load(part + i), vec_set(b))));
 }
 
-static void rotate_row(const Rope *rope, const float *cosines, const float *sines, float *head) {
+static void attention_rotate(const Rope *rope, const float *cosines, const float *sines, float *head) {
     const int half = rope->dims / 2;
-    const Vec scale = vec_set(rope->scale);
     if (rope->interleaved) {
         for (int i = 0; i < half; i++) {
             const float a = head[2 * i] * rope->scale, b = head[2 * i + 1] * rope->scale;
@@ -156,21 +214,26 @@ static void rotate_row(const Rope *rope, const float *cosines, const float *sine
         }
         return;
     }
-    for (int i = 0; i < half; i += 16) {
-        const int n = half - i < 16 ? half - i : 16;
-        const Vec a = vec_mul(vec_load_some(head + i, n), scale), b = vec_mul(vec_load_some(head + half + i, n), scale);
-        const Vec c = vec_load_some(cosines + i, n), s = vec_load_some(sines + i, n);
-        vec_store_some(head + i, vec_sub(vec_mul(a, c), vec_mul(b, s)), n);
-        vec_store_some(head + half + i, vec_fma(a, s, vec_mul(b, c)), n);
+    for (int i = 0; i < half; i++) {
+        const float a = head[i] * rope->scale, b = head[half + i] * rope->scale;
+        head[i] = a * cosines[i] - b * sines[i];
+        head[half + i] = a * sines[i] + b * cosines[i];
     }
 }
 
-/* count f32 to f16. */
 static void to_f16(const float *x, int count, uint16_t *out) {
     for (int i = 0; i < count; i += 16) {
-        const int n = count - i < 16 ? count - i : 16;
         uint16_t lanes[16];
+        const int n = count - i < 16 ? count - i : 16;
         vec_store_f16(lanes, vec_load_some(x + i, n));
         memcpy(out + i, lanes, (size_t)n * sizeof *lanes);
     }
 }
+
+static const AttentionKernels attention_kernels = {
+    .pack = attention_pack,
+    .page = attention_page,
+    .mix = attention_mix,
+    .rotate = attention_rotate,
+    .to_f16 = to_f16,
+};

@@ -11,20 +11,21 @@
 
 typedef struct CpuKernels {
     const char *name;            /* "avx2", "avx512" */
+    const char *description;     /* "avx512 (vnni, vbmi)" */
     const LinearKernels *linear; /* linear_*.c */
     /* out = norm(x) for one row of norm->width; out may be x */
     void (*norm_row)(const float *x, const Norm *norm, float *out);
     /* out = act(gate) ∘ up, elementwise; out may be gate or up */
     void (*glu_row)(int64_t count, const float *gate, const float *up, Activation activation, float *out);
+    /* out = act(x), elementwise; out may be x */
     void (*activate_row)(int64_t count, const float *x, Activation activation, float *out);
+    /* x = cap·tanh(scale·x/cap); cap 0: x = scale·x */
     void (*logits_row)(int64_t count, float *x, float scale, float cap);
-    AttentionPage *attention_page;
-    RotateRow *rotate_row;
-    void (*to_f16)(const float *x, int count, uint16_t *out);
+    const AttentionKernels *attention; /* attention_impl.h */
 } CpuKernels;
 extern const CpuKernels cpu_kernels_avx2, cpu_kernels_avx512;
 
-enum { CPU_ROPES = 4, CPU_ROPE_PAIRS = 256, CPU_DESCRIPTION = 96 };
+enum { CPU_ROPES = 4, CPU_ROPE_PAIRS = ATTENTION_HEAD_MAX / 2 };
 
 /* cos and sin of a rope for the rows of the step: computed by the first layer that asks. */
 typedef struct RopeTable {
@@ -34,6 +35,7 @@ typedef struct RopeTable {
 
 struct CpuBackend {
     Backend base;
+    BackendOps ops; /* the table under the instruction set's name */
     Pool *pool;
     const CpuKernels *kernels;
     /* Work space of the products: quantised activations, panels. Anonymous memory, page-aligned, linear_work_bytes(). */
@@ -45,7 +47,6 @@ struct CpuBackend {
     RopeTable ropes[CPU_ROPES];
     int rope_count;       /* valid in this step */
     uint8_t *attention;   /* attention_shared_bytes, then attention_thread_bytes per thread */
-    char description[CPU_DESCRIPTION];
 };
 
 static inline CpuBackend *cpu_backend(Backend *backend) { return (CpuBackend *)backend; }

@@ -4,12 +4,11 @@
 
 const CpuKernels cpu_kernels_avx2 = {
     .name = "avx2",
+    .description = "avx2",
     .linear = &linear_kernels_avx2,
     .norm_row = norm_row,
     .glu_row = glu_row,
     .activate_row = activate_row,
     .logits_row = logits_row,
-    .attention_page = attention_page,
-    .rotate_row = rotate_row,
-    .to_f16 = to_f16,
+    .attention = &attention_kernels,
 };

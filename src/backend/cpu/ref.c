@@ -1,11 +1,14 @@
-/* The specification of every operation, in f32 and written to be read. Weight rows and attention heads are shared out over the
- * pool so that real models can be walked; nothing depends on how. Each sum is taken in one order, fixed by the row alone. */
+/* The specification of every operation, in f32 and written to be read. Weight rows and attention heads are shared out
+ * over the pool so that real models can be walked; nothing depends on how. Each sum is taken in one order, fixed by the
+ * row alone. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/ref.h"
+#include "base/file.h"
 
 enum { LANES = 16 }; /* partial sums of a dot product: lets the compiler use vectors without changing the order */
 
@@ -81,7 +84,9 @@ static void ref_begin(Backend *backend, const Step *step) {
     ref(backend)->scratch_used = 0;
 }
 
-static bool ref_sync(Backend *backend, Error *error) { return true; }
+static bool ref_sync(Backend *backend, Error *error) {
+    return !file_any_damaged() || fail(error, ERROR_IO, "a file of the model shrank while it was in use");
+}
 
 static float *ref_scratch(Backend *backend, int64_t count) {
     RefBackend *r = ref(backend);
@@ -123,8 +128,10 @@ static float *normed(int rows, int64_t width, const float *x, const Norm *norm) 
     float *out = malloc((size_t)rows * (size_t)width * sizeof *out);
     CHECK(out);
     for (int t = 0; t < rows; t++) {
-        if (norm) norm_row(x + t * width, norm, width, out + t * width);
-        else memcpy(out + t * width, x + t * width, (size_t)width * sizeof *out);
+        if (norm)
+            norm_row(x + t * width, norm, width, out + t * width);
+        else
+            memcpy(out + t * width, x + t * width, (size_t)width * sizeof *out);
     }
     return out;
 }
@@ -158,7 +165,8 @@ static void ref_glu(Backend *backend, const Glu *g) {
     free(x);
 }
 
-static void ref_add(Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
+static void ref_add(
+    Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
     float *terms = normed(rows, width, y, norm);
     for (int64_t i = 0; i < rows * width; i++) residual[i] += scale * terms[i];
     free(terms);
@@ -186,10 +194,12 @@ static void rotate(const Rope *rope, int position, float *head) {
     }
 }
 
-static void prepare_heads(const float *x, int heads, int head_dim, const Norm *norm, bool full, const Rope *rope, int position,
-    float *out) {
-    if (norm && full) norm_row(x, norm, (int64_t)heads * head_dim, out);
-    else memcpy(out, x, (size_t)heads * (size_t)head_dim * sizeof *out);
+static void prepare_heads(
+    const float *x, int heads, int head_dim, const Norm *norm, bool full, const Rope *rope, int position, float *out) {
+    if (norm && full)
+        norm_row(x, norm, (int64_t)heads * head_dim, out);
+    else
+        memcpy(out, x, (size_t)heads * (size_t)head_dim * sizeof *out);
     for (int h = 0; h < heads; h++) {
         float *head = out + (int64_t)h * head_dim;
         if (norm && !full) norm_row(head, norm, head_dim, head);
@@ -212,11 +222,13 @@ static float *key_at(const Attention *a, const Run *run, int position, int head)
 static float *value_at(const Attention *a, const Run *run, int position, int head) {
     const KvLayout *l = &a->kv.layout;
     float *page = page_of(a, run, position) + (size_t)head * KV_PAGE_TOKENS * (size_t)(l->head_dim + l->value_dim);
-    return page + (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim + (size_t)(position % KV_PAGE_TOKENS) * (size_t)l->value_dim;
+    return page + (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim +
+        (size_t)(position % KV_PAGE_TOKENS) * (size_t)l->value_dim;
 }
 
 /* One query head: softmax over the visible keys, in order of position. */
-static void attend(const Attention *a, const Run *run, int position, int head, const float *q, float *scores, float *out) {
+static void attend(
+    const Attention *a, const Run *run, int position, int head, const float *q, float *scores, float *out) {
     const KvLayout *l = &a->kv.layout;
     const int kv_head = head / (a->heads / l->kv_heads);
     const int first = a->window && position >= a->window ? position - a->window + 1 : 0;
@@ -252,14 +264,16 @@ static void attend_task(void *argument, int index, int count) {
         const Run *run = &work->step->runs[i];
         if (run->position + run->rows > longest) longest = run->position + run->rows;
     }
-    float *scores = malloc((size_t)longest * sizeof *scores), *heads = malloc((size_t)a->heads * (size_t)l->head_dim * sizeof *heads);
+    float *scores = malloc((size_t)longest * sizeof *scores),
+          *heads = malloc((size_t)a->heads * (size_t)l->head_dim * sizeof *heads);
     CHECK(scores && heads);
     for (int i = 0; i < work->step->run_count; i++) {
         const Run *run = &work->step->runs[i];
         for (int t = index; t < run->rows; t += count) {
             const int position = run->position + t;
             const int64_t row = run->row + t;
-            prepare_heads(a->q + row * a->heads * l->head_dim, a->heads, l->head_dim, a->q_norm, a->norm_full, a->rope, position, heads);
+            prepare_heads(a->q + row * a->heads * l->head_dim, a->heads, l->head_dim, a->q_norm, a->norm_full, a->rope,
+                position, heads);
             for (int h = 0; h < a->heads; h++)
                 attend(a, run, position, h, heads + (int64_t)h * l->head_dim, scores,
                     a->out + (row * a->heads + h) * l->value_dim);
@@ -267,6 +281,20 @@ static void attend_task(void *argument, int index, int count) {
     }
     free(scores);
     free(heads);
+}
+
+/* A head as the cache holds it: f32 memory, values of the layout's type. */
+static void store_head(float *out, const float *head, int count, DType dtype) {
+    uint16_t narrow[KV_PAGE_TOKENS];
+    for (int i = 0; i < count; i += KV_PAGE_TOKENS) {
+        const int n = count - i < KV_PAGE_TOKENS ? count - i : KV_PAGE_TOKENS;
+        if (dtype == DTYPE_F32) {
+            memcpy(out + i, head + i, (size_t)n * sizeof *out);
+            continue;
+        }
+        floats_from_f32(narrow, dtype, head + i, n);
+        floats_to_f32(out + i, narrow, dtype, n);
+    }
 }
 
 static void append(const Attention *a, const Step *step) {
@@ -278,10 +306,12 @@ static void append(const Attention *a, const Step *step) {
         for (int t = 0; t < run->rows; t++) {
             const int64_t row = run->row + t;
             const int position = run->position + t;
-            prepare_heads(a->k + row * l->kv_heads * l->head_dim, l->kv_heads, l->head_dim, a->k_norm, a->norm_full, a->rope, position, heads);
+            prepare_heads(a->k + row * l->kv_heads * l->head_dim, l->kv_heads, l->head_dim, a->k_norm, a->norm_full,
+                a->rope, position, heads);
             for (int h = 0; h < l->kv_heads; h++) {
-                memcpy(key_at(a, run, position, h), heads + (int64_t)h * l->head_dim, (size_t)l->head_dim * sizeof *heads);
-                memcpy(value_at(a, run, position, h), a->v + (row * l->kv_heads + h) * l->value_dim, (size_t)l->value_dim * sizeof *heads);
+                store_head(key_at(a, run, position, h), heads + (int64_t)h * l->head_dim, l->head_dim, l->dtype);
+                store_head(value_at(a, run, position, h), a->v + (row * l->kv_heads + h) * l->value_dim, l->value_dim,
+                    l->dtype);
             }
         }
     }
@@ -347,8 +377,11 @@ Backend *ref_open(const BackendOptions *options, Error *error) {
     r->scratch_count = options->scratch_bytes / sizeof(float);
     r->pool = pool_open(options->threads, error);
     r->scratch = r->pool ? ref_alloc(&r->base, options->scratch_bytes, error) : NULL;
-    if (r->scratch) return &r->base;
-    if (r->pool) pool_close(r->pool);
-    free(r);
-    return NULL;
+    if (!r->scratch) {
+        ref_close(&r->base);
+        return NULL;
+    }
+    const int threads = pool_threads(r->pool);
+    snprintf(r->base.description, sizeof r->base.description, "ref, %d thread%s", threads, threads == 1 ? "" : "s");
+    return &r->base;
 }

@@ -1,4 +1,5 @@
-/* Row kernels: norms, activations, sums. Compiled once per instruction set. Tails use the same arithmetic as full vectors. */
+/* Row kernels: norms, activations, sums. Compiled once per instruction set. Tails use the same arithmetic as full
+ * vectors. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/vec16.h"
 
@@ -25,10 +26,13 @@ static void norm_row(const float *x, const Norm *norm, float *out) {
     for (int64_t i = 0; i < width; i += 16) {
         const int count = i < whole ? 16 : rest;
         Vec y = vec_mul(vec_sub(count == 16 ? vec_load(x + i) : vec_load_some(x + i, count), mean), scale);
-        if (norm->weight) y = vec_mul(y, count == 16 ? vec_load(norm->weight + i) : vec_load_some(norm->weight + i, count));
+        if (norm->weight)
+            y = vec_mul(y, count == 16 ? vec_load(norm->weight + i) : vec_load_some(norm->weight + i, count));
         if (norm->bias) y = vec_add(y, count == 16 ? vec_load(norm->bias + i) : vec_load_some(norm->bias + i, count));
-        if (count == 16) vec_store(out + i, y);
-        else vec_store_some(out + i, y, count);
+        if (count == 16)
+            vec_store(out + i, y);
+        else
+            vec_store_some(out + i, y, count);
     }
 }
 
@@ -39,11 +43,11 @@ VEC_INLINE Vec vec_activation(Vec x, Activation kind) {
         const Vec cube = vec_mul(vec_mul(x, x), x);
         return vec_swish(x, vec_mul(vec_set(1.59576912f), vec_fma(vec_set(0.044715f), cube, x)));
     }
-    case ACT_GELU: {
-        float lanes[16];
-        vec_store(lanes, x);
-        for (int i = 0; i < 16; i++) lanes[i] = 0.5f * lanes[i] * (1.0f + erff(lanes[i] * 0.70710678f));
-        return vec_load(lanes);
+    case ACT_GELU: { /* ½x·erfc(−x/√2), from the side where erfc is small */
+        const Vec u = vec_mul(x, vec_set(0.70710678f)), flipped = vec_sub(vec_set(0), u);
+        const Mask negative = mask_less(x, vec_set(0));
+        const Vec tail = vec_mul(vec_set(0.5f), vec_erfc(vec_select(negative, flipped, u)));
+        return vec_mul(x, vec_select(negative, tail, vec_sub(vec_set(1), tail)));
     }
     case ACT_RELU2: {
         const Vec positive = vec_max(x, vec_set(0));
@@ -60,7 +64,8 @@ static void glu_row(int64_t count, const float *gate, const float *up, Activatio
         vec_store(out + i, vec_mul(vec_activation(vec_load(gate + i), activation), vec_load(up + i)));
     const int rest = (int)(count - i);
     if (rest)
-        vec_store_some(out + i, vec_mul(vec_activation(vec_load_some(gate + i, rest), activation), vec_load_some(up + i, rest)), rest);
+        vec_store_some(out + i,
+            vec_mul(vec_activation(vec_load_some(gate + i, rest), activation), vec_load_some(up + i, rest)), rest);
 }
 
 static void activate_row(int64_t count, const float *x, Activation activation, float *out) {
@@ -72,11 +77,13 @@ static void activate_row(int64_t count, const float *x, Activation activation, f
 
 static void logits_row(int64_t count, float *x, float scale, float cap) {
     const Vec factor = vec_set(cap > 0 ? scale / cap : scale), top = vec_set(cap);
-    int64_t i = 0;
-    for (; i < count; i += 16) {
+    for (int64_t i = 0; i < count; i += 16) {
         const int n = count - i < 16 ? (int)(count - i) : 16;
-        Vec v = vec_mul(vec_load_some(x + i, n), factor);
+        Vec v = vec_mul(n == 16 ? vec_load(x + i) : vec_load_some(x + i, n), factor);
         if (cap > 0) v = vec_mul(top, vec_tanh(v));
-        vec_store_some(x + i, v, n);
+        if (n == 16)
+            vec_store(x + i, v);
+        else
+            vec_store_some(x + i, v, n);
     }
 }

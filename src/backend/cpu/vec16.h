@@ -1,5 +1,5 @@
-/* Sixteen floats at once, whatever the register width: one zmm or two ymm. Included by files compiled for one instruction set, so
- * that the same source gives the same arithmetic, element by element, on each. */
+/* Sixteen floats at once, whatever the register width: one zmm or two ymm. Included by files compiled for one
+ * instruction set, so that the same source gives the same arithmetic, element by element, on each. */
 #pragma once
 #include <immintrin.h>
 #include <math.h>
@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define VEC_INLINE static inline __attribute__((always_inline))
+
+VEC_INLINE void prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T0); }
 
 #if defined(__AVX512F__)
 
@@ -22,7 +24,8 @@ VEC_INLINE Vec vec_div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
 VEC_INLINE Vec vec_fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 VEC_INLINE Vec vec_max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 VEC_INLINE Vec vec_round(Vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-VEC_INLINE Vec vec_scale2(Vec a, Vec n) { return _mm512_scalef_ps(a, n); } /* a · 2ⁿ */
+/* a · 2ⁿ for whole −126 ≤ n ≤ 127 */
+VEC_INLINE Vec vec_scale2(Vec a, Vec n) { return _mm512_scalef_ps(a, n); }
 VEC_INLINE Mask mask_less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 VEC_INLINE Mask mask_range(int from, int to) { /* lanes from ≤ i < to, clamped */
     from = from < 0 ? 0 : from > 16 ? 16 : from;
@@ -36,6 +39,11 @@ VEC_INLINE Vec vec_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_l
 VEC_INLINE void vec_store_f16(uint16_t *p, Vec v) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
+VEC_INLINE Vec vec_load_bf16(const uint16_t *p) {
+    const __m512i halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
+}
+VEC_INLINE float vec_first(Vec v) { return _mm512_cvtss_f32(v); }
 VEC_INLINE __m256 vec_low(Vec v) { return _mm512_castps512_ps256(v); }
 VEC_INLINE __m256 vec_high(Vec v) { return _mm512_extractf32x8_ps(v, 1); }
 
@@ -63,12 +71,9 @@ VEC_INLINE Vec vec_round(Vec x) {
     return (Vec){_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
         _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-/* x · 2ⁿ in two steps, so that results below the normal range round once, as one instruction does elsewhere. */
 VEC_INLINE __m256 scale_half(__m256 x, __m256 n) {
-    const __m256i i = _mm256_cvtps_epi32(n), h = _mm256_srai_epi32(i, 1), rest = _mm256_sub_epi32(i, h);
-    const __m256i bias = _mm256_set1_epi32(127);
-    x = _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(h, bias), 23)));
-    return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23)));
+    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
 }
 VEC_INLINE Vec vec_scale2(Vec x, Vec n) { return (Vec){scale_half(x.a, n.a), scale_half(x.b, n.b)}; }
 VEC_INLINE Mask mask_less(Vec x, Vec y) {
@@ -76,8 +81,8 @@ VEC_INLINE Mask mask_less(Vec x, Vec y) {
 }
 VEC_INLINE __m256 range_half(int base, int from, int to) {
     const __m256i lane = _mm256_add_epi32(_mm256_set1_epi32(base), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    return _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(from), lane),
-        _mm256_cmpgt_epi32(_mm256_set1_epi32(to), lane)));
+    return _mm256_castsi256_ps(_mm256_andnot_si256(
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(from), lane), _mm256_cmpgt_epi32(_mm256_set1_epi32(to), lane)));
 }
 VEC_INLINE Mask mask_range(int from, int to) { return (Mask){range_half(0, from, to), range_half(8, from, to)}; }
 VEC_INLINE Vec vec_select(Mask m, Vec yes, Vec no) {
@@ -94,12 +99,19 @@ VEC_INLINE void vec_store_some(float *p, Vec v, int count) {
     memcpy(p, padded, (size_t)(count < 16 ? count : 16) * sizeof *p);
 }
 VEC_INLINE Vec vec_load_f16(const uint16_t *p) {
-    return (Vec){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
+    return (Vec){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
+        _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
 }
 VEC_INLINE void vec_store_f16(uint16_t *p, Vec v) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(v.b, _MM_FROUND_TO_NEAREST_INT));
 }
+VEC_INLINE __m256 bf16_half(const uint16_t *p) {
+    const __m256i halves = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(halves, 16));
+}
+VEC_INLINE Vec vec_load_bf16(const uint16_t *p) { return (Vec){bf16_half(p), bf16_half(p + 8)}; }
+VEC_INLINE float vec_first(Vec v) { return _mm256_cvtss_f32(v.a); }
 VEC_INLINE __m256 vec_low(Vec v) { return v.a; }
 VEC_INLINE __m256 vec_high(Vec v) { return v.b; }
 
@@ -119,12 +131,11 @@ VEC_INLINE float vec_most(Vec v) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-/* eˣ to about 2 ulp for −87 < x < 88; 0 below, what 88 gives above. x = n·ln2 + r, |r| ≤ ln2/2, polynomial of degree 6 in r. */
-VEC_INLINE Vec vec_exp(Vec x) {
-    const Vec low = vec_set(-87.0f), high = vec_set(88.0f);
+/* eˣ to about 2 ulp for x < 88; 0 below −87. x = n·ln2 + r, |r| ≤ ln2/2, Taylor polynomial of degree 6 in r. */
+VEC_INLINE Vec vec_exp_falling(Vec x) {
+    const Vec low = vec_set(-87.0f);
     const Mask under = mask_less(x, low);
     x = vec_select(under, low, x);
-    x = vec_select(mask_less(high, x), high, x);
     const Vec n = vec_round(vec_mul(x, vec_set(1.44269504f)));
     Vec r = vec_fma(n, vec_set(-0.693359375f), x);
     r = vec_fma(n, vec_set(2.12194440e-4f), r);
@@ -138,13 +149,33 @@ VEC_INLINE Vec vec_exp(Vec x) {
     return vec_select(under, vec_set(0), vec_scale2(p, n));
 }
 
-/* x · σ(scale·x) */
+/* The same for any x: what 88 gives above. */
+VEC_INLINE Vec vec_exp(Vec x) {
+    const Vec high = vec_set(88.0f);
+    return vec_exp_falling(vec_select(mask_less(high, x), high, x));
+}
+
+/* x · σ(argument) */
 VEC_INLINE Vec vec_swish(Vec x, Vec argument) {
     return vec_div(x, vec_add(vec_set(1), vec_exp(vec_sub(vec_set(0), argument))));
 }
 
-/* tanh x = 1 − 2/(e^2x + 1): error near 0 is absolute, 1e-7. */
+/* tanh: near 0 by its continued fraction x/(1 + x²/(3 + x²/(5 + x²/7))), else 1 − 2/(e^2x + 1); to about 3e-7 of the
+ * value. */
 VEC_INLINE Vec vec_tanh(Vec x) {
-    const Vec e = vec_exp(vec_add(x, x));
-    return vec_sub(vec_set(1), vec_div(vec_set(2), vec_add(e, vec_set(1))));
+    const Vec s = vec_mul(x, x), e = vec_exp(vec_add(x, x));
+    const Vec far = vec_sub(vec_set(1), vec_div(vec_set(2), vec_add(e, vec_set(1))));
+    const Vec over = vec_mul(x, vec_fma(vec_set(10), s, vec_set(105)));
+    const Vec under = vec_fma(vec_add(s, vec_set(45)), s, vec_set(105));
+    return vec_select(mask_less(s, vec_set(0.09f)), vec_div(over, under), far);
+}
+
+/* erfc x for x ≥ 0, to about 2e-6 of the value: t·exp(P(t) − x²) with t = 1/(1 + x/2), P fitted to 4e-8. */
+VEC_INLINE Vec vec_erfc(Vec x) {
+    static const float coefficients[] = {0.13808000f, -0.64341635f, 1.06847537f, -0.57853454f, -0.17779966f,
+        0.05312869f, 0.01695947f, 0.39033037f, 0.99820364f, -1.26542687f};
+    const Vec t = vec_div(vec_set(1), vec_fma(x, vec_set(0.5f), vec_set(1)));
+    Vec p = vec_set(coefficients[0]);
+    for (int i = 1; i < 10; i++) p = vec_fma(p, t, vec_set(coefficients[i]));
+    return vec_mul(t, vec_exp_falling(vec_fma(vec_sub(vec_set(0), x), x, p)));
 }

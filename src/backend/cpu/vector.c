@@ -5,19 +5,21 @@
 #include <sys/mman.h>
 
 #include "backend/cpu/cpu.h"
+#include "base/file.h"
 
 enum { SMALL_FLOATS = 1 << 15 }; /* below this an elementwise operation is not worth waking threads */
 
 /* Zeroed, page-aligned, and not backed by memory until used. */
 static void *map_memory(size_t bytes, Error *error) {
-    void *memory = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory =
+        mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory != MAP_FAILED) return memory;
     fail(error, ERROR_MEMORY, "no memory for %zu bytes", bytes);
     return NULL;
 }
 
-/* Header-sized prefix that remembers the size, for release. */
-enum { MEMORY_PREFIX = 64 };
+enum { MEMORY_PREFIX = 64 }; /* remembers the size, for release */
+
 static void *vector_alloc(Backend *backend, size_t bytes, Error *error) {
     uint8_t *memory = map_memory(bytes + MEMORY_PREFIX, error);
     if (!memory) return NULL;
@@ -34,7 +36,7 @@ static void vector_release(Backend *backend, void *memory) {
 }
 
 static size_t vector_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
-    return (size_t)layout->kv_heads * attention_head_halfs(layout) * sizeof(uint16_t);
+    return (size_t)layout->kv_heads * attention_head_bytes(layout);
 }
 
 static void vector_begin(Backend *backend, const Step *step) {
@@ -44,7 +46,9 @@ static void vector_begin(Backend *backend, const Step *step) {
     cpu->rope_count = 0;
 }
 
-static bool vector_sync(Backend *backend, Error *error) { return true; }
+static bool vector_sync(Backend *backend, Error *error) {
+    return !file_any_damaged() || fail(error, ERROR_IO, "a file of the model shrank while it was in use");
+}
 
 static float *vector_scratch(Backend *backend, int64_t count) {
     CpuBackend *cpu = cpu_backend(backend);
@@ -69,14 +73,17 @@ typedef struct Elementwise {
 
 static void elementwise_task(void *argument, int index, int count) {
     const Elementwise *e = argument;
-    float *spare = (float *)(void *)(e->cpu->attention + attention_shared_bytes() + (size_t)index * attention_thread_bytes());
+    float *spare =
+        (float *)(void *)(e->cpu->attention + attention_shared_bytes() + (size_t)index * attention_thread_bytes());
     for (int64_t row = e->rows * index / count; row < e->rows * (index + 1) / count; row++) e->row(e, row, spare);
 }
 
 static void run_elementwise(Backend *backend, Elementwise *e) {
     e->cpu = cpu_backend(backend);
-    if (e->rows * e->width < SMALL_FLOATS || e->rows == 1) elementwise_task(e, 0, 1);
-    else pool_run(e->cpu->pool, elementwise_task, e);
+    if (e->rows * e->width < SMALL_FLOATS || e->rows == 1)
+        elementwise_task(e, 0, 1);
+    else
+        pool_run(e->cpu->pool, elementwise_task, e);
 }
 
 static void norm_one(const Elementwise *e, int64_t row, float *spare) {
@@ -99,8 +106,10 @@ static void add_one(const Elementwise *e, int64_t row, float *spare) {
     for (int64_t i = 0; i < e->width; i++) out[i] += e->scale * x[i];
 }
 
-static void vector_add(Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
-    Elementwise e = {.rows = rows, .width = width, .x = y, .out = residual, .norm = norm, .scale = scale, .row = add_one};
+static void vector_add(
+    Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
+    Elementwise e = {
+        .rows = rows, .width = width, .x = y, .out = residual, .norm = norm, .scale = scale, .row = add_one};
     run_elementwise(backend, &e);
 }
 
@@ -115,8 +124,13 @@ static void activate_one(const Elementwise *e, int64_t row, float *spare) {
 }
 
 static void vector_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
-    Elementwise e = {.rows = (count + BLOCK - 1) / BLOCK, .width = BLOCK, .count = count, .x = x, .out = out,
-        .activation = activation, .row = activate_one};
+    Elementwise e = {.rows = (count + BLOCK - 1) / BLOCK,
+        .width = BLOCK,
+        .count = count,
+        .x = x,
+        .out = out,
+        .activation = activation,
+        .row = activate_one};
     run_elementwise(backend, &e);
 }
 
@@ -125,12 +139,18 @@ static void logits_one(const Elementwise *e, int64_t row, float *spare) {
 }
 
 static void vector_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
-    Elementwise e = {.rows = (count + BLOCK - 1) / BLOCK, .width = BLOCK, .count = count, .out = x, .scale = scale, .cap = cap,
+    Elementwise e = {.rows = (count + BLOCK - 1) / BLOCK,
+        .width = BLOCK,
+        .count = count,
+        .out = x,
+        .scale = scale,
+        .cap = cap,
         .row = logits_one};
     run_elementwise(backend, &e);
 }
 
-static void vector_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
+static void vector_gather(
+    Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
     for (int i = 0; i < count; i++) memcpy(out + i * width, x + index[i] * width, (size_t)width * sizeof *out);
 }
 
@@ -185,27 +205,22 @@ static bool take_memory(CpuBackend *cpu, const BackendOptions *options, Error *e
 }
 
 Backend *vector_open(const CpuKernels *kernels, const BackendOptions *options, Error *error) {
-    typedef struct Owner {
-        CpuBackend cpu;
-        BackendOps ops; /* the table under this instruction set's name */
-    } Owner;
-    Owner *owner = calloc(1, sizeof *owner);
-    if (!owner) {
-        fail(error, ERROR_MEMORY, "out of memory");
+    CpuBackend *cpu = calloc(1, sizeof *cpu);
+    if (!cpu) {
+        fail(error, ERROR_MEMORY, "no memory for a backend");
         return NULL;
     }
-    owner->ops = vector_ops;
-    owner->ops.name = kernels->name;
-    CpuBackend *cpu = &owner->cpu;
-    cpu->base = (Backend){.ops = &owner->ops, .rows_max = options->rows_max};
+    cpu->ops = vector_ops;
+    cpu->ops.name = kernels->name;
+    cpu->base = (Backend){.ops = &cpu->ops, .rows_max = options->rows_max};
     cpu->kernels = kernels;
     cpu->pool = pool_open(options->threads, error);
-    if (cpu->pool && take_memory(cpu, options, error)) {
-        snprintf(cpu->description, sizeof cpu->description, "%s, %d thread%s", kernels->name, pool_threads(cpu->pool),
-            pool_threads(cpu->pool) == 1 ? "" : "s");
-        return &cpu->base;
+    if (!cpu->pool || !take_memory(cpu, options, error)) {
+        vector_close(&cpu->base);
+        return NULL;
     }
-    if (cpu->pool) vector_close(&cpu->base);
-    else free(owner);
-    return NULL;
+    const int threads = pool_threads(cpu->pool);
+    snprintf(cpu->base.description, sizeof cpu->base.description, "%s, %d thread%s", kernels->description, threads,
+        threads == 1 ? "" : "s");
+    return &cpu->base;
 }
