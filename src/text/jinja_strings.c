@@ -171,26 +171,20 @@ static bool split_spaces(Vm *vm, JinjaStr *s, int64_t limit, JinjaList *out) {
     for (;;) {
         while (at < s->size && unicode_is_space(code_at(s, at, &width))) at += width;
         if (at >= s->size) return true;
-        size_t from = at, to = s->size, start;
-        if (limit-- == 0) {
-            while (to > from && unicode_is_space(code_before(s, to, &start))) to = start;
-            return push_part(vm, out, s, from, to);
-        }
+        size_t from = at;
+        if (limit-- == 0) return push_part(vm, out, s, from, s->size);
         while (at < s->size && !unicode_is_space(code_at(s, at, &width))) at += width;
         if (!push_part(vm, out, s, from, at)) return false;
     }
 }
 
 static bool split_spaces_right(Vm *vm, JinjaStr *s, int64_t limit, JinjaList *out) {
-    size_t at = s->size, start, width;
+    size_t at = s->size, start;
     for (;;) {
         while (at > 0 && unicode_is_space(code_before(s, at, &start))) at = start;
         if (at == 0) return true;
-        size_t to = at, from = 0;
-        if (limit-- == 0) {
-            while (from < to && unicode_is_space(code_at(s, from, &width))) from += width;
-            return push_part(vm, out, s, from, to);
-        }
+        size_t to = at;
+        if (limit-- == 0) return push_part(vm, out, s, 0, to);
         while (at > 0 && !unicode_is_space(code_before(s, at, &start))) at = start;
         if (!push_part(vm, out, s, at, to)) return false;
     }
