@@ -306,8 +306,10 @@ static CpuBackend open_cpu(const CpuKernels *kernels, int threads) {
 }
 
 int main(void) {
-    static const CpuKernels AVX2 = {"avx2", &linear_kernels_avx2, norm_row, glu_row};
-    static const CpuKernels AVX512 = {"avx512", &linear_kernels_avx512, norm_row, glu_row};
+    static const CpuKernels AVX2 = {
+        .name = "avx2", .linear = &linear_kernels_avx2, .norm_row = norm_row, .glu_row = glu_row};
+    static const CpuKernels AVX512 = {
+        .name = "avx512", .linear = &linear_kernels_avx512, .norm_row = norm_row, .glu_row = glu_row};
     const CpuKernels *sets[2];
     int set_count = 0;
     __builtin_cpu_init();
