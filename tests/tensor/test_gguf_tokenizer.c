@@ -1,0 +1,269 @@
+/* tokenizer.json rebuilt from GGUF metadata: which tokens are added and which belong to the model, the merges that
+ * follow from scores, and what is refused. That whole vocabularies give the original ids is tested with real models. */
+#include <unistd.h>
+
+#include "base/json.h"
+#include "tensor/gguf_builder.h"
+#include "test.h"
+
+typedef enum Kind { N = 1, UNK = 2, C = 3, U = 4, PAD = 5, B = 6 } Kind;
+
+typedef struct Piece {
+    const char *text;
+    int32_t type;
+    float score;
+} Piece;
+
+enum { PIECES_MAX = 64 };
+
+static char path[] = "/tmp/apus-tokenizer-XXXXXX";
+
+static void vocabulary_build(Builder *b, const char *model, const Piece *pieces, size_t count) {
+    const char *texts[PIECES_MAX];
+    int32_t types[PIECES_MAX];
+    float scores[PIECES_MAX];
+    for (size_t i = 0; i < count; i++) {
+        texts[i] = pieces[i].text;
+        types[i] = pieces[i].type;
+        scores[i] = pieces[i].score;
+    }
+    build_string(b, "general.architecture", "llama");
+    build_string(b, "tokenizer.ggml.model", model);
+    build_strings(b, "tokenizer.ggml.tokens", texts, count);
+    build_words(b, "tokenizer.ggml.token_type", GGUF_I32, types, count);
+    if (strcmp(model, "llama") == 0) build_words(b, "tokenizer.ggml.scores", GGUF_F32, scores, count);
+}
+
+/* tokenizer.json, or tokenizer_config.json, in the arena; NULL with the error set. */
+static const Json *rebuild(Builder *b, GgufFamily family, bool config, Arena *arena, Error *error) {
+    Buffer bytes = {0}, text = {0};
+    GgufFile file;
+    const Json *json = NULL;
+    build_file(b, &bytes);
+    FILE *out = fopen(path, "wb");
+    TEST(out && fwrite(bytes.data, 1, bytes.size, out) == bytes.size);
+    fclose(out);
+    *error = (Error){0};
+    if (gguf_open(&file, path, error)) {
+        bool ok = config ? gguf_tokenizer_config(&text, &file, error) : gguf_tokenizer(&text, &file, family, error);
+        const char *copy = ok ? arena_copy(arena, buffer_view(&text)) : NULL;
+        if (copy) json = json_parse(arena, (Slice){copy, text.size}, error);
+        TEST_MSG(!ok || json, "%s", error->text);
+        gguf_close(&file);
+    }
+    buffer_free(&bytes);
+    buffer_free(&text);
+    return json;
+}
+
+static bool written_as(const Json *node, const char *expected) {
+    Buffer text = {0};
+    if (node) json_write(&text, node);
+    bool same = node && slice_is(buffer_view(&text), expected);
+    if (!same) fprintf(stderr, "got      %.*s\nexpected %s\n", SLICE_ARGS(buffer_view(&text)), expected);
+    buffer_free(&text);
+    return same;
+}
+
+/* "id content special" of each added token. */
+static bool added_are(const Json *root, const char *expected) {
+    Buffer text = {0};
+    const Json *list = json_get(root, "added_tokens");
+    if (list) {
+        for (JSON_EACH(token, list)) {
+            buffer_printf(&text, "%lld %.*s %d;", (long long)json_get(token, "id")->integer,
+                SLICE_ARGS(json_slice(json_get(token, "content"))), json_get(token, "special")->boolean);
+        }
+    }
+    bool same = slice_is(buffer_view(&text), expected);
+    if (!same) fprintf(stderr, "got      %.*s\nexpected %s\n", SLICE_ARGS(buffer_view(&text)), expected);
+    buffer_free(&text);
+    return same;
+}
+
+static void test_byte_level(void) {
+    static const Piece pieces[] = {{"a", N, 0}, {"b", N, 0}, {"\xC4\xA0", N, 0}, {"ab", N, 0},
+        {"\xC4\xA0"
+         "ab",
+            N, 0},
+        {"<|end|>", C, 0}, {"<tool>", U, 0}, {"[PAD7]", PAD, 0}};
+    static const char *const merges[] = {"a b", "\xC4\xA0 ab"};
+    Builder b = {0};
+    Arena arena = {0};
+    Error error;
+    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    build_string(&b, "tokenizer.ggml.pre", "llama-bpe");
+    build_strings(&b, "tokenizer.ggml.merges", merges, COUNT_OF(merges));
+    build_u32(&b, "tokenizer.ggml.bos_token_id", 5);
+    const Json *root = rebuild(&b, GGUF_LLAMA, false, &arena, &error), *model = json_get(root, "model");
+    TEST_MSG(root, "%s", error.text);
+    TEST(added_are(root, "5 <|end|> 1;6 <tool> 0;"));
+    TEST(written_as(json_get(model, "vocab"),
+        "{\"a\":0,\"b\":1,\"\xC4\xA0\":2,\"ab\":3,\"\xC4\xA0"
+        "ab\":4}"));
+    TEST(written_as(json_get(model, "merges"), "[[\"a\",\"b\"],[\"\xC4\xA0\",\"ab\"]]"));
+    TEST(json_get(model, "ignore_merges")->boolean && !json_get(model, "byte_fallback")->boolean);
+    TEST(json_get(root, "normalizer")->type == JSON_NULL);
+    const Json *post = json_get(json_get(root, "post_processor"), "processors");
+    TEST(post && post->size == 2); /* ByteLevel and the template that adds BOS */
+    arena_free(&arena);
+
+    /* An added token in the middle, and one behind a gap, need their place in the vocabulary; Qwen normalises, adds no
+     * BOS. */
+    static const Piece mixed[] = {
+        {"a", N, 0}, {"<s>", C, 0}, {"b", N, 0}, {"<x>", U, 0}, {"[PAD4]", PAD, 0}, {"<y>", C, 0}};
+    vocabulary_build(&b, "gpt2", mixed, COUNT_OF(mixed));
+    build_string(&b, "tokenizer.ggml.pre", "qwen2");
+    build_strings(&b, "tokenizer.ggml.merges", NULL, 0);
+    build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
+    root = rebuild(&b, GGUF_QWEN2, false, &arena, &error);
+    TEST_MSG(root, "%s", error.text);
+    TEST(written_as(json_get(json_get(root, "model"), "vocab"), "{\"a\":0,\"<s>\":1,\"b\":2,\"<y>\":5}"));
+    TEST(added_are(root, "1 <s> 1;3 <x> 0;5 <y> 1;"));
+    TEST(written_as(json_get(root, "normalizer"), "{\"type\":\"NFC\"}"));
+    TEST(!json_get(json_get(root, "post_processor"), "processors"));
+    arena_free(&arena);
+}
+
+#define MARK "\xE2\x96\x81"
+
+static void test_sentencepiece(void) {
+    static const Piece pieces[] = {{"<unk>", UNK, 0}, {"<s>", C, 0}, {"</s>", C, 0}, {"<0x61>", B, 0}, {MARK, N, -5},
+        {"a", N, -6}, {"b", N, -7}, {"ab", N, -2}, {MARK "a", N, -1}, {MARK "ab", N, -3}, {"<|user|>", C, -1000}};
+    Builder b = {0};
+    Arena arena = {0};
+    Error error;
+    vocabulary_build(&b, "llama", pieces, COUNT_OF(pieces));
+    build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
+    build_u32(&b, "tokenizer.ggml.eos_token_id", 2);
+    build_bool(&b, "tokenizer.ggml.add_eos_token", true);
+    const Json *root = rebuild(&b, GGUF_PHI3, false, &arena, &error), *model = json_get(root, "model");
+    TEST_MSG(root, "%s", error.text);
+    /* By score, then by the parts' ids: the left part of id 4 comes before that of id 8. */
+    TEST(written_as(
+        json_get(model, "merges"), "[[\"" MARK "\",\"a\"],[\"a\",\"b\"],[\"" MARK "\",\"ab\"],[\"" MARK "a\",\"b\"]]"));
+    TEST(added_are(root, "0 <unk> 1;1 <s> 1;2 </s> 1;10 <|user|> 1;"));
+    TEST(json_get(model, "vocab")->size == 10 && json_get(model, "byte_fallback")->boolean);
+    TEST(written_as(json_get(model, "unk_token"), "\"<unk>\""));
+    TEST(json_get(json_get(root, "normalizer"), "normalizers")->size == 2);
+    TEST(json_get(json_get(root, "decoder"), "decoders")->size == 4);
+    const Json *single = json_get(json_get(root, "post_processor"), "single");
+    TEST(single && single->size == 3);
+    /* Phi-3's control tokens swallow white space, its BOS does not. */
+    const Json *first = json_get(root, "added_tokens") + 1, *second = json_next(first), *third = json_next(second);
+    TEST(!json_get(second, "rstrip")->boolean && json_get(third, "rstrip")->boolean);
+    TEST(json_get(json_next(third), "rstrip")->boolean);
+    arena_free(&arena);
+}
+
+static void test_gemma(void) {
+    static const Piece pieces[] = {{"<pad>", C, -1000}, {"<bos>", C, -1000}, {"<unk>", UNK, 0}, {"  ", U, -1000},
+        {"   ", U, -1000}, {MARK, N, -9}, {"a", N, -8}, {MARK "a", N, -3}, {"<unused0>", C, -1000}};
+    Builder b = {0};
+    Arena arena = {0};
+    Error error;
+    vocabulary_build(&b, "llama", pieces, COUNT_OF(pieces));
+    build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
+    build_u32(&b, "tokenizer.ggml.unknown_token_id", 2);
+    build_bool(&b, "tokenizer.ggml.add_space_prefix", false);
+    const Json *root = rebuild(&b, GGUF_GEMMA3, false, &arena, &error), *model = json_get(root, "model");
+    TEST_MSG(root, "%s", error.text);
+    /* Runs of spaces are pieces with the mark, and rank above every scored piece; longer left parts first. */
+    TEST(written_as(json_get(model, "merges"),
+        "[[\"" MARK MARK "\",\"" MARK "\"],[\"" MARK "\",\"" MARK MARK "\"],[\"" MARK "\",\"" MARK "\"],[\"" MARK
+        "\",\"a\"]]"));
+    TEST(json_get(model, "vocab")->size == COUNT_OF(pieces));
+    TEST(written_as(json_get(json_get(root, "normalizer"), "type"), "\"Replace\""));
+    TEST(json_get(json_get(root, "decoder"), "decoders")->size == 3);
+    arena_free(&arena);
+}
+
+static void test_config(void) {
+    static const Piece pieces[] = {{"a", N, 0}, {"<s>", C, 0}, {"<|im_end|>", C, 0}, {"<|endoftext|>", N, 0}};
+    static const char *const names[] = {"tool_use"};
+    Builder b = {0};
+    Arena arena = {0};
+    Error error;
+    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
+    build_u32(&b, "tokenizer.ggml.eos_token_id", 99); /* outside: left out */
+    build_bool(&b, "tokenizer.ggml.add_bos_token", true);
+    build_string(&b, "tokenizer.chat_template", "{{ \"x\" }}\n");
+    const Json *root = rebuild(&b, GGUF_LLAMA, true, &arena, &error);
+    TEST_MSG(root, "%s", error.text);
+    TEST(written_as(json_get(root, "bos_token"), "\"<s>\"") && !json_get(root, "eos_token"));
+    TEST(json_get(root, "add_bos_token")->boolean);
+    TEST(written_as(json_get(root, "chat_template"), "\"{{ \\\"x\\\" }}\\n\""));
+    arena_free(&arena);
+    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    build_string(&b, "tokenizer.chat_template", "d");
+    build_strings(&b, "tokenizer.chat_templates", names, 1);
+    build_string(&b, "tokenizer.chat_template.tool_use", "t");
+    root = rebuild(&b, GGUF_LLAMA, true, &arena, &error);
+    TEST(written_as(json_get(root, "chat_template"),
+        "[{\"name\":\"default\",\"template\":\"d\"},{\"name\":\"tool_use\",\"template\":\"t\"}]"));
+    arena_free(&arena);
+}
+
+static void expect_refused(Builder *b, const char *part) {
+    Arena arena = {0};
+    Error error;
+    const Json *root = rebuild(b, GGUF_LLAMA, false, &arena, &error);
+    TEST_MSG(!root && strstr(error.text, part), "gave \"%s\", without \"%s\"", root ? "a tokenizer" : error.text, part);
+    arena_free(&arena);
+}
+
+static void test_refused(void) {
+    static const Piece pieces[] = {{"a", N, 0}, {"b", N, 0}, {"ab", N, 0}};
+    static const Piece twice[] = {{"a", N, 0}, {"a", N, 0}};
+    static const Piece bad_type[] = {{"a", 9, 0}};
+    static const Piece bad_text[] = {{"\xFF", N, 0}};
+    static const Piece bad_score[] = {{"a", N, NAN}};
+    static const char *const unknown_part[] = {"a c"}, *const unknown_whole[] = {"b a"}, *const no_space[] = {"ab"};
+    Builder b = {0};
+    const struct {
+        const char *const *merges;
+        const char *part;
+    } cases[] = {
+        {unknown_part, "merges[0] \"a c\""}, {unknown_whole, "merges[0] \"b a\""}, {no_space, "merges[0] \"ab\""}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+        build_string(&b, "tokenizer.ggml.pre", "gpt-2");
+        build_strings(&b, "tokenizer.ggml.merges", cases[i].merges, 1);
+        expect_refused(&b, cases[i].part);
+    }
+    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    build_string(&b, "tokenizer.ggml.pre", "gpt-2");
+    expect_refused(&b, "tokenizer.ggml.merges is not");
+    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    build_string(&b, "tokenizer.ggml.pre", "unheard-of");
+    expect_refused(&b, "tokenizer.ggml.pre unheard-of");
+    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    expect_refused(&b, "does not name the pre-tokenizer");
+    vocabulary_build(&b, "llama", twice, COUNT_OF(twice));
+    expect_refused(&b, "0 and 1 are the same");
+    vocabulary_build(&b, "llama", bad_type, 1);
+    expect_refused(&b, "token_type of token 0");
+    vocabulary_build(&b, "llama", bad_text, 1);
+    expect_refused(&b, "tokens[0] is not UTF-8");
+    vocabulary_build(&b, "llama", bad_score, 1);
+    expect_refused(&b, "scores[0] is NaN");
+    vocabulary_build(&b, "llama", pieces, 0);
+    expect_refused(&b, "tokenizer.ggml.tokens is not");
+    build_string(&b, "general.architecture", "llama");
+    build_string(&b, "tokenizer.ggml.model", "llama");
+    expect_refused(&b, "tokenizer.ggml.tokens is not");
+}
+
+int main(void) {
+    int fd = mkstemp(path);
+    TEST(fd >= 0);
+    close(fd);
+    test_byte_level();
+    test_sentencepiece();
+    test_gemma();
+    test_config();
+    test_refused();
+    unlink(path);
+    return test_done();
+}
