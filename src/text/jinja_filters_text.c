@@ -30,7 +30,7 @@ static Jv filter_title(Vm *vm, Jv value, const Jv *a) {
             if (starts_word(next) != separator) break;
             rest += next_width;
         }
-        int count = unicode_upper(code, mapped);
+        int count = jinja_upper(code, mapped);
         for (int i = 0; i < count; i++) jinja_text_code(out, mapped[i], jinja_str_origin(s, at));
         JinjaStr *tail = jinja_str_part(vm, s, at + width, rest);
         Jv lowered = tail ? jinja_str_case(vm, jv_str(tail), CASE_LOWER) : jv_error();

@@ -40,23 +40,23 @@ static bool sigma_is_final(const JinjaStr *s, size_t at, size_t after) {
 }
 
 static int lower_at(const JinjaStr *s, size_t at, size_t width, uint32_t code, uint32_t out[3]) {
-    if (code != 0x3A3) return unicode_lower(code, out);
+    if (code != 0x3A3) return jinja_lower(code, out);
     out[0] = sigma_is_final(s, at, at + width) ? 0x3C2 : 0x3C3;
     return 1;
 }
 
 static int map_case(const JinjaStr *s, size_t at, size_t width, uint32_t code, JinjaCase how, bool inside, uint32_t out[3]) {
     switch (how) {
-    case CASE_UPPER: return unicode_upper(code, out);
-    case CASE_FOLD: return unicode_fold(code, out);
+    case CASE_UPPER: return jinja_upper(code, out);
+    case CASE_FOLD: return jinja_fold(code, out);
     case CASE_SWAP:
         if (unicode_is_upper(code)) return lower_at(s, at, width, code, out);
-        if (unicode_is_lower(code)) return unicode_upper(code, out);
+        if (unicode_is_lower(code)) return jinja_upper(code, out);
         out[0] = code;
         return 1;
     case CASE_CAPITALIZE:
     case CASE_TITLE:
-        if (!inside) return unicode_title(code, out);
+        if (!inside) return jinja_title(code, out);
         return lower_at(s, at, width, code, out);
     default: return lower_at(s, at, width, code, out);
     }

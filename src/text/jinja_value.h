@@ -309,7 +309,7 @@ bool unicode_is_id_continue(uint32_t code);
 static inline bool unicode_is_alnum(uint32_t c) { return unicode_is_alpha(c) || unicode_is_numeric(c); }
 int unicode_decimal(uint32_t code); /* 0…9, or -1 */
 /* Full case mappings: 1…3 code points. */
-int unicode_upper(uint32_t code, uint32_t out[3]);
-int unicode_lower(uint32_t code, uint32_t out[3]);
-int unicode_title(uint32_t code, uint32_t out[3]);
-int unicode_fold(uint32_t code, uint32_t out[3]);
+int jinja_upper(uint32_t code, uint32_t out[3]);
+int jinja_lower(uint32_t code, uint32_t out[3]);
+int jinja_title(uint32_t code, uint32_t out[3]);
+int jinja_fold(uint32_t code, uint32_t out[3]);
