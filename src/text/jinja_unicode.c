@@ -80,8 +80,8 @@ static int unicode_map(uint32_t code, const UnicodeCase *simple, size_t simple_c
 
 #define UNICODE_MAP(name)                                                                                    \
     int jinja_##name(uint32_t code, uint32_t out[3]) {                                                     \
-        return unicode_map(code, jinja_##name##_simple, COUNT_OF(unicode_##name##_simple),                 \
-            jinja_##name##_special, COUNT_OF(unicode_##name##_special), out);                              \
+        return unicode_map(code, unicode_##name##_simple, COUNT_OF(unicode_##name##_simple),                 \
+            unicode_##name##_special, COUNT_OF(unicode_##name##_special), out);                              \
     }
 UNICODE_MAP(upper)
 UNICODE_MAP(lower)
