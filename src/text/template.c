@@ -390,18 +390,30 @@ static bool read_config(const char *directory, const char *name, Arena *arena, c
     if (ok && !copy) fail(error, ERROR_MEMORY, "%s: no memory", path);
     if (copy && !(*out = json_parse(arena, (Slice){copy, text.size}, error))) fail_while(error, "%s", path);
     buffer_free(&text);
-    return *out != NULL;
+    return *out &&
+        ((*out)->type == JSON_OBJECT || fail(error, ERROR_FORMAT, "%s is %s, must be an object", path, json_type_name(*out)));
 }
 
-/* chat_template as a string, or a list of {name, template} with one named default. */
-static const Json *config_template(const Json *config) {
+/* chat_template as a string, or a list of {name, template} with one named default. *out is NULL when there is none. */
+static bool config_template(const Json *config, const Json **out, Error *error) {
     const Json *value = json_get(config, "chat_template");
-    if (!value || value->type != JSON_ARRAY) return value;
-    for (JSON_EACH(item, value)) {
-        const Json *name = json_get(item, "name");
-        if (name && name->type == JSON_STRING && slice_is(json_slice(name), "default")) return json_get(item, "template");
+    *out = NULL;
+    if (value && value->type == JSON_ARRAY) {
+        const Json *list = value;
+        value = NULL;
+        for (JSON_EACH(item, list)) {
+            const Json *name = json_get(item, "name");
+            if (!name || name->type != JSON_STRING)
+                return fail(error, ERROR_FORMAT, "chat_template: an entry of the list has no name");
+            if (slice_is(json_slice(name), "default")) value = json_get(item, "template");
+        }
     }
-    return NULL;
+    if (!value || value->type == JSON_NULL) return true;
+    if (value->type != JSON_STRING)
+        return fail(error, ERROR_FORMAT, "chat_template is %s, must be a string or a list of named templates",
+            json_type_name(value));
+    *out = value;
+    return true;
 }
 
 static Template *open_file(const char *path, Error *error) {
@@ -426,7 +438,8 @@ Template *template_open(const char *directory, Error *error) {
         const Json *config, *value;
         Template *template = NULL;
         bool ok = read_config(directory, configs[i], &arena, &config, error);
-        bool found = ok && (value = config_template(config)) && value->type == JSON_STRING;
+        if (ok && !config_template(config, &value, error)) ok = fail_while(error, "%s/%s", directory, configs[i]);
+        const bool found = ok && value;
         if (found && !(template = template_compile(json_slice(value), error))) fail_while(error, "%s/%s", directory, configs[i]);
         arena_free(&arena);
         if (found || !ok) return template;
@@ -439,7 +452,7 @@ bool template_token_variables(const char *directory, Buffer *out, Error *error) 
     Arena arena = {0};
     const Json *config;
     bool ok = read_config(directory, "tokenizer_config.json", &arena, &config, error);
-    if (ok && config && config->type == JSON_OBJECT) {
+    if (ok && config) {
         for (JSON_EACH_PAIR(key, value, config)) {
             if (!ends_with(json_slice(key), "_token")) continue;
             const Json *text = value->type == JSON_OBJECT ? json_get(value, "content") : value;
