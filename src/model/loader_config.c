@@ -64,7 +64,7 @@ static const char *const irrelevant[] = {
     "_commit_hash",
     "eos_token",
     "bos_token",
-    "upcast_layernorm",
+    "is_llama_config", "transformers.js_config", "rope_interleaved", "upcast_layernorm",
     "use_flash_attn",
     "keys_to_ignore_at_inference",
 };
@@ -179,8 +179,8 @@ double loader_positive(Loader *ld, const Json *value, const char *where, const c
     char shown[64];
     const double number = json_is_number(value) ? json_number(value) : 0;
     if (!(number >= 1e-30 && number <= 1e30)) { /* what f32 arithmetic can work with */
-        loader_fail(
-            ld, ERROR_FORMAT, "config.json: %s%s is %s, must be a number above 0", where, field, show(value, shown));
+        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be a number from 1e-30 to 1e30", where, field,
+            show(value, shown));
         return 1;
     }
     return number;

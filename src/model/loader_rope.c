@@ -224,7 +224,7 @@ int load_rotary_dims(Loader *ld, int head_dim, double absent) {
 const Rope *load_rope(Loader *ld, Spec *spec, const RopeOptions *options) {
     const int dims = options->dims ? options->dims : options->head_dim;
     load_require(ld, dims >= 2 && dims % 2 == 0 && dims <= options->head_dim,
-        "%d dims of a head of %d cannot rotate: the number must be even and fit", dims, options->head_dim);
+        "head_dim %d of which %d dims are to rotate: the number must be even and fit", options->head_dim, dims);
     Scaling scaling = find_scaling(ld, options);
     const float theta = (float)find_theta(&scaling, options);
     Slice kind = SLICE("default");

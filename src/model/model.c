@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "model/decoder.h"
 #include "model/loader_internal.h"
@@ -187,7 +188,9 @@ Model *model_load(const char *directory, const ModelOptions *options, FamilyFind
         choose_context(model, options, error) && open_backend(model, options, error)) {
         return model;
     }
-    fail_while(error, "%s", directory);
+    if (!strstr(error->text, directory)) { /* or it names a file there already */
+        fail_while(error, "%s", directory);
+    }
     model_close(model);
     return NULL;
 }

@@ -163,7 +163,7 @@ def config_cases():
     files = config(num_attention_heads=3, num_key_value_heads=3)
     del files["config.json"]["head_dim"]
     yield Case("hidden does not divide", files, "hidden_size", "num_attention_heads", "64", "3")
-    yield Case("odd head_dim", config(head_dim=15), "15")
+    yield Case("odd head_dim", config(head_dim=15), "head_dim", "15")
     yield Case("hidden_act", config(hidden_act="relu"), "hidden_act", "relu")
     yield Case("hidden_act type", config(hidden_act=5), "hidden_act", "5")
     yield Case("untied, no head", config(tie_word_embeddings=False), "lm_head.weight", "missing")
