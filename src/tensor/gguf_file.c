@@ -321,6 +321,7 @@ static bool file_parse(GgufFile *file, Reader *reader) {
 bool gguf_open(GgufFile *file, const char *path, Error *error) {
     *file = (GgufFile){0};
     if (!file_map(&file->map, path, error)) return false;
+    if (!file->map.size) return fail(error, ERROR_FORMAT, "%s: the file is empty", path);
     Reader reader = {.at = file->map.data, .end = file->map.data + file->map.size, .error = error};
     if (file_parse(file, &reader)) return true;
     fail_while(error, "%s", path);

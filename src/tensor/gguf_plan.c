@@ -143,7 +143,9 @@ static bool block_parse(Slice *stem, int *block) {
     while (at < stem->size && stem->data[at] >= '0' && stem->data[at] <= '9' && *block < BLOCKS_MAX) {
         *block = *block * 10 + (stem->data[at++] - '0');
     }
-    if (at == digits || *block >= BLOCKS_MAX || at == stem->size || stem->data[at] != '.') return false;
+    if (at == digits || (at > digits + 1 && stem->data[digits] == '0') || *block >= BLOCKS_MAX || at == stem->size ||
+        stem->data[at] != '.')
+        return false;
     *stem = (Slice){stem->data + at + 1, stem->size - at - 1};
     return true;
 }

@@ -315,6 +315,9 @@ static void test_refused(void) {
     build_tensor(&b, "blk.0.surprise.weight", F32, 8, 2, NULL);
     expect_refused(&b, "an unknown tensor", "tensor blk.0.surprise.weight");
     llama_build(&b);
+    build_tensor(&b, "blk.00.attn_norm.weight", F32, HIDDEN, 0, NULL);
+    expect_refused(&b, "another name of block 0", "tensor blk.00.attn_norm.weight");
+    llama_build(&b);
     build_tensor(&b, "output_norm.weight", F32, 8, 2, NULL);
     expect_refused(&b, "a tensor twice", "tensor output_norm.weight occurs twice");
     llama_build(&b);
