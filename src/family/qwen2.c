@@ -8,6 +8,7 @@ void qwen2_load(Loader *ld, Spec *spec) {
             .head_dim = d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "use_sliding_window", false);
+    load_expect_bool(ld, "use_mrope", false);
     load_ignore(ld, "sliding_window", "max_window_layers", "layer_types", NULL);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);

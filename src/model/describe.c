@@ -75,7 +75,8 @@ static void describe_weights(const Model *model, Buffer *out) {
         if (t->quant == QUANT_NONE) {
             buffer_printf(out, " %s", dtype_name(t->dtype));
         } else {
-            buffer_printf(out, " %s %d bits, groups of %d", quant_name(t->quant), t->bits, t->group);
+            buffer_printf(out, " %s %d bits, groups of %d, %s scales", quant_name(t->quant), t->bits, t->group,
+                dtype_name(t->dtype));
         }
         buffer_printf(out, " (%.1f M)\n", (double)t->parameters * 1e-6);
     }

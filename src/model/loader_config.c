@@ -64,7 +64,10 @@ static const char *const irrelevant[] = {
     "_commit_hash",
     "eos_token",
     "bos_token",
-    "is_llama_config", "transformers.js_config", "rope_interleaved", "upcast_layernorm",
+    "is_llama_config",
+    "transformers.js_config",
+    "rope_interleaved",
+    "upcast_layernorm",
     "use_flash_attn",
     "keys_to_ignore_at_inference",
 };
