@@ -238,6 +238,11 @@ bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error)
     for (size_t i = 0; bpe->by_bytes && i < BYTE_PAIRS; i++) bpe->byte_ranks[i] = NO_RANK;
     bpe->pairs_mask = capacity - 1;
     bpe->merge_count = (uint32_t)count;
+    /* Runs of unknown characters that become one token must stay together. */
+    bool unknown = false;
+    for (int i = 0; i < 256; i++) unknown = unknown || bpe->byte_ids[i] < 0;
+    unknown = unknown || !(bpe->by_bytes || bpe->byte_fallback);
+    if (unknown && bpe->fuse_unk && bpe->unk >= 0) bpe->wide_splits = false;
     enum { AHEAD = 8 };
     for (size_t next = 0; next < count + AHEAD; next++) {
         if (next >= AHEAD) {

@@ -223,17 +223,22 @@ static size_t space_behind(Slice text, size_t at) {
     return at;
 }
 
-/* Whether a token found at [start, end) is one. Otherwise *from is where the search goes on: behind it, for it is text
- * there, but within it when it lies across a seam, so that nothing in front of a seam can hide what begins behind. */
-static bool is_allowed(const Encoder *encoder, const AddedToken *token, const uint8_t *origin, size_t start, size_t end, size_t *from) {
-    *from = end;
+static bool is_control(const Encoder *encoder, const AddedToken *token) {
+    return token->control || encoder->seen[token - encoder->t->added];
+}
+
+/* The longest added token at `at`, or −1. A control token does not reach over a seam: what is before the seam counts. */
+static int32_t match_added(const Encoder *encoder, const AddedIndex *index, Slice text, const uint8_t *origin, size_t at, size_t *end) {
+    int32_t place = added_index_match(index, text, at, end);
+    if (place < 0 || !origin || !is_control(encoder, &encoder->t->added[place])) return place;
+    const uint8_t *seam = memchr(origin + at, origin[at] == ORIGIN_DATA ? ORIGIN_TEMPLATE : ORIGIN_DATA, *end - at);
+    return seam ? added_index_match(index, (Slice){text.data, (size_t)(seam - origin)}, at, end) : place;
+}
+
+static bool is_allowed(const Encoder *encoder, const AddedToken *token, const uint8_t *origin, size_t start) {
     if (encoder->policy == POLICY_ALL) return true;
     if (encoder->policy == POLICY_NO_SPECIAL) return !token->special;
-    if (!token->control && !encoder->seen[token - encoder->t->added]) return true;
-    if (!origin) return false;
-    const uint8_t *data = memchr(origin + start, ORIGIN_DATA, end - start);
-    if (data && memchr(origin + start, ORIGIN_TEMPLATE, end - start)) *from = start + 1;
-    return !data;
+    return !is_control(encoder, token) || (origin && origin[start] == ORIGIN_TEMPLATE);
 }
 
 typedef bool (*GapFunction)(Encoder *encoder, Slice gap, const uint8_t *origin, bool first);
@@ -247,13 +252,14 @@ static bool split_added(Encoder *encoder, const AddedIndex *index, Slice text, c
             continue;
         }
         size_t start = from, end;
-        int32_t place = added_index_match(index, text, from, &end);
+        int32_t place = match_added(encoder, index, text, origin, from, &end);
         if (place < 0) {
             from++;
             continue;
         }
         const AddedToken *token = &encoder->t->added[place];
-        if (!is_allowed(encoder, token, origin, start, end, &from)) continue;
+        from = end; /* a match that does not count is text as a whole */
+        if (!is_allowed(encoder, token, origin, start)) continue;
         if (token->single_word && !stands_alone(text, start, end)) continue;
         if (token->left) start = space_before(text, start);
         if (start < done) start = done;
@@ -277,7 +283,7 @@ static bool encode_normalized(Encoder *encoder, Slice text, const uint8_t *origi
 
 static bool encode_raw(Encoder *encoder, Slice text, const uint8_t *origin, bool first) {
     const Tokenizer *t = encoder->t;
-    if (!t->control_normalized) origin = NULL;
+    if (!t->normalized.edges) origin = NULL; /* nothing will ask */
     if (!normalizer_run(&t->normalizer, &encoder->normal, &encoder->regex, &text, &origin, encoder->error)) return false;
     if (!t->normalized.edges) return encode_normalized(encoder, text, origin, first);
     return split_added(encoder, &t->normalized, text, origin, first, encode_normalized);

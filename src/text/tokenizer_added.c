@@ -187,7 +187,6 @@ void added_mark_control(Tokenizer *t, Slice source) {
                 AddedToken *token = index->token[node] >= 0 ? &t->added[index->token[node]] : NULL;
                 if (!token || token->control || is_blank(token->content)) continue;
                 token->control = true;
-                t->control_normalized = t->control_normalized || token->normalized;
             }
         }
     }
@@ -210,7 +209,6 @@ static bool index_added(Tokenizer *t, Error *error) {
             return fail_while(error, "added_tokens, \"%.*s\"", SLICE_ARGS(token->content));
         }
         token->control = token->special;
-        t->control_normalized = t->control_normalized || (token->control && token->normalized);
         t->id_flags[token->id] |= (uint8_t)(ID_ADDED | (token->special ? ID_SPECIAL : 0));
         if (!added_index_add(token->normalized ? &t->normalized : &t->raw, token->pattern, (int32_t)i)) {
             return fail(error, ERROR_MEMORY, "no memory for added tokens");

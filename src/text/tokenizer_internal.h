@@ -109,7 +109,6 @@ struct Tokenizer {
     AddedToken *added; /* sorted by id */
     size_t added_count;
     AddedIndex raw, normalized; /* the added tokens searched before and after normalizing */
-    bool control_normalized;    /* a control token is searched after normalizing */
     int32_t prefix[TEMPLATE_IDS_MAX], suffix[TEMPLATE_IDS_MAX];
     size_t prefix_count, suffix_count;
     Decoder decoder;
