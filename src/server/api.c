@@ -39,17 +39,20 @@ static bool wrong_type(const Json *value, const char *wanted, const char *param,
 
 bool api_integer(const Json *value, const char *param, int64_t min, int64_t max, int64_t *out, ApiError *error) {
     int64_t integer = value->type == JSON_INTEGER ? value->integer : 0;
-    if (value->type == JSON_REAL) { /* 5.0 and 1e2 are integers too; what does not fit int64 is out of any range */
+    bool below = false, above = false; /* of what an int64 holds */
+    if (value->type == JSON_REAL) {    /* 5.0 and 1e2 are integers too */
         if (value->real != floor(value->real)) return wrong_type(value, "an integer", param, error);
-        integer = value->real >= 0x1p63 ? INT64_MAX : value->real < -0x1p63 ? INT64_MIN : (int64_t)value->real;
+        below = value->real < -0x1p63;
+        above = value->real >= 0x1p63;
+        integer = below ? INT64_MIN : above ? INT64_MAX : (int64_t)value->real;
     } else if (value->type != JSON_INTEGER) {
         return wrong_type(value, "an integer", param, error);
     }
-    if (integer < min)
+    if (below || integer < min)
         return api_fail(error, 400, "integer_below_min_value", param,
             "Invalid '%s': integer below minimum value. Expected a value >= %lld, but got %lld instead.", param,
             (long long)min, (long long)integer);
-    if (integer > max)
+    if (above || integer > max)
         return api_fail(error, 400, "integer_above_max_value", param,
             "Invalid '%s': integer above maximum value. Expected a value <= %lld, but got %lld instead.", param,
             (long long)max, (long long)integer);

@@ -235,15 +235,20 @@ static bool check_headers(Exchange *x, ApiError *error) {
     return true;
 }
 
+/* What the client announces, however large; 0 when it does not say. */
+static uint64_t content_length(const Exchange *x) {
+    const char *length = header(x, "Content-Length");
+    return !length ? 0 : strlen(length) > 18 ? UINT64_MAX : strtoull(length, NULL, 10);
+}
+
 static bool check_body_headers(Exchange *x, ApiError *error) {
-    const char *type = header(x, "Content-Type"), *length = header(x, "Content-Length"),
-               *encoding = header(x, "Content-Encoding");
+    const char *type = header(x, "Content-Type"), *encoding = header(x, "Content-Encoding");
     const size_t json = strlen("application/json");
     if (!type || strncasecmp(type, "application/json", json) || (type[json] && !strchr("; \t", type[json])))
         return api_fail(error, 415, NULL, NULL, "The Content-Type of the request must be application/json.");
     if (encoding && strcasecmp(encoding, "identity"))
         return api_fail(error, 415, NULL, NULL, "The request body must not be compressed.");
-    if (length && (strlen(length) > 10 || strtoull(length, NULL, 10) > BODY_BYTES_MAX))
+    if (content_length(x) > BODY_BYTES_MAX)
         return api_fail(error, 413, NULL, NULL, "The request body is larger than %d bytes.", BODY_BYTES_MAX);
     return true;
 }
@@ -300,7 +305,7 @@ static enum MHD_Result begin(
     if (!strcmp(method, "POST")) {
         if (__atomic_load_n(&server->stopping, __ATOMIC_RELAXED))
             api_fail(error, 503, "shutting_down", NULL, "The server is shutting down.");
-        else if (!check_body_headers(x, error) && error->status == 413)
+        else if (!check_body_headers(x, error) && error->status == 413 && content_length(x) > BODY_DISCARD_MAX)
             return http_reply_error(x, error); /* before the body: an honest client waits for "100 Continue" */
     }
     return MHD_YES;
@@ -357,6 +362,11 @@ static void connection_event(
     }
 }
 
+/* A path with an encoded NUL stays as it is, and so names nothing. */
+static size_t unescape(void *cls, struct MHD_Connection *connection, char *text) {
+    return strstr(text, "%00") ? strlen(text) : MHD_http_unescape(text);
+}
+
 bool http_start(Server *server, Error *error) {
     struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)server->port)};
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)server->port)};
@@ -374,11 +384,11 @@ bool http_start(Server *server, Error *error) {
     if (six) flags |= MHD_USE_IPv6;
     errno = 0;
     server->daemon = MHD_start_daemon(flags, (uint16_t)server->port, NULL, NULL, handle, server, MHD_OPTION_SOCK_ADDR,
-        six ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4, MHD_OPTION_NOTIFY_COMPLETED, completed, server,
-        MHD_OPTION_NOTIFY_CONNECTION, connection_event, server, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX, MHD_OPTION_THREAD_STACK_SIZE,
-        (size_t)THREAD_STACK_BYTES, MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-        MHD_OPTION_END);
+        six ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
+        MHD_OPTION_NOTIFY_COMPLETED, completed, server, MHD_OPTION_NOTIFY_CONNECTION, connection_event, server,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)HEADER_BYTES_MAX, MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK_BYTES,
+        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (!server->daemon)
         return fail(error, ERROR_IO, "cannot listen on %s port %d: %s", server->host, server->port,
             errno ? strerror(errno) : "unknown reason");

@@ -66,6 +66,9 @@ static bool take_prompts(Exchange *x, ApiError *error) {
     for (JSON_EACH(item, prompt)) {
         char param[API_PARAM_MAX];
         snprintf(param, sizeof param, "prompt[%d]", index++);
+        if (item->type != json_first(prompt)->type)
+            return api_fail(error, 400, "invalid_type", param,
+                "Invalid type for '%s': the prompts of one request must all be of one kind.", param);
         if (!(item->type == JSON_ARRAY ? take_ids(x, item, param, error) : take_text(x, item, param, error)))
             return false;
     }

@@ -114,7 +114,7 @@ def test_isolation(s):
 
 def test_disconnect(s):
     for stream in (False, True):
-        body = json.dumps({"model": s.name, "stream": stream, "ignore_eos": True, "max_tokens": 4000, "messages": [{"role": "user", "content": "Count."}]})
+        body = json.dumps({"model": s.name, "stream": stream, "ignore_eos": True, "max_tokens": 400, "messages": [{"role": "user", "content": "Count."}]})
         raw = socket.create_connection(("127.0.0.1", s.port))
         raw.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         start = time.time()
@@ -130,11 +130,11 @@ def test_disconnect(s):
 
 def test_limits(s):
     status, answer = s.chat("word " * 5000, max_tokens=10)
-    check(status == 400 and answer["error"]["code"] == "context_length_exceeded" and "2048" in answer["error"]["message"], f"a full context: {answer}")
+    check(status == 400 and answer["error"]["code"] == "context_length_exceeded" and "512" in answer["error"]["message"], f"a full context: {answer}")
     status, answer = s.chat("hi", max_tokens=100000)
     check(status == 400 and answer["error"]["code"] == "context_length_exceeded", "max_tokens beyond the context")
     status, answer = s.chat("hi", ignore_eos=True, temperature=0)
-    check(status == 200 and answer["choices"][0]["finish_reason"] == "length" and answer["usage"]["total_tokens"] == 2048,
+    check(status == 200 and answer["choices"][0]["finish_reason"] == "length" and answer["usage"]["total_tokens"] == 512,
           f"without max_tokens an answer may fill the context: {answer.get('usage')}")
 
 
@@ -159,7 +159,7 @@ def test_key(path):
 
 
 path = model_path("qwen-0.5b")
-with Server(path, "--ctx-size", 2048, "--slots", 8) as server:
+with Server(path, "--ctx-size", 512, "--slots", 8) as server:
     for test in (test_shapes, test_stream_equals_whole, test_completions, test_disconnect, test_limits, test_keepalive, test_isolation):
         start = time.time()
         test(server)
