@@ -4,76 +4,89 @@
 #include "backend/cpu/attention.h"
 #include "backend/cpu/vec16.h"
 
-/* Tile height, and how many vectors beside each other fill the registers for a tile of `queries`. */
+/* Tile heights, and how many registers beside each other fill the register file for a tile of `queries`. */
 #if defined(__AVX512F__)
-enum { TILE = 12 };
-VEC_INLINE int tile_vectors(int queries) { return queries <= 6 ? 4 : 2; }
+enum { TILE = 12, TILE_USUAL = 12, REGISTERS = 32 };
+VEC_INLINE int tile_regs(int queries) { return queries <= 6 ? 4 : 2; }
 #else
-enum { TILE = 6 };
-VEC_INLINE int tile_vectors(int queries) { return queries == 1 ? 4 : queries <= 3 ? 2 : 1; }
+enum { TILE = 7, TILE_USUAL = 6, REGISTERS = 16 };
+VEC_INLINE int tile_regs(int queries) { return queries == 1 ? 8 : queries <= 3 ? 4 : 2; }
 #endif
-enum { PAGE = KV_PAGE_TOKENS, VECTORS_MAX = 4 };
+enum { PAGE = KV_PAGE_TOKENS, REGS_MAX = 64 / REG_LANES, COLUMN_REGS = 16 / REG_LANES };
 
-VEC_INLINE Vec load_kv(const uint8_t *p, int64_t index, DType dtype) {
-    if (dtype == DTYPE_F16) return vec_load_f16((const uint16_t *)(const void *)p + index);
-    if (dtype == DTYPE_BF16) return vec_load_bf16((const uint16_t *)(const void *)p + index);
-    return vec_load((const float *)(const void *)p + index);
+VEC_INLINE Reg load_kv(const uint8_t *p, int64_t index, DType dtype) {
+    if (dtype == DTYPE_F16) return reg_load_f16((const uint16_t *)(const void *)p + index);
+    if (dtype == DTYPE_BF16) return reg_load_bf16((const uint16_t *)(const void *)p + index);
+    return reg_load((const float *)(const void *)p + index);
+}
+
+/* sum[i][r] += left[i·stride] · right[r] */
+VEC_INLINE void tile_step(const int queries, const int regs, const float *left, int64_t stride, const uint8_t *right,
+    const int64_t offset[REGS_MAX], DType dtype, Reg sum[TILE][REGS_MAX]) {
+    if (queries * regs + regs + 1 <= REGISTERS) {
+        Reg loaded[REGS_MAX];
+        for (int r = 0; r < regs; r++) loaded[r] = load_kv(right, offset[r], dtype);
+        for (int i = 0; i < queries; i++) {
+            const Reg x = reg_set(left[i * stride]);
+            for (int r = 0; r < regs; r++) sum[i][r] = reg_fma(x, loaded[r], sum[i][r]);
+        }
+        return;
+    }
+    for (int r = 0; r < regs; r++) {
+        const Reg loaded = load_kv(right, offset[r], dtype);
+        for (int i = 0; i < queries; i++) sum[i][r] = reg_fma(reg_set(left[i * stride]), loaded, sum[i][r]);
+        __asm__("" ::: "memory"); /* load left again rather than keep it: there is no register for it */
+    }
 }
 
 /* Scores of a tile with the keys from `from` to `to` and some around them: p[query][position]. ahead: bytes from a key
  * to what will be wanted when the keys are done. */
 VEC_INLINE void score_tile(const int queries, const DType dtype, int head_dim, const float *q, const uint8_t *k,
     int64_t ahead, int from, int to, float *p) {
-    const int vectors = tile_vectors(queries), width = 16 * vectors;
+    const int regs = tile_regs(queries), width = REG_LANES * regs;
     const int64_t size = dtype == DTYPE_F32 ? 4 : 2;
+    int64_t offset[REGS_MAX];
+    for (int r = 0; r < regs; r++) offset[r] = (int64_t)(r / COLUMN_REGS) * head_dim * 16 + r % COLUMN_REGS * REG_LANES;
     for (int at = from / width * width; at < to; at += width) {
-        Vec sum[TILE][VECTORS_MAX];
+        Reg sum[TILE][REGS_MAX];
         const uint8_t *keys = k + (int64_t)at * head_dim * size;
         for (int i = 0; i < queries; i++)
-            for (int v = 0; v < vectors; v++) sum[i][v] = vec_set(0);
+            for (int r = 0; r < regs; r++) sum[i][r] = reg_zero();
         for (int64_t d = 0; d < head_dim; d++) {
-            Vec key[VECTORS_MAX];
-            for (int v = 0; v < vectors; v++) key[v] = load_kv(keys, (v * (int64_t)head_dim + d) * 16, dtype);
             for (int64_t line = 0; line < width * size; line += 64) prefetch(keys + d * width * size + line + ahead);
-            for (int i = 0; i < queries; i++) {
-                const Vec left = vec_set(q[d * queries + i]);
-                for (int v = 0; v < vectors; v++) sum[i][v] = vec_fma(left, key[v], sum[i][v]);
-            }
+            tile_step(queries, regs, q + d * queries, 1, keys + d * 16 * size, offset, dtype, sum);
         }
         for (int i = 0; i < queries; i++)
-            for (int v = 0; v < vectors; v++) vec_store(p + i * PAGE + at + v * 16, sum[i][v]);
+            for (int r = 0; r < regs; r++) reg_store(p + i * PAGE + at + r * REG_LANES, sum[i][r]);
     }
 }
 
-VEC_INLINE void add_columns(const int queries, const int vectors, const DType dtype, int64_t stride, const float *p,
+VEC_INLINE void add_columns(const int queries, const int regs, const DType dtype, int64_t stride, const float *p,
     const uint8_t *v, int64_t column, const uint8_t *next, int from, int to, float *o) {
-    const int64_t size = dtype == DTYPE_F32 ? 4 : 2;
-    Vec sum[TILE][VECTORS_MAX];
+    const int64_t size = dtype == DTYPE_F32 ? 4 : 2, width = REG_LANES * regs;
+    int64_t offset[REGS_MAX];
+    Reg sum[TILE][REGS_MAX];
+    for (int r = 0; r < regs; r++) offset[r] = r * REG_LANES;
     for (int i = 0; i < queries; i++)
-        for (int w = 0; w < vectors; w++) sum[i][w] = vec_load(o + i * stride + column + w * 16);
+        for (int r = 0; r < regs; r++) sum[i][r] = reg_load(o + i * stride + column + r * REG_LANES);
     for (int64_t j = from; j < to; j++) {
-        Vec value[VECTORS_MAX];
-        for (int w = 0; w < vectors; w++) value[w] = load_kv(v, j * stride + column + w * 16, dtype);
-        for (int64_t line = 0; line < 16 * vectors * size; line += 64)
-            prefetch(next + (column * PAGE + j * 16 * vectors) * size + line);
-        for (int i = 0; i < queries; i++) {
-            const Vec left = vec_set(p[i * PAGE + j]);
-            for (int w = 0; w < vectors; w++) sum[i][w] = vec_fma(left, value[w], sum[i][w]);
-        }
+        for (int64_t line = 0; line < width * size; line += 64)
+            prefetch(next + (column * PAGE + j * width) * size + line);
+        tile_step(queries, regs, p + j, PAGE, v + (j * stride + column) * size, offset, dtype, sum);
     }
     for (int i = 0; i < queries; i++)
-        for (int w = 0; w < vectors; w++) vec_store(o + i * stride + column + w * 16, sum[i][w]);
+        for (int r = 0; r < regs; r++) reg_store(o + i * stride + column + r * REG_LANES, sum[i][r]);
 }
 
 /* o[query] += Σ p·v over positions from ≤ j < to. */
 VEC_INLINE void add_tile(const int queries, const DType dtype, int stride, const float *p, const uint8_t *v,
     const uint8_t *next, int from, int to, float *o) {
-    const int vectors = tile_vectors(queries);
+    const int regs = tile_regs(queries);
     int column = 0;
-    for (; column + 16 * vectors <= stride; column += 16 * vectors)
-        add_columns(queries, vectors, dtype, stride, p, v, column, next, from, to, o);
-    for (; vectors > 1 && column < stride; column += 16)
-        add_columns(queries, 1, dtype, stride, p, v, column, next, from, to, o);
+    for (; column + REG_LANES * regs <= stride; column += REG_LANES * regs)
+        add_columns(queries, regs, dtype, stride, p, v, column, next, from, to, o);
+    for (; regs > COLUMN_REGS && column < stride; column += 16)
+        add_columns(queries, COLUMN_REGS, dtype, stride, p, v, column, next, from, to, o);
 }
 
 typedef void ScoreTile(int head_dim, const float *q, const uint8_t *k, int64_t ahead, int from, int to, float *p);
@@ -96,8 +109,8 @@ TILE_FUNCTIONS_OF(3)
 TILE_FUNCTIONS_OF(4)
 TILE_FUNCTIONS_OF(5)
 TILE_FUNCTIONS_OF(6)
-#if defined(__AVX512F__)
 TILE_FUNCTIONS_OF(7)
+#if defined(__AVX512F__)
 TILE_FUNCTIONS_OF(8)
 TILE_FUNCTIONS_OF(9)
 TILE_FUNCTIONS_OF(10)
@@ -110,7 +123,7 @@ TILE_FUNCTIONS_OF(12)
     }
 #else
 #define EACH_HEIGHT(f, dtype)                                                                                          \
-    { f##_1_##dtype, f##_2_##dtype, f##_3_##dtype, f##_4_##dtype, f##_5_##dtype, f##_6_##dtype }
+    { f##_1_##dtype, f##_2_##dtype, f##_3_##dtype, f##_4_##dtype, f##_5_##dtype, f##_6_##dtype, f##_7_##dtype }
 #endif
 enum { KIND_F16, KIND_BF16, KIND_F32, KINDS };
 static ScoreTile *const score_tiles[KINDS][TILE] = {
@@ -120,7 +133,7 @@ static AddTile *const add_tiles[KINDS][TILE] = {EACH_HEIGHT(add, F16), EACH_HEIG
 static int kind_of(DType dtype) { return dtype == DTYPE_F16 ? KIND_F16 : dtype == DTYPE_BF16 ? KIND_BF16 : KIND_F32; }
 
 /* Register tiles of even heights: where tile i of a tile of queries begins. */
-static int tile_count(int queries) { return (queries + TILE - 1) / TILE; }
+static int tile_count(int queries) { return queries <= TILE ? 1 : (queries + TILE_USUAL - 1) / TILE_USUAL; }
 static int tile_start(int queries, int i) { return queries * i / tile_count(queries); }
 
 static void attention_pack(int queries, int head_dim, const float *const *q, float *out) {

@@ -8,7 +8,8 @@
 
 #define VEC_INLINE static inline __attribute__((always_inline))
 
-VEC_INLINE void prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T0); }
+/* Into the second-level cache: the first has no room for what is that far ahead. */
+VEC_INLINE void prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T1); }
 
 #if defined(__AVX512F__)
 
@@ -35,17 +36,26 @@ VEC_INLINE Mask mask_range(int from, int to) { /* lanes from ≤ i < to, clamped
 VEC_INLINE Vec vec_select(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_ps(m, no, yes); }
 VEC_INLINE Vec vec_load_some(const float *p, int count) { return _mm512_maskz_loadu_ps(mask_range(0, count), p); }
 VEC_INLINE void vec_store_some(float *p, Vec v, int count) { _mm512_mask_storeu_ps(p, mask_range(0, count), v); }
-VEC_INLINE Vec vec_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 VEC_INLINE void vec_store_f16(uint16_t *p, Vec v) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-VEC_INLINE Vec vec_load_bf16(const uint16_t *p) {
-    const __m512i halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
 }
 VEC_INLINE float vec_first(Vec v) { return _mm512_cvtss_f32(v); }
 VEC_INLINE __m256 vec_low(Vec v) { return _mm512_castps512_ps256(v); }
 VEC_INLINE __m256 vec_high(Vec v) { return _mm512_extractf32x8_ps(v, 1); }
+
+/* A register, for kernels whose shape depends on how many there are. */
+typedef __m512 Reg;
+enum { REG_LANES = 16 };
+VEC_INLINE Reg reg_zero(void) { return _mm512_setzero_ps(); }
+VEC_INLINE Reg reg_set(float x) { return _mm512_set1_ps(x); }
+VEC_INLINE Reg reg_load(const float *p) { return _mm512_loadu_ps(p); }
+VEC_INLINE void reg_store(float *p, Reg r) { _mm512_storeu_ps(p, r); }
+VEC_INLINE Reg reg_fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+VEC_INLINE Reg reg_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+VEC_INLINE Reg reg_load_bf16(const uint16_t *p) {
+    const __m512i halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
+}
 
 #else
 
@@ -98,22 +108,26 @@ VEC_INLINE void vec_store_some(float *p, Vec v, int count) {
     vec_store(padded, v);
     memcpy(p, padded, (size_t)(count < 16 ? count : 16) * sizeof *p);
 }
-VEC_INLINE Vec vec_load_f16(const uint16_t *p) {
-    return (Vec){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
-        _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
-}
 VEC_INLINE void vec_store_f16(uint16_t *p, Vec v) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(v.b, _MM_FROUND_TO_NEAREST_INT));
 }
-VEC_INLINE __m256 bf16_half(const uint16_t *p) {
-    const __m256i halves = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(halves, 16));
-}
-VEC_INLINE Vec vec_load_bf16(const uint16_t *p) { return (Vec){bf16_half(p), bf16_half(p + 8)}; }
 VEC_INLINE float vec_first(Vec v) { return _mm256_cvtss_f32(v.a); }
 VEC_INLINE __m256 vec_low(Vec v) { return v.a; }
 VEC_INLINE __m256 vec_high(Vec v) { return v.b; }
+
+typedef __m256 Reg;
+enum { REG_LANES = 8 };
+VEC_INLINE Reg reg_zero(void) { return _mm256_setzero_ps(); }
+VEC_INLINE Reg reg_set(float x) { return _mm256_set1_ps(x); }
+VEC_INLINE Reg reg_load(const float *p) { return _mm256_loadu_ps(p); }
+VEC_INLINE void reg_store(float *p, Reg r) { _mm256_storeu_ps(p, r); }
+VEC_INLINE Reg reg_fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
+VEC_INLINE Reg reg_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+VEC_INLINE Reg reg_load_bf16(const uint16_t *p) {
+    const __m256i halves = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(halves, 16));
+}
 
 #endif
 
