@@ -9,4 +9,4 @@ if [ ! -f "$cache/openai-$version" ]; then
     (cd "$cache" && npm install --silent --no-audit --no-fund "openai@$version" && touch "openai-$version")
 fi
 export NODE_MODULES="$cache/node_modules"
-exec "${XDG_CACHE_HOME:-$HOME/.cache}/apus/venv/bin/python" check_sdk_node.py
+exec "${APUS_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/apus/venv/bin/python}" check_sdk_node.py
