@@ -210,7 +210,8 @@ static bool skip_value(Scanner *scanner, Slice *value) {
     }
     scanner->at = at < end ? at : end;
     *value = (Slice){start, (size_t)(scanner->at - start)};
-    if (depth || !value->size) return scan_fail(scanner, "expected a value");
+    if (depth) return scan_fail(scanner, "a value does not end");
+    if (!value->size) return scan_fail(scanner, "expected a value");
     return true;
 }
 
@@ -220,7 +221,7 @@ static bool read_json(Scanner *scanner, const char *name, const Json **node) {
         return false;
     }
     Slice value;
-    if (!skip_value(scanner, &value)) return false;
+    if (!skip_value(scanner, &value)) return fail_while(scanner->error, "%s", name);
     *node = json_parse(scanner->arena, value, scanner->error);
     return *node || fail_while(scanner->error, "%s", name);
 }
