@@ -1,5 +1,6 @@
-/* The parts of the GGUF import, private to gguf*.c: the parsed file, its block types, the plan of what becomes what, and
- * the writers of the JSON files. Format: github.com/ggml-org/ggml docs/gguf.md; block layouts: ggml-common.h there. */
+/* The parts of the GGUF import, private to gguf*.c: the parsed file, its block types, the plan of what becomes what,
+ * and the writers of the JSON files. Format: github.com/ggml-org/ggml docs/gguf.md; block layouts: ggml-common.h there.
+ */
 #pragma once
 #include "base/arena.h"
 #include "base/buffer.h"
@@ -9,8 +10,8 @@
 #include "tensor/tensor.h"
 
 enum {
-    GGUF_GROUP = 32,        /* elements that share scale and bias after conversion */
-    GGUF_SUPERBLOCK = 256,  /* elements of the largest block */
+    GGUF_GROUP = 32,       /* elements that share scale and bias after conversion */
+    GGUF_SUPERBLOCK = 256, /* elements of the largest block */
     GGUF_DIMS_MAX = 4,
 };
 
@@ -25,15 +26,28 @@ typedef struct GgufType {
 
 const GgufType *gguf_type(uint32_t type); /* NULL: no such type is known */
 /* count elements (whole blocks) as codes, one a byte, and per 32 elements a scale and a bias: w = scale·code + bias. */
-void gguf_blocks_convert(uint32_t type, const uint8_t *blocks, int64_t count, uint8_t *codes, float *scales, float *biases);
+void gguf_blocks_convert(
+    uint32_t type, const uint8_t *blocks, int64_t count, uint8_t *codes, float *scales, float *biases);
 /* count codes (a multiple of 8) as a stream of bits. */
 void gguf_codes_pack(const uint8_t *codes, int64_t count, int bits, uint8_t *out);
 
 /* --- The file (gguf_file.c) ------------------------------------------------------------------------------------ */
 
 typedef enum GgufKind {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64,
-    GGUF_I64, GGUF_F64, GGUF_KIND_COUNT
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+    GGUF_KIND_COUNT
 } GgufKind;
 
 typedef struct GgufValue {
@@ -81,17 +95,23 @@ Slice gguf_string_next(const uint8_t **at); /* walks the strings of an array */
 /* --- The plan (gguf_plan.c) ------------------------------------------------------------------------------------ */
 
 typedef enum GgufFamily {
-    GGUF_LLAMA, GGUF_QWEN2, GGUF_QWEN3, GGUF_GEMMA3, GGUF_PHI3, GGUF_SMOLLM3, GGUF_FAMILY_COUNT
+    GGUF_LLAMA,
+    GGUF_QWEN2,
+    GGUF_QWEN3,
+    GGUF_GEMMA3,
+    GGUF_PHI3,
+    GGUF_SMOLLM3,
+    GGUF_FAMILY_COUNT
 } GgufFamily;
 
 typedef struct GgufOutput {
     const GgufTensor *source;
-    const char *module;    /* "model.layers.0.mlp.up_proj" */
-    const char *part;      /* "weight" or "bias" */
-    int bits;              /* affine, or 0: plain */
-    DType scale_dtype;     /* affine: F16 when that is exact, else F32 */
-    int64_t interleaved;   /* rows per head whose halves are interleaved and must be put apart; 0: none */
-    bool minus_one;        /* stored with 1 added */
+    const char *module;  /* "model.layers.0.mlp.up_proj" */
+    const char *part;    /* "weight" or "bias" */
+    int bits;            /* affine, or 0: plain */
+    DType scale_dtype;   /* affine: F16 when that is exact, else F32 */
+    int64_t interleaved; /* rows per head whose halves are interleaved and must be put apart; 0: none */
+    bool minus_one;      /* stored with 1 added */
 } GgufOutput;
 
 typedef struct GgufPlan {
@@ -108,7 +128,7 @@ int64_t gguf_source_row(const GgufOutput *output, int64_t row);
 /* --- The JSON files -------------------------------------------------------------------------------------------- */
 
 NODISCARD bool gguf_config(Buffer *out, const GgufFile *file, const GgufPlan *plan, Error *error);
-NODISCARD bool gguf_tokenizer(Buffer *out, GgufFile *file, GgufFamily family, Error *error);        /* tokenizer.json */
+NODISCARD bool gguf_tokenizer(Buffer *out, GgufFile *file, GgufFamily family, Error *error); /* tokenizer.json */
 NODISCARD bool gguf_tokenizer_config(Buffer *out, const GgufFile *file, Error *error);
 /* The tokens that end an answer: eos first, then others known by key or by name. Returns how many, at most limit. */
 int gguf_end_tokens(const GgufFile *file, int64_t *ids, int limit);
