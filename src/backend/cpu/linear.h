@@ -27,7 +27,8 @@ typedef enum LinearLayout {
     LAYOUT_NATURAL, /* in order */
     LAYOUT_PLANES2, /* per 2 vectors of elements: the even ones, then the odd ones */
     LAYOUT_PLANES4, /* per 4 vectors: elements 4i, 4i+1, 4i+2, 4i+3 */
-    LAYOUT_PANEL,   /* groups in the order of the tree's leaves; in each 8 elements the even, then the odd ones */
+    LAYOUT_PANEL,   /* groups in the order of the tree's leaves; in each 8 elements the even, then the odd ones; rows together
+                       in tiles: [row / tile_rows][element / 4][row % tile_rows][4] */
     LAYOUT_COUNT
 } LinearLayout;
 
@@ -37,7 +38,8 @@ typedef struct LinearInput {
     int group;      /* activation group: 16, 32, 64 */
     int64_t stride; /* values from row to row in q: cols rounded up to 16 groups */
     const int8_t *q[LAYOUT_COUNT]; /* NULL: not made */
-    const float *scales, *sums;    /* d and z, [rows][stride / group]; panel order when q[LAYOUT_PANEL] is set */
+    const float *scales, *sums;    /* d and z, [rows][stride / group]; with q[LAYOUT_PANEL] in the order of the groups there,
+                                      [row / tile_rows][group][row % tile_rows] */
 } LinearInput;
 
 /* Some rows of weights unpacked: bytes [group][group/4][rows][4], scales and biases [group][rows], groups in panel order. */
@@ -52,7 +54,7 @@ typedef struct LinearPanel {
 typedef struct LinearKernels {
     /* One row: q in natural order, scales, sums; the padding too. */
     void (*quantise)(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);
-    /* A row from natural to another order. */
+    /* A row from natural to another order. LAYOUT_PANEL: out is where the row begins in its tile. */
     void (*arrange)(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out);
     /* y[t·stride + r] = product of weight row first+r (r < count) with activation row t < rows ≤ LINEAR_FEW. */
     void (*few)(const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
@@ -60,7 +62,7 @@ typedef struct LinearKernels {
     int panel_rows, tile_rows; /* ≤ LINEAR_PANEL_ROWS, ≤ LINEAR_TILE_ROWS */
     /* Unpacks panel_rows weight rows from first; past the last row of w, copies of that one. */
     void (*unpack)(const Weight *w, int64_t first, LinearPanel *panel);
-    /* y[t·panel_rows + r] for activation rows first … first+rows−1, rows ≤ tile_rows. */
+    /* y[t·panel_rows + r] for activation rows first … first+rows−1 of a tile. */
     void (*tile)(const LinearPanel *panel, const LinearInput *x, int64_t first, int rows, float *y);
     /* Plain weights and mxfp8, any number of activation rows: y[t·stride + r]. */
     void (*plain)(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows, float *y,

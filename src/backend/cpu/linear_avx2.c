@@ -11,7 +11,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { PREFETCH_BYTES = 4096, BLOCK_GROUPS = 8 };
+enum { PREFETCH_BYTES = 4096, BLOCK_GROUPS = 8, PANEL = 16, TILE = 4 };
 
 /* ---- activations ---- */
 
@@ -65,11 +65,13 @@ static void quantise(const float *x, int64_t cols, int group, int8_t *q, float *
 static void arrange_panel(const int8_t *q, int64_t cols, int group, int8_t *out) {
     const __m128i split = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
     for (int lane = 0; lane < LINEAR_LANES && lane < cols / group; lane++) {
-        int8_t *to = out + linear_panel_place(lane, cols / group) * group;
-        for (int64_t g = lane; g < cols / group; g += LINEAR_LANES, to += group)
-            for (int i = 0; i < group; i += 16) {
-                __m128i v = _mm_loadu_si128((const __m128i *)(q + g * group + i));
-                _mm_storeu_si128((__m128i *)(to + i), _mm_shuffle_epi8(v, split));
+        int8_t *to = out + linear_panel_place(lane, cols / group) * group * TILE;
+        for (int64_t g = lane; g < cols / group; g += LINEAR_LANES)
+            for (int i = 0; i < group; i += 16, to += 16 * TILE) {
+                const __m128i v = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(q + g * group + i)), split);
+                const int fours[4] = {_mm_cvtsi128_si32(v), _mm_extract_epi32(v, 1), _mm_extract_epi32(v, 2),
+                                      _mm_extract_epi32(v, 3)};
+                for (int j = 0; j < 4; j++) memcpy(to + 4 * TILE * j, &fours[j], 4);
             }
     }
 }
@@ -451,8 +453,6 @@ static void few(const Weight *w, int64_t first, int64_t count, const LinearInput
 
 /* ---- panels ---- */
 
-enum { PANEL = 16, TILE = 4 };
-
 INLINE void transpose8(__m256i r[8]) {
     __m256i t[8], u[8];
 #pragma GCC unroll 4
@@ -588,7 +588,7 @@ INLINE void dot_into(__m256i *words, __m256i codes, __m256i q) {
 }
 
 /* Adds the products of `steps` × 4 columns. plane: 0 all bits of a code, 1 the low four, 2 the high four. */
-INLINE void tile_steps(const uint8_t *p, const int8_t *q, int64_t stride, const int steps, const int plane, const int rows,
+INLINE void tile_steps(const uint8_t *p, const int8_t *q, const int steps, const int plane, const int rows,
                        __m256i words[TILE][2]) {
     const __m256i low = _mm256_set1_epi8(15);
 #pragma GCC unroll 8
@@ -605,7 +605,7 @@ INLINE void tile_steps(const uint8_t *p, const int8_t *q, int64_t stride, const 
 #pragma GCC unroll 4
         for (int t = 0; t < rows; t++) {
             int four;
-            memcpy(&four, q + t * stride + 4 * step, 4);
+            memcpy(&four, q + 4 * (step * TILE + t), 4);
             const __m256i v = _mm256_set1_epi32(four);
             if (step == 0) {
                 words[t][0] = _mm256_maddubs_epi16(p0, v);
@@ -619,7 +619,7 @@ INLINE void tile_steps(const uint8_t *p, const int8_t *q, int64_t stride, const 
 }
 
 /* One group's integer sums. steps: as many as 16 bits hold. */
-INLINE void tile_group(const uint8_t *p, const int8_t *q, int64_t stride, int group, const int steps, const bool two_planes,
+INLINE void tile_group(const uint8_t *p, const int8_t *q, int group, const int steps, const bool two_planes,
                        const int rows, __m256i sums[TILE][2]) {
 #pragma GCC unroll 4
     for (int t = 0; t < rows; t++) sums[t][0] = sums[t][1] = _mm256_setzero_si256();
@@ -628,7 +628,7 @@ INLINE void tile_group(const uint8_t *p, const int8_t *q, int64_t stride, int gr
         for (int plane = 0; plane < 1 + two_planes; plane++) {
             const __m256i weight = _mm256_set1_epi16(plane ? 16 : 1);
             __m256i words[TILE][2];
-            tile_steps(p + at * PANEL, q + at, stride, steps, two_planes ? 1 + plane : 0, rows, words);
+            tile_steps(p + at * PANEL, q + at * TILE, steps, two_planes ? 1 + plane : 0, rows, words);
 #pragma GCC unroll 4
             for (int t = 0; t < rows; t++)
 #pragma GCC unroll 2
@@ -643,10 +643,9 @@ INLINE void tile_group(const uint8_t *p, const int8_t *q, int64_t stride, int gr
 INLINE void tile(const LinearPanel *panel, const LinearInput *x, int64_t first, const int steps, const bool two_planes,
                  const int rows, float *y) {
     float waiting[4][TILE * PANEL] __attribute__((aligned(32)));
-    const int64_t scale_stride = x->stride / x->group;
     const int group = panel->group;
     const int8_t *q = x->q[LAYOUT_PANEL] + first * x->stride;
-    const float *d = x->scales + first * scale_stride, *z = x->sums + first * scale_stride;
+    const float *d = x->scales + first * (x->stride / group), *z = x->sums + first * (x->stride / group);
     const uint8_t *p = panel->codes;
     const float *scales = panel->scales, *biases = panel->biases;
     int depth = 0;
@@ -657,21 +656,21 @@ INLINE void tile(const LinearPanel *panel, const LinearInput *x, int64_t first, 
         const int64_t count = (panel->groups - linear_leaf(turn) + LINEAR_LANES - 1) / LINEAR_LANES;
         for (int64_t i = 0; i < count; i++) {
             __m256i sums[TILE][2];
-            tile_group(p, q, x->stride, group, steps, two_planes, rows, sums);
+            tile_group(p, q, group, steps, two_planes, rows, sums);
 #pragma GCC unroll 2
             for (int h = 0; h < 2; h++) {
                 const __m256 s = _mm256_load_ps(scales + 8 * h), b = _mm256_load_ps(biases + 8 * h);
 #pragma GCC unroll 4
                 for (int t = 0; t < rows; t++) {
-                    const __m256 sd = _mm256_mul_ps(s, _mm256_set1_ps(d[t * scale_stride]));
+                    const __m256 sd = _mm256_mul_ps(s, _mm256_set1_ps(d[t]));
                     acc[t][h] = _mm256_fmadd_ps(sd, _mm256_cvtepi32_ps(sums[t][h]), acc[t][h]);
-                    acc[t][h] = _mm256_fmadd_ps(b, _mm256_set1_ps(z[t * scale_stride]), acc[t][h]);
+                    acc[t][h] = _mm256_fmadd_ps(b, _mm256_set1_ps(z[t]), acc[t][h]);
                 }
             }
-            q += group;
+            q += group * TILE;
             p += group * PANEL;
-            d++;
-            z++;
+            d += TILE;
+            z += TILE;
             scales += PANEL;
             biases += PANEL;
         }

@@ -11,7 +11,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { PREFETCH_BYTES = 4096 };
+enum { PREFETCH_BYTES = 4096, PANEL = 32, TILE = LINEAR_TILE_ROWS };
 
 /* ---- activations ---- */
 
@@ -58,11 +58,13 @@ INLINE __m512i split_eights(__m512i v) {
 static void arrange_panel(const int8_t *q, int64_t cols, int group, int8_t *out) {
     const __m128i split = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
     for (int lane = 0; lane < LINEAR_LANES && lane < cols / group; lane++) {
-        int8_t *to = out + linear_panel_place(lane, cols / group) * group;
-        for (int64_t g = lane; g < cols / group; g += LINEAR_LANES, to += group)
-            for (int i = 0; i < group; i += 16) {
-                __m128i v = _mm_loadu_si128((const __m128i *)(q + g * group + i));
-                _mm_storeu_si128((__m128i *)(to + i), _mm_shuffle_epi8(v, split));
+        int8_t *to = out + linear_panel_place(lane, cols / group) * group * TILE;
+        for (int64_t g = lane; g < cols / group; g += LINEAR_LANES)
+            for (int i = 0; i < group; i += 16, to += 16 * TILE) {
+                const __m128i v = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(q + g * group + i)), split);
+                const int fours[4] = {_mm_cvtsi128_si32(v), _mm_extract_epi32(v, 1), _mm_extract_epi32(v, 2),
+                                      _mm_extract_epi32(v, 3)};
+                for (int j = 0; j < 4; j++) memcpy(to + 4 * TILE * j, &fours[j], 4);
             }
     }
 }
@@ -402,8 +404,6 @@ INLINE void transpose16(__m512i r[16]) {
     }
 }
 
-enum { PANEL = 32, STEP_BYTES = PANEL * 4 };
-
 /* Where the unpacked groups of a row go. */
 typedef struct Places {
     int64_t start[LINEAR_LANES]; /* first place of a lane's groups */
@@ -507,38 +507,40 @@ INLINE void dot_into(__m512i *sum, __m512i codes, __m512i q) {
 
 /* Adds a finished lane to the tree: as many earlier sums as the turn has trailing ones, the rest waits in `waiting`. */
 INLINE void tile(const LinearPanel *panel, const LinearInput *x, int64_t first, const int rows, float *y) {
-    float waiting[4][LINEAR_TILE_ROWS * PANEL] __attribute__((aligned(64)));
-    const int64_t scale_stride = x->stride / x->group;
+    float waiting[4][TILE * PANEL] __attribute__((aligned(64)));
     const int8_t *q = x->q[LAYOUT_PANEL] + first * x->stride;
-    const float *d = x->scales + first * scale_stride, *z = x->sums + first * scale_stride;
+    const float *d = x->scales + first * (x->stride / x->group), *z = x->sums + first * (x->stride / x->group);
     const uint8_t *p = panel->codes;
     const float *scales = panel->scales, *biases = panel->biases;
     int depth = 0;
     for (int turn = 0; turn < LINEAR_LANES; turn++) {
-        __m512 acc[LINEAR_TILE_ROWS][2];
+        __m512 acc[TILE][2];
 #pragma GCC unroll 6
         for (int t = 0; t < rows; t++) acc[t][0] = acc[t][1] = _mm512_setzero_ps();
-        int64_t count = (panel->groups - linear_leaf(turn) + LINEAR_LANES - 1) / LINEAR_LANES;
-        for (int64_t i = 0; i < count; i++, d++, z++, scales += PANEL, biases += PANEL) {
-            __m512i sum[LINEAR_TILE_ROWS][2];
+        const int64_t count = (panel->groups - linear_leaf(turn) + LINEAR_LANES - 1) / LINEAR_LANES;
+        for (int64_t i = 0; i < count; i++, d += TILE, z += TILE, scales += PANEL, biases += PANEL) {
+            __m512i sum[TILE][2];
 #pragma GCC unroll 6
             for (int t = 0; t < rows; t++) sum[t][0] = sum[t][1] = _mm512_setzero_si512();
-            for (const int8_t *end = q + panel->group; q < end; q += 4, p += STEP_BYTES) {
-                __m512i p0 = _mm512_load_si512(p), p1 = _mm512_load_si512(p + 64);
+            for (const uint8_t *end = p + panel->group * PANEL; p < end; p += 16 * PANEL, q += 16 * TILE)
+#pragma GCC unroll 4
+                for (int step = 0; step < 4; step++) {
+                    const __m512i p0 = _mm512_load_si512(p + 4 * PANEL * step);
+                    const __m512i p1 = _mm512_load_si512(p + 4 * PANEL * step + 64);
 #pragma GCC unroll 6
-                for (int t = 0; t < rows; t++) {
-                    int four;
-                    memcpy(&four, q + t * x->stride, 4);
-                    __m512i v = _mm512_set1_epi32(four);
-                    dot_into(&sum[t][0], p0, v);
-                    dot_into(&sum[t][1], p1, v);
+                    for (int t = 0; t < rows; t++) {
+                        int four;
+                        memcpy(&four, q + 4 * (step * TILE + t), 4);
+                        const __m512i v = _mm512_set1_epi32(four);
+                        dot_into(&sum[t][0], p0, v);
+                        dot_into(&sum[t][1], p1, v);
+                    }
                 }
-            }
-            __m512 s0 = _mm512_load_ps(scales), s1 = _mm512_load_ps(scales + 16);
-            __m512 b0 = _mm512_load_ps(biases), b1 = _mm512_load_ps(biases + 16);
+            const __m512 s0 = _mm512_load_ps(scales), s1 = _mm512_load_ps(scales + 16);
+            const __m512 b0 = _mm512_load_ps(biases), b1 = _mm512_load_ps(biases + 16);
 #pragma GCC unroll 6
             for (int t = 0; t < rows; t++) {
-                __m512 dt = _mm512_set1_ps(d[t * scale_stride]), zt = _mm512_set1_ps(z[t * scale_stride]);
+                const __m512 dt = _mm512_set1_ps(d[t]), zt = _mm512_set1_ps(z[t]);
                 acc[t][0] = _mm512_fmadd_ps(_mm512_mul_ps(s0, dt), _mm512_cvtepi32_ps(sum[t][0]), acc[t][0]);
                 acc[t][1] = _mm512_fmadd_ps(_mm512_mul_ps(s1, dt), _mm512_cvtepi32_ps(sum[t][1]), acc[t][1]);
                 acc[t][0] = _mm512_fmadd_ps(b0, zt, acc[t][0]);
@@ -644,7 +646,7 @@ const LinearKernels linear_kernels_avx512 = {
     .few = few,
     .layout = layout,
     .panel_rows = PANEL,
-    .tile_rows = LINEAR_TILE_ROWS,
+    .tile_rows = TILE,
     .unpack = unpack,
     .tile = tile_any,
     .plain = plain,

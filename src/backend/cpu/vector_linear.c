@@ -77,9 +77,10 @@ static void choose_inputs(Product *p) {
 
 static size_t align_up(size_t size) { return (size + 63) & ~(size_t)63; }
 
-/* Shares out `space` for `rows` rows; with space NULL only counts. */
+/* Shares out `space` for `rows` rows, rounded up to whole tiles; with space NULL only counts. */
 static size_t place_inputs(Product *p, uint8_t *space, int64_t rows) {
     size_t used = 0;
+    if (!p->few) rows = ceil_div(rows, p->kernels->tile_rows) * p->kernels->tile_rows;
     for (int kind = 0; kind < GROUP_KINDS; kind++) {
         const int group = 16 << kind;
         const int64_t stride = linear_stride(p->cols, group);
@@ -129,12 +130,16 @@ static void quantise_part(const Product *p, int kind, int row, const float *x, i
     }
     float *d = (float *)(void *)(spare + align_up((size_t)stride)), *z = d + groups;
     k->quantise(x, cols, group, natural, d, z);
-    k->arrange(LAYOUT_PANEL, natural, cols, group, p->q[kind][LAYOUT_PANEL] + row * stride);
+    const int height = k->tile_rows, in_tile = row % height;
+    const int64_t tile = row - in_tile;
+    k->arrange(LAYOUT_PANEL, natural, cols, group, p->q[kind][LAYOUT_PANEL] + tile * stride + 4 * in_tile);
+    scales = p->scales[kind] + tile * groups + in_tile;
+    sums = p->sums[kind] + tile * groups + in_tile;
     for (int lane = 0; lane < LINEAR_LANES && lane < cols / group; lane++) {
         int64_t place = linear_panel_place(lane, cols / group);
         for (int64_t g = lane; g < cols / group; g += LINEAR_LANES, place++) {
-            scales[place] = d[g];
-            sums[place] = z[g];
+            scales[place * height] = d[g];
+            sums[place * height] = z[g];
         }
     }
 }
@@ -160,10 +165,12 @@ static void prepare_one(const Product *p, int index, int count) {
     }
 }
 
+/* Whole tiles to a thread: their rows share lines of memory. */
 static void prepare_rows(const Product *p, int index, int count) {
     uint8_t *spare = thread_space(p, index);
     float *normed = (float *)(void *)(spare + THREAD_BYTES / 2);
-    for (int row = index; row < p->rows; row += count) {
+    const int height = p->few ? 1 : p->kernels->tile_rows;
+    for (int row = index * height; row < p->rows; row += row % height == height - 1 ? 1 + (count - 1) * height : 1) {
         float *to = p->plain_wanted && p->norm ? p->plain + row * p->cols : normed;
         const float *x = norm_into(p, row, to);
         for (int kind = 0; kind < GROUP_KINDS; kind++)
@@ -281,10 +288,9 @@ static void multiply_panel(const Product *p, int i, int64_t row, int first, int 
     panel.scales = (float *)(void *)(space + align_up((size_t)(w->cols * height)));
     panel.biases = panel.scales + groups * height;
     k->unpack(w, row, &panel);
-    const int tiles = (int)ceil_div(rows, k->tile_rows);
-    for (int tile = 0; tile < tiles; tile++) { /* of even heights: 7 rows are 4 + 3, not 6 + 1 */
-        const int from = rows * tile / tiles, to = rows * (tile + 1) / tiles;
-        k->tile(&panel, &p->input[group_kind(group)], first + from, to - from, y + (size_t)from * (size_t)height);
+    for (int from = 0; from < rows; from += k->tile_rows) {
+        const int n = rows - from < k->tile_rows ? rows - from : k->tile_rows;
+        k->tile(&panel, &p->input[group_kind(group)], first + from, n, y + (size_t)from * (size_t)height);
     }
 }
 
@@ -362,7 +368,7 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
     choose_inputs(p);
     int chunk = rows;
     if (p->few && chunk > FEW_ROWS) chunk = FEW_ROWS;
-    const size_t per_row = place_inputs(p, NULL, 1) + 64;
+    const size_t per_row = place_inputs(p, NULL, 1) + 64; /* with panels: of a whole tile, so there is room to round */
     if ((size_t)chunk > SHARED_BYTES / per_row) chunk = (int)(SHARED_BYTES / per_row);
     CHECK(chunk > 0);
     const float *x = p->x;
