@@ -61,7 +61,7 @@ static bool apply_bos(Tokenizer *t, const Json *config, Error *error) {
     if (!bos || bos->type != JSON_STRING) return true;
     int32_t id;
     if (!tokenizer_id(t, json_slice(bos), &id)) {
-        return fail(error, ERROR_FORMAT, "bos_token \"%.*s\" is not in the vocabulary", SLICE_ARGS(json_slice(bos)));
+        return fail(error, ERROR_FORMAT, "tokenizer_config.json: bos_token \"%.*s\" is not in the vocabulary", SLICE_ARGS(json_slice(bos)));
     }
     t->prefix[t->prefix_count++] = id;
     return true;
@@ -72,48 +72,51 @@ static bool build(Tokenizer *t, const TokenizerFile *file, const Json *config, E
     if (!pretokenizer_build(&t->pre, &t->arena, file->pre_tokenizer, t->bpe.by_bytes, error)) return false;
     if (!post_processor_build(t, file->post_processor, error)) return false;
     if (!decoder_build(&t->decoder, &t->arena, file->decoder, error)) return false;
-    return added_build(t, file->added_tokens, config, error);
+    if (!added_build(t, file->added_tokens, config, error)) return false;
+    for (size_t i = 0; i < t->prefix_count + t->suffix_count; i++) {
+        int32_t id = i < t->prefix_count ? t->prefix[i] : t->suffix[i - t->prefix_count];
+        if (id >= t->vocab) return fail(error, ERROR_FORMAT, "post_processor: the id %d is not in the vocabulary", id);
+    }
+    return true;
 }
 
-static bool open_files(Tokenizer *t, const char *directory, Arena *arena, Error *error) {
-    char path[4096], config_path[4096];
-    if (!path_join(path, sizeof path, directory, "tokenizer.json", error)) return false;
-    if (!path_join(config_path, sizeof config_path, directory, "tokenizer_config.json", error)) return false;
-    const Json *config = NULL;
-    Buffer config_text = {0};
-    bool ok = true;
-    if (file_exists(config_path)) {
-        ok = file_read(config_path, CONFIG_BYTES_MAX, &config_text, error);
-        config = ok ? json_parse(arena, buffer_view(&config_text), error) : NULL;
-        if (ok && !config) ok = fail_while(error, "%s", config_path);
-    }
-    FileMap map = {0};
-    ok = ok && file_map(&map, path, error);
-    if (ok) {
-        TokenizerFile file = {0};
-        Slice text = {(const char *)map.data, map.size};
-        ok = map.size || fail(error, ERROR_FORMAT, "the file is empty");
-        ok = ok && tokenizer_read(text, pretokenizer_by_bytes, arena, &file, &t->bpe, error) && build(t, &file, config, error);
-        if (ok && file_damaged(&map)) ok = fail(error, ERROR_IO, "the file changed while it was read");
-        if (!ok) fail_while(error, "%s", path);
-    }
-    if (ok && !apply_bos(t, config, error)) ok = fail_while(error, "%s", config_path);
-    if (ok) mark_templates(t, json_get(config, "chat_template"));
-    ok = ok && mark_template_files(t, directory, error);
-    file_unmap(&map);
-    buffer_free(&config_text);
-    return ok;
+static bool parse_into(Tokenizer *t, Slice json, const Json *config, Arena *arena, Error *error) {
+    TokenizerFile file = {0};
+    if (!json.size) return fail(error, ERROR_FORMAT, "the file is empty");
+    if (!tokenizer_read(json, pretokenizer_by_bytes, arena, &file, &t->bpe, error) || !build(t, &file, config, error)) return false;
+    mark_templates(t, json_get(config, "chat_template"));
+    return apply_bos(t, config, error);
+}
+
+Tokenizer *tokenizer_parse(Slice json, Slice config, Error *error) {
+    Arena arena = {0};
+    Tokenizer *t = calloc(1, sizeof *t);
+    const Json *settings = t && config.size ? json_parse(&arena, config, error) : NULL;
+    bool ok = t || fail(error, ERROR_MEMORY, "no memory for a tokenizer");
+    if (ok && config.size && !settings) ok = fail_while(error, "tokenizer_config.json");
+    ok = ok && parse_into(t, json, settings, &arena, error);
+    arena_free(&arena);
+    if (ok) return t;
+    tokenizer_close(t);
+    return NULL;
 }
 
 Tokenizer *tokenizer_open(const char *directory, Error *error) {
-    Tokenizer *t = calloc(1, sizeof *t);
-    if (!t) {
-        fail(error, ERROR_MEMORY, "no memory for a tokenizer");
-        return NULL;
+    char path[4096], config_path[4096];
+    if (!path_join(path, sizeof path, directory, "tokenizer.json", error)) return NULL;
+    if (!path_join(config_path, sizeof config_path, directory, "tokenizer_config.json", error)) return NULL;
+    Buffer config = {0};
+    FileMap map = {0};
+    Tokenizer *t = NULL;
+    bool ok = !file_exists(config_path) || file_read(config_path, CONFIG_BYTES_MAX, &config, error);
+    if (ok && file_map(&map, path, error)) {
+        t = tokenizer_parse((Slice){(const char *)map.data, map.size}, buffer_view(&config), error);
+        ok = t || fail_while(error, "%s", path);
+        if (ok && file_damaged(&map)) ok = fail(error, ERROR_IO, "%s changed while it was read", path);
+        ok = ok && mark_template_files(t, directory, error);
     }
-    Arena json = {0};
-    bool ok = open_files(t, directory, &json, error);
-    arena_free(&json);
+    file_unmap(&map);
+    buffer_free(&config);
     if (ok) return t;
     tokenizer_close(t);
     return NULL;

@@ -156,6 +156,7 @@ static bool normalize_pattern(Tokenizer *t, AddedToken *token, Error *error) {
     RegexWork work = {.steps = 1000000};
     Slice text = token->content;
     bool ok = normalizer_run(&t->normalizer, &scratch, &work, &text, NULL, error);
+    if (ok && text.size > ADDED_PATTERN_BYTES_MAX) ok = fail(error, ERROR_LIMIT, "%zu bytes once normalized", text.size);
     if (ok && !slice_equal(text, token->content)) {
         char *copy = arena_copy(&t->arena, text);
         ok = copy || fail(error, ERROR_MEMORY, "no memory");

@@ -12,6 +12,7 @@ enum {
     DECODE_STEPS_MAX = 32,
     ADDED_TOKENS_MAX = 1 << 18,
     ADDED_TOKEN_BYTES_MAX = 1024,
+    ADDED_PATTERN_BYTES_MAX = 4096, /* of one that is normalized */
     TEMPLATE_IDS_MAX = 64,
 };
 
@@ -115,6 +116,9 @@ struct Tokenizer {
     uint8_t *id_flags; /* by id */
     int32_t vocab;
 };
+
+/* From the texts of tokenizer.json and tokenizer_config.json (empty: there is none). NULL: *error says why. */
+NODISCARD Tokenizer *tokenizer_parse(Slice json, Slice config, Error *error);
 
 /* From JSON (tokenizer_build.c); node may be NULL. Strings are copied to arena. */
 NODISCARD bool pretokenizer_build(PreTokenizer *pre, Arena *arena, const Json *node, bool by_bytes, Error *error);

@@ -84,6 +84,8 @@ static void test_fields(void) {
     check_refused("{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"ab\"}," MODEL, "replacement must be one character");
     check_refused("{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}," MODEL, "post_processor: single");
     check_refused("{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]}," MODEL, "special_tokens");
+    check_refused("{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},{\"Sequence\":{\"id\":\"A\"}}],"
+                  "\"special_tokens\":{\"x\":{\"ids\":[3]}}}," MODEL, "post_processor: the id 3");
     check_refused("{\"decoder\":{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0}," MODEL, "decoder: start");
     check_refused("{\"decoder\":{\"type\":\"CTC\"}," MODEL, "decoder: the type \"CTC\"");
     check_refused("{\"added_tokens\":[{\"id\":1e3,\"content\":\"x\"}]," MODEL, "added_tokens[0]: id");

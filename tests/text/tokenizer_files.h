@@ -1,14 +1,14 @@
-/* Tokenizers for tests: the synthetic ones of tokenizer_goldens.jsonl, and any JSON put into a directory of its own. */
+/* Tokenizers for tests: the synthetic ones of tokenizer_goldens.jsonl, and any JSON. */
 #pragma once
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "test.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_internal.h"
 
 typedef struct TokenizerGoldens {
     Buffer text;
@@ -49,16 +49,7 @@ static inline void goldens_close(TokenizerGoldens *goldens) {
 
 /* config: tokenizer_config.json, or NULL for none. NULL: *error says why. */
 static inline Tokenizer *open_tokenizer_text(Slice json, const char *config, Error *error) {
-    char directory[] = "/tmp/apus-tokenizer-XXXXXX", path[64], config_path[64];
-    if (!mkdtemp(directory)) return NULL;
-    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
-    snprintf(config_path, sizeof config_path, "%s/tokenizer_config.json", directory);
-    bool ok = file_write_atomic(path, json, error) && (!config || file_write_atomic(config_path, slice_of(config), error));
-    Tokenizer *t = ok ? tokenizer_open(directory, error) : NULL;
-    unlink(path);
-    unlink(config_path);
-    rmdir(directory);
-    return t;
+    return tokenizer_parse(json, slice_of(config ? config : ""), error);
 }
 
 static inline Tokenizer *open_golden(const TokenizerGoldens *goldens, const Json *one, const char *config, Error *error) {
