@@ -9,7 +9,7 @@
 #include "text/bpe_hash.h"
 
 enum {
-    SHORT_WORD = 160,    /* symbols; below, scanning all pairs for the next merge beats a heap */
+    SHORT_WORD = 160, /* symbols; below, scanning all pairs for the next merge beats a heap */
     NO_RANK = INT32_MAX,
     ID_BITS = 20,
     RANK_BITS = 24,
@@ -18,7 +18,7 @@ enum {
 };
 
 typedef struct BpeSymbol {
-    int32_t id, rank; /* of the pair that begins here */
+    int32_t id, rank;       /* of the pair that begins here */
     int32_t previous, next; /* −1: none */
 } BpeSymbol;
 
@@ -123,7 +123,8 @@ static void note_wide(Bpe *bpe, Slice token) {
     }
 }
 
-/* Whether a word may be cut at `at`, in front of a lead byte of three: with one or two bytes before it, and with more. */
+/* Whether a word may be cut at `at`, in front of a lead byte of three: with one or two bytes before it, and with more.
+ */
 static inline bool may_cut_early(const Bpe *bpe, Slice word, size_t at) {
     return bpe->space_splits && memcmp(word.data + at, "▁", 3) == 0 && !bpe->before_space[(uint8_t)word.data[at - 1]];
 }
@@ -132,7 +133,8 @@ static inline bool may_cut(const Bpe *bpe, Slice word, size_t at) {
     if (bpe->space_splits && memcmp(word.data + at, "▁", 3) == 0) {
         return memcmp(word.data + at - 3, "▁", 3) != 0 && !bpe->before_space[before];
     }
-    if (!bpe->wide_splits || !is_wide_lead((uint8_t)word.data[at - 3]) || !is_continuation((uint8_t)word.data[at - 2])) return false;
+    if (!bpe->wide_splits || !is_wide_lead((uint8_t)word.data[at - 3]) || !is_continuation((uint8_t)word.data[at - 2]))
+        return false;
     if (!is_continuation(before)) return false;
     uint32_t bit = bigram_bit(word.data + at - 3);
     if (bpe->bigrams[bit >> 6] >> (bit & 63) & 1) return false;
@@ -166,7 +168,8 @@ bool bpe_index(Bpe *bpe, Error *error) {
     bpe->bigrams = calloc(1u << BIGRAM_BITS >> 6, sizeof *bpe->bigrams);
     bpe->cache = bpe_cache_new();
     bpe->whole = calloc(bpe->id_limit ? bpe->id_limit : 1, sizeof *bpe->whole);
-    if (!bpe->index || !bpe->bigrams || !bpe->cache || !bpe->whole) return fail(error, ERROR_MEMORY, "no memory for a vocabulary of %u", bpe->vocab_count);
+    if (!bpe->index || !bpe->bigrams || !bpe->cache || !bpe->whole)
+        return fail(error, ERROR_MEMORY, "no memory for a vocabulary of %u", bpe->vocab_count);
     bpe->index_mask = (uint32_t)capacity - 1;
     memset(bpe->byte_ids, -1, sizeof bpe->byte_ids);
     memset(bpe->ascii_ids, -1, sizeof bpe->ascii_ids);
@@ -176,11 +179,13 @@ bool bpe_index(Bpe *bpe, Error *error) {
     for (uint32_t next = 0; next < bpe->id_limit + AHEAD; next++) {
         if (next >= AHEAD) {
             uint32_t id = next - AHEAD;
-            if (bpe->tokens[id].flags & BPE_TOKEN_USED && !index_token(bpe, id, hashes[id % AHEAD], error)) return false;
+            if (bpe->tokens[id].flags & BPE_TOKEN_USED && !index_token(bpe, id, hashes[id % AHEAD], error))
+                return false;
         }
         if (next >= bpe->id_limit || !(bpe->tokens[next].flags & BPE_TOKEN_USED)) continue;
         Slice token = bpe_token(bpe, next);
-        uint64_t hash = bpe_hash_literal(bpe_hash(seed, token.data, token.size), bpe->tokens[next].flags & BPE_TOKEN_LITERAL);
+        uint64_t hash =
+            bpe_hash_literal(bpe_hash(seed, token.data, token.size), bpe->tokens[next].flags & BPE_TOKEN_LITERAL);
         hashes[next % AHEAD] = hash;
         __builtin_prefetch(&bpe->index[bpe_hash_slot(hash) & bpe->index_mask], 1);
         if (token.size > bpe->size_max) bpe->size_max = (uint32_t)token.size;
@@ -205,7 +210,9 @@ bool bpe_index(Bpe *bpe, Error *error) {
 
 /* --- Merges --------------------------------------------------------------------------------------------------- */
 
-static inline uint64_t pair_key(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << ID_BITS | (uint32_t)right; }
+static inline uint64_t pair_key(int32_t left, int32_t right) {
+    return (uint64_t)(uint32_t)left << ID_BITS | (uint32_t)right;
+}
 
 static inline uint64_t pair_slot(const Bpe *bpe, uint64_t key) {
     uint64_t product = key * 0x9E3779B97F4A7C15u;
@@ -234,7 +241,8 @@ bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error)
     bpe->pairs = calloc(capacity, sizeof *bpe->pairs);
     bpe->results = malloc((count + 1) * sizeof *bpe->results);
     if (bpe->by_bytes) bpe->byte_ranks = malloc(BYTE_PAIRS * sizeof *bpe->byte_ranks);
-    if (!bpe->pairs || !bpe->results || (bpe->by_bytes && !bpe->byte_ranks)) return fail(error, ERROR_MEMORY, "no memory for %zu merges", count);
+    if (!bpe->pairs || !bpe->results || (bpe->by_bytes && !bpe->byte_ranks))
+        return fail(error, ERROR_MEMORY, "no memory for %zu merges", count);
     for (size_t i = 0; bpe->by_bytes && i < BYTE_PAIRS; i++) bpe->byte_ranks[i] = NO_RANK;
     bpe->pairs_mask = capacity - 1;
     bpe->merge_count = (uint32_t)count;
@@ -255,9 +263,11 @@ bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error)
         bpe->results[next] = (uint32_t)merge[2];
         /* Such a merge joins what no spelling of the text shows. */
         uint32_t odd = bpe->tokens[merge[0]].flags | bpe->tokens[merge[1]].flags;
-        if (odd & BPE_TOKEN_BYTE || merge[0] == bpe->unk || merge[1] == bpe->unk) bpe->space_splits = bpe->wide_splits = false;
+        if (odd & BPE_TOKEN_BYTE || merge[0] == bpe->unk || merge[1] == bpe->unk)
+            bpe->space_splits = bpe->wide_splits = false;
         if (bpe->by_bytes && bpe->tokens[merge[0]].size == 1 && bpe->tokens[merge[1]].size == 1) {
-            uint8_t left = (uint8_t)*bpe_token(bpe, (uint32_t)merge[0]).data, right = (uint8_t)*bpe_token(bpe, (uint32_t)merge[1]).data;
+            uint8_t left = (uint8_t)*bpe_token(bpe, (uint32_t)merge[0]).data,
+                    right = (uint8_t)*bpe_token(bpe, (uint32_t)merge[1]).data;
             bpe->byte_ranks[left << 8 | right] = (int32_t)next;
         }
     }
@@ -270,7 +280,8 @@ bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error)
 static size_t merge_short(const Bpe *bpe, int32_t *ids, size_t count, const char *bytes) {
     int32_t ranks[SHORT_WORD];
     for (size_t i = 0; i + 1 < count; i++) {
-        ranks[i] = bytes ? bpe->byte_ranks[(uint8_t)bytes[i] << 8 | (uint8_t)bytes[i + 1]] : pair_rank(bpe, ids[i], ids[i + 1]);
+        ranks[i] = bytes ? bpe->byte_ranks[(uint8_t)bytes[i] << 8 | (uint8_t)bytes[i + 1]]
+                         : pair_rank(bpe, ids[i], ids[i + 1]);
     }
     while (count > 1) {
         int32_t best = NO_RANK;
@@ -415,19 +426,22 @@ static bool start_bytes(const Bpe *bpe, Start *start, const char *bytes, size_t 
     return true;
 }
 
-/* Unknown characters become the unknown token, one for a run when fused, or nothing. An unknown token stays pending until
- * the next known character; bytes of fallback pass it by, as in the reference. */
+/* Unknown characters become the unknown token, one for a run when fused, or nothing. An unknown token stays pending
+ * until the next known character; bytes of fallback pass it by, as in the reference. */
 static void start_word(const Bpe *bpe, Start *start, Slice word) {
     bool pending = false;
     for (size_t at = 0; at < word.size && !start->failed;) {
         uint8_t lead = (uint8_t)word.data[at];
         size_t size = bpe->by_bytes ? 1 : character_size(lead);
-        int32_t id = bpe->by_bytes ? bpe->byte_ids[lead] : lead < 0x80 ? bpe->ascii_ids[lead] : bpe_find(bpe, word.data + at, size, false);
+        int32_t id = bpe->by_bytes ? bpe->byte_ids[lead]
+            : lead < 0x80          ? bpe->ascii_ids[lead]
+                                   : bpe_find(bpe, word.data + at, size, false);
         if (id >= 0) {
             if (pending) start_push(start, bpe->unk);
             pending = false;
             start_push(start, id);
-        } else if (!(bpe->byte_fallback && !bpe->by_bytes && start_bytes(bpe, start, word.data + at, size)) && bpe->unk >= 0) {
+        } else if (!(bpe->byte_fallback && !bpe->by_bytes && start_bytes(bpe, start, word.data + at, size)) &&
+            bpe->unk >= 0) {
             if (pending && !bpe->fuse_unk) start_push(start, bpe->unk);
             pending = true;
         }

@@ -12,15 +12,16 @@
 #include "text/tokenizer.h"
 
 enum {
-    BPE_ID_MAX = (1 << 20) - 2,      /* a pair of ids and a rank share 64 bits */
+    BPE_ID_MAX = (1 << 20) - 2, /* a pair of ids and a rank share 64 bits */
     BPE_MERGES_MAX = (1 << 24) - 2,
     BPE_TOKEN_BYTES_MAX = UINT16_MAX,
 };
 
 typedef enum BpeTokenFlags {
     BPE_TOKEN_USED = 1,
-    BPE_TOKEN_LITERAL = 2, /* by bytes: holds characters outside the byte alphabet; it is stored as spelled and no text gives it */
-    BPE_TOKEN_BYTE = 4,    /* "<0xNN>" of byte fallback */
+    BPE_TOKEN_LITERAL =
+        2, /* by bytes: holds characters outside the byte alphabet; it is stored as spelled and no text gives it */
+    BPE_TOKEN_BYTE = 4, /* "<0xNN>" of byte fallback */
 } BpeTokenFlags;
 
 typedef struct BpeToken {
@@ -36,20 +37,20 @@ typedef struct Bpe {
     int32_t unk; /* −1: none */
     char *pool;
     size_t pool_size;
-    BpeToken *tokens; /* by id */
+    BpeToken *tokens;  /* by id */
     uint32_t id_limit; /* largest id + 1 */
     uint32_t vocab_count;
     uint32_t size_max; /* bytes of the longest token */
-    uint64_t *index; /* open addressing: 44 bits of the hash above id + 1; 0: free */
+    uint64_t *index;   /* open addressing: 44 bits of the hash above id + 1; 0: free */
     uint32_t index_mask;
-    bool ambiguous; /* two tokens share those 44 bits */
+    bool ambiguous;  /* two tokens share those 44 bits */
     uint64_t *pairs; /* open addressing: left 20 bits, right 20 bits, rank + 1 24 bits; 0: free */
     uint64_t pairs_mask;
     uint32_t *results; /* by rank */
     uint32_t merge_count;
-    int32_t byte_ids[256]; /* of the token for one byte; −1: none. By characters: of "<0xNN>" */
+    int32_t byte_ids[256];  /* of the token for one byte; −1: none. By characters: of "<0xNN>" */
     int32_t ascii_ids[128]; /* by characters: of the token for one ASCII character */
-    int32_t *byte_ranks; /* by bytes: the rank of the merge of two single bytes, 65,536 of them */
+    int32_t *byte_ranks;    /* by bytes: the rank of the merge of two single bytes, 65,536 of them */
     struct BpeCacheLine *cache;
     _Atomic uint8_t *whole; /* by id: BpeWhole, entered when it is found out */
     /* Where a word may be cut because no merge reaches over the place: in front of "▁" (by characters), unless the byte
@@ -64,7 +65,8 @@ typedef struct Bpe {
 void bpe_free(Bpe *bpe);
 /* The id of a token's stored bytes, or −1. literal: the token must be LITERAL. */
 int32_t bpe_find(const Bpe *bpe, const char *bytes, size_t size, bool literal);
-/* The same for bytes that are known to be some token's, as those of merges are; by their hash alone when that is enough. */
+/* The same for bytes that are known to be some token's, as those of merges are; by their hash alone when that is
+ * enough. */
 int32_t bpe_find_hashed(const Bpe *bpe, const char *bytes, size_t size, bool literal, uint64_t hash, bool trusted);
 static inline Slice bpe_token(const Bpe *bpe, uint32_t id) {
     return (Slice){bpe->pool + bpe->tokens[id].offset, bpe->tokens[id].size};

@@ -15,7 +15,9 @@ void bpe_cache_put(BpeCacheLine *cache, uint64_t hash, const BpeCacheKey *key, c
     BpeCacheLine *line = &cache[hash >> 32 & (CACHE_LINES - 1)];
     uint64_t head = atomic_load_explicit(&line->head, memory_order_relaxed);
     /* Another writer is there: its word is as good. */
-    if (head & 1 || !atomic_compare_exchange_strong_explicit(&line->head, &head, head | 1, memory_order_acq_rel, memory_order_relaxed)) {
+    if (head & 1 ||
+        !atomic_compare_exchange_strong_explicit(
+            &line->head, &head, head | 1, memory_order_acq_rel, memory_order_relaxed)) {
         return;
     }
     for (int i = 0; i < CACHE_KEY_WORDS; i++) atomic_store_explicit(&line->key[i], key->word[i], memory_order_release);

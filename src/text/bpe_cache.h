@@ -1,5 +1,5 @@
-/* Remembers the ids of short words for all threads: a direct-mapped table of cache lines, each under a sequence lock made
- * of atomic words, so that readers never wait and a torn line is a miss. Internal to bpe.c. */
+/* Remembers the ids of short words for all threads: a direct-mapped table of cache lines, each under a sequence lock
+ * made of atomic words, so that readers never wait and a torn line is a miss. Internal to bpe.c. */
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -16,7 +16,8 @@ enum {
 };
 
 typedef struct BpeCacheLine {
-    _Alignas(64) _Atomic uint64_t head; /* bit 0: being written; 8 bits size, 8 bits count, then the version. 0: empty */
+    _Alignas(
+        64) _Atomic uint64_t head; /* bit 0: being written; 8 bits size, 8 bits count, then the version. 0: empty */
     _Atomic uint64_t key[CACHE_KEY_WORDS];
     _Atomic uint64_t ids[CACHE_ID_WORDS];
 } BpeCacheLine;
@@ -37,7 +38,8 @@ static inline BpeCacheKey bpe_cache_key(const char *bytes, size_t size) {
 }
 
 /* The number of ids copied, 0: not there. */
-static inline size_t bpe_cache_get(BpeCacheLine *cache, uint64_t hash, const BpeCacheKey *key, int32_t ids[CACHE_IDS_MAX]) {
+static inline size_t bpe_cache_get(
+    BpeCacheLine *cache, uint64_t hash, const BpeCacheKey *key, int32_t ids[CACHE_IDS_MAX]) {
     BpeCacheLine *line = &cache[hash >> 32 & (CACHE_LINES - 1)];
     uint64_t head = atomic_load_explicit(&line->head, memory_order_acquire);
     if (head & 1 || (head >> 1 & 0xFF) != key->size) return 0;

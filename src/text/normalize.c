@@ -174,7 +174,8 @@ static size_t compose(NormalText *scratch, size_t count) {
         uint32_t composed = free_way ? compose_pair(scratch->codes[starter], code) : 0;
         if (composed) {
             scratch->codes[starter] = composed;
-            if (scratch->code_origin[i] < scratch->code_origin[starter]) scratch->code_origin[starter] = scratch->code_origin[i];
+            if (scratch->code_origin[i] < scratch->code_origin[starter])
+                scratch->code_origin[starter] = scratch->code_origin[i];
             continue;
         }
         scratch->codes[kept] = code;
@@ -231,8 +232,9 @@ static bool run_form(const NormalizeStep *step, Pass *pass) {
     return true;
 }
 
-/* Whether the form leaves the text as it is: true for all text below U+0300 (U+00A0 but for NFC), and for the characters of
- * `plain` in NFC, which neither decompose nor join or pass what stands before them; false when that must be computed. */
+/* Whether the form leaves the text as it is: true for all text below U+0300 (U+00A0 but for NFC), and for the
+ * characters of `plain` in NFC, which neither decompose nor join or pass what stands before them; false when that must
+ * be computed. */
 static bool form_is_identity(const NormalizeStep *step, Slice text) {
     static const UnicodeRange plain[] = {{0x391, 0x3A1}, {0x3A3, 0x3CE}, {0x400, 0x482}, {0x5D0, 0x5EA}, {0x620, 0x64A},
         {0x2002, 0x2027}, {0x2190, 0x2328}, {0x2330, 0x2ADB}, {0x3001, 0x3029}, {0x3042, 0x3096}, {0x30A2, 0x30FE},
@@ -320,7 +322,8 @@ static bool step_is_identity(const NormalizeStep *step, RegexWork *work, Slice t
     switch (step->kind) {
     case NORMALIZE_FORM: return form_is_identity(step, text);
     case NORMALIZE_REPLACE:
-        return step->finder.kind == FIND_LITERAL && finder_next(&step->finder, work, text, 0, &start, &end) == REGEX_NONE;
+        return step->finder.kind == FIND_LITERAL &&
+            finder_next(&step->finder, work, text, 0, &start, &end) == REGEX_NONE;
     case NORMALIZE_PREPEND: return text.size == 0;
     default: return false;
     }
@@ -339,15 +342,16 @@ static bool run_step(const NormalizeStep *step, Pass *pass, RegexWork *work, Err
     case NORMALIZE_STRIP: run_strip(step, pass); break;
     case NORMALIZE_LOWERCASE: run_lowercase(pass); break;
     }
-    if (result == REGEX_EXHAUSTED) return fail(error, ERROR_LIMIT, "the normalizer's pattern takes too many steps on this text");
+    if (result == REGEX_EXHAUSTED)
+        return fail(error, ERROR_LIMIT, "the normalizer's pattern takes too many steps on this text");
     if (!memory || pass->out->failed || pass->out_origin->failed) {
         return fail(error, ERROR_LIMIT, "the normalized text takes too much memory");
     }
     return true;
 }
 
-bool normalizer_run(const Normalizer *normalizer, NormalText *scratch, RegexWork *work, Slice *text, const uint8_t **origin,
-    Error *error) {
+bool normalizer_run(const Normalizer *normalizer, NormalText *scratch, RegexWork *work, Slice *text,
+    const uint8_t **origin, Error *error) {
     int side = 0;
     size_t limit = text->size > (SIZE_MAX - NORMALIZED_SIZE_MIN) / NORMALIZED_GROWTH_MAX
         ? SIZE_MAX
@@ -355,8 +359,11 @@ bool normalizer_run(const Normalizer *normalizer, NormalText *scratch, RegexWork
     for (size_t i = 0; i < normalizer->count; i++) {
         const NormalizeStep *step = &normalizer->steps[i];
         if (step_is_identity(step, work, *text)) continue;
-        Pass pass = {.in = *text, .in_origin = origin ? *origin : NULL, .out = &scratch->text[side],
-            .out_origin = &scratch->origin[side], .scratch = scratch};
+        Pass pass = {.in = *text,
+            .in_origin = origin ? *origin : NULL,
+            .out = &scratch->text[side],
+            .out_origin = &scratch->origin[side],
+            .scratch = scratch};
         buffer_clear(pass.out);
         buffer_clear(pass.out_origin);
         pass.out->limit = pass.out_origin->limit = limit;

@@ -6,9 +6,19 @@
 #include "base/json.h"
 #include "text/finder.h"
 
-enum { NORMALIZER_STEPS_MAX = 32, NORMALIZED_GROWTH_MAX = 64 /* × the text, + NORMALIZED_SIZE_MIN */, NORMALIZED_SIZE_MIN = 64 << 10 };
+enum {
+    NORMALIZER_STEPS_MAX = 32,
+    NORMALIZED_GROWTH_MAX = 64 /* × the text, + NORMALIZED_SIZE_MIN */,
+    NORMALIZED_SIZE_MIN = 64 << 10
+};
 
-typedef enum NormalizeKind { NORMALIZE_FORM, NORMALIZE_REPLACE, NORMALIZE_PREPEND, NORMALIZE_STRIP, NORMALIZE_LOWERCASE } NormalizeKind;
+typedef enum NormalizeKind {
+    NORMALIZE_FORM,
+    NORMALIZE_REPLACE,
+    NORMALIZE_PREPEND,
+    NORMALIZE_STRIP,
+    NORMALIZE_LOWERCASE
+} NormalizeKind;
 
 typedef struct NormalizeStep {
     NormalizeKind kind;
@@ -27,7 +37,8 @@ typedef struct Normalizer {
 NODISCARD bool normalizer_build(Normalizer *normalizer, Arena *arena, const Json *node, Error *error);
 void normalizer_free(Normalizer *normalizer);
 
-/* Scratch of one thread. origin: one byte for each byte of a text, the least of the origins of what it was made from. */
+/* Scratch of one thread. origin: one byte for each byte of a text, the least of the origins of what it was made from.
+ */
 typedef struct NormalText {
     Buffer text[2], origin[2];
     uint32_t *codes; /* of the stretch being composed */

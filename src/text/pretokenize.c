@@ -34,7 +34,8 @@ static inline bool pass_on(const Run *run, size_t step, Slice text, size_t start
 static bool split_isolated(const Run *run, size_t step, Slice text, bool first) {
     const PreStep *split = &run->pre->steps[step];
     size_t done = 0, from = 0, start = 0, end = 0;
-    bool keep_gaps = split->behaviour == SPLIT_ISOLATED || !split->invert, keep_matches = split->behaviour == SPLIT_ISOLATED || split->invert;
+    bool keep_gaps = split->behaviour == SPLIT_ISOLATED || !split->invert,
+         keep_matches = split->behaviour == SPLIT_ISOLATED || split->invert;
     while (from <= text.size) {
         RegexResult result = finder_next(&split->finder, run->work->regex, text, from, &start, &end);
         if (result == REGEX_NONE) break;
@@ -111,7 +112,8 @@ static bool run_metaspace(const Run *run, size_t step, Slice piece, bool first) 
     Buffer *text = &run->work->text[step];
     buffer_clear(text);
     bool wanted = meta->scheme == PREPEND_ALWAYS || (meta->scheme == PREPEND_FIRST && first);
-    if (wanted && piece.data[0] != ' ' && !slice_starts(piece, meta->replacement)) buffer_slice(text, meta->replacement);
+    if (wanted && piece.data[0] != ' ' && !slice_starts(piece, meta->replacement))
+        buffer_slice(text, meta->replacement);
     for (size_t at = 0; at < piece.size;) {
         const char *space = memchr(piece.data + at, ' ', piece.size - at);
         size_t end = space ? (size_t)(space - piece.data) : piece.size;
@@ -148,7 +150,8 @@ static bool run_step(const Run *run, size_t step, Slice piece, bool first) {
     const PreStep *pre = &run->pre->steps[step];
     switch (pre->kind) {
     case PRE_SPLIT:
-        if (pre->behaviour == SPLIT_ISOLATED || pre->behaviour == SPLIT_REMOVED) return split_isolated(run, step, piece, first);
+        if (pre->behaviour == SPLIT_ISOLATED || pre->behaviour == SPLIT_REMOVED)
+            return split_isolated(run, step, piece, first);
         return split_joined(run, step, piece, first);
     case PRE_PREFIX_SPACE: return run_prefix_space(run, step, piece, first);
     case PRE_BYTES: return run_bytes(run, step, piece, first);
@@ -157,7 +160,8 @@ static bool run_step(const Run *run, size_t step, Slice piece, bool first) {
     return false;
 }
 
-bool pretokenize(const PreTokenizer *pre, const Bpe *bpe, PreWork *work, Slice text, bool first, Tokens *out, Error *error) {
+bool pretokenize(
+    const PreTokenizer *pre, const Bpe *bpe, PreWork *work, Slice text, bool first, Tokens *out, Error *error) {
     if (!text.size) return true;
     const Run run = {pre, bpe, work, out, error};
     if (pre->count) return run_step(&run, 0, text, first);

@@ -161,7 +161,8 @@ Regex *regex_compile(Slice pattern, Error *error) {
         compiler.ops[0].target = 1;
         compile_node(&compiler, tree);
         emit(&compiler, OP_MATCH);
-        if (compiler.failed) ok = fail(error, ERROR_LIMIT, "regular expression: more than %d instructions", REGEX_PROGRAM_MAX);
+        if (compiler.failed)
+            ok = fail(error, ERROR_LIMIT, "regular expression: more than %d instructions", REGEX_PROGRAM_MAX);
     } else if (tree) {
         fail(error, ERROR_MEMORY, "no memory for a regular expression");
     }
@@ -190,10 +191,10 @@ typedef enum ChoiceKind { CHOICE_GO, CHOICE_SHRINK, CHOICE_GROW, CHOICE_REGISTER
 
 typedef struct RegexChoice { /* what to do when the match fails further on */
     uint8_t kind;
-    uint32_t pc;    /* GO: where to go on. SHRINK, GROW: the run. REGISTER: which */
-    uint32_t left;  /* GROW: characters that may still be taken */
-    size_t at;      /* GO, GROW: the position. SHRINK: where the run ends now. REGISTER: its old value */
-    size_t floor;   /* SHRINK: where the run may end at the least */
+    uint32_t pc;   /* GO: where to go on. SHRINK, GROW: the run. REGISTER: which */
+    uint32_t left; /* GROW: characters that may still be taken */
+    size_t at;     /* GO, GROW: the position. SHRINK: where the run ends now. REGISTER: its old value */
+    size_t floor;  /* SHRINK: where the run may end at the least */
 } RegexChoice;
 
 enum { CHOICES_MAX = 4 << 20 };
@@ -247,7 +248,8 @@ static inline size_t set_takes(const CharSet *set, const char *text, size_t size
 
 static bool word_at(const Matcher *matcher, size_t at) {
     uint32_t code;
-    return at < matcher->size && utf8_decode(matcher->text + at, matcher->size - at, &code) > 0 && unicode_is_word(code);
+    return at < matcher->size && utf8_decode(matcher->text + at, matcher->size - at, &code) > 0 &&
+        unicode_is_word(code);
 }
 
 static bool assert_holds(const Matcher *matcher, AssertKind kind, size_t at) {
@@ -365,9 +367,13 @@ static bool run_match(Matcher *matcher, uint32_t pc, size_t at, size_t *end) {
             if (ok) at = inner;
             pc = op->target;
             break;
-        case OP_ASSERT: ok = assert_holds(matcher, (AssertKind)op->mode, at); pc++; break;
+        case OP_ASSERT:
+            ok = assert_holds(matcher, (AssertKind)op->mode, at);
+            pc++;
+            break;
         case OP_MARK:
-            ok = choice_push(matcher, (RegexChoice){.kind = CHOICE_REGISTER, .pc = op->reg, .at = matcher->reg[op->reg]});
+            ok = choice_push(
+                matcher, (RegexChoice){.kind = CHOICE_REGISTER, .pc = op->reg, .at = matcher->reg[op->reg]});
             matcher->reg[op->reg] = at;
             pc++;
             break;

@@ -98,7 +98,8 @@ static bool set_has_variant(const CharSet *set, uint32_t code) {
     for (size_t i = 0; i < unicode_lower_runs_count; i++) {
         const UnicodeCase *run = &unicode_lower_runs[i];
         uint32_t upper = fold - (uint32_t)run->delta;
-        if (upper >= run->first && upper <= run->last && unicode_lower(upper) == fold && set_has_exactly(set, upper)) return true;
+        if (upper >= run->first && upper <= run->last && unicode_lower(upper) == fold && set_has_exactly(set, upper))
+            return true;
     }
     for (size_t i = 0; i < unicode_fold_extra_count; i++) {
         if (unicode_fold_extra[i].to == fold && set_has_exactly(set, unicode_fold_extra[i].from)) return true;
@@ -145,19 +146,19 @@ static bool parse_property(Parser *parser, CharSet *set, bool negated) {
     static const struct {
         const char *name;
         uint32_t categories;
-    } names[] = {{"l", UNICODE_L}, {"letter", UNICODE_L}, {"lu", UNICODE_SET(CATEGORY_LU)}, {"ll", UNICODE_SET(CATEGORY_LL)},
-        {"lt", UNICODE_SET(CATEGORY_LT)}, {"lm", UNICODE_SET(CATEGORY_LM)}, {"lo", UNICODE_SET(CATEGORY_LO)},
-        {"m", UNICODE_M}, {"mark", UNICODE_M}, {"mn", UNICODE_SET(CATEGORY_MN)}, {"mc", UNICODE_SET(CATEGORY_MC)},
-        {"me", UNICODE_SET(CATEGORY_ME)}, {"n", UNICODE_N}, {"number", UNICODE_N}, {"nd", UNICODE_SET(CATEGORY_ND)},
-        {"digit", UNICODE_SET(CATEGORY_ND)}, {"nl", UNICODE_SET(CATEGORY_NL)}, {"no", UNICODE_SET(CATEGORY_NO)},
-        {"p", UNICODE_P}, {"punctuation", UNICODE_P}, {"punct", UNICODE_P}, {"pc", UNICODE_SET(CATEGORY_PC)},
-        {"pd", UNICODE_SET(CATEGORY_PD)}, {"ps", UNICODE_SET(CATEGORY_PS)}, {"pe", UNICODE_SET(CATEGORY_PE)},
-        {"pi", UNICODE_SET(CATEGORY_PI)}, {"pf", UNICODE_SET(CATEGORY_PF)}, {"po", UNICODE_SET(CATEGORY_PO)},
-        {"s", UNICODE_S}, {"symbol", UNICODE_S}, {"sm", UNICODE_SET(CATEGORY_SM)}, {"sc", UNICODE_SET(CATEGORY_SC)},
-        {"sk", UNICODE_SET(CATEGORY_SK)}, {"so", UNICODE_SET(CATEGORY_SO)}, {"z", UNICODE_Z}, {"separator", UNICODE_Z},
-        {"zs", UNICODE_SET(CATEGORY_ZS)}, {"zl", UNICODE_SET(CATEGORY_ZL)}, {"zp", UNICODE_SET(CATEGORY_ZP)},
-        {"space", UNICODE_WHITE}, {"whitespace", UNICODE_WHITE}, {"cf", UNICODE_SET(CATEGORY_CF)},
-        {"cc", UNICODE_SET(CATEGORY_CC) | UNICODE_SET(CATEGORY_CC_SPACE)},
+    } names[] = {{"l", UNICODE_L}, {"letter", UNICODE_L}, {"lu", UNICODE_SET(CATEGORY_LU)},
+        {"ll", UNICODE_SET(CATEGORY_LL)}, {"lt", UNICODE_SET(CATEGORY_LT)}, {"lm", UNICODE_SET(CATEGORY_LM)},
+        {"lo", UNICODE_SET(CATEGORY_LO)}, {"m", UNICODE_M}, {"mark", UNICODE_M}, {"mn", UNICODE_SET(CATEGORY_MN)},
+        {"mc", UNICODE_SET(CATEGORY_MC)}, {"me", UNICODE_SET(CATEGORY_ME)}, {"n", UNICODE_N}, {"number", UNICODE_N},
+        {"nd", UNICODE_SET(CATEGORY_ND)}, {"digit", UNICODE_SET(CATEGORY_ND)}, {"nl", UNICODE_SET(CATEGORY_NL)},
+        {"no", UNICODE_SET(CATEGORY_NO)}, {"p", UNICODE_P}, {"punctuation", UNICODE_P}, {"punct", UNICODE_P},
+        {"pc", UNICODE_SET(CATEGORY_PC)}, {"pd", UNICODE_SET(CATEGORY_PD)}, {"ps", UNICODE_SET(CATEGORY_PS)},
+        {"pe", UNICODE_SET(CATEGORY_PE)}, {"pi", UNICODE_SET(CATEGORY_PI)}, {"pf", UNICODE_SET(CATEGORY_PF)},
+        {"po", UNICODE_SET(CATEGORY_PO)}, {"s", UNICODE_S}, {"symbol", UNICODE_S}, {"sm", UNICODE_SET(CATEGORY_SM)},
+        {"sc", UNICODE_SET(CATEGORY_SC)}, {"sk", UNICODE_SET(CATEGORY_SK)}, {"so", UNICODE_SET(CATEGORY_SO)},
+        {"z", UNICODE_Z}, {"separator", UNICODE_Z}, {"zs", UNICODE_SET(CATEGORY_ZS)}, {"zl", UNICODE_SET(CATEGORY_ZL)},
+        {"zp", UNICODE_SET(CATEGORY_ZP)}, {"space", UNICODE_WHITE}, {"whitespace", UNICODE_WHITE},
+        {"cf", UNICODE_SET(CATEGORY_CF)}, {"cc", UNICODE_SET(CATEGORY_CC) | UNICODE_SET(CATEGORY_CC_SPACE)},
         {"c", UNICODE_SETS(CATEGORY_CC, CATEGORY_CC_SPACE) | UNICODE_SET(CATEGORY_CN)},
         {"any", UNICODE_SETS(CATEGORY_CN, CATEGORY_CC_SPACE)}};
     if (!accept(parser, "{")) return parse_fail(parser, "expected { behind \\p");
@@ -185,8 +186,9 @@ static bool parse_property(Parser *parser, CharSet *set, bool negated) {
     }
     const UnicodeScript *script = known ? NULL : unicode_script(name, size);
     if (!known && !script) {
-        return fail(parser->error, ERROR_UNSUPPORTED, "regular expression, byte %zu: the property \\p{%.*s} is not known", start,
-            (int)(size > 40 ? 40 : size), name);
+        return fail(parser->error, ERROR_UNSUPPORTED,
+            "regular expression, byte %zu: the property \\p{%.*s} is not known", start, (int)(size > 40 ? 40 : size),
+            name);
     }
     if (script) {
         CharSet *scripted = set_new(parser);
@@ -216,7 +218,8 @@ static bool set_add_negated(Parser *parser, CharSet *set, uint32_t categories) {
 }
 
 static bool set_add_hex(Parser *parser, CharSet *set) {
-    return set_add_range(parser, set, '0', '9') && set_add_range(parser, set, 'a', 'f') && set_add_range(parser, set, 'A', 'F');
+    return set_add_range(parser, set, '0', '9') && set_add_range(parser, set, 'a', 'f') &&
+        set_add_range(parser, set, 'A', 'F');
 }
 
 /* \xHH, \x{…}, \uHHHH: behind the letter. */
@@ -226,7 +229,10 @@ static bool parse_hex(Parser *parser, int digits, uint32_t *code) {
     *code = 0;
     for (; count < limit; count++) {
         char c = peek(parser);
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int digit = c >= '0' && c <= '9' ? c - '0'
+            : c >= 'a' && c <= 'f'       ? c - 'a' + 10
+            : c >= 'A' && c <= 'F'       ? c - 'A' + 10
+                                         : -1;
         if (digit < 0 || at_end(parser)) break;
         *code = *code << 4 | (uint32_t)digit;
         parser->at++;
@@ -305,7 +311,8 @@ static bool parse_class_item(Parser *parser, CharSet *set) {
         first = next_code(parser);
     }
     if (!single) return true;
-    bool range = looking_at(parser, "-") && !looking_at(parser, "-]") && !looking_at(parser, "-[") && !looking_at(parser, "-&&");
+    bool range =
+        looking_at(parser, "-") && !looking_at(parser, "-]") && !looking_at(parser, "-[") && !looking_at(parser, "-&&");
     if (!range) return set_add_range(parser, set, first, first);
     parser->at++;
     if (at_end(parser)) return parse_fail(parser, "the class does not end");
@@ -416,7 +423,8 @@ static Node *parse_atom_escape(Parser *parser) {
     static const struct {
         const char *text;
         AssertKind kind;
-    } asserts[] = {{"b", ASSERT_WORD}, {"B", ASSERT_NOT_WORD}, {"A", ASSERT_START}, {"z", ASSERT_END}, {"Z", ASSERT_LAST_LINE_END}};
+    } asserts[] = {{"b", ASSERT_WORD}, {"B", ASSERT_NOT_WORD}, {"A", ASSERT_START}, {"z", ASSERT_END},
+        {"Z", ASSERT_LAST_LINE_END}};
     for (size_t i = 0; i < COUNT_OF(asserts); i++) {
         if (accept(parser, asserts[i].text)) return node_of_assert(parser, asserts[i].kind);
     }

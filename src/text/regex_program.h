@@ -22,10 +22,26 @@ typedef struct CharSet {
 } CharSet;
 bool charset_has(const CharSet *set, uint32_t code);
 
-typedef enum NodeKind { NODE_EMPTY, NODE_SET, NODE_CAT, NODE_ALT, NODE_REPEAT, NODE_LOOK, NODE_ATOMIC, NODE_ASSERT } NodeKind;
+typedef enum NodeKind {
+    NODE_EMPTY,
+    NODE_SET,
+    NODE_CAT,
+    NODE_ALT,
+    NODE_REPEAT,
+    NODE_LOOK,
+    NODE_ATOMIC,
+    NODE_ASSERT
+} NodeKind;
 typedef enum RepeatMode { REPEAT_GREEDY, REPEAT_LAZY, REPEAT_POSSESSIVE } RepeatMode;
-typedef enum AssertKind { ASSERT_WORD, ASSERT_NOT_WORD, ASSERT_LINE_START, ASSERT_LINE_END, ASSERT_START, ASSERT_END,
-    ASSERT_LAST_LINE_END } AssertKind;
+typedef enum AssertKind {
+    ASSERT_WORD,
+    ASSERT_NOT_WORD,
+    ASSERT_LINE_START,
+    ASSERT_LINE_END,
+    ASSERT_START,
+    ASSERT_END,
+    ASSERT_LAST_LINE_END
+} AssertKind;
 enum { REPEAT_FOREVER = UINT32_MAX };
 
 typedef struct Node {
@@ -44,8 +60,8 @@ typedef enum OpCode {
     OP_SPLIT,    /* try the next instruction, then target */
     OP_SPLIT_TO, /* try target, then the next instruction */
     OP_JUMP,
-    OP_LOOK,     /* the following instructions up to their OP_MATCH must (not) match here; go on at target */
-    OP_ATOMIC,   /* the same, consuming */
+    OP_LOOK,   /* the following instructions up to their OP_MATCH must (not) match here; go on at target */
+    OP_ATOMIC, /* the same, consuming */
     OP_ASSERT,
     OP_MARK,     /* remembers the position in a register */
     OP_PROGRESS, /* goes to target when nothing was consumed since the mark */

@@ -9,7 +9,8 @@
 #define INLINE static inline __attribute__((always_inline))
 
 enum {
-    SET_UPPER = UNICODE_SET(CATEGORY_LU) | UNICODE_SET(CATEGORY_LT) | UNICODE_SET(CATEGORY_LM) | UNICODE_SET(CATEGORY_LO) | UNICODE_M,
+    SET_UPPER = UNICODE_SET(CATEGORY_LU) | UNICODE_SET(CATEGORY_LT) | UNICODE_SET(CATEGORY_LM) |
+        UNICODE_SET(CATEGORY_LO) | UNICODE_M,
     SET_LOWER = UNICODE_SET(CATEGORY_LL) | UNICODE_SET(CATEGORY_LM) | UNICODE_SET(CATEGORY_LO) | UNICODE_M,
     SET_BOTH = SET_UPPER & SET_LOWER,
     SET_LETTER_MARK = UNICODE_L | UNICODE_M,
@@ -61,7 +62,8 @@ INLINE size_t skip_newlines(Text text, size_t at, bool slash) {
     return at;
 }
 
-/* At an apostrophe: past 's 't 're 've 'm 'll 'd, or where it stands when none follows. any_case: U+017F is an s too. */
+/* At an apostrophe: past 's 't 're 've 'm 'll 'd, or where it stands when none follows. any_case: U+017F is an s too.
+ */
 INLINE size_t skip_contraction(Text text, size_t at, bool any_case) {
     size_t left = text.size - at;
     if (left < 2 || text.data[at] != '\'') return at;
@@ -157,8 +159,8 @@ bool split_gpt2(const char *data, size_t size, size_t from, size_t *start, size_
     return true;
 }
 
-/* upper* lower+ at `at`: greedy, so when no lower follows the run of uppers, it ends behind the last character of the run
- * that counts as both. 0: no match. */
+/* upper* lower+ at `at`: greedy, so when no lower follows the run of uppers, it ends behind the last character of the
+ * run that counts as both. 0: no match. */
 INLINE size_t match_upper_lower(Text text, size_t at) {
     size_t end = at, length, both_end = 0;
     uint32_t set;
@@ -298,17 +300,18 @@ static const struct {
     {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", split_gpt2},
     {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, split_llama3},
     {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, split_qwen2},
-    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES, split_qwen35},
-    {"[^\\r\\n\\p{L}\\p{N}]?" UPPERS "*" LOWERS "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPERS "+" LOWERS "*" CONTRACTIONS
-     "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
+    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES,
+        split_qwen35},
+    {"[^\\r\\n\\p{L}\\p{N}]?" UPPERS "*" LOWERS "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPERS "+" LOWERS
+     "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
         split_o200k},
     {"[^\\r\\n\\p{L}\\p{N}]?" UPPERS "*" LOWERS "+|[^\\r\\n\\p{L}\\p{N}]?" UPPERS "+" LOWERS
      "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
         split_tekken},
     {"\\p{N}{1,3}", split_digits3},
     {"[一-龥぀-ゟ゠-ヿ]+", split_deepseek_cjk},
-    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|"
-     SPACES,
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+     "?[\\p{P}\\p{S}]+[\\r\\n]*|" SPACES,
         split_deepseek},
 };
 

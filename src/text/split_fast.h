@@ -1,5 +1,5 @@
-/* Hand-written matchers for the split patterns that most tokenizers share: each equals its regular expression, many times
- * faster. Text is valid UTF-8. Threads: any. */
+/* Hand-written matchers for the split patterns that most tokenizers share: each equals its regular expression, many
+ * times faster. Text is valid UTF-8. Threads: any. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

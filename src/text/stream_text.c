@@ -3,9 +3,7 @@
 
 #include <string.h>
 
-void stream_text_init(StreamText *stream) {
-    *stream = (StreamText){.matched = -1};
-}
+void stream_text_init(StreamText *stream) { *stream = (StreamText){.matched = -1}; }
 
 /* The stop string that begins earliest in text, the longest of those that begin there; *at: where. −1: none. */
 static int find_stop(const StreamText *stream, Slice text, size_t *at) {

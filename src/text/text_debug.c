@@ -7,7 +7,8 @@ static bool get_flag(const Json *object, const char *name, bool fallback, bool *
     const Json *node = json_get(object, name);
     *flag = fallback;
     if (!node) return true;
-    if (node->type != JSON_BOOL) return fail(error, ERROR_USAGE, "\"%s\" must be true or false, not %s", name, json_type_name(node));
+    if (node->type != JSON_BOOL)
+        return fail(error, ERROR_USAGE, "\"%s\" must be true or false, not %s", name, json_type_name(node));
     *flag = node->boolean;
     return true;
 }
@@ -15,10 +16,13 @@ static bool get_flag(const Json *object, const char *name, bool fallback, bool *
 static bool tokens_answer(const Tokenizer *t, const Json *request, Buffer *out, Error *error) {
     const Json *text = json_get(request, "text");
     bool special, bos;
-    if (!text || text->type != JSON_STRING) return fail(error, ERROR_USAGE, "\"text\" must be a string, not %s", json_type_name(text));
-    if (!get_flag(request, "special", true, &special, error) || !get_flag(request, "bos", false, &bos, error)) return false;
+    if (!text || text->type != JSON_STRING)
+        return fail(error, ERROR_USAGE, "\"text\" must be a string, not %s", json_type_name(text));
+    if (!get_flag(request, "special", true, &special, error) || !get_flag(request, "bos", false, &bos, error))
+        return false;
     Tokens tokens = {0};
-    bool ok = tokenizer_encode(t, json_slice(text), special ? CONTROL_RECOGNISED : CONTROL_AS_TEXT, bos, &tokens, error);
+    bool ok =
+        tokenizer_encode(t, json_slice(text), special ? CONTROL_RECOGNISED : CONTROL_AS_TEXT, bos, &tokens, error);
     buffer_text(out, "{\"ids\":[");
     for (size_t i = 0; ok && i < tokens.count; i++) {
         if (i) buffer_byte(out, ',');
@@ -31,7 +35,8 @@ static bool tokens_answer(const Tokenizer *t, const Json *request, Buffer *out, 
 
 static bool get_ids(const Json *request, Tokens *tokens, Error *error) {
     const Json *ids = json_get(request, "ids");
-    if (!ids || ids->type != JSON_ARRAY) return fail(error, ERROR_USAGE, "\"ids\" must be an array, not %s", json_type_name(ids));
+    if (!ids || ids->type != JSON_ARRAY)
+        return fail(error, ERROR_USAGE, "\"ids\" must be an array, not %s", json_type_name(ids));
     for (JSON_EACH(id, ids)) {
         bool valid = id->type == JSON_INTEGER && id->integer >= 0 && id->integer <= INT32_MAX;
         if (!valid) return fail(error, ERROR_USAGE, "\"ids\" must hold whole numbers");
@@ -48,7 +53,8 @@ static bool write_pieces(const Tokenizer *t, const Tokens *ids, bool skip_specia
     buffer_text(out, "{\"pieces\":[");
     for (size_t i = 0; i <= ids->count && ok; i++) {
         buffer_clear(&piece);
-        ok = i < ids->count ? detokenizer_push(detokenizer, ids->ids[i], &piece, error) : detokenizer_finish(detokenizer, &piece, error);
+        ok = i < ids->count ? detokenizer_push(detokenizer, ids->ids[i], &piece, error)
+                            : detokenizer_finish(detokenizer, &piece, error);
         if (i) buffer_byte(out, ',');
         json_write_string(out, buffer_view(&piece));
     }
@@ -60,7 +66,9 @@ static bool write_pieces(const Tokenizer *t, const Tokens *ids, bool skip_specia
 
 static bool detokens_answer(const Tokenizer *t, const Json *request, Buffer *out, Error *error) {
     bool skip_special, stream;
-    if (!get_flag(request, "skip_special", false, &skip_special, error) || !get_flag(request, "stream", false, &stream, error)) return false;
+    if (!get_flag(request, "skip_special", false, &skip_special, error) ||
+        !get_flag(request, "stream", false, &stream, error))
+        return false;
     Tokens ids = {0};
     Buffer text = {0};
     bool ok = get_ids(request, &ids, error);

@@ -1,5 +1,5 @@
-/* Opening a tokenizer, and encoding: added tokens are cut out of the text, what is between them is normalized, searched for
- * the added tokens that are matched after normalizing, pre-tokenized and merged. */
+/* Opening a tokenizer, and encoding: added tokens are cut out of the text, what is between them is normalized, searched
+ * for the added tokens that are matched after normalizing, pre-tokenized and merged. */
 #include "text/tokenizer.h"
 
 #include <stdio.h>
@@ -61,7 +61,8 @@ static bool apply_bos(Tokenizer *t, const Json *config, Error *error) {
     if (!bos || bos->type != JSON_STRING) return true;
     int32_t id;
     if (!tokenizer_id(t, json_slice(bos), &id)) {
-        return fail(error, ERROR_FORMAT, "tokenizer_config.json: bos_token \"%.*s\" is not in the vocabulary", SLICE_ARGS(json_slice(bos)));
+        return fail(error, ERROR_FORMAT, "tokenizer_config.json: bos_token \"%.*s\" is not in the vocabulary",
+            SLICE_ARGS(json_slice(bos)));
     }
     t->prefix[t->prefix_count++] = id;
     return true;
@@ -83,7 +84,8 @@ static bool build(Tokenizer *t, const TokenizerFile *file, const Json *config, E
 static bool parse_into(Tokenizer *t, Slice json, const Json *config, Arena *arena, Error *error) {
     TokenizerFile file = {0};
     if (!json.size) return fail(error, ERROR_FORMAT, "the file is empty");
-    if (!tokenizer_read(json, pretokenizer_by_bytes, arena, &file, &t->bpe, error) || !build(t, &file, config, error)) return false;
+    if (!tokenizer_read(json, pretokenizer_by_bytes, arena, &file, &t->bpe, error) || !build(t, &file, config, error))
+        return false;
     mark_templates(t, json_get(config, "chat_template"));
     return apply_bos(t, config, error);
 }
@@ -230,8 +232,10 @@ static bool is_control(const Encoder *encoder, const AddedToken *token) {
     return token->control || encoder->seen[token - encoder->t->added];
 }
 
-/* The longest added token at `at`, or −1. A control token does not reach over a seam: what is before the seam counts. */
-static int32_t match_added(const Encoder *encoder, const AddedIndex *index, Slice text, const uint8_t *origin, size_t at, size_t *end) {
+/* The longest added token at `at`, or −1. A control token does not reach over a seam: what is before the seam counts.
+ */
+static int32_t match_added(
+    const Encoder *encoder, const AddedIndex *index, Slice text, const uint8_t *origin, size_t at, size_t *end) {
     int32_t place = added_index_match(index, text, at, end);
     if (place < 0 || !origin || !is_control(encoder, &encoder->t->added[place])) return place;
     const uint8_t *seam = memchr(origin + at, origin[at] == ORIGIN_DATA ? ORIGIN_TEMPLATE : ORIGIN_DATA, *end - at);
@@ -247,7 +251,8 @@ static bool is_allowed(const Encoder *encoder, const AddedToken *token, const ui
 typedef bool (*GapFunction)(Encoder *encoder, Slice gap, const uint8_t *origin, bool first);
 
 /* Cuts the index's tokens out of text; what is between them goes to gap. */
-static bool split_added(Encoder *encoder, const AddedIndex *index, Slice text, const uint8_t *origin, bool first, GapFunction gap) {
+static bool split_added(
+    Encoder *encoder, const AddedIndex *index, Slice text, const uint8_t *origin, bool first, GapFunction gap) {
     size_t done = 0, from = 0;
     while (index->edges && from < text.size) {
         if (!index->first[(uint8_t)text.data[from]]) {
@@ -287,7 +292,8 @@ static bool encode_normalized(Encoder *encoder, Slice text, const uint8_t *origi
 static bool encode_raw(Encoder *encoder, Slice text, const uint8_t *origin, bool first) {
     const Tokenizer *t = encoder->t;
     if (!t->normalized.edges) origin = NULL; /* nothing will ask */
-    if (!normalizer_run(&t->normalizer, &encoder->normal, &encoder->regex, &text, &origin, encoder->error)) return false;
+    if (!normalizer_run(&t->normalizer, &encoder->normal, &encoder->regex, &text, &origin, encoder->error))
+        return false;
     if (!t->normalized.edges) return encode_normalized(encoder, text, origin, first);
     return split_added(encoder, &t->normalized, text, origin, first, encode_normalized);
 }
@@ -307,7 +313,8 @@ static bool push_all(Tokens *out, const int32_t *ids, size_t count, Error *error
 }
 
 bool tokenizer_encode(const Tokenizer *t, Slice text, ControlTokens control, bool bos, Tokens *out, Error *error) {
-    Encoder encoder = {.t = t, .policy = control == CONTROL_AS_TEXT ? POLICY_NO_SPECIAL : POLICY_ALL, .out = out, .error = error};
+    Encoder encoder = {
+        .t = t, .policy = control == CONTROL_AS_TEXT ? POLICY_NO_SPECIAL : POLICY_ALL, .out = out, .error = error};
     bool ok = !bos || push_all(out, t->prefix, t->prefix_count, error);
     ok = ok && encode_text(&encoder, text, NULL);
     ok = ok && (!bos || push_all(out, t->suffix, t->suffix_count, error));
@@ -361,7 +368,9 @@ bool tokenizer_encode_spans(const Tokenizer *t, const Span *spans, size_t count,
 
 int tokenizer_vocab(const Tokenizer *t) { return t->vocab; }
 
-bool tokenizer_is_special(const Tokenizer *t, int32_t id) { return id >= 0 && id < t->vocab && t->id_flags[id] & ID_SPECIAL; }
+bool tokenizer_is_special(const Tokenizer *t, int32_t id) {
+    return id >= 0 && id < t->vocab && t->id_flags[id] & ID_SPECIAL;
+}
 
 static bool model_id(const Bpe *bpe, Slice token, int32_t *id) {
     if (!token.size || token.size > BPE_TOKEN_BYTES_MAX) return false;

@@ -1,5 +1,5 @@
-/* tokenizer.json (Hugging Face tokenizers): BPE, byte-level and SentencePiece style. Reference: huggingface/tokenizers 0.23.
- * Threads: immutable once open, shared by all. Encoding is linear in the text, also for one word of 100 KB. */
+/* tokenizer.json (Hugging Face tokenizers): BPE, byte-level and SentencePiece style. Reference: huggingface/tokenizers
+ * 0.23. Threads: immutable once open, shared by all. Encoding is linear in the text, also for one word of 100 KB. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@ typedef struct Tokens { /* a growing list of ids */
     int32_t *ids;
     size_t count, capacity;
 } Tokens;
-NODISCARD bool tokens_push(Tokens *tokens, int32_t id); /* false: no memory */
+NODISCARD bool tokens_push(Tokens *tokens, int32_t id);     /* false: no memory */
 NODISCARD bool tokens_reserve(Tokens *tokens, size_t more); /* room for `more` ids beyond count */
 void tokens_free(Tokens *tokens);
 
@@ -23,16 +23,17 @@ NODISCARD Tokenizer *tokenizer_open(const char *directory, Error *error);
 void tokenizer_close(Tokenizer *tokenizer);
 
 typedef enum ControlTokens {
-    CONTROL_AS_TEXT,     /* control tokens spelled in the text are plain text (HF: encode_special_tokens = True) */
-    CONTROL_RECOGNISED,  /* they become their ids */
+    CONTROL_AS_TEXT,    /* control tokens spelled in the text are plain text (HF: encode_special_tokens = True) */
+    CONTROL_RECOGNISED, /* they become their ids */
 } ControlTokens;
 
 /* Appends the ids of text. bos: run the post-processor as for a single sequence. Text must be UTF-8. */
-NODISCARD bool tokenizer_encode(const Tokenizer *t, Slice text, ControlTokens control, bool bos, Tokens *out, Error *error);
+NODISCARD bool tokenizer_encode(
+    const Tokenizer *t, Slice text, ControlTokens control, bool bos, Tokens *out, Error *error);
 
-/* A rendered prompt is a sequence of spans. Control tokens are the special ones, and other added tokens that occur in the chat
- * template's text and are not white space (<think>, <tool_call>): only bytes that came from the template may become them, never
- * across the seam between template and data. Otherwise the same ids as encoding the joined text. */
+/* A rendered prompt is a sequence of spans. Control tokens are the special ones, and other added tokens that occur in
+ * the chat template's text and are not white space (<think>, <tool_call>): only bytes that came from the template may
+ * become them, never across the seam between template and data. Otherwise the same ids as encoding the joined text. */
 typedef struct Span {
     Slice text;
     bool from_template;
@@ -40,18 +41,20 @@ typedef struct Span {
 NODISCARD bool tokenizer_encode_spans(const Tokenizer *t, const Span *spans, size_t count, Tokens *out, Error *error);
 
 /* Decoding as HF's decode: the whole list at once. */
-NODISCARD bool tokenizer_decode(const Tokenizer *t, const int32_t *ids, size_t count, bool skip_special, Buffer *out, Error *error);
+NODISCARD bool tokenizer_decode(
+    const Tokenizer *t, const int32_t *ids, size_t count, bool skip_special, Buffer *out, Error *error);
 
 /* Decoding one id at a time. Pieces are whole UTF-8 characters, never later than HF's DecodeStream; joined they equal
  * tokenizer_decode. */
 typedef struct Detokenizer Detokenizer;
 NODISCARD Detokenizer *detokenizer_new(const Tokenizer *t, bool skip_special, Error *error);
-NODISCARD bool detokenizer_push(Detokenizer *d, int32_t id, Buffer *out, Error *error); /* appends what became certain */
-NODISCARD bool detokenizer_finish(Detokenizer *d, Buffer *out, Error *error);           /* and the rest */
+NODISCARD bool detokenizer_push(
+    Detokenizer *d, int32_t id, Buffer *out, Error *error);                   /* appends what became certain */
+NODISCARD bool detokenizer_finish(Detokenizer *d, Buffer *out, Error *error); /* and the rest */
 void detokenizer_free(Detokenizer *d);
 
-int tokenizer_vocab(const Tokenizer *t);                                 /* largest id + 1 */
-bool tokenizer_id(const Tokenizer *t, Slice token, int32_t *id);         /* by its spelling in the vocabulary */
+int tokenizer_vocab(const Tokenizer *t);                         /* largest id + 1 */
+bool tokenizer_id(const Tokenizer *t, Slice token, int32_t *id); /* by its spelling in the vocabulary */
 bool tokenizer_is_special(const Tokenizer *t, int32_t id);
 /* The bytes that an id stands for inside a text (what a logprob entry shows): raw, may be part of a character. */
 NODISCARD bool tokenizer_bytes(const Tokenizer *t, int32_t id, Buffer *out, Error *error);

@@ -109,24 +109,29 @@ static bool read_flag(const Json *object, const char *name, bool fallback, bool 
     const Json *node = json_get(object, name);
     *flag = fallback;
     if (!node || node->type == JSON_NULL) return true;
-    if (node->type != JSON_BOOL) return fail(error, ERROR_FORMAT, "%s must be true or false, not %s", name, json_type_name(node));
+    if (node->type != JSON_BOOL)
+        return fail(error, ERROR_FORMAT, "%s must be true or false, not %s", name, json_type_name(node));
     *flag = node->boolean;
     return true;
 }
 
 static bool read_added(const Json *object, int64_t id, Arena *arena, AddedToken *token, Error *error) {
     const Json *content = json_get(object, "content");
-    if (!content || content->type != JSON_STRING) return fail(error, ERROR_FORMAT, "content must be a string, not %s", json_type_name(content));
+    if (!content || content->type != JSON_STRING)
+        return fail(error, ERROR_FORMAT, "content must be a string, not %s", json_type_name(content));
     if (content->size > ADDED_TOKEN_BYTES_MAX) {
         return fail(error, ERROR_LIMIT, "content has %u bytes; %d are the most", content->size, ADDED_TOKEN_BYTES_MAX);
     }
-    if (id < 0 || id > BPE_ID_MAX) return fail(error, ERROR_LIMIT, "the id %lld is not in 0…%d", (long long)id, BPE_ID_MAX);
+    if (id < 0 || id > BPE_ID_MAX)
+        return fail(error, ERROR_LIMIT, "the id %lld is not in 0…%d", (long long)id, BPE_ID_MAX);
     char *copy = arena_copy(arena, json_slice(content));
     if (!copy) return fail(error, ERROR_MEMORY, "no memory");
     *token = (AddedToken){.content = {copy, content->size}, .id = (int32_t)id};
     token->pattern = token->content;
-    return read_flag(object, "special", false, &token->special, error) && read_flag(object, "single_word", false, &token->single_word, error) &&
-        read_flag(object, "lstrip", false, &token->left, error) && read_flag(object, "rstrip", false, &token->right, error) &&
+    return read_flag(object, "special", false, &token->special, error) &&
+        read_flag(object, "single_word", false, &token->single_word, error) &&
+        read_flag(object, "lstrip", false, &token->left, error) &&
+        read_flag(object, "rstrip", false, &token->right, error) &&
         read_flag(object, "normalized", !token->special, &token->normalized, error);
 }
 
@@ -156,7 +161,8 @@ static bool normalize_pattern(Tokenizer *t, AddedToken *token, Error *error) {
     RegexWork work = {.steps = 1000000};
     Slice text = token->content;
     bool ok = normalizer_run(&t->normalizer, &scratch, &work, &text, NULL, error);
-    if (ok && text.size > ADDED_PATTERN_BYTES_MAX) ok = fail(error, ERROR_LIMIT, "%zu bytes once normalized", text.size);
+    if (ok && text.size > ADDED_PATTERN_BYTES_MAX)
+        ok = fail(error, ERROR_LIMIT, "%zu bytes once normalized", text.size);
     if (ok && !slice_equal(text, token->content)) {
         char *copy = arena_copy(&t->arena, text);
         ok = copy || fail(error, ERROR_MEMORY, "no memory");
@@ -203,8 +209,8 @@ static bool index_added(Tokenizer *t, Error *error) {
     for (size_t i = 0; i < t->added_count; i++) {
         AddedToken *token = &t->added[i];
         if (i && t->added[i - 1].id == token->id) {
-            return fail(error, ERROR_FORMAT, "added_tokens: \"%.*s\" and \"%.*s\" have one id, %d", SLICE_ARGS(t->added[i - 1].content),
-                SLICE_ARGS(token->content), token->id);
+            return fail(error, ERROR_FORMAT, "added_tokens: \"%.*s\" and \"%.*s\" have one id, %d",
+                SLICE_ARGS(t->added[i - 1].content), SLICE_ARGS(token->content), token->id);
         }
         if (token->normalized && !normalize_pattern(t, token, error)) {
             return fail_while(error, "added_tokens, \"%.*s\"", SLICE_ARGS(token->content));
@@ -221,7 +227,8 @@ static bool index_added(Tokenizer *t, Error *error) {
 bool added_build(Tokenizer *t, const Json *added, const Json *config, Error *error) {
     const Json *more = json_get(config, "added_tokens_decoder");
     if (added && added->type == JSON_NULL) added = NULL;
-    if (added && added->type != JSON_ARRAY) return fail(error, ERROR_FORMAT, "added_tokens must be an array, not %s", json_type_name(added));
+    if (added && added->type != JSON_ARRAY)
+        return fail(error, ERROR_FORMAT, "added_tokens must be an array, not %s", json_type_name(added));
     if (more && more->type != JSON_OBJECT) more = NULL;
     size_t count = (added ? added->size : 0) + (size_t)(more ? more->size : 0);
     if (count > ADDED_TOKENS_MAX) return fail(error, ERROR_LIMIT, "added_tokens: more than %d", ADDED_TOKENS_MAX);
@@ -235,8 +242,9 @@ bool added_build(Tokenizer *t, const Json *added, const Json *config, Error *err
         for (JSON_EACH(node, added)) {
             AddedToken token;
             const Json *id = json_get(node, "id");
-            ok = id && id->type == JSON_INTEGER ? read_added(node, id->integer, &t->arena, &token, error)
-                                                : fail(error, ERROR_FORMAT, "id must be a whole number, not %s", json_type_name(id));
+            ok = id && id->type == JSON_INTEGER
+                ? read_added(node, id->integer, &t->arena, &token, error)
+                : fail(error, ERROR_FORMAT, "id must be a whole number, not %s", json_type_name(id));
             ok = ok && keep_added(t, &seen, token, error);
             if (!ok) {
                 fail_while(error, "added_tokens[%zu]", place);

@@ -1,5 +1,5 @@
-/* From the JSON of tokenizer.json to normalizer, pre-tokenizer, post-processor and decoder. Unknown kinds are refused by
- * name: silence would change ids. */
+/* From the JSON of tokenizer.json to normalizer, pre-tokenizer, post-processor and decoder. Unknown kinds are refused
+ * by name: silence would change ids. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,14 +25,16 @@ static bool fail_type(const Json *node, Error *error) {
     if (node->type != JSON_OBJECT) return fail(error, ERROR_FORMAT, "expected an object, not %s", json_type_name(node));
     Slice type = type_of(node);
     if (!type.size) return fail(error, ERROR_FORMAT, "type is missing");
-    return fail(error, ERROR_UNSUPPORTED, "the type \"%.*s\" is not supported", (int)(type.size > 64 ? 64 : type.size), type.data);
+    return fail(error, ERROR_UNSUPPORTED, "the type \"%.*s\" is not supported", (int)(type.size > 64 ? 64 : type.size),
+        type.data);
 }
 
 static bool get_bool(const Json *node, const char *name, bool fallback, bool *value, Error *error) {
     const Json *member = json_get(node, name);
     *value = fallback;
     if (is_absent(member)) return true;
-    if (member->type != JSON_BOOL) return fail(error, ERROR_FORMAT, "%s must be true or false, not %s", name, json_type_name(member));
+    if (member->type != JSON_BOOL)
+        return fail(error, ERROR_FORMAT, "%s must be true or false, not %s", name, json_type_name(member));
     *value = member->boolean;
     return true;
 }
@@ -48,7 +50,8 @@ static bool get_string(const Json *node, const char *name, Arena *arena, Slice *
     return true;
 }
 
-static bool get_character(const Json *node, const char *name, const char *fallback, Arena *arena, Slice *value, Error *error) {
+static bool get_character(
+    const Json *node, const char *name, const char *fallback, Arena *arena, Slice *value, Error *error) {
     *value = slice_of(fallback);
     if (is_absent(json_get(node, name))) return true;
     if (!get_string(node, name, arena, value, error)) return false;
@@ -67,7 +70,8 @@ static bool get_count(const Json *node, const char *name, uint32_t *value, Error
 }
 
 /* One of names; its place is the value. */
-static bool get_name(const Json *node, const char *name, const char *const *names, size_t count, int *value, Error *error) {
+static bool get_name(
+    const Json *node, const char *name, const char *const *names, size_t count, int *value, Error *error) {
     const Json *member = json_get(node, name);
     if (is_absent(member)) return true;
     for (size_t i = 0; member->type == JSON_STRING && i < count; i++) {
@@ -75,14 +79,17 @@ static bool get_name(const Json *node, const char *name, const char *const *name
         *value = (int)i;
         return true;
     }
-    if (member->type != JSON_STRING) return fail(error, ERROR_FORMAT, "%s must be a string, not %s", name, json_type_name(member));
-    return fail(error, ERROR_UNSUPPORTED, "the %s \"%.*s\" is not known", name, (int)(member->size > 64 ? 64 : member->size), member->string);
+    if (member->type != JSON_STRING)
+        return fail(error, ERROR_FORMAT, "%s must be a string, not %s", name, json_type_name(member));
+    return fail(error, ERROR_UNSUPPORTED, "the %s \"%.*s\" is not known", name,
+        (int)(member->size > 64 ? 64 : member->size), member->string);
 }
 
 /* {"String": …} or {"Regex": …}. */
 static bool get_pattern(const Json *node, Arena *arena, Finder *finder, Error *error) {
     const Json *pattern = json_get(node, "pattern");
-    if (!pattern || pattern->type != JSON_OBJECT) return fail(error, ERROR_FORMAT, "pattern must be an object, not %s", json_type_name(pattern));
+    if (!pattern || pattern->type != JSON_OBJECT)
+        return fail(error, ERROR_FORMAT, "pattern must be an object, not %s", json_type_name(pattern));
     if (json_get(pattern, "String")) {
         finder->kind = FIND_LITERAL;
         if (!get_string(pattern, "String", arena, &finder->literal, error)) return fail_while(error, "pattern");
@@ -111,15 +118,18 @@ static bool add_normalizer(Normalizer *normalizer, Arena *arena, const Json *nod
     Slice type = type_of(node);
     if (slice_is(type, "Sequence")) {
         const Json *list = get_list(node, "normalizers", error);
-        if (!list || depth >= SEQUENCE_DEPTH_MAX) return list && fail(error, ERROR_LIMIT, "Sequences are nested too deeply");
+        if (!list || depth >= SEQUENCE_DEPTH_MAX)
+            return list && fail(error, ERROR_LIMIT, "Sequences are nested too deeply");
         int place = 0;
         for (JSON_EACH(child, list)) {
-            if (!add_normalizer(normalizer, arena, child, depth + 1, error)) return fail_while(error, "normalizers[%d]", place);
+            if (!add_normalizer(normalizer, arena, child, depth + 1, error))
+                return fail_while(error, "normalizers[%d]", place);
             place++;
         }
         return true;
     }
-    if (normalizer->count == NORMALIZER_STEPS_MAX) return fail(error, ERROR_LIMIT, "more than %d steps", NORMALIZER_STEPS_MAX);
+    if (normalizer->count == NORMALIZER_STEPS_MAX)
+        return fail(error, ERROR_LIMIT, "more than %d steps", NORMALIZER_STEPS_MAX);
     NormalizeStep *step = &normalizer->steps[normalizer->count++];
     *step = (NormalizeStep){.kind = NORMALIZE_FORM};
     if (slice_is(type, "NFC") || slice_is(type, "NFKC") || slice_is(type, "NFD") || slice_is(type, "NFKD")) {
@@ -129,7 +139,8 @@ static bool add_normalizer(Normalizer *normalizer, Arena *arena, const Json *nod
     }
     if (slice_is(type, "Replace")) {
         step->kind = NORMALIZE_REPLACE;
-        return get_pattern(node, arena, &step->finder, error) && get_string(node, "content", arena, &step->content, error);
+        return get_pattern(node, arena, &step->finder, error) &&
+            get_string(node, "content", arena, &step->content, error);
     }
     if (slice_is(type, "Prepend")) {
         step->kind = NORMALIZE_PREPEND;
@@ -137,7 +148,8 @@ static bool add_normalizer(Normalizer *normalizer, Arena *arena, const Json *nod
     }
     if (slice_is(type, "Strip")) {
         step->kind = NORMALIZE_STRIP;
-        return get_bool(node, "strip_left", true, &step->left, error) && get_bool(node, "strip_right", true, &step->right, error);
+        return get_bool(node, "strip_left", true, &step->left, error) &&
+            get_bool(node, "strip_right", true, &step->right, error);
     }
     if (slice_is(type, "Lowercase")) {
         step->kind = NORMALIZE_LOWERCASE;
@@ -214,7 +226,8 @@ static bool add_metaspace(PreBuild *build, const Json *node) {
     PreStep *step = add_step(build, PRE_METASPACE);
     bool split;
     if (!step || !get_character(node, "replacement", "▁", build->arena, &step->replacement, build->error)) return false;
-    if (!get_scheme(node, &step->scheme, build->error) || !get_bool(node, "split", true, &split, build->error)) return false;
+    if (!get_scheme(node, &step->scheme, build->error) || !get_bool(node, "split", true, &split, build->error))
+        return false;
     if (!split) return true;
     PreStep *cut = add_split(build, FIND_LITERAL, SPLIT_WITH_NEXT);
     if (cut) cut->finder.literal = build->pre->steps[build->pre->count - 2].replacement;
@@ -238,18 +251,20 @@ static bool add_pre_tokenizer(PreBuild *build, const Json *node, int depth) {
     Slice type = type_of(node);
     if (slice_is(type, "Sequence")) {
         const Json *list = get_list(node, "pretokenizers", build->error);
-        if (!list || depth >= SEQUENCE_DEPTH_MAX) return list && fail(build->error, ERROR_LIMIT, "Sequences are nested too deeply");
+        if (!list || depth >= SEQUENCE_DEPTH_MAX)
+            return list && fail(build->error, ERROR_LIMIT, "Sequences are nested too deeply");
         int place = 0;
         for (JSON_EACH(child, list)) {
-            if (!add_pre_tokenizer(build, child, depth + 1)) return fail_while(build->error, "pretokenizers[%d]", place);
+            if (!add_pre_tokenizer(build, child, depth + 1))
+                return fail_while(build->error, "pretokenizers[%d]", place);
             place++;
         }
         return true;
     }
     if (slice_is(type, "Split")) {
         PreStep *step = add_split(build, FIND_REGEX, SPLIT_ISOLATED);
-        return step && get_pattern(node, build->arena, &step->finder, build->error) && get_behaviour(node, step, build->error) &&
-            get_bool(node, "invert", false, &step->invert, build->error);
+        return step && get_pattern(node, build->arena, &step->finder, build->error) &&
+            get_behaviour(node, step, build->error) && get_bool(node, "invert", false, &step->invert, build->error);
     }
     if (slice_is(type, "ByteLevel")) return add_byte_level(build, node);
     if (slice_is(type, "Metaspace")) return add_metaspace(build, node);
@@ -291,7 +306,8 @@ static bool add_template_ids(Tokenizer *t, const Json *tokens, const Json *item,
         }
     }
     const Json *ids = json_get(entry, "ids");
-    if (!ids || ids->type != JSON_ARRAY) return fail(error, ERROR_FORMAT, "special_tokens has no ids for a token of the template");
+    if (!ids || ids->type != JSON_ARRAY)
+        return fail(error, ERROR_FORMAT, "special_tokens has no ids for a token of the template");
     for (JSON_EACH(id, ids)) {
         size_t *count = before ? &t->prefix_count : &t->suffix_count;
         if (id->type != JSON_INTEGER || id->integer < 0 || id->integer > BPE_ID_MAX) {
@@ -306,7 +322,8 @@ static bool add_template_ids(Tokenizer *t, const Json *tokens, const Json *item,
 static bool add_template(Tokenizer *t, const Json *node, Error *error) {
     const Json *single = get_list(node, "single", error), *tokens = json_get(node, "special_tokens");
     if (!single) return false;
-    if (t->prefix_count || t->suffix_count) return fail(error, ERROR_UNSUPPORTED, "two templates in one post-processor");
+    if (t->prefix_count || t->suffix_count)
+        return fail(error, ERROR_UNSUPPORTED, "two templates in one post-processor");
     bool before = true;
     for (JSON_EACH(item, single)) {
         if (json_get(item, "SpecialToken")) {
@@ -325,7 +342,8 @@ static bool add_post_processor(Tokenizer *t, const Json *node, int depth, Error 
     Slice type = type_of(node);
     if (slice_is(type, "Sequence")) {
         const Json *list = get_list(node, "processors", error);
-        if (!list || depth >= SEQUENCE_DEPTH_MAX) return list && fail(error, ERROR_LIMIT, "Sequences are nested too deeply");
+        if (!list || depth >= SEQUENCE_DEPTH_MAX)
+            return list && fail(error, ERROR_LIMIT, "Sequences are nested too deeply");
         int place = 0;
         for (JSON_EACH(child, list)) {
             if (!add_post_processor(t, child, depth + 1, error)) return fail_while(error, "processors[%d]", place);
@@ -349,7 +367,8 @@ static bool add_decoder(Decoder *decoder, Arena *arena, const Json *node, int de
     Slice type = type_of(node);
     if (slice_is(type, "Sequence")) {
         const Json *list = get_list(node, "decoders", error);
-        if (!list || depth >= SEQUENCE_DEPTH_MAX) return list && fail(error, ERROR_LIMIT, "Sequences are nested too deeply");
+        if (!list || depth >= SEQUENCE_DEPTH_MAX)
+            return list && fail(error, ERROR_LIMIT, "Sequences are nested too deeply");
         int place = 0;
         for (JSON_EACH(child, list)) {
             if (!add_decoder(decoder, arena, child, depth + 1, error)) return fail_while(error, "decoders[%d]", place);
@@ -363,7 +382,8 @@ static bool add_decoder(Decoder *decoder, Arena *arena, const Json *node, int de
     if (slice_is(type, "ByteLevel")) return true;
     if (slice_is(type, "Replace")) {
         step->kind = DECODE_REPLACE;
-        return get_pattern(node, arena, &step->finder, error) && get_string(node, "content", arena, &step->content, error);
+        return get_pattern(node, arena, &step->finder, error) &&
+            get_string(node, "content", arena, &step->content, error);
     }
     if (slice_is(type, "ByteFallback")) {
         step->kind = DECODE_BYTE_FALLBACK;
@@ -375,12 +395,13 @@ static bool add_decoder(Decoder *decoder, Arena *arena, const Json *node, int de
     }
     if (slice_is(type, "Strip")) {
         step->kind = DECODE_STRIP;
-        return get_character(node, "content", " ", arena, &step->content, error) && get_count(node, "start", &step->start, error) &&
-            get_count(node, "stop", &step->stop, error);
+        return get_character(node, "content", " ", arena, &step->content, error) &&
+            get_count(node, "start", &step->start, error) && get_count(node, "stop", &step->stop, error);
     }
     if (slice_is(type, "Metaspace")) {
         step->kind = DECODE_METASPACE;
-        return get_character(node, "replacement", "▁", arena, &step->content, error) && get_scheme(node, &step->scheme, error);
+        return get_character(node, "replacement", "▁", arena, &step->content, error) &&
+            get_scheme(node, &step->scheme, error);
     }
     return fail_type(node, error);
 }

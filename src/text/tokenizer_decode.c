@@ -132,11 +132,11 @@ static bool run_piece_step(const DecodeStep *step, Slice in, bool first, Buffer 
 struct Detokenizer {
     const Tokenizer *t;
     bool skip_special;
-    bool at_once;     /* a run of bytes waits for its end, as when decoding a whole list */
-    bool any;         /* a token came */
+    bool at_once;            /* a run of bytes waits for its end, as when decoding a whole list */
+    bool any;                /* a token came */
     uint32_t to_strip, held; /* Strip: characters still to go at the front; kept back at the end */
-    bool in_text;     /* Strip: past the front */
-    Buffer bytes;     /* BYTES: the beginning of a character. PIECES: a run of fallback bytes */
+    bool in_text;            /* Strip: past the front */
+    Buffer bytes;            /* BYTES: the beginning of a character. PIECES: a run of fallback bytes */
     Buffer piece[2];
     RegexWork work;
     Tokens ids; /* WHOLE */
@@ -421,7 +421,8 @@ void detokenizer_free(Detokenizer *d) {
     free(d);
 }
 
-bool tokenizer_decode(const Tokenizer *t, const int32_t *ids, size_t count, bool skip_special, Buffer *out, Error *error) {
+bool tokenizer_decode(
+    const Tokenizer *t, const int32_t *ids, size_t count, bool skip_special, Buffer *out, Error *error) {
     Detokenizer d;
     detokenizer_start(&d, t, skip_special);
     d.at_once = true;

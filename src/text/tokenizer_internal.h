@@ -18,7 +18,13 @@ enum {
 
 /* --- Pre-tokenizer: each step cuts a piece into pieces for the next one (pretokenize.c) ------------------------- */
 
-typedef enum SplitBehaviour { SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT, SPLIT_CONTIGUOUS } SplitBehaviour;
+typedef enum SplitBehaviour {
+    SPLIT_REMOVED,
+    SPLIT_ISOLATED,
+    SPLIT_WITH_PREVIOUS,
+    SPLIT_WITH_NEXT,
+    SPLIT_CONTIGUOUS
+} SplitBehaviour;
 typedef enum PrependScheme { PREPEND_FIRST, PREPEND_NEVER, PREPEND_ALWAYS } PrependScheme;
 typedef enum PreKind { PRE_SPLIT, PRE_PREFIX_SPACE, PRE_BYTES, PRE_METASPACE } PreKind;
 
@@ -36,7 +42,7 @@ typedef struct PreTokenizer {
     size_t count;
 } PreTokenizer;
 
-typedef struct PreWork { /* scratch of one thread */
+typedef struct PreWork {        /* scratch of one thread */
     Buffer text[PRE_STEPS_MAX]; /* of the steps that rewrite */
     RegexWork *regex;
     BpeWork bpe;
@@ -44,7 +50,8 @@ typedef struct PreWork { /* scratch of one thread */
 void pre_work_free(PreWork *work);
 
 /* Appends the ids of a normalized text. first: it begins where the whole text begins. */
-NODISCARD bool pretokenize(const PreTokenizer *pre, const Bpe *bpe, PreWork *work, Slice text, bool first, Tokens *out, Error *error);
+NODISCARD bool pretokenize(
+    const PreTokenizer *pre, const Bpe *bpe, PreWork *work, Slice text, bool first, Tokens *out, Error *error);
 
 /* --- Added tokens (tokenizer_added.c) -------------------------------------------------------------------------- */
 
@@ -71,12 +78,19 @@ int32_t added_index_match(const AddedIndex *index, Slice text, size_t at, size_t
 
 /* --- Decoder ---------------------------------------------------------------------------------------------------- */
 
-typedef enum DecodeKind { DECODE_BYTE_LEVEL, DECODE_REPLACE, DECODE_BYTE_FALLBACK, DECODE_FUSE, DECODE_STRIP, DECODE_METASPACE } DecodeKind;
+typedef enum DecodeKind {
+    DECODE_BYTE_LEVEL,
+    DECODE_REPLACE,
+    DECODE_BYTE_FALLBACK,
+    DECODE_FUSE,
+    DECODE_STRIP,
+    DECODE_METASPACE
+} DecodeKind;
 
 typedef struct DecodeStep {
     DecodeKind kind;
-    Finder finder; /* REPLACE */
-    Slice content; /* REPLACE; STRIP, METASPACE: one character */
+    Finder finder;        /* REPLACE */
+    Slice content;        /* REPLACE; STRIP, METASPACE: one character */
     uint32_t start, stop; /* STRIP */
     PrependScheme scheme; /* METASPACE */
 } DecodeStep;

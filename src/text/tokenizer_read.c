@@ -25,7 +25,8 @@ typedef struct Scanner {
 static bool scan_fail(const Scanner *scanner, const char *what) {
     size_t line = 1;
     for (const char *p = scanner->begin; p < scanner->at && p < scanner->end; p++) line += *p == '\n';
-    return fail(scanner->error, ERROR_FORMAT, "line %zu, byte %zu: %s", line, (size_t)(scanner->at - scanner->begin), what);
+    return fail(
+        scanner->error, ERROR_FORMAT, "line %zu, byte %zu: %s", line, (size_t)(scanner->at - scanner->begin), what);
 }
 
 /* --- The byte alphabet ---------------------------------------------------------------------------------------- */
@@ -75,8 +76,10 @@ static inline void skip_space(Scanner *scanner) {
 #ifdef __SSE2__
     while (end - at >= 16) {
         __m128i bytes = _mm_loadu_si128((const __m128i *)at);
-        __m128i line = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('\n')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\r')));
-        __m128i blank = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\t')));
+        __m128i line =
+            _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('\n')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\r')));
+        __m128i blank =
+            _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\t')));
         unsigned other = (unsigned)_mm_movemask_epi8(_mm_or_si128(line, blank)) ^ 0xFFFF;
         if (other) {
             scanner->at = at + __builtin_ctz(other);
@@ -116,7 +119,10 @@ static int hex4(const char *at, const char *end) {
     int value = 0;
     for (int i = 0; i < 4; i++) {
         char c = at[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int digit = c >= '0' && c <= '9' ? c - '0'
+            : c >= 'a' && c <= 'f'       ? c - 'a' + 10
+            : c >= 'A' && c <= 'F'       ? c - 'A' + 10
+                                         : -1;
         if (digit < 0) return -1;
         value = value << 4 | digit;
     }
@@ -146,7 +152,8 @@ static bool read_escaped_string(Scanner *scanner, const char *start, Buffer *out
     buffer_clear(out);
     for (;;) {
         buffer_append(out, start, (size_t)(scanner->at - start));
-        if (scanner->at >= scanner->end || (uint8_t)*scanner->at < 0x20) return scan_fail(scanner, "a string does not end");
+        if (scanner->at >= scanner->end || (uint8_t)*scanner->at < 0x20)
+            return scan_fail(scanner, "a string does not end");
         char c = *scanner->at++;
         if (c == '"') break;
         if (scanner->at >= scanner->end) return scan_fail(scanner, "a string does not end");
@@ -239,10 +246,13 @@ static inline bool read_id(Scanner *scanner, uint32_t *id) {
     uint64_t value = 0;
     while (at < end && *at >= '0' && *at <= '9' && at - start < 19) value = value * 10 + (uint64_t)(*at++ - '0');
     scanner->at = at;
-    bool integer = at > start && (at == end || *at == ',' || *at == '}' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t');
-    if (!integer || (*start == '0' && at - start > 1)) return scan_fail(scanner, "model.vocab: an id must be a whole number");
+    bool integer = at > start &&
+        (at == end || *at == ',' || *at == '}' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t');
+    if (!integer || (*start == '0' && at - start > 1))
+        return scan_fail(scanner, "model.vocab: an id must be a whole number");
     if (value > BPE_ID_MAX) {
-        return fail(scanner->error, ERROR_LIMIT, "model.vocab: the id %llu is above %d", (unsigned long long)value, BPE_ID_MAX);
+        return fail(
+            scanner->error, ERROR_LIMIT, "model.vocab: the id %llu is above %d", (unsigned long long)value, BPE_ID_MAX);
     }
     *id = (uint32_t)value;
     return true;
@@ -283,7 +293,8 @@ static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
     bool literal;
     if (!read_string(scanner, &spelled)) return false;
     if (spelled.size > BPE_TOKEN_BYTES_MAX) {
-        return fail(scanner->error, ERROR_LIMIT, "model.vocab: a token of %zu bytes; %d are the most", spelled.size, BPE_TOKEN_BYTES_MAX);
+        return fail(scanner->error, ERROR_LIMIT, "model.vocab: a token of %zu bytes; %d are the most", spelled.size,
+            BPE_TOKEN_BYTES_MAX);
     }
     if (!store_form(bpe, spelled, bpe->pool + bpe->pool_size, &size, &literal)) {
         return scan_fail(scanner, "model.vocab: a token is not UTF-8");
@@ -294,7 +305,8 @@ static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
     if (bpe->tokens[id].flags) {
         return fail(scanner->error, ERROR_FORMAT, "model.vocab: two tokens have the id %u", id);
     }
-    bpe->tokens[id] = (BpeToken){.offset = (uint32_t)bpe->pool_size, .size = (uint16_t)size,
+    bpe->tokens[id] = (BpeToken){.offset = (uint32_t)bpe->pool_size,
+        .size = (uint16_t)size,
         .flags = (uint16_t)(BPE_TOKEN_USED | (literal ? BPE_TOKEN_LITERAL : 0))};
     bpe->pool_size += size;
     bpe->vocab_count++;
@@ -340,7 +352,8 @@ typedef struct MergeBatch {
 } MergeBatch;
 
 static bool merge_unknown(const Scanner *scanner, const char *what) {
-    return fail(scanner->error, ERROR_FORMAT, "model.merges[%zu]: %s is not in the vocabulary", scanner->merge_count, what);
+    return fail(
+        scanner->error, ERROR_FORMAT, "model.merges[%zu]: %s is not in the vocabulary", scanner->merge_count, what);
 }
 
 static void side_free(MergeSide *side) {
@@ -384,7 +397,8 @@ static size_t spell_side(const MergeSide *side, char *out) {
         memcpy(out, side->bytes, side->size);
         return side->size;
     }
-    for (size_t i = 0; i < side->size; i++) size += (size_t)utf8_encode(byte_level_codes[(uint8_t)side->bytes[i]], out + size);
+    for (size_t i = 0; i < side->size; i++)
+        size += (size_t)utf8_encode(byte_level_codes[(uint8_t)side->bytes[i]], out + size);
     return size;
 }
 
@@ -413,7 +427,8 @@ static int32_t joined_id(const Bpe *bpe, const MergeSide *left, const MergeSide 
 
 static bool reserve_merges(Scanner *scanner) {
     if (scanner->merge_count + BATCH <= scanner->merge_capacity) return true;
-    if (scanner->merge_count + BATCH > BPE_MERGES_MAX) return fail(scanner->error, ERROR_LIMIT, "model.merges: more than %d", BPE_MERGES_MAX);
+    if (scanner->merge_count + BATCH > BPE_MERGES_MAX)
+        return fail(scanner->error, ERROR_LIMIT, "model.merges: more than %d", BPE_MERGES_MAX);
     size_t capacity = scanner->merge_capacity ? scanner->merge_capacity * 2 : 1 << 16;
     int32_t *merges = realloc(scanner->merges, capacity * 3 * sizeof *merges);
     if (!merges) return fail(scanner->error, ERROR_MEMORY, "no memory for the merges");
@@ -429,7 +444,9 @@ static bool flush_merges(Scanner *scanner, MergeBatch *batch) {
         MergeSide *side = batch->side[i];
         int32_t *merge = ok ? scanner->merges + scanner->merge_count * 3 : NULL;
         for (int k = 0; k < 2 && ok; k++) {
-            merge[k] = side[k].size ? bpe_find_hashed(bpe, side[k].bytes, side[k].size, side[k].literal, side[k].hash, true) : -1;
+            merge[k] = side[k].size
+                ? bpe_find_hashed(bpe, side[k].bytes, side[k].size, side[k].literal, side[k].hash, true)
+                : -1;
             ok = merge[k] >= 0 || merge_unknown(scanner, "a token");
         }
         if (ok) {
@@ -511,7 +528,8 @@ static bool read_model(Scanner *scanner) {
     TokenizerFile *file = scanner->file;
     const Member members[] = {{"type", &file->type}, {"dropout", &file->dropout}, {"unk_token", &file->unk_token},
         {"continuing_subword_prefix", &file->subword_prefix}, {"end_of_word_suffix", &file->word_suffix},
-        {"fuse_unk", &file->fuse_unk}, {"byte_fallback", &file->byte_fallback}, {"ignore_merges", &file->ignore_merges}};
+        {"fuse_unk", &file->fuse_unk}, {"byte_fallback", &file->byte_fallback},
+        {"ignore_merges", &file->ignore_merges}};
     if (!accept(scanner, '{')) return scan_fail(scanner, "model: expected an object");
     const char *merges = NULL; /* when they stand before the vocabulary */
     bool done = accept(scanner, '}');
@@ -546,7 +564,8 @@ static bool read_model(Scanner *scanner) {
 static bool read_file(Scanner *scanner) {
     TokenizerFile *file = scanner->file;
     const Member members[] = {{"added_tokens", &file->added_tokens}, {"normalizer", &file->normalizer},
-        {"pre_tokenizer", &file->pre_tokenizer}, {"post_processor", &file->post_processor}, {"decoder", &file->decoder}};
+        {"pre_tokenizer", &file->pre_tokenizer}, {"post_processor", &file->post_processor},
+        {"decoder", &file->decoder}};
     if (!accept(scanner, '{')) return scan_fail(scanner, "expected an object");
     const char *model = NULL; /* it is read last when it stands before the pre-tokenizer */
     bool done = accept(scanner, '}'), seen = false;
@@ -577,7 +596,8 @@ static bool read_file(Scanner *scanner) {
 
 static bool set_flag(const Json *node, const char *name, bool *flag, Error *error) {
     if (!node || node->type == JSON_NULL) return true;
-    if (node->type != JSON_BOOL) return fail(error, ERROR_FORMAT, "model.%s must be true or false, not %s", name, json_type_name(node));
+    if (node->type != JSON_BOOL)
+        return fail(error, ERROR_FORMAT, "model.%s must be true or false, not %s", name, json_type_name(node));
     *flag = node->boolean;
     return true;
 }
@@ -593,7 +613,8 @@ static bool finish_model(const TokenizerFile *file, Bpe *bpe, Error *error) {
     if (!set_flag(file->ignore_merges, "ignore_merges", &bpe->ignore_merges, error)) return false;
     if (!must_be_empty(file->subword_prefix, "continuing_subword_prefix", error)) return false;
     if (!must_be_empty(file->word_suffix, "end_of_word_suffix", error)) return false;
-    if (file->dropout && file->dropout->type != JSON_NULL && !(json_is_number(file->dropout) && json_number(file->dropout) == 0)) {
+    if (file->dropout && file->dropout->type != JSON_NULL &&
+        !(json_is_number(file->dropout) && json_number(file->dropout) == 0)) {
         return fail(error, ERROR_UNSUPPORTED, "model.dropout is not supported");
     }
     bpe->unk = -1;
@@ -605,14 +626,22 @@ static bool finish_model(const TokenizerFile *file, Bpe *bpe, Error *error) {
     char stored[256];
     size_t size;
     bool literal;
-    if (unk.size <= sizeof stored && store_form(bpe, unk, stored, &size, &literal)) bpe->unk = bpe_find(bpe, stored, size, literal);
+    if (unk.size <= sizeof stored && store_form(bpe, unk, stored, &size, &literal))
+        bpe->unk = bpe_find(bpe, stored, size, literal);
     return true; /* an unknown token outside the vocabulary is never needed in healthy files: nothing is emitted then */
 }
 
 bool tokenizer_read(Slice text, TokenizerByBytes by_bytes, Arena *arena, TokenizerFile *file, Bpe *bpe, Error *error) {
-    if (text.size > TOKENIZER_JSON_MAX) return fail(error, ERROR_LIMIT, "%zu bytes; %d are the most", text.size, TOKENIZER_JSON_MAX);
-    Scanner scanner = {.begin = text.data, .at = text.data, .end = text.data + text.size, .by_bytes = by_bytes, .arena = arena,
-        .file = file, .bpe = bpe, .error = error};
+    if (text.size > TOKENIZER_JSON_MAX)
+        return fail(error, ERROR_LIMIT, "%zu bytes; %d are the most", text.size, TOKENIZER_JSON_MAX);
+    Scanner scanner = {.begin = text.data,
+        .at = text.data,
+        .end = text.data + text.size,
+        .by_bytes = by_bytes,
+        .arena = arena,
+        .file = file,
+        .bpe = bpe,
+        .error = error};
     bool ok = read_file(&scanner) && finish_model(file, bpe, error);
     if (ok && !scanner.merges) ok = fail(error, ERROR_FORMAT, "model.merges is missing");
     ok = ok && bpe_set_merges(bpe, scanner.merges, scanner.merge_count, error);

@@ -1,5 +1,5 @@
-/* tokenizer.json, and behind a line "==CONFIG==" tokenizer_config.json: any bytes give a tokenizer or an error; a tokenizer
- * encodes and decodes anything, with ids of its vocabulary, and streams what it decodes. */
+/* tokenizer.json, and behind a line "==CONFIG==" tokenizer_config.json: any bytes give a tokenizer or an error; a
+ * tokenizer encodes and decodes anything, with ids of its vocabulary, and streams what it decodes. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -8,8 +8,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char *const texts[] = {"", "a", " Hello  world's 12345\n\n\te\xCC\x81 \xEF\xAC\x81 \xE4\xB8\xAD\xE6\x96\x87<s>\xE2\x96\x81x</s>", "aaaaaaaaaaaaaaaabbbbbbb ab ab",
-    "<|im_start|>user\r\n<think>\xF0\x9F\x91\x8D\xF0\x9F\x8F\xBD</think> "};
+static const char *const texts[] = {"", "a",
+    " Hello  world's 12345\n\n\te\xCC\x81 \xEF\xAC\x81 \xE4\xB8\xAD\xE6\x96\x87<s>\xE2\x96\x81x</s>",
+    "aaaaaaaaaaaaaaaabbbbbbb ab ab", "<|im_start|>user\r\n<think>\xF0\x9F\x91\x8D\xF0\x9F\x8F\xBD</think> "};
 
 static void check_decode(const Tokenizer *t, const Tokens *ids) {
     Error error = {0};

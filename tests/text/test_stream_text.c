@@ -17,14 +17,16 @@ static void check(const char *text, const char *const *stops, int count, size_t 
         at = end;
     }
     if (!stopped) stream_text_finish(&stream, &out);
-    TEST_MSG(slice_is(buffer_view(&out), want), "\"%s\" by %zu gave \"%.*s\"", text, step, SLICE_ARGS(buffer_view(&out)));
+    TEST_MSG(
+        slice_is(buffer_view(&out), want), "\"%s\" by %zu gave \"%.*s\"", text, step, SLICE_ARGS(buffer_view(&out)));
     TEST(stream.matched == matched && stopped == (matched >= 0));
     buffer_free(&out);
     stream_text_free(&stream);
 }
 
 static void test_all_steps(void) {
-    const char *const end[] = {"END"}, *const two[] = {"\n\n", "aab"}, *const nested[] = {"ab", "abc"}, *const none[] = {""};
+    const char *const end[] = {"END"}, *const two[] = {"\n\n", "aab"}, *const nested[] = {"ab", "abc"},
+                      *const none[] = {""};
     for (size_t step = 0; step < 6; step++) {
         check("hello END world", end, 1, step, "hello ", 0);
         check("hello EN", end, 1, step, "hello EN", -1);

@@ -1,5 +1,6 @@
-/* Tokenizers against the reference library's ids and texts (tools/make_tokenizer_goldens.py), and what only this one has:
- * spans, streaming, many threads. With arguments, `tokens DIRECTORY` or `detokens DIRECTORY`, it answers JSON lines. */
+/* Tokenizers against the reference library's ids and texts (tools/make_tokenizer_goldens.py), and what only this one
+ * has: spans, streaming, many threads. With arguments, `tokens DIRECTORY` or `detokens DIRECTORY`, it answers JSON
+ * lines. */
 #include "tokenizer_files.h"
 
 #include "base/thread.h"
@@ -15,7 +16,8 @@ static int answer_lines(const char *mode, const char *directory) {
     for (ssize_t size; t && (size = getline(&line, &capacity, stdin)) > 0; puts(out.data)) {
         buffer_clear(&out);
         Slice text = {line, (size_t)size};
-        bool ok = strcmp(mode, "tokens") == 0 ? text_debug_tokens(t, text, &out, &error) : text_debug_detokens(t, text, &out, &error);
+        bool ok = strcmp(mode, "tokens") == 0 ? text_debug_tokens(t, text, &out, &error)
+                                              : text_debug_detokens(t, text, &out, &error);
         if (!ok) break;
     }
     if (error.code) fprintf(stderr, "%s\n", error.text);
@@ -42,10 +44,12 @@ static void show_ids(const char *name, Slice text, const Tokens *tokens) {
 
 static void check_encodes(const Tokenizer *t, const char *name, const Json *encodes) {
     for (JSON_EACH(one, encodes)) {
-        const Json *text = json_first(one), *special = json_next(text), *bos = json_next(special), *want = json_next(bos);
+        const Json *text = json_first(one), *special = json_next(text), *bos = json_next(special),
+                   *want = json_next(bos);
         Tokens tokens = {0};
         Error error = {0};
-        bool ok = tokenizer_encode(t, json_slice(text), special->boolean ? CONTROL_RECOGNISED : CONTROL_AS_TEXT, bos->boolean, &tokens, &error);
+        bool ok = tokenizer_encode(t, json_slice(text), special->boolean ? CONTROL_RECOGNISED : CONTROL_AS_TEXT,
+            bos->boolean, &tokens, &error);
         bool equal = ok && ids_equal(&tokens, want);
         TEST_MSG(equal, "%s: %s", name, error.text);
         if (!equal) show_ids(name, json_slice(text), &tokens);
@@ -53,8 +57,8 @@ static void check_encodes(const Tokenizer *t, const char *name, const Json *enco
     }
 }
 
-/* One id at a time: whole characters, and together the decoded text. A run of fallback bytes that turns out not to be UTF-8
- * after a part of it was shown cannot agree; such texts hold U+FFFD. */
+/* One id at a time: whole characters, and together the decoded text. A run of fallback bytes that turns out not to be
+ * UTF-8 after a part of it was shown cannot agree; such texts hold U+FFFD. */
 static void check_stream(const Tokenizer *t, const char *name, const Tokens *ids, bool skip, Slice want) {
     Error error = {0};
     Buffer all = {0}, piece = {0};
@@ -66,8 +70,8 @@ static void check_stream(const Tokenizer *t, const char *name, const Tokens *ids
         buffer_slice(&all, buffer_view(&piece));
     }
     bool broken = want.size && memmem(want.data, want.size, "\xEF\xBF\xBD", 3);
-    TEST_MSG(broken || slice_equal(buffer_view(&all), want), "%s streamed: \"%.*s\" not \"%.*s\"", name, SLICE_ARGS(buffer_view(&all)),
-        SLICE_ARGS(want));
+    TEST_MSG(broken || slice_equal(buffer_view(&all), want), "%s streamed: \"%.*s\" not \"%.*s\"", name,
+        SLICE_ARGS(buffer_view(&all)), SLICE_ARGS(want));
     detokenizer_free(d);
     buffer_free(&all);
     buffer_free(&piece);
@@ -81,8 +85,8 @@ static void check_decodes(const Tokenizer *t, const char *name, const Json *deco
         Buffer out = {0};
         Error error = {0};
         TEST(tokenizer_decode(t, ids.ids, ids.count, skip->boolean, &out, &error));
-        TEST_MSG(slice_equal(buffer_view(&out), json_slice(want)), "%s: decoded \"%.*s\" not \"%.*s\"", name, SLICE_ARGS(buffer_view(&out)),
-            SLICE_ARGS(json_slice(want)));
+        TEST_MSG(slice_equal(buffer_view(&out), json_slice(want)), "%s: decoded \"%.*s\" not \"%.*s\"", name,
+            SLICE_ARGS(buffer_view(&out)), SLICE_ARGS(json_slice(want)));
         check_stream(t, name, &ids, skip->boolean, json_slice(want));
         tokens_free(&ids);
         buffer_free(&out);
@@ -136,7 +140,9 @@ static int32_t id_of(const Tokenizer *t, const char *token) {
     TEST_MSG(tokenizer_id(t, slice_of(token), &id), "%s", token);
     return id;
 }
-static size_t count_token(const Tokenizer *t, const Tokens *tokens, const char *token) { return count_id(tokens, id_of(t, token)); }
+static size_t count_token(const Tokenizer *t, const Tokens *tokens, const char *token) {
+    return count_id(tokens, id_of(t, token));
+}
 
 static void test_spans(const TokenizerGoldens *goldens) {
     Tokenizer *t = open_named(goldens, "qwen2", NULL);
@@ -206,9 +212,18 @@ static void test_spans_joined(const TokenizerGoldens *goldens) {
 static void test_spans_normalized(const TokenizerGoldens *goldens) {
     Tokenizer *t = open_named(goldens, "flags_nfd", NULL);
     if (!t) return;
-    const char *parts[] = {"e\xCC\x81 \xC3\x84" "B ", "A\xCC\x88" "B \xC3\x84" "B", "\xC3\x84", "B", "\xC3\x84" "B"};
+    const char *parts[] = {"e\xCC\x81 \xC3\x84"
+                           "B ",
+        "A\xCC\x88"
+        "B \xC3\x84"
+        "B",
+        "\xC3\x84", "B",
+        "\xC3\x84"
+        "B"};
     Tokens ids = encode_parts(t, parts, 5);
-    TEST(count_token(t, &ids, "\xC3\x84" "B") == 2); /* the first and the last, not those of data or across */
+    TEST(count_token(t, &ids,
+             "\xC3\x84"
+             "B") == 2); /* the first and the last, not those of data or across */
     tokens_free(&ids);
     tokenizer_close(t);
 }
@@ -225,11 +240,14 @@ static void test_questions(const TokenizerGoldens *goldens) {
     TEST(tokenizer_id(t, SLICE("Ġ"), &id) && id == ' ' && tokenizer_bytes(t, id, &out, &error));
     TEST(slice_is(buffer_view(&out), " "));
     buffer_clear(&out);
-    TEST(!tokenizer_id(t, SLICE("no such token"), &id) && !tokenizer_is_special(t, -1) && !tokenizer_is_special(t, 1 << 30));
+    TEST(!tokenizer_id(t, SLICE("no such token"), &id) && !tokenizer_is_special(t, -1) &&
+        !tokenizer_is_special(t, 1 << 30));
     TEST(!tokenizer_bytes(t, tokenizer_vocab(t), &out, &error) && error.code == ERROR_NOT_FOUND);
-    TEST(tokenizer_id(spm, SLICE("<0xE4>"), &id) && tokenizer_bytes(spm, id, &out, &error) && slice_is(buffer_view(&out), "\xE4"));
+    TEST(tokenizer_id(spm, SLICE("<0xE4>"), &id) && tokenizer_bytes(spm, id, &out, &error) &&
+        slice_is(buffer_view(&out), "\xE4"));
     buffer_clear(&out);
-    TEST(tokenizer_id(spm, SLICE("▁the"), &id) && tokenizer_bytes(spm, id, &out, &error) && slice_is(buffer_view(&out), " the"));
+    TEST(tokenizer_id(spm, SLICE("▁the"), &id) && tokenizer_bytes(spm, id, &out, &error) &&
+        slice_is(buffer_view(&out), " the"));
     Tokens tokens = {0};
     TEST(!tokenizer_encode(t, SLICE("\xFF"), CONTROL_RECOGNISED, false, &tokens, &error) && error.code == ERROR_FORMAT);
     tokens_free(&tokens);
@@ -239,10 +257,12 @@ static void test_questions(const TokenizerGoldens *goldens) {
 }
 
 static void test_bos_of_config(const TokenizerGoldens *goldens) {
-    Tokenizer *t = open_named(goldens, "deepseek", "{\"add_bos_token\":true,\"bos_token\":{\"content\":\"<|im_start|>\"}}");
+    Tokenizer *t =
+        open_named(goldens, "deepseek", "{\"add_bos_token\":true,\"bos_token\":{\"content\":\"<|im_start|>\"}}");
     Tokens ids = {0};
     Error error = {0};
-    TEST(t && tokenizer_encode(t, SLICE("a"), CONTROL_RECOGNISED, true, &ids, &error) && ids.count == 2 && ids.ids[0] == id_of(t, "<|im_start|>"));
+    TEST(t && tokenizer_encode(t, SLICE("a"), CONTROL_RECOGNISED, true, &ids, &error) && ids.count == 2 &&
+        ids.ids[0] == id_of(t, "<|im_start|>"));
     tokens_free(&ids);
     tokenizer_close(t);
 }
@@ -280,7 +300,8 @@ static void *worker_run(void *argument) {
     Worker *worker = argument;
     for (int round = 0; round < 20; round++) {
         for (JSON_EACH(one, worker->encodes)) {
-            const Json *text = json_first(one), *special = json_next(text), *bos = json_next(special), *want = json_next(bos);
+            const Json *text = json_first(one), *special = json_next(text), *bos = json_next(special),
+                       *want = json_next(bos);
             Tokens tokens = {0};
             Error error = {0};
             ControlTokens control = special->boolean ? CONTROL_RECOGNISED : CONTROL_AS_TEXT;
@@ -315,7 +336,8 @@ static void test_debug_lines(const TokenizerGoldens *goldens) {
     if (!t) return;
     Error error = {0};
     Buffer out = {0};
-    TEST(text_debug_tokens(t, SLICE("{\"text\":\"! \",\"special\":true}"), &out, &error) && slice_is(buffer_view(&out), "{\"ids\":[33,32]}"));
+    TEST(text_debug_tokens(t, SLICE("{\"text\":\"! \",\"special\":true}"), &out, &error) &&
+        slice_is(buffer_view(&out), "{\"ids\":[33,32]}"));
     buffer_clear(&out);
     TEST(text_debug_tokens(t, SLICE("{\"text\":\"\"}"), &out, &error) && slice_is(buffer_view(&out), "{\"ids\":[]}"));
     buffer_clear(&out);
@@ -325,7 +347,8 @@ static void test_debug_lines(const TokenizerGoldens *goldens) {
     buffer_clear(&out);
     /* Two bytes of a character, then something else: U+FFFD comes with what shows that the character will not. */
     TEST(text_debug_detokens(t, SLICE("{\"ids\":[33,228,189,33,228],\"stream\":true}"), &out, &error));
-    TEST_MSG(slice_is(buffer_view(&out), "{\"pieces\":[\"!\",\"\",\"\",\"\xEF\xBF\xBD!\",\"\",\"\xEF\xBF\xBD\"]}"), "%s", out.data);
+    TEST_MSG(slice_is(buffer_view(&out), "{\"pieces\":[\"!\",\"\",\"\",\"\xEF\xBF\xBD!\",\"\",\"\xEF\xBF\xBD\"]}"),
+        "%s", out.data);
     buffer_clear(&out);
     TEST(!text_debug_tokens(t, SLICE("{\"text\":7}"), &out, &error) && out.size == 0 && error.code == ERROR_USAGE);
     TEST(!text_debug_detokens(t, SLICE("{\"ids\":[-1]}"), &out, &error));

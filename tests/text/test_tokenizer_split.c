@@ -1,4 +1,5 @@
-/* The split patterns matched by hand against the same patterns run by the regular expression engine, and the engine itself. */
+/* The split patterns matched by hand against the same patterns run by the regular expression engine, and the engine
+ * itself. */
 #include <stdlib.h>
 
 #include "base/utf8.h"
@@ -18,20 +19,22 @@ static const char *const patterns[] = {
     CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES,
     CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES,
     CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES,
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPERS "*" LOWERS "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPERS "+" LOWERS "*" CONTRACTIONS
-    "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPERS "*" LOWERS "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPERS "+" LOWERS
+    "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
     "[^\\r\\n\\p{L}\\p{N}]?" UPPERS "*" LOWERS "+|[^\\r\\n\\p{L}\\p{N}]?" UPPERS "+" LOWERS
     "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
     "\\p{N}{1,3}",
     "[一-龥぀-ゟ゠-ヿ]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|" SPACES,
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+    "?[\\p{P}\\p{S}]+[\r\n]*|" SPACES,
 };
 
 /* Characters of every kind that the patterns tell apart, the common ones more often, and now and then any character. */
 static size_t random_text(uint64_t *state, char *out, size_t count) {
-    static const char *const atoms[] = {" ", " ", "\n", "\r", "\t", "a", "b", "S", "T", "'", "'s", "'LL", "'re", "'\xC5\xBF", "1", "2",
-        ".", "/", "_", "é", "É", "中", "の", "ー", "ʰ", "ǅ", "ª", "\xCC\x81", "\xE0\xA4\xBE", "½", "Ⅷ", "٣", "€", "«", "\xC2\xA0",
-        "\xE3\x80\x80", "\xE2\x80\xA8", "\xC2\x85", "\x1C", "\xEF\xBB\xBF", "\xF0\x9F\x98\x80", "\xF0\x9D\x9F\x98", "龥", "龦", "K"};
+    static const char *const atoms[] = {" ", " ", "\n", "\r", "\t", "a", "b", "S", "T", "'", "'s", "'LL", "'re",
+        "'\xC5\xBF", "1", "2", ".", "/", "_", "é", "É", "中", "の", "ー", "ʰ", "ǅ", "ª", "\xCC\x81", "\xE0\xA4\xBE",
+        "½", "Ⅷ", "٣", "€", "«", "\xC2\xA0", "\xE3\x80\x80", "\xE2\x80\xA8", "\xC2\x85", "\x1C", "\xEF\xBB\xBF",
+        "\xF0\x9F\x98\x80", "\xF0\x9D\x9F\x98", "龥", "龦", "K"};
     size_t size = 0;
     for (size_t i = 0; i < count; i++) {
         uint64_t draw = test_random(state);
@@ -64,7 +67,8 @@ static void test_hand_matchers(void) {
                 more = find(text, size, from, &start, &end);
                 RegexResult want = regex_search(regex, &work, (Slice){text, size}, from, &want_start, &want_end);
                 bool same = more ? want == REGEX_FOUND && start == want_start && end == want_end : want == REGEX_NONE;
-                TEST_MSG(same, "pattern %zu in \"%.*s\" from %zu: %zu…%zu, not %zu…%zu", p, (int)size, text, from, start, end, want_start, want_end);
+                TEST_MSG(same, "pattern %zu in \"%.*s\" from %zu: %zu…%zu, not %zu…%zu", p, (int)size, text, from,
+                    start, end, want_start, want_end);
                 if (!same) break;
                 from = end;
             }
@@ -85,8 +89,8 @@ static void check_match(const char *pattern, const char *text, int want_start, i
     if (want_start < 0) {
         TEST_MSG(result == REGEX_NONE, "%s in \"%s\" matched %zu…%zu", pattern, text, start, end);
     } else {
-        TEST_MSG(result == REGEX_FOUND && (int)start == want_start && (int)end == want_end, "%s in \"%s\": %d, %zu…%zu", pattern, text,
-            (int)result, start, end);
+        TEST_MSG(result == REGEX_FOUND && (int)start == want_start && (int)end == want_end, "%s in \"%s\": %d, %zu…%zu",
+            pattern, text, (int)result, start, end);
     }
     regex_free(regex);
     regex_work_free(&work);
@@ -190,7 +194,8 @@ static void test_forms(void) {
     normalize(false, true, "\xCC\x81", "\xCC\x81");
 }
 
-/* Every character alone, and behind a Tamil letter that keeps the form from being taken for the identity: both ways agree. */
+/* Every character alone, and behind a Tamil letter that keeps the form from being taken for the identity: both ways
+ * agree. */
 static void test_identity_shortcut(void) {
     Normalizer normalizer = {.count = 1};
     normalizer.steps[0] = (NormalizeStep){.kind = NORMALIZE_FORM, .compose = true};
@@ -216,10 +221,13 @@ static void test_identity_shortcut(void) {
 }
 
 static void test_characters(void) {
-    TEST(unicode_is_space(' ') && unicode_is_space(0x85) && unicode_is_space(0x3000) && !unicode_is_space(0x1C) && !unicode_is_space(0x200B));
-    TEST(unicode_category('a') == CATEGORY_LL && unicode_category(0x4E00) == CATEGORY_LO && unicode_category(0x10FFFF) == CATEGORY_CN);
+    TEST(unicode_is_space(' ') && unicode_is_space(0x85) && unicode_is_space(0x3000) && !unicode_is_space(0x1C) &&
+        !unicode_is_space(0x200B));
+    TEST(unicode_category('a') == CATEGORY_LL && unicode_category(0x4E00) == CATEGORY_LO &&
+        unicode_category(0x10FFFF) == CATEGORY_CN);
     TEST(unicode_is_word('_') && unicode_is_word(0x24B6) && !unicode_is_word('-'));
-    TEST(unicode_lower('A') == 'a' && unicode_lower(0xC4) == 0xE4 && unicode_lower(0x10400) == 0x10428 && unicode_lower(0xDF) == 0xDF);
+    TEST(unicode_lower('A') == 'a' && unicode_lower(0xC4) == 0xE4 && unicode_lower(0x10400) == 0x10428 &&
+        unicode_lower(0xDF) == 0xDF);
     TEST(unicode_fold(0x17F) == 's' && unicode_fold(0x212A) == 'k' && unicode_fold(0x3C2) == unicode_fold(0x3A3));
     TEST(unicode_script("Han", 3) && unicode_script("han", 3) && !unicode_script("Hanx", 4) && !unicode_script("", 0));
 }

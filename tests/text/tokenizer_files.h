@@ -52,7 +52,8 @@ static inline Tokenizer *open_tokenizer_text(Slice json, const char *config, Err
     return tokenizer_parse(json, slice_of(config ? config : ""), error);
 }
 
-static inline Tokenizer *open_golden(const TokenizerGoldens *goldens, const Json *one, const char *config, Error *error) {
+static inline Tokenizer *open_golden(
+    const TokenizerGoldens *goldens, const Json *one, const char *config, Error *error) {
     Buffer json = {0};
     Slice tail_name = json_slice(json_get(one, "tail"));
     buffer_slice(&json, json_slice(json_get(one, "head")));

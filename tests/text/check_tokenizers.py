@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Published tokenizers: ids and texts against the Hugging Face library (tokenizers 0.23.3), on thousands of varied strings.
+
+    tools/fetch_tokenizers.sh                         fills ${XDG_CACHE_HOME:-~/.cache}/apus/tokenizers (done here when needed)
+    tests/text/check_tokenizers.py [NAME…] [--count N] [--seed N] [--program 'build/apus debug']
+
+For each string: ids with control tokens recognised and as text, and with the post-processor. For the ids of all strings and
+for random ids: the decoded text with and without special tokens, and the same one id at a time, never later than the
+library's DecodeStream. Exit 77 when tokenizers or the library are missing and cannot be had.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "apus/tokenizers"
+NAMES = ["qwen3", "gemma3", "llama3_1", "llama2", "deepseek_v3", "gptoss", "gpt4o", "claude", "gemini"]
+SHOWN = 5  # differences printed per kind
+
+sys.path.insert(0, str(ROOT / "tools"))
+from make_tokenizer_goldens import strings  # noqa: E402
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
+def answers(program, mode, directory, requests):
+    text = "".join(json.dumps(request) + "\n" for request in requests)
+    done = subprocess.run([*program, mode, str(directory)], input=text, capture_output=True, text=True, encoding="utf-8")
+    lines = done.stdout.split("\n")[:-1]
+    if done.returncode or len(lines) != len(requests):
+        sys.exit(f"{directory}: {len(lines)} answers to {len(requests)} requests: {done.stderr.strip()}")
+    return [json.loads(line) for line in lines]
+
+
+class Count:
+    def __init__(self, name):
+        self.name, self.right, self.wrong = name, 0, {}
+
+    def check(self, kind, equal, show):
+        if equal:
+            self.right += 1
+            return
+        self.wrong[kind] = self.wrong.get(kind, 0) + 1
+        if self.wrong[kind] <= SHOWN:
+            print(f"{self.name}, {kind}: {show()}")
+
+
+def check_encoding(count, reference, program, directory, texts):
+    """Returns the ids of the texts."""
+    ids = None
+    for special in (False, True):
+        reference.encode_special_tokens = not special
+        want = [encoding.ids for encoding in reference.encode_batch(texts, add_special_tokens=False)]
+        got = answers(program, "tokens", directory, [{"text": text, "special": special} for text in texts])
+        for text, a, b in zip(texts, want, got):
+            count.check(f"special={special}", a == b["ids"], lambda: f"{text[:200]!r}: {b['ids'][:40]}, not {a[:40]}")
+        ids = want
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    some = texts[:500]
+    want = [encoding.ids for encoding in reference.encode_batch(some)]
+    if config.get("add_bos_token") and not reference.num_special_tokens_to_add(False):  # only the configuration asks for it
+        bos = config["bos_token"]
+        bos = reference.token_to_id(bos if isinstance(bos, str) else bos["content"])
+        want = [[bos] + ids_ for ids_ in want]
+    got = answers(program, "tokens", directory, [{"text": text, "bos": True} for text in some])
+    for text, a, b in zip(some, want, got):
+        count.check("bos", a == b["ids"], lambda: f"{text[:200]!r}: {b['ids'][:40]}, not {a[:40]}")
+    return ids
+
+
+def has_byte_run(reference, ids):
+    """Whether fallback bytes stand next to each other or become U+FFFD: there the library judges the whole run, which
+    nothing that streams can wait for (its own DecodeStream does not)."""
+    tokens = [reference.id_to_token(i) or "" for i in ids]
+    return any(len(t) == 6 and t.startswith("<0x") for t in tokens)
+
+
+def check_decoding(count, reference, program, directory, ids):
+    for skip_special in (True, False):
+        want = reference.decode_batch(ids, skip_special_tokens=skip_special)
+        got = answers(program, "detokens", directory, [{"ids": i, "skip_special": skip_special} for i in ids])
+        streams = answers(program, "detokens", directory, [{"ids": i, "skip_special": skip_special, "stream": True} for i in ids])
+        for i, text, whole, stream in zip(ids, want, got, streams):
+            pieces = stream["pieces"]
+            count.check("decode", whole["text"] == text, lambda: f"{i[:30]}: {whole['text'][:200]!r}, not {text[:200]!r}")
+            excused = "\ufffd" in text and has_byte_run(reference, i)
+            same = len(pieces) == len(i) + 1 and ("".join(pieces) == text or excused)
+            count.check("stream", same, lambda: f"{i[:30]}: {pieces[:40]}, not {text[:200]!r}")
+    return streams
+
+
+def check_delay(count, reference, ids, streams):
+    from tokenizers.decoders import DecodeStream
+    for i, stream in list(zip(ids, streams))[:1000]:
+        theirs, shown, ours, late = DecodeStream(skip_special_tokens=False), 0, 0, False
+        try:
+            for one, piece in zip(i, stream["pieces"]):
+                shown += len(theirs.step(reference, one) or "")
+                ours += len(piece)
+                late = late or ours < shown
+        except Exception:  # it gives up on some sequences ("Invalid prefix")
+            continue
+        count.check("delay", not late, lambda: f"{i[:30]}: {stream['pieces'][:40]}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--count", type=int, default=10000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--program")
+    options = parser.parse_args()
+    try:
+        import tokenizers
+    except ImportError:
+        skip("no Python package tokenizers")
+    program = options.program.split() if options.program else [str(ROOT / "build/test_tokenizer")]
+    if not os.access(program[0], os.X_OK):
+        sys.exit(f"{program[0]} is not there: build it first")
+    if subprocess.run([ROOT / "tools/fetch_tokenizers.sh", *options.names]).returncode:
+        skip("the tokenizers cannot be fetched")
+    right = wrong = 0
+    for name in options.names:
+        directory = CACHE / name
+        reference = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+        added = [token.content for _, token in sorted(reference.get_added_tokens_decoder().items())]
+        texts = strings(options.count, added, options.seed)
+        count = Count(name)
+        ids = check_encoding(count, reference, program, directory, texts)
+        rng = random.Random(options.seed)
+        size = reference.get_vocab_size()
+        ids = ids[:options.count // 2] + [[rng.randrange(size + 50) for _ in range(rng.randrange(1, 12))] for _ in range(options.count // 4)]
+        streams = check_decoding(count, reference, program, directory, ids)
+        check_delay(count, reference, ids, streams)
+        print(f"{name}: {len(texts)} strings, {count.right} checks right, wrong: {count.wrong or 'none'}", flush=True)
+        right += count.right
+        wrong += sum(count.wrong.values())
+    print(f"{right} passed, {wrong} failed")
+    sys.exit(1 if wrong or not right else 0)
+
+
+if __name__ == "__main__":
+    main()
