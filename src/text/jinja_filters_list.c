@@ -229,7 +229,6 @@ static Jv filter_first(Vm *vm, Jv value, const Jv *a) {
 static Jv filter_last(Vm *vm, Jv value, const Jv *a) {
     if (value.tag == JINJA_ITER) return jinja_fail(vm, "TypeError: '%s' object is not reversible", jv_type_name(value));
     if (value.tag == JINJA_STR && value.s->size) return jinja_getitem(vm, value, jv_int(-1));
-    if (value.tag == JINJA_UNDEFINED) return jinja_fail(vm, "TypeError: 'Undefined' object is not reversible");
     Jv list = jinja_iterate(vm, value);
     if (jv_bad(list)) return list;
     return list.list->count ? list.list->items[list.list->count - 1] : jv_hint(vm, "No last item, sequence was empty.");
@@ -282,7 +281,7 @@ static Jv filter_slice(Vm *vm, Jv value, const Jv *a) {
     int64_t length = (int64_t)list.list->count, size = slices > 0 ? length / slices : 0, extra = slices > 0 ? length % slices : 0, at = 0;
     for (int64_t i = 0; i < slices; i++) {
         int64_t count = size + (i < extra);
-        Jv part = list_copy(vm, jinja_tuple(vm, list.list->items + at, (size_t)count));
+        Jv part = list_copy(vm, jinja_tuple(vm, count ? list.list->items + at : NULL, (size_t)count));
         bool fill = jv_given(a[1]) && a[1].tag != JINJA_NONE && i >= extra;
         if (jv_bad(part) || (fill && !jinja_list_push(vm, part.list, a[1])) || !jinja_list_push(vm, out.list, part)) return jv_error();
         at += count;

@@ -133,11 +133,15 @@ static Jv filter_truncate(Vm *vm, Jv value, const Jv *a) {
     bool killwords = false;
     if ((jv_given(a[0]) && !jinja_as_index(vm, a[0], &length)) || (jv_given(a[1]) && !jinja_truth(vm, a[1], &killwords))) return jv_error();
     if (jv_given(a[3]) && a[3].tag != JINJA_NONE && !jinja_as_index(vm, a[3], &leeway)) return jv_error();
-    Jv text = want_text(vm, value, "truncate"), end = jv_given(a[2]) ? want_text(vm, a[2], "truncate") : jinja_literal(vm, "...");
-    if (jv_bad(text) || jv_bad(end)) return jv_error();
+    Jv end = jv_given(a[2]) ? want_text(vm, a[2], "truncate") : jinja_literal(vm, "...");
+    if (jv_bad(end)) return end;
     if (length < (int64_t)end.s->length || leeway < 0) return jinja_fail(vm, "truncate: a length or leeway that is too small");
     int64_t limit;
-    if (__builtin_add_overflow(length, leeway, &limit) || (int64_t)text.s->length <= limit) return text;
+    size_t now;
+    if (!jinja_length(vm, value, &now)) return jv_error();
+    if (__builtin_add_overflow(length, leeway, &limit) || (int64_t)now <= limit) return value;
+    Jv text = want_text(vm, value, "truncate");
+    if (jv_bad(text)) return text;
     JinjaStr *cut = jinja_str_part(vm, text.s, 0, jinja_str_offset(text.s, (size_t)(length - (int64_t)end.s->length)));
     if (cut && !killwords) {
         size_t at = cut->size;

@@ -187,8 +187,8 @@ static Jv str_partition_at(Vm *vm, Jv s, const Jv *a, bool last) {
     if (!want_str(vm, a[0], "partition")) return jv_error();
     if (a[0].s->size == 0) return jinja_fail(vm, "ValueError: empty separator");
     int64_t index = str_find_index(vm, s, missing, last, "partition");
-    Jv empty = jinja_literal(vm, "");
     if (vm->failed) return jv_error();
+    Jv empty = jv_str(jinja_str_part(vm, s.s, 0, 0));
     Jv parts[3] = {last ? empty : s, empty, last ? s : empty};
     if (index >= 0) {
         size_t at = jinja_str_offset(s.s, (size_t)index), end = at + a[0].s->size;

@@ -372,7 +372,7 @@ Jv jinja_iterate(Vm *vm, Jv v) {
         if (!jinja_iter_force(vm, v.iter)) return jv_error();
         Jv out = jinja_list_new(vm, 0);
         if (jv_bad(out)) return out;
-        out.list->items = v.iter->items.items + v.iter->next;
+        if (v.iter->items.count) out.list->items = v.iter->items.items + v.iter->next;
         out.list->count = out.list->capacity = v.iter->items.count - v.iter->next;
         v.iter->next = v.iter->items.count;
         return out;

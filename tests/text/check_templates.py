@@ -2,10 +2,11 @@
 """Renders every chat template in the cache with many conversations, here and with transformers, and compares.
 
     tools/fetch_templates.sh                       fills ${XDG_CACHE_HOME:-~/.cache}/apus/templates
-    tests/text/check_templates.py BUILD/test_template [NAME-PART]
+    tests/text/check_templates.py [BUILD/test_template [NAME-PART]]
 
 The reference is transformers' render_jinja_template (5.23, jinja2 3.1.6). Text must be equal byte for byte, and an error
-there must be an error here. Exit 77 when there are no templates or no transformers.
+there must be an error here. Exit 77 when there are no templates (and none can be fetched) or
+there is no transformers.
 """
 import copy
 import json
@@ -130,6 +131,9 @@ def ours(binary, path, cases):
 
 def main():
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "apus" / "templates"
+    root = pathlib.Path(__file__).resolve().parents[2]
+    if not (cache / ".complete").exists():
+        subprocess.run([root / "tools" / "fetch_templates.sh"], check=False, env={**os.environ, "PYTHON": sys.executable})
     paths = sorted(cache.glob("*.jinja"))
     if not paths:
         print(f"skipped: no templates in {cache} (tools/fetch_templates.sh fetches them)")
@@ -139,6 +143,7 @@ def main():
     except ImportError as error:
         print(f"skipped: {error}")
         return 77
+    binary = sys.argv[1] if len(sys.argv) > 1 else root / "build" / "test_template"
     part = sys.argv[2] if len(sys.argv) > 2 else ""
     cases = conversations()
     equal = errors = different = 0
@@ -146,7 +151,7 @@ def main():
         if part not in path.name:
             continue
         template = path.read_bytes().decode()
-        for (name, case), answer in zip(cases.items(), ours(sys.argv[1], path, cases), strict=True):
+        for (name, case), answer in zip(cases.items(), ours(binary, path, cases), strict=True):
             text, error = reference(template, case)
             got = answer.get("prompt")
             if text == got:

@@ -1,6 +1,6 @@
 /* Chat templates: what template.h promises about origins, continuing a message, bounds and a model's files. As
  * "test_template render FILE" it reads one JSON object a line and answers {"prompt": …} or {"error": …}: the other side of
- * tests/text/check_templates.py. */
+ * tests/text/check_templates.py. FILE "-": each line brings its own "template". */
 #include "test.h"
 
 #include <stdlib.h>
@@ -12,16 +12,33 @@
 #include "base/file.h"
 #include "text/template_debug.h"
 
+/* One line of input to one line of output; template NULL: the line names its own. */
+static bool answer_line(const Template *template, Slice line, Buffer *answer, Error *error) {
+    if (template) return template_debug_prompt(template, line, answer, error);
+    Arena arena = {0};
+    const Json *json = json_parse(&arena, line, error), *source = json_get(json, "template");
+    Template *own = source && source->type == JSON_STRING ? template_compile(json_slice(source), error) : NULL;
+    bool ok = own && template_debug_prompt(own, line, answer, error);
+    template_free(own);
+    arena_free(&arena);
+    return ok;
+}
+
 static int render_lines(const char *path) {
-    Error error = {0};
+    Error error = {0}, compile_error = {0};
     Buffer source = {0}, answer = {0};
-    Template *template = file_read(path, TEMPLATE_SOURCE_MAX, &source, &error) ? template_compile(buffer_view(&source), &error) : NULL;
+    bool from_lines = strcmp(path, "-") == 0;
+    Template *template = NULL;
+    if (!from_lines && file_read(path, TEMPLATE_SOURCE_MAX, &source, &compile_error)) {
+        template = template_compile(buffer_view(&source), &compile_error);
+    }
     char *line = NULL;
     size_t capacity = 0;
     ssize_t size;
     while ((size = getline(&line, &capacity, stdin)) > 0) {
+        error = compile_error;
         buffer_clear(&answer);
-        bool ok = template && template_debug_prompt(template, (Slice){line, (size_t)size}, &answer, &error);
+        bool ok = (template || from_lines) && answer_line(template, (Slice){line, (size_t)size}, &answer, &error);
         if (!ok) {
             buffer_clear(&answer);
             buffer_text(&answer, "{\"error\":");
