@@ -107,38 +107,44 @@ static inline uint32_t bigram_bit(const char *six) {
     return (uint32_t)(bytes * 0x9E3779B97F4A7C15u >> (64 - BIGRAM_BITS));
 }
 
-/* Every place in a token in front of a character of three bytes, whole or not: what stands there must not be cut. */
-static void note_wide(Bpe *bpe, Slice token) {
+static inline bool seam_has(const Bpe *bpe, uint8_t before, uint8_t byte) {
+    return bpe->seams[before][byte >> 6] >> (byte & 63) & 1;
+}
+
+/* The places in a token that must not be cut: in front of a character of three bytes, whole or not, and between ASCII
+ * characters. */
+static void note_seams(Bpe *bpe, Slice token) {
     for (size_t at = 1; at < token.size; at++) {
-        uint8_t lead = (uint8_t)token.data[at], before = (uint8_t)token.data[at - 1];
-        if (!is_wide_lead(lead) || !is_continuation(before)) continue;
-        bool whole = at >= 3 && at + 3 <= token.size && is_wide_lead((uint8_t)token.data[at - 3]) &&
+        uint8_t byte = (uint8_t)token.data[at], before = (uint8_t)token.data[at - 1];
+        bool wide = is_wide_lead(byte) && is_continuation(before);
+        if (!wide && (byte | before) >= 0x80) continue;
+        bool whole = wide && at >= 3 && at + 3 <= token.size && is_wide_lead((uint8_t)token.data[at - 3]) &&
             is_continuation((uint8_t)token.data[at - 2]);
         if (whole) {
             uint32_t bit = bigram_bit(token.data + at - 3);
             bpe->bigrams[bit >> 6] |= 1ull << (bit & 63);
         } else {
-            bpe->seams[before][lead >> 6] |= 1ull << (lead & 63);
+            bpe->seams[before][byte >> 6] |= 1ull << (byte & 63);
         }
     }
 }
 
-/* Whether a word may be cut at `at`, in front of a lead byte of three: with one or two bytes before it, and with more.
- */
-static inline bool may_cut_early(const Bpe *bpe, Slice word, size_t at) {
-    return bpe->space_splits && memcmp(word.data + at, "▁", 3) == 0 && !bpe->before_space[(uint8_t)word.data[at - 1]];
+/* Whether a word may be cut at `at`, in front of a "▁". */
+static inline bool may_cut_space(const Bpe *bpe, Slice word, size_t at) {
+    bool run = at >= 3 && memcmp(word.data + at - 3, "▁", 3) == 0;
+    return bpe->space_splits && !run && !bpe->before_space[(uint8_t)word.data[at - 1]];
 }
+
+/* Whether a word may be cut at `at` ≥ 1, in front of a character. */
 static inline bool may_cut(const Bpe *bpe, Slice word, size_t at) {
-    uint8_t lead = (uint8_t)word.data[at], before = (uint8_t)word.data[at - 1];
-    if (bpe->space_splits && memcmp(word.data + at, "▁", 3) == 0) {
-        return memcmp(word.data + at - 3, "▁", 3) != 0 && !bpe->before_space[before];
-    }
-    if (!bpe->wide_splits || !is_wide_lead((uint8_t)word.data[at - 3]) || !is_continuation((uint8_t)word.data[at - 2]))
-        return false;
-    if (!is_continuation(before)) return false;
+    uint8_t byte = (uint8_t)word.data[at], before = (uint8_t)word.data[at - 1];
+    if (byte < 0x80) return bpe->ascii_splits && before < 0x80 && !seam_has(bpe, before, byte);
+    if (!is_wide_lead(byte) || at + 3 > word.size) return false;
+    if (!bpe->by_bytes && memcmp(word.data + at, "▁", 3) == 0) return may_cut_space(bpe, word, at);
+    if (!bpe->wide_splits || at < 3 || !is_wide_lead((uint8_t)word.data[at - 3])) return false;
+    if (!is_continuation((uint8_t)word.data[at - 2]) || !is_continuation(before)) return false;
     uint32_t bit = bigram_bit(word.data + at - 3);
-    if (bpe->bigrams[bit >> 6] >> (bit & 63) & 1) return false;
-    return !(bpe->seams[before][lead >> 6] >> (lead & 63) & 1);
+    return !(bpe->bigrams[bit >> 6] >> (bit & 63) & 1) && !seam_has(bpe, before, byte);
 }
 
 static bool index_token(Bpe *bpe, uint32_t id, uint64_t hash, Error *error) {
@@ -190,7 +196,7 @@ bool bpe_index(Bpe *bpe, Error *error) {
         __builtin_prefetch(&bpe->index[bpe_hash_slot(hash) & bpe->index_mask], 1);
         if (token.size > bpe->size_max) bpe->size_max = (uint32_t)token.size;
         if (bpe->tokens[next].flags & BPE_TOKEN_LITERAL) continue;
-        note_wide(bpe, token);
+        note_seams(bpe, token);
         if (bpe->by_bytes) {
             if (token.size == 1) bpe->byte_ids[(uint8_t)token.data[0]] = (int32_t)next;
             continue;
@@ -271,6 +277,7 @@ bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error)
             bpe->byte_ranks[left << 8 | right] = (int32_t)next;
         }
     }
+    bpe->ascii_splits = bpe->wide_splits && !bpe->by_bytes; /* words by bytes are short as it is */
     return true;
 }
 
@@ -499,12 +506,10 @@ bool bpe_encode(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) {
         if (known >= 0) return tokens_push(out, known);
     }
     size_t start = 0;
-    for (size_t at = 1; at + 3 <= word.size; at++) {
-        if (!is_wide_lead((uint8_t)word.data[at])) continue;
-        if (at < 3 ? !may_cut_early(bpe, word, at) : !may_cut(bpe, word, at)) continue;
+    for (size_t at = 1; at < word.size; at++) {
+        if (!may_cut(bpe, word, at)) continue;
         if (!encode_part(bpe, work, (Slice){word.data + start, at - start}, out)) return false;
         start = at;
-        at += 2;
     }
     return encode_part(bpe, work, (Slice){word.data + start, word.size - start}, out);
 }

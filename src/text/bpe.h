@@ -55,8 +55,8 @@ typedef struct Bpe {
     _Atomic uint8_t *whole; /* by id: BpeWhole, entered when it is found out */
     /* Where a word may be cut because no merge reaches over the place: in front of "▁" (by characters), unless the byte
      * before it is in before_space; between two characters of three bytes, unless their pair is in bigrams or the two
-     * bytes at the seam are in seams. */
-    bool space_splits, wide_splits;
+     * bytes at the seam are in seams; between two ASCII characters (by characters), unless they are in seams. */
+    bool space_splits, wide_splits, ascii_splits;
     uint8_t before_space[256];
     uint64_t *bigrams;
     uint64_t seams[256][4];
