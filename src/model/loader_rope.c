@@ -218,7 +218,8 @@ int load_rotary_dims(Loader *ld, int head_dim, double absent) {
     const Json *part = own ? own : nested;
     const double factor = part ? loader_positive(ld, part, ld->where, "partial_rotary_factor") : absent;
     load_require(ld, factor <= 1, "partial_rotary_factor is %g, must be at most 1", factor);
-    return (int)(head_dim * fmin(factor, 1));
+    const int dims = (int)(head_dim * fmin(factor, 1));
+    return dims > 0 ? dims : 1; /* which load_rope refuses */
 }
 
 const Rope *load_rope(Loader *ld, Spec *spec, const RopeOptions *options) {

@@ -84,6 +84,11 @@ static void test_config(void) {
     expect_refusal(&f, 0, NULL, "[1]", "object");
     expect_refusal(&f, 0, NULL, "{\"model_type\":\"llama\"", "config.json");
     fixture_close(&f);
+    if (!fixture_open(&f, "phi")) return;
+    expect_refusal(&f, 0, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":0.001", "1 dims");
+    expect_refusal(
+        &f, 0, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":1.5", "partial_rotary_factor is 1.5");
+    fixture_close(&f);
 }
 
 static void test_unknown_fields(void) {
@@ -224,7 +229,44 @@ static void test_constants(void) {
     fixture_close(&f);
 }
 
+/* Any config ends in a model or in an error, whatever its values: one value after another becomes something hostile. */
+static void test_hostile_values(const char *name) {
+    static const char *const hostile[] = {"-1", "0", "1", "3", "16777216", "1e300", "1e-300", "9223372036854775807",
+        "null", "true", "\"\"", "\"x\"", "[]", "[1,2]", "{}", "{\"factor\":1e-29,\"type\":\"yarn\"}", "0.001", "7",
+        "2"};
+    Fixture f;
+    char directory[64];
+    Error error;
+    Buffer config = {0}, edited = {0};
+    if (!fixture_open(&f, name) || !fixture_write_variant(&f, 0, directory)) return;
+    fixture_config(&f, 0, &config);
+    int opened = 0, refused = 0;
+    for (const char *colon = strchr(config.data, ':'); colon; colon = strchr(colon + 1, ':')) {
+        const size_t depth_start = colon[1] == '{' || colon[1] == '[' ? 1 : strcspn(colon + 1, ",}]");
+        for (size_t h = 0; h < COUNT_OF(hostile) && depth_start > 1; h++) {
+            buffer_clear(&edited);
+            buffer_append(&edited, config.data, (size_t)(colon + 1 - config.data));
+            buffer_text(&edited, hostile[h]);
+            buffer_text(&edited, colon + 1 + depth_start);
+            if (!fixture_write_text(directory, "config.json", buffer_view(&edited))) continue;
+            Model *model = open_model(directory, false, &error);
+            TEST_MSG(model || error.text[0], "%s", edited.data);
+            opened += model != NULL;
+            refused += model == NULL;
+            model_close(model);
+        }
+    }
+    TEST_MSG(opened > 0 && refused > 10, "%d opened, %d refused", opened, refused);
+    fixture_remove(directory);
+    fixture_close(&f);
+    buffer_free(&config);
+    buffer_free(&edited);
+}
+
 int main(void) {
+    const char *const names[] = {
+        "llama-window", "gemma3", "phi3", "qwen3", "smollm3-list", "rope-dynamic", "rope-yarn-mscale"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) test_hostile_values(names[i]);
     test_config();
     test_unknown_fields();
     test_tensors();
