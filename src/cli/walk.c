@@ -42,6 +42,10 @@ bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float 
     return true;
 }
 
+bool walk_rewind(Walk *walk, int length) {
+    return length <= walk->sequence.length && kv_truncate(walk->cache, &walk->sequence, length);
+}
+
 void walk_restart(Walk *walk) {
     Error ignored;
     kv_sequence_close(walk->cache, &walk->sequence);

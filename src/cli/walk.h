@@ -15,4 +15,5 @@ NODISCARD bool walk_open(Walk *walk, const char *directory, const ModelOptions *
 void walk_close(Walk *walk);
 /* One step of count tokens (≤ rows_max); logits of the last `outputs` rows into logits [outputs, vocab]. */
 NODISCARD bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float *logits, Error *error);
-void walk_restart(Walk *walk); /* forgets everything */
+NODISCARD bool walk_rewind(Walk *walk, int length); /* false: what it would need is gone, restart */
+void walk_restart(Walk *walk);                      /* forgets everything */
