@@ -8,7 +8,7 @@
 #endif
 
 #include "base/utf8.h"
-#include "text/bpe_hash.h"
+#include "text/bpe_tables.h"
 
 typedef struct Scanner {
     const char *begin, *at, *end;
