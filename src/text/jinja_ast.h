@@ -82,31 +82,31 @@ const char *jinja_op_text(JinjaOp op);
 
 typedef enum JinjaKind {
     /* expressions */
-    NODE_CONST,    /* value */
-    NODE_NAME,     /* name */
-    NODE_TUPLE,    /* list */
-    NODE_LIST,     /* list */
-    NODE_DICT,     /* list of PAIR */
-    NODE_PAIR,     /* a: b */
-    NODE_GETATTR,  /* a . value; name: method id */
-    NODE_GETITEM,  /* a [ b ] */
-    NODE_SLICE,    /* a : b : c */
-    NODE_CALL,     /* a ( list ) */
-    NODE_KEYWORD,  /* value = a */
-    NODE_STAR,     /* *a */
-    NODE_STARS,    /* **a */
-    NODE_FILTER,   /* a | value ( list ); filter */
-    NODE_TEST,     /* a is value ( list ); test */
-    NODE_NOT,      /* a */
-    NODE_UNARY,    /* op a */
-    NODE_BINARY,   /* a op b */
-    NODE_AND,      /* a and b */
-    NODE_OR,       /* a or b */
-    NODE_CONCAT,   /* list */
-    NODE_COMPARE,  /* a, list of OPERAND */
-    NODE_OPERAND,  /* op a */
-    NODE_COND,     /* b if a else c */
-    NODE_NSREF,    /* name . value: a target */
+    NODE_CONST,   /* value */
+    NODE_NAME,    /* name */
+    NODE_TUPLE,   /* list */
+    NODE_LIST,    /* list */
+    NODE_DICT,    /* list of PAIR */
+    NODE_PAIR,    /* a: b */
+    NODE_GETATTR, /* a . value; name: method id */
+    NODE_GETITEM, /* a [ b ] */
+    NODE_SLICE,   /* a : b : c */
+    NODE_CALL,    /* a ( list ) */
+    NODE_KEYWORD, /* value = a */
+    NODE_STAR,    /* *a */
+    NODE_STARS,   /* **a */
+    NODE_FILTER,  /* a | value ( list ); filter */
+    NODE_TEST,    /* a is value ( list ); test */
+    NODE_NOT,     /* a */
+    NODE_UNARY,   /* op a */
+    NODE_BINARY,  /* a op b */
+    NODE_AND,     /* a and b */
+    NODE_OR,      /* a or b */
+    NODE_CONCAT,  /* list */
+    NODE_COMPARE, /* a, list of OPERAND */
+    NODE_OPERAND, /* op a */
+    NODE_COND,    /* b if a else c */
+    NODE_NSREF,   /* name . value: a target */
     /* statements */
     NODE_DATA,         /* value */
     NODE_PRINT,        /* a */
@@ -130,7 +130,7 @@ enum { MACRO_CALLER = 1, MACRO_KWARGS = 2, MACRO_VARARGS = 4, MACRO_EXPLICIT_CAL
 
 typedef struct JinjaNode {
     uint8_t kind, flag;
-    uint16_t op; /* JinjaOp */
+    uint16_t op;                /* JinjaOp */
     uint32_t line, name, count; /* count: of list */
     struct JinjaNode *a, *b, *c, *d, *list, *next;
     union {

@@ -12,7 +12,8 @@ static size_t params_split(const char *params, Slice names[JINJA_PARAMS_MAX]) {
     return count;
 }
 
-bool jinja_bind(Vm *vm, const char *what, const char *params, int required, const JinjaArgs *args, Jv out[JINJA_PARAMS_MAX]) {
+bool jinja_bind(
+    Vm *vm, const char *what, const char *params, int required, const JinjaArgs *args, Jv out[JINJA_PARAMS_MAX]) {
     Slice names[JINJA_PARAMS_MAX];
     bool positional = *params == '/';
     size_t count = params_split(params + positional, names);
@@ -45,7 +46,8 @@ Jv jinja_filter_run(Vm *vm, const JinjaFilter *filter, Jv value, const JinjaArgs
         JinjaIter *iter = jinja_alloc(vm, 1, sizeof *iter);
         if (!iter) return jv_error();
         Jv bound[JINJA_PARAMS_MAX]; /* wrong arguments are an error at once */
-        if (filter->params && !jinja_bind(vm, filter->name, filter->params, filter->required, args, bound)) return jv_error();
+        if (filter->params && !jinja_bind(vm, filter->name, filter->params, filter->required, args, bound))
+            return jv_error();
         *iter = (JinjaIter){.filter = filter, .source = value, .args = *args, .type_name = "generator"};
         return (Jv){.tag = JINJA_ITER, .iter = iter};
     }
@@ -142,7 +144,8 @@ static Jv macro_attribute(Vm *vm, const JinjaMacro *macro, Slice name) {
     Jv out = jinja_list_new(vm, node->count);
     for (const JinjaNode *param = node->list; param && !jv_bad(out); param = param->next) {
         text = vm->template->names[param->name];
-        if (!jinja_list_push(vm, out.list, jv_str(jinja_str_new(vm, text.data, text.size, ORIGIN_TEMPLATE)))) return jv_error();
+        if (!jinja_list_push(vm, out.list, jv_str(jinja_str_new(vm, text.data, text.size, ORIGIN_TEMPLATE))))
+            return jv_error();
     }
     out.tag = jv_bad(out) ? out.tag : JINJA_TUPLE;
     return out;
@@ -158,7 +161,9 @@ static Jv value_attribute(Vm *vm, Jv object, Slice name) {
     case JINJA_MACRO: return macro_attribute(vm, object.macro, name);
     case JINJA_TUPLE:
         if (!object.flag) return missing;
-        return slice_is(name, "grouper") ? object.list->items[0] : slice_is(name, "list") ? object.list->items[1] : missing;
+        return slice_is(name, "grouper") ? object.list->items[0]
+            : slice_is(name, "list")     ? object.list->items[1]
+                                         : missing;
     case JINJA_BOOL:
     case JINJA_INT:
     case JINJA_BIG:
@@ -174,7 +179,8 @@ static Jv value_attribute(Vm *vm, Jv object, Slice name) {
     case JINJA_CYCLER:
         if (slice_is(name, "current")) return object.cycler->items.items[object.cycler->position];
         if (slice_is(name, "pos")) return jv_int((int64_t)object.cycler->position);
-        return slice_is(name, "items") ? jinja_tuple(vm, object.cycler->items.items, object.cycler->items.count) : missing;
+        return slice_is(name, "items") ? jinja_tuple(vm, object.cycler->items.items, object.cycler->items.count)
+                                       : missing;
     case JINJA_JOINER:
         if (slice_is(name, "sep")) return object.joiner->separator;
         return slice_is(name, "used") ? jv_bool(object.joiner->used) : missing;
@@ -191,7 +197,8 @@ static Jv attribute(Vm *vm, Jv object, JinjaStr *name, uint32_t method) {
     if (name->size && name->data[0] == '_') return missing;
     const JinjaMethodEntry *entry = method ? jinja_method_entry(method, method_type(object)) : NULL;
     if (entry) return entry->refused ? undefined_attribute(object, name, true) : method_new(vm, object, method);
-    if (object.tag == JINJA_CYCLER && (slice_is(jinja_str_slice(name), "next") || slice_is(jinja_str_slice(name), "reset"))) {
+    if (object.tag == JINJA_CYCLER &&
+        (slice_is(jinja_str_slice(name), "next") || slice_is(jinja_str_slice(name), "reset"))) {
         return method_new(vm, object, slice_is(jinja_str_slice(name), "next") ? UINT32_MAX : UINT32_MAX - 1);
     }
     return value_attribute(vm, object, jinja_str_slice(name));
@@ -217,7 +224,8 @@ static Jv sequence_item(Vm *vm, Jv object, int64_t index) {
     if (index < 0 || index >= (int64_t)length) return undefined_attribute(object, NULL, false);
     switch (object.tag) {
     case JINJA_STR: {
-        if (!jinja_str_flatten(vm, object.s) || !jinja_step(vm, object.s->size == object.s->length ? 0 : (size_t)index / 16)) {
+        if (!jinja_str_flatten(vm, object.s) ||
+            !jinja_step(vm, object.s->size == object.s->length ? 0 : (size_t)index / 16)) {
             return jv_error();
         }
         size_t at = jinja_str_offset(object.s, (size_t)index);
@@ -230,7 +238,8 @@ static Jv sequence_item(Vm *vm, Jv object, int64_t index) {
 
 Jv jinja_getitem(Vm *vm, Jv object, Jv key) {
     if (object.tag == JINJA_UNDEFINED) return jv_undefined_error(vm, object);
-    bool sequence = object.tag == JINJA_STR || object.tag == JINJA_LIST || object.tag == JINJA_TUPLE || object.tag == JINJA_RANGE;
+    bool sequence =
+        object.tag == JINJA_STR || object.tag == JINJA_LIST || object.tag == JINJA_TUPLE || object.tag == JINJA_RANGE;
     if (sequence && jv_integral(key)) {
         int64_t index;
         return jinja_as_index(vm, key, &index) ? sequence_item(vm, object, index) : jv_error();
@@ -250,7 +259,7 @@ Jv jinja_getitem(Vm *vm, Jv object, Jv key) {
 
 bool jinja_callable(Jv v) {
     return v.tag == JINJA_MACRO || v.tag == JINJA_FUNCTION || v.tag == JINJA_METHOD || v.tag == JINJA_LOOP ||
-           v.tag == JINJA_JOINER || v.tag == JINJA_UNDEFINED;
+        v.tag == JINJA_JOINER || v.tag == JINJA_UNDEFINED;
 }
 
 static Jv cycler_call(Vm *vm, JinjaCycler *cycler, bool next, const JinjaArgs *args) {

@@ -1,5 +1,5 @@
-/* What jinja2's compiler checks and finds out before a template runs: unknown filters and tests (an error now, unless the
- * place may never run), break and continue outside loops, which of caller, kwargs and varargs a macro takes. */
+/* What jinja2's compiler checks and finds out before a template runs: unknown filters and tests (an error now, unless
+ * the place may never run), break and continue outside loops, which of caller, kwargs and varargs a macro takes. */
 #include "text/jinja_ast.h"
 #include "text/jinja_eval.h"
 
@@ -136,8 +136,9 @@ static bool check_for(Check *c, JinjaNode *node, Place place) {
     Place body = {.in_loop = true, .in_for = true};
     Place test = {.in_for = true};
     Place otherwise = {.in_loop = node->flag ? false : place.in_loop, .in_for = true};
-    return check_target(c, node->a, body) && check_node(c, node->b, place) && (!node->c || check_node(c, node->c, test)) &&
-           check_list(c, node->list, body) && (!node->d || check_node(c, node->d, otherwise));
+    return check_target(c, node->a, body) && check_node(c, node->b, place) &&
+        (!node->c || check_node(c, node->c, test)) && check_list(c, node->list, body) &&
+        (!node->d || check_node(c, node->d, otherwise));
 }
 
 static bool check_if(Check *c, JinjaNode *node, Place place) {
@@ -151,7 +152,7 @@ static bool check_if(Check *c, JinjaNode *node, Place place) {
 
 static bool check_children(Check *c, JinjaNode *node, Place place) {
     return (!node->a || check_node(c, node->a, place)) && (!node->b || check_node(c, node->b, place)) &&
-           (!node->c || check_node(c, node->c, place)) && check_list(c, node->list, place);
+        (!node->c || check_node(c, node->c, place)) && check_list(c, node->list, place);
 }
 
 static bool check_statement(Check *c, JinjaNode *node, Place place) {
@@ -165,7 +166,7 @@ static bool check_statement(Check *c, JinjaNode *node, Place place) {
     case NODE_SET: return check_target(c, node->a, place) && check_node(c, node->b, place);
     case NODE_SET_BLOCK:
         return check_target(c, node->a, place) && (!node->b || check_node(c, node->b, inner)) &&
-               check_list(c, node->list, inner);
+            check_list(c, node->list, inner);
     case NODE_FILTER_BLOCK: return check_node(c, node->a, inner) && check_list(c, node->list, inner);
     case NODE_WITH: return check_list(c, node->list, place) && check_node(c, node->b, inner);
     case NODE_SCOPE: return check_list(c, node->list, node->flag ? apart : inner);

@@ -128,7 +128,8 @@ JinjaPair *jinja_dict_find_text(const JinjaDict *dict, Slice key) {
     for (size_t i = 0;; i++) {
         if (dict->index ? !dict->index[slot] : i >= dict->count) return NULL;
         JinjaPair *pair = dict->index ? &dict->pairs[dict->index[slot] - 1] : &dict->pairs[i];
-        if (pair->hash == hash && pair->key.tag == JINJA_STR && slice_equal(jinja_str_slice(pair->key.s), key)) return pair;
+        if (pair->hash == hash && pair->key.tag == JINJA_STR && slice_equal(jinja_str_slice(pair->key.s), key))
+            return pair;
         slot = (slot + 1) & mask;
     }
 }

@@ -4,7 +4,6 @@
 
 typedef enum Flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE, FLOW_FAIL } Flow;
 
-static Jv eval(Vm *vm, const JinjaNode *node);
 static Flow run_list(Vm *vm, const JinjaNode *node);
 
 /* Scopes */
@@ -41,7 +40,7 @@ void jinja_scope_set(Vm *vm, JinjaScope *scope, uint32_t name, Jv value) {
     scope->variables[scope->count++] = (JinjaVariable){name, value};
 }
 
-static JinjaScope *scope_push(Vm *vm, JinjaScope *parent) {
+JinjaScope *jinja_scope_push(Vm *vm, JinjaScope *parent) {
     JinjaScope *scope = jinja_alloc(vm, 1, sizeof *scope);
     if (!scope) return NULL;
     scope->parent = parent;
@@ -64,9 +63,9 @@ static bool assign(Vm *vm, JinjaScope *scope, const JinjaNode *target, Jv value)
         Jv ns = jinja_scope_get(vm, target->name);
         return jinja_namespace_set(vm, ns, target->value.s, value);
     }
-    bool iterable = value.tag == JINJA_STR || value.tag == JINJA_LIST || value.tag == JINJA_TUPLE || value.tag == JINJA_DICT ||
-                    value.tag == JINJA_UNDEFINED || value.tag == JINJA_ITER || value.tag == JINJA_VIEW ||
-                    value.tag == JINJA_RANGE;
+    bool iterable = value.tag == JINJA_STR || value.tag == JINJA_LIST || value.tag == JINJA_TUPLE ||
+        value.tag == JINJA_DICT || value.tag == JINJA_UNDEFINED || value.tag == JINJA_ITER || value.tag == JINJA_VIEW ||
+        value.tag == JINJA_RANGE;
     if (!iterable) {
         jinja_fail(vm, "TypeError: cannot unpack non-iterable %s object", jv_type_name(value));
         return false;
@@ -99,7 +98,7 @@ static Jv eval_items(Vm *vm, const JinjaNode *node, JinjaTag tag) {
     Jv out = jinja_list_new(vm, node->count);
     if (jv_bad(out)) return out;
     for (const JinjaNode *item = node->list; item; item = item->next) {
-        if (!jinja_list_push(vm, out.list, eval(vm, item))) return jv_error();
+        if (!jinja_list_push(vm, out.list, jinja_eval(vm, item))) return jv_error();
     }
     out.tag = (uint8_t)tag;
     return out;
@@ -109,24 +108,24 @@ static Jv eval_dict(Vm *vm, const JinjaNode *node) {
     Jv out = jinja_dict_new(vm, node->count);
     if (jv_bad(out)) return out;
     for (const JinjaNode *pair = node->list; pair; pair = pair->next) {
-        Jv key = eval(vm, pair->a), value = jv_bad(key) ? key : eval(vm, pair->b);
+        Jv key = jinja_eval(vm, pair->a), value = jv_bad(key) ? key : jinja_eval(vm, pair->b);
         if (!jinja_dict_set(vm, out.dict, key, value)) return jv_error();
     }
     return out;
 }
 
 static Jv eval_getitem(Vm *vm, const JinjaNode *node) {
-    Jv object = eval(vm, node->a);
+    Jv object = jinja_eval(vm, node->a);
     if (jv_bad(object)) return object;
     if (node->b->kind != NODE_SLICE) {
-        Jv key = eval(vm, node->b);
+        Jv key = jinja_eval(vm, node->b);
         vm->line = node->line;
         return jv_bad(key) ? key : jinja_getitem(vm, object, key);
     }
     const JinjaNode *parts[3] = {node->b->a, node->b->b, node->b->c};
     Jv values[3];
     for (int i = 0; i < 3; i++) {
-        values[i] = parts[i] ? eval(vm, parts[i]) : (Jv){.tag = JINJA_MISSING};
+        values[i] = parts[i] ? jinja_eval(vm, parts[i]) : (Jv){.tag = JINJA_MISSING};
         if (jv_bad(values[i])) return values[i];
     }
     vm->line = node->line;
@@ -163,7 +162,7 @@ static bool eval_arguments(Vm *vm, const JinjaNode *node, Jv caller, JinjaArgs *
     for (const JinjaNode *item = node->list; item; item = item->next) {
         if (item->kind == NODE_KEYWORD || item->kind == NODE_STARS) has_keywords = true;
         if (item->kind != NODE_STARS) continue;
-        mapping = eval(vm, item->a);
+        mapping = jinja_eval(vm, item->a);
         if (jv_bad(mapping)) return false;
         if (mapping.tag != JINJA_DICT) {
             jinja_fail(vm, "TypeError: argument after ** must be a mapping, not %s", jv_type_name(mapping));
@@ -180,11 +179,12 @@ static bool eval_arguments(Vm *vm, const JinjaNode *node, Jv caller, JinjaArgs *
     for (const JinjaNode *item = node->list; item; item = item->next) {
         if (item->kind == NODE_STARS) continue;
         bool wrapped = item->kind == NODE_KEYWORD || item->kind == NODE_STAR;
-        Jv value = eval(vm, wrapped ? item->a : item);
+        Jv value = jinja_eval(vm, wrapped ? item->a : item);
         if (jv_bad(value)) return false;
-        bool ok = item->kind == NODE_KEYWORD ? keyword_add(vm, keywords, &keyword_count, jinja_str_slice(item->value.s), value)
-                  : item->kind == NODE_STAR  ? star_arguments(vm, value, &positional)
-                                             : jinja_list_push(vm, &positional, value);
+        bool ok = item->kind == NODE_KEYWORD
+            ? keyword_add(vm, keywords, &keyword_count, jinja_str_slice(item->value.s), value)
+            : item->kind == NODE_STAR ? star_arguments(vm, value, &positional)
+                                      : jinja_list_push(vm, &positional, value);
         if (!ok) return false;
     }
     if (jv_given(caller) && !keyword_add(vm, keywords, &keyword_count, SLICE("caller"), caller)) return false;
@@ -195,14 +195,15 @@ static bool eval_arguments(Vm *vm, const JinjaNode *node, Jv caller, JinjaArgs *
             return false;
         }
         if (!jinja_str_flatten(vm, key.s)) return false;
-        if (!keyword_add(vm, keywords, &keyword_count, jinja_str_slice(key.s), mapping.dict->pairs[i].value)) return false;
+        if (!keyword_add(vm, keywords, &keyword_count, jinja_str_slice(key.s), mapping.dict->pairs[i].value))
+            return false;
     }
     *out = (JinjaArgs){positional.items, positional.count, keywords, keyword_count};
     return true;
 }
 
 static Jv eval_call(Vm *vm, const JinjaNode *node, Jv caller) {
-    Jv callee = eval(vm, node->a);
+    Jv callee = jinja_eval(vm, node->a);
     JinjaArgs args;
     if (jv_bad(callee) || !eval_arguments(vm, node, caller, &args)) return jv_error();
     vm->line = node->line;
@@ -211,7 +212,9 @@ static Jv eval_call(Vm *vm, const JinjaNode *node, Jv caller) {
 
 /* input: what a filter block or a set block captured; otherwise MISSING. Only the innermost filter has no node->a. */
 static Jv eval_filter(Vm *vm, const JinjaNode *node, Jv input) {
-    Jv value = !node->a ? input : node->a->kind == NODE_FILTER ? eval_filter(vm, node->a, input) : eval(vm, node->a);
+    Jv value = !node->a                ? input
+        : node->a->kind == NODE_FILTER ? eval_filter(vm, node->a, input)
+                                       : jinja_eval(vm, node->a);
     JinjaArgs args;
     if (jv_bad(value)) return value;
     if (!node->filter) {
@@ -227,7 +230,7 @@ static Jv eval_filter(Vm *vm, const JinjaNode *node, Jv input) {
 }
 
 static Jv eval_test(Vm *vm, const JinjaNode *node) {
-    Jv value = eval(vm, node->a);
+    Jv value = jinja_eval(vm, node->a);
     JinjaArgs args;
     bool result;
     if (jv_bad(value)) return value;
@@ -241,16 +244,16 @@ static Jv eval_test(Vm *vm, const JinjaNode *node) {
 }
 
 static Jv eval_logic(Vm *vm, const JinjaNode *node) {
-    Jv left = eval(vm, node->a);
+    Jv left = jinja_eval(vm, node->a);
     bool truth;
     if (!jinja_truth(vm, left, &truth)) return jv_error();
-    return truth == (node->kind == NODE_OR) ? left : eval(vm, node->b);
+    return truth == (node->kind == NODE_OR) ? left : jinja_eval(vm, node->b);
 }
 
 static Jv eval_concat(Vm *vm, const JinjaNode *node) {
     JinjaStr *joined = NULL;
     for (const JinjaNode *item = node->list; item; item = item->next) {
-        Jv text = jinja_to_str(vm, eval(vm, item));
+        Jv text = jinja_to_str(vm, jinja_eval(vm, item));
         if (jv_bad(text)) return text;
         joined = joined ? jinja_str_concat(vm, joined, text.s) : text.s;
         if (!joined) return jv_error();
@@ -271,15 +274,19 @@ static bool compare_one(Vm *vm, JinjaOp op, Jv a, Jv b, bool *out) {
         return true;
     }
     if (!jinja_less(vm, a, b, jinja_op_text(op), &order)) return false;
-    *out = order == 2 ? false : op == OP_LT ? order < 0 : op == OP_LE ? order <= 0 : op == OP_GT ? order > 0 : order >= 0;
+    *out = order == 2 ? false
+        : op == OP_LT ? order < 0
+        : op == OP_LE ? order <= 0
+        : op == OP_GT ? order > 0
+                      : order >= 0;
     return true;
 }
 
 static Jv eval_compare(Vm *vm, const JinjaNode *node) {
-    Jv left = eval(vm, node->a);
+    Jv left = jinja_eval(vm, node->a);
     bool result = true;
     for (const JinjaNode *operand = node->list; operand && result; operand = operand->next) {
-        Jv right = jv_bad(left) ? left : eval(vm, operand->a);
+        Jv right = jv_bad(left) ? left : jinja_eval(vm, operand->a);
         if (jv_bad(right)) return right;
         vm->line = node->line;
         if (!compare_one(vm, (JinjaOp)operand->op, left, right, &result)) return jv_error();
@@ -289,16 +296,16 @@ static Jv eval_compare(Vm *vm, const JinjaNode *node) {
 }
 
 static Jv eval_condition(Vm *vm, const JinjaNode *node) {
-    Jv test = eval(vm, node->a);
+    Jv test = jinja_eval(vm, node->a);
     bool truth;
     if (!jinja_truth(vm, test, &truth)) return jv_error();
-    if (truth) return eval(vm, node->b);
-    if (node->c) return eval(vm, node->c);
+    if (truth) return jinja_eval(vm, node->b);
+    if (node->c) return jinja_eval(vm, node->c);
     return jv_hint(vm, "the inline if-expression evaluated to false and no else section was defined");
 }
 
 static Jv eval_binary(Vm *vm, const JinjaNode *node) {
-    Jv left = eval(vm, node->a), right = jv_bad(left) ? left : eval(vm, node->b);
+    Jv left = jinja_eval(vm, node->a), right = jv_bad(left) ? left : jinja_eval(vm, node->b);
     if (jv_bad(right)) return right;
     vm->line = node->line;
     return jinja_binary(vm, node->op, left, right);
@@ -314,7 +321,7 @@ static Jv eval_kind(Vm *vm, const JinjaNode *node) {
     case NODE_LIST: return eval_items(vm, node, JINJA_LIST);
     case NODE_DICT: return eval_dict(vm, node);
     case NODE_GETATTR:
-        value = eval(vm, node->a);
+        value = jinja_eval(vm, node->a);
         vm->line = node->line;
         return jv_bad(value) ? value : jinja_getattr(vm, value, node->value.s, node->name);
     case NODE_GETITEM: return eval_getitem(vm, node);
@@ -322,11 +329,9 @@ static Jv eval_kind(Vm *vm, const JinjaNode *node) {
     case NODE_FILTER: return eval_filter(vm, node, (Jv){.tag = JINJA_MISSING});
     case NODE_TEST: return eval_test(vm, node);
     case NODE_NOT:
-        value = eval(vm, node->a);
+        value = jinja_eval(vm, node->a);
         return jinja_truth(vm, value, &truth) ? jv_bool(!truth) : jv_error();
-    case NODE_UNARY:
-        value = eval(vm, node->a);
-        return jv_bad(value) ? value : jinja_unary(vm, node->op, value);
+    case NODE_UNARY: value = jinja_eval(vm, node->a); return jv_bad(value) ? value : jinja_unary(vm, node->op, value);
     case NODE_BINARY: return eval_binary(vm, node);
     case NODE_AND:
     case NODE_OR: return eval_logic(vm, node);
@@ -338,7 +343,7 @@ static Jv eval_kind(Vm *vm, const JinjaNode *node) {
     }
 }
 
-static Jv eval(Vm *vm, const JinjaNode *node) {
+Jv jinja_eval(Vm *vm, const JinjaNode *node) {
     if (node->kind == NODE_CONST) return node->value;
     if (!jinja_enter(vm)) return jv_error();
     Jv value = eval_kind(vm, node);
@@ -349,7 +354,7 @@ static Jv eval(Vm *vm, const JinjaNode *node) {
 /* Statements */
 
 /* Runs a list of statements into a string. */
-static Jv capture(Vm *vm, const JinjaNode *list) {
+Jv jinja_capture(Vm *vm, const JinjaNode *list) {
     JinjaText *text = jinja_text_push(vm), *outer = vm->out;
     if (!text) return jv_error();
     vm->out = text;
@@ -371,7 +376,7 @@ static Flow write_string(Vm *vm, Jv value) {
 static Flow run_if(Vm *vm, const JinjaNode *node) {
     for (; node && node->kind == NODE_IF; node = node->b) {
         bool truth;
-        if (!jinja_truth(vm, eval(vm, node->a), &truth)) return FLOW_FAIL;
+        if (!jinja_truth(vm, jinja_eval(vm, node->a), &truth)) return FLOW_FAIL;
         if (truth) return run_list(vm, node->list);
     }
     return node ? run_list(vm, node->list) : FLOW_NEXT;
@@ -382,9 +387,11 @@ bool jinja_loop_fill(Vm *vm, JinjaLoop *loop, size_t count) {
     JinjaScope *outer = vm->scope;
     while (loop->items.count < count && loop->source_next < loop->source->count) {
         Jv item = loop->source->items[loop->source_next++];
-        JinjaScope *scope = scope_push(vm, loop->scope);
+        JinjaScope *scope = jinja_scope_push(vm, loop->scope);
         bool truth;
-        if (!scope || !assign(vm, scope, loop->node->a, item) || !jinja_truth(vm, eval(vm, loop->node->c), &truth)) return false;
+        if (!scope || !assign(vm, scope, loop->node->a, item) ||
+            !jinja_truth(vm, jinja_eval(vm, loop->node->c), &truth))
+            return false;
         vm->scope = outer;
         if (truth && !jinja_list_push(vm, &loop->items, item)) return false;
     }
@@ -398,7 +405,7 @@ static Flow run_iterations(Vm *vm, const JinjaNode *node, Jv loop, bool *complet
         size_t index = ++loop.loop->index;
         if (!jinja_loop_fill(vm, loop.loop, index + 1)) return FLOW_FAIL;
         if (index >= loop.loop->items.count) break;
-        if (!scope || scope->captured) scope = scope_push(vm, outer);
+        if (!scope || scope->captured) scope = jinja_scope_push(vm, outer);
         if (!scope) return FLOW_FAIL;
         scope->count = 0;
         vm->scope = scope;
@@ -415,7 +422,11 @@ static Flow run_loop(Vm *vm, const JinjaNode *node, JinjaScope *outer, Jv iterab
     Jv items = jinja_iterate(vm, iterable);
     JinjaLoop *loop = jv_bad(items) ? NULL : jinja_alloc(vm, 1, sizeof *loop);
     if (!loop) return FLOW_FAIL;
-    *loop = (JinjaLoop){.source = items.list, .index = SIZE_MAX, .depth = depth, .node = node, .scope = outer,
+    *loop = (JinjaLoop){.source = items.list,
+        .index = SIZE_MAX,
+        .depth = depth,
+        .node = node,
+        .scope = outer,
         .changed = {.tag = JINJA_MISSING}};
     if (!node->c) loop->items = *items.list;
     JinjaScope *saved = vm->scope;
@@ -423,14 +434,14 @@ static Flow run_loop(Vm *vm, const JinjaNode *node, JinjaScope *outer, Jv iterab
     Flow flow = run_iterations(vm, node, (Jv){.tag = JINJA_LOOP, .loop = loop}, &completed);
     vm->scope = saved;
     if (flow == FLOW_FAIL || completed || !node->d) return flow;
-    if (!scope_push(vm, outer)) return FLOW_FAIL;
+    if (!jinja_scope_push(vm, outer)) return FLOW_FAIL;
     flow = run_list(vm, node->d->list);
     vm->scope = saved;
     return flow;
 }
 
 static Flow run_for(Vm *vm, const JinjaNode *node) {
-    Jv iterable = eval(vm, node->b);
+    Jv iterable = jinja_eval(vm, node->b);
     if (jv_bad(iterable)) return FLOW_FAIL;
     vm->line = node->line;
     if (node->flag) scope_capture(vm->scope);
@@ -469,13 +480,13 @@ static bool check_namespaces(Vm *vm, const JinjaNode *target) {
 
 static Flow run_set(Vm *vm, const JinjaNode *node) {
     if (!check_namespaces(vm, node->a)) return FLOW_FAIL;
-    return assign(vm, vm->scope, node->a, eval(vm, node->b)) ? FLOW_NEXT : FLOW_FAIL;
+    return assign(vm, vm->scope, node->a, jinja_eval(vm, node->b)) ? FLOW_NEXT : FLOW_FAIL;
 }
 
 static Flow run_set_block(Vm *vm, const JinjaNode *node) {
     JinjaScope *outer = vm->scope;
-    if (!check_namespaces(vm, node->a) || !scope_push(vm, outer)) return FLOW_FAIL;
-    Jv value = capture(vm, node->list);
+    if (!check_namespaces(vm, node->a) || !jinja_scope_push(vm, outer)) return FLOW_FAIL;
+    Jv value = jinja_capture(vm, node->list);
     if (node->b && !jv_bad(value)) value = eval_filter(vm, node->b, value);
     vm->scope = outer;
     return assign(vm, outer, node->a, value) ? FLOW_NEXT : FLOW_FAIL;
@@ -503,19 +514,19 @@ static Flow run_call_block(Vm *vm, const JinjaNode *node) {
 
 static Flow run_filter_block(Vm *vm, const JinjaNode *node) {
     JinjaScope *outer = vm->scope;
-    if (!scope_push(vm, outer)) return FLOW_FAIL;
-    Jv value = capture(vm, node->list);
+    if (!jinja_scope_push(vm, outer)) return FLOW_FAIL;
+    Jv value = jinja_capture(vm, node->list);
     if (!jv_bad(value)) value = eval_filter(vm, node->a, value);
     vm->scope = outer;
     return write_string(vm, value);
 }
 
 static Flow run_with(Vm *vm, const JinjaNode *node) {
-    JinjaScope *outer = vm->scope, *scope = scope_push(vm, outer);
+    JinjaScope *outer = vm->scope, *scope = jinja_scope_push(vm, outer);
     if (!scope) return FLOW_FAIL;
     for (const JinjaNode *set = node->list; set; set = set->next) {
         vm->scope = outer;
-        Jv value = eval(vm, set->b);
+        Jv value = jinja_eval(vm, set->b);
         vm->scope = scope;
         if (!assign(vm, scope, set->a, value)) return FLOW_FAIL;
     }
@@ -526,14 +537,14 @@ static Flow run_with(Vm *vm, const JinjaNode *node) {
 
 static Flow run_scope(Vm *vm, const JinjaNode *node, JinjaScope *parent) {
     JinjaScope *outer = vm->scope;
-    if (!scope_push(vm, parent)) return FLOW_FAIL;
+    if (!jinja_scope_push(vm, parent)) return FLOW_FAIL;
     Flow flow = run_list(vm, node->list);
     vm->scope = outer;
     return flow;
 }
 
 static Flow run_print(Vm *vm, const JinjaNode *node) {
-    Jv value = eval(vm, node->a);
+    Jv value = jinja_eval(vm, node->a);
     return !jv_bad(value) && jinja_write_str(vm, vm->out, value) && !vm->failed ? FLOW_NEXT : FLOW_FAIL;
 }
 
@@ -571,88 +582,3 @@ static Flow run_list(Vm *vm, const JinjaNode *node) {
 }
 
 bool jinja_run_body(Vm *vm, const JinjaNode *body) { return run_list(vm, body->list) != FLOW_FAIL; }
-
-/* Macros */
-
-static bool keyword_take(JinjaKeyword *keywords, size_t *count, Slice name, Jv *out) {
-    for (size_t i = 0; i < *count; i++) {
-        if (!slice_equal(keywords[i].name, name)) continue;
-        *out = keywords[i].value;
-        memmove(keywords + i, keywords + i + 1, (*count - i - 1) * sizeof *keywords);
-        (*count)--;
-        return true;
-    }
-    return false;
-}
-
-static bool bind_parameters(Vm *vm, const JinjaNode *node, JinjaScope *scope, const JinjaArgs *args, JinjaKeyword *keywords,
-    size_t *keyword_count) {
-    size_t at = 0;
-    for (const JinjaNode *param = node->list; param; param = param->next, at++) {
-        Jv value = {.tag = JINJA_MISSING};
-        if (at < args->count) {
-            value = args->positional[at];
-        } else {
-            keyword_take(keywords, keyword_count, vm->template->names[param->name], &value);
-        }
-        if (jv_given(value)) jinja_scope_set(vm, scope, param->name, value);
-    }
-    at = 0; /* defaults see the parameters before them */
-    for (const JinjaNode *param = node->list; param; param = param->next, at++) {
-        bool given = false;
-        for (uint32_t i = 0; i < scope->count && !given; i++) given = scope->variables[i].name == param->name;
-        if (given) continue;
-        Jv value = param->a ? eval(vm, param->a) : jv_hint(vm, "a macro parameter was not provided");
-        if (jv_bad(value)) return false;
-        jinja_scope_set(vm, scope, param->name, value);
-    }
-    return !vm->failed;
-}
-
-static bool bind_specials(Vm *vm, const JinjaNode *node, JinjaScope *scope, const JinjaArgs *args, JinjaKeyword *keywords,
-    size_t keyword_count) {
-    const Template *t = vm->template;
-    Jv caller;
-    if ((node->flag & MACRO_CALLER) && !(node->flag & MACRO_EXPLICIT_CALLER)) {
-        if (!keyword_take(keywords, &keyword_count, SLICE("caller"), &caller)) caller = jv_hint(vm, "No caller defined");
-        jinja_scope_set(vm, scope, t->name_caller, caller);
-    }
-    if (node->flag & MACRO_KWARGS) {
-        Jv dict = jinja_dict_new(vm, keyword_count);
-        for (size_t i = 0; i < keyword_count && !jv_bad(dict); i++) {
-            JinjaStr *name = jinja_str_new(vm, keywords[i].name.data, keywords[i].name.size, ORIGIN_TEMPLATE);
-            if (!jinja_dict_set(vm, dict.dict, jv_str(name), keywords[i].value)) return false;
-        }
-        jinja_scope_set(vm, scope, t->name_kwargs, dict);
-    } else if (keyword_count) {
-        jinja_fail(vm, "TypeError: macro takes no keyword argument '%.*s'", SLICE_ARGS(keywords[0].name));
-    }
-    if (node->flag & MACRO_VARARGS) {
-        size_t extra = args->count > node->count ? args->count - node->count : 0;
-        Jv varargs = jinja_tuple(vm, extra ? args->positional + node->count : NULL, extra);
-        jinja_scope_set(vm, scope, t->name_varargs, varargs);
-    } else if (args->count > node->count) {
-        jinja_fail(vm, "TypeError: macro takes not more than %u argument(s)", node->count);
-    }
-    return !vm->failed;
-}
-
-Jv jinja_macro_call(Vm *vm, JinjaMacro *macro, const JinjaArgs *args) {
-    if (!jinja_enter(vm)) return jv_error();
-    JinjaScope *outer = vm->scope;
-    uint32_t line = vm->line;
-    JinjaScope *scope = scope_push(vm, macro->scope);
-    JinjaKeyword *keywords = jinja_alloc(vm, args->keyword_count, sizeof *keywords);
-    size_t keyword_count = args->keyword_count;
-    if (!scope || !keywords) return jv_error();
-    if (keyword_count) memcpy(keywords, args->keywords, keyword_count * sizeof *keywords);
-    /* the specials are refused or taken before defaults run */
-    JinjaKeyword *rest = keywords;
-    if (!bind_parameters(vm, macro->node, scope, args, rest, &keyword_count)) return jv_error();
-    vm->line = line;
-    if (!bind_specials(vm, macro->node, scope, args, rest, keyword_count)) return jv_error();
-    Jv text = capture(vm, macro->node->b->list);
-    vm->scope = outer;
-    vm->depth--;
-    return text;
-}

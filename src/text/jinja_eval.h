@@ -28,7 +28,7 @@ typedef struct JinjaLoop {
     int64_t depth;
     const JinjaNode *node;
     JinjaScope *scope; /* around the loop */
-    Jv changed; /* the last arguments of changed(), or MISSING */
+    Jv changed;        /* the last arguments of changed(), or MISSING */
 } JinjaLoop;
 
 enum { JINJA_PARAMS_MAX = 8 };
@@ -52,7 +52,7 @@ typedef struct JinjaTest {
 typedef struct JinjaMethodEntry {
     const char *name;
     uint16_t types; /* METHOD_… */
-    bool refused;  /* the sandbox does not hand it out: it changes its object */
+    bool refused;   /* the sandbox does not hand it out: it changes its object */
     const char *params;
     int required;
     Jv (*run)(Vm *vm, Jv self, const Jv *args);
@@ -76,7 +76,8 @@ const JinjaTest *jinja_test_find(Slice name);
 uint32_t jinja_method_id(Slice name); /* 0: no method of any type has this name */
 const JinjaMethodEntry *jinja_method_entry(uint32_t id, uint16_t types);
 
-bool jinja_bind(Vm *vm, const char *what, const char *params, int required, const JinjaArgs *args, Jv out[JINJA_PARAMS_MAX]);
+bool jinja_bind(
+    Vm *vm, const char *what, const char *params, int required, const JinjaArgs *args, Jv out[JINJA_PARAMS_MAX]);
 Jv jinja_filter_run(Vm *vm, const JinjaFilter *filter, Jv value, const JinjaArgs *args);
 bool jinja_test_run(Vm *vm, const JinjaTest *test, Jv value, const JinjaArgs *args, bool *out);
 Jv jinja_filter_named(Vm *vm, Jv name, Jv value, const JinjaArgs *args); /* by a name known at run time */
@@ -106,9 +107,12 @@ bool jinja_namespace_set(Vm *vm, Jv ns, JinjaStr *name, Jv value);
 
 Jv jinja_scope_get(Vm *vm, uint32_t name); /* JINJA_MISSING when not set */
 void jinja_scope_set(Vm *vm, JinjaScope *scope, uint32_t name, Jv value);
+JinjaScope *jinja_scope_push(Vm *vm, JinjaScope *parent); /* becomes the current scope; NULL: raised */
+Jv jinja_eval(Vm *vm, const JinjaNode *node);
+Jv jinja_capture(Vm *vm, const JinjaNode *list);    /* what the statements write, as a string */
 bool jinja_run_body(Vm *vm, const JinjaNode *body); /* renders into vm->out; false: raised */
 Jv jinja_macro_call(Vm *vm, JinjaMacro *macro, const JinjaArgs *args);
-Jv jinja_loop_call(Vm *vm, JinjaLoop *loop, Jv items); /* loop(items) of a recursive loop */
+Jv jinja_loop_call(Vm *vm, JinjaLoop *loop, Jv items);       /* loop(items) of a recursive loop */
 bool jinja_loop_fill(Vm *vm, JinjaLoop *loop, size_t count); /* tries to have that many items */
 
 Jv jinja_escape(Vm *vm, Jv v); /* markupsafe.escape */
@@ -132,6 +136,6 @@ Jv jinja_method_call(Vm *vm, JinjaMethod *method, const JinjaArgs *args);
 Jv jinja_html_unescape(Vm *vm, Jv s);
 Jv jinja_striptags(Vm *vm, Jv s);
 Jv jinja_filter_urlize(Vm *vm, Jv value, const Jv *args); /* jinja_urlize.c */
-extern const JinjaFilter jinja_text_filters[]; /* jinja_filters_text.c; ends with a NULL name */
-extern const JinjaFilter jinja_html_filters[]; /* jinja_filters_html.c */
-extern const JinjaFilter jinja_list_filters[]; /* jinja_filters_list.c */
+extern const JinjaFilter jinja_text_filters[];            /* jinja_filters_text.c; ends with a NULL name */
+extern const JinjaFilter jinja_html_filters[];            /* jinja_filters_html.c */
+extern const JinjaFilter jinja_list_filters[];            /* jinja_filters_list.c */

@@ -9,7 +9,12 @@ static void write_escaped(JinjaText *out, const JinjaStr *s) {
     size_t plain = 0;
     for (size_t at = 0; at < s->size; at++) {
         char c = s->data[at];
-        const char *entity = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '\'' ? "&#39;" : c == '"' ? "&#34;" : NULL;
+        const char *entity = c == '&' ? "&amp;"
+            : c == '<'                ? "&lt;"
+            : c == '>'                ? "&gt;"
+            : c == '\''               ? "&#39;"
+            : c == '"'                ? "&#34;"
+                                      : NULL;
         if (!entity) continue;
         jinja_text_part(out, s, plain, at);
         jinja_text_bytes(out, entity, strlen(entity), jinja_str_origin(s, at));
@@ -41,10 +46,10 @@ static size_t entity_code(const char *at, size_t size, uint32_t *code) {
     static const struct {
         const char *name;
         uint32_t code;
-    } named[] = {{"amp;", '&'}, {"lt;", '<'}, {"gt;", '>'}, {"quot;", '"'}, {"apos;", '\''}, {"nbsp;", 0xA0}, {"copy;", 0xA9},
-        {"reg;", 0xAE}, {"laquo;", 0xAB}, {"raquo;", 0xBB}, {"hellip;", 0x2026}, {"mdash;", 0x2014}, {"ndash;", 0x2013},
-        {"lsquo;", 0x2018}, {"rsquo;", 0x2019}, {"ldquo;", 0x201C}, {"rdquo;", 0x201D}, {"euro;", 0x20AC}, {"middot;", 0xB7},
-        {"times;", 0xD7}, {"amp", '&'}, {"lt", '<'}, {"gt", '>'}, {"quot", '"'}};
+    } named[] = {{"amp;", '&'}, {"lt;", '<'}, {"gt;", '>'}, {"quot;", '"'}, {"apos;", '\''}, {"nbsp;", 0xA0},
+        {"copy;", 0xA9}, {"reg;", 0xAE}, {"laquo;", 0xAB}, {"raquo;", 0xBB}, {"hellip;", 0x2026}, {"mdash;", 0x2014},
+        {"ndash;", 0x2013}, {"lsquo;", 0x2018}, {"rsquo;", 0x2019}, {"ldquo;", 0x201C}, {"rdquo;", 0x201D},
+        {"euro;", 0x20AC}, {"middot;", 0xB7}, {"times;", 0xD7}, {"amp", '&'}, {"lt", '<'}, {"gt", '>'}, {"quot", '"'}};
     for (size_t i = 0; i < COUNT_OF(named); i++) {
         size_t length = strlen(named[i].name);
         if (length > size || memcmp(at, named[i].name, length) != 0) continue;
@@ -55,8 +60,9 @@ static size_t entity_code(const char *at, size_t size, uint32_t *code) {
     bool hex = at[1] == 'x' || at[1] == 'X';
     size_t used = 1 + hex, start = used;
     for (*code = 0; used < size; used++) {
-        int digit = at[used] >= '0' && at[used] <= '9' ? at[used] - '0'
-                    : hex && (at[used] | 32) >= 'a' && (at[used] | 32) <= 'f' ? (at[used] | 32) - 'a' + 10 : -1;
+        int digit = at[used] >= '0' && at[used] <= '9'                ? at[used] - '0'
+            : hex && (at[used] | 32) >= 'a' && (at[used] | 32) <= 'f' ? (at[used] | 32) - 'a' + 10
+                                                                      : -1;
         if (digit < 0) break;
         *code = *code > 0x10FFFF ? *code : *code * (hex ? 16 : 10) + (uint32_t)digit;
     }
@@ -120,7 +126,8 @@ static bool write_quoted(Vm *vm, JinjaText *out, Jv v, bool query) {
     JinjaStr *s = text.s;
     for (size_t at = 0; at < s->size && jinja_step(vm, 1); at++) {
         unsigned char c = (unsigned char)s->data[at];
-        bool plain = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || (c && strchr("_.-~", c)) || (c == '/' && !query);
+        bool plain = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || (c && strchr("_.-~", c)) ||
+            (c == '/' && !query);
         char escaped[4];
         snprintf(escaped, sizeof escaped, "%%%02X", c);
         uint8_t origin = jinja_str_origin(s, at);
@@ -156,16 +163,19 @@ static Jv filter_xmlattr(Vm *vm, Jv v, const Jv *a) {
     bool space = true;
     if (jv_given(a[0]) && !jinja_truth(vm, a[0], &space)) return jv_error();
     if (v.tag == JINJA_UNDEFINED) return jv_undefined_error(vm, v);
-    if (v.tag != JINJA_DICT) return jinja_fail(vm, "AttributeError: '%s' object has no attribute 'items'", jv_type_name(v));
+    if (v.tag != JINJA_DICT)
+        return jinja_fail(vm, "AttributeError: '%s' object has no attribute 'items'", jv_type_name(v));
     JinjaText *out = jinja_text_push(vm);
     if (!out) return jv_error();
     bool any = false;
     for (size_t i = 0; i < v.dict->count; i++) {
         Jv key = v.dict->pairs[i].key, value = v.dict->pairs[i].value;
         if (value.tag == JINJA_NONE || value.tag == JINJA_UNDEFINED) continue;
-        if (key.tag != JINJA_STR || !jinja_str_flatten(vm, key.s)) return jinja_fail(vm, "TypeError: expected string or bytes-like object");
+        if (key.tag != JINJA_STR || !jinja_str_flatten(vm, key.s))
+            return jinja_fail(vm, "TypeError: expected string or bytes-like object");
         for (size_t j = 0; j < key.s->size; j++) {
-            if (strchr(" \t\n\r\f\v/>=", key.s->data[j])) return jinja_fail(vm, "ValueError: Invalid character in attribute name");
+            if (strchr(" \t\n\r\f\v/>=", key.s->data[j]))
+                return jinja_fail(vm, "ValueError: Invalid character in attribute name");
         }
         key = jinja_escape(vm, key);
         value = jv_bad(key) ? key : jinja_escape(vm, value);

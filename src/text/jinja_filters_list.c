@@ -48,7 +48,8 @@ static Jv key_of(Vm *vm, Jv item, const JinjaList *parts, Jv fallback, bool case
 }
 
 /* Sorting: a stable merge sort of indices, with Python's "<" between keys. */
-static bool merge(Vm *vm, const Jv *keys, size_t *order, size_t *scratch, size_t from, size_t middle, size_t to, bool reverse) {
+static bool merge(
+    Vm *vm, const Jv *keys, size_t *order, size_t *scratch, size_t from, size_t middle, size_t to, bool reverse) {
     size_t a = from, b = middle, w = from;
     while (a < middle && b < to) {
         int compared;
@@ -132,7 +133,8 @@ static Jv filter_dictsort(Vm *vm, Jv value, const Jv *a) {
         }
     }
     if (value.tag == JINJA_UNDEFINED) return jv_undefined_error(vm, value);
-    if (value.tag != JINJA_DICT) return jinja_fail(vm, "AttributeError: '%s' object has no attribute 'items'", jv_type_name(value));
+    if (value.tag != JINJA_DICT)
+        return jinja_fail(vm, "AttributeError: '%s' object has no attribute 'items'", jv_type_name(value));
     Jv list = jinja_iterate(vm, (Jv){.tag = JINJA_VIEW, .flag = 'i', .dict = value.dict});
     JinjaList keys = {0};
     for (size_t i = 0; !jv_bad(list) && i < list.list->count; i++) {
@@ -146,7 +148,8 @@ static Jv filter_unique(Vm *vm, Jv value, const Jv *a) {
     bool sensitive;
     JinjaList parts;
     Jv list = jinja_iterate(vm, value), out = jinja_list_new(vm, 0), seen = jinja_dict_new(vm, 0);
-    if (jv_bad(list) || !flag(vm, a[0], false, &sensitive) || !jinja_attribute_parts(vm, a[1], &parts)) return jv_error();
+    if (jv_bad(list) || !flag(vm, a[0], false, &sensitive) || !jinja_attribute_parts(vm, a[1], &parts))
+        return jv_error();
     for (size_t i = 0; i < list.list->count && !jv_bad(seen); i++) {
         Jv key = key_of(vm, list.list->items[i], &parts, (Jv){.tag = JINJA_MISSING}, sensitive);
         if (jv_bad(key)) return key;
@@ -161,7 +164,8 @@ static Jv extreme(Vm *vm, Jv value, const Jv *a, int sign) {
     bool sensitive;
     JinjaList parts;
     Jv list = jinja_iterate(vm, value), best = {.tag = JINJA_MISSING}, best_key = best;
-    if (jv_bad(list) || !flag(vm, a[0], false, &sensitive) || !jinja_attribute_parts(vm, a[1], &parts)) return jv_error();
+    if (jv_bad(list) || !flag(vm, a[0], false, &sensitive) || !jinja_attribute_parts(vm, a[1], &parts))
+        return jv_error();
     for (size_t i = 0; i < list.list->count; i++) {
         Jv key = key_of(vm, list.list->items[i], &parts, (Jv){.tag = JINJA_MISSING}, sensitive);
         int order = 0;
@@ -192,12 +196,14 @@ static Jv filter_groupby(Vm *vm, Jv value, const Jv *a) {
     bool sensitive;
     JinjaList parts, keys = {0};
     Jv list = list_copy(vm, jinja_iterate(vm, value)), out = jinja_list_new(vm, 0);
-    if (jv_bad(list) || jv_bad(out) || !flag(vm, a[2], false, &sensitive) || !jinja_attribute_parts(vm, a[0], &parts)) return jv_error();
+    if (jv_bad(list) || jv_bad(out) || !flag(vm, a[2], false, &sensitive) || !jinja_attribute_parts(vm, a[0], &parts))
+        return jv_error();
     for (size_t i = 0; i < list.list->count; i++) {
         if (!jinja_list_push(vm, &keys, key_of(vm, list.list->items[i], &parts, a[1], sensitive))) return jv_error();
     }
     JinjaList sorted_keys = keys;
-    if (!jinja_sort(vm, list.list, keys.items, false) || !jinja_sort(vm, &sorted_keys, keys.items, false)) return jv_error();
+    if (!jinja_sort(vm, list.list, keys.items, false) || !jinja_sort(vm, &sorted_keys, keys.items, false))
+        return jv_error();
     Jv group = {.tag = JINJA_MISSING};
     for (size_t i = 0; i < list.list->count; i++) {
         bool same = false;
@@ -237,7 +243,8 @@ static Jv filter_last(Vm *vm, Jv value, const Jv *a) {
 static Jv filter_random(Vm *vm, Jv value, const Jv *a) {
     size_t length;
     if (!jinja_length(vm, value, &length)) return jv_error();
-    if (value.tag == JINJA_DICT || value.tag == JINJA_VIEW) return jinja_fail(vm, "TypeError: the value cannot be indexed");
+    if (value.tag == JINJA_DICT || value.tag == JINJA_VIEW)
+        return jinja_fail(vm, "TypeError: the value cannot be indexed");
     if (length == 0) return jv_hint(vm, "No random item, sequence was empty.");
     return jinja_getitem(vm, value, jv_int((int64_t)(jinja_random(vm) % length)));
 }
@@ -278,12 +285,14 @@ static Jv filter_slice(Vm *vm, Jv value, const Jv *a) {
     if (jv_bad(list) || jv_bad(out) || !jinja_as_index(vm, a[0], &slices)) return jv_error();
     if (slices == 0) return jinja_fail(vm, "ZeroDivisionError: integer division or modulo by zero");
     if (slices > JINJA_RANGE_MAX) return jinja_raise(vm, ERROR_LIMIT, "slice: too many slices");
-    int64_t length = (int64_t)list.list->count, size = slices > 0 ? length / slices : 0, extra = slices > 0 ? length % slices : 0, at = 0;
+    int64_t length = (int64_t)list.list->count, size = slices > 0 ? length / slices : 0,
+            extra = slices > 0 ? length % slices : 0, at = 0;
     for (int64_t i = 0; i < slices; i++) {
         int64_t count = size + (i < extra);
         Jv part = list_copy(vm, jinja_tuple(vm, count ? list.list->items + at : NULL, (size_t)count));
         bool fill = jv_given(a[1]) && a[1].tag != JINJA_NONE && i >= extra;
-        if (jv_bad(part) || (fill && !jinja_list_push(vm, part.list, a[1])) || !jinja_list_push(vm, out.list, part)) return jv_error();
+        if (jv_bad(part) || (fill && !jinja_list_push(vm, part.list, a[1])) || !jinja_list_push(vm, out.list, part))
+            return jv_error();
         at += count;
     }
     return out;
@@ -296,7 +305,8 @@ static Jv filter_batch(Vm *vm, Jv value, const Jv *a) {
     for (size_t i = 0; i < list.list->count; i++) {
         bool full = jv_given(part) && (int64_t)part.list->count == size;
         if (!jv_given(part) || full) {
-            if (!jv_given(part) && size == 0 && !jinja_list_push(vm, out.list, jinja_list_new(vm, 0))) return jv_error();
+            if (!jv_given(part) && size == 0 && !jinja_list_push(vm, out.list, jinja_list_new(vm, 0)))
+                return jv_error();
             part = jinja_list_new(vm, 0);
             if (!jinja_list_push(vm, out.list, part)) return jv_error();
         }
@@ -358,7 +368,9 @@ static Jv select_or_reject(Vm *vm, Jv value, const JinjaArgs *args, bool keep, b
     for (size_t i = 0; !jv_bad(list) && i < list.list->count && jinja_step(vm, 1); i++) {
         Jv item = jinja_attribute_get(vm, list.list->items[i], &parts, (Jv){.tag = JINJA_MISSING});
         bool ok = !jv_bad(item), chosen = false;
-        ok = ok && (named ? jinja_test_named(vm, args->positional[skip], item, &rest, &chosen) : jinja_truth(vm, item, &chosen));
+        ok = ok &&
+            (named ? jinja_test_named(vm, args->positional[skip], item, &rest, &chosen)
+                   : jinja_truth(vm, item, &chosen));
         if (!ok || (chosen == keep && !jinja_list_push(vm, out.list, list.list->items[i]))) return jv_error();
     }
     return vm->failed ? jv_error() : out;
@@ -379,7 +391,8 @@ static Jv filter_default(Vm *vm, Jv value, const Jv *a) {
 }
 
 static Jv filter_attr(Vm *vm, Jv value, const Jv *a) {
-    if (a[0].tag != JINJA_STR) return jinja_fail(vm, "TypeError: attribute name must be string, not '%s'", jv_type_name(a[0]));
+    if (a[0].tag != JINJA_STR)
+        return jinja_fail(vm, "TypeError: attribute name must be string, not '%s'", jv_type_name(a[0]));
     if (!jinja_str_flatten(vm, a[0].s)) return jv_error();
     if (value.tag != JINJA_DICT) return jinja_getattr(vm, value, a[0].s, jinja_method_id(jinja_str_slice(a[0].s)));
     Jv empty = jinja_dict_new(vm, 0); /* a dict's attributes only, not its items */
@@ -390,7 +403,8 @@ static Jv filter_attr(Vm *vm, Jv value, const Jv *a) {
 
 static Jv filter_abs(Vm *vm, Jv value, const Jv *a) {
     if (value.tag == JINJA_FLOAT) return jv_float(fabs(value.f));
-    if (jv_integral(value)) return jinja_int_sign(value) < 0 ? jinja_int_negate(vm, value) : jinja_unary(vm, OP_POS, value);
+    if (jv_integral(value))
+        return jinja_int_sign(value) < 0 ? jinja_int_negate(vm, value) : jinja_unary(vm, OP_POS, value);
     return jinja_fail(vm, "TypeError: bad operand type for abs(): '%s'", jv_type_name(value));
 }
 
@@ -434,8 +448,11 @@ static Jv filter_round(Vm *vm, Jv value, const Jv *a) {
     int how = 'o';
     if (jv_given(a[1])) {
         bool text = a[1].tag == JINJA_STR && jinja_str_flatten(vm, a[1].s);
-        how = !text ? 0 : slice_is(jinja_str_slice(a[1].s), "common") ? 'o'
-              : slice_is(jinja_str_slice(a[1].s), "ceil") ? 'c' : slice_is(jinja_str_slice(a[1].s), "floor") ? 'f' : 0;
+        how = !text                                       ? 0
+            : slice_is(jinja_str_slice(a[1].s), "common") ? 'o'
+            : slice_is(jinja_str_slice(a[1].s), "ceil")   ? 'c'
+            : slice_is(jinja_str_slice(a[1].s), "floor")  ? 'f'
+                                                          : 0;
         if (!how) return jinja_fail(vm, "method must be common, ceil or floor");
     }
     if (how == 'o') return jinja_round(vm, value, precision);

@@ -11,7 +11,9 @@ static Jv filter_upper(Vm *vm, Jv v, const Jv *a) { return soft_case(vm, v, CASE
 static Jv filter_lower(Vm *vm, Jv v, const Jv *a) { return soft_case(vm, v, CASE_LOWER); }
 static Jv filter_capitalize(Vm *vm, Jv v, const Jv *a) { return soft_case(vm, v, CASE_CAPITALIZE); }
 
-static bool starts_word(uint32_t code) { return unicode_is_space(code) || (code < 0x80 && code && strchr("-({[<", (int)code)); }
+static bool starts_word(uint32_t code) {
+    return unicode_is_space(code) || (code < 0x80 && code && strchr("-({[<", (int)code));
+}
 
 /* Not str.title(): words begin after white space and -({[<, and the rest of a word is lowered as one piece. */
 static Jv filter_title(Vm *vm, Jv value, const Jv *a) {
@@ -103,7 +105,8 @@ static Jv filter_indent(Vm *vm, Jv value, const Jv *a) {
     bool first = false, blank = false;
     int64_t width = 4;
     bool text_width = jv_given(a[0]) && a[0].tag == JINJA_STR;
-    if ((jv_given(a[1]) && !jinja_truth(vm, a[1], &first)) || (jv_given(a[2]) && !jinja_truth(vm, a[2], &blank))) return jv_error();
+    if ((jv_given(a[1]) && !jinja_truth(vm, a[1], &first)) || (jv_given(a[2]) && !jinja_truth(vm, a[2], &blank)))
+        return jv_error();
     if (jv_given(a[0]) && !text_width && !jinja_as_index(vm, a[0], &width)) return jv_error();
     if (width > 1 << 20) return jinja_raise(vm, ERROR_LIMIT, "indent: a width of %lld", (long long)width);
     Jv text = want_text(vm, value, "indent");
@@ -131,11 +134,14 @@ static Jv filter_indent(Vm *vm, Jv value, const Jv *a) {
 static Jv filter_truncate(Vm *vm, Jv value, const Jv *a) {
     int64_t length = 255, leeway = 5;
     bool killwords = false;
-    if ((jv_given(a[0]) && !jinja_as_index(vm, a[0], &length)) || (jv_given(a[1]) && !jinja_truth(vm, a[1], &killwords))) return jv_error();
+    if ((jv_given(a[0]) && !jinja_as_index(vm, a[0], &length)) ||
+        (jv_given(a[1]) && !jinja_truth(vm, a[1], &killwords)))
+        return jv_error();
     if (jv_given(a[3]) && a[3].tag != JINJA_NONE && !jinja_as_index(vm, a[3], &leeway)) return jv_error();
     Jv end = jv_given(a[2]) ? want_text(vm, a[2], "truncate") : jinja_literal(vm, "...");
     if (jv_bad(end)) return end;
-    if (length < (int64_t)end.s->length || leeway < 0) return jinja_fail(vm, "truncate: a length or leeway that is too small");
+    if (length < (int64_t)end.s->length || leeway < 0)
+        return jinja_fail(vm, "truncate: a length or leeway that is too small");
     int64_t limit;
     size_t now;
     if (!jinja_length(vm, value, &now)) return jv_error();
@@ -180,7 +186,8 @@ static Jv filter_wordwrap(Vm *vm, Jv value, const Jv *a) {
     if (jv_bad(lines) || jv_bad(out)) return jv_error();
     for (size_t i = 0; i < lines.list->count; i++) {
         Jv wrapped = jinja_wrap_line(vm, lines.list->items[i].s, &options);
-        if (jv_bad(wrapped) || !jinja_list_push(vm, out.list, jinja_str_join(vm, by, wrapped, false))) return jv_error();
+        if (jv_bad(wrapped) || !jinja_list_push(vm, out.list, jinja_str_join(vm, by, wrapped, false)))
+            return jv_error();
     }
     return jinja_str_join(vm, by, out, false);
 }

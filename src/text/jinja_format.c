@@ -1,5 +1,5 @@
-/* str.format() with the sandbox's rules: attributes and items are looked up as a template does. Reference: Python's format
- * string syntax and format specification mini-language. */
+/* str.format() with the sandbox's rules: attributes and items are looked up as a template does. Reference: Python's
+ * format string syntax and format specification mini-language. */
 #include <string.h>
 
 #include "base/utf8.h"
@@ -38,18 +38,21 @@ static Jv field_first(Format *f, JinjaStr *s, size_t from, size_t to) {
     int64_t index;
     if (name.size == 0) {
         if (f->automatic < 0) {
-            return jinja_fail(f->vm, "ValueError: cannot switch from manual field specification to automatic field numbering");
+            return jinja_fail(
+                f->vm, "ValueError: cannot switch from manual field specification to automatic field numbering");
         }
         index = f->automatic++;
     } else if (parse_index(name, &index)) {
         if (f->automatic > 0) {
-            return jinja_fail(f->vm, "ValueError: cannot switch from automatic field numbering to manual field specification");
+            return jinja_fail(
+                f->vm, "ValueError: cannot switch from automatic field numbering to manual field specification");
         }
         f->automatic = -1;
     } else {
         if (jv_given(f->mapping)) {
             JinjaStr *key = jinja_str_part(f->vm, s, from, to);
-            JinjaPair *pair = key && f->mapping.tag == JINJA_DICT ? jinja_dict_find(f->vm, f->mapping.dict, jv_str(key)) : NULL;
+            JinjaPair *pair =
+                key && f->mapping.tag == JINJA_DICT ? jinja_dict_find(f->vm, f->mapping.dict, jv_str(key)) : NULL;
             if (pair) return pair->value;
         }
         for (size_t i = 0; i < f->args->keyword_count; i++) {
@@ -58,7 +61,8 @@ static Jv field_first(Format *f, JinjaStr *s, size_t from, size_t to) {
         return jinja_fail(f->vm, "KeyError: '%.*s'", name.size > 80 ? 80 : SLICE_ARGS(name));
     }
     if (index < (int64_t)f->args->count) return f->args->positional[index];
-    return jinja_fail(f->vm, "IndexError: Replacement index %lld out of range for positional args tuple", (long long)index);
+    return jinja_fail(
+        f->vm, "IndexError: Replacement index %lld out of range for positional args tuple", (long long)index);
 }
 
 /* first ( "." name | "[" index "]" )* */
@@ -76,7 +80,8 @@ static Jv field_value(Format *f, JinjaStr *s, size_t from, size_t to) {
         int64_t index;
         if (!name) return jv_error();
         if (bracket) {
-            value = jinja_getitem(f->vm, value, parse_index(jinja_str_slice(name), &index) ? jv_int(index) : jv_str(name));
+            value =
+                jinja_getitem(f->vm, value, parse_index(jinja_str_slice(name), &index) ? jv_int(index) : jv_str(name));
             at++;
             if (at < to && s->data[at] != '.' && s->data[at] != '[') {
                 return jinja_fail(f->vm, "ValueError: Only '.' or '[' may follow ']' in format field specifier");
@@ -212,7 +217,8 @@ static bool format_field(Format *f, JinjaText *out, JinjaStr *s, size_t from, si
         if (name + 1 >= to) return format_fail(f, "ValueError: end of string while looking for conversion specifier");
         conversion = s->data[name + 1];
         spec = name + 2;
-        if (spec < to && s->data[spec] != ':') return format_fail(f, "ValueError: expected ':' after conversion specifier");
+        if (spec < to && s->data[spec] != ':')
+            return format_fail(f, "ValueError: expected ':' after conversion specifier");
     }
     Jv value = convert(f, field_value(f, s, from, name), conversion);
     JinjaText *inner = jv_bad(value) ? NULL : jinja_text_push(f->vm);

@@ -3,8 +3,8 @@
 
 #include "text/jinja_eval.h"
 
-const char *const jinja_global_names[GLOBAL_COUNT] = {"range", "dict", "lipsum", "cycler", "joiner", "namespace",
-    "raise_exception", "strftime_now", ""};
+const char *const jinja_global_names[GLOBAL_COUNT] = {
+    "range", "dict", "lipsum", "cycler", "joiner", "namespace", "raise_exception", "strftime_now", ""};
 
 uint64_t jinja_random(Vm *vm) { /* splitmix64 */
     uint64_t z = (vm->random += 0x9E3779B97F4A7C15u);
@@ -28,8 +28,8 @@ static Jv global_range(Vm *vm, const JinjaArgs *args) {
     uint64_t span = step > 0 ? (uint64_t)stop - (uint64_t)start : (uint64_t)start - (uint64_t)stop;
     uint64_t size = step > 0 ? (uint64_t)step : 0 - (uint64_t)step, count = any ? (span - 1) / size + 1 : 0;
     if (count > JINJA_RANGE_MAX) {
-        return jinja_raise(vm, ERROR_LIMIT, "OverflowError: Range too big. The sandbox blocks ranges larger than %d",
-            JINJA_RANGE_MAX);
+        return jinja_raise(
+            vm, ERROR_LIMIT, "OverflowError: Range too big. The sandbox blocks ranges larger than %d", JINJA_RANGE_MAX);
     }
     JinjaRange *range = jinja_alloc(vm, 1, sizeof *range);
     if (!range) return jv_error();
@@ -85,7 +85,8 @@ static Jv global_fromkeys(Vm *vm, const JinjaArgs *args) {
 }
 
 static bool namespace_allows(Vm *vm, Jv key) {
-    if (key.tag != JINJA_STR || !jinja_str_flatten(vm, key.s) || key.s->size == 0 || key.s->data[0] != '_') return !vm->failed;
+    if (key.tag != JINJA_STR || !jinja_str_flatten(vm, key.s) || key.s->size == 0 || key.s->data[0] != '_')
+        return !vm->failed;
     jinja_fail(vm, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%.*s'",
         key.s->size > 80 ? 80 : (int)key.s->size, key.s->data);
     return false;
@@ -109,7 +110,8 @@ bool jinja_namespace_set(Vm *vm, Jv ns, JinjaStr *name, Jv value) {
 }
 
 static Jv global_cycler(Vm *vm, const JinjaArgs *args) {
-    if (!args->count || args->keyword_count) return jinja_fail(vm, "RuntimeError: at least one item has to be provided");
+    if (!args->count || args->keyword_count)
+        return jinja_fail(vm, "RuntimeError: at least one item has to be provided");
     JinjaCycler *cycler = jinja_alloc(vm, 1, sizeof *cycler);
     Jv items = jinja_tuple(vm, args->positional, args->count);
     if (!cycler || jv_bad(items)) return jv_error();
@@ -185,8 +187,9 @@ static Jv global_strftime(Vm *vm, const JinjaArgs *args) {
 }
 
 static void lipsum_paragraph(Vm *vm, JinjaText *out, int64_t low, int64_t high) {
-    static const char *const words[] = {"lorem", "ipsum", "dolor", "sit", "amet", "consectetuer", "adipiscing", "elit", "sed",
-        "diam", "nonummy", "nibh", "euismod", "tincidunt", "ut", "laoreet", "magna", "aliquam", "erat", "volutpat"};
+    static const char *const words[] = {"lorem", "ipsum", "dolor", "sit", "amet", "consectetuer", "adipiscing", "elit",
+        "sed", "diam", "nonummy", "nibh", "euismod", "tincidunt", "ut", "laoreet", "magna", "aliquam", "erat",
+        "volutpat"};
     int64_t count = low + (int64_t)(jinja_random(vm) % (uint64_t)(high - low));
     size_t last = COUNT_OF(words);
     for (int64_t i = 0; i < count && jinja_step(vm, 1); i++) {
@@ -213,7 +216,8 @@ static Jv global_lipsum(Vm *vm, const JinjaArgs *args) {
         (jv_given(bound[3]) && !jinja_as_index(vm, bound[3], &high))) {
         return jv_error();
     }
-    if (low >= high || low < 0 || high > JINJA_RANGE_MAX) return jinja_fail(vm, "ValueError: empty range for randrange()");
+    if (low >= high || low < 0 || high > JINJA_RANGE_MAX)
+        return jinja_fail(vm, "ValueError: empty range for randrange()");
     JinjaText *out = jinja_text_push(vm);
     if (!out) return jv_error();
     for (int64_t i = 0; i < count && !vm->failed; i++) {

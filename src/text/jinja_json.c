@@ -179,6 +179,7 @@ Jv jinja_tojson(Vm *vm, Jv value, bool ensure_ascii, Jv indent, Jv separators, b
         if (jv_bad(text)) return text;
         d.indent = text.s;
     }
-    if (!dump_separators(&d, separators) || !(d.out = jinja_text_push(vm)) || !dump_value(&d, value, 0)) return jv_error();
+    if (!dump_separators(&d, separators) || !(d.out = jinja_text_push(vm)) || !dump_value(&d, value, 0))
+        return jv_error();
     return jinja_text_finish(vm, d.out);
 }

@@ -5,8 +5,8 @@
 #include "base/utf8.h"
 #include "text/jinja_ast.h"
 
-static const char *const op_texts[] = {"", "+", "-", "/", "//", "*", "%", "**", "~", "[", "]", "(", ")", "{", "}", "==",
-    "!=", ">", ">=", "<", "<=", "=", ".", ":", "|", ",", ";", "in", "not in", "-", "+"};
+static const char *const op_texts[] = {"", "+", "-", "/", "//", "*", "%", "**", "~", "[", "]", "(", ")", "{", "}",
+    "==", "!=", ">", ">=", "<", "<=", "=", ".", ":", "|", ",", ";", "in", "not in", "-", "+"};
 
 const char *jinja_op_text(JinjaOp op) { return op_texts[op]; }
 
@@ -94,8 +94,9 @@ static void lex_moved(JinjaLexer *lexer, size_t to) {
 
 static void push_data(JinjaLexer *lexer, size_t from, size_t to) {
     if (to <= from) return;
-    queue_push(lexer, (JinjaLexeme){.type = TOKEN_DATA, .line = lex_line(lexer, from),
-        .text = {lexer->source.data + from, to - from}});
+    queue_push(lexer,
+        (JinjaLexeme){
+            .type = TOKEN_DATA, .line = lex_line(lexer, from), .text = {lexer->source.data + from, to - from}});
 }
 
 /* At "{%": after "{% raw %}", or 0. */
@@ -166,8 +167,8 @@ static bool lex_root(JinjaLexer *lexer) {
     size_t after = at + 2 + (sign != 0);
     if (kind == '#') return lex_comment(lexer, after);
     lexer->state = kind == '%' ? LEX_BLOCK : LEX_PRINT;
-    queue_push(lexer, (JinjaLexeme){.type = kind == '%' ? TOKEN_BLOCK_BEGIN : TOKEN_PRINT_BEGIN,
-        .line = lex_line(lexer, at)});
+    queue_push(
+        lexer, (JinjaLexeme){.type = kind == '%' ? TOKEN_BLOCK_BEGIN : TOKEN_PRINT_BEGIN, .line = lex_line(lexer, at)});
     lexer->at = after;
     return true;
 }
@@ -266,7 +267,8 @@ static size_t lex_escape(JinjaText *out, const char *at, size_t size) {
     if (at[0] >= '0' && at[0] <= '7') {
         uint32_t code = 0;
         size_t used = 0;
-        while (used < 3 && used < size && at[used] >= '0' && at[used] <= '7') code = code * 8 + (uint32_t)(at[used++] - '0');
+        while (used < 3 && used < size && at[used] >= '0' && at[used] <= '7')
+            code = code * 8 + (uint32_t)(at[used++] - '0');
         jinja_text_code(out, code, ORIGIN_TEMPLATE);
         return used;
     }
@@ -339,7 +341,8 @@ static JinjaLexeme lex_name(JinjaLexer *lexer) {
     if (at == from) return lex_fail(lexer, from, "unexpected character");
     if (!identifier) return lex_fail(lexer, from, "Invalid character in identifier");
     lexer->at = at;
-    return (JinjaLexeme){.type = TOKEN_NAME, .line = lex_line(lexer, from), .text = {lexer->source.data + from, at - from}};
+    return (JinjaLexeme){
+        .type = TOKEN_NAME, .line = lex_line(lexer, from), .text = {lexer->source.data + from, at - from}};
 }
 
 static JinjaLexeme lex_operator(JinjaLexer *lexer) {
@@ -361,7 +364,9 @@ static JinjaLexeme lex_operator(JinjaLexer *lexer) {
         }
     }
     lexer->at += strlen(op_texts[found]);
-    return (JinjaLexeme){.type = TOKEN_OPERATOR, .op = found, .line = lex_line(lexer, from),
+    return (JinjaLexeme){.type = TOKEN_OPERATOR,
+        .op = found,
+        .line = lex_line(lexer, from),
         .text = {lexer->source.data + from, lexer->at - from}};
 }
 

@@ -1,5 +1,5 @@
-/* Methods of str, list, tuple, dict, int, float, range and loop. Those that would change their object are known and refused,
- * as in jinja2's ImmutableSandboxedEnvironment. */
+/* Methods of str, list, tuple, dict, int, float, range and loop. Those that would change their object are known and
+ * refused, as in jinja2's ImmutableSandboxedEnvironment. */
 #include <math.h>
 
 #include "base/utf8.h"
@@ -63,7 +63,8 @@ static Jv str_splitlines(Vm *vm, Jv s, const Jv *a) {
 
 static Jv str_replace(Vm *vm, Jv s, const Jv *a) {
     int64_t count;
-    if (!want_str(vm, a[0], "replace") || !want_str(vm, a[1], "replace") || !optional_int(vm, a[2], -1, &count)) return jv_error();
+    if (!want_str(vm, a[0], "replace") || !want_str(vm, a[1], "replace") || !optional_int(vm, a[2], -1, &count))
+        return jv_error();
     Jv with = s.s->markup ? jinja_escape(vm, a[1]) : a[1];
     return jv_bad(with) ? with : jinja_str_replace(vm, s, a[0], with, count);
 }
@@ -138,7 +139,9 @@ static Jv str_found(Vm *vm, int64_t index, bool must) {
 static Jv str_find(Vm *vm, Jv s, const Jv *a) { return str_found(vm, str_find_index(vm, s, a, false, "find"), false); }
 static Jv str_rfind(Vm *vm, Jv s, const Jv *a) { return str_found(vm, str_find_index(vm, s, a, true, "rfind"), false); }
 static Jv str_index(Vm *vm, Jv s, const Jv *a) { return str_found(vm, str_find_index(vm, s, a, false, "index"), true); }
-static Jv str_rindex(Vm *vm, Jv s, const Jv *a) { return str_found(vm, str_find_index(vm, s, a, true, "rindex"), true); }
+static Jv str_rindex(Vm *vm, Jv s, const Jv *a) {
+    return str_found(vm, str_find_index(vm, s, a, true, "rindex"), true);
+}
 
 static Jv str_count(Vm *vm, Jv s, const Jv *a) {
     size_t from, to;
@@ -229,7 +232,8 @@ static Jv str_format(Vm *vm, Jv s, const JinjaArgs *args) {
 static Jv str_format_map(Vm *vm, Jv s, const Jv *a) { return jinja_str_format(vm, s.s, &(JinjaArgs){0}, a[0]); }
 
 static Jv str_translate(Vm *vm, Jv s, const Jv *a) {
-    if (a[0].tag != JINJA_DICT) return jinja_fail(vm, "TypeError: '%s' object is not subscriptable", jv_type_name(a[0]));
+    if (a[0].tag != JINJA_DICT)
+        return jinja_fail(vm, "TypeError: '%s' object is not subscriptable", jv_type_name(a[0]));
     JinjaText *out = jinja_str_flatten(vm, s.s) ? jinja_text_push(vm) : NULL;
     if (!out) return jv_error();
     for (size_t at = 0, width; at < s.s->size && jinja_step(vm, 1); at += width) {
@@ -241,7 +245,7 @@ static Jv str_translate(Vm *vm, Jv s, const Jv *a) {
         } else if (pair->value.tag == JINJA_STR) {
             jinja_text_string(out, pair->value.s);
         } else if (pair->value.tag == JINJA_INT && pair->value.i >= 0 && pair->value.i < 0x110000 &&
-                   (pair->value.i < 0xD800 || pair->value.i > 0xDFFF)) {
+            (pair->value.i < 0xD800 || pair->value.i > 0xDFFF)) {
             jinja_text_code(out, (uint32_t)pair->value.i, jinja_str_origin(s.s, at));
         } else if (pair->value.tag != JINJA_NONE) {
             return jinja_fail(vm, "TypeError: character mapping must return integer, None or str");
@@ -311,7 +315,9 @@ static Jv dict_fromkeys(Vm *vm, Jv self, const JinjaArgs *args) { return jinja_g
 
 static Jv int_bit_length(Vm *vm, Jv self, const Jv *a) { return jv_int(jinja_int_bits(self)); }
 static Jv int_conjugate(Vm *vm, Jv self, const Jv *a) { return self.tag == JINJA_BOOL ? jv_int(self.b) : self; }
-static Jv float_is_integer(Vm *vm, Jv self, const Jv *a) { return jv_bool(isfinite(self.f) && floor(self.f) == self.f); }
+static Jv float_is_integer(Vm *vm, Jv self, const Jv *a) {
+    return jv_bool(isfinite(self.f) && floor(self.f) == self.f);
+}
 
 static Jv loop_cycle(Vm *vm, Jv self, const JinjaArgs *args) {
     if (!args->count || args->keyword_count) return jinja_fail(vm, "TypeError: no items for cycling given");
@@ -412,7 +418,8 @@ static const JinjaMethodEntry methods[] = {
 uint32_t jinja_method_id(Slice name) {
     size_t low = 0, high = COUNT_OF(methods);
     while (low < high) {
-        size_t middle = (low + high) / 2, size = strlen(methods[middle].name), shared = size < name.size ? size : name.size;
+        size_t middle = (low + high) / 2, size = strlen(methods[middle].name),
+               shared = size < name.size ? size : name.size;
         int order = memcmp(methods[middle].name, name.data, shared);
         if (order < 0 || (order == 0 && size < name.size)) {
             low = middle + 1;
@@ -432,9 +439,16 @@ const JinjaMethodEntry *jinja_method_entry(uint32_t id, uint16_t types) {
 }
 
 Jv jinja_method_call(Vm *vm, JinjaMethod *method, const JinjaArgs *args) {
-    static const uint16_t types[] = {[JINJA_STR] = METHOD_STR | METHOD_MARKUP, [JINJA_LIST] = METHOD_LIST, [JINJA_TUPLE] = METHOD_TUPLE,
-        [JINJA_DICT] = METHOD_DICT, [JINJA_BOOL] = METHOD_INT, [JINJA_INT] = METHOD_INT, [JINJA_BIG] = METHOD_INT,
-        [JINJA_FLOAT] = METHOD_FLOAT, [JINJA_RANGE] = METHOD_RANGE, [JINJA_LOOP] = METHOD_LOOP};
+    static const uint16_t types[] = {[JINJA_STR] = METHOD_STR | METHOD_MARKUP,
+        [JINJA_LIST] = METHOD_LIST,
+        [JINJA_TUPLE] = METHOD_TUPLE,
+        [JINJA_DICT] = METHOD_DICT,
+        [JINJA_BOOL] = METHOD_INT,
+        [JINJA_INT] = METHOD_INT,
+        [JINJA_BIG] = METHOD_INT,
+        [JINJA_FLOAT] = METHOD_FLOAT,
+        [JINJA_RANGE] = METHOD_RANGE,
+        [JINJA_LOOP] = METHOD_LOOP};
     const JinjaMethodEntry *entry = jinja_method_entry(method->id, types[method->self.tag]);
     CHECK(entry && !entry->refused);
     Jv bound[JINJA_PARAMS_MAX];

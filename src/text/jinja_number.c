@@ -254,7 +254,8 @@ static Jv float_binary(Vm *vm, int op, double a, double b) {
     if (a == 0 && b < 0) return jinja_fail(vm, "ZeroDivisionError: 0.0 cannot be raised to a negative power");
     if (a < 0 && isfinite(b) && floor(b) != b) return jinja_raise(vm, ERROR_UNSUPPORTED, "complex numbers");
     double power = pow(a, b);
-    if (isinf(power) && isfinite(a) && isfinite(b)) return jinja_fail(vm, "OverflowError: numerical result out of range");
+    if (isinf(power) && isfinite(a) && isfinite(b))
+        return jinja_fail(vm, "OverflowError: numerical result out of range");
     return jv_float(power);
 }
 
@@ -299,7 +300,8 @@ static Jv repeat_sequence(Vm *vm, Jv sequence, Jv times) {
     }
     Jv out = jinja_list_new(vm, size * (size_t)count);
     if (jv_bad(out) || !jinja_step(vm, size * (size_t)count / 8)) return jv_error();
-    for (int64_t i = 0; i < count && size; i++) memcpy(out.list->items + (size_t)i * size, sequence.list->items, size * sizeof(Jv));
+    for (int64_t i = 0; i < count && size; i++)
+        memcpy(out.list->items + (size_t)i * size, sequence.list->items, size * sizeof(Jv));
     out.list->count = size * (size_t)count;
     out.tag = sequence.tag;
     return out;

@@ -44,7 +44,8 @@ static bool format_assemble(Vm *vm, JinjaText *out, const char *sign, const char
     jinja_text_plain(text, sign);
     jinja_text_plain(text, prefix);
     if (format->align == '=' && !zero_fill && used < (size_t)format->width) {
-        for (size_t i = used; i < (size_t)format->width; i++) jinja_text_code(text, format->fill ? format->fill : ' ', ORIGIN_TEMPLATE);
+        for (size_t i = used; i < (size_t)format->width; i++)
+            jinja_text_code(text, format->fill ? format->fill : ' ', ORIGIN_TEMPLATE);
     }
     for (size_t i = 0; i < total; i++) {
         if (i && every && (total - i) % every == 0) jinja_text_bytes(text, &format->group, 1, ORIGIN_TEMPLATE);
@@ -57,7 +58,11 @@ static bool format_assemble(Vm *vm, JinjaText *out, const char *sign, const char
 
 bool jinja_format_integer(Vm *vm, JinjaText *out, Jv value, const NumberFormat *format) {
     int base = format->type == 'b' ? 2 : format->type == 'o' ? 8 : format->type == 'x' || format->type == 'X' ? 16 : 10;
-    const char *prefix = !format->alternate || base == 10 ? "" : base == 2 ? "0b" : base == 8 ? "0o" : format->type == 'X' ? "0X" : "0x";
+    const char *prefix = !format->alternate || base == 10 ? ""
+        : base == 2                                       ? "0b"
+        : base == 8                                       ? "0o"
+        : format->type == 'X'                             ? "0X"
+                                                          : "0x";
     Buffer digits = {0};
     if (!jinja_int_digits(vm, value, base, &digits)) {
         buffer_free(&digits);
@@ -66,7 +71,8 @@ bool jinja_format_integer(Vm *vm, JinjaText *out, Jv value, const NumberFormat *
     for (size_t i = 0; format->type == 'X' && i < digits.size; i++) digits.data[i] = (char)toupper(digits.data[i]);
     bool negative = digits.data[0] == '-';
     const char *sign = negative ? "-" : format->sign == '+' ? "+" : format->sign == ' ' ? " " : "";
-    bool ok = format_assemble(vm, out, sign, prefix, (Slice){digits.data + negative, digits.size - negative}, (Slice){0}, format);
+    bool ok = format_assemble(
+        vm, out, sign, prefix, (Slice){digits.data + negative, digits.size - negative}, (Slice){0}, format);
     buffer_free(&digits);
     return ok;
 }
@@ -134,7 +140,8 @@ bool jinja_format_float(Vm *vm, JinjaText *out, double value, const NumberFormat
         size_t whole = 0;
         while (whole < text.size && isdigit((unsigned char)text.data[whole])) whole++;
         const char *sign = negative ? "-" : format->sign == '+' ? "+" : format->sign == ' ' ? " " : "";
-        ok = format_assemble(vm, out, sign, "", (Slice){text.data, whole}, (Slice){text.data + whole, text.size - whole}, format);
+        ok = format_assemble(
+            vm, out, sign, "", (Slice){text.data, whole}, (Slice){text.data + whole, text.size - whole}, format);
     } else {
         jinja_raise(vm, ERROR_MEMORY, "no memory");
     }

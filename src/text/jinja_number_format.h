@@ -5,7 +5,7 @@
 enum { FORMAT_PRECISION_MAX = 4096, FORMAT_WIDTH_MAX = 1 << 20 };
 
 typedef struct NumberFormat {
-    char type;  /* as in Python; 0: none */
+    char type; /* as in Python; 0: none */
     bool alternate, zero;
     char sign;  /* '+', ' ' or '-' */
     char group; /* ',' or '_' or 0 */

@@ -38,7 +38,8 @@ static Jv mapped_value(Percent *p) {
     JinjaStr *key = jinja_str_part(p->vm, p->format, from, p->at - 1);
     JinjaPair *pair = key ? jinja_dict_find(p->vm, p->values.dict, jv_str(key)) : NULL;
     if (pair) return pair->value;
-    return jinja_fail(p->vm, "KeyError: '%.*s'", (int)(p->at - 1 - from > 80 ? 80 : p->at - 1 - from), p->format->data + from);
+    return jinja_fail(
+        p->vm, "KeyError: '%.*s'", (int)(p->at - 1 - from > 80 ? 80 : p->at - 1 - from), p->format->data + from);
 }
 
 static bool read_number(Percent *p, int64_t *out) {
@@ -123,8 +124,8 @@ static bool put_integer(Percent *p, Jv value, char type) {
     }
     if (jv_bad(value)) return false;
     if (value.tag == JINJA_UNDEFINED || !jv_integral(value)) {
-        jinja_fail(p->vm, "TypeError: %%%c format: %s is required, not %s", type, decimal ? "a real number" : "an integer",
-            jv_type_name(value));
+        jinja_fail(p->vm, "TypeError: %%%c format: %s is required, not %s", type,
+            decimal ? "a real number" : "an integer", jv_type_name(value));
         return false;
     }
     p->spec.type = decimal ? 'd' : type;
@@ -215,7 +216,8 @@ static bool put_field(Percent *p) {
 Jv jinja_percent_format(Vm *vm, JinjaStr *format, Jv values) {
     if (!jinja_str_flatten(vm, format)) return jv_error();
     Percent p = {.vm = vm, .format = format, .values = values, .markup = format->markup};
-    p.mapping = values.tag == JINJA_DICT || values.tag == JINJA_LIST || values.tag == JINJA_UNDEFINED || values.tag == JINJA_RANGE;
+    p.mapping = values.tag == JINJA_DICT || values.tag == JINJA_LIST || values.tag == JINJA_UNDEFINED ||
+        values.tag == JINJA_RANGE;
     p.count = values.tag == JINJA_TUPLE ? values.list->count : 1;
     p.out = jinja_text_push(vm);
     if (!p.out) return jv_error();

@@ -117,8 +117,8 @@ typedef struct RopeWalk {
 static bool rope_push(Vm *vm, RopeWalk *walk, JinjaStr *s) {
     if (walk->count == walk->capacity) {
         size_t capacity = walk->capacity ? walk->capacity * 2 : 64;
-        JinjaStr **grown = capacity <= JINJA_MEMORY_MAX / sizeof *grown / 4
-            ? realloc(walk->pending, capacity * sizeof *grown) : NULL;
+        JinjaStr **grown =
+            capacity <= JINJA_MEMORY_MAX / sizeof *grown / 4 ? realloc(walk->pending, capacity * sizeof *grown) : NULL;
         if (!grown) {
             jinja_raise(vm, ERROR_LIMIT, "a string has too many pieces");
             return false;
@@ -245,8 +245,8 @@ static bool text_add_run(JinjaText *text, size_t end, uint8_t origin) {
     }
     if (text->run_count == text->run_capacity) {
         size_t capacity = text->run_capacity ? text->run_capacity * 2 : 16;
-        JinjaRun *grown = capacity * sizeof *grown <= JINJA_BUFFERS_MAX ? realloc(text->runs, capacity * sizeof *grown)
-                                                                        : NULL;
+        JinjaRun *grown =
+            capacity * sizeof *grown <= JINJA_BUFFERS_MAX ? realloc(text->runs, capacity * sizeof *grown) : NULL;
         if (!grown) {
             jinja_raise(text->vm, ERROR_LIMIT, "the text has too many pieces");
             return false;

@@ -45,7 +45,8 @@ static int lower_at(const JinjaStr *s, size_t at, size_t width, uint32_t code, u
     return 1;
 }
 
-static int map_case(const JinjaStr *s, size_t at, size_t width, uint32_t code, JinjaCase how, bool inside, uint32_t out[3]) {
+static int map_case(
+    const JinjaStr *s, size_t at, size_t width, uint32_t code, JinjaCase how, bool inside, uint32_t out[3]) {
     switch (how) {
     case CASE_UPPER: return jinja_upper(code, out);
     case CASE_FOLD: return jinja_fold(code, out);
@@ -237,7 +238,8 @@ Jv jinja_str_split(Vm *vm, Jv value, Jv separator, int64_t limit, bool from_righ
 }
 
 static bool is_line_break(uint32_t code) {
-    return (code >= 0x0A && code <= 0x0D) || (code >= 0x1C && code <= 0x1E) || code == 0x85 || code == 0x2028 || code == 0x2029;
+    return (code >= 0x0A && code <= 0x0D) || (code >= 0x1C && code <= 0x1E) || code == 0x85 || code == 0x2028 ||
+        code == 0x2029;
 }
 
 Jv jinja_str_splitlines(Vm *vm, Jv value, bool keep_ends) {
@@ -265,7 +267,8 @@ Jv jinja_str_pad(Vm *vm, Jv value, int64_t width, Jv fill, int mode) {
         return jinja_fail(vm, "TypeError: The fill character must be exactly one character long");
     }
     if (room <= 0) return value;
-    if (room > JINJA_TEXT_MAX) return jinja_raise(vm, ERROR_LIMIT, "a string grows beyond %d MiB", JINJA_TEXT_MAX >> 20);
+    if (room > JINJA_TEXT_MAX)
+        return jinja_raise(vm, ERROR_LIMIT, "a string grows beyond %d MiB", JINJA_TEXT_MAX >> 20);
     int64_t left = mode < 0 ? 0 : mode > 0 ? room : room / 2 + (room & width & 1);
     JinjaText *out = jinja_str_flatten(vm, s) ? jinja_text_push(vm) : NULL;
     if (!out || (jv_given(fill) && !jinja_str_flatten(vm, fill.s))) return jv_error();
@@ -289,7 +292,8 @@ Jv jinja_str_join(Vm *vm, Jv separator, Jv items, bool convert) {
         Jv item = list.list->items[i];
         if (i) jinja_text_string(out, separator.s);
         if (!convert && item.tag != JINJA_STR) {
-            return jinja_fail(vm, "TypeError: sequence item %zu: expected str instance, %s found", i, jv_type_name(item));
+            return jinja_fail(
+                vm, "TypeError: sequence item %zu: expected str instance, %s found", i, jv_type_name(item));
         }
         if (separator.s->markup && !convert) item = jinja_escape(vm, item);
         if (jv_bad(item) || !jinja_write_str(vm, out, item) || !jinja_step(vm, 1)) return jv_error();

@@ -24,7 +24,9 @@ static bool test_float(Vm *vm, Jv v, const Jv *a, bool *out) { return result(out
 static bool test_string(Vm *vm, Jv v, const Jv *a, bool *out) { return result(out, v.tag == JINJA_STR); }
 static bool test_mapping(Vm *vm, Jv v, const Jv *a, bool *out) { return result(out, v.tag == JINJA_DICT); }
 static bool test_callable(Vm *vm, Jv v, const Jv *a, bool *out) { return result(out, jinja_callable(v)); }
-static bool test_escaped(Vm *vm, Jv v, const Jv *a, bool *out) { return result(out, v.tag == JINJA_STR && v.s->markup); }
+static bool test_escaped(Vm *vm, Jv v, const Jv *a, bool *out) {
+    return result(out, v.tag == JINJA_STR && v.s->markup);
+}
 static bool test_integer(Vm *vm, Jv v, const Jv *a, bool *out) {
     return result(out, v.tag == JINJA_INT || v.tag == JINJA_BIG);
 }
@@ -33,8 +35,9 @@ static bool test_number(Vm *vm, Jv v, const Jv *a, bool *out) {
 }
 
 static bool test_sequence(Vm *vm, Jv v, const Jv *a, bool *out) {
-    return result(out, v.tag == JINJA_STR || v.tag == JINJA_LIST || v.tag == JINJA_TUPLE || v.tag == JINJA_DICT ||
-                           v.tag == JINJA_RANGE || v.tag == JINJA_UNDEFINED);
+    return result(out,
+        v.tag == JINJA_STR || v.tag == JINJA_LIST || v.tag == JINJA_TUPLE || v.tag == JINJA_DICT ||
+            v.tag == JINJA_RANGE || v.tag == JINJA_UNDEFINED);
 }
 
 static bool test_iterable(Vm *vm, Jv v, const Jv *a, bool *out) {
@@ -97,11 +100,12 @@ static const JinjaTest tests[] = {{"odd", 0, test_odd}, {"even", 0, test_even}, 
     {"defined", 0, test_defined}, {"undefined", 0, test_undefined}, {"filter", 0, test_filter}, {"test", 0, test_test},
     {"none", 0, test_none}, {"boolean", 0, test_boolean}, {"false", 0, test_false}, {"true", 0, test_true},
     {"integer", 0, test_integer}, {"float", 0, test_float}, {"lower", 0, test_lower}, {"upper", 0, test_upper},
-    {"string", 0, test_string}, {"mapping", 0, test_mapping}, {"number", 0, test_number}, {"sequence", 0, test_sequence},
-    {"iterable", 0, test_iterable}, {"callable", 0, test_callable}, {"sameas", 1, test_sameas}, {"escaped", 0, test_escaped},
-    {"in", 1, test_in}, {"==", 1, test_eq}, {"eq", 1, test_eq}, {"equalto", 1, test_eq}, {"!=", 1, test_ne},
-    {"ne", 1, test_ne}, {">", 1, test_gt}, {"gt", 1, test_gt}, {"greaterthan", 1, test_gt}, {"ge", 1, test_ge},
-    {">=", 1, test_ge}, {"<", 1, test_lt}, {"lt", 1, test_lt}, {"lessthan", 1, test_lt}, {"<=", 1, test_le}, {"le", 1, test_le}};
+    {"string", 0, test_string}, {"mapping", 0, test_mapping}, {"number", 0, test_number},
+    {"sequence", 0, test_sequence}, {"iterable", 0, test_iterable}, {"callable", 0, test_callable},
+    {"sameas", 1, test_sameas}, {"escaped", 0, test_escaped}, {"in", 1, test_in}, {"==", 1, test_eq},
+    {"eq", 1, test_eq}, {"equalto", 1, test_eq}, {"!=", 1, test_ne}, {"ne", 1, test_ne}, {">", 1, test_gt},
+    {"gt", 1, test_gt}, {"greaterthan", 1, test_gt}, {"ge", 1, test_ge}, {">=", 1, test_ge}, {"<", 1, test_lt},
+    {"lt", 1, test_lt}, {"lessthan", 1, test_lt}, {"<=", 1, test_le}, {"le", 1, test_le}};
 
 const JinjaTest *jinja_test_find(Slice name) {
     for (size_t i = 0; i < COUNT_OF(tests); i++) {

@@ -21,9 +21,7 @@ bool unicode_is_space(uint32_t code) {
     if (code < 0x80) return code == ' ' || (code >= 9 && code <= 13) || (code >= 0x1C && code <= 0x1F);
     return unicode_has(code, UNICODE_SPACE);
 }
-bool unicode_is_printable(uint32_t code) {
-    return code < 0x7F ? code >= 0x20 : unicode_has(code, UNICODE_PRINTABLE);
-}
+bool unicode_is_printable(uint32_t code) { return code < 0x7F ? code >= 0x20 : unicode_has(code, UNICODE_PRINTABLE); }
 bool unicode_is_alpha(uint32_t code) { return unicode_has(code, UNICODE_ALPHA); }
 bool unicode_is_decimal(uint32_t code) { return unicode_has(code, UNICODE_DECIMAL); }
 bool unicode_is_digit(uint32_t code) { return unicode_has(code, UNICODE_DIGIT); }
@@ -78,10 +76,10 @@ static int unicode_map(uint32_t code, const UnicodeCase *simple, size_t simple_c
     return 1;
 }
 
-#define UNICODE_MAP(name)                                                                                    \
-    int jinja_##name(uint32_t code, uint32_t out[3]) {                                                     \
-        return unicode_map(code, unicode_##name##_simple, COUNT_OF(unicode_##name##_simple),                 \
-            unicode_##name##_special, COUNT_OF(unicode_##name##_special), out);                              \
+#define UNICODE_MAP(name)                                                                                              \
+    int jinja_##name(uint32_t code, uint32_t out[3]) {                                                                 \
+        return unicode_map(code, unicode_##name##_simple, COUNT_OF(unicode_##name##_simple), unicode_##name##_special, \
+            COUNT_OF(unicode_##name##_special), out);                                                                  \
     }
 UNICODE_MAP(upper)
 UNICODE_MAP(lower)

@@ -1,13 +1,13 @@
-/* The urlize filter: turns addresses in a text into links. Reference: jinja2 3.1 utils.urlize, whose regular expressions
- * are written out here. */
+/* The urlize filter: turns addresses in a text into links. Reference: jinja2 3.1 utils.urlize, whose regular
+ * expressions are written out here. */
 #include "base/utf8.h"
 #include "text/jinja_eval.h"
 
 typedef struct Urlize {
     Vm *vm;
     JinjaText *out;
-    JinjaStr *text; /* escaped */
-    int64_t limit;  /* -1: none */
+    JinjaStr *text;         /* escaped */
+    int64_t limit;          /* -1: none */
     JinjaStr *rel, *target; /* escaped, or NULL */
     JinjaList schemes;
 } Urlize;
@@ -124,7 +124,9 @@ static bool is_web(const JinjaStr *s, Word w) {
     size_t scheme = has_folded(s, w, w.from, "https://") ? 8 : has_folded(s, w, w.from, "http://") ? 7 : 0;
     size_t start = w.from + (scheme ? scheme : has_folded(s, w, w.from, "www.") ? 4 : 0);
     size_t end = run_end(s, start, w.to, "%-."), last;
-    if (start > w.from && labels(s, start, end, 1, SIZE_MAX, &last) && is_tld(s, last, end) && port_and_path(s, end, w.to)) return true;
+    if (start > w.from && labels(s, start, end, 1, SIZE_MAX, &last) && is_tld(s, last, end) &&
+        port_and_path(s, end, w.to))
+        return true;
     size_t bare_end = run_end(s, w.from, w.to, "%-.");
     if (labels(s, w.from, bare_end, 2, 63, &last) && last > w.from && port_and_path(s, bare_end, w.to)) {
         Word label = {last, bare_end};
@@ -184,8 +186,8 @@ static void put_middle(Urlize *u, Word w) {
         put_link(u, w, scheme ? "" : "https://", true, w.from, true);
     } else if (has_at(s, w, w.from, "mailto:") && is_email(s, w.from + 7, w.to)) {
         put_link(u, w, "", false, w.from + 7, false);
-    } else if (size && memchr(data, '@', size) && !has_at(s, w, w.from, "www.") && *data != '@' && !memchr(data, ':', size) &&
-               is_email(s, w.from, w.to)) {
+    } else if (size && memchr(data, '@', size) && !has_at(s, w, w.from, "www.") && *data != '@' &&
+        !memchr(data, ':', size) && is_email(s, w.from, w.to)) {
         put_link(u, w, "mailto:", false, w.from, false);
     } else {
         for (size_t i = 0; i < u->schemes.count; i++) {
@@ -214,7 +216,8 @@ static void put_word(Urlize *u, Word w) {
     Word middle = w;
     for (;;) {
         size_t skip = has_at(s, middle, middle.from, "(") || has_at(s, middle, middle.from, "<") ? 1
-                      : has_at(s, middle, middle.from, "&lt;")                                  ? 4 : 0;
+            : has_at(s, middle, middle.from, "&lt;")                                             ? 4
+                                                                                                 : 0;
         if (!skip) break;
         middle.from += skip;
     }
@@ -228,7 +231,8 @@ static void put_word(Urlize *u, Word w) {
         }
     }
     for (size_t i = 0; i < COUNT_OF(pairs); i++) {
-        size_t opened = count_of(s, middle.from, middle.to, pairs[i][0]), closed = count_of(s, middle.to, w.to, pairs[i][1]);
+        size_t opened = count_of(s, middle.from, middle.to, pairs[i][0]),
+               closed = count_of(s, middle.to, w.to, pairs[i][1]);
         if (opened <= count_of(s, middle.from, middle.to, pairs[i][1])) continue;
         for (size_t moved = 0; moved < opened && moved < closed; moved++) {
             while (!has_at(s, w, middle.to, pairs[i][1])) middle.to++;

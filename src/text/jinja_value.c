@@ -34,8 +34,6 @@ Jv jv_hint(Vm *vm, const char *text) {
     return jv_bad(hint) ? hint : (Jv){.tag = JINJA_UNDEFINED, .kind = UINT16_MAX, .s = hint.s};
 }
 
-
-
 Jv jv_undefined_error(Vm *vm, Jv v) {
     if (!v.s || !jinja_str_flatten(vm, v.s)) return jinja_fail(vm, "a value is undefined");
     int size = v.s->size > 200 ? 200 : (int)v.s->size;
@@ -43,8 +41,10 @@ Jv jv_undefined_error(Vm *vm, Jv v) {
     if (v.flag) return jinja_fail(vm, "access to attribute '%.*s' is unsafe", size, v.s->data);
     if (v.kind == 0) return jinja_fail(vm, "'%.*s' is undefined", size, v.s->data);
     Jv type = {.tag = (uint8_t)v.kind};
-    const char *name = v.kind == JINJA_STR ? "str" : v.kind == JINJA_ITER ? "generator" : v.kind == JINJA_VIEW ? "dict_items"
-                                                                                                        : jv_type_name(type);
+    const char *name = v.kind == JINJA_STR ? "str"
+        : v.kind == JINJA_ITER             ? "generator"
+        : v.kind == JINJA_VIEW             ? "dict_items"
+                                           : jv_type_name(type);
     if (v.kind == JINJA_NONE) return jinja_fail(vm, "'None' has no attribute '%.*s'", size, v.s->data);
     return jinja_fail(vm, "'%s object' has no attribute '%.*s'", name, size, v.s->data);
 }
@@ -171,7 +171,8 @@ static bool equal_inner(Vm *vm, Jv a, Jv b, bool *out) {
     case JINJA_VIEW: *out = a.flag == b.flag && a.flag != 'v' && a.dict == b.dict; return true;
     case JINJA_RANGE: {
         const JinjaRange *x = a.range, *y = b.range;
-        *out = x->count == y->count && (x->count == 0 || (x->start == y->start && (x->count == 1 || x->step == y->step)));
+        *out =
+            x->count == y->count && (x->count == 0 || (x->start == y->start && (x->count == 1 || x->step == y->step)));
         return true;
     }
     case JINJA_FUNCTION: *out = a.kind == b.kind; return true;

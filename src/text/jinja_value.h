@@ -26,7 +26,7 @@ enum {
 };
 
 typedef enum JinjaTag {
-    JINJA_ERROR, /* an error was raised: the caller returns at once */
+    JINJA_ERROR,   /* an error was raised: the caller returns at once */
     JINJA_MISSING, /* an argument not given */
     JINJA_UNDEFINED,
     JINJA_NONE,
@@ -198,9 +198,9 @@ static inline Jv jv_str(JinjaStr *s) { return s ? (Jv){.tag = JINJA_STR, .s = s}
 static inline Jv jv_undefined(void) { return (Jv){.tag = JINJA_UNDEFINED}; }
 static inline bool jv_integral(Jv v) { return v.tag == JINJA_INT || v.tag == JINJA_BOOL || v.tag == JINJA_BIG; }
 static inline int64_t jv_small(Jv v) { return v.tag == JINJA_BOOL ? v.b : v.i; } /* INT or BOOL */
-const char *jv_type_name(Jv v);                                                 /* "str", "NoneType" */
-Jv jv_hint(Vm *vm, const char *text);                                           /* undefined with a reason */
-Jv jv_undefined_error(Vm *vm, Jv v);                                            /* raises what using it raises */
+const char *jv_type_name(Jv v);                                                  /* "str", "NoneType" */
+Jv jv_hint(Vm *vm, const char *text);                                            /* undefined with a reason */
+Jv jv_undefined_error(Vm *vm, Jv v);                                             /* raises what using it raises */
 
 /* jinja_string.c */
 JinjaStr *jinja_str_new(Vm *vm, const char *bytes, size_t size, uint8_t origin); /* keeps the pointer */
@@ -208,7 +208,7 @@ JinjaStr *jinja_str_copy(Vm *vm, const char *bytes, size_t size, uint8_t origin)
 JinjaStr *jinja_str_part(Vm *vm, JinjaStr *s, size_t from, size_t to); /* bytes [from, to) */
 JinjaStr *jinja_str_concat(Vm *vm, JinjaStr *a, JinjaStr *b);
 JinjaStr *jinja_str_markup(Vm *vm, JinjaStr *s, bool markup);
-bool jinja_str_flatten(Vm *vm, JinjaStr *s); /* false: raised */
+bool jinja_str_flatten(Vm *vm, JinjaStr *s);              /* false: raised */
 size_t jinja_str_offset(const JinjaStr *s, size_t index); /* byte offset of a code point; s is flat */
 static inline Slice jinja_str_slice(const JinjaStr *s) { return (Slice){s->data, s->size}; }
 uint8_t jinja_str_origin(const JinjaStr *s, size_t offset); /* of one byte */
@@ -237,16 +237,16 @@ Jv jinja_int_power(Vm *vm, Jv a, uint64_t exponent);
 Jv jinja_int_negate(Vm *vm, Jv a);
 int jinja_int_compare(Jv a, Jv b);
 int jinja_int_sign(Jv a);
-double jinja_int_double(Jv a); /* infinite when too large */
-Jv jinja_int_divide(Vm *vm, Jv a, Jv b); /* true division, correctly rounded */
-Jv jinja_int_from_double(Vm *vm, double value); /* truncated; finite */
+double jinja_int_double(Jv a);                                          /* infinite when too large */
+Jv jinja_int_divide(Vm *vm, Jv a, Jv b);                                /* true division, correctly rounded */
+Jv jinja_int_from_double(Vm *vm, double value);                         /* truncated; finite */
 Jv jinja_int_parse(Vm *vm, const char *digits, size_t count, int base); /* digits only, valid for the base */
-bool jinja_int_digits(Vm *vm, Jv a, int base, Buffer *out); /* sign and digits; false: raised */
+bool jinja_int_digits(Vm *vm, Jv a, int base, Buffer *out);             /* sign and digits; false: raised */
 int jinja_int_bits(Jv a);
 
 /* jinja_number.c */
 void jinja_float_repr(double value, char out[40]);
-Jv jinja_float_parse(Vm *vm, Slice text, bool *ok); /* Python's float(str) */
+Jv jinja_float_parse(Vm *vm, Slice text, bool *ok);        /* Python's float(str) */
 Jv jinja_int_text(Vm *vm, Slice text, int base, bool *ok); /* Python's int(str, base) */
 Jv jinja_binary(Vm *vm, int op, Jv a, Jv b);
 Jv jinja_unary(Vm *vm, int op, Jv a);

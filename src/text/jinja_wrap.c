@@ -15,7 +15,7 @@ typedef struct Wrap {
     size_t count;
     struct WrapChunk {
         size_t from, to;
-    } *chunks;
+    } * chunks;
     size_t chunk_count;
 } Wrap;
 typedef struct WrapChunk WrapChunk;
@@ -195,7 +195,8 @@ static bool print_dict(Vm *vm, JinjaText *out, const JinjaDict *dict, size_t ind
         jinja_text_string(out, key.s);
         jinja_text_plain(out, ": ");
         bool last = i + 1 == items.list->count;
-        if (!print_value(vm, out, pair[1], indent + 1 + key.s->length + 2, last ? allowance + 1 : 1, level)) return false;
+        if (!print_value(vm, out, pair[1], indent + 1 + key.s->length + 2, last ? allowance + 1 : 1, level))
+            return false;
     }
     jinja_text_plain(out, "}");
     return true;
@@ -207,7 +208,8 @@ static bool print_items(Vm *vm, JinjaText *out, Jv v, size_t indent, size_t allo
     for (size_t i = 0; i < v.list->count; i++) {
         if (i) print_line(out, indent + 1, true);
         bool last = i + 1 == v.list->count;
-        if (!print_value(vm, out, v.list->items[i], indent + 1, last ? allowance + strlen(close) : 1, level)) return false;
+        if (!print_value(vm, out, v.list->items[i], indent + 1, last ? allowance + strlen(close) : 1, level))
+            return false;
     }
     jinja_text_plain(out, close);
     return true;
@@ -228,7 +230,9 @@ static Jv line_words(Vm *vm, JinjaStr *line) {
         }
         space = now;
     }
-    return !jv_bad(out) && jinja_list_push(vm, out.list, jv_str(jinja_str_part(vm, line, from, line->size))) ? out : jv_error();
+    return !jv_bad(out) && jinja_list_push(vm, out.list, jv_str(jinja_str_part(vm, line, from, line->size)))
+        ? out
+        : jv_error();
 }
 
 static bool line_chunks(Vm *vm, JinjaStr *line, size_t room, size_t last_room, JinjaList *chunks) {
@@ -253,14 +257,16 @@ static bool print_string(Vm *vm, JinjaText *out, Jv v, size_t indent, size_t all
         indent++;
         allowance++;
     }
-    size_t room = indent < PPRINT_WIDTH ? PPRINT_WIDTH - indent : 0, last_room = room > allowance ? room - allowance : 0;
+    size_t room = indent < PPRINT_WIDTH ? PPRINT_WIDTH - indent : 0,
+           last_room = room > allowance ? room - allowance : 0;
     for (size_t i = 0; i < lines.list->count; i++) {
         JinjaStr *line = lines.list->items[i].s;
         bool last = i + 1 == lines.list->count;
         Jv text = repr_of(vm, jv_str(line));
         if (jv_bad(text)) return false;
-        bool ok = text.s->length <= (last ? last_room : room) ? jinja_list_push(vm, &chunks, text)
-                                                              : line_chunks(vm, line, room, last ? last_room : room, &chunks);
+        bool ok = text.s->length <= (last ? last_room : room)
+            ? jinja_list_push(vm, &chunks, text)
+            : line_chunks(vm, line, room, last ? last_room : room, &chunks);
         if (!ok) return false;
     }
     if (chunks.count > 1 && level == 1) jinja_text_plain(out, "(");

@@ -1,5 +1,6 @@
-/* Chat templates from outside: compile, render a conversation, find a model's template. The rules around a render (what is
- * always defined, reasoning fields, continuing the last message) are those of transformers 5.23, chat_template_utils.py. */
+/* Chat templates from outside: compile, render a conversation, find a model's template. The rules around a render (what
+ * is always defined, reasoning fields, continuing the last message) are those of transformers 5.23,
+ * chat_template_utils.py. */
 #include "text/template.h"
 
 #include <stdio.h>
@@ -72,9 +73,11 @@ static bool ends_with(Slice text, const char *suffix) {
     return text.size >= size && memcmp(text.data + text.size - size, suffix, size) == 0;
 }
 
-/* A role of these names is as good as template text: templates build control tokens from it, as in '<|' + role + '|>'. */
+/* A role of these names is as good as template text: templates build control tokens from it, as in '<|' + role + '|>'.
+ */
 static bool is_usual_role(Slice role) {
-    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function", "model", "ipython"};
+    static const char *const roles[] = {
+        "system", "developer", "user", "assistant", "tool", "function", "model", "ipython"};
     for (size_t i = 0; i < COUNT_OF(roles); i++) {
         if (slice_is(role, roles[i])) return true;
     }
@@ -236,8 +239,10 @@ static bool continue_cut(Vm *vm, const Continuation *c, const Buffer *text, size
     if (jv_bad(stripped) || !jinja_str_flatten(vm, stripped.s)) return false;
     const char *data = text->data ? text->data : "", *last = NULL;
     bool found = stripped.s->size == 0 || memmem(data, text->size, stripped.s->data, stripped.s->size);
-    for (const char *at = data; (at = memmem(at, text->size - (size_t)(at - data), continue_tag, tag_size)); at++) last = at;
-    if (!found || !last) return continue_fail(vm, "the final message does not appear in the chat after applying the template");
+    for (const char *at = data; (at = memmem(at, text->size - (size_t)(at - data), continue_tag, tag_size)); at++)
+        last = at;
+    if (!found || !last)
+        return continue_fail(vm, "the final message does not appear in the chat after applying the template");
     *size = (size_t)(last - data);
     if (*size + tag_size < text->size && last[tag_size] == ' ') return true;
     while (*size > 0) {
@@ -263,20 +268,27 @@ static bool set_now(Vm *vm, const Json *now) {
     }
     char text[40] = "";
     if (now->type == JSON_STRING && now->size < sizeof text) memcpy(text, now->string, now->size);
-    int found = sscanf(text, "%4d-%2d-%2d%*1[T ]%2d:%2d:%2d%n", &parts[0], &parts[1], &parts[2], &parts[3], &parts[4], &parts[5], &used);
+    int found = sscanf(text, "%4d-%2d-%2d%*1[T ]%2d:%2d:%2d%n", &parts[0], &parts[1], &parts[2], &parts[3], &parts[4],
+        &parts[5], &used);
     bool date_only = found == 3 && strlen(text) == 10;
-    bool ok = (found == 6 || date_only) && parts[1] >= 1 && parts[1] <= 12 && parts[2] >= 1 && parts[2] <= 31 && parts[0] >= 1 &&
-              parts[3] >= 0 && parts[3] < 24 && parts[4] >= 0 && parts[4] < 60 && parts[5] >= 0 && parts[5] < 61;
+    bool ok = (found == 6 || date_only) && parts[1] >= 1 && parts[1] <= 12 && parts[2] >= 1 && parts[2] <= 31 &&
+        parts[0] >= 1 && parts[3] >= 0 && parts[3] < 24 && parts[4] >= 0 && parts[4] < 60 && parts[5] >= 0 &&
+        parts[5] < 61;
     if (!ok) {
         jinja_fail(vm, "now must be a time like 2025-01-31T12:00:00");
         return false;
     }
     if (found == 6 && text[used] == '.') {
         long unit = 100000;
-        for (const char *digit = text + used + 1; *digit >= '0' && *digit <= '9'; digit++, unit /= 10) vm->now_us += (*digit - '0') * unit;
+        for (const char *digit = text + used + 1; *digit >= '0' && *digit <= '9'; digit++, unit /= 10)
+            vm->now_us += (*digit - '0') * unit;
     }
-    struct tm time = {.tm_year = parts[0] - 1900, .tm_mon = parts[1] - 1, .tm_mday = parts[2], .tm_hour = parts[3],
-        .tm_min = parts[4], .tm_sec = parts[5]};
+    struct tm time = {.tm_year = parts[0] - 1900,
+        .tm_mon = parts[1] - 1,
+        .tm_mday = parts[2],
+        .tm_hour = parts[3],
+        .tm_min = parts[4],
+        .tm_sec = parts[5]};
     vm->now = time;
     timegm(&time); /* the weekday and the day of the year */
     vm->now.tm_wday = time.tm_wday;
@@ -292,8 +304,10 @@ static void root_set(Vm *vm, Slice name, Jv value) {
 }
 
 static bool set_variables(Vm *vm, const Json *variables, Jv *messages, Continuation *c) {
-    const Json *generate = json_get(variables, "add_generation_prompt"), *go_on = json_get(variables, "continue_final_message");
-    for (int i = 0; i < GLOBAL_FROMKEYS; i++) root_set(vm, slice_of(jinja_global_names[i]), (Jv){.tag = JINJA_FUNCTION, .kind = (uint16_t)i});
+    const Json *generate = json_get(variables, "add_generation_prompt"),
+               *go_on = json_get(variables, "continue_final_message");
+    for (int i = 0; i < GLOBAL_FROMKEYS; i++)
+        root_set(vm, slice_of(jinja_global_names[i]), (Jv){.tag = JINJA_FUNCTION, .kind = (uint16_t)i});
     *messages = messages_of(vm, json_get(variables, "messages"));
     if (jv_bad(*messages)) return false;
     root_set(vm, SLICE("messages"), *messages);
@@ -391,7 +405,8 @@ static bool read_config(const char *directory, const char *name, Arena *arena, c
     if (copy && !(*out = json_parse(arena, (Slice){copy, text.size}, error))) fail_while(error, "%s", path);
     buffer_free(&text);
     return *out &&
-        ((*out)->type == JSON_OBJECT || fail(error, ERROR_FORMAT, "%s is %s, must be an object", path, json_type_name(*out)));
+        ((*out)->type == JSON_OBJECT ||
+            fail(error, ERROR_FORMAT, "%s is %s, must be an object", path, json_type_name(*out)));
 }
 
 /* chat_template as a string, or a list of {name, template} with one named default. *out is NULL when there is none. */
@@ -440,7 +455,8 @@ Template *template_open(const char *directory, Error *error) {
         bool ok = read_config(directory, configs[i], &arena, &config, error);
         if (ok && !config_template(config, &value, error)) ok = fail_while(error, "%s/%s", directory, configs[i]);
         const bool found = ok && value;
-        if (found && !(template = template_compile(json_slice(value), error))) fail_while(error, "%s/%s", directory, configs[i]);
+        if (found && !(template = template_compile(json_slice(value), error)))
+            fail_while(error, "%s/%s", directory, configs[i]);
         arena_free(&arena);
         if (found || !ok) return template;
     }

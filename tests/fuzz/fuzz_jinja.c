@@ -1,5 +1,5 @@
-/* Chat templates: any source compiles or fails with a reason; what renders is UTF-8 whose spans cover it exactly. A NUL in
- * the input separates the template from its variables (JSON). */
+/* Chat templates: any source compiles or fails with a reason; what renders is UTF-8 whose spans cover it exactly. A NUL
+ * in the input separates the template from its variables (JSON). */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char default_variables[] =
-    "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi \\u00e9\"},{\"role\":\"assistant\",\"content\":null,\"reasoning\":\"r\","
-    "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":[1,2.5,true,null]}}}]}],\"tools\":[{\"type\":\"function\"}],"
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi "
+    "\\u00e9\"},{\"role\":\"assistant\",\"content\":null,\"reasoning\":\"r\","
+    "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":[1,2.5,true,null]}}}]}],\"tools\":[{\"type\":"
+    "\"function\"}],"
     "\"s\":\"Gr\\u00f6\\u00dfe x\",\"n\":7,\"f\":-2.5,\"l\":[3,1,2],\"d\":{\"a\":1,\"B\":\"x\"},\"bos_token\":\"<s>\","
     "\"now\":\"2025-01-02T03:04:05\"}";
 

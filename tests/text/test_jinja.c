@@ -1,5 +1,5 @@
-/* The template language against jinja2: small templates covering every feature, with jinja2's output (or that it fails).
- * Goldens: tools/make_template_goldens.py. */
+/* The template language against jinja2: small templates covering every feature, with jinja2's output (or that it
+ * fails). Goldens: tools/make_template_goldens.py. */
 #include "test.h"
 
 #include "base/file.h"
@@ -13,12 +13,14 @@ static void check_case(const Json *variables, const Json *item) {
     Template *template = template_compile(source, &error);
     bool ok = template && template_render(template, variables, &rendered, &error);
     if (!output) {
-        TEST_MSG(!ok, "%.*s\n  should fail, gives %.*s", SLICE_ARGS(source), (int)rendered.text.size, rendered.text.data);
+        TEST_MSG(
+            !ok, "%.*s\n  should fail, gives %.*s", SLICE_ARGS(source), (int)rendered.text.size, rendered.text.data);
         TEST_MSG(ok || error.code != ERROR_NONE, "%.*s: no error code", SLICE_ARGS(source));
     } else {
         Slice want = json_slice(output), got = buffer_view(&rendered.text);
         TEST_MSG(ok, "%.*s\n  fails: %s", SLICE_ARGS(source), error.text);
-        TEST_MSG(!ok || slice_equal(want, got), "%.*s\n  want %.*s\n  got  %.*s", SLICE_ARGS(source), SLICE_ARGS(want), SLICE_ARGS(got));
+        TEST_MSG(!ok || slice_equal(want, got), "%.*s\n  want %.*s\n  got  %.*s", SLICE_ARGS(source), SLICE_ARGS(want),
+            SLICE_ARGS(got));
         size_t covered = 0;
         for (size_t i = 0; i < rendered.span_count; i++) {
             Span span = rendered.spans[i];
@@ -37,7 +39,8 @@ int main(void) {
     Buffer text = {0};
     Arena arena = {0};
     const Json *goldens = NULL;
-    if (file_read("tests/text/data/jinja_goldens.json", 16 << 20, &text, &error)) goldens = json_parse(&arena, buffer_view(&text), &error);
+    if (file_read("tests/text/data/jinja_goldens.json", 16 << 20, &text, &error))
+        goldens = json_parse(&arena, buffer_view(&text), &error);
     TEST_MSG(goldens != NULL, "%s", error.text);
     const Json *cases = json_get(goldens, "cases"), *variables = json_get(goldens, "variables");
     if (cases) {

@@ -1,6 +1,6 @@
 /* Chat templates: what template.h promises about origins, continuing a message, bounds and a model's files. As
- * "test_template render FILE" it reads one JSON object a line and answers {"prompt": …} or {"error": …}: the other side of
- * tests/text/check_templates.py. FILE "-": each line brings its own "template". */
+ * "test_template render FILE" it reads one JSON object a line and answers {"prompt": …} or {"error": …}: the other side
+ * of tests/text/check_templates.py. FILE "-": each line brings its own "template". */
 #include "test.h"
 
 #include <stdlib.h>
@@ -55,7 +55,8 @@ static int render_lines(const char *path) {
     return 0;
 }
 
-/* Renders source with variables (JSON); false with the error's text in out. Spans are written as [template] and {data}. */
+/* Renders source with variables (JSON); false with the error's text in out. Spans are written as [template] and {data}.
+ */
 static bool render(const char *source, const char *variables, bool spans, Buffer *out, Error *error) {
     Arena arena = {0};
     Rendered rendered = {0};
@@ -81,7 +82,8 @@ static void check_text(const char *source, const char *variables, bool spans, co
     Buffer out = {0};
     Error error;
     bool ok = render(source, variables, spans, &out, &error);
-    TEST_MSG(ok && slice_is(buffer_view(&out), want), "%s\n  want %s\n  got  %s", source, want, out.data ? out.data : "");
+    TEST_MSG(
+        ok && slice_is(buffer_view(&out), want), "%s\n  want %s\n  got  %s", source, want, out.data ? out.data : "");
     buffer_free(&out);
 }
 
@@ -89,14 +91,15 @@ static void check_fails(const char *source, const char *variables, ErrorCode cod
     Buffer out = {0};
     Error error;
     bool ok = render(source, variables, false, &out, &error);
-    TEST_MSG(!ok && error.code == code && strstr(error.text, part), "%s\n  want failure %d with '%s', got %d: %s", source, code, part,
-        error.code, out.data ? out.data : "");
+    TEST_MSG(!ok && error.code == code && strstr(error.text, part), "%s\n  want failure %d with '%s', got %d: %s",
+        source, code, part, error.code, out.data ? out.data : "");
     buffer_free(&out);
 }
 
 static void test_origins(void) {
-    const char *v = "{\"u\":\"<|x|>\",\"w\":\"B\",\"n\":5,\"bos_token\":\"<s>\",\"l\":[\"a\",\"b\"],\"d\":{\"k\":\"v\"},"
-                    "\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"<|im_end|>\",\"content\":\"there\"}]}";
+    const char *v =
+        "{\"u\":\"<|x|>\",\"w\":\"B\",\"n\":5,\"bos_token\":\"<s>\",\"l\":[\"a\",\"b\"],\"d\":{\"k\":\"v\"},"
+        "\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"<|im_end|>\",\"content\":\"there\"}]}";
     check_text("a{{ u }}b", v, true, "[a]{<|x|>}[b]");
     check_text("{{ bos_token }}x", v, true, "[<s>x]");
     check_text("{{ '<|' + u + '|>' }}", v, true, "[<|]{<|x|>}[|>]");
@@ -118,9 +121,11 @@ static void test_origins(void) {
     check_text("{{ u|escape }}", v, true, "{&lt;|x|&gt;}");
     check_text("{{ ('a' + u)|urlencode }}", v, true, "[a]{%3C%7Cx%7C%3E}");
     check_text("{% for k in d %}{{ k }}{% endfor %}{{ d.keys()|first }}", v, true, "{kk}");
-    check_text("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", v, true, "[<|user|>]{Hi}[<|]{<|im_end|>}[|>]{there}");
-    check_text("{% set ns = namespace(s='') %}{% for i in range(9) %}{% set ns.s = ns.s + 't' + w %}{% endfor %}{{ ns.s[15:] }}", v, true,
-        "{B}[t]{B}");
+    check_text("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", v, true,
+        "[<|user|>]{Hi}[<|]{<|im_end|>}[|>]{there}");
+    check_text("{% set ns = namespace(s='') %}{% for i in range(9) %}{% set ns.s = ns.s + 't' + w %}{% endfor %}{{ "
+               "ns.s[15:] }}",
+        v, true, "{B}[t]{B}");
     check_text("{{ ('α' + u + 'β').center(11, '·') }}", v, true, "[··α]{<|x|>}[β··]");
     check_text("{{ ('ß' + w + u)|title }}{{ 'x'|upper }}", v, true, "[SS]{b<|x|>}[X]");
     check_text("", v, true, "");
@@ -128,13 +133,14 @@ static void test_origins(void) {
 
 static void test_messages(void) {
     const char *thought = "{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning\":\"r\"}]}";
-    check_text("{{ messages[0].reasoning_content }}{{ messages[0].thinking }}{{ messages[0]|list|join(',') }}", thought, false,
-        "rrthinking,role,content,reasoning,reasoning_content");
+    check_text("{{ messages[0].reasoning_content }}{{ messages[0].thinking }}{{ messages[0]|list|join(',') }}", thought,
+        false, "rrthinking,role,content,reasoning,reasoning_content");
     check_text("{{ messages[0]|tojson }}", "{\"messages\":[{\"thinking\":null,\"reasoning_content\":\"r\"}]}", false,
         "{\"thinking\": null, \"reasoning_content\": \"r\"}");
     check_text("{{ messages[0]|tojson }}", "{\"messages\":[{\"reasoning_content\":null,\"thinking\":\"t\"}]}", false,
         "{\"thinking\": \"t\", \"reasoning_content\": \"t\"}");
-    check_text("{{ tools is none }}{{ documents is none }}{{ messages }}{{ add_generation_prompt }}", "{}", false, "TrueTrue[]False");
+    check_text("{{ tools is none }}{{ documents is none }}{{ messages }}{{ add_generation_prompt }}", "{}", false,
+        "TrueTrue[]False");
     check_text("{{ range is defined }}{{ range }}", "{\"range\":3}", false, "True3");
     check_fails("x", "{\"messages\":{}}", ERROR_FORMAT, "messages must be a list of objects");
     check_fails("x", "{\"messages\":[1]}", ERROR_FORMAT, "messages must be a list of objects");
@@ -150,34 +156,46 @@ static void test_messages(void) {
 static void test_continue(void) {
     const char *plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}";
     const char *trimmed = "{% for m in messages %}<{{ m.role }}> {{ m.content|trim }}</>{% endfor %}";
-    const char *v = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"one, two \"}],"
-                    "\"continue_final_message\":true}";
+    const char *v =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"one, two \"}],"
+        "\"continue_final_message\":true}";
     check_text(plain, v, false, "<user>q</><assistant>one, two ");
     check_text(plain, v, true, "[<user>]{q}[</><assistant>]{one, two }");
     check_text(trimmed, v, false, "<user> q</><assistant> one, two");
-    check_text(plain, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],\"continue_final_message\":false}", false, "<user>q</>");
+    check_text(plain, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],\"continue_final_message\":false}", false,
+        "<user>q</>");
     check_text("{{ messages[0].content[-1].text }}|{{ messages[0].content[0].text }}",
-        "{\"messages\":[{\"content\":[{\"text\":\"a\"},{\"text\":\"b\"}]}],\"continue_final_message\":true}", false, "b");
+        "{\"messages\":[{\"content\":[{\"text\":\"a\"},{\"text\":\"b\"}]}],\"continue_final_message\":true}", false,
+        "b");
     check_text("{{ messages[0].thinking }}|{{ messages[0].content }}",
-        "{\"messages\":[{\"content\":\"c\",\"reasoning_content\":\"r\"}],\"continue_final_message\":\"reasoning_content\"}", false, "r");
+        "{\"messages\":[{\"content\":\"c\",\"reasoning_content\":\"r\"}],\"continue_final_message\":\"reasoning_"
+        "content\"}",
+        false, "r");
     check_fails(plain, "{\"messages\":[],\"continue_final_message\":true}", ERROR_FORMAT, "the conversation is empty");
-    check_fails(plain, "{\"messages\":[{\"role\":\"user\",\"content\":null}],\"continue_final_message\":true}", ERROR_FORMAT, "nothing to continue");
-    check_fails("{{ messages[0].content[:3] }}", "{\"messages\":[{\"content\":\"hello\"}],\"continue_final_message\":true}", ERROR_FORMAT,
-        "does not appear");
-    check_fails("{{ messages[0]['con' 'tent'] }}", "{\"messages\":[{\"content\":\"hello\"}],\"continue_final_message\":true}", ERROR_FORMAT,
+    check_fails(plain, "{\"messages\":[{\"role\":\"user\",\"content\":null}],\"continue_final_message\":true}",
+        ERROR_FORMAT, "nothing to continue");
+    check_fails("{{ messages[0].content[:3] }}",
+        "{\"messages\":[{\"content\":\"hello\"}],\"continue_final_message\":true}", ERROR_FORMAT, "does not appear");
+    check_fails("{{ messages[0]['con' 'tent'] }}",
+        "{\"messages\":[{\"content\":\"hello\"}],\"continue_final_message\":true}", ERROR_FORMAT,
         "does not use the field");
-    check_fails(plain, "{\"messages\":[{\"content\":\"x\"}],\"continue_final_message\":true,\"add_generation_prompt\":true}", ERROR_FORMAT,
-        "cannot be combined");
-    check_fails(plain, "{\"messages\":[{\"content\":\"x\"}],\"continue_final_message\":3}", ERROR_FORMAT, "neither a boolean");
-    check_fails(plain, "{\"messages\":[{\"role\":\"\",\"content\":5}],\"continue_final_message\":true}", ERROR_FORMAT, "not a string");
+    check_fails(plain,
+        "{\"messages\":[{\"content\":\"x\"}],\"continue_final_message\":true,\"add_generation_prompt\":true}",
+        ERROR_FORMAT, "cannot be combined");
+    check_fails(
+        plain, "{\"messages\":[{\"content\":\"x\"}],\"continue_final_message\":3}", ERROR_FORMAT, "neither a boolean");
+    check_fails(plain, "{\"messages\":[{\"role\":\"\",\"content\":5}],\"continue_final_message\":true}", ERROR_FORMAT,
+        "not a string");
 }
 
 static void test_errors(void) {
     check_fails("a\nb\n{% if x %}\n", "{}", ERROR_FORMAT, "line 3: ");
     check_fails("a\n\n{{ 1 + }}", "{}", ERROR_FORMAT, "line 3: ");
     check_fails("{# x\ny #}\n{{ nope.x }}", "{}", ERROR_FORMAT, "line 3: 'nope' is undefined");
-    check_fails("\n{{ 'a' + 1 }}", "{}", ERROR_FORMAT, "line 2: TypeError: can only concatenate str (not \"int\") to str");
-    check_fails("\n\n{% for m in messages %}\n{{ raise_exception('no\\nway') }}{% endfor %}", "{\"messages\":[{}]}", ERROR_FORMAT, "line 4: no way");
+    check_fails(
+        "\n{{ 'a' + 1 }}", "{}", ERROR_FORMAT, "line 2: TypeError: can only concatenate str (not \"int\") to str");
+    check_fails("\n\n{% for m in messages %}\n{{ raise_exception('no\\nway') }}{% endfor %}", "{\"messages\":[{}]}",
+        ERROR_FORMAT, "line 4: no way");
     check_fails("{{ 1|nope }}", "{}", ERROR_FORMAT, "line 1: No filter named 'nope'");
     check_fails("{{ 1 is nope }}", "{}", ERROR_FORMAT, "No test named 'nope'");
     check_fails("{% include 'x' %}", "{}", ERROR_UNSUPPORTED, "'include' needs other templates");
@@ -195,40 +213,79 @@ static double cpu_seconds(void) {
 /* Templates that grow, nest or never end. */
 static void test_bounds(void) {
     static const char *const hostile[] = {
-        "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}",
-        "{% for a in range(100000) %}{% for b in range(100000) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}{% endfor %}",
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor "
+        "%}{% endfor %}",
+        "{% for a in range(100000) %}{% for b in range(100000) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}{% "
+        "endfor %}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
         "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
-        "{% set ns = namespace(s=[1]) %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s|length }}",
+        "{% set ns = namespace(s=[1]) %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ "
+        "ns.s|length }}",
         "{% set ns = namespace(s=[]) %}{% for i in range(100) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
-        "{% set ns = namespace(s=[]) %}{% for i in range(100) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s|tojson }}",
-        "{% set a = namespace(s=[]) %}{% set b = namespace(s=[]) %}{% for i in range(100) %}{% set a.s = [a.s, a.s] %}{% set b.s = [b.s, b.s] "
+        "{% set ns = namespace(s=[]) %}{% for i in range(100) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ "
+        "ns.s|tojson }}",
+        "{% set a = namespace(s=[]) %}{% set b = namespace(s=[]) %}{% for i in range(100) %}{% set a.s = [a.s, a.s] "
+        "%}{% set b.s = [b.s, b.s] "
         "%}{% endfor %}{{ a.s == b.s }}",
         "{% set ns = namespace(s=[]) %}{% for i in range(100000) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}",
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
-        "{{ 'x' * 10 ** 9 }}", "{{ [1] * 10 ** 9 }}", "{{ 2 ** 10 ** 9 }}", "{{ 10 ** 10 ** 10 ** 10 }}", "{{ 'x'.center(10 ** 12) }}",
-        "{{ '%1000000000d' % 1 }}", "{{ '%.1000000000f' % 1 }}", "{{ '{:1000000000}'.format(1) }}", "{{ '{:.1000000000f}'.format(1.5) }}",
-        "{{ 'x'.ljust(10 ** 9) }}", "{{ '\\t'.expandtabs(10 ** 9) }}", "{{ '\\t\\t'.expandtabs(60000000) }}", "{{ ('x' * 10 ** 7)|indent(10 ** 9) }}",
-        "{{ ('a' * 10 ** 6).replace('a', 'b' * 10 ** 6) }}", "{{ ('a' * 30000000).rfind('a' * 15000000 + 'b') }}",
-        "{{ ('a' * 5000000).strip('b' * 5000000 + 'a') }}", "{{ ('a' * 10 ** 7).rsplit('a' * 5000000 + 'b')|length }}",
-        "{{ ('a' * 20000000).split('a')|length }}", "{{ ('- ' * 1000000)|wordwrap(3)|length }}", "{{ ('-' * 10000000)|wordwrap(3)|length }}",
-        "{{ (range(100000)|list)|map('string')|join|pprint|length }}", "{{ ('é' * 10 ** 7)[5000000] }}", "{{ strftime_now('%c' * 100000) }}",
+        "{{ 'x' * 10 ** 9 }}",
+        "{{ [1] * 10 ** 9 }}",
+        "{{ 2 ** 10 ** 9 }}",
+        "{{ 10 ** 10 ** 10 ** 10 }}",
+        "{{ 'x'.center(10 ** 12) }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '%.1000000000f' % 1 }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ '{:.1000000000f}'.format(1.5) }}",
+        "{{ 'x'.ljust(10 ** 9) }}",
+        "{{ '\\t'.expandtabs(10 ** 9) }}",
+        "{{ '\\t\\t'.expandtabs(60000000) }}",
+        "{{ ('x' * 10 ** 7)|indent(10 ** 9) }}",
+        "{{ ('a' * 10 ** 6).replace('a', 'b' * 10 ** 6) }}",
+        "{{ ('a' * 30000000).rfind('a' * 15000000 + 'b') }}",
+        "{{ ('a' * 5000000).strip('b' * 5000000 + 'a') }}",
+        "{{ ('a' * 10 ** 7).rsplit('a' * 5000000 + 'b')|length }}",
+        "{{ ('a' * 20000000).split('a')|length }}",
+        "{{ ('- ' * 1000000)|wordwrap(3)|length }}",
+        "{{ ('-' * 10000000)|wordwrap(3)|length }}",
+        "{{ (range(100000)|list)|map('string')|join|pprint|length }}",
+        "{{ ('é' * 10 ** 7)[5000000] }}",
+        "{{ strftime_now('%c' * 100000) }}",
         "{% for i in range(100000) %}{{ ('é' * 10000)[9000] }}{% endfor %}",
-        "{% for x in range(100000) recursive %}{{ loop(range(100000)) }}{% endfor %}", "{{ range(100000)|batch(1)|list|length }}",
+        "{% for x in range(100000) recursive %}{{ loop(range(100000)) }}{% endfor %}",
+        "{{ range(100000)|batch(1)|list|length }}",
         "{% set l = range(100000)|list %}{% for x in l %}{{ l|sort|length }}{% endfor %}",
         "{% set l = range(100000)|list %}{% for x in l %}{{ 'y' in l }}{% endfor %}",
-        "{% set d = namespace(d={}) %}{% for x in range(100000) %}{% set d.d = dict(d.d, **{'k' ~ x: x}) %}{% endfor %}",
+        "{% set d = namespace(d={}) %}{% for x in range(100000) %}{% set d.d = dict(d.d, **{'k' ~ x: x}) %}{% endfor "
+        "%}",
         "{% set x = 'ab' * 1000000 %}{% for i in range(100000) %}{{ x|upper|length }}{% endfor %}",
-        "{{ ('{' * 100000).format(1) }}", "{{ ('{0}' * 3000000).format('x' * 1000) }}", "{{ lipsum(100000, min=1000, max=100000) }}",
-        "{{ ('%s' * 1000000) % ((1,) * 1000000) }}", "{{ 7 ** 2000 * 7 ** 2000 }}", "{% set x = 7 ** 2800 %}{% for i in range(100000) %}{{ x // 3 }}{% endfor %}",
-        "{{ (('x' * 1000 + ' ') * 100000)|title|wordcount }}", "{{ ('(' * 3000000)|urlize|length }}", "{{ ('&lt;' * 300000)|urlize|length }}",
-        "{{ ('<' * 3000000)|striptags|length }}", "{{ 'a'|truncate(9223372036854775807, false, '', 9223372036854775807) }}",
-        "{{ range(9223372036854775807) }}", "{{ [1,2,3][-9223372036854775808:9223372036854775807:9223372036854775807] }}", "{{ 'abc'[::-9223372036854775808] }}",
-        "{{ -9223372036854775808 // -1 }}", "{{ (-9223372036854775807 - 1)|abs }}", "{{ 5|round(-9223372036854775808) }}", "{{ 5.5|round(9223372036854775807) }}",
-        "{{ dict.fromkeys(range(100000))|length }}", "{{ 'x'|batch(9223372036854775807, 'y')|list|length }}", "{{ []|slice(10 ** 9)|list|length }}",
-        "{% set ns = namespace(s='') %}{% for i in range(100000) %}{% set ns.s = ns.s + 'xxxxxxxxxxxxxxxx' %}{% endfor %}{{ ns.s|length }}",
-        "{% set ns = namespace(s='') %}{% for i in range(100000) %}{% set ns.s = 'xxxxxxxxxxxxxxxx' + ns.s %}{% endfor %}{{ ns.s|upper|length }}",
+        "{{ ('{' * 100000).format(1) }}",
+        "{{ ('{0}' * 3000000).format('x' * 1000) }}",
+        "{{ lipsum(100000, min=1000, max=100000) }}",
+        "{{ ('%s' * 1000000) % ((1,) * 1000000) }}",
+        "{{ 7 ** 2000 * 7 ** 2000 }}",
+        "{% set x = 7 ** 2800 %}{% for i in range(100000) %}{{ x // 3 }}{% endfor %}",
+        "{{ (('x' * 1000 + ' ') * 100000)|title|wordcount }}",
+        "{{ ('(' * 3000000)|urlize|length }}",
+        "{{ ('&lt;' * 300000)|urlize|length }}",
+        "{{ ('<' * 3000000)|striptags|length }}",
+        "{{ 'a'|truncate(9223372036854775807, false, '', 9223372036854775807) }}",
+        "{{ range(9223372036854775807) }}",
+        "{{ [1,2,3][-9223372036854775808:9223372036854775807:9223372036854775807] }}",
+        "{{ 'abc'[::-9223372036854775808] }}",
+        "{{ -9223372036854775808 // -1 }}",
+        "{{ (-9223372036854775807 - 1)|abs }}",
+        "{{ 5|round(-9223372036854775808) }}",
+        "{{ 5.5|round(9223372036854775807) }}",
+        "{{ dict.fromkeys(range(100000))|length }}",
+        "{{ 'x'|batch(9223372036854775807, 'y')|list|length }}",
+        "{{ []|slice(10 ** 9)|list|length }}",
+        "{% set ns = namespace(s='') %}{% for i in range(100000) %}{% set ns.s = ns.s + 'xxxxxxxxxxxxxxxx' %}{% endfor "
+        "%}{{ ns.s|length }}",
+        "{% set ns = namespace(s='') %}{% for i in range(100000) %}{% set ns.s = 'xxxxxxxxxxxxxxxx' + ns.s %}{% endfor "
+        "%}{{ ns.s|upper|length }}",
     };
     for (size_t i = 0; i < COUNT_OF(hostile); i++) {
         Buffer out = {0};
@@ -253,13 +310,17 @@ static char *repeated(const char *text, size_t count, const char *middle, const 
 static void test_nesting(void) {
     static const struct {
         const char *before, *middle, *after;
-    } nests[] = {{"{% if 1 %}", "x", "{% endif %}"}, {"{% for x in [1] %}", "x", "{% endfor %}"}, {"{{ (", "1", ") }}"}, {"[", "", "]"},
-        {"{{ [", "1", "] }}"}, {"{{ {1:", "1", "} }}"}, {"{% with %}", "", "{% endwith %}"}, {"{{ 1 if ", "1", " else 2 }}"}, {"{% macro m() %}", "", "{% endmacro %}"},
-        {"{{ not ", "1", " }}"}, {"{{ -", "1", " }}"}, {"{{ a.b", "1", " }}"}, {"{{ 1 + ", "1", " }}"}, {"{{ 1 ** ", "1", " }}"}, {"{{ x[", "1", "] }}"}, {"{{ f(", "1", ") }}"},
-        {"{{", "", "}}"}, {"{%", "", "%}"}, {"{#", "", "#}"}, {"{% if x %}a{% elif ", "1", " %}{% endif %}"}, {"{{ x|f(", "1", ") }}"}, {"{{ x is f(", "1", ") }}"}, {"{{ 'a' ", "1", " }}"}};
+    } nests[] = {{"{% if 1 %}", "x", "{% endif %}"}, {"{% for x in [1] %}", "x", "{% endfor %}"}, {"{{ (", "1", ") }}"},
+        {"[", "", "]"}, {"{{ [", "1", "] }}"}, {"{{ {1:", "1", "} }}"}, {"{% with %}", "", "{% endwith %}"},
+        {"{{ 1 if ", "1", " else 2 }}"}, {"{% macro m() %}", "", "{% endmacro %}"}, {"{{ not ", "1", " }}"},
+        {"{{ -", "1", " }}"}, {"{{ a.b", "1", " }}"}, {"{{ 1 + ", "1", " }}"}, {"{{ 1 ** ", "1", " }}"},
+        {"{{ x[", "1", "] }}"}, {"{{ f(", "1", ") }}"}, {"{{", "", "}}"}, {"{%", "", "%}"}, {"{#", "", "#}"},
+        {"{% if x %}a{% elif ", "1", " %}{% endif %}"}, {"{{ x|f(", "1", ") }}"}, {"{{ x is f(", "1", ") }}"},
+        {"{{ 'a' ", "1", " }}"}};
     for (size_t i = 0; i < COUNT_OF(nests); i++) {
         char open[64];
-        snprintf(open, sizeof open, "%s", strncmp(nests[i].before, "{{ ", 3) == 0 ? nests[i].before + 3 : nests[i].before);
+        snprintf(
+            open, sizeof open, "%s", strncmp(nests[i].before, "{{ ", 3) == 0 ? nests[i].before + 3 : nests[i].before);
         bool expression = strncmp(nests[i].before, "{{ ", 3) == 0;
         char close[64];
         snprintf(close, sizeof close, "%s", nests[i].after);
@@ -309,7 +370,8 @@ static void test_files(void) {
     check_open(directory, "json 1");
     TEST(write_text(directory, "tokenizer_config.json",
         "{\"add_bos_token\":true,\"bos_token\":{\"content\":\"<s>\"},\"eos_token\":\"</s>\",\"pad_token\":null,"
-        "\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"no\"},{\"name\":\"default\",\"template\":\"list {{ 2 }}\"}]}"));
+        "\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"no\"},{\"name\":\"default\",\"template\":\"list {{ 2 "
+        "}}\"}]}"));
     check_open(directory, "list 2");
     TEST(template_token_variables(directory, &tokens, &error));
     TEST(slice_is(buffer_view(&tokens), ",\"bos_token\":\"<s>\",\"eos_token\":\"</s>\""));
@@ -318,7 +380,8 @@ static void test_files(void) {
     TEST(write_text(directory, "chat_template.jinja", "file {{ 4 }}\n"));
     check_open(directory, "file 4");
     TEST(write_text(directory, "chat_template.jinja", "\n{{ "));
-    TEST(!template_open(directory, &error) && strstr(error.text, "chat_template.jinja") && strstr(error.text, "line 2"));
+    TEST(
+        !template_open(directory, &error) && strstr(error.text, "chat_template.jinja") && strstr(error.text, "line 2"));
     TEST(write_text(directory, "tokenizer_config.json", "{"));
     TEST(!template_token_variables(directory, &tokens, &error) && strstr(error.text, "tokenizer_config.json"));
     static const char *const names[] = {"chat_template.json", "tokenizer_config.json", "chat_template.jinja"};
