@@ -74,71 +74,6 @@ static bool set_add_range(Parser *parser, CharSet *set, uint32_t first, uint32_t
     return true;
 }
 
-static int compare_ranges(const void *a, const void *b) {
-    const UnicodeRange *x = a, *y = b;
-    return (x->first > y->first) - (x->first < y->first);
-}
-
-static bool set_has_exactly(const CharSet *set, uint32_t code) {
-    if (unicode_set(code) & set->categories) return true;
-    if (unicode_in_ranges(code, set->ranges, set->range_count)) return true;
-    if (set->word && unicode_is_word(code)) return true;
-    if (set->not_word && !unicode_is_word(code)) return true;
-    if (set->script && unicode_in_ranges(code, set->script->ranges, set->script->count)) return true;
-    for (const CharSet *child = set->child; child; child = child->sibling) {
-        if (charset_has(child, code)) return true;
-    }
-    return false;
-}
-
-/* Any character that differs from code only in case; there are few, so that a scan over the runs will do. */
-static bool set_has_variant(const CharSet *set, uint32_t code) {
-    uint32_t fold = unicode_fold(code);
-    if (set_has_exactly(set, fold)) return true;
-    for (size_t i = 0; i < unicode_lower_runs_count; i++) {
-        const UnicodeCase *run = &unicode_lower_runs[i];
-        uint32_t upper = fold - (uint32_t)run->delta;
-        if (upper >= run->first && upper <= run->last && unicode_lower(upper) == fold && set_has_exactly(set, upper))
-            return true;
-    }
-    for (size_t i = 0; i < unicode_fold_extra_count; i++) {
-        if (unicode_fold_extra[i].to == fold && set_has_exactly(set, unicode_fold_extra[i].from)) return true;
-    }
-    return false;
-}
-
-static bool set_decide(const CharSet *set, uint32_t code) {
-    bool found = set_has_exactly(set, code) || (set->fold && set_has_variant(set, code));
-    if (found == set->negated) return false;
-    return !set->both || charset_has(set->both, code);
-}
-
-bool charset_has(const CharSet *set, uint32_t code) {
-    if (code < 128) return set->ascii[code >> 6] >> (code & 63) & 1;
-    return set_decide(set, code);
-}
-
-/* To be called once the set is complete, children first. */
-static CharSet *set_finish(CharSet *set) {
-    if (set->range_count > 1) {
-        qsort(set->ranges, set->range_count, sizeof *set->ranges, compare_ranges);
-        size_t kept = 1;
-        for (size_t i = 1; i < set->range_count; i++) {
-            UnicodeRange *last = &set->ranges[kept - 1];
-            if (set->ranges[i].first <= last->last) {
-                if (set->ranges[i].last > last->last) last->last = set->ranges[i].last;
-            } else {
-                set->ranges[kept++] = set->ranges[i];
-            }
-        }
-        set->range_count = kept;
-    }
-    for (uint32_t code = 0; code < 128; code++) {
-        if (set_decide(set, code)) set->ascii[code >> 6] |= 1ull << (code & 63);
-    }
-    return set;
-}
-
 /* --- Escapes -------------------------------------------------------------------------------------------------- */
 
 /* \p{Name}: at the opening brace. */
@@ -196,13 +131,13 @@ static bool parse_property(Parser *parser, CharSet *set, bool negated) {
         scripted->fold = false;
         scripted->script = script;
         scripted->sibling = item->child;
-        item->child = set_finish(scripted);
+        item->child = charset_finish(scripted);
     }
     if (!negated) return true;
     item->negated = true;
     item->fold = false;
     item->sibling = set->child;
-    set->child = set_finish(item);
+    set->child = charset_finish(item);
     return true;
 }
 
@@ -213,7 +148,7 @@ static bool set_add_negated(Parser *parser, CharSet *set, uint32_t categories) {
     item->negated = true;
     item->fold = false;
     item->sibling = set->child;
-    set->child = set_finish(item);
+    set->child = charset_finish(item);
     return true;
 }
 
@@ -364,13 +299,13 @@ static CharSet *parse_class(Parser *parser) {
     parser->depth--;
     if (!whole->both) {
         whole->negated = negated;
-        return set_finish(whole);
+        return charset_finish(whole);
     }
     /* From the last to the first, for each needs the verdicts of what follows it. */
     for (CharSet *done = NULL; done != whole;) {
         CharSet *set = whole;
         while (set->both != done) set = (CharSet *)set->both;
-        set_finish(set);
+        charset_finish(set);
         done = set;
     }
     if (!negated) return whole;
@@ -379,7 +314,7 @@ static CharSet *parse_class(Parser *parser) {
     outer->child = whole;
     outer->negated = true;
     outer->fold = false;
-    return set_finish(outer);
+    return charset_finish(outer);
 }
 
 /* --- Nodes ---------------------------------------------------------------------------------------------------- */
@@ -402,7 +337,7 @@ static Node *node_of_set(Parser *parser, const CharSet *set) {
 static Node *node_of_code(Parser *parser, uint32_t code) {
     CharSet *set = set_new(parser);
     if (!set || !set_add_range(parser, set, code, code)) return NULL;
-    return node_of_set(parser, set_finish(set));
+    return node_of_set(parser, charset_finish(set));
 }
 
 static Node *node_of_assert(Parser *parser, AssertKind kind) {
@@ -416,7 +351,7 @@ static Node *parse_dot(Parser *parser) {
     if (!set) return NULL;
     set->negated = true;
     if (!parser->dot_all && !set_add_range(parser, set, '\n', '\n')) return NULL;
-    return node_of_set(parser, set_finish(set));
+    return node_of_set(parser, charset_finish(set));
 }
 
 static Node *parse_atom_escape(Parser *parser) {
@@ -432,7 +367,7 @@ static Node *parse_atom_escape(Parser *parser) {
     bool single;
     uint32_t code;
     if (!set || !parse_escape(parser, set, &single, &code)) return NULL;
-    return single ? node_of_code(parser, code) : node_of_set(parser, set_finish(set));
+    return single ? node_of_code(parser, code) : node_of_set(parser, charset_finish(set));
 }
 
 /* Behind "(?": the letters of (?i), (?m-i:…) and so on. True when a group follows, false when the rest of the enclosing

@@ -21,6 +21,7 @@ typedef struct CharSet {
     const struct CharSet *both; /* && this one */
 } CharSet;
 bool charset_has(const CharSet *set, uint32_t code);
+CharSet *charset_finish(CharSet *set); /* once it is complete, children first; returns it */
 
 typedef enum NodeKind {
     NODE_EMPTY,

@@ -3,16 +3,13 @@
 
 #include <stdlib.h>
 #include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include "base/utf8.h"
 #include "text/bpe_tables.h"
+#include "text/json_scan.h"
 
 typedef struct Scanner {
-    const char *begin, *at, *end;
-    Buffer unescaped; /* the string read last, when it has escapes */
+    JsonScan scan;
     TokenizerByBytes by_bytes;
     Arena *arena;
     TokenizerFile *file;
@@ -21,13 +18,6 @@ typedef struct Scanner {
     size_t merge_count, merge_capacity;
     Error *error;
 } Scanner;
-
-static bool scan_fail(const Scanner *scanner, const char *what) {
-    size_t line = 1;
-    for (const char *p = scanner->begin; p < scanner->at && p < scanner->end; p++) line += *p == '\n';
-    return fail(
-        scanner->error, ERROR_FORMAT, "line %zu, byte %zu: %s", line, (size_t)(scanner->at - scanner->begin), what);
-}
 
 /* --- The byte alphabet ---------------------------------------------------------------------------------------- */
 
@@ -68,188 +58,35 @@ bool byte_level_read(Slice spelled, char *out, size_t *size) {
     return true;
 }
 
-/* --- Scanning JSON -------------------------------------------------------------------------------------------- */
-
-static inline void skip_space(Scanner *scanner) {
-    const char *at = scanner->at, *end = scanner->end;
-    if (at < end && (uint8_t)*at > ' ') return;
-#ifdef __SSE2__
-    while (end - at >= 16) {
-        __m128i bytes = _mm_loadu_si128((const __m128i *)at);
-        __m128i line =
-            _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('\n')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\r')));
-        __m128i blank =
-            _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\t')));
-        unsigned other = (unsigned)_mm_movemask_epi8(_mm_or_si128(line, blank)) ^ 0xFFFF;
-        if (other) {
-            scanner->at = at + __builtin_ctz(other);
-            return;
-        }
-        at += 16;
-    }
-#endif
-    while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) at++;
-    scanner->at = at;
-}
-
-static inline bool accept(Scanner *scanner, char c) {
-    skip_space(scanner);
-    if (scanner->at >= scanner->end || *scanner->at != c) return false;
-    scanner->at++;
-    return true;
-}
-
-/* The first quote, backslash or control code. */
-static inline const char *string_stop(const char *at, const char *end) {
-#ifdef __SSE2__
-    for (; end - at >= 16; at += 16) {
-        __m128i bytes = _mm_loadu_si128((const __m128i *)at);
-        __m128i control = _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x1F)), bytes);
-        __m128i quote = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), slash = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
-        unsigned stop = (unsigned)_mm_movemask_epi8(_mm_or_si128(control, _mm_or_si128(quote, slash)));
-        if (stop) return at + __builtin_ctz(stop);
-    }
-#endif
-    while (at < end && *at != '"' && *at != '\\' && (uint8_t)*at >= 0x20) at++;
-    return at;
-}
-
-static int hex4(const char *at, const char *end) {
-    if (end - at < 4) return -1;
-    int value = 0;
-    for (int i = 0; i < 4; i++) {
-        char c = at[i];
-        int digit = c >= '0' && c <= '9' ? c - '0'
-            : c >= 'a' && c <= 'f'       ? c - 'a' + 10
-            : c >= 'A' && c <= 'F'       ? c - 'A' + 10
-                                         : -1;
-        if (digit < 0) return -1;
-        value = value << 4 | digit;
-    }
-    return value;
-}
-
-/* Behind "\u". */
-static bool read_unicode_escape(Scanner *scanner, Buffer *out) {
-    int code = hex4(scanner->at, scanner->end);
-    if (code < 0) return scan_fail(scanner, "expected four hexadecimal digits behind \\u");
-    scanner->at += 4;
-    uint32_t whole = (uint32_t)code;
-    if (code >= 0xD800 && code < 0xE000) {
-        bool more = code < 0xDC00 && scanner->end - scanner->at >= 6 && scanner->at[0] == '\\' && scanner->at[1] == 'u';
-        int low = more ? hex4(scanner->at + 2, scanner->end) : -1;
-        if (low < 0xDC00 || low > 0xDFFF) return scan_fail(scanner, "a surrogate stands alone");
-        whole = 0x10000u + ((uint32_t)(code - 0xD800) << 10) + (uint32_t)(low - 0xDC00);
-        scanner->at += 6;
-    }
-    char bytes[4];
-    buffer_append(out, bytes, (size_t)utf8_encode(whole, bytes));
-    return true;
-}
-
-static bool read_escaped_string(Scanner *scanner, const char *start, Buffer *out, Slice *string) {
-    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    buffer_clear(out);
-    for (;;) {
-        buffer_append(out, start, (size_t)(scanner->at - start));
-        if (scanner->at >= scanner->end || (uint8_t)*scanner->at < 0x20)
-            return scan_fail(scanner, "a string does not end");
-        char c = *scanner->at++;
-        if (c == '"') break;
-        if (scanner->at >= scanner->end) return scan_fail(scanner, "a string does not end");
-        c = *scanner->at++;
-        const char *name = c ? strchr(names, c) : NULL;
-        if (name) {
-            buffer_byte(out, values[name - names]);
-        } else if (c != 'u') {
-            return scan_fail(scanner, "an escape that JSON does not know");
-        } else if (!read_unicode_escape(scanner, out)) {
-            return false;
-        }
-        start = scanner->at;
-        scanner->at = string_stop(start, scanner->end);
-    }
-    if (out->failed) return fail(scanner->error, ERROR_MEMORY, "no memory for a string");
-    *string = buffer_view(out);
-    return true;
-}
-
-/* A string; its bytes are not yet checked to be UTF-8. Valid until the next string. */
-static inline bool read_string(Scanner *scanner, Slice *string) {
-    if (!accept(scanner, '"')) return scan_fail(scanner, "expected a string");
-    const char *start = scanner->at, *stop = string_stop(start, scanner->end);
-    scanner->at = stop;
-    if (stop < scanner->end && *stop == '"') {
-        *string = (Slice){start, (size_t)(stop - start)};
-        scanner->at = stop + 1;
-        return true;
-    }
-    return read_escaped_string(scanner, start, &scanner->unescaped, string);
-}
-
-/* Past one value, without judging it: what is kept goes through json_parse. */
-static bool skip_value(Scanner *scanner, Slice *value) {
-    skip_space(scanner);
-    const char *at = scanner->at, *end = scanner->end, *start = at;
-    size_t depth = 0;
-    for (; at < end; at++) {
-        char c = *at;
-        if (c == '"') {
-            for (at = string_stop(at + 1, end); at < end && *at != '"'; at = string_stop(at, end)) {
-                at += *at == '\\' ? 2 : 1;
-                if (at >= end) break;
-            }
-            if (at >= end) break;
-        } else if (c == '{' || c == '[') {
-            depth++;
-        } else if (c == '}' || c == ']') {
-            if (depth == 0) break;
-            depth--;
-        } else if (depth == 0 && (c == ',' || c == ' ' || c == '\n' || c == '\r' || c == '\t')) {
-            break;
-        } else {
-            continue;
-        }
-        if (depth == 0) {
-            at++;
-            break;
-        }
-    }
-    scanner->at = at < end ? at : end;
-    *value = (Slice){start, (size_t)(scanner->at - start)};
-    if (depth) return scan_fail(scanner, "a value does not end");
-    if (!value->size) return scan_fail(scanner, "expected a value");
-    return true;
-}
-
 static bool read_json(Scanner *scanner, const char *name, const Json **node) {
     if (*node) {
         fail(scanner->error, ERROR_FORMAT, "the key \"%s\" appears twice", name);
         return false;
     }
     Slice value;
-    if (!skip_value(scanner, &value)) return fail_while(scanner->error, "%s", name);
+    if (!scan_skip_value(&scanner->scan, &value)) return fail_while(scanner->error, "%s", name);
     *node = json_parse(scanner->arena, value, scanner->error);
     return *node || fail_while(scanner->error, "%s", name);
 }
 
 /* Behind a value inside an object or array: true when another follows; *done when the closing character was there. */
 static bool next_item(Scanner *scanner, char closing, bool *done) {
-    *done = accept(scanner, closing);
+    *done = scan_accept(&scanner->scan, closing);
     if (*done) return true;
-    return accept(scanner, ',') || scan_fail(scanner, closing == '}' ? "expected , or }" : "expected , or ]");
+    return scan_accept(&scanner->scan, ',') ||
+        scan_fail(&scanner->scan, closing == '}' ? "expected , or }" : "expected , or ]");
 }
 
 static inline bool read_id(Scanner *scanner, uint32_t *id) {
-    skip_space(scanner);
-    const char *start = scanner->at, *at = start, *end = scanner->end;
+    scan_space(&scanner->scan);
+    const char *start = scanner->scan.at, *at = start, *end = scanner->scan.end;
     uint64_t value = 0;
     while (at < end && *at >= '0' && *at <= '9' && at - start < 19) value = value * 10 + (uint64_t)(*at++ - '0');
-    scanner->at = at;
+    scanner->scan.at = at;
     bool integer = at > start &&
         (at == end || *at == ',' || *at == '}' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t');
     if (!integer || (*start == '0' && at - start > 1))
-        return scan_fail(scanner, "model.vocab: an id must be a whole number");
+        return scan_fail(&scanner->scan, "model.vocab: an id must be a whole number");
     if (value > BPE_ID_MAX) {
         return fail(
             scanner->error, ERROR_LIMIT, "model.vocab: the id %llu is above %d", (unsigned long long)value, BPE_ID_MAX);
@@ -291,15 +128,15 @@ static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
     uint32_t id = 0;
     size_t size;
     bool literal;
-    if (!read_string(scanner, &spelled)) return false;
+    if (!scan_string(&scanner->scan, &spelled)) return false;
     if (spelled.size > BPE_TOKEN_BYTES_MAX) {
         return fail(scanner->error, ERROR_LIMIT, "model.vocab: a token of %zu bytes; %d are the most", spelled.size,
             BPE_TOKEN_BYTES_MAX);
     }
     if (!store_form(bpe, spelled, bpe->pool + bpe->pool_size, &size, &literal)) {
-        return scan_fail(scanner, "model.vocab: a token is not UTF-8");
+        return scan_fail(&scanner->scan, "model.vocab: a token is not UTF-8");
     }
-    if (!accept(scanner, ':')) return scan_fail(scanner, "expected :");
+    if (!scan_accept(&scanner->scan, ':')) return scan_fail(&scanner->scan, "expected :");
     if (!read_id(scanner, &id)) return false;
     if (!reserve_tokens(bpe, capacity, id)) return fail(scanner->error, ERROR_MEMORY, "no memory for the vocabulary");
     if (bpe->tokens[id].flags) {
@@ -317,13 +154,13 @@ static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
 static bool read_vocab(Scanner *scanner) {
     Bpe *bpe = scanner->bpe;
     if (bpe->pool) return fail(scanner->error, ERROR_FORMAT, "model: the key \"vocab\" appears twice");
-    if (!accept(scanner, '{')) return scan_fail(scanner, "model.vocab: expected an object");
+    if (!scan_accept(&scanner->scan, '{')) return scan_fail(&scanner->scan, "model.vocab: expected an object");
     /* Stored forms are never longer than the text: address space for all of it, of which little is written. */
-    size_t room = (size_t)(scanner->end - scanner->at);
+    size_t room = (size_t)(scanner->scan.end - scanner->scan.at);
     bpe->pool = malloc(room + 1);
     if (!bpe->pool) return fail(scanner->error, ERROR_MEMORY, "no memory for the vocabulary");
     uint32_t capacity = 0;
-    bool done = accept(scanner, '}');
+    bool done = scan_accept(&scanner->scan, '}');
     while (!done) {
         if (!read_vocab_entry(scanner, &capacity) || !next_item(scanner, '}', &done)) return false;
     }
@@ -468,20 +305,21 @@ static bool read_merge(Scanner *scanner, MergeBatch *batch) {
     side[0].bytes = side[0].small;
     side[1].bytes = side[1].small;
     Slice text;
-    if (accept(scanner, '[')) {
-        if (!read_string(scanner, &text) || !read_side(scanner, &side[0], text)) return false;
-        if (!accept(scanner, ',')) return scan_fail(scanner, "model.merges: expected a pair");
-        if (!read_string(scanner, &text) || !read_side(scanner, &side[1], text)) return false;
-        return accept(scanner, ']') || scan_fail(scanner, "model.merges: expected a pair");
+    if (scan_accept(&scanner->scan, '[')) {
+        if (!scan_string(&scanner->scan, &text) || !read_side(scanner, &side[0], text)) return false;
+        if (!scan_accept(&scanner->scan, ',')) return scan_fail(&scanner->scan, "model.merges: expected a pair");
+        if (!scan_string(&scanner->scan, &text) || !read_side(scanner, &side[1], text)) return false;
+        return scan_accept(&scanner->scan, ']') || scan_fail(&scanner->scan, "model.merges: expected a pair");
     }
-    if (!read_string(scanner, &text)) return scan_fail(scanner, "model.merges: expected a string or a pair");
+    if (!scan_string(&scanner->scan, &text))
+        return scan_fail(&scanner->scan, "model.merges: expected a string or a pair");
     if (slice_starts(text, SLICE("#version"))) {
         batch->count--;
         return true;
     }
     const char *space = text.size ? memchr(text.data, ' ', text.size) : NULL;
     if (!space || memchr(space + 1, ' ', text.size - (size_t)(space + 1 - text.data))) {
-        return scan_fail(scanner, "model.merges: expected two tokens with a space between them");
+        return scan_fail(&scanner->scan, "model.merges: expected two tokens with a space between them");
     }
     size_t left = (size_t)(space - text.data);
     return read_side(scanner, &side[0], (Slice){text.data, left}) &&
@@ -491,11 +329,11 @@ static bool read_merge(Scanner *scanner, MergeBatch *batch) {
 static bool read_merges(Scanner *scanner) {
     if (scanner->merges) return fail(scanner->error, ERROR_FORMAT, "model: the key \"merges\" appears twice");
     if (!reserve_merges(scanner)) return false;
-    if (!accept(scanner, '[')) return scan_fail(scanner, "model.merges: expected an array");
+    if (!scan_accept(&scanner->scan, '[')) return scan_fail(&scanner->scan, "model.merges: expected an array");
     MergeBatch *batch = malloc(sizeof *batch);
     if (!batch) return fail(scanner->error, ERROR_MEMORY, "no memory for the merges");
     batch->count = 0;
-    bool done = accept(scanner, ']'), ok = true;
+    bool done = scan_accept(&scanner->scan, ']'), ok = true;
     while (ok && !done) ok = read_merge(scanner, batch) && next_item(scanner, ']', &done);
     if (ok) {
         ok = flush_merges(scanner, batch);
@@ -521,7 +359,7 @@ static bool read_member(Scanner *scanner, const Member *members, size_t count, S
         if (slice_is(key, members[i].name)) return read_json(scanner, members[i].name, members[i].node);
     }
     Slice value;
-    return skip_value(scanner, &value);
+    return scan_skip_value(&scanner->scan, &value);
 }
 
 static bool read_model(Scanner *scanner) {
@@ -530,13 +368,13 @@ static bool read_model(Scanner *scanner) {
         {"continuing_subword_prefix", &file->subword_prefix}, {"end_of_word_suffix", &file->word_suffix},
         {"fuse_unk", &file->fuse_unk}, {"byte_fallback", &file->byte_fallback},
         {"ignore_merges", &file->ignore_merges}};
-    if (!accept(scanner, '{')) return scan_fail(scanner, "model: expected an object");
+    if (!scan_accept(&scanner->scan, '{')) return scan_fail(&scanner->scan, "model: expected an object");
     const char *merges = NULL; /* when they stand before the vocabulary */
-    bool done = accept(scanner, '}');
+    bool done = scan_accept(&scanner->scan, '}');
     while (!done) {
         Slice key, skipped;
-        if (!read_string(scanner, &key)) return false;
-        if (!accept(scanner, ':')) return scan_fail(scanner, "expected :");
+        if (!scan_string(&scanner->scan, &key)) return false;
+        if (!scan_accept(&scanner->scan, ':')) return scan_fail(&scanner->scan, "expected :");
         bool ok;
         if (slice_is(key, "vocab")) {
             if (file->type && file->type->type == JSON_STRING && !slice_is(json_slice(file->type), "BPE")) {
@@ -545,8 +383,8 @@ static bool read_model(Scanner *scanner) {
             }
             ok = read_vocab(scanner);
         } else if (slice_is(key, "merges")) {
-            if (!scanner->bpe->pool) merges = scanner->at;
-            ok = merges ? skip_value(scanner, &skipped) : read_merges(scanner);
+            if (!scanner->bpe->pool) merges = scanner->scan.at;
+            ok = merges ? scan_skip_value(&scanner->scan, &skipped) : read_merges(scanner);
         } else {
             ok = read_member(scanner, members, COUNT_OF(members), key);
         }
@@ -554,10 +392,10 @@ static bool read_model(Scanner *scanner) {
     }
     if (!scanner->bpe->pool) return fail(scanner->error, ERROR_FORMAT, "model.vocab is missing");
     if (!merges) return true;
-    const char *after = scanner->at;
-    scanner->at = merges;
+    const char *after = scanner->scan.at;
+    scanner->scan.at = merges;
     bool ok = read_merges(scanner);
-    scanner->at = after;
+    scanner->scan.at = after;
     return ok;
 }
 
@@ -566,30 +404,30 @@ static bool read_file(Scanner *scanner) {
     const Member members[] = {{"added_tokens", &file->added_tokens}, {"normalizer", &file->normalizer},
         {"pre_tokenizer", &file->pre_tokenizer}, {"post_processor", &file->post_processor},
         {"decoder", &file->decoder}};
-    if (!accept(scanner, '{')) return scan_fail(scanner, "expected an object");
+    if (!scan_accept(&scanner->scan, '{')) return scan_fail(&scanner->scan, "expected an object");
     const char *model = NULL; /* it is read last when it stands before the pre-tokenizer */
-    bool done = accept(scanner, '}'), seen = false;
+    bool done = scan_accept(&scanner->scan, '}'), seen = false;
     while (!done) {
         Slice key, skipped;
-        if (!read_string(scanner, &key)) return false;
-        if (!accept(scanner, ':')) return scan_fail(scanner, "expected :");
+        if (!scan_string(&scanner->scan, &key)) return false;
+        if (!scan_accept(&scanner->scan, ':')) return scan_fail(&scanner->scan, "expected :");
         bool ok;
         if (slice_is(key, "model")) {
             if (seen) return fail(scanner->error, ERROR_FORMAT, "the key \"model\" appears twice");
             seen = true;
-            if (!file->pre_tokenizer) model = scanner->at;
+            if (!file->pre_tokenizer) model = scanner->scan.at;
             scanner->bpe->by_bytes = scanner->by_bytes(file->pre_tokenizer);
-            ok = model ? skip_value(scanner, &skipped) : read_model(scanner);
+            ok = model ? scan_skip_value(&scanner->scan, &skipped) : read_model(scanner);
         } else {
             ok = read_member(scanner, members, COUNT_OF(members), key);
         }
         if (!ok || !next_item(scanner, '}', &done)) return false;
     }
-    skip_space(scanner);
-    if (scanner->at != scanner->end) return scan_fail(scanner, "more text behind the object");
+    scan_space(&scanner->scan);
+    if (scanner->scan.at != scanner->scan.end) return scan_fail(&scanner->scan, "more text behind the object");
     if (!seen) return fail(scanner->error, ERROR_FORMAT, "the key \"model\" is missing");
     if (!model) return true;
-    scanner->at = model;
+    scanner->scan.at = model;
     scanner->bpe->by_bytes = scanner->by_bytes(file->pre_tokenizer);
     return read_model(scanner);
 }
@@ -634,9 +472,7 @@ static bool finish_model(const TokenizerFile *file, Bpe *bpe, Error *error) {
 bool tokenizer_read(Slice text, TokenizerByBytes by_bytes, Arena *arena, TokenizerFile *file, Bpe *bpe, Error *error) {
     if (text.size > TOKENIZER_JSON_MAX)
         return fail(error, ERROR_LIMIT, "%zu bytes; %d are the most", text.size, TOKENIZER_JSON_MAX);
-    Scanner scanner = {.begin = text.data,
-        .at = text.data,
-        .end = text.data + text.size,
+    Scanner scanner = {.scan = {.begin = text.data, .at = text.data, .end = text.data + text.size, .error = error},
         .by_bytes = by_bytes,
         .arena = arena,
         .file = file,
@@ -646,6 +482,6 @@ bool tokenizer_read(Slice text, TokenizerByBytes by_bytes, Arena *arena, Tokeniz
     if (ok && !scanner.merges) ok = fail(error, ERROR_FORMAT, "model.merges is missing");
     ok = ok && bpe_set_merges(bpe, scanner.merges, scanner.merge_count, error);
     free(scanner.merges);
-    buffer_free(&scanner.unescaped);
+    buffer_free(&scanner.scan.unescaped);
     return ok;
 }
