@@ -1,7 +1,7 @@
-/* GGUF in: reading a GGUF file and rewriting it as an MLX checkpoint directory (config.json, model.safetensors, tokenizer.json,
- * tokenizer_config.json, chat template). Format: github.com/ggml-org/ggml docs/gguf.md.
- * Q4_K Q5_K Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 convert exactly (affine over 32 values); Q6_K and IQ4_NL to the nearest 8-bit group 32;
- * F32 F16 BF16 stay as they are; any other type is an error that names it. Streams: peak memory about one tensor. */
+/* GGUF in: reading a GGUF file and rewriting it as an MLX checkpoint directory (config.json, model.safetensors,
+ * tokenizer.json, tokenizer_config.json, chat template). Format: github.com/ggml-org/ggml docs/gguf.md. Q4_K Q5_K Q4_0
+ * Q4_1 Q5_0 Q5_1 Q8_0 convert exactly (affine over 32 values); Q6_K and IQ4_NL to the nearest 8-bit group 32; F32 F16
+ * BF16 stay as they are; any other type is an error that names it. Streams: peak memory about one tensor. */
 #pragma once
 #include <stdint.h>
 
@@ -9,6 +9,7 @@
 
 typedef void (*GgufProgress)(void *context, uint64_t done_bytes, uint64_t total_bytes, const char *tensor);
 
-/* directory appears only when whole (written under a temporary name beside it, then renamed); an existing directory is an
- * error unless it is a finished conversion of the same file (then nothing is done). progress may be NULL. */
-NODISCARD bool gguf_convert(const char *path, const char *directory, GgufProgress progress, void *context, Error *error);
+/* directory appears only when whole (written under a temporary name beside it, then renamed); an existing directory is
+ * an error unless it is a finished conversion of the same file (then nothing is done). progress may be NULL. */
+NODISCARD bool gguf_convert(
+    const char *path, const char *directory, GgufProgress progress, void *context, Error *error);

@@ -1,6 +1,7 @@
-/* A safetensors checkpoint: one file, or shards named by model.safetensors.index.json (or model*.safetensors without one).
- * Everything in the headers is checked before use: sizes, offsets, overlaps, dtypes, shapes × dtype = bytes. Memory-mapped;
- * tensors stay valid until close. Threads: immutable once open. Format: github.com/huggingface/safetensors. */
+/* A safetensors checkpoint: one file, or shards named by model.safetensors.index.json (or model*.safetensors without
+ * one). Everything in the headers is checked before use: sizes, offsets, overlaps, dtypes, shapes × dtype = bytes.
+ * Memory-mapped; tensors stay valid until close. Threads: immutable once open. Format:
+ * github.com/huggingface/safetensors. */
 #pragma once
 #include "base/arena.h"
 #include "base/file.h"
@@ -25,7 +26,7 @@ typedef struct Checkpoint {
 } Checkpoint;
 
 NODISCARD bool checkpoint_open(Checkpoint *checkpoint, const char *directory, Error *error);
-void checkpoint_close(Checkpoint *checkpoint); /* safe on a zeroed struct */
+void checkpoint_close(Checkpoint *checkpoint);                                      /* safe on a zeroed struct */
 const TensorEntry *checkpoint_find(const Checkpoint *checkpoint, const char *name); /* NULL when absent */
 
 /* Writing, tensor by tensor, with the header fixed beforehand. The file appears under its name only when finished. */
@@ -36,7 +37,8 @@ typedef struct TensorHeader {
     int rank;
     int64_t shape[TENSOR_RANK_MAX];
 } TensorHeader;
-NODISCARD SafetensorsWriter *safetensors_create(const char *path, const TensorHeader *headers, size_t count, Error *error);
+NODISCARD SafetensorsWriter *safetensors_create(
+    const char *path, const TensorHeader *headers, size_t count, Error *error);
 /* Appends bytes of the data area, in header order, in pieces of any size. */
 NODISCARD bool safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size, Error *error);
 NODISCARD bool safetensors_finish(SafetensorsWriter *writer, Error *error); /* sync, rename, free */

@@ -8,8 +8,22 @@
 
 enum { TENSOR_RANK_MAX = 5 };
 
-typedef enum DType { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_U8, DTYPE_I8, DTYPE_U16, DTYPE_I16, DTYPE_U32, DTYPE_I32,
-    DTYPE_I64, DTYPE_U64, DTYPE_F64, DTYPE_BOOL, DTYPE_COUNT } DType;
+typedef enum DType {
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_U8,
+    DTYPE_I8,
+    DTYPE_U16,
+    DTYPE_I16,
+    DTYPE_U32,
+    DTYPE_I32,
+    DTYPE_I64,
+    DTYPE_U64,
+    DTYPE_F64,
+    DTYPE_BOOL,
+    DTYPE_COUNT
+} DType;
 
 size_t dtype_bytes(DType dtype);
 const char *dtype_name(DType dtype); /* as in safetensors: "BF16" */
@@ -33,18 +47,19 @@ typedef enum Quant {
 } Quant;
 const char *quant_name(Quant quant);
 
-/* A matrix to multiply by: y[rows] = W[rows, cols] · x[cols] (+ bias). In the file's layout (mlx/ops.cpp, quantize): a row is
- * cols·bits/8 bytes, one little-endian bit stream, element i = bits [i·b, (i+1)·b); rows are contiguous; scales and biases are
- * [rows, cols/group]. A slice of rows is again a Weight (weight_rows), so fused projections are views. */
+/* A matrix to multiply by: y[rows] = W[rows, cols] · x[cols] (+ bias). In the file's layout (mlx/ops.cpp, quantize): a
+ * row is cols·bits/8 bytes, one little-endian bit stream, element i = bits [i·b, (i+1)·b); rows are contiguous; scales
+ * and biases are [rows, cols/group]. A slice of rows is again a Weight (weight_rows), so fused projections are views.
+ */
 typedef struct Weight {
     int64_t rows, cols; /* out, in */
     Quant quant;
-    int bits, group;     /* of quantised forms */
-    DType dtype;         /* QUANT_NONE: the elements. QUANT_AFFINE: scales and biases */
-    const void *data;    /* row stride = weight_row_bytes */
-    const void *scales;  /* NULL when plain */
-    const void *biases;  /* affine only: the group's zero point, not the layer's bias */
-    const float *bias;   /* added to the product, f32 [rows], or NULL */
+    int bits, group;    /* of quantised forms */
+    DType dtype;        /* QUANT_NONE: the elements. QUANT_AFFINE: scales and biases */
+    const void *data;   /* row stride = weight_row_bytes */
+    const void *scales; /* NULL when plain */
+    const void *biases; /* affine only: the group's zero point, not the layer's bias */
+    const float *bias;  /* added to the product, f32 [rows], or NULL */
 } Weight;
 
 size_t weight_row_bytes(const Weight *w);   /* bytes of one row of data */
@@ -54,14 +69,19 @@ Weight weight_rows(const Weight *w, int64_t first, int64_t count);
 /* Elements [first, first+count) of one row as f32, exactly as mx.dequantize computes them in f32. */
 void weight_dequantize_row(const Weight *w, int64_t row, int64_t first, int64_t count, float *out);
 
-/* Affine quantisation as mx.quantize does it (mlx/backend/cpu/quantized.cpp): one row of cols floats, f32 scales and biases. */
-void quantize_affine_row(const float *x, int64_t cols, int bits, int group, uint8_t *data, float *scales, float *biases);
+/* Affine quantisation as mx.quantize does it (mlx/backend/cpu/quantized.cpp): one row of cols floats, f32 scales and
+ * biases. */
+void quantize_affine_row(
+    const float *x, int64_t cols, int bits, int group, uint8_t *data, float *scales, float *biases);
 
 /* 16-bit floats. to_f32 is exact; from_f32 rounds to nearest even. */
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f);
 static inline float bf16_to_f32(uint16_t h) {
-    union { uint32_t u; float f; } v = {(uint32_t)h << 16};
+    union {
+        uint32_t u;
+        float f;
+    } v = {(uint32_t)h << 16};
     return v.f;
 }
 uint16_t f32_to_bf16(float f);
