@@ -1,14 +1,16 @@
 /* The table of operations that a model runs on, and what it works with.
  *
  * Immediate mode: the decoder calls operations in order; each sees f32 activations in backend memory, row-major
- * [rows, width], and hides dtype and quantisation behind Weight. cpu/ref.c is the specification of every operation; the other
- * backends must equal it within the tolerances of tests/backend. plan.c computes nothing: it checks shapes and counts scratch.
+ * [rows, width], and hides dtype and quantisation behind Weight. cpu/ref.c is the specification of every operation; the
+ * other backends must equal it within the tolerances of tests/backend. plan.c computes nothing: it checks shapes and
+ * counts scratch.
  *
- * Shapes are checked by plan before the first real step, so inside an operation a wrong shape is a bug (CHECK). Operations
- * return nothing; a device fault is sticky and surfaces in sync(). Threads: all calls come from the engine thread.
+ * Shapes are checked by plan before the first real step, so inside an operation a wrong shape is a bug (CHECK).
+ * Operations return nothing; a device fault is sticky and surfaces in sync(). Threads: all calls come from the engine
+ * thread.
  *
- * Determinism: on the CPU a row's result depends on nothing but that row, its sequence's cache and the chosen instruction set:
- * not on how many rows share the step, nor on the number of threads. Bit for bit. */
+ * Determinism: on the CPU a row's result depends on nothing but that row, its sequence's cache and the chosen
+ * instruction set: not on how many rows share the step, nor on the number of threads. Bit for bit. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,14 +28,14 @@ enum {
     ATTENTION_HEAD_MAX = 1024, /* largest head_dim and value_dim */
 };
 
-/* One attention layer's cache as pages. A page holds KV_PAGE_TOKENS positions of K and V for all kv heads of the layer, at
- * base + table[position / KV_PAGE_TOKENS] · page_stride + layer_offset; its inside belongs to the backend, its size is
- * ops->kv_layer_bytes(). table entries of pages that a window has left are −1 and never read. */
+/* One attention layer's cache as pages. A page holds KV_PAGE_TOKENS positions of K and V for all kv heads of the layer,
+ * at base + table[position / KV_PAGE_TOKENS] · page_stride + layer_offset; its inside belongs to the backend, its size
+ * is ops->kv_layer_bytes(). table entries of pages that a window has left are −1 and never read. */
 typedef struct KvLayout {
     int kv_heads;
-    int head_dim;   /* of K */
-    int value_dim;  /* of V */
-    DType dtype;    /* F16 or BF16; F32 in the exact mode */
+    int head_dim;  /* of K */
+    int value_dim; /* of V */
+    DType dtype;   /* F16 or BF16; F32 in the exact mode */
 } KvLayout;
 
 typedef struct KvLayer {
@@ -46,8 +48,8 @@ typedef struct KvLayer {
 
 /* Consecutive rows of a step that belong to one sequence. */
 typedef struct Run {
-    int row, rows;        /* which rows of the step */
-    int position;         /* of the first row in its sequence */
+    int row, rows;                /* which rows of the step */
+    int position;                 /* of the first row in its sequence */
     const int32_t *const *tables; /* [group][page]: page tables of the sequence, covering position + rows tokens */
 } Run;
 
@@ -73,8 +75,8 @@ typedef struct Norm {
 
 typedef enum Activation { ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_RELU2, ACT_NONE } Activation;
 
-/* Rotary position embedding. frequencies[i] is the angle per position of pair i; 0 leaves the pair alone. Angles are computed
- * as (float)position × frequency in f32, as mlx does. Only the first dims of a head rotate. */
+/* Rotary position embedding. frequencies[i] is the angle per position of pair i; 0 leaves the pair alone. Angles are
+ * computed as (float)position × frequency in f32, as mlx does. Only the first dims of a head rotate. */
 typedef struct Rope {
     int dims;
     bool interleaved;         /* pairs (2i, 2i+1); otherwise (i, i + dims/2) */
@@ -117,18 +119,18 @@ typedef struct MatmulAdd {
 /* For each row: normalise and rotate q and k per head, append k and v to the cache, attend causally.
  * Key j is visible to position i iff j ≤ i and (window == 0 or j > i − window). */
 typedef struct Attention {
-    int heads;              /* of q; a multiple of kv.layout.kv_heads */
+    int heads; /* of q; a multiple of kv.layout.kv_heads */
     KvLayer kv;
-    float scale;            /* multiplies q·k */
-    float softcap;          /* s = cap·tanh(s/cap) before the mask; 0: none */
-    int window;             /* 0: full */
+    float scale;                 /* multiplies q·k */
+    float softcap;               /* s = cap·tanh(s/cap) before the mask; 0: none */
+    int window;                  /* 0: full */
     const Norm *q_norm, *k_norm; /* per head, width = head_dim; NULL: none */
-    bool norm_full;         /* the norms run over the whole projection (width = heads·head_dim) instead */
-    const Rope *rope;       /* NULL: none */
-    const float *sinks;     /* [heads] extra logit in the denominator; NULL: none */
-    float *q, *k;     /* [rows, heads·head_dim], [rows, kv_heads·head_dim]; both may be overwritten */
-    const float *v;   /* [rows, kv_heads·value_dim] */
-    float *out;             /* [rows, heads·value_dim] */
+    bool norm_full;              /* the norms run over the whole projection (width = heads·head_dim) instead */
+    const Rope *rope;            /* NULL: none */
+    const float *sinks;          /* [heads] extra logit in the denominator; NULL: none */
+    float *q, *k;                /* [rows, heads·head_dim], [rows, kv_heads·head_dim]; both may be overwritten */
+    const float *v;              /* [rows, kv_heads·value_dim] */
+    float *out;                  /* [rows, heads·value_dim] */
 } Attention;
 
 /* ---- the table ---- */
@@ -145,7 +147,8 @@ typedef struct BackendOps {
     void (*begin)(Backend *, const Step *);
     /* Waits for the step; false when the device or a mapped file failed in it. */
     bool (*sync)(Backend *, Error *);
-    /* Scratch of the current step, released all at once by begin(). plan counts it; the others carve it from one block. */
+    /* Scratch of the current step, released all at once by begin(). plan counts it; the others carve it from one block.
+     */
     float *(*scratch)(Backend *, int64_t count);
 
     /* out[r] = scale · table[tokens[r]] */
@@ -170,14 +173,17 @@ enum { BACKEND_DESCRIPTION_MAX = 96 };
 
 struct Backend { /* first member of every backend's own struct */
     const BackendOps *ops;
-    int rows_max;     /* largest step */
-    bool exact;       /* f32 throughout: activations are not rounded, KV pages are f32 */
+    int rows_max; /* largest step */
+    bool exact;   /* f32 throughout: activations are not rounded, KV pages are f32 */
     char description[BACKEND_DESCRIPTION_MAX];
 };
 
 typedef struct BackendOptions {
-    const char *cpu;      /* "auto", "ref", "avx2", "avx512", "neon": one that the machine lacks is an error that says what it has */
-    int threads;          /* 0: one per core that this process may use */
+    const char *
+        cpu; /* "auto", "ref", "avx2", "avx512", "neon": one that the machine lacks is an error that says what it has */
+    int threads;  /* 0: one per core that this process may use */
+    bool precise; /* activations of quantised products as 16 bits instead of 8: slower prompts, errors 250 times smaller
+                   */
     int rows_max;
     size_t scratch_bytes; /* counted by plan */
 } BackendOptions;

@@ -32,6 +32,7 @@ static const Command command = {"bench", "MODEL", "Measures prompt and generatio
 
 typedef struct Plan {
     int prompt, generate, depth, rounds, threads;
+    bool precise;
     const char *against; /* a command, or NULL */
 } Plan;
 
@@ -165,7 +166,8 @@ static bool measure(
     Walk walk;
     const int longest = plan->depth + (plan->prompt > plan->generate ? plan->prompt : plan->generate) + 16;
     const ModelOptions options = {
-        .backend = {.cpu = cpu, .threads = plan->threads, .rows_max = chunk}, .context = longest};
+        .backend = {.cpu = cpu, .threads = plan->threads, .precise = plan->precise, .rows_max = chunk},
+        .context = longest};
     const double start = clock_seconds();
     if (!walk_open(&walk, directory, &options, longest, error)) return false;
     r->load_s = clock_seconds() - start;
@@ -235,7 +237,7 @@ static void print_table(const char *model, const Plan *plan, const Results *r) {
 int command_bench(int argc, char **argv) {
     const char *cpu = "auto", *against = NULL;
     int64_t prompt = 512, generate = 64, depth = 0, rounds = 5, threads = 0, chunk = 512;
-    bool json = false;
+    bool json = false, precise = false;
     const Option options[] = {
         {"-p", "--prompt", OPTION_INTEGER, &prompt, 0, 1 << 20, "N", "prompt tokens (512)"},
         {"-n", "--generate", OPTION_INTEGER, &generate, 0, 1 << 20, "N", "tokens to generate (64)"},
@@ -245,6 +247,7 @@ int command_bench(int argc, char **argv) {
         {"--prefill-size", NULL, OPTION_INTEGER, &chunk, 1, MODEL_ROWS_MAX, "N", "prompt tokens per step (512)"},
         {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "instruction set (auto)"},
         {"--against", NULL, OPTION_TEXT, &against, 0, 0, "COMMAND", "another program, run once in each round"},
+        {"--precise", NULL, OPTION_FLAG, &precise, 0, 0, NULL, "activations as 16 bits instead of 8"},
         {"--json", NULL, OPTION_FLAG, &json, 0, 0, NULL, "one JSON object"},
         {0},
     };
@@ -254,7 +257,8 @@ int command_bench(int argc, char **argv) {
     Error error = {0};
     Buffer directory = {0}, name = {0};
     Results *results = calloc(1, sizeof *results);
-    Plan plan = {(int)prompt, (int)generate, (int)depth, (int)rounds, threads ? (int)threads : pool_cores(), against};
+    Plan plan = {
+        (int)prompt, (int)generate, (int)depth, (int)rounds, threads ? (int)threads : pool_cores(), precise, against};
     Probe probe = {0};
     quiet_self();
     bool ok =

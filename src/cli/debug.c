@@ -137,12 +137,14 @@ static bool write_logits(Walk *walk, const Tokens *ids, int steps, int chunk, FI
 static int debug_logits(int argc, char **argv) {
     const char *list = NULL, *path = NULL, *cpu = "auto";
     int64_t steps = 0, threads = 0, chunk = LOGITS_ROWS;
+    bool precise = false;
     const Option options[] = {
         {"--tokens", NULL, OPTION_TEXT, &list, 0, 0, "IDS", "token ids: 1,2,3 or @FILE"},
         {"--steps", NULL, OPTION_INTEGER, &steps, 0, 1 << 24, "N", "the last N tokens go one at a time (0)"},
         {"--chunk", NULL, OPTION_INTEGER, &chunk, 1, MODEL_ROWS_MAX, "N", "tokens per prefill step (256)"},
         {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "ref computes in f32 throughout, KV pages included (auto)"},
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, 1024, "N", "threads (one per core)"},
+        {"--precise", NULL, OPTION_FLAG, &precise, 0, 0, NULL, "activations as 16 bits instead of 8"},
         {"--out", "-o", OPTION_TEXT, &path, 0, 0, "FILE", "f32 [tokens, vocab] as .npy"},
         {0},
     };
@@ -161,7 +163,8 @@ static int debug_logits(int argc, char **argv) {
     else if (ok)
         buffer_text(&text, list);
     ok = ok && parse_ids(text.data ? text.data : "", INT32_MAX, &ids, &error);
-    const ModelOptions model = {.backend = {.cpu = cpu, .threads = (int)threads, .rows_max = (int)chunk},
+    const ModelOptions model = {
+        .backend = {.cpu = cpu, .threads = (int)threads, .precise = precise, .rows_max = (int)chunk},
         .context = (int)ids.count}; /* beyond max_position_embeddings as well: the reference computes that too */
     ok = ok && walk_open(&walk, directory.data, &model, (int)ids.count, &error);
     for (size_t i = 0; ok && i < ids.count; i++)

@@ -12,7 +12,7 @@ static void warn(void *context, const char *line) { log_warn("%s", line); }
 EngineOptions engine_options(const EngineArguments *arguments, const char *directory) {
     return (EngineOptions){
         .directory = directory,
-        .model = {.backend = {.cpu = arguments->cpu, .threads = (int)arguments->threads},
+        .model = {.backend = {.cpu = arguments->cpu, .threads = (int)arguments->threads, .precise = arguments->precise},
             .context = (int)arguments->context,
             .strict_config = arguments->strict_config,
             .warn = warn},

@@ -9,23 +9,25 @@
 typedef struct EngineArguments {
     const char *cpu;
     int64_t threads, context, slots, queue, prefill_size, kv_bytes;
-    bool strict_config;
+    bool strict_config, precise;
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \
     (EngineArguments) { .cpu = "auto", .slots = 8, .queue = 256, .prefill_size = 512 }
+/* clang-format off */
 #define ENGINE_OPTIONS(e)                                                                                              \
     {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instruction set: auto, ref, avx2, avx512, neon (auto)"},      \
-        {"--threads", "-t", OPTION_INTEGER, &(e).threads, 0, 1024, "N", "threads that compute (one per core)"},        \
-        {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N",                                            \
-            "tokens a conversation may hold (the model's, at most 32768)"},                                            \
-        {"--prefill-size", NULL, OPTION_INTEGER, &(e).prefill_size, 1, MODEL_ROWS_MAX / 2, "N",                        \
-            "prompt tokens per step (512)"},                                                                           \
-        {"--kv-bytes", NULL, OPTION_BYTES, &(e).kv_bytes, 0, 1e15, "SIZE",                                             \
-            "memory for the KV cache, as in 4G (what the slots need)"},                                                \
-    {                                                                                                                  \
-        "--strict-config", NULL, OPTION_FLAG, &(e).strict_config, 0, 0, NULL,                                          \
-            "config fields that nothing here uses are an error"                                                        \
-    }
+    {"--threads", "-t", OPTION_INTEGER, &(e).threads, 0, 1024, "N", "threads that compute (one per core)"},            \
+    {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N",                                                \
+        "tokens a conversation may hold (the model's, at most 32768)"},                                                \
+    {"--prefill-size", NULL, OPTION_INTEGER, &(e).prefill_size, 1, MODEL_ROWS_MAX / 2, "N",                            \
+        "prompt tokens per step (512)"},                                                                               \
+    {"--kv-bytes", NULL, OPTION_BYTES, &(e).kv_bytes, 0, 1e15, "SIZE",                                                 \
+        "memory for the KV cache, as in 4G (what the slots need)"},                                                    \
+    {"--precise", NULL, OPTION_FLAG, &(e).precise, 0, 0, NULL,                                                         \
+        "activations as 16 bits instead of 8: slower prompts, smaller errors"},                                        \
+    {"--strict-config", NULL, OPTION_FLAG, &(e).strict_config, 0, 0, NULL,                                             \
+        "config fields that nothing here uses are an error"}
+/* clang-format on */
 
 typedef struct SamplingArguments {
     double temperature, top_p, min_p, repetition_penalty;

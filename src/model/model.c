@@ -166,6 +166,7 @@ static bool open_backend(Model *model, const ModelOptions *options, Error *error
         return false;
     }
     wanted.scratch_bytes = model->scratch_bytes;
+    wanted.precise = wanted.precise || model->spec.precise;
     model->backend = backend_open(&wanted, error);
     if (!model->backend) {
         return false;

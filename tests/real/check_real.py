@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "server"))
 from apus_server import BINARY, CACHE, Checks, Server, model_path  # noqa: E402
 
 check = Checks()
-MODELS = ["qwen-0.5b", "qwen-1.5b", "gemma-270m"]
+MODELS = os.environ.get("APUS_MODELS", "gemma-270m qwen-0.5b qwen-1.5b").split()
 NLL_RATIO = 0.005  # of perplexity: ln(1.005) in nats per token
 LEAD = 0.1
 

@@ -37,16 +37,18 @@ struct CpuBackend {
     Backend base;
     BackendOps ops; /* the table under the instruction set's name */
     Pool *pool;
+    bool precise; /* activations as 16 bits: two int8 lines per row */
     const CpuKernels *kernels;
-    /* Work space of the products: quantised activations, panels. Anonymous memory, page-aligned, linear_work_bytes(). */
+    /* Work space of the products: quantised activations, panels. Anonymous memory, page-aligned, linear_work_bytes().
+     */
     uint8_t *work;
     size_t work_bytes;
     Step step;
     float *scratch;
     size_t scratch_count, scratch_used;
     RopeTable ropes[CPU_ROPES];
-    int rope_count;       /* valid in this step */
-    uint8_t *attention;   /* attention_shared_bytes, then attention_thread_bytes per thread */
+    int rope_count;     /* valid in this step */
+    uint8_t *attention; /* attention_shared_bytes, then attention_thread_bytes per thread */
 };
 
 static inline CpuBackend *cpu_backend(Backend *backend) { return (CpuBackend *)backend; }

@@ -214,13 +214,14 @@ Backend *vector_open(const CpuKernels *kernels, const BackendOptions *options, E
     cpu->ops.name = kernels->name;
     cpu->base = (Backend){.ops = &cpu->ops, .rows_max = options->rows_max};
     cpu->kernels = kernels;
+    cpu->precise = options->precise;
     cpu->pool = pool_open(options->threads, error);
     if (!cpu->pool || !take_memory(cpu, options, error)) {
         vector_close(&cpu->base);
         return NULL;
     }
     const int threads = pool_threads(cpu->pool);
-    snprintf(cpu->base.description, sizeof cpu->base.description, "%s, %d thread%s", kernels->description, threads,
-        threads == 1 ? "" : "s");
+    snprintf(cpu->base.description, sizeof cpu->base.description, "%s%s, %d thread%s", kernels->description,
+        options->precise ? ", int16 activations" : "", threads, threads == 1 ? "" : "s");
     return &cpu->base;
 }

@@ -1,9 +1,9 @@
 /* The operations that multiply, over one instruction set's kernels: embed, matmul, glu, matmul_add.
  *
- * Each is one run of the pool in two phases: the activation rows are normalised and quantised (shared out by rows, or by
- * groups when there is one), then, after a barrier, weight rows are shared out. Few activation rows: every weight row is read
- * once, in the file's layout. More: panels of weight rows are unpacked and met with tiles of activation rows. Both give
- * the same bits (linear.h). */
+ * Each is one run of the pool in two phases: the activation rows are normalised and quantised (shared out by rows, or
+ * by groups when there is one), then, after a barrier, weight rows are shared out. Few activation rows: every weight
+ * row is read once, in the file's layout. More: panels of weight rows are unpacked and met with tiles of activation
+ * rows. Both give the same bits (linear.h). */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -19,9 +19,7 @@ enum {
     GROUP_KINDS = 3, /* activation groups of 16, 32, 64 */
 };
 
-size_t linear_work_bytes(int rows_max, int threads) {
-    return (size_t)SHARED_BYTES + (size_t)threads * THREAD_BYTES;
-}
+size_t linear_work_bytes(int rows_max, int threads) { return (size_t)SHARED_BYTES + (size_t)threads * THREAD_BYTES; }
 
 typedef enum Finish { FINISH_STORE, FINISH_GLU, FINISH_ADD } Finish;
 
@@ -41,7 +39,10 @@ typedef struct Product {
     float scale;            /* ADD */
     const Norm *norm_after; /* ADD */
     float *residual;        /* ADD: out[0] holds the product while a norm is due */
-    /* prepared activations */
+    /* prepared activations: `planes` lines of int8 per row. With two, the second is what rounding the first left over,
+     * which makes the error some 250 times smaller; the results of a row's lines are added. Plain weights know no
+     * planes. */
+    int planes;
     bool few;
     LinearInput input[GROUP_KINDS];
     int8_t *q[GROUP_KINDS][LAYOUT_COUNT];
@@ -77,10 +78,11 @@ static void choose_inputs(Product *p) {
 
 static size_t align_up(size_t size) { return (size + 63) & ~(size_t)63; }
 
-/* Shares out `space` for `rows` rows, rounded up to whole tiles; with space NULL only counts. */
+/* Shares out `space` for `rows` rows, their lines rounded up to whole tiles; with space NULL only counts. */
 static size_t place_inputs(Product *p, uint8_t *space, int64_t rows) {
     size_t used = 0;
-    if (!p->few) rows = ceil_div(rows, p->kernels->tile_rows) * p->kernels->tile_rows;
+    int64_t lines = rows * p->planes;
+    if (!p->few) lines = ceil_div(lines, p->kernels->tile_rows) * p->kernels->tile_rows;
     for (int kind = 0; kind < GROUP_KINDS; kind++) {
         const int group = 16 << kind;
         const int64_t stride = linear_stride(p->cols, group);
@@ -89,10 +91,10 @@ static size_t place_inputs(Product *p, uint8_t *space, int64_t rows) {
             if (!p->wanted[kind][layout]) continue;
             any = true;
             p->q[kind][layout] = space ? (int8_t *)space + used : NULL;
-            used += align_up((size_t)(rows * stride));
+            used += align_up((size_t)(lines * stride));
         }
         if (!any) continue;
-        size_t floats = align_up((size_t)(rows * (stride / group)) * sizeof(float));
+        size_t floats = align_up((size_t)(lines * (stride / group)) * sizeof(float));
         p->scales[kind] = space ? (float *)(void *)(space + used) : NULL;
         p->sums[kind] = space ? (float *)(void *)(space + used + floats) : NULL;
         used += 2 * floats;
@@ -111,27 +113,35 @@ static size_t place_inputs(Product *p, uint8_t *space, int64_t rows) {
     return used;
 }
 
-/* Groups of one row, from first (a multiple of 16 groups), in all wanted forms. spare: cols bytes and more for a thread. */
-static void quantise_part(const Product *p, int kind, int row, const float *x, int64_t first, int64_t cols,
-                          uint8_t *spare) {
+/* What rounding left of x: x − d·q, exact up to its last bit. */
+static void left_over(const float *x, int64_t cols, int group, const int8_t *q, const float *d, float *out) {
+    for (int64_t i = 0; i < cols; i++) out[i] = x[i] - d[i / group] * (float)q[i];
+}
+
+/* Groups of one line, from first (a multiple of 16 groups), in all wanted forms. spare: cols bytes and more for a
+ * thread. rest: receives what rounding left over; NULL: not wanted. */
+static void quantise_line(
+    const Product *p, int kind, int line, const float *x, int64_t first, int64_t cols, uint8_t *spare, float *rest) {
     const LinearKernels *k = p->kernels;
     const LinearInput *input = &p->input[kind];
     const int group = input->group;
     const int64_t stride = input->stride, groups = stride / group;
     const bool *wanted = p->wanted[kind];
-    float *scales = p->scales[kind] + row * groups, *sums = p->sums[kind] + row * groups;
-    int8_t *natural = wanted[LAYOUT_NATURAL] ? p->q[kind][LAYOUT_NATURAL] + row * stride + first : (int8_t *)spare;
+    float *scales = p->scales[kind] + line * groups, *sums = p->sums[kind] + line * groups;
+    int8_t *natural = wanted[LAYOUT_NATURAL] ? p->q[kind][LAYOUT_NATURAL] + line * stride + first : (int8_t *)spare;
     if (!wanted[LAYOUT_PANEL]) {
-        k->quantise(x + first, cols, group, natural, scales + first / group, sums + first / group);
+        k->quantise(x, cols, group, natural, scales + first / group, sums + first / group);
+        if (rest) left_over(x, cols, group, natural, scales + first / group, rest);
         for (int layout = LAYOUT_PLANES2; layout <= LAYOUT_PLANES4; layout++)
             if (wanted[layout])
-                k->arrange((LinearLayout)layout, natural, cols, group, p->q[kind][layout] + row * stride + first);
+                k->arrange((LinearLayout)layout, natural, cols, group, p->q[kind][layout] + line * stride + first);
         return;
     }
     float *d = (float *)(void *)(spare + align_up((size_t)stride)), *z = d + groups;
     k->quantise(x, cols, group, natural, d, z);
-    const int height = k->tile_rows, in_tile = row % height;
-    const int64_t tile = row - in_tile;
+    if (rest) left_over(x, cols, group, natural, d, rest);
+    const int height = k->tile_rows, in_tile = line % height;
+    const int64_t tile = line - in_tile;
     k->arrange(LAYOUT_PANEL, natural, cols, group, p->q[kind][LAYOUT_PANEL] + tile * stride + 4 * in_tile);
     scales = p->scales[kind] + tile * groups + in_tile;
     sums = p->sums[kind] + tile * groups + in_tile;
@@ -142,6 +152,14 @@ static void quantise_part(const Product *p, int kind, int row, const float *x, i
             sums[place * height] = z[g];
         }
     }
+}
+
+/* The same of one row in all its lines: x[first …]. */
+static void quantise_part(
+    const Product *p, int kind, int row, const float *x, int64_t first, int64_t cols, uint8_t *spare) {
+    float *rest = p->planes > 1 ? (float *)(void *)(spare + THREAD_BYTES / 4) : NULL;
+    quantise_line(p, kind, row * p->planes, x + first, first, cols, spare, rest);
+    if (rest) quantise_line(p, kind, row * p->planes + 1, rest, first, cols, spare, NULL);
 }
 
 static const float *norm_into(const Product *p, int row, float *to) {
@@ -169,7 +187,7 @@ static void prepare_one(const Product *p, int index, int count) {
 static void prepare_rows(const Product *p, int index, int count) {
     uint8_t *spare = thread_space(p, index);
     float *normed = (float *)(void *)(spare + THREAD_BYTES / 2);
-    const int height = p->few ? 1 : p->kernels->tile_rows;
+    const int height = p->few ? 1 : p->kernels->tile_rows / p->planes;
     for (int row = index * height; row < p->rows; row += row % height == height - 1 ? 1 + (count - 1) * height : 1) {
         float *to = p->plain_wanted && p->norm ? p->plain + row * p->cols : normed;
         const float *x = norm_into(p, row, to);
@@ -203,12 +221,19 @@ static void finish(const Product *p, int i, int64_t row, int64_t n, int first, i
 }
 
 static void finish_glu(const Product *p, int64_t row, int64_t n, int first, int rows, float *gate, float *up,
-                       int64_t gate_stride, int64_t up_stride) {
+    int64_t gate_stride, int64_t up_stride) {
     add_bias(p->weight[0], row, n, rows, gate, gate_stride);
     add_bias(p->weight[1], row, n, rows, up, up_stride);
     for (int t = 0; t < rows; t++)
         p->cpu->kernels->glu_row(n, gate + t * gate_stride, up + t * up_stride, p->activation,
-                                 p->out[0] + (first + t) * p->weight[0]->rows + row);
+            p->out[0] + (first + t) * p->weight[0]->rows + row);
+}
+
+/* Adds the lines of each row: y[t] ← y[planes·t] + …; rows in place, n results each. */
+static void fold_planes(const Product *p, int rows, int64_t n, float *y, int64_t stride) {
+    if (p->planes == 1) return;
+    for (int t = 0; t < rows; t++)
+        for (int64_t r = 0; r < n; r++) y[t * stride + r] = y[2 * t * stride + r] + y[(2 * t + 1) * stride + r];
 }
 
 /* ---- few activation rows ---- */
@@ -218,9 +243,9 @@ static void multiply_few(const Product *p, int i, int64_t row, int64_t n, float 
     if (linear_is_integer(w)) {
         /* The weights come from memory once and from L2 for the other rows. */
         const LinearInput *all = &p->input[group_kind(linear_group(w))];
-        const int passes = (int)ceil_div(p->rows, LINEAR_FEW);
+        const int lines = p->rows * p->planes, passes = (int)ceil_div(lines, LINEAR_FEW);
         for (int pass = 0; pass < passes; pass++) {
-            const int from = p->rows * pass / passes, to = p->rows * (pass + 1) / passes;
+            const int from = lines * pass / passes, to = lines * (pass + 1) / passes;
             LinearInput x = *all;
             for (int layout = 0; layout < LAYOUT_COUNT; layout++)
                 if (x.q[layout]) x.q[layout] += from * x.stride;
@@ -228,6 +253,7 @@ static void multiply_few(const Product *p, int i, int64_t row, int64_t n, float 
             x.sums += from * (x.stride / x.group);
             p->kernels->few(w, row, n, &x, to - from, y + from * CALL_ROWS, CALL_ROWS);
         }
+        fold_planes(p, p->rows, n, y, CALL_ROWS);
         return;
     }
     p->kernels->plain(w, row, n, p->norm ? p->plain : p->x, p->cols, p->rows, y, CALL_ROWS);
@@ -288,10 +314,12 @@ static void multiply_panel(const Product *p, int i, int64_t row, int first, int 
     panel.scales = (float *)(void *)(space + align_up((size_t)(w->cols * height)));
     panel.biases = panel.scales + groups * height;
     k->unpack(w, row, &panel);
-    for (int from = 0; from < rows; from += k->tile_rows) {
-        const int n = rows - from < k->tile_rows ? rows - from : k->tile_rows;
-        k->tile(&panel, &p->input[group_kind(group)], first + from, n, y + (size_t)from * (size_t)height);
+    const int lines = rows * p->planes;
+    for (int from = 0; from < lines; from += k->tile_rows) {
+        const int n = lines - from < k->tile_rows ? lines - from : k->tile_rows;
+        k->tile(&panel, &p->input[group_kind(group)], first * p->planes + from, n, y + (size_t)from * (size_t)height);
     }
+    fold_planes(p, rows, height, y, height);
 }
 
 static size_t panel_bytes(const Product *p) {
@@ -316,9 +344,10 @@ static void run_panels(const Product *p, int index) {
     float *y = (float *)(void *)space, *up = (float *)(void *)(space + result_bytes());
     uint8_t *panel = space + 2 * result_bytes();
     const int64_t panels = units_of(p, height);
+    const int chunk = CHUNK_ROWS / p->planes;
     for (int64_t item, items; pool_next(pool, 0, index, 1, &item, &items);) {
-        const int first = (int)(item / panels) * CHUNK_ROWS;
-        const int rows = p->rows - first < CHUNK_ROWS ? p->rows - first : CHUNK_ROWS;
+        const int first = (int)(item / panels) * chunk;
+        const int rows = p->rows - first < chunk ? p->rows - first : chunk;
         int64_t unit = item % panels;
         int i = 0;
         while (unit >= ceil_div(p->weight[i]->rows, height)) unit -= ceil_div(p->weight[i++]->rows, height);
@@ -347,11 +376,15 @@ static void add_normed(const Product *p, int index, int count) {
 static void product_task(void *argument, int index, int count) {
     const Product *p = argument;
     Pool *pool = p->cpu->pool;
-    if (p->rows == 1) prepare_one(p, index, count);
-    else prepare_rows(p, index, count);
+    if (p->rows == 1)
+        prepare_one(p, index, count);
+    else
+        prepare_rows(p, index, count);
     pool_barrier(pool, index);
-    if (p->few) run_few(p, index);
-    else run_panels(p, index);
+    if (p->few)
+        run_few(p, index);
+    else
+        run_panels(p, index);
     if (!p->norm_after) return;
     pool_barrier(pool, index);
     add_normed(p, index, count);
@@ -363,11 +396,12 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
     p->cols = p->weight[0]->cols;
     const size_t panel = panel_bytes(p) + 2 * result_bytes();
     const bool panels_fit = panel <= THREAD_BYTES;
-    CHECK(p->cols * (int64_t)sizeof(float) <= THREAD_BYTES / 2);
-    p->few = rows <= FEW_ROWS || !panels_fit;
+    CHECK(p->cols * (int64_t)sizeof(float) <= THREAD_BYTES / 4);
+    p->planes = cpu->precise ? 2 : 1;
+    p->few = rows * p->planes <= FEW_ROWS || !panels_fit;
     choose_inputs(p);
     int chunk = rows;
-    if (p->few && chunk > FEW_ROWS) chunk = FEW_ROWS;
+    if (p->few && chunk > FEW_ROWS / p->planes) chunk = FEW_ROWS / p->planes;
     const size_t per_row = place_inputs(p, NULL, 1) + 64; /* with panels: of a whole tile, so there is room to round */
     if ((size_t)chunk > SHARED_BYTES / per_row) chunk = (int)(SHARED_BYTES / per_row);
     CHECK(chunk > 0);
@@ -381,8 +415,10 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
         for (int i = 0; i < p->count; i++)
             if (out[i]) p->out[i] = out[i] + done * p->weight[i]->rows;
         place_inputs(p, cpu->work, p->rows);
-        if (p->few) pool_share(cpu->pool, 0, units_of(p, UNIT_ROWS));
-        else pool_share(cpu->pool, 0, units_of(p, p->kernels->panel_rows) * ceil_div(p->rows, CHUNK_ROWS));
+        if (p->few)
+            pool_share(cpu->pool, 0, units_of(p, UNIT_ROWS));
+        else
+            pool_share(cpu->pool, 0, units_of(p, p->kernels->panel_rows) * ceil_div(p->rows, CHUNK_ROWS / p->planes));
         pool_run(cpu->pool, product_task, p);
     }
 }
@@ -432,6 +468,8 @@ static void embed_rows(void *argument, int index, int count) {
 
 void cpu_embed(Backend *backend, int rows, const int32_t *tokens, const Weight *table, float scale, float *out) {
     Embed e = {rows, tokens, table, scale, out};
-    if (rows == 1) embed_rows(&e, 0, 1);
-    else pool_run(cpu_backend(backend)->pool, embed_rows, &e);
+    if (rows == 1)
+        embed_rows(&e, 0, 1);
+    else
+        pool_run(cpu_backend(backend)->pool, embed_rows, &e);
 }
