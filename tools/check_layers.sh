@@ -20,7 +20,7 @@ allowed() {
     *) return 1 ;;
     esac
 }
-threads='^src/(base/(thread|file|log)\.|backend/cpu/pool|engine/|server/)'
+threads='^src/(base/(thread|file|log)\.|backend/cpu/pool|engine/|server/|text/bpe_cache\.)'
 
 broken=0
 complain() {

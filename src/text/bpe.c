@@ -27,7 +27,6 @@ void bpe_free(Bpe *bpe) {
     free(bpe->results);
     free(bpe->byte_ranks);
     free(bpe->cache);
-    free(bpe->whole);
     free(bpe->bigrams);
     *bpe = (Bpe){0};
 }
@@ -122,9 +121,8 @@ bool bpe_index(Bpe *bpe, Error *error) {
     while (capacity < (size_t)bpe->vocab_count * 3 / 2) capacity *= 2;
     bpe->index = calloc(capacity, sizeof *bpe->index);
     bpe->bigrams = calloc(1u << BPE_BIGRAM_BITS >> 6, sizeof *bpe->bigrams);
-    bpe->cache = bpe_cache_new();
-    bpe->whole = calloc(bpe->id_limit ? bpe->id_limit : 1, sizeof *bpe->whole);
-    if (!bpe->index || !bpe->bigrams || !bpe->cache || !bpe->whole)
+    bpe->cache = bpe_cache_new(bpe->id_limit);
+    if (!bpe->index || !bpe->bigrams || !bpe->cache)
         return fail(error, ERROR_MEMORY, "no memory for a vocabulary of %u", bpe->vocab_count);
     bpe->index_mask = (uint32_t)capacity - 1;
     memset(bpe->byte_ids, -1, sizeof bpe->byte_ids);

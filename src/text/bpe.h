@@ -1,9 +1,8 @@
 /* Byte-pair encoding: a vocabulary, ranked merges, and from one word to ids. Linear in words of the usual length,
  * n log n in long ones. Two ways to read a word: by bytes (tokens are stored as the bytes they stand for; byte-level
  * vocabularies) or by characters (tokens are stored as spelled; SentencePiece style, with byte fallback).
- * Threads: immutable once built, but for two memories of what was worked out, which any thread may use. */
+ * Threads: immutable once built, but for the cache, which any thread may use. */
 #pragma once
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,9 +28,6 @@ typedef struct BpeToken {
     uint16_t size, flags;
 } BpeToken;
 
-/* Whether merging a token's own text gives the token. */
-typedef enum BpeWhole { WHOLE_UNKNOWN, WHOLE_YES, WHOLE_NO } BpeWhole;
-
 typedef struct Bpe {
     bool by_bytes, ignore_merges, byte_fallback, fuse_unk;
     int32_t unk; /* −1: none */
@@ -51,8 +47,7 @@ typedef struct Bpe {
     int32_t byte_ids[256];  /* of the token for one byte; −1: none. By characters: of "<0xNN>" */
     int32_t ascii_ids[128]; /* by characters: of the token for one ASCII character */
     int32_t *byte_ranks;    /* by bytes: the rank of the merge of two single bytes, 65,536 of them */
-    struct BpeCacheLine *cache;
-    _Atomic uint8_t *whole; /* by id: BpeWhole, entered when it is found out */
+    struct BpeCache *cache;
     /* Where a word may be cut because no merge reaches over the place: in front of "▁" (by characters), unless the byte
      * before it is in before_space; between two characters of three bytes, unless their pair is in bigrams or the two
      * bytes at the seam are in seams; between two ASCII characters (by characters), unless they are in seams. */

@@ -3,16 +3,16 @@
 
 #include <stdlib.h>
 
-BpeCacheLine *bpe_cache_new(void) {
-    size_t size = CACHE_LINES * sizeof(BpeCacheLine);
-    BpeCacheLine *cache = aligned_alloc(64, size);
+BpeCache *bpe_cache_new(uint32_t id_limit) {
+    size_t size = (sizeof(BpeCache) + id_limit + 63) / 64 * 64;
+    BpeCache *cache = aligned_alloc(64, size);
     if (cache) memset((void *)cache, 0, size);
     return cache;
 }
 
-void bpe_cache_put(BpeCacheLine *cache, uint64_t hash, const BpeCacheKey *key, const int32_t *ids, size_t count) {
+void bpe_cache_put(BpeCache *cache, uint64_t hash, const BpeCacheKey *key, const int32_t *ids, size_t count) {
     if (count == 0 || count > CACHE_IDS_MAX) return;
-    BpeCacheLine *line = &cache[hash >> 32 & (CACHE_LINES - 1)];
+    BpeCacheLine *line = &cache->lines[hash >> 32 & (CACHE_LINES - 1)];
     uint64_t head = atomic_load_explicit(&line->head, memory_order_relaxed);
     /* Another writer is there: its word is as good. */
     if (head & 1 ||

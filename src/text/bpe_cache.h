@@ -27,8 +27,23 @@ typedef struct BpeCacheKey {
     uint32_t size;
 } BpeCacheKey;
 
-BpeCacheLine *bpe_cache_new(void); /* NULL: no memory; freed by free() */
-void bpe_cache_put(BpeCacheLine *cache, uint64_t hash, const BpeCacheKey *key, const int32_t *ids, size_t count);
+/* Whether merging a token's own text gives the token. */
+typedef enum BpeWhole { WHOLE_UNKNOWN, WHOLE_YES, WHOLE_NO } BpeWhole;
+
+typedef struct BpeCache {
+    BpeCacheLine lines[CACHE_LINES];
+    _Atomic uint8_t whole[]; /* by id: BpeWhole */
+} BpeCache;
+
+BpeCache *bpe_cache_new(uint32_t id_limit); /* NULL: no memory; freed by free() */
+static inline BpeWhole bpe_cache_whole(const BpeCache *cache, int32_t id) {
+    return (BpeWhole)atomic_load_explicit(&cache->whole[id], memory_order_relaxed);
+}
+static inline void bpe_cache_set_whole(BpeCache *cache, int32_t id, BpeWhole whole) {
+    atomic_store_explicit(&cache->whole[id], (uint8_t)whole, memory_order_relaxed);
+}
+
+void bpe_cache_put(BpeCache *cache, uint64_t hash, const BpeCacheKey *key, const int32_t *ids, size_t count);
 
 /* size ≤ CACHE_KEY_MAX */
 static inline BpeCacheKey bpe_cache_key(const char *bytes, size_t size) {
@@ -38,9 +53,8 @@ static inline BpeCacheKey bpe_cache_key(const char *bytes, size_t size) {
 }
 
 /* The number of ids copied, 0: not there. */
-static inline size_t bpe_cache_get(
-    BpeCacheLine *cache, uint64_t hash, const BpeCacheKey *key, int32_t ids[CACHE_IDS_MAX]) {
-    BpeCacheLine *line = &cache[hash >> 32 & (CACHE_LINES - 1)];
+static inline size_t bpe_cache_get(BpeCache *cache, uint64_t hash, const BpeCacheKey *key, int32_t ids[CACHE_IDS_MAX]) {
+    const BpeCacheLine *line = &cache->lines[hash >> 32 & (CACHE_LINES - 1)];
     uint64_t head = atomic_load_explicit(&line->head, memory_order_acquire);
     if (head & 1 || (head >> 1 & 0xFF) != key->size) return 0;
     for (int i = 0; i < CACHE_KEY_WORDS; i++) {

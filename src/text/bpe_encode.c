@@ -257,7 +257,7 @@ static bool encode_part(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) 
     }
     size_t before = out->count;
     int32_t known = bpe_find_hashed(bpe, word.data, word.size, false, hash, false);
-    BpeWhole whole = known < 0 ? WHOLE_NO : (BpeWhole)atomic_load_explicit(&bpe->whole[known], memory_order_relaxed);
+    BpeWhole whole = known < 0 ? WHOLE_NO : bpe_cache_whole(bpe->cache, known);
     if (whole == WHOLE_YES) {
         out->ids[out->count++] = known;
     } else if (!merge_word(bpe, work, word, out)) {
@@ -265,7 +265,7 @@ static bool encode_part(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out) 
     }
     if (whole == WHOLE_UNKNOWN) {
         whole = out->count == before + 1 && out->ids[before] == known ? WHOLE_YES : WHOLE_NO;
-        atomic_store_explicit(&bpe->whole[known], (uint8_t)whole, memory_order_relaxed);
+        bpe_cache_set_whole(bpe->cache, known, whole);
     }
     bpe_cache_put(bpe->cache, hash, &key, out->ids + before, out->count - before);
     return true;

@@ -43,7 +43,7 @@ typedef enum AssertKind {
     ASSERT_END,
     ASSERT_LAST_LINE_END
 } AssertKind;
-enum { REPEAT_FOREVER = UINT32_MAX };
+#define REPEAT_FOREVER UINT32_MAX /* too large for an enum */
 
 typedef struct Node {
     NodeKind kind;
