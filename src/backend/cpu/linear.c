@@ -110,7 +110,22 @@ float linear_spec_integer(const Weight *w, int64_t row, const int8_t *q, const f
     return sum_lanes(lanes);
 }
 
+static float spec_mxfp8(const Weight *w, int64_t row, const float *x) {
+    float lanes[LINEAR_LANES] = {0};
+    const uint8_t *data = (const uint8_t *)w->data + row * w->cols;
+    const uint8_t *scales = (const uint8_t *)w->scales + row * (w->cols / 32);
+    for (int64_t k = 0; k < w->cols; k++) {
+        if (k % 32 >= LINEAR_LANES) continue;
+        const int64_t other = k + LINEAR_LANES;
+        const float low = e4m3_to_f32(data[k]) / 256.0f, high = e4m3_to_f32(data[other]) / 256.0f;
+        const float scale = ldexpf(1.0f, scales[k / 32] - 127 + 8);
+        lanes[k % LINEAR_LANES] = fmaf(scale, fmaf(high, x[other], low * x[k]), lanes[k % LINEAR_LANES]);
+    }
+    return sum_lanes(lanes);
+}
+
 float linear_spec_plain(const Weight *w, int64_t row, const float *x) {
+    if (w->quant == QUANT_MXFP8) return spec_mxfp8(w, row, x);
     float lanes[LINEAR_LANES] = {0};
     for (int64_t k = 0; k < w->cols; k++) {
         float value;

@@ -11,7 +11,8 @@
  * quantised values, so the result is the exact weights times the rounded activations.
  *
  * Plain weights and mxfp8: f32 activations; lane j of 16 takes the columns with k mod 16 = j, acc[j] = fma(w, x, acc[j]) with
- * w exact in f32; the same tree. */
+ * w exact in f32; the same tree. mxfp8 scales its groups of 32, two columns of a lane, as a whole: with h = element / 256,
+ * acc[j] = fma(256 · scale, fma(h', x', h · x), acc[j]). */
 #pragma once
 #include "tensor/tensor.h"
 
