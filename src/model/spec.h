@@ -70,8 +70,8 @@ typedef struct Spec {
     Weight head;
     bool tied;
     float logit_scale, logit_softcap; /* logits = cap·tanh(scale·x/cap); cap 0: scale·x */
-    bool precise; /* rounding activations to 8 bits changes clear choices of this family: 16 bits unless told otherwise */
-    DynamicRope *dynamic_rope;        /* NULL: none */
+    bool precise; /* 8-bit activations change clear choices of this family: 16 bits unless told otherwise */
+    DynamicRope *dynamic_rope; /* NULL: none */
 
     /* Derived once the family is done. */
     int64_t work_width;           /* floats per row that the largest part of a layer needs */
