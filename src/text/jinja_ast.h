@@ -120,8 +120,8 @@ typedef enum JinjaKind {
     NODE_CALL_BLOCK,   /* a: the call, b: MACRO */
     NODE_FILTER_BLOCK, /* a: list */
     NODE_WITH,         /* list of SET: b BODY */
-    NODE_SCOPE,        /* list; flag: a function of its own in jinja2, so no break or continue out of it */
-    NODE_BLOCK,        /* list; flag: scoped */
+    NODE_SCOPE, /* list; flag: a generation block, in jinja2 a function of its own; op: the MACRO_ names it reads */
+    NODE_BLOCK, /* list; flag: scoped */
     NODE_BREAK,
     NODE_CONTINUE,
 } JinjaKind;

@@ -169,7 +169,12 @@ static bool check_statement(Check *c, JinjaNode *node, Place place) {
             check_list(c, node->list, inner);
     case NODE_FILTER_BLOCK: return check_node(c, node->a, inner) && check_list(c, node->list, inner);
     case NODE_WITH: return check_list(c, node->list, place) && check_node(c, node->b, inner);
-    case NODE_SCOPE: return check_list(c, node->list, node->flag ? apart : inner);
+    case NODE_SCOPE: {
+        Undeclared u = {c->template, MACRO_CALLER | MACRO_KWARGS | MACRO_VARARGS, 0};
+        if (node->flag) undeclared_list(&u, node->list);
+        node->op = (uint16_t)u.found;
+        return check_list(c, node->list, node->flag ? apart : inner);
+    }
     case NODE_BLOCK: return check_list(c, node->list, apart);
     case NODE_BREAK:
     case NODE_CONTINUE: return place.in_loop || check_fail(c, node, "break or continue outside a loop");

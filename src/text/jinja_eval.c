@@ -538,6 +538,14 @@ static Flow run_with(Vm *vm, const JinjaNode *node) {
 static Flow run_scope(Vm *vm, const JinjaNode *node, JinjaScope *parent) {
     JinjaScope *outer = vm->scope;
     if (!jinja_scope_push(vm, parent)) return FLOW_FAIL;
+    if (node->kind == NODE_SCOPE && node->op) { /* jinja2 calls the body of a generation block like a macro */
+        Jv kwargs = jinja_dict_new(vm, 0), varargs = jinja_tuple(vm, NULL, 0),
+           caller = jv_hint(vm, "No caller defined");
+        if (node->op & MACRO_KWARGS) jinja_scope_set(vm, vm->scope, vm->template->name_kwargs, kwargs);
+        if (node->op & MACRO_VARARGS) jinja_scope_set(vm, vm->scope, vm->template->name_varargs, varargs);
+        if (node->op & MACRO_CALLER) jinja_scope_set(vm, vm->scope, vm->template->name_caller, caller);
+        if (vm->failed) return FLOW_FAIL;
+    }
     Flow flow = run_list(vm, node->list);
     vm->scope = outer;
     return flow;

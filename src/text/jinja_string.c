@@ -263,7 +263,7 @@ void jinja_text_bytes(JinjaText *text, const char *bytes, size_t size, uint8_t o
     if (text->bytes.capacity - text->bytes.size <= size) {
         if (!text_grow(text, size)) return;
     }
-    if (!jinja_step(text->vm, size / 64) || !text_add_run(text, text->bytes.size + size, origin)) return;
+    if (!jinja_step(text->vm, size / 64 + 1) || !text_add_run(text, text->bytes.size + size, origin)) return;
     memcpy(text->bytes.data + text->bytes.size, bytes, size);
     text->bytes.size += size;
     text->bytes.data[text->bytes.size] = '\0';

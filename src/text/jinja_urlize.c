@@ -214,6 +214,7 @@ static void put_word(Urlize *u, Word w) {
     static const char *const pairs[][2] = {{"(", ")"}, {"<", ">"}, {"&lt;", "&gt;"}};
     const JinjaStr *s = u->text;
     Word middle = w;
+    if (!jinja_step(u->vm, (w.to - w.from) * 4)) return; /* the passes over it below */
     for (;;) {
         size_t skip = has_at(s, middle, middle.from, "(") || has_at(s, middle, middle.from, "<") ? 1
             : has_at(s, middle, middle.from, "&lt;")                                             ? 4

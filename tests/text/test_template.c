@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/thread.h"
 #include "text/template_debug.h"
 
 /* One line of input to one line of output; template NULL: the line names its own. */
@@ -340,6 +341,45 @@ static void test_nesting(void) {
     }
 }
 
+/* One template rendered by several threads at once: compared, and watched by the thread sanitizer. */
+static Template *shared;
+
+static void *render_shared(void *argument) {
+    Arena arena = {0};
+    Error error = {0};
+    const Json *json =
+        json_parse(&arena, SLICE("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":3}"), &error);
+    bool *same = argument;
+    *same = json != NULL;
+    for (int i = 0; i < 50 && *same; i++) {
+        Rendered out;
+        *same =
+            template_render(shared, json, &out, &error) && slice_is(buffer_view(&out.text), "userXA&lt;2True[1, 2]b<b");
+        rendered_free(&out);
+    }
+    arena_free(&arena);
+    return NULL;
+}
+
+static void test_threads(void) {
+    enum { THREADS = 4 };
+    Thread threads[THREADS];
+    bool same[THREADS];
+    Error error = {0};
+    shared = template_compile(
+        SLICE("{% macro m(a, b='<') %}{{ a|upper }}{{ b|e }}{% endmacro %}{{ messages[0].role }}{{ 'x'|upper }}"
+              "{{ m('a') }}{{ n - 1 }}{{ 'a' in 'ab' }}{{ [1, 2] }}{{ 'b' ~ '<' + 'b' }}"),
+        &error);
+    TEST_MSG(shared != NULL, "%s", error.text);
+    if (!shared) return;
+    for (int i = 0; i < THREADS; i++) TEST(thread_start(&threads[i], render_shared, &same[i], "render", &error));
+    for (int i = 0; i < THREADS; i++) {
+        thread_join(threads[i]);
+        TEST(same[i]);
+    }
+    template_free(shared);
+}
+
 static bool write_text(const char *directory, const char *name, const char *text) {
     char path[512];
     Error error;
@@ -400,6 +440,7 @@ int main(int argc, char **argv) {
     test_continue();
     test_errors();
     test_files();
+    test_threads();
     test_bounds();
     test_nesting();
     return test_done();
