@@ -10,8 +10,9 @@ static const char *const vector_names[] = {"avx2", "avx512", "neon"};
 static uint64_t ops_seed = 1;
 
 /* NULL where the machine lacks it. */
-static inline Backend *open_backend(const char *name, int threads, int rows_max) {
-    const BackendOptions options = {.cpu = name, .threads = threads, .rows_max = rows_max, .scratch_bytes = 1 << 16};
+static inline Backend *open_backend(const char *name, int threads, bool precise, int rows_max) {
+    const BackendOptions options = {
+        .cpu = name, .threads = threads, .precise = precise, .rows_max = rows_max, .scratch_bytes = 1 << 16};
     Error error = {0};
     Backend *backend = backend_open(&options, &error);
     if (!backend) TEST_MSG(error.code == ERROR_USAGE && strstr(error.text, "ref"), "%s: %s", name, error.text);

@@ -195,13 +195,13 @@ static void check_shape(const Shape *s, const char *const *names, int name_count
     Bench b = bench_make(s);
     const int64_t count = (int64_t)s->tokens * out_width(s);
     float *expected = random_floats(count, 0), *first = random_floats(count, 0), *other = random_floats(count, 0);
-    Backend *ref = open_backend("ref", 2, ROWS_MAX);
+    Backend *ref = open_backend("ref", 2, false, ROWS_MAX);
     compute(ref, &b, 128, false, expected);
     compute(ref, &b, 7, true, other);
     TEST_MSG(same_bits(expected, other, count), "ref: %s: steps of 7 beside strangers", s->name);
     backend_close(ref);
     for (int n = 0; n < name_count; n++) {
-        Backend *single = open_backend(names[n], 1, ROWS_MAX);
+        Backend *single = open_backend(names[n], 1, false, ROWS_MAX);
         compute(single, &b, 512, false, first);
         const double far = distance(first, expected, count);
         TEST_MSG(far <= tolerance(s), "%s: %s: %g from ref", names[n], s->name, far);
@@ -214,7 +214,7 @@ static void check_shape(const Shape *s, const char *const *names, int name_count
                 int threads; /* most */
             } cuts[] = {{1, false, 1}, {1, true, 2}, {7, false, THREADS_MAX}, {100, true, 2}, {128, false, 1},
                 {13, true, THREADS_MAX}, {512, false, THREADS_MAX}};
-            Backend *backend = open_backend(names[n], threads, ROWS_MAX);
+            Backend *backend = open_backend(names[n], threads, false, ROWS_MAX);
             for (size_t i = 0; i < COUNT_OF(cuts); i++) {
                 if (threads > cuts[i].threads || (cuts[i].chunk == 1 && s->tokens > 400 && cuts[i].strangers)) continue;
                 memset(other, 0, (size_t)count * sizeof *other);
@@ -236,7 +236,7 @@ static void check_shape(const Shape *s, const char *const *names, int name_count
  * rotation is read from the scores: two keys at distance d, a query, and the ratio of their weights. */
 static void check_far_positions(const char *name) {
     enum { WIDTH = 2 };
-    Backend *backend = open_backend(name, 1, 1);
+    Backend *backend = open_backend(name, 1, false, 1);
     const float frequency = 0.37f;
     Cache cache = {.layer.layout = {1, WIDTH, 2, DTYPE_F32}};
     cache.layer.page_stride = backend->ops->kv_layer_bytes(backend, &cache.layer.layout);
@@ -281,7 +281,7 @@ int main(void) {
     const char *names[COUNT_OF(vector_names)];
     int count = 0;
     for (size_t i = 0; i < COUNT_OF(vector_names); i++) {
-        Backend *backend = open_backend(vector_names[i], 1, 1);
+        Backend *backend = open_backend(vector_names[i], 1, false, 1);
         if (backend) names[count++] = vector_names[i];
         backend_close(backend);
     }
