@@ -11,7 +11,17 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { PREFETCH_BYTES = 4096, BLOCK_GROUPS = 8, PANEL = 16, TILE = 4 };
+enum { FAR_BYTES = 8192, NEAR_BYTES = 768, BLOCK_GROUPS = 8, PANEL = 16, TILE = 4 };
+
+/* A stream of weights: far ahead into the second-level cache, which has more misses in flight than the first, then near
+ * ahead into the first. */
+INLINE void prefetch(const uint8_t *p, const int bytes) {
+#pragma GCC unroll 32
+    for (int i = 0; i < bytes; i += 64) {
+        _mm_prefetch((const char *)p + FAR_BYTES + i, _MM_HINT_T1);
+        _mm_prefetch((const char *)p + NEAR_BYTES + i, _MM_HINT_T0);
+    }
+}
 
 /* ---- activations ---- */
 
@@ -363,8 +373,7 @@ INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64
         const uint8_t *v = p;
         const int8_t *q = f->q;
         for (int64_t g = 0; g < whole; g += 8, v += block_bytes, q += 8 * k.group) {
-#pragma GCC unroll 8
-            for (int i = 0; i < block_bytes; i += 64) _mm_prefetch((const char *)v + PREFETCH_BYTES + i, _MM_HINT_T0);
+            prefetch(v, block_bytes);
 #pragma GCC unroll 8
             for (int i = 0; i < lanes; i++) few_vector(f, v, q, i, k, rows, part[i]);
             few_finish(f, scales, biases, bytes, g, 8, k, rows, part, acc);
@@ -379,6 +388,7 @@ INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64
 #pragma GCC unroll 8
             for (int i = 0; i < lanes; i++) {
                 if (i < f->tail_vectors) {
+                    prefetch(v + i * (block_bytes / lanes), block_bytes / lanes);
                     few_vector(f, v, q, i, k, rows, part[i]);
                 } else if (i == f->tail_vectors && f->tail_bytes) {
                     uint8_t copy[32] = {0};
@@ -765,7 +775,7 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
     for (int64_t k = 0; k < whole; k += step)
 #pragma GCC unroll 2
         for (int r = 0; r < height; r++) {
-            if (rows == 1) _mm_prefetch((const char *)row + r * row_bytes + PREFETCH_BYTES + size * k, _MM_HINT_T0);
+            if (rows == 1) prefetch(row + r * row_bytes + size * k, size * step);
             if (kind == PLAIN_MXFP8 && k % 256 == 0)
                 load_e8m0((const uint8_t *)w->scales + (size_t)(first + r) * scale_bytes, k / 32, (w->cols - k) / 32, scale[r]);
 #pragma GCC unroll 2

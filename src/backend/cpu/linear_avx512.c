@@ -11,7 +11,17 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { PREFETCH_BYTES = 4096, PANEL = 32, TILE = LINEAR_TILE_ROWS };
+enum { FAR_BYTES = 8192, NEAR_BYTES = 768, PANEL = 32, TILE = LINEAR_TILE_ROWS };
+
+/* A stream of weights: far ahead into the second-level cache, which has more misses in flight than the first, then near
+ * ahead into the first. */
+INLINE void prefetch(const uint8_t *p, const int bytes) {
+#pragma GCC unroll 32
+    for (int i = 0; i < bytes; i += 64) {
+        _mm_prefetch((const char *)p + FAR_BYTES + i, _MM_HINT_T1);
+        _mm_prefetch((const char *)p + NEAR_BYTES + i, _MM_HINT_T0);
+    }
+}
 
 /* ---- activations ---- */
 
@@ -295,8 +305,7 @@ INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64
         const uint8_t *v = p;
         const int8_t *q = f->q;
         for (int64_t g = 0; g < whole; g += 16, v += lanes * step, q += lanes * codes) {
-#pragma GCC unroll 32
-            for (int i = 0; i < lanes * step; i += 64) _mm_prefetch((const char *)v + PREFETCH_BYTES + i, _MM_HINT_T0);
+            prefetch(v, lanes * step);
 #pragma GCC unroll 16
             for (int i = 0; i < lanes; i++) {
                 __m512i codes_at = step == 64 ? _mm512_loadu_si512(v + i * step)
@@ -314,6 +323,7 @@ INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64
                     continue;
                 }
                 const __mmask64 mask = i < f->tail_vectors ? first_bytes(step) : f->tail_mask;
+                prefetch(v + i * step, step);
                 few_vector(f, _mm512_maskz_loadu_epi8(mask, v + i * step), q + i * codes, k, rows, part[i]);
             }
             few_finish(f, scales, biases, whole, f->tail_groups, k, rows, part, acc);
@@ -649,7 +659,7 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
     for (int64_t k = 0; k < whole; k += step) {
 #pragma GCC unroll 4
         for (int r = 0; r < height; r++) {
-            if (rows == 1) _mm_prefetch((const char *)row + r * row_bytes + PREFETCH_BYTES + size * k, _MM_HINT_T0);
+            if (rows == 1) prefetch(row + r * row_bytes + size * k, size * step);
             if (kind == PLAIN_MXFP8 && k % 512 == 0)
                 load_e8m0((const uint8_t *)w->scales + (size_t)(first + r) * scale_bytes, k / 32, (w->cols - k) / 32, scale[r]);
         }
