@@ -9,26 +9,26 @@
 
 static int test_passed, test_failed;
 
-#define TEST(condition)                                                                    \
-    do {                                                                                   \
-        if (condition) {                                                                   \
-            test_passed++;                                                                 \
-        } else {                                                                           \
-            test_failed++;                                                                 \
-            fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);        \
-        }                                                                                  \
+#define TEST(condition)                                                                                                \
+    do {                                                                                                               \
+        if (condition) {                                                                                               \
+            test_passed++;                                                                                             \
+        } else {                                                                                                       \
+            test_failed++;                                                                                             \
+            fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);                                    \
+        }                                                                                                              \
     } while (0)
 /* With a message that shows the values. */
-#define TEST_MSG(condition, ...)                                                           \
-    do {                                                                                   \
-        if (condition) {                                                                   \
-            test_passed++;                                                                 \
-        } else {                                                                           \
-            test_failed++;                                                                 \
-            fprintf(stderr, "%s:%d: failed: %s: ", __FILE__, __LINE__, #condition);        \
-            fprintf(stderr, __VA_ARGS__);                                                  \
-            fputc('\n', stderr);                                                           \
-        }                                                                                  \
+#define TEST_MSG(condition, ...)                                                                                       \
+    do {                                                                                                               \
+        if (condition) {                                                                                               \
+            test_passed++;                                                                                             \
+        } else {                                                                                                       \
+            test_failed++;                                                                                             \
+            fprintf(stderr, "%s:%d: failed: %s: ", __FILE__, __LINE__, #condition);                                    \
+            fprintf(stderr, __VA_ARGS__);                                                                              \
+            fputc('\n', stderr);                                                                                       \
+        }                                                                                                              \
     } while (0)
 
 static inline uint64_t test_random(uint64_t *state) { /* splitmix64 */

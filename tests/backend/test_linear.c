@@ -1,5 +1,6 @@
-/* The products of every instruction set this machine has equal linear.h's definition in plain C bit for bit: every kind of
- * weight, odd sizes, unaligned data, 1 to 70 activation rows, 1 to 4 threads; and the definition is near the exact product. */
+/* The products of every instruction set this machine has equal linear.h's definition in plain C bit for bit: every kind
+ * of weight, odd sizes, unaligned data, 1 to 70 activation rows, 1 to 4 threads; and the definition is near the exact
+ * product. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,7 +123,7 @@ static bool compare(const float *out, const float *expected, int rows, int64_t w
     for (int64_t i = 0; i < rows * width; i++)
         if (!same_bits(out[i], expected[i])) {
             printf("  at row %lld, column %lld: %a instead of %a\n", (long long)(i / width), (long long)(i % width),
-                   (double)out[i], (double)expected[i]);
+                (double)out[i], (double)expected[i]);
             return false;
         }
     for (int i = 0; i < GUARD; i++)
@@ -144,8 +145,8 @@ static void check_matmul(CpuBackend *cpu, const Sample *s, const float *x, const
         float *out = guarded_out(ROWS[i] * w->rows);
         cpu_matmul(&cpu->base, &(Matmul){.rows = ROWS[i], .x = x, .count = 1, .weight = {w}, .out = {out}});
         TEST_MSG(compare(out, expected, ROWS[i], w->rows), "%s: %s bits %d group %d %s, %lldx%lld, %d rows, %d threads",
-                 name, quant_name(w->quant), w->bits, w->group, dtype_name(w->dtype), (long long)w->rows,
-                 (long long)w->cols, ROWS[i], pool_threads(cpu->pool));
+            name, quant_name(w->quant), w->bits, w->group, dtype_name(w->dtype), (long long)w->rows, (long long)w->cols,
+            ROWS[i], pool_threads(cpu->pool));
         free(out);
     }
 }
@@ -153,7 +154,7 @@ static void check_matmul(CpuBackend *cpu, const Sample *s, const float *x, const
 static float *random_rows(int rows, int64_t cols) {
     float *x = malloc((size_t)(rows * cols) * sizeof *x);
     for (int64_t i = 0; i < rows * cols; i++) x[i] = random_float() * (random_bits() % 64 == 0 ? 20.0f : 1.0f);
-    for (int64_t i = 0; i < cols && i < 64; i++) x[i] = 0;    /* an empty group */
+    for (int64_t i = 0; i < cols && i < 64; i++) x[i] = 0;                       /* an empty group */
     for (int64_t i = 64; i < cols && i < 128; i++) x[i] = x[i] * 1e-38f * 1e-3f; /* denormals */
     return x;
 }
@@ -175,13 +176,26 @@ static double relative_error(const Weight *w, const float *x, const float *y) {
 
 static void test_kinds(CpuBackend *cpus, int count) {
     static const Case CASES[] = {
-        {QUANT_AFFINE, 4, 32, DTYPE_F16},  {QUANT_AFFINE, 4, 64, DTYPE_BF16},  {QUANT_AFFINE, 4, 128, DTYPE_F32},
-        {QUANT_AFFINE, 8, 32, DTYPE_F16},  {QUANT_AFFINE, 8, 64, DTYPE_BF16},  {QUANT_AFFINE, 8, 128, DTYPE_F32},
-        {QUANT_AFFINE, 2, 32, DTYPE_BF16}, {QUANT_AFFINE, 2, 64, DTYPE_F16},   {QUANT_AFFINE, 3, 32, DTYPE_F32},
-        {QUANT_AFFINE, 3, 64, DTYPE_BF16}, {QUANT_AFFINE, 5, 32, DTYPE_F32},   {QUANT_AFFINE, 5, 64, DTYPE_BF16},
-        {QUANT_AFFINE, 6, 32, DTYPE_F16},  {QUANT_AFFINE, 6, 128, DTYPE_BF16}, {QUANT_MXFP4, 4, 32, DTYPE_U8},
-        {QUANT_NVFP4, 4, 16, DTYPE_U8},    {QUANT_MXFP8, 8, 32, DTYPE_U8},     {QUANT_NONE, 0, 0, DTYPE_F32},
-        {QUANT_NONE, 0, 0, DTYPE_F16},     {QUANT_NONE, 0, 0, DTYPE_BF16},
+        {QUANT_AFFINE, 4, 32, DTYPE_F16},
+        {QUANT_AFFINE, 4, 64, DTYPE_BF16},
+        {QUANT_AFFINE, 4, 128, DTYPE_F32},
+        {QUANT_AFFINE, 8, 32, DTYPE_F16},
+        {QUANT_AFFINE, 8, 64, DTYPE_BF16},
+        {QUANT_AFFINE, 8, 128, DTYPE_F32},
+        {QUANT_AFFINE, 2, 32, DTYPE_BF16},
+        {QUANT_AFFINE, 2, 64, DTYPE_F16},
+        {QUANT_AFFINE, 3, 32, DTYPE_F32},
+        {QUANT_AFFINE, 3, 64, DTYPE_BF16},
+        {QUANT_AFFINE, 5, 32, DTYPE_F32},
+        {QUANT_AFFINE, 5, 64, DTYPE_BF16},
+        {QUANT_AFFINE, 6, 32, DTYPE_F16},
+        {QUANT_AFFINE, 6, 128, DTYPE_BF16},
+        {QUANT_MXFP4, 4, 32, DTYPE_U8},
+        {QUANT_NVFP4, 4, 16, DTYPE_U8},
+        {QUANT_MXFP8, 8, 32, DTYPE_U8},
+        {QUANT_NONE, 0, 0, DTYPE_F32},
+        {QUANT_NONE, 0, 0, DTYPE_F16},
+        {QUANT_NONE, 0, 0, DTYPE_BF16},
     };
     /* groups per row: below, at and beyond 8, 16, 32, so that every tail occurs */
     static const int GROUPS[] = {1, 7, 14, 16, 21, 35};
@@ -198,7 +212,7 @@ static void test_kinds(CpuBackend *cpus, int count) {
             if (GROUPS[g] == 35) { /* 2 %: three times what int8 per 64 costs on such rows; plain ones only round */
                 double error = relative_error(&s.weight, x + 5 * cols, expected + 5 * rows);
                 TEST_MSG(error < (linear_is_integer(&s.weight) ? 0.02 : 1e-6), "%s %d: relative error %g",
-                         quant_name(k->quant), k->bits, error);
+                    quant_name(k->quant), k->bits, error);
             }
             sample_free(&s);
             free(x);
@@ -314,8 +328,7 @@ int main(void) {
     int set_count = 0;
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets[set_count++] = &AVX2;
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
-        __builtin_cpu_supports("gfni"))
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni"))
         sets[set_count++] = &AVX512;
     if (set_count == 0) {
         printf("this machine has no AVX2\n");

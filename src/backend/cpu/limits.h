@@ -7,8 +7,8 @@
 
 /* Reading memory once with all threads of the pool, each its own part, in bytes per second. */
 double limits_read(Pool *pool, const void *memory, size_t bytes);
-/* Operations per second of all threads of the pool: int8 multiplications and additions with the best instruction there is
- * (VPDPBUSD; VPMADDUBSW with 16-bit sums), f32 likewise (FMA). 0 where nobody has written the loop. */
+/* Operations per second of all threads of the pool: int8 multiplications and additions with the best instruction there
+ * is (VPDPBUSD; VPMADDUBSW with 16-bit sums), f32 likewise (FMA). 0 where nobody has written the loop. */
 double limits_int8(Pool *pool);
 double limits_f32(Pool *pool);
 

@@ -1,18 +1,18 @@
 /* Products of weights with activation rows: the order of the arithmetic, and the kernels that follow it.
  *
- * The result for one row of weights and one row of activations is the same, bit for bit, whichever kernel computes it, with
- * however many other rows and threads: so this is the definition, and linear_spec_*() is it in plain C.
+ * The result for one row of weights and one row of activations is the same, bit for bit, whichever kernel computes it,
+ * with however many other rows and threads: so this is the definition, and linear_spec_*() is it in plain C.
  *
- * Quantised weights (affine, mxfp4, nvfp4) are codes c ≥ 0 with w = s·c + b per group. Activations are quantised to int8 per
- * activation group of linear_group(w) values: d = max|x| / 127, q = round(x · (127 / max|x|)), z = d · Σq.
+ * Quantised weights (affine, mxfp4, nvfp4) are codes c ≥ 0 with w = s·c + b per group. Activations are quantised to
+ * int8 per activation group of linear_group(w) values: d = max|x| / 127, q = round(x · (127 / max|x|)), z = d · Σq.
  * Groups g = 0, 1, … of a row: lane j of 16 takes those with g mod 16 = j, in increasing order, each as
  *     I = Σ c·q (an exact integer);   acc[j] = fma(s·d, (float)I, acc[j]);   acc[j] = fma(b, z, acc[j])
  * and the lanes are added as a tree of halves: j + (j+8), then j + (j+4), j + (j+2), j + (j+1). b·z uses the sum of the
  * quantised values, so the result is the exact weights times the rounded activations.
  *
- * Plain weights and mxfp8: f32 activations; lane j of 16 takes the columns with k mod 16 = j, acc[j] = fma(w, x, acc[j]) with
- * w exact in f32; the same tree. mxfp8 scales its groups of 32, two columns of a lane, as a whole: with h = element / 256,
- * acc[j] = fma(256 · scale, fma(h', x', h · x), acc[j]). */
+ * Plain weights and mxfp8: f32 activations; lane j of 16 takes the columns with k mod 16 = j, acc[j] = fma(w, x,
+ * acc[j]) with w exact in f32; the same tree. mxfp8 scales its groups of 32, two columns of a lane, as a whole: with h
+ * = element / 256, acc[j] = fma(256 · scale, fma(h', x', h · x), acc[j]). */
 #pragma once
 #include "tensor/tensor.h"
 
@@ -28,22 +28,23 @@ typedef enum LinearLayout {
     LAYOUT_NATURAL, /* in order */
     LAYOUT_PLANES2, /* per 2 vectors of elements: the even ones, then the odd ones */
     LAYOUT_PLANES4, /* per 4 vectors: elements 4i, 4i+1, 4i+2, 4i+3 */
-    LAYOUT_PANEL,   /* groups in the order of the tree's leaves; in each 8 elements the even, then the odd ones; rows together
-                       in tiles: [row / tile_rows][element / 4][row % tile_rows][4] */
+    LAYOUT_PANEL,   /* groups in the order of the tree's leaves; in each 8 elements the even, then the odd ones; rows
+                       together   in tiles: [row / tile_rows][element / 4][row % tile_rows][4] */
     LAYOUT_COUNT
 } LinearLayout;
 
 /* Quantised activation rows. Every row is padded with zeros to a multiple of 16 groups, scales and sums too. */
 typedef struct LinearInput {
-    int64_t cols;   /* without the padding */
-    int group;      /* activation group: 16, 32, 64 */
-    int64_t stride; /* values from row to row in q: cols rounded up to 16 groups */
+    int64_t cols;                  /* without the padding */
+    int group;                     /* activation group: 16, 32, 64 */
+    int64_t stride;                /* values from row to row in q: cols rounded up to 16 groups */
     const int8_t *q[LAYOUT_COUNT]; /* NULL: not made */
-    const float *scales, *sums;    /* d and z, [rows][stride / group]; with q[LAYOUT_PANEL] in the order of the groups there,
-                                      [row / tile_rows][group][row % tile_rows] */
+    const float *scales, *sums;    /* d and z, [rows][stride / group]; with q[LAYOUT_PANEL] in the order of the groups
+                                      there,    [row / tile_rows][group][row % tile_rows] */
 } LinearInput;
 
-/* Some rows of weights unpacked: bytes [group][group/4][rows][4], scales and biases [group][rows], groups in panel order. */
+/* Some rows of weights unpacked: bytes [group][group/4][rows][4], scales and biases [group][rows], groups in panel
+ * order. */
 typedef struct LinearPanel {
     int64_t groups;
     int group;
@@ -58,16 +59,17 @@ typedef struct LinearKernels {
     /* A row from natural to another order. LAYOUT_PANEL: out is where the row begins in its tile. */
     void (*arrange)(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out);
     /* y[t·stride + r] = product of weight row first+r (r < count) with activation row t < rows ≤ LINEAR_FEW. */
-    void (*few)(const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
+    void (*few)(
+        const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
     LinearLayout (*layout)(const Weight *w); /* that few() wants */
-    int panel_rows, tile_rows; /* ≤ LINEAR_PANEL_ROWS, ≤ LINEAR_TILE_ROWS */
+    int panel_rows, tile_rows;               /* ≤ LINEAR_PANEL_ROWS, ≤ LINEAR_TILE_ROWS */
     /* Unpacks panel_rows weight rows from first; past the last row of w, copies of that one. */
     void (*unpack)(const Weight *w, int64_t first, LinearPanel *panel);
     /* y[t·panel_rows + r] for activation rows first … first+rows−1 of a tile. */
     void (*tile)(const LinearPanel *panel, const LinearInput *x, int64_t first, int rows, float *y);
     /* Plain weights and mxfp8, any number of activation rows: y[t·stride + r]. */
-    void (*plain)(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows, float *y,
-                  int64_t stride);
+    void (*plain)(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
+        float *y, int64_t stride);
 } LinearKernels;
 
 extern const LinearKernels linear_kernels_avx2, linear_kernels_avx512;
@@ -80,7 +82,8 @@ static inline int64_t linear_stride(int64_t cols, int group) {
     int64_t block = (int64_t)group * LINEAR_LANES;
     return (cols + block - 1) / block * block;
 }
-/* Where group g of count stands in panel order: groups of lane 0, then of 8, 4, 12, 2, …; linear_leaf: a lane's turn. */
+/* Where group g of count stands in panel order: groups of lane 0, then of 8, 4, 12, 2, …; linear_leaf: a lane's turn.
+ */
 static inline int linear_leaf(int lane) {
     return (lane & 1) << 3 | (lane & 2) << 1 | (lane & 4) >> 1 | (lane & 8) >> 3;
 }

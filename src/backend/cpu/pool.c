@@ -19,8 +19,8 @@
 
 enum {
     LINE = 64,
-    SPIN_NS = 50000,     /* how long a worker watches before it sleeps */
-    SPINS_PER_CLOCK = 64, /* pauses between looks at the clock */
+    SPIN_NS = 50000,          /* how long a worker watches before it sleeps */
+    SPINS_PER_CLOCK = 64,     /* pauses between looks at the clock */
     SPINS_BEFORE_YIELD = 4096 /* waiting for a thread that has lost its core: let it run */
 };
 
@@ -52,8 +52,8 @@ struct Pool {
     Line *arrived; /* [count] barriers reached */
     Range *ranges; /* [POOL_SHARES][count] */
     Worker *workers;
-    int cpu;     /* where the calling thread belongs; −1: anywhere */
-    bool bound;  /* the thread that called last has been bound there */
+    int cpu;    /* where the calling thread belongs; −1: anywhere */
+    bool bound; /* the thread that called last has been bound there */
     Thread caller;
 #if defined(__linux__)
     cpu_set_t before; /* where it might run until then */
@@ -115,7 +115,8 @@ static void bind_thread(int cpu) {
 #endif
 }
 
-/* The calling thread is bound at its first run: left free, it can end up on a worker's core while another stands idle. */
+/* The calling thread is bound at its first run: left free, it can end up on a worker's core while another stands idle.
+ */
 static void bind_caller(Pool *pool) {
 #if defined(__linux__)
     if (pool->cpu < 0 || (pool->bound && pthread_equal(pool->caller, pthread_self()))) return;
@@ -274,7 +275,8 @@ static void find_cores(void) {
     CPU_ZERO(&allowed);
     if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
         for (int cpu = 0; cpu < CPU_SETSIZE && cores.cpu_count < POOL_THREADS_MAX; cpu++)
-            if (CPU_ISSET((size_t)cpu, &allowed) && !is_second_thread(cpu, &allowed)) cores.cpus[cores.cpu_count++] = cpu;
+            if (CPU_ISSET((size_t)cpu, &allowed) && !is_second_thread(cpu, &allowed))
+                cores.cpus[cores.cpu_count++] = cpu;
     }
     const int quota = quota_cpus();
     cores.threads = quota < cores.cpu_count ? quota : cores.cpu_count;

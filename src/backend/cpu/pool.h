@@ -1,6 +1,6 @@
-/* Threads that work together on one operation at a time. The caller is thread 0 of each run; the others spin for some 50 µs
- * after a run and then sleep in the kernel, so an idle process uses no CPU.
- * Threads: pool_run from one thread at a time. */
+/* Threads that work together on one operation at a time. The caller is thread 0 of each run; the others spin for some
+ * 50 µs after a run and then sleep in the kernel, so an idle process uses no CPU. Threads: pool_run from one thread at
+ * a time. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
