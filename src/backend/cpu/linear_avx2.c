@@ -1,8 +1,9 @@
 /* Products with AVX2, in the order that linear.h defines.
  *
  * few(): lanes are groups, 8 at a time. tile(): lanes are weight rows of an unpacked panel.
- * VPMADDUBSW adds two products of u8 × s8 in 16 bits with saturation, so codes are kept small enough that it never occurs:
- * with codes to 15 eight of its results fit in one sum, to 31 four, to 63 two; 8-bit codes are split or widened. */
+ * VPMADDUBSW adds two products of u8 × s8 in 16 bits with saturation, so codes are kept small enough that it never
+ * occurs: with codes to 15 eight of its results fit in one sum, to 31 four, to 63 two; 8-bit codes are split or
+ * widened. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -34,8 +35,8 @@ INLINE int add_epi32(__m256i v) {
 INLINE float largest(const float *values, int group) {
     __m256i most = _mm256_setzero_si256(); /* as integers, so that NaN is the largest */
     for (int i = 0; i < group; i += 8)
-        most = _mm256_max_epu32(most, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(values + i)),
-                                                       _mm256_set1_epi32(0x7fffffff)));
+        most = _mm256_max_epu32(
+            most, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(values + i)), _mm256_set1_epi32(0x7fffffff)));
     __m128i a = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
     a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0x4e));
     a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0xb1));
@@ -60,8 +61,8 @@ static void quantise(const float *x, int64_t cols, int group, int8_t *q, float *
             __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(values + i + 8), inverse));
             sum = _mm256_add_epi32(sum, _mm256_add_epi32(a, b));
             __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
-            _mm_storeu_si128((__m128i *)(out + i), _mm_packs_epi16(_mm256_castsi256_si128(words),
-                                                                   _mm256_extracti128_si256(words, 1)));
+            _mm_storeu_si128((__m128i *)(out + i),
+                _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
         }
         scales[g] = most / 127.0f;
         sums[g] = scales[g] * (float)add_epi32(sum);
@@ -79,8 +80,8 @@ static void arrange_panel(const int8_t *q, int64_t cols, int group, int8_t *out)
         for (int64_t g = lane; g < cols / group; g += LINEAR_LANES)
             for (int i = 0; i < group; i += 16, to += 16 * TILE) {
                 const __m128i v = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(q + g * group + i)), split);
-                const int fours[4] = {_mm_cvtsi128_si32(v), _mm_extract_epi32(v, 1), _mm_extract_epi32(v, 2),
-                                      _mm_extract_epi32(v, 3)};
+                const int fours[4] = {
+                    _mm_cvtsi128_si32(v), _mm_extract_epi32(v, 1), _mm_extract_epi32(v, 2), _mm_extract_epi32(v, 3)};
                 for (int j = 0; j < 4; j++) memcpy(to + 4 * TILE * j, &fours[j], 4);
             }
     }
@@ -95,7 +96,8 @@ static void arrange(LinearLayout layout, const int8_t *q, int64_t cols, int grou
     if (layout == LAYOUT_PLANES2) {
         const __m256i split = _mm256_set1_epi16(0xff);
         for (int64_t i = 0; i < size; i += 64) {
-            __m256i a = _mm256_loadu_si256((const __m256i *)(q + i)), b = _mm256_loadu_si256((const __m256i *)(q + i + 32));
+            __m256i a = _mm256_loadu_si256((const __m256i *)(q + i)),
+                    b = _mm256_loadu_si256((const __m256i *)(q + i + 32));
             __m256i even = _mm256_packus_epi16(_mm256_and_si256(a, split), _mm256_and_si256(b, split));
             __m256i odd = _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
             _mm256_storeu_si256((__m256i *)(out + i), _mm256_permute4x64_epi64(even, 0xd8));
@@ -137,7 +139,8 @@ INLINE __m256 load_floats(const void *p, DType dtype) {
 
 /* Which of 8 lanes exist. */
 INLINE __m256i first_lanes(int64_t count) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(count > 8 ? 8 : count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return _mm256_cmpgt_epi32(
+        _mm256_set1_epi32((int)(count > 8 ? 8 : count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 /* count ≤ 8 floats, then zeros; nothing at or behind end is read. */
@@ -153,7 +156,7 @@ INLINE __m256 load_floats_part(const uint8_t *p, const uint8_t *end, DType dtype
 
 /* count: groups of the block that exist; the rest are zeros. scales, biases: a row's; bytes: of all rows from there. */
 INLINE void load_scales(const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t bytes, int64_t group,
-                        int64_t count, __m256 *s, __m256 *b) {
+    int64_t count, __m256 *s, __m256 *b) {
     const uint8_t *end = scales + bytes;
     if (w->quant == QUANT_AFFINE) {
         const int size = w->dtype == DTYPE_F32 ? 4 : 2;
@@ -177,19 +180,21 @@ INLINE void load_scales(const Weight *w, const uint8_t *scales, const uint8_t *b
     uint64_t eight = 0;
     memcpy(&eight, scales + group, count >= 8 ? 8 : (size_t)count);
     const __m128i v = _mm_cvtsi64_si128((long long)eight);
-    *s = w->quant == QUANT_MXFP4 ? half_e8m0(_mm256_cvtepu8_epi32(v)) : _mm256_mul_ps(e4m3_part(v), _mm256_set1_ps(128.0f));
+    *s = w->quant == QUANT_MXFP4 ? half_e8m0(_mm256_cvtepu8_epi32(v))
+                                 : _mm256_mul_ps(e4m3_part(v), _mm256_set1_ps(128.0f));
     *b = _mm256_mul_ps(*s, _mm256_set1_ps(-12.0f));
 }
 
 /* ---- codes ---- */
 
 INLINE __m256i e2m1_codes(__m256i v) {
-    return _mm256_shuffle_epi8(_mm256_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0, 12, 13, 14, 15, 16,
-                                                18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0),
-                               v);
+    return _mm256_shuffle_epi8(_mm256_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0, 12, 13, 14,
+                                   15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0),
+        v);
 }
 
-/* How 32 codes of 2, 3, 5 or 6 bits are spread: 8 codes (`bits` bytes) into eight 16-bit lanes, each shifted to the top. */
+/* How 32 codes of 2, 3, 5 or 6 bits are spread: 8 codes (`bits` bytes) into eight 16-bit lanes, each shifted to the
+ * top. */
 typedef struct Spread {
     __m256i low, high; /* bytes of codes 0…7 and of codes 8…15 behind an address */
     __m256i shift;     /* by multiplication */
@@ -208,13 +213,13 @@ INLINE Spread spread_make(const int bits) {
             shift[lane * 8 + e] = (uint16_t)(1u << (16 - bits - bit));
         }
     return (Spread){_mm256_loadu_si256((const __m256i *)low), _mm256_loadu_si256((const __m256i *)high),
-                    _mm256_loadu_si256((const __m256i *)shift)};
+        _mm256_loadu_si256((const __m256i *)shift)};
 }
 
 /* Reads 16 − 2·bits bytes more than the codes take. */
 INLINE __m256i spread(const Spread *s, const uint8_t *p, const int bits) {
     __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)p)),
-                                        _mm_loadu_si128((const __m128i *)(p + 2 * bits)), 1);
+        _mm_loadu_si128((const __m128i *)(p + 2 * bits)), 1);
     __m256i low = _mm256_mullo_epi16(_mm256_shuffle_epi8(v, s->low), s->shift);
     __m256i high = _mm256_mullo_epi16(_mm256_shuffle_epi8(v, s->high), s->shift);
     return _mm256_packus_epi16(_mm256_srli_epi16(low, 16 - bits), _mm256_srli_epi16(high, 16 - bits));
@@ -222,8 +227,8 @@ INLINE __m256i spread(const Spread *s, const uint8_t *p, const int bits) {
 
 /* ---- a few activation rows ---- */
 
-/* Each 128-bit lane: the sums of the four elements of that lane of a, b, c, d, whose size is at most `most`. Small ones are
- * added as 16-bit pairs. */
+/* Each 128-bit lane: the sums of the four elements of that lane of a, b, c, d, whose size is at most `most`. Small ones
+ * are added as 16-bit pairs. */
 INLINE __m256i add4(__m256i a, __m256i b, __m256i c, __m256i d, const int most) {
     const __m256i one = _mm256_set1_epi16(1);
     if (most > INT16_MAX) {
@@ -231,11 +236,12 @@ INLINE __m256i add4(__m256i a, __m256i b, __m256i c, __m256i d, const int most) 
         __m256i cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
         return _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
     }
-    __m256i ab = _mm256_madd_epi16(_mm256_packs_epi32(a, b), one), cd = _mm256_madd_epi16(_mm256_packs_epi32(c, d), one);
+    __m256i ab = _mm256_madd_epi16(_mm256_packs_epi32(a, b), one),
+            cd = _mm256_madd_epi16(_mm256_packs_epi32(c, d), one);
     if (2 * most <= INT16_MAX) return _mm256_madd_epi16(_mm256_packs_epi32(ab, cd), one);
     __m256 x = _mm256_castsi256_ps(ab), y = _mm256_castsi256_ps(cd);
-    return _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
-                            _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
+    return _mm256_add_epi32(
+        _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)), _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
 }
 
 /* 8 groups' sums in order from 8 vectors, each with the 8 partial sums of one. */
@@ -255,16 +261,15 @@ INLINE __m256i add_halves(__m256i a, __m256i b) { /* a's two halves added, then 
 }
 INLINE __m256i add_pairs(__m256i a, __m256i b) { /* neighbours added; of a, then of b, in each 128-bit lane */
     const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
-    return _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
-                            _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
+    return _mm256_add_epi32(
+        _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)), _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
 }
 
-/* 8 groups' sums in order from `lanes` vectors of 16-bit sums of at most `most`, each with 2·lanes of 8/lanes groups. Added
- * as words while they fit, which spares the multipliers. */
+/* 8 groups' sums in order from `lanes` vectors of 16-bit sums of at most `most`, each with 2·lanes of 8/lanes groups.
+ * Added as words while they fit, which spares the multipliers. */
 INLINE __m256i add_word_groups(const __m256i *v, const int lanes, const int most) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    if (lanes == 2)
-        return _mm256_permute4x64_epi64(add_pairs(widen(v[0]), widen(v[1])), 0xd8);
+    if (lanes == 2) return _mm256_permute4x64_epi64(add_pairs(widen(v[0]), widen(v[1])), 0xd8);
     if (lanes == 4) {
         const __m256i a = widen(add_quads(v[0], v[1])), b = widen(add_quads(v[2], v[3]));
         const bool fit = 4 * most <= INT16_MAX;
@@ -300,7 +305,8 @@ typedef struct Few {
 INLINE __m256i load_q(const int8_t *q) { return _mm256_loadu_si256((const __m256i *)q); }
 
 /* Products of 32 bytes of 4-bit or 2-bit codes, as words. */
-INLINE void few_planes(const Few *f, __m256i v, const int8_t *q, const Kind k, const int rows, __m256i part[LINEAR_FEW]) {
+INLINE void few_planes(
+    const Few *f, __m256i v, const int8_t *q, const Kind k, const int rows, __m256i part[LINEAR_FEW]) {
     const __m256i low = _mm256_set1_epi8((char)((1 << k.bits) - 1));
     __m256i code[4];
     __asm__("" : "+x"(v)); /* one load: gcc would read it again for each plane */
@@ -320,8 +326,8 @@ INLINE void few_planes(const Few *f, __m256i v, const int8_t *q, const Kind k, c
 }
 
 /* Products of 32 codes in order. */
-INLINE void few_codes(const Few *f, const uint8_t *p, const int8_t *q, const Kind k, const int rows,
-                      __m256i part[LINEAR_FEW]) {
+INLINE void few_codes(
+    const Few *f, const uint8_t *p, const int8_t *q, const Kind k, const int rows, __m256i part[LINEAR_FEW]) {
     if (k.bits == 8) {
         const __m256i low = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
         const __m256i high = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(p + 16)));
@@ -329,7 +335,7 @@ INLINE void few_codes(const Few *f, const uint8_t *p, const int8_t *q, const Kin
         for (int t = 0; t < rows; t++) {
             const __m128i *x = (const __m128i *)(q + t * f->stride);
             part[t] = _mm256_add_epi32(_mm256_madd_epi16(low, _mm256_cvtepi8_epi16(_mm_loadu_si128(x))),
-                                       _mm256_madd_epi16(high, _mm256_cvtepi8_epi16(_mm_loadu_si128(x + 1))));
+                _mm256_madd_epi16(high, _mm256_cvtepi8_epi16(_mm_loadu_si128(x + 1))));
         }
         return;
     }
@@ -346,7 +352,7 @@ INLINE void few_codes(const Few *f, const uint8_t *p, const int8_t *q, const Kin
 
 /* Vector i of a block: 32 bytes of planes, or one group of 32 or 64 codes in order. */
 INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, const int i, const Kind k, const int rows,
-                       __m256i part[LINEAR_FEW]) {
+    __m256i part[LINEAR_FEW]) {
     if (k.planes > 1) {
         few_planes(f, _mm256_loadu_si256((const __m256i *)(block + 32 * i)), q + i * k.planes * 32, k, rows, part);
         return;
@@ -361,7 +367,7 @@ INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, cons
 
 /* The float part of 8 groups from group_index; count of them exist. part: as few_vector() left it. */
 INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t bytes, int64_t group_index,
-                       int64_t count, const Kind k, const int rows, __m256i part[][LINEAR_FEW], __m256 acc[LINEAR_FEW]) {
+    int64_t count, const Kind k, const int rows, __m256i part[][LINEAR_FEW], __m256 acc[LINEAR_FEW]) {
     const int lanes = k.planes > 1 ? k.group / (4 * k.planes) : 8;
     const int most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * (k.planes > 1 ? 2 * k.planes : k.group / 8);
     __m256 s, b;
@@ -386,8 +392,8 @@ INLINE float add_tree(__m256 low, __m256 high) {
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
-INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k,
-                     const int rows) {
+INLINE void few_rows(
+    const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
     const int block_bytes = k.group * k.bits, lanes = k.planes > 1 ? k.group / (4 * k.planes) : 8;
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
     const int64_t whole = f->w->cols / k.group / 8 * 8;
@@ -440,15 +446,15 @@ INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64
 }
 
 typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
-#define FEW_ROWS(name, bits, group, coded, planes, rows)                                                    \
-    static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {     \
-        few_rows(f, first, count, y, y_stride, (Kind){bits, group, coded, planes}, rows);                   \
+#define FEW_ROWS(name, bits, group, coded, planes, rows)                                                               \
+    static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {                \
+        few_rows(f, first, count, y, y_stride, (Kind){bits, group, coded, planes}, rows);                              \
     }
-#define FEW_KIND(name, bits, group, coded, planes)                                                          \
-    FEW_ROWS(name, bits, group, coded, planes, 1)                                                           \
-    FEW_ROWS(name, bits, group, coded, planes, 2)                                                           \
-    FEW_ROWS(name, bits, group, coded, planes, 3)                                                           \
-    FEW_ROWS(name, bits, group, coded, planes, 4)                                                           \
+#define FEW_KIND(name, bits, group, coded, planes)                                                                     \
+    FEW_ROWS(name, bits, group, coded, planes, 1)                                                                      \
+    FEW_ROWS(name, bits, group, coded, planes, 2)                                                                      \
+    FEW_ROWS(name, bits, group, coded, planes, 3)                                                                      \
+    FEW_ROWS(name, bits, group, coded, planes, 4)                                                                      \
     static FewRows *const name[LINEAR_FEW] = {name##_1, name##_2, name##_3, name##_4};
 FEW_KIND(few_2_32, 2, 32, false, 4)
 FEW_KIND(few_2_64, 2, 64, false, 4)
@@ -467,8 +473,12 @@ FEW_KIND(few_nvfp4, 4, 16, true, 2)
 
 static FewRows *few_kernel(const Weight *w, int rows) {
     static FewRows *const *const AFFINE[9][2] = {
-        [2] = {few_2_32, few_2_64}, [3] = {few_3_32, few_3_64}, [4] = {few_4_32, few_4_64},
-        [5] = {few_5_32, few_5_64}, [6] = {few_6_32, few_6_64}, [8] = {few_8_32, few_8_64},
+        [2] = {few_2_32, few_2_64},
+        [3] = {few_3_32, few_3_64},
+        [4] = {few_4_32, few_4_64},
+        [5] = {few_5_32, few_5_64},
+        [6] = {few_6_32, few_6_64},
+        [8] = {few_8_32, few_8_64},
     };
     if (w->quant == QUANT_MXFP4) return few_mxfp4[rows - 1];
     if (w->quant == QUANT_NVFP4) return few_nvfp4[rows - 1];
@@ -479,14 +489,14 @@ static LinearLayout layout(const Weight *w) {
     return w->bits == 4 ? LAYOUT_PLANES2 : w->bits == 2 ? LAYOUT_PLANES4 : LAYOUT_NATURAL;
 }
 
-static void few(const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y,
-                int64_t stride) {
+static void few(
+    const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride) {
     const int64_t left = w->cols % (x->group * BLOCK_GROUPS), bytes = left * w->bits / 8;
     const bool planes = w->bits == 4 || w->bits == 2;
     const int groups = (int)(left / x->group);
     const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group,
-                   (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), groups,
-                   planes ? (int)(bytes / 32) : groups, planes ? (int)(bytes % 32) : 0};
+        (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), groups, planes ? (int)(bytes / 32) : groups,
+        planes ? (int)(bytes % 32) : 0};
     few_kernel(w, rows)(&f, first, count, y, stride);
 }
 
@@ -527,11 +537,12 @@ INLINE size_t place_of(const Places *places, int64_t group) {
 /* 8 rows × one vector of weights: 64 columns of 4 bits, 32 of all others. After the transposition dword j holds 8 (4)
  * columns of every row. left: bytes that may be read behind the start of each row. */
 INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[8], const int64_t left[8], int64_t col,
-                          const Places *places, uint8_t *out, const int bits, const bool coded) {
+    const Places *places, uint8_t *out, const int bits, const bool coded) {
     const int cols = bits == 4 ? 64 : 32;
     const int64_t count = w->cols - col < cols ? w->cols - col : cols, at_byte = col * bits / 8;
     const __m256i low = _mm256_set1_epi8(15);
-    const __m256i split = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+    const __m256i split =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
     const Spread s = spread_make(bits == 8 || bits == 4 ? 6 : bits);
     const int64_t read = bits == 8 || bits == 4 ? 32 : 2 * bits + 16;
     __m256i r[8];
@@ -544,8 +555,10 @@ INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[8], const i
             memcpy(copy, p, (size_t)(count * bits / 8));
             p = copy;
         }
-        if (bits == 4) r[i] = _mm256_loadu_si256((const __m256i *)p);
-        else r[i] = _mm256_shuffle_epi8(bits == 8 ? _mm256_loadu_si256((const __m256i *)p) : spread(&s, p, bits), split);
+        if (bits == 4)
+            r[i] = _mm256_loadu_si256((const __m256i *)p);
+        else
+            r[i] = _mm256_shuffle_epi8(bits == 8 ? _mm256_loadu_si256((const __m256i *)p) : spread(&s, p, bits), split);
     }
     transpose8(r);
 #pragma GCC unroll 8
@@ -553,7 +566,7 @@ INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[8], const i
         const int64_t at = col + j * (cols / 8);
         if (j * (cols / 8) >= count) break;
         uint8_t *to = out + place_of(places, at >> places->shift) * places->group_bytes +
-                      (size_t)(at & ((1 << places->shift) - 1)) * PANEL;
+            (size_t)(at & ((1 << places->shift) - 1)) * PANEL;
         if (bits != 4) {
             _mm256_store_si256((__m256i *)to, r[j]);
             continue;
@@ -564,11 +577,11 @@ INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[8], const i
     }
 }
 
-#define UNPACK_KIND(name, bits, coded)                                                                             \
-    static void name(const Weight *w, const uint8_t *const rows[8], const int64_t left[8], const Places *places,   \
-                     uint8_t *out) {                                                                               \
-        for (int64_t col = 0; col < w->cols; col += (bits) == 4 ? 64 : 32)                                         \
-            unpack_vector(w, rows, left, col, places, out, bits, coded);                                           \
+#define UNPACK_KIND(name, bits, coded)                                                                                 \
+    static void name(                                                                                                  \
+        const Weight *w, const uint8_t *const rows[8], const int64_t left[8], const Places *places, uint8_t *out) {    \
+        for (int64_t col = 0; col < w->cols; col += (bits) == 4 ? 64 : 32)                                             \
+            unpack_vector(w, rows, left, col, places, out, bits, coded);                                               \
     }
 UNPACK_KIND(unpack_2, 2, false)
 UNPACK_KIND(unpack_3, 3, false)
@@ -578,8 +591,8 @@ UNPACK_KIND(unpack_6, 6, false)
 UNPACK_KIND(unpack_8, 8, false)
 UNPACK_KIND(unpack_e2m1, 4, true)
 
-static void unpack_scales(const Weight *w, const int64_t rows[8], const Places *places, int64_t groups, float *scales,
-                          float *biases) {
+static void unpack_scales(
+    const Weight *w, const int64_t rows[8], const Places *places, int64_t groups, float *scales, float *biases) {
     const size_t stride = weight_scale_bytes(w);
     for (int64_t g = 0; g < groups; g += 8) {
         __m256i s[8], b[8];
@@ -587,7 +600,7 @@ static void unpack_scales(const Weight *w, const int64_t rows[8], const Places *
             __m256 si, bi;
             const size_t offset = (size_t)rows[i] * stride;
             load_scales(w, (const uint8_t *)w->scales + offset, w->biases ? (const uint8_t *)w->biases + offset : NULL,
-                        (w->rows - rows[i]) * (int64_t)stride, g, groups - g, &si, &bi);
+                (w->rows - rows[i]) * (int64_t)stride, g, groups - g, &si, &bi);
             s[i] = _mm256_castps_si256(si);
             b[i] = _mm256_castps_si256(bi);
         }
@@ -602,8 +615,8 @@ static void unpack_scales(const Weight *w, const int64_t rows[8], const Places *
 }
 
 static void unpack(const Weight *w, int64_t first, LinearPanel *panel) {
-    static void (*const AFFINE[9])(const Weight *, const uint8_t *const[8], const int64_t[8], const Places *, uint8_t *) = {
-        [2] = unpack_2, [3] = unpack_3, [4] = unpack_4, [5] = unpack_5, [6] = unpack_6, [8] = unpack_8};
+    static void (*const AFFINE[9])(const Weight *, const uint8_t *const[8], const int64_t[8], const Places *,
+        uint8_t *) = {[2] = unpack_2, [3] = unpack_3, [4] = unpack_4, [5] = unpack_5, [6] = unpack_6, [8] = unpack_8};
     const int64_t groups = w->cols / panel->group, row_bytes = (int64_t)weight_row_bytes(w);
     Places places = {.shift = __builtin_ctz((unsigned)panel->group), .group_bytes = (size_t)panel->group * PANEL};
     for (int lane = 0; lane < LINEAR_LANES; lane++) places.start[lane] = linear_panel_place(lane, groups);
@@ -627,8 +640,8 @@ INLINE void dot_into(__m256i *words, __m256i codes, __m256i q) {
 }
 
 /* Adds the products of `steps` × 4 columns. plane: 0 all bits of a code, 1 the low four, 2 the high four. */
-INLINE void tile_steps(const uint8_t *p, const int8_t *q, const int steps, const int plane, const int rows,
-                       __m256i words[TILE][2]) {
+INLINE void tile_steps(
+    const uint8_t *p, const int8_t *q, const int steps, const int plane, const int rows, __m256i words[TILE][2]) {
     const __m256i low = _mm256_set1_epi8(15);
 #pragma GCC unroll 8
     for (int step = 0; step < steps; step++, p += 4 * PANEL) {
@@ -659,7 +672,7 @@ INLINE void tile_steps(const uint8_t *p, const int8_t *q, const int steps, const
 
 /* One group's integer sums. steps: as many as 16 bits hold. */
 INLINE void tile_group(const uint8_t *p, const int8_t *q, int group, const int steps, const bool two_planes,
-                       const int rows, __m256i sums[TILE][2]) {
+    const int rows, __m256i sums[TILE][2]) {
 #pragma GCC unroll 4
     for (int t = 0; t < rows; t++) sums[t][0] = sums[t][1] = _mm256_setzero_si256();
     for (int at = 0; at < group; at += 4 * steps)
@@ -680,7 +693,7 @@ INLINE void tile_group(const uint8_t *p, const int8_t *q, int group, const int s
 
 /* See linear_leaf(): after a lane is finished it is added to as many waiting sums as its turn has trailing ones. */
 INLINE void tile(const LinearPanel *panel, const LinearInput *x, int64_t first, const int steps, const bool two_planes,
-                 const int rows, float *y) {
+    const int rows, float *y) {
     float waiting[4][TILE * PANEL] __attribute__((aligned(32)));
     const int group = panel->group;
     const int8_t *q = x->q[LAYOUT_PANEL] + first * x->stride;
@@ -728,15 +741,15 @@ INLINE void tile(const LinearPanel *panel, const LinearInput *x, int64_t first, 
 }
 
 typedef void Tile(const LinearPanel *panel, const LinearInput *x, int64_t first, float *y);
-#define TILE_ROWS(name, steps, two_planes, rows)                                                           \
-    static void name##_##rows(const LinearPanel *panel, const LinearInput *x, int64_t first, float *y) {   \
-        tile(panel, x, first, steps, two_planes, rows, y);                                                 \
+#define TILE_ROWS(name, steps, two_planes, rows)                                                                       \
+    static void name##_##rows(const LinearPanel *panel, const LinearInput *x, int64_t first, float *y) {               \
+        tile(panel, x, first, steps, two_planes, rows, y);                                                             \
     }
-#define TILE_KIND(name, steps, two_planes)                                                                 \
-    TILE_ROWS(name, steps, two_planes, 1)                                                                  \
-    TILE_ROWS(name, steps, two_planes, 2)                                                                  \
-    TILE_ROWS(name, steps, two_planes, 3)                                                                  \
-    TILE_ROWS(name, steps, two_planes, 4)                                                                  \
+#define TILE_KIND(name, steps, two_planes)                                                                             \
+    TILE_ROWS(name, steps, two_planes, 1)                                                                              \
+    TILE_ROWS(name, steps, two_planes, 2)                                                                              \
+    TILE_ROWS(name, steps, two_planes, 3)                                                                              \
+    TILE_ROWS(name, steps, two_planes, 4)                                                                              \
     static Tile *const name[TILE] = {name##_1, name##_2, name##_3, name##_4};
 TILE_KIND(tile_15, 8, false)
 TILE_KIND(tile_31, 4, false)
@@ -772,7 +785,7 @@ INLINE __m256 load_plain(const Plain kind, const uint8_t *row, int64_t col) {
 
 /* 16 columns; of mxfp8 a group of 32. h: which 8 lanes. */
 INLINE void plain_step(const Plain kind, const uint8_t *row, float scale, const float *x, int64_t x_stride, int64_t k,
-                       const int h, const int rows, __m256 acc[3][2]) {
+    const int h, const int rows, __m256 acc[3][2]) {
     const __m256 v = load_plain(kind, row, k + 8 * h);
     if (kind != PLAIN_MXFP8) {
 #pragma GCC unroll 3
@@ -791,7 +804,7 @@ INLINE void plain_step(const Plain kind, const uint8_t *row, float scale, const 
 
 /* height × rows products, lanes over columns. */
 INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const float *x, int64_t x_stride, float *y,
-                       int64_t stride, const int height, const int rows) {
+    int64_t stride, const int height, const int rows) {
     const size_t row_bytes = weight_row_bytes(w), scale_bytes = kind == PLAIN_MXFP8 ? weight_scale_bytes(w) : 0;
     const uint8_t *row = (const uint8_t *)w->data + (size_t)first * row_bytes;
     const int size = kind == PLAIN_F32 ? 4 : kind == PLAIN_MXFP8 ? 1 : 2, step = kind == PLAIN_MXFP8 ? 32 : 16;
@@ -807,7 +820,8 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
         for (int r = 0; r < height; r++) {
             if (rows == 1) prefetch(row + r * row_bytes + size * k, size * step);
             if (kind == PLAIN_MXFP8 && k % 256 == 0)
-                load_e8m0((const uint8_t *)w->scales + (size_t)(first + r) * scale_bytes, k / 32, (w->cols - k) / 32, scale[r]);
+                load_e8m0((const uint8_t *)w->scales + (size_t)(first + r) * scale_bytes, k / 32, (w->cols - k) / 32,
+                    scale[r]);
 #pragma GCC unroll 2
             for (int h = 0; h < 2; h++)
                 plain_step(kind, row + r * row_bytes, scale[r][k / 32 % 8], x, x_stride, k, h, rows, acc[r]);
@@ -829,18 +843,18 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
         for (int t = 0; t < rows; t++) y[t * stride + r] = add_tree(acc[r][t][0], acc[r][t][1]);
 }
 
-typedef void PlainRows(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y,
-                       int64_t stride);
-#define PLAIN_ROWS(kind, rows)                                                                                     \
-    static void plain_##kind##_##rows(const Weight *w, int64_t first, int64_t count, const float *x,               \
-                                      int64_t x_stride, float *y, int64_t stride) {                                \
-        int64_t r = 0;                                                                                             \
-        for (; r + 2 <= count; r += 2) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 2, rows);        \
-        for (; r < count; r++) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 1, rows);                \
+typedef void PlainRows(
+    const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride);
+#define PLAIN_ROWS(kind, rows)                                                                                         \
+    static void plain_##kind##_##rows(                                                                                 \
+        const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride) {   \
+        int64_t r = 0;                                                                                                 \
+        for (; r + 2 <= count; r += 2) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 2, rows);            \
+        for (; r < count; r++) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 1, rows);                    \
     }
-#define PLAIN_KIND(kind)                                                                                           \
-    PLAIN_ROWS(kind, 1)                                                                                            \
-    PLAIN_ROWS(kind, 2)                                                                                            \
+#define PLAIN_KIND(kind)                                                                                               \
+    PLAIN_ROWS(kind, 1)                                                                                                \
+    PLAIN_ROWS(kind, 2)                                                                                                \
     PLAIN_ROWS(kind, 3)
 PLAIN_KIND(PLAIN_F32)
 PLAIN_KIND(PLAIN_F16)
@@ -848,14 +862,14 @@ PLAIN_KIND(PLAIN_BF16)
 PLAIN_KIND(PLAIN_MXFP8)
 #define PLAIN_ENTRY(kind) [kind] = {[1] = plain_##kind##_1, [2] = plain_##kind##_2, [3] = plain_##kind##_3}
 
-static void plain(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows, float *y,
-                  int64_t stride) {
-    static PlainRows *const KERNELS[PLAIN_COUNT][4] = {PLAIN_ENTRY(PLAIN_F32), PLAIN_ENTRY(PLAIN_F16),
-                                                       PLAIN_ENTRY(PLAIN_BF16), PLAIN_ENTRY(PLAIN_MXFP8)};
-    const Plain kind = w->quant == QUANT_MXFP8    ? PLAIN_MXFP8
-                       : w->dtype == DTYPE_F32    ? PLAIN_F32
-                       : w->dtype == DTYPE_F16    ? PLAIN_F16
-                                                  : PLAIN_BF16;
+static void plain(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
+    float *y, int64_t stride) {
+    static PlainRows *const KERNELS[PLAIN_COUNT][4] = {
+        PLAIN_ENTRY(PLAIN_F32), PLAIN_ENTRY(PLAIN_F16), PLAIN_ENTRY(PLAIN_BF16), PLAIN_ENTRY(PLAIN_MXFP8)};
+    const Plain kind = w->quant == QUANT_MXFP8 ? PLAIN_MXFP8
+        : w->dtype == DTYPE_F32                ? PLAIN_F32
+        : w->dtype == DTYPE_F16                ? PLAIN_F16
+                                               : PLAIN_BF16;
     for (int64_t t = 0; t < rows;) {
         const int64_t n = rows - t >= 3 ? 3 : rows - t;
         KERNELS[kind][n](w, first, count, x + t * x_stride, x_stride, y + t * stride, stride);

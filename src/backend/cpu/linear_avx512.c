@@ -33,8 +33,8 @@ static void quantise(const float *x, int64_t cols, int group, int8_t *q, float *
         int8_t *out = q + g * group;
         __m512i most_bits = _mm512_setzero_si512(); /* as integers, so that NaN is the largest */
         for (int i = 0; i < group; i += 16)
-            most_bits = _mm512_max_epu32(most_bits, _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(values + i)),
-                                                                     magnitude));
+            most_bits = _mm512_max_epu32(
+                most_bits, _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(values + i)), magnitude));
         union {
             unsigned u;
             float f;
@@ -72,8 +72,8 @@ static void arrange_panel(const int8_t *q, int64_t cols, int group, int8_t *out)
         for (int64_t g = lane; g < cols / group; g += LINEAR_LANES)
             for (int i = 0; i < group; i += 16, to += 16 * TILE) {
                 const __m128i v = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(q + g * group + i)), split);
-                const int fours[4] = {_mm_cvtsi128_si32(v), _mm_extract_epi32(v, 1), _mm_extract_epi32(v, 2),
-                                      _mm_extract_epi32(v, 3)};
+                const int fours[4] = {
+                    _mm_cvtsi128_si32(v), _mm_extract_epi32(v, 1), _mm_extract_epi32(v, 2), _mm_extract_epi32(v, 3)};
                 for (int j = 0; j < 4; j++) memcpy(to + 4 * TILE * j, &fours[j], 4);
             }
     }
@@ -130,8 +130,8 @@ INLINE __m512 load_floats(const void *p, DType dtype, __mmask16 mask) {
 }
 
 /* count: groups of the block that exist. The rest are zeros and not read. */
-INLINE void load_scales(const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t group, int64_t count,
-                        __m512 *s, __m512 *b) {
+INLINE void load_scales(
+    const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t group, int64_t count, __m512 *s, __m512 *b) {
     __mmask16 mask = count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1);
     if (w->quant == QUANT_AFFINE) {
         size_t size = w->dtype == DTYPE_F32 ? 4 : 2;
@@ -166,7 +166,8 @@ INLINE __m512i plane_of(__m512i v, const int bits, const int j) {
     return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64((int64_t)matrix), 0);
 }
 
-/* For codes of `bits` bits: the bytes of each 8 codes into a 64-bit lane, then each code to its byte. split: even first. */
+/* For codes of `bits` bits: the bytes of each 8 codes into a 64-bit lane, then each code to its byte. split: even
+ * first. */
 INLINE __m512i spread_index(const int bits) {
     uint8_t index[64];
     for (int i = 0; i < 64; i++) index[i] = (uint8_t)(i / 8 * bits + (i % 8 < bits ? i % 8 : bits - 1));
@@ -179,7 +180,7 @@ INLINE __m512i spread_shift(const int bits, const bool split) {
 }
 INLINE __m512i spread(__m512i v, __m512i index, __m512i shift, const int bits) {
     return _mm512_and_si512(_mm512_multishift_epi64_epi8(shift, _mm512_permutexvar_epi8(index, v)),
-                            _mm512_set1_epi8((char)((1 << bits) - 1)));
+        _mm512_set1_epi8((char)((1 << bits) - 1)));
 }
 
 INLINE __mmask64 first_bytes(int64_t count) {
@@ -188,8 +189,8 @@ INLINE __mmask64 first_bytes(int64_t count) {
 
 /* ---- a few activation rows ---- */
 
-/* Each 128-bit lane: the sums of the four elements of that lane of a, b, c, d, whose size is at most `most`. Small ones are
- * added as 16-bit pairs. */
+/* Each 128-bit lane: the sums of the four elements of that lane of a, b, c, d, whose size is at most `most`. Small ones
+ * are added as 16-bit pairs. */
 INLINE __m512i add4(__m512i a, __m512i b, __m512i c, __m512i d, const int most) {
     const __m512i one = _mm512_set1_epi16(1);
     if (most > INT16_MAX) {
@@ -197,11 +198,12 @@ INLINE __m512i add4(__m512i a, __m512i b, __m512i c, __m512i d, const int most) 
         __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
         return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
     }
-    __m512i ab = _mm512_madd_epi16(_mm512_packs_epi32(a, b), one), cd = _mm512_madd_epi16(_mm512_packs_epi32(c, d), one);
+    __m512i ab = _mm512_madd_epi16(_mm512_packs_epi32(a, b), one),
+            cd = _mm512_madd_epi16(_mm512_packs_epi32(c, d), one);
     if (2 * most <= INT16_MAX) return _mm512_madd_epi16(_mm512_packs_epi32(ab, cd), one);
     __m512 x = _mm512_castsi512_ps(ab), y = _mm512_castsi512_ps(cd);
-    return _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88)),
-                            _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0xdd)));
+    return _mm512_add_epi32(
+        _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88)), _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0xdd)));
 }
 INLINE __m512i add_lanes(__m512i a, __m512i b) {
     return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
@@ -244,7 +246,8 @@ typedef struct Few {
 } Few;
 
 /* Products of one vector of weights: 64 codes per plane. */
-INLINE void few_vector(const Few *f, __m512i v, const int8_t *q, const Kind k, const int rows, __m512i part[LINEAR_FEW]) {
+INLINE void few_vector(
+    const Few *f, __m512i v, const int8_t *q, const Kind k, const int rows, __m512i part[LINEAR_FEW]) {
     __m512i code[4];
     if (k.planes == 1) {
         code[0] = k.bits == 8 ? v : spread(v, spread_index(k.bits), spread_shift(k.bits, false), k.bits);
@@ -267,7 +270,7 @@ INLINE void few_vector(const Few *f, __m512i v, const int8_t *q, const Kind k, c
 
 /* The float part of 16 groups from group_index; count of them exist. part: as few_vector() left it. */
 INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t group_index, int64_t count,
-                       const Kind k, const int rows, __m512i part[][LINEAR_FEW], __m512 acc[LINEAR_FEW]) {
+    const Kind k, const int rows, __m512i part[][LINEAR_FEW], __m512 acc[LINEAR_FEW]) {
     const int lanes = k.group / (4 * k.planes), most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * 4 * k.planes;
     __m512 s, b;
     load_scales(f->w, scales, biases, group_index, count, &s, &b);
@@ -290,8 +293,8 @@ INLINE float add_tree(__m512 v) {
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
-INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k,
-                     const int rows) {
+INLINE void few_rows(
+    const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
     const int lanes = k.group / (4 * k.planes), step = 8 * k.bits * k.planes, codes = 64 * k.planes;
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
     const int64_t whole = f->w->cols / k.group / 16 * 16;
@@ -338,15 +341,15 @@ INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64
 }
 
 typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
-#define FEW_ROWS(name, bits, group, coded, planes, rows)                                                    \
-    static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {     \
-        few_rows(f, first, count, y, y_stride, (Kind){bits, group, coded, planes}, rows);                   \
+#define FEW_ROWS(name, bits, group, coded, planes, rows)                                                               \
+    static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {                \
+        few_rows(f, first, count, y, y_stride, (Kind){bits, group, coded, planes}, rows);                              \
     }
-#define FEW_KIND(name, bits, group, coded, planes)                                                          \
-    FEW_ROWS(name, bits, group, coded, planes, 1)                                                           \
-    FEW_ROWS(name, bits, group, coded, planes, 2)                                                           \
-    FEW_ROWS(name, bits, group, coded, planes, 3)                                                           \
-    FEW_ROWS(name, bits, group, coded, planes, 4)                                                           \
+#define FEW_KIND(name, bits, group, coded, planes)                                                                     \
+    FEW_ROWS(name, bits, group, coded, planes, 1)                                                                      \
+    FEW_ROWS(name, bits, group, coded, planes, 2)                                                                      \
+    FEW_ROWS(name, bits, group, coded, planes, 3)                                                                      \
+    FEW_ROWS(name, bits, group, coded, planes, 4)                                                                      \
     static FewRows *const name[LINEAR_FEW] = {name##_1, name##_2, name##_3, name##_4};
 FEW_KIND(few_2_32, 2, 32, false, 4)
 FEW_KIND(few_2_64, 2, 64, false, 4)
@@ -365,8 +368,12 @@ FEW_KIND(few_nvfp4, 4, 16, true, 2)
 
 static FewRows *few_kernel(const Weight *w, int rows) {
     static FewRows *const *const AFFINE[9][2] = {
-        [2] = {few_2_32, few_2_64}, [3] = {few_3_32, few_3_64}, [4] = {few_4_32, few_4_64},
-        [5] = {few_5_32, few_5_64}, [6] = {few_6_32, few_6_64}, [8] = {few_8_32, few_8_64},
+        [2] = {few_2_32, few_2_64},
+        [3] = {few_3_32, few_3_64},
+        [4] = {few_4_32, few_4_64},
+        [5] = {few_5_32, few_5_64},
+        [6] = {few_6_32, few_6_64},
+        [8] = {few_8_32, few_8_64},
     };
     if (w->quant == QUANT_MXFP4) return few_mxfp4[rows - 1];
     if (w->quant == QUANT_NVFP4) return few_nvfp4[rows - 1];
@@ -377,12 +384,12 @@ static LinearLayout layout(const Weight *w) {
     return w->bits == 4 ? LAYOUT_PLANES2 : w->bits == 2 ? LAYOUT_PLANES4 : LAYOUT_NATURAL;
 }
 
-static void few(const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y,
-                int64_t stride) {
+static void few(
+    const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride) {
     const int planes = w->bits <= 4 && w->bits != 3 ? 8 / w->bits : 1, step = 8 * w->bits * planes;
     const int64_t block = (int64_t)x->group * LINEAR_LANES, left = w->cols % block, bytes = left * w->bits / 8;
     const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group, (int)(left / x->group),
-                   (int)(bytes / step), first_bytes(bytes % step)};
+        (int)(bytes / step), first_bytes(bytes % step)};
     few_kernel(w, rows)(&f, first, count, y, stride);
 }
 
@@ -428,7 +435,7 @@ INLINE size_t place_of(const Places *places, int64_t group) {
 /* 16 rows × one vector of weights: 128 columns of 4 bits, 64 of all others. After the transposition dword j holds 8 (4)
  * columns of every row. */
 INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[16], int64_t col, const Places *places,
-                          uint8_t *out, const int bits, const bool coded) {
+    uint8_t *out, const int bits, const bool coded) {
     const int cols = bits == 4 ? 128 : 64;
     const int64_t count = w->cols - col < cols ? w->cols - col : cols;
     const __mmask64 mask = first_bytes(count * bits / 8);
@@ -445,7 +452,7 @@ INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[16], int64_
         const int64_t at = col + j * (cols / 16);
         if (j * (cols / 16) >= count) break;
         uint8_t *to = out + place_of(places, at >> places->shift) * places->group_bytes +
-                      (size_t)(at & ((1 << places->shift) - 1)) * PANEL;
+            (size_t)(at & ((1 << places->shift) - 1)) * PANEL;
         if (bits != 4) {
             _mm512_store_si512(to, r[j]);
             continue;
@@ -456,10 +463,10 @@ INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[16], int64_
     }
 }
 
-#define UNPACK_KIND(name, bits, coded)                                                                             \
-    static void name(const Weight *w, const uint8_t *const rows[16], const Places *places, uint8_t *out) {         \
-        for (int64_t col = 0; col < w->cols; col += (bits) == 4 ? 128 : 64)                                        \
-            unpack_vector(w, rows, col, places, out, bits, coded);                                                 \
+#define UNPACK_KIND(name, bits, coded)                                                                                 \
+    static void name(const Weight *w, const uint8_t *const rows[16], const Places *places, uint8_t *out) {             \
+        for (int64_t col = 0; col < w->cols; col += (bits) == 4 ? 128 : 64)                                            \
+            unpack_vector(w, rows, col, places, out, bits, coded);                                                     \
     }
 UNPACK_KIND(unpack_2, 2, false)
 UNPACK_KIND(unpack_3, 3, false)
@@ -469,16 +476,16 @@ UNPACK_KIND(unpack_6, 6, false)
 UNPACK_KIND(unpack_8, 8, false)
 UNPACK_KIND(unpack_e2m1, 4, true)
 
-static void unpack_scales(const Weight *w, const int64_t rows[16], const Places *places, int64_t groups, float *scales,
-                          float *biases) {
+static void unpack_scales(
+    const Weight *w, const int64_t rows[16], const Places *places, int64_t groups, float *scales, float *biases) {
     const size_t stride = weight_scale_bytes(w);
     for (int64_t g = 0; g < groups; g += 16) {
         __m512i s[16], b[16];
         for (int i = 0; i < 16; i++) {
             __m512 si, bi;
             size_t offset = (size_t)rows[i] * stride;
-            load_scales(w, (const uint8_t *)w->scales + offset, w->biases ? (const uint8_t *)w->biases + offset : NULL, g,
-                        groups - g, &si, &bi);
+            load_scales(w, (const uint8_t *)w->scales + offset, w->biases ? (const uint8_t *)w->biases + offset : NULL,
+                g, groups - g, &si, &bi);
             s[i] = _mm512_castps_si512(si);
             b[i] = _mm512_castps_si512(bi);
         }
@@ -574,9 +581,9 @@ INLINE void tile(const LinearPanel *panel, const LinearInput *x, int64_t first, 
     }
 }
 
-#define TILE_ROWS(rows)                                                                                            \
-    static void tile_##rows(const LinearPanel *panel, const LinearInput *x, int64_t first, float *y) {             \
-        tile(panel, x, first, rows, y);                                                                            \
+#define TILE_ROWS(rows)                                                                                                \
+    static void tile_##rows(const LinearPanel *panel, const LinearInput *x, int64_t first, float *y) {                 \
+        tile(panel, x, first, rows, y);                                                                                \
     }
 TILE_ROWS(1)
 TILE_ROWS(2)
@@ -586,8 +593,8 @@ TILE_ROWS(5)
 TILE_ROWS(6)
 
 static void tile_any(const LinearPanel *panel, const LinearInput *x, int64_t first, int rows, float *y) {
-    static void (*const TILES[])(const LinearPanel *, const LinearInput *, int64_t, float *) = {tile_1, tile_2, tile_3,
-                                                                                               tile_4, tile_5, tile_6};
+    static void (*const TILES[])(const LinearPanel *, const LinearInput *, int64_t, float *) = {
+        tile_1, tile_2, tile_3, tile_4, tile_5, tile_6};
     TILES[rows - 1](panel, x, first, y);
 }
 
@@ -612,8 +619,8 @@ INLINE __m512 load_plain(const Plain kind, const uint8_t *row, int64_t col, cons
     return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
 }
 
-INLINE void plain_step(const Plain kind, const uint8_t *row, size_t row_bytes, const float *x, int64_t x_stride, int64_t k,
-                       const __mmask16 mask, const int height, const int rows, __m512 acc[4][TILE]) {
+INLINE void plain_step(const Plain kind, const uint8_t *row, size_t row_bytes, const float *x, int64_t x_stride,
+    int64_t k, const __mmask16 mask, const int height, const int rows, __m512 acc[4][TILE]) {
     __m512 v[4];
 #pragma GCC unroll 4
     for (int r = 0; r < height; r++) v[r] = load_plain(kind, row + r * row_bytes, k, mask);
@@ -626,8 +633,8 @@ INLINE void plain_step(const Plain kind, const uint8_t *row, size_t row_bytes, c
 }
 
 /* A group of 32 columns of mxfp8. */
-INLINE void plain_group(const uint8_t *row, size_t row_bytes, float scale[4][16], const float *x, int64_t x_stride, int64_t k,
-                        const int height, const int rows, __m512 acc[4][TILE]) {
+INLINE void plain_group(const uint8_t *row, size_t row_bytes, float scale[4][16], const float *x, int64_t x_stride,
+    int64_t k, const int height, const int rows, __m512 acc[4][TILE]) {
     __m512 low[4], high[4], s[4];
 #pragma GCC unroll 4
     for (int r = 0; r < height; r++) {
@@ -646,7 +653,7 @@ INLINE void plain_group(const uint8_t *row, size_t row_bytes, float scale[4][16]
 
 /* height × rows products, lanes over columns. */
 INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const float *x, int64_t x_stride, float *y,
-                       int64_t stride, const int height, const int rows) {
+    int64_t stride, const int height, const int rows) {
     const size_t row_bytes = weight_row_bytes(w), scale_bytes = kind == PLAIN_MXFP8 ? weight_scale_bytes(w) : 0;
     const uint8_t *row = (const uint8_t *)w->data + (size_t)first * row_bytes;
     const int size = kind == PLAIN_F32 ? 4 : kind == PLAIN_MXFP8 ? 1 : 2, step = kind == PLAIN_MXFP8 ? 32 : 16;
@@ -662,10 +669,13 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
         for (int r = 0; r < height; r++) {
             if (rows == 1) prefetch(row + r * row_bytes + size * k, size * step);
             if (kind == PLAIN_MXFP8 && k % 512 == 0)
-                load_e8m0((const uint8_t *)w->scales + (size_t)(first + r) * scale_bytes, k / 32, (w->cols - k) / 32, scale[r]);
+                load_e8m0((const uint8_t *)w->scales + (size_t)(first + r) * scale_bytes, k / 32, (w->cols - k) / 32,
+                    scale[r]);
         }
-        if (kind == PLAIN_MXFP8) plain_group(row, row_bytes, scale, x, x_stride, k, height, rows, acc);
-        else plain_step(kind, row, row_bytes, x, x_stride, k, 0xffff, height, rows, acc);
+        if (kind == PLAIN_MXFP8)
+            plain_group(row, row_bytes, scale, x, x_stride, k, height, rows, acc);
+        else
+            plain_step(kind, row, row_bytes, x, x_stride, k, 0xffff, height, rows, acc);
     }
     if (whole < w->cols) { /* never in mxfp8: its rows are whole groups */
         const __mmask16 mask = (__mmask16)((1u << (w->cols - whole)) - 1);
@@ -677,36 +687,40 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
         for (int t = 0; t < rows; t++) y[t * stride + r] = add_tree(acc[r][t]);
 }
 
-typedef void PlainRows(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y,
-                       int64_t stride);
-#define PLAIN_ROWS(kind, rows)                                                                                     \
-    static void plain_##kind##_##rows(const Weight *w, int64_t first, int64_t count, const float *x,               \
-                                      int64_t x_stride, float *y, int64_t stride) {                                \
-        int64_t r = 0;                                                                                             \
-        for (; r + 4 <= count; r += 4) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 4, rows);        \
-        for (; r < count; r++) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 1, rows);                \
+typedef void PlainRows(
+    const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride);
+#define PLAIN_ROWS(kind, rows)                                                                                         \
+    static void plain_##kind##_##rows(                                                                                 \
+        const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride) {   \
+        int64_t r = 0;                                                                                                 \
+        for (; r + 4 <= count; r += 4) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 4, rows);            \
+        for (; r < count; r++) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 1, rows);                    \
     }
-#define PLAIN_KIND(kind)                                                                                           \
-    PLAIN_ROWS(kind, 1)                                                                                            \
-    PLAIN_ROWS(kind, 2)                                                                                            \
-    PLAIN_ROWS(kind, 3)                                                                                            \
-    PLAIN_ROWS(kind, 4)                                                                                            \
+#define PLAIN_KIND(kind)                                                                                               \
+    PLAIN_ROWS(kind, 1)                                                                                                \
+    PLAIN_ROWS(kind, 2)                                                                                                \
+    PLAIN_ROWS(kind, 3)                                                                                                \
+    PLAIN_ROWS(kind, 4)                                                                                                \
     PLAIN_ROWS(kind, 6)
 PLAIN_KIND(PLAIN_F32)
 PLAIN_KIND(PLAIN_F16)
 PLAIN_KIND(PLAIN_BF16)
 PLAIN_KIND(PLAIN_MXFP8)
-#define PLAIN_ENTRY(kind) \
-    [kind] = {[1] = plain_##kind##_1, [2] = plain_##kind##_2, [3] = plain_##kind##_3, [4] = plain_##kind##_4, [6] = plain_##kind##_6}
+#define PLAIN_ENTRY(kind)                                                                                              \
+    [kind] = {[1] = plain_##kind##_1,                                                                                  \
+        [2] = plain_##kind##_2,                                                                                        \
+        [3] = plain_##kind##_3,                                                                                        \
+        [4] = plain_##kind##_4,                                                                                        \
+        [6] = plain_##kind##_6}
 
-static void plain(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows, float *y,
-                  int64_t stride) {
-    static PlainRows *const KERNELS[PLAIN_COUNT][TILE + 1] = {PLAIN_ENTRY(PLAIN_F32), PLAIN_ENTRY(PLAIN_F16),
-                                                              PLAIN_ENTRY(PLAIN_BF16), PLAIN_ENTRY(PLAIN_MXFP8)};
-    const Plain kind = w->quant == QUANT_MXFP8    ? PLAIN_MXFP8
-                       : w->dtype == DTYPE_F32    ? PLAIN_F32
-                       : w->dtype == DTYPE_F16    ? PLAIN_F16
-                                                  : PLAIN_BF16;
+static void plain(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
+    float *y, int64_t stride) {
+    static PlainRows *const KERNELS[PLAIN_COUNT][TILE + 1] = {
+        PLAIN_ENTRY(PLAIN_F32), PLAIN_ENTRY(PLAIN_F16), PLAIN_ENTRY(PLAIN_BF16), PLAIN_ENTRY(PLAIN_MXFP8)};
+    const Plain kind = w->quant == QUANT_MXFP8 ? PLAIN_MXFP8
+        : w->dtype == DTYPE_F32                ? PLAIN_F32
+        : w->dtype == DTYPE_F16                ? PLAIN_F16
+                                               : PLAIN_BF16;
     for (int64_t t = 0; t < rows;) {
         const int64_t left = rows - t, n = left >= 6 ? 6 : left == 5 ? 3 : left;
         KERNELS[kind][n](w, first, count, x + t * x_stride, x_stride, y + t * stride, stride);
