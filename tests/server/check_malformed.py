@@ -168,7 +168,8 @@ def slow_clients(server):
         s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + (b"" if i < 40 else b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"))
         sockets.append(s)
     start = time.time()
-    check(server.chat("hi", max_tokens=1)[0] == 200 and time.time() - start < 5, "a chat beside slow clients")
+    status = server.chat("hi", max_tokens=1)[0]  # if they held the server's threads, it would wait until they are cut off
+    check(status == 200 and time.time() - start < 9.5, f"a chat beside slow clients: {time.time() - start:.1f} s")
     time.sleep(11.5)  # the deadline of headers is 10 s
     gone = 0
     for s in sockets[:40]:
