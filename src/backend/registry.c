@@ -59,6 +59,10 @@ static Backend *avx2_open(const BackendOptions *options, Error *error) {
 static Backend *avx512_open(const BackendOptions *options, Error *error) {
     return vector_open(&cpu_kernels_avx512, options, error);
 }
+#elif defined(__aarch64__)
+static Backend *neon_open(const BackendOptions *options, Error *error) {
+    return vector_open(&cpu_kernels_neon, options, error);
+}
 #endif
 
 typedef struct Isa {
@@ -72,6 +76,8 @@ static const Isa isas[] = {
 #if defined(__x86_64__)
     {"avx512", has_avx512, avx512_open},
     {"avx2", has_avx2, avx2_open},
+#elif defined(__aarch64__)
+    {"neon", neon_available, neon_open},
 #endif
     {"ref", always, ref_open},
 };

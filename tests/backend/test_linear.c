@@ -116,7 +116,8 @@ typedef struct Case {
     DType dtype;
 } Case;
 
-enum { MOST_ROWS = 70, GUARD = 16 };
+enum { MOST_ROWS = 70, GUARD = 16, SHORT_ROWS = 17 };
+static int most_rows = MOST_ROWS; /* of activations; fewer on an emulator */
 
 /* All activation rows against the definition; expected has been computed once per weight. */
 static bool compare(const float *out, const float *expected, int rows, int64_t width) {
@@ -141,7 +142,7 @@ static const int ROWS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 64, 70};
 
 static void check_matmul(CpuBackend *cpu, const Sample *s, const float *x, const float *expected, const char *name) {
     const Weight *w = &s->weight;
-    for (size_t i = 0; i < COUNT_OF(ROWS); i++) {
+    for (size_t i = 0; i < COUNT_OF(ROWS) && ROWS[i] <= most_rows; i++) {
         float *out = guarded_out(ROWS[i] * w->rows);
         cpu_matmul(&cpu->base, &(Matmul){.rows = ROWS[i], .x = x, .count = 1, .weight = {w}, .out = {out}});
         TEST_MSG(compare(out, expected, ROWS[i], w->rows), "%s: %s bits %d group %d %s, %lldx%lld, %d rows, %d threads",
@@ -206,7 +207,7 @@ static void test_kinds(CpuBackend *cpus, int count) {
             const int64_t rows = 1 + (int64_t)(random_bits() % 80);
             Sample s = sample_make(rows, cols, k->quant, k->bits, k->group, k->dtype, g & 1);
             float *x = random_rows(MOST_ROWS, cols), *expected = malloc((size_t)(MOST_ROWS * rows) * sizeof *expected);
-            for (int t = 0; t < MOST_ROWS; t++)
+            for (int t = 0; t < most_rows; t++)
                 for (int64_t r = 0; r < rows; r++) expected[t * rows + r] = spec_product(&s.weight, r, x + t * cols);
             for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, cpus[i].kernels->name);
             if (GROUPS[g] == 35) { /* 2 %: three times what int8 per 64 costs on such rows; plain ones only round */
@@ -230,7 +231,7 @@ static void test_fused(CpuBackend *cpu) {
     float *x = random_rows(MOST_ROWS, COLS), *normed = malloc(sizeof *x * MOST_ROWS * COLS);
     const Norm norm = {.kind = NORM_RMS, .width = COLS, .eps = 1e-5f}, after = {.kind = NORM_RMS, .width = TALL};
     for (int t = 0; t < MOST_ROWS; t++) norm_row(x + t * COLS, &norm, normed + t * COLS);
-    for (size_t i = 0; i < COUNT_OF(ROWS); i += 2) {
+    for (size_t i = 0; i < COUNT_OF(ROWS) && ROWS[i] <= most_rows; i += 2) {
         const int rows = ROWS[i];
         float *a = guarded_out(rows * TALL), *b = guarded_out(rows * LOW), *c = guarded_out(rows * LOW);
         float *g = guarded_out(rows * TALL), *sum = guarded_out(rows * TALL), *sum2 = guarded_out(rows * TALL);
@@ -319,26 +320,45 @@ static CpuBackend open_cpu(const CpuKernels *kernels, int threads) {
     return cpu;
 }
 
-int main(void) {
+/* The instruction sets of this machine. */
+static int kernel_sets(const CpuKernels *sets[2]) {
+    int count = 0;
+#if defined(__x86_64__)
     static const CpuKernels AVX2 = {
         .name = "avx2", .linear = &linear_kernels_avx2, .norm_row = norm_row, .glu_row = glu_row};
     static const CpuKernels AVX512 = {
         .name = "avx512", .linear = &linear_kernels_avx512, .norm_row = norm_row, .glu_row = glu_row};
-    const CpuKernels *sets[2];
-    int set_count = 0;
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets[set_count++] = &AVX2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets[count++] = &AVX2;
     if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni"))
-        sets[set_count++] = &AVX512;
+        sets[count++] = &AVX512;
+#elif defined(__aarch64__)
+    static const CpuKernels NEON = {
+        .name = "neon", .linear = &linear_kernels_neon, .norm_row = norm_row, .glu_row = glu_row};
+    const BackendOptions options = {.cpu = "neon", .threads = 1, .rows_max = 1};
+    Error error;
+    Backend *backend = backend_open(&options, &error);
+    if (backend) sets[count++] = &NEON;
+    backend_close(backend);
+#endif
+    return count;
+}
+
+/* test_linear [short]: fewer rows and threads, for an emulator. */
+int main(int argument_count, char **arguments) {
+    const bool is_short = argument_count > 1 && strcmp(arguments[1], "short") == 0;
+    if (is_short) most_rows = SHORT_ROWS;
+    const CpuKernels *sets[2];
+    const int set_count = kernel_sets(sets);
     if (set_count == 0) {
-        printf("this machine has no AVX2\n");
+        printf("this machine has neither AVX2 nor NEON with dot products\n");
         return 77;
     }
     static const int THREADS[] = {1, 2, 4};
     CpuBackend cpus[6];
     int count = 0;
     for (int i = 0; i < set_count; i++)
-        for (size_t t = 0; t < COUNT_OF(THREADS); t++) cpus[count++] = open_cpu(sets[i], THREADS[t]);
+        for (size_t t = 0; t < (is_short ? 2 : COUNT_OF(THREADS)); t++) cpus[count++] = open_cpu(sets[i], THREADS[t]);
     test_kinds(cpus, count);
     for (int i = 0; i < count; i++) {
         test_fused(&cpus[i]);

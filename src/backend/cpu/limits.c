@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "backend/cpu/cpu.h"
 #include "base/clock.h"
 
 enum { PEAK_ROUNDS = 2000000 };
@@ -65,6 +66,8 @@ double limits_int8(Pool *pool) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512vnni")) return measure_peak(pool, limits_int8_avx512);
     if (__builtin_cpu_supports("avx2")) return measure_peak(pool, limits_int8_avx2);
+#elif defined(__aarch64__)
+    if (neon_available()) return measure_peak(pool, limits_int8_neon);
 #endif
     return 0;
 }
@@ -73,6 +76,8 @@ double limits_f32(Pool *pool) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f")) return measure_peak(pool, limits_f32_avx512);
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return measure_peak(pool, limits_f32_avx2);
+#elif defined(__aarch64__)
+    return measure_peak(pool, limits_f32_neon);
 #endif
     return 0;
 }

@@ -8,12 +8,14 @@
 /* Reading memory once with all threads of the pool, each its own part, in bytes per second. */
 double limits_read(Pool *pool, const void *memory, size_t bytes);
 /* Operations per second of all threads of the pool: int8 multiplications and additions with the best instruction there
- * is (VPDPBUSD; VPMADDUBSW with 16-bit sums), f32 likewise (FMA). 0 where nobody has written the loop. */
+ * is (VPDPBUSD; VPMADDUBSW with 16-bit sums; SDOT), f32 likewise (FMA). 0 where nobody has written the loop. */
 double limits_int8(Pool *pool);
 double limits_f32(Pool *pool);
 
-/* Loops of limits_avx2.c and limits_avx512.c: operations done. */
+/* Loops of limits_avx2.c, limits_avx512.c and limits_neon.c: operations done. */
 double limits_int8_avx2(int64_t rounds);
 double limits_f32_avx2(int64_t rounds);
 double limits_int8_avx512(int64_t rounds);
 double limits_f32_avx512(int64_t rounds);
+double limits_int8_neon(int64_t rounds);
+double limits_f32_neon(int64_t rounds);

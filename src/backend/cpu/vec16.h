@@ -1,7 +1,11 @@
-/* Sixteen floats at once, whatever the register width: one zmm or two ymm. Included by files compiled for one
- * instruction set, so that the same source gives the same arithmetic, element by element, on each. */
+/* Sixteen floats at once, whatever the register width: one zmm, two ymm or four NEON registers. Included by files
+ * compiled for one instruction set, so that the same source gives the same arithmetic, element by element, on each. */
 #pragma once
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#else
 #include <immintrin.h>
+#endif
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -9,9 +13,98 @@
 #define VEC_INLINE static inline __attribute__((always_inline))
 
 /* Into the second-level cache: the first has no room for what is that far ahead. */
+#if defined(__aarch64__)
+VEC_INLINE void prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
+#else
 VEC_INLINE void prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T1); }
+#endif
 
-#if defined(__AVX512F__)
+#if defined(__aarch64__)
+
+typedef struct Vec {
+    float32x4_t v[4];
+} Vec;
+typedef struct Mask {
+    uint32x4_t v[4];
+} Mask;
+#define VEC_EACH(expression)                                                                                           \
+    Vec out;                                                                                                           \
+    for (int i = 0; i < 4; i++) out.v[i] = (expression);                                                               \
+    return out
+VEC_INLINE Vec vec_load(const float *p) { VEC_EACH(vld1q_f32(p + 4 * i)); }
+VEC_INLINE void vec_store(float *p, Vec x) {
+    for (int i = 0; i < 4; i++) vst1q_f32(p + 4 * i, x.v[i]);
+}
+VEC_INLINE Vec vec_set(float x) { VEC_EACH(vdupq_n_f32(x)); }
+VEC_INLINE Vec vec_add(Vec x, Vec y) { VEC_EACH(vaddq_f32(x.v[i], y.v[i])); }
+VEC_INLINE Vec vec_sub(Vec x, Vec y) { VEC_EACH(vsubq_f32(x.v[i], y.v[i])); }
+VEC_INLINE Vec vec_mul(Vec x, Vec y) { VEC_EACH(vmulq_f32(x.v[i], y.v[i])); }
+VEC_INLINE Vec vec_div(Vec x, Vec y) { VEC_EACH(vdivq_f32(x.v[i], y.v[i])); }
+VEC_INLINE Vec vec_fma(Vec x, Vec y, Vec z) { VEC_EACH(vfmaq_f32(z.v[i], x.v[i], y.v[i])); }
+/* As on x86, y where either is NaN. */
+VEC_INLINE float32x4_t max_quarter(float32x4_t x, float32x4_t y) { return vbslq_f32(vcgtq_f32(x, y), x, y); }
+VEC_INLINE Vec vec_max(Vec x, Vec y) { VEC_EACH(max_quarter(x.v[i], y.v[i])); }
+VEC_INLINE Vec vec_round(Vec x) { VEC_EACH(vrndnq_f32(x.v[i])); }
+VEC_INLINE float32x4_t scale_quarter(float32x4_t x, float32x4_t n) {
+    const int32x4_t exponent = vaddq_s32(vcvtnq_s32_f32(n), vdupq_n_s32(127));
+    return vmulq_f32(x, vreinterpretq_f32_s32(vshlq_n_s32(exponent, 23)));
+}
+VEC_INLINE Vec vec_scale2(Vec x, Vec n) { VEC_EACH(scale_quarter(x.v[i], n.v[i])); }
+VEC_INLINE Mask mask_less(Vec x, Vec y) {
+    Mask out;
+    for (int i = 0; i < 4; i++) out.v[i] = vcltq_f32(x.v[i], y.v[i]);
+    return out;
+}
+VEC_INLINE Mask mask_range(int from, int to) {
+    static const int32_t first[4] = {0, 1, 2, 3};
+    Mask out;
+    for (int i = 0; i < 4; i++) {
+        const int32x4_t lane = vaddq_s32(vld1q_s32(first), vdupq_n_s32(4 * i));
+        out.v[i] = vandq_u32(vcgeq_s32(lane, vdupq_n_s32(from)), vcltq_s32(lane, vdupq_n_s32(to)));
+    }
+    return out;
+}
+VEC_INLINE Vec vec_select(Mask m, Vec yes, Vec no) { VEC_EACH(vbslq_f32(m.v[i], yes.v[i], no.v[i])); }
+VEC_INLINE Vec vec_load_some(const float *p, int count) {
+    float padded[16] = {0};
+    memcpy(padded, p, (size_t)(count < 16 ? count : 16) * sizeof *p);
+    return vec_load(padded);
+}
+VEC_INLINE void vec_store_some(float *p, Vec v, int count) {
+    float padded[16];
+    vec_store(padded, v);
+    memcpy(p, padded, (size_t)(count < 16 ? count : 16) * sizeof *p);
+}
+VEC_INLINE void vec_store_f16(uint16_t *p, Vec x) {
+    for (int i = 0; i < 4; i++) vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(x.v[i])));
+}
+VEC_INLINE float vec_first(Vec x) { return vgetq_lane_f32(x.v[0], 0); }
+
+/* Two registers: the tiles are made of eights, and sixteen pairs fill the register file. */
+typedef struct Reg {
+    float32x4_t a, b;
+} Reg;
+enum { REG_LANES = 8 };
+VEC_INLINE Reg reg_set(float x) { return (Reg){vdupq_n_f32(x), vdupq_n_f32(x)}; }
+VEC_INLINE Reg reg_zero(void) { return reg_set(0); }
+VEC_INLINE Reg reg_load(const float *p) { return (Reg){vld1q_f32(p), vld1q_f32(p + 4)}; }
+VEC_INLINE void reg_store(float *p, Reg r) {
+    vst1q_f32(p, r.a);
+    vst1q_f32(p + 4, r.b);
+}
+VEC_INLINE Reg reg_fma(Reg x, Reg y, Reg z) { return (Reg){vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)}; }
+VEC_INLINE Reg reg_load_f16(const uint16_t *p) {
+    const uint16x8_t v = vld1q_u16(p);
+    return (Reg){
+        vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(v))), vcvt_f32_f16(vreinterpret_f16_u16(vget_high_u16(v)))};
+}
+VEC_INLINE Reg reg_load_bf16(const uint16_t *p) {
+    const uint16x8_t v = vld1q_u16(p);
+    return (Reg){vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(v), 16)),
+        vreinterpretq_f32_u32(vshll_n_u16(vget_high_u16(v), 16))};
+}
+
+#elif defined(__AVX512F__)
 
 typedef __m512 Vec;
 typedef __mmask16 Mask;
@@ -132,6 +225,19 @@ VEC_INLINE Reg reg_load_bf16(const uint16_t *p) {
 #endif
 
 /* Sums and maxima over the lanes, as a tree of halves. */
+#if defined(__aarch64__)
+VEC_INLINE float vec_sum(Vec x) {
+    const float32x4_t four = vaddq_f32(vaddq_f32(x.v[0], x.v[2]), vaddq_f32(x.v[1], x.v[3]));
+    const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+    return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+VEC_INLINE float vec_most(Vec x) {
+    float32x4_t most = max_quarter(max_quarter(x.v[0], x.v[2]), max_quarter(x.v[1], x.v[3]));
+    most = max_quarter(most, vextq_f32(most, most, 2));
+    most = max_quarter(most, vextq_f32(most, most, 1));
+    return vgetq_lane_f32(most, 0);
+}
+#else
 VEC_INLINE float vec_sum(Vec v) {
     const __m256 eight = _mm256_add_ps(vec_low(v), vec_high(v));
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -144,6 +250,7 @@ VEC_INLINE float vec_most(Vec v) {
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
+#endif
 
 /* eˣ to about 2 ulp for x < 88; 0 below −87. x = n·ln2 + r, |r| ≤ ln2/2, Taylor polynomial of degree 6 in r. */
 VEC_INLINE Vec vec_exp_falling(Vec x) {
