@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The ARM64 build on an emulator: the kernels against their definition and the reference, models of every family against
+# their goldens.
+#   tests/aarch64.sh
+# Takes a cross compiler and qemu (tools/install.sh test); without them it is skipped, with code 77.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+system=/usr/aarch64-linux-gnu
+for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
+    if ! command -v $tool >/dev/null; then
+        echo "no $tool here"
+        exit 77
+    fi
+done
+if [ ! -e $system/lib/ld-linux-aarch64.so.1 ]; then
+    echo "no C library for ARM64 in $system"
+    exit 77
+fi
+
+cmake --preset aarch64 || exit 1
+cmake --build build-aarch64 --target test_linear test_ops test_golden test_batch || exit 1
+
+logs=build-aarch64/test-logs
+mkdir -p $logs
+
+# emulate TEST ARGUMENT…: its output and its last line, the count, in the log.
+emulate() {
+    qemu-aarch64 -L $system "build-aarch64/$1" "${@:2}" >"$logs/$1.log" 2>&1
+}
+
+failed=""
+emulate test_batch &
+batch=$!
+emulate test_linear short || failed="$failed test_linear"
+emulate test_ops || failed="$failed test_ops"
+emulate test_golden || failed="$failed test_golden"
+wait $batch || failed="$failed test_batch"
+
+summary=""
+for name in test_linear test_ops test_golden test_batch; do
+    cat "$logs/$name.log"
+    summary="$summary, $name $(tail -n 1 "$logs/$name.log")"
+done
+[ -z "$failed" ] || echo "failed:$failed"
+echo "${summary#, }"
+[ -z "$failed" ]
