@@ -7,21 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/linear.h"
+#include "backend/cpu/linear_avx512.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
-enum { FAR_BYTES = 8192, NEAR_BYTES = 768, PANEL = 32, TILE = LINEAR_TILE_ROWS };
-
-/* A stream of weights: far ahead into the second-level cache, which has more misses in flight than the first, then near
- * ahead into the first. */
-INLINE void prefetch(const uint8_t *p, const int bytes) {
-#pragma GCC unroll 32
-    for (int i = 0; i < bytes; i += 64) {
-        _mm_prefetch((const char *)p + FAR_BYTES + i, _MM_HINT_T1);
-        _mm_prefetch((const char *)p + NEAR_BYTES + i, _MM_HINT_T0);
-    }
-}
+enum { PANEL = 32, TILE = LINEAR_TILE_ROWS };
 
 /* ---- activations ---- */
 
@@ -114,19 +102,6 @@ INLINE __m512 half_e8m0(__m512i v) { /* 2^(v−128) */
     __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(v, _mm512_set1_epi32(1)), 23);
     __m512i tiny = _mm512_sllv_epi32(_mm512_set1_epi32(0x200000), v);
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epu32_mask(v, _mm512_set1_epi32(2)), tiny));
-}
-
-/* E4M3 / 256: the same bits as f16, whose exponent bias is 15 instead of 7. 0x7f reads as 480. */
-INLINE __m512 e4m3_part(__m128i v) {
-    const __m256i high = _mm256_slli_epi16(_mm256_cvtepu8_epi16(v), 8);
-    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(high, 1), _mm256_set1_epi16((short)0xbfff)));
-}
-
-INLINE __m512 load_floats(const void *p, DType dtype, __mmask16 mask) {
-    if (dtype == DTYPE_F32) return _mm512_maskz_loadu_ps(mask, p);
-    __m256i v = mask == 0xffff ? _mm256_loadu_si256(p) : _mm256_maskz_loadu_epi16(mask, p);
-    if (dtype == DTYPE_F16) return _mm512_cvtph_ps(v);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
 }
 
 /* count: groups of the block that exist. The rest are zeros and not read. */
@@ -284,13 +259,6 @@ INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biase
         acc[t] = _mm512_fmadd_ps(sd, _mm512_cvtepi32_ps(add_groups(v, lanes, most)), acc[t]);
         acc[t] = _mm512_fmadd_ps(b, _mm512_loadu_ps(f->sums + at), acc[t]);
     }
-}
-
-INLINE float add_tree(__m512 v) {
-    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
 INLINE void few_rows(
@@ -598,136 +566,6 @@ static void tile_any(const LinearPanel *panel, const LinearInput *x, int64_t fir
     TILES[rows - 1](panel, x, first, y);
 }
 
-/* ---- plain weights ---- */
-
-typedef enum Plain { PLAIN_F32, PLAIN_F16, PLAIN_BF16, PLAIN_MXFP8, PLAIN_COUNT } Plain;
-
-/* Scales × 256 of the next 512 columns of one row. */
-INLINE void load_e8m0(const uint8_t *scales, int64_t group, int64_t count, float out[16]) {
-    const __mmask16 mask = count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1);
-    const __m512i e = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, scales + group));
-    const __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(8)), 23);
-    _mm512_storeu_si512(out, _mm512_min_epu32(bits, _mm512_set1_epi32(0x7f800000)));
-}
-
-/* 16 elements of a row from col; mask: those that exist. */
-INLINE __m512 load_plain(const Plain kind, const uint8_t *row, int64_t col, const __mmask16 mask) {
-    if (kind == PLAIN_F32) return _mm512_maskz_loadu_ps(mask, row + 4 * col);
-    if (kind == PLAIN_F16) return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, row + 2 * col));
-    if (kind == PLAIN_MXFP8) return e4m3_part(_mm_loadu_si128((const __m128i *)(row + col)));
-    const __m512i v = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row + 2 * col));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
-}
-
-INLINE void plain_step(const Plain kind, const uint8_t *row, size_t row_bytes, const float *x, int64_t x_stride,
-    int64_t k, const __mmask16 mask, const int height, const int rows, __m512 acc[4][TILE]) {
-    __m512 v[4];
-#pragma GCC unroll 4
-    for (int r = 0; r < height; r++) v[r] = load_plain(kind, row + r * row_bytes, k, mask);
-#pragma GCC unroll 6
-    for (int t = 0; t < rows; t++) {
-        const __m512 xt = _mm512_maskz_loadu_ps(mask, x + t * x_stride + k);
-#pragma GCC unroll 4
-        for (int r = 0; r < height; r++) acc[r][t] = _mm512_fmadd_ps(v[r], xt, acc[r][t]);
-    }
-}
-
-/* A group of 32 columns of mxfp8. */
-INLINE void plain_group(const uint8_t *row, size_t row_bytes, float scale[4][16], const float *x, int64_t x_stride,
-    int64_t k, const int height, const int rows, __m512 acc[4][TILE]) {
-    __m512 low[4], high[4], s[4];
-#pragma GCC unroll 4
-    for (int r = 0; r < height; r++) {
-        low[r] = load_plain(PLAIN_MXFP8, row + r * row_bytes, k, 0xffff);
-        high[r] = load_plain(PLAIN_MXFP8, row + r * row_bytes, k + 16, 0xffff);
-        s[r] = _mm512_set1_ps(scale[r][k / 32 % 16]);
-    }
-#pragma GCC unroll 6
-    for (int t = 0; t < rows; t++) {
-        const __m512 x0 = _mm512_loadu_ps(x + t * x_stride + k), x1 = _mm512_loadu_ps(x + t * x_stride + k + 16);
-#pragma GCC unroll 4
-        for (int r = 0; r < height; r++)
-            acc[r][t] = _mm512_fmadd_ps(s[r], _mm512_fmadd_ps(high[r], x1, _mm512_mul_ps(low[r], x0)), acc[r][t]);
-    }
-}
-
-/* height × rows products, lanes over columns. */
-INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const float *x, int64_t x_stride, float *y,
-    int64_t stride, const int height, const int rows) {
-    const size_t row_bytes = weight_row_bytes(w), scale_bytes = kind == PLAIN_MXFP8 ? weight_scale_bytes(w) : 0;
-    const uint8_t *row = (const uint8_t *)w->data + (size_t)first * row_bytes;
-    const int size = kind == PLAIN_F32 ? 4 : kind == PLAIN_MXFP8 ? 1 : 2, step = kind == PLAIN_MXFP8 ? 32 : 16;
-    const int64_t whole = w->cols / step * step;
-    float scale[4][16];
-    __m512 acc[4][TILE];
-#pragma GCC unroll 4
-    for (int r = 0; r < height; r++)
-#pragma GCC unroll 6
-        for (int t = 0; t < rows; t++) acc[r][t] = _mm512_setzero_ps();
-    for (int64_t k = 0; k < whole; k += step) {
-#pragma GCC unroll 4
-        for (int r = 0; r < height; r++) {
-            if (rows == 1) prefetch(row + r * row_bytes + size * k, size * step);
-            if (kind == PLAIN_MXFP8 && k % 512 == 0)
-                load_e8m0((const uint8_t *)w->scales + (size_t)(first + r) * scale_bytes, k / 32, (w->cols - k) / 32,
-                    scale[r]);
-        }
-        if (kind == PLAIN_MXFP8)
-            plain_group(row, row_bytes, scale, x, x_stride, k, height, rows, acc);
-        else
-            plain_step(kind, row, row_bytes, x, x_stride, k, 0xffff, height, rows, acc);
-    }
-    if (whole < w->cols) { /* never in mxfp8: its rows are whole groups */
-        const __mmask16 mask = (__mmask16)((1u << (w->cols - whole)) - 1);
-        if (kind != PLAIN_MXFP8) plain_step(kind, row, row_bytes, x, x_stride, whole, mask, height, rows, acc);
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < height; r++)
-#pragma GCC unroll 6
-        for (int t = 0; t < rows; t++) y[t * stride + r] = add_tree(acc[r][t]);
-}
-
-typedef void PlainRows(
-    const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride);
-#define PLAIN_ROWS(kind, rows)                                                                                         \
-    static void plain_##kind##_##rows(                                                                                 \
-        const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride) {   \
-        int64_t r = 0;                                                                                                 \
-        for (; r + 4 <= count; r += 4) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 4, rows);            \
-        for (; r < count; r++) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 1, rows);                    \
-    }
-#define PLAIN_KIND(kind)                                                                                               \
-    PLAIN_ROWS(kind, 1)                                                                                                \
-    PLAIN_ROWS(kind, 2)                                                                                                \
-    PLAIN_ROWS(kind, 3)                                                                                                \
-    PLAIN_ROWS(kind, 4)                                                                                                \
-    PLAIN_ROWS(kind, 6)
-PLAIN_KIND(PLAIN_F32)
-PLAIN_KIND(PLAIN_F16)
-PLAIN_KIND(PLAIN_BF16)
-PLAIN_KIND(PLAIN_MXFP8)
-#define PLAIN_ENTRY(kind)                                                                                              \
-    [kind] = {[1] = plain_##kind##_1,                                                                                  \
-        [2] = plain_##kind##_2,                                                                                        \
-        [3] = plain_##kind##_3,                                                                                        \
-        [4] = plain_##kind##_4,                                                                                        \
-        [6] = plain_##kind##_6}
-
-static void plain(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
-    float *y, int64_t stride) {
-    static PlainRows *const KERNELS[PLAIN_COUNT][TILE + 1] = {
-        PLAIN_ENTRY(PLAIN_F32), PLAIN_ENTRY(PLAIN_F16), PLAIN_ENTRY(PLAIN_BF16), PLAIN_ENTRY(PLAIN_MXFP8)};
-    const Plain kind = w->quant == QUANT_MXFP8 ? PLAIN_MXFP8
-        : w->dtype == DTYPE_F32                ? PLAIN_F32
-        : w->dtype == DTYPE_F16                ? PLAIN_F16
-                                               : PLAIN_BF16;
-    for (int64_t t = 0; t < rows;) {
-        const int64_t left = rows - t, n = left >= 6 ? 6 : left == 5 ? 3 : left;
-        KERNELS[kind][n](w, first, count, x + t * x_stride, x_stride, y + t * stride, stride);
-        t += n;
-    }
-}
-
 const LinearKernels linear_kernels_avx512 = {
     .quantise = quantise,
     .arrange = arrange,
@@ -737,5 +575,5 @@ const LinearKernels linear_kernels_avx512 = {
     .tile_rows = TILE,
     .unpack = unpack,
     .tile = tile_any,
-    .plain = plain,
+    .plain = linear_plain_avx512,
 };
