@@ -136,7 +136,7 @@ typedef struct Attention {
 /* ---- the table ---- */
 
 typedef struct BackendOps {
-    const char *name; /* "ref", "avx2", "avx512", "neon", "plan" */
+    const char *name; /* "ref", "avx2", "avx512", "amx", "neon", "plan" */
 
     /* Memory the backend computes on (zeroed). Only at load, never in a step. */
     void *(*alloc)(Backend *, size_t bytes, Error *);
@@ -179,11 +179,12 @@ struct Backend { /* first member of every backend's own struct */
 };
 
 typedef struct BackendOptions {
-    const char *
-        cpu; /* "auto", "ref", "avx2", "avx512", "neon": one that the machine lacks is an error that says what it has */
+    /* "auto", "ref", "avx2", "avx512", "amx", "neon": one that the machine lacks is an error that says what it has */
+    const char *cpu;
     int threads;  /* 0: one per core that this process may use */
     bool precise; /* activations of quantised products as 16 bits instead of 8: slower prompts, errors 250 times smaller
                    */
+    bool trace;   /* wrapped by trace.h, to see where the time goes */
     int rows_max;
     size_t scratch_bytes; /* counted by plan */
 } BackendOptions;

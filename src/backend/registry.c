@@ -8,6 +8,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/ref.h"
+#include "backend/trace.h"
 #include "base/slice.h"
 
 static bool always(void) { return true; }
@@ -59,6 +60,11 @@ static Backend *avx2_open(const BackendOptions *options, Error *error) {
 static Backend *avx512_open(const BackendOptions *options, Error *error) {
     return vector_open(&cpu_kernels_avx512, options, error);
 }
+
+static bool has_amx(void) { return has_avx512() && amx_available(); }
+static Backend *amx_open(const BackendOptions *options, Error *error) {
+    return vector_open(&cpu_kernels_amx, options, error);
+}
 #elif defined(__aarch64__)
 static Backend *neon_open(const BackendOptions *options, Error *error) {
     return vector_open(&cpu_kernels_neon, options, error);
@@ -74,6 +80,7 @@ typedef struct Isa {
 /* Best first. */
 static const Isa isas[] = {
 #if defined(__x86_64__)
+    {"amx", has_amx, amx_open},
     {"avx512", has_avx512, avx512_open},
     {"avx2", has_avx2, avx2_open},
 #elif defined(__aarch64__)
@@ -93,8 +100,9 @@ Backend *backend_open(const BackendOptions *options, Error *error) {
     const bool any = !options->cpu || !strcmp(options->cpu, "auto");
     for (size_t i = 0; i < COUNT_OF(isas); i++) {
         if (any ? isas[i].available() : !strcmp(options->cpu, isas[i].name)) {
-            if (isas[i].available()) return isas[i].open(options, error);
-            break;
+            if (!isas[i].available()) break;
+            Backend *backend = isas[i].open(options, error);
+            return backend && options->trace ? trace_open(backend, error) : backend;
         }
     }
     char have[64] = "";

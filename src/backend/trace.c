@@ -1,0 +1,340 @@
+/* The tracing backend: every operation is forwarded between two looks at the clock. */
+#include "backend/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+typedef enum Kind {
+    KIND_EMBED,
+    KIND_NORM,
+    KIND_MATMUL,
+    KIND_HEAD,
+    KIND_GLU,
+    KIND_MATMUL_ADD,
+    KIND_ATTENTION,
+    KIND_ACTIVATE,
+    KIND_GATHER,
+    KIND_LOGITS,
+    KIND_ADD,
+} Kind;
+
+/* What makes two calls alike. Compared as bytes: there is no padding. */
+typedef struct Shape {
+    Kind kind;
+    int32_t weights;
+    struct {
+        int64_t rows, cols;
+        int32_t quant, bits, group, dtype;
+    } weight[MATMUL_MAX];
+    int32_t heads, kv_heads, head_dim, value_dim, window, dtype;
+} Shape;
+_Static_assert(sizeof(Shape) == 8 + MATMUL_MAX * 32 + 24, "padding");
+
+typedef struct TraceBackend {
+    Backend base;
+    BackendOps ops; /* under the inner backend's name */
+    Backend *inner;
+    Step step;
+    bool gathered; /* what follows works on the rows whose logits are wanted: the head */
+    int count;
+    Shape shapes[TRACE_LINES_MAX];
+    TraceLine lines[TRACE_LINES_MAX];
+} TraceBackend;
+
+static TraceBackend *trace(Backend *backend) { return (TraceBackend *)backend; }
+
+/* ---- names ---- */
+
+static void add_text(char *out, const char *text) {
+    const size_t used = strlen(out);
+    snprintf(out + used, TRACE_NAME_MAX - used, "%s", text);
+}
+
+static void name_kind(const Shape *shape, int i, char *out, size_t size) {
+    const Quant quant = (Quant)shape->weight[i].quant;
+    if (quant == QUANT_NONE)
+        snprintf(out, size, " %s", dtype_name((DType)shape->weight[i].dtype));
+    else if (quant == QUANT_AFFINE)
+        snprintf(out, size, " %d-bit g%d", shape->weight[i].bits, shape->weight[i].group);
+    else
+        snprintf(out, size, " %s", quant_name(quant));
+}
+
+/* " 1536→1536,256,256 4-bit g64": kinds that differ are all named. */
+static void name_weights(const Shape *shape, char *name) {
+    char text[48], last[48] = "";
+    for (int i = 0; i < shape->weights; i++) {
+        if (i == 0) {
+            snprintf(text, sizeof text, " %lld→", (long long)shape->weight[i].cols);
+            add_text(name, text);
+        }
+        snprintf(text, sizeof text, "%s%lld", i ? "," : "", (long long)shape->weight[i].rows);
+        add_text(name, text);
+    }
+    for (int i = 0; i < shape->weights; i++) {
+        name_kind(shape, i, text, sizeof text);
+        if (strcmp(text, last)) add_text(name, text);
+        snprintf(last, sizeof last, "%s", text);
+    }
+}
+
+static void name_line(const Shape *shape, char *name) {
+    static const char *const names[] = {
+        "embed", "norm", "matmul", "head", "glu", "matmul_add", "attention", "activate", "gather", "logits", "add"};
+    char text[64];
+    name[0] = 0;
+    add_text(name, names[shape->kind]);
+    name_weights(shape, name);
+    if (shape->kind != KIND_ATTENTION) return;
+    snprintf(text, sizeof text, " %d/%d heads of %d %s", shape->heads, shape->kv_heads, shape->head_dim,
+        dtype_name((DType)shape->dtype));
+    add_text(name, text);
+    if (!shape->window) return;
+    snprintf(text, sizeof text, " window %d", shape->window);
+    add_text(name, text);
+}
+
+/* ---- sums ---- */
+
+/* The line of a shape; the last one takes whatever finds no room. */
+static TraceLine *line_of(TraceBackend *t, const Shape *shape) {
+    for (int i = 0; i < t->count; i++)
+        if (!memcmp(&t->shapes[i], shape, sizeof *shape)) return &t->lines[i];
+    if (t->count == TRACE_LINES_MAX) return &t->lines[TRACE_LINES_MAX - 1];
+    t->shapes[t->count] = *shape;
+    name_line(shape, t->lines[t->count].name);
+    return &t->lines[t->count++];
+}
+
+static void note(TraceBackend *t, const Shape *shape, int64_t ns, uint64_t bytes, uint64_t operations, bool integer) {
+    TraceLine *line = line_of(t, shape);
+    line->calls++;
+    line->ns += ns;
+    line->bytes += bytes;
+    line->operations += operations;
+    line->integer = integer;
+}
+
+static Shape shape_of(Kind kind) {
+    Shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.kind = kind;
+    return shape;
+}
+
+static void add_weight(Shape *shape, const Weight *w) {
+    const int i = shape->weights++;
+    shape->weight[i].rows = w->rows;
+    shape->weight[i].cols = w->cols;
+    shape->weight[i].quant = (int32_t)w->quant;
+    shape->weight[i].bits = w->quant == QUANT_NONE ? 0 : w->bits;
+    shape->weight[i].group = w->quant == QUANT_NONE ? 0 : w->group;
+    shape->weight[i].dtype = (int32_t)w->dtype;
+}
+
+static void note_product(TraceBackend *t, Kind kind, const Weight *const *weights, int count, int rows, int64_t ns) {
+    Shape shape = shape_of(kind);
+    uint64_t bytes = 0, operations = 0;
+    bool integer = true;
+    for (int i = 0; i < count; i++) {
+        const Weight *w = weights[i];
+        add_weight(&shape, w);
+        bytes += weight_bytes(w);
+        operations += 2 * (uint64_t)rows * (uint64_t)w->rows * (uint64_t)w->cols;
+        integer = integer && w->quant != QUANT_NONE && w->quant != QUANT_MXFP8;
+    }
+    note(t, &shape, ns, bytes, operations, integer);
+}
+
+/* ---- the table ---- */
+
+static void *trace_alloc(Backend *backend, size_t bytes, Error *error) {
+    Backend *inner = trace(backend)->inner;
+    return inner->ops->alloc(inner, bytes, error);
+}
+
+static void trace_release(Backend *backend, void *memory) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->release(inner, memory);
+}
+
+static size_t trace_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
+    Backend *inner = trace(backend)->inner;
+    return inner->ops->kv_layer_bytes(inner, layout);
+}
+
+static void trace_begin(Backend *backend, const Step *step) {
+    TraceBackend *t = trace(backend);
+    for (int i = 0; i < t->count; i++) {
+        TraceLine *line = &t->lines[i];
+        line->calls = 0;
+        line->ns = 0;
+        line->bytes = line->operations = 0;
+    }
+    t->step = *step;
+    t->gathered = false;
+    t->inner->ops->begin(t->inner, step);
+}
+
+static bool trace_sync(Backend *backend, Error *error) {
+    Backend *inner = trace(backend)->inner;
+    return inner->ops->sync(inner, error);
+}
+
+static float *trace_scratch(Backend *backend, int64_t count) {
+    Backend *inner = trace(backend)->inner;
+    return inner->ops->scratch(inner, count);
+}
+
+static void trace_embed(
+    Backend *backend, int rows, const int32_t *tokens, const Weight *table, float scale, float *out) {
+    TraceBackend *t = trace(backend);
+    Shape shape = shape_of(KIND_EMBED);
+    add_weight(&shape, table);
+    const int64_t start = clock_ns();
+    t->inner->ops->embed(t->inner, rows, tokens, table, scale, out);
+    const int64_t ns = clock_ns() - start;
+    const size_t scales = weight_scale_bytes(table) * (table->biases ? 2 : 1);
+    note(t, &shape, ns, (uint64_t)rows * (weight_row_bytes(table) + scales), 0, false);
+}
+
+static void trace_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_NORM);
+    const int64_t start = clock_ns();
+    t->inner->ops->norm(t->inner, rows, x, norm, out);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_matmul(Backend *backend, const Matmul *op) {
+    TraceBackend *t = trace(backend);
+    const int64_t start = clock_ns();
+    t->inner->ops->matmul(t->inner, op);
+    note_product(t, t->gathered ? KIND_HEAD : KIND_MATMUL, op->weight, op->count, op->rows, clock_ns() - start);
+}
+
+static void trace_glu(Backend *backend, const Glu *op) {
+    TraceBackend *t = trace(backend);
+    const Weight *weights[] = {op->gate, op->up};
+    const int64_t start = clock_ns();
+    t->inner->ops->glu(t->inner, op);
+    note_product(t, KIND_GLU, weights, 2, op->rows, clock_ns() - start);
+}
+
+static void trace_matmul_add(Backend *backend, const MatmulAdd *op) {
+    TraceBackend *t = trace(backend);
+    const int64_t start = clock_ns();
+    t->inner->ops->matmul_add(t->inner, op);
+    note_product(t, KIND_MATMUL_ADD, &op->weight, 1, op->rows, clock_ns() - start);
+}
+
+/* A run's keys and values are read once for all its rows. */
+static void trace_attention(Backend *backend, const Attention *op) {
+    TraceBackend *t = trace(backend);
+    const KvLayout *l = &op->kv.layout;
+    const uint64_t width = (uint64_t)(l->head_dim + l->value_dim);
+    Shape shape = shape_of(KIND_ATTENTION);
+    shape.heads = op->heads;
+    shape.kv_heads = l->kv_heads;
+    shape.head_dim = l->head_dim;
+    shape.value_dim = l->value_dim;
+    shape.window = op->window;
+    shape.dtype = (int32_t)l->dtype;
+    uint64_t bytes = 0, operations = 0;
+    for (int r = 0; r < t->step.run_count; r++) {
+        const Run *run = &t->step.runs[r];
+        const int end = run->position + run->rows;
+        const int read = op->window && op->window + run->rows - 1 < end ? op->window + run->rows - 1 : end;
+        bytes += (uint64_t)read * (uint64_t)l->kv_heads * width * dtype_bytes(l->dtype);
+        for (int position = run->position; position < end; position++) {
+            const int seen = op->window && op->window < position + 1 ? op->window : position + 1;
+            operations += 2 * (uint64_t)seen * (uint64_t)op->heads * width;
+        }
+    }
+    const int64_t start = clock_ns();
+    t->inner->ops->attention(t->inner, op);
+    note(t, &shape, clock_ns() - start, bytes, operations, false);
+}
+
+static void trace_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_ACTIVATE);
+    const int64_t start = clock_ns();
+    t->inner->ops->activate(t->inner, count, x, activation, out);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_GATHER);
+    const int64_t start = clock_ns();
+    t->inner->ops->gather(t->inner, count, index, x, width, out);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+    t->gathered = true;
+}
+
+static void trace_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_LOGITS);
+    const int64_t start = clock_ns();
+    t->inner->ops->logits(t->inner, count, x, scale, cap);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_add(
+    Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_ADD);
+    const int64_t start = clock_ns();
+    t->inner->ops->add(t->inner, rows, width, residual, y, scale, norm);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+static void trace_close(Backend *backend) {
+    backend_close(trace(backend)->inner);
+    free(backend);
+}
+
+static const BackendOps trace_ops = {
+    .alloc = trace_alloc,
+    .release = trace_release,
+    .kv_layer_bytes = trace_kv_layer_bytes,
+    .begin = trace_begin,
+    .sync = trace_sync,
+    .scratch = trace_scratch,
+    .embed = trace_embed,
+    .norm = trace_norm,
+    .matmul = trace_matmul,
+    .glu = trace_glu,
+    .matmul_add = trace_matmul_add,
+    .attention = trace_attention,
+    .activate = trace_activate,
+    .gather = trace_gather,
+    .logits = trace_logits,
+    .add = trace_add,
+    .close = trace_close,
+};
+
+Backend *trace_open(Backend *inner, Error *error) {
+    TraceBackend *t = calloc(1, sizeof *t);
+    if (!t) {
+        backend_close(inner);
+        fail(error, ERROR_MEMORY, "no memory for a trace");
+        return NULL;
+    }
+    t->base = *inner;
+    t->ops = trace_ops;
+    t->ops.name = inner->ops->name;
+    t->base.ops = &t->ops;
+    t->inner = inner;
+    return &t->base;
+}
+
+const TraceLine *trace_lines(const Backend *backend, int *count) {
+    const TraceBackend *t = (const TraceBackend *)backend;
+    *count = t->count;
+    return t->lines;
+}

@@ -1,0 +1,83 @@
+/* What the parts of `apus bench` share: the wish, series of measurements, and the machine measured beside them. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "backend/cpu/limits.h"
+#include "base/buffer.h"
+#include "cli/walk.h"
+
+enum { SERIES_MAX = 1024, ROUNDS_MAX = 99, DEPTHS_MAX = 16 };
+
+typedef struct BenchPlan {
+    const char *model;     /* as the user calls it; NULL with --operations */
+    const char *directory; /* of its checkpoint */
+    const char *cpu;
+    const char *against; /* a command, or NULL */
+    const char *only;    /* which operations */
+    int prompt, generate, rounds, threads, chunk;
+    int depths[DEPTHS_MAX], depth_count;
+    bool precise, json;
+} BenchPlan;
+
+bool bench_model(const BenchPlan *plan, Error *error);      /* bench_model.c: end to end */
+bool bench_trace(const BenchPlan *plan, Error *error);      /* bench_trace.c: operation by operation */
+bool bench_operations(const BenchPlan *plan, Error *error); /* bench_operations.c: without a model */
+
+/* ---- bench_machine.c ---- */
+
+typedef struct Series {
+    double value[SERIES_MAX];
+    int count;
+} Series;
+void series_add(Series *series, double value); /* beyond SERIES_MAX: dropped */
+/* 0: the smallest, 0.5: the median, 1: the largest; 0 when there is none. */
+double series_at(const Series *series, double part);
+static inline double series_median(const Series *series) { return series_at(series, 0.5); }
+
+/* What the machine can do, measured with threads of its own in the same seconds as the rest. */
+typedef struct Machine {
+    Pool *pool;
+    LimitsMemory memory;
+    const char *isa;
+    Series read, read_best; /* GB/s */
+    Series int8, f32;       /* GOP/s, GFLOP/s */
+} Machine;
+NODISCARD bool machine_open(
+    Machine *machine, int threads, const char *isa, const LimitsRange *ranges, int64_t count, Error *error);
+void machine_close(Machine *machine);  /* safe on a zeroed one */
+double machine_read(Machine *machine); /* GB/s now */
+void machine_peaks(Machine *machine);  /* int8 and f32 now */
+void machine_forget(Machine *machine); /* begins new series */
+/* Seconds that this much takes at least, by the medians; *by: what binds, "read", "int8" or "f32". */
+double machine_floor(const Machine *machine, double bytes, double operations, bool integer, const char **by);
+
+/* A scheduler group and priority of our own, and as many cores as threads. Before anything starts a thread. */
+void bench_quiet(int threads);
+/* popen(shell, "r") on all the cores that were ours to begin with. */
+FILE *bench_popen(const char *shell);
+/* Of this process, in bytes; 0 where the system does not say. */
+void bench_memory(uint64_t *peak, uint64_t *anonymous);
+
+/* ---- bench_walk.c: a model to measure ---- */
+
+typedef struct BenchWalk {
+    Walk walk;
+    int chunk;
+    int32_t *tokens; /* random, as many as the longest sequence */
+    float *logits;
+    double load_s;
+    LimitsRange *ranges; /* what a generated token reads */
+    int64_t range_count;
+    uint64_t weight_bytes, operations; /* of a token */
+} BenchWalk;
+NODISCARD bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error *error);
+void bench_walk_close(BenchWalk *bench); /* safe on a zeroed one */
+NODISCARD bool bench_walk_feed(BenchWalk *bench, int count, Error *error);
+NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error); /* to this length, forwards or back */
+/* KV cache read by a token at this depth. */
+uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth);
+
+/* text, then blanks up to a width in characters. */
+void bench_pad(Buffer *out, const char *text, int width);

@@ -1,0 +1,216 @@
+/* Speed end to end at several depths, beside the limits of the machine, interleaved with another program if wished. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "cli/bench.h"
+
+enum { PEER_OUTPUT_MAX = 1 << 20, COMMAND_MAX = 4096 };
+
+/* At one depth. */
+typedef struct Results {
+    Series pp, tg;
+    Series read, read_best;    /* GB/s around each tg */
+    Series pp_share, tg_share; /* of the limit measured in the same round */
+    Series int8;
+    Series peer_pp, peer_tg;
+    uint64_t bytes; /* that a generated token reads: weights and KV cache */
+} Results;
+
+/* The command for a depth: {depth} replaced. */
+static bool peer_command(const char *against, int depth, char *out, size_t size, Error *error) {
+    static const char place[] = "{depth}";
+    const char *at = strstr(against, place);
+    const int before = at ? (int)(at - against) : (int)strlen(against);
+    char number[16] = "";
+    if (at) snprintf(number, sizeof number, "%d", depth);
+    const char *after = at ? at + strlen(place) : "";
+    return (size_t)snprintf(out, size, "%.*s%s%s", before, against, number, after) < size ||
+        fail(error, ERROR_LIMIT, "--against: the command is longer than %zu bytes", size);
+}
+
+/* llama-bench -o json: an array of runs with n_prompt, n_gen and avg_ts. */
+static bool run_peer(const BenchPlan *plan, int depth, Results *r, Error *error) {
+    char shell[COMMAND_MAX], block[4096];
+    if (!peer_command(plan->against, depth, shell, sizeof shell, error)) return false;
+    Buffer text = {.limit = PEER_OUTPUT_MAX};
+    Arena arena = {0};
+    FILE *pipe = bench_popen(shell);
+    if (!pipe) return fail(error, ERROR_IO, "cannot run %s", shell);
+    for (size_t got; (got = fread(block, 1, sizeof block, pipe)) > 0;) buffer_append(&text, block, got);
+    const int status = pclose(pipe);
+    const Json *runs = status || text.failed ? NULL : json_parse(&arena, buffer_view(&text), error);
+    const bool ok = runs && runs->type == JSON_ARRAY;
+    if (!ok) fail(error, ERROR_FORMAT, "--against: the command did not print a JSON array (exit status %d)", status);
+    if (ok) {
+        for (JSON_EACH(run, runs)) {
+            const Json *prompt = json_get(run, "n_prompt"), *speed = json_get(run, "avg_ts");
+            if (json_is_number(prompt) && json_is_number(speed))
+                series_add(json_number(prompt) > 0 ? &r->peer_pp : &r->peer_tg, json_number(speed));
+        }
+    }
+    buffer_free(&text);
+    arena_free(&arena);
+    return ok;
+}
+
+static bool measure_prompt(BenchWalk *bench, const BenchPlan *plan, int depth, Results *r, Error *error) {
+    if (!bench_walk_go(bench, depth, error)) return false;
+    const double start = clock_seconds();
+    if (!bench_walk_feed(bench, plan->prompt, error)) return false;
+    const double speed = plan->prompt / (clock_seconds() - start);
+    const double peak = r->int8.value[r->int8.count - 1];
+    series_add(&r->pp, speed);
+    if (peak > 0) series_add(&r->pp_share, speed * (double)bench->operations * 1e-9 / peak);
+    return true;
+}
+
+static bool measure_generation(
+    BenchWalk *bench, Machine *machine, const BenchPlan *plan, int depth, Results *r, Error *error) {
+    if (!bench_walk_go(bench, depth, error)) return false;
+    machine_forget(machine);
+    const double before = machine_read(machine), start = clock_seconds();
+    for (int i = 0; i < plan->generate; i++)
+        if (!bench_walk_feed(bench, 1, error)) return false;
+    const double speed = plan->generate / (clock_seconds() - start);
+    const double read = (before + machine_read(machine)) / 2;
+    series_add(&r->tg, speed);
+    series_add(&r->read, read);
+    series_add(&r->read_best, series_at(&machine->read_best, 1));
+    if (read > 0) series_add(&r->tg_share, speed * (double)r->bytes * 1e-9 / read);
+    return true;
+}
+
+/* Whoever goes first in one round goes last in the next. */
+static bool round_once(
+    BenchWalk *bench, Machine *machine, const BenchPlan *plan, int depth, int round, Results *r, Error *error) {
+    const bool peer_first = plan->against && round % 2;
+    if (peer_first && !run_peer(plan, depth, r, error)) return false;
+    machine_forget(machine);
+    machine_peaks(machine);
+    series_add(&r->int8, series_median(&machine->int8));
+    if (plan->prompt && !measure_prompt(bench, plan, depth, r, error)) return false;
+    if (plan->generate && !measure_generation(bench, machine, plan, depth, r, error)) return false;
+    return !plan->against || peer_first || run_peer(plan, depth, r, error);
+}
+
+/* ---- output ---- */
+
+static void json_series(Buffer *out, const char *name, const Series *series) {
+    if (!series->count) return;
+    buffer_printf(out, ",\"%s\":%.5g,\"%s_min\":%.5g,\"%s_max\":%.5g", name, series_median(series), name,
+        series_at(series, 0), name, series_at(series, 1));
+}
+
+static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *results) {
+    const Backend *backend = model_backend(bench->walk.model);
+    uint64_t peak, anonymous;
+    bench_memory(&peak, &anonymous);
+    buffer_text(out, "{\"model\":");
+    json_write_string(out, slice_of(plan->model));
+    buffer_text(out, ",\"backend\":");
+    json_write_string(out, slice_of(backend_describe(backend)));
+    buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"prompt\":%d,\"generate\":%d,\"rounds\":%d", backend->ops->name,
+        plan->threads, plan->prompt, plan->generate, plan->rounds);
+    buffer_printf(out, ",\"load_s\":%.4f,\"rss_peak_bytes\":%llu,\"anonymous_bytes\":%llu,\"weight_bytes\":%llu",
+        bench->load_s, (unsigned long long)peak, (unsigned long long)anonymous,
+        (unsigned long long)bench->weight_bytes);
+    buffer_printf(out, ",\"operations_per_token\":%llu,\"depths\":[", (unsigned long long)bench->operations);
+    for (int i = 0; i < plan->depth_count; i++) {
+        const Results *r = &results[i];
+        buffer_printf(out, "%s{\"depth\":%d,\"bytes_per_token\":%llu", i ? "," : "", plan->depths[i],
+            (unsigned long long)r->bytes);
+        json_series(out, "pp", &r->pp);
+        json_series(out, "tg", &r->tg);
+        json_series(out, "read_gbs", &r->read);
+        json_series(out, "read_best_gbs", &r->read_best);
+        json_series(out, "int8_gops", &r->int8);
+        json_series(out, "pp_of_limit", &r->pp_share);
+        json_series(out, "tg_of_limit", &r->tg_share);
+        json_series(out, "peer_pp", &r->peer_pp);
+        json_series(out, "peer_tg", &r->peer_tg);
+        buffer_byte(out, '}');
+    }
+    buffer_text(out, "]}\n");
+}
+
+static void write_spread(Buffer *out, const char *what, const char *unit, const Series *series) {
+    bench_pad(out, what, 20);
+    buffer_printf(
+        out, "%9.1f %-5s  [%.1f … %.1f]", series_median(series), unit, series_at(series, 0), series_at(series, 1));
+}
+
+static void write_peer(Buffer *out, const char *what, const Series *ours, const Series *peer) {
+    if (!ours->count || !peer->count) return;
+    write_spread(out, what, "tok/s", peer);
+    buffer_printf(out, "  we have %.2f ×\n", series_median(ours) / series_median(peer));
+}
+
+static void write_depth(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, int depth, const Results *r) {
+    char what[48];
+    if (r->pp.count) {
+        snprintf(what, sizeof what, "  pp %-6d @ %d", plan->prompt, depth);
+        write_spread(out, what, "tok/s", &r->pp);
+        buffer_printf(out, "  %.0f GOP/s, %.0f %% of the int8 peak\n",
+            series_median(&r->pp) * (double)bench->operations * 1e-9, 100 * series_median(&r->pp_share));
+        write_peer(out, "    against: pp", &r->pp, &r->peer_pp);
+    }
+    if (r->tg.count) {
+        snprintf(what, sizeof what, "  tg %-6d @ %d", plan->generate, depth);
+        write_spread(out, what, "tok/s", &r->tg);
+        buffer_printf(out, "  %.1f GB/s, %.0f %% of the read limit\n", series_median(&r->tg) * (double)r->bytes * 1e-9,
+            100 * series_median(&r->tg_share));
+        write_peer(out, "    against: tg", &r->tg, &r->peer_tg);
+        write_spread(out, "    read limit", "GB/s", &r->read);
+        buffer_printf(out, "  %.0f MB of weights and %.0f MB of KV cache per token\n",
+            (double)bench->weight_bytes * 1e-6, (double)(r->bytes - bench->weight_bytes) * 1e-6);
+    }
+}
+
+static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *results) {
+    uint64_t peak, anonymous;
+    bench_memory(&peak, &anonymous);
+    buffer_printf(out, "%s on %s; medians of %d rounds [smallest … largest]\n", plan->model,
+        backend_describe(model_backend(bench->walk.model)), plan->rounds);
+    buffer_printf(out, "  loaded in %.3f s; memory %.0f MB at most, %.0f MB of it our own (the rest is the files)\n",
+        bench->load_s, (double)peak * 1e-6, (double)anonymous * 1e-6);
+    for (int i = 0; i < plan->depth_count; i++) write_depth(out, bench, plan, plan->depths[i], &results[i]);
+    write_spread(out, "  int8 peak", "GOP/s", &results[0].int8);
+    buffer_printf(out, "  %.2f GOP per token\n", (double)bench->operations * 1e-9);
+}
+
+static bool measure(BenchWalk *bench, Machine *machine, const BenchPlan *plan, Results *results, Error *error) {
+    for (int i = 0; i < plan->depth_count; i++) {
+        results[i].bytes = bench->weight_bytes + bench_walk_kv_bytes(bench, plan->depths[i] + plan->generate / 2);
+        for (int round = 0; round < plan->rounds; round++)
+            if (!round_once(bench, machine, plan, plan->depths[i], round, &results[i], error)) return false;
+    }
+    return true;
+}
+
+bool bench_model(const BenchPlan *plan, Error *error) {
+    if (plan->against && plan->depth_count > 1 && !strstr(plan->against, "{depth}"))
+        return fail(error, ERROR_USAGE, "--against with several depths: the command needs {depth} where it takes one");
+    Results *results = calloc((size_t)plan->depth_count, sizeof *results);
+    if (!results) return fail(error, ERROR_MEMORY, "out of memory");
+    BenchWalk bench;
+    Machine machine = {0};
+    Buffer text = {0};
+    bool ok = bench_walk_open(&bench, plan, false, error) &&
+        machine_open(&machine, plan->threads, model_backend(bench.walk.model)->ops->name, bench.ranges,
+            bench.range_count, error) &&
+        measure(&bench, &machine, plan, results, error);
+    if (ok) {
+        (plan->json ? write_json : write_table)(&text, &bench, plan, results);
+        ok = !text.failed || fail(error, ERROR_MEMORY, "out of memory");
+    }
+    if (ok) fwrite(text.data, 1, text.size, stdout);
+    buffer_free(&text);
+    machine_close(&machine);
+    bench_walk_close(&bench);
+    free(results);
+    return ok;
+}
