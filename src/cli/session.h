@@ -15,7 +15,7 @@ typedef struct EngineArguments {
     (EngineArguments) { .cpu = "auto", .slots = 8, .queue = 256, .prefill_size = 512 }
 /* clang-format off */
 #define ENGINE_OPTIONS(e)                                                                                              \
-    {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instruction set: auto, ref, avx2, avx512, neon (auto)"},      \
+    {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instructions: auto, ref, avx2, avx512, amx, neon (auto)"},    \
     {"--threads", "-t", OPTION_INTEGER, &(e).threads, 0, 1024, "N", "threads that compute (one per core)"},            \
     {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N",                                                \
         "tokens a conversation may hold (the model's, at most 32768)"},                                                \

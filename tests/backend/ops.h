@@ -6,7 +6,7 @@
 #include "base/slice.h"
 #include "test.h"
 
-static const char *const vector_names[] = {"avx2", "avx512", "neon"};
+static const char *const vector_names[] = {"avx2", "avx512", "amx", "neon"};
 static uint64_t ops_seed = 1;
 
 /* NULL where the machine lacks it. */

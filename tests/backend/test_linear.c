@@ -1,5 +1,5 @@
 /* The products of every instruction set this machine has equal linear.h's definition in plain C bit for bit: every kind
- * of weight, odd sizes, unaligned data, 1 to 70 activation rows, 1 to 4 threads; and the definition is near the exact
+ * of weight, odd sizes, unaligned data, 1 to 278 activation rows, 1 to 4 threads; and the definition is near the exact
  * product. */
 #include <math.h>
 #include <stdlib.h>
@@ -296,6 +296,21 @@ static void test_not_finite(CpuBackend *cpu) {
     sample_free(&s);
 }
 
+/* More rows than a panel meets at a time. */
+static void test_chunks(CpuBackend *cpu) {
+    enum { COLS = 1280, ROWS_OUT = 35, MANY = 278 };
+    Sample s = sample_make(ROWS_OUT, COLS, QUANT_AFFINE, 4, 64, DTYPE_BF16, false);
+    float *x = random_rows(MANY, COLS), *out = guarded_out(MANY * ROWS_OUT), *expected = guarded_out(MANY * ROWS_OUT);
+    for (int t = 0; t < MANY; t++)
+        for (int r = 0; r < ROWS_OUT; r++) expected[t * ROWS_OUT + r] = spec_product(&s.weight, r, x + t * COLS);
+    cpu_matmul(&cpu->base, &(Matmul){.rows = MANY, .x = x, .count = 1, .weight = {&s.weight}, .out = {out}});
+    TEST_MSG(compare(out, expected, MANY, ROWS_OUT), "%s: %d rows", cpu->kernels->name, MANY);
+    free(x);
+    free(out);
+    free(expected);
+    sample_free(&s);
+}
+
 static void test_embed(CpuBackend *cpu) {
     Sample s = sample_make(50, 96, QUANT_AFFINE, 5, 32, DTYPE_F16, false);
     const int32_t tokens[] = {49, 0, 7};
@@ -321,17 +336,23 @@ static CpuBackend open_cpu(const CpuKernels *kernels, int threads) {
 }
 
 /* The instruction sets of this machine. */
-static int kernel_sets(const CpuKernels *sets[2]) {
+enum { SETS = 3 };
+static int kernel_sets(const CpuKernels *sets[SETS]) {
     int count = 0;
 #if defined(__x86_64__)
     static const CpuKernels AVX2 = {
         .name = "avx2", .linear = &linear_kernels_avx2, .norm_row = norm_row, .glu_row = glu_row};
     static const CpuKernels AVX512 = {
         .name = "avx512", .linear = &linear_kernels_avx512, .norm_row = norm_row, .glu_row = glu_row};
+    static const CpuKernels AMX = {
+        .name = "amx", .linear = &linear_kernels_amx, .norm_row = norm_row, .glu_row = glu_row};
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets[count++] = &AVX2;
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni"))
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
+        __builtin_cpu_supports("gfni")) {
         sets[count++] = &AVX512;
+        if (amx_available()) sets[count++] = &AMX;
+    }
 #elif defined(__aarch64__)
     static const CpuKernels NEON = {
         .name = "neon", .linear = &linear_kernels_neon, .norm_row = norm_row, .glu_row = glu_row};
@@ -348,14 +369,15 @@ static int kernel_sets(const CpuKernels *sets[2]) {
 int main(int argument_count, char **arguments) {
     const bool is_short = argument_count > 1 && strcmp(arguments[1], "short") == 0;
     if (is_short) most_rows = SHORT_ROWS;
-    const CpuKernels *sets[2];
+    const CpuKernels *sets[SETS];
     const int set_count = kernel_sets(sets);
+    for (int i = 0; i < set_count; i++) printf("%s%s", sets[i]->name, i < set_count - 1 ? ", " : "\n");
     if (set_count == 0) {
         printf("this machine has neither AVX2 nor NEON with dot products\n");
         return 77;
     }
     static const int THREADS[] = {1, 2, 4};
-    CpuBackend cpus[6];
+    CpuBackend cpus[3 * SETS];
     int count = 0;
     for (int i = 0; i < set_count; i++)
         for (size_t t = 0; t < (is_short ? 2 : COUNT_OF(THREADS)); t++) cpus[count++] = open_cpu(sets[i], THREADS[t]);
@@ -363,6 +385,7 @@ int main(int argument_count, char **arguments) {
     for (int i = 0; i < count; i++) {
         test_fused(&cpus[i]);
         test_not_finite(&cpus[i]);
+        if (!is_short) test_chunks(&cpus[i]);
         test_embed(&cpus[i]);
         pool_close(cpus[i].pool);
         munmap(cpus[i].work, cpus[i].work_bytes);

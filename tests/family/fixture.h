@@ -288,7 +288,7 @@ static inline void fixture_remove(const char *directory) {
 /* ---- running ---- */
 
 /* Instruction sets to try; those that the machine or the build lacks are passed over. "ref" is everywhere. */
-static const char *const fixture_cpus[] = {"ref", "avx2", "avx512", "neon"};
+static const char *const fixture_cpus[] = {"ref", "avx2", "avx512", "amx", "neon"};
 
 static inline bool fixture_cpu_here(const char *cpu) {
     const BackendOptions options = {.cpu = cpu, .threads = 1, .rows_max = 1, .scratch_bytes = 1 << 20};

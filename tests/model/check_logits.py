@@ -486,7 +486,9 @@ def instruction_sets():
     with open("/proc/cpuinfo") as f:
         flags = next(line for line in f if line.startswith("flags")).split()
     found = ["avx2"] if {"avx2", "fma", "f16c"} <= set(flags) else []
-    return found + (["avx512"] if {"avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi"} <= set(flags) else [])
+    if {"avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi"} <= set(flags):
+        found += ["avx512"] + (["amx"] if {"amx_tile", "amx_int8"} <= set(flags) else [])
+    return found
 
 
 class Failure(Exception):

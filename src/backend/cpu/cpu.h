@@ -10,7 +10,7 @@
 #include "backend/cpu/pool.h"
 
 typedef struct CpuKernels {
-    const char *name;            /* "avx2", "avx512", "neon" */
+    const char *name;            /* "avx2", "avx512", "amx", "neon" */
     const char *description;     /* "avx512 (vnni, vbmi)" */
     const LinearKernels *linear; /* linear_*.c */
     /* out = norm(x) for one row of norm->width; out may be x */
@@ -23,9 +23,10 @@ typedef struct CpuKernels {
     void (*logits_row)(int64_t count, float *x, float scale, float cap);
     const AttentionKernels *attention; /* attention_impl.h */
 } CpuKernels;
-extern const CpuKernels cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_neon;
+extern const CpuKernels cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_amx, cpu_kernels_neon;
 extern const LinearKernels linear_kernels_neon;
 bool neon_available(void); /* with all that *_neon.c is compiled for */
+bool amx_available(void);  /* the tiles, where there is AVX-512; asks the system for leave to use them */
 
 enum { CPU_ROPES = 4, CPU_ROPE_PAIRS = ATTENTION_HEAD_MAX / 2 };
 

@@ -1,4 +1,4 @@
-/* The row and attention kernels for AVX-512. */
+/* The row and attention kernels for AVX-512, with which AMX goes. */
 #include "backend/cpu/attention_impl.h"
 #include "backend/cpu/rows_impl.h"
 
@@ -6,6 +6,17 @@ const CpuKernels cpu_kernels_avx512 = {
     .name = "avx512",
     .description = "avx512 (vnni, vbmi)",
     .linear = &linear_kernels_avx512,
+    .norm_row = norm_row,
+    .glu_row = glu_row,
+    .activate_row = activate_row,
+    .logits_row = logits_row,
+    .attention = &attention_kernels,
+};
+
+const CpuKernels cpu_kernels_amx = {
+    .name = "amx",
+    .description = "amx (int8), avx512 (vnni, vbmi)",
+    .linear = &linear_kernels_amx,
     .norm_row = norm_row,
     .glu_row = glu_row,
     .activate_row = activate_row,

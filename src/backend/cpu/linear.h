@@ -20,7 +20,7 @@ enum {
     LINEAR_LANES = 16,
     LINEAR_FEW = 4,         /* most activation rows of one call of few() */
     LINEAR_PANEL_ROWS = 32, /* most weight rows of a panel */
-    LINEAR_TILE_ROWS = 6,   /* most activation rows of one call of tile() */
+    LINEAR_TILE_ROWS = 6,   /* most activation rows of a tile in registers */
 };
 
 /* How a row of int8 activations lies in memory. Kernels ask for the one that meets their weights' bits. */
@@ -29,7 +29,8 @@ typedef enum LinearLayout {
     LAYOUT_PLANES2, /* per 2 vectors of elements: the even ones, then the odd ones */
     LAYOUT_PLANES4, /* per 4 vectors: elements 4i, 4i+1, 4i+2, 4i+3 */
     LAYOUT_PANEL,   /* groups in the order of the tree's leaves; in each 8 elements the even, then the odd ones; rows
-                       together   in tiles: [row / tile_rows][element / 4][row % tile_rows][4] */
+                       together in tiles: [row / tile_rows][element / 4][row % tile_rows][4], with row_groups
+                       [row / tile_rows][group][row % tile_rows][element] */
     LAYOUT_COUNT
 } LinearLayout;
 
@@ -62,17 +63,20 @@ typedef struct LinearKernels {
     void (*few)(
         const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
     LinearLayout (*layout)(const Weight *w); /* that few() wants */
-    int panel_rows, tile_rows;               /* ≤ LINEAR_PANEL_ROWS, ≤ LINEAR_TILE_ROWS */
+    int panel_rows, tile_rows;               /* panel_rows ≤ LINEAR_PANEL_ROWS */
+    bool row_groups;                         /* of LAYOUT_PANEL */
+    bool many_tiles;                         /* tile() takes any number of rows from the first of a tile */
+    int64_t chunk_bytes; /* of activations that meet a panel: they stay in cache as well; 0: no limit */
     /* Unpacks panel_rows weight rows from first; past the last row of w, copies of that one. */
     void (*unpack)(const Weight *w, int64_t first, LinearPanel *panel);
-    /* y[t·panel_rows + r] for activation rows first … first+rows−1 of a tile. */
+    /* y[t·panel_rows + r] for activation rows first … first+rows−1 of a tile; or of several, see many_tiles. */
     void (*tile)(const LinearPanel *panel, const LinearInput *x, int64_t first, int rows, float *y);
     /* Plain weights and mxfp8, any number of activation rows: y[t·stride + r]. */
     void (*plain)(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
         float *y, int64_t stride);
 } LinearKernels;
 
-extern const LinearKernels linear_kernels_avx2, linear_kernels_avx512;
+extern const LinearKernels linear_kernels_avx2, linear_kernels_avx512, linear_kernels_amx;
 
 /* Whether products with w run on int8 activations. */
 static inline bool linear_is_integer(const Weight *w) { return w->quant != QUANT_NONE && w->quant != QUANT_MXFP8; }

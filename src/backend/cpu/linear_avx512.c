@@ -566,6 +566,13 @@ static void tile_any(const LinearPanel *panel, const LinearInput *x, int64_t fir
     TILES[rows - 1](panel, x, first, y);
 }
 
+static void arrange_amx(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out) {
+    if (layout == LAYOUT_PANEL)
+        linear_arrange_amx(q, cols, group, out);
+    else
+        arrange(layout, q, cols, group, out);
+}
+
 const LinearKernels linear_kernels_avx512 = {
     .quantise = quantise,
     .arrange = arrange,
@@ -575,5 +582,20 @@ const LinearKernels linear_kernels_avx512 = {
     .tile_rows = TILE,
     .unpack = unpack,
     .tile = tile_any,
+    .plain = linear_plain_avx512,
+};
+
+const LinearKernels linear_kernels_amx = {
+    .quantise = quantise,
+    .arrange = arrange_amx,
+    .few = few,
+    .layout = layout,
+    .panel_rows = PANEL,
+    .tile_rows = LINEAR_AMX_ROWS,
+    .row_groups = true,
+    .many_tiles = true,
+    .chunk_bytes = 1 << 20,
+    .unpack = unpack,
+    .tile = linear_tile_amx,
     .plain = linear_plain_avx512,
 };

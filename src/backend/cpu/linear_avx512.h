@@ -38,6 +38,10 @@ INLINE float add_tree(__m512 v) {
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
+/* Panels and tiles of linear_kernels_amx: linear_amx.c */
+enum { LINEAR_AMX_ROWS = 16 };
+void linear_arrange_amx(const int8_t *q, int64_t cols, int group, int8_t *out);
+void linear_tile_amx(const LinearPanel *panel, const LinearInput *x, int64_t first, int rows, float *y);
 /* LinearKernels.plain: linear_plain_avx512.c */
 void linear_plain_avx512(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
     float *y, int64_t stride);

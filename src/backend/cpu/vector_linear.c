@@ -13,7 +13,8 @@ enum {
     GRAIN_BYTES = 32768, /* weights that a thread takes at a time */
     FEW_ROWS = 12,       /* most activation rows that go without panels, LINEAR_FEW at a time */
     CALL_ROWS = 64,      /* weight rows per kernel call: results wait in L1 for their epilogue */
-    CHUNK_ROWS = 252,    /* activation rows that meet a panel while it is in cache: a multiple of 4 and 6 */
+    CHUNK_LINES = 256,   /* most lines of activations that meet a panel while it is in cache */
+    CHUNK_LEAST = 64,    /* unless there are no more */
     SHARED_BYTES = 96 << 20,
     THREAD_BYTES = 4 << 20,
     GROUP_KINDS = 3, /* activation groups of 16, 32, 64 */
@@ -142,7 +143,8 @@ static void quantise_line(
     if (rest) left_over(x, cols, group, natural, d, rest);
     const int height = k->tile_rows, in_tile = line % height;
     const int64_t tile = line - in_tile;
-    k->arrange(LAYOUT_PANEL, natural, cols, group, p->q[kind][LAYOUT_PANEL] + tile * stride + 4 * in_tile);
+    k->arrange(LAYOUT_PANEL, natural, cols, group,
+        p->q[kind][LAYOUT_PANEL] + tile * stride + in_tile * (k->row_groups ? group : 4));
     scales = p->scales[kind] + tile * groups + in_tile;
     sums = p->sums[kind] + tile * groups + in_tile;
     for (int lane = 0; lane < LINEAR_LANES && lane < cols / group; lane++) {
@@ -315,8 +317,9 @@ static void multiply_panel(const Product *p, int i, int64_t row, int first, int 
     panel.biases = panel.scales + groups * height;
     k->unpack(w, row, &panel);
     const int lines = rows * p->planes;
-    for (int from = 0; from < lines; from += k->tile_rows) {
-        const int n = lines - from < k->tile_rows ? lines - from : k->tile_rows;
+    const int step = k->many_tiles ? lines : k->tile_rows;
+    for (int from = 0; from < lines; from += step) {
+        const int n = lines - from < step ? lines - from : step;
         k->tile(&panel, &p->input[group_kind(group)], first * p->planes + from, n, y + (size_t)from * (size_t)height);
     }
     fold_planes(p, rows, height, y, height);
@@ -335,7 +338,16 @@ static size_t panel_bytes(const Product *p) {
 }
 
 /* Two buffers of results, then the panel. */
-static size_t result_bytes(void) { return align_up((size_t)CHUNK_ROWS * LINEAR_PANEL_ROWS * sizeof(float)); }
+static size_t result_bytes(void) { return align_up((size_t)CHUNK_LINES * LINEAR_PANEL_ROWS * sizeof(float)); }
+
+/* Activation rows of a chunk: whole tiles, and as many in each. */
+static int chunk_rows(const Product *p) {
+    const int64_t height = p->kernels->tile_rows, tiles = ceil_div((int64_t)p->rows * p->planes, height);
+    int64_t most = CHUNK_LINES;
+    if (p->kernels->chunk_bytes) most = min64(most, p->kernels->chunk_bytes / p->cols);
+    if (most < CHUNK_LEAST) most = CHUNK_LEAST;
+    return (int)(ceil_div(tiles, ceil_div(tiles, most / height)) * height) / p->planes;
+}
 
 static void run_panels(const Product *p, int index) {
     Pool *pool = p->cpu->pool;
@@ -344,7 +356,7 @@ static void run_panels(const Product *p, int index) {
     float *y = (float *)(void *)space, *up = (float *)(void *)(space + result_bytes());
     uint8_t *panel = space + 2 * result_bytes();
     const int64_t panels = units_of(p, height);
-    const int chunk = CHUNK_ROWS / p->planes;
+    const int chunk = chunk_rows(p);
     for (int64_t item, items; pool_next(pool, 0, index, 1, &item, &items);) {
         const int first = (int)(item / panels) * chunk;
         const int rows = p->rows - first < chunk ? p->rows - first : chunk;
@@ -418,7 +430,7 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
         if (p->few)
             pool_share(cpu->pool, 0, units_of(p, UNIT_ROWS));
         else
-            pool_share(cpu->pool, 0, units_of(p, p->kernels->panel_rows) * ceil_div(p->rows, CHUNK_ROWS / p->planes));
+            pool_share(cpu->pool, 0, units_of(p, p->kernels->panel_rows) * ceil_div(p->rows, chunk_rows(p)));
         pool_run(cpu->pool, product_task, p);
     }
 }
