@@ -1,2 +1,160 @@
-#include "cli/bench.h"
-bool bench_operations(const BenchPlan *plan, Error *error) { return fail(error, ERROR_UNSUPPORTED, "not yet"); }
+/* Single operations without a model: rounds over all lines, the limits measured again and again among them. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "cli/bench_lines.h"
+
+enum {
+    MEASURE_NS = 20000000, /* of one line in one round */
+    CALLS_MAX = 100000,
+    LINES_PER_READ = 16, /* lines between two measurements of the read limit */
+    NAME_WIDTH = 44,
+    SPREAD_WIDTH = 26,
+};
+
+typedef struct Timing {
+    int calls; /* of one measurement */
+    Series us; /* per call */
+    Series of_limit;
+} Timing;
+
+typedef struct Operations {
+    Bed bed;
+    Machine machine;
+    int count;
+    Line *lines;
+    Timing *timings;
+} Operations;
+
+/* Seconds that a call takes at least, by the limits measured last; *by: which binds. */
+static double least(const Machine *machine, const Line *line, const char **by) {
+    const double read = machine->read.value[machine->read.count - 1];
+    const Series *peaks = line->integer ? &machine->int8 : &machine->f32;
+    const double peak = peaks->value[peaks->count - 1];
+    const double reading = read > 0 ? line->bytes * 1e-9 / read : 0;
+    const double computing = peak > 0 ? line->operations * 1e-9 / peak : 0;
+    *by = reading >= computing ? "read" : line->integer ? "int8" : "f32";
+    return fmax(reading, computing);
+}
+
+static void time_line(Operations *o, int i) {
+    Line *line = &o->lines[i];
+    Timing *timing = &o->timings[i];
+    if (!timing->calls) {
+        line->run(&o->bed, line, 1); /* touches what it needs */
+        const int64_t calls = MEASURE_NS / (line->run(&o->bed, line, 1) + 1) + 1;
+        timing->calls = calls < CALLS_MAX ? (int)calls : CALLS_MAX;
+    }
+    const double seconds = (double)line->run(&o->bed, line, timing->calls) * 1e-9 / timing->calls;
+    const char *by;
+    const double floor = least(&o->machine, line, &by);
+    series_add(&timing->us, seconds * 1e6);
+    if (floor > 0) series_add(&timing->of_limit, floor / seconds);
+}
+
+static void run_round(Operations *o) {
+    machine_peaks(&o->machine);
+    for (int i = 0; i < o->count; i++) {
+        if (i % LINES_PER_READ == 0) machine_read(&o->machine);
+        time_line(o, i);
+    }
+}
+
+/* ---- output ---- */
+
+static double rate(double amount, double us) { return us > 0 ? amount * 1e-3 / us : 0; }
+
+/* Bytes and operations say how fast a line was; of weights in a cache only the operations are known to cost. */
+static double line_bytes(const Line *line) {
+    const Weight *w = &line->weight;
+    return line->stay ? (double)weight_bytes(w) : line->bytes;
+}
+
+static void write_rate(Buffer *out, int decimals, double value) {
+    if (value > 0)
+        buffer_printf(out, " %7.*f", decimals, value);
+    else
+        buffer_printf(out, " %7s", "");
+}
+
+static void write_table(Buffer *out, const Operations *o, const BenchPlan *plan) {
+    const Machine *machine = &o->machine;
+    buffer_printf(out, "%s; medians of %d rounds\n", backend_describe(o->bed.backend), plan->rounds);
+    buffer_printf(out, "limits of the same run: read %.1f GB/s [%.1f … %.1f], int8 %.0f GOP/s, f32 %.0f GFLOP/s\n",
+        series_median(&machine->read), series_at(&machine->read, 0), series_at(&machine->read, 1),
+        series_median(&machine->int8), series_median(&machine->f32));
+    bench_pad(out, "operation", NAME_WIDTH);
+    buffer_text(out, "       µs  [smallest … largest]         GB/s   GOP/s  of its limit\n");
+    for (int i = 0; i < o->count; i++) {
+        const Line *line = &o->lines[i];
+        const Timing *t = &o->timings[i];
+        const double us = series_median(&t->us);
+        char spread[48];
+        const char *by;
+        least(machine, line, &by);
+        snprintf(spread, sizeof spread, "[%.1f … %.1f]", series_at(&t->us, 0), series_at(&t->us, 1));
+        bench_pad(out, line->name, NAME_WIDTH);
+        buffer_printf(out, " %9.1f ", us);
+        bench_pad(out, spread, SPREAD_WIDTH);
+        write_rate(out, 1, rate(line_bytes(line), us));
+        write_rate(out, 0, rate(line->operations, us));
+        if (t->of_limit.count) buffer_printf(out, " %5.0f %% %s", 100 * series_median(&t->of_limit), by);
+        buffer_byte(out, '\n');
+    }
+}
+
+static void write_json(Buffer *out, const Operations *o, const BenchPlan *plan) {
+    const Machine *machine = &o->machine;
+    buffer_text(out, "{\"backend\":");
+    json_write_string(out, slice_of(backend_describe(o->bed.backend)));
+    buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"rounds\":%d,\"memory_bytes\":%zu", o->bed.backend->ops->name,
+        plan->threads, plan->rounds, o->bed.bytes);
+    buffer_printf(out, ",\"read_gbs\":%.3f,\"read_gbs_min\":%.3f,\"read_gbs_max\":%.3f", series_median(&machine->read),
+        series_at(&machine->read, 0), series_at(&machine->read, 1));
+    buffer_printf(out, ",\"int8_gops\":%.1f,\"f32_gflops\":%.1f,\"lines\":[", series_median(&machine->int8),
+        series_median(&machine->f32));
+    for (int i = 0; i < o->count; i++) {
+        const Line *line = &o->lines[i];
+        const Timing *t = &o->timings[i];
+        const double us = series_median(&t->us);
+        const char *by;
+        least(machine, line, &by);
+        buffer_text(out, i ? ",{\"operation\":" : "{\"operation\":");
+        json_write_string(out, slice_of(line->name));
+        buffer_printf(out, ",\"us\":%.4f,\"us_min\":%.4f,\"us_max\":%.4f,\"bytes\":%.0f,\"gbs\":%.3f", us,
+            series_at(&t->us, 0), series_at(&t->us, 1), line_bytes(line), rate(line_bytes(line), us));
+        buffer_printf(out, ",\"operations\":%.0f,\"gops\":%.2f,\"of_limit\":%.4f,\"limit\":\"%s\"}", line->operations,
+            rate(line->operations, us), series_median(&t->of_limit), t->of_limit.count ? by : "");
+    }
+    buffer_text(out, "]}\n");
+}
+
+static bool measure(Operations *o, const BenchPlan *plan, Error *error) {
+    if (!bed_open(&o->bed, plan, error)) return false;
+    o->count = lines_list(&o->bed, plan->only, o->lines);
+    if (!o->count) return fail(error, ERROR_USAGE, "--only %s: no operation is called so", plan->only);
+    const LimitsRange range = {o->bed.memory, o->bed.bytes};
+    if (!machine_open(&o->machine, plan->threads, o->bed.backend->ops->name, &range, 1, error)) return false;
+    for (int round = 0; round < plan->rounds; round++) run_round(o);
+    return true;
+}
+
+bool bench_operations(const BenchPlan *plan, Error *error) {
+    Operations o = {.lines = calloc(LINES_MAX, sizeof *o.lines), .timings = calloc(LINES_MAX, sizeof *o.timings)};
+    Buffer text = {0};
+    bool ok = o.lines && o.timings ? measure(&o, plan, error) : fail(error, ERROR_MEMORY, "out of memory");
+    if (ok) {
+        (plan->json ? write_json : write_table)(&text, &o, plan);
+        ok = !text.failed || fail(error, ERROR_MEMORY, "out of memory");
+    }
+    if (ok) fwrite(text.data, 1, text.size, stdout);
+    buffer_free(&text);
+    machine_close(&o.machine);
+    bed_close(&o.bed);
+    free(o.lines);
+    free(o.timings);
+    return ok;
+}

@@ -156,6 +156,7 @@ static double measure_peak(Pool *pool, double (*loop)(int64_t)) {
 double limits_int8(Pool *pool, const char *isa) {
 #if defined(__x86_64__)
     const bool narrow = !strcmp(isa, "avx2");
+    if (!strcmp(isa, "amx")) return measure_peak(pool, limits_int8_amx);
     if (!narrow && __builtin_cpu_supports("avx512vnni")) return measure_peak(pool, limits_int8_avx512);
     if (__builtin_cpu_supports("avx2")) return measure_peak(pool, limits_int8_avx2);
 #elif defined(__aarch64__)

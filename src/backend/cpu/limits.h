@@ -30,8 +30,9 @@ typedef struct LimitsRead {
 LimitsRead limits_read(Pool *pool, const LimitsMemory *memory);
 
 /* Operations per second of all threads of the pool: int8 multiplications and additions with the best instruction that
- * the instruction set has (VPDPBUSD; VPMADDUBSW with 16-bit sums; SDOT), f32 likewise (FMA). isa: "avx2", "avx512",
- * "neon"; anything else is the processor's best. 0 where nobody has written the loop. */
+ * the instruction set has (TDPBUSD; VPDPBUSD; VPMADDUBSW with 16-bit sums; SDOT), f32 likewise (FMA). isa: "avx2",
+ * "avx512", "amx", "neon"; anything else is the processor's best but for the tiles. 0 where nobody has written the
+ * loop. */
 double limits_int8(Pool *pool, const char *isa);
 double limits_f32(Pool *pool, const char *isa);
 
@@ -40,6 +41,7 @@ double limits_int8_avx2(int64_t rounds);
 double limits_f32_avx2(int64_t rounds);
 double limits_int8_avx512(int64_t rounds);
 double limits_f32_avx512(int64_t rounds);
+double limits_int8_amx(int64_t rounds); /* only on the amx backend: the system gave leave to use the tiles */
 double limits_int8_neon(int64_t rounds);
 double limits_f32_neon(int64_t rounds);
 /* Loads every byte: p aligned to 64, bytes a multiple of 64; ahead: how far to prefetch, 0: not at all. */
