@@ -52,7 +52,12 @@ static bool check_wish(const Wish *wish, const char *model, BenchPlan *plan, Err
     if (wish->trace && plan->against) return fail(error, ERROR_USAGE, "--trace does not go with --against");
     if (!wish->operations && !plan->prompt && !plan->generate)
         return fail(error, ERROR_USAGE, "-p 0 -n 0: there is nothing to measure");
-    return parse_depths(wish->depths, plan, error);
+    if (!parse_depths(wish->depths, plan, error)) return false;
+    if (wish->trace && plan->generate * (int64_t)plan->rounds > SERIES_MAX)
+        return fail(error, ERROR_USAGE, "--trace: %d rounds of %d tokens are more than %d steps", plan->rounds,
+            plan->generate, SERIES_MAX);
+    return !plan->against || plan->depth_count == 1 || strstr(plan->against, "{depth}") ||
+        fail(error, ERROR_USAGE, "--against with several depths: the command needs {depth} where it takes one");
 }
 
 static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *error) {

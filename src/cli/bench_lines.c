@@ -78,15 +78,18 @@ static float *random_floats(size_t count, float scale) {
 }
 
 bool bed_open(Bed *bed, const BenchPlan *plan, Error *error) {
-    *bed = (Bed){.threads = plan->threads, .bytes = memory_bytes()};
     const BackendOptions options = {.cpu = plan->cpu,
         .threads = plan->threads,
         .precise = plan->precise,
         .rows_max = LINE_ROWS_MAX,
         .scratch_bytes = 1 << 16};
-    bed->backend = backend_open(&options, error);
-    if (!bed->backend) return false;
+    *bed = (Bed){.threads = plan->threads, .backend = backend_open(&options, error)};
+    return bed->backend != NULL;
+}
+
+bool bed_fill(Bed *bed, Error *error) {
     const size_t rows = LINE_ROWS_MAX, stride = 2 * ROWS;
+    bed->bytes = memory_bytes();
     bed->memory = aligned_alloc(2 << 20, bed->bytes);
     bed->x = random_floats(rows * ROWS, 1);
     bed->out = random_floats(rows * ROWS, 1);
@@ -103,23 +106,23 @@ bool bed_open(Bed *bed, const BenchPlan *plan, Error *error) {
     bed->positions = calloc(rows, sizeof *bed->positions);
     bed->pages = calloc(PAGES_MAX, sizeof *bed->pages);
     bed->frequencies = calloc(DIM_MAX / 2, sizeof *bed->frequencies);
-    Pool *pool = pool_open(plan->threads, error);
-    if (!pool || !sampler_scratch_open(&bed->sampler, LOGITS, error)) return false;
+    if (!sampler_scratch_open(&bed->sampler, LOGITS, error)) return false;
     const void *taken[] = {bed->memory, bed->x, bed->out, bed->q, bed->k, bed->v, bed->codes, bed->scales, bed->sums,
         bed->logits, bed->flat, bed->draft, bed->tokens, bed->positions, bed->pages, bed->frequencies};
     bool ok = true;
     for (size_t i = 0; i < COUNT_OF(taken); i++) ok = ok && taken[i];
-    if (ok) {
-        madvise(bed->memory, bed->bytes, MADV_HUGEPAGE);
-        Fill fill = {bed->memory, bed->bytes};
-        pool_run(pool, fill_part, &fill);
-        for (int i = 0; i < LINE_ROWS_MAX; i++) bed->tokens[i] = (int32_t)((uint32_t)i * 40503u % EMBED_ROWS);
-        for (int i = 0; i < PAGES_MAX; i++) bed->pages[i] = i;
-        for (int i = 0; i < LIKELY; i++) bed->logits[i * (LOGITS / LIKELY)] = (float)(LOGITS_SPREAD + LIKELY - i);
-        for (int i = 0; i < DIM_MAX / 2; i++) bed->frequencies[i] = powf(10000, -(float)i * 2 / DIM_MAX);
-    }
+    if (!ok) return fail(error, ERROR_MEMORY, "out of memory");
+    for (int i = 0; i < LINE_ROWS_MAX; i++) bed->tokens[i] = (int32_t)((uint32_t)i * 40503u % EMBED_ROWS);
+    for (int i = 0; i < PAGES_MAX; i++) bed->pages[i] = i;
+    for (int i = 0; i < LIKELY; i++) bed->logits[i * (LOGITS / LIKELY)] = (float)(LOGITS_SPREAD + LIKELY - i);
+    for (int i = 0; i < DIM_MAX / 2; i++) bed->frequencies[i] = powf(10000, -(float)i * 2 / DIM_MAX);
+    madvise(bed->memory, bed->bytes, MADV_HUGEPAGE);
+    Pool *pool = pool_open(bed->threads, error);
+    if (!pool) return false;
+    Fill fill = {bed->memory, bed->bytes};
+    pool_run(pool, fill_part, &fill);
     pool_close(pool);
-    return ok || fail(error, ERROR_MEMORY, "out of memory");
+    return true;
 }
 
 void bed_close(Bed *bed) {

@@ -21,8 +21,9 @@ typedef struct Bed {
     SamplerScratch sampler;
 } Bed;
 
-NODISCARD bool bed_open(Bed *bed, const BenchPlan *plan, Error *error);
-void bed_close(Bed *bed); /* safe on a zeroed one */
+NODISCARD bool bed_open(Bed *bed, const BenchPlan *plan, Error *error); /* the backend alone */
+NODISCARD bool bed_fill(Bed *bed, Error *error);                        /* all that lines work on */
+void bed_close(Bed *bed);                                               /* safe on a zeroed one */
 
 typedef struct Line Line;
 struct Line {

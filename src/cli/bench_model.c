@@ -192,8 +192,6 @@ static bool measure(BenchWalk *bench, Machine *machine, const BenchPlan *plan, R
 }
 
 bool bench_model(const BenchPlan *plan, Error *error) {
-    if (plan->against && plan->depth_count > 1 && !strstr(plan->against, "{depth}"))
-        return fail(error, ERROR_USAGE, "--against with several depths: the command needs {depth} where it takes one");
     Results *results = calloc((size_t)plan->depth_count, sizeof *results);
     if (!results) return fail(error, ERROR_MEMORY, "out of memory");
     BenchWalk bench;

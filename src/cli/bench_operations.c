@@ -136,6 +136,7 @@ static bool measure(Operations *o, const BenchPlan *plan, Error *error) {
     if (!bed_open(&o->bed, plan, error)) return false;
     o->count = lines_list(&o->bed, plan->only, o->lines);
     if (!o->count) return fail(error, ERROR_USAGE, "--only %s: no operation is called so", plan->only);
+    if (!bed_fill(&o->bed, error)) return false;
     const LimitsRange range = {o->bed.memory, o->bed.bytes};
     if (!machine_open(&o->machine, plan->threads, o->bed.backend->ops->name, &range, 1, error)) return false;
     for (int round = 0; round < plan->rounds; round++) run_round(o);

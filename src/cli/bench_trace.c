@@ -186,9 +186,6 @@ static bool trace_depths(BenchWalk *bench, const BenchPlan *plan, Buffer *out, E
 }
 
 bool bench_trace(const BenchPlan *plan, Error *error) {
-    if (plan->generate * (int64_t)plan->rounds > SERIES_MAX)
-        return fail(error, ERROR_LIMIT, "--trace: %d rounds of %d tokens are more than %d steps", plan->rounds,
-            plan->generate, SERIES_MAX);
     BenchWalk bench;
     Buffer text = {0};
     bool ok = bench_walk_open(&bench, plan, true, error) && trace_depths(&bench, plan, &text, error) &&
