@@ -32,7 +32,8 @@ static bool peer_command(const char *against, int depth, char *out, size_t size,
         fail(error, ERROR_LIMIT, "--against: the command is longer than %zu bytes", size);
 }
 
-/* llama-bench -o json: an array of runs with n_prompt, n_gen and avg_ts. */
+/* llama-bench -o json: an array of runs with n_gen and avg_ts. Those that generate may have n_prompt as well: a depth.
+ */
 static bool run_peer(const BenchPlan *plan, int depth, Results *r, Error *error) {
     char shell[COMMAND_MAX], block[4096];
     if (!peer_command(plan->against, depth, shell, sizeof shell, error)) return false;
@@ -47,9 +48,9 @@ static bool run_peer(const BenchPlan *plan, int depth, Results *r, Error *error)
     if (!ok) fail(error, ERROR_FORMAT, "--against: the command did not print a JSON array (exit status %d)", status);
     if (ok) {
         for (JSON_EACH(run, runs)) {
-            const Json *prompt = json_get(run, "n_prompt"), *speed = json_get(run, "avg_ts");
-            if (json_is_number(prompt) && json_is_number(speed))
-                series_add(json_number(prompt) > 0 ? &r->peer_pp : &r->peer_tg, json_number(speed));
+            const Json *generated = json_get(run, "n_gen"), *speed = json_get(run, "avg_ts");
+            if (json_is_number(generated) && json_is_number(speed))
+                series_add(json_number(generated) > 0 ? &r->peer_tg : &r->peer_pp, json_number(speed));
         }
     }
     buffer_free(&text);
@@ -105,24 +106,19 @@ static void json_series(Buffer *out, const char *name, const Series *series) {
         series_at(series, 0), name, series_at(series, 1));
 }
 
+/* A line per depth. */
 static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *results) {
     const Backend *backend = model_backend(bench->walk.model);
     uint64_t peak, anonymous;
     bench_memory(&peak, &anonymous);
-    buffer_text(out, "{\"model\":");
-    json_write_string(out, slice_of(plan->model));
-    buffer_text(out, ",\"backend\":");
-    json_write_string(out, slice_of(backend_describe(backend)));
-    buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"prompt\":%d,\"generate\":%d,\"rounds\":%d", backend->ops->name,
-        plan->threads, plan->prompt, plan->generate, plan->rounds);
-    buffer_printf(out, ",\"load_s\":%.4f,\"rss_peak_bytes\":%llu,\"anonymous_bytes\":%llu,\"weight_bytes\":%llu",
-        bench->load_s, (unsigned long long)peak, (unsigned long long)anonymous,
-        (unsigned long long)bench->weight_bytes);
-    buffer_printf(out, ",\"operations_per_token\":%llu,\"depths\":[", (unsigned long long)bench->operations);
     for (int i = 0; i < plan->depth_count; i++) {
         const Results *r = &results[i];
-        buffer_printf(out, "%s{\"depth\":%d,\"bytes_per_token\":%llu", i ? "," : "", plan->depths[i],
-            (unsigned long long)r->bytes);
+        buffer_text(out, "{\"model\":");
+        json_write_string(out, slice_of(plan->model));
+        buffer_text(out, ",\"backend\":");
+        json_write_string(out, slice_of(backend_describe(backend)));
+        buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"prompt\":%d,\"generate\":%d,\"depth\":%d,\"rounds\":%d",
+            backend->ops->name, plan->threads, plan->prompt, plan->generate, plan->depths[i], plan->rounds);
         json_series(out, "pp", &r->pp);
         json_series(out, "tg", &r->tg);
         json_series(out, "read_gbs", &r->read);
@@ -132,9 +128,12 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
         json_series(out, "tg_of_limit", &r->tg_share);
         json_series(out, "peer_pp", &r->peer_pp);
         json_series(out, "peer_tg", &r->peer_tg);
-        buffer_byte(out, '}');
+        buffer_printf(out, ",\"bytes_per_token\":%llu,\"weight_bytes\":%llu,\"operations_per_token\":%llu",
+            (unsigned long long)r->bytes, (unsigned long long)bench->weight_bytes,
+            (unsigned long long)bench->operations);
+        buffer_printf(out, ",\"load_s\":%.4f,\"rss_peak_bytes\":%llu,\"anonymous_bytes\":%llu}\n", bench->load_s,
+            (unsigned long long)peak, (unsigned long long)anonymous);
     }
-    buffer_text(out, "]}\n");
 }
 
 static void write_spread(Buffer *out, const char *what, const char *unit, const Series *series) {

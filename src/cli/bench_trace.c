@@ -78,6 +78,11 @@ static Figures figures_of(const Trace *trace, const Row *row, bool integer) {
     return f;
 }
 
+static int step_tokens(const BenchPlan *plan) {
+    if (plan->generate) return 1;
+    return plan->prompt < plan->chunk ? plan->prompt : plan->chunk;
+}
+
 static double rate(double amount, double us) { return us > 0 ? amount * 1e-3 / us : 0; }
 
 static void write_row(Buffer *out, const char *name, const Figures *f, double step_us) {
@@ -109,8 +114,8 @@ static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *pl
     const TraceLine *lines = trace_lines(model_backend(bench->walk.model), &count);
     const double step_us = series_median(&trace->step.us);
     buffer_printf(out, "%s on %s: a step of %d token%s at depth %d, medians of %d steps\n", plan->model,
-        backend_describe(model_backend(bench->walk.model)), plan->generate ? 1 : plan->prompt,
-        plan->generate || plan->prompt == 1 ? "" : "s", depth, trace->step.us.count);
+        backend_describe(model_backend(bench->walk.model)), step_tokens(plan), step_tokens(plan) == 1 ? "" : "s", depth,
+        trace->step.us.count);
     buffer_printf(out, "limits of the same seconds: read %.1f GB/s [%.1f … %.1f], int8 %.0f GOP/s, f32 %.0f GFLOP/s\n",
         series_median(&machine->read), series_at(&machine->read, 0), series_at(&machine->read, 1),
         series_median(&machine->int8), series_median(&machine->f32));
@@ -148,7 +153,7 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
     buffer_text(out, ",\"backend\":");
     json_write_string(out, slice_of(backend_describe(backend)));
     buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"tokens\":%d,\"depth\":%d,\"steps\":%d", backend->ops->name,
-        plan->threads, plan->generate ? 1 : plan->prompt, depth, trace->step.us.count);
+        plan->threads, step_tokens(plan), depth, trace->step.us.count);
     buffer_printf(out, ",\"read_gbs\":%.3f,\"int8_gops\":%.1f,\"f32_gflops\":%.1f,\"lines\":[",
         series_median(&machine->read), series_median(&machine->int8), series_median(&machine->f32));
     double floor_us = 0;
@@ -163,12 +168,11 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
     write_json_row(out, between, &rest, step_us);
     buffer_text(out, "],\"step\":");
     write_json_row(out, "step", &step, step_us);
-    buffer_byte(out, '}');
+    buffer_text(out, "}\n");
 }
 
 static bool trace_depths(BenchWalk *bench, const BenchPlan *plan, Buffer *out, Error *error) {
     bool ok = true;
-    if (plan->json) buffer_byte(out, '[');
     for (int i = 0; ok && i < plan->depth_count; i++) {
         Trace *trace = calloc(1, sizeof *trace);
         if (!trace) return fail(error, ERROR_MEMORY, "out of memory");
@@ -176,12 +180,11 @@ static bool trace_depths(BenchWalk *bench, const BenchPlan *plan, Buffer *out, E
             bench->range_count, error);
         for (int round = 0; ok && round < plan->rounds; round++)
             ok = trace_round(bench, plan, plan->depths[i], trace, error);
-        if (ok && i) buffer_text(out, plan->json ? "," : "\n");
+        if (ok && i && !plan->json) buffer_byte(out, '\n');
         if (ok) (plan->json ? write_json : write_table)(out, bench, plan, plan->depths[i], trace);
         machine_close(&trace->machine);
         free(trace);
     }
-    if (plan->json) buffer_text(out, "]\n");
     return ok;
 }
 
