@@ -158,8 +158,8 @@ void request_append(Request *request, AnswerChoice *choice, const TokenOut *toke
     mutex_lock(&request->mutex);
     CHECK(choice->written < request->max_tokens && token->top_count <= request->top_max);
     record_write(request, choice->records, choice->written++, token);
-    condition_broadcast(&request->changed);
     mutex_unlock(&request->mutex);
+    condition_broadcast(&request->changed); /* behind the lock, or the reader wakes only to wait for it */
 }
 
 void request_append_prompt(Request *request, const TokenOut *token) {
@@ -175,8 +175,8 @@ void request_end_choice(Request *request, AnswerChoice *choice, Finish finish) {
     bool all = true;
     for (int i = 0; i < request->choice_count; i++) all = all && request->choices[i].finish != FINISH_NONE;
     if (all) request->ended_ns = clock_ns();
-    condition_broadcast(&request->changed);
     mutex_unlock(&request->mutex);
+    condition_broadcast(&request->changed);
 }
 
 void request_fail(Request *request, const Error *error) {

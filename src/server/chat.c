@@ -32,9 +32,13 @@ static bool prepare_chat(Exchange *x, const Json *body, ApiError *error) {
     return ok;
 }
 
-static void begin_event(Exchange *x, Buffer *out) {
-    buffer_text(out, "data: ");
-    write_head(x, "chat.completion.chunk", out);
+static void begin_event(Exchange *x, Buffer *out) { write_event_head(x, "chat.completion.chunk", out); }
+
+/* Opens an event about one choice. */
+static void begin_choice(Exchange *x, const Choice *choice, Buffer *out) {
+    begin_event(x, out);
+    buffer_text(out, ",\"choices\":[{\"index\":");
+    buffer_text(out, choice->index_text);
 }
 
 static void end_event(Exchange *x, Buffer *out) {
@@ -42,17 +46,16 @@ static void end_event(Exchange *x, Buffer *out) {
 }
 
 static void write_start(Exchange *x, Choice *choice, Buffer *out) {
-    begin_event(x, out);
-    buffer_printf(out,
-        ",\"choices\":[{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},"
-        "\"logprobs\":null,\"finish_reason\":null}]",
-        choice->index);
+    begin_choice(x, choice, out);
+    buffer_text(out,
+        ",\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},"
+        "\"logprobs\":null,\"finish_reason\":null}]");
     end_event(x, out);
 }
 
 static void write_delta(Exchange *x, Choice *choice, Buffer *out) {
-    begin_event(x, out);
-    buffer_printf(out, ",\"choices\":[{\"index\":%d,\"delta\":{\"content\":", choice->index);
+    begin_choice(x, choice, out);
+    buffer_text(out, ",\"delta\":{\"content\":");
     json_write_string(out, buffer_view(&choice->pending));
     buffer_text(out, "},\"logprobs\":");
     if (x->params.logprobs)
@@ -65,9 +68,8 @@ static void write_delta(Exchange *x, Choice *choice, Buffer *out) {
 }
 
 static void write_finish(Exchange *x, Choice *choice, Buffer *out) {
-    begin_event(x, out);
-    buffer_printf(out, ",\"choices\":[{\"index\":%d,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}]",
-        choice->index, finish_name(choice->finish));
+    begin_choice(x, choice, out);
+    buffer_printf(out, ",\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}]", finish_name(choice->finish));
     end_event(x, out);
 }
 

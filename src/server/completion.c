@@ -6,13 +6,22 @@
 #include "base/clock.h"
 #include "server/exchange.h"
 
-enum { PUMP_MS = 100, HEARTBEAT_S = 10 };
+enum { PUMP_MS = 100, LOOK_MS = 100, HEARTBEAT_S = 10 };
 
 void write_head(Exchange *x, const char *object, Buffer *out) {
     buffer_printf(
         out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", x->id, object, (long long)x->created);
     json_write_string(out, slice_of(x->server->model_name));
     buffer_printf(out, ",\"system_fingerprint\":\"%s\"", x->server->fingerprint);
+}
+
+void write_event_head(Exchange *x, const char *object, Buffer *out) {
+    if (x->head.size == 0) {
+        buffer_text(&x->head, "data: ");
+        write_head(x, object, &x->head);
+    }
+    buffer_slice(out, buffer_view(&x->head));
+    out->failed |= x->head.failed;
 }
 
 bool completion_check_model(const Exchange *x, ApiError *error) {
@@ -69,7 +78,12 @@ static ssize_t stream_read(void *cls, uint64_t position, char *bytes, size_t siz
         if (x->ended) return MHD_CONTENT_READER_END_OF_STREAM;
         buffer_clear(&x->out);
         x->out_read = 0;
-        if (http_client_gone(x)) return MHD_CONTENT_READER_END_WITH_ERROR;
+        const int64_t before = clock_ns();
+        if (before - x->last_look_ns >
+            LOOK_MS * INT64_C(1000000)) { /* sending finds out, too, but may have nothing to send */
+            if (http_client_gone(x)) return MHD_CONTENT_READER_END_WITH_ERROR;
+            x->last_look_ns = before;
+        }
         if (engine_stopped(x)) {
             ApiError error = {0};
             api_fail(&error, 503, "shutting_down", NULL, "The server is shutting down.");

@@ -60,10 +60,11 @@ struct Exchange {
     const Endpoint *endpoint;
     char id[COMPLETION_ID_MAX];
     int64_t created;
-    Buffer out; /* events not yet written */
+    Buffer head; /* with which every event begins; made by the first */
+    Buffer out;  /* events not yet written */
     size_t out_read;
-    bool ended; /* the last event is in out */
-    int64_t last_event_ns;
+    bool ended;                          /* the last event is in out */
+    int64_t last_event_ns, last_look_ns; /* when the client was last looked for */
     bool answered;
 };
 
@@ -73,6 +74,8 @@ bool completion_check_model(const Exchange *x, ApiError *error);
 extern const Endpoint endpoint_chat, endpoint_completion;
 /* ,"created":…,"model":"…","system_fingerprint":"…" after {"id":"…","object":"<object>" */
 void write_head(Exchange *x, const char *object, Buffer *out);
+/* The same as the beginning of an event; every event of an exchange has the same object. */
+void write_event_head(Exchange *x, const char *object, Buffer *out);
 
 /* http.c */
 enum MHD_Result http_reply(Exchange *x, int status, Buffer *body); /* JSON; takes the buffer */

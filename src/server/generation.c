@@ -1,6 +1,7 @@
 #include "server/generation.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { READ_AT_ONCE = 32, POLL_MS = 5 };
@@ -68,6 +69,7 @@ bool generation_open(Generation *g, Engine *engine, const Tokenizer *tokenizer, 
             choice->request = g->requests[p];
             choice->request_choice = c;
             choice->index = g->choice_count++;
+            snprintf(choice->index_text, sizeof choice->index_text, "%d", choice->index);
             if (!open_choice(g, choice, params, error)) goto failed;
         }
     }
@@ -86,6 +88,7 @@ void generation_close(Generation *g) {
         buffer_free(&choice->pending);
         free(choice->tokens);
     }
+    buffer_free(&g->piece);
     *g = (Generation){0};
 }
 
@@ -115,26 +118,26 @@ static void end_choice(Generation *g, Choice *choice, Finish finish) {
 }
 
 /* Takes one token in. A stop string ends the choice. */
-static bool take_token(Generation *g, Choice *choice, const TokenOut *token, Buffer *piece, ApiError *error) {
+static bool take_token(Generation *g, Choice *choice, const TokenOut *token, ApiError *error) {
     Error why;
     choice->generated++;
     if (g->logprobs && !keep_token(choice, token, error)) return false;
-    buffer_clear(piece);
-    if (!detokenizer_push(choice->detokenizer, token->id, piece, &why))
+    buffer_clear(&g->piece);
+    if (!detokenizer_push(choice->detokenizer, token->id, &g->piece, &why))
         return api_fail(error, 500, "engine_error", NULL, "%s.", why.text);
-    if (stream_text_push(&choice->stream, buffer_view(piece), &choice->pending)) {
+    if (stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->pending)) {
         request_stop_choice(choice->request, choice->request_choice);
         end_choice(g, choice, FINISH_STOP);
     }
     return true;
 }
 
-static bool finish_choice(Generation *g, Choice *choice, Finish finish, Buffer *piece, ApiError *error) {
+static bool finish_choice(Generation *g, Choice *choice, Finish finish, ApiError *error) {
     Error why;
-    buffer_clear(piece);
-    if (!detokenizer_finish(choice->detokenizer, piece, &why))
+    buffer_clear(&g->piece);
+    if (!detokenizer_finish(choice->detokenizer, &g->piece, &why))
         return api_fail(error, 500, "engine_error", NULL, "%s.", why.text);
-    if (stream_text_push(&choice->stream, buffer_view(piece), &choice->pending))
+    if (stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->pending))
         finish = FINISH_STOP;
     else
         stream_text_finish(&choice->stream, &choice->pending);
@@ -142,7 +145,7 @@ static bool finish_choice(Generation *g, Choice *choice, Finish finish, Buffer *
     return true;
 }
 
-static bool drain_choice(Generation *g, Choice *choice, Buffer *piece, ApiError *error) {
+static bool drain_choice(Generation *g, Choice *choice, ApiError *error) {
     TokenOut tokens[READ_AT_ONCE];
     Finish finish = FINISH_NONE;
     if (choice->finish != FINISH_NONE) /* ended by a stop string: what was computed beyond it goes unseen */
@@ -150,8 +153,8 @@ static bool drain_choice(Generation *g, Choice *choice, Buffer *piece, ApiError 
     while (choice->finish == FINISH_NONE) {
         const int count = request_read(choice->request, choice->request_choice, tokens, READ_AT_ONCE, 0, &finish);
         for (int i = 0; i < count && choice->finish == FINISH_NONE; i++)
-            if (!take_token(g, choice, &tokens[i], piece, error)) return false;
-        if (choice->finish != FINISH_NONE || (count == 0 && finish == FINISH_NONE)) break;
+            if (!take_token(g, choice, &tokens[i], error)) return false;
+        if (choice->finish != FINISH_NONE || (count < READ_AT_ONCE && finish == FINISH_NONE)) break;
         if (finish == FINISH_NONE) continue;
         if (finish == FINISH_ERROR) {
             Error why = {0};
@@ -162,18 +165,16 @@ static bool drain_choice(Generation *g, Choice *choice, Buffer *piece, ApiError 
         }
         if (finish == FINISH_CANCELLED)
             return api_fail(error, 503, "shutting_down", NULL, "The server is shutting down.");
-        if (!finish_choice(g, choice, finish, piece, error)) return false;
+        if (!finish_choice(g, choice, finish, error)) return false;
     }
     return !choice->pending.failed || api_fail(error, 503, "out_of_memory", NULL, "Out of memory.");
 }
 
 bool generation_pump(Generation *g, int timeout_ms, ApiError *error) {
     const int wait_ms = g->request_count == 1 ? timeout_ms : POLL_MS;
-    Buffer piece = {0};
     bool ok = true;
     if (g->request_count > 0) request_wait(g->requests[g->next++ % g->request_count], wait_ms);
-    for (int i = 0; i < g->choice_count && ok; i++) ok = drain_choice(g, &g->choices[i], &piece, error);
-    buffer_free(&piece);
+    for (int i = 0; i < g->choice_count && ok; i++) ok = drain_choice(g, &g->choices[i], error);
     return ok;
 }
 

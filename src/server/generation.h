@@ -11,6 +11,7 @@ typedef struct Choice {
     Request *request;
     int request_choice; /* its number inside the request */
     int index;          /* as the client counts */
+    char index_text[12];
     Detokenizer *detokenizer;
     StreamText stream;
     Buffer pending;   /* text that the client has not been given */
@@ -32,8 +33,9 @@ typedef struct Generation {
     int choice_count;
     Choice *choices;
     bool logprobs;
-    int ended; /* choices with a finish */
-    int next;  /* round robin over requests while waiting */
+    int ended;    /* choices with a finish */
+    int next;     /* round robin over requests while waiting */
+    Buffer piece; /* a token's text, while it is taken in */
 } Generation;
 
 /* Submits prompts (arrays of ids) as requests of `choices` each; on failure nothing stays behind. */

@@ -15,27 +15,48 @@ struct GuardEntry {
 
 struct Guard {
     Mutex mutex;
-    Condition stop;
+    Condition earlier; /* than the guard sleeps, or stopping */
     bool stopping;
+    int64_t wake_ns; /* when the guard looks next; INT64_MAX: not of itself */
     Thread thread;
     GuardEntry *first;
 };
 
+/* Ends what is over its time; gives the next deadline. */
+static int64_t cut_off(Guard *guard, int64_t now) {
+    int64_t next = INT64_MAX;
+    for (GuardEntry *entry = guard->first; entry; entry = entry->next) {
+        if (!entry->deadline_ns) continue;
+        if (now >= entry->deadline_ns) {
+            shutdown(entry->fd, SHUT_RDWR); /* its thread sees the end and cleans up */
+            entry->deadline_ns = 0;
+        } else if (entry->deadline_ns < next) {
+            next = entry->deadline_ns;
+        }
+    }
+    return next;
+}
+
+/* Deadlines mostly move away, so the guard sleeps to the earliest that it saw and then looks again. */
 static void *watch(void *argument) {
-    enum { PERIOD_MS = 500 };
     Guard *guard = argument;
     mutex_lock(&guard->mutex);
     while (!guard->stopping) {
-        condition_wait_ms(&guard->stop, &guard->mutex, PERIOD_MS);
         const int64_t now = clock_ns();
-        for (GuardEntry *entry = guard->first; entry; entry = entry->next)
-            if (entry->deadline_ns && now > entry->deadline_ns) {
-                shutdown(entry->fd, SHUT_RDWR); /* its thread sees the end and cleans up */
-                entry->deadline_ns = 0;
-            }
+        guard->wake_ns = cut_off(guard, now);
+        if (guard->wake_ns == INT64_MAX)
+            condition_wait(&guard->earlier, &guard->mutex);
+        else
+            condition_wait_ms(&guard->earlier, &guard->mutex, (guard->wake_ns - now) / 1000000 + 1);
     }
     mutex_unlock(&guard->mutex);
     return NULL;
+}
+
+/* Under the mutex. */
+static void set_deadline(Guard *guard, GuardEntry *entry, int seconds) {
+    entry->deadline_ns = seconds ? clock_ns() + seconds * INT64_C(1000000000) : 0;
+    if (entry->deadline_ns && entry->deadline_ns < guard->wake_ns) condition_signal(&guard->earlier);
 }
 
 Guard *guard_open(Error *error) {
@@ -45,7 +66,7 @@ Guard *guard_open(Error *error) {
         return NULL;
     }
     mutex_init(&guard->mutex);
-    condition_init(&guard->stop);
+    condition_init(&guard->earlier);
     if (thread_start(&guard->thread, watch, guard, "guard", error)) return guard;
     free(guard);
     return NULL;
@@ -55,11 +76,11 @@ void guard_close(Guard *guard) {
     if (!guard) return;
     mutex_lock(&guard->mutex);
     guard->stopping = true;
-    condition_signal(&guard->stop);
+    condition_signal(&guard->earlier);
     mutex_unlock(&guard->mutex);
     thread_join(guard->thread);
     while (guard->first) guard_remove(guard, guard->first);
-    condition_destroy(&guard->stop);
+    condition_destroy(&guard->earlier);
     mutex_destroy(&guard->mutex);
     free(guard);
 }
@@ -68,11 +89,11 @@ GuardEntry *guard_add(Guard *guard, int fd) {
     GuardEntry *entry = calloc(1, sizeof *entry);
     if (!entry) return NULL;
     entry->fd = fd;
-    entry->deadline_ns = clock_ns() + HEADER_DEADLINE_S * INT64_C(1000000000);
     mutex_lock(&guard->mutex);
     entry->next = guard->first;
     if (guard->first) guard->first->previous = entry;
     guard->first = entry;
+    set_deadline(guard, entry, HEADER_DEADLINE_S);
     mutex_unlock(&guard->mutex);
     return entry;
 }
@@ -92,6 +113,6 @@ void guard_remove(Guard *guard, GuardEntry *entry) {
 void guard_deadline(Guard *guard, GuardEntry *entry, int seconds) {
     if (!entry) return;
     mutex_lock(&guard->mutex);
-    entry->deadline_ns = seconds ? clock_ns() + seconds * INT64_C(1000000000) : 0;
+    set_deadline(guard, entry, seconds);
     mutex_unlock(&guard->mutex);
 }

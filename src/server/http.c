@@ -344,6 +344,7 @@ static void completed(
     generation_close(&x->generation);
     for (int i = 0; i < x->prompt_count; i++) tokens_free(&x->prompts[i]);
     buffer_free(&x->body);
+    buffer_free(&x->head);
     buffer_free(&x->out);
     arena_free(&x->arena);
     free(x);

@@ -183,9 +183,10 @@ static void write_text(Exchange *x, Choice *choice, bool echo, Buffer *out) {
 }
 
 static void write_event(Exchange *x, Choice *choice, bool echo, bool last, Buffer *out) {
-    buffer_text(out, "data: ");
-    write_head(x, "text_completion", out);
-    buffer_printf(out, ",\"choices\":[{\"index\":%d,\"text\":", choice->index);
+    write_event_head(x, "text_completion", out);
+    buffer_text(out, ",\"choices\":[{\"index\":");
+    buffer_text(out, choice->index_text);
+    buffer_text(out, ",\"text\":");
     write_text(x, choice, echo, out);
     buffer_text(out, ",\"logprobs\":");
     if (last)
@@ -211,8 +212,7 @@ static void write_finish(Exchange *x, Choice *choice, Buffer *out) {
 }
 
 static void write_usage_event(Exchange *x, Buffer *out) {
-    buffer_text(out, "data: ");
-    write_head(x, "text_completion", out);
+    write_event_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[],\"usage\":");
     write_usage(out, &x->generation);
     buffer_text(out, "}\n\n");

@@ -1,5 +1,5 @@
 """The API on a real model: shapes of every answer, streams equal whole answers, seeds, isolation, cancellation, limits."""
-import http.client, json, socket, threading, time
+import http.client, json, os, socket, threading, time
 
 import shapes
 from apus_server import Checks, Server, model_path
@@ -149,6 +149,33 @@ def test_keepalive(s):
     connection.close()
 
 
+def test_idle(s):
+    """Nothing turns over in a server without work, not even with a connection open."""
+    process = f"/proc/{s.process.pid}"
+    if not os.path.exists(process):
+        return print("idle: no /proc here")
+
+    def used():
+        ticks, switches = 0, 0
+        for task in os.listdir(f"{process}/task"):
+            with open(f"{process}/task/{task}/stat") as stat, open(f"{process}/task/{task}/status") as status:
+                ticks += sum(map(int, stat.read().rsplit(")", 1)[1].split()[11:13]))
+                switches += sum(int(line.split()[1]) for line in status if "ctxt_switches" in line)
+        return ticks, switches
+
+    connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
+    body = json.dumps({"model": s.name, "messages": [{"role": "user", "content": "Hello"}], **SHORT})
+    connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+    check(connection.getresponse().read(), "an answer before the silence")
+    time.sleep(0.5)
+    before = used()
+    time.sleep(3)
+    after = used()
+    connection.close()
+    check(after[0] - before[0] <= 1, f"idle for 3 s: {after[0] - before[0]} ticks of processor time")
+    check(after[1] - before[1] <= 3, f"idle for 3 s: {after[1] - before[1]} context switches")
+
+
 def test_key(path):
     with Server(path, "--ctx-size", 512, "--api-key", "secret-key") as s:
         check(s.request("GET", "/v1/models")[0] == 401, "no key: 401")
@@ -160,7 +187,7 @@ def test_key(path):
 
 path = model_path("qwen-0.5b")
 with Server(path, "--ctx-size", 512, "--slots", 8) as server:
-    for test in (test_shapes, test_stream_equals_whole, test_completions, test_disconnect, test_limits, test_keepalive, test_isolation):
+    for test in (test_shapes, test_stream_equals_whole, test_completions, test_disconnect, test_limits, test_keepalive, test_isolation, test_idle):
         start = time.time()
         test(server)
         print(f"{test.__name__}: {time.time() - start:.1f} s")

@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+"""Servers measured from the client's side: bench/server.py --peer 'NAME=llama-server -m FILE … --port {port}' MODEL > bench/results/X.csv
+
+Starts `apus serve MODEL` and the peers, all on free ports, and lets them take turns: each round sends every server the same requests, one
+server at a time, the others idle. Rows are medians of the rounds; `bar` is what a row is held against.
+  streams   tokens/s of --streams answers of --tokens tokens together, from the first request to the last token
+  prompt    seconds to the first token of a prompt of about --prompt tokens that no cache has seen
+  one       tokens/s of one stream behind its first token, beside `apus bench` in the same round
+  start     seconds from exec to the first token: `apus run`, and the servers with their first request
+  cost      µs of processor time per token and stream outside the threads that compute (apus only)
+  idle      processor ticks and context switches of the idle server in 10 s (apus only)
+  memory    anonymous memory in MB, beside 5 % of the weights + the KV cache's pages in use at most + 64 MB (apus only)
+The client is one thread that reads raw sockets: what it takes from the servers' cores is small, and the same for all."""
+import argparse, csv, http.client, json, os, platform, random, re, select, shlex, socket, statistics, subprocess, sys, time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "apus", "models")
+WORDS = """the of and to in is you that it he was for on are as with his they at be this have from or one had by word but not what all
+were we when your can said there use an each which she do how their if will up other about out many then them these so some her would make
+like him into time has look two more write go see number no way could people my than first water been call who oil its now find long down
+day did get come made may part""".split()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def ask(port, path, timeout=5):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+class Server:
+    def __init__(self, name, command, model):
+        self.name, self.model, self.port = name, model, free_port()
+        self.command = command.replace("{port}", str(self.port))
+        self.started = time.perf_counter()
+        self.process = subprocess.Popen(shlex.split(self.command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while True:  # a listening socket is not yet a loaded model
+            try:
+                if ask(self.port, "/health")[0] == 200:
+                    break
+            except OSError:
+                pass
+            if self.process.poll() is not None:
+                sys.exit(f"{self.command}: exit code {self.process.returncode}")
+            time.sleep(0.001)
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+
+    def proc(self, name):
+        with open(f"/proc/{self.process.pid}/{name}") as file:
+            return file.read()
+
+    def tasks(self):
+        """{thread id: (name, seconds on a processor, context switches)}"""
+        result = {}
+        for task in os.listdir(f"/proc/{self.process.pid}/task"):
+            try:
+                name, ran = self.proc(f"task/{task}/comm").strip(), int(self.proc(f"task/{task}/schedstat").split()[0])
+                switches = sum(map(int, re.findall(r"ctxt_switches:\s+(\d+)", self.proc(f"task/{task}/status"))))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            result[task] = name, ran * 1e-9, switches
+        return result
+
+
+class Stream:
+    def __init__(self, server, text, tokens):
+        body = {"model": server.model, "messages": [{"role": "user", "content": text}], "max_tokens": tokens, "temperature": 0,
+                "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
+        if server.name != "apus":
+            body["cache_prompt"] = False
+        data = json.dumps(body).encode()
+        self.socket = socket.create_connection(("127.0.0.1", server.port))
+        self.socket.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                            b"Content-Length: %d\r\n\r\n" % len(data) + data)
+        self.blocks, self.first, self.last, self.ended = [], None, None, False
+
+    def read(self):
+        block = self.socket.recv(1 << 16)
+        self.blocks.append(block)
+        if self.first is None and re.search(rb'"content":"[^"]', block):
+            self.first = time.perf_counter()
+        self.ended = not block or b"data: [DONE]" in block
+        if self.ended:
+            self.last = time.perf_counter()
+
+    def usage(self):
+        found = re.search(rb'"usage":(\{"[^\n]*)', b"".join(self.blocks)[::1].split(b'"choices":[]')[-1])
+        text = b"".join(self.blocks).decode("utf-8", "replace")
+        for line in reversed(text.split("\n")):
+            if line.startswith("data: {") and '"usage":{' in line:
+                return json.loads(line[6:])["usage"]
+        sys.exit(f"no usage in the answer: {found} {text[:500]}")
+
+
+def burst(server, texts, tokens, while_open=None):
+    """Sends all texts at once; their streams, the start, and what while_open gives while the connections still stand."""
+    start = time.perf_counter()
+    streams = [Stream(server, text, tokens) for text in texts]
+    poll, by_fd = select.epoll(), {}
+    for stream in streams:
+        poll.register(stream.socket, select.EPOLLIN)
+        by_fd[stream.socket.fileno()] = stream
+    while by_fd:
+        for fd, _ in poll.poll():
+            by_fd[fd].read()
+            if by_fd[fd].ended:
+                poll.unregister(fd)
+                del by_fd[fd]
+    seen = while_open() if while_open else None
+    for stream in streams:
+        stream.socket.close()
+    poll.close()
+    return streams, start, seen
+
+
+def words(count):
+    return " ".join(random.choice(WORDS) for _ in range(count))
+
+
+def measure_streams(server, texts, tokens):
+    before = server.tasks()
+    streams, start, after = burst(server, texts, tokens, server.tasks)
+    made = sum(s.usage()["completion_tokens"] for s in streams)
+    beside = sum(ran - before.get(task, (0, 0, 0))[1] for task, (name, ran, _) in after.items() if name not in ("apus-engine", "worker"))
+    return made / (max(s.last for s in streams) - start), beside / made * 1e6
+
+
+def measure_prompt(server, text):
+    streams, start, _ = burst(server, [text], 4)
+    return streams[0].first - start, streams[0].usage()["prompt_tokens"]
+
+
+def measure_one(server, text, tokens):
+    streams, _, _ = burst(server, [text], tokens)
+    return (streams[0].usage()["completion_tokens"] - 1) / (streams[0].last - streams[0].first)
+
+
+def measure_run(command):
+    """Seconds from exec to the first byte of an answer."""
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    first = os.read(process.stdout.fileno(), 1)
+    seconds = time.perf_counter() - start
+    process.stdout.read()
+    if process.wait() or not first:
+        sys.exit(f"{shlex.join(command)} failed")
+    return seconds
+
+
+def measure_start(name, command, model):
+    server = Server(name, command, model)
+    streams, _, _ = burst(server, ["Hello"], 1)
+    seconds = streams[0].first - server.started
+    server.close()
+    return seconds
+
+
+def measure_idle(server, seconds):
+    time.sleep(1)  # connections just closed are taken down
+    def ticks():
+        fields = server.proc("stat").rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+    before, switches = ticks(), sum(t[2] for t in server.tasks().values())
+    time.sleep(seconds)
+    return ticks() - before, sum(t[2] for t in server.tasks().values()) - switches
+
+
+def rollup(server, field):
+    return int(re.search(rf"^{field}:\s+(\d+) kB", server.proc("smaps_rollup"), re.M).group(1)) * 1024
+
+
+def in_process(apus, model, tokens):
+    out = subprocess.run([apus, "bench", model, "-p", "0", "-n", str(tokens), "-d", "32", "-r", "1", "--json"], capture_output=True, text=True)
+    if out.returncode:
+        sys.exit(out.stderr)
+    return json.loads(out.stdout)["tg"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--apus", default="build/apus")
+    parser.add_argument("--apus-options", default="", help="for apus serve")
+    parser.add_argument("--peer", action="append", default=[], help="NAME=COMMAND with {port}")
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--prompt", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="streams,prompt,one,start,idle,memory", help="which measurements, by comma")
+    parser.add_argument("--no-header", action="store_true")
+    parser.add_argument("model")
+    a = parser.parse_args()
+    only = a.only.split(",")
+
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    columns = ["model", "what", "server", "value", "min", "max", "unit", "apus_ratio", "bar", "rounds", "machine", "commit", "command"]
+    out = csv.DictWriter(sys.stdout, columns)
+    if not a.no_header:
+        out.writeheader()
+    shown = shlex.join(["bench/server.py", *sys.argv[1:]])
+
+    def row(what, server, values, unit, ratio="", bar=""):
+        out.writerow(dict(model=a.model, what=what, server=server, value=round(statistics.median(values), 3), min=round(min(values), 3),
+                          max=round(max(values), 3), unit=unit, apus_ratio=ratio and round(ratio, 3), bar=bar, rounds=len(values),
+                          machine=f"{cpu}, {os.cpu_count()} cores", commit=commit, command=shown))
+        sys.stdout.flush()
+
+    def rows(what, values, unit, more_is_better, bar):
+        ours = statistics.median(values["apus"])
+        for name, series in values.items():
+            theirs = statistics.median(series)
+            row(what, name, series, unit, "" if name == "apus" else ours / theirs if more_is_better else theirs / ours, bar)
+
+    commands = {"apus": f"{a.apus} serve {shlex.quote(a.model)} --model-name bench --port {{port}} {a.apus_options}"}
+    commands.update(peer.split("=", 1) for peer in a.peer)
+    if "start" in only:
+        starts = {name: [] for name in commands}
+        runs = []
+        measure_run([a.apus, "run", a.model, "Hello", "-n", "1", "--temp", "0"])
+        for _ in range(a.rounds):
+            runs.append(measure_run([a.apus, "run", a.model, "Hello", "-n", "1", "--temp", "0"]))
+            for name in commands:
+                starts[name].append(measure_start(name, commands[name], "bench"))
+        row("start, apus run", "apus", runs, "s", bar="<= 0.25")
+        rows("start, server", starts, "s", False, "<= 0.25")
+
+    servers = [Server(name, command, "bench") for name, command in commands.items()]
+    ours = servers[0]
+    try:
+        for server in servers:  # weights into memory, threads up
+            burst(server, ["Hello"], 8)
+        if "streams" in only:
+            totals, costs = {s.name: [] for s in servers}, []
+            for _ in range(a.rounds):
+                texts = [f"Write a long story about {words(12)}." for _ in range(a.streams)]
+                for server in servers:
+                    total, cost = measure_streams(server, texts, a.tokens)
+                    totals[server.name].append(total)
+                    if server is ours:
+                        costs.append(cost)
+            rows(f"streams, {a.streams} of {a.tokens}", totals, "tok/s", True, ">= 2.5")
+            row(f"cost, {a.streams} streams", "apus", costs, "us per token and stream", bar="<= 30")
+        if "prompt" in only:
+            firsts, count = {s.name: [] for s in servers}, 0
+            for _ in range(a.rounds):
+                text = words(a.prompt - 30)
+                for server in servers:
+                    first, count = measure_prompt(server, text)
+                    firsts[server.name].append(first)
+            rows(f"prompt of {count} tokens", firsts, "s", False, ">= 3")
+        if "one" in only:
+            singles, alone = {s.name: [] for s in servers}, []
+            for _ in range(a.rounds):
+                text = f"Write a long story about {words(12)}."
+                for server in servers:
+                    singles[server.name].append(measure_one(server, text, a.tokens))
+                alone.append(in_process(a.apus, a.model, a.tokens))
+            rows("one stream", singles, "tok/s", True, "")
+            row("one stream, apus bench", "apus", alone, "tok/s", statistics.median(singles["apus"]) / statistics.median(alone), ">= 0.98")
+        if "memory" in only:
+            weights = os.path.join(a.model if os.path.isdir(a.model) else os.path.join(CACHE, a.model), "")
+            info = subprocess.run([a.apus, "info", a.model], capture_output=True, text=True).stdout
+            row("memory, anonymous", "apus", [rollup(ours, "Anonymous") / 1e6], "MB")
+            for peer in servers[1:]:
+                row("memory, anonymous", peer.name, [rollup(peer, "Anonymous") / 1e6], "MB")
+        if "idle" in only:
+            ticks, switches = measure_idle(ours, 10)
+            row("idle, ticks in 10 s", "apus", [ticks], "ticks", bar="0")
+            row("idle, context switches in 10 s", "apus", [switches], "switches", bar="")
+    finally:
+        for server in servers:
+            server.close()
+
+
+main()
