@@ -18,7 +18,7 @@
 
 enum {
     LINEAR_LANES = 16,
-    LINEAR_FEW = 4,         /* most activation rows of one call of few() */
+    LINEAR_FEW = 8,         /* most activation rows of one call of few() */
     LINEAR_PANEL_ROWS = 32, /* most weight rows of a panel */
     LINEAR_TILE_ROWS = 6,   /* most activation rows of a tile in registers */
 };

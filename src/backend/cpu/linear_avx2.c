@@ -104,102 +104,6 @@ static void arrange(LinearLayout layout, const int8_t *q, int64_t cols, int grou
         }
 }
 
-/* ---- scales of 8 activation groups ---- */
-
-INLINE __m256 half_e8m0(__m256i v) { /* 2^(v−128) */
-    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(v, _mm256_set1_epi32(1)), 23);
-    __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), v);
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), v)));
-}
-
-/* Which of 8 lanes exist. */
-INLINE __m256i first_lanes(int64_t count) {
-    return _mm256_cmpgt_epi32(
-        _mm256_set1_epi32((int)(count > 8 ? 8 : count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-
-/* count ≤ 8 floats, then zeros; nothing at or behind end is read. */
-INLINE __m256 load_floats_part(const uint8_t *p, const uint8_t *end, DType dtype, int64_t count) {
-    const int size = dtype == DTYPE_F32 ? 4 : 2;
-    uint8_t copy[32] = {0};
-    if (end - p < 8 * size) {
-        memcpy(copy, p, (size_t)(count * size));
-        p = copy;
-    }
-    return _mm256_and_ps(load_floats(p, dtype), _mm256_castsi256_ps(first_lanes(count)));
-}
-
-/* count: groups of the block that exist; the rest are zeros. scales, biases: a row's; bytes: of all rows from there. */
-INLINE void load_scales(const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t bytes, int64_t group,
-    int64_t count, __m256 *s, __m256 *b) {
-    const uint8_t *end = scales + bytes;
-    if (w->quant == QUANT_AFFINE) {
-        const int size = w->dtype == DTYPE_F32 ? 4 : 2;
-        if (w->group <= 64) {
-            const int64_t at = group * size;
-            if (count >= 8) {
-                *s = load_floats(scales + at, w->dtype);
-                *b = load_floats(biases + at, w->dtype);
-                return;
-            }
-            *s = load_floats_part(scales + at, end, w->dtype, count);
-            *b = load_floats_part(biases + at, biases + bytes, w->dtype, count);
-            return;
-        }
-        const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-        const int64_t half = count >= 8 ? 4 : count / 2, at = group / 2 * size;
-        *s = _mm256_permutevar8x32_ps(load_floats_part(scales + at, end, w->dtype, half), twice);
-        *b = _mm256_permutevar8x32_ps(load_floats_part(biases + at, biases + bytes, w->dtype, half), twice);
-        return;
-    }
-    uint64_t eight = 0;
-    memcpy(&eight, scales + group, count >= 8 ? 8 : (size_t)count);
-    const __m128i v = _mm_cvtsi64_si128((long long)eight);
-    *s = w->quant == QUANT_MXFP4 ? half_e8m0(_mm256_cvtepu8_epi32(v))
-                                 : _mm256_mul_ps(e4m3_part(v), _mm256_set1_ps(128.0f));
-    *b = _mm256_mul_ps(*s, _mm256_set1_ps(-12.0f));
-}
-
-/* ---- codes ---- */
-
-INLINE __m256i e2m1_codes(__m256i v) {
-    return _mm256_shuffle_epi8(_mm256_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0, 12, 13, 14,
-                                   15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0),
-        v);
-}
-
-/* How 32 codes of 2, 3, 5 or 6 bits are spread: 8 codes (`bits` bytes) into eight 16-bit lanes, each shifted to the
- * top. */
-typedef struct Spread {
-    __m256i low, high; /* bytes of codes 0…7 and of codes 8…15 behind an address */
-    __m256i shift;     /* by multiplication */
-} Spread;
-
-INLINE Spread spread_make(const int bits) {
-    uint8_t low[32], high[32];
-    uint16_t shift[16];
-    for (int lane = 0; lane < 2; lane++)
-        for (int e = 0; e < 8; e++) {
-            const int byte = e * bits / 8, bit = e * bits % 8;
-            low[lane * 16 + 2 * e] = (uint8_t)byte;
-            low[lane * 16 + 2 * e + 1] = (uint8_t)(byte + 1);
-            high[lane * 16 + 2 * e] = (uint8_t)(bits + byte);
-            high[lane * 16 + 2 * e + 1] = (uint8_t)(bits + byte + 1);
-            shift[lane * 8 + e] = (uint16_t)(1u << (16 - bits - bit));
-        }
-    return (Spread){_mm256_loadu_si256((const __m256i *)low), _mm256_loadu_si256((const __m256i *)high),
-        _mm256_loadu_si256((const __m256i *)shift)};
-}
-
-/* Reads 16 − 2·bits bytes more than the codes take. */
-INLINE __m256i spread(const Spread *s, const uint8_t *p, const int bits) {
-    __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)p)),
-        _mm_loadu_si128((const __m128i *)(p + 2 * bits)), 1);
-    __m256i low = _mm256_mullo_epi16(_mm256_shuffle_epi8(v, s->low), s->shift);
-    __m256i high = _mm256_mullo_epi16(_mm256_shuffle_epi8(v, s->high), s->shift);
-    return _mm256_packus_epi16(_mm256_srli_epi16(low, 16 - bits), _mm256_srli_epi16(high, 16 - bits));
-}
-
 /* ---- a few activation rows ---- */
 
 /* Each 128-bit lane: the sums of the four elements of that lane of a, b, c, d, whose size is at most `most`. Small ones
@@ -259,29 +163,11 @@ INLINE __m256i add_word_groups(const __m256i *v, const int lanes, const int most
     return _mm256_permutevar8x32_epi32(add_pairs(a, b), order);
 }
 
-/* A kind of weight. All members are constants where they are used. */
-typedef struct Kind {
-    int bits, group;
-    bool coded; /* E2M1 */
-    int planes; /* codes per byte; 1: codes in order */
-} Kind;
-
-typedef struct Few {
-    const Weight *w;
-    const int8_t *q;
-    const float *scales, *sums;
-    int64_t stride, scale_stride; /* from activation row to row */
-    const uint8_t *end;           /* of the weights' data */
-    /* what is left of a row after the last whole block of 8 groups */
-    int tail_groups, tail_vectors; /* whole vectors (in order: units of 32 codes) */
-    int tail_bytes;                /* of one more */
-} Few;
-
 INLINE __m256i load_q(const int8_t *q) { return _mm256_loadu_si256((const __m256i *)q); }
 
 /* Products of 32 bytes of 4-bit or 2-bit codes, as words. */
 INLINE void few_planes(
-    const Few *f, __m256i v, const int8_t *q, const Kind k, const int rows, __m256i part[LINEAR_FEW]) {
+    const Few *f, __m256i v, const int8_t *q, const Kind k, const int rows, __m256i part[FEW_SINGLE]) {
     const __m256i low = _mm256_set1_epi8((char)((1 << k.bits) - 1));
     __m256i code[4];
     __asm__("" : "+x"(v)); /* one load: gcc would read it again for each plane */
@@ -302,7 +188,7 @@ INLINE void few_planes(
 
 /* Products of 32 codes in order. */
 INLINE void few_codes(
-    const Few *f, const uint8_t *p, const int8_t *q, const Kind k, const int rows, __m256i part[LINEAR_FEW]) {
+    const Few *f, const uint8_t *p, const int8_t *q, const Kind k, const int rows, __m256i part[FEW_SINGLE]) {
     if (k.bits == 8) {
         const __m256i low = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
         const __m256i high = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(p + 16)));
@@ -327,14 +213,14 @@ INLINE void few_codes(
 
 /* Vector i of a block: 32 bytes of planes, or one group of 32 or 64 codes in order. */
 INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, const int i, const Kind k, const int rows,
-    __m256i part[LINEAR_FEW]) {
+    __m256i part[FEW_SINGLE]) {
     if (k.planes > 1) {
         few_planes(f, _mm256_loadu_si256((const __m256i *)(block + 32 * i)), q + i * k.planes * 32, k, rows, part);
         return;
     }
     few_codes(f, block + i * k.group * k.bits / 8, q + i * k.group, k, rows, part);
     if (k.group == 32) return;
-    __m256i more[LINEAR_FEW];
+    __m256i more[FEW_SINGLE];
     few_codes(f, block + i * k.group * k.bits / 8 + 4 * k.bits, q + i * k.group + 32, k, rows, more);
 #pragma GCC unroll 4
     for (int t = 0; t < rows; t++) part[t] = _mm256_add_epi32(part[t], more[t]);
@@ -342,7 +228,7 @@ INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, cons
 
 /* The float part of 8 groups from group_index; count of them exist. part: as few_vector() left it. */
 INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t bytes, int64_t group_index,
-    int64_t count, const Kind k, const int rows, __m256i part[][LINEAR_FEW], __m256 acc[LINEAR_FEW]) {
+    int64_t count, const Kind k, const int rows, __m256i part[][FEW_SINGLE], __m256 acc[FEW_SINGLE]) {
     const int lanes = k.planes > 1 ? k.group / (4 * k.planes) : 8;
     const int most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * (k.planes > 1 ? 2 * k.planes : k.group / 8);
     __m256 s, b;
@@ -369,8 +255,8 @@ INLINE void few_rows(
     const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
     const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
     for (int64_t r = 0; r < count; r++) {
-        __m256 acc[LINEAR_FEW], other[LINEAR_FEW]; /* the lanes of even and odd blocks, exchanged after each */
-        __m256i part[8][LINEAR_FEW];
+        __m256 acc[FEW_SINGLE], other[FEW_SINGLE]; /* the lanes of even and odd blocks, exchanged after each */
+        __m256i part[8][FEW_SINGLE];
         const int64_t bytes = (f->w->rows - first - r) * (int64_t)scale_bytes;
 #pragma GCC unroll 4
         for (int t = 0; t < rows; t++) acc[t] = other[t] = _mm256_setzero_ps();
@@ -421,9 +307,7 @@ typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64
 #define FEW_KIND(name, bits, group, coded, planes)                                                                     \
     FEW_ROWS(name, bits, group, coded, planes, 1)                                                                      \
     FEW_ROWS(name, bits, group, coded, planes, 2)                                                                      \
-    FEW_ROWS(name, bits, group, coded, planes, 3)                                                                      \
-    FEW_ROWS(name, bits, group, coded, planes, 4)                                                                      \
-    static FewRows *const name[LINEAR_FEW] = {name##_1, name##_2, name##_3, name##_4};
+    static FewRows *const name[FEW_SINGLE] = {name##_1, name##_2};
 FEW_KIND(few_2_32, 2, 32, false, 4)
 FEW_KIND(few_2_64, 2, 64, false, 4)
 FEW_KIND(few_3_32, 3, 32, false, 1)
@@ -464,32 +348,11 @@ static void few(
     const int groups = (int)(left / x->group);
     const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group,
         (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), groups, planes ? (int)(bytes / 32) : groups,
-        planes ? (int)(bytes % 32) : 0};
-    few_kernel(w, rows)(&f, first, count, y, stride);
+        planes ? (int)(bytes % 32) : 0, rows};
+    (rows > FEW_SINGLE ? linear_block_avx2 : few_kernel(w, rows))(&f, first, count, y, stride);
 }
 
 /* ---- panels ---- */
-
-INLINE void transpose8(__m256i r[8]) {
-    __m256i t[8], u[8];
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = _mm256_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_epi32(r[i], r[i + 1]);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        u[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
-        u[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
-        u[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
-        u[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm256_permute2x128_si256(u[i], u[4 + i], 0x20);
-        r[i + 4] = _mm256_permute2x128_si256(u[i], u[4 + i], 0x31);
-    }
-}
 
 /* Where the unpacked groups of a row go. */
 typedef struct Places {

@@ -96,72 +96,6 @@ static void arrange(LinearLayout layout, const int8_t *q, int64_t cols, int grou
         }
 }
 
-/* ---- scales of 16 activation groups ---- */
-
-INLINE __m512 half_e8m0(__m512i v) { /* 2^(v−128) */
-    __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(v, _mm512_set1_epi32(1)), 23);
-    __m512i tiny = _mm512_sllv_epi32(_mm512_set1_epi32(0x200000), v);
-    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epu32_mask(v, _mm512_set1_epi32(2)), tiny));
-}
-
-/* count: groups of the block that exist. The rest are zeros and not read. */
-INLINE void load_scales(
-    const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t group, int64_t count, __m512 *s, __m512 *b) {
-    __mmask16 mask = count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1);
-    if (w->quant == QUANT_AFFINE) {
-        size_t size = w->dtype == DTYPE_F32 ? 4 : 2;
-        if (w->group <= 64) {
-            *s = load_floats(scales + (size_t)group * size, w->dtype, mask);
-            *b = load_floats(biases + (size_t)group * size, w->dtype, mask);
-            return;
-        }
-        const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-        mask = count >= 16 ? 0xff : (__mmask16)((1u << count / 2) - 1);
-        *s = _mm512_permutexvar_ps(twice, load_floats(scales + (size_t)group / 2 * size, w->dtype, mask));
-        *b = _mm512_permutexvar_ps(twice, load_floats(biases + (size_t)group / 2 * size, w->dtype, mask));
-        return;
-    }
-    __m128i bytes = _mm_maskz_loadu_epi8(mask, scales + group);
-    *s = w->quant == QUANT_MXFP4 ? half_e8m0(_mm512_cvtepu8_epi32(bytes))
-                                 : _mm512_mul_ps(e4m3_part(bytes), _mm512_set1_ps(128.0f));
-    *b = _mm512_mul_ps(*s, _mm512_set1_ps(-12.0f));
-}
-
-/* ---- codes ---- */
-
-INLINE __m512i e2m1_codes(__m512i v) {
-    return _mm512_shuffle_epi8(_mm512_set4_epi32(0x00040608, 0x090a0b0c, 0x18141210, 0x0f0e0d0c), v);
-}
-
-/* Plane j of bytes that hold 8/bits codes each: one bit-matrix product instead of shift and mask. */
-INLINE __m512i plane_of(__m512i v, const int bits, const int j) {
-    if (j == 0) return _mm512_and_si512(v, _mm512_set1_epi8((char)((1 << bits) - 1)));
-    uint64_t matrix = 0; /* row 7−i of 8 makes bit i */
-    for (int i = 0; i < bits; i++) matrix |= (uint64_t)1 << (j * bits + i) << (8 * (7 - i));
-    return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64((int64_t)matrix), 0);
-}
-
-/* For codes of `bits` bits: the bytes of each 8 codes into a 64-bit lane, then each code to its byte. split: even
- * first. */
-INLINE __m512i spread_index(const int bits) {
-    uint8_t index[64];
-    for (int i = 0; i < 64; i++) index[i] = (uint8_t)(i / 8 * bits + (i % 8 < bits ? i % 8 : bits - 1));
-    return _mm512_loadu_si512(index);
-}
-INLINE __m512i spread_shift(const int bits, const bool split) {
-    uint8_t shift[64];
-    for (int i = 0; i < 64; i++) shift[i] = (uint8_t)((split ? 2 * (i & 3) + (i >> 2 & 1) : i & 7) * bits);
-    return _mm512_loadu_si512(shift);
-}
-INLINE __m512i spread(__m512i v, __m512i index, __m512i shift, const int bits) {
-    return _mm512_and_si512(_mm512_multishift_epi64_epi8(shift, _mm512_permutexvar_epi8(index, v)),
-        _mm512_set1_epi8((char)((1 << bits) - 1)));
-}
-
-INLINE __mmask64 first_bytes(int64_t count) {
-    return count >= 64 ? ~(__mmask64)0 : count <= 0 ? 0 : ((__mmask64)1 << count) - 1;
-}
-
 /* ---- a few activation rows ---- */
 
 /* Each 128-bit lane: the sums of the four elements of that lane of a, b, c, d, whose size is at most `most`. Small ones
@@ -203,26 +137,9 @@ INLINE __m512i add_groups(const __m512i *v, const int lanes, const int most) {
     return add_lanes(low, high);
 }
 
-/* A kind of weight. All members are constants where they are used. */
-typedef struct Kind {
-    int bits, group;
-    bool coded; /* E2M1 */
-    int planes; /* codes per byte; 1: codes in order */
-} Kind;
-
-typedef struct Few {
-    const Weight *w;
-    const int8_t *q;
-    const float *scales, *sums;
-    int64_t stride, scale_stride; /* from activation row to row */
-    /* what is left of a row after the last whole block of 16 groups */
-    int tail_groups, tail_vectors; /* whole vectors */
-    __mmask64 tail_mask;           /* bytes of one more */
-} Few;
-
 /* Products of one vector of weights: 64 codes per plane. */
 INLINE void few_vector(
-    const Few *f, __m512i v, const int8_t *q, const Kind k, const int rows, __m512i part[LINEAR_FEW]) {
+    const Few *f, __m512i v, const int8_t *q, const Kind k, const int rows, __m512i part[FEW_SINGLE]) {
     __m512i code[4];
     if (k.planes == 1) {
         code[0] = k.bits == 8 ? v : spread(v, spread_index(k.bits), spread_shift(k.bits, false), k.bits);
@@ -245,7 +162,7 @@ INLINE void few_vector(
 
 /* The float part of 16 groups from group_index; count of them exist. part: as few_vector() left it. */
 INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t group_index, int64_t count,
-    const Kind k, const int rows, __m512i part[][LINEAR_FEW], __m512 acc[LINEAR_FEW]) {
+    const Kind k, const int rows, __m512i part[][FEW_SINGLE], __m512 acc[FEW_SINGLE]) {
     const int lanes = k.group / (4 * k.planes), most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * 4 * k.planes;
     __m512 s, b;
     load_scales(f->w, scales, biases, group_index, count, &s, &b);
@@ -270,8 +187,8 @@ INLINE void few_rows(
     const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
     const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
     for (int64_t r = 0; r < count; r++) {
-        __m512 acc[LINEAR_FEW];
-        __m512i part[16][LINEAR_FEW];
+        __m512 acc[FEW_SINGLE];
+        __m512i part[16][FEW_SINGLE];
 #pragma GCC unroll 4
         for (int t = 0; t < rows; t++) acc[t] = _mm512_setzero_ps();
         const uint8_t *v = p;
@@ -316,9 +233,7 @@ typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64
 #define FEW_KIND(name, bits, group, coded, planes)                                                                     \
     FEW_ROWS(name, bits, group, coded, planes, 1)                                                                      \
     FEW_ROWS(name, bits, group, coded, planes, 2)                                                                      \
-    FEW_ROWS(name, bits, group, coded, planes, 3)                                                                      \
-    FEW_ROWS(name, bits, group, coded, planes, 4)                                                                      \
-    static FewRows *const name[LINEAR_FEW] = {name##_1, name##_2, name##_3, name##_4};
+    static FewRows *const name[FEW_SINGLE] = {name##_1, name##_2};
 FEW_KIND(few_2_32, 2, 32, false, 4)
 FEW_KIND(few_2_64, 2, 64, false, 4)
 FEW_KIND(few_3_32, 3, 32, false, 1)
@@ -357,37 +272,11 @@ static void few(
     const int planes = w->bits <= 4 && w->bits != 3 ? 8 / w->bits : 1, step = 8 * w->bits * planes;
     const int64_t block = (int64_t)x->group * LINEAR_LANES, left = w->cols % block, bytes = left * w->bits / 8;
     const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group, (int)(left / x->group),
-        (int)(bytes / step), first_bytes(bytes % step)};
-    few_kernel(w, rows)(&f, first, count, y, stride);
+        (int)(bytes / step), first_bytes(bytes % step), rows};
+    (rows > FEW_SINGLE ? linear_block_avx512 : few_kernel(w, rows))(&f, first, count, y, stride);
 }
 
 /* ---- panels ---- */
-
-/* 16 vectors of 16 dwords: rows become columns. */
-INLINE void transpose16(__m512i r[16]) {
-    __m512i t[16], u[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) {
-        u[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        u[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        u[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        u[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        __m512i a = _mm512_shuffle_i32x4(u[i], u[4 + i], 0x88), b = _mm512_shuffle_i32x4(u[8 + i], u[12 + i], 0x88);
-        __m512i c = _mm512_shuffle_i32x4(u[i], u[4 + i], 0xdd), d = _mm512_shuffle_i32x4(u[8 + i], u[12 + i], 0xdd);
-        r[i] = _mm512_shuffle_i32x4(a, b, 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(a, b, 0xdd);
-        r[i + 4] = _mm512_shuffle_i32x4(c, d, 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(c, d, 0xdd);
-    }
-}
 
 /* Where the unpacked groups of a row go. */
 typedef struct Places {
@@ -409,6 +298,8 @@ INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[16], int64_
     const __mmask64 mask = first_bytes(count * bits / 8);
     const __m512i index = spread_index(bits), shift = spread_shift(bits, true);
     __m512i r[16];
+    const uint8_t *ahead = rows[15] + weight_row_bytes(w) + 2 * bits * col; /* the next rows, one after the other */
+    for (int line = 0; line < 2 * bits * cols; line += 64) _mm_prefetch((const char *)ahead + line, _MM_HINT_T1);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
         __m512i v = _mm512_maskz_loadu_epi8(mask, rows[i] + col * bits / 8);

@@ -11,7 +11,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { PANEL = 16, TILE = 4, UNIT = 32 /* codes read together */, QUAD = 4 /* groups whose sums fill a register */ };
+enum {
+    FEW_PASS = 4, /* most activation rows at once */
+    PANEL = 16,
+    TILE = 4,
+    UNIT = 32, /* codes read together */
+    QUAD = 4,  /* groups whose sums fill a register */
+};
 
 /* ---- activations ---- */
 
@@ -202,10 +208,10 @@ typedef struct Few {
 
 /* The sums of 4 groups, in order. */
 INLINE void few_quad(
-    const Few *f, const uint8_t *p, const int8_t *q, const Kind k, const int rows, int32x4_t sums[LINEAR_FEW]) {
+    const Few *f, const uint8_t *p, const int8_t *q, const Kind k, const int rows, int32x4_t sums[FEW_PASS]) {
     const int units = QUAD * k.group / UNIT, per_group = k.group == 64 ? 2 : 1; /* group 16: two in a unit */
     const int8x16_t minus128 = vdupq_n_s8(-128);
-    int32x4_t part[QUAD][LINEAR_FEW];
+    int32x4_t part[QUAD][FEW_PASS];
 #pragma GCC unroll 8
     for (int i = 0; i < units; i++) {
         int8x16_t codes[2];
@@ -238,7 +244,7 @@ INLINE void few_rows(
     const int64_t groups = f->w->cols / k.group;
     for (int64_t row = first; row < first + count; row++) {
         const uint8_t *data = (const uint8_t *)f->w->data + (size_t)row * row_bytes;
-        float32x4_t acc[LINEAR_LANES / QUAD][LINEAR_FEW];
+        float32x4_t acc[LINEAR_LANES / QUAD][FEW_PASS];
         for (int i = 0; i < LINEAR_LANES / QUAD; i++)
             for (int t = 0; t < rows; t++) acc[i][t] = vdupq_n_f32(0);
         for (int64_t g = 0; g < groups; g += QUAD) {
@@ -250,7 +256,7 @@ INLINE void few_rows(
                 memcpy(copy, p, (size_t)(here * k.group * k.bits / 8));
                 p = copy;
             }
-            int32x4_t sums[LINEAR_FEW];
+            int32x4_t sums[FEW_PASS];
             few_quad(f, p, f->q + g * k.group, k, rows, sums);
             float32x4_t s, b, *lanes = acc[g / QUAD % (LINEAR_LANES / QUAD)];
             load_scales(f->w, row, g, here, &s, &b);
@@ -277,7 +283,7 @@ typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64
     FEW_ROWS(name, bits, group, coded, 2)                                                                              \
     FEW_ROWS(name, bits, group, coded, 3)                                                                              \
     FEW_ROWS(name, bits, group, coded, 4)                                                                              \
-    static FewRows *const name[LINEAR_FEW] = {name##_1, name##_2, name##_3, name##_4};
+    static FewRows *const name[FEW_PASS] = {name##_1, name##_2, name##_3, name##_4};
 FEW_KIND(few_2_32, 2, 32, false)
 FEW_KIND(few_2_64, 2, 64, false)
 FEW_KIND(few_3_32, 3, 32, false)
@@ -303,11 +309,16 @@ static void few(
         [6] = {few_6_32, few_6_64},
         [8] = {few_8_32, few_8_64},
     };
-    const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group};
     FewRows *const *kind = w->quant == QUANT_MXFP4 ? few_mxfp4
         : w->quant == QUANT_NVFP4                  ? few_nvfp4
                                                    : AFFINE[w->bits][w->group > 32];
-    kind[rows - 1](&f, first, count, y, stride);
+    /* the weights come from memory once and from the second-level cache for the other passes */
+    for (int from = 0; from < rows; from += FEW_PASS) {
+        const int64_t groups = x->stride / x->group;
+        const Few f = {w, x->q[layout(w)] + from * x->stride, x->scales + from * groups, x->sums + from * groups,
+            x->stride, groups};
+        kind[(rows - from < FEW_PASS ? rows - from : FEW_PASS) - 1](&f, first, count, y + from * stride, stride);
+    }
 }
 
 /* ---- panels ---- */

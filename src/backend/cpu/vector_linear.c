@@ -9,12 +9,12 @@
 #include "backend/cpu/cpu.h"
 
 enum {
-    UNIT_ROWS = 16,      /* weight rows shared out together, few activation rows */
-    GRAIN_BYTES = 32768, /* weights that a thread takes at a time */
-    FEW_ROWS = 12,       /* most activation rows that go without panels, LINEAR_FEW at a time */
-    CALL_ROWS = 64,      /* weight rows per kernel call: results wait in L1 for their epilogue */
-    CHUNK_LINES = 256,   /* most lines of activations that meet a panel while it is in cache */
-    CHUNK_LEAST = 64,    /* unless there are no more */
+    UNIT_ROWS = 16,        /* weight rows shared out together, few activation rows */
+    GRAIN_BYTES = 32768,   /* weights that a thread takes at a time */
+    FEW_ROWS = LINEAR_FEW, /* most activation lines that go without panels */
+    CALL_ROWS = 64,        /* weight rows per kernel call: results wait in L1 for their epilogue */
+    CHUNK_LINES = 256,     /* most lines of activations that meet a panel while it is in cache */
+    CHUNK_LEAST = 64,      /* unless there are no more */
     SHARED_BYTES = 96 << 20,
     THREAD_BYTES = 4 << 20,
     GROUP_KINDS = 3, /* activation groups of 16, 32, 64 */
@@ -243,18 +243,7 @@ static void fold_planes(const Product *p, int rows, int64_t n, float *y, int64_t
 static void multiply_few(const Product *p, int i, int64_t row, int64_t n, float *y) {
     const Weight *w = p->weight[i];
     if (linear_is_integer(w)) {
-        /* The weights come from memory once and from L2 for the other rows. */
-        const LinearInput *all = &p->input[group_kind(linear_group(w))];
-        const int lines = p->rows * p->planes, passes = (int)ceil_div(lines, LINEAR_FEW);
-        for (int pass = 0; pass < passes; pass++) {
-            const int from = lines * pass / passes, to = lines * (pass + 1) / passes;
-            LinearInput x = *all;
-            for (int layout = 0; layout < LAYOUT_COUNT; layout++)
-                if (x.q[layout]) x.q[layout] += from * x.stride;
-            x.scales += from * (x.stride / x.group);
-            x.sums += from * (x.stride / x.group);
-            p->kernels->few(w, row, n, &x, to - from, y + from * CALL_ROWS, CALL_ROWS);
-        }
+        p->kernels->few(w, row, n, &p->input[group_kind(linear_group(w))], p->rows * p->planes, y, CALL_ROWS);
         fold_planes(p, p->rows, n, y, CALL_ROWS);
         return;
     }

@@ -1,0 +1,161 @@
+/* Products of 3 to 8 activation rows with AVX-512: weights are unpacked once for all of them.
+ *
+ * Lanes are weight rows: 16 rows' vectors are transposed, so that a group's sum needs no addition across lanes. The 16
+ * lanes of the definition (linear.h) are 16 vectors per activation row, in the first-level cache. */
+#include <string.h>
+
+#include "backend/cpu/linear_avx512.h"
+
+/* Vectors of 16 weight rows at one place of the row, transposed: dword j of every row. Planes are still to be split. */
+INLINE void block_codes(
+    const uint8_t *const rows[16], int64_t at, const __mmask64 mask, const Kind k, const bool whole, __m512i r[16]) {
+    const int step = 8 * k.bits * k.planes;
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+        const __m512i v =
+            whole && step == 64 ? _mm512_loadu_si512(rows[i] + at) : _mm512_maskz_loadu_epi8(mask, rows[i] + at);
+        r[i] = k.planes > 1 || k.bits == 8 ? v : spread(v, spread_index(k.bits), spread_shift(k.bits, false), k.bits);
+    }
+    transpose16(r);
+}
+
+/* Scales and biases of 16 weight rows and 16 groups: [group][row]. count of the groups exist. */
+INLINE void block_scales(
+    const Weight *w, const int64_t rows[16], int64_t group, int64_t count, __m512 s[16], __m512 b[16]) {
+    const size_t stride = weight_scale_bytes(w);
+    __m512i si[16], bi[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+        const size_t offset = (size_t)rows[i] * stride;
+        __m512 x, y;
+        load_scales(w, (const uint8_t *)w->scales + offset, w->biases ? (const uint8_t *)w->biases + offset : NULL,
+            group, count, &x, &y);
+        si[i] = _mm512_castps_si512(x);
+        bi[i] = _mm512_castps_si512(y);
+    }
+    transpose16(si);
+    transpose16(bi);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+        s[i] = _mm512_castsi512_ps(si[i]);
+        b[i] = _mm512_castsi512_ps(bi[i]);
+    }
+}
+
+/* Sums of the lanes of 16 weight rows, for one activation row. */
+typedef struct Lanes {
+    __m512 lane[LINEAR_LANES];
+} Lanes;
+
+/* One vector of 16 weight rows with all activation rows: 16/lanes groups. */
+INLINE void block_vector(const Few *f, __m512i r[16], const int8_t *q, int64_t group, const Kind k, const int rows,
+    const __m512 *s, const __m512 *b, Lanes *acc) {
+    const int lanes = k.group / (4 * k.planes); /* dwords of a group */
+#pragma GCC unroll 8
+    for (int g = 0; g < 16 / lanes; g++) {
+        __m512i code[16][4];
+#pragma GCC unroll 16
+        for (int j = 0; j < lanes; j++)
+#pragma GCC unroll 4
+            for (int p = 0; p < k.planes; p++) {
+                code[j][p] = k.planes > 1 ? plane_of(r[g * lanes + j], k.bits, p) : r[g * lanes + j];
+                if (k.coded) code[j][p] = e2m1_codes(code[j][p]);
+            }
+        const int lane = (int)(group + g) % LINEAR_LANES;
+        for (int t = 0; t < rows; t++) {
+            const int8_t *x = q + t * f->stride + g * lanes * 4;
+            __m512i even = _mm512_setzero_si512(), odd = even;
+#pragma GCC unroll 16
+            for (int j = 0; j < lanes; j++)
+#pragma GCC unroll 4
+                for (int p = 0; p < k.planes; p++) {
+                    int four;
+                    memcpy(&four, x + 64 * p + 4 * j, 4);
+                    __m512i *sum = (k.planes > 1 ? p : j) & 1 ? &odd : &even;
+                    *sum = _mm512_dpbusd_epi32(*sum, code[j][p], _mm512_set1_epi32(four));
+                }
+            const int64_t at = t * f->scale_stride + group + g;
+            const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
+            __m512 *to = &acc[t].lane[lane];
+            *to = _mm512_fmadd_ps(b[lane], _mm512_set1_ps(f->sums[at]),
+                _mm512_fmadd_ps(_mm512_mul_ps(s[lane], _mm512_set1_ps(f->scales[at])), sum, *to));
+        }
+    }
+}
+
+INLINE __m512 lanes_tree(Lanes *acc) {
+#pragma GCC unroll 4
+    for (int half = LINEAR_LANES / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; i++) acc->lane[i] = _mm512_add_ps(acc->lane[i], acc->lane[i + half]);
+    return acc->lane[0];
+}
+
+INLINE void block_rows(
+    const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
+    const int lanes = k.group / (4 * k.planes), step = 8 * k.bits * k.planes, codes = 64 * k.planes,
+              in_vector = 16 / lanes;
+    const size_t row_bytes = weight_row_bytes(f->w);
+    const int64_t groups = f->w->cols / k.group;
+    for (int64_t r = 0; r < count; r += 16) {
+        const uint8_t *row[16];
+        int64_t index[16];
+        for (int i = 0; i < 16; i++) {
+            index[i] = first + (r + i < count ? r + i : count - 1);
+            row[i] = (const uint8_t *)f->w->data + (size_t)index[i] * row_bytes;
+        }
+        Lanes acc[LINEAR_FEW];
+        memset(acc, 0, (size_t)rows * sizeof *acc);
+        const uint8_t *ahead = row[15] + row_bytes; /* the next rows, which are read one after the other */
+        for (int64_t g = 0; g < groups; g += LINEAR_LANES) {
+            __m512 s[LINEAR_LANES], b[LINEAR_LANES];
+            block_scales(f->w, index, g, groups - g, s, b);
+            for (int i = 0; i < lanes; i++) {
+                const int64_t at = g + i * in_vector;
+                if (at >= groups) break;
+                const bool whole = groups - at >= in_vector;
+                __m512i code[16];
+                block_codes(row, at / in_vector * step, whole ? first_bytes(step) : f->tail_mask, k, whole, code);
+                for (int line = 0; line < 16 * step; line += 64) _mm_prefetch((const char *)ahead + line, _MM_HINT_T1);
+                ahead += 16 * step;
+                block_vector(f, code, f->q + at / in_vector * codes, at, k, rows, s, b, acc);
+            }
+        }
+        const __mmask16 mask = count - r >= 16 ? 0xffff : (__mmask16)((1u << (count - r)) - 1);
+        for (int t = 0; t < rows; t++) _mm512_mask_storeu_ps(y + t * y_stride + r, mask, lanes_tree(&acc[t]));
+    }
+}
+
+#define BLOCK_KIND(name, bits, group, coded, planes)                                                                   \
+    static void name(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {                         \
+        block_rows(f, first, count, y, y_stride, (Kind){bits, group, coded, planes}, f->rows);                         \
+    }
+BLOCK_KIND(block_2_32, 2, 32, false, 4)
+BLOCK_KIND(block_2_64, 2, 64, false, 4)
+BLOCK_KIND(block_3_32, 3, 32, false, 1)
+BLOCK_KIND(block_3_64, 3, 64, false, 1)
+BLOCK_KIND(block_4_32, 4, 32, false, 2)
+BLOCK_KIND(block_4_64, 4, 64, false, 2)
+BLOCK_KIND(block_5_32, 5, 32, false, 1)
+BLOCK_KIND(block_5_64, 5, 64, false, 1)
+BLOCK_KIND(block_6_32, 6, 32, false, 1)
+BLOCK_KIND(block_6_64, 6, 64, false, 1)
+BLOCK_KIND(block_8_32, 8, 32, false, 1)
+BLOCK_KIND(block_8_64, 8, 64, false, 1)
+BLOCK_KIND(block_mxfp4, 4, 32, true, 2)
+BLOCK_KIND(block_nvfp4, 4, 16, true, 2)
+
+void linear_block_avx512(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {
+    static void (*const AFFINE[9][2])(const Few *, int64_t, int64_t, float *, int64_t) = {
+        [2] = {block_2_32, block_2_64},
+        [3] = {block_3_32, block_3_64},
+        [4] = {block_4_32, block_4_64},
+        [5] = {block_5_32, block_5_64},
+        [6] = {block_6_32, block_6_64},
+        [8] = {block_8_32, block_8_64},
+    };
+    const Weight *w = f->w;
+    (w->quant == QUANT_MXFP4          ? block_mxfp4
+            : w->quant == QUANT_NVFP4 ? block_nvfp4
+                                      : AFFINE[w->bits][w->group > 32])(f, first, count, y, y_stride);
+}
