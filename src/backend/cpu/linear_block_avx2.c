@@ -49,39 +49,35 @@ INLINE __m256i block_code(const __m256i *r, int i, const Kind k, const int half)
     return k.coded ? e2m1_codes(v) : v;
 }
 
+/* words += code · 4 activations at q, of each weight row. gcc would broadcast for all activation rows first and run out
+ * of registers. */
+INLINE void multiply_into(__m256i *words, __m256i code, const int8_t *q) {
+    __m256i products;
+    __asm__("vpbroadcastd %2, %1\n\tvpmaddubsw %1, %3, %1\n\tvpaddw %1, %0, %0"
+            : "+x"(*words), "=&x"(products)
+            : "m"(*(const int8_t(*)[4])q), "x"(code));
+}
+
 /* The integer part of one group: offset: of its first activation in a line. */
 INLINE void block_sums(
     const Block *block, const __m256i *r, int64_t offset, const Kind k, const int rows, __m256i sum[LINEAR_FEW]) {
-    const int codes = k.group / 4, fit = sums_that_fit(k), together = fit < 4 ? fit : 4;
+    const int codes = k.group / 4, fit = sums_that_fit(k) < codes ? sums_that_fit(k) : codes;
 #pragma GCC unroll 8
     for (int t = 0; t < rows; t++) sum[t] = _mm256_setzero_si256();
     for (int half = 0; half < (k.bits == 8 ? 2 : 1); half++) {
         const __m256i one = _mm256_set1_epi16(half ? 16 : 1);
         for (int first = 0; first < codes; first += fit) {
+            const __m256i *dwords = r + first / k.planes;
+            const int64_t at = offset + (k.planes > 1 ? 4 * first / k.planes : 4 * first);
             __m256i words[LINEAR_FEW];
-#pragma GCC unroll 4
-            for (int part = 0; part < fit && part < codes; part += together) {
-                __m256i code[4];
-                int64_t at[4];
-#pragma GCC unroll 4
-                for (int i = 0; i < together; i++) {
-                    const int c = first + part + i;
-                    code[i] = block_code(r, c, k, half);
-                    at[i] = offset + 32 * (c % k.planes) + 4 * (c / k.planes);
-                }
 #pragma GCC unroll 8
-                for (int t = 0; t < rows; t++) {
-                    __m256i products[4];
-#pragma GCC unroll 4
-                    for (int i = 0; i < together; i++) {
-                        int four;
-                        memcpy(&four, block->q[t] + at[i], 4);
-                        products[i] = _mm256_maddubs_epi16(code[i], _mm256_set1_epi32(four));
-                    }
-                    __m256i added = _mm256_add_epi16(products[0], products[1]);
-                    if (together == 4) added = _mm256_add_epi16(added, _mm256_add_epi16(products[2], products[3]));
-                    words[t] = part ? _mm256_add_epi16(words[t], added) : added;
-                }
+            for (int t = 0; t < rows; t++) words[t] = _mm256_setzero_si256();
+#pragma GCC unroll 16
+            for (int i = 0; i < fit; i++) {
+                const __m256i code = block_code(dwords, i, k, half);
+#pragma GCC unroll 8
+                for (int t = 0; t < rows; t++)
+                    multiply_into(&words[t], code, block->q[t] + at + 32 * (i % k.planes) + 4 * (i / k.planes));
             }
 #pragma GCC unroll 8
             for (int t = 0; t < rows; t++) sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(words[t], one));
