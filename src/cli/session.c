@@ -3,16 +3,32 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 
 static void warn(void *context, const char *line) { log_warn("%s", line); }
 
+/* Of "--weights ram": on a terminal only, and gone when it is done. */
+static void show_reading(void *context, uint64_t done, uint64_t total) {
+    static int shown;
+    const int percent = total ? (int)(done * 100 / total) : 100;
+    if (!isatty(STDERR_FILENO) || percent == shown) return;
+    shown = percent;
+    fprintf(stderr, "\r\033[K");
+    if (done < total)
+        fprintf(
+            stderr, "  reading weights %3d %%  %.0f of %.0f MB", percent, (double)done * 1e-6, (double)total * 1e-6);
+    fflush(stderr);
+}
+
 EngineOptions engine_options(const EngineArguments *arguments, const char *directory) {
     return (EngineOptions){
         .directory = directory,
         .model = {.backend = {.cpu = arguments->cpu, .threads = (int)arguments->threads, .precise = arguments->precise},
+            .weights = arguments->weights,
+            .progress = show_reading,
             .context = (int)arguments->context,
             .strict_config = arguments->strict_config,
             .warn = warn},
@@ -29,13 +45,15 @@ bool session_open(Session *session, const char *directory, const EngineArguments
     one.slots = 1;
     const EngineOptions options = engine_options(&one, directory);
     Error why = {0};
-    session->tokenizer = tokenizer_open(directory, error);
-    if (!session->tokenizer) return false;
-    session->template = template_open(directory, &why);
-    if (!session->template && why.code != ERROR_NOT_FOUND) *error = why;
-    const bool ok = (session->template || why.code == ERROR_NOT_FOUND) &&
-        template_token_variables(directory, &session->token_pairs, error) &&
-        (session->engine = engine_open(&options, error));
+    session->engine = engine_open(&options, error); /* first: its weights come in while the vocabulary is read */
+    session->tokenizer = session->engine ? tokenizer_open(directory, error) : NULL;
+    bool ok = session->tokenizer;
+    if (ok) {
+        session->template = template_open(directory, &why);
+        ok = session->template || why.code == ERROR_NOT_FOUND;
+        if (!ok) *error = why;
+    }
+    ok = ok && template_token_variables(directory, &session->token_pairs, error);
     if (!ok) session_close(session);
     return ok;
 }

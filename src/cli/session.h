@@ -7,12 +7,12 @@
 
 /* Options shared by every command that loads a model; engine_option_table lists them for the tables. */
 typedef struct EngineArguments {
-    const char *cpu;
+    const char *cpu, *weights;
     int64_t threads, context, slots, queue, prefill_size, kv_bytes;
     bool strict_config, precise;
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \
-    (EngineArguments) { .cpu = "auto", .slots = 8, .queue = 256, .prefill_size = 512 }
+    (EngineArguments) { .cpu = "auto", .weights = "mmap", .slots = 8, .queue = 256, .prefill_size = 512 }
 /* clang-format off */
 #define ENGINE_OPTIONS(e)                                                                                              \
     {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instructions: auto, ref, avx2, avx512, amx, neon (auto)"},    \
@@ -23,6 +23,8 @@ typedef struct EngineArguments {
         "prompt tokens per step (512)"},                                                                               \
     {"--kv-bytes", NULL, OPTION_BYTES, &(e).kv_bytes, 0, 1e15, "SIZE",                                                 \
         "memory for the KV cache, as in 4G (what the slots need)"},                                                    \
+    {"--weights", NULL, OPTION_TEXT, &(e).weights, 0, 0, "HOW",                                                        \
+        "mmap: used where they lie in the file; ram: read into huge pages first (mmap)"},                              \
     {"--precise", NULL, OPTION_FLAG, &(e).precise, 0, 0, NULL,                                                         \
         "activations as 16 bits instead of 8: slower prompts, smaller errors"},                                        \
     {"--strict-config", NULL, OPTION_FLAG, &(e).strict_config, 0, 0, NULL,                                             \

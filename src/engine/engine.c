@@ -4,11 +4,10 @@
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/checked.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/thread.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -209,32 +208,8 @@ static void *engine_run(void *argument) {
 
 /* ---- opening ---- */
 
-/* The number behind key in a small file of the system; SIZE_MAX when there is none. */
-static size_t read_number(const char *path, const char *key) {
-    Buffer text = {.limit = 1 << 20};
-    size_t number = SIZE_MAX;
-    if (file_read(path, 0, &text, NULL) && text.size > 0) {
-        const char *found = strstr(text.data, key);
-        char *end = NULL;
-        const unsigned long long value = found ? strtoull(found + strlen(key), &end, 10) : 0;
-        if (found && end > found + strlen(key)) number = (size_t)value;
-    }
-    buffer_free(&text);
-    return number;
-}
-
-/* Bytes that could be used without swapping, or half of the machine's when the system does not say. */
-static size_t free_memory(void) {
-    const size_t group = read_number("/sys/fs/cgroup/memory.max", ""); /* "max" when there is no limit */
-    size_t bytes = 0;
-    const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    if (!size_mul(read_number("/proc/meminfo", "MemAvailable:"), 1024, &bytes))
-        bytes = pages > 0 && page_bytes > 0 ? (size_t)pages * (size_t)page_bytes / 2 : SIZE_MAX;
-    return bytes < group ? bytes : group;
-}
-
 static size_t default_pool(const Model *model, int slots) {
-    const size_t half = free_memory() / 2;
+    const size_t half = memory_available() / 2;
     size_t bytes;
     if (!size_mul(kv_bytes_for(model, model_context(model)), (size_t)slots, &bytes)) return half;
     return bytes < half ? bytes : half;

@@ -2,6 +2,7 @@
 #pragma once
 #include "model/loader.h"
 #include "model/model.h"
+#include "model/weights.h"
 
 enum { SKIP_MAX = 8 };
 
@@ -9,6 +10,7 @@ struct Loader {
     Arena *arena;
     const ModelOptions *options;
     Checkpoint *checkpoint;
+    WeightStore *weights; /* where matrices go; NULL: they stay in the mapped files */
     const char *family;
     const Json *root;   /* of config.json */
     const Json *fields; /* root, or the object entered */

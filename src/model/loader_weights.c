@@ -48,6 +48,11 @@ static const TensorEntry *take(Loader *ld, const char *name, const char *suffix)
     return entry;
 }
 
+/* Where a matrix, or a part of one, will lie. */
+static const void *place(const Loader *ld, const TensorEntry *entry) {
+    return ld->weights ? weights_place(ld->weights, entry) : entry->tensor.data;
+}
+
 static void shape_text(const Tensor *tensor, char out[96]) {
     size_t used = 0;
     out[0] = 0;
@@ -158,7 +163,7 @@ static void load_quantised(Loader *ld, Weight *weight, const char *name, const T
     weight->bits = (int)bits;
     weight->group = (int)group;
     weight->dtype = s->dtype;
-    weight->scales = s->data;
+    weight->scales = place(ld, scales);
     if (weight->quant == QUANT_AFFINE) {
         const TensorEntry *biases = take(ld, name, ".biases");
         if (!biases) {
@@ -173,7 +178,7 @@ static void load_quantised(Loader *ld, Weight *weight, const char *name, const T
             wrong_shape(ld, biases, expected);
             return;
         }
-        weight->biases = biases->tensor.data;
+        weight->biases = place(ld, biases);
     }
     char module[NAME_SIZE];
     full_name(ld, module, name, "");
@@ -186,7 +191,7 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
     if (!data) {
         return weight;
     }
-    weight.data = data->tensor.data;
+    weight.data = place(ld, data);
     weight.dtype = data->tensor.dtype;
     if (find(ld, name, ".scales")) {
         load_quantised(ld, &weight, name, data);

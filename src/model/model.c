@@ -65,6 +65,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyFind *fin
     Loader ld = {.arena = &model->arena,
         .options = options,
         .checkpoint = &model->checkpoint,
+        .weights = model->weights,
         .root = model->config,
         .fields = model->config,
         .spec = spec,
@@ -88,6 +89,23 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyFind *fin
     }
     model->weight_bytes = ld.bytes;
     return !ld.failed && spec_finish(spec, error);
+}
+
+static bool open_weights(Model *model, const ModelOptions *options, Error *error) {
+    const char *wanted = options->weights;
+    if (!wanted) {
+        return true;
+    }
+    const bool read = !strcmp(wanted, "ram");
+    if (!read && strcmp(wanted, "mmap")) {
+        return fail(error, ERROR_USAGE, "weights \"%s\": mmap or ram", wanted);
+    }
+    model->weights = weights_open(&model->checkpoint, read, error);
+    return model->weights;
+}
+
+static bool load_weights(Model *model, const ModelOptions *options, Error *error) {
+    return !model->weights || weights_load(model->weights, options->progress, options->progress_context, error);
 }
 
 bool spec_finish(Spec *spec, Error *error) {
@@ -185,8 +203,9 @@ Model *model_load(const char *directory, const ModelOptions *options, FamilyFind
     if (read_json(model, directory, "config.json", true, &model->config_text, &model->config, error) &&
         read_json(model, directory, "generation_config.json", false, &model->generation_text, &model->generation_config,
             error) &&
-        checkpoint_open(&model->checkpoint, directory, error) && load_spec(model, options, find, error) &&
-        choose_context(model, options, error) && open_backend(model, options, error)) {
+        checkpoint_open(&model->checkpoint, directory, error) && open_weights(model, options, error) &&
+        load_spec(model, options, find, error) && choose_context(model, options, error) &&
+        open_backend(model, options, error) && load_weights(model, options, error)) {
         return model;
     }
     if (!strstr(error->text, directory)) { /* or it names a file there already */
@@ -201,6 +220,7 @@ void model_close(Model *model) {
         return;
     }
     backend_close(model->backend);
+    weights_close(model->weights);
     checkpoint_close(&model->checkpoint);
     buffer_free(&model->config_text);
     buffer_free(&model->generation_text);

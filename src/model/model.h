@@ -10,6 +10,11 @@ struct Spec;
 
 typedef struct ModelOptions {
     BackendOptions backend;
+    /* "mmap": matrices stay in the mapped file, its pages are touched ahead. "ram": they are read into huge pages.
+     * NULL: mapped, each page comes when it is used. */
+    const char *weights;
+    void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes of "ram"; NULL: none */
+    void *progress_context;
     int context;        /* tokens a sequence may hold; 0: what the model was made for, at most MODEL_CONTEXT_DEFAULT */
     bool strict_config; /* a config field that the family neither uses nor lists as irrelevant is an error, not a
                            warning */

@@ -3,6 +3,7 @@
 #include "base/buffer.h"
 #include "model/loader.h"
 #include "model/model.h"
+#include "model/weights.h"
 
 /* The family of a model_type, or NULL. */
 typedef FamilyLoad *FamilyFind(Slice model_type);
@@ -10,6 +11,7 @@ typedef FamilyLoad *FamilyFind(Slice model_type);
 struct Model {
     Arena arena;
     Checkpoint checkpoint;
+    WeightStore *weights; /* NULL: matrices lie in the mapped files */
     Buffer config_text, generation_text; /* the JSON nodes point into them */
     const Json *config;                  /* root of config.json */
     const Json *generation_config;       /* NULL: there is none */

@@ -44,6 +44,8 @@ static void make_fingerprint(Server *server) {
 }
 
 static bool load(Server *server, const ServerOptions *options, Error *error) {
+    server->engine = engine_open(&options->engine, error); /* first: its weights come in while the vocabulary is read */
+    if (!server->engine) return false;
     server->tokenizer = tokenizer_open(options->directory, error);
     if (!server->tokenizer) return false;
     Error why = {0};
@@ -53,8 +55,6 @@ static bool load(Server *server, const ServerOptions *options, Error *error) {
         return false;
     }
     if (!template_token_variables(options->directory, &server->token_pairs, error)) return false;
-    server->engine = engine_open(&options->engine, error);
-    if (!server->engine) return false;
     server->defaults = sampling_defaults(engine_model(server->engine));
     make_fingerprint(server);
     return true;
