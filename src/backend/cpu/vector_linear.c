@@ -13,8 +13,9 @@ enum {
     GRAIN_BYTES = 32768,   /* weights that a thread takes at a time */
     FEW_ROWS = LINEAR_FEW, /* most activation lines that go without panels */
     CALL_ROWS = 64,        /* weight rows per kernel call: results wait in L1 for their epilogue */
-    CHUNK_LINES = 256,     /* most lines of activations that meet a panel while it is in cache */
-    CHUNK_LEAST = 64,      /* unless there are no more */
+    CHUNK_LEAST = 64,      /* lines of activations that meet a panel, unless there are fewer */
+    ITEMS_PER_THREAD = 8,  /* pieces of work with panels, so that the threads end together */
+    STEP_LINES = 256,      /* most lines between two epilogues */
     SHARED_BYTES = 96 << 20,
     THREAD_BYTES = 4 << 20,
     GROUP_KINDS = 3, /* activation groups of 16, 32, 64 */
@@ -289,8 +290,22 @@ static void run_few(const Product *p, int index) {
 
 /* ---- many ---- */
 
+/* Weight rows from `row` of weight i, unpacked into space. */
+static LinearPanel unpack_panel(const Product *p, int i, int64_t row, uint8_t *space) {
+    const Weight *w = p->weight[i];
+    if (!linear_is_integer(w)) return (LinearPanel){0};
+    const int group = linear_group(w), height = p->kernels->panel_rows;
+    const int64_t groups = w->cols / group;
+    LinearPanel panel = {groups, group, linear_code_max(w), space, NULL, NULL};
+    panel.scales = (float *)(void *)(space + align_up((size_t)(w->cols * height)));
+    panel.biases = panel.scales + groups * height;
+    p->kernels->unpack(w, row, &panel);
+    return panel;
+}
+
 /* Results of one panel for activation rows first … first+rows−1 at y[t·panel_rows + r]. */
-static void multiply_panel(const Product *p, int i, int64_t row, int first, int rows, uint8_t *space, float *y) {
+static void multiply_panel(
+    const Product *p, int i, int64_t row, const LinearPanel *panel, int first, int rows, float *y) {
     const Weight *w = p->weight[i];
     const LinearKernels *k = p->kernels;
     const int height = k->panel_rows;
@@ -299,21 +314,17 @@ static void multiply_panel(const Product *p, int i, int64_t row, int first, int 
         k->plain(w, row, min64(height, w->rows - row), x, p->cols, rows, y, height);
         return;
     }
-    const int group = linear_group(w);
-    const int64_t groups = w->cols / group;
-    LinearPanel panel = {groups, group, linear_code_max(w), space, NULL, NULL};
-    panel.scales = (float *)(void *)(space + align_up((size_t)(w->cols * height)));
-    panel.biases = panel.scales + groups * height;
-    k->unpack(w, row, &panel);
     const int lines = rows * p->planes;
     const int step = k->many_tiles ? lines : k->tile_rows;
     for (int from = 0; from < lines; from += step) {
         const int n = lines - from < step ? lines - from : step;
-        k->tile(&panel, &p->input[group_kind(group)], first * p->planes + from, n, y + (size_t)from * (size_t)height);
+        k->tile(
+            panel, &p->input[group_kind(panel->group)], first * p->planes + from, n, y + (size_t)from * (size_t)height);
     }
     fold_planes(p, rows, height, y, height);
 }
 
+/* Of one panel: codes, then scales and biases. */
 static size_t panel_bytes(const Product *p) {
     size_t most = 0;
     for (int i = 0; i < p->count; i++) {
@@ -326,40 +337,60 @@ static size_t panel_bytes(const Product *p) {
     return most;
 }
 
-/* Two buffers of results, then the panel. */
-static size_t result_bytes(void) { return align_up((size_t)CHUNK_LINES * LINEAR_PANEL_ROWS * sizeof(float)); }
+static size_t result_bytes(void) { return align_up((size_t)STEP_LINES * LINEAR_PANEL_ROWS * sizeof(float)); }
+/* Two buffers of results, then a panel, or those of gate and up. */
+static size_t panels_bytes(const Product *p) {
+    return 2 * result_bytes() + (p->finish == FINISH_GLU ? 2 : 1) * panel_bytes(p);
+}
 
-/* Activation rows of a chunk: whole tiles, and as many in each. */
+/* Activation rows of a chunk: whole tiles, and as many in each chunk. As many as there are, since each chunk unpacks
+ * the weights again; fewer where the threads would have too little to share. */
 static int chunk_rows(const Product *p) {
-    const int64_t height = p->kernels->tile_rows, tiles = ceil_div((int64_t)p->rows * p->planes, height);
-    int64_t most = CHUNK_LINES;
+    const int64_t height = p->kernels->tile_rows, lines = (int64_t)p->rows * p->planes;
+    const int64_t items = (int64_t)pool_threads(p->cpu->pool) * ITEMS_PER_THREAD;
+    int64_t most = ceil_div(lines, ceil_div(items, units_of(p, p->kernels->panel_rows)));
     if (p->kernels->chunk_bytes) most = min64(most, p->kernels->chunk_bytes / p->cols);
     if (most < CHUNK_LEAST) most = CHUNK_LEAST;
-    return (int)(ceil_div(tiles, ceil_div(tiles, most / height)) * height) / p->planes;
+    const int64_t tiles = ceil_div(lines, height);
+    return (int)(ceil_div(tiles, ceil_div(tiles, ceil_div(most, height))) * height) / p->planes;
+}
+
+/* Fetches the lines where results will go while they are computed. */
+static void prefetch_results(const Product *p, int i, int64_t row, int64_t n, int first, int rows) {
+    const int64_t stride = p->weight[i]->rows;
+    const float *out = p->finish == FINISH_ADD && !p->norm_after ? p->residual : p->out[i];
+    for (int t = 0; t < rows; t++)
+        for (int64_t r = 0; r < n; r += 16) __builtin_prefetch(out + (first + t) * stride + row + r, 1);
 }
 
 static void run_panels(const Product *p, int index) {
     Pool *pool = p->cpu->pool;
-    const int height = p->kernels->panel_rows;
+    const int height = p->kernels->panel_rows, count = p->finish == FINISH_GLU ? 2 : 1;
     uint8_t *space = thread_space(p, index);
-    float *y = (float *)(void *)space, *up = (float *)(void *)(space + result_bytes());
-    uint8_t *panel = space + 2 * result_bytes();
-    const int64_t panels = units_of(p, height);
+    float *y[2] = {(float *)(void *)space, (float *)(void *)(space + result_bytes())};
+    uint8_t *panels = space + 2 * result_bytes();
+    const size_t own = panel_bytes(p);
+    const int64_t units = units_of(p, height);
     const int chunk = chunk_rows(p);
+    /* Single tiles, so that their results are still in L1 when they are finished. */
+    const int step = (p->plain_wanted || p->kernels->many_tiles ? STEP_LINES : p->kernels->tile_rows) / p->planes;
     for (int64_t item, items; pool_next(pool, 0, index, 1, &item, &items);) {
-        const int first = (int)(item / panels) * chunk;
-        const int rows = p->rows - first < chunk ? p->rows - first : chunk;
-        int64_t unit = item % panels;
+        const int begin = (int)(item / units) * chunk, end = (int)min64(begin + chunk, p->rows);
+        int64_t unit = item % units;
         int i = 0;
         while (unit >= ceil_div(p->weight[i]->rows, height)) unit -= ceil_div(p->weight[i++]->rows, height);
         const int64_t row = unit * height, n = min64(height, p->weight[i]->rows - row);
-        multiply_panel(p, i, row, first, rows, panel, y);
-        if (p->finish != FINISH_GLU) {
-            finish(p, i, row, n, first, rows, y, height);
-            continue;
+        LinearPanel panel[2];
+        for (int j = 0; j < count; j++) panel[j] = unpack_panel(p, i + j, row, panels + (size_t)j * own);
+        for (int first = begin; first < end; first += step) {
+            const int rows = end - first < step ? end - first : step;
+            if (step < STEP_LINES / p->planes) prefetch_results(p, i, row, n, first, rows);
+            for (int j = 0; j < count; j++) multiply_panel(p, i + j, row, &panel[j], first, rows, y[j]);
+            if (count == 2)
+                finish_glu(p, row, n, first, rows, y[0], y[1], height, height);
+            else
+                finish(p, i, row, n, first, rows, y[0], height);
         }
-        multiply_panel(p, 1, row, first, rows, panel, up);
-        finish_glu(p, row, n, first, rows, y, up, height, height);
     }
 }
 
@@ -395,8 +426,7 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
     p->cpu = cpu;
     p->kernels = cpu->kernels->linear;
     p->cols = p->weight[0]->cols;
-    const size_t panel = panel_bytes(p) + 2 * result_bytes();
-    const bool panels_fit = panel <= THREAD_BYTES;
+    const bool panels_fit = panels_bytes(p) <= THREAD_BYTES;
     CHECK(p->cols * (int64_t)sizeof(float) <= THREAD_BYTES / 4);
     p->planes = cpu->precise ? 2 : 1;
     p->few = rows * p->planes <= FEW_ROWS || !panels_fit;
