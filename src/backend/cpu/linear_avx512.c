@@ -178,6 +178,10 @@ INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biase
     }
 }
 
+INLINE __m512i load_codes(const uint8_t *p, const int bytes) {
+    return bytes == 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(first_bytes(bytes), p);
+}
+
 INLINE void few_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
     const int lanes = k.group / (4 * k.planes), step = 8 * k.bits * k.planes, codes = 64 * k.planes;
@@ -196,24 +200,23 @@ INLINE void few_rows(
         for (int64_t g = 0; g < whole; g += 16, v += lanes * step, q += lanes * codes) {
             prefetch(v, lanes * step);
 #pragma GCC unroll 16
-            for (int i = 0; i < lanes; i++) {
-                __m512i codes_at = step == 64 ? _mm512_loadu_si512(v + i * step)
-                                              : _mm512_maskz_loadu_epi8(first_bytes(step), v + i * step);
-                few_vector(f, codes_at, q + i * codes, k, rows, part[i]);
-            }
+            for (int i = 0; i < lanes; i++)
+                few_vector(f, load_codes(v + i * step, step), q + i * codes, k, rows, part[i]);
             few_finish(f, scales, biases, g, 16, k, rows, part, acc);
         }
         if (f->tail_groups > 0) {
+            prefetch(v, lanes * step / 2);
 #pragma GCC unroll 16
             for (int i = 0; i < lanes; i++) {
-                if (i > f->tail_vectors || (i == f->tail_vectors && !f->tail_mask)) {
+                if (i == lanes / 2 && f->tail_vectors > i) prefetch(v + i * step, lanes * step / 2);
+                if (i < f->tail_vectors) {
+                    few_vector(f, load_codes(v + i * step, step), q + i * codes, k, rows, part[i]);
+                } else if (i == f->tail_vectors && f->tail_mask) {
+                    few_vector(f, _mm512_maskz_loadu_epi8(f->tail_mask, v + i * step), q + i * codes, k, rows, part[i]);
+                } else {
 #pragma GCC unroll 4
                     for (int t = 0; t < rows; t++) part[i][t] = _mm512_setzero_si512();
-                    continue;
                 }
-                const __mmask64 mask = i < f->tail_vectors ? first_bytes(step) : f->tail_mask;
-                prefetch(v + i * step, step);
-                few_vector(f, _mm512_maskz_loadu_epi8(mask, v + i * step), q + i * codes, k, rows, part[i]);
             }
             few_finish(f, scales, biases, whole, f->tail_groups, k, rows, part, acc);
         }

@@ -10,9 +10,9 @@
 
 enum {
     UNIT_ROWS = 16,        /* weight rows shared out together, few activation rows */
-    GRAIN_BYTES = 32768,   /* weights that a thread takes at a time */
+    GRAIN_BYTES = 98304,   /* weights that a thread takes at a time */
     FEW_ROWS = LINEAR_FEW, /* most activation lines that go without panels */
-    CALL_ROWS = 64,        /* weight rows per kernel call: results wait in L1 for their epilogue */
+    CALL_ROWS = 128,       /* weight rows per kernel call: results wait in L1 for their epilogue */
     CHUNK_LEAST = 64,      /* lines of activations that meet a panel, unless there are fewer */
     ITEMS_PER_THREAD = 8,  /* pieces of work with panels, so that the threads end together */
     STEP_LINES = 256,      /* most lines between two epilogues */
