@@ -2,7 +2,7 @@
  * (full, or the same window) form a group; a page id of a group stands for that page of all its layers. Full pages are
  * immutable, so they can be shared; the page being filled belongs to one sequence. Window groups free pages that no
  * later token can see. Threads: the engine thread. Memory is reserved address space; a page costs memory from its first
- * use until it is freed. */
+ * use until it and those that share its huge pages of memory are freed. */
 #pragma once
 #include "backend/backend.h"
 #include "model/model.h"

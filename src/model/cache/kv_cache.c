@@ -9,17 +9,17 @@
 #include "model/model_internal.h"
 
 enum {
-    LAYER_ALIGN = 64, /* every layer's part of a page starts on a cache line */
-    OS_PAGE = 4096,
-    GIVE_BACK_MIN = 65536, /* freed pages of at least this many bytes go back to the system */
+    LAYER_ALIGN = 64,    /* every layer's part of a page starts on a cache line */
+    HUGE_PAGE = 2 << 20, /* what memory is taken in and given back in: reading it is up to a third faster */
     PAGES_MAX = 1 << 22,
 };
 
 typedef struct KvGroup {
     int window;    /* 0: nothing ever leaves */
     size_t stride; /* bytes of a page: this group's layers, one after another */
-    uint8_t *base;
+    uint8_t *mapping;
     size_t mapped;
+    uint8_t *base;  /* first multiple of HUGE_PAGE in it */
     int page_count; /* that fit the address space */
     int fresh;      /* ids from here on were never used */
     int free_count;
@@ -47,7 +47,7 @@ static size_t group_stride(const Model *model, int group) {
         const Layer *layer = &model->spec.layers[i];
         stride += layer->attention.op.kv.group == group ? layer_bytes(model, layer) : 0;
     }
-    return stride >= GIVE_BACK_MIN ? round_up(stride, OS_PAGE) : stride;
+    return stride;
 }
 
 static int pages_of(int64_t tokens) { return (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS); }
@@ -59,13 +59,18 @@ static bool group_open(KvGroup *group, size_t budget, Error *error) {
         return fail(
             error, ERROR_LIMIT, "a KV cache of %zu bytes has no room for one page of %zu", budget, group->stride);
     }
-    group->mapped = (size_t)group->page_count * group->stride;
-    void *base = mmap(NULL, group->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) {
+    group->mapped = round_up((size_t)group->page_count * group->stride, HUGE_PAGE) + HUGE_PAGE;
+    void *mapping =
+        mmap(NULL, group->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED) {
         group->mapped = 0;
         return fail(error, ERROR_MEMORY, "no address space for a KV cache of %zu bytes", budget);
     }
-    group->base = base;
+    group->mapping = mapping;
+    group->base = group->mapping + -(uintptr_t)mapping % HUGE_PAGE;
+#ifdef MADV_HUGEPAGE
+    (void)madvise(group->base, group->mapped - HUGE_PAGE, MADV_HUGEPAGE); /* a wish */
+#endif
     group->free = calloc((size_t)group->page_count, sizeof *group->free);
     group->owners = calloc((size_t)group->page_count, sizeof *group->owners);
     return (group->free && group->owners) || fail(error, ERROR_MEMORY, "no memory for the tables of the KV cache");
@@ -111,7 +116,7 @@ void kv_close(KvCache *cache) {
     for (int i = 0; i < cache->group_count; i++) {
         KvGroup *group = &cache->group[i];
         if (group->mapped) {
-            munmap(group->base, group->mapped);
+            munmap(group->mapping, group->mapped);
         }
         free(group->free);
         free(group->owners);
@@ -151,6 +156,19 @@ static int32_t page_take(KvCache *cache, KvGroup *group) {
     return id;
 }
 
+/* Gives the huge pages that hold nothing but free pages back to the system, of those that held this one: a part of one
+ * would break it into small pages. */
+static void give_back(KvGroup *group, int32_t id) {
+    const size_t begin = (size_t)id * group->stride, end = begin + group->stride;
+    for (size_t huge = begin / HUGE_PAGE * HUGE_PAGE; huge < end; huge += HUGE_PAGE) {
+        const size_t last = (huge + HUGE_PAGE - 1) / group->stride;
+        bool used = false;
+        for (size_t page = huge / group->stride; page <= last && page < (size_t)group->fresh; page++)
+            used |= group->owners[page] > 0;
+        if (!used) (void)madvise(group->base + huge, HUGE_PAGE, MADV_DONTNEED);
+    }
+}
+
 static void page_release(KvCache *cache, KvGroup *group, int32_t id) {
     if (id < 0) {
         return;
@@ -161,9 +179,7 @@ static void page_release(KvCache *cache, KvGroup *group, int32_t id) {
     }
     group->free[group->free_count++] = id;
     cache->used -= group->stride;
-    if (group->stride >= GIVE_BACK_MIN) {
-        madvise(page_memory(group, id), group->stride, MADV_DONTNEED);
-    }
+    give_back(group, id);
 }
 
 static void release_range(KvCache *cache, KvSequence *sequence, int g, int first, int end) {
