@@ -501,25 +501,35 @@ INLINE void tile_steps(
     }
 }
 
+/* sums += the products of `steps` × 4 columns; fresh: there is nothing in them yet. */
+INLINE void tile_part(const uint8_t *p, const int8_t *q, const int steps, const bool two_planes, const bool fresh,
+    const int rows, __m256i sums[TILE][2]) {
+#pragma GCC unroll 2
+    for (int plane = 0; plane < 1 + two_planes; plane++) {
+        const __m256i weight = _mm256_set1_epi16(plane ? 16 : 1);
+        __m256i words[TILE][2];
+        tile_steps(p, q, steps, two_planes ? 1 + plane : 0, rows, words);
+#pragma GCC unroll 4
+        for (int t = 0; t < rows; t++)
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; h++) {
+                const __m256i wide = _mm256_madd_epi16(words[t][h], weight);
+                sums[t][h] = fresh && !plane ? wide : _mm256_add_epi32(sums[t][h], wide);
+            }
+    }
+}
+
 /* One group's integer sums. steps: as many as 16 bits hold. */
 INLINE void tile_group(const uint8_t *p, const int8_t *q, int group, const int steps, const bool two_planes,
     const int rows, __m256i sums[TILE][2]) {
+    if (two_planes) { /* where the first part on its own is slower */
 #pragma GCC unroll 4
-    for (int t = 0; t < rows; t++) sums[t][0] = sums[t][1] = _mm256_setzero_si256();
-    for (int at = 0; at < group; at += 4 * steps)
-#pragma GCC unroll 2
-        for (int plane = 0; plane < 1 + two_planes; plane++) {
-            const __m256i weight = _mm256_set1_epi16(plane ? 16 : 1);
-            __m256i words[TILE][2];
-            tile_steps(p + at * PANEL, q + at * TILE, steps, two_planes ? 1 + plane : 0, rows, words);
-#pragma GCC unroll 4
-            for (int t = 0; t < rows; t++)
-#pragma GCC unroll 2
-                for (int h = 0; h < 2; h++) {
-                    const __m256i wide = _mm256_madd_epi16(words[t][h], weight);
-                    sums[t][h] = _mm256_add_epi32(sums[t][h], wide);
-                }
-        }
+        for (int t = 0; t < rows; t++) sums[t][0] = sums[t][1] = _mm256_setzero_si256();
+    } else {
+        tile_part(p, q, steps, two_planes, true, rows, sums);
+    }
+    for (int at = two_planes ? 0 : 4 * steps; at < group; at += 4 * steps)
+        tile_part(p + at * PANEL, q + at * TILE, steps, two_planes, false, rows, sums);
 }
 
 /* See linear_leaf(): after a lane is finished it is added to as many waiting sums as its turn has trailing ones. */
