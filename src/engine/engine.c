@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/thread.h"
@@ -156,7 +157,9 @@ static void run_step(Engine *engine) {
     if (s->part_count == 0) return;
     Error error = {0};
     engine->steps++;
+    const int64_t start = clock_ns();
     if (model_forward(engine->model, &s->step, s->output_count, s->outputs, engine->logits, &error)) {
+        scheduler_note_step(s, (double)(clock_ns() - start) * 1e-9);
         for (int i = 0; i < s->part_count; i++) finish_part(engine, &s->parts[i]);
         return;
     }

@@ -215,12 +215,24 @@ static bool reads_prompt(const Request *request) {
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
+/* Prompt tokens of a step, after its decode rows are planned. */
+static int prefill_limit(const Scheduler *s) {
+    const double time = STEP_MS * 1e-3;
+    if (s->part_count == 0 || s->prompt_row_s * s->prefill_size <= time) return s->prefill_size;
+    const int fitting = (int)(time / s->prompt_row_s) / PREFILL_LEAST * PREFILL_LEAST;
+    return smaller(fitting > PREFILL_LEAST ? fitting : PREFILL_LEAST, s->prefill_size);
+}
+
+void scheduler_note_step(Scheduler *s, double seconds) {
+    if (s->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / s->prompt_rows;
+}
+
 /* Splits the step's prompt tokens over the prompts: half to the oldest, equal parts of the rest to the others; what
  * somebody does not need goes to the oldest who does. */
 static void share_prefill(Scheduler *s) {
-    int readers = 0, left = s->prefill_size, echo_left = ECHO_ROWS;
+    int readers = 0, left = prefill_limit(s), echo_left = ECHO_ROWS;
     for (Request *r = s->active.first; r; r = r->next) readers += reads_prompt(r);
-    const int share = readers > 1 ? s->prefill_size / 2 / (readers - 1) : 0;
+    const int share = readers > 1 ? left / 2 / (readers - 1) : 0;
     bool oldest = true;
     for (Request *r = s->active.first; r; r = r->next) {
         if (!reads_prompt(r)) continue;
@@ -250,11 +262,12 @@ static void plan_prefill(Scheduler *s) {
         const bool last = r->prefilled + r->chunk == r->prompt_count;
         if (!add_part(s, r, NULL, &r->kv, r->chunk, r->echo ? r->chunk : last)) continue;
         memcpy(s->tokens + row, r->prompt + r->prefilled, (size_t)r->chunk * sizeof *s->tokens);
+        s->prompt_rows += r->chunk;
     }
 }
 
 void scheduler_plan(Scheduler *s) {
-    s->part_count = s->output_count = 0;
+    s->part_count = s->output_count = s->prompt_rows = 0;
     s->step = (Step){.tokens = s->tokens, .positions = s->positions, .runs = s->runs};
     plan_decode(s);
     plan_prefill(s);

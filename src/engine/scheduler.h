@@ -2,11 +2,18 @@
  * Admission is by promise: a request enters when the pages that it can need at most are free, so nothing that runs can
  * run out of them. The queue is first come, first served, but a request that waits for pages may be passed PASSES_MAX
  * times. A step has one row per running choice and up to prefill_size prompt tokens: half of them for the oldest
- * prompt, the other half shared by the younger ones, so that a short prompt does not wait for a long one. */
+ * prompt, the other half shared by the younger ones, so that a short prompt does not wait for a long one. Beside
+ * running choices there are fewer prompt tokens where the machine is slow: a step then takes some STEP_MS, as streams
+ * stand still that long. */
 #pragma once
 #include "engine/request.h"
 
-enum { PASSES_MAX = 16, ECHO_ROWS = 16 /* prompt rows per step whose logits are wanted */ };
+enum {
+    PASSES_MAX = 16,
+    ECHO_ROWS = 16, /* prompt rows per step whose logits are wanted */
+    STEP_MS = 300,
+    PREFILL_LEAST = 64, /* prompt tokens however long they take: fewer cost nearly as much */
+};
 
 typedef struct RequestList {
     Request *first, *last;
@@ -38,6 +45,8 @@ typedef struct Scheduler {
     Run *runs;
     Part *parts;
     int part_count, output_count;
+    int prompt_rows;     /* of this step */
+    double prompt_row_s; /* what one takes; 0: not known yet */
 } Scheduler;
 
 NODISCARD bool scheduler_open(
@@ -54,6 +63,7 @@ void scheduler_admit(Scheduler *scheduler);                   /* by the engine t
 
 /* Engine thread. */
 void scheduler_plan(Scheduler *scheduler); /* fills step, parts and outputs; no parts: nothing to run */
+void scheduler_note_step(Scheduler *scheduler, double seconds); /* what the planned step took */
 void scheduler_take_slot(Scheduler *scheduler, Request *request);
 void scheduler_free_slot(Scheduler *scheduler, Request *request);
 void scheduler_end_choice(Scheduler *scheduler, Request *request, AnswerChoice *choice, Finish finish);

@@ -169,6 +169,39 @@ static void test_step_order(void) {
     close_engine(engine);
 }
 
+/* Beside an answer under way a slow machine reads prompts in smaller pieces; alone, in whole ones. */
+static void test_smooth(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(4, 8, 512, 0);
+    Case c, longer;
+    make_prompt(&c, 128, 1);
+    c.options.max_tokens = 100;
+    c.options.sampling.ignore_eos = true;
+    make_prompt(&longer, 640, 2);
+    Request *a = submit(engine, &c.options);
+    fake_wait_arrived(1);
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); /* 128 rows take 0.2 s: at most 192 fit STEP_MS */
+    fake_permit(1);
+    fake_wait_arrived(2);
+    Request *b = submit(engine, &longer.options);
+    fake_permit(1);
+    fake_wait_arrived(3);
+    fake_open_gate();
+    Seen seen;
+    read_all(b, 1, &seen);
+    read_all(a, 1, &seen);
+    TEST(seen.count == 100);
+    TEST_MSG(fake.log[2].rows >= 1 + PREFILL_LEAST && fake.log[2].rows <= 1 + 192, "%d rows", fake.log[2].rows);
+    request_free(a);
+    request_free(b);
+    wait_idle(engine);
+    const int before = fake_steps();
+    (void)run_one(engine, &longer.options);
+    TEST_MSG(fake.log[before].rows == 512, "%d rows", fake.log[before].rows);
+    close_engine(engine);
+}
+
 /* A request with many choices leaves slots to those who come later. */
 static void test_choices_share_slots(void) {
     fake_reset();
@@ -262,6 +295,7 @@ int main(void) {
     test_pages();
     test_no_starvation();
     test_step_order();
+    test_smooth();
     test_choices_share_slots();
     test_no_allocation();
     test_idle();
