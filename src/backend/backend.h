@@ -194,5 +194,5 @@ NODISCARD Backend *plan_open(int rows_max, Error *error);
 /* After a walk of the decoder on plan: bytes of scratch, or false with the first shape error met. */
 NODISCARD bool plan_result(Backend *plan, size_t *scratch_bytes, Error *error);
 void backend_close(Backend *backend); /* NULL is fine */
-/* One line for people: "avx512 (vnni, vbmi), 2 threads". */
+/* One line for people: "avx512 (vnni, vbmi), int8 activations, 2 threads". */
 const char *backend_describe(const Backend *backend);

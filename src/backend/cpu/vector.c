@@ -227,7 +227,7 @@ Backend *vector_open(const CpuKernels *kernels, const BackendOptions *options, E
         return NULL;
     }
     const int threads = pool_threads(cpu->pool);
-    snprintf(cpu->base.description, sizeof cpu->base.description, "%s%s, %d thread%s", kernels->description,
-        options->precise ? ", int16 activations" : "", threads, threads == 1 ? "" : "s");
+    snprintf(cpu->base.description, sizeof cpu->base.description, "%s, int%d activations, %d thread%s",
+        kernels->description, options->precise ? 16 : 8, threads, threads == 1 ? "" : "s");
     return &cpu->base;
 }
