@@ -6,15 +6,15 @@ server at a time, the others idle. Rows are medians of the rounds; `bar` is what
   streams   tokens/s of --streams answers of --tokens tokens together, from the first request to the last token
   prompt    seconds to the first token of a prompt of about --prompt tokens that no cache has seen
   one       tokens/s of one stream behind its first token, beside `apus bench` in the same round
-  start     seconds from exec to the first token: `apus run`, and the servers with their first request
+  start     seconds from exec to the first token: `apus run` with a prompt of one word, the same in the chat template, and the servers
+            with their first request; the files are in the page cache
   cost      µs of processor time per token and stream outside the threads that compute (apus only)
   idle      processor ticks and context switches of the idle server in 10 s (apus only)
-  memory    anonymous memory in MB, beside 5 % of the weights + the KV cache's pages in use at most + 64 MB (apus only)
+  memory    anonymous memory in MB when all answers are given, so that no page of the KV cache is in use
 The client is one thread that reads raw sockets: what it takes from the servers' cores is small, and the same for all."""
 import argparse, csv, http.client, json, os, platform, random, re, select, shlex, socket, statistics, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "apus", "models")
 WORDS = """the of and to in is you that it he was for on are as with his they at be this have from or one had by word but not what all
 were we when your can said there use an each which she do how their if will up other about out many then them these so some her would make
 like him into time has look two more write go see number no way could people my than first water been call who oil its now find long down
@@ -96,12 +96,11 @@ class Stream:
             self.last = time.perf_counter()
 
     def usage(self):
-        found = re.search(rb'"usage":(\{"[^\n]*)', b"".join(self.blocks)[::1].split(b'"choices":[]')[-1])
         text = b"".join(self.blocks).decode("utf-8", "replace")
         for line in reversed(text.split("\n")):
             if line.startswith("data: {") and '"usage":{' in line:
                 return json.loads(line[6:])["usage"]
-        sys.exit(f"no usage in the answer: {found} {text[:500]}")
+        sys.exit(f"no usage in the answer: {text[:500]}")
 
 
 def burst(server, texts, tokens, while_open=None):
@@ -185,7 +184,7 @@ def in_process(apus, model, tokens):
     out = subprocess.run([apus, "bench", model, "-p", "0", "-n", str(tokens), "-d", "32", "-r", "1", "--json"], capture_output=True, text=True)
     if out.returncode:
         sys.exit(out.stderr)
-    return json.loads(out.stdout)["tg"]
+    return json.loads(out.stdout)
 
 
 def main():
@@ -227,12 +226,14 @@ def main():
     commands.update(peer.split("=", 1) for peer in a.peer)
     if "start" in only:
         starts = {name: [] for name in commands}
-        runs = []
-        measure_run([a.apus, "run", a.model, "Hello", "-n", "1", "--temp", "0"])
+        run, raws, runs = [a.apus, "run", a.model, "Hello", "-n", "1", "--temp", "0"], [], []
+        measure_run(run)
         for _ in range(a.rounds):
-            runs.append(measure_run([a.apus, "run", a.model, "Hello", "-n", "1", "--temp", "0"]))
+            raws.append(measure_run(run + ["--raw"]))
+            runs.append(measure_run(run))
             for name in commands:
                 starts[name].append(measure_start(name, commands[name], "bench"))
+        row("start, apus run --raw", "apus", raws, "s", bar="<= 0.25")
         row("start, apus run", "apus", runs, "s", bar="<= 0.25")
         rows("start, server", starts, "s", False, "<= 0.25")
 
@@ -266,15 +267,13 @@ def main():
                 text = f"Write a long story about {words(12)}."
                 for server in servers:
                     singles[server.name].append(measure_one(server, text, a.tokens))
-                alone.append(in_process(a.apus, a.model, a.tokens))
+                alone.append(in_process(a.apus, a.model, a.tokens)["tg"])
             rows("one stream", singles, "tok/s", True, "")
             row("one stream, apus bench", "apus", alone, "tok/s", statistics.median(singles["apus"]) / statistics.median(alone), ">= 0.98")
         if "memory" in only:
-            weights = os.path.join(a.model if os.path.isdir(a.model) else os.path.join(CACHE, a.model), "")
-            info = subprocess.run([a.apus, "info", a.model], capture_output=True, text=True).stdout
-            row("memory, anonymous", "apus", [rollup(ours, "Anonymous") / 1e6], "MB")
-            for peer in servers[1:]:
-                row("memory, anonymous", peer.name, [rollup(peer, "Anonymous") / 1e6], "MB")
+            weights = in_process(a.apus, a.model, 1)["weight_bytes"]
+            rows("memory, anonymous", {s.name: [rollup(s, "Anonymous") / 1e6] for s in servers}, "MB", False,
+                 f"<= {(weights * 0.05 + 64e6) / 1e6:.0f}")
         if "idle" in only:
             ticks, switches = measure_idle(ours, 10)
             row("idle, ticks in 10 s", "apus", [ticks], "ticks", bar="0")
