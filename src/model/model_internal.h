@@ -11,7 +11,7 @@ typedef FamilyLoad *FamilyFind(Slice model_type);
 struct Model {
     Arena arena;
     Checkpoint checkpoint;
-    WeightStore *weights; /* NULL: matrices lie in the mapped files */
+    WeightStore *weights;                /* NULL: matrices lie in the mapped files */
     Buffer config_text, generation_text; /* the JSON nodes point into them */
     const Json *config;                  /* root of config.json */
     const Json *generation_config;       /* NULL: there is none */
