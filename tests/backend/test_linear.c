@@ -203,10 +203,10 @@ static void test_kinds(CpuBackend *cpus, int count) {
             for (int t = 0; t < most_rows; t++)
                 for (int64_t r = 0; r < rows; r++) expected[t * rows + r] = spec_product(&s.weight, r, x + t * cols);
             for (int i = 0; i < count; i++) check_matmul(&cpus[i], &s, x, expected, cpus[i].kernels->name);
-            if (GROUPS[g] == 35 && rows >= 16) { /* of fewer results one can decide; 2 %: three times what int8 per 64
-                                                    costs on such rows; plain ones only round */
+            if (GROUPS[g] == 35 && rows >= 16) { /* fewer results may all be near zero */
+                /* a step of at most 20 / 127, rounded: (20/127)² / 12 of a mean square of 2.4; plain ones only round */
                 double error = relative_error(&s.weight, x + 5 * cols, expected + 5 * rows);
-                TEST_MSG(error < (linear_is_integer(&s.weight) ? 0.02 : 1e-6), "%s %d: relative error %g",
+                TEST_MSG(error < (linear_is_integer(&s.weight) ? 0.03 : 1e-6), "%s %d: relative error %g",
                     quant_name(k->quant), k->bits, error);
             }
             sample_free(&s);
