@@ -2,8 +2,10 @@
  *
  * One group is one tile product: 16 activation rows × the group, signed, with the group × 16 weight rows of a panel,
  * unsigned, whose bytes [group/4][rows][4] are what the instruction wants. Two tiles of activations meet the two halves
- * of a panel. The sums go through memory to the vector units, which do more work than the tiles: so the products of the
- * next groups are issued between the pieces of that work. */
+ * of a panel: a square of up to four products. Their sums go through memory to the vector units. A product takes long
+ * to come out, and a store that waits for it would stop what follows: it is stored when that of the next square begins.
+ * Tile instructions among the vector ones halve what these do, at whatever distance: so neither waits for the other
+ * more than it must, and what counts is that all this stays in L1. */
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,7 +18,8 @@ enum {
     TILE = LINEAR_AMX_ROWS,
     PAIR = 2 * TILE,
     PIECE = 8, /* activation rows that are brought to floats together: 16 accumulators */
-    BATCH = 3, /* most groups whose sums wait in memory: with those of the batch after, half of L1 */
+    BATCH = 2, /* most groups whose sums are brought to floats together; and most squares in memory */
+    SQUARE = PAIR * PANEL,
 };
 
 /* Tiles 0–3: sums, 4–5: activations, 6–7: weights. */
@@ -81,33 +84,68 @@ static bool batch_next(Batch *b, const Call *call) {
     return true;
 }
 
-/* Integer sums of group i of a batch: sums[row of the pair][weight row]. */
-static void multiply_group(const Call *call, const Batch *b, int64_t i, int32_t *sums) {
+/* The products of a pair of tiles with the groups of a panel, one square of up to four tiles after the other. */
+typedef struct Issue {
+    const Call *call;
+    int32_t *ring;      /* sums[square % BATCH][row of the pair][weight row] */
+    int64_t square;     /* the next one; also that behind the last, which has no products */
+    int64_t until;      /* it may go as far as this */
+    int64_t at;         /* group */
+    int row;            /* first activation row */
+    int tiles, waiting; /* of this square, and of the one before, which are to be stored */
+} Issue;
+
+static int tiles_of(const Call *call, int row) { return row >= call->rows ? 0 : call->rows - row > TILE ? 4 : 2; }
+
+/* Stores the square before, tile by tile, and begins this one. */
+INLINE void issue_square(Issue *s) {
+    const Call *call = s->call;
     const int group = call->panel->group;
-    const uint8_t *codes = call->panel->codes + (b->at + i) * group * PANEL;
-    const int8_t *q = call->q + b->row * call->stride + (b->at + i) * group * TILE;
-    _tile_loadd(4, q, group);
-    _tile_loadd(6, codes, 4 * PANEL);
-    _tile_loadd(7, codes + 64, 4 * PANEL);
-    _tile_zero(0);
-    _tile_dpbsud(0, 4, 6);
-    _tile_zero(1);
-    _tile_dpbsud(1, 4, 7);
-    _tile_stored(0, sums, 4 * PANEL);
-    _tile_stored(1, sums + 16, 4 * PANEL);
-    if (call->rows - b->row <= TILE) return;
-    _tile_loadd(5, q + TILE * call->stride, group);
-    _tile_zero(2);
-    _tile_dpbsud(2, 5, 6);
-    _tile_zero(3);
-    _tile_dpbsud(3, 5, 7);
-    _tile_stored(2, sums + TILE * PANEL, 4 * PANEL);
-    _tile_stored(3, sums + TILE * PANEL + 16, 4 * PANEL);
+    const uint8_t *codes = call->panel->codes + s->at * group * PANEL;
+    const int8_t *q = call->q + s->row * call->stride + s->at * group * TILE;
+    int32_t *sums = s->ring + (s->square + BATCH - 1) % BATCH * SQUARE;
+    if (s->tiles > 0) {
+        _tile_loadd(4, q, group);
+        _tile_loadd(6, codes, 4 * PANEL);
+    }
+    if (s->waiting > 0) _tile_stored(0, sums, 4 * PANEL);
+    if (s->tiles > 0) {
+        _tile_zero(0);
+        _tile_dpbsud(0, 4, 6);
+        _tile_loadd(7, codes + 64, 4 * PANEL);
+    }
+    if (s->waiting > 0) _tile_stored(1, sums + 16, 4 * PANEL);
+    if (s->tiles > 0) {
+        _tile_zero(1);
+        _tile_dpbsud(1, 4, 7);
+    }
+    if (s->tiles > 2) _tile_loadd(5, q + TILE * call->stride, group);
+    if (s->waiting > 2) _tile_stored(2, sums + TILE * PANEL, 4 * PANEL);
+    if (s->tiles > 2) {
+        _tile_zero(2);
+        _tile_dpbsud(2, 5, 6);
+    }
+    if (s->waiting > 2) _tile_stored(3, sums + TILE * PANEL + 16, 4 * PANEL);
+    if (s->tiles > 2) {
+        _tile_zero(3);
+        _tile_dpbsud(3, 5, 7);
+    }
+    s->square++;
+    s->waiting = s->tiles;
+    if (++s->at < call->panel->groups) return;
+    s->at = 0;
+    s->row += PAIR;
+    s->tiles = tiles_of(call, s->row);
+}
+
+static void issue_all(Issue *s) {
+    while (s->square < s->until) issue_square(s);
 }
 
 /* The float part of a batch for some rows of one tile. */
 typedef struct Piece {
-    const int32_t *sums;          /* groups PAIR · PANEL apart */
+    const int32_t *sums;          /* of the ring */
+    int64_t square;               /* of the first group */
     const float *d, *z;           /* groups TILE apart */
     const float *scales, *biases; /* groups PANEL apart */
     int count;                    /* groups */
@@ -125,7 +163,7 @@ INLINE void add_piece(const Piece *p, const int rows) {
         acc[t][1] = p->start ? _mm512_load_ps(p->start + t * PANEL + 16) : _mm512_setzero_ps();
     }
     for (int i = 0; i < p->count; i++) {
-        const int32_t *sums = p->sums + i * PAIR * PANEL;
+        const int32_t *sums = p->sums + (p->square + i) % BATCH * SQUARE;
         const float *d = p->d + i * TILE, *z = p->z + i * TILE;
         const __m512 s0 = _mm512_load_ps(p->scales + i * PANEL), s1 = _mm512_load_ps(p->scales + i * PANEL + 16);
         const __m512 b0 = _mm512_load_ps(p->biases + i * PANEL), b1 = _mm512_load_ps(p->biases + i * PANEL + 16);
@@ -141,7 +179,7 @@ INLINE void add_piece(const Piece *p, const int rows) {
         }
     }
     const float *left = p->left;
-    for (int more = p->merges; more > 0; more--, left -= PAIR * PANEL)
+    for (int more = p->merges; more > 0; more--, left -= SQUARE)
 #pragma GCC unroll 8
         for (int t = 0; t < rows; t++) {
             acc[t][0] = _mm512_add_ps(_mm512_load_ps(left + t * PANEL), acc[t][0]);
@@ -161,8 +199,8 @@ static void add_piece_1(const Piece *p) { add_piece(p, 1); }
 
 /* Adds `rows` (8, 4, 2, 1) of a batch's rows, from row `at` of the pair. waiting: finished lanes of the tree, then the
  * lane that is not. y: of the pair. */
-static void add_rows(
-    const Call *call, const Batch *b, int at, int rows, const int32_t *sums, float waiting[][PAIR * PANEL], float *y) {
+static void add_rows(const Call *call, const Batch *b, int64_t square, int at, int rows, const int32_t *ring,
+    float waiting[][SQUARE], float *y) {
     static void (*const ADD[])(const Piece *) = {
         [1] = add_piece_1, [2] = add_piece_2, [4] = add_piece_4, [8] = add_piece_8};
     const int depth = __builtin_popcount((unsigned)b->turn), from = at * PANEL;
@@ -170,7 +208,8 @@ static void add_rows(
     const int64_t scale_at = (b->row + at / TILE * TILE) * call->groups + b->at * TILE + at % TILE;
     const bool last = b->left == 0 && b->turn == LINEAR_LANES - 1;
     const Piece piece = {
-        .sums = sums + from,
+        .sums = ring + from,
+        .square = square,
         .d = call->d + scale_at,
         .z = call->z + scale_at,
         .scales = call->panel->scales + b->at * PANEL,
@@ -185,24 +224,25 @@ static void add_rows(
 }
 
 static void multiply(const Call *call, float *y) {
-    int32_t sums[2][BATCH * PAIR * PANEL] __attribute__((aligned(64)));
-    float waiting[5][PAIR * PANEL] __attribute__((aligned(64)));
+    int32_t ring[BATCH * SQUARE] __attribute__((aligned(64)));
+    float waiting[5][SQUARE] __attribute__((aligned(64)));
     Batch now = batch_first(call->panel);
-    for (int64_t i = 0; i < now.count; i++) multiply_group(call, &now, i, sums[0] + i * PAIR * PANEL);
-    for (int turn = 0;; turn ^= 1) {
+    Issue issue = {.call = call, .ring = ring, .tiles = tiles_of(call, 0)};
+    const int64_t total = (call->rows + PAIR - 1) / PAIR * call->panel->groups;
+    for (int64_t square = 0;;) {
         Batch next = now;
         const bool more = batch_next(&next, call);
-        const int64_t issue = more ? next.count : 0;
+        if (issue.square < square + now.count + 1) {
+            issue.until = square + BATCH < total ? square + BATCH + 1 : total + 1;
+            issue_all(&issue);
+        }
         const int rows = call->rows - now.row < PAIR ? call->rows - now.row : PAIR;
-        int64_t issued = 0;
         for (int at = 0, height = PIECE; at < rows; at += height) {
-            for (; issued < issue && issued * rows <= at * issue; issued++)
-                multiply_group(call, &next, issued, sums[turn ^ 1] + issued * PAIR * PANEL);
             while (height > rows - at) height /= 2;
-            add_rows(call, &now, at, height, sums[turn], waiting, y + now.row * PANEL);
+            add_rows(call, &now, square, at, height, ring, waiting, y + now.row * PANEL);
         }
         if (!more) return;
-        for (; issued < issue; issued++) multiply_group(call, &next, issued, sums[turn ^ 1] + issued * PAIR * PANEL);
+        square += now.count;
         now = next;
     }
 }
