@@ -47,40 +47,48 @@ typedef struct Lanes {
     __m512 lane[LINEAR_LANES];
 } Lanes;
 
-/* One vector of 16 weight rows with all activation rows: 16/lanes groups. */
-INLINE void block_vector(const Few *f, __m512i r[16], const int8_t *q, int64_t group, const Kind k, const int rows,
+/* One group of 16 weight rows, whose codes lie in r, with all activation rows. */
+INLINE void block_group(const Few *f, const __m512i *r, const int8_t *q, int64_t group, const Kind k, const int rows,
     const __m512 *s, const __m512 *b, Lanes *acc) {
-    const int lanes = k.group / (4 * k.planes); /* dwords of a group */
-#pragma GCC unroll 8
-    for (int g = 0; g < 16 / lanes; g++) {
-        __m512i code[16][4];
+    const int dwords = k.group / (4 * k.planes), lane = (int)(group % LINEAR_LANES);
+    __m512i code[16][4];
 #pragma GCC unroll 16
-        for (int j = 0; j < lanes; j++)
+    for (int j = 0; j < dwords; j++)
+#pragma GCC unroll 4
+        for (int p = 0; p < k.planes; p++) {
+            code[j][p] = k.planes > 1 ? plane_of(r[j], k.bits, p) : r[j];
+            if (k.coded) code[j][p] = e2m1_codes(code[j][p]);
+        }
+    for (int t = 0; t < rows; t++) {
+        const int8_t *x = q + t * f->stride;
+        __m512i even = _mm512_setzero_si512(), odd = even;
+#pragma GCC unroll 16
+        for (int j = 0; j < dwords; j++)
 #pragma GCC unroll 4
             for (int p = 0; p < k.planes; p++) {
-                code[j][p] = k.planes > 1 ? plane_of(r[g * lanes + j], k.bits, p) : r[g * lanes + j];
-                if (k.coded) code[j][p] = e2m1_codes(code[j][p]);
+                int four;
+                memcpy(&four, x + 64 * p + 4 * j, 4);
+                __m512i *sum = (k.planes > 1 ? p : j) & 1 ? &odd : &even;
+                *sum = _mm512_dpbusd_epi32(*sum, code[j][p], _mm512_set1_epi32(four));
             }
-        const int lane = (int)(group + g) % LINEAR_LANES;
-        for (int t = 0; t < rows; t++) {
-            const int8_t *x = q + t * f->stride + g * lanes * 4;
-            __m512i even = _mm512_setzero_si512(), odd = even;
-#pragma GCC unroll 16
-            for (int j = 0; j < lanes; j++)
-#pragma GCC unroll 4
-                for (int p = 0; p < k.planes; p++) {
-                    int four;
-                    memcpy(&four, x + 64 * p + 4 * j, 4);
-                    __m512i *sum = (k.planes > 1 ? p : j) & 1 ? &odd : &even;
-                    *sum = _mm512_dpbusd_epi32(*sum, code[j][p], _mm512_set1_epi32(four));
-                }
-            const int64_t at = t * f->scale_stride + group + g;
-            const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
-            __m512 *to = &acc[t].lane[lane];
-            *to = _mm512_fmadd_ps(b[lane], _mm512_set1_ps(f->sums[at]),
-                _mm512_fmadd_ps(_mm512_mul_ps(s[lane], _mm512_set1_ps(f->scales[at])), sum, *to));
-        }
+        const int64_t at = t * f->scale_stride + group;
+        const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
+        __m512 *to = &acc[t].lane[lane];
+        *to = _mm512_fmadd_ps(b[lane], _mm512_set1_ps(f->sums[at]),
+            _mm512_fmadd_ps(_mm512_mul_ps(s[lane], _mm512_set1_ps(f->scales[at])), sum, *to));
     }
+}
+
+/* One vector of 16 weight rows: 16/dwords groups. */
+INLINE void block_vector(const Few *f, const __m512i r[16], const int8_t *q, int64_t group, const Kind k,
+    const int rows, const __m512 *s, const __m512 *b, Lanes *acc) {
+    const int dwords = k.group / (4 * k.planes);
+    if (dwords == 16) {
+        block_group(f, r, q, group, k, rows, s, b, acc);
+        return;
+    }
+#pragma GCC unroll 8
+    for (int g = 0; g < 16; g += dwords) block_group(f, r + g, q + 4 * g, group + g / dwords, k, rows, s, b, acc);
 }
 
 INLINE __m512 lanes_tree(Lanes *acc) {
