@@ -25,6 +25,9 @@ struct Engine {
     Thread thread;
     uint64_t steps, prompt_tokens, generated_tokens;
 
+    void (*notify)(void *context);
+    void *notify_context;
+
     Mutex mutex;
     Condition wake;
     bool closing;
@@ -190,6 +193,10 @@ static void cancel_all(Engine *engine) {
     settle_all(engine);
 }
 
+static void notify(const Engine *engine) {
+    if (engine->notify) engine->notify(engine->notify_context);
+}
+
 static void *engine_run(void *argument) {
     Engine *engine = argument;
     Scheduler *s = &engine->scheduler;
@@ -204,8 +211,10 @@ static void *engine_run(void *argument) {
         settle_all(engine);
         run_step(engine);
         settle_all(engine);
+        notify(engine);
     }
     cancel_all(engine);
+    notify(engine);
     return NULL;
 }
 
@@ -230,6 +239,8 @@ static bool check_options(const EngineOptions *o, Error *error) {
 
 static bool open_parts(Engine *engine, const EngineOptions *options, Error *error) {
     if (!check_options(options, error)) return false;
+    engine->notify = options->notify;
+    engine->notify_context = options->notify_context;
     ModelOptions model = options->model;
     model.backend.rows_max = options->slots + options->prefill_size;
     engine->model = model_open(options->directory, &model, error);

@@ -17,6 +17,10 @@ typedef struct EngineOptions {
     int queue_max;    /* requests that wait; one more is ERROR_BUSY */
     int prefill_size; /* prompt tokens per step, 1…MODEL_ROWS_MAX/2 */
     size_t kv_bytes;  /* of the page pool; 0: slots × context, at most half of the free memory */
+    /* Called by the engine thread when requests may have something new; must be short. NULL: readers wait in request_*.
+     */
+    void (*notify)(void *context);
+    void *notify_context;
 } EngineOptions;
 
 /* Sampling, in this order: logit bias → penalties → top_k → top_p → min_p → temperature → draw. Neutral values switch

@@ -5,8 +5,9 @@
 
 #include "base/clock.h"
 #include "server/exchange.h"
+#include "server/stream.h"
 
-enum { PUMP_MS = 100, LOOK_MS = 100, HEARTBEAT_S = 10 };
+enum { PUMP_MS = 100 };
 
 void write_head(Exchange *x, const char *object, Buffer *out) {
     buffer_printf(
@@ -41,83 +42,23 @@ static void make_id(Exchange *x, const char *prefix) {
     x->id[start + ID_RANDOM] = 0;
 }
 
-static bool engine_stopped(const Exchange *x) { return __atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED) > 1; }
-
-static void write_error_event(Exchange *x, const ApiError *error) {
-    buffer_text(&x->out, "data: ");
-    api_write_error(&x->out, error);
-    buffer_text(&x->out, "\n\n");
-    x->ended = true;
-}
-
-/* Turns what the engine has produced into events. */
-static void collect_events(Exchange *x) {
-    Generation *g = &x->generation;
-    ApiError error = {0};
-    if (!generation_pump(g, PUMP_MS, &error)) {
-        write_error_event(x, &error);
-        return;
-    }
-    for (int i = 0; i < g->choice_count; i++) {
-        Choice *choice = &g->choices[i];
-        if (choice->pending.size > 0 || choice->token_count > 0) x->endpoint->write_delta(x, choice, &x->out);
-        if (choice->finish == FINISH_NONE || choice->finish_sent) continue;
-        x->endpoint->write_finish(x, choice, &x->out);
-        choice->finish_sent = true;
-    }
-    if (!generation_done(g)) return;
-    if (x->params.include_usage) x->endpoint->write_usage(x, &x->out);
-    buffer_text(&x->out, "data: [DONE]\n\n");
-    x->ended = true;
-}
-
-static ssize_t stream_read(void *cls, uint64_t position, char *bytes, size_t size) {
+/* Called once the headers are out. What libmicrohttpd adds is the end of the body. */
+static ssize_t stream_body(void *cls, uint64_t position, char *bytes, size_t size) {
     Exchange *x = cls;
-    http_touch(x);
-    while (x->out_read == x->out.size) {
-        if (x->ended) return MHD_CONTENT_READER_END_OF_STREAM;
-        buffer_clear(&x->out);
-        x->out_read = 0;
-        const int64_t before = clock_ns();
-        if (before - x->last_look_ns >
-            LOOK_MS * INT64_C(1000000)) { /* sending finds out, too, but may have nothing to send */
-            if (http_client_gone(x)) return MHD_CONTENT_READER_END_WITH_ERROR;
-            x->last_look_ns = before;
-        }
-        if (engine_stopped(x)) {
-            ApiError error = {0};
-            api_fail(&error, 503, "shutting_down", NULL, "The server is shutting down.");
-            write_error_event(x, &error);
-        } else {
-            collect_events(x);
-        }
-        if (x->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
-        const int64_t now = clock_ns();
-        if (x->out.size > 0)
-            x->last_event_ns = now;
-        else if (now - x->last_event_ns > HEARTBEAT_S * INT64_C(1000000000)) {
-            buffer_text(&x->out, ": waiting\n\n"); /* a comment: keeps proxies and clients from giving up */
-            x->last_event_ns = now;
-        }
-    }
-    const size_t left = x->out.size - x->out_read, take = left < size ? left : size;
-    memcpy(bytes, x->out.data + x->out_read, take);
-    x->out_read += take;
-    return (ssize_t)take;
+    return stream_write(x->server->streams, x) ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
 static enum MHD_Result answer_stream(Exchange *x) {
     for (int i = 0; x->endpoint->write_start && i < x->generation.choice_count; i++)
         x->endpoint->write_start(x, &x->generation.choices[i], &x->out);
-    x->last_event_ns = clock_ns();
-    return http_reply_stream(x, stream_read);
+    return http_reply_stream(x, stream_body);
 }
 
 static enum MHD_Result answer_whole(Exchange *x) {
     ApiError error = {0};
     while (!generation_done(&x->generation)) {
         if (http_client_gone(x)) return MHD_NO;
-        if (engine_stopped(x)) api_fail(&error, 503, "shutting_down", NULL, "The server is shutting down.");
+        if (server_stopped(x->server)) api_fail(&error, 503, "shutting_down", NULL, "The server is shutting down.");
         if (error.status || !generation_pump(&x->generation, PUMP_MS, &error)) return http_reply_error(x, &error);
     }
     Buffer body = {0};

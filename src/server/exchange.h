@@ -24,8 +24,13 @@ struct Server {
     int64_t created;
     SamplingOptions defaults;
     struct Guard *guard; /* deadlines of connections */
-    int stopping;        /* atomic: no new work; 2: end what runs */
+    struct StreamWriter *streams;
+    int stopping; /* atomic: no new work; 2: end what runs */
 };
+
+static inline bool server_stopped(const Server *server) {
+    return __atomic_load_n(&server->stopping, __ATOMIC_RELAXED) > 1;
+}
 
 typedef struct Exchange Exchange;
 
@@ -60,11 +65,10 @@ struct Exchange {
     const Endpoint *endpoint;
     char id[COMPLETION_ID_MAX];
     int64_t created;
-    Buffer head; /* with which every event begins; made by the first */
-    Buffer out;  /* events not yet written */
-    size_t out_read;
-    bool ended;                          /* the last event is in out */
-    int64_t last_event_ns, last_look_ns; /* when the client was last looked for */
+    Buffer head;  /* with which every event begins; made by the first */
+    Buffer out;   /* events that no chunk holds yet */
+    bool chunked; /* the client understands chunks (HTTP/1.1) */
+    bool ended;   /* the last event is in out */
     bool answered;
 };
 
@@ -82,4 +86,5 @@ enum MHD_Result http_reply(Exchange *x, int status, Buffer *body); /* JSON; take
 enum MHD_Result http_reply_error(Exchange *x, const ApiError *error);
 enum MHD_Result http_reply_stream(Exchange *x, MHD_ContentReaderCallback read);
 bool http_client_gone(const Exchange *x);
-void http_touch(Exchange *x); /* the client took something: moves its deadline */
+int http_socket(const Exchange *x); /* −1: there is none */
+void http_touch(Exchange *x);       /* the client took something: moves its deadline */

@@ -170,12 +170,16 @@ static bool drain_choice(Generation *g, Choice *choice, ApiError *error) {
     return !choice->pending.failed || api_fail(error, 503, "out_of_memory", NULL, "Out of memory.");
 }
 
-bool generation_pump(Generation *g, int timeout_ms, ApiError *error) {
-    const int wait_ms = g->request_count == 1 ? timeout_ms : POLL_MS;
+bool generation_take(Generation *g, ApiError *error) {
     bool ok = true;
-    if (g->request_count > 0) request_wait(g->requests[g->next++ % g->request_count], wait_ms);
     for (int i = 0; i < g->choice_count && ok; i++) ok = drain_choice(g, &g->choices[i], error);
     return ok;
+}
+
+bool generation_pump(Generation *g, int timeout_ms, ApiError *error) {
+    const int wait_ms = g->request_count == 1 ? timeout_ms : POLL_MS;
+    if (g->request_count > 0) request_wait(g->requests[g->next++ % g->request_count], wait_ms);
+    return generation_take(g, error);
 }
 
 void write_usage(Buffer *out, const Generation *g) {

@@ -41,7 +41,9 @@ typedef struct Generation {
 /* Submits prompts (arrays of ids) as requests of `choices` each; on failure nothing stays behind. */
 NODISCARD bool generation_open(Generation *g, Engine *engine, const Tokenizer *tokenizer, const ApiRequest *params,
     const Tokens *prompts, int prompt_count, ApiError *error);
-/* Waits up to timeout_ms for something new and takes it in. False: a fault ended it (error says which). */
+/* Takes in what is new. False: a fault ended it (error says which). */
+NODISCARD bool generation_take(Generation *g, ApiError *error);
+/* The same after waiting up to timeout_ms for something new. */
 NODISCARD bool generation_pump(Generation *g, int timeout_ms, ApiError *error);
 bool generation_done(const Generation *g);
 void generation_close(Generation *g); /* cancels what still runs; safe on a zeroed struct */

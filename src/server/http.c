@@ -39,11 +39,14 @@ static GuardEntry *guard_entry(const Exchange *x) {
 
 void http_touch(Exchange *x) { guard_deadline(x->server->guard, guard_entry(x), READER_DEADLINE_S); }
 
-bool http_client_gone(const Exchange *x) {
+int http_socket(const Exchange *x) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    if (!info) return false;
+    return info ? info->connect_fd : -1;
+}
+
+bool http_client_gone(const Exchange *x) {
     char byte;
-    const ssize_t got = recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    const ssize_t got = recv(http_socket(x), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
@@ -289,13 +292,14 @@ static void take_request_id(Exchange *x) {
 
 /* ---- libmicrohttpd's callbacks ---- */
 
-static enum MHD_Result begin(
-    Server *server, struct MHD_Connection *connection, const char *url, const char *method, void **state) {
+static enum MHD_Result begin(Server *server, struct MHD_Connection *connection, const char *url, const char *method,
+    const char *version, void **state) {
     Exchange *x = calloc(1, sizeof *x);
     if (!x) return MHD_NO;
     x->server = server;
     x->connection = connection;
     x->started_ns = clock_ns();
+    x->chunked = strcmp(version, "HTTP/1.0") > 0;
     x->body.limit = BODY_BYTES_MAX;
     *state = x;
     guard_deadline(server->guard, guard_entry(x), BODY_DEADLINE_S);
@@ -326,7 +330,7 @@ static enum MHD_Result take_body(Exchange *x, const char *data, size_t *size) {
 static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
     const char *version, const char *data, size_t *size, void **state) {
     Exchange *x = *state;
-    if (!x) return begin(cls, connection, url, method, state);
+    if (!x) return begin(cls, connection, url, method, version, state);
     if (*size > 0) return take_body(x, data, size);
     if (x->answered) return MHD_YES;
     http_touch(x);

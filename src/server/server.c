@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/map.h"
 #include "server/http.h"
+#include "server/stream.h"
 
 enum { DRAIN_S = 10, DRAIN_STEP_MS = 20 };
 
@@ -44,7 +45,12 @@ static void make_fingerprint(Server *server) {
 }
 
 static bool load(Server *server, const ServerOptions *options, Error *error) {
-    server->engine = engine_open(&options->engine, error); /* first: its weights come in while the vocabulary is read */
+    EngineOptions engine = options->engine;
+    server->streams = stream_writer_open(error);
+    if (!server->streams) return false;
+    engine.notify = stream_writer_wake;
+    engine.notify_context = server->streams;
+    server->engine = engine_open(&engine, error); /* first: its weights come in while the vocabulary is read */
     if (!server->engine) return false;
     server->tokenizer = tokenizer_open(options->directory, error);
     if (!server->tokenizer) return false;
@@ -94,6 +100,7 @@ void server_close(Server *server) {
     __atomic_store_n(&server->stopping, 2, __ATOMIC_RELAXED);
     http_stop(server);
     engine_close(server->engine);
+    stream_writer_close(server->streams);
     template_free(server->template);
     tokenizer_close(server->tokenizer);
     buffer_free(&server->token_pairs);

@@ -149,6 +149,81 @@ def test_keepalive(s):
     connection.close()
 
 
+def raw_stream(s, version, fields, receive_bytes=None):
+    """A connection on which a stream was asked for."""
+    raw = socket.socket()
+    if receive_bytes:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    raw.settimeout(120)
+    raw.connect(("127.0.0.1", s.port))
+    body = json.dumps({"model": s.name, "stream": True, "messages": [{"role": "user", "content": "Count."}], **fields})
+    raw.sendall(f"POST /v1/chat/completions {version}\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    return raw
+
+
+def read_until(raw, end):
+    data = b""
+    while not data.endswith(end):
+        block = raw.recv(1 << 16)
+        if not block:
+            break
+        data += block
+    return data
+
+
+def unchunk(body):
+    """The bytes of a chunked body; None when its framing is wrong."""
+    out = b""
+    while True:
+        size, found, body = body.partition(b"\r\n")
+        if not found or not size or int(size, 16) > len(body):
+            return None
+        size = int(size, 16)
+        if size == 0:
+            return out if body == b"\r\n" else None
+        if body[size:size + 2] != b"\r\n":
+            return None
+        out, body = out + body[:size], body[size + 2:]
+
+
+def is_whole(events):
+    return events is not None and events.startswith(b"data: {") and events.endswith(b"data: [DONE]\n\n")
+
+
+def test_stream_wire(s):
+    raw = raw_stream(s, "HTTP/1.1", {**SHORT, "ignore_eos": True})
+    for again in range(2):
+        head, _, body = read_until(raw, b"\r\n0\r\n\r\n").partition(b"\r\n\r\n")
+        check(b" 200 " in head.split(b"\r\n")[0] and b"chunked" in head.lower(), f"a chunked answer: {head}")
+        check(is_whole(unchunk(body)), f"chunks hold the events (request {again} of a connection): {body[-200:]}")
+        if not again:  # the connection lives on behind a stream
+            text = json.dumps({"model": s.name, "prompt": "One, two,", "stream": True, **SHORT})
+            raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+    raw.close()
+    raw = raw_stream(s, "HTTP/1.0", SHORT)
+    head, _, body = read_until(raw, b"never").partition(b"\r\n\r\n")
+    check(b"chunked" not in head.lower() and is_whole(body), f"HTTP/1.0 gets no chunks: {head} {body[:80]} {body[-80:]}")
+    raw.close()
+
+
+def test_slow_reader(s):
+    """Somebody who does not read his events (more of them than sockets hold) keeps nobody up and loses nothing."""
+    fields = {"max_tokens": 300, "ignore_eos": True, "logprobs": True, "top_logprobs": 20, "n": 3, "temperature": 1, "seed": 1}
+    slow = raw_stream(s, "HTTP/1.1", fields, 4096)
+    start = time.time()
+    events = s.stream("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], **SHORT})
+    check(events[-1] == "[DONE]", "a stream beside a slow reader")
+    check(s.wait_idle(60), "an answer ends though nobody reads it")
+    time.sleep(0.3)
+    head, _, body = read_until(slow, b"\r\n0\r\n\r\n").partition(b"\r\n\r\n")
+    content = unchunk(body)
+    check(is_whole(content), f"the slow reader gets everything: {len(body)} bytes")
+    entries = sum(len(c["logprobs"]["content"]) for line in (content or b"").split(b"\n\n") if line.startswith(b"data: {")
+                  for c in json.loads(line[6:])["choices"] if c.get("logprobs"))
+    check(entries == 900, f"{entries} of 900 tokens, {len(body)} bytes, {time.time() - start:.1f} s")
+    slow.close()
+
+
 def test_idle(s):
     """Nothing turns over in a server without work, not even with a connection open."""
     process = f"/proc/{s.process.pid}"
@@ -187,7 +262,8 @@ def test_key(path):
 
 path = model_path("qwen-0.5b")
 with Server(path, "--ctx-size", 512, "--slots", 8) as server:
-    for test in (test_shapes, test_stream_equals_whole, test_completions, test_disconnect, test_limits, test_keepalive, test_isolation, test_idle):
+    for test in (test_shapes, test_stream_equals_whole, test_completions, test_disconnect, test_limits, test_keepalive, test_stream_wire,
+                 test_slow_reader, test_isolation, test_idle):
         start = time.time()
         test(server)
         print(f"{test.__name__}: {time.time() - start:.1f} s")
