@@ -59,6 +59,8 @@ static void name_kind(const Shape *shape, int i, char *out, size_t size) {
         snprintf(out, size, " %s", dtype_name((DType)shape->weight[i].dtype));
     else if (quant == QUANT_AFFINE)
         snprintf(out, size, " %d-bit g%d", shape->weight[i].bits, shape->weight[i].group);
+    else if (quant_is_affine(quant))
+        snprintf(out, size, " %d-bit %s", shape->weight[i].bits, quant_name(quant));
     else
         snprintf(out, size, " %s", quant_name(quant));
 }

@@ -283,6 +283,8 @@ static void name_weight(const Weight *w, char *out, size_t size) {
         snprintf(out, size, "%s", w->dtype == DTYPE_F16 ? "f16" : "bf16");
     else if (w->quant == QUANT_AFFINE)
         snprintf(out, size, "%d-bit g%d", w->bits, w->group);
+    else if (quant_is_affine(w->quant))
+        snprintf(out, size, "%d-bit %s", w->bits, quant_name(w->quant));
     else
         snprintf(out, size, "%s", quant_name(w->quant));
 }
@@ -322,6 +324,10 @@ static void add_weights(List *list, int threads) {
         {.quant = QUANT_MXFP4, .bits = 4, .group = 32},
         {.quant = QUANT_MXFP8, .bits = 8, .group = 32},
         {.quant = QUANT_NVFP4, .bits = 4, .group = 16},
+        {.quant = QUANT_SYMMETRIC, .bits = 5, .group = 32, .dtype = DTYPE_F16},
+        {.quant = QUANT_SYMMETRIC, .bits = 8, .group = 32, .dtype = DTYPE_F16},
+        {.quant = QUANT_K, .bits = 4, .group = 32, .dtype = DTYPE_U8},
+        {.quant = QUANT_K_SYMMETRIC, .bits = 6, .group = 16, .dtype = DTYPE_U8},
         {.quant = QUANT_NONE, .dtype = DTYPE_F16},
         {.quant = QUANT_NONE, .dtype = DTYPE_BF16},
     };

@@ -4,7 +4,7 @@
 #include "cli/bench.h"
 #include "engine/sampler.h"
 
-enum { LINE_NAME_MAX = 64, LINES_MAX = 320, LINE_ROWS_MAX = 512 };
+enum { LINE_NAME_MAX = 64, LINES_MAX = 400, LINE_ROWS_MAX = 512 };
 
 /* Memory and backend that all lines share. */
 typedef struct Bed {

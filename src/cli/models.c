@@ -66,14 +66,14 @@ static bool resolve_gguf(const char *path, Buffer *directory, Error *error) {
     Buffer name = {0};
     model_name_of(path, &name);
     bool ok = models_cache(directory, error) && file_make_directories(directory->data, error);
-    buffer_printf(directory, "/converted-%s-%08" PRIx64, name.data ? name.data : "model", hash & 0xFFFFFFFFu);
+    buffer_printf(directory, "/compact-%s-%08" PRIx64, name.data ? name.data : "model", hash & 0xFFFFFFFFu);
     buffer_free(&name);
     if (!ok) return false;
     if (directory->failed) return fail(error, ERROR_MEMORY, "out of memory");
     if (!file_is_directory(directory->data))
         fprintf(stderr, "apus: converting %s once, into %s\n", path, directory->data);
     int shown = -1;
-    return gguf_convert(path, directory->data, convert_progress, &shown, error);
+    return gguf_convert(path, directory->data, true, convert_progress, &shown, error);
 }
 
 static bool holds_config(const char *directory) {

@@ -98,7 +98,7 @@ static void tally(Loader *ld, const Weight *weight) {
 
 /* ---- how a weight is quantised ---- */
 
-static Quant quant_of(DType scales, int bits, int group) {
+static Quant quant_of(DType scales, int bits, int64_t group) {
     if (scales != DTYPE_U8) {
         const bool bits_known = bits == 2 || bits == 3 || bits == 4 || bits == 5 || bits == 6 || bits == 8;
         return bits_known && (group == 32 || group == 64 || group == 128) ? QUANT_AFFINE : QUANT_NONE;
@@ -109,30 +109,86 @@ static Quant quant_of(DType scales, int bits, int group) {
                                     : QUANT_NONE;
 }
 
+/* Bits, group and form, as the shapes of codes and scales tell. False: they fit no form. */
+static bool read_form(Weight *weight, const Tensor *codes, const Tensor *scales) {
+    const int64_t bits = codes->shape[1] <= weight->cols ? codes->shape[1] * 32 / weight->cols : 0;
+    const int64_t records = weight->cols % K_COLS == 0 ? weight->cols / K_COLS : 0, width = scales->shape[1];
+    if (bits * weight->cols != codes->shape[1] * 32) return false;
+    weight->bits = (int)bits;
+    weight->dtype = scales->dtype;
+    if (scales->dtype == DTYPE_U8 && width == records * K_BYTES) {
+        weight->quant = QUANT_K;
+        weight->group = 32;
+        return bits == 4 || bits == 5;
+    }
+    if (scales->dtype == DTYPE_U8 && width == records * K_SYMMETRIC_BYTES) {
+        weight->quant = QUANT_K_SYMMETRIC;
+        weight->group = 16;
+        return bits == 6;
+    }
+    if (weight->cols % width != 0 || weight->cols / width > 128) return false;
+    weight->group = (int)(weight->cols / width);
+    if (scales->dtype != DTYPE_U8 && !dtype_is_float(scales->dtype)) return false;
+    weight->quant = quant_of(scales->dtype, weight->bits, weight->group);
+    return weight->quant != QUANT_NONE;
+}
+
+/* What config.json says about this very module; NULL: nothing. */
+static const Json *find_override(const Loader *ld, const char *module) {
+    const Json *override = json_get(json_get(ld->root, "quantization"), module);
+    return override && override->type == JSON_OBJECT ? override : NULL;
+}
+
+/* Whether config.json calls the module symmetric; nothing else tells that from affine without its biases. */
+static bool is_symmetric(const Loader *ld, const char *module) {
+    const Json *override = find_override(ld, module);
+    const Json *mode = json_get(override ? override : json_get(ld->root, "quantization"), "mode");
+    return mode && mode->type == JSON_STRING && slice_is(json_slice(mode), quant_name(QUANT_SYMMETRIC));
+}
+
 /* What config.json says about this very module must be what the shapes say. */
 static void check_override(Loader *ld, const Weight *weight, const char *module) {
-    const Json *block = json_get(ld->root, "quantization");
-    const Json *override = json_get(block, module);
-    if (!override || override->type != JSON_OBJECT) {
+    const Json *override = find_override(ld, module);
+    if (!override) {
         return;
     }
     const Json *bits = json_get(override, "bits"), *group = json_get(override, "group_size");
     const Json *mode = json_get(override, "mode");
-    const char *const modes[] = {"", "affine", "mxfp4", "nvfp4", "mxfp8"};
     const bool same_bits = !bits || (bits->type == JSON_INTEGER && bits->integer == weight->bits);
     const bool same_group = !group || (group->type == JSON_INTEGER && group->integer == weight->group);
-    const bool same_mode = !mode || (mode->type == JSON_STRING && slice_is(json_slice(mode), modes[weight->quant]));
+    const bool same_mode =
+        !mode || (mode->type == JSON_STRING && slice_is(json_slice(mode), quant_name(weight->quant)));
     if (!same_bits || !same_group || !same_mode) {
         loader_fail(ld, ERROR_FORMAT,
             "config.json: quantization.%s does not say what the tensor's shapes say: %s, %d bits, groups of %d", module,
-            modes[weight->quant], weight->bits, weight->group);
+            quant_name(weight->quant), weight->bits, weight->group);
     }
+}
+
+static bool load_biases(Loader *ld, Weight *weight, const char *name, const Tensor *scales) {
+    const TensorEntry *biases = take(ld, name, ".biases");
+    if (!biases) {
+        return false;
+    }
+    if (biases->tensor.dtype != scales->dtype) {
+        wrong_dtype(ld, biases, dtype_name(scales->dtype));
+        return false;
+    }
+    if (!is_matrix(&biases->tensor, scales->shape[0], scales->shape[1])) {
+        char expected[96];
+        shape_text(scales, expected);
+        wrong_shape(ld, biases, expected);
+        return false;
+    }
+    weight->biases = place(ld, biases);
+    return true;
 }
 
 static void load_quantised(Loader *ld, Weight *weight, const char *name, const TensorEntry *data) {
     const TensorEntry *scales = take(ld, name, ".scales");
     const Tensor *w = &data->tensor, *s = &scales->tensor;
-    char expected[96];
+    char expected[96], module[NAME_SIZE];
+    full_name(ld, module, name, "");
     if (w->dtype != DTYPE_U32) {
         wrong_dtype(ld, data, "U32, since there are scales");
         return;
@@ -142,16 +198,12 @@ static void load_quantised(Loader *ld, Weight *weight, const char *name, const T
         wrong_shape(ld, data, expected);
         return;
     }
-    if (s->rank != 2 || s->shape[0] != weight->rows || s->shape[1] < 1 || weight->cols % s->shape[1] != 0) {
+    if (s->rank != 2 || s->shape[0] != weight->rows || s->shape[1] < 1) {
         snprintf(expected, sizeof expected, "%lld, %lld/group", (long long)weight->rows, (long long)weight->cols);
         wrong_shape(ld, scales, expected);
         return;
     }
-    const int64_t group = weight->cols / s->shape[1];
-    const int64_t bits = w->shape[1] <= weight->cols ? w->shape[1] * 32 / weight->cols : 0;
-    weight->quant = group <= 128 && bits * weight->cols == w->shape[1] * 32 ? quant_of(s->dtype, (int)bits, (int)group)
-                                                                            : QUANT_NONE;
-    if (weight->quant == QUANT_NONE || (s->dtype != DTYPE_U8 && !dtype_is_float(s->dtype))) {
+    if (!read_form(weight, w, s)) {
         char found[96];
         shape_text(w, found);
         loader_fail(ld, ERROR_UNSUPPORTED,
@@ -160,28 +212,13 @@ static void load_quantised(Loader *ld, Weight *weight, const char *name, const T
             (long long)weight->cols);
         return;
     }
-    weight->bits = (int)bits;
-    weight->group = (int)group;
-    weight->dtype = s->dtype;
     weight->scales = place(ld, scales);
-    if (weight->quant == QUANT_AFFINE) {
-        const TensorEntry *biases = take(ld, name, ".biases");
-        if (!biases) {
-            return;
-        }
-        if (biases->tensor.dtype != s->dtype) {
-            wrong_dtype(ld, biases, dtype_name(s->dtype));
-            return;
-        }
-        if (!is_matrix(&biases->tensor, s->shape[0], s->shape[1])) {
-            shape_text(s, expected);
-            wrong_shape(ld, biases, expected);
-            return;
-        }
-        weight->biases = place(ld, biases);
+    if (weight->quant == QUANT_AFFINE && s->dtype == DTYPE_F16 && weight->group == 32 && is_symmetric(ld, module)) {
+        weight->quant = QUANT_SYMMETRIC;
     }
-    char module[NAME_SIZE];
-    full_name(ld, module, name, "");
+    if (weight->quant == QUANT_AFFINE && !load_biases(ld, weight, name, s)) {
+        return;
+    }
     check_override(ld, weight, module);
 }
 

@@ -49,7 +49,7 @@ typedef struct DynamicRope {
     int reach;          /* for which they were last written */
 } DynamicRope;
 
-enum { TALLY_MAX = 64, KV_GROUPS_MAX = 8 };
+enum { TALLY_MAX = 80, KV_GROUPS_MAX = 8 };
 
 /* Weights of one kind, for people. */
 typedef struct Tally {

@@ -1,5 +1,6 @@
 /* GGUF's block types as affine groups of 32: w = scale·code + bias. All but Q6_K are affine already, so the conversion
- * only moves bits and the products stay exact in f32. */
+ * only moves bits and the products stay exact in f32. In compact form the scales keep their few bits as well, and Q6_K
+ * its groups of 16. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,25 +23,25 @@ enum {
 };
 
 static const GgufType types[] = {
-    [TYPE_F32] = {"F32", 1, 4, 0, DTYPE_F32},
-    [TYPE_F16] = {"F16", 1, 2, 0, DTYPE_F16},
-    [TYPE_Q4_0] = {"Q4_0", 32, 18, 4, 0},
-    [TYPE_Q4_1] = {"Q4_1", 32, 20, 4, 0},
-    [TYPE_Q5_0] = {"Q5_0", 32, 22, 5, 0},
-    [TYPE_Q5_1] = {"Q5_1", 32, 24, 5, 0},
-    [TYPE_Q8_0] = {"Q8_0", 32, 34, 8, 0},
+    [TYPE_F32] = {"F32", 1, 4, 0, DTYPE_F32, QUANT_NONE, 0},
+    [TYPE_F16] = {"F16", 1, 2, 0, DTYPE_F16, QUANT_NONE, 0},
+    [TYPE_Q4_0] = {"Q4_0", 32, 18, 4, 0, QUANT_SYMMETRIC, 4},
+    [TYPE_Q4_1] = {"Q4_1", 32, 20, 4, 0, QUANT_NONE, 0},
+    [TYPE_Q5_0] = {"Q5_0", 32, 22, 5, 0, QUANT_SYMMETRIC, 5},
+    [TYPE_Q5_1] = {"Q5_1", 32, 24, 5, 0, QUANT_NONE, 0},
+    [TYPE_Q8_0] = {"Q8_0", 32, 34, 8, 0, QUANT_SYMMETRIC, 8},
     [9] = {.name = "Q8_1"},
     [10] = {.name = "Q2_K"},
     [11] = {.name = "Q3_K"},
-    [TYPE_Q4_K] = {"Q4_K", 256, 144, 4, 0},
-    [TYPE_Q5_K] = {"Q5_K", 256, 176, 5, 0},
-    [TYPE_Q6_K] = {"Q6_K", 256, 210, 8, 0},
+    [TYPE_Q4_K] = {"Q4_K", 256, 144, 4, 0, QUANT_K, 4},
+    [TYPE_Q5_K] = {"Q5_K", 256, 176, 5, 0, QUANT_K, 5},
+    [TYPE_Q6_K] = {"Q6_K", 256, 210, 8, 0, QUANT_K_SYMMETRIC, 6},
     [15] = {.name = "Q8_K"},
     [16] = {.name = "IQ2_XXS"},
     [17] = {.name = "IQ2_XS"},
     [18] = {.name = "IQ3_XXS"},
     [19] = {.name = "IQ1_S"},
-    [TYPE_IQ4_NL] = {"IQ4_NL", 32, 18, 8, 0},
+    [TYPE_IQ4_NL] = {"IQ4_NL", 32, 18, 8, 0, QUANT_SYMMETRIC, 8},
     [21] = {.name = "IQ3_S"},
     [22] = {.name = "IQ2_S"},
     [23] = {.name = "IQ4_XS"},
@@ -50,7 +51,7 @@ static const GgufType types[] = {
     [27] = {.name = "I64"},
     [28] = {.name = "F64"},
     [29] = {.name = "IQ1_M"},
-    [TYPE_BF16] = {"BF16", 1, 2, 0, DTYPE_BF16},
+    [TYPE_BF16] = {"BF16", 1, 2, 0, DTYPE_BF16, QUANT_NONE, 0},
     [34] = {.name = "TQ1_0"},
     [35] = {.name = "TQ2_0"},
     [39] = {.name = "MXFP4"},
@@ -179,19 +180,23 @@ static void integers_to_codes(const int *k, float d, uint8_t *codes, float *scal
     *bias = d * (float)low;
 }
 
-/* Two halves of 128: low nibbles in 64 bytes, the upper two bits of four elements in each of 32 bytes; one int8 scale
- * for 16 elements. */
+/* Two halves of 128: low nibbles in 64 bytes, the upper two bits of four elements in each of 32 bytes. */
+static void q6_k_codes(const uint8_t *block, uint8_t *codes) {
+    for (int i = 0; i < GGUF_SUPERBLOCK; i++) {
+        int half = i / 128, quarter = i % 128 / 32, place = i % 32;
+        int nibbles = block[half * 64 + (quarter & 1) * 32 + place], top = block[128 + half * 32 + place];
+        codes[i] = (uint8_t)((quarter < 2 ? nibbles & 15 : nibbles >> 4) | (top >> 2 * quarter & 3) << 4);
+    }
+}
+
+/* One int8 scale for 16 elements. */
 static void convert_q6_k(const uint8_t *block, uint8_t *codes, float *scales, float *biases) {
-    const uint8_t *low = block, *high = block + 128;
     const int8_t *sub_scale = (const int8_t *)block + 192;
     float d = half_at(block + 208);
+    q6_k_codes(block, codes);
     for (int group = 0; group < 8; group++, codes += 32) {
-        int half = group / 4, quarter = group % 4, k[32];
-        const uint8_t *nibble = low + half * 64 + (quarter & 1) * 32, *top = high + half * 32;
-        for (int i = 0; i < 32; i++) {
-            int q = (quarter < 2 ? nibble[i] & 15 : nibble[i] >> 4) | (top[i] >> 2 * quarter & 3) << 4;
-            k[i] = sub_scale[group * 2 + i / 16] * (q - 32);
-        }
+        int k[32];
+        for (int i = 0; i < 32; i++) k[i] = sub_scale[group * 2 + i / 16] * (codes[i] - 32);
         integers_to_codes(k, d, codes, &scales[group], &biases[group]);
     }
 }
@@ -217,6 +222,47 @@ void gguf_blocks_convert(
         codes += info->elements;
         scales += groups;
         biases += groups;
+    }
+}
+
+/* What QUANT_K and QUANT_K_SYMMETRIC want (tensor.h), from the scales of a block. */
+static void k_record(const uint8_t *block, uint8_t *record) {
+    memcpy(record, block, 4);
+    record[3] ^= 0x80; /* the minimum is taken off, the bias is added */
+    for (int j = 0; j < 8; j++) {
+        int scale, minimum;
+        k_scale_min(block + 4, j, &scale, &minimum);
+        record[4 + j] = (uint8_t)scale;
+        record[12 + j] = (uint8_t)minimum;
+    }
+}
+
+static void q6_k_record(const uint8_t *block, uint8_t *record) {
+    memcpy(record, block + 208, 2);
+    memcpy(record + 2, block + 192, 16);
+}
+
+void gguf_blocks_compact(uint32_t type, const uint8_t *blocks, int64_t count, uint8_t *codes, uint8_t *scales) {
+    const GgufType *info = gguf_type(type);
+    CHECK(info && info->compact != QUANT_NONE && count % info->elements == 0);
+    for (int64_t at = 0; at < count; at += info->elements) {
+        float values[2][GGUF_SUPERBLOCK / GGUF_GROUP];
+        if (info->compact == QUANT_K_SYMMETRIC)
+            q6_k_codes(blocks, codes);
+        else
+            gguf_blocks_convert(type, blocks, info->elements, codes, values[0], values[1]);
+        if (info->compact == QUANT_K) {
+            k_record(blocks, scales);
+            scales += K_BYTES;
+        } else if (info->compact == QUANT_K_SYMMETRIC) {
+            q6_k_record(blocks, scales);
+            scales += K_SYMMETRIC_BYTES;
+        } else {
+            memcpy(scales, blocks, 2);
+            scales += 2;
+        }
+        blocks += info->bytes;
+        codes += info->elements;
     }
 }
 

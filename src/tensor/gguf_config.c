@@ -317,21 +317,41 @@ static void put_tokens(Writer *w) {
 }
 
 /* The commonest width is the default; modules of another width are named. */
-static void put_quantization(Writer *w) {
-    size_t uses[9] = {0};
-    int bits = 0;
-    for (size_t i = 0; i < w->plan->count; i++) uses[w->plan->outputs[i].bits]++;
-    for (int b = 1; b <= 8; b++) {
-        if (uses[b] && (!bits || uses[b] > uses[bits])) bits = b;
+static bool form_same(const Weight *a, const Weight *b) {
+    return a->quant == b->quant && a->bits == b->bits && a->group == b->group;
+}
+
+/* The form that most matrices have is the rule, the others are exceptions. */
+static const Weight *most_used_form(const GgufPlan *plan) {
+    const Weight *most = NULL;
+    size_t most_uses = 0;
+    for (size_t i = 0; i < plan->count; i++) {
+        const Weight *form = &plan->outputs[i].form;
+        size_t uses = 0;
+        if (form->quant == QUANT_NONE) continue;
+        for (size_t k = 0; k < plan->count; k++) uses += form_same(&plan->outputs[k].form, form);
+        if (uses > most_uses || (uses == most_uses && form->bits < most->bits)) {
+            most = form;
+            most_uses = uses;
+        }
     }
-    if (!bits) return;
+    return most;
+}
+
+static void put_quantization(Writer *w) {
+    const Weight *most = most_used_form(w->plan);
+    if (!most) return;
     put_key(w, "quantization");
-    buffer_printf(w->out, "{\n    \"group_size\": %d,\n    \"bits\": %d,\n    \"mode\": \"affine\"", GGUF_GROUP, bits);
+    buffer_printf(w->out, "{\n    \"group_size\": %d,\n    \"bits\": %d,\n    \"mode\": \"%s\"", most->group,
+        most->bits, quant_name(most->quant));
     for (size_t i = 0; i < w->plan->count; i++) {
         const GgufOutput *output = &w->plan->outputs[i];
-        if (!output->bits || output->bits == bits) continue;
+        const Weight *form = &output->form;
+        if (form->quant == QUANT_NONE || form_same(form, most)) continue;
         buffer_printf(
-            w->out, ",\n    \"%s\": {\"group_size\": %d, \"bits\": %d}", output->module, GGUF_GROUP, output->bits);
+            w->out, ",\n    \"%s\": {\"group_size\": %d, \"bits\": %d", output->module, form->group, form->bits);
+        if (form->quant != most->quant) buffer_printf(w->out, ", \"mode\": \"%s\"", quant_name(form->quant));
+        buffer_text(w->out, "}");
     }
     buffer_text(w->out, "\n  }");
 }

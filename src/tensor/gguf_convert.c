@@ -18,7 +18,7 @@ enum {
     PATH_BYTES_MAX = 4096,
     CHUNK_ELEMENTS = 1 << 20, /* converted at a time; a whole row at least */
     MARKER_BYTES_MAX = 4096,
-    CONVERTER_VERSION = 1, /* counts changes of the result */
+    CONVERTER_VERSION = 2, /* counts changes of the result */
 };
 
 #define MARKER_NAME "gguf-source.json"
@@ -35,7 +35,10 @@ typedef struct Conversion {
 
 /* --- Tensors --------------------------------------------------------------------------------------------------- */
 
-static size_t parts_of(const GgufOutput *output) { return output->bits ? 3 : 1; }
+/* weight, scales, biases */
+static size_t parts_of(const GgufOutput *output) {
+    return output->form.quant == QUANT_NONE ? 1 : output->form.quant == QUANT_AFFINE ? 3 : 2;
+}
 
 static DType plain_dtype(const GgufOutput *output) {
     return output->minus_one ? DTYPE_F32 : output->source->info->dtype;
@@ -52,15 +55,18 @@ static bool headers_build(Conversion *c, TensorHeader **headers, size_t *count) 
         static const char *const parts[] = {"weight", "scales", "biases"};
         const GgufTensor *source = output->source;
         for (size_t p = 0; p < parts_of(output); p++, next++) {
-            next->name = arena_printf(arena, "%s.%s", output->module, output->bits ? parts[p] : output->part);
+            next->name = arena_printf(
+                arena, "%s.%s", output->module, output->form.quant == QUANT_NONE ? output->part : parts[p]);
             if (!next->name) return fail(c->error, ERROR_MEMORY, "no memory for the list of tensors");
             next->rank = source->rank;
             next->shape[0] = source->rank == 1 ? source->cols : source->rows;
             next->shape[1] = source->rank == 1 ? 0 : source->cols;
             next->dtype = plain_dtype(output);
-            if (!output->bits) continue;
-            next->dtype = p == 0 ? DTYPE_U32 : output->scale_dtype;
-            next->shape[1] = p == 0 ? source->cols / 32 * output->bits : source->cols / GGUF_GROUP;
+            const Weight *form = &output->form;
+            if (form->quant == QUANT_NONE) continue;
+            next->dtype = p == 0 ? DTYPE_U32 : form->dtype;
+            next->shape[1] =
+                (int64_t)(p == 0 ? weight_row_bytes(form) / 4 : weight_scale_bytes(form) / dtype_bytes(form->dtype));
         }
     }
     return true;
@@ -110,13 +116,13 @@ static bool write_plain(Conversion *c, SafetensorsWriter *writer, const GgufOutp
     return ok;
 }
 
-typedef struct AffineRoom {
+typedef struct Room {
     uint8_t *codes, *packed;        /* of a chunk */
     float *row_scales, *row_biases; /* of a row */
     uint8_t *scales, *biases;       /* of the whole tensor, in their final type: they follow the codes in the file */
-} AffineRoom;
+} Room;
 
-static void room_free(AffineRoom *room) {
+static void room_free(Room *room) {
     free(room->codes);
     free(room->packed);
     free(room->row_scales);
@@ -125,11 +131,11 @@ static void room_free(AffineRoom *room) {
     free(room->biases);
 }
 
-static bool room_alloc(AffineRoom *room, const GgufOutput *output, int64_t chunk, Error *error) {
-    size_t cols = (size_t)output->source->cols, groups = cols / GGUF_GROUP;
-    size_t all = (size_t)output->source->rows * groups * dtype_bytes(output->scale_dtype);
+static bool room_alloc(Room *room, const Weight *form, int64_t chunk, Error *error) {
+    size_t cols = (size_t)form->cols, groups = cols / GGUF_GROUP;
+    size_t all = (size_t)form->rows * weight_scale_bytes(form);
     room->codes = malloc(cols);
-    room->packed = malloc((size_t)chunk * cols / 8 * (size_t)output->bits);
+    room->packed = malloc((size_t)chunk * weight_row_bytes(form));
     room->row_scales = malloc(groups * sizeof(float));
     room->row_biases = malloc(groups * sizeof(float));
     room->scales = malloc(all);
@@ -138,22 +144,27 @@ static bool room_alloc(AffineRoom *room, const GgufOutput *output, int64_t chunk
         fail(error, ERROR_MEMORY, "no memory for %zu bytes", 2 * all);
 }
 
-static bool write_codes(
-    Conversion *c, SafetensorsWriter *writer, const GgufOutput *output, AffineRoom *room, int64_t chunk) {
+/* Codes of a row, and its scales and biases to their places. */
+static void convert_row(const GgufOutput *output, const uint8_t *from, int64_t row, Room *room) {
+    const Weight *form = &output->form;
+    size_t at = (size_t)row * weight_scale_bytes(form);
+    if (form->quant != QUANT_AFFINE) {
+        gguf_blocks_compact(output->source->type, from, form->cols, room->codes, room->scales + at);
+        return;
+    }
+    gguf_blocks_convert(output->source->type, from, form->cols, room->codes, room->row_scales, room->row_biases);
+    floats_from_f32(room->scales + at, form->dtype, room->row_scales, form->cols / GGUF_GROUP);
+    floats_from_f32(room->biases + at, form->dtype, room->row_biases, form->cols / GGUF_GROUP);
+}
+
+static bool write_codes(Conversion *c, SafetensorsWriter *writer, const GgufOutput *output, Room *room, int64_t chunk) {
     const GgufTensor *source = output->source;
-    size_t from_bytes = source->bytes / (size_t)source->rows,
-           to_bytes = (size_t)source->cols / 8 * (size_t)output->bits;
-    int64_t groups = source->cols / GGUF_GROUP;
-    size_t scale_bytes = (size_t)groups * dtype_bytes(output->scale_dtype);
+    size_t from_bytes = source->bytes / (size_t)source->rows, to_bytes = weight_row_bytes(&output->form);
     for (int64_t row = 0; row < source->rows; row += chunk) {
         int64_t count = chunk < source->rows - row ? chunk : source->rows - row;
         for (int64_t i = 0; i < count; i++) {
-            const uint8_t *from = source->data + (size_t)gguf_source_row(output, row + i) * from_bytes;
-            gguf_blocks_convert(source->type, from, source->cols, room->codes, room->row_scales, room->row_biases);
-            gguf_codes_pack(room->codes, source->cols, output->bits, room->packed + (size_t)i * to_bytes);
-            size_t at = (size_t)(row + i) * scale_bytes;
-            floats_from_f32(room->scales + at, output->scale_dtype, room->row_scales, groups);
-            floats_from_f32(room->biases + at, output->scale_dtype, room->row_biases, groups);
+            convert_row(output, source->data + (size_t)gguf_source_row(output, row + i) * from_bytes, row + i, room);
+            gguf_codes_pack(room->codes, source->cols, output->form.bits, room->packed + (size_t)i * to_bytes);
         }
         if (!safetensors_write(writer, room->packed, (size_t)count * to_bytes, c->error)) return false;
         gguf_release(source->data + (size_t)row * from_bytes, source->data + (size_t)(row + count) * from_bytes);
@@ -162,13 +173,14 @@ static bool write_codes(
     return true;
 }
 
-static bool write_affine(Conversion *c, SafetensorsWriter *writer, const GgufOutput *output) {
-    const GgufTensor *source = output->source;
-    int64_t chunk = chunk_rows(source->cols, source->rows);
-    size_t all = (size_t)source->rows * (size_t)(source->cols / GGUF_GROUP) * dtype_bytes(output->scale_dtype);
-    AffineRoom room = {0};
-    bool ok = room_alloc(&room, output, chunk, c->error) && write_codes(c, writer, output, &room, chunk) &&
-        safetensors_write(writer, room.scales, all, c->error) && safetensors_write(writer, room.biases, all, c->error);
+static bool write_quantised(Conversion *c, SafetensorsWriter *writer, const GgufOutput *output) {
+    const Weight *form = &output->form;
+    int64_t chunk = chunk_rows(form->cols, form->rows);
+    size_t all = (size_t)form->rows * weight_scale_bytes(form);
+    Room room = {0};
+    bool ok = room_alloc(&room, form, chunk, c->error) && write_codes(c, writer, output, &room, chunk) &&
+        safetensors_write(writer, room.scales, all, c->error) &&
+        (form->quant != QUANT_AFFINE || safetensors_write(writer, room.biases, all, c->error));
     room_free(&room);
     return ok;
 }
@@ -176,7 +188,7 @@ static bool write_affine(Conversion *c, SafetensorsWriter *writer, const GgufOut
 static bool write_tensors(Conversion *c, SafetensorsWriter *writer) {
     for (size_t i = 0; i < c->plan.count; i++) {
         const GgufOutput *output = &c->plan.outputs[i];
-        if (!(output->bits ? write_affine(c, writer, output) : write_plain(c, writer, output))) {
+        if (!(output->form.quant == QUANT_NONE ? write_plain(c, writer, output) : write_quantised(c, writer, output))) {
             return fail_while(c->error, "tensor %.*s", SLICE_ARGS(output->source->name));
         }
         gguf_release(output->source->data, output->source->data + output->source->bytes);
@@ -239,22 +251,22 @@ static int64_t modified_ns(const struct stat *status) {
 }
 
 /* What identifies the source: written last, so that its presence says that all else is there. */
-static bool marker_build(Buffer *out, const char *path, Error *error) {
+static bool marker_build(Buffer *out, const char *path, bool compact, Error *error) {
     struct stat status;
     if (stat(path, &status) != 0) {
         return fail(error, errno == ENOENT ? ERROR_NOT_FOUND : ERROR_IO, "cannot open %s: %s", path, strerror(errno));
     }
-    buffer_printf(out, "{\"converter\": %d, \"size\": %lld, \"modified_ns\": %lld}\n", CONVERTER_VERSION,
-        (long long)status.st_size, (long long)modified_ns(&status));
+    buffer_printf(out, "{\"converter\": %d, \"compact\": %s, \"size\": %lld, \"modified_ns\": %lld}\n",
+        CONVERTER_VERSION, compact ? "true" : "false", (long long)status.st_size, (long long)modified_ns(&status));
     return !out->failed || fail(error, ERROR_MEMORY, "no memory");
 }
 
 /* directory exists: true when it is the finished conversion of this source. */
-static bool finished_check(const char *path, const char *directory, Error *error) {
+static bool finished_check(const char *path, const char *directory, bool compact, Error *error) {
     Buffer expected = {0}, found = {0};
     char marker[PATH_BYTES_MAX + 32];
     snprintf(marker, sizeof marker, "%s/" MARKER_NAME, directory);
-    bool ok = marker_build(&expected, path, error);
+    bool ok = marker_build(&expected, path, compact, error);
     if (ok &&
         (!file_read(marker, MARKER_BYTES_MAX, &found, error) ||
             !slice_equal(buffer_view(&expected), buffer_view(&found)))) {
@@ -303,13 +315,16 @@ static int partial_lock(const char *partial, bool *same, Error *error) {
 
 /* --- All of it ------------------------------------------------------------------------------------------------- */
 
-static bool convert_into(const char *path, const char *partial, GgufProgress progress, void *context, Error *error) {
+static bool convert_into(
+    const char *path, const char *partial, bool compact, GgufProgress progress, void *context, Error *error) {
     Conversion c = {.directory = partial, .progress = progress, .context = context, .error = error};
     Buffer marker = {0};
-    bool ok = marker_build(&marker, path, error); /* before reading: a file that changes meanwhile is not this one */
+    bool ok =
+        marker_build(&marker, path, compact, error); /* before reading: a file that changes meanwhile is not this one */
     if (ok) ok = gguf_open(&c.file, path, error);
     if (ok) {
-        ok = gguf_plan(&c.plan, &c.file, error) && write_config(&c) && write_tokenizer(&c) && write_weights(&c);
+        ok =
+            gguf_plan(&c.plan, &c.file, compact, error) && write_config(&c) && write_tokenizer(&c) && write_weights(&c);
         if (!ok) fail_while(error, "%s", path);
         gguf_close(&c.file);
     }
@@ -328,14 +343,14 @@ static void parent_sync(const char *path) {
     close(fd);
 }
 
-static bool convert_locked(
-    const char *path, const char *directory, const char *partial, GgufProgress progress, void *context, Error *error) {
+static bool convert_locked(const char *path, const char *directory, const char *partial, bool compact,
+    GgufProgress progress, void *context, Error *error) {
     if (file_exists(directory)) { /* finished by another process just now */
         rmdir(partial);
-        return finished_check(path, directory, error);
+        return finished_check(path, directory, compact, error);
     }
     directory_clear(partial); /* left by a process that died */
-    bool ok = convert_into(path, partial, progress, context, error);
+    bool ok = convert_into(path, partial, compact, progress, context, error);
     if (ok && rename(partial, directory) != 0) {
         ok = fail(error, ERROR_IO, "cannot rename %s to %s: %s", partial, directory, strerror(errno));
     }
@@ -348,7 +363,8 @@ static bool convert_locked(
     return ok;
 }
 
-bool gguf_convert(const char *path, const char *directory, GgufProgress progress, void *context, Error *error) {
+bool gguf_convert(
+    const char *path, const char *directory, bool compact, GgufProgress progress, void *context, Error *error) {
     char name[PATH_BYTES_MAX], partial[PATH_BYTES_MAX + 16];
     size_t length = strlen(directory);
     while (length > 1 && directory[length - 1] == '/') length--;
@@ -357,12 +373,12 @@ bool gguf_convert(const char *path, const char *directory, GgufProgress progress
     name[length] = '\0';
     snprintf(partial, sizeof partial, "%s.partial", name);
     for (;;) {
-        if (file_exists(name)) return finished_check(path, name, error);
+        if (file_exists(name)) return finished_check(path, name, compact, error);
         bool same = true;
         int fd = partial_lock(partial, &same, error);
         if (fd < 0 && same) return false;
         if (fd < 0) continue;
-        bool ok = same && convert_locked(path, name, partial, progress, context, error);
+        bool ok = same && convert_locked(path, name, partial, compact, progress, context, error);
         close(fd);
         if (same) return ok;
     }

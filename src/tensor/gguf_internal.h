@@ -22,12 +22,16 @@ typedef struct GgufType {
     int elements, bytes; /* of one block; 0: this type cannot be converted */
     int bits;            /* of the affine form; 0: plain */
     DType dtype;         /* plain only */
+    Quant compact;       /* the form with the scales as they are; QUANT_NONE: there is none but the affine */
+    int compact_bits;
 } GgufType;
 
 const GgufType *gguf_type(uint32_t type); /* NULL: no such type is known */
 /* count elements (whole blocks) as codes, one a byte, and per 32 elements a scale and a bias: w = scale·code + bias. */
 void gguf_blocks_convert(
     uint32_t type, const uint8_t *blocks, int64_t count, uint8_t *codes, float *scales, float *biases);
+/* The same in the type's compact form: scales as weight_scale() reads them. Exact. */
+void gguf_blocks_compact(uint32_t type, const uint8_t *blocks, int64_t count, uint8_t *codes, uint8_t *scales);
 /* count codes (a multiple of 8) as a stream of bits. */
 void gguf_codes_pack(const uint8_t *codes, int64_t count, int bits, uint8_t *out);
 
@@ -108,8 +112,7 @@ typedef struct GgufOutput {
     const GgufTensor *source;
     const char *module;  /* "model.layers.0.mlp.up_proj" */
     const char *part;    /* "weight" or "bias" */
-    int bits;            /* affine, or 0: plain */
-    DType scale_dtype;   /* affine: F16 when that is exact, else F32 */
+    Weight form;         /* how it is quantised: no data. Affine scales are F16 when that is exact, else F32 */
     int64_t interleaved; /* rows per head whose halves are interleaved and must be put apart; 0: none */
     bool minus_one;      /* stored with 1 added */
 } GgufOutput;
@@ -121,7 +124,7 @@ typedef struct GgufPlan {
 } GgufPlan;
 
 /* Names, families and shapes; everything that can be refused is refused here, before anything is written. */
-NODISCARD bool gguf_plan(GgufPlan *plan, GgufFile *file, Error *error);
+NODISCARD bool gguf_plan(GgufPlan *plan, GgufFile *file, bool compact, Error *error);
 /* The row of the source that becomes row of the output. */
 int64_t gguf_source_row(const GgufOutput *output, int64_t row);
 

@@ -212,7 +212,7 @@ static bool scales_fit_half(const GgufTensor *tensor) {
     return true;
 }
 
-static bool output_plan(GgufOutput *output, GgufFile *file, GgufFamily family, Error *error) {
+static bool output_plan(GgufOutput *output, GgufFile *file, GgufFamily family, bool compact, Error *error) {
     const GgufTensor *tensor = output->source;
     if (!heads_plan(output, file, family, error)) return false;
     size_t length = strlen(output->module);
@@ -222,8 +222,18 @@ static bool output_plan(GgufOutput *output, GgufFile *file, GgufFamily family, E
         return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not a matrix, but of type %s", SLICE_ARGS(tensor->name),
             tensor->info->name);
     }
-    output->bits = tensor->info->bits;
-    output->scale_dtype = scales_fit_half(tensor) ? DTYPE_F16 : DTYPE_F32;
+    const Quant form = compact ? tensor->info->compact : QUANT_NONE;
+    output->form = (Weight){.rows = tensor->rows, .cols = tensor->cols, .group = GGUF_GROUP};
+    if (form != QUANT_NONE) {
+        output->form.quant = form;
+        output->form.bits = tensor->info->compact_bits;
+        output->form.group = form == QUANT_K_SYMMETRIC ? 16 : GGUF_GROUP;
+        output->form.dtype = form == QUANT_SYMMETRIC ? DTYPE_F16 : DTYPE_U8;
+        return true;
+    }
+    output->form.quant = QUANT_AFFINE;
+    output->form.bits = tensor->info->bits;
+    output->form.dtype = scales_fit_half(tensor) ? DTYPE_F16 : DTYPE_F32;
     gguf_release(tensor->data, tensor->data + tensor->bytes);
     return true;
 }
@@ -235,7 +245,7 @@ int64_t gguf_source_row(const GgufOutput *output, int64_t row) {
     return head * size + 2 * pair + half;
 }
 
-bool gguf_plan(GgufPlan *plan, GgufFile *file, Error *error) {
+bool gguf_plan(GgufPlan *plan, GgufFile *file, bool compact, Error *error) {
     *plan = (GgufPlan){.family = GGUF_FAMILY_COUNT};
     for (int i = 0; i < GGUF_FAMILY_COUNT; i++) {
         if (slice_is(file->architecture, family_names[i])) plan->family = (GgufFamily)i;
@@ -256,7 +266,7 @@ bool gguf_plan(GgufPlan *plan, GgufFile *file, Error *error) {
         output->source = &file->tensors[i];
         if (!name_convert(output, file, plan->family, &dropped, error)) return false;
         if (dropped) continue;
-        if (!output_plan(output, file, plan->family, error)) return false;
+        if (!output_plan(output, file, plan->family, compact, error)) return false;
         plan->count++;
     }
     return true;

@@ -41,13 +41,35 @@ static float e2m1_to_f32(uint8_t code) {
 }
 
 static float element_to_f32(Quant quant, uint8_t code) {
-    if (quant == QUANT_AFFINE) return (float)code;
+    if (quant_is_affine(quant)) return (float)code;
     return quant == QUANT_MXFP8 ? e4m3_to_f32(code) : e2m1_to_f32(code);
 }
 
 static float group_scale(const Weight *w, const uint8_t *scales, int64_t group) {
-    if (w->quant == QUANT_AFFINE) return scale_at(scales, w->dtype, group);
     return w->quant == QUANT_NVFP4 ? e4m3_to_f32(scales[group]) : e8m0_to_f32(scales[group]);
+}
+
+void weight_scale(const Weight *w, int64_t row, int64_t group, float *scale, float *bias) {
+    const size_t at = (size_t)row * weight_scale_bytes(w);
+    const uint8_t *scales = (const uint8_t *)w->scales + at;
+    if (w->quant == QUANT_K) {
+        const int64_t in_record = group % (K_COLS / 32);
+        const uint8_t *record = scales + group / (K_COLS / 32) * K_BYTES;
+        *scale = scale_at(record, DTYPE_F16, 0) * (float)record[4 + in_record];
+        *bias = scale_at(record, DTYPE_F16, 1) * (float)record[12 + in_record];
+        return;
+    }
+    if (w->quant == QUANT_K_SYMMETRIC) {
+        const uint8_t *record = scales + group / (K_COLS / 16) * K_SYMMETRIC_BYTES;
+        *scale = scale_at(record, DTYPE_F16, 0) * (float)(int8_t)record[2 + group % (K_COLS / 16)];
+    } else {
+        CHECK(quant_is_affine(w->quant));
+        *scale = scale_at(scales, w->dtype, group);
+    }
+    if (w->quant == QUANT_AFFINE)
+        *bias = scale_at((const uint8_t *)w->biases + at, w->dtype, group);
+    else
+        *bias = -(float)(1 << (w->bits - 1)) * *scale;
 }
 
 void weight_dequantize_row(const Weight *w, int64_t row, int64_t first, int64_t count, float *out) {
@@ -58,22 +80,24 @@ void weight_dequantize_row(const Weight *w, int64_t row, int64_t first, int64_t 
         return;
     }
     const uint8_t *scales = (const uint8_t *)w->scales + (size_t)row * weight_scale_bytes(w);
-    const uint8_t *biases = (const uint8_t *)w->biases;
-    if (biases) biases += (size_t)row * weight_scale_bytes(w);
+    const bool affine = quant_is_affine(w->quant);
     uint64_t mask = (1u << w->bits) - 1;
     int64_t end = first + count;
     for (int64_t i = first; i < end;) {
         int64_t group = i / w->group, group_end = (group + 1) * w->group;
         if (group_end > end) group_end = end;
-        float scale = group_scale(w, scales, group);
-        float bias = biases ? scale_at(biases, w->dtype, group) : 0;
+        float scale, bias = 0;
+        if (affine)
+            weight_scale(w, row, group, &scale, &bias);
+        else
+            scale = group_scale(w, scales, group);
         while (i < group_end) {
             int64_t block = i / BLOCK, block_end = (block + 1) * BLOCK;
             if (block_end > group_end) block_end = group_end;
             uint64_t packed = block_load(data + block * w->bits, w->bits) >> (i - block * BLOCK) * w->bits;
             for (; i < block_end; i++, packed >>= w->bits) {
                 float product = scale * element_to_f32(w->quant, (uint8_t)(packed & mask));
-                out[i - first] = biases ? product + bias : product;
+                out[i - first] = affine ? product + bias : product;
             }
         }
     }

@@ -30,6 +30,9 @@ const char *quant_name(Quant quant) {
         [QUANT_MXFP4] = "mxfp4",
         [QUANT_NVFP4] = "nvfp4",
         [QUANT_MXFP8] = "mxfp8",
+        [QUANT_SYMMETRIC] = "symmetric",
+        [QUANT_K] = "k",
+        [QUANT_K_SYMMETRIC] = "k_symmetric",
     };
     return names[quant];
 }
@@ -41,8 +44,10 @@ size_t weight_row_bytes(const Weight *w) {
 
 size_t weight_scale_bytes(const Weight *w) {
     if (w->quant == QUANT_NONE) return 0;
-    size_t groups = (size_t)(w->cols / w->group);
-    return w->quant == QUANT_AFFINE ? groups * dtype_bytes(w->dtype) : groups;
+    if (w->quant == QUANT_K) return (size_t)(w->cols / K_COLS) * K_BYTES;
+    if (w->quant == QUANT_K_SYMMETRIC) return (size_t)(w->cols / K_COLS) * K_SYMMETRIC_BYTES;
+    const bool bytes = w->quant == QUANT_MXFP4 || w->quant == QUANT_NVFP4 || w->quant == QUANT_MXFP8;
+    return (size_t)(w->cols / w->group) * (bytes ? 1 : dtype_bytes(w->dtype));
 }
 
 size_t weight_bytes(const Weight *w) {

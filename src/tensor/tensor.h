@@ -44,18 +44,27 @@ typedef enum Quant {
     QUANT_MXFP4,  /* E2M1 elements, E8M0 scale (u8) per 32 */
     QUANT_NVFP4,  /* E2M1 elements, E4M3 scale (u8) per 16 */
     QUANT_MXFP8,  /* E4M3 elements, E8M0 scale (u8) per 32 */
+    /* The same affine numbers as GGUF's blocks keep them, with scales of fewer bits (ggml-common.h there). h =
+       2^(bits−1). */
+    QUANT_SYMMETRIC, /* w = scale·(q − h); group 32; scales f16 (Q4_0 Q5_0 Q8_0) */
+    QUANT_K, /* w = d·s·q + e·m; group 32; scales: records of 20 bytes per 256 columns: d, e f16, then s, m u8 of
+                8 groups (Q4_K Q5_K, whose dmin is −e) */
+    QUANT_K_SYMMETRIC, /* w = d·s·(q − h); group 16; records of 18 bytes per 256 columns: d f16, then s i8 (Q6_K) */
 } Quant;
 const char *quant_name(Quant quant);
 
+enum { K_COLS = 256, K_BYTES = 20, K_SYMMETRIC_BYTES = 18 }; /* of one record of scales */
+
 /* A matrix to multiply by: y[rows] = W[rows, cols] · x[cols] (+ bias). In the file's layout (mlx/ops.cpp, quantize): a
  * row is cols·bits/8 bytes, one little-endian bit stream, element i = bits [i·b, (i+1)·b); rows are contiguous; scales
- * and biases are [rows, cols/group]. A slice of rows is again a Weight (weight_rows), so fused projections are views.
+ * and biases are [rows, cols/group], or records. A slice of rows is again a Weight (weight_rows), so fused projections
+ * are views.
  */
 typedef struct Weight {
     int64_t rows, cols; /* out, in */
     Quant quant;
     int bits, group;    /* of quantised forms */
-    DType dtype;        /* QUANT_NONE: the elements. QUANT_AFFINE: scales and biases */
+    DType dtype;        /* QUANT_NONE: the elements; else: of scales and biases (U8: bytes or records) */
     const void *data;   /* row stride = weight_row_bytes */
     const void *scales; /* NULL when plain */
     const void *biases; /* affine only: the group's zero point, not the layer's bias */
@@ -65,8 +74,14 @@ typedef struct Weight {
 size_t weight_row_bytes(const Weight *w);   /* bytes of one row of data */
 size_t weight_scale_bytes(const Weight *w); /* bytes of one row of scales (= of biases when affine) */
 size_t weight_bytes(const Weight *w);       /* all that a product reads: data, scales, biases */
+/* Whether codes are numbers: w = scale·code + bias. */
+static inline bool quant_is_affine(Quant q) { return q == QUANT_AFFINE || q >= QUANT_SYMMETRIC; }
+/* Scale and bias of a group of such a weight, exact. */
+void weight_scale(const Weight *w, int64_t row, int64_t group, float *scale, float *bias);
 Weight weight_rows(const Weight *w, int64_t first, int64_t count);
-/* Elements [first, first+count) of one row as f32, exactly as mx.dequantize computes them in f32. */
+/* Elements [first, first+count) of one row as f32, exactly as mx.dequantize, or GGUF's definition, computes them in
+ * f32.
+ */
 void weight_dequantize_row(const Weight *w, int64_t row, int64_t first, int64_t count, float *out);
 
 /* Affine quantisation as mx.quantize does it (mlx/backend/cpu/quantized.cpp): one row of cols floats, f32 scales and

@@ -43,6 +43,20 @@ static uint8_t *guarded(Sample *sample, int which, size_t bytes) {
     return memory + size - page - bytes;
 }
 
+/* Scales of the forms without biases: small halves, some of them zero; bytes of all sizes and signs. */
+static void fill_number_scales(const Weight *w, uint8_t *scales) {
+    const size_t bytes = weight_scale_bytes(w) * (size_t)w->rows;
+    const size_t unit = w->quant == QUANT_K ? K_BYTES : w->quant == QUANT_K_SYMMETRIC ? K_SYMMETRIC_BYTES : 2;
+    const float size = unit == 2 ? 0.02f : 0.0005f;
+    for (size_t at = 0; at < bytes; at += unit) {
+        for (size_t i = 0; i < unit; i++) scales[at + i] = (uint8_t)(random_bits() % (w->quant == QUANT_K ? 64 : 256));
+        const uint16_t d = at / unit % 13 == 5 ? 0 : f32_to_f16(size * random_float());
+        const uint16_t e = f32_to_f16(-8 * size * random_float());
+        memcpy(scales + at, &d, sizeof d);
+        if (w->quant == QUANT_K) memcpy(scales + at + 2, &e, sizeof e);
+    }
+}
+
 static Sample sample_make(int64_t rows, int64_t cols, Quant quant, int bits, int group, DType dtype, bool bias) {
     Sample s = {.weight = {.rows = rows, .cols = cols, .quant = quant, .bits = bits, .group = group, .dtype = dtype}};
     Weight *w = &s.weight;
@@ -59,10 +73,13 @@ static Sample sample_make(int64_t rows, int64_t cols, Quant quant, int bits, int
         if (quant == QUANT_MXFP8) /* no NaN */
             for (size_t i = 0; i < bytes; i++) data[i] = (data[i] & 0x7f) == 0x7f ? 0 : data[i];
         int64_t groups = rows * (cols / group);
-        size_t size = quant == QUANT_AFFINE ? dtype_bytes(dtype) : 1;
-        uint8_t *scales = guarded(&s, 1, (size_t)groups * size);
-        uint8_t *biases = quant == QUANT_AFFINE ? guarded(&s, 2, (size_t)groups * size) : NULL;
-        for (int64_t i = 0; i < groups; i++) {
+        size_t scale_bytes = weight_scale_bytes(w) * (size_t)rows,
+               size = quant == QUANT_AFFINE ? dtype_bytes(dtype) : 1;
+        uint8_t *scales = guarded(&s, 1, scale_bytes);
+        uint8_t *biases = quant == QUANT_AFFINE ? guarded(&s, 2, scale_bytes) : NULL;
+        const bool numbers = quant_is_affine(quant) && !biases;
+        if (numbers) fill_number_scales(w, scales);
+        for (int64_t i = 0; i < groups && !numbers; i++) {
             float scale = 0.01f + 0.01f * random_float(), zero = -scale * (float)(1 << (bits - 1));
             if (i % 17 == 0) scale = zero = 0;
             if (!biases) {
@@ -178,7 +195,13 @@ static double relative_error(const Weight *w, const float *x, const float *y) {
 static void test_kinds(CpuBackend *cpus, int count) {
     static const int BITS[] = {2, 3, 4, 5, 6, 8};
     static const DType DTYPES[] = {DTYPE_F16, DTYPE_BF16, DTYPE_F32};
-    Case cases[COUNT_OF(BITS) * 3 * COUNT_OF(DTYPES) + 6] = {
+    Case cases[COUNT_OF(BITS) * 3 * COUNT_OF(DTYPES) + 12] = {
+        {QUANT_SYMMETRIC, 4, 32, DTYPE_F16},
+        {QUANT_SYMMETRIC, 5, 32, DTYPE_F16},
+        {QUANT_SYMMETRIC, 8, 32, DTYPE_F16},
+        {QUANT_K, 4, 32, DTYPE_U8},
+        {QUANT_K, 5, 32, DTYPE_U8},
+        {QUANT_K_SYMMETRIC, 6, 16, DTYPE_U8},
         {QUANT_MXFP4, 4, 32, DTYPE_U8},
         {QUANT_NVFP4, 4, 16, DTYPE_U8},
         {QUANT_MXFP8, 8, 32, DTYPE_U8},
@@ -186,7 +209,7 @@ static void test_kinds(CpuBackend *cpus, int count) {
         {QUANT_NONE, 0, 0, DTYPE_F16},
         {QUANT_NONE, 0, 0, DTYPE_BF16},
     };
-    size_t made = 6;
+    size_t made = 12;
     for (size_t i = 0; i < COUNT_OF(BITS); i++)
         for (int group = 32; group <= 128; group *= 2)
             for (size_t d = 0; d < COUNT_OF(DTYPES); d++)
@@ -196,7 +219,10 @@ static void test_kinds(CpuBackend *cpus, int count) {
     for (size_t c = 0; c < made; c++)
         for (size_t g = 0; g < COUNT_OF(GROUPS); g++) {
             const Case *k = &cases[c];
-            const int64_t cols = k->quant == QUANT_NONE ? GROUPS[g] * 17 + 3 : (int64_t)GROUPS[g] * k->group;
+            const bool records = k->quant == QUANT_K || k->quant == QUANT_K_SYMMETRIC;
+            const int64_t cols = records ? (int64_t)K_COLS * (1 + (int64_t)g)
+                : k->quant == QUANT_NONE ? GROUPS[g] * 17 + 3
+                                         : (int64_t)GROUPS[g] * k->group;
             const int64_t rows = 1 + (int64_t)(random_bits() % 80);
             Sample s = sample_make(rows, cols, k->quant, k->bits, k->group, k->dtype, g & 1);
             float *x = random_rows(MOST_ROWS, cols), *expected = malloc((size_t)(MOST_ROWS * rows) * sizeof *expected);

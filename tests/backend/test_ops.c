@@ -155,8 +155,8 @@ typedef struct Kind {
 static const Kind kinds[] = {{QUANT_AFFINE, 4, 64, DTYPE_BF16}, {QUANT_AFFINE, 2, 128, DTYPE_F16},
     {QUANT_AFFINE, 3, 64, DTYPE_F32}, {QUANT_AFFINE, 5, 32, DTYPE_F16}, {QUANT_AFFINE, 6, 64, DTYPE_BF16},
     {QUANT_AFFINE, 8, 32, DTYPE_F32}, {QUANT_MXFP4, 4, 32, DTYPE_F32}, {QUANT_NVFP4, 4, 16, DTYPE_F32},
-    {QUANT_MXFP8, 8, 32, DTYPE_F32}, {QUANT_NONE, 16, 0, DTYPE_BF16}, {QUANT_NONE, 16, 0, DTYPE_F16},
-    {QUANT_NONE, 32, 0, DTYPE_F32}};
+    {QUANT_MXFP8, 8, 32, DTYPE_F32}, {QUANT_SYMMETRIC, 5, 32, DTYPE_F16}, {QUANT_NONE, 16, 0, DTYPE_BF16},
+    {QUANT_NONE, 16, 0, DTYPE_F16}, {QUANT_NONE, 32, 0, DTYPE_F32}};
 
 typedef struct Matrix {
     Weight weight;
@@ -181,11 +181,12 @@ static Matrix matrix_make(const Kind *kind, int64_t rows, int64_t cols, bool bia
             const float value = test_uniform(&ops_seed);
             floats_from_f32(m.memory[0] + 1 + (size_t)i * dtype_bytes(kind->dtype), kind->dtype, &value, 1);
         }
-    const size_t size = kind->quant == QUANT_AFFINE ? dtype_bytes(kind->dtype) : 1;
+    const bool floats = quant_is_affine(kind->quant);
+    const size_t size = floats ? dtype_bytes(kind->dtype) : 1;
     for (size_t i = 0; kind->quant != QUANT_NONE && i < scale_bytes / size; i++) {
         const float scale = i % 11 == 0 ? 0 : 0.02f * test_uniform(&ops_seed),
                     zero = i % 11 == 0 ? 0 : test_uniform(&ops_seed);
-        if (kind->quant != QUANT_AFFINE) {
+        if (!floats) {
             m.memory[1][1 + i] = (uint8_t)(kind->quant == QUANT_NVFP4 ? 0x20 + i % 16 : 118 + i % 8);
             continue;
         }

@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     CHECK(fd >= 0 && write(fd, data, size) == (ssize_t)size);
     close(fd);
     Error error = {0};
-    if (gguf_convert(path_source, path_target, NULL, NULL, &error)) {
+    if (gguf_convert(path_source, path_target, false, NULL, NULL, &error)) {
         Checkpoint checkpoint;
         CHECK(checkpoint_open(&checkpoint, path_target, &error));
         checkpoint_close(&checkpoint);

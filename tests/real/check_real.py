@@ -77,7 +77,7 @@ if sys.platform == "linux":
         anonymous, total = resident(server.process.pid)
         kv = server.health()["kv_bytes_total"]
         weights = sum(os.path.getsize(os.path.join(d, f)) for d, _, files in os.walk(CACHE) for f in files
-                      if f.endswith(".safetensors") and "qwen-1.5b" in d and "converted" in d)
+                      if f.endswith(".safetensors") and "qwen-1.5b" in d and "compact" in d)
         print(f"served 1.5B: resident {total / 1e6:.0f} MB = anonymous {anonymous / 1e6:.0f} MB + mapped; weights {weights / 1e6:.0f} MB, KV at most {kv / 1e6:.0f} MB")
         check(total <= weights + kv + 80e6, "resident memory ≤ weights + KV + 80 MB")
     times = []

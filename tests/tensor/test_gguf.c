@@ -53,7 +53,7 @@ static bool convert(Builder *b, Error *error) {
     progress_calls = 0;
     progress_last = 0;
     *error = (Error){0};
-    return gguf_convert(source, target, on_progress, NULL, error);
+    return gguf_convert(source, target, false, on_progress, NULL, error);
 }
 
 /* The JSON of one file of the result; NULL when it is not there or wrong. */
@@ -374,7 +374,7 @@ static void test_truncated(void) {
     for (size_t size = 0; size < bytes.size; size += size < 1500 ? 7 : 997) {
         Error error = {0};
         source_write(&bytes, size);
-        accepted += gguf_convert(source, target, NULL, NULL, &error);
+        accepted += gguf_convert(source, target, false, NULL, NULL, &error);
         left += file_exists(target) || file_exists(partial);
     }
     TEST(accepted == 0 && left == 0);
@@ -382,7 +382,7 @@ static void test_truncated(void) {
     memcpy(bytes.data, "GGML", 4);
     Error error = {0};
     source_write(&bytes, bytes.size);
-    TEST(!gguf_convert(source, target, NULL, NULL, &error) && strstr(error.text, "not a GGUF file"));
+    TEST(!gguf_convert(source, target, false, NULL, NULL, &error) && strstr(error.text, "not a GGUF file"));
     buffer_free(&bytes);
 }
 
@@ -400,20 +400,21 @@ static void test_finished(void) {
     build_file(&b, &bytes);
     source_write(&bytes, bytes.size);
     progress_calls = 0;
-    TEST_MSG(gguf_convert(source, target, on_progress, NULL, &error), "%s", error.text);
+    TEST_MSG(gguf_convert(source, target, false, on_progress, NULL, &error), "%s", error.text);
     TEST(progress_calls > 0 && !file_exists(partial) && !file_exists(now));
     progress_calls = 0;
-    TEST_MSG(gguf_convert(source, target, on_progress, NULL, &error), "%s", error.text);
+    TEST_MSG(gguf_convert(source, target, false, on_progress, NULL, &error), "%s", error.text);
     TEST_MSG(progress_calls == 0, "a finished conversion was done again");
     bytes.data[bytes.size - 1] ^= 1;
     source_write(&bytes, bytes.size);
-    TEST(!gguf_convert(source, target, NULL, NULL, &error) && error.code == ERROR_USAGE);
+    TEST(!gguf_convert(source, target, false, NULL, NULL, &error) && error.code == ERROR_USAGE);
     target_remove();
     mkdir(target, 0755);
-    TEST(!gguf_convert(source, target, NULL, NULL, &error) && strstr(error.text, "exists and is not a conversion"));
+    TEST(!gguf_convert(source, target, false, NULL, NULL, &error) &&
+        strstr(error.text, "exists and is not a conversion"));
     target_remove();
-    TEST(!gguf_convert("/nonexistent.gguf", target, NULL, NULL, &error) && error.code == ERROR_NOT_FOUND);
-    TEST(!gguf_convert(source, "/nonexistent/directory/x", NULL, NULL, &error) && !file_exists(partial));
+    TEST(!gguf_convert("/nonexistent.gguf", target, false, NULL, NULL, &error) && error.code == ERROR_NOT_FOUND);
+    TEST(!gguf_convert(source, "/nonexistent/directory/x", false, NULL, NULL, &error) && !file_exists(partial));
     buffer_free(&bytes);
 }
 

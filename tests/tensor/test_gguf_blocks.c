@@ -8,6 +8,29 @@
 
 enum { ELEMENTS = 512, GROUPS = ELEMENTS / GGUF_GROUP, TYPES = 9 };
 
+/* The compact form is exact, always. */
+static void check_compact(uint32_t type, const uint8_t *blocks, const uint8_t *values) {
+    const GgufType *info = gguf_type(type);
+    uint8_t codes[ELEMENTS], packed[ELEMENTS], scales[ELEMENTS];
+    float out[ELEMENTS], expected[ELEMENTS];
+    memcpy(expected, values, sizeof expected);
+    Weight w = {.rows = 1,
+        .cols = ELEMENTS,
+        .quant = info->compact,
+        .bits = info->compact_bits,
+        .group = info->compact == QUANT_K_SYMMETRIC ? 16 : GGUF_GROUP,
+        .dtype = info->compact == QUANT_SYMMETRIC ? DTYPE_F16 : DTYPE_U8,
+        .data = packed,
+        .scales = scales};
+    TEST(weight_bytes(&w) <= (size_t)(ELEMENTS / info->elements * info->bytes) * 103 / 100 || info->compact_bits == 8);
+    gguf_blocks_compact(type, blocks, ELEMENTS, codes, scales);
+    gguf_codes_pack(codes, ELEMENTS, w.bits, packed);
+    weight_dequantize_row(&w, 0, 0, ELEMENTS, out);
+    for (int i = 0; i < ELEMENTS; i++)
+        TEST_MSG(out[i] == expected[i], "compact %s element %d: %g, expected %g", info->name, i, (double)out[i],
+            (double)expected[i]);
+}
+
 static void check_type(uint32_t type, const uint8_t *blocks, const uint8_t *values) {
     const GgufType *info = gguf_type(type);
     uint8_t codes[ELEMENTS], packed[ELEMENTS];
@@ -56,6 +79,7 @@ int main(void) {
         uint8_t *blocks = malloc(bytes);
         memcpy(blocks, map.data + at + sizeof head, bytes);
         check_type(head[0], blocks, map.data + at + sizeof head + bytes);
+        if (info->compact != QUANT_NONE) check_compact(head[0], blocks, map.data + at + sizeof head + bytes);
         free(blocks);
         at += sizeof head + bytes + ELEMENTS * sizeof(float);
         types++;

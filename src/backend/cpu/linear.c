@@ -29,26 +29,17 @@ static float half_e8m0(uint8_t v) {
     return bits.f;
 }
 
-static float load_float(const void *data, DType dtype, int64_t index) {
-    float value;
-    floats_to_f32(&value, (const char *)data + (size_t)index * dtype_bytes(dtype), dtype, 1);
-    return value;
-}
-
 void linear_scale(const Weight *w, int64_t row, int64_t group, float *scale, float *bias) {
-    int64_t per_row = w->cols / w->group;
-    int64_t index = row * per_row + (w->group > 64 ? group * 64 / w->group : group);
-    if (w->quant == QUANT_AFFINE) {
-        *scale = load_float(w->scales, w->dtype, index);
-        *bias = load_float(w->biases, w->dtype, index);
+    if (quant_is_affine(w->quant)) {
+        weight_scale(w, row, w->group > 64 ? group * 64 / w->group : group, scale, bias);
         return;
     }
-    uint8_t stored = ((const uint8_t *)w->scales)[index];
+    uint8_t stored = ((const uint8_t *)w->scales)[row * (w->cols / w->group) + group];
     *scale = w->quant == QUANT_MXFP4 ? half_e8m0(stored) : e4m3_to_f32(stored) * 0.5f;
     *bias = -12.0f * *scale;
 }
 
-int linear_code_max(const Weight *w) { return w->quant == QUANT_AFFINE ? (1 << w->bits) - 1 : 24; }
+int linear_code_max(const Weight *w) { return quant_is_affine(w->quant) ? (1 << w->bits) - 1 : 24; }
 
 static unsigned code_at(const Weight *w, int64_t row, int64_t col) {
     static const uint8_t E2M1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
@@ -57,7 +48,7 @@ static unsigned code_at(const Weight *w, int64_t row, int64_t col) {
     unsigned code = data[bit / 8];
     if (bit % 8 + w->bits > 8) code |= (unsigned)data[bit / 8 + 1] << 8;
     code = code >> (bit % 8) & ((1u << w->bits) - 1);
-    return w->quant == QUANT_AFFINE ? code : E2M1[code];
+    return quant_is_affine(w->quant) ? code : E2M1[code];
 }
 
 static float sum_lanes(float lanes[LINEAR_LANES]) {

@@ -3,7 +3,7 @@
  * The result for one row of weights and one row of activations is the same, bit for bit, whichever kernel computes it,
  * with however many other rows and threads: so this is the definition, and linear_spec_*() is it in plain C.
  *
- * Quantised weights (affine, mxfp4, nvfp4) are codes c ≥ 0 with w = s·c + b per group. Activations are quantised to
+ * Quantised weights (all but mxfp8) are codes c ≥ 0 with w = s·c + b per group. Activations are quantised to
  * int8 per activation group of linear_group(w) values: d = max|x| / 127, q = round(x · (127 / max|x|)), z = d · Σq.
  * Groups g = 0, 1, … of a row: lane j of 16 takes those with g mod 16 = j, in increasing order, each as
  *     I = Σ c·q (an exact integer);   acc[j] = fma(s·d, (float)I, acc[j]);   acc[j] = fma(b, z, acc[j])
@@ -92,7 +92,8 @@ static inline int linear_leaf(int lane) {
     return (lane & 1) << 3 | (lane & 2) << 1 | (lane & 4) >> 1 | (lane & 8) >> 3;
 }
 int64_t linear_panel_place(int64_t group, int64_t count);
-/* Scale and bias of an activation group of a row, as f32: affine as stored; mxfp4 and nvfp4 with codes 2·value + 12. */
+/* Scale and bias of an activation group of a row, as f32: affine as weight_scale() says; mxfp4 and nvfp4 with codes
+ * 2·value + 12. */
 void linear_scale(const Weight *w, int64_t row, int64_t group, float *scale, float *bias);
 int linear_code_max(const Weight *w);
 

@@ -123,8 +123,11 @@ INLINE __m256i add4(__m256i a, __m256i b, __m256i c, __m256i d, const int most) 
         _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)), _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
 }
 
-/* 8 groups' sums in order from 8 vectors, each with the 8 partial sums of one. */
-INLINE __m256i add_groups(const __m256i *v, const int most) {
+/* 8 groups' sums in order from 8 vectors, each with the 8 partial sums of one; or from 4, each with 4 of two. */
+INLINE __m256i add_groups(const __m256i *v, const int lanes, const int most) {
+    if (lanes == 4)
+        return _mm256_permutevar8x32_epi32(
+            add4(v[0], v[1], v[2], v[3], most), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     __m256i a = add4(v[0], v[1], v[2], v[3], most), b = add4(v[4], v[5], v[6], v[7], most);
     return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
 }
@@ -211,26 +214,30 @@ INLINE void few_codes(
     for (int t = 0; t < rows; t++) part[t] = widen(_mm256_maddubs_epi16(code, load_q(q + t * f->stride)));
 }
 
-/* Vector i of a block: 32 bytes of planes, or one group of 32 or 64 codes in order. */
+/* Vector i of a block: 32 bytes of planes, or in order 32 codes or one group of 64. */
 INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, const int i, const Kind k, const int rows,
     __m256i part[FEW_SINGLE]) {
     if (k.planes > 1) {
         few_planes(f, _mm256_loadu_si256((const __m256i *)(block + 32 * i)), q + i * k.planes * 32, k, rows, part);
         return;
     }
-    few_codes(f, block + i * k.group * k.bits / 8, q + i * k.group, k, rows, part);
-    if (k.group == 32) return;
+    const int codes = k.group == 64 ? 64 : 32;
+    few_codes(f, block + i * codes * k.bits / 8, q + i * codes, k, rows, part);
+    if (codes == 32) return;
     __m256i more[FEW_SINGLE];
-    few_codes(f, block + i * k.group * k.bits / 8 + 4 * k.bits, q + i * k.group + 32, k, rows, more);
+    few_codes(f, block + i * codes * k.bits / 8 + 4 * k.bits, q + i * codes + 32, k, rows, more);
 #pragma GCC unroll 4
     for (int t = 0; t < rows; t++) part[t] = _mm256_add_epi32(part[t], more[t]);
 }
 
+/* Vectors of 8 groups. */
+INLINE int lanes_of(const Kind k) { return k.planes > 1 ? k.group / (4 * k.planes) : k.group == 16 ? 4 : 8; }
+
 /* The float part of 8 groups from group_index; count of them exist. part: as few_vector() left it. */
 INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t bytes, int64_t group_index,
     int64_t count, const Kind k, const int rows, __m256i part[][FEW_SINGLE], __m256 acc[FEW_SINGLE]) {
-    const int lanes = k.planes > 1 ? k.group / (4 * k.planes) : 8;
-    const int most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * (k.planes > 1 ? 2 * k.planes : k.group / 8);
+    const int lanes = lanes_of(k);
+    const int most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * (k.planes > 1 ? 2 * k.planes : k.group == 64 ? 8 : 4);
     __m256 s, b;
     load_scales(f->w, scales, biases, bytes, group_index, count, &s, &b);
 #pragma GCC unroll 4
@@ -240,7 +247,7 @@ INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biase
 #pragma GCC unroll 8
         for (int i = 0; i < lanes; i++) v[i] = part[i][t];
         __m256 sd = _mm256_mul_ps(s, _mm256_loadu_ps(f->scales + at));
-        const __m256i sums = k.planes > 1 ? add_word_groups(v, lanes, most) : add_groups(v, most);
+        const __m256i sums = k.planes > 1 ? add_word_groups(v, lanes, most) : add_groups(v, lanes, most);
         acc[t] = _mm256_fmadd_ps(sd, _mm256_cvtepi32_ps(sums), acc[t]);
         acc[t] = _mm256_fmadd_ps(b, _mm256_loadu_ps(f->sums + at), acc[t]);
     }
@@ -248,7 +255,7 @@ INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biase
 
 INLINE void few_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
-    const int block_bytes = k.group * k.bits, lanes = k.planes > 1 ? k.group / (4 * k.planes) : 8;
+    const int block_bytes = k.group * k.bits, lanes = lanes_of(k);
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
     const int64_t whole = f->w->cols / k.group / 8 * 8;
     const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
@@ -316,6 +323,7 @@ FEW_KIND(few_4_32, 4, 32, false, 2)
 FEW_KIND(few_4_64, 4, 64, false, 2)
 FEW_KIND(few_5_32, 5, 32, false, 1)
 FEW_KIND(few_5_64, 5, 64, false, 1)
+FEW_KIND(few_6_16, 6, 16, false, 1)
 FEW_KIND(few_6_32, 6, 32, false, 1)
 FEW_KIND(few_6_64, 6, 64, false, 1)
 FEW_KIND(few_8_32, 8, 32, false, 1)
@@ -324,17 +332,17 @@ FEW_KIND(few_mxfp4, 4, 32, true, 2)
 FEW_KIND(few_nvfp4, 4, 16, true, 2)
 
 static FewRows *few_kernel(const Weight *w, int rows) {
-    static FewRows *const *const AFFINE[9][2] = {
-        [2] = {few_2_32, few_2_64},
-        [3] = {few_3_32, few_3_64},
-        [4] = {few_4_32, few_4_64},
-        [5] = {few_5_32, few_5_64},
-        [6] = {few_6_32, few_6_64},
-        [8] = {few_8_32, few_8_64},
+    static FewRows *const *const AFFINE[9][3] = {
+        [2] = {NULL, few_2_32, few_2_64},
+        [3] = {NULL, few_3_32, few_3_64},
+        [4] = {NULL, few_4_32, few_4_64},
+        [5] = {NULL, few_5_32, few_5_64},
+        [6] = {few_6_16, few_6_32, few_6_64},
+        [8] = {NULL, few_8_32, few_8_64},
     };
     if (w->quant == QUANT_MXFP4) return few_mxfp4[rows - 1];
     if (w->quant == QUANT_NVFP4) return few_nvfp4[rows - 1];
-    return AFFINE[w->bits][w->group > 32][rows - 1];
+    return AFFINE[w->bits][(w->group > 16) + (w->group > 32)][rows - 1];
 }
 
 static LinearLayout layout(const Weight *w) {
@@ -459,7 +467,7 @@ static void unpack(const Weight *w, int64_t first, LinearPanel *panel) {
             data[i] = (const uint8_t *)w->data + rows[i] * row_bytes;
             left[i] = (w->rows - rows[i]) * row_bytes;
         }
-        (w->quant == QUANT_AFFINE ? AFFINE[w->bits] : unpack_e2m1)(w, data, left, &places, panel->codes + half * 4);
+        (quant_is_affine(w->quant) ? AFFINE[w->bits] : unpack_e2m1)(w, data, left, &places, panel->codes + half * 4);
         unpack_scales(w, rows, &places, groups, panel->scales + half, panel->biases + half);
     }
 }

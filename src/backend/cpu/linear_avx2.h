@@ -64,6 +64,27 @@ INLINE __m256 load_floats_part(const uint8_t *p, const uint8_t *end, DType dtype
     return _mm256_and_ps(load_floats(p, dtype), _mm256_castsi256_ps(first_lanes(count)));
 }
 
+INLINE __m256 half_to_all(const uint8_t *p) {
+    short half;
+    memcpy(&half, p, sizeof half);
+    return _mm256_cvtph_ps(_mm_set1_epi16(half));
+}
+INLINE __m128i load_eight(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)p); }
+
+/* Forms with records, which are whole. */
+INLINE void load_records(const Weight *w, const uint8_t *scales, int64_t group, __m256 *s, __m256 *b) {
+    if (w->quant == QUANT_K) {
+        const uint8_t *record = scales + group / 8 * K_BYTES;
+        *s = _mm256_mul_ps(half_to_all(record), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_eight(record + 4))));
+        *b = _mm256_mul_ps(half_to_all(record + 2), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_eight(record + 12))));
+        return;
+    }
+    const uint8_t *record = scales + group / 16 * K_SYMMETRIC_BYTES;
+    const __m256i values = _mm256_cvtepi8_epi32(load_eight(record + 2 + group % 16));
+    *s = _mm256_mul_ps(half_to_all(record), _mm256_cvtepi32_ps(values));
+    *b = _mm256_mul_ps(*s, _mm256_set1_ps(-(float)(1 << (w->bits - 1))));
+}
+
 /* count: groups of the block that exist; the rest are zeros. scales, biases: a row's; bytes: of all rows from there. */
 INLINE void load_scales(const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t bytes, int64_t group,
     int64_t count, __m256 *s, __m256 *b) {
@@ -85,6 +106,16 @@ INLINE void load_scales(const Weight *w, const uint8_t *scales, const uint8_t *b
         const int64_t half = count >= 8 ? 4 : count / 2, at = group / 2 * size;
         *s = _mm256_permutevar8x32_ps(load_floats_part(scales + at, end, w->dtype, half), twice);
         *b = _mm256_permutevar8x32_ps(load_floats_part(biases + at, biases + bytes, w->dtype, half), twice);
+        return;
+    }
+    if (w->quant == QUANT_SYMMETRIC) {
+        *s = count >= 8 ? load_floats(scales + 2 * group, DTYPE_F16)
+                        : load_floats_part(scales + 2 * group, end, DTYPE_F16, count);
+        *b = _mm256_mul_ps(*s, _mm256_set1_ps(-(float)(1 << (w->bits - 1))));
+        return;
+    }
+    if (quant_is_affine(w->quant)) {
+        load_records(w, scales, group, s, b);
         return;
     }
     uint64_t eight = 0;

@@ -245,6 +245,7 @@ FEW_KIND(few_4_32, 4, 32, false, 2)
 FEW_KIND(few_4_64, 4, 64, false, 2)
 FEW_KIND(few_5_32, 5, 32, false, 1)
 FEW_KIND(few_5_64, 5, 64, false, 1)
+FEW_KIND(few_6_16, 6, 16, false, 1)
 FEW_KIND(few_6_32, 6, 32, false, 1)
 FEW_KIND(few_6_64, 6, 64, false, 1)
 FEW_KIND(few_8_32, 8, 32, false, 1)
@@ -253,17 +254,17 @@ FEW_KIND(few_mxfp4, 4, 32, true, 2)
 FEW_KIND(few_nvfp4, 4, 16, true, 2)
 
 static FewRows *few_kernel(const Weight *w, int rows) {
-    static FewRows *const *const AFFINE[9][2] = {
-        [2] = {few_2_32, few_2_64},
-        [3] = {few_3_32, few_3_64},
-        [4] = {few_4_32, few_4_64},
-        [5] = {few_5_32, few_5_64},
-        [6] = {few_6_32, few_6_64},
-        [8] = {few_8_32, few_8_64},
+    static FewRows *const *const AFFINE[9][3] = {
+        [2] = {NULL, few_2_32, few_2_64},
+        [3] = {NULL, few_3_32, few_3_64},
+        [4] = {NULL, few_4_32, few_4_64},
+        [5] = {NULL, few_5_32, few_5_64},
+        [6] = {few_6_16, few_6_32, few_6_64},
+        [8] = {NULL, few_8_32, few_8_64},
     };
     if (w->quant == QUANT_MXFP4) return few_mxfp4[rows - 1];
     if (w->quant == QUANT_NVFP4) return few_nvfp4[rows - 1];
-    return AFFINE[w->bits][w->group > 32][rows - 1];
+    return AFFINE[w->bits][(w->group > 16) + (w->group > 32)][rows - 1];
 }
 
 static LinearLayout layout(const Weight *w) {
@@ -374,7 +375,7 @@ static void unpack(const Weight *w, int64_t first, LinearPanel *panel) {
             rows[i] = first + half + i < w->rows ? first + half + i : w->rows - 1;
             data[i] = (const uint8_t *)w->data + (size_t)rows[i] * weight_row_bytes(w);
         }
-        (w->quant == QUANT_AFFINE ? AFFINE[w->bits] : unpack_e2m1)(w, data, &places, panel->codes + half * 4);
+        (quant_is_affine(w->quant) ? AFFINE[w->bits] : unpack_e2m1)(w, data, &places, panel->codes + half * 4);
         unpack_scales(w, rows, &places, groups, panel->scales + half, panel->biases + half);
     }
 }

@@ -1,6 +1,7 @@
 /* What the products with AVX-512 share: streams of weights, floats of every kind, the tree over the lanes. */
 #pragma once
 #include <immintrin.h>
+#include <string.h>
 
 #include "backend/cpu/linear.h"
 
@@ -46,6 +47,32 @@ INLINE __m512 half_e8m0(__m512i v) { /* 2^(v−128) */
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epu32_mask(v, _mm512_set1_epi32(2)), tiny));
 }
 
+/* Records of QUANT_K: 8 groups, or 16. Bytes become dwords, halves floats; what does not exist is zero. */
+INLINE void load_k(const uint8_t *records, int64_t count, __m512 *s, __m512 *b) {
+    static const uint8_t PAIRS[32] = {/* bytes 0 and 1 of both records */
+        0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 20, 21, 20, 21, 20, 21, 20, 21, 20, 21, 20, 21, 20, 21, 20, 21};
+    const __m512i first = _mm512_setr_epi32(4, 5, 6, 7, 8, 9, 10, 11, 24, 25, 26, 27, 28, 29, 30, 31);
+    const __mmask64 bytes = 0x1111111111111111;
+    const __m512i v = _mm512_maskz_loadu_epi8(((__mmask64)1 << (count >= 16 ? 2 * K_BYTES : K_BYTES)) - 1, records);
+    const __m256i low = _mm512_castsi512_si256(v), pairs = _mm256_loadu_si256((const __m256i *)PAIRS);
+    const __m512 d = _mm512_cvtph_ps(_mm256_permutexvar_epi8(pairs, low));
+    const __m512 e = _mm512_cvtph_ps(_mm256_permutexvar_epi8(_mm256_add_epi8(pairs, _mm256_set1_epi8(2)), low));
+    const __m512i scales = _mm512_maskz_permutexvar_epi8(bytes, first, v);
+    const __m512i minima = _mm512_maskz_permutexvar_epi8(bytes, _mm512_add_epi32(first, _mm512_set1_epi32(8)), v);
+    *s = _mm512_mul_ps(d, _mm512_cvtepi32_ps(scales));
+    *b = _mm512_mul_ps(e, _mm512_cvtepi32_ps(minima));
+}
+
+/* The forms whose bias is −2^(bits−1) times the scale. */
+INLINE __m512 load_symmetric(const Weight *w, const uint8_t *scales, int64_t group, __mmask16 mask) {
+    if (w->quant == QUANT_SYMMETRIC) return load_floats(scales + (size_t)group * 2, DTYPE_F16, mask);
+    const uint8_t *record = scales + group / 16 * K_SYMMETRIC_BYTES;
+    short d;
+    memcpy(&d, record, sizeof d);
+    const __m512i bytes = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(record + 2)));
+    return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_set1_epi16(d)), _mm512_cvtepi32_ps(bytes));
+}
+
 /* count: groups of the block that exist. The rest are zeros and not read. */
 INLINE void load_scales(
     const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t group, int64_t count, __m512 *s, __m512 *b) {
@@ -61,6 +88,15 @@ INLINE void load_scales(
         mask = count >= 16 ? 0xff : (__mmask16)((1u << count / 2) - 1);
         *s = _mm512_permutexvar_ps(twice, load_floats(scales + (size_t)group / 2 * size, w->dtype, mask));
         *b = _mm512_permutexvar_ps(twice, load_floats(biases + (size_t)group / 2 * size, w->dtype, mask));
+        return;
+    }
+    if (w->quant == QUANT_K) {
+        load_k(scales + group / 8 * K_BYTES, count, s, b);
+        return;
+    }
+    if (quant_is_affine(w->quant)) {
+        *s = load_symmetric(w, scales, group, mask);
+        *b = _mm512_mul_ps(*s, _mm512_set1_ps(-(float)(1 << (w->bits - 1))));
         return;
     }
     __m128i bytes = _mm_maskz_loadu_epi8(mask, scales + group);

@@ -146,6 +146,7 @@ BLOCK_KIND(block_4_32, 4, 32, false, 2)
 BLOCK_KIND(block_4_64, 4, 64, false, 2)
 BLOCK_KIND(block_5_32, 5, 32, false, 1)
 BLOCK_KIND(block_5_64, 5, 64, false, 1)
+BLOCK_KIND(block_6_16, 6, 16, false, 1)
 BLOCK_KIND(block_6_32, 6, 32, false, 1)
 BLOCK_KIND(block_6_64, 6, 64, false, 1)
 BLOCK_KIND(block_8_32, 8, 32, false, 1)
@@ -154,16 +155,17 @@ BLOCK_KIND(block_mxfp4, 4, 32, true, 2)
 BLOCK_KIND(block_nvfp4, 4, 16, true, 2)
 
 void linear_block_avx512(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {
-    static void (*const AFFINE[9][2])(const Few *, int64_t, int64_t, float *, int64_t) = {
-        [2] = {block_2_32, block_2_64},
-        [3] = {block_3_32, block_3_64},
-        [4] = {block_4_32, block_4_64},
-        [5] = {block_5_32, block_5_64},
-        [6] = {block_6_32, block_6_64},
-        [8] = {block_8_32, block_8_64},
+    static void (*const AFFINE[9][3])(const Few *, int64_t, int64_t, float *, int64_t) = {
+        [2] = {NULL, block_2_32, block_2_64},
+        [3] = {NULL, block_3_32, block_3_64},
+        [4] = {NULL, block_4_32, block_4_64},
+        [5] = {NULL, block_5_32, block_5_64},
+        [6] = {block_6_16, block_6_32, block_6_64},
+        [8] = {NULL, block_8_32, block_8_64},
     };
     const Weight *w = f->w;
-    (w->quant == QUANT_MXFP4          ? block_mxfp4
-            : w->quant == QUANT_NVFP4 ? block_nvfp4
-                                      : AFFINE[w->bits][w->group > 32])(f, first, count, y, y_stride);
+    (w->quant == QUANT_MXFP4 ? block_mxfp4
+            : w->quant == QUANT_NVFP4
+            ? block_nvfp4
+            : AFFINE[w->bits][(w->group > 16) + (w->group > 32)])(f, first, count, y, y_stride);
 }

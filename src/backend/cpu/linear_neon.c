@@ -111,6 +111,34 @@ INLINE float32x4_t load_floats_part(const uint8_t *p, DType dtype, int64_t count
     return load_floats(copy, dtype);
 }
 
+INLINE float32x4_t half_to_all(const uint8_t *p) {
+    uint16_t half;
+    memcpy(&half, p, sizeof half);
+    return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half)));
+}
+
+/* Four bytes as floats; or, when they are signed, so. */
+INLINE float32x4_t bytes_to_floats(const uint8_t *p, const bool is_signed) {
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    const uint8x8_t v = vreinterpret_u8_u32(vdup_n_u32(four));
+    if (is_signed) return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(v)))));
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(v))));
+}
+
+/* Forms with records, which are whole. */
+INLINE void load_records(const Weight *w, const uint8_t *scales, int64_t group, float32x4_t *s, float32x4_t *b) {
+    if (w->quant == QUANT_K) {
+        const uint8_t *record = scales + group / 8 * K_BYTES, *at = record + 4 + group % 8;
+        *s = vmulq_f32(half_to_all(record), bytes_to_floats(at, false));
+        *b = vmulq_f32(half_to_all(record + 2), bytes_to_floats(at + 8, false));
+        return;
+    }
+    const uint8_t *record = scales + group / 16 * K_SYMMETRIC_BYTES;
+    *s = vmulq_f32(half_to_all(record), bytes_to_floats(record + 2 + group % 16, true));
+    *b = vmulq_n_f32(*s, -(float)(1 << (w->bits - 1)));
+}
+
 /* count ≤ 4: groups that exist; the rest are zeros. */
 INLINE void load_scales(const Weight *w, int64_t row, int64_t group, int64_t count, float32x4_t *s, float32x4_t *b) {
     const size_t from = (size_t)row * weight_scale_bytes(w);
@@ -127,6 +155,15 @@ INLINE void load_scales(const Weight *w, int64_t row, int64_t group, int64_t cou
         *b = load_floats_part(biases + group / 2 * size, w->dtype, count / 2);
         *s = vzip1q_f32(*s, *s);
         *b = vzip1q_f32(*b, *b);
+        return;
+    }
+    if (w->quant == QUANT_SYMMETRIC) {
+        *s = load_floats_part(scales + group * 2, DTYPE_F16, count);
+        *b = vmulq_n_f32(*s, -(float)(1 << (w->bits - 1)));
+        return;
+    }
+    if (quant_is_affine(w->quant)) {
+        load_records(w, scales, group, s, b);
         return;
     }
     uint8_t copy[8] = {0};
@@ -220,7 +257,12 @@ INLINE void few_quad(
         for (int t = 0; t < rows; t++) {
             const int8_t *at = q + t * f->stride + i * UNIT;
             const int8x16_t a = vld1q_s8(at), b = vld1q_s8(at + 16);
-            int32x4_t sum = i % per_group ? part[i / per_group][t] : vdupq_n_s32(0);
+            const int32x4_t zero = vdupq_n_s32(0);
+            if (k.group == 16 && k.bits != 4) { /* in order: the halves of a unit are its groups */
+                part[i][t] = vpaddq_s32(vdotq_s32(zero, codes[0], a), vdotq_s32(zero, codes[1], b));
+                continue;
+            }
+            int32x4_t sum = i % per_group ? part[i / per_group][t] : zero;
             sum = vdotq_s32(vdotq_s32(sum, codes[0], a), codes[1], b);
             if (k.bits == 8) sum = vsubq_s32(sum, vdotq_s32(vdotq_s32(vdupq_n_s32(0), minus128, a), minus128, b));
             part[i / per_group][t] = sum;
@@ -292,6 +334,7 @@ FEW_KIND(few_4_32, 4, 32, false)
 FEW_KIND(few_4_64, 4, 64, false)
 FEW_KIND(few_5_32, 5, 32, false)
 FEW_KIND(few_5_64, 5, 64, false)
+FEW_KIND(few_6_16, 6, 16, false)
 FEW_KIND(few_6_32, 6, 32, false)
 FEW_KIND(few_6_64, 6, 64, false)
 FEW_KIND(few_8_32, 8, 32, false)
@@ -301,17 +344,17 @@ FEW_KIND(few_nvfp4, 4, 16, true)
 
 static void few(
     const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride) {
-    static FewRows *const *const AFFINE[9][2] = {
-        [2] = {few_2_32, few_2_64},
-        [3] = {few_3_32, few_3_64},
-        [4] = {few_4_32, few_4_64},
-        [5] = {few_5_32, few_5_64},
-        [6] = {few_6_32, few_6_64},
-        [8] = {few_8_32, few_8_64},
+    static FewRows *const *const AFFINE[9][3] = {
+        [2] = {NULL, few_2_32, few_2_64},
+        [3] = {NULL, few_3_32, few_3_64},
+        [4] = {NULL, few_4_32, few_4_64},
+        [5] = {NULL, few_5_32, few_5_64},
+        [6] = {few_6_16, few_6_32, few_6_64},
+        [8] = {NULL, few_8_32, few_8_64},
     };
     FewRows *const *kind = w->quant == QUANT_MXFP4 ? few_mxfp4
         : w->quant == QUANT_NVFP4                  ? few_nvfp4
-                                                   : AFFINE[w->bits][w->group > 32];
+                                                   : AFFINE[w->bits][(w->group > 16) + (w->group > 32)];
     /* the weights come from memory once and from the second-level cache for the other passes */
     for (int from = 0; from < rows; from += FEW_PASS) {
         const int64_t groups = x->stride / x->group;
@@ -419,7 +462,7 @@ static void unpack(const Weight *w, int64_t first, LinearPanel *panel) {
     for (int quarter = 0; quarter < PANEL; quarter += 4) {
         int64_t rows[4];
         for (int i = 0; i < 4; i++) rows[i] = first + quarter + i < w->rows ? first + quarter + i : w->rows - 1;
-        Unpack *codes = w->quant == QUANT_AFFINE ? AFFINE[w->bits] : unpack_e2m1;
+        Unpack *codes = quant_is_affine(w->quant) ? AFFINE[w->bits] : unpack_e2m1;
         codes(w, rows, &places, panel->group, panel->codes + quarter * 4);
         unpack_scales(w, rows, &places, groups, panel->scales + quarter, panel->biases + quarter);
     }
