@@ -350,7 +350,8 @@ static void put_quantization(Writer *w) {
         if (form->quant == QUANT_NONE || form_same(form, most)) continue;
         buffer_printf(
             w->out, ",\n    \"%s\": {\"group_size\": %d, \"bits\": %d", output->module, form->group, form->bits);
-        if (form->quant != most->quant) buffer_printf(w->out, ", \"mode\": \"%s\"", quant_name(form->quant));
+        /* without a mode it would be affine, whatever the rule is */
+        if (form->quant != QUANT_AFFINE) buffer_printf(w->out, ", \"mode\": \"%s\"", quant_name(form->quant));
         buffer_text(w->out, "}");
     }
     buffer_text(w->out, "\n  }");
