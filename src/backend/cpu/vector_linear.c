@@ -20,6 +20,7 @@ enum {
     SHARED_BYTES = 96 << 20,
     THREAD_BYTES = 4 << 20,
     GROUP_KINDS = 3, /* activation groups of 16, 32, 64 */
+    ALONE_COLS = 4096,
 };
 
 size_t linear_work_bytes(int rows_max, int threads) { return (size_t)SHARED_BYTES + (size_t)threads * THREAD_BYTES; }
@@ -174,8 +175,7 @@ static const float *norm_into(const Product *p, int row, float *to) {
 }
 
 /* One row: everybody normalises it for himself, then quantises his part. */
-static void prepare_one(const Product *p, int index, int count) {
-    uint8_t *spare = thread_space(p, index);
+static void prepare_one(const Product *p, uint8_t *spare, int index, int count) {
     float *normed = (float *)(void *)(spare + THREAD_BYTES / 2);
     const float *x = norm_into(p, 0, normed);
     if (p->plain_wanted && p->norm && index == 0) memcpy(p->plain, x, (size_t)p->cols * sizeof *x);
@@ -409,18 +409,33 @@ static void add_normed(const Product *p, int index, int count) {
     }
 }
 
+/* One short row: everybody prepares all of it for himself, which takes less time than to wait for the others and to
+ * fetch their parts. */
+static void run_alone(const Product *p, int index) {
+    uint8_t *space = thread_space(p, index);
+    Product own = *p;
+    place_inputs(&own, space + THREAD_BYTES / 4 * 3, 1);
+    own.out[0] = p->out[0];
+    prepare_one(&own, space, 0, 1);
+    run_few(&own, index);
+}
+
 static void product_task(void *argument, int index, int count) {
     const Product *p = argument;
     Pool *pool = p->cpu->pool;
-    if (p->rows == 1)
-        prepare_one(p, index, count);
-    else
-        prepare_rows(p, index, count);
-    pool_barrier(pool, index);
-    if (p->few)
-        run_few(p, index);
-    else
-        run_panels(p, index);
+    if (p->rows == 1 && p->cols <= ALONE_COLS) {
+        run_alone(p, index);
+    } else {
+        if (p->rows == 1)
+            prepare_one(p, thread_space(p, index), index, count);
+        else
+            prepare_rows(p, index, count);
+        pool_barrier(pool, index);
+        if (p->few)
+            run_few(p, index);
+        else
+            run_panels(p, index);
+    }
     if (!p->norm_after) return;
     pool_barrier(pool, index);
     add_normed(p, index, count);
