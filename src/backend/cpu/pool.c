@@ -21,6 +21,7 @@ enum {
     LINE = 64,
     SPIN_NS = 50000,          /* how long a worker watches before it sleeps */
     SPINS_PER_CLOCK = 64,     /* pauses between looks at the clock */
+    END_PIECES = 4,           /* a range is given out by such parts of what is left of it */
     SPINS_BEFORE_YIELD = 4096 /* waiting for a thread that has lost its core: let it run */
 };
 
@@ -190,11 +191,14 @@ bool pool_next(Pool *pool, int slot, int index, int64_t grain, int64_t *first, i
     for (int i = 0; i < pool->count; i++) {
         int owner = index + i;
         Range *range = &ranges[owner < pool->count ? owner : owner - pool->count];
-        if (atomic_load_explicit(&range->next, memory_order_relaxed) >= range->end) continue;
-        int64_t next = atomic_fetch_add_explicit(&range->next, grain, memory_order_relaxed);
+        int64_t left = range->end - atomic_load_explicit(&range->next, memory_order_relaxed);
+        if (left <= 0) continue;
+        int64_t take = left / END_PIECES < grain ? left / END_PIECES : grain;
+        if (take < 1) take = 1;
+        int64_t next = atomic_fetch_add_explicit(&range->next, take, memory_order_relaxed);
         if (next >= range->end) continue;
         *first = next;
-        *count = range->end - next < grain ? range->end - next : grain;
+        *count = range->end - next < take ? range->end - next : take;
         return true;
     }
     return false;

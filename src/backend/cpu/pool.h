@@ -26,5 +26,6 @@ void pool_barrier(Pool *pool, int index);
 /* Work shared out in pieces: each thread has a contiguous range of 0…items−1 and, when done, takes pieces of others'.
  * Set up before pool_run; slot < POOL_SHARES, one per phase of the task. */
 void pool_share(Pool *pool, int slot, int64_t items);
-/* Inside a task: the next at most grain items; false when nothing is left. */
+/* Inside a task: the next at most grain items, fewer near the end of a range, so that the threads end together; false
+ * when nothing is left. */
 bool pool_next(Pool *pool, int slot, int index, int64_t grain, int64_t *first, int64_t *count);

@@ -9,14 +9,14 @@
 #include "backend/cpu/cpu.h"
 
 enum {
-    UNIT_ROWS = 16,         /* weight rows shared out together, few activation rows */
-    GRAIN_BYTES = 98304,    /* weights that a thread takes at a time */
-    GRAINS_PER_THREAD = 16, /* at least, where units allow */
-    FEW_ROWS = LINEAR_FEW,  /* most activation lines that go without panels */
-    CALL_ROWS = 128,        /* weight rows per kernel call: results wait in L1 for their epilogue */
-    CHUNK_LEAST = 64,       /* lines of activations that meet a panel, unless there are fewer */
-    ITEMS_PER_THREAD = 8,   /* pieces of work with panels, so that the threads end together */
-    STEP_LINES = 256,       /* most lines between two epilogues */
+    UNIT_ROWS = 16,        /* weight rows shared out together, few activation rows */
+    SINGLE_UNIT_ROWS = 4,  /* the same of one or two */
+    GRAIN_BYTES = 98304,   /* weights that a thread takes at a time */
+    FEW_ROWS = LINEAR_FEW, /* most activation lines that go without panels */
+    CALL_ROWS = 128,       /* weight rows per kernel call: results wait in L1 for their epilogue */
+    CHUNK_LEAST = 64,      /* lines of activations that meet a panel, unless there are fewer */
+    ITEMS_PER_THREAD = 8,  /* pieces of work with panels, so that the threads end together */
+    STEP_LINES = 256,      /* most lines between two epilogues */
     SHARED_BYTES = 96 << 20,
     THREAD_BYTES = 4 << 20,
     GROUP_KINDS = 3, /* activation groups of 16, 32, 64 */
@@ -269,22 +269,22 @@ static int64_t units_of(const Product *p, int64_t unit_rows) {
     return units;
 }
 
+/* Kernels for more than two lines take weight rows together. */
+static int64_t few_unit(const Product *p) { return p->rows * p->planes > 2 ? UNIT_ROWS : SINGLE_UNIT_ROWS; }
+
 static void run_few(const Product *p, int index) {
     Pool *pool = p->cpu->pool;
-    const int64_t unit_bytes = (int64_t)weight_row_bytes(p->weight[0]) * UNIT_ROWS;
-    /* and of small matrices little enough that the threads end together */
-    const int64_t share = units_of(p, UNIT_ROWS) / pool_threads(pool) / GRAINS_PER_THREAD;
-    int64_t grain = min64(GRAIN_BYTES / unit_bytes, share);
-    if (grain < 1) grain = 1;
+    const int64_t height = few_unit(p), most = GRAIN_BYTES / ((int64_t)weight_row_bytes(p->weight[0]) * height);
+    const int64_t grain = most > 1 ? most : 1;
     for (int64_t unit, units; pool_next(pool, 0, index, grain, &unit, &units);) {
         for (int i = 0; units > 0; i++) {
-            const int64_t rows = p->weight[i]->rows, own = ceil_div(rows, UNIT_ROWS);
+            const int64_t rows = p->weight[i]->rows, own = ceil_div(rows, height);
             if (unit >= own) {
                 unit -= own;
                 continue;
             }
-            const int64_t taken = min64(units, own - unit), last = min64((unit + taken) * UNIT_ROWS, rows);
-            for (int64_t row = unit * UNIT_ROWS; row < last; row += CALL_ROWS)
+            const int64_t taken = min64(units, own - unit), last = min64((unit + taken) * height, rows);
+            for (int64_t row = unit * height; row < last; row += CALL_ROWS)
                 few_rows(p, i, row, min64(CALL_ROWS, last - row));
             units -= taken;
             unit = 0;
@@ -466,7 +466,7 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
             if (out[i]) p->out[i] = out[i] + done * p->weight[i]->rows;
         place_inputs(p, cpu->work, p->rows);
         if (p->few)
-            pool_share(cpu->pool, 0, units_of(p, UNIT_ROWS));
+            pool_share(cpu->pool, 0, units_of(p, few_unit(p)));
         else
             pool_share(cpu->pool, 0, units_of(p, p->kernels->panel_rows) * ceil_div(p->rows, chunk_rows(p)));
         pool_run(cpu->pool, product_task, p);
