@@ -187,6 +187,39 @@ static void test_llama(void) {
     checkpoint_close(&c);
 }
 
+/* The compact form of the same file: the same numbers, fewer tensors, and config.json names the form. */
+static void test_compact(void) {
+    Error error = {0};
+    Checkpoint c;
+    Arena arena = {0};
+    target_remove();
+    bool ok = gguf_convert(source, target, true, NULL, NULL, &error) && checkpoint_open(&c, target, &error);
+    TEST_MSG(ok, "%s", error.text);
+    if (!ok) return;
+    const TensorEntry *k = checkpoint_find(&c, "model.layers.0.self_attn.k_proj.weight");
+    const TensorEntry *scales = checkpoint_find(&c, "model.layers.0.self_attn.k_proj.scales");
+    TEST(k && scales && !checkpoint_find(&c, "model.layers.0.self_attn.k_proj.biases"));
+    TEST(scales->tensor.dtype == DTYPE_F16 && scales->tensor.shape[1] == HIDDEN / 32);
+    const Weight weight = {.rows = KV_HEADS * HEAD,
+        .cols = HIDDEN,
+        .quant = QUANT_SYMMETRIC,
+        .bits = 8,
+        .group = 32,
+        .dtype = DTYPE_F16,
+        .data = k->tensor.data,
+        .scales = scales->tensor.data};
+    for (int row = 0; row < KV_HEADS * HEAD; row++) {
+        float out[HIDDEN];
+        weight_dequantize_row(&weight, row, 0, HIDDEN, out);
+        TEST(out[0] == (float)interleaved_row(row) && out[HIDDEN - 1] == out[0]);
+    }
+    const Json *quantization = json_get(result_json(&arena, "config.json"), "quantization");
+    TEST(text_is(quantization, "mode", "symmetric") && number(quantization, "bits") == 8);
+    TEST(!gguf_convert(source, target, false, NULL, NULL, &error) && error.code == ERROR_USAGE); /* not what it is */
+    checkpoint_close(&c);
+    arena_free(&arena);
+}
+
 static void test_config(void) {
     Arena arena = {0};
     const Json *config = result_json(&arena, "config.json"), *quantization = json_get(config, "quantization");
@@ -425,6 +458,7 @@ int main(void) {
     snprintf(partial, sizeof partial, "%s.partial", target);
     test_llama();
     test_config(); /* of test_llama's result */
+    test_compact();
     test_llama3_scaling();
     test_gemma3();
     test_phi3();
