@@ -206,6 +206,7 @@ static void *engine_run(void *argument) {
         while (!engine->closing && !s->waiting.first && !s->active.first) condition_wait(&engine->wake, &engine->mutex);
         const bool closing = engine->closing;
         if (!closing) scheduler_admit(s);
+        publish_stats(engine); /* with what has been let in, though its first step may take seconds */
         mutex_unlock(&engine->mutex);
         if (closing) break;
         settle_all(engine);

@@ -58,8 +58,10 @@ static enum MHD_Result answer_whole(Exchange *x) {
     ApiError error = {0};
     while (!generation_done(&x->generation)) {
         if (http_client_gone(x)) return MHD_NO;
-        if (server_stopped(x->server)) api_fail(&error, 503, "shutting_down", NULL, "The server is shutting down.");
-        if (error.status || !generation_pump(&x->generation, PUMP_MS, &error)) return http_reply_error(x, &error);
+        if (!generation_pump(&x->generation, PUMP_MS, &error)) return http_reply_error(x, &error);
+        if (generation_done(&x->generation) || !server_stopped(x->server)) continue;
+        api_fail(&error, 503, "shutting_down", NULL, "The server is shutting down.");
+        return http_reply_error(x, &error);
     }
     Buffer body = {0};
     x->endpoint->write_whole(x, &body);
@@ -98,6 +100,7 @@ enum MHD_Result completion_answer(Exchange *x, const Endpoint *endpoint) {
     x->endpoint = endpoint;
     x->created = (int64_t)time(NULL);
     make_id(x, endpoint->id_prefix);
+    __atomic_fetch_add(&x->server->answering, 1, __ATOMIC_RELAXED);
     if (!prepare(x, &error)) return http_reply_error(x, &error);
     return x->params.stream ? answer_stream(x) : answer_whole(x);
 }

@@ -25,7 +25,8 @@ struct Server {
     SamplingOptions defaults;
     struct Guard *guard; /* deadlines of connections */
     struct StreamWriter *streams;
-    int stopping; /* atomic: no new work; 2: end what runs */
+    int stopping;  /* atomic: no new work; 2: end what runs */
+    int answering; /* atomic: completions whose last byte is not out */
 };
 
 static inline bool server_stopped(const Server *server) {

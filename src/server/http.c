@@ -346,6 +346,7 @@ static void completed(
     guard_deadline(x->server->guard, guard_entry(x), IDLE_DEADLINE_S);
     log_debug("done id=%s ms=%lld", x->request_id, (long long)((clock_ns() - x->started_ns) / 1000000));
     generation_close(&x->generation);
+    if (x->endpoint) __atomic_fetch_sub(&x->server->answering, 1, __ATOMIC_RELAXED);
     for (int i = 0; i < x->prompt_count; i++) tokens_free(&x->prompts[i]);
     buffer_free(&x->body);
     buffer_free(&x->head);

@@ -10,7 +10,7 @@
 #include "server/http.h"
 #include "server/stream.h"
 
-enum { DRAIN_S = 10, DRAIN_STEP_MS = 20 };
+enum { DRAIN_S = 10, FAREWELL_S = 1, DRAIN_STEP_MS = 20 };
 
 static void take_number(const Json *config, const char *name, double min, double max, float *out) {
     const Json *value = json_get(config, name);
@@ -88,16 +88,18 @@ int server_port(const Server *server) { return server->port; }
 
 static void sleep_ms(int ms) { nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL); }
 
+/* Until everything is answered, or the time is over. */
+static void drain(const Server *server, int seconds) {
+    const int64_t deadline = clock_ns() + seconds * INT64_C(1000000000);
+    while (__atomic_load_n(&server->answering, __ATOMIC_RELAXED) > 0 && clock_ns() < deadline) sleep_ms(DRAIN_STEP_MS);
+}
+
 void server_close(Server *server) {
     if (!server) return;
     __atomic_store_n(&server->stopping, 1, __ATOMIC_RELAXED);
-    if (server->daemon) { /* what runs may finish, for a while */
-        const int64_t deadline = clock_ns() + DRAIN_S * INT64_C(1000000000);
-        for (EngineStats stats = engine_stats(server->engine);
-             stats.running + stats.waiting > 0 && clock_ns() < deadline; stats = engine_stats(server->engine))
-            sleep_ms(DRAIN_STEP_MS);
-    }
+    drain(server, DRAIN_S); /* what runs may finish, for a while */
     __atomic_store_n(&server->stopping, 2, __ATOMIC_RELAXED);
+    drain(server, FAREWELL_S); /* and the rest is told why it ends, before connections are cut */
     http_stop(server);
     engine_close(server->engine);
     stream_writer_close(server->streams);

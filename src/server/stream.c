@@ -53,8 +53,7 @@ static void write_error_event(Exchange *x, const ApiError *error) {
 static void collect_events(Exchange *x) {
     Generation *g = &x->generation;
     ApiError error = {0};
-    if (server_stopped(x->server)) api_fail(&error, 503, "shutting_down", NULL, "The server is shutting down.");
-    if (error.status || !generation_take(g, &error)) {
+    if (!generation_take(g, &error)) {
         write_error_event(x, &error);
         return;
     }
@@ -64,6 +63,10 @@ static void collect_events(Exchange *x) {
         if (choice->finish == FINISH_NONE || choice->finish_sent) continue;
         x->endpoint->write_finish(x, choice, &x->out);
         choice->finish_sent = true;
+    }
+    if (!generation_done(g) && server_stopped(x->server)) {
+        api_fail(&error, 503, "shutting_down", NULL, "The server is shutting down.");
+        write_error_event(x, &error);
     }
     if (!generation_done(g)) return;
     if (x->params.include_usage) x->endpoint->write_usage(x, &x->out);

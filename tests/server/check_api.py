@@ -1,5 +1,5 @@
 """The API on a real model: shapes of every answer, streams equal whole answers, seeds, isolation, cancellation, limits."""
-import http.client, json, os, socket, threading, time
+import http.client, json, os, signal, socket, threading, time
 
 import shapes
 from apus_server import Checks, Server, model_path
@@ -260,6 +260,24 @@ def test_key(path):
     check(s.code == 0, "SIGTERM: exit code 0")
 
 
+def test_shutdown(path):
+    """SIGTERM: what ends within 10 s ends as ever, new work is refused, and the rest is told why it ends."""
+    with Server(path, "--ctx-size", 8192) as s:
+        long = raw_stream(s, "HTTP/1.1", {"max_tokens": 8000, "ignore_eos": True})
+        short = raw_stream(s, "HTTP/1.1", SHORT)
+        long.recv(1), short.recv(1)
+        s.process.send_signal(signal.SIGTERM)
+        body = read_until(short, b"\r\n0\r\n\r\n").partition(b"\r\n\r\n")[2]
+        check(is_whole(unchunk(body)), "a stream that ends soon is whole")
+        check(s.chat("Hi", **SHORT)[0] == 503, "no new work")
+        content = unchunk(read_until(long, b"\r\n0\r\n\r\n").partition(b"\r\n\r\n")[2])
+        check(content is not None, "a stream that is cut ends as HTTP should")
+        last = (content or b"").rstrip(b"\n").rpartition(b"\n\n")[2]
+        check(last.startswith(b"data: {") and json.loads(last[6:])["error"]["code"] == "shutting_down", f"and says why: {last}")
+        s.process.wait(30)  # a second signal would end it at once
+    check(s.code == 0, "SIGTERM beside streams: exit code 0")
+
+
 path = model_path("qwen-0.5b")
 with Server(path, "--ctx-size", 512, "--slots", 8) as server:
     for test in (test_shapes, test_stream_equals_whole, test_completions, test_disconnect, test_limits, test_keepalive, test_stream_wire,
@@ -269,4 +287,5 @@ with Server(path, "--ctx-size", 512, "--slots", 8) as server:
         print(f"{test.__name__}: {time.time() - start:.1f} s")
     check(server.wait_idle(), "idle at the end")
 test_key(path)
+test_shutdown(path)
 check.done()
