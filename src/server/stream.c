@@ -16,6 +16,7 @@
 enum {
     PERIOD_MS = 100, /* between looks at clients that are behind, or gone */
     HEARTBEAT_S = 10,
+    TOUCH_MS = 1000, /* how exact a reader's deadline is */
 };
 
 typedef enum StreamState { STREAM_RUNS, STREAM_ENDED, STREAM_LOST } StreamState;
@@ -29,7 +30,7 @@ typedef struct Stream {
     Condition changed;
     Buffer wire; /* one chunk, framed */
     size_t sent; /* bytes of it */
-    int64_t last_event_ns, last_look_ns;
+    int64_t last_event_ns, last_look_ns, last_touch_ns;
 } Stream;
 
 struct StreamWriter {
@@ -74,12 +75,22 @@ static void collect_events(Exchange *x) {
     x->ended = true;
 }
 
+static void write_chunk_size(Buffer *out, size_t size) {
+    char digits[2 * sizeof size + 2];
+    size_t at = sizeof digits;
+    digits[--at] = '\n';
+    digits[--at] = '\r';
+    do digits[--at] = "0123456789abcdef"[size % 16];
+    while (size /= 16);
+    buffer_append(out, digits + at, sizeof digits - at);
+}
+
 /* What is in x->out becomes the next chunk (RFC 9112, 7.1); to HTTP/1.0, bytes up to the connection's end. */
 static void frame(Stream *stream) {
     Exchange *x = stream->x;
     buffer_clear(&stream->wire);
     stream->sent = 0;
-    if (x->chunked) buffer_printf(&stream->wire, "%zx\r\n", x->out.size);
+    if (x->chunked) write_chunk_size(&stream->wire, x->out.size);
     buffer_slice(&stream->wire, buffer_view(&x->out));
     if (x->chunked) buffer_text(&stream->wire, "\r\n");
     stream->wire.failed |= x->out.failed;
@@ -89,7 +100,7 @@ static void frame(Stream *stream) {
 /* ---- one stream, by the writer's thread ---- */
 
 /* False: the client takes no more for now, or is gone (state). */
-static bool send_wire(Stream *stream) {
+static bool send_wire(Stream *stream, int64_t now) {
     while (stream->sent < stream->wire.size) {
         const ssize_t sent = send(stream->socket, stream->wire.data + stream->sent, stream->wire.size - stream->sent,
             MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -100,7 +111,10 @@ static bool send_wire(Stream *stream) {
         }
         stream->sent += (size_t)sent;
     }
-    if (stream->wire.size > 0) http_touch(stream->x);
+    if (stream->wire.size > 0 && now - stream->last_touch_ns > TOUCH_MS * INT64_C(1000000)) {
+        stream->last_touch_ns = now;
+        http_touch(stream->x);
+    }
     return true;
 }
 
@@ -115,7 +129,7 @@ static void advance(Stream *stream) {
     Exchange *x = stream->x;
     const int64_t now = clock_ns();
     look_for_client(stream, now);
-    while (stream->state == STREAM_RUNS && send_wire(stream)) {
+    while (stream->state == STREAM_RUNS && send_wire(stream, now)) {
         buffer_clear(&stream->wire);
         stream->sent = 0;
         if (x->ended && x->out.size == 0) {
