@@ -47,6 +47,13 @@ INLINE float exp_clamped(float x) {
 
 static float exp_negative(float x) { return exp_clamped(clamp_exponent(x)); }
 
+/* b when a is NaN. */
+INLINE float larger(float a, float b) { return a > b ? a : b; }
+
+INLINE void fold_max(float *x, int half) {
+    for (int i = 0; i < half; i++) x[i] = larger(x[i + half], x[i]);
+}
+
 INLINE float block_max(const float *x, int count) {
     float best = -INFINITY;
     for (int i = 0; i < count; i++) best = x[i] > best ? x[i] : best;
@@ -57,11 +64,12 @@ INLINE void maxima_body(const float *x, int count, float *maxima) {
     int block = 0;
     for (; (block + 1) * BLOCK <= count; block++) {
         const float *p = x + block * BLOCK;
-        float lane[LANES];
-        for (int j = 0; j < LANES; j++) lane[j] = -INFINITY;
-        for (int i = 0; i < BLOCK; i += LANES)
-            for (int j = 0; j < LANES; j++) lane[j] = p[i + j] > lane[j] ? p[i + j] : lane[j];
-        maxima[block] = block_max(lane, LANES);
+        float best[BLOCK / 2];
+        for (int i = 0; i < BLOCK / 2; i++) best[i] = larger(p[i], larger(p[i + BLOCK / 2], -INFINITY));
+        fold_max(best, 16);
+        fold_max(best, 8);
+        fold_max(best, 4);
+        maxima[block] = block_max(best, 4);
     }
     if (block * BLOCK < count) maxima[block] = block_max(x + block * BLOCK, count - block * BLOCK);
 }
