@@ -94,6 +94,7 @@ typedef struct Matmul {
     int count;
     const Weight *weight[MATMUL_MAX];
     float *out[MATMUL_MAX]; /* [rows, weight[i]->rows] */
+    bool coarse;            /* 8-bit activations will do, even of a precise backend */
 } Matmul;
 
 /* out = act(gate · norm(x)) ∘ (up · norm(x)) */

@@ -80,8 +80,13 @@ void decoder_forward(Spec *spec, Backend *backend, const Step *step, int count, 
         return;
     }
     ops->gather(backend, count, output, h, spec->hidden, extra);
-    const Matmul head = {
-        .rows = count, .x = extra, .norm = spec->final_norm, .count = 1, .weight = {&spec->head}, .out = {logits}};
+    const Matmul head = {.rows = count,
+        .x = extra,
+        .norm = spec->final_norm,
+        .count = 1,
+        .weight = {&spec->head},
+        .out = {logits},
+        .coarse = spec->coarse_head};
     ops->matmul(backend, &head);
     if (spec->logit_scale != 1 || spec->logit_softcap != 0) {
         ops->logits(backend, (int64_t)count * spec->vocab, logits, spec->logit_scale, spec->logit_softcap);

@@ -184,6 +184,7 @@ static bool open_backend(Model *model, const ModelOptions *options, Error *error
         return false;
     }
     wanted.scratch_bytes = model->scratch_bytes;
+    model->spec.coarse_head = !wanted.precise;
     wanted.precise = wanted.precise || model->spec.precise;
     model->backend = backend_open(&wanted, error);
     if (!model->backend) {

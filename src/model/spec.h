@@ -70,7 +70,8 @@ typedef struct Spec {
     Weight head;
     bool tied;
     float logit_scale, logit_softcap; /* logits = cap·tanh(scale·x/cap); cap 0: scale·x */
-    bool precise; /* 8-bit activations change clear choices of this family: 16 bits unless told otherwise */
+    bool precise;                     /* 8-bit activations change clear choices of this family: its layers have 16 */
+    bool coarse_head; /* the output matrix has 8 all the same, as its rounding does not add up: nobody asked for 16 */
     DynamicRope *dynamic_rope; /* NULL: none */
 
     /* Derived once the family is done. */

@@ -276,6 +276,31 @@ static void check_matmul(const Pair *p, const Kind *kind, int rows, int64_t out_
     free(weight);
 }
 
+/* A coarse product of a precise backend is that of one that is not. */
+static void check_coarse(const Pair *p) {
+    enum { ROWS = 3, COLS = 128, OUT = 40 };
+    Backend *plain = open_backend(p->name, 1, false, ROWS);
+    if (!plain) return;
+    Matrix m = matrix_make(&kinds[0], OUT, COLS, false);
+    float *x = random_floats(ROWS * COLS, 1), *precise = random_floats(ROWS * OUT, 0);
+    float *coarse = random_floats(ROWS * OUT, 0), *expected = random_floats(ROWS * OUT, 0);
+    Matmul op = {.rows = ROWS, .x = x, .count = 1, .weight = {&m.weight}, .out = {expected}};
+    plain->ops->matmul(plain, &op);
+    op.out[0] = precise;
+    p->vector->ops->matmul(p->vector, &op);
+    op.out[0] = coarse;
+    op.coarse = true;
+    p->vector->ops->matmul(p->vector, &op);
+    TEST_MSG(same_bits(coarse, expected, ROWS * OUT) && !same_bits(precise, expected, ROWS * OUT),
+        "%s: coarse product of a precise backend", p->name);
+    backend_close(plain);
+    matrix_free(&m);
+    free(x);
+    free(precise);
+    free(coarse);
+    free(expected);
+}
+
 /* The fused forms are the sequences they replace: on the same backend, and so against matmul, activate and add. */
 static void check_fused(const Pair *p, const Kind *kind, int rows, Activation activation, bool normed) {
     enum { OUT = 37, COLS = 256 };
@@ -432,6 +457,7 @@ static void run_all(const char *name, int threads, bool precise) {
     Pair p = {open_backend("ref", 1, false, ROWS_MAX), open_backend(name, threads, precise, ROWS_MAX), name, precise};
     ops_seed = 1; /* the same numbers whatever the threads */
     if (p.vector && !precise) check_rows(&p);
+    if (p.vector && precise) check_coarse(&p);
     if (p.vector) check_products(&p);
     backend_close(p.vector);
     backend_close(p.ref);

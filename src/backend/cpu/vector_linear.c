@@ -38,6 +38,7 @@ typedef struct Product {
     int count;        /* weights; GLU: gate and up */
     const Weight *weight[MATMUL_MAX];
     float *out[MATMUL_MAX];
+    bool coarse; /* one line of activations, whatever the backend's precision */
     Finish finish;
     Activation activation;
     float scale;            /* ADD */
@@ -447,7 +448,7 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
     p->cols = p->weight[0]->cols;
     const bool panels_fit = panels_bytes(p) <= THREAD_BYTES;
     CHECK(p->cols * (int64_t)sizeof(float) <= THREAD_BYTES / 4);
-    p->planes = cpu->precise ? 2 : 1;
+    p->planes = cpu->precise && !p->coarse ? 2 : 1;
     p->few = rows * p->planes <= FEW_ROWS || !panels_fit;
     choose_inputs(p);
     int chunk = rows;
@@ -474,7 +475,7 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
 }
 
 void cpu_matmul(Backend *backend, const Matmul *op) {
-    Product p = {.x = op->x, .norm = op->norm, .count = op->count, .finish = FINISH_STORE};
+    Product p = {.x = op->x, .norm = op->norm, .count = op->count, .coarse = op->coarse, .finish = FINISH_STORE};
     for (int i = 0; i < op->count; i++) {
         p.weight[i] = op->weight[i];
         p.out[i] = op->out[i];
