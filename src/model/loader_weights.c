@@ -198,7 +198,8 @@ static void load_quantised(Loader *ld, Weight *weight, const char *name, const T
         wrong_shape(ld, data, expected);
         return;
     }
-    if (s->rank != 2 || s->shape[0] != weight->rows || s->shape[1] < 1) {
+    if (s->rank != 2 || s->shape[0] != weight->rows || s->shape[1] < 1 ||
+        (s->dtype != DTYPE_U8 && weight->cols % s->shape[1] != 0)) { /* bytes may be records */
         snprintf(expected, sizeof expected, "%lld, %lld/group", (long long)weight->rows, (long long)weight->cols);
         wrong_shape(ld, scales, expected);
         return;

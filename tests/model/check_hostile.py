@@ -325,6 +325,11 @@ def quant_cases():
     yield Case("biases of another dtype", quantised(biases=("BF16", [64, 2])), Q + ".biases", "BF16")
     yield Case("biases of another shape", quantised(biases=("F32", [64, 1])), Q + ".biases", "64, 1")
     yield Case("fp scales, odd bits", quantised(data=("U32", [64, 6]), scales=("U8", [64, 2])), Q, "U8")
+    symmetric = {"group_size": 32, "bits": 4, "mode": "symmetric"}
+    yield Case("symmetric, bf16 scales", quantised(scales=("BF16", [64, 2]), biases=None, block=symmetric), Q + ".biases", "missing")
+    yield Case("symmetric, said of this module only by halves", quantised(scales=("F16", [64, 2]), biases=None,
+               block=dict(symmetric, **{Q: {"group_size": 32, "bits": 4}})), Q + ".biases", "missing")
+    yield Case("a record for fewer columns than it has", quantised(scales=("U8", [64, 20]), biases=None), Q, "20")
     for rule in ({"group_size": 64, "bits": 4}, {"group_size": 32, "bits": 8}, {"group_size": 32, "bits": 4, "mode": "mxfp4"},
                  {"group_size": "x", "bits": 4}, {"group_size": 32, "bits": -4}):
         yield Case(f"override {json.dumps(rule)}", quantised(block={"group_size": 32, "bits": 4, Q: rule}), "config.json", Q)
