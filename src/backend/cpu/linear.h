@@ -28,6 +28,8 @@ typedef enum LinearLayout {
     LAYOUT_NATURAL, /* in order */
     LAYOUT_PLANES2, /* per 2 vectors of elements: the even ones, then the odd ones */
     LAYOUT_PLANES4, /* per 4 vectors: elements 4i, 4i+1, 4i+2, 4i+3 */
+    LAYOUT_EIGHTS2, /* per 2 vectors: of each 16 elements the first 8, then the others */
+    LAYOUT_PAIRS4,  /* per 4 vectors: of each 32 elements the even, the odd ones of the first 16, of the others */
     LAYOUT_PANEL,   /* groups in the order of the tree's leaves; in each 8 elements the even, then the odd ones; rows
                        together in tiles: [row / tile_rows][element / 4][row % tile_rows][4], with row_groups
                        [row / tile_rows][group][row % tile_rows][element] */

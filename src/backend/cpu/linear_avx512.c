@@ -73,6 +73,12 @@ static void arrange(LinearLayout layout, const int8_t *q, int64_t cols, int grou
         return;
     }
     const int64_t size = linear_stride(cols, group);
+    if (layout == LAYOUT_EIGHTS2) {
+        for (int64_t i = 0; i < size; i += 128)
+            for (int eight = 0; eight < 16; eight++)
+                memcpy(out + i + 64 * (eight % 2) + 8 * (eight / 2), q + i + 8 * eight, 8);
+        return;
+    }
     uint8_t index[64];
     if (layout == LAYOUT_PLANES2) {
         for (int i = 0; i < 64; i++) index[i] = (uint8_t)(2 * i);
@@ -84,7 +90,9 @@ static void arrange(LinearLayout layout, const int8_t *q, int64_t cols, int grou
         }
         return;
     }
-    for (int i = 0; i < 64; i++) index[i] = (uint8_t)(4 * (i & 15) + (i >> 4)); /* planes of 16 out of 64 */
+    for (int i = 0; i < 64; i++) /* planes of 16 out of 64 */
+        index[i] = (uint8_t)(layout == LAYOUT_PLANES4 ? 4 * (i & 15) + (i >> 4)
+                                                      : (i >> 3 & 1) * 32 + (i >> 5) * 16 + (i & 7) * 2 + (i >> 4 & 1));
     __m512i planes = _mm512_loadu_si512(index);
     for (int64_t i = 0; i < size; i += 256)
         for (int v = 0; v < 4; v++) {
@@ -120,9 +128,15 @@ INLINE __m512i add_lanes(__m512i a, __m512i b) {
 
 /* 16 groups' sums in order from `lanes` vectors, each with `lanes` partial sums of 16/lanes groups. */
 INLINE __m512i add_groups(const __m512i *v, const int lanes, const int most) {
-    if (lanes == 2) { /* 2 and 4 bits only: never beyond 16 */
-        __m512i sum = _mm512_madd_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_set1_epi16(1));
-        return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), sum);
+    if (lanes == 2) {
+        const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+        if (most <= INT16_MAX)
+            return _mm512_permutexvar_epi64(
+                order, _mm512_madd_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_set1_epi16(1)));
+        const __m512 a = _mm512_castsi512_ps(v[0]), b = _mm512_castsi512_ps(v[1]);
+        const __m512i even = _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88));
+        return _mm512_permutexvar_epi64(
+            order, _mm512_add_epi32(even, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd))));
     }
     if (lanes == 4) {
         const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -137,35 +151,76 @@ INLINE __m512i add_groups(const __m512i *v, const int lanes, const int most) {
     return add_lanes(low, high);
 }
 
-/* Products of one vector of weights: 64 codes per plane. */
-INLINE void few_vector(
-    const Few *f, __m512i v, const int8_t *q, const Kind k, const int rows, __m512i part[FEW_SINGLE]) {
-    __m512i code[4];
-    if (k.planes == 1) {
-        code[0] = k.bits == 8 ? v : spread(v, spread_index(k.bits), spread_shift(k.bits, false), k.bits);
-    } else {
-        __asm__("" : "+v"(v)); /* one load: gcc would read it again for each plane */
+/* Loads in the order of the program: the processor's own prefetching loses the thread when gcc mixes them. */
+INLINE __m512i load_ordered(const uint8_t *p) {
+    __m512i v = _mm512_loadu_si512(p);
+    __asm__ volatile("" : "+v"(v));
+    return v;
+}
+
+/* The codes of 64 · planes columns, 64 in a vector. With 3 bits those of odd planes come as multiples of 8. */
+INLINE void load_codes(const uint8_t *p, const Kind k, __m512i code[4]) {
+    const __m512i v = load_ordered(p), low = _mm512_set1_epi8((char)((1 << k.bits) - 1));
+    if (k.bits == 8) {
+        code[0] = v;
+        return;
+    }
+    if (8 * k.bits * k.planes == 64) {
 #pragma GCC unroll 4
         for (int j = 0; j < k.planes; j++) {
             code[j] = plane_of(v, k.bits, j);
             if (k.coded) code[j] = e2m1_codes(code[j]);
         }
+        return;
     }
+    const __m512i last = load_ordered(p + 8 * k.bits * k.planes - 64);
+    if (k.bits == 3) { /* a byte takes two codes at once */
+        const __m512i shift = spread_shift(6, false), high = _mm512_set1_epi8(7 << 3);
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            const __m512i pairs = _mm512_multishift_epi64_epi8(shift, take_runs(v, last, 6, 2, j));
+            code[2 * j] = _mm512_and_si512(pairs, low);
+            code[2 * j + 1] = _mm512_and_si512(pairs, high);
+        }
+        return;
+    }
+    const __m512i shift = spread_shift(k.bits, false);
+#pragma GCC unroll 4
+    for (int j = 0; j < k.planes; j++)
+        code[j] = _mm512_and_si512(_mm512_multishift_epi64_epi8(shift, take_runs(v, last, k.bits, k.planes, j)), low);
+}
+
+/* Products of 64 codes per plane. */
+INLINE void few_vector(
+    const Few *f, const uint8_t *p, const int8_t *q, const Kind k, const int rows, __m512i part[FEW_SINGLE]) {
+    __m512i code[4];
+    load_codes(p, k, code);
 #pragma GCC unroll 4
     for (int t = 0; t < rows; t++) {
-        part[t] = _mm512_setzero_si512();
+        __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
 #pragma GCC unroll 4
-        for (int j = 0; j < k.planes; j++)
-            part[t] = _mm512_dpbusd_epi32(part[t], code[j], _mm512_loadu_si512(q + t * f->stride + 64 * j));
+        for (int j = 0; j < k.planes; j++) {
+            __m512i *to = &sum[k.bits == 3 ? j & 1 : 0];
+            *to = _mm512_dpbusd_epi32(*to, code[j], _mm512_loadu_si512(q + t * f->stride + 64 * j));
+        }
+        part[t] = k.bits == 3 ? _mm512_add_epi32(sum[0], _mm512_srai_epi32(sum[1], 3)) : sum[0];
     }
 }
 
+/* 8-bit rows are read as fast as the processor itself prefetches, which more prefetching only disturbs. */
+INLINE void few_prefetch(const uint8_t *p, const Kind k, const int bytes) {
+    if (k.bits < 8) prefetch(p, bytes);
+}
+INLINE void few_prefetch_scales(const uint8_t *scales, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)scales + SCALES_AHEAD + i, _MM_HINT_T0);
+}
+
 /* The float part of 16 groups from group_index; count of them exist. part: as few_vector() left it. */
-INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t group_index, int64_t count,
-    const Kind k, const int rows, __m512i part[][FEW_SINGLE], __m512 acc[FEW_SINGLE]) {
+INLINE void few_finish(const Few *f, const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t group_index,
+    int64_t count, const Kind k, const int rows, __m512i part[][FEW_SINGLE], __m512 acc[FEW_SINGLE]) {
     const int lanes = k.group / (4 * k.planes), most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * 4 * k.planes;
     __m512 s, b;
-    load_scales(f->w, scales, biases, group_index, count, &s, &b);
+    load_scales(w, scales, biases, group_index, count, &s, &b);
 #pragma GCC unroll 4
     for (int t = 0; t < rows; t++) {
         const int64_t at = t * f->scale_stride + group_index;
@@ -178,18 +233,36 @@ INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biase
     }
 }
 
-INLINE __m512i load_codes(const uint8_t *p, const int bytes) {
-    return bytes == 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(first_bytes(bytes), p);
+/* add_tree() of 16 vectors at once, which is shorter than one after the other. */
+INLINE __m512 add_trees(const __m512 v[16]) {
+    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    __m512 a[8], b[4], c[2];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[i], v[i + 8], 0x44), _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        const __m512d x = _mm512_castps_pd(b[i]), y = _mm512_castps_pd(b[i + 2]);
+        c[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    }
+    const __m512 sums = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
+    return _mm512_permutexvar_ps(order, sums);
 }
 
 INLINE void few_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
     const int lanes = k.group / (4 * k.planes), step = 8 * k.bits * k.planes, codes = 64 * k.planes;
+    Weight w = *f->w;
+    w.quant = !k.coded ? QUANT_AFFINE : k.group == 16 ? QUANT_NVFP4 : QUANT_MXFP4; /* now a constant */
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
     const int64_t whole = f->w->cols / k.group / 16 * 16;
     const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
     const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
     const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
+    __m512 done[FEW_SINGLE][16]; /* of up to 16 rows */
     for (int64_t r = 0; r < count; r++) {
         __m512 acc[FEW_SINGLE];
         __m512i part[16][FEW_SINGLE];
@@ -197,31 +270,38 @@ INLINE void few_rows(
         for (int t = 0; t < rows; t++) acc[t] = _mm512_setzero_ps();
         const uint8_t *v = p;
         const int8_t *q = f->q;
+        few_prefetch_scales(scales, scale_bytes);
+        if (biases) few_prefetch_scales(biases, scale_bytes);
         for (int64_t g = 0; g < whole; g += 16, v += lanes * step, q += lanes * codes) {
-            prefetch(v, lanes * step);
+            few_prefetch(v, k, lanes * step);
 #pragma GCC unroll 16
-            for (int i = 0; i < lanes; i++)
-                few_vector(f, load_codes(v + i * step, step), q + i * codes, k, rows, part[i]);
-            few_finish(f, scales, biases, g, 16, k, rows, part, acc);
+            for (int i = 0; i < lanes; i++) few_vector(f, v + i * step, q + i * codes, k, rows, part[i]);
+            few_finish(f, &w, scales, biases, g, 16, k, rows, part, acc);
         }
         if (f->tail_groups > 0) {
-            prefetch(v, lanes * step / 2);
+            uint8_t copy[16 * 64];
+            few_prefetch(v, k, lanes * step / 2);
+            if (f->end - v < lanes * step) v = memcpy(copy, v, (size_t)(f->end - v));
 #pragma GCC unroll 16
             for (int i = 0; i < lanes; i++) {
-                if (i == lanes / 2 && f->tail_vectors > i) prefetch(v + i * step, lanes * step / 2);
+                if (i == lanes / 2 && f->tail_vectors > i) few_prefetch(v + i * step, k, lanes * step / 2);
                 if (i < f->tail_vectors) {
-                    few_vector(f, load_codes(v + i * step, step), q + i * codes, k, rows, part[i]);
-                } else if (i == f->tail_vectors && f->tail_mask) {
-                    few_vector(f, _mm512_maskz_loadu_epi8(f->tail_mask, v + i * step), q + i * codes, k, rows, part[i]);
+                    few_vector(f, v + i * step, q + i * codes, k, rows, part[i]);
                 } else {
 #pragma GCC unroll 4
                     for (int t = 0; t < rows; t++) part[i][t] = _mm512_setzero_si512();
                 }
             }
-            few_finish(f, scales, biases, whole, f->tail_groups, k, rows, part, acc);
+            few_finish(f, &w, scales, biases, whole, f->tail_groups, k, rows, part, acc);
         }
 #pragma GCC unroll 4
-        for (int t = 0; t < rows; t++) y[t * y_stride + r] = add_tree(acc[t]);
+        for (int t = 0; t < rows; t++) done[t][r % 16] = acc[t];
+        if (r % 16 == 15 || r == count - 1) {
+            const __mmask16 mask = (__mmask16)((2u << r % 16) - 1);
+#pragma GCC unroll 4
+            for (int t = 0; t < rows; t++)
+                _mm512_mask_storeu_ps(y + t * y_stride + r / 16 * 16, mask, add_trees(done[t]));
+        }
         p += row_bytes;
         scales += scale_bytes;
         if (biases) biases += scale_bytes;
@@ -239,15 +319,15 @@ typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64
     static FewRows *const name[FEW_SINGLE] = {name##_1, name##_2};
 FEW_KIND(few_2_32, 2, 32, false, 4)
 FEW_KIND(few_2_64, 2, 64, false, 4)
-FEW_KIND(few_3_32, 3, 32, false, 1)
-FEW_KIND(few_3_64, 3, 64, false, 1)
+FEW_KIND(few_3_32, 3, 32, false, 4)
+FEW_KIND(few_3_64, 3, 64, false, 4)
 FEW_KIND(few_4_32, 4, 32, false, 2)
 FEW_KIND(few_4_64, 4, 64, false, 2)
-FEW_KIND(few_5_32, 5, 32, false, 1)
-FEW_KIND(few_5_64, 5, 64, false, 1)
-FEW_KIND(few_6_16, 6, 16, false, 1)
-FEW_KIND(few_6_32, 6, 32, false, 1)
-FEW_KIND(few_6_64, 6, 64, false, 1)
+FEW_KIND(few_5_32, 5, 32, false, 2)
+FEW_KIND(few_5_64, 5, 64, false, 2)
+FEW_KIND(few_6_16, 6, 16, false, 2)
+FEW_KIND(few_6_32, 6, 32, false, 2)
+FEW_KIND(few_6_64, 6, 64, false, 2)
 FEW_KIND(few_8_32, 8, 32, false, 1)
 FEW_KIND(few_8_64, 8, 64, false, 1)
 FEW_KIND(few_mxfp4, 4, 32, true, 2)
@@ -268,15 +348,25 @@ static FewRows *few_kernel(const Weight *w, int rows) {
 }
 
 static LinearLayout layout(const Weight *w) {
-    return w->bits == 4 ? LAYOUT_PLANES2 : w->bits == 2 ? LAYOUT_PLANES4 : LAYOUT_NATURAL;
+    static const LinearLayout LAYOUTS[9] = {
+        [2] = LAYOUT_PLANES4,
+        [3] = LAYOUT_PAIRS4,
+        [4] = LAYOUT_PLANES2,
+        [5] = LAYOUT_EIGHTS2,
+        [6] = LAYOUT_EIGHTS2,
+        [8] = LAYOUT_NATURAL,
+    };
+    return LAYOUTS[w->bits];
 }
 
 static void few(
     const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride) {
-    const int planes = w->bits <= 4 && w->bits != 3 ? 8 / w->bits : 1, step = 8 * w->bits * planes;
-    const int64_t block = (int64_t)x->group * LINEAR_LANES, left = w->cols % block, bytes = left * w->bits / 8;
-    const Few f = {w, x->q[layout(w)], x->scales, x->sums, x->stride, x->stride / x->group, (int)(left / x->group),
-        (int)(bytes / step), first_bytes(bytes % step), rows};
+    const LinearLayout q = layout(w);
+    const int planes = q == LAYOUT_NATURAL ? 1 : q == LAYOUT_PLANES4 || q == LAYOUT_PAIRS4 ? 4 : 2;
+    const int64_t left = w->cols % ((int64_t)x->group * LINEAR_LANES);
+    const Few f = {w, x->q[q], x->scales, x->sums, x->stride, x->stride / x->group,
+        (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), (int)(left / x->group),
+        (int)((left + 64 * planes - 1) / (64 * planes)), rows};
     (rows > FEW_SINGLE ? linear_block_avx512 : few_kernel(w, rows))(&f, first, count, y, stride);
 }
 

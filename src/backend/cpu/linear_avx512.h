@@ -7,7 +7,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { FAR_BYTES = 8192, NEAR_BYTES = 768, FEW_SINGLE = 2 };
+enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2 };
 
 /* A stream of weights: far ahead into the second-level cache, which has more misses in flight than the first, then near
  * ahead into the first. */
@@ -136,6 +136,17 @@ INLINE __m512i spread(__m512i v, __m512i index, __m512i shift, const int bits) {
         _mm512_set1_epi8((char)((1 << bits) - 1)));
 }
 
+/* Run number j of every `runs` runs of `bytes` bytes, in 64-bit lanes. first, last: 64 bytes at the beginning and at
+ * the end of them all. */
+INLINE __m512i take_runs(__m512i first, __m512i last, const int bytes, const int runs, const int j) {
+    uint8_t index[64];
+    for (int i = 0; i < 64; i++) {
+        const int byte = (i / 8 * runs + j) * bytes + (i % 8 < bytes ? i % 8 : bytes - 1);
+        index[i] = (uint8_t)(byte < 64 ? byte : byte - 8 * bytes * runs + 128);
+    }
+    return _mm512_permutex2var_epi8(first, _mm512_loadu_si512(index), last);
+}
+
 INLINE __mmask64 first_bytes(int64_t count) {
     return count >= 64 ? ~(__mmask64)0 : count <= 0 ? 0 : ((__mmask64)1 << count) - 1;
 }
@@ -170,7 +181,7 @@ INLINE void transpose16(__m512i r[16]) {
 typedef struct Kind {
     int bits, group;
     bool coded; /* E2M1 */
-    int planes; /* codes per byte; 1: codes in order */
+    int planes; /* vectors of codes that are added up: codes per byte, or eights; 1: codes in order */
 } Kind;
 
 typedef struct Few {
@@ -178,9 +189,9 @@ typedef struct Few {
     const int8_t *q;
     const float *scales, *sums;
     int64_t stride, scale_stride; /* from activation row to row */
+    const uint8_t *end;           /* of the weights' data */
     /* what is left of a row after the last whole block of 16 groups */
-    int tail_groups, tail_vectors; /* whole vectors */
-    __mmask64 tail_mask;           /* bytes of one more */
+    int tail_groups, tail_vectors; /* the last may be a part; the activations behind the row are zeros */
     int rows;
 } Few;
 

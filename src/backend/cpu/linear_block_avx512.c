@@ -14,7 +14,8 @@ INLINE void block_codes(
     for (int i = 0; i < 16; i++) {
         const __m512i v =
             whole && step == 64 ? _mm512_loadu_si512(rows[i] + at) : _mm512_maskz_loadu_epi8(mask, rows[i] + at);
-        r[i] = k.planes > 1 || k.bits == 8 ? v : spread(v, spread_index(k.bits), spread_shift(k.bits, false), k.bits);
+        r[i] = k.planes > 1 || k.bits == 8 ? v
+                                           : spread(v, spread_index(k.bits), spread_shift(k.bits, k.bits == 3), k.bits);
     }
     transpose16(r);
 }
@@ -47,16 +48,31 @@ typedef struct Lanes {
     __m512 lane[LINEAR_LANES];
 } Lanes;
 
-/* One group of 16 weight rows, whose codes lie in r, with all activation rows. */
-INLINE void block_group(const Few *f, const __m512i *r, const int8_t *q, int64_t group, const Kind k, const int rows,
-    const __m512 *s, const __m512 *b, Lanes *acc) {
+/* Where the activations of dword j of a vector lie, behind those of its first (LAYOUT_EIGHTS2, _PAIRS4). */
+INLINE int dword_place(const int bits, const int j) {
+    if (bits == 8) return 4 * j;
+    const int eight = j / 2, half = j % 2;
+    if (bits == 3) return 64 * (2 * (eight / 2 % 2) + half) + 8 * (eight / 4) + 4 * (eight % 2);
+    return 64 * (eight % 2) + 8 * (eight / 2) + 4 * half;
+}
+
+/* The activations of vector i of a row. */
+INLINE const int8_t *vector_place(const int8_t *q, int64_t i, const Kind k) {
+    if (k.planes > 1 || k.bits == 8) return q + i * 64 * k.planes;
+    const int planes = k.bits == 3 ? 4 : 2;
+    return q + i / planes * (64 * planes) + i % planes * (64 / planes);
+}
+
+/* One group of 16 weight rows, whose codes lie in r from dword `from`, with all activation rows. */
+INLINE void block_group(const Few *f, const __m512i *r, const int from, const int8_t *q, int64_t group, const Kind k,
+    const int rows, const __m512 *s, const __m512 *b, Lanes *acc) {
     const int dwords = k.group / (4 * k.planes), lane = (int)(group % LINEAR_LANES);
     __m512i code[16][4];
 #pragma GCC unroll 16
     for (int j = 0; j < dwords; j++)
 #pragma GCC unroll 4
         for (int p = 0; p < k.planes; p++) {
-            code[j][p] = k.planes > 1 ? plane_of(r[j], k.bits, p) : r[j];
+            code[j][p] = k.planes > 1 ? plane_of(r[from + j], k.bits, p) : r[from + j];
             if (k.coded) code[j][p] = e2m1_codes(code[j][p]);
         }
     for (int t = 0; t < rows; t++) {
@@ -67,7 +83,7 @@ INLINE void block_group(const Few *f, const __m512i *r, const int8_t *q, int64_t
 #pragma GCC unroll 4
             for (int p = 0; p < k.planes; p++) {
                 int four;
-                memcpy(&four, x + 64 * p + 4 * j, 4);
+                memcpy(&four, x + (k.planes > 1 ? 64 * p + 4 * (from + j) : dword_place(k.bits, from + j)), 4);
                 __m512i *sum = (k.planes > 1 ? p : j) & 1 ? &odd : &even;
                 *sum = _mm512_dpbusd_epi32(*sum, code[j][p], _mm512_set1_epi32(four));
             }
@@ -84,11 +100,11 @@ INLINE void block_vector(const Few *f, const __m512i r[16], const int8_t *q, int
     const int rows, const __m512 *s, const __m512 *b, Lanes *acc) {
     const int dwords = k.group / (4 * k.planes);
     if (dwords == 16) {
-        block_group(f, r, q, group, k, rows, s, b, acc);
+        block_group(f, r, 0, q, group, k, rows, s, b, acc);
         return;
     }
 #pragma GCC unroll 8
-    for (int g = 0; g < 16; g += dwords) block_group(f, r + g, q + 4 * g, group + g / dwords, k, rows, s, b, acc);
+    for (int g = 0; g < 16; g += dwords) block_group(f, r, g, q, group + g / dwords, k, rows, s, b, acc);
 }
 
 INLINE __m512 lanes_tree(Lanes *acc) {
@@ -101,8 +117,8 @@ INLINE __m512 lanes_tree(Lanes *acc) {
 
 INLINE void block_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
-    const int lanes = k.group / (4 * k.planes), step = 8 * k.bits * k.planes, codes = 64 * k.planes,
-              in_vector = 16 / lanes;
+    const int lanes = k.group / (4 * k.planes), step = 8 * k.bits * k.planes, in_vector = 16 / lanes;
+    const __mmask64 tail = first_bytes(f->w->cols * k.bits / 8 % step);
     const size_t row_bytes = weight_row_bytes(f->w);
     const int64_t groups = f->w->cols / k.group;
     for (int64_t r = 0; r < count; r += 16) {
@@ -123,10 +139,10 @@ INLINE void block_rows(
                 if (at >= groups) break;
                 const bool whole = groups - at >= in_vector;
                 __m512i code[16];
-                block_codes(row, at / in_vector * step, whole ? first_bytes(step) : f->tail_mask, k, whole, code);
+                block_codes(row, at / in_vector * step, whole ? first_bytes(step) : tail, k, whole, code);
                 for (int line = 0; line < 16 * step; line += 64) _mm_prefetch((const char *)ahead + line, _MM_HINT_T1);
                 ahead += 16 * step;
-                block_vector(f, code, f->q + at / in_vector * codes, at, k, rows, s, b, acc);
+                block_vector(f, code, vector_place(f->q, at / in_vector, k), at, k, rows, s, b, acc);
             }
         }
         const __mmask16 mask = count - r >= 16 ? 0xffff : (__mmask16)((1u << (count - r)) - 1);

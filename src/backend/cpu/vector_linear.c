@@ -137,7 +137,7 @@ static void quantise_line(
     if (!wanted[LAYOUT_PANEL]) {
         k->quantise(x, cols, group, natural, scales + first / group, sums + first / group);
         if (rest) left_over(x, cols, group, natural, scales + first / group, rest);
-        for (int layout = LAYOUT_PLANES2; layout <= LAYOUT_PLANES4; layout++)
+        for (int layout = LAYOUT_NATURAL + 1; layout < LAYOUT_PANEL; layout++)
             if (wanted[layout])
                 k->arrange((LinearLayout)layout, natural, cols, group, p->q[kind][layout] + line * stride + first);
         return;
