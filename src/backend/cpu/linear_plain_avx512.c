@@ -61,6 +61,7 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
     const size_t row_bytes = weight_row_bytes(w), scale_bytes = kind == PLAIN_MXFP8 ? weight_scale_bytes(w) : 0;
     const uint8_t *row = (const uint8_t *)w->data + (size_t)first * row_bytes;
     const int size = kind == PLAIN_F32 ? 4 : kind == PLAIN_MXFP8 ? 1 : 2, step = kind == PLAIN_MXFP8 ? 32 : 16;
+    const int line = 64 / size; /* columns */
     const int64_t whole = w->cols / step * step;
     float scale[4][16];
     __m512 acc[4][WIDE];
@@ -69,13 +70,14 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
 #pragma GCC unroll 6
         for (int t = 0; t < rows; t++) acc[r][t] = _mm512_setzero_ps();
     for (int64_t k = 0; k < whole; k += step) {
+        if (k % line == 0)
 #pragma GCC unroll 4
-        for (int r = 0; r < height; r++) {
-            if (rows == 1) prefetch(row + r * row_bytes + size * k, size * step);
-            if (kind == PLAIN_MXFP8 && k % 512 == 0)
-                load_e8m0((const uint8_t *)w->scales + (size_t)(first + r) * scale_bytes, k / 32, (w->cols - k) / 32,
-                    scale[r]);
-        }
+            for (int r = 0; r < height; r++) {
+                if (rows == 1) prefetch(row + r * row_bytes + size * k, 64);
+                if (kind == PLAIN_MXFP8 && k % 512 == 0)
+                    load_e8m0((const uint8_t *)w->scales + (size_t)(first + r) * scale_bytes, k / 32,
+                        (w->cols - k) / 32, scale[r]);
+            }
         if (kind == PLAIN_MXFP8)
             plain_group(row, row_bytes, scale, x, x_stride, k, height, rows, acc);
         else
@@ -97,7 +99,9 @@ typedef void PlainRows(
     static void plain_##kind##_##rows(                                                                                 \
         const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride) {   \
         int64_t r = 0;                                                                                                 \
-        for (; r + 4 <= count; r += 4) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 4, rows);            \
+        const int height = (rows) == 1 ? 2 : 4; /* two streams of weights, as few as keep the additions busy */        \
+        for (; r + height <= count; r += height)                                                                       \
+            plain_tile(kind, w, first + r, x, x_stride, y + r, stride, height, rows);                                  \
         for (; r < count; r++) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 1, rows);                    \
     }
 #define PLAIN_KIND(kind)                                                                                               \
