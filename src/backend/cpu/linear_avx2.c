@@ -168,12 +168,18 @@ INLINE __m256i add_word_groups(const __m256i *v, const int lanes, const int most
 
 INLINE __m256i load_q(const int8_t *q) { return _mm256_loadu_si256((const __m256i *)q); }
 
+/* Loads in the order of the program: the processor's own prefetching loses the thread when gcc mixes them. */
+INLINE __m256i load_ordered(const uint8_t *p) {
+    __m256i v = _mm256_loadu_si256((const __m256i *)p);
+    __asm__ volatile("" : "+x"(v));
+    return v;
+}
+
 /* Products of 32 bytes of 4-bit or 2-bit codes, as words. */
 INLINE void few_planes(
     const Few *f, __m256i v, const int8_t *q, const Kind k, const int rows, __m256i part[FEW_SINGLE]) {
     const __m256i low = _mm256_set1_epi8((char)((1 << k.bits) - 1));
     __m256i code[4];
-    __asm__("" : "+x"(v)); /* one load: gcc would read it again for each plane */
 #pragma GCC unroll 4
     for (int j = 0; j < k.planes; j++) {
         code[j] = _mm256_and_si256(j ? _mm256_srli_epi16(v, j * k.bits) : v, low);
@@ -218,7 +224,7 @@ INLINE void few_codes(
 INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, const int i, const Kind k, const int rows,
     __m256i part[FEW_SINGLE]) {
     if (k.planes > 1) {
-        few_planes(f, _mm256_loadu_si256((const __m256i *)(block + 32 * i)), q + i * k.planes * 32, k, rows, part);
+        few_planes(f, load_ordered(block + 32 * i), q + i * k.planes * 32, k, rows, part);
         return;
     }
     const int codes = k.group == 64 ? 64 : 32;
@@ -233,13 +239,18 @@ INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, cons
 /* Vectors of 8 groups. */
 INLINE int lanes_of(const Kind k) { return k.planes > 1 ? k.group / (4 * k.planes) : k.group == 16 ? 4 : 8; }
 
+INLINE void few_prefetch_scales(const uint8_t *scales, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)scales + SCALES_AHEAD + i, _MM_HINT_T0);
+}
+
 /* The float part of 8 groups from group_index; count of them exist. part: as few_vector() left it. */
-INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biases, int64_t bytes, int64_t group_index,
-    int64_t count, const Kind k, const int rows, __m256i part[][FEW_SINGLE], __m256 acc[FEW_SINGLE]) {
+INLINE void few_finish(const Few *f, const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t bytes,
+    int64_t group_index, int64_t count, const Kind k, const int rows, __m256i part[][FEW_SINGLE],
+    __m256 acc[FEW_SINGLE]) {
     const int lanes = lanes_of(k);
     const int most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * (k.planes > 1 ? 2 * k.planes : k.group == 64 ? 8 : 4);
     __m256 s, b;
-    load_scales(f->w, scales, biases, bytes, group_index, count, &s, &b);
+    load_scales(w, scales, biases, bytes, group_index, count, &s, &b);
 #pragma GCC unroll 4
     for (int t = 0; t < rows; t++) {
         const int64_t at = t * f->scale_stride + group_index;
@@ -253,14 +264,34 @@ INLINE void few_finish(const Few *f, const uint8_t *scales, const uint8_t *biase
     }
 }
 
+/* The rest of add_tree() of 8 vectors at once, which is shorter than one after the other. */
+INLINE __m256 add_trees(const __m256 v[8]) {
+    const __m256i order = _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7);
+    __m256 a[4], b[2];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        a[i] =
+            _mm256_add_ps(_mm256_permute2f128_ps(v[i], v[i + 4], 0x20), _mm256_permute2f128_ps(v[i], v[i + 4], 0x31));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        const __m256d x = _mm256_castps_pd(a[i]), y = _mm256_castps_pd(a[i + 2]);
+        b[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+    }
+    const __m256 sums = _mm256_add_ps(_mm256_shuffle_ps(b[0], b[1], 0x88), _mm256_shuffle_ps(b[0], b[1], 0xdd));
+    return _mm256_permutevar8x32_ps(sums, order);
+}
+
 INLINE void few_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
     const int block_bytes = k.group * k.bits, lanes = lanes_of(k);
+    Weight w = *f->w;
+    w.quant = !k.coded ? QUANT_AFFINE : k.group == 16 ? QUANT_NVFP4 : QUANT_MXFP4; /* now a constant */
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
     const int64_t whole = f->w->cols / k.group / 8 * 8;
     const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
     const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
     const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
+    __m256 done[FEW_SINGLE][8]; /* of up to 8 rows */
     for (int64_t r = 0; r < count; r++) {
         __m256 acc[FEW_SINGLE], other[FEW_SINGLE]; /* the lanes of even and odd blocks, exchanged after each */
         __m256i part[8][FEW_SINGLE];
@@ -269,11 +300,13 @@ INLINE void few_rows(
         for (int t = 0; t < rows; t++) acc[t] = other[t] = _mm256_setzero_ps();
         const uint8_t *v = p;
         const int8_t *q = f->q;
+        few_prefetch_scales(scales, scale_bytes);
+        if (biases) few_prefetch_scales(biases, scale_bytes);
         for (int64_t g = 0; g < whole; g += 8, v += block_bytes, q += 8 * k.group) {
             prefetch(v, block_bytes);
 #pragma GCC unroll 8
             for (int i = 0; i < lanes; i++) few_vector(f, v, q, i, k, rows, part[i]);
-            few_finish(f, scales, biases, bytes, g, 8, k, rows, part, acc);
+            few_finish(f, &w, scales, biases, bytes, g, 8, k, rows, part, acc);
 #pragma GCC unroll 4
             for (int t = 0; t < rows; t++) {
                 const __m256 next = other[t];
@@ -296,10 +329,14 @@ INLINE void few_rows(
                     for (int t = 0; t < rows; t++) part[i][t] = _mm256_setzero_si256();
                 }
             }
-            few_finish(f, scales, biases, bytes, whole, f->tail_groups, k, rows, part, acc);
+            few_finish(f, &w, scales, biases, bytes, whole, f->tail_groups, k, rows, part, acc);
         }
 #pragma GCC unroll 4
-        for (int t = 0; t < rows; t++) y[t * y_stride + r] = add_tree(acc[t], other[t]);
+        for (int t = 0; t < rows; t++) done[t][r % 8] = _mm256_add_ps(acc[t], other[t]);
+        if (r % 8 == 7 || r == count - 1)
+#pragma GCC unroll 4
+            for (int t = 0; t < rows; t++)
+                _mm256_maskstore_ps(y + t * y_stride + r / 8 * 8, first_lanes(r % 8 + 1), add_trees(done[t]));
         p += row_bytes;
         scales += scale_bytes;
         if (biases) biases += scale_bytes;
