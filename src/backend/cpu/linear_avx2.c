@@ -209,11 +209,6 @@ INLINE void few_codes(
         }
         return;
     }
-    uint8_t copy[48];
-    if (f->end - p < 2 * k.bits + 16) { /* spread() reads more than 32 codes take */
-        memcpy(copy, p, (size_t)(4 * k.bits));
-        p = copy;
-    }
     const Spread s = spread_make(k.bits == 8 ? 6 : k.bits);
     const __m256i code = spread(&s, p, k.bits);
 #pragma GCC unroll 4
@@ -241,6 +236,13 @@ INLINE int lanes_of(const Kind k) { return k.planes > 1 ? k.group / (4 * k.plane
 
 INLINE void few_prefetch_scales(const uint8_t *scales, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)scales + SCALES_AHEAD + i, _MM_HINT_T0);
+}
+
+/* Where a block from v may be read: spread() reads more than its codes take. */
+INLINE const uint8_t *few_block(const Few *f, const uint8_t *v, const Kind k, uint8_t *copy) {
+    if (k.planes > 1 || k.bits == 8 || f->end - v >= k.group * k.bits + 16) return v;
+    const int64_t left = f->end - v;
+    return memcpy(copy, v, (size_t)(left < k.group * k.bits ? left : k.group * k.bits));
 }
 
 /* The float part of 8 groups from group_index; count of them exist. part: as few_vector() left it. */
@@ -292,6 +294,7 @@ INLINE void few_rows(
     const uint8_t *scales = (const uint8_t *)f->w->scales + (size_t)first * scale_bytes;
     const uint8_t *biases = f->w->biases ? (const uint8_t *)f->w->biases + (size_t)first * scale_bytes : NULL;
     __m256 done[FEW_SINGLE][8]; /* of up to 8 rows */
+    uint8_t copy[64 * 6 + 16];
     for (int64_t r = 0; r < count; r++) {
         __m256 acc[FEW_SINGLE], other[FEW_SINGLE]; /* the lanes of even and odd blocks, exchanged after each */
         __m256i part[8][FEW_SINGLE];
@@ -304,8 +307,9 @@ INLINE void few_rows(
         if (biases) few_prefetch_scales(biases, scale_bytes);
         for (int64_t g = 0; g < whole; g += 8, v += block_bytes, q += 8 * k.group) {
             prefetch(v, block_bytes);
+            const uint8_t *block = few_block(f, v, k, copy);
 #pragma GCC unroll 8
-            for (int i = 0; i < lanes; i++) few_vector(f, v, q, i, k, rows, part[i]);
+            for (int i = 0; i < lanes; i++) few_vector(f, block, q, i, k, rows, part[i]);
             few_finish(f, &w, scales, biases, bytes, g, 8, k, rows, part, acc);
 #pragma GCC unroll 4
             for (int t = 0; t < rows; t++) {
@@ -315,15 +319,17 @@ INLINE void few_rows(
             }
         }
         if (f->tail_groups > 0) {
+            const uint8_t *block = few_block(f, v, k, copy);
 #pragma GCC unroll 8
             for (int i = 0; i < lanes; i++) {
                 if (i < f->tail_vectors) {
                     prefetch(v + i * (block_bytes / lanes), block_bytes / lanes);
-                    few_vector(f, v, q, i, k, rows, part[i]);
+                    few_vector(f, block, q, i, k, rows, part[i]);
                 } else if (i == f->tail_vectors && f->tail_bytes) {
-                    uint8_t copy[32] = {0};
-                    memcpy(copy, v + i * 32, (size_t)f->tail_bytes);
-                    few_planes(f, _mm256_loadu_si256((const __m256i *)copy), q + i * k.planes * 32, k, rows, part[i]);
+                    uint8_t part_of[32] = {0};
+                    memcpy(part_of, v + i * 32, (size_t)f->tail_bytes);
+                    few_planes(
+                        f, _mm256_loadu_si256((const __m256i *)part_of), q + i * k.planes * 32, k, rows, part[i]);
                 } else {
 #pragma GCC unroll 4
                     for (int t = 0; t < rows; t++) part[i][t] = _mm256_setzero_si256();

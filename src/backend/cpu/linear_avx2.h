@@ -134,36 +134,35 @@ INLINE __m256i e2m1_codes(__m256i v) {
         v);
 }
 
-/* How 32 codes of 2, 3, 5 or 6 bits are spread: 8 codes (`bits` bytes) into eight 16-bit lanes, each shifted to the
- * top. */
+/* How 32 codes of 2, 3, 5 or 6 bits are spread: each two into a 16-bit lane, shifted to the top, then each to its byte.
+ */
 typedef struct Spread {
-    __m256i low, high; /* bytes of codes 0…7 and of codes 8…15 behind an address */
-    __m256i shift;     /* by multiplication */
+    __m256i index; /* bytes behind an address; another 16 codes behind the second one */
+    __m256i shift; /* by multiplication */
 } Spread;
 
 INLINE Spread spread_make(const int bits) {
-    uint8_t low[32], high[32];
+    uint8_t index[32];
     uint16_t shift[16];
-    for (int lane = 0; lane < 2; lane++)
-        for (int e = 0; e < 8; e++) {
-            const int byte = e * bits / 8, bit = e * bits % 8;
-            low[lane * 16 + 2 * e] = (uint8_t)byte;
-            low[lane * 16 + 2 * e + 1] = (uint8_t)(byte + 1);
-            high[lane * 16 + 2 * e] = (uint8_t)(bits + byte);
-            high[lane * 16 + 2 * e + 1] = (uint8_t)(bits + byte + 1);
-            shift[lane * 8 + e] = (uint16_t)(1u << (16 - bits - bit));
-        }
-    return (Spread){_mm256_loadu_si256((const __m256i *)low), _mm256_loadu_si256((const __m256i *)high),
-        _mm256_loadu_si256((const __m256i *)shift)};
+    for (int i = 0; i < 16; i++) {
+        const int at = i % 8 * 2 * bits, from = bits == 3 ? i / 8 * 2 * bits : 0;
+        index[2 * i] = (uint8_t)(from + at / 8);
+        index[2 * i + 1] = (uint8_t)(from + (at + 2 * bits - 1) / 8);
+        shift[i] = (uint16_t)(1u << (16 - 2 * bits - at % 8));
+    }
+    return (Spread){_mm256_loadu_si256((const __m256i *)index), _mm256_loadu_si256((const __m256i *)shift)};
 }
 
 /* Reads 16 − 2·bits bytes more than the codes take. */
 INLINE __m256i spread(const Spread *s, const uint8_t *p, const int bits) {
-    __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)p)),
-        _mm_loadu_si128((const __m128i *)(p + 2 * bits)), 1);
-    __m256i low = _mm256_mullo_epi16(_mm256_shuffle_epi8(v, s->low), s->shift);
-    __m256i high = _mm256_mullo_epi16(_mm256_shuffle_epi8(v, s->high), s->shift);
-    return _mm256_packus_epi16(_mm256_srli_epi16(low, 16 - bits), _mm256_srli_epi16(high, 16 - bits));
+    const __m256i code = _mm256_set1_epi16((short)((1 << bits) - 1));
+    const __m128i first = _mm_loadu_si128((const __m128i *)p);
+    const __m256i v = bits == 3
+        ? _mm256_broadcastsi128_si256(first)
+        : _mm256_inserti128_si256(_mm256_castsi128_si256(first), _mm_loadu_si128((const __m128i *)(p + 2 * bits)), 1);
+    const __m256i pairs = _mm256_mullo_epi16(_mm256_shuffle_epi8(v, s->index), s->shift);
+    return _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(pairs, 16 - 2 * bits), code),
+        _mm256_and_si256(_mm256_srli_epi16(pairs, 8 - bits), _mm256_slli_epi16(code, 8)));
 }
 
 /* 8 vectors of 8 dwords: rows become columns. */
