@@ -168,10 +168,10 @@ INLINE __m256i add_word_groups(const __m256i *v, const int lanes, const int most
 
 INLINE __m256i load_q(const int8_t *q) { return _mm256_loadu_si256((const __m256i *)q); }
 
-/* Loads in the order of the program: the processor's own prefetching loses the thread when gcc mixes them. */
-INLINE __m256i load_ordered(const uint8_t *p) {
+/* One load: gcc would read it again for each plane. */
+INLINE __m256i load_once(const uint8_t *p) {
     __m256i v = _mm256_loadu_si256((const __m256i *)p);
-    __asm__ volatile("" : "+x"(v));
+    __asm__("" : "+x"(v));
     return v;
 }
 
@@ -219,7 +219,7 @@ INLINE void few_codes(
 INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, const int i, const Kind k, const int rows,
     __m256i part[FEW_SINGLE]) {
     if (k.planes > 1) {
-        few_planes(f, load_ordered(block + 32 * i), q + i * k.planes * 32, k, rows, part);
+        few_planes(f, load_once(block + 32 * i), q + i * k.planes * 32, k, rows, part);
         return;
     }
     const int codes = k.group == 64 ? 64 : 32;

@@ -151,16 +151,20 @@ INLINE __m512i add_groups(const __m512i *v, const int lanes, const int most) {
     return add_lanes(low, high);
 }
 
-/* Loads in the order of the program: the processor's own prefetching loses the thread when gcc mixes them. */
-INLINE __m512i load_ordered(const uint8_t *p) {
+/* One load: gcc would read v again for each plane. 8-bit rows are read in order, as the processor's own prefetching
+ * wants them; the others are prefetched. */
+INLINE __m512i load_once(const uint8_t *p, const Kind k) {
     __m512i v = _mm512_loadu_si512(p);
-    __asm__ volatile("" : "+v"(v));
+    if (k.bits == 8)
+        __asm__ volatile("" : "+v"(v));
+    else
+        __asm__("" : "+v"(v));
     return v;
 }
 
 /* The codes of 64 · planes columns, 64 in a vector. With 3 bits those of odd planes come as multiples of 8. */
 INLINE void load_codes(const uint8_t *p, const Kind k, __m512i code[4]) {
-    const __m512i v = load_ordered(p), low = _mm512_set1_epi8((char)((1 << k.bits) - 1));
+    const __m512i v = load_once(p, k), low = _mm512_set1_epi8((char)((1 << k.bits) - 1));
     if (k.bits == 8) {
         code[0] = v;
         return;
@@ -173,7 +177,7 @@ INLINE void load_codes(const uint8_t *p, const Kind k, __m512i code[4]) {
         }
         return;
     }
-    const __m512i last = load_ordered(p + 8 * k.bits * k.planes - 64);
+    const __m512i last = load_once(p + 8 * k.bits * k.planes - 64, k);
     if (k.bits == 3) { /* a byte takes two codes at once */
         const __m512i shift = spread_shift(6, false), high = _mm512_set1_epi8(7 << 3);
 #pragma GCC unroll 2
