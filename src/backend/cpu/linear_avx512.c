@@ -256,11 +256,11 @@ INLINE __m512 add_trees(const __m512 v[16]) {
     return _mm512_permutexvar_ps(order, sums);
 }
 
-INLINE void few_rows(
-    const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
+INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Quant quant,
+    const Kind k, const int rows) {
     const int lanes = k.group / (4 * k.planes), step = 8 * k.bits * k.planes, codes = 64 * k.planes;
     Weight w = *f->w;
-    w.quant = !k.coded ? QUANT_AFFINE : k.group == 16 ? QUANT_NVFP4 : QUANT_MXFP4; /* now a constant */
+    w.quant = quant; /* now a constant */
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
     const int64_t whole = f->w->cols / k.group / 16 * 16;
     const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
@@ -313,42 +313,53 @@ INLINE void few_rows(
 }
 
 typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
-#define FEW_ROWS(name, bits, group, coded, planes, rows)                                                               \
+#define FEW_ROWS(name, quant, bits, group, planes, rows)                                                               \
     static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {                \
-        few_rows(f, first, count, y, y_stride, (Kind){bits, group, coded, planes}, rows);                              \
+        few_rows(f, first, count, y, y_stride, quant, (Kind){bits, group, !quant_is_affine(quant), planes}, rows);     \
     }
-#define FEW_KIND(name, bits, group, coded, planes)                                                                     \
-    FEW_ROWS(name, bits, group, coded, planes, 1)                                                                      \
-    FEW_ROWS(name, bits, group, coded, planes, 2)                                                                      \
+#define FEW_KIND(name, quant, bits, group, planes)                                                                     \
+    FEW_ROWS(name, quant, bits, group, planes, 1)                                                                      \
+    FEW_ROWS(name, quant, bits, group, planes, 2)                                                                      \
     static FewRows *const name[FEW_SINGLE] = {name##_1, name##_2};
-FEW_KIND(few_2_32, 2, 32, false, 4)
-FEW_KIND(few_2_64, 2, 64, false, 4)
-FEW_KIND(few_3_32, 3, 32, false, 4)
-FEW_KIND(few_3_64, 3, 64, false, 4)
-FEW_KIND(few_4_32, 4, 32, false, 2)
-FEW_KIND(few_4_64, 4, 64, false, 2)
-FEW_KIND(few_5_32, 5, 32, false, 2)
-FEW_KIND(few_5_64, 5, 64, false, 2)
-FEW_KIND(few_6_16, 6, 16, false, 2)
-FEW_KIND(few_6_32, 6, 32, false, 2)
-FEW_KIND(few_6_64, 6, 64, false, 2)
-FEW_KIND(few_8_32, 8, 32, false, 1)
-FEW_KIND(few_8_64, 8, 64, false, 1)
-FEW_KIND(few_mxfp4, 4, 32, true, 2)
-FEW_KIND(few_nvfp4, 4, 16, true, 2)
+FEW_KIND(few_2_32, QUANT_AFFINE, 2, 32, 4)
+FEW_KIND(few_2_64, QUANT_AFFINE, 2, 64, 4)
+FEW_KIND(few_3_32, QUANT_AFFINE, 3, 32, 4)
+FEW_KIND(few_3_64, QUANT_AFFINE, 3, 64, 4)
+FEW_KIND(few_4_32, QUANT_AFFINE, 4, 32, 2)
+FEW_KIND(few_4_64, QUANT_AFFINE, 4, 64, 2)
+FEW_KIND(few_5_32, QUANT_AFFINE, 5, 32, 2)
+FEW_KIND(few_5_64, QUANT_AFFINE, 5, 64, 2)
+FEW_KIND(few_6_32, QUANT_AFFINE, 6, 32, 2)
+FEW_KIND(few_6_64, QUANT_AFFINE, 6, 64, 2)
+FEW_KIND(few_8_32, QUANT_AFFINE, 8, 32, 1)
+FEW_KIND(few_8_64, QUANT_AFFINE, 8, 64, 1)
+FEW_KIND(few_symmetric_4, QUANT_SYMMETRIC, 4, 32, 2)
+FEW_KIND(few_symmetric_5, QUANT_SYMMETRIC, 5, 32, 2)
+FEW_KIND(few_symmetric_8, QUANT_SYMMETRIC, 8, 32, 1)
+FEW_KIND(few_k_4, QUANT_K, 4, 32, 2)
+FEW_KIND(few_k_5, QUANT_K, 5, 32, 2)
+FEW_KIND(few_k_symmetric, QUANT_K_SYMMETRIC, 6, 16, 2)
+FEW_KIND(few_mxfp4, QUANT_MXFP4, 4, 32, 2)
+FEW_KIND(few_nvfp4, QUANT_NVFP4, 4, 16, 2)
 
 static FewRows *few_kernel(const Weight *w, int rows) {
-    static FewRows *const *const AFFINE[9][3] = {
-        [2] = {NULL, few_2_32, few_2_64},
-        [3] = {NULL, few_3_32, few_3_64},
-        [4] = {NULL, few_4_32, few_4_64},
-        [5] = {NULL, few_5_32, few_5_64},
-        [6] = {few_6_16, few_6_32, few_6_64},
-        [8] = {NULL, few_8_32, few_8_64},
+    static FewRows *const *const AFFINE[9][2] = {
+        [2] = {few_2_32, few_2_64},
+        [3] = {few_3_32, few_3_64},
+        [4] = {few_4_32, few_4_64},
+        [5] = {few_5_32, few_5_64},
+        [6] = {few_6_32, few_6_64},
+        [8] = {few_8_32, few_8_64},
     };
-    if (w->quant == QUANT_MXFP4) return few_mxfp4[rows - 1];
-    if (w->quant == QUANT_NVFP4) return few_nvfp4[rows - 1];
-    return AFFINE[w->bits][(w->group > 16) + (w->group > 32)][rows - 1];
+    static FewRows *const *const SYMMETRIC[9] = {[4] = few_symmetric_4, [5] = few_symmetric_5, [8] = few_symmetric_8};
+    switch (w->quant) {
+    case QUANT_SYMMETRIC: return SYMMETRIC[w->bits][rows - 1];
+    case QUANT_K: return (w->bits == 4 ? few_k_4 : few_k_5)[rows - 1];
+    case QUANT_K_SYMMETRIC: return few_k_symmetric[rows - 1];
+    case QUANT_MXFP4: return few_mxfp4[rows - 1];
+    case QUANT_NVFP4: return few_nvfp4[rows - 1];
+    default: return AFFINE[w->bits][w->group > 32][rows - 1];
+    }
 }
 
 static LinearLayout layout(const Weight *w) {
