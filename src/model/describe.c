@@ -108,8 +108,8 @@ void model_describe(const Model *model, Buffer *out) {
     describe_weights(model, out);
     describe_context(model, out);
     const bool mixed = spec->precise && spec->coarse_head;
-    buffer_printf(out, "%-12s %s%s; ", "machine", backend_describe(model->backend),
-        mixed ? " (int8 for the output matrix)" : "");
+    buffer_printf(
+        out, "%-12s %s%s; ", "machine", backend_describe(model->backend), mixed ? " (int8 for the output matrix)" : "");
     describe_bytes(out, model->scratch_bytes);
     buffer_printf(out, " to work in, steps of up to %d rows\n", model->backend->rows_max);
 }
