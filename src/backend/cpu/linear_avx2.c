@@ -389,9 +389,10 @@ static FewRows *few_kernel(const Weight *w, int rows) {
         [8] = {few_8_32, few_8_64},
     };
     static FewRows *const *const SYMMETRIC[9] = {[4] = few_symmetric_4, [5] = few_symmetric_5, [8] = few_symmetric_8};
+    static FewRows *const *const K[9] = {[4] = few_k_4, [5] = few_k_5};
     switch (w->quant) {
     case QUANT_SYMMETRIC: return SYMMETRIC[w->bits][rows - 1];
-    case QUANT_K: return (w->bits == 4 ? few_k_4 : few_k_5)[rows - 1];
+    case QUANT_K: return K[w->bits][rows - 1];
     case QUANT_K_SYMMETRIC: return few_k_symmetric[rows - 1];
     case QUANT_MXFP4: return few_mxfp4[rows - 1];
     case QUANT_NVFP4: return few_nvfp4[rows - 1];
