@@ -270,7 +270,8 @@ static bool finished_check(const char *path, const char *directory, bool compact
     if (ok &&
         (!file_read(marker, MARKER_BYTES_MAX, &found, error) ||
             !slice_equal(buffer_view(&expected), buffer_view(&found)))) {
-        ok = fail(error, ERROR_USAGE, "%s exists and is not a conversion of %s as it is now", directory, path);
+        ok = fail(error, ERROR_USAGE, "%s exists and is not a conversion of %s as it is now%s", directory, path,
+            compact ? ", in compact form" : "");
     }
     buffer_free(&expected);
     buffer_free(&found);
