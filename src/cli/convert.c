@@ -8,7 +8,8 @@
 static const Command command = {"convert", "FILE.gguf DIR", "Rewrites a GGUF file as an MLX checkpoint directory.",
     "The directory holds config.json, model.safetensors, tokenizer.json, tokenizer_config.json and the chat template.\n"
     "Q4_0 Q4_1 Q4_K Q5_0 Q5_1 Q5_K Q8_0 IQ4_NL F16 BF16 F32 convert exactly, Q6_K to the nearest 8-bit group of 32.\n"
-    "With --compact all of them are exact and none grows: a Q4_K file makes a checkpoint a third smaller and faster\n"
+    "With --compact all of them are exact and none but IQ4_NL grows: a Q4_K file makes a checkpoint a third smaller "
+    "and faster\n"
     "than without. Only apus reads it. This is what serve, run, chat and bench make of a .gguf file by themselves.\n"};
 
 int command_convert(int argc, char **argv) {

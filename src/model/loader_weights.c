@@ -98,7 +98,7 @@ static void tally(Loader *ld, const Weight *weight) {
 
 /* ---- how a weight is quantised ---- */
 
-static Quant quant_of(DType scales, int bits, int64_t group) {
+static Quant quant_of(DType scales, int bits, int group) {
     if (scales != DTYPE_U8) {
         const bool bits_known = bits == 2 || bits == 3 || bits == 4 || bits == 5 || bits == 6 || bits == 8;
         return bits_known && (group == 32 || group == 64 || group == 128) ? QUANT_AFFINE : QUANT_NONE;
@@ -214,7 +214,9 @@ static void load_quantised(Loader *ld, Weight *weight, const char *name, const T
         return;
     }
     weight->scales = place(ld, scales);
-    if (weight->quant == QUANT_AFFINE && s->dtype == DTYPE_F16 && weight->group == 32 && is_symmetric(ld, module)) {
+    const bool symmetric_bits = weight->bits == 4 || weight->bits == 5 || weight->bits == 8;
+    if (weight->quant == QUANT_AFFINE && symmetric_bits && s->dtype == DTYPE_F16 && weight->group == 32 &&
+        is_symmetric(ld, module)) {
         weight->quant = QUANT_SYMMETRIC;
     }
     if (weight->quant == QUANT_AFFINE && !load_biases(ld, weight, name, s)) {

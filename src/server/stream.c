@@ -190,6 +190,8 @@ StreamWriter *stream_writer_open(Error *error) {
     mutex_init(&writer->mutex);
     condition_init(&writer->wake);
     if (thread_start(&writer->thread, write_streams, writer, "streams", error)) return writer;
+    condition_destroy(&writer->wake);
+    mutex_destroy(&writer->mutex);
     free(writer);
     return NULL;
 }

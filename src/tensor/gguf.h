@@ -3,8 +3,9 @@
  * Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL convert exactly (affine over 32 values); Q6_K to the nearest 8-bit group 32; F32 F16
  * BF16 stay as they are; any other type is an error that names it. Streams: peak memory about one tensor.
  *
- * compact: for Apus alone: all types keep their bits (QUANT_SYMMETRIC, QUANT_K, QUANT_K_SYMMETRIC in tensor.h; Q6_K is
- * exact), which is a third smaller for Q4_K and as much faster to generate with. mlx-lm cannot read it. */
+ * compact: for Apus alone: all types but IQ4_NL keep their bits (QUANT_SYMMETRIC, QUANT_K, QUANT_K_SYMMETRIC in
+ * tensor.h; Q6_K is exact), which is a third smaller for Q4_K and as much faster to generate with. mlx-lm cannot read
+ * it. */
 #pragma once
 #include <stdint.h>
 

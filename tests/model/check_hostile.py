@@ -327,6 +327,9 @@ def quant_cases():
     yield Case("fp scales, odd bits", quantised(data=("U32", [64, 6]), scales=("U8", [64, 2])), Q, "U8")
     symmetric = {"group_size": 32, "bits": 4, "mode": "symmetric"}
     yield Case("symmetric, bf16 scales", quantised(scales=("BF16", [64, 2]), biases=None, block=symmetric), Q + ".biases", "missing")
+    for bits in (2, 3, 6):
+        yield Case(f"symmetric, {bits} bits", quantised(data=("U32", [64, 2 * bits]), scales=("F16", [64, 2]), biases=None,
+                   block=dict(symmetric, bits=bits)), Q + ".biases", "missing")
     yield Case("symmetric, said of this module only by halves", quantised(scales=("F16", [64, 2]), biases=None,
                block=dict(symmetric, **{Q: {"group_size": 32, "bits": 4}})), Q + ".biases", "missing")
     yield Case("a record for fewer columns than it has", quantised(scales=("U8", [64, 20]), biases=None), Q, "20")

@@ -22,7 +22,8 @@ static void check_compact(uint32_t type, const uint8_t *blocks, const uint8_t *v
         .dtype = info->compact == QUANT_SYMMETRIC ? DTYPE_F16 : DTYPE_U8,
         .data = packed,
         .scales = scales};
-    TEST(weight_bytes(&w) <= (size_t)(ELEMENTS / info->elements * info->bytes) * 103 / 100 || info->compact_bits == 8);
+    TEST(weight_bytes(&w) <= (size_t)(ELEMENTS / info->elements * info->bytes) * 103 / 100 ||
+        strcmp(info->name, "IQ4_NL") == 0);
     gguf_blocks_compact(type, blocks, ELEMENTS, codes, scales);
     gguf_codes_pack(codes, ELEMENTS, w.bits, packed);
     weight_dequantize_row(&w, 0, 0, ELEMENTS, out);

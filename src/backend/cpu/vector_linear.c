@@ -19,8 +19,8 @@ enum {
     STEP_LINES = 256,      /* most lines between two epilogues */
     SHARED_BYTES = 96 << 20,
     THREAD_BYTES = 4 << 20,
-    GROUP_KINDS = 3, /* activation groups of 16, 32, 64 */
-    ALONE_COLS = 4096,
+    GROUP_KINDS = 3,   /* activation groups of 16, 32, 64 */
+    ALONE_COLS = 4096, /* of one row, up to which nobody shares its preparation; 4864 was even */
 };
 
 size_t linear_work_bytes(int rows_max, int threads) { return (size_t)SHARED_BYTES + (size_t)threads * THREAD_BYTES; }
@@ -415,8 +415,8 @@ static void add_normed(const Product *p, int index, int count) {
 static void run_alone(const Product *p, int index) {
     uint8_t *space = thread_space(p, index);
     Product own = *p;
-    place_inputs(&own, space + THREAD_BYTES / 4 * 3, 1);
-    own.out[0] = p->out[0];
+    CHECK(place_inputs(&own, space + THREAD_BYTES / 4 * 3, 1) <= THREAD_BYTES / 4);
+    own.out[0] = p->out[0]; /* results go where all threads' go */
     prepare_one(&own, space, 0, 1);
     run_few(&own, index);
 }
