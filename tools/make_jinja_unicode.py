@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes src/text/jinja_unicode_tables.h: what Python's str methods know about characters.
+"""Writes src/text/jinja/unicode_tables.h: what Python's str methods know about characters.
 
 Run with Python 3.11 (unicodedata.unidata_version 14.0.0): that is the Python whose output the templates are compared with.
-    python3 tools/make_jinja_unicode.py > src/text/jinja_unicode_tables.h
+    python3 tools/make_jinja_unicode.py > src/text/jinja/unicode_tables.h
 """
 import sys
 import unicodedata

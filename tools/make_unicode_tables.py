@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode_tables.c: the character data that tokenizers need, taken from the library whose ids are the
+"""Writes src/text/unicode/unicode_tables.c: the character data that tokenizers need, taken from the library whose ids are the
 reference, so that both agree on every code point.
 
 Pinned: Python 3.11 (unicodedata 14.0 proposes decompositions; each is checked against the library), tokenizers 0.23.3
 (Oniguruma with Unicode 16 for categories; its own, older tables for normalisation; Rust's for lower case).
 
-usage: tools/make_unicode_tables.py > src/text/unicode_tables.c
+usage: tools/make_unicode_tables.py > src/text/unicode/unicode_tables.c
 """
 import sys
 import unicodedata
@@ -209,7 +209,7 @@ def main():
     print("/* Written by tools/make_unicode_tables.py from tokenizers 0.23.3 and Python "
           f"{sys.version_info[0]}.{sys.version_info[1]}; do not edit. */")
     print("/* clang-format off */")
-    print('#include "text/unicode_tables.h"\n')
+    print('#include "text/unicode/unicode_tables.h"\n')
     table = emit_categories()
     emit_words(table)
     emit_punctuation(table)

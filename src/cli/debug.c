@@ -9,8 +9,8 @@
 #include "cli/models.h"
 #include "cli/options.h"
 #include "cli/walk.h"
-#include "text/template_debug.h"
-#include "text/text_debug.h"
+#include "text/jinja/template_debug.h"
+#include "text/tokenizer/debug.h"
 
 enum { LINE_BYTES_MAX = 256 << 20, LOGITS_ROWS = 256 };
 

@@ -2,8 +2,8 @@
 #pragma once
 #include "cli/options.h"
 #include "engine/engine.h"
-#include "text/template.h"
-#include "text/tokenizer.h"
+#include "text/jinja/template.h"
+#include "text/tokenizer/tokenizer.h"
 
 /* Options shared by every command that loads a model; engine_option_table lists them for the tables. */
 typedef struct EngineArguments {

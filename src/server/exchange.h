@@ -5,7 +5,7 @@
 #include "server/api.h"
 #include "server/generation.h"
 #include "server/server.h"
-#include "text/template.h"
+#include "text/jinja/template.h"
 
 enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48 };
 

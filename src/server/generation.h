@@ -4,8 +4,8 @@
 #pragma once
 #include "engine/engine.h"
 #include "server/params.h"
-#include "text/stream_text.h"
-#include "text/tokenizer.h"
+#include "text/stream/stream_text.h"
+#include "text/tokenizer/tokenizer.h"
 
 typedef struct Choice {
     Request *request;

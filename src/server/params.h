@@ -3,7 +3,7 @@
 #pragma once
 #include "engine/engine.h"
 #include "server/api.h"
-#include "text/stream_text.h"
+#include "text/stream/stream_text.h"
 
 enum {
     MESSAGES_MAX = 20000,

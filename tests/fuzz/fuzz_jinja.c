@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "text/template.h"
+#include "text/jinja/template.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/utf8.h"
-#include "text/tokenizer_internal.h"
+#include "text/tokenizer/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

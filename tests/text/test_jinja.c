@@ -3,7 +3,7 @@
 #include "test.h"
 
 #include "base/file.h"
-#include "text/template.h"
+#include "text/jinja/template.h"
 
 static void check_case(const Json *variables, const Json *item) {
     Slice source = json_slice(json_get(item, "template"));

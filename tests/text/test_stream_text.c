@@ -1,6 +1,6 @@
 /* Stop strings in a stream: whatever the pieces, the text up to the first stop string comes out and nothing more. */
 #include "test.h"
-#include "text/stream_text.h"
+#include "text/stream/stream_text.h"
 
 /* text in pieces of `step` bytes (0: all at once) gives want and the stop string `matched`. */
 static void check(const char *text, const char *const *stops, int count, size_t step, const char *want, int matched) {

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/thread.h"
-#include "text/template_debug.h"
+#include "text/jinja/template_debug.h"
 
 /* One line of input to one line of output; template NULL: the line names its own. */
 static bool answer_line(const Template *template, Slice line, Buffer *answer, Error *error) {

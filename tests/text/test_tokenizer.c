@@ -5,7 +5,7 @@
 
 #include "base/thread.h"
 #include "base/utf8.h"
-#include "text/text_debug.h"
+#include "text/tokenizer/debug.h"
 
 static int answer_lines(const char *mode, const char *directory) {
     Error error = {0};

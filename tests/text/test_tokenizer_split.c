@@ -4,10 +4,10 @@
 
 #include "base/utf8.h"
 #include "test.h"
-#include "text/normalize.h"
-#include "text/regex.h"
-#include "text/split_fast.h"
-#include "text/unicode.h"
+#include "text/tokenizer/normalize.h"
+#include "text/regex/regex.h"
+#include "text/tokenizer/split_fast.h"
+#include "text/unicode/unicode.h"
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"

@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "test.h"
-#include "text/tokenizer.h"
-#include "text/tokenizer_internal.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/internal.h"
 
 typedef struct TokenizerGoldens {
     Buffer text;

@@ -1,0 +1,592 @@
+/* Walks the tree: expressions give values, statements write into vm->out. Scoping follows jinja2: for, with, macros and
+ * blocks that capture have their own names, if does not. */
+#include "text/jinja/eval.h"
+
+typedef enum Flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE, FLOW_FAIL } Flow;
+
+static Flow run_list(Vm *vm, const JinjaNode *node);
+
+/* Scopes */
+
+Jv jinja_scope_get(Vm *vm, uint32_t name) {
+    for (JinjaScope *scope = vm->scope; scope; scope = scope->parent) {
+        if (scope->root) return scope->root[name];
+        for (uint32_t i = 0; i < scope->count; i++) {
+            if (scope->variables[i].name == name) return scope->variables[i].value;
+        }
+    }
+    return (Jv){.tag = JINJA_MISSING};
+}
+
+void jinja_scope_set(Vm *vm, JinjaScope *scope, uint32_t name, Jv value) {
+    if (scope->root) {
+        scope->root[name] = value;
+        return;
+    }
+    for (uint32_t i = 0; i < scope->count; i++) {
+        if (scope->variables[i].name == name) {
+            scope->variables[i].value = value;
+            return;
+        }
+    }
+    if (scope->count == scope->capacity) {
+        uint32_t capacity = scope->capacity ? scope->capacity * 2 : 4;
+        JinjaVariable *grown = jinja_alloc(vm, capacity, sizeof *grown);
+        if (!grown) return;
+        if (scope->count) memcpy(grown, scope->variables, scope->count * sizeof *grown);
+        scope->variables = grown;
+        scope->capacity = capacity;
+    }
+    scope->variables[scope->count++] = (JinjaVariable){name, value};
+}
+
+JinjaScope *jinja_scope_push(Vm *vm, JinjaScope *parent) {
+    JinjaScope *scope = jinja_alloc(vm, 1, sizeof *scope);
+    if (!scope) return NULL;
+    scope->parent = parent;
+    vm->scope = scope;
+    return scope;
+}
+
+static void scope_capture(JinjaScope *scope) {
+    for (; scope && !scope->captured; scope = scope->parent) scope->captured = true;
+}
+
+static bool assign(Vm *vm, JinjaScope *scope, const JinjaNode *target, Jv value) {
+    if (jv_bad(value)) return false;
+    if (target->kind == NODE_NAME || target->kind == NODE_PARAM) {
+        jinja_scope_set(vm, scope, target->name, value);
+        return !vm->failed;
+    }
+    vm->line = target->line;
+    if (target->kind == NODE_NSREF) {
+        Jv ns = jinja_scope_get(vm, target->name);
+        return jinja_namespace_set(vm, ns, target->value.s, value);
+    }
+    bool iterable = value.tag == JINJA_STR || value.tag == JINJA_LIST || value.tag == JINJA_TUPLE ||
+        value.tag == JINJA_DICT || value.tag == JINJA_UNDEFINED || value.tag == JINJA_ITER || value.tag == JINJA_VIEW ||
+        value.tag == JINJA_RANGE;
+    if (!iterable) {
+        jinja_fail(vm, "TypeError: cannot unpack non-iterable %s object", jv_type_name(value));
+        return false;
+    }
+    Jv items = jinja_iterate(vm, value);
+    if (jv_bad(items)) return false;
+    if (items.list->count != target->count) {
+        jinja_fail(vm, "ValueError: %s values to unpack (expected %u)",
+            items.list->count < target->count ? "not enough" : "too many", target->count);
+        return false;
+    }
+    size_t i = 0;
+    for (const JinjaNode *item = target->list; item; item = item->next) {
+        if (!assign(vm, scope, item, items.list->items[i++])) return false;
+    }
+    return true;
+}
+
+/* Expressions */
+
+static Jv eval_name(Vm *vm, const JinjaNode *node) {
+    Jv value = jinja_scope_get(vm, node->name);
+    if (jv_given(value)) return value;
+    Slice name = vm->template->names[node->name];
+    JinjaStr *text = jinja_str_new(vm, name.data, name.size, ORIGIN_TEMPLATE);
+    return text ? (Jv){.tag = JINJA_UNDEFINED, .s = text} : jv_error();
+}
+
+static Jv eval_items(Vm *vm, const JinjaNode *node, JinjaTag tag) {
+    Jv out = jinja_list_new(vm, node->count);
+    if (jv_bad(out)) return out;
+    for (const JinjaNode *item = node->list; item; item = item->next) {
+        if (!jinja_list_push(vm, out.list, jinja_eval(vm, item))) return jv_error();
+    }
+    out.tag = (uint8_t)tag;
+    return out;
+}
+
+static Jv eval_dict(Vm *vm, const JinjaNode *node) {
+    Jv out = jinja_dict_new(vm, node->count);
+    if (jv_bad(out)) return out;
+    for (const JinjaNode *pair = node->list; pair; pair = pair->next) {
+        Jv key = jinja_eval(vm, pair->a), value = jv_bad(key) ? key : jinja_eval(vm, pair->b);
+        if (!jinja_dict_set(vm, out.dict, key, value)) return jv_error();
+    }
+    return out;
+}
+
+static Jv eval_getitem(Vm *vm, const JinjaNode *node) {
+    Jv object = jinja_eval(vm, node->a);
+    if (jv_bad(object)) return object;
+    if (node->b->kind != NODE_SLICE) {
+        Jv key = jinja_eval(vm, node->b);
+        vm->line = node->line;
+        return jv_bad(key) ? key : jinja_getitem(vm, object, key);
+    }
+    const JinjaNode *parts[3] = {node->b->a, node->b->b, node->b->c};
+    Jv values[3];
+    for (int i = 0; i < 3; i++) {
+        values[i] = parts[i] ? jinja_eval(vm, parts[i]) : (Jv){.tag = JINJA_MISSING};
+        if (jv_bad(values[i])) return values[i];
+    }
+    vm->line = node->line;
+    return jinja_slice(vm, object, values[0], values[1], values[2]);
+}
+
+static bool star_arguments(Vm *vm, Jv value, JinjaList *positional) {
+    Jv items = jinja_iterate(vm, value);
+    for (size_t i = 0; !jv_bad(items) && i < items.list->count; i++) {
+        if (!jinja_list_push(vm, positional, items.list->items[i])) return false;
+    }
+    return !vm->failed;
+}
+
+static bool keyword_add(Vm *vm, JinjaKeyword *keywords, size_t *count, Slice name, Jv value) {
+    for (size_t i = 0; i < *count; i++) {
+        if (!slice_equal(keywords[i].name, name)) continue;
+        jinja_fail(vm, "TypeError: got multiple values for keyword argument '%.*s'", SLICE_ARGS(name));
+        return false;
+    }
+    keywords[(*count)++] = (JinjaKeyword){name, value};
+    return true;
+}
+
+/* Evaluates arguments; caller: the value of {% call %}, or MISSING. */
+static bool eval_arguments(Vm *vm, const JinjaNode *node, Jv caller, JinjaArgs *out) {
+    *out = (JinjaArgs){0};
+    if (!node->list && !jv_given(caller)) return true;
+    JinjaList positional = {0};
+    JinjaKeyword *keywords = NULL;
+    size_t keyword_count = 0, room = (size_t)node->count + 1;
+    Jv mapping = {.tag = JINJA_MISSING};
+    bool has_keywords = jv_given(caller);
+    for (const JinjaNode *item = node->list; item; item = item->next) {
+        if (item->kind == NODE_KEYWORD || item->kind == NODE_STARS) has_keywords = true;
+        if (item->kind != NODE_STARS) continue;
+        mapping = jinja_eval(vm, item->a);
+        if (jv_bad(mapping)) return false;
+        if (mapping.tag != JINJA_DICT) {
+            jinja_fail(vm, "TypeError: argument after ** must be a mapping, not %s", jv_type_name(mapping));
+            return false;
+        }
+        room += mapping.dict->count;
+    }
+    if (has_keywords && !(keywords = jinja_alloc(vm, room, sizeof *keywords))) return false;
+    if (node->count) {
+        positional.items = jinja_alloc(vm, node->count, sizeof *positional.items);
+        positional.capacity = node->count;
+        if (!positional.items) return false;
+    }
+    for (const JinjaNode *item = node->list; item; item = item->next) {
+        if (item->kind == NODE_STARS) continue;
+        bool wrapped = item->kind == NODE_KEYWORD || item->kind == NODE_STAR;
+        Jv value = jinja_eval(vm, wrapped ? item->a : item);
+        if (jv_bad(value)) return false;
+        bool ok = item->kind == NODE_KEYWORD
+            ? keyword_add(vm, keywords, &keyword_count, jinja_str_slice(item->value.s), value)
+            : item->kind == NODE_STAR ? star_arguments(vm, value, &positional)
+                                      : jinja_list_push(vm, &positional, value);
+        if (!ok) return false;
+    }
+    if (jv_given(caller) && !keyword_add(vm, keywords, &keyword_count, SLICE("caller"), caller)) return false;
+    for (size_t i = 0; mapping.tag == JINJA_DICT && i < mapping.dict->count; i++) {
+        Jv key = mapping.dict->pairs[i].key;
+        if (key.tag != JINJA_STR) {
+            jinja_fail(vm, "TypeError: keywords must be strings");
+            return false;
+        }
+        if (!jinja_str_flatten(vm, key.s)) return false;
+        if (!keyword_add(vm, keywords, &keyword_count, jinja_str_slice(key.s), mapping.dict->pairs[i].value))
+            return false;
+    }
+    *out = (JinjaArgs){positional.items, positional.count, keywords, keyword_count};
+    return true;
+}
+
+static Jv eval_call(Vm *vm, const JinjaNode *node, Jv caller) {
+    Jv callee = jinja_eval(vm, node->a);
+    JinjaArgs args;
+    if (jv_bad(callee) || !eval_arguments(vm, node, caller, &args)) return jv_error();
+    vm->line = node->line;
+    return jinja_call(vm, callee, &args);
+}
+
+/* input: what a filter block or a set block captured; otherwise MISSING. Only the innermost filter has no node->a. */
+static Jv eval_filter(Vm *vm, const JinjaNode *node, Jv input) {
+    Jv value = !node->a                ? input
+        : node->a->kind == NODE_FILTER ? eval_filter(vm, node->a, input)
+                                       : jinja_eval(vm, node->a);
+    JinjaArgs args;
+    if (jv_bad(value)) return value;
+    if (!node->filter) {
+        vm->line = node->line;
+        return jinja_fail(vm, "No filter named '%.*s' found", (int)node->text->size, node->text->data);
+    }
+    if (!eval_arguments(vm, node, (Jv){.tag = JINJA_MISSING}, &args)) return jv_error();
+    vm->line = node->line;
+    if (!jinja_enter(vm)) return jv_error();
+    Jv result = jinja_filter_run(vm, node->filter, value, &args);
+    vm->depth--;
+    return result;
+}
+
+static Jv eval_test(Vm *vm, const JinjaNode *node) {
+    Jv value = jinja_eval(vm, node->a);
+    JinjaArgs args;
+    bool result;
+    if (jv_bad(value)) return value;
+    if (!node->test) {
+        vm->line = node->line;
+        return jinja_fail(vm, "No test named '%.*s' found", (int)node->text->size, node->text->data);
+    }
+    if (!eval_arguments(vm, node, (Jv){.tag = JINJA_MISSING}, &args)) return jv_error();
+    vm->line = node->line;
+    return jinja_test_run(vm, node->test, value, &args, &result) ? jv_bool(result) : jv_error();
+}
+
+static Jv eval_logic(Vm *vm, const JinjaNode *node) {
+    Jv left = jinja_eval(vm, node->a);
+    bool truth;
+    if (!jinja_truth(vm, left, &truth)) return jv_error();
+    return truth == (node->kind == NODE_OR) ? left : jinja_eval(vm, node->b);
+}
+
+static Jv eval_concat(Vm *vm, const JinjaNode *node) {
+    JinjaStr *joined = NULL;
+    for (const JinjaNode *item = node->list; item; item = item->next) {
+        Jv text = jinja_to_str(vm, jinja_eval(vm, item));
+        if (jv_bad(text)) return text;
+        joined = joined ? jinja_str_concat(vm, joined, text.s) : text.s;
+        if (!joined) return jv_error();
+    }
+    return jv_str(joined);
+}
+
+static bool compare_one(Vm *vm, JinjaOp op, Jv a, Jv b, bool *out) {
+    int order;
+    if (op == OP_EQ || op == OP_NE) {
+        if (!jinja_equal(vm, a, b, out)) return false;
+        *out = *out == (op == OP_EQ);
+        return true;
+    }
+    if (op == OP_IN || op == OP_NOT_IN) {
+        if (!jinja_contains(vm, b, a, out)) return false;
+        *out = *out == (op == OP_IN);
+        return true;
+    }
+    if (!jinja_less(vm, a, b, jinja_op_text(op), &order)) return false;
+    *out = order == 2 ? false
+        : op == OP_LT ? order < 0
+        : op == OP_LE ? order <= 0
+        : op == OP_GT ? order > 0
+                      : order >= 0;
+    return true;
+}
+
+static Jv eval_compare(Vm *vm, const JinjaNode *node) {
+    Jv left = jinja_eval(vm, node->a);
+    bool result = true;
+    for (const JinjaNode *operand = node->list; operand && result; operand = operand->next) {
+        Jv right = jv_bad(left) ? left : jinja_eval(vm, operand->a);
+        if (jv_bad(right)) return right;
+        vm->line = node->line;
+        if (!compare_one(vm, (JinjaOp)operand->op, left, right, &result)) return jv_error();
+        left = right;
+    }
+    return jv_bool(result);
+}
+
+static Jv eval_condition(Vm *vm, const JinjaNode *node) {
+    Jv test = jinja_eval(vm, node->a);
+    bool truth;
+    if (!jinja_truth(vm, test, &truth)) return jv_error();
+    if (truth) return jinja_eval(vm, node->b);
+    if (node->c) return jinja_eval(vm, node->c);
+    return jv_hint(vm, "the inline if-expression evaluated to false and no else section was defined");
+}
+
+static Jv eval_binary(Vm *vm, const JinjaNode *node) {
+    Jv left = jinja_eval(vm, node->a), right = jv_bad(left) ? left : jinja_eval(vm, node->b);
+    if (jv_bad(right)) return right;
+    vm->line = node->line;
+    return jinja_binary(vm, node->op, left, right);
+}
+
+static Jv eval_kind(Vm *vm, const JinjaNode *node) {
+    Jv value;
+    bool truth;
+    switch (node->kind) {
+    case NODE_CONST: return node->value;
+    case NODE_NAME: return eval_name(vm, node);
+    case NODE_TUPLE: return eval_items(vm, node, JINJA_TUPLE);
+    case NODE_LIST: return eval_items(vm, node, JINJA_LIST);
+    case NODE_DICT: return eval_dict(vm, node);
+    case NODE_GETATTR:
+        value = jinja_eval(vm, node->a);
+        vm->line = node->line;
+        return jv_bad(value) ? value : jinja_getattr(vm, value, node->value.s, node->name);
+    case NODE_GETITEM: return eval_getitem(vm, node);
+    case NODE_CALL: return eval_call(vm, node, (Jv){.tag = JINJA_MISSING});
+    case NODE_FILTER: return eval_filter(vm, node, (Jv){.tag = JINJA_MISSING});
+    case NODE_TEST: return eval_test(vm, node);
+    case NODE_NOT:
+        value = jinja_eval(vm, node->a);
+        return jinja_truth(vm, value, &truth) ? jv_bool(!truth) : jv_error();
+    case NODE_UNARY: value = jinja_eval(vm, node->a); return jv_bad(value) ? value : jinja_unary(vm, node->op, value);
+    case NODE_BINARY: return eval_binary(vm, node);
+    case NODE_AND:
+    case NODE_OR: return eval_logic(vm, node);
+    case NODE_CONCAT: return eval_concat(vm, node);
+    case NODE_COMPARE: return eval_compare(vm, node);
+    case NODE_COND: return eval_condition(vm, node);
+    case NODE_SLICE: return jinja_fail(vm, "a slice inside a tuple");
+    default: CHECK(false); return jv_error();
+    }
+}
+
+Jv jinja_eval(Vm *vm, const JinjaNode *node) {
+    if (node->kind == NODE_CONST) return node->value;
+    if (!jinja_enter(vm)) return jv_error();
+    Jv value = eval_kind(vm, node);
+    vm->depth--;
+    return vm->failed ? jv_error() : value;
+}
+
+/* Statements */
+
+/* Runs a list of statements into a string. */
+Jv jinja_capture(Vm *vm, const JinjaNode *list) {
+    JinjaText *text = jinja_text_push(vm), *outer = vm->out;
+    if (!text) return jv_error();
+    vm->out = text;
+    Flow flow = run_list(vm, list);
+    vm->out = outer;
+    return flow == FLOW_FAIL ? jv_error() : jinja_text_finish(vm, text);
+}
+
+static Flow write_string(Vm *vm, Jv value) {
+    if (jv_bad(value)) return FLOW_FAIL;
+    if (value.tag != JINJA_STR) {
+        jinja_fail(vm, "TypeError: sequence item 0: expected str instance, %s found", jv_type_name(value));
+        return FLOW_FAIL;
+    }
+    jinja_text_string(vm->out, value.s);
+    return vm->failed ? FLOW_FAIL : FLOW_NEXT;
+}
+
+static Flow run_if(Vm *vm, const JinjaNode *node) {
+    for (; node && node->kind == NODE_IF; node = node->b) {
+        bool truth;
+        if (!jinja_truth(vm, jinja_eval(vm, node->a), &truth)) return FLOW_FAIL;
+        if (truth) return run_list(vm, node->list);
+    }
+    return node ? run_list(vm, node->list) : FLOW_NEXT;
+}
+
+bool jinja_loop_fill(Vm *vm, JinjaLoop *loop, size_t count) {
+    if (!loop->node->c) return !vm->failed;
+    JinjaScope *outer = vm->scope;
+    while (loop->items.count < count && loop->source_next < loop->source->count) {
+        Jv item = loop->source->items[loop->source_next++];
+        JinjaScope *scope = jinja_scope_push(vm, loop->scope);
+        bool truth;
+        if (!scope || !assign(vm, scope, loop->node->a, item) ||
+            !jinja_truth(vm, jinja_eval(vm, loop->node->c), &truth))
+            return false;
+        vm->scope = outer;
+        if (truth && !jinja_list_push(vm, &loop->items, item)) return false;
+    }
+    return !vm->failed;
+}
+
+static Flow run_iterations(Vm *vm, const JinjaNode *node, Jv loop, bool *completed) {
+    JinjaScope *outer = loop.loop->scope, *scope = NULL;
+    Flow flow = FLOW_NEXT;
+    while (flow != FLOW_BREAK) {
+        size_t index = ++loop.loop->index;
+        if (!jinja_loop_fill(vm, loop.loop, index + 1)) return FLOW_FAIL;
+        if (index >= loop.loop->items.count) break;
+        if (!scope || scope->captured) scope = jinja_scope_push(vm, outer);
+        if (!scope) return FLOW_FAIL;
+        scope->count = 0;
+        vm->scope = scope;
+        jinja_scope_set(vm, scope, vm->template->name_loop, loop);
+        if (!assign(vm, scope, node->a, loop.loop->items.items[index])) return FLOW_FAIL;
+        flow = run_list(vm, node->list);
+        if (flow == FLOW_FAIL) return flow;
+        if (flow == FLOW_NEXT) *completed = true;
+    }
+    return FLOW_NEXT;
+}
+
+static Flow run_loop(Vm *vm, const JinjaNode *node, JinjaScope *outer, Jv iterable, int64_t depth) {
+    Jv items = jinja_iterate(vm, iterable);
+    JinjaLoop *loop = jv_bad(items) ? NULL : jinja_alloc(vm, 1, sizeof *loop);
+    if (!loop) return FLOW_FAIL;
+    *loop = (JinjaLoop){.source = items.list,
+        .index = SIZE_MAX,
+        .depth = depth,
+        .node = node,
+        .scope = outer,
+        .changed = {.tag = JINJA_MISSING}};
+    if (!node->c) loop->items = *items.list;
+    JinjaScope *saved = vm->scope;
+    bool completed = false; /* as in jinja2, an iteration left by break or continue does not count for else */
+    Flow flow = run_iterations(vm, node, (Jv){.tag = JINJA_LOOP, .loop = loop}, &completed);
+    vm->scope = saved;
+    if (flow == FLOW_FAIL || completed || !node->d) return flow;
+    if (!jinja_scope_push(vm, outer)) return FLOW_FAIL;
+    flow = run_list(vm, node->d->list);
+    vm->scope = saved;
+    return flow;
+}
+
+static Flow run_for(Vm *vm, const JinjaNode *node) {
+    Jv iterable = jinja_eval(vm, node->b);
+    if (jv_bad(iterable)) return FLOW_FAIL;
+    vm->line = node->line;
+    if (node->flag) scope_capture(vm->scope);
+    return run_loop(vm, node, vm->scope, iterable, 0);
+}
+
+Jv jinja_loop_call(Vm *vm, JinjaLoop *loop, Jv items) {
+    if (!loop->node->flag) {
+        return jinja_fail(vm, "TypeError: The loop must have the 'recursive' marker to be called recursively");
+    }
+    JinjaText *text = jinja_text_push(vm), *outer = vm->out;
+    if (!text || !jinja_enter(vm)) return jv_error();
+    JinjaScope *saved = vm->scope;
+    vm->out = text;
+    vm->scope = loop->scope;
+    Flow flow = run_loop(vm, loop->node, loop->scope, items, loop->depth + 1);
+    vm->out = outer;
+    vm->scope = saved;
+    vm->depth--;
+    return flow == FLOW_FAIL ? jv_error() : jinja_text_finish(vm, text);
+}
+
+/* Only a namespace can be assigned to by attribute; jinja2 says so before it evaluates the value. */
+static bool check_namespaces(Vm *vm, const JinjaNode *target) {
+    if (target->kind == NODE_NSREF && jinja_scope_get(vm, target->name).tag != JINJA_NAMESPACE) {
+        vm->line = target->line;
+        jinja_fail(vm, "cannot assign attribute on non-namespace object");
+        return false;
+    }
+    if (target->kind != NODE_TUPLE) return true;
+    for (const JinjaNode *item = target->list; item; item = item->next) {
+        if (!check_namespaces(vm, item)) return false;
+    }
+    return true;
+}
+
+static Flow run_set(Vm *vm, const JinjaNode *node) {
+    if (!check_namespaces(vm, node->a)) return FLOW_FAIL;
+    return assign(vm, vm->scope, node->a, jinja_eval(vm, node->b)) ? FLOW_NEXT : FLOW_FAIL;
+}
+
+static Flow run_set_block(Vm *vm, const JinjaNode *node) {
+    JinjaScope *outer = vm->scope;
+    if (!check_namespaces(vm, node->a) || !jinja_scope_push(vm, outer)) return FLOW_FAIL;
+    Jv value = jinja_capture(vm, node->list);
+    if (node->b && !jv_bad(value)) value = eval_filter(vm, node->b, value);
+    vm->scope = outer;
+    return assign(vm, outer, node->a, value) ? FLOW_NEXT : FLOW_FAIL;
+}
+
+static Jv macro_new(Vm *vm, const JinjaNode *node) {
+    JinjaMacro *macro = jinja_alloc(vm, 1, sizeof *macro);
+    if (!macro) return jv_error();
+    scope_capture(vm->scope);
+    *macro = (JinjaMacro){node, vm->scope};
+    return (Jv){.tag = JINJA_MACRO, .macro = macro};
+}
+
+static Flow run_macro(Vm *vm, const JinjaNode *node) {
+    Jv macro = macro_new(vm, node);
+    if (jv_bad(macro)) return FLOW_FAIL;
+    jinja_scope_set(vm, vm->scope, node->name, macro);
+    return vm->failed ? FLOW_FAIL : FLOW_NEXT;
+}
+
+static Flow run_call_block(Vm *vm, const JinjaNode *node) {
+    Jv caller = macro_new(vm, node->b);
+    return jv_bad(caller) ? FLOW_FAIL : write_string(vm, eval_call(vm, node->a, caller));
+}
+
+static Flow run_filter_block(Vm *vm, const JinjaNode *node) {
+    JinjaScope *outer = vm->scope;
+    if (!jinja_scope_push(vm, outer)) return FLOW_FAIL;
+    Jv value = jinja_capture(vm, node->list);
+    if (!jv_bad(value)) value = eval_filter(vm, node->a, value);
+    vm->scope = outer;
+    return write_string(vm, value);
+}
+
+static Flow run_with(Vm *vm, const JinjaNode *node) {
+    JinjaScope *outer = vm->scope, *scope = jinja_scope_push(vm, outer);
+    if (!scope) return FLOW_FAIL;
+    for (const JinjaNode *set = node->list; set; set = set->next) {
+        vm->scope = outer;
+        Jv value = jinja_eval(vm, set->b);
+        vm->scope = scope;
+        if (!assign(vm, scope, set->a, value)) return FLOW_FAIL;
+    }
+    Flow flow = run_list(vm, node->b->list);
+    vm->scope = outer;
+    return flow;
+}
+
+static Flow run_scope(Vm *vm, const JinjaNode *node, JinjaScope *parent) {
+    JinjaScope *outer = vm->scope;
+    if (!jinja_scope_push(vm, parent)) return FLOW_FAIL;
+    if (node->kind == NODE_SCOPE && node->op) { /* jinja2 calls the body of a generation block like a macro */
+        Jv kwargs = jinja_dict_new(vm, 0), varargs = jinja_tuple(vm, NULL, 0),
+           caller = jv_hint(vm, "No caller defined");
+        if (node->op & MACRO_KWARGS) jinja_scope_set(vm, vm->scope, vm->template->name_kwargs, kwargs);
+        if (node->op & MACRO_VARARGS) jinja_scope_set(vm, vm->scope, vm->template->name_varargs, varargs);
+        if (node->op & MACRO_CALLER) jinja_scope_set(vm, vm->scope, vm->template->name_caller, caller);
+        if (vm->failed) return FLOW_FAIL;
+    }
+    Flow flow = run_list(vm, node->list);
+    vm->scope = outer;
+    return flow;
+}
+
+static Flow run_print(Vm *vm, const JinjaNode *node) {
+    Jv value = jinja_eval(vm, node->a);
+    return !jv_bad(value) && jinja_write_str(vm, vm->out, value) && !vm->failed ? FLOW_NEXT : FLOW_FAIL;
+}
+
+static Flow run_node(Vm *vm, const JinjaNode *node) {
+    switch (node->kind) {
+    case NODE_DATA: return write_string(vm, node->value);
+    case NODE_PRINT: return run_print(vm, node);
+    case NODE_IF: return run_if(vm, node);
+    case NODE_BODY: return run_list(vm, node->list);
+    case NODE_FOR: return run_for(vm, node);
+    case NODE_SET: return run_set(vm, node);
+    case NODE_SET_BLOCK: return run_set_block(vm, node);
+    case NODE_MACRO: return run_macro(vm, node);
+    case NODE_CALL_BLOCK: return run_call_block(vm, node);
+    case NODE_FILTER_BLOCK: return run_filter_block(vm, node);
+    case NODE_WITH: return run_with(vm, node);
+    case NODE_SCOPE: return run_scope(vm, node, vm->scope);
+    case NODE_BLOCK: return run_scope(vm, node, node->flag ? vm->scope : vm->root);
+    case NODE_BREAK: return FLOW_BREAK;
+    case NODE_CONTINUE: return FLOW_CONTINUE;
+    default: CHECK(false); return FLOW_FAIL;
+    }
+}
+
+static Flow run_list(Vm *vm, const JinjaNode *node) {
+    if (!jinja_enter(vm)) return FLOW_FAIL;
+    Flow flow = FLOW_NEXT;
+    for (; node && flow == FLOW_NEXT; node = node->next) {
+        vm->line = node->line;
+        flow = jinja_step(vm, 1) ? run_node(vm, node) : FLOW_FAIL;
+        if (vm->failed) flow = FLOW_FAIL;
+    }
+    vm->depth--;
+    return flow;
+}
+
+bool jinja_run_body(Vm *vm, const JinjaNode *body) { return run_list(vm, body->list) != FLOW_FAIL; }

@@ -1,0 +1,343 @@
+/* Python's str operations on strings with origins: what a result takes from a string keeps that string's origin. */
+#include "base/utf8.h"
+#include "text/jinja/eval.h"
+
+/* Wraps a plain result as Markup when the string it comes from is. */
+static Jv like(Vm *vm, Jv result, const JinjaStr *source) {
+    return jv_bad(result) || !source->markup ? result : jv_str(jinja_str_markup(vm, result.s, true));
+}
+
+static uint32_t code_at(const JinjaStr *s, size_t at, size_t *width) {
+    uint32_t code;
+    *width = (size_t)utf8_decode(s->data + at, s->size - at, &code);
+    return code;
+}
+
+static uint32_t code_before(const JinjaStr *s, size_t to, size_t *start) {
+    size_t at = to - 1, width;
+    while (at > 0 && ((unsigned char)s->data[at] & 0xC0) == 0x80) at--;
+    *start = at;
+    return code_at(s, at, &width);
+}
+
+/* Case */
+
+/* The final sigma: preceded by a cased letter and not followed by one, ignoring what is ignorable. */
+static bool sigma_is_final(const JinjaStr *s, size_t at, size_t after) {
+    size_t width;
+    bool cased = false;
+    for (size_t i = at; i > 0;) {
+        uint32_t code = code_before(s, i, &i);
+        if (unicode_is_case_ignorable(code)) continue;
+        cased = unicode_is_cased(code);
+        break;
+    }
+    for (size_t i = after; cased && i < s->size; i += width) {
+        uint32_t code = code_at(s, i, &width);
+        if (!unicode_is_case_ignorable(code)) return !unicode_is_cased(code);
+    }
+    return cased;
+}
+
+static int lower_at(const JinjaStr *s, size_t at, size_t width, uint32_t code, uint32_t out[3]) {
+    if (code != 0x3A3) return jinja_lower(code, out);
+    out[0] = sigma_is_final(s, at, at + width) ? 0x3C2 : 0x3C3;
+    return 1;
+}
+
+static int map_case(
+    const JinjaStr *s, size_t at, size_t width, uint32_t code, JinjaCase how, bool inside, uint32_t out[3]) {
+    switch (how) {
+    case CASE_UPPER: return jinja_upper(code, out);
+    case CASE_FOLD: return jinja_fold(code, out);
+    case CASE_SWAP:
+        if (unicode_is_upper(code)) return lower_at(s, at, width, code, out);
+        if (unicode_is_lower(code)) return jinja_upper(code, out);
+        out[0] = code;
+        return 1;
+    case CASE_CAPITALIZE:
+    case CASE_TITLE:
+        if (!inside) return jinja_title(code, out);
+        return lower_at(s, at, width, code, out);
+    default: return lower_at(s, at, width, code, out);
+    }
+}
+
+Jv jinja_str_case(Vm *vm, Jv value, JinjaCase how) {
+    JinjaStr *s = value.s;
+    if (!jinja_str_flatten(vm, s) || !jinja_step(vm, s->size / 8)) return jv_error();
+    JinjaText *out = jinja_text_push(vm);
+    if (!out) return jv_error();
+    bool inside = false;
+    size_t width;
+    for (size_t at = 0; at < s->size && !vm->failed; at += width) {
+        uint32_t code = code_at(s, at, &width), mapped[3];
+        int count = map_case(s, at, width, code, how, inside, mapped);
+        uint8_t origin = jinja_str_origin(s, at);
+        for (int i = 0; i < count; i++) jinja_text_code(out, mapped[i], origin);
+        inside = how == CASE_CAPITALIZE ? true : unicode_is_cased(code);
+    }
+    return like(vm, jinja_text_finish(vm, out), s);
+}
+
+/* Strip */
+
+static bool in_set(const JinjaStr *set, uint32_t code) {
+    if (!set) return unicode_is_space(code);
+    size_t width;
+    for (size_t at = 0; at < set->size; at += width) {
+        if (code_at(set, at, &width) == code) return true;
+    }
+    return false;
+}
+
+static bool optional_str(Vm *vm, Jv v, const char *what, JinjaStr **out) {
+    *out = NULL;
+    if (!jv_given(v) || v.tag == JINJA_NONE) return true;
+    if (v.tag != JINJA_STR) {
+        jinja_fail(vm, "TypeError: %s must be None or str, not %s", what, jv_type_name(v));
+        return false;
+    }
+    *out = v.s;
+    return jinja_str_flatten(vm, v.s);
+}
+
+Jv jinja_str_strip(Vm *vm, Jv value, Jv chars, bool left, bool right) {
+    JinjaStr *s = value.s, *set;
+    if (!jinja_str_flatten(vm, s) || !optional_str(vm, chars, "strip arg", &set)) return jv_error();
+    size_t from = 0, to = s->size, width, start;
+    size_t cost = set ? set->size / 16 : 0;
+    while (left && from < to && in_set(set, code_at(s, from, &width)) && jinja_step(vm, cost)) from += width;
+    while (right && to > from && in_set(set, code_before(s, to, &start)) && jinja_step(vm, cost)) to = start;
+    if (!jinja_step(vm, (s->size - (to - from)) / 16)) return jv_error();
+    return jv_str(jinja_str_part(vm, s, from, to));
+}
+
+/* Search and replace */
+
+static size_t find_bytes(const JinjaStr *s, size_t from, const JinjaStr *needle) {
+    if (from > s->size) return SIZE_MAX;
+    if (needle->size == 0) return from;
+    const char *found = memmem(s->data + from, s->size - from, needle->data, needle->size);
+    return found ? (size_t)(found - s->data) : SIZE_MAX;
+}
+
+static size_t find_last(Vm *vm, const JinjaStr *s, size_t to, const JinjaStr *needle) {
+    if (needle->size > to) return SIZE_MAX;
+    for (size_t at = to - needle->size; jinja_step(vm, needle->size / 256 + 1); at--) {
+        if (memcmp(s->data + at, needle->data, needle->size) == 0) return at;
+        if (at == 0) break;
+    }
+    return SIZE_MAX;
+}
+
+Jv jinja_str_replace(Vm *vm, Jv value, Jv old, Jv with, int64_t count) {
+    JinjaStr *s = value.s;
+    if (!jinja_str_flatten(vm, s) || !jinja_str_flatten(vm, old.s) || !jinja_str_flatten(vm, with.s)) return jv_error();
+    if (!jinja_step(vm, s->size / 64)) return jv_error();
+    if (count < 0) count = INT64_MAX;
+    size_t found = find_bytes(s, 0, old.s);
+    if (count == 0 || found == SIZE_MAX) return value;
+    JinjaText *out = jinja_text_push(vm);
+    if (!out) return jv_error();
+    size_t at = 0;
+    if (old.s->size == 0) { /* between all characters */
+        for (; count > 0 && jinja_step(vm, 1); count--) {
+            jinja_text_string(out, with.s);
+            if (at >= s->size) break;
+            size_t width = utf8_width((unsigned char)s->data[at]);
+            jinja_text_part(out, s, at, at + width);
+            at += width;
+        }
+    } else {
+        for (; count > 0 && found != SIZE_MAX && jinja_step(vm, 1); count--) {
+            jinja_text_part(out, s, at, found);
+            jinja_text_string(out, with.s);
+            at = found + old.s->size;
+            found = find_bytes(s, at, old.s);
+        }
+    }
+    jinja_text_part(out, s, at, s->size);
+    return like(vm, jinja_text_finish(vm, out), s);
+}
+
+/* Splitting */
+
+static bool push_part(Vm *vm, JinjaList *list, JinjaStr *s, size_t from, size_t to) {
+    return jinja_step(vm, 1) && jinja_list_push(vm, list, jv_str(jinja_str_part(vm, s, from, to)));
+}
+
+static bool split_spaces(Vm *vm, JinjaStr *s, int64_t limit, JinjaList *out) {
+    size_t at = 0, width;
+    for (;;) {
+        while (at < s->size && unicode_is_space(code_at(s, at, &width))) at += width;
+        if (at >= s->size) return true;
+        size_t from = at;
+        if (limit-- == 0) return push_part(vm, out, s, from, s->size);
+        while (at < s->size && !unicode_is_space(code_at(s, at, &width))) at += width;
+        if (!push_part(vm, out, s, from, at)) return false;
+    }
+}
+
+static bool split_spaces_right(Vm *vm, JinjaStr *s, int64_t limit, JinjaList *out) {
+    size_t at = s->size, start;
+    for (;;) {
+        while (at > 0 && unicode_is_space(code_before(s, at, &start))) at = start;
+        if (at == 0) return true;
+        size_t to = at;
+        if (limit-- == 0) return push_part(vm, out, s, 0, to);
+        while (at > 0 && !unicode_is_space(code_before(s, at, &start))) at = start;
+        if (!push_part(vm, out, s, at, to)) return false;
+    }
+}
+
+static bool split_by(Vm *vm, JinjaStr *s, const JinjaStr *separator, int64_t limit, JinjaList *out) {
+    size_t at = 0;
+    for (; limit != 0; limit--) {
+        size_t found = find_bytes(s, at, separator);
+        if (found == SIZE_MAX) break;
+        if (!push_part(vm, out, s, at, found)) return false;
+        at = found + separator->size;
+    }
+    return push_part(vm, out, s, at, s->size);
+}
+
+static bool split_by_right(Vm *vm, JinjaStr *s, const JinjaStr *separator, int64_t limit, JinjaList *out) {
+    size_t to = s->size;
+    for (; limit != 0; limit--) {
+        size_t found = find_last(vm, s, to, separator);
+        if (found == SIZE_MAX) break;
+        if (!push_part(vm, out, s, found + separator->size, to)) return false;
+        to = found;
+    }
+    return push_part(vm, out, s, 0, to);
+}
+
+static void list_reverse(JinjaList *list) {
+    for (size_t i = 0, j = list->count; i + 1 < j; i++) {
+        Jv item = list->items[i];
+        list->items[i] = list->items[--j];
+        list->items[j] = item;
+    }
+}
+
+Jv jinja_str_split(Vm *vm, Jv value, Jv separator, int64_t limit, bool from_right) {
+    JinjaStr *s = value.s, *by;
+    Jv out = jinja_list_new(vm, 0);
+    if (jv_bad(out) || !jinja_str_flatten(vm, s) || !jinja_step(vm, s->size / 16)) return jv_error();
+    if (!optional_str(vm, separator, "separator", &by)) return jv_error();
+    if (by && by->size == 0) return jinja_fail(vm, "ValueError: empty separator");
+    bool ok;
+    if (from_right) {
+        ok = by ? split_by_right(vm, s, by, limit, out.list) : split_spaces_right(vm, s, limit, out.list);
+        list_reverse(out.list);
+    } else {
+        ok = by ? split_by(vm, s, by, limit, out.list) : split_spaces(vm, s, limit, out.list);
+    }
+    return ok ? out : jv_error();
+}
+
+static bool is_line_break(uint32_t code) {
+    return (code >= 0x0A && code <= 0x0D) || (code >= 0x1C && code <= 0x1E) || code == 0x85 || code == 0x2028 ||
+        code == 0x2029;
+}
+
+Jv jinja_str_splitlines(Vm *vm, Jv value, bool keep_ends) {
+    JinjaStr *s = value.s;
+    Jv out = jinja_list_new(vm, 0);
+    if (jv_bad(out) || !jinja_str_flatten(vm, s) || !jinja_step(vm, s->size / 16)) return jv_error();
+    size_t from = 0, width;
+    for (size_t at = 0; at < s->size; at += width) {
+        uint32_t code = code_at(s, at, &width);
+        if (!is_line_break(code)) continue;
+        size_t end = at + width;
+        if (code == '\r' && end < s->size && s->data[end] == '\n') end++;
+        if (!push_part(vm, out.list, s, from, keep_ends ? end : at)) return jv_error();
+        from = end;
+        width = end - at;
+    }
+    if (from < s->size && !push_part(vm, out.list, s, from, s->size)) return jv_error();
+    return out;
+}
+
+Jv jinja_str_pad(Vm *vm, Jv value, int64_t width, Jv fill, int mode) {
+    JinjaStr *s = value.s;
+    int64_t room = width - (int64_t)s->length;
+    if (jv_given(fill) && (fill.tag != JINJA_STR || fill.s->length != 1)) {
+        return jinja_fail(vm, "TypeError: The fill character must be exactly one character long");
+    }
+    if (room <= 0) return value;
+    if (room > JINJA_TEXT_MAX)
+        return jinja_raise(vm, ERROR_LIMIT, "a string grows beyond %d MiB", JINJA_TEXT_MAX >> 20);
+    int64_t left = mode < 0 ? 0 : mode > 0 ? room : room / 2 + (room & width & 1);
+    JinjaText *out = jinja_str_flatten(vm, s) ? jinja_text_push(vm) : NULL;
+    if (!out || (jv_given(fill) && !jinja_str_flatten(vm, fill.s))) return jv_error();
+    for (int64_t i = 0; i <= room && jinja_step(vm, 1); i++) {
+        if (i == left) jinja_text_string(out, s);
+        if (i == room) break;
+        if (jv_given(fill)) {
+            jinja_text_string(out, fill.s);
+        } else {
+            jinja_text_plain(out, " ");
+        }
+    }
+    return like(vm, jinja_text_finish(vm, out), s);
+}
+
+Jv jinja_str_join(Vm *vm, Jv separator, Jv items, bool convert) {
+    Jv list = jinja_iterate(vm, items);
+    JinjaText *out = jv_bad(list) ? NULL : jinja_text_push(vm);
+    if (!out) return jv_error();
+    for (size_t i = 0; i < list.list->count; i++) {
+        Jv item = list.list->items[i];
+        if (i) jinja_text_string(out, separator.s);
+        if (!convert && item.tag != JINJA_STR) {
+            return jinja_fail(
+                vm, "TypeError: sequence item %zu: expected str instance, %s found", i, jv_type_name(item));
+        }
+        if (separator.s->markup && !convert) item = jinja_escape(vm, item);
+        if (jv_bad(item) || !jinja_write_str(vm, out, item) || !jinja_step(vm, 1)) return jv_error();
+    }
+    return convert ? jinja_text_finish(vm, out) : like(vm, jinja_text_finish(vm, out), separator.s);
+}
+
+/* Tests: which = 'u' isupper, 'l' islower, 't' istitle, and those that ask every character */
+static bool test_case(const JinjaStr *s, int which) {
+    bool any = false, inside = false;
+    size_t width;
+    for (size_t at = 0; at < s->size; at += width) {
+        uint32_t code = code_at(s, at, &width);
+        bool upper = unicode_is_upper(code) || unicode_is_title(code), lower = unicode_is_lower(code);
+        if (which == 'u' && (lower || unicode_is_title(code))) return false;
+        if (which == 'l' && upper) return false;
+        if (which == 't' && ((upper && inside) || (lower && !inside))) return false;
+        any = any || (which == 'u' ? unicode_is_upper(code) : which == 'l' ? lower : upper || lower);
+        inside = upper || lower;
+    }
+    return any;
+}
+
+static bool test_code(uint32_t code, int which, bool first) {
+    switch (which) {
+    case 'a': return unicode_is_alpha(code);
+    case 'n': return unicode_is_alnum(code);
+    case 'd': return unicode_is_decimal(code);
+    case 'g': return unicode_is_digit(code);
+    case 'm': return unicode_is_numeric(code);
+    case 's': return unicode_is_space(code);
+    case 'p': return unicode_is_printable(code);
+    case 'c': return code < 0x80;
+    default: return first ? unicode_is_id_start(code) : unicode_is_id_continue(code);
+    }
+}
+
+bool jinja_str_test(Vm *vm, Jv value, int which) {
+    JinjaStr *s = value.s;
+    if (!jinja_str_flatten(vm, s) || !jinja_step(vm, s->size / 16)) return false;
+    if (which == 'u' || which == 'l' || which == 't') return test_case(s, which);
+    size_t width;
+    for (size_t at = 0; at < s->size; at += width) {
+        if (!test_code(code_at(s, at, &width), which, at == 0)) return false;
+    }
+    return s->size > 0 || which == 'p' || which == 'c';
+}

@@ -1,0 +1,81 @@
+/* Byte-pair encoding: a vocabulary, ranked merges, and from one word to ids. Linear in words of the usual length,
+ * n log n in long ones. Two ways to read a word: by bytes (tokens are stored as the bytes they stand for; byte-level
+ * vocabularies) or by characters (tokens are stored as spelled; SentencePiece style, with byte fallback).
+ * Threads: immutable once built, but for the cache, which any thread may use. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/slice.h"
+#include "text/tokenizer/tokenizer.h"
+
+enum {
+    BPE_ID_MAX = (1 << 20) - 2, /* a pair of ids and a rank share 64 bits */
+    BPE_MERGES_MAX = (1 << 24) - 2,
+    BPE_TOKEN_BYTES_MAX = UINT16_MAX,
+};
+
+typedef enum BpeTokenFlags {
+    BPE_TOKEN_USED = 1,
+    BPE_TOKEN_LITERAL =
+        2, /* by bytes: holds characters outside the byte alphabet; it is stored as spelled and no text gives it */
+    BPE_TOKEN_BYTE = 4, /* "<0xNN>" of byte fallback */
+} BpeTokenFlags;
+
+typedef struct BpeToken {
+    uint32_t offset; /* into pool */
+    uint16_t size, flags;
+} BpeToken;
+
+typedef struct Bpe {
+    bool by_bytes, ignore_merges, byte_fallback, fuse_unk;
+    int32_t unk; /* −1: none */
+    char *pool;
+    size_t pool_size;
+    BpeToken *tokens;  /* by id */
+    uint32_t id_limit; /* largest id + 1 */
+    uint32_t vocab_count;
+    uint32_t size_max; /* bytes of the longest token */
+    uint64_t *index;   /* open addressing: 44 bits of the hash above id + 1; 0: free */
+    uint32_t index_mask;
+    bool ambiguous;  /* two tokens share those 44 bits */
+    uint64_t *pairs; /* open addressing: left 20 bits, right 20 bits, rank + 1 24 bits; 0: free */
+    uint64_t pairs_mask;
+    uint32_t *results; /* by rank */
+    uint32_t merge_count;
+    int32_t byte_ids[256];  /* of the token for one byte; −1: none. By characters: of "<0xNN>" */
+    int32_t ascii_ids[128]; /* by characters: of the token for one ASCII character */
+    int32_t *byte_ranks;    /* by bytes: the rank of the merge of two single bytes, 65,536 of them */
+    struct BpeCache *cache;
+    /* Where a word may be cut because no merge reaches over the place: in front of "▁" (by characters), unless the byte
+     * before it is in before_space; between two characters of three bytes, unless their pair is in bigrams or the two
+     * bytes at the seam are in seams; between two ASCII characters (by characters), unless they are in seams. */
+    bool space_splits, wide_splits, ascii_splits;
+    uint8_t before_space[256];
+    uint64_t *bigrams;
+    uint64_t seams[256][4];
+} Bpe;
+
+void bpe_free(Bpe *bpe);
+/* The id of a token's stored bytes, or −1. literal: the token must be LITERAL. */
+int32_t bpe_find(const Bpe *bpe, const char *bytes, size_t size, bool literal);
+/* The same for bytes that are known to be some token's, as those of merges are; by their hash alone when that is
+ * enough. */
+int32_t bpe_find_hashed(const Bpe *bpe, const char *bytes, size_t size, bool literal, uint64_t hash, bool trusted);
+static inline Slice bpe_token(const Bpe *bpe, uint32_t id) {
+    return (Slice){bpe->pool + bpe->tokens[id].offset, bpe->tokens[id].size};
+}
+/* Once tokens are there: the index, and the tables of single characters. False: no memory, or two equal tokens. */
+NODISCARD bool bpe_index(Bpe *bpe, Error *error);
+/* merges: triples (left, right, result), by rank; the last of equal pairs counts. */
+NODISCARD bool bpe_set_merges(Bpe *bpe, const int32_t *merges, size_t count, Error *error);
+
+typedef struct BpeWork { /* scratch of one thread */
+    struct BpeSymbol *symbols;
+    uint64_t *heap;
+    size_t symbols_capacity, heap_capacity;
+} BpeWork;
+void bpe_work_free(BpeWork *work);
+/* Appends the ids of one word. False: no memory. */
+NODISCARD bool bpe_encode(const Bpe *bpe, BpeWork *work, Slice word, Tokens *out);

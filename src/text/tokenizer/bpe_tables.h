@@ -1,0 +1,90 @@
+/* Look-ups in the tables of a Bpe, inlined: there are millions of a few nanoseconds each.
+ * Internal to bpe*.c and the reader of tokenizer.json. */
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+#include "text/tokenizer/bpe.h"
+
+enum {
+    BPE_NO_RANK = INT32_MAX,
+    BPE_ID_BITS = 20,
+    BPE_RANK_BITS = 24,
+    BPE_BIGRAM_BITS = 19, /* of the set of character pairs, by hash */
+};
+
+/* --- The hash of token bytes: a keyed multiply and fold --------------------------------------------------------- */
+
+uint64_t bpe_seed(void); /* of this process: keys from outside cannot be chosen to collide */
+
+static inline uint64_t bpe_mix(uint64_t a, uint64_t b) {
+    __extension__ typedef unsigned __int128 Wide;
+    Wide product = (Wide)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static inline uint64_t bpe_hash(uint64_t seed, const char *bytes, size_t size) {
+    uint64_t a = 0, b = 0, hash = seed;
+    for (; size > 16; bytes += 16, size -= 16) {
+        memcpy(&a, bytes, 8);
+        memcpy(&b, bytes + 8, 8);
+        hash = bpe_mix(a ^ seed ^ 0xA0761D6478BD642Fu, b ^ hash);
+    }
+    if (size >= 8) {
+        memcpy(&a, bytes, 8);
+        memcpy(&b, bytes + size - 8, 8);
+    } else if (size >= 4) {
+        uint32_t low, high;
+        memcpy(&low, bytes, 4);
+        memcpy(&high, bytes + size - 4, 4);
+        a = low;
+        b = high;
+    } else if (size) {
+        a = (uint64_t)(uint8_t)bytes[0] << 16 | (uint64_t)(uint8_t)bytes[size / 2] << 8 | (uint8_t)bytes[size - 1];
+        b = 0;
+    }
+    hash = bpe_mix(a ^ 0xE7037ED1A0B428DBu ^ seed, b ^ hash ^ (uint64_t)size << 56);
+    return bpe_mix(hash ^ 0x8EBC6AF09C88C6E3u, seed | 1);
+}
+
+static inline uint32_t bpe_hash_slot(uint64_t hash) { return (uint32_t)hash; }
+static inline uint64_t bpe_hash_tag(uint64_t hash) { return hash >> 20; }
+/* Tokens stored as spelled where the others are bytes hash apart from them. */
+static inline uint64_t bpe_hash_literal(uint64_t hash, bool literal) { return literal ? ~hash : hash; }
+
+/* --- Merges ----------------------------------------------------------------------------------------------------- */
+
+static inline uint64_t pair_key(int32_t left, int32_t right) {
+    return (uint64_t)(uint32_t)left << BPE_ID_BITS | (uint32_t)right;
+}
+
+static inline uint64_t pair_slot(const Bpe *bpe, uint64_t key) {
+    uint64_t product = key * 0x9E3779B97F4A7C15u;
+    return (product ^ product >> 32) & bpe->pairs_mask;
+}
+
+/* The rank of the merge of two ids, or BPE_NO_RANK. */
+static inline int32_t pair_rank(const Bpe *bpe, int32_t left, int32_t right) {
+    uint64_t key = pair_key(left, right);
+    for (uint64_t i = pair_slot(bpe, key);; i = (i + 1) & bpe->pairs_mask) {
+        uint64_t entry = bpe->pairs[i];
+        if (entry >> BPE_RANK_BITS == key && entry) return (int32_t)(entry & ((1u << BPE_RANK_BITS) - 1)) - 1;
+        if (!entry) return BPE_NO_RANK;
+    }
+}
+
+/* --- Cuts ------------------------------------------------------------------------------------------------------- */
+
+static inline bool is_wide_lead(uint8_t byte) { return (byte & 0xF0) == 0xE0; }
+static inline bool is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80; }
+
+/* The bit of two characters of three bytes that stand next to each other, six bytes in all. */
+static inline uint32_t bigram_bit(const char *six) {
+    uint64_t bytes = 0;
+    memcpy(&bytes, six, 6);
+    return (uint32_t)(bytes * 0x9E3779B97F4A7C15u >> (64 - BPE_BIGRAM_BITS));
+}
+
+static inline bool seam_has(const Bpe *bpe, uint8_t before, uint8_t byte) {
+    return bpe->seams[before][byte >> 6] >> (byte & 63) & 1;
+}

@@ -1,0 +1,106 @@
+/* The debug instruments for tokenizers. */
+#include "text/tokenizer/debug.h"
+
+#include "base/json.h"
+
+static bool get_flag(const Json *object, const char *name, bool fallback, bool *flag, Error *error) {
+    const Json *node = json_get(object, name);
+    *flag = fallback;
+    if (!node) return true;
+    if (node->type != JSON_BOOL)
+        return fail(error, ERROR_USAGE, "\"%s\" must be true or false, not %s", name, json_type_name(node));
+    *flag = node->boolean;
+    return true;
+}
+
+static bool tokens_answer(const Tokenizer *t, const Json *request, Buffer *out, Error *error) {
+    const Json *text = json_get(request, "text");
+    bool special, bos;
+    if (!text || text->type != JSON_STRING)
+        return fail(error, ERROR_USAGE, "\"text\" must be a string, not %s", json_type_name(text));
+    if (!get_flag(request, "special", true, &special, error) || !get_flag(request, "bos", false, &bos, error))
+        return false;
+    Tokens tokens = {0};
+    bool ok =
+        tokenizer_encode(t, json_slice(text), special ? CONTROL_RECOGNISED : CONTROL_AS_TEXT, bos, &tokens, error);
+    buffer_text(out, "{\"ids\":[");
+    for (size_t i = 0; ok && i < tokens.count; i++) {
+        if (i) buffer_byte(out, ',');
+        json_write_integer(out, tokens.ids[i]);
+    }
+    buffer_text(out, "]}");
+    tokens_free(&tokens);
+    return ok;
+}
+
+static bool get_ids(const Json *request, Tokens *tokens, Error *error) {
+    const Json *ids = json_get(request, "ids");
+    if (!ids || ids->type != JSON_ARRAY)
+        return fail(error, ERROR_USAGE, "\"ids\" must be an array, not %s", json_type_name(ids));
+    for (JSON_EACH(id, ids)) {
+        bool valid = id->type == JSON_INTEGER && id->integer >= 0 && id->integer <= INT32_MAX;
+        if (!valid) return fail(error, ERROR_USAGE, "\"ids\" must hold whole numbers");
+        if (!tokens_push(tokens, (int32_t)id->integer)) return fail(error, ERROR_MEMORY, "no memory for ids");
+    }
+    return true;
+}
+
+static bool write_pieces(const Tokenizer *t, const Tokens *ids, bool skip_special, Buffer *out, Error *error) {
+    Detokenizer *detokenizer = detokenizer_new(t, skip_special, error);
+    if (!detokenizer) return false;
+    Buffer piece = {0};
+    bool ok = true;
+    buffer_text(out, "{\"pieces\":[");
+    for (size_t i = 0; i <= ids->count && ok; i++) {
+        buffer_clear(&piece);
+        ok = i < ids->count ? detokenizer_push(detokenizer, ids->ids[i], &piece, error)
+                            : detokenizer_finish(detokenizer, &piece, error);
+        if (i) buffer_byte(out, ',');
+        json_write_string(out, buffer_view(&piece));
+    }
+    buffer_text(out, "]}");
+    buffer_free(&piece);
+    detokenizer_free(detokenizer);
+    return ok;
+}
+
+static bool detokens_answer(const Tokenizer *t, const Json *request, Buffer *out, Error *error) {
+    bool skip_special, stream;
+    if (!get_flag(request, "skip_special", false, &skip_special, error) ||
+        !get_flag(request, "stream", false, &stream, error))
+        return false;
+    Tokens ids = {0};
+    Buffer text = {0};
+    bool ok = get_ids(request, &ids, error);
+    if (ok && stream) {
+        ok = write_pieces(t, &ids, skip_special, out, error);
+    } else if (ok) {
+        ok = tokenizer_decode(t, ids.ids, ids.count, skip_special, &text, error);
+        buffer_text(out, "{\"text\":");
+        json_write_string(out, buffer_view(&text));
+        buffer_byte(out, '}');
+    }
+    buffer_free(&text);
+    tokens_free(&ids);
+    return ok;
+}
+
+typedef bool (*Answer)(const Tokenizer *t, const Json *request, Buffer *out, Error *error);
+
+static bool answer_line(const Tokenizer *t, Slice json_line, Answer answer, Buffer *out, Error *error) {
+    Arena arena = {0};
+    size_t before = out->size;
+    const Json *request = json_parse(&arena, json_line, error);
+    bool ok = request && answer(t, request, out, error);
+    if (ok && out->failed) ok = fail(error, ERROR_LIMIT, "the answer takes too much memory");
+    if (!ok) out->size = before; /* nothing half written */
+    arena_free(&arena);
+    return ok;
+}
+
+bool text_debug_tokens(const Tokenizer *t, Slice json_line, Buffer *out, Error *error) {
+    return answer_line(t, json_line, tokens_answer, out, error);
+}
+bool text_debug_detokens(const Tokenizer *t, Slice json_line, Buffer *out, Error *error) {
+    return answer_line(t, json_line, detokens_answer, out, error);
+}

@@ -1,0 +1,392 @@
+/* Running normalizers. Normal forms: Unicode Standard Annex 15, over the tables of the reference library. */
+#include "text/tokenizer/normalize.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "text/unicode/unicode.h"
+
+enum {
+    HANGUL_BASE = 0xAC00,
+    HANGUL_L = 0x1100,
+    HANGUL_V = 0x1161,
+    HANGUL_T = 0x11A7,
+    HANGUL_V_COUNT = 21,
+    HANGUL_T_COUNT = 28,
+    HANGUL_COUNT = 11172,
+    HANGUL_L_COUNT = 19,
+};
+
+/* One pass from a text to a text, with or without origins. */
+typedef struct Pass {
+    Slice in;
+    const uint8_t *in_origin; /* NULL: not tracked */
+    Buffer *out, *out_origin;
+    NormalText *scratch;
+} Pass;
+
+static void put_bytes(Pass *pass, const char *bytes, size_t size, uint8_t origin) {
+    buffer_append(pass->out, bytes, size);
+    if (!pass->in_origin) return;
+    for (size_t i = 0; i < size; i++) buffer_byte(pass->out_origin, (char)origin);
+}
+static void put_code(Pass *pass, uint32_t code, uint8_t origin) {
+    char bytes[4];
+    put_bytes(pass, bytes, (size_t)utf8_encode(code, bytes), origin);
+}
+static void put_range(Pass *pass, size_t start, size_t end) {
+    buffer_append(pass->out, pass->in.data + start, end - start);
+    if (pass->in_origin) buffer_append(pass->out_origin, pass->in_origin + start, end - start);
+}
+static uint8_t least_origin(const Pass *pass, size_t start, size_t end) {
+    if (!pass->in_origin) return 0;
+    uint8_t least = UINT8_MAX;
+    for (size_t i = start; i < end; i++) {
+        if (pass->in_origin[i] < least) least = pass->in_origin[i];
+    }
+    return start < end ? least : 0;
+}
+static size_t decode_at(Slice text, size_t at, uint32_t *code) {
+    int length = utf8_decode(text.data + at, text.size - at, code);
+    return (size_t)(length < 0 ? -length : length);
+}
+
+/* --- Normal forms --------------------------------------------------------------------------------------------- */
+
+static const UnicodeExpansion *find_expansion(const UnicodeExpansion *table, size_t count, uint32_t code) {
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (table[middle].code < code) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < count && table[low].code == code ? &table[low] : NULL;
+}
+
+static uint32_t compose_pair(uint32_t first, uint32_t second) {
+    if (first - HANGUL_L < HANGUL_L_COUNT && second - HANGUL_V < HANGUL_V_COUNT) {
+        return HANGUL_BASE + ((first - HANGUL_L) * HANGUL_V_COUNT + (second - HANGUL_V)) * HANGUL_T_COUNT;
+    }
+    uint32_t syllable = first - HANGUL_BASE;
+    if (syllable < HANGUL_COUNT && syllable % HANGUL_T_COUNT == 0 && second - HANGUL_T - 1 < HANGUL_T_COUNT - 1) {
+        return first + (second - HANGUL_T);
+    }
+    size_t low = 0, high = unicode_compositions_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        const UnicodeComposition *entry = &unicode_compositions[middle];
+        if (entry->first < first || (entry->first == first && entry->second < second)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low == unicode_compositions_count) return 0;
+    const UnicodeComposition *entry = &unicode_compositions[low];
+    return entry->first == first && entry->second == second ? entry->composed : 0;
+}
+
+static bool codes_reserve(NormalText *scratch, size_t count) {
+    if (count <= scratch->codes_capacity) return true;
+    size_t capacity = scratch->codes_capacity ? scratch->codes_capacity * 2 : 256;
+    while (capacity < count) capacity *= 2;
+    uint32_t *codes = realloc(scratch->codes, capacity * sizeof *codes);
+    if (codes) scratch->codes = codes;
+    uint8_t *origin = realloc(scratch->code_origin, capacity);
+    if (origin) scratch->code_origin = origin;
+    uint8_t *classes = realloc(scratch->classes, capacity);
+    if (classes) scratch->classes = classes;
+    if (!codes || !origin || !classes) return false;
+    scratch->codes_capacity = capacity;
+    return true;
+}
+
+/* Appends the full decomposition of code to the stretch. */
+static bool decompose(NormalText *scratch, size_t *count, uint32_t code, uint8_t origin, bool compatible) {
+    uint32_t hangul[3];
+    const uint32_t *codes = &code;
+    size_t size = 1;
+    const UnicodeExpansion *expansion = NULL;
+    if (code - HANGUL_BASE < HANGUL_COUNT) {
+        uint32_t syllable = code - HANGUL_BASE, trail = syllable % HANGUL_T_COUNT;
+        hangul[0] = HANGUL_L + syllable / (HANGUL_V_COUNT * HANGUL_T_COUNT);
+        hangul[1] = HANGUL_V + syllable / HANGUL_T_COUNT % HANGUL_V_COUNT;
+        hangul[2] = HANGUL_T + trail;
+        codes = hangul;
+        size = trail ? 3 : 2;
+    } else if (code >= 0xA0) {
+        if (compatible) expansion = find_expansion(unicode_compatible, unicode_compatible_count, code);
+        if (!expansion) expansion = find_expansion(unicode_canonical, unicode_canonical_count, code);
+    }
+    if (expansion) {
+        codes = unicode_expansion_pool + expansion->offset;
+        size = expansion->count;
+    }
+    if (!codes_reserve(scratch, *count + size)) return false;
+    for (size_t i = 0; i < size; i++) {
+        scratch->codes[*count] = codes[i];
+        scratch->code_origin[*count] = origin;
+        scratch->classes[*count] = unicode_combining(codes[i]);
+        ++*count;
+    }
+    return true;
+}
+
+/* Canonical order of the marks in start…end: stable by class. Counting, so that a long run of marks stays linear. */
+static bool order_marks(NormalText *scratch, size_t start, size_t end) {
+    bool ordered = true;
+    for (size_t i = start + 1; i < end && ordered; i++) ordered = scratch->classes[i - 1] <= scratch->classes[i];
+    if (ordered) return true;
+    size_t count = end - start, place[256] = {0};
+    uint32_t *codes = malloc(count * (sizeof *codes + 2));
+    if (!codes) return false;
+    uint8_t *classes = (uint8_t *)(codes + count), *origin = classes + count;
+    memcpy(codes, scratch->codes + start, count * sizeof *codes);
+    memcpy(classes, scratch->classes + start, count);
+    memcpy(origin, scratch->code_origin + start, count);
+    for (size_t i = 0; i < count; i++) place[classes[i]]++;
+    for (size_t k = 0, sum = start; k < 256; k++) {
+        size_t these = place[k];
+        place[k] = sum;
+        sum += these;
+    }
+    for (size_t i = 0; i < count; i++) {
+        size_t to = place[classes[i]]++;
+        scratch->codes[to] = codes[i];
+        scratch->classes[to] = classes[i];
+        scratch->code_origin[to] = origin[i];
+    }
+    free(codes);
+    return true;
+}
+
+static size_t compose(NormalText *scratch, size_t count) {
+    size_t kept = 0, starter = SIZE_MAX;
+    int last_class = -1; /* of what stands between the starter and the present; -1: nothing does */
+    for (size_t i = 0; i < count; i++) {
+        uint32_t code = scratch->codes[i];
+        uint8_t klass = scratch->classes[i];
+        bool free_way = starter != SIZE_MAX && (last_class == -1 || (klass && last_class < klass));
+        uint32_t composed = free_way ? compose_pair(scratch->codes[starter], code) : 0;
+        if (composed) {
+            scratch->codes[starter] = composed;
+            if (scratch->code_origin[i] < scratch->code_origin[starter])
+                scratch->code_origin[starter] = scratch->code_origin[i];
+            continue;
+        }
+        scratch->codes[kept] = code;
+        scratch->classes[kept] = klass;
+        scratch->code_origin[kept] = scratch->code_origin[i];
+        if (klass == 0) {
+            starter = kept;
+            last_class = -1;
+        } else {
+            last_class = klass;
+        }
+        kept++;
+    }
+    return kept;
+}
+
+/* A character that stays and joins nothing before it. */
+static bool is_inert(uint32_t code) { return code < 0xA0; }
+
+static bool run_form(const NormalizeStep *step, Pass *pass) {
+    NormalText *scratch = pass->scratch;
+    Slice in = pass->in;
+    size_t at = 0;
+    while (at < in.size) {
+        /* Copy up to the last inert character before one that is not: that one might compose with what follows. */
+        size_t start = at, boundary = at;
+        uint32_t code = 0;
+        while (at < in.size) {
+            size_t length = decode_at(in, at, &code);
+            if (!is_inert(code)) break;
+            boundary = at;
+            at += length;
+        }
+        if (at == in.size) boundary = at;
+        put_range(pass, start, boundary);
+        size_t count = 0;
+        for (at = boundary; at < in.size;) {
+            size_t length = decode_at(in, at, &code);
+            if (count && is_inert(code)) break;
+            if (!decompose(scratch, &count, code, least_origin(pass, at, at + length), step->compatible)) return false;
+            at += length;
+        }
+        for (size_t i = 0; i < count;) {
+            size_t end = i + 1;
+            if (scratch->classes[i]) {
+                while (end < count && scratch->classes[end]) end++;
+                if (!order_marks(scratch, i, end)) return false;
+            }
+            i = end;
+        }
+        if (step->compose) count = compose(scratch, count);
+        for (size_t i = 0; i < count; i++) put_code(pass, scratch->codes[i], scratch->code_origin[i]);
+    }
+    return true;
+}
+
+/* Whether the form leaves the text as it is: true for all text below U+0300 (U+00A0 but for NFC), and for the
+ * characters of `plain` in NFC, which neither decompose nor join or pass what stands before them; false when that must
+ * be computed. */
+static bool form_is_identity(const NormalizeStep *step, Slice text) {
+    static const UnicodeRange plain[] = {{0x391, 0x3A1}, {0x3A3, 0x3CE}, {0x400, 0x482}, {0x5D0, 0x5EA}, {0x620, 0x64A},
+        {0x2002, 0x2027}, {0x2190, 0x2328}, {0x2330, 0x2ADB}, {0x3001, 0x3029}, {0x3042, 0x3096}, {0x30A2, 0x30FE},
+        {0x4E00, 0x9FA5}, {0xAC00, 0xD7A3}, {0xFE00, 0xFE0F}, {0xFF01, 0xFFEF}, {0x1F300, 0x1FAFF}};
+    uint32_t limit = step->compose && !step->compatible ? 0x300 : 0xA0;
+    for (size_t at = 0; at < text.size;) {
+        uint64_t word;
+        if (text.size - at >= sizeof word) {
+            memcpy(&word, text.data + at, sizeof word);
+            if (!(word & 0x8080808080808080u)) {
+                at += sizeof word;
+                continue;
+            }
+        }
+        uint32_t code;
+        at += decode_at(text, at, &code);
+        if (code < limit) continue;
+        if (step->compatible || !step->compose) return false;
+        if (!unicode_in_ranges(code, plain, COUNT_OF(plain))) return false;
+    }
+    return true;
+}
+
+/* --- The other steps ------------------------------------------------------------------------------------------ */
+
+static RegexResult run_replace(const NormalizeStep *step, Pass *pass, RegexWork *work) {
+    size_t at = 0, last_end = SIZE_MAX, start, end;
+    for (size_t from = 0; from <= pass->in.size;) {
+        RegexResult result = finder_next(&step->finder, work, pass->in, from, &start, &end);
+        if (result == REGEX_EXHAUSTED) return result;
+        if (result == REGEX_NONE || pass->out->failed) break;
+        bool stutter = start == end && end == last_end; /* an empty match right behind the last match does not count */
+        if (!stutter) {
+            put_range(pass, at, start);
+            put_bytes(pass, step->content.data, step->content.size, least_origin(pass, start, end));
+            at = last_end = end;
+        }
+        from = end;
+        if (end == start) { /* an empty match: on to the next character */
+            uint32_t code;
+            if (end >= pass->in.size) break;
+            from = end + decode_at(pass->in, end, &code);
+        }
+    }
+    if (at < pass->in.size) put_range(pass, at, pass->in.size);
+    return REGEX_FOUND;
+}
+
+static void run_strip(const NormalizeStep *step, Pass *pass) {
+    Slice in = pass->in;
+    size_t start = 0, end = in.size;
+    uint32_t code;
+    while (step->left && start < end) {
+        size_t length = decode_at(in, start, &code);
+        if (!unicode_is_space(code)) break;
+        start += length;
+    }
+    while (step->right && end > start) {
+        size_t before = end - 1;
+        while (before > start && ((uint8_t)in.data[before] & 0xC0) == 0x80) before--;
+        decode_at(in, before, &code);
+        if (!unicode_is_space(code)) break;
+        end = before;
+    }
+    put_range(pass, start, end);
+}
+
+static void run_lowercase(Pass *pass) {
+    for (size_t at = 0; at < pass->in.size;) {
+        uint32_t code;
+        size_t length = decode_at(pass->in, at, &code);
+        uint8_t origin = least_origin(pass, at, at + length);
+        if (code == 0x130) {
+            put_bytes(pass, "i\xCC\x87", 3, origin);
+        } else {
+            put_code(pass, unicode_lower(code), origin);
+        }
+        at += length;
+    }
+}
+
+/* Steps that often change nothing are asked first: no copy then. */
+static bool step_is_identity(const NormalizeStep *step, RegexWork *work, Slice text) {
+    size_t start, end;
+    switch (step->kind) {
+    case NORMALIZE_FORM: return form_is_identity(step, text);
+    case NORMALIZE_REPLACE:
+        return step->finder.kind == FIND_LITERAL &&
+            finder_next(&step->finder, work, text, 0, &start, &end) == REGEX_NONE;
+    case NORMALIZE_PREPEND: return text.size == 0;
+    default: return false;
+    }
+}
+
+static bool run_step(const NormalizeStep *step, Pass *pass, RegexWork *work, Error *error) {
+    bool memory = true;
+    RegexResult result = REGEX_FOUND;
+    switch (step->kind) {
+    case NORMALIZE_FORM: memory = run_form(step, pass); break;
+    case NORMALIZE_REPLACE: result = run_replace(step, pass, work); break;
+    case NORMALIZE_PREPEND:
+        put_bytes(pass, step->content.data, step->content.size, least_origin(pass, 0, 1));
+        put_range(pass, 0, pass->in.size);
+        break;
+    case NORMALIZE_STRIP: run_strip(step, pass); break;
+    case NORMALIZE_LOWERCASE: run_lowercase(pass); break;
+    }
+    if (result == REGEX_EXHAUSTED)
+        return fail(error, ERROR_LIMIT, "the normalizer's pattern takes too many steps on this text");
+    if (!memory || pass->out->failed || pass->out_origin->failed) {
+        return fail(error, ERROR_LIMIT, "the normalized text takes too much memory");
+    }
+    return true;
+}
+
+bool normalizer_run(const Normalizer *normalizer, NormalText *scratch, RegexWork *work, Slice *text,
+    const uint8_t **origin, Error *error) {
+    int side = 0;
+    size_t limit = text->size > (SIZE_MAX - NORMALIZED_SIZE_MIN) / NORMALIZED_GROWTH_MAX
+        ? SIZE_MAX
+        : text->size * NORMALIZED_GROWTH_MAX + NORMALIZED_SIZE_MIN;
+    for (size_t i = 0; i < normalizer->count; i++) {
+        const NormalizeStep *step = &normalizer->steps[i];
+        if (step_is_identity(step, work, *text)) continue;
+        Pass pass = {.in = *text,
+            .in_origin = origin ? *origin : NULL,
+            .out = &scratch->text[side],
+            .out_origin = &scratch->origin[side],
+            .scratch = scratch};
+        buffer_clear(pass.out);
+        buffer_clear(pass.out_origin);
+        pass.out->limit = pass.out_origin->limit = limit;
+        if (!run_step(step, &pass, work, error)) return false;
+        *text = buffer_view(pass.out);
+        if (origin && *origin) *origin = (const uint8_t *)pass.out_origin->data;
+        side ^= 1;
+    }
+    return true;
+}
+
+void normal_text_free(NormalText *scratch) {
+    for (int i = 0; i < 2; i++) {
+        buffer_free(&scratch->text[i]);
+        buffer_free(&scratch->origin[i]);
+    }
+    free(scratch->codes);
+    free(scratch->code_origin);
+    free(scratch->classes);
+    *scratch = (NormalText){0};
+}
+
+void normalizer_free(Normalizer *normalizer) {
+    for (size_t i = 0; i < normalizer->count; i++) finder_free(&normalizer->steps[i].finder);
+    normalizer->count = 0;
+}

@@ -1,0 +1,52 @@
+/* Normalizers of tokenizer.json: NFC, NFKC, NFD, NFKD, Replace, Prepend, Strip, Lowercase, in sequence.
+ * Threads: a Normalizer is immutable once built. */
+#pragma once
+#include "base/buffer.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "text/tokenizer/finder.h"
+
+enum {
+    NORMALIZER_STEPS_MAX = 32,
+    NORMALIZED_GROWTH_MAX = 64 /* × the text, + NORMALIZED_SIZE_MIN */,
+    NORMALIZED_SIZE_MIN = 64 << 10
+};
+
+typedef enum NormalizeKind {
+    NORMALIZE_FORM,
+    NORMALIZE_REPLACE,
+    NORMALIZE_PREPEND,
+    NORMALIZE_STRIP,
+    NORMALIZE_LOWERCASE
+} NormalizeKind;
+
+typedef struct NormalizeStep {
+    NormalizeKind kind;
+    bool compatible, compose; /* FORM: K, C */
+    bool left, right;         /* STRIP */
+    Finder finder;            /* REPLACE */
+    Slice content;            /* REPLACE, PREPEND */
+} NormalizeStep;
+
+typedef struct Normalizer {
+    NormalizeStep steps[NORMALIZER_STEPS_MAX];
+    size_t count;
+} Normalizer;
+
+/* node: the value of "normalizer", or NULL. Strings are copied to arena. */
+NODISCARD bool normalizer_build(Normalizer *normalizer, Arena *arena, const Json *node, Error *error);
+void normalizer_free(Normalizer *normalizer);
+
+/* Scratch of one thread. origin: one byte for each byte of a text, the least of the origins of what it was made from.
+ */
+typedef struct NormalText {
+    Buffer text[2], origin[2];
+    uint32_t *codes; /* of the stretch being composed */
+    uint8_t *code_origin, *classes;
+    size_t codes_capacity;
+} NormalText;
+void normal_text_free(NormalText *scratch);
+
+/* *text and *origin (NULL: not tracked) are replaced by views of scratch where something changed. */
+NODISCARD bool normalizer_run(const Normalizer *normalizer, NormalText *scratch, RegexWork *work, Slice *text,
+    const uint8_t **origin, Error *error);

@@ -1,0 +1,337 @@
+/* The patterns of GPT-2, Llama 3 (cl100k), Qwen 2 and 3.5, GPT-4o (o200k), Mistral (tekken) and DeepSeek V3, by hand.
+ * In the comments: L, N, M, P, S are the Unicode categories, ws is white space. */
+#include "text/tokenizer/split_fast.h"
+
+#include <string.h>
+
+#include "text/unicode/unicode.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum {
+    SET_UPPER = UNICODE_SET(CATEGORY_LU) | UNICODE_SET(CATEGORY_LT) | UNICODE_SET(CATEGORY_LM) |
+        UNICODE_SET(CATEGORY_LO) | UNICODE_M,
+    SET_LOWER = UNICODE_SET(CATEGORY_LL) | UNICODE_SET(CATEGORY_LM) | UNICODE_SET(CATEGORY_LO) | UNICODE_M,
+    SET_BOTH = SET_UPPER & SET_LOWER,
+    SET_LETTER_MARK = UNICODE_L | UNICODE_M,
+};
+
+typedef struct Text {
+    const uint8_t *data;
+    size_t size;
+} Text;
+
+/* The category bit of the character at `at` and its length. At the end: 0 and 0. */
+INLINE uint32_t set_at(Text text, size_t at, size_t *length) {
+    if (at >= text.size) {
+        *length = 0;
+        return 0;
+    }
+    const uint8_t *p = text.data + at;
+    if (p[0] < 0x80) {
+        *length = 1;
+        return 1u << (unsigned)(unicode_blocks[0][p[0]] - 'A'); /* block 0 is the first of all */
+    }
+    uint32_t code;
+    if (p[0] < 0xE0) {
+        code = (p[0] & 0x1Fu) << 6 | (p[1] & 0x3Fu);
+        *length = 2;
+    } else if (p[0] < 0xF0) {
+        code = (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
+        *length = 3;
+    } else {
+        code = (p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu);
+        *length = 4;
+    }
+    return unicode_set(code);
+}
+
+/* Past the characters of the set. */
+INLINE size_t skip_set(Text text, size_t at, uint32_t set) {
+    size_t length;
+    while (set_at(text, at, &length) & set) at += length;
+    return at;
+}
+
+INLINE bool is_newline(const Text text, size_t at) {
+    return at < text.size && (text.data[at] == '\n' || text.data[at] == '\r');
+}
+
+INLINE size_t skip_newlines(Text text, size_t at, bool slash) {
+    while (is_newline(text, at) || (slash && at < text.size && text.data[at] == '/')) at++;
+    return at;
+}
+
+/* At an apostrophe: past 's 't 're 've 'm 'll 'd, or where it stands when none follows. any_case: U+017F is an s too.
+ */
+INLINE size_t skip_contraction(Text text, size_t at, bool any_case) {
+    size_t left = text.size - at;
+    if (left < 2 || text.data[at] != '\'') return at;
+    uint8_t fold = any_case ? 0x20 : 0;
+    uint8_t first = text.data[at + 1] | fold, second = left > 2 ? text.data[at + 2] | fold : 0;
+    if (first == 's' || first == 't' || first == 'm' || first == 'd') return at + 2;
+    if ((first == 'r' || first == 'v') && second == 'e') return at + 3;
+    if (first == 'l' && second == 'l') return at + 3;
+    if (any_case && left > 2 && text.data[at + 1] == 0xC5 && text.data[at + 2] == 0xBF) return at + 3;
+    return at;
+}
+
+/* \s*[\r\n]+|\s+(?!\S)|\s+ at white space (newlines: whether the first branch is there). */
+INLINE size_t skip_space(Text text, size_t at, bool newlines) {
+    size_t end = at, last = at, after_newline = 0, length;
+    while (set_at(text, end, &length) & UNICODE_WHITE) {
+        last = end;
+        end += length;
+        if (is_newline(text, last)) after_newline = end;
+    }
+    if (newlines && after_newline) return after_newline;
+    return end == text.size || last == at ? end : last;
+}
+
+/* ` ?[^\s…]+` for what is neither white space nor in `words`; 0: does not match here. */
+INLINE size_t skip_other(Text text, size_t at, uint32_t words) {
+    size_t start = at + (text.data[at] == ' ');
+    size_t end = skip_set(text, start, ~(words | UNICODE_WHITE));
+    return end == start ? 0 : end;
+}
+
+/* Contraction | [^\r\n L N]? letters+ | N{1,digits} | ` ?`other+[\r\n]* | white space */
+INLINE size_t match_cl100k(Text text, size_t at, uint32_t letters, int digits) {
+    size_t length, next_length, end;
+    uint32_t set = set_at(text, at, &length);
+    if (text.data[at] == '\'') {
+        end = skip_contraction(text, at, true);
+        if (end > at) return end;
+    }
+    if (set & letters) return skip_set(text, at + length, letters);
+    bool newline = is_newline(text, at);
+    if (!newline && !(set & (UNICODE_L | UNICODE_N)) && set_at(text, at + length, &next_length) & letters) {
+        return skip_set(text, at + length + next_length, letters);
+    }
+    if (set & UNICODE_N) {
+        end = at;
+        for (int i = 0; i < digits && set_at(text, end, &length) & UNICODE_N; i++) end += length;
+        return end;
+    }
+    end = skip_other(text, at, letters | UNICODE_N);
+    if (end) return skip_newlines(text, end, false);
+    return skip_space(text, at, true);
+}
+
+static bool split_llama3(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
+    if (from >= size) return false;
+    *start = from;
+    *end = match_cl100k((Text){(const uint8_t *)text, size}, from, UNICODE_L, 3);
+    return true;
+}
+
+static bool split_qwen2(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
+    if (from >= size) return false;
+    *start = from;
+    *end = match_cl100k((Text){(const uint8_t *)text, size}, from, UNICODE_L, 1);
+    return true;
+}
+
+static bool split_qwen35(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
+    if (from >= size) return false;
+    *start = from;
+    *end = match_cl100k((Text){(const uint8_t *)text, size}, from, SET_LETTER_MARK, 1);
+    return true;
+}
+
+bool split_gpt2(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
+    if (from >= size) return false;
+    const Text text = {(const uint8_t *)data, size};
+    *start = from;
+    *end = skip_contraction(text, from, false);
+    if (*end > from) return true;
+    size_t word = from + (text.data[from] == ' '), length;
+    uint32_t set = set_at(text, word, &length);
+    if (set & UNICODE_L) {
+        *end = skip_set(text, word + length, UNICODE_L);
+    } else if (set & UNICODE_N) {
+        *end = skip_set(text, word + length, UNICODE_N);
+    } else if (set & ~UNICODE_WHITE) {
+        *end = skip_set(text, word + length, ~(UNICODE_L | UNICODE_N | UNICODE_WHITE));
+    } else {
+        *end = skip_space(text, from, false);
+    }
+    return true;
+}
+
+/* upper* lower+ at `at`: greedy, so when no lower follows the run of uppers, it ends behind the last character of the
+ * run that counts as both. 0: no match. */
+INLINE size_t match_upper_lower(Text text, size_t at) {
+    size_t end = at, length, both_end = 0;
+    uint32_t set;
+    while ((set = set_at(text, end, &length)) & SET_UPPER) {
+        end += length;
+        if (set & SET_BOTH) both_end = end;
+    }
+    if (set & SET_LOWER) return skip_set(text, end + length, SET_LOWER);
+    return both_end;
+}
+
+/* upper+ lower* */
+INLINE size_t match_uppers_lower(Text text, size_t at) {
+    size_t end = skip_set(text, at, SET_UPPER);
+    return end == at ? 0 : skip_set(text, end, SET_LOWER);
+}
+
+/* The two word branches of o200k; 0: neither matches. */
+INLINE size_t match_cased_word(Text text, size_t at) {
+    size_t length, next_length, end;
+    uint32_t set = set_at(text, at, &length);
+    bool prefix = !(set & (UNICODE_L | UNICODE_N)) && !is_newline(text, at);
+    prefix = prefix && set_at(text, at + length, &next_length) & SET_LETTER_MARK;
+    bool word = set & SET_LETTER_MARK;
+    if (!prefix && !word) return 0;
+    end = prefix ? match_upper_lower(text, at + length) : 0;
+    if (!end && word) end = match_upper_lower(text, at);
+    if (!end && prefix) end = match_uppers_lower(text, at + length);
+    if (!end && word) end = match_uppers_lower(text, at);
+    return end;
+}
+
+INLINE size_t match_o200k(Text text, size_t at, bool contractions, int digits) {
+    size_t length, end = match_cased_word(text, at);
+    if (end) return contractions ? skip_contraction(text, end, true) : end;
+    uint32_t set = set_at(text, at, &length);
+    if (set & UNICODE_N) {
+        end = at;
+        for (int i = 0; i < digits && set_at(text, end, &length) & UNICODE_N; i++) end += length;
+        return end;
+    }
+    end = skip_other(text, at, UNICODE_L | UNICODE_N);
+    if (end) return skip_newlines(text, end, true);
+    return skip_space(text, at, true);
+}
+
+static bool split_o200k(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
+    if (from >= size) return false;
+    *start = from;
+    *end = match_o200k((Text){(const uint8_t *)text, size}, from, true, 3);
+    return true;
+}
+
+static bool split_tekken(const char *text, size_t size, size_t from, size_t *start, size_t *end) {
+    if (from >= size) return false;
+    *start = from;
+    *end = match_o200k((Text){(const uint8_t *)text, size}, from, false, 1);
+    return true;
+}
+
+static bool split_digits3(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
+    const Text text = {(const uint8_t *)data, size};
+    size_t length;
+    while (from < size && !(set_at(text, from, &length) & UNICODE_N)) from += length;
+    if (from >= size) return false;
+    *start = from;
+    for (int i = 0; i < 3 && set_at(text, from, &length) & UNICODE_N; i++) from += length;
+    *end = from;
+    return true;
+}
+
+/* [一-龥぀-ゟ゠-ヿ], always of three bytes. */
+INLINE bool is_deepseek_cjk(const Text text, size_t at) {
+    if (at >= text.size || (text.data[at] & 0xF0) != 0xE0) return false;
+    const uint8_t *p = text.data + at;
+    uint32_t code = (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
+    return (code >= 0x4E00 && code <= 0x9FA5) || (code >= 0x3040 && code <= 0x30FF);
+}
+
+static bool split_deepseek_cjk(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
+    const Text text = {(const uint8_t *)data, size};
+    while (from < size && !is_deepseek_cjk(text, from)) from++; /* no byte within a character looks like its first */
+    if (from >= size) return false;
+    *start = from;
+    while (is_deepseek_cjk(text, from)) from += 3;
+    *end = from;
+    return true;
+}
+
+INLINE bool is_ascii_letter(const Text text, size_t at) {
+    return at < text.size && (uint8_t)((text.data[at] | 0x20) - 'a') < 26;
+}
+
+/* The match of the main pattern that begins at `at`; 0: none. */
+INLINE size_t match_deepseek(Text text, size_t at) {
+    const uint32_t marks = UNICODE_P | UNICODE_S;
+    size_t length, next_length;
+    uint32_t set = set_at(text, at, &length);
+    if (text.data[at] < 0x80 && set & marks && is_ascii_letter(text, at + 1)) {
+        at += 2;
+        while (is_ascii_letter(text, at)) at++;
+        return at;
+    }
+    if (set & SET_LETTER_MARK) return skip_set(text, at + length, SET_LETTER_MARK);
+    if (!(set & marks) && !is_newline(text, at) && set_at(text, at + length, &next_length) & SET_LETTER_MARK) {
+        return skip_set(text, at + length + next_length, SET_LETTER_MARK);
+    }
+    size_t start = at + (text.data[at] == ' '), end = skip_set(text, start, marks);
+    if (end > start) return skip_newlines(text, end, false);
+    return set & UNICODE_WHITE ? skip_space(text, at, true) : 0;
+}
+
+static bool split_deepseek(const char *data, size_t size, size_t from, size_t *start, size_t *end) {
+    const Text text = {(const uint8_t *)data, size};
+    while (from < size) {
+        *start = from;
+        *end = match_deepseek(text, from);
+        if (*end) return true;
+        size_t length;
+        set_at(text, from, &length);
+        from += length;
+    }
+    return false;
+}
+
+/* --- Which pattern is which ----------------------------------------------------------------------------------- */
+
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define UPPERS "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWERS "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+
+static const struct {
+    const char *pattern;
+    SplitFind find;
+} known[] = {
+    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", split_gpt2},
+    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, split_llama3},
+    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, split_qwen2},
+    {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES,
+        split_qwen35},
+    {"[^\\r\\n\\p{L}\\p{N}]?" UPPERS "*" LOWERS "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPERS "+" LOWERS
+     "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
+        split_o200k},
+    {"[^\\r\\n\\p{L}\\p{N}]?" UPPERS "*" LOWERS "+|[^\\r\\n\\p{L}\\p{N}]?" UPPERS "+" LOWERS
+     "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
+        split_tekken},
+    {"\\p{N}{1,3}", split_digits3},
+    {"[一-龥぀-ゟ゠-ヿ]+", split_deepseek_cjk},
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+     "?[\\p{P}\\p{S}]+[\\r\\n]*|" SPACES,
+        split_deepseek},
+};
+
+/* Patterns are compared as written, but for \r and \n, which some files hold as themselves. */
+static bool same_pattern(Slice pattern, const char *want) {
+    for (size_t i = 0; i < pattern.size; i++) {
+        char c = pattern.data[i];
+        if (c == '\r' || c == '\n') {
+            if (want[0] != '\\' || want[1] != (c == '\r' ? 'r' : 'n')) return false;
+            want += 2;
+        } else if (*want++ != c || c == '\0') {
+            return false;
+        }
+    }
+    return *want == '\0';
+}
+
+SplitFind split_fast(Slice pattern) {
+    for (size_t i = 0; i < COUNT_OF(known); i++) {
+        if (same_pattern(pattern, known[i].pattern)) return known[i].find;
+    }
+    return NULL;
+}
