@@ -10,17 +10,19 @@ allowed() {
     base) echo "" ;;
     tensor) echo "base" ;;
     backend) echo "tensor base" ;;
-    model) echo "backend tensor base" ;;
+    weights) echo "tensor base" ;;
+    model) echo "weights backend tensor base" ;;
     family) echo "model backend tensor base" ;;
+    import) echo "family tensor base" ;;
     text) echo "base" ;;
     engine) echo "family model backend tensor base" ;;
     hub) echo "base" ;;
     server) echo "engine text model base" ;;
-    cli) echo "server engine family model backend tensor text hub base" ;;
+    cli) echo "server engine import family model backend tensor text hub base" ;;
     *) return 1 ;;
     esac
 }
-threads='^src/(base/(thread|file|log)\.|backend/cpu/pool|engine/|server/|text/bpe_cache\.)'
+threads='^src/(base/(thread|file|log)\.|backend/cpu/pool|engine/|server/|text/tokenizer/bpe_cache\.)'
 
 broken=0
 complain() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes what MLX dequantises and quantises (tests/tensor/data/quant.bin, for tests/tensor/test_quant.c), and what the
-blocks of GGUF files stand for (tests/tensor/data/blocks.bin, for tests/tensor/test_gguf_blocks.c).
+blocks of GGUF files stand for (tests/tensor/data/blocks.bin, for tests/import/test_gguf_blocks.c).
 Made with mlx 0.32.4 (CPU), gguf 0.19.0, numpy 2.4.6, Python 3.11:  tools/make_quant_goldens.py
 
 quant.bin is a row of records, little-endian: six u32 (operation 0 dequantise 1 quantise; Quant and DType as numbered in

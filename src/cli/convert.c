@@ -3,7 +3,7 @@
 #include "cli/commands.h"
 #include "cli/models.h"
 #include "cli/options.h"
-#include "tensor/gguf.h"
+#include "import/gguf/gguf.h"
 
 static const Command command = {"convert", "FILE.gguf DIR", "Rewrites a GGUF file as an MLX checkpoint directory.",
     "The directory holds config.json, model.safetensors, tokenizer.json, tokenizer_config.json and the chat template.\n"

@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/map.h"
-#include "tensor/gguf.h"
+#include "import/gguf/gguf.h"
 
 bool models_cache(Buffer *path, Error *error) {
     const char *own = getenv("APUS_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");

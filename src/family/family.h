@@ -1,8 +1,8 @@
 /* What the families share: reading the numbers nearly all configs have, and the usual blocks under their usual names.
- * A family is a FamilyLoad (model/loader.h) in its own file and a row of registry.h. */
+ * A family is a FamilyLoad (model/loader/loader.h) in its own file and a row of registry.h. */
 #pragma once
 #include "family/registry.h"
-#include "model/loader.h"
+#include "model/loader/loader.h"
 
 typedef struct Dims {
     int hidden, heads, kv_heads, head_dim, inner;

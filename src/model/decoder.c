@@ -4,7 +4,7 @@
 
 #include "model/ffn/glu.h"
 #include "model/ffn/mlp.h"
-#include "model/loader.h"
+#include "model/loader/loader.h"
 #include "model/mixers/attention.h"
 
 static int64_t ffn_width(const Layer *layer) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "model/decoder.h"
-#include "model/loader_internal.h"
+#include "model/loader/internal.h"
 #include "model/model_internal.h"
 
 enum { CONFIG_BYTES_MAX = 16 << 20, ARENA_BYTES_MAX = 1 << 30, ROWS_DEFAULT = 512 };

@@ -1,9 +1,9 @@
 /* The inside of a Model, for the files of this folder and family/. */
 #pragma once
 #include "base/buffer.h"
-#include "model/loader.h"
+#include "model/loader/loader.h"
 #include "model/model.h"
-#include "model/weights.h"
+#include "weights/weights.h"
 
 /* The family of a model_type, or NULL. */
 typedef FamilyLoad *FamilyFind(Slice model_type);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "tensor/gguf.h"
+#include "import/gguf/gguf.h"
 #include "tensor/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

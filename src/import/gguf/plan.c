@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tensor/gguf_internal.h"
+#include "import/gguf/internal.h"
 
 enum {
     LLAMA = 1 << GGUF_LLAMA,

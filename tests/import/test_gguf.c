@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "tensor/gguf_builder.h"
+#include "import/gguf_builder.h"
 #include "tensor/safetensors.h"
 #include "test.h"
 

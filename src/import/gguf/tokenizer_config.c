@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "tensor/gguf_internal.h"
+#include "import/gguf/internal.h"
 
 enum { TOKEN_CONTROL = 3, KEY_MAX = 128 };
 

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "base/utf8.h"
-#include "tensor/gguf_internal.h"
+#include "import/gguf/internal.h"
 
 enum { TOKENS_MAX = 1 << 22, PIECE_BYTES_MAX = 4096 };
 

@@ -1,8 +1,8 @@
 /* The inside of a Loader, for the files of this folder. */
 #pragma once
-#include "model/loader.h"
+#include "model/loader/loader.h"
 #include "model/model.h"
-#include "model/weights.h"
+#include "weights/weights.h"
 
 enum { SKIP_MAX = 8 };
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/file.h"
-#include "tensor/gguf_internal.h"
+#include "import/gguf/internal.h"
 #include "test.h"
 
 enum { ELEMENTS = 512, GROUPS = ELEMENTS / GGUF_GROUP, TYPES = 9 };

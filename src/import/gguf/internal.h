@@ -6,7 +6,7 @@
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/map.h"
-#include "tensor/gguf.h"
+#include "import/gguf/gguf.h"
 #include "tensor/tensor.h"
 
 enum {

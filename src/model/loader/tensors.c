@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "model/loader_internal.h"
+#include "model/loader/internal.h"
 
 enum { PART_SIZE = 160, NAME_SIZE = 512 };
 

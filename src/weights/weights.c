@@ -1,5 +1,5 @@
 /* Both ways are one list of pieces, on boundaries of huge pages, which threads take one after another. */
-#include "model/weights.h"
+#include "weights/weights.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "tensor/gguf_internal.h"
+#include "import/gguf/internal.h"
 
 enum { END_TOKENS_MAX = 16 };
 

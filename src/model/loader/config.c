@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "model/loader_internal.h"
+#include "model/loader/internal.h"
 
 enum { INT_MAX_FIELD = 1 << 24 };
 

@@ -6,7 +6,7 @@
 
 #include "base/checked.h"
 #include "base/utf8.h"
-#include "tensor/gguf_internal.h"
+#include "import/gguf/internal.h"
 
 enum {
     MAGIC = 0x46554747, /* "GGUF" */

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "model/loader_internal.h"
+#include "model/loader/internal.h"
 
 /* The scaling's own fields. */
 typedef struct Scaling {

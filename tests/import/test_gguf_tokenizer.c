@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "tensor/gguf_builder.h"
+#include "import/gguf_builder.h"
 #include "test.h"
 
 typedef enum Kind { N = 1, UNK = 2, C = 3, U = 4, PAD = 5, B = 6 } Kind;

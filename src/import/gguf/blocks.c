@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/gguf_internal.h"
+#include "import/gguf/internal.h"
 
 enum {
     TYPE_F32 = 0,

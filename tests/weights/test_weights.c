@@ -1,6 +1,6 @@
 /* Weights in memory: copies equal the file, only what is wanted is read, a file that shrank and memory that does not
  * suffice are errors that say so, touching changes nothing. */
-#include "model/weights.h"
+#include "weights/weights.h"
 
 #include <stdlib.h>
 #include <unistd.h>

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "tensor/gguf_internal.h"
+#include "import/gguf/internal.h"
 #include "tensor/safetensors.h"
 
 enum {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/buffer.h"
-#include "tensor/gguf_internal.h"
+#include "import/gguf/internal.h"
 
 typedef struct Builder {
     Buffer values, infos, data;
