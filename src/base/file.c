@@ -188,7 +188,10 @@ void file_unmap(FileMap *map) {
     *map = (FileMap){0};
 }
 
-bool file_damaged(const FileMap *map) { return map->data && atomic_load(&file_slots[map->slot].damaged); }
+/* Relaxed: the fault happened in a reader, and whoever asks after its work is already ordered behind the reader. */
+bool file_damaged(const FileMap *map) {
+    return map->data && atomic_load_explicit(&file_slots[map->slot].damaged, memory_order_relaxed);
+}
 
 bool file_any_damaged(void) { return atomic_load_explicit(&file_damage_count, memory_order_relaxed) > 0; }
 

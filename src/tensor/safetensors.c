@@ -335,3 +335,10 @@ const TensorEntry *checkpoint_find(const Checkpoint *checkpoint, const char *nam
     uint64_t index;
     return map_get(&checkpoint->by_name, slice_of(name), &index) ? &checkpoint->entries[index] : NULL;
 }
+
+const char *checkpoint_damaged(const Checkpoint *checkpoint) {
+    for (int i = 0; i < checkpoint->file_count; i++) {
+        if (file_damaged(&checkpoint->files[i])) return checkpoint->paths[i];
+    }
+    return NULL;
+}

@@ -28,6 +28,8 @@ typedef struct Checkpoint {
 NODISCARD bool checkpoint_open(Checkpoint *checkpoint, const char *directory, Error *error);
 void checkpoint_close(Checkpoint *checkpoint);                                      /* safe on a zeroed struct */
 const TensorEntry *checkpoint_find(const Checkpoint *checkpoint, const char *name); /* NULL when absent */
+/* The path of a file that was truncated since, so that tensors of it read as zeros, or NULL: a load per file. */
+const char *checkpoint_damaged(const Checkpoint *checkpoint);
 
 /* Writing, tensor by tensor, with the header fixed beforehand. The file appears under its name only when finished. */
 typedef struct SafetensorsWriter SafetensorsWriter;

@@ -218,9 +218,45 @@ static void test_shards(void) {
     expect_error("a tensor in two shards", "tensor a is in ");
 }
 
+static unsigned sum_of(const Checkpoint *checkpoint, const char *name) {
+    const TensorEntry *entry = checkpoint_find(checkpoint, name);
+    unsigned sum = 0;
+    TEST(entry);
+    if (!entry) return 0;
+    const volatile uint8_t *data = entry->tensor.data; /* every byte is read, whatever the compiler thinks */
+    for (size_t i = 0; i < entry->tensor.bytes; i++) sum += data[i];
+    return sum;
+}
+
+/* Two checkpoints of two shards each, one shard of the second truncated: only the second is damaged, and by name. */
+static void test_damaged(void) {
+    Checkpoint whole, cut;
+    Error error = {0};
+    put_safetensors(
+        "model-1.safetensors", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1000],\"data_offsets\":[0,1000]}}", 1000);
+    put_safetensors(
+        "model-2.safetensors", "{\"b\":{\"dtype\":\"U8\",\"shape\":[1000],\"data_offsets\":[0,1000]}}", 1000);
+    TEST_MSG(checkpoint_open(&whole, root, &error), "%s", error.text);
+    unlink(path_of("model-2.safetensors")); /* the first keeps its file, the second gets another */
+    put_safetensors(
+        "model-2.safetensors", "{\"c\":{\"dtype\":\"U8\",\"shape\":[1000],\"data_offsets\":[0,1000]}}", 1000);
+    TEST_MSG(checkpoint_open(&cut, root, &error), "%s", error.text);
+    TEST(truncate(path_of("model-2.safetensors"), 0) == 0);
+    TEST(sum_of(&whole, "a") == 7000 && sum_of(&whole, "b") == 7000 && sum_of(&cut, "a") == 7000);
+    TEST(!checkpoint_damaged(&whole) && !checkpoint_damaged(&cut)); /* nobody has read what is gone */
+    TEST(sum_of(&cut, "c") == 0);
+    const char *path = checkpoint_damaged(&cut);
+    TEST_MSG(path && strcmp(path, path_of("model-2.safetensors")) == 0, "%s", path ? path : "none");
+    TEST(!checkpoint_damaged(&whole));
+    checkpoint_close(&cut);
+    TEST(!checkpoint_damaged(&cut) && !checkpoint_damaged(&whole)); /* a closed one has no files */
+    checkpoint_close(&whole);
+}
+
 int main(void) {
     TEST(mkdtemp(root));
-    void (*const tests[])(void) = {test_roundtrip, test_abandon, test_bad_headers, test_odd_but_right, test_shards};
+    void (*const tests[])(void) = {
+        test_roundtrip, test_abandon, test_bad_headers, test_odd_but_right, test_shards, test_damaged};
     for (size_t i = 0; i < COUNT_OF(tests); i++) {
         clear_directory();
         tests[i]();
