@@ -1,6 +1,7 @@
 /* The engine thread: admit, run a step, sample, hand out tokens. */
 #include "engine/engine.h"
 
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -92,13 +93,8 @@ static void settle(Engine *engine, Request *request) {
     for (int i = 0; i < request->choice_count; i++)
         if (atomic_load(&request->choices[i].stop)) scheduler_end_choice(s, request, &request->choices[i], FINISH_STOP);
     bool ended = request->failed || atomic_load(&request->cancel);
-    while (!ended && request->prefilled == request->prompt_count && request->waiting > 0) {
-        if (request->granted > 0)
-            request->granted--;
-        else if (request->slots == 0)
-            scheduler_take_slot(s, request);
-        else
-            break;
+    while (!ended && request->waiting > 0 && request->granted > 0) {
+        request->granted--;
         start_choice(engine, request);
         ended = request->failed;
     }
@@ -315,15 +311,32 @@ static bool check_ids(const int32_t *ids, int count, int vocab, const char *what
     return true;
 }
 
+static bool check_range(const char *name, float value, float min, float max, Error *error) {
+    if (value >= min && value <= max) return true; /* a NaN is in no range */
+    return fail(error, ERROR_USAGE, "%s is %g, must be %g to %g", name, (double)value, (double)min, (double)max);
+}
+
+static bool check_sampling(const Engine *engine, const SamplingOptions *o, Error *error) {
+    if (o->top_k < 0) return fail(error, ERROR_USAGE, "top_k is %d, must be at least 0", o->top_k);
+    if (o->logprobs < -1 || o->logprobs > LOGPROBS_TOP_MAX)
+        return fail(error, ERROR_USAGE, "%d logprobs, must be -1 to %d", o->logprobs, LOGPROBS_TOP_MAX);
+    if (o->bias_count < 0) return fail(error, ERROR_USAGE, "%d logit biases cannot be", o->bias_count);
+    for (int i = 0; i < o->bias_count; i++)
+        if (!check_range("a logit bias", o->bias_values[i], -FLT_MAX, FLT_MAX, error)) return false;
+    return check_range("temperature", o->temperature, 0, FLT_MAX, error) &&
+        check_range("top_p", o->top_p, 0, 1, error) && check_range("min_p", o->min_p, 0, 1, error) &&
+        check_range("repetition_penalty", o->repetition_penalty, FLT_MIN, FLT_MAX, error) &&
+        check_range("frequency_penalty", o->frequency_penalty, -FLT_MAX, FLT_MAX, error) &&
+        check_range("presence_penalty", o->presence_penalty, -FLT_MAX, FLT_MAX, error) &&
+        check_ids(o->bias_ids, o->bias_count, engine->vocab, "logit_bias", error);
+}
+
 static bool check_request(const Engine *engine, const RequestOptions *o, Error *error) {
-    const SamplingOptions *sampling = &o->sampling;
     if (o->prompt_count < 1) return fail(error, ERROR_USAGE, "the prompt is empty");
     if (o->max_tokens < 1) return fail(error, ERROR_USAGE, "max_tokens is %d, must be at least 1", o->max_tokens);
     if (o->choices < 1 || o->choices > CHOICES_MAX)
         return fail(error, ERROR_USAGE, "%d choices, must be 1 to %d", o->choices, CHOICES_MAX);
-    if (sampling->logprobs > LOGPROBS_TOP_MAX)
-        return fail(error, ERROR_USAGE, "%d logprobs, must be at most %d", sampling->logprobs, LOGPROBS_TOP_MAX);
-    return check_ids(sampling->bias_ids, sampling->bias_count, engine->vocab, "logit_bias", error);
+    return check_sampling(engine, &o->sampling, error);
 }
 
 Request *engine_submit(Engine *engine, const RequestOptions *options, Error *error) {

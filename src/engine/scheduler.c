@@ -106,7 +106,7 @@ void scheduler_queue(Scheduler *s, Request *request) {
     list_append(&s->waiting, request);
 }
 
-void scheduler_take_slot(Scheduler *s, Request *request) {
+static void take_slot(Scheduler *s, Request *request) {
     request->slots++;
     atomic_fetch_add(&s->used, 1);
     s->charged += request->choice_charge;
@@ -128,7 +128,7 @@ static void activate(Scheduler *s, Request *request) {
     Error error = {0};
     list_append(&s->active, request);
     s->charged += request->prompt_charge;
-    scheduler_take_slot(s, request);
+    take_slot(s, request);
     request_set_admitted(request);
     if (!kv_sequence_open(s->kv, &request->kv, &error)) request_fail(request, &error);
 }
@@ -149,7 +149,7 @@ static void grant_slots(Scheduler *s) {
             if (!best || r->slots < best->slots) best = r;
         }
         if (!best) return;
-        scheduler_take_slot(s, best);
+        take_slot(s, best);
         best->granted++;
         if (count_passes(s->waiting.first, NULL)) return;
     }
@@ -281,7 +281,10 @@ void scheduler_end_choice(Scheduler *s, Request *request, AnswerChoice *choice, 
     if (choice->state == CHOICE_WAITING) request->waiting--;
     if (choice->state == CHOICE_RUNNING) {
         if (choice->kv.tables) kv_sequence_close(s->kv, &choice->kv);
-        scheduler_free_slot(s, request);
+        if (request->slots == 1 && request->waiting > 0)
+            request->granted++;
+        else
+            scheduler_free_slot(s, request);
     }
     choice->state = CHOICE_ENDED;
     request_end_choice(request, choice, finish);

@@ -64,8 +64,8 @@ void scheduler_admit(Scheduler *scheduler);                   /* by the engine t
 /* Engine thread. */
 void scheduler_plan(Scheduler *scheduler); /* fills step, parts and outputs; no parts: nothing to run */
 void scheduler_note_step(Scheduler *scheduler, double seconds); /* what the planned step took */
-void scheduler_take_slot(Scheduler *scheduler, Request *request);
 void scheduler_free_slot(Scheduler *scheduler, Request *request);
+/* The last slot of a request whose further choices wait is not freed but granted to the next of them. */
 void scheduler_end_choice(Scheduler *scheduler, Request *request, AnswerChoice *choice, Finish finish);
 void scheduler_end_all(Scheduler *scheduler, Request *request, Finish finish);
 /* Every choice has ended: gives everything back and drops the engine's reference. */

@@ -28,6 +28,7 @@ static struct Fake {
     int steps;            /* finished */
     FakeStep log[FAKE_STEPS];
     int open_sequences, reserve_failures;
+    void (*on_fork)(void); /* called once, by the engine thread, when it forks a sequence */
 } fake;
 
 struct Model {
@@ -55,6 +56,7 @@ static inline void fake_reset(void) {
     fake.fail_at = fake.permits = fake.arrived = fake.steps = 0;
     fake.open_sequences = fake.reserve_failures = 0;
     fake.gated = false;
+    fake.on_fork = NULL;
     mutex_unlock(&fake.mutex);
 }
 
@@ -222,6 +224,9 @@ void kv_advance(KvCache *cache, KvSequence *sequence, int tokens) {
     CHECK(sequence->length <= sequence->reserved);
 }
 bool kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to, Error *error) {
+    void (*const on_fork)(void) = fake.on_fork;
+    fake.on_fork = NULL;
+    if (on_fork) on_fork();
     const int full = from->length / KV_PAGE_TOKENS, rest = from->length % KV_PAGE_TOKENS;
     for (int i = 0; i < full; i++) {
         to->tables[0][i] = from->tables[0][i];

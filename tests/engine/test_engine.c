@@ -254,6 +254,51 @@ static void test_bad_requests(void) {
     close_engine(engine);
 }
 
+/* Values that no distribution comes from are refused by their names. */
+static void test_bad_sampling(void) {
+    fake_reset();
+    Engine *engine = open_engine(1, 1, 64, 0);
+    Case c;
+    make_prompt(&c, 10, 1);
+    const struct {
+        const char *name;
+        size_t field;
+        float bad[4];
+    } fields[] = {
+        {"temperature", offsetof(SamplingOptions, temperature), {-0.1f, NAN, INFINITY, -INFINITY}},
+        {"top_p", offsetof(SamplingOptions, top_p), {-0.1f, NAN, 1.1f, INFINITY}},
+        {"min_p", offsetof(SamplingOptions, min_p), {-0.1f, NAN, 1.1f, INFINITY}},
+        {"repetition_penalty", offsetof(SamplingOptions, repetition_penalty), {0, NAN, -1, INFINITY}},
+        {"frequency_penalty", offsetof(SamplingOptions, frequency_penalty), {NAN, INFINITY, -INFINITY, NAN}},
+        {"presence_penalty", offsetof(SamplingOptions, presence_penalty), {NAN, INFINITY, -INFINITY, NAN}},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        for (int k = 0; k < 4; k++) {
+            RequestOptions o = c.options;
+            memcpy((char *)&o.sampling + fields[i].field, &fields[i].bad[k], sizeof(float));
+            Error error = {0};
+            Request *request = engine_submit(engine, &o, &error);
+            TEST_MSG(!request && error.code == ERROR_USAGE && strstr(error.text, fields[i].name), "%s = %g: %s",
+                fields[i].name, (double)fields[i].bad[k], error.text);
+            if (request) request_free(request);
+        }
+    }
+    const int32_t id = 5;
+    const float nan = NAN;
+    for (int kind = 0; kind < 4; kind++) {
+        RequestOptions o = c.options;
+        if (kind == 0) o.sampling.top_k = -1;
+        if (kind == 1) o.sampling.logprobs = -2;
+        if (kind == 2) o.sampling.bias_count = -1;
+        if (kind == 3) o.sampling.bias_count = 1, o.sampling.bias_ids = &id, o.sampling.bias_values = &nan;
+        Error error = {0};
+        Request *request = engine_submit(engine, &o, &error);
+        TEST_MSG(!request && error.code == ERROR_USAGE, "kind %d", kind);
+        if (request) request_free(request);
+    }
+    close_engine(engine);
+}
+
 static void test_stop_choice(void) {
     fake_reset();
     fake.gated = true;
@@ -430,6 +475,7 @@ int main(void) {
     test_choices_against_naive();
     test_ends();
     test_bad_requests();
+    test_bad_sampling();
     test_stop_choice();
     test_cancel();
     test_close_while_running();

@@ -234,6 +234,45 @@ static void test_choices_share_slots(void) {
     close_engine(engine);
 }
 
+/* Between the end of a request's only running choice and the start of its next one, its slot is not for others: with a
+ * queue for nobody, whoever submits then is refused. */
+static struct {
+    Engine *engine;
+    const RequestOptions *options;
+    Request *request;
+    Error error;
+} intruder;
+
+static void intrude(void) { intruder.request = engine_submit(intruder.engine, intruder.options, &intruder.error); }
+
+static void test_slot_between_choices(void) {
+    fake_reset();
+    fake.gated = true;
+    Engine *engine = open_engine(2, 0, 64, 0);
+    Case c;
+    make_prompt(&c, 10, 1);
+    c.options.choices = 2;
+    c.options.max_tokens = 2;
+    c.options.sampling.ignore_eos = true;
+    intruder.engine = engine;
+    intruder.options = &c.options;
+    Request *a = submit(engine, &c.options);
+    fake_wait_arrived(1);
+    Request *b = submit(engine, &c.options); /* forks in the step that ends the first choice of a */
+    fake_permit(1);
+    fake_wait_arrived(2);
+    fake.on_fork = intrude;
+    fake_open_gate();
+    Seen seen[2];
+    read_all(a, 2, seen);
+    read_all(b, 2, seen);
+    TEST(fake.on_fork == NULL && !intruder.request && intruder.error.code == ERROR_BUSY);
+    if (intruder.request) request_free(intruder.request);
+    request_free(a);
+    request_free(b);
+    close_engine(engine);
+}
+
 /* ---- costs ---- */
 
 static void test_no_allocation(void) {
@@ -297,6 +336,7 @@ int main(void) {
     test_step_order();
     test_smooth();
     test_choices_share_slots();
+    test_slot_between_choices();
     test_no_allocation();
     test_idle();
     return test_done();
