@@ -19,6 +19,12 @@
 #include "base/error.h"
 #include "tensor/tensor.h"
 
+/* What every backend computes; plan refuses more. */
+enum {
+    MATRIX_COLS_MAX = 1 << 18,
+    NORM_WIDTH_MAX = 1 << 17,
+};
+
 typedef struct Backend Backend;
 
 /* ---- caches ---- */

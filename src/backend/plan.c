@@ -32,18 +32,23 @@ static void check_rows(Backend *backend, const char *what, int rows) {
 }
 
 static void check_width(Backend *backend, const char *what, int64_t width, int64_t most) {
-    expect(backend, width > 0 && width <= most, what, width, most);
+    expect(backend, width > 0, what, width, 1);
+    if (width > most && plan(backend)->error.code == ERROR_NONE)
+        fail(&plan(backend)->error, ERROR_LIMIT, "%s: %lld, at most %lld are possible", what, (long long)width,
+            (long long)most);
 }
 
 /* Activations are quantised by groups of the weight's: its columns are whole groups. */
 static void check_weight(Backend *backend, const Weight *w) {
     check_width(backend, "rows of a matrix", w->rows, INT32_MAX);
-    check_width(backend, "columns of a matrix", w->cols, INT32_MAX);
+    check_width(backend, "columns of a matrix", w->cols, MATRIX_COLS_MAX);
     if (w->quant != QUANT_NONE) equal(backend, "columns left over by groups", w->group > 0 ? w->cols % w->group : 1, 0);
 }
 
 static void check_norm(Backend *backend, const char *what, const Norm *norm, int64_t width) {
-    if (norm) equal(backend, what, norm->width, width);
+    if (!norm) return;
+    equal(backend, what, norm->width, width);
+    check_width(backend, what, norm->width, NORM_WIDTH_MAX);
 }
 
 static void *plan_alloc(Backend *backend, size_t bytes, Error *error) { return calloc(1, bytes ? bytes : 1); }
@@ -71,7 +76,7 @@ static void plan_embed(
 
 static void plan_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
     check_rows(backend, "rows of a norm", rows);
-    expect(backend, norm->width > 0, "width of a norm", norm->width, 1);
+    check_width(backend, "width of a norm", norm->width, NORM_WIDTH_MAX);
 }
 
 static void plan_matmul(Backend *backend, const Matmul *m) {

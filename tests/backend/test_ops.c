@@ -371,6 +371,65 @@ static void check_products(const Pair *p) {
     }
 }
 
+/* The largest shapes that plan lets through find room in the memory of a step and of a thread, also in precise
+ * backends. */
+static void check_largest(const Pair *p, const Kind *kind, int rows, int64_t cols) {
+    enum { OUT = 3 };
+    Matrix m = matrix_make(kind, OUT, cols, false);
+    float *x = random_floats(rows * cols, 1), *weight = random_floats(cols, 1);
+    float *out = random_floats(rows * OUT, 0), *alone = random_floats(rows * OUT, 0);
+    const Norm norm = {NORM_RMS, cols, 1e-5f, weight, NULL};
+    const Norm *normed = cols <= NORM_WIDTH_MAX ? &norm : NULL;
+    const Matmul all = {.rows = rows, .x = x, .norm = normed, .count = 1, .weight = {&m.weight}, .out = {out}};
+    p->vector->ops->matmul(p->vector, &all);
+    for (int t = 0; t < rows; t++) {
+        const Matmul one = {
+            .rows = 1, .x = x + t * cols, .norm = normed, .count = 1, .weight = {&m.weight}, .out = {alone + t * OUT}};
+        p->vector->ops->matmul(p->vector, &one);
+    }
+    TEST_MSG(same_bits(out, alone, rows * OUT), "%s: product of %lld columns of %s: rows of %d alone", p->name,
+        (long long)cols, quant_name(kind->quant), rows);
+    cases++;
+    matrix_free(&m);
+    free(x);
+    free(weight);
+    free(out);
+    free(alone);
+}
+
+static void check_largest_norm(const Pair *p, int rows) {
+    enum { COLS = 64 };
+    const int64_t count = (int64_t)rows * NORM_WIDTH_MAX;
+    Matrix m = matrix_make(&kinds[0], NORM_WIDTH_MAX, COLS, false);
+    float *x = random_floats(rows * COLS, 1), *weight = random_floats(NORM_WIDTH_MAX, 1);
+    float *sum = random_floats(count, 0), *expected = random_floats(count, 0), *y = random_floats(count, 0);
+    const Norm norm = {NORM_RMS, NORM_WIDTH_MAX, 1e-5f, weight, NULL};
+    p->vector->ops->matmul_add(p->vector, &(MatmulAdd){rows, x, &m.weight, &norm, 0.5f, sum});
+    p->vector->ops->matmul(p->vector, &(Matmul){.rows = rows, .x = x, .count = 1, .weight = {&m.weight}, .out = {y}});
+    p->vector->ops->add(p->vector, rows, NORM_WIDTH_MAX, expected, y, 0.5f, &norm);
+    TEST_MSG(distance(sum, expected, count) <= 1e-6, "%s: product added after the widest norm, %d rows: %g", p->name,
+        rows, distance(sum, expected, count));
+    cases++;
+    matrix_free(&m);
+    free(x);
+    free(weight);
+    free(sum);
+    free(expected);
+    free(y);
+}
+
+static void check_limits(const Pair *p) {
+    static const Kind largest[] = {
+        {QUANT_AFFINE, 4, 64, DTYPE_BF16}, {QUANT_NVFP4, 4, 16, DTYPE_F32}, {QUANT_NONE, 32, 0, DTYPE_F32}};
+    for (size_t k = 0; k < COUNT_OF(largest); k++) {
+        check_largest(p, &largest[k], 9, MATRIX_COLS_MAX);
+        check_largest(p, &largest[k], 9, NORM_WIDTH_MAX);
+        check_largest(p, &largest[k], 17, NORM_WIDTH_MAX / 2);
+    }
+    check_largest_norm(p, 1);
+    check_largest_norm(p, 3);
+}
+
 /* ---- choice and plan ---- */
 
 static void check_registry(void) {
@@ -394,6 +453,32 @@ static void refuse(Backend *plan, const char *what) {
     TEST_MSG(
         !plan_result(plan, &bytes, &error) && strstr(error.text, what), "expected '%s', got '%s'", what, error.text);
     backend_close(plan);
+}
+
+/* What is larger than the memory that the backends set aside for a row. */
+static void check_plan_limits(void) {
+    Error error;
+    float x[1] = {0};
+    size_t bytes;
+    const Weight cols = {.rows = 8, .cols = MATRIX_COLS_MAX}, more_cols = {.rows = 8, .cols = MATRIX_COLS_MAX + 1};
+    const Weight rows = {.rows = NORM_WIDTH_MAX, .cols = 64}, more_rows = {.rows = NORM_WIDTH_MAX + 1, .cols = 64};
+    const Norm norm = {.width = NORM_WIDTH_MAX}, wider = {.width = NORM_WIDTH_MAX + 1};
+    Backend *plan = plan_open(1, &error);
+    plan->ops->matmul(plan, &(Matmul){.rows = 1, .x = x, .count = 1, .weight = {&cols}});
+    plan->ops->matmul_add(plan, &(MatmulAdd){.rows = 1, .x = x, .weight = &rows, .norm = &norm});
+    plan->ops->add(plan, 1, NORM_WIDTH_MAX, x, x, 1, &norm);
+    TEST(plan_result(plan, &bytes, &error));
+    plan->ops->matmul(plan, &(Matmul){.rows = 1, .x = x, .count = 1, .weight = {&more_cols}});
+    refuse(plan, "columns of a matrix: 262145, at most 262144 are possible");
+    plan = plan_open(1, &error);
+    plan->ops->matmul_add(plan, &(MatmulAdd){.rows = 1, .x = x, .weight = &more_rows, .norm = &wider});
+    refuse(plan, "norm after a product: 131073, at most 131072 are possible");
+    plan = plan_open(1, &error);
+    plan->ops->add(plan, 1, NORM_WIDTH_MAX + 1, x, x, 1, &wider);
+    refuse(plan, "norm before a sum: 131073, at most 131072 are possible");
+    plan = plan_open(1, &error);
+    plan->ops->norm(plan, 1, x, &wider, x);
+    refuse(plan, "width of a norm: 131073, at most 131072 are possible");
 }
 
 static void check_plan(void) {
@@ -435,6 +520,7 @@ static void check_plan(void) {
     plan->ops->attention(
         plan, &(Attention){.heads = 2, .kv.layout = {2, 64, 64, DTYPE_F16}, .rope = &(Rope){.dims = 66}});
     refuse(plan, "rotated width: 66");
+    check_plan_limits();
 }
 
 static void check_rows(const Pair *p) {
@@ -459,6 +545,7 @@ static void run_all(const char *name, int threads, bool precise) {
     if (p.vector && !precise) check_rows(&p);
     if (p.vector && precise) check_coarse(&p);
     if (p.vector) check_products(&p);
+    if (p.vector && threads == 2) check_limits(&p);
     backend_close(p.vector);
     backend_close(p.ref);
 }

@@ -278,6 +278,9 @@ def weight_cases():
     yield Case("no elements", weights(tensors=changed(Q + ".weight", ["F32", [0, 64], b""])), Q, "0, 64")
     yield Case("norm shape", weights(tensors=changed("model.norm.weight", ["F32", [63], bytes(4 * 63)])), "model.norm.weight", "63", "64")
     yield Case("norm dtype", weights(tensors=changed("model.norm.weight", ["I64", [64], bytes(8 * 64)])), "model.norm.weight", "I64")
+    yield Case("more columns than can be", large(intermediate=(1 << 18) + 64), "model.layers.0.mlp.down_proj.weight", "64, 262208",
+               "262208 columns", "at most 262144")
+    yield Case("a wider norm than can be", large(hidden=(1 << 17) + 64, intermediate=64), "norm", "131136", "at most 131072")
     for name in ("model.embed_tokens.weight", "model.norm.weight", Q + ".weight", "model.layers.0.input_layernorm.weight"):
         yield Case(f"missing {name}", weights(tensors=changed(name, None)), name, "missing")
     files = Files()
@@ -292,6 +295,32 @@ def weight_cases():
     files = Files()
     files["model.safetensors"] = lambda path: os.symlink("nowhere", path)
     yield Case("weights are a dangling link", files, "safetensors")
+
+
+def large(hidden=None, intermediate=None):
+    """A checkpoint of one layer that is what it says, in a file of holes."""
+    hidden, inner = hidden or HIDDEN, intermediate or INNER
+    shapes = {"model.embed_tokens.weight": [VOCAB, hidden], "model.norm.weight": [hidden]}
+    for name, shape in {"input_layernorm": [hidden], "post_attention_layernorm": [hidden], "self_attn.q_proj": [2, hidden],
+                        "self_attn.k_proj": [2, hidden], "self_attn.v_proj": [2, hidden], "self_attn.o_proj": [hidden, 2],
+                        "mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden], "mlp.down_proj": [hidden, inner]}.items():
+        shapes[f"model.layers.0.{name}.weight"] = shape
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+
+    def write(path):
+        with open(path, "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text)
+            f.truncate(8 + len(text) + end)
+
+    files = config(hidden_size=hidden, intermediate_size=inner, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
+                   head_dim=2)
+    files["model.safetensors"] = write
+    return files
 
 
 def quantised(data=("U32", [64, 8]), scales=("F32", [64, 2]), biases=("F32", [64, 2]), block=None):

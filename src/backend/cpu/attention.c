@@ -43,6 +43,7 @@ typedef struct Space {
 } Space;
 
 enum { SPACE_FLOATS = ATTENTION_QUERIES * ATTENTION_HEAD_MAX };
+_Static_assert(NORM_WIDTH_MAX <= 3 * SPACE_FLOATS, "elementwise operations keep a normalised row there");
 
 size_t attention_thread_bytes(void) { return 3 * SPACE_FLOATS * sizeof(float); }
 size_t attention_shared_bytes(void) { return SHARED_FLOATS * sizeof(float); }

@@ -105,7 +105,7 @@ static void add_one(const Elementwise *e, int64_t row, float *spare) {
     const float *x = e->x + row * e->width;
     float *out = e->out + row * e->width;
     if (e->norm) {
-        CHECK((size_t)e->width * sizeof *spare <= attention_thread_bytes());
+        CHECK(e->width <= NORM_WIDTH_MAX);
         e->cpu->kernels->norm_row(x, e->norm, spare);
         x = spare;
     }

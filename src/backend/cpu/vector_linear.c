@@ -23,6 +23,10 @@ enum {
     ALONE_COLS = 4096, /* of one row, up to which nobody shares its preparation; 4864 was even */
 };
 
+/* A quarter of a thread's memory holds a normalised row; or all forms of a short one, and a row to normalise after. */
+_Static_assert(MATRIX_COLS_MAX * sizeof(float) <= THREAD_BYTES / 4, "a row of activations has its place");
+_Static_assert(NORM_WIDTH_MAX * sizeof(float) <= THREAD_BYTES / 8, "so has a row of results");
+
 size_t linear_work_bytes(int rows_max, int threads) { return (size_t)SHARED_BYTES + (size_t)threads * THREAD_BYTES; }
 
 typedef enum Finish { FINISH_STORE, FINISH_GLU, FINISH_ADD } Finish;
@@ -447,7 +451,7 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
     p->kernels = cpu->kernels->linear;
     p->cols = p->weight[0]->cols;
     const bool panels_fit = panels_bytes(p) <= THREAD_BYTES;
-    CHECK(p->cols * (int64_t)sizeof(float) <= THREAD_BYTES / 4);
+    CHECK(p->cols <= MATRIX_COLS_MAX && (!p->norm_after || p->norm_after->width <= NORM_WIDTH_MAX));
     p->planes = cpu->precise && !p->coarse ? 2 : 1;
     p->few = rows * p->planes <= FEW_ROWS || !panels_fit;
     choose_inputs(p);

@@ -77,6 +77,17 @@ static bool is_matrix(const Tensor *tensor, int64_t rows, int64_t cols) {
     return tensor->rank == 2 && tensor->shape[0] == rows && tensor->shape[1] == cols;
 }
 
+/* count: columns of a matrix, or elements of a norm. */
+static void check_limit(Loader *ld, const TensorEntry *entry, const char *what, int64_t count, int64_t most) {
+    if (count <= most || ld->failed) {
+        return;
+    }
+    char found[96];
+    shape_text(&entry->tensor, found);
+    loader_fail(ld, ERROR_LIMIT, "tensor %.*s in %s has shape [%s]: %lld %s, at most %lld are possible",
+        SLICE_SHOWN(entry->name), path_of(ld, entry), found, (long long)count, what, (long long)most);
+}
+
 static void tally(Loader *ld, const Weight *weight) {
     Spec *spec = ld->spec;
     int i = 0;
@@ -242,6 +253,7 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
         snprintf(expected, sizeof expected, "%lld, %lld", (long long)rows, (long long)cols);
         wrong_shape(ld, data, expected);
     }
+    check_limit(ld, data, "columns", cols, MATRIX_COLS_MAX);
     if (!ld->failed) {
         tally(ld, &weight);
     }
@@ -287,6 +299,9 @@ static const Norm *load_norm(Loader *ld, const char *name, Norm norm, float plus
     char full[PART_SIZE];
     snprintf(full, sizeof full, "%s.weight", name);
     norm.weight = load_vector(ld, full, norm.width, plus);
+    if (norm.weight) {
+        check_limit(ld, find(ld, full, ""), "elements of a norm", norm.width, NORM_WIDTH_MAX);
+    }
     snprintf(full, sizeof full, "%s.bias", name);
     if (norm.kind == NORM_LAYER && load_has(ld, full)) {
         norm.bias = load_vector(ld, full, norm.width, 0);
