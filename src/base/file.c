@@ -117,6 +117,36 @@ static bool fail_io(Error *error, const char *what, const char *path) {
     return fail(error, missing ? ERROR_NOT_FOUND : ERROR_IO, "cannot %s %s: %s", what, path, strerror(reason));
 }
 
+/* As in "it is a pipe". */
+static const char *kind_name(mode_t mode) {
+    return S_ISDIR(mode) ? "a directory"
+        : S_ISFIFO(mode) ? "a pipe"
+        : S_ISSOCK(mode) ? "a socket"
+        : S_ISCHR(mode)  ? "a device"
+        : S_ISBLK(mode)  ? "a disk"
+                         : "something else";
+}
+
+/* Opens a regular file for reading; anything else is refused: opening a pipe would wait for its writer, opening a
+ * device may do something. The second look is for what took the name in between. -1: *error says why. */
+static int open_regular(const char *path, struct stat *status, Error *error) {
+    int fd = -1;
+    bool found = stat(path, status) == 0;
+    if (found && S_ISREG(status->st_mode)) {
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        found = fd >= 0 && fstat(fd, status) == 0;
+    }
+    if (!found) {
+        fail_io(error, "open", path);
+    } else if (!S_ISREG(status->st_mode)) {
+        fail(error, ERROR_IO, "cannot read %s: it is %s, not a regular file", path, kind_name(status->st_mode));
+    } else {
+        return fd;
+    }
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
 /* Large files begin at a multiple of a huge page and ask for such pages: where the file system's cache can hold them,
  * what is read in through this mapping lies in huge pages, and reading weights is up to 40 % faster. */
 static void *map_pages(int fd, size_t size) {
@@ -145,18 +175,9 @@ static void *map_pages(int fd, size_t size) {
 bool file_map(FileMap *map, const char *path, Error *error) {
     *map = (FileMap){0};
     if (!handler_install()) return fail_io(error, "install the handler of bus errors for", path);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe would wait for its writer */
-    if (fd < 0) return fail_io(error, "open", path);
     struct stat status;
-    if (fstat(fd, &status) != 0) {
-        fail_io(error, "open", path);
-        close(fd);
-        return false;
-    }
-    if (!S_ISREG(status.st_mode)) {
-        close(fd);
-        return fail(error, ERROR_IO, "cannot map %s: not a regular file", path);
-    }
+    int fd = open_regular(path, &status, error);
+    if (fd < 0) return false;
     if (status.st_size == 0) {
         close(fd);
         return true;
@@ -203,10 +224,9 @@ static ssize_t read_some(int fd, void *to, size_t size) {
     return got;
 }
 
-static bool read_all(int fd, const char *path, size_t limit, Buffer *out, Error *error) {
-    struct stat status;
-    bool regular = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-    size_t expected = regular ? (size_t)status.st_size : 0, total = 0;
+/* expected: 0 where the system does not know it, as in /proc. */
+static bool read_all(int fd, const char *path, size_t expected, size_t limit, Buffer *out, Error *error) {
+    size_t total = 0;
     for (;;) {
         char next; /* one byte asks whether anything follows, before room for it is taken */
         ssize_t got = read_some(fd, &next, 1);
@@ -231,9 +251,10 @@ static bool read_all(int fd, const char *path, size_t limit, Buffer *out, Error 
 }
 
 bool file_read(const char *path, size_t limit, Buffer *out, Error *error) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail_io(error, "open", path);
-    bool ok = read_all(fd, path, limit, out, error);
+    struct stat status;
+    int fd = open_regular(path, &status, error);
+    if (fd < 0) return false;
+    bool ok = read_all(fd, path, (size_t)status.st_size, limit, out, error);
     close(fd);
     return ok;
 }

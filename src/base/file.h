@@ -1,4 +1,5 @@
-/* Files: whole reads, read-only mappings, atomic writes.
+/* Files: whole reads, read-only mappings, atomic writes. Only regular files are read or mapped: a pipe, a socket, a
+ * device or a directory is refused at once, with an error that says what it is.
  * A mapping that turns out shorter than promised (somebody truncated the file while it was mapped) reads as zeros and
  * marks the file as damaged instead of killing the process: file_damaged() says so. Threads: any. */
 #pragma once
