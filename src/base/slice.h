@@ -10,8 +10,10 @@ typedef struct Slice {
 } Slice;
 
 #define SLICE(literal) ((Slice){(literal), sizeof(literal) - 1})
-/* For printf: printf("%.*s", SLICE_ARGS(s)) */
-#define SLICE_ARGS(s) ((int)(s).size), ((s).data ? (s).data : "")
+/* For printf: printf("%.*s", SLICE_ARGS(s)). For messages and names: of more than SLICE_ARGS_MAX bytes the first are
+ * printed, as printf counts in int; what must be written whole goes through a Buffer or fwrite. */
+enum { SLICE_ARGS_MAX = 1 << 20 };
+#define SLICE_ARGS(s) ((int)((s).size < SLICE_ARGS_MAX ? (s).size : SLICE_ARGS_MAX)), ((s).data ? (s).data : "")
 /* The same for messages that quote names from outside: what follows the name must still fit. */
 #define SLICE_SHOWN(s) ((int)((s).size < 100 ? (s).size : 100)), ((s).data ? (s).data : "")
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
