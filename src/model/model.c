@@ -209,7 +209,7 @@ Model *model_load(const char *directory, const ModelOptions *options, FamilyFind
         open_backend(model, options, error) && load_weights(model, options, error)) {
         return model;
     }
-    if (!strstr(error->text, directory)) { /* or it names a file there already */
+    if (error && !strstr(error->text, directory)) { /* or it names a file there already */
         fail_while(error, "%s", directory);
     }
     model_close(model);

@@ -263,7 +263,25 @@ static void test_hostile_values(const char *name) {
     buffer_free(&edited);
 }
 
+/* Whoever does not want to know why passes no Error, and no warn either. */
+static void test_no_error(void) {
+    Fixture f;
+    char directory[64];
+    const ModelOptions options = {.backend = {.cpu = "ref", .rows_max = 16}};
+    TEST(!model_open("/nonexistent", &options, NULL));
+    if (!fixture_open(&f, "llama")) return;
+    TEST(fixture_write_variant(&f, 0, directory));
+    const char *const configs[] = {"{", "[]", "{}", "{\"model_type\":\"lama\"}", "{\"model_type\":\"llama\"}"};
+    for (size_t i = 0; i < COUNT_OF(configs); i++) {
+        TEST(fixture_write_text(directory, "config.json", slice_of(configs[i])));
+        TEST(!model_open(directory, &options, NULL));
+    }
+    fixture_remove(directory);
+    fixture_close(&f);
+}
+
 int main(void) {
+    test_no_error();
     const char *const names[] = {
         "llama-window", "gemma3", "phi3", "qwen3", "smollm3-list", "rope-dynamic", "rope-yarn-mscale"};
     for (size_t i = 0; i < COUNT_OF(names); i++) test_hostile_values(names[i]);
