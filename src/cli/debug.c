@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "cli/commands.h"
 #include "cli/models.h"
 #include "cli/options.h"
@@ -16,15 +17,36 @@ enum { LINE_BYTES_MAX = 256 << 20, LOGITS_ROWS = 256 };
 
 static const Command tokens_command = {"debug tokens", "MODEL", "Text to token ids, a JSON line each.",
     "{\"text\":\"…\",\"special\":true,\"bos\":false} → {\"ids\":[…]}. special=false: control tokens in the text stay "
-    "text.\n"};
+    "text. A line that is refused gives {\"error\":\"…\"}.\n"};
 static const Command detokens_command = {"debug detokens", "MODEL", "Token ids to text, a JSON line each.",
-    "{\"ids\":[…],\"skip_special\":false} → {\"text\":\"…\"}; with \"stream\":true → {\"pieces\":[…]}.\n"};
+    "{\"ids\":[…],\"skip_special\":false} → {\"text\":\"…\"}; with \"stream\":true → {\"pieces\":[…]}. A line "
+    "that is refused gives {\"error\":\"…\"}.\n"};
 static const Command prompt_command = {"debug prompt", "[MODEL]", "Renders a chat template.",
     "Standard input: one object with messages, tools, add_generation_prompt, … → {\"prompt\":\"…\"}\n"};
 static const Command logits_command = {"debug logits", "MODEL", "Logits of a token sequence as an .npy file.",
     "Example: apus debug logits DIR --tokens 1,2,3 --steps 1 --cpu ref --out logits.npy\n"};
 
+static void warn(void *context, const char *line) { log_warn("%s", line); }
+
+static void print_line(const Buffer *out) {
+    fwrite(out->data, 1, out->size, stdout);
+    putchar('\n');
+}
+
 typedef bool (*LineFunction)(const Tokenizer *, Slice line, Buffer *out, Error *error);
+
+/* A line that is refused is answered as well: whoever writes many finds every answer beside its question. */
+static void answer_line(LineFunction function, const Tokenizer *tokenizer, Slice line, Buffer *out) {
+    Error error = {0};
+    buffer_clear(out);
+    if (!function(tokenizer, line, out, &error)) {
+        buffer_clear(out);
+        buffer_text(out, "{\"error\":");
+        json_write_string(out, slice_of(error.text));
+        buffer_byte(out, '}');
+    }
+    print_line(out);
+}
 
 static int each_line(const Command *command, int argc, char **argv, LineFunction function) {
     Arguments arguments;
@@ -39,10 +61,10 @@ static int each_line(const Command *command, int argc, char **argv, LineFunction
     size_t capacity = 0;
     for (ssize_t length; ok && (length = getline(&line, &capacity, stdin)) > 0;) {
         if (length == 1 && line[0] == '\n') continue;
-        buffer_clear(&out);
-        ok = function(tokenizer, (Slice){line, (size_t)length}, &out, &error);
-        if (ok) printf("%.*s\n", (int)out.size, out.data);
+        answer_line(function, tokenizer, (Slice){line, (size_t)length}, &out);
     }
+    if (ok && ferror(stdin)) ok = fail(&error, ERROR_IO, "cannot read standard input");
+    if (fflush(stdout) && ok) ok = fail(&error, ERROR_IO, "cannot write standard output");
     free(line);
     buffer_free(&out);
     buffer_free(&directory);
@@ -83,7 +105,7 @@ static int debug_prompt(int argc, char **argv) {
     Template *template = open_template(&arguments, file, &error);
     const bool ok =
         template && read_stdin(&in, &error) && template_debug_prompt(template, buffer_view(&in), &out, &error);
-    if (ok) printf("%.*s\n", (int)out.size, out.data);
+    if (ok) print_line(&out);
     template_free(template);
     buffer_free(&in);
     buffer_free(&out);
@@ -165,7 +187,8 @@ static int debug_logits(int argc, char **argv) {
     ok = ok && parse_ids(text.data ? text.data : "", INT32_MAX, &ids, &error);
     const ModelOptions model = {
         .backend = {.cpu = cpu, .threads = (int)threads, .precise = precise, .rows_max = (int)chunk},
-        .context = (int)ids.count}; /* beyond max_position_embeddings as well: the reference computes that too */
+        .context = (int)ids.count, /* beyond max_position_embeddings as well: the reference computes that too */
+        .warn = warn};
     ok = ok && walk_open(&walk, directory.data, &model, (int)ids.count, &error);
     for (size_t i = 0; ok && i < ids.count; i++)
         if (ids.ids[i] >= model_vocab(walk.model))
