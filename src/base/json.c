@@ -242,17 +242,25 @@ static inline const char *read_string(Reader *reader, const char *at, Json *node
 /* --- Numbers -------------------------------------------------------------------------------------------------- */
 
 /* A number is not followed by a NUL, as strtod needs it, so it is copied. */
-static const char *read_real_slowly(Reader *reader, const char *start, const char *at, Json *node) {
+static const char *read_real_slowly(Reader *reader, const char *start, const char *at, double *out) {
     char small[64];
     size_t size = (size_t)(at - start);
     char *copy = size < sizeof small ? small : malloc(size + 1);
     if (!copy) return fail_at(reader, start, ERROR_MEMORY, "no memory for a number of %zu digits", size);
     memcpy(copy, start, size);
     copy[size] = '\0';
-    node->real = strtod(copy, NULL);
+    *out = strtod(copy, NULL);
     if (copy != small) free(copy);
-    if (!isfinite(node->real)) return fail_at(reader, start, ERROR_FORMAT, "the number is too large for a double");
+    if (!isfinite(*out)) return fail_at(reader, start, ERROR_FORMAT, "the number is too large for a double");
     return at;
+}
+
+static const char *read_long(Reader *reader, const char *start, const char *at, Json *node) {
+    double value; /* must be one, for those who ask for a double */
+    node->type = JSON_LONG;
+    node->string = start;
+    node->size = (uint32_t)(at - start);
+    return read_real_slowly(reader, start, at, &value);
 }
 
 static inline bool is_digit(const char *at, const char *end) { return at < end && *at >= '0' && *at <= '9'; }
@@ -278,6 +286,7 @@ static const char *read_number(Reader *reader, const char *at, Json *node) {
         node->integer = negative ? (int64_t)(0 - mantissa) : (int64_t)mantissa;
         return at;
     }
+    if (whole) return read_long(reader, start, at, node);
     node->type = JSON_REAL;
     ptrdiff_t exponent = 0;
     if (at < end && *at == '.') {
@@ -302,7 +311,7 @@ static const char *read_number(Reader *reader, const char *at, Json *node) {
     /* Both operands exact means one rounding: the result is the nearest double (Clinger 1990). */
     bool exact = count <= MANTISSA_DIGITS_MAX && mantissa <= 1ull << 53 && exponent >= -EXACT_POWER_MAX &&
         exponent <= EXACT_POWER_MAX;
-    if (!exact) return read_real_slowly(reader, start, at, node);
+    if (!exact) return read_real_slowly(reader, start, at, &node->real);
     double value = exponent < 0 ? (double)mantissa / powers[-exponent] : (double)mantissa * powers[exponent];
     node->real = negative ? -value : value;
     return at;
@@ -531,8 +540,16 @@ const Json *json_get(const Json *object, const char *key) {
     return NULL;
 }
 
+double json_number(const Json *number) {
+    if (number->type == JSON_INTEGER) return (double)number->integer;
+    if (number->type == JSON_REAL) return number->real;
+    char digits[512] = ""; /* zeros may not lead, so a double has no more than 309 */
+    memcpy(digits, number->string, number->size < sizeof digits ? number->size : sizeof digits - 1);
+    return strtod(digits, NULL);
+}
+
 const char *json_type_name(const Json *node) {
-    static const char *const names[] = {
-        "null", "a boolean", "an integer", "a number", "a string", "an array", "an object"};
+    static const char *const names[] = {"null", "a boolean", "an integer", "an integer beyond 64 bits", "a number",
+        "a string", "an array", "an object"};
     return node ? names[node->type] : "nothing";
 }

@@ -160,6 +160,7 @@ static void write_scalar(Buffer *out, const Json *node) {
     switch ((JsonType)node->type) {
     case JSON_BOOL: buffer_text(out, node->boolean ? "true" : "false"); break;
     case JSON_INTEGER: json_write_integer(out, node->integer); break;
+    case JSON_LONG: buffer_append(out, node->string, node->size); break;
     case JSON_REAL: write_real(out, node->real); break;
     case JSON_STRING: json_write_string(out, json_slice(node)); break;
     case JSON_NULL:

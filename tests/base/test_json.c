@@ -83,7 +83,9 @@ static void test_values(void) {
     TEST_MSG(root && root->type == JSON_OBJECT && root->size == 9, "%s", error.text);
     if (!root) return;
     TEST(json_get(root, "i")->type == JSON_INTEGER && json_get(root, "i")->integer == -42);
-    TEST(json_get(root, "big")->type == JSON_REAL && json_get(root, "big")->real == 9223372036854775808.0);
+    const Json *big = json_get(root, "big"); /* keeps its digits */
+    TEST(big->type == JSON_LONG && json_is_number(big) && json_number(big) == 9223372036854775808.0);
+    TEST(slice_is(json_slice(big), "9223372036854775808"));
     TEST(json_get(root, "min")->type == JSON_INTEGER && json_get(root, "min")->integer == INT64_MIN);
     TEST(json_get(root, "r")->type == JSON_REAL && json_get(root, "r")->real == 1.0);
     TEST(json_get(root, "e")->type == JSON_REAL && json_number(json_get(root, "e")) == 1000.0);

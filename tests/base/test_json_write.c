@@ -94,8 +94,9 @@ static void test_random_numbers(void) {
 }
 
 static void test_tree(void) {
-    static const char text[] = " { \"a\" : [ 1 , 2.0, 1e2, -0.0, 1e30, \"x\\u0041\\n\", true, null, {} , [] ] , \"b\" "
-                               ": { \"c\" : -9223372036854775808 } } ";
+    static const char text[] =
+        " { \"a\" : [ 1 , 2.0, 1e2, -0.0, 1e30, -123456789012345678901, \"x\\u0041\\n\", true, null, {} , [] ] , \"b\" "
+        ": { \"c\" : -9223372036854775808 } } ";
     Arena arena = {0};
     Error error = {0};
     const Json *root = json_parse(&arena, SLICE(text), &error);
@@ -104,7 +105,8 @@ static void test_tree(void) {
     if (root) json_write(&out, root);
     TEST_MSG(out.data &&
             strcmp(out.data,
-                "{\"a\":[1,2.0,100.0,-0.0,1e30,\"xA\\n\",true,null,{},[]],\"b\":{\"c\":-9223372036854775808}}") == 0,
+                "{\"a\":[1,2.0,100.0,-0.0,1e30,-123456789012345678901,\"xA\\n\",true,null,{},[]],\"b\":{\"c\":-"
+                "9223372036854775808}}") == 0,
         "%s", out.data);
     buffer_free(&out);
     Buffer tight = {.limit = 10};

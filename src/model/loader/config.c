@@ -111,7 +111,8 @@ void *loader_alloc(Loader *ld, size_t count, size_t size) {
 static const char *show(const Json *value, char out[64]) {
     switch (value->type) {
     case JSON_INTEGER: snprintf(out, 64, "%lld", (long long)value->integer); break;
-    case JSON_REAL: snprintf(out, 64, "%g", value->real); break;
+    case JSON_LONG:
+    case JSON_REAL: snprintf(out, 64, "%g", json_number(value)); break;
     case JSON_BOOL: snprintf(out, 64, "%s", value->boolean ? "true" : "false"); break;
     case JSON_STRING: {
         Slice text = json_slice(value);

@@ -109,7 +109,8 @@ static Jv value_of(Vm *vm, const Json *json) {
     switch (json->type) {
     case JSON_BOOL: return jv_bool(json->boolean);
     case JSON_INTEGER: return jv_int(json->integer);
-    case JSON_REAL: return jv_float(json->real);
+    case JSON_LONG:
+    case JSON_REAL: return jv_float(json_number(json));
     case JSON_STRING: return jv_str(jinja_str_new(vm, json->string, json->size, ORIGIN_DATA));
     case JSON_ARRAY: return list_of(vm, json);
     case JSON_OBJECT: return dict_of(vm, json);
