@@ -9,9 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#if defined(__linux__)
+/* How workers sleep: on the epoch itself, or where the system has no futexes (and in test_pool_portable.c) on a
+ * condition. */
+#if defined(__linux__) && !defined(POOL_PORTABLE)
+#define POOL_FUTEX 1
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#else
+#define POOL_FUTEX 0
 #endif
 
 #include "base/clock.h"
@@ -59,6 +64,10 @@ struct Pool {
 #if defined(__linux__)
     cpu_set_t before; /* where it might run until then */
 #endif
+#if !POOL_FUTEX
+    Mutex lock;
+    Condition begun; /* a run, while workers sleep */
+#endif
 };
 
 static inline void pause_cpu(void) {
@@ -79,14 +88,39 @@ static void wait_until(Line *line, uint32_t value) {
     }
 }
 
-#if defined(__linux__)
-static void sleep_on(Line *line, uint32_t value) {
-    syscall(SYS_futex, &line->value, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+#if POOL_FUTEX
+static void open_sleep(Pool *pool) {}
+static void close_sleep(Pool *pool) {}
+
+static void sleep_while(Pool *pool, uint32_t seen) {
+    while (atomic_load(&pool->epoch.value) == seen)
+        syscall(SYS_futex, &pool->epoch.value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 }
-static void wake_all(Line *line) { syscall(SYS_futex, &line->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
+
+static void wake_all(Pool *pool) { syscall(SYS_futex, &pool->epoch.value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
 #else
-static void sleep_on(Line *line, uint32_t value) { usleep(200); }
-static void wake_all(Line *line) {}
+static void open_sleep(Pool *pool) {
+    mutex_init(&pool->lock);
+    condition_init(&pool->begun);
+}
+
+static void close_sleep(Pool *pool) {
+    condition_destroy(&pool->begun);
+    mutex_destroy(&pool->lock);
+}
+
+static void sleep_while(Pool *pool, uint32_t seen) {
+    mutex_lock(&pool->lock);
+    while (atomic_load(&pool->epoch.value) == seen) condition_wait(&pool->begun, &pool->lock);
+    mutex_unlock(&pool->lock);
+}
+
+/* Under the lock: who has seen the old epoch waits by now. */
+static void wake_all(Pool *pool) {
+    mutex_lock(&pool->lock);
+    condition_broadcast(&pool->begun);
+    mutex_unlock(&pool->lock);
+}
 #endif
 
 /* The next epoch after `seen`, watched for SPIN_NS and then slept for. */
@@ -101,7 +135,7 @@ static uint32_t wait_epoch(Pool *pool, uint32_t seen) {
             }
         } while (clock_ns() - start < SPIN_NS);
         atomic_fetch_add(&pool->sleepers.value, 1);
-        while (atomic_load(&pool->epoch.value) == seen) sleep_on(&pool->epoch, seen);
+        sleep_while(pool, seen);
         atomic_fetch_sub(&pool->sleepers.value, 1);
     }
 }
@@ -148,7 +182,7 @@ static void *worker_main(void *argument) {
 
 static void begin_epoch(Pool *pool) {
     atomic_fetch_add(&pool->epoch.value, 1);
-    if (atomic_load(&pool->sleepers.value) > 0) wake_all(&pool->epoch);
+    if (atomic_load(&pool->sleepers.value) > 0) wake_all(pool);
 }
 
 void pool_run(Pool *pool, PoolTask *task, void *argument) {
@@ -305,6 +339,7 @@ static void *alloc_lines(size_t count, size_t size) {
 }
 
 static void free_pool(Pool *pool) {
+    close_sleep(pool);
     free(pool->done);
     free(pool->arrived);
     free(pool->ranges);
@@ -328,6 +363,7 @@ Pool *pool_open(int threads, Error *error) {
     Pool *pool = alloc_lines(1, sizeof *pool);
     size_t count = (size_t)threads;
     if (pool) {
+        open_sleep(pool);
         pool->count = threads;
         pool->done = alloc_lines(count, sizeof *pool->done);
         pool->arrived = alloc_lines(count, sizeof *pool->arrived);
