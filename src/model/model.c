@@ -51,16 +51,22 @@ static bool check_quantisation(Loader *ld) {
     return !ld->failed;
 }
 
-static bool load_spec(Model *model, const ModelOptions *options, FamilyFind *find, Error *error) {
+/* The family that model_type names. */
+static FamilyLoad *find_family(const Model *model, FamilyFind *find, Error *error) {
     const Json *type = json_get(model->config, "model_type");
     if (!type || type->type != JSON_STRING) {
-        return fail(error, ERROR_FORMAT, "config.json: model_type is %s, must be a string", json_type_name(type));
+        fail(error, ERROR_FORMAT, "config.json: model_type is %s, must be a string", json_type_name(type));
+        return NULL;
     }
     FamilyLoad *load = find(json_slice(type));
     if (!load) {
-        return fail(error, ERROR_UNSUPPORTED, "config.json: model_type \"%.*s\" is not supported",
+        fail(error, ERROR_UNSUPPORTED, "config.json: model_type \"%.*s\" is not supported",
             SLICE_SHOWN(json_slice(type)));
     }
+    return load;
+}
+
+static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *load, Error *error) {
     Spec *spec = &model->spec;
     Loader ld = {.arena = &model->arena,
         .options = options,
@@ -70,7 +76,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyFind *fin
         .fields = model->config,
         .spec = spec,
         .error = error};
-    ld.family = arena_copy(&model->arena, json_slice(type));
+    ld.family = arena_copy(&model->arena, json_slice(json_get(model->config, "model_type")));
     ld.field_used = arena_alloc(&model->arena, (size_t)(model->config->end - model->config), 1);
     ld.tensor_used = arena_alloc(&model->arena, model->checkpoint.entry_count, 1);
     if (!ld.family || !ld.field_used || !ld.tensor_used) {
@@ -87,6 +93,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyFind *fin
     if (!ld.failed) {
         loader_check_tensors(&ld);
     }
+    model->eos_count = loader_eos(&ld, model->generation_config, spec->vocab, model->eos);
     model->weight_bytes = ld.bytes;
     return !ld.failed && spec_finish(spec, error);
 }
@@ -201,12 +208,15 @@ Model *model_load(const char *directory, const ModelOptions *options, FamilyFind
         return NULL;
     }
     model->arena.limit = ARENA_BYTES_MAX;
+    FamilyLoad *load =
+        NULL; /* looked for before the weights: of a model of an unknown kind, the kind is what matters */
     if (read_json(model, directory, "config.json", true, &model->config_text, &model->config, error) &&
         read_json(model, directory, "generation_config.json", false, &model->generation_text, &model->generation_config,
             error) &&
-        checkpoint_open(&model->checkpoint, directory, error) && open_weights(model, options, error) &&
-        load_spec(model, options, find, error) && choose_context(model, options, error) &&
-        open_backend(model, options, error) && load_weights(model, options, error)) {
+        (load = find_family(model, find, error)) != NULL && checkpoint_open(&model->checkpoint, directory, error) &&
+        open_weights(model, options, error) && load_spec(model, options, load, error) &&
+        choose_context(model, options, error) && open_backend(model, options, error) &&
+        load_weights(model, options, error)) {
         return model;
     }
     if (error && !strstr(error->text, directory)) { /* or it names a file there already */
@@ -250,30 +260,9 @@ void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations) 
 }
 const Json *model_generation_config(const Model *model) { return model->generation_config; }
 
-static int collect_ids(const Json *value, int32_t out[EOS_MAX], int vocab) {
-    int count = 0;
-    if (value && value->type == JSON_INTEGER && value->integer >= 0 && value->integer < vocab) {
-        out[count++] = (int32_t)value->integer;
-    }
-    if (value && value->type == JSON_ARRAY) {
-        for (JSON_EACH(id, value)) {
-            if (id->type == JSON_INTEGER && id->integer >= 0 && id->integer < vocab && count < EOS_MAX) {
-                out[count++] = (int32_t)id->integer;
-            }
-        }
-    }
-    return count;
-}
-
 int model_eos(const Model *model, int32_t out[EOS_MAX]) {
-    const Json *places[] = {model->generation_config, model->config, json_get(model->config, "text_config")};
-    for (size_t i = 0; i < COUNT_OF(places); i++) {
-        const int count = collect_ids(json_get(places[i], "eos_token_id"), out, model->spec.vocab);
-        if (count > 0) {
-            return count;
-        }
-    }
-    return 0;
+    memcpy(out, model->eos, sizeof model->eos);
+    return model->eos_count;
 }
 
 /* A step must hold together: runs in row order over all rows, every position that a row may see in a page of the

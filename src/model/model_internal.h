@@ -16,6 +16,8 @@ struct Model {
     const Json *config;                  /* root of config.json */
     const Json *generation_config;       /* NULL: there is none */
     Spec spec;
+    int32_t eos[EOS_MAX];
+    int eos_count;
     Backend *backend;
     size_t scratch_bytes;
     uint64_t weight_bytes;

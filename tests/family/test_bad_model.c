@@ -205,6 +205,8 @@ static void test_constants(void) {
     TEST_MSG(model, "%s", error.text);
     if (model) {
         TEST(model_eos(model, eos) == 2 && eos[0] == 5 && eos[1] == 9);
+        TEST_MSG(
+            warning_count == 1 && strstr(last_warning, "config.json: eos_token_id has 1000000"), "%s", last_warning);
         TEST(model_vocab(model) == 48 && model_context(model) == 512 && !model_generation_config(model));
         Buffer out = {0};
         model_describe(model, &out);
@@ -227,6 +229,57 @@ static void test_constants(void) {
     fixture_remove(directory);
     TEST(!open_model("/nonexistent/model", true, &error) && strstr(error.text, "/nonexistent/model"));
     fixture_close(&f);
+}
+
+/* Ids that end a text: a wrong one is never dropped in silence, whichever file has it. */
+static void test_eos(void) {
+    static const char *const wrong[][2] = {{"\"</s>\"", "eos_token_id is \"</s>\""}, {"2.5", "eos_token_id is 2.5"},
+        {"true", "eos_token_id is true"}, {"{\"id\":2}", "eos_token_id is an object"},
+        {"[2,\"</s>\"]", "eos_token_id has \"</s>\""}, {"[[2]]", "eos_token_id has an array"},
+        {"[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", "eos_token_id has more than 16 ids"}};
+    Fixture f;
+    Error error;
+    char directory[64], text[128];
+    int32_t eos[EOS_MAX];
+    if (!fixture_open(&f, "llama")) return;
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        snprintf(text, sizeof text, "\"rope_theta\":10000.0,\"eos_token_id\":%s", wrong[i][0]);
+        expect_refusal(&f, 0, "\"rope_theta\":10000.0", text, wrong[i][1]);
+        if (!fixture_write_variant(&f, 0, directory)) continue;
+        snprintf(text, sizeof text, "{\"eos_token_id\":%s}", wrong[i][0]);
+        TEST(fixture_write_text(directory, "generation_config.json", slice_of(text)));
+        Model *model = open_model(directory, false, &error);
+        TEST_MSG(!model && strstr(error.text, "generation_config.json: ") && strstr(error.text, wrong[i][1]), "%s",
+            error.text);
+        model_close(model);
+        fixture_remove(directory);
+    }
+    /* Ids that are no tokens: the model never writes them, so the text ends as the file means it to. */
+    Model *model = open_edited(
+        &f, 0, "\"rope_theta\":10000.0", "\"rope_theta\":10000.0,\"eos_token_id\":[-1,48,47]", true, &error);
+    TEST_MSG(model && warning_count == 1 && strstr(last_warning, "has -1, which is no token of a vocabulary of 48") &&
+            strstr(last_warning, "2 such"),
+        "%s%s", error.text, last_warning);
+    TEST(model && model_eos(model, eos) == 1 && eos[0] == 47);
+    model_close(model);
+    fixture_close(&f);
+}
+
+/* A model of an unknown kind is told its kind, whatever state its weights are in. */
+static void test_unknown_type(void) {
+    static const char *const weights[] = {NULL, "not a safetensors file"};
+    for (size_t i = 0; i < COUNT_OF(weights); i++) {
+        char directory[] = "/tmp/apus-fixture-XXXXXX";
+        Error error;
+        TEST(mkdtemp(directory) &&
+            fixture_write_text(directory, "config.json", SLICE("{\"model_type\":\"lama\",\"hidden_size\":64}")));
+        if (weights[i]) TEST(fixture_write_text(directory, "model.safetensors", slice_of(weights[i])));
+        Model *model = open_model(directory, false, &error);
+        TEST_MSG(
+            !model && error.code == ERROR_UNSUPPORTED && strstr(error.text, "model_type \"lama\""), "%s", error.text);
+        model_close(model);
+        fixture_remove(directory);
+    }
 }
 
 /* Any config ends in a model or in an error, whatever its values: one value after another becomes something hostile. */
@@ -290,5 +343,7 @@ int main(void) {
     test_tensors();
     test_unused_tensors();
     test_constants();
+    test_eos();
+    test_unknown_type();
     return test_done();
 }

@@ -107,8 +107,7 @@ void *loader_alloc(Loader *ld, size_t count, size_t size) {
     return memory;
 }
 
-/* A short rendering of a value for messages. */
-static const char *show(const Json *value, char out[64]) {
+const char *loader_show(const Json *value, char out[64]) {
     switch (value->type) {
     case JSON_INTEGER: snprintf(out, 64, "%lld", (long long)value->integer); break;
     case JSON_LONG:
@@ -159,7 +158,7 @@ static int read_int(Loader *ld, const Json *value, const char *field) {
     char shown[64];
     if (value->type != JSON_INTEGER || value->integer < 1 || value->integer > INT_MAX_FIELD) {
         loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be an integer from 1 to %d", ld->where, field,
-            show(value, shown), INT_MAX_FIELD);
+            loader_show(value, shown), INT_MAX_FIELD);
         return 1;
     }
     return (int)value->integer;
@@ -184,7 +183,7 @@ double loader_positive(Loader *ld, const Json *value, const char *where, const c
     const double number = json_is_number(value) ? json_number(value) : 0;
     if (!(number >= 1e-30 && number <= 1e30)) { /* what f32 arithmetic can work with */
         loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be a number from 1e-30 to 1e30", where, field,
-            show(value, shown));
+            loader_show(value, shown));
         return 1;
     }
     return number;
@@ -211,8 +210,8 @@ bool load_bool_or(Loader *ld, const char *field, bool absent) {
     }
     if (value->type != JSON_BOOL) {
         char shown[64];
-        loader_fail(
-            ld, ERROR_FORMAT, "config.json: %s%s is %s, must be true or false", ld->where, field, show(value, shown));
+        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be true or false", ld->where, field,
+            loader_show(value, shown));
         return absent;
     }
     return value->boolean;
@@ -236,7 +235,7 @@ void load_expect_text(Loader *ld, const char *field, const char *expected) {
     const Json *value = loader_get(ld, ld->fields, field);
     if (value && (value->type != JSON_STRING || !slice_is(json_slice(value), expected))) {
         loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s%s is %s; %s computes \"%s\" only", ld->where, field,
-            show(value, shown), ld->family, expected);
+            loader_show(value, shown), ld->family, expected);
     }
 }
 

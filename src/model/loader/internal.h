@@ -37,6 +37,12 @@ const Json *loader_get(Loader *ld, const Json *object, const char *field);
 const Json *loader_object(Loader *ld, const Json *object, const char *field, const char *where);
 /* A finite number > 0; an error otherwise. */
 double loader_positive(Loader *ld, const Json *value, const char *where, const char *field);
+/* A short rendering of a value for messages. NULL: nothing. */
+const char *loader_show(const Json *value, char out[64]);
+/* End-of-sequence ids: of generation_config.json (NULL: there is none), else of config.json, else of its text_config.
+ * Returns their number. Another type, or more than EOS_MAX, is an error. An id beyond the vocabulary, which a model can
+ * never write, is left out with a warning. */
+int loader_eos(Loader *ld, const Json *generation, int vocab, int32_t out[EOS_MAX]);
 /* After the family: names fields and tensors that nobody asked for. */
 void loader_check_fields(Loader *ld);
 void loader_check_tensors(Loader *ld);
