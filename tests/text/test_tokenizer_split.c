@@ -221,15 +221,30 @@ static void test_identity_shortcut(void) {
 }
 
 static void test_characters(void) {
-    TEST(unicode_is_space(' ') && unicode_is_space(0x85) && unicode_is_space(0x3000) && !unicode_is_space(0x1C) &&
-        !unicode_is_space(0x200B));
+    TEST(unicode_is_white_space(' ') && unicode_is_white_space(0x85) && unicode_is_white_space(0x3000) &&
+        !unicode_is_white_space(0x1C) && !unicode_is_white_space(0x200B));
     TEST(unicode_category('a') == CATEGORY_LL && unicode_category(0x4E00) == CATEGORY_LO &&
         unicode_category(0x10FFFF) == CATEGORY_CN);
     TEST(unicode_is_word('_') && unicode_is_word(0x24B6) && !unicode_is_word('-'));
     TEST(unicode_lower('A') == 'a' && unicode_lower(0xC4) == 0xE4 && unicode_lower(0x10400) == 0x10428 &&
         unicode_lower(0xDF) == 0xDF);
     TEST(unicode_fold(0x17F) == 's' && unicode_fold(0x212A) == 'k' && unicode_fold(0x3C2) == unicode_fold(0x3A3));
-    TEST(unicode_script("Han", 3) && unicode_script("han", 3) && !unicode_script("Hanx", 4) && !unicode_script("", 0));
+    unsigned han = unicode_script_named("Han", 3);
+    TEST(han && unicode_script_named("h-AN", 4) == han && unicode_script(0x4E00) == han && unicode_script('a') != han);
+    TEST(unicode_category(0x30000) == CATEGORY_LO && unicode_category(0xE0001) == CATEGORY_CF &&
+        unicode_category(0x1FFFF) == CATEGORY_CN && unicode_category(0x20000) == CATEGORY_LO);
+    TEST(unicode_is_python_space(0x1C) && unicode_is_python_space(0x2003) && !unicode_is_python_space(0x200B));
+    TEST(unicode_is_lower(0xAA) && !unicode_is_upper(0xAA) && unicode_is_upper(0x2160) && !unicode_is_lower(0x2160));
+    TEST(unicode_decimal('7') == 7 && unicode_decimal(0x663) == 3 && unicode_decimal(0x1D7FF) == 9 &&
+        unicode_decimal(0xB2) == -1 && unicode_is_digit(0xB2) && !unicode_is_digit(0xBD));
+    TEST(unicode_is_case_ignorable(0x301) && unicode_is_case_ignorable('.') && !unicode_is_case_ignorable('a'));
+    uint32_t out[UNICODE_CASE_MAX];
+    TEST(unicode_upper_full(0xDF, out) == 2 && out[0] == 'S' && out[1] == 'S');
+    TEST(unicode_title_full(0xFB03, out) == 3 && out[0] == 'F' && out[1] == 'f' && out[2] == 'i');
+    TEST(unicode_title_full(0x1C6, out) == 1 && out[0] == 0x1C5 && unicode_upper_full(0xFF, out) == 1 &&
+        out[0] == 0x178);
+    TEST(unicode_lower_full(0x130, out) == 2 && out[0] == 'i' && out[1] == 0x307);
+    TEST(!unicode_script_named("Hanx", 4) && !unicode_script_named("Ha", 2) && !unicode_script_named("", 0));
 }
 
 int main(void) {

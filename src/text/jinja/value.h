@@ -7,6 +7,13 @@
 #include <stdint.h>
 #include <time.h>
 
+/* Apart from text/unicode's, of a newer version, until these are gone. */
+#define unicode_is_lower jinja_is_lower
+#define unicode_is_upper jinja_is_upper
+#define unicode_is_digit jinja_is_digit
+#define unicode_is_case_ignorable jinja_is_case_ignorable
+#define unicode_decimal jinja_decimal
+
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/error.h"

@@ -108,18 +108,11 @@ static bool parse_property(Parser *parser, CharSet *set, bool negated) {
     if (!item) return false;
     bool known = false;
     for (size_t i = 0; i < COUNT_OF(names) && !known; i++) {
-        size_t k = 0, matched = 0;
-        for (; k < size; k++) {
-            char c = name[k] >= 'A' && name[k] <= 'Z' ? (char)(name[k] + 32) : name[k];
-            if (c == '_' || c == ' ' || c == '-') continue;
-            if (names[i].name[matched] != c) break;
-            matched++;
-        }
-        if (k < size || names[i].name[matched]) continue;
+        if (!unicode_same_name(name, size, names[i].name)) continue;
         item->categories |= names[i].categories;
         known = true;
     }
-    const UnicodeScript *script = known ? NULL : unicode_script(name, size);
+    unsigned script = known ? 0 : unicode_script_named(name, size);
     if (!known && !script) {
         return fail(parser->error, ERROR_UNSUPPORTED,
             "regular expression, byte %zu: the property \\p{%.*s} is not known", start, (int)(size > 40 ? 40 : size),

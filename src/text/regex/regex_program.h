@@ -5,7 +5,7 @@
 
 #include "base/arena.h"
 #include "text/regex/regex.h"
-#include "text/unicode/unicode_tables.h"
+#include "text/unicode/unicode.h"
 
 /* A class of characters: a union of items, perhaps negated, perhaps intersected with further sets. */
 typedef struct CharSet {
@@ -15,7 +15,7 @@ typedef struct CharSet {
     bool negated, fold;
     UnicodeRange *ranges; /* sorted, disjoint */
     size_t range_count;
-    const UnicodeScript *script;
+    unsigned script;             /* of unicode_script; 0: none */
     const struct CharSet *child; /* nested sets of the union, linked by sibling */
     const struct CharSet *sibling;
     const struct CharSet *both; /* && this one */

@@ -14,25 +14,19 @@ static bool set_has_exactly(const CharSet *set, uint32_t code) {
     if (unicode_in_ranges(code, set->ranges, set->range_count)) return true;
     if (set->word && unicode_is_word(code)) return true;
     if (set->not_word && !unicode_is_word(code)) return true;
-    if (set->script && unicode_in_ranges(code, set->script->ranges, set->script->count)) return true;
+    if (set->script && unicode_script(code) == set->script) return true;
     for (const CharSet *child = set->child; child; child = child->sibling) {
         if (charset_has(child, code)) return true;
     }
     return false;
 }
 
-/* Any character that differs from code only in case; there are few, so that a scan over the runs will do. */
+/* Whether the set has a character that differs from code only in case. */
 static bool set_has_variant(const CharSet *set, uint32_t code) {
-    uint32_t fold = unicode_fold(code);
-    if (set_has_exactly(set, fold)) return true;
-    for (size_t i = 0; i < unicode_lower_runs_count; i++) {
-        const UnicodeCase *run = &unicode_lower_runs[i];
-        uint32_t upper = fold - (uint32_t)run->delta;
-        if (upper >= run->first && upper <= run->last && unicode_lower(upper) == fold && set_has_exactly(set, upper))
-            return true;
-    }
-    for (size_t i = 0; i < unicode_fold_extra_count; i++) {
-        if (unicode_fold_extra[i].to == fold && set_has_exactly(set, unicode_fold_extra[i].from)) return true;
+    uint32_t variants[UNICODE_VARIANTS_MAX];
+    size_t count = unicode_variants(code, variants);
+    for (size_t i = 0; i < count; i++) {
+        if (set_has_exactly(set, variants[i])) return true;
     }
     return false;
 }

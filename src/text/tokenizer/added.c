@@ -177,7 +177,7 @@ static bool is_blank(Slice text) {
     for (size_t at = 0; at < text.size;) {
         uint32_t code;
         int length = utf8_decode(text.data + at, text.size - at, &code);
-        if (!unicode_is_space(code)) return false;
+        if (!unicode_is_white_space(code)) return false;
         at += (size_t)(length < 0 ? -length : length);
     }
     return true;

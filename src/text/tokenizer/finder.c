@@ -20,7 +20,7 @@ static bool is_kind(FinderKind kind, uint32_t code) {
     switch (kind) {
     case FIND_NUMBER: return unicode_is_number(code);
     case FIND_PUNCTUATION: return unicode_is_punctuation(code);
-    case FIND_SPACE: return unicode_is_space(code);
+    case FIND_SPACE: return unicode_is_white_space(code);
     default: return false;
     }
 }

@@ -7,17 +7,6 @@
 #include "base/utf8.h"
 #include "text/unicode/unicode.h"
 
-enum {
-    HANGUL_BASE = 0xAC00,
-    HANGUL_L = 0x1100,
-    HANGUL_V = 0x1161,
-    HANGUL_T = 0x11A7,
-    HANGUL_V_COUNT = 21,
-    HANGUL_T_COUNT = 28,
-    HANGUL_COUNT = 11172,
-    HANGUL_L_COUNT = 19,
-};
-
 /* One pass from a text to a text, with or without origins. */
 typedef struct Pass {
     Slice in;
@@ -54,42 +43,6 @@ static size_t decode_at(Slice text, size_t at, uint32_t *code) {
 
 /* --- Normal forms --------------------------------------------------------------------------------------------- */
 
-static const UnicodeExpansion *find_expansion(const UnicodeExpansion *table, size_t count, uint32_t code) {
-    size_t low = 0, high = count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (table[middle].code < code) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < count && table[low].code == code ? &table[low] : NULL;
-}
-
-static uint32_t compose_pair(uint32_t first, uint32_t second) {
-    if (first - HANGUL_L < HANGUL_L_COUNT && second - HANGUL_V < HANGUL_V_COUNT) {
-        return HANGUL_BASE + ((first - HANGUL_L) * HANGUL_V_COUNT + (second - HANGUL_V)) * HANGUL_T_COUNT;
-    }
-    uint32_t syllable = first - HANGUL_BASE;
-    if (syllable < HANGUL_COUNT && syllable % HANGUL_T_COUNT == 0 && second - HANGUL_T - 1 < HANGUL_T_COUNT - 1) {
-        return first + (second - HANGUL_T);
-    }
-    size_t low = 0, high = unicode_compositions_count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        const UnicodeComposition *entry = &unicode_compositions[middle];
-        if (entry->first < first || (entry->first == first && entry->second < second)) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    if (low == unicode_compositions_count) return 0;
-    const UnicodeComposition *entry = &unicode_compositions[low];
-    return entry->first == first && entry->second == second ? entry->composed : 0;
-}
-
 static bool codes_reserve(NormalText *scratch, size_t count) {
     if (count <= scratch->codes_capacity) return true;
     size_t capacity = scratch->codes_capacity ? scratch->codes_capacity * 2 : 256;
@@ -107,25 +60,8 @@ static bool codes_reserve(NormalText *scratch, size_t count) {
 
 /* Appends the full decomposition of code to the stretch. */
 static bool decompose(NormalText *scratch, size_t *count, uint32_t code, uint8_t origin, bool compatible) {
-    uint32_t hangul[3];
-    const uint32_t *codes = &code;
-    size_t size = 1;
-    const UnicodeExpansion *expansion = NULL;
-    if (code - HANGUL_BASE < HANGUL_COUNT) {
-        uint32_t syllable = code - HANGUL_BASE, trail = syllable % HANGUL_T_COUNT;
-        hangul[0] = HANGUL_L + syllable / (HANGUL_V_COUNT * HANGUL_T_COUNT);
-        hangul[1] = HANGUL_V + syllable / HANGUL_T_COUNT % HANGUL_V_COUNT;
-        hangul[2] = HANGUL_T + trail;
-        codes = hangul;
-        size = trail ? 3 : 2;
-    } else if (code >= 0xA0) {
-        if (compatible) expansion = find_expansion(unicode_compatible, unicode_compatible_count, code);
-        if (!expansion) expansion = find_expansion(unicode_canonical, unicode_canonical_count, code);
-    }
-    if (expansion) {
-        codes = unicode_expansion_pool + expansion->offset;
-        size = expansion->count;
-    }
+    uint32_t codes[UNICODE_EXPANSION_MAX];
+    size_t size = unicode_decompose(code, compatible, codes);
     if (!codes_reserve(scratch, *count + size)) return false;
     for (size_t i = 0; i < size; i++) {
         scratch->codes[*count] = codes[i];
@@ -171,7 +107,7 @@ static size_t compose(NormalText *scratch, size_t count) {
         uint32_t code = scratch->codes[i];
         uint8_t klass = scratch->classes[i];
         bool free_way = starter != SIZE_MAX && (last_class == -1 || (klass && last_class < klass));
-        uint32_t composed = free_way ? compose_pair(scratch->codes[starter], code) : 0;
+        uint32_t composed = free_way ? unicode_compose(scratch->codes[starter], code) : 0;
         if (composed) {
             scratch->codes[starter] = composed;
             if (scratch->code_origin[i] < scratch->code_origin[starter])
@@ -289,14 +225,14 @@ static void run_strip(const NormalizeStep *step, Pass *pass) {
     uint32_t code;
     while (step->left && start < end) {
         size_t length = decode_at(in, start, &code);
-        if (!unicode_is_space(code)) break;
+        if (!unicode_is_white_space(code)) break;
         start += length;
     }
     while (step->right && end > start) {
         size_t before = end - 1;
         while (before > start && ((uint8_t)in.data[before] & 0xC0) == 0x80) before--;
         decode_at(in, before, &code);
-        if (!unicode_is_space(code)) break;
+        if (!unicode_is_white_space(code)) break;
         end = before;
     }
     put_range(pass, start, end);

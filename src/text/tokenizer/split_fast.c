@@ -30,7 +30,7 @@ INLINE uint32_t set_at(Text text, size_t at, size_t *length) {
     const uint8_t *p = text.data + at;
     if (p[0] < 0x80) {
         *length = 1;
-        return 1u << (unsigned)(unicode_blocks[0][p[0]] - 'A'); /* block 0 is the first of all */
+        return unicode_ascii_set(p[0]);
     }
     uint32_t code;
     if (p[0] < 0xE0) {

@@ -212,7 +212,7 @@ static size_t space_before(Slice text, size_t at) {
     uint32_t code;
     while (at > 0) {
         size_t start = character_before(text, at, &code);
-        if (!unicode_is_space(code)) break;
+        if (!unicode_is_white_space(code)) break;
         at = start;
     }
     return at;
@@ -222,7 +222,7 @@ static size_t space_behind(Slice text, size_t at) {
     uint32_t code;
     while (at < text.size) {
         int length = utf8_decode(text.data + at, text.size - at, &code);
-        if (length < 0 || !unicode_is_space(code)) break;
+        if (length < 0 || !unicode_is_white_space(code)) break;
         at += (size_t)length;
     }
     return at;

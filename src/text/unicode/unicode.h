@@ -1,11 +1,10 @@
-/* What characters are, as the reference tokenizer library sees them: categories and white space by Unicode 16,
- * normalisation data by its older tables (tools/make_unicode_tables.py). Threads: any. */
+/* What characters are: Unicode 16, as the reference tokenizer library sees it, pinned in one generated table
+ * (tools/make_unicode_tables.py). The template language uses the same data, where Python has that of its own version.
+ * This folder knows code points only; texts and UTF-8 are the callers'. Threads: any. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include "text/unicode/unicode_tables.h"
 
 enum { UNICODE_MAX = 0x10FFFF };
 
@@ -55,21 +54,63 @@ typedef enum UnicodeCategory {
 #define UNICODE_Z UNICODE_SETS(CATEGORY_ZS, CATEGORY_ZP)
 #define UNICODE_WHITE (UNICODE_Z | UNICODE_SET(CATEGORY_CC_SPACE))
 
-/* code ≤ UNICODE_MAX */
+/* The category of each code point below UNICODE_NEAR, in two stages; of those from there on, unicode_far_category. */
+enum { UNICODE_NEAR = 0x20000, UNICODE_BLOCK_BITS = 7, UNICODE_BLOCK = 1 << UNICODE_BLOCK_BITS };
+extern const uint16_t unicode_block_index[];
+extern const char unicode_blocks[]; /* 'A' + category; the first block is that of ASCII */
+unsigned unicode_far_category(uint32_t code);
+
+/* code ≤ UNICODE_MAX, here and below */
 static inline unsigned unicode_category(uint32_t code) {
+    if (code >= UNICODE_NEAR) return unicode_far_category(code);
     unsigned block = unicode_block_index[code >> UNICODE_BLOCK_BITS];
-    return (unsigned)unicode_blocks[block][code & (UNICODE_BLOCK - 1)] - 'A';
+    return (unsigned)unicode_blocks[block << UNICODE_BLOCK_BITS | (code & (UNICODE_BLOCK - 1))] - 'A';
 }
+static inline uint32_t unicode_ascii_set(uint8_t byte) { return 1u << (unsigned)(unicode_blocks[byte] - 'A'); }
 static inline uint32_t unicode_set(uint32_t code) { return 1u << unicode_category(code); }
-static inline bool unicode_is_space(uint32_t code) { return unicode_set(code) & UNICODE_WHITE; }
 static inline bool unicode_is_number(uint32_t code) { return unicode_set(code) & UNICODE_N; }
 
-bool unicode_is_word(uint32_t code);        /* \w */
-bool unicode_is_punctuation(uint32_t code); /* as the Punctuation pre-tokenizer sees it */
+/* The property White_Space, which is \s of regular expressions and what Rust trims. */
+static inline bool unicode_is_white_space(uint32_t code) { return unicode_set(code) & UNICODE_WHITE; }
+/* White_Space and the separators U+001C…001F: str.isspace, and what Python strips and splits at. */
+static inline bool unicode_is_python_space(uint32_t code) {
+    return unicode_is_white_space(code) || (code >= 0x1C && code <= 0x1F);
+}
+
+bool unicode_is_word(uint32_t code);           /* \w */
+bool unicode_is_punctuation(uint32_t code);    /* as the Punctuation pre-tokenizer sees it */
+bool unicode_is_lower(uint32_t code);          /* the property Lowercase */
+bool unicode_is_upper(uint32_t code);          /* the property Uppercase */
+bool unicode_is_case_ignorable(uint32_t code); /* the property Case_Ignorable */
+bool unicode_is_digit(uint32_t code);          /* decimal digits, and superscripts and the like: str.isdigit */
+int unicode_decimal(uint32_t code);            /* 0…9 of a decimal digit, else -1 */
+
 /* One character for one; U+0130, whose lower case is two characters, stays as it is. */
 uint32_t unicode_lower(uint32_t code);
+/* Full mappings that look at nothing but the character: up to three characters. Return how many. */
+enum { UNICODE_CASE_MAX = 3 };
+int unicode_lower_full(uint32_t code, uint32_t out[UNICODE_CASE_MAX]);
+int unicode_upper_full(uint32_t code, uint32_t out[UNICODE_CASE_MAX]);
+int unicode_title_full(uint32_t code, uint32_t out[UNICODE_CASE_MAX]);
 uint32_t unicode_fold(uint32_t code); /* equal for characters that differ only in case */
-uint8_t unicode_combining(uint32_t code);
-/* The script of that name (any case; '_', '-' and ' ' do not count), or NULL. */
-const UnicodeScript *unicode_script(const char *name, size_t size);
-bool unicode_in_ranges(uint32_t code, const UnicodeRange *ranges, size_t count); /* sorted ranges */
+/* The characters whose fold is that of code, itself among them. Returns how many. */
+enum { UNICODE_VARIANTS_MAX = 8 };
+size_t unicode_variants(uint32_t code, uint32_t out[UNICODE_VARIANTS_MAX]);
+
+/* Names of properties: any case, and '_', '-' and ' ' do not count. `want` is in lower case without them. */
+bool unicode_same_name(const char *name, size_t size, const char *want);
+/* A number for the script of that name, or 0. */
+unsigned unicode_script_named(const char *name, size_t size);
+unsigned unicode_script(uint32_t code); /* that number; 0: a script without a name here */
+
+/* Normal forms. The full decomposition, canonical or compatible, of up to UNICODE_EXPANSION_MAX characters; returns how
+ * many, 1 with code itself when there is none. */
+enum { UNICODE_EXPANSION_MAX = 18 };
+size_t unicode_decompose(uint32_t code, bool compatible, uint32_t out[UNICODE_EXPANSION_MAX]);
+uint32_t unicode_compose(uint32_t first, uint32_t second); /* 0: they do not compose */
+uint8_t unicode_combining(uint32_t code);                  /* the combining class */
+
+typedef struct UnicodeRange {
+    uint32_t first, last;
+} UnicodeRange;
+bool unicode_in_ranges(uint32_t code, const UnicodeRange *ranges, size_t count); /* sorted and disjoint */
