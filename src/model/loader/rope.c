@@ -173,6 +173,8 @@ static void fill_dynamic(const Scaling *s, Spec *spec, float *out, int dims, flo
     spec->dynamic_rope = rope;
 }
 
+static bool is_longrope(Slice kind) { return slice_is(kind, "longrope") || slice_is(kind, "su"); }
+
 static float fill(
     const Scaling *s, Slice kind, Spec *spec, const RopeOptions *options, float *out, int dims, float theta) {
     if (slice_is(kind, "default") || slice_is(kind, "mrope")) { /* mrope: text has the same position on every axis */
@@ -184,7 +186,7 @@ static float fill(
         fill_llama3(s, out, dims, theta);
     } else if (slice_is(kind, "yarn") || slice_is(kind, "deepseek_yarn") || slice_is(kind, "telechat3-yarn")) {
         return fill_yarn(s, out, dims, theta);
-    } else if (slice_is(kind, "longrope") || slice_is(kind, "su")) {
+    } else if (is_longrope(kind)) {
         return fill_longrope(s, out, dims, theta, options->original_positions);
     } else if (slice_is(kind, "dynamic")) {
         fill_dynamic(s, spec, out, dims, theta);
@@ -239,7 +241,8 @@ const Rope *load_rope(Loader *ld, Spec *spec, const RopeOptions *options) {
     if (!rope || !frequencies) {
         return NULL;
     }
-    *rope = (Rope){.dims = dims, .interleaved = options->interleaved, .frequencies = frequencies};
+    const bool interleaved = options->interleaved && !is_longrope(kind); /* SuScaledRoPE rotates halves, always */
+    *rope = (Rope){.dims = dims, .interleaved = interleaved, .frequencies = frequencies};
     rope->scale = fill(&scaling, kind, spec, options, frequencies, dims, theta);
     return rope;
 }
