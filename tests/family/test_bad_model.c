@@ -48,6 +48,26 @@ static void expect_refusal(Fixture *f, int variant, const char *from, const char
     model_close(model);
 }
 
+/* What quantization says about a module by name, and what the file holds of it. */
+static void test_named_modules(Fixture *f) {
+    const char *from = "\"bits\":4}", *module = "model.layers.1.mlp.up_proj";
+    static const char *const plain[] = {"false", "null"};
+    char text[128], mention[128];
+    for (size_t i = 0; i < COUNT_OF(plain); i++) {
+        snprintf(text, sizeof text, "\"bits\":4,\"%s\":%s}", module, plain[i]);
+        snprintf(mention, sizeof mention, "quantization.%s is %s", module, plain[i]);
+        expect_refusal(f, 3, from, text, mention);
+        snprintf(mention, sizeof mention, "has the tensor %s.scales", module);
+        expect_refusal(f, 3, from, text, mention);
+    }
+    expect_refusal(f, 3, from, "\"bits\":4,\"lm_head\":4}", "quantization.lm_head is 4");
+    expect_refusal(f, 4, "o_proj\":false", "o_proj\":{\"bits\":4,\"group_size\":32}",
+        "no tensor model.layers.1.self_attn.o_proj.scales");
+    expect_refusal(f, 4, "o_proj\":false", "o_proj\":true", "no tensor model.layers.1.self_attn.o_proj.scales");
+    expect_refusal(f, 4, "\"lm_head\":{\"group_size\":64,\"bits\":8}", "\"lm_head\":true",
+        "quantization.lm_head does not say what the tensor's shapes say");
+}
+
 static void test_config(void) {
     Fixture f;
     if (!fixture_open(&f, "llama")) return;
@@ -81,6 +101,7 @@ static void test_config(void) {
     expect_refusal(&f, 0, "\"rope_theta\":10000.0", "\"quantize_activations\":true", "quantize_activations");
     expect_refusal(&f, 4, "\"model.layers.0.mlp.down_proj\":{\"group_size\":32,\"bits\":6}",
         "\"model.layers.0.mlp.down_proj\":{\"group_size\":32,\"bits\":5}", "model.layers.0.mlp.down_proj");
+    test_named_modules(&f);
     expect_refusal(&f, 0, NULL, "[1]", "object");
     expect_refusal(&f, 0, NULL, "{\"model_type\":\"llama\"", "config.json");
     fixture_close(&f);

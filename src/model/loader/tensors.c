@@ -144,10 +144,35 @@ static bool read_form(Weight *weight, const Tensor *codes, const Tensor *scales)
     return weight->quant != QUANT_NONE;
 }
 
-/* What config.json says about this very module; NULL: nothing. */
+/* What config.json says about this very module; NULL: nothing, or that it is plain. true: what it says about all. */
 static const Json *find_override(const Loader *ld, const char *module) {
-    const Json *override = json_get(json_get(ld->root, "quantization"), module);
+    const Json *block = json_get(ld->root, "quantization"), *override = json_get(block, module);
+    if (override && override->type == JSON_BOOL && override->boolean) {
+        return block;
+    }
     return override && override->type == JSON_OBJECT ? override : NULL;
+}
+
+/* Where config.json names the module, the file must hold it so: false (or null) is plain, anything else has scales. */
+static bool check_presence(Loader *ld, const char *name, const TensorEntry *scales) {
+    char module[NAME_SIZE], shown[64];
+    full_name(ld, module, name, "");
+    const Json *override = json_get(json_get(ld->root, "quantization"), module);
+    if (!override) {
+        return true;
+    }
+    const bool quantised = find_override(ld, module) != NULL;
+    if (override->type != JSON_NULL && override->type != JSON_BOOL && override->type != JSON_OBJECT) {
+        loader_fail(ld, ERROR_FORMAT, "config.json: quantization.%s is %s, must be an object, true or false", module,
+            loader_show(override, shown));
+    } else if (scales && !quantised) {
+        loader_fail(ld, ERROR_FORMAT, "config.json: quantization.%s is %s, but %s has the tensor %.*s", module,
+            loader_show(override, shown), path_of(ld, scales), SLICE_SHOWN(scales->name));
+    } else if (!scales && quantised) {
+        loader_fail(ld, ERROR_FORMAT, "config.json: quantization.%s is %s, but there is no tensor %s.scales", module,
+            loader_show(override, shown), module);
+    }
+    return !ld->failed;
 }
 
 /* Whether config.json calls the module symmetric; nothing else tells that from affine without its biases. */
@@ -244,7 +269,11 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
     }
     weight.data = place(ld, data);
     weight.dtype = data->tensor.dtype;
-    if (find(ld, name, ".scales")) {
+    const TensorEntry *scales = find(ld, name, ".scales");
+    if (!check_presence(ld, name, scales)) {
+        return weight;
+    }
+    if (scales) {
         load_quantised(ld, &weight, name, data);
     } else if (!dtype_is_float(weight.dtype)) {
         wrong_dtype(ld, data, "F32, F16 or BF16, since there are no scales");
