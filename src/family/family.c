@@ -92,3 +92,61 @@ int family_window(Loader *ld, const Json *types, int i, int window) {
     load_require(ld, !sliding || window > 0, "layer_types[%d] is sliding_attention, but there is no sliding_window", i);
     return sliding ? window : 0;
 }
+
+/* --- GGUF ------------------------------------------------------------------------------------------------------ */
+
+const GgufName gguf_ends[] = {
+    {"token_embd", "model.embed_tokens", 0},
+    {"output", "lm_head", 0},
+    {"blk.*.attn_output", "model.layers.*.self_attn.o_proj", 0},
+    {"blk.*.ffn_down", "model.layers.*.mlp.down_proj", 0},
+    {0},
+};
+
+const GgufName gguf_norms[] = {
+    {"output_norm", "model.norm", 0},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", 0},
+    {"blk.*.ffn_norm", "model.layers.*.post_attention_layernorm", 0},
+    {0},
+};
+
+const GgufName gguf_qkv[] = {
+    {"blk.*.attn_q", "model.layers.*.self_attn.q_proj", 0},
+    {"blk.*.attn_k", "model.layers.*.self_attn.k_proj", 0},
+    {"blk.*.attn_v", "model.layers.*.self_attn.v_proj", 0},
+    {0},
+};
+
+const GgufName gguf_qkv_paired[] = {
+    {"blk.*.attn_q", "model.layers.*.self_attn.q_proj", GGUF_HEADS_PAIRED},
+    {"blk.*.attn_k", "model.layers.*.self_attn.k_proj", GGUF_KV_HEADS_PAIRED},
+    {"blk.*.attn_v", "model.layers.*.self_attn.v_proj", 0},
+    {0},
+};
+
+const GgufName gguf_glu[] = {
+    {"blk.*.ffn_gate", "model.layers.*.mlp.gate_proj", 0},
+    {"blk.*.ffn_up", "model.layers.*.mlp.up_proj", 0},
+    {0},
+};
+
+static double vocab_size(const GgufSizes *sizes) { return (double)sizes->vocab; }
+
+const GgufField gguf_sizes[] = {
+    {"hidden_size", .key = ".embedding_length"},
+    {"intermediate_size", .key = ".feed_forward_length"},
+    {"num_hidden_layers", .key = ".block_count"},
+    {"num_attention_heads", .key = ".attention.head_count"},
+    {"num_key_value_heads", .key = ".attention.head_count_kv", .or_key = ".attention.head_count"},
+    {"max_position_embeddings", .key = ".context_length"},
+    {"vocab_size", .compute = vocab_size},
+    {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
+    {"rms_norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_rms_epsilon"},
+    {0},
+};
+
+double gguf_head_dim(const GgufSizes *sizes) { return (double)sizes->head_dim; }
+
+double gguf_odd_head_dim(const GgufSizes *sizes) {
+    return sizes->head_dim * sizes->heads == sizes->hidden ? 0 : (double)sizes->head_dim;
+}

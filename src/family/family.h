@@ -1,8 +1,14 @@
-/* What the families share: reading the numbers nearly all configs have, and the usual blocks under their usual names.
- * A family is a FamilyLoad (model/loader/loader.h) in its own file and a row of registry.h. */
+/* What the families share: reading the numbers nearly all configs have, and the usual blocks under their usual names,
+ * in MLX's and in GGUF's. A family is a Family in its own file and a row of registry.h. */
 #pragma once
+#include "family/gguf.h"
 #include "family/registry.h"
 #include "model/loader/loader.h"
+
+typedef struct Family {
+    FamilyLoad *load;
+    const GgufModel *gguf; /* NULL: no GGUF file holds it */
+} Family;
 
 typedef struct Dims {
     int hidden, heads, kv_heads, head_dim, inner;
@@ -30,6 +36,20 @@ GluFfn family_glu(Loader *ld, const Dims *dims, Activation activation, bool bias
 /* The window of layer i: `sliding_window` where layer_types says sliding_attention, else 0. types may be NULL. */
 int family_window(Loader *ld, const Json *types, int i, int window);
 
-#define DECLARE_FAMILY(model_type, load) FamilyLoad load;
+/* For a family that is a llama with changes. */
+FamilyLoad llama_load;
+
+/* The usual names and fields of GGUF files; each ends with an empty row. */
+extern const GgufName gguf_ends[];       /* embedding and head; what follows attention and the feed-forward part */
+extern const GgufName gguf_norms[];      /* before both of them, and the last */
+extern const GgufName gguf_qkv[];        /* q, k, v */
+extern const GgufName gguf_qkv_paired[]; /* the same, q and k with their halves interleaved */
+extern const GgufName gguf_glu[];        /* gate and up */
+extern const GgufField gguf_sizes[];
+/* GgufField.compute of head_dim: always, or only where hidden / heads is another. */
+double gguf_head_dim(const GgufSizes *sizes);
+double gguf_odd_head_dim(const GgufSizes *sizes);
+
+#define DECLARE_FAMILY(model_type, family) extern const Family family;
 FAMILIES(DECLARE_FAMILY)
 #undef DECLARE_FAMILY

@@ -64,9 +64,9 @@ static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab
     }
 }
 
-void gemma3_load(Loader *ld, Spec *spec) { load_text(ld, spec, 4, 1, load_int_or(ld, "vocab_size", 262144)); }
+static void load(Loader *ld, Spec *spec) { load_text(ld, spec, 4, 1, load_int_or(ld, "vocab_size", 262144)); }
 
-void gemma3_wrapper_load(Loader *ld, Spec *spec) {
+static void load_wrapper(Loader *ld, Spec *spec) {
     const int outer = load_int_or(ld, "vocab_size", 0);
     load_ignore(ld, "vision_config", "mm_tokens_per_image", "image_token_index", "boi_token_index", "eoi_token_index",
         "image_token_id", "hidden_size", "tie_word_embeddings", NULL);
@@ -76,3 +76,41 @@ void gemma3_wrapper_load(Loader *ld, Spec *spec) {
     const int inner = load_int_or(ld, "vocab_size", 262208);
     load_text(ld, spec, 8, 4, outer ? outer : inner);
 }
+
+static const GgufName names[] = {
+    {"output_norm", "model.norm", GGUF_PLUS_ONE},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.ffn_norm", "model.layers.*.pre_feedforward_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.post_ffw_norm", "model.layers.*.post_feedforward_layernorm", GGUF_PLUS_ONE},
+    {"blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm", GGUF_PLUS_ONE},
+    {"blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm", GGUF_PLUS_ONE},
+    {0},
+};
+
+/* The metadata lacks the query scale: the head's size, but in the largest model, which goes by hidden size per head. */
+static double query_scalar(const GgufSizes *sizes) {
+    enum { LAYERS_OF_27B = 62 };
+    return (double)(sizes->layers == LAYERS_OF_27B ? sizes->hidden / sizes->heads : sizes->head_dim);
+}
+
+static const GgufField fields[] = {
+    {"hidden_activation", GGUF_FIELD_TEXT, .text = "gelu_pytorch_tanh"},
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
+    {"query_pre_attn_scalar", .compute = query_scalar},
+    {"rope_local_base_freq", GGUF_FIELD_NUMBER, .key = ".rope.freq_base_swa", .absent = 10000},
+    {"sliding_window", .key = ".attention.sliding_window"},
+    {"sliding_window_pattern", .key = ".attention.sliding_window_pattern", .absent = 6},
+    {0},
+};
+
+const Family gemma3_family = {
+    .load = load,
+    .gguf = &(const GgufModel){.architecture = "gemma3",
+        .class_name = "Gemma3ForCausalLM",
+        .names = {gguf_ends, gguf_qkv, gguf_glu, names},
+        .fields = {gguf_sizes, fields},
+        .tokenizer = {.late_export = true, .no_space_prefix = true}},
+};
+
+const Family gemma3_wrapper_family = {.load = load_wrapper};

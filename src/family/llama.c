@@ -23,3 +23,34 @@ void llama_load(Loader *ld, Spec *spec) {
         layer->glu = family_glu(ld, &d, ACT_SILU, mlp_bias);
     }
 }
+
+static const GgufField fields[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
+    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.0.ffn_up.bias"},
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_odd_head_dim},
+    {0},
+};
+
+const Family llama_family = {
+    .load = llama_load,
+    .gguf = &(const GgufModel){.architecture = "llama",
+        .class_name = "LlamaForCausalLM",
+        .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
+        .fields = {gguf_sizes, fields}},
+};
+
+/* In GGUF a llama too; only the window tells, and only Mistral's model applies it to every layer. */
+static const GgufField window[] = {
+    {"sliding_window", .key = ".attention.sliding_window"},
+    {0},
+};
+
+const Family mistral_family = {
+    .load = llama_load,
+    .gguf = &(const GgufModel){.architecture = "llama",
+        .with_key = ".attention.sliding_window",
+        .class_name = "MistralForCausalLM",
+        .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
+        .fields = {gguf_sizes, fields, window}},
+};

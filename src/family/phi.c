@@ -2,7 +2,7 @@
  * heads. Reference: mlx_lm/models/phi.py. */
 #include "family/family.h"
 
-void phi_load(Loader *ld, Spec *spec) {
+static void load(Loader *ld, Spec *spec) {
     Dims d = {.hidden = load_int_or(ld, "hidden_size", 2560),
         .heads = load_int_or(ld, "num_attention_heads", 32),
         .inner = load_int_or(ld, "intermediate_size", 10240),
@@ -37,3 +37,5 @@ void phi_load(Loader *ld, Spec *spec) {
             .activation = ACT_GELU_TANH};
     }
 }
+
+const Family phi_family = {.load = load};

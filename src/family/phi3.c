@@ -13,7 +13,7 @@ static AttentionMixer attention(Loader *ld, const Dims *d, const Rope *rope) {
     return mixer;
 }
 
-void phi3_load(Loader *ld, Spec *spec) {
+static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const Rope *rope = load_rope(ld, spec,
         &(RopeOptions){.head_dim = d.head_dim,
@@ -41,3 +41,30 @@ void phi3_load(Loader *ld, Spec *spec) {
             .activation = ACT_SILU};
     }
 }
+
+static const GgufName names[] = {
+    {"blk.*.attn_qkv", "model.layers.*.self_attn.qkv_proj", 0},
+    {"blk.*.ffn_up", "model.layers.*.mlp.gate_up_proj", 0},
+    {0},
+};
+
+static double rotary_factor(const GgufSizes *sizes) {
+    return sizes->rotary_dims == sizes->head_dim ? 0 : (double)sizes->rotary_dims / (double)sizes->head_dim;
+}
+
+static const GgufField fields[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_qkv.bias"},
+    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = rotary_factor},
+    {"sliding_window", .key = ".attention.sliding_window", .optional = true},
+    {0},
+};
+
+const Family phi3_family = {
+    .load = load,
+    .gguf = &(const GgufModel){.architecture = "phi3",
+        .class_name = "Phi3ForCausalLM",
+        .names = {gguf_ends, gguf_norms, names},
+        .fields = {gguf_sizes, fields},
+        .tokenizer = {.control_strips_right = true}},
+};

@@ -1,7 +1,7 @@
 /* Qwen2, Qwen2.5: a Llama with biases on q, k and v. Reference: mlx_lm/models/qwen2.py, which has no sliding window. */
 #include "family/family.h"
 
-void qwen2_load(Loader *ld, Spec *spec) {
+static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const Rope *rope = load_rope(ld, spec,
         &(RopeOptions){
@@ -21,3 +21,17 @@ void qwen2_load(Loader *ld, Spec *spec) {
         layer->glu = family_glu(ld, &d, ACT_SILU, false);
     }
 }
+
+static const GgufField fields[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
+    {0},
+};
+
+const Family qwen2_family = {
+    .load = load,
+    .gguf = &(const GgufModel){.architecture = "qwen2",
+        .class_name = "Qwen2ForCausalLM",
+        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu},
+        .fields = {gguf_sizes, fields},
+        .tokenizer = {.pre = "qwen2"}},
+};

@@ -1,7 +1,7 @@
 /* Qwen3, dense: a Llama with an RMS norm on every head of q and k. Reference: mlx_lm/models/qwen3.py. */
 #include "family/family.h"
 
-void qwen3_load(Loader *ld, Spec *spec) {
+static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const bool bias = load_bool_or(ld, "attention_bias", false);
     const Rope *rope = load_rope(ld, spec, &(RopeOptions){.head_dim = d.head_dim});
@@ -21,3 +21,25 @@ void qwen3_load(Loader *ld, Spec *spec) {
         layer->glu = family_glu(ld, &d, ACT_SILU, false);
     }
 }
+
+static const GgufName names[] = {
+    {"blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm", 0},
+    {"blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm", 0},
+    {0},
+};
+
+static const GgufField fields[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
+    {0},
+};
+
+const Family qwen3_family = {
+    .load = load,
+    .gguf = &(const GgufModel){.architecture = "qwen3",
+        .class_name = "Qwen3ForCausalLM",
+        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, names},
+        .fields = {gguf_sizes, fields},
+        .tokenizer = {.pre = "qwen2"}},
+};

@@ -14,7 +14,7 @@ static bool has_rope(Loader *ld, const Json *list, int interval, int i) {
     return known && use->integer == 1;
 }
 
-void smollm3_load(Loader *ld, Spec *spec) {
+static void load(Loader *ld, Spec *spec) {
     llama_load(ld, spec);
     const int interval = load_int_or(ld, "no_rope_layer_interval", 4);
     const Json *list = load_list(ld, "no_rope_layers", spec->layer_count);
@@ -26,3 +26,20 @@ void smollm3_load(Loader *ld, Spec *spec) {
         }
     }
 }
+
+static const GgufField fields[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
+    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.0.ffn_up.bias"},
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_odd_head_dim},
+    {"no_rope_layer_interval", .absent = 4},
+    {0},
+};
+
+const Family smollm3_family = {
+    .load = load,
+    .gguf = &(const GgufModel){.architecture = "smollm3",
+        .class_name = "SmolLM3ForCausalLM",
+        .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
+        .fields = {gguf_sizes, fields}},
+};

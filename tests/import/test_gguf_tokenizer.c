@@ -18,7 +18,8 @@ enum { PIECES_MAX = 64 };
 
 static char path[] = "/tmp/apus-tokenizer-XXXXXX";
 
-static void vocabulary_build(Builder *b, const char *model, const Piece *pieces, size_t count) {
+static void vocabulary_build(
+    Builder *b, const char *architecture, const char *model, const Piece *pieces, size_t count) {
     const char *texts[PIECES_MAX];
     int32_t types[PIECES_MAX];
     float scores[PIECES_MAX];
@@ -27,7 +28,7 @@ static void vocabulary_build(Builder *b, const char *model, const Piece *pieces,
         types[i] = pieces[i].type;
         scores[i] = pieces[i].score;
     }
-    build_string(b, "general.architecture", "llama");
+    build_string(b, "general.architecture", architecture);
     build_string(b, "tokenizer.ggml.model", model);
     build_strings(b, "tokenizer.ggml.tokens", texts, count);
     build_words(b, "tokenizer.ggml.token_type", GGUF_I32, types, count);
@@ -35,7 +36,7 @@ static void vocabulary_build(Builder *b, const char *model, const Piece *pieces,
 }
 
 /* tokenizer.json, or tokenizer_config.json, in the arena; NULL with the error set. */
-static const Json *rebuild(Builder *b, GgufFamily family, bool config, Arena *arena, Error *error) {
+static const Json *rebuild(Builder *b, bool config, Arena *arena, Error *error) {
     Buffer bytes = {0}, text = {0};
     GgufFile file;
     const Json *json = NULL;
@@ -45,7 +46,12 @@ static const Json *rebuild(Builder *b, GgufFamily family, bool config, Arena *ar
     fclose(out);
     *error = (Error){0};
     if (gguf_open(&file, path, error)) {
-        bool ok = config ? gguf_tokenizer_config(&text, &file, error) : gguf_tokenizer(&text, &file, family, error);
+        const GgufModel *model = NULL;
+        const char *model_type;
+        bool ok = gguf_model_find(&file, &model, &model_type, error);
+        ok = ok &&
+            (config ? gguf_tokenizer_config(&text, &file, error)
+                    : gguf_tokenizer(&text, &file, &model->tokenizer, error));
         const char *copy = ok ? arena_copy(arena, buffer_view(&text)) : NULL;
         if (copy) json = json_parse(arena, (Slice){copy, text.size}, error);
         TEST_MSG(!ok || json, "%s", error->text);
@@ -91,11 +97,11 @@ static void test_byte_level(void) {
     Builder b = {0};
     Arena arena = {0};
     Error error;
-    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    vocabulary_build(&b, "llama", "gpt2", pieces, COUNT_OF(pieces));
     build_string(&b, "tokenizer.ggml.pre", "llama-bpe");
     build_strings(&b, "tokenizer.ggml.merges", merges, COUNT_OF(merges));
     build_u32(&b, "tokenizer.ggml.bos_token_id", 5);
-    const Json *root = rebuild(&b, GGUF_LLAMA, false, &arena, &error), *model = json_get(root, "model");
+    const Json *root = rebuild(&b, false, &arena, &error), *model = json_get(root, "model");
     TEST_MSG(root, "%s", error.text);
     TEST(added_are(root, "5 <|end|> 1;6 <tool> 0;"));
     TEST(written_as(json_get(model, "vocab"),
@@ -112,11 +118,11 @@ static void test_byte_level(void) {
      * BOS. */
     static const Piece mixed[] = {
         {"a", N, 0}, {"<s>", C, 0}, {"b", N, 0}, {"<x>", U, 0}, {"[PAD4]", PAD, 0}, {"<y>", C, 0}};
-    vocabulary_build(&b, "gpt2", mixed, COUNT_OF(mixed));
+    vocabulary_build(&b, "qwen2", "gpt2", mixed, COUNT_OF(mixed));
     build_string(&b, "tokenizer.ggml.pre", "qwen2");
     build_strings(&b, "tokenizer.ggml.merges", NULL, 0);
     build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
-    root = rebuild(&b, GGUF_QWEN2, false, &arena, &error);
+    root = rebuild(&b, false, &arena, &error);
     TEST_MSG(root, "%s", error.text);
     TEST(written_as(json_get(json_get(root, "model"), "vocab"), "{\"a\":0,\"<s>\":1,\"b\":2,\"<y>\":5}"));
     TEST(added_are(root, "1 <s> 1;3 <x> 0;5 <y> 1;"));
@@ -133,11 +139,11 @@ static void test_sentencepiece(void) {
     Builder b = {0};
     Arena arena = {0};
     Error error;
-    vocabulary_build(&b, "llama", pieces, COUNT_OF(pieces));
+    vocabulary_build(&b, "phi3", "llama", pieces, COUNT_OF(pieces));
     build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
     build_u32(&b, "tokenizer.ggml.eos_token_id", 2);
     build_bool(&b, "tokenizer.ggml.add_eos_token", true);
-    const Json *root = rebuild(&b, GGUF_PHI3, false, &arena, &error), *model = json_get(root, "model");
+    const Json *root = rebuild(&b, false, &arena, &error), *model = json_get(root, "model");
     TEST_MSG(root, "%s", error.text);
     /* By score, then by the parts' ids: the left part of id 4 comes before that of id 8. */
     TEST(written_as(
@@ -162,11 +168,11 @@ static void test_gemma(void) {
     Builder b = {0};
     Arena arena = {0};
     Error error;
-    vocabulary_build(&b, "llama", pieces, COUNT_OF(pieces));
+    vocabulary_build(&b, "gemma3", "llama", pieces, COUNT_OF(pieces));
     build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
     build_u32(&b, "tokenizer.ggml.unknown_token_id", 2);
     build_bool(&b, "tokenizer.ggml.add_space_prefix", false);
-    const Json *root = rebuild(&b, GGUF_GEMMA3, false, &arena, &error), *model = json_get(root, "model");
+    const Json *root = rebuild(&b, false, &arena, &error), *model = json_get(root, "model");
     TEST_MSG(root, "%s", error.text);
     /* Runs of spaces are pieces with the mark, and rank above every scored piece; longer left parts first. */
     TEST(written_as(json_get(model, "merges"),
@@ -184,22 +190,22 @@ static void test_config(void) {
     Builder b = {0};
     Arena arena = {0};
     Error error;
-    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    vocabulary_build(&b, "llama", "gpt2", pieces, COUNT_OF(pieces));
     build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
     build_u32(&b, "tokenizer.ggml.eos_token_id", 99); /* outside: left out */
     build_bool(&b, "tokenizer.ggml.add_bos_token", true);
     build_string(&b, "tokenizer.chat_template", "{{ \"x\" }}\n");
-    const Json *root = rebuild(&b, GGUF_LLAMA, true, &arena, &error);
+    const Json *root = rebuild(&b, true, &arena, &error);
     TEST_MSG(root, "%s", error.text);
     TEST(written_as(json_get(root, "bos_token"), "\"<s>\"") && !json_get(root, "eos_token"));
     TEST(json_get(root, "add_bos_token")->boolean);
     TEST(written_as(json_get(root, "chat_template"), "\"{{ \\\"x\\\" }}\\n\""));
     arena_free(&arena);
-    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    vocabulary_build(&b, "llama", "gpt2", pieces, COUNT_OF(pieces));
     build_string(&b, "tokenizer.chat_template", "d");
     build_strings(&b, "tokenizer.chat_templates", names, 1);
     build_string(&b, "tokenizer.chat_template.tool_use", "t");
-    root = rebuild(&b, GGUF_LLAMA, true, &arena, &error);
+    root = rebuild(&b, true, &arena, &error);
     TEST(written_as(json_get(root, "chat_template"),
         "[{\"name\":\"default\",\"template\":\"d\"},{\"name\":\"tool_use\",\"template\":\"t\"}]"));
     arena_free(&arena);
@@ -208,7 +214,7 @@ static void test_config(void) {
 static void expect_refused(Builder *b, const char *part) {
     Arena arena = {0};
     Error error;
-    const Json *root = rebuild(b, GGUF_LLAMA, false, &arena, &error);
+    const Json *root = rebuild(b, false, &arena, &error);
     TEST_MSG(!root && strstr(error.text, part), "gave \"%s\", without \"%s\"", root ? "a tokenizer" : error.text, part);
     arena_free(&arena);
 }
@@ -227,28 +233,28 @@ static void test_refused(void) {
     } cases[] = {
         {unknown_part, "merges[0] \"a c\""}, {unknown_whole, "merges[0] \"b a\""}, {no_space, "merges[0] \"ab\""}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+        vocabulary_build(&b, "llama", "gpt2", pieces, COUNT_OF(pieces));
         build_string(&b, "tokenizer.ggml.pre", "gpt-2");
         build_strings(&b, "tokenizer.ggml.merges", cases[i].merges, 1);
         expect_refused(&b, cases[i].part);
     }
-    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    vocabulary_build(&b, "llama", "gpt2", pieces, COUNT_OF(pieces));
     build_string(&b, "tokenizer.ggml.pre", "gpt-2");
     expect_refused(&b, "tokenizer.ggml.merges is not");
-    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    vocabulary_build(&b, "llama", "gpt2", pieces, COUNT_OF(pieces));
     build_string(&b, "tokenizer.ggml.pre", "unheard-of");
     expect_refused(&b, "tokenizer.ggml.pre unheard-of");
-    vocabulary_build(&b, "gpt2", pieces, COUNT_OF(pieces));
+    vocabulary_build(&b, "llama", "gpt2", pieces, COUNT_OF(pieces));
     expect_refused(&b, "does not name the pre-tokenizer");
-    vocabulary_build(&b, "llama", twice, COUNT_OF(twice));
+    vocabulary_build(&b, "llama", "llama", twice, COUNT_OF(twice));
     expect_refused(&b, "0 and 1 are the same");
-    vocabulary_build(&b, "llama", bad_type, 1);
+    vocabulary_build(&b, "llama", "llama", bad_type, 1);
     expect_refused(&b, "token_type of token 0");
-    vocabulary_build(&b, "llama", bad_text, 1);
+    vocabulary_build(&b, "llama", "llama", bad_text, 1);
     expect_refused(&b, "tokens[0] is not UTF-8");
-    vocabulary_build(&b, "llama", bad_score, 1);
+    vocabulary_build(&b, "llama", "llama", bad_score, 1);
     expect_refused(&b, "scores[0] is NaN");
-    vocabulary_build(&b, "llama", pieces, 0);
+    vocabulary_build(&b, "llama", "llama", pieces, 0);
     expect_refused(&b, "tokenizer.ggml.tokens is not");
     build_string(&b, "general.architecture", "llama");
     build_string(&b, "tokenizer.ggml.model", "llama");

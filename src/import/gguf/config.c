@@ -1,4 +1,5 @@
-/* config.json from GGUF metadata, with the fields that Hugging Face and MLX give the families. */
+/* config.json from GGUF metadata: the fields that the family's rows name, then what all have: rotary embeddings, end
+ * tokens, the forms of the matrices. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,19 +16,8 @@ typedef struct Writer {
     const GgufPlan *plan;
     Error *error;
     bool failed;
-    int64_t hidden, heads, kv_heads, head_dim, layers, context;
+    GgufSizes sizes;
 } Writer;
-
-static const struct {
-    const char *model_type, *architecture;
-} families[GGUF_FAMILY_COUNT] = {
-    [GGUF_LLAMA] = {"llama", "LlamaForCausalLM"},
-    [GGUF_QWEN2] = {"qwen2", "Qwen2ForCausalLM"},
-    [GGUF_QWEN3] = {"qwen3", "Qwen3ForCausalLM"},
-    [GGUF_GEMMA3] = {"gemma3_text", "Gemma3ForCausalLM"},
-    [GGUF_PHI3] = {"phi3", "Phi3ForCausalLM"},
-    [GGUF_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM"},
-};
 
 /* Metadata holds f32: 1e-6 reads as 9.99999997e-07, and is written as 1e-06 again. */
 void gguf_write_float(Buffer *out, double value) {
@@ -121,7 +111,7 @@ static void put_llama3_scaling(Writer *w, const GgufTensor *tensor, double base)
     static const double contexts[] = {8192, 4096, 2048, 16384, 32768, 65536, 131072};
     float factors[FREQUENCIES_MAX];
     if (tensor->info->bits || !dtype_is_float(tensor->info->dtype) || tensor->rank != 1 ||
-        tensor->cols * 2 != w->head_dim || tensor->cols > FREQUENCIES_MAX) {
+        tensor->cols * 2 != w->sizes.head_dim || tensor->cols > FREQUENCIES_MAX) {
         if (!w->failed) fail(w->error, ERROR_FORMAT, "tensor rope_freqs.weight does not hold half a head's floats");
         w->failed = true;
         return;
@@ -145,8 +135,7 @@ static void put_llama3_scaling(Writer *w, const GgufTensor *tensor, double base)
 
 static void put_factor_list(Writer *w, const char *name, const char *tensor_name) {
     const GgufTensor *tensor = gguf_tensor(w->file, tensor_name);
-    int64_t rotated = field_integer_or(w, ".rope.dimension_count", 2, w->head_dim);
-    if (!tensor || tensor->info->bits || tensor->rank != 1 || tensor->cols * 2 != rotated) {
+    if (!tensor || tensor->info->bits || tensor->rank != 1 || tensor->cols * 2 != w->sizes.rotary_dims) {
         if (!w->failed) fail(w->error, ERROR_FORMAT, "tensor %s is missing or not half a head's floats", tensor_name);
         w->failed = true;
         return;
@@ -216,91 +205,60 @@ static void put_rope_scaling(Writer *w, double base) {
     }
 }
 
-/* --- Families -------------------------------------------------------------------------------------------------- */
+/* --- The family's fields ---------------------------------------------------------------------------------------- */
 
 static bool has_tensor(const Writer *w, const char *name) { return gguf_tensor(w->file, name) != NULL; }
 
-static void put_llama(Writer *w) {
-    put_text(w, "hidden_act", "silu");
-    put_bool(w, "attention_bias", has_tensor(w, "blk.0.attn_q.bias"));
-    put_bool(w, "mlp_bias", has_tensor(w, "blk.0.ffn_up.bias"));
-    if (w->head_dim * w->heads != w->hidden) put_integer(w, "head_dim", w->head_dim);
-    if (w->plan->family == GGUF_SMOLLM3) put_integer(w, "no_rope_layer_interval", 4);
-}
-
-static void put_qwen(Writer *w) {
-    put_text(w, "hidden_act", "silu");
-    if (w->plan->family == GGUF_QWEN3) {
-        put_integer(w, "head_dim", w->head_dim);
-        put_bool(w, "attention_bias", has_tensor(w, "blk.0.attn_q.bias"));
-    } else if (w->head_dim * w->heads != w->hidden) {
+/* What the fields are computed from, and what a family without a field for it takes for granted. */
+static void read_sizes(Writer *w) {
+    const GgufTensor *embedding = gguf_tensor(w->file, "token_embd.weight");
+    GgufSizes *s = &w->sizes;
+    s->hidden = field_integer(w, ".embedding_length", 1);
+    s->layers = field_integer(w, ".block_count", 1);
+    s->heads = field_integer(w, ".attention.head_count", 1);
+    s->kv_heads = field_integer_or(w, ".attention.head_count_kv", 1, s->heads);
+    s->head_dim = field_integer_or(w, ".attention.key_length", 2, s->heads > 0 ? s->hidden / s->heads : 0);
+    s->rotary_dims = field_integer_or(w, ".rope.dimension_count", 2, s->head_dim);
+    s->vocab = embedding->rows;
+    if (field_integer_or(w, ".attention.value_length", 2, s->head_dim) != s->head_dim) {
+        fail_field(w, ".attention.value_length", "differs from key_length");
+    }
+    if (embedding->cols != s->hidden) fail_field(w, ".embedding_length", "is not the width of token_embd.weight");
+    if (!gguf_field(w->plan->model, "head_dim") && s->head_dim * s->heads != s->hidden) {
         fail_field(w, ".attention.key_length", "is not embedding_length / head_count");
     }
-}
-
-/* The metadata lacks what all sizes share, and the largest model's query scale, which goes by hidden size per head. */
-static void put_gemma3(Writer *w) {
-    enum { LAYERS_OF_27B = 62 };
-    put_text(w, "hidden_activation", "gelu_pytorch_tanh");
-    put_integer(w, "head_dim", w->head_dim);
-    put_integer(
-        w, "query_pre_attn_scalar", w->layers == LAYERS_OF_27B && w->heads ? w->hidden / w->heads : w->head_dim);
-    put_number(w, "rope_local_base_freq", field_number_or(w, ".rope.freq_base_swa", 10000));
-    put_integer(w, "sliding_window", field_integer(w, ".attention.sliding_window", 1));
-    put_integer(w, "sliding_window_pattern", field_integer_or(w, ".attention.sliding_window_pattern", 1, 6));
-}
-
-static void put_phi3(Writer *w) {
-    put_text(w, "hidden_act", "silu");
-    put_bool(w, "attention_bias", false);
-    if (w->head_dim * w->heads != w->hidden) {
-        fail_field(w, ".attention.key_length", "is not embedding_length / head_count");
-    }
-    int64_t rotated = field_integer_or(w, ".rope.dimension_count", 2, w->head_dim);
-    if (rotated != w->head_dim && w->head_dim) {
-        put_number(w, "partial_rotary_factor", (double)rotated / (double)w->head_dim);
-    }
-    int64_t window = field_integer_or(w, ".attention.sliding_window", 0, 0);
-    if (window) put_integer(w, "sliding_window", window);
-}
-
-static void put_family(Writer *w) {
-    switch (w->plan->family) {
-    case GGUF_QWEN2:
-    case GGUF_QWEN3: put_qwen(w); break;
-    case GGUF_GEMMA3: put_gemma3(w); break;
-    case GGUF_PHI3: put_phi3(w); break;
-    default: put_llama(w);
-    }
-    bool whole_head = w->plan->family != GGUF_PHI3;
-    if (whole_head && field_integer_or(w, ".rope.dimension_count", 2, w->head_dim) != w->head_dim) {
+    if (!gguf_field(w->plan->model, "partial_rotary_factor") && s->rotary_dims != s->head_dim) {
         fail_field(w, ".rope.dimension_count", "is not the size of a head");
     }
 }
 
-static void put_sizes(Writer *w) {
-    const GgufTensor *embedding = gguf_tensor(w->file, "token_embd.weight");
-    w->hidden = field_integer(w, ".embedding_length", 1);
-    w->layers = field_integer(w, ".block_count", 1);
-    w->heads = field_integer(w, ".attention.head_count", 1);
-    w->kv_heads = field_integer_or(w, ".attention.head_count_kv", 1, w->heads);
-    w->head_dim = field_integer_or(w, ".attention.key_length", 2, w->heads > 0 ? w->hidden / w->heads : 0);
-    w->context = field_integer(w, ".context_length", 1);
-    if (field_integer_or(w, ".attention.value_length", 2, w->head_dim) != w->head_dim) {
-        fail_field(w, ".attention.value_length", "differs from key_length");
+/* 0: config.json does not have the field. */
+static double field_value(Writer *w, const GgufField *field) {
+    if (field->compute) return field->compute(&w->sizes);
+    const char *key = field->key;
+    if (key && field->or_key && !gguf_value(w->file, key)) key = field->or_key;
+    if (!key || (!gguf_value(w->file, key) && (field->absent != 0 || field->optional))) return field->absent;
+    if (field->kind == GGUF_FIELD_INTEGER) return (double)field_integer(w, key, field->optional ? 0 : 1);
+    double value = field_number_or(w, key, 0);
+    if (value <= 0) fail_field(w, key, "is missing or not positive");
+    return value;
+}
+
+static void put_field(Writer *w, const GgufField *field) {
+    double value = 0;
+    switch (field->kind) {
+    case GGUF_FIELD_TEXT: put_text(w, field->name, field->text); return;
+    case GGUF_FIELD_HAS: put_bool(w, field->name, has_tensor(w, field->key)); return;
+    case GGUF_FIELD_LACKS: put_bool(w, field->name, !has_tensor(w, field->key)); return;
+    case GGUF_FIELD_INTEGER:
+        value = field_value(w, field);
+        if (value != 0) put_integer(w, field->name, (int64_t)value);
+        return;
+    case GGUF_FIELD_NUMBER:
+        value = field_value(w, field);
+        if (value != 0) put_number(w, field->name, value);
+        return;
     }
-    if (embedding->cols != w->hidden) fail_field(w, ".embedding_length", "is not the width of token_embd.weight");
-    put_integer(w, "hidden_size", w->hidden);
-    put_integer(w, "intermediate_size", field_integer(w, ".feed_forward_length", 1));
-    put_integer(w, "num_hidden_layers", w->layers);
-    put_integer(w, "num_attention_heads", w->heads);
-    put_integer(w, "num_key_value_heads", w->kv_heads);
-    put_integer(w, "max_position_embeddings", w->context);
-    put_integer(w, "vocab_size", embedding->rows);
-    put_bool(w, "tie_word_embeddings", !has_tensor(w, "output.weight"));
-    double eps = field_number_or(w, ".attention.layer_norm_rms_epsilon", 0);
-    if (eps <= 0) fail_field(w, ".attention.layer_norm_rms_epsilon", "is missing or not positive");
-    put_number(w, "rms_norm_eps", eps);
 }
 
 static void put_tokens(Writer *w) {
@@ -359,14 +317,12 @@ static void put_quantization(Writer *w) {
 
 bool gguf_config(Buffer *out, const GgufFile *file, const GgufPlan *plan, Error *error) {
     Writer w = {.out = out, .file = file, .plan = plan, .error = error};
-    /* Mistral's file says llama too; only the window tells, and only Mistral's model applies it to every layer. */
-    bool mistral = plan->family == GGUF_LLAMA && gguf_value(file, ".attention.sliding_window");
-    buffer_printf(
-        out, "{\n  \"architectures\": [\"%s\"]", mistral ? "MistralForCausalLM" : families[plan->family].architecture);
-    put_text(&w, "model_type", mistral ? "mistral" : families[plan->family].model_type);
-    put_sizes(&w);
-    put_family(&w);
-    if (mistral) put_integer(&w, "sliding_window", field_integer(&w, ".attention.sliding_window", 1));
+    buffer_printf(out, "{\n  \"architectures\": [\"%s\"]", plan->model->class_name);
+    put_text(&w, "model_type", plan->model_type);
+    read_sizes(&w);
+    for (const GgufField *const *list = plan->model->fields; *list && !w.failed; list++) {
+        for (const GgufField *field = *list; field->name && !w.failed; field++) put_field(&w, field);
+    }
     double base = field_number_or(&w, ".rope.freq_base", 10000);
     if (base <= 0) fail_field(&w, ".rope.freq_base", "is not positive");
     put_number(&w, "rope_theta", base);

@@ -233,7 +233,8 @@ static bool write_tokenizer(Conversion *c) {
     Slice model;
     if (!gguf_string(&c->file, "tokenizer.ggml.model", &model) || slice_is(model, "no_vocab")) return true;
     Buffer text = {0};
-    bool ok = gguf_tokenizer(&text, &c->file, c->plan.family, c->error) && write_text(c, "tokenizer.json", &text);
+    bool ok =
+        gguf_tokenizer(&text, &c->file, &c->plan.model->tokenizer, c->error) && write_text(c, "tokenizer.json", &text);
     buffer_clear(&text);
     ok = ok && gguf_tokenizer_config(&text, &c->file, c->error) && write_text(c, "tokenizer_config.json", &text);
     buffer_free(&text);

@@ -1,11 +1,13 @@
-/* The parts of the GGUF import, private to gguf*.c: the parsed file, its block types, the plan of what becomes what,
- * and the writers of the JSON files. Format: github.com/ggml-org/ggml docs/gguf.md; block layouts: ggml-common.h there.
+/* The parts of the GGUF import, private to this folder: the parsed file, its block types, the plan of what becomes
+ * what, and the writers of the JSON files. Format: github.com/ggml-org/ggml docs/gguf.md; block layouts: ggml-common.h
+ * there.
  */
 #pragma once
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/map.h"
+#include "family/gguf.h"
 #include "import/gguf/gguf.h"
 #include "tensor/tensor.h"
 
@@ -15,7 +17,7 @@ enum {
     GGUF_DIMS_MAX = 4,
 };
 
-/* --- Block types (gguf_blocks.c) ------------------------------------------------------------------------------- */
+/* --- Block types (blocks.c) ------------------------------------------------------------------------------------ */
 
 typedef struct GgufType {
     const char *name;
@@ -35,7 +37,7 @@ void gguf_blocks_compact(uint32_t type, const uint8_t *blocks, int64_t count, ui
 /* count codes (a multiple of 8) as a stream of bits. */
 void gguf_codes_pack(const uint8_t *codes, int64_t count, int bits, uint8_t *out);
 
-/* --- The file (gguf_file.c) ------------------------------------------------------------------------------------ */
+/* --- The file (file.c) ----------------------------------------------------------------------------------------- */
 
 typedef enum GgufKind {
     GGUF_U8,
@@ -96,17 +98,7 @@ bool gguf_bool(const GgufFile *file, const char *key, bool *value);
 bool gguf_string(const GgufFile *file, const char *key, Slice *value);
 Slice gguf_string_next(const uint8_t **at); /* walks the strings of an array */
 
-/* --- The plan (gguf_plan.c) ------------------------------------------------------------------------------------ */
-
-typedef enum GgufFamily {
-    GGUF_LLAMA,
-    GGUF_QWEN2,
-    GGUF_QWEN3,
-    GGUF_GEMMA3,
-    GGUF_PHI3,
-    GGUF_SMOLLM3,
-    GGUF_FAMILY_COUNT
-} GgufFamily;
+/* --- The plan (plan.c) ------------------------------------------------------------------------------------------ */
 
 typedef struct GgufOutput {
     const GgufTensor *source;
@@ -118,12 +110,19 @@ typedef struct GgufOutput {
 } GgufOutput;
 
 typedef struct GgufPlan {
-    GgufFamily family;
+    const GgufModel *model;
+    const char *model_type;
     size_t count;
     GgufOutput *outputs; /* in the arena of the file, in file order */
 } GgufPlan;
 
-/* Names, families and shapes; everything that can be refused is refused here, before anything is written. */
+/* The family's model that the file holds. */
+NODISCARD bool gguf_model_find(const GgufFile *file, const GgufModel **model, const char **model_type, Error *error);
+/* The field of config.json with this name; NULL: the model has none. */
+const GgufField *gguf_field(const GgufModel *model, const char *name);
+/* Whether name is the pattern with a number for its '*', which goes to block (no '*': 0). */
+bool gguf_name_match(Slice name, const char *pattern, int *block);
+/* Names and shapes; everything that can be refused is refused here, before anything is written. */
 NODISCARD bool gguf_plan(GgufPlan *plan, GgufFile *file, bool compact, Error *error);
 /* The row of the source that becomes row of the output. */
 int64_t gguf_source_row(const GgufOutput *output, int64_t row);
@@ -131,7 +130,8 @@ int64_t gguf_source_row(const GgufOutput *output, int64_t row);
 /* --- The JSON files -------------------------------------------------------------------------------------------- */
 
 NODISCARD bool gguf_config(Buffer *out, const GgufFile *file, const GgufPlan *plan, Error *error);
-NODISCARD bool gguf_tokenizer(Buffer *out, GgufFile *file, GgufFamily family, Error *error); /* tokenizer.json */
+NODISCARD bool gguf_tokenizer(
+    Buffer *out, GgufFile *file, const GgufTokenizer *rules, Error *error); /* tokenizer.json */
 NODISCARD bool gguf_tokenizer_config(Buffer *out, const GgufFile *file, Error *error);
 /* The tokens that end an answer: eos first, then others known by key or by name. Returns how many, at most limit. */
 int gguf_end_tokens(const GgufFile *file, int64_t *ids, int limit);

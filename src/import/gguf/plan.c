@@ -1,78 +1,52 @@
-/* What becomes what: GGUF tensor names to Hugging Face ones, and the changes that llama.cpp's converter made undone
- * (github.com/ggml-org/llama.cpp, gguf-py/gguf/constants.py and the converter's model classes). */
+/* What becomes what: the family of a file, its tensors' names as MLX has them, and the changes that llama.cpp's
+ * converter made undone, all by the rows of the family (family/gguf.h). */
 #include <stdio.h>
 #include <string.h>
 
 #include "import/gguf/internal.h"
 
-enum {
-    LLAMA = 1 << GGUF_LLAMA,
-    QWEN2 = 1 << GGUF_QWEN2,
-    QWEN3 = 1 << GGUF_QWEN3,
-    GEMMA3 = 1 << GGUF_GEMMA3,
-    PHI3 = 1 << GGUF_PHI3,
-    SMOLLM3 = 1 << GGUF_SMOLLM3,
-    SPLIT = LLAMA | QWEN2 | QWEN3 | GEMMA3 | SMOLLM3, /* q, k, v and gate, up apart */
-    ALL = SPLIT | PHI3,
-    BLOCKS_MAX = 4096,
-};
+enum { BLOCKS_MAX = 4096 };
 
-static const char *const family_names[GGUF_FAMILY_COUNT] = {"llama", "qwen2", "qwen3", "gemma3", "phi3", "smollm3"};
+/* --- Which model it is ----------------------------------------------------------------------------------------- */
 
-typedef struct Name {
-    const char *from, *to;
-    int families;
-} Name;
+static bool fail_unknown(const GgufFile *file, Error *error) {
+    char list[512];
+    size_t size = 0, i = 0;
+    const char *type;
+    list[0] = '\0';
+    for (const GgufModel *model; (model = family_gguf(i, &type)) && size < sizeof list; i++) {
+        if (model->with_key) continue; /* its architecture is another's */
+        size += (size_t)snprintf(list + size, sizeof list - size, "%s%s", size ? ", " : "", model->architecture);
+    }
+    return fail(error, ERROR_UNSUPPORTED, "architecture %.*s cannot be converted (these can: %s)",
+        SLICE_SHOWN(file->architecture), list);
+}
 
-static const Name whole_names[] = {
-    {"token_embd", "model.embed_tokens", ALL},
-    {"output_norm", "model.norm", ALL},
-    {"output", "lm_head", ALL},
-};
+bool gguf_model_find(const GgufFile *file, const GgufModel **model, const char **model_type, Error *error) {
+    *model = NULL;
+    size_t i = 0;
+    const char *type;
+    for (const GgufModel *next; (next = family_gguf(i, &type)); i++) {
+        if (!slice_is(file->architecture, next->architecture)) continue;
+        if (next->with_key ? !gguf_value(file, next->with_key) : *model != NULL) continue;
+        *model = next;
+        *model_type = type;
+    }
+    return *model || fail_unknown(file, error);
+}
 
-/* Behind "blk.N." and "model.layers.N.". */
-static const Name block_names[] = {
-    {"attn_norm", "input_layernorm", ALL},
-    {"attn_q", "self_attn.q_proj", SPLIT},
-    {"attn_k", "self_attn.k_proj", SPLIT},
-    {"attn_v", "self_attn.v_proj", SPLIT},
-    {"attn_qkv", "self_attn.qkv_proj", PHI3},
-    {"attn_output", "self_attn.o_proj", ALL},
-    {"attn_q_norm", "self_attn.q_norm", QWEN3 | GEMMA3},
-    {"attn_k_norm", "self_attn.k_norm", QWEN3 | GEMMA3},
-    {"post_attention_norm", "post_attention_layernorm", GEMMA3},
-    {"ffn_norm", "pre_feedforward_layernorm", GEMMA3},
-    {"post_ffw_norm", "post_feedforward_layernorm", GEMMA3},
-    {"ffn_norm", "post_attention_layernorm", ALL & ~GEMMA3},
-    {"ffn_gate", "mlp.gate_proj", SPLIT},
-    {"ffn_up", "mlp.up_proj", SPLIT},
-    {"ffn_up", "mlp.gate_up_proj", PHI3},
-    {"ffn_down", "mlp.down_proj", ALL},
-};
+/* --- Metadata that nobody would look at ------------------------------------------------------------------------ */
 
-/* Frequencies and their factors: config.json says them, or they follow from the base. */
-static const char *const dropped_names[] = {"rope_freqs", "rope_factors_long", "rope_factors_short"};
-
-/* Every key of the architecture that is understood, here or by the writer of config.json. A key beyond these may change
- * what the model computes, so it is refused. */
+/* Keys of the architecture that are understood in every file, here or by the writer of config.json, beside those of the
+ * model's fields. A key beyond these may change what the model computes, so it is refused. */
 static const char *const known_keys[] = {
-    ".context_length",
-    ".embedding_length",
-    ".block_count",
-    ".feed_forward_length",
     ".vocab_size",
-    ".attention.head_count",
-    ".attention.head_count_kv",
-    ".attention.layer_norm_rms_epsilon",
     ".attention.layer_norm_epsilon",
     ".attention.key_length",
     ".attention.value_length",
-    ".attention.sliding_window",
-    ".attention.sliding_window_pattern",
     ".attention.causal",
     ".rope.dimension_count",
     ".rope.freq_base",
-    ".rope.freq_base_swa",
     ".rope.scale_linear",
     ".rope.scaling.type",
     ".rope.scaling.factor",
@@ -90,26 +64,40 @@ static const char *const known_keys[] = {
     ".pooling_type",
 };
 
-static bool keys_check(const GgufFile *file, Error *error) {
+static bool field_reads(const GgufModel *model, Slice key) {
+    for (const GgufField *const *list = model->fields; *list; list++) {
+        for (const GgufField *field = *list; field->name; field++) {
+            if ((field->key && slice_is(key, field->key)) || (field->or_key && slice_is(key, field->or_key)))
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool key_known(const GgufModel *model, Slice key) {
+    for (size_t i = 0; i < COUNT_OF(known_keys); i++) {
+        if (slice_is(key, known_keys[i])) return true;
+    }
+    return field_reads(model, key);
+}
+
+static bool keys_check(const GgufFile *file, const GgufModel *model, Error *error) {
+    const Slice architecture = file->architecture;
     for (size_t i = 0; i < file->value_count; i++) {
         Slice key = file->values[i].key;
-        if (!slice_starts(key, file->architecture) || key.size <= file->architecture.size ||
-            key.data[file->architecture.size] != '.') {
+        if (!slice_starts(key, architecture) || key.size <= architecture.size || key.data[architecture.size] != '.')
             continue;
-        }
-        Slice rest = {key.data + file->architecture.size, key.size - file->architecture.size};
-        bool known = false;
-        for (size_t k = 0; k < COUNT_OF(known_keys); k++) known = known || slice_is(rest, known_keys[k]);
-        if (!known) return fail(error, ERROR_UNSUPPORTED, "%.*s: what it means here is not known", SLICE_ARGS(key));
+        if (!key_known(model, (Slice){key.data + architecture.size, key.size - architecture.size}))
+            return fail(error, ERROR_UNSUPPORTED, "%.*s: what it means here is not known", SLICE_SHOWN(key));
     }
     int64_t number;
     bool causal;
-    if (gguf_integer(file, ".expert_count", &number) && number > 0) {
-        return fail(error, ERROR_UNSUPPORTED, "%.*s.expert_count is %lld: models with experts cannot be converted",
-            SLICE_ARGS(file->architecture), (long long)number);
+    if (gguf_integer(file, ".expert_count", &number) && number > 0 && !field_reads(model, SLICE(".expert_count"))) {
+        return fail(error, ERROR_UNSUPPORTED, "%s.expert_count is %lld: such a model has no experts here",
+            model->architecture, (long long)number);
     }
     if (gguf_bool(file, ".attention.causal", &causal) && !causal) {
-        return fail(error, ERROR_UNSUPPORTED, "%.*s.attention.causal is false", SLICE_ARGS(file->architecture));
+        return fail(error, ERROR_UNSUPPORTED, "%s.attention.causal is false", model->architecture);
     }
     if (gguf_integer(file, "split.count", &number) && number > 1) {
         return fail(error, ERROR_UNSUPPORTED, "split.count is %lld: join the parts first", (long long)number);
@@ -117,7 +105,19 @@ static bool keys_check(const GgufFile *file, Error *error) {
     return true;
 }
 
+const GgufField *gguf_field(const GgufModel *model, const char *name) {
+    for (const GgufField *const *list = model->fields; *list; list++) {
+        for (const GgufField *field = *list; field->name; field++) {
+            if (strcmp(field->name, name) == 0) return field;
+        }
+    }
+    return NULL;
+}
+
 /* --- Names ----------------------------------------------------------------------------------------------------- */
+
+/* Frequencies and their factors: config.json says them, or they follow from the base. */
+static const char *const dropped_names[] = {"rope_freqs", "rope_factors_long", "rope_factors_short"};
 
 static bool name_dropped(Slice stem) {
     for (size_t i = 0; i < COUNT_OF(dropped_names); i++) {
@@ -127,32 +127,47 @@ static bool name_dropped(Slice stem) {
     return stem.size > end.size && memcmp(stem.data + stem.size - end.size, end.data, end.size) == 0;
 }
 
-static const Name *name_find(const Name *names, size_t count, Slice stem, GgufFamily family) {
-    for (size_t i = 0; i < count; i++) {
-        if ((names[i].families >> family & 1) && slice_is(stem, names[i].from)) return &names[i];
+/* The number at the start of text: its digits, or 0 when it is none of 0 … BLOCKS_MAX − 1 as one writes it. */
+static size_t number_parse(Slice text, int *number) {
+    size_t digits = 0;
+    *number = 0;
+    while (digits < text.size && text.data[digits] >= '0' && text.data[digits] <= '9' && *number < BLOCKS_MAX) {
+        *number = *number * 10 + (text.data[digits++] - '0');
+    }
+    return *number >= BLOCKS_MAX || (digits > 1 && text.data[0] == '0') ? 0 : digits;
+}
+
+bool gguf_name_match(Slice name, const char *pattern, int *block) {
+    const char *star = strchr(pattern, '*');
+    *block = 0;
+    if (!star) return slice_is(name, pattern);
+    Slice before = {pattern, (size_t)(star - pattern)};
+    if (!slice_starts(name, before)) return false;
+    Slice rest = {name.data + before.size, name.size - before.size};
+    size_t digits = number_parse(rest, block);
+    return digits && slice_is((Slice){rest.data + digits, rest.size - digits}, star + 1);
+}
+
+static const GgufName *name_find(const GgufModel *model, Slice stem, int *block) {
+    for (const GgufName *const *list = model->names; *list; list++) {
+        for (const GgufName *name = *list; name->gguf; name++) {
+            if (gguf_name_match(stem, name->gguf, block)) return name;
+        }
     }
     return NULL;
 }
 
-/* Takes "blk.N." off. */
-static bool block_parse(Slice *stem, int *block) {
-    Slice prefix = SLICE("blk.");
-    if (!slice_starts(*stem, prefix)) return false;
-    size_t at = prefix.size, digits = at;
-    *block = 0;
-    while (at < stem->size && stem->data[at] >= '0' && stem->data[at] <= '9' && *block < BLOCKS_MAX) {
-        *block = *block * 10 + (stem->data[at++] - '0');
-    }
-    if (at == digits || (at > digits + 1 && stem->data[digits] == '0') || *block >= BLOCKS_MAX || at == stem->size ||
-        stem->data[at] != '.')
-        return false;
-    *stem = (Slice){stem->data + at + 1, stem->size - at - 1};
-    return true;
+/* NULL: no memory. */
+static char *module_name(Arena *arena, const char *pattern, int block) {
+    const char *star = strchr(pattern, '*');
+    if (!star) return arena_copy(arena, slice_of(pattern));
+    return arena_printf(arena, "%.*s%d%s", (int)(star - pattern), pattern, block, star + 1);
 }
 
-/* "blk.3.attn_q.weight" to module "model.layers.3.self_attn.q_proj" and part "weight". module is NULL when no memory.
- */
-static bool name_convert(GgufOutput *output, GgufFile *file, GgufFamily family, bool *dropped, Error *error) {
+/* "blk.3.attn_q.weight" to module "model.layers.3.self_attn.q_proj", part "weight" and what is to be undone. dropped:
+ * there is no output. */
+static bool name_convert(
+    GgufOutput *output, GgufFile *file, const GgufModel *model, GgufChange *change, bool *dropped, Error *error) {
     Slice stem = output->source->name;
     const char *dot = stem.size ? memrchr(stem.data, '.', stem.size) : NULL;
     Slice part = dot ? (Slice){dot + 1, (size_t)(stem.data + stem.size - dot - 1)} : (Slice){0};
@@ -160,30 +175,23 @@ static bool name_convert(GgufOutput *output, GgufFile *file, GgufFamily family, 
     if (output->part) stem.size -= part.size + 1;
     *dropped = name_dropped(stem);
     if (*dropped) return true;
-    int block = -1;
-    bool in_block = block_parse(&stem, &block);
-    const Name *name = in_block ? name_find(block_names, COUNT_OF(block_names), stem, family)
-                                : name_find(whole_names, COUNT_OF(whole_names), stem, family);
+    int block;
+    const GgufName *name = name_find(model, stem, &block);
     if (!name || !output->part) {
         return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not one that a %s model has",
-            SLICE_ARGS(output->source->name), family_names[family]);
+            SLICE_SHOWN(output->source->name), model->architecture);
     }
-    output->module = in_block ? arena_printf(&file->arena, "model.layers.%d.%s", block, name->to)
-                              : arena_copy(&file->arena, slice_of(name->to));
+    *change = name->change;
+    output->module = module_name(&file->arena, name->module, block);
     return output->module || fail(error, ERROR_MEMORY, "no memory for the names");
 }
 
 /* --- What happens to the elements ------------------------------------------------------------------------------ */
 
-/* The converter interleaves the two halves of each head of q and k for families whose rotary embedding llama.cpp
- * computes on neighbouring pairs. */
-static bool heads_plan(GgufOutput *output, const GgufFile *file, GgufFamily family, Error *error) {
-    const char *end = strrchr(output->module, '.');
-    bool q = end && strcmp(end, ".q_proj") == 0, k = end && strcmp(end, ".k_proj") == 0;
-    if ((!q && !k) || (family != GGUF_LLAMA && family != GGUF_SMOLLM3)) return true;
+static bool heads_plan(GgufOutput *output, const GgufFile *file, GgufChange change, Error *error) {
     const GgufTensor *tensor = output->source;
     int64_t heads = 0, rows = tensor->rank == 1 ? tensor->cols : tensor->rows;
-    bool found = k && gguf_integer(file, ".attention.head_count_kv", &heads);
+    bool found = change == GGUF_KV_HEADS_PAIRED && gguf_integer(file, ".attention.head_count_kv", &heads);
     if (!found && !gguf_integer(file, ".attention.head_count", &heads)) {
         return fail(error, ERROR_FORMAT, "%.*s.attention.head_count is missing", SLICE_ARGS(file->architecture));
     }
@@ -212,11 +220,11 @@ static bool scales_fit_half(const GgufTensor *tensor) {
     return true;
 }
 
-static bool output_plan(GgufOutput *output, GgufFile *file, GgufFamily family, bool compact, Error *error) {
+static bool output_plan(GgufOutput *output, const GgufFile *file, GgufChange change, bool compact, Error *error) {
     const GgufTensor *tensor = output->source;
-    if (!heads_plan(output, file, family, error)) return false;
-    size_t length = strlen(output->module);
-    output->minus_one = family == GGUF_GEMMA3 && length > 4 && strcmp(output->module + length - 4, "norm") == 0;
+    bool paired = change == GGUF_HEADS_PAIRED || change == GGUF_KV_HEADS_PAIRED;
+    if (paired && !heads_plan(output, file, change, error)) return false;
+    output->minus_one = change == GGUF_PLUS_ONE;
     if (!tensor->info->bits) return true;
     if (tensor->rank != 2 || strcmp(output->part, "weight") != 0 || output->minus_one) {
         return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not a matrix, but of type %s", SLICE_ARGS(tensor->name),
@@ -246,27 +254,21 @@ int64_t gguf_source_row(const GgufOutput *output, int64_t row) {
 }
 
 bool gguf_plan(GgufPlan *plan, GgufFile *file, bool compact, Error *error) {
-    *plan = (GgufPlan){.family = GGUF_FAMILY_COUNT};
-    for (int i = 0; i < GGUF_FAMILY_COUNT; i++) {
-        if (slice_is(file->architecture, family_names[i])) plan->family = (GgufFamily)i;
-    }
-    if (plan->family == GGUF_FAMILY_COUNT) {
-        return fail(error, ERROR_UNSUPPORTED,
-            "architecture %.*s cannot be converted (llama, qwen2, qwen3, gemma3, phi3 and smollm3 can)",
-            SLICE_ARGS(file->architecture));
-    }
-    if (!keys_check(file, error)) return false;
+    *plan = (GgufPlan){0};
+    if (!gguf_model_find(file, &plan->model, &plan->model_type, error)) return false;
+    if (!keys_check(file, plan->model, error)) return false;
     if (!gguf_tensor(file, "token_embd.weight"))
         return fail(error, ERROR_NOT_FOUND, "there is no tensor token_embd.weight");
     plan->outputs = arena_alloc(&file->arena, file->tensor_count, sizeof *plan->outputs);
     if (!plan->outputs) return fail(error, ERROR_MEMORY, "no memory for %zu tensors", file->tensor_count);
     for (size_t i = 0; i < file->tensor_count; i++) {
         GgufOutput *output = &plan->outputs[plan->count];
+        GgufChange change = GGUF_UNCHANGED;
         bool dropped = false;
         output->source = &file->tensors[i];
-        if (!name_convert(output, file, plan->family, &dropped, error)) return false;
+        if (!name_convert(output, file, plan->model, &change, &dropped, error)) return false;
         if (dropped) continue;
-        if (!output_plan(output, file, plan->family, compact, error)) return false;
+        if (!output_plan(output, file, change, compact, error)) return false;
         plan->count++;
     }
     return true;

@@ -29,7 +29,7 @@ typedef struct Merge {
 
 typedef struct Vocabulary {
     GgufFile *file;
-    GgufFamily family;
+    const GgufTokenizer *rules; /* what the file does not say */
     Error *error;
     bool byte_level; /* "gpt2" */
     uint32_t count;
@@ -81,8 +81,9 @@ static const PreTokenizer pre_tokenizers[] = {
 static const PreTokenizer *pre_find(const Vocabulary *v) {
     Slice name;
     bool named = gguf_string(v->file, "tokenizer.ggml.pre", &name) && !slice_is(name, "default");
-    if (!named && (v->family == GGUF_QWEN2 || v->family == GGUF_QWEN3)) return &pre_tokenizers[0]; /* early files */
-    if (!named) {
+    if (!named && v->rules->pre) {
+        name = slice_of(v->rules->pre);
+    } else if (!named) {
         fail(v->error, ERROR_UNSUPPORTED, "tokenizer.ggml.pre does not name the pre-tokenizer");
         return NULL;
     }
@@ -169,7 +170,7 @@ static bool token_is_added(const Token *token) {
 }
 
 /* Added tokens that follow the model's own without a gap stay out of its vocabulary, as in the originals: their ids
- * follow from the order. Others need an entry to keep their id; Gemma's have one each. */
+ * follow from the order. Others need an entry to keep their id, and in a late export all have one. */
 static void model_choose(Vocabulary *v) {
     uint32_t end = 0;
     for (uint32_t id = 0; id < v->count; id++) {
@@ -178,7 +179,7 @@ static void model_choose(Vocabulary *v) {
         token->in_model = true;
         end = id + 1;
     }
-    bool gap = v->family == GGUF_GEMMA3;
+    bool gap = v->rules->late_export;
     for (uint32_t id = 0; id < v->count; id++) {
         Token *token = &v->tokens[id];
         if (token->type == UNUSED) {
@@ -278,10 +279,9 @@ static int merge_order(const Merge *a, const Merge *b) {
     return (a->right > b->right) - (a->right < b->right);
 }
 
-static int merge_order_llama(const void *a, const void *b) { return merge_order(a, b); }
+static int merge_order_early(const void *a, const void *b) { return merge_order(a, b); }
 
-/* Gemma's tokenizer was exported by a later converter: longer parts first among equal scores. */
-static int merge_order_gemma(const void *a, const void *b) {
+static int merge_order_late(const void *a, const void *b) {
     const Merge *x = a, *y = b;
     if (x->score != y->score) return x->score > y->score ? -1 : 1;
     if (x->left_length != y->left_length) return x->left_length > y->left_length ? -1 : 1;
@@ -291,15 +291,15 @@ static int merge_order_gemma(const void *a, const void *b) {
 
 static bool merges_rebuild(Vocabulary *v) {
     size_t capacity = 0;
-    bool gemma = v->family == GGUF_GEMMA3;
+    bool late = v->rules->late_export;
     for (uint32_t id = 0; id < v->count; id++) {
         const Token *token = &v->tokens[id];
         if (token->score != token->score) return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.scores[%u] is NaN", id);
-        bool splits = token->type == NORMAL || (gemma && token->type == USER_DEFINED);
+        bool splits = token->type == NORMAL || (late && token->type == USER_DEFINED);
         if (splits && !piece_split(v, id, &capacity)) return false;
     }
     if (v->merge_count) {
-        qsort(v->merges, v->merge_count, sizeof *v->merges, gemma ? merge_order_gemma : merge_order_llama);
+        qsort(v->merges, v->merge_count, sizeof *v->merges, late ? merge_order_late : merge_order_early);
     }
     return true;
 }
@@ -313,10 +313,9 @@ static bool special_token(const Vocabulary *v, const char *key, uint32_t *id) {
     return v->tokens[*id].type != UNUSED;
 }
 
-/* Phi-3's control tokens swallow the white space after them; the metadata does not say so. */
 static bool strips_right(const Vocabulary *v, const Token *token) {
     Slice text = token->text;
-    if (v->family != GGUF_PHI3 || v->byte_level) return false;
+    if (!v->rules->control_strips_right || v->byte_level) return false;
     if (slice_is(text, "</s>")) return true;
     return token->type != UNKNOWN && slice_starts(text, SLICE("<|")) && !slice_is(text, "<|endoftext|>");
 }
@@ -452,7 +451,7 @@ static void put_sentencepiece(const Vocabulary *v, Buffer *out) {
     static const char restore[] =
         "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
         "\"\xE2\x96\x81\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}";
-    bool prefix = v->family != GGUF_GEMMA3;
+    bool prefix = !v->rules->no_space_prefix;
     gguf_bool(v->file, "tokenizer.ggml.add_space_prefix", &prefix);
     buffer_text(out, "\"normalizer\":");
     if (prefix) {
@@ -485,12 +484,12 @@ static bool tokenizer_write(Vocabulary *v, Buffer *out) {
     return !out->failed || fail(v->error, ERROR_MEMORY, "no memory for tokenizer.json");
 }
 
-bool gguf_tokenizer(Buffer *out, GgufFile *file, GgufFamily family, Error *error) {
+bool gguf_tokenizer(Buffer *out, GgufFile *file, const GgufTokenizer *rules, Error *error) {
     Slice model;
     if (!gguf_string(file, "tokenizer.ggml.model", &model)) {
         return fail(error, ERROR_NOT_FOUND, "tokenizer.ggml.model is missing");
     }
-    Vocabulary v = {.file = file, .family = family, .error = error, .byte_level = slice_is(model, "gpt2")};
+    Vocabulary v = {.file = file, .rules = rules, .error = error, .byte_level = slice_is(model, "gpt2")};
     if (!v.byte_level && !slice_is(model, "llama")) {
         return fail(error, ERROR_UNSUPPORTED, "tokenizer.ggml.model %.*s cannot be converted", SLICE_ARGS(model));
     }

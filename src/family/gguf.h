@@ -1,0 +1,80 @@
+/* How a family's model lies in a GGUF file, as constant data: the names of its tensors, its metadata, and what is
+ * special about its tokenizer. A family that such files hold says this once, beside its FamilyLoad; import/gguf walks
+ * it from GGUF to config.json and MLX's names, and a test (tests/import/test_gguf_families.c) walks it backwards.
+ * Source of the names: github.com/ggml-org/llama.cpp, gguf-py/gguf/constants.py and the converter's model classes. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GGUF_LISTS_MAX = 6 };
+
+/* --- Tensors --------------------------------------------------------------------------------------------------- */
+
+/* What llama.cpp's converter did to a module's elements, and the import undoes. */
+typedef enum GgufChange {
+    GGUF_UNCHANGED,
+    GGUF_HEADS_PAIRED,    /* the halves of each head's rows are interleaved: its rotary embedding turns neighbours */
+    GGUF_KV_HEADS_PAIRED, /* the same with the heads of k */
+    GGUF_PLUS_ONE,        /* 1 was added */
+} GgufChange;
+
+/* A module's name in both formats, without ".weight" or ".bias"; '*' is the number of the block. */
+typedef struct GgufName {
+    const char *gguf, *module;
+    GgufChange change;
+} GgufName;
+
+/* --- Fields of config.json ------------------------------------------------------------------------------------- */
+
+typedef enum GgufFieldKind {
+    GGUF_FIELD_INTEGER, /* 1 … 2^31 − 1 */
+    GGUF_FIELD_NUMBER,  /* finite, above 0 */
+    GGUF_FIELD_TEXT,    /* always `text` */
+    GGUF_FIELD_HAS,     /* whether the file has the tensor `key` */
+    GGUF_FIELD_LACKS,   /* whether it has not */
+} GgufFieldKind;
+
+/* The sizes from which fields are computed. */
+typedef struct GgufSizes {
+    int64_t hidden, layers, heads, kv_heads, head_dim, rotary_dims, vocab;
+} GgufSizes;
+
+/* A key begins with "." where the architecture's name stands before it. */
+typedef struct GgufField {
+    const char *name; /* in config.json */
+    GgufFieldKind kind;
+    const char *key;    /* where the value is; NULL: `absent` is the value */
+    const char *or_key; /* where it is when `key` is absent */
+    double absent;      /* the value when both are; 0: that is an error */
+    bool optional;      /* absent or 0 in the file: config.json does not have the field */
+    const char *text;
+    double (*compute)(const GgufSizes *sizes); /* the value, if not NULL; 0: config.json does not have the field */
+} GgufField;
+
+/* --- The tokenizer --------------------------------------------------------------------------------------------- */
+
+typedef struct GgufTokenizer {
+    const char *pre;           /* the pre-tokenizer of files that name none, as early ones; NULL: that is an error */
+    bool late_export;          /* SentencePiece as it was exported from Gemma on: all added tokens are in the vocabulary
+                                  as well, user-defined ones have merges, and those of longer parts come first */
+    bool no_space_prefix;      /* unless the file says otherwise, a text does not begin with a space */
+    bool control_strips_right; /* control tokens swallow the white space that follows them; the file does not say so */
+} GgufTokenizer;
+
+/* --- A model --------------------------------------------------------------------------------------------------- */
+
+/* Lists end with an empty row, lists of lists with NULL. A family without a field `head_dim` has heads of
+ * hidden_size / num_attention_heads, one without `partial_rotary_factor` turns all of a head: the import refuses files
+ * that say otherwise, as it refuses keys of the architecture that no row names. */
+typedef struct GgufModel {
+    const char *architecture;                /* general.architecture, which also begins the keys */
+    const char *with_key;                    /* goes before the others of its architecture when the file has this key */
+    const char *class_name;                  /* in the field `architectures` of config.json */
+    const GgufName *names[GGUF_LISTS_MAX];   /* the last entry stays NULL */
+    const GgufField *fields[GGUF_LISTS_MAX]; /* in the order of config.json; the same */
+    GgufTokenizer tokenizer;
+} GgufModel;
+
+/* Row `index` of the families that GGUF files can hold, and its model_type; NULL behind the last. */
+const GgufModel *family_gguf(size_t index, const char **model_type);
