@@ -24,7 +24,6 @@ typedef struct CpuKernels {
     const AttentionKernels *attention; /* attention_impl.h */
 } CpuKernels;
 extern const CpuKernels cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_amx, cpu_kernels_neon;
-extern const LinearKernels linear_kernels_neon;
 bool neon_available(void); /* with all that *_neon.c is compiled for */
 bool amx_available(void);  /* the tiles, where there is AVX-512; asks the system for leave to use them */
 

@@ -78,7 +78,7 @@ typedef struct LinearKernels {
         float *y, int64_t stride);
 } LinearKernels;
 
-extern const LinearKernels linear_kernels_avx2, linear_kernels_avx512, linear_kernels_amx;
+extern const LinearKernels linear_kernels_avx2, linear_kernels_avx512, linear_kernels_amx, linear_kernels_neon;
 
 /* Whether products with w run on int8 activations. */
 static inline bool linear_is_integer(const Weight *w) { return w->quant != QUANT_NONE && w->quant != QUANT_MXFP8; }

@@ -1,4 +1,4 @@
-/* Products on AMX's int8 tiles, in the order that linear.h defines; all but this is linear_avx512.c's.
+/* Products on AMX's int8 tiles, in the order that linear.h defines; all but this is AVX-512's.
  *
  * One group is one tile product: 16 activation rows × the group, signed, with the group × 16 weight rows of a panel,
  * unsigned, whose bytes [group/4][rows][4] are what the instruction wants. Two tiles of activations meet the two halves
@@ -14,7 +14,6 @@
 #include "backend/cpu/linear_avx512.h"
 
 enum {
-    PANEL = 32,
     TILE = LINEAR_AMX_ROWS,
     PAIR = 2 * TILE,
     PIECE = 8, /* activation rows that are brought to floats together: 16 accumulators */

@@ -1,4 +1,8 @@
-/* What the products with AVX2 share: streams of weights, floats of every kind, the tree over the lanes. */
+/* What the products with AVX2 share: streams of weights, floats of every kind, the tree over the lanes.
+ *
+ * VPMADDUBSW adds two products of u8 × s8 in 16 bits with saturation, so codes are kept small enough that it never
+ * occurs: with codes to 15 eight of its results fit in one sum, to 31 four, to 63 two; 8-bit codes are split or
+ * widened. */
 #pragma once
 #include <immintrin.h>
 #include <string.h>
@@ -7,7 +11,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2 };
+enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2, PANEL = 16, TILE = 4 };
 
 /* A stream of weights: far ahead into the second-level cache, which has more misses in flight than the first, then near
  * ahead into the first. */
@@ -206,8 +210,17 @@ typedef struct Few {
     int rows;                      /* of activations */
 } Few;
 
-/* few() for more than FEW_SINGLE activation rows: linear_block_avx2.c */
+/* linear_input_avx2.c */
+void linear_quantise_avx2(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);
+void linear_arrange_avx2(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out);
+/* linear_few_avx2.c */
+LinearLayout linear_layout_avx2(const Weight *w);
+void linear_few_avx2(
+    const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
+/* Of it, more than FEW_SINGLE activation rows: linear_block_avx2.c */
 void linear_block_avx2(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
-/* LinearKernels.plain: linear_plain_avx2.c */
+/* linear_panel_avx2.c, linear_tile_avx2.c, linear_plain_avx2.c */
+void linear_unpack_avx2(const Weight *w, int64_t first, LinearPanel *panel);
+void linear_tile_avx2(const LinearPanel *panel, const LinearInput *x, int64_t first, int rows, float *y);
 void linear_plain_avx2(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
     float *y, int64_t stride);

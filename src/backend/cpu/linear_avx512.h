@@ -7,7 +7,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2 };
+enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2, PANEL = 32 };
 
 /* A stream of weights: far ahead into the second-level cache, which has more misses in flight than the first, then near
  * ahead into the first. */
@@ -195,12 +195,21 @@ typedef struct Few {
     int rows;
 } Few;
 
-/* Panels and tiles of linear_kernels_amx: linear_amx.c */
+/* linear_input_avx512.c */
+void linear_quantise_avx512(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);
+void linear_arrange_avx512(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out);
+/* linear_few_avx512.c */
+LinearLayout linear_layout_avx512(const Weight *w);
+void linear_few_avx512(
+    const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
+/* Of it, more than FEW_SINGLE activation rows: linear_block_avx512.c */
+void linear_block_avx512(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
+/* linear_panel_avx512.c, linear_tile_avx512.c, linear_plain_avx512.c */
+void linear_unpack_avx512(const Weight *w, int64_t first, LinearPanel *panel);
+void linear_tile_avx512(const LinearPanel *panel, const LinearInput *x, int64_t first, int rows, float *y);
+void linear_plain_avx512(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
+    float *y, int64_t stride);
+/* linear_amx.c: the parts of LAYOUT_PANEL, and tiles */
 enum { LINEAR_AMX_ROWS = 16 };
 void linear_arrange_amx(const int8_t *q, int64_t cols, int group, int8_t *out);
 void linear_tile_amx(const LinearPanel *panel, const LinearInput *x, int64_t first, int rows, float *y);
-/* few() for more than FEW_SINGLE activation rows: linear_block_avx512.c */
-void linear_block_avx512(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
-/* LinearKernels.plain: linear_plain_avx512.c */
-void linear_plain_avx512(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
-    float *y, int64_t stride);
