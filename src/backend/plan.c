@@ -166,7 +166,7 @@ static const BackendOps plan_ops = {
 Backend *plan_open(int rows_max, Error *error) {
     PlanBackend *p = calloc(1, sizeof *p);
     if (!p) {
-        fail(error, ERROR_MEMORY, "out of memory");
+        fail(error, ERROR_MEMORY, "no memory for the plan of a step");
         return NULL;
     }
     p->base = (Backend){.ops = &plan_ops, .rows_max = rows_max, .description = "plan"};

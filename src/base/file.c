@@ -113,8 +113,10 @@ static bool handler_install(void) {
 
 static bool fail_io(Error *error, const char *what, const char *path) {
     int reason = errno;
-    bool missing = reason == ENOENT || reason == ENOTDIR;
-    return fail(error, missing ? ERROR_NOT_FOUND : ERROR_IO, "cannot %s %s: %s", what, path, strerror(reason));
+    const ErrorCode code = reason == ENOENT || reason == ENOTDIR ? ERROR_NOT_FOUND
+        : reason == ENOMEM                                       ? ERROR_MEMORY
+                                                                 : ERROR_IO;
+    return fail(error, code, "cannot %s %s: %s", what, path, strerror(reason));
 }
 
 /* As in "it is a pipe". */

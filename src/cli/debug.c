@@ -119,7 +119,8 @@ static bool parse_ids(const char *text, int vocab, Tokens *ids, Error *error) {
         const long id = strtol(text, &end, 10);
         if (end == text || id < 0 || id >= vocab)
             return fail(error, ERROR_USAGE, "--tokens: '%.20s' is not a token id below %d", text, vocab);
-        if (!tokens_push(ids, (int32_t)id)) return fail(error, ERROR_MEMORY, "out of memory");
+        if (!tokens_push(ids, (int32_t)id))
+            return fail(error, ERROR_MEMORY, "no memory for %zu token ids", ids->count + 1);
         text = end;
         while (*text == ',' || *text == ' ' || *text == '\n') text++;
     }
@@ -142,7 +143,7 @@ static void write_npy_header(FILE *file, long rows, long columns) {
 static bool write_logits(Walk *walk, const Tokens *ids, int steps, int chunk, FILE *file, Error *error) {
     const int vocab = model_vocab(walk->model), count = (int)ids->count;
     float *logits = malloc((size_t)chunk * (size_t)vocab * sizeof *logits);
-    if (!logits) return fail(error, ERROR_MEMORY, "out of memory");
+    if (!logits) return fail(error, ERROR_MEMORY, "no memory for the logits of %d tokens", chunk);
     write_npy_header(file, count, vocab);
     bool ok = true;
     for (int done = 0; ok && done < count;) {

@@ -370,7 +370,7 @@ static const BackendOps ref_ops = {
 Backend *ref_open(const BackendOptions *options, Error *error) {
     RefBackend *r = calloc(1, sizeof *r);
     if (!r) {
-        fail(error, ERROR_MEMORY, "out of memory");
+        fail(error, ERROR_MEMORY, "no memory for a backend");
         return NULL;
     }
     r->base = (Backend){.ops = &ref_ops, .rows_max = options->rows_max, .exact = true};

@@ -1,0 +1,103 @@
+/* Load, request and unload with every allocation failing once: no crash, nothing left behind, an error that says what
+ * failed, and an engine that lives answers the next request. */
+#include "allocations.h"
+#include "engine/engine.h"
+#include "family/fixture.h"
+
+enum { CHOICES = 2, PROMPT = 20, TOKENS = 5, TIMEOUT_MS = 60000 };
+
+static char directory[64];
+static const char *cpu, *weights;
+
+/* Reads all choices; false: one ended with an error. */
+static bool read_all(Request *request, Error *error) {
+    bool ok = true;
+    for (int k = 0; k < CHOICES; k++) {
+        Finish finish = FINISH_NONE;
+        TokenOut tokens[TOKENS];
+        int count = 0;
+        while (finish == FINISH_NONE) {
+            const int got = request_read(request, k, tokens, TOKENS, TIMEOUT_MS, &finish);
+            CHECK(got > 0 || finish != FINISH_NONE);
+            count += got;
+        }
+        ok = ok && finish == FINISH_LENGTH && count == TOKENS;
+    }
+    TokenOut token;
+    if (ok) {
+        for (int i = 0; i < PROMPT; i++) CHECK(request_prompt_logprob(request, i, &token));
+    } else {
+        Error why;
+        request_error(request, &why);
+        TEST(why.code != ERROR_NONE && why.text[0]);
+        if (error) *error = why;
+    }
+    return ok;
+}
+
+static bool ask(Engine *engine, Error *error) {
+    int32_t prompt[PROMPT];
+    for (int i = 0; i < PROMPT; i++) prompt[i] = (i * 7 + 1) % 40;
+    const int32_t bias_ids[] = {3, 5};
+    const float bias_values[] = {1, -1};
+    const RequestOptions options = {.prompt = prompt,
+        .prompt_count = PROMPT,
+        .max_tokens = TOKENS,
+        .choices = CHOICES,
+        .echo_logprobs = true,
+        .sampling = {.temperature = 0.8f,
+            .top_p = 0.9f,
+            .top_k = 20,
+            .min_p = 0.01f,
+            .repetition_penalty = 1.1f,
+            .frequency_penalty = 0.1f,
+            .presence_penalty = 0.1f,
+            .seed = 7,
+            .ignore_eos = true,
+            .bias_count = 2,
+            .bias_ids = bias_ids,
+            .bias_values = bias_values,
+            .logprobs = 3}};
+    Request *request = engine_submit(engine, &options, error);
+    if (!request) return false;
+    const bool ok = read_all(request, error);
+    request_free(request);
+    return ok;
+}
+
+static bool live(Error *error) {
+    const EngineOptions options = {.directory = directory,
+        .model = {.backend = {.cpu = cpu, .threads = 2}, .weights = weights, .context = 256},
+        .slots = 2,
+        .queue_max = 4,
+        .prefill_size = 8};
+    Engine *engine = engine_open(&options, error);
+    if (!engine) return false;
+    const bool ok = ask(engine, error);
+    Error second = {0};
+    if (allocations_recover()) TEST_MSG(ask(engine, &second), "the next request fails: %s", second.text);
+    engine_close(engine);
+    return ok;
+}
+
+static void sweep(const char *fixture, const char *with_cpu, const char *with_weights) {
+    Fixture f;
+    if (!fixture_open(&f, fixture)) return;
+    const bool written = fixture_write_variant(&f, 0, directory) &&
+        fixture_write_text(directory, "generation_config.json", SLICE("{\"temperature\":0.5}"));
+    TEST(written);
+    cpu = with_cpu;
+    weights = with_weights;
+    char name[128];
+    snprintf(name, sizeof name, "%s on %s%s%s", fixture, cpu, weights ? ", weights " : "", weights ? weights : "");
+    for (int mode = ALLOCATIONS_ONE; written && mode <= ALLOCATIONS_ALL; mode++)
+        printf("%s: %ld allocations\n", name, allocations_sweep(name, live, mode));
+    fixture_remove(directory);
+    fixture_close(&f);
+}
+
+int main(int argc, char **argv) {
+    allocations_verbose = argc > 1;
+    sweep("gemma3", "auto", "ram");
+    return test_done();
+}
