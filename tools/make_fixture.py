@@ -3,7 +3,11 @@
 
     python3 tools/make_fixture.py [NAME…]        # all of them, or these
 
-Pinned: mlx[cpu] 0.32.4, mlx-lm 0.32.2 (and the transformers that mlx-lm asks for), numpy. f32 on the CPU.
+Pinned: mlx[cpu] 0.32.4, mlx-lm 0.32.2, transformers 5.23.0, numpy. f32 on the CPU.
+
+Where a family was trained with a sliding window that mlx-lm's class does not know ("window" of a case), mlx-lm runs with the
+mask of transformers: which layers slide, and how far, is what transformers makes of the very config (AutoConfig: sliding_window,
+layer_types); query i sees key j when i - j < sliding_window (its masking_utils.sliding_window_overlay).
 
 No weights are stored: every element is a formula of its tensor's name and index (value() below), and tests/family/fixture.h
 computes the same. NAME.json holds config, tensor shapes, tokens and, per variant, how the weights are stored; NAME.f32 the
@@ -25,7 +29,9 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
+from mlx_lm.models.base import create_causal_mask, scaled_dot_product_attention
 from mlx_lm.models.cache import make_prompt_cache
+from transformers import AutoConfig
 
 OUT = os.path.join(os.path.dirname(__file__), "..", "tests", "family", "data")
 MODULES = {"mistral": "llama"}  # model_type → module of mlx_lm.models, where they differ
@@ -121,8 +127,27 @@ def round_inputs(on):
     nn.Embedding.as_linear = (lambda self, x: exact_as_linear(self, to_int8(x))) if on else exact_as_linear
 
 
-def run(model, tokens, steps):
+def trained_windows(config):
+    """The window of every layer, or None, as transformers has it."""
+    trained = AutoConfig.for_model(**config)
+    layers = getattr(trained, "layer_types", None) or ["sliding_attention"] * trained.num_hidden_layers
+    return [trained.sliding_window if layer == "sliding_attention" else None for layer in layers]
+
+
+def attend(queries, keys, values, cache, scale, mask, sinks=None):
+    window = getattr(cache, "window", None)
+    if window:
+        rows = queries.shape[2]
+        mask = create_causal_mask(rows, keys.shape[2] - rows, window_size=window)
+    return scaled_dot_product_attention(queries, keys, values, cache, scale, mask, sinks)
+
+
+def run(model, tokens, steps, windows):
     cache = make_prompt_cache(model)
+    if windows:
+        sys.modules[type(model.layers[0].self_attn).__module__].scaled_dot_product_attention = attend
+        for layer, window in zip(cache, windows):
+            layer.window = window
     prompt = len(tokens) - steps
     out = [model(mx.array([tokens[:prompt]]), cache=cache)[0]]
     for i in range(prompt, len(tokens)):
@@ -168,13 +193,14 @@ def make(name, case):
     vocab = config.get("vocab_size") or config["text_config"]["vocab_size"]
     count, steps = case.get("tokens", 20), case.get("steps", 5)
     tokens = [int(t) for t in random_bits(name, count) % np.uint64(vocab)]
+    windows = trained_windows(config) if case.get("window") else None
     variants, logits = [], []
     for variant in case.get("variants", [{"dtype": "f32"}]):
         weights = {k: stored(k, value(k, s, offset, embedding), variant) for k, s in shapes.items()}
         model = build(config, weights)
-        golden = run(model, tokens, steps)
+        golden = run(model, tokens, steps, windows)
         round_inputs(True)
-        rough = run(model, tokens, steps)
+        rough = run(model, tokens, steps, windows)
         round_inputs(False)
         rows = kl(golden, rough)
         print(f"{name:24} {str(variant)[:70]:70} max|logit| {np.abs(golden).max():7.2f}  int8 kl {rows.mean():.1e}")
@@ -244,6 +270,10 @@ CASES = {
                        "variants": [affine(4, 128), affine(2, 32), affine(3, 64), affine(5, 64), affine(6, 128)]},
     "llama-fp": {"config": LLAMA, "variants": [fp("mxfp4"), fp("nvfp4"), fp("mxfp8")]},
     "mistral": {"config": {**LLAMA, "model_type": "mistral", "head_dim": 24, "rope_theta": 1000000.0}},
+    "mistral-window": {"config": {**LLAMA, "model_type": "mistral", "num_hidden_layers": 3, "sliding_window": 7, "vocab_size": 32},
+                       "window": True, "tokens": 150, "steps": 4, "variants": [F32, affine(4, 64)]},
+    "mistral-types": {"config": {**LLAMA, "model_type": "mistral", "sliding_window": 7,
+                                 "layer_types": ["sliding_attention", "full_attention"]}, "tokens": 40},
     "rope-linear": rope(type="linear", factor=4.0),
     "rope-llama3": rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                         original_max_position_embeddings=64),
@@ -259,6 +289,12 @@ CASES = {
     "qwen2": {"config": {**LLAMA, "model_type": "qwen2", "num_attention_heads": 8, "num_key_value_heads": 2,
                          "rope_theta": 1000000.0, "tie_word_embeddings": True, "use_sliding_window": False,
                          "sliding_window": 4096, "max_window_layers": 1}, "variants": [F32, BF16, affine(4, 32)]},
+    "qwen2-window": {"config": {**LLAMA, "model_type": "qwen2", "num_hidden_layers": 3, "use_sliding_window": True,
+                                "sliding_window": 5, "max_window_layers": 1}, "window": True, "tokens": 40},
+    "qwen3-window": {"config": {**LLAMA, "model_type": "qwen3", "num_hidden_layers": 3, "head_dim": 16, "use_sliding_window": True,
+                                "sliding_window": 6, "max_window_layers": 3, "layer_types": [
+                                    "full_attention", "sliding_attention", "full_attention"]},
+                     "window": True, "tokens": 40},
     "qwen3": {"config": {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128,
                          "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 256, "rms_norm_eps": 1e-5,
                          "vocab_size": 64, "max_position_embeddings": 512, "tie_word_embeddings": True,
@@ -278,8 +314,12 @@ CASES = {
                                          "long_factor": [1.0 + 0.25 * i for i in range(12)]}},
              "variants": [F32, affine(4, 32)]},
     "phi3-tied": {"config": {**PHI3, "tie_word_embeddings": True, "num_key_value_heads": None}},
+    "phi3-window": {"config": {**PHI3, "sliding_window": 6, "full_attn_mod": 1, "interpolate_factor": 1}, "window": True,
+                    "tokens": 40, "variants": [F32, affine(4, 32)]},
     "smollm3": {"config": {**LLAMA, "model_type": "smollm3", "num_hidden_layers": 4, "tie_word_embeddings": True,
                            "no_rope_layer_interval": 4}, "variants": [F32, affine(4, 32)]},
+    "smollm3-window": {"config": {**LLAMA, "model_type": "smollm3", "num_hidden_layers": 4, "tie_word_embeddings": True,
+                                  "use_sliding_window": True, "sliding_window": 6}, "window": True, "tokens": 40},
     "smollm3-list": {"config": {**LLAMA, "model_type": "smollm3", "no_rope_layers": [0, 1]}},
     "phi": {"config": {"model_type": "phi", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96,
                        "num_attention_heads": 2, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "vocab_size": 48,

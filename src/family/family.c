@@ -77,20 +77,35 @@ GluFfn family_glu(Loader *ld, const Dims *d, Activation activation, bool bias) {
     };
 }
 
-int family_window(Loader *ld, const Json *types, int i, int window) {
-    if (!types) {
-        return 0;
+Windows family_windows_switched(Loader *ld, const Spec *spec) {
+    Windows windows = {.types = load_list(ld, "layer_types", spec->layer_count)};
+    if (load_bool_or(ld, "use_sliding_window", false)) {
+        windows.width = load_int_or(ld, "sliding_window", 0);
+        windows.first = load_count_or(ld, "max_window_layers", 28);
+    } else {
+        load_ignore(ld, "sliding_window", "max_window_layers", NULL);
     }
-    const Json *type = json_first(types);
+    return windows;
+}
+
+static bool type_slides(Loader *ld, const Windows *windows, int i) {
+    const Json *type = json_first(windows->types);
     for (int skip = 0; skip < i; skip++) {
         type = json_next(type);
     }
     const Slice name = type->type == JSON_STRING ? json_slice(type) : (Slice){0};
     const bool sliding = slice_is(name, "sliding_attention");
     load_require(ld, sliding || slice_is(name, "full_attention"),
-        "layer_types[%d] is \"%.*s\", must be full_attention or sliding_attention", i, SLICE_ARGS(name));
-    load_require(ld, !sliding || window > 0, "layer_types[%d] is sliding_attention, but there is no sliding_window", i);
-    return sliding ? window : 0;
+        "layer_types[%d] is \"%.*s\", must be full_attention or sliding_attention", i, SLICE_SHOWN(name));
+    load_require(ld, !sliding || windows->width > 0,
+        "layer_types[%d] is sliding_attention, but there is no sliding_window, or it is not used", i);
+    return sliding;
+}
+
+int family_window(Loader *ld, const Windows *windows, int i) {
+    const bool last = windows->full_every && (i + 1) % windows->full_every == 0;
+    const bool slides = windows->types ? type_slides(ld, windows, i) : i >= windows->first && !last;
+    return slides ? windows->width : 0;
 }
 
 /* --- GGUF ------------------------------------------------------------------------------------------------------ */

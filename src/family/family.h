@@ -33,8 +33,20 @@ AttentionMixer family_attention(
 AttentionMixer family_attention_op(const Dims *dims, const Rope *rope);
 /* mlp.gate_proj, up_proj, down_proj. */
 GluFfn family_glu(Loader *ld, const Dims *dims, Activation activation, bool bias);
-/* The window of layer i: `sliding_window` where layer_types says sliding_attention, else 0. types may be NULL. */
-int family_window(Loader *ld, const Json *types, int i, int window);
+
+/* Which layers attend through a sliding window, the token itself included: query i sees key j when i − j < width. So
+ * the models were trained and transformers masks (masking_utils.py), also where mlx-lm's class knows no window. */
+typedef struct Windows {
+    const Json *types; /* layer_types, which alone decides where the file has it; NULL: the fields below do */
+    int width;         /* 0: no layer has a window */
+    int first;         /* the first layer that has one */
+    int full_every;    /* of so many layers the last has none; 0: all have one */
+} Windows;
+
+/* sliding_window behind use_sliding_window, from layer max_window_layers on: Qwen2, Qwen3. */
+Windows family_windows_switched(Loader *ld, const Spec *spec);
+/* The window of layer i; 0: it sees everything. */
+int family_window(Loader *ld, const Windows *windows, int i);
 
 /* For a family that is a llama with changes. */
 FamilyLoad llama_load;

@@ -5,10 +5,6 @@
 
 #include <math.h>
 
-static bool is_sliding(Loader *ld, const Json *types, int pattern, int i) {
-    return types ? family_window(ld, types, i, 1) != 0 : (i + 1) % pattern != 0;
-}
-
 static void load_block(Loader *ld, Layer *layer, const Dims *d, const Rope *rope, float scale, int window) {
     layer->mixer_in = load_rms_plus_one(ld, "input_layernorm", d->hidden, d->eps);
     layer->mixer_out = load_rms_plus_one(ld, "post_attention_layernorm", d->hidden, d->eps);
@@ -36,9 +32,9 @@ static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab
     spec->vocab = vocab;
     spec->positions = load_int_or(ld, "max_position_embeddings", 32768);
     const float scale = 1 / sqrtf(load_positive_or(ld, "query_pre_attn_scalar", 256));
-    const int window = load_int_or(ld, "sliding_window", 512);
-    const int pattern = load_int_or(ld, "sliding_window_pattern", load_int_or(ld, "_sliding_window_pattern", 6));
-    const Json *types = load_list(ld, "layer_types", spec->layer_count);
+    const Windows windows = {.types = load_list(ld, "layer_types", spec->layer_count),
+        .width = load_int_or(ld, "sliding_window", 512),
+        .full_every = load_int_or(ld, "sliding_window_pattern", load_int_or(ld, "_sliding_window_pattern", 6))};
     const RopeOptions full = {.head_dim = d.head_dim, .theta = 1e6, .layer_type = "full_attention"};
     const RopeOptions sliding = {.head_dim = d.head_dim,
         .theta_field = "rope_local_base_freq",
@@ -58,9 +54,9 @@ static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab
     family_head(ld, spec, &d, !load_has(ld, "lm_head.weight"));
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
-        const bool slides = is_sliding(ld, types, pattern, i);
+        const int window = family_window(ld, &windows, i);
         load_scope(ld, "model.layers.%d.", i);
-        load_block(ld, &spec->layers[i], &d, slides ? sliding_rope : full_rope, scale, slides ? window : 0);
+        load_block(ld, &spec->layers[i], &d, window ? sliding_rope : full_rope, scale, window);
     }
 }
 

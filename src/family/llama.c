@@ -1,12 +1,14 @@
 /* Llama 2 and 3, Mistral: grouped-query attention and SwiGLU, pre-norm. Reference: mlx_lm/models/llama.py, which knows
- * a sliding window only together with layer_types. */
+ * a sliding window only together with layer_types. Llama has none otherwise; Mistral was trained with it in every layer
+ * (transformers/models/mistral). */
 #include "family/family.h"
 
-void llama_load(Loader *ld, Spec *spec) {
+static void load(Loader *ld, Spec *spec, bool window_everywhere) {
     const Dims d = family_dims(ld, spec);
     const bool bias = load_bool_or(ld, "attention_bias", false), mlp_bias = load_bool_or(ld, "mlp_bias", false);
     const Json *types = load_list(ld, "layer_types", spec->layer_count);
-    const int window = load_int_or(ld, "sliding_window", 0);
+    const bool window = types || window_everywhere;
+    const Windows windows = {.types = types, .width = window ? load_int_or(ld, "sliding_window", 0) : 0};
     const Rope *rope = load_rope(ld, spec,
         &(RopeOptions){
             .head_dim = d.head_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
@@ -18,11 +20,15 @@ void llama_load(Loader *ld, Spec *spec) {
         load_scope(ld, "model.layers.%d.", i);
         layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
         layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
-        layer->attention.op.window = family_window(ld, types, i, window);
+        layer->attention.op.window = family_window(ld, &windows, i);
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
         layer->glu = family_glu(ld, &d, ACT_SILU, mlp_bias);
     }
 }
+
+void llama_load(Loader *ld, Spec *spec) { load(ld, spec, false); }
+
+static void mistral_load(Loader *ld, Spec *spec) { load(ld, spec, true); }
 
 static const GgufField fields[] = {
     {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
@@ -47,7 +53,7 @@ static const GgufField window[] = {
 };
 
 const Family mistral_family = {
-    .load = llama_load,
+    .load = mistral_load,
     .gguf = &(const GgufModel){.architecture = "llama",
         .with_key = ".attention.sliding_window",
         .class_name = "MistralForCausalLM",

@@ -1,5 +1,5 @@
 /* Phi-3, Phi-3.5, Phi-4 (mini): a Llama whose projections are fused: qkv_proj = q ‖ k ‖ v, gate_up_proj = gate ‖ up.
- * Reference: mlx_lm/models/phi3.py (no sliding window; longrope always with long_factor). */
+ * Reference: mlx_lm/models/phi3.py (longrope always with long_factor); the sliding window: transformers/models/phi3. */
 #include "family/family.h"
 
 static AttentionMixer attention(Loader *ld, const Dims *d, const Rope *rope) {
@@ -25,7 +25,10 @@ static void load(Loader *ld, Spec *spec) {
     load_expect_bool(ld, "attention_bias", false);
     load_expect_bool(ld, "mlp_bias", false);
     load_expect_bool(ld, "lm_head_bias", false);
-    load_ignore(ld, "sliding_window", "full_attn_mod", "interpolate_factor", "original_max_position_embeddings", NULL);
+    load_ignore(ld, "original_max_position_embeddings", NULL);
+    load_require(ld, load_int_or(ld, "full_attn_mod", 1) == 1 && load_int_or(ld, "interpolate_factor", 1) == 1,
+        "full_attn_mod and interpolate_factor must be 1");
+    const int window = load_int_or(ld, "sliding_window", 0);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
@@ -33,6 +36,7 @@ static void load(Loader *ld, Spec *spec) {
         load_scope(ld, "model.layers.%d.", i);
         layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
         layer->attention = attention(ld, &d, rope);
+        layer->attention.op.window = window;
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
         const Weight gate_up = load_linear(ld, "mlp.gate_up_proj", 2 * (int64_t)d.inner, d.hidden, false);
         layer->glu = (GluFfn){.gate = load_part(&gate_up, 0, d.inner),

@@ -1,4 +1,5 @@
-/* Qwen2, Qwen2.5: a Llama with biases on q, k and v. Reference: mlx_lm/models/qwen2.py, which has no sliding window. */
+/* Qwen2, Qwen2.5: a Llama with biases on q, k and v. Reference: mlx_lm/models/qwen2.py; the sliding
+ * window, which it lacks: transformers/models/qwen2. */
 #include "family/family.h"
 
 static void load(Loader *ld, Spec *spec) {
@@ -7,9 +8,8 @@ static void load(Loader *ld, Spec *spec) {
         &(RopeOptions){
             .head_dim = d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
     load_expect_text(ld, "hidden_act", "silu");
-    load_expect_bool(ld, "use_sliding_window", false);
+    const Windows windows = family_windows_switched(ld, spec);
     load_expect_bool(ld, "use_mrope", false);
-    load_ignore(ld, "sliding_window", "max_window_layers", "layer_types", NULL);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
@@ -17,6 +17,7 @@ static void load(Loader *ld, Spec *spec) {
         load_scope(ld, "model.layers.%d.", i);
         layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
         layer->attention = family_attention(ld, &d, "o_proj", rope, true, false);
+        layer->attention.op.window = family_window(ld, &windows, i);
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
         layer->glu = family_glu(ld, &d, ACT_SILU, false);
     }

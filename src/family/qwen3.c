@@ -1,4 +1,5 @@
-/* Qwen3, dense: a Llama with an RMS norm on every head of q and k. Reference: mlx_lm/models/qwen3.py. */
+/* Qwen3, dense: a Llama with an RMS norm on every head of q and k. Reference: mlx_lm/models/qwen3.py; the
+ * sliding window, which it lacks: transformers/models/qwen3. */
 #include "family/family.h"
 
 static void load(Loader *ld, Spec *spec) {
@@ -6,8 +7,7 @@ static void load(Loader *ld, Spec *spec) {
     const bool bias = load_bool_or(ld, "attention_bias", false);
     const Rope *rope = load_rope(ld, spec, &(RopeOptions){.head_dim = d.head_dim});
     load_expect_text(ld, "hidden_act", "silu");
-    load_expect_bool(ld, "use_sliding_window", false);
-    load_ignore(ld, "sliding_window", "max_window_layers", "layer_types", NULL);
+    const Windows windows = family_windows_switched(ld, spec);
     family_ends(ld, spec, &d);
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
@@ -17,6 +17,7 @@ static void load(Loader *ld, Spec *spec) {
         layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
         layer->attention.op.q_norm = load_rms(ld, "self_attn.q_norm", d.head_dim, d.eps);
         layer->attention.op.k_norm = load_rms(ld, "self_attn.k_norm", d.head_dim, d.eps);
+        layer->attention.op.window = family_window(ld, &windows, i);
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
         layer->glu = family_glu(ld, &d, ACT_SILU, false);
     }

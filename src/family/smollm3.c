@@ -1,4 +1,5 @@
-/* SmolLM3: a Llama in which every fourth layer has no rotary embedding. Reference: mlx_lm/models/smollm3.py. */
+/* SmolLM3: a Llama in which every fourth layer has no rotary embedding. Reference: mlx_lm/models/smollm3.py; the
+ * sliding window of those layers, which it lacks: transformers/models/smollm3. */
 #include "family/family.h"
 
 static bool has_rope(Loader *ld, const Json *list, int interval, int i) {
@@ -18,11 +19,15 @@ static void load(Loader *ld, Spec *spec) {
     llama_load(ld, spec);
     const int interval = load_int_or(ld, "no_rope_layer_interval", 4);
     const Json *list = load_list(ld, "no_rope_layers", spec->layer_count);
-    load_expect_bool(ld, "use_sliding_window", false);
-    load_ignore(ld, "max_window_layers", NULL);
+    /* Of files with layer_types the Llama has read the windows. */
+    const bool slides =
+        load_bool_or(ld, "use_sliding_window", false) && !load_list(ld, "layer_types", spec->layer_count);
+    const int window = slides ? load_int_or(ld, "sliding_window", 0) : 0;
+    load_ignore(ld, "max_window_layers", "sliding_window", NULL);
     for (int i = 0; i < spec->layer_count; i++) {
         if (!has_rope(ld, list, interval, i)) {
             spec->layers[i].attention.op.rope = NULL;
+            if (slides) spec->layers[i].attention.op.window = window;
         }
     }
 }

@@ -97,6 +97,7 @@ static void test_config(void) {
     expect_refusal(&f, 0, "\"rope_theta\":10000.0", "\"layer_types\":[\"full_attention\"]", "layer_types");
     expect_refusal(&f, 0, "\"rope_theta\":10000.0",
         "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]", "sliding_window");
+    expect_refusal(&f, 0, "\"rope_theta\":10000.0", "\"layer_types\":[0,1,2]", "layer_types[0]");
     expect_refusal(&f, 0, "\"rope_theta\":10000.0", "\"quantization_config\":{\"quant_method\":\"awq\"}", "awq");
     expect_refusal(&f, 0, "\"rope_theta\":10000.0", "\"quantize_activations\":true", "quantize_activations");
     expect_refusal(&f, 4, "\"model.layers.0.mlp.down_proj\":{\"group_size\":32,\"bits\":6}",
@@ -110,16 +111,38 @@ static void test_config(void) {
     expect_refusal(
         &f, 0, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":1.5", "partial_rotary_factor is 1.5");
     fixture_close(&f);
+    if (!fixture_open(&f, "phi3-window")) return;
+    expect_refusal(&f, 0, "\"full_attn_mod\":1", "\"full_attn_mod\":2", "full_attn_mod");
+    expect_refusal(&f, 0, "\"sliding_window\":6", "\"sliding_window\":0", "sliding_window is 0");
+    fixture_close(&f);
+    if (!fixture_open(&f, "qwen2")) return; /* whose use_sliding_window is false */
+    expect_refusal(&f, 0, "\"max_window_layers\":1", "\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+        "layer_types[1] is sliding_attention");
+    fixture_close(&f);
+    if (!fixture_open(&f, "qwen2-window")) return;
+    expect_refusal(&f, 0, "\"max_window_layers\":1", "\"max_window_layers\":-1", "max_window_layers is -1");
+    fixture_close(&f);
 }
 
 static void test_unknown_fields(void) {
     Fixture f;
     Error error;
     if (!fixture_open(&f, "llama")) return;
-    const char *from = "\"rope_theta\":10000.0", *harmless = "\"rope_theta\":10000.0,\"torch_dtype\":\"bfloat16\"";
+    const char *from = "\"rope_theta\":10000.0",
+               *harmless = "\"rope_theta\":10000.0,\"torch_dtype\":\"bfloat16\","
+                           "\"rope_interleaved\":false,\"sliding_window\":null";
     Model *model = open_edited(&f, 0, from, harmless, true, &error);
     TEST_MSG(model && warning_count == 0, "%s", error.text);
     model_close(model);
+    static const char *const doubtful[][2] = {
+        {"rope_interleaved", "true"}, {"sliding_window", "7"}, {"is_encoder_decoder", "true"}};
+    for (size_t i = 0; i < COUNT_OF(doubtful); i++) {
+        char text[80];
+        snprintf(text, sizeof text, "%s,\"%s\":%s", from, doubtful[i][0], doubtful[i][1]);
+        model = open_edited(&f, 0, from, text, false, &error);
+        TEST_MSG(model && warning_count == 1 && strstr(last_warning, doubtful[i][0]), "%s: %s", text, last_warning);
+        model_close(model);
+    }
     const char *strange = "\"rope_theta\":10000.0,\"attention_twist\":3";
     model = open_edited(&f, 0, from, strange, false, &error);
     TEST(model && warning_count == 1 && strstr(last_warning, "attention_twist"));

@@ -7,7 +7,8 @@
 
 enum { INT_MAX_FIELD = 1 << 24 };
 
-/* Fields of Hugging Face configs that say nothing about what a decoder computes, whatever the family. */
+/* Fields of Hugging Face configs that say nothing about what a decoder computes, whatever the family and their value.
+ */
 static const char *const irrelevant[] = {
     "architectures",
     "model_type",
@@ -44,10 +45,7 @@ static const char *const irrelevant[] = {
     "_attn_implementation_internal",
     "attn_implementation",
     "is_decoder",
-    "is_encoder_decoder",
     "cross_attention_hidden_size",
-    "add_cross_attention",
-    "tie_encoder_decoder",
     "chunk_size_feed_forward",
     "finetuning_task",
     "task_specific_params",
@@ -66,10 +64,18 @@ static const char *const irrelevant[] = {
     "bos_token",
     "is_llama_config",
     "transformers.js_config",
-    "rope_interleaved",
     "upcast_layernorm",
     "use_flash_attn",
     "keys_to_ignore_at_inference",
+};
+
+/* Fields that say nothing while they are false. rope_interleaved: what the program that trained the model did, whose
+ * weights were permuted for this file or not; transformers and mlx-lm do not look at it. */
+static const char *const irrelevant_if_false[] = {
+    "add_cross_attention",
+    "is_encoder_decoder",
+    "rope_interleaved",
+    "tie_encoder_decoder",
 };
 
 void loader_fail(Loader *ld, ErrorCode code, const char *format, ...) {
@@ -154,11 +160,11 @@ static void missing(Loader *ld, const char *field) {
     loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is missing", ld->where, field);
 }
 
-static int read_int(Loader *ld, const Json *value, const char *field) {
+static int read_int(Loader *ld, const Json *value, const char *field, int least) {
     char shown[64];
-    if (value->type != JSON_INTEGER || value->integer < 1 || value->integer > INT_MAX_FIELD) {
-        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be an integer from 1 to %d", ld->where, field,
-            loader_show(value, shown), INT_MAX_FIELD);
+    if (value->type != JSON_INTEGER || value->integer < least || value->integer > INT_MAX_FIELD) {
+        loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s, must be an integer from %d to %d", ld->where, field,
+            loader_show(value, shown), least, INT_MAX_FIELD);
         return 1;
     }
     return (int)value->integer;
@@ -170,12 +176,17 @@ int load_int(Loader *ld, const char *field) {
         missing(ld, field);
         return 1;
     }
-    return read_int(ld, value, field);
+    return read_int(ld, value, field, 1);
 }
 
 int load_int_or(Loader *ld, const char *field, int absent) {
     const Json *value = loader_get(ld, ld->fields, field);
-    return value ? read_int(ld, value, field) : absent;
+    return value ? read_int(ld, value, field, 1) : absent;
+}
+
+int load_count_or(Loader *ld, const char *field, int absent) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    return value ? read_int(ld, value, field, 0) : absent;
 }
 
 double loader_positive(Loader *ld, const Json *value, const char *where, const char *field) {
@@ -278,13 +289,19 @@ void load_require(Loader *ld, bool ok, const char *format, ...) {
     loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s%s", ld->where, text);
 }
 
-static bool is_irrelevant(Slice field) {
-    for (size_t i = 0; i < COUNT_OF(irrelevant); i++) {
-        if (slice_is(field, irrelevant[i])) {
+static bool is_one_of(Slice field, const char *const *names, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (slice_is(field, names[i])) {
             return true;
         }
     }
     return false;
+}
+
+static bool is_irrelevant(Slice field, const Json *value) {
+    const bool is_false = value->type == JSON_BOOL && !value->boolean;
+    return value->type == JSON_NULL || is_one_of(field, irrelevant, COUNT_OF(irrelevant)) ||
+        (is_false && is_one_of(field, irrelevant_if_false, COUNT_OF(irrelevant_if_false)));
 }
 
 static void check_object(Loader *ld, const Json *object, const char *where) {
@@ -295,7 +312,7 @@ static void check_object(Loader *ld, const Json *object, const char *where) {
             char inner[128];
             snprintf(inner, sizeof inner, "%s%.*s.", where, size, field.data);
             check_object(ld, value, inner);
-        } else if (ld->field_used[key - ld->root] == 0 && !is_irrelevant(field) && value->type != JSON_NULL) {
+        } else if (ld->field_used[key - ld->root] == 0 && !is_irrelevant(field, value)) {
             if (ld->options->strict_config) {
                 loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s does not know the field %s%.*s", ld->family, where,
                     size, field.data);

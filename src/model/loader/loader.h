@@ -18,7 +18,8 @@ typedef void FamilyLoad(Loader *ld, Spec *spec);
 
 int load_int(Loader *ld, const char *field); /* 1 … 2^24; must be there */
 int load_int_or(Loader *ld, const char *field, int absent);
-float load_positive(Loader *ld, const char *field); /* finite, > 0; must be there */
+int load_count_or(Loader *ld, const char *field, int absent); /* 0 … 2^24 */
+float load_positive(Loader *ld, const char *field);           /* finite, > 0; must be there */
 float load_positive_or(Loader *ld, const char *field, double absent);
 bool load_bool_or(Loader *ld, const char *field, bool absent);
 /* An array of exactly count elements, or NULL when absent. */
