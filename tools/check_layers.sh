@@ -17,8 +17,9 @@ allowed() {
     text) echo "base" ;;
     engine) echo "family model backend tensor base" ;;
     hub) echo "base" ;;
-    server) echo "engine text model base" ;;
-    cli) echo "server engine import family model backend tensor text hub base" ;;
+    chat) echo "engine text model base" ;;
+    server) echo "chat engine text base" ;;
+    cli) echo "server chat engine import family model backend tensor text hub base" ;;
     *) return 1 ;;
     esac
 }

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/json.h"
 #include "cli/commands.h"
 #include "cli/models.h"
 #include "cli/session.h"
@@ -22,16 +21,34 @@ static volatile int interrupted;
 static void on_interrupt(int number) { interrupted = 1; }
 
 typedef struct Chat {
-    Session session;
+    ChatModel *model;
     SamplingArguments sampling;
-    Buffer messages; /* the JSON array without its brackets */
+    ChatMessage *messages; /* their texts are NUL-terminated and the conversation's own */
+    size_t count, capacity;
 } Chat;
 
-static void add_message(Chat *chat, const char *role, Slice content) {
-    if (chat->messages.size) buffer_byte(&chat->messages, ',');
-    buffer_printf(&chat->messages, "{\"role\":\"%s\",\"content\":", role);
-    json_write_string(&chat->messages, content);
-    buffer_byte(&chat->messages, '}');
+static void forget_messages(Chat *chat, size_t from) {
+    while (chat->count > from) free((char *)chat->messages[--chat->count].content.data);
+}
+
+static bool add_message(Chat *chat, const char *role, Slice content, Error *error) {
+    Buffer text = {0};
+    session_clean(content, &text);
+    buffer_text(&text, ""); /* so that there is a text even when it is empty */
+    if (chat->count == chat->capacity) {
+        const size_t capacity = chat->capacity ? 2 * chat->capacity : 16;
+        ChatMessage *grown = realloc(chat->messages, capacity * sizeof *grown);
+        if (grown) {
+            chat->messages = grown;
+            chat->capacity = capacity;
+        }
+    }
+    if (text.failed || chat->count == chat->capacity) {
+        buffer_free(&text);
+        return fail(error, ERROR_MEMORY, "no memory for the conversation");
+    }
+    chat->messages[chat->count++] = (ChatMessage){.role = role, .content = buffer_view(&text)};
+    return true;
 }
 
 /* One message, over several lines when they end in a backslash. False: end of input. */
@@ -63,17 +80,16 @@ static bool read_message(Buffer *line) {
     return true;
 }
 
-/* Commands beginning with a slash. True: handled. */
-static bool handle_slash(Chat *chat, const char *line, bool *leave) {
-    if (line[0] != '/') return false;
+/* A line beginning with a slash. */
+static bool handle_slash(Chat *chat, const char *line, bool *leave, Error *error) {
     if (!strcmp(line, "/quit") || !strcmp(line, "/exit") || !strcmp(line, "/bye")) {
         *leave = true;
     } else if (!strcmp(line, "/clear")) {
-        buffer_clear(&chat->messages);
+        forget_messages(chat, 0);
         printf("(a new conversation)\n");
     } else if (!strncmp(line, "/system ", 8)) {
-        buffer_clear(&chat->messages);
-        add_message(chat, "system", slice_of(line + 8));
+        forget_messages(chat, 0);
+        if (!add_message(chat, "system", slice_of(line + 8), error)) return false;
         printf("(a new conversation with this system message)\n");
     } else {
         printf("/clear, /system TEXT, /quit\n");
@@ -81,39 +97,37 @@ static bool handle_slash(Chat *chat, const char *line, bool *leave) {
     return true;
 }
 
+/* One message and its answer. */
+static bool take_turn(Chat *chat, Slice line, Buffer *text, Error *error) {
+    const size_t before = chat->count;
+    if (!add_message(chat, "user", line, error)) return false;
+    const SessionPrompt prompt = {chat->messages, chat->count, NULL};
+    buffer_clear(text);
+    interrupted = 0;
+    SessionAnswer answer;
+    if (session_answer(chat->model, &prompt, &chat->sampling, &interrupted, text, &answer, error)) {
+        printf("%s\n",
+            answer.finish == FINISH_CANCELLED    ? " [stopped]"
+                : answer.finish == FINISH_LENGTH ? " [the answer reached its limit]"
+                                                 : "");
+        return add_message(chat, "assistant", buffer_view(text), error);
+    }
+    if (error->code != ERROR_LIMIT) return false;
+    printf("%s\n(/clear starts a new conversation)\n", error->text); /* full: it can go on without this message */
+    forget_messages(chat, before);
+    return true;
+}
+
 static bool converse(Chat *chat, Error *error) {
-    Buffer line = {0}, text = {0}, array = {0};
+    Buffer line = {0}, text = {0};
     bool ok = true, leave = false;
     while (ok && !leave && read_message(&line)) {
-        if (line.size == 0 || handle_slash(chat, line.data, &leave)) continue;
-        const size_t before = chat->messages.size;
-        add_message(chat, "user", buffer_view(&line));
-        buffer_clear(&array);
-        buffer_printf(&array, "[%s]", chat->messages.data);
-        buffer_clear(&text);
-        interrupted = 0;
-        SessionAnswer answer;
-        Error why = {0};
-        if (session_answer(
-                &chat->session, buffer_view(&array), NULL, &chat->sampling, &interrupted, &text, &answer, &why)) {
-            printf("%s\n",
-                answer.finish == FINISH_CANCELLED    ? " [stopped]"
-                    : answer.finish == FINISH_LENGTH ? " [the answer reached its limit]"
-                                                     : "");
-            add_message(chat, "assistant", buffer_view(&text));
-        } else if (why.code == ERROR_LIMIT) { /* the conversation is full: it can go on without this message */
-            printf("%s\n(/clear starts a new conversation)\n", why.text);
-            chat->messages.size = before;
-            chat->messages.data[before] = 0;
-        } else {
-            *error = why;
-            ok = false;
-        }
-        if (ok && chat->messages.failed) ok = fail(error, ERROR_MEMORY, "out of memory");
+        if (line.size == 0) continue;
+        ok = line.data[0] == '/' ? handle_slash(chat, line.data, &leave, error)
+                                 : take_turn(chat, buffer_view(&line), &text, error);
     }
     buffer_free(&line);
     buffer_free(&text);
-    buffer_free(&array);
     return ok;
 }
 
@@ -132,8 +146,9 @@ int command_chat(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, history = {0};
-    bool ok = model_resolve(arguments.values[0], &directory, &error) &&
-        session_open(&chat.session, directory.data, &engine, &error);
+    bool ok = model_resolve(arguments.values[0], &directory, &error);
+    chat.model = ok ? session_open(directory.data, &engine, &error) : NULL;
+    ok = chat.model && (!system || add_message(&chat, "system", slice_of(system), &error));
     if (ok) {
         const bool terminal = isatty(STDIN_FILENO);
         Error ignored;
@@ -145,12 +160,12 @@ int command_chat(int argc, char **argv) {
         }
         signal(SIGINT, on_interrupt);
         if (terminal) printf("%s — /quit leaves, Ctrl-C stops an answer\n", arguments.values[0]);
-        if (system) add_message(&chat, "system", slice_of(system));
         ok = converse(&chat, &error);
         if (terminal && history.size) write_history(history.data);
-        session_close(&chat.session);
     }
-    buffer_free(&chat.messages);
+    forget_messages(&chat, 0);
+    free(chat.messages);
+    chat_model_close(chat.model);
     buffer_free(&directory);
     buffer_free(&history);
     return ok ? 0 : report(&error);

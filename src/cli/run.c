@@ -2,7 +2,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/json.h"
 #include "cli/commands.h"
 #include "cli/models.h"
 #include "cli/session.h"
@@ -29,29 +28,27 @@ static bool read_prompt(const Arguments *arguments, Buffer *prompt, Error *error
 
 static bool answer(const char *directory, const char *system, bool raw, const EngineArguments *engine,
     const SamplingArguments *sampling, const Buffer *prompt, bool stats, Error *error) {
-    Session session;
-    if (!session_open(&session, directory, engine, error)) return false;
-    Buffer messages = {0}, text = {0};
-    buffer_byte(&messages, '[');
-    if (system) {
-        buffer_text(&messages, "{\"role\":\"system\",\"content\":");
-        json_write_string(&messages, slice_of(system));
-        buffer_text(&messages, "},");
-    }
-    buffer_text(&messages, "{\"role\":\"user\",\"content\":");
-    json_write_string(&messages, buffer_view(prompt));
-    buffer_text(&messages, "}]");
+    ChatModel *model = session_open(directory, engine, error);
+    if (!model) return false;
+    Buffer system_text = {0}, user_text = {0}, text = {0};
+    session_clean(slice_of(system ? system : ""), &system_text);
+    session_clean(buffer_view(prompt), &user_text);
+    const ChatMessage messages[] = {
+        {.role = "system", .content = buffer_view(&system_text)}, {.role = "user", .content = buffer_view(&user_text)}};
+    const int first = system ? 0 : 1;
+    const SessionPrompt asked = {messages + first, (size_t)(2 - first), raw ? user_text.data : NULL};
     SessionAnswer result;
-    const bool ok = session_answer(
-        &session, buffer_view(&messages), raw ? prompt->data : NULL, sampling, NULL, &text, &result, error);
+    bool ok = (!system_text.failed && !user_text.failed) || fail(error, ERROR_MEMORY, "no memory for the prompt");
+    ok = ok && session_answer(model, &asked, sampling, NULL, &text, &result, error);
     if (ok) printf("\n");
     if (ok && stats)
         fprintf(stderr, "%d prompt tokens, %d tokens, first after %.2f s, %.1f tok/s\n", result.prompt_tokens,
             result.tokens, result.first_s,
             result.tokens > 1 ? (result.tokens - 1) / (result.total_s - result.first_s) : 0.0);
-    buffer_free(&messages);
+    buffer_free(&system_text);
+    buffer_free(&user_text);
     buffer_free(&text);
-    session_close(&session);
+    chat_model_close(model);
     return ok;
 }
 

@@ -96,7 +96,6 @@ int command_serve(int argc, char **argv) {
             .port = (int)port,
             .api_key = key,
             .model_name = name ? name : id.data,
-            .directory = directory.data,
             .engine = engine_options(&engine, directory.data)};
         code = serve(&server);
     }

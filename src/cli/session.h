@@ -1,9 +1,7 @@
-/* A model for the terminal: engine, tokenizer, template, and one answer at a time, streamed. */
+/* A model for the terminal: the options that choose how it runs, and one answer at a time, streamed. */
 #pragma once
+#include "chat/prompt.h"
 #include "cli/options.h"
-#include "engine/engine.h"
-#include "text/jinja/template.h"
-#include "text/tokenizer/tokenizer.h"
 
 /* Options shared by every command that loads a model; engine_option_table lists them for the tables. */
 typedef struct EngineArguments {
@@ -53,15 +51,8 @@ typedef struct SamplingArguments {
 
 EngineOptions engine_options(const EngineArguments *arguments, const char *directory);
 
-typedef struct Session {
-    Engine *engine;
-    Tokenizer *tokenizer;
-    Template *template; /* NULL: none; prompts are then continued as they stand */
-    Buffer token_pairs;
-} Session;
-
-NODISCARD bool session_open(Session *session, const char *directory, const EngineArguments *arguments, Error *error);
-void session_close(Session *session);
+/* directory: what the model is called, too. One answer at a time. */
+NODISCARD ChatModel *session_open(const char *directory, const EngineArguments *arguments, Error *error);
 
 typedef struct SessionAnswer {
     Finish finish;
@@ -69,7 +60,16 @@ typedef struct SessionAnswer {
     double first_s, total_s; /* to the first token, to the end */
 } SessionAnswer;
 
-/* Answers messages (a JSON array) or, with raw set, continues that text. Streams to standard output; `text` receives
- * the answer. *stop set by a signal handler ends it early. */
-NODISCARD bool session_answer(Session *session, Slice messages, const char *raw, const SamplingArguments *sampling,
+/* The prompt of an answer: messages, or with raw set that text to be continued. */
+typedef struct SessionPrompt {
+    const ChatMessage *messages;
+    size_t count;
+    const char *raw;
+} SessionPrompt;
+
+/* Streams to standard output; `text` receives the answer. *stop set by a signal handler ends it early. */
+NODISCARD bool session_answer(const ChatModel *model, const SessionPrompt *prompt, const SamplingArguments *sampling,
     const volatile int *stop, Buffer *text, SessionAnswer *answer, Error *error);
+
+/* Appends text as UTF-8: what is not becomes U+FFFD. */
+void session_clean(Slice text, Buffer *out);

@@ -16,6 +16,23 @@ bool api_fail(ApiError *error, int status, const char *code, const char *param, 
     return false;
 }
 
+bool api_out_of_memory(ApiError *error) { return api_fail(error, 503, "out_of_memory", NULL, "Out of memory."); }
+
+bool api_unsupported(const char *param, ApiError *error) {
+    return api_fail(error, 400, "unsupported_parameter", param,
+        "Unsupported parameter: '%s' is not supported by this server.", param);
+}
+
+bool api_engine_failed(ApiError *error, const Error *why) {
+    switch (why->code) {
+    case ERROR_BUSY: return api_fail(error, 429, "queue_full", NULL, "The server is busy: %s.", why->text);
+    case ERROR_CANCELLED: return api_fail(error, 503, "shutting_down", NULL, "The server is shutting down.");
+    case ERROR_MEMORY:
+    case ERROR_LIMIT: return api_fail(error, 503, "out_of_memory", NULL, "%s.", why->text);
+    default: return api_fail(error, 500, "engine_error", NULL, "%s.", why->text);
+    }
+}
+
 void api_write_error(Buffer *out, const ApiError *error) {
     buffer_text(out, "{\"error\":{\"message\":");
     json_write_string(out, slice_of(error->message));

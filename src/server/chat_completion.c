@@ -1,51 +1,42 @@
 /* POST /v1/chat/completions: shapes of chat.completion and chat.completion.chunk. */
-#include "server/exchange.h"
+#include "server/endpoint.h"
+#include "server/messages.h"
+#include "server/shape.h"
 
-static bool encode_prompt(Exchange *x, Slice variables_text, ApiError *error) {
-    Error why = {0};
-    Server *server = x->server;
-    const Json *variables = json_parse(&x->arena, variables_text, &why);
-    if (!variables) return api_fail(error, 400, NULL, "messages", "Invalid 'messages': %s.", why.text);
-    Rendered rendered = {0};
-    bool ok = template_render(server->template, variables, &rendered, &why);
-    if (!ok) api_fail(error, 400, "invalid_value", "messages", "The chat template refused the messages: %s.", why.text);
-    if (ok && !tokenizer_encode_spans(server->tokenizer, rendered.spans, rendered.span_count, x->prompts, &why))
-        ok = api_fail(error, 400, "invalid_value", "messages", "%s.", why.text);
-    if (ok && x->prompts->count == 0)
-        ok = api_fail(error, 400, "invalid_value", "messages", "Invalid 'messages': they give an empty prompt.");
-    rendered_free(&rendered);
-    return ok;
+static bool refuse_messages(const Error *why, ApiError *error) {
+    if (why->code == ERROR_MEMORY) return api_out_of_memory(error);
+    return api_fail(error, 400, "invalid_value", "messages", "%s.", why->text);
 }
 
-static bool prepare_chat(Exchange *x, const Json *body, ApiError *error) {
-    if (!params_read_chat(&x->params, body, error) || !completion_check_model(x, error)) return false;
-    if (!x->server->template)
+static bool make_prompts(Exchange *x, ApiError *error) {
+    if (!x->model->template)
         return api_fail(error, 400, "unsupported_parameter", "messages",
-            "The model '%s' has no chat template; use /v1/completions.", x->server->model_name);
+            "The model '%s' has no chat template; use /v1/completions.", x->model->name);
     x->prompts = arena_alloc(&x->arena, 1, sizeof *x->prompts);
-    if (!x->prompts) return api_fail(error, 503, "out_of_memory", NULL, "Out of memory.");
+    if (!x->prompts) return api_out_of_memory(error);
     x->prompt_count = 1;
-    Buffer variables = {0};
-    bool ok = params_write_variables(&x->params, buffer_view(&x->server->token_pairs), &variables, error);
-    ok = ok && encode_prompt(x, buffer_view(&variables), error);
-    buffer_free(&variables);
-    return ok;
+    ChatPrompt prompt;
+    Error why = {0};
+    if (!messages_read(&x->params, &prompt, error)) return false;
+    if (!chat_prompt(x->model, &prompt, &x->arena, x->prompts, &why)) return refuse_messages(&why, error);
+    return x->prompts->count > 0 ||
+        api_fail(error, 400, "invalid_value", "messages", "Invalid 'messages': they give an empty prompt.");
 }
 
-static void begin_event(Exchange *x, Buffer *out) { write_event_head(x, "chat.completion.chunk", out); }
+static void begin_event(Exchange *x, Buffer *out) { shape_event_head(x, "chat.completion.chunk", out); }
 
 /* Opens an event about one choice. */
-static void begin_choice(Exchange *x, const Choice *choice, Buffer *out) {
+static void begin_choice(Exchange *x, int choice, Buffer *out) {
     begin_event(x, out);
     buffer_text(out, ",\"choices\":[{\"index\":");
-    buffer_text(out, choice->index_text);
+    json_write_integer(out, choice);
 }
 
 static void end_event(Exchange *x, Buffer *out) {
     buffer_text(out, x->params.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
-static void write_start(Exchange *x, Choice *choice, Buffer *out) {
+static void write_start(Exchange *x, int choice, Buffer *out) {
     begin_choice(x, choice, out);
     buffer_text(out,
         ",\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},"
@@ -53,57 +44,60 @@ static void write_start(Exchange *x, Choice *choice, Buffer *out) {
     end_event(x, out);
 }
 
-static void write_delta(Exchange *x, Choice *choice, Buffer *out) {
-    begin_choice(x, choice, out);
-    buffer_text(out, ",\"delta\":{\"content\":");
-    json_write_string(out, buffer_view(&choice->pending));
-    buffer_text(out, "},\"logprobs\":");
+static void write_logprobs(Exchange *x, Choice *choice, Buffer *out) {
     if (x->params.logprobs)
-        write_chat_logprobs(out, &x->generation, choice);
+        shape_chat_logprobs(x, choice, out);
     else
         buffer_text(out, "null");
-    buffer_text(out, ",\"finish_reason\":null}]");
-    end_event(x, out);
-    buffer_clear(&choice->pending);
 }
 
-static void write_finish(Exchange *x, Choice *choice, Buffer *out) {
-    begin_choice(x, choice, out);
-    buffer_printf(out, ",\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}]", finish_name(choice->finish));
+static void write_delta(Exchange *x, int index, Buffer *out) {
+    Choice *choice = &x->generation.choices[index];
+    begin_choice(x, index, out);
+    buffer_text(out, ",\"delta\":{\"content\":");
+    json_write_string(out, buffer_view(&choice->text));
+    buffer_text(out, "},\"logprobs\":");
+    write_logprobs(x, choice, out);
+    buffer_text(out, ",\"finish_reason\":null}]");
+    end_event(x, out);
+    buffer_clear(&choice->text);
+}
+
+static void write_finish(Exchange *x, int index, Buffer *out) {
+    begin_choice(x, index, out);
+    buffer_printf(out, ",\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}]",
+        shape_finish(x->generation.choices[index].finish));
     end_event(x, out);
 }
 
 static void write_usage_event(Exchange *x, Buffer *out) {
     begin_event(x, out);
     buffer_text(out, ",\"choices\":[],\"usage\":");
-    write_usage(out, &x->generation);
+    shape_usage(&x->generation, out);
     buffer_text(out, "}\n\n");
 }
 
 static void write_whole(Exchange *x, Buffer *out) {
     Generation *g = &x->generation;
-    write_head(x, "chat.completion", out);
+    shape_head(x, "chat.completion", out);
     buffer_text(out, ",\"choices\":[");
     for (int i = 0; i < g->choice_count; i++) {
         Choice *choice = &g->choices[i];
-        buffer_printf(
-            out, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", i ? "," : "", choice->index);
-        json_write_string(out, buffer_view(&choice->pending));
+        buffer_printf(out, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", i ? "," : "", i);
+        json_write_string(out, buffer_view(&choice->text));
         buffer_text(out, ",\"refusal\":null},\"logprobs\":");
-        if (x->params.logprobs)
-            write_chat_logprobs(out, g, choice);
-        else
-            buffer_text(out, "null");
-        buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(choice->finish));
+        write_logprobs(x, choice, out);
+        buffer_printf(out, ",\"finish_reason\":\"%s\"}", shape_finish(choice->finish));
     }
     buffer_text(out, "],\"usage\":");
-    write_usage(out, g);
+    shape_usage(g, out);
     buffer_byte(out, '}');
 }
 
 const Endpoint endpoint_chat = {
     .id_prefix = "chatcmpl-",
-    .prepare = prepare_chat,
+    .read_params = params_read_chat,
+    .make_prompts = make_prompts,
     .write_start = write_start,
     .write_delta = write_delta,
     .write_finish = write_finish,

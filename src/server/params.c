@@ -140,17 +140,12 @@ READER(read_stream_options) {
     return true;
 }
 
-static bool unsupported(const char *field, ApiError *error) {
-    return api_fail(error, 400, "unsupported_parameter", field,
-        "Unsupported parameter: '%s' is not supported by this server.", field);
-}
-
-READER(read_unsupported) { return unsupported(field, error); }
+READER(read_unsupported) { return api_unsupported(field, error); }
 
 /* Lists and switches that are off: an empty array, an empty object, false, "". */
 READER(read_only_empty) {
     const bool empty = value->type == JSON_BOOL ? !value->boolean : value->type >= JSON_STRING && value->size == 0;
-    return empty || unsupported(field, error);
+    return empty || api_unsupported(field, error);
 }
 
 READER(read_response_format) {
@@ -162,7 +157,7 @@ READER(read_response_format) {
             "Missing required parameter: 'response_format.type'.");
     if (!api_string(type, "response_format.type", &name, error)) return false;
     if (slice_is(name, "text")) return true;
-    if (slice_is(name, "json_object") || slice_is(name, "json_schema")) return unsupported(field, error);
+    if (slice_is(name, "json_object") || slice_is(name, "json_schema")) return api_unsupported(field, error);
     return api_fail(error, 400, "invalid_value", "response_format.type",
         "Invalid value for 'response_format.type': supported values are 'text', 'json_object' and 'json_schema'.");
 }
@@ -170,13 +165,13 @@ READER(read_response_format) {
 READER(read_tool_choice) {
     const bool automatic =
         value->type == JSON_STRING && (slice_is(json_slice(value), "none") || slice_is(json_slice(value), "auto"));
-    return automatic || unsupported(field, error);
+    return automatic || api_unsupported(field, error);
 }
 
 READER(read_true_or_unsupported) {
     bool on;
     if (!api_bool(value, field, &on, error)) return false;
-    return on || unsupported(field, error);
+    return on || api_unsupported(field, error);
 }
 
 READER(read_modalities) {
@@ -184,7 +179,7 @@ READER(read_modalities) {
     for (JSON_EACH(item, value)) {
         Slice modality;
         if (!api_string(item, field, &modality, error)) return false;
-        if (!slice_is(modality, "text")) return unsupported(field, error);
+        if (!slice_is(modality, "text")) return api_unsupported(field, error);
     }
     return true;
 }
@@ -192,13 +187,13 @@ READER(read_modalities) {
 READER(read_service_tier) {
     Slice tier;
     if (!api_string(value, field, &tier, error)) return false;
-    return slice_is(tier, "auto") || slice_is(tier, "default") || unsupported(field, error);
+    return slice_is(tier, "auto") || slice_is(tier, "default") || api_unsupported(field, error);
 }
 
 READER(read_verbosity) {
     Slice verbosity;
     if (!api_string(value, field, &verbosity, error)) return false;
-    return slice_is(verbosity, "medium") || unsupported(field, error);
+    return slice_is(verbosity, "medium") || api_unsupported(field, error);
 }
 
 READER(read_text_hint) { /* identifies a user or a cache: nothing here depends on it */
@@ -355,7 +350,7 @@ bool params_read_completion(ApiRequest *request, const Json *body, ApiError *err
     if (!read_fields(request, body, completion_fields, COUNT_OF(completion_fields), error)) return false;
     if (!request->prompt)
         return api_fail(error, 400, "missing_required_parameter", "prompt", "Missing required parameter: 'prompt'.");
-    if (request->best_of > 1 && request->best_of != request->choices) return unsupported("best_of", error);
+    if (request->best_of > 1 && request->best_of != request->choices) return api_unsupported("best_of", error);
     if (request->max_tokens == 0 && !request->echo)
         return api_fail(error, 400, "integer_below_min_value", "max_tokens",
             "Invalid 'max_tokens': integer below minimum value. Expected a value >= 1 (0 only with 'echo'), but got 0 "
@@ -363,153 +358,4 @@ bool params_read_completion(ApiRequest *request, const Json *body, ApiError *err
     if (request->max_tokens < 0) request->max_tokens = COMPLETION_TOKENS_DEFAULT;
     request->sampling.logprobs = request->logprobs ? request->top_logprobs : -1;
     return true;
-}
-
-/* ---- messages → template variables ---- */
-
-static bool write_part(const Json *part, const char *param, bool first, Buffer *text, ApiError *error) {
-    if (!api_type(part, JSON_OBJECT, param, error)) return false;
-    char path[API_PARAM_MAX + 8];
-    snprintf(path, sizeof path, "%s.type", param);
-    const Json *type = json_get(part, "type");
-    if (!type)
-        return api_fail(error, 400, "missing_required_parameter", path, "Missing required parameter: '%s'.", path);
-    Slice name, value;
-    if (!api_string(type, path, &name, error)) return false;
-    if (!slice_is(name, "text") && !slice_is(name, "refusal")) {
-        static const char *const media[] = {"image_url", "input_audio", "file"};
-        for (size_t i = 0; i < COUNT_OF(media); i++)
-            if (slice_is(name, media[i]))
-                return api_fail(error, 400, "unsupported_parameter", param,
-                    "Unsupported parameter: '%s': content of type '%s' is not supported by this model.", param,
-                    media[i]);
-        return api_fail(error, 400, "invalid_value", path, "Invalid value for '%s': '%.*s'.", path,
-            name.size < 64 ? (int)name.size : 64, name.data);
-    }
-    const char *field = slice_is(name, "text") ? "text" : "refusal";
-    snprintf(path, sizeof path, "%s.%s", param, field);
-    const Json *content = json_get(part, field);
-    if (!content)
-        return api_fail(error, 400, "missing_required_parameter", path, "Missing required parameter: '%s'.", path);
-    if (!api_string(content, path, &value, error)) return false;
-    if (!first) buffer_byte(text, '\n');
-    buffer_slice(text, value);
-    return true;
-}
-
-/* Text parts become one string, joined by line ends: what templates of text models expect. */
-static bool write_content(const Json *content, const char *param, Buffer *out, ApiError *error) {
-    if (content->type == JSON_STRING) {
-        json_write_string(out, json_slice(content));
-        return true;
-    }
-    if (content->type != JSON_ARRAY)
-        return api_fail(error, 400, "invalid_type", param,
-            "Invalid type for '%s': expected a string or an array of content parts, but got %s instead.", param,
-            json_type_name(content));
-    if (content->size == 0)
-        return api_fail(
-            error, 400, "empty_array", param, "Invalid '%s': empty array. Expected at least one part.", param);
-    Buffer text = {0};
-    int index = 0;
-    bool ok = true;
-    for (const Json *part = json_first(content); ok && part != content->end; part = json_next(part)) {
-        char path[API_PARAM_MAX];
-        snprintf(path, sizeof path, "%s[%d]", param, index);
-        ok = write_part(part, path, index++ == 0, &text, error);
-    }
-    if (ok) json_write_string(out, buffer_view(&text));
-    if (text.failed) ok = api_fail(error, 503, "out_of_memory", NULL, "Out of memory.");
-    buffer_free(&text);
-    return ok;
-}
-
-static const char *template_role(Slice role) {
-    static const struct {
-        const char *api, *template;
-    } roles[] = {{"system", "system"}, {"developer", "system"}, {"user", "user"}, {"assistant", "assistant"},
-        {"tool", "tool"}, {"function", "tool"}};
-    for (size_t i = 0; i < COUNT_OF(roles); i++)
-        if (slice_is(role, roles[i].api)) return roles[i].template;
-    return NULL;
-}
-
-static bool is_null(const Json *value) { return !value || value->type == JSON_NULL; }
-
-static bool write_message(const Json *message, int index, Buffer *out, ApiError *error) {
-    char path[64];
-    snprintf(path, sizeof path, "messages[%d]", index);
-    if (!api_type(message, JSON_OBJECT, path, error)) return false;
-    static const char *const known[] = {"role", "content", "name", "refusal", "tool_call_id"};
-    for (JSON_EACH_PAIR(key, value, message)) {
-        bool found = false;
-        for (size_t i = 0; i < COUNT_OF(known) && !found; i++) found = slice_is(json_slice(key), known[i]);
-        if (found || value->type == JSON_NULL) continue;
-        snprintf(path, sizeof path, "messages[%d].%.*s", index, key->size < 32 ? (int)key->size : 32, key->string);
-        static const char *const later[] = {"tool_calls", "function_call", "audio"};
-        for (size_t i = 0; i < COUNT_OF(later); i++)
-            if (slice_is(json_slice(key), later[i])) return unsupported(path, error);
-        return api_fail(error, 400, "unknown_parameter", path, "Unknown parameter: '%s'.", path);
-    }
-    const Json *role = json_get(message, "role"), *content = json_get(message, "content");
-    Slice name;
-    snprintf(path, sizeof path, "messages[%d].role", index);
-    if (!role)
-        return api_fail(error, 400, "missing_required_parameter", path, "Missing required parameter: '%s'.", path);
-    if (!api_string(role, path, &name, error)) return false;
-    const char *as = template_role(name);
-    if (!as)
-        return api_fail(error, 400, "invalid_value", path,
-            "Invalid value for '%s': expected one of 'system', 'developer', 'user', 'assistant', 'tool' and "
-            "'function'.",
-            path);
-    if (slice_is(slice_of(as), "tool")) return unsupported(path, error);
-    buffer_printf(out, "%s{\"role\":\"%s\",\"content\":", index ? "," : "", as);
-    snprintf(path, sizeof path, "messages[%d].content", index);
-    const Json *refusal = json_get(message, "refusal");
-    if (is_null(content) && !is_null(refusal)) content = refusal;
-    if (is_null(content))
-        return content
-            ? api_fail(error, 400, "invalid_type", path,
-                  "Invalid type for '%s': expected a string, but got null instead.", path)
-            : api_fail(error, 400, "missing_required_parameter", path, "Missing required parameter: '%s'.", path);
-    if (!write_content(content, path, out, error)) return false;
-    const Json *speaker = json_get(message, "name");
-    if (!is_null(speaker)) {
-        snprintf(path, sizeof path, "messages[%d].name", index);
-        if (!api_string(speaker, path, &name, error)) return false;
-        buffer_text(out, ",\"name\":");
-        json_write_string(out, name);
-    }
-    buffer_byte(out, '}');
-    return true;
-}
-
-bool params_write_variables(const ApiRequest *request, Slice token_pairs, Buffer *out, ApiError *error) {
-    buffer_text(out, "{\"messages\":[");
-    int index = 0;
-    for (JSON_EACH(message, request->messages))
-        if (!write_message(message, index++, out, error)) return false;
-    buffer_text(out, "],\"add_generation_prompt\":true");
-    buffer_slice(out, token_pairs);
-    if (request->template_arguments) {
-        static const char *const reserved[] = {"messages", "tools", "documents", "add_generation_prompt", "bos_token",
-            "eos_token", "pad_token", "unk_token", "now", "continue_final_message"};
-        for (JSON_EACH_PAIR(key, value, request->template_arguments)) {
-            for (size_t i = 0; i < COUNT_OF(reserved); i++)
-                if (slice_is(json_slice(key), reserved[i]))
-                    return api_fail(error, 400, "invalid_value", "chat_template_kwargs",
-                        "Invalid 'chat_template_kwargs': '%s' cannot be set here.", reserved[i]);
-            const Slice name = json_slice(key);
-            if (name.size > 6 && !memcmp(name.data + name.size - 6, "_token", 6)) /* would count as template text */
-                return api_fail(error, 400, "invalid_value", "chat_template_kwargs",
-                    "Invalid 'chat_template_kwargs': names ending in '_token' cannot be set here.");
-            buffer_byte(out, ',');
-            json_write_string(out, name);
-            buffer_byte(out, ':');
-            json_write(out, value);
-        }
-    }
-    buffer_byte(out, '}');
-    return !out->failed || api_fail(error, 503, "out_of_memory", NULL, "Out of memory.");
 }

@@ -3,7 +3,7 @@
 #pragma once
 #include "engine/engine.h"
 #include "server/api.h"
-#include "text/stream/stream_text.h"
+#include "text/stream/stream_text.h" /* STOP_STRING_BYTES_MAX */
 
 enum {
     MESSAGES_MAX = 20000,
@@ -37,6 +37,3 @@ typedef struct ApiRequest {
 /* request: sampling already holds the defaults; its seed is a fresh one. body must be an object. */
 NODISCARD bool params_read_chat(ApiRequest *request, const Json *body, ApiError *error);
 NODISCARD bool params_read_completion(ApiRequest *request, const Json *body, ApiError *error);
-/* The variables of the chat template as JSON text: messages in template form, add_generation_prompt, the model's tokens
- * (token_pairs: "\"bos_token\":…" or empty) and the client's own arguments. */
-NODISCARD bool params_write_variables(const ApiRequest *request, Slice token_pairs, Buffer *out, ApiError *error);

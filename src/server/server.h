@@ -1,4 +1,6 @@
-/* The HTTP server: the OpenAI API over an engine. libmicrohttpd behind guards (sizes, times, Host, Origin, key). */
+/* server/: the OpenAI API over HTTP. libmicrohttpd behind guards (sizes, times, Host, Origin, key); requests checked
+ * field by field; the shapes of answers and events. Here lives what a client can see on the wire; what an answer says
+ * is made in chat/. */
 #pragma once
 #include "base/error.h"
 #include "engine/engine.h"
@@ -8,8 +10,7 @@ typedef struct ServerOptions {
     int port;               /* 0: any free one */
     const char *api_key;    /* NULL: none (only on loopback) */
     const char *model_name; /* id in /v1/models */
-    const char *directory;  /* for tokenizer and template */
-    EngineOptions engine;
+    EngineOptions engine;   /* its directory holds tokenizer and template, too */
 } ServerOptions;
 
 typedef struct Server Server;

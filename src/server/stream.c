@@ -8,6 +8,8 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "server/endpoint.h"
+#include "server/reply.h"
 
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 /* the signal is ignored anyway */
@@ -54,16 +56,18 @@ static void write_error_event(Exchange *x, const ApiError *error) {
 static void collect_events(Exchange *x) {
     Generation *g = &x->generation;
     ApiError error = {0};
-    if (!generation_take(g, &error)) {
+    Error why = {0};
+    if (!generation_take(g, &why)) {
+        api_engine_failed(&error, &why);
         write_error_event(x, &error);
         return;
     }
     for (int i = 0; i < g->choice_count; i++) {
-        Choice *choice = &g->choices[i];
-        if (choice->pending.size > 0 || choice->token_count > 0) x->endpoint->write_delta(x, choice, &x->out);
-        if (choice->finish == FINISH_NONE || choice->finish_sent) continue;
-        x->endpoint->write_finish(x, choice, &x->out);
-        choice->finish_sent = true;
+        const Choice *choice = &g->choices[i];
+        if (choice->text.size > 0 || choice->token_count > 0) x->endpoint->write_delta(x, i, &x->out);
+        if (choice->finish == FINISH_NONE || x->given[i].finish) continue;
+        x->endpoint->write_finish(x, i, &x->out);
+        x->given[i].finish = true;
     }
     if (!generation_done(g) && server_stopped(x->server)) {
         api_fail(&error, 503, "shutting_down", NULL, "The server is shutting down.");
@@ -113,7 +117,7 @@ static bool send_wire(Stream *stream, int64_t now) {
     }
     if (stream->wire.size > 0 && now - stream->last_touch_ns > TOUCH_MS * INT64_C(1000000)) {
         stream->last_touch_ns = now;
-        http_touch(stream->x);
+        reply_touch(stream->x);
     }
     return true;
 }
@@ -122,7 +126,7 @@ static bool send_wire(Stream *stream, int64_t now) {
 static void look_for_client(Stream *stream, int64_t now) {
     if (now - stream->last_look_ns < PERIOD_MS * INT64_C(1000000)) return;
     stream->last_look_ns = now;
-    if (http_client_gone(stream->x)) stream->state = STREAM_LOST;
+    if (reply_client_gone(stream->x)) stream->state = STREAM_LOST;
 }
 
 static void advance(Stream *stream) {
@@ -219,7 +223,7 @@ void stream_writer_wake(void *argument) {
 }
 
 bool stream_write(StreamWriter *writer, Exchange *x) {
-    Stream stream = {.x = x, .socket = http_socket(x), .last_event_ns = clock_ns(), .last_look_ns = clock_ns()};
+    Stream stream = {.x = x, .socket = reply_socket(x), .last_event_ns = clock_ns(), .last_look_ns = clock_ns()};
     condition_init(&stream.changed);
     const int on = 1; /* small events must not wait for an answer to the one before */
     (void)setsockopt(stream.socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

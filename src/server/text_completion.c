@@ -2,10 +2,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/utf8.h"
-#include "server/exchange.h"
-
-static bool out_of_memory(ApiError *error) { return api_fail(error, 503, "out_of_memory", NULL, "Out of memory."); }
+#include "server/endpoint.h"
+#include "server/shape.h"
 
 static bool take_text(Exchange *x, const Json *value, const char *param, ApiError *error) {
     Slice text;
@@ -13,8 +11,9 @@ static bool take_text(Exchange *x, const Json *value, const char *param, ApiErro
     Tokens *prompt = &x->prompts[x->prompt_count];
     x->prompt_texts[x->prompt_count++] = text;
     Error why = {0};
-    if (!tokenizer_encode(x->server->tokenizer, text, CONTROL_AS_TEXT, true, prompt, &why))
-        return api_fail(error, 400, "invalid_value", param, "%s.", why.text);
+    if (!tokenizer_encode(x->model->tokenizer, text, CONTROL_AS_TEXT, true, prompt, &why))
+        return why.code == ERROR_MEMORY ? api_out_of_memory(error)
+                                        : api_fail(error, 400, "invalid_value", param, "%s.", why.text);
     return prompt->count > 0 ||
         api_fail(error, 400, "invalid_value", param, "Invalid '%s': the prompt is empty.", param);
 }
@@ -30,20 +29,20 @@ static bool take_ids(Exchange *x, const Json *value, const char *param, ApiError
         snprintf(path, sizeof path, "%.64s[%d]", param, index++);
         int64_t id;
         if (!api_integer(item, path, 0, x->params.vocab - 1, &id, error)) return false;
-        if (!tokens_push(prompt, (int32_t)id)) return out_of_memory(error);
+        if (!tokens_push(prompt, (int32_t)id)) return api_out_of_memory(error);
     }
     if (!x->params.echo) return true;
     Buffer text = {0};
     Error why = {0};
-    bool ok = tokenizer_decode(x->server->tokenizer, prompt->ids, prompt->count, false, &text, &why);
+    bool ok = tokenizer_decode(x->model->tokenizer, prompt->ids, prompt->count, false, &text, &why);
     char *copy = ok ? arena_copy(&x->arena, buffer_view(&text)) : NULL;
     if (copy) x->prompt_texts[number] = (Slice){copy, text.size};
     buffer_free(&text);
-    return copy || out_of_memory(error);
+    return copy || api_out_of_memory(error);
 }
 
 /* string | [string] | [id] | [[id]] */
-static bool take_prompts(Exchange *x, ApiError *error) {
+static bool make_prompts(Exchange *x, ApiError *error) {
     const Json *prompt = x->params.prompt;
     const bool list = prompt->type == JSON_ARRAY;
     if (list && prompt->size == 0)
@@ -59,7 +58,7 @@ static bool take_prompts(Exchange *x, ApiError *error) {
             count * (uint32_t)x->params.choices);
     x->prompts = arena_alloc(&x->arena, count, sizeof *x->prompts);
     x->prompt_texts = arena_alloc(&x->arena, count, sizeof *x->prompt_texts);
-    if (!x->prompts || !x->prompt_texts) return out_of_memory(error);
+    if (!x->prompts || !x->prompt_texts) return api_out_of_memory(error);
     if (!list) return take_text(x, prompt, "prompt", error);
     if (!many) return take_ids(x, prompt, "prompt", error);
     int index = 0;
@@ -75,169 +74,157 @@ static bool take_prompts(Exchange *x, ApiError *error) {
     return true;
 }
 
-static bool prepare_completion(Exchange *x, const Json *body, ApiError *error) {
-    return params_read_completion(&x->params, body, error) && completion_check_model(x, error) &&
-        take_prompts(x, error);
-}
-
 /* ---- shapes ---- */
 
-static int prompt_of(const Exchange *x, const Choice *choice) { return choice->index / x->params.choices; }
 static bool only_echo(const Exchange *x) { return x->params.max_tokens == 0; }
 
+/* Of echoed and generated tokens: four arrays of one length. */
 typedef struct LogprobColumns {
     Buffer tokens, logprobs, tops, offsets;
     int64_t offset; /* in characters */
     int count;
 } LogprobColumns;
 
-static int64_t count_characters(Slice text) {
-    int64_t count = 0;
-    for (size_t i = 0; i < text.size; i++) count += ((unsigned char)text.data[i] & 0xC0) != 0x80;
-    return count;
-}
-
-static void add_top(Exchange *x, LogprobColumns *columns, const TokenOut *token) {
+static void add_top(const Exchange *x, const TokenOut *token, Buffer *out) {
     Buffer seen = {0}; /* two ids may read alike: an object names a text once */
-    buffer_byte(&columns->tops, '{');
+    buffer_byte(out, '{');
     for (int k = 0; k < token->top_count; k++) {
         Buffer name = {0};
-        write_token_text(&name, x->server->tokenizer, token->top[k].id);
+        shape_token(x, token->top[k].id, &name);
         buffer_byte(&name, '\n');
         const bool again = seen.size && memmem(seen.data, seen.size, name.data, name.size);
         buffer_slice(&seen, buffer_view(&name));
         if (!again) {
-            if (k) buffer_byte(&columns->tops, ',');
-            buffer_append(&columns->tops, name.data, name.size - 1);
-            buffer_byte(&columns->tops, ':');
-            json_write_number(&columns->tops, token->top[k].logprob);
+            if (k) buffer_byte(out, ',');
+            buffer_append(out, name.data, name.size - 1);
+            buffer_byte(out, ':');
+            json_write_number(out, token->top[k].logprob);
         }
+        out->failed |= name.failed;
         buffer_free(&name);
     }
-    buffer_byte(&columns->tops, '}');
+    buffer_byte(out, '}');
+    out->failed |= seen.failed;
     buffer_free(&seen);
 }
 
-static void add_column(Exchange *x, LogprobColumns *columns, const TokenOut *token) {
+static void add_column(const Exchange *x, const TokenOut *token, LogprobColumns *columns) {
     if (columns->count++) {
         buffer_byte(&columns->tokens, ',');
         buffer_byte(&columns->logprobs, ',');
         buffer_byte(&columns->tops, ',');
         buffer_byte(&columns->offsets, ',');
     }
-    Buffer bytes = {0};
-    Error why;
-    if (!tokenizer_bytes(x->server->tokenizer, token->id, &bytes, &why)) buffer_clear(&bytes);
-    json_write_string(&columns->tokens, buffer_view(&bytes));
-    buffer_printf(&columns->offsets, "%lld", (long long)columns->offset);
-    columns->offset += count_characters(buffer_view(&bytes));
-    buffer_free(&bytes);
+    json_write_integer(&columns->offsets, columns->offset);
+    columns->offset += shape_token(x, token->id, &columns->tokens);
     if (isnan(token->logprob)) { /* the first token of a prompt has no context */
         buffer_text(&columns->logprobs, "null");
         buffer_text(&columns->tops, "null");
         return;
     }
-    json_write_number(&columns->logprobs, isfinite(token->logprob) ? token->logprob : -9999.0);
-    add_top(x, columns, token);
+    shape_logprob(token->logprob, &columns->logprobs);
+    add_top(x, token, &columns->tops);
 }
 
-static void write_columns(Exchange *x, Choice *choice, bool echo, Buffer *out) {
+static void write_column(const char *before, Buffer *column, Buffer *out) {
+    buffer_text(out, before);
+    buffer_slice(out, buffer_view(column));
+    out->failed |= column->failed;
+    buffer_free(column);
+}
+
+static void write_columns(Exchange *x, int index, bool echo, Buffer *out) {
     if (!x->params.logprobs) {
         buffer_text(out, "null");
         return;
     }
-    LogprobColumns columns = {.offset = choice->text_offset};
-    const Tokens *prompt = &x->prompts[prompt_of(x, choice)];
+    Choice *choice = &x->generation.choices[index];
+    LogprobColumns columns = {.offset = x->given[index].characters};
+    const Tokens *prompt = &x->prompts[choice->prompt];
     for (size_t i = 0; echo && i < prompt->count; i++) {
         TokenOut token = {.id = prompt->ids[i], .logprob = NAN};
         if (i > 0 && !request_prompt_logprob(choice->request, (int)i, &token)) break;
-        add_column(x, &columns, &token);
+        add_column(x, &token, &columns);
     }
-    for (int i = 0; i < choice->token_count && !only_echo(x); i++) add_column(x, &columns, &choice->tokens[i]);
+    for (int i = 0; i < choice->token_count && !only_echo(x); i++) add_column(x, &choice->tokens[i], &columns);
     choice->token_count = 0;
-    choice->text_offset = columns.offset;
-    buffer_text(out, "{\"tokens\":[");
-    buffer_slice(out, buffer_view(&columns.tokens));
-    buffer_text(out, "],\"token_logprobs\":[");
-    buffer_slice(out, buffer_view(&columns.logprobs));
-    buffer_text(out, "],\"top_logprobs\":[");
-    buffer_slice(out, buffer_view(&columns.tops));
-    buffer_text(out, "],\"text_offset\":[");
-    buffer_slice(out, buffer_view(&columns.offsets));
+    x->given[index].characters = columns.offset;
+    write_column("{\"tokens\":[", &columns.tokens, out);
+    write_column("],\"token_logprobs\":[", &columns.logprobs, out);
+    write_column("],\"top_logprobs\":[", &columns.tops, out);
+    write_column("],\"text_offset\":[", &columns.offsets, out);
     buffer_text(out, "]}");
-    buffer_free(&columns.tokens);
-    buffer_free(&columns.logprobs);
-    buffer_free(&columns.tops);
-    buffer_free(&columns.offsets);
 }
 
-/* The choice's text so far, with the prompt in front when echoed for the first time. */
+/* The choice's text so far, with the prompt in front when it is echoed. */
 static void write_text(Exchange *x, Choice *choice, bool echo, Buffer *out) {
     Buffer text = {0};
-    if (echo) buffer_slice(&text, x->prompt_texts[prompt_of(x, choice)]);
-    if (!only_echo(x)) buffer_slice(&text, buffer_view(&choice->pending));
+    if (echo) buffer_slice(&text, x->prompt_texts[choice->prompt]);
+    if (!only_echo(x)) buffer_slice(&text, buffer_view(&choice->text));
     json_write_string(out, buffer_view(&text));
     out->failed |= text.failed;
     buffer_free(&text);
-    buffer_clear(&choice->pending);
+    buffer_clear(&choice->text);
 }
 
-static void write_event(Exchange *x, Choice *choice, bool echo, bool last, Buffer *out) {
-    write_event_head(x, "text_completion", out);
+static void write_event(Exchange *x, int index, bool echo, bool last, Buffer *out) {
+    Choice *choice = &x->generation.choices[index];
+    shape_event_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[{\"index\":");
-    buffer_text(out, choice->index_text);
+    json_write_integer(out, index);
     buffer_text(out, ",\"text\":");
     write_text(x, choice, echo, out);
     buffer_text(out, ",\"logprobs\":");
     if (last)
         buffer_text(out, "null");
     else
-        write_columns(x, choice, echo, out);
+        write_columns(x, index, echo, out);
     if (last)
-        buffer_printf(out, ",\"finish_reason\":\"%s\"}]", finish_name(choice->finish));
+        buffer_printf(out, ",\"finish_reason\":\"%s\"}]", shape_finish(choice->finish));
     else
         buffer_text(out, ",\"finish_reason\":null}]");
     buffer_text(out, x->params.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
-static void write_delta(Exchange *x, Choice *choice, Buffer *out) {
-    const bool echo = x->params.echo && !choice->echoed;
-    choice->echoed = true;
-    write_event(x, choice, echo, false, out);
+static void write_delta(Exchange *x, int index, Buffer *out) {
+    const bool echo = x->params.echo && !x->given[index].echo;
+    x->given[index].echo = true;
+    write_event(x, index, echo, false, out);
 }
 
-static void write_finish(Exchange *x, Choice *choice, Buffer *out) {
-    if (x->params.echo && !choice->echoed) write_delta(x, choice, out);
-    write_event(x, choice, false, true, out);
+static void write_finish(Exchange *x, int index, Buffer *out) {
+    if (x->params.echo && !x->given[index].echo) write_delta(x, index, out);
+    write_event(x, index, false, true, out);
 }
 
 static void write_usage_event(Exchange *x, Buffer *out) {
-    write_event_head(x, "text_completion", out);
+    shape_event_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[],\"usage\":");
-    write_usage(out, &x->generation);
+    shape_usage(&x->generation, out);
     buffer_text(out, "}\n\n");
 }
 
 static void write_whole(Exchange *x, Buffer *out) {
     Generation *g = &x->generation;
-    write_head(x, "text_completion", out);
+    shape_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[");
     for (int i = 0; i < g->choice_count; i++) {
         Choice *choice = &g->choices[i];
-        buffer_printf(out, "%s{\"index\":%d,\"text\":", i ? "," : "", choice->index);
+        buffer_printf(out, "%s{\"index\":%d,\"text\":", i ? "," : "", i);
         write_text(x, choice, x->params.echo, out);
         buffer_text(out, ",\"logprobs\":");
-        write_columns(x, choice, x->params.echo, out);
-        buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(choice->finish));
+        write_columns(x, i, x->params.echo, out);
+        buffer_printf(out, ",\"finish_reason\":\"%s\"}", shape_finish(choice->finish));
     }
     buffer_text(out, "],\"usage\":");
-    write_usage(out, g);
+    shape_usage(g, out);
     buffer_byte(out, '}');
 }
 
-const Endpoint endpoint_completion = {
+const Endpoint endpoint_text = {
     .id_prefix = "cmpl-",
-    .prepare = prepare_completion,
+    .read_params = params_read_completion,
+    .make_prompts = make_prompts,
     .write_delta = write_delta,
     .write_finish = write_finish,
     .write_usage = write_usage_event,

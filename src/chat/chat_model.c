@@ -1,0 +1,89 @@
+#include "chat/chat_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void take_number(const Json *config, const char *name, double min, double max, float *out) {
+    const Json *value = json_get(config, name);
+    if (json_is_number(value) && json_number(value) >= min && json_number(value) <= max)
+        *out = (float)json_number(value);
+}
+
+static SamplingOptions recommended_sampling(const Model *model) {
+    SamplingOptions o = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1};
+    const Json *config = model_generation_config(model);
+    take_number(config, "temperature", 0, 2, &o.temperature);
+    take_number(config, "top_p", 0, 1, &o.top_p);
+    take_number(config, "min_p", 0, 1, &o.min_p);
+    take_number(config, "repetition_penalty", 0.01, 2, &o.repetition_penalty);
+    float top_k = 0;
+    take_number(config, "top_k", 0, 1e6, &top_k);
+    o.top_k = (int)top_k;
+    return o;
+}
+
+static void make_fingerprint(ChatModel *m) {
+    char text[256];
+    Model *model = engine_model(m->engine);
+    const int length = snprintf(text, sizeof text, "apus 0.1 %s %llu %s", m->name,
+        (unsigned long long)model_weight_bytes(model), model_backend(model)->ops->name);
+    uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a: the same in every process */
+    for (int i = 0; i < length && i < (int)sizeof text; i++) hash = (hash ^ (unsigned char)text[i]) * 0x100000001B3u;
+    snprintf(m->fingerprint, sizeof m->fingerprint, "fp_%010llx", (unsigned long long)(hash & 0xFFFFFFFFFFu));
+}
+
+/* The template's part of the directory. */
+static bool open_template(ChatModel *m, const char *directory, Error *error) {
+    Error why = {0};
+    m->template = template_open(directory, &why);
+    if (!m->template && why.code != ERROR_NOT_FOUND) {
+        if (error) *error = why;
+        return false;
+    }
+    Buffer pairs = {0}, object = {0};
+    bool ok = template_token_variables(directory, &pairs, error);
+    if (ok) {
+        buffer_printf(&object, "{%s}", pairs.size ? pairs.data + 1 : ""); /* without the comma in front */
+        char *text = object.failed ? NULL : arena_copy(&m->arena, buffer_view(&object));
+        ok = text || fail(error, ERROR_MEMORY, "no memory for the special tokens of %s", directory);
+        if (ok) m->special_tokens = json_parse(&m->arena, (Slice){text, object.size}, error);
+        ok = m->special_tokens;
+    }
+    buffer_free(&pairs);
+    buffer_free(&object);
+    return ok;
+}
+
+ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error *error) {
+    ChatModel *m = calloc(1, sizeof *m);
+    if (!m || !(m->name = strdup(name))) {
+        free(m);
+        fail(error, ERROR_MEMORY, "no memory for a model");
+        return NULL;
+    }
+    m->created = (int64_t)time(NULL);
+    m->engine = engine_open(options, error); /* first: its weights come in while the vocabulary is read */
+    m->tokenizer = m->engine ? tokenizer_open(options->directory, error) : NULL;
+    if (!m->tokenizer || !open_template(m, options->directory, error)) {
+        chat_model_close(m);
+        return NULL;
+    }
+    m->sampling = recommended_sampling(engine_model(m->engine));
+    make_fingerprint(m);
+    return m;
+}
+
+void chat_model_close(ChatModel *m) {
+    if (!m) return;
+    engine_close(m->engine);
+    template_free(m->template);
+    tokenizer_close(m->tokenizer);
+    arena_free(&m->arena);
+    free(m->name);
+    free(m);
+}
+
+int chat_model_vocab(const ChatModel *m) { return model_vocab(engine_model(m->engine)); }
+int chat_model_context(const ChatModel *m) { return model_context(engine_model(m->engine)); }

@@ -1,0 +1,33 @@
+/* chat/: from messages to an answer, for every way to ask: server, terminal, tests. A model with its text side
+ * (chat_model.h), a prompt from messages (prompt.h), an answer as pieces of text (generation.h). Here live no HTTP, no
+ * JSON of a protocol and no terminal.
+ *
+ * A model as those who talk to it see it: engine, tokenizer, template and what a request that says nothing gets.
+ * Constant while it is open. Threads: any number use one. */
+#pragma once
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/json.h"
+#include "engine/engine.h"
+#include "text/jinja/template.h"
+#include "text/tokenizer/tokenizer.h"
+
+typedef struct ChatModel {
+    char *name;      /* by which requests ask for it */
+    int64_t created; /* when it was opened, in seconds since 1970 */
+    Engine *engine;
+    Tokenizer *tokenizer;
+    Template *template;         /* NULL: the model has none, so messages cannot become a prompt */
+    const Json *special_tokens; /* an object: bos_token, eos_token …, for the template */
+    SamplingOptions sampling;   /* what the model recommends (generation_config.json), else OpenAI's defaults */
+    char fingerprint[24];       /* of what decides the numbers: program, model, instruction set */
+    Arena arena;                /* of special_tokens */
+} ChatModel;
+
+/* options->directory holds the model, its tokenizer and its template. */
+NODISCARD ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error *error);
+void chat_model_close(ChatModel *model); /* ends what runs; no generation may be left. NULL is fine */
+
+int chat_model_vocab(const ChatModel *model);
+int chat_model_context(const ChatModel *model); /* tokens that prompt and answer may have together */

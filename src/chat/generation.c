@@ -1,0 +1,160 @@
+#include "chat/generation.h"
+
+#include <stdlib.h>
+
+enum { READ_AT_ONCE = 32, POLL_MS = 5 };
+
+static bool open_choice(Generation *g, Choice *choice, const GenerationOptions *options, Error *error) {
+    stream_text_init(&choice->stream);
+    for (int i = 0; i < options->stop_count; i++) choice->stream.stops[i] = options->stops[i];
+    choice->stream.stop_count = options->stop_count;
+    choice->detokenizer = detokenizer_new(g->model->tokenizer, true, error);
+    return choice->detokenizer;
+}
+
+static bool open_prompt(Generation *g, const GenerationOptions *options, Error *error) {
+    const int prompt = g->request_count;
+    const Tokens *tokens = &options->prompts[prompt];
+    if (tokens->count > INT32_MAX)
+        return fail(error, ERROR_LIMIT, "a prompt of %zu tokens is too long for any model", tokens->count);
+    const RequestOptions request = {
+        .prompt = tokens->ids,
+        .prompt_count = (int)tokens->count,
+        .max_tokens = options->max_tokens,
+        .choices = options->choices,
+        .echo_logprobs = options->echo_logprobs,
+        .sampling = options->sampling,
+    };
+    g->requests[prompt] = engine_submit(g->model->engine, &request, error);
+    if (!g->requests[prompt]) return false;
+    g->request_count++;
+    g->prompt_tokens += (int64_t)tokens->count;
+    for (int i = 0; i < options->choices; i++) {
+        Choice *choice = &g->choices[g->choice_count++];
+        choice->request = g->requests[prompt];
+        choice->request_choice = i;
+        choice->prompt = prompt;
+        if (!open_choice(g, choice, options, error)) return false;
+    }
+    return true;
+}
+
+bool generation_open(Generation *g, const ChatModel *model, const GenerationOptions *options, Error *error) {
+    CHECK(options->prompt_count >= 1 && options->choices >= 1 && options->stop_count <= STOP_STRINGS_MAX);
+    const size_t prompts = (size_t)options->prompt_count;
+    *g = (Generation){.model = model, .logprobs = options->sampling.logprobs >= 0};
+    g->requests = calloc(prompts, sizeof *g->requests);
+    g->choices = calloc(prompts * (size_t)options->choices, sizeof *g->choices);
+    bool ok = (g->requests && g->choices) || fail(error, ERROR_MEMORY, "no memory for %zu prompts", prompts);
+    while (ok && g->request_count < options->prompt_count) ok = open_prompt(g, options, error);
+    if (!ok) generation_close(g);
+    return ok;
+}
+
+void generation_close(Generation *g) {
+    for (int i = 0; i < g->request_count; i++) request_free(g->requests[i]);
+    for (int i = 0; i < g->choice_count; i++) {
+        Choice *choice = &g->choices[i];
+        detokenizer_free(choice->detokenizer);
+        stream_text_free(&choice->stream);
+        buffer_free(&choice->text);
+        free(choice->tokens);
+    }
+    free(g->requests);
+    free(g->choices);
+    buffer_free(&g->piece);
+    *g = (Generation){0};
+}
+
+void generation_cancel(Generation *g) {
+    g->cancelled = true;
+    for (int i = 0; i < g->request_count; i++) request_cancel(g->requests[i]);
+}
+
+int64_t generation_answer_tokens(const Generation *g) {
+    int64_t total = 0;
+    for (int i = 0; i < g->choice_count; i++) total += g->choices[i].generated;
+    return total;
+}
+
+int64_t generation_cached_tokens(const Generation *g) {
+    int64_t total = 0;
+    for (int i = 0; i < g->request_count; i++) total += request_stats(g->requests[i]).cached_tokens;
+    return total;
+}
+
+/* ---- taking in ---- */
+
+static bool keep_token(Choice *choice, const TokenOut *token, Error *error) {
+    if (choice->token_count == choice->token_capacity) {
+        const int capacity = choice->token_capacity ? choice->token_capacity * 2 : 16;
+        TokenOut *grown = realloc(choice->tokens, (size_t)capacity * sizeof *grown);
+        if (!grown) return fail(error, ERROR_MEMORY, "no memory for the answer's log-probabilities");
+        choice->tokens = grown;
+        choice->token_capacity = capacity;
+    }
+    choice->tokens[choice->token_count++] = *token;
+    return true;
+}
+
+static void end_choice(Generation *g, Choice *choice, Finish finish) {
+    choice->finish = finish;
+    g->ended++;
+}
+
+/* A stop string ends the choice. */
+static bool take_token(Generation *g, Choice *choice, const TokenOut *token, Error *error) {
+    choice->generated++;
+    if (g->logprobs && !keep_token(choice, token, error)) return false;
+    buffer_clear(&g->piece);
+    if (!detokenizer_push(choice->detokenizer, token->id, &g->piece, error)) return false;
+    if (stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->text)) {
+        request_stop_choice(choice->request, choice->request_choice);
+        end_choice(g, choice, FINISH_STOP);
+    }
+    return true;
+}
+
+/* The engine has ended the choice: what was held back is its text now. */
+static bool take_finish(Generation *g, Choice *choice, Finish finish, Error *error) {
+    if (finish == FINISH_ERROR) {
+        request_error(choice->request, error);
+        return false;
+    }
+    if (finish == FINISH_CANCELLED && !g->cancelled) return fail(error, ERROR_CANCELLED, "the model is being closed");
+    buffer_clear(&g->piece);
+    if (!detokenizer_finish(choice->detokenizer, &g->piece, error)) return false;
+    if (stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->text))
+        finish = FINISH_STOP;
+    else
+        stream_text_finish(&choice->stream, &choice->text);
+    end_choice(g, choice, finish);
+    return true;
+}
+
+static bool take_choice(Generation *g, Choice *choice, Error *error) {
+    TokenOut tokens[READ_AT_ONCE];
+    Finish finish = FINISH_NONE;
+    if (choice->finish != FINISH_NONE) /* ended by a stop string: what was computed beyond it goes unseen */
+        while (request_read(choice->request, choice->request_choice, tokens, READ_AT_ONCE, 0, &finish) > 0) continue;
+    while (choice->finish == FINISH_NONE) {
+        const int count = request_read(choice->request, choice->request_choice, tokens, READ_AT_ONCE, 0, &finish);
+        for (int i = 0; i < count && choice->finish == FINISH_NONE; i++)
+            if (!take_token(g, choice, &tokens[i], error)) return false;
+        if (choice->finish != FINISH_NONE || (count < READ_AT_ONCE && finish == FINISH_NONE)) break;
+        if (finish != FINISH_NONE && !take_finish(g, choice, finish, error)) return false;
+    }
+    return !choice->text.failed || fail(error, ERROR_MEMORY, "no memory for the answer's text");
+}
+
+bool generation_take(Generation *g, Error *error) {
+    bool ok = true;
+    for (int i = 0; i < g->choice_count && ok; i++) ok = take_choice(g, &g->choices[i], error);
+    return ok;
+}
+
+bool generation_pump(Generation *g, int timeout_ms, Error *error) {
+    const int wait_ms = g->request_count == 1 ? timeout_ms : POLL_MS;
+    if (g->request_count > 0) request_wait(g->requests[g->next++ % g->request_count], wait_ms);
+    return generation_take(g, error);
+}

@@ -1,0 +1,59 @@
+/* Answers as pieces of text: prompts × choices on the engine, each choice with its own detokenizer and stop strings.
+ * What could be the beginning of a stop string, or is part of a character, is held back. Streams, whole answers, text
+ * completions and the terminal all read this. Threads: one reader. */
+#pragma once
+#include "chat/chat_model.h"
+#include "text/stream/stream_text.h"
+
+typedef struct GenerationOptions {
+    const Tokens *prompts; /* copied; each of at least one token */
+    int prompt_count;
+    int choices;    /* of each prompt */
+    int max_tokens; /* ≥ 1 of each choice; cut to what the context holds */
+    bool echo_logprobs;
+    SamplingOptions sampling; /* logprobs ≥ 0: tokens are kept for the reader */
+    const Slice *stops;       /* their bytes outlive the generation */
+    int stop_count;           /* ≤ STOP_STRINGS_MAX */
+} GenerationOptions;
+
+typedef struct Choice {
+    Request *request;
+    int request_choice; /* its number inside the request */
+    int prompt;         /* whose answer it is */
+    Detokenizer *detokenizer;
+    StreamText stream;
+    Buffer text;      /* that the reader has not taken: buffer_clear takes it */
+    TokenOut *tokens; /* that the reader has not taken; only with logprobs. Taken by token_count = 0 */
+    int token_count, token_capacity;
+    int64_t generated; /* tokens so far */
+    Finish finish;     /* FINISH_NONE while it runs; never FINISH_ERROR */
+} Choice;
+
+typedef struct Generation {
+    const ChatModel *model;
+    int request_count, choice_count;
+    Request **requests;
+    Choice *choices; /* of the first prompt, then of the second, … */
+    int64_t prompt_tokens;
+    bool logprobs, cancelled;
+    int ended;    /* choices with a finish */
+    int next;     /* round robin over requests while waiting */
+    Buffer piece; /* a token's text, while it is taken in */
+} Generation;
+
+/* Submits; on failure nothing stays behind. Errors are those of engine_submit. */
+NODISCARD bool generation_open(Generation *g, const ChatModel *model, const GenerationOptions *options, Error *error);
+/* Cancels what still runs; safe on a zeroed struct. */
+void generation_close(Generation *g);
+
+/* Takes in what is new. False: a fault ended all of it, as when memory ends (ERROR_MEMORY) or the model is being closed
+ * (ERROR_CANCELLED). */
+NODISCARD bool generation_take(Generation *g, Error *error);
+/* The same after waiting up to timeout_ms for something new. */
+NODISCARD bool generation_pump(Generation *g, int timeout_ms, Error *error);
+/* Choices that run end with FINISH_CANCELLED in a moment. */
+void generation_cancel(Generation *g);
+
+static inline bool generation_done(const Generation *g) { return g->ended == g->choice_count; }
+int64_t generation_answer_tokens(const Generation *g);
+int64_t generation_cached_tokens(const Generation *g); /* of the prompts */

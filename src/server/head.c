@@ -1,0 +1,128 @@
+#include "server/head.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "server/routes.h"
+
+enum { HEADERS_MAX = 100 };
+
+typedef struct HeaderScan {
+    int count, hosts, lengths, encodings;
+    bool chunked_only;
+} HeaderScan;
+
+static enum MHD_Result scan_header(void *cls, enum MHD_ValueKind kind, const char *key, const char *value) {
+    HeaderScan *scan = cls;
+    scan->count++;
+    if (!strcasecmp(key, "Host")) scan->hosts++;
+    if (!strcasecmp(key, "Content-Length")) scan->lengths++;
+    if (!strcasecmp(key, "Transfer-Encoding")) {
+        scan->encodings++;
+        scan->chunked_only = value && !strcasecmp(value, "chunked");
+    }
+    return MHD_YES;
+}
+
+static const char *header(const Exchange *x, const char *name) {
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+}
+
+/* The name part of "name:port" or "[v6]:port". */
+static Slice host_name(const char *host) {
+    const char *end = host[0] == '[' ? strchr(host, ']') : strrchr(host, ':');
+    if (host[0] == '[') return end ? (Slice){host + 1, (size_t)(end - host - 1)} : slice_of("");
+    return end ? (Slice){host, (size_t)(end - host)} : slice_of(host);
+}
+
+static bool is_loopback_name(Slice name) {
+    return (name.size == 9 && !strncasecmp(name.data, "localhost", 9)) || slice_is(name, "127.0.0.1") ||
+        slice_is(name, "::1");
+}
+
+/* The key must match in time that depends on its own length only. */
+static bool key_equal(const char *key, const char *given) {
+    const size_t length = strlen(key), given_length = strlen(given);
+    unsigned char difference = length != given_length;
+    for (size_t i = 0; i < length; i++)
+        difference |= (unsigned char)(key[i] ^ given[i < given_length ? i : given_length]);
+    return difference == 0;
+}
+
+static bool key_given(const Exchange *x) {
+    const char *bearer = header(x, "Authorization"), *plain = header(x, "x-api-key");
+    if (bearer && !strncasecmp(bearer, "Bearer ", 7)) return key_equal(x->server->api_key, bearer + 7);
+    return plain && key_equal(x->server->api_key, plain);
+}
+
+static bool check_headers(Exchange *x, ApiError *error) {
+    HeaderScan scan = {0};
+    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, scan_header, &scan);
+    if (scan.count > HEADERS_MAX) return api_fail(error, 431, NULL, NULL, "Too many headers: at most %d.", HEADERS_MAX);
+    if (scan.hosts != 1) return api_fail(error, 400, NULL, NULL, "The request must have exactly one Host header.");
+    if (scan.lengths > 1 || scan.encodings > 1 || (scan.lengths && scan.encodings) ||
+        (scan.encodings && !scan.chunked_only))
+        return api_fail(error, 400, NULL, NULL, "The length of the request body is given in more than one way.");
+    const char *host = header(x, "Host"), *origin = header(x, "Origin");
+    if (x->server->loopback && !is_loopback_name(host_name(host)))
+        return api_fail(error, 403, NULL, NULL, "The Host header does not name this server.");
+    if (origin) {
+        const char *name = strstr(origin, "://");
+        if (!name || strcasecmp(name + 3, host))
+            return api_fail(error, 403, NULL, NULL, "Requests from other web sites are not allowed.");
+    }
+    return true;
+}
+
+uint64_t head_content_length(const Exchange *x) {
+    const char *length = header(x, "Content-Length");
+    return !length ? 0 : strlen(length) > 18 ? UINT64_MAX : strtoull(length, NULL, 10);
+}
+
+static bool check_body_headers(Exchange *x, ApiError *error) {
+    const char *type = header(x, "Content-Type"), *encoding = header(x, "Content-Encoding");
+    const size_t json = strlen("application/json");
+    if (!type || strncasecmp(type, "application/json", json) || (type[json] && !strchr("; \t", type[json])))
+        return api_fail(error, 415, NULL, NULL, "The Content-Type of the request must be application/json.");
+    if (encoding && strcasecmp(encoding, "identity"))
+        return api_fail(error, 415, NULL, NULL, "The request body must not be compressed.");
+    if (head_content_length(x) > BODY_BYTES_MAX)
+        return api_fail(error, 413, NULL, NULL, "The request body is larger than %d bytes.", BODY_BYTES_MAX);
+    return true;
+}
+
+static bool check_route(Exchange *x, const char *url, const char *method, ApiError *error) {
+    x->route = route_find(url, method, &x->allowed);
+    if (x->server->api_key && !(x->route && x->route->public) && !key_given(x))
+        return api_fail(error, 401, "invalid_api_key", NULL,
+            "Incorrect or missing API key. Send it as 'Authorization: Bearer KEY'.");
+    if (x->route) return true;
+    if (x->allowed)
+        return api_fail(error, 405, NULL, NULL, "The method %s is not allowed here; use %s.", method, x->allowed);
+    return api_fail(error, 404, NULL, NULL, "Unknown request URL: %s %.200s.", method, url);
+}
+
+void head_take_request_id(Exchange *x) {
+    const char *given = header(x, "x-request-id");
+    size_t length = 0;
+    while (given && given[length] > ' ' && given[length] < 127 && given[length] != '"' && given[length] != '\\')
+        length++;
+    if (given && length > 0 && !given[length] && length < sizeof x->request_id) {
+        memcpy(x->request_id, given, length + 1);
+        return;
+    }
+    unsigned char random[12];
+    if (getentropy(random, sizeof random)) memset(random, 0, sizeof random);
+    memcpy(x->request_id, "req_", 5);
+    for (size_t i = 0; i < sizeof random; i++) snprintf(x->request_id + 4 + 2 * i, 3, "%02x", random[i]);
+}
+
+bool head_check(Exchange *x, const char *url, const char *method, ApiError *error) {
+    if (!check_headers(x, error) || !check_route(x, url, method, error)) return false;
+    if (strcmp(method, "POST") != 0) return true;
+    if (__atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED))
+        return api_fail(error, 503, "shutting_down", NULL, "The server is shutting down.");
+    return check_body_headers(x, error);
+}

@@ -1,0 +1,13 @@
+/* What a request's headers decide alone: route, media type, sizes, Host, Origin, key. */
+#pragma once
+#include "server/exchange.h"
+
+enum {
+    BODY_BYTES_MAX = 32 << 20,
+    BODY_DISCARD_MAX = 64 << 20 /* of a body already refused: then the connection ends */
+};
+
+void head_take_request_id(Exchange *x); /* the client's own, or one made up */
+/* Sets x->route. */
+NODISCARD bool head_check(Exchange *x, const char *url, const char *method, ApiError *error);
+uint64_t head_content_length(const Exchange *x); /* what the client announces, however large; 0: nothing */

@@ -1,0 +1,12 @@
+/* Which path is answered by what, and the answers that are no completions. */
+#pragma once
+#include "server/exchange.h"
+
+typedef struct Route {
+    const char *method, *path; /* a path ending in '/' takes what follows it as `rest` */
+    enum MHD_Result (*answer)(Exchange *x, Slice rest);
+    bool public; /* needs no key */
+} Route;
+
+/* NULL: none; *allowed is then the method that the path has, or NULL. */
+const Route *route_find(const char *url, const char *method, const char **allowed);

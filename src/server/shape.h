@@ -1,0 +1,15 @@
+/* Pieces of JSON that the shapes of both endpoints share. */
+#pragma once
+#include "server/exchange.h"
+
+/* {"id":"…","object":"<object>","created":…,"model":"…","system_fingerprint":"…" */
+void shape_head(Exchange *x, const char *object, Buffer *out);
+/* The same as the beginning of an event; every event of an exchange has the same object. */
+void shape_event_head(Exchange *x, const char *object, Buffer *out);
+void shape_usage(const Generation *g, Buffer *out);
+const char *shape_finish(Finish finish); /* "stop", "length" */
+/* A token's bytes as a JSON string (invalid UTF-8 becomes U+FFFD); returns its characters. */
+int64_t shape_token(const Exchange *x, int32_t id, Buffer *out);
+void shape_logprob(float logprob, Buffer *out);
+/* {"content":[…],"refusal":null} of the choice's tokens, which are taken. */
+void shape_chat_logprobs(const Exchange *x, Choice *choice, Buffer *out);
