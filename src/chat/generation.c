@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-enum { READ_AT_ONCE = 32, POLL_MS = 5 };
+enum { READ_AT_ONCE = 32 };
 
 static bool open_choice(Generation *g, Choice *choice, const GenerationOptions *options, Error *error) {
     stream_text_init(&choice->stream);
@@ -154,7 +154,9 @@ bool generation_take(Generation *g, Error *error) {
 }
 
 bool generation_pump(Generation *g, int timeout_ms, Error *error) {
-    const int wait_ms = g->request_count == 1 ? timeout_ms : POLL_MS;
-    if (g->request_count > 0) request_wait(g->requests[g->next++ % g->request_count], wait_ms);
+    if (g->request_count == 1)
+        request_wait(g->requests[0], timeout_ms);
+    else
+        g->round = engine_wait(g->model->engine, g->round, timeout_ms);
     return generation_take(g, error);
 }

@@ -36,9 +36,9 @@ typedef struct Generation {
     Choice *choices; /* of the first prompt, then of the second, … */
     int64_t prompt_tokens;
     bool logprobs, cancelled;
-    int ended;    /* choices with a finish */
-    int next;     /* round robin over requests while waiting */
-    Buffer piece; /* a token's text, while it is taken in */
+    int ended;      /* choices with a finish */
+    uint64_t round; /* of the engine, whose outcome was taken in */
+    Buffer piece;   /* a token's text, while it is taken in */
 } Generation;
 
 /* Submits; on failure nothing stays behind. Errors are those of engine_submit. */

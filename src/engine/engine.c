@@ -30,8 +30,9 @@ struct Engine {
     void *notify_context;
 
     Mutex mutex;
-    Condition wake;
+    Condition wake, round_ended;
     bool closing;
+    uint64_t rounds; /* ended: admission, a step, what came of it */
     EngineStats stats;
 };
 
@@ -189,7 +190,12 @@ static void cancel_all(Engine *engine) {
     settle_all(engine);
 }
 
-static void notify(const Engine *engine) {
+/* Readers may look. */
+static void end_round(Engine *engine) {
+    mutex_lock(&engine->mutex);
+    engine->rounds++;
+    mutex_unlock(&engine->mutex);
+    condition_broadcast(&engine->round_ended);
     if (engine->notify) engine->notify(engine->notify_context);
 }
 
@@ -208,10 +214,10 @@ static void *engine_run(void *argument) {
         settle_all(engine);
         run_step(engine);
         settle_all(engine);
-        notify(engine);
+        end_round(engine);
     }
     cancel_all(engine);
-    notify(engine);
+    end_round(engine);
     return NULL;
 }
 
@@ -269,6 +275,7 @@ Engine *engine_open(const EngineOptions *options, Error *error) {
     }
     mutex_init(&engine->mutex);
     condition_init(&engine->wake);
+    condition_init(&engine->round_ended);
     if (open_parts(engine, options, error)) return engine;
     engine_close(engine);
     return NULL;
@@ -287,6 +294,7 @@ void engine_close(Engine *engine) {
     kv_close(engine->kv);
     model_close(engine->model);
     condition_destroy(&engine->wake);
+    condition_destroy(&engine->round_ended);
     mutex_destroy(&engine->mutex);
     free(engine);
 }
@@ -297,8 +305,22 @@ EngineStats engine_stats(Engine *engine) {
     mutex_lock(&engine->mutex);
     EngineStats stats = engine->stats;
     stats.waiting = engine->scheduler.waiting.count;
+    stats.full = scheduler_full(&engine->scheduler);
     mutex_unlock(&engine->mutex);
     return stats;
+}
+
+uint64_t engine_wait(Engine *engine, uint64_t seen, int timeout_ms) {
+    const int64_t deadline_ns = clock_ns() + (int64_t)timeout_ms * 1000000;
+    mutex_lock(&engine->mutex);
+    while (engine->rounds == seen) {
+        const int64_t left_ns = deadline_ns - clock_ns();
+        if (left_ns <= 0) break;
+        condition_wait_ms(&engine->round_ended, &engine->mutex, (left_ns + 999999) / 1000000);
+    }
+    const uint64_t rounds = engine->rounds;
+    mutex_unlock(&engine->mutex);
+    return rounds;
 }
 
 /* ---- submitting ---- */

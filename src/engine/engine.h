@@ -84,6 +84,9 @@ int request_read(Request *request, int choice, TokenOut *out, int capacity, int 
 /* Waits until any choice has something unread (tokens, or its finish) or the timeout passes; the lowest such choice, or
  * −1: at once when everything was read. */
 int request_wait(Request *request, int timeout_ms);
+/* For readers of several requests: waits until a round of the engine has ended after the one numbered `seen` (0 at
+ * first) or the timeout passes; gives the number of the latest. What a round brought can be read when it has ended. */
+uint64_t engine_wait(Engine *engine, uint64_t seen, int timeout_ms);
 bool request_prompt_logprob(Request *request, int position, TokenOut *out); /* echo_logprobs; false: not yet */
 void request_cancel(Request *request); /* any thread, any time, idempotent; the slot is free within one step */
 /* Ends one choice early (a stop string was seen): it stops computing; the others go on. */
@@ -94,6 +97,7 @@ void request_free(Request *request);              /* cancels if still running */
 
 typedef struct EngineStats {
     int running, waiting;
+    bool full; /* engine_submit would say ERROR_BUSY */
     size_t kv_bytes, kv_bytes_total;
     uint64_t steps, prompt_tokens, generated_tokens;
 } EngineStats;

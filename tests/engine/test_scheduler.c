@@ -51,6 +51,11 @@ static void test_queue(void) {
     const int64_t start = clock_ns();
     TEST(request_wait(requests[4], 20) == -1 && request_read(requests[4], 0, &token, 1, 20, &finish) == 0);
     TEST(finish == FINISH_NONE && clock_ns() - start >= 40000000);
+    TEST(engine_stats(engine).full);
+    const uint64_t round = engine_wait(engine, 0, 0);
+    TEST(engine_wait(engine, round, 20) == round && clock_ns() - start >= 60000000);
+    fake_permit(1);
+    TEST(engine_wait(engine, round, TIMEOUT_MS) > round);
     fake_open_gate();
     for (int i = 0; i < 5; i++) {
         Seen seen;
@@ -60,6 +65,7 @@ static void test_queue(void) {
         request_free(requests[i]);
     }
     wait_idle(engine);
+    TEST(!engine_stats(engine).full);
     request_free(submit(engine, &c.options));
     close_engine(engine);
 }

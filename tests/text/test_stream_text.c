@@ -60,8 +60,20 @@ static void test_no_delay(void) {
     stream_text_free(&stream);
 }
 
+static void test_no_memory(void) {
+    StreamText stream;
+    stream_text_init(&stream);
+    stream.held.limit = 4;
+    Buffer out = {0};
+    TEST(!stream_text_push(&stream, SLICE("four"), &out) && !out.failed && out.size == 4);
+    TEST(!stream_text_push(&stream, SLICE("fives"), &out) && out.failed);
+    stream_text_free(&stream);
+    buffer_free(&out);
+}
+
 int main(void) {
     test_all_steps();
     test_no_delay();
+    test_no_memory();
     return test_done();
 }

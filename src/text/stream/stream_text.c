@@ -38,6 +38,7 @@ static size_t find_beginning(const StreamText *stream, Slice text) {
 bool stream_text_push(StreamText *stream, Slice piece, Buffer *out) {
     if (stream->matched >= 0) return true;
     buffer_slice(&stream->held, piece);
+    out->failed |= stream->held.failed;
     Slice text = buffer_view(&stream->held);
     if (!text.size) return false;
     size_t end = 0;

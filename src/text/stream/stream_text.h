@@ -14,7 +14,8 @@ typedef struct StreamText {
 } StreamText;
 
 void stream_text_init(StreamText *stream);
-/* Appends to out what is certain. True when a stop string was completed: the text ends just before it. */
+/* Appends to out what is certain; memory that ends for what is held back is out's failure, too. True when a stop string
+ * was completed: the text ends just before it. */
 bool stream_text_push(StreamText *stream, Slice piece, Buffer *out);
 void stream_text_finish(StreamText *stream, Buffer *out); /* no more text: releases what was held */
 void stream_text_free(StreamText *stream);
