@@ -40,7 +40,7 @@ static inline void chat_write(const ChatFixture *fixture, const char *name, Buff
 }
 
 static inline void chat_fixture_open(ChatFixture *fixture, bool template) {
-    strcpy(fixture->directory, "/tmp/apus-chat-XXXXXX");
+    snprintf(fixture->directory, sizeof fixture->directory, "/tmp/apus-chat-XXXXXX");
     CHECK(mkdtemp(fixture->directory) != NULL);
     fake_reset();
     fake.vocab = CHAT_VOCAB;
