@@ -23,8 +23,8 @@ int command_convert(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     int shown = -1;
-    if (!gguf_convert(arguments.values[0], arguments.values[1], compact, convert_progress, &shown, &error))
-        return report(&error);
+    const GgufOptions how = {.compact = compact, .progress = convert_progress, .context = &shown};
+    if (!gguf_convert(arguments.values[0], arguments.values[1], &how, &error)) return report(&error);
     printf("%s\n", arguments.values[1]);
     return 0;
 }

@@ -73,7 +73,8 @@ static bool resolve_gguf(const char *path, Buffer *directory, Error *error) {
     if (!file_is_directory(directory->data))
         fprintf(stderr, "apus: converting %s once, into %s\n", path, directory->data);
     int shown = -1;
-    return gguf_convert(path, directory->data, true, convert_progress, &shown, error);
+    const GgufOptions options = {.compact = true, .replace = true, .progress = convert_progress, .context = &shown};
+    return gguf_convert(path, directory->data, &options, error);
 }
 
 static bool holds_config(const char *directory) {

@@ -61,8 +61,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     CHECK(fd >= 0 && write(fd, data, size) == (ssize_t)size);
     close(fd);
     Error error = {0};
-    const bool compact = size % 2; /* both forms, each input in one */
-    if (gguf_convert(path_source, path_target, compact, NULL, NULL, &error)) {
+    const GgufOptions options = {.compact = size % 2}; /* both forms, each input in one */
+    if (gguf_convert(path_source, path_target, &options, &error)) {
         Checkpoint checkpoint;
         CHECK(checkpoint_open(&checkpoint, path_target, &error));
         checkpoint_close(&checkpoint);

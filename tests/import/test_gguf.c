@@ -25,6 +25,8 @@ static void on_progress(void *context, uint64_t done, uint64_t total, const char
     TEST(tensor[0]);
 }
 
+static const GgufOptions plain, compact = {.compact = true}, watched = {.progress = on_progress};
+
 static void target_remove(void) {
     for (int i = 0; i < 2; i++) {
         DIR *directory = opendir(i ? partial : target);
@@ -53,7 +55,7 @@ static bool convert(Builder *b, Error *error) {
     progress_calls = 0;
     progress_last = 0;
     *error = (Error){0};
-    return gguf_convert(source, target, false, on_progress, NULL, error);
+    return gguf_convert(source, target, &watched, error);
 }
 
 /* The JSON of one file of the result; NULL when it is not there or wrong. */
@@ -193,7 +195,7 @@ static void test_compact(void) {
     Checkpoint c;
     Arena arena = {0};
     target_remove();
-    bool ok = gguf_convert(source, target, true, NULL, NULL, &error) && checkpoint_open(&c, target, &error);
+    bool ok = gguf_convert(source, target, &compact, &error) && checkpoint_open(&c, target, &error);
     TEST_MSG(ok, "%s", error.text);
     if (!ok) return;
     const TensorEntry *k = checkpoint_find(&c, "model.layers.0.self_attn.k_proj.weight");
@@ -215,7 +217,7 @@ static void test_compact(void) {
     }
     const Json *quantization = json_get(result_json(&arena, "config.json"), "quantization");
     TEST(text_is(quantization, "mode", "symmetric") && number(quantization, "bits") == 8);
-    TEST(!gguf_convert(source, target, false, NULL, NULL, &error) && error.code == ERROR_USAGE); /* not what it is */
+    TEST(!gguf_convert(source, target, &plain, &error) && error.code == ERROR_USAGE); /* not what it is */
     checkpoint_close(&c);
     arena_free(&arena);
 }
@@ -407,7 +409,7 @@ static void test_truncated(void) {
     for (size_t size = 0; size < bytes.size; size += size < 1500 ? 7 : 997) {
         Error error = {0};
         source_write(&bytes, size);
-        accepted += gguf_convert(source, target, false, NULL, NULL, &error);
+        accepted += gguf_convert(source, target, &plain, &error);
         left += file_exists(target) || file_exists(partial);
     }
     TEST(accepted == 0 && left == 0);
@@ -415,7 +417,7 @@ static void test_truncated(void) {
     memcpy(bytes.data, "GGML", 4);
     Error error = {0};
     source_write(&bytes, bytes.size);
-    TEST(!gguf_convert(source, target, false, NULL, NULL, &error) && strstr(error.text, "not a GGUF file"));
+    TEST(!gguf_convert(source, target, &plain, &error) && strstr(error.text, "not a GGUF file"));
     buffer_free(&bytes);
 }
 
@@ -433,22 +435,70 @@ static void test_finished(void) {
     build_file(&b, &bytes);
     source_write(&bytes, bytes.size);
     progress_calls = 0;
-    TEST_MSG(gguf_convert(source, target, false, on_progress, NULL, &error), "%s", error.text);
+    TEST_MSG(gguf_convert(source, target, &watched, &error), "%s", error.text);
     TEST(progress_calls > 0 && !file_exists(partial) && !file_exists(now));
     progress_calls = 0;
-    TEST_MSG(gguf_convert(source, target, false, on_progress, NULL, &error), "%s", error.text);
+    TEST_MSG(gguf_convert(source, target, &watched, &error), "%s", error.text);
     TEST_MSG(progress_calls == 0, "a finished conversion was done again");
     bytes.data[bytes.size - 1] ^= 1;
     source_write(&bytes, bytes.size);
-    TEST(!gguf_convert(source, target, false, NULL, NULL, &error) && error.code == ERROR_USAGE);
+    TEST(!gguf_convert(source, target, &plain, &error) && error.code == ERROR_USAGE);
     target_remove();
     mkdir(target, 0755);
-    TEST(!gguf_convert(source, target, false, NULL, NULL, &error) &&
-        strstr(error.text, "exists and is not a conversion"));
+    TEST(!gguf_convert(source, target, &plain, &error) && strstr(error.text, "exists and is not a conversion"));
     target_remove();
-    TEST(!gguf_convert("/nonexistent.gguf", target, false, NULL, NULL, &error) && error.code == ERROR_NOT_FOUND);
-    TEST(!gguf_convert(source, "/nonexistent/directory/x", false, NULL, NULL, &error) && !file_exists(partial));
+    TEST(!gguf_convert("/nonexistent.gguf", target, &plain, &error) && error.code == ERROR_NOT_FOUND);
+    TEST(!gguf_convert(source, "/nonexistent/directory/x", &plain, &error) && !file_exists(partial));
     buffer_free(&bytes);
+}
+
+/* What a cache does with a conversion of the file as it was, and with what is no conversion. */
+static void test_replaced(void) {
+    const GgufOptions replace = {.replace = true, .progress = on_progress};
+    Builder b = {0};
+    Buffer bytes = {0};
+    Error error;
+    char old[80], marker[128];
+    snprintf(old, sizeof old, "%s.old", target);
+    snprintf(marker, sizeof marker, "%s/gguf-source.json", target);
+    target_remove();
+    llama_build(&b);
+    TEST_MSG(convert(&b, &error), "%s", error.text);
+    progress_calls = 0;
+    TEST(gguf_convert(source, target, &replace, &error) && progress_calls == 0);
+    common_keys(&b, "llama");
+    build_tensor(&b, "token_embd.weight", Q8_0, HIDDEN, 2 * VOCAB, NULL);
+    build_file(&b, &bytes);
+    source_write(&bytes, bytes.size);
+    TEST(!gguf_convert(source, target, &watched, &error) && error.code == ERROR_USAGE);
+    error = (Error){0};
+    progress_last = 0;
+    TEST_MSG(gguf_convert(source, target, &replace, &error), "%s", error.text);
+    TEST(progress_calls > 0 && error.code == ERROR_NONE && !file_exists(partial) && !file_exists(old));
+    Arena arena = {0};
+    TEST(number(result_json(&arena, "config.json"), "vocab_size") == 2 * VOCAB);
+    arena_free(&arena);
+    /* one that cannot be converted leaves what is there */
+    source_write(&bytes, bytes.size / 2);
+    TEST(!gguf_convert(source, target, &replace, &error) && file_exists(marker) && !file_exists(partial));
+    unlink(marker); /* now it is a directory of somebody's */
+    source_write(&bytes, bytes.size);
+    TEST(!gguf_convert(source, target, &replace, &error) && strstr(error.text, "exists and is not a conversion"));
+    buffer_free(&bytes);
+}
+
+/* A pipe without a writer must not be waited for, and a directory is no file. */
+static void test_not_a_file(void) {
+    Error error = {0};
+    char pipe_path[80];
+    snprintf(pipe_path, sizeof pipe_path, "%s/pipe.gguf", root);
+    target_remove();
+    TEST(mkfifo(pipe_path, 0600) == 0);
+    TEST_MSG(!gguf_convert(pipe_path, target, &plain, &error) && strstr(error.text, pipe_path), "%s", error.text);
+    TEST(!file_exists(target) && !file_exists(partial));
+    TEST_MSG(!gguf_convert(root, target, &plain, &error) && strstr(error.text, root), "%s", error.text);
+    TEST(!file_exists(target) && !file_exists(partial));
+    unlink(pipe_path);
 }
 
 int main(void) {
@@ -465,6 +515,8 @@ int main(void) {
     test_refused();
     test_truncated();
     test_finished();
+    test_replaced();
+    test_not_a_file();
     target_remove();
     unlink(source);
     TEST_MSG(rmdir(root) == 0, "something was left in %s", root);

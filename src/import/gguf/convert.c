@@ -27,8 +27,7 @@ typedef struct Conversion {
     GgufFile file;
     GgufPlan plan;
     const char *directory; /* being built */
-    GgufProgress progress;
-    void *context;
+    const GgufOptions *options;
     uint64_t done, total;
     Error *error;
 } Conversion;
@@ -76,7 +75,7 @@ static void progress_tell(Conversion *c, const GgufOutput *output, size_t bytes)
     c->done += bytes;
     char name[300];
     snprintf(name, sizeof name, "%.*s", SLICE_ARGS(output->source->name));
-    if (c->progress) c->progress(c->context, c->done, c->total, name);
+    if (c->options->progress) c->options->progress(c->options->context, c->done, c->total, name);
 }
 
 /* Rows of a chunk: enough to be worth a call, few enough to stay in cache. */
@@ -262,17 +261,23 @@ static bool marker_build(Buffer *out, const char *path, bool compact, Error *err
     return !out->failed || fail(error, ERROR_MEMORY, "no memory");
 }
 
-/* directory exists: true when it is the finished conversion of this source. */
-static bool finished_check(const char *path, const char *directory, bool compact, Error *error) {
+/* directory exists: true when it is the finished conversion of this source. Otherwise stale says whether it may be
+ * replaced, for which it must be a conversion, as the marker proves; if not, the error is set. */
+static bool finished_check(
+    const char *path, const char *directory, const GgufOptions *options, bool *stale, Error *error) {
     Buffer expected = {0}, found = {0};
+    Error missing;
     char marker[PATH_BYTES_MAX + 32];
     snprintf(marker, sizeof marker, "%s/" MARKER_NAME, directory);
-    bool ok = marker_build(&expected, path, compact, error);
-    if (ok &&
-        (!file_read(marker, MARKER_BYTES_MAX, &found, error) ||
-            !slice_equal(buffer_view(&expected), buffer_view(&found)))) {
-        ok = fail(error, ERROR_USAGE, "%s exists and is not a conversion of %s as it is now%s", directory, path,
-            compact ? ", in compact form" : "");
+    *stale = false;
+    bool ok = marker_build(&expected, path, options->compact, error);
+    if (ok) {
+        bool marked = file_read(marker, MARKER_BYTES_MAX, &found, &missing);
+        ok = marked && slice_equal(buffer_view(&expected), buffer_view(&found));
+        *stale = marked && !ok && options->replace;
+        if (!ok && !*stale)
+            fail(error, ERROR_USAGE, "%s exists and is not a conversion of %s as it is now%s", directory, path,
+                options->compact ? ", in compact form" : "");
     }
     buffer_free(&expected);
     buffer_free(&found);
@@ -289,6 +294,11 @@ static void directory_clear(const char *directory) {
         unlink(path);
     }
     if (list) closedir(list);
+}
+
+static void directory_remove(const char *directory) {
+    directory_clear(directory);
+    rmdir(directory);
 }
 
 /* The partial directory, made if need be and locked; -1 with the error set. Another process may have renamed it while
@@ -317,16 +327,15 @@ static int partial_lock(const char *partial, bool *same, Error *error) {
 
 /* --- All of it ------------------------------------------------------------------------------------------------- */
 
-static bool convert_into(
-    const char *path, const char *partial, bool compact, GgufProgress progress, void *context, Error *error) {
-    Conversion c = {.directory = partial, .progress = progress, .context = context, .error = error};
+static bool convert_into(const char *path, const char *partial, const GgufOptions *options, Error *error) {
+    Conversion c = {.directory = partial, .options = options, .error = error};
     Buffer marker = {0};
-    bool ok =
-        marker_build(&marker, path, compact, error); /* before reading: a file that changes meanwhile is not this one */
+    /* before reading: a file that changes meanwhile is not this one */
+    bool ok = marker_build(&marker, path, options->compact, error);
     if (ok) ok = gguf_open(&c.file, path, error);
     if (ok) {
-        ok =
-            gguf_plan(&c.plan, &c.file, compact, error) && write_config(&c) && write_tokenizer(&c) && write_weights(&c);
+        ok = gguf_plan(&c.plan, &c.file, options->compact, error) && write_config(&c) && write_tokenizer(&c) &&
+            write_weights(&c);
         if (!ok) fail_while(error, "%s", path);
         gguf_close(&c.file);
     }
@@ -345,28 +354,44 @@ static void parent_sync(const char *path) {
     close(fd);
 }
 
-static bool convert_locked(const char *path, const char *directory, const char *partial, bool compact,
-    GgufProgress progress, void *context, Error *error) {
-    if (file_exists(directory)) { /* finished by another process just now */
-        rmdir(partial);
-        return finished_check(path, directory, compact, error);
-    }
-    directory_clear(partial); /* left by a process that died */
-    bool ok = convert_into(path, partial, compact, progress, context, error);
-    if (ok && rename(partial, directory) != 0) {
-        ok = fail(error, ERROR_IO, "cannot rename %s to %s: %s", partial, directory, strerror(errno));
-    }
-    if (ok) {
-        parent_sync(directory);
-    } else {
-        directory_clear(partial);
-        rmdir(partial);
-    }
+/* At once for those who look: there is always one of the two, or a lock that they wait for. */
+static bool directory_replace(const char *directory, const char *partial, Error *error) {
+    char old[PATH_BYTES_MAX + 16];
+    snprintf(old, sizeof old, "%s.old", directory);
+    directory_remove(old);
+    if (rename(directory, old) != 0)
+        return fail(error, ERROR_IO, "cannot rename %s to %s: %s", directory, old, strerror(errno));
+    bool ok = rename(partial, directory) == 0 ||
+        fail(error, ERROR_IO, "cannot rename %s to %s: %s", partial, directory, strerror(errno));
+    directory_remove(old);
     return ok;
 }
 
-bool gguf_convert(
-    const char *path, const char *directory, bool compact, GgufProgress progress, void *context, Error *error) {
+static bool convert_locked(
+    const char *path, const char *directory, const char *partial, const GgufOptions *options, Error *error) {
+    bool stale = false;
+    if (file_exists(directory)) { /* finished by another process just now, or to be replaced */
+        bool finished = finished_check(path, directory, options, &stale, error);
+        if (!stale) {
+            rmdir(partial);
+            return finished;
+        }
+    }
+    directory_clear(partial); /* left by a process that died */
+    bool ok = convert_into(path, partial, options, error);
+    if (ok && stale) {
+        ok = directory_replace(directory, partial, error);
+    } else if (ok && rename(partial, directory) != 0) {
+        ok = fail(error, ERROR_IO, "cannot rename %s to %s: %s", partial, directory, strerror(errno));
+    }
+    if (ok)
+        parent_sync(directory);
+    else
+        directory_remove(partial);
+    return ok;
+}
+
+bool gguf_convert(const char *path, const char *directory, const GgufOptions *options, Error *error) {
     char name[PATH_BYTES_MAX], partial[PATH_BYTES_MAX + 16];
     size_t length = strlen(directory);
     while (length > 1 && directory[length - 1] == '/') length--;
@@ -375,12 +400,15 @@ bool gguf_convert(
     name[length] = '\0';
     snprintf(partial, sizeof partial, "%s.partial", name);
     for (;;) {
-        if (file_exists(name)) return finished_check(path, name, compact, error);
-        bool same = true;
+        bool same = true, stale;
+        if (file_exists(name)) {
+            if (finished_check(path, name, options, &stale, error)) return true;
+            if (!stale) return false;
+        }
         int fd = partial_lock(partial, &same, error);
         if (fd < 0 && same) return false;
         if (fd < 0) continue;
-        bool ok = same && convert_locked(path, name, partial, compact, progress, context, error);
+        bool ok = same && convert_locked(path, name, partial, options, error);
         close(fd);
         if (same) return ok;
     }
