@@ -184,6 +184,31 @@ static void test_gemma(void) {
     arena_free(&arena);
 }
 
+/* User-defined tokens that are control tokens in the model's own tokenizer.json must be special here too, or they could
+ * be spelled in a user's text; white space, tags and what a model writes as text must not be: their ids belong in
+ * texts, and special tokens are left out of answers. */
+static void test_control(void) {
+    static const Piece pieces[] = {{"<bos>", C, 0}, {"\n\n", U, 0}, {"<table>", U, 0}, {"</s>", U, 0}, {"<s>", U, 0},
+        {"<start_of_image>", U, 0}, {"<end_of_image>", U, 0}, {"<|user|>", U, 0},
+        {"<\xEF\xBD\x9C"
+         "User\xEF\xBD\x9C>",
+            U, 0},
+        {"<unused7>", U, 0}, {"<tool_call>", U, 0}, {"<think>", U, 0}, {"<||>", U, 0}, {"<|>", U, 0},
+        {"[multimodal]", U, 0}, {"a", N, 0}};
+    Builder b = {0};
+    Arena arena = {0};
+    Error error;
+    vocabulary_build(&b, "gemma3", "llama", pieces, COUNT_OF(pieces));
+    build_u32(&b, "tokenizer.ggml.eos_token_id", 3); /* an end token, where for others it is a tag */
+    const Json *root = rebuild(&b, false, &arena, &error);
+    TEST_MSG(root, "%s", error.text);
+    TEST(added_are(root,
+        "0 <bos> 1;1 \n\n 0;2 <table> 0;3 </s> 1;4 <s> 0;5 <start_of_image> 1;6 <end_of_image> 1;7 <|user|> 1;"
+        "8 <\xEF\xBD\x9C"
+        "User\xEF\xBD\x9C> 1;9 <unused7> 1;10 <tool_call> 0;11 <think> 0;12 <||> 0;13 <|> 0;14 [multimodal] 0;"));
+    arena_free(&arena);
+}
+
 static void test_config(void) {
     static const Piece pieces[] = {{"a", N, 0}, {"<s>", C, 0}, {"<|im_end|>", C, 0}, {"<|endoftext|>", N, 0}};
     static const char *const names[] = {"tool_use"};
@@ -268,6 +293,7 @@ int main(void) {
     test_byte_level();
     test_sentencepiece();
     test_gemma();
+    test_control();
     test_config();
     test_refused();
     unlink(path);

@@ -18,7 +18,7 @@ enum {
     PATH_BYTES_MAX = 4096,
     CHUNK_ELEMENTS = 1 << 20, /* converted at a time; a whole row at least */
     MARKER_BYTES_MAX = 4096,
-    CONVERTER_VERSION = 2, /* counts changes of the result */
+    CONVERTER_VERSION = 3, /* counts changes of the result */
 };
 
 #define MARKER_NAME "gguf-source.json"

@@ -132,6 +132,17 @@ int64_t gguf_source_row(const GgufOutput *output, int64_t row);
 NODISCARD bool gguf_config(Buffer *out, const GgufFile *file, const GgufPlan *plan, Error *error);
 NODISCARD bool gguf_tokenizer(
     Buffer *out, GgufFile *file, const GgufTokenizer *rules, Error *error); /* tokenizer.json */
+/* tokenizer.ggml.token_type */
+typedef enum GgufTokenType {
+    GGUF_TOKEN_NORMAL = 1,
+    GGUF_TOKEN_UNKNOWN = 2,
+    GGUF_TOKEN_CONTROL = 3,
+    GGUF_TOKEN_USER_DEFINED = 4,
+    GGUF_TOKEN_UNUSED = 5,
+    GGUF_TOKEN_BYTE = 6,
+} GgufTokenType;
+/* The type of token `id` as it acts: user-defined tokens that are control tokens in truth are CONTROL. */
+int32_t gguf_token_type(const GgufFile *file, int64_t id, Slice text, int32_t type);
 NODISCARD bool gguf_tokenizer_config(Buffer *out, const GgufFile *file, Error *error);
 /* The tokens that end an answer: eos first, then others known by key or by name. Returns how many, at most limit. */
 int gguf_end_tokens(const GgufFile *file, int64_t *ids, int limit);

@@ -11,8 +11,6 @@
 
 enum { TOKENS_MAX = 1 << 22, PIECE_BYTES_MAX = 4096 };
 
-typedef enum TokenType { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 } TokenType;
-
 typedef struct Token {
     Slice text;
     float score;
@@ -121,12 +119,12 @@ static bool spaces_mark(Vocabulary *v, Slice *text) {
 
 static bool token_add(Vocabulary *v, uint32_t id) {
     Token *token = &v->tokens[id];
-    if (token->type < NORMAL || token->type > BYTE) {
+    if (token->type < GGUF_TOKEN_NORMAL || token->type > GGUF_TOKEN_BYTE) {
         return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.token_type of token %u is %u", id, token->type);
     }
-    if (token->type == UNUSED) return true;
+    if (token->type == GGUF_TOKEN_UNUSED) return true;
     if (!utf8_valid(token->text)) return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.tokens[%u] is not UTF-8", id);
-    if (!v->byte_level && token->type == USER_DEFINED && !spaces_mark(v, &token->text)) {
+    if (!v->byte_level && token->type == GGUF_TOKEN_USER_DEFINED && !spaces_mark(v, &token->text)) {
         return fail(v->error, ERROR_MEMORY, "no memory for the tokens");
     }
     uint64_t other;
@@ -155,10 +153,11 @@ static bool tokens_read(Vocabulary *v) {
     const uint8_t *at = tokens->data;
     for (uint32_t id = 0; id < v->count; id++) {
         Token *token = &v->tokens[id];
-        int32_t type = NORMAL;
+        int32_t type = GGUF_TOKEN_NORMAL;
         token->text = gguf_string_next(&at);
         if (types) memcpy(&type, types->data + (size_t)id * sizeof type, sizeof type);
-        token->type = type >= NORMAL && type <= BYTE ? (uint8_t)type : 0;
+        type = gguf_token_type(v->file, id, token->text, type);
+        token->type = type >= GGUF_TOKEN_NORMAL && type <= GGUF_TOKEN_BYTE ? (uint8_t)type : 0;
         if (!v->byte_level) memcpy(&token->score, scores->data + (size_t)id * sizeof(float), sizeof(float));
         if (!token_add(v, id)) return false;
     }
@@ -166,7 +165,8 @@ static bool tokens_read(Vocabulary *v) {
 }
 
 static bool token_is_added(const Token *token) {
-    return token->type == UNKNOWN || token->type == CONTROL || token->type == USER_DEFINED;
+    return token->type == GGUF_TOKEN_UNKNOWN || token->type == GGUF_TOKEN_CONTROL ||
+        token->type == GGUF_TOKEN_USER_DEFINED;
 }
 
 /* Added tokens that follow the model's own without a gap stay out of its vocabulary, as in the originals: their ids
@@ -175,14 +175,15 @@ static void model_choose(Vocabulary *v) {
     uint32_t end = 0;
     for (uint32_t id = 0; id < v->count; id++) {
         Token *token = &v->tokens[id];
-        if (token->type != NORMAL && token->type != UNKNOWN && token->type != BYTE) continue;
+        if (token->type != GGUF_TOKEN_NORMAL && token->type != GGUF_TOKEN_UNKNOWN && token->type != GGUF_TOKEN_BYTE)
+            continue;
         token->in_model = true;
         end = id + 1;
     }
     bool gap = v->rules->late_export;
     for (uint32_t id = 0; id < v->count; id++) {
         Token *token = &v->tokens[id];
-        if (token->type == UNUSED) {
+        if (token->type == GGUF_TOKEN_UNUSED) {
             gap = gap || id >= end;
         } else if (id < end || gap) {
             token->in_model = true;
@@ -260,7 +261,7 @@ static bool piece_split(Vocabulary *v, uint32_t id, size_t *capacity) {
         return fail(v->error, ERROR_LIMIT, "tokenizer.ggml.tokens[%u] has more than %d bytes", id, PIECE_BYTES_MAX);
     }
     /* Converters overwrite the scores of added pieces; the originals have 0, above all others. */
-    Merge merge = {.piece = id, .score = token->type == USER_DEFINED ? 0 : token->score};
+    Merge merge = {.piece = id, .score = token->type == GGUF_TOKEN_USER_DEFINED ? 0 : token->score};
     for (size_t cut = 1; cut < token->text.size; cut++) {
         if (((uint8_t)token->text.data[cut] & 0xC0) == 0x80) continue;
         Slice left = {token->text.data, cut}, right = {token->text.data + cut, token->text.size - cut};
@@ -295,7 +296,7 @@ static bool merges_rebuild(Vocabulary *v) {
     for (uint32_t id = 0; id < v->count; id++) {
         const Token *token = &v->tokens[id];
         if (token->score != token->score) return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.scores[%u] is NaN", id);
-        bool splits = token->type == NORMAL || (late && token->type == USER_DEFINED);
+        bool splits = token->type == GGUF_TOKEN_NORMAL || (late && token->type == GGUF_TOKEN_USER_DEFINED);
         if (splits && !piece_split(v, id, &capacity)) return false;
     }
     if (v->merge_count) {
@@ -310,14 +311,14 @@ static bool special_token(const Vocabulary *v, const char *key, uint32_t *id) {
     int64_t value;
     if (!gguf_integer(v->file, key, &value) || value < 0 || value >= v->count) return false;
     *id = (uint32_t)value;
-    return v->tokens[*id].type != UNUSED;
+    return v->tokens[*id].type != GGUF_TOKEN_UNUSED;
 }
 
 static bool strips_right(const Vocabulary *v, const Token *token) {
     Slice text = token->text;
     if (!v->rules->control_strips_right || v->byte_level) return false;
     if (slice_is(text, "</s>")) return true;
-    return token->type != UNKNOWN && slice_starts(text, SLICE("<|")) && !slice_is(text, "<|endoftext|>");
+    return token->type != GGUF_TOKEN_UNKNOWN && slice_starts(text, SLICE("<|")) && !slice_is(text, "<|endoftext|>");
 }
 
 static void put_added_tokens(const Vocabulary *v, Buffer *out) {
@@ -329,7 +330,7 @@ static void put_added_tokens(const Vocabulary *v, Buffer *out) {
         buffer_printf(out, "%s\n{\"id\":%u,\"content\":", separator, id);
         json_write_string(out, token->text);
         buffer_printf(out, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":%s,\"normalized\":false,\"special\":%s}",
-            strips_right(v, token) ? "true" : "false", token->type == USER_DEFINED ? "false" : "true");
+            strips_right(v, token) ? "true" : "false", token->type == GGUF_TOKEN_USER_DEFINED ? "false" : "true");
         separator = ",";
     }
     buffer_text(out, "],\n");

@@ -6,7 +6,40 @@
 #include "base/json.h"
 #include "import/gguf/internal.h"
 
-enum { TOKEN_CONTROL = 3, KEY_MAX = 128 };
+enum { KEY_MAX = 128 };
+
+/* A user-defined token is an added token that a text may spell: white space, tags, <tool_call>. But early converters
+ * gave that type to all added tokens, and later ones give it to those that the model's SentencePiece file defines and
+ * its tokenizer_config.json does not mention, such as Gemma's <start_of_image>, which tokenizer.json has as special.
+ * The file says nothing else about them, so it goes by the spelling: later converters themselves call <|…|>, <｜…｜>
+ * and <unused…> control tokens whatever the model says; <start_of_…> and <end_of_…> are no tags of any markup. Others
+ * that steer a model, <think> and <tool_call>, are not special in tokenizer.json either: they are written and read as
+ * text, and are kept from users' texts because the chat template spells them (text/tokenizer). */
+static bool looks_like_control(Slice text) {
+    static const struct {
+        const char *start, *end;
+    } shapes[] = {
+        {"<|", "|>"}, {"<\xEF\xBD\x9C", "\xEF\xBD\x9C>"}, {"<unused", ">"}, {"<start_of_", ">"}, {"<end_of_", ">"}};
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        Slice start = slice_of(shapes[i].start), end = slice_of(shapes[i].end);
+        if (text.size > start.size + end.size && slice_starts(text, start) &&
+            slice_is((Slice){text.data + text.size - end.size, end.size}, shapes[i].end))
+            return true;
+    }
+    return false;
+}
+
+int32_t gguf_token_type(const GgufFile *file, int64_t id, Slice text, int32_t type) {
+    static const char *const roles[] = {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+        "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id", "tokenizer.ggml.unknown_token_id",
+        "tokenizer.ggml.padding_token_id"};
+    if (type != GGUF_TOKEN_USER_DEFINED) return type;
+    for (size_t i = 0; i < COUNT_OF(roles); i++) {
+        int64_t holder;
+        if (gguf_integer(file, roles[i], &holder) && holder == id) return GGUF_TOKEN_CONTROL;
+    }
+    return looks_like_control(text) ? GGUF_TOKEN_CONTROL : type;
+}
 
 static bool token_text(const GgufFile *file, int64_t id, Slice *text) {
     const GgufValue *tokens = gguf_value(file, "tokenizer.ggml.tokens");
@@ -44,7 +77,7 @@ int gguf_end_tokens(const GgufFile *file, int64_t *ids, int limit) {
         int32_t type;
         Slice text = gguf_string_next(&at);
         memcpy(&type, types->data + id * sizeof type, sizeof type);
-        if (type != TOKEN_CONTROL) continue;
+        if (gguf_token_type(file, (int64_t)id, text, type) != GGUF_TOKEN_CONTROL) continue;
         for (size_t i = 0; i < COUNT_OF(names); i++) {
             if (slice_is(text, names[i])) end_token_add(ids, &count, limit, (int64_t)id);
         }
