@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "model/decoder.h"
-#include "model/loader/internal.h"
+#include "model/loader/load.h"
 #include "model/model_internal.h"
 
 enum { CONFIG_BYTES_MAX = 16 << 20, ARENA_BYTES_MAX = 1 << 30, ROWS_DEFAULT = 512 };
@@ -32,25 +32,6 @@ static bool read_json(Model *model, const char *directory, const char *name, boo
         fail(error, ERROR_FORMAT, "%s is %s, must be an object", name, json_type_name(*out));
 }
 
-/* Quantisation recorded the Hugging Face way, with other tensors than MLX writes, or with more than weights. */
-static bool check_quantisation(Loader *ld) {
-    const Json *block = loader_get(ld, ld->root, "quantization");
-    const Json *method = json_get(json_get(ld->root, "quantization_config"), "quant_method");
-    if (block && block->type != JSON_OBJECT) {
-        loader_fail(ld, ERROR_FORMAT, "config.json: quantization is %s, must be an object", json_type_name(block));
-    }
-    if (!block && method && method->type == JSON_STRING && !slice_is(json_slice(method), "mxfp4") &&
-        !slice_is(json_slice(method), "mxfp8")) {
-        loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantization_config.quant_method \"%.*s\" is not supported",
-            SLICE_SHOWN(json_slice(method)));
-    }
-    const Json *activations = loader_get(ld, ld->root, "quantize_activations");
-    if (activations && (activations->type != JSON_BOOL || activations->boolean)) {
-        loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantize_activations is not supported");
-    }
-    return !ld->failed;
-}
-
 /* The family that model_type names. */
 static FamilyLoad *find_family(const Model *model, FamilyFind *find, Error *error) {
     const Json *type = json_get(model->config, "model_type");
@@ -67,35 +48,19 @@ static FamilyLoad *find_family(const Model *model, FamilyFind *find, Error *erro
 }
 
 static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *load, Error *error) {
-    Spec *spec = &model->spec;
-    Loader ld = {.arena = &model->arena,
-        .options = options,
+    const LoadSource source = {.arena = &model->arena,
+        .config = model->config,
+        .generation = model->generation_config,
         .checkpoint = &model->checkpoint,
         .weights = model->weights,
-        .root = model->config,
-        .fields = model->config,
-        .spec = spec,
-        .error = error};
-    ld.family = arena_copy(&model->arena, json_slice(json_get(model->config, "model_type")));
-    ld.field_used = arena_alloc(&model->arena, (size_t)(model->config->end - model->config), 1);
-    ld.tensor_used = arena_alloc(&model->arena, model->checkpoint.entry_count, 1);
-    if (!ld.family || !ld.field_used || !ld.tensor_used) {
-        return fail(error, ERROR_MEMORY, "no memory for the model's tables");
-    }
-    *spec = (Spec){.family = ld.family, .embedding_scale = 1, .logit_scale = 1};
-    if (!check_quantisation(&ld)) {
-        return false;
-    }
-    load(&ld, spec);
-    if (!ld.failed) {
-        loader_check_fields(&ld);
-    }
-    if (!ld.failed) {
-        loader_check_tensors(&ld);
-    }
-    model->eos_count = loader_eos(&ld, model->generation_config, spec->vocab, model->eos);
-    model->weight_bytes = ld.bytes;
-    return !ld.failed && spec_finish(spec, error);
+        .strict_config = options->strict_config,
+        .warn = options->warn,
+        .warn_context = options->warn_context};
+    LoadTarget target = {.spec = &model->spec, .eos = model->eos, .eos_max = EOS_MAX};
+    const bool ok = spec_load(&source, load, &target, error);
+    model->eos_count = target.eos_count;
+    model->weight_bytes = target.weight_bytes;
+    return ok && spec_finish(&model->spec, error);
 }
 
 static bool open_weights(Model *model, const ModelOptions *options, Error *error) {
@@ -208,8 +173,7 @@ Model *model_load(const char *directory, const ModelOptions *options, FamilyFind
         return NULL;
     }
     model->arena.limit = ARENA_BYTES_MAX;
-    FamilyLoad *load =
-        NULL; /* looked for before the weights: of a model of an unknown kind, the kind is what matters */
+    FamilyLoad *load = NULL; /* found before the weights: of a model of an unknown kind, the kind is what matters */
     if (read_json(model, directory, "config.json", true, &model->config_text, &model->config, error) &&
         read_json(model, directory, "generation_config.json", false, &model->generation_text, &model->generation_config,
             error) &&

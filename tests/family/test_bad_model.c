@@ -119,6 +119,10 @@ static void test_config(void) {
     expect_refusal(&f, 0, "\"max_window_layers\":1", "\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
         "layer_types[1] is sliding_attention");
     fixture_close(&f);
+    if (!fixture_open(&f, "gemma3")) return;
+    expect_refusal(
+        &f, 0, "\"text_config\":{", "\"text_config\":{\"quantization_config\":{\"quant_method\":\"awq\"},", "awq");
+    fixture_close(&f);
     if (!fixture_open(&f, "qwen2-window")) return;
     expect_refusal(&f, 0, "\"max_window_layers\":1", "\"max_window_layers\":-1", "max_window_layers is -1");
     fixture_close(&f);

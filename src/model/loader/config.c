@@ -92,7 +92,7 @@ void loader_fail(Loader *ld, ErrorCode code, const char *format, ...) {
 }
 
 void loader_warn(Loader *ld, const char *format, ...) {
-    if (!ld->options->warn) {
+    if (!ld->source->warn) {
         return;
     }
     char text[ERROR_TEXT_MAX];
@@ -102,11 +102,11 @@ void loader_warn(Loader *ld, const char *format, ...) {
     va_end(arguments);
     Error printable = {0}; /* names from the file become one line of clean text, as in errors */
     fail(&printable, ERROR_FORMAT, "%s", text);
-    ld->options->warn(ld->options->warn_context, printable.text);
+    ld->source->warn(ld->source->warn_context, printable.text);
 }
 
 void *loader_alloc(Loader *ld, size_t count, size_t size) {
-    void *memory = ld->failed ? NULL : arena_alloc(ld->arena, count, size);
+    void *memory = ld->failed ? NULL : arena_alloc(ld->source->arena, count, size);
     if (!memory) {
         loader_fail(ld, ERROR_MEMORY, "no memory for %zu × %zu bytes", count, size);
     }
@@ -313,7 +313,7 @@ static void check_object(Loader *ld, const Json *object, const char *where) {
             snprintf(inner, sizeof inner, "%s%.*s.", where, size, field.data);
             check_object(ld, value, inner);
         } else if (ld->field_used[key - ld->root] == 0 && !is_irrelevant(field, value)) {
-            if (ld->options->strict_config) {
+            if (ld->source->strict_config) {
                 loader_fail(ld, ERROR_UNSUPPORTED, "config.json: %s does not know the field %s%.*s", ld->family, where,
                     size, field.data);
                 return;

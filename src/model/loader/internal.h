@@ -1,17 +1,14 @@
-/* The inside of a Loader, for the files of this folder. */
+/* The inside of a Loader, for the files of this folder. They build on one another in this order: config.c (fields,
+ * failures), then tensors.c, rope.c and eos.c, then load.c. */
 #pragma once
+#include "model/loader/load.h"
 #include "model/loader/loader.h"
-#include "model/model.h"
-#include "weights/weights.h"
 
 enum { SKIP_MAX = 8 };
 
 struct Loader {
-    Arena *arena;
-    const ModelOptions *options;
-    Checkpoint *checkpoint;
-    WeightStore *weights; /* where matrices go; NULL: they stay in the mapped files */
-    const char *family;
+    const LoadSource *source;
+    const char *family; /* model_type as the file says */
     const Json *root;   /* of config.json */
     const Json *fields; /* root, or the object entered */
     char where[64];     /* "" or "text_config." */
@@ -39,10 +36,8 @@ const Json *loader_object(Loader *ld, const Json *object, const char *field, con
 double loader_positive(Loader *ld, const Json *value, const char *where, const char *field);
 /* A short rendering of a value for messages. NULL: nothing. */
 const char *loader_show(const Json *value, char out[64]);
-/* End-of-sequence ids: of generation_config.json (NULL: there is none), else of config.json, else of its text_config.
- * Returns their number. Another type, or more than EOS_MAX, is an error. An id beyond the vocabulary, which a model can
- * never write, is left out with a warning. */
-int loader_eos(Loader *ld, const Json *generation, int vocab, int32_t out[EOS_MAX]);
+/* After the family: the target's eos. */
+void loader_eos(Loader *ld, LoadTarget *target);
 /* After the family: names fields and tensors that nobody asked for. */
 void loader_check_fields(Loader *ld);
 void loader_check_tensors(Loader *ld);

@@ -21,12 +21,14 @@ static void full_name(const Loader *ld, char out[NAME_SIZE], const char *name, c
 static const TensorEntry *find(const Loader *ld, const char *name, const char *suffix) {
     char full[NAME_SIZE];
     full_name(ld, full, name, suffix);
-    return checkpoint_find(ld->checkpoint, full);
+    return checkpoint_find(ld->source->checkpoint, full);
 }
 
 bool load_has(Loader *ld, const char *name) { return find(ld, name, "") != NULL; }
 
-static const char *path_of(const Loader *ld, const TensorEntry *entry) { return ld->checkpoint->paths[entry->file]; }
+static const char *path_of(const Loader *ld, const TensorEntry *entry) {
+    return ld->source->checkpoint->paths[entry->file];
+}
 
 /* A tensor that must be there. Counts as used, once. */
 static const TensorEntry *take(Loader *ld, const char *name, const char *suffix) {
@@ -40,7 +42,7 @@ static const TensorEntry *take(Loader *ld, const char *name, const char *suffix)
         loader_fail(ld, ERROR_NOT_FOUND, "tensor %s is missing", full);
         return NULL;
     }
-    uint8_t *used = &ld->tensor_used[entry - ld->checkpoint->entries];
+    uint8_t *used = &ld->tensor_used[entry - ld->source->checkpoint->entries];
     if (!*used) {
         ld->bytes += entry->tensor.bytes;
     }
@@ -50,7 +52,7 @@ static const TensorEntry *take(Loader *ld, const char *name, const char *suffix)
 
 /* Where a matrix, or a part of one, will lie. */
 static const void *place(const Loader *ld, const TensorEntry *entry) {
-    return ld->weights ? weights_place(ld->weights, entry) : entry->tensor.data;
+    return ld->source->weights ? weights_place(ld->source->weights, entry) : entry->tensor.data;
 }
 
 static void shape_text(const Tensor *tensor, char out[96]) {
@@ -384,8 +386,8 @@ static bool is_skipped(const Loader *ld, Slice name) {
 void loader_check_tensors(Loader *ld) {
     size_t unused = 0;
     Slice first = {0};
-    for (size_t i = 0; i < ld->checkpoint->entry_count; i++) {
-        const TensorEntry *entry = &ld->checkpoint->entries[i];
+    for (size_t i = 0; i < ld->source->checkpoint->entry_count; i++) {
+        const TensorEntry *entry = &ld->source->checkpoint->entries[i];
         if (!ld->tensor_used[i] && !is_skipped(ld, entry->name)) {
             first = unused++ ? first : entry->name;
         }

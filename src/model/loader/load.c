@@ -1,0 +1,51 @@
+/* Runs a family over the files of a model, and looks at what it left. */
+#include "model/loader/load.h"
+
+#include "model/loader/internal.h"
+
+/* Quantisation recorded the Hugging Face way, with other tensors than MLX writes, or with more than weights. */
+static void check_quantisation(Loader *ld) {
+    const Json *root = ld->root, *block = loader_get(ld, root, "quantization");
+    const Json *config = json_get(root, "quantization_config");
+    config = config ? config : json_get(json_get(root, "text_config"), "quantization_config");
+    const Json *method = json_get(config, "quant_method");
+    if (block && block->type != JSON_OBJECT) {
+        loader_fail(ld, ERROR_FORMAT, "config.json: quantization is %s, must be an object", json_type_name(block));
+    }
+    if (!block && method && method->type == JSON_STRING && !slice_is(json_slice(method), "mxfp4") &&
+        !slice_is(json_slice(method), "mxfp8")) {
+        loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantization_config.quant_method \"%.*s\" is not supported",
+            SLICE_SHOWN(json_slice(method)));
+    }
+    const Json *activations = loader_get(ld, root, "quantize_activations");
+    if (activations && (activations->type != JSON_BOOL || activations->boolean)) {
+        loader_fail(ld, ERROR_UNSUPPORTED, "config.json: quantize_activations is not supported");
+    }
+}
+
+bool spec_load(const LoadSource *source, FamilyLoad *family, LoadTarget *target, Error *error) {
+    Loader ld = {
+        .source = source, .root = source->config, .fields = source->config, .spec = target->spec, .error = error};
+    ld.family = arena_copy(source->arena, json_slice(json_get(source->config, "model_type")));
+    ld.field_used = arena_alloc(source->arena, (size_t)(source->config->end - source->config), 1);
+    ld.tensor_used = arena_alloc(source->arena, source->checkpoint->entry_count, 1);
+    if (!ld.family || !ld.field_used || !ld.tensor_used) {
+        return fail(error, ERROR_MEMORY, "no memory for the model's tables");
+    }
+    *target->spec = (Spec){.family = ld.family, .embedding_scale = 1, .logit_scale = 1};
+    check_quantisation(&ld);
+    if (!ld.failed) {
+        family(&ld, target->spec);
+    }
+    if (!ld.failed) {
+        loader_check_fields(&ld);
+    }
+    if (!ld.failed) {
+        loader_check_tensors(&ld);
+    }
+    if (!ld.failed) {
+        loader_eos(&ld, target);
+    }
+    target->weight_bytes = ld.bytes;
+    return !ld.failed;
+}

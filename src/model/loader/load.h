@@ -1,0 +1,32 @@
+/* From config.json and a checkpoint to a Spec. This folder reads what a model's files say about the model: fields,
+ * names and shapes of tensors, rotary frequencies, ids that end a text; nothing here computes with weights. This header
+ * is for who opens a model; what a family works with meanwhile is in loader.h. Threads: one at a time. */
+#pragma once
+#include "base/json.h"
+#include "model/loader/loader.h"
+#include "tensor/safetensors.h"
+#include "weights/weights.h"
+
+typedef struct LoadSource {
+    Arena *arena;           /* owns what the Spec points to, unless it lies in the files */
+    const Json *config;     /* config.json: an object whose model_type is a string */
+    const Json *generation; /* generation_config.json; NULL: there is none */
+    Checkpoint *checkpoint;
+    WeightStore *weights; /* where matrices go; NULL: they stay in the mapped files */
+    bool strict_config; /* a field that the family neither uses nor knows to be irrelevant is an error, not a warning */
+    void (*warn)(void *context, const char *line); /* NULL: warnings are dropped */
+    void *warn_context;
+} LoadSource;
+
+typedef struct LoadTarget {
+    Spec *spec;
+    /* Ids that end a text: of generation_config.json, else of config.json, else of its text_config. Another type, or
+     * more than eos_max, is an error. An id beyond the vocabulary, which the model can never write, is left out with a
+     * warning. */
+    int32_t *eos;
+    int eos_max, eos_count;
+    uint64_t weight_bytes; /* of the tensors used */
+} LoadTarget;
+
+/* Errors name file, field or tensor, and value. */
+NODISCARD bool spec_load(const LoadSource *source, FamilyLoad *family, LoadTarget *target, Error *error);
