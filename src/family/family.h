@@ -1,8 +1,9 @@
 /* What the families share: reading the numbers nearly all configs have, and the usual blocks under their usual names,
- * in MLX's and in GGUF's. A family is a Family in its own file and a row of registry.h. */
+ * in MLX's and in GGUF's. This folder says what models are made of, one family a file, and how their files say it; how
+ * anything is computed is the model's and the backends' business. A family is a Family, `const Family NAME_family`, in
+ * its own file and a row of registry.c; what several share is here, and what one alone needs stays in its file. */
 #pragma once
 #include "family/gguf.h"
-#include "family/registry.h"
 #include "model/loader/loader.h"
 
 typedef struct Family {
@@ -61,7 +62,3 @@ extern const GgufField gguf_sizes[];
 /* GgufField.compute of head_dim: always, or only where hidden / heads is another. */
 double gguf_head_dim(const GgufSizes *sizes);
 double gguf_odd_head_dim(const GgufSizes *sizes);
-
-#define DECLARE_FAMILY(model_type, family) extern const Family family;
-FAMILIES(DECLARE_FAMILY)
-#undef DECLARE_FAMILY

@@ -2,6 +2,23 @@
 #include "family/family.h"
 #include "model/model_internal.h"
 
+/* model_type of config.json → its Family. A new family is one row here and one file. */
+// clang-format off
+#define FAMILIES(row)                    \
+    row("gemma3", gemma3_wrapper_family) \
+    row("gemma3_text", gemma3_family)    \
+    row("llama", llama_family)           \
+    row("mistral", mistral_family)       \
+    row("phi", phi_family)               \
+    row("phi3", phi3_family)             \
+    row("qwen2", qwen2_family)           \
+    row("qwen3", qwen3_family)           \
+    row("smollm3", smollm3_family)
+// clang-format on
+
+#define DECLARE_FAMILY(model_type, family) extern const Family family;
+FAMILIES(DECLARE_FAMILY)
+
 #define FAMILY_ROW(model_type, family) {model_type, &family},
 static const struct {
     const char *model_type;
