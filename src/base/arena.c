@@ -69,15 +69,17 @@ static char *arena_place(Arena *arena, size_t size, size_t alignment) {
     return chunk->data + at;
 }
 
-static bool arena_fits(const Arena *arena, size_t size) {
+static bool arena_fits(Arena *arena, size_t size) {
     size_t used;
-    return size_add(arena->used, size, &used) && (!arena->limit || used <= arena->limit);
+    const bool fits = size_add(arena->used, size, &used);
+    arena->limited = arena->limit && (!fits || used > arena->limit);
+    return fits && !arena->limited;
 }
 
 void *arena_alloc(Arena *arena, size_t count, size_t size) {
     size_t bytes;
-    if (!size_mul(count, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
-    if (!arena_fits(arena, bytes)) return NULL;
+    if (!size_mul(count, size, &bytes)) bytes = SIZE_MAX;
+    if (!arena_fits(arena, bytes) || bytes > SIZE_MAX / 2) return NULL;
     char *data = arena_place(arena, bytes ? bytes : 1, bytes >= 64 ? 64 : 16);
     if (!data) return NULL;
     memset(data, 0, bytes);

@@ -14,7 +14,8 @@ bool buffer_reserve(Buffer *buffer, size_t more) {
     size_t size, needed;
     if (buffer->failed) return false;
     bool fits = size_add(buffer->size, more, &size) && size_add(size, 1, &needed);
-    if (!fits || needed > PTRDIFF_MAX || (buffer->limit && size > buffer->limit)) {
+    buffer->limited = buffer->limit && (!fits || size > buffer->limit);
+    if (!fits || needed > PTRDIFF_MAX || buffer->limited) {
         buffer->failed = true;
         return false;
     }
@@ -72,7 +73,7 @@ void buffer_printf(Buffer *buffer, const char *format, ...) {
 
 void buffer_clear(Buffer *buffer) {
     buffer->size = 0;
-    buffer->failed = false;
+    buffer->failed = buffer->limited = false;
     if (buffer->data) buffer->data[0] = '\0';
 }
 

@@ -45,6 +45,11 @@ static void test_limits(void) {
     TEST(arena.used == 1000);
     arena_free(&arena);
     TEST(arena.limit == 1000 && arena_alloc(&arena, 1000, 1) != NULL);
+    TEST(!arena_alloc(&arena, 1, 1) && arena_failure(&arena) == ERROR_LIMIT);
+    TEST(!arena_alloc(&arena, SIZE_MAX, SIZE_MAX) && arena_failure(&arena) == ERROR_LIMIT);
+    Arena open = {0};
+    TEST(!arena_alloc(&open, SIZE_MAX, SIZE_MAX) && arena_failure(&open) == ERROR_MEMORY);
+    TEST(!arena_alloc(&open, SIZE_MAX / 4, 1) && arena_failure(&open) == ERROR_MEMORY);
     arena_free(&arena);
 }
 

@@ -26,6 +26,7 @@ static void test_limit(void) {
     buffer_text(&buffer, "12345");
     buffer_slice(&buffer, SLICE("678901")); /* one too many: nothing of it is written */
     TEST(buffer.failed && strcmp(buffer.data, "12345") == 0);
+    TEST(buffer_failure(&buffer) == ERROR_LIMIT);
     buffer_byte(&buffer, 'x'); /* would fit, but failure is sticky */
     buffer_printf(&buffer, "y");
     TEST(buffer.failed && buffer.size == 5);
@@ -49,7 +50,7 @@ static void test_edges(void) {
     buffer_append(&buffer, "a\0b", 3);
     TEST(buffer.size == 3 && memcmp(buffer.data, "a\0b", 4) == 0);
     TEST(!buffer_reserve(&buffer, SIZE_MAX));
-    TEST(buffer.failed);
+    TEST(buffer.failed && buffer_failure(&buffer) == ERROR_MEMORY);
     buffer_clear(&buffer);
     TEST(!buffer_reserve(&buffer, SIZE_MAX / 2 + 1)); /* no overflow, but no such memory either */
     buffer_free(&buffer);

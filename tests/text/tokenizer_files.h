@@ -52,14 +52,19 @@ static inline Tokenizer *open_tokenizer_text(Slice json, const char *config, Err
     return tokenizer_parse(json, slice_of(config ? config : ""), error);
 }
 
+/* The tokenizer.json of a golden. */
+static inline void golden_text(const TokenizerGoldens *goldens, const Json *one, Buffer *json) {
+    Slice tail_name = json_slice(json_get(one, "tail"));
+    buffer_slice(json, json_slice(json_get(one, "head")));
+    for (JSON_EACH_PAIR(key, value, goldens->tails)) {
+        if (slice_equal(json_slice(key), tail_name)) buffer_slice(json, json_slice(value));
+    }
+}
+
 static inline Tokenizer *open_golden(
     const TokenizerGoldens *goldens, const Json *one, const char *config, Error *error) {
     Buffer json = {0};
-    Slice tail_name = json_slice(json_get(one, "tail"));
-    buffer_slice(&json, json_slice(json_get(one, "head")));
-    for (JSON_EACH_PAIR(key, value, goldens->tails)) {
-        if (slice_equal(json_slice(key), tail_name)) buffer_slice(&json, json_slice(value));
-    }
+    golden_text(goldens, one, &json);
     Tokenizer *t = open_tokenizer_text(buffer_view(&json), config, error);
     buffer_free(&json);
     return t;

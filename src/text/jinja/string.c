@@ -117,10 +117,13 @@ typedef struct RopeWalk {
 static bool rope_push(Vm *vm, RopeWalk *walk, JinjaStr *s) {
     if (walk->count == walk->capacity) {
         size_t capacity = walk->capacity ? walk->capacity * 2 : 64;
-        JinjaStr **grown =
-            capacity <= JINJA_MEMORY_MAX / sizeof *grown / 4 ? realloc(walk->pending, capacity * sizeof *grown) : NULL;
+        const bool fits = capacity <= JINJA_MEMORY_MAX / sizeof(JinjaStr *) / 4;
+        JinjaStr **grown = fits ? realloc(walk->pending, capacity * sizeof *grown) : NULL;
         if (!grown) {
-            jinja_raise(vm, ERROR_LIMIT, "a string has too many pieces");
+            if (fits)
+                jinja_raise(vm, ERROR_MEMORY, "no memory for the pieces of a string");
+            else
+                jinja_raise(vm, ERROR_LIMIT, "a string has too many pieces");
             return false;
         }
         walk->pending = grown;
@@ -167,7 +170,7 @@ bool jinja_str_flatten(Vm *vm, JinjaStr *s) {
         pieces += piece->run_count ? piece->run_count : 1;
     }
     JinjaRun *scratch = mixed && !vm->failed ? malloc(pieces * sizeof *scratch) : NULL;
-    if (mixed && !vm->failed && !scratch) jinja_raise(vm, ERROR_MEMORY, "no memory");
+    if (mixed && !vm->failed && !scratch) jinja_raise(vm, ERROR_MEMORY, "no memory for the template's text");
     if (scratch) {
         size_t end = 0;
         walk.count = 0;
@@ -209,14 +212,14 @@ JinjaText *jinja_text_push(Vm *vm) {
         if (vm->text_count % 16 == 0) {
             JinjaText **grown = realloc(vm->texts, (vm->text_count + 16) * sizeof *grown);
             if (!grown) {
-                jinja_raise(vm, ERROR_MEMORY, "no memory");
+                jinja_raise(vm, ERROR_MEMORY, "no memory for the template's text");
                 return NULL;
             }
             vm->texts = grown;
         }
         JinjaText *text = calloc(1, sizeof *text);
         if (!text) {
-            jinja_raise(vm, ERROR_MEMORY, "no memory");
+            jinja_raise(vm, ERROR_MEMORY, "no memory for the template's text");
             return NULL;
         }
         text->vm = vm;
@@ -229,9 +232,12 @@ JinjaText *jinja_text_push(Vm *vm) {
 static bool text_grow(JinjaText *text, size_t more) {
     Vm *vm = text->vm;
     size_t before = text->bytes.capacity;
-    bool grew = !vm->failed && vm->text_bytes + more <= JINJA_BUFFERS_MAX && buffer_reserve(&text->bytes, more);
-    if (!grew) {
-        jinja_raise(vm, ERROR_LIMIT, "the template writes more than %d MiB", JINJA_TEXT_MAX >> 20);
+    const bool fits = vm->text_bytes + more <= JINJA_BUFFERS_MAX;
+    if (vm->failed || !fits || !buffer_reserve(&text->bytes, more)) {
+        if (fits && !text->bytes.limited)
+            jinja_raise(vm, ERROR_MEMORY, "no memory for the template's text");
+        else
+            jinja_raise(vm, ERROR_LIMIT, "the template writes more than %d MiB", JINJA_TEXT_MAX >> 20);
         return false;
     }
     vm->text_bytes += text->bytes.capacity - before;
@@ -245,10 +251,13 @@ static bool text_add_run(JinjaText *text, size_t end, uint8_t origin) {
     }
     if (text->run_count == text->run_capacity) {
         size_t capacity = text->run_capacity ? text->run_capacity * 2 : 16;
-        JinjaRun *grown =
-            capacity * sizeof *grown <= JINJA_BUFFERS_MAX ? realloc(text->runs, capacity * sizeof *grown) : NULL;
+        const bool fits = capacity * sizeof(JinjaRun) <= JINJA_BUFFERS_MAX;
+        JinjaRun *grown = fits ? realloc(text->runs, capacity * sizeof *grown) : NULL;
         if (!grown) {
-            jinja_raise(text->vm, ERROR_LIMIT, "the text has too many pieces");
+            if (fits)
+                jinja_raise(text->vm, ERROR_MEMORY, "no memory for the pieces of the template's text");
+            else
+                jinja_raise(text->vm, ERROR_LIMIT, "the text has too many pieces");
             return false;
         }
         text->runs = grown;

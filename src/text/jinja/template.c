@@ -342,7 +342,7 @@ static bool set_variables(Vm *vm, const Json *variables, Jv *messages, Continuat
 static bool make_rendered(Vm *vm, JinjaText *text, size_t size, Rendered *out) {
     Span *spans = arena_alloc(&out->arena, text->run_count, sizeof *spans);
     if (!spans) {
-        jinja_raise(vm, ERROR_MEMORY, "no memory");
+        jinja_raise(vm, ERROR_MEMORY, "no memory for the prompt");
         return false;
     }
     out->text = text->bytes;
@@ -402,7 +402,7 @@ static bool read_config(const char *directory, const char *name, Arena *arena, c
     if (!file_exists(path)) return true;
     bool ok = file_read(path, CONFIG_SIZE_MAX, &text, error);
     char *copy = ok ? arena_copy(arena, buffer_view(&text)) : NULL; /* strings point into it */
-    if (ok && !copy) fail(error, ERROR_MEMORY, "%s: no memory", path);
+    if (ok && !copy) fail(error, ERROR_MEMORY, "no memory for the chat template of %s", path);
     if (copy && !(*out = json_parse(arena, (Slice){copy, text.size}, error))) fail_while(error, "%s", path);
     buffer_free(&text);
     return *out &&

@@ -41,7 +41,11 @@ void *jinja_alloc(Vm *vm, size_t count, size_t size) {
     } else {
         memory = arena_alloc(&vm->arena, count, size);
     }
-    if (!memory) jinja_raise(vm, ERROR_LIMIT, "the template needs more than %d MiB of memory", JINJA_MEMORY_MAX >> 20);
+    if (!memory && vm->arena.limited) {
+        jinja_raise(vm, ERROR_LIMIT, "the template needs more than %d MiB of memory", JINJA_MEMORY_MAX >> 20);
+    } else if (!memory) {
+        jinja_raise(vm, ERROR_MEMORY, "no memory for the template's values");
+    }
     return memory;
 }
 

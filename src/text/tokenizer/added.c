@@ -125,7 +125,7 @@ static bool read_added(const Json *object, int64_t id, Arena *arena, AddedToken 
     if (id < 0 || id > BPE_ID_MAX)
         return fail(error, ERROR_LIMIT, "the id %lld is not in 0…%d", (long long)id, BPE_ID_MAX);
     char *copy = arena_copy(arena, json_slice(content));
-    if (!copy) return fail(error, ERROR_MEMORY, "no memory");
+    if (!copy) return fail(error, ERROR_MEMORY, "no memory for added tokens");
     *token = (AddedToken){.content = {copy, content->size}, .id = (int32_t)id};
     token->pattern = token->content;
     return read_flag(object, "special", false, &token->special, error) &&
@@ -146,7 +146,7 @@ static bool keep_added(Tokenizer *t, Map *seen, AddedToken token, Error *error) 
     }
     int32_t id;
     if (tokenizer_id(t, token.content, &id)) token.id = id;
-    if (!map_put(seen, token.content, t->added_count)) return fail(error, ERROR_MEMORY, "no memory");
+    if (!map_put(seen, token.content, t->added_count)) return fail(error, ERROR_MEMORY, "no memory for added tokens");
     t->added[t->added_count++] = token;
     return true;
 }
@@ -165,7 +165,7 @@ static bool normalize_pattern(Tokenizer *t, AddedToken *token, Error *error) {
         ok = fail(error, ERROR_LIMIT, "%zu bytes once normalized", text.size);
     if (ok && !slice_equal(text, token->content)) {
         char *copy = arena_copy(&t->arena, text);
-        ok = copy || fail(error, ERROR_MEMORY, "no memory");
+        ok = copy || fail(error, ERROR_MEMORY, "no memory for added tokens");
         token->pattern = (Slice){copy, text.size};
     }
     normal_text_free(&scratch);
@@ -205,7 +205,7 @@ static bool index_added(Tokenizer *t, Error *error) {
     if (t->added_count && t->added[t->added_count - 1].id >= vocab) vocab = t->added[t->added_count - 1].id + 1;
     t->vocab = vocab;
     t->id_flags = calloc((size_t)vocab, 1);
-    if (!t->id_flags) return fail(error, ERROR_MEMORY, "no memory");
+    if (!t->id_flags) return fail(error, ERROR_MEMORY, "no memory for added tokens");
     for (size_t i = 0; i < t->added_count; i++) {
         AddedToken *token = &t->added[i];
         if (i && t->added[i - 1].id == token->id) {

@@ -11,7 +11,7 @@ enum { SEQUENCE_DEPTH_MAX = 8 };
 
 /* --- Reading members -------------------------------------------------------------------------------------------- */
 
-static bool no_memory(Error *error) { return fail(error, ERROR_MEMORY, "no memory"); }
+static bool no_memory(Error *error) { return fail(error, ERROR_MEMORY, "no memory for the tokenizer's steps"); }
 
 /* The "type" of a component, or an empty slice. */
 static Slice type_of(const Json *node) {

@@ -92,7 +92,7 @@ static bool answer_line(const Tokenizer *t, Slice json_line, Answer answer, Buff
     size_t before = out->size;
     const Json *request = json_parse(&arena, json_line, error);
     bool ok = request && answer(t, request, out, error);
-    if (ok && out->failed) ok = fail(error, ERROR_LIMIT, "the answer takes too much memory");
+    if (ok && out->failed) ok = fail(error, buffer_failure(out), "no room for the answer");
     if (!ok) out->size = before; /* nothing half written */
     arena_free(&arena);
     return ok;

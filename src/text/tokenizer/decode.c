@@ -236,7 +236,7 @@ static bool is_skipped(const Detokenizer *d, int32_t id) { return d->skip_specia
 
 static bool check_memory(const Detokenizer *d, const Buffer *out, Error *error) {
     bool failed = out->failed || d->bytes.failed || d->piece[0].failed || d->piece[1].failed;
-    return !failed || fail(error, ERROR_LIMIT, "the decoded text takes too much memory");
+    return !failed || fail(error, buffer_failure(out), "no room for the decoded text");
 }
 
 bool detokenizer_push(Detokenizer *d, int32_t id, Buffer *out, Error *error) {
@@ -375,7 +375,7 @@ static bool decode_whole(Detokenizer *d, Buffer *out, Error *error) {
     strings_free(&list[0]);
     strings_free(&list[1]);
     if (!steps) return fail(error, ERROR_LIMIT, "the decoder's pattern takes too many steps on a token");
-    return (!failed && !out->failed) || fail(error, ERROR_LIMIT, "the decoded text takes too much memory");
+    return (!failed && !out->failed) || fail(error, buffer_failure(out), "no room for the decoded text");
 }
 
 /* --- The rest ----------------------------------------------------------------------------------------------------- */
@@ -439,7 +439,7 @@ bool tokenizer_bytes(const Tokenizer *t, int32_t id, Buffer *out, Error *error) 
     for (size_t i = 0; i < decoder->count; i++) byte_level = byte_level || decoder->steps[i].kind == DECODE_BYTE_LEVEL;
     if (byte_level) {
         if (!token_bytes(t, id, out)) return fail(error, ERROR_NOT_FOUND, "the id %d is not in the vocabulary", id);
-        return !out->failed || fail(error, ERROR_MEMORY, "no memory");
+        return !out->failed || fail(error, buffer_failure(out), "no room for the bytes of the id %d", id);
     }
     Buffer piece[2] = {{0}, {0}};
     RegexWork work = {0};
@@ -464,5 +464,5 @@ bool tokenizer_bytes(const Tokenizer *t, int32_t id, Buffer *out, Error *error) 
     regex_work_free(&work);
     if (!known) return fail(error, ERROR_NOT_FOUND, "the id %d is not in the vocabulary", id);
     if (!steps) return fail(error, ERROR_LIMIT, "the decoder's pattern takes too many steps on a token");
-    return !failed || fail(error, ERROR_MEMORY, "no memory");
+    return !failed || fail(error, buffer_failure(out), "no room for the bytes of the id %d", id);
 }

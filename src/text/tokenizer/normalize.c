@@ -280,10 +280,9 @@ static bool run_step(const NormalizeStep *step, Pass *pass, RegexWork *work, Err
     }
     if (result == REGEX_EXHAUSTED)
         return fail(error, ERROR_LIMIT, "the normalizer's pattern takes too many steps on this text");
-    if (!memory || pass->out->failed || pass->out_origin->failed) {
-        return fail(error, ERROR_LIMIT, "the normalized text takes too much memory");
-    }
-    return true;
+    if (!memory) return fail(error, ERROR_MEMORY, "no memory for the normalized text");
+    const Buffer *failed = pass->out->failed ? pass->out : pass->out_origin;
+    return !failed->failed || fail(error, buffer_failure(failed), "no room for the normalized text");
 }
 
 bool normalizer_run(const Normalizer *normalizer, NormalText *scratch, RegexWork *work, Slice *text,
