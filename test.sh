@@ -55,7 +55,7 @@ step python-environment tools/python_env.sh "$cache/venv" || finish
 step aarch64 tests/aarch64.sh
 step asan-build configure asan build-asan && step asan unit build-asan
 step tsan-build configure tsan build-tsan && step tsan env TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan \
-    --output-on-failure -R 'test_(engine|pool|server|request|scheduler|map|file)'
+    --output-on-failure -R 'test_(engine|pool|chat|server|request|scheduler|map|file)'
 
 step tokenizers "$python" tests/text/check_tokenizers.py
 step templates "$python" tests/text/check_templates.py

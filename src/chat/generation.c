@@ -1,8 +1,23 @@
 #include "chat/generation.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { READ_AT_ONCE = 32 };
+
+static bool copy_stops(Generation *g, const GenerationOptions *options, Slice *stops, Error *error) {
+    size_t size = 0, at = 0;
+    for (int i = 0; i < options->stop_count; i++) size += options->stops[i].size;
+    g->stops = malloc(size + 1);
+    if (!g->stops) return fail(error, ERROR_MEMORY, "no memory for %d stop strings", options->stop_count);
+    for (int i = 0; i < options->stop_count; i++) {
+        const Slice stop = options->stops[i];
+        stops[i] = (Slice){g->stops + at, stop.size};
+        if (stop.size > 0) memcpy(g->stops + at, stop.data, stop.size);
+        at += stop.size;
+    }
+    return true;
+}
 
 static bool open_choice(Generation *g, Choice *choice, const GenerationOptions *options, Error *error) {
     stream_text_init(&choice->stream);
@@ -39,13 +54,18 @@ static bool open_prompt(Generation *g, const GenerationOptions *options, Error *
     return true;
 }
 
-bool generation_open(Generation *g, const ChatModel *model, const GenerationOptions *options, Error *error) {
-    CHECK(options->prompt_count >= 1 && options->choices >= 1 && options->stop_count <= STOP_STRINGS_MAX);
+bool generation_open(Generation *g, const ChatModel *model, const GenerationOptions *given, Error *error) {
+    CHECK(given->prompt_count >= 1 && given->choices >= 1 && given->stop_count <= STOP_STRINGS_MAX);
+    GenerationOptions copy = *given;
+    const GenerationOptions *options = &copy;
+    Slice stops[STOP_STRINGS_MAX];
+    copy.stops = stops;
     const size_t prompts = (size_t)options->prompt_count;
     *g = (Generation){.model = model, .logprobs = options->sampling.logprobs >= 0};
     g->requests = calloc(prompts, sizeof *g->requests);
     g->choices = calloc(prompts * (size_t)options->choices, sizeof *g->choices);
     bool ok = (g->requests && g->choices) || fail(error, ERROR_MEMORY, "no memory for %zu prompts", prompts);
+    ok = ok && copy_stops(g, given, stops, error);
     while (ok && g->request_count < options->prompt_count) ok = open_prompt(g, options, error);
     if (!ok) generation_close(g);
     return ok;
@@ -62,6 +82,7 @@ void generation_close(Generation *g) {
     }
     free(g->requests);
     free(g->choices);
+    free(g->stops);
     buffer_free(&g->piece);
     *g = (Generation){0};
 }

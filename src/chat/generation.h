@@ -12,7 +12,7 @@ typedef struct GenerationOptions {
     int max_tokens; /* ≥ 1 of each choice; cut to what the context holds */
     bool echo_logprobs;
     SamplingOptions sampling; /* logprobs ≥ 0: tokens are kept for the reader */
-    const Slice *stops;       /* their bytes outlive the generation */
+    const Slice *stops;       /* copied */
     int stop_count;           /* ≤ STOP_STRINGS_MAX */
 } GenerationOptions;
 
@@ -33,6 +33,7 @@ typedef struct Generation {
     const ChatModel *model;
     int request_count, choice_count;
     Request **requests;
+    char *stops;     /* the bytes of all stop strings */
     Choice *choices; /* of the first prompt, then of the second, … */
     int64_t prompt_tokens;
     bool logprobs, cancelled;

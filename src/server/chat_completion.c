@@ -8,7 +8,7 @@ static bool refuse_messages(const Error *why, ApiError *error) {
     return api_fail(error, 400, "invalid_value", "messages", "%s.", why->text);
 }
 
-static bool make_prompts(Exchange *x, ApiError *error) {
+static bool make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) {
     if (!x->model->template)
         return api_fail(error, 400, "unsupported_parameter", "messages",
             "The model '%s' has no chat template; use /v1/completions.", x->model->name);
@@ -17,8 +17,8 @@ static bool make_prompts(Exchange *x, ApiError *error) {
     x->prompt_count = 1;
     ChatPrompt prompt;
     Error why = {0};
-    if (!messages_read(&x->params, &prompt, error)) return false;
-    if (!chat_prompt(x->model, &prompt, &x->arena, x->prompts, &why)) return refuse_messages(&why, error);
+    if (!messages_read(request, &prompt, error)) return false;
+    if (!chat_prompt(x->model, &prompt, request->arena, x->prompts, &why)) return refuse_messages(&why, error);
     return x->prompts->count > 0 ||
         api_fail(error, 400, "invalid_value", "messages", "Invalid 'messages': they give an empty prompt.");
 }
@@ -33,7 +33,7 @@ static void begin_choice(Exchange *x, int choice, Buffer *out) {
 }
 
 static void end_event(Exchange *x, Buffer *out) {
-    buffer_text(out, x->params.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+    buffer_text(out, x->form.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
 static void write_start(Exchange *x, int choice, Buffer *out) {
@@ -45,7 +45,7 @@ static void write_start(Exchange *x, int choice, Buffer *out) {
 }
 
 static void write_logprobs(Exchange *x, Choice *choice, Buffer *out) {
-    if (x->params.logprobs)
+    if (x->form.logprobs)
         shape_chat_logprobs(x, choice, out);
     else
         buffer_text(out, "null");

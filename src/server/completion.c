@@ -5,10 +5,11 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "server/body.h"
 #include "server/reply.h"
 #include "server/stream.h"
 
-enum { PUMP_MS = 100, ARENA_BYTES_MAX = 1 << 30 };
+enum { PUMP_MS = 100 };
 
 static void make_id(Exchange *x, const char *prefix) {
     static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
@@ -23,10 +24,9 @@ static void make_id(Exchange *x, const char *prefix) {
 
 /* ---- the request ---- */
 
-static const Json *parse_body(Exchange *x, ApiError *error) {
+static const Json *parse_body(const Exchange *x, Arena *arena, ApiError *error) {
     Error why = {0};
-    x->arena.limit = ARENA_BYTES_MAX;
-    const Json *body = json_parse(&x->arena, buffer_view(&x->body), &why);
+    const Json *body = json_parse(arena, buffer_view(&x->body), &why);
     if (body && body->type == JSON_OBJECT) return body;
     if (body)
         api_fail(error, 400, NULL, NULL, "The body of your request must be a JSON object, but it is %s.",
@@ -39,27 +39,24 @@ static const Json *parse_body(Exchange *x, ApiError *error) {
 }
 
 /* What a request that says nothing gets. */
-static ApiRequest default_params(Exchange *x) {
-    ApiRequest params = {.arena = &x->arena,
-        .vocab = chat_model_vocab(x->model),
-        .sampling = x->model->sampling,
-        .max_tokens = -1,
-        .choices = 1};
-    if (getentropy(&params.sampling.seed, sizeof params.sampling.seed)) params.sampling.seed = (uint64_t)clock_ns();
-    return params;
+static ApiRequest default_request(const ChatModel *model, Arena *arena) {
+    ApiRequest request = {
+        .arena = arena, .vocab = chat_model_vocab(model), .sampling = model->sampling, .max_tokens = -1, .choices = 1};
+    if (getentropy(&request.sampling.seed, sizeof request.sampling.seed)) request.sampling.seed = (uint64_t)clock_ns();
+    return request;
 }
 
-static bool check_model(const Exchange *x, ApiError *error) {
-    const Slice name = x->params.model;
+static bool check_model(const Exchange *x, const ApiRequest *request, ApiError *error) {
+    const Slice name = request->model;
     if (slice_is(name, x->model->name)) return true;
     return api_fail(error, 404, "model_not_found", "model", "The model '%.*s' does not exist; this server has '%s'.",
         name.size < 200 ? (int)name.size : 200, name.data, x->model->name);
 }
 
-static bool check_context(const Exchange *x, ApiError *error) {
-    const int64_t context = chat_model_context(x->model), limit = x->params.max_tokens;
+static bool check_context(const Exchange *x, const ApiRequest *request, ApiError *error) {
+    const int64_t context = chat_model_context(x->model), limit = request->max_tokens;
     const int64_t wanted = limit > 0 ? limit : limit < 0 ? 1 : 0;
-    const char *field = x->params.messages ? "messages" : "prompt";
+    const char *field = request->messages ? "messages" : "prompt";
     for (int p = 0; p < x->prompt_count; p++) {
         const size_t count = x->prompts[p].count;
         if (count <= INT32_MAX && (int64_t)count + wanted <= context) continue;
@@ -71,37 +68,53 @@ static bool check_context(const Exchange *x, ApiError *error) {
     return true;
 }
 
-static bool submit(Exchange *x, ApiError *error) {
-    const ApiRequest *params = &x->params;
-    const int64_t limit = params->max_tokens;
+static bool submit(Exchange *x, const ApiRequest *request, ApiError *error) {
+    const int64_t limit = request->max_tokens;
     const GenerationOptions options = {
         .prompts = x->prompts,
         .prompt_count = x->prompt_count,
-        .choices = params->choices,
+        .choices = request->choices,
         .max_tokens = limit > 0 ? (int)limit
             : limit == 0        ? 1
                                 : INT32_MAX,
-        .echo_logprobs = params->echo && params->logprobs,
-        .sampling = params->sampling,
-        .stops = params->stops,
-        .stop_count = params->stop_count,
+        .echo_logprobs = request->form.echo && request->form.logprobs,
+        .sampling = request->sampling,
+        .stops = request->stops,
+        .stop_count = request->stop_count,
     };
-    x->given = arena_alloc(&x->arena, (size_t)x->prompt_count * (size_t)params->choices, sizeof *x->given);
+    x->given = arena_alloc(&x->arena, (size_t)x->prompt_count * (size_t)request->choices, sizeof *x->given);
     if (!x->given) return api_out_of_memory(error);
     Error why = {0};
     if (generation_open(&x->generation, x->model, &options, &why)) return true;
     if (why.code != ERROR_LIMIT) return api_engine_failed(error, &why);
-    return api_fail(error, 400, "context_length_exceeded", params->messages ? "messages" : "prompt", "%s.", why.text);
+    return api_fail(error, 400, "context_length_exceeded", request->messages ? "messages" : "prompt", "%s.", why.text);
+}
+
+static void free_prompts(Exchange *x) {
+    for (int i = 0; i < x->prompt_count; i++) tokens_free(&x->prompts[i]);
+}
+
+/* arena: for what is needed until the request is submitted. */
+static bool understand(Exchange *x, Arena *arena, ApiError *error) {
+    const Json *body = parse_body(x, arena, error);
+    if (!body) return false;
+    x->model = x->server->model;
+    ApiRequest request = default_request(x->model, arena);
+    if (!x->endpoint->read_params(&request, body, error) || !check_model(x, &request, error) ||
+        !x->endpoint->make_prompts(x, &request, error) || !check_context(x, &request, error) ||
+        !submit(x, &request, error))
+        return false;
+    x->form = request.form;
+    if (!x->form.echo) free_prompts(x);
+    return true;
 }
 
 static bool prepare(Exchange *x, ApiError *error) {
-    if (x->body.failed) return api_out_of_memory(error);
-    const Json *body = parse_body(x, error);
-    if (!body) return false;
-    x->model = x->server->model;
-    x->params = default_params(x);
-    return x->endpoint->read_params(&x->params, body, error) && check_model(x, error) &&
-        x->endpoint->make_prompts(x, error) && check_context(x, error) && submit(x, error);
+    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
+    const bool ok = understand(x, &arena, error);
+    arena_free(&arena);
+    body_free(x); /* a request that waits holds its tokens only */
+    return ok;
 }
 
 /* ---- the answer ---- */
@@ -147,13 +160,13 @@ enum MHD_Result completion_answer(Exchange *x, const Endpoint *endpoint) {
     make_id(x, endpoint->id_prefix);
     __atomic_fetch_add(&x->server->answering, 1, __ATOMIC_RELAXED);
     if (!prepare(x, &error)) return reply_error(x, &error);
-    return x->params.stream ? answer_stream(x) : answer_whole(x);
+    return x->form.stream ? answer_stream(x) : answer_whole(x);
 }
 
 void completion_close(Exchange *x) {
     if (!x->endpoint) return;
     generation_close(&x->generation);
-    for (int i = 0; i < x->prompt_count; i++) tokens_free(&x->prompts[i]);
+    free_prompts(x);
     buffer_free(&x->head);
     buffer_free(&x->out);
     arena_free(&x->arena);

@@ -5,7 +5,7 @@
 typedef struct Endpoint {
     const char *id_prefix;
     bool (*read_params)(ApiRequest *request, const Json *body, ApiError *error);
-    bool (*make_prompts)(Exchange *x, ApiError *error); /* from params */
+    bool (*make_prompts)(Exchange *x, const ApiRequest *request, ApiError *error);
     /* Events of a stream. The opening one of a choice; may be NULL. */
     void (*write_start)(Exchange *x, int choice, Buffer *out);
     void (*write_delta)(Exchange *x, int choice, Buffer *out); /* takes the choice's text and tokens */

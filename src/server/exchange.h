@@ -18,8 +18,9 @@ typedef struct Server {
     bool loopback;       /* bound to a loopback address: Host must be one, too */
     struct Guard *guard; /* deadlines of connections */
     struct StreamWriter *streams;
-    int stopping;  /* atomic: no new work; 2: end what runs */
-    int answering; /* atomic: completions whose last byte is not out */
+    size_t body_bytes; /* atomic: of the bodies that are held */
+    int stopping;      /* atomic: no new work; 2: end what runs */
+    int answering;     /* atomic: completions whose last byte is not out */
 } Server;
 
 static inline bool server_stopped(const Server *server) {
@@ -46,11 +47,11 @@ typedef struct Exchange {
     bool chunked; /* the client understands chunks (HTTP/1.1) */
     bool answered;
 
-    /* a completion */
+    /* a completion, once it is submitted: its body and what was made of it are gone */
     const struct Endpoint *endpoint; /* NULL: it is none */
     ChatModel *model;
-    Arena arena;
-    ApiRequest params;
+    AnswerForm form;
+    Arena arena; /* of what follows */
     Tokens *prompts;
     int prompt_count;
     Slice *prompt_texts; /* for echo */

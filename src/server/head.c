@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "server/body.h"
 #include "server/routes.h"
 
 enum { HEADERS_MAX = 100 };
@@ -88,9 +89,7 @@ static bool check_body_headers(Exchange *x, ApiError *error) {
         return api_fail(error, 415, NULL, NULL, "The Content-Type of the request must be application/json.");
     if (encoding && strcasecmp(encoding, "identity"))
         return api_fail(error, 415, NULL, NULL, "The request body must not be compressed.");
-    if (head_content_length(x) > BODY_BYTES_MAX)
-        return api_fail(error, 413, NULL, NULL, "The request body is larger than %d bytes.", BODY_BYTES_MAX);
-    return true;
+    return body_fits(x->server, head_content_length(x), error);
 }
 
 static bool check_route(Exchange *x, const char *url, const char *method, ApiError *error) {
@@ -119,10 +118,17 @@ void head_take_request_id(Exchange *x) {
     for (size_t i = 0; i < sizeof random; i++) snprintf(x->request_id + 4 + 2 * i, 3, "%02x", random[i]);
 }
 
+/* While nobody can be let in, no body needs to be read. */
+static bool check_queue(const Exchange *x, ApiError *error) {
+    const EngineStats stats = engine_stats(x->server->model->engine);
+    return !stats.full ||
+        api_fail(error, 429, "queue_full", NULL, "The server is busy: %d requests wait already.", stats.waiting);
+}
+
 bool head_check(Exchange *x, const char *url, const char *method, ApiError *error) {
     if (!check_headers(x, error) || !check_route(x, url, method, error)) return false;
     if (strcmp(method, "POST") != 0) return true;
     if (__atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED))
         return api_fail(error, 503, "shutting_down", NULL, "The server is shutting down.");
-    return check_body_headers(x, error);
+    return check_body_headers(x, error) && (!x->route->completes || check_queue(x, error));
 }

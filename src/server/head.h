@@ -1,11 +1,7 @@
-/* What a request's headers decide alone: route, media type, sizes, Host, Origin, key. */
+/* What a request's headers decide alone: route, media type, sizes, Host, Origin, key, and whether there is room for it.
+ */
 #pragma once
 #include "server/exchange.h"
-
-enum {
-    BODY_BYTES_MAX = 32 << 20,
-    BODY_DISCARD_MAX = 64 << 20 /* of a body already refused: then the connection ends */
-};
 
 void head_take_request_id(Exchange *x); /* the client's own, or one made up */
 /* Sets x->route. */

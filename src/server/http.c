@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/body.h"
 #include "server/completion.h"
 #include "server/guard.h"
 #include "server/head.h"
@@ -32,7 +33,6 @@ static enum MHD_Result begin(Server *server, struct MHD_Connection *connection, 
     x->connection = connection;
     x->started_ns = clock_ns();
     x->chunked = strcmp(version, "HTTP/1.0") > 0;
-    x->body.limit = BODY_BYTES_MAX;
     *state = x;
     guard_deadline(server->guard, reply_guard(x), BODY_DEADLINE_S);
     head_take_request_id(x);
@@ -43,15 +43,9 @@ static enum MHD_Result begin(Server *server, struct MHD_Connection *connection, 
 }
 
 static enum MHD_Result take_body(Exchange *x, const char *data, size_t *size) {
-    if (x->refusal.status || x->body.failed) {
-        x->discarded += *size;
-    } else {
-        buffer_append(&x->body, data, *size);
-        if (x->body.failed)
-            api_fail(&x->refusal, 413, NULL, NULL, "The request body is larger than %d bytes.", BODY_BYTES_MAX);
-    }
+    const bool go_on = body_take(x, data, *size);
     *size = 0;
-    return x->discarded > BODY_DISCARD_MAX ? MHD_NO : MHD_YES;
+    return go_on ? MHD_YES : MHD_NO;
 }
 
 static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
@@ -73,7 +67,7 @@ static void completed(
     guard_deadline(x->server->guard, reply_guard(x), IDLE_DEADLINE_S);
     log_debug("done id=%s ms=%lld", x->request_id, (long long)((clock_ns() - x->started_ns) / 1000000));
     completion_close(x);
-    buffer_free(&x->body);
+    body_free(x);
     free(x);
     *state = NULL;
 }

@@ -38,8 +38,8 @@ READER(read_top_k) { return read_int(value, field, 0, INT32_MAX, &r->sampling.to
 READER(read_frequency) { return read_float(value, field, -2, 2, &r->sampling.frequency_penalty, error); }
 READER(read_presence) { return read_float(value, field, -2, 2, &r->sampling.presence_penalty, error); }
 READER(read_choices) { return read_int(value, field, 1, CHOICES_MAX, &r->choices, error); }
-READER(read_stream) { return api_bool(value, field, &r->stream, error); }
-READER(read_echo) { return api_bool(value, field, &r->echo, error); }
+READER(read_stream) { return api_bool(value, field, &r->form.stream, error); }
+READER(read_echo) { return api_bool(value, field, &r->form.echo, error); }
 READER(read_ignore_eos) { return api_bool(value, field, &r->sampling.ignore_eos, error); }
 READER(read_max_tokens) { return api_integer(value, field, 1, INT32_MAX, &r->max_tokens, error); }
 READER(read_max_tokens_or_zero) { return api_integer(value, field, 0, INT32_MAX, &r->max_tokens, error); }
@@ -117,11 +117,11 @@ READER(read_logit_bias) {
     return true;
 }
 
-READER(read_chat_logprobs) { return api_bool(value, field, &r->logprobs, error); }
+READER(read_chat_logprobs) { return api_bool(value, field, &r->form.logprobs, error); }
 READER(read_top_logprobs) { return read_int(value, field, 0, LOGPROBS_TOP_MAX, &r->top_logprobs, error); }
 
 READER(read_completion_logprobs) {
-    r->logprobs = true;
+    r->form.logprobs = true;
     return read_int(value, field, 0, 5, &r->top_logprobs, error);
 }
 
@@ -129,7 +129,7 @@ READER(read_stream_options) {
     if (!api_type(value, JSON_OBJECT, field, error)) return false;
     for (JSON_EACH_PAIR(key, option, value)) {
         bool unused;
-        bool *target = slice_is(json_slice(key), "include_usage") ? &r->include_usage
+        bool *target = slice_is(json_slice(key), "include_usage") ? &r->form.include_usage
             : slice_is(json_slice(key), "include_obfuscation")    ? &unused
                                                                   : NULL;
         char param[API_PARAM_MAX];
@@ -319,7 +319,7 @@ static bool read_fields(ApiRequest *request, const Json *body, const Field *fiel
     if (!request->model.data)
         return api_fail(error, 400, "missing_required_parameter", "model", "Missing required parameter: 'model'.");
     const Json *stream_options = json_get(body, "stream_options");
-    if (stream_options && stream_options->type != JSON_NULL && !request->stream)
+    if (stream_options && stream_options->type != JSON_NULL && !request->form.stream)
         return api_fail(error, 400, "invalid_value", "stream_options",
             "The 'stream_options' parameter is only allowed when 'stream' is true.");
     return true;
@@ -339,10 +339,10 @@ bool params_read_chat(ApiRequest *request, const Json *body, ApiError *error) {
     if (!request->messages)
         return api_fail(
             error, 400, "missing_required_parameter", "messages", "Missing required parameter: 'messages'.");
-    if (request->top_logprobs > 0 && !request->logprobs)
+    if (request->top_logprobs > 0 && !request->form.logprobs)
         return api_fail(error, 400, "invalid_value", "top_logprobs",
             "The 'top_logprobs' parameter is only allowed when 'logprobs' is true.");
-    request->sampling.logprobs = request->logprobs ? request->top_logprobs : -1;
+    request->sampling.logprobs = request->form.logprobs ? request->top_logprobs : -1;
     return true;
 }
 
@@ -351,11 +351,12 @@ bool params_read_completion(ApiRequest *request, const Json *body, ApiError *err
     if (!request->prompt)
         return api_fail(error, 400, "missing_required_parameter", "prompt", "Missing required parameter: 'prompt'.");
     if (request->best_of > 1 && request->best_of != request->choices) return api_unsupported("best_of", error);
-    if (request->max_tokens == 0 && !request->echo)
+    if (request->max_tokens == 0 && !request->form.echo)
         return api_fail(error, 400, "integer_below_min_value", "max_tokens",
             "Invalid 'max_tokens': integer below minimum value. Expected a value >= 1 (0 only with 'echo'), but got 0 "
             "instead.");
+    request->form.only_echo = request->max_tokens == 0;
     if (request->max_tokens < 0) request->max_tokens = COMPLETION_TOKENS_DEFAULT;
-    request->sampling.logprobs = request->logprobs ? request->top_logprobs : -1;
+    request->sampling.logprobs = request->form.logprobs ? request->top_logprobs : -1;
     return true;
 }

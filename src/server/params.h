@@ -13,24 +13,29 @@ enum {
     COMPLETION_TOKENS_DEFAULT = 16, /* of /v1/completions, as OpenAI documents it */
 };
 
+/* How the answer is to look. */
+typedef struct AnswerForm {
+    bool stream, include_usage, logprobs;
+    bool echo;      /* the prompt comes first (completions) */
+    bool only_echo; /* and nothing else: max_tokens is 0 */
+} AnswerForm;
+
 typedef struct ApiRequest {
-    Arena *arena; /* holds everything below, as long as the request lives */
+    Arena *arena; /* holds everything below that is not in the body itself */
     int vocab;    /* ids must be below it */
     Slice model;
     SamplingOptions sampling;
     int64_t max_tokens; /* −1: not given */
     int choices;
-    bool stream, include_usage;
+    AnswerForm form;
     Slice stops[STOP_COUNT_MAX];
     int stop_count;
-    bool logprobs;
     int top_logprobs;
     /* chat */
     const Json *messages;
     const Json *template_arguments; /* chat_template_kwargs or NULL */
     /* completions */
     const Json *prompt;
-    bool echo;
     int64_t best_of;
 } ApiRequest;
 

@@ -1,12 +1,15 @@
 #include "server/reply.h"
 
-#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
-#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/guard.h"
+
+#ifndef POLLRDHUP
+#define POLLRDHUP 0 /* where there is none, POLLHUP comes when the client has ended its side */
+#endif
 
 enum { STREAM_BLOCK_BYTES = 16 << 10 };
 
@@ -22,10 +25,10 @@ int reply_socket(const Exchange *x) {
     return info ? info->connect_fd : -1;
 }
 
+/* Not by looking for the end among what has arrived: bytes of a next request may lie before it. */
 bool reply_client_gone(const Exchange *x) {
-    char byte;
-    const ssize_t got = recv(reply_socket(x), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    struct pollfd client = {.fd = reply_socket(x), .events = POLLRDHUP};
+    return poll(&client, 1, 0) > 0;
 }
 
 static void add_common_headers(Exchange *x, struct MHD_Response *response, const char *type) {

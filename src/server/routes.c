@@ -53,12 +53,12 @@ static enum MHD_Result answer_root(Exchange *x, Slice rest) {
 }
 
 static const Route routes[] = {
-    {"GET", "/", answer_root, false},
-    {"GET", "/health", answer_health, true},
-    {"GET", "/v1/models", answer_models, false},
-    {"GET", "/v1/models/", answer_model, false},
-    {"POST", "/v1/chat/completions", answer_chat, false},
-    {"POST", "/v1/completions", answer_text, false},
+    {.method = "GET", .path = "/", .answer = answer_root},
+    {.method = "GET", .path = "/health", .answer = answer_health, .public = true},
+    {.method = "GET", .path = "/v1/models", .answer = answer_models},
+    {.method = "GET", .path = "/v1/models/", .answer = answer_model},
+    {.method = "POST", .path = "/v1/chat/completions", .answer = answer_chat, .completes = true},
+    {.method = "POST", .path = "/v1/completions", .answer = answer_text, .completes = true},
 };
 
 static bool path_matches(const Route *route, const char *url) {

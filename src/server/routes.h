@@ -5,7 +5,8 @@
 typedef struct Route {
     const char *method, *path; /* a path ending in '/' takes what follows it as `rest` */
     enum MHD_Result (*answer)(Exchange *x, Slice rest);
-    bool public; /* needs no key */
+    bool public;    /* needs no key */
+    bool completes; /* makes a request of the engine */
 } Route;
 
 /* NULL: none; *allowed is then the method that the path has, or NULL. */

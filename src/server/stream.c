@@ -74,7 +74,7 @@ static void collect_events(Exchange *x) {
         write_error_event(x, &error);
     }
     if (!generation_done(g)) return;
-    if (x->params.include_usage) x->endpoint->write_usage(x, &x->out);
+    if (x->form.include_usage) x->endpoint->write_usage(x, &x->out);
     buffer_text(&x->out, "data: [DONE]\n\n");
     x->ended = true;
 }

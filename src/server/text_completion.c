@@ -5,11 +5,18 @@
 #include "server/endpoint.h"
 #include "server/shape.h"
 
-static bool take_text(Exchange *x, const Json *value, const char *param, ApiError *error) {
+static bool keep_text(Exchange *x, int prompt, Slice text) {
+    const char *copy = arena_copy(&x->arena, text);
+    x->prompt_texts[prompt] = (Slice){copy, text.size};
+    return copy;
+}
+
+static bool take_text(Exchange *x, const ApiRequest *request, const Json *value, const char *param, ApiError *error) {
     Slice text;
     if (!api_string(value, param, &text, error)) return false;
-    Tokens *prompt = &x->prompts[x->prompt_count];
-    x->prompt_texts[x->prompt_count++] = text;
+    const int number = x->prompt_count++;
+    Tokens *prompt = &x->prompts[number];
+    if (request->form.echo && !keep_text(x, number, text)) return api_out_of_memory(error);
     Error why = {0};
     if (!tokenizer_encode(x->model->tokenizer, text, CONTROL_AS_TEXT, true, prompt, &why))
         return why.code == ERROR_MEMORY ? api_out_of_memory(error)
@@ -18,9 +25,9 @@ static bool take_text(Exchange *x, const Json *value, const char *param, ApiErro
         api_fail(error, 400, "invalid_value", param, "Invalid '%s': the prompt is empty.", param);
 }
 
-static bool take_ids(Exchange *x, const Json *value, const char *param, ApiError *error) {
-    Tokens *prompt = &x->prompts[x->prompt_count];
+static bool take_ids(Exchange *x, const ApiRequest *request, const Json *value, const char *param, ApiError *error) {
     const int number = x->prompt_count++;
+    Tokens *prompt = &x->prompts[number];
     if (value->size == 0)
         return api_fail(error, 400, "invalid_value", param, "Invalid '%s': the prompt is empty.", param);
     int index = 0;
@@ -28,22 +35,21 @@ static bool take_ids(Exchange *x, const Json *value, const char *param, ApiError
         char path[API_PARAM_MAX];
         snprintf(path, sizeof path, "%.64s[%d]", param, index++);
         int64_t id;
-        if (!api_integer(item, path, 0, x->params.vocab - 1, &id, error)) return false;
+        if (!api_integer(item, path, 0, request->vocab - 1, &id, error)) return false;
         if (!tokens_push(prompt, (int32_t)id)) return api_out_of_memory(error);
     }
-    if (!x->params.echo) return true;
+    if (!request->form.echo) return true;
     Buffer text = {0};
     Error why = {0};
-    bool ok = tokenizer_decode(x->model->tokenizer, prompt->ids, prompt->count, false, &text, &why);
-    char *copy = ok ? arena_copy(&x->arena, buffer_view(&text)) : NULL;
-    if (copy) x->prompt_texts[number] = (Slice){copy, text.size};
+    const bool ok = tokenizer_decode(x->model->tokenizer, prompt->ids, prompt->count, false, &text, &why) &&
+        keep_text(x, number, buffer_view(&text));
     buffer_free(&text);
-    return copy || api_out_of_memory(error);
+    return ok || api_out_of_memory(error);
 }
 
 /* string | [string] | [id] | [[id]] */
-static bool make_prompts(Exchange *x, ApiError *error) {
-    const Json *prompt = x->params.prompt;
+static bool make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) {
+    const Json *prompt = request->prompt;
     const bool list = prompt->type == JSON_ARRAY;
     if (list && prompt->size == 0)
         return api_fail(error, 400, "empty_array", "prompt", "Invalid 'prompt': empty array.");
@@ -52,15 +58,15 @@ static bool make_prompts(Exchange *x, ApiError *error) {
     if (count > PROMPTS_MAX)
         return api_fail(error, 400, "array_above_max_length", "prompt", "Invalid 'prompt': at most %d prompts, got %u.",
             PROMPTS_MAX, count);
-    if (count * (uint32_t)x->params.choices > CHOICES_MAX)
+    if (count * (uint32_t)request->choices > CHOICES_MAX)
         return api_fail(error, 400, "integer_above_max_value", "n",
             "Invalid 'n': at most %d choices over all prompts, got %u.", CHOICES_MAX,
-            count * (uint32_t)x->params.choices);
+            count * (uint32_t)request->choices);
     x->prompts = arena_alloc(&x->arena, count, sizeof *x->prompts);
     x->prompt_texts = arena_alloc(&x->arena, count, sizeof *x->prompt_texts);
     if (!x->prompts || !x->prompt_texts) return api_out_of_memory(error);
-    if (!list) return take_text(x, prompt, "prompt", error);
-    if (!many) return take_ids(x, prompt, "prompt", error);
+    if (!list) return take_text(x, request, prompt, "prompt", error);
+    if (!many) return take_ids(x, request, prompt, "prompt", error);
     int index = 0;
     for (JSON_EACH(item, prompt)) {
         char param[API_PARAM_MAX];
@@ -68,15 +74,14 @@ static bool make_prompts(Exchange *x, ApiError *error) {
         if (item->type != json_first(prompt)->type)
             return api_fail(error, 400, "invalid_type", param,
                 "Invalid type for '%s': the prompts of one request must all be of one kind.", param);
-        if (!(item->type == JSON_ARRAY ? take_ids(x, item, param, error) : take_text(x, item, param, error)))
+        if (!(item->type == JSON_ARRAY ? take_ids(x, request, item, param, error)
+                                       : take_text(x, request, item, param, error)))
             return false;
     }
     return true;
 }
 
 /* ---- shapes ---- */
-
-static bool only_echo(const Exchange *x) { return x->params.max_tokens == 0; }
 
 /* Of echoed and generated tokens: four arrays of one length. */
 typedef struct LogprobColumns {
@@ -134,7 +139,7 @@ static void write_column(const char *before, Buffer *column, Buffer *out) {
 }
 
 static void write_columns(Exchange *x, int index, bool echo, Buffer *out) {
-    if (!x->params.logprobs) {
+    if (!x->form.logprobs) {
         buffer_text(out, "null");
         return;
     }
@@ -146,7 +151,7 @@ static void write_columns(Exchange *x, int index, bool echo, Buffer *out) {
         if (i > 0 && !request_prompt_logprob(choice->request, (int)i, &token)) break;
         add_column(x, &token, &columns);
     }
-    for (int i = 0; i < choice->token_count && !only_echo(x); i++) add_column(x, &choice->tokens[i], &columns);
+    for (int i = 0; i < choice->token_count && !x->form.only_echo; i++) add_column(x, &choice->tokens[i], &columns);
     choice->token_count = 0;
     x->given[index].characters = columns.offset;
     write_column("{\"tokens\":[", &columns.tokens, out);
@@ -160,7 +165,7 @@ static void write_columns(Exchange *x, int index, bool echo, Buffer *out) {
 static void write_text(Exchange *x, Choice *choice, bool echo, Buffer *out) {
     Buffer text = {0};
     if (echo) buffer_slice(&text, x->prompt_texts[choice->prompt]);
-    if (!only_echo(x)) buffer_slice(&text, buffer_view(&choice->text));
+    if (!x->form.only_echo) buffer_slice(&text, buffer_view(&choice->text));
     json_write_string(out, buffer_view(&text));
     out->failed |= text.failed;
     buffer_free(&text);
@@ -183,17 +188,17 @@ static void write_event(Exchange *x, int index, bool echo, bool last, Buffer *ou
         buffer_printf(out, ",\"finish_reason\":\"%s\"}]", shape_finish(choice->finish));
     else
         buffer_text(out, ",\"finish_reason\":null}]");
-    buffer_text(out, x->params.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+    buffer_text(out, x->form.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
 static void write_delta(Exchange *x, int index, Buffer *out) {
-    const bool echo = x->params.echo && !x->given[index].echo;
+    const bool echo = x->form.echo && !x->given[index].echo;
     x->given[index].echo = true;
     write_event(x, index, echo, false, out);
 }
 
 static void write_finish(Exchange *x, int index, Buffer *out) {
-    if (x->params.echo && !x->given[index].echo) write_delta(x, index, out);
+    if (x->form.echo && !x->given[index].echo) write_delta(x, index, out);
     write_event(x, index, false, true, out);
 }
 
@@ -211,9 +216,9 @@ static void write_whole(Exchange *x, Buffer *out) {
     for (int i = 0; i < g->choice_count; i++) {
         Choice *choice = &g->choices[i];
         buffer_printf(out, "%s{\"index\":%d,\"text\":", i ? "," : "", i);
-        write_text(x, choice, x->params.echo, out);
+        write_text(x, choice, x->form.echo, out);
         buffer_text(out, ",\"logprobs\":");
-        write_columns(x, i, x->params.echo, out);
+        write_columns(x, i, x->form.echo, out);
         buffer_printf(out, ",\"finish_reason\":\"%s\"}", shape_finish(choice->finish));
     }
     buffer_text(out, "],\"usage\":");

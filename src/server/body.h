@@ -1,0 +1,18 @@
+/* A request's body on its way in: bounded alone, and together with the bodies of all others that are being read or
+ * understood. What is made of one on the way to its prompt is bounded by its size. */
+#pragma once
+#include "server/exchange.h"
+
+enum {
+    BODY_BYTES_MAX = 32 << 20,
+    BODIES_BYTES_MAX = 64 << 20, /* of all: one more is asked to come again */
+    BODY_DISCARD_MAX = 64 << 20, /* of a body already refused: then the connection ends */
+    BODY_MADE_PER_BYTE = 32,     /* arena: "1," is a node of 16 bytes as it is read, and another for the template */
+    BODY_MADE_BYTES_LEAST = 1 << 20,
+};
+
+/* From the headers: false when a body of so many bytes would not be taken. */
+NODISCARD bool body_fits(const Server *server, uint64_t bytes, ApiError *error);
+/* A piece that has arrived. What cannot be taken sets x->refusal. False: it is time to hang up. */
+NODISCARD bool body_take(Exchange *x, const char *data, size_t size);
+void body_free(Exchange *x); /* its memory is for others now */

@@ -1,0 +1,264 @@
+/* The server over the fake model, spoken to byte by byte: what clients that vanish, dawdle or come in crowds can do. */
+#include "server/server.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "chat/chat_fixture.h"
+#include "server/http_client.h"
+
+#define CHAT "/v1/chat/completions"
+#define CHAT_BODY(more)                                                                                                \
+    "{\"model\":\"fake\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"temperature\":1" more "}"
+
+/* ---- big allocations that fail on demand; not under sanitizers, which own malloc ---- */
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define OWNS_MALLOC 1
+static atomic_size_t largest_allocation = SIZE_MAX;
+void *__libc_realloc(void *memory, size_t size);
+void *realloc(void *memory, size_t size) {
+    return size > atomic_load(&largest_allocation) ? NULL : __libc_realloc(memory, size);
+}
+#else
+#define OWNS_MALLOC 0
+#endif
+
+/* ---- a server ---- */
+
+static ChatFixture fixture;
+static Server *server;
+static Buffer answer;
+
+static void open_server(int slots, int queue_max) {
+    Error error = {0};
+    chat_fixture_open(&fixture, true);
+    const ServerOptions options = {
+        .host = "127.0.0.1", .model_name = "fake", .engine = chat_engine_options(&fixture, slots, queue_max)};
+    server = server_open(&options, &error);
+    if (!server) fprintf(stderr, "%s\n", error.text);
+    CHECK(server != NULL);
+}
+
+static void close_server(void) {
+    fake_open_gate();
+    server_close(server);
+    TEST_MSG(fake.open_sequences == 0, "%d sequences were left open", fake.open_sequences);
+    chat_fixture_close(&fixture);
+}
+
+static int connect_client(void) { return client_connect(server_port(server)); }
+
+static void sleep_ms(int ms) {
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+}
+
+static int ask(const char *path, const char *body) {
+    const int client = connect_client();
+    client_post(client, path, slice_of(body));
+    const int status = client_read(client, &answer);
+    close(client);
+    return status;
+}
+
+/* A number of /health. */
+static int health(const char *name) {
+    const int client = connect_client();
+    char field[32];
+    client_send_text(client, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    CHECK(client_read(client, &answer) == 200);
+    close(client);
+    snprintf(field, sizeof field, "\"%s\":", name);
+    const char *at = strstr(answer.data, field);
+    return at ? (int)strtol(at + strlen(field), NULL, 10) : -1;
+}
+
+static void wait_health(const char *name, int value) {
+    for (int i = 0; i < 500 && health(name) != value; i++) sleep_ms(10);
+    TEST_MSG(health(name) == value, "%s is %d, not %d", name, health(name), value);
+}
+
+/* ---- clients that vanish ---- */
+
+/* A client that has sent the beginning of its next request, and then goes, is gone. */
+static void test_gone_with_a_byte(const char *more) {
+    open_server(1, 1);
+    fake.gated = true;
+    const int client = connect_client();
+    client_post(client, CHAT, slice_of(more));
+    fake_wait_arrived(1);
+    client_send_text(client, "P");
+    fake_permit(2); /* with a byte waiting it is not gone yet */
+    fake_wait_arrived(3);
+    sleep_ms(250);
+    TEST(health("running") == 1);
+    close(client);
+    int steps = 0;
+    for (; steps < 300 && health("running") == 1; steps++) {
+        fake_permit(1);
+        sleep_ms(10);
+    }
+    TEST_MSG(steps < 300, "%s: it is still being answered", more);
+    close_server();
+}
+
+/* ---- memory ---- */
+
+static char *make_body(size_t size) { /* that is understood, and mostly a name of the user */
+    static const char start[] =
+        "{\"model\":\"fake\",\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],"
+        "\"user\":\"",
+                      end[] = "\"}";
+    char *body = malloc(size);
+    CHECK(body != NULL && size > sizeof start + sizeof end);
+    memset(body, 'a', size);
+    memcpy(body, start, sizeof start - 1);
+    memcpy(body + size - (sizeof end - 1), end, sizeof end - 1);
+    return body;
+}
+
+static void test_no_memory(void) {
+#if OWNS_MALLOC
+    open_server(1, 1);
+    const size_t size = 20 << 20;
+    char *body = make_body(size);
+    for (int kind = 0; kind < 2; kind++) {
+        const int client = connect_client();
+        if (kind == 0) atomic_store(&largest_allocation, 1 << 20);
+        client_post(client, CHAT, (Slice){body, size});
+        const int status = client_read(client, &answer);
+        atomic_store(&largest_allocation, SIZE_MAX);
+        TEST_MSG(status == (kind == 0 ? 503 : 200), "%d %s", status, answer.data);
+        TEST(kind == 1 || (strstr(answer.data, "out_of_memory") && strstr(answer.data, "Retry-After")));
+        close(client);
+    }
+    free(body);
+    close_server();
+#endif
+}
+
+static void test_large_body(void) {
+    open_server(1, 1);
+    const size_t size = (32 << 20) + 1;
+    char *body = make_body(size);
+    const int client = connect_client();
+    client_post(client, CHAT, (Slice){body, size});
+    TEST(client_read(client, &answer) == 413);
+    close(client);
+    free(body);
+    close_server();
+}
+
+/* Bodies that are being sent take no more than 64 MiB together; whoever would be over it is asked to come again. */
+static void test_crowd_of_bodies(void) {
+    open_server(1, 8);
+    const size_t size = 32 << 20, part = 31 << 20, small = 4 << 20;
+    char *body = make_body(size);
+    int dawdlers[2];
+    for (int i = 0; i < 2; i++) {
+        dawdlers[i] = connect_client();
+        client_post_head(dawdlers[i], CHAT, size);
+        client_send(dawdlers[i], body, part);
+    }
+    sleep_ms(300); /* until the server has taken it */
+    for (int chunked = 0; chunked < 2; chunked++) {
+        const int client = connect_client();
+        char *other = make_body(small);
+        if (chunked) {
+            client_send_text(client,
+                "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                "Transfer-Encoding: chunked\r\n\r\n400000\r\n");
+            client_send(client, other, small);
+            client_send_text(client, "\r\n0\r\n\r\n");
+        } else {
+            client_post(client, CHAT, (Slice){other, small});
+        }
+        const int status = client_read(client, &answer);
+        TEST_MSG(status == 503 && strstr(answer.data, "Retry-After"), "%d %s", status, answer.data);
+        close(client);
+        free(other);
+    }
+    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 200);
+    for (int i = 0; i < 2; i++) { /* what they began is served */
+        client_send(dawdlers[i], body + part, size - part);
+        TEST(client_read(dawdlers[i], &answer) == 200);
+        close(dawdlers[i]);
+    }
+    free(body);
+    body = make_body(small);
+    const int client = connect_client();
+    client_post(client, CHAT, (Slice){body, small});
+    TEST(client_read(client, &answer) == 200);
+    close(client);
+    free(body);
+    close_server();
+}
+
+static size_t resident_bytes(void) {
+    FILE *file = fopen("/proc/self/statm", "r");
+    size_t all = 0, resident = 0;
+    if (file && fscanf(file, "%zu %zu", &all, &resident) != 2) resident = 0;
+    if (file) fclose(file);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A request that waits for its turn holds its tokens, not the body it came in. */
+static void test_waiting_is_small(void) {
+    open_server(1, 8);
+    fake.gated = true;
+    const size_t size = 24 << 20;
+    char *body = make_body(size);
+    const size_t before = resident_bytes();
+    int clients[6];
+    for (int i = 0; i < 6; i++) {
+        clients[i] = connect_client();
+        client_post(clients[i], CHAT, (Slice){body, size});
+        wait_health(i == 0 ? "running" : "waiting", i == 0 ? 1 : i);
+    }
+#if OWNS_MALLOC
+    const size_t more = resident_bytes() - before;
+    TEST_MSG(resident_bytes() < before + size, "6 requests of %zu MiB hold %zu MiB", size >> 20, more >> 20);
+#endif
+    fake_open_gate();
+    for (int i = 0; i < 6; i++) {
+        TEST(client_read(clients[i], &answer) == 200);
+        close(clients[i]);
+    }
+    free(body);
+    close_server();
+}
+
+/* Nobody's body is read while the queue is full: what is in it does not matter. */
+static void test_full_queue(void) {
+    open_server(1, 0);
+    fake.gated = true;
+    const int client = connect_client();
+    client_post(client, CHAT, slice_of(CHAT_BODY(",\"max_tokens\":3")));
+    fake_wait_arrived(1);
+    static const char *const bodies[] = {CHAT_BODY(""), "{"};
+    for (int i = 0; i < 2; i++) {
+        const int status = ask(i ? "/v1/completions" : CHAT, bodies[i]);
+        TEST_MSG(status == 429 && strstr(answer.data, "queue_full") && strstr(answer.data, "Retry-After"), "%d %s",
+            status, answer.data);
+    }
+    fake_open_gate();
+    TEST(client_read(client, &answer) == 200);
+    close(client);
+    wait_health("running", 0);
+    TEST(ask(CHAT, "{") == 400 && ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 200);
+    close_server();
+}
+
+int main(void) {
+    log_set_level(LOG_ERROR);
+    test_gone_with_a_byte(CHAT_BODY(""));
+    test_gone_with_a_byte(CHAT_BODY(",\"stream\":true"));
+    test_no_memory();
+    test_large_body();
+    test_crowd_of_bodies();
+    test_waiting_is_small();
+    test_full_queue();
+    buffer_free(&answer);
+    return test_done();
+}
