@@ -7,10 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
+#include "base/json_lex.h"
 #include "base/map.h"
 #include "base/utf8.h"
 
@@ -42,6 +40,18 @@ typedef struct Reader {
     Error *error;
 } Reader;
 
+void json_position(const char *begin, const char *at, size_t *line, size_t *column) {
+    *line = *column = 1;
+    for (const char *p = begin; p < at; p++) {
+        if (*p == '\n') {
+            ++*line;
+            *column = 1;
+        } else if (((uint8_t)*p & 0xC0) != 0x80) {
+            ++*column;
+        }
+    }
+}
+
 /* --- Errors --------------------------------------------------------------------------------------------------- */
 
 /* The path is cut on the left: its end says where one is. */
@@ -60,15 +70,8 @@ static void path_write(const Reader *reader, Buffer *out) {
 static const char *fail_at(const Reader *reader, const char *at, ErrorCode code, const char *format, ...)
     PRINTF_LIKE(4, 5);
 static const char *fail_at(const Reader *reader, const char *at, ErrorCode code, const char *format, ...) {
-    size_t line = 1, column = 1;
-    for (const char *p = reader->begin; p < at; p++) {
-        if (*p == '\n') {
-            line++;
-            column = 1;
-        } else if (((uint8_t)*p & 0xC0) != 0x80) {
-            column++;
-        }
-    }
+    size_t line, column;
+    json_position(reader->begin, at, &line, &column);
     char what[256];
     va_list arguments;
     va_start(arguments, format);
@@ -96,55 +99,10 @@ static const char *fail_expected(const Reader *reader, const char *at, const cha
 
 /* --- Scanning ------------------------------------------------------------------------------------------------- */
 
-static const char *skip_spaces(const char *at, const char *end) {
-#ifdef __SSE2__
-    while (end - at >= 16) {
-        __m128i bytes = _mm_loadu_si128((const __m128i *)at);
-        __m128i line =
-            _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('\n')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\r')));
-        __m128i blank =
-            _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\t')));
-        unsigned other = (unsigned)_mm_movemask_epi8(_mm_or_si128(line, blank)) ^ 0xFFFF;
-        if (other) return at + __builtin_ctz(other);
-        at += 16;
-    }
-#endif
-    while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) at++;
-    return at;
-}
-
-static inline const char *skip_space(const char *at, const char *end) {
-    return at < end && (uint8_t)*at > ' ' ? at : skip_spaces(at, end);
-}
-
-/* The first byte in at…end that is a quote, a backslash, a control code or not ASCII; or end. */
-static inline const char *plain_end(const char *at, const char *end) {
-#ifdef __SSE2__
-    for (; end - at >= 16; at += 16) {
-        __m128i bytes = _mm_loadu_si128((const __m128i *)at);
-        __m128i low = _mm_cmplt_epi8(bytes, _mm_set1_epi8(0x20)); /* signed: bytes from 0x80 on are below as well */
-        __m128i quote = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"'));
-        __m128i slash = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
-        unsigned stop = (unsigned)_mm_movemask_epi8(_mm_or_si128(low, _mm_or_si128(quote, slash)));
-        if (stop) return at + __builtin_ctz(stop);
-    }
-#else
-    const uint64_t ones = 0x0101010101010101u, high = 0x8080808080808080u;
-    for (; end - at >= 8; at += 8) {
-        uint64_t word; /* the subtractions set a high bit in the first byte that matches, perhaps in later ones too */
-        memcpy(&word, at, 8);
-        uint64_t quote = (word ^ ones * '"') - ones, slash = (word ^ ones * '\\') - ones, low = word - ones * 0x20;
-        if ((word | quote | slash | low) & high) break;
-    }
-#endif
-    while (at < end && *at != '"' && *at != '\\' && (uint8_t)*at >= 0x20 && (uint8_t)*at < 0x80) at++;
-    return at;
-}
-
-/* As plain_end, going on over valid UTF-8. NULL: an error. */
+/* The first quote or backslash; what stands before it is valid. NULL: an error. */
 static inline const char *text_end(const Reader *reader, const char *at) {
     for (;;) {
-        at = plain_end(at, reader->end);
+        at = json_string_stop(at, reader->end, true);
         if (at == reader->end) return fail_at(reader, at, ERROR_FORMAT, "the text ends within a string");
         if (*at == '"' || *at == '\\') return at;
         if ((uint8_t)*at < 0x20) {
@@ -162,37 +120,18 @@ static inline const char *text_end(const Reader *reader, const char *at) {
     }
 }
 
-/* Four hexadecimal digits, or -1. */
-static int hex4(const char *at, const char *end) {
-    if (end - at < 4) return -1;
-    int value = 0;
-    for (int i = 0; i < 4; i++) {
-        char c = at[i];
-        int digit = c >= '0' && c <= '9' ? c - '0'
-            : c >= 'a' && c <= 'f'       ? c - 'a' + 10
-            : c >= 'A' && c <= 'F'       ? c - 'A' + 10
-                                         : -1;
-        if (digit < 0) return -1;
-        value = value << 4 | digit;
-    }
-    return value;
-}
-
 /* at: behind "\u". Appends the character and returns what follows it. */
 static const char *read_unicode_escape(Reader *reader, const char *at) {
-    const char *end = reader->end;
-    int code = hex4(at, end);
-    if (code < 0) return fail_at(reader, at, ERROR_FORMAT, "expected four hexadecimal digits behind \\u");
-    bool high = code >= 0xD800 && code < 0xDC00, low = code >= 0xDC00 && code < 0xE000;
-    int second = high && end - at >= 6 && at[4] == '\\' && at[5] == 'u' ? hex4(at + 6, end) : -1;
-    bool paired = second >= 0xDC00 && second < 0xE000;
-    if (low || (high && !paired)) {
-        return fail_at(reader, at - 2, ERROR_FORMAT, "the surrogate \\u%.4s stands alone", at);
+    const char *digits = at;
+    int32_t code = json_unicode_escape(&at, reader->end);
+    if (code == JSON_NO_DIGITS) {
+        return fail_at(reader, at, ERROR_FORMAT, "expected four hexadecimal digits behind \\u");
     }
-    uint32_t whole =
-        paired ? 0x10000u + ((uint32_t)(code - 0xD800) << 10) + (uint32_t)(second - 0xDC00) : (uint32_t)code;
-    reader->unescaped += utf8_encode(whole, reader->unescaped);
-    return at + (paired ? 10 : 4);
+    if (code == JSON_LONE_SURROGATE) {
+        return fail_at(reader, digits - 2, ERROR_FORMAT, "the surrogate \\u%.4s stands alone", digits);
+    }
+    reader->unescaped += utf8_encode((uint32_t)code, reader->unescaped);
+    return at;
 }
 
 /* start: the first byte of the string; at: its first backslash. An escape is never longer resolved than written. */
@@ -205,17 +144,13 @@ static const char *read_escaped(Reader *reader, const char *start, const char *a
         at++;
         if (at == reader->end) return fail_at(reader, at, ERROR_FORMAT, "the text ends within a string");
         char c = *at++;
-        switch (c) {
-        case '"':
-        case '\\':
-        case '/': *reader->unescaped++ = c; break;
-        case 'b': *reader->unescaped++ = '\b'; break;
-        case 'f': *reader->unescaped++ = '\f'; break;
-        case 'n': *reader->unescaped++ = '\n'; break;
-        case 'r': *reader->unescaped++ = '\r'; break;
-        case 't': *reader->unescaped++ = '\t'; break;
-        case 'u': at = read_unicode_escape(reader, at); break;
-        default: return fail_expected(reader, at - 1, "one of \"\\/bfnrtu behind a backslash");
+        int value = json_escaped(c);
+        if (value >= 0) {
+            *reader->unescaped++ = (char)value;
+        } else if (c == 'u') {
+            at = read_unicode_escape(reader, at);
+        } else {
+            at = fail_expected(reader, at - 1, "one of \"\\/bfnrtu behind a backslash");
         }
         if (!at) return NULL;
         start = at;
@@ -392,7 +327,7 @@ static const char *read_word(const Reader *reader, const char *at, Slice word) {
 
 /* A key and its colon; at: where the key should begin. */
 static inline const char *read_key(Reader *reader, const char *at) {
-    at = skip_space(at, reader->end);
+    at = json_skip_space(at, reader->end);
     Frame *frame = &reader->frame[reader->depth - 1];
     if (at == reader->end || *at != '"') return fail_expected(reader, at, "a key");
     Json *key = push(reader);
@@ -401,7 +336,7 @@ static inline const char *read_key(Reader *reader, const char *at) {
     at = read_string(reader, at + 1, key);
     if (!at) return NULL;
     frame->key = key;
-    at = skip_space(at, reader->end);
+    at = json_skip_space(at, reader->end);
     if (at == reader->end || *at != ':') return fail_expected(reader, at, "':'");
     return at + 1;
 }
@@ -428,14 +363,14 @@ static const char *open_container(Reader *reader, const char *at, Json *node) {
     bool object = *at == '{';
     *node = (Json){.type = object ? JSON_OBJECT : JSON_ARRAY};
     reader->frame[reader->depth++] = (Frame){.container = node};
-    at = skip_space(at + 1, reader->end);
+    at = json_skip_space(at + 1, reader->end);
     if (at < reader->end && *at == (object ? '}' : ']')) return close_container(reader, at);
     return object ? read_key(reader, at) : at;
 }
 
 /* One value, or only the beginning of a container: then reader->depth has grown. */
 static inline const char *read_value(Reader *reader, const char *at) {
-    at = skip_space(at, reader->end);
+    at = json_skip_space(at, reader->end);
     if (at == reader->end) return fail_expected(reader, at, "a value");
     Json *node = push(reader);
     if (!node) return fail_room(reader, at);
@@ -458,7 +393,7 @@ static inline const char *read_separator(Reader *reader, const char *at) {
     while (reader->depth > 0) {
         Frame *frame = &reader->frame[reader->depth - 1];
         bool object = frame->container->type == JSON_OBJECT;
-        at = skip_space(at, reader->end);
+        at = json_skip_space(at, reader->end);
         char c = at < reader->end ? *at : '\0';
         if (c != ',' && c != (object ? '}' : ']')) {
             return fail_expected(reader, at, object ? "',' or '}'" : "',' or ']'");
@@ -485,7 +420,7 @@ static bool read_document(Reader *reader) {
         at = read_separator(reader, at);
         if (!at) return false;
     } while (reader->depth > 0);
-    at = skip_space(at, reader->end);
+    at = json_skip_space(at, reader->end);
     if (at == reader->end) return true;
     fail_expected(reader, at, "the end of the text");
     return false;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/file.h"
+#include "base/json_scan.h"
 #include "base/utf8.h"
 #include "test.h"
 
@@ -187,6 +188,60 @@ static void test_messages(void) {
     buffer_free(&text);
 }
 
+static JsonScan scan_of(const char *text, Error *error) {
+    Slice slice = slice_of(text);
+    return (JsonScan){.begin = text, .at = text, .end = text + slice.size, .error = error};
+}
+
+static void test_scan(void) {
+    Error error = {0};
+    JsonScan scan = scan_of(" {\"a\" : 12 ,\"\\u00e9\\n\\ud83d\\ude00\":[1,{\"]\":\"\\\"}\"}] , \"b\":-1.5e3}", &error);
+    Slice text;
+    uint64_t count;
+    bool done;
+    TEST(json_scan_accept(&scan, '{') && json_scan_string(&scan, &text) && slice_is(text, "a"));
+    TEST(json_scan_accept(&scan, ':') && json_scan_count(&scan, &count) && count == 12);
+    TEST(json_scan_next(&scan, '}', &done) && !done);
+    TEST(json_scan_string(&scan, &text) && slice_is(text, "é\n😀") && json_scan_accept(&scan, ':'));
+    TEST(json_scan_skip(&scan, &text) && slice_is(text, "[1,{\"]\":\"\\\"}\"}]"));
+    TEST(json_scan_next(&scan, '}', &done) && !done && json_scan_string(&scan, &text) && slice_is(text, "b"));
+    TEST(json_scan_accept(&scan, ':') && !json_scan_count(&scan, &count));
+    TEST(json_scan_skip(&scan, &text) && slice_is(text, "-1.5e3"));
+    TEST(json_scan_next(&scan, '}', &done) && done && scan.at == scan.end);
+    buffer_free(&scan.unescaped);
+}
+
+static void test_scan_refusals(void) {
+    static const struct {
+        const char *text, *message;
+    } strings[] = {{"\n é", "line 2, column 2: expected a string"}, {"\"a", "line 1, column 3: a string does not end"},
+        {"\"\\", "line 1, column 3: a string does not end"}, {"\"a\nb\"", "line 1, column 3: a string does not end"},
+        {"\"\\x\"", "line 1, column 4: an escape that JSON does not know"},
+        {"\"\\u12", "line 1, column 4: expected four hexadecimal digits behind \\u"},
+        {"\"\\ude00\"", "line 1, column 8: a surrogate stands alone"}};
+    for (size_t i = 0; i < COUNT_OF(strings); i++) {
+        Error error = {0};
+        JsonScan scan = scan_of(strings[i].text, &error);
+        Slice text;
+        TEST(!json_scan_string(&scan, &text) && error.code == ERROR_FORMAT);
+        TEST_MSG(strcmp(error.text, strings[i].message) == 0, "%s", error.text);
+        buffer_free(&scan.unescaped);
+    }
+    static const char *const counts[] = {"", "-1", "01", "1.5", "1e3", "12345678901234567890", "x"};
+    for (size_t i = 0; i < COUNT_OF(counts); i++) {
+        JsonScan scan = scan_of(counts[i], NULL);
+        uint64_t count;
+        TEST_MSG(!json_scan_count(&scan, &count), "%s", counts[i]);
+    }
+    static const char *const skipped[] = {"", " ,", "}", "[1", "{\"a]\"", "[\"", "[\"\\"};
+    for (size_t i = 0; i < COUNT_OF(skipped); i++) {
+        Error error = {0};
+        JsonScan scan = scan_of(skipped[i], &error);
+        Slice text;
+        TEST_MSG(!json_scan_skip(&scan, &text) && scan.at <= scan.end, "%s", skipped[i]);
+    }
+}
+
 static const Json *parse_nested(
     Arena *arena, int depth, const char *open, const char *middle, const char *close, Error *error) {
     Buffer text = {0};
@@ -318,6 +373,8 @@ int main(void) {
     test_values();
     test_numbers();
     test_messages();
+    test_scan();
+    test_scan_refusals();
     test_depth();
     test_memory_limit();
     test_large_objects();

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_scan.h"
 #include "base/utf8.h"
 #include "text/tokenizer/bpe_tables.h"
-#include "text/tokenizer/json_scan.h"
 
 typedef struct Scanner {
     JsonScan scan;
@@ -64,29 +64,15 @@ static bool read_json(Scanner *scanner, const char *name, const Json **node) {
         return false;
     }
     Slice value;
-    if (!scan_skip_value(&scanner->scan, &value)) return fail_while(scanner->error, "%s", name);
+    if (!json_scan_skip(&scanner->scan, &value)) return fail_while(scanner->error, "%s", name);
     *node = json_parse(scanner->arena, value, scanner->error);
     return *node || fail_while(scanner->error, "%s", name);
 }
 
-/* Behind a value inside an object or array: true when another follows; *done when the closing character was there. */
-static bool next_item(Scanner *scanner, char closing, bool *done) {
-    *done = scan_accept(&scanner->scan, closing);
-    if (*done) return true;
-    return scan_accept(&scanner->scan, ',') ||
-        scan_fail(&scanner->scan, closing == '}' ? "expected , or }" : "expected , or ]");
-}
-
 static inline bool read_id(Scanner *scanner, uint32_t *id) {
-    scan_space(&scanner->scan);
-    const char *start = scanner->scan.at, *at = start, *end = scanner->scan.end;
-    uint64_t value = 0;
-    while (at < end && *at >= '0' && *at <= '9' && at - start < 19) value = value * 10 + (uint64_t)(*at++ - '0');
-    scanner->scan.at = at;
-    bool integer = at > start &&
-        (at == end || *at == ',' || *at == '}' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t');
-    if (!integer || (*start == '0' && at - start > 1))
-        return scan_fail(&scanner->scan, "model.vocab: an id must be a whole number");
+    uint64_t value;
+    if (!json_scan_count(&scanner->scan, &value))
+        return json_scan_fail(&scanner->scan, "model.vocab: an id must be a whole number");
     if (value > BPE_ID_MAX) {
         return fail(
             scanner->error, ERROR_LIMIT, "model.vocab: the id %llu is above %d", (unsigned long long)value, BPE_ID_MAX);
@@ -128,15 +114,15 @@ static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
     uint32_t id = 0;
     size_t size;
     bool literal;
-    if (!scan_string(&scanner->scan, &spelled)) return false;
+    if (!json_scan_string(&scanner->scan, &spelled)) return false;
     if (spelled.size > BPE_TOKEN_BYTES_MAX) {
         return fail(scanner->error, ERROR_LIMIT, "model.vocab: a token of %zu bytes; %d are the most", spelled.size,
             BPE_TOKEN_BYTES_MAX);
     }
     if (!store_form(bpe, spelled, bpe->pool + bpe->pool_size, &size, &literal)) {
-        return scan_fail(&scanner->scan, "model.vocab: a token is not UTF-8");
+        return json_scan_fail(&scanner->scan, "model.vocab: a token is not UTF-8");
     }
-    if (!scan_accept(&scanner->scan, ':')) return scan_fail(&scanner->scan, "expected :");
+    if (!json_scan_accept(&scanner->scan, ':')) return json_scan_fail(&scanner->scan, "expected :");
     if (!read_id(scanner, &id)) return false;
     if (!reserve_tokens(bpe, capacity, id)) return fail(scanner->error, ERROR_MEMORY, "no memory for the vocabulary");
     if (bpe->tokens[id].flags) {
@@ -154,15 +140,16 @@ static bool read_vocab_entry(Scanner *scanner, uint32_t *capacity) {
 static bool read_vocab(Scanner *scanner) {
     Bpe *bpe = scanner->bpe;
     if (bpe->pool) return fail(scanner->error, ERROR_FORMAT, "model: the key \"vocab\" appears twice");
-    if (!scan_accept(&scanner->scan, '{')) return scan_fail(&scanner->scan, "model.vocab: expected an object");
+    if (!json_scan_accept(&scanner->scan, '{'))
+        return json_scan_fail(&scanner->scan, "model.vocab: expected an object");
     /* Stored forms are never longer than the text: address space for all of it, of which little is written. */
     size_t room = (size_t)(scanner->scan.end - scanner->scan.at);
     bpe->pool = malloc(room + 1);
     if (!bpe->pool) return fail(scanner->error, ERROR_MEMORY, "no memory for the vocabulary");
     uint32_t capacity = 0;
-    bool done = scan_accept(&scanner->scan, '}');
+    bool done = json_scan_accept(&scanner->scan, '}');
     while (!done) {
-        if (!read_vocab_entry(scanner, &capacity) || !next_item(scanner, '}', &done)) return false;
+        if (!read_vocab_entry(scanner, &capacity) || !json_scan_next(&scanner->scan, '}', &done)) return false;
     }
     if (!bpe->vocab_count) return fail(scanner->error, ERROR_FORMAT, "model.vocab is empty");
     char *pool = realloc(bpe->pool, bpe->pool_size + 1);
@@ -305,21 +292,22 @@ static bool read_merge(Scanner *scanner, MergeBatch *batch) {
     side[0].bytes = side[0].small;
     side[1].bytes = side[1].small;
     Slice text;
-    if (scan_accept(&scanner->scan, '[')) {
-        if (!scan_string(&scanner->scan, &text) || !read_side(scanner, &side[0], text)) return false;
-        if (!scan_accept(&scanner->scan, ',')) return scan_fail(&scanner->scan, "model.merges: expected a pair");
-        if (!scan_string(&scanner->scan, &text) || !read_side(scanner, &side[1], text)) return false;
-        return scan_accept(&scanner->scan, ']') || scan_fail(&scanner->scan, "model.merges: expected a pair");
+    if (json_scan_accept(&scanner->scan, '[')) {
+        if (!json_scan_string(&scanner->scan, &text) || !read_side(scanner, &side[0], text)) return false;
+        if (!json_scan_accept(&scanner->scan, ','))
+            return json_scan_fail(&scanner->scan, "model.merges: expected a pair");
+        if (!json_scan_string(&scanner->scan, &text) || !read_side(scanner, &side[1], text)) return false;
+        return json_scan_accept(&scanner->scan, ']') || json_scan_fail(&scanner->scan, "model.merges: expected a pair");
     }
-    if (!scan_string(&scanner->scan, &text))
-        return scan_fail(&scanner->scan, "model.merges: expected a string or a pair");
+    if (!json_scan_string(&scanner->scan, &text))
+        return json_scan_fail(&scanner->scan, "model.merges: expected a string or a pair");
     if (slice_starts(text, SLICE("#version"))) {
         batch->count--;
         return true;
     }
     const char *space = text.size ? memchr(text.data, ' ', text.size) : NULL;
     if (!space || memchr(space + 1, ' ', text.size - (size_t)(space + 1 - text.data))) {
-        return scan_fail(&scanner->scan, "model.merges: expected two tokens with a space between them");
+        return json_scan_fail(&scanner->scan, "model.merges: expected two tokens with a space between them");
     }
     size_t left = (size_t)(space - text.data);
     return read_side(scanner, &side[0], (Slice){text.data, left}) &&
@@ -329,12 +317,13 @@ static bool read_merge(Scanner *scanner, MergeBatch *batch) {
 static bool read_merges(Scanner *scanner) {
     if (scanner->merges) return fail(scanner->error, ERROR_FORMAT, "model: the key \"merges\" appears twice");
     if (!reserve_merges(scanner)) return false;
-    if (!scan_accept(&scanner->scan, '[')) return scan_fail(&scanner->scan, "model.merges: expected an array");
+    if (!json_scan_accept(&scanner->scan, '['))
+        return json_scan_fail(&scanner->scan, "model.merges: expected an array");
     MergeBatch *batch = malloc(sizeof *batch);
     if (!batch) return fail(scanner->error, ERROR_MEMORY, "no memory for the merges");
     batch->count = 0;
-    bool done = scan_accept(&scanner->scan, ']'), ok = true;
-    while (ok && !done) ok = read_merge(scanner, batch) && next_item(scanner, ']', &done);
+    bool done = json_scan_accept(&scanner->scan, ']'), ok = true;
+    while (ok && !done) ok = read_merge(scanner, batch) && json_scan_next(&scanner->scan, ']', &done);
     if (ok) {
         ok = flush_merges(scanner, batch);
     } else {
@@ -359,7 +348,7 @@ static bool read_member(Scanner *scanner, const Member *members, size_t count, S
         if (slice_is(key, members[i].name)) return read_json(scanner, members[i].name, members[i].node);
     }
     Slice value;
-    return scan_skip_value(&scanner->scan, &value);
+    return json_scan_skip(&scanner->scan, &value);
 }
 
 static bool read_model(Scanner *scanner) {
@@ -368,13 +357,13 @@ static bool read_model(Scanner *scanner) {
         {"continuing_subword_prefix", &file->subword_prefix}, {"end_of_word_suffix", &file->word_suffix},
         {"fuse_unk", &file->fuse_unk}, {"byte_fallback", &file->byte_fallback},
         {"ignore_merges", &file->ignore_merges}};
-    if (!scan_accept(&scanner->scan, '{')) return scan_fail(&scanner->scan, "model: expected an object");
+    if (!json_scan_accept(&scanner->scan, '{')) return json_scan_fail(&scanner->scan, "model: expected an object");
     const char *merges = NULL; /* when they stand before the vocabulary */
-    bool done = scan_accept(&scanner->scan, '}');
+    bool done = json_scan_accept(&scanner->scan, '}');
     while (!done) {
         Slice key, skipped;
-        if (!scan_string(&scanner->scan, &key)) return false;
-        if (!scan_accept(&scanner->scan, ':')) return scan_fail(&scanner->scan, "expected :");
+        if (!json_scan_string(&scanner->scan, &key)) return false;
+        if (!json_scan_accept(&scanner->scan, ':')) return json_scan_fail(&scanner->scan, "expected :");
         bool ok;
         if (slice_is(key, "vocab")) {
             if (file->type && file->type->type == JSON_STRING && !slice_is(json_slice(file->type), "BPE")) {
@@ -384,11 +373,11 @@ static bool read_model(Scanner *scanner) {
             ok = read_vocab(scanner);
         } else if (slice_is(key, "merges")) {
             if (!scanner->bpe->pool) merges = scanner->scan.at;
-            ok = merges ? scan_skip_value(&scanner->scan, &skipped) : read_merges(scanner);
+            ok = merges ? json_scan_skip(&scanner->scan, &skipped) : read_merges(scanner);
         } else {
             ok = read_member(scanner, members, COUNT_OF(members), key);
         }
-        if (!ok || !next_item(scanner, '}', &done)) return false;
+        if (!ok || !json_scan_next(&scanner->scan, '}', &done)) return false;
     }
     if (!scanner->bpe->pool) return fail(scanner->error, ERROR_FORMAT, "model.vocab is missing");
     if (!merges) return true;
@@ -404,27 +393,27 @@ static bool read_file(Scanner *scanner) {
     const Member members[] = {{"added_tokens", &file->added_tokens}, {"normalizer", &file->normalizer},
         {"pre_tokenizer", &file->pre_tokenizer}, {"post_processor", &file->post_processor},
         {"decoder", &file->decoder}};
-    if (!scan_accept(&scanner->scan, '{')) return scan_fail(&scanner->scan, "expected an object");
+    if (!json_scan_accept(&scanner->scan, '{')) return json_scan_fail(&scanner->scan, "expected an object");
     const char *model = NULL; /* it is read last when it stands before the pre-tokenizer */
-    bool done = scan_accept(&scanner->scan, '}'), seen = false;
+    bool done = json_scan_accept(&scanner->scan, '}'), seen = false;
     while (!done) {
         Slice key, skipped;
-        if (!scan_string(&scanner->scan, &key)) return false;
-        if (!scan_accept(&scanner->scan, ':')) return scan_fail(&scanner->scan, "expected :");
+        if (!json_scan_string(&scanner->scan, &key)) return false;
+        if (!json_scan_accept(&scanner->scan, ':')) return json_scan_fail(&scanner->scan, "expected :");
         bool ok;
         if (slice_is(key, "model")) {
             if (seen) return fail(scanner->error, ERROR_FORMAT, "the key \"model\" appears twice");
             seen = true;
             if (!file->pre_tokenizer) model = scanner->scan.at;
             scanner->bpe->by_bytes = scanner->by_bytes(file->pre_tokenizer);
-            ok = model ? scan_skip_value(&scanner->scan, &skipped) : read_model(scanner);
+            ok = model ? json_scan_skip(&scanner->scan, &skipped) : read_model(scanner);
         } else {
             ok = read_member(scanner, members, COUNT_OF(members), key);
         }
-        if (!ok || !next_item(scanner, '}', &done)) return false;
+        if (!ok || !json_scan_next(&scanner->scan, '}', &done)) return false;
     }
-    scan_space(&scanner->scan);
-    if (scanner->scan.at != scanner->scan.end) return scan_fail(&scanner->scan, "more text behind the object");
+    json_scan_space(&scanner->scan);
+    if (scanner->scan.at != scanner->scan.end) return json_scan_fail(&scanner->scan, "more text behind the object");
     if (!seen) return fail(scanner->error, ERROR_FORMAT, "the key \"model\" is missing");
     if (!model) return true;
     scanner->scan.at = model;
