@@ -1,6 +1,8 @@
 /* Checkpoints that lie: every refusal names file or tensor, field and value; nothing is dropped in silence. */
 #include "fixture.h"
 
+#include "model/spec.h"
+
 static char last_warning[ERROR_TEXT_MAX];
 static int warning_count;
 static void keep_warning(void *context, const char *line) {
@@ -158,6 +160,44 @@ static void test_unknown_fields(void) {
     TEST(!model && strstr(error.text, "rope_scaling.swirl"));
     model_close(model);
     fixture_close(&f);
+}
+
+/* Which layers have a window, as published configs say it. The goldens say what a window is. */
+static void test_windows(void) {
+    enum { LAYERS_MAX = 4 };
+    static const struct {
+        const char *fixture, *from, *to;
+        int windows[LAYERS_MAX];
+    } cases[] = {
+        {"mistral-window", "\"sliding_window\":7", "\"sliding_window\":null", {0, 0, 0}},           /* v0.2 and later */
+        {"mistral-window", "\"sliding_window\":7", "\"sliding_window\":4096", {4096, 4096, 4096}},  /* v0.1 */
+        {"phi3-window", "\"sliding_window\":6", "\"sliding_window\":262144", {262144, 262144}},     /* Phi-3.5 mini */
+        {"phi3-window", "\"sliding_window\":6", "\"sliding_window\":null", {0, 0}},                 /* Phi-4 */
+        {"qwen2-window", "\"use_sliding_window\":true", "\"use_sliding_window\":false", {0, 0, 0}}, /* Qwen2.5 */
+        {"qwen2-window", "\"max_window_layers\":1", "\"max_window_layers\":28", {0, 0, 0}},
+        {"qwen2-window", "\"max_window_layers\":1", "\"max_window_layers\":0", {5, 5, 5}},
+        {"qwen2-window", "\"max_window_layers\":1",
+            "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"full_attention\"]", {5, 0, 0}},
+        {"smollm3-window", "\"use_sliding_window\":true", "\"use_sliding_window\":false", {0, 0, 0, 0}},
+        {"gemma3-text", "\"sliding_window_pattern\":3",
+            "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"sliding_attention\"]",
+            {0, 7, 0, 7}},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Fixture f;
+        Error error;
+        if (!fixture_open(&f, cases[i].fixture)) return;
+        Model *model = open_edited(&f, 0, cases[i].from, cases[i].to, true, &error);
+        TEST_MSG(model && warning_count == 0, "%s%s", error.text, last_warning);
+        const Spec *spec = model ? model_spec(model) : NULL;
+        for (int layer = 0; spec && layer < spec->layer_count; layer++) {
+            const int window = spec->layers[layer].attention.op.window;
+            TEST_MSG(window == cases[i].windows[layer], "%s with %s: layer %d has window %d", cases[i].fixture,
+                cases[i].to, layer, window);
+        }
+        model_close(model);
+        fixture_close(&f);
+    }
 }
 
 /* What happens to one tensor of the file before it is written. */
@@ -388,6 +428,7 @@ int main(void) {
     for (size_t i = 0; i < COUNT_OF(names); i++) test_hostile_values(names[i]);
     test_config();
     test_unknown_fields();
+    test_windows();
     test_tensors();
     test_unused_tensors();
     test_constants();
