@@ -11,11 +11,6 @@ Dims family_dims(Loader *ld, Spec *spec) {
         .eps = load_positive(ld, "rms_norm_eps")};
     d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
     d.head_dim = load_int_or(ld, "head_dim", 0);
-    if (d.head_dim == 0) {
-        load_require(ld, d.hidden % d.heads == 0, "hidden_size is %d, not a multiple of num_attention_heads %d",
-            d.hidden, d.heads);
-        d.head_dim = d.hidden / d.heads;
-    }
     spec->hidden = d.hidden;
     spec->layer_count = load_int(ld, "num_hidden_layers");
     spec->vocab = load_int(ld, "vocab_size");
@@ -24,8 +19,13 @@ Dims family_dims(Loader *ld, Spec *spec) {
     return d;
 }
 
-void family_check(Loader *ld, const Dims *d) {
+void family_check(Loader *ld, Dims *d) {
     enum { HEAD_DIM_MAX = 1024 };
+    if (d->head_dim == 0) {
+        load_require(ld, d->hidden % d->heads == 0, "hidden_size is %d, not a multiple of num_attention_heads %d",
+            d->hidden, d->heads);
+        d->head_dim = d->hidden / d->heads;
+    }
     load_require(ld, d->heads % d->kv_heads == 0, "num_attention_heads is %d, not a multiple of num_key_value_heads %d",
         d->heads, d->kv_heads);
     load_require(ld, d->head_dim >= 1 && d->head_dim <= HEAD_DIM_MAX, "head_dim is %d, must be 1 to %d", d->head_dim,
@@ -88,11 +88,16 @@ Windows family_windows_switched(Loader *ld, const Spec *spec) {
     return windows;
 }
 
-static bool type_slides(Loader *ld, const Windows *windows, int i) {
-    const Json *type = json_first(windows->types);
-    for (int skip = 0; skip < i; skip++) {
-        type = json_next(type);
+const Json *family_item(const Json *list, int i) {
+    const Json *item = json_first(list);
+    while (i-- > 0) {
+        item = json_next(item);
     }
+    return item;
+}
+
+static bool type_slides(Loader *ld, const Windows *windows, int i) {
+    const Json *type = family_item(windows->types, i);
     const Slice name = type->type == JSON_STRING ? json_slice(type) : (Slice){0};
     const bool sliding = slice_is(name, "sliding_attention");
     load_require(ld, sliding || slice_is(name, "full_attention"),

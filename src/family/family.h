@@ -19,8 +19,8 @@ typedef struct Dims {
 /* hidden_size, num_attention_heads, num_key_value_heads (absent: heads), head_dim (absent: hidden / heads),
  * intermediate_size, rms_norm_eps; and into the spec: layers, vocab_size, max_position_embeddings. */
 Dims family_dims(Loader *ld, Spec *spec);
-/* The same from numbers that a family read itself; checks that heads divide. */
-void family_check(Loader *ld, const Dims *dims);
+/* Completes and checks numbers that a family read itself: a head_dim of 0 becomes hidden / heads. */
+void family_check(Loader *ld, Dims *dims);
 /* model.embed_tokens, model.norm, and lm_head: tied when tie_word_embeddings says so, without it when there is none. */
 void family_ends(Loader *ld, Spec *spec, const Dims *dims);
 /* lm_head, or the embedding again. */
@@ -48,6 +48,8 @@ typedef struct Windows {
 Windows family_windows_switched(Loader *ld, const Spec *spec);
 /* The window of layer i; 0: it sees everything. */
 int family_window(Loader *ld, const Windows *windows, int i);
+/* Element i of a list that load_list has counted. */
+const Json *family_item(const Json *list, int i);
 
 /* For a family that is a llama with changes. */
 FamilyLoad llama_load;

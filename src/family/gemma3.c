@@ -19,7 +19,7 @@ static void load_block(Loader *ld, Layer *layer, const Dims *d, const Rope *rope
 }
 
 static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab) {
-    const Dims d = {.hidden = load_int_or(ld, "hidden_size", 1152),
+    Dims d = {.hidden = load_int_or(ld, "hidden_size", 1152),
         .heads = load_int_or(ld, "num_attention_heads", heads),
         .kv_heads = load_int_or(ld, "num_key_value_heads", kv_heads),
         .head_dim = load_int_or(ld, "head_dim", 256),

@@ -8,9 +8,6 @@ static void load(Loader *ld, Spec *spec) {
         .inner = load_int_or(ld, "intermediate_size", 10240),
         .eps = load_positive_or(ld, "layer_norm_eps", 1e-5)};
     d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
-    load_require(
-        ld, d.hidden % d.heads == 0, "hidden_size is %d, not a multiple of num_attention_heads %d", d.hidden, d.heads);
-    d.head_dim = d.hidden / d.heads;
     family_check(ld, &d);
     spec->hidden = d.hidden;
     spec->layer_count = load_int_or(ld, "num_hidden_layers", 32);
