@@ -3,7 +3,7 @@
 
     python3 tools/make_fixture.py [NAME…]        # all of them, or these
 
-Pinned: mlx[cpu] 0.32.4, mlx-lm 0.32.2, transformers 5.23.0, numpy. f32 on the CPU.
+Pinned: mlx[cpu] 0.32.4, mlx-lm 0.32.2, transformers 5.23.0, gguf 0.19.0, numpy. f32 on the CPU.
 
 Where a family was trained with a sliding window that mlx-lm's class does not know ("window" of a case), mlx-lm runs with the
 mask of transformers: which layers slide, and how far, is what transformers makes of the very config (AutoConfig: sliding_window,
@@ -11,7 +11,8 @@ layer_types); query i sees key j when i - j < sliding_window (its masking_utils.
 
 No weights are stored: every element is a formula of its tensor's name and index (value() below), and tests/family/fixture.h
 computes the same. NAME.json holds config, tensor shapes, tokens and, per variant, how the weights are stored; NAME.f32 the
-logits of all variants, [variants, tokens, vocab] little-endian. The last `steps` tokens were fed one at a time, the others as
+logits of all variants, [variants, tokens, vocab] little-endian. Where llama.cpp knows the architecture, NAME.json also says how
+its converter names the modules in a GGUF file (tests/import/test_gguf_families.c). The last `steps` tokens were fed one at a time, the others as
 one prompt. Quantised variants: mlx-lm runs in f32 on the dequantised weights.
 int8_kl: mean and median over the rows of the KL divergence that rounding the input of every matrix product to 8 bits
 (per 32 values, scale max|x|/127) costs in this very model; int8_top1: the part of rows leading by 0.25 or more whose
@@ -23,8 +24,10 @@ wherever the family allows them) and run this script with its name.
 import importlib
 import json
 import os
+import re
 import sys
 
+import gguf
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
@@ -35,6 +38,7 @@ from transformers import AutoConfig
 
 OUT = os.path.join(os.path.dirname(__file__), "..", "tests", "family", "data")
 MODULES = {"mistral": "llama"}  # model_type → module of mlx_lm.models, where they differ
+ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3"}  # model_type → llama.cpp's, where they differ
 STORED_MINUS_ONE = ("gemma3", "gemma3_text")
 
 # ---- the weights ----
@@ -183,6 +187,17 @@ def top1(golden, other, lead=0.25):
     return float((golden.argmax(-1) == other.argmax(-1))[clear].mean()) if clear.any() else 1.0
 
 
+def gguf_names(config, shapes):
+    """Module → its name in a GGUF file, with * for the block's number; empty: llama.cpp does not know the architecture."""
+    known = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
+    architecture = known.get(ARCHITECTURES.get(config["model_type"], config["model_type"]))
+    if not architecture or "text_config" in config:
+        return {}
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    modules = [name.rsplit(".", 1)[0] for name in shapes]
+    return {re.sub(r"\.\d+\.", ".*.", m): re.sub(r"\.\d+\.", ".*.", names.get_name(m)) for m in modules if names.get_name(m)}
+
+
 def make(name, case):
     config, tied = case["config"], case.get("drop", [])
     shapes = {k: v.shape for k, v in tree_flatten(build(config, None).parameters()) if k not in tied}
@@ -214,6 +229,7 @@ def make(name, case):
         f'"embedding_range": {embedding}',
         f'"vocab": {vocab}',
         '"tensors": {\n' + ",\n".join(f'  "{k}": {json.dumps(list(s))}' for k, s in shapes.items()) + "}",
+        *([f'"gguf": {json.dumps(names)}'] if (names := gguf_names(config, shapes)) else []),
         f'"tokens": {json.dumps(tokens)}',
         f'"steps": {steps}',
         '"variants": [\n' + ",\n".join("  " + json.dumps(v) for v in variants) + "]",
@@ -303,7 +319,8 @@ CASES = {
                                              "original_max_position_embeddings": 64}}, "variants": [F32, affine(4, 64)]},
     "gemma3-text": {"config": {**GEMMA, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "drop": ["lm_head.weight"],
                     "variants": [F32, BF16, affine(4, 64)]},
-    "gemma3-untied": {"config": {**GEMMA, "head_dim": 48, "num_key_value_heads": 4}},
+    "gemma3-untied": {"config": {**GEMMA, "head_dim": 48, "num_key_value_heads": 4, "query_pre_attn_scalar": 48,
+                                 "rope_local_base_freq": 20000.0}},
     "gemma3": {"config": {"model_type": "gemma3", "vocab_size": 64, "vision_config": {"hidden_size": 8},
                           "mm_tokens_per_image": 4,
                           "text_config": {k: v for k, v in GEMMA.items() if k not in ("vocab_size", "num_key_value_heads")}

@@ -167,6 +167,14 @@ const GgufField gguf_sizes[] = {
 
 double gguf_head_dim(const GgufSizes *sizes) { return (double)sizes->head_dim; }
 
-double gguf_odd_head_dim(const GgufSizes *sizes) {
+static double odd_head_dim(const GgufSizes *sizes) {
     return sizes->head_dim * sizes->heads == sizes->hidden ? 0 : (double)sizes->head_dim;
 }
+
+const GgufField gguf_llama[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
+    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.0.ffn_up.bias"},
+    {"head_dim", .key = ".attention.key_length", .compute = odd_head_dim},
+    {0},
+};

@@ -30,20 +30,12 @@ void llama_load(Loader *ld, Spec *spec) { load(ld, spec, false); }
 
 static void mistral_load(Loader *ld, Spec *spec) { load(ld, spec, true); }
 
-static const GgufField fields[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
-    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.0.ffn_up.bias"},
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_odd_head_dim},
-    {0},
-};
-
 const Family llama_family = {
     .load = llama_load,
     .gguf = &(const GgufModel){.architecture = "llama",
         .class_name = "LlamaForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
-        .fields = {gguf_sizes, fields}},
+        .fields = {gguf_sizes, gguf_llama}},
 };
 
 /* In GGUF a llama too; only the window tells, and only Mistral's model applies it to every layer. */
@@ -58,5 +50,5 @@ const Family mistral_family = {
         .with_key = ".attention.sliding_window",
         .class_name = "MistralForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
-        .fields = {gguf_sizes, fields, window}},
+        .fields = {gguf_sizes, gguf_llama, window}},
 };

@@ -30,10 +30,6 @@ static void load(Loader *ld, Spec *spec) {
 }
 
 static const GgufField fields[] = {
-    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
-    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
-    {"mlp_bias", GGUF_FIELD_HAS, .key = "blk.0.ffn_up.bias"},
-    {"head_dim", .key = ".attention.key_length", .compute = gguf_odd_head_dim},
     {"no_rope_layer_interval", .absent = 4},
     {0},
 };
@@ -43,5 +39,5 @@ const Family smollm3_family = {
     .gguf = &(const GgufModel){.architecture = "smollm3",
         .class_name = "SmolLM3ForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
-        .fields = {gguf_sizes, fields}},
+        .fields = {gguf_sizes, gguf_llama, fields}},
 };

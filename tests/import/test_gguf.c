@@ -326,7 +326,15 @@ static void test_phi3(void) {
     TEST(checkpoint_find(&c, "model.layers.0.self_attn.qkv_proj.scales"));
     TEST(checkpoint_find(&c, "model.layers.0.mlp.gate_up_proj.scales") &&
         !checkpoint_find(&c, "rope_factors_long.weight"));
+    TEST(!json_get(config, "sliding_window"));
     checkpoint_close(&c);
+    common_keys(&b, "phi3");
+    build_u32(&b, "phi3.attention.sliding_window", 2047);
+    build_tensor(&b, "token_embd.weight", Q8_0, HIDDEN, VOCAB, NULL);
+    TEST_MSG(convert(&b, &error), "%s", error.text);
+    config = result_json(&arena, "config.json");
+    TEST(number(config, "sliding_window") == 2047 && !json_get(config, "rope_scaling"));
+    TEST(!json_get(config, "partial_rotary_factor"));
     arena_free(&arena);
 }
 
@@ -364,6 +372,10 @@ static void test_refused(void) {
     llama_build(&b);
     build_f32(&b, "llama.attn_logit_softcapping", 50);
     expect_refused(&b, "an unknown key", "llama.attn_logit_softcapping");
+    common_keys(&b, "qwen2");
+    build_u32(&b, "qwen2.attention.sliding_window", 4096);
+    build_tensor(&b, "token_embd.weight", Q8_0, HIDDEN, VOCAB, NULL);
+    expect_refused(&b, "a key of other families", "qwen2.attention.sliding_window: what it means");
     llama_build(&b);
     build_u32(&b, "llama.block_count", 2);
     expect_refused(&b, "a key twice", "llama.block_count: the key occurs twice");

@@ -1,0 +1,381 @@
+/* Every family in both formats. Each golden checkpoint of tests/family that GGUF can express is written as a GGUF file
+ * by walking the family's rows (family/gguf.h) backwards, converted, and must give the same logits bit for bit. That
+ * the names are llama.cpp's is what the fixture says, where tools/make_fixture.py asked gguf-py. Every model that has
+ * rows must have such a checkpoint, and every name must occur in one. */
+#include "family/fixture.h"
+
+#include "import/gguf_builder.h"
+
+enum { NAMES_MAX = 128, MODELS_MAX = 64, ROWS_MAX = 256, F32 = 0, F16 = 1, BF16 = 30 };
+
+typedef struct Case {
+    Fixture *f;
+    const GgufModel *model;
+    const Json *config;
+    Builder file;
+    char why[256]; /* GGUF cannot express it */
+} Case;
+
+static const GgufName *used[ROWS_MAX]; /* in files that were compared */
+static int used_count;
+
+static bool name_used(const GgufName *name) {
+    for (int i = 0; i < used_count; i++) {
+        if (used[i] == name) return true;
+    }
+    return false;
+}
+
+/* ---- reading the fixture's config ---- */
+
+static const Json *value_of(const Json *object, const char *name) {
+    const Json *value = json_get(object, name);
+    return value && value->type != JSON_NULL ? value : NULL;
+}
+
+static int64_t size_of(const Case *c, const char *name, const char *otherwise) {
+    const Json *value = value_of(c->config, name);
+    value = value ? value : value_of(c->config, otherwise);
+    return value ? (int64_t)json_number(value) : 0;
+}
+
+static int64_t head_dim(const Case *c) {
+    const Json *value = value_of(c->config, "head_dim");
+    return value ? value->integer : size_of(c, "hidden_size", "") / size_of(c, "num_attention_heads", "");
+}
+
+static bool cannot(Case *c, const char *what, const char *why) {
+    snprintf(c->why, sizeof c->why, "%s: %s %s", c->f->name, what, why);
+    return false;
+}
+
+/* ---- metadata ---- */
+
+static const char *key_of(Case *c, const char *key) {
+    return arena_printf(&c->f->arena, "%s%s", key[0] == '.' ? c->model->architecture : "", key);
+}
+
+static bool write_field(Case *c, const GgufField *field) {
+    const Json *value = value_of(c->config, field->name);
+    const bool from_key = field->key && field->kind <= GGUF_FIELD_NUMBER;
+    if (!from_key || (!value && (field->compute || field->or_key || field->absent != 0 || field->optional)))
+        return true;
+    if (!value) return cannot(c, field->name, "is missing");
+    if (strcmp(field->name, "partial_rotary_factor") == 0) {
+        build_u32(&c->file, key_of(c, field->key), (uint32_t)(json_number(value) * (double)head_dim(c)));
+    } else if (field->kind == GGUF_FIELD_NUMBER) {
+        build_f32(&c->file, key_of(c, field->key), (float)json_number(value));
+    } else {
+        build_u32(&c->file, key_of(c, field->key), (uint32_t)value->integer);
+    }
+    if (strcmp(field->name, "head_dim") == 0)
+        build_u32(&c->file, key_of(c, ".attention.value_length"), (uint32_t)value->integer);
+    return true;
+}
+
+static void write_factors(Case *c, const char *name, const Json *list) {
+    float factors[64];
+    int count = 0;
+    for (JSON_EACH(item, list)) factors[count++] = (float)json_number(item);
+    build_tensor(&c->file, name, F32, count, 0, factors);
+}
+
+static void write_number(Case *c, const char *key, const Json *value) {
+    if (value) build_f32(&c->file, key_of(c, key), (float)json_number(value));
+}
+
+static bool write_scaling(Case *c, const Json *rope) {
+    const Json *type = value_of(rope, "rope_type") ? value_of(rope, "rope_type") : value_of(rope, "type");
+    const Json *original = value_of(rope, "original_max_position_embeddings");
+    const Slice kind = type ? json_slice(type) : SLICE("default");
+    if (slice_is(kind, "default")) return true;
+    if (value_of(rope, "mscale") ||
+        !(slice_is(kind, "linear") || slice_is(kind, "yarn") || slice_is(kind, "longrope"))) {
+        return cannot(c, "rope_scaling", "has no keys");
+    }
+    if (slice_is(kind, "longrope")) {
+        write_factors(c, "rope_factors_long.weight", value_of(rope, "long_factor"));
+        write_factors(c, "rope_factors_short.weight", value_of(rope, "short_factor"));
+    } else {
+        build_string(&c->file, key_of(c, ".rope.scaling.type"), slice_is(kind, "yarn") ? "yarn" : "linear");
+        write_number(c, ".rope.scaling.factor", value_of(rope, "factor"));
+        write_number(c, ".rope.scaling.yarn_beta_fast", value_of(rope, "beta_fast"));
+        write_number(c, ".rope.scaling.yarn_beta_slow", value_of(rope, "beta_slow"));
+    }
+    original = original ? original : value_of(c->config, "original_max_position_embeddings");
+    if (original) build_u32(&c->file, key_of(c, ".rope.scaling.original_context_length"), (uint32_t)original->integer);
+    return true;
+}
+
+static bool is_rope_field(Slice name) {
+    return slice_is(name, "rope_theta") || slice_is(name, "rope_scaling") || slice_is(name, "rope_parameters") ||
+        slice_is(name, "original_max_position_embeddings");
+}
+
+static bool write_metadata(Case *c) {
+    const Json *parameters = value_of(c->config, "rope_parameters");
+    const Json *rope = parameters ? parameters : value_of(c->config, "rope_scaling");
+    const Json *theta = value_of(c->config, "rope_theta");
+    build_string(&c->file, "general.architecture", c->model->architecture);
+    for (const GgufField *const *list = c->model->fields; *list; list++) {
+        for (const GgufField *field = *list; field->name; field++) {
+            if (!write_field(c, field)) return false;
+        }
+    }
+    write_number(c, ".rope.freq_base", theta ? theta : value_of(parameters, "rope_theta"));
+    return !rope || write_scaling(c, rope);
+}
+
+/* ---- tensors ---- */
+
+static const GgufName *name_of(const Case *c, Slice stem, int *block) {
+    for (const GgufName *const *list = c->model->names; *list; list++) {
+        for (const GgufName *name = *list; name->gguf; name++) {
+            if (gguf_name_match(stem, name->module, block)) return name;
+        }
+    }
+    return NULL;
+}
+
+/* As the converter does: of each head the first half's rows to even places, the second half's to odd ones. */
+static void pair_rows(uint8_t *bytes, size_t row_bytes, int64_t rows, int64_t heads) {
+    uint8_t *from = malloc((size_t)rows * row_bytes);
+    const int64_t size = rows / heads;
+    memcpy(from, bytes, (size_t)rows * row_bytes);
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t within = row % size, to = within < size / 2 ? 2 * within : 2 * (within - size / 2) + 1;
+        memcpy(bytes + (size_t)(row - within + to) * row_bytes, from + (size_t)row * row_bytes, row_bytes);
+    }
+    free(from);
+}
+
+static bool write_tensor(Case *c, const TensorHeader *header, const uint8_t *bytes) {
+    const char *dot = strrchr(header->name, '.');
+    const Slice stem = {header->name, (size_t)(dot - header->name)};
+    const bool vector = header->rank == 1;
+    const int64_t rows = header->shape[0], cols = vector ? 1 : header->shape[1], count = rows * cols;
+    int block;
+    const GgufName *name = name_of(c, stem, &block);
+    if (!name) return cannot(c, header->name, "has no row");
+    /* what gguf-py does not know, but the fixture: its norms lie about 0 where the converter adds 1 */
+    const bool norm = vector && strcmp(dot, ".weight") == 0,
+               about_0 = json_number(json_get(c->f->root, "norm_offset")) == 0;
+    TEST_MSG((name->change == GGUF_PLUS_ONE) == (norm && about_0), "%s: %s and its 1", c->f->name, header->name);
+    /* vectors are F32 in such files, whatever the matrices are */
+    const DType dtype = vector ? DTYPE_F32 : header->dtype;
+    uint8_t *out = malloc((size_t)count * sizeof(float));
+    if (vector)
+        floats_to_f32((float *)(void *)out, bytes, header->dtype, count);
+    else
+        memcpy(out, bytes, (size_t)count * dtype_bytes(dtype));
+    for (int64_t i = 0; i < count && name->change == GGUF_PLUS_ONE; i++) ((float *)(void *)out)[i] += 1;
+    const bool kv = name->change == GGUF_KV_HEADS_PAIRED;
+    if (kv || name->change == GGUF_HEADS_PAIRED) {
+        pair_rows(out, (size_t)cols * dtype_bytes(dtype), rows,
+            size_of(c, kv ? "num_key_value_heads" : "num_attention_heads", "num_attention_heads"));
+    }
+    const char *star = strchr(name->gguf, '*');
+    const char *to = star
+        ? arena_printf(&c->f->arena, "%.*s%d%s%s", (int)(star - name->gguf), name->gguf, block, star + 1, dot)
+        : arena_printf(&c->f->arena, "%s%s", name->gguf, dot);
+    const uint32_t type = dtype == DTYPE_F32 ? F32 : dtype == DTYPE_F16 ? F16 : BF16;
+    build_tensor(&c->file, to, type, vector ? rows : cols, vector ? 0 : rows, out);
+    free(out);
+    return true;
+}
+
+static bool write_tensors(Case *c, int variant) {
+    FixtureFile *file = fixture_tensors(c->f, variant);
+    bool ok = true;
+    for (int i = 0; i < file->count; i++) {
+        ok = ok && write_tensor(c, &file->header[i], file->bytes[i]);
+        free(file->bytes[i]);
+    }
+    free(file);
+    return ok;
+}
+
+/* ---- comparing ---- */
+
+/* NULL, and failed tests, when it cannot be run. */
+static float *logits_of(const Fixture *f, const char *directory) {
+    const ModelOptions options = {.backend = {.cpu = "ref", .threads = 1, .rows_max = FIXTURE_TOKENS_MAX},
+        .context = f->count,
+        .strict_config = true};
+    Error error = {0};
+    Model *model = model_open(directory, &options, &error);
+    TEST_MSG(model, "%s: %s", f->name, error.text);
+    if (!model) return NULL;
+    float *logits = calloc((size_t)(f->count * f->vocab), sizeof *logits);
+    TEST(model_vocab(model) == f->vocab);
+    if (model_vocab(model) != f->vocab || !fixture_walk(model, f->tokens, f->count, f->count, f->steps, logits)) {
+        free(logits);
+        logits = NULL;
+    }
+    model_close(model);
+    return logits;
+}
+
+static bool values_equal(const Json *a, const Json *b) {
+    if (!b) return a->type == JSON_BOOL && !a->boolean;
+    if (json_is_number(a) && json_is_number(b)) return (float)json_number(a) == (float)json_number(b);
+    if (a->type == JSON_BOOL && b->type == JSON_BOOL) return a->boolean == b->boolean;
+    return a->type == JSON_STRING && b->type == JSON_STRING && slice_equal(json_slice(a), json_slice(b));
+}
+
+/* Whether config.json came back as it was, as far as there are rows for it; what GGUF has no key for may differ, then
+ * the fixture cannot be expressed. left: the fields without a row. */
+static bool compare_configs(Case *c, const Json *made, const char **left) {
+    for (JSON_EACH_PAIR(key, value, c->config)) {
+        const char *name = arena_copy(&c->f->arena, json_slice(key));
+        const GgufField *field = gguf_field(c->model, name);
+        if (value->type == JSON_NULL || is_rope_field(json_slice(key)) || strcmp(name, "model_type") == 0) continue;
+        if (!field) {
+            *left = name;
+            continue;
+        }
+        if (values_equal(value, json_get(made, name))) continue;
+        TEST_MSG(!field->key, "%s: %s came back as another", c->f->name, name);
+        return cannot(c, name, "is a constant or computed in GGUF");
+    }
+    return true;
+}
+
+/* The same checkpoint without the fields that have no row: do they matter? */
+static bool fields_matter(const Case *c, int variant, const float *golden) {
+    Buffer config = {0};
+    char directory[64], separator = '{';
+    for (JSON_EACH_PAIR(key, value, c->config)) {
+        const char *name = arena_copy(&c->f->arena, json_slice(key));
+        if (!gguf_field(c->model, name) && !is_rope_field(json_slice(key)) && strcmp(name, "model_type") != 0) continue;
+        buffer_byte(&config, separator);
+        json_write(&config, key);
+        buffer_byte(&config, ':');
+        json_write(&config, value);
+        separator = ',';
+    }
+    buffer_byte(&config, '}');
+    bool matter = true;
+    if (fixture_write(fixture_tensors(c->f, variant), buffer_view(&config), directory)) {
+        float *logits = logits_of(c->f, directory);
+        matter = !logits || memcmp(logits, golden, sizeof(float) * (size_t)(c->f->count * c->f->vocab)) != 0;
+        free(logits);
+    }
+    fixture_remove(directory);
+    buffer_free(&config);
+    return matter;
+}
+
+/* Whether the converted file was compared. */
+static bool compare(Case *c, int variant, const char *converted) {
+    Buffer text = {0};
+    Error error = {0};
+    char path[128], directory[64];
+    const char *left = NULL;
+    snprintf(path, sizeof path, "%s/config.json", converted);
+    const bool read = file_read(path, 0, &text, &error);
+    const Json *made = read ? json_parse(&c->f->arena, buffer_view(&text), &error) : NULL;
+    TEST_MSG(made, "%s", error.text);
+    bool compared = made && compare_configs(c, made, &left);
+    if (compared && fixture_write_variant(c->f, variant, directory)) {
+        float *golden = logits_of(c->f, directory), *logits = logits_of(c->f, converted);
+        if (golden && left && fields_matter(c, variant, golden)) {
+            compared = cannot(c, left, "has no row");
+        } else {
+            const size_t bytes = sizeof(float) * (size_t)(c->f->count * c->f->vocab);
+            TEST_MSG(golden && logits && memcmp(golden, logits, bytes) == 0, "%s variant %d: other logits from GGUF",
+                c->f->name, variant);
+        }
+        free(golden);
+        free(logits);
+        fixture_remove(directory);
+    }
+    buffer_free(&text);
+    return compared;
+}
+
+static bool test_variant(Case *c, int variant) {
+    char root[] = "/tmp/apus-families-XXXXXX", source[64], target[64], marker[96];
+    Buffer bytes = {0};
+    Error error = {0};
+    TEST(mkdtemp(root));
+    snprintf(source, sizeof source, "%s/model.gguf", root);
+    snprintf(target, sizeof target, "%s/model", root);
+    snprintf(marker, sizeof marker, "%s/gguf-source.json", target);
+    c->file = (Builder){0};
+    bool written = write_metadata(c) && write_tensors(c, variant), compared = false;
+    build_file(&c->file, &bytes);
+    written = written && fixture_write_text(root, "model.gguf", buffer_view(&bytes));
+    if (written) {
+        const bool converted = gguf_convert(source, target, &(GgufOptions){0}, &error);
+        TEST_MSG(converted, "%s: %s", c->f->name, error.text);
+        compared = converted && compare(c, variant, target);
+    }
+    unlink(marker);
+    fixture_remove(target);
+    unlink(source);
+    TEST(rmdir(root) == 0);
+    buffer_free(&bytes);
+    return compared;
+}
+
+/* The rows of a fixture's modules, against gguf-py's names. */
+static void check_names(const Case *c) {
+    const Json *names = json_get(c->f->root, "gguf");
+    TEST_MSG(names, "%s: no names from gguf-py", c->f->name);
+    if (!names) return;
+    for (JSON_EACH_PAIR(module, gguf, names)) {
+        const GgufName *found = NULL;
+        for (const GgufName *const *list = c->model->names; *list; list++) {
+            for (const GgufName *name = *list; name->gguf; name++) {
+                if (slice_is(json_slice(module), name->module)) found = name;
+            }
+        }
+        TEST_MSG(found && slice_is(json_slice(gguf), found->gguf), "%s: %.*s is %s, for gguf-py %.*s", c->f->name,
+            SLICE_ARGS(json_slice(module)), found ? found->gguf : "nothing", SLICE_ARGS(json_slice(gguf)));
+        if (found && !name_used(found) && used_count < ROWS_MAX) used[used_count++] = found;
+    }
+}
+
+static const GgufModel *model_of(const Json *config, size_t *index) {
+    const char *type;
+    const GgufModel *model;
+    for (*index = 0; (model = family_gguf(*index, &type)); ++*index) {
+        if (slice_is(json_slice(json_get(config, "model_type")), type)) return model;
+    }
+    return NULL;
+}
+
+int main(void) {
+    static char names[NAMES_MAX][64], why[MODELS_MAX][256];
+    int compared[MODELS_MAX] = {0};
+    const int total = fixture_names(names, NAMES_MAX);
+    for (int i = 0; i < total; i++) {
+        Fixture f;
+        size_t index;
+        if (!fixture_open(&f, names[i])) continue;
+        Case c = {.f = &f, .config = json_get(f.root, "config")};
+        c.model = model_of(c.config, &index);
+        TEST(index < MODELS_MAX);
+        for (int v = 0; c.model && v < (int)f.variants->size; v++) {
+            if (json_get(fixture_variant(&f, v), "quantization")) continue; /* block types have a test of their own */
+            if (test_variant(&c, v)) {
+                compared[index]++;
+                check_names(&c);
+            }
+            memcpy(why[index], c.why, sizeof c.why);
+            if (c.why[0]) fprintf(stderr, "  not in GGUF: %s\n", c.why);
+        }
+        fixture_close(&f);
+    }
+    const char *type;
+    const GgufModel *model;
+    for (size_t i = 0; (model = family_gguf(i, &type)); i++) {
+        TEST_MSG(compared[i], "%s: no fixture can be a GGUF file (%s)", type, why[i]);
+        for (const GgufName *const *list = model->names; *list; list++) {
+            for (const GgufName *name = *list; name->gguf; name++)
+                TEST_MSG(name_used(name), "%s: no fixture has %s", type, name->module);
+        }
+    }
+    return test_done();
+}
