@@ -11,15 +11,16 @@ allowed() {
     tensor) echo "base" ;;
     backend) echo "tensor base" ;;
     weights) echo "tensor base" ;;
-    model) echo "weights backend tensor base" ;;
+    cache) echo "backend tensor base" ;;
+    model) echo "cache weights backend tensor base" ;;
     family) echo "model backend tensor base" ;;
     import) echo "family tensor base" ;;
     text) echo "base" ;;
-    engine) echo "family model backend tensor base" ;;
+    engine) echo "family model cache backend tensor base" ;;
     hub) echo "base" ;;
     chat) echo "engine text model base" ;;
     server) echo "chat engine text base" ;;
-    cli) echo "server chat engine import family model backend tensor text hub base" ;;
+    cli) echo "server chat engine import family model cache backend tensor text hub base" ;;
     *) return 1 ;;
     esac
 }

@@ -300,7 +300,9 @@ CASES = {
     "rope-longrope-traditional": {"config": {**LLAMA, "rope_traditional": True, "rope_scaling": {
         "rope_type": "longrope", "original_max_position_embeddings": 64, "short_factor": [1.0] * 8,
         "long_factor": [1.0, 1.1, 1.3, 1.7, 2.5, 4.0, 6.5, 11.0]}}},
-    "rope-dynamic": {"config": {**LLAMA, "max_position_embeddings": 12, "rope_scaling": {"type": "dynamic", "factor": 3.0}}},
+    # mlx-lm's theta grows with the length of the call, ours with the row's position: beyond 12 tokens one at a time.
+    "rope-dynamic": {"config": {**LLAMA, "max_position_embeddings": 12, "rope_scaling": {"type": "dynamic", "factor": 3.0}},
+                     "tokens": 20, "steps": 8},
     "rope-proportional": rope(rope_type="proportional", partial_rotary_factor=0.5, factor=2.0),
     "qwen2": {"config": {**LLAMA, "model_type": "qwen2", "num_attention_heads": 8, "num_key_value_heads": 2,
                          "rope_theta": 1000000.0, "tie_word_embeddings": True, "use_sliding_window": False,

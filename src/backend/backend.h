@@ -5,9 +5,14 @@
  * other backends must equal it within the tolerances of tests/backend. plan.c computes nothing: it checks shapes and
  * counts scratch.
  *
+ * Memory: what operations read and write is the backend's: weights that were bound to it, pages and scratch that it
+ * handed out. Nobody else reads or writes through such an address (computing with it is fine); upload, download, copy,
+ * page_read, page_write and read_logits are the ways in and out. tests/backend/fence.h proves it. Parameter structs,
+ * tokens, positions, runs and their tables are the caller's, in host memory, and valid for the call (runs: until the
+ * step is waited for).
+ *
  * Shapes are checked by plan before the first real step, so inside an operation a wrong shape is a bug (CHECK).
- * Operations return nothing; a device fault is sticky and surfaces in sync(). Threads: all calls come from the engine
- * thread.
+ * Operations return nothing; a fault of the device is sticky and surfaces in wait(). Threads: one at a time.
  *
  * Determinism: on the CPU a row's result depends on nothing but that row, its sequence's cache and the chosen
  * instruction set: not on how many rows share the step, nor on the number of threads. Bit for bit. */
@@ -46,27 +51,45 @@ typedef struct KvLayout {
 
 typedef struct KvLayer {
     KvLayout layout;
-    uint8_t *base;
+    uint8_t *base; /* backend memory */
     size_t page_stride;
     size_t layer_offset;
     int group; /* which page table of a run: layers that keep pages alike share one */
 } KvLayer;
 
-/* Consecutive rows of a step that belong to one sequence. */
+/* Positions that see each other whichever comes first, as the parts of an image do: begin ≤ position < end. */
+typedef struct RunSpan {
+    int begin, end;
+} RunSpan;
+
+/* Consecutive rows of a step that belong to one sequence. Key j is visible to position i iff j ≤ i and (window == 0 or
+ * j > i − window), or i and j lie in one span. */
 typedef struct Run {
     int row, rows;                /* which rows of the step */
-    int position;                 /* of the first row in its sequence */
+    int position;                 /* of the first row in its sequence: its place in the cache */
     const int32_t *const *tables; /* [group][page]: page tables of the sequence, covering position + rows tokens */
+    int span_count;
+    const RunSpan *spans; /* in order, without overlap; each lies within the run */
 } Run;
+
+enum { POSITION_AXES_MAX = 3 };
 
 /* A step: a ragged batch. rows ≤ the backend's rows_max. No padding anywhere. */
 typedef struct Step {
     int rows;
-    const int32_t *tokens;    /* [rows] */
-    const int32_t *positions; /* [rows] */
+    const int32_t *tokens;    /* [rows]; −1: the row is given in embeddings */
+    const int32_t *positions; /* [axes][rows] what a rope turns by. Of text: the place in the cache, on every axis */
     int run_count;
-    const Run *runs; /* in row order, covering all rows */
+    const Run *runs;         /* in row order, covering all rows */
+    int axes;                /* 1; 3 where places have time, height and width */
+    const float *embeddings; /* [rows, hidden] of rows without a token, as the first layer reads them; NULL: none */
 } Step;
+
+/* Keys first ≤ j < end are visible to this position of the run. Neither decreases from one position to the next. */
+typedef struct Visible {
+    int first, end;
+} Visible;
+Visible run_visible(const Run *run, int window, int position);
 
 /* ---- parameters of operations ---- */
 
@@ -86,9 +109,21 @@ typedef enum Activation { ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_RELU2, ACT_NONE
 typedef struct Rope {
     int dims;
     bool interleaved;         /* pairs (2i, 2i+1); otherwise (i, i + dims/2) */
-    const float *frequencies; /* [dims/2] */
+    const float *frequencies; /* [dims/2], bound */
     float scale;              /* multiplies the rotated values of q and k (yarn, longrope: mscale); 1 otherwise */
+    int sections[POSITION_AXES_MAX]; /* pairs that turn by each axis of the positions, in order; all 0: axis 0 for all
+                                      */
+    /* Dynamic NTK scaling, positions > 0: beyond so many positions the frequencies are those of a theta that grows with
+     * the row's own position. (mlx_lm/models/rope_utils.py lets it grow with the length of the call instead, which
+     * would make a row depend on how the text is cut; token by token it is the same.) */
+    struct {
+        int positions;
+        float theta, factor;
+    } dynamic;
 } Rope;
+
+/* angles[i] of each pair for one row of the step. frequencies must be readable: for operations only. */
+void rope_angles(const Rope *rope, const Step *step, int row, float *angles);
 
 enum { MATMUL_MAX = 4 };
 
@@ -120,11 +155,22 @@ typedef struct MatmulAdd {
     const Weight *weight;
     const Norm *norm;
     float scale;
-    float *residual; /* [rows, weight->rows] */
+    float *residual;  /* [rows, weight->rows] */
+    const Norm *next; /* a hint: through what the residual will be read next; NULL: not known */
 } MatmulAdd;
 
-/* For each row: normalise and rotate q and k per head, append k and v to the cache, attend causally.
- * Key j is visible to position i iff j ≤ i and (window == 0 or j > i − window). */
+/* out[r] = scale · table[tokens[r]], or given[r] where the token is −1 */
+typedef struct Embed {
+    int rows;
+    const int32_t *tokens;
+    const Weight *table;
+    float scale;
+    const float *given; /* [rows, width] in host memory; NULL: every row has a token */
+    float *out;
+    const Norm *next; /* a hint, as above */
+} Embed;
+
+/* For each row: normalise and rotate q and k per head, append k and v to the cache, attend to what is visible (Run). */
 typedef struct Attention {
     int heads; /* of q; a multiple of kv.layout.kv_heads */
     KvLayer kv;
@@ -136,30 +182,59 @@ typedef struct Attention {
     const Rope *rope;            /* NULL: none */
     const float *sinks;          /* [heads] extra logit in the denominator; NULL: none */
     float *q, *k;                /* [rows, heads·head_dim], [rows, kv_heads·head_dim]; both may be overwritten */
-    const float *v;              /* [rows, kv_heads·value_dim] */
+    const float *v;              /* [rows, kv_heads·value_dim]; k and v NULL: another layer has appended already */
     float *out;                  /* [rows, heads·value_dim] */
 } Attention;
 
 /* ---- the table ---- */
 
+/* Who owns memory: for accounts, and for backends that have several kinds. */
+typedef enum MemoryOwner { MEMORY_WEIGHTS, MEMORY_CACHE, MEMORY_STEP } MemoryOwner;
+
 typedef struct BackendOps {
     const char *name; /* "ref", "avx2", "avx512", "amx", "neon", "plan" */
 
-    /* Memory the backend computes on (zeroed). Only at load, never in a step. */
-    void *(*alloc)(Backend *, size_t bytes, Error *);
-    void (*release)(Backend *, void *memory);
+    /* ---- memory: never in a step ---- */
+
+    /* Zeroed, on the boundary of a huge page when that large; on the CPU taken from the system only as it is used. */
+    void *(*alloc)(Backend *, size_t bytes, MemoryOwner owner, Error *);
+    void (*release)(Backend *, void *memory); /* NULL is fine */
+    /* What lies there is not needed any more: it may become zeros and go back to the system. */
+    void (*discard)(Backend *, void *memory, size_t bytes);
+    /* Makes a weight in host memory one that operations can use: its pointers become the backend's. On the CPU they
+     * stay as they are, and so does the host memory's lifetime. Norms, frequencies and other vectors are weights of one
+     * f32 row. unbind() takes what bind() made. */
+    bool (*bind)(Backend *, Weight *weight, Error *);
+    void (*unbind)(Backend *, const Weight *weight);
+    void (*upload)(Backend *, void *to, const void *from, size_t bytes);
+    void (*download)(Backend *, void *to, const void *from, size_t bytes);
+    void (*copy)(Backend *, void *to, const void *from, size_t bytes); /* both the backend's; a page, for instance */
+
+    /* ---- pages ---- */
+
     /* Bytes that one page of one layer takes. */
     size_t (*kv_layer_bytes)(Backend *, const KvLayout *);
-    /* Page tables, positions and row counts of the step that follows. Not reentrant. */
-    void (*begin)(Backend *, const Step *);
-    /* Waits for the step; false when the device or a mapped file failed in it. */
-    bool (*sync)(Backend *, Error *);
+    /* The first `tokens` tokens of a layer's page in canonical order, which every backend shares: K as
+     * [token][kv_head][head_dim], then V as [token][kv_head][value_dim], in the layout's dtype, in host memory. */
+    void (*page_read)(Backend *, const KvLayer *, int32_t page, int tokens, void *out);
+    void (*page_write)(Backend *, const KvLayer *, int32_t page, int tokens, const void *from);
+
+    /* ---- the step ---- */
+
+    /* The step that follows; its scratch is free again. False: the backend repeats what it kept of an earlier walk, and
+     * the operations need not be called. */
+    bool (*begin)(Backend *, const Step *);
+    /* Ends the walk; the results are there once its ticket was waited for. At most two steps are under way. */
+    uint64_t (*submit)(Backend *);
+    /* False when the device failed. */
+    bool (*wait)(Backend *, uint64_t ticket, Error *);
     /* Scratch of the current step, released all at once by begin(). plan counts it; the others carve it from one block.
      */
     float *(*scratch)(Backend *, int64_t count);
+    /* Logits as host memory that the caller may overwrite, valid until the next begin(); after wait(). */
+    float *(*read_logits)(Backend *, float *logits, int64_t count);
 
-    /* out[r] = scale · table[tokens[r]] */
-    void (*embed)(Backend *, int rows, const int32_t *tokens, const Weight *table, float scale, float *out);
+    void (*embed)(Backend *, const Embed *);
     void (*norm)(Backend *, int rows, const float *x, const Norm *norm, float *out); /* out may be x */
     void (*matmul)(Backend *, const Matmul *);
     void (*glu)(Backend *, const Glu *);
@@ -191,9 +266,11 @@ typedef struct BackendOptions {
     int threads;  /* 0: one per core that this process may use */
     bool precise; /* activations of quantised products as 16 bits instead of 8: slower prompts, errors 250 times smaller
                    */
-    bool trace;   /* wrapped by trace.h, to see where the time goes */
+    /* Takes the backend over and gives what is used in its place, also NULL with the error: trace.h; NULL: nothing. */
+    Backend *(*wrap)(Backend *inner, Error *);
     int rows_max;
     size_t scratch_bytes; /* counted by plan */
+    struct Pool *pool;    /* threads shared with other backends, of which one at a time computes; NULL: its own */
 } BackendOptions;
 
 NODISCARD Backend *backend_open(const BackendOptions *options, Error *error);
@@ -201,5 +278,8 @@ NODISCARD Backend *plan_open(int rows_max, Error *error);
 /* After a walk of the decoder on plan: bytes of scratch, or false with the first shape error met. */
 NODISCARD bool plan_result(Backend *plan, size_t *scratch_bytes, Error *error);
 void backend_close(Backend *backend); /* NULL is fine */
+/* Bytes at `from`, one backend's, to another's at `to`. The step of `one` that wrote them has been waited for or is the
+ * current one. staging: host memory for as many. */
+void backend_move(Backend *one, const void *from, Backend *other, void *to, size_t bytes, void *staging);
 /* One line for people: "avx512 (vnni, vbmi), int8 activations, 2 threads". */
 const char *backend_describe(const Backend *backend);

@@ -51,14 +51,27 @@ static void check_norm(Backend *backend, const char *what, const Norm *norm, int
     check_width(backend, what, norm->width, NORM_WIDTH_MAX);
 }
 
-static void *plan_alloc(Backend *backend, size_t bytes, Error *error) { return calloc(1, bytes ? bytes : 1); }
-static void plan_release(Backend *backend, void *memory) { free(memory); }
+/* Nobody computes here, so nothing is kept either. */
+static void *plan_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) { return plan_memory; }
+static void plan_release(Backend *backend, void *memory) {}
+static void plan_discard(Backend *backend, void *memory, size_t bytes) {}
+static bool plan_bind(Backend *backend, Weight *weight, Error *error) { return true; }
+static void plan_unbind(Backend *backend, const Weight *weight) {}
+static void plan_transfer(Backend *backend, void *to, const void *from, size_t bytes) {}
 static size_t plan_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
     return (size_t)layout->kv_heads * KV_PAGE_TOKENS * (size_t)(layout->head_dim + layout->value_dim) *
         dtype_bytes(layout->dtype);
 }
-static void plan_begin(Backend *backend, const Step *step) { check_rows(backend, "rows of a step", step->rows); }
-static bool plan_sync(Backend *backend, Error *error) { return true; }
+static void plan_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {}
+static void plan_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {}
+
+static bool plan_begin(Backend *backend, const Step *step) {
+    check_rows(backend, "rows of a step", step->rows);
+    return true;
+}
+static uint64_t plan_submit(Backend *backend) { return 0; }
+static bool plan_wait(Backend *backend, uint64_t ticket, Error *error) { return true; }
+static float *plan_read_logits(Backend *backend, float *logits, int64_t count) { return logits; }
 
 static float *plan_scratch(Backend *backend, int64_t count) {
     const size_t rounded = ((size_t)count + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
@@ -67,11 +80,11 @@ static float *plan_scratch(Backend *backend, int64_t count) {
     return plan_memory;
 }
 
-static void plan_embed(
-    Backend *backend, int rows, const int32_t *tokens, const Weight *table, float scale, float *out) {
-    check_rows(backend, "rows of an embedding", rows);
-    for (int i = 0; i < rows; i++)
-        expect(backend, tokens[i] >= 0 && tokens[i] < table->rows, "token id", tokens[i], table->rows);
+static void plan_embed(Backend *backend, const Embed *e) {
+    check_rows(backend, "rows of an embedding", e->rows);
+    for (int i = 0; i < e->rows; i++)
+        expect(backend, e->tokens[i] >= (e->given ? -1 : 0) && e->tokens[i] < e->table->rows, "token id", e->tokens[i],
+            e->table->rows);
 }
 
 static void plan_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
@@ -117,8 +130,12 @@ static void plan_attention(Backend *backend, const Attention *a) {
     if (a->rope) {
         equal(backend, "odd rotated width", a->rope->dims % 2, 0);
         expect(backend, a->rope->dims <= l->head_dim, "rotated width", a->rope->dims, l->head_dim);
+        int pairs = 0;
+        for (int axis = 0; axis < POSITION_AXES_MAX; axis++) pairs += a->rope->sections[axis];
+        expect(backend, pairs <= a->rope->dims / 2, "pairs of the rope's sections", pairs, a->rope->dims / 2);
     }
     expect(backend, a->window >= 0, "attention window", a->window, 0);
+    equal(backend, "keys without values", a->k == NULL, a->v == NULL);
 }
 
 static void plan_activate(Backend *backend, int64_t count, const float *x, Activation kind, float *out) {
@@ -146,10 +163,20 @@ static const BackendOps plan_ops = {
     .name = "plan",
     .alloc = plan_alloc,
     .release = plan_release,
+    .discard = plan_discard,
+    .bind = plan_bind,
+    .unbind = plan_unbind,
+    .upload = plan_transfer,
+    .download = plan_transfer,
+    .copy = plan_transfer,
     .kv_layer_bytes = plan_kv_layer_bytes,
+    .page_read = plan_page_read,
+    .page_write = plan_page_write,
     .begin = plan_begin,
-    .sync = plan_sync,
+    .submit = plan_submit,
+    .wait = plan_wait,
     .scratch = plan_scratch,
+    .read_logits = plan_read_logits,
     .embed = plan_embed,
     .norm = plan_norm,
     .matmul = plan_matmul,

@@ -8,7 +8,6 @@
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/ref.h"
-#include "backend/trace.h"
 #include "base/slice.h"
 
 static bool always(void) { return true; }
@@ -102,7 +101,7 @@ Backend *backend_open(const BackendOptions *options, Error *error) {
         if (any ? isas[i].available() : !strcmp(options->cpu, isas[i].name)) {
             if (!isas[i].available()) break;
             Backend *backend = isas[i].open(options, error);
-            return backend && options->trace ? trace_open(backend, error) : backend;
+            return backend && options->wrap ? options->wrap(backend, error) : backend;
         }
     }
     char have[64] = "";
@@ -113,6 +112,11 @@ Backend *backend_open(const BackendOptions *options, Error *error) {
 
 void backend_close(Backend *backend) {
     if (backend) backend->ops->close(backend);
+}
+
+void backend_move(Backend *one, const void *from, Backend *other, void *to, size_t bytes, void *staging) {
+    one->ops->download(one, staging, from, bytes);
+    other->ops->upload(other, to, staging, bytes);
 }
 
 const char *backend_describe(const Backend *backend) { return backend->description; }

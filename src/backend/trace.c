@@ -153,9 +153,9 @@ static void note_product(TraceBackend *t, Kind kind, const Weight *const *weight
 
 /* ---- the table ---- */
 
-static void *trace_alloc(Backend *backend, size_t bytes, Error *error) {
+static void *trace_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
     Backend *inner = trace(backend)->inner;
-    return inner->ops->alloc(inner, bytes, error);
+    return inner->ops->alloc(inner, bytes, owner, error);
 }
 
 static void trace_release(Backend *backend, void *memory) {
@@ -163,12 +163,52 @@ static void trace_release(Backend *backend, void *memory) {
     inner->ops->release(inner, memory);
 }
 
+static void trace_discard(Backend *backend, void *memory, size_t bytes) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->discard(inner, memory, bytes);
+}
+
+static bool trace_bind(Backend *backend, Weight *weight, Error *error) {
+    Backend *inner = trace(backend)->inner;
+    return inner->ops->bind(inner, weight, error);
+}
+
+static void trace_unbind(Backend *backend, const Weight *weight) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->unbind(inner, weight);
+}
+
+static void trace_upload(Backend *backend, void *to, const void *from, size_t bytes) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->upload(inner, to, from, bytes);
+}
+
+static void trace_download(Backend *backend, void *to, const void *from, size_t bytes) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->download(inner, to, from, bytes);
+}
+
+static void trace_copy(Backend *backend, void *to, const void *from, size_t bytes) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->copy(inner, to, from, bytes);
+}
+
 static size_t trace_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
     Backend *inner = trace(backend)->inner;
     return inner->ops->kv_layer_bytes(inner, layout);
 }
 
-static void trace_begin(Backend *backend, const Step *step) {
+static void trace_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->page_read(inner, layer, page, tokens, out);
+}
+
+static void trace_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->page_write(inner, layer, page, tokens, from);
+}
+
+static bool trace_begin(Backend *backend, const Step *step) {
     TraceBackend *t = trace(backend);
     for (int i = 0; i < t->count; i++) {
         TraceLine *line = &t->lines[i];
@@ -178,12 +218,17 @@ static void trace_begin(Backend *backend, const Step *step) {
     }
     t->step = *step;
     t->gathered = false;
-    t->inner->ops->begin(t->inner, step);
+    return t->inner->ops->begin(t->inner, step);
 }
 
-static bool trace_sync(Backend *backend, Error *error) {
+static uint64_t trace_submit(Backend *backend) {
     Backend *inner = trace(backend)->inner;
-    return inner->ops->sync(inner, error);
+    return inner->ops->submit(inner);
+}
+
+static bool trace_wait(Backend *backend, uint64_t ticket, Error *error) {
+    Backend *inner = trace(backend)->inner;
+    return inner->ops->wait(inner, ticket, error);
 }
 
 static float *trace_scratch(Backend *backend, int64_t count) {
@@ -191,16 +236,20 @@ static float *trace_scratch(Backend *backend, int64_t count) {
     return inner->ops->scratch(inner, count);
 }
 
-static void trace_embed(
-    Backend *backend, int rows, const int32_t *tokens, const Weight *table, float scale, float *out) {
+static float *trace_read_logits(Backend *backend, float *logits, int64_t count) {
+    Backend *inner = trace(backend)->inner;
+    return inner->ops->read_logits(inner, logits, count);
+}
+
+static void trace_embed(Backend *backend, const Embed *op) {
     TraceBackend *t = trace(backend);
     Shape shape = shape_of(KIND_EMBED);
-    add_weight(&shape, table);
+    add_weight(&shape, op->table);
     const int64_t start = clock_ns();
-    t->inner->ops->embed(t->inner, rows, tokens, table, scale, out);
+    t->inner->ops->embed(t->inner, op);
     const int64_t ns = clock_ns() - start;
-    const size_t scales = weight_scale_bytes(table) * (table->biases ? 2 : 1);
-    note(t, &shape, ns, (uint64_t)rows * (weight_row_bytes(table) + scales), 0, false);
+    const size_t scales = weight_scale_bytes(op->table) * (op->table->biases ? 2 : 1);
+    note(t, &shape, ns, (uint64_t)op->rows * (weight_row_bytes(op->table) + scales), 0, false);
 }
 
 static void trace_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
@@ -249,11 +298,11 @@ static void trace_attention(Backend *backend, const Attention *op) {
     for (int r = 0; r < t->step.run_count; r++) {
         const Run *run = &t->step.runs[r];
         const int end = run->position + run->rows;
-        const int read = op->window && op->window + run->rows - 1 < end ? op->window + run->rows - 1 : end;
+        const int read = end - run_visible(run, op->window, run->position).first;
         bytes += (uint64_t)read * (uint64_t)l->kv_heads * width * dtype_bytes(l->dtype);
         for (int position = run->position; position < end; position++) {
-            const int seen = op->window && op->window < position + 1 ? op->window : position + 1;
-            operations += 2 * (uint64_t)seen * (uint64_t)op->heads * width;
+            const Visible seen = run_visible(run, op->window, position);
+            operations += 2 * (uint64_t)(seen.end - seen.first) * (uint64_t)op->heads * width;
         }
     }
     const int64_t start = clock_ns();
@@ -303,10 +352,20 @@ static void trace_close(Backend *backend) {
 static const BackendOps trace_ops = {
     .alloc = trace_alloc,
     .release = trace_release,
+    .discard = trace_discard,
+    .bind = trace_bind,
+    .unbind = trace_unbind,
+    .upload = trace_upload,
+    .download = trace_download,
+    .copy = trace_copy,
     .kv_layer_bytes = trace_kv_layer_bytes,
+    .page_read = trace_page_read,
+    .page_write = trace_page_write,
     .begin = trace_begin,
-    .sync = trace_sync,
+    .submit = trace_submit,
+    .wait = trace_wait,
     .scratch = trace_scratch,
+    .read_logits = trace_read_logits,
     .embed = trace_embed,
     .norm = trace_norm,
     .matmul = trace_matmul,

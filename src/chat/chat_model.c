@@ -26,9 +26,9 @@ static SamplingOptions recommended_sampling(const Model *model) {
 
 static void make_fingerprint(ChatModel *m) {
     char text[256];
-    Model *model = engine_model(m->engine);
+    const Model *model = engine_model(m->engine);
     const int length = snprintf(text, sizeof text, "apus 0.1 %s %llu %s", m->name,
-        (unsigned long long)model_weight_bytes(model), model_backend(model)->ops->name);
+        (unsigned long long)model_weight_bytes(model), engine_backend(m->engine));
     uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a: the same in every process */
     for (int i = 0; i < length && i < (int)sizeof text; i++) hash = (hash ^ (unsigned char)text[i]) * 0x100000001B3u;
     snprintf(m->fingerprint, sizeof m->fingerprint, "fp_%010llx", (unsigned long long)(hash & 0xFFFFFFFFFFu));

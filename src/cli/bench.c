@@ -88,7 +88,7 @@ int command_bench(int argc, char **argv) {
         {"-d", "--depth", OPTION_TEXT, &wish.depths, 0, 0, "N,…", "tokens already in the cache (0)"},
         {"-r", "--rounds", OPTION_INTEGER, &rounds, 1, ROUNDS_MAX, "N", "rounds (5)"},
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, POOL_THREADS_MAX, "N", "threads (one per core)"},
-        {"--prefill-size", NULL, OPTION_INTEGER, &chunk, 1, MODEL_ROWS_MAX, "N", "prompt tokens per step (512)"},
+        {"--prefill-size", NULL, OPTION_INTEGER, &chunk, 1, RUNNER_ROWS_MAX, "N", "prompt tokens per step (512)"},
         {"--cpu", NULL, OPTION_TEXT, &plan.cpu, 0, 0, "ISA", "instruction set (auto)"},
         {"--against", NULL, OPTION_TEXT, &plan.against, 0, 0, "COMMAND", "another program, run once in each round"},
         {"--trace", NULL, OPTION_FLAG, &wish.trace, 0, 0, NULL, "where the time of a step goes"},

@@ -66,7 +66,7 @@ typedef struct BenchWalk {
     Walk walk;
     int chunk;
     int32_t *tokens; /* random, as many as the longest sequence */
-    float *logits;
+    float *logits;   /* of the last step */
     double load_s;
     LimitsRange *ranges; /* what a generated token reads */
     int64_t range_count;
@@ -76,8 +76,6 @@ NODISCARD bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool tra
 void bench_walk_close(BenchWalk *bench); /* safe on a zeroed one */
 NODISCARD bool bench_walk_feed(BenchWalk *bench, int count, Error *error);
 NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error); /* to this length, forwards or back */
-/* KV cache read by a token at this depth. */
-uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth);
 
 /* text, then blanks up to a width in characters. */
 void bench_pad(Buffer *out, const char *text, int width);

@@ -160,7 +160,8 @@ static Weight place(const Bed *bed, Line *line) {
 static void begin(const Bed *bed, const Line *line, const int32_t *const *tables, Run *run) {
     *run = (Run){.rows = line->rows, .position = line->depth, .tables = tables};
     for (int i = 0; i < line->rows; i++) bed->positions[i] = line->depth + i;
-    const Step step = {line->rows, bed->tokens, bed->positions, 1, run};
+    const Step step = {
+        .rows = line->rows, .tokens = bed->tokens, .positions = bed->positions, .run_count = 1, .runs = run, .axes = 1};
     bed->backend->ops->begin(bed->backend, &step);
 }
 
@@ -182,7 +183,8 @@ static int64_t run_embed(Bed *bed, Line *line, int calls) {
     const int64_t start = clock_ns();
     for (int i = 0; i < calls; i++) {
         const Weight w = place(bed, line);
-        bed->backend->ops->embed(bed->backend, line->rows, bed->tokens, &w, 1, bed->out);
+        const Embed op = {.rows = line->rows, .tokens = bed->tokens, .table = &w, .scale = 1, .out = bed->out};
+        bed->backend->ops->embed(bed->backend, &op);
     }
     return clock_ns() - start;
 }
@@ -193,7 +195,7 @@ static int64_t run_attention(Bed *bed, Line *line, int calls) {
     const KvLayout layout = layout_of(line);
     const size_t page = bed->backend->ops->kv_layer_bytes(bed->backend, &layout);
     const size_t pages = (size_t)((line->depth + line->rows + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
-    const Rope rope = {line->dim, false, bed->frequencies, 1};
+    const Rope rope = {.dims = line->dim, .frequencies = bed->frequencies, .scale = 1};
     const int32_t *table = bed->pages;
     const size_t q_count = (size_t)(line->rows * line->heads * line->dim);
     const size_t k_count = (size_t)(line->rows * line->kv_heads * line->dim);

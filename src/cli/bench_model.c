@@ -108,7 +108,7 @@ static void json_series(Buffer *out, const char *name, const Series *series) {
 
 /* A line per depth. */
 static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *results) {
-    const Backend *backend = model_backend(bench->walk.model);
+    const Backend *backend = runner_backend(bench->walk.runner);
     uint64_t peak, anonymous;
     bench_memory(&peak, &anonymous);
     for (int i = 0; i < plan->depth_count; i++) {
@@ -173,7 +173,7 @@ static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *pl
     uint64_t peak, anonymous;
     bench_memory(&peak, &anonymous);
     buffer_printf(out, "%s on %s; medians of %d rounds [smallest … largest]\n", plan->model,
-        backend_describe(model_backend(bench->walk.model)), plan->rounds);
+        backend_describe(runner_backend(bench->walk.runner)), plan->rounds);
     buffer_printf(out, "  loaded in %.3f s; memory %.0f MB at most, %.0f MB of it our own (the rest is the files)\n",
         bench->load_s, (double)peak * 1e-6, (double)anonymous * 1e-6);
     for (int i = 0; i < plan->depth_count; i++) write_depth(out, bench, plan, plan->depths[i], &results[i]);
@@ -183,7 +183,8 @@ static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *pl
 
 static bool measure(BenchWalk *bench, Machine *machine, const BenchPlan *plan, Results *results, Error *error) {
     for (int i = 0; i < plan->depth_count; i++) {
-        results[i].bytes = bench->weight_bytes + bench_walk_kv_bytes(bench, plan->depths[i] + plan->generate / 2);
+        results[i].bytes =
+            bench->weight_bytes + runner_kv_bytes(bench->walk.runner, plan->depths[i] + plan->generate / 2);
         for (int round = 0; round < plan->rounds; round++)
             if (!round_once(bench, machine, plan, plan->depths[i], round, &results[i], error)) return false;
     }
@@ -197,7 +198,7 @@ bool bench_model(const BenchPlan *plan, Error *error) {
     Machine machine = {0};
     Buffer text = {0};
     bool ok = bench_walk_open(&bench, plan, false, error) &&
-        machine_open(&machine, plan->threads, model_backend(bench.walk.model)->ops->name, bench.ranges,
+        machine_open(&machine, plan->threads, runner_backend(bench.walk.runner)->ops->name, bench.ranges,
             bench.range_count, error) &&
         measure(&bench, &machine, plan, results, error);
     if (ok) {

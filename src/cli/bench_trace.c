@@ -28,7 +28,7 @@ static bool trace_step(BenchWalk *bench, int tokens, Trace *trace, Error *error)
     if (!bench_walk_feed(bench, tokens, error)) return false;
     const double step_us = (double)(clock_ns() - start) * 1e-3;
     int count;
-    const TraceLine *lines = trace_lines(model_backend(bench->walk.model), &count);
+    const TraceLine *lines = trace_lines(runner_backend(bench->walk.runner), &count);
     double inside_us = 0, bytes = 0, operations = 0;
     for (int i = 0; i < count; i++) {
         if (!lines[i].calls) continue;
@@ -111,11 +111,11 @@ static Figures step_figures(const Trace *trace, double floor_us) {
 static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, int depth, const Trace *trace) {
     const Machine *machine = &trace->machine;
     int count;
-    const TraceLine *lines = trace_lines(model_backend(bench->walk.model), &count);
+    const TraceLine *lines = trace_lines(runner_backend(bench->walk.runner), &count);
     const double step_us = series_median(&trace->step.us);
     buffer_printf(out, "%s on %s: a step of %d token%s at depth %d, medians of %d steps\n", plan->model,
-        backend_describe(model_backend(bench->walk.model)), step_tokens(plan), step_tokens(plan) == 1 ? "" : "s", depth,
-        trace->step.us.count);
+        backend_describe(runner_backend(bench->walk.runner)), step_tokens(plan), step_tokens(plan) == 1 ? "" : "s",
+        depth, trace->step.us.count);
     buffer_printf(out, "limits of the same seconds: read %.1f GB/s [%.1f … %.1f], int8 %.0f GOP/s, f32 %.0f GFLOP/s\n",
         series_median(&machine->read), series_at(&machine->read, 0), series_at(&machine->read, 1),
         series_median(&machine->int8), series_median(&machine->f32));
@@ -144,7 +144,7 @@ static void write_json_row(Buffer *out, const char *name, const Figures *f, doub
 
 static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, int depth, const Trace *trace) {
     const Machine *machine = &trace->machine;
-    const Backend *backend = model_backend(bench->walk.model);
+    const Backend *backend = runner_backend(bench->walk.runner);
     int count;
     const TraceLine *lines = trace_lines(backend, &count);
     const double step_us = series_median(&trace->step.us);
@@ -176,7 +176,7 @@ static bool trace_depths(BenchWalk *bench, const BenchPlan *plan, Buffer *out, E
     for (int i = 0; ok && i < plan->depth_count; i++) {
         Trace *trace = calloc(1, sizeof *trace);
         if (!trace) return fail(error, ERROR_MEMORY, "out of memory");
-        ok = machine_open(&trace->machine, plan->threads, model_backend(bench->walk.model)->ops->name, bench->ranges,
+        ok = machine_open(&trace->machine, plan->threads, runner_backend(bench->walk.runner)->ops->name, bench->ranges,
             bench->range_count, error);
         for (int round = 0; ok && round < plan->rounds; round++)
             ok = trace_round(bench, plan, plan->depths[i], trace, error);

@@ -142,18 +142,16 @@ static void write_npy_header(FILE *file, long rows, long columns) {
 
 static bool write_logits(Walk *walk, const Tokens *ids, int steps, int chunk, FILE *file, Error *error) {
     const int vocab = model_vocab(walk->model), count = (int)ids->count;
-    float *logits = malloc((size_t)chunk * (size_t)vocab * sizeof *logits);
-    if (!logits) return fail(error, ERROR_MEMORY, "no memory for the logits of %d tokens", chunk);
+    float *logits;
     write_npy_header(file, count, vocab);
     bool ok = true;
     for (int done = 0; ok && done < count;) {
         const int prefill = count - steps - done, rows = prefill <= 0 ? 1 : prefill < chunk ? prefill : chunk;
-        ok = walk_step(walk, ids->ids + done, rows, rows, logits, error) &&
+        ok = walk_step(walk, ids->ids + done, rows, rows, &logits, error) &&
             (fwrite(logits, sizeof *logits, (size_t)rows * (size_t)vocab, file) == (size_t)rows * (size_t)vocab ||
                 fail(error, ERROR_IO, "cannot write the logits"));
         done += rows;
     }
-    free(logits);
     return ok;
 }
 
@@ -164,7 +162,7 @@ static int debug_logits(int argc, char **argv) {
     const Option options[] = {
         {"--tokens", NULL, OPTION_TEXT, &list, 0, 0, "IDS", "token ids: 1,2,3 or @FILE"},
         {"--steps", NULL, OPTION_INTEGER, &steps, 0, 1 << 24, "N", "the last N tokens go one at a time (0)"},
-        {"--chunk", NULL, OPTION_INTEGER, &chunk, 1, MODEL_ROWS_MAX, "N", "tokens per prefill step (256)"},
+        {"--chunk", NULL, OPTION_INTEGER, &chunk, 1, RUNNER_ROWS_MAX, "N", "tokens per prefill step (256)"},
         {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "ref computes in f32 throughout, KV pages included (auto)"},
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, 1024, "N", "threads (one per core)"},
         {"--precise", NULL, OPTION_FLAG, &precise, 0, 0, NULL, "activations as 16 bits instead of 8"},
@@ -186,11 +184,11 @@ static int debug_logits(int argc, char **argv) {
     else if (ok)
         buffer_text(&text, list);
     ok = ok && parse_ids(text.data ? text.data : "", INT32_MAX, &ids, &error);
+    const BackendOptions backend = {.cpu = cpu, .threads = (int)threads, .precise = precise, .rows_max = (int)chunk};
     const ModelOptions model = {
-        .backend = {.cpu = cpu, .threads = (int)threads, .precise = precise, .rows_max = (int)chunk},
         .context = (int)ids.count, /* beyond max_position_embeddings as well: the reference computes that too */
         .warn = warn};
-    ok = ok && walk_open(&walk, directory.data, &model, (int)ids.count, &error);
+    ok = ok && walk_open(&walk, directory.data, &model, &backend, (int)ids.count, &error);
     for (size_t i = 0; ok && i < ids.count; i++)
         if (ids.ids[i] >= model_vocab(walk.model))
             ok = fail(&error, ERROR_USAGE, "--tokens: %d is not below the vocabulary of %d", ids.ids[i],

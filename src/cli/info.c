@@ -4,7 +4,7 @@
 #include "cli/commands.h"
 #include "cli/models.h"
 #include "cli/options.h"
-#include "model/model.h"
+#include "model/runner.h"
 
 static const Command command = {
     "info", "MODEL", "What a model is: layers, parameters, bytes by kind, and what it needs here.", NULL};
@@ -28,17 +28,17 @@ int command_info(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, text = {0};
-    const ModelOptions wanted = {.backend = {.cpu = cpu, .threads = (int)threads},
-        .context = (int)context,
-        .strict_config = strict,
-        .warn = warn};
+    const ModelOptions wanted = {.context = (int)context, .strict_config = strict, .warn = warn};
+    const RunnerOptions runs = {.backend = {.cpu = cpu, .threads = (int)threads}};
     Model *model =
         model_resolve(arguments.values[0], &directory, &error) ? model_open(directory.data, &wanted, &error) : NULL;
-    if (model) {
-        model_describe(model, &text);
+    Runner *runner = model ? runner_open(model, &runs, &error) : NULL;
+    if (runner) {
+        runner_describe(runner, &text);
         printf("%s", text.data ? text.data : "");
     }
-    const int code = model ? 0 : report(&error);
+    const int code = runner ? 0 : report(&error);
+    runner_close(runner);
     model_close(model);
     buffer_free(&directory);
     buffer_free(&text);

@@ -28,8 +28,8 @@ static void show_reading(void *context, uint64_t done, uint64_t total) {
 EngineOptions engine_options(const EngineArguments *arguments, const char *directory) {
     return (EngineOptions){
         .directory = directory,
-        .model = {.backend = {.cpu = arguments->cpu, .threads = (int)arguments->threads, .precise = arguments->precise},
-            .weights = arguments->weights,
+        .backend = {.cpu = arguments->cpu, .threads = (int)arguments->threads, .precise = arguments->precise},
+        .model = {.weights = arguments->weights,
             .progress = show_reading,
             .context = (int)arguments->context,
             .strict_config = arguments->strict_config,

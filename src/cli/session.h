@@ -17,7 +17,7 @@ typedef struct EngineArguments {
     {"--threads", "-t", OPTION_INTEGER, &(e).threads, 0, 1024, "N", "threads that compute (one per core)"},            \
     {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N",                                                \
         "tokens a conversation may hold (the model's, at most 32768)"},                                                \
-    {"--prefill-size", NULL, OPTION_INTEGER, &(e).prefill_size, 1, MODEL_ROWS_MAX / 2, "N",                            \
+    {"--prefill-size", NULL, OPTION_INTEGER, &(e).prefill_size, 1, RUNNER_ROWS_MAX / 2, "N",                            \
         "prompt tokens per step (512)"},                                                                               \
     {"--kv-bytes", NULL, OPTION_BYTES, &(e).kv_bytes, 0, 1e15, "SIZE",                                                 \
         "memory for the KV cache, as in 4G (what the slots need)"},                                                    \

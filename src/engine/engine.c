@@ -16,11 +16,13 @@
 
 struct Engine {
     Model *model;
+    Runner *runner;
     KvCache *kv;
     int vocab, eos_count;
     int32_t eos[EOS_MAX];
     SamplerScratch scratch;
-    float *logits; /* [slots + ECHO_ROWS + 1, vocab]; the last row is to work on */
+    float *logits;  /* of the step, [outputs, vocab]: the runner's, until the next step */
+    float *working; /* [vocab] */
     Scheduler scheduler;
     bool thread_runs;
     Thread thread;
@@ -68,7 +70,9 @@ static bool take_prompt(Engine *engine, Request *request, AnswerChoice *choice, 
         request->kv = (KvSequence){0};
         return true;
     }
-    return kv_sequence_open(engine->kv, &choice->kv, error) && kv_fork(engine->kv, &request->kv, &choice->kv, error);
+    if (!kv_sequence_open(engine->kv, &choice->kv, error)) return false;
+    kv_fork(engine->kv, &request->kv, &choice->kv);
+    return true;
 }
 
 /* The first waiting choice draws its first token and runs, in a slot that was taken for it. */
@@ -79,7 +83,7 @@ static void start_choice(Engine *engine, Request *request) {
     request->waiting--;
     float *logits = request->logits;
     if (request->waiting > 0) {
-        logits = engine->logits + (size_t)(engine->scheduler.slots + ECHO_ROWS) * (size_t)engine->vocab;
+        logits = engine->working;
         memcpy(logits, request->logits, (size_t)engine->vocab * sizeof *logits);
     }
     sampler_prompt(&choice->sampler, request->prompt, request->prompt_count);
@@ -158,7 +162,7 @@ static void run_step(Engine *engine) {
     Error error = {0};
     engine->steps++;
     const int64_t start = clock_ns();
-    if (model_forward(engine->model, &s->step, s->output_count, s->outputs, engine->logits, &error)) {
+    if (runner_forward(engine->runner, engine->kv, &s->step, s->output_count, s->outputs, &engine->logits, &error)) {
         scheduler_note_step(s, (double)(clock_ns() - start) * 1e-9);
         for (int i = 0; i < s->part_count; i++) finish_part(engine, &s->parts[i]);
         return;
@@ -223,18 +227,19 @@ static void *engine_run(void *argument) {
 
 /* ---- opening ---- */
 
-static size_t default_pool(const Model *model, int slots) {
+static size_t default_pool(const Runner *runner, int slots) {
     const size_t half = memory_available() / 2;
     size_t bytes;
-    if (!size_mul(kv_bytes_for(model, model_context(model)), (size_t)slots, &bytes)) return half;
+    if (!size_mul(kv_bytes_for(runner_kv_plan(runner), model_context(runner_model(runner))), (size_t)slots, &bytes))
+        return half;
     return bytes < half ? bytes : half;
 }
 
 static bool check_options(const EngineOptions *o, Error *error) {
-    if (o->slots < 1 || o->slots > MODEL_ROWS_MAX / 2)
-        return fail(error, ERROR_USAGE, "%d slots, must be 1 to %d", o->slots, MODEL_ROWS_MAX / 2);
-    if (o->prefill_size < 1 || o->prefill_size > MODEL_ROWS_MAX / 2)
-        return fail(error, ERROR_USAGE, "a prefill size of %d, must be 1 to %d", o->prefill_size, MODEL_ROWS_MAX / 2);
+    if (o->slots < 1 || o->slots > RUNNER_ROWS_MAX / 2)
+        return fail(error, ERROR_USAGE, "%d slots, must be 1 to %d", o->slots, RUNNER_ROWS_MAX / 2);
+    if (o->prefill_size < 1 || o->prefill_size > RUNNER_ROWS_MAX / 2)
+        return fail(error, ERROR_USAGE, "a prefill size of %d, must be 1 to %d", o->prefill_size, RUNNER_ROWS_MAX / 2);
     if (o->queue_max < 0 || o->queue_max > INT_MAX / 2)
         return fail(error, ERROR_USAGE, "a queue of %d requests cannot be", o->queue_max);
     return true;
@@ -244,24 +249,22 @@ static bool open_parts(Engine *engine, const EngineOptions *options, Error *erro
     if (!check_options(options, error)) return false;
     engine->notify = options->notify;
     engine->notify_context = options->notify_context;
-    ModelOptions model = options->model;
-    model.backend.rows_max = options->slots + options->prefill_size;
-    engine->model = model_open(options->directory, &model, error);
-    if (!engine->model) return false;
+    RunnerOptions runner = {.backend = options->backend, .outputs_max = options->slots + ECHO_ROWS};
+    runner.backend.rows_max = options->slots + options->prefill_size;
+    engine->model = model_open(options->directory, &options->model, error);
+    engine->runner = engine->model ? runner_open(engine->model, &runner, error) : NULL;
+    if (!engine->runner) return false;
     engine->vocab = model_vocab(engine->model);
     engine->eos_count = model_eos(engine->model, engine->eos);
-    const size_t pool = options->kv_bytes ? options->kv_bytes : default_pool(engine->model, options->slots);
-    engine->kv = kv_open(engine->model, pool, error);
-    if (!engine->kv || !scheduler_open(&engine->scheduler, engine->model, engine->kv, options, error)) return false;
+    const size_t pool = options->kv_bytes ? options->kv_bytes : default_pool(engine->runner, options->slots);
+    engine->kv = kv_open(runner_kv_plan(engine->runner), pool, error);
+    if (!engine->kv || !scheduler_open(&engine->scheduler, engine->runner, engine->kv, options, error)) return false;
     if (engine->scheduler.context < model_context(engine->model))
         log_warn("the KV cache limits a sequence to %d of %d tokens", engine->scheduler.context,
             model_context(engine->model));
     if (!sampler_scratch_open(&engine->scratch, engine->vocab, error)) return false;
-    const size_t rows = (size_t)options->slots + ECHO_ROWS + 1;
-    size_t count, bytes;
-    if (size_mul(rows, (size_t)engine->vocab, &count) && size_mul(count, sizeof(float), &bytes))
-        engine->logits = malloc(bytes);
-    if (!engine->logits) return fail(error, ERROR_MEMORY, "no memory for %zu rows of logits", rows);
+    engine->working = malloc((size_t)engine->vocab * sizeof *engine->working);
+    if (!engine->working) return fail(error, ERROR_MEMORY, "no memory for a row of logits");
     publish_stats(engine);
     engine->thread_runs = thread_start(&engine->thread, engine_run, engine, "apus-engine", error);
     return engine->thread_runs;
@@ -290,8 +293,9 @@ void engine_close(Engine *engine) {
     if (engine->thread_runs) thread_join(engine->thread);
     scheduler_close(&engine->scheduler);
     sampler_scratch_close(&engine->scratch);
-    free(engine->logits);
+    free(engine->working);
     kv_close(engine->kv);
+    runner_close(engine->runner);
     model_close(engine->model);
     condition_destroy(&engine->wake);
     condition_destroy(&engine->round_ended);
@@ -299,7 +303,9 @@ void engine_close(Engine *engine) {
     free(engine);
 }
 
-Model *engine_model(Engine *engine) { return engine->model; }
+const Model *engine_model(const Engine *engine) { return engine->model; }
+
+const char *engine_backend(const Engine *engine) { return runner_backend(engine->runner)->ops->name; }
 
 EngineStats engine_stats(Engine *engine) {
     mutex_lock(&engine->mutex);

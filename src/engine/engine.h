@@ -3,7 +3,7 @@
  * through requests. Results depend on (prompt, parameters, seed) only, never on what else runs. */
 #pragma once
 #include "base/error.h"
-#include "model/model.h"
+#include "model/runner.h"
 
 typedef struct Engine Engine;
 typedef struct Request Request;
@@ -13,10 +13,11 @@ enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128 };
 typedef struct EngineOptions {
     const char *directory;
     ModelOptions model;
-    int slots;        /* sequences that run at once */
-    int queue_max;    /* requests that wait; one more is ERROR_BUSY */
-    int prefill_size; /* prompt tokens per step, 1…MODEL_ROWS_MAX/2 */
-    size_t kv_bytes;  /* of the page pool; 0: slots × context, at most half of the free memory */
+    BackendOptions backend; /* rows_max is the engine's to say */
+    int slots;              /* sequences that run at once */
+    int queue_max;          /* requests that wait; one more is ERROR_BUSY */
+    int prefill_size;       /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2 */
+    size_t kv_bytes;        /* of the page pool; 0: slots × context, at most half of the free memory */
     /* Called by the engine thread when requests may have something new; must be short. NULL: readers wait in request_*.
      */
     void (*notify)(void *context);
@@ -69,8 +70,9 @@ typedef struct RequestStats {
 } RequestStats;
 
 NODISCARD Engine *engine_open(const EngineOptions *options, Error *error);
-void engine_close(Engine *engine);   /* cancels everything, joins the thread */
-Model *engine_model(Engine *engine); /* for its constants; not to be run */
+void engine_close(Engine *engine); /* cancels everything, joins the thread */
+const Model *engine_model(const Engine *engine);
+const char *engine_backend(const Engine *engine); /* "avx512" */
 
 /* Thread: any. NULL: ERROR_BUSY when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit,
  * ERROR_USAGE for values outside their range (ids too), ERROR_CANCELLED while the engine closes. A request may outlive

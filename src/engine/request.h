@@ -6,7 +6,7 @@
 #include "base/thread.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
-#include "model/kv_cache.h"
+#include "cache/kv_cache.h"
 
 typedef enum ChoiceState { CHOICE_WAITING, CHOICE_RUNNING, CHOICE_ENDED } ChoiceState;
 

@@ -5,10 +5,29 @@
 #include "base/checked.h"
 #include "base/log.h"
 
-bool scheduler_open(Scheduler *s, Model *model, KvCache *kv, const EngineOptions *options, Error *error) {
+/* The most tokens, up to a limit, whose cost fits; cost never falls with the tokens. 0: not even one. */
+typedef struct Fit {
+    const KvPlan *plan;
+    size_t pool, charged; /* bytes */
+    int before;           /* tokens that come on top */
+} Fit;
+
+static int most_tokens(const Fit *fit, int limit) {
+    int low = 0, high = limit;
+    while (low < high) {
+        const int middle = low + (high - low + 1) / 2;
+        if (fit->charged <= fit->pool && kv_bytes_for(fit->plan, fit->before + middle) <= fit->pool - fit->charged)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error) {
     const size_t rows = (size_t)options->slots + (size_t)options->prefill_size, slots = (size_t)options->slots;
     *s = (Scheduler){
-        .model = model,
+        .plan = runner_kv_plan(runner),
         .kv = kv,
         .slots = options->slots,
         .queue_max = options->queue_max,
@@ -24,19 +43,12 @@ bool scheduler_open(Scheduler *s, Model *model, KvCache *kv, const EngineOptions
         scheduler_close(s);
         return fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
     }
-    int low = 0, high = model_context(model);
-    while (low < high) {
-        const int middle = low + (high - low + 1) / 2;
-        if (kv_bytes_for(model, middle) <= s->pool)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    s->context = low;
-    if (low >= 2) return true;
+    s->context = most_tokens(&(Fit){.plan = s->plan, .pool = s->pool}, model_context(runner_model(runner)));
+    if (s->context >= 2) return true;
+    const size_t least = kv_bytes_for(s->plan, 2);
     scheduler_close(s);
     return fail(error, ERROR_LIMIT, "a KV cache of %zu bytes is too small, a sequence takes at least %zu",
-        kv_bytes_total(kv), kv_bytes_for(model, 2));
+        kv_bytes_total(kv), least);
 }
 
 void scheduler_close(Scheduler *s) {
@@ -52,21 +64,24 @@ void scheduler_close(Scheduler *s) {
 
 /* With several choices the prompt's pages are promised once; a choice adds what comes after the full ones of them. */
 static size_t prompt_charge(const Scheduler *s, int prompt_count, int choices) {
-    return choices > 1 ? kv_bytes_for(s->model, prompt_count) : 0;
+    return choices > 1 ? kv_bytes_for(s->plan, prompt_count) : 0;
+}
+
+static int shared_tokens(int prompt_count, int choices) {
+    return choices > 1 ? prompt_count / KV_PAGE_TOKENS * KV_PAGE_TOKENS : 0;
 }
 
 static size_t choice_charge(const Scheduler *s, int prompt_count, int max_tokens, int choices) {
-    const int shared = choices > 1 ? prompt_count / KV_PAGE_TOKENS * KV_PAGE_TOKENS : 0;
-    return kv_bytes_for(s->model, prompt_count + max_tokens - shared);
+    return kv_bytes_for(s->plan, prompt_count + max_tokens - shared_tokens(prompt_count, choices));
 }
 
 int scheduler_fit(const Scheduler *s, const RequestOptions *o, Error *error) {
     const int prompt = o->prompt_count;
     int max_tokens = prompt < s->context ? s->context - prompt : 0;
     if (o->max_tokens < max_tokens) max_tokens = o->max_tokens;
-    while (max_tokens > 0 &&
-        prompt_charge(s, prompt, o->choices) + choice_charge(s, prompt, max_tokens, o->choices) > s->pool)
-        max_tokens = max_tokens > KV_PAGE_TOKENS ? max_tokens - KV_PAGE_TOKENS : max_tokens / 2;
+    const Fit fit = {
+        s->plan, s->pool, prompt_charge(s, prompt, o->choices), prompt - shared_tokens(prompt, o->choices)};
+    max_tokens = most_tokens(&fit, max_tokens);
     if (max_tokens == 0)
         fail(error, ERROR_LIMIT,
             "This model's maximum context length is %d tokens. However, the prompt has %d tokens and needs room for at "
@@ -268,7 +283,7 @@ static void plan_prefill(Scheduler *s) {
 
 void scheduler_plan(Scheduler *s) {
     s->part_count = s->output_count = s->prompt_rows = 0;
-    s->step = (Step){.tokens = s->tokens, .positions = s->positions, .runs = s->runs};
+    s->step = (Step){.tokens = s->tokens, .positions = s->positions, .runs = s->runs, .axes = 1};
     plan_decode(s);
     plan_prefill(s);
     s->step.run_count = s->part_count;

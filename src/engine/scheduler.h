@@ -29,7 +29,7 @@ typedef struct Part {
 } Part;
 
 typedef struct Scheduler {
-    Model *model;
+    const KvPlan *plan;
     KvCache *kv;
     int slots, queue_max, prefill_size;
     int context; /* tokens a sequence may hold: the model's, or fewer when the page pool is smaller */
@@ -50,7 +50,7 @@ typedef struct Scheduler {
 } Scheduler;
 
 NODISCARD bool scheduler_open(
-    Scheduler *scheduler, Model *model, KvCache *kv, const EngineOptions *options, Error *error);
+    Scheduler *scheduler, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error);
 void scheduler_close(Scheduler *scheduler);
 
 /* Any thread: how many tokens an answer may have, or 0 with ERROR_LIMIT. */

@@ -1,94 +1,98 @@
-/* The one decoder. All memory of a step is three blocks taken at its start: the residual stream, one work area that the
- * parts of a layer use in turn, and the rows whose logits are wanted. */
+/* The one decoder. All memory of a step is three blocks taken from each backend at its start (the residual stream, one
+ * work area that the parts of a layer use in turn, the rows whose logits are wanted), and the logits. */
 #include "model/decoder.h"
 
-#include "model/ffn/glu.h"
-#include "model/ffn/mlp.h"
-#include "model/loader/loader.h"
-#include "model/mixers/attention.h"
+/* A step on one backend. */
+typedef struct Stage {
+    Backend *backend;
+    bool walk;               /* the operations are to be called */
+    float *h, *work, *extra; /* extra: a parallel layer's input, then the wanted rows */
+} Stage;
 
-static int64_t ffn_width(const Layer *layer) {
-    return layer->ffn == FFN_GLU ? glu_width(&layer->glu) : mlp_width(&layer->mlp);
+static Stage stage_begin(const Bound *bound, Backend *backend, const Step *step) {
+    Stage stage = {.backend = backend, .walk = backend->ops->begin(backend, step)};
+    const int64_t rows = step->rows, hidden = bound->spec->hidden;
+    stage.h = backend->ops->scratch(backend, rows * hidden);
+    stage.work = backend->ops->scratch(backend, rows * bound->width);
+    stage.extra = backend->ops->scratch(backend, rows * hidden);
+    return stage;
 }
 
-int64_t layer_width(const Layer *layer) {
-    const int64_t mixer = attention_width(&layer->attention), ffn = ffn_width(layer);
-    return mixer > ffn ? mixer : ffn;
+/* What reads the residual after layer i's FFN. */
+static const Norm *norm_after(const Bound *bound, int i) {
+    return i + 1 < bound->spec->layer_count ? bound->layers[i + 1].mixer_in : bound->final_norm;
 }
 
-static void mixer_forward(const Layer *layer, const Block *block) {
-    switch (layer->mixer) {
-    case MIXER_ATTENTION: attention_forward(&layer->attention, block); break;
-    }
-}
-
-static void ffn_forward(const Layer *layer, const Block *block) {
-    switch (layer->ffn) {
-    case FFN_GLU: glu_forward(&layer->glu, block); break;
-    case FFN_MLP: mlp_forward(&layer->mlp, block); break;
-    }
-}
-
-/* normed: memory for a parallel layer's common input, [rows, hidden]. */
-static void layer_forward(const Layer *layer, Backend *backend, int rows, float *h, float *work, float *normed) {
-    Block mixer = {.backend = backend,
+static void layer_forward(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, int rows) {
+    const Layer *layer = &bound->layers[i];
+    Block mixer = {.backend = stage->backend,
+        .cache = cache,
         .rows = rows,
-        .x = h,
+        .x = stage->h,
         .in = layer->mixer_in,
-        .work = work,
-        .residual = h,
+        .work = stage->work,
+        .residual = stage->h,
         .out = layer->mixer_out,
+        .next = layer->parallel ? NULL : layer->ffn_in,
         .scale = layer->residual_scale};
     Block ffn = mixer;
     ffn.in = layer->ffn_in;
     ffn.out = layer->ffn_out;
+    ffn.next = norm_after(bound, i);
     if (layer->parallel) {
-        backend->ops->norm(backend, rows, h, layer->mixer_in, normed);
-        mixer.x = ffn.x = normed;
+        stage->backend->ops->norm(stage->backend, rows, stage->h, layer->mixer_in, stage->extra);
+        mixer.x = ffn.x = stage->extra;
         mixer.in = NULL;
     }
-    mixer_forward(layer, &mixer);
-    ffn_forward(layer, &ffn);
+    part_of_mixer(layer)->forward(layer, &mixer);
+    part_of_ffn(layer)->forward(layer, &ffn);
 }
 
-static int step_reach(const Step *step) {
-    int reach = 0;
-    for (int i = 0; i < step->run_count; i++) {
-        const int end = step->runs[i].position + step->runs[i].rows;
-        reach = end > reach ? end : reach;
-    }
-    return reach;
+static void embed(const Bound *bound, const Stage *stage, const Step *step) {
+    const Embed op = {.rows = step->rows,
+        .tokens = step->tokens,
+        .table = &bound->embedding,
+        .scale = bound->spec->embedding_scale,
+        .given = step->embeddings,
+        .out = stage->h,
+        .next = bound->layers[0].mixer_in};
+    stage->backend->ops->embed(stage->backend, &op);
 }
 
-void decoder_forward(Spec *spec, Backend *backend, const Step *step, int count, const int32_t *output, float *logits) {
-    const BackendOps *ops = backend->ops;
-    const int rows = step->rows;
-    if (spec->dynamic_rope) {
-        rope_reach(spec->dynamic_rope, step_reach(step));
-    }
-    ops->begin(backend, step);
-    float *h = ops->scratch(backend, (int64_t)rows * spec->hidden);
-    float *work = ops->scratch(backend, rows * spec->work_width);
-    float *extra =
-        ops->scratch(backend, (int64_t)rows * spec->hidden); /* a parallel layer's input, then the wanted rows */
-
-    ops->embed(backend, rows, step->tokens, &spec->embedding, spec->embedding_scale, h);
-    for (int i = 0; i < spec->layer_count; i++) {
-        layer_forward(&spec->layers[i], backend, rows, h, work, extra);
-    }
-    if (count == 0) {
-        return;
-    }
-    ops->gather(backend, count, output, h, spec->hidden, extra);
+static void head_forward(const Bound *bound, const Stage *stage, int count, const int32_t *output, float *logits) {
+    const Spec *spec = bound->spec;
+    const BackendOps *ops = stage->backend->ops;
+    ops->gather(stage->backend, count, output, stage->h, spec->hidden, stage->extra);
     const Matmul head = {.rows = count,
-        .x = extra,
-        .norm = spec->final_norm,
+        .x = stage->extra,
+        .norm = bound->final_norm,
         .count = 1,
-        .weight = {&spec->head},
+        .weight = {&bound->head},
         .out = {logits},
-        .coarse = spec->coarse_head};
-    ops->matmul(backend, &head);
-    if (spec->logit_scale != 1 || spec->logit_softcap != 0) {
-        ops->logits(backend, (int64_t)count * spec->vocab, logits, spec->logit_scale, spec->logit_softcap);
+        .coarse = bound->coarse_head};
+    ops->matmul(stage->backend, &head);
+    if (spec->logit_scale != 1 || spec->logit_softcap != 0)
+        ops->logits(stage->backend, (int64_t)count * spec->vocab, logits, spec->logit_scale, spec->logit_softcap);
+}
+
+float *decoder_forward(
+    const Bound *bound, const KvLayer *cache, const Step *step, int count, const int32_t *output, uint64_t *tickets) {
+    const Spec *spec = bound->spec;
+    const size_t residual = (size_t)step->rows * (size_t)spec->hidden * sizeof(float);
+    Stage stages[BACKENDS_MAX], *stage = stages;
+    for (int b = 0; b < bound->backend_count; b++) stages[b] = stage_begin(bound, bound->backends[b], step);
+    if (stage->walk) embed(bound, stage, step);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Stage *own = &stages[bound->place[i]];
+        if (own != stage) backend_move(stage->backend, stage->h, own->backend, own->h, residual, bound->staging);
+        stage = own;
+        if (stage->walk) layer_forward(bound, i, &cache[i], stage, step->rows);
     }
+    float *logits = NULL;
+    if (count > 0) {
+        logits = stage->backend->ops->scratch(stage->backend, (int64_t)count * spec->vocab);
+        if (stage->walk) head_forward(bound, stage, count, output, logits);
+    }
+    for (int b = 0; b < bound->backend_count; b++) tickets[b] = bound->backends[b]->ops->submit(bound->backends[b]);
+    return logits;
 }

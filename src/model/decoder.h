@@ -1,10 +1,9 @@
-/* The one decoder: walks the rows of a Spec over a backend. */
+/* The one decoder: walks the rows of a Spec over the backends that its weights are bound to. */
 #pragma once
-#include "model/spec.h"
+#include "model/bound.h"
 
-/* Floats per row that the largest part of this layer works in. */
-int64_t layer_width(const Layer *layer);
-
-/* The step's tokens through all layers, their keys and values into the caches, and the logits of rows output[0…count)
- * to logits[count, vocab]. The caller has checked the step; faults surface in the backend's sync. */
-void decoder_forward(Spec *spec, Backend *backend, const Step *step, int count, const int32_t *output, float *logits);
+/* The step's tokens through all layers, what they leave into the cache, and the logits of rows output[0…count): their
+ * address in memory of the last layer's backend, [count, vocab]; NULL when count is 0. cache: [layer_count]. The caller
+ * has checked the step and waits for *tickets, [backend_count]. */
+float *decoder_forward(
+    const Bound *bound, const KvLayer *cache, const Step *step, int count, const int32_t *output, uint64_t *tickets);

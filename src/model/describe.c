@@ -1,54 +1,32 @@
 /* The table of `apus info`. */
 #include <stdio.h>
 
-#include "model/decoder.h"
-#include "model/kv_cache.h"
 #include "model/model_internal.h"
+#include "model/runner_internal.h"
 
-enum { KINDS_MAX = 8, LINE_SIZE = 200 };
-
-static const char *activation_name(Activation activation) {
-    const char *const names[] = {"silu", "gelu", "gelu tanh", "relu²", "no activation"};
-    return names[activation];
-}
-
-static void describe_layer(const Layer *layer, char out[LINE_SIZE]) {
-    const Attention *op = &layer->attention.op;
-    const Activation activation = layer->ffn == FFN_GLU ? layer->glu.activation : layer->mlp.activation;
-    const int64_t inner = layer->ffn == FFN_GLU ? layer->glu.up.rows : layer->mlp.up.rows;
-    char window[32] = "";
-    if (op->window) {
-        snprintf(window, sizeof window, ", window %d", op->window);
-    }
-    snprintf(out, LINE_SIZE, "attention %d heads of %d on %d kv%s%s; %s %lld %s", op->heads, op->kv.layout.head_dim,
-        op->kv.layout.kv_heads, window, op->rope ? "" : ", no rope", layer->ffn == FFN_GLU ? "gated" : "mlp",
-        (long long)inner, activation_name(activation));
-}
+enum { KINDS_MAX = 8 };
 
 static void describe_layers(const Spec *spec, Buffer *out) {
-    char kinds[KINDS_MAX][LINE_SIZE], line[LINE_SIZE];
+    Buffer kinds[KINDS_MAX] = {0}, line = {0};
     int counts[KINDS_MAX] = {0}, kind_count = 0, rest = 0;
     for (int i = 0; i < spec->layer_count; i++) {
-        describe_layer(&spec->layers[i], line);
+        buffer_clear(&line);
+        layer_describe(&spec->layers[i], &line);
         int kind = 0;
-        while (kind < kind_count && strcmp(kinds[kind], line) != 0) {
-            kind++;
-        }
+        while (kind < kind_count && !slice_equal(buffer_view(&kinds[kind]), buffer_view(&line))) kind++;
         if (kind == KINDS_MAX) {
             rest++;
             continue;
         }
-        if (kind == kind_count) {
-            memcpy(kinds[kind_count++], line, LINE_SIZE);
-        }
+        if (kind == kind_count) buffer_slice(&kinds[kind_count++], buffer_view(&line));
         counts[kind]++;
     }
     for (int i = 0; i < kind_count; i++) {
-        buffer_printf(out, "%-12s %4d × %s\n", i ? "" : "layers", counts[i], kinds[i]);
+        buffer_printf(out, "%-12s %4d × %s\n", i ? "" : "layers", counts[i], kinds[i].data ? kinds[i].data : "");
+        buffer_free(&kinds[i]);
     }
-    if (rest) {
-        buffer_printf(out, "%-12s %4d of other kinds\n", "", rest);
-    }
+    buffer_free(&line);
+    if (rest) buffer_printf(out, "%-12s %4d of other kinds\n", "", rest);
 }
 
 static void describe_bytes(Buffer *out, uint64_t bytes) {
@@ -87,29 +65,31 @@ static void describe_weights(const Model *model, Buffer *out) {
     }
 }
 
-static void describe_context(const Model *model, Buffer *out) {
+static void describe_context(const Runner *runner, Buffer *out) {
+    const Model *model = runner->model;
     const int lengths[] = {1024, 4096, 16384, model->context};
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {
         if (lengths[i] < model->context || i == COUNT_OF(lengths) - 1) {
             buffer_printf(out, "%-12s ", i ? "" : "cache");
-            describe_bytes(out, kv_bytes_for(model, lengths[i]));
+            describe_bytes(out, kv_bytes_for(&runner->kv, lengths[i]));
             buffer_printf(
                 out, " for %d tokens%s\n", lengths[i], lengths[i] == model->context ? ", the context here" : "");
         }
     }
 }
 
-void model_describe(const Model *model, Buffer *out) {
+void runner_describe(const Runner *runner, Buffer *out) {
+    const Model *model = runner->model;
     const Spec *spec = &model->spec;
     buffer_printf(out, "%-12s %s\n", "family", spec->family);
     describe_layers(spec, out);
     buffer_printf(out, "%-12s hidden %d, vocabulary %d, output matrix %s, made for %d tokens\n", "", spec->hidden,
         spec->vocab, spec->tied ? "= embedding" : "of its own", spec->positions);
     describe_weights(model, out);
-    describe_context(model, out);
-    const bool mixed = spec->precise && spec->coarse_head;
-    buffer_printf(
-        out, "%-12s %s%s; ", "machine", backend_describe(model->backend), mixed ? " (int8 for the output matrix)" : "");
-    describe_bytes(out, model->scratch_bytes);
-    buffer_printf(out, " to work in, steps of up to %d rows\n", model->backend->rows_max);
+    describe_context(runner, out);
+    const bool mixed = spec->precise && runner->bound.coarse_head;
+    buffer_printf(out, "%-12s %s%s; ", "machine", backend_describe(runner->backends[0]),
+        mixed ? " (int8 for the output matrix)" : "");
+    describe_bytes(out, runner->scratch_bytes);
+    buffer_printf(out, " to work in, steps of up to %d rows\n", runner->backends[0]->rows_max);
 }

@@ -1,15 +1,15 @@
-/* A loaded model: a Spec (spec.h) filled by its family, weights bound to it, and the one decoder that walks it.
- * Threads: open and close anywhere; forward and the cache belong to the engine thread. */
+/* A loaded model: a Spec (spec.h) that its family filled, and the files that its weights lie in. Constant once it is
+ * open: any number of runners (runner.h) can use it. Threads: any. */
 #pragma once
-#include "backend/backend.h"
-#include "base/buffer.h"
+#include <stdint.h>
+
+#include "base/error.h"
 #include "base/json.h"
 
 typedef struct Model Model;
 struct Spec;
 
 typedef struct ModelOptions {
-    BackendOptions backend;
     /* "mmap": matrices stay in the mapped file, its pages are touched ahead. "ram": they are read into huge pages.
      * NULL: mapped, each page comes when it is used. */
     const char *weights;
@@ -22,16 +22,14 @@ typedef struct ModelOptions {
     void *warn_context;
 } ModelOptions;
 
-enum { MODEL_CONTEXT_DEFAULT = 32768, MODEL_ROWS_MAX = 4096, EOS_MAX = 16 };
+enum { MODEL_CONTEXT_DEFAULT = 32768, EOS_MAX = 16 };
 
-/* Reads config.json, checks every tensor's name, shape and type against the family's Spec, walks the decoder once on
- * the plan backend, opens the real backend. An error names file, field and value. */
-/* Defined in family/, which knows the families. */
+/* Reads config.json and checks every tensor's name, shape and type against the family's Spec. An error names file,
+ * field and value. Defined in family/, which knows the families. */
 NODISCARD Model *model_open(const char *directory, const ModelOptions *options, Error *error);
 void model_close(Model *model); /* NULL is fine */
 
 const struct Spec *model_spec(const Model *model);
-Backend *model_backend(const Model *model);
 int model_vocab(const Model *model);   /* width of the logits */
 int model_context(const Model *model); /* tokens a sequence may hold */
 /* End-of-sequence ids of generation_config.json, else config.json (text_config too). Returns their number, ≤ EOS_MAX.
@@ -43,11 +41,6 @@ uint64_t model_weight_bytes(const Model *model);
 void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations);
 /* generation_config.json: temperature, top_p, top_k …; NULL when absent. */
 const Json *model_generation_config(const Model *model);
-/* The table of `apus info`. */
-void model_describe(const Model *model, Buffer *out);
-
-/* Runs the step: appends its tokens to the caches and writes f32 logits of the rows named in output (indices into the
- * step's rows) to logits[count, vocab], in host memory. False: device or file fault; the sequences of the step are
- * lost. */
-NODISCARD bool model_forward(
-    Model *model, const Step *step, int count, const int32_t *output, float *logits, Error *error);
+/* A file of the model that shrank while it was in use, by its path; NULL: none did. What was read from it since counts
+ * as lost. Cheap, asked once per step. */
+const char *model_damaged(const Model *model);

@@ -10,6 +10,7 @@ typedef FamilyLoad *FamilyFind(Slice model_type);
 
 struct Model {
     Arena arena;
+    const char *directory;
     Checkpoint checkpoint;
     WeightStore *weights;                /* NULL: matrices lie in the mapped files */
     Buffer config_text, generation_text; /* the JSON nodes point into them */
@@ -18,12 +19,8 @@ struct Model {
     Spec spec;
     int32_t eos[EOS_MAX];
     int eos_count;
-    Backend *backend;
-    size_t scratch_bytes;
     uint64_t weight_bytes;
     int context;
 };
 
 NODISCARD Model *model_load(const char *directory, const ModelOptions *options, FamilyFind *find, Error *error);
-/* The derived fields of a Spec: work width, page groups. */
-NODISCARD bool spec_finish(Spec *spec, Error *error);

@@ -1,6 +1,7 @@
-/* What a model is: globals and one row per layer. A family file fills it from config.json through a Loader (loader.h);
- * the one decoder (decoder.c) walks it. Plain data: everything it points to lives in the model's arena or in the mapped
- * files. */
+/* What a model is: globals and one row per layer. A family file fills it once from config.json through a Loader
+ * (loader/loader.h); from then on it is constant, and whoever runs it brings what a run needs: weights bound to
+ * backends (bound.h), a cache, a step. Plain data: everything it points to lives in the model's arena or in the mapped
+ * files, in host memory. */
 #pragma once
 #include "backend/backend.h"
 
@@ -11,7 +12,7 @@ typedef enum MixerKind { MIXER_ATTENTION } MixerKind;
 typedef enum FfnKind { FFN_GLU, FFN_MLP } FfnKind;
 
 typedef struct AttentionMixer {
-    Attention op;      /* all that is known at load: q, k, v, out and op.kv.base come later */
+    Attention op;      /* all that is known at load: of op.kv the layout's widths; q, k, v and out belong to a step */
     Weight q, k, v, o; /* q, k, v may be views of one fused matrix */
 } AttentionMixer;
 
@@ -40,16 +41,7 @@ typedef struct Layer {
     };
 } Layer;
 
-/* Rotary frequencies that depend on how far the step reaches (dynamic NTK scaling): rewritten at the start of a step
- * that goes beyond `positions`, as mlx-lm does. */
-typedef struct DynamicRope {
-    float theta, factor;
-    int dims, positions;
-    float *frequencies; /* what the layers' Rope points to */
-    int reach;          /* for which they were last written */
-} DynamicRope;
-
-enum { TALLY_MAX = 80, KV_GROUPS_MAX = 8 };
+enum { TALLY_MAX = 80 };
 
 /* Weights of one kind, for people. */
 typedef struct Tally {
@@ -71,13 +63,6 @@ typedef struct Spec {
     bool tied;
     float logit_scale, logit_softcap; /* logits = cap·tanh(scale·x/cap); cap 0: scale·x */
     bool precise;                     /* 8-bit activations change clear choices of this family: its layers have 16 */
-    bool coarse_head; /* the output matrix has 8 all the same, as its rounding does not add up: nobody asked for 16 */
-    DynamicRope *dynamic_rope; /* NULL: none */
-
-    /* Derived once the family is done. */
-    int64_t work_width;           /* floats per row that the largest part of a layer needs */
-    int kv_group_count;           /* layers that keep their pages alike share a page table */
-    int kv_window[KV_GROUPS_MAX]; /* 0: all pages are kept */
     int tally_count;
-    Tally tally[TALLY_MAX];
+    Tally tally[TALLY_MAX]; /* of all matrices */
 } Spec;

@@ -63,7 +63,8 @@ static Bench bench_make(const Shape *s) {
     b.frequencies = random_floats(s->rope_dims / 2, 1);
     for (int i = 0; i < s->rope_dims / 2; i++) b.frequencies[i] = powf(10000, -2.0f * (float)i / (float)s->rope_dims);
     if (s->rope_dims > 4) b.frequencies[1] = 0; /* a pair left alone */
-    b.rope = (Rope){s->rope_dims, s->rope == ROPE_INTERLEAVED, b.frequencies, 1.25f};
+    b.rope = (Rope){
+        .dims = s->rope_dims, .interleaved = s->rope == ROPE_INTERLEAVED, .frequencies = b.frequencies, .scale = 1.25f};
     b.q_norm = (Norm){NORM_RMS, s->norm == NORM_FULL ? q_width(s) : s->head_dim, 1e-5f, b.norm_weight, NULL};
     b.k_norm = (Norm){NORM_RMS, s->norm == NORM_FULL ? k_width(s) : s->head_dim, 1e-5f, b.norm_weight, NULL};
     for (int i = 0; i <= STRANGERS; i++) {
@@ -101,7 +102,7 @@ static Cache cache_make(Backend *backend, Bench *b) {
     cache.layer.page_stride = 2 * bytes + 64;
     cache.layer.layer_offset = bytes;
     Error error;
-    cache.memory = backend->ops->alloc(backend, PAGES * cache.layer.page_stride, &error);
+    cache.memory = backend->ops->alloc(backend, PAGES * cache.layer.page_stride, MEMORY_CACHE, &error);
     if (!cache.memory) abort();
     cache.layer.base = cache.memory;
     int dealt = 0;
@@ -126,14 +127,15 @@ static void advance(Backend *backend, Bench *b, const Cache *cache, const int ro
     static float q[ROWS_MAX * 5000], k[ROWS_MAX * 1024], v[ROWS_MAX * 1024], y[ROWS_MAX * 5000];
     int32_t positions[ROWS_MAX], tokens[ROWS_MAX] = {0};
     Run runs[1 + STRANGERS];
-    Step step = {.tokens = tokens, .positions = positions, .runs = runs};
+    Step step = {.tokens = tokens, .positions = positions, .runs = runs, .axes = 1};
     int own = 0;
     for (int n = STRANGERS; n >= 0; n--) { /* the sequence under test in the middle */
         const int i = (n + 4) % (1 + STRANGERS);
         Sequence *seq = &b->sequence[i];
         if (rows[i] == 0) continue;
         if (i == 0) own = step.rows;
-        runs[step.run_count++] = (Run){step.rows, rows[i], seq->position, seq->tables};
+        runs[step.run_count++] =
+            (Run){.row = step.rows, .rows = rows[i], .position = seq->position, .tables = seq->tables};
         for (int t = 0; t < rows[i]; t++) positions[step.rows + t] = seq->position + t;
         memcpy(q + step.rows * q_width(s), seq->q + seq->position * q_width(s),
             sizeof *q * (size_t)(rows[i] * q_width(s)));
@@ -163,7 +165,7 @@ static void advance(Backend *backend, Bench *b, const Cache *cache, const int ro
     Error error;
     backend->ops->begin(backend, &step);
     backend->ops->attention(backend, &op);
-    if (!backend->ops->sync(backend, &error)) TEST_MSG(false, "%s", error.text);
+    if (!backend->ops->wait(backend, backend->ops->submit(backend), &error)) TEST_MSG(false, "%s", error.text);
     memcpy(out + b->sequence[0].position * out_width(s), y + own * out_width(s),
         sizeof *y * (size_t)(rows[0] * out_width(s)));
     for (int i = 0; i <= STRANGERS; i++) b->sequence[i].position += rows[i];
@@ -241,10 +243,10 @@ static void check_far_positions(const char *name) {
     Cache cache = {.layer.layout = {1, WIDTH, 2, DTYPE_F32}};
     cache.layer.page_stride = backend->ops->kv_layer_bytes(backend, &cache.layer.layout);
     Error error;
-    cache.layer.base = backend->ops->alloc(backend, cache.layer.page_stride, &error);
+    cache.layer.base = backend->ops->alloc(backend, cache.layer.page_stride, MEMORY_CACHE, &error);
     static int32_t pages[1200]; /* all the same page */
     const int32_t *tables[1] = {pages};
-    const Rope rope = {WIDTH, false, &frequency, 1};
+    const Rope rope = {.dims = WIDTH, .frequencies = &frequency, .scale = 1};
     static const int starts[] = {0, 1000, 32766, 131070};
     for (size_t i = 0; i < COUNT_OF(starts); i++) {
         float q[4] = {1, 0, 1, 0}, k[4] = {1, 0, 0.5f, 0.25f}, v[4] = {1, 0, 0, 1}, out[4];
@@ -252,8 +254,8 @@ static void check_far_positions(const char *name) {
             const int position = starts[i] + t;
             float q1[2] = {q[2 * t], q[2 * t + 1]}, k1[2] = {k[2 * t], k[2 * t + 1]};
             const int32_t token = 0, at = position;
-            const Run run = {0, 1, position, tables};
-            const Step step = {1, &token, &at, 1, &run};
+            const Run run = {.rows = 1, .position = position, .tables = tables};
+            const Step step = {.rows = 1, .tokens = &token, .positions = &at, .run_count = 1, .runs = &run, .axes = 1};
             const Attention op = {.heads = 1,
                 .kv = cache.layer,
                 .scale = 1,

@@ -258,8 +258,8 @@ static void test_fused(CpuBackend *cpu) {
         cpu_matmul(&cpu->base, &(Matmul){rows, x, &norm, 3, {&q.weight, &k.weight, &v.weight}, {a, b, c}, false});
         cpu_glu(&cpu->base, &(Glu){rows, x, &norm, &q.weight, &up.weight, ACT_SILU, g});
         for (int j = 0; j < rows * TALL; j++) sum[j] = sum2[j] = (float)j;
-        cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, x, &q.weight, NULL, 0.5f, sum});
-        cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, x, &q.weight, &after, 0.5f, sum2});
+        cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, x, &q.weight, NULL, 0.5f, sum, NULL});
+        cpu_matmul_add(&cpu->base, &(MatmulAdd){rows, x, &q.weight, &after, 0.5f, sum2, NULL});
         bool same = true, glu = true, added = true, added_norm = true;
         for (int t = 0; t < rows; t++) {
             const float *xt = normed + t * COLS;
@@ -335,7 +335,7 @@ static void test_embed(CpuBackend *cpu) {
     Sample s = sample_make(50, 96, QUANT_AFFINE, 5, 32, DTYPE_F16, false);
     const int32_t tokens[] = {49, 0, 7};
     float *out = guarded_out(3 * 96), row[96];
-    cpu_embed(&cpu->base, 3, tokens, &s.weight, 2.5f, out);
+    cpu_embed(&cpu->base, &(Embed){.rows = 3, .tokens = tokens, .table = &s.weight, .scale = 2.5f, .out = out});
     for (int t = 0; t < 3; t++) {
         weight_dequantize_row(&s.weight, tokens[t], 0, 96, row);
         for (int i = 0; i < 96; i++) TEST(out[t * 96 + i] == 2.5f * row[i]);

@@ -323,7 +323,7 @@ static void check_fused(const Pair *p, const Kind *kind, int rows, Activation ac
     for (int i = 0; i < rows * OUT; i++) gates[i] *= ups[i];
     TEST_MSG(distance(out, gates, rows * OUT) <= 1e-6, "%s: glu of %s, %d rows: %g", p->name, quant_name(kind->quant),
         rows, distance(out, gates, rows * OUT));
-    const MatmulAdd add = {rows, x, &gate.weight, normed ? &after : NULL, 0.5f, sum};
+    const MatmulAdd add = {rows, x, &gate.weight, normed ? &after : NULL, 0.5f, sum, NULL};
     const Matmul one = {.rows = rows, .x = x, .count = 1, .weight = {&gate.weight}, .out = {gates}};
     b->ops->matmul_add(b, &add);
     b->ops->matmul(b, &one);
@@ -346,8 +346,10 @@ static void check_embed(const Pair *p, const Kind *kind) {
     Matrix table = matrix_make(kind, 9, 256, false);
     const int32_t tokens[] = {8, 0, 3, 3, 7};
     float *expected = random_floats(5 * 256, 0), *out = random_floats(5 * 256, 0);
-    p->ref->ops->embed(p->ref, 5, tokens, &table.weight, 1.5f, expected);
-    p->vector->ops->embed(p->vector, 5, tokens, &table.weight, 1.5f, out + 1);
+    Embed op = {.rows = 5, .tokens = tokens, .table = &table.weight, .scale = 1.5f, .out = expected};
+    p->ref->ops->embed(p->ref, &op);
+    op.out = out + 1;
+    p->vector->ops->embed(p->vector, &op);
     /* scale·code + bias with or without a rounding between them */
     TEST_MSG(distance(out + 1, expected, 5 * 256) <= 1e-6, "%s: embedding of %s %d bits", p->name,
         quant_name(kind->quant), kind->bits);
@@ -404,7 +406,7 @@ static void check_largest_norm(const Pair *p, int rows) {
     float *x = random_floats(rows * COLS, 1), *weight = random_floats(NORM_WIDTH_MAX, 1);
     float *sum = random_floats(count, 0), *expected = random_floats(count, 0), *y = random_floats(count, 0);
     const Norm norm = {NORM_RMS, NORM_WIDTH_MAX, 1e-5f, weight, NULL};
-    p->vector->ops->matmul_add(p->vector, &(MatmulAdd){rows, x, &m.weight, &norm, 0.5f, sum});
+    p->vector->ops->matmul_add(p->vector, &(MatmulAdd){rows, x, &m.weight, &norm, 0.5f, sum, NULL});
     p->vector->ops->matmul(p->vector, &(Matmul){.rows = rows, .x = x, .count = 1, .weight = {&m.weight}, .out = {y}});
     p->vector->ops->add(p->vector, rows, NORM_WIDTH_MAX, expected, y, 0.5f, &norm);
     TEST_MSG(distance(sum, expected, count) <= 1e-6, "%s: product added after the widest norm, %d rows: %g", p->name,

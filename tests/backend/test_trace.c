@@ -39,21 +39,21 @@ static void walk(Backend *b, const Data *d, Results *r) {
     const Norm norm = {NORM_RMS, COLS, 1e-5f, d->norm, NULL};
     const KvLayout layout = {KV_HEADS, DIM, DIM, b->exact ? DTYPE_F32 : DTYPE_F16};
     const size_t page = ops->kv_layer_bytes(b, &layout);
-    uint8_t *cache = ops->alloc(b, PAGES * page, &error);
+    uint8_t *cache = ops->alloc(b, PAGES * page, MEMORY_CACHE, &error);
     const int32_t *table = pages;
-    const Run run = {0, ROWS, 0, &table};
-    const Step step = {ROWS, tokens, positions, 1, &run};
+    const Run run = {.rows = ROWS, .tables = &table};
+    const Step step = {.rows = ROWS, .tokens = tokens, .positions = positions, .run_count = 1, .runs = &run, .axes = 1};
     TEST_MSG(cache != NULL, "%s", error.text);
     ops->begin(b, &step);
     TEST(ops->scratch(b, 64) != NULL);
-    ops->embed(b, ROWS, tokens, &d->weight, 0.5f, r->embed);
+    ops->embed(b, &(Embed){.rows = ROWS, .tokens = tokens, .table = &d->weight, .scale = 0.5f, .out = r->embed});
     ops->norm(b, ROWS, d->x, &norm, r->norm);
     const Matmul matmul = {ROWS, d->x, &norm, 2, {&d->weight, &d->weight}, {r->matmul[0], r->matmul[1]}, false};
     for (int layer = 0; layer < 2; layer++) ops->matmul(b, &matmul);
     const Glu glu = {ROWS, d->x, NULL, &d->weight, &d->weight, ACT_SILU, r->glu};
     ops->glu(b, &glu);
     memcpy(r->add, d->x, sizeof r->add);
-    const MatmulAdd add = {ROWS, r->glu, &d->back, NULL, 0.5f, r->add};
+    const MatmulAdd add = {ROWS, r->glu, &d->back, NULL, 0.5f, r->add, NULL};
     ops->matmul_add(b, &add);
     ops->add(b, ROWS, COLS, r->add, d->x, 2, NULL);
     float *q = copy_floats(d->x, ROWS * HEADS * DIM), *k = copy_floats(d->x, ROWS * KV_HEADS * DIM);
@@ -70,7 +70,7 @@ static void walk(Backend *b, const Data *d, Results *r) {
     const Matmul head = {1, r->gather, &norm, 1, {&d->weight}, {r->head}, false};
     ops->matmul(b, &head);
     ops->logits(b, OUT, r->head, 0.5f, 30);
-    TEST_MSG(ops->sync(b, &error), "%s", error.text);
+    TEST_MSG(ops->wait(b, ops->submit(b), &error), "%s", error.text);
     ops->release(b, cache);
     free(q);
     free(k);
@@ -114,7 +114,7 @@ static void check_backend(const char *name, const Data *d) {
     Error error = {0};
     Backend *plain = backend_open(&options, &error);
     if (!plain) return; /* not on this machine */
-    options.trace = true;
+    options.wrap = trace_open;
     Backend *traced = backend_open(&options, &error);
     TEST_MSG(traced != NULL, "%s", error.text);
     if (!traced) return;
@@ -129,7 +129,7 @@ static void check_backend(const char *name, const Data *d) {
     walk(traced, d, &r[1]); /* a step counts for itself */
     check_lines(traced, plain->exact ? DTYPE_F32 : DTYPE_F16);
     const Run run = {.rows = 1};
-    const Step step = {1, tokens, positions, 1, &run};
+    const Step step = {.rows = 1, .tokens = tokens, .positions = positions, .run_count = 1, .runs = &run, .axes = 1};
     traced->ops->begin(traced, &step);
     check_line(traced, "head 128→96 4-bit g32", 0, 0, 0);
     free(r);
@@ -141,7 +141,7 @@ int main(void) {
     Data d = data_make();
     check_backend("ref", &d);
     for (size_t i = 0; i < COUNT_OF(vector_names); i++) check_backend(vector_names[i], &d);
-    const BackendOptions wrong = {.cpu = "z80", .rows_max = 1, .trace = true};
+    const BackendOptions wrong = {.cpu = "z80", .rows_max = 1, .wrap = trace_open};
     Error error = {0};
     TEST(!backend_open(&wrong, &error) && error.code == ERROR_USAGE && strstr(error.text, "z80"));
     free(d.codes);

@@ -25,11 +25,6 @@ typedef struct ChatFixture {
 
 const Json *model_generation_config(const Model *model) { return NULL; }
 uint64_t model_weight_bytes(const Model *model) { return 12345; }
-Backend *model_backend(const Model *model) {
-    static const BackendOps operations = {.name = "fake"};
-    static Backend backend = {.ops = &operations};
-    return &backend;
-}
 
 static inline void chat_write(const ChatFixture *fixture, const char *name, Buffer *text) {
     char path[128];

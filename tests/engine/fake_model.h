@@ -6,8 +6,7 @@
 #include <stdlib.h>
 
 #include "base/thread.h"
-#include "model/kv_cache.h"
-#include "model/model.h"
+#include "model/runner.h"
 #include "test.h"
 
 enum { FAKE_PAGES = 4096, FAKE_PAGE_BYTES = 1000, FAKE_STEPS = 4096, FAKE_EOS = 2 };
@@ -32,7 +31,12 @@ static struct Fake {
 } fake;
 
 struct Model {
-    int rows_max;
+    int unused;
+};
+struct Runner {
+    const Model *model;
+    int rows_max, outputs_max;
+    float *logits; /* [outputs_max, vocab] of the last step */
 };
 struct KvCache {
     int page_count, used;
@@ -105,7 +109,6 @@ static inline void fake_logits(uint64_t hash, float *out) {
 Model *model_open(const char *directory, const ModelOptions *options, Error *error) {
     Model *model = calloc(1, sizeof *model);
     CHECK(model != NULL);
-    model->rows_max = options->backend.rows_max;
     return model;
 }
 void model_close(Model *model) { free(model); }
@@ -133,11 +136,34 @@ static inline void fake_gate(const Step *step, int outputs) {
     mutex_unlock(&fake.mutex);
 }
 
-bool model_forward(Model *model, const Step *step, int count, const int32_t *output, float *logits, Error *error) {
-    static uint64_t row_hash[MODEL_ROWS_MAX];
+/* ---- runner.h ---- */
+
+Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error) {
+    Runner *runner = calloc(1, sizeof *runner);
+    CHECK(runner != NULL);
+    *runner = (Runner){.model = model, .rows_max = options->backend.rows_max, .outputs_max = options->outputs_max};
+    runner->logits = malloc((size_t)options->outputs_max * (size_t)fake.vocab * sizeof *runner->logits);
+    CHECK(runner->logits != NULL);
+    return runner;
+}
+void runner_close(Runner *runner) {
+    if (runner) free(runner->logits);
+    free(runner);
+}
+const Model *runner_model(const Runner *runner) { return runner->model; }
+const KvPlan *runner_kv_plan(const Runner *runner) { return NULL; }
+Backend *runner_backend(const Runner *runner) {
+    static const BackendOps operations = {.name = "fake"};
+    static Backend backend = {.ops = &operations};
+    return &backend;
+}
+
+bool runner_forward(
+    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error) {
+    static uint64_t row_hash[RUNNER_ROWS_MAX];
     fake_engine_thread = true;
     fake_gate(step, count);
-    CHECK(step->rows > 0 && step->rows <= model->rows_max && count <= step->rows);
+    CHECK(step->rows > 0 && step->rows <= runner->rows_max && count <= step->rows && count <= runner->outputs_max);
     if (fake.steps == fake.fail_at) return fail(error, ERROR_DEVICE, "the fake device failed in step %d", fake.fail_at);
     int row = 0;
     for (int i = 0; i < step->run_count; i++) {
@@ -156,13 +182,14 @@ bool model_forward(Model *model, const Step *step, int count, const int32_t *out
         }
     }
     CHECK(row == step->rows);
-    for (int i = 0; i < count; i++) fake_logits(row_hash[output[i]], logits + (size_t)i * (size_t)fake.vocab);
+    *logits = runner->logits;
+    for (int i = 0; i < count; i++) fake_logits(row_hash[output[i]], *logits + (size_t)i * (size_t)fake.vocab);
     return true;
 }
 
 /* ---- kv_cache.h ---- */
 
-KvCache *kv_open(Model *model, size_t budget_bytes, Error *error) {
+KvCache *kv_open(const KvPlan *plan, size_t budget_bytes, Error *error) {
     fake_cache = calloc(1, sizeof *fake_cache);
     CHECK(fake_cache != NULL);
     const size_t pages = budget_bytes / FAKE_PAGE_BYTES;
@@ -173,7 +200,7 @@ void kv_close(KvCache *cache) { free(cache); }
 size_t kv_bytes_used(const KvCache *cache) { return (size_t)cache->used * FAKE_PAGE_BYTES; }
 size_t kv_bytes_total(const KvCache *cache) { return (size_t)cache->page_count * FAKE_PAGE_BYTES; }
 static int fake_pages(int tokens) { return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS; }
-size_t kv_bytes_for(const Model *model, int tokens) { return (size_t)fake_pages(tokens) * FAKE_PAGE_BYTES; }
+size_t kv_bytes_for(const KvPlan *plan, int tokens) { return (size_t)fake_pages(tokens) * FAKE_PAGE_BYTES; }
 
 bool kv_sequence_open(KvCache *cache, KvSequence *sequence, Error *error) {
     const int pages = fake_pages(fake.context);
@@ -208,6 +235,17 @@ static inline int fake_take(KvCache *cache) {
 }
 bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error) {
     CHECK(sequence->length + tokens <= fake.context);
+    int32_t *filling = &sequence->tables[0][sequence->length / KV_PAGE_TOKENS];
+    if (sequence->length % KV_PAGE_TOKENS > 0 && cache->owners[*filling] > 1) { /* copied by whoever writes */
+        const int page = fake_take(cache);
+        if (page < 0) {
+            fake.reserve_failures++;
+            return fail(error, ERROR_LIMIT, "no page is free");
+        }
+        memcpy(cache->hash[page], cache->hash[*filling], sizeof cache->hash[0]);
+        fake_drop(cache, *filling);
+        *filling = page;
+    }
     while (sequence->reserved < sequence->length + tokens) {
         const int page = fake_take(cache);
         if (page < 0) {
@@ -223,19 +261,14 @@ void kv_advance(KvCache *cache, KvSequence *sequence, int tokens) {
     sequence->length += tokens;
     CHECK(sequence->length <= sequence->reserved);
 }
-bool kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to, Error *error) {
-    void (*const on_fork)(void) = fake.on_fork;
+void kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to) {
+    void (*told)(void) = fake.on_fork;
     fake.on_fork = NULL;
-    if (on_fork) on_fork();
-    const int full = from->length / KV_PAGE_TOKENS, rest = from->length % KV_PAGE_TOKENS;
-    for (int i = 0; i < full; i++) {
+    if (told) told();
+    for (int i = 0; i < fake_pages(from->length); i++) {
         to->tables[0][i] = from->tables[0][i];
         cache->owners[from->tables[0][i]]++;
     }
-    to->length = to->reserved = full * KV_PAGE_TOKENS;
-    if (rest == 0) return true;
-    if (!kv_reserve(cache, to, rest, error)) return false;
-    memcpy(cache->hash[to->tables[0][full]], cache->hash[from->tables[0][full]], sizeof cache->hash[0]);
-    to->length += rest;
-    return true;
+    to->length = from->length;
+    to->reserved = fake_pages(from->length) * KV_PAGE_TOKENS;
 }

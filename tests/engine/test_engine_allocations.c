@@ -67,7 +67,8 @@ static bool ask(Engine *engine, Error *error) {
 
 static bool live(Error *error) {
     const EngineOptions options = {.directory = directory,
-        .model = {.backend = {.cpu = cpu, .threads = 2}, .weights = weights, .context = 256},
+        .model = {.weights = weights, .context = 256},
+        .backend = {.cpu = cpu, .threads = 2},
         .slots = 2,
         .queue_max = 4,
         .prefill_size = 8};

@@ -77,7 +77,8 @@ static void read_answer(Request *request, const RequestOptions *o, Answer *answe
 static bool run_all(const char *directory, int slots, int prefill_size, Case *cases, Answer *answers) {
     Error error = {0};
     const EngineOptions options = {.directory = directory,
-        .model = {.backend = {.cpu = "auto", .threads = 2}, .context = 512},
+        .model = {.context = 512},
+        .backend = {.cpu = "auto", .threads = 2},
         .slots = slots,
         .queue_max = REQUESTS,
         .prefill_size = prefill_size};

@@ -10,8 +10,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "model/kv_cache.h"
-#include "model/model.h"
+#include "model/runner.h"
 #include "tensor/safetensors.h"
 #include "test.h"
 
@@ -299,9 +298,40 @@ static inline bool fixture_cpu_here(const char *cpu) {
     return here || strcmp(cpu, "ref") == 0; /* ref missing is a failure that shows when a model is opened */
 }
 
+/* A model and what runs it. */
+typedef struct FixtureRun {
+    Model *model;
+    Runner *runner;
+    int vocab;
+} FixtureRun;
+
+static inline void fixture_run_close(FixtureRun *run) {
+    runner_close(run->runner);
+    model_close(run->model);
+    *run = (FixtureRun){0};
+}
+
+/* False with the error: neither is open. */
+static inline bool fixture_run_try(
+    FixtureRun *run, const char *directory, const ModelOptions *model, const RunnerOptions *options, Error *error) {
+    *run = (FixtureRun){.model = model_open(directory, model, error)};
+    run->runner = run->model ? runner_open(run->model, options, error) : NULL;
+    if (run->runner) run->vocab = model_vocab(run->model);
+    if (!run->runner) fixture_run_close(run);
+    return run->runner != NULL;
+}
+
+static inline bool fixture_run_open(
+    FixtureRun *run, const char *directory, const ModelOptions *model, const RunnerOptions *options) {
+    Error error = {0};
+    const bool ok = fixture_run_try(run, directory, model, options, &error);
+    TEST_MSG(ok, "%s", error.text);
+    return ok;
+}
+
 /* One step: rows tokens of one sequence. logits: [rows, vocab]. */
 static inline bool fixture_step(
-    Model *model, KvCache *cache, KvSequence *s, const int32_t *tokens, int rows, float *logits, Error *error) {
+    Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens, int rows, float *logits, Error *error) {
     int32_t positions[FIXTURE_TOKENS_MAX], output[FIXTURE_TOKENS_MAX];
     for (int i = 0; i < rows; i++) {
         positions[i] = s->length + i;
@@ -309,23 +339,25 @@ static inline bool fixture_step(
     }
     if (!kv_reserve(cache, s, rows, error)) return false;
     const Run run = {.rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables};
-    const Step step = {.rows = rows, .tokens = tokens, .positions = positions, .run_count = 1, .runs = &run};
-    if (!model_forward(model, &step, rows, output, logits, error)) return false;
+    const Step step = {.rows = rows, .tokens = tokens, .positions = positions, .run_count = 1, .runs = &run, .axes = 1};
+    float *out;
+    if (!runner_forward(runner, cache, &step, rows, output, &out, error)) return false;
+    memcpy(logits, out, (size_t)rows * (size_t)model_vocab(runner_model(runner)) * sizeof *out);
     kv_advance(cache, s, rows);
     return true;
 }
 
 /* All tokens in steps of `chunk`, the last `steps` of them singly. logits: [count, vocab]. */
-static inline bool fixture_walk(Model *model, const int32_t *tokens, int count, int chunk, int steps, float *logits) {
+static inline bool fixture_walk(Runner *runner, const int32_t *tokens, int count, int chunk, int steps, float *logits) {
     Error error = {0};
     KvSequence s = {0};
-    KvCache *cache = kv_open(model, kv_bytes_for(model, count), &error);
+    const int vocab = model_vocab(runner_model(runner));
+    KvCache *cache = kv_open(runner_kv_plan(runner), kv_bytes_for(runner_kv_plan(runner), count), &error);
     bool ok = cache && kv_sequence_open(cache, &s, &error);
     for (int done = 0; ok && done < count;) {
         const int left = count - steps - done;
         const int rows = left <= 0 ? 1 : left < chunk ? left : chunk;
-        ok = fixture_step(
-            model, cache, &s, tokens + done, rows, logits + (size_t)done * (size_t)model_vocab(model), &error);
+        ok = fixture_step(runner, cache, &s, tokens + done, rows, logits + (size_t)done * (size_t)vocab, &error);
         done += rows;
     }
     TEST_MSG(ok, "%s", error.text);

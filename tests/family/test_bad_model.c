@@ -10,13 +10,20 @@ static void keep_warning(void *context, const char *line) {
     warning_count++;
 }
 
+/* NULL: it cannot be opened, or not run. */
+static Buffer description;
 static Model *open_model(const char *directory, bool strict, Error *error) {
-    const ModelOptions options = {
-        .backend = {.cpu = "ref", .rows_max = 16}, .strict_config = strict, .warn = keep_warning};
+    const ModelOptions options = {.strict_config = strict, .warn = keep_warning};
+    const RunnerOptions runs = {.backend = {.cpu = "ref", .rows_max = 16}};
+    FixtureRun run;
     *error = (Error){0};
     warning_count = 0;
     last_warning[0] = 0;
-    return model_open(directory, &options, error);
+    if (!fixture_run_try(&run, directory, &options, &runs, error)) return NULL;
+    buffer_clear(&description);
+    runner_describe(run.runner, &description);
+    runner_close(run.runner);
+    return run.model;
 }
 
 /* Opens a copy of the fixture whose config has `from` replaced by `to`; NULL from: `to` is the whole config. */
@@ -296,11 +303,9 @@ static void test_constants(void) {
         TEST_MSG(
             warning_count == 1 && strstr(last_warning, "config.json: eos_token_id has 1000000"), "%s", last_warning);
         TEST(model_vocab(model) == 48 && model_context(model) == 512 && !model_generation_config(model));
-        Buffer out = {0};
-        model_describe(model, &out);
-        TEST_MSG(strstr(out.data, "3 × attention 4 heads of 16 on 2 kv; gated 96 silu"), "%s", out.data);
-        TEST_MSG(strstr(out.data, "affine 4 bits, groups of 32"), "%s", out.data);
-        buffer_free(&out);
+        TEST_MSG(
+            strstr(description.data, "3 × attention 4 heads of 16 on 2 kv; gated 96 silu"), "%s", description.data);
+        TEST_MSG(strstr(description.data, "affine 4 bits, groups of 32"), "%s", description.data);
     }
     model_close(model);
     if (fixture_write_variant(&f, 0, directory) &&
@@ -408,7 +413,7 @@ static void test_hostile_values(const char *name) {
 static void test_no_error(void) {
     Fixture f;
     char directory[64];
-    const ModelOptions options = {.backend = {.cpu = "ref", .rows_max = 16}};
+    const ModelOptions options = {0};
     TEST(!model_open("/nonexistent", &options, NULL));
     if (!fixture_open(&f, "llama")) return;
     TEST(fixture_write_variant(&f, 0, directory));

@@ -9,7 +9,7 @@ static const struct {
     int variant;
     bool on_ref; /* which is slow */
 } cases[] = {{"llama-window", 1, true}, {"llama", 0, false}, {"llama", 2, false}, {"gemma3-text", 2, false},
-    {"qwen3", 1, false}, {"phi3", 1, false}, {"phi", 1, false}};
+    {"qwen3", 1, false}, {"phi3", 1, false}, {"phi", 1, false}, {"rope-dynamic", 0, true}};
 
 typedef struct Batch {
     Step step;
@@ -31,8 +31,8 @@ static bool batch_add(Batch *b, KvCache *cache, KvSequence *s, const int32_t *to
 }
 
 /* One step: ours somewhere among strangers, everybody with a chunk of another size. */
-static bool crowd_step(Model *model, KvCache *cache, KvSequence s[STRANGERS + 1], int32_t tokens[STRANGERS + 1][TOKENS],
-    int ours, uint64_t *random, float *logits) {
+static bool crowd_step(const FixtureRun *run, KvCache *cache, KvSequence s[STRANGERS + 1],
+    int32_t tokens[STRANGERS + 1][TOKENS], int ours, uint64_t *random, float *logits) {
     Batch *b = calloc(1, sizeof *b);
     Error error = {0};
     int added[STRANGERS + 1] = {0}, wanted = 0;
@@ -49,57 +49,59 @@ static bool crowd_step(Model *model, KvCache *cache, KvSequence s[STRANGERS + 1]
     b->step.tokens = b->tokens;
     b->step.positions = b->positions;
     b->step.runs = b->runs;
-    float *out = logits + (size_t)s[ours].length * (size_t)model_vocab(model);
-    ok = ok && model_forward(model, &b->step, wanted, b->output, out, &error);
+    b->step.axes = 1;
+    float *out;
+    ok = ok && runner_forward(run->runner, cache, &b->step, wanted, b->output, &out, &error);
+    if (ok)
+        memcpy(logits + (size_t)s[ours].length * (size_t)run->vocab, out,
+            (size_t)wanted * (size_t)run->vocab * sizeof *out);
     for (int i = 0; i <= STRANGERS; i++) kv_advance(cache, &s[i], ok ? added[i] : 0);
     free(b);
     return ok;
 }
 
-static bool crowd_walk(Model *model, const int32_t *mine, float *logits) {
+static bool crowd_walk(const FixtureRun *run, const int32_t *mine, float *logits) {
     static int32_t tokens[STRANGERS + 1][TOKENS];
     const int ours = 3;
     uint64_t random = 7;
     Error error = {0};
     KvSequence s[STRANGERS + 1] = {0};
-    KvCache *cache = kv_open(model, (STRANGERS + 1) * kv_bytes_for(model, TOKENS), &error);
+    const KvPlan *plan = runner_kv_plan(run->runner);
+    KvCache *cache = kv_open(plan, (STRANGERS + 1) * kv_bytes_for(plan, TOKENS), &error);
     bool ok = cache != NULL;
     for (int i = 0; ok && i <= STRANGERS; i++) {
         for (int t = 0; t < TOKENS; t++) {
-            tokens[i][t] = i == ours ? mine[t] : (int32_t)(test_random(&random) % (uint64_t)model_vocab(model));
+            tokens[i][t] = i == ours ? mine[t] : (int32_t)(test_random(&random) % (uint64_t)run->vocab);
         }
         ok = kv_sequence_open(cache, &s[i], &error);
     }
-    while (ok && s[ours].length < TOKENS) ok = crowd_step(model, cache, s, tokens, ours, &random, logits);
+    while (ok && s[ours].length < TOKENS) ok = crowd_step(run, cache, s, tokens, ours, &random, logits);
     for (int i = 0; cache && i <= STRANGERS; i++) kv_sequence_close(cache, &s[i]);
     kv_close(cache);
     return ok;
 }
 
-static Model *open_model(const char *directory, const char *cpu, int threads) {
-    const ModelOptions options = {.backend = {.cpu = cpu, .threads = threads, .rows_max = ROWS}};
-    Error error = {0};
-    Model *model = model_open(directory, &options, &error);
-    TEST_MSG(model, "%s", error.text);
-    return model;
+static bool open_run(FixtureRun *run, const char *directory, const char *cpu, int threads) {
+    const RunnerOptions options = {.backend = {.cpu = cpu, .threads = threads, .rows_max = ROWS}};
+    return fixture_run_open(run, directory, &(ModelOptions){.context = TOKENS}, &options);
 }
 
 /* Two threads for the whole prompt, one for what must equal it. */
-static void test_model(Model *whole_model, Model *model, const char *label) {
-    const size_t size = (size_t)TOKENS * (size_t)model_vocab(model);
+static void test_model(const FixtureRun *two, const FixtureRun *run, const char *label) {
+    const size_t size = (size_t)TOKENS * (size_t)run->vocab;
     float *whole = calloc(size, sizeof *whole), *other = calloc(size, sizeof *other);
     static int32_t tokens[TOKENS];
     uint64_t random = 99;
-    for (int i = 0; i < TOKENS; i++) tokens[i] = (int32_t)(test_random(&random) % (uint64_t)model_vocab(model));
-    TEST(fixture_walk(whole_model, tokens, TOKENS, TOKENS, 0, whole));
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (int32_t)(test_random(&random) % (uint64_t)run->vocab);
+    TEST(fixture_walk(two->runner, tokens, TOKENS, TOKENS, 0, whole));
     const int chunks[] = {1, 7, 128};
     for (size_t c = 0; c < COUNT_OF(chunks); c++) {
         memset(other, 0, size * sizeof *other);
-        TEST(fixture_walk(model, tokens, TOKENS, chunks[c], 0, other));
+        TEST(fixture_walk(run->runner, tokens, TOKENS, chunks[c], 0, other));
         TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s in pieces of %d", label, chunks[c]);
     }
     memset(other, 0, size * sizeof *other);
-    TEST(crowd_walk(model, tokens, other));
+    TEST(crowd_walk(run, tokens, other));
     TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s among strangers", label);
     free(whole);
     free(other);
@@ -107,11 +109,12 @@ static void test_model(Model *whole_model, Model *model, const char *label) {
 
 static void test_case(const char *directory, size_t i, const char *cpu) {
     char label[128];
-    Model *whole = open_model(directory, cpu, 2), *model = open_model(directory, cpu, 1);
+    FixtureRun two, one;
+    const bool open = open_run(&two, directory, cpu, 2) && open_run(&one, directory, cpu, 1);
     snprintf(label, sizeof label, "%s variant %d on %s", cases[i].name, cases[i].variant, cpu);
-    if (whole && model) test_model(whole, model, label);
-    model_close(whole);
-    model_close(model);
+    if (open) test_model(&two, &one, label);
+    if (open) fixture_run_close(&one);
+    fixture_run_close(&two);
 }
 
 int main(void) {

@@ -93,28 +93,24 @@ static void check_fast(const Fixture *f, int variant, const char *cpu, const flo
 }
 
 static void test_variant(Fixture *f, int variant, const char *cpu, const char *directory) {
-    const ModelOptions options = {.backend = {.cpu = cpu, .threads = 2, .rows_max = FIXTURE_TOKENS_MAX},
-        .context = f->count,
-        .strict_config = true,
-        .warn = count_warning,
-        .warn_context = f->name};
-    Error error = {0};
+    const ModelOptions options = {
+        .context = f->count, .strict_config = true, .warn = count_warning, .warn_context = f->name};
+    const RunnerOptions runs = {.backend = {.cpu = cpu, .threads = 2, .rows_max = FIXTURE_TOKENS_MAX}};
+    FixtureRun run;
     warnings = 0;
-    Model *model = model_open(directory, &options, &error);
-    TEST_MSG(model, "%s", error.text);
-    if (!model) return;
+    if (!fixture_run_open(&run, directory, &options, &runs)) return;
     const bool dynamic = strcmp(f->name, "rope-dynamic") == 0; /* told that it goes beyond what it was made for */
     TEST_MSG(warnings == dynamic, "%d warnings for %s", warnings, f->name);
     float *ours = calloc((size_t)(f->count * f->vocab), sizeof *ours);
-    if (model_vocab(model) == f->vocab && fixture_walk(model, f->tokens, f->count, f->count, f->steps, ours)) {
-        if (model_backend(model)->exact) {
+    if (run.vocab == f->vocab && fixture_walk(run.runner, f->tokens, f->count, f->count, f->steps, ours)) {
+        if (runner_backend(run.runner)->exact) {
             check_exact(f, variant, ours);
         } else {
             check_fast(f, variant, cpu, ours);
         }
     }
     free(ours);
-    model_close(model);
+    fixture_run_close(&run);
 }
 
 /* test_golden [NAME…]: these fixtures only. */

@@ -199,20 +199,17 @@ static bool write_tensors(Case *c, int variant) {
 
 /* NULL, and failed tests, when it cannot be run. */
 static float *logits_of(const Fixture *f, const char *directory) {
-    const ModelOptions options = {.backend = {.cpu = "ref", .threads = 1, .rows_max = FIXTURE_TOKENS_MAX},
-        .context = f->count,
-        .strict_config = true};
-    Error error = {0};
-    Model *model = model_open(directory, &options, &error);
-    TEST_MSG(model, "%s: %s", f->name, error.text);
-    if (!model) return NULL;
+    const ModelOptions options = {.context = f->count, .strict_config = true};
+    const RunnerOptions runs = {.backend = {.cpu = "ref", .threads = 1, .rows_max = FIXTURE_TOKENS_MAX}};
+    FixtureRun run;
+    if (!fixture_run_open(&run, directory, &options, &runs)) return NULL;
     float *logits = calloc((size_t)(f->count * f->vocab), sizeof *logits);
-    TEST(model_vocab(model) == f->vocab);
-    if (model_vocab(model) != f->vocab || !fixture_walk(model, f->tokens, f->count, f->count, f->steps, logits)) {
+    TEST(run.vocab == f->vocab);
+    if (run.vocab != f->vocab || !fixture_walk(run.runner, f->tokens, f->count, f->count, f->steps, logits)) {
         free(logits);
         logits = NULL;
     }
-    model_close(model);
+    fixture_run_close(&run);
     return logits;
 }
 

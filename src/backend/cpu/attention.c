@@ -54,12 +54,15 @@ static Space thread_space(const Job *job, int index) {
     return (Space){floats, floats + SPACE_FLOATS, floats + 2 * SPACE_FLOATS};
 }
 
-static uint8_t *page_head(const Job *job, const Run *run, int position, int kv_head) {
-    const KvLayer *kv = &job->op->kv;
-    const int32_t page = run->tables[kv->group][position / KV_PAGE_TOKENS];
+static uint8_t *head_memory(const KvLayer *kv, int32_t page, int kv_head) {
     CHECK(page >= 0);
     return kv->base + (size_t)page * kv->page_stride + kv->layer_offset +
-        (size_t)kv_head * attention_head_bytes(job->layout);
+        (size_t)kv_head * attention_head_bytes(&kv->layout);
+}
+
+static uint8_t *page_head(const Job *job, const Run *run, int position, int kv_head) {
+    const KvLayer *kv = &job->op->kv;
+    return head_memory(kv, run->tables[kv->group][position / KV_PAGE_TOKENS], kv_head);
 }
 
 /* ---- heads ---- */
@@ -74,16 +77,18 @@ static void compute_angles(void *argument, int index, int count) {
     const int half = a->table->rope->dims / 2, rows = a->step->rows;
     for (int row = rows * index / count; row < rows * (index + 1) / count; row++) {
         float *c = a->table->cosines + (size_t)row * (size_t)half, *s = a->table->sines + (size_t)row * (size_t)half;
+        rope_angles(a->table->rope, a->step, row, c);
         for (int i = 0; i < half; i++) {
-            const float angle = (float)a->step->positions[row] * a->table->rope->frequencies[i];
-            c[i] = cosf(angle);
-            s[i] = sinf(angle);
+            s[i] = sinf(c[i]);
+            c[i] = cosf(c[i]);
         }
     }
 }
 
 static bool same_angles(const Rope *a, const Rope *b) {
-    return a->dims == b->dims &&
+    return a->dims == b->dims && !memcmp(a->sections, b->sections, sizeof a->sections) &&
+        a->dynamic.positions == b->dynamic.positions && a->dynamic.theta == b->dynamic.theta &&
+        a->dynamic.factor == b->dynamic.factor &&
         (a->frequencies == b->frequencies ||
             !memcmp(a->frequencies, b->frequencies, (size_t)(a->dims / 2) * sizeof(float)));
 }
@@ -147,6 +152,7 @@ static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
         rotate_head(job, row, q);
         for (int i = 0; i < width; i++) q[i] *= op->scale;
     }
+    if (!op->k) return;
     const int64_t at = (int64_t)row * l->kv_heads + kv_head;
     float *k = op->k + at * width;
     if (op->k_norm && !op->norm_full) rows->norm_row(k, op->k_norm, k);
@@ -157,8 +163,9 @@ static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
 static void norm_whole_row(const Job *job, int64_t row) {
     const Attention *op = job->op;
     float *q = op->q + row * op->heads * job->layout->head_dim;
-    float *k = op->k + row * job->layout->kv_heads * job->layout->head_dim;
     if (op->q_norm) job->cpu->kernels->norm_row(q, op->q_norm, q);
+    if (!op->k) return;
+    float *k = op->k + row * job->layout->kv_heads * job->layout->head_dim;
     if (op->k_norm) job->cpu->kernels->norm_row(k, op->k_norm, k);
 }
 
@@ -206,10 +213,6 @@ static int head_of(const Job *job, const Place *place, int i) {
     return place->kv_head * job->group + (place->first + i) % job->group;
 }
 
-static int first_visible(const Attention *op, int position) {
-    return op->window && position >= op->window ? position - op->window + 1 : 0;
-}
-
 static void fill_tile(const Job *job, const Place *place, const Space *space, AttentionTile *tile) {
     const float *rows[ATTENTION_QUERIES];
     const int width = job->layout->head_dim;
@@ -223,8 +226,9 @@ static void fill_tile(const Job *job, const Place *place, const Space *space, At
     for (int i = 0; i < place->count; i++) {
         const int row = row_of(job, place, i), position = place->run->position + row - place->run->row;
         rows[i] = job->op->q + ((int64_t)row * job->op->heads + head_of(job, place, i)) * width;
-        tile->first[i] = first_visible(job->op, position);
-        tile->last[i] = position + 1;
+        const Visible seen = run_visible(place->run, job->op->window, position);
+        tile->first[i] = seen.first;
+        tile->last[i] = seen.end;
     }
     job->kernels->pack(place->count, width, rows, space->q);
 }
@@ -348,7 +352,7 @@ static int64_t plan_job(Job *job) {
     int64_t visits = 0;
     for (int i = 0; i < step->run_count; i++) {
         const Run *run = &step->runs[i];
-        const int end = run->position + run->rows, begin = first_visible(job->op, run->position);
+        const int end = run->position + run->rows, begin = run_visible(run, job->op->window, run->position).first;
         first = begin < first ? begin : first;
         last = end > last ? end : last;
         visits += (int64_t)run->rows * (end - begin);
@@ -381,4 +385,61 @@ void cpu_attention(Backend *backend, const Attention *op) {
         attention_task(&job, 0, 1);
     else
         pool_run(cpu->pool, attention_task, &job);
+}
+
+/* ---- canonical pages ---- */
+
+typedef struct PageCopy {
+    const KvLayout *layout;
+    uint8_t *page, *canonical; /* of one kv head; the head's first element of token 0 */
+    int tokens;
+    bool in;
+} PageCopy;
+
+/* One element of a page after another: pages travel between steps, a few at a time. */
+static void copy_element(const PageCopy *c, uint8_t *page, uint8_t *canonical) {
+    const size_t size = dtype_bytes(c->layout->dtype);
+    memcpy(c->in ? page : canonical, c->in ? canonical : page, size);
+}
+
+static void copy_keys(const PageCopy *c) {
+    const size_t size = dtype_bytes(c->layout->dtype), width = (size_t)c->layout->head_dim;
+    for (size_t t = 0; t < (size_t)c->tokens; t++)
+        for (size_t d = 0; d < width; d++)
+            copy_element(c, c->page + (t / 16 * 16 * width + d * 16 + t % 16) * size,
+                c->canonical + (t * (size_t)c->layout->kv_heads * width + d) * size);
+}
+
+static void copy_values(const PageCopy *c) {
+    const size_t size = dtype_bytes(c->layout->dtype), width = (size_t)c->layout->value_dim;
+    const size_t stride = (size_t)attention_value_stride(c->layout->value_dim) * size;
+    for (size_t t = 0; t < (size_t)c->tokens; t++) {
+        uint8_t *page = c->page + t * stride,
+                *canonical = c->canonical + t * (size_t)c->layout->kv_heads * width * size;
+        memcpy(c->in ? page : canonical, c->in ? canonical : page, width * size);
+        if (c->in) memset(page + width * size, 0, stride - width * size);
+    }
+}
+
+static void copy_page(const KvLayer *layer, int32_t page, int tokens, uint8_t *canonical, bool in) {
+    const KvLayout *l = &layer->layout;
+    const size_t size = dtype_bytes(l->dtype);
+    const size_t keys = (size_t)tokens * (size_t)l->kv_heads * (size_t)l->head_dim * size;
+    for (int h = 0; h < l->kv_heads; h++) {
+        uint8_t *memory = head_memory(layer, page, h);
+        const size_t head = (size_t)h;
+        const PageCopy k = {l, memory, canonical + head * (size_t)l->head_dim * size, tokens, in};
+        const PageCopy v = {
+            l, memory + attention_key_bytes(l), canonical + keys + head * (size_t)l->value_dim * size, tokens, in};
+        copy_keys(&k);
+        copy_values(&v);
+    }
+}
+
+void cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+    copy_page(layer, page, tokens, out, false);
+}
+
+void cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+    copy_page(layer, page, tokens, (uint8_t *)from, true);
 }

@@ -54,3 +54,5 @@ typedef struct CpuBackend CpuBackend;
 size_t attention_thread_bytes(void);
 size_t attention_shared_bytes(void);
 void cpu_attention(Backend *backend, const Attention *op);
+void cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out);
+void cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from);

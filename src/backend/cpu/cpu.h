@@ -39,6 +39,7 @@ struct CpuBackend {
     Backend base;
     BackendOps ops; /* the table under the instruction set's name */
     Pool *pool;
+    bool own_pool;
     bool precise; /* activations as 16 bits: two int8 lines per row */
     const CpuKernels *kernels;
     /* Work space of the products: quantised activations, panels. Anonymous memory, page-aligned, linear_work_bytes().
@@ -56,7 +57,7 @@ struct CpuBackend {
 static inline CpuBackend *cpu_backend(Backend *backend) { return (CpuBackend *)backend; }
 
 /* vector_linear.c: the operations that multiply */
-void cpu_embed(Backend *, int rows, const int32_t *tokens, const Weight *table, float scale, float *out);
+void cpu_embed(Backend *, const Embed *);
 void cpu_matmul(Backend *, const Matmul *);
 void cpu_glu(Backend *, const Glu *);
 void cpu_matmul_add(Backend *, const MatmulAdd *);

@@ -6,21 +6,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/host.h"
+#include "backend/cpu/pool.h"
 #include "backend/cpu/ref.h"
-#include "base/file.h"
 
 enum { LANES = 16 }; /* partial sums of a dot product: lets the compiler use vectors without changing the order */
 
 typedef struct RefBackend {
     Backend base;
     Pool *pool;
+    bool own_pool;
     float *scratch;
     size_t scratch_count, scratch_used;
     Step step;
+    bool starved; /* an operation of the step found no memory to work in */
 } RefBackend;
 
 static RefBackend *ref(Backend *backend) { return (RefBackend *)backend; }
+
+/* Memory to work in, freed by the caller. NULL: there is none, and the step fails when it is waited for. */
+static float *take(RefBackend *r, int64_t count) {
+    float *memory = malloc((size_t)(count ? count : 1) * sizeof *memory);
+    if (!memory) r->starved = true;
+    return memory;
+}
 
 static float dot(const float *a, const float *b, int64_t count) {
     float lanes[LANES] = {0};
@@ -62,30 +71,20 @@ static float activation(Activation kind, float x) {
 
 /* ---- memory ---- */
 
-static void *ref_alloc(Backend *backend, size_t bytes, Error *error) {
-    void *memory = NULL;
-    if (posix_memalign(&memory, 64, bytes ? bytes : 64)) {
-        fail(error, ERROR_MEMORY, "no memory for %zu bytes", bytes);
-        return NULL;
-    }
-    memset(memory, 0, bytes);
-    return memory;
-}
-
-static void ref_release(Backend *backend, void *memory) { free(memory); }
-
 /* A page: for each kv head K [token][head_dim], then V [token][value_dim], in f32. */
 static size_t ref_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
     return (size_t)layout->kv_heads * KV_PAGE_TOKENS * (size_t)(layout->head_dim + layout->value_dim) * sizeof(float);
 }
 
-static void ref_begin(Backend *backend, const Step *step) {
+static bool ref_begin(Backend *backend, const Step *step) {
     ref(backend)->step = *step;
     ref(backend)->scratch_used = 0;
+    ref(backend)->starved = false;
+    return true;
 }
 
-static bool ref_sync(Backend *backend, Error *error) {
-    return !file_any_damaged() || fail(error, ERROR_IO, "a file of the model shrank while it was in use");
+static bool ref_wait(Backend *backend, uint64_t ticket, Error *error) {
+    return !ref(backend)->starved || fail(error, ERROR_MEMORY, "no memory to work in");
 }
 
 static float *ref_scratch(Backend *backend, int64_t count) {
@@ -103,31 +102,31 @@ typedef struct Products {
     const float *x;
     const Weight *weight;
     float *out;
+    float *spare; /* [threads][cols] */
 } Products;
 
 static void product_task(void *argument, int index, int count) {
     const Products *p = argument;
     const Weight *w = p->weight;
     const int64_t first = w->rows * index / count, last = w->rows * (index + 1) / count;
-    float *row = malloc((size_t)w->cols * sizeof *row);
-    CHECK(row);
+    float *row = p->spare + index * w->cols;
     for (int64_t r = first; r < last; r++) {
         weight_dequantize_row(w, r, 0, w->cols, row);
         for (int t = 0; t < p->rows; t++)
             p->out[t * w->rows + r] = dot(row, p->x + t * w->cols, w->cols) + (w->bias ? w->bias[r] : 0);
     }
-    free(row);
 }
 
 static void multiply(RefBackend *r, int rows, const float *x, const Weight *weight, float *out) {
-    Products products = {rows, x, weight, out};
-    pool_run(r->pool, product_task, &products);
+    Products products = {rows, x, weight, out, take(r, pool_threads(r->pool) * weight->cols)};
+    if (products.spare) pool_run(r->pool, product_task, &products);
+    free(products.spare);
 }
 
-static float *normed(int rows, int64_t width, const float *x, const Norm *norm) {
-    float *out = malloc((size_t)rows * (size_t)width * sizeof *out);
-    CHECK(out);
-    for (int t = 0; t < rows; t++) {
+/* A copy; NULL: no memory. */
+static float *normed(RefBackend *r, int rows, int64_t width, const float *x, const Norm *norm) {
+    float *out = take(r, rows * width);
+    for (int t = 0; out && t < rows; t++) {
         if (norm)
             norm_row(x + t * width, norm, width, out + t * width);
         else
@@ -136,11 +135,16 @@ static float *normed(int rows, int64_t width, const float *x, const Norm *norm) 
     return out;
 }
 
-static void ref_embed(Backend *backend, int rows, const int32_t *tokens, const Weight *table, float scale, float *out) {
-    for (int t = 0; t < rows; t++) {
-        float *row = out + t * table->cols;
-        weight_dequantize_row(table, tokens[t], 0, table->cols, row);
-        for (int64_t i = 0; i < table->cols; i++) row[i] *= scale;
+static void ref_embed(Backend *backend, const Embed *e) {
+    const int64_t width = e->table->cols;
+    for (int t = 0; t < e->rows; t++) {
+        float *row = e->out + t * width;
+        if (e->tokens[t] < 0) {
+            memcpy(row, e->given + t * width, (size_t)width * sizeof *row);
+            continue;
+        }
+        weight_dequantize_row(e->table, e->tokens[t], 0, width, row);
+        for (int64_t i = 0; i < width; i++) row[i] *= e->scale;
     }
 }
 
@@ -149,44 +153,45 @@ static void ref_norm(Backend *backend, int rows, const float *x, const Norm *nor
 }
 
 static void ref_matmul(Backend *backend, const Matmul *m) {
-    float *x = normed(m->rows, m->weight[0]->cols, m->x, m->norm);
-    for (int i = 0; i < m->count; i++) multiply(ref(backend), m->rows, x, m->weight[i], m->out[i]);
+    float *x = normed(ref(backend), m->rows, m->weight[0]->cols, m->x, m->norm);
+    for (int i = 0; x && i < m->count; i++) multiply(ref(backend), m->rows, x, m->weight[i], m->out[i]);
     free(x);
 }
 
 static void ref_glu(Backend *backend, const Glu *g) {
-    const size_t count = (size_t)g->rows * (size_t)g->gate->rows;
-    float *x = normed(g->rows, g->gate->cols, g->x, g->norm), *up = malloc(count * sizeof *up);
-    CHECK(up);
-    multiply(ref(backend), g->rows, x, g->gate, g->out);
-    multiply(ref(backend), g->rows, x, g->up, up);
-    for (size_t i = 0; i < count; i++) g->out[i] = activation(g->activation, g->out[i]) * up[i];
+    const int64_t count = g->rows * g->gate->rows;
+    float *x = normed(ref(backend), g->rows, g->gate->cols, g->x, g->norm), *up = take(ref(backend), count);
+    if (x && up) {
+        multiply(ref(backend), g->rows, x, g->gate, g->out);
+        multiply(ref(backend), g->rows, x, g->up, up);
+        for (int64_t i = 0; i < count; i++) g->out[i] = activation(g->activation, g->out[i]) * up[i];
+    }
     free(up);
     free(x);
 }
 
 static void ref_add(
     Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
-    float *terms = normed(rows, width, y, norm);
-    for (int64_t i = 0; i < rows * width; i++) residual[i] += scale * terms[i];
+    float *terms = normed(ref(backend), rows, width, y, norm);
+    for (int64_t i = 0; terms && i < rows * width; i++) residual[i] += scale * terms[i];
     free(terms);
 }
 
 static void ref_matmul_add(Backend *backend, const MatmulAdd *m) {
-    float *y = malloc((size_t)m->rows * (size_t)m->weight->rows * sizeof *y);
-    CHECK(y);
-    multiply(ref(backend), m->rows, m->x, m->weight, y);
-    ref_add(backend, m->rows, m->weight->rows, m->residual, y, m->scale, m->norm);
+    float *y = take(ref(backend), m->rows * m->weight->rows);
+    if (y) {
+        multiply(ref(backend), m->rows, m->x, m->weight, y);
+        ref_add(backend, m->rows, m->weight->rows, m->residual, y, m->scale, m->norm);
+    }
     free(y);
 }
 
 /* ---- attention ---- */
 
-static void rotate(const Rope *rope, int position, float *head) {
+static void rotate(const Rope *rope, const float *angles, float *head) {
     const int half = rope->dims / 2;
     for (int i = 0; i < half; i++) {
-        const float angle = (float)position * rope->frequencies[i];
-        const float c = cosf(angle), s = sinf(angle);
+        const float c = cosf(angles[i]), s = sinf(angles[i]);
         const int first = rope->interleaved ? 2 * i : i, second = rope->interleaved ? 2 * i + 1 : i + half;
         const float a = head[first] * rope->scale, b = head[second] * rope->scale;
         head[first] = a * c - b * s;
@@ -194,8 +199,10 @@ static void rotate(const Rope *rope, int position, float *head) {
     }
 }
 
-static void prepare_heads(
-    const float *x, int heads, int head_dim, const Norm *norm, bool full, const Rope *rope, int position, float *out) {
+static void prepare_heads(const float *x, int heads, int head_dim, const Norm *norm, bool full, const Rope *rope,
+    const Step *step, int row, float *out) {
+    float angles[ATTENTION_HEAD_MAX / 2];
+    if (rope) rope_angles(rope, step, row, angles);
     if (norm && full)
         norm_row(x, norm, (int64_t)heads * head_dim, out);
     else
@@ -203,26 +210,30 @@ static void prepare_heads(
     for (int h = 0; h < heads; h++) {
         float *head = out + (int64_t)h * head_dim;
         if (norm && !full) norm_row(head, norm, head_dim, head);
-        if (rope) rotate(rope, position, head);
+        if (rope) rotate(rope, angles, head);
     }
 }
 
-static float *page_of(const Attention *a, const Run *run, int position) {
-    const int32_t page = run->tables[a->kv.group][position / KV_PAGE_TOKENS];
+/* What a page holds for a kv head: K and then V. */
+static float *head_of(const KvLayer *kv, int32_t page, int head) {
+    const KvLayout *l = &kv->layout;
     CHECK(page >= 0);
-    return (float *)(void *)(a->kv.base + (size_t)page * a->kv.page_stride + a->kv.layer_offset);
+    float *memory = (float *)(void *)(kv->base + (size_t)page * kv->page_stride + kv->layer_offset);
+    return memory + (size_t)head * KV_PAGE_TOKENS * (size_t)(l->head_dim + l->value_dim);
+}
+
+static int32_t page_of(const Attention *a, const Run *run, int position) {
+    return run->tables[a->kv.group][position / KV_PAGE_TOKENS];
 }
 
 static float *key_at(const Attention *a, const Run *run, int position, int head) {
-    const KvLayout *l = &a->kv.layout;
-    float *page = page_of(a, run, position) + (size_t)head * KV_PAGE_TOKENS * (size_t)(l->head_dim + l->value_dim);
-    return page + (size_t)(position % KV_PAGE_TOKENS) * (size_t)l->head_dim;
+    return head_of(&a->kv, page_of(a, run, position), head) +
+        (size_t)(position % KV_PAGE_TOKENS) * (size_t)a->kv.layout.head_dim;
 }
 
 static float *value_at(const Attention *a, const Run *run, int position, int head) {
     const KvLayout *l = &a->kv.layout;
-    float *page = page_of(a, run, position) + (size_t)head * KV_PAGE_TOKENS * (size_t)(l->head_dim + l->value_dim);
-    return page + (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim +
+    return head_of(&a->kv, page_of(a, run, position), head) + (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim +
         (size_t)(position % KV_PAGE_TOKENS) * (size_t)l->value_dim;
 }
 
@@ -231,18 +242,18 @@ static void attend(
     const Attention *a, const Run *run, int position, int head, const float *q, float *scores, float *out) {
     const KvLayout *l = &a->kv.layout;
     const int kv_head = head / (a->heads / l->kv_heads);
-    const int first = a->window && position >= a->window ? position - a->window + 1 : 0;
+    const Visible seen = run_visible(run, a->window, position);
     float most = a->sinks ? a->sinks[head] : -INFINITY;
-    for (int j = first; j <= position; j++) {
+    for (int j = seen.first; j < seen.end; j++) {
         float s = dot(q, key_at(a, run, j, kv_head), l->head_dim) * a->scale;
         if (a->softcap > 0) s = a->softcap * tanhf(s / a->softcap);
-        scores[j - first] = s;
+        scores[j - seen.first] = s;
         most = fmaxf(most, s);
     }
     float sum = a->sinks ? expf(a->sinks[head] - most) : 0;
     memset(out, 0, (size_t)l->value_dim * sizeof *out);
-    for (int j = first; j <= position; j++) {
-        const float p = expf(scores[j - first] - most), *v = value_at(a, run, j, kv_head);
+    for (int j = seen.first; j < seen.end; j++) {
+        const float p = expf(scores[j - seen.first] - most), *v = value_at(a, run, j, kv_head);
         sum += p;
         for (int i = 0; i < l->value_dim; i++) out[i] += p * v[i];
     }
@@ -252,6 +263,8 @@ static void attend(
 typedef struct Attending {
     const Attention *a;
     const Step *step;
+    float *spare; /* [threads]: scores, then the heads of a row */
+    int longest;
 } Attending;
 
 /* Rows of all runs in turn; each head of each row is computed alone. */
@@ -259,28 +272,19 @@ static void attend_task(void *argument, int index, int count) {
     const Attending *work = argument;
     const Attention *a = work->a;
     const KvLayout *l = &a->kv.layout;
-    int longest = 0;
-    for (int i = 0; i < work->step->run_count; i++) {
-        const Run *run = &work->step->runs[i];
-        if (run->position + run->rows > longest) longest = run->position + run->rows;
-    }
-    float *scores = malloc((size_t)longest * sizeof *scores),
-          *heads = malloc((size_t)a->heads * (size_t)l->head_dim * sizeof *heads);
-    CHECK(scores && heads);
+    const int64_t width = (int64_t)a->heads * l->head_dim;
+    float *scores = work->spare + index * (work->longest + width), *heads = scores + work->longest;
     for (int i = 0; i < work->step->run_count; i++) {
         const Run *run = &work->step->runs[i];
         for (int t = index; t < run->rows; t += count) {
-            const int position = run->position + t;
             const int64_t row = run->row + t;
-            prepare_heads(a->q + row * a->heads * l->head_dim, a->heads, l->head_dim, a->q_norm, a->norm_full, a->rope,
-                position, heads);
+            prepare_heads(a->q + row * width, a->heads, l->head_dim, a->q_norm, a->norm_full, a->rope, work->step,
+                (int)row, heads);
             for (int h = 0; h < a->heads; h++)
-                attend(a, run, position, h, heads + (int64_t)h * l->head_dim, scores,
+                attend(a, run, run->position + t, h, heads + (int64_t)h * l->head_dim, scores,
                     a->out + (row * a->heads + h) * l->value_dim);
         }
     }
-    free(scores);
-    free(heads);
 }
 
 /* A head as the cache holds it: f32 memory, values of the layout's type. */
@@ -297,17 +301,15 @@ static void store_head(float *out, const float *head, int count, DType dtype) {
     }
 }
 
-static void append(const Attention *a, const Step *step) {
+static void append(const Attention *a, const Step *step, float *heads) {
     const KvLayout *l = &a->kv.layout;
-    float *heads = malloc((size_t)l->kv_heads * (size_t)l->head_dim * sizeof *heads);
-    CHECK(heads);
     for (int i = 0; i < step->run_count; i++) {
         const Run *run = &step->runs[i];
         for (int t = 0; t < run->rows; t++) {
             const int64_t row = run->row + t;
             const int position = run->position + t;
             prepare_heads(a->k + row * l->kv_heads * l->head_dim, l->kv_heads, l->head_dim, a->k_norm, a->norm_full,
-                a->rope, position, heads);
+                a->rope, step, (int)row, heads);
             for (int h = 0; h < l->kv_heads; h++) {
                 store_head(key_at(a, run, position, h), heads + (int64_t)h * l->head_dim, l->head_dim, l->dtype);
                 store_head(value_at(a, run, position, h), a->v + (row * l->kv_heads + h) * l->value_dim, l->value_dim,
@@ -315,15 +317,56 @@ static void append(const Attention *a, const Step *step) {
             }
         }
     }
-    free(heads);
 }
 
 static void ref_attention(Backend *backend, const Attention *a) {
     RefBackend *r = ref(backend);
-    append(a, &r->step);
-    Attending work = {a, &r->step};
-    pool_run(r->pool, attend_task, &work);
+    Attending work = {.a = a, .step = &r->step};
+    for (int i = 0; i < r->step.run_count; i++) {
+        const int end = r->step.runs[i].position + r->step.runs[i].rows;
+        work.longest = end > work.longest ? end : work.longest;
+    }
+    work.spare = take(r, pool_threads(r->pool) * (work.longest + (int64_t)a->heads * a->kv.layout.head_dim));
+    if (work.spare) {
+        if (a->k) append(a, &r->step, work.spare);
+        pool_run(r->pool, attend_task, &work);
+    }
+    free(work.spare);
 }
+
+/* ---- pages ---- */
+
+/* A page's elements of one kind in canonical order, one head of a token after another. */
+static void transfer(
+    float *page, uint8_t *canonical, int tokens, int head, int heads, int width, DType dtype, bool in) {
+    for (int t = 0; t < tokens; t++) {
+        uint8_t *at = canonical + ((size_t)t * (size_t)heads + (size_t)head) * (size_t)width * dtype_bytes(dtype);
+        if (in)
+            floats_to_f32(page + (size_t)t * (size_t)width, at, dtype, width);
+        else
+            floats_from_f32(at, dtype, page + (size_t)t * (size_t)width, width);
+    }
+}
+
+static void transfer_page(const KvLayer *layer, int32_t page, int tokens, uint8_t *canonical, bool in) {
+    const KvLayout *l = &layer->layout;
+    const size_t keys = (size_t)tokens * (size_t)l->kv_heads * (size_t)l->head_dim * dtype_bytes(l->dtype);
+    for (int h = 0; h < l->kv_heads; h++) {
+        float *k = head_of(layer, page, h), *v = k + (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim;
+        transfer(k, canonical, tokens, h, l->kv_heads, l->head_dim, l->dtype, in);
+        transfer(v, canonical + keys, tokens, h, l->kv_heads, l->value_dim, l->dtype, in);
+    }
+}
+
+static void ref_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+    transfer_page(layer, page, tokens, out, false);
+}
+
+static void ref_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+    transfer_page(layer, page, tokens, (uint8_t *)from, true);
+}
+
+/* ---- the rest ---- */
 
 /* ---- the rest ---- */
 
@@ -341,19 +384,29 @@ static void ref_logits(Backend *backend, int64_t count, float *x, float scale, f
 
 static void ref_close(Backend *backend) {
     RefBackend *r = ref(backend);
-    pool_close(r->pool);
-    free(r->scratch);
+    if (r->own_pool) pool_close(r->pool);
+    host_release(backend, r->scratch);
     free(r);
 }
 
 static const BackendOps ref_ops = {
     .name = "ref",
-    .alloc = ref_alloc,
-    .release = ref_release,
+    .alloc = host_alloc,
+    .release = host_release,
+    .discard = host_discard,
+    .bind = host_bind,
+    .unbind = host_unbind,
+    .upload = host_copy,
+    .download = host_copy,
+    .copy = host_copy,
     .kv_layer_bytes = ref_kv_layer_bytes,
+    .page_read = ref_page_read,
+    .page_write = ref_page_write,
     .begin = ref_begin,
-    .sync = ref_sync,
+    .submit = host_submit,
+    .wait = ref_wait,
     .scratch = ref_scratch,
+    .read_logits = host_read_logits,
     .embed = ref_embed,
     .norm = ref_norm,
     .matmul = ref_matmul,
@@ -375,8 +428,9 @@ Backend *ref_open(const BackendOptions *options, Error *error) {
     }
     r->base = (Backend){.ops = &ref_ops, .rows_max = options->rows_max, .exact = true};
     r->scratch_count = options->scratch_bytes / sizeof(float);
-    r->pool = pool_open(options->threads, error);
-    r->scratch = r->pool ? ref_alloc(&r->base, options->scratch_bytes, error) : NULL;
+    r->own_pool = !options->pool;
+    r->pool = options->pool ? options->pool : pool_open(options->threads, error);
+    r->scratch = r->pool ? host_alloc(&r->base, options->scratch_bytes, MEMORY_STEP, error) : NULL;
     if (!r->scratch) {
         ref_close(&r->base);
         return NULL;

@@ -2,58 +2,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "backend/cpu/cpu.h"
-#include "base/file.h"
+#include "backend/cpu/host.h"
 
 enum { SMALL_FLOATS = 1 << 15 }; /* below this an elementwise operation is not worth waking threads */
-
-/* Zeroed, page-aligned, and not backed by memory until used; then by huge pages where the system has them: prompts are
- * some 5 % faster. */
-static void *map_memory(size_t bytes, Error *error) {
-    void *memory =
-        mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory != MAP_FAILED) {
-#ifdef MADV_HUGEPAGE
-        (void)madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-        return memory;
-    }
-    fail(error, ERROR_MEMORY, "no memory for %zu bytes", bytes);
-    return NULL;
-}
-
-enum { MEMORY_PREFIX = 64 }; /* remembers the size, for release */
-
-static void *vector_alloc(Backend *backend, size_t bytes, Error *error) {
-    uint8_t *memory = map_memory(bytes + MEMORY_PREFIX, error);
-    if (!memory) return NULL;
-    memcpy(memory, &bytes, sizeof bytes);
-    return memory + MEMORY_PREFIX;
-}
-
-static void vector_release(Backend *backend, void *memory) {
-    if (!memory) return;
-    size_t bytes;
-    uint8_t *start = (uint8_t *)memory - MEMORY_PREFIX;
-    memcpy(&bytes, start, sizeof bytes);
-    munmap(start, bytes + MEMORY_PREFIX);
-}
 
 static size_t vector_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
     return (size_t)layout->kv_heads * attention_head_bytes(layout);
 }
 
-static void vector_begin(Backend *backend, const Step *step) {
+static bool vector_begin(Backend *backend, const Step *step) {
     CpuBackend *cpu = cpu_backend(backend);
     cpu->step = *step;
     cpu->scratch_used = 0;
     cpu->rope_count = 0;
-}
-
-static bool vector_sync(Backend *backend, Error *error) {
-    return !file_any_damaged() || fail(error, ERROR_IO, "a file of the model shrank while it was in use");
+    return true;
 }
 
 static float *vector_scratch(Backend *backend, int64_t count) {
@@ -164,21 +128,31 @@ static void vector_gather(
 
 static void vector_close(Backend *backend) {
     CpuBackend *cpu = cpu_backend(backend);
-    pool_close(cpu->pool);
-    vector_release(backend, cpu->work);
-    vector_release(backend, cpu->scratch);
-    vector_release(backend, cpu->attention);
-    vector_release(backend, cpu->ropes[0].cosines);
+    if (cpu->own_pool) pool_close(cpu->pool);
+    host_release(backend, cpu->work);
+    host_release(backend, cpu->scratch);
+    host_release(backend, cpu->attention);
+    host_release(backend, cpu->ropes[0].cosines);
     free(cpu);
 }
 
 static const BackendOps vector_ops = {
-    .alloc = vector_alloc,
-    .release = vector_release,
+    .alloc = host_alloc,
+    .release = host_release,
+    .discard = host_discard,
+    .bind = host_bind,
+    .unbind = host_unbind,
+    .upload = host_copy,
+    .download = host_copy,
+    .copy = host_copy,
     .kv_layer_bytes = vector_kv_layer_bytes,
+    .page_read = cpu_page_read,
+    .page_write = cpu_page_write,
     .begin = vector_begin,
-    .sync = vector_sync,
+    .submit = host_submit,
+    .wait = host_wait,
     .scratch = vector_scratch,
+    .read_logits = host_read_logits,
     .embed = cpu_embed,
     .norm = vector_norm,
     .matmul = cpu_matmul,
@@ -195,14 +169,15 @@ static const BackendOps vector_ops = {
 static bool take_memory(CpuBackend *cpu, const BackendOptions *options, Error *error) {
     const int threads = pool_threads(cpu->pool);
     const size_t table = (size_t)options->rows_max * CPU_ROPE_PAIRS;
-    cpu->work_bytes = linear_work_bytes(options->rows_max, threads);
-    cpu->work = vector_alloc(&cpu->base, cpu->work_bytes, error);
+    const size_t attention = attention_shared_bytes() + (size_t)threads * attention_thread_bytes();
+    Backend *backend = &cpu->base;
     cpu->scratch_count = options->scratch_bytes / sizeof(float);
-    cpu->scratch = cpu->work ? vector_alloc(&cpu->base, options->scratch_bytes, error) : NULL;
-    cpu->attention = cpu->scratch
-        ? vector_alloc(&cpu->base, attention_shared_bytes() + (size_t)threads * attention_thread_bytes(), error)
-        : NULL;
-    float *tables = cpu->attention ? vector_alloc(&cpu->base, 2 * CPU_ROPES * table * sizeof(float), error) : NULL;
+    cpu->work_bytes = linear_work_bytes(options->rows_max, threads);
+    if (!(cpu->work = host_alloc(backend, cpu->work_bytes, MEMORY_STEP, error)) ||
+        !(cpu->scratch = host_alloc(backend, options->scratch_bytes, MEMORY_STEP, error)) ||
+        !(cpu->attention = host_alloc(backend, attention, MEMORY_STEP, error)))
+        return false;
+    float *tables = host_alloc(backend, 2 * CPU_ROPES * table * sizeof(float), MEMORY_STEP, error);
     for (int i = 0; tables && i < CPU_ROPES; i++) {
         cpu->ropes[i].cosines = tables + (size_t)(2 * i) * table;
         cpu->ropes[i].sines = tables + (size_t)(2 * i + 1) * table;
@@ -221,7 +196,8 @@ Backend *vector_open(const CpuKernels *kernels, const BackendOptions *options, E
     cpu->base = (Backend){.ops = &cpu->ops, .rows_max = options->rows_max};
     cpu->kernels = kernels;
     cpu->precise = options->precise;
-    cpu->pool = pool_open(options->threads, error);
+    cpu->own_pool = !options->pool;
+    cpu->pool = options->pool ? options->pool : pool_open(options->threads, error);
     if (!cpu->pool || !take_memory(cpu, options, error)) {
         vector_close(&cpu->base);
         return NULL;

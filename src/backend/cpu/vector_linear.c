@@ -503,27 +503,23 @@ void cpu_matmul_add(Backend *backend, const MatmulAdd *op) {
     run_product(&p, cpu_backend(backend), op->rows);
 }
 
-typedef struct Embed {
-    int rows;
-    const int32_t *tokens;
-    const Weight *table;
-    float scale;
-    float *out;
-} Embed;
-
 static void embed_rows(void *argument, int index, int count) {
     const Embed *e = argument;
     const int64_t width = e->table->cols;
     for (int row = index; row < e->rows; row += count) {
         float *out = e->out + row * width;
+        if (e->tokens[row] < 0) {
+            memcpy(out, e->given + row * width, (size_t)width * sizeof *out);
+            continue;
+        }
         weight_dequantize_row(e->table, e->tokens[row], 0, width, out);
         for (int64_t i = 0; i < width; i++) out[i] *= e->scale;
     }
 }
 
-void cpu_embed(Backend *backend, int rows, const int32_t *tokens, const Weight *table, float scale, float *out) {
-    Embed e = {rows, tokens, table, scale, out};
-    if (rows == 1)
+void cpu_embed(Backend *backend, const Embed *op) {
+    Embed e = *op;
+    if (e.rows == 1)
         embed_rows(&e, 0, 1);
     else
         pool_run(cpu_backend(backend)->pool, embed_rows, &e);

@@ -1,9 +1,24 @@
-/* Gated feed-forward: SwiGLU, GeGLU. */
-#include "model/ffn/glu.h"
+/* Gated feed-forward (SwiGLU, GeGLU): down · (act(gate · x) ∘ (up · x)). */
+#include "model/part.h"
 
-int64_t glu_width(const GluFfn *ffn) { return ffn->gate.rows; }
+static int64_t glu_width(const Layer *layer) { return layer->glu.gate.rows; }
 
-void glu_forward(const GluFfn *ffn, const Block *block) {
+static void glu_visit(Layer *layer, const Visitor *visitor) {
+    visit_weight(visitor, &layer->glu.gate);
+    visit_weight(visitor, &layer->glu.up);
+    visit_weight(visitor, &layer->glu.down);
+}
+
+static PartCost glu_cost(const Layer *layer, int depth) {
+    return cost_of_weights((const Weight *const[]){&layer->glu.gate, &layer->glu.up, &layer->glu.down}, 3);
+}
+
+static void glu_describe(const Layer *layer, Buffer *out) {
+    buffer_printf(out, "gated %lld %s", (long long)layer->glu.up.rows, activation_name(layer->glu.activation));
+}
+
+static void glu_forward(const Layer *layer, const Block *block) {
+    const GluFfn *ffn = &layer->glu;
     const BackendOps *ops = block->backend->ops;
     const Glu inner = {.rows = block->rows,
         .x = block->x,
@@ -18,6 +33,10 @@ void glu_forward(const GluFfn *ffn, const Block *block) {
         .weight = &ffn->down,
         .norm = block->out,
         .scale = block->scale,
-        .residual = block->residual};
+        .residual = block->residual,
+        .next = block->next};
     ops->matmul_add(block->backend, &down);
 }
+
+const Part glu_part = {
+    .width = glu_width, .visit = glu_visit, .cost = glu_cost, .describe = glu_describe, .forward = glu_forward};

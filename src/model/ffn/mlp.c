@@ -1,9 +1,23 @@
-/* Feed-forward without a gate. */
-#include "model/ffn/mlp.h"
+/* Feed-forward without a gate: down · act(up · x). */
+#include "model/part.h"
 
-int64_t mlp_width(const MlpFfn *ffn) { return ffn->up.rows; }
+static int64_t mlp_width(const Layer *layer) { return layer->mlp.up.rows; }
 
-void mlp_forward(const MlpFfn *ffn, const Block *block) {
+static void mlp_visit(Layer *layer, const Visitor *visitor) {
+    visit_weight(visitor, &layer->mlp.up);
+    visit_weight(visitor, &layer->mlp.down);
+}
+
+static PartCost mlp_cost(const Layer *layer, int depth) {
+    return cost_of_weights((const Weight *const[]){&layer->mlp.up, &layer->mlp.down}, 2);
+}
+
+static void mlp_describe(const Layer *layer, Buffer *out) {
+    buffer_printf(out, "mlp %lld %s", (long long)layer->mlp.up.rows, activation_name(layer->mlp.activation));
+}
+
+static void mlp_forward(const Layer *layer, const Block *block) {
+    const MlpFfn *ffn = &layer->mlp;
     const BackendOps *ops = block->backend->ops;
     const Matmul up = {
         .rows = block->rows, .x = block->x, .norm = block->in, .count = 1, .weight = {&ffn->up}, .out = {block->work}};
@@ -14,6 +28,10 @@ void mlp_forward(const MlpFfn *ffn, const Block *block) {
         .weight = &ffn->down,
         .norm = block->out,
         .scale = block->scale,
-        .residual = block->residual};
+        .residual = block->residual,
+        .next = block->next};
     ops->matmul_add(block->backend, &down);
 }
+
+const Part mlp_part = {
+    .width = mlp_width, .visit = mlp_visit, .cost = mlp_cost, .describe = mlp_describe, .forward = mlp_forward};

@@ -52,8 +52,6 @@ typedef struct RopeOptions {
 const Rope *load_rope(Loader *ld, Spec *spec, const RopeOptions *options);
 /* head_dim · partial_rotary_factor. */
 int load_rotary_dims(Loader *ld, int head_dim, double absent);
-/* Writes the frequencies of a step that reaches this many positions. */
-void rope_reach(DynamicRope *rope, int reach);
 
 /* ---- tensors: names are completed to prefix + scope + name ---- */
 

@@ -148,35 +148,20 @@ static void fill_proportional(const Scaling *s, float *out, int dims, float thet
     }
 }
 
-void rope_reach(DynamicRope *rope, int reach) {
-    reach = reach > rope->positions ? reach : rope->positions;
-    if (reach == rope->reach) {
-        return;
-    }
-    rope->reach = reach;
-    const double grown = (double)rope->factor * reach / rope->positions - ((double)rope->factor - 1);
-    const double theta = rope->theta * pow(grown, (double)rope->dims / (rope->dims - 2));
-    fill_default(rope->frequencies, rope->dims / 2, (float)theta, 1);
-}
-
-static void fill_dynamic(const Scaling *s, Spec *spec, float *out, int dims, float theta) {
-    const float factor = (float)scaling_number(s, "factor", 0);
-    const int positions = load_int(s->ld, "max_position_embeddings");
-    load_require(s->ld, dims > 2 && factor >= 1, "dynamic rope needs more than 2 dims and a factor from 1 on");
-    load_require(s->ld, !spec->dynamic_rope, "two dynamic ropes in one model");
-    DynamicRope *rope = loader_alloc(s->ld, 1, sizeof *rope);
-    if (!rope) {
-        return;
-    }
-    *rope = (DynamicRope){.theta = theta, .factor = factor, .dims = dims, .positions = positions, .frequencies = out};
-    rope_reach(rope, positions);
-    spec->dynamic_rope = rope;
+/* The frequencies up to the positions that the model was made for; beyond, rope_angles() computes them. */
+static void fill_dynamic(const Scaling *s, Rope *rope, float *out, float theta) {
+    rope->dynamic.positions = load_int(s->ld, "max_position_embeddings");
+    rope->dynamic.theta = theta;
+    rope->dynamic.factor = (float)scaling_number(s, "factor", 0);
+    load_require(s->ld, rope->dims > 2 && rope->dynamic.factor >= 1,
+        "dynamic rope needs more than 2 dims and a factor from 1 on");
+    fill_default(out, rope->dims / 2, theta, 1);
 }
 
 static bool is_longrope(Slice kind) { return slice_is(kind, "longrope") || slice_is(kind, "su"); }
 
-static float fill(
-    const Scaling *s, Slice kind, Spec *spec, const RopeOptions *options, float *out, int dims, float theta) {
+static float fill(const Scaling *s, Slice kind, const RopeOptions *options, Rope *rope, float *out, float theta) {
+    const int dims = rope->dims;
     if (slice_is(kind, "default") || slice_is(kind, "mrope")) { /* mrope: text has the same position on every axis */
         loader_get(s->ld, s->fields, "mrope_section");
         fill_default(out, dims / 2, theta, 1);
@@ -189,7 +174,7 @@ static float fill(
     } else if (is_longrope(kind)) {
         return fill_longrope(s, out, dims, theta, options->original_positions);
     } else if (slice_is(kind, "dynamic")) {
-        fill_dynamic(s, spec, out, dims, theta);
+        fill_dynamic(s, rope, out, theta);
     } else if (slice_is(kind, "proportional")) {
         fill_proportional(s, out, dims, theta);
     } else {
@@ -243,6 +228,6 @@ const Rope *load_rope(Loader *ld, Spec *spec, const RopeOptions *options) {
     }
     const bool interleaved = options->interleaved && !is_longrope(kind); /* SuScaledRoPE rotates halves, always */
     *rope = (Rope){.dims = dims, .interleaved = interleaved, .frequencies = frequencies};
-    rope->scale = fill(&scaling, kind, spec, options, frequencies, dims, theta);
+    rope->scale = fill(&scaling, kind, options, rope, frequencies, theta);
     return rope;
 }

@@ -1,12 +1,53 @@
-/* Grouped-query attention. What differs between models (norms of q and k, rotation, window, softcap) is in the
- * Attention operation, whose meaning cpu/ref.c defines. */
-#include "model/mixers/attention.h"
+/* Grouped-query attention: project to q, k, v; attend over the pages of the cache; project back. What differs between
+ * models (norms of q and k, rotation, window, softcap) is in the Attention operation, whose meaning cpu/ref.c defines.
+ */
+#include "model/part.h"
 
-int64_t attention_width(const AttentionMixer *mixer) {
+static int64_t attention_width(const Layer *layer) {
+    const AttentionMixer *mixer = &layer->attention;
     return mixer->q.rows + mixer->k.rows + mixer->v.rows + mixer->o.cols;
 }
 
-void attention_forward(const AttentionMixer *mixer, const Block *block) {
+static void attention_visit(Layer *layer, const Visitor *visitor) {
+    AttentionMixer *mixer = &layer->attention;
+    Attention *op = &mixer->op;
+    visit_weight(visitor, &mixer->q);
+    visit_weight(visitor, &mixer->k);
+    visit_weight(visitor, &mixer->v);
+    visit_weight(visitor, &mixer->o);
+    visit_norm(visitor, &op->q_norm);
+    visit_norm(visitor, &op->k_norm);
+    visit_rope(visitor, &op->rope);
+    visit_vector(visitor, &op->sinks, op->heads);
+}
+
+static PartCost attention_cost(const Layer *layer, int depth) {
+    const AttentionMixer *mixer = &layer->attention;
+    const KvLayout *l = &mixer->op.kv.layout;
+    const uint64_t seen = (uint64_t)(mixer->op.window && mixer->op.window < depth + 1 ? mixer->op.window : depth + 1);
+    PartCost cost = cost_of_weights((const Weight *const[]){&mixer->q, &mixer->k, &mixer->v, &mixer->o}, 4);
+    cost.cache_values = seen * (uint64_t)(l->kv_heads * (l->head_dim + l->value_dim));
+    return cost;
+}
+
+static CacheSpec attention_remembers(const Layer *layer) {
+    const Attention *op = &layer->attention.op;
+    return (CacheSpec){.kind = CACHE_PAGES,
+        .kv_heads = op->kv.layout.kv_heads,
+        .head_dim = op->kv.layout.head_dim,
+        .value_dim = op->kv.layout.value_dim,
+        .window = op->window};
+}
+
+static void attention_describe(const Layer *layer, Buffer *out) {
+    const Attention *op = &layer->attention.op;
+    buffer_printf(out, "attention %d heads of %d on %d kv", op->heads, op->kv.layout.head_dim, op->kv.layout.kv_heads);
+    if (op->window) buffer_printf(out, ", window %d", op->window);
+    if (!op->rope) buffer_text(out, ", no rope");
+}
+
+static void attention_forward(const Layer *layer, const Block *block) {
+    const AttentionMixer *mixer = &layer->attention;
     const BackendOps *ops = block->backend->ops;
     float *q = block->work;
     float *k = q + block->rows * mixer->q.rows;
@@ -22,6 +63,7 @@ void attention_forward(const AttentionMixer *mixer, const Block *block) {
     ops->matmul(block->backend, &project);
 
     Attention attention = mixer->op;
+    attention.kv = *block->cache;
     attention.q = q;
     attention.k = k;
     attention.v = v;
@@ -33,6 +75,14 @@ void attention_forward(const AttentionMixer *mixer, const Block *block) {
         .weight = &mixer->o,
         .norm = block->out,
         .scale = block->scale,
-        .residual = block->residual};
+        .residual = block->residual,
+        .next = block->next};
     ops->matmul_add(block->backend, &back);
 }
+
+const Part attention_part = {.width = attention_width,
+    .visit = attention_visit,
+    .cost = attention_cost,
+    .remembers = attention_remembers,
+    .describe = attention_describe,
+    .forward = attention_forward};

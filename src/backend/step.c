@@ -1,0 +1,38 @@
+/* What every backend reads from a step alike: which keys a position sees, by which angles a row turns. */
+#include <math.h>
+
+#include "backend/backend.h"
+
+Visible run_visible(const Run *run, int window, int position) {
+    Visible seen = {window && position >= window ? position - window + 1 : 0, position + 1};
+    for (int i = 0; i < run->span_count; i++) {
+        const RunSpan *span = &run->spans[i];
+        if (position < span->begin || position >= span->end) continue;
+        if (span->begin < seen.first) seen.first = span->begin;
+        seen.end = span->end;
+    }
+    return seen;
+}
+
+static float dynamic_step(const Rope *rope, int position) {
+    const double grown =
+        (double)rope->dynamic.factor * (position + 1) / rope->dynamic.positions - ((double)rope->dynamic.factor - 1);
+    const double theta = rope->dynamic.theta * pow(grown, (double)rope->dims / (rope->dims - 2));
+    return logf((float)theta) / (float)(rope->dims / 2);
+}
+
+void rope_angles(const Rope *rope, const Step *step, int row, float *angles) {
+    const int pairs = rope->dims / 2;
+    const int32_t *position = step->positions + row;
+    if (rope->dynamic.positions && *position >= rope->dynamic.positions) {
+        const float each = dynamic_step(rope, *position);
+        for (int i = 0; i < pairs; i++) angles[i] = (float)*position * expf(-(float)i * each);
+        return;
+    }
+    int i = 0;
+    for (int axis = 0; axis < step->axes && rope->sections[axis] > 0; axis++) {
+        const int end = i + rope->sections[axis] < pairs ? i + rope->sections[axis] : pairs;
+        for (; i < end; i++) angles[i] = (float)position[axis * step->rows] * rope->frequencies[i];
+    }
+    for (; i < pairs; i++) angles[i] = (float)*position * rope->frequencies[i];
+}

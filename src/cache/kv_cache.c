@@ -1,0 +1,265 @@
+#include "cache/kv_cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "cache/page_pool.h"
+
+enum { LAYER_ALIGN = 64 }; /* every layer's part of a page starts on a cache line */
+
+struct KvCache {
+    const KvPlan *plan;
+    PagePool *pool;  /* the group's number is the kind of its pages */
+    int table_pages; /* entries of a sequence's table */
+    KvLayer *layers;
+};
+
+static int pages_of(int64_t tokens) { return (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS); }
+
+/* ---- the plan ---- */
+
+/* The group of such a layer, a new one if need be; −1: there are too many. */
+static int find_group(KvPlan *plan, CacheKind kind, int window, Backend *backend) {
+    for (int g = 0; g < plan->group_count; g++)
+        if (plan->group[g].kind == kind && plan->group[g].window == window && plan->group[g].backend == backend)
+            return g;
+    if (plan->group_count == KV_GROUPS_MAX) return -1;
+    plan->group[plan->group_count].kind = kind;
+    plan->group[plan->group_count].window = window;
+    plan->group[plan->group_count].backend = backend;
+    return plan->group_count++;
+}
+
+static bool plan_layer(KvPlan *plan, int i, const CacheSpec *spec, Backend *backend, Error *error) {
+    KvLayer *layer = &plan->layers[i];
+    if (spec->kind == CACHE_NONE) return true;
+    if (spec->kind == CACHE_SHARED) {
+        CHECK(spec->layer >= 0 && spec->layer < i);
+        *layer = plan->layers[spec->layer];
+        return true;
+    }
+    const int g = find_group(plan, spec->kind, spec->window, backend);
+    if (g < 0)
+        return fail(error, ERROR_UNSUPPORTED, "config.json: more than %d kinds of attention window", KV_GROUPS_MAX);
+    size_t bytes = spec->state_bytes;
+    if (spec->kind == CACHE_PAGES) {
+        layer->layout = (KvLayout){.kv_heads = spec->kv_heads,
+            .head_dim = spec->head_dim,
+            .value_dim = spec->value_dim,
+            .dtype = backend->exact ? DTYPE_F32 : DTYPE_F16};
+        bytes = backend->ops->kv_layer_bytes(backend, &layer->layout);
+    }
+    layer->group = g;
+    layer->layer_offset = plan->group[g].page_bytes;
+    plan->group[g].page_bytes += (bytes + LAYER_ALIGN - 1) / LAYER_ALIGN * LAYER_ALIGN;
+    return true;
+}
+
+bool kv_plan_make(
+    KvPlan *plan, const CacheSpec *specs, Backend *const *backends, int layer_count, int context, Error *error) {
+    *plan = (KvPlan){.context = context, .layer_count = layer_count};
+    plan->layers = calloc((size_t)layer_count, sizeof *plan->layers);
+    bool ok = plan->layers || fail(error, ERROR_MEMORY, "no memory for the plan of a KV cache");
+    for (int i = 0; ok && i < layer_count; i++) {
+        plan->rows_max = backends[i]->rows_max > plan->rows_max ? backends[i]->rows_max : plan->rows_max;
+        ok = plan_layer(plan, i, &specs[i], backends[i], error);
+    }
+    for (int i = 0; ok && i < layer_count; i++)
+        if (specs[i].kind != CACHE_NONE) plan->layers[i].page_stride = plan->group[plan->layers[i].group].page_bytes;
+    if (!ok) kv_plan_free(plan);
+    return ok;
+}
+
+void kv_plan_free(KvPlan *plan) {
+    free(plan->layers);
+    *plan = (KvPlan){0};
+}
+
+/* Pages of one group that so many tokens need, if none has left the window. */
+static int group_pages(const KvPlan *plan, int group, int64_t tokens) {
+    return plan->group[group].kind == CACHE_STATE ? tokens > 0 : pages_of(tokens);
+}
+
+size_t kv_bytes_for(const KvPlan *plan, int tokens) {
+    size_t bytes = 0;
+    for (int g = 0; g < plan->group_count; g++) {
+        int64_t held = tokens;
+        const int window = plan->group[g].window;
+        if (window) { /* the largest step is written before anything leaves; both ends may be partly used pages */
+            const int64_t most = (int64_t)window + plan->rows_max + KV_PAGE_TOKENS;
+            held = held < most ? held : most;
+        }
+        bytes += (size_t)group_pages(plan, g, held) * plan->group[g].page_bytes;
+    }
+    return bytes;
+}
+
+/* ---- the cache ---- */
+
+static bool open_groups(KvCache *cache, size_t budget, Error *error) {
+    const KvPlan *plan = cache->plan;
+    cache->pool = page_pool_open(budget, error);
+    if (!cache->pool) return false;
+    for (int g = 0; g < plan->group_count; g++)
+        if (page_pool_add(cache->pool, plan->group[g].backend, plan->group[g].page_bytes, error) != g) return false;
+    cache->layers = malloc((size_t)plan->layer_count * sizeof *cache->layers);
+    if (!cache->layers) return fail(error, ERROR_MEMORY, "no memory for a KV cache");
+    memcpy(cache->layers, plan->layers, (size_t)plan->layer_count * sizeof *cache->layers);
+    for (int i = 0; i < plan->layer_count; i++)
+        if (cache->layers[i].page_stride) cache->layers[i].base = page_pool_base(cache->pool, cache->layers[i].group);
+    return true;
+}
+
+KvCache *kv_open(const KvPlan *plan, size_t budget_bytes, Error *error) {
+    KvCache *cache = calloc(1, sizeof *cache);
+    if (!cache) {
+        fail(error, ERROR_MEMORY, "no memory for a KV cache");
+        return NULL;
+    }
+    cache->plan = plan;
+    cache->table_pages = pages_of(plan->context);
+    if (open_groups(cache, budget_bytes, error)) return cache;
+    kv_close(cache);
+    return NULL;
+}
+
+void kv_close(KvCache *cache) {
+    if (!cache) return;
+    page_pool_close(cache->pool);
+    free(cache->layers);
+    free(cache);
+}
+
+const KvLayer *kv_layers(const KvCache *cache) { return cache->layers; }
+size_t kv_bytes_used(const KvCache *cache) { return page_pool_used(cache->pool); }
+size_t kv_bytes_total(const KvCache *cache) { return page_pool_budget(cache->pool); }
+
+/* ---- sequences ---- */
+
+static void release_range(KvCache *cache, KvSequence *sequence, int g, int first, int end) {
+    for (int i = first; i < end; i++) {
+        int32_t *page = &sequence->tables[g][i];
+        if (*page >= 0) page_release(cache->pool, g, *page);
+        *page = -1;
+    }
+}
+
+bool kv_sequence_open(KvCache *cache, KvSequence *sequence, Error *error) {
+    const size_t groups = (size_t)cache->plan->group_count, entries = groups * (size_t)cache->table_pages;
+    *sequence = (KvSequence){.tables = calloc(groups ? groups : 1, sizeof *sequence->tables)};
+    int32_t *table = malloc((entries ? entries : 1) * sizeof *table);
+    if (!sequence->tables || !table) {
+        free(sequence->tables);
+        free(table);
+        *sequence = (KvSequence){0};
+        return fail(error, ERROR_MEMORY, "no memory for a page table of %d pages", cache->table_pages);
+    }
+    memset(table, 0xff, entries * sizeof *table); /* −1 everywhere */
+    sequence->tables[0] = table;
+    for (size_t g = 1; g < groups; g++) sequence->tables[g] = table + g * (size_t)cache->table_pages;
+    return true;
+}
+
+void kv_sequence_close(KvCache *cache, KvSequence *sequence) {
+    if (!sequence->tables) return;
+    for (int g = 0; g < cache->plan->group_count; g++)
+        release_range(cache, sequence, g, 0, group_pages(cache->plan, g, sequence->reserved));
+    free(sequence->tables[0]);
+    free(sequence->tables);
+    *sequence = (KvSequence){0};
+}
+
+static bool pool_full(const KvCache *cache, Error *error) {
+    return fail(error, ERROR_LIMIT, "the KV cache is full: %zu of %zu bytes are in use", kv_bytes_used(cache),
+        kv_bytes_total(cache));
+}
+
+/* A page that others hold too must not be written: the sequence gets its own copy. */
+static bool own_page(KvCache *cache, int g, int32_t *page, Error *error) {
+    if (*page < 0 || page_owners(cache->pool, g, *page) == 1) return true;
+    const int32_t copy = page_take(cache->pool, g);
+    if (copy < 0) return pool_full(cache, error);
+    page_copy(cache->pool, g, copy, *page);
+    page_release(cache->pool, g, *page);
+    *page = copy;
+    return true;
+}
+
+/* The page of a group that the next token is written into. */
+static int filling_page(const KvPlan *plan, int g, int length) {
+    return plan->group[g].kind == CACHE_STATE ? 0 : length / KV_PAGE_TOKENS;
+}
+
+static bool reserve_group(KvCache *cache, KvSequence *sequence, int g, int64_t end, Error *error) {
+    const int before = group_pages(cache->plan, g, sequence->reserved), after = group_pages(cache->plan, g, end);
+    const int filling = filling_page(cache->plan, g, sequence->length);
+    int32_t *table = sequence->tables[g];
+    if (end > sequence->length && filling < before && !own_page(cache, g, &table[filling], error)) return false;
+    for (int page = before; page < after; page++) {
+        table[page] = page_take(cache->pool, g);
+        if (table[page] < 0) return pool_full(cache, error);
+    }
+    return true;
+}
+
+bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error) {
+    CHECK(tokens >= 0);
+    const KvPlan *plan = cache->plan;
+    const int64_t end = (int64_t)sequence->length + tokens;
+    if (end > (int64_t)cache->table_pages * KV_PAGE_TOKENS) {
+        return fail(error, ERROR_LIMIT, "%lld tokens do not fit the context of %d", (long long)end,
+            cache->table_pages * KV_PAGE_TOKENS);
+    }
+    bool ok = true;
+    for (int g = 0; ok && g < plan->group_count; g++) ok = reserve_group(cache, sequence, g, end, error);
+    for (int g = 0; !ok && g < plan->group_count; g++)
+        release_range(cache, sequence, g, group_pages(plan, g, sequence->reserved), group_pages(plan, g, end));
+    const int reserved = pages_of(end) * KV_PAGE_TOKENS;
+    if (ok && reserved > sequence->reserved) sequence->reserved = reserved;
+    return ok;
+}
+
+/* The first page that a token at this position, or a later one, can see. */
+static int first_visible_page(const KvPlan *plan, int g, int position) {
+    const int window = plan->group[g].window;
+    return (window && position >= window ? position - window + 1 : 0) / KV_PAGE_TOKENS;
+}
+
+void kv_advance(KvCache *cache, KvSequence *sequence, int tokens) {
+    const int before = sequence->length;
+    CHECK(tokens >= 0 && tokens <= sequence->reserved - before);
+    sequence->length += tokens;
+    for (int g = 0; g < cache->plan->group_count; g++)
+        release_range(cache, sequence, g, first_visible_page(cache->plan, g, before),
+            first_visible_page(cache->plan, g, sequence->length));
+}
+
+bool kv_truncate(KvCache *cache, KvSequence *sequence, int length) {
+    CHECK(length >= 0 && length <= sequence->length);
+    const KvPlan *plan = cache->plan;
+    for (int g = 0; g < plan->group_count; g++) {
+        if (plan->group[g].kind == CACHE_STATE && length > 0 && length < sequence->length) return false;
+        const int first = first_visible_page(plan, g, length);
+        if (first * KV_PAGE_TOKENS < length && sequence->tables[g][first] < 0) return false;
+    }
+    for (int g = 0; g < plan->group_count; g++)
+        release_range(cache, sequence, g, group_pages(plan, g, length), group_pages(plan, g, sequence->reserved));
+    sequence->length = length;
+    sequence->reserved = pages_of(length) * KV_PAGE_TOKENS;
+    return true;
+}
+
+void kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to) {
+    CHECK(to->length == 0 && to->reserved == 0);
+    for (int g = 0; g < cache->plan->group_count; g++) {
+        const int pages = group_pages(cache->plan, g, from->length);
+        for (int i = 0; i < pages; i++) {
+            const int32_t page = from->tables[g][i];
+            to->tables[g][i] = page;
+            if (page >= 0) page_retain(cache->pool, g, page);
+        }
+    }
+    to->length = from->length;
+    to->reserved = pages_of(from->length) * KV_PAGE_TOKENS;
+}

@@ -1,0 +1,123 @@
+/* One range of reserved memory per kind, a stack of freed page numbers, a count of owners per page. */
+#include "cache/page_pool.h"
+
+#include <stdlib.h>
+
+enum {
+    HUGE_PAGE = 2 << 20, /* what memory is taken in and given back in: reading it is up to a third faster */
+    PAGES_MAX = 1 << 22, /* of a kind */
+};
+
+typedef struct PageStore {
+    Backend *backend;
+    size_t bytes; /* of a page */
+    uint8_t *base;
+    int page_count; /* that fit the budget */
+    int fresh;      /* pages from here on were never used */
+    int free_count;
+    int32_t *free;   /* [page_count] pages given back */
+    int32_t *owners; /* [page_count] */
+} PageStore;
+
+struct PagePool {
+    size_t budget, used;
+    PageEvict *evict;
+    void *evict_context;
+    int count;
+    PageStore store[PAGE_KINDS_MAX];
+};
+
+PagePool *page_pool_open(size_t budget, Error *error) {
+    PagePool *pool = calloc(1, sizeof *pool);
+    if (pool)
+        pool->budget = budget;
+    else
+        fail(error, ERROR_MEMORY, "no memory for a pool of pages");
+    return pool;
+}
+
+void page_pool_close(PagePool *pool) {
+    if (!pool) return;
+    for (int i = 0; i < pool->count; i++) {
+        PageStore *store = &pool->store[i];
+        store->backend->ops->release(store->backend, store->base);
+        free(store->free);
+        free(store->owners);
+    }
+    free(pool);
+}
+
+int page_pool_add(PagePool *pool, Backend *backend, size_t page_bytes, Error *error) {
+    CHECK(pool->count < PAGE_KINDS_MAX && page_bytes > 0);
+    const size_t fit = pool->budget / page_bytes, count = fit < PAGES_MAX ? fit : PAGES_MAX;
+    if (count == 0) {
+        fail(error, ERROR_LIMIT, "a KV cache of %zu bytes has no room for one page of %zu", pool->budget, page_bytes);
+        return -1;
+    }
+    PageStore *store = &pool->store[pool->count];
+    *store = (PageStore){.backend = backend, .bytes = page_bytes, .page_count = (int)count};
+    store->base = backend->ops->alloc(backend, count * page_bytes, MEMORY_CACHE, error);
+    if (!store->base) {
+        fail_while(error, "the KV cache");
+        return -1;
+    }
+    pool->count++;
+    store->free = calloc(count, sizeof *store->free);
+    store->owners = calloc(count, sizeof *store->owners);
+    if (store->free && store->owners) return pool->count - 1;
+    fail(error, ERROR_MEMORY, "no memory for the tables of the KV cache");
+    return -1;
+}
+
+void page_pool_set_evict(PagePool *pool, PageEvict *evict, void *context) {
+    pool->evict = evict;
+    pool->evict_context = context;
+}
+
+size_t page_pool_used(const PagePool *pool) { return pool->used; }
+size_t page_pool_budget(const PagePool *pool) { return pool->budget; }
+uint8_t *page_pool_base(const PagePool *pool, int kind) { return pool->store[kind].base; }
+
+int32_t page_take(PagePool *pool, int kind) {
+    PageStore *store = &pool->store[kind];
+    while (pool->used + store->bytes > pool->budget || (store->free_count == 0 && store->fresh == store->page_count))
+        if (!pool->evict || !pool->evict(pool->evict_context)) return -1;
+    const int32_t page = store->free_count ? store->free[--store->free_count] : store->fresh++;
+    store->owners[page] = 1;
+    pool->used += store->bytes;
+    return page;
+}
+
+void page_retain(PagePool *pool, int kind, int32_t page) {
+    CHECK(pool->store[kind].owners[page] > 0);
+    pool->store[kind].owners[page]++;
+}
+
+int page_owners(const PagePool *pool, int kind, int32_t page) { return pool->store[kind].owners[page]; }
+
+/* Gives the huge pages that hold nothing but free pages back to the system, of those that held this one: a part of one
+ * would break it into small pages. */
+static void give_back(PageStore *store, int32_t page) {
+    const size_t begin = (size_t)page * store->bytes, end = begin + store->bytes;
+    for (size_t huge = begin / HUGE_PAGE * HUGE_PAGE; huge < end; huge += HUGE_PAGE) {
+        const size_t last = (huge + HUGE_PAGE - 1) / store->bytes;
+        bool used = false;
+        for (size_t i = huge / store->bytes; i <= last && i < (size_t)store->fresh; i++) used |= store->owners[i] > 0;
+        if (!used) store->backend->ops->discard(store->backend, store->base + huge, HUGE_PAGE);
+    }
+}
+
+void page_release(PagePool *pool, int kind, int32_t page) {
+    PageStore *store = &pool->store[kind];
+    CHECK(store->owners[page] > 0);
+    if (--store->owners[page] > 0) return;
+    store->free[store->free_count++] = page;
+    pool->used -= store->bytes;
+    give_back(store, page);
+}
+
+void page_copy(PagePool *pool, int kind, int32_t to, int32_t from) {
+    const PageStore *store = &pool->store[kind];
+    store->backend->ops->copy(store->backend, store->base + (size_t)to * store->bytes,
+        store->base + (size_t)from * store->bytes, store->bytes);
+}

@@ -1,0 +1,135 @@
+#include "model/bound.h"
+
+#include <stdlib.h>
+
+#include "base/checked.h"
+
+typedef struct Binding {
+    Backend *backend;
+    Weight weight;
+} Binding;
+
+/* What a visitor of one layer works on. The first failure ends it. */
+typedef struct Binder {
+    Bound *bound;
+    Backend *backend;
+    bool failed;
+    Error *error;
+} Binder;
+
+static void bind_failed(Binder *b) {
+    if (!b->failed) fail(b->error, ERROR_MEMORY, "no memory for the table of weights");
+    b->failed = true;
+}
+
+static bool room_for_binding(Bound *bound) {
+    if (bound->binding_count < bound->binding_capacity) return true;
+    const size_t capacity = bound->binding_capacity ? 2 * bound->binding_capacity : 256;
+    Binding *more = realloc(bound->bindings, capacity * sizeof *more);
+    if (!more) return false;
+    bound->bindings = more;
+    bound->binding_capacity = capacity;
+    return true;
+}
+
+static void bind_weight(void *context, Weight *weight) {
+    Binder *b = context;
+    if (b->failed) return;
+    if (!room_for_binding(b->bound)) {
+        bind_failed(b);
+        return;
+    }
+    b->failed = !b->backend->ops->bind(b->backend, weight, b->error);
+    if (!b->failed) b->bound->bindings[b->bound->binding_count++] = (Binding){b->backend, *weight};
+}
+
+static void bind_vector(void *context, const float **vector, int64_t count) {
+    Weight row = {.rows = 1, .cols = count, .dtype = DTYPE_F32, .data = *vector};
+    bind_weight(context, &row);
+    *vector = row.data;
+}
+
+static void bind_norm(void *context, const Norm **norm) {
+    Binder *b = context;
+    Norm *copy = b->failed ? NULL : arena_alloc(&b->bound->arena, 1, sizeof *copy);
+    if (!copy) {
+        bind_failed(b);
+        return;
+    }
+    *copy = **norm;
+    if (copy->weight) bind_vector(b, &copy->weight, copy->width);
+    if (copy->bias) bind_vector(b, &copy->bias, copy->width);
+    *norm = copy;
+}
+
+static void bind_rope(void *context, const Rope **rope) {
+    Binder *b = context;
+    Rope *copy = b->failed ? NULL : arena_alloc(&b->bound->arena, 1, sizeof *copy);
+    if (!copy) {
+        bind_failed(b);
+        return;
+    }
+    *copy = **rope;
+    bind_vector(b, &copy->frequencies, copy->dims / 2);
+    *rope = copy;
+}
+
+static bool bind_layers(Bound *bound, int split, Error *error) {
+    const Spec *spec = bound->spec;
+    const size_t count = (size_t)spec->layer_count;
+    bound->layers = arena_alloc(&bound->arena, count, sizeof *bound->layers);
+    bound->place = arena_alloc(&bound->arena, count, sizeof *bound->place);
+    if (!bound->layers || !bound->place) return fail(error, ERROR_MEMORY, "no memory for the table of weights");
+    Binder binder = {.bound = bound, .error = error};
+    const Visitor visitor = {
+        .weight = bind_weight, .norm = bind_norm, .rope = bind_rope, .vector = bind_vector, .context = &binder};
+    for (int i = 0; i < spec->layer_count; i++) {
+        bound->place[i] = split > 0 && i >= split;
+        bound->layers[i] = spec->layers[i];
+        binder.backend = bound_backend(bound, i);
+        layer_visit(&bound->layers[i], &visitor);
+        const int64_t width = layer_width(&bound->layers[i]);
+        bound->width = width > bound->width ? width : bound->width;
+    }
+    bound->embedding = spec->embedding;
+    bound->final_norm = spec->final_norm;
+    bound->head = spec->head;
+    binder.backend = bound_backend(bound, 0);
+    bind_weight(&binder, &bound->embedding);
+    if (spec->tied && bound_backend(bound, spec->layer_count - 1) == binder.backend) {
+        bound->head = bound->embedding;
+    } else {
+        binder.backend = bound_backend(bound, spec->layer_count - 1);
+        bind_weight(&binder, &bound->head);
+    }
+    bind_norm(&binder, &bound->final_norm);
+    return !binder.failed;
+}
+
+bool bound_open(Bound *bound, const Spec *spec, Backend *const *backends, int backend_count, int split, Error *error) {
+    CHECK(backend_count >= 1 && backend_count <= BACKENDS_MAX && (split > 0) == (backend_count > 1));
+    *bound = (Bound){.spec = spec, .backend_count = backend_count};
+    for (int i = 0; i < backend_count; i++) bound->backends[i] = backends[i];
+    bool ok = bind_layers(bound, split, error);
+    if (ok && backend_count > 1) {
+        size_t floats, bytes;
+        ok = size_mul((size_t)backends[0]->rows_max, (size_t)spec->hidden, &floats) &&
+            size_mul(floats, sizeof(float), &bytes) && (bound->staging = malloc(bytes));
+        if (!ok) fail(error, ERROR_MEMORY, "no memory for a step of %d rows", backends[0]->rows_max);
+    }
+    if (!ok) bound_close(bound);
+    return ok;
+}
+
+void bound_close(Bound *bound) {
+    for (size_t i = 0; i < bound->binding_count; i++) {
+        const Binding *binding = &bound->bindings[i];
+        binding->backend->ops->unbind(binding->backend, &binding->weight);
+    }
+    free(bound->bindings);
+    free(bound->staging);
+    arena_free(&bound->arena);
+    *bound = (Bound){0};
+}
+
+Backend *bound_backend(const Bound *bound, int layer) { return bound->backends[bound->place[layer]]; }

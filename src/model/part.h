@@ -1,0 +1,52 @@
+/* What differs between the kinds of a layer's two parts: one table of functions per kind, filled by that kind's own
+ * file (mixers/X.c, ffn/X.c). Everybody else asks the table and never looks inside a part. */
+#pragma once
+#include "base/buffer.h"
+#include "cache/cache_spec.h"
+#include "model/block.h"
+
+/* Visits what a part holds besides numbers, to bind it or to count it. Each may be NULL. What is visited may be
+ * changed: the part is the visitor's own copy. */
+typedef struct Visitor {
+    void (*weight)(void *context, Weight *weight);
+    void (*norm)(void *context, const Norm **norm); /* not called for NULL, nor are the others */
+    void (*rope)(void *context, const Rope **rope);
+    void (*vector)(void *context, const float **vector, int64_t count);
+    void *context;
+} Visitor;
+
+/* What one more token costs at a depth: bytes of weights and values of the cache read; multiplications and additions of
+ * the products with weights. */
+typedef struct PartCost {
+    uint64_t weight_bytes, cache_values, operations;
+} PartCost;
+
+typedef struct Part {
+    int64_t (*width)(const Layer *); /* floats of work per row */
+    void (*visit)(Layer *, const Visitor *);
+    PartCost (*cost)(const Layer *, int depth);
+    CacheSpec (*remembers)(const Layer *); /* NULL: nothing; an FFN never does */
+    void (*describe)(const Layer *, Buffer *out);
+    void (*forward)(const Layer *, const Block *);
+} Part;
+
+extern const Part attention_part, glu_part, mlp_part;
+
+const Part *part_of_mixer(const Layer *layer);
+const Part *part_of_ffn(const Layer *layer);
+
+/* Both parts and the norms around them. */
+void layer_visit(Layer *layer, const Visitor *visitor);
+PartCost layer_cost(const Layer *layer, int depth);
+CacheSpec layer_remembers(const Layer *layer);
+int64_t layer_width(const Layer *layer); /* floats of work per row, of the larger part */
+void layer_describe(const Layer *layer, Buffer *out);
+
+/* For the parts. */
+void visit_weight(const Visitor *visitor, Weight *weight);
+void visit_norm(const Visitor *visitor, const Norm **norm);
+void visit_rope(const Visitor *visitor, const Rope **rope);
+void visit_vector(const Visitor *visitor, const float **vector, int64_t count);
+/* Of products with all of these weights. */
+PartCost cost_of_weights(const Weight *const *weights, int count);
+const char *activation_name(Activation activation);

@@ -1,0 +1,169 @@
+#include "model/runner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/decoder.h"
+#include "model/model_internal.h"
+#include "model/runner_internal.h"
+
+enum { RUNNER_ROWS_DEFAULT = 512 };
+
+/* ---- the plan ---- */
+
+static bool make_kv_plan(const Bound *bound, int context, KvPlan *plan, Error *error) {
+    const int count = bound->spec->layer_count;
+    CacheSpec *specs = calloc((size_t)count, sizeof *specs);
+    Backend **backends = calloc((size_t)count, sizeof *backends);
+    bool ok = specs && backends;
+    if (!ok) fail(error, ERROR_MEMORY, "no memory for the plan of a KV cache");
+    for (int i = 0; ok && i < count; i++) {
+        specs[i] = layer_remembers(&bound->layers[i]);
+        backends[i] = bound_backend(bound, i);
+    }
+    ok = ok && kv_plan_make(plan, specs, backends, count, context, error);
+    free(specs);
+    free(backends);
+    return ok;
+}
+
+/* The decoder over a backend that computes nothing, with the largest step there can be: every shape is checked, scratch
+ * is counted. */
+static bool plan_step(const Model *model, Backend *plan, int rows, int outputs, size_t *scratch, Error *error) {
+    Bound bound = {0};
+    KvPlan kv = {0};
+    uint64_t ticket;
+    int32_t *zeros = calloc((size_t)rows, sizeof *zeros);
+    bool ok = zeros || fail(error, ERROR_MEMORY, "no memory for a step of %d rows", rows);
+    ok = ok && bound_open(&bound, &model->spec, &plan, 1, 0, error) && make_kv_plan(&bound, model->context, &kv, error);
+    if (ok) {
+        const Run run = {.rows = rows};
+        const Step step = {.rows = rows, .tokens = zeros, .positions = zeros, .run_count = 1, .runs = &run, .axes = 1};
+        decoder_forward(&bound, kv.layers, &step, outputs, zeros, &ticket);
+        ok = plan_result(plan, scratch, error);
+    }
+    kv_plan_free(&kv);
+    bound_close(&bound);
+    free(zeros);
+    return ok;
+}
+
+static bool plan_runner(Runner *runner, int rows, int outputs, Error *error) {
+    Backend *plan = plan_open(rows, error);
+    const bool ok = plan && plan_step(runner->model, plan, rows, outputs, &runner->scratch_bytes, error);
+    backend_close(plan);
+    return ok;
+}
+
+/* ---- opening ---- */
+
+static bool open_backend(Runner *runner, const BackendOptions *wanted, int rows, Error *error) {
+    BackendOptions options = *wanted;
+    options.rows_max = rows;
+    options.scratch_bytes = runner->scratch_bytes;
+    options.precise = wanted->precise || runner->model->spec.precise;
+    Backend *backend = backend_open(&options, error);
+    if (backend) runner->backends[runner->backend_count++] = backend;
+    return backend != NULL;
+}
+
+static bool open_parts(Runner *runner, const RunnerOptions *options, Error *error) {
+    const Spec *spec = &runner->model->spec;
+    const int rows = options->backend.rows_max ? options->backend.rows_max : RUNNER_ROWS_DEFAULT;
+    if (rows < 0 || rows > RUNNER_ROWS_MAX)
+        return fail(error, ERROR_USAGE, "a step of %d rows cannot be, at most %d", rows, RUNNER_ROWS_MAX);
+    if (options->split < 0 || options->split >= spec->layer_count)
+        return fail(error, ERROR_USAGE, "layers from %d on cannot be split off, there are %d", options->split,
+            spec->layer_count);
+    const int outputs = options->outputs_max && options->outputs_max < rows ? options->outputs_max : rows;
+    runner->outputs_max = outputs;
+    if (!plan_runner(runner, rows, outputs, error) || !open_backend(runner, &options->backend, rows, error) ||
+        (options->split && !open_backend(runner, &options->upper, rows, error)) ||
+        !bound_open(&runner->bound, spec, runner->backends, runner->backend_count, options->split, error))
+        return false;
+    runner->bound.coarse_head = !(options->split ? options->upper.precise : options->backend.precise);
+    return make_kv_plan(&runner->bound, runner->model->context, &runner->kv, error);
+}
+
+Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error) {
+    Runner *runner = calloc(1, sizeof *runner);
+    if (!runner) {
+        fail(error, ERROR_MEMORY, "no memory for a runner");
+        return NULL;
+    }
+    runner->model = model;
+    if (open_parts(runner, options, error)) return runner;
+    if (error && error->code != ERROR_USAGE) fail_while(error, "%s", model->directory);
+    runner_close(runner);
+    return NULL;
+}
+
+void runner_close(Runner *runner) {
+    if (!runner) return;
+    kv_plan_free(&runner->kv);
+    bound_close(&runner->bound);
+    for (int i = 0; i < runner->backend_count; i++) backend_close(runner->backends[i]);
+    free(runner);
+}
+
+const Model *runner_model(const Runner *runner) { return runner->model; }
+Backend *runner_backend(const Runner *runner) { return runner->backends[0]; }
+const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->kv; }
+
+uint64_t runner_kv_bytes(const Runner *runner, int depth) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < runner->bound.spec->layer_count; i++)
+        bytes +=
+            layer_cost(&runner->bound.layers[i], depth).cache_values * dtype_bytes(runner->kv.layers[i].layout.dtype);
+    return bytes;
+}
+
+/* ---- the step ---- */
+
+/* A step must hold together: runs in row order over all rows, every position that a row may see in a page of the
+ * sequence. */
+static void check_run(const KvPlan *kv, const Run *run) {
+    CHECK(run->rows > 0 && run->position >= 0);
+    const int end = run->position + run->rows;
+    for (int i = 0; i < run->span_count; i++) {
+        const RunSpan *span = &run->spans[i];
+        CHECK(span->begin >= (i ? span[-1].end : run->position) && span->begin < span->end && span->end <= end);
+    }
+    for (int g = 0; g < kv->group_count; g++) {
+        const int first = run_visible(run, kv->group[g].window, run->position).first;
+        const int pages = kv->group[g].kind == CACHE_STATE ? 1 : (end - 1) / KV_PAGE_TOKENS + 1;
+        for (int page = first / KV_PAGE_TOKENS; page < pages; page++) CHECK(run->tables[g][page] >= 0);
+    }
+}
+
+static void check_step(const Runner *runner, const Step *step) {
+    int row = 0;
+    CHECK(step->axes >= 1 && step->axes <= POSITION_AXES_MAX);
+    for (int r = 0; r < step->run_count; r++) {
+        CHECK(step->runs[r].row == row);
+        check_run(&runner->kv, &step->runs[r]);
+        row += step->runs[r].rows;
+    }
+    CHECK(row == step->rows && row > 0 && row <= runner->backends[0]->rows_max);
+    const int least = step->embeddings ? -1 : 0;
+    for (int i = 0; i < row; i++) CHECK(step->tokens[i] >= least && step->tokens[i] < runner->model->spec.vocab);
+}
+
+bool runner_forward(
+    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error) {
+    check_step(runner, step);
+    CHECK(count >= 0 && count <= step->rows && count <= runner->outputs_max);
+    uint64_t tickets[BACKENDS_MAX];
+    float *out = decoder_forward(&runner->bound, kv_layers(cache), step, count, output, tickets);
+    bool ok = true;
+    for (int i = 0; i < runner->backend_count; i++) {
+        Backend *backend = runner->backends[i];
+        ok = backend->ops->wait(backend, tickets[i], ok ? error : NULL) && ok;
+    }
+    const char *damaged = model_damaged(runner->model);
+    if (ok && damaged) ok = fail(error, ERROR_IO, "%s shrank while it was in use", damaged);
+    if (!ok || count == 0) return ok;
+    Backend *last = runner->backends[runner->backend_count - 1];
+    *logits = last->ops->read_logits(last, out, (int64_t)count * runner->model->spec.vocab);
+    return true;
+}

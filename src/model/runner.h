@@ -1,0 +1,36 @@
+/* A model made runnable: its weights bound to backends, the largest step planned. Several runners can use one model,
+ * and several caches one runner. Threads: opened and closed anywhere; used by one thread at a time. */
+#pragma once
+#include "cache/kv_cache.h"
+#include "model/model.h"
+
+typedef struct Runner Runner;
+
+enum { RUNNER_ROWS_MAX = 4096 };
+
+typedef struct RunnerOptions {
+    BackendOptions backend; /* rows_max 0: RUNNER_ROWS_DEFAULT */
+    int split;              /* layers from here on, and the output matrix, are another backend's; 0: none */
+    BackendOptions upper;   /* which; its rows_max is not looked at */
+    int outputs_max;        /* rows of a step whose logits may be wanted; 0: all */
+} RunnerOptions;
+
+/* Walks the decoder once on the plan backend, where every shape is checked and scratch is counted, and opens the real
+ * backends. The model outlives the runner. */
+NODISCARD Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error);
+void runner_close(Runner *runner); /* NULL is fine */
+
+const Model *runner_model(const Runner *runner);
+Backend *runner_backend(const Runner *runner); /* of the first layer */
+const KvPlan *runner_kv_plan(const Runner *runner);
+/* Bytes of the cache that one more token reads at a depth. */
+uint64_t runner_kv_bytes(const Runner *runner, int depth);
+
+/* Runs the step: what it leaves goes into the cache, and f32 logits of the rows named in output (indices into the
+ * step's rows) are at *logits [count, vocab]: host memory that may be overwritten, valid until the next step. False: a
+ * device fault, or a file of the model that shrank (its path is named); the sequences of the step are lost. */
+NODISCARD bool runner_forward(
+    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error);
+
+/* The table of `apus info`. */
+void runner_describe(const Runner *runner, Buffer *out);

@@ -1,0 +1,14 @@
+/* The inside of a Runner, for the files of this folder. */
+#pragma once
+#include "model/bound.h"
+#include "model/runner.h"
+
+struct Runner {
+    const Model *model;
+    int backend_count;
+    Backend *backends[BACKENDS_MAX];
+    size_t scratch_bytes;
+    int outputs_max;
+    Bound bound;
+    KvPlan kv;
+};

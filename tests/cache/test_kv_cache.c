@@ -1,0 +1,254 @@
+/* The page cache against a shadow: every sequence's visible positions must hold what was written there, whatever forks,
+ * truncations and refusals came between. */
+#include "test.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "cache/kv_cache.h"
+
+enum { LAYERS = 6, WINDOW = 200, CONTEXT = 2000, SLOTS = 6, STEP_MAX = 300 };
+
+static size_t bytes_per_token = 8;
+
+/* ---- a backend of plain memory ---- */
+
+static size_t discarded;
+
+static void *fake_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
+    TEST(owner == MEMORY_CACHE);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory; /* never given back: the tests are short */
+}
+static void fake_release(Backend *backend, void *memory) {}
+static void fake_discard(Backend *backend, void *memory, size_t bytes) { discarded += bytes; }
+static void fake_copy(Backend *backend, void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
+static size_t fake_layer_bytes(Backend *backend, const KvLayout *layout) { return KV_PAGE_TOKENS * bytes_per_token; }
+
+static const BackendOps fake_ops = {.name = "fake",
+    .alloc = fake_alloc,
+    .release = fake_release,
+    .discard = fake_discard,
+    .copy = fake_copy,
+    .kv_layer_bytes = fake_layer_bytes};
+static Backend fake_backend = {.ops = &fake_ops, .rows_max = STEP_MAX};
+
+/* Layers 0 and 2 keep everything, 1 and 3 see a window, 4 shares what 2 has, 5 remembers nothing. */
+static const CacheSpec specs[LAYERS] = {
+    {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
+    {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
+    {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
+    {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
+    {.kind = CACHE_SHARED, .layer = 2},
+    {.kind = CACHE_NONE},
+};
+enum { OWN_LAYERS = 4 };
+
+static KvPlan make_plan(void) {
+    KvPlan plan;
+    Backend *backends[LAYERS];
+    for (int i = 0; i < LAYERS; i++) backends[i] = &fake_backend;
+    TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL));
+    TEST(plan.group_count == 2 && plan.rows_max == STEP_MAX);
+    TEST(plan.layers[4].layer_offset == plan.layers[2].layer_offset && plan.layers[4].group == plan.layers[2].group);
+    TEST(plan.layers[5].page_stride == 0);
+    return plan;
+}
+
+static uint64_t *token_memory(const KvCache *cache, int layer, const KvSequence *s, int position) {
+    const KvLayer *kv = &kv_layers(cache)[layer];
+    const int32_t page = s->tables[kv->group][position / KV_PAGE_TOKENS];
+    if (page < 0) return NULL;
+    uint8_t *memory = kv->base + (size_t)page * kv->page_stride + kv->layer_offset;
+    return (uint64_t *)(void *)(memory + (size_t)(position % KV_PAGE_TOKENS) * bytes_per_token);
+}
+
+typedef struct Shadow {
+    bool open;
+    KvSequence s;
+    uint64_t value[CONTEXT + KV_PAGE_TOKENS];
+} Shadow;
+
+static bool append(KvCache *cache, Shadow *x, int tokens, uint64_t *random) {
+    const int before = x->s.length, reserved = x->s.reserved;
+    const size_t used = kv_bytes_used(cache);
+    Error error = {0};
+    if (!kv_reserve(cache, &x->s, tokens, &error)) {
+        TEST(error.code == ERROR_LIMIT);
+        TEST(x->s.length == before && x->s.reserved == reserved);
+        TEST(kv_bytes_used(cache) <= used + 2 * 2 * KV_PAGE_TOKENS * bytes_per_token); /* at most an own copy more */
+        return false;
+    }
+    for (int i = 0; i < tokens; i++) {
+        x->value[before + i] = test_random(random);
+        for (int l = 0; l < OWN_LAYERS; l++)
+            *token_memory(cache, l, &x->s, before + i) = x->value[before + i] + (uint64_t)l;
+    }
+    kv_advance(cache, &x->s, tokens);
+    return true;
+}
+
+/* Number of positions that are not what was written; −1 when a visible page is gone. */
+static int wrong_positions(const KvCache *cache, const Shadow *x) {
+    int wrong = 0;
+    for (int l = 0; l < OWN_LAYERS; l++) {
+        const int window = specs[l].window;
+        const int first = window && x->s.length >= window ? x->s.length - window + 1 : 0;
+        for (int i = first; i < x->s.length; i++) {
+            const uint64_t *memory = token_memory(cache, l, &x->s, i);
+            if (!memory) return -1;
+            wrong += *memory != x->value[i] + (uint64_t)l;
+        }
+    }
+    return wrong;
+}
+
+static void test_random_life(void) {
+    KvPlan plan = make_plan();
+    const size_t page = 2 * KV_PAGE_TOKENS * bytes_per_token;
+    KvCache *cache = kv_open(&plan, 60 * page, NULL);
+    Shadow *x = calloc(SLOTS, sizeof *x);
+    TEST(cache && x);
+    uint64_t random = 1;
+    int refused = 0, forked = 0, truncated = 0, kept = 0;
+    for (int step = 0; step < 4000; step++) {
+        Shadow *a = &x[test_random(&random) % SLOTS], *b = &x[test_random(&random) % SLOTS];
+        const uint64_t what = test_random(&random) % 16;
+        if (!a->open) {
+            a->open = kv_sequence_open(cache, &a->s, NULL);
+        } else if (what < 9) {
+            const int tokens = 1 + (int)(test_random(&random) % (what < 6 ? 40 : STEP_MAX));
+            if (a->s.length + tokens <= CONTEXT) refused += !append(cache, a, tokens, &random);
+        } else if (what < 12 && !b->open) {
+            TEST(kv_sequence_open(cache, &b->s, NULL));
+            const size_t used = kv_bytes_used(cache);
+            kv_fork(cache, &a->s, &b->s);
+            TEST(kv_bytes_used(cache) == used);
+            memcpy(b->value, a->value, sizeof a->value);
+            forked++;
+            b->open = true;
+        } else if (what < 14 && a->s.length > 0) {
+            const int length =
+                a->s.length - (int)(test_random(&random) % (uint64_t)(a->s.length < 160 ? a->s.length : 160));
+            const bool ok = kv_truncate(cache, &a->s, length);
+            truncated += ok;
+            kept += !ok;
+        } else if (what == 15) {
+            kv_sequence_close(cache, &a->s);
+            a->open = false;
+        }
+        if (a->open) TEST(wrong_positions(cache, a) == 0);
+        if (b->open) TEST(wrong_positions(cache, b) == 0);
+    }
+    TEST_MSG(
+        refused > 10 && forked > 10 && truncated > 10 && kept > 10, "%d %d %d %d", refused, forked, truncated, kept);
+    for (int i = 0; i < SLOTS; i++) kv_sequence_close(cache, &x[i].s);
+    TEST(kv_bytes_used(cache) == 0);
+    free(x);
+    kv_close(cache);
+    kv_plan_free(&plan);
+}
+
+static void test_counts(void) {
+    KvPlan plan = make_plan();
+    const size_t page = 2 * KV_PAGE_TOKENS * bytes_per_token;
+    uint64_t random = 2;
+    KvCache *cache = kv_open(&plan, 7 * page, NULL);
+    Shadow *x = calloc(2, sizeof *x), *y = x + 1;
+    TEST(kv_bytes_total(cache) == 7 * page);
+    TEST(kv_sequence_open(cache, &x->s, NULL) && kv_sequence_open(cache, &y->s, NULL));
+
+    TEST(append(cache, x, 128, &random) && kv_bytes_used(cache) == 2 * page);
+    TEST(append(cache, x, 1, &random) && kv_bytes_used(cache) == 4 * page);
+    TEST(append(cache, x, 197, &random) && kv_bytes_used(cache) == 6 * page); /* 326: position 127 is still seen */
+    TEST(append(cache, x, 1, &random) && kv_bytes_used(cache) == 5 * page);   /* 327: only 128 on */
+    TEST(x->s.tables[0][0] >= 0 && x->s.tables[1][0] == -1);
+
+    /* A fork costs nothing until one of the two writes: then the page being filled, in both groups. */
+    kv_fork(cache, &x->s, &y->s);
+    TEST(kv_bytes_used(cache) == 5 * page && y->s.tables[0][2] == x->s.tables[0][2]);
+    TEST(append(cache, y, 1, &random) && kv_bytes_used(cache) == 7 * page);
+    TEST(y->s.tables[0][0] == x->s.tables[0][0] && y->s.tables[1][1] == x->s.tables[1][1]);
+    TEST(y->s.tables[0][2] != x->s.tables[0][2] && y->s.tables[1][2] != x->s.tables[1][2]);
+    memcpy(y->value, x->value, 327 * sizeof *x->value);
+    TEST(append(cache, x, 1, &random) && kv_bytes_used(cache) == 7 * page); /* it is the only one now */
+    TEST(wrong_positions(cache, x) == 0 && wrong_positions(cache, y) == 0);
+    TEST(kv_truncate(cache, &x->s, 327));
+    /* Truncating into a shared page and writing on must not be seen by the other; here no room is left for the copy. */
+    TEST(!kv_truncate(cache, &y->s, 127)); /* its window is gone */
+    TEST(kv_truncate(cache, &y->s, 327));
+    TEST(!append(cache, y, 128, &random));
+    kv_sequence_close(cache, &y->s);
+    TEST(kv_bytes_used(cache) == 5 * page);
+
+    /* More than the context. */
+    Error error = {0};
+    TEST(!kv_reserve(cache, &x->s, CONTEXT, &error) && error.code == ERROR_LIMIT);
+    TEST(kv_bytes_used(cache) == 5 * page);
+    kv_sequence_close(cache, &x->s);
+    TEST(kv_bytes_used(cache) == 0);
+    free(x);
+    kv_close(cache);
+
+    TEST(kv_bytes_for(&plan, 1) == 2 * page && kv_bytes_for(&plan, 129) == 4 * page);
+    TEST(kv_bytes_for(&plan, 1280) == (10 + (WINDOW + STEP_MAX + 128 + 127) / 128) * page);
+    TEST(!kv_open(&plan, page - 1, &error) && error.code == ERROR_LIMIT);
+    kv_plan_free(&plan);
+}
+
+static void test_memory_returns(void) {
+    bytes_per_token = 1 << 14; /* a page of a group is two huge pages */
+    KvPlan plan = make_plan();
+    KvCache *cache = kv_open(&plan, (size_t)1 << 33, NULL); /* address space only */
+    TEST(cache != NULL);
+    Shadow *x = calloc(1, sizeof *x);
+    uint64_t random = 3;
+    TEST(kv_sequence_open(cache, &x->s, NULL) && append(cache, x, 100, &random));
+    const uint64_t *memory = token_memory(cache, 0, &x->s, 5);
+    TEST(*memory == x->value[5]);
+    discarded = 0;
+    kv_sequence_close(cache, &x->s);
+    TEST_MSG(discarded == 2 * plan.group[0].page_bytes, "%zu", discarded);
+    free(x);
+    kv_close(cache);
+    kv_plan_free(&plan);
+    bytes_per_token = 8;
+}
+
+/* A recurrent state is one page per sequence: shared by a fork until either goes on, and it cannot go back. */
+static void test_state(void) {
+    const CacheSpec mixed[2] = {{.kind = CACHE_STATE, .state_bytes = 640}, specs[0]};
+    Backend *backends[2] = {&fake_backend, &fake_backend};
+    KvPlan plan;
+    TEST(kv_plan_make(&plan, mixed, backends, 2, CONTEXT, NULL) && plan.group_count == 2);
+    TEST(plan.group[0].page_bytes == 640);
+    const size_t page = KV_PAGE_TOKENS * bytes_per_token;
+    TEST(kv_bytes_for(&plan, 0) == 0 && kv_bytes_for(&plan, 129) == 640 + 2 * page);
+    KvCache *cache = kv_open(&plan, 100 * page, NULL);
+    KvSequence a = {0}, b = {0};
+    TEST(kv_sequence_open(cache, &a, NULL) && kv_sequence_open(cache, &b, NULL));
+    TEST(kv_reserve(cache, &a, 300, NULL));
+    kv_advance(cache, &a, 300);
+    TEST(kv_bytes_used(cache) == 640 + 3 * page && a.tables[0][0] >= 0 && a.tables[0][1] == -1);
+    uint8_t *base = kv_layers(cache)[0].base;
+    memset(base + (size_t)a.tables[0][0] * 640, 7, 640);
+    kv_fork(cache, &a, &b);
+    TEST(a.tables[0][0] == b.tables[0][0]);
+    TEST(kv_reserve(cache, &b, 1, NULL));
+    kv_advance(cache, &b, 1);
+    TEST(a.tables[0][0] != b.tables[0][0] && base[(size_t)b.tables[0][0] * 640 + 639] == 7);
+    TEST(!kv_truncate(cache, &b, 300) && kv_truncate(cache, &b, 301) && kv_truncate(cache, &b, 0));
+    kv_sequence_close(cache, &a);
+    kv_sequence_close(cache, &b);
+    TEST(kv_bytes_used(cache) == 0);
+    kv_close(cache);
+    kv_plan_free(&plan);
+}
+
+int main(void) {
+    test_random_life();
+    test_counts();
+    test_memory_returns();
+    test_state();
+    return test_done();
+}

@@ -1,0 +1,85 @@
+/* Pages of several sizes under one budget: counted owners, pages that live without a sequence, eviction on demand. */
+#include "cache/page_pool.h"
+
+#include <stdlib.h>
+
+#include "test.h"
+
+enum { SMALL = 100, LARGE = 1000, BUDGET = 10000, PAGES = 256 };
+
+static void *fake_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) { return calloc(1, bytes); }
+static void fake_release(Backend *backend, void *memory) { free(memory); }
+static void fake_discard(Backend *backend, void *memory, size_t bytes) {}
+static void fake_copy(Backend *backend, void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
+
+static const BackendOps fake_ops = {
+    .alloc = fake_alloc, .release = fake_release, .discard = fake_discard, .copy = fake_copy};
+static Backend fake_backend = {.ops = &fake_ops};
+
+/* Somebody who keeps pages beyond their sequences, oldest first. */
+typedef struct Keeper {
+    PagePool *pool;
+    int count, asked;
+    struct {
+        int kind;
+        int32_t page;
+    } kept[PAGES];
+} Keeper;
+
+static bool keeper_evict(void *context) {
+    Keeper *keeper = context;
+    keeper->asked++;
+    if (keeper->count == 0) return false;
+    page_release(keeper->pool, keeper->kept[0].kind, keeper->kept[0].page);
+    memmove(keeper->kept, keeper->kept + 1, (size_t)--keeper->count * sizeof keeper->kept[0]);
+    return true;
+}
+
+static void keep(Keeper *keeper, int kind, int32_t page) {
+    page_retain(keeper->pool, kind, page);
+    keeper->kept[keeper->count].kind = kind;
+    keeper->kept[keeper->count++].page = page;
+}
+
+int main(void) {
+    PagePool *pool = page_pool_open(BUDGET, NULL);
+    TEST(page_pool_add(pool, &fake_backend, SMALL, NULL) == 0 && page_pool_add(pool, &fake_backend, LARGE, NULL) == 1);
+    Error error = {0};
+    TEST(page_pool_add(pool, &fake_backend, BUDGET + 1, &error) == -1 && error.code == ERROR_LIMIT);
+
+    /* One budget for both sizes. */
+    int32_t small[PAGES], large[PAGES];
+    for (int i = 0; i < 9; i++) TEST((large[i] = page_take(pool, 1)) >= 0);
+    for (int i = 0; i < 10; i++) TEST((small[i] = page_take(pool, 0)) >= 0);
+    TEST(page_pool_used(pool) == BUDGET && page_take(pool, 0) == -1 && page_take(pool, 1) == -1);
+    page_release(pool, 1, large[0]);
+    for (int i = 10; i < 20; i++) TEST((small[i] = page_take(pool, 0)) >= 0);
+    TEST(page_take(pool, 0) == -1);
+
+    /* Contents travel with a copy; numbers of one kind are not another's. */
+    uint8_t *base = page_pool_base(pool, 0);
+    memset(base + small[3] * SMALL, 42, SMALL);
+    page_copy(pool, 0, small[4], small[3]);
+    TEST(base[small[4] * SMALL] == 42 && base[small[4] * SMALL + SMALL - 1] == 42);
+
+    /* A kept page outlives its sequence, and gives way when somebody needs the room: as many as it takes. */
+    Keeper keeper = {.pool = pool};
+    page_pool_set_evict(pool, keeper_evict, &keeper);
+    for (int i = 0; i < 20; i++) {
+        keep(&keeper, 0, small[i]);
+        TEST(page_owners(pool, 0, small[i]) == 2);
+        page_release(pool, 0, small[i]);
+    }
+    TEST(page_pool_used(pool) == BUDGET && keeper.asked == 0);
+    TEST((large[0] = page_take(pool, 1)) >= 0);
+    TEST_MSG(keeper.count == 10 && keeper.asked == 10, "%d left, asked %d times", keeper.count, keeper.asked);
+
+    /* What a sequence still holds frees nothing when its keeper lets go, so more is asked for. */
+    page_retain(pool, 0, keeper.kept[0].page);
+    const int32_t held = keeper.kept[0].page;
+    TEST(page_take(pool, 0) >= 0 && keeper.count == 8 && page_owners(pool, 0, held) == 1);
+    for (int i = 0; i < 8; i++) TEST(page_take(pool, 0) >= 0);
+    TEST(page_take(pool, 0) == -1 && keeper.count == 0); /* nothing left to evict */
+    page_pool_close(pool);
+    return test_done();
+}
