@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/text/data/jinja_goldens.json: small templates with what jinja2 makes of them.
 
-The environment is transformers' own (5.23 with jinja2 3.1.6, MarkupSafe 3.0.3, Python 3.11).
+The environment is transformers' own (5.23 with jinja2 3.1.6, MarkupSafe 3.0.3, Python 3.11) and the filter from_json, which
+templates use although transformers has none.
     python3 tools/make_template_goldens.py > tests/text/data/jinja_goldens.json
 """
 import json
@@ -10,7 +11,7 @@ import re
 import sys
 
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
-import jinja2  # noqa: E402
+import jinja2.defaults  # noqa: E402
 from transformers.utils import chat_template_utils as utils  # noqa: E402
 
 assert jinja2.__version__ == "3.1.6" and sys.version_info[:2] == (3, 11), "the goldens are those of these versions"
@@ -26,18 +27,17 @@ VARIABLES = {
     "long": "The quick brown fox jumps over the lazy dog, well-known for its half-hearted state-of-the-art agility--and more.",
     "deep": {"list": [{"k": "v" * 30, "n": [1, 2, 3]}, {"k": "w" * 40}], "text": "word " * 30, "tuple": [1]},
     "spaces": "\u00a0\u3000 x \u2003y\u001c\u0085", "emoji": "a😀b\u0301c", "nul": "a\u0000b\u007f\u200b", "quote": "it's \"x\"\\",
+    "huge": 123456789012345678901234567890,
 }
 
 # Each line is a template; blocks of lines where newlines matter are in MULTILINE.
 LINES = r"""
 {{ 1 + 2 * 3 }} {{ (1 + 2) * 3 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % 3 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ 7 / 2 }} {{ 8 / 2 }}
-{{ 2 ** 3 ** 2 }} {{ 2 ** -1 }} {{ -2 ** 2 }} {{ 2 ** 100 }} {{ (-3) ** 3 }} {{ 0 ** 0 }} {{ 4 ** 0.5 }}
+{{ 2 ** 3 ** 2 }} {{ 2 ** -1 }} {{ -2 ** 2 }} {{ (-3) ** 3 }} {{ 0 ** 0 }} {{ 4 ** 0.5 }}
 {{ 7.5 // 2 }} {{ -7.5 // 2 }} {{ 7.5 % 2 }} {{ -7.5 % 2 }} {{ 7.5 % -2 }} {{ 1e308 * 10 }} {{ -1e308 * 10 }} {{ 0.1 + 0.2 }} {{ 1 / 3 }}
 {{ 1.0 }} {{ 1e16 }} {{ 1e15 }} {{ 123456789012345680.0 }} {{ 1e-5 }} {{ 0.0001 }} {{ 1.5e300 }} {{ 5e-324 }} {{ 100.0 }} {{ 3.14e2 }} {{ 1E5 }}
-{{ 0x1f }} {{ 0b101 }} {{ 0o17 }} {{ 1_000_000 }} {{ 00 }} {{ 1_0.5_0 }} {{ 0xDEAD_BEEF }} {{ 1_0e1_0 }}
-{{ 9223372036854775807 + 1 }} {{ -9223372036854775808 - 1 }} {{ 9223372036854775807 * 9223372036854775807 }} {{ 99999999999999999999 // 7 }} {{ -99999999999999999999 // 7 }} {{ 99999999999999999999 % 7 }} {{ -99999999999999999999 % 7 }}
-{{ 99999999999999999999 / 3 }} {{ 10 ** 30 / 10 ** 10 }} {{ big / 3 }} {{ 10 ** 30 == 1e30 }} {{ 10 ** 30 > 1e30 }} {{ 2 ** 53 + 1 == 2.0 ** 53 }} {{ 2 ** 64 == 2.0 ** 64 }}
-{{ 123456789 ** 20 }} {{ (123456789 ** 20) // (987654321 ** 9) }} {{ (123456789 ** 20) % (987654321 ** 9) }} {{ -(2 ** 200) }} {{ +(2 ** 70) }}
+{{ 00 }}
+{{ big / 3 }} {{ 2 ** 53 + 1 == 2.0 ** 53 }}
 {{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 3 > 2 >= 2 != 1 }} {{ 1 == true }} {{ 1 == 1.0 == true }} {{ 'a' < 'b' }} {{ 'B' < 'a' }} {{ [1, 2] < [1, 3] }} {{ (1, 2) == (1, 2) }} {{ [1] == (1,) }}
 {{ true }} {{ false }} {{ none }} {{ True }} {{ False }} {{ None }} {{ true + true }} {{ -true }} {{ true * 3 }} {{ not 0 }} {{ not 'a' }}
 {{ 1 and 2 }} {{ 0 and 2 }} {{ 1 or 2 }} {{ 0 or 'x' }} {{ '' or none }} {{ not (1 and 0) or 3 }} {{ none and x.y }} {{ 1 or x.y }}
@@ -47,9 +47,9 @@ LINES = r"""
 {{ 'yes' if t else 'no' }} {{ 'yes' if no }}| {{ 'a' if 0 else 'b' if 0 else 'c' }} {{ (1 if 0) is defined }} {{ ('x' if no) is undefined }}
 {{ list[0] }} {{ list[-1] }} {{ list[5] }}| {{ s[0] }} {{ s[-1] }} {{ d['a'] }} {{ d.a }} {{ d.zzz }}| {{ d['zzz'] is defined }} {{ nested[1][0] }} {{ nested.1.0 }} {{ users[0].name }} {{ list['0'] }}|{{ list.first }}|
 {{ s[1:4] }} {{ s[:-1] }} {{ s[::-1] }} {{ s[::2] }} {{ s[10:2:-3] }} {{ list[1:] }} {{ list[:2] }} {{ list[::-1] }} {{ (1,2,3)[1:] }} {{ range(10)[2:8:2] }} {{ range(10)[::-1]|list }} {{ s[100:] }}| {{ emoji[1:3] }} {{ emoji[::-1] }} {{ list[-2:99] }} {{ list[none:none:none] }}
-{{ range(5)|list }} {{ range(2, 8, 3)|list }} {{ range(5, 0, -2)|list }} {{ range(3) }} {{ range(0, 9, 2) }} {{ range(5).start }} {{ range(1,5).stop }} {{ range(3)|length }} {{ range(10).index(4) }} {{ range(10).count(4) }}
+{{ range(5)|list }} {{ range(2, 8, 3)|list }} {{ range(5, 0, -2)|list }} {{ range(3) }} {{ range(0, 9, 2) }} {{ range(3)|length }}
 {{ [] }} {{ [1, 'a', none, true, 1.5] }} {{ (1,) }} {{ () }} {{ (1, 2) }} {{ {} }} {{ {'a': 1, 2: [3]} }} {{ {'a': {'b': ()}} }} {{ [[], {}] }} {{ 1, 2 }} {{ ['it\'s', "q\"", 'both\'"'] }}
-{{ {1: 'a', true: 'b', 1.0: 'c'} }} {{ {'a': 1, 'a': 2} }} {{ {none: 1, (1, 2): 2}[(1, 2)] }} {{ {2 ** 70: 'big'}[2 ** 70] }} {{ {2.0: 'x'}[2] }}
+{{ {1: 'a', true: 'b', 1.0: 'c'} }} {{ {'a': 1, 'a': 2} }} {{ {none: 1, (1, 2): 2}[(1, 2)] }} {{ {2.0: 'x'}[2] }}
 {{ [u, spaces, emoji, nul, quote, multi] }}
 {{ undefined_thing }}|{{ undefined_thing is defined }} {{ undefined_thing is undefined }} {{ undefined_thing|default('d') }} {{ undefined_thing|length }} {{ undefined_thing|list }} {{ not undefined_thing }} {{ undefined_thing == undefined_other }} {{ undefined_thing == none }} {{ undefined_thing ~ 'x' }} {{ [undefined_thing] }}
 {{ undefined_thing.x }}
@@ -93,54 +93,31 @@ LINES = r"""
 {{ range() }}
 {{ range('a') }}
 {{ range(100000)|length }}
-{{ s.upper() }} {{ s.lower() }} {{ s.title() }} {{ s.capitalize() }} {{ s.swapcase() }} {{ u.upper() }} {{ u.lower() }} {{ u.title() }} {{ u.capitalize() }} {{ u.swapcase() }} {{ u.casefold() }}
+{{ s.upper() }} {{ s.lower() }} {{ s.title() }} {{ s.capitalize() }} {{ u.upper() }} {{ u.lower() }} {{ u.title() }} {{ u.capitalize() }}
 {{ 'ΑΣ ΑΣΑ Σ ΑΣ. ΑΣ̈'.lower() }} {{ 'ǆ ŉ ﬃ ΐ'.upper() }} {{ 'ǆ ŉ ﬃ'.title() }} {{ 'they\'re bill\'s'.title() }} {{ 'ᏸ'.upper() }} {{ 'İI'.lower()|length }}
 [{{ '  x '.strip() }}] [{{ '  x '.lstrip() }}] [{{ '  x '.rstrip() }}] [{{ 'xxaxx'.strip('x') }}] [{{ 'abcba'.strip('ab') }}] [{{ 'abc'.lstrip('a') }}] [{{ 'abc'.rstrip('bc') }}] [{{ spaces.strip() }}] [{{ 'x'.strip(none) }}] [{{ 'éxé'.strip('é') }}]
 {{ 'a b  c'.split() }} {{ 'a,b,,c'.split(',') }} {{ 'a,b,c'.split(',', 1) }} {{ ' a b '.split(' ') }} {{ 'a b c'.split(none, 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ ' a b  c '.rsplit(none, 1) }} {{ ''.split() }} {{ ''.split(',') }} {{ 'abc'.split('bc') }} {{ 'a b c'.split(maxsplit=1) }} {{ 'x1x2x'.split('x') }} {{ 'a  b'.rsplit() }}
 {{ 'a\nb\r\nc\x0bd\u2028e\n'.splitlines() }} {{ 'a\nb\n'.splitlines(true) }} {{ ''.splitlines() }} {{ '\n\n'.splitlines() }}
 {{ 'hello'.replace('l', 'L') }} {{ 'hello'.replace('l', 'L', 1) }} {{ 'aaa'.replace('aa', 'b') }} {{ 'abc'.replace('', '-') }} {{ 'abc'.replace('', '-', 2) }} {{ ''.replace('', 'x') }} {{ 'abc'.replace('b', '') }} {{ 'é'.replace('', '|') }}
 {{ 'abc'.startswith('a') }} {{ 'abc'.startswith(('x', 'ab')) }} {{ 'abc'.endswith('bc') }} {{ 'abc'.startswith('b', 1) }} {{ 'abc'.endswith('b', 0, 2) }} {{ 'abc'.startswith('', 5) }} {{ 'abc'.startswith('') }} {{ 'abc'.endswith(()) }}
-{{ 'hello'.find('l') }} {{ 'hello'.rfind('l') }} {{ 'hello'.find('z') }} {{ 'hello'.index('e') }} {{ 'hello'.rindex('l') }} {{ 'hello'.count('l') }} {{ 'aaa'.count('aa') }} {{ 'abc'.count('') }} {{ 'éaé'.find('a') }} {{ 'hello'.find('l', 3) }} {{ 'hello'.find('l', -2, -1) }} {{ ''.find('') }} {{ 'abc'.find('', 3) }} {{ 'abc'.find('', 4) }} {{ 'hello'.count('l', 3, 5) }}
-{{ 'hello'.index('z') }}
-{{ 'a-b-c'.partition('-') }} {{ 'a-b-c'.rpartition('-') }} {{ 'abc'.partition('-') }} {{ 'abc'.rpartition('-') }}
-{{ 'x'.center(5) }}| {{ 'x'.center(6, '*') }} {{ 'xx'.center(5, '*') }} {{ 'x'.ljust(3, '-') }} {{ 'x'.rjust(3) }} {{ '7'.zfill(3) }} {{ '-7'.zfill(4) }} {{ '+'.zfill(3) }} {{ 'abc'.zfill(2) }} {{ 'é'.center(4, '☃') }} {{ 'a\tb'.expandtabs() }} {{ 'a\tb'.expandtabs(4) }} {{ '\ta\n\tb'.expandtabs(2) }}
+{{ 'hello'.find('l') }} {{ 'hello'.find('z') }} {{ 'hello'.count('l') }} {{ 'aaa'.count('aa') }} {{ 'abc'.count('') }} {{ 'éaé'.find('a') }} {{ 'hello'.find('l', 3) }} {{ 'hello'.find('l', -2, -1) }} {{ ''.find('') }} {{ 'abc'.find('', 3) }} {{ 'abc'.find('', 4) }} {{ 'hello'.count('l', 3, 5) }}
 {{ 'prefix-x'.removeprefix('prefix-') }} {{ 'x.py'.removesuffix('.py') }} {{ 'abc'.removeprefix('z') }} {{ ','.join(['a', 'b']) }} {{ ''.join('abc') }} {{ '-'.join(d) }}
 {{ ','.join([1]) }}
-{{ 'a'.isalpha() }} {{ 'a1'.isalnum() }} {{ '1'.isdigit() }} {{ '²'.isdigit() }} {{ '²'.isdecimal() }} {{ '½'.isnumeric() }} {{ ' '.isspace() }} {{ ''.isalpha() }} {{ 'ab'.islower() }} {{ 'AB'.isupper() }} {{ 'A1'.isupper() }} {{ '1'.isupper() }} {{ 'Ab Cd'.istitle() }} {{ 'AB'.istitle() }} {{ 'a_1'.isidentifier() }} {{ '1a'.isidentifier() }} {{ 'a'.isascii() }} {{ 'é'.isascii() }} {{ ''.isascii() }} {{ '\n'.isprintable() }} {{ ''.isprintable() }} {{ '٣'.isdecimal() }} {{ 'ǅ'.istitle() }}
-{{ d.items() }} {{ d.keys() }} {{ d.values() }} {{ d.get('a') }} {{ d.get('z') }} {{ d.get('z', 5) }} {{ d.items()|list }} {{ d|list }} {{ d.copy() }} {{ dict(d, z=1) }} {{ dict([('a', 1)]) }} {{ dict(a=1, b=2) }} {{ dict() }} {{ dict.fromkeys(['a', 'b'], 0) }} {{ d.fromkeys('ab') }}
+{{ 'a'.isalpha() }} {{ 'a1'.isalnum() }} {{ '1'.isdigit() }} {{ '²'.isdigit() }} {{ ' '.isspace() }} {{ ''.isalpha() }} {{ 'ab'.islower() }} {{ 'AB'.isupper() }} {{ 'A1'.isupper() }} {{ '1'.isupper() }}
+{{ d.items() }} {{ d.keys() }} {{ d.values() }} {{ d.get('a') }} {{ d.get('z') }} {{ d.get('z', 5) }} {{ d.items()|list }} {{ d|list }} {{ dict(d, z=1) }} {{ dict([('a', 1)]) }} {{ dict(a=1, b=2) }} {{ dict() }}
 {{ items.items() }} {{ items['items'] }}
-{{ list.index(1) }} {{ list.count(1) }} {{ list.copy() }} {{ (1, 2, 1).count(1) }} {{ (1, 2).index(2) }}
-{{ list.index(99) }}
 {{ list.append }}|{{ list.append is defined }}|{{ d.update }}|{{ d['pop'] }}|{{ list.sort is undefined }}
 {{ list.append(1) }}
 {{ d.update({}) }}
 {{ d.pop('a') }}
 {{ list.__class__ }}|{{ s.__len__ is defined }}|{{ ''.__class__.__mro__ }}
 {{ s._x }}|{{ d._x is defined }}
-{{ (5).bit_length() }} {{ (2 ** 70).bit_length() }} {{ (2.0).is_integer() }} {{ (2.5).is_integer() }} {{ n.real }} {{ n.imag }} {{ f.real }} {{ (7).numerator }} {{ true.bit_length() }}
-{{ '%s and %s' % ('a', 1) }} {{ '%d %5d|%-5d|%05d %+d' % (1, 2, 3, 4, 5) }} {{ '%x %X %o %#x %#o' % (255, 255, 8, 255, 8) }} {{ '%5.1f|%-8.2f|%08.3f|%+.0f' % (3.14159, 2.5, -1.5, 2) }} {{ '%e %.2E %g %g %G' % (12345.678, 0.00012, 1e10, 0.0001, 1e-10) }}
-{{ '%c%c %r %a %%' % (65, 'é', 'q\'', 'é') }} {{ '%(a)s-%(b)05d' % {'a': 1, 'b': 2} }} {{ '%s' % [1, 2] }} {{ '%s' % none }} {{ '%.2s|%5s|%-5s|' % ('abcdef', 'x', 'y') }} {{ '%*d' % (5, 42) }} {{ '%.*f' % (2, 3.14159) }} {{ '%s' % d }} {{ '%i %u' % (3.9, -2) }} {{ '%5.3d|%.5x' % (7, 255) }} {{ 'no args' % [] }} {{ '%s' % (('t',),) }}
-{{ '%s %s' % 'a' }}
-{{ '%d' % 'x' }}
-{{ '%x' % 1.5 }}
-{{ 'a' % 5 }}
-{{ '%z' % 5 }}
-{{ '%' % 5 }}
-{{ '%(a)s' % (1,) }}
-{{ '{} {}'.format(1, 'a') }} {{ '{1} {0}'.format(1, 'a') }} {{ '{a} {b}'.format(a=1, b=2) }} {{ '{0.name} {0[age]}'.format(users[0]) }} {{ '{{}} {}'.format(1) }} {{ '{:>5}|{:<5}|{:^5}|{:*^7}'.format('a', 'b', 'c', 'd') }} {{ '{!r} {!s} {!a}'.format('é', 'é', 'é') }}
-{{ '{:5d}|{:<5}|{:05}|{:+}|{: }|{:,}|{:_}'.format(42, 42, 42, 42, 42, 1234567, 1234567) }} {{ '{:x} {:#x} {:b} {:o} {:X} {:#b} {:c}'.format(255, 255, 5, 8, 255, 5, 65) }} {{ '{:.2f} {:8.3f}| {:e} {:g} {:.3} {:%} {:.1%} {:,.2f}'.format(3.14159, 2.5, 12345.0, 1e20, 3.14159, 0.25, 0.256, 1234567.891) }}
-{{ '{:010,}|{:=+8}|{:x<8}|{:#010x}|{:.3}|{:_x}'.format(1234, 42, 'ab', 255, 'abcdef', 1048575) }} {{ '{:{}}|{:{w}.{p}f}'.format('x', 5, 3.14159, w=8, p=2) }} {{ '{:.0f} {:.0e} {:.3} {:.3} {} {:f}'.format(2.5, 15.0, 123.0, 1234.5, 1e22, 1e22) }} {{ '{:05}|{:<05}|{:^05}'.format('a', 'b', 3) }}
-{{ '{} {} {}'.format(none, [1], undefined_thing) }} {{ '{a[b][0]}'.format(a={'b': [7]}) }} {{ '{a.b}'.format(a={'b': 7}) }} {{ '{a}'.format_map({'a': 3}) }} {{ '{0[0]}{0[-1]}'.format({'0': 'x', '-1': 'y', 0: 'z'}) }}
-{{ '{} {1}'.format(1, 2) }}
+{{ '{} {}'.format(1, 'a') }} {{ '{1} {0}'.format(1, 'a') }} {{ '{a} {b}'.format(a=1, b=2) }} {{ '{{}} {}'.format(1) }}
+{{ '{} {} {}'.format(none, [1], undefined_thing) }}
 {{ '{}'.format() }}
 {{ '{a}'.format(b=1) }}
-{{ '{:d}'.format('x') }}
-{{ '{:s}'.format(5) }}
-{{ '{:5}'.format(none) }}
 {{ '{'.format(1) }}
 {{ '}'.format(1) }}
-{{ '{!x}'.format(1) }}
-{{ '{0.__class__}'.format(1) }}
 {{ words|sort }} {{ words|sort(reverse=true) }} {{ words|sort(case_sensitive=true) }} {{ list|sort }} {{ users|map(attribute='name')|sort|list }} {{ users|sort(attribute='name')|map(attribute='name')|list }} {{ users[:3]|sort(attribute='age,name')|map(attribute='name')|list }} {{ 'hello'|sort }} {{ [1.5, 1, 2, true]|sort }} {{ d|sort }} {{ [[2, 'b'], [1, 'c'], [2, 'a']]|sort }} {{ nested|sort(attribute=1, reverse=true) }}
 {{ [1, 'a']|sort }}
 {{ [{}, {}]|sort }}
@@ -160,7 +137,7 @@ LINES = r"""
 {{ s|reverse }} {{ list|reverse|list }} {{ list|reverse|join(',') }} {{ emoji|reverse }} {{ (1, 2)|reverse|list }} {{ d|reverse|list }} {{ range(3)|reverse|list }} {{ list|select|reverse|list }}
 {{ list|join }} {{ list|join(', ') }} {{ users|join('|', attribute='name') }} {{ ['a', none, 1.5, [1]]|join('-') }} {{ d|join(',') }} {{ 'abc'|join('.') }} {{ []|join('x') }}| {{ list|join(0) }}
 {{ 5|join }}
-{{ list|map('string')|list }} {{ words|map('upper')|join(' ') }} {{ users|map(attribute='age')|list }} {{ users|map(attribute='addr.zip.0', default='-')|list }} {{ users|map(attribute='nope')|list }} {{ words|map('replace', 'a', 'o')|list }} {{ words|map('truncate', 3, true, '')|list }} {{ [[1, 2], [3]]|map('sum')|list }} {{ [[3,1],[2]]|map('sort', reverse=true)|list }} {{ ['1', 'x']|map('int', default=7)|list }} {{ undefined_thing|map('upper')|list }}
+{{ list|map('string')|list }} {{ words|map('upper')|join(' ') }} {{ users|map(attribute='age')|list }} {{ users|map(attribute='addr.zip.0', default='-')|list }} {{ users|map(attribute='nope')|list }} {{ words|map('replace', 'a', 'o')|list }} {{ [[1, 2], [3]]|map('sum')|list }} {{ [[3,1],[2]]|map('sort', reverse=true)|list }} {{ ['1', 'x']|map('int', default=7)|list }} {{ undefined_thing|map('upper')|list }}
 {{ words|map('nope')|list }}
 {{ words|map|list }}
 {{ words|map(attribute='x', foo=1)|list }}
@@ -172,55 +149,28 @@ LINES = r"""
 {{ (list|select)|length }}
 {{ (list|select)[0] }}|{{ (list|select)|tojson }}
 {% set g = list|select %}{{ g|list }}{{ g|list }}{% for x in g %}{{ x }}{% else %}empty{% endfor %}
-{{ list|batch(2)|list }} {{ range(5)|batch(2, 'x')|list }} {{ list|slice(2)|list }} {{ range(7)|slice(3)|list }} {{ range(7)|slice(3, 'x')|list }} {{ []|batch(3)|list }} {{ []|slice(2)|list }}
-{{ users[:3]|groupby('age')|list|length }} {% for k, v in users[:3]|groupby('city') %}{{ k }}:{{ v|map(attribute='name')|join(',') }};{% endfor %} {% for g in users|groupby('city', default='?') %}{{ g.grouper }}={{ g.list|length }} {% endfor %} {% for k, v in users[:3]|groupby('city', case_sensitive=true) %}{{ k }};{% endfor %} {{ [{'a': 1, 'b': 2}]|groupby('a') }}
 {{ no|default('x') }} {{ no|default('x', true) }} {{ ''|default('e', true) }} {{ 0|d(5, boolean=true) }} {{ undefined_thing|default }}| {{ d.zzz|default(d.a) }} {{ undefined_thing|default(none) }} {{ false|default('x') }}
-{{ '42'|int }} {{ '42.9'|int }} {{ 'x'|int }} {{ 'x'|int(7) }} {{ 3.9|int }} {{ -3.9|int }} {{ true|int }} {{ ' 12 '|int }} {{ '1_000'|int }} {{ '0x1f'|int(base=16) }} {{ 'ff'|int(base=16) }} {{ '0b11'|int(0, 2) }} {{ '0o17'|int(0, 8) }} {{ none|int }} {{ [1]|int }} {{ 1e20|int }} {{ '1e3'|int }} {{ 'inf'|int }} {{ '٣'|int }} {{ '99999999999999999999'|int }} {{ 'z'|int(base=36) }} {{ '0x1f'|int(base=0) }} {{ '-5'|int }} {{ '+5'|int }} {{ '- 5'|int }}
+{{ '42'|int }} {{ '42.9'|int }} {{ 'x'|int }} {{ 'x'|int(7) }} {{ 3.9|int }} {{ -3.9|int }} {{ true|int }} {{ ' 12 '|int }} {{ '1_000'|int }} {{ none|int }} {{ [1]|int }} {{ '1e3'|int }} {{ 'inf'|int }} {{ '٣'|int }} {{ '99999999999999999999'|int }} {{ '-5'|int }} {{ '+5'|int }} {{ '- 5'|int }}
 {{ 1e400|int }}
 {{ undefined_thing|int }}
-{{ '3.5'|float }} {{ 'x'|float }} {{ 'x'|float(1.5) }} {{ 3|float }} {{ '1e3'|float }} {{ 'nan'|float }} {{ '-inf'|float }} {{ ' 2 '|float }} {{ none|float }} {{ true|float }} {{ '1_0.5'|float }} {{ '.5'|float }} {{ '5.'|float }} {{ 'e5'|float }} {{ '0x10'|float }}
-{{ 2.5|round }} {{ 3.5|round }} {{ 2.567|round(2) }} {{ 2.567|round(1, 'floor') }} {{ 2.511|round(1, 'ceil') }} {{ 42|round }} {{ 1234|round(-2) }} {{ 1250|round(-2) }} {{ 1350|round(-2) }} {{ 1250.0|round(-2) }} {{ -2.5|round }} {{ 0.5|round }} {{ 2.675|round(2) }} {{ 1e300|round(2) }} {{ 5|round(method='ceil') }} {{ 2.5|round|int }} {{ 1251.7|round(-1) }} {{ -1250|round(-2) }} {{ 42.55|round(1) }}
-{{ 2.5|round(1, 'x') }}
+{{ '3.5'|float }} {{ 'x'|float }} {{ 'x'|float(1.5) }} {{ 3|float }} {{ '1e3'|float }} {{ 'nan'|float }} {{ '-inf'|float }} {{ ' 2 '|float }} {{ none|float }} {{ true|float }} {{ '1_0.5'|float }} {{ '.5'|float }} {{ '5.'|float }} {{ 'e5'|float }}
 {{ 'a'|round }}
-{{ -5|abs }} {{ 5.5|abs }} {{ (-5.5)|abs }} {{ true|abs }} {{ (-(2 ** 70))|abs }}
+{{ -5|abs }} {{ 5.5|abs }} {{ (-5.5)|abs }} {{ true|abs }}
 {{ 'a'|abs }}
 {{ s|upper }} {{ s|lower }} {{ 'hello world'|capitalize }} {{ 'HELLO'|capitalize }} {{ 'hello world-foo (bar) [baz] {q} <z> it\'s'|title }} {{ 'ǆoO ßx'|title }} {{ 5|upper }} {{ none|lower }} {{ [1, 'A']|lower }}
 [{{ '  x  '|trim }}] [{{ 'xxaxx'|trim('x') }}] [{{ 5|trim }}] [{{ spaces|trim }}]
-{{ 'x'|center(5) }}| {{ 'x'|center }}| {{ 5|center(4) }}|
 {{ 'aXbX'|replace('X', '-') }} {{ 'aXbX'|replace('X', '-', 1) }} {{ 5|replace(5, 6) }} {{ 'abc'|replace('', '.') }} {{ 'a1'|replace(1, 2) }} {{ none|replace('N', 'n') }}
-{{ s|truncate(8) }} {{ s|truncate(8, true) }} {{ s|truncate(5, false, '~', 0) }} {{ 'foo bar baz qux'|truncate(9) }} {{ 'foo bar baz qux'|truncate(9, true) }} {{ 'foo bar baz qux'|truncate(11) }} {{ 'foo bar baz qux'|truncate(11, false, '...', 0) }} {{ long|truncate(20) }} {{ emoji|truncate(3, true, '', 0) }} {{ 'abcdefghij klm'|truncate(8, leeway=0) }}
-{{ s|truncate(2) }}
 {{ multi|indent }}| {{ multi|indent(2, true) }}| {{ multi|indent('> ', blank=true) }}| {{ multi|indent(first=true, width=1) }}| {{ ''|indent }}| {{ 'x\n'|indent }}|
 {{ 5|indent }}
-{{ long|wordwrap(20) }}
-{{ long|wordwrap(10, false) }}
-{{ long|wordwrap(10, wrapstring=' / ') }} {{ long|wordwrap(12, break_on_hyphens=false) }}
-{{ 'aaaaaaaaaaaaaaaaaaaa bb  cc   dd'|wordwrap(7) }} {{ multi|wordwrap(3) }} {{ '        x'|wordwrap(3) }} {{ 'a----b c--d e-f g--'|wordwrap(4) }} {{ 'foo-bar-baz x-y-z 1-2 a-b1'|wordwrap(5) }}
-{{ long|wordwrap(0) }}
-{{ s|wordcount }} {{ 'a b-c d_e é 5'|wordcount }} {{ ''|wordcount }}
-{{ '%s %d'|format('a', 5) }} {{ '%(x)s'|format(x=1) }} {{ 'plain'|format }} {{ '%s'|format([1]) }}
-{{ '%s'|format(1, x=2) }}
 {{ 5|string ~ 1 }} {{ none|string }} {{ [1]|string|length }} {{ 1.0|string }} {{ undefined_thing|string }}|
 {{ html|escape }} {{ html|e }} {{ html|safe }} {{ html|safe|escape }} {{ html|safe|forceescape }} {{ 5|e }} {{ (html|e)|string is string }} {{ html|e is escaped }} {{ html is escaped }} {{ [html|safe] }}
-{{ ('<b>'|safe) + '<i>' }} {{ '<i>' + ('<b>'|safe) }} {{ ('<b>'|safe) ~ '<i>' }} {{ ('<b>'|safe) * 2 }} {{ ('<%s>'|safe) % '<' }} {{ ('<{}>'|safe).format('<') }} {{ ('<b>'|safe).upper() + '<' }} {{ ('a<b'|safe).replace('a', '<') }} {{ ('<'|safe).join(['<', 'a']) }} {{ ('a b'|safe).split()[0] + '<' }} {{ ('<b>'|safe)[0:2] + '<' }} {{ ('<b>x</b>'|safe).striptags() }} {{ ('<b>'|safe) == '<b>' }} {{ ['<']|join('<'|safe) }} {{ ('<'|safe)|upper ~ '' }} {{ ('%(a)s'|safe) % {'a': '<'} }}
-{{ '<p>a &amp; b</p> <!-- <c> -->  x &#65; &lt;'|striptags }} {{ 'a < b'|striptags }} {{ '<a<b>c>d'|striptags }}
-{{ 'a b/c?d=é&'|urlencode }} {{ {'a b': 'c/d', 'x': 1}|urlencode }} {{ [('k', 'v w'), (1, none)]|urlencode }} {{ 5|urlencode }} {{ 'a~b_c.d-e'|urlencode }}
-{{ 'see http://example.com/x?y=1&z, (www.foo.org) me@x.com or mailto:a@b.co. https://a.b.c:80/ x@y ftp://q'|urlize }}
-{{ 'http://example.com/aaaaaaaaaa'|urlize(15, nofollow=true, target='_blank') }} {{ 'foo.com bar.xyz baz.net:80/x tel:123'|urlize(rel='x a', extra_schemes=['tel:']) }} {{ '<http://a.com> http://1.2.3.4/x http://[::1]/ (http://a.com/(x))'|urlize }} {{ 'http://localhost http://xn--abc www.x http://a..b'|urlize }}
-{{ {'a': 1, 'b': none, 'c': '<"', 'd': undefined_thing}|xmlattr }}| {{ {}|xmlattr }}| {{ {'x': 'y'}|xmlattr(false) }}|
-{{ {'a b': 1}|xmlattr }}
-{{ 1|filesizeformat }} {{ 0|filesizeformat }} {{ 999|filesizeformat }} {{ 1000|filesizeformat }} {{ 1500000|filesizeformat }} {{ 1500000|filesizeformat(true) }} {{ '1234'|filesizeformat }} {{ 10 ** 30|filesizeformat }} {{ (10 ** 30)|filesizeformat }} {{ -5|filesizeformat }} {{ 1.5|filesizeformat }}
-{{ d|pprint }} {{ 'x'|pprint }} {{ [1, 'a']|pprint }} {{ 5|pprint }} {{ none|pprint }}
-{{ deep|pprint }}
-{{ users|pprint }} {{ [long, long]|pprint }} {{ {'k': (1, 2, 'x' * 80)}|pprint }}
-{{ long|pprint }} {{ (multi * 5)|pprint }} {{ ((1,), 'y' * 90)|pprint }}
+{{ ('<b>'|safe) + '<i>' }} {{ '<i>' + ('<b>'|safe) }} {{ ('<b>'|safe) ~ '<i>' }} {{ ('<b>'|safe) * 2 }} {{ ('<{}>'|safe).format('<') }} {{ ('<b>'|safe).upper() + '<' }} {{ ('a<b'|safe).replace('a', '<') }} {{ ('<'|safe).join(['<', 'a']) }} {{ ('a b'|safe).split()[0] + '<' }} {{ ('<b>'|safe)[0:2] + '<' }} {{ ('<b>'|safe) == '<b>' }} {{ ['<']|join('<'|safe) }} {{ ('<'|safe)|upper ~ '' }}
 {{ d|tojson }} {{ users|tojson }} {{ s|tojson }} {{ html|tojson }} {{ u|tojson }} {{ u|tojson(ensure_ascii=true) }} {{ emoji|tojson(ensure_ascii=true) }} {{ nul|tojson }} {{ [1, 2.0, true, none, 1e20, 'nan'|float, 1e400, -1e400]|tojson }} {{ (1, [])|tojson }} {{ {1: 2, none: 3, true: 4, 1.5: 5}|tojson }} {{ quote|tojson }} {{ {}|tojson }} {{ ''|tojson }}
-{{ d|tojson(indent=2) }} {{ [1, [2, {}], {'a': []}]|tojson(indent=4) }} {{ d|tojson(separators=(',', ':')) }} {{ d|tojson(sort_keys=true) }} {{ d|tojson(indent='>') }} {{ d|tojson(indent=0) }} {{ [1, 2]|tojson(separators=[';', '=']) }} {{ {'b': {'z': 1, 'y': 2}, 'a': 3}|tojson(indent=1, sort_keys=true) }} {{ (2 ** 70)|tojson }}
+{{ d|tojson(indent=2) }} {{ [1, [2, {}], {'a': []}]|tojson(indent=4) }} {{ d|tojson(separators=(',', ':')) }} {{ d|tojson(sort_keys=true) }} {{ d|tojson(indent='>') }} {{ d|tojson(indent=0) }} {{ [1, 2]|tojson(separators=[';', '=']) }} {{ {'b': {'z': 1, 'y': 2}, 'a': 3}|tojson(indent=1, sort_keys=true) }}
 {{ {(1, 2): 3}|tojson }}
 {{ range(3)|tojson }}
 {{ d.items()|tojson }}
 {{ {1: 2, 'a': 3}|tojson(sort_keys=true) }}
-{{ s|attr('upper') is callable }} {{ d|attr('a') is defined }} {{ (d|attr('items'))()|list }} {{ s|attr('nope') is undefined }}
 {{ 3 is odd }} {{ 4 is even }} {{ 9 is divisibleby 3 }} {{ 9 is divisibleby(4) }} {{ n is integer }} {{ f is float }} {{ t is integer }} {{ t is boolean }} {{ n is number }} {{ t is number }} {{ s is string }} {{ d is mapping }} {{ list is sequence }} {{ s is sequence }} {{ d is sequence }} {{ s is iterable }} {{ n is iterable }} {{ no is none }} {{ t is true }} {{ t is false }} {{ 1 is true }} {{ 'a' is lower }} {{ 'A' is upper }} {{ 5 is lower }} {{ range is callable }} {{ n is callable }} {{ 'upper' is filter }} {{ 'nope' is filter }} {{ 'odd' is test }} {{ no is sameas none }} {{ list is sameas list }} {{ [1] is sameas [1] }} {{ 1 is in [1, 2] }} {{ 1 is eq 1 }} {{ 1 is ne 2 }} {{ 1 is lt 2 }} {{ 1 is le 1 }} {{ 2 is gt 1 }} {{ 2 is ge 2 }} {{ 1 is greaterthan 0 }} {{ 1 is lessthan 2 }} {{ 1 is equalto 1.0 }} {{ 'a' is not string }} {{ x is not defined }} {{ 1 is == 1 }}
 {{ 1 is not none and 2 is odd }} {{ 5 is divisibleby 5 and 1 }} {{ (1, 2) is iterable }} {{ undefined_thing is iterable }} {{ undefined_thing is sequence }} {{ undefined_thing is mapping }} {{ none is iterable }} {{ d.keys() is sequence }} {{ d.keys() is iterable }} {{ range(3) is sequence }} {{ 1 is integer is defined }}
 {{ 'a' is odd }}
@@ -231,7 +181,7 @@ LINES = r"""
 {% if false %}{% for x in list %}{{ x|nope }}{% endfor %}{% endif %}
 {% for x in list %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.depth }}{{ loop.depth0 }} {% endfor %}
 {% for x in list %}{{ loop.previtem }}<{{ x }}>{{ loop.nextitem }}{{ loop.previtem is defined }}{{ loop.nextitem is defined }} {% endfor %}
-{% for x in list %}{{ loop.cycle('a', 'b') }}{{ loop.changed(x > 1) }} {% endfor %}
+{% for x in list %}{{ loop.cycle('a', 'b') }} {% endfor %}
 {% for x in [] %}x{% else %}none{% endfor %} {% for x in undefined_thing %}x{% else %}none{% endfor %} {% for c in 'añ' %}{{ c }}.{% endfor %} {% for k in d %}{{ k }}{% endfor %} {% for k, v in d.items() %}{{ k }}={{ v }} {% endfor %} {% for a, (b, c) in [[1, [2, 3]]] %}{{ a }}{{ b }}{{ c }}{% endfor %}
 {% for x in list if x > 1 %}{{ loop.index }}{{ x }}{{ loop.last }}{{ loop.length }} {% else %}none{% endfor %} {% for x in list if x > 9 %}{{ x }}{% else %}none{% endfor %}
 {% for x in range(10) %}{% if x == 2 %}{% continue %}{% endif %}{% if x == 5 %}{% break %}{% endif %}{{ x }}{% endfor %} {% for x in [1] %}{% break %}{% else %}else{% endfor %} {% for x in [1] %}{% continue %}{% else %}else{% endfor %}
@@ -252,8 +202,8 @@ LINES = r"""
 {% if t %}{% set y = 5 %}{% endif %}{{ y }} {% if no %}{% set z = 5 %}{% endif %}{{ z is defined }} {% set a, b = 1, 2 %}{{ a }}{{ b }} {% set (a, b) = (b, a) %}{{ a }}{{ b }} {% set t = 1, 2 %}{{ t }}
 {% set x %}a {{ n }} b{% endset %}[{{ x }}] {% set x | upper %}abc{% endset %}[{{ x }}] {% set x | replace('a', 'b') | length %}aaa{% endset %}[{{ x }}] {% set y = 1 %}{% set z %}{% set y = 2 %}{{ y }}{% endset %}{{ y }}{{ z }}
 {% with a = 1, b = 2 %}{{ a }}{{ b }}{% set a = 3 %}{{ a }}{% endwith %}{{ a is defined }} {% set a = 5 %}{% with a = 1, b = a %}{{ b }}{% endwith %}{{ a }} {% with %}{% set q = 1 %}{% endwith %}{{ q is defined }}
-{% macro m(a, b=2, c=a ~ '!') %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }} {{ m(1, 3) }} {{ m(1, c=4) }} {{ m() }} {{ m(b=1) }} {{ m.name }} {{ m.arguments }} {{ m(*[1, 2]) }} {{ m(**{'a': 9}) }} {{ m is callable }} {{ m('x')|length }} {{ m(1) is string }}
-{% macro m(a) %}{{ a }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, x=4) }} {{ m.catch_kwargs }} {{ m.catch_varargs }} {{ m.caller }} {{ m() }}
+{% macro m(a, b=2, c=a ~ '!') %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }} {{ m(1, 3) }} {{ m(1, c=4) }} {{ m() }} {{ m(b=1) }} {{ m(*[1, 2]) }} {{ m(**{'a': 9}) }} {{ m is callable }} {{ m('x')|length }} {{ m(1) is string }}
+{% macro m(a) %}{{ a }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, x=4) }} {{ m() }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, x=2) }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, a=2) }}
@@ -268,16 +218,11 @@ LINES = r"""
 {% filter length %}abc{% endfilter %}
 {% raw %}{{ x }} {% if %} {# c #}{% endraw %} {%- raw -%}  a  {%- endraw -%}  b
 {% generation %}gen {{ n }}{% endgeneration %} {% generation %}{% set gx = 1 %}{% endgeneration %}{{ gx is defined }}
-{% print 1, 'a' %} {% block b %}in {{ n }}{% endblock %} {% block c %}x{% endblock c %} {% autoescape false %}{{ html }}{% endautoescape %}
 {{ raise_exception('bad thing') }}
 {% if t %}{{ raise_exception('x' ~ n) }}{% endif %}
-{% set c = cycler('a', 'b', 'c') %}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.next() }}{{ c.next() }}{{ c.reset() }}{{ c.current }}
-{% set j = joiner('|') %}{{ j() }}a{{ j() }}b{{ j() }}c {% set k = joiner() %}{{ k() }}{{ k() }}
-{{ cycler() }}
-{{ lipsum(n=1, html=false)|length > 20 }} {{ lipsum() is escaped }}
 {{ -s|length }} {{ -n|abs }} {{ not n is odd }} {{ n is odd or t }} {{ 1 ~ 2 + 3 }} {{ 1 + 2 ~ 3 }} {{ 2 * 3 ~ 4 }} {{ [1, 2][0] + 1 }} {{ (n if t else 0) + 1 }} {{ 'a' if t else 'b' ~ 'c' }} {{ d.a + d['b'] * 2 }} {{ s|upper|lower|length }} {{ s.upper().lower() }} {{ (s|upper)[0] }} {{ s|default('x')|upper ~ '!' }} {{ not t == no }}
 {{ {'a': 1}.a }} {{ [1, 2, 3,] }} {{ {'a': 1,} }} {{ (1, 2,) }} {{ dict(a=1,) }} {{ 1if t else 2 }} {{ [x for x] }}
-{{ words[0][0]|upper ~ words[0][1:] }} {{ 'abc'|first|upper }} {{ list|length * 2 }} {{ list | map('string') | join }} {{ 5 .bit_length() }}
+{{ words[0][0]|upper ~ words[0][1:] }} {{ 'abc'|first|upper }} {{ list|length * 2 }} {{ list | map('string') | join }}
 {{ '' is string and '' is not none }} {{ d.a is number }} {{ users[3].addr.zip|last }} {{ users|map(attribute='name')|map('lower')|list }} {{ ['a', 'b'] is iterable }} {{ 'x' in ['x'] and 'y' not in ['x'] }}
 {{ foo is defined and foo.bar }} {{ foo is not defined or foo }} {{ foo|default({})|length }} {{ (foo|default({'a': 1})).a }} {{ foo is defined }}
 {{ True and False or None }} {{ none == None }} {{ none is none }} {{ [none] }} {{ none|default('x') }} {{ none or 'y' }}
@@ -325,9 +270,19 @@ LINES = r"""
 {{ strftime_now() }}
 {{ strftime_now(5) }}
 {{ d.keys()|list|sort }} {{ d.values()|sum }} {{ d.keys() }} {{ 'a' in d.keys() }} {{ 1 in d.values() }} {{ ('a', 2) in d.items() }} {{ d.items()|length }} {{ d.keys()|first }} {{ d.items()|map('first')|list }} {{ d.keys() == d.keys() }}
-{{ 1.5.real }} {{ 10|string|length }} {{ 1e3|int }} {{ 3|float|string }} {{ '5' * 3 }} {{ '3'|int * 2 }}
+{{ 10|string|length }} {{ 1e3|int }} {{ 3|float|string }} {{ '5' * 3 }} {{ '3'|int * 2 }}
 {{ (1 < 2) + 1 }} {{ [] or {} or 'z' }} {{ [0][0] or 'z' }} {{ 0.0 or 'z' }} {{ '0' and 'z' }} {{ range(0) or 'z' }}
-{{ u|title }} {{ u|capitalize }} {{ u|upper|length }} {{ u|reverse }} {{ u[:3] }} {{ u|list|length }} {{ u|center(30) }}| {{ u is lower }} {{ u.encode is defined }}
+{{ u|title }} {{ u|capitalize }} {{ u|upper|length }} {{ u|reverse }} {{ u[:3] }} {{ u|list|length }} | {{ u is lower }}
+{{ 99999999999999999999 }} {{ huge }} {{ [huge, -5] }} {{ huge|tojson }} {{ {'k': huge}|tojson }} {{ huge|string|length }} {{ huge is number }} {{ huge is integer }} {{ huge is float }} {{ huge|int }} {{ not huge }} {{ 'n=' ~ huge }} {{ '99999999999999999999'|int }} {{ '-00099999999999999999999'|int }}
+{{ huge == 123456789012345678901234567890 }} {{ huge == 1 }} {{ huge > 9223372036854775807 }} {{ 5 < huge }} {{ huge < 223456789012345678901234567890 }} {{ huge > 99999999999999999999 }} {{ 1.5 < huge }} {{ huge < 1e300 }} {{ [huge, 3, 99999999999999999999]|sort }} {{ {huge: 'x'}[huge] }} {{ huge in [1, huge] }}
+{{ '{"a": [1, -2.5, true, null, "é\\u00e9"], "b": {}}'|from_json }} {{ '"x"'|from_json|upper }} {{ ('{"k": {"z": 1, "y": 2}}'|from_json).k|tojson }} {{ '123456789012345678901'|from_json }} {{ ' [1, 2] '|from_json|length }} {{ d|tojson|from_json == d }}
+{{ '{'|from_json }}
+{{ ''|from_json }}
+{{ 'x y'|from_json }}
+{{ '[1] 2'|from_json }}
+{{ d|from_json }}
+{{ none|from_json }}
+{{ undefined_thing|from_json }}
 """.strip("\n").split("\n")
 
 MULTILINE = [
@@ -354,6 +309,7 @@ def render(source):
 
 def main():
     import datetime
+    jinja2.defaults.DEFAULT_FILTERS["from_json"] = json.loads
 
     class Frozen(datetime.datetime):
         @classmethod

@@ -10,7 +10,7 @@
 #include "cli/models.h"
 #include "cli/options.h"
 #include "cli/walk.h"
-#include "text/jinja/template_debug.h"
+#include "text/jinja/template.h"
 #include "text/tokenizer/debug.h"
 
 enum { LINE_BYTES_MAX = 256 << 20, LOGITS_ROWS = 256 };

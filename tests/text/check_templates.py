@@ -4,8 +4,8 @@
     tools/fetch_templates.sh                       fills ${XDG_CACHE_HOME:-~/.cache}/apus/templates
     tests/text/check_templates.py [BUILD/test_template [NAME-PART]]
 
-The reference is transformers' render_jinja_template (5.23, jinja2 3.1.6). Text must be equal byte for byte, and an error
-there must be an error here. Exit 77 when there are no templates (and none can be fetched) or
+The reference is transformers' render_jinja_template (5.23, jinja2 3.1.6) with the filter from_json, which templates use
+although transformers has none. Text must be equal byte for byte, and an error there must be an error here. Exit 77 when there are no templates (and none can be fetched) or
 there is no transformers.
 """
 import copy
@@ -112,8 +112,9 @@ def reference(template, case):
         return None, f"{type(error).__name__}: {error}"
 
 
-def freeze_time():
+def prepare_reference():
     import datetime
+    import jinja2.defaults
     from transformers.utils import chat_template_utils as utils
 
     class Frozen(datetime.datetime):
@@ -121,6 +122,7 @@ def freeze_time():
         def now(cls, tz=None):
             return cls.fromisoformat(NOW)
     utils.datetime = Frozen
+    jinja2.defaults.DEFAULT_FILTERS["from_json"] = json.loads
 
 
 def ours(binary, path, cases):
@@ -139,7 +141,7 @@ def main():
         print(f"skipped: no templates in {cache} (tools/fetch_templates.sh fetches them)")
         return 77
     try:
-        freeze_time()
+        prepare_reference()
     except ImportError as error:
         print(f"skipped: {error}")
         return 77

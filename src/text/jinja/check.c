@@ -1,7 +1,6 @@
 /* What jinja2's compiler checks and finds out before a template runs: unknown filters and tests (an error now, unless
- * the place may never run), break and continue outside loops, which of caller, kwargs and varargs a macro takes. */
-#include "text/jinja/ast.h"
-#include "text/jinja/eval.h"
+ * the place may never run), break and continue outside loops. */
+#include "text/jinja/syntax.h"
 
 typedef struct Check {
     Vm *vm;
@@ -30,8 +29,8 @@ static bool check_fail(Check *c, const JinjaNode *node, const char *message) {
 }
 
 static bool check_known(Check *c, const JinjaNode *node, Place place) {
-    bool filter = node->kind == NODE_FILTER, known = filter ? node->filter != NULL : node->test != NULL;
-    if (known || place.soft) return true;
+    bool filter = node->kind == NODE_FILTER;
+    if (node->function || place.soft) return true;
     c->vm->line = node->line;
     jinja_fail(c->vm, "No %s named '%.*s'", filter ? "filter" : "test", (int)node->text->size, node->text->data);
     return false;
@@ -48,87 +47,11 @@ static bool check_target(Check *c, const JinjaNode *target, Place place) {
     return true;
 }
 
-/* Names still looked for, and those found. */
-typedef struct Undeclared {
-    const Template *template;
-    unsigned open, found;
-} Undeclared;
-
-static unsigned special_name(const Template *template, uint32_t name) {
-    if (name == template->name_caller) return MACRO_CALLER;
-    if (name == template->name_kwargs) return MACRO_KWARGS;
-    return name == template->name_varargs ? MACRO_VARARGS : 0;
-}
-
-static void undeclared_list(Undeclared *u, const JinjaNode *node);
-
-static void undeclared_store(Undeclared *u, const JinjaNode *target) {
-    if (target->kind == NODE_NAME || target->kind == NODE_PARAM) u->open &= ~special_name(u->template, target->name);
-    if (target->kind != NODE_TUPLE) return;
-    for (const JinjaNode *item = target->list; item; item = item->next) undeclared_store(u, item);
-}
-
-static void undeclared_node(Undeclared *u, const JinjaNode *node) {
-    if (!node || !u->open) return;
-    switch (node->kind) {
-    case NODE_NAME: u->found |= special_name(u->template, node->name) & u->open; return;
-    case NODE_BLOCK: return;
-    case NODE_SET:
-        undeclared_store(u, node->a);
-        undeclared_node(u, node->b);
-        return;
-    case NODE_SET_BLOCK:
-        undeclared_store(u, node->a);
-        undeclared_node(u, node->b);
-        undeclared_list(u, node->list);
-        return;
-    case NODE_FOR:
-        undeclared_store(u, node->a);
-        undeclared_node(u, node->b);
-        undeclared_list(u, node->list);
-        undeclared_node(u, node->d);
-        undeclared_node(u, node->c);
-        return;
-    case NODE_MACRO:
-        for (const JinjaNode *param = node->list; param; param = param->next) undeclared_store(u, param);
-        for (const JinjaNode *param = node->list; param; param = param->next) undeclared_node(u, param->a);
-        undeclared_node(u, node->b);
-        return;
-    case NODE_IF:
-        for (; node && node->kind == NODE_IF; node = node->b) {
-            undeclared_node(u, node->a);
-            undeclared_list(u, node->list);
-        }
-        undeclared_node(u, node);
-        return;
-    default: break;
-    }
-    undeclared_node(u, node->a);
-    undeclared_node(u, node->b);
-    undeclared_node(u, node->c);
-    undeclared_list(u, node->list);
-    undeclared_node(u, node->d);
-}
-
-static void undeclared_list(Undeclared *u, const JinjaNode *node) {
-    for (; node; node = node->next) undeclared_node(u, node);
-}
-
 static bool check_macro(Check *c, JinjaNode *node) {
     Place place = {0};
-    Undeclared u = {c->template, MACRO_CALLER | MACRO_KWARGS | MACRO_VARARGS, 0};
-    undeclared_node(&u, node->b);
-    const JinjaNode *caller = NULL;
     for (const JinjaNode *param = node->list; param; param = param->next) {
-        unsigned special = special_name(c->template, param->name);
-        if (special == MACRO_CALLER) caller = param;
-        if (special != MACRO_CALLER) u.found &= ~special;
         if (param->a && !check_node(c, param->a, place)) return false;
     }
-    if (caller && (u.found & MACRO_CALLER) && !caller->a) {
-        return check_fail(c, node, "the special \"caller\" argument must be omitted or be given a default");
-    }
-    node->flag = (uint8_t)(caller ? (u.found & ~(unsigned)MACRO_CALLER) | MACRO_EXPLICIT_CALLER : u.found);
     return check_node(c, node->b, place);
 }
 
@@ -169,13 +92,7 @@ static bool check_statement(Check *c, JinjaNode *node, Place place) {
             check_list(c, node->list, inner);
     case NODE_FILTER_BLOCK: return check_node(c, node->a, inner) && check_list(c, node->list, inner);
     case NODE_WITH: return check_list(c, node->list, place) && check_node(c, node->b, inner);
-    case NODE_SCOPE: {
-        Undeclared u = {c->template, MACRO_CALLER | MACRO_KWARGS | MACRO_VARARGS, 0};
-        if (node->flag) undeclared_list(&u, node->list);
-        node->op = (uint16_t)u.found;
-        return check_list(c, node->list, node->flag ? apart : inner);
-    }
-    case NODE_BLOCK: return check_list(c, node->list, apart);
+    case NODE_SCOPE: return check_list(c, node->list, apart);
     case NODE_BREAK:
     case NODE_CONTINUE: return place.in_loop || check_fail(c, node, "break or continue outside a loop");
     default: return check_children(c, node, place);

@@ -1,24 +1,26 @@
 /* Walks the tree: expressions give values, statements write into vm->out. Scoping follows jinja2: for, with, macros and
  * blocks that capture have their own names, if does not. */
-#include "text/jinja/eval.h"
+#include "text/jinja/run.h"
 
 typedef enum Flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE, FLOW_FAIL } Flow;
 
 static Flow run_list(Vm *vm, const JinjaNode *node);
+static Jv eval(Vm *vm, const JinjaNode *node);
+static Jv call(Vm *vm, Jv callee, const JinjaArgs *args);
 
 /* Scopes */
 
-Jv jinja_scope_get(Vm *vm, uint32_t name) {
+static Jv scope_get(Vm *vm, uint32_t name) {
     for (JinjaScope *scope = vm->scope; scope; scope = scope->parent) {
         if (scope->root) return scope->root[name];
         for (uint32_t i = 0; i < scope->count; i++) {
             if (scope->variables[i].name == name) return scope->variables[i].value;
         }
     }
-    return (Jv){.tag = JINJA_MISSING};
+    return jv_missing();
 }
 
-void jinja_scope_set(Vm *vm, JinjaScope *scope, uint32_t name, Jv value) {
+static void scope_set(Vm *vm, JinjaScope *scope, uint32_t name, Jv value) {
     if (scope->root) {
         scope->root[name] = value;
         return;
@@ -40,7 +42,7 @@ void jinja_scope_set(Vm *vm, JinjaScope *scope, uint32_t name, Jv value) {
     scope->variables[scope->count++] = (JinjaVariable){name, value};
 }
 
-JinjaScope *jinja_scope_push(Vm *vm, JinjaScope *parent) {
+static JinjaScope *scope_push(Vm *vm, JinjaScope *parent) {
     JinjaScope *scope = jinja_alloc(vm, 1, sizeof *scope);
     if (!scope) return NULL;
     scope->parent = parent;
@@ -55,13 +57,13 @@ static void scope_capture(JinjaScope *scope) {
 static bool assign(Vm *vm, JinjaScope *scope, const JinjaNode *target, Jv value) {
     if (jv_bad(value)) return false;
     if (target->kind == NODE_NAME || target->kind == NODE_PARAM) {
-        jinja_scope_set(vm, scope, target->name, value);
+        scope_set(vm, scope, target->name, value);
         return !vm->failed;
     }
     vm->line = target->line;
     if (target->kind == NODE_NSREF) {
-        Jv ns = jinja_scope_get(vm, target->name);
-        return jinja_namespace_set(vm, ns, target->value.s, value);
+        Jv ns = scope_get(vm, target->name);
+        return jinja_namespace_set(vm, ns, target->value, value);
     }
     bool iterable = value.tag == JINJA_STR || value.tag == JINJA_LIST || value.tag == JINJA_TUPLE ||
         value.tag == JINJA_DICT || value.tag == JINJA_UNDEFINED || value.tag == JINJA_ITER || value.tag == JINJA_VIEW ||
@@ -87,7 +89,7 @@ static bool assign(Vm *vm, JinjaScope *scope, const JinjaNode *target, Jv value)
 /* Expressions */
 
 static Jv eval_name(Vm *vm, const JinjaNode *node) {
-    Jv value = jinja_scope_get(vm, node->name);
+    Jv value = scope_get(vm, node->name);
     if (jv_given(value)) return value;
     Slice name = vm->template->names[node->name];
     JinjaStr *text = jinja_str_new(vm, name.data, name.size, ORIGIN_TEMPLATE);
@@ -98,7 +100,7 @@ static Jv eval_items(Vm *vm, const JinjaNode *node, JinjaTag tag) {
     Jv out = jinja_list_new(vm, node->count);
     if (jv_bad(out)) return out;
     for (const JinjaNode *item = node->list; item; item = item->next) {
-        if (!jinja_list_push(vm, out.list, jinja_eval(vm, item))) return jv_error();
+        if (!jinja_list_push(vm, out.list, eval(vm, item))) return jv_error();
     }
     out.tag = (uint8_t)tag;
     return out;
@@ -108,24 +110,24 @@ static Jv eval_dict(Vm *vm, const JinjaNode *node) {
     Jv out = jinja_dict_new(vm, node->count);
     if (jv_bad(out)) return out;
     for (const JinjaNode *pair = node->list; pair; pair = pair->next) {
-        Jv key = jinja_eval(vm, pair->a), value = jv_bad(key) ? key : jinja_eval(vm, pair->b);
+        Jv key = eval(vm, pair->a), value = jv_bad(key) ? key : eval(vm, pair->b);
         if (!jinja_dict_set(vm, out.dict, key, value)) return jv_error();
     }
     return out;
 }
 
 static Jv eval_getitem(Vm *vm, const JinjaNode *node) {
-    Jv object = jinja_eval(vm, node->a);
+    Jv object = eval(vm, node->a);
     if (jv_bad(object)) return object;
     if (node->b->kind != NODE_SLICE) {
-        Jv key = jinja_eval(vm, node->b);
+        Jv key = eval(vm, node->b);
         vm->line = node->line;
         return jv_bad(key) ? key : jinja_getitem(vm, object, key);
     }
     const JinjaNode *parts[3] = {node->b->a, node->b->b, node->b->c};
     Jv values[3];
     for (int i = 0; i < 3; i++) {
-        values[i] = parts[i] ? jinja_eval(vm, parts[i]) : (Jv){.tag = JINJA_MISSING};
+        values[i] = parts[i] ? eval(vm, parts[i]) : jv_missing();
         if (jv_bad(values[i])) return values[i];
     }
     vm->line = node->line;
@@ -162,7 +164,7 @@ static bool eval_arguments(Vm *vm, const JinjaNode *node, Jv caller, JinjaArgs *
     for (const JinjaNode *item = node->list; item; item = item->next) {
         if (item->kind == NODE_KEYWORD || item->kind == NODE_STARS) has_keywords = true;
         if (item->kind != NODE_STARS) continue;
-        mapping = jinja_eval(vm, item->a);
+        mapping = eval(vm, item->a);
         if (jv_bad(mapping)) return false;
         if (mapping.tag != JINJA_DICT) {
             jinja_fail(vm, "TypeError: argument after ** must be a mapping, not %s", jv_type_name(mapping));
@@ -179,7 +181,7 @@ static bool eval_arguments(Vm *vm, const JinjaNode *node, Jv caller, JinjaArgs *
     for (const JinjaNode *item = node->list; item; item = item->next) {
         if (item->kind == NODE_STARS) continue;
         bool wrapped = item->kind == NODE_KEYWORD || item->kind == NODE_STAR;
-        Jv value = jinja_eval(vm, wrapped ? item->a : item);
+        Jv value = eval(vm, wrapped ? item->a : item);
         if (jv_bad(value)) return false;
         bool ok = item->kind == NODE_KEYWORD
             ? keyword_add(vm, keywords, &keyword_count, jinja_str_slice(item->value.s), value)
@@ -203,57 +205,58 @@ static bool eval_arguments(Vm *vm, const JinjaNode *node, Jv caller, JinjaArgs *
 }
 
 static Jv eval_call(Vm *vm, const JinjaNode *node, Jv caller) {
-    Jv callee = jinja_eval(vm, node->a);
+    Jv callee = eval(vm, node->a);
     JinjaArgs args;
     if (jv_bad(callee) || !eval_arguments(vm, node, caller, &args)) return jv_error();
     vm->line = node->line;
-    return jinja_call(vm, callee, &args);
+    return call(vm, callee, &args);
 }
 
-/* input: what a filter block or a set block captured; otherwise MISSING. Only the innermost filter has no node->a. */
-static Jv eval_filter(Vm *vm, const JinjaNode *node, Jv input) {
-    Jv value = !node->a                ? input
-        : node->a->kind == NODE_FILTER ? eval_filter(vm, node->a, input)
-                                       : jinja_eval(vm, node->a);
-    JinjaArgs args;
-    if (jv_bad(value)) return value;
-    if (!node->filter) {
-        vm->line = node->line;
-        return jinja_fail(vm, "No filter named '%.*s' found", (int)node->text->size, node->text->data);
-    }
-    if (!eval_arguments(vm, node, (Jv){.tag = JINJA_MISSING}, &args)) return jv_error();
-    vm->line = node->line;
+static Jv library_call(Vm *vm, const JinjaFunction *function, Jv value, const JinjaArgs *args) {
     if (!jinja_enter(vm)) return jv_error();
-    Jv result = jinja_filter_run(vm, node->filter, value, &args);
+    Jv result = jinja_function_call(vm, function, value, args);
     vm->depth--;
     return result;
 }
 
-static Jv eval_test(Vm *vm, const JinjaNode *node) {
-    Jv value = jinja_eval(vm, node->a);
+/* input: what a filter block or a set block captured; otherwise MISSING. Only the innermost filter has no node->a. */
+static Jv eval_filter(Vm *vm, const JinjaNode *node, Jv input) {
+    Jv value = !node->a ? input : node->a->kind == NODE_FILTER ? eval_filter(vm, node->a, input) : eval(vm, node->a);
     JinjaArgs args;
-    bool result;
     if (jv_bad(value)) return value;
-    if (!node->test) {
+    if (!node->function) {
+        vm->line = node->line;
+        return jinja_fail(vm, "No filter named '%.*s' found", (int)node->text->size, node->text->data);
+    }
+    if (!eval_arguments(vm, node, jv_missing(), &args)) return jv_error();
+    vm->line = node->line;
+    return library_call(vm, node->function, value, &args);
+}
+
+static Jv eval_test(Vm *vm, const JinjaNode *node) {
+    Jv value = eval(vm, node->a);
+    JinjaArgs args;
+    if (jv_bad(value)) return value;
+    if (!node->function) {
         vm->line = node->line;
         return jinja_fail(vm, "No test named '%.*s' found", (int)node->text->size, node->text->data);
     }
-    if (!eval_arguments(vm, node, (Jv){.tag = JINJA_MISSING}, &args)) return jv_error();
+    if (!eval_arguments(vm, node, jv_missing(), &args)) return jv_error();
     vm->line = node->line;
-    return jinja_test_run(vm, node->test, value, &args, &result) ? jv_bool(result) : jv_error();
+    return library_call(vm, node->function, value, &args);
 }
 
 static Jv eval_logic(Vm *vm, const JinjaNode *node) {
-    Jv left = jinja_eval(vm, node->a);
+    Jv left = eval(vm, node->a);
     bool truth;
     if (!jinja_truth(vm, left, &truth)) return jv_error();
-    return truth == (node->kind == NODE_OR) ? left : jinja_eval(vm, node->b);
+    return truth == (node->kind == NODE_OR) ? left : eval(vm, node->b);
 }
 
 static Jv eval_concat(Vm *vm, const JinjaNode *node) {
     JinjaStr *joined = NULL;
     for (const JinjaNode *item = node->list; item; item = item->next) {
-        Jv text = jinja_to_str(vm, jinja_eval(vm, item));
+        Jv text = jinja_to_str(vm, eval(vm, item));
         if (jv_bad(text)) return text;
         joined = joined ? jinja_str_concat(vm, joined, text.s) : text.s;
         if (!joined) return jv_error();
@@ -261,54 +264,33 @@ static Jv eval_concat(Vm *vm, const JinjaNode *node) {
     return jv_str(joined);
 }
 
-static bool compare_one(Vm *vm, JinjaOp op, Jv a, Jv b, bool *out) {
-    int order;
-    if (op == OP_EQ || op == OP_NE) {
-        if (!jinja_equal(vm, a, b, out)) return false;
-        *out = *out == (op == OP_EQ);
-        return true;
-    }
-    if (op == OP_IN || op == OP_NOT_IN) {
-        if (!jinja_contains(vm, b, a, out)) return false;
-        *out = *out == (op == OP_IN);
-        return true;
-    }
-    if (!jinja_less(vm, a, b, jinja_op_text(op), &order)) return false;
-    *out = order == 2 ? false
-        : op == OP_LT ? order < 0
-        : op == OP_LE ? order <= 0
-        : op == OP_GT ? order > 0
-                      : order >= 0;
-    return true;
-}
-
 static Jv eval_compare(Vm *vm, const JinjaNode *node) {
-    Jv left = jinja_eval(vm, node->a);
+    Jv left = eval(vm, node->a);
     bool result = true;
     for (const JinjaNode *operand = node->list; operand && result; operand = operand->next) {
-        Jv right = jv_bad(left) ? left : jinja_eval(vm, operand->a);
+        Jv right = jv_bad(left) ? left : eval(vm, operand->a);
         if (jv_bad(right)) return right;
         vm->line = node->line;
-        if (!compare_one(vm, (JinjaOp)operand->op, left, right, &result)) return jv_error();
+        if (!jinja_compare(vm, (JinjaOp)operand->op, left, right, &result)) return jv_error();
         left = right;
     }
     return jv_bool(result);
 }
 
 static Jv eval_condition(Vm *vm, const JinjaNode *node) {
-    Jv test = jinja_eval(vm, node->a);
+    Jv test = eval(vm, node->a);
     bool truth;
     if (!jinja_truth(vm, test, &truth)) return jv_error();
-    if (truth) return jinja_eval(vm, node->b);
-    if (node->c) return jinja_eval(vm, node->c);
+    if (truth) return eval(vm, node->b);
+    if (node->c) return eval(vm, node->c);
     return jv_hint(vm, "the inline if-expression evaluated to false and no else section was defined");
 }
 
 static Jv eval_binary(Vm *vm, const JinjaNode *node) {
-    Jv left = jinja_eval(vm, node->a), right = jv_bad(left) ? left : jinja_eval(vm, node->b);
+    Jv left = eval(vm, node->a), right = jv_bad(left) ? left : eval(vm, node->b);
     if (jv_bad(right)) return right;
     vm->line = node->line;
-    return jinja_binary(vm, node->op, left, right);
+    return jinja_binary(vm, (JinjaOp)node->op, left, right);
 }
 
 static Jv eval_kind(Vm *vm, const JinjaNode *node) {
@@ -321,17 +303,17 @@ static Jv eval_kind(Vm *vm, const JinjaNode *node) {
     case NODE_LIST: return eval_items(vm, node, JINJA_LIST);
     case NODE_DICT: return eval_dict(vm, node);
     case NODE_GETATTR:
-        value = jinja_eval(vm, node->a);
+        value = eval(vm, node->a);
         vm->line = node->line;
-        return jv_bad(value) ? value : jinja_getattr(vm, value, node->value.s, node->name);
+        return jv_bad(value) ? value : jinja_getattr(vm, value, node->text, node->function);
     case NODE_GETITEM: return eval_getitem(vm, node);
-    case NODE_CALL: return eval_call(vm, node, (Jv){.tag = JINJA_MISSING});
-    case NODE_FILTER: return eval_filter(vm, node, (Jv){.tag = JINJA_MISSING});
+    case NODE_CALL: return eval_call(vm, node, jv_missing());
+    case NODE_FILTER: return eval_filter(vm, node, jv_missing());
     case NODE_TEST: return eval_test(vm, node);
-    case NODE_NOT:
-        value = jinja_eval(vm, node->a);
-        return jinja_truth(vm, value, &truth) ? jv_bool(!truth) : jv_error();
-    case NODE_UNARY: value = jinja_eval(vm, node->a); return jv_bad(value) ? value : jinja_unary(vm, node->op, value);
+    case NODE_NOT: value = eval(vm, node->a); return jinja_truth(vm, value, &truth) ? jv_bool(!truth) : jv_error();
+    case NODE_UNARY:
+        value = eval(vm, node->a);
+        return jv_bad(value) ? value : jinja_unary(vm, (JinjaOp)node->op, value);
     case NODE_BINARY: return eval_binary(vm, node);
     case NODE_AND:
     case NODE_OR: return eval_logic(vm, node);
@@ -343,7 +325,7 @@ static Jv eval_kind(Vm *vm, const JinjaNode *node) {
     }
 }
 
-Jv jinja_eval(Vm *vm, const JinjaNode *node) {
+static Jv eval(Vm *vm, const JinjaNode *node) {
     if (node->kind == NODE_CONST) return node->value;
     if (!jinja_enter(vm)) return jv_error();
     Jv value = eval_kind(vm, node);
@@ -354,7 +336,7 @@ Jv jinja_eval(Vm *vm, const JinjaNode *node) {
 /* Statements */
 
 /* Runs a list of statements into a string. */
-Jv jinja_capture(Vm *vm, const JinjaNode *list) {
+static Jv capture(Vm *vm, const JinjaNode *list) {
     JinjaText *text = jinja_text_push(vm), *outer = vm->out;
     if (!text) return jv_error();
     vm->out = text;
@@ -376,21 +358,20 @@ static Flow write_string(Vm *vm, Jv value) {
 static Flow run_if(Vm *vm, const JinjaNode *node) {
     for (; node && node->kind == NODE_IF; node = node->b) {
         bool truth;
-        if (!jinja_truth(vm, jinja_eval(vm, node->a), &truth)) return FLOW_FAIL;
+        if (!jinja_truth(vm, eval(vm, node->a), &truth)) return FLOW_FAIL;
         if (truth) return run_list(vm, node->list);
     }
     return node ? run_list(vm, node->list) : FLOW_NEXT;
 }
 
-bool jinja_loop_fill(Vm *vm, JinjaLoop *loop, size_t count) {
+static bool loop_fill(Vm *vm, JinjaLoop *loop, size_t count) {
     if (!loop->node->c) return !vm->failed;
     JinjaScope *outer = vm->scope;
     while (loop->items.count < count && loop->source_next < loop->source->count) {
         Jv item = loop->source->items[loop->source_next++];
-        JinjaScope *scope = jinja_scope_push(vm, loop->scope);
+        JinjaScope *scope = scope_push(vm, loop->scope);
         bool truth;
-        if (!scope || !assign(vm, scope, loop->node->a, item) ||
-            !jinja_truth(vm, jinja_eval(vm, loop->node->c), &truth))
+        if (!scope || !assign(vm, scope, loop->node->a, item) || !jinja_truth(vm, eval(vm, loop->node->c), &truth))
             return false;
         vm->scope = outer;
         if (truth && !jinja_list_push(vm, &loop->items, item)) return false;
@@ -403,13 +384,13 @@ static Flow run_iterations(Vm *vm, const JinjaNode *node, Jv loop, bool *complet
     Flow flow = FLOW_NEXT;
     while (flow != FLOW_BREAK) {
         size_t index = ++loop.loop->index;
-        if (!jinja_loop_fill(vm, loop.loop, index + 1)) return FLOW_FAIL;
+        if (!loop_fill(vm, loop.loop, index + 1)) return FLOW_FAIL;
         if (index >= loop.loop->items.count) break;
-        if (!scope || scope->captured) scope = jinja_scope_push(vm, outer);
+        if (!scope || scope->captured) scope = scope_push(vm, outer);
         if (!scope) return FLOW_FAIL;
         scope->count = 0;
         vm->scope = scope;
-        jinja_scope_set(vm, scope, vm->template->name_loop, loop);
+        scope_set(vm, scope, vm->template->name_loop, loop);
         if (!assign(vm, scope, node->a, loop.loop->items.items[index])) return FLOW_FAIL;
         flow = run_list(vm, node->list);
         if (flow == FLOW_FAIL) return flow;
@@ -422,33 +403,29 @@ static Flow run_loop(Vm *vm, const JinjaNode *node, JinjaScope *outer, Jv iterab
     Jv items = jinja_iterate(vm, iterable);
     JinjaLoop *loop = jv_bad(items) ? NULL : jinja_alloc(vm, 1, sizeof *loop);
     if (!loop) return FLOW_FAIL;
-    *loop = (JinjaLoop){.source = items.list,
-        .index = SIZE_MAX,
-        .depth = depth,
-        .node = node,
-        .scope = outer,
-        .changed = {.tag = JINJA_MISSING}};
+    *loop = (JinjaLoop){
+        .source = items.list, .index = SIZE_MAX, .depth = depth, .node = node, .scope = outer, .fill = loop_fill};
     if (!node->c) loop->items = *items.list;
     JinjaScope *saved = vm->scope;
     bool completed = false; /* as in jinja2, an iteration left by break or continue does not count for else */
     Flow flow = run_iterations(vm, node, (Jv){.tag = JINJA_LOOP, .loop = loop}, &completed);
     vm->scope = saved;
     if (flow == FLOW_FAIL || completed || !node->d) return flow;
-    if (!jinja_scope_push(vm, outer)) return FLOW_FAIL;
+    if (!scope_push(vm, outer)) return FLOW_FAIL;
     flow = run_list(vm, node->d->list);
     vm->scope = saved;
     return flow;
 }
 
 static Flow run_for(Vm *vm, const JinjaNode *node) {
-    Jv iterable = jinja_eval(vm, node->b);
+    Jv iterable = eval(vm, node->b);
     if (jv_bad(iterable)) return FLOW_FAIL;
     vm->line = node->line;
     if (node->flag) scope_capture(vm->scope);
     return run_loop(vm, node, vm->scope, iterable, 0);
 }
 
-Jv jinja_loop_call(Vm *vm, JinjaLoop *loop, Jv items) {
+static Jv loop_call(Vm *vm, JinjaLoop *loop, Jv items) {
     if (!loop->node->flag) {
         return jinja_fail(vm, "TypeError: The loop must have the 'recursive' marker to be called recursively");
     }
@@ -466,7 +443,7 @@ Jv jinja_loop_call(Vm *vm, JinjaLoop *loop, Jv items) {
 
 /* Only a namespace can be assigned to by attribute; jinja2 says so before it evaluates the value. */
 static bool check_namespaces(Vm *vm, const JinjaNode *target) {
-    if (target->kind == NODE_NSREF && jinja_scope_get(vm, target->name).tag != JINJA_NAMESPACE) {
+    if (target->kind == NODE_NSREF && scope_get(vm, target->name).tag != JINJA_NAMESPACE) {
         vm->line = target->line;
         jinja_fail(vm, "cannot assign attribute on non-namespace object");
         return false;
@@ -480,13 +457,13 @@ static bool check_namespaces(Vm *vm, const JinjaNode *target) {
 
 static Flow run_set(Vm *vm, const JinjaNode *node) {
     if (!check_namespaces(vm, node->a)) return FLOW_FAIL;
-    return assign(vm, vm->scope, node->a, jinja_eval(vm, node->b)) ? FLOW_NEXT : FLOW_FAIL;
+    return assign(vm, vm->scope, node->a, eval(vm, node->b)) ? FLOW_NEXT : FLOW_FAIL;
 }
 
 static Flow run_set_block(Vm *vm, const JinjaNode *node) {
     JinjaScope *outer = vm->scope;
-    if (!check_namespaces(vm, node->a) || !jinja_scope_push(vm, outer)) return FLOW_FAIL;
-    Jv value = jinja_capture(vm, node->list);
+    if (!check_namespaces(vm, node->a) || !scope_push(vm, outer)) return FLOW_FAIL;
+    Jv value = capture(vm, node->list);
     if (node->b && !jv_bad(value)) value = eval_filter(vm, node->b, value);
     vm->scope = outer;
     return assign(vm, outer, node->a, value) ? FLOW_NEXT : FLOW_FAIL;
@@ -503,7 +480,7 @@ static Jv macro_new(Vm *vm, const JinjaNode *node) {
 static Flow run_macro(Vm *vm, const JinjaNode *node) {
     Jv macro = macro_new(vm, node);
     if (jv_bad(macro)) return FLOW_FAIL;
-    jinja_scope_set(vm, vm->scope, node->name, macro);
+    scope_set(vm, vm->scope, node->name, macro);
     return vm->failed ? FLOW_FAIL : FLOW_NEXT;
 }
 
@@ -514,19 +491,19 @@ static Flow run_call_block(Vm *vm, const JinjaNode *node) {
 
 static Flow run_filter_block(Vm *vm, const JinjaNode *node) {
     JinjaScope *outer = vm->scope;
-    if (!jinja_scope_push(vm, outer)) return FLOW_FAIL;
-    Jv value = jinja_capture(vm, node->list);
+    if (!scope_push(vm, outer)) return FLOW_FAIL;
+    Jv value = capture(vm, node->list);
     if (!jv_bad(value)) value = eval_filter(vm, node->a, value);
     vm->scope = outer;
     return write_string(vm, value);
 }
 
 static Flow run_with(Vm *vm, const JinjaNode *node) {
-    JinjaScope *outer = vm->scope, *scope = jinja_scope_push(vm, outer);
+    JinjaScope *outer = vm->scope, *scope = scope_push(vm, outer);
     if (!scope) return FLOW_FAIL;
     for (const JinjaNode *set = node->list; set; set = set->next) {
         vm->scope = outer;
-        Jv value = jinja_eval(vm, set->b);
+        Jv value = eval(vm, set->b);
         vm->scope = scope;
         if (!assign(vm, scope, set->a, value)) return FLOW_FAIL;
     }
@@ -535,24 +512,16 @@ static Flow run_with(Vm *vm, const JinjaNode *node) {
     return flow;
 }
 
-static Flow run_scope(Vm *vm, const JinjaNode *node, JinjaScope *parent) {
+static Flow run_scope(Vm *vm, const JinjaNode *node) {
     JinjaScope *outer = vm->scope;
-    if (!jinja_scope_push(vm, parent)) return FLOW_FAIL;
-    if (node->kind == NODE_SCOPE && node->op) { /* jinja2 calls the body of a generation block like a macro */
-        Jv kwargs = jinja_dict_new(vm, 0), varargs = jinja_tuple(vm, NULL, 0),
-           caller = jv_hint(vm, "No caller defined");
-        if (node->op & MACRO_KWARGS) jinja_scope_set(vm, vm->scope, vm->template->name_kwargs, kwargs);
-        if (node->op & MACRO_VARARGS) jinja_scope_set(vm, vm->scope, vm->template->name_varargs, varargs);
-        if (node->op & MACRO_CALLER) jinja_scope_set(vm, vm->scope, vm->template->name_caller, caller);
-        if (vm->failed) return FLOW_FAIL;
-    }
+    if (!scope_push(vm, outer)) return FLOW_FAIL;
     Flow flow = run_list(vm, node->list);
     vm->scope = outer;
     return flow;
 }
 
 static Flow run_print(Vm *vm, const JinjaNode *node) {
-    Jv value = jinja_eval(vm, node->a);
+    Jv value = eval(vm, node->a);
     return !jv_bad(value) && jinja_write_str(vm, vm->out, value) && !vm->failed ? FLOW_NEXT : FLOW_FAIL;
 }
 
@@ -569,8 +538,7 @@ static Flow run_node(Vm *vm, const JinjaNode *node) {
     case NODE_CALL_BLOCK: return run_call_block(vm, node);
     case NODE_FILTER_BLOCK: return run_filter_block(vm, node);
     case NODE_WITH: return run_with(vm, node);
-    case NODE_SCOPE: return run_scope(vm, node, vm->scope);
-    case NODE_BLOCK: return run_scope(vm, node, node->flag ? vm->scope : vm->root);
+    case NODE_SCOPE: return run_scope(vm, node);
     case NODE_BREAK: return FLOW_BREAK;
     case NODE_CONTINUE: return FLOW_CONTINUE;
     default: CHECK(false); return FLOW_FAIL;
@@ -589,4 +557,113 @@ static Flow run_list(Vm *vm, const JinjaNode *node) {
     return flow;
 }
 
-bool jinja_run_body(Vm *vm, const JinjaNode *body) { return run_list(vm, body->list) != FLOW_FAIL; }
+/* Macros: parameters, defaults and the special names caller, kwargs and varargs. Reference: jinja2 3.1 runtime.Macro.
+ */
+
+static bool keyword_take(JinjaKeyword *keywords, size_t *count, Slice name, Jv *out) {
+    for (size_t i = 0; i < *count; i++) {
+        if (!slice_equal(keywords[i].name, name)) continue;
+        *out = keywords[i].value;
+        memmove(keywords + i, keywords + i + 1, (*count - i - 1) * sizeof *keywords);
+        (*count)--;
+        return true;
+    }
+    return false;
+}
+
+static bool bind_parameters(Vm *vm, const JinjaNode *node, JinjaScope *scope, const JinjaArgs *args,
+    JinjaKeyword *keywords, size_t *keyword_count) {
+    size_t at = 0;
+    for (const JinjaNode *param = node->list; param; param = param->next, at++) {
+        Jv value = {.tag = JINJA_MISSING};
+        if (at < args->count) {
+            value = args->values[at];
+        } else {
+            keyword_take(keywords, keyword_count, vm->template->names[param->name], &value);
+        }
+        if (jv_given(value)) scope_set(vm, scope, param->name, value);
+    }
+    at = 0; /* defaults see the parameters before them */
+    for (const JinjaNode *param = node->list; param; param = param->next, at++) {
+        bool given = false;
+        for (uint32_t i = 0; i < scope->count && !given; i++) given = scope->variables[i].name == param->name;
+        if (given) continue;
+        Jv value = param->a ? eval(vm, param->a) : jv_hint(vm, "a macro parameter was not provided");
+        if (jv_bad(value)) return false;
+        scope_set(vm, scope, param->name, value);
+    }
+    return !vm->failed;
+}
+
+static bool bind_specials(Vm *vm, const JinjaNode *node, JinjaScope *scope, const JinjaArgs *args,
+    JinjaKeyword *keywords, size_t keyword_count) {
+    const Template *t = vm->template;
+    Jv caller;
+    if ((node->flag & MACRO_CALLER) && !(node->flag & MACRO_EXPLICIT_CALLER)) {
+        if (!keyword_take(keywords, &keyword_count, SLICE("caller"), &caller))
+            caller = jv_hint(vm, "No caller defined");
+        scope_set(vm, scope, t->name_caller, caller);
+    }
+    if (node->flag & MACRO_KWARGS) {
+        Jv dict = jinja_dict_new(vm, keyword_count);
+        for (size_t i = 0; i < keyword_count && !jv_bad(dict); i++) {
+            JinjaStr *name = jinja_str_new(vm, keywords[i].name.data, keywords[i].name.size, ORIGIN_TEMPLATE);
+            if (!jinja_dict_set(vm, dict.dict, jv_str(name), keywords[i].value)) return false;
+        }
+        scope_set(vm, scope, t->name_kwargs, dict);
+    } else if (keyword_count) {
+        jinja_fail(vm, "TypeError: macro takes no keyword argument '%.*s'", SLICE_ARGS(keywords[0].name));
+    }
+    if (node->flag & MACRO_VARARGS) {
+        size_t extra = args->count > node->count ? args->count - node->count : 0;
+        Jv varargs = jinja_tuple(vm, extra ? args->values + node->count : NULL, extra);
+        scope_set(vm, scope, t->name_varargs, varargs);
+    } else if (args->count > node->count) {
+        jinja_fail(vm, "TypeError: macro takes not more than %u argument(s)", node->count);
+    }
+    return !vm->failed;
+}
+
+static Jv macro_call(Vm *vm, JinjaMacro *macro, const JinjaArgs *args) {
+    if (!jinja_enter(vm)) return jv_error();
+    JinjaScope *outer = vm->scope;
+    uint32_t line = vm->line;
+    JinjaScope *scope = scope_push(vm, macro->scope);
+    JinjaKeyword *keywords = jinja_alloc(vm, args->keyword_count, sizeof *keywords);
+    size_t keyword_count = args->keyword_count;
+    if (!scope || !keywords) return jv_error();
+    if (keyword_count) memcpy(keywords, args->keywords, keyword_count * sizeof *keywords);
+    /* the specials are refused or taken before defaults run */
+    JinjaKeyword *rest = keywords;
+    if (!bind_parameters(vm, macro->node, scope, args, rest, &keyword_count)) return jv_error();
+    vm->line = line;
+    if (!bind_specials(vm, macro->node, scope, args, rest, keyword_count)) return jv_error();
+    Jv text = capture(vm, macro->node->b->list);
+    vm->scope = outer;
+    vm->depth--;
+    return text;
+}
+
+/* Calls */
+
+static Jv call_inner(Vm *vm, Jv callee, const JinjaArgs *args) {
+    switch (callee.tag) {
+    case JINJA_MACRO: return macro_call(vm, callee.macro, args);
+    case JINJA_FUNCTION: return jinja_function_call(vm, callee.function, callee, args);
+    case JINJA_METHOD: return jinja_function_call(vm, callee.method->function, callee.method->self, args);
+    case JINJA_LOOP:
+        if (args->count != 1 || args->keyword_count) return jinja_fail(vm, "TypeError: loop() takes one argument");
+        return loop_call(vm, callee.loop, args->values[0]);
+    case JINJA_UNDEFINED: return jv_undefined_error(vm, callee);
+    default: return jinja_fail(vm, "TypeError: '%s' object is not callable", jv_type_name(callee));
+    }
+}
+
+static Jv call(Vm *vm, Jv callee, const JinjaArgs *args) {
+    if (!jinja_enter(vm)) return jv_error();
+    Jv value = call_inner(vm, callee, args);
+    vm->depth--;
+    return vm->failed ? jv_error() : value;
+}
+
+bool jinja_run(Vm *vm, const JinjaNode *body) { return run_list(vm, body->list) != FLOW_FAIL; }

@@ -1,6 +1,5 @@
 /* Expressions: the grammar of jinja2, so that odd corners (left-associative **, "is" binding tighter than arithmetic, a
  * call after a filter) come out the same. Reference: jinja2 3.1 parser.py. */
-#include "text/jinja/eval.h"
 #include "text/jinja/parser.h"
 
 static JinjaNode *parse_condition(Parser *p, bool with_condition);
@@ -9,7 +8,9 @@ static JinjaNode *parse_postfix(Parser *p, JinjaNode *node);
 
 static JinjaNode *node_name(Parser *p, const JinjaLexeme *lexeme) {
     JinjaNode *node = parser_node(p, NODE_NAME, lexeme->line);
-    if (node) node->name = jinja_name_id(p->vm, p->template, lexeme->text);
+    if (!node) return NULL;
+    node->name = parser_name(p, lexeme->text);
+    p->reads |= parser_special(p, node->name);
     return node;
 }
 
@@ -102,7 +103,7 @@ static JinjaNode *parse_primary_name(Parser *p, bool with_namespace) {
     parser_next(p);
     if (p->current.type != TOKEN_NAME) return parser_unexpected(p, "a name");
     JinjaNode *node = parser_node_text(p, NODE_NSREF, name.line, p->current.text);
-    if (node) node->name = jinja_name_id(p->vm, p->template, name.text);
+    if (node) node->name = parser_name(p, name.text);
     parser_next(p);
     return node;
 }
@@ -164,10 +165,12 @@ static JinjaNode *parse_subscript(Parser *p, JinjaNode *node) {
                 p, NODE_GETITEM, line, OP_NONE, node, parse_constant(p, attribute.line, attribute.value));
         }
         if (attribute.type != TOKEN_NAME) return parser_fail(p, attribute.line, "expected name or number");
-        JinjaNode *get = parser_node_text(p, NODE_GETATTR, line, attribute.text);
-        if (!get) return NULL;
+        JinjaNode *get = parser_node(p, NODE_GETATTR, line);
+        JinjaStr *name = jinja_str_new(p->vm, attribute.text.data, attribute.text.size, ORIGIN_TEMPLATE);
+        if (!get || !name) return NULL;
         get->a = node;
-        get->name = jinja_method_id(attribute.text);
+        get->text = name;
+        get->function = jinja_find(p->vm->library->methods, attribute.text);
         return get;
     }
     NodeList list = {0};
@@ -260,11 +263,8 @@ static JinjaNode *parse_dotted(Parser *p, JinjaKind kind, uint32_t line) {
     JinjaNode *node = text ? parser_node(p, kind, line) : NULL;
     if (!node) return NULL;
     node->text = text;
-    if (kind == NODE_FILTER) {
-        node->filter = jinja_filter_find(jinja_str_slice(text));
-    } else {
-        node->test = jinja_test_find(jinja_str_slice(text));
-    }
+    const JinjaLibrary *library = p->vm->library;
+    node->function = jinja_find(kind == NODE_FILTER ? library->filters : library->tests, jinja_str_slice(text));
     return node;
 }
 
@@ -346,25 +346,31 @@ static JinjaNode *parse_unary(Parser *p, bool with_filter) {
     return with_filter ? parse_filter_expression(p, node) : node;
 }
 
-static JinjaNode *parse_power(Parser *p) {
+/* operand ( op operand )*, left-associative; at_op gives the operator at the current token, or OP_NONE. */
+static JinjaNode *parse_left(Parser *p, JinjaNode *(*operand)(Parser *p), JinjaOp (*at_op)(const Parser *p)) {
     uint32_t line = p->current.line;
-    JinjaNode *left = parse_unary(p, true);
-    while (left && parser_skip(p, OP_POW))
-        left = parser_node_two(p, NODE_BINARY, line, OP_POW, left, parse_unary(p, true));
-    return left;
-}
-
-static JinjaNode *parse_product(Parser *p) {
-    uint32_t line = p->current.line;
-    JinjaNode *left = parse_power(p);
-    while (
-        left && (parser_at(p, OP_MUL) || parser_at(p, OP_DIV) || parser_at(p, OP_FLOORDIV) || parser_at(p, OP_MOD))) {
-        JinjaOp op = p->current.op;
+    JinjaNode *left = operand(p);
+    for (JinjaOp op; left && (op = at_op(p)) != OP_NONE;) {
         parser_next(p);
-        left = parser_node_two(p, NODE_BINARY, line, op, left, parse_power(p));
+        left = parser_node_two(p, NODE_BINARY, line, op, left, operand(p));
     }
     return left;
 }
+
+static JinjaOp operator_at(const Parser *p) { return p->current.type == TOKEN_OPERATOR ? p->current.op : OP_NONE; }
+static JinjaOp power_op(const Parser *p) { return operator_at(p) == OP_POW ? OP_POW : OP_NONE; }
+static JinjaOp product_op(const Parser *p) {
+    JinjaOp op = operator_at(p);
+    return op == OP_MUL || op == OP_DIV || op == OP_FLOORDIV || op == OP_MOD ? op : OP_NONE;
+}
+static JinjaOp sum_op(const Parser *p) {
+    JinjaOp op = operator_at(p);
+    return op == OP_ADD || op == OP_SUB ? op : OP_NONE;
+}
+
+static JinjaNode *parse_operand(Parser *p) { return parse_unary(p, true); }
+static JinjaNode *parse_power(Parser *p) { return parse_left(p, parse_operand, power_op); }
+static JinjaNode *parse_product(Parser *p) { return parse_left(p, parse_power, product_op); }
 
 static JinjaNode *parse_concat(Parser *p) {
     uint32_t line = p->current.line;
@@ -380,16 +386,7 @@ static JinjaNode *parse_concat(Parser *p) {
     return parser_node_list(p, NODE_CONCAT, line, list);
 }
 
-static JinjaNode *parse_sum(Parser *p) {
-    uint32_t line = p->current.line;
-    JinjaNode *left = parse_concat(p);
-    while (left && (parser_at(p, OP_ADD) || parser_at(p, OP_SUB))) {
-        JinjaOp op = p->current.op;
-        parser_next(p);
-        left = parser_node_two(p, NODE_BINARY, line, op, left, parse_concat(p));
-    }
-    return left;
-}
+static JinjaNode *parse_sum(Parser *p) { return parse_left(p, parse_concat, sum_op); }
 
 static JinjaOp compare_op(Parser *p) {
     if (p->current.type == TOKEN_OPERATOR) {

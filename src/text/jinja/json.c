@@ -1,9 +1,62 @@
-/* The tojson filter of transformers: Python's json.dumps. */
+/* JSON into values (Python's json.loads) and out of them (json.dumps, as transformers' tojson calls it). */
 #include <math.h>
 #include <stdio.h>
 
+#include "base/json.h"
 #include "base/utf8.h"
-#include "text/jinja/eval.h"
+#include "text/jinja/value.h"
+
+/* Reading */
+
+static Jv list_from(Vm *vm, const Json *json, uint8_t origin) {
+    Jv list = jinja_list_new(vm, json->size);
+    if (jv_bad(list)) return list;
+    for (JSON_EACH(item, json)) {
+        if (!jinja_list_push(vm, list.list, jinja_from_json(vm, item, origin))) return jv_error();
+    }
+    return list;
+}
+
+static Jv dict_from(Vm *vm, const Json *json, uint8_t origin) {
+    Jv dict = jinja_dict_new(vm, json->size);
+    if (jv_bad(dict)) return dict;
+    for (JSON_EACH_PAIR(key, value, json)) {
+        Jv name = jinja_from_json(vm, key, origin);
+        if (!jinja_dict_set(vm, dict.dict, name, jinja_from_json(vm, value, origin))) return jv_error();
+    }
+    return dict;
+}
+
+Jv jinja_from_json(Vm *vm, const Json *json, uint8_t origin) {
+    if (!jinja_step(vm, 1)) return jv_error();
+    switch (json->type) {
+    case JSON_BOOL: return jv_bool(json->boolean);
+    case JSON_INTEGER: return jv_int(json->integer);
+    case JSON_REAL: return jv_float(json->real);
+    case JSON_LONG: {
+        JinjaStr *digits = jinja_str_new(vm, json->string, json->size, ORIGIN_TEMPLATE);
+        return digits ? (Jv){.tag = JINJA_LONG, .s = digits} : jv_error();
+    }
+    case JSON_STRING: return jv_str(jinja_str_new(vm, json->string, json->size, origin));
+    case JSON_ARRAY: return list_from(vm, json, origin);
+    case JSON_OBJECT: return dict_from(vm, json, origin);
+    default: return jv_none();
+    }
+}
+
+/* All of what data gave a part of counts as data. */
+Jv jinja_json_read(Vm *vm, Jv text) {
+    if (text.tag == JINJA_UNDEFINED) return jv_undefined_error(vm, text);
+    if (text.tag != JINJA_STR)
+        return jinja_fail(vm, "TypeError: the JSON object must be str, not %s", jv_type_name(text));
+    if (!jinja_str_flatten(vm, text.s) || !jinja_step(vm, text.s->size / 4)) return jv_error();
+    Error error = {0};
+    const Json *json = json_parse(&vm->arena, jinja_str_slice(text.s), &error);
+    if (!json) return jinja_raise(vm, error.code, "JSONDecodeError: %s", error.text);
+    return jinja_from_json(vm, json, text.s->origin & ORIGIN_DATA ? ORIGIN_DATA : ORIGIN_TEMPLATE);
+}
+
+/* Writing */
 
 typedef struct Dump {
     Vm *vm;
@@ -89,7 +142,7 @@ static bool dump_key(Dump *d, Jv key) {
     case JINJA_BOOL: jinja_text_plain(d->out, key.b ? "true" : "false"); break;
     case JINJA_FLOAT: dump_float(d, key.f); break;
     case JINJA_INT:
-    case JINJA_BIG:
+    case JINJA_LONG:
         if (!jinja_write_repr(d->vm, d->out, key)) return false;
         break;
     default:
@@ -129,7 +182,7 @@ static bool dump_inner(Dump *d, Jv v, int level) {
     case JINJA_NONE: jinja_text_plain(d->out, "null"); return true;
     case JINJA_BOOL: jinja_text_plain(d->out, v.b ? "true" : "false"); return true;
     case JINJA_INT:
-    case JINJA_BIG: return jinja_write_repr(d->vm, d->out, v);
+    case JINJA_LONG: return jinja_write_repr(d->vm, d->out, v);
     case JINJA_FLOAT: return dump_float(d, v.f);
     case JINJA_STR: return dump_string(d, v.s);
     case JINJA_LIST:
@@ -164,7 +217,7 @@ static bool dump_separators(Dump *d, Jv separators) {
     return !d->vm->failed;
 }
 
-Jv jinja_tojson(Vm *vm, Jv value, bool ensure_ascii, Jv indent, Jv separators, bool sort_keys) {
+Jv jinja_json_write(Vm *vm, Jv value, bool ensure_ascii, Jv indent, Jv separators, bool sort_keys) {
     Dump d = {.vm = vm, .ascii = ensure_ascii, .sort = sort_keys};
     if (jv_given(indent) && indent.tag == JINJA_STR) {
         d.indent = indent.s;

@@ -3,12 +3,8 @@
 #include <stdio.h>
 
 #include "base/utf8.h"
-#include "text/jinja/ast.h"
-
-static const char *const op_texts[] = {"", "+", "-", "/", "//", "*", "%", "**", "~", "[", "]", "(", ")", "{", "}",
-    "==", "!=", ">", ">=", "<", "<=", "=", ".", ":", "|", ",", ";", "in", "not in", "-", "+"};
-
-const char *jinja_op_text(JinjaOp op) { return op_texts[op]; }
+#include "text/jinja/syntax.h"
+#include "text/unicode/unicode.h"
 
 bool jinja_lexer_init(JinjaLexer *lexer, Vm *vm, Slice source) {
     *lexer = (JinjaLexer){.vm = vm, .line = 1, .line_starting = true};
@@ -42,7 +38,7 @@ static size_t skip_spaces(const JinjaLexer *lexer, size_t at) {
     uint32_t code;
     while (at < lexer->source.size) {
         int width = utf8_decode(lexer->source.data + at, lexer->source.size - at, &code);
-        if (width < 0 || !unicode_is_space(code)) break;
+        if (width < 0 || !unicode_is_python_space(code)) break;
         at += (size_t)width;
     }
     return at;
@@ -54,7 +50,7 @@ static size_t strip_right(const JinjaLexer *lexer, size_t from, size_t to) {
         size_t start = to - 1;
         while (start > from && ((unsigned char)lexer->source.data[start] & 0xC0) == 0x80) start--;
         utf8_decode(lexer->source.data + start, to - start, &code);
-        if (!unicode_is_space(code)) break;
+        if (!unicode_is_python_space(code)) break;
         to = start;
     }
     return to;
@@ -175,77 +171,30 @@ static bool lex_root(JinjaLexer *lexer) {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* digits with single underscores between them; the end */
 static size_t digits_end(const JinjaLexer *lexer, size_t at) {
-    const char *data = lexer->source.data;
-    size_t size = lexer->source.size;
-    while (at < size) {
-        if (data[at] == '_' && at + 1 < size && is_digit(data[at + 1])) at++;
-        if (!is_digit(data[at])) break;
-        at++;
-    }
+    while (at < lexer->source.size && is_digit(lexer->source.data[at])) at++;
     return at;
 }
 
-static bool digit_of(char c, int base) {
-    if (is_digit(c)) return c - '0' < base;
-    return base == 16 && (c | 32) >= 'a' && (c | 32) <= 'f';
-}
-
-static size_t integer_end(const JinjaLexer *lexer, size_t at, int *base) {
-    const char *data = lexer->source.data;
-    size_t size = lexer->source.size;
-    char letter = data[at] == '0' && at + 1 < size ? (char)(data[at + 1] | 32) : 0;
-    *base = letter == 'b' ? 2 : letter == 'o' ? 8 : letter == 'x' ? 16 : 10;
-    if (*base != 10) {
-        size_t end = at + 2;
-        while (end < size) {
-            size_t digit = end + (data[end] == '_');
-            if (digit >= size || !digit_of(data[digit], *base)) break;
-            end = digit + 1;
-        }
-        if (end > at + 2) return end;
-        *base = 10;
-    }
-    if (data[at] != '0') return digits_end(lexer, at);
-    size_t end = at + 1; /* zeros only */
-    while (end < size) {
-        size_t digit = end + (data[end] == '_');
-        if (digit >= size || data[digit] != '0') break;
-        end = digit + 1;
-    }
-    return end;
-}
-
-static size_t float_end(const JinjaLexer *lexer, size_t at) {
-    const char *data = lexer->source.data;
-    size_t size = lexer->source.size;
-    if (at > 0 && data[at - 1] == '.') return 0;
-    size_t end = digits_end(lexer, at), fraction = end;
-    bool is_float = false;
-    if (fraction + 1 < size && data[fraction] == '.' && is_digit(data[fraction + 1])) {
-        end = digits_end(lexer, fraction + 1);
-        is_float = true;
-    }
-    if (end < size && (data[end] | 32) == 'e') {
-        size_t exponent = end + 1;
-        if (exponent < size && (data[exponent] == '+' || data[exponent] == '-')) exponent++;
-        if (exponent < size && is_digit(data[exponent])) return digits_end(lexer, exponent);
-    }
-    return is_float ? end : 0;
-}
-
+/* Decimal digits; with a fraction or an exponent they are a float. After a point (list.1.0) there are integers only. */
 static JinjaLexeme lex_number(JinjaLexer *lexer) {
-    size_t from = lexer->at, end = float_end(lexer, from);
-    JinjaLexeme lexeme = {.type = end ? TOKEN_FLOAT : TOKEN_INTEGER, .line = lex_line(lexer, from)};
-    int base = 10;
-    if (!end) end = integer_end(lexer, from, &base);
-    lexeme.text = (Slice){lexer->source.data + from, end - from};
-    lexer->at = end;
+    const char *data = lexer->source.data;
+    size_t from = lexer->at, size = lexer->source.size, end = digits_end(lexer, from), more = end;
+    if (from == 0 || data[from - 1] != '.') {
+        if (end + 1 < size && data[end] == '.' && is_digit(data[end + 1])) more = digits_end(lexer, end + 1);
+        size_t exponent = more + 1;
+        if (exponent < size && (data[more] | 32) == 'e') {
+            if (data[exponent] == '+' || data[exponent] == '-') exponent++;
+            if (exponent < size && is_digit(data[exponent])) more = digits_end(lexer, exponent);
+        }
+    }
+    JinjaLexeme lexeme = {.type = more > end ? TOKEN_FLOAT : TOKEN_INTEGER, .line = lex_line(lexer, from)};
+    lexeme.text = (Slice){data + from, more - from};
+    lexer->at = more;
     lexer->vm->line = lexeme.line;
     bool ok = true;
     lexeme.value = lexeme.type == TOKEN_FLOAT ? jinja_float_parse(lexer->vm, lexeme.text, &ok)
-                                              : jinja_int_text(lexer->vm, lexeme.text, base, &ok);
+                                              : jinja_int_parse(lexer->vm, lexeme.text, &ok);
     if (!ok || jv_bad(lexeme.value)) return lex_fail(lexer, from, "a number is too long");
     return lexeme;
 }
@@ -334,8 +283,9 @@ static JinjaLexeme lex_name(JinjaLexer *lexer) {
     while (at < lexer->source.size) {
         uint32_t code;
         int width = utf8_decode(lexer->source.data + at, lexer->source.size - at, &code);
-        if (width < 0 || (code != '_' && !unicode_is_alnum(code))) break;
-        identifier = identifier && (at == from ? unicode_is_id_start(code) : unicode_is_id_continue(code));
+        if (width < 0 || (code != '_' && !(unicode_set(code) & (UNICODE_L | UNICODE_N)))) break;
+        bool letter = code == '_' || (unicode_set(code) & (UNICODE_L | UNICODE_SET(CATEGORY_NL)));
+        identifier = identifier && (letter || (at > from && unicode_category(code) == CATEGORY_ND));
         at += (size_t)width;
     }
     if (at == from) return lex_fail(lexer, from, "unexpected character");
@@ -347,9 +297,9 @@ static JinjaLexeme lex_name(JinjaLexer *lexer) {
 
 static JinjaLexeme lex_operator(JinjaLexer *lexer) {
     JinjaOp found = OP_NONE;
-    for (int op = OP_ADD; op <= OP_SEMICOLON; op++) {
-        bool longer = found == OP_NONE || strlen(op_texts[op]) > strlen(op_texts[found]);
-        if (longer && lex_at(lexer, lexer->at, op_texts[op])) found = (JinjaOp)op;
+    for (JinjaOp op = OP_ADD; op <= OP_SEMICOLON; op++) {
+        bool longer = found == OP_NONE || strlen(jinja_op_text(op)) > strlen(jinja_op_text(found));
+        if (longer && lex_at(lexer, lexer->at, jinja_op_text(op))) found = op;
     }
     if (found == OP_NONE) return lex_name(lexer);
     size_t from = lexer->at;
@@ -359,11 +309,11 @@ static JinjaLexeme lex_operator(JinjaLexer *lexer) {
     } else if (found == OP_RPAREN || found == OP_RBRACKET || found == OP_RBRACE) {
         if (!lexer->balanced || lexer->balance[--lexer->balanced] != (char)found) {
             lexer->vm->line = lex_line(lexer, from);
-            jinja_fail(lexer->vm, "unexpected '%s'", op_texts[found]);
+            jinja_fail(lexer->vm, "unexpected '%s'", jinja_op_text(found));
             return (JinjaLexeme){.type = TOKEN_BAD};
         }
     }
-    lexer->at += strlen(op_texts[found]);
+    lexer->at += strlen(jinja_op_text(found));
     return (JinjaLexeme){.type = TOKEN_OPERATOR,
         .op = found,
         .line = lex_line(lexer, from),

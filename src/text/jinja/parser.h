@@ -1,6 +1,6 @@
-/* The parser's state and the pieces its two files share: expressions and statements. */
+/* The parser: what its three files share, of which each uses only those before it. */
 #pragma once
-#include "text/jinja/ast.h"
+#include "text/jinja/syntax.h"
 
 typedef struct Parser {
     Vm *vm;
@@ -8,6 +8,7 @@ typedef struct Parser {
     JinjaLexer lexer;
     JinjaLexeme current, ahead;
     bool has_ahead;
+    unsigned reads; /* MACRO_CALLER, MACRO_KWARGS, MACRO_VARARGS: those names were read since the macro began */
 } Parser;
 
 typedef struct NodeList {
@@ -15,7 +16,7 @@ typedef struct NodeList {
     uint32_t count;
 } NodeList;
 
-/* Tokens. What expects raises when it does not find. */
+/* parser.c: tokens. What expects raises when it does not find. */
 void parser_next(Parser *p);
 const JinjaLexeme *parser_look(Parser *p); /* the one after the current */
 bool parser_at(const Parser *p, JinjaOp op);
@@ -33,8 +34,10 @@ JinjaNode *parser_node_two(Parser *p, JinjaKind kind, uint32_t line, JinjaOp op,
 JinjaNode *parser_node_text(Parser *p, JinjaKind kind, uint32_t line, Slice text);
 JinjaNode *parser_node_list(Parser *p, JinjaKind kind, uint32_t line, NodeList list);
 void node_list_add(NodeList *list, JinjaNode *node);
+uint32_t parser_name(Parser *p, Slice name);             /* the id of a variable */
+unsigned parser_special(const Parser *p, uint32_t name); /* MACRO_CALLER and the like, or 0 */
 
-/* jinja_expression.c */
+/* expression.c */
 typedef enum TupleMode { TUPLE_FULL, TUPLE_NO_CONDITION, TUPLE_TARGET, TUPLE_TARGET_NAMESPACE } TupleMode;
 JinjaNode *parser_expression(Parser *p);
 JinjaNode *parser_tuple(Parser *p, TupleMode mode, const char *end_name, bool parentheses);

@@ -2,25 +2,22 @@
 #include <stdio.h>
 
 #include "base/utf8.h"
-#include "text/jinja/eval.h"
+#include "text/jinja/value.h"
+#include "text/unicode/unicode.h"
 
-static void write_hex(JinjaText *out, const char *prefix, uint32_t code, int digits, uint8_t origin) {
+static bool is_hidden(uint32_t code) { /* not str.isprintable() */
+    if (code < 0x80) return code < 0x20 || code == 0x7F;
+    return unicode_set(code) & (UNICODE_SETS(CATEGORY_ZS, CATEGORY_CC_SPACE) | UNICODE_SET(CATEGORY_CN));
+}
+
+static void write_hidden(JinjaText *out, uint32_t code, uint8_t origin) {
     char text[16];
-    int size = snprintf(text, sizeof text, "%s%0*x", prefix, digits, code);
-    jinja_text_bytes(out, text, (size_t)size, origin);
+    const char *name = code == '\n' ? "\\n" : code == '\r' ? "\\r" : code == '\t' ? "\\t" : NULL;
+    snprintf(text, sizeof text, code < 0x100 ? "\\x%02x" : code < 0x10000 ? "\\u%04x" : "\\U%08x", code);
+    jinja_text_bytes(out, name ? name : text, strlen(name ? name : text), origin);
 }
 
-static void write_escaped_code(JinjaText *out, uint32_t code, uint8_t origin) {
-    if (code < 0x100) {
-        write_hex(out, "\\x", code, 2, origin);
-    } else if (code < 0x10000) {
-        write_hex(out, "\\u", code, 4, origin);
-    } else {
-        write_hex(out, "\\U", code, 8, origin);
-    }
-}
-
-static bool write_quoted(Vm *vm, JinjaText *out, JinjaStr *s, bool ascii) {
+static bool write_quoted(Vm *vm, JinjaText *out, JinjaStr *s) {
     if (!jinja_str_flatten(vm, s) || !jinja_step(vm, s->size / 16)) return false;
     bool single = s->size && memchr(s->data, '\'', s->size), both = single && memchr(s->data, '"', s->size);
     char quote = single && !both ? '"' : '\'';
@@ -29,16 +26,13 @@ static bool write_quoted(Vm *vm, JinjaText *out, JinjaStr *s, bool ascii) {
     while (at < s->size) {
         uint32_t code;
         size_t width = (size_t)utf8_decode(s->data + at, s->size - at, &code);
-        bool escape = code == (uint32_t)quote || code == '\\';
-        bool hidden = code >= 0x80 ? ascii || !unicode_is_printable(code) : code < 0x20 || code == 0x7F;
+        bool escape = code == (uint32_t)quote || code == '\\', hidden = is_hidden(code);
         if (escape || hidden) {
             uint8_t origin = jinja_str_origin(s, at);
             jinja_text_part(out, s, plain, at);
-            const char *name = code == '\n' ? "\\n" : code == '\r' ? "\\r" : code == '\t' ? "\\t" : NULL;
             if (escape) jinja_text_bytes(out, "\\", 1, origin);
             if (escape) jinja_text_code(out, code, origin);
-            if (hidden && name) jinja_text_bytes(out, name, 2, origin);
-            if (hidden && !name) write_escaped_code(out, code, origin);
+            if (hidden) write_hidden(out, code, origin);
             plain = at + width;
         }
         at += width;
@@ -77,35 +71,14 @@ static bool write_view(Vm *vm, JinjaText *out, Jv v) {
     return write_items(vm, out, items.list, "([", "])");
 }
 
-static bool write_number(Vm *vm, JinjaText *out, Jv v) {
+static bool write_number(JinjaText *out, Jv v) {
     char text[48];
     if (v.tag == JINJA_FLOAT) {
         jinja_float_repr(v.f, text);
-    } else if (v.tag == JINJA_INT) {
-        snprintf(text, sizeof text, "%lld", (long long)v.i);
     } else {
-        Buffer digits = {0};
-        if (jinja_int_digits(vm, v, 10, &digits)) jinja_text_bytes(out, digits.data, digits.size, ORIGIN_TEMPLATE);
-        buffer_free(&digits);
-        return !vm->failed;
+        snprintf(text, sizeof text, "%lld", (long long)v.i);
     }
     jinja_text_plain(out, text);
-    return true;
-}
-
-static bool write_loop(Vm *vm, JinjaText *out, JinjaLoop *loop) {
-    char text[96];
-    if (!jinja_loop_fill(vm, loop, SIZE_MAX)) return false;
-    snprintf(text, sizeof text, "<LoopContext %zu/%zu>", loop->index + 1, loop->items.count);
-    jinja_text_plain(out, text);
-    return true;
-}
-
-static bool write_macro(Vm *vm, JinjaText *out, const JinjaMacro *macro) {
-    Slice name = vm->template->names[macro->node->name];
-    jinja_text_plain(out, "<Macro '");
-    jinja_text_bytes(out, name.data, name.size, ORIGIN_TEMPLATE);
-    jinja_text_plain(out, "'>");
     return true;
 }
 
@@ -128,12 +101,12 @@ static bool repr_inner(Vm *vm, JinjaText *out, Jv v) {
     case JINJA_NONE: jinja_text_plain(out, "None"); return true;
     case JINJA_BOOL: jinja_text_plain(out, v.b ? "True" : "False"); return true;
     case JINJA_INT:
-    case JINJA_BIG:
-    case JINJA_FLOAT: return write_number(vm, out, v);
+    case JINJA_FLOAT: return write_number(out, v);
+    case JINJA_LONG: jinja_text_string(out, v.s); return true;
     case JINJA_STR: {
-        if (!v.s->markup) return write_quoted(vm, out, v.s, false);
+        if (!v.s->markup) return write_quoted(vm, out, v.s);
         jinja_text_plain(out, "Markup(");
-        if (!write_quoted(vm, out, v.s, false)) return false;
+        if (!write_quoted(vm, out, v.s)) return false;
         jinja_text_plain(out, ")");
         return true;
     }
@@ -142,8 +115,6 @@ static bool repr_inner(Vm *vm, JinjaText *out, Jv v) {
     case JINJA_DICT: return write_pairs(vm, out, v.dict);
     case JINJA_VIEW: return write_view(vm, out, v);
     case JINJA_RANGE: return write_range(out, v.range);
-    case JINJA_MACRO: return write_macro(vm, out, v.macro);
-    case JINJA_LOOP: return write_loop(vm, out, v.loop);
     case JINJA_NAMESPACE:
         jinja_text_plain(out, "<Namespace ");
         if (!write_pairs(vm, out, v.dict)) return false;
@@ -171,24 +142,6 @@ bool jinja_write_str(Vm *vm, JinjaText *out, Jv v) {
     }
     if (v.tag == JINJA_UNDEFINED) return true;
     return jinja_write_repr(vm, out, v);
-}
-
-bool jinja_write_ascii(Vm *vm, JinjaText *out, Jv v) {
-    if (v.tag == JINJA_STR && !v.s->markup) return write_quoted(vm, out, v.s, true);
-    Jv text = jinja_to_repr(vm, v);
-    if (jv_bad(text)) return false;
-    JinjaStr *s = text.s;
-    for (size_t at = 0; at < s->size && !vm->failed;) {
-        uint32_t code;
-        size_t width = (size_t)utf8_decode(s->data + at, s->size - at, &code);
-        if (code < 0x80) {
-            jinja_text_part(out, s, at, at + width);
-        } else {
-            write_escaped_code(out, code, jinja_str_origin(s, at));
-        }
-        at += width;
-    }
-    return !vm->failed;
 }
 
 Jv jinja_to_repr(Vm *vm, Jv v) {

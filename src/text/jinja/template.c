@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/clock.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/utf8.h"
-#include "text/jinja/eval.h"
+#include "text/jinja/library.h"
+#include "text/unicode/unicode.h"
 
 enum {
     COMPILE_CPU_MS = TEMPLATE_CPU_MS * 3 / 10, /* the rest is for reading and writing around them */
@@ -18,12 +19,14 @@ enum {
     CONFIG_SIZE_MAX = 64 << 20,
 };
 
+static const JinjaLibrary library = {&jinja_filters, &jinja_tests, &jinja_methods, &jinja_globals};
+
 static const char continue_tag[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 static void vm_init(Vm *vm, Error *error, int64_t cpu_ms) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    *vm = (Vm){.arena = {.limit = JINJA_MEMORY_MAX}, .error = error, .random = (uint64_t)clock_ns()};
+    *vm = (Vm){.arena = {.limit = JINJA_MEMORY_MAX}, .library = &library, .error = error};
     vm->cpu_end_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + cpu_ms * 1000000;
 }
 
@@ -84,39 +87,7 @@ static bool is_usual_role(Slice role) {
     return false;
 }
 
-static Jv value_of(Vm *vm, const Json *json);
-
-static Jv list_of(Vm *vm, const Json *json) {
-    Jv list = jinja_list_new(vm, json->size);
-    if (jv_bad(list)) return list;
-    for (JSON_EACH(item, json)) {
-        if (!jinja_list_push(vm, list.list, value_of(vm, item))) return jv_error();
-    }
-    return list;
-}
-
-static Jv dict_of(Vm *vm, const Json *json) {
-    Jv dict = jinja_dict_new(vm, json->size);
-    if (jv_bad(dict)) return dict;
-    for (JSON_EACH_PAIR(key, value, json)) {
-        if (!jinja_dict_set(vm, dict.dict, value_of(vm, key), value_of(vm, value))) return jv_error();
-    }
-    return dict;
-}
-
-static Jv value_of(Vm *vm, const Json *json) {
-    if (!jinja_step(vm, 1)) return jv_error();
-    switch (json->type) {
-    case JSON_BOOL: return jv_bool(json->boolean);
-    case JSON_INTEGER: return jv_int(json->integer);
-    case JSON_LONG:
-    case JSON_REAL: return jv_float(json_number(json));
-    case JSON_STRING: return jv_str(jinja_str_new(vm, json->string, json->size, ORIGIN_DATA));
-    case JSON_ARRAY: return list_of(vm, json);
-    case JSON_OBJECT: return dict_of(vm, json);
-    default: return jv_none();
-    }
-}
+static Jv value_of(Vm *vm, const Json *json) { return jinja_from_json(vm, json, ORIGIN_DATA); }
 
 static bool dict_put(Vm *vm, JinjaDict *dict, const char *key, Jv value) {
     return jinja_dict_set(vm, dict, jinja_literal(vm, key), value);
@@ -251,7 +222,7 @@ static bool continue_cut(Vm *vm, const Continuation *c, const Buffer *text, size
         uint32_t code;
         while (start > 0 && ((unsigned char)data[start] & 0xC0) == 0x80) start--;
         utf8_decode(data + start, *size - start, &code);
-        if (!unicode_is_space(code)) break;
+        if (!unicode_is_python_space(code)) break;
         *size = start;
     }
     return true;
@@ -307,8 +278,10 @@ static void root_set(Vm *vm, Slice name, Jv value) {
 static bool set_variables(Vm *vm, const Json *variables, Jv *messages, Continuation *c) {
     const Json *generate = json_get(variables, "add_generation_prompt"),
                *go_on = json_get(variables, "continue_final_message");
-    for (int i = 0; i < GLOBAL_FROMKEYS; i++)
-        root_set(vm, slice_of(jinja_global_names[i]), (Jv){.tag = JINJA_FUNCTION, .kind = (uint16_t)i});
+    for (size_t i = 0; i < jinja_globals.count; i++) {
+        const JinjaFunction *function = &jinja_globals.functions[i];
+        root_set(vm, slice_of(function->name), (Jv){.tag = JINJA_FUNCTION, .function = function});
+    }
     *messages = messages_of(vm, json_get(variables, "messages"));
     if (jv_bad(*messages)) return false;
     root_set(vm, SLICE("messages"), *messages);
@@ -371,7 +344,7 @@ static bool render(Vm *vm, const Json *variables, Rendered *out) {
     if (!set_now(vm, json_get(variables, "now")) || !set_variables(vm, variables, &messages, &c)) return false;
     JinjaText *text = jinja_text_push(vm);
     vm->out = text;
-    if (!text || !jinja_run_body(vm, template->body)) return false;
+    if (!text || !jinja_run(vm, template->body)) return false;
     vm->line = 0;
     size_t size = text->bytes.size;
     return (!c.wanted || continue_cut(vm, &c, &text->bytes, &size)) && make_rendered(vm, text, size, out);
@@ -482,5 +455,21 @@ bool template_token_variables(const char *directory, Buffer *out, Error *error) 
     }
     arena_free(&arena);
     if (ok && out->failed) return fail(error, ERROR_MEMORY, "no memory for the special tokens of %s", directory);
+    return ok;
+}
+
+bool template_debug_prompt(const Template *template, Slice json, Buffer *out, Error *error) {
+    Arena arena = {.limit = TEMPLATE_MEMORY_MAX / 4};
+    Rendered rendered = {0};
+    const Json *variables = json_parse(&arena, json, error);
+    bool ok = variables && template_render(template, variables, &rendered, error);
+    if (ok) {
+        buffer_text(out, "{\"prompt\":");
+        json_write_string(out, buffer_view(&rendered.text));
+        buffer_text(out, "}");
+        if (out->failed) ok = fail(error, ERROR_MEMORY, "no memory for the prompt");
+    }
+    rendered_free(&rendered);
+    arena_free(&arena);
     return ok;
 }

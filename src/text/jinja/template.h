@@ -41,3 +41,6 @@ NODISCARD bool template_render(const Template *template, const Json *variables, 
 NODISCARD Template *template_open(const char *directory, Error *error);
 /* Appends ,"bos_token":"…" … pairs of tokenizer_config.json's special tokens to an object being written. */
 NODISCARD bool template_token_variables(const char *directory, Buffer *out, Error *error);
+
+/* The instrument behind "apus debug prompt". json: the variables as an object. Appends {"prompt": …}. */
+NODISCARD bool template_debug_prompt(const Template *template, Slice json, Buffer *out, Error *error);

@@ -1,15 +1,21 @@
-/* Python's object protocol for template values: truth, equality, order, containment, length, iteration, slices. */
+/* Python's object protocol for template values: type names, truth, equality, order, hashes, lists, dictionaries,
+ * iteration.
+ */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
-#include "text/jinja/eval.h"
+#include "base/map.h"
+#include "text/jinja/value.h"
+
+enum { DICT_INDEX_FROM = 8, LONG_DIGITS_MAX = 4096 };
 
 const char *jv_type_name(Jv v) {
     switch (v.tag) {
     case JINJA_NONE: return "NoneType";
     case JINJA_BOOL: return "bool";
     case JINJA_INT:
-    case JINJA_BIG: return "int";
+    case JINJA_LONG: return "int";
     case JINJA_FLOAT: return "float";
     case JINJA_STR: return v.s->markup ? "Markup" : "str";
     case JINJA_LIST: return "list";
@@ -21,8 +27,6 @@ const char *jv_type_name(Jv v) {
     case JINJA_NAMESPACE: return "Namespace";
     case JINJA_MACRO: return "Macro";
     case JINJA_LOOP: return "LoopContext";
-    case JINJA_CYCLER: return "Cycler";
-    case JINJA_JOINER: return "Joiner";
     case JINJA_FUNCTION: return "function";
     case JINJA_METHOD: return "builtin_function_or_method";
     default: return "Undefined";
@@ -49,6 +53,74 @@ Jv jv_undefined_error(Vm *vm, Jv v) {
     return jinja_fail(vm, "'%s object' has no attribute '%.*s'", name, size, v.s->data);
 }
 
+/* Numbers */
+
+Jv jinja_overflow(Vm *vm) { return jinja_fail(vm, "OverflowError: an integer beyond 64 bits"); }
+
+static bool is_negative(Jv v) { return v.tag == JINJA_LONG ? *v.s->data == '-' : jv_small(v) < 0; }
+
+static double number_double(Jv v) {
+    char digits[LONG_DIGITS_MAX] = "";
+    if (v.tag != JINJA_LONG) return v.tag == JINJA_FLOAT ? v.f : (double)jv_small(v);
+    memcpy(digits, v.s->data, v.s->size < sizeof digits ? v.s->size : sizeof digits - 1);
+    return strtod(digits, NULL);
+}
+
+bool jinja_as_double(Vm *vm, Jv v, double *out) {
+    if (v.tag == JINJA_UNDEFINED) {
+        jv_undefined_error(vm, v);
+    } else if (!jv_number(v)) {
+        jinja_fail(vm, "TypeError: must be real number, not %s", jv_type_name(v));
+    } else if (v.tag == JINJA_LONG) {
+        jinja_overflow(vm);
+    } else {
+        *out = number_double(v);
+    }
+    return !vm->failed;
+}
+
+bool jinja_as_index(Vm *vm, Jv v, int64_t *out) {
+    if (v.tag == JINJA_UNDEFINED) {
+        jv_undefined_error(vm, v);
+    } else if (v.tag == JINJA_LONG) {
+        *out = is_negative(v) ? INT64_MIN : INT64_MAX;
+    } else if (!jv_integral(v)) {
+        jinja_fail(vm, "TypeError: '%s' object cannot be interpreted as an integer", jv_type_name(v));
+    } else {
+        *out = jv_small(v);
+    }
+    return !vm->failed;
+}
+
+static int double_order(double a, double b) { return isnan(a) || isnan(b) ? 2 : a < b ? -1 : a > b; }
+
+/* An integer and a float are compared exactly, not after rounding the integer. */
+static int int_float_order(int64_t a, double b) {
+    if (!(fabs(b) < 0x1p63)) return double_order(0, b);
+    int64_t whole = (int64_t)b;
+    return a != whole ? (a < whole ? -1 : 1) : double_order(trunc(b), b);
+}
+
+static int long_order(const JinjaStr *a, const JinjaStr *b) { /* of one sign */
+    int order = a->size != b->size ? (a->size < b->size ? -1 : 1) : memcmp(a->data, b->data, a->size);
+    return *a->data == '-' ? -order : order;
+}
+
+static int number_order(Jv a, Jv b) {
+    if (jv_integral(a) && jv_integral(b)) return jv_small(a) < jv_small(b) ? -1 : jv_small(a) > jv_small(b);
+    if (jv_integral(a) && b.tag == JINJA_FLOAT) return int_float_order(jv_small(a), b.f);
+    if (a.tag == JINJA_FLOAT && jv_integral(b)) {
+        int order = int_float_order(jv_small(b), a.f);
+        return order == 2 ? order : -order;
+    }
+    if (a.tag == JINJA_FLOAT || b.tag == JINJA_FLOAT) return double_order(number_double(a), number_double(b));
+    if (is_negative(a) != is_negative(b)) return is_negative(a) ? -1 : 1;
+    if (a.tag == b.tag) return long_order(a.s, b.s);
+    return (a.tag == JINJA_LONG) == is_negative(a) ? -1 : 1;
+}
+
+/* Truth, equality, order */
+
 bool jinja_length(Vm *vm, Jv v, size_t *out) {
     switch (v.tag) {
     case JINJA_UNDEFINED: *out = 0; return true;
@@ -58,10 +130,6 @@ bool jinja_length(Vm *vm, Jv v, size_t *out) {
     case JINJA_DICT:
     case JINJA_VIEW: *out = v.dict->count; return true;
     case JINJA_RANGE: *out = (size_t)v.range->count; return true;
-    case JINJA_LOOP:
-        if (!jinja_loop_fill(vm, v.loop, SIZE_MAX)) return false;
-        *out = v.loop->items.count;
-        return true;
     default: jinja_fail(vm, "TypeError: object of type '%s' has no len()", jv_type_name(v)); return false;
     }
 }
@@ -79,8 +147,7 @@ bool jinja_truth(Vm *vm, Jv v, bool *out) {
     case JINJA_TUPLE:
     case JINJA_DICT:
     case JINJA_VIEW:
-    case JINJA_RANGE:
-    case JINJA_LOOP: {
+    case JINJA_RANGE: {
         size_t length;
         if (!jinja_length(vm, v, &length)) return false;
         *out = length > 0;
@@ -88,37 +155,6 @@ bool jinja_truth(Vm *vm, Jv v, bool *out) {
     }
     default: *out = true; return true;
     }
-}
-
-static int double_order(double a, double b) { return isnan(a) || isnan(b) ? 2 : a < b ? -1 : a > b; }
-
-/* An integer and a float are compared exactly, not after rounding the integer. */
-static int int_float_order(Vm *vm, Jv a, double b) {
-    if (isnan(b)) return 2;
-    if (isinf(b)) return b > 0 ? -1 : 1;
-    if (a.tag != JINJA_BIG && jv_small(a) <= (int64_t)1 << 53 && jv_small(a) >= -((int64_t)1 << 53)) {
-        return double_order((double)jv_small(a), b);
-    }
-    Jv whole = jinja_int_from_double(vm, trunc(b));
-    if (jv_bad(whole)) return b > 0 ? -1 : 1;
-    int order = jinja_int_compare(a, whole);
-    return order ? order : double_order(trunc(b), b);
-}
-
-static bool number_order(Vm *vm, Jv a, Jv b, int *order) {
-    bool ai = jv_integral(a), bi = jv_integral(b);
-    if ((!ai && a.tag != JINJA_FLOAT) || (!bi && b.tag != JINJA_FLOAT)) return false;
-    if (ai && bi) {
-        *order = jinja_int_compare(a, b);
-    } else if (ai) {
-        *order = int_float_order(vm, a, b.f);
-    } else if (bi) {
-        *order = int_float_order(vm, b, a.f);
-        if (*order != 2) *order = -*order;
-    } else {
-        *order = double_order(a.f, b.f);
-    }
-    return true;
 }
 
 static bool str_equal(Vm *vm, JinjaStr *a, JinjaStr *b, bool *out) {
@@ -154,12 +190,11 @@ static bool dict_equal(Vm *vm, const JinjaDict *a, const JinjaDict *b, bool *out
 }
 
 static bool equal_inner(Vm *vm, Jv a, Jv b, bool *out) {
-    int order;
     *out = false;
     if (a.tag == JINJA_STR && b.tag == JINJA_STR) return str_equal(vm, a.s, b.s, out);
-    if (number_order(vm, a, b, &order)) {
-        *out = order == 0;
-        return !vm->failed;
+    if (jv_number(a) && jv_number(b)) {
+        *out = number_order(a, b) == 0;
+        return true;
     }
     if (a.tag != b.tag) return true;
     switch (a.tag) {
@@ -175,8 +210,6 @@ static bool equal_inner(Vm *vm, Jv a, Jv b, bool *out) {
             x->count == y->count && (x->count == 0 || (x->start == y->start && (x->count == 1 || x->step == y->step)));
         return true;
     }
-    case JINJA_FUNCTION: *out = a.kind == b.kind; return true;
-    case JINJA_METHOD: *out = a.method == b.method; return true;
     default: *out = a.iter == b.iter; return true; /* the same object */
     }
 }
@@ -200,7 +233,10 @@ static bool list_order(Vm *vm, const JinjaList *a, const JinjaList *b, const cha
 }
 
 bool jinja_less(Vm *vm, Jv a, Jv b, const char *op, int *order) {
-    if (number_order(vm, a, b, order)) return !vm->failed;
+    if (jv_number(a) && jv_number(b)) {
+        *order = number_order(a, b);
+        return true;
+    }
     if (a.tag == JINJA_STR && b.tag == JINJA_STR) {
         if (!jinja_str_flatten(vm, a.s) || !jinja_str_flatten(vm, b.s)) return false;
         size_t size = a.s->size < b.s->size ? a.s->size : b.s->size;
@@ -224,50 +260,6 @@ bool jinja_less(Vm *vm, Jv a, Jv b, const char *op, int *order) {
     return false;
 }
 
-static bool list_contains(Vm *vm, const JinjaList *list, Jv item, bool *out) {
-    *out = false;
-    for (size_t i = 0; i < list->count && !*out; i++) {
-        if (!jinja_equal(vm, list->items[i], item, out)) return false;
-    }
-    return true;
-}
-
-bool jinja_contains(Vm *vm, Jv container, Jv item, bool *out) {
-    *out = false;
-    switch (container.tag) {
-    case JINJA_STR:
-        if (item.tag != JINJA_STR) {
-            jinja_fail(vm, "TypeError: 'in <string>' requires string as left operand, not %s", jv_type_name(item));
-            return false;
-        }
-        if (!jinja_str_flatten(vm, container.s) || !jinja_str_flatten(vm, item.s)) return false;
-        *out = item.s->size == 0 || memmem(container.s->data, container.s->size, item.s->data, item.s->size) != NULL;
-        return jinja_step(vm, container.s->size / 64);
-    case JINJA_LIST:
-    case JINJA_TUPLE: return list_contains(vm, container.list, item, out);
-    case JINJA_UNDEFINED: return true;
-    case JINJA_VIEW:
-        if (container.flag != 'k') break;
-        /* fall through */
-    case JINJA_DICT: *out = jinja_dict_find(vm, container.dict, item) != NULL; return !vm->failed;
-    default: break;
-    }
-    if (container.tag == JINJA_ITER) { /* a generator is used up to the item found */
-        JinjaIter *iter = container.iter;
-        if (!jinja_iter_force(vm, iter)) return false;
-        while (iter->next < iter->items.count && !*out) {
-            if (!jinja_equal(vm, iter->items.items[iter->next++], item, out)) return false;
-        }
-        return true;
-    }
-    if (container.tag != JINJA_RANGE && container.tag != JINJA_VIEW && container.tag != JINJA_LOOP) {
-        jinja_fail(vm, "TypeError: argument of type '%s' is not iterable", jv_type_name(container));
-        return false;
-    }
-    Jv list = jinja_iterate(vm, container);
-    return !jv_bad(list) && list_contains(vm, list.list, item, out);
-}
-
 /* Lists */
 
 Jv jinja_list_new(Vm *vm, size_t capacity) {
@@ -276,6 +268,21 @@ Jv jinja_list_new(Vm *vm, size_t capacity) {
     if (capacity && !(list->items = jinja_alloc(vm, capacity, sizeof(Jv)))) return jv_error();
     list->capacity = capacity;
     return (Jv){.tag = JINJA_LIST, .list = list};
+}
+
+Jv jinja_tuple(Vm *vm, const Jv *items, size_t count) {
+    Jv tuple = jinja_list_new(vm, count);
+    if (jv_bad(tuple)) return tuple;
+    if (count) memcpy(tuple.list->items, items, count * sizeof *items);
+    tuple.list->count = count;
+    tuple.tag = JINJA_TUPLE;
+    return tuple;
+}
+
+Jv jinja_list_copy(Vm *vm, Jv list) {
+    Jv out = jv_bad(list) ? list : jinja_tuple(vm, list.list->items, list.list->count);
+    if (!jv_bad(out)) out.tag = JINJA_LIST;
+    return out;
 }
 
 bool jinja_list_push(Vm *vm, JinjaList *list, Jv v) {
@@ -292,15 +299,6 @@ bool jinja_list_push(Vm *vm, JinjaList *list, Jv v) {
     return true;
 }
 
-Jv jinja_tuple(Vm *vm, const Jv *items, size_t count) {
-    Jv tuple = jinja_list_new(vm, count);
-    if (jv_bad(tuple)) return tuple;
-    if (count) memcpy(tuple.list->items, items, count * sizeof *items);
-    tuple.list->count = count;
-    tuple.tag = JINJA_TUPLE;
-    return tuple;
-}
-
 Jv jinja_range_at(const JinjaRange *range, int64_t index) { return jv_int(range->start + index * range->step); }
 
 Jv jinja_iter_new(Vm *vm, Jv list, const char *type_name) {
@@ -312,17 +310,11 @@ Jv jinja_iter_new(Vm *vm, Jv list, const char *type_name) {
 }
 
 bool jinja_iter_force(Vm *vm, JinjaIter *iter) {
-    if (!iter->filter) return !vm->failed;
-    const JinjaFilter *filter = iter->filter;
-    iter->filter = NULL;
-    Jv bound[JINJA_PARAMS_MAX], list;
+    if (!iter->function) return !vm->failed;
+    const JinjaFunction *function = iter->function;
+    iter->function = NULL;
     if (!jinja_enter(vm)) return false;
-    if (filter->params) {
-        bool ok = jinja_bind(vm, filter->name, filter->params, filter->required, &iter->args, bound);
-        list = ok ? filter->run(vm, iter->source, bound) : jv_error();
-    } else {
-        list = filter->run_any(vm, iter->source, &iter->args);
-    }
+    Jv list = function->run(vm, iter->source, &iter->args);
     vm->depth--;
     if (jv_bad(list)) return false;
     iter->items = *list.list;
@@ -378,104 +370,163 @@ Jv jinja_iterate(Vm *vm, Jv v) {
         v.iter->next = v.iter->items.count;
         return out;
     }
-    case JINJA_LOOP: { /* the rest of the loop, each with the loop itself */
-        Jv out = jinja_list_new(vm, 0);
-        if (jv_bad(out) || !jinja_loop_fill(vm, v.loop, SIZE_MAX)) return jv_error();
-        while (v.loop->index + 1 < v.loop->items.count) {
-            Jv both[2] = {v.loop->items.items[++v.loop->index], v};
-            if (!jinja_list_push(vm, out.list, jinja_tuple(vm, both, 2))) return jv_error();
-        }
-        return out;
-    }
     default: return jinja_fail(vm, "TypeError: '%s' object is not iterable", jv_type_name(v));
     }
 }
 
-/* Slices: start, stop and step clamp as in Python. */
-static bool slice_index(Vm *vm, Jv v, int64_t fallback, int64_t length, int64_t low, int64_t high, int64_t *out) {
-    if (!jv_given(v) || v.tag == JINJA_NONE) {
-        *out = fallback;
+/* Dictionaries: pairs in insertion order, found by a hash index once there are more than a few. Keys are equal across
+ * types as in Python: 1, 1.0 and True are one key. */
+
+static uint64_t hash_text(Slice text) { return hash_bytes(text.data ? text.data : "", text.size); }
+
+static uint64_t hash_integer(int64_t value) { return ((uint64_t)value + 1) * 0x9E3779B97F4A7C15u; }
+
+bool jinja_hashable(Jv key) {
+    if (key.tag == JINJA_TUPLE) {
+        for (size_t i = 0; i < key.list->count; i++) {
+            if (!jinja_hashable(key.list->items[i])) return false;
+        }
         return true;
     }
-    if (v.tag != JINJA_UNDEFINED && !jv_integral(v)) {
-        jinja_fail(vm, "TypeError: slice indices must be integers or None or have an __index__ method");
-        return false;
+    return key.tag != JINJA_LIST && key.tag != JINJA_DICT && key.tag != JINJA_VIEW;
+}
+
+static bool hash_tuple(Vm *vm, const JinjaList *list, uint64_t *out) {
+    uint64_t hash = 0x51ED270B;
+    for (size_t i = 0; i < list->count; i++) {
+        uint64_t item;
+        if (!jinja_hash(vm, list->items[i], &item)) return false;
+        hash = (hash ^ item) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 29;
     }
-    if (!jinja_as_index(vm, v, out)) return false;
-    if (*out < 0) *out = *out < -length ? -1 : *out + length; /* -1 is below every low */
-    if (*out < low) *out = low;
-    if (*out > high) *out = high;
+    *out = hash;
     return true;
 }
 
-static Jv slice_string(Vm *vm, JinjaStr *s, int64_t start, int64_t step, int64_t count) {
-    if (!jinja_str_flatten(vm, s)) return jv_error();
-    if (step == 1 || count == 0) {
-        size_t from = count ? jinja_str_offset(s, (size_t)start) : 0;
-        size_t to = count ? from : 0;
-        bool ascii = s->size == s->length;
-        if (ascii) {
-            to = from + (size_t)count;
-        } else if (!jinja_step(vm, s->size / 16)) {
-            return jv_error();
-        }
-        for (int64_t i = 0; i < count && !ascii; i++) to += utf8_width((unsigned char)s->data[to]);
-        return jv_str(jinja_str_part(vm, s, from, to));
+bool jinja_hash(Vm *vm, Jv key, uint64_t *out) {
+    switch (key.tag) {
+    case JINJA_STR:
+        if (!jinja_str_flatten(vm, key.s) || !jinja_step(vm, key.s->size / 64)) return false;
+        *out = hash_text(jinja_str_slice(key.s));
+        return true;
+    case JINJA_BOOL:
+    case JINJA_INT: *out = hash_integer(jv_small(key)); return true;
+    case JINJA_LONG: *out = 7; return true;
+    case JINJA_FLOAT: {
+        bool whole = floor(key.f) == key.f && fabs(key.f) < 9e18;
+        *out = whole ? hash_integer((int64_t)key.f) : fabs(key.f) >= 9e18 ? 7 : hash_bytes(&key.f, sizeof key.f);
+        return true;
     }
-    JinjaText *out = jinja_text_push(vm);
-    if (!out) return jv_error();
-    size_t at = jinja_str_offset(s, (size_t)start);
-    for (int64_t i = 0; i < count && jinja_step(vm, 1); i++) {
-        jinja_text_part(out, s, at, at + utf8_width((unsigned char)s->data[at]));
-        if (i + 1 == count) break;
-        for (int64_t j = 0; j < (step < 0 ? -step : step); j++) {
-            if (step > 0) {
-                at += utf8_width((unsigned char)s->data[at]);
-            } else {
-                do at--;
-                while (((unsigned char)s->data[at] & 0xC0) == 0x80);
-            }
-        }
+    case JINJA_TUPLE: {
+        if (!jinja_enter(vm)) return false;
+        bool ok = hash_tuple(vm, key.list, out);
+        vm->depth--;
+        return ok;
     }
-    Jv result = jinja_text_finish(vm, out);
-    return jv_bad(result) ? result : jv_str(jinja_str_markup(vm, result.s, s->markup));
+    case JINJA_LIST:
+    case JINJA_DICT:
+    case JINJA_VIEW: jinja_fail(vm, "TypeError: unhashable type: '%s'", jv_type_name(key)); return false;
+    case JINJA_UNDEFINED:
+    case JINJA_NONE: *out = key.tag; return true;
+    default: *out = (uint64_t)(uintptr_t)key.iter; return true;
+    }
 }
 
-Jv jinja_slice(Vm *vm, Jv v, Jv start, Jv stop, Jv step) {
-    if (v.tag == JINJA_UNDEFINED) return jv_undefined_error(vm, v);
-    if (v.tag == JINJA_DICT) return jinja_fail(vm, "TypeError: unhashable type: 'slice'");
-    if (v.tag != JINJA_STR && v.tag != JINJA_LIST && v.tag != JINJA_TUPLE && v.tag != JINJA_RANGE) {
-        return jinja_fail(vm, "TypeError: '%s' object is not subscriptable", jv_type_name(v));
+Jv jinja_dict_new(Vm *vm, size_t capacity) {
+    JinjaDict *dict = jinja_alloc(vm, 1, sizeof *dict);
+    if (!dict) return jv_error();
+    if (capacity && !(dict->pairs = jinja_alloc(vm, capacity, sizeof *dict->pairs))) return jv_error();
+    dict->capacity = capacity;
+    return (Jv){.tag = JINJA_DICT, .dict = dict};
+}
+
+static void index_add(JinjaDict *dict, size_t pair) {
+    size_t mask = dict->index_size - 1, slot = dict->pairs[pair].hash & mask;
+    while (dict->index[slot]) slot = (slot + 1) & mask;
+    dict->index[slot] = (uint32_t)pair + 1;
+}
+
+static bool dict_grow(Vm *vm, JinjaDict *dict) {
+    if (dict->count == dict->capacity) {
+        size_t capacity = dict->capacity ? dict->capacity * 2 : 4;
+        JinjaPair *grown = jinja_alloc(vm, capacity, sizeof *grown);
+        if (!grown) return false;
+        if (dict->count) memcpy(grown, dict->pairs, dict->count * sizeof *grown);
+        dict->pairs = grown;
+        dict->capacity = capacity;
     }
-    size_t size;
-    int64_t by = 1, from, to;
-    if (!jinja_length(vm, v, &size)) return jv_error();
-    int64_t length = (int64_t)size;
-    bool stepped = jv_given(step) && step.tag != JINJA_NONE;
-    if (stepped && step.tag != JINJA_UNDEFINED && !jv_integral(step)) {
-        return jinja_fail(vm, "TypeError: slice indices must be integers or None or have an __index__ method");
+    if (dict->count >= DICT_INDEX_FROM && (dict->count + 1) * 2 > dict->index_size) {
+        size_t size = dict->index_size ? dict->index_size * 2 : DICT_INDEX_FROM * 4;
+        uint32_t *index = jinja_alloc(vm, size, sizeof *index);
+        if (!index) return false;
+        dict->index = index;
+        dict->index_size = size;
+        for (size_t i = 0; i < dict->count; i++) index_add(dict, i);
     }
-    if (stepped && !jinja_as_index(vm, step, &by)) return jv_error();
-    if (by == 0) return jinja_fail(vm, "ValueError: slice step cannot be zero");
-    if (by > length + 1) by = length + 1;
-    if (by < -length - 1) by = -length - 1;
-    bool down = by < 0;
-    int64_t low = down ? -1 : 0, high = down ? length - 1 : length;
-    if (!slice_index(vm, start, down ? high : 0, length, low, high, &from)) return jv_error();
-    if (!slice_index(vm, stop, down ? -1 : length, length, low, high, &to)) return jv_error();
-    int64_t count = down ? (from > to ? (from - to - 1) / -by + 1 : 0) : (to > from ? (to - from - 1) / by + 1 : 0);
-    if (v.tag == JINJA_STR) return slice_string(vm, v.s, from, by, count);
-    if (v.tag == JINJA_RANGE) {
-        JinjaRange *range = jinja_alloc(vm, 1, sizeof *range);
-        if (!range) return jv_error();
-        int64_t first = v.range->start + from * v.range->step;
-        *range = (JinjaRange){first, v.range->start + to * v.range->step, v.range->step * by, count};
-        return (Jv){.tag = JINJA_RANGE, .range = range};
+    return true;
+}
+
+static JinjaPair *pair_if_equal(Vm *vm, JinjaPair *pair, Jv key, uint64_t hash) {
+    bool equal = false;
+    return pair->hash == hash && jinja_equal(vm, pair->key, key, &equal) && equal ? pair : NULL;
+}
+
+static JinjaPair *dict_find(Vm *vm, const JinjaDict *dict, Jv key, uint64_t hash) {
+    if (!dict->index) {
+        for (size_t i = 0; i < dict->count && !vm->failed; i++) {
+            JinjaPair *pair = pair_if_equal(vm, &dict->pairs[i], key, hash);
+            if (pair) return pair;
+        }
+        return NULL;
     }
-    Jv out = jinja_list_new(vm, (size_t)count);
-    if (jv_bad(out) || !jinja_step(vm, (size_t)count / 8)) return jv_error();
-    for (int64_t i = 0; i < count; i++) out.list->items[i] = v.list->items[from + i * by];
-    out.list->count = (size_t)count;
-    out.tag = v.tag;
-    return out;
+    size_t mask = dict->index_size - 1;
+    for (size_t slot = hash & mask; dict->index[slot] && !vm->failed; slot = (slot + 1) & mask) {
+        JinjaPair *pair = pair_if_equal(vm, &dict->pairs[dict->index[slot] - 1], key, hash);
+        if (pair) return pair;
+    }
+    return NULL;
+}
+
+JinjaPair *jinja_dict_find(Vm *vm, const JinjaDict *dict, Jv key) {
+    uint64_t hash;
+    return jinja_hash(vm, key, &hash) ? dict_find(vm, dict, key, hash) : NULL;
+}
+
+JinjaPair *jinja_dict_find_text(const JinjaDict *dict, Slice key) {
+    uint64_t hash = hash_text(key);
+    size_t mask = dict->index_size - 1, slot = dict->index ? hash & mask : 0;
+    for (size_t i = 0;; i++) {
+        if (dict->index ? !dict->index[slot] : i >= dict->count) return NULL;
+        JinjaPair *pair = dict->index ? &dict->pairs[dict->index[slot] - 1] : &dict->pairs[i];
+        if (pair->hash == hash && pair->key.tag == JINJA_STR && slice_equal(jinja_str_slice(pair->key.s), key))
+            return pair;
+        slot = (slot + 1) & mask;
+    }
+}
+
+static bool dict_set_hashed(Vm *vm, JinjaDict *dict, Jv key, uint64_t hash, Jv value) {
+    if (jv_bad(value)) return false;
+    JinjaPair *pair = dict_find(vm, dict, key, hash);
+    if (vm->failed) return false;
+    if (pair) {
+        pair->value = value;
+        return true;
+    }
+    if (!dict_grow(vm, dict)) return false;
+    dict->pairs[dict->count] = (JinjaPair){key, value, hash};
+    dict->count++;
+    if (dict->index) index_add(dict, dict->count - 1);
+    return true;
+}
+
+bool jinja_dict_set(Vm *vm, JinjaDict *dict, Jv key, Jv value) {
+    uint64_t hash;
+    return !jv_bad(key) && jinja_hash(vm, key, &hash) && dict_set_hashed(vm, dict, key, hash, value);
+}
+
+const JinjaFunction *jinja_find(const JinjaTable *table, Slice name) {
+    for (size_t i = 0; i < table->count; i++) {
+        if (slice_is(name, table->functions[i].name)) return &table->functions[i];
+    }
+    return NULL;
 }

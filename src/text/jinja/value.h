@@ -1,22 +1,20 @@
-/* Values of a running template, as Python has them, and the Vm that owns them. Everything a render creates lives in its
- * arena; a Template's constants are shared by all threads and never written after compilation.
- * Every string knows for each byte whether the template's own text or a variable gave it (its origin). */
+/* The lowest layer of Jinja: values of a running template, as Python has them, what can be done with them, and the Vm
+ * that owns them. Everything a render creates lives in its arena; a Template's constants are shared by all threads and
+ * never written after compilation. Every string knows for each byte whether the template's own text or a variable gave
+ * it (its origin).
+ *
+ * The layers, of which each uses only those before it: values (this header), the language (syntax.h, run.h), what
+ * templates call (library.h), whole templates (template.h). */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
 
-/* Apart from text/unicode's, of a newer version, until these are gone. */
-#define unicode_is_lower jinja_is_lower
-#define unicode_is_upper jinja_is_upper
-#define unicode_is_digit jinja_is_digit
-#define unicode_is_case_ignorable jinja_is_case_ignorable
-#define unicode_decimal jinja_decimal
-
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "base/slice.h"
 
 typedef struct Vm Vm;
@@ -28,7 +26,6 @@ enum {
     JINJA_TEXT_MAX = 64 << 20,    /* one string */
     JINJA_STEPS_MAX = 200 << 20,
     JINJA_DEPTH_MAX = 900, /* nested evaluations: about 0.5 MB of stack */
-    JINJA_BITS_MAX = 8192, /* integers */
     JINJA_RANGE_MAX = 100000,
 };
 
@@ -39,7 +36,7 @@ typedef enum JinjaTag {
     JINJA_NONE,
     JINJA_BOOL,
     JINJA_INT,
-    JINJA_BIG,
+    JINJA_LONG, /* an integer beyond 64 bits: only its digits, nothing to calculate with */
     JINJA_FLOAT,
     JINJA_STR,
     JINJA_LIST,
@@ -53,9 +50,41 @@ typedef enum JinjaTag {
     JINJA_FUNCTION, /* a global */
     JINJA_METHOD,
     JINJA_LOOP,
-    JINJA_CYCLER,
-    JINJA_JOINER,
 } JinjaTag;
+
+typedef enum JinjaOp { /* operators, as tokens and in the tree */
+    OP_NONE,
+    OP_ADD,
+    OP_SUB,
+    OP_DIV,
+    OP_FLOORDIV,
+    OP_MUL,
+    OP_MOD,
+    OP_POW,
+    OP_TILDE,
+    OP_LBRACKET,
+    OP_RBRACKET,
+    OP_LPAREN,
+    OP_RPAREN,
+    OP_LBRACE,
+    OP_RBRACE,
+    OP_EQ,
+    OP_NE,
+    OP_GT,
+    OP_GE,
+    OP_LT,
+    OP_LE,
+    OP_ASSIGN,
+    OP_DOT,
+    OP_COLON,
+    OP_PIPE,
+    OP_COMMA,
+    OP_SEMICOLON,
+    OP_IN, /* these are not tokens */
+    OP_NOT_IN,
+    OP_NEG,
+    OP_POS,
+} JinjaOp;
 
 enum { ORIGIN_TEMPLATE = 1, ORIGIN_DATA = 2 }; /* both bits: mixed */
 
@@ -77,24 +106,22 @@ typedef struct JinjaStr {
 
 typedef struct Jv {
     uint8_t tag;
-    uint8_t flag;   /* UNDEFINED: unsafe. TUPLE: a groupby pair. VIEW: 'k' 'v' 'i' */
-    uint16_t kind;  /* UNDEFINED: JinjaTag of the object. FUNCTION: which */
+    uint8_t flag;   /* UNDEFINED: unsafe. VIEW: 'k' 'v' 'i' */
+    uint16_t kind;  /* UNDEFINED: JinjaTag of the object */
     uint32_t count; /* free use */
     union {
         bool b;
         int64_t i;
         double f;
-        JinjaStr *s; /* STR; UNDEFINED: the name, or a hint, or NULL */
-        struct JinjaBig *big;
+        JinjaStr *s;            /* STR; LONG: sign and digits; UNDEFINED: the name, or a hint, or NULL */
         struct JinjaList *list; /* LIST, TUPLE */
         struct JinjaDict *dict; /* DICT, VIEW, NAMESPACE */
         struct JinjaRange *range;
         struct JinjaIter *iter;
         struct JinjaMacro *macro;
+        const struct JinjaFunction *function;
         struct JinjaMethod *method;
         struct JinjaLoop *loop;
-        struct JinjaCycler *cycler;
-        struct JinjaJoiner *joiner;
     };
 } Jv;
 
@@ -119,36 +146,58 @@ typedef struct JinjaRange {
     int64_t start, stop, step, count;
 } JinjaRange;
 
-typedef struct JinjaCycler {
-    JinjaList items;
-    size_t position;
-} JinjaCycler;
-
-typedef struct JinjaJoiner {
-    Jv separator;
-    bool used;
-} JinjaJoiner;
-
-typedef struct JinjaMethod {
-    Jv self;
-    uint32_t id;
-} JinjaMethod;
-
 typedef struct JinjaKeyword {
     Slice name;
     Jv value;
 } JinjaKeyword;
 
 typedef struct JinjaArgs {
-    const Jv *positional;
+    const Jv *values; /* by position; JINJA_MISSING where a named parameter was not given */
     size_t count;
     const JinjaKeyword *keywords;
     size_t keyword_count;
 } JinjaArgs;
 
+/* A filter, test, method or global of the library. run gets one value for each of params, which are written as "old new
+ * count=": separated by spaces, those that may be left out with "=", after a "/" all by position only. With NULL for
+ * params it gets the arguments as they are. self: what the filter is applied to, the method's object. */
+typedef struct JinjaFunction {
+    const char *name;
+    uint16_t flags; /* FUNCTION_…; of a method its types, METHOD_… */
+    const char *params;
+    Jv (*run)(Vm *vm, Jv self, const JinjaArgs *a);
+} JinjaFunction;
+
+enum {
+    FUNCTION_LAZY = 1,  /* the result is a generator over the list that run gives */
+    METHOD_REFUSED = 2, /* not handed out: it changes its object */
+    METHOD_STR = 4,
+    METHOD_LIST = 8,
+    METHOD_TUPLE = 16,
+    METHOD_DICT = 32,
+    METHOD_LOOP = 64,
+};
+
+typedef struct JinjaTable {
+    const JinjaFunction *functions;
+    size_t count;
+} JinjaTable;
+
+/* What templates can name. Methods of one name stand together, one entry for each meaning. */
+typedef struct JinjaLibrary {
+    const JinjaTable *filters, *tests, *methods, *globals;
+} JinjaLibrary;
+
+const JinjaFunction *jinja_find(const JinjaTable *table, Slice name); /* NULL: none */
+
+typedef struct JinjaMethod {
+    Jv self;
+    const JinjaFunction *function;
+} JinjaMethod;
+
 /* A lazy filter: the work happens when the first item is asked for, as in Python. */
 typedef struct JinjaIter {
-    const struct JinjaFilter *filter; /* to run first, or NULL */
+    const JinjaFunction *function; /* to run first, or NULL */
     Jv source;
     JinjaArgs args;
     JinjaList items;
@@ -169,6 +218,7 @@ struct Vm {
     char *block; /* small objects come from here */
     size_t block_left;
     const struct Template *template;
+    const JinjaLibrary *library;
     Error *error;
     bool failed;
     uint32_t line;
@@ -182,7 +232,6 @@ struct Vm {
     bool has_now;
     struct tm now;
     long now_us;
-    uint64_t random;
 };
 
 /* Errors: raise returns a JINJA_ERROR value. The first error stays. */
@@ -197,19 +246,17 @@ static inline bool jv_bad(Jv v) { return v.tag == JINJA_ERROR; }
 static inline bool jv_is(Jv v, JinjaTag tag) { return v.tag == (uint8_t)tag; }
 static inline bool jv_given(Jv v) { return v.tag != JINJA_MISSING; }
 static inline Jv jv_error(void) { return (Jv){.tag = JINJA_ERROR}; }
+static inline Jv jv_missing(void) { return (Jv){.tag = JINJA_MISSING}; }
 static inline Jv jv_none(void) { return (Jv){.tag = JINJA_NONE}; }
 static inline Jv jv_bool(bool b) { return (Jv){.tag = JINJA_BOOL, .b = b}; }
 static inline Jv jv_int(int64_t i) { return (Jv){.tag = JINJA_INT, .i = i}; }
 static inline Jv jv_float(double f) { return (Jv){.tag = JINJA_FLOAT, .f = f}; }
 static inline Jv jv_str(JinjaStr *s) { return s ? (Jv){.tag = JINJA_STR, .s = s} : jv_error(); }
 static inline Jv jv_undefined(void) { return (Jv){.tag = JINJA_UNDEFINED}; }
-static inline bool jv_integral(Jv v) { return v.tag == JINJA_INT || v.tag == JINJA_BOOL || v.tag == JINJA_BIG; }
+static inline bool jv_integral(Jv v) { return v.tag == JINJA_INT || v.tag == JINJA_BOOL; }
+static inline bool jv_number(Jv v) { return jv_integral(v) || v.tag == JINJA_FLOAT || v.tag == JINJA_LONG; }
 static inline int64_t jv_small(Jv v) { return v.tag == JINJA_BOOL ? v.b : v.i; } /* INT or BOOL */
-const char *jv_type_name(Jv v);                                                  /* "str", "NoneType" */
-Jv jv_hint(Vm *vm, const char *text);                                            /* undefined with a reason */
-Jv jv_undefined_error(Vm *vm, Jv v);                                             /* raises what using it raises */
-
-/* jinja_string.c */
+/* string.c */
 JinjaStr *jinja_str_new(Vm *vm, const char *bytes, size_t size, uint8_t origin); /* keeps the pointer */
 JinjaStr *jinja_str_copy(Vm *vm, const char *bytes, size_t size, uint8_t origin);
 JinjaStr *jinja_str_part(Vm *vm, JinjaStr *s, size_t from, size_t to); /* bytes [from, to) */
@@ -235,88 +282,68 @@ void jinja_text_repeat(JinjaText *text, char byte, size_t count, uint8_t origin)
 Jv jinja_text_finish(Vm *vm, JinjaText *text); /* the innermost text as a string */
 void jinja_text_drop(Vm *vm, JinjaText *text);
 
-/* jinja_big.c: integers of any size up to JINJA_BITS_MAX. Results are INT when they fit int64. */
-Jv jinja_int_add(Vm *vm, Jv a, Jv b);
-Jv jinja_int_sub(Vm *vm, Jv a, Jv b);
-Jv jinja_int_mul(Vm *vm, Jv a, Jv b);
-bool jinja_int_divmod(Vm *vm, Jv a, Jv b, Jv *quotient, Jv *remainder); /* floor; false: raised */
-Jv jinja_int_power(Vm *vm, Jv a, uint64_t exponent);
-Jv jinja_int_negate(Vm *vm, Jv a);
-int jinja_int_compare(Jv a, Jv b);
-int jinja_int_sign(Jv a);
-double jinja_int_double(Jv a);                                          /* infinite when too large */
-Jv jinja_int_divide(Vm *vm, Jv a, Jv b);                                /* true division, correctly rounded */
-Jv jinja_int_from_double(Vm *vm, double value);                         /* truncated; finite */
-Jv jinja_int_parse(Vm *vm, const char *digits, size_t count, int base); /* digits only, valid for the base */
-bool jinja_int_digits(Vm *vm, Jv a, int base, Buffer *out);             /* sign and digits; false: raised */
-int jinja_int_bits(Jv a);
-
-/* jinja_number.c */
-void jinja_float_repr(double value, char out[40]);
-Jv jinja_float_parse(Vm *vm, Slice text, bool *ok);        /* Python's float(str) */
-Jv jinja_int_text(Vm *vm, Slice text, int base, bool *ok); /* Python's int(str, base) */
-Jv jinja_binary(Vm *vm, int op, Jv a, Jv b);
-Jv jinja_unary(Vm *vm, int op, Jv a);
-Jv jinja_round(Vm *vm, Jv value, Jv precision);
-bool jinja_as_double(Vm *vm, Jv v, double *out); /* a number of any kind; false: raised */
-bool jinja_as_index(Vm *vm, Jv v, int64_t *out); /* an integer, clamped to int64; false: raised */
-
-/* jinja_value.c */
+/* value.c. Where a bool says whether it worked, false means that an error was raised. */
+const char *jv_type_name(Jv v);       /* "str", "NoneType" */
+Jv jv_hint(Vm *vm, const char *text); /* undefined with a reason */
+Jv jv_undefined_error(Vm *vm, Jv v);  /* raises what using it raises */
+Jv jinja_overflow(Vm *vm);            /* raises */
+bool jinja_as_double(Vm *vm, Jv v, double *out);
+bool jinja_as_index(Vm *vm, Jv v, int64_t *out); /* an integer, clamped to int64 */
+bool jinja_length(Vm *vm, Jv v, size_t *out);
 bool jinja_truth(Vm *vm, Jv v, bool *out);
 bool jinja_equal(Vm *vm, Jv a, Jv b, bool *out);
 bool jinja_less(Vm *vm, Jv a, Jv b, const char *op, int *order); /* order <0, 0, >0; 2 = unordered (NaN) */
-bool jinja_contains(Vm *vm, Jv container, Jv item, bool *out);
-bool jinja_length(Vm *vm, Jv v, size_t *out);
 Jv jinja_list_new(Vm *vm, size_t capacity);
+Jv jinja_list_copy(Vm *vm, Jv list);
 bool jinja_list_push(Vm *vm, JinjaList *list, Jv v);
 Jv jinja_tuple(Vm *vm, const Jv *items, size_t count);
-Jv jinja_iterate(Vm *vm, Jv v); /* a LIST value with all items: the same list for lists, a new one otherwise */
-Jv jinja_dict_new(Vm *vm, size_t capacity);
-bool jinja_hash(Vm *vm, Jv key, uint64_t *out); /* false: raised unhashable */
-bool jinja_hashable(Jv key);
-bool jinja_dict_set(Vm *vm, JinjaDict *dict, Jv key, Jv value);
-bool jinja_dict_set_hashed(Vm *vm, JinjaDict *dict, Jv key, uint64_t hash, Jv value);
-JinjaPair *jinja_dict_find(Vm *vm, const JinjaDict *dict, Jv key); /* NULL: absent or raised */
-JinjaPair *jinja_dict_find_text(const JinjaDict *dict, Slice key);
-uint64_t jinja_hash_text(Slice text);
-Jv jinja_slice(Vm *vm, Jv v, Jv start, Jv stop, Jv step);
 Jv jinja_range_at(const JinjaRange *range, int64_t index);
 Jv jinja_iter_new(Vm *vm, Jv list, const char *type_name);
 bool jinja_iter_force(Vm *vm, JinjaIter *iter);
+Jv jinja_iterate(Vm *vm, Jv v); /* a LIST value with all items: the same list for lists, a new one otherwise */
+bool jinja_hash(Vm *vm, Jv key, uint64_t *out);
+bool jinja_hashable(Jv key);
+Jv jinja_dict_new(Vm *vm, size_t capacity);
+bool jinja_dict_set(Vm *vm, JinjaDict *dict, Jv key, Jv value);
+JinjaPair *jinja_dict_find(Vm *vm, const JinjaDict *dict, Jv key); /* NULL: absent or raised */
+JinjaPair *jinja_dict_find_text(const JinjaDict *dict, Slice key);
 
-/* jinja_repr.c */
+/* number.c */
+void jinja_float_repr(double value, char out[40]);
+Jv jinja_float_parse(Vm *vm, Slice text, bool *ok); /* Python's float(str) */
+Jv jinja_int_parse(Vm *vm, Slice text, bool *ok);   /* Python's int(str) */
+Jv jinja_int_from_double(Vm *vm, double value);     /* truncated */
+Jv jinja_number_binary(Vm *vm, int op, Jv a, Jv b);
+
+/* repr.c */
 bool jinja_write_str(Vm *vm, JinjaText *out, Jv v);  /* str(v) */
 bool jinja_write_repr(Vm *vm, JinjaText *out, Jv v); /* repr(v) */
 Jv jinja_to_str(Vm *vm, Jv v);                       /* str(v): the same value for plain strings */
 Jv jinja_soft_str(Vm *vm, Jv v);                     /* str(v), keeping Markup */
 Jv jinja_to_repr(Vm *vm, Jv v);
-bool jinja_write_ascii(Vm *vm, JinjaText *out, Jv v); /* ascii(v) */
 
-/* jinja_json.c */
-Jv jinja_tojson(Vm *vm, Jv value, bool ensure_ascii, Jv indent, Jv separators, bool sort_keys);
+/* text.c: Python's str methods. Values named s are strings. */
+typedef enum JinjaCase { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITALIZE } JinjaCase;
+Jv jinja_str_case(Vm *vm, Jv s, JinjaCase how);
+Jv jinja_str_strip(Vm *vm, Jv s, Jv chars, bool left, bool right);
+Jv jinja_str_replace(Vm *vm, Jv s, Jv old, Jv with, int64_t count);
+Jv jinja_str_split(Vm *vm, Jv s, Jv separator, int64_t limit, bool from_right);
+Jv jinja_str_splitlines(Vm *vm, Jv s, bool keep_ends);
+Jv jinja_str_join(Vm *vm, Jv separator, Jv items, bool convert);
+bool jinja_str_test(
+    Vm *vm, Jv s, char which); /* 'u' isupper, 'l' islower, 'a' isalpha, 'n' isalnum, 'd' isdigit, 's' isspace */
+Jv jinja_escape(Vm *vm, Jv v); /* markupsafe.escape */
 
-/* jinja_format.c, jinja_percent.c */
-Jv jinja_percent_format(Vm *vm, JinjaStr *format, Jv values);
-Jv jinja_str_format(Vm *vm, JinjaStr *format, const JinjaArgs *args, Jv mapping);
+/* operator.c */
+const char *jinja_op_text(JinjaOp op);
+Jv jinja_binary(Vm *vm, JinjaOp op, Jv a, Jv b);
+Jv jinja_unary(Vm *vm, JinjaOp op, Jv a);
+bool jinja_compare(Vm *vm, JinjaOp op, Jv a, Jv b, bool *out);
+bool jinja_contains(Vm *vm, Jv container, Jv item, bool *out);
+Jv jinja_slice(Vm *vm, Jv v, Jv start, Jv stop, Jv step);
+bool jinja_sort(Vm *vm, JinjaList *items, const Jv *keys, bool reverse); /* stable; keys may be items->items */
 
-/* jinja_unicode.c: Python 3.11's view of characters (Unicode 14). */
-bool unicode_is_space(uint32_t code);
-bool unicode_is_printable(uint32_t code);
-bool unicode_is_alpha(uint32_t code);
-bool unicode_is_decimal(uint32_t code);
-bool unicode_is_digit(uint32_t code);
-bool unicode_is_numeric(uint32_t code);
-bool unicode_is_lower(uint32_t code);
-bool unicode_is_upper(uint32_t code);
-bool unicode_is_title(uint32_t code);
-bool unicode_is_cased(uint32_t code);
-bool unicode_is_case_ignorable(uint32_t code);
-bool unicode_is_id_start(uint32_t code);
-bool unicode_is_id_continue(uint32_t code);
-static inline bool unicode_is_alnum(uint32_t c) { return unicode_is_alpha(c) || unicode_is_numeric(c); }
-int unicode_decimal(uint32_t code); /* 0…9, or -1 */
-/* Full case mappings: 1…3 code points. */
-int jinja_upper(uint32_t code, uint32_t out[3]);
-int jinja_lower(uint32_t code, uint32_t out[3]);
-int jinja_title(uint32_t code, uint32_t out[3]);
-int jinja_fold(uint32_t code, uint32_t out[3]);
+/* json.c */
+Jv jinja_from_json(Vm *vm, const Json *json, uint8_t origin); /* strings point into the Json */
+Jv jinja_json_read(Vm *vm, Jv text);                          /* Python's json.loads */
+Jv jinja_json_write(Vm *vm, Jv value, bool ensure_ascii, Jv indent, Jv separators, bool sort_keys); /* json.dumps */

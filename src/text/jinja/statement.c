@@ -1,154 +1,8 @@
-/* Statements, and the tokens and nodes that the parser works with: jinja2's grammar with the tags transformers adds
- * (break, continue, generation). Reference: jinja2 3.1 parser.py. */
-#include <stdio.h>
-
+/* Statements: jinja2's grammar with the tags transformers adds (break, continue, generation). Reference: jinja2 3.1
+ * parser.py. */
 #include "text/jinja/parser.h"
 
 static bool parse_body(Parser *p, const char *const *ends, NodeList *out);
-
-void parser_next(Parser *p) {
-    if (p->has_ahead) {
-        p->current = p->ahead;
-        p->has_ahead = false;
-        return;
-    }
-    if (p->current.type == TOKEN_END || p->current.type == TOKEN_BAD) return;
-    p->current = jinja_lexer_next(&p->lexer);
-}
-
-const JinjaLexeme *parser_look(Parser *p) {
-    if (!p->has_ahead) {
-        p->ahead = jinja_lexer_next(&p->lexer);
-        p->has_ahead = true;
-    }
-    return &p->ahead;
-}
-
-bool parser_at(const Parser *p, JinjaOp op) { return p->current.type == TOKEN_OPERATOR && p->current.op == op; }
-bool parser_at_name(const Parser *p, const char *name) {
-    return p->current.type == TOKEN_NAME && slice_is(p->current.text, name);
-}
-
-void *parser_fail(Parser *p, uint32_t line, const char *message) {
-    p->vm->line = line;
-    jinja_fail(p->vm, "%s", message);
-    return NULL;
-}
-
-static Slice describe(const JinjaLexeme *lexeme) {
-    switch (lexeme->type) {
-    case TOKEN_END: return SLICE("end of template");
-    case TOKEN_DATA: return SLICE("template data / text");
-    case TOKEN_BLOCK_BEGIN: return SLICE("begin of statement block");
-    case TOKEN_BLOCK_END: return SLICE("end of statement block");
-    case TOKEN_PRINT_BEGIN: return SLICE("begin of print statement");
-    case TOKEN_PRINT_END: return SLICE("end of print statement");
-    default: return lexeme->text;
-    }
-}
-
-void *parser_unexpected(Parser *p, const char *expected) {
-    Slice got = describe(&p->current);
-    p->vm->line = p->current.line;
-    jinja_fail(p->vm, "expected %s, got '%.*s'", expected, got.size > 80 ? 80 : SLICE_ARGS(got));
-    return NULL;
-}
-
-bool parser_expect(Parser *p, JinjaOp op) {
-    if (!parser_at(p, op)) {
-        char text[16];
-        snprintf(text, sizeof text, "'%s'", jinja_op_text(op));
-        parser_unexpected(p, text);
-        return false;
-    }
-    parser_next(p);
-    return true;
-}
-
-bool parser_expect_type(Parser *p, JinjaToken type, const char *what) {
-    if (p->current.type != type) {
-        parser_unexpected(p, what);
-        return false;
-    }
-    parser_next(p);
-    return true;
-}
-
-bool parser_skip_name(Parser *p, const char *name) {
-    if (!parser_at_name(p, name)) return false;
-    parser_next(p);
-    return true;
-}
-
-bool parser_skip(Parser *p, JinjaOp op) {
-    if (!parser_at(p, op)) return false;
-    parser_next(p);
-    return true;
-}
-
-JinjaNode *parser_node(Parser *p, JinjaKind kind, uint32_t line) {
-    JinjaNode *node = p->vm->failed ? NULL : jinja_alloc(p->vm, 1, sizeof *node);
-    if (!node) return NULL;
-    node->kind = (uint8_t)kind;
-    node->line = line;
-    return node;
-}
-
-void node_list_add(NodeList *list, JinjaNode *node) {
-    if (!node) return;
-    if (list->last) {
-        list->last->next = node;
-    } else {
-        list->first = node;
-    }
-    list->last = node;
-    list->count++;
-}
-
-JinjaNode *parser_node_list(Parser *p, JinjaKind kind, uint32_t line, NodeList list) {
-    JinjaNode *node = parser_node(p, kind, line);
-    if (!node) return NULL;
-    node->list = list.first;
-    node->count = list.count;
-    return node;
-}
-
-JinjaNode *parser_node_two(Parser *p, JinjaKind kind, uint32_t line, JinjaOp op, JinjaNode *a, JinjaNode *b) {
-    JinjaNode *node = a && (b || kind == NODE_NOT || kind == NODE_UNARY) ? parser_node(p, kind, line) : NULL;
-    if (!node) return NULL;
-    node->op = (uint16_t)op;
-    node->a = a;
-    node->b = b;
-    return node;
-}
-
-JinjaNode *parser_node_text(Parser *p, JinjaKind kind, uint32_t line, Slice text) {
-    JinjaNode *node = parser_node(p, kind, line);
-    if (!node) return NULL;
-    node->value = jv_str(jinja_str_new(p->vm, text.data, text.size, ORIGIN_TEMPLATE));
-    return jv_bad(node->value) ? NULL : node;
-}
-
-uint32_t jinja_name_id(Vm *vm, Template *template, Slice name) {
-    uint64_t id;
-    if (map_get(&template->name_ids, name, &id)) return (uint32_t)id;
-    if (template->name_count == template->name_capacity) {
-        size_t capacity = template->name_capacity ? template->name_capacity * 2 : 64;
-        Slice *grown = jinja_alloc(vm, capacity, sizeof *grown);
-        if (!grown) return 0;
-        if (template->name_count) memcpy(grown, template->names, template->name_count * sizeof *grown);
-        template->names = grown;
-        template->name_capacity = capacity;
-    }
-    template->names[template->name_count] = name;
-    if (!map_put(&template->name_ids, name, template->name_count)) {
-        jinja_raise(vm, ERROR_MEMORY, "no memory");
-        return 0;
-    }
-    return (uint32_t) template->name_count++;
-}
-
-/* Statements */
 
 static bool can_assign(const JinjaNode *node) {
     if (node->kind == NODE_NAME || node->kind == NODE_NSREF) return true;
@@ -278,11 +132,31 @@ static bool parse_signature(Parser *p, JinjaNode *macro) {
     return true;
 }
 
+/* The body of a macro, which takes those of caller, kwargs and varargs that are read in it. */
+static bool parse_macro_body(Parser *p, JinjaNode *macro, const char *end) {
+    unsigned outer = p->reads;
+    p->reads = 0;
+    if (!(macro->b = parse_body_node(p, end, NODE_BODY, macro->line))) return false;
+    unsigned reads = p->reads;
+    p->reads |= outer;
+    for (const JinjaNode *param = macro->list; param; param = param->next) {
+        unsigned special = parser_special(p, param->name);
+        if (special == MACRO_CALLER && (reads & special) && !param->a) {
+            parser_fail(p, macro->line, "the special \"caller\" argument must be omitted or be given a default");
+            return false;
+        }
+        reads &= ~special;
+        if (special == MACRO_CALLER) reads |= MACRO_EXPLICIT_CALLER;
+    }
+    macro->flag = (uint8_t)reads;
+    return true;
+}
+
 static JinjaNode *parse_macro(Parser *p, uint32_t line) {
     JinjaNode *node = parser_node(p, NODE_MACRO, line), *name = parse_name_target(p);
     if (!node || !name || !parse_signature(p, node)) return NULL;
     node->name = name->name;
-    return (node->b = parse_body_node(p, "endmacro", NODE_BODY, line)) ? node : NULL;
+    return parse_macro_body(p, node, "endmacro") ? node : NULL;
 }
 
 static JinjaNode *parse_call_block(Parser *p, uint32_t line) {
@@ -292,7 +166,7 @@ static JinjaNode *parse_call_block(Parser *p, uint32_t line) {
     if (!call) return NULL;
     if (call->kind != NODE_CALL) return parser_fail(p, line, "expected call");
     macro->name = p->template->name_caller;
-    if (!(macro->b = parse_body_node(p, "endcall", NODE_BODY, line))) return NULL;
+    if (!parse_macro_body(p, macro, "endcall")) return NULL;
     return parser_node_two(p, NODE_CALL_BLOCK, line, OP_NONE, call, macro);
 }
 
@@ -303,46 +177,8 @@ static JinjaNode *parse_filter_block(Parser *p, uint32_t line) {
     return node;
 }
 
-static JinjaNode *parse_print(Parser *p, uint32_t line) {
-    NodeList list = {0};
-    while (p->current.type != TOKEN_BLOCK_END) {
-        if (list.count && !parser_expect(p, OP_COMMA)) return NULL;
-        JinjaNode *value = parser_expression(p), *print = value ? parser_node(p, NODE_PRINT, value->line) : NULL;
-        if (!print) return NULL;
-        print->a = value;
-        node_list_add(&list, print);
-    }
-    return parser_node_list(p, NODE_BODY, line, list);
-}
-
-static JinjaNode *parse_block(Parser *p, uint32_t line) {
-    if (p->current.type != TOKEN_NAME) return parser_unexpected(p, "a name");
-    Slice name = p->current.text;
-    parser_next(p);
-    bool scoped = parser_skip_name(p, "scoped");
-    if (parser_at_name(p, "required")) return parser_fail(p, line, "a required block cannot be rendered here");
-    JinjaNode *node = parse_body_node(p, "endblock", NODE_BLOCK, line);
-    if (!node) return NULL;
-    if (p->current.type == TOKEN_NAME && slice_equal(p->current.text, name)) parser_next(p);
-    node->flag = scoped;
-    return node;
-}
-
-static JinjaNode *parse_autoescape(Parser *p, uint32_t line) {
-    JinjaNode *value = parser_expression(p);
-    if (!value) return NULL;
-    if (value->kind != NODE_CONST || value->value.tag != JINJA_BOOL || value->value.b) {
-        p->vm->line = line;
-        jinja_raise(p->vm, ERROR_UNSUPPORTED, "autoescape is not supported");
-        return NULL;
-    }
-    return parse_body_node(p, "endautoescape", NODE_SCOPE, line);
-}
-
 static JinjaNode *parse_generation(Parser *p, uint32_t line) {
-    JinjaNode *node = parse_body_node(p, "endgeneration", NODE_SCOPE, line);
-    if (node) node->flag = true;
-    return node;
+    return parse_body_node(p, "endgeneration", NODE_SCOPE, line);
 }
 
 static JinjaNode *parse_break(Parser *p, uint32_t line) { return parser_node(p, NODE_BREAK, line); }
@@ -353,16 +189,15 @@ static JinjaNode *parse_statement(Parser *p) {
         const char *name;
         JinjaNode *(*parse)(Parser *p, uint32_t line);
     } statements[] = {{"for", parse_for}, {"if", parse_if}, {"set", parse_set}, {"with", parse_with},
-        {"macro", parse_macro}, {"call", parse_call_block}, {"filter", parse_filter_block}, {"print", parse_print},
-        {"block", parse_block}, {"autoescape", parse_autoescape}, {"generation", parse_generation},
-        {"break", parse_break}, {"continue", parse_continue}};
-    static const char *const refused[] = {"import", "from", "include", "extends"};
+        {"macro", parse_macro}, {"call", parse_call_block}, {"filter", parse_filter_block},
+        {"generation", parse_generation}, {"break", parse_break}, {"continue", parse_continue}};
+    static const char *const refused[] = {"import", "from", "include", "extends", "block", "autoescape", "print"};
     JinjaLexeme tag = p->current;
     if (tag.type != TOKEN_NAME) return parser_fail(p, tag.line, "tag name expected");
     p->vm->line = tag.line;
     for (size_t i = 0; i < COUNT_OF(refused); i++) {
         if (!slice_is(tag.text, refused[i])) continue;
-        jinja_raise(p->vm, ERROR_UNSUPPORTED, "'%s' needs other templates, and a chat template is alone", refused[i]);
+        jinja_raise(p->vm, ERROR_UNSUPPORTED, "the tag '%s' is not supported in chat templates", refused[i]);
         return NULL;
     }
     for (size_t i = 0; i < COUNT_OF(statements); i++) {
@@ -420,10 +255,10 @@ static bool parse_body(Parser *p, const char *const *ends, NodeList *out) {
 
 bool jinja_parse(Vm *vm, Template *template, Slice source) {
     Parser p = {.vm = vm, .template = template};
-    template->name_loop = jinja_name_id(vm, template, SLICE("loop"));
-    template->name_caller = jinja_name_id(vm, template, SLICE("caller"));
-    template->name_kwargs = jinja_name_id(vm, template, SLICE("kwargs"));
-    template->name_varargs = jinja_name_id(vm, template, SLICE("varargs"));
+    template->name_loop = parser_name(&p, SLICE("loop"));
+    template->name_caller = parser_name(&p, SLICE("caller"));
+    template->name_kwargs = parser_name(&p, SLICE("kwargs"));
+    template->name_varargs = parser_name(&p, SLICE("varargs"));
     if (vm->failed || !jinja_lexer_init(&p.lexer, vm, source)) return false;
     template->source = p.lexer.source;
     p.current.type = TOKEN_DATA;

@@ -1,6 +1,7 @@
 /* Python's str operations on strings with origins: what a result takes from a string keeps that string's origin. */
 #include "base/utf8.h"
-#include "text/jinja/eval.h"
+#include "text/jinja/value.h"
+#include "text/unicode/unicode.h"
 
 /* Wraps a plain result as Markup when the string it comes from is. */
 static Jv like(Vm *vm, Jv result, const JinjaStr *source) {
@@ -22,6 +23,10 @@ static uint32_t code_before(const JinjaStr *s, size_t to, size_t *start) {
 
 /* Case */
 
+static bool is_cased(uint32_t code) {
+    return unicode_is_lower(code) || unicode_is_upper(code) || unicode_category(code) == CATEGORY_LT;
+}
+
 /* The final sigma: preceded by a cased letter and not followed by one, ignoring what is ignorable. */
 static bool sigma_is_final(const JinjaStr *s, size_t at, size_t after) {
     size_t width;
@@ -29,38 +34,27 @@ static bool sigma_is_final(const JinjaStr *s, size_t at, size_t after) {
     for (size_t i = at; i > 0;) {
         uint32_t code = code_before(s, i, &i);
         if (unicode_is_case_ignorable(code)) continue;
-        cased = unicode_is_cased(code);
+        cased = is_cased(code);
         break;
     }
     for (size_t i = after; cased && i < s->size; i += width) {
         uint32_t code = code_at(s, i, &width);
-        if (!unicode_is_case_ignorable(code)) return !unicode_is_cased(code);
+        if (!unicode_is_case_ignorable(code)) return !is_cased(code);
     }
     return cased;
 }
 
 static int lower_at(const JinjaStr *s, size_t at, size_t width, uint32_t code, uint32_t out[3]) {
-    if (code != 0x3A3) return jinja_lower(code, out);
+    if (code != 0x3A3) return unicode_lower_full(code, out);
     out[0] = sigma_is_final(s, at, at + width) ? 0x3C2 : 0x3C3;
     return 1;
 }
 
 static int map_case(
     const JinjaStr *s, size_t at, size_t width, uint32_t code, JinjaCase how, bool inside, uint32_t out[3]) {
-    switch (how) {
-    case CASE_UPPER: return jinja_upper(code, out);
-    case CASE_FOLD: return jinja_fold(code, out);
-    case CASE_SWAP:
-        if (unicode_is_upper(code)) return lower_at(s, at, width, code, out);
-        if (unicode_is_lower(code)) return jinja_upper(code, out);
-        out[0] = code;
-        return 1;
-    case CASE_CAPITALIZE:
-    case CASE_TITLE:
-        if (!inside) return jinja_title(code, out);
-        return lower_at(s, at, width, code, out);
-    default: return lower_at(s, at, width, code, out);
-    }
+    if (how == CASE_UPPER) return unicode_upper_full(code, out);
+    bool title = how != CASE_LOWER && !inside;
+    return title ? unicode_title_full(code, out) : lower_at(s, at, width, code, out);
 }
 
 Jv jinja_str_case(Vm *vm, Jv value, JinjaCase how) {
@@ -75,7 +69,7 @@ Jv jinja_str_case(Vm *vm, Jv value, JinjaCase how) {
         int count = map_case(s, at, width, code, how, inside, mapped);
         uint8_t origin = jinja_str_origin(s, at);
         for (int i = 0; i < count; i++) jinja_text_code(out, mapped[i], origin);
-        inside = how == CASE_CAPITALIZE ? true : unicode_is_cased(code);
+        inside = how == CASE_CAPITALIZE ? true : is_cased(code);
     }
     return like(vm, jinja_text_finish(vm, out), s);
 }
@@ -83,7 +77,7 @@ Jv jinja_str_case(Vm *vm, Jv value, JinjaCase how) {
 /* Strip */
 
 static bool in_set(const JinjaStr *set, uint32_t code) {
-    if (!set) return unicode_is_space(code);
+    if (!set) return unicode_is_python_space(code);
     size_t width;
     for (size_t at = 0; at < set->size; at += width) {
         if (code_at(set, at, &width) == code) return true;
@@ -170,11 +164,11 @@ static bool push_part(Vm *vm, JinjaList *list, JinjaStr *s, size_t from, size_t 
 static bool split_spaces(Vm *vm, JinjaStr *s, int64_t limit, JinjaList *out) {
     size_t at = 0, width;
     for (;;) {
-        while (at < s->size && unicode_is_space(code_at(s, at, &width))) at += width;
+        while (at < s->size && unicode_is_python_space(code_at(s, at, &width))) at += width;
         if (at >= s->size) return true;
         size_t from = at;
         if (limit-- == 0) return push_part(vm, out, s, from, s->size);
-        while (at < s->size && !unicode_is_space(code_at(s, at, &width))) at += width;
+        while (at < s->size && !unicode_is_python_space(code_at(s, at, &width))) at += width;
         if (!push_part(vm, out, s, from, at)) return false;
     }
 }
@@ -182,11 +176,11 @@ static bool split_spaces(Vm *vm, JinjaStr *s, int64_t limit, JinjaList *out) {
 static bool split_spaces_right(Vm *vm, JinjaStr *s, int64_t limit, JinjaList *out) {
     size_t at = s->size, start;
     for (;;) {
-        while (at > 0 && unicode_is_space(code_before(s, at, &start))) at = start;
+        while (at > 0 && unicode_is_python_space(code_before(s, at, &start))) at = start;
         if (at == 0) return true;
         size_t to = at;
         if (limit-- == 0) return push_part(vm, out, s, 0, to);
-        while (at > 0 && !unicode_is_space(code_before(s, at, &start))) at = start;
+        while (at > 0 && !unicode_is_python_space(code_before(s, at, &start))) at = start;
         if (!push_part(vm, out, s, at, to)) return false;
     }
 }
@@ -260,28 +254,34 @@ Jv jinja_str_splitlines(Vm *vm, Jv value, bool keep_ends) {
     return out;
 }
 
-Jv jinja_str_pad(Vm *vm, Jv value, int64_t width, Jv fill, int mode) {
-    JinjaStr *s = value.s;
-    int64_t room = width - (int64_t)s->length;
-    if (jv_given(fill) && (fill.tag != JINJA_STR || fill.s->length != 1)) {
-        return jinja_fail(vm, "TypeError: The fill character must be exactly one character long");
+/* Markup */
+
+static void write_escaped(JinjaText *out, const JinjaStr *s) {
+    size_t plain = 0;
+    for (size_t at = 0; at < s->size; at++) {
+        char c = s->data[at];
+        const char *entity = c == '&' ? "&amp;"
+            : c == '<'                ? "&lt;"
+            : c == '>'                ? "&gt;"
+            : c == '\''               ? "&#39;"
+            : c == '"'                ? "&#34;"
+                                      : NULL;
+        if (!entity) continue;
+        jinja_text_part(out, s, plain, at);
+        jinja_text_bytes(out, entity, strlen(entity), jinja_str_origin(s, at));
+        plain = at + 1;
     }
-    if (room <= 0) return value;
-    if (room > JINJA_TEXT_MAX)
-        return jinja_raise(vm, ERROR_LIMIT, "a string grows beyond %d MiB", JINJA_TEXT_MAX >> 20);
-    int64_t left = mode < 0 ? 0 : mode > 0 ? room : room / 2 + (room & width & 1);
-    JinjaText *out = jinja_str_flatten(vm, s) ? jinja_text_push(vm) : NULL;
-    if (!out || (jv_given(fill) && !jinja_str_flatten(vm, fill.s))) return jv_error();
-    for (int64_t i = 0; i <= room && jinja_step(vm, 1); i++) {
-        if (i == left) jinja_text_string(out, s);
-        if (i == room) break;
-        if (jv_given(fill)) {
-            jinja_text_string(out, fill.s);
-        } else {
-            jinja_text_plain(out, " ");
-        }
-    }
-    return like(vm, jinja_text_finish(vm, out), s);
+    jinja_text_part(out, s, plain, s->size);
+}
+
+Jv jinja_escape(Vm *vm, Jv v) {
+    Jv text = jinja_soft_str(vm, v);
+    if (jv_bad(text) || text.s->markup) return text;
+    JinjaText *out = jinja_str_flatten(vm, text.s) ? jinja_text_push(vm) : NULL;
+    if (!out) return jv_error();
+    write_escaped(out, text.s);
+    text = jinja_text_finish(vm, out);
+    return jv_bad(text) ? text : jv_str(jinja_str_markup(vm, text.s, true));
 }
 
 Jv jinja_str_join(Vm *vm, Jv separator, Jv items, bool convert) {
@@ -301,43 +301,32 @@ Jv jinja_str_join(Vm *vm, Jv separator, Jv items, bool convert) {
     return convert ? jinja_text_finish(vm, out) : like(vm, jinja_text_finish(vm, out), separator.s);
 }
 
-/* Tests: which = 'u' isupper, 'l' islower, 't' istitle, and those that ask every character */
-static bool test_case(const JinjaStr *s, int which) {
-    bool any = false, inside = false;
+/* Tests */
+
+/* isupper, islower: some letter has the case and none another. */
+static bool test_case(const JinjaStr *s, bool wants_upper) {
+    bool any = false;
     size_t width;
     for (size_t at = 0; at < s->size; at += width) {
         uint32_t code = code_at(s, at, &width);
-        bool upper = unicode_is_upper(code) || unicode_is_title(code), lower = unicode_is_lower(code);
-        if (which == 'u' && (lower || unicode_is_title(code))) return false;
-        if (which == 'l' && upper) return false;
-        if (which == 't' && ((upper && inside) || (lower && !inside))) return false;
-        any = any || (which == 'u' ? unicode_is_upper(code) : which == 'l' ? lower : upper || lower);
-        inside = upper || lower;
+        bool right = wants_upper ? unicode_is_upper(code) : unicode_is_lower(code);
+        if (!right && is_cased(code)) return false;
+        any = any || right;
     }
     return any;
 }
 
-static bool test_code(uint32_t code, int which, bool first) {
-    switch (which) {
-    case 'a': return unicode_is_alpha(code);
-    case 'n': return unicode_is_alnum(code);
-    case 'd': return unicode_is_decimal(code);
-    case 'g': return unicode_is_digit(code);
-    case 'm': return unicode_is_numeric(code);
-    case 's': return unicode_is_space(code);
-    case 'p': return unicode_is_printable(code);
-    case 'c': return code < 0x80;
-    default: return first ? unicode_is_id_start(code) : unicode_is_id_continue(code);
-    }
-}
-
-bool jinja_str_test(Vm *vm, Jv value, int which) {
+bool jinja_str_test(Vm *vm, Jv value, char which) {
     JinjaStr *s = value.s;
     if (!jinja_str_flatten(vm, s) || !jinja_step(vm, s->size / 16)) return false;
-    if (which == 'u' || which == 'l' || which == 't') return test_case(s, which);
+    if (which == 'u' || which == 'l') return test_case(s, which == 'u');
     size_t width;
     for (size_t at = 0; at < s->size; at += width) {
-        if (!test_code(code_at(s, at, &width), which, at == 0)) return false;
+        uint32_t code = code_at(s, at, &width);
+        bool ok = which == 'd' ? unicode_is_digit(code)
+            : which == 's'     ? unicode_is_python_space(code)
+                               : (unicode_set(code) & (which == 'a' ? UNICODE_L : UNICODE_L | UNICODE_N)) != 0;
+        if (!ok) return false;
     }
-    return s->size > 0 || which == 'p' || which == 'c';
+    return s->size > 0;
 }

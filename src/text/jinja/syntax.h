@@ -1,4 +1,4 @@
-/* Syntax of templates: tokens, the tree, the compiled Template. Reference: jinja2 3.1 lexer.py and parser.py. */
+/* The language of templates: tokens, the tree, the compiled Template. Reference: jinja2 3.1 lexer.py and parser.py. */
 #pragma once
 #include "base/map.h"
 #include "text/jinja/value.h"
@@ -17,40 +17,6 @@ typedef enum JinjaToken {
     TOKEN_OPERATOR,
     TOKEN_BAD, /* an error was raised */
 } JinjaToken;
-
-typedef enum JinjaOp {
-    OP_NONE,
-    OP_ADD,
-    OP_SUB,
-    OP_DIV,
-    OP_FLOORDIV,
-    OP_MUL,
-    OP_MOD,
-    OP_POW,
-    OP_TILDE,
-    OP_LBRACKET,
-    OP_RBRACKET,
-    OP_LPAREN,
-    OP_RPAREN,
-    OP_LBRACE,
-    OP_RBRACE,
-    OP_EQ,
-    OP_NE,
-    OP_GT,
-    OP_GE,
-    OP_LT,
-    OP_LE,
-    OP_ASSIGN,
-    OP_DOT,
-    OP_COLON,
-    OP_PIPE,
-    OP_COMMA,
-    OP_SEMICOLON,
-    OP_IN, /* these are not tokens */
-    OP_NOT_IN,
-    OP_NEG,
-    OP_POS,
-} JinjaOp;
 
 typedef struct JinjaLexeme {
     JinjaToken type;
@@ -78,7 +44,6 @@ typedef struct JinjaLexer {
 /* source is copied into the Vm's arena, with newlines and the final one treated as jinja2 does. */
 bool jinja_lexer_init(JinjaLexer *lexer, Vm *vm, Slice source);
 JinjaLexeme jinja_lexer_next(JinjaLexer *lexer);
-const char *jinja_op_text(JinjaOp op);
 
 typedef enum JinjaKind {
     /* expressions */
@@ -88,15 +53,15 @@ typedef enum JinjaKind {
     NODE_LIST,    /* list */
     NODE_DICT,    /* list of PAIR */
     NODE_PAIR,    /* a: b */
-    NODE_GETATTR, /* a . value; name: method id */
+    NODE_GETATTR, /* a . text; function: the first method of that name */
     NODE_GETITEM, /* a [ b ] */
     NODE_SLICE,   /* a : b : c */
     NODE_CALL,    /* a ( list ) */
     NODE_KEYWORD, /* value = a */
     NODE_STAR,    /* *a */
     NODE_STARS,   /* **a */
-    NODE_FILTER,  /* a | value ( list ); filter */
-    NODE_TEST,    /* a is value ( list ); test */
+    NODE_FILTER,  /* a | text ( list ); function */
+    NODE_TEST,    /* a is text ( list ); function */
     NODE_NOT,     /* a */
     NODE_UNARY,   /* op a */
     NODE_BINARY,  /* a op b */
@@ -120,8 +85,7 @@ typedef enum JinjaKind {
     NODE_CALL_BLOCK,   /* a: the call, b: MACRO */
     NODE_FILTER_BLOCK, /* a: list */
     NODE_WITH,         /* list of SET: b BODY */
-    NODE_SCOPE, /* list; flag: a generation block, in jinja2 a function of its own; op: the MACRO_ names it reads */
-    NODE_BLOCK, /* list; flag: scoped */
+    NODE_SCOPE,        /* list: a generation block */
     NODE_BREAK,
     NODE_CONTINUE,
 } JinjaKind;
@@ -136,9 +100,8 @@ typedef struct JinjaNode {
     union {
         Jv value;
         struct {
-            JinjaStr *text; /* FILTER, TEST: their name */
-            const struct JinjaFilter *filter;
-            const struct JinjaTest *test;
+            JinjaStr *text;                /* FILTER, TEST, GETATTR: the name */
+            const JinjaFunction *function; /* of that name, or NULL */
         };
     };
 } JinjaNode;
@@ -153,7 +116,7 @@ typedef struct Template {
     uint32_t name_loop, name_caller, name_kwargs, name_varargs;
 } Template;
 
-/* Parses and checks; vm's arena becomes the template's. */
+bool jinja_check(
+    Vm *vm, Template *template); /* check.c: filters, tests, break, macros: what jinja2's compiler checks */
+/* statement.c: parses and checks. What the template keeps is in vm's arena. */
 bool jinja_parse(Vm *vm, Template *template, Slice source);
-bool jinja_check(Vm *vm, Template *template); /* filters, tests, break, macros: what jinja2's compiler checks */
-uint32_t jinja_name_id(Vm *vm, Template *template, Slice name);

@@ -1,0 +1,8 @@
+/* What templates can name: jinja2's filters, tests, methods and globals, and those transformers adds. */
+#pragma once
+#include "text/jinja/run.h"
+
+extern const JinjaTable jinja_filters; /* filters.c */
+extern const JinjaTable jinja_tests;   /* tests.c */
+extern const JinjaTable jinja_methods; /* methods.c: of str, list, tuple, dict and loop */
+extern const JinjaTable jinja_globals; /* globals.c */
