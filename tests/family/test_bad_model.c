@@ -376,7 +376,7 @@ static void test_unknown_type(void) {
 }
 
 /* Any config ends in a model or in an error, whatever its values: one value after another becomes something hostile. */
-static void test_hostile_values(const char *name) {
+static void test_hostile_values(const char *name, int variant) {
     static const char *const hostile[] = {"-1", "0", "1", "3", "16777216", "1e300", "1e-300", "9223372036854775807",
         "null", "true", "\"\"", "\"x\"", "[]", "[1,2]", "{}", "{\"factor\":1e-29,\"type\":\"yarn\"}", "0.001", "7",
         "2"};
@@ -384,16 +384,17 @@ static void test_hostile_values(const char *name) {
     char directory[64];
     Error error;
     Buffer config = {0}, edited = {0};
-    if (!fixture_open(&f, name) || !fixture_write_variant(&f, 0, directory)) return;
-    fixture_config(&f, 0, &config);
+    if (!fixture_open(&f, name) || !fixture_write_variant(&f, variant, directory)) return;
+    fixture_config(&f, variant, &config);
     int opened = 0, refused = 0;
     for (const char *colon = strchr(config.data, ':'); colon; colon = strchr(colon + 1, ':')) {
-        const size_t depth_start = colon[1] == '{' || colon[1] == '[' ? 1 : strcspn(colon + 1, ",}]");
-        for (size_t h = 0; h < COUNT_OF(hostile) && depth_start > 1; h++) {
+        if (colon[1] == '{' || colon[1] == '[') continue;
+        const char *end = colon + 1 + strcspn(colon + 1, ",}]");
+        for (size_t h = 0; h < COUNT_OF(hostile); h++) {
             buffer_clear(&edited);
             buffer_append(&edited, config.data, (size_t)(colon + 1 - config.data));
             buffer_text(&edited, hostile[h]);
-            buffer_text(&edited, colon + 1 + depth_start);
+            buffer_text(&edited, end);
             if (!fixture_write_text(directory, "config.json", buffer_view(&edited))) continue;
             Model *model = open_model(directory, false, &error);
             TEST_MSG(model || error.text[0], "%s", edited.data);
@@ -429,8 +430,9 @@ static void test_no_error(void) {
 int main(void) {
     test_no_error();
     const char *const names[] = {
-        "llama-window", "gemma3", "phi3", "qwen3", "smollm3-list", "rope-dynamic", "rope-yarn-mscale"};
-    for (size_t i = 0; i < COUNT_OF(names); i++) test_hostile_values(names[i]);
+        "llama-window", "gemma3", "phi3", "qwen2-window", "qwen3", "smollm3-list", "rope-dynamic", "rope-yarn-mscale"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) test_hostile_values(names[i], 0);
+    test_hostile_values("llama", 4); /* where quantization names modules */
     test_config();
     test_unknown_fields();
     test_windows();
