@@ -62,7 +62,7 @@ static void set_deadline(Guard *guard, GuardEntry *entry, int seconds) {
 Guard *guard_open(Error *error) {
     Guard *guard = calloc(1, sizeof *guard);
     if (!guard) {
-        fail(error, ERROR_MEMORY, "out of memory");
+        fail(error, ERROR_MEMORY, "no memory for the guard of connections");
         return NULL;
     }
     mutex_init(&guard->mutex);

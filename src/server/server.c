@@ -41,7 +41,7 @@ Server *server_open(const ServerOptions *options, Error *error) {
         server->port = options->port;
     }
     if (!server || !server->host || (options->api_key && !server->api_key)) {
-        fail(error, ERROR_MEMORY, "out of memory");
+        fail(error, ERROR_MEMORY, "no memory for a server");
     } else if (load(server, options, error) && http_start(server, error)) {
         return server;
     }

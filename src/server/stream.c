@@ -188,7 +188,7 @@ static void *write_streams(void *argument) {
 StreamWriter *stream_writer_open(Error *error) {
     StreamWriter *writer = calloc(1, sizeof *writer);
     if (!writer) {
-        fail(error, ERROR_MEMORY, "out of memory");
+        fail(error, ERROR_MEMORY, "no memory for the writer of streams");
         return NULL;
     }
     mutex_init(&writer->mutex);
