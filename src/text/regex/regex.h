@@ -2,7 +2,12 @@
  * the first branch that fits; greedy, lazy and possessive repeats; classes with \p{…}, nesting and &&; (?i:…),
  * look-ahead, atomic groups, \b. No captures, back-references or look-behind. Matching backtracks, with a budget of
  * steps: hostile patterns end in an error, not in a hang. Threads: a Regex is immutable; each thread has its own
- * RegexWork. */
+ * RegexWork.
+ *
+ * Why an engine of our own: ids are equal to the reference's only when the syntax is Oniguruma's, down to what \s and
+ * nested classes mean, and when characters are those of one Unicode version on every machine (text/unicode). A library
+ * brings another dialect, or the Unicode of the day. In this folder lives the engine alone: set (classes of
+ * characters), parse (pattern to tree), regex (tree to program, and the matcher). */
 #pragma once
 #include "base/error.h"
 #include "base/slice.h"

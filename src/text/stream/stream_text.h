@@ -1,5 +1,5 @@
 /* From pieces of text to what a client may see: holds back what could be the beginning of a stop string.
- * Threads: one stream, one thread. */
+ * In this folder lives what happens to generated text on its way out. Threads: one stream, one thread. */
 #pragma once
 #include "base/buffer.h"
 #include "base/slice.h"

@@ -1,119 +1,10 @@
-/* Added tokens: reading them, finding them in a text. */
+/* Added tokens: from the JSON of tokenizer.json and tokenizer_config.json to the indexes of them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"
-#include "base/utf8.h"
-#include "text/tokenizer/internal.h"
-#include "text/unicode/unicode.h"
-
-/* --- The index -------------------------------------------------------------------------------------------------- */
-
-enum { NODE_BITS = 24 };
-
-void added_index_free(AddedIndex *index) {
-    free(index->edges);
-    free(index->token);
-    *index = (AddedIndex){0};
-}
-
-static inline uint32_t edge_slot(const AddedIndex *index, uint32_t key) {
-    return (uint32_t)((key * 0x9E3779B97F4A7C15u) >> 32) & index->edge_mask;
-}
-
-/* The child of a node by a byte, or 0. */
-static inline uint32_t edge_find(const AddedIndex *index, uint32_t node, uint8_t byte) {
-    uint32_t key = node << 8 | byte;
-    for (uint32_t i = edge_slot(index, key);; i = (i + 1) & index->edge_mask) {
-        uint64_t edge = index->edges[i];
-        if (!edge) return 0;
-        if (edge >> 32 == key) return (uint32_t)edge;
-    }
-}
-
-static void edge_insert(AddedIndex *index, uint64_t edge) {
-    uint32_t i = edge_slot(index, (uint32_t)(edge >> 32));
-    while (index->edges[i]) i = (i + 1) & index->edge_mask;
-    index->edges[i] = edge;
-}
-
-static bool edges_grow(AddedIndex *index) {
-    size_t capacity = index->edges ? ((size_t)index->edge_mask + 1) * 2 : 256;
-    AddedIndex old = *index;
-    index->edges = calloc(capacity, sizeof *index->edges);
-    if (!index->edges) {
-        index->edges = old.edges;
-        return false;
-    }
-    index->edge_mask = (uint32_t)capacity - 1;
-    for (uint32_t i = 0; old.edges && i <= old.edge_mask; i++) {
-        if (old.edges[i]) edge_insert(index, old.edges[i]);
-    }
-    free(old.edges);
-    return true;
-}
-
-static bool node_new(AddedIndex *index, uint32_t *node) {
-    if (index->node_count >= (1u << NODE_BITS) - 1) return false;
-    if (index->node_count == index->node_capacity) {
-        uint32_t capacity = index->node_capacity ? index->node_capacity * 2 : 256;
-        int32_t *token = realloc(index->token, capacity * sizeof *token);
-        if (!token) return false;
-        index->token = token;
-        index->node_capacity = capacity;
-    }
-    *node = index->node_count++;
-    index->token[*node] = -1;
-    return true;
-}
-
-bool added_index_add(AddedIndex *index, Slice pattern, int32_t token) {
-    uint32_t node = 0, child;
-    if (!index->node_count && !node_new(index, &node)) return false;
-    if (!index->edges && !edges_grow(index)) return false;
-    for (size_t i = 0; i < pattern.size; i++) {
-        uint8_t byte = (uint8_t)pattern.data[i];
-        child = edge_find(index, node, byte);
-        if (!child) {
-            if (index->edge_count * 2 > index->edge_mask && !edges_grow(index)) return false;
-            if (!node_new(index, &child)) return false;
-            edge_insert(index, (uint64_t)(node << 8 | byte) << 32 | child);
-            index->edge_count++;
-        }
-        node = child;
-    }
-    if (pattern.size) {
-        index->first[(uint8_t)pattern.data[0]] = true;
-        index->token[node] = token;
-    }
-    return true;
-}
-
-int32_t added_index_match(const AddedIndex *index, Slice text, size_t at, size_t *end) {
-    int32_t found = -1;
-    uint32_t node = 0;
-    while (at < text.size) {
-        node = edge_find(index, node, (uint8_t)text.data[at++]);
-        if (!node) break;
-        if (index->token[node] >= 0) {
-            found = index->token[node];
-            *end = at;
-        }
-    }
-    return found;
-}
-
-/* --- Reading ---------------------------------------------------------------------------------------------------- */
-
-static bool read_flag(const Json *object, const char *name, bool fallback, bool *flag, Error *error) {
-    const Json *node = json_get(object, name);
-    *flag = fallback;
-    if (!node || node->type == JSON_NULL) return true;
-    if (node->type != JSON_BOOL)
-        return fail(error, ERROR_FORMAT, "%s must be true or false, not %s", name, json_type_name(node));
-    *flag = node->boolean;
-    return true;
-}
+#include "text/tokenizer/build.h"
+#include "text/tokenizer/members.h"
 
 static bool read_added(const Json *object, int64_t id, Arena *arena, AddedToken *token, Error *error) {
     const Json *content = json_get(object, "content");
@@ -128,11 +19,11 @@ static bool read_added(const Json *object, int64_t id, Arena *arena, AddedToken 
     if (!copy) return fail(error, ERROR_MEMORY, "no memory for added tokens");
     *token = (AddedToken){.content = {copy, content->size}, .id = (int32_t)id};
     token->pattern = token->content;
-    return read_flag(object, "special", false, &token->special, error) &&
-        read_flag(object, "single_word", false, &token->single_word, error) &&
-        read_flag(object, "lstrip", false, &token->left, error) &&
-        read_flag(object, "rstrip", false, &token->right, error) &&
-        read_flag(object, "normalized", !token->special, &token->normalized, error);
+    return member_bool(object, "special", false, &token->special, error) &&
+        member_bool(object, "single_word", false, &token->single_word, error) &&
+        member_bool(object, "lstrip", false, &token->left, error) &&
+        member_bool(object, "rstrip", false, &token->right, error) &&
+        member_bool(object, "normalized", !token->special, &token->normalized, error);
 }
 
 /* The model's id of that spelling wins over the file's. */
@@ -144,8 +35,8 @@ static bool keep_added(Tokenizer *t, Map *seen, AddedToken token, Error *error) 
         t->added[place] = token;
         return true;
     }
-    int32_t id;
-    if (tokenizer_id(t, token.content, &id)) token.id = id;
+    int32_t id = bpe_find_spelled(&t->bpe, token.content);
+    if (id >= 0) token.id = id;
     if (!map_put(seen, token.content, t->added_count)) return fail(error, ERROR_MEMORY, "no memory for added tokens");
     t->added[t->added_count++] = token;
     return true;
@@ -173,16 +64,6 @@ static bool normalize_pattern(Tokenizer *t, AddedToken *token, Error *error) {
     return ok;
 }
 
-static bool is_blank(Slice text) {
-    for (size_t at = 0; at < text.size;) {
-        uint32_t code;
-        int length = utf8_decode(text.data + at, text.size - at, &code);
-        if (!unicode_is_white_space(code)) return false;
-        at += (size_t)(length < 0 ? -length : length);
-    }
-    return true;
-}
-
 void added_mark_control(Tokenizer *t, Slice source) {
     const AddedIndex *indexes[] = {&t->raw, &t->normalized};
     for (size_t k = 0; k < COUNT_OF(indexes); k++) {
@@ -190,9 +71,10 @@ void added_mark_control(Tokenizer *t, Slice source) {
         for (size_t at = 0; index->edges && at < source.size; at++) {
             if (!index->first[(uint8_t)source.data[at]]) continue;
             uint32_t node = 0;
-            for (size_t i = at; i < source.size && (node = edge_find(index, node, (uint8_t)source.data[i])); i++) {
+            for (size_t i = at; i < source.size && (node = added_index_step(index, node, (uint8_t)source.data[i]));
+                 i++) {
                 AddedToken *token = index->token[node] >= 0 ? &t->added[index->token[node]] : NULL;
-                if (!token || token->control || is_blank(token->content)) continue;
+                if (!token || token->control || space_behind(token->content, 0) == token->content.size) continue;
                 token->control = true;
             }
         }
@@ -210,10 +92,10 @@ static bool index_added(Tokenizer *t, Error *error) {
         AddedToken *token = &t->added[i];
         if (i && t->added[i - 1].id == token->id) {
             return fail(error, ERROR_FORMAT, "added_tokens: \"%.*s\" and \"%.*s\" have one id, %d",
-                SLICE_ARGS(t->added[i - 1].content), SLICE_ARGS(token->content), token->id);
+                SLICE_SHOWN(t->added[i - 1].content), SLICE_SHOWN(token->content), token->id);
         }
         if (token->normalized && !normalize_pattern(t, token, error)) {
-            return fail_while(error, "added_tokens, \"%.*s\"", SLICE_ARGS(token->content));
+            return fail_while(error, "added_tokens, \"%.*s\"", SLICE_SHOWN(token->content));
         }
         token->control = token->special;
         t->id_flags[token->id] |= (uint8_t)(ID_ADDED | (token->special ? ID_SPECIAL : 0));
@@ -265,25 +147,12 @@ bool added_build(Tokenizer *t, const Json *added, const Json *config, Error *err
             ok = (key->size && *rest == '\0') || fail(error, ERROR_FORMAT, "the key must be an id");
             ok = ok && read_added(node, id, &t->arena, &token, error) && keep_added(t, &seen, token, error);
             if (!ok) {
-                fail_while(error, "tokenizer_config.json, added_tokens_decoder, \"%.*s\"", SLICE_ARGS(json_slice(key)));
+                fail_while(
+                    error, "tokenizer_config.json, added_tokens_decoder, \"%.*s\"", SLICE_SHOWN(json_slice(key)));
                 break;
             }
         }
     }
     map_free(&seen);
     return ok && index_added(t, error);
-}
-
-const AddedToken *added_by_id(const Tokenizer *t, int32_t id) {
-    if (id < 0 || id >= t->vocab || !(t->id_flags[id] & ID_ADDED)) return NULL;
-    size_t low = 0, high = t->added_count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (t->added[middle].id < id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return &t->added[low];
 }

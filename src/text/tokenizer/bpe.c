@@ -7,6 +7,7 @@
 #include "base/map.h"
 #include "text/tokenizer/bpe_cache.h"
 #include "text/tokenizer/bpe_tables.h"
+#include "text/tokenizer/byte_level.h"
 
 enum { BYTE_PAIRS = 1 << 16 };
 
@@ -51,6 +52,17 @@ int32_t bpe_find(const Bpe *bpe, const char *bytes, size_t size, bool literal) {
     if (size > bpe->size_max || !size) return -1;
     uint64_t hash = bpe_hash_literal(bpe_hash(bpe_seed(), bytes, size), literal);
     return bpe_find_hashed(bpe, bytes, size, literal, hash, false);
+}
+
+int32_t bpe_find_spelled(const Bpe *bpe, Slice spelled) {
+    if (!bpe->by_bytes) return bpe_find(bpe, spelled.data, spelled.size, false);
+    if (spelled.size > BPE_TOKEN_BYTES_MAX) return -1;
+    char small[256], *bytes = spelled.size <= sizeof small ? small : malloc(spelled.size);
+    size_t size;
+    bool alphabet = bytes && byte_level_read(spelled, bytes, &size);
+    int32_t id = alphabet ? bpe_find(bpe, bytes, size, false) : bpe_find(bpe, spelled.data, spelled.size, true);
+    if (bytes != small) free(bytes);
+    return id;
 }
 
 /* "<0xNN>" → NN, or −1. */
@@ -109,8 +121,8 @@ static bool index_token(Bpe *bpe, uint32_t id, uint64_t hash, Error *error) {
             bpe->ambiguous = true;
             continue;
         }
-        return fail(error, ERROR_FORMAT, "model.vocab: the token \"%.*s\" appears twice", (int)token->size,
-            bpe->pool + token->offset);
+        return fail(
+            error, ERROR_FORMAT, "model.vocab: the token \"%.*s\" appears twice", SLICE_SHOWN(bpe_token(bpe, id)));
     }
     bpe->index[i] = tag << BPE_ID_BITS | (id + 1);
     return true;

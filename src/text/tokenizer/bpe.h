@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/slice.h"
-#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokens.h"
 
 enum {
     BPE_ID_MAX = (1 << 20) - 2, /* a pair of ids and a rank share 64 bits */
@@ -60,7 +60,9 @@ typedef struct Bpe {
 void bpe_free(Bpe *bpe);
 /* The id of a token's stored bytes, or −1. literal: the token must be LITERAL. */
 int32_t bpe_find(const Bpe *bpe, const char *bytes, size_t size, bool literal);
-/* The same for bytes that are known to be some token's, as those of merges are; by their hash alone when that is
+/* The id of a token as tokenizer.json spells it, or −1. */
+int32_t bpe_find_spelled(const Bpe *bpe, Slice spelled);
+/* As bpe_find for bytes that are known to be some token's, as those of merges are; by their hash alone when that is
  * enough. */
 int32_t bpe_find_hashed(const Bpe *bpe, const char *bytes, size_t size, bool literal, uint64_t hash, bool trusted);
 static inline Slice bpe_token(const Bpe *bpe, uint32_t id) {

@@ -4,60 +4,12 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/internal.h"
-#include "text/tokenizer/read.h"
 
 #define REPLACEMENT "\xEF\xBF\xBD"
 
 enum { REGEX_STEPS_PER_TOKEN = 1000000 };
-
-/* --- Single tokens ------------------------------------------------------------------------------------------------ */
-
-static const BpeToken *model_token(const Tokenizer *t, int32_t id) {
-    if (id < 0 || (uint32_t)id >= t->bpe.id_limit || !(t->bpe.tokens[id].flags & BPE_TOKEN_USED)) return NULL;
-    return &t->bpe.tokens[id];
-}
-
-bool token_spelling(const Tokenizer *t, int32_t id, Buffer *out) {
-    const AddedToken *added = added_by_id(t, id);
-    if (added) {
-        buffer_slice(out, added->pattern);
-        return true;
-    }
-    const BpeToken *token = model_token(t, id);
-    if (!token) return false;
-    Slice bytes = bpe_token(&t->bpe, (uint32_t)id);
-    if (!t->bpe.by_bytes || token->flags & BPE_TOKEN_LITERAL) {
-        buffer_slice(out, bytes);
-        return true;
-    }
-    for (size_t i = 0; i < bytes.size; i++) {
-        char code[4];
-        buffer_append(out, code, (size_t)utf8_encode(byte_level_codes[(uint8_t)bytes.data[i]], code));
-    }
-    return true;
-}
-
-/* The bytes of a token in a ByteLevel decoder: a spelling outside the byte alphabet stands for itself. */
-static bool token_bytes(const Tokenizer *t, int32_t id, Buffer *out) {
-    const BpeToken *token = model_token(t, id);
-    const AddedToken *added = added_by_id(t, id);
-    if (!added && !token) return false;
-    if (!added && t->bpe.by_bytes) {
-        buffer_slice(out, bpe_token(&t->bpe, (uint32_t)id));
-        return true;
-    }
-    Slice spelled = added ? added->pattern : bpe_token(&t->bpe, (uint32_t)id);
-    size_t size;
-    if (!buffer_reserve(out, spelled.size)) return true; /* out says that it failed */
-    if (byte_level_read(spelled, out->data + out->size, &size)) {
-        out->size += size;
-        out->data[out->size] = '\0';
-    } else {
-        buffer_slice(out, spelled);
-    }
-    return true;
-}
 
 /* "<0xNN>" → NN, or −1; digits of either case, as in the reference. */
 static int fallback_byte(Slice token) {
@@ -84,11 +36,8 @@ static bool step_replace(const DecodeStep *step, Slice in, Buffer *out, RegexWor
         if (result == REGEX_NONE) break;
         buffer_append(out, in.data + done, start - done);
         buffer_slice(out, step->content);
-        done = from = end;
-        if (start == end) {
-            from++;
-            while (from < in.size && ((uint8_t)in.data[from] & 0xC0) == 0x80) from++;
-        }
+        done = end;
+        from = finder_resume(in, start, end);
     }
     if (done < in.size) buffer_append(out, in.data + done, in.size - done);
     return true;
@@ -324,16 +273,7 @@ static void list_byte_fallback(const Strings *in, Strings *out) {
 
 static void list_byte_level(const Strings *in, Strings *out) {
     Detokenizer d = {0};
-    for (size_t i = 0; i < in->count; i++) {
-        Slice string = strings_at(in, i);
-        size_t size;
-        if (!buffer_reserve(&d.bytes, string.size)) break;
-        if (byte_level_read(string, d.bytes.data + d.bytes.size, &size)) {
-            d.bytes.size += size;
-        } else {
-            buffer_slice(&d.bytes, string);
-        }
-    }
+    for (size_t i = 0; i < in->count; i++) byte_level_append(strings_at(in, i), &d.bytes);
     out->failed = out->failed || d.bytes.failed;
     emit_bytes(&d, &out->text, true);
     strings_end(out);

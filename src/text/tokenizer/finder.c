@@ -50,3 +50,30 @@ void finder_free(Finder *finder) {
     regex_free(finder->regex);
     *finder = (Finder){0};
 }
+
+size_t character_before(Slice text, size_t at, uint32_t *code) {
+    size_t start = at - 1;
+    while (start > 0 && ((uint8_t)text.data[start] & 0xC0) == 0x80) start--;
+    utf8_decode(text.data + start, at - start, code);
+    return start;
+}
+
+size_t space_before(Slice text, size_t at) {
+    uint32_t code;
+    while (at > 0) {
+        size_t start = character_before(text, at, &code);
+        if (!unicode_is_white_space(code)) break;
+        at = start;
+    }
+    return at;
+}
+
+size_t space_behind(Slice text, size_t at) {
+    uint32_t code;
+    while (at < text.size) {
+        int length = utf8_decode(text.data + at, text.size - at, &code);
+        if (length < 0 || !unicode_is_white_space(code)) break;
+        at += (size_t)length;
+    }
+    return at;
+}

@@ -208,33 +208,16 @@ static RegexResult run_replace(const NormalizeStep *step, Pass *pass, RegexWork 
             put_bytes(pass, step->content.data, step->content.size, least_origin(pass, start, end));
             at = last_end = end;
         }
-        from = end;
-        if (end == start) { /* an empty match: on to the next character */
-            uint32_t code;
-            if (end >= pass->in.size) break;
-            from = end + decode_at(pass->in, end, &code);
-        }
+        from = finder_resume(pass->in, start, end);
     }
     if (at < pass->in.size) put_range(pass, at, pass->in.size);
     return REGEX_FOUND;
 }
 
 static void run_strip(const NormalizeStep *step, Pass *pass) {
-    Slice in = pass->in;
-    size_t start = 0, end = in.size;
-    uint32_t code;
-    while (step->left && start < end) {
-        size_t length = decode_at(in, start, &code);
-        if (!unicode_is_white_space(code)) break;
-        start += length;
-    }
-    while (step->right && end > start) {
-        size_t before = end - 1;
-        while (before > start && ((uint8_t)in.data[before] & 0xC0) == 0x80) before--;
-        decode_at(in, before, &code);
-        if (!unicode_is_white_space(code)) break;
-        end = before;
-    }
+    size_t start = step->left ? space_behind(pass->in, 0) : 0;
+    size_t end = step->right ? space_before(pass->in, pass->in.size) : pass->in.size;
+    if (end < start) end = start; /* nothing but white space */
     put_range(pass, start, end);
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 #include "base/buffer.h"
 #include "base/error.h"
-#include "base/json.h"
 #include "text/tokenizer/finder.h"
 
 enum {
@@ -33,8 +32,6 @@ typedef struct Normalizer {
     size_t count;
 } Normalizer;
 
-/* node: the value of "normalizer", or NULL. Strings are copied to arena. */
-NODISCARD bool normalizer_build(Normalizer *normalizer, Arena *arena, const Json *node, Error *error);
 void normalizer_free(Normalizer *normalizer);
 
 /* Scratch of one thread. origin: one byte for each byte of a text, the least of the origins of what it was made from.

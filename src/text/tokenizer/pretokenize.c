@@ -1,10 +1,9 @@
 /* Pre-tokenizing: a piece goes through the steps depth first, so that words reach the model as soon as they are cut. */
-#include <stdlib.h>
+#include "text/tokenizer/pretokenize.h"
+
 #include <string.h>
 
-#include "base/utf8.h"
-#include "text/tokenizer/internal.h"
-#include "text/tokenizer/read.h"
+#include "text/tokenizer/byte_level.h"
 
 typedef struct Run {
     const PreTokenizer *pre;
@@ -44,11 +43,8 @@ static bool split_isolated(const Run *run, size_t step, Slice text, bool first) 
         }
         if (keep_gaps && !pass_on(run, step, text, done, start, first)) return false;
         if (keep_matches && !pass_on(run, step, text, start, end, first)) return false;
-        done = from = end;
-        if (start == end) { /* an empty match cuts, and the search goes on behind the next character */
-            from++;
-            while (from < text.size && ((uint8_t)text.data[from] & 0xC0) == 0x80) from++;
-        }
+        done = end;
+        from = finder_resume(text, start, end);
     }
     return !keep_gaps || pass_on(run, step, text, done, text.size, first);
 }
@@ -97,11 +93,8 @@ static bool split_joined(const Run *run, size_t step, Slice text, bool first) {
         }
         if (start > done && !join_segment(&joiner, split->behaviour, done, start, split->invert)) return false;
         if (!join_segment(&joiner, split->behaviour, start, end, !split->invert)) return false;
-        done = from = end;
-        if (start == end) {
-            from++;
-            while (from < text.size && ((uint8_t)text.data[from] & 0xC0) == 0x80) from++;
-        }
+        done = end;
+        from = finder_resume(text, start, end);
     }
     if (done < text.size && !join_segment(&joiner, split->behaviour, done, text.size, split->invert)) return false;
     return join_flush(&joiner);
@@ -128,10 +121,7 @@ static bool run_metaspace(const Run *run, size_t step, Slice piece, bool first) 
 static bool run_bytes(const Run *run, size_t step, Slice piece, bool first) {
     Buffer *text = &run->work->text[step];
     buffer_clear(text);
-    for (size_t i = 0; i < piece.size; i++) {
-        char bytes[4];
-        buffer_append(text, bytes, (size_t)utf8_encode(byte_level_codes[(uint8_t)piece.data[i]], bytes));
-    }
+    byte_level_write(piece, text);
     if (text->failed) return no_memory(run);
     return pass_on(run, step, buffer_view(text), 0, text->size, first);
 }

@@ -7,10 +7,11 @@
 #include "base/json_scan.h"
 #include "base/utf8.h"
 #include "text/tokenizer/bpe_tables.h"
+#include "text/tokenizer/byte_level.h"
+#include "text/tokenizer/members.h"
 
 typedef struct Scanner {
     JsonScan scan;
-    TokenizerByBytes by_bytes;
     Arena *arena;
     TokenizerFile *file;
     Bpe *bpe;
@@ -19,43 +20,18 @@ typedef struct Scanner {
     Error *error;
 } Scanner;
 
-/* --- The byte alphabet ---------------------------------------------------------------------------------------- */
-
-/* Printable Latin-1 stands for itself; the other 68 bytes, in order, are U+0100 and on. */
-#define SELF(b) (((b) >= 33 && (b) <= 126) || ((b) >= 161 && (b) <= 172) || (b) >= 174)
-#define CODE(b) (SELF(b) ? (b) : (b) <= 32 ? 256 + (b) : (b) <= 160 ? 256 + 33 + (b)-127 : 256 + 67)
-#define CODES4(b) CODE(b), CODE(b + 1), CODE(b + 2), CODE(b + 3)
-#define CODES16(b) CODES4(b), CODES4(b + 4), CODES4(b + 8), CODES4(b + 12)
-#define CODES64(b) CODES16(b), CODES16(b + 16), CODES16(b + 32), CODES16(b + 48)
-const uint16_t byte_level_codes[256] = {CODES64(0), CODES64(64), CODES64(128), CODES64(192)};
-
-enum { ALPHABET_END = 256 + 68 };
-
-/* The byte of a code below ALPHABET_END, or −1. */
-static inline int byte_of_code(uint32_t code) {
-    if (code < 256) return SELF(code) ? (int)code : -1;
-    uint32_t rest = code - 256;
-    return rest <= 32 ? (int)rest : rest < 67 ? (int)(rest - 33 + 127) : 173;
+const Json *last_pre_tokenizer(const Json *node) {
+    while (slice_is(component_type(node), "Sequence")) {
+        const Json *list = json_get(node, "pretokenizers"), *last = NULL;
+        if (!list || list->type != JSON_ARRAY) return NULL;
+        for (JSON_EACH(child, list)) last = child;
+        node = last;
+    }
+    return node;
 }
 
-bool byte_level_read(Slice spelled, char *out, size_t *size) {
-    const uint8_t *at = (const uint8_t *)spelled.data, *end = at + spelled.size;
-    char *start = out;
-    while (at < end) {
-        if (*at < 0x80) {
-            if (*at < 33 || *at > 126) return false;
-            *out++ = (char)*at++;
-            continue;
-        }
-        if (*at < 0xC2 || *at > 0xC5 || end - at < 2 || (at[1] & 0xC0) != 0x80) return false;
-        uint32_t code = (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu);
-        int byte = code < ALPHABET_END ? byte_of_code(code) : -1;
-        if (byte < 0) return false;
-        *out++ = (char)byte;
-        at += 2;
-    }
-    *size = (size_t)(out - start);
-    return true;
+static bool by_bytes(const Json *pre_tokenizer) {
+    return slice_is(component_type(last_pre_tokenizer(pre_tokenizer)), "ByteLevel");
 }
 
 static bool read_json(Scanner *scanner, const char *name, const Json **node) {
@@ -368,7 +344,7 @@ static bool read_model(Scanner *scanner) {
         if (slice_is(key, "vocab")) {
             if (file->type && file->type->type == JSON_STRING && !slice_is(json_slice(file->type), "BPE")) {
                 return fail(scanner->error, ERROR_UNSUPPORTED, "model.type \"%.*s\" is not supported: only BPE is",
-                    SLICE_ARGS(json_slice(file->type)));
+                    SLICE_SHOWN(json_slice(file->type)));
             }
             ok = read_vocab(scanner);
         } else if (slice_is(key, "merges")) {
@@ -405,7 +381,7 @@ static bool read_file(Scanner *scanner) {
             if (seen) return fail(scanner->error, ERROR_FORMAT, "the key \"model\" appears twice");
             seen = true;
             if (!file->pre_tokenizer) model = scanner->scan.at;
-            scanner->bpe->by_bytes = scanner->by_bytes(file->pre_tokenizer);
+            scanner->bpe->by_bytes = by_bytes(file->pre_tokenizer);
             ok = model ? json_scan_skip(&scanner->scan, &skipped) : read_model(scanner);
         } else {
             ok = read_member(scanner, members, COUNT_OF(members), key);
@@ -417,16 +393,8 @@ static bool read_file(Scanner *scanner) {
     if (!seen) return fail(scanner->error, ERROR_FORMAT, "the key \"model\" is missing");
     if (!model) return true;
     scanner->scan.at = model;
-    scanner->bpe->by_bytes = scanner->by_bytes(file->pre_tokenizer);
+    scanner->bpe->by_bytes = by_bytes(file->pre_tokenizer);
     return read_model(scanner);
-}
-
-static bool set_flag(const Json *node, const char *name, bool *flag, Error *error) {
-    if (!node || node->type == JSON_NULL) return true;
-    if (node->type != JSON_BOOL)
-        return fail(error, ERROR_FORMAT, "model.%s must be true or false, not %s", name, json_type_name(node));
-    *flag = node->boolean;
-    return true;
 }
 
 static bool must_be_empty(const Json *node, const char *name, Error *error) {
@@ -435,9 +403,9 @@ static bool must_be_empty(const Json *node, const char *name, Error *error) {
 }
 
 static bool finish_model(const TokenizerFile *file, Bpe *bpe, Error *error) {
-    if (!set_flag(file->fuse_unk, "fuse_unk", &bpe->fuse_unk, error)) return false;
-    if (!set_flag(file->byte_fallback, "byte_fallback", &bpe->byte_fallback, error)) return false;
-    if (!set_flag(file->ignore_merges, "ignore_merges", &bpe->ignore_merges, error)) return false;
+    if (!value_bool(file->fuse_unk, "model.fuse_unk", false, &bpe->fuse_unk, error)) return false;
+    if (!value_bool(file->byte_fallback, "model.byte_fallback", false, &bpe->byte_fallback, error)) return false;
+    if (!value_bool(file->ignore_merges, "model.ignore_merges", false, &bpe->ignore_merges, error)) return false;
     if (!must_be_empty(file->subword_prefix, "continuing_subword_prefix", error)) return false;
     if (!must_be_empty(file->word_suffix, "end_of_word_suffix", error)) return false;
     if (file->dropout && file->dropout->type != JSON_NULL &&
@@ -449,20 +417,14 @@ static bool finish_model(const TokenizerFile *file, Bpe *bpe, Error *error) {
     if (file->unk_token->type != JSON_STRING) {
         return fail(error, ERROR_FORMAT, "model.unk_token must be a string, not %s", json_type_name(file->unk_token));
     }
-    Slice unk = json_slice(file->unk_token);
-    char stored[256];
-    size_t size;
-    bool literal;
-    if (unk.size <= sizeof stored && store_form(bpe, unk, stored, &size, &literal))
-        bpe->unk = bpe_find(bpe, stored, size, literal);
+    bpe->unk = bpe_find_spelled(bpe, json_slice(file->unk_token));
     return true; /* an unknown token outside the vocabulary is never needed in healthy files: nothing is emitted then */
 }
 
-bool tokenizer_read(Slice text, TokenizerByBytes by_bytes, Arena *arena, TokenizerFile *file, Bpe *bpe, Error *error) {
+bool tokenizer_read(Slice text, Arena *arena, TokenizerFile *file, Bpe *bpe, Error *error) {
     if (text.size > TOKENIZER_JSON_MAX)
         return fail(error, ERROR_LIMIT, "%zu bytes; %d are the most", text.size, TOKENIZER_JSON_MAX);
     Scanner scanner = {.scan = {.begin = text.data, .at = text.data, .end = text.data + text.size, .error = error},
-        .by_bytes = by_bytes,
         .arena = arena,
         .file = file,
         .bpe = bpe,

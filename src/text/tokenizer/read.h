@@ -1,5 +1,5 @@
 /* Reads tokenizer.json: the vocabulary and the merges, nearly all of its megabytes, by a scanner of their own straight
- * into a Bpe; everything else as Json. Strict like base/json. Internal to tokenizer*.c. */
+ * into a Bpe; everything else as Json. Strict like base/json. Internal to text/tokenizer. */
 #pragma once
 #include "base/arena.h"
 #include "base/json.h"
@@ -13,15 +13,8 @@ typedef struct TokenizerFile { /* NULL: the key is absent */
     const Json *type, *dropout, *unk_token, *subword_prefix, *word_suffix, *fuse_unk, *byte_fallback, *ignore_merges;
 } TokenizerFile;
 
-/* Whether words reach the model as bytes, by the value of "pre_tokenizer" (NULL: absent). */
-typedef bool (*TokenizerByBytes)(const Json *pre_tokenizer);
+/* The last component of "pre_tokenizer" (NULL: absent). When it is a ByteLevel, words reach the model as bytes. */
+const Json *last_pre_tokenizer(const Json *node);
 
 /* Json values and their strings live in arena and in text. bpe: zeroed; the caller frees it, also after an error. */
-NODISCARD bool tokenizer_read(
-    Slice text, TokenizerByBytes by_bytes, Arena *arena, TokenizerFile *file, Bpe *bpe, Error *error);
-
-/* The alphabet of byte-level vocabularies: each byte is spelled as one printable character. */
-extern const uint16_t byte_level_codes[256];
-/* Appends the bytes that spelled stands for; false when a character is not of the alphabet (nothing useful is written
- * then). out: room for spelled.size bytes. */
-bool byte_level_read(Slice spelled, char *out, size_t *size);
+NODISCARD bool tokenizer_read(Slice text, Arena *arena, TokenizerFile *file, Bpe *bpe, Error *error);

@@ -1,5 +1,16 @@
 /* tokenizer.json (Hugging Face tokenizers): BPE, byte-level and SentencePiece style. Reference: huggingface/tokenizers
- * 0.23. Threads: immutable once open, shared by all. Encoding is linear in the text, also for one word of 100 KB. */
+ * 0.23. Threads: immutable once open, shared by all. Encoding is linear in the text, also for one word of 100 KB.
+ *
+ * In this folder lives what turns text into ids and back, and nothing that knows a model or a conversation. Each file
+ * calls only those above it:
+ *   tokens, byte_level            lists of ids; the alphabet of byte-level vocabularies
+ *   bpe_cache, bpe, bpe_encode    vocabulary and merges; from a word to ids
+ *   split_fast, finder            what a pattern finds
+ *   normalize, pretokenize        the steps before the model
+ *   added_index, vocabulary       added tokens in a text; what ids and spellings mean
+ *   encode, decode                all of it, forth and back
+ *   members, read, build, added   from tokenizer.json to these
+ *   tokenizer, debug              opening one; the debug instruments */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -7,16 +18,9 @@
 #include "base/buffer.h"
 #include "base/error.h"
 #include "base/slice.h"
+#include "text/tokenizer/tokens.h"
 
 typedef struct Tokenizer Tokenizer;
-
-typedef struct Tokens { /* a growing list of ids */
-    int32_t *ids;
-    size_t count, capacity;
-} Tokens;
-NODISCARD bool tokens_push(Tokens *tokens, int32_t id);     /* false: no memory */
-NODISCARD bool tokens_reserve(Tokens *tokens, size_t more); /* room for `more` ids beyond count */
-void tokens_free(Tokens *tokens);
 
 /* directory holds tokenizer.json and, if present, tokenizer_config.json. */
 NODISCARD Tokenizer *tokenizer_open(const char *directory, Error *error);
