@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 ROWS_AT_A_TIME = 4096
-# Seen from the other side than src/import/gguf/plan.c, which this checks.
+# Seen from the other side than src/family's rows and src/import/gguf/plan.c, which this checks.
 NAMES = {
     "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
     "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",

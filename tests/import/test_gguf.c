@@ -261,6 +261,10 @@ static void test_llama3_scaling(void) {
     llama_build(&b);
     build_tensor(&b, "rope_freqs.weight", F32, HEAD / 2, 0, factors);
     TEST(!convert(&b, &error) && strstr(error.text, "rope_freqs.weight"));
+    factors[3] = NAN;
+    llama_build(&b);
+    build_tensor(&b, "rope_freqs.weight", F32, HEAD / 2, 0, factors);
+    TEST(!convert(&b, &error) && strstr(error.text, "rope_freqs.weight"));
 }
 
 static void test_gemma3(void) {
@@ -372,6 +376,14 @@ static void test_refused(void) {
     llama_build(&b);
     build_f32(&b, "llama.attn_logit_softcapping", 50);
     expect_refused(&b, "an unknown key", "llama.attn_logit_softcapping");
+    char name[4096];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    build_string(&b, "general.architecture", name);
+    expect_refused(&b, "a long name", "xxx cannot be converted (these can: gemma3, llama, ");
+    llama_build(&b);
+    build_string(&b, "llama.rope.scaling.type", name);
+    expect_refused(&b, "a long type", "llama.rope.scaling.type is xxx");
     common_keys(&b, "qwen2");
     build_u32(&b, "qwen2.attention.sliding_window", 4096);
     build_tensor(&b, "token_embd.weight", Q8_0, HIDDEN, VOCAB, NULL);

@@ -37,7 +37,7 @@ void gguf_write_float(Buffer *out, double value) {
 /* --- Reading fields -------------------------------------------------------------------------------------------- */
 
 static void fail_field(Writer *w, const char *key, const char *problem) {
-    if (!w->failed) fail(w->error, ERROR_FORMAT, "%.*s%s %s", SLICE_ARGS(w->file->architecture), key, problem);
+    if (!w->failed) fail(w->error, ERROR_FORMAT, "%.*s%s %s", SLICE_SHOWN(w->file->architecture), key, problem);
     w->failed = true;
 }
 
@@ -100,7 +100,7 @@ static bool factors_equal(
         }
         /* The converter computes in f32 through a power and three divisions: 1e-4 holds its error and tells contexts
          * that differ by a factor of two apart. */
-        if (fabs((double)factors[i] - expected) > 1e-4 * expected) return false;
+        if (!(fabs((double)factors[i] - expected) <= 1e-4 * expected)) return false; /* a NaN neither */
     }
     return true;
 }
@@ -198,8 +198,8 @@ static void put_rope_scaling(Writer *w, double base) {
         buffer_byte(w->out, '}');
     } else if (type.size && !slice_is(type, "none")) {
         if (!w->failed) {
-            fail(w->error, ERROR_UNSUPPORTED, "%.*s.rope.scaling.type is %.*s", SLICE_ARGS(w->file->architecture),
-                SLICE_ARGS(type));
+            fail(w->error, ERROR_UNSUPPORTED, "%.*s.rope.scaling.type is %.*s", SLICE_SHOWN(w->file->architecture),
+                SLICE_SHOWN(type));
         }
         w->failed = true;
     }

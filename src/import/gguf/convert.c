@@ -188,7 +188,7 @@ static bool write_tensors(Conversion *c, SafetensorsWriter *writer) {
     for (size_t i = 0; i < c->plan.count; i++) {
         const GgufOutput *output = &c->plan.outputs[i];
         if (!(output->form.quant == QUANT_NONE ? write_plain(c, writer, output) : write_quantised(c, writer, output))) {
-            return fail_while(c->error, "tensor %.*s", SLICE_ARGS(output->source->name));
+            return fail_while(c->error, "tensor %.*s", SLICE_SHOWN(output->source->name));
         }
         gguf_release(output->source->data, output->source->data + output->source->bytes);
     }

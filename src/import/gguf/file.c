@@ -104,9 +104,9 @@ static bool read_values(GgufFile *file, Reader *reader, size_t count) {
             return fail(reader->error, ERROR_FORMAT, "key %zu of the metadata is not a text of at most %d bytes", i,
                 KEY_BYTES_MAX);
         }
-        if (!read_value(reader, value)) return fail_while(reader->error, "%.*s", SLICE_ARGS(value->key));
+        if (!read_value(reader, value)) return fail_while(reader->error, "%.*s", SLICE_SHOWN(value->key));
         if (map_get(&file->by_key, value->key, NULL)) {
-            return fail(reader->error, ERROR_FORMAT, "%.*s: the key occurs twice", SLICE_ARGS(value->key));
+            return fail(reader->error, ERROR_FORMAT, "%.*s: the key occurs twice", SLICE_SHOWN(value->key));
         }
         if (!map_put(&file->by_key, value->key, i)) return fail(reader->error, ERROR_MEMORY, "no memory");
         file->value_count = i + 1;
@@ -249,10 +249,10 @@ static bool read_tensors(GgufFile *file, Reader *reader, size_t count, uint64_t 
                 NAME_BYTES_MAX);
         }
         if (!read_tensor(reader, tensor, &offsets[i])) {
-            return fail_while(reader->error, "tensor %.*s", SLICE_ARGS(tensor->name));
+            return fail_while(reader->error, "tensor %.*s", SLICE_SHOWN(tensor->name));
         }
         if (map_get(&file->by_tensor, tensor->name, NULL)) {
-            return fail(reader->error, ERROR_FORMAT, "tensor %.*s occurs twice", SLICE_ARGS(tensor->name));
+            return fail(reader->error, ERROR_FORMAT, "tensor %.*s occurs twice", SLICE_SHOWN(tensor->name));
         }
         if (!map_put(&file->by_tensor, tensor->name, i)) return fail(reader->error, ERROR_MEMORY, "no memory");
         file->tensor_count = i + 1;
@@ -274,11 +274,11 @@ static bool place_tensors(GgufFile *file, Reader *reader, const uint64_t *offset
         GgufTensor *tensor = &file->tensors[i];
         if (offsets[i] % step) {
             return fail(reader->error, ERROR_FORMAT, "tensor %.*s: offset %llu is not a multiple of %lld",
-                SLICE_ARGS(tensor->name), (unsigned long long)offsets[i], (long long)alignment);
+                SLICE_SHOWN(tensor->name), (unsigned long long)offsets[i], (long long)alignment);
         }
         if (offsets[i] > room || tensor->bytes > room - offsets[i]) {
             return fail(reader->error, ERROR_FORMAT, "tensor %.*s: the file ends before its data does",
-                SLICE_ARGS(tensor->name));
+                SLICE_SHOWN(tensor->name));
         }
         tensor->data = file->map.data + start + offsets[i];
     }

@@ -193,11 +193,11 @@ static bool heads_plan(GgufOutput *output, const GgufFile *file, GgufChange chan
     int64_t heads = 0, rows = tensor->rank == 1 ? tensor->cols : tensor->rows;
     bool found = change == GGUF_KV_HEADS_PAIRED && gguf_integer(file, ".attention.head_count_kv", &heads);
     if (!found && !gguf_integer(file, ".attention.head_count", &heads)) {
-        return fail(error, ERROR_FORMAT, "%.*s.attention.head_count is missing", SLICE_ARGS(file->architecture));
+        return fail(error, ERROR_FORMAT, "%.*s.attention.head_count is missing", SLICE_SHOWN(file->architecture));
     }
     if (heads <= 0 || rows % heads || rows / heads % 2) {
         return fail(error, ERROR_FORMAT, "tensor %.*s: %lld rows are not %lld heads of an even size",
-            SLICE_ARGS(tensor->name), (long long)rows, (long long)heads);
+            SLICE_SHOWN(tensor->name), (long long)rows, (long long)heads);
     }
     output->interleaved = rows / heads;
     return true;
@@ -227,7 +227,7 @@ static bool output_plan(GgufOutput *output, const GgufFile *file, GgufChange cha
     output->minus_one = change == GGUF_PLUS_ONE;
     if (!tensor->info->bits) return true;
     if (tensor->rank != 2 || strcmp(output->part, "weight") != 0 || output->minus_one) {
-        return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not a matrix, but of type %s", SLICE_ARGS(tensor->name),
+        return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not a matrix, but of type %s", SLICE_SHOWN(tensor->name),
             tensor->info->name);
     }
     const Quant form = compact ? tensor->info->compact : QUANT_NONE;

@@ -88,7 +88,7 @@ static const PreTokenizer *pre_find(const Vocabulary *v) {
     for (size_t i = 0; i < COUNT_OF(pre_tokenizers); i++) {
         if (slice_is(name, pre_tokenizers[i].name)) return &pre_tokenizers[i];
     }
-    fail(v->error, ERROR_UNSUPPORTED, "tokenizer.ggml.pre %.*s is not known", SLICE_ARGS(name));
+    fail(v->error, ERROR_UNSUPPORTED, "tokenizer.ggml.pre %.*s is not known", SLICE_SHOWN(name));
     return NULL;
 }
 
@@ -227,7 +227,7 @@ static bool merges_read(Vocabulary *v) {
         ok = merge_parse(v, text, merge, &joined);
         if (!ok) {
             fail(v->error, ERROR_FORMAT, "tokenizer.ggml.merges[%zu] \"%.*s\" does not join two tokens into a third",
-                v->merge_count, (int)(text.size < 64 ? text.size : 64), text.data);
+                v->merge_count, SLICE_SHOWN(text));
             break;
         }
         v->tokens[merge->left].in_model = v->tokens[merge->right].in_model = v->tokens[merge->piece].in_model = true;
@@ -492,7 +492,7 @@ bool gguf_tokenizer(Buffer *out, GgufFile *file, const GgufTokenizer *rules, Err
     }
     Vocabulary v = {.file = file, .rules = rules, .error = error, .byte_level = slice_is(model, "gpt2")};
     if (!v.byte_level && !slice_is(model, "llama")) {
-        return fail(error, ERROR_UNSUPPORTED, "tokenizer.ggml.model %.*s cannot be converted", SLICE_ARGS(model));
+        return fail(error, ERROR_UNSUPPORTED, "tokenizer.ggml.model %.*s cannot be converted", SLICE_SHOWN(model));
     }
     bool ok = tokenizer_write(&v, out);
     if (!v.byte_level) free(v.merges);

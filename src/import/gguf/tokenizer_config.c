@@ -124,7 +124,8 @@ static bool put_templates(Buffer *out, const GgufFile *file, Error *error) {
         if (slice_is(name, "default") && has_main) continue;
         int size = snprintf(key, sizeof key, "tokenizer.chat_template.%.*s", SLICE_ARGS(name));
         if (size >= KEY_MAX || !gguf_string(file, key, &text)) {
-            return fail(error, ERROR_FORMAT, "tokenizer.chat_templates names %.*s, which is missing", SLICE_ARGS(name));
+            return fail(
+                error, ERROR_FORMAT, "tokenizer.chat_templates names %.*s, which is missing", SLICE_SHOWN(name));
         }
         buffer_printf(out, "%s{\"name\": ", separator);
         json_write_string(out, name);
