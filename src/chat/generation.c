@@ -139,8 +139,9 @@ static bool take_token(Generation *g, Choice *choice, const TokenOut *token, Err
 /* The engine has ended the choice: what was held back is its text now. */
 static bool take_finish(Generation *g, Choice *choice, Finish finish, Error *error) {
     if (finish == FINISH_ERROR) {
-        request_error(choice->request, error);
-        return false;
+        Error why;
+        request_error(choice->request, &why);
+        return fail(error, why.code, "%s", why.text);
     }
     if (finish == FINISH_CANCELLED && !g->cancelled) return fail(error, ERROR_CANCELLED, "the model is being closed");
     buffer_clear(&g->piece);

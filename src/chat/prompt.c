@@ -42,7 +42,7 @@ static const Json *make_variables(const ChatModel *m, const ChatPrompt *p, Arena
         ? arena_alloc(arena, count, sizeof *root)
         : NULL;
     if (!root) {
-        fail(error, ERROR_MEMORY, "no memory for %zu messages", p->message_count);
+        fail(error, arena_failure(arena), "no memory for the template's variables, %zu messages", p->message_count);
         return NULL;
     }
     Json *at = put_string(root + 1, SLICE("messages")), *list = at++;

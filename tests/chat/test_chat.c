@@ -60,7 +60,7 @@ static void test_prompt(void) {
     Tokens tokens = {0};
     Arena small = {.limit = 64};
     const ChatPrompt prompt = {messages, COUNT_OF(messages), NULL};
-    TEST(!chat_prompt(model, &prompt, &small, &tokens, &error) && error.code == ERROR_MEMORY);
+    TEST(!chat_prompt(model, &prompt, &small, &tokens, &error) && error.code == ERROR_LIMIT);
     arena_free(&small);
     chat_model_close(model);
     chat_fixture_close(&fixture);

@@ -108,7 +108,10 @@ static inline void fake_logits(uint64_t hash, float *out) {
 
 Model *model_open(const char *directory, const ModelOptions *options, Error *error) {
     Model *model = calloc(1, sizeof *model);
-    CHECK(model != NULL);
+    if (!model) {
+        fail(error, ERROR_MEMORY, "no memory for a fake model");
+        return NULL;
+    }
     return model;
 }
 void model_close(Model *model) { free(model); }
@@ -140,10 +143,15 @@ static inline void fake_gate(const Step *step, int outputs) {
 
 Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error) {
     Runner *runner = calloc(1, sizeof *runner);
-    CHECK(runner != NULL);
-    *runner = (Runner){.model = model, .rows_max = options->backend.rows_max, .outputs_max = options->outputs_max};
-    runner->logits = malloc((size_t)options->outputs_max * (size_t)fake.vocab * sizeof *runner->logits);
-    CHECK(runner->logits != NULL);
+    float *logits = malloc((size_t)options->outputs_max * (size_t)fake.vocab * sizeof *logits);
+    if (!runner || !logits) {
+        free(runner);
+        free(logits);
+        fail(error, ERROR_MEMORY, "no memory for a fake runner");
+        return NULL;
+    }
+    *runner = (Runner){
+        .model = model, .rows_max = options->backend.rows_max, .outputs_max = options->outputs_max, .logits = logits};
     return runner;
 }
 void runner_close(Runner *runner) {
@@ -191,7 +199,10 @@ bool runner_forward(
 
 KvCache *kv_open(const KvPlan *plan, size_t budget_bytes, Error *error) {
     fake_cache = calloc(1, sizeof *fake_cache);
-    CHECK(fake_cache != NULL);
+    if (!fake_cache) {
+        fail(error, ERROR_MEMORY, "no memory for a fake cache");
+        return NULL;
+    }
     const size_t pages = budget_bytes / FAKE_PAGE_BYTES;
     fake_cache->page_count = pages < FAKE_PAGES ? (int)pages : FAKE_PAGES;
     return fake_cache;
@@ -205,9 +216,12 @@ size_t kv_bytes_for(const KvPlan *plan, int tokens) { return (size_t)fake_pages(
 bool kv_sequence_open(KvCache *cache, KvSequence *sequence, Error *error) {
     const int pages = fake_pages(fake.context);
     *sequence = (KvSequence){.tables = malloc(sizeof *sequence->tables)};
-    CHECK(sequence->tables != NULL);
-    sequence->tables[0] = malloc((size_t)pages * sizeof(int32_t));
-    CHECK(sequence->tables[0] != NULL);
+    if (sequence->tables) sequence->tables[0] = malloc((size_t)pages * sizeof(int32_t));
+    if (!sequence->tables || !sequence->tables[0]) {
+        free(sequence->tables);
+        sequence->tables = NULL;
+        return fail(error, ERROR_MEMORY, "no memory for a fake sequence");
+    }
     for (int i = 0; i < pages; i++) sequence->tables[0][i] = -1;
     fake.open_sequences++;
     return true;
