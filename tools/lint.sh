@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a machine can say about style: layers, banned functions, format. Sizes are shown and not judged.
+# What a machine can say about style: layers, circles of files, banned functions, format. Sizes are shown and not judged.
 #   tools/lint.sh          check
 #   tools/lint.sh format   rewrite the files in the project's format
 set -euo pipefail
@@ -13,6 +13,7 @@ if [ "${1:-}" = format ]; then
 fi
 
 tools/check_layers.sh || broken=1
+tools/check_cycles.py || broken=1
 
 # Functions without bounds, or whose errors cannot be seen. Comments and strings are taken away before the search;
 # variable-length arrays are an error of the compiler (-Wvla).

@@ -21,11 +21,6 @@ static const struct {
     {"debug", "instruments for comparing with other implementations", command_debug},
 };
 
-int report(const Error *error) {
-    fprintf(stderr, "apus: %s\n", error->text);
-    return error->code == ERROR_USAGE ? EXIT_USAGE : 1;
-}
-
 static void print_overview(FILE *out) {
     fprintf(out, "apus: a native inference server for language models\n\nCommands (apus COMMAND --help):\n");
     for (size_t i = 0; i < COUNT_OF(commands); i++) fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);

@@ -1,6 +1,6 @@
 /* The commands. Each gets the arguments after its name and returns the exit code. */
 #pragma once
-#include "base/error.h"
+#include "cli/options.h"
 
 int command_serve(int argc, char **argv);
 int command_run(int argc, char **argv);
@@ -11,8 +11,3 @@ int command_info(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_debug(int argc, char **argv);
-
-enum { EXIT_USAGE = 2 };
-
-/* Prints "apus: …" and returns 1 (2 for usage errors). */
-int report(const Error *error);

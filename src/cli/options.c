@@ -108,3 +108,8 @@ OptionsResult options_parse(
     if (arguments->count < min) return usage(command, "missing argument: %s%s", command->arguments, "");
     return OPTIONS_OK;
 }
+
+int report(const Error *error) {
+    fprintf(stderr, "apus: %s\n", error->text);
+    return error->code == ERROR_USAGE ? EXIT_USAGE : 1;
+}

@@ -36,3 +36,8 @@ typedef enum OptionsResult { OPTIONS_OK, OPTIONS_HELP, OPTIONS_ERROR } OptionsRe
  * next thing to type. min and max positional arguments. */
 OptionsResult options_parse(
     const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments);
+
+enum { EXIT_USAGE = 2 };
+
+/* Prints "apus: …" and returns 1 (2 for usage errors). */
+int report(const Error *error);
