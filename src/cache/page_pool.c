@@ -96,14 +96,16 @@ void page_retain(PagePool *pool, int kind, int32_t page) {
 int page_owners(const PagePool *pool, int kind, int32_t page) { return pool->store[kind].owners[page]; }
 
 /* Gives the huge pages that hold nothing but free pages back to the system, of those that held this one: a part of one
- * would break it into small pages. */
+ * would break it into small pages. The last one may be cut short: what follows it is not the pool's. */
 static void give_back(PageStore *store, int32_t page) {
     const size_t begin = (size_t)page * store->bytes, end = begin + store->bytes;
+    const size_t total = (size_t)store->page_count * store->bytes;
     for (size_t huge = begin / HUGE_PAGE * HUGE_PAGE; huge < end; huge += HUGE_PAGE) {
-        const size_t last = (huge + HUGE_PAGE - 1) / store->bytes;
+        const size_t size = total - huge < HUGE_PAGE ? total - huge : HUGE_PAGE;
+        const size_t last = (huge + size - 1) / store->bytes;
         bool used = false;
         for (size_t i = huge / store->bytes; i <= last && i < (size_t)store->fresh; i++) used |= store->owners[i] > 0;
-        if (!used) store->backend->ops->discard(store->backend, store->base + huge, HUGE_PAGE);
+        if (!used) store->backend->ops->discard(store->backend, store->base + huge, size);
     }
 }
 

@@ -7,9 +7,27 @@
 
 enum { SMALL = 100, LARGE = 1000, BUDGET = 10000, PAGES = 256 };
 
-static void *fake_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) { return calloc(1, bytes); }
+static struct {
+    uint8_t *memory;
+    size_t bytes;
+} handed_out[2];
+static int discards;
+
+static void *fake_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
+    const int i = handed_out[0].memory != NULL;
+    handed_out[i].memory = calloc(1, bytes);
+    handed_out[i].bytes = bytes;
+    return handed_out[i].memory;
+}
 static void fake_release(Backend *backend, void *memory) { free(memory); }
-static void fake_discard(Backend *backend, void *memory, size_t bytes) {}
+
+/* What lies beyond is somebody else's. */
+static void fake_discard(Backend *backend, void *memory, size_t bytes) {
+    const size_t large = (uint8_t *)memory - handed_out[1].memory < BUDGET && (uint8_t *)memory >= handed_out[1].memory;
+    const size_t at = (size_t)((uint8_t *)memory - handed_out[large].memory);
+    TEST_MSG(at < handed_out[large].bytes && bytes <= handed_out[large].bytes - at, "%zu bytes at %zu", bytes, at);
+    discards++;
+}
 static void fake_copy(Backend *backend, void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 
 static const BackendOps fake_ops = {
@@ -80,6 +98,12 @@ int main(void) {
     TEST(page_take(pool, 0) >= 0 && keeper.count == 8 && page_owners(pool, 0, held) == 1);
     for (int i = 0; i < 8; i++) TEST(page_take(pool, 0) >= 0);
     TEST(page_take(pool, 0) == -1 && keeper.count == 0); /* nothing left to evict */
+
+    /* A kind without pages in use gives its memory back, and no more than its own. */
+    discards = 0;
+    for (int i = 0; i < 9; i++)
+        if (page_owners(pool, 1, large[i]) > 0) page_release(pool, 1, large[i]);
+    TEST_MSG(discards == 1, "%d discards", discards);
     page_pool_close(pool);
     return test_done();
 }
