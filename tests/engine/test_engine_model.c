@@ -1,14 +1,16 @@
-/* The engine over real decoders: 64 requests on 8 slots, each equal to the same request alone, bit for bit. The
+/* The engine over real decoders: 64 requests on 8 slots, each equal to the same request alone, bit for bit; so are
+ * those of two engines on one directory at once, and those of an engine whose backend nobody can look into. The
  * fixtures are small checkpoints with random weights; a checkpoint named as argument is taken instead:
- * test_engine_model DIRECTORY. */
+ * test_engine_model DIRECTORY.
+ */
 #include "engine/engine.h"
 
 #include "family/fixture.h"
 
 #ifdef __SANITIZE_THREAD__
-enum { REQUESTS = 12 }; /* fifty times slower there */
+enum { REQUESTS = 12, FEW_REQUESTS = 6 }; /* fifty times slower there */
 #else
-enum { REQUESTS = 64 };
+enum { REQUESTS = 64, FEW_REQUESTS = 16 };
 #endif
 enum { TOKENS_MAX = 24, PROMPT_MAX = 200, CHOICES = 3, TIMEOUT_MS = 600000 };
 
@@ -73,43 +75,90 @@ static void read_answer(Request *request, const RequestOptions *o, Answer *answe
     }
 }
 
-/* All requests, as many at a time as there are slots. */
-static bool run_all(const char *directory, int slots, int prefill_size, Case *cases, Answer *answers) {
+/* An engine at work on the first `count` requests. */
+typedef struct Party {
+    Engine *engine;
+    int count, slots;
+    Case cases[REQUESTS];
+    Answer answers[REQUESTS];
+    Request *requests[REQUESTS];
+} Party;
+
+static Party *party_open(const char *directory, const char *cpu, int slots, int prefill_size, int count) {
+    Party *p = calloc(1, sizeof *p);
     Error error = {0};
     const EngineOptions options = {.directory = directory,
         .model = {.context = 512},
-        .backend = {.cpu = "auto", .threads = 2},
+        .backend = fixture_backend(cpu, 2, 0),
         .slots = slots,
         .queue_max = REQUESTS,
         .prefill_size = prefill_size};
-    Engine *engine = engine_open(&options, &error);
-    TEST_MSG(engine != NULL, "%s", error.text);
-    if (!engine) return false;
-    Request *requests[REQUESTS] = {NULL};
-    for (int i = 0; i < request_count; i++) {
-        make_case(&cases[i], i, model_vocab(engine_model(engine)));
-        requests[i] = engine_submit(engine, &cases[i].options, &error);
-        TEST_MSG(requests[i] != NULL, "%s", error.text);
-        if (requests[i] && slots == 1) read_answer(requests[i], &cases[i].options, &answers[i]);
-    }
-    for (int i = 0; i < request_count; i++) {
-        if (!requests[i]) continue;
-        if (slots > 1) read_answer(requests[i], &cases[i].options, &answers[i]);
-        request_free(requests[i]);
-    }
-    engine_close(engine);
-    return true;
+    if (!p) abort();
+    p->engine = engine_open(&options, &error);
+    TEST_MSG(p->engine != NULL, "%s", error.text);
+    p->count = p->engine ? count : 0;
+    p->slots = slots;
+    return p;
+}
+
+static void party_submit(Party *p, int i) {
+    Error error = {0};
+    make_case(&p->cases[i], i, model_vocab(engine_model(p->engine)));
+    p->requests[i] = engine_submit(p->engine, &p->cases[i].options, &error);
+    TEST_MSG(p->requests[i] != NULL, "%s", error.text);
+}
+
+static void party_read(Party *p, int i) {
+    if (!p->requests[i]) return;
+    read_answer(p->requests[i], &p->cases[i].options, &p->answers[i]);
+    request_free(p->requests[i]);
+    p->requests[i] = NULL;
+}
+
+static void party_close(Party *p) {
+    engine_close(p->engine);
+    free(p);
+}
+
+/* All requests of all parties in turn, as many at a time as there are slots. */
+static void run_parties(Party *const *parties, int count) {
+    for (int i = 0; i < REQUESTS; i++)
+        for (int n = 0; n < count; n++) {
+            if (i < parties[n]->count) party_submit(parties[n], i);
+            if (parties[n]->slots == 1) party_read(parties[n], i);
+        }
+    for (int i = 0; i < REQUESTS; i++)
+        for (int n = 0; n < count; n++) party_read(parties[n], i);
+}
+
+static void compare_answers(const char *name, const char *what, const Party *p, const Party *alone) {
+    for (int i = 0; i < p->count && i < alone->count; i++)
+        TEST_MSG(!memcmp(&p->answers[i], &alone->answers[i], sizeof p->answers[i]), "%s: request %d %s", name, i, what);
 }
 
 static void check_model(const char *name, const char *directory) {
-    static Case cases[REQUESTS];
-    Answer *alone = calloc(REQUESTS, sizeof *alone), *batched = calloc(REQUESTS, sizeof *batched);
-    if (run_all(directory, 1, 256, cases, alone) && run_all(directory, 8, 48, cases, batched)) {
-        for (int i = 0; i < request_count; i++)
-            TEST_MSG(memcmp(&alone[i], &batched[i], sizeof *alone) == 0, "%s: request %d", name, i);
+    Party *alone = party_open(directory, "auto", 1, 256, request_count);
+    run_parties(&alone, 1);
+    Party *batched = party_open(directory, "auto", 8, 48, request_count);
+    run_parties(&batched, 1);
+    compare_answers(name, "among others", batched, alone);
+    party_close(batched);
+    const int few = request_count < FEW_REQUESTS ? request_count : FEW_REQUESTS;
+    Party *two[] = {party_open(directory, "auto", 3, 64, few), party_open(directory, "auto", 8, 48, few)};
+    run_parties(two, COUNT_OF(two));
+    for (size_t i = 0; i < COUNT_OF(two); i++) {
+        compare_answers(name, "beside another engine", two[i], alone);
+        party_close(two[i]);
     }
-    free(alone);
-    free(batched);
+    party_close(alone);
+}
+
+static void check_fence(const char *name, const char *directory) {
+    Party *parties[] = {
+        party_open(directory, "ref", 1, 256, FEW_REQUESTS), party_open(directory, "fence", 8, 48, FEW_REQUESTS)};
+    for (size_t i = 0; i < COUNT_OF(parties); i++) run_parties(&parties[i], 1);
+    compare_answers(name, "behind the fence", parties[1], parties[0]);
+    for (size_t i = 0; i < COUNT_OF(parties); i++) party_close(parties[i]);
 }
 
 int main(int argc, char **argv) {
@@ -127,6 +176,7 @@ int main(int argc, char **argv) {
         char directory[64];
         if (!fixture_open(&f, fixtures[i].name) || !fixture_write_variant(&f, fixtures[i].variant, directory)) continue;
         check_model(fixtures[i].name, directory);
+        check_fence(fixtures[i].name, directory);
         fixture_remove(directory);
         fixture_close(&f);
     }

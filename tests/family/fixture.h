@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "backend/fence.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "model/runner.h"
@@ -286,11 +287,19 @@ static inline void fixture_remove(const char *directory) {
 
 /* ---- running ---- */
 
-/* Instruction sets to try; those that the machine or the build lacks are passed over. "ref" is everywhere. */
-static const char *const fixture_cpus[] = {"ref", "avx2", "avx512", "amx", "neon"};
+/* Backends to try; those that the machine or the build lacks are passed over. "ref" is everywhere, and so is "fence":
+ * ref behind tests/backend/fence.h. */
+static const char *const fixture_cpus[] = {"ref", "fence", "avx2", "avx512", "amx", "neon"};
+
+static inline BackendOptions fixture_backend(const char *cpu, int threads, int rows_max) {
+    const bool fence = strcmp(cpu, "fence") == 0;
+    return (BackendOptions){
+        .cpu = fence ? "ref" : cpu, .threads = threads, .rows_max = rows_max, .wrap = fence ? fence_open : NULL};
+}
 
 static inline bool fixture_cpu_here(const char *cpu) {
-    const BackendOptions options = {.cpu = cpu, .threads = 1, .rows_max = 1, .scratch_bytes = 1 << 20};
+    BackendOptions options = fixture_backend(cpu, 1, 1);
+    options.scratch_bytes = 1 << 20;
     Error error = {0};
     Backend *backend = backend_open(&options, &error);
     const bool here = backend && strcmp(backend->ops->name, cpu) == 0;

@@ -82,7 +82,7 @@ static bool crowd_walk(const FixtureRun *run, const int32_t *mine, float *logits
 }
 
 static bool open_run(FixtureRun *run, const char *directory, const char *cpu, int threads) {
-    const RunnerOptions options = {.backend = {.cpu = cpu, .threads = threads, .rows_max = ROWS}};
+    const RunnerOptions options = {.backend = fixture_backend(cpu, threads, ROWS)};
     return fixture_run_open(run, directory, &(ModelOptions){.context = TOKENS}, &options);
 }
 

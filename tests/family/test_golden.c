@@ -95,7 +95,7 @@ static void check_fast(const Fixture *f, int variant, const char *cpu, const flo
 static void test_variant(Fixture *f, int variant, const char *cpu, const char *directory) {
     const ModelOptions options = {
         .context = f->count, .strict_config = true, .warn = count_warning, .warn_context = f->name};
-    const RunnerOptions runs = {.backend = {.cpu = cpu, .threads = 2, .rows_max = FIXTURE_TOKENS_MAX}};
+    const RunnerOptions runs = {.backend = fixture_backend(cpu, 2, FIXTURE_TOKENS_MAX)};
     FixtureRun run;
     warnings = 0;
     if (!fixture_run_open(&run, directory, &options, &runs)) return;

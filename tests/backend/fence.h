@@ -1,0 +1,402 @@
+/* The fence: a backend over another one whose memory is inaccessible outside its own operations, as if it were a
+ * device's. Whoever reads or writes through its addresses dies of SIGSEGV; an operation that is given an address of
+ * somebody else's memory aborts, and so does a caller that breaks the order of a step. Opened through
+ * BackendOptions.wrap = fence_open. The results are the inner backend's, bit for bit. */
+#pragma once
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "backend/backend.h"
+
+enum { FENCE_BLOCKS_MAX = 4096, FENCE_ALIGN = 1 << 14 /* the largest page of a system */ };
+static const size_t fence_region_bytes = (size_t)8 << 30, fence_scratch_bytes = (size_t)1 << 28; /* of addresses */
+
+typedef struct FenceBlock {
+    uint8_t *start;
+    size_t bytes;
+} FenceBlock;
+
+typedef struct Fence {
+    Backend base;
+    Backend *inner;
+    uint8_t *region; /* blocks one after another; addresses are not used twice */
+    size_t used;
+    int block_count; /* alive; the first is the scratch */
+    FenceBlock blocks[FENCE_BLOCKS_MAX];
+    size_t scratch_used;
+    bool walking, waited; /* between begin and submit; after wait */
+    float *logits;        /* what read_logits gave out: host memory */
+    int64_t logits_count;
+} Fence;
+
+static inline Fence *fence_of(Backend *backend) { return (Fence *)backend; }
+
+/* ---- the gate ---- */
+
+static inline void fence_expect(bool good, const char *what) {
+    if (good) return;
+    fprintf(stderr, "fence: %s\n", what);
+    abort();
+}
+
+static inline void fence_set(Fence *f, int protection) {
+    if (f->used) fence_expect(mprotect(f->region, f->used, protection) == 0, "memory cannot be protected");
+}
+static inline Backend *fence_enter(Fence *f) {
+    fence_set(f, PROT_READ | PROT_WRITE);
+    return f->inner;
+}
+static inline void fence_leave(Fence *f) { fence_set(f, PROT_NONE); }
+
+static inline Backend *fence_enter_step(Fence *f) {
+    fence_expect(f->walking, "an operation outside a step");
+    return fence_enter(f);
+}
+
+static inline const FenceBlock *fence_block(const Fence *f, const void *memory) {
+    const uint8_t *at = memory;
+    for (int i = f->block_count - 1; i >= 0; i--)
+        if (at >= f->blocks[i].start && at < f->blocks[i].start + f->blocks[i].bytes) return &f->blocks[i];
+    return NULL;
+}
+
+/* All of it in one block that is alive. */
+static inline void fence_own(const Fence *f, const void *memory, size_t bytes, const char *what) {
+    const FenceBlock *block = fence_block(f, memory);
+    fence_expect(block && bytes <= (size_t)(block->start + block->bytes - (const uint8_t *)memory), what);
+}
+static inline void fence_own_floats(const Fence *f, const float *memory, int64_t count, const char *what) {
+    fence_own(f, memory, (size_t)count * sizeof *memory, what);
+}
+static inline void fence_own_norm(const Fence *f, const Norm *norm) {
+    if (norm && norm->weight) fence_own_floats(f, norm->weight, norm->width, "a norm that was not bound");
+    if (norm && norm->bias) fence_own_floats(f, norm->bias, norm->width, "a norm whose bias was not bound");
+}
+static inline void fence_own_weight(const Fence *f, const Weight *w) {
+    const size_t rows = (size_t)w->rows;
+    fence_own(f, w->data, rows * weight_row_bytes(w), "a weight that was not bound");
+    if (w->scales) fence_own(f, w->scales, rows * weight_scale_bytes(w), "scales that were not bound");
+    if (w->biases) fence_own(f, w->biases, rows * weight_scale_bytes(w), "zero points that were not bound");
+    if (w->bias) fence_own_floats(f, w->bias, w->rows, "a bias that was not bound");
+}
+
+/* ---- memory ---- */
+
+static inline void *fence_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
+    Fence *f = fence_of(backend);
+    fence_expect(!f->walking, "memory taken within a step");
+    const size_t room = (bytes / FENCE_ALIGN + 1) * FENCE_ALIGN;
+    if (f->block_count == FENCE_BLOCKS_MAX || bytes > fence_region_bytes || room > fence_region_bytes - f->used) {
+        fail(error, ERROR_MEMORY, "the fence has no room for %zu bytes", bytes);
+        return NULL;
+    }
+    FenceBlock *block = &f->blocks[f->block_count++];
+    *block = (FenceBlock){f->region + f->used, bytes};
+    f->used += room;
+    return block->start;
+}
+
+static inline void fence_release(Backend *backend, void *memory) {
+    Fence *f = fence_of(backend);
+    if (!memory) return;
+    fence_expect(!f->walking, "memory released within a step");
+    FenceBlock *block = (FenceBlock *)fence_block(f, memory);
+    fence_expect(block && block->start == memory && block != f->blocks, "release of what was never handed out");
+    (void)madvise(block->start, block->bytes, MADV_DONTNEED);
+    *block = f->blocks[--f->block_count];
+}
+
+static inline void fence_discard(Backend *backend, void *memory, size_t bytes) {
+    Fence *f = fence_of(backend);
+    fence_own(f, memory, bytes, "a discard beyond what was handed out");
+    fence_enter(f);
+    memset(memory, 0xff, bytes); /* "may become zeros": so it may not be read again as it was */
+    fence_leave(f);
+}
+
+/* A copy of `bytes` at *part, if there is such a part, at `to`; gives where the next one goes. */
+static inline uint8_t *fence_copy_part(uint8_t *to, const void **part, size_t bytes) {
+    if (!*part) return to;
+    memcpy(to, *part, bytes);
+    *part = to;
+    return to + (bytes + 63) / 64 * 64;
+}
+
+/* All of a weight in one block that starts with its data. */
+static inline bool fence_bind(Backend *backend, Weight *w, Error *error) {
+    Fence *f = fence_of(backend);
+    const size_t rows = (size_t)w->rows, scales = rows * weight_scale_bytes(w);
+    uint8_t *to =
+        fence_alloc(backend, rows * (weight_row_bytes(w) + sizeof(float)) + 2 * scales + 256, MEMORY_WEIGHTS, error);
+    if (!to) return false;
+    fence_enter(f);
+    to = fence_copy_part(to, &w->data, rows * weight_row_bytes(w));
+    to = fence_copy_part(to, &w->scales, scales);
+    to = fence_copy_part(to, &w->biases, scales);
+    const void *bias = w->bias;
+    fence_copy_part(to, &bias, rows * sizeof(float));
+    w->bias = bias;
+    fence_leave(f);
+    return true;
+}
+static inline void fence_unbind(Backend *backend, const Weight *w) { fence_release(backend, (void *)w->data); }
+
+static inline void fence_upload(Backend *backend, void *to, const void *from, size_t bytes) {
+    Fence *f = fence_of(backend);
+    fence_own(f, to, bytes, "an upload to the host");
+    Backend *inner = fence_enter(f);
+    inner->ops->upload(inner, to, from, bytes);
+    fence_leave(f);
+}
+static inline void fence_download(Backend *backend, void *to, const void *from, size_t bytes) {
+    Fence *f = fence_of(backend);
+    fence_own(f, from, bytes, "a download from the host");
+    Backend *inner = fence_enter(f);
+    inner->ops->download(inner, to, from, bytes);
+    fence_leave(f);
+}
+static inline void fence_copy(Backend *backend, void *to, const void *from, size_t bytes) {
+    Fence *f = fence_of(backend);
+    fence_own(f, from, bytes, "a copy from elsewhere");
+    fence_own(f, to, bytes, "a copy to elsewhere");
+    Backend *inner = fence_enter(f);
+    inner->ops->copy(inner, to, from, bytes);
+    fence_leave(f);
+}
+
+/* ---- pages ---- */
+
+static inline size_t fence_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
+    Backend *inner = fence_of(backend)->inner;
+    return inner->ops->kv_layer_bytes(inner, layout);
+}
+static inline void fence_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+    Fence *f = fence_of(backend);
+    fence_own(f, layer->base, 1, "pages of somebody else");
+    Backend *inner = fence_enter(f);
+    inner->ops->page_read(inner, layer, page, tokens, out);
+    fence_leave(f);
+}
+static inline void fence_page_write(
+    Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+    Fence *f = fence_of(backend);
+    fence_own(f, layer->base, 1, "pages of somebody else");
+    Backend *inner = fence_enter(f);
+    inner->ops->page_write(inner, layer, page, tokens, from);
+    fence_leave(f);
+}
+
+/* ---- the step ---- */
+
+/* What the last step left is gone: NaN. */
+static inline bool fence_begin(Backend *backend, const Step *step) {
+    Fence *f = fence_of(backend);
+    fence_expect(!f->walking, "a step within a step");
+    Backend *inner = fence_enter(f);
+    memset(f->blocks->start, 0xff, f->scratch_used);
+    if (f->logits) memset(f->logits, 0xff, (size_t)f->logits_count * sizeof *f->logits);
+    f->scratch_used = 0;
+    f->walking = inner->ops->begin(inner, step);
+    f->waited = false;
+    fence_leave(f);
+    return f->walking;
+}
+static inline uint64_t fence_submit(Backend *backend) {
+    Fence *f = fence_of(backend);
+    fence_expect(f->walking, "the end of a step that did not begin");
+    f->walking = false;
+    Backend *inner = fence_enter(f);
+    const uint64_t ticket = inner->ops->submit(inner);
+    fence_leave(f);
+    return ticket;
+}
+static inline bool fence_wait(Backend *backend, uint64_t ticket, Error *error) {
+    Fence *f = fence_of(backend);
+    Backend *inner = fence_enter(f);
+    f->waited = inner->ops->wait(inner, ticket, error);
+    fence_leave(f);
+    return f->waited;
+}
+static inline float *fence_scratch(Backend *backend, int64_t count) {
+    Fence *f = fence_of(backend);
+    float *memory = (float *)(void *)(f->blocks->start + f->scratch_used);
+    f->scratch_used += ((size_t)count * sizeof *memory + 63) / 64 * 64;
+    fence_expect(f->walking && f->scratch_used <= fence_scratch_bytes, "scratch outside a step, or too much");
+    return memory;
+}
+static inline float *fence_read_logits(Backend *backend, float *logits, int64_t count) {
+    Fence *f = fence_of(backend);
+    fence_expect(f->waited, "logits of a step that was not waited for");
+    fence_own_floats(f, logits, count, "logits from elsewhere");
+    free(f->logits);
+    f->logits = malloc((size_t)count * sizeof *f->logits);
+    f->logits_count = count;
+    fence_expect(f->logits != NULL, "no memory for logits");
+    Backend *inner = fence_enter(f);
+    memcpy(f->logits, inner->ops->read_logits(inner, logits, count), (size_t)count * sizeof *logits);
+    fence_leave(f);
+    return f->logits;
+}
+
+static inline void fence_embed(Backend *backend, const Embed *op) {
+    Fence *f = fence_of(backend);
+    fence_own_weight(f, op->table);
+    fence_own_floats(f, op->out, op->rows * op->table->cols, "embeddings put elsewhere");
+    fence_expect(!op->given || !fence_block(f, op->given), "given embeddings are the host's");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->embed(inner, op);
+    fence_leave(f);
+}
+static inline void fence_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
+    Fence *f = fence_of(backend);
+    fence_own_norm(f, norm);
+    fence_own_floats(f, x, rows * norm->width, "what a norm reads");
+    fence_own_floats(f, out, rows * norm->width, "what a norm writes");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->norm(inner, rows, x, norm, out);
+    fence_leave(f);
+}
+static inline void fence_matmul(Backend *backend, const Matmul *op) {
+    Fence *f = fence_of(backend);
+    fence_own_norm(f, op->norm);
+    fence_own_floats(f, op->x, op->rows * op->weight[0]->cols, "what a product reads");
+    for (int i = 0; i < op->count; i++) {
+        fence_own_weight(f, op->weight[i]);
+        fence_own_floats(f, op->out[i], op->rows * op->weight[i]->rows, "what a product writes");
+    }
+    Backend *inner = fence_enter_step(f);
+    inner->ops->matmul(inner, op);
+    fence_leave(f);
+}
+static inline void fence_glu(Backend *backend, const Glu *op) {
+    Fence *f = fence_of(backend);
+    fence_own_norm(f, op->norm);
+    fence_own_weight(f, op->gate);
+    fence_own_weight(f, op->up);
+    fence_own_floats(f, op->x, op->rows * op->gate->cols, "what a gated product reads");
+    fence_own_floats(f, op->out, op->rows * op->gate->rows, "what a gated product writes");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->glu(inner, op);
+    fence_leave(f);
+}
+static inline void fence_matmul_add(Backend *backend, const MatmulAdd *op) {
+    Fence *f = fence_of(backend);
+    fence_own_norm(f, op->norm);
+    fence_own_norm(f, op->next);
+    fence_own_weight(f, op->weight);
+    fence_own_floats(f, op->x, op->rows * op->weight->cols, "what an added product reads");
+    fence_own_floats(f, op->residual, op->rows * op->weight->rows, "what a product is added to");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->matmul_add(inner, op);
+    fence_leave(f);
+}
+static inline void fence_attention(Backend *backend, const Attention *op) {
+    Fence *f = fence_of(backend);
+    fence_own_norm(f, op->q_norm);
+    fence_own_norm(f, op->k_norm);
+    if (op->rope) fence_own_floats(f, op->rope->frequencies, op->rope->dims / 2, "frequencies that were not bound");
+    if (op->sinks) fence_own_floats(f, op->sinks, op->heads, "sinks that were not bound");
+    fence_own(f, op->kv.base, 1, "pages of somebody else");
+    fence_own(f, op->q, sizeof *op->q, "queries");
+    fence_own(f, op->out, sizeof *op->out, "what attention writes");
+    if (op->k) fence_own(f, op->k, sizeof *op->k, "keys");
+    if (op->v) fence_own(f, op->v, sizeof *op->v, "values");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->attention(inner, op);
+    fence_leave(f);
+}
+static inline void fence_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
+    Fence *f = fence_of(backend);
+    fence_own_floats(f, x, count, "what an activation reads");
+    fence_own_floats(f, out, count, "what an activation writes");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->activate(inner, count, x, activation, out);
+    fence_leave(f);
+}
+static inline void fence_gather(
+    Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
+    Fence *f = fence_of(backend);
+    for (int i = 0; i < count; i++) fence_own_floats(f, x + index[i] * width, width, "a row that is gathered");
+    fence_own_floats(f, out, count * width, "where rows are gathered");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->gather(inner, count, index, x, width, out);
+    fence_leave(f);
+}
+static inline void fence_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
+    Fence *f = fence_of(backend);
+    fence_own_floats(f, x, count, "logits from elsewhere");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->logits(inner, count, x, scale, cap);
+    fence_leave(f);
+}
+static inline void fence_add(
+    Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
+    Fence *f = fence_of(backend);
+    fence_own_norm(f, norm);
+    fence_own_floats(f, y, rows * width, "what is added");
+    fence_own_floats(f, residual, rows * width, "what a sum is added to");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->add(inner, rows, width, residual, y, scale, norm);
+    fence_leave(f);
+}
+
+static inline void fence_close(Backend *backend) {
+    Fence *f = fence_of(backend);
+    fence_expect(f->block_count <= 1, "memory or a weight that nobody gave back");
+    if (f->region) munmap(f->region, fence_region_bytes);
+    backend_close(f->inner);
+    free(f->logits);
+    free(f);
+}
+
+static const BackendOps fence_ops = {
+    .name = "fence",
+    .alloc = fence_alloc,
+    .release = fence_release,
+    .discard = fence_discard,
+    .bind = fence_bind,
+    .unbind = fence_unbind,
+    .upload = fence_upload,
+    .download = fence_download,
+    .copy = fence_copy,
+    .kv_layer_bytes = fence_kv_layer_bytes,
+    .page_read = fence_page_read,
+    .page_write = fence_page_write,
+    .begin = fence_begin,
+    .submit = fence_submit,
+    .wait = fence_wait,
+    .scratch = fence_scratch,
+    .read_logits = fence_read_logits,
+    .embed = fence_embed,
+    .norm = fence_norm,
+    .matmul = fence_matmul,
+    .glu = fence_glu,
+    .matmul_add = fence_matmul_add,
+    .attention = fence_attention,
+    .activate = fence_activate,
+    .gather = fence_gather,
+    .logits = fence_logits,
+    .add = fence_add,
+    .close = fence_close,
+};
+
+/* Takes inner over, also when it fails. */
+static inline Backend *fence_open(Backend *inner, Error *error) {
+    Fence *f = calloc(1, sizeof *f);
+    void *region = mmap(NULL, fence_region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!f || region == MAP_FAILED) {
+        fail(error, ERROR_MEMORY, "no memory for a fence");
+        if (region != MAP_FAILED) munmap(region, fence_region_bytes);
+        free(f);
+        backend_close(inner);
+        return NULL;
+    }
+    f->base = *inner;
+    f->base.ops = &fence_ops;
+    f->inner = inner;
+    f->region = region;
+    fence_alloc(&f->base, fence_scratch_bytes, MEMORY_STEP, error); /* finds room: it is the first */
+    return &f->base;
+}
