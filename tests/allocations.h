@@ -15,14 +15,19 @@
 #include "base/slice.h"
 #include "test.h"
 
-/* ONE: the N-th fails. ALL: every one from the N-th on. */
+/* ONE: the N-th fails, for each N. ALL: every one from the N-th on, for every fifth N. */
 typedef enum AllocationsMode { ALLOCATIONS_ONE, ALLOCATIONS_ALL } AllocationsMode;
 
 /* A whole life, from opening to closing; false: it failed, and *error says why (error may be NULL). It is run again
  * without failures, and must then be true. */
 typedef bool (*AllocationsRun)(Error *error);
 
-enum { ALLOCATIONS_LIVE_MAX = 1 << 14, ALLOCATIONS_SECONDS_MAX = 120, ALLOCATIONS_FDS_MAX = 256 };
+enum {
+    ALLOCATIONS_ALL_STRIDE = 5,
+    ALLOCATIONS_LIVE_MAX = 1 << 14,
+    ALLOCATIONS_SECONDS_MAX = 120,
+    ALLOCATIONS_FDS_MAX = 256
+};
 
 typedef struct Allocation {
     void *data;
@@ -286,11 +291,11 @@ static int run_child(const char *name, AllocationsRun run, long fail_at, Allocat
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/* Every allocation of a run fails once. Returns how many there were. */
+/* Every allocation of a run fails once. Returns how many there were, about so in mode ALL. */
 static inline long allocations_sweep(const char *name, AllocationsRun run, AllocationsMode mode) {
     const int alone = run_child(name, run, 0, mode);
     TEST_MSG(alone == 0, "%s: it fails by itself, %d", name, alone);
-    for (long fail_at = 1; alone == 0; fail_at++) {
+    for (long fail_at = 1; alone == 0; fail_at += mode == ALLOCATIONS_ALL ? ALLOCATIONS_ALL_STRIDE : 1) {
         const int code = run_child(name, run, fail_at, mode);
         TEST_MSG(code == 0 || code == CHILD_FAILED, "%s: %s %ld: ended with %d", name,
             mode == ALLOCATIONS_ONE ? "allocation" : "all from", fail_at, code);

@@ -1,13 +1,15 @@
 /* Load, request and unload with every allocation failing once: no crash, nothing left behind, an error that says what
  * failed, and an engine that lives answers the next request. */
 #include "allocations.h"
+#include "base/log.h"
 #include "engine/engine.h"
 #include "family/fixture.h"
 
-enum { CHOICES = 2, PROMPT = 20, TOKENS = 5, TIMEOUT_MS = 60000 };
+enum { CHOICES = 2, PROMPT = 10, TOKENS = 3, TIMEOUT_MS = 60000 };
 
 static char directory[64];
 static const char *cpu, *weights;
+static int threads;
 
 /* Reads all choices; false: one ended with an error. */
 static bool read_all(Request *request, Error *error) {
@@ -68,10 +70,10 @@ static bool ask(Engine *engine, Error *error) {
 static bool live(Error *error) {
     const EngineOptions options = {.directory = directory,
         .model = {.weights = weights, .context = 256},
-        .backend = {.cpu = cpu, .threads = 2},
+        .backend = {.cpu = cpu, .threads = threads},
         .slots = 2,
         .queue_max = 4,
-        .prefill_size = 8};
+        .prefill_size = 16};
     Engine *engine = engine_open(&options, error);
     if (!engine) return false;
     const bool ok = ask(engine, error);
@@ -81,13 +83,14 @@ static bool live(Error *error) {
     return ok;
 }
 
-static void sweep(const char *fixture, const char *with_cpu, const char *with_weights) {
+static void sweep(const char *fixture, const char *with_cpu, int with_threads, const char *with_weights) {
     Fixture f;
     if (!fixture_open(&f, fixture)) return;
     const bool written = fixture_write_variant(&f, 0, directory) &&
         fixture_write_text(directory, "generation_config.json", SLICE("{\"temperature\":0.5}"));
     TEST(written);
     cpu = with_cpu;
+    threads = with_threads;
     weights = with_weights;
     char name[128];
     snprintf(name, sizeof name, "%s on %s%s%s", fixture, cpu, weights ? ", weights " : "", weights ? weights : "");
@@ -99,6 +102,8 @@ static void sweep(const char *fixture, const char *with_cpu, const char *with_we
 
 int main(int argc, char **argv) {
     allocations_verbose = argc > 1;
-    sweep("gemma3", "auto", "ram");
+    log_set_level(LOG_ERROR + 1); /* a line for each step that fails */
+    sweep("llama", "ref", 1, NULL);
+    sweep("gemma3", "auto", 2, "ram");
     return test_done();
 }
