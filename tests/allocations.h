@@ -232,9 +232,9 @@ static void start_counting(long fail_at, AllocationsMode mode) {
     allocations.mapped = 0;
 }
 
-/* A text that ends with "out of memory" does not say for what. */
+/* A text that ends with "no memory" does not say for what. */
 static bool says_what(const char *text) {
-    static const char *const endings[] = {"", "out of memory"};
+    static const char *const endings[] = {"", "no memory", "out of memory"};
     const size_t size = strlen(text);
     for (size_t i = 0; i < COUNT_OF(endings); i++) {
         const size_t end = strlen(endings[i]);
