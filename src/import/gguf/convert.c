@@ -258,7 +258,7 @@ static bool marker_build(Buffer *out, const char *path, bool compact, Error *err
     }
     buffer_printf(out, "{\"converter\": %d, \"compact\": %s, \"size\": %lld, \"modified_ns\": %lld}\n",
         CONVERTER_VERSION, compact ? "true" : "false", (long long)status.st_size, (long long)modified_ns(&status));
-    return !out->failed || fail(error, ERROR_MEMORY, "no memory");
+    return !out->failed || fail(error, ERROR_MEMORY, "no memory for the source's mark");
 }
 
 /* directory exists: true when it is the finished conversion of this source. Otherwise stale says whether it may be

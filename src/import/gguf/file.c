@@ -96,7 +96,8 @@ static bool read_value(Reader *reader, GgufValue *value) {
 
 static bool read_values(GgufFile *file, Reader *reader, size_t count) {
     file->values = arena_alloc(&file->arena, count, sizeof *file->values);
-    if (!file->values || !map_reserve(&file->by_key, count)) return fail(reader->error, ERROR_MEMORY, "no memory");
+    if (!file->values || !map_reserve(&file->by_key, count))
+        return fail(reader->error, ERROR_MEMORY, "no memory for %zu keys", count);
     for (size_t i = 0; i < count; i++) {
         GgufValue *value = &file->values[i];
         if (!read_string(reader, &value->key, "the metadata")) return false;
@@ -108,7 +109,7 @@ static bool read_values(GgufFile *file, Reader *reader, size_t count) {
         if (map_get(&file->by_key, value->key, NULL)) {
             return fail(reader->error, ERROR_FORMAT, "%.*s: the key occurs twice", SLICE_SHOWN(value->key));
         }
-        if (!map_put(&file->by_key, value->key, i)) return fail(reader->error, ERROR_MEMORY, "no memory");
+        if (!map_put(&file->by_key, value->key, i)) return fail(reader->error, ERROR_MEMORY, "no memory for its keys");
         file->value_count = i + 1;
     }
     return true;
@@ -254,7 +255,8 @@ static bool read_tensors(GgufFile *file, Reader *reader, size_t count, uint64_t 
         if (map_get(&file->by_tensor, tensor->name, NULL)) {
             return fail(reader->error, ERROR_FORMAT, "tensor %.*s occurs twice", SLICE_SHOWN(tensor->name));
         }
-        if (!map_put(&file->by_tensor, tensor->name, i)) return fail(reader->error, ERROR_MEMORY, "no memory");
+        if (!map_put(&file->by_tensor, tensor->name, i))
+            return fail(reader->error, ERROR_MEMORY, "no memory for its tensors");
         file->tensor_count = i + 1;
     }
     return true;
@@ -311,7 +313,7 @@ static bool file_parse(GgufFile *file, Reader *reader) {
     uint64_t *offsets = arena_alloc(&file->arena, (size_t)tensors, sizeof *offsets);
     file->tensors = arena_alloc(&file->arena, (size_t)tensors, sizeof *file->tensors);
     if (!offsets || !file->tensors || !map_reserve(&file->by_tensor, (size_t)tensors)) {
-        return fail(reader->error, ERROR_MEMORY, "no memory");
+        return fail(reader->error, ERROR_MEMORY, "no memory for its tensors");
     }
     if (!read_tensors(file, reader, (size_t)tensors, offsets) || !place_tensors(file, reader, offsets)) return false;
     return gguf_string(file, "general.architecture", &file->architecture) ||

@@ -149,7 +149,8 @@ static bool tokens_read(Vocabulary *v) {
     }
     v->count = (uint32_t)tokens->count;
     v->tokens = arena_alloc(&v->file->arena, v->count, sizeof *v->tokens);
-    if (!v->tokens || !map_reserve(&v->by_text, v->count)) return fail(v->error, ERROR_MEMORY, "no memory");
+    if (!v->tokens || !map_reserve(&v->by_text, v->count))
+        return fail(v->error, ERROR_MEMORY, "no memory for %u tokens", v->count);
     const uint8_t *at = tokens->data;
     for (uint32_t id = 0; id < v->count; id++) {
         Token *token = &v->tokens[id];
