@@ -38,7 +38,7 @@ from transformers import AutoConfig
 
 OUT = os.path.join(os.path.dirname(__file__), "..", "tests", "family", "data")
 MODULES = {"mistral": "llama"}  # model_type → module of mlx_lm.models, where they differ
-ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3"}  # model_type → llama.cpp's, where they differ
+ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3", "phi": "phi2"}  # model_type → llama.cpp's, where they differ
 STORED_MINUS_ONE = ("gemma3", "gemma3_text")
 
 # ---- the weights ----

@@ -161,6 +161,10 @@ const GgufField gguf_sizes[] = {
     {"max_position_embeddings", .key = ".context_length"},
     {"vocab_size", .compute = vocab_size},
     {"tie_word_embeddings", GGUF_FIELD_LACKS, .key = "output.weight"},
+    {0},
+};
+
+const GgufField gguf_rms[] = {
     {"rms_norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_rms_epsilon"},
     {0},
 };

@@ -61,5 +61,6 @@ extern const GgufName gguf_qkv[];        /* q, k, v */
 extern const GgufName gguf_qkv_paired[]; /* the same, q and k with their halves interleaved */
 extern const GgufName gguf_glu[];        /* gate and up */
 extern const GgufField gguf_sizes[];
+extern const GgufField gguf_rms[];
 extern const GgufField gguf_llama[];          /* and what else a llama's config.json says */
 double gguf_head_dim(const GgufSizes *sizes); /* GgufField.compute of head_dim, where config.json always says it */

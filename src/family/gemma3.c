@@ -105,7 +105,7 @@ const Family gemma3_family = {
     .gguf = &(const GgufModel){.architecture = "gemma3",
         .class_name = "Gemma3ForCausalLM",
         .names = {gguf_ends, gguf_qkv, gguf_glu, names},
-        .fields = {gguf_sizes, fields},
+        .fields = {gguf_sizes, gguf_rms, fields},
         .tokenizer = {.late_export = true, .no_space_prefix = true}},
 };
 

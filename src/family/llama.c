@@ -35,7 +35,7 @@ const Family llama_family = {
     .gguf = &(const GgufModel){.architecture = "llama",
         .class_name = "LlamaForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
-        .fields = {gguf_sizes, gguf_llama}},
+        .fields = {gguf_sizes, gguf_rms, gguf_llama}},
 };
 
 /* In GGUF a llama too; only the window tells, and only Mistral's model applies it to every layer. */
@@ -50,5 +50,5 @@ const Family mistral_family = {
         .with_key = ".attention.sliding_window",
         .class_name = "MistralForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
-        .fields = {gguf_sizes, gguf_llama, window}},
+        .fields = {gguf_sizes, gguf_rms, gguf_llama, window}},
 };

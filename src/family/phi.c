@@ -35,4 +35,31 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family phi_family = {.load = load};
+static const GgufName names[] = {
+    {"token_embd", "model.embed_tokens", 0},
+    {"output_norm", "model.final_layernorm", 0},
+    {"output", "lm_head", 0},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", 0},
+    {"blk.*.attn_output", "model.layers.*.self_attn.dense", 0},
+    {"blk.*.ffn_up", "model.layers.*.mlp.fc1", 0},
+    {"blk.*.ffn_down", "model.layers.*.mlp.fc2", 0},
+    {0},
+};
+
+static double rotary_factor(const GgufSizes *sizes) { return (double)sizes->rotary_dims / (double)sizes->head_dim; }
+
+static const GgufField fields[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "gelu_new"},
+    {"layer_norm_eps", GGUF_FIELD_NUMBER, .key = ".attention.layer_norm_epsilon"},
+    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = rotary_factor},
+    {0},
+};
+
+/* Files of early converters, in which q, k and v are one matrix, are refused. */
+const Family phi_family = {
+    .load = load,
+    .gguf = &(const GgufModel){.architecture = "phi2",
+        .class_name = "PhiForCausalLM",
+        .names = {gguf_qkv, names},
+        .fields = {gguf_sizes, fields}},
+};

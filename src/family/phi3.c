@@ -69,6 +69,6 @@ const Family phi3_family = {
     .gguf = &(const GgufModel){.architecture = "phi3",
         .class_name = "Phi3ForCausalLM",
         .names = {gguf_ends, gguf_norms, names},
-        .fields = {gguf_sizes, fields},
+        .fields = {gguf_sizes, gguf_rms, fields},
         .tokenizer = {.control_strips_right = true}},
 };

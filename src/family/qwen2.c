@@ -33,6 +33,6 @@ const Family qwen2_family = {
     .gguf = &(const GgufModel){.architecture = "qwen2",
         .class_name = "Qwen2ForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu},
-        .fields = {gguf_sizes, fields},
+        .fields = {gguf_sizes, gguf_rms, fields},
         .tokenizer = {.pre = "qwen2"}},
 };

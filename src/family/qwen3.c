@@ -41,6 +41,6 @@ const Family qwen3_family = {
     .gguf = &(const GgufModel){.architecture = "qwen3",
         .class_name = "Qwen3ForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, names},
-        .fields = {gguf_sizes, fields},
+        .fields = {gguf_sizes, gguf_rms, fields},
         .tokenizer = {.pre = "qwen2"}},
 };

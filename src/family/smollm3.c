@@ -39,5 +39,5 @@ const Family smollm3_family = {
     .gguf = &(const GgufModel){.architecture = "smollm3",
         .class_name = "SmolLM3ForCausalLM",
         .names = {gguf_ends, gguf_norms, gguf_qkv_paired, gguf_glu},
-        .fields = {gguf_sizes, gguf_llama, fields}},
+        .fields = {gguf_sizes, gguf_rms, gguf_llama, fields}},
 };
