@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "backend/cpu/linear_kinds.h"
+
 /* Below this a group counts as zero: 127 / max would overflow. */
 static const float SMALLEST = 1e-30f;
 
@@ -15,6 +17,48 @@ int64_t linear_panel_place(int64_t group, int64_t count) {
         place += (count - lane + LINEAR_LANES - 1) / LINEAR_LANES;
     }
     return place;
+}
+
+LinearKind linear_kind(const Weight *w) {
+#define KIND_PLACE(name, quant, bits, group, ...) [quant][bits][((group) > 16) + ((group) > 32)] = 1 + name,
+    static const uint8_t KINDS[QUANT_K_SYMMETRIC + 1][9][3] = {LINEAR_KINDS(KIND_PLACE, )};
+    const int found = KINDS[w->quant][w->bits][(w->group > 16) + (w->group > 32)];
+    CHECK(found > 0);
+    return (LinearKind)(found - 1);
+}
+
+LinearCodes linear_codes(const Weight *w) {
+#define CODES_PLACE(name, bits, coded, ...) [coded][bits] = 1 + name,
+    static const uint8_t CODES[2][9] = {LINEAR_CODES(CODES_PLACE, )};
+    const int found = CODES[!quant_is_affine(w->quant)][w->bits];
+    CHECK(found > 0);
+    return (LinearCodes)(found - 1);
+}
+
+Plain linear_plain(const Weight *w) {
+    return w->quant == QUANT_MXFP8 ? PLAIN_MXFP8
+        : w->dtype == DTYPE_F32    ? PLAIN_F32
+        : w->dtype == DTYPE_F16    ? PLAIN_F16
+                                   : PLAIN_BF16;
+}
+
+void linear_unpack(const Weight *w, int64_t first, LinearPanel *panel, int height, int together,
+    UnpackKernel *const *codes, UnpackScales *scales) {
+    const int64_t groups = w->cols / panel->group, row_bytes = (int64_t)weight_row_bytes(w);
+    UnpackKernel *const unpack = codes[linear_codes(w)];
+    Places places = {.shift = __builtin_ctz((unsigned)panel->group), .group_bytes = (size_t)(panel->group * height)};
+    for (int lane = 0; lane < LINEAR_LANES; lane++) places.start[lane] = linear_panel_place(lane, groups);
+    for (int from = 0; from < height; from += together) {
+        const uint8_t *data[UNPACK_ROWS_MAX];
+        int64_t rows[UNPACK_ROWS_MAX], left[UNPACK_ROWS_MAX];
+        for (int i = 0; i < together; i++) {
+            rows[i] = first + from + i < w->rows ? first + from + i : w->rows - 1;
+            data[i] = (const uint8_t *)w->data + rows[i] * row_bytes;
+            left[i] = (w->rows - rows[i]) * row_bytes;
+        }
+        unpack(w, data, left, &places, panel->codes + from * 4);
+        scales(w, rows, &places, groups, panel->scales + from, panel->biases + from);
+    }
 }
 
 static float e4m3_to_f32(uint8_t v) {

@@ -7,9 +7,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "backend/cpu/linear.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "backend/cpu/linear_kinds.h"
 
 enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2, PANEL = 16, TILE = 4 };
 
@@ -191,14 +189,10 @@ INLINE void transpose8(__m256i r[8]) {
     }
 }
 
-/* A kind of weight. All members are constants where they are used. */
-typedef struct Kind {
-    int bits, group;
-    bool coded; /* E2M1 */
-    int planes; /* codes per byte; 1: codes in order */
-} Kind;
+/* Codes per byte; 1: codes in order. */
+INLINE int planes_of(const Kind k) { return k.bits == 4 ? 2 : k.bits == 2 ? 4 : 1; }
 
-typedef struct Few {
+struct Few {
     const Weight *w;
     const int8_t *q;
     const float *scales, *sums;
@@ -208,7 +202,7 @@ typedef struct Few {
     int tail_groups, tail_vectors; /* whole vectors (in order: units of 32 codes) */
     int tail_bytes;                /* of one more */
     int rows;                      /* of activations */
-} Few;
+};
 
 /* linear_input_avx2.c */
 void linear_quantise_avx2(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);

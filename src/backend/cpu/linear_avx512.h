@@ -3,9 +3,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "backend/cpu/linear.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "backend/cpu/linear_kinds.h"
 
 enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2, PANEL = 32 };
 
@@ -177,14 +175,7 @@ INLINE void transpose16(__m512i r[16]) {
     }
 }
 
-/* A kind of weight. All members are constants where they are used. */
-typedef struct Kind {
-    int bits, group;
-    bool coded; /* E2M1 */
-    int planes; /* vectors of codes that are added up: codes per byte, or eights; 1: codes in order */
-} Kind;
-
-typedef struct Few {
+struct Few {
     const Weight *w;
     const int8_t *q;
     const float *scales, *sums;
@@ -193,7 +184,7 @@ typedef struct Few {
     /* what is left of a row after the last whole block of 16 groups */
     int tail_groups, tail_vectors; /* the last may be a part; the activations behind the row are zeros */
     int rows;
-} Few;
+};
 
 /* linear_input_avx512.c */
 void linear_quantise_avx512(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);

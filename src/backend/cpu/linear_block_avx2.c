@@ -16,15 +16,15 @@ typedef struct Block {
 
 /* How many results of VPMADDUBSW fit into a 16-bit sum: a power of two, at most 16. 8-bit codes go as two halves. */
 INLINE int sums_that_fit(const Kind k) {
-    const int most = k.coded ? 24 : k.bits == 8 ? 15 : (1 << k.bits) - 1, fit = INT16_MAX / (most * 254);
+    const int most = is_coded(k) ? 24 : k.bits == 8 ? 15 : (1 << k.bits) - 1, fit = INT16_MAX / (most * 254);
     return fit >= 16 ? 16 : fit >= 8 ? 8 : fit >= 4 ? 4 : 2;
 }
 
 /* 8 rows' vectors at one place, transposed: dword j of every row. Behind the end of a row anything may stand: groups
  * that do not exist are not used. */
 INLINE void block_codes(const Few *f, const Block *block, int64_t at, const Kind k, __m256i r[8]) {
-    const int bits = k.planes > 1 || k.bits == 8 ? 6 : k.bits,
-              read = k.planes > 1 || k.bits == 8 ? 32 : 2 * k.bits + 16;
+    const int bits = planes_of(k) > 1 || k.bits == 8 ? 6 : k.bits,
+              read = planes_of(k) > 1 || k.bits == 8 ? 32 : 2 * k.bits + 16;
     const Spread s = spread_make(bits);
 #pragma GCC unroll 8
     for (int i = 0; i < BLOCK_ROWS; i++) {
@@ -34,19 +34,19 @@ INLINE void block_codes(const Few *f, const Block *block, int64_t at, const Kind
             memcpy(copy, p, (size_t)(f->end - p));
             p = copy;
         }
-        r[i] = k.planes > 1 || k.bits == 8 ? _mm256_loadu_si256((const __m256i *)p) : spread(&s, p, bits);
+        r[i] = planes_of(k) > 1 || k.bits == 8 ? _mm256_loadu_si256((const __m256i *)p) : spread(&s, p, bits);
     }
     transpose8(r);
 }
 
 /* Code i of a group: plane i % planes of dword i / planes; of 8 bits the lower or the upper half. */
 INLINE __m256i block_code(const __m256i *r, int i, const Kind k, const int half) {
-    const int shift = k.planes > 1 ? i % k.planes * k.bits : 4 * half;
-    __m256i v = r[i / k.planes];
-    if (k.planes == 1 && k.bits != 8) return v;
+    const int shift = planes_of(k) > 1 ? i % planes_of(k) * k.bits : 4 * half;
+    __m256i v = r[i / planes_of(k)];
+    if (planes_of(k) == 1 && k.bits != 8) return v;
     const __m256i low = _mm256_set1_epi8((char)(k.bits == 8 ? 15 : (1 << k.bits) - 1));
     v = _mm256_and_si256(shift ? _mm256_srli_epi16(v, shift) : v, low);
-    return k.coded ? e2m1_codes(v) : v;
+    return is_coded(k) ? e2m1_codes(v) : v;
 }
 
 /* words += code · 4 activations at q, of each weight row. gcc would broadcast for all activation rows first and run out
@@ -67,8 +67,8 @@ INLINE void block_sums(
     for (int half = 0; half < (k.bits == 8 ? 2 : 1); half++) {
         const __m256i one = _mm256_set1_epi16(half ? 16 : 1);
         for (int first = 0; first < codes; first += fit) {
-            const __m256i *dwords = r + first / k.planes;
-            const int64_t at = offset + (k.planes > 1 ? 4 * first / k.planes : 4 * first);
+            const __m256i *dwords = r + first / planes_of(k);
+            const int64_t at = offset + (planes_of(k) > 1 ? 4 * first / planes_of(k) : 4 * first);
             __m256i words[LINEAR_FEW];
 #pragma GCC unroll 8
             for (int t = 0; t < rows; t++) words[t] = _mm256_setzero_si256();
@@ -77,7 +77,7 @@ INLINE void block_sums(
                 const __m256i code = block_code(dwords, i, k, half);
 #pragma GCC unroll 8
                 for (int t = 0; t < rows; t++)
-                    multiply_into(&words[t], code, block->q[t] + at + 32 * (i % k.planes) + 4 * (i / k.planes));
+                    multiply_into(&words[t], code, block->q[t] + at + 32 * (i % planes_of(k)) + 4 * (i / planes_of(k)));
             }
 #pragma GCC unroll 8
             for (int t = 0; t < rows; t++) sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(words[t], one));
@@ -86,9 +86,8 @@ INLINE void block_sums(
 }
 
 /* Scales and biases of the block's rows for 8 groups: [group][row]. count of the groups exist. */
-INLINE void block_scales(const Few *f, const Block *block, int64_t group, int64_t count, __m256 s[8], __m256 b[8]) {
-    const Weight *w = f->w;
-    const size_t stride = weight_scale_bytes(w);
+INLINE void block_scales(
+    const Weight *w, size_t stride, const Block *block, int64_t group, int64_t count, __m256 s[8], __m256 b[8]) {
     __m256i si[8], bi[8];
 #pragma GCC unroll 8
     for (int i = 0; i < BLOCK_ROWS; i++) {
@@ -123,13 +122,16 @@ INLINE __m256 lanes_tree(Lanes *acc) {
 
 INLINE void block_multiply(
     const Few *f, const Block *block, const uint8_t *ahead, const Kind k, const int rows, Lanes acc[LINEAR_FEW]) {
-    const int vector_cols = 32 * k.planes, vector_bytes = 4 * k.bits * k.planes; /* of one row */
-    const int lanes = k.group / (4 * k.planes), vectors = lanes > 8 ? lanes / 8 : 1,
+    const int vector_cols = 32 * planes_of(k), vector_bytes = 4 * k.bits * planes_of(k); /* of one row */
+    const int lanes = k.group / (4 * planes_of(k)), vectors = lanes > 8 ? lanes / 8 : 1,
               at_once = lanes > 8 ? 1 : 8 / lanes;
     const int64_t groups = f->w->cols / k.group;
+    const size_t scale_bytes = weight_scale_bytes(f->w);
+    Weight w = *f->w;
+    w.quant = k.quant; /* now a constant */
     for (int64_t g = 0; g < groups; g += 8) {
         __m256 s[8], b[8];
-        block_scales(f, block, g, groups - g, s, b);
+        block_scales(&w, scale_bytes, block, g, groups - g, s, b);
         for (int i = 0; i < 8 && g + i < groups; i += at_once) {
             const int64_t vector = (g + i) / at_once * vectors;
             __m256i r[16];
@@ -183,41 +185,9 @@ INLINE void block_rows(
     }
 }
 
-#define BLOCK_KIND(name, bits, group, coded, planes)                                                                   \
-    static void name(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {                         \
-        if (f->rows <= 4)                                                                                              \
-            block_rows(f, first, count, y, y_stride, (Kind){bits, group, coded, planes}, 4);                           \
-        else                                                                                                           \
-            block_rows(f, first, count, y, y_stride, (Kind){bits, group, coded, planes}, LINEAR_FEW);                  \
-    }
-BLOCK_KIND(block_2_32, 2, 32, false, 4)
-BLOCK_KIND(block_2_64, 2, 64, false, 4)
-BLOCK_KIND(block_3_32, 3, 32, false, 1)
-BLOCK_KIND(block_3_64, 3, 64, false, 1)
-BLOCK_KIND(block_4_32, 4, 32, false, 2)
-BLOCK_KIND(block_4_64, 4, 64, false, 2)
-BLOCK_KIND(block_5_32, 5, 32, false, 1)
-BLOCK_KIND(block_5_64, 5, 64, false, 1)
-BLOCK_KIND(block_6_16, 6, 16, false, 1)
-BLOCK_KIND(block_6_32, 6, 32, false, 1)
-BLOCK_KIND(block_6_64, 6, 64, false, 1)
-BLOCK_KIND(block_8_32, 8, 32, false, 1)
-BLOCK_KIND(block_8_64, 8, 64, false, 1)
-BLOCK_KIND(block_mxfp4, 4, 32, true, 2)
-BLOCK_KIND(block_nvfp4, 4, 16, true, 2)
+FEW_KERNELS(block_rows, 4)
+FEW_KERNELS(block_rows, 8)
 
 void linear_block_avx2(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {
-    static void (*const AFFINE[9][3])(const Few *, int64_t, int64_t, float *, int64_t) = {
-        [2] = {NULL, block_2_32, block_2_64},
-        [3] = {NULL, block_3_32, block_3_64},
-        [4] = {NULL, block_4_32, block_4_64},
-        [5] = {NULL, block_5_32, block_5_64},
-        [6] = {block_6_16, block_6_32, block_6_64},
-        [8] = {NULL, block_8_32, block_8_64},
-    };
-    const Weight *w = f->w;
-    (w->quant == QUANT_MXFP4 ? block_mxfp4
-            : w->quant == QUANT_NVFP4
-            ? block_nvfp4
-            : AFFINE[w->bits][(w->group > 16) + (w->group > 32)])(f, first, count, y, y_stride);
+    (f->rows <= 4 ? block_rows_4 : block_rows_8)[linear_kind(f->w)](f, first, count, y, y_stride);
 }

@@ -6,24 +6,27 @@
 
 #include "backend/cpu/linear_avx512.h"
 
+/* Codes per byte; 1: codes in order. */
+INLINE int planes_of(const Kind k) { return k.bits == 4 ? 2 : k.bits == 2 ? 4 : 1; }
+
 /* Vectors of 16 weight rows at one place of the row, transposed: dword j of every row. Planes are still to be split. */
 INLINE void block_codes(
     const uint8_t *const rows[16], int64_t at, const __mmask64 mask, const Kind k, const bool whole, __m512i r[16]) {
-    const int step = 8 * k.bits * k.planes;
+    const int step = 8 * k.bits * planes_of(k);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
         const __m512i v =
             whole && step == 64 ? _mm512_loadu_si512(rows[i] + at) : _mm512_maskz_loadu_epi8(mask, rows[i] + at);
-        r[i] = k.planes > 1 || k.bits == 8 ? v
-                                           : spread(v, spread_index(k.bits), spread_shift(k.bits, k.bits == 3), k.bits);
+        r[i] = planes_of(k) > 1 || k.bits == 8
+            ? v
+            : spread(v, spread_index(k.bits), spread_shift(k.bits, k.bits == 3), k.bits);
     }
     transpose16(r);
 }
 
 /* Scales and biases of 16 weight rows and 16 groups: [group][row]. count of the groups exist. */
 INLINE void block_scales(
-    const Weight *w, const int64_t rows[16], int64_t group, int64_t count, __m512 s[16], __m512 b[16]) {
-    const size_t stride = weight_scale_bytes(w);
+    const Weight *w, size_t stride, const int64_t rows[16], int64_t group, int64_t count, __m512 s[16], __m512 b[16]) {
     __m512i si[16], bi[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
@@ -58,7 +61,7 @@ INLINE int dword_place(const int bits, const int j) {
 
 /* The activations of vector i of a row. */
 INLINE const int8_t *vector_place(const int8_t *q, int64_t i, const Kind k) {
-    if (k.planes > 1 || k.bits == 8) return q + i * 64 * k.planes;
+    if (planes_of(k) > 1 || k.bits == 8) return q + i * 64 * planes_of(k);
     const int planes = k.bits == 3 ? 4 : 2;
     return q + i / planes * (64 * planes) + i % planes * (64 / planes);
 }
@@ -66,14 +69,14 @@ INLINE const int8_t *vector_place(const int8_t *q, int64_t i, const Kind k) {
 /* One group of 16 weight rows, whose codes lie in r from dword `from`, with all activation rows. */
 INLINE void block_group(const Few *f, const __m512i *r, const int from, const int8_t *q, int64_t group, const Kind k,
     const int rows, const __m512 *s, const __m512 *b, Lanes *acc) {
-    const int dwords = k.group / (4 * k.planes), lane = (int)(group % LINEAR_LANES);
+    const int dwords = k.group / (4 * planes_of(k)), lane = (int)(group % LINEAR_LANES);
     __m512i code[16][4];
 #pragma GCC unroll 16
     for (int j = 0; j < dwords; j++)
 #pragma GCC unroll 4
-        for (int p = 0; p < k.planes; p++) {
-            code[j][p] = k.planes > 1 ? plane_of(r[from + j], k.bits, p) : r[from + j];
-            if (k.coded) code[j][p] = e2m1_codes(code[j][p]);
+        for (int p = 0; p < planes_of(k); p++) {
+            code[j][p] = planes_of(k) > 1 ? plane_of(r[from + j], k.bits, p) : r[from + j];
+            if (is_coded(k)) code[j][p] = e2m1_codes(code[j][p]);
         }
     for (int t = 0; t < rows; t++) {
         const int8_t *x = q + t * f->stride;
@@ -81,10 +84,10 @@ INLINE void block_group(const Few *f, const __m512i *r, const int from, const in
 #pragma GCC unroll 16
         for (int j = 0; j < dwords; j++)
 #pragma GCC unroll 4
-            for (int p = 0; p < k.planes; p++) {
+            for (int p = 0; p < planes_of(k); p++) {
                 int four;
-                memcpy(&four, x + (k.planes > 1 ? 64 * p + 4 * (from + j) : dword_place(k.bits, from + j)), 4);
-                __m512i *sum = (k.planes > 1 ? p : j) & 1 ? &odd : &even;
+                memcpy(&four, x + (planes_of(k) > 1 ? 64 * p + 4 * (from + j) : dword_place(k.bits, from + j)), 4);
+                __m512i *sum = (planes_of(k) > 1 ? p : j) & 1 ? &odd : &even;
                 *sum = _mm512_dpbusd_epi32(*sum, code[j][p], _mm512_set1_epi32(four));
             }
         const int64_t at = t * f->scale_stride + group;
@@ -98,7 +101,7 @@ INLINE void block_group(const Few *f, const __m512i *r, const int from, const in
 /* One vector of 16 weight rows: 16/dwords groups. */
 INLINE void block_vector(const Few *f, const __m512i r[16], const int8_t *q, int64_t group, const Kind k,
     const int rows, const __m512 *s, const __m512 *b, Lanes *acc) {
-    const int dwords = k.group / (4 * k.planes);
+    const int dwords = k.group / (4 * planes_of(k));
     if (dwords == 16) {
         block_group(f, r, 0, q, group, k, rows, s, b, acc);
         return;
@@ -115,11 +118,15 @@ INLINE __m512 lanes_tree(Lanes *acc) {
     return acc->lane[0];
 }
 
+/* For f->rows activation rows, at most `most`: a loop over them is as fast as instances. */
 INLINE void block_rows(
-    const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
-    const int lanes = k.group / (4 * k.planes), step = 8 * k.bits * k.planes, in_vector = 16 / lanes;
+    const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int most) {
+    const int rows = f->rows, lanes = k.group / (4 * planes_of(k)), step = 8 * k.bits * planes_of(k),
+              in_vector = 16 / lanes;
     const __mmask64 tail = first_bytes(f->w->cols * k.bits / 8 % step);
-    const size_t row_bytes = weight_row_bytes(f->w);
+    const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
+    Weight w = *f->w;
+    w.quant = k.quant; /* now a constant */
     const int64_t groups = f->w->cols / k.group;
     for (int64_t r = 0; r < count; r += 16) {
         const uint8_t *row[16];
@@ -133,7 +140,7 @@ INLINE void block_rows(
         const uint8_t *ahead = row[15] + row_bytes; /* the next rows, which are read one after the other */
         for (int64_t g = 0; g < groups; g += LINEAR_LANES) {
             __m512 s[LINEAR_LANES], b[LINEAR_LANES];
-            block_scales(f->w, index, g, groups - g, s, b);
+            block_scales(&w, scale_bytes, index, g, groups - g, s, b);
             for (int i = 0; i < lanes; i++) {
                 const int64_t at = g + i * in_vector;
                 if (at >= groups) break;
@@ -150,38 +157,8 @@ INLINE void block_rows(
     }
 }
 
-#define BLOCK_KIND(name, bits, group, coded, planes)                                                                   \
-    static void name(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {                         \
-        block_rows(f, first, count, y, y_stride, (Kind){bits, group, coded, planes}, f->rows);                         \
-    }
-BLOCK_KIND(block_2_32, 2, 32, false, 4)
-BLOCK_KIND(block_2_64, 2, 64, false, 4)
-BLOCK_KIND(block_3_32, 3, 32, false, 1)
-BLOCK_KIND(block_3_64, 3, 64, false, 1)
-BLOCK_KIND(block_4_32, 4, 32, false, 2)
-BLOCK_KIND(block_4_64, 4, 64, false, 2)
-BLOCK_KIND(block_5_32, 5, 32, false, 1)
-BLOCK_KIND(block_5_64, 5, 64, false, 1)
-BLOCK_KIND(block_6_16, 6, 16, false, 1)
-BLOCK_KIND(block_6_32, 6, 32, false, 1)
-BLOCK_KIND(block_6_64, 6, 64, false, 1)
-BLOCK_KIND(block_8_32, 8, 32, false, 1)
-BLOCK_KIND(block_8_64, 8, 64, false, 1)
-BLOCK_KIND(block_mxfp4, 4, 32, true, 2)
-BLOCK_KIND(block_nvfp4, 4, 16, true, 2)
+FEW_KERNELS(block_rows, 8)
 
 void linear_block_avx512(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {
-    static void (*const AFFINE[9][3])(const Few *, int64_t, int64_t, float *, int64_t) = {
-        [2] = {NULL, block_2_32, block_2_64},
-        [3] = {NULL, block_3_32, block_3_64},
-        [4] = {NULL, block_4_32, block_4_64},
-        [5] = {NULL, block_5_32, block_5_64},
-        [6] = {block_6_16, block_6_32, block_6_64},
-        [8] = {NULL, block_8_32, block_8_64},
-    };
-    const Weight *w = f->w;
-    (w->quant == QUANT_MXFP4 ? block_mxfp4
-            : w->quant == QUANT_NVFP4
-            ? block_nvfp4
-            : AFFINE[w->bits][(w->group > 16) + (w->group > 32)])(f, first, count, y, y_stride);
+    block_rows_8[linear_kind(f->w)](f, first, count, y, y_stride);
 }

@@ -80,15 +80,15 @@ INLINE void few_planes(
     const __m256i low = _mm256_set1_epi8((char)((1 << k.bits) - 1));
     __m256i code[4];
 #pragma GCC unroll 4
-    for (int j = 0; j < k.planes; j++) {
+    for (int j = 0; j < planes_of(k); j++) {
         code[j] = _mm256_and_si256(j ? _mm256_srli_epi16(v, j * k.bits) : v, low);
-        if (k.coded) code[j] = e2m1_codes(code[j]);
+        if (is_coded(k)) code[j] = e2m1_codes(code[j]);
     }
 #pragma GCC unroll 4
     for (int t = 0; t < rows; t++) {
         __m256i words = _mm256_maddubs_epi16(code[0], load_q(q + t * f->stride));
 #pragma GCC unroll 4
-        for (int j = 1; j < k.planes; j++)
+        for (int j = 1; j < planes_of(k); j++)
             words = _mm256_add_epi16(words, _mm256_maddubs_epi16(code[j], load_q(q + t * f->stride + 32 * j)));
         part[t] = words;
     }
@@ -117,8 +117,8 @@ INLINE void few_codes(
 /* Vector i of a block: 32 bytes of planes, or in order 32 codes or one group of 64. */
 INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, const int i, const Kind k, const int rows,
     __m256i part[FEW_SINGLE]) {
-    if (k.planes > 1) {
-        few_planes(f, load_once(block + 32 * i), q + i * k.planes * 32, k, rows, part);
+    if (planes_of(k) > 1) {
+        few_planes(f, load_once(block + 32 * i), q + i * planes_of(k) * 32, k, rows, part);
         return;
     }
     const int codes = k.group == 64 ? 64 : 32;
@@ -131,7 +131,7 @@ INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, cons
 }
 
 /* Vectors of 8 groups. */
-INLINE int lanes_of(const Kind k) { return k.planes > 1 ? k.group / (4 * k.planes) : k.group == 16 ? 4 : 8; }
+INLINE int lanes_of(const Kind k) { return planes_of(k) > 1 ? k.group / (4 * planes_of(k)) : k.group == 16 ? 4 : 8; }
 
 INLINE void few_prefetch_scales(const uint8_t *scales, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)scales + SCALES_AHEAD + i, _MM_HINT_T0);
@@ -139,7 +139,7 @@ INLINE void few_prefetch_scales(const uint8_t *scales, size_t bytes) {
 
 /* Where a block from v may be read: spread() reads more than its codes take. */
 INLINE const uint8_t *few_block(const Few *f, const uint8_t *v, const Kind k, uint8_t *copy) {
-    if (k.planes > 1 || k.bits == 8 || f->end - v >= k.group * k.bits + 16) return v;
+    if (planes_of(k) > 1 || k.bits == 8 || f->end - v >= k.group * k.bits + 16) return v;
     const int64_t left = f->end - v;
     return memcpy(copy, v, (size_t)(left < k.group * k.bits ? left : k.group * k.bits));
 }
@@ -149,7 +149,10 @@ INLINE void few_finish(const Few *f, const Weight *w, const uint8_t *scales, con
     int64_t group_index, int64_t count, const Kind k, const int rows, __m256i part[][FEW_SINGLE],
     __m256 acc[FEW_SINGLE]) {
     const int lanes = lanes_of(k);
-    const int most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * (k.planes > 1 ? 2 * k.planes : k.group == 64 ? 8 : 4);
+    const int most = (is_coded(k) ? 24 : (1 << k.bits) - 1) * 127 *
+        (planes_of(k) > 1       ? 2 * planes_of(k)
+                : k.group == 64 ? 8
+                                : 4);
     __m256 s, b;
     load_scales(w, scales, biases, bytes, group_index, count, &s, &b);
 #pragma GCC unroll 4
@@ -159,7 +162,7 @@ INLINE void few_finish(const Few *f, const Weight *w, const uint8_t *scales, con
 #pragma GCC unroll 8
         for (int i = 0; i < lanes; i++) v[i] = part[i][t];
         __m256 sd = _mm256_mul_ps(s, _mm256_loadu_ps(f->scales + at));
-        const __m256i sums = k.planes > 1 ? add_word_groups(v, lanes, most) : add_groups(v, lanes, most);
+        const __m256i sums = planes_of(k) > 1 ? add_word_groups(v, lanes, most) : add_groups(v, lanes, most);
         acc[t] = _mm256_fmadd_ps(sd, _mm256_cvtepi32_ps(sums), acc[t]);
         acc[t] = _mm256_fmadd_ps(b, _mm256_loadu_ps(f->sums + at), acc[t]);
     }
@@ -182,11 +185,11 @@ INLINE __m256 add_trees(const __m256 v[8]) {
     return _mm256_permutevar8x32_ps(sums, order);
 }
 
-INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Quant quant,
-    const Kind k, const int rows) {
+INLINE void few_rows(
+    const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
     const int block_bytes = k.group * k.bits, lanes = lanes_of(k);
     Weight w = *f->w;
-    w.quant = quant; /* now a constant */
+    w.quant = k.quant; /* now a constant */
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
     const int64_t whole = f->w->cols / k.group / 8 * 8;
     const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
@@ -228,7 +231,7 @@ INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64
                     uint8_t part_of[32] = {0};
                     memcpy(part_of, v + i * 32, (size_t)f->tail_bytes);
                     few_planes(
-                        f, _mm256_loadu_si256((const __m256i *)part_of), q + i * k.planes * 32, k, rows, part[i]);
+                        f, _mm256_loadu_si256((const __m256i *)part_of), q + i * planes_of(k) * 32, k, rows, part[i]);
                 } else {
 #pragma GCC unroll 4
                     for (int t = 0; t < rows; t++) part[i][t] = _mm256_setzero_si256();
@@ -248,56 +251,8 @@ INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64
     }
 }
 
-typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
-#define FEW_ROWS(name, quant, bits, group, planes, rows)                                                               \
-    static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {                \
-        few_rows(f, first, count, y, y_stride, quant, (Kind){bits, group, !quant_is_affine(quant), planes}, rows);     \
-    }
-#define FEW_KIND(name, quant, bits, group, planes)                                                                     \
-    FEW_ROWS(name, quant, bits, group, planes, 1)                                                                      \
-    FEW_ROWS(name, quant, bits, group, planes, 2)                                                                      \
-    static FewRows *const name[FEW_SINGLE] = {name##_1, name##_2};
-FEW_KIND(few_2_32, QUANT_AFFINE, 2, 32, 4)
-FEW_KIND(few_2_64, QUANT_AFFINE, 2, 64, 4)
-FEW_KIND(few_3_32, QUANT_AFFINE, 3, 32, 1)
-FEW_KIND(few_3_64, QUANT_AFFINE, 3, 64, 1)
-FEW_KIND(few_4_32, QUANT_AFFINE, 4, 32, 2)
-FEW_KIND(few_4_64, QUANT_AFFINE, 4, 64, 2)
-FEW_KIND(few_5_32, QUANT_AFFINE, 5, 32, 1)
-FEW_KIND(few_5_64, QUANT_AFFINE, 5, 64, 1)
-FEW_KIND(few_6_32, QUANT_AFFINE, 6, 32, 1)
-FEW_KIND(few_6_64, QUANT_AFFINE, 6, 64, 1)
-FEW_KIND(few_8_32, QUANT_AFFINE, 8, 32, 1)
-FEW_KIND(few_8_64, QUANT_AFFINE, 8, 64, 1)
-FEW_KIND(few_symmetric_4, QUANT_SYMMETRIC, 4, 32, 2)
-FEW_KIND(few_symmetric_5, QUANT_SYMMETRIC, 5, 32, 1)
-FEW_KIND(few_symmetric_8, QUANT_SYMMETRIC, 8, 32, 1)
-FEW_KIND(few_k_4, QUANT_K, 4, 32, 2)
-FEW_KIND(few_k_5, QUANT_K, 5, 32, 1)
-FEW_KIND(few_k_symmetric, QUANT_K_SYMMETRIC, 6, 16, 1)
-FEW_KIND(few_mxfp4, QUANT_MXFP4, 4, 32, 2)
-FEW_KIND(few_nvfp4, QUANT_NVFP4, 4, 16, 2)
-
-static FewRows *few_kernel(const Weight *w, int rows) {
-    static FewRows *const *const AFFINE[9][2] = {
-        [2] = {few_2_32, few_2_64},
-        [3] = {few_3_32, few_3_64},
-        [4] = {few_4_32, few_4_64},
-        [5] = {few_5_32, few_5_64},
-        [6] = {few_6_32, few_6_64},
-        [8] = {few_8_32, few_8_64},
-    };
-    static FewRows *const *const SYMMETRIC[9] = {[4] = few_symmetric_4, [5] = few_symmetric_5, [8] = few_symmetric_8};
-    static FewRows *const *const K[9] = {[4] = few_k_4, [5] = few_k_5};
-    switch (w->quant) {
-    case QUANT_SYMMETRIC: return SYMMETRIC[w->bits][rows - 1];
-    case QUANT_K: return K[w->bits][rows - 1];
-    case QUANT_K_SYMMETRIC: return few_k_symmetric[rows - 1];
-    case QUANT_MXFP4: return few_mxfp4[rows - 1];
-    case QUANT_NVFP4: return few_nvfp4[rows - 1];
-    default: return AFFINE[w->bits][w->group > 32][rows - 1];
-    }
-}
+FEW_KERNELS(few_rows, 1)
+FEW_KERNELS(few_rows, 2)
 
 LinearLayout linear_layout_avx2(const Weight *w) {
     return w->bits == 4 ? LAYOUT_PLANES2 : w->bits == 2 ? LAYOUT_PLANES4 : LAYOUT_NATURAL;
@@ -311,5 +266,8 @@ void linear_few_avx2(
     const Few f = {w, x->q[linear_layout_avx2(w)], x->scales, x->sums, x->stride, x->stride / x->group,
         (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), groups, planes ? (int)(bytes / 32) : groups,
         planes ? (int)(bytes % 32) : 0, rows};
-    (rows > FEW_SINGLE ? linear_block_avx2 : few_kernel(w, rows))(&f, first, count, y, stride);
+    if (rows > FEW_SINGLE)
+        linear_block_avx2(&f, first, count, y, stride);
+    else
+        (rows == 1 ? few_rows_1 : few_rows_2)[linear_kind(w)](&f, first, count, y, stride);
 }

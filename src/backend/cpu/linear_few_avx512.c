@@ -5,6 +5,9 @@
 
 #include "backend/cpu/linear_avx512.h"
 
+/* Vectors of codes that are added up: codes per byte, or eights; 1: codes in order. */
+INLINE int planes_of(const Kind k) { return k.bits < 4 ? 4 : k.bits < 8 ? 2 : 1; }
+
 /* Each 128-bit lane: the sums of the four elements of that lane of a, b, c, d, whose size is at most `most`. Small ones
  * are added as 16-bit pairs. */
 INLINE __m512i add4(__m512i a, __m512i b, __m512i c, __m512i d, const int most) {
@@ -68,15 +71,15 @@ INLINE void load_codes(const uint8_t *p, const Kind k, __m512i code[4]) {
         code[0] = v;
         return;
     }
-    if (8 * k.bits * k.planes == 64) {
+    if (8 * k.bits * planes_of(k) == 64) {
 #pragma GCC unroll 4
-        for (int j = 0; j < k.planes; j++) {
+        for (int j = 0; j < planes_of(k); j++) {
             code[j] = plane_of(v, k.bits, j);
-            if (k.coded) code[j] = e2m1_codes(code[j]);
+            if (is_coded(k)) code[j] = e2m1_codes(code[j]);
         }
         return;
     }
-    const __m512i last = load_once(p + 8 * k.bits * k.planes - 64, k);
+    const __m512i last = load_once(p + 8 * k.bits * planes_of(k) - 64, k);
     if (k.bits == 3) { /* a byte takes two codes at once */
         const __m512i shift = spread_shift(6, false), high = _mm512_set1_epi8(7 << 3);
 #pragma GCC unroll 2
@@ -89,8 +92,9 @@ INLINE void load_codes(const uint8_t *p, const Kind k, __m512i code[4]) {
     }
     const __m512i shift = spread_shift(k.bits, false);
 #pragma GCC unroll 4
-    for (int j = 0; j < k.planes; j++)
-        code[j] = _mm512_and_si512(_mm512_multishift_epi64_epi8(shift, take_runs(v, last, k.bits, k.planes, j)), low);
+    for (int j = 0; j < planes_of(k); j++)
+        code[j] =
+            _mm512_and_si512(_mm512_multishift_epi64_epi8(shift, take_runs(v, last, k.bits, planes_of(k), j)), low);
 }
 
 /* Products of 64 codes per plane. */
@@ -102,7 +106,7 @@ INLINE void few_vector(
     for (int t = 0; t < rows; t++) {
         __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
 #pragma GCC unroll 4
-        for (int j = 0; j < k.planes; j++) {
+        for (int j = 0; j < planes_of(k); j++) {
             __m512i *to = &sum[k.bits == 3 ? j & 1 : 0];
             *to = _mm512_dpbusd_epi32(*to, code[j], _mm512_loadu_si512(q + t * f->stride + 64 * j));
         }
@@ -121,7 +125,8 @@ INLINE void few_prefetch_scales(const uint8_t *scales, size_t bytes) {
 /* The float part of 16 groups from group_index; count of them exist. part: as few_vector() left it. */
 INLINE void few_finish(const Few *f, const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t group_index,
     int64_t count, const Kind k, const int rows, __m512i part[][FEW_SINGLE], __m512 acc[FEW_SINGLE]) {
-    const int lanes = k.group / (4 * k.planes), most = (k.coded ? 24 : (1 << k.bits) - 1) * 127 * 4 * k.planes;
+    const int lanes = k.group / (4 * planes_of(k)),
+              most = (is_coded(k) ? 24 : (1 << k.bits) - 1) * 127 * 4 * planes_of(k);
     __m512 s, b;
     load_scales(w, scales, biases, group_index, count, &s, &b);
 #pragma GCC unroll 4
@@ -155,11 +160,11 @@ INLINE __m512 add_trees(const __m512 v[16]) {
     return _mm512_permutexvar_ps(order, sums);
 }
 
-INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Quant quant,
-    const Kind k, const int rows) {
-    const int lanes = k.group / (4 * k.planes), step = 8 * k.bits * k.planes, codes = 64 * k.planes;
+INLINE void few_rows(
+    const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
+    const int lanes = k.group / (4 * planes_of(k)), step = 8 * k.bits * planes_of(k), codes = 64 * planes_of(k);
     Weight w = *f->w;
-    w.quant = quant; /* now a constant */
+    w.quant = k.quant; /* now a constant */
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
     const int64_t whole = f->w->cols / k.group / 16 * 16;
     const uint8_t *p = (const uint8_t *)f->w->data + (size_t)first * row_bytes;
@@ -211,56 +216,8 @@ INLINE void few_rows(const Few *f, int64_t first, int64_t count, float *y, int64
     }
 }
 
-typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
-#define FEW_ROWS(name, quant, bits, group, planes, rows)                                                               \
-    static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {                \
-        few_rows(f, first, count, y, y_stride, quant, (Kind){bits, group, !quant_is_affine(quant), planes}, rows);     \
-    }
-#define FEW_KIND(name, quant, bits, group, planes)                                                                     \
-    FEW_ROWS(name, quant, bits, group, planes, 1)                                                                      \
-    FEW_ROWS(name, quant, bits, group, planes, 2)                                                                      \
-    static FewRows *const name[FEW_SINGLE] = {name##_1, name##_2};
-FEW_KIND(few_2_32, QUANT_AFFINE, 2, 32, 4)
-FEW_KIND(few_2_64, QUANT_AFFINE, 2, 64, 4)
-FEW_KIND(few_3_32, QUANT_AFFINE, 3, 32, 4)
-FEW_KIND(few_3_64, QUANT_AFFINE, 3, 64, 4)
-FEW_KIND(few_4_32, QUANT_AFFINE, 4, 32, 2)
-FEW_KIND(few_4_64, QUANT_AFFINE, 4, 64, 2)
-FEW_KIND(few_5_32, QUANT_AFFINE, 5, 32, 2)
-FEW_KIND(few_5_64, QUANT_AFFINE, 5, 64, 2)
-FEW_KIND(few_6_32, QUANT_AFFINE, 6, 32, 2)
-FEW_KIND(few_6_64, QUANT_AFFINE, 6, 64, 2)
-FEW_KIND(few_8_32, QUANT_AFFINE, 8, 32, 1)
-FEW_KIND(few_8_64, QUANT_AFFINE, 8, 64, 1)
-FEW_KIND(few_symmetric_4, QUANT_SYMMETRIC, 4, 32, 2)
-FEW_KIND(few_symmetric_5, QUANT_SYMMETRIC, 5, 32, 2)
-FEW_KIND(few_symmetric_8, QUANT_SYMMETRIC, 8, 32, 1)
-FEW_KIND(few_k_4, QUANT_K, 4, 32, 2)
-FEW_KIND(few_k_5, QUANT_K, 5, 32, 2)
-FEW_KIND(few_k_symmetric, QUANT_K_SYMMETRIC, 6, 16, 2)
-FEW_KIND(few_mxfp4, QUANT_MXFP4, 4, 32, 2)
-FEW_KIND(few_nvfp4, QUANT_NVFP4, 4, 16, 2)
-
-static FewRows *few_kernel(const Weight *w, int rows) {
-    static FewRows *const *const AFFINE[9][2] = {
-        [2] = {few_2_32, few_2_64},
-        [3] = {few_3_32, few_3_64},
-        [4] = {few_4_32, few_4_64},
-        [5] = {few_5_32, few_5_64},
-        [6] = {few_6_32, few_6_64},
-        [8] = {few_8_32, few_8_64},
-    };
-    static FewRows *const *const SYMMETRIC[9] = {[4] = few_symmetric_4, [5] = few_symmetric_5, [8] = few_symmetric_8};
-    static FewRows *const *const K[9] = {[4] = few_k_4, [5] = few_k_5};
-    switch (w->quant) {
-    case QUANT_SYMMETRIC: return SYMMETRIC[w->bits][rows - 1];
-    case QUANT_K: return K[w->bits][rows - 1];
-    case QUANT_K_SYMMETRIC: return few_k_symmetric[rows - 1];
-    case QUANT_MXFP4: return few_mxfp4[rows - 1];
-    case QUANT_NVFP4: return few_nvfp4[rows - 1];
-    default: return AFFINE[w->bits][w->group > 32][rows - 1];
-    }
-}
+FEW_KERNELS(few_rows, 1)
+FEW_KERNELS(few_rows, 2)
 
 LinearLayout linear_layout_avx512(const Weight *w) {
     static const LinearLayout LAYOUTS[9] = {
@@ -282,5 +239,8 @@ void linear_few_avx512(
     const Few f = {w, x->q[q], x->scales, x->sums, x->stride, x->stride / x->group,
         (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), (int)(left / x->group),
         (int)((left + 64 * planes - 1) / (64 * planes)), rows};
-    (rows > FEW_SINGLE ? linear_block_avx512 : few_kernel(w, rows))(&f, first, count, y, stride);
+    if (rows > FEW_SINGLE)
+        linear_block_avx512(&f, first, count, y, stride);
+    else
+        (rows == 1 ? few_rows_1 : few_rows_2)[linear_kind(w)](&f, first, count, y, stride);
 }

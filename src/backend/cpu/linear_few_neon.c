@@ -5,18 +5,12 @@
 
 enum { FEW_PASS = 4 }; /* most activation rows at once */
 
-/* A kind of weight. All members are constants where they are used. */
-typedef struct Kind {
-    int bits, group;
-    bool coded; /* E2M1 */
-} Kind;
-
-typedef struct Few {
+struct Few {
     const Weight *w;
     const int8_t *q;
     const float *scales, *sums;
     int64_t stride, scale_stride; /* from activation row to row */
-} Few;
+};
 
 /* The sums of 4 groups, in order. */
 INLINE void few_quad(
@@ -27,7 +21,7 @@ INLINE void few_quad(
 #pragma GCC unroll 8
     for (int i = 0; i < units; i++) {
         int8x16_t codes[2];
-        load_codes(p + i * 4 * k.bits, k.bits, k.coded, codes);
+        load_codes(p + i * 4 * k.bits, k.bits, is_coded(k), codes);
 #pragma GCC unroll 4
         for (int t = 0; t < rows; t++) {
             const int8_t *at = q + t * f->stride + i * UNIT;
@@ -51,7 +45,9 @@ INLINE void few_quad(
 
 INLINE void few_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
-    const size_t row_bytes = weight_row_bytes(f->w);
+    const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
+    Weight w = *f->w;
+    w.quant = k.quant; /* now a constant */
     const int64_t groups = f->w->cols / k.group;
     for (int64_t row = first; row < first + count; row++) {
         const uint8_t *data = (const uint8_t *)f->w->data + (size_t)row * row_bytes;
@@ -70,7 +66,7 @@ INLINE void few_rows(
             int32x4_t sums[FEW_PASS];
             few_quad(f, p, f->q + g * k.group, k, rows, sums);
             float32x4_t s, b, *lanes = acc[g / QUAD % (LINEAR_LANES / QUAD)];
-            load_scales(f->w, row, g, here, &s, &b);
+            load_scales(&w, scale_bytes, row, g, here, &s, &b);
 #pragma GCC unroll 4
             for (int t = 0; t < rows; t++) {
                 const int64_t at = t * f->scale_stride + g;
@@ -84,53 +80,23 @@ INLINE void few_rows(
     }
 }
 
-typedef void FewRows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
-#define FEW_ROWS(name, bits, group, coded, rows)                                                                       \
-    static void name##_##rows(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride) {                \
-        few_rows(f, first, count, y, y_stride, (Kind){bits, group, coded}, rows);                                      \
-    }
-#define FEW_KIND(name, bits, group, coded)                                                                             \
-    FEW_ROWS(name, bits, group, coded, 1)                                                                              \
-    FEW_ROWS(name, bits, group, coded, 2)                                                                              \
-    FEW_ROWS(name, bits, group, coded, 3)                                                                              \
-    FEW_ROWS(name, bits, group, coded, 4)                                                                              \
-    static FewRows *const name[FEW_PASS] = {name##_1, name##_2, name##_3, name##_4};
-FEW_KIND(few_2_32, 2, 32, false)
-FEW_KIND(few_2_64, 2, 64, false)
-FEW_KIND(few_3_32, 3, 32, false)
-FEW_KIND(few_3_64, 3, 64, false)
-FEW_KIND(few_4_32, 4, 32, false)
-FEW_KIND(few_4_64, 4, 64, false)
-FEW_KIND(few_5_32, 5, 32, false)
-FEW_KIND(few_5_64, 5, 64, false)
-FEW_KIND(few_6_16, 6, 16, false)
-FEW_KIND(few_6_32, 6, 32, false)
-FEW_KIND(few_6_64, 6, 64, false)
-FEW_KIND(few_8_32, 8, 32, false)
-FEW_KIND(few_8_64, 8, 64, false)
-FEW_KIND(few_mxfp4, 4, 32, true)
-FEW_KIND(few_nvfp4, 4, 16, true)
+FEW_KERNELS(few_rows, 1)
+FEW_KERNELS(few_rows, 2)
+FEW_KERNELS(few_rows, 3)
+FEW_KERNELS(few_rows, 4)
 
 LinearLayout linear_layout_neon(const Weight *w) { return w->bits == 4 ? LAYOUT_PLANES2 : LAYOUT_NATURAL; }
 
 void linear_few_neon(
     const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride) {
-    static FewRows *const *const AFFINE[9][3] = {
-        [2] = {NULL, few_2_32, few_2_64},
-        [3] = {NULL, few_3_32, few_3_64},
-        [4] = {NULL, few_4_32, few_4_64},
-        [5] = {NULL, few_5_32, few_5_64},
-        [6] = {few_6_16, few_6_32, few_6_64},
-        [8] = {NULL, few_8_32, few_8_64},
-    };
-    FewRows *const *kind = w->quant == QUANT_MXFP4 ? few_mxfp4
-        : w->quant == QUANT_NVFP4                  ? few_nvfp4
-                                                   : AFFINE[w->bits][(w->group > 16) + (w->group > 32)];
+    static FewKernel *const *const KERNELS[FEW_PASS] = {few_rows_1, few_rows_2, few_rows_3, few_rows_4};
+    const LinearKind kind = linear_kind(w);
     /* the weights come from memory once and from the second-level cache for the other passes */
     for (int from = 0; from < rows; from += FEW_PASS) {
         const int64_t groups = x->stride / x->group;
         const Few f = {w, x->q[linear_layout_neon(w)] + from * x->stride, x->scales + from * groups,
             x->sums + from * groups, x->stride, groups};
-        kind[(rows - from < FEW_PASS ? rows - from : FEW_PASS) - 1](&f, first, count, y + from * stride, stride);
+        KERNELS[(rows - from < FEW_PASS ? rows - from : FEW_PASS) - 1][kind](
+            &f, first, count, y + from * stride, stride);
     }
 }

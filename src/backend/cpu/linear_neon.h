@@ -6,9 +6,7 @@
 #include <arm_neon.h>
 #include <string.h>
 
-#include "backend/cpu/linear.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "backend/cpu/linear_kinds.h"
 
 enum {
     PANEL = 16,
@@ -80,9 +78,10 @@ INLINE void load_records(const Weight *w, const uint8_t *scales, int64_t group, 
     *b = vmulq_n_f32(*s, -(float)(1 << (w->bits - 1)));
 }
 
-/* count ≤ 4: groups that exist; the rest are zeros. */
-INLINE void load_scales(const Weight *w, int64_t row, int64_t group, int64_t count, float32x4_t *s, float32x4_t *b) {
-    const size_t from = (size_t)row * weight_scale_bytes(w);
+/* row_bytes: of scales. count ≤ 4: groups that exist; the rest are zeros. */
+INLINE void load_scales(
+    const Weight *w, size_t row_bytes, int64_t row, int64_t group, int64_t count, float32x4_t *s, float32x4_t *b) {
+    const size_t from = (size_t)row * row_bytes;
     const uint8_t *scales = (const uint8_t *)w->scales + from;
     if (w->quant == QUANT_AFFINE) {
         const uint8_t *biases = (const uint8_t *)w->biases + from;

@@ -6,21 +6,10 @@ INLINE __m512i split_eights(__m512i v) {
     return _mm512_shuffle_epi8(v, _mm512_set4_epi32(0x0f0d0b09, 0x0e0c0a08, 0x07050301, 0x06040200));
 }
 
-/* Where the unpacked groups of a row go. */
-typedef struct Places {
-    int64_t start[LINEAR_LANES]; /* first place of a lane's groups */
-    int shift;                   /* log2 of the group */
-    size_t group_bytes;
-} Places;
-
-INLINE size_t place_of(const Places *places, int64_t group) {
-    return (size_t)(places->start[group % LINEAR_LANES] + group / LINEAR_LANES);
-}
-
 /* 16 rows × one vector of weights: 128 columns of 4 bits, 64 of all others. After the transposition dword j holds 8 (4)
  * columns of every row. */
-INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[16], int64_t col, const Places *places,
-    uint8_t *out, const int bits, const bool coded) {
+INLINE void unpack_vector(const Weight *w, const uint8_t *const *rows, int64_t col, const Places *places, uint8_t *out,
+    const int bits, const bool coded) {
     const int cols = bits == 4 ? 128 : 64;
     const int64_t count = w->cols - col < cols ? w->cols - col : cols;
     const __mmask64 mask = first_bytes(count * bits / 8);
@@ -38,8 +27,7 @@ INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[16], int64_
     for (int j = 0; j < 16; j++) {
         const int64_t at = col + j * (cols / 16);
         if (j * (cols / 16) >= count) break;
-        uint8_t *to = out + place_of(places, at >> places->shift) * places->group_bytes +
-            (size_t)(at & ((1 << places->shift) - 1)) * PANEL;
+        uint8_t *to = place_codes(places, out, at, PANEL);
         if (bits != 4) {
             _mm512_store_si512(to, r[j]);
             continue;
@@ -50,21 +38,15 @@ INLINE void unpack_vector(const Weight *w, const uint8_t *const rows[16], int64_
     }
 }
 
-#define UNPACK_KIND(name, bits, coded)                                                                                 \
-    static void name(const Weight *w, const uint8_t *const rows[16], const Places *places, uint8_t *out) {             \
-        for (int64_t col = 0; col < w->cols; col += (bits) == 4 ? 128 : 64)                                            \
-            unpack_vector(w, rows, col, places, out, bits, coded);                                                     \
-    }
-UNPACK_KIND(unpack_2, 2, false)
-UNPACK_KIND(unpack_3, 3, false)
-UNPACK_KIND(unpack_4, 4, false)
-UNPACK_KIND(unpack_5, 5, false)
-UNPACK_KIND(unpack_6, 6, false)
-UNPACK_KIND(unpack_8, 8, false)
-UNPACK_KIND(unpack_e2m1, 4, true)
+INLINE void unpack_codes(const Weight *w, const uint8_t *const *rows, const int64_t *left, const Places *places,
+    uint8_t *out, const int bits, const bool coded) {
+    for (int64_t col = 0; col < w->cols; col += bits == 4 ? 128 : 64)
+        unpack_vector(w, rows, col, places, out, bits, coded);
+}
+UNPACK_KERNELS(unpack_codes)
 
 static void unpack_scales(
-    const Weight *w, const int64_t rows[16], const Places *places, int64_t groups, float *scales, float *biases) {
+    const Weight *w, const int64_t *rows, const Places *places, int64_t groups, float *scales, float *biases) {
     const size_t stride = weight_scale_bytes(w);
     for (int64_t g = 0; g < groups; g += 16) {
         __m512i s[16], b[16];
@@ -87,19 +69,5 @@ static void unpack_scales(
 }
 
 void linear_unpack_avx512(const Weight *w, int64_t first, LinearPanel *panel) {
-    static void (*const AFFINE[9])(const Weight *, const uint8_t *const[16], const Places *, uint8_t *) = {
-        [2] = unpack_2, [3] = unpack_3, [4] = unpack_4, [5] = unpack_5, [6] = unpack_6, [8] = unpack_8};
-    const int64_t groups = w->cols / panel->group;
-    Places places = {.shift = __builtin_ctz((unsigned)panel->group), .group_bytes = (size_t)panel->group * PANEL};
-    for (int lane = 0; lane < LINEAR_LANES; lane++) places.start[lane] = linear_panel_place(lane, groups);
-    for (int half = 0; half < PANEL; half += 16) {
-        const uint8_t *data[16];
-        int64_t rows[16];
-        for (int i = 0; i < 16; i++) {
-            rows[i] = first + half + i < w->rows ? first + half + i : w->rows - 1;
-            data[i] = (const uint8_t *)w->data + (size_t)rows[i] * weight_row_bytes(w);
-        }
-        (quant_is_affine(w->quant) ? AFFINE[w->bits] : unpack_e2m1)(w, data, &places, panel->codes + half * 4);
-        unpack_scales(w, rows, &places, groups, panel->scales + half, panel->biases + half);
-    }
+    linear_unpack(w, first, panel, PANEL, 16, unpack_codes_kernels, unpack_scales);
 }

@@ -4,8 +4,6 @@
 
 #include "backend/cpu/linear_avx2.h"
 
-typedef enum Plain { PLAIN_F32, PLAIN_F16, PLAIN_BF16, PLAIN_MXFP8, PLAIN_COUNT } Plain;
-
 /* Scales × 256 of the next 256 columns of one row. */
 INLINE void load_e8m0(const uint8_t *scales, int64_t group, int64_t count, float out[8]) {
     uint64_t eight = 0;
@@ -83,36 +81,23 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
         for (int t = 0; t < rows; t++) y[t * stride + r] = add_tree(acc[r][t][0], acc[r][t][1]);
 }
 
-typedef void PlainRows(
-    const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride);
-#define PLAIN_ROWS(kind, rows)                                                                                         \
-    static void plain_##kind##_##rows(                                                                                 \
-        const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride) {   \
-        int64_t r = 0;                                                                                                 \
-        for (; r + 2 <= count; r += 2) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 2, rows);            \
-        for (; r < count; r++) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 1, rows);                    \
-    }
-#define PLAIN_KIND(kind)                                                                                               \
-    PLAIN_ROWS(kind, 1)                                                                                                \
-    PLAIN_ROWS(kind, 2)                                                                                                \
-    PLAIN_ROWS(kind, 3)
-PLAIN_KIND(PLAIN_F32)
-PLAIN_KIND(PLAIN_F16)
-PLAIN_KIND(PLAIN_BF16)
-PLAIN_KIND(PLAIN_MXFP8)
-#define PLAIN_ENTRY(kind) [kind] = {[1] = plain_##kind##_1, [2] = plain_##kind##_2, [3] = plain_##kind##_3}
+INLINE void plain_rows(const Plain kind, const Weight *w, int64_t first, int64_t count, const float *x,
+    int64_t x_stride, float *y, int64_t stride, const int rows) {
+    int64_t r = 0;
+    for (; r + 2 <= count; r += 2) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 2, rows);
+    for (; r < count; r++) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 1, rows);
+}
+PLAIN_KERNELS(plain_rows, 1)
+PLAIN_KERNELS(plain_rows, 2)
+PLAIN_KERNELS(plain_rows, 3)
 
 void linear_plain_avx2(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
     float *y, int64_t stride) {
-    static PlainRows *const KERNELS[PLAIN_COUNT][4] = {
-        PLAIN_ENTRY(PLAIN_F32), PLAIN_ENTRY(PLAIN_F16), PLAIN_ENTRY(PLAIN_BF16), PLAIN_ENTRY(PLAIN_MXFP8)};
-    const Plain kind = w->quant == QUANT_MXFP8 ? PLAIN_MXFP8
-        : w->dtype == DTYPE_F32                ? PLAIN_F32
-        : w->dtype == DTYPE_F16                ? PLAIN_F16
-                                               : PLAIN_BF16;
+    static PlainKernel *const *const KERNELS[] = {NULL, plain_rows_1, plain_rows_2, plain_rows_3};
+    const Plain kind = linear_plain(w);
     for (int64_t t = 0; t < rows;) {
         const int64_t n = rows - t >= 3 ? 3 : rows - t;
-        KERNELS[kind][n](w, first, count, x + t * x_stride, x_stride, y + t * stride, stride);
+        KERNELS[n][kind](w, first, count, x + t * x_stride, x_stride, y + t * stride, stride);
         t += n;
     }
 }

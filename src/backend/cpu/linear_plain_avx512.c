@@ -4,8 +4,6 @@
 
 enum { WIDE = 6 }; /* activation rows of a tile */
 
-typedef enum Plain { PLAIN_F32, PLAIN_F16, PLAIN_BF16, PLAIN_MXFP8, PLAIN_COUNT } Plain;
-
 /* Scales × 256 of the next 512 columns of one row. */
 INLINE void load_e8m0(const uint8_t *scales, int64_t group, int64_t count, float out[16]) {
     const __mmask16 mask = count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1);
@@ -93,45 +91,27 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
         for (int t = 0; t < rows; t++) y[t * stride + r] = add_tree(acc[r][t]);
 }
 
-typedef void PlainRows(
-    const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride);
-#define PLAIN_ROWS(kind, rows)                                                                                         \
-    static void plain_##kind##_##rows(                                                                                 \
-        const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride) {   \
-        int64_t r = 0;                                                                                                 \
-        const int height = (rows) == 1 ? 2 : 4; /* two streams of weights, as few as keep the additions busy */        \
-        for (; r + height <= count; r += height)                                                                       \
-            plain_tile(kind, w, first + r, x, x_stride, y + r, stride, height, rows);                                  \
-        for (; r < count; r++) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 1, rows);                    \
-    }
-#define PLAIN_KIND(kind)                                                                                               \
-    PLAIN_ROWS(kind, 1)                                                                                                \
-    PLAIN_ROWS(kind, 2)                                                                                                \
-    PLAIN_ROWS(kind, 3)                                                                                                \
-    PLAIN_ROWS(kind, 4)                                                                                                \
-    PLAIN_ROWS(kind, 6)
-PLAIN_KIND(PLAIN_F32)
-PLAIN_KIND(PLAIN_F16)
-PLAIN_KIND(PLAIN_BF16)
-PLAIN_KIND(PLAIN_MXFP8)
-#define PLAIN_ENTRY(kind)                                                                                              \
-    [kind] = {[1] = plain_##kind##_1,                                                                                  \
-        [2] = plain_##kind##_2,                                                                                        \
-        [3] = plain_##kind##_3,                                                                                        \
-        [4] = plain_##kind##_4,                                                                                        \
-        [6] = plain_##kind##_6}
+INLINE void plain_rows(const Plain kind, const Weight *w, int64_t first, int64_t count, const float *x,
+    int64_t x_stride, float *y, int64_t stride, const int rows) {
+    int64_t r = 0;
+    const int height = rows == 1 ? 2 : 4; /* two streams of weights, as few as keep the additions busy */
+    for (; r + height <= count; r += height) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, height, rows);
+    for (; r < count; r++) plain_tile(kind, w, first + r, x, x_stride, y + r, stride, 1, rows);
+}
+PLAIN_KERNELS(plain_rows, 1)
+PLAIN_KERNELS(plain_rows, 2)
+PLAIN_KERNELS(plain_rows, 3)
+PLAIN_KERNELS(plain_rows, 4)
+PLAIN_KERNELS(plain_rows, 6)
 
 void linear_plain_avx512(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
     float *y, int64_t stride) {
-    static PlainRows *const KERNELS[PLAIN_COUNT][WIDE + 1] = {
-        PLAIN_ENTRY(PLAIN_F32), PLAIN_ENTRY(PLAIN_F16), PLAIN_ENTRY(PLAIN_BF16), PLAIN_ENTRY(PLAIN_MXFP8)};
-    const Plain kind = w->quant == QUANT_MXFP8 ? PLAIN_MXFP8
-        : w->dtype == DTYPE_F32                ? PLAIN_F32
-        : w->dtype == DTYPE_F16                ? PLAIN_F16
-                                               : PLAIN_BF16;
+    static PlainKernel *const *const KERNELS[WIDE + 1] = {
+        [1] = plain_rows_1, [2] = plain_rows_2, [3] = plain_rows_3, [4] = plain_rows_4, [6] = plain_rows_6};
+    const Plain kind = linear_plain(w);
     for (int64_t t = 0; t < rows;) {
         const int64_t left = rows - t, n = left >= 6 ? 6 : left == 5 ? 3 : left;
-        KERNELS[kind][n](w, first, count, x + t * x_stride, x_stride, y + t * stride, stride);
+        KERNELS[n][kind](w, first, count, x + t * x_stride, x_stride, y + t * stride, stride);
         t += n;
     }
 }

@@ -4,8 +4,6 @@
 
 #include "backend/cpu/linear_neon.h"
 
-typedef enum Plain { PLAIN_F32, PLAIN_F16, PLAIN_BF16, PLAIN_MXFP8, PLAIN_COUNT } Plain;
-
 INLINE float e8m0_times_256(uint8_t v) {
     return vgetq_lane_f32(vreinterpretq_f32_u32(vdupq_n_u32(v < 247 ? (uint32_t)(v + 8) << 23 : 0x7f800000)), 0);
 }
@@ -65,30 +63,16 @@ INLINE void plain_rows(const Plain kind, const Weight *w, int64_t first, int64_t
     }
 }
 
-typedef void PlainRows(
-    const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride);
-#define PLAIN_ROWS(kind, rows)                                                                                         \
-    static void plain_##kind##_##rows(                                                                                 \
-        const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, float *y, int64_t stride) {   \
-        plain_rows(kind, w, first, count, x, x_stride, y, stride, rows);                                               \
-    }
-#define PLAIN_KIND(kind) PLAIN_ROWS(kind, 1) PLAIN_ROWS(kind, 2) PLAIN_ROWS(kind, 3)
-PLAIN_KIND(PLAIN_F32)
-PLAIN_KIND(PLAIN_F16)
-PLAIN_KIND(PLAIN_BF16)
-PLAIN_KIND(PLAIN_MXFP8)
-#define PLAIN_ENTRY(kind) [kind] = {plain_##kind##_1, plain_##kind##_2, plain_##kind##_3}
+PLAIN_KERNELS(plain_rows, 1)
+PLAIN_KERNELS(plain_rows, 2)
+PLAIN_KERNELS(plain_rows, 3)
 
 void linear_plain_neon(const Weight *w, int64_t first, int64_t count, const float *x, int64_t x_stride, int64_t rows,
     float *y, int64_t stride) {
-    static PlainRows *const KERNELS[PLAIN_COUNT][3] = {
-        PLAIN_ENTRY(PLAIN_F32), PLAIN_ENTRY(PLAIN_F16), PLAIN_ENTRY(PLAIN_BF16), PLAIN_ENTRY(PLAIN_MXFP8)};
-    const Plain kind = w->quant == QUANT_MXFP8 ? PLAIN_MXFP8
-        : w->dtype == DTYPE_F32                ? PLAIN_F32
-        : w->dtype == DTYPE_F16                ? PLAIN_F16
-                                               : PLAIN_BF16;
+    static PlainKernel *const *const KERNELS[] = {NULL, plain_rows_1, plain_rows_2, plain_rows_3};
+    const Plain kind = linear_plain(w);
     for (int64_t t = 0; t < rows; t += 3) {
         const int64_t n = rows - t >= 3 ? 3 : rows - t;
-        KERNELS[kind][n - 1](w, first, count, x + t * x_stride, x_stride, y + t * stride, stride);
+        KERNELS[n][kind](w, first, count, x + t * x_stride, x_stride, y + t * stride, stride);
     }
 }
