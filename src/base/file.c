@@ -34,8 +34,7 @@ typedef struct FileSlot {
 } FileSlot;
 
 static FileSlot file_slots[FILE_SLOTS];
-static atomic_int file_slots_high; /* slots from here on were never used */
-static atomic_int file_damage_count;
+static atomic_int file_slots_high;                            /* slots from here on were never used */
 static pthread_mutex_t file_lock = PTHREAD_MUTEX_INITIALIZER; /* guards taking and freeing slots */
 static bool file_handler_set;
 static uintptr_t file_page;
@@ -72,7 +71,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
         uintptr_t begin = atomic_load(&slot->begin);
         if (!begin || address < begin || address >= atomic_load(&slot->end)) continue;
         if (!page_zero(address & ~(file_page - 1))) break;
-        if (!atomic_exchange(&slot->damaged, true)) atomic_fetch_add(&file_damage_count, 1);
+        atomic_store(&slot->damaged, true);
         errno = saved;
         return;
     }
@@ -203,7 +202,6 @@ void file_unmap(FileMap *map) {
     if (map->data) {
         FileSlot *slot = &file_slots[map->slot];
         pthread_mutex_lock(&file_lock);
-        if (atomic_load(&slot->damaged)) atomic_fetch_sub(&file_damage_count, 1);
         atomic_store(&slot->begin, 0); /* before the addresses can become another mapping's */
         pthread_mutex_unlock(&file_lock);
         munmap((void *)map->data, map->size);
@@ -215,8 +213,6 @@ void file_unmap(FileMap *map) {
 bool file_damaged(const FileMap *map) {
     return map->data && atomic_load_explicit(&file_slots[map->slot].damaged, memory_order_relaxed);
 }
-
-bool file_any_damaged(void) { return atomic_load_explicit(&file_damage_count, memory_order_relaxed) > 0; }
 
 static ssize_t read_some(int fd, void *to, size_t size) {
     ssize_t got;

@@ -21,7 +21,6 @@ void file_unmap(FileMap *map); /* safe on a zeroed FileMap */
 /* A page of it could not be read since it was mapped. One load, no lock: whoever waited for the readers of a step may
  * ask about all of a model's files after it. */
 bool file_damaged(const FileMap *map);
-bool file_any_damaged(void); /* of any mapping alive: cheap, asked once per step */
 /* Appends the whole file; limit: the most bytes it may have, 0 = none. */
 NODISCARD bool file_read(const char *path, size_t limit, Buffer *out, Error *error);
 /* Writes a new file beside path, syncs it and renames it over path: readers see the old or the new, never half. */
