@@ -130,8 +130,12 @@ static void plan_attention(Backend *backend, const Attention *a) {
     if (a->rope) {
         equal(backend, "odd rotated width", a->rope->dims % 2, 0);
         expect(backend, a->rope->dims <= l->head_dim, "rotated width", a->rope->dims, l->head_dim);
-        int pairs = 0;
-        for (int axis = 0; axis < POSITION_AXES_MAX; axis++) pairs += a->rope->sections[axis];
+        int64_t pairs = 0;
+        for (int axis = 0; axis < POSITION_AXES_MAX; axis++) {
+            const int section = a->rope->sections[axis];
+            expect(backend, section >= 0, "pairs of one of the rope's sections", section, 0);
+            pairs += section;
+        }
         expect(backend, pairs <= a->rope->dims / 2, "pairs of the rope's sections", pairs, a->rope->dims / 2);
     }
     expect(backend, a->window >= 0, "attention window", a->window, 0);

@@ -30,7 +30,7 @@ void rope_angles(const Rope *rope, const Step *step, int row, float *angles) {
         return;
     }
     int i = 0;
-    for (int axis = 0; axis < step->axes && rope->sections[axis] > 0; axis++) {
+    for (int axis = 0; axis < step->axes; axis++) {
         const int end = i + rope->sections[axis] < pairs ? i + rope->sections[axis] : pairs;
         for (; i < end; i++) angles[i] = (float)position[axis * step->rows] * rope->frequencies[i];
     }
