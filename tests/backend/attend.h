@@ -1,0 +1,210 @@
+/* What the tests of attention share: sequences with their inputs and pages dealt in a scattered order, and steps that
+ * take them forward through a backend, alone or among strangers. Cache memory starts as NaN, so that a read of anything
+ * not written shows. */
+#pragma once
+#include "ops.h"
+
+enum { STRANGERS = 7, ROWS_MAX = 640, PAGES = 64, THREADS_MAX = 4, SPANS_MAX = 4 };
+
+typedef struct Shape {
+    const char *name;
+    int heads, kv_heads, head_dim, value_dim;
+    DType dtype;
+    int tokens;
+    int window;
+    float softcap;
+    enum { PLAIN, ROPE_HALF, ROPE_INTERLEAVED } rope;
+    int rope_dims;
+    enum { NO_NORM, NORM_HEAD, NORM_FULL } norm;
+    bool sinks;
+} Shape;
+
+/* One sequence and its inputs. A test may give the first one spans, and places other than those in the cache. */
+typedef struct Sequence {
+    int tokens;
+    float *q, *k, *v;
+    int32_t pages[PAGES];
+    const int32_t *tables[2];
+    int position; /* tokens in the cache */
+    int span_count;
+    RunSpan spans[SPANS_MAX];
+    const int32_t *places; /* [axes][tokens] what the rope turns by; NULL: the place in the cache on every axis */
+} Sequence;
+
+typedef struct Bench {
+    const Shape *shape;
+    Norm q_norm, k_norm;
+    Rope rope;
+    int axes;
+    float *norm_weight, *frequencies, *sinks;
+    Sequence sequence[1 + STRANGERS];
+} Bench;
+
+static inline int q_width(const Shape *s) { return s->heads * s->head_dim; }
+static inline int k_width(const Shape *s) { return s->kv_heads * s->head_dim; }
+static inline int v_width(const Shape *s) { return s->kv_heads * s->value_dim; }
+static inline int out_width(const Shape *s) { return s->heads * s->value_dim; }
+
+static inline Bench bench_make(const Shape *s) {
+    Bench b = {.shape = s, .axes = 1};
+    b.norm_weight = random_floats(q_width(s), 1);
+    b.sinks = random_floats(s->heads, 3);
+    b.frequencies = random_floats(s->rope_dims / 2, 1);
+    for (int i = 0; i < s->rope_dims / 2; i++) b.frequencies[i] = powf(10000, -2.0f * (float)i / (float)s->rope_dims);
+    if (s->rope_dims > 4) b.frequencies[1] = 0; /* a pair left alone */
+    b.rope = (Rope){
+        .dims = s->rope_dims, .interleaved = s->rope == ROPE_INTERLEAVED, .frequencies = b.frequencies, .scale = 1.25f};
+    b.q_norm = (Norm){NORM_RMS, s->norm == NORM_FULL ? q_width(s) : s->head_dim, 1e-5f, b.norm_weight, NULL};
+    b.k_norm = (Norm){NORM_RMS, s->norm == NORM_FULL ? k_width(s) : s->head_dim, 1e-5f, b.norm_weight, NULL};
+    for (int i = 0; i <= STRANGERS; i++) {
+        Sequence *q = &b.sequence[i];
+        q->tokens = i == 0 ? s->tokens : 1 + (i * 37) % 150;
+        q->q = random_floats((int64_t)q->tokens * q_width(s), 2);
+        q->k = random_floats((int64_t)q->tokens * k_width(s), 2);
+        q->v = random_floats((int64_t)q->tokens * v_width(s), 1);
+    }
+    return b;
+}
+
+static inline void bench_free(Bench *b) {
+    for (int i = 0; i <= STRANGERS; i++) {
+        free(b->sequence[i].q);
+        free(b->sequence[i].k);
+        free(b->sequence[i].v);
+    }
+    free(b->norm_weight);
+    free(b->frequencies);
+    free(b->sinks);
+}
+
+/* Cache memory for all sequences as the second of two layers, pages dealt in a scattered order. */
+typedef struct Cache {
+    KvLayer layer;
+    uint8_t *memory;
+} Cache;
+
+static inline Cache cache_make(Backend *backend, Bench *b) {
+    const Shape *s = b->shape;
+    Cache cache = {.layer.layout = {s->kv_heads, s->head_dim, s->value_dim, s->dtype}, .layer.group = 1};
+    size_t bytes = backend->ops->kv_layer_bytes(backend, &cache.layer.layout);
+    bytes = (bytes + 63) / 64 * 64;
+    cache.layer.page_stride = 2 * bytes + 64;
+    cache.layer.layer_offset = bytes;
+    Error error;
+    cache.memory = backend->ops->alloc(backend, PAGES * cache.layer.page_stride, MEMORY_CACHE, &error);
+    if (!cache.memory) abort();
+    cache.layer.base = cache.memory;
+    int dealt = 0;
+    for (int i = 0; i <= STRANGERS; i++) {
+        Sequence *q = &b->sequence[i];
+        q->position = 0;
+        q->tables[0] = NULL;
+        q->tables[1] = q->pages;
+        for (int page = 0; page < PAGES; page++) q->pages[page] = -1;
+        for (int page = 0; page * KV_PAGE_TOKENS < q->tokens; page++) {
+            q->pages[page] = dealt++ * 29 % PAGES;
+            memset(cache.memory + (size_t)q->pages[page] * cache.layer.page_stride + bytes, 0xff, bytes);
+        }
+    }
+    if (dealt > PAGES) abort();
+    return cache;
+}
+
+/* The next rows of a sequence as a run of the step, its inputs behind those of the runs before. */
+static inline void add_run(const Bench *b, Sequence *seq, int rows, Step *step, Run *run, float *const in[3]) {
+    const Shape *s = b->shape;
+    const int widths[3] = {q_width(s), k_width(s), v_width(s)};
+    const float *const from[3] = {seq->q, seq->k, seq->v};
+    for (int i = 0; i < 3; i++)
+        memcpy(in[i] + step->rows * widths[i], from[i] + seq->position * widths[i],
+            sizeof(float) * (size_t)(rows * widths[i]));
+    *run = (Run){.row = step->rows, .rows = rows, .position = seq->position, .tables = seq->tables};
+    const RunSpan *span = seq->spans, *end = seq->spans + seq->span_count;
+    while (span < end && span->begin < seq->position) span++;
+    for (run->spans = span; span < end && span->begin < seq->position + rows; span++) run->span_count++;
+    step->rows += rows;
+    /* pages that the window has left */
+    const int oldest = s->window ? seq->position - s->window + 1 : 0;
+    for (int page = 0; (page + 1) * KV_PAGE_TOKENS <= oldest; page++) seq->pages[page] = -1;
+}
+
+/* Positions of a sequence's run, once it is known how many rows the step has. */
+static inline void fill_positions(const Bench *b, const Sequence *seq, const Run *run, int rows, int32_t *positions) {
+    for (int axis = 0; axis < b->axes; axis++)
+        for (int t = 0; t < run->rows; t++)
+            positions[axis * rows + run->row + t] =
+                seq->places ? seq->places[axis * seq->tokens + run->position + t] : run->position + t;
+}
+
+static inline Attention attention_of(const Bench *b, const KvLayer *layer) {
+    const Shape *s = b->shape;
+    return (Attention){.heads = s->heads,
+        .kv = *layer,
+        .scale = 1.0f / sqrtf((float)s->head_dim),
+        .softcap = s->softcap,
+        .window = s->window,
+        .q_norm = s->norm ? &b->q_norm : NULL,
+        .k_norm = s->norm ? &b->k_norm : NULL,
+        .norm_full = s->norm == NORM_FULL,
+        .rope = s->rope ? &b->rope : NULL,
+        .sinks = s->sinks ? b->sinks : NULL};
+}
+
+/* Appends rows[i] tokens of each sequence in one step (0: not in it); outputs of sequence 0 go to out. */
+static inline void advance(Backend *backend, Bench *b, const Cache *cache, const int rows[1 + STRANGERS], float *out) {
+    static float q[ROWS_MAX * 5000], k[ROWS_MAX * 1024], v[ROWS_MAX * 1024], y[ROWS_MAX * 5000];
+    static int32_t positions[POSITION_AXES_MAX * ROWS_MAX], tokens[ROWS_MAX];
+    float *const in[3] = {q, k, v};
+    Run runs[1 + STRANGERS];
+    int owner[1 + STRANGERS], own = 0;
+    Step step = {.tokens = tokens, .positions = positions, .runs = runs, .axes = b->axes};
+    for (int n = STRANGERS; n >= 0; n--) { /* the sequence under test in the middle */
+        const int i = (n + 4) % (1 + STRANGERS);
+        if (rows[i] == 0) continue;
+        if (i == 0) own = step.rows;
+        owner[step.run_count] = i;
+        add_run(b, &b->sequence[i], rows[i], &step, &runs[step.run_count++], in);
+    }
+    for (int i = 0; i < step.run_count; i++) fill_positions(b, &b->sequence[owner[i]], &runs[i], step.rows, positions);
+    Attention op = attention_of(b, &cache->layer);
+    op.q = q;
+    op.k = k;
+    op.v = v;
+    op.out = y;
+    Error error;
+    backend->ops->begin(backend, &step);
+    backend->ops->attention(backend, &op);
+    if (!backend->ops->wait(backend, backend->ops->submit(backend), &error)) TEST_MSG(false, "%s", error.text);
+    const int width = out_width(b->shape);
+    memcpy(out + b->sequence[0].position * width, y + own * width, sizeof *y * (size_t)(rows[0] * width));
+    for (int i = 0; i <= STRANGERS; i++) b->sequence[i].position += rows[i];
+}
+
+/* How many rows a step of some `wanted` takes from a sequence: spans stay whole. */
+static inline int rows_of_step(const Sequence *seq, int wanted) {
+    int end = seq->position + wanted < seq->tokens ? seq->position + wanted : seq->tokens;
+    for (int i = 0; i < seq->span_count; i++)
+        if (seq->spans[i].begin < end && end < seq->spans[i].end) end = seq->spans[i].end;
+    return end - seq->position;
+}
+
+/* The whole of sequence 0 in steps of `chunk` tokens; with strangers beside it: as many of theirs as there are left. */
+static inline void compute(Backend *backend, Bench *b, int chunk, bool strangers, float *out) {
+    Cache cache = cache_make(backend, b);
+    while (b->sequence[0].position < b->sequence[0].tokens) {
+        int rows[1 + STRANGERS] = {0};
+        for (int i = 0; i <= (strangers ? STRANGERS : 0); i++) {
+            rows[i] = rows_of_step(&b->sequence[i], i == 0 ? chunk : 1 + i * 3 % 8);
+        }
+        advance(backend, b, &cache, rows, out);
+    }
+    backend->ops->release(backend, cache.memory);
+}
+
+/* Scores are sums of head_dim products of size ≤ 4 scaled by 1/√head_dim: both sides round them to some 1e-6, exp
+ * passes that on as a relative error, and the result is a mean of values ≤ 1. With 16-bit pages a key or value that was
+ * computed (normed, rotated) may round to the neighbouring number: 2⁻¹¹ or 2⁻⁸ of its size. */
+static inline double tolerance(const Shape *s) {
+    if (s->dtype == DTYPE_F32 || (s->rope == PLAIN && s->norm == NO_NORM)) return 2e-5;
+    return s->dtype == DTYPE_F16 ? 1e-3 : 8e-3;
+}

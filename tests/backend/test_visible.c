@@ -1,0 +1,63 @@
+/* Which keys a position sees: run_visible by itself, and attention over spans whose positions see each other, on every
+ * backend against a naive model. */
+#include "naive.h"
+
+typedef struct Case {
+    Shape shape;
+    int count;
+    RunSpan spans[SPANS_MAX];
+} Case;
+
+static const Case cases[] = {
+    {{"spans in a page", 2, 1, 32, 32, DTYPE_F32, 100, 0, 0, PLAIN, 0, NO_NORM, false}, 3,
+        {{10, 20}, {20, 30}, {64, 65}}},
+    {{"all of it a span", 3, 3, 16, 16, DTYPE_F32, 140, 0, 0, ROPE_HALF, 16, NO_NORM, false}, 1, {{0, 140}}},
+    {{"spans across pages", 4, 2, 32, 32, DTYPE_F16, 400, 0, 0, ROPE_HALF, 32, NO_NORM, false}, 2,
+        {{100, 160}, {250, 390}}},
+    {{"span at the start, small window", 4, 2, 32, 32, DTYPE_F32, 200, 7, 0, ROPE_HALF, 32, NO_NORM, false}, 1,
+        {{0, 131}}},
+    {{"window smaller than a span", 4, 1, 32, 48, DTYPE_F16, 420, 20, 0, ROPE_HALF, 32, NORM_HEAD, false}, 2,
+        {{100, 160}, {300, 420}}},
+    {{"window larger than a span", 4, 2, 32, 32, DTYPE_F32, 420, 150, 30, ROPE_INTERLEAVED, 20, NO_NORM, false}, 2,
+        {{120, 140}, {300, 340}}},
+    {{"across a border of 512", 7, 1, 32, 32, DTYPE_F32, 640, 0, 0, PLAIN, 0, NO_NORM, false}, 2,
+        {{400, 600}, {600, 640}}},
+    {{"across it, window, sinks", 4, 2, 32, 32, DTYPE_BF16, 700, 5, 0, ROPE_HALF, 32, NO_NORM, true}, 2,
+        {{505, 530}, {640, 645}}},
+};
+
+static void check_case(const Case *c) {
+    Bench b = bench_make(&c->shape);
+    b.sequence[0].span_count = c->count;
+    memcpy(b.sequence[0].spans, c->spans, sizeof c->spans);
+    check_naive(&b, tolerance(&c->shape));
+    bench_free(&b);
+}
+
+/* Against the words of the header, at every position of runs with and without spans. */
+static void check_run_visible(void) {
+    static const int windows[] = {0, 1, 2, 7, 20, 1000};
+    const Sequence seq = {.tokens = 90, .span_count = 4, .spans = {{30, 31}, {40, 60}, {60, 72}, {80, 90}}};
+    for (size_t w = 0; w < COUNT_OF(windows); w++)
+        for (int spans = 0; spans <= seq.span_count; spans++) {
+            const Run run = {.rows = 70, .position = 20, .span_count = spans, .spans = seq.spans};
+            Sequence shown = seq;
+            shown.span_count = spans;
+            Visible last = {0, 0};
+            for (int i = run.position; i < run.position + run.rows; i++) {
+                const Visible seen = run_visible(&run, windows[w], i);
+                bool right = seen.first >= last.first && seen.end >= last.end; /* neither decreases */
+                for (int j = 0; j < seq.tokens; j++)
+                    right = right && naive_sees(&shown, windows[w], i, j) == (j >= seen.first && j < seen.end);
+                TEST_MSG(right, "window %d, %d spans: position %d sees %d to %d", windows[w], spans, i, seen.first,
+                    seen.end);
+                last = seen;
+            }
+        }
+}
+
+int main(void) {
+    check_run_visible();
+    for (size_t i = 0; i < COUNT_OF(cases); i++) check_case(&cases[i]);
+    return test_done();
+}
