@@ -1,25 +1,12 @@
-/* What the products with AVX2 share: streams of weights, floats of every kind, the tree over the lanes.
+/* What the products with AVX2 share: floats of every kind, the tree over the lanes.
  *
  * VPMADDUBSW adds two products of u8 × s8 in 16 bits with saturation, so codes are kept small enough that it never
  * occurs: with codes to 15 eight of its results fit in one sum, to 31 four, to 63 two; 8-bit codes are split or
  * widened. */
 #pragma once
-#include <immintrin.h>
-#include <string.h>
+#include "backend/cpu/linear_x86.h"
 
-#include "backend/cpu/linear_kinds.h"
-
-enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2, PANEL = 16, TILE = 4 };
-
-/* A stream of weights: far ahead into the second-level cache, which has more misses in flight than the first, then near
- * ahead into the first. */
-INLINE void prefetch(const uint8_t *p, const int bytes) {
-#pragma GCC unroll 32
-    for (int i = 0; i < bytes; i += 64) {
-        _mm_prefetch((const char *)p + FAR_BYTES + i, _MM_HINT_T1);
-        _mm_prefetch((const char *)p + NEAR_BYTES + i, _MM_HINT_T0);
-    }
-}
+enum { PANEL = 16, TILE = 4 };
 
 /* E4M3 / 256 of the 8 low bytes: the same bits as f16, whose exponent bias is 15 instead of 7. 0x7f reads as 480. */
 INLINE __m256 e4m3_part(__m128i v) {
@@ -191,18 +178,6 @@ INLINE void transpose8(__m256i r[8]) {
 
 /* Codes per byte; 1: codes in order. */
 INLINE int planes_of(const Kind k) { return k.bits == 4 ? 2 : k.bits == 2 ? 4 : 1; }
-
-struct Few {
-    const Weight *w;
-    const int8_t *q;
-    const float *scales, *sums;
-    int64_t stride, scale_stride; /* from activation row to row */
-    const uint8_t *end;           /* of the weights' data */
-    /* what is left of a row after the last whole block of 8 groups */
-    int tail_groups, tail_vectors; /* whole vectors (in order: units of 32 codes) */
-    int tail_bytes;                /* of one more */
-    int rows;                      /* of activations */
-};
 
 /* linear_input_avx2.c */
 void linear_quantise_avx2(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);

@@ -1,21 +1,8 @@
-/* What the products with AVX-512 share: streams of weights, floats of every kind, the tree over the lanes. */
+/* What the products with AVX-512 share: floats of every kind, the tree over the lanes. */
 #pragma once
-#include <immintrin.h>
-#include <string.h>
+#include "backend/cpu/linear_x86.h"
 
-#include "backend/cpu/linear_kinds.h"
-
-enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2, PANEL = 32 };
-
-/* A stream of weights: far ahead into the second-level cache, which has more misses in flight than the first, then near
- * ahead into the first. */
-INLINE void prefetch(const uint8_t *p, const int bytes) {
-#pragma GCC unroll 32
-    for (int i = 0; i < bytes; i += 64) {
-        _mm_prefetch((const char *)p + FAR_BYTES + i, _MM_HINT_T1);
-        _mm_prefetch((const char *)p + NEAR_BYTES + i, _MM_HINT_T0);
-    }
-}
+enum { PANEL = 32 };
 
 /* E4M3 / 256: the same bits as f16, whose exponent bias is 15 instead of 7. 0x7f reads as 480. */
 INLINE __m512 e4m3_part(__m128i v) {
@@ -174,17 +161,6 @@ INLINE void transpose16(__m512i r[16]) {
         r[i + 12] = _mm512_shuffle_i32x4(c, d, 0xdd);
     }
 }
-
-struct Few {
-    const Weight *w;
-    const int8_t *q;
-    const float *scales, *sums;
-    int64_t stride, scale_stride; /* from activation row to row */
-    const uint8_t *end;           /* of the weights' data */
-    /* what is left of a row after the last whole block of 16 groups */
-    int tail_groups, tail_vectors; /* the last may be a part; the activations behind the row are zeros */
-    int rows;
-};
 
 /* linear_input_avx512.c */
 void linear_quantise_avx512(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);

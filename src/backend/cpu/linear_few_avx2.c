@@ -133,10 +133,6 @@ INLINE void few_vector(const Few *f, const uint8_t *block, const int8_t *q, cons
 /* Vectors of 8 groups. */
 INLINE int lanes_of(const Kind k) { return planes_of(k) > 1 ? k.group / (4 * planes_of(k)) : k.group == 16 ? 4 : 8; }
 
-INLINE void few_prefetch_scales(const uint8_t *scales, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)scales + SCALES_AHEAD + i, _MM_HINT_T0);
-}
-
 /* Where a block from v may be read: spread() reads more than its codes take. */
 INLINE const uint8_t *few_block(const Few *f, const uint8_t *v, const Kind k, uint8_t *copy) {
     if (planes_of(k) > 1 || k.bits == 8 || f->end - v >= k.group * k.bits + 16) return v;

@@ -118,9 +118,6 @@ INLINE void few_vector(
 INLINE void few_prefetch(const uint8_t *p, const Kind k, const int bytes) {
     if (k.bits < 8) prefetch(p, bytes);
 }
-INLINE void few_prefetch_scales(const uint8_t *scales, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)scales + SCALES_AHEAD + i, _MM_HINT_T0);
-}
 
 /* The float part of 16 groups from group_index; count of them exist. part: as few_vector() left it. */
 INLINE void few_finish(const Few *f, const Weight *w, const uint8_t *scales, const uint8_t *biases, int64_t group_index,
@@ -238,7 +235,7 @@ void linear_few_avx512(
     const int64_t left = w->cols % ((int64_t)x->group * LINEAR_LANES);
     const Few f = {w, x->q[q], x->scales, x->sums, x->stride, x->stride / x->group,
         (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), (int)(left / x->group),
-        (int)((left + 64 * planes - 1) / (64 * planes)), rows};
+        (int)((left + 64 * planes - 1) / (64 * planes)), 0, rows};
     if (rows > FEW_SINGLE)
         linear_block_avx512(&f, first, count, y, stride);
     else

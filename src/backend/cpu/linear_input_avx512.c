@@ -4,8 +4,6 @@
 
 #include "backend/cpu/linear_avx512.h"
 
-enum { TILE = LINEAR_TILE_ROWS };
-
 void linear_quantise_avx512(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums) {
     int64_t padded = linear_stride(cols, group);
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
@@ -41,23 +39,9 @@ void linear_quantise_avx512(const float *x, int64_t cols, int group, int8_t *q, 
     memset(sums + cols / group, 0, extra);
 }
 
-static void arrange_panel(const int8_t *q, int64_t cols, int group, int8_t *out) {
-    const __m128i split = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
-    for (int lane = 0; lane < LINEAR_LANES && lane < cols / group; lane++) {
-        int8_t *to = out + linear_panel_place(lane, cols / group) * group * TILE;
-        for (int64_t g = lane; g < cols / group; g += LINEAR_LANES)
-            for (int i = 0; i < group; i += 16, to += 16 * TILE) {
-                const __m128i v = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(q + g * group + i)), split);
-                const int fours[4] = {
-                    _mm_cvtsi128_si32(v), _mm_extract_epi32(v, 1), _mm_extract_epi32(v, 2), _mm_extract_epi32(v, 3)};
-                for (int j = 0; j < 4; j++) memcpy(to + 4 * TILE * j, &fours[j], 4);
-            }
-    }
-}
-
 void linear_arrange_avx512(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out) {
     if (layout == LAYOUT_PANEL) {
-        arrange_panel(q, cols, group, out);
+        arrange_panel(q, cols, group, out, LINEAR_TILE_ROWS);
         return;
     }
     const int64_t size = linear_stride(cols, group);
