@@ -47,6 +47,12 @@ static bool parse_number(const Option *o, const char *text, double *out) {
         end++;
         if (*end == 'i') end++;
         if (*end == 'B') end++;
+    } else if (o->kind == OPTION_DURATION && *end) {
+        static const char units[] = "smh";
+        const char *unit = strchr(units, *end);
+        if (!unit) return false;
+        *out *= pow(60, (double)(unit - units));
+        end++;
     }
     return *end == 0 && (o->kind == OPTION_NUMBER || *out == floor(*out)) && *out >= o->min && *out <= o->max;
 }
@@ -62,6 +68,7 @@ static bool store(const Option *o, const char *text) {
         return true;
     case OPTION_INTEGER:
     case OPTION_BYTES:
+    case OPTION_DURATION:
         if (!parse_number(o, text, &number)) return false;
         *(int64_t *)o->value = (int64_t)number;
         return true;

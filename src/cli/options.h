@@ -5,13 +5,20 @@
 
 #include "base/error.h"
 
-typedef enum OptionKind { OPTION_FLAG, OPTION_INTEGER, OPTION_BYTES, OPTION_NUMBER, OPTION_TEXT } OptionKind;
+typedef enum OptionKind {
+    OPTION_FLAG,
+    OPTION_INTEGER,
+    OPTION_BYTES,    /* 4G, 512M */
+    OPTION_DURATION, /* seconds: 90, 90s, 10m, 2h */
+    OPTION_NUMBER,
+    OPTION_TEXT
+} OptionKind;
 
 typedef struct Option {
     const char *name;  /* "--threads"; NULL ends a table */
     const char *alias; /* "-t" or NULL */
     OptionKind kind;
-    void *value;          /* bool, int64_t, int64_t (bytes: 4G, 512M), double, const char * */
+    void *value;          /* bool, int64_t, int64_t, int64_t, double, const char * */
     double min, max;      /* of numbers */
     const char *argument; /* "N", for the help */
     const char *help;     /* ends with the default where there is one */

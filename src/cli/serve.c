@@ -12,22 +12,27 @@
 #include "cli/session.h"
 #include "server/server.h"
 
-static const Command command = {"serve", "MODEL", "Serves a model over the OpenAI API.",
+enum { GRACE_S = 30 }; /* a model stays at least so long after its last answer */
+
+static const Command command = {"serve", "MODEL…", "Serves models over the OpenAI API; `model` in a request chooses.",
     "Examples:\n"
     "  apus serve qwen-0.5b                        a model in the cache, on http://127.0.0.1:5413/v1\n"
     "  apus serve model.gguf --port 8080           converted once, then served\n"
+    "  apus serve qwen-0.5b gemma-270m --idle-unload 10m\n"
     "  apus serve ./model --host 0.0.0.0 --api-key secret\n"
     "  curl http://127.0.0.1:5413/v1/chat/completions -H 'Content-Type: application/json' \\\n"
     "       -d '{\"model\":\"qwen-0.5b\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n"
     "The key can also come from the environment: APUS_API_KEY.\n"};
 
-static void print_ready(const Server *server, const char *host, const char *name, const char *key, double seconds) {
+static void print_ready(const Server *server, const ServerOptions *options, double seconds) {
+    const char *host = options->host, *key = options->api_key, *name = options->models.sources[0].name;
     const bool any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::"), six = strchr(host, ':') != NULL;
     char address[128];
     snprintf(address, sizeof address, "http://%s%s%s:%d", six && !any ? "[" : "", any ? "127.0.0.1" : host,
         six && !any ? "]" : "", server_port(server));
-    printf("ready in %.2f s\n\n  API      %s/v1\n  model    %s\n  API key  %s\n\n", seconds, address, name,
-        key ? "required" : "none (this machine only)");
+    printf("ready in %.2f s\n\n  API      %s/v1\n", seconds, address);
+    for (int i = 0; i < options->models.count; i++) printf("  model    %s\n", options->models.sources[i].name);
+    printf("  API key  %s\n\n", key ? "required" : "none (this machine only)");
     printf("  curl %s/v1/chat/completions -H 'Content-Type: application/json'%s \\\n"
            "    -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n\nCtrl-C stops the "
            "server.\n",
@@ -53,7 +58,7 @@ static int serve(const ServerOptions *options) {
     signal(SIGPIPE, SIG_IGN);
     Server *server = server_open(options, &error);
     if (!server) return report(&error);
-    print_ready(server, options->host, options->model_name, options->api_key, clock_seconds() - start);
+    print_ready(server, options, clock_seconds() - start);
     int number;
     sigwait(&set, &number);
     printf("stopping: waiting for answers under way (Ctrl-C again: at once)\n");
@@ -64,10 +69,56 @@ static int serve(const ServerOptions *options) {
     return 0;
 }
 
+/* What the user calls models, as directories with names. */
+typedef struct Served {
+    ModelSource sources[MODELS_MAX];
+    Buffer directories[MODELS_MAX], names[MODELS_MAX];
+    int count;
+} Served;
+
+static void served_free(Served *served) {
+    for (int i = 0; i < MODELS_MAX; i++) {
+        buffer_free(&served->directories[i]);
+        buffer_free(&served->names[i]);
+    }
+}
+
+/* name: of the only model; NULL: they are called as their files are. */
+static bool served_add(Served *served, const char *model, const char *name, Error *error) {
+    const int i = served->count++;
+    Buffer *directory = &served->directories[i], *own = &served->names[i];
+    if (name)
+        buffer_text(own, name);
+    else
+        model_name_of(model, own);
+    if (!model_resolve(model, directory, error)) return false;
+    if (own->failed) return fail(error, ERROR_MEMORY, "out of memory");
+    served->sources[i] = (ModelSource){own->data, directory->data};
+    return true;
+}
+
+static int serve_models(
+    const Arguments *arguments, const EngineArguments *engine, const char *name, ServerOptions *options) {
+    Error error = {0};
+    Served *served = calloc(1, sizeof *served);
+    bool ok = served || fail(&error, ERROR_MEMORY, "out of memory");
+    if (ok && name && arguments->count > 1) ok = fail(&error, ERROR_USAGE, "--model-name is for a single model");
+    for (int i = 0; ok && i < arguments->count; i++) ok = served_add(served, arguments->values[i], name, &error);
+    if (ok) {
+        options->models.sources = served->sources;
+        options->models.count = served->count;
+        options->models.engine = engine_options(engine, NULL);
+    }
+    const int code = ok ? serve(options) : report(&error);
+    if (served) served_free(served);
+    free(served);
+    return code;
+}
+
 int command_serve(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     const char *host = "127.0.0.1", *key = getenv("APUS_API_KEY"), *name = NULL;
-    int64_t port = 5413;
+    int64_t port = 5413, idle = 0;
     bool verbose = false;
     const Option options[] = {
         {"--host", NULL, OPTION_TEXT, &host, 0, 0, "ADDRESS", "address to listen on (127.0.0.1)"},
@@ -77,29 +128,18 @@ int command_serve(int argc, char **argv) {
         {"--slots", "-np", OPTION_INTEGER, &engine.slots, 1, 1024, "N", "answers computed at once (8)"},
         {"--queue", NULL, OPTION_INTEGER, &engine.queue, 0, 100000, "N", "requests that may wait; then 429 (256)"},
         ENGINE_OPTIONS(engine),
+        {"--idle-unload", NULL, OPTION_DURATION, &idle, 0, 365 * 86400, "TIME",
+            "unload a model so long after its last answer, as in 10m, at least 30s; the next request loads it (never)"},
         {"--verbose", "-v", OPTION_FLAG, &verbose, 0, 0, NULL, "log every request (never its text)"},
         {0},
     };
     Arguments arguments;
-    const OptionsResult result = options_parse(&command, options, argc, argv, 1, 1, &arguments);
+    const OptionsResult result = options_parse(&command, options, argc, argv, 1, MODELS_MAX, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (verbose) log_set_level(LOG_DEBUG);
-    Error error = {0};
-    Buffer directory = {0}, id = {0};
-    if (key && !key[0]) key = NULL;
-    if (!name) model_name_of(arguments.values[0], &id);
-    int code = 1;
-    if (!model_resolve(arguments.values[0], &directory, &error)) {
-        code = report(&error);
-    } else {
-        const ServerOptions server = {.host = host,
-            .port = (int)port,
-            .api_key = key,
-            .model_name = name ? name : id.data,
-            .engine = engine_options(&engine, directory.data)};
-        code = serve(&server);
-    }
-    buffer_free(&directory);
-    buffer_free(&id);
-    return code;
+    ServerOptions server = {.host = host,
+        .port = (int)port,
+        .api_key = key && key[0] ? key : NULL,
+        .models.idle_unload_ms = (idle > 0 && idle < GRACE_S ? GRACE_S : idle) * 1000};
+    return serve_models(&arguments, &engine, name, &server);
 }

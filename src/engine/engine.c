@@ -11,10 +11,13 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/thread.h"
+#include "engine/resources.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 
 struct Engine {
+    Resources *resources; /* NULL: it has the machine for itself */
+    MemoryAccount account;
     Model *model;
     Runner *runner;
     KvCache *kv;
@@ -161,9 +164,14 @@ static void run_step(Engine *engine) {
     if (s->part_count == 0) return;
     Error error = {0};
     engine->steps++;
+    if (engine->resources) resources_begin_step(engine->resources);
     const int64_t start = clock_ns();
-    if (runner_forward(engine->runner, engine->kv, &s->step, s->output_count, s->outputs, &engine->logits, &error)) {
-        scheduler_note_step(s, (double)(clock_ns() - start) * 1e-9);
+    const bool ok =
+        runner_forward(engine->runner, engine->kv, &s->step, s->output_count, s->outputs, &engine->logits, &error);
+    const double seconds = (double)(clock_ns() - start) * 1e-9;
+    if (engine->resources) resources_end_step(engine->resources);
+    if (ok) {
+        scheduler_note_step(s, seconds);
         for (int i = 0; i < s->part_count; i++) finish_part(engine, &s->parts[i]);
         return;
     }
@@ -182,6 +190,7 @@ static void publish_stats(Engine *engine) {
         .prompt_tokens = engine->prompt_tokens,
         .generated_tokens = engine->generated_tokens,
     };
+    atomic_store(&engine->account.used, engine->stats.kv_bytes);
 }
 
 static void cancel_all(Engine *engine) {
@@ -227,8 +236,9 @@ static void *engine_run(void *argument) {
 
 /* ---- opening ---- */
 
-static size_t default_pool(const Runner *runner, int slots) {
-    const size_t half = memory_available() / 2;
+static size_t default_pool(const Engine *engine, int slots) {
+    const Runner *runner = engine->runner;
+    const size_t half = (engine->resources ? resources_available(engine->resources) : memory_available()) / 2;
     size_t bytes;
     if (!size_mul(kv_bytes_for(runner_kv_plan(runner), model_context(runner_model(runner))), (size_t)slots, &bytes))
         return half;
@@ -251,13 +261,17 @@ static bool open_parts(Engine *engine, const EngineOptions *options, Error *erro
     engine->notify_context = options->notify_context;
     RunnerOptions runner = {.backend = options->backend, .outputs_max = options->slots + ECHO_ROWS};
     runner.backend.rows_max = options->slots + options->prefill_size;
+    engine->resources = options->resources;
+    if (engine->resources) runner.backend.pool = resources_pool(engine->resources);
     engine->model = model_open(options->directory, &options->model, error);
     engine->runner = engine->model ? runner_open(engine->model, &runner, error) : NULL;
     if (!engine->runner) return false;
     engine->vocab = model_vocab(engine->model);
     engine->eos_count = model_eos(engine->model, engine->eos);
-    const size_t pool = options->kv_bytes ? options->kv_bytes : default_pool(engine->runner, options->slots);
+    const size_t pool = options->kv_bytes ? options->kv_bytes : default_pool(engine, options->slots);
     engine->kv = kv_open(runner_kv_plan(engine->runner), pool, error);
+    engine->account.promised = pool;
+    if (engine->resources) resources_enter(engine->resources, &engine->account);
     if (!engine->kv || !scheduler_open(&engine->scheduler, engine->runner, engine->kv, options, error)) return false;
     if (engine->scheduler.context < model_context(engine->model))
         log_warn("the KV cache limits a sequence to %d of %d tokens", engine->scheduler.context,
@@ -294,6 +308,7 @@ void engine_close(Engine *engine) {
     scheduler_close(&engine->scheduler);
     sampler_scratch_close(&engine->scratch);
     free(engine->working);
+    if (engine->resources) resources_leave(engine->resources, &engine->account);
     kv_close(engine->kv);
     runner_close(engine->runner);
     model_close(engine->model);

@@ -13,11 +13,12 @@ enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128 };
 typedef struct EngineOptions {
     const char *directory;
     ModelOptions model;
-    BackendOptions backend; /* rows_max is the engine's to say */
-    int slots;              /* sequences that run at once */
-    int queue_max;          /* requests that wait; one more is ERROR_BUSY */
-    int prefill_size;       /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2 */
-    size_t kv_bytes;        /* of the page pool; 0: slots × context, at most half of the free memory */
+    BackendOptions backend;      /* rows_max is the engine's to say */
+    struct Resources *resources; /* shared with other engines (resources.h); NULL: threads of its own */
+    int slots;                   /* sequences that run at once */
+    int queue_max;               /* requests that wait; one more is ERROR_BUSY */
+    int prefill_size;            /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2 */
+    size_t kv_bytes;             /* of the page pool; 0: slots × context, at most half of the free memory */
     /* Called by the engine thread when requests may have something new; must be short. NULL: readers wait in request_*.
      */
     void (*notify)(void *context);

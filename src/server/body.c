@@ -34,6 +34,20 @@ bool body_take(Exchange *x, const char *data, size_t size) {
     return x->discarded <= BODY_DISCARD_MAX;
 }
 
+const Json *body_object(const Exchange *x, Arena *arena, ApiError *error) {
+    Error why = {0};
+    const Json *body = json_parse(arena, buffer_view(&x->body), &why);
+    if (body && body->type == JSON_OBJECT) return body;
+    if (body)
+        api_fail(error, 400, NULL, NULL, "The body of your request must be a JSON object, but it is %s.",
+            json_type_name(body));
+    else if (why.code == ERROR_MEMORY)
+        api_out_of_memory(error);
+    else
+        api_fail(error, 400, NULL, NULL, "We could not parse the JSON body of your request: %s.", why.text);
+    return NULL;
+}
+
 void body_free(Exchange *x) {
     __atomic_sub_fetch(&x->server->body_bytes, x->body.size, __ATOMIC_RELAXED);
     buffer_free(&x->body);

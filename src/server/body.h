@@ -15,4 +15,6 @@ enum {
 NODISCARD bool body_fits(const Server *server, uint64_t bytes, ApiError *error);
 /* A piece that has arrived. What cannot be taken sets x->refusal. False: it is time to hang up. */
 NODISCARD bool body_take(Exchange *x, const char *data, size_t size);
+/* The whole body, which must be a JSON object. */
+const Json *body_object(const Exchange *x, Arena *arena, ApiError *error);
 void body_free(Exchange *x); /* its memory is for others now */

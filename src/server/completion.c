@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "server/body.h"
+#include "server/model_list.h"
 #include "server/reply.h"
 #include "server/stream.h"
 
@@ -24,33 +25,22 @@ static void make_id(Exchange *x, const char *prefix) {
 
 /* ---- the request ---- */
 
-static const Json *parse_body(const Exchange *x, Arena *arena, ApiError *error) {
-    Error why = {0};
-    const Json *body = json_parse(arena, buffer_view(&x->body), &why);
-    if (body && body->type == JSON_OBJECT) return body;
-    if (body)
-        api_fail(error, 400, NULL, NULL, "The body of your request must be a JSON object, but it is %s.",
-            json_type_name(body));
-    else if (why.code == ERROR_MEMORY)
-        api_out_of_memory(error);
-    else
-        api_fail(error, 400, NULL, NULL, "We could not parse the JSON body of your request: %s.", why.text);
-    return NULL;
-}
-
 /* What a request that says nothing gets. */
 static ApiRequest default_request(const ChatModel *model, Arena *arena) {
-    ApiRequest request = {
-        .arena = arena, .vocab = chat_model_vocab(model), .sampling = model->sampling, .max_tokens = -1, .choices = 1};
+    ApiRequest request = {.arena = arena, .max_tokens = -1, .choices = 1, .sampling.logprobs = -1};
+    request.vocab = model ? chat_model_vocab(model) : INT32_MAX;
+    if (model) request.sampling = model->sampling;
     if (getentropy(&request.sampling.seed, sizeof request.sampling.seed)) request.sampling.seed = (uint64_t)clock_ns();
     return request;
 }
 
-static bool check_model(const Exchange *x, const ApiRequest *request, ApiError *error) {
-    const Slice name = request->model;
-    if (slice_is(name, x->model->name)) return true;
-    return api_fail(error, 404, "model_not_found", "model", "The model '%.*s' does not exist; this server has '%s'.",
-        name.size < 200 ? (int)name.size : 200, name.data, x->model->name);
+/* The model that the body names. An unknown name, or none, is told after what is wrong with other fields. */
+static bool take_model(Exchange *x, const Json *body, ApiError *error) {
+    const Json *name = json_get(body, "model");
+    if (!name || name->type != JSON_STRING || models_find(x->server->models, json_slice(name)) < 0) return true;
+    Error why = {0};
+    x->model = models_take(x->server->models, json_slice(name), &why);
+    return x->model || model_failed(json_slice(name), &why, error);
 }
 
 static bool check_context(const Exchange *x, const ApiRequest *request, ApiError *error) {
@@ -96,12 +86,13 @@ static void free_prompts(Exchange *x) {
 
 /* arena: for what is needed until the request is submitted. */
 static bool understand(Exchange *x, Arena *arena, ApiError *error) {
-    const Json *body = parse_body(x, arena, error);
+    const Json *body = body_object(x, arena, error);
     if (!body) return false;
-    x->model = x->server->model;
+    if (!take_model(x, body, error)) return false;
     ApiRequest request = default_request(x->model, arena);
-    if (!x->endpoint->read_params(&request, body, error) || !check_model(x, &request, error) ||
-        !x->endpoint->make_prompts(x, &request, error) || !check_context(x, &request, error) ||
+    if (!x->endpoint->read_params(&request, body, error)) return false;
+    if (!x->model) return model_unknown(x->server, request.model, error);
+    if (!x->endpoint->make_prompts(x, &request, error) || !check_context(x, &request, error) ||
         !submit(x, &request, error))
         return false;
     x->form = request.form;
@@ -170,5 +161,6 @@ void completion_close(Exchange *x) {
     buffer_free(&x->head);
     buffer_free(&x->out);
     arena_free(&x->arena);
+    models_release(x->server->models, x->model);
     __atomic_fetch_sub(&x->server->answering, 1, __ATOMIC_RELAXED);
 }

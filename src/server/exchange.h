@@ -4,6 +4,7 @@
 #include <microhttpd.h>
 
 #include "chat/generation.h"
+#include "chat/models.h"
 #include "server/api.h"
 #include "server/params.h"
 
@@ -11,7 +12,7 @@ enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48 };
 
 typedef struct Server {
     struct MHD_Daemon *daemon;
-    ChatModel *model;
+    Models *models;
     char *api_key; /* NULL: none */
     char *host;    /* bound address */
     int port;
@@ -49,7 +50,7 @@ typedef struct Exchange {
 
     /* a completion, once it is submitted: its body and what was made of it are gone */
     const struct Endpoint *endpoint; /* NULL: it is none */
-    ChatModel *model;
+    ChatModel *model;                /* taken until the answer is out */
     AnswerForm form;
     Arena arena; /* of what follows */
     Tokens *prompts;

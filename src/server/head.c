@@ -120,9 +120,13 @@ void head_take_request_id(Exchange *x) {
 
 /* While nobody can be let in, no body needs to be read. */
 static bool check_queue(const Exchange *x, ApiError *error) {
-    const EngineStats stats = engine_stats(x->server->model->engine);
-    return !stats.full ||
-        api_fail(error, 429, "queue_full", NULL, "The server is busy: %d requests wait already.", stats.waiting);
+    int waiting = 0;
+    for (int i = 0; i < models_count(x->server->models); i++) {
+        const ModelStatus status = models_status(x->server->models, i);
+        if (!status.stats.full) return true;
+        waiting += status.stats.waiting;
+    }
+    return api_fail(error, 429, "queue_full", NULL, "The server is busy: %d requests wait already.", waiting);
 }
 
 bool head_check(Exchange *x, const char *url, const char *method, ApiError *error) {

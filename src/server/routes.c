@@ -3,52 +3,37 @@
 #include <string.h>
 
 #include "server/completion.h"
+#include "server/model_list.h"
 #include "server/reply.h"
 
 static enum MHD_Result answer_chat(Exchange *x, Slice rest) { return completion_answer(x, &endpoint_chat); }
 static enum MHD_Result answer_text(Exchange *x, Slice rest) { return completion_answer(x, &endpoint_text); }
 
+/* Of all models together. */
 static enum MHD_Result answer_health(Exchange *x, Slice rest) {
-    const EngineStats stats = engine_stats(x->server->model->engine);
     const bool stopping = __atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED) > 0;
-    Buffer body = {0};
-    buffer_printf(&body, "{\"status\":\"%s\",\"running\":%d,\"waiting\":%d,\"kv_bytes\":%zu,\"kv_bytes_total\":%zu}",
-        stopping ? "stopping" : "ok", stats.running, stats.waiting, stats.kv_bytes, stats.kv_bytes_total);
-    return reply_json(x, stopping ? 503 : 200, &body);
-}
-
-static void write_model(Exchange *x, Buffer *out) {
-    buffer_text(out, "{\"id\":");
-    json_write_string(out, slice_of(x->server->model->name));
-    buffer_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"apus\",\"context_length\":%d}",
-        (long long)x->server->model->created, chat_model_context(x->server->model));
-}
-
-static enum MHD_Result answer_models(Exchange *x, Slice rest) {
-    Buffer body = {0};
-    buffer_text(&body, "{\"object\":\"list\",\"data\":[");
-    write_model(x, &body);
-    buffer_text(&body, "]}");
-    return reply_json(x, 200, &body);
-}
-
-static enum MHD_Result answer_model(Exchange *x, Slice rest) {
-    if (!slice_is(rest, x->server->model->name)) {
-        ApiError error = {0};
-        api_fail(&error, 404, "model_not_found", "model", "The model '%.*s' does not exist; this server has '%s'.",
-            rest.size < 200 ? (int)rest.size : 200, rest.data, x->server->model->name);
-        return reply_error(x, &error);
+    EngineStats all = {0};
+    for (int i = 0; i < models_count(x->server->models); i++) {
+        const EngineStats stats = models_status(x->server->models, i).stats;
+        all.running += stats.running;
+        all.waiting += stats.waiting;
+        all.kv_bytes += stats.kv_bytes;
+        all.kv_bytes_total += stats.kv_bytes_total;
     }
     Buffer body = {0};
-    write_model(x, &body);
-    return reply_json(x, 200, &body);
+    buffer_printf(&body, "{\"status\":\"%s\",\"running\":%d,\"waiting\":%d,\"kv_bytes\":%zu,\"kv_bytes_total\":%zu}",
+        stopping ? "stopping" : "ok", all.running, all.waiting, all.kv_bytes, all.kv_bytes_total);
+    return reply_json(x, stopping ? 503 : 200, &body);
 }
 
 static enum MHD_Result answer_root(Exchange *x, Slice rest) {
     Buffer body = {0};
-    buffer_text(&body, "{\"name\":\"apus\",\"model\":");
-    json_write_string(&body, slice_of(x->server->model->name));
-    buffer_text(&body, ",\"api\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/models\",\"/health\"]}");
+    buffer_text(&body, "{\"name\":\"apus\",\"models\":[");
+    for (int i = 0; i < models_count(x->server->models); i++) {
+        if (i) buffer_byte(&body, ',');
+        json_write_string(&body, slice_of(models_name(x->server->models, i)));
+    }
+    buffer_text(&body, "],\"api\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/models\",\"/health\"]}");
     return reply_json(x, 200, &body);
 }
 
@@ -56,6 +41,8 @@ static const Route routes[] = {
     {.method = "GET", .path = "/", .answer = answer_root},
     {.method = "GET", .path = "/health", .answer = answer_health, .public = true},
     {.method = "GET", .path = "/v1/models", .answer = answer_models},
+    {.method = "POST", .path = "/v1/models/load", .answer = answer_load},
+    {.method = "POST", .path = "/v1/models/unload", .answer = answer_unload},
     {.method = "GET", .path = "/v1/models/", .answer = answer_model},
     {.method = "POST", .path = "/v1/chat/completions", .answer = answer_chat, .completes = true},
     {.method = "POST", .path = "/v1/completions", .answer = answer_text, .completes = true},

@@ -14,13 +14,13 @@
 enum { DRAIN_S = 10, FAREWELL_S = 1, DRAIN_STEP_MS = 20 };
 
 static bool load(Server *server, const ServerOptions *options, Error *error) {
-    EngineOptions engine = options->engine;
+    ModelsOptions models = options->models;
     server->streams = stream_writer_open(error);
     if (!server->streams) return false;
-    engine.notify = stream_writer_wake;
-    engine.notify_context = server->streams;
-    server->model = chat_model_open(options->model_name, &engine, error);
-    return server->model;
+    models.engine.notify = stream_writer_wake;
+    models.engine.notify_context = server->streams;
+    server->models = models_open(&models, error);
+    return server->models;
 }
 
 /* Large bodies go back to the system when they are freed. Left alone, glibc keeps up to 64 MiB per arena for the next.
@@ -66,7 +66,7 @@ void server_close(Server *server) {
     __atomic_store_n(&server->stopping, 2, __ATOMIC_RELAXED);
     drain(server, FAREWELL_S); /* and the rest is told why it ends, before connections are cut */
     http_stop(server);
-    chat_model_close(server->model);
+    models_close(server->models);
     stream_writer_close(server->streams);
     free(server->host);
     free(server->api_key);

@@ -3,14 +3,13 @@
  * is made in chat/. */
 #pragma once
 #include "base/error.h"
-#include "engine/engine.h"
+#include "chat/models.h"
 
 typedef struct ServerOptions {
-    const char *host;       /* address to bind; "127.0.0.1" */
-    int port;               /* 0: any free one */
-    const char *api_key;    /* NULL: none (only on loopback) */
-    const char *model_name; /* id in /v1/models */
-    EngineOptions engine;   /* its directory holds tokenizer and template, too */
+    const char *host;     /* address to bind; "127.0.0.1" */
+    int port;             /* 0: any free one */
+    const char *api_key;  /* NULL: none (only on loopback) */
+    ModelsOptions models; /* each model's name is its id in /v1/models */
 } ServerOptions;
 
 typedef struct Server Server;

@@ -43,7 +43,6 @@ struct KvCache {
     int owners[FAKE_PAGES];
     uint64_t hash[FAKE_PAGES][KV_PAGE_TOKENS];
 };
-static struct KvCache *fake_cache;
 static _Thread_local bool fake_engine_thread;
 
 static inline void fake_reset(void) {
@@ -168,7 +167,7 @@ Backend *runner_backend(const Runner *runner) {
 
 bool runner_forward(
     Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error) {
-    static uint64_t row_hash[RUNNER_ROWS_MAX];
+    uint64_t row_hash[RUNNER_ROWS_MAX];
     fake_engine_thread = true;
     fake_gate(step, count);
     CHECK(step->rows > 0 && step->rows <= runner->rows_max && count <= step->rows && count <= runner->outputs_max);
@@ -182,11 +181,11 @@ bool runner_forward(
             const int32_t *table = run->tables[0];
             const int before = position - 1;
             const uint64_t hash =
-                position > 0 ? fake_cache->hash[table[before / KV_PAGE_TOKENS]][before % KV_PAGE_TOKENS] : 0;
+                position > 0 ? cache->hash[table[before / KV_PAGE_TOKENS]][before % KV_PAGE_TOKENS] : 0;
             const int32_t page = table[position / KV_PAGE_TOKENS];
-            CHECK(page >= 0 && fake_cache->owners[page] == 1);
+            CHECK(page >= 0 && cache->owners[page] == 1);
             row_hash[row] = fake_next_hash(hash, step->tokens[row]);
-            fake_cache->hash[page][position % KV_PAGE_TOKENS] = row_hash[row];
+            cache->hash[page][position % KV_PAGE_TOKENS] = row_hash[row];
         }
     }
     CHECK(row == step->rows);
@@ -198,14 +197,14 @@ bool runner_forward(
 /* ---- kv_cache.h ---- */
 
 KvCache *kv_open(const KvPlan *plan, size_t budget_bytes, Error *error) {
-    fake_cache = calloc(1, sizeof *fake_cache);
-    if (!fake_cache) {
+    KvCache *cache = calloc(1, sizeof *cache);
+    if (!cache) {
         fail(error, ERROR_MEMORY, "no memory for a fake cache");
         return NULL;
     }
     const size_t pages = budget_bytes / FAKE_PAGE_BYTES;
-    fake_cache->page_count = pages < FAKE_PAGES ? (int)pages : FAKE_PAGES;
-    return fake_cache;
+    cache->page_count = pages < FAKE_PAGES ? (int)pages : FAKE_PAGES;
+    return cache;
 }
 void kv_close(KvCache *cache) { free(cache); }
 size_t kv_bytes_used(const KvCache *cache) { return (size_t)cache->used * FAKE_PAGE_BYTES; }

@@ -20,8 +20,9 @@ static Server *open_server(void) {
     Error error = {0};
     chat_fixture_open(&fixture, true);
     fake.context = CONTEXT; /* no answer is long */
+    const ModelSource source = {"fake", fixture.directory};
     const ServerOptions options = {
-        .host = "127.0.0.1", .model_name = "fake", .engine = chat_engine_options(&fixture, 4, 8)};
+        .host = "127.0.0.1", .models = {.sources = &source, .count = 1, .engine = chat_engine_options(&fixture, 4, 8)}};
     Server *server = server_open(&options, &error);
     if (!server) fprintf(stderr, "%s\n", error.text);
     CHECK(server != NULL);

@@ -34,8 +34,9 @@ static Buffer answer;
 static void open_server(int slots, int queue_max) {
     Error error = {0};
     chat_fixture_open(&fixture, true);
-    const ServerOptions options = {
-        .host = "127.0.0.1", .model_name = "fake", .engine = chat_engine_options(&fixture, slots, queue_max)};
+    const ModelSource source = {"fake", fixture.directory};
+    const ServerOptions options = {.host = "127.0.0.1",
+        .models = {.sources = &source, .count = 1, .engine = chat_engine_options(&fixture, slots, queue_max)}};
     server = server_open(&options, &error);
     if (!server) fprintf(stderr, "%s\n", error.text);
     CHECK(server != NULL);

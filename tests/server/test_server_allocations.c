@@ -90,8 +90,9 @@ static bool live(Error *error) {
     fake_reset();
     fake.vocab = CHAT_VOCAB;
     fake.eos_logit = -1000;
+    const ModelSource source = {"fake", fixture.directory};
     const ServerOptions options = {
-        .host = "127.0.0.1", .model_name = "fake", .engine = chat_engine_options(&fixture, 2, 4)};
+        .host = "127.0.0.1", .models = {.sources = &source, .count = 1, .engine = chat_engine_options(&fixture, 2, 4)}};
     Server *server = server_open(&options, error);
     if (!server) return false;
     bool ok = true;

@@ -1,0 +1,262 @@
+#include "chat/models.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/resources.h"
+
+typedef struct Entry {
+    char *name, *directory;
+    ModelState state;
+    ChatModel *model; /* LOADED */
+    int holders;
+    int64_t released_ns; /* when the last holder let go, or it was loaded */
+    int64_t created;
+    int context;
+    uint64_t failures; /* loads that failed */
+    Error why;         /* the last of them did */
+} Entry;
+
+struct Models {
+    EngineOptions engine;
+    Resources *resources;
+    int64_t idle_ns; /* 0: models stay */
+    int count;
+    Entry entries[MODELS_MAX];
+
+    Mutex mutex; /* over the entries' state, and the following */
+    Condition changed;
+    bool loading; /* one at a time: the next must see what the last has taken */
+    bool closing;
+    bool thread_runs;
+    Thread thread; /* unloads what is idle */
+};
+
+/* ---- under the mutex ---- */
+
+static Entry *find(Models *m, Slice name) {
+    const int index = models_find(m, name);
+    return index < 0 ? NULL : &m->entries[index];
+}
+
+/* Gives the mutex up meanwhile. */
+static bool load(Models *m, Entry *entry, Error *error) {
+    m->loading = true;
+    entry->state = MODEL_LOADING;
+    mutex_unlock(&m->mutex);
+    EngineOptions options = m->engine;
+    options.directory = entry->directory;
+    options.resources = m->resources;
+    const double start = clock_seconds();
+    Error why = {0};
+    ChatModel *model = chat_model_open(entry->name, &options, &why);
+    const double seconds = clock_seconds() - start;
+    mutex_lock(&m->mutex);
+    m->loading = false;
+    entry->state = model ? MODEL_LOADED : MODEL_UNLOADED;
+    entry->model = model;
+    entry->released_ns = clock_ns();
+    if (!model) {
+        entry->failures++;
+        entry->why = why;
+        if (error) *error = why;
+    } else {
+        entry->created = model->created;
+        entry->context = chat_model_context(model);
+        log_debug("loaded %s in %.2f s", entry->name, seconds);
+    }
+    condition_broadcast(&m->changed);
+    return model != NULL;
+}
+
+/* Gives the mutex up meanwhile. */
+static void unload(Models *m, Entry *entry) {
+    ChatModel *model = entry->model;
+    entry->state = MODEL_UNLOADING;
+    entry->model = NULL;
+    mutex_unlock(&m->mutex);
+    chat_model_close(model);
+    mutex_lock(&m->mutex);
+    entry->state = MODEL_UNLOADED;
+    log_debug("unloaded %s", entry->name);
+    condition_broadcast(&m->changed);
+}
+
+/* ---- the thread ---- */
+
+/* The loaded model that nobody holds whose time comes first; *left_ns: until then. NULL: there is none. */
+static Entry *next_idle(Models *m, int64_t *left_ns) {
+    Entry *first = NULL;
+    for (int i = 0; i < m->count; i++) {
+        Entry *entry = &m->entries[i];
+        if (entry->state != MODEL_LOADED || entry->holders > 0) continue;
+        if (!first || entry->released_ns < first->released_ns) first = entry;
+    }
+    if (first) *left_ns = first->released_ns + m->idle_ns - clock_ns();
+    return first;
+}
+
+static void *unload_idle(void *argument) {
+    Models *m = argument;
+    mutex_lock(&m->mutex);
+    while (!m->closing) {
+        int64_t left_ns = 0;
+        Entry *entry = next_idle(m, &left_ns);
+        if (!entry)
+            condition_wait(&m->changed, &m->mutex);
+        else if (left_ns > 0)
+            condition_wait_ms(&m->changed, &m->mutex, left_ns / 1000000 + 1);
+        else
+            unload(m, entry);
+    }
+    mutex_unlock(&m->mutex);
+    return NULL;
+}
+
+/* ---- opening ---- */
+
+static bool copy_sources(Models *m, const ModelsOptions *options, Error *error) {
+    for (; m->count < options->count; m->count++) {
+        const ModelSource *source = &options->sources[m->count];
+        Entry *entry = &m->entries[m->count];
+        if (find(m, slice_of(source->name)))
+            return fail(error, ERROR_USAGE, "two models are called %s; give one another name", source->name);
+        entry->name = strdup(source->name);
+        entry->directory = strdup(source->directory);
+        if (entry->name && entry->directory) continue;
+        m->count++;
+        return fail(error, ERROR_MEMORY, "no memory for the list of models");
+    }
+    return true;
+}
+
+static bool open_parts(Models *m, const ModelsOptions *options, Error *error) {
+    if (options->count < 1 || options->count > MODELS_MAX)
+        return fail(error, ERROR_USAGE, "%d models, must be 1 to %d", options->count, MODELS_MAX);
+    if (!copy_sources(m, options, error)) return false;
+    m->engine = options->engine;
+    m->idle_ns = options->idle_unload_ms * 1000000;
+    m->resources = resources_open(options->engine.backend.threads, error);
+    if (!m->resources) return false;
+    for (int i = 0; i < m->count; i++)
+        if (!models_load(m, slice_of(m->entries[i].name), error)) return false;
+    m->thread_runs = m->idle_ns > 0 && thread_start(&m->thread, unload_idle, m, "apus-models", error);
+    return m->thread_runs || m->idle_ns == 0;
+}
+
+Models *models_open(const ModelsOptions *options, Error *error) {
+    Models *m = calloc(1, sizeof *m);
+    if (!m) {
+        fail(error, ERROR_MEMORY, "no memory for the list of models");
+        return NULL;
+    }
+    mutex_init(&m->mutex);
+    condition_init(&m->changed);
+    if (open_parts(m, options, error)) return m;
+    models_close(m);
+    return NULL;
+}
+
+void models_close(Models *m) {
+    if (!m) return;
+    mutex_lock(&m->mutex);
+    m->closing = true;
+    condition_broadcast(&m->changed);
+    mutex_unlock(&m->mutex);
+    if (m->thread_runs) thread_join(m->thread);
+    for (int i = 0; i < m->count; i++) {
+        CHECK(m->entries[i].holders == 0);
+        chat_model_close(m->entries[i].model);
+        free(m->entries[i].name);
+        free(m->entries[i].directory);
+    }
+    resources_close(m->resources);
+    condition_destroy(&m->changed);
+    mutex_destroy(&m->mutex);
+    free(m);
+}
+
+/* ---- use ---- */
+
+/* Under the mutex: the entry is loaded, or the error says why not. */
+static bool make_loaded(Models *m, Entry *entry, Error *error) {
+    const uint64_t failures = entry->failures;
+    while (entry->state != MODEL_LOADED) {
+        if (entry->failures != failures) { /* the load that was waited for */
+            if (error) *error = entry->why;
+            return false;
+        }
+        if (entry->state == MODEL_UNLOADED && !m->loading) return load(m, entry, error);
+        condition_wait(&m->changed, &m->mutex);
+    }
+    return true;
+}
+
+ChatModel *models_take(Models *m, Slice name, Error *error) {
+    mutex_lock(&m->mutex);
+    Entry *entry = find(m, name);
+    if (!entry)
+        fail(error, ERROR_NOT_FOUND, "there is no model %.*s", SLICE_SHOWN(name));
+    else if (!make_loaded(m, entry, error))
+        entry = NULL;
+    ChatModel *model = entry ? entry->model : NULL;
+    if (model) entry->holders++;
+    mutex_unlock(&m->mutex);
+    return model;
+}
+
+void models_release(Models *m, ChatModel *model) {
+    if (!model) return;
+    mutex_lock(&m->mutex);
+    Entry *entry = find(m, slice_of(model->name));
+    CHECK(entry && entry->holders > 0);
+    entry->holders--;
+    entry->released_ns = clock_ns();
+    if (entry->holders == 0) condition_broadcast(&m->changed);
+    mutex_unlock(&m->mutex);
+}
+
+bool models_load(Models *m, Slice name, Error *error) {
+    ChatModel *model = models_take(m, name, error);
+    models_release(m, model);
+    return model != NULL;
+}
+
+bool models_unload(Models *m, Slice name, Error *error) {
+    mutex_lock(&m->mutex);
+    Entry *entry = find(m, name);
+    bool ok = entry || fail(error, ERROR_NOT_FOUND, "there is no model %.*s", SLICE_SHOWN(name));
+    while (ok && (entry->state == MODEL_LOADING || entry->state == MODEL_UNLOADING))
+        condition_wait(&m->changed, &m->mutex);
+    if (ok && entry->holders > 0)
+        ok = fail(error, ERROR_BUSY, "%s is answering %d requests", entry->name, entry->holders);
+    if (ok && entry->state == MODEL_LOADED) unload(m, entry);
+    mutex_unlock(&m->mutex);
+    return ok;
+}
+
+int models_count(const Models *m) { return m->count; }
+const char *models_name(const Models *m, int index) { return m->entries[index].name; }
+
+int models_find(const Models *m, Slice name) {
+    for (int i = 0; i < m->count; i++)
+        if (slice_is(name, m->entries[i].name)) return i;
+    return -1;
+}
+
+ModelStatus models_status(Models *m, int index) {
+    CHECK(index >= 0 && index < m->count);
+    mutex_lock(&m->mutex);
+    const Entry *entry = &m->entries[index];
+    ModelStatus status = {.name = entry->name,
+        .state = entry->state,
+        .holders = entry->holders,
+        .created = entry->created,
+        .context = entry->context};
+    if (entry->model) status.stats = engine_stats(entry->model->engine);
+    mutex_unlock(&m->mutex);
+    return status;
+}

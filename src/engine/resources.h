@@ -1,0 +1,29 @@
+/* What all engines of a process share: the threads that compute, one step at a time, and the account of memory.
+ * Threads: any. */
+#pragma once
+#include <stdatomic.h>
+
+#include "base/thread.h"
+
+typedef struct Resources Resources;
+
+/* threads 0: one per core that this process may use. */
+NODISCARD Resources *resources_open(int threads, Error *error);
+void resources_close(Resources *resources); /* no engine uses it any more; NULL is fine */
+struct Pool *resources_pool(Resources *resources);
+
+/* Around a step: engines that want one take turns, in the order of asking. */
+void resources_begin_step(Resources *resources);
+void resources_end_step(Resources *resources);
+
+/* What an engine will take at most, and has taken of it so far: others must not count on the rest. */
+typedef struct MemoryAccount {
+    size_t promised;
+    atomic_size_t used;
+    struct MemoryAccount *next;
+} MemoryAccount;
+
+void resources_enter(Resources *resources, MemoryAccount *account);
+void resources_leave(Resources *resources, MemoryAccount *account); /* fine for one that never entered */
+/* Bytes that nobody has taken or been promised. */
+size_t resources_available(Resources *resources);

@@ -1,0 +1,89 @@
+#include "server/model_list.h"
+
+#include "base/log.h"
+#include "server/body.h"
+#include "server/reply.h"
+
+enum { NAME_SHOWN = 200 };
+
+bool model_unknown(const Server *server, Slice name, ApiError *error) {
+    Buffer names = {.limit = API_MESSAGE_MAX / 2};
+    for (int i = 0; i < models_count(server->models); i++)
+        buffer_printf(&names, "%s'%s'", i ? ", " : "", models_name(server->models, i));
+    api_fail(error, 404, "model_not_found", "model", "The model '%.*s' does not exist; this server has %s.",
+        name.size < NAME_SHOWN ? (int)name.size : NAME_SHOWN, name.data, names.data ? names.data : "none");
+    buffer_free(&names);
+    return false;
+}
+
+bool model_failed(Slice name, const Error *why, ApiError *error) {
+    if (why->code == ERROR_BUSY) return api_fail(error, 409, "model_in_use", "model", "The model %s.", why->text);
+    log_error("%.*s: %s", SLICE_SHOWN(name), why->text);
+    return api_fail(error, 503, "model_load_failed", "model",
+        "The model '%.*s' could not be loaded; the server's log says why.", SLICE_SHOWN(name));
+}
+
+static void write_model(const ModelStatus *status, Buffer *out) {
+    static const char *const states[] = {"unloaded", "loading", "loaded", "unloading"};
+    buffer_text(out, "{\"id\":");
+    json_write_string(out, slice_of(status->name));
+    buffer_printf(out,
+        ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"apus\",\"context_length\":%d,\"status\":\"%s\"}",
+        (long long)status->created, status->context, states[status->state]);
+}
+
+static enum MHD_Result reply_model(Exchange *x, Slice name) {
+    ApiError error = {0};
+    const int index = models_find(x->server->models, name);
+    if (index < 0) {
+        model_unknown(x->server, name, &error);
+        return reply_error(x, &error);
+    }
+    const ModelStatus status = models_status(x->server->models, index);
+    Buffer body = {0};
+    write_model(&status, &body);
+    return reply_json(x, 200, &body);
+}
+
+enum MHD_Result answer_models(Exchange *x, Slice rest) {
+    Buffer body = {0};
+    buffer_text(&body, "{\"object\":\"list\",\"data\":[");
+    for (int i = 0; i < models_count(x->server->models); i++) {
+        const ModelStatus status = models_status(x->server->models, i);
+        if (i) buffer_byte(&body, ',');
+        write_model(&status, &body);
+    }
+    buffer_text(&body, "]}");
+    return reply_json(x, 200, &body);
+}
+
+enum MHD_Result answer_model(Exchange *x, Slice name) { return reply_model(x, name); }
+
+static bool read_name(Exchange *x, Arena *arena, Slice *name, ApiError *error) {
+    const Json *body = body_object(x, arena, error);
+    if (!body) return false;
+    const Json *value = json_get(body, "model");
+    if (!value || value->type == JSON_NULL)
+        return api_fail(error, 400, "missing_required_parameter", "model", "Missing required parameter: 'model'.");
+    for (JSON_EACH_PAIR(key, ignored, body)) {
+        (void)ignored;
+        if (!slice_is(json_slice(key), "model")) return api_unsupported("(all but 'model')", error);
+    }
+    if (!api_string(value, "model", name, error)) return false;
+    return models_find(x->server->models, *name) >= 0 || model_unknown(x->server, *name, error);
+}
+
+static enum MHD_Result change(Exchange *x, bool (*act)(Models *, Slice name, Error *)) {
+    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
+    ApiError error = {0};
+    Error why = {0};
+    Slice name = {0};
+    bool ok = read_name(x, &arena, &name, &error);
+    if (ok && !act(x->server->models, name, &why)) ok = model_failed(name, &why, &error);
+    const enum MHD_Result result = ok ? reply_model(x, name) : reply_error(x, &error);
+    arena_free(&arena);
+    return result;
+}
+
+enum MHD_Result answer_load(Exchange *x, Slice rest) { return change(x, models_load); }
+enum MHD_Result answer_unload(Exchange *x, Slice rest) { return change(x, models_unload); }

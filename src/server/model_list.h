@@ -1,0 +1,14 @@
+/* The models of the server, as clients see them: /v1/models and what is below it. */
+#pragma once
+#include "server/exchange.h"
+
+enum MHD_Result answer_models(Exchange *x, Slice rest);
+enum MHD_Result answer_model(Exchange *x, Slice name);
+/* {"model":"…"}: loads it, or unloads it unless it answers somebody; returns the model as it is then. */
+enum MHD_Result answer_load(Exchange *x, Slice rest);
+enum MHD_Result answer_unload(Exchange *x, Slice rest);
+
+/* 404 with the names that there are. */
+bool model_unknown(const Server *server, Slice name, ApiError *error);
+/* Why a model could not be taken; the details, which name files, go to the log. */
+bool model_failed(Slice name, const Error *why, ApiError *error);
