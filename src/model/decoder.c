@@ -18,9 +18,10 @@ static Stage stage_begin(const Bound *bound, Backend *backend, const Step *step)
     return stage;
 }
 
-/* What reads the residual after layer i's FFN. */
+/* What reads the residual after layer i's FFN; NULL: another backend, whose norm is no business of this one. */
 static const Norm *norm_after(const Bound *bound, int i) {
-    return i + 1 < bound->spec->layer_count ? bound->layers[i + 1].mixer_in : bound->final_norm;
+    if (i + 1 == bound->spec->layer_count) return bound->final_norm;
+    return bound->place[i + 1] == bound->place[i] ? bound->layers[i + 1].mixer_in : NULL;
 }
 
 static void layer_forward(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, int rows) {
