@@ -338,9 +338,9 @@ static inline bool fixture_run_open(
     return ok;
 }
 
-/* One step: rows tokens of one sequence. logits: [rows, vocab]. */
-static inline bool fixture_step(
-    Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens, int rows, float *logits, Error *error) {
+/* One step: rows tokens of one sequence; embeddings: [rows, hidden] where a token is −1. logits: [rows, vocab]. */
+static inline bool fixture_step_given(Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens,
+    const float *embeddings, int rows, float *logits, Error *error) {
     int32_t positions[FIXTURE_TOKENS_MAX], output[FIXTURE_TOKENS_MAX];
     for (int i = 0; i < rows; i++) {
         positions[i] = s->length + i;
@@ -348,12 +348,23 @@ static inline bool fixture_step(
     }
     if (!kv_reserve(cache, s, rows, error)) return false;
     const Run run = {.rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables};
-    const Step step = {.rows = rows, .tokens = tokens, .positions = positions, .run_count = 1, .runs = &run, .axes = 1};
+    const Step step = {.rows = rows,
+        .tokens = tokens,
+        .positions = positions,
+        .run_count = 1,
+        .runs = &run,
+        .axes = 1,
+        .embeddings = embeddings};
     float *out;
     if (!runner_forward(runner, cache, &step, rows, output, &out, error)) return false;
     memcpy(logits, out, (size_t)rows * (size_t)model_vocab(runner_model(runner)) * sizeof *out);
     kv_advance(cache, s, rows);
     return true;
+}
+
+static inline bool fixture_step(
+    Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens, int rows, float *logits, Error *error) {
+    return fixture_step_given(runner, cache, s, tokens, NULL, rows, logits, error);
 }
 
 /* All tokens in steps of `chunk`, the last `steps` of them singly. logits: [count, vocab]. */
