@@ -205,7 +205,7 @@ static bool open_files(WeightStore *store, Error *error) {
             return fail(error, ERROR_MEMORY, "no address space for the %zu bytes of %s",
                 store->checkpoint->files[file].size, path);
         if (store->fds[file] >= 0) continue;
-        store->fds[file] = open(path, O_RDONLY | O_CLOEXEC);
+        store->fds[file] = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe by now would be waited for */
         if (store->fds[file] < 0) return fail(error, ERROR_IO, "cannot open %s: %s", path, strerror(errno));
     }
     return true;
