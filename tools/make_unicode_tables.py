@@ -27,7 +27,9 @@ CONTROL_SPACE = len(CATEGORIES)  # control codes that are white space get a cate
 SCRIPTS = ["Arabic", "Armenian", "Bengali", "Bopomofo", "Cyrillic", "Devanagari", "Ethiopic", "Georgian", "Greek",
            "Gujarati", "Gurmukhi", "Han", "Hangul", "Hebrew", "Hiragana", "Kannada", "Katakana", "Khmer", "Lao",
            "Latin", "Malayalam", "Mongolian", "Myanmar", "Oriya", "Sinhala", "Tamil", "Telugu", "Thai", "Tibetan"]
-BLOCK, NEAR = 128, 0x20000  # of the two-stage table of categories; what lies beyond is a few long spans
+BLOCK = 128  # of the two-stage table of categories
+REPEAT_MIN = 8
+REPEATS = [REPEAT_MIN << i for i in range(9)]
 HANGUL = range(0xAC00, 0xD7A4)  # composed and decomposed by arithmetic
 WIDTH = 120
 
@@ -95,6 +97,17 @@ def emit_string(name, codes):
     print(f'    U"{line}";')
 
 
+def repeated(numbers):
+    """Numbers as C writes them, runs of one number by the macros R8 and so on."""
+    out, at = [], 0
+    while at < len(numbers):
+        run = next((i for i in range(at, len(numbers)) if numbers[i] != numbers[at]), len(numbers)) - at
+        n = max((n for n in REPEATS if n <= run), default=1)
+        out.append(f"R{n}({numbers[at]})" if n > 1 else str(numbers[at]))
+        at += n
+    return out
+
+
 # --- Properties -------------------------------------------------------------------------------------------------------
 
 
@@ -115,12 +128,16 @@ def emit_categories():
     for c in control_space:
         table[c] = CONTROL_SPACE
     blocks, index = [], []
-    for start in range(0, NEAR, BLOCK):
+    for start in range(0, 0x110000, BLOCK):
         block = table[start:start + BLOCK]
         if block not in blocks:
             blocks.append(block)
         index.append(blocks.index(block))
-    emit_array("uint16_t unicode_block_index[]", map(str, index))
+    print("/* Repetitions: of the index of large blocks of characters. */")
+    print(f"#define R{REPEAT_MIN}(x) {', '.join('x' * REPEAT_MIN)}")
+    for n in REPEATS[1:]:
+        print(f"#define R{n}(x) R{n // 2}(x), R{n // 2}(x)")
+    emit_array("uint16_t unicode_block_index[]", repeated(index))
     print(f"\n/* {len(blocks)} blocks of {BLOCK} categories, 'A' + category. */")
     text = "".join(chr(ord("A") + v) for block in blocks for v in block)
     print("const char unicode_blocks[] =")
@@ -128,7 +145,6 @@ def emit_categories():
         line = text[at:at + WIDTH - 8].replace("\\", "\\\\")
         print(f'    "{line}"')
     print("    ;\n")
-    emit_spans("unicode_far_categories", lambda c: table[c] if c >= NEAR else 0)
 
 
 def emit_scripts():

@@ -44,10 +44,6 @@ bool unicode_in_ranges(uint32_t code, const UnicodeRange *ranges, size_t count) 
 
 /* --- Properties ------------------------------------------------------------------------------------------------ */
 
-unsigned unicode_far_category(uint32_t code) {
-    return span_value(unicode_far_categories, unicode_far_categories_count, code);
-}
-
 static bool has_property(uint32_t code, uint32_t categories, unsigned flip) {
     bool flipped = span_value(unicode_flags, unicode_flags_count, code) & flip;
     return flipped != ((unicode_set(code) & categories) != 0);

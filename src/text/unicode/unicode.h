@@ -54,15 +54,13 @@ typedef enum UnicodeCategory {
 #define UNICODE_Z UNICODE_SETS(CATEGORY_ZS, CATEGORY_ZP)
 #define UNICODE_WHITE (UNICODE_Z | UNICODE_SET(CATEGORY_CC_SPACE))
 
-/* The category of each code point below UNICODE_NEAR, in two stages; of those from there on, unicode_far_category. */
-enum { UNICODE_NEAR = 0x20000, UNICODE_BLOCK_BITS = 7, UNICODE_BLOCK = 1 << UNICODE_BLOCK_BITS };
+/* The category of each code point, in two stages. */
+enum { UNICODE_BLOCK_BITS = 7, UNICODE_BLOCK = 1 << UNICODE_BLOCK_BITS };
 extern const uint16_t unicode_block_index[];
 extern const char unicode_blocks[]; /* 'A' + category; the first block is that of ASCII */
-unsigned unicode_far_category(uint32_t code);
 
 /* code ≤ UNICODE_MAX, here and below */
 static inline unsigned unicode_category(uint32_t code) {
-    if (code >= UNICODE_NEAR) return unicode_far_category(code);
     unsigned block = unicode_block_index[code >> UNICODE_BLOCK_BITS];
     return (unsigned)unicode_blocks[block << UNICODE_BLOCK_BITS | (code & (UNICODE_BLOCK - 1))] - 'A';
 }

@@ -26,8 +26,6 @@ enum {
 };
 extern const uint32_t unicode_flags[];
 extern const size_t unicode_flags_count;
-extern const uint32_t unicode_far_categories[]; /* of code points from UNICODE_NEAR on */
-extern const size_t unicode_far_categories_count;
 extern const char *const unicode_scripts[]; /* names in lower case */
 extern const size_t unicode_scripts_count;
 extern const uint32_t unicode_script_spans[]; /* 1 + place in unicode_scripts */
