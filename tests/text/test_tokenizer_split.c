@@ -122,6 +122,9 @@ static void test_engine(void) {
     check_match("(?i:straSSe)", "STRASSE", 0, 7);
     check_match("(?i)k", "\xE2\x84\xAA", 0, 3); /* the Kelvin sign */
     check_match("a(?i)b|c", "aC", 0, 2);
+    check_match("(?i:\\p{Lu})", "aB", 1, 2); /* a lone property stays what it is, one in brackets does not */
+    check_match("(?i:[\\p{Lu}])", "aB", 0, 1);
+    check_match("\\p{Co}+", "a\xEE\x80\x80", 1, 4);
     check_match("^b$", "a\nb\nc", 2, 3);
     check_match("\\x41\\x{42}\\u0043", "ABC", 0, 3);
     check_match(".", "\n", -1, 0);
@@ -147,6 +150,7 @@ static void test_refusals(void) {
     check_refused(SLICE("\\p{Klingon}"), "Klingon");
     check_refused(SLICE("[z-a]"), "ends before");
     check_refused(SLICE("a\\"), "backslash");
+    check_refused(SLICE("\\p{Nope}"), "Nope");
     check_refused(SLICE("\xFF"), "UTF-8");
     char deep[400];
     memset(deep, '(', sizeof deep);

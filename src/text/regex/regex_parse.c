@@ -74,74 +74,71 @@ static bool set_add_range(Parser *parser, CharSet *set, uint32_t first, uint32_t
     return true;
 }
 
-/* --- Escapes -------------------------------------------------------------------------------------------------- */
-
-/* \p{Name}: at the opening brace. */
-static bool parse_property(Parser *parser, CharSet *set, bool negated) {
-    static const struct {
-        const char *name;
-        uint32_t categories;
-    } names[] = {{"l", UNICODE_L}, {"letter", UNICODE_L}, {"lu", UNICODE_SET(CATEGORY_LU)},
-        {"ll", UNICODE_SET(CATEGORY_LL)}, {"lt", UNICODE_SET(CATEGORY_LT)}, {"lm", UNICODE_SET(CATEGORY_LM)},
-        {"lo", UNICODE_SET(CATEGORY_LO)}, {"m", UNICODE_M}, {"mark", UNICODE_M}, {"mn", UNICODE_SET(CATEGORY_MN)},
-        {"mc", UNICODE_SET(CATEGORY_MC)}, {"me", UNICODE_SET(CATEGORY_ME)}, {"n", UNICODE_N}, {"number", UNICODE_N},
-        {"nd", UNICODE_SET(CATEGORY_ND)}, {"digit", UNICODE_SET(CATEGORY_ND)}, {"nl", UNICODE_SET(CATEGORY_NL)},
-        {"no", UNICODE_SET(CATEGORY_NO)}, {"p", UNICODE_P}, {"punctuation", UNICODE_P}, {"punct", UNICODE_P},
-        {"pc", UNICODE_SET(CATEGORY_PC)}, {"pd", UNICODE_SET(CATEGORY_PD)}, {"ps", UNICODE_SET(CATEGORY_PS)},
-        {"pe", UNICODE_SET(CATEGORY_PE)}, {"pi", UNICODE_SET(CATEGORY_PI)}, {"pf", UNICODE_SET(CATEGORY_PF)},
-        {"po", UNICODE_SET(CATEGORY_PO)}, {"s", UNICODE_S}, {"symbol", UNICODE_S}, {"sm", UNICODE_SET(CATEGORY_SM)},
-        {"sc", UNICODE_SET(CATEGORY_SC)}, {"sk", UNICODE_SET(CATEGORY_SK)}, {"so", UNICODE_SET(CATEGORY_SO)},
-        {"z", UNICODE_Z}, {"separator", UNICODE_Z}, {"zs", UNICODE_SET(CATEGORY_ZS)}, {"zl", UNICODE_SET(CATEGORY_ZL)},
-        {"zp", UNICODE_SET(CATEGORY_ZP)}, {"space", UNICODE_WHITE}, {"whitespace", UNICODE_WHITE},
-        {"cf", UNICODE_SET(CATEGORY_CF)}, {"cc", UNICODE_SET(CATEGORY_CC) | UNICODE_SET(CATEGORY_CC_SPACE)},
-        {"c", UNICODE_SETS(CATEGORY_CC, CATEGORY_CC_SPACE) | UNICODE_SET(CATEGORY_CN)},
-        {"any", UNICODE_SETS(CATEGORY_CN, CATEGORY_CC_SPACE)}};
-    if (!accept(parser, "{")) return parse_fail(parser, "expected { behind \\p");
-    if (accept(parser, "^")) negated = !negated;
-    size_t start = parser->at;
-    while (!at_end(parser) && peek(parser) != '}') parser->at++;
-    if (at_end(parser)) return parse_fail(parser, "\\p{ without }");
-    const char *name = parser->pattern.data + start;
-    size_t size = parser->at - start;
-    parser->at++;
-    CharSet *item = negated ? set_new(parser) : set;
-    if (!item) return false;
-    bool known = false;
-    for (size_t i = 0; i < COUNT_OF(names) && !known; i++) {
-        if (!unicode_same_name(name, size, names[i].name)) continue;
-        item->categories |= names[i].categories;
-        known = true;
-    }
-    unsigned script = known ? 0 : unicode_script_named(name, size);
-    if (!known && !script) {
-        return fail(parser->error, ERROR_UNSUPPORTED,
-            "regular expression, byte %zu: the property \\p{%.*s} is not known", start, (int)(size > 40 ? 40 : size),
-            name);
-    }
-    if (script) {
-        CharSet *scripted = set_new(parser);
-        if (!scripted) return false;
-        scripted->fold = false;
-        scripted->script = script;
-        scripted->sibling = item->child;
-        item->child = charset_finish(scripted);
-    }
-    if (!negated) return true;
-    item->negated = true;
-    item->fold = false;
-    item->sibling = set->child;
-    set->child = charset_finish(item);
-    return true;
+static void set_add_child(CharSet *set, CharSet *child) {
+    child->sibling = set->child;
+    set->child = charset_finish(child);
 }
 
+/* What is not of the categories. Case plays no part in it. */
 static bool set_add_negated(Parser *parser, CharSet *set, uint32_t categories) {
     CharSet *item = set_new(parser);
     if (!item) return false;
     item->categories = categories;
     item->negated = true;
     item->fold = false;
-    item->sibling = set->child;
-    set->child = charset_finish(item);
+    set_add_child(set, item);
+    return true;
+}
+
+/* --- Escapes -------------------------------------------------------------------------------------------------- */
+
+/* Categories by their two letters, or by the first, which stands for all that begin with it, or by a word. 0: none. */
+static uint32_t categories_named(const char *name, size_t size) {
+    static const char letters[CATEGORY_COUNT][3] = {"cn", "lu", "ll", "lt", "lm", "lo", "mn", "mc", "me", "nd", "nl",
+        "no", "pc", "pd", "ps", "pe", "pi", "pf", "po", "sm", "sc", "sk", "so", "zs", "zl", "zp", "cc", "cf", "co",
+        "cs", "cc"};
+    static const struct {
+        const char *name;
+        uint32_t categories;
+    } words[] = {{"letter", UNICODE_L}, {"mark", UNICODE_M}, {"number", UNICODE_N}, {"digit", UNICODE_SET(CATEGORY_ND)},
+        {"punctuation", UNICODE_P}, {"punct", UNICODE_P}, {"symbol", UNICODE_S}, {"separator", UNICODE_Z},
+        {"space", UNICODE_WHITE}, {"whitespace", UNICODE_WHITE}, {"any", UNICODE_SETS(CATEGORY_CN, CATEGORY_CC_SPACE)}};
+    uint32_t found = 0;
+    for (unsigned i = 0; i < CATEGORY_COUNT; i++) {
+        const char first[] = {letters[i][0], '\0'};
+        bool named = unicode_same_name(name, size, letters[i]) || unicode_same_name(name, size, first);
+        if (named) found |= UNICODE_SET(i);
+    }
+    for (size_t i = 0; i < COUNT_OF(words); i++) {
+        if (unicode_same_name(name, size, words[i].name)) found = words[i].categories;
+    }
+    return found;
+}
+
+/* \p{Name}: at the opening brace. */
+static bool parse_property(Parser *parser, CharSet *set, bool negated) {
+    if (!accept(parser, "{")) return parse_fail(parser, "expected { behind \\p");
+    if (accept(parser, "^")) negated = !negated;
+    size_t start = parser->at;
+    while (!at_end(parser) && peek(parser) != '}') parser->at++;
+    if (at_end(parser)) return parse_fail(parser, "\\p{ without }");
+    Slice name = {parser->pattern.data + start, parser->at - start};
+    parser->at++;
+    uint32_t categories = categories_named(name.data, name.size);
+    if (categories && negated) return set_add_negated(parser, set, categories);
+    set->categories |= categories;
+    if (categories) return true;
+    unsigned script = unicode_script_named(name.data, name.size);
+    if (!script) {
+        return fail(parser->error, ERROR_UNSUPPORTED,
+            "regular expression, byte %zu: the property \\p{%.*s} is not known", start, SLICE_SHOWN(name));
+    }
+    CharSet *item = set_new(parser);
+    if (!item) return false;
+    item->script = script;
+    item->negated = negated;
+    item->fold = false;
+    set_add_child(set, item);
     return true;
 }
 
@@ -359,7 +356,9 @@ static Node *parse_atom_escape(Parser *parser) {
     CharSet *set = set_new(parser);
     bool single;
     uint32_t code;
-    if (!set || !parse_escape(parser, set, &single, &code)) return NULL;
+    if (!set) return NULL;
+    set->fold = false; /* (?i) concerns characters and classes in brackets; a lone \\p{Lu} stays what it is */
+    if (!parse_escape(parser, set, &single, &code)) return NULL;
     return single ? node_of_code(parser, code) : node_of_set(parser, charset_finish(set));
 }
 
