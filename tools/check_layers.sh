@@ -54,5 +54,12 @@ while IFS= read -r found; do
     [[ $found =~ $threads ]] || complain "${found%:*}: threads and atomics belong to base/thread, backend/cpu/pool, engine/, server/: ${found##*:}"
 done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<(pthread|stdatomic|threads)\.h>' src || true)
 
+# Each folder with headers has one that begins with what may live there: "/* text/regex/: …".
+while IFS= read -r folder; do
+    name=${folder#src/}
+    count=$(grep -l "^/\* $name/: " "$folder"/*.h | wc -l || true)
+    [ "$count" = 1 ] || complain "$folder: $count headers begin with \"/* $name/: \", must be one"
+done < <(find src -name '*.h' -exec dirname {} + | sort -u)
+
 [ $broken = 0 ] && echo "layers: $(find src -name '*.c' -o -name '*.h' | wc -l) files keep to their layers"
 exit $broken

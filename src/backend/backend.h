@@ -1,4 +1,7 @@
-/* The table of operations that a model runs on, and what it works with.
+/* backend/: what computes: the table of operations, its checker (plan.c), a wrapper that measures (trace.c), and a
+ * folder for each kind of device. Nothing here knows layers, families or files.
+ *
+ * The table of operations that a model runs on, and what it works with.
  *
  * Immediate mode: the decoder calls operations in order; each sees f32 activations in backend memory, row-major
  * [rows, width], and hides dtype and quantisation behind Weight. cpu/ref.c is the specification of every operation; the

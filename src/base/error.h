@@ -1,4 +1,7 @@
-/* Errors are values owned by the caller. A function that can fail for reasons outside the program (files, requests,
+/* base/: what every program needs and no model: errors, arenas, buffers, maps, files, JSON, clocks, threads. Nothing
+ * here knows tensors or text.
+ *
+ * Errors are values owned by the caller. A function that can fail for reasons outside the program (files, requests,
  * capacity) returns false or NULL and fills the Error it was given; callers add context on the way up. Bugs hit CHECK.
  * Threads: an Error belongs to one thread. */
 #pragma once

@@ -1,4 +1,6 @@
-/* What sequences remember: reference-counted pages of KV_PAGE_TOKENS positions, and recurrent states as pages of their
+/* cache/: what sequences remember: pages, their pool, page tables. Nothing here computes: contents are the backend's.
+ *
+ * What sequences remember: reference-counted pages of KV_PAGE_TOKENS positions, and recurrent states as pages of their
  * own. Layers that keep pages alike (everything, or the same window, on one backend) form a group; a page of a group
  * stands for that page of all its layers. Full pages are immutable, so they can be shared; the page being filled, and a
  * state, are copied by whoever writes while others hold them too. Window groups free pages that no later token can see.

@@ -1,4 +1,6 @@
-/* The engine: one thread that owns the model, the caches and the batch. Tokens in, tokens out; no text, no sockets.
+/* engine/: requests on models: queue, slots, steps, sampling, what engines share. Token ids only: no text, no sockets.
+ *
+ * The engine: one thread that owns the model, the caches and the batch. Tokens in, tokens out; no text, no sockets.
  * Each step carries the decode tokens of all running sequences and a chunk of prefill. Everything else talks to it
  * through requests. Results depend on (prompt, parameters, seed) only, never on what else runs. */
 #pragma once

@@ -1,4 +1,6 @@
-/* What the families share: reading the numbers nearly all configs have, and the usual blocks under their usual names,
+/* family/: one file per family of models: its config.json and its GGUF rows. Nothing here computes.
+ *
+ * What the families share: reading the numbers nearly all configs have, and the usual blocks under their usual names,
  * in MLX's and in GGUF's. This folder says what models are made of, one family a file, and how their files say it; how
  * anything is computed is the model's and the backends' business. A family is a Family, `const Family NAME_family`, in
  * its own file and a row of registry.c; what several share is here, and what one alone needs stays in its file. */

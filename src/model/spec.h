@@ -1,4 +1,7 @@
-/* What a model is: globals and one row per layer. A family file fills it once from config.json through a Loader
+/* model/: what a model is and how it runs: the Spec, its parts (mixers/ and ffn/ hold one file per kind), weights bound
+ * to backends, the one decoder. Nothing here knows a family's name or a token's text.
+ *
+ * What a model is: globals and one row per layer. A family file fills it once from config.json through a Loader
  * (loader/loader.h); from then on it is constant, and whoever runs it brings what a run needs: weights bound to
  * backends (bound.h), a cache, a step. Plain data: everything it points to lives in the model's arena or in the mapped
  * files, in host memory. */

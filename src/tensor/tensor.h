@@ -1,4 +1,6 @@
-/* What a checkpoint holds: typed arrays, and weights (a matrix and how it is quantised). Views: they own nothing. */
+/* tensor/: numbers as files hold them: types, quantised forms, safetensors. Nothing here computes with a model.
+ *
+ * What a checkpoint holds: typed arrays, and weights (a matrix and how it is quantised). Views: they own nothing. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,6 @@
-/* How a checkpoint's matrices get into memory.
+/* weights/: where a checkpoint's matrices lie: mapped, or read into memory.
+ *
+ * How a checkpoint's matrices get into memory.
  * Touched: they stay in the mapped file; threads of their own enter its pages ahead, while the program starts.
  * Read: they are copied into huge pages, which are read faster than a file's and which nothing can evict.
  * Threads: calls from the thread that opens and closes the model. */

@@ -1,4 +1,7 @@
-/* The CPU's vector backends from the inside: one struct, one table of row kernels per instruction set.
+/* backend/cpu/: operations in host memory: the reference in plain C, vector backends over kernels of one instruction
+ * set each, the threads that share an operation.
+ *
+ * The CPU's vector backends from the inside: one struct, one table of row kernels per instruction set.
  * The operations are written once in C over these kernels; a kernel works on rows and knows nothing of threads.
  *
  * Determinism: a kernel's result for an element may depend on its row only, never on where a caller cut the work: tails

@@ -1,4 +1,6 @@
-/* What a family file works with: reads config.json field by field, fetches tensors by name and shape, fills the Spec.
+/* model/loader/: from config.json and tensors to a Spec: reading, checking, refusing by name.
+ *
+ * What a family file works with: reads config.json field by field, fetches tensors by name and shape, fills the Spec.
  *
  * The first failure sticks, names file, field or tensor and value, and makes every later call return something
  * harmless, so a family reads straight through without a single if. Every field asked for counts as used; what remains

@@ -1,4 +1,6 @@
-/* Chat templates: Jinja2 as transformers runs it (jinja2 3.1, trim_blocks, lstrip_blocks, loopcontrols, generation
+/* text/jinja/: the language of chat templates, as far as templates use it.
+ *
+ * Chat templates: Jinja2 as transformers runs it (jinja2 3.1, trim_blocks, lstrip_blocks, loopcontrols, generation
  * tag). A template is compiled once and rendered by any thread at the same time. Steps, depth, time, memory and output
  * are bounded: any template ends in an answer or an error within TEMPLATE_CPU_MS. */
 #pragma once

@@ -1,4 +1,6 @@
-/* Regular expressions over code points, in the dialect of tokenizer.json (Oniguruma, Ruby syntax): alternation takes
+/* text/regex/: regular expressions of tokenizers: parser and matcher.
+ *
+ * Regular expressions over code points, in the dialect of tokenizer.json (Oniguruma, Ruby syntax): alternation takes
  * the first branch that fits; greedy, lazy and possessive repeats; classes with \p{…}, nesting and &&; (?i:…),
  * look-ahead, atomic groups, \b. No captures, back-references or look-behind. Matching backtracks, with a budget of
  * steps: hostile patterns end in an error, not in a hang. Threads: a Regex is immutable; each thread has its own

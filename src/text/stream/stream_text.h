@@ -1,4 +1,6 @@
-/* From pieces of text to what a client may see: holds back what could be the beginning of a stop string.
+/* text/stream/: what happens to generated text on its way out.
+ *
+ * From pieces of text to what a client may see: holds back what could be the beginning of a stop string.
  * In this folder lives what happens to generated text on its way out. Threads: one stream, one thread. */
 #pragma once
 #include "base/buffer.h"

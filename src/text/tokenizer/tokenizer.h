@@ -1,4 +1,6 @@
-/* tokenizer.json (Hugging Face tokenizers): BPE, byte-level and SentencePiece style. Reference: huggingface/tokenizers
+/* text/tokenizer/: tokenizer.json: from its file to tables, from text to ids and back.
+ *
+ * tokenizer.json (Hugging Face tokenizers): BPE, byte-level and SentencePiece style. Reference: huggingface/tokenizers
  * 0.23. Threads: immutable once open, shared by all. Encoding is linear in the text, also for one word of 100 KB.
  *
  * In this folder lives what turns text into ids and back, and nothing that knows a model or a conversation. Each file

@@ -1,4 +1,6 @@
-/* What characters are: Unicode 16, as the reference tokenizer library sees it, pinned in one generated table
+/* text/unicode/: what characters are, from one generated table.
+ *
+ * What characters are: Unicode 16, as the reference tokenizer library sees it, pinned in one generated table
  * (tools/make_unicode_tables.py). The template language uses the same data, where Python has that of its own version.
  * This folder knows code points only; texts and UTF-8 are the callers'. Threads: any. */
 #pragma once
