@@ -111,7 +111,7 @@ bool bed_fill(Bed *bed, Error *error) {
         bed->logits, bed->flat, bed->draft, bed->tokens, bed->positions, bed->pages, bed->frequencies};
     bool ok = true;
     for (size_t i = 0; i < COUNT_OF(taken); i++) ok = ok && taken[i];
-    if (!ok) return fail(error, ERROR_MEMORY, "out of memory");
+    if (!ok) return fail(error, ERROR_MEMORY, "no memory for the operands of a line");
     for (int i = 0; i < LINE_ROWS_MAX; i++) bed->tokens[i] = (int32_t)((uint32_t)i * 40503u % EMBED_ROWS);
     for (int i = 0; i < PAGES_MAX; i++) bed->pages[i] = i;
     for (int i = 0; i < LIKELY; i++) bed->logits[i * (LOGITS / LIKELY)] = (float)(LOGITS_SPREAD + LIKELY - i);

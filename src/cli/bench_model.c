@@ -193,7 +193,7 @@ static bool measure(BenchWalk *bench, Machine *machine, const BenchPlan *plan, R
 
 bool bench_model(const BenchPlan *plan, Error *error) {
     Results *results = calloc((size_t)plan->depth_count, sizeof *results);
-    if (!results) return fail(error, ERROR_MEMORY, "out of memory");
+    if (!results) return fail(error, ERROR_MEMORY, "no memory for the results");
     BenchWalk bench;
     Machine machine = {0};
     Buffer text = {0};
@@ -203,7 +203,7 @@ bool bench_model(const BenchPlan *plan, Error *error) {
         measure(&bench, &machine, plan, results, error);
     if (ok) {
         (plan->json ? write_json : write_table)(&text, &bench, plan, results);
-        ok = !text.failed || fail(error, ERROR_MEMORY, "out of memory");
+        ok = !text.failed || fail(error, ERROR_MEMORY, "no memory for the table");
     }
     if (ok) fwrite(text.data, 1, text.size, stdout);
     buffer_free(&text);

@@ -146,10 +146,10 @@ static bool measure(Operations *o, const BenchPlan *plan, Error *error) {
 bool bench_operations(const BenchPlan *plan, Error *error) {
     Operations o = {.lines = calloc(LINES_MAX, sizeof *o.lines), .timings = calloc(LINES_MAX, sizeof *o.timings)};
     Buffer text = {0};
-    bool ok = o.lines && o.timings ? measure(&o, plan, error) : fail(error, ERROR_MEMORY, "out of memory");
+    bool ok = o.lines && o.timings ? measure(&o, plan, error) : fail(error, ERROR_MEMORY, "no memory for the lines");
     if (ok) {
         (plan->json ? write_json : write_table)(&text, &o, plan);
-        ok = !text.failed || fail(error, ERROR_MEMORY, "out of memory");
+        ok = !text.failed || fail(error, ERROR_MEMORY, "no memory for the table");
     }
     if (ok) fwrite(text.data, 1, text.size, stdout);
     buffer_free(&text);

@@ -175,7 +175,7 @@ static bool trace_depths(BenchWalk *bench, const BenchPlan *plan, Buffer *out, E
     bool ok = true;
     for (int i = 0; ok && i < plan->depth_count; i++) {
         Trace *trace = calloc(1, sizeof *trace);
-        if (!trace) return fail(error, ERROR_MEMORY, "out of memory");
+        if (!trace) return fail(error, ERROR_MEMORY, "no memory for the trace");
         ok = machine_open(&trace->machine, plan->threads, runner_backend(bench->walk.runner)->ops->name, bench->ranges,
             bench->range_count, error);
         for (int round = 0; ok && round < plan->rounds; round++)
@@ -192,7 +192,7 @@ bool bench_trace(const BenchPlan *plan, Error *error) {
     BenchWalk bench;
     Buffer text = {0};
     bool ok = bench_walk_open(&bench, plan, true, error) && trace_depths(&bench, plan, &text, error) &&
-        (!text.failed || fail(error, ERROR_MEMORY, "out of memory"));
+        (!text.failed || fail(error, ERROR_MEMORY, "no memory for the table"));
     if (ok) fwrite(text.data, 1, text.size, stdout);
     buffer_free(&text);
     bench_walk_close(&bench);

@@ -35,7 +35,7 @@ static bool collect_ranges(BenchWalk *bench, Error *error) {
     int64_t count = 0;
     visit_weights(spec, count_weight, &count);
     bench->ranges = calloc((size_t)count * PARTS, sizeof *bench->ranges);
-    if (!bench->ranges) return fail(error, ERROR_MEMORY, "out of memory");
+    if (!bench->ranges) return fail(error, ERROR_MEMORY, "no memory for the ranges of the weights");
     visit_weights(spec, add_weight, bench);
     return true;
 }
@@ -58,7 +58,7 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     model_step_cost(model, &bench->weight_bytes, &bench->operations);
     const int vocab = model_vocab(model);
     bench->tokens = calloc((size_t)longest, sizeof *bench->tokens);
-    if (!bench->tokens) return fail(error, ERROR_MEMORY, "out of memory");
+    if (!bench->tokens) return fail(error, ERROR_MEMORY, "no memory for the tokens of a step");
     uint32_t random = 1;
     for (int i = 0; i < longest; i++)
         bench->tokens[i] = (int32_t)((random = random * 1664525u + 1013904223u) % (uint32_t)vocab);

@@ -21,7 +21,7 @@ bool models_cache(Buffer *path, Error *error) {
         buffer_printf(path, "%s/.cache/apus/models", home);
     else
         return fail(error, ERROR_USAGE, "no cache directory: set HOME or APUS_CACHE");
-    return !path->failed || fail(error, ERROR_MEMORY, "out of memory");
+    return !path->failed || fail(error, ERROR_MEMORY, "no memory for the path of the cache");
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -69,7 +69,7 @@ static bool resolve_gguf(const char *path, Buffer *directory, Error *error) {
     buffer_printf(directory, "/compact-%s-%08" PRIx64, name.data ? name.data : "model", hash & 0xFFFFFFFFu);
     buffer_free(&name);
     if (!ok) return false;
-    if (directory->failed) return fail(error, ERROR_MEMORY, "out of memory");
+    if (directory->failed) return fail(error, ERROR_MEMORY, "no memory for the path of a model");
     if (!file_is_directory(directory->data))
         fprintf(stderr, "apus: converting %s once, into %s\n", path, directory->data);
     int shown = -1;
@@ -91,7 +91,7 @@ bool model_resolve(const char *model, Buffer *directory, Error *error) {
         if (!holds_config(model))
             return fail(error, ERROR_NOT_FOUND, "%s: a directory without config.json is no model", model);
         buffer_text(directory, model);
-        return !directory->failed || fail(error, ERROR_MEMORY, "out of memory");
+        return !directory->failed || fail(error, ERROR_MEMORY, "no memory for the path of a model");
     }
     if (file_exists(model)) {
         if (ends_with(model, ".gguf")) return resolve_gguf(model, directory, error);

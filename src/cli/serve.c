@@ -92,7 +92,7 @@ static bool served_add(Served *served, const char *model, const char *name, Erro
     else
         model_name_of(model, own);
     if (!model_resolve(model, directory, error)) return false;
-    if (own->failed) return fail(error, ERROR_MEMORY, "out of memory");
+    if (own->failed) return fail(error, ERROR_MEMORY, "no memory for the name of a model");
     served->sources[i] = (ModelSource){own->data, directory->data};
     return true;
 }
@@ -101,7 +101,7 @@ static int serve_models(
     const Arguments *arguments, const EngineArguments *engine, const char *name, ServerOptions *options) {
     Error error = {0};
     Served *served = calloc(1, sizeof *served);
-    bool ok = served || fail(&error, ERROR_MEMORY, "out of memory");
+    bool ok = served || fail(&error, ERROR_MEMORY, "no memory for the list of models");
     if (ok && name && arguments->count > 1) ok = fail(&error, ERROR_USAGE, "--model-name is for a single model");
     for (int i = 0; ok && i < arguments->count; i++) ok = served_add(served, arguments->values[i], name, &error);
     if (ok) {

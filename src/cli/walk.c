@@ -8,7 +8,7 @@ bool walk_open(Walk *walk, const char *directory, const ModelOptions *options, c
     walk->positions = calloc(RUNNER_ROWS_MAX, sizeof *walk->positions);
     walk->outputs = calloc(RUNNER_ROWS_MAX, sizeof *walk->outputs);
     bool ok = walk->positions && walk->outputs;
-    if (!ok) fail(error, ERROR_MEMORY, "out of memory");
+    if (!ok) fail(error, ERROR_MEMORY, "no memory for the steps of a walk");
     ok = ok && (walk->model = model_open(directory, options, error));
     if (ok && tokens > model_context(walk->model))
         ok = fail(error, ERROR_LIMIT, "%d tokens do not fit the context of %d", tokens, model_context(walk->model));

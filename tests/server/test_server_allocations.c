@@ -1,6 +1,9 @@
-/* A server's whole life with every allocation of ours failing once: it starts or says why not; every request is
- * answered, with what it would have been without the failure or with an error, or its connection ends; nothing is left
- * behind, and the next requests are answered. The client takes no memory of its own. */
+/* The life of a server of two models with every allocation of ours failing once, also while one is loaded again: it
+ * starts or says why not; every request is answered, with what it would have been without the failure or with an error,
+ * or its connection ends; nothing is left behind, and the next requests are answered. The client takes no memory of its
+ * own. */
+#include <time.h>
+
 #include "allocations.h"
 #include "chat/chat_fixture.h"
 #include "server/http_client.h"
@@ -25,6 +28,9 @@ static const Question questions[] = {
     {"POST", "/v1/completions",
         "{\"model\":\"fake\",\"prompt\":[\"Hello\",\"you\"],\"max_tokens\":9,\"seed\":5,\"echo\":true,\"logprobs\":1}"},
     {"GET", "/v1/models", ""},
+    {"POST", "/v1/models/unload", "{\"model\":\"fake\"}"},
+    {"POST", "/v1/completions", "{\"model\":\"fake\",\"prompt\":\"loaded again\",\"max_tokens\":3,\"seed\":5}"},
+    {"POST", "/v1/completions", "{\"model\":\"other\",\"prompt\":\"beside it\",\"max_tokens\":3,\"seed\":5}"},
 };
 
 /* Of a run without failures; the first run fills it. */
@@ -50,6 +56,15 @@ static void ask(int port, const Question *question) {
     close(client);
 }
 
+/* The same until the model is at rest: an answer is out a moment before its model is released. */
+static void ask_patiently(int port, const Question *question) {
+    for (int i = 0; i < 2000; i++) {
+        ask(port, question);
+        if (strncmp(answer, "HTTP/1.1 409", 12) != 0) return;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
 /* What of an answer is the same every time: the values of its texts and numbers of tokens, one behind the other. */
 static void texts_of(char out[TEXT_MAX]) {
     static const char *const keys[] = {"\"content\":\"", "\"text\":\"", "\"id\":\"fake", "_tokens\":"};
@@ -73,8 +88,10 @@ static bool judge(size_t number, Error *error) {
     const size_t size = strlen(answer);
     if (!body) return fail(error, ERROR_MEMORY, "question %zu: the connection ended", number);
     if (failure) {
-        TEST_MSG(strstr(answer, "out_of_memory"), "question %zu: %s", number, answer);
-        return fail(error, ERROR_MEMORY, "question %zu: %.60s", number, failure + strlen("\"error\":{\"message\":\""));
+        TEST_MSG(strstr(answer, "\"out_of_memory\"") || strstr(answer, "\"model_load_failed\""), "question %zu: %s",
+            number, answer);
+        const ErrorCode code = allocations.failed_thread ? ERROR_LIMIT : ERROR_MEMORY; /* as is not on the wire */
+        return fail(error, code, "question %zu: %.60s", number, failure + strlen("\"error\":{\"message\":\""));
     }
     if (chunked && (size < 7 || strcmp(answer + size - 7, "\r\n0\r\n\r\n") != 0))
         return fail(error, ERROR_MEMORY, "question %zu: the stream ended early", number);
@@ -90,20 +107,23 @@ static bool live(Error *error) {
     fake_reset();
     fake.vocab = CHAT_VOCAB;
     fake.eos_logit = -1000;
-    const ModelSource source = {"fake", fixture.directory};
-    const ServerOptions options = {
-        .host = "127.0.0.1", .models = {.sources = &source, .count = 1, .engine = chat_engine_options(&fixture, 2, 4)}};
+    const ModelSource sources[] = {{"fake", fixture.directory}, {"other", fixture.directory}};
+    const ServerOptions options = {.host = "127.0.0.1",
+        .models = {.sources = sources,
+            .count = COUNT_OF(sources),
+            .engine = chat_engine_options(&fixture, 2, 4),
+            .idle_unload_ms = 3600000}};
     Server *server = server_open(&options, error);
     if (!server) return false;
     bool ok = true;
     for (size_t i = 0; i < COUNT_OF(questions); i++) {
-        ask(server_port(server), &questions[i]);
+        ask_patiently(server_port(server), &questions[i]);
         ok = judge(i, error) && ok;
     }
     if (allocations_recover()) {
         for (size_t i = 0; i < COUNT_OF(questions); i++) {
             Error second = {0};
-            ask(server_port(server), &questions[i]);
+            ask_patiently(server_port(server), &questions[i]);
             TEST_MSG(judge(i, &second), "afterwards: %s", second.text);
         }
     }
