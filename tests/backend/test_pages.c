@@ -180,7 +180,27 @@ static void check_shared(Backend *backend, const Shape *s) {
     bench_free(&b);
 }
 
+/* Keys come with their values, or neither does. */
+static void check_plan(void) {
+    Error error = {0};
+    float x = 0;
+    size_t bytes;
+    const Attention both = {.heads = 2, .kv.layout = {2, 32, 32, DTYPE_F16}, .q = &x, .k = &x, .v = &x, .out = &x};
+    for (int given = 0; given < 4; given++) {
+        Attention op = both;
+        Backend *plan = plan_open(1, &error);
+        if (!plan) abort();
+        if (given % 2) op.k = NULL;
+        if (given / 2) op.v = NULL;
+        plan->ops->attention(plan, &op);
+        const bool ok = plan_result(plan, &bytes, &error);
+        TEST_MSG(ok == (given == 0 || given == 3), "case %d: %s", given, error.text);
+        backend_close(plan);
+    }
+}
+
 int main(void) {
+    check_plan();
     Backend *backends[BACKENDS_MAX];
     int count = 0;
     for (int i = 0; i < BACKENDS_MAX; i++) {

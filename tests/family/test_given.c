@@ -70,7 +70,7 @@ static bool walk_given(const FixtureRun *run, const Fixture *f, const float *row
 
 static void check_backend(const Fixture *f, const char *directory, const char *cpu) {
     FixtureRun run;
-    const RunnerOptions options = {.backend = fixture_backend(cpu, 2, FIXTURE_TOKENS_MAX)};
+    const RunnerOptions options = {.backend = fixture_backend(cpu, 1, FIXTURE_TOKENS_MAX)};
     if (!fixture_run_open(&run, directory, &(ModelOptions){.context = f->count}, &options)) return;
     const size_t size = (size_t)(f->count * f->vocab);
     float *expected = calloc(size, sizeof *expected), *logits = calloc(size, sizeof *logits);

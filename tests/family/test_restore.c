@@ -143,8 +143,8 @@ static void check_runner(const char *label, Runner *runner) {
 
 /* All on one backend, and the upper layers on ref. */
 static void check_backend(const char *name, const char *directory, const char *cpu) {
-    const RunnerOptions options[] = {{.backend = fixture_backend(cpu, 2, 100)},
-        {.backend = fixture_backend(cpu, 2, 100), .split = 1, .upper = fixture_backend("ref", 1, 0)}};
+    const RunnerOptions options[] = {{.backend = fixture_backend(cpu, 1, 100)},
+        {.backend = fixture_backend(cpu, 1, 100), .split = 1, .upper = fixture_backend("ref", 1, 0)}};
     for (size_t i = 0; i < COUNT_OF(options); i++) {
         FixtureRun run;
         char label[64];

@@ -11,7 +11,7 @@ static const struct {
 
 static bool open_split(
     FixtureRun *run, const Fixture *f, const char *directory, const char *lower, const char *upper, int split) {
-    const RunnerOptions options = {.backend = fixture_backend(lower, 2, FIXTURE_TOKENS_MAX),
+    const RunnerOptions options = {.backend = fixture_backend(lower, 1, FIXTURE_TOKENS_MAX),
         .split = split,
         .upper = fixture_backend(upper, 1, 0)};
     return fixture_run_open(run, directory, &(ModelOptions){.context = f->count}, &options);
@@ -69,7 +69,7 @@ static void check_mixed(
 static void check_case(const Fixture *f, int variant, const char *directory) {
     FixtureRun run;
     float *alone = calloc((size_t)(f->count * f->vocab), sizeof *alone);
-    const RunnerOptions options = {.backend = fixture_backend("ref", 2, FIXTURE_TOKENS_MAX)};
+    const RunnerOptions options = {.backend = fixture_backend("ref", 1, FIXTURE_TOKENS_MAX)};
     if (!alone || !fixture_run_open(&run, directory, &(ModelOptions){.context = f->count}, &options)) return;
     TEST(fixture_walk(run.runner, f->tokens, f->count, f->count, f->steps, alone));
     check_exact(f, variant, alone);

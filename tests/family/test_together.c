@@ -67,7 +67,7 @@ static void check_caches(const char *name, const char *directory, const char *cp
     FixtureRun run;
     Walker walkers[2] = {0};
     char label[64];
-    const RunnerOptions options = {.backend = fixture_backend(cpu, 2, 64)};
+    const RunnerOptions options = {.backend = fixture_backend(cpu, 1, 64)};
     if (!fixture_run_open(&run, directory, &(ModelOptions){.context = TOKENS}, &options)) return;
     bool ok = true;
     for (int i = 0; i < 2; i++) {
@@ -90,8 +90,8 @@ static bool walk_alone(const char *directory, const RunnerOptions *options, Walk
 }
 
 static void check_runners(const char *name, const char *directory, const char *cpu) {
-    const RunnerOptions options[] = {{.backend = fixture_backend("ref", 2, 64)},
-        {.backend = fixture_backend(cpu, 2, 64)},
+    const RunnerOptions options[] = {{.backend = fixture_backend("ref", 1, 64)},
+        {.backend = fixture_backend(cpu, 1, 64)},
         {.backend = fixture_backend(cpu, 1, 100), .split = 1, .upper = fixture_backend("ref", 1, 0)},
         {.backend = fixture_backend("fence", 1, 64)}};
     Runner *runners[WALKERS_MAX] = {NULL};
