@@ -171,7 +171,8 @@ def emit_flags():
                   (members(r"\p{Lowercase}"), of_category("Ll")),
                   (members(r"\p{Uppercase}"), of_category("Lu")),
                   (members(r"\p{Case_Ignorable}"), of_category("Mn", "Me", "Cf", "Lm", "Sk")),
-                  ({c for c in CODES if chr(c).isdigit()} | of_category("Nd"), of_category("Nd"))]
+                  ({c for c in CODES if chr(c).isdigit()} | of_category("Nd"), of_category("Nd")),
+                  (members(r"\p{Alphabetic}"), of_category("L", "Nl"))]
     differ = [have ^ category for have, category in properties]
     assert all(c < 0x80 and CATEGORY[c][0] in "PS" for c in punctuation if c < 0x80)
     emit_spans("unicode_flags", lambda c: sum(1 << bit for bit, codes in enumerate(differ) if c in codes))

@@ -124,6 +124,8 @@ static void test_engine(void) {
     check_match("a(?i)b|c", "aC", 0, 2);
     check_match("(?i:\\p{Lu})", "aB", 1, 2); /* a lone property stays what it is, one in brackets does not */
     check_match("(?i:[\\p{Lu}])", "aB", 0, 1);
+    check_match("[[:upper:]]+", "\xE2\x92\xB6", 0, 3);     /* a circled A: a symbol, and upper case */
+    check_match("[[:alpha:]]+", "\xCC\x81\xCD\x85", 2, 4); /* U+0301 is a mark alone, U+0345 is alphabetic */
     check_match("\\p{Co}+", "a\xEE\x80\x80", 1, 4);
     check_match("^b$", "a\nb\nc", 2, 3);
     check_match("\\x41\\x{42}\\u0043", "ABC", 0, 3);

@@ -214,13 +214,17 @@ static bool parse_posix(Parser *parser, CharSet *set) {
     static const struct {
         const char *name;
         uint32_t categories;
-    } names[] = {{"[:alpha:]", UNICODE_L | UNICODE_M}, {"[:digit:]", UNICODE_SET(CATEGORY_ND)},
-        {"[:alnum:]", UNICODE_L | UNICODE_M | UNICODE_SET(CATEGORY_ND)}, {"[:space:]", UNICODE_WHITE},
-        {"[:upper:]", UNICODE_SET(CATEGORY_LU)}, {"[:lower:]", UNICODE_SET(CATEGORY_LL)},
-        {"[:punct:]", UNICODE_P | UNICODE_S}};
+        bool alphabetic, lower, upper;
+    } names[] = {{"[:alpha:]", .alphabetic = true}, {"[:digit:]", .categories = UNICODE_SET(CATEGORY_ND)},
+        {"[:alnum:]", .categories = UNICODE_SET(CATEGORY_ND), .alphabetic = true},
+        {"[:space:]", .categories = UNICODE_WHITE}, {"[:upper:]", .upper = true}, {"[:lower:]", .lower = true},
+        {"[:punct:]", .categories = UNICODE_P | UNICODE_S}};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         if (!accept(parser, names[i].name)) continue;
         set->categories |= names[i].categories;
+        set->alphabetic |= names[i].alphabetic;
+        set->lower |= names[i].lower;
+        set->upper |= names[i].upper;
         return true;
     }
     return parse_unsupported(parser, "this POSIX bracket");

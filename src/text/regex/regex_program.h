@@ -11,7 +11,7 @@
 typedef struct CharSet {
     uint64_t ascii[2]; /* the verdict on the first 128 code points, all told */
     uint32_t categories;
-    bool word, not_word; /* \w and \W among the items */
+    bool word, not_word, alphabetic, lower, upper; /* properties among the items: \w, \W, [:alpha:] and so on */
     bool negated, fold;
     UnicodeRange *ranges; /* sorted, disjoint */
     size_t range_count;

@@ -14,6 +14,9 @@ static bool set_has_exactly(const CharSet *set, uint32_t code) {
     if (unicode_in_ranges(code, set->ranges, set->range_count)) return true;
     if (set->word && unicode_is_word(code)) return true;
     if (set->not_word && !unicode_is_word(code)) return true;
+    if (set->alphabetic && unicode_is_alphabetic(code)) return true;
+    if (set->lower && unicode_is_lower(code)) return true;
+    if (set->upper && unicode_is_upper(code)) return true;
     if (set->script && unicode_script(code) == set->script) return true;
     for (const CharSet *child = set->child; child; child = child->sibling) {
         if (charset_has(child, code)) return true;

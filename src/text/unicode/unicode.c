@@ -61,6 +61,9 @@ bool unicode_is_punctuation(uint32_t code) {
 
 bool unicode_is_lower(uint32_t code) { return has_property(code, UNICODE_SET(CATEGORY_LL), UNICODE_LOWER_FLIP); }
 bool unicode_is_upper(uint32_t code) { return has_property(code, UNICODE_SET(CATEGORY_LU), UNICODE_UPPER_FLIP); }
+bool unicode_is_alphabetic(uint32_t code) {
+    return has_property(code, UNICODE_L | UNICODE_SET(CATEGORY_NL), UNICODE_ALPHABETIC_FLIP);
+}
 bool unicode_is_digit(uint32_t code) { return has_property(code, UNICODE_SET(CATEGORY_ND), UNICODE_DIGIT_FLIP); }
 bool unicode_is_case_ignorable(uint32_t code) {
     const uint32_t plain = UNICODE_SET(CATEGORY_MN) | UNICODE_SET(CATEGORY_ME) | UNICODE_SET(CATEGORY_CF) |

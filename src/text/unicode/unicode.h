@@ -79,6 +79,7 @@ static inline bool unicode_is_python_space(uint32_t code) {
 
 bool unicode_is_word(uint32_t code);           /* \w */
 bool unicode_is_punctuation(uint32_t code);    /* as the Punctuation pre-tokenizer sees it */
+bool unicode_is_alphabetic(uint32_t code);     /* the property Alphabetic */
 bool unicode_is_lower(uint32_t code);          /* the property Lowercase */
 bool unicode_is_upper(uint32_t code);          /* the property Uppercase */
 bool unicode_is_case_ignorable(uint32_t code); /* the property Case_Ignorable */

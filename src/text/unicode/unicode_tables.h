@@ -23,6 +23,7 @@ enum {
     UNICODE_UPPER_FLIP = 8,       /* Uppercase: Lu, but */
     UNICODE_IGNORABLE_FLIP = 16,  /* Case_Ignorable: Mn, Me, Cf, Lm and Sk, but */
     UNICODE_DIGIT_FLIP = 32,      /* Numeric_Type Digit or Decimal: Nd, but */
+    UNICODE_ALPHABETIC_FLIP = 64, /* Alphabetic: letters and Nl, but */
 };
 extern const uint32_t unicode_flags[];
 extern const size_t unicode_flags_count;
