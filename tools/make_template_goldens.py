@@ -47,7 +47,7 @@ LINES = r"""
 {{ 'yes' if t else 'no' }} {{ 'yes' if no }}| {{ 'a' if 0 else 'b' if 0 else 'c' }} {{ (1 if 0) is defined }} {{ ('x' if no) is undefined }}
 {{ list[0] }} {{ list[-1] }} {{ list[5] }}| {{ s[0] }} {{ s[-1] }} {{ d['a'] }} {{ d.a }} {{ d.zzz }}| {{ d['zzz'] is defined }} {{ nested[1][0] }} {{ nested.1.0 }} {{ users[0].name }} {{ list['0'] }}|{{ list.first }}|
 {{ s[1:4] }} {{ s[:-1] }} {{ s[::-1] }} {{ s[::2] }} {{ s[10:2:-3] }} {{ list[1:] }} {{ list[:2] }} {{ list[::-1] }} {{ (1,2,3)[1:] }} {{ range(10)[2:8:2] }} {{ range(10)[::-1]|list }} {{ s[100:] }}| {{ emoji[1:3] }} {{ emoji[::-1] }} {{ list[-2:99] }} {{ list[none:none:none] }}
-{{ range(5)|list }} {{ range(2, 8, 3)|list }} {{ range(5, 0, -2)|list }} {{ range(3) }} {{ range(0, 9, 2) }} {{ range(3)|length }}
+{{ range(5)|list }} {{ range(2, 8, 3)|list }} {{ range(5, 0, -2)|list }} {{ range(3) }} {{ range(0, 10, 2) }} {{ range(3, -3, -3) }} {{ range(0) }} {{ range(3)|length }}
 {{ [] }} {{ [1, 'a', none, true, 1.5] }} {{ (1,) }} {{ () }} {{ (1, 2) }} {{ {} }} {{ {'a': 1, 2: [3]} }} {{ {'a': {'b': ()}} }} {{ [[], {}] }} {{ 1, 2 }} {{ ['it\'s', "q\"", 'both\'"'] }}
 {{ {1: 'a', true: 'b', 1.0: 'c'} }} {{ {'a': 1, 'a': 2} }} {{ {none: 1, (1, 2): 2}[(1, 2)] }} {{ {2.0: 'x'}[2] }}
 {{ [u, spaces, emoji, nul, quote, multi] }}
@@ -104,7 +104,7 @@ LINES = r"""
 {{ 'prefix-x'.removeprefix('prefix-') }} {{ 'x.py'.removesuffix('.py') }} {{ 'abc'.removeprefix('z') }} {{ ','.join(['a', 'b']) }} {{ ''.join('abc') }} {{ '-'.join(d) }}
 {{ ','.join([1]) }}
 {{ 'a'.isalpha() }} {{ 'a1'.isalnum() }} {{ '1'.isdigit() }} {{ '²'.isdigit() }} {{ ' '.isspace() }} {{ ''.isalpha() }} {{ 'ab'.islower() }} {{ 'AB'.isupper() }} {{ 'A1'.isupper() }} {{ '1'.isupper() }}
-{{ d.items() }} {{ d.keys() }} {{ d.values() }} {{ d.get('a') }} {{ d.get('z') }} {{ d.get('z', 5) }} {{ d.items()|list }} {{ d|list }} {{ dict(d, z=1) }} {{ dict([('a', 1)]) }} {{ dict(a=1, b=2) }} {{ dict() }}
+{{ d.items() }} {{ d.keys() }} {{ d.values() }} {{ d.get('a') }} {{ d.get('z') }} {{ d.get('z', 5) }} {{ d.items()|list }} {{ d|list }} {{ dict(d, z=1) }} {{ dict(a=1, b=2) }} {{ dict() }}
 {{ items.items() }} {{ items['items'] }}
 {{ list.append }}|{{ list.append is defined }}|{{ d.update }}|{{ d['pop'] }}|{{ list.sort is undefined }}
 {{ list.append(1) }}
@@ -171,7 +171,7 @@ LINES = r"""
 {{ range(3)|tojson }}
 {{ d.items()|tojson }}
 {{ {1: 2, 'a': 3}|tojson(sort_keys=true) }}
-{{ 3 is odd }} {{ 4 is even }} {{ 9 is divisibleby 3 }} {{ 9 is divisibleby(4) }} {{ n is integer }} {{ f is float }} {{ t is integer }} {{ t is boolean }} {{ n is number }} {{ t is number }} {{ s is string }} {{ d is mapping }} {{ list is sequence }} {{ s is sequence }} {{ d is sequence }} {{ s is iterable }} {{ n is iterable }} {{ no is none }} {{ t is true }} {{ t is false }} {{ 1 is true }} {{ 'a' is lower }} {{ 'A' is upper }} {{ 5 is lower }} {{ range is callable }} {{ n is callable }} {{ 'upper' is filter }} {{ 'nope' is filter }} {{ 'odd' is test }} {{ no is sameas none }} {{ list is sameas list }} {{ [1] is sameas [1] }} {{ 1 is in [1, 2] }} {{ 1 is eq 1 }} {{ 1 is ne 2 }} {{ 1 is lt 2 }} {{ 1 is le 1 }} {{ 2 is gt 1 }} {{ 2 is ge 2 }} {{ 1 is greaterthan 0 }} {{ 1 is lessthan 2 }} {{ 1 is equalto 1.0 }} {{ 'a' is not string }} {{ x is not defined }} {{ 1 is == 1 }}
+{{ 3 is odd }} {{ 4 is even }} {{ 9 is divisibleby 3 }} {{ 9 is divisibleby(4) }} {{ n is integer }} {{ f is float }} {{ t is integer }} {{ t is boolean }} {{ n is number }} {{ t is number }} {{ s is string }} {{ d is mapping }} {{ list is sequence }} {{ s is sequence }} {{ d is sequence }} {{ s is iterable }} {{ n is iterable }} {{ no is none }} {{ t is true }} {{ t is false }} {{ 1 is true }} {{ 'a' is lower }} {{ 'A' is upper }} {{ 5 is lower }} {{ range is callable }} {{ n is callable }} {{ no is sameas none }} {{ list is sameas list }} {{ [1] is sameas [1] }} {{ 1 is in [1, 2] }} {{ 1 is eq 1 }} {{ 1 is ne 2 }} {{ 1 is lt 2 }} {{ 1 is le 1 }} {{ 2 is gt 1 }} {{ 2 is ge 2 }} {{ 1 is greaterthan 0 }} {{ 1 is lessthan 2 }} {{ 1 is equalto 1.0 }} {{ 'a' is not string }} {{ x is not defined }} {{ 1 is == 1 }}
 {{ 1 is not none and 2 is odd }} {{ 5 is divisibleby 5 and 1 }} {{ (1, 2) is iterable }} {{ undefined_thing is iterable }} {{ undefined_thing is sequence }} {{ undefined_thing is mapping }} {{ none is iterable }} {{ d.keys() is sequence }} {{ d.keys() is iterable }} {{ range(3) is sequence }} {{ 1 is integer is defined }}
 {{ 'a' is odd }}
 {{ 1 is nope }}
@@ -181,12 +181,9 @@ LINES = r"""
 {% if false %}{% for x in list %}{{ x|nope }}{% endfor %}{% endif %}
 {% for x in list %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.depth }}{{ loop.depth0 }} {% endfor %}
 {% for x in list %}{{ loop.previtem }}<{{ x }}>{{ loop.nextitem }}{{ loop.previtem is defined }}{{ loop.nextitem is defined }} {% endfor %}
-{% for x in list %}{{ loop.cycle('a', 'b') }} {% endfor %}
 {% for x in [] %}x{% else %}none{% endfor %} {% for x in undefined_thing %}x{% else %}none{% endfor %} {% for c in 'añ' %}{{ c }}.{% endfor %} {% for k in d %}{{ k }}{% endfor %} {% for k, v in d.items() %}{{ k }}={{ v }} {% endfor %} {% for a, (b, c) in [[1, [2, 3]]] %}{{ a }}{{ b }}{{ c }}{% endfor %}
 {% for x in list if x > 1 %}{{ loop.index }}{{ x }}{{ loop.last }}{{ loop.length }} {% else %}none{% endfor %} {% for x in list if x > 9 %}{{ x }}{% else %}none{% endfor %}
 {% for x in range(10) %}{% if x == 2 %}{% continue %}{% endif %}{% if x == 5 %}{% break %}{% endif %}{{ x }}{% endfor %} {% for x in [1] %}{% break %}{% else %}else{% endfor %} {% for x in [1] %}{% continue %}{% else %}else{% endfor %}
-{% for x in list recursive %}{{ x }}{% if loop.depth < 3 %}({{ loop([x * 2]) }}){% endif %}{% endfor %} {% for n in [{'v': 1, 'c': [{'v': 2, 'c': []}, {'v': 3, 'c': [{'v': 4, 'c': []}]}]}] recursive %}<{{ n.v }}@{{ loop.depth0 }}{{ loop(n.c) }}>{% endfor %}
-{% for x in list %}{{ loop(list) }}{% endfor %}
 {% for x in 5 %}{% endfor %}
 {% for x in none %}{% endfor %}
 {% for a, b in [[1, 2, 3]] %}{% endfor %}
@@ -201,9 +198,7 @@ LINES = r"""
 {% set undefined_thing.a = 1 %}
 {% if t %}{% set y = 5 %}{% endif %}{{ y }} {% if no %}{% set z = 5 %}{% endif %}{{ z is defined }} {% set a, b = 1, 2 %}{{ a }}{{ b }} {% set (a, b) = (b, a) %}{{ a }}{{ b }} {% set t = 1, 2 %}{{ t }}
 {% set x %}a {{ n }} b{% endset %}[{{ x }}] {% set x | upper %}abc{% endset %}[{{ x }}] {% set x | replace('a', 'b') | length %}aaa{% endset %}[{{ x }}] {% set y = 1 %}{% set z %}{% set y = 2 %}{{ y }}{% endset %}{{ y }}{{ z }}
-{% with a = 1, b = 2 %}{{ a }}{{ b }}{% set a = 3 %}{{ a }}{% endwith %}{{ a is defined }} {% set a = 5 %}{% with a = 1, b = a %}{{ b }}{% endwith %}{{ a }} {% with %}{% set q = 1 %}{% endwith %}{{ q is defined }}
 {% macro m(a, b=2, c=a ~ '!') %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }} {{ m(1, 3) }} {{ m(1, c=4) }} {{ m() }} {{ m(b=1) }} {{ m(*[1, 2]) }} {{ m(**{'a': 9}) }} {{ m is callable }} {{ m('x')|length }} {{ m(1) is string }}
-{% macro m(a) %}{{ a }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, x=4) }} {{ m() }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, x=2) }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, a=2) }}

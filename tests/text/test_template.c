@@ -210,8 +210,8 @@ static void test_left_out(void) {
     static const char *const globals[] = {"cycler", "joiner", "lipsum"};
     static const char *const methods[] = {"casefold", "center", "encode", "expandtabs", "format_map", "index",
         "isdecimal", "isidentifier", "istitle", "ljust", "partition", "rfind", "swapcase", "translate", "zfill"};
-    static const char *const tags[] = {
-        "autoescape false", "block b", "extends 'x'", "from 'x' import y", "import 'x' as y", "include 'x'", "print 1"};
+    static const char *const tags[] = {"autoescape false", "block b", "extends 'x'", "from 'x' import y",
+        "import 'x' as y", "include 'x'", "print 1", "with a = 1"};
     char source[80], why[80];
     for (size_t i = 0; i < COUNT_OF(filters); i++) {
         snprintf(source, sizeof source, "{{ messages|%s }}", filters[i]);
@@ -230,9 +230,13 @@ static void test_left_out(void) {
     }
     for (size_t i = 0; i < COUNT_OF(tags); i++) {
         snprintf(source, sizeof source, "{%% %s %%}", tags[i]);
-        snprintf(why, sizeof why, "the tag '%.*s' is not supported", (int)strcspn(tags[i], " "), tags[i]);
+        snprintf(why, sizeof why, "line 1: '%.*s' is not supported", (int)strcspn(tags[i], " "), tags[i]);
         check_fails(source, "{}", ERROR_UNSUPPORTED, why);
     }
+    check_fails("{% for x in [1] recursive %}{% endfor %}", "{}", ERROR_UNSUPPORTED, "'recursive' is not supported");
+    check_fails("{% macro m(a) %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1) }}{{ m(1, 2) }}", "{}", ERROR_FORMAT,
+        "line 1: TypeError: macro 'm' was given an argument that it does not take");
+    check_fails("{% macro m(a) %}{% endmacro %}{{ m(1, b=2) }}", "{}", ERROR_FORMAT, "macro 'm' was given an argument");
     check_fails("{{ '%s' % 'x' }}", "{}", ERROR_UNSUPPORTED, "formatting with % is not supported");
     check_fails("{{ '{:>3}'.format('x') }}", "{}", ERROR_UNSUPPORTED, "the field '{:>3}' is not supported");
     check_fails("{{ '{0.a}'.format('x') }}", "{}", ERROR_UNSUPPORTED, "the field '{0.a}' is not supported");
@@ -281,6 +285,8 @@ static void test_bounds(void) {
         "%}{% endfor %}{{ a.s == b.s }}",
         "{% set ns = namespace(s=[]) %}{% for i in range(100000) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}",
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
+        "{% set ns = namespace(t=()) %}{% for i in range(1000) %}{% for j in range(1000) %}{% set ns.t = (ns.t,) %}"
+        "{% endfor %}{% endfor %}{{ {}[ns.t] }}",
         "{{ 'x' * 10 ** 9 }}",
         "{{ [1] * 10 ** 9 }}",
         "{{ 2 ** 10 ** 9 }}",
@@ -294,7 +300,7 @@ static void test_bounds(void) {
         "{{ ('é' * 10 ** 7)[5000000] }}",
         "{{ strftime_now('%c' * 100000) }}",
         "{% for i in range(100000) %}{{ ('é' * 10000)[9000] }}{% endfor %}",
-        "{% for x in range(100000) recursive %}{{ loop(range(100000)) }}{% endfor %}",
+        "{% for x in range(100000) %}{% for y in range(100000) if x < y %}{{ loop.last }}{% endfor %}{% endfor %}",
         "{% set l = range(100000)|list %}{% for x in l %}{{ l|sort|length }}{% endfor %}",
         "{% set l = range(100000)|list %}{% for x in l %}{{ 'y' in l }}{% endfor %}",
         "{% set d = namespace(d={}) %}{% for x in range(100000) %}{% set d.d = dict(d.d, **{'k' ~ x: x}) %}{% endfor "
@@ -343,7 +349,7 @@ static void test_nesting(void) {
     static const struct {
         const char *before, *middle, *after;
     } nests[] = {{"{% if 1 %}", "x", "{% endif %}"}, {"{% for x in [1] %}", "x", "{% endfor %}"}, {"{{ (", "1", ") }}"},
-        {"[", "", "]"}, {"{{ [", "1", "] }}"}, {"{{ {1:", "1", "} }}"}, {"{% with %}", "", "{% endwith %}"},
+        {"[", "", "]"}, {"{{ [", "1", "] }}"}, {"{{ {1:", "1", "} }}"}, {"{% generation %}", "", "{% endgeneration %}"},
         {"{{ 1 if ", "1", " else 2 }}"}, {"{% macro m() %}", "", "{% endmacro %}"}, {"{{ not ", "1", " }}"},
         {"{{ -", "1", " }}"}, {"{{ a.b", "1", " }}"}, {"{{ 1 + ", "1", " }}"}, {"{{ 1 ** ", "1", " }}"},
         {"{{ x[", "1", "] }}"}, {"{{ f(", "1", ") }}"}, {"{{", "", "}}"}, {"{%", "", "%}"}, {"{#", "", "#}"},

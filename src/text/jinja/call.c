@@ -73,9 +73,7 @@ static uint16_t method_type(Jv v) {
     switch (v.tag) {
     case JINJA_STR: return METHOD_STR;
     case JINJA_LIST: return METHOD_LIST;
-    case JINJA_TUPLE: return METHOD_TUPLE;
     case JINJA_DICT: return METHOD_DICT;
-    case JINJA_LOOP: return METHOD_LOOP;
     default: return 0;
     }
 }
@@ -100,8 +98,8 @@ static Jv loop_attribute(Vm *vm, JinjaLoop *loop, Slice name) {
     if (slice_is(name, "index0")) return jv_int(index);
     if (slice_is(name, "index")) return jv_int(index + 1);
     if (slice_is(name, "first")) return jv_bool(index == 0);
-    if (slice_is(name, "depth0")) return jv_int(loop->depth);
-    if (slice_is(name, "depth")) return jv_int(loop->depth + 1);
+    if (slice_is(name, "depth")) return jv_int(1); /* more in recursive loops, which there are none of */
+    if (slice_is(name, "depth0")) return jv_int(0);
     if (slice_is(name, "previtem")) {
         return index > 0 ? loop->items.items[index - 1] : jv_hint(vm, "there is no previous item");
     }
@@ -150,33 +148,26 @@ static Jv sequence_item(Vm *vm, Jv object, int64_t index) {
     if (!jinja_length(vm, object, &length)) return jv_error();
     if (index < 0 && index >= -(int64_t)length) index += (int64_t)length;
     if (index < 0 || index >= (int64_t)length) return undefined_attribute(object, NULL, false);
-    switch (object.tag) {
-    case JINJA_STR: {
-        if (!jinja_str_flatten(vm, object.s) ||
-            !jinja_step(vm, object.s->size == object.s->length ? 0 : (size_t)index / 16)) {
-            return jv_error();
-        }
-        size_t at = jinja_str_offset(object.s, (size_t)index);
-        return jv_str(jinja_str_part(vm, object.s, at, at + utf8_width((unsigned char)object.s->data[at])));
-    }
-    case JINJA_RANGE: return jinja_range_at(object.range, index);
-    default: return object.list->items[index];
-    }
+    if (object.tag != JINJA_STR) return object.list->items[index];
+    JinjaStr *s = object.s;
+    if (!jinja_str_flatten(vm, s) || !jinja_step(vm, s->size == s->length ? 0 : (size_t)index / 16)) return jv_error();
+    size_t at = jinja_str_offset(s, (size_t)index);
+    return jv_str(jinja_str_part(vm, s, at, at + utf8_width((unsigned char)s->data[at])));
 }
 
 Jv jinja_getitem(Vm *vm, Jv object, Jv key) {
     if (object.tag == JINJA_UNDEFINED) return jv_undefined_error(vm, object);
-    bool sequence =
-        object.tag == JINJA_STR || object.tag == JINJA_LIST || object.tag == JINJA_TUPLE || object.tag == JINJA_RANGE;
+    bool sequence = object.tag == JINJA_STR || object.tag == JINJA_LIST || object.tag == JINJA_TUPLE ||
+        (object.tag == JINJA_VIEW && object.flag == 'r');
     if (sequence && jv_integral(key)) {
         int64_t index;
         return jinja_as_index(vm, key, &index) ? sequence_item(vm, object, index) : jv_error();
     }
-    if (object.tag == JINJA_DICT && jinja_hashable(key)) {
+    if (object.tag == JINJA_DICT && jinja_hashable(vm, key)) {
         JinjaPair *pair = jinja_dict_find(vm, object.dict, key);
         if (pair) return pair->value;
-        if (vm->failed) return jv_error();
     }
+    if (vm->failed) return jv_error();
     if (key.tag != JINJA_STR) return undefined_attribute(object, NULL, false);
     if (!jinja_str_flatten(vm, key.s)) return jv_error();
     Jv value = attribute(vm, object, key.s, jinja_find(vm->library->methods, jinja_str_slice(key.s)));

@@ -1,4 +1,4 @@
-/* Walks the tree: expressions give values, statements write into vm->out. Scoping follows jinja2: for, with, macros and
+/* Walks the tree: expressions give values, statements write into vm->out. Scoping follows jinja2: for, macros and
  * blocks that capture have their own names, if does not. */
 #include "text/jinja/run.h"
 
@@ -13,7 +13,7 @@ static Jv call(Vm *vm, Jv callee, const JinjaArgs *args);
 static Jv scope_get(Vm *vm, uint32_t name) {
     for (JinjaScope *scope = vm->scope; scope; scope = scope->parent) {
         if (scope->root) return scope->root[name];
-        for (uint32_t i = 0; i < scope->count; i++) {
+        for (size_t i = 0; i < scope->count; i++) {
             if (scope->variables[i].name == name) return scope->variables[i].value;
         }
     }
@@ -25,20 +25,15 @@ static void scope_set(Vm *vm, JinjaScope *scope, uint32_t name, Jv value) {
         scope->root[name] = value;
         return;
     }
-    for (uint32_t i = 0; i < scope->count; i++) {
+    for (size_t i = 0; i < scope->count; i++) {
         if (scope->variables[i].name == name) {
             scope->variables[i].value = value;
             return;
         }
     }
-    if (scope->count == scope->capacity) {
-        uint32_t capacity = scope->capacity ? scope->capacity * 2 : 4;
-        JinjaVariable *grown = jinja_alloc(vm, capacity, sizeof *grown);
-        if (!grown) return;
-        if (scope->count) memcpy(grown, scope->variables, scope->count * sizeof *grown);
-        scope->variables = grown;
-        scope->capacity = capacity;
-    }
+    JinjaVariable *variables = jinja_grow(vm, scope->variables, scope->count, &scope->capacity, sizeof *variables);
+    if (!variables) return;
+    scope->variables = variables;
     scope->variables[scope->count++] = (JinjaVariable){name, value};
 }
 
@@ -64,13 +59,6 @@ static bool assign(Vm *vm, JinjaScope *scope, const JinjaNode *target, Jv value)
     if (target->kind == NODE_NSREF) {
         Jv ns = scope_get(vm, target->name);
         return jinja_namespace_set(vm, ns, target->value, value);
-    }
-    bool iterable = value.tag == JINJA_STR || value.tag == JINJA_LIST || value.tag == JINJA_TUPLE ||
-        value.tag == JINJA_DICT || value.tag == JINJA_UNDEFINED || value.tag == JINJA_ITER || value.tag == JINJA_VIEW ||
-        value.tag == JINJA_RANGE;
-    if (!iterable) {
-        jinja_fail(vm, "TypeError: cannot unpack non-iterable %s object", jv_type_name(value));
-        return false;
     }
     Jv items = jinja_iterate(vm, value);
     if (jv_bad(items)) return false;
@@ -134,73 +122,64 @@ static Jv eval_getitem(Vm *vm, const JinjaNode *node) {
     return jinja_slice(vm, object, values[0], values[1], values[2]);
 }
 
-static bool star_arguments(Vm *vm, Jv value, JinjaList *positional) {
+typedef struct Arguments {
+    JinjaList positional;
+    JinjaKeyword *keywords;
+    size_t count, capacity; /* of keywords */
+} Arguments;
+
+static bool keyword_add(Vm *vm, Arguments *to, Slice name, Jv value) {
+    for (size_t i = 0; i < to->count; i++) {
+        if (!slice_equal(to->keywords[i].name, name)) continue;
+        jinja_fail(vm, "TypeError: got multiple values for keyword argument '%.*s'", SLICE_ARGS(name));
+        return false;
+    }
+    JinjaKeyword *keywords = jinja_grow(vm, to->keywords, to->count, &to->capacity, sizeof *keywords);
+    if (!keywords) return false;
+    to->keywords = keywords;
+    to->keywords[to->count++] = (JinjaKeyword){name, value};
+    return true;
+}
+
+/* *value */
+static bool star_add(Vm *vm, Arguments *to, Jv value) {
     Jv items = jinja_iterate(vm, value);
     for (size_t i = 0; !jv_bad(items) && i < items.list->count; i++) {
-        if (!jinja_list_push(vm, positional, items.list->items[i])) return false;
+        if (!jinja_list_push(vm, &to->positional, items.list->items[i])) return false;
     }
     return !vm->failed;
 }
 
-static bool keyword_add(Vm *vm, JinjaKeyword *keywords, size_t *count, Slice name, Jv value) {
-    for (size_t i = 0; i < *count; i++) {
-        if (!slice_equal(keywords[i].name, name)) continue;
-        jinja_fail(vm, "TypeError: got multiple values for keyword argument '%.*s'", SLICE_ARGS(name));
+/* **value */
+static bool stars_add(Vm *vm, Arguments *to, Jv value) {
+    if (value.tag != JINJA_DICT) {
+        jinja_fail(vm, "TypeError: argument after ** must be a mapping, not %s", jv_type_name(value));
         return false;
     }
-    keywords[(*count)++] = (JinjaKeyword){name, value};
+    for (size_t i = 0; i < value.dict->count; i++) {
+        const JinjaPair *pair = &value.dict->pairs[i];
+        if (pair->key.tag != JINJA_STR) jinja_fail(vm, "TypeError: keywords must be strings");
+        if (vm->failed || !jinja_str_flatten(vm, pair->key.s)) return false;
+        if (!keyword_add(vm, to, jinja_str_slice(pair->key.s), pair->value)) return false;
+    }
     return true;
 }
 
 /* Evaluates arguments; caller: the value of {% call %}, or MISSING. */
 static bool eval_arguments(Vm *vm, const JinjaNode *node, Jv caller, JinjaArgs *out) {
-    *out = (JinjaArgs){0};
-    if (!node->list && !jv_given(caller)) return true;
-    JinjaList positional = {0};
-    JinjaKeyword *keywords = NULL;
-    size_t keyword_count = 0, room = (size_t)node->count + 1;
-    Jv mapping = {.tag = JINJA_MISSING};
-    bool has_keywords = jv_given(caller);
+    Arguments to = {0};
     for (const JinjaNode *item = node->list; item; item = item->next) {
-        if (item->kind == NODE_KEYWORD || item->kind == NODE_STARS) has_keywords = true;
-        if (item->kind != NODE_STARS) continue;
-        mapping = eval(vm, item->a);
-        if (jv_bad(mapping)) return false;
-        if (mapping.tag != JINJA_DICT) {
-            jinja_fail(vm, "TypeError: argument after ** must be a mapping, not %s", jv_type_name(mapping));
-            return false;
-        }
-        room += mapping.dict->count;
-    }
-    if (has_keywords && !(keywords = jinja_alloc(vm, room, sizeof *keywords))) return false;
-    if (node->count) {
-        positional.items = jinja_alloc(vm, node->count, sizeof *positional.items);
-        positional.capacity = node->count;
-        if (!positional.items) return false;
-    }
-    for (const JinjaNode *item = node->list; item; item = item->next) {
-        if (item->kind == NODE_STARS) continue;
-        bool wrapped = item->kind == NODE_KEYWORD || item->kind == NODE_STAR;
+        bool wrapped = item->kind == NODE_KEYWORD || item->kind == NODE_STAR || item->kind == NODE_STARS;
         Jv value = eval(vm, wrapped ? item->a : item);
         if (jv_bad(value)) return false;
-        bool ok = item->kind == NODE_KEYWORD
-            ? keyword_add(vm, keywords, &keyword_count, jinja_str_slice(item->value.s), value)
-            : item->kind == NODE_STAR ? star_arguments(vm, value, &positional)
-                                      : jinja_list_push(vm, &positional, value);
+        bool ok = item->kind == NODE_KEYWORD ? keyword_add(vm, &to, jinja_str_slice(item->value.s), value)
+            : item->kind == NODE_STAR        ? star_add(vm, &to, value)
+            : item->kind == NODE_STARS       ? stars_add(vm, &to, value)
+                                             : jinja_list_push(vm, &to.positional, value);
         if (!ok) return false;
     }
-    if (jv_given(caller) && !keyword_add(vm, keywords, &keyword_count, SLICE("caller"), caller)) return false;
-    for (size_t i = 0; mapping.tag == JINJA_DICT && i < mapping.dict->count; i++) {
-        Jv key = mapping.dict->pairs[i].key;
-        if (key.tag != JINJA_STR) {
-            jinja_fail(vm, "TypeError: keywords must be strings");
-            return false;
-        }
-        if (!jinja_str_flatten(vm, key.s)) return false;
-        if (!keyword_add(vm, keywords, &keyword_count, jinja_str_slice(key.s), mapping.dict->pairs[i].value))
-            return false;
-    }
-    *out = (JinjaArgs){positional.items, positional.count, keywords, keyword_count};
+    if (jv_given(caller) && !keyword_add(vm, &to, SLICE("caller"), caller)) return false;
+    *out = (JinjaArgs){to.positional.items, to.positional.count, to.keywords, to.count};
     return true;
 }
 
@@ -212,38 +191,23 @@ static Jv eval_call(Vm *vm, const JinjaNode *node, Jv caller) {
     return call(vm, callee, &args);
 }
 
-static Jv library_call(Vm *vm, const JinjaFunction *function, Jv value, const JinjaArgs *args) {
+/* A filter or a test. input: what a filter block or a set block captured; only the innermost filter of it has no
+ * node->a. */
+static Jv eval_function(Vm *vm, const JinjaNode *node, Jv input) {
+    Jv value = !node->a ? input : node->a->kind == NODE_FILTER ? eval_function(vm, node->a, input) : eval(vm, node->a);
+    JinjaArgs args;
+    if (jv_bad(value)) return value;
+    if (!node->function) {
+        vm->line = node->line;
+        return jinja_fail(vm, "No %s named '%.*s' found", node->kind == NODE_FILTER ? "filter" : "test",
+            (int)node->text->size, node->text->data);
+    }
+    if (!eval_arguments(vm, node, jv_missing(), &args)) return jv_error();
+    vm->line = node->line;
     if (!jinja_enter(vm)) return jv_error();
-    Jv result = jinja_function_call(vm, function, value, args);
+    Jv result = jinja_function_call(vm, node->function, value, &args);
     vm->depth--;
     return result;
-}
-
-/* input: what a filter block or a set block captured; otherwise MISSING. Only the innermost filter has no node->a. */
-static Jv eval_filter(Vm *vm, const JinjaNode *node, Jv input) {
-    Jv value = !node->a ? input : node->a->kind == NODE_FILTER ? eval_filter(vm, node->a, input) : eval(vm, node->a);
-    JinjaArgs args;
-    if (jv_bad(value)) return value;
-    if (!node->function) {
-        vm->line = node->line;
-        return jinja_fail(vm, "No filter named '%.*s' found", (int)node->text->size, node->text->data);
-    }
-    if (!eval_arguments(vm, node, jv_missing(), &args)) return jv_error();
-    vm->line = node->line;
-    return library_call(vm, node->function, value, &args);
-}
-
-static Jv eval_test(Vm *vm, const JinjaNode *node) {
-    Jv value = eval(vm, node->a);
-    JinjaArgs args;
-    if (jv_bad(value)) return value;
-    if (!node->function) {
-        vm->line = node->line;
-        return jinja_fail(vm, "No test named '%.*s' found", (int)node->text->size, node->text->data);
-    }
-    if (!eval_arguments(vm, node, jv_missing(), &args)) return jv_error();
-    vm->line = node->line;
-    return library_call(vm, node->function, value, &args);
 }
 
 static Jv eval_logic(Vm *vm, const JinjaNode *node) {
@@ -308,8 +272,8 @@ static Jv eval_kind(Vm *vm, const JinjaNode *node) {
         return jv_bad(value) ? value : jinja_getattr(vm, value, node->text, node->function);
     case NODE_GETITEM: return eval_getitem(vm, node);
     case NODE_CALL: return eval_call(vm, node, jv_missing());
-    case NODE_FILTER: return eval_filter(vm, node, jv_missing());
-    case NODE_TEST: return eval_test(vm, node);
+    case NODE_FILTER:
+    case NODE_TEST: return eval_function(vm, node, jv_missing());
     case NODE_NOT: value = eval(vm, node->a); return jinja_truth(vm, value, &truth) ? jv_bool(!truth) : jv_error();
     case NODE_UNARY:
         value = eval(vm, node->a);
@@ -353,6 +317,14 @@ static Flow write_string(Vm *vm, Jv value) {
     }
     jinja_text_string(vm->out, value.s);
     return vm->failed ? FLOW_FAIL : FLOW_NEXT;
+}
+
+static Flow run_scope(Vm *vm, const JinjaNode *node) {
+    JinjaScope *outer = vm->scope;
+    if (!scope_push(vm, outer)) return FLOW_FAIL;
+    Flow flow = run_list(vm, node->list);
+    vm->scope = outer;
+    return flow;
 }
 
 static Flow run_if(Vm *vm, const JinjaNode *node) {
@@ -399,46 +371,19 @@ static Flow run_iterations(Vm *vm, const JinjaNode *node, Jv loop, bool *complet
     return FLOW_NEXT;
 }
 
-static Flow run_loop(Vm *vm, const JinjaNode *node, JinjaScope *outer, Jv iterable, int64_t depth) {
-    Jv items = jinja_iterate(vm, iterable);
+static Flow run_for(Vm *vm, const JinjaNode *node) {
+    JinjaScope *outer = vm->scope;
+    Jv iterable = eval(vm, node->b);
+    vm->line = node->line;
+    Jv items = jv_bad(iterable) ? iterable : jinja_iterate(vm, iterable);
     JinjaLoop *loop = jv_bad(items) ? NULL : jinja_alloc(vm, 1, sizeof *loop);
     if (!loop) return FLOW_FAIL;
-    *loop = (JinjaLoop){
-        .source = items.list, .index = SIZE_MAX, .depth = depth, .node = node, .scope = outer, .fill = loop_fill};
+    *loop = (JinjaLoop){.source = items.list, .index = SIZE_MAX, .node = node, .scope = outer, .fill = loop_fill};
     if (!node->c) loop->items = *items.list;
-    JinjaScope *saved = vm->scope;
     bool completed = false; /* as in jinja2, an iteration left by break or continue does not count for else */
     Flow flow = run_iterations(vm, node, (Jv){.tag = JINJA_LOOP, .loop = loop}, &completed);
-    vm->scope = saved;
-    if (flow == FLOW_FAIL || completed || !node->d) return flow;
-    if (!scope_push(vm, outer)) return FLOW_FAIL;
-    flow = run_list(vm, node->d->list);
-    vm->scope = saved;
-    return flow;
-}
-
-static Flow run_for(Vm *vm, const JinjaNode *node) {
-    Jv iterable = eval(vm, node->b);
-    if (jv_bad(iterable)) return FLOW_FAIL;
-    vm->line = node->line;
-    if (node->flag) scope_capture(vm->scope);
-    return run_loop(vm, node, vm->scope, iterable, 0);
-}
-
-static Jv loop_call(Vm *vm, JinjaLoop *loop, Jv items) {
-    if (!loop->node->flag) {
-        return jinja_fail(vm, "TypeError: The loop must have the 'recursive' marker to be called recursively");
-    }
-    JinjaText *text = jinja_text_push(vm), *outer = vm->out;
-    if (!text || !jinja_enter(vm)) return jv_error();
-    JinjaScope *saved = vm->scope;
-    vm->out = text;
-    vm->scope = loop->scope;
-    Flow flow = run_loop(vm, loop->node, loop->scope, items, loop->depth + 1);
-    vm->out = outer;
-    vm->scope = saved;
-    vm->depth--;
-    return flow == FLOW_FAIL ? jv_error() : jinja_text_finish(vm, text);
+    vm->scope = outer;
+    return flow == FLOW_FAIL || completed || !node->d ? flow : run_scope(vm, node->d);
 }
 
 /* Only a namespace can be assigned to by attribute; jinja2 says so before it evaluates the value. */
@@ -464,7 +409,7 @@ static Flow run_set_block(Vm *vm, const JinjaNode *node) {
     JinjaScope *outer = vm->scope;
     if (!check_namespaces(vm, node->a) || !scope_push(vm, outer)) return FLOW_FAIL;
     Jv value = capture(vm, node->list);
-    if (node->b && !jv_bad(value)) value = eval_filter(vm, node->b, value);
+    if (node->b && !jv_bad(value)) value = eval_function(vm, node->b, value);
     vm->scope = outer;
     return assign(vm, outer, node->a, value) ? FLOW_NEXT : FLOW_FAIL;
 }
@@ -493,31 +438,9 @@ static Flow run_filter_block(Vm *vm, const JinjaNode *node) {
     JinjaScope *outer = vm->scope;
     if (!scope_push(vm, outer)) return FLOW_FAIL;
     Jv value = capture(vm, node->list);
-    if (!jv_bad(value)) value = eval_filter(vm, node->a, value);
+    if (!jv_bad(value)) value = eval_function(vm, node->a, value);
     vm->scope = outer;
     return write_string(vm, value);
-}
-
-static Flow run_with(Vm *vm, const JinjaNode *node) {
-    JinjaScope *outer = vm->scope, *scope = scope_push(vm, outer);
-    if (!scope) return FLOW_FAIL;
-    for (const JinjaNode *set = node->list; set; set = set->next) {
-        vm->scope = outer;
-        Jv value = eval(vm, set->b);
-        vm->scope = scope;
-        if (!assign(vm, scope, set->a, value)) return FLOW_FAIL;
-    }
-    Flow flow = run_list(vm, node->b->list);
-    vm->scope = outer;
-    return flow;
-}
-
-static Flow run_scope(Vm *vm, const JinjaNode *node) {
-    JinjaScope *outer = vm->scope;
-    if (!scope_push(vm, outer)) return FLOW_FAIL;
-    Flow flow = run_list(vm, node->list);
-    vm->scope = outer;
-    return flow;
 }
 
 static Flow run_print(Vm *vm, const JinjaNode *node) {
@@ -537,7 +460,6 @@ static Flow run_node(Vm *vm, const JinjaNode *node) {
     case NODE_MACRO: return run_macro(vm, node);
     case NODE_CALL_BLOCK: return run_call_block(vm, node);
     case NODE_FILTER_BLOCK: return run_filter_block(vm, node);
-    case NODE_WITH: return run_with(vm, node);
     case NODE_SCOPE: return run_scope(vm, node);
     case NODE_BREAK: return FLOW_BREAK;
     case NODE_CONTINUE: return FLOW_CONTINUE;
@@ -557,90 +479,49 @@ static Flow run_list(Vm *vm, const JinjaNode *node) {
     return flow;
 }
 
-/* Macros: parameters, defaults and the special names caller, kwargs and varargs. Reference: jinja2 3.1 runtime.Macro.
- */
+/* Macros. Reference: jinja2 3.1 runtime.Macro. */
 
-static bool keyword_take(JinjaKeyword *keywords, size_t *count, Slice name, Jv *out) {
-    for (size_t i = 0; i < *count; i++) {
-        if (!slice_equal(keywords[i].name, name)) continue;
-        *out = keywords[i].value;
-        memmove(keywords + i, keywords + i + 1, (*count - i - 1) * sizeof *keywords);
-        (*count)--;
-        return true;
+static const Jv *keyword_find(const JinjaArgs *args, Slice name) {
+    for (size_t i = 0; i < args->keyword_count; i++) {
+        if (slice_equal(args->keywords[i].name, name)) return &args->keywords[i].value;
     }
-    return false;
+    return NULL;
 }
 
-static bool bind_parameters(Vm *vm, const JinjaNode *node, JinjaScope *scope, const JinjaArgs *args,
-    JinjaKeyword *keywords, size_t *keyword_count) {
-    size_t at = 0;
+/* Gives the parameters and "caller" their values; defaults see the parameters that were given and those before them. */
+static bool bind_parameters(Vm *vm, const JinjaNode *node, JinjaScope *scope, const JinjaArgs *args) {
+    const Slice *names = vm->template->names;
+    size_t at = 0, taken = 0;
     for (const JinjaNode *param = node->list; param; param = param->next, at++) {
-        Jv value = {.tag = JINJA_MISSING};
-        if (at < args->count) {
-            value = args->values[at];
-        } else {
-            keyword_take(keywords, keyword_count, vm->template->names[param->name], &value);
-        }
-        if (jv_given(value)) scope_set(vm, scope, param->name, value);
+        const Jv *given = at < args->count ? &args->values[at] : keyword_find(args, names[param->name]);
+        taken += given && at >= args->count;
+        if (given) scope_set(vm, scope, param->name, *given);
     }
-    at = 0; /* defaults see the parameters before them */
-    for (const JinjaNode *param = node->list; param; param = param->next, at++) {
+    for (const JinjaNode *param = node->list; param; param = param->next) {
         bool given = false;
-        for (uint32_t i = 0; i < scope->count && !given; i++) given = scope->variables[i].name == param->name;
+        for (size_t i = 0; i < scope->count && !given; i++) given = scope->variables[i].name == param->name;
         if (given) continue;
         Jv value = param->a ? eval(vm, param->a) : jv_hint(vm, "a macro parameter was not provided");
         if (jv_bad(value)) return false;
         scope_set(vm, scope, param->name, value);
     }
-    return !vm->failed;
-}
-
-static bool bind_specials(Vm *vm, const JinjaNode *node, JinjaScope *scope, const JinjaArgs *args,
-    JinjaKeyword *keywords, size_t keyword_count) {
-    const Template *t = vm->template;
-    Jv caller;
-    if ((node->flag & MACRO_CALLER) && !(node->flag & MACRO_EXPLICIT_CALLER)) {
-        if (!keyword_take(keywords, &keyword_count, SLICE("caller"), &caller))
-            caller = jv_hint(vm, "No caller defined");
-        scope_set(vm, scope, t->name_caller, caller);
+    if (node->flag & MACRO_CALLER) {
+        const Jv *caller = keyword_find(args, SLICE("caller"));
+        taken += caller != NULL;
+        scope_set(vm, scope, vm->template->name_caller, caller ? *caller : jv_hint(vm, "No caller defined"));
     }
-    if (node->flag & MACRO_KWARGS) {
-        Jv dict = jinja_dict_new(vm, keyword_count);
-        for (size_t i = 0; i < keyword_count && !jv_bad(dict); i++) {
-            JinjaStr *name = jinja_str_new(vm, keywords[i].name.data, keywords[i].name.size, ORIGIN_TEMPLATE);
-            if (!jinja_dict_set(vm, dict.dict, jv_str(name), keywords[i].value)) return false;
-        }
-        scope_set(vm, scope, t->name_kwargs, dict);
-    } else if (keyword_count) {
-        jinja_fail(vm, "TypeError: macro takes no keyword argument '%.*s'", SLICE_ARGS(keywords[0].name));
-    }
-    if (node->flag & MACRO_VARARGS) {
-        size_t extra = args->count > node->count ? args->count - node->count : 0;
-        Jv varargs = jinja_tuple(vm, extra ? args->values + node->count : NULL, extra);
-        scope_set(vm, scope, t->name_varargs, varargs);
-    } else if (args->count > node->count) {
-        jinja_fail(vm, "TypeError: macro takes not more than %u argument(s)", node->count);
+    if (taken < args->keyword_count || args->count > node->count) {
+        jinja_fail(
+            vm, "TypeError: macro '%.*s' was given an argument that it does not take", SLICE_ARGS(names[node->name]));
     }
     return !vm->failed;
 }
 
 static Jv macro_call(Vm *vm, JinjaMacro *macro, const JinjaArgs *args) {
-    if (!jinja_enter(vm)) return jv_error();
-    JinjaScope *outer = vm->scope;
-    uint32_t line = vm->line;
-    JinjaScope *scope = scope_push(vm, macro->scope);
-    JinjaKeyword *keywords = jinja_alloc(vm, args->keyword_count, sizeof *keywords);
-    size_t keyword_count = args->keyword_count;
-    if (!scope || !keywords) return jv_error();
-    if (keyword_count) memcpy(keywords, args->keywords, keyword_count * sizeof *keywords);
-    /* the specials are refused or taken before defaults run */
-    JinjaKeyword *rest = keywords;
-    if (!bind_parameters(vm, macro->node, scope, args, rest, &keyword_count)) return jv_error();
-    vm->line = line;
-    if (!bind_specials(vm, macro->node, scope, args, rest, keyword_count)) return jv_error();
+    JinjaScope *outer = vm->scope, *scope = scope_push(vm, macro->scope);
+    if (!scope || !bind_parameters(vm, macro->node, scope, args)) return jv_error();
     Jv text = capture(vm, macro->node->b->list);
     vm->scope = outer;
-    vm->depth--;
     return text;
 }
 
@@ -651,9 +532,6 @@ static Jv call_inner(Vm *vm, Jv callee, const JinjaArgs *args) {
     case JINJA_MACRO: return macro_call(vm, callee.macro, args);
     case JINJA_FUNCTION: return jinja_function_call(vm, callee.function, callee, args);
     case JINJA_METHOD: return jinja_function_call(vm, callee.method->function, callee.method->self, args);
-    case JINJA_LOOP:
-        if (args->count != 1 || args->keyword_count) return jinja_fail(vm, "TypeError: loop() takes one argument");
-        return loop_call(vm, callee.loop, args->values[0]);
     case JINJA_UNDEFINED: return jv_undefined_error(vm, callee);
     default: return jinja_fail(vm, "TypeError: '%s' object is not callable", jv_type_name(callee));
     }

@@ -10,7 +10,7 @@ static JinjaNode *node_name(Parser *p, const JinjaLexeme *lexeme) {
     JinjaNode *node = parser_node(p, NODE_NAME, lexeme->line);
     if (!node) return NULL;
     node->name = parser_name(p, lexeme->text);
-    p->reads |= parser_special(p, node->name);
+    p->reads_caller = p->reads_caller || node->name == p->template->name_caller;
     return node;
 }
 
@@ -246,25 +246,16 @@ static JinjaNode *parse_postfix(Parser *p, JinjaNode *node) {
     return node;
 }
 
-/* name ( "." name )* of a filter or test */
-static JinjaNode *parse_dotted(Parser *p, JinjaKind kind, uint32_t line) {
+static JinjaNode *parse_function(Parser *p, JinjaKind kind, uint32_t line) {
     if (p->current.type != TOKEN_NAME) return parser_unexpected(p, "a name");
     Slice name = p->current.text;
-    parser_next(p);
-    JinjaStr *text = jinja_str_new(p->vm, name.data, name.size, ORIGIN_TEMPLATE);
-    while (text && parser_skip(p, OP_DOT)) {
-        if (p->current.type != TOKEN_NAME) return parser_unexpected(p, "a name");
-        text = jinja_str_concat(p->vm, text, jinja_literal(p->vm, ".").s);
-        JinjaStr *part = jinja_str_new(p->vm, p->current.text.data, p->current.text.size, ORIGIN_TEMPLATE);
-        if (text && part) text = jinja_str_concat(p->vm, text, part);
-        if (!text || !jinja_str_flatten(p->vm, text)) return NULL;
-        parser_next(p);
-    }
-    JinjaNode *node = text ? parser_node(p, kind, line) : NULL;
-    if (!node) return NULL;
-    node->text = text;
     const JinjaLibrary *library = p->vm->library;
-    node->function = jinja_find(kind == NODE_FILTER ? library->filters : library->tests, jinja_str_slice(text));
+    parser_next(p);
+    JinjaNode *node = parser_node(p, kind, line);
+    JinjaStr *text = node ? jinja_str_new(p->vm, name.data, name.size, ORIGIN_TEMPLATE) : NULL;
+    if (!text) return NULL;
+    node->text = text;
+    node->function = jinja_find(kind == NODE_FILTER ? library->filters : library->tests, name);
     return node;
 }
 
@@ -273,7 +264,7 @@ JinjaNode *parser_filter(Parser *p, JinjaNode *input, bool inline_start) {
     while (parser_at(p, OP_PIPE) || inline_start) {
         if (!inline_start) parser_next(p);
         inline_start = false;
-        JinjaNode *node = parse_dotted(p, NODE_FILTER, p->current.line);
+        JinjaNode *node = parse_function(p, NODE_FILTER, p->current.line);
         NodeList list = {0};
         if (!node || (parser_at(p, OP_LPAREN) && !parse_arguments(p, &list))) return NULL;
         node->a = input;
@@ -298,7 +289,7 @@ static JinjaNode *parse_test(Parser *p, JinjaNode *input) {
     uint32_t line = p->current.line;
     parser_next(p);
     bool negated = parser_skip_name(p, "not");
-    JinjaNode *node = parse_dotted(p, NODE_TEST, line);
+    JinjaNode *node = parse_function(p, NODE_TEST, line);
     NodeList list = {0};
     if (!node) return NULL;
     if (parser_at(p, OP_LPAREN)) {

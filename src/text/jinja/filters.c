@@ -102,7 +102,7 @@ static Jv filter_indent(Vm *vm, Jv value, const JinjaArgs *a) {
         jinja_text_string(out, line);
     }
     Jv result = jinja_text_finish(vm, out);
-    return jv_bad(result) ? result : jv_str(jinja_str_markup(vm, result.s, value.s->markup));
+    return jinja_str_like(vm, result, value.s);
 }
 
 /* Attributes: "a.b.0" is a path, digits are indices. */
@@ -160,8 +160,6 @@ static Jv filter_sort(Vm *vm, Jv value, const JinjaArgs *a) {
     return !vm->failed && jinja_sort(vm, list.list, keys.list->items, reverse) ? list : jv_error();
 }
 
-static Jv dict_pairs(const JinjaDict *dict) { return (Jv){.tag = JINJA_VIEW, .flag = 'i', .dict = (JinjaDict *)dict}; }
-
 static Jv filter_dictsort(Vm *vm, Jv value, const JinjaArgs *a) {
     bool sensitive, reverse, by_value = false;
     if (!flag(vm, a->values[0], &sensitive) || !flag(vm, a->values[2], &reverse)) return jv_error();
@@ -175,9 +173,10 @@ static Jv filter_dictsort(Vm *vm, Jv value, const JinjaArgs *a) {
     if (value.tag == JINJA_UNDEFINED) return jv_undefined_error(vm, value);
     if (value.tag != JINJA_DICT)
         return jinja_fail(vm, "AttributeError: '%s' object has no attribute 'items'", jv_type_name(value));
-    Jv list = jinja_iterate(vm, dict_pairs(value.dict));
+    Jv list = jinja_dict_view(vm, value.dict, 'i');
     Jv keys = attributes_of(vm, list, jv_int(by_value), jv_missing(), sensitive);
-    return !jv_bad(keys) && jinja_sort(vm, list.list, keys.list->items, reverse) ? list : jv_error();
+    if (jv_bad(keys) || !jinja_sort(vm, list.list, keys.list->items, reverse)) return jv_error();
+    return (Jv){.tag = JINJA_LIST, .list = list.list};
 }
 
 static Jv filter_unique(Vm *vm, Jv value, const JinjaArgs *a) {
@@ -248,15 +247,18 @@ static Jv filter_list(Vm *vm, Jv value, const JinjaArgs *a) { return jinja_list_
 static Jv filter_items(Vm *vm, Jv value, const JinjaArgs *a) {
     if (value.tag == JINJA_UNDEFINED) return jinja_list_new(vm, 0);
     if (value.tag != JINJA_DICT) return jinja_fail(vm, "TypeError: Can only get item pairs from a mapping.");
-    return jinja_iterate(vm, dict_pairs(value.dict));
+    return jinja_dict_view(vm, value.dict, 'i');
 }
 
 static Jv filter_reverse(Vm *vm, Jv value, const JinjaArgs *a) {
     if (value.tag == JINJA_STR) return jinja_slice(vm, value, jv_missing(), jv_missing(), jv_int(-1));
     Jv list = jinja_iterate(vm, value);
     if (!jv_bad(list)) list = jinja_slice(vm, list, jv_missing(), jv_missing(), jv_int(-1));
-    bool reversible = value.tag != JINJA_ITER && value.tag != JINJA_UNDEFINED;
-    return reversible ? jinja_iter_new(vm, list, "list_reverseiterator") : list;
+    if (jv_bad(list) || value.tag == JINJA_ITER || value.tag == JINJA_UNDEFINED) return list;
+    JinjaIter *iter = jinja_alloc(vm, 1, sizeof *iter);
+    if (!iter) return jv_error();
+    *iter = (JinjaIter){.items = *list.list, .type_name = "list_reverseiterator"};
+    return (Jv){.tag = JINJA_ITER, .iter = iter};
 }
 
 static Jv filter_join(Vm *vm, Jv value, const JinjaArgs *a) {

@@ -21,32 +21,24 @@ static Jv global_range(Vm *vm, Jv self, const JinjaArgs *args) {
         return jinja_raise(
             vm, ERROR_LIMIT, "OverflowError: Range too big. The sandbox blocks ranges larger than %d", JINJA_RANGE_MAX);
     }
-    JinjaRange *range = jinja_alloc(vm, 1, sizeof *range);
-    if (!range) return jv_error();
-    *range = (JinjaRange){start, stop, step, (int64_t)count};
-    return (Jv){.tag = JINJA_RANGE, .range = range};
+    Jv range = jinja_list_new(vm, count);
+    if (jv_bad(range) || !jinja_step(vm, count / 8)) return jv_error();
+    for (uint64_t i = 0; i < count; i++) range.list->items[i] = jv_int(start + (int64_t)i * step);
+    range.list->count = count;
+    range.tag = JINJA_VIEW;
+    range.flag = 'r';
+    return range;
 }
 
-static bool dict_add_pairs(Vm *vm, JinjaDict *dict, Jv source) {
-    if (source.tag == JINJA_DICT) source = (Jv){.tag = JINJA_VIEW, .flag = 'i', .dict = source.dict};
-    Jv items = jinja_iterate(vm, source);
-    for (size_t i = 0; !jv_bad(items) && i < items.list->count; i++) {
-        Jv pair = jinja_iterate(vm, items.list->items[i]);
-        if (jv_bad(pair)) return false;
-        if (pair.list->count != 2) {
-            jinja_fail(vm, "ValueError: dictionary update sequence element #%zu has length %zu; 2 is required", i,
-                pair.list->count);
-            return false;
-        }
-        if (!jinja_dict_set(vm, dict, pair.list->items[0], pair.list->items[1])) return false;
-    }
-    return !vm->failed;
-}
-
+/* dict({'a': 1}, b=2), without jinja2's list of pairs */
 static Jv global_dict(Vm *vm, Jv self, const JinjaArgs *args) {
-    if (args->count > 1) return jinja_fail(vm, "TypeError: dict expected at most 1 argument, got %zu", args->count);
-    Jv dict = jinja_dict_new(vm, args->keyword_count);
-    if (jv_bad(dict) || (args->count && !dict_add_pairs(vm, dict.dict, args->values[0]))) return jv_error();
+    Jv dict = jinja_dict_new(vm, args->keyword_count), from = args->count ? args->values[0] : dict;
+    if (jv_bad(dict)) return dict;
+    if (args->count > 1 || from.tag != JINJA_DICT)
+        return jinja_fail(vm, "TypeError: dict takes one mapping and keywords");
+    for (size_t i = 0; args->count && i < from.dict->count; i++) {
+        if (!jinja_dict_set(vm, dict.dict, from.dict->pairs[i].key, from.dict->pairs[i].value)) return jv_error();
+    }
     for (size_t i = 0; i < args->keyword_count; i++) {
         Slice name = args->keywords[i].name;
         JinjaStr *key = jinja_str_new(vm, name.data, name.size, ORIGIN_TEMPLATE);

@@ -35,25 +35,7 @@ static bool lex_at(const JinjaLexer *lexer, size_t at, const char *text) {
 }
 
 static size_t skip_spaces(const JinjaLexer *lexer, size_t at) {
-    uint32_t code;
-    while (at < lexer->source.size) {
-        int width = utf8_decode(lexer->source.data + at, lexer->source.size - at, &code);
-        if (width < 0 || !unicode_is_python_space(code)) break;
-        at += (size_t)width;
-    }
-    return at;
-}
-
-static size_t strip_right(const JinjaLexer *lexer, size_t from, size_t to) {
-    uint32_t code;
-    while (to > from) {
-        size_t start = to - 1;
-        while (start > from && ((unsigned char)lexer->source.data[start] & 0xC0) == 0x80) start--;
-        utf8_decode(lexer->source.data + start, to - start, &code);
-        if (!unicode_is_python_space(code)) break;
-        to = start;
-    }
-    return to;
+    return jinja_skip_spaces(lexer->source.data, at, lexer->source.size);
 }
 
 static void queue_push(JinjaLexer *lexer, JinjaLexeme lexeme) { lexer->queue[lexer->queued++] = lexeme; }
@@ -66,7 +48,7 @@ static JinjaLexeme lex_fail(JinjaLexer *lexer, size_t at, const char *message) {
 
 /* The end of the text [from, to) before a tag, after what its sign or lstrip_blocks takes away. */
 static size_t trim_before(JinjaLexer *lexer, size_t from, size_t to, char sign, bool print) {
-    if (sign == '-') return strip_right(lexer, from, to);
+    if (sign == '-') return jinja_strip_spaces(lexer->source.data, from, to);
     if (sign == '+' || print) return to;
     size_t line = to;
     while (line > from && lexer->source.data[line - 1] != '\n') line--;
@@ -163,8 +145,10 @@ static bool lex_root(JinjaLexer *lexer) {
     size_t after = at + 2 + (sign != 0);
     if (kind == '#') return lex_comment(lexer, after);
     lexer->state = kind == '%' ? LEX_BLOCK : LEX_PRINT;
-    queue_push(
-        lexer, (JinjaLexeme){.type = kind == '%' ? TOKEN_BLOCK_BEGIN : TOKEN_PRINT_BEGIN, .line = lex_line(lexer, at)});
+    queue_push(lexer,
+        (JinjaLexeme){.type = kind == '%' ? TOKEN_BLOCK_BEGIN : TOKEN_PRINT_BEGIN,
+            .line = lex_line(lexer, at),
+            .text = {data + at, 2}});
     lexer->at = after;
     return true;
 }
@@ -328,7 +312,9 @@ static JinjaLexeme lex_inside(JinjaLexer *lexer) {
     if (at >= lexer->source.size) return (JinjaLexeme){.type = TOKEN_END, .line = lex_line(lexer, at)};
     size_t end = lexer->balanced ? 0 : tag_end(lexer, at, block ? "%}" : "}}", block);
     if (end) {
-        JinjaLexeme lexeme = {.type = block ? TOKEN_BLOCK_END : TOKEN_PRINT_END, .line = lex_line(lexer, at)};
+        JinjaLexeme lexeme = {.type = block ? TOKEN_BLOCK_END : TOKEN_PRINT_END,
+            .line = lex_line(lexer, at),
+            .text = {lexer->source.data + at, 2}};
         lexer->state = LEX_ROOT;
         lex_moved(lexer, end);
         return lexeme;

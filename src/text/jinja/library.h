@@ -4,5 +4,5 @@
 
 extern const JinjaTable jinja_filters; /* filters.c */
 extern const JinjaTable jinja_tests;   /* tests.c */
-extern const JinjaTable jinja_methods; /* methods.c: of str, list, tuple, dict and loop */
+extern const JinjaTable jinja_methods; /* methods.c: of str, list and dict */
 extern const JinjaTable jinja_globals; /* globals.c */

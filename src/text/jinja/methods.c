@@ -1,4 +1,4 @@
-/* Methods of str, list, tuple, dict and loop. Those that would change their object are known and refused, as in
+/* Methods of str, list and dict. Those that would change their object are known and refused, as in
  * jinja2's ImmutableSandboxedEnvironment. */
 #include "text/jinja/library.h"
 
@@ -73,16 +73,10 @@ static bool str_range(Vm *vm, JinjaStr *s, const Jv *values, size_t *from, size_
     return true;
 }
 
-static size_t find_in(const JinjaStr *s, size_t from, size_t to, const JinjaStr *needle) {
-    if (needle->size == 0) return from;
-    const char *found = memmem(s->data + from, to - from, needle->data, needle->size);
-    return found ? (size_t)(found - s->data) : SIZE_MAX;
-}
-
 static Jv str_find(Vm *vm, Jv s, const JinjaArgs *a) {
     size_t from, to, found = SIZE_MAX;
     if (!want_str(vm, a->values[0], "find")) return jv_error();
-    if (str_range(vm, s.s, a->values, &from, &to)) found = find_in(s.s, from, to, a->values[0].s);
+    if (str_range(vm, s.s, a->values, &from, &to)) found = jinja_find_bytes(s.s->data, from, to, a->values[0].s);
     if (vm->failed) return jv_error();
     return jv_int(found == SIZE_MAX ? -1 : (int64_t)utf8_length(s.s->data, found));
 }
@@ -94,7 +88,8 @@ static Jv str_count(Vm *vm, Jv s, const JinjaArgs *a) {
     if (!str_range(vm, s.s, a->values, &from, &to)) return vm->failed ? jv_error() : jv_int(0);
     if (needle.s->size == 0) return jv_int((int64_t)utf8_length(s.s->data + from, to - from) + 1);
     int64_t count = 0;
-    for (size_t at = from; (at = find_in(s.s, at, to, needle.s)) != SIZE_MAX; at += needle.s->size) count++;
+    for (size_t at = from; (at = jinja_find_bytes(s.s->data, at, to, needle.s)) != SIZE_MAX; at += needle.s->size)
+        count++;
     return jv_int(count);
 }
 
@@ -182,7 +177,7 @@ static Jv str_format(Vm *vm, Jv self, const JinjaArgs *args) {
     }
     jinja_text_part(out, s, plain, s->size);
     Jv text = jinja_text_finish(vm, out);
-    return jv_bad(text) ? text : jv_str(jinja_str_markup(vm, text.s, s->markup));
+    return jinja_str_like(vm, text, s);
 }
 
 static Jv dict_get(Vm *vm, Jv self, const JinjaArgs *a) {
@@ -191,22 +186,15 @@ static Jv dict_get(Vm *vm, Jv self, const JinjaArgs *a) {
     return pair ? pair->value : jv_given(a->values[1]) ? a->values[1] : jv_none();
 }
 
-static Jv dict_view(Jv self, char what) { return (Jv){.tag = JINJA_VIEW, .flag = (uint8_t)what, .dict = self.dict}; }
-static Jv dict_items(Vm *vm, Jv self, const JinjaArgs *a) { return dict_view(self, 'i'); }
-static Jv dict_keys(Vm *vm, Jv self, const JinjaArgs *a) { return dict_view(self, 'k'); }
-static Jv dict_values(Vm *vm, Jv self, const JinjaArgs *a) { return dict_view(self, 'v'); }
-
-static Jv loop_cycle(Vm *vm, Jv self, const JinjaArgs *args) {
-    if (!args->count || args->keyword_count) return jinja_fail(vm, "TypeError: no items for cycling given");
-    return args->values[self.loop->index % args->count];
-}
+static Jv dict_items(Vm *vm, Jv self, const JinjaArgs *a) { return jinja_dict_view(vm, self.dict, 'i'); }
+static Jv dict_keys(Vm *vm, Jv self, const JinjaArgs *a) { return jinja_dict_view(vm, self.dict, 'k'); }
+static Jv dict_values(Vm *vm, Jv self, const JinjaArgs *a) { return jinja_dict_view(vm, self.dict, 'v'); }
 
 static const JinjaFunction methods[] = {
     {"append", METHOD_REFUSED | METHOD_LIST, "", NULL},
     {"capitalize", METHOD_STR, "", str_capitalize},
     {"clear", METHOD_REFUSED | METHOD_LIST | METHOD_DICT, "", NULL},
     {"count", METHOD_STR, "/sub start= end=", str_count},
-    {"cycle", METHOD_LOOP, NULL, loop_cycle},
     {"endswith", METHOD_STR, "/suffix start= end=", str_endswith},
     {"extend", METHOD_REFUSED | METHOD_LIST, "", NULL},
     {"find", METHOD_STR, "/sub start= end=", str_find},

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 #include "base/utf8.h"
 #include "text/jinja/value.h"
@@ -16,44 +17,13 @@ void jinja_float_repr(double value, char out[40]) {
         snprintf(out, 40, "%s", isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
         return;
     }
-    char text[40];
-    for (int precision = 0; precision <= 16; precision++) {
-        snprintf(text, sizeof text, "%.*e", precision, value);
-        if (strtod(text, NULL) == value) break;
-    }
-    char *at = text, digits[24];
-    int count = 0;
-    bool negative = *at == '-';
-    for (at += negative; *at && *at != 'e'; at++) {
-        if (*at != '.') digits[count++] = *at;
-    }
-    int exponent = (int)strtol(at + 1, NULL, 10);
-    while (count > 1 && digits[count - 1] == '0') count--;
-    char *w = out;
-    if (negative) *w++ = '-';
-    if (exponent < -4 || exponent >= 16) {
-        *w++ = digits[0];
-        if (count > 1) *w++ = '.';
-        for (int i = 1; i < count; i++) *w++ = digits[i];
-        snprintf(w, 8, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
-        return;
-    }
-    if (exponent < 0) {
-        *w++ = '0';
-        *w++ = '.';
-        for (int i = -1; i > exponent; i--) *w++ = '0';
-        for (int i = 0; i < count; i++) *w++ = digits[i];
-    } else {
-        for (int i = 0; i <= exponent || i < count; i++) {
-            if (i == exponent + 1) *w++ = '.';
-            *w++ = i < count ? digits[i] : '0';
-        }
-        if (count <= exponent + 1) {
-            *w++ = '.';
-            *w++ = '0';
-        }
-    }
-    *w = '\0';
+    int precision = -1;
+    do {
+        snprintf(out, 40, "%.*e", ++precision, value);
+    } while (precision < 16 && strtod(out, NULL) != value);
+    int exponent = (int)strtol(strchr(out, 'e') + 1, NULL, 10);
+    if (exponent < -4 || exponent >= 16) return;
+    snprintf(out, 40, "%.*f", precision > exponent ? precision - exponent : 1, value);
 }
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -90,19 +60,10 @@ Jv jinja_float_parse(Vm *vm, Slice text, bool *ok) {
     size_t size;
     *ok = false;
     if (!number_clean(text, clean, &size)) return jv_none();
-    const char *at = clean + (clean[0] == '+' || clean[0] == '-');
-    static const char *const words[] = {"inf", "infinity", "nan"};
-    bool word = false;
-    for (size_t i = 0; i < COUNT_OF(words); i++) {
-        size_t j = 0;
-        while (words[i][j] && (at[j] | 32) == words[i][j]) j++;
-        if (!words[i][j] && !at[j]) word = true;
-    }
-    for (const char *c = at; *c && !word; c++) {
-        bool sign = (*c == '+' || *c == '-') && c > at && (c[-1] | 32) == 'e';
-        if (!(is_digit(*c)) && *c != '.' && (*c | 32) != 'e' && !sign) return jv_none();
-    }
-    if (!word && !is_digit(*at) && *at != '.') return jv_none();
+    const char *unsigned_text = clean + (clean[0] == '+' || clean[0] == '-');
+    bool word = !strcasecmp(unsigned_text, "inf") || !strcasecmp(unsigned_text, "infinity") ||
+        !strcasecmp(unsigned_text, "nan");
+    if (!word && strspn(clean, "+-.0123456789eE") != size) return jv_none(); /* strtod knows hexadecimal ones, too */
     char *end;
     double value = strtod(clean, &end);
     if (end != clean + size) return jv_none();
@@ -134,24 +95,13 @@ Jv jinja_int_from_double(Vm *vm, double value) {
 }
 
 static double float_floor_mod(double a, double b, double *floor_quotient) {
-    double mod = fmod(a, b), quotient = (a - mod) / b;
-    if (mod != 0) {
-        if ((b < 0) != (mod < 0)) {
-            mod += b;
-            quotient -= 1;
-        }
-    } else {
-        mod = copysign(0.0, b);
+    double mod = fmod(a, b), whole = rint((a - mod) / b);
+    if (mod != 0 && (b < 0) != (mod < 0)) {
+        mod += b;
+        whole -= 1;
     }
-    double floored;
-    if (quotient != 0) {
-        floored = floor(quotient);
-        if (quotient - floored > 0.5) floored += 1;
-    } else {
-        floored = copysign(0.0, a / b);
-    }
-    *floor_quotient = floored;
-    return mod;
+    *floor_quotient = whole != 0 ? whole : copysign(0.0, a / b);
+    return mod != 0 ? mod : copysign(0.0, b);
 }
 
 static Jv float_binary(Vm *vm, int op, double a, double b) {

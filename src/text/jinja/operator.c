@@ -30,7 +30,7 @@ static Jv repeat_sequence(Vm *vm, Jv sequence, Jv times) {
         if (!text) return jv_error();
         for (int64_t i = 0; i < count && jinja_step(vm, 1); i++) jinja_text_string(text, s);
         Jv out = jinja_text_finish(vm, text);
-        return jv_bad(out) ? out : jv_str(jinja_str_markup(vm, out.s, s->markup));
+        return jinja_str_like(vm, out, s);
     }
     size_t size = sequence.list->count;
     if (size && count > JINJA_MEMORY_MAX / (int64_t)(size * sizeof(Jv))) {
@@ -125,14 +125,12 @@ bool jinja_contains(Vm *vm, Jv container, Jv item, bool *out) {
             return false;
         }
         if (!jinja_str_flatten(vm, container.s) || !jinja_str_flatten(vm, item.s)) return false;
-        *out = item.s->size == 0 || memmem(container.s->data, container.s->size, item.s->data, item.s->size) != NULL;
+        *out = jinja_find_bytes(container.s->data, 0, container.s->size, item.s) != SIZE_MAX;
         return jinja_step(vm, container.s->size / 64);
     case JINJA_LIST:
-    case JINJA_TUPLE: return list_contains(vm, container.list, item, out);
+    case JINJA_TUPLE:
+    case JINJA_VIEW: return list_contains(vm, container.list, item, out);
     case JINJA_UNDEFINED: return true;
-    case JINJA_VIEW:
-        if (container.flag != 'k') break;
-        /* fall through */
     case JINJA_DICT: *out = jinja_dict_find(vm, container.dict, item) != NULL; return !vm->failed;
     default: break;
     }
@@ -144,12 +142,8 @@ bool jinja_contains(Vm *vm, Jv container, Jv item, bool *out) {
         }
         return true;
     }
-    if (container.tag != JINJA_RANGE && container.tag != JINJA_VIEW) {
-        jinja_fail(vm, "TypeError: argument of type '%s' is not iterable", jv_type_name(container));
-        return false;
-    }
-    Jv list = jinja_iterate(vm, container);
-    return !jv_bad(list) && list_contains(vm, list.list, item, out);
+    jinja_fail(vm, "TypeError: argument of type '%s' is not iterable", jv_type_name(container));
+    return false;
 }
 
 /* Slices: start, stop and step clamp as in Python. */
@@ -199,13 +193,14 @@ static Jv slice_string(Vm *vm, JinjaStr *s, int64_t start, int64_t step, int64_t
         }
     }
     Jv result = jinja_text_finish(vm, out);
-    return jv_bad(result) ? result : jv_str(jinja_str_markup(vm, result.s, s->markup));
+    return jinja_str_like(vm, result, s);
 }
 
 Jv jinja_slice(Vm *vm, Jv v, Jv start, Jv stop, Jv step) {
     if (v.tag == JINJA_UNDEFINED) return jv_undefined_error(vm, v);
     if (v.tag == JINJA_DICT) return jinja_fail(vm, "TypeError: unhashable type: 'slice'");
-    if (v.tag != JINJA_STR && v.tag != JINJA_LIST && v.tag != JINJA_TUPLE && v.tag != JINJA_RANGE) {
+    bool range = v.tag == JINJA_VIEW && v.flag == 'r';
+    if (v.tag != JINJA_STR && v.tag != JINJA_LIST && v.tag != JINJA_TUPLE && !range) {
         return jinja_fail(vm, "TypeError: '%s' object is not subscriptable", jv_type_name(v));
     }
     size_t size;
@@ -226,18 +221,12 @@ Jv jinja_slice(Vm *vm, Jv v, Jv start, Jv stop, Jv step) {
     if (!slice_index(vm, stop, down ? -1 : length, length, low, high, &to)) return jv_error();
     int64_t count = down ? (from > to ? (from - to - 1) / -by + 1 : 0) : (to > from ? (to - from - 1) / by + 1 : 0);
     if (v.tag == JINJA_STR) return slice_string(vm, v.s, from, by, count);
-    if (v.tag == JINJA_RANGE) {
-        JinjaRange *range = jinja_alloc(vm, 1, sizeof *range);
-        if (!range) return jv_error();
-        int64_t first = v.range->start + from * v.range->step;
-        *range = (JinjaRange){first, v.range->start + to * v.range->step, v.range->step * by, count};
-        return (Jv){.tag = JINJA_RANGE, .range = range};
-    }
     Jv out = jinja_list_new(vm, (size_t)count);
     if (jv_bad(out) || !jinja_step(vm, (size_t)count / 8)) return jv_error();
     for (int64_t i = 0; i < count; i++) out.list->items[i] = v.list->items[from + i * by];
     out.list->count = (size_t)count;
     out.tag = v.tag;
+    out.flag = v.flag;
     return out;
 }
 

@@ -32,22 +32,16 @@ void *parser_fail(Parser *p, uint32_t line, const char *message) {
     return NULL;
 }
 
-static Slice describe(const JinjaLexeme *lexeme) {
-    switch (lexeme->type) {
-    case TOKEN_END: return SLICE("end of template");
-    case TOKEN_DATA: return SLICE("template data / text");
-    case TOKEN_BLOCK_BEGIN: return SLICE("begin of statement block");
-    case TOKEN_BLOCK_END: return SLICE("end of statement block");
-    case TOKEN_PRINT_BEGIN: return SLICE("begin of print statement");
-    case TOKEN_PRINT_END: return SLICE("end of print statement");
-    default: return lexeme->text;
-    }
-}
-
 void *parser_unexpected(Parser *p, const char *expected) {
-    Slice got = describe(&p->current);
+    Slice got = p->current.type == TOKEN_END ? SLICE("the end of the template") : p->current.text;
     p->vm->line = p->current.line;
     jinja_fail(p->vm, "expected %s, got '%.*s'", expected, got.size > 80 ? 80 : SLICE_ARGS(got));
+    return NULL;
+}
+
+void *parser_unsupported(Parser *p) {
+    p->vm->line = p->current.line;
+    jinja_raise(p->vm, ERROR_UNSUPPORTED, "'%.*s' is not supported in chat templates", SLICE_ARGS(p->current.text));
     return NULL;
 }
 
@@ -131,24 +125,13 @@ uint32_t parser_name(Parser *p, Slice name) {
     Template *template = p->template;
     uint64_t id;
     if (map_get(&template->name_ids, name, &id)) return (uint32_t)id;
-    if (template->name_count == template->name_capacity) {
-        size_t capacity = template->name_capacity ? template->name_capacity * 2 : 64;
-        Slice *grown = jinja_alloc(vm, capacity, sizeof *grown);
-        if (!grown) return 0;
-        if (template->name_count) memcpy(grown, template->names, template->name_count * sizeof *grown);
-        template->names = grown;
-        template->name_capacity = capacity;
-    }
+    Slice *names = jinja_grow(vm, template->names, template->name_count, &template->name_capacity, sizeof *names);
+    if (!names) return 0;
+    template->names = names;
     template->names[template->name_count] = name;
     if (!map_put(&template->name_ids, name, template->name_count)) {
         jinja_raise(vm, ERROR_MEMORY, "no memory for the template's names");
         return 0;
     }
     return (uint32_t) template->name_count++;
-}
-
-unsigned parser_special(const Parser *p, uint32_t name) {
-    if (name == p->template->name_caller) return MACRO_CALLER;
-    if (name == p->template->name_kwargs) return MACRO_KWARGS;
-    return name == p->template->name_varargs ? MACRO_VARARGS : 0;
 }

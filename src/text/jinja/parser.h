@@ -8,7 +8,7 @@ typedef struct Parser {
     JinjaLexer lexer;
     JinjaLexeme current, ahead;
     bool has_ahead;
-    unsigned reads; /* MACRO_CALLER, MACRO_KWARGS, MACRO_VARARGS: those names were read since the macro began */
+    bool reads_caller; /* "caller" was read since the macro began */
 } Parser;
 
 typedef struct NodeList {
@@ -27,6 +27,7 @@ bool parser_expect(Parser *p, JinjaOp op);
 bool parser_expect_type(Parser *p, JinjaToken type, const char *what);
 void *parser_fail(Parser *p, uint32_t line, const char *message); /* raises; NULL */
 void *parser_unexpected(Parser *p, const char *expected);         /* raises; NULL */
+void *parser_unsupported(Parser *p);                              /* the current token; raises; NULL */
 
 /* Nodes; NULL when an error was raised. */
 JinjaNode *parser_node(Parser *p, JinjaKind kind, uint32_t line);
@@ -34,8 +35,7 @@ JinjaNode *parser_node_two(Parser *p, JinjaKind kind, uint32_t line, JinjaOp op,
 JinjaNode *parser_node_text(Parser *p, JinjaKind kind, uint32_t line, Slice text);
 JinjaNode *parser_node_list(Parser *p, JinjaKind kind, uint32_t line, NodeList list);
 void node_list_add(NodeList *list, JinjaNode *node);
-uint32_t parser_name(Parser *p, Slice name);             /* the id of a variable */
-unsigned parser_special(const Parser *p, uint32_t name); /* MACRO_CALLER and the like, or 0 */
+uint32_t parser_name(Parser *p, Slice name); /* the id of a variable */
 
 /* expression.c */
 typedef enum TupleMode { TUPLE_FULL, TUPLE_NO_CONDITION, TUPLE_TARGET, TUPLE_TARGET_NAMESPACE } TupleMode;

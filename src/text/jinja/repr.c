@@ -64,13 +64,6 @@ static bool write_pairs(Vm *vm, JinjaText *out, const JinjaDict *dict) {
     return !vm->failed;
 }
 
-static bool write_view(Vm *vm, JinjaText *out, Jv v) {
-    Jv items = jinja_iterate(vm, v);
-    if (jv_bad(items)) return false;
-    jinja_text_plain(out, jv_type_name(v));
-    return write_items(vm, out, items.list, "([", "])");
-}
-
 static bool write_number(JinjaText *out, Jv v) {
     char text[48];
     if (v.tag == JINJA_FLOAT) {
@@ -82,14 +75,12 @@ static bool write_number(JinjaText *out, Jv v) {
     return true;
 }
 
-static bool write_range(JinjaText *out, const JinjaRange *range) {
+/* range(0, 6, 2), where Python remembers the 5 it was given */
+static bool write_range(JinjaText *out, const JinjaList *list) {
     char text[96];
-    if (range->step == 1) {
-        snprintf(text, sizeof text, "range(%lld, %lld)", (long long)range->start, (long long)range->stop);
-    } else {
-        snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)range->start, (long long)range->stop,
-            (long long)range->step);
-    }
+    long long first = list->count ? list->items[0].i : 0;
+    long long step = list->count > 1 ? list->items[1].i - first : 1, stop = first + (long long)list->count * step;
+    snprintf(text, sizeof text, step == 1 ? "range(%lld, %lld)" : "range(%lld, %lld, %lld)", first, stop, step);
     jinja_text_plain(out, text);
     return true;
 }
@@ -113,8 +104,10 @@ static bool repr_inner(Vm *vm, JinjaText *out, Jv v) {
     case JINJA_LIST: return write_items(vm, out, v.list, "[", "]");
     case JINJA_TUPLE: return write_items(vm, out, v.list, "(", v.list->count == 1 ? ",)" : ")");
     case JINJA_DICT: return write_pairs(vm, out, v.dict);
-    case JINJA_VIEW: return write_view(vm, out, v);
-    case JINJA_RANGE: return write_range(out, v.range);
+    case JINJA_VIEW:
+        if (v.flag == 'r') return write_range(out, v.list);
+        jinja_text_plain(out, jv_type_name(v));
+        return write_items(vm, out, v.list, "([", "])");
     case JINJA_NAMESPACE:
         jinja_text_plain(out, "<Namespace ");
         if (!write_pairs(vm, out, v.dict)) return false;
@@ -142,12 +135,6 @@ bool jinja_write_str(Vm *vm, JinjaText *out, Jv v) {
     }
     if (v.tag == JINJA_UNDEFINED) return true;
     return jinja_write_repr(vm, out, v);
-}
-
-Jv jinja_to_repr(Vm *vm, Jv v) {
-    JinjaText *out = jinja_text_push(vm);
-    if (!out || !jinja_write_repr(vm, out, v)) return jv_error();
-    return jinja_text_finish(vm, out);
 }
 
 Jv jinja_soft_str(Vm *vm, Jv v) {

@@ -11,7 +11,7 @@ typedef struct JinjaVariable {
 struct JinjaScope {
     JinjaScope *parent;
     JinjaVariable *variables;
-    uint32_t count, capacity;
+    size_t count, capacity;
     bool captured; /* a macro or loop function may outlive the block: not to be reused */
     Jv *root;      /* of the root scope: JINJA_MISSING where not set */
 };
@@ -25,7 +25,6 @@ typedef struct JinjaLoop {
     JinjaList items; /* those that passed the loop's own if */
     const JinjaList *source;
     size_t source_next, index;
-    int64_t depth;
     const JinjaNode *node;
     JinjaScope *scope;                                          /* around the loop */
     bool (*fill)(Vm *vm, struct JinjaLoop *loop, size_t count); /* tries to have that many items; false: raised */

@@ -49,7 +49,7 @@ static JinjaNode *parse_for(Parser *p, uint32_t line) {
     parser_next(p);
     if (!(node->b = parser_tuple(p, TUPLE_NO_CONDITION, "recursive", false))) return NULL;
     if (parser_skip_name(p, "if") && !(node->c = parser_expression(p))) return NULL;
-    node->flag = parser_skip_name(p, "recursive");
+    if (parser_at_name(p, "recursive")) return parser_unsupported(p);
     const char *ends[] = {"endfor", "else", NULL};
     NodeList list = {0};
     if (!parse_statements(p, ends, &list)) return NULL;
@@ -94,20 +94,6 @@ static JinjaNode *parse_set(Parser *p, uint32_t line) {
     return node;
 }
 
-static JinjaNode *parse_with(Parser *p, uint32_t line) {
-    NodeList list = {0};
-    while (p->current.type != TOKEN_BLOCK_END) {
-        if (list.count && !parser_expect(p, OP_COMMA)) return NULL;
-        JinjaNode *target = parse_target(p, TUPLE_TARGET, NULL, true);
-        if (!target || !parser_expect(p, OP_ASSIGN)) return NULL;
-        JinjaNode *set = parser_node_two(p, NODE_SET, line, OP_NONE, target, parser_expression(p));
-        if (!set) return NULL;
-        node_list_add(&list, set);
-    }
-    JinjaNode *node = parser_node_list(p, NODE_WITH, line, list);
-    return node && (node->b = parse_body_node(p, "endwith", NODE_BODY, line)) ? node : NULL;
-}
-
 static bool parse_signature(Parser *p, JinjaNode *macro) {
     NodeList list = {0};
     bool defaults = false;
@@ -132,23 +118,21 @@ static bool parse_signature(Parser *p, JinjaNode *macro) {
     return true;
 }
 
-/* The body of a macro, which takes those of caller, kwargs and varargs that are read in it. */
+/* The body of a macro, which has a caller when it reads one without a parameter of that name. */
 static bool parse_macro_body(Parser *p, JinjaNode *macro, const char *end) {
-    unsigned outer = p->reads;
-    p->reads = 0;
+    bool outer = p->reads_caller;
+    p->reads_caller = false;
     if (!(macro->b = parse_body_node(p, end, NODE_BODY, macro->line))) return false;
-    unsigned reads = p->reads;
-    p->reads |= outer;
+    macro->flag = p->reads_caller ? MACRO_CALLER : 0;
     for (const JinjaNode *param = macro->list; param; param = param->next) {
-        unsigned special = parser_special(p, param->name);
-        if (special == MACRO_CALLER && (reads & special) && !param->a) {
+        if (param->name != p->template->name_caller) continue;
+        if (p->reads_caller && !param->a) {
             parser_fail(p, macro->line, "the special \"caller\" argument must be omitted or be given a default");
             return false;
         }
-        reads &= ~special;
-        if (special == MACRO_CALLER) reads |= MACRO_EXPLICIT_CALLER;
+        macro->flag = 0;
     }
-    macro->flag = (uint8_t)reads;
+    p->reads_caller = p->reads_caller || outer;
     return true;
 }
 
@@ -188,17 +172,16 @@ static JinjaNode *parse_statement(Parser *p) {
     static const struct {
         const char *name;
         JinjaNode *(*parse)(Parser *p, uint32_t line);
-    } statements[] = {{"for", parse_for}, {"if", parse_if}, {"set", parse_set}, {"with", parse_with},
-        {"macro", parse_macro}, {"call", parse_call_block}, {"filter", parse_filter_block},
-        {"generation", parse_generation}, {"break", parse_break}, {"continue", parse_continue}};
-    static const char *const refused[] = {"import", "from", "include", "extends", "block", "autoescape", "print"};
+    } statements[] = {{"for", parse_for}, {"if", parse_if}, {"set", parse_set}, {"macro", parse_macro},
+        {"call", parse_call_block}, {"filter", parse_filter_block}, {"generation", parse_generation},
+        {"break", parse_break}, {"continue", parse_continue}};
+    static const char *const refused[] = {
+        "import", "from", "include", "extends", "block", "autoescape", "print", "with"};
     JinjaLexeme tag = p->current;
     if (tag.type != TOKEN_NAME) return parser_fail(p, tag.line, "tag name expected");
     p->vm->line = tag.line;
     for (size_t i = 0; i < COUNT_OF(refused); i++) {
-        if (!slice_is(tag.text, refused[i])) continue;
-        jinja_raise(p->vm, ERROR_UNSUPPORTED, "the tag '%s' is not supported in chat templates", refused[i]);
-        return NULL;
+        if (slice_is(tag.text, refused[i])) return parser_unsupported(p);
     }
     for (size_t i = 0; i < COUNT_OF(statements); i++) {
         if (!slice_is(tag.text, statements[i].name)) continue;
@@ -255,10 +238,9 @@ static bool parse_body(Parser *p, const char *const *ends, NodeList *out) {
 
 bool jinja_parse(Vm *vm, Template *template, Slice source) {
     Parser p = {.vm = vm, .template = template};
+    vm->template = template;
     template->name_loop = parser_name(&p, SLICE("loop"));
     template->name_caller = parser_name(&p, SLICE("caller"));
-    template->name_kwargs = parser_name(&p, SLICE("kwargs"));
-    template->name_varargs = parser_name(&p, SLICE("varargs"));
     if (vm->failed || !jinja_lexer_init(&p.lexer, vm, source)) return false;
     template->source = p.lexer.source;
     p.current.type = TOKEN_DATA;
@@ -269,5 +251,5 @@ bool jinja_parse(Vm *vm, Template *template, Slice source) {
         return false;
     }
     template->body = parser_node_list(&p, NODE_BODY, 1, list);
-    return template->body && jinja_check(vm, template);
+    return template->body && jinja_check(vm, template->body);
 }

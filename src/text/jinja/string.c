@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 #include "text/jinja/value.h"
+#include "text/unicode/unicode.h"
 
 enum { ROPE_MIN = 192, TEXT_KEEP = 1 << 16 };
 
@@ -108,93 +109,6 @@ JinjaStr *jinja_str_concat(Vm *vm, JinjaStr *a, JinjaStr *b) {
     return s;
 }
 
-/* Calls visit with every flat piece of s from left to right. */
-typedef struct RopeWalk {
-    JinjaStr **pending;
-    size_t count, capacity;
-} RopeWalk;
-
-static bool rope_push(Vm *vm, RopeWalk *walk, JinjaStr *s) {
-    if (walk->count == walk->capacity) {
-        size_t capacity = walk->capacity ? walk->capacity * 2 : 64;
-        const bool fits = capacity <= JINJA_MEMORY_MAX / sizeof(JinjaStr *) / 4;
-        JinjaStr **grown = fits ? realloc(walk->pending, capacity * sizeof *grown) : NULL;
-        if (!grown) {
-            if (fits)
-                jinja_raise(vm, ERROR_MEMORY, "no memory for the pieces of a string");
-            else
-                jinja_raise(vm, ERROR_LIMIT, "a string has too many pieces");
-            return false;
-        }
-        walk->pending = grown;
-        walk->capacity = capacity;
-    }
-    walk->pending[walk->count++] = s;
-    return true;
-}
-
-static JinjaStr *rope_next(Vm *vm, RopeWalk *walk) {
-    if (walk->count == 0) return NULL;
-    JinjaStr *s = walk->pending[--walk->count];
-    while (!s->data) {
-        if (!jinja_step(vm, 1) || !rope_push(vm, walk, s->right)) return NULL;
-        s = s->left;
-    }
-    return s;
-}
-
-static size_t runs_add(JinjaRun *runs, size_t count, size_t end, uint8_t origin) {
-    if (count && runs[count - 1].origin == origin) count--;
-    runs[count] = (JinjaRun){end, origin};
-    return count + 1;
-}
-
-static size_t runs_add_string(JinjaRun *runs, size_t count, size_t base, const JinjaStr *s) {
-    if (!s->run_count) return runs_add(runs, count, base + s->size, s->origin);
-    for (uint32_t i = 0; i < s->run_count; i++) count = runs_add(runs, count, base + s->runs[i].end, s->runs[i].origin);
-    return count;
-}
-
-bool jinja_str_flatten(Vm *vm, JinjaStr *s) {
-    if (s->data) return !vm->failed;
-    if (!jinja_step(vm, s->size / 64)) return false;
-    char *data = jinja_alloc(vm, s->size + 1, 1);
-    RopeWalk walk = {0};
-    if (!data || !rope_push(vm, &walk, s)) return false;
-    bool mixed = s->origin == (ORIGIN_TEMPLATE | ORIGIN_DATA);
-    size_t at = 0, run_count = 0, pieces = 0;
-    JinjaStr *piece;
-    while ((piece = rope_next(vm, &walk))) {
-        memcpy(data + at, piece->data, piece->size);
-        at += piece->size;
-        pieces += piece->run_count ? piece->run_count : 1;
-    }
-    JinjaRun *scratch = mixed && !vm->failed ? malloc(pieces * sizeof *scratch) : NULL;
-    if (mixed && !vm->failed && !scratch) jinja_raise(vm, ERROR_MEMORY, "no memory for the template's text");
-    if (scratch) {
-        size_t end = 0;
-        walk.count = 0;
-        if (rope_push(vm, &walk, s)) {
-            while ((piece = rope_next(vm, &walk))) {
-                if (piece->size) run_count = runs_add_string(scratch, run_count, end, piece);
-                end += piece->size;
-            }
-        }
-        JinjaRun *runs = vm->failed ? NULL : jinja_alloc(vm, run_count, sizeof *runs);
-        if (runs) {
-            memcpy(runs, scratch, run_count * sizeof *runs);
-            s->runs = runs;
-            s->run_count = (uint32_t)run_count;
-        }
-        free(scratch);
-    }
-    free(walk.pending);
-    if (vm->failed) return false;
-    s->data = data;
-    s->left = s->right = NULL;
-    return true;
-}
-
 size_t jinja_str_offset(const JinjaStr *s, size_t index) {
     if (s->size == s->length) return index < s->size ? index : s->size;
     size_t at = 0;
@@ -205,16 +119,57 @@ size_t jinja_str_offset(const JinjaStr *s, size_t index) {
     return at;
 }
 
+Jv jinja_str_like(Vm *vm, Jv text, const JinjaStr *source) {
+    return jv_bad(text) ? text : jv_str(jinja_str_markup(vm, text.s, source->markup));
+}
+
+size_t jinja_skip_spaces(const char *data, size_t from, size_t to) {
+    uint32_t code;
+    for (int width; from < to; from += (size_t)width) {
+        width = utf8_decode(data + from, to - from, &code);
+        if (width <= 0 || !unicode_is_python_space(code)) break;
+    }
+    return from;
+}
+
+size_t jinja_strip_spaces(const char *data, size_t from, size_t to) {
+    uint32_t code;
+    for (size_t start = to; from < to; to = start) {
+        do start--;
+        while (start > from && ((unsigned char)data[start] & 0xC0) == 0x80);
+        if (utf8_decode(data + start, to - start, &code) <= 0 || !unicode_is_python_space(code)) break;
+    }
+    return to;
+}
+
+size_t jinja_find_bytes(const char *data, size_t from, size_t to, const JinjaStr *needle) {
+    if (needle->size == 0) return from;
+    const char *found = from < to ? memmem(data + from, to - from, needle->data, needle->size) : NULL;
+    return found ? (size_t)(found - data) : SIZE_MAX;
+}
+
 /* Text */
+
+/* Room for more than capacity items of size bytes; NULL: raised, and items stay. */
+static void *grow(Vm *vm, void *items, size_t *capacity, size_t size, size_t bytes_max) {
+    size_t wanted = *capacity ? *capacity * 2 : 16;
+    bool fits = wanted <= bytes_max / size;
+    void *grown = fits ? realloc(items, wanted * size) : NULL;
+    if (grown) {
+        *capacity = wanted;
+    } else if (fits) {
+        jinja_raise(vm, ERROR_MEMORY, "no memory for the pieces of the template's text");
+    } else {
+        jinja_raise(vm, ERROR_LIMIT, "the text has too many pieces");
+    }
+    return grown;
+}
 
 JinjaText *jinja_text_push(Vm *vm) {
     if (vm->text_depth == vm->text_count) {
-        if (vm->text_count % 16 == 0) {
-            JinjaText **grown = realloc(vm->texts, (vm->text_count + 16) * sizeof *grown);
-            if (!grown) {
-                jinja_raise(vm, ERROR_MEMORY, "no memory for the template's text");
-                return NULL;
-            }
+        if (vm->text_count == vm->text_capacity) {
+            JinjaText **grown = grow(vm, vm->texts, &vm->text_capacity, sizeof *grown, JINJA_BUFFERS_MAX);
+            if (!grown) return NULL;
             vm->texts = grown;
         }
         JinjaText *text = calloc(1, sizeof *text);
@@ -250,18 +205,9 @@ static bool text_add_run(JinjaText *text, size_t end, uint8_t origin) {
         return true;
     }
     if (text->run_count == text->run_capacity) {
-        size_t capacity = text->run_capacity ? text->run_capacity * 2 : 16;
-        const bool fits = capacity * sizeof(JinjaRun) <= JINJA_BUFFERS_MAX;
-        JinjaRun *grown = fits ? realloc(text->runs, capacity * sizeof *grown) : NULL;
-        if (!grown) {
-            if (fits)
-                jinja_raise(text->vm, ERROR_MEMORY, "no memory for the pieces of the template's text");
-            else
-                jinja_raise(text->vm, ERROR_LIMIT, "the text has too many pieces");
-            return false;
-        }
+        JinjaRun *grown = grow(text->vm, text->runs, &text->run_capacity, sizeof *grown, JINJA_BUFFERS_MAX);
+        if (!grown) return false;
         text->runs = grown;
-        text->run_capacity = capacity;
     }
     text->runs[text->run_count++] = (JinjaRun){end, origin};
     return true;
@@ -291,15 +237,25 @@ void jinja_text_part(JinjaText *text, const JinjaStr *flat, size_t from, size_t 
 }
 
 void jinja_text_string(JinjaText *text, JinjaStr *s) {
-    if (s->data) {
-        jinja_text_part(text, s, 0, s->size);
-        return;
+    Vm *vm = text->vm;
+    JinjaStr **pending = NULL; /* right halves of the ropes that s is in the left one of */
+    size_t count = 0, capacity = 0;
+    while (s && !vm->failed) {
+        if (s->data) {
+            jinja_text_part(text, s, 0, s->size);
+            s = count ? pending[--count] : NULL;
+            continue;
+        }
+        if (count == capacity) {
+            JinjaStr **grown = grow(vm, pending, &capacity, sizeof *grown, JINJA_MEMORY_MAX / 4);
+            if (!grown) break;
+            pending = grown;
+        }
+        if (!jinja_step(vm, 1)) break;
+        pending[count++] = s->right;
+        s = s->left;
     }
-    RopeWalk walk = {0};
-    JinjaStr *piece;
-    if (!rope_push(text->vm, &walk, s)) return;
-    while ((piece = rope_next(text->vm, &walk))) jinja_text_part(text, piece, 0, piece->size);
-    free(walk.pending);
+    free(pending);
 }
 
 void jinja_text_code(JinjaText *text, uint32_t code, uint8_t origin) {
@@ -317,17 +273,6 @@ void jinja_text_repeat(JinjaText *text, char byte, size_t count, uint8_t origin)
     }
 }
 
-void jinja_text_drop(Vm *vm, JinjaText *text) {
-    vm->text_depth--;
-    CHECK(vm->texts[vm->text_depth] == text);
-    buffer_clear(&text->bytes);
-    text->run_count = 0;
-    if (text->bytes.capacity > TEXT_KEEP) {
-        vm->text_bytes -= text->bytes.capacity;
-        buffer_free(&text->bytes);
-    }
-}
-
 Jv jinja_text_finish(Vm *vm, JinjaText *text) {
     JinjaStr *s = vm->failed ? NULL : jinja_str_copy(vm, text->bytes.data, text->bytes.size, ORIGIN_TEMPLATE);
     if (s && text->run_count == 1) s->origin = text->runs[0].origin;
@@ -341,6 +286,27 @@ Jv jinja_text_finish(Vm *vm, JinjaText *text) {
         }
     }
     if (vm->failed) return jv_error();
-    jinja_text_drop(vm, text);
+    vm->text_depth--;
+    CHECK(vm->texts[vm->text_depth] == text);
+    buffer_clear(&text->bytes);
+    text->run_count = 0;
+    if (text->bytes.capacity > TEXT_KEEP) {
+        vm->text_bytes -= text->bytes.capacity;
+        buffer_free(&text->bytes);
+    }
     return jv_str(s);
+}
+
+bool jinja_str_flatten(Vm *vm, JinjaStr *s) {
+    if (s->data) return !vm->failed;
+    JinjaText *text = jinja_text_push(vm);
+    if (!text) return false;
+    jinja_text_string(text, s);
+    Jv flat = jinja_text_finish(vm, text);
+    if (jv_bad(flat)) return false;
+    s->data = flat.s->data;
+    s->runs = flat.s->runs;
+    s->run_count = flat.s->run_count;
+    s->left = s->right = NULL;
+    return true;
 }

@@ -77,20 +77,19 @@ typedef enum JinjaKind {
     NODE_PRINT,        /* a */
     NODE_IF,           /* a: list; b: the next IF or a BODY */
     NODE_BODY,         /* list */
-    NODE_FOR,          /* a in b if c: list; d: else BODY; flag: recursive */
+    NODE_FOR,          /* a in b if c: list; d: else BODY */
     NODE_SET,          /* a = b */
     NODE_SET_BLOCK,    /* a | b: list */
     NODE_MACRO,        /* name ( list of PARAM ): b BODY; flag: MACRO_… */
     NODE_PARAM,        /* name = a */
     NODE_CALL_BLOCK,   /* a: the call, b: MACRO */
     NODE_FILTER_BLOCK, /* a: list */
-    NODE_WITH,         /* list of SET: b BODY */
     NODE_SCOPE,        /* list: a generation block */
     NODE_BREAK,
     NODE_CONTINUE,
 } JinjaKind;
 
-enum { MACRO_CALLER = 1, MACRO_KWARGS = 2, MACRO_VARARGS = 4, MACRO_EXPLICIT_CALLER = 8 };
+enum { MACRO_CALLER = 1 }; /* the macro reads "caller", which is none of its parameters */
 
 typedef struct JinjaNode {
     uint8_t kind, flag;
@@ -113,10 +112,10 @@ typedef struct Template {
     Slice *names; /* every variable name in it, by id */
     size_t name_count, name_capacity;
     Map name_ids;
-    uint32_t name_loop, name_caller, name_kwargs, name_varargs;
+    uint32_t name_loop, name_caller;
 } Template;
 
-bool jinja_check(
-    Vm *vm, Template *template); /* check.c: filters, tests, break, macros: what jinja2's compiler checks */
-/* statement.c: parses and checks. What the template keeps is in vm's arena. */
+/* check.c: what jinja2's compiler checks: filters and tests, break and continue, the name loop. False: raised. */
+bool jinja_check(Vm *vm, JinjaNode *body);
+/* statement.c: parses and checks. What the template keeps is in vm's arena. False: raised. */
 bool jinja_parse(Vm *vm, Template *template, Slice source);

@@ -11,7 +11,6 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "text/jinja/library.h"
-#include "text/unicode/unicode.h"
 
 enum {
     COMPILE_CPU_MS = TEMPLATE_CPU_MS * 3 / 10, /* the rest is for reading and writing around them */
@@ -22,13 +21,6 @@ enum {
 static const JinjaLibrary library = {&jinja_filters, &jinja_tests, &jinja_methods, &jinja_globals};
 
 static const char continue_tag[] = "CONTINUE_FINAL_MESSAGE_TAG ";
-
-static void vm_init(Vm *vm, Error *error, int64_t cpu_ms) {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    *vm = (Vm){.arena = {.limit = JINJA_MEMORY_MAX}, .library = &library, .error = error};
-    vm->cpu_end_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + cpu_ms * 1000000;
-}
 
 Template *template_compile(Slice source, Error *error) {
     if (source.size > TEMPLATE_SOURCE_MAX) {
@@ -45,7 +37,7 @@ Template *template_compile(Slice source, Error *error) {
         return NULL;
     }
     Vm vm;
-    vm_init(&vm, error, COMPILE_CPU_MS);
+    jinja_vm_init(&vm, &library, COMPILE_CPU_MS, error);
     bool ok = jinja_parse(&vm, template, source);
     template->arena = vm.arena;
     vm.arena = (Arena){0};
@@ -217,21 +209,13 @@ static bool continue_cut(Vm *vm, const Continuation *c, const Buffer *text, size
         return continue_fail(vm, "the final message does not appear in the chat after applying the template");
     *size = (size_t)(last - data);
     if (*size + tag_size < text->size && last[tag_size] == ' ') return true;
-    while (*size > 0) {
-        size_t start = *size - 1;
-        uint32_t code;
-        while (start > 0 && ((unsigned char)data[start] & 0xC0) == 0x80) start--;
-        utf8_decode(data + start, *size - start, &code);
-        if (!unicode_is_python_space(code)) break;
-        *size = start;
-    }
+    *size = jinja_strip_spaces(data, 0, *size);
     return true;
 }
 
 /* Time */
 
 static bool set_now(Vm *vm, const Json *now) {
-    int parts[6] = {0}, used = 0;
     if (!now) {
         struct timespec time;
         clock_gettime(CLOCK_REALTIME, &time);
@@ -240,28 +224,15 @@ static bool set_now(Vm *vm, const Json *now) {
     }
     char text[40] = "";
     if (now->type == JSON_STRING && now->size < sizeof text) memcpy(text, now->string, now->size);
-    int found = sscanf(text, "%4d-%2d-%2d%*1[T ]%2d:%2d:%2d%n", &parts[0], &parts[1], &parts[2], &parts[3], &parts[4],
-        &parts[5], &used);
-    bool date_only = found == 3 && strlen(text) == 10;
-    bool ok = (found == 6 || date_only) && parts[1] >= 1 && parts[1] <= 12 && parts[2] >= 1 && parts[2] <= 31 &&
-        parts[0] >= 1 && parts[3] >= 0 && parts[3] < 24 && parts[4] >= 0 && parts[4] < 60 && parts[5] >= 0 &&
-        parts[5] < 61;
-    if (!ok) {
+    const char *end = strptime(text, "%Y-%m-%dT%H:%M:%S", &vm->now);
+    if (!end && (end = strptime(text, "%Y-%m-%d", &vm->now)) && *end) end = NULL;
+    if (!end) {
         jinja_fail(vm, "now must be a time like 2025-01-31T12:00:00");
         return false;
     }
-    if (found == 6 && text[used] == '.') {
-        long unit = 100000;
-        for (const char *digit = text + used + 1; *digit >= '0' && *digit <= '9'; digit++, unit /= 10)
-            vm->now_us += (*digit - '0') * unit;
-    }
-    struct tm time = {.tm_year = parts[0] - 1900,
-        .tm_mon = parts[1] - 1,
-        .tm_mday = parts[2],
-        .tm_hour = parts[3],
-        .tm_min = parts[4],
-        .tm_sec = parts[5]};
-    vm->now = time;
+    long unit = 100000;
+    for (end += *end == '.'; *end >= '0' && *end <= '9'; end++, unit /= 10) vm->now_us += (*end - '0') * unit;
+    struct tm time = vm->now;
     timegm(&time); /* the weekday and the day of the year */
     vm->now.tm_wday = time.tm_wday;
     vm->now.tm_yday = time.tm_yday;
@@ -354,7 +325,7 @@ bool template_render(const Template *template, const Json *variables, Rendered *
     *out = (Rendered){0};
     if (variables->type != JSON_OBJECT) return fail(error, ERROR_FORMAT, "a template's variables must be an object");
     Vm vm;
-    vm_init(&vm, error, RENDER_CPU_MS);
+    jinja_vm_init(&vm, &library, RENDER_CPU_MS, error);
     vm.template = template;
     bool ok = render(&vm, variables, out);
     jinja_vm_free(&vm);

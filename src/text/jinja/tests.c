@@ -7,7 +7,7 @@ static bool is_callable(Jv v) {
 }
 static bool is_sequence(Jv v) {
     return v.tag == JINJA_STR || v.tag == JINJA_LIST || v.tag == JINJA_TUPLE || v.tag == JINJA_DICT ||
-        v.tag == JINJA_RANGE || v.tag == JINJA_UNDEFINED;
+        v.tag == JINJA_UNDEFINED || (v.tag == JINJA_VIEW && v.flag == 'r');
 }
 static bool is_iterable(Jv v) {
     return is_sequence(v) || v.tag == JINJA_VIEW || v.tag == JINJA_ITER || v.tag == JINJA_LOOP;
@@ -71,14 +71,6 @@ static Jv test_sameas(Vm *vm, Jv v, const JinjaArgs *a) {
     return jv_bool(v.iter == other.iter);
 }
 
-static Jv known(Vm *vm, Jv v, const JinjaTable *table) {
-    if (!jinja_hashable(v)) return jinja_fail(vm, "TypeError: unhashable type: '%s'", jv_type_name(v));
-    if (v.tag != JINJA_STR) return jv_bool(false);
-    return jinja_str_flatten(vm, v.s) ? jv_bool(jinja_find(table, jinja_str_slice(v.s)) != NULL) : jv_error();
-}
-static Jv test_filter(Vm *vm, Jv v, const JinjaArgs *a) { return known(vm, v, vm->library->filters); }
-static Jv test_test(Vm *vm, Jv v, const JinjaArgs *a) { return known(vm, v, vm->library->tests); }
-
 static const JinjaFunction tests[] = {
     {"!=", 0, "/other", test_ne},
     {"<", 0, "/other", test_lt},
@@ -95,7 +87,6 @@ static const JinjaFunction tests[] = {
     {"escaped", 0, "/", test_escaped},
     {"even", 0, "/", test_even},
     {"false", 0, "/", test_false},
-    {"filter", 0, "/", test_filter},
     {"float", 0, "/", test_float},
     {"ge", 0, "/other", test_ge},
     {"greaterthan", 0, "/other", test_gt},
@@ -115,7 +106,6 @@ static const JinjaFunction tests[] = {
     {"sameas", 0, "/other", test_sameas},
     {"sequence", 0, "/", test_sequence},
     {"string", 0, "/", test_string},
-    {"test", 0, "/", test_test},
     {"true", 0, "/", test_true},
     {"undefined", 0, "/", test_undefined},
     {"upper", 0, "/", test_upper},

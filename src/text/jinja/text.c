@@ -3,11 +3,6 @@
 #include "text/jinja/value.h"
 #include "text/unicode/unicode.h"
 
-/* Wraps a plain result as Markup when the string it comes from is. */
-static Jv like(Vm *vm, Jv result, const JinjaStr *source) {
-    return jv_bad(result) || !source->markup ? result : jv_str(jinja_str_markup(vm, result.s, true));
-}
-
 static uint32_t code_at(const JinjaStr *s, size_t at, size_t *width) {
     uint32_t code;
     *width = (size_t)utf8_decode(s->data + at, s->size - at, &code);
@@ -19,6 +14,14 @@ static uint32_t code_before(const JinjaStr *s, size_t to, size_t *start) {
     while (at > 0 && ((unsigned char)s->data[at] & 0xC0) == 0x80) at--;
     *start = at;
     return code_at(s, at, &width);
+}
+
+/* The character at one end of the bytes [from, to); next: the end without it. */
+static uint32_t code_at_end(const JinjaStr *s, size_t from, size_t to, bool right, size_t *next) {
+    if (right) return code_before(s, to, next);
+    uint32_t code = code_at(s, from, next);
+    *next += from;
+    return code;
 }
 
 /* Case */
@@ -71,7 +74,7 @@ Jv jinja_str_case(Vm *vm, Jv value, JinjaCase how) {
         for (int i = 0; i < count; i++) jinja_text_code(out, mapped[i], origin);
         inside = how == CASE_CAPITALIZE ? true : is_cased(code);
     }
-    return like(vm, jinja_text_finish(vm, out), s);
+    return jinja_str_like(vm, jinja_text_finish(vm, out), s);
 }
 
 /* Strip */
@@ -109,13 +112,6 @@ Jv jinja_str_strip(Vm *vm, Jv value, Jv chars, bool left, bool right) {
 
 /* Search and replace */
 
-static size_t find_bytes(const JinjaStr *s, size_t from, const JinjaStr *needle) {
-    if (from > s->size) return SIZE_MAX;
-    if (needle->size == 0) return from;
-    const char *found = memmem(s->data + from, s->size - from, needle->data, needle->size);
-    return found ? (size_t)(found - s->data) : SIZE_MAX;
-}
-
 static size_t find_last(Vm *vm, const JinjaStr *s, size_t to, const JinjaStr *needle) {
     if (needle->size > to) return SIZE_MAX;
     for (size_t at = to - needle->size; jinja_step(vm, needle->size / 256 + 1); at--) {
@@ -130,7 +126,7 @@ Jv jinja_str_replace(Vm *vm, Jv value, Jv old, Jv with, int64_t count) {
     if (!jinja_str_flatten(vm, s) || !jinja_str_flatten(vm, old.s) || !jinja_str_flatten(vm, with.s)) return jv_error();
     if (!jinja_step(vm, s->size / 64)) return jv_error();
     if (count < 0) count = INT64_MAX;
-    size_t found = find_bytes(s, 0, old.s);
+    size_t found = jinja_find_bytes(s->data, 0, s->size, old.s);
     if (count == 0 || found == SIZE_MAX) return value;
     JinjaText *out = jinja_text_push(vm);
     if (!out) return jv_error();
@@ -148,11 +144,11 @@ Jv jinja_str_replace(Vm *vm, Jv value, Jv old, Jv with, int64_t count) {
             jinja_text_part(out, s, at, found);
             jinja_text_string(out, with.s);
             at = found + old.s->size;
-            found = find_bytes(s, at, old.s);
+            found = jinja_find_bytes(s->data, at, s->size, old.s);
         }
     }
     jinja_text_part(out, s, at, s->size);
-    return like(vm, jinja_text_finish(vm, out), s);
+    return jinja_str_like(vm, jinja_text_finish(vm, out), s);
 }
 
 /* Splitting */
@@ -161,58 +157,31 @@ static bool push_part(Vm *vm, JinjaList *list, JinjaStr *s, size_t from, size_t 
     return jinja_step(vm, 1) && jinja_list_push(vm, list, jv_str(jinja_str_part(vm, s, from, to)));
 }
 
-static bool split_spaces(Vm *vm, JinjaStr *s, int64_t limit, JinjaList *out) {
-    size_t at = 0, width;
+/* By white space: what stands between runs of it, from one end of s or the other. */
+static bool split_spaces(Vm *vm, JinjaStr *s, int64_t limit, bool from_right, JinjaList *out) {
+    size_t from = 0, to = s->size, next;
     for (;;) {
-        while (at < s->size && unicode_is_python_space(code_at(s, at, &width))) at += width;
-        if (at >= s->size) return true;
-        size_t from = at;
-        if (limit-- == 0) return push_part(vm, out, s, from, s->size);
-        while (at < s->size && !unicode_is_python_space(code_at(s, at, &width))) at += width;
-        if (!push_part(vm, out, s, from, at)) return false;
+        while (from < to && unicode_is_python_space(code_at_end(s, from, to, from_right, &next)))
+            *(from_right ? &to : &from) = next;
+        if (from >= to) return true;
+        if (limit-- == 0) return push_part(vm, out, s, from_right ? 0 : from, from_right ? to : s->size);
+        size_t start = from, end = to;
+        while (from < to && !unicode_is_python_space(code_at_end(s, from, to, from_right, &next)))
+            *(from_right ? &to : &from) = next;
+        if (!push_part(vm, out, s, from_right ? to : start, from_right ? end : from)) return false;
     }
 }
 
-static bool split_spaces_right(Vm *vm, JinjaStr *s, int64_t limit, JinjaList *out) {
-    size_t at = s->size, start;
-    for (;;) {
-        while (at > 0 && unicode_is_python_space(code_before(s, at, &start))) at = start;
-        if (at == 0) return true;
-        size_t to = at;
-        if (limit-- == 0) return push_part(vm, out, s, 0, to);
-        while (at > 0 && !unicode_is_python_space(code_before(s, at, &start))) at = start;
-        if (!push_part(vm, out, s, at, to)) return false;
-    }
-}
-
-static bool split_by(Vm *vm, JinjaStr *s, const JinjaStr *separator, int64_t limit, JinjaList *out) {
-    size_t at = 0;
+static bool split_by(Vm *vm, JinjaStr *s, const JinjaStr *separator, int64_t limit, bool from_right, JinjaList *out) {
+    size_t from = 0, to = s->size;
     for (; limit != 0; limit--) {
-        size_t found = find_bytes(s, at, separator);
+        size_t found = from_right ? find_last(vm, s, to, separator) : jinja_find_bytes(s->data, from, to, separator);
         if (found == SIZE_MAX) break;
-        if (!push_part(vm, out, s, at, found)) return false;
-        at = found + separator->size;
+        size_t after = found + separator->size;
+        if (!push_part(vm, out, s, from_right ? after : from, from_right ? to : found)) return false;
+        *(from_right ? &to : &from) = from_right ? found : after;
     }
-    return push_part(vm, out, s, at, s->size);
-}
-
-static bool split_by_right(Vm *vm, JinjaStr *s, const JinjaStr *separator, int64_t limit, JinjaList *out) {
-    size_t to = s->size;
-    for (; limit != 0; limit--) {
-        size_t found = find_last(vm, s, to, separator);
-        if (found == SIZE_MAX) break;
-        if (!push_part(vm, out, s, found + separator->size, to)) return false;
-        to = found;
-    }
-    return push_part(vm, out, s, 0, to);
-}
-
-static void list_reverse(JinjaList *list) {
-    for (size_t i = 0, j = list->count; i + 1 < j; i++) {
-        Jv item = list->items[i];
-        list->items[i] = list->items[--j];
-        list->items[j] = item;
-    }
+    return push_part(vm, out, s, from, to);
 }
 
 Jv jinja_str_split(Vm *vm, Jv value, Jv separator, int64_t limit, bool from_right) {
@@ -221,12 +190,12 @@ Jv jinja_str_split(Vm *vm, Jv value, Jv separator, int64_t limit, bool from_righ
     if (jv_bad(out) || !jinja_str_flatten(vm, s) || !jinja_step(vm, s->size / 16)) return jv_error();
     if (!optional_str(vm, separator, "separator", &by)) return jv_error();
     if (by && by->size == 0) return jinja_fail(vm, "ValueError: empty separator");
-    bool ok;
-    if (from_right) {
-        ok = by ? split_by_right(vm, s, by, limit, out.list) : split_spaces_right(vm, s, limit, out.list);
-        list_reverse(out.list);
-    } else {
-        ok = by ? split_by(vm, s, by, limit, out.list) : split_spaces(vm, s, limit, out.list);
+    bool ok = by ? split_by(vm, s, by, limit, from_right, out.list) : split_spaces(vm, s, limit, from_right, out.list);
+    JinjaList *list = out.list;
+    for (size_t i = 0, j = list->count; from_right && i + 1 < j; i++) {
+        Jv item = list->items[i];
+        list->items[i] = list->items[--j];
+        list->items[j] = item;
     }
     return ok ? out : jv_error();
 }
@@ -298,7 +267,7 @@ Jv jinja_str_join(Vm *vm, Jv separator, Jv items, bool convert) {
         if (separator.s->markup && !convert) item = jinja_escape(vm, item);
         if (jv_bad(item) || !jinja_write_str(vm, out, item) || !jinja_step(vm, 1)) return jv_error();
     }
-    return convert ? jinja_text_finish(vm, out) : like(vm, jinja_text_finish(vm, out), separator.s);
+    return convert ? jinja_text_finish(vm, out) : jinja_str_like(vm, jinja_text_finish(vm, out), separator.s);
 }
 
 /* Tests */

@@ -8,28 +8,28 @@
 #include "base/map.h"
 #include "text/jinja/value.h"
 
-enum { DICT_INDEX_FROM = 8, LONG_DIGITS_MAX = 4096 };
+enum { DICT_INDEX_FROM = 8, LONG_DIGITS_MAX = 4096, HASH_LARGE = 7 /* of numbers beyond 64 bits */ };
 
 const char *jv_type_name(Jv v) {
+    static const char *const names[] = {[JINJA_NONE] = "NoneType",
+        [JINJA_BOOL] = "bool",
+        [JINJA_INT] = "int",
+        [JINJA_LONG] = "int",
+        [JINJA_FLOAT] = "float",
+        [JINJA_LIST] = "list",
+        [JINJA_TUPLE] = "tuple",
+        [JINJA_DICT] = "dict",
+        [JINJA_NAMESPACE] = "Namespace",
+        [JINJA_MACRO] = "Macro",
+        [JINJA_FUNCTION] = "function",
+        [JINJA_METHOD] = "builtin_function_or_method",
+        [JINJA_LOOP] = "LoopContext"};
     switch (v.tag) {
-    case JINJA_NONE: return "NoneType";
-    case JINJA_BOOL: return "bool";
-    case JINJA_INT:
-    case JINJA_LONG: return "int";
-    case JINJA_FLOAT: return "float";
-    case JINJA_STR: return v.s->markup ? "Markup" : "str";
-    case JINJA_LIST: return "list";
-    case JINJA_TUPLE: return "tuple";
-    case JINJA_DICT: return "dict";
-    case JINJA_VIEW: return v.flag == 'k' ? "dict_keys" : v.flag == 'v' ? "dict_values" : "dict_items";
-    case JINJA_RANGE: return "range";
-    case JINJA_ITER: return v.iter->type_name;
-    case JINJA_NAMESPACE: return "Namespace";
-    case JINJA_MACRO: return "Macro";
-    case JINJA_LOOP: return "LoopContext";
-    case JINJA_FUNCTION: return "function";
-    case JINJA_METHOD: return "builtin_function_or_method";
-    default: return "Undefined";
+    case JINJA_STR: return v.s && v.s->markup ? "Markup" : "str";
+    case JINJA_VIEW:
+        return v.flag == 'k' ? "dict_keys" : v.flag == 'v' ? "dict_values" : v.flag == 'r' ? "range" : "dict_items";
+    case JINJA_ITER: return v.iter ? v.iter->type_name : "generator";
+    default: return v.tag < COUNT_OF(names) && names[v.tag] ? names[v.tag] : "Undefined";
     }
 }
 
@@ -45,12 +45,8 @@ Jv jv_undefined_error(Vm *vm, Jv v) {
     if (v.flag) return jinja_fail(vm, "access to attribute '%.*s' is unsafe", size, v.s->data);
     if (v.kind == 0) return jinja_fail(vm, "'%.*s' is undefined", size, v.s->data);
     Jv type = {.tag = (uint8_t)v.kind};
-    const char *name = v.kind == JINJA_STR ? "str"
-        : v.kind == JINJA_ITER             ? "generator"
-        : v.kind == JINJA_VIEW             ? "dict_items"
-                                           : jv_type_name(type);
     if (v.kind == JINJA_NONE) return jinja_fail(vm, "'None' has no attribute '%.*s'", size, v.s->data);
-    return jinja_fail(vm, "'%s object' has no attribute '%.*s'", name, size, v.s->data);
+    return jinja_fail(vm, "'%s object' has no attribute '%.*s'", jv_type_name(type), size, v.s->data);
 }
 
 /* Numbers */
@@ -126,10 +122,9 @@ bool jinja_length(Vm *vm, Jv v, size_t *out) {
     case JINJA_UNDEFINED: *out = 0; return true;
     case JINJA_STR: *out = v.s->length; return true;
     case JINJA_LIST:
-    case JINJA_TUPLE: *out = v.list->count; return true;
-    case JINJA_DICT:
-    case JINJA_VIEW: *out = v.dict->count; return true;
-    case JINJA_RANGE: *out = (size_t)v.range->count; return true;
+    case JINJA_TUPLE:
+    case JINJA_VIEW: *out = v.list->count; return true;
+    case JINJA_DICT: *out = v.dict->count; return true;
     default: jinja_fail(vm, "TypeError: object of type '%s' has no len()", jv_type_name(v)); return false;
     }
 }
@@ -146,8 +141,7 @@ bool jinja_truth(Vm *vm, Jv v, bool *out) {
     case JINJA_LIST:
     case JINJA_TUPLE:
     case JINJA_DICT:
-    case JINJA_VIEW:
-    case JINJA_RANGE: {
+    case JINJA_VIEW: {
         size_t length;
         if (!jinja_length(vm, v, &length)) return false;
         *out = length > 0;
@@ -203,13 +197,7 @@ static bool equal_inner(Vm *vm, Jv a, Jv b, bool *out) {
     case JINJA_LIST:
     case JINJA_TUPLE: return list_equal(vm, a.list, b.list, out);
     case JINJA_DICT: return dict_equal(vm, a.dict, b.dict, out);
-    case JINJA_VIEW: *out = a.flag == b.flag && a.flag != 'v' && a.dict == b.dict; return true;
-    case JINJA_RANGE: {
-        const JinjaRange *x = a.range, *y = b.range;
-        *out =
-            x->count == y->count && (x->count == 0 || (x->start == y->start && (x->count == 1 || x->step == y->step)));
-        return true;
-    }
+    case JINJA_VIEW: return a.flag != b.flag || a.flag == 'v' || list_equal(vm, a.list, b.list, out);
     default: *out = a.iter == b.iter; return true; /* the same object */
     }
 }
@@ -287,26 +275,11 @@ Jv jinja_list_copy(Vm *vm, Jv list) {
 
 bool jinja_list_push(Vm *vm, JinjaList *list, Jv v) {
     if (jv_bad(v)) return false;
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? list->capacity * 2 : 4;
-        Jv *grown = jinja_alloc(vm, capacity, sizeof *grown);
-        if (!grown) return false;
-        if (list->count) memcpy(grown, list->items, list->count * sizeof *grown);
-        list->items = grown;
-        list->capacity = capacity;
-    }
+    Jv *items = jinja_grow(vm, list->items, list->count, &list->capacity, sizeof *items);
+    if (!items) return false;
+    list->items = items;
     list->items[list->count++] = v;
     return true;
-}
-
-Jv jinja_range_at(const JinjaRange *range, int64_t index) { return jv_int(range->start + index * range->step); }
-
-Jv jinja_iter_new(Vm *vm, Jv list, const char *type_name) {
-    JinjaIter *iter = jv_bad(list) ? NULL : jinja_alloc(vm, 1, sizeof *iter);
-    if (!iter) return jv_error();
-    iter->items = *list.list;
-    iter->type_name = type_name;
-    return (Jv){.tag = JINJA_ITER, .iter = iter};
 }
 
 bool jinja_iter_force(Vm *vm, JinjaIter *iter) {
@@ -334,33 +307,16 @@ static Jv string_items(Vm *vm, JinjaStr *s) {
     return out;
 }
 
-static Jv dict_items(Vm *vm, const JinjaDict *dict, char what) {
-    Jv out = jinja_list_new(vm, dict->count);
-    if (jv_bad(out) || !jinja_step(vm, dict->count / 4)) return jv_error();
-    for (size_t i = 0; i < dict->count; i++) {
-        const JinjaPair *pair = &dict->pairs[i];
-        Jv both[2] = {pair->key, pair->value};
-        Jv item = what == 'k' ? pair->key : what == 'v' ? pair->value : jinja_tuple(vm, both, 2);
-        if (!jinja_list_push(vm, out.list, item)) return jv_error();
-    }
-    return out;
-}
-
 Jv jinja_iterate(Vm *vm, Jv v) {
     switch (v.tag) {
-    case JINJA_LIST: return v;
-    case JINJA_TUPLE: return (Jv){.tag = JINJA_LIST, .list = v.list};
+    case JINJA_LIST:
+    case JINJA_TUPLE:
+    case JINJA_VIEW: return (Jv){.tag = JINJA_LIST, .list = v.list};
     case JINJA_UNDEFINED: return jinja_list_new(vm, 0);
     case JINJA_STR: return string_items(vm, v.s);
-    case JINJA_DICT: return dict_items(vm, v.dict, 'k');
-    case JINJA_VIEW: return dict_items(vm, v.dict, (char)v.flag);
-    case JINJA_RANGE: {
-        Jv out = jinja_list_new(vm, (size_t)v.range->count);
-        for (int64_t i = 0; i < v.range->count && !jv_bad(out); i++) {
-            if (!jinja_list_push(vm, out.list, jinja_range_at(v.range, i))) return jv_error();
-        }
-        return jinja_step(vm, (size_t)v.range->count / 8) ? out : jv_error();
-    }
+    case JINJA_DICT:
+        v = jinja_dict_view(vm, v.dict, 'k');
+        return jv_bad(v) ? v : (Jv){.tag = JINJA_LIST, .list = v.list};
     case JINJA_ITER: {
         if (!jinja_iter_force(vm, v.iter)) return jv_error();
         Jv out = jinja_list_new(vm, 0);
@@ -381,29 +337,20 @@ static uint64_t hash_text(Slice text) { return hash_bytes(text.data ? text.data 
 
 static uint64_t hash_integer(int64_t value) { return ((uint64_t)value + 1) * 0x9E3779B97F4A7C15u; }
 
-bool jinja_hashable(Jv key) {
-    if (key.tag == JINJA_TUPLE) {
-        for (size_t i = 0; i < key.list->count; i++) {
-            if (!jinja_hashable(key.list->items[i])) return false;
-        }
-        return true;
-    }
-    return key.tag != JINJA_LIST && key.tag != JINJA_DICT && key.tag != JINJA_VIEW;
+bool jinja_hashable(Vm *vm, Jv key) {
+    if (key.tag != JINJA_TUPLE) return key.tag != JINJA_LIST && key.tag != JINJA_DICT && key.tag != JINJA_VIEW;
+    if (!jinja_enter(vm)) return false;
+    bool ok = true;
+    for (size_t i = 0; i < key.list->count && ok; i++) ok = jinja_hashable(vm, key.list->items[i]);
+    vm->depth--;
+    return ok;
 }
 
-static bool hash_tuple(Vm *vm, const JinjaList *list, uint64_t *out) {
-    uint64_t hash = 0x51ED270B;
-    for (size_t i = 0; i < list->count; i++) {
-        uint64_t item;
-        if (!jinja_hash(vm, list->items[i], &item)) return false;
-        hash = (hash ^ item) * 0x9E3779B97F4A7C15u;
-        hash ^= hash >> 29;
+static bool hash_of(Vm *vm, Jv key, uint64_t *out) {
+    if (!jinja_hashable(vm, key)) {
+        jinja_fail(vm, "TypeError: unhashable type: '%s'", jv_type_name(key));
+        return false;
     }
-    *out = hash;
-    return true;
-}
-
-bool jinja_hash(Vm *vm, Jv key, uint64_t *out) {
     switch (key.tag) {
     case JINJA_STR:
         if (!jinja_str_flatten(vm, key.s) || !jinja_step(vm, key.s->size / 64)) return false;
@@ -411,21 +358,15 @@ bool jinja_hash(Vm *vm, Jv key, uint64_t *out) {
         return true;
     case JINJA_BOOL:
     case JINJA_INT: *out = hash_integer(jv_small(key)); return true;
-    case JINJA_LONG: *out = 7; return true;
-    case JINJA_FLOAT: {
-        bool whole = floor(key.f) == key.f && fabs(key.f) < 9e18;
-        *out = whole ? hash_integer((int64_t)key.f) : fabs(key.f) >= 9e18 ? 7 : hash_bytes(&key.f, sizeof key.f);
+    case JINJA_LONG: *out = HASH_LARGE; return true;
+    case JINJA_FLOAT:
+        if (fabs(key.f) >= 0x1p63) {
+            *out = HASH_LARGE;
+        } else {
+            *out = floor(key.f) == key.f ? hash_integer((int64_t)key.f) : hash_bytes(&key.f, sizeof key.f);
+        }
         return true;
-    }
-    case JINJA_TUPLE: {
-        if (!jinja_enter(vm)) return false;
-        bool ok = hash_tuple(vm, key.list, out);
-        vm->depth--;
-        return ok;
-    }
-    case JINJA_LIST:
-    case JINJA_DICT:
-    case JINJA_VIEW: jinja_fail(vm, "TypeError: unhashable type: '%s'", jv_type_name(key)); return false;
+    case JINJA_TUPLE: *out = key.list->count; return true; /* rare, and compared in full */
     case JINJA_UNDEFINED:
     case JINJA_NONE: *out = key.tag; return true;
     default: *out = (uint64_t)(uintptr_t)key.iter; return true;
@@ -440,6 +381,20 @@ Jv jinja_dict_new(Vm *vm, size_t capacity) {
     return (Jv){.tag = JINJA_DICT, .dict = dict};
 }
 
+Jv jinja_dict_view(Vm *vm, const JinjaDict *dict, char what) {
+    Jv out = jinja_list_new(vm, dict->count);
+    if (jv_bad(out) || !jinja_step(vm, dict->count / 4)) return jv_error();
+    for (size_t i = 0; i < dict->count; i++) {
+        const JinjaPair *pair = &dict->pairs[i];
+        Jv both[2] = {pair->key, pair->value};
+        Jv item = what == 'k' ? pair->key : what == 'v' ? pair->value : jinja_tuple(vm, both, 2);
+        if (!jinja_list_push(vm, out.list, item)) return jv_error();
+    }
+    out.tag = JINJA_VIEW;
+    out.flag = (uint8_t)what;
+    return out;
+}
+
 static void index_add(JinjaDict *dict, size_t pair) {
     size_t mask = dict->index_size - 1, slot = dict->pairs[pair].hash & mask;
     while (dict->index[slot]) slot = (slot + 1) & mask;
@@ -447,14 +402,9 @@ static void index_add(JinjaDict *dict, size_t pair) {
 }
 
 static bool dict_grow(Vm *vm, JinjaDict *dict) {
-    if (dict->count == dict->capacity) {
-        size_t capacity = dict->capacity ? dict->capacity * 2 : 4;
-        JinjaPair *grown = jinja_alloc(vm, capacity, sizeof *grown);
-        if (!grown) return false;
-        if (dict->count) memcpy(grown, dict->pairs, dict->count * sizeof *grown);
-        dict->pairs = grown;
-        dict->capacity = capacity;
-    }
+    JinjaPair *pairs = jinja_grow(vm, dict->pairs, dict->count, &dict->capacity, sizeof *pairs);
+    if (!pairs) return false;
+    dict->pairs = pairs;
     if (dict->count >= DICT_INDEX_FROM && (dict->count + 1) * 2 > dict->index_size) {
         size_t size = dict->index_size ? dict->index_size * 2 : DICT_INDEX_FROM * 4;
         uint32_t *index = jinja_alloc(vm, size, sizeof *index);
@@ -489,7 +439,7 @@ static JinjaPair *dict_find(Vm *vm, const JinjaDict *dict, Jv key, uint64_t hash
 
 JinjaPair *jinja_dict_find(Vm *vm, const JinjaDict *dict, Jv key) {
     uint64_t hash;
-    return jinja_hash(vm, key, &hash) ? dict_find(vm, dict, key, hash) : NULL;
+    return hash_of(vm, key, &hash) ? dict_find(vm, dict, key, hash) : NULL;
 }
 
 JinjaPair *jinja_dict_find_text(const JinjaDict *dict, Slice key) {
@@ -521,7 +471,7 @@ static bool dict_set_hashed(Vm *vm, JinjaDict *dict, Jv key, uint64_t hash, Jv v
 
 bool jinja_dict_set(Vm *vm, JinjaDict *dict, Jv key, Jv value) {
     uint64_t hash;
-    return !jv_bad(key) && jinja_hash(vm, key, &hash) && dict_set_hashed(vm, dict, key, hash, value);
+    return !jv_bad(key) && hash_of(vm, key, &hash) && dict_set_hashed(vm, dict, key, hash, value);
 }
 
 const JinjaFunction *jinja_find(const JinjaTable *table, Slice name) {

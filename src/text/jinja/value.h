@@ -42,8 +42,7 @@ typedef enum JinjaTag {
     JINJA_LIST,
     JINJA_TUPLE,
     JINJA_DICT,
-    JINJA_VIEW, /* dict.keys(), .values(), .items() */
-    JINJA_RANGE,
+    JINJA_VIEW, /* dict.keys(), .values(), .items(), range() */
     JINJA_ITER, /* a generator: consumed once */
     JINJA_NAMESPACE,
     JINJA_MACRO,
@@ -106,7 +105,7 @@ typedef struct JinjaStr {
 
 typedef struct Jv {
     uint8_t tag;
-    uint8_t flag;   /* UNDEFINED: unsafe. VIEW: 'k' 'v' 'i' */
+    uint8_t flag;   /* UNDEFINED: unsafe. VIEW: 'k' 'v' 'i' 'r' */
     uint16_t kind;  /* UNDEFINED: JinjaTag of the object */
     uint32_t count; /* free use */
     union {
@@ -114,9 +113,8 @@ typedef struct Jv {
         int64_t i;
         double f;
         JinjaStr *s;            /* STR; LONG: sign and digits; UNDEFINED: the name, or a hint, or NULL */
-        struct JinjaList *list; /* LIST, TUPLE */
-        struct JinjaDict *dict; /* DICT, VIEW, NAMESPACE */
-        struct JinjaRange *range;
+        struct JinjaList *list; /* LIST, TUPLE, VIEW */
+        struct JinjaDict *dict; /* DICT, NAMESPACE */
         struct JinjaIter *iter;
         struct JinjaMacro *macro;
         const struct JinjaFunction *function;
@@ -141,10 +139,6 @@ typedef struct JinjaDict { /* insertion order; an index once it is large */
     uint32_t *index;
     size_t index_size;
 } JinjaDict;
-
-typedef struct JinjaRange {
-    int64_t start, stop, step, count;
-} JinjaRange;
 
 typedef struct JinjaKeyword {
     Slice name;
@@ -173,9 +167,7 @@ enum {
     METHOD_REFUSED = 2, /* not handed out: it changes its object */
     METHOD_STR = 4,
     METHOD_LIST = 8,
-    METHOD_TUPLE = 16,
-    METHOD_DICT = 32,
-    METHOD_LOOP = 64,
+    METHOD_DICT = 16,
 };
 
 typedef struct JinjaTable {
@@ -226,7 +218,7 @@ struct Vm {
     int64_t budget; /* steps until the clock is looked at */
     int64_t steps, cpu_end_ns;
     JinjaText **texts;
-    size_t text_count, text_depth, text_bytes;
+    size_t text_count, text_capacity, text_depth, text_bytes;
     JinjaText *out;
     JinjaScope *scope, *root;
     bool has_now;
@@ -240,10 +232,12 @@ Jv jinja_raise(Vm *vm, ErrorCode code, const char *format, ...) PRINTF_LIKE(3, 4
 bool jinja_step(Vm *vm, size_t cost); /* false: raised */
 bool jinja_enter(Vm *vm);             /* one level deeper; leave with vm->depth-- */
 void *jinja_alloc(Vm *vm, size_t count, size_t size);
+/* items with room for one more than count, moved when capacity is used up; NULL: raised, and items stay. */
+void *jinja_grow(Vm *vm, void *items, size_t count, size_t *capacity, size_t size);
+void jinja_vm_init(Vm *vm, const JinjaLibrary *library, int64_t cpu_ms, Error *error);
 void jinja_vm_free(Vm *vm);
 
 static inline bool jv_bad(Jv v) { return v.tag == JINJA_ERROR; }
-static inline bool jv_is(Jv v, JinjaTag tag) { return v.tag == (uint8_t)tag; }
 static inline bool jv_given(Jv v) { return v.tag != JINJA_MISSING; }
 static inline Jv jv_error(void) { return (Jv){.tag = JINJA_ERROR}; }
 static inline Jv jv_missing(void) { return (Jv){.tag = JINJA_MISSING}; }
@@ -252,7 +246,6 @@ static inline Jv jv_bool(bool b) { return (Jv){.tag = JINJA_BOOL, .b = b}; }
 static inline Jv jv_int(int64_t i) { return (Jv){.tag = JINJA_INT, .i = i}; }
 static inline Jv jv_float(double f) { return (Jv){.tag = JINJA_FLOAT, .f = f}; }
 static inline Jv jv_str(JinjaStr *s) { return s ? (Jv){.tag = JINJA_STR, .s = s} : jv_error(); }
-static inline Jv jv_undefined(void) { return (Jv){.tag = JINJA_UNDEFINED}; }
 static inline bool jv_integral(Jv v) { return v.tag == JINJA_INT || v.tag == JINJA_BOOL; }
 static inline bool jv_number(Jv v) { return jv_integral(v) || v.tag == JINJA_FLOAT || v.tag == JINJA_LONG; }
 static inline int64_t jv_small(Jv v) { return v.tag == JINJA_BOOL ? v.b : v.i; } /* INT or BOOL */
@@ -265,6 +258,12 @@ JinjaStr *jinja_str_markup(Vm *vm, JinjaStr *s, bool markup);
 bool jinja_str_flatten(Vm *vm, JinjaStr *s);              /* false: raised */
 size_t jinja_str_offset(const JinjaStr *s, size_t index); /* byte offset of a code point; s is flat */
 static inline Slice jinja_str_slice(const JinjaStr *s) { return (Slice){s->data, s->size}; }
+Jv jinja_str_like(Vm *vm, Jv text, const JinjaStr *source); /* text, Markup if source is, or the error that it is */
+/* Bytes [from, to): the first that is not white space, the end of the last that is not; where needle is, or SIZE_MAX.
+ */
+size_t jinja_skip_spaces(const char *data, size_t from, size_t to);
+size_t jinja_strip_spaces(const char *data, size_t from, size_t to);
+size_t jinja_find_bytes(const char *data, size_t from, size_t to, const JinjaStr *needle);
 uint8_t jinja_str_origin(const JinjaStr *s, size_t offset); /* of one byte */
 Jv jinja_literal(Vm *vm, const char *text);                 /* a string of template origin; keeps the pointer */
 size_t utf8_length(const char *data, size_t size);          /* code points of valid UTF-8 */
@@ -280,7 +279,6 @@ static inline void jinja_text_plain(JinjaText *text, const char *literal) {
 }
 void jinja_text_repeat(JinjaText *text, char byte, size_t count, uint8_t origin);
 Jv jinja_text_finish(Vm *vm, JinjaText *text); /* the innermost text as a string */
-void jinja_text_drop(Vm *vm, JinjaText *text);
 
 /* value.c. Where a bool says whether it worked, false means that an error was raised. */
 const char *jv_type_name(Jv v);       /* "str", "NoneType" */
@@ -297,13 +295,11 @@ Jv jinja_list_new(Vm *vm, size_t capacity);
 Jv jinja_list_copy(Vm *vm, Jv list);
 bool jinja_list_push(Vm *vm, JinjaList *list, Jv v);
 Jv jinja_tuple(Vm *vm, const Jv *items, size_t count);
-Jv jinja_range_at(const JinjaRange *range, int64_t index);
-Jv jinja_iter_new(Vm *vm, Jv list, const char *type_name);
 bool jinja_iter_force(Vm *vm, JinjaIter *iter);
-Jv jinja_iterate(Vm *vm, Jv v); /* a LIST value with all items: the same list for lists, a new one otherwise */
-bool jinja_hash(Vm *vm, Jv key, uint64_t *out);
-bool jinja_hashable(Jv key);
+Jv jinja_iterate(Vm *vm, Jv v);      /* a LIST value with all items: the same list for lists, a new one otherwise */
+bool jinja_hashable(Vm *vm, Jv key); /* false: it is not, or an error was raised */
 Jv jinja_dict_new(Vm *vm, size_t capacity);
+Jv jinja_dict_view(Vm *vm, const JinjaDict *dict, char what); /* 'k' keys, 'v' values, 'i' pairs */
 bool jinja_dict_set(Vm *vm, JinjaDict *dict, Jv key, Jv value);
 JinjaPair *jinja_dict_find(Vm *vm, const JinjaDict *dict, Jv key); /* NULL: absent or raised */
 JinjaPair *jinja_dict_find_text(const JinjaDict *dict, Slice key);
@@ -320,7 +316,6 @@ bool jinja_write_str(Vm *vm, JinjaText *out, Jv v);  /* str(v) */
 bool jinja_write_repr(Vm *vm, JinjaText *out, Jv v); /* repr(v) */
 Jv jinja_to_str(Vm *vm, Jv v);                       /* str(v): the same value for plain strings */
 Jv jinja_soft_str(Vm *vm, Jv v);                     /* str(v), keeping Markup */
-Jv jinja_to_repr(Vm *vm, Jv v);
 
 /* text.c: Python's str methods. Values named s are strings. */
 typedef enum JinjaCase { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITALIZE } JinjaCase;

@@ -49,10 +49,25 @@ void *jinja_alloc(Vm *vm, size_t count, size_t size) {
     return memory;
 }
 
+void *jinja_grow(Vm *vm, void *items, size_t count, size_t *capacity, size_t size) {
+    if (count < *capacity) return items;
+    size_t wanted = *capacity ? *capacity * 2 : 4;
+    void *grown = jinja_alloc(vm, wanted, size);
+    if (!grown) return NULL;
+    if (count) memcpy(grown, items, count * size);
+    *capacity = wanted;
+    return grown;
+}
+
 static int64_t cpu_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void jinja_vm_init(Vm *vm, const JinjaLibrary *library, int64_t cpu_ms, Error *error) {
+    *vm = (Vm){.arena = {.limit = JINJA_MEMORY_MAX}, .library = library, .error = error};
+    vm->cpu_end_ns = cpu_ns() + cpu_ms * 1000000;
 }
 
 bool jinja_step(Vm *vm, size_t cost) {
