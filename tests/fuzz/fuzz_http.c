@@ -1,7 +1,7 @@
 /* A server over the fake model, and what its clients send: through libmicrohttpd and all of server/. The first letter
- * says how: C, T: the rest is the body of a chat or text completion; G: the target of a GET; R, K: all that a client
- * sends, to a server without or with a key. Every body is answered; an answer of ours is JSON or events of it, and its
- * status is never that of a fault. */
+ * says how: C, T, L, U: the rest is the body of a chat or text completion, or says which model to load or unload; G:
+ * the target of a GET; R, K: all that a client sends, to a server without or with a key. Every body is answered; an
+ * answer of ours is JSON or events of it, and its status is never that of a fault. */
 #include <errno.h>
 #include <stdint.h>
 #include <sys/un.h>
@@ -15,10 +15,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { SENT_MAX = 64 << 10, PATIENCE_S = 30, CONTEXT = 256, MEMORY_MAX = 64 << 20 };
 
+static ChatFixture fixture;
+
+static void remove_fixture(void) { chat_fixture_close(&fixture); }
+
 static Server *open_server(void) {
-    ChatFixture fixture;
     Error error = {0};
     chat_fixture_open(&fixture, true);
+    atexit(remove_fixture);
     fake.context = CONTEXT; /* no answer is long */
     const ModelSource source = {"fake", fixture.directory};
     const ServerOptions options = {
@@ -26,7 +30,6 @@ static Server *open_server(void) {
     Server *server = server_open(&options, &error);
     if (!server) fprintf(stderr, "%s\n", error.text);
     CHECK(server != NULL);
-    chat_fixture_close(&fixture);
     return server;
 }
 
@@ -128,6 +131,17 @@ static void check_answer(const Buffer *answer, bool head) {
 
 /* ---- what goes there ---- */
 
+/* Where a body goes that is sent in this way; NULL: it is none. */
+static const char *path_of(char way) {
+    switch (way) {
+    case 'C': return "/v1/chat/completions";
+    case 'T': return "/v1/completions";
+    case 'L': return "/v1/models/load";
+    case 'U': return "/v1/models/unload";
+    default: return NULL;
+    }
+}
+
 static void send_post(int client, const char *path, Slice body) {
     char head[256];
     snprintf(head, sizeof head,
@@ -153,13 +167,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         server = open_server();
     }
     if (size == 0 || size > SENT_MAX) return 0;
-    const char way = (char)data[0];
+    const char way = (char)data[0], *path = path_of(way);
     const Slice rest = {(const char *)data + 1, size - 1};
     server->api_key = way == 'K' ? key : NULL; /* nothing is being answered now */
     const int client = connect_to(server);
     Buffer answer = {0};
-    if (way == 'C' || way == 'T') {
-        send_post(client, way == 'C' ? "/v1/chat/completions" : "/v1/completions", rest);
+    if (path) {
+        send_post(client, path, rest);
     } else if (way == 'G') {
         send_get(client, rest);
     } else {
@@ -168,8 +182,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     read_answer(client, &answer);
     close(client);
-    CHECK(answer.size > 0 || (way != 'C' && way != 'T'));
-    check_answer(&answer, way != 'C' && way != 'T' && way != 'G' && slice_starts(rest, SLICE("HEAD ")));
+    CHECK(answer.size > 0 || !path);
+    check_answer(&answer, !path && way != 'G' && slice_starts(rest, SLICE("HEAD ")));
     buffer_free(&answer);
     return 0;
 }
