@@ -171,7 +171,7 @@ def config_cases():
     for value in ("x", ["full_attention"], [1, 2], ["full_attention", "nope"]):
         yield Case(f"layer_types {json.dumps(value)}", config(layer_types=value), "layer_types")
     yield Case("window missing", config(layer_types=["full_attention", "sliding_attention"]), "sliding_window")
-    yield Case("sliding_window", config(sliding_window=-5), "sliding_window", "-5")
+    yield Case("sliding_window", config(model_type="mistral", sliding_window=-5), "sliding_window", "-5")
     for name, scaling in {
             "text": "x", "number": 5, "list": [], "unknown": {"type": "nope"}, "type of type": {"type": 5},
             "no factor": {"type": "linear"}, "negative": {"type": "linear", "factor": -2}, "zero": {"type": "linear", "factor": 0},
