@@ -199,7 +199,7 @@ typedef struct BackendOps {
 
     /* ---- memory: never in a step ---- */
 
-    /* Zeroed, on the boundary of a huge page when that large; on the CPU taken from the system only as it is used. */
+    /* Zeroed; on the CPU taken from the system only as it is used. MEMORY_CACHE begins on a huge page. */
     void *(*alloc)(Backend *, size_t bytes, MemoryOwner owner, Error *);
     void (*release)(Backend *, void *memory); /* NULL is fine */
     /* What lies there is not needed any more: it may become zeros and go back to the system. */
