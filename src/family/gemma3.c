@@ -41,7 +41,7 @@ static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab
         .theta = 1e4,
         .unscaled = true,
         .layer_type = "sliding_attention"};
-    const Rope *full_rope = load_rope(ld, spec, &full), *sliding_rope = load_rope(ld, spec, &sliding);
+    const Rope *full_rope = load_rope(ld, &full), *sliding_rope = load_rope(ld, &sliding);
     load_expect_text(ld, "hidden_activation", "gelu_pytorch_tanh");
     load_expect_bool(ld, "attention_bias", false);
     load_expect_bool(ld, "use_bidirectional_attention", false);

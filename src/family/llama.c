@@ -9,7 +9,7 @@ static void load(Loader *ld, Spec *spec, bool window_everywhere) {
     const Json *types = load_list(ld, "layer_types", spec->layer_count);
     const bool window = types || window_everywhere;
     const Windows windows = {.types = types, .width = window ? load_int_or(ld, "sliding_window", 0) : 0};
-    const Rope *rope = load_rope(ld, spec,
+    const Rope *rope = load_rope(ld,
         &(RopeOptions){
             .head_dim = d.head_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
     load_expect_text(ld, "hidden_act", "silu");

@@ -13,8 +13,8 @@ static void load(Loader *ld, Spec *spec) {
     spec->layer_count = load_int_or(ld, "num_hidden_layers", 32);
     spec->vocab = load_int_or(ld, "vocab_size", 51200);
     spec->positions = load_int_or(ld, "max_position_embeddings", 2048);
-    const Rope *rope = load_rope(ld, spec,
-        &(RopeOptions){.head_dim = d.head_dim, .dims = load_rotary_dims(ld, d.head_dim, 0.4), .theta = 10000});
+    const Rope *rope = load_rope(
+        ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_rotary_dims(ld, d.head_dim, 0.4), .theta = 10000});
     load_expect_text(ld, "hidden_act", "gelu_new");
     load_expect_bool(ld, "qk_layernorm", false);
     load_expect_bool(ld, "tie_word_embeddings", false);

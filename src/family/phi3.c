@@ -15,7 +15,7 @@ static AttentionMixer attention(Loader *ld, const Dims *d, const Rope *rope) {
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
-    const Rope *rope = load_rope(ld, spec,
+    const Rope *rope = load_rope(ld,
         &(RopeOptions){.head_dim = d.head_dim,
             .dims = load_rotary_dims(ld, d.head_dim, 1),
             .theta = 10000,

@@ -4,7 +4,7 @@
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
-    const Rope *rope = load_rope(ld, spec,
+    const Rope *rope = load_rope(ld,
         &(RopeOptions){
             .head_dim = d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
     load_expect_text(ld, "hidden_act", "silu");

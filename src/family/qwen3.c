@@ -5,7 +5,7 @@
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const bool bias = load_bool_or(ld, "attention_bias", false);
-    const Rope *rope = load_rope(ld, spec, &(RopeOptions){.head_dim = d.head_dim});
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim});
     load_expect_text(ld, "hidden_act", "silu");
     const Windows windows = family_windows_switched(ld, spec);
     family_ends(ld, spec, &d);

@@ -67,7 +67,8 @@ static bool read_name(Exchange *x, Arena *arena, Slice *name, ApiError *error) {
         return api_fail(error, 400, "missing_required_parameter", "model", "Missing required parameter: 'model'.");
     for (JSON_EACH_PAIR(key, ignored, body)) {
         (void)ignored;
-        if (!slice_is(json_slice(key), "model")) return api_unsupported("(all but 'model')", error);
+        if (!slice_is(json_slice(key), "model"))
+            return api_fail(error, 400, "unknown_parameter", NULL, "The only argument here is 'model'.");
     }
     if (!api_string(value, "model", name, error)) return false;
     return models_find(x->server->models, *name) >= 0 || model_unknown(x->server, *name, error);

@@ -51,7 +51,7 @@ typedef struct RopeOptions {
 } RopeOptions;
 
 /* All of mlx-lm's initialize_rope, from rope_theta and rope_scaling or from rope_parameters. */
-const Rope *load_rope(Loader *ld, Spec *spec, const RopeOptions *options);
+const Rope *load_rope(Loader *ld, const RopeOptions *options);
 /* head_dim · partial_rotary_factor. */
 int load_rotary_dims(Loader *ld, int head_dim, double absent);
 

@@ -209,7 +209,7 @@ int load_rotary_dims(Loader *ld, int head_dim, double absent) {
     return dims > 0 ? dims : 1; /* which load_rope refuses */
 }
 
-const Rope *load_rope(Loader *ld, Spec *spec, const RopeOptions *options) {
+const Rope *load_rope(Loader *ld, const RopeOptions *options) {
     const int dims = options->dims ? options->dims : options->head_dim;
     load_require(ld, dims >= 2 && dims % 2 == 0 && dims <= options->head_dim,
         "head_dim %d of which %d dims are to rotate: the number must be even and fit", options->head_dim, dims);
