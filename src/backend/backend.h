@@ -52,13 +52,46 @@ typedef struct KvLayout {
     DType dtype;   /* F16 or BF16; F32 in the exact mode */
 } KvLayout;
 
+/* How one half of a page, its keys or its values, is kept: as it was computed, or as codes of so many bits. */
+typedef enum KvForm { KV_EXACT, KV_CODE3, KV_CODE4, KV_CODE5, KV_CODE6, KV_CODE8, KV_FORMS } KvForm;
+
+/* Coded pages of one form: page n lies at base + n · stride, stride = ops->kv_code_bytes(). */
+typedef struct KvStore {
+    uint8_t *base; /* backend memory; NULL: not used so far */
+    size_t stride;
+} KvStore;
+
+typedef struct Rope Rope;
 typedef struct KvLayer {
     KvLayout layout;
     uint8_t *base; /* backend memory */
     size_t page_stride;
     size_t layer_offset;
-    int group; /* which page table of a run: layers that keep pages alike share one */
+    int group;           /* which page table of a run: layers that keep pages alike share one */
+    int index;           /* of the layer: which tables of a KvCoding */
+    const float *k_bias; /* [kv_heads·head_dim] what every key held before its rope, bound; NULL: nothing */
+    const Rope *rope;    /* NULL: none */
+    KvStore k_codes[KV_FORMS], v_codes[KV_FORMS];
 } KvLayer;
+
+/* How one layer of a sequence is coded: asked for, then decided by kv_survey() and from then on constant. */
+typedef struct KvCode {
+    KvForm k, v;          /* both EXACT: the layer is not coded; otherwise neither is. K never CODE3 */
+    float noise;          /* predicted standard deviation of a score's error with 4-bit keys */
+    uint64_t *bias_pairs; /* [kv_heads] bit i: pair i of the rope has its bias taken out before coding */
+} KvCode;
+
+/* Which pages of a sequence are seen as codes, and where those are. Every page is coded once, whole, from its exact
+ * form, so what a row sees depends on its position alone, however the text is cut into steps: row p sees tokens
+ * sink ≤ t < kv_cold_end(p) as codes, all others exactly. In a step with row p pages from sink to kv_cold_end(p) are
+ * coded, and pages from kv_cold_end(first row) on, and those below sink, are there exactly. */
+typedef struct KvCoding {
+    int after;                                /* rows before it see everything exactly */
+    int hot, sink;                            /* tokens, multiples of KV_PAGE_TOKENS */
+    const KvCode *layers;                     /* [KvLayer.index] */
+    int32_t *const *k_pages, *const *v_pages; /* [KvLayer.index][page] of the form's store; −1: none */
+} KvCoding;
+int kv_cold_end(const KvCoding *coding, int position); /* a multiple of KV_PAGE_TOKENS ≥ sink; coding NULL: 0 */
 
 /* Positions that see each other whichever comes first, as the parts of an image do: begin ≤ position < end. */
 typedef struct RunSpan {
@@ -71,6 +104,7 @@ typedef struct Run {
     int row, rows;                /* which rows of the step */
     int position;                 /* of the first row in its sequence: its place in the cache */
     const int32_t *const *tables; /* [group][page]: page tables of the sequence, covering position + rows tokens */
+    const KvCoding *coding;       /* NULL: every page is exact */
     int span_count;
     const RunSpan *spans; /* in order, without overlap; each lies within the run */
 } Run;
@@ -109,7 +143,7 @@ typedef enum Activation { ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_RELU2, ACT_NONE
 
 /* Rotary position embedding. frequencies[i] is the angle per position of pair i; 0 leaves the pair alone. Angles are
  * computed as (float)position × frequency in f32, as mlx does. Only the first dims of a head rotate. */
-typedef struct Rope {
+struct Rope {
     int dims;
     bool interleaved;         /* pairs (2i, 2i+1); otherwise (i, i + dims/2) */
     const float *frequencies; /* [dims/2], bound */
@@ -123,7 +157,7 @@ typedef struct Rope {
         int positions;
         float theta, factor;
     } dynamic;
-} Rope;
+};
 
 /* angles[i] of each pair for one row of the step. frequencies must be readable: for operations only. */
 void rope_angles(const Rope *rope, const Step *step, int row, float *angles);
@@ -189,6 +223,24 @@ typedef struct Attention {
     float *out;                  /* [rows, heads·value_dim] */
 } Attention;
 
+/* A look at the first tokens of a sequence, before any of its pages is coded. */
+typedef struct KvSurvey {
+    const KvLayer *layer;
+    const int32_t *table; /* of exact pages */
+    int tokens;           /* whole pages */
+    bool raise;           /* K may get a form with more bits where the noise asks for it */
+    KvCode *code;         /* k and v as asked for; k, noise and bias_pairs are filled */
+} KvSurvey;
+
+/* One page of a layer to be coded. */
+typedef struct KvEncode {
+    const KvLayer *layer;
+    const KvCode *code;
+    int position;       /* of the page's first token */
+    int32_t from;       /* the exact page, full */
+    int32_t k_to, v_to; /* of the stores of code->k and code->v */
+} KvEncode;
+
 /* ---- the table ---- */
 
 /* Who owns memory: for accounts, and for backends that have several kinds. */
@@ -221,6 +273,11 @@ typedef struct BackendOps {
      * [token][kv_head][head_dim], then V as [token][kv_head][value_dim], in the layout's dtype, in host memory. */
     void (*page_read)(Backend *, const KvLayer *, int32_t page, int tokens, void *out);
     void (*page_write)(Backend *, const KvLayer *, int32_t page, int tokens, const void *from);
+    /* Bytes of a page of codes of one layer, of its keys or its values; 0: this backend does not code such a layer.
+     * kv_code.h has the form and what it means. Coding happens between steps. */
+    size_t (*kv_code_bytes)(Backend *, const KvLayout *, KvForm form, bool values);
+    void (*kv_survey)(Backend *, int count, const KvSurvey *);
+    void (*kv_encode)(Backend *, int count, const KvEncode *);
 
     /* ---- the step ---- */
 

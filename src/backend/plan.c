@@ -64,6 +64,9 @@ static size_t plan_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
 }
 static void plan_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {}
 static void plan_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {}
+static size_t plan_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
+static void plan_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {}
+static void plan_kv_encode(Backend *backend, int count, const KvEncode *pages) {}
 
 static bool plan_begin(Backend *backend, const Step *step) {
     check_rows(backend, "rows of a step", step->rows);
@@ -176,6 +179,9 @@ static const BackendOps plan_ops = {
     .kv_layer_bytes = plan_kv_layer_bytes,
     .page_read = plan_page_read,
     .page_write = plan_page_write,
+    .kv_code_bytes = plan_kv_code_bytes,
+    .kv_survey = plan_kv_survey,
+    .kv_encode = plan_kv_encode,
     .begin = plan_begin,
     .submit = plan_submit,
     .wait = plan_wait,

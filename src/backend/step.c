@@ -1,4 +1,4 @@
-/* What every backend reads from a step alike: which keys a position sees, by which angles a row turns. */
+/* What every backend reads from a step alike: which keys a position sees and how, by which angles a row turns. */
 #include <math.h>
 
 #include "backend/backend.h"
@@ -12,6 +12,12 @@ Visible run_visible(const Run *run, int window, int position) {
         seen.end = span->end;
     }
     return seen;
+}
+
+int kv_cold_end(const KvCoding *coding, int position) {
+    if (!coding || position < coding->after) return coding ? coding->sink : 0;
+    const int end = (position - coding->hot) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+    return end > coding->sink ? end : coding->sink;
 }
 
 static float dynamic_step(const Rope *rope, int position) {

@@ -203,6 +203,21 @@ static void trace_page_read(Backend *backend, const KvLayer *layer, int32_t page
     inner->ops->page_read(inner, layer, page, tokens, out);
 }
 
+static size_t trace_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+    Backend *inner = trace(backend)->inner;
+    return inner->ops->kv_code_bytes(inner, layout, form, values);
+}
+
+static void trace_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->kv_survey(inner, count, surveys);
+}
+
+static void trace_kv_encode(Backend *backend, int count, const KvEncode *pages) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->kv_encode(inner, count, pages);
+}
+
 static void trace_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
     Backend *inner = trace(backend)->inner;
     inner->ops->page_write(inner, layer, page, tokens, from);
@@ -361,6 +376,9 @@ static const BackendOps trace_ops = {
     .kv_layer_bytes = trace_kv_layer_bytes,
     .page_read = trace_page_read,
     .page_write = trace_page_write,
+    .kv_code_bytes = trace_kv_code_bytes,
+    .kv_survey = trace_kv_survey,
+    .kv_encode = trace_kv_encode,
     .begin = trace_begin,
     .submit = trace_submit,
     .wait = trace_wait,

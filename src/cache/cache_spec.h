@@ -2,6 +2,8 @@
 #pragma once
 #include <stddef.h>
 
+#include "backend/backend.h"
+
 typedef enum CacheKind {
     CACHE_NONE,
     CACHE_PAGES,  /* keys and values of every position, or of a window */
@@ -13,6 +15,8 @@ typedef struct CacheSpec {
     CacheKind kind;
     int kv_heads, head_dim, value_dim; /* PAGES */
     int window;                        /* PAGES; 0: every position */
+    const float *k_bias;               /* PAGES: as of KvLayer, bound; NULL: none */
+    const Rope *rope;                  /* PAGES: bound; NULL: none */
     size_t state_bytes;                /* STATE */
     int layer;                         /* SHARED: an earlier one, which does not share itself */
 } CacheSpec;

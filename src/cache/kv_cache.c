@@ -4,29 +4,22 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "cache/page_pool.h"
+#include "cache/kv_internal.h"
 
 enum { LAYER_ALIGN = 64 }; /* every layer's part of a page starts on a cache line */
-
-struct KvCache {
-    const KvPlan *plan;
-    PagePool *pool;  /* the group's number is the kind of its pages */
-    int table_pages; /* entries of a sequence's table */
-    KvLayer *layers;
-};
-
-static int pages_of(int64_t tokens) { return (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS); }
 
 /* ---- the plan ---- */
 
 /* The group of such a layer, a new one if need be; −1: there are too many. */
-static int find_group(KvPlan *plan, CacheKind kind, int window, Backend *backend) {
+static int find_group(KvPlan *plan, CacheKind kind, int window, bool coded, Backend *backend) {
     for (int g = 0; g < plan->group_count; g++)
-        if (plan->group[g].kind == kind && plan->group[g].window == window && plan->group[g].backend == backend)
+        if (plan->group[g].kind == kind && plan->group[g].window == window && plan->group[g].coded == coded &&
+            plan->group[g].backend == backend)
             return g;
     if (plan->group_count == KV_GROUPS_MAX) return -1;
     plan->group[plan->group_count].kind = kind;
     plan->group[plan->group_count].window = window;
+    plan->group[plan->group_count].coded = coded;
     plan->group[plan->group_count].backend = backend;
     return plan->group_count++;
 }
@@ -39,17 +32,22 @@ static bool plan_layer(KvPlan *plan, int i, const CacheSpec *spec, Backend *back
         *layer = plan->layers[spec->layer];
         return true;
     }
-    const int g = find_group(plan, spec->kind, spec->window, backend);
-    if (g < 0)
-        return fail(error, ERROR_UNSUPPORTED, "config.json: more than %d kinds of attention window", KV_GROUPS_MAX);
     size_t bytes = spec->state_bytes;
+    bool coded = false;
     if (spec->kind == CACHE_PAGES) {
         layer->layout = (KvLayout){.kv_heads = spec->kv_heads,
             .head_dim = spec->head_dim,
             .value_dim = spec->value_dim,
             .dtype = backend->exact ? DTYPE_F32 : DTYPE_F16};
+        layer->k_bias = spec->k_bias;
+        layer->rope = spec->rope;
         bytes = backend->ops->kv_layer_bytes(backend, &layer->layout);
+        coded = spec->window == 0 && backend->ops->kv_code_bytes(backend, &layer->layout, KV_CODE4, false) > 0;
     }
+    const int g = find_group(plan, spec->kind, spec->window, coded, backend);
+    if (g < 0)
+        return fail(error, ERROR_UNSUPPORTED, "config.json: more than %d kinds of attention window", KV_GROUPS_MAX);
+    layer->index = i;
     layer->group = g;
     layer->layer_offset = plan->group[g].page_bytes;
     plan->group[g].page_bytes += (bytes + LAYER_ALIGN - 1) / LAYER_ALIGN * LAYER_ALIGN;
@@ -78,20 +76,37 @@ void kv_plan_free(KvPlan *plan) {
 
 /* Pages of one group that so many tokens need, if none has left the window. */
 static int group_pages(const KvPlan *plan, int group, int64_t tokens) {
-    return plan->group[group].kind == CACHE_STATE ? tokens > 0 : pages_of(tokens);
+    return plan->group[group].kind == CACHE_STATE ? tokens > 0 : kv_pages(tokens);
 }
 
-size_t kv_bytes_for(const KvPlan *plan, int tokens) {
-    size_t bytes = 0;
-    for (int g = 0; g < plan->group_count; g++) {
-        int64_t held = tokens;
-        const int window = plan->group[g].window;
-        if (window) { /* the largest step is written before anything leaves; both ends may be partly used pages */
-            const int64_t most = (int64_t)window + plan->rows_max + KV_PAGE_TOKENS;
-            held = held < most ? held : most;
-        }
-        bytes += (size_t)group_pages(plan, g, held) * plan->group[g].page_bytes;
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The larger of what is held in the first step with codes, when no exact page has been given back, and at the end. */
+static size_t coded_bytes_for(const KvPlan *plan, const KvFormat *format, int g, int tokens) {
+    const int64_t step = format->hot + KV_PAGE_TOKENS;
+    const int64_t first = smaller(tokens, format->after + step);
+    const int64_t last = smaller(tokens, format->sink + format->hot + KV_PAGE_TOKENS + step);
+    const size_t page = plan->group[g].page_bytes;
+    const size_t begin = (size_t)kv_pages(first) * page + kv_code_bytes_for(plan, format, g, (int)first);
+    const size_t end = (size_t)kv_pages(last) * page + kv_code_bytes_for(plan, format, g, tokens);
+    return begin > end ? begin : end;
+}
+
+static size_t group_bytes_for(const KvPlan *plan, const KvFormat *format, int g, int tokens) {
+    int64_t held = tokens;
+    const int window = plan->group[g].window;
+    if (window) { /* the largest step is written before anything leaves; both ends may be partly used pages */
+        const int64_t most = (int64_t)window + plan->rows_max + KV_PAGE_TOKENS;
+        held = held < most ? held : most;
     }
+    const bool coded = format && format->k != KV_EXACT && plan->group[g].coded;
+    if (coded && tokens > format->after) return coded_bytes_for(plan, format, g, tokens);
+    return (size_t)group_pages(plan, g, held) * plan->group[g].page_bytes;
+}
+
+size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens) {
+    size_t bytes = 0;
+    for (int g = 0; g < plan->group_count; g++) bytes += group_bytes_for(plan, format, g, tokens);
     return bytes;
 }
 
@@ -103,9 +118,14 @@ static bool open_groups(KvCache *cache, size_t budget, Error *error) {
     if (!cache->pool) return false;
     for (int g = 0; g < plan->group_count; g++)
         if (page_pool_add(cache->pool, plan->group[g].backend, plan->group[g].page_bytes, error) != g) return false;
-    cache->layers = malloc((size_t)plan->layer_count * sizeof *cache->layers);
-    if (!cache->layers) return fail(error, ERROR_MEMORY, "no memory for a KV cache");
-    memcpy(cache->layers, plan->layers, (size_t)plan->layer_count * sizeof *cache->layers);
+    const size_t layers = (size_t)plan->layer_count;
+    cache->layers = malloc(layers * sizeof *cache->layers);
+    cache->encode = calloc(layers, sizeof *cache->encode);
+    cache->k_kinds = calloc(layers, sizeof *cache->k_kinds);
+    cache->v_kinds = calloc(layers, sizeof *cache->v_kinds);
+    if (!cache->layers || !cache->encode || !cache->k_kinds || !cache->v_kinds)
+        return fail(error, ERROR_MEMORY, "no memory for a KV cache");
+    memcpy(cache->layers, plan->layers, layers * sizeof *cache->layers);
     for (int i = 0; i < plan->layer_count; i++)
         if (cache->layers[i].page_stride) cache->layers[i].base = page_pool_base(cache->pool, cache->layers[i].group);
     return true;
@@ -118,7 +138,7 @@ KvCache *kv_open(const KvPlan *plan, size_t budget_bytes, Error *error) {
         return NULL;
     }
     cache->plan = plan;
-    cache->table_pages = pages_of(plan->context);
+    cache->table_pages = kv_pages(plan->context);
     if (open_groups(cache, budget_bytes, error)) return cache;
     kv_close(cache);
     return NULL;
@@ -128,6 +148,9 @@ void kv_close(KvCache *cache) {
     if (!cache) return;
     page_pool_close(cache->pool);
     free(cache->layers);
+    free(cache->encode);
+    free(cache->k_kinds);
+    free(cache->v_kinds);
     free(cache);
 }
 
@@ -137,15 +160,7 @@ size_t kv_bytes_total(const KvCache *cache) { return page_pool_budget(cache->poo
 
 /* ---- sequences ---- */
 
-static void release_range(KvCache *cache, KvSequence *sequence, int g, int first, int end) {
-    for (int i = first; i < end; i++) {
-        int32_t *page = &sequence->tables[g][i];
-        if (*page >= 0) page_release(cache->pool, g, *page);
-        *page = -1;
-    }
-}
-
-bool kv_sequence_open(KvCache *cache, KvSequence *sequence, Error *error) {
+static bool open_exact(KvCache *cache, KvSequence *sequence, Error *error) {
     const size_t groups = (size_t)cache->plan->group_count, entries = groups * (size_t)cache->table_pages;
     *sequence = (KvSequence){.tables = calloc(groups ? groups : 1, sizeof *sequence->tables)};
     int32_t *table = malloc((entries ? entries : 1) * sizeof *table);
@@ -161,25 +176,31 @@ bool kv_sequence_open(KvCache *cache, KvSequence *sequence, Error *error) {
     return true;
 }
 
+bool kv_sequence_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error) {
+    if (!open_exact(cache, sequence, error)) return false;
+    bool coded = false;
+    for (int g = 0; format && format->k != KV_EXACT && g < cache->plan->group_count; g++)
+        coded = coded || cache->plan->group[g].coded;
+    if (!coded || kv_codes_open(cache, format, sequence, error)) return true;
+    kv_sequence_close(cache, sequence);
+    return false;
+}
+
 void kv_sequence_close(KvCache *cache, KvSequence *sequence) {
     if (!sequence->tables) return;
+    kv_codes_close(cache, sequence);
     for (int g = 0; g < cache->plan->group_count; g++)
-        release_range(cache, sequence, g, 0, group_pages(cache->plan, g, sequence->reserved));
+        page_release_range(cache->pool, g, sequence->tables[g], 0, group_pages(cache->plan, g, sequence->reserved));
     free(sequence->tables[0]);
     free(sequence->tables);
     *sequence = (KvSequence){0};
-}
-
-static bool pool_full(const KvCache *cache, Error *error) {
-    return fail(error, ERROR_LIMIT, "the KV cache is full: %zu of %zu bytes are in use", kv_bytes_used(cache),
-        kv_bytes_total(cache));
 }
 
 /* A page that others hold too must not be written: the sequence gets its own copy. */
 static bool own_page(KvCache *cache, int g, int32_t *page, Error *error) {
     if (*page < 0 || page_owners(cache->pool, g, *page) == 1) return true;
     const int32_t copy = page_take(cache->pool, g);
-    if (copy < 0) return pool_full(cache, error);
+    if (copy < 0) return page_pool_full(cache->pool, error);
     page_copy(cache->pool, g, copy, *page);
     page_release(cache->pool, g, *page);
     *page = copy;
@@ -198,7 +219,7 @@ static bool reserve_group(KvCache *cache, KvSequence *sequence, int g, int64_t e
     if (end > sequence->length && filling < before && !own_page(cache, g, &table[filling], error)) return false;
     for (int page = before; page < after; page++) {
         table[page] = page_take(cache->pool, g);
-        if (table[page] < 0) return pool_full(cache, error);
+        if (table[page] < 0) return page_pool_full(cache->pool, error);
     }
     return true;
 }
@@ -211,13 +232,22 @@ bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error) 
         return fail(error, ERROR_LIMIT, "%lld tokens do not fit the context of %d", (long long)end,
             cache->table_pages * KV_PAGE_TOKENS);
     }
+    CHECK(tokens <= kv_step_rows(sequence));
+    if (!kv_codes_reserve(cache, sequence, tokens, error)) return false;
     bool ok = true;
     for (int g = 0; ok && g < plan->group_count; g++) ok = reserve_group(cache, sequence, g, end, error);
     for (int g = 0; !ok && g < plan->group_count; g++)
-        release_range(cache, sequence, g, group_pages(plan, g, sequence->reserved), group_pages(plan, g, end));
-    const int reserved = pages_of(end) * KV_PAGE_TOKENS;
+        page_release_range(
+            cache->pool, g, sequence->tables[g], group_pages(plan, g, sequence->reserved), group_pages(plan, g, end));
+    const int reserved = kv_pages(end) * KV_PAGE_TOKENS;
     if (ok && reserved > sequence->reserved) sequence->reserved = reserved;
     return ok;
+}
+
+void kv_run(const KvSequence *sequence, Run *run) {
+    run->tables = (const int32_t *const *)sequence->tables;
+    run->coding = sequence->codes && sequence->codes->active ? &sequence->codes->coding : NULL;
+    run->position = sequence->length;
 }
 
 /* The first page that a token at this position, or a later one, can see. */
@@ -231,8 +261,9 @@ void kv_advance(KvCache *cache, KvSequence *sequence, int tokens) {
     CHECK(tokens >= 0 && tokens <= sequence->reserved - before);
     sequence->length += tokens;
     for (int g = 0; g < cache->plan->group_count; g++)
-        release_range(cache, sequence, g, first_visible_page(cache->plan, g, before),
+        page_release_range(cache->pool, g, sequence->tables[g], first_visible_page(cache->plan, g, before),
             first_visible_page(cache->plan, g, sequence->length));
+    kv_codes_advance(cache, sequence);
 }
 
 bool kv_truncate(KvCache *cache, KvSequence *sequence, int length) {
@@ -243,10 +274,13 @@ bool kv_truncate(KvCache *cache, KvSequence *sequence, int length) {
         const int first = first_visible_page(plan, g, length);
         if (first * KV_PAGE_TOKENS < length && sequence->tables[g][first] < 0) return false;
     }
+    if (!kv_codes_can_truncate(cache, sequence, length)) return false;
     for (int g = 0; g < plan->group_count; g++)
-        release_range(cache, sequence, g, group_pages(plan, g, length), group_pages(plan, g, sequence->reserved));
+        page_release_range(cache->pool, g, sequence->tables[g], group_pages(plan, g, length),
+            group_pages(plan, g, sequence->reserved));
+    kv_codes_truncate(cache, sequence, length);
     sequence->length = length;
-    sequence->reserved = pages_of(length) * KV_PAGE_TOKENS;
+    sequence->reserved = kv_pages(length) * KV_PAGE_TOKENS;
     return true;
 }
 
@@ -260,6 +294,7 @@ void kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to) {
             if (page >= 0) page_retain(cache->pool, g, page);
         }
     }
+    kv_codes_fork(cache, from, to);
     to->length = from->length;
-    to->reserved = pages_of(from->length) * KV_PAGE_TOKENS;
+    to->reserved = kv_pages(from->length) * KV_PAGE_TOKENS;
 }

@@ -4,10 +4,13 @@
  * own. Layers that keep pages alike (everything, or the same window, on one backend) form a group; a page of a group
  * stands for that page of all its layers. Full pages are immutable, so they can be shared; the page being filled, and a
  * state, are copied by whoever writes while others hold them too. Window groups free pages that no later token can see.
+ * A sequence of a coded format has, from `after` tokens on, pages of codes per layer, and frees the exact ones that no
+ * later row sees exactly. What a row sees depends on its position alone (KvCoding), however the text is cut.
  * Threads: the engine thread; a plan is constant once it is made. */
 #pragma once
 #include "backend/backend.h"
 #include "cache/cache_spec.h"
+#include "cache/kv_format.h"
 
 enum { KV_GROUPS_MAX = 8 };
 
@@ -19,6 +22,7 @@ typedef struct KvPlan {
     struct {
         CacheKind kind; /* PAGES or STATE */
         int window;     /* 0: nothing ever leaves */
+        bool coded;     /* its layers can be kept as codes */
         Backend *backend;
         size_t page_bytes; /* this group's layers, one after another */
     } group[KV_GROUPS_MAX];
@@ -30,14 +34,27 @@ typedef struct KvPlan {
 NODISCARD bool kv_plan_make(
     KvPlan *plan, const CacheSpec *specs, Backend *const *backends, int layer_count, int context, Error *error);
 void kv_plan_free(KvPlan *plan); /* safe on a zeroed one */
-/* Bytes that a sequence of this many tokens needs at most. */
-size_t kv_bytes_for(const KvPlan *plan, int tokens);
+/* Bytes that a sequence of this many tokens needs at most. format NULL: exact. */
+size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens);
 
 typedef struct KvCache KvCache;
+
+/* The coded side of a sequence. */
+typedef struct KvCodes {
+    KvFormat format;
+    bool active;                  /* the layers' codes are decided: `after` tokens were held once */
+    int end;                      /* tokens, whole pages: pages from sink to here are coded; */
+    int freed;                    /* and from sink to here they are not exact any more */
+    KvCode *layers;               /* [layer] */
+    int32_t **k_pages, **v_pages; /* [layer][page]; −1: none. Full pages, shared like exact ones */
+    KvCoding coding;              /* all of this, as a run needs it */
+} KvCodes;
+
 typedef struct KvSequence {
     int length;       /* tokens held */
     int reserved;     /* tokens that the tables have pages for */
     int32_t **tables; /* [group][page]; −1: freed. A state is page 0 of its group */
+    KvCodes *codes;   /* NULL: everything stays exact */
 } KvSequence;
 
 /* Page memory for at most budget_bytes over all groups. The plan outlives the cache. */
@@ -47,15 +64,22 @@ const KvLayer *kv_layers(const KvCache *cache); /* the plan's, with their memory
 size_t kv_bytes_used(const KvCache *cache);
 size_t kv_bytes_total(const KvCache *cache);
 
-NODISCARD bool kv_sequence_open(KvCache *cache, KvSequence *sequence, Error *error);
+/* format NULL: exact. Layers that cannot be coded stay exact. */
+NODISCARD bool kv_sequence_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error);
 void kv_sequence_close(KvCache *cache, KvSequence *sequence);
-/* Pages for `tokens` more positions, and a copy of what is to be written while others hold it too. ERROR_LIMIT when the
- * pool is full; the sequence is then as before. */
+/* The most tokens that the next step may add: a step ends where coding begins, and must not need codes of pages that it
+ * fills itself. At least 1; INT_MAX without codes. */
+int kv_step_rows(const KvSequence *sequence);
+/* Pages for `tokens` ≤ kv_step_rows() more positions, and a copy of what is to be written while others hold it too;
+ * pages that a row of the step sees as codes are coded. ERROR_LIMIT when the pool is full; the sequence then holds what
+ * it held, some of it perhaps also as codes. */
 NODISCARD bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error);
-/* After a step wrote them. Frees pages that left every window. */
+/* Of the reserved step: its place in the cache, for run->position = the sequence's length. */
+void kv_run(const KvSequence *sequence, Run *run);
+/* After a step wrote them. Frees pages that no later row sees, or not exactly. */
 void kv_advance(KvCache *cache, KvSequence *sequence, int tokens);
-/* Forgets positions ≥ length. False when a window group no longer holds what an earlier position would see, or when a
- * state would have to go back. */
+/* Forgets positions ≥ length. False when what a row there would see (of a window, or exactly) is gone, or when a state
+ * would have to go back. */
 NODISCARD bool kv_truncate(KvCache *cache, KvSequence *sequence, int length);
-/* to (fresh) becomes a copy of from: all pages are shared. */
+/* to (fresh, of the same format) becomes a copy of from: all pages are shared. */
 void kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to);

@@ -118,6 +118,17 @@ void page_release(PagePool *pool, int kind, int32_t page) {
     give_back(store, page);
 }
 
+void page_release_range(PagePool *pool, int kind, int32_t *table, int first, int end) {
+    for (int i = first; i < end; i++) {
+        if (table[i] >= 0) page_release(pool, kind, table[i]);
+        table[i] = -1;
+    }
+}
+
+bool page_pool_full(const PagePool *pool, Error *error) {
+    return fail(error, ERROR_LIMIT, "the KV cache is full: %zu of %zu bytes are in use", pool->used, pool->budget);
+}
+
 void page_copy(PagePool *pool, int kind, int32_t to, int32_t from) {
     const PageStore *store = &pool->store[kind];
     store->backend->ops->copy(store->backend, store->base + (size_t)to * store->bytes,

@@ -7,7 +7,7 @@
 
 typedef struct PagePool PagePool;
 
-enum { PAGE_KINDS_MAX = 16 };
+enum { PAGE_KINDS_MAX = 64 };
 
 /* Asked for memory when the budget is spent: releases a page or more of its own, of any kind. False: it has none. */
 typedef bool PageEvict(void *context);
@@ -25,5 +25,9 @@ uint8_t *page_pool_base(const PagePool *pool, int kind); /* page n lies at base 
 int32_t page_take(PagePool *pool, int kind);
 void page_retain(PagePool *pool, int kind, int32_t page);
 void page_release(PagePool *pool, int kind, int32_t page);
+/* Entries first ≤ i < end of a table, which become −1; those that are −1 already are passed over. */
+void page_release_range(PagePool *pool, int kind, int32_t *table, int first, int end);
+/* ERROR_LIMIT that says how full the pool is; false. */
+bool page_pool_full(const PagePool *pool, Error *error);
 int page_owners(const PagePool *pool, int kind, int32_t page);
 void page_copy(PagePool *pool, int kind, int32_t to, int32_t from);

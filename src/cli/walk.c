@@ -14,8 +14,8 @@ bool walk_open(Walk *walk, const char *directory, const ModelOptions *options, c
         ok = fail(error, ERROR_LIMIT, "%d tokens do not fit the context of %d", tokens, model_context(walk->model));
     ok = ok && (walk->runner = runner_open(walk->model, &(RunnerOptions){.backend = *backend}, error));
     const KvPlan *plan = ok ? runner_kv_plan(walk->runner) : NULL;
-    ok = ok && (walk->cache = kv_open(plan, kv_bytes_for(plan, tokens), error)) &&
-        kv_sequence_open(walk->cache, &walk->sequence, error);
+    ok = ok && (walk->cache = kv_open(plan, kv_bytes_for(plan, NULL, tokens), error)) &&
+        kv_sequence_open(walk->cache, NULL, &walk->sequence, error);
     if (!ok) walk_close(walk);
     return ok;
 }
@@ -36,10 +36,8 @@ bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float 
     if (!kv_reserve(walk->cache, &walk->sequence, count, error)) return false;
     for (int i = 0; i < count; i++) walk->positions[i] = walk->sequence.length + i;
     for (int i = 0; i < outputs; i++) walk->outputs[i] = count - outputs + i;
-    const Run run = {.row = 0,
-        .rows = count,
-        .position = walk->sequence.length,
-        .tables = (const int32_t *const *)walk->sequence.tables};
+    Run run = {.row = 0, .rows = count};
+    kv_run(&walk->sequence, &run);
     const Step step = {
         .rows = count, .tokens = tokens, .positions = walk->positions, .run_count = 1, .runs = &run, .axes = 1};
     if (!runner_forward(walk->runner, walk->cache, &step, outputs, walk->outputs, logits, error)) return false;
@@ -54,5 +52,5 @@ bool walk_rewind(Walk *walk, int length) {
 void walk_restart(Walk *walk) {
     Error ignored;
     kv_sequence_close(walk->cache, &walk->sequence);
-    CHECK(kv_sequence_open(walk->cache, &walk->sequence, &ignored)); /* what was just closed can be opened */
+    CHECK(kv_sequence_open(walk->cache, NULL, &walk->sequence, &ignored)); /* what was just closed can be opened */
 }

@@ -73,7 +73,7 @@ static bool take_prompt(Engine *engine, Request *request, AnswerChoice *choice, 
         request->kv = (KvSequence){0};
         return true;
     }
-    if (!kv_sequence_open(engine->kv, &choice->kv, error)) return false;
+    if (!kv_sequence_open(engine->kv, NULL, &choice->kv, error)) return false;
     kv_fork(engine->kv, &request->kv, &choice->kv);
     return true;
 }
@@ -240,7 +240,8 @@ static size_t default_pool(const Engine *engine, int slots) {
     const Runner *runner = engine->runner;
     const size_t half = (engine->resources ? resources_available(engine->resources) : memory_available()) / 2;
     size_t bytes;
-    if (!size_mul(kv_bytes_for(runner_kv_plan(runner), model_context(runner_model(runner))), (size_t)slots, &bytes))
+    if (!size_mul(
+            kv_bytes_for(runner_kv_plan(runner), NULL, model_context(runner_model(runner))), (size_t)slots, &bytes))
         return half;
     return bytes < half ? bytes : half;
 }

@@ -16,7 +16,8 @@ static int most_tokens(const Fit *fit, int limit) {
     int low = 0, high = limit;
     while (low < high) {
         const int middle = low + (high - low + 1) / 2;
-        if (fit->charged <= fit->pool && kv_bytes_for(fit->plan, fit->before + middle) <= fit->pool - fit->charged)
+        if (fit->charged <= fit->pool &&
+            kv_bytes_for(fit->plan, NULL, fit->before + middle) <= fit->pool - fit->charged)
             low = middle;
         else
             high = middle - 1;
@@ -45,7 +46,7 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
     }
     s->context = most_tokens(&(Fit){.plan = s->plan, .pool = s->pool}, model_context(runner_model(runner)));
     if (s->context >= 2) return true;
-    const size_t least = kv_bytes_for(s->plan, 2);
+    const size_t least = kv_bytes_for(s->plan, NULL, 2);
     scheduler_close(s);
     return fail(error, ERROR_LIMIT, "a KV cache of %zu bytes is too small, a sequence takes at least %zu",
         kv_bytes_total(kv), least);
@@ -64,7 +65,7 @@ void scheduler_close(Scheduler *s) {
 
 /* With several choices the prompt's pages are promised once; a choice adds what comes after the full ones of them. */
 static size_t prompt_charge(const Scheduler *s, int prompt_count, int choices) {
-    return choices > 1 ? kv_bytes_for(s->plan, prompt_count) : 0;
+    return choices > 1 ? kv_bytes_for(s->plan, NULL, prompt_count) : 0;
 }
 
 static int shared_tokens(int prompt_count, int choices) {
@@ -72,7 +73,7 @@ static int shared_tokens(int prompt_count, int choices) {
 }
 
 static size_t choice_charge(const Scheduler *s, int prompt_count, int max_tokens, int choices) {
-    return kv_bytes_for(s->plan, prompt_count + max_tokens - shared_tokens(prompt_count, choices));
+    return kv_bytes_for(s->plan, NULL, prompt_count + max_tokens - shared_tokens(prompt_count, choices));
 }
 
 int scheduler_fit(const Scheduler *s, const RequestOptions *o, Error *error) {
@@ -145,7 +146,7 @@ static void activate(Scheduler *s, Request *request) {
     s->charged += request->prompt_charge;
     take_slot(s, request);
     request_set_admitted(request);
-    if (!kv_sequence_open(s->kv, &request->kv, &error)) request_fail(request, &error);
+    if (!kv_sequence_open(s->kv, NULL, &request->kv, &error)) request_fail(request, &error);
 }
 
 /* Everybody who waits longer than somebody who got in was passed. True: one of them will not be passed again. */
@@ -205,8 +206,8 @@ static Part *add_part(Scheduler *s, Request *request, AnswerChoice *choice, KvSe
     const int row = s->step.rows, first = s->output_count;
     for (int i = 0; i < rows; i++) s->positions[row + i] = kv->length + i;
     for (int i = 0; i < outputs; i++) s->outputs[s->output_count++] = row + rows - outputs + i;
-    s->runs[s->part_count] =
-        (Run){.row = row, .rows = rows, .position = kv->length, .tables = (const int32_t *const *)kv->tables};
+    s->runs[s->part_count] = (Run){.row = row, .rows = rows};
+    kv_run(kv, &s->runs[s->part_count]);
     s->step.rows += rows;
     Part *part = &s->parts[s->part_count++];
     *part = (Part){.request = request, .choice = choice, .rows = rows, .output = first, .outputs = outputs};

@@ -71,7 +71,7 @@ static void describe_context(const Runner *runner, Buffer *out) {
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {
         if (lengths[i] < model->context || i == COUNT_OF(lengths) - 1) {
             buffer_printf(out, "%-12s ", i ? "" : "cache");
-            describe_bytes(out, kv_bytes_for(&runner->kv, lengths[i]));
+            describe_bytes(out, kv_bytes_for(&runner->kv, NULL, lengths[i]));
             buffer_printf(
                 out, " for %d tokens%s\n", lengths[i], lengths[i] == model->context ? ", the context here" : "");
         }

@@ -179,6 +179,29 @@ static inline void fence_page_read(Backend *backend, const KvLayer *layer, int32
     inner->ops->page_read(inner, layer, page, tokens, out);
     fence_leave(f);
 }
+static inline size_t fence_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+    Backend *inner = fence_of(backend)->inner;
+    return inner->ops->kv_code_bytes(inner, layout, form, values);
+}
+static inline void fence_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
+    Fence *f = fence_of(backend);
+    fence_expect(!f->walking, "a survey within a step");
+    Backend *inner = fence_enter(f);
+    inner->ops->kv_survey(inner, count, surveys);
+    fence_leave(f);
+}
+static inline void fence_kv_encode(Backend *backend, int count, const KvEncode *pages) {
+    Fence *f = fence_of(backend);
+    fence_expect(!f->walking, "coding within a step");
+    for (int i = 0; i < count; i++) {
+        const KvStore *k = &pages[i].layer->k_codes[pages[i].code->k], *v = &pages[i].layer->v_codes[pages[i].code->v];
+        fence_own(f, k->base + (size_t)pages[i].k_to * k->stride, k->stride, "codes of keys beyond the cache");
+        fence_own(f, v->base + (size_t)pages[i].v_to * v->stride, v->stride, "codes of values beyond the cache");
+    }
+    Backend *inner = fence_enter(f);
+    inner->ops->kv_encode(inner, count, pages);
+    fence_leave(f);
+}
 static inline void fence_page_write(
     Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
     Fence *f = fence_of(backend);
@@ -365,6 +388,9 @@ static const BackendOps fence_ops = {
     .kv_layer_bytes = fence_kv_layer_bytes,
     .page_read = fence_page_read,
     .page_write = fence_page_write,
+    .kv_code_bytes = fence_kv_code_bytes,
+    .kv_survey = fence_kv_survey,
+    .kv_encode = fence_kv_encode,
     .begin = fence_begin,
     .submit = fence_submit,
     .wait = fence_wait,

@@ -25,12 +25,15 @@ static void fake_discard(Backend *backend, void *memory, size_t bytes) { discard
 static void fake_copy(Backend *backend, void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 static size_t fake_layer_bytes(Backend *backend, const KvLayout *layout) { return KV_PAGE_TOKENS * bytes_per_token; }
 
+static size_t fake_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
+
 static const BackendOps fake_ops = {.name = "fake",
     .alloc = fake_alloc,
     .release = fake_release,
     .discard = fake_discard,
     .copy = fake_copy,
-    .kv_layer_bytes = fake_layer_bytes};
+    .kv_layer_bytes = fake_layer_bytes,
+    .kv_code_bytes = fake_code_bytes};
 static Backend fake_backend = {.ops = &fake_ops, .rows_max = STEP_MAX};
 
 /* Layers 0 and 2 keep everything, 1 and 3 see a window, 4 shares what 2 has, 5 remembers nothing. */
@@ -115,12 +118,12 @@ static void test_random_life(void) {
         Shadow *a = &x[test_random(&random) % SLOTS], *b = &x[test_random(&random) % SLOTS];
         const uint64_t what = test_random(&random) % 16;
         if (!a->open) {
-            a->open = kv_sequence_open(cache, &a->s, NULL);
+            a->open = kv_sequence_open(cache, NULL, &a->s, NULL);
         } else if (what < 9) {
             const int tokens = 1 + (int)(test_random(&random) % (what < 6 ? 40 : STEP_MAX));
             if (a->s.length + tokens <= CONTEXT) refused += !append(cache, a, tokens, &random);
         } else if (what < 12 && !b->open) {
-            TEST(kv_sequence_open(cache, &b->s, NULL));
+            TEST(kv_sequence_open(cache, NULL, &b->s, NULL));
             const size_t used = kv_bytes_used(cache);
             kv_fork(cache, &a->s, &b->s);
             TEST(kv_bytes_used(cache) == used);
@@ -156,7 +159,7 @@ static void test_counts(void) {
     KvCache *cache = kv_open(&plan, 7 * page, NULL);
     Shadow *x = calloc(2, sizeof *x), *y = x + 1;
     TEST(kv_bytes_total(cache) == 7 * page);
-    TEST(kv_sequence_open(cache, &x->s, NULL) && kv_sequence_open(cache, &y->s, NULL));
+    TEST(kv_sequence_open(cache, NULL, &x->s, NULL) && kv_sequence_open(cache, NULL, &y->s, NULL));
 
     TEST(append(cache, x, 128, &random) && kv_bytes_used(cache) == 2 * page);
     TEST(append(cache, x, 1, &random) && kv_bytes_used(cache) == 4 * page);
@@ -190,8 +193,8 @@ static void test_counts(void) {
     free(x);
     kv_close(cache);
 
-    TEST(kv_bytes_for(&plan, 1) == 2 * page && kv_bytes_for(&plan, 129) == 4 * page);
-    TEST(kv_bytes_for(&plan, 1280) == (10 + (WINDOW + STEP_MAX + 128 + 127) / 128) * page);
+    TEST(kv_bytes_for(&plan, NULL, 1) == 2 * page && kv_bytes_for(&plan, NULL, 129) == 4 * page);
+    TEST(kv_bytes_for(&plan, NULL, 1280) == (10 + (WINDOW + STEP_MAX + 128 + 127) / 128) * page);
     TEST(!kv_open(&plan, page - 1, &error) && error.code == ERROR_LIMIT);
     kv_plan_free(&plan);
 }
@@ -203,7 +206,7 @@ static void test_memory_returns(void) {
     TEST(cache != NULL);
     Shadow *x = calloc(1, sizeof *x);
     uint64_t random = 3;
-    TEST(kv_sequence_open(cache, &x->s, NULL) && append(cache, x, 100, &random));
+    TEST(kv_sequence_open(cache, NULL, &x->s, NULL) && append(cache, x, 100, &random));
     const uint64_t *memory = token_memory(cache, 0, &x->s, 5);
     TEST(*memory == x->value[5]);
     discarded = 0;
@@ -223,10 +226,10 @@ static void test_state(void) {
     TEST(kv_plan_make(&plan, mixed, backends, 2, CONTEXT, NULL) && plan.group_count == 2);
     TEST(plan.group[0].page_bytes == 640);
     const size_t page = KV_PAGE_TOKENS * bytes_per_token;
-    TEST(kv_bytes_for(&plan, 0) == 0 && kv_bytes_for(&plan, 129) == 640 + 2 * page);
+    TEST(kv_bytes_for(&plan, NULL, 0) == 0 && kv_bytes_for(&plan, NULL, 129) == 640 + 2 * page);
     KvCache *cache = kv_open(&plan, 100 * page, NULL);
     KvSequence a = {0}, b = {0};
-    TEST(kv_sequence_open(cache, &a, NULL) && kv_sequence_open(cache, &b, NULL));
+    TEST(kv_sequence_open(cache, NULL, &a, NULL) && kv_sequence_open(cache, NULL, &b, NULL));
     TEST(kv_reserve(cache, &a, 300, NULL));
     kv_advance(cache, &a, 300);
     TEST(kv_bytes_used(cache) == 640 + 3 * page && a.tables[0][0] >= 0 && a.tables[0][1] == -1);

@@ -3,6 +3,7 @@
  * or token changes every later logit. Logits are a function of that hash. Steps can be held at a gate, counted and made
  * to fail. */
 #pragma once
+#include <limits.h>
 #include <stdlib.h>
 
 #include "base/thread.h"
@@ -210,9 +211,11 @@ void kv_close(KvCache *cache) { free(cache); }
 size_t kv_bytes_used(const KvCache *cache) { return (size_t)cache->used * FAKE_PAGE_BYTES; }
 size_t kv_bytes_total(const KvCache *cache) { return (size_t)cache->page_count * FAKE_PAGE_BYTES; }
 static int fake_pages(int tokens) { return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS; }
-size_t kv_bytes_for(const KvPlan *plan, int tokens) { return (size_t)fake_pages(tokens) * FAKE_PAGE_BYTES; }
+size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens) {
+    return (size_t)fake_pages(tokens) * FAKE_PAGE_BYTES;
+}
 
-bool kv_sequence_open(KvCache *cache, KvSequence *sequence, Error *error) {
+bool kv_sequence_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error) {
     const int pages = fake_pages(fake.context);
     *sequence = (KvSequence){.tables = malloc(sizeof *sequence->tables)};
     if (sequence->tables) sequence->tables[0] = malloc((size_t)pages * sizeof(int32_t));
@@ -269,6 +272,11 @@ bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error) 
         sequence->reserved += KV_PAGE_TOKENS;
     }
     return true;
+}
+int kv_step_rows(const KvSequence *sequence) { return INT_MAX; }
+void kv_run(const KvSequence *sequence, Run *run) {
+    run->tables = (const int32_t *const *)sequence->tables;
+    run->position = sequence->length;
 }
 void kv_advance(KvCache *cache, KvSequence *sequence, int tokens) {
     sequence->length += tokens;

@@ -372,8 +372,8 @@ static inline bool fixture_walk(Runner *runner, const int32_t *tokens, int count
     Error error = {0};
     KvSequence s = {0};
     const int vocab = model_vocab(runner_model(runner));
-    KvCache *cache = kv_open(runner_kv_plan(runner), kv_bytes_for(runner_kv_plan(runner), count), &error);
-    bool ok = cache && kv_sequence_open(cache, &s, &error);
+    KvCache *cache = kv_open(runner_kv_plan(runner), kv_bytes_for(runner_kv_plan(runner), NULL, count), &error);
+    bool ok = cache && kv_sequence_open(cache, NULL, &s, &error);
     for (int done = 0; ok && done < count;) {
         const int left = count - steps - done;
         const int rows = left <= 0 ? 1 : left < chunk ? left : chunk;

@@ -67,13 +67,13 @@ static bool crowd_walk(const FixtureRun *run, const int32_t *mine, float *logits
     Error error = {0};
     KvSequence s[STRANGERS + 1] = {0};
     const KvPlan *plan = runner_kv_plan(run->runner);
-    KvCache *cache = kv_open(plan, (STRANGERS + 1) * kv_bytes_for(plan, TOKENS), &error);
+    KvCache *cache = kv_open(plan, (STRANGERS + 1) * kv_bytes_for(plan, NULL, TOKENS), &error);
     bool ok = cache != NULL;
     for (int i = 0; ok && i <= STRANGERS; i++) {
         for (int t = 0; t < TOKENS; t++) {
             tokens[i][t] = i == ours ? mine[t] : (int32_t)(test_random(&random) % (uint64_t)run->vocab);
         }
-        ok = kv_sequence_open(cache, &s[i], &error);
+        ok = kv_sequence_open(cache, NULL, &s[i], &error);
     }
     while (ok && s[ours].length < TOKENS) ok = crowd_step(run, cache, s, tokens, ours, &random, logits);
     for (int i = 0; cache && i <= STRANGERS; i++) kv_sequence_close(cache, &s[i]);

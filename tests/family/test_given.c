@@ -49,8 +49,8 @@ static bool walk_given(const FixtureRun *run, const Fixture *f, const float *row
     Error error = {0};
     KvSequence s = {0};
     const KvPlan *plan = runner_kv_plan(run->runner);
-    KvCache *cache = kv_open(plan, kv_bytes_for(plan, f->count), &error);
-    bool ok = given && cache && kv_sequence_open(cache, &s, &error);
+    KvCache *cache = kv_open(plan, kv_bytes_for(plan, NULL, f->count), &error);
+    bool ok = given && cache && kv_sequence_open(cache, NULL, &s, &error);
     for (int t = 0; ok && t < f->count; t++) {
         const bool token = each && t % each == 0;
         tokens[t] = token ? f->tokens[t] : -1;

@@ -71,20 +71,20 @@ static size_t size_of(const Runner *runner) { return (size_t)(TOKENS * model_voc
 
 static void check_restore(const char *label, Runner *runner, const int32_t *tokens, const float *whole, int held) {
     const KvPlan *plan = runner_kv_plan(runner);
-    const size_t budget = 4 * kv_bytes_for(plan, TOKENS), from = size_of(runner) / TOKENS * (size_t)held;
+    const size_t budget = 4 * kv_bytes_for(plan, NULL, TOKENS), from = size_of(runner) / TOKENS * (size_t)held;
     float *logits = calloc(size_of(runner), sizeof *logits);
     Error error = {0};
     KvSequence s = {0}, stranger = {0};
     Saved saved = {0};
     KvCache *cache = kv_open(plan, budget, &error);
-    bool ok = logits && cache && kv_sequence_open(cache, &s, &error) &&
+    bool ok = logits && cache && kv_sequence_open(cache, NULL, &s, &error) &&
         walk_to(runner, cache, &s, tokens, held, logits, &error);
     if (ok) save(plan, cache, &s, &saved);
     if (cache) kv_sequence_close(cache, &s);
     kv_close(cache);
     if (logits) memset(logits, 0, size_of(runner) * sizeof *logits);
     cache = ok ? kv_open(plan, budget, &error) : NULL;
-    ok = cache && kv_sequence_open(cache, &stranger, &error) && kv_sequence_open(cache, &s, &error) &&
+    ok = cache && kv_sequence_open(cache, NULL, &stranger, &error) && kv_sequence_open(cache, NULL, &s, &error) &&
         walk_to(runner, cache, &stranger, tokens + 7, 140, logits, &error) && /* has the first pages */
         restore(plan, cache, &s, &saved, &error) && walk_to(runner, cache, &s, tokens, TOKENS, logits, &error);
     TEST_MSG(ok, "%s: %s", label, error.text);
@@ -106,9 +106,9 @@ static void check_fork(const char *label, Runner *runner, const int32_t *tokens,
     Error error = {0};
     KvSequence s = {0}, fork = {0};
     const KvPlan *plan = runner_kv_plan(runner);
-    KvCache *cache = kv_open(plan, 4 * kv_bytes_for(plan, TOKENS), &error);
+    KvCache *cache = kv_open(plan, 4 * kv_bytes_for(plan, NULL, TOKENS), &error);
     bool ok = logits && alone && fixture_walk(runner, other, TOKENS, 64, 0, alone) && cache &&
-        kv_sequence_open(cache, &s, &error) && kv_sequence_open(cache, &fork, &error) &&
+        kv_sequence_open(cache, NULL, &s, &error) && kv_sequence_open(cache, NULL, &fork, &error) &&
         walk_to(runner, cache, &s, tokens, held, logits, &error);
     if (ok) kv_fork(cache, &s, &fork);
     for (int end = held; ok && end < TOKENS;) {

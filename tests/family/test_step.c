@@ -50,8 +50,8 @@ static bool walk_step(
 static void walk(Runner *runner, const Walk *w, float *logits) {
     Error error = {0};
     KvSequence s = {0};
-    KvCache *cache = kv_open(runner_kv_plan(runner), kv_bytes_for(runner_kv_plan(runner), w->count), &error);
-    bool ok = cache && kv_sequence_open(cache, &s, &error);
+    KvCache *cache = kv_open(runner_kv_plan(runner), kv_bytes_for(runner_kv_plan(runner), NULL, w->count), &error);
+    bool ok = cache && kv_sequence_open(cache, NULL, &s, &error);
     while (ok && s.length < w->count) ok = walk_step(runner, cache, &s, w, rows_at(w, s.length), logits, &error);
     TEST_MSG(ok, "%s", error.text);
     if (cache) kv_sequence_close(cache, &s);

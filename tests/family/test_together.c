@@ -28,8 +28,8 @@ static bool walker_open(Walker *w, Runner *runner, int number) {
     for (int i = 0; i < TOKENS; i++) w->tokens[i] = (int32_t)(test_random(&random) % (uint64_t)vocab);
     w->logits = calloc((size_t)(TOKENS * vocab), sizeof *w->logits);
     w->alone = calloc((size_t)(TOKENS * vocab), sizeof *w->alone);
-    w->cache = kv_open(plan, kv_bytes_for(plan, TOKENS), &error);
-    const bool ok = w->logits && w->alone && w->cache && kv_sequence_open(w->cache, &w->s, &error);
+    w->cache = kv_open(plan, kv_bytes_for(plan, NULL, TOKENS), &error);
+    const bool ok = w->logits && w->alone && w->cache && kv_sequence_open(w->cache, NULL, &w->s, &error);
     TEST_MSG(ok, "%s", error.text);
     return ok;
 }

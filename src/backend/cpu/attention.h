@@ -56,3 +56,6 @@ size_t attention_shared_bytes(void);
 void cpu_attention(Backend *backend, const Attention *op);
 void cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out);
 void cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from);
+size_t cpu_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
+void cpu_kv_survey(Backend *backend, int count, const KvSurvey *surveys);
+void cpu_kv_encode(Backend *backend, int count, const KvEncode *pages);

@@ -368,6 +368,10 @@ static void ref_page_write(Backend *backend, const KvLayer *layer, int32_t page,
 
 /* ---- the rest ---- */
 
+static size_t ref_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
+static void ref_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {}
+static void ref_kv_encode(Backend *backend, int count, const KvEncode *pages) {}
+
 /* ---- the rest ---- */
 
 static void ref_activate(Backend *backend, int64_t count, const float *x, Activation kind, float *out) {
@@ -402,6 +406,9 @@ static const BackendOps ref_ops = {
     .kv_layer_bytes = ref_kv_layer_bytes,
     .page_read = ref_page_read,
     .page_write = ref_page_write,
+    .kv_code_bytes = ref_kv_code_bytes,
+    .kv_survey = ref_kv_survey,
+    .kv_encode = ref_kv_encode,
     .begin = ref_begin,
     .submit = host_submit,
     .wait = ref_wait,

@@ -36,7 +36,9 @@ static CacheSpec attention_remembers(const Layer *layer) {
         .kv_heads = op->kv.layout.kv_heads,
         .head_dim = op->kv.layout.head_dim,
         .value_dim = op->kv.layout.value_dim,
-        .window = op->window};
+        .window = op->window,
+        .k_bias = op->k_norm ? NULL : layer->attention.k.bias,
+        .rope = op->rope};
 }
 
 static void attention_describe(const Layer *layer, Buffer *out) {

@@ -1,0 +1,38 @@
+/* The inside of a KvCache, for the files of this folder. */
+#pragma once
+#include "cache/kv_cache.h"
+#include "cache/page_pool.h"
+
+enum { CODE_KINDS_MAX = PAGE_KINDS_MAX - KV_GROUPS_MAX };
+
+struct KvCache {
+    const KvPlan *plan;
+    PagePool *pool;  /* a group's number is the kind of its pages; kinds of codes follow */
+    int table_pages; /* entries of a sequence's table */
+    KvLayer *layers;
+    int code_kind_count;
+    struct {
+        Backend *backend;
+        size_t bytes;
+    } code_kind[CODE_KINDS_MAX];
+    int (*k_kinds)[KV_FORMS], (*v_kinds)[KV_FORMS]; /* [layer] the kind of each form's pages */
+    KvEncode *encode;                               /* [layer] */
+};
+
+static inline int kv_pages(int64_t tokens) { return (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS); }
+
+/* ---- kv_codes.c ---- */
+
+/* A layer that keeps codes of its own. */
+bool kv_layer_coded(const KvPlan *plan, int layer);
+size_t kv_code_bytes_for(const KvPlan *plan, const KvFormat *format, int group, int tokens);
+NODISCARD bool kv_codes_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error);
+void kv_codes_close(KvCache *cache, KvSequence *sequence);
+/* Decides and codes what rows of the coming step see as codes. */
+NODISCARD bool kv_codes_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error);
+/* Gives exact pages back that no row from the sequence's length on sees. */
+void kv_codes_advance(KvCache *cache, KvSequence *sequence);
+/* Whether a row at this position would find what it sees exactly. */
+bool kv_codes_can_truncate(const KvCache *cache, const KvSequence *sequence, int length);
+void kv_codes_truncate(KvCache *cache, KvSequence *sequence, int length);
+void kv_codes_fork(KvCache *cache, const KvSequence *from, KvSequence *to);
