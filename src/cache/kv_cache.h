@@ -67,6 +67,8 @@ size_t kv_bytes_total(const KvCache *cache);
 /* format NULL: exact. Layers that cannot be coded stay exact. */
 NODISCARD bool kv_sequence_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error);
 void kv_sequence_close(KvCache *cache, KvSequence *sequence);
+/* Bytes of the pages that a sequence holds, shared or not: exact ones, and codes. */
+void kv_held(const KvCache *cache, const KvSequence *sequence, size_t *exact, size_t *coded);
 /* The most tokens that the next step may add: a step ends where coding begins, and must not need codes of pages that it
  * fills itself. At least 1; INT_MAX without codes. */
 int kv_step_rows(const KvSequence *sequence);

@@ -15,6 +15,8 @@ static const Command command = {"bench", "[MODEL]", "Measures speed beside the m
     "and largest. tg is held against reading the same weights, right before and after; pp against int8 products.\n"
     "MODEL --trace: where the time of a step goes, operation by operation; with -n 0 the prompt's.\n"
     "--operations: single operations on random data, without a model; --only PATTERN chooses lines, as in 'rows 1'.\n"
+    "MODEL --quality TEXT: the forms of --kv-cache against f16 on the last 1,024 of -p tokens: divergence, agreement,\n"
+    "perplexity.\n"
     "--against runs another program once in each round, before or after in turn: one that prints llama-bench's JSON;\n"
     "{depth} in the command stands for the depth.\n"
     "Examples:\n"
@@ -38,12 +40,29 @@ static bool parse_depths(const char *text, BenchPlan *plan, Error *error) {
     }
 }
 
+static bool parse_formats(const char *text, BenchPlan *plan, Error *error) {
+    char name[KV_FORMAT_NAME_MAX];
+    for (const char *at = text; *at;) {
+        const size_t length = strcspn(at, ",");
+        if (plan->format_count == WALK_FORMATS_MAX)
+            return fail(
+                error, ERROR_USAGE, "option --kv-cache: not usable: %s: at most %d forms", text, WALK_FORMATS_MAX);
+        snprintf(name, sizeof name, "%.*s", (int)length, at);
+        if (!kv_format_parse(name, &plan->formats[plan->format_count++], error)) return false;
+        at += length + (at[length] == ',');
+    }
+    return true;
+}
+
 typedef struct Wish {
     bool trace, operations;
-    const char *depths;
+    const char *depths, *formats, *quality;
 } Wish;
 
 static bool check_wish(const Wish *wish, const char *model, BenchPlan *plan, Error *error) {
+    if (!parse_formats(wish->formats, plan, error)) return false;
+    if (wish->quality && (wish->operations || wish->trace || plan->against))
+        return fail(error, ERROR_USAGE, "--quality goes with none of --operations, --trace and --against");
     if (wish->operations && model) return fail(error, ERROR_USAGE, "--operations measures without a model: %s", model);
     if (wish->operations && (wish->trace || plan->against))
         return fail(error, ERROR_USAGE, "--operations goes with neither --trace nor --against");
@@ -71,7 +90,9 @@ static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *err
         model_name_of(model, &name);
         plan->directory = directory.data;
         plan->model = name.data;
-        ok = (wish->trace ? bench_trace : bench_model)(plan, error);
+        ok = wish->quality ? bench_quality(plan, wish->quality, error)
+            : wish->trace  ? bench_trace(plan, error)
+                           : bench_model(plan, error);
     }
     buffer_free(&directory);
     buffer_free(&name);
@@ -80,7 +101,7 @@ static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *err
 
 int command_bench(int argc, char **argv) {
     BenchPlan plan = {.cpu = "auto"};
-    Wish wish = {.depths = "0"};
+    Wish wish = {.depths = "0", .formats = ""};
     int64_t prompt = 512, generate = 64, rounds = 5, threads = 0, chunk = 512;
     const Option options[] = {
         {"-p", "--prompt", OPTION_INTEGER, &prompt, 0, TOKENS_MAX, "N", "prompt tokens (512)"},
@@ -90,6 +111,9 @@ int command_bench(int argc, char **argv) {
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, POOL_THREADS_MAX, "N", "threads (one per core)"},
         {"--prefill-size", NULL, OPTION_INTEGER, &chunk, 1, RUNNER_ROWS_MAX, "N", "prompt tokens per step (512)"},
         {"--cpu", NULL, OPTION_TEXT, &plan.cpu, 0, 0, "ISA", "instruction set (auto)"},
+        {"--kv-cache", NULL, OPTION_TEXT, &wish.formats, 0, 0, "FORM,…",
+            "forms of the KV cache, measured in turn (f16)"},
+        {"--quality", NULL, OPTION_TEXT, &wish.quality, 0, 0, "FILE", "what the forms cost on this text, of -p tokens"},
         {"--against", NULL, OPTION_TEXT, &plan.against, 0, 0, "COMMAND", "another program, run once in each round"},
         {"--trace", NULL, OPTION_FLAG, &wish.trace, 0, 0, NULL, "where the time of a step goes"},
         {"--operations", NULL, OPTION_FLAG, &wish.operations, 0, 0, NULL, "single operations, without a model"},

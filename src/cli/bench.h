@@ -18,12 +18,15 @@ typedef struct BenchPlan {
     const char *only;    /* which operations */
     int prompt, generate, rounds, threads, chunk;
     int depths[DEPTHS_MAX], depth_count;
+    KvFormat formats[WALK_FORMATS_MAX]; /* of the KV cache, measured in turn; none: exact */
+    int format_count;
     bool precise, json;
 } BenchPlan;
 
-bool bench_model(const BenchPlan *plan, Error *error);      /* bench_model.c: end to end */
-bool bench_trace(const BenchPlan *plan, Error *error);      /* bench_trace.c: operation by operation */
-bool bench_operations(const BenchPlan *plan, Error *error); /* bench_operations.c: without a model */
+bool bench_model(const BenchPlan *plan, Error *error);                     /* bench_model.c: end to end */
+bool bench_trace(const BenchPlan *plan, Error *error);                     /* bench_trace.c: operation by operation */
+bool bench_operations(const BenchPlan *plan, Error *error);                /* bench_operations.c: without a model */
+bool bench_quality(const BenchPlan *plan, const char *text, Error *error); /* bench_quality.c: formats against f16 */
 
 /* ---- bench_machine.c ---- */
 
@@ -76,6 +79,7 @@ NODISCARD bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool tra
 void bench_walk_close(BenchWalk *bench); /* safe on a zeroed one */
 NODISCARD bool bench_walk_feed(BenchWalk *bench, int count, Error *error);
 NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error); /* to this length, forwards or back */
+uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth);         /* that a token reads of the cache there */
 
 /* text, then blanks up to a width in characters. */
 void bench_pad(Buffer *out, const char *text, int width);

@@ -18,6 +18,8 @@ typedef struct Results {
     Series int8;
     Series peer_pp, peer_tg;
     uint64_t bytes; /* that a generated token reads: weights and KV cache */
+    int depth;
+    char format[KV_FORMAT_NAME_MAX];
 } Results;
 
 /* The command for a depth: {depth} replaced. */
@@ -72,6 +74,7 @@ static bool measure_prompt(BenchWalk *bench, const BenchPlan *plan, int depth, R
 static bool measure_generation(
     BenchWalk *bench, Machine *machine, const BenchPlan *plan, int depth, Results *r, Error *error) {
     if (!bench_walk_go(bench, depth, error)) return false;
+    r->bytes = bench->weight_bytes + bench_walk_kv_bytes(bench, depth + plan->generate / 2);
     machine_forget(machine);
     const double before = machine_read(machine), start = clock_seconds();
     for (int i = 0; i < plan->generate; i++)
@@ -100,25 +103,31 @@ static bool round_once(
 
 /* ---- output ---- */
 
+/* Of each depth, each format. */
+static int results_count(const BenchPlan *plan) {
+    return plan->depth_count * (plan->format_count ? plan->format_count : 1);
+}
+
 static void json_series(Buffer *out, const char *name, const Series *series) {
     if (!series->count) return;
     buffer_printf(out, ",\"%s\":%.5g,\"%s_min\":%.5g,\"%s_max\":%.5g", name, series_median(series), name,
         series_at(series, 0), name, series_at(series, 1));
 }
 
-/* A line per depth. */
+/* A line per depth and format. */
 static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *results) {
     const Backend *backend = runner_backend(bench->walk.runner);
     uint64_t peak, anonymous;
     bench_memory(&peak, &anonymous);
-    for (int i = 0; i < plan->depth_count; i++) {
+    for (int i = 0; i < results_count(plan); i++) {
         const Results *r = &results[i];
         buffer_text(out, "{\"model\":");
         json_write_string(out, slice_of(plan->model));
         buffer_text(out, ",\"backend\":");
         json_write_string(out, slice_of(backend_describe(backend)));
         buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"prompt\":%d,\"generate\":%d,\"depth\":%d,\"rounds\":%d",
-            backend->ops->name, plan->threads, plan->prompt, plan->generate, plan->depths[i], plan->rounds);
+            backend->ops->name, plan->threads, plan->prompt, plan->generate, r->depth, plan->rounds);
+        buffer_printf(out, ",\"kv_cache\":\"%s\"", r->format);
         json_series(out, "pp", &r->pp);
         json_series(out, "tg", &r->tg);
         json_series(out, "read_gbs", &r->read);
@@ -148,17 +157,18 @@ static void write_peer(Buffer *out, const char *what, const Series *ours, const 
     buffer_printf(out, "  we have %.2f ×\n", series_median(ours) / series_median(peer));
 }
 
-static void write_depth(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, int depth, const Results *r) {
-    char what[48];
+static void write_results(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *r) {
+    char what[48], cache[KV_FORMAT_NAME_MAX + 2] = "";
+    if (plan->format_count) snprintf(cache, sizeof cache, " %s", r->format);
     if (r->pp.count) {
-        snprintf(what, sizeof what, "  pp %-6d @ %d", plan->prompt, depth);
+        snprintf(what, sizeof what, "  pp %-6d @ %d%s", plan->prompt, r->depth, cache);
         write_spread(out, what, "tok/s", &r->pp);
         buffer_printf(out, "  %.0f GOP/s, %.0f %% of the int8 peak\n",
             series_median(&r->pp) * (double)bench->operations * 1e-9, 100 * series_median(&r->pp_share));
         write_peer(out, "    against: pp", &r->pp, &r->peer_pp);
     }
     if (r->tg.count) {
-        snprintf(what, sizeof what, "  tg %-6d @ %d", plan->generate, depth);
+        snprintf(what, sizeof what, "  tg %-6d @ %d%s", plan->generate, r->depth, cache);
         write_spread(out, what, "tok/s", &r->tg);
         buffer_printf(out, "  %.1f GB/s, %.0f %% of the read limit\n", series_median(&r->tg) * (double)r->bytes * 1e-9,
             100 * series_median(&r->tg_share));
@@ -176,23 +186,30 @@ static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *pl
         backend_describe(runner_backend(bench->walk.runner)), plan->rounds);
     buffer_printf(out, "  loaded in %.3f s; memory %.0f MB at most, %.0f MB of it our own (the rest is the files)\n",
         bench->load_s, (double)peak * 1e-6, (double)anonymous * 1e-6);
-    for (int i = 0; i < plan->depth_count; i++) write_depth(out, bench, plan, plan->depths[i], &results[i]);
+    for (int i = 0; i < results_count(plan); i++) write_results(out, bench, plan, &results[i]);
     write_spread(out, "  int8 peak", "GOP/s", &results[0].int8);
     buffer_printf(out, "  %.2f GOP per token\n", (double)bench->operations * 1e-9);
 }
 
 static bool measure(BenchWalk *bench, Machine *machine, const BenchPlan *plan, Results *results, Error *error) {
+    const int formats = bench->walk.format_count;
     for (int i = 0; i < plan->depth_count; i++) {
-        results[i].bytes =
-            bench->weight_bytes + runner_kv_bytes(bench->walk.runner, plan->depths[i] + plan->generate / 2);
-        for (int round = 0; round < plan->rounds; round++)
-            if (!round_once(bench, machine, plan, plan->depths[i], round, &results[i], error)) return false;
+        for (int round = 0; round < plan->rounds; round++) {
+            for (int f = 0; f < formats; f++) {
+                const int turn = round % 2 ? formats - 1 - f : f;
+                Results *r = &results[i * formats + turn];
+                r->depth = plan->depths[i];
+                kv_format_name(&bench->walk.sequence[turn].format, r->format, sizeof r->format);
+                walk_choose(&bench->walk, turn);
+                if (!round_once(bench, machine, plan, r->depth, round, r, error)) return false;
+            }
+        }
     }
     return true;
 }
 
 bool bench_model(const BenchPlan *plan, Error *error) {
-    Results *results = calloc((size_t)plan->depth_count, sizeof *results);
+    Results *results = calloc((size_t)results_count(plan), sizeof *results);
     if (!results) return fail(error, ERROR_MEMORY, "no memory for the results");
     BenchWalk bench;
     Machine machine = {0};

@@ -52,7 +52,9 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
         .wrap = trace ? trace_open : NULL,
         .rows_max = plan->chunk};
     const double start = clock_seconds();
-    if (!walk_open(&bench->walk, plan->directory, &options, &backend, longest, error)) return false;
+    if (!walk_open(
+            &bench->walk, plan->directory, &options, &backend, plan->formats, plan->format_count, longest, error))
+        return false;
     bench->load_s = clock_seconds() - start;
     Model *model = bench->walk.model;
     model_step_cost(model, &bench->weight_bytes, &bench->operations);
@@ -73,10 +75,17 @@ void bench_walk_close(BenchWalk *bench) {
     *bench = (BenchWalk){0};
 }
 
+uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth) {
+    const Walk *walk = &bench->walk;
+    size_t exact, coded;
+    kv_held(walk->cache, &walk->sequence[walk->chosen].now, &exact, &coded);
+    return coded ? exact + coded : runner_kv_bytes(walk->runner, depth);
+}
+
 bool bench_walk_feed(BenchWalk *bench, int count, Error *error) {
     for (int done = 0; done < count;) {
-        const int rows = count - done < bench->chunk ? count - done : bench->chunk;
-        const int32_t *tokens = bench->tokens + bench->walk.sequence.length;
+        const int rows = walk_rows(&bench->walk, count - done < bench->chunk ? count - done : bench->chunk);
+        const int32_t *tokens = bench->tokens + walk_length(&bench->walk);
         if (!walk_step(&bench->walk, tokens, rows, done + rows == count, &bench->logits, error)) return false;
         done += rows;
     }
@@ -84,6 +93,9 @@ bool bench_walk_feed(BenchWalk *bench, int count, Error *error) {
 }
 
 bool bench_walk_go(BenchWalk *bench, int depth, Error *error) {
-    if (bench->walk.sequence.length > depth && !walk_rewind(&bench->walk, depth)) walk_restart(&bench->walk);
-    return bench_walk_feed(bench, depth - bench->walk.sequence.length, error);
+    bool there;
+    if (!walk_return(&bench->walk, depth, &there, error)) return false;
+    if (there) return true;
+    if (walk_length(&bench->walk) > depth && !walk_restart(&bench->walk, error)) return false;
+    return bench_walk_feed(bench, depth - walk_length(&bench->walk), error) && walk_mark(&bench->walk, error);
 }

@@ -146,7 +146,8 @@ static bool write_logits(Walk *walk, const Tokens *ids, int steps, int chunk, FI
     write_npy_header(file, count, vocab);
     bool ok = true;
     for (int done = 0; ok && done < count;) {
-        const int prefill = count - steps - done, rows = prefill <= 0 ? 1 : prefill < chunk ? prefill : chunk;
+        const int prefill = count - steps - done;
+        const int rows = walk_rows(walk, prefill <= 0 ? 1 : prefill < chunk ? prefill : chunk);
         ok = walk_step(walk, ids->ids + done, rows, rows, &logits, error) &&
             (fwrite(logits, sizeof *logits, (size_t)rows * (size_t)vocab, file) == (size_t)rows * (size_t)vocab ||
                 fail(error, ERROR_IO, "cannot write the logits"));
@@ -156,7 +157,7 @@ static bool write_logits(Walk *walk, const Tokens *ids, int steps, int chunk, FI
 }
 
 static int debug_logits(int argc, char **argv) {
-    const char *list = NULL, *path = NULL, *cpu = "auto";
+    const char *list = NULL, *path = NULL, *cpu = "auto", *form = "f16";
     int64_t steps = 0, threads = 0, chunk = LOGITS_ROWS;
     bool precise = false;
     const Option options[] = {
@@ -166,6 +167,7 @@ static int debug_logits(int argc, char **argv) {
         {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "ref computes in f32 throughout, KV pages included (auto)"},
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, 1024, "N", "threads (one per core)"},
         {"--precise", NULL, OPTION_FLAG, &precise, 0, 0, NULL, "activations as 16 bits instead of 8"},
+        {"--kv-cache", NULL, OPTION_TEXT, &form, 0, 0, "FORM", "how the KV cache is kept (f16)"},
         {"--out", "-o", OPTION_TEXT, &path, 0, 0, "FILE", "f32 [tokens, vocab] as .npy"},
         {0},
     };
@@ -177,8 +179,10 @@ static int debug_logits(int argc, char **argv) {
     Tokens ids = {0};
     Walk walk = {0};
     FILE *file = NULL;
+    KvFormat format;
     bool ok = list && path ? model_resolve(arguments.values[0], &directory, &error)
                            : fail(&error, ERROR_USAGE, "debug logits needs --tokens and --out");
+    ok = ok && kv_format_parse(form, &format, &error);
     if (ok && list[0] == '@')
         ok = file_read(list + 1, LINE_BYTES_MAX, &text, &error);
     else if (ok)
@@ -188,7 +192,7 @@ static int debug_logits(int argc, char **argv) {
     const ModelOptions model = {
         .context = (int)ids.count, /* beyond max_position_embeddings as well: the reference computes that too */
         .warn = warn};
-    ok = ok && walk_open(&walk, directory.data, &model, &backend, (int)ids.count, &error);
+    ok = ok && walk_open(&walk, directory.data, &model, &backend, &format, 1, (int)ids.count, &error);
     for (size_t i = 0; ok && i < ids.count; i++)
         if (ids.ids[i] >= model_vocab(walk.model))
             ok = fail(&error, ERROR_USAGE, "--tokens: %d is not below the vocabulary of %d", ids.ids[i],

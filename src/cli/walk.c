@@ -2,8 +2,34 @@
 
 #include <stdlib.h>
 
+enum { SPARE_TOKENS = 4096 }; /* that a mark keeps exactly while the sequence goes on, and pages that are copied */
+
+static bool open_sequence(Walk *walk, KvSequence *sequence, Error *error) {
+    return kv_sequence_open(walk->cache, &walk->sequence[walk->chosen].format, sequence, error);
+}
+
+static bool open_cache(Walk *walk, const KvFormat *formats, int count, int tokens, Error *error) {
+    const KvPlan *plan = runner_kv_plan(walk->runner);
+    const KvFormat exact = {.k = KV_EXACT};
+    size_t bytes = 0;
+    walk->format_count = count ? count : 1;
+    CHECK(walk->format_count <= WALK_FORMATS_MAX);
+    for (int i = 0; i < walk->format_count; i++) {
+        walk->sequence[i].format = count ? formats[i] : exact;
+        bytes += kv_bytes_for(plan, &walk->sequence[i].format, tokens) +
+            kv_bytes_for(plan, NULL, tokens < SPARE_TOKENS ? tokens : SPARE_TOKENS);
+    }
+    walk->cache = kv_open(plan, bytes, error);
+    bool ok = walk->cache;
+    for (int i = walk->format_count - 1; ok && i >= 0; i--) {
+        walk_choose(walk, i);
+        ok = open_sequence(walk, &walk->sequence[i].now, error);
+    }
+    return ok;
+}
+
 bool walk_open(Walk *walk, const char *directory, const ModelOptions *options, const BackendOptions *backend,
-    int tokens, Error *error) {
+    const KvFormat *formats, int count, int tokens, Error *error) {
     *walk = (Walk){0};
     walk->positions = calloc(RUNNER_ROWS_MAX, sizeof *walk->positions);
     walk->outputs = calloc(RUNNER_ROWS_MAX, sizeof *walk->outputs);
@@ -12,19 +38,18 @@ bool walk_open(Walk *walk, const char *directory, const ModelOptions *options, c
     ok = ok && (walk->model = model_open(directory, options, error));
     if (ok && tokens > model_context(walk->model))
         ok = fail(error, ERROR_LIMIT, "%d tokens do not fit the context of %d", tokens, model_context(walk->model));
-    ok = ok && (walk->runner = runner_open(walk->model, &(RunnerOptions){.backend = *backend}, error));
-    const KvPlan *plan = ok ? runner_kv_plan(walk->runner) : NULL;
-    ok = ok && (walk->cache = kv_open(plan, kv_bytes_for(plan, NULL, tokens), error)) &&
-        kv_sequence_open(walk->cache, NULL, &walk->sequence, error);
+    ok = ok && (walk->runner = runner_open(walk->model, &(RunnerOptions){.backend = *backend}, error)) &&
+        open_cache(walk, formats, count, tokens, error);
     if (!ok) walk_close(walk);
     return ok;
 }
 
 void walk_close(Walk *walk) {
-    if (walk->cache) {
-        kv_sequence_close(walk->cache, &walk->sequence);
-        kv_close(walk->cache);
+    for (int i = 0; walk->cache && i < walk->format_count; i++) {
+        kv_sequence_close(walk->cache, &walk->sequence[i].now);
+        kv_sequence_close(walk->cache, &walk->sequence[i].mark);
     }
+    kv_close(walk->cache);
     runner_close(walk->runner);
     model_close(walk->model);
     free(walk->positions);
@@ -32,25 +57,50 @@ void walk_close(Walk *walk) {
     *walk = (Walk){0};
 }
 
+void walk_choose(Walk *walk, int sequence) { walk->chosen = sequence; }
+
+static KvSequence *now(Walk *walk) { return &walk->sequence[walk->chosen].now; }
+static KvSequence *mark(Walk *walk) { return &walk->sequence[walk->chosen].mark; }
+
+int walk_length(const Walk *walk) { return walk->sequence[walk->chosen].now.length; }
+
+int walk_rows(const Walk *walk, int wanted) {
+    const int most = kv_step_rows(&walk->sequence[walk->chosen].now);
+    return wanted < most ? wanted : most;
+}
+
 bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float **logits, Error *error) {
-    if (!kv_reserve(walk->cache, &walk->sequence, count, error)) return false;
-    for (int i = 0; i < count; i++) walk->positions[i] = walk->sequence.length + i;
+    KvSequence *sequence = now(walk);
+    if (!kv_reserve(walk->cache, sequence, count, error)) return false;
+    for (int i = 0; i < count; i++) walk->positions[i] = sequence->length + i;
     for (int i = 0; i < outputs; i++) walk->outputs[i] = count - outputs + i;
     Run run = {.row = 0, .rows = count};
-    kv_run(&walk->sequence, &run);
+    kv_run(sequence, &run);
     const Step step = {
         .rows = count, .tokens = tokens, .positions = walk->positions, .run_count = 1, .runs = &run, .axes = 1};
     if (!runner_forward(walk->runner, walk->cache, &step, outputs, walk->outputs, logits, error)) return false;
-    kv_advance(walk->cache, &walk->sequence, count);
+    kv_advance(walk->cache, sequence, count);
     return true;
 }
 
-bool walk_rewind(Walk *walk, int length) {
-    return length <= walk->sequence.length && kv_truncate(walk->cache, &walk->sequence, length);
+bool walk_mark(Walk *walk, Error *error) {
+    kv_sequence_close(walk->cache, mark(walk));
+    if (!open_sequence(walk, mark(walk), error)) return false;
+    kv_fork(walk->cache, now(walk), mark(walk));
+    return true;
 }
 
-void walk_restart(Walk *walk) {
-    Error ignored;
-    kv_sequence_close(walk->cache, &walk->sequence);
-    CHECK(kv_sequence_open(walk->cache, NULL, &walk->sequence, &ignored)); /* what was just closed can be opened */
+bool walk_return(Walk *walk, int length, bool *there, Error *error) {
+    *there = mark(walk)->tables && mark(walk)->length == length;
+    if (!*there) return true;
+    kv_sequence_close(walk->cache, now(walk));
+    if (!open_sequence(walk, now(walk), error)) return false;
+    kv_fork(walk->cache, mark(walk), now(walk));
+    return true;
+}
+
+bool walk_restart(Walk *walk, Error *error) {
+    kv_sequence_close(walk->cache, now(walk));
+    kv_sequence_close(walk->cache, mark(walk));
+    return open_sequence(walk, now(walk), error);
 }

@@ -1,21 +1,32 @@
-/* One sequence on a bare model, step by step: what the instruments (debug logits, bench) share. */
+/* Sequences on a bare model, step by step: what the instruments (debug logits, bench) share. */
 #pragma once
 #include "model/runner.h"
+
+enum { WALK_FORMATS_MAX = 8 };
 
 typedef struct Walk {
     Model *model;
     Runner *runner;
     KvCache *cache;
-    KvSequence sequence;
+    int format_count, chosen;
+    struct {
+        KvFormat format;
+        KvSequence now, mark; /* mark: what walk_return() returns to */
+    } sequence[WALK_FORMATS_MAX];
     int32_t *positions, *outputs; /* [RUNNER_ROWS_MAX] */
 } Walk;
 
-/* Room for `tokens` positions. */
+/* A sequence for each format (count 0: one, exact) with room for `tokens` positions; the first is chosen. */
 NODISCARD bool walk_open(Walk *walk, const char *directory, const ModelOptions *options, const BackendOptions *backend,
-    int tokens, Error *error);
+    const KvFormat *formats, int count, int tokens, Error *error);
 void walk_close(Walk *walk);
-/* One step of count tokens (≤ rows_max); logits of the last `outputs` rows at *logits [outputs, vocab], until the next.
- */
+void walk_choose(Walk *walk, int sequence); /* what all below works on */
+int walk_length(const Walk *walk);
+int walk_rows(const Walk *walk, int wanted); /* tokens that the next step can take, of so many */
+/* One step of count ≤ walk_rows() tokens; logits of the last `outputs` rows at *logits [outputs, vocab], until the
+ * next. */
 NODISCARD bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float **logits, Error *error);
-NODISCARD bool walk_rewind(Walk *walk, int length); /* false: what it would need is gone, restart */
-void walk_restart(Walk *walk);                      /* forgets everything */
+NODISCARD bool walk_mark(Walk *walk, Error *error); /* this place can be returned to */
+/* To the marked place, if that is at this length. */
+NODISCARD bool walk_return(Walk *walk, int length, bool *there, Error *error);
+NODISCARD bool walk_restart(Walk *walk, Error *error); /* forgets everything, the mark too */
