@@ -52,6 +52,9 @@ typedef struct KvLayout {
     DType dtype;   /* F16 or BF16; F32 in the exact mode */
 } KvLayout;
 
+/* Of the first `tokens` tokens of a page, as page_read gives them. */
+size_t kv_canonical_bytes(const KvLayout *layout, int tokens);
+
 /* How one half of a page, its keys or its values, is kept: as it was computed, or as codes of so many bits. */
 typedef enum KvForm { KV_EXACT, KV_CODE3, KV_CODE4, KV_CODE5, KV_CODE6, KV_CODE8, KV_FORMS } KvForm;
 
@@ -270,7 +273,9 @@ typedef struct BackendOps {
     /* Bytes that one page of one layer takes. */
     size_t (*kv_layer_bytes)(Backend *, const KvLayout *);
     /* The first `tokens` tokens of a layer's page in canonical order, which every backend shares: K as
-     * [token][kv_head][head_dim], then V as [token][kv_head][value_dim], in the layout's dtype, in host memory. */
+     * [token][kv_head][head_dim], then V as [token][kv_head][value_dim], in the layout's dtype, then the energy of the
+     * queries as f32 [token][kv_head]: the mean of |q·scale|² over the query heads of the row that appended the key,
+     * which kv_survey reads. kv_canonical_bytes() in host memory, aligned to nothing. */
     void (*page_read)(Backend *, const KvLayer *, int32_t page, int tokens, void *out);
     void (*page_write)(Backend *, const KvLayer *, int32_t page, int tokens, const void *from);
     /* Bytes of a page of codes of one layer, of its keys or its values; 0: this backend does not code such a layer.

@@ -59,8 +59,7 @@ static bool plan_bind(Backend *backend, Weight *weight, Error *error) { return t
 static void plan_unbind(Backend *backend, const Weight *weight) {}
 static void plan_transfer(Backend *backend, void *to, const void *from, size_t bytes) {}
 static size_t plan_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
-    return (size_t)layout->kv_heads * KV_PAGE_TOKENS * (size_t)(layout->head_dim + layout->value_dim) *
-        dtype_bytes(layout->dtype);
+    return kv_canonical_bytes(layout, KV_PAGE_TOKENS);
 }
 static void plan_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {}
 static void plan_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {}

@@ -14,6 +14,11 @@ Visible run_visible(const Run *run, int window, int position) {
     return seen;
 }
 
+size_t kv_canonical_bytes(const KvLayout *l, int tokens) {
+    return (size_t)tokens * (size_t)l->kv_heads *
+        ((size_t)(l->head_dim + l->value_dim) * dtype_bytes(l->dtype) + sizeof(float));
+}
+
 int kv_cold_end(const KvCoding *coding, int position) {
     if (!coding || position < coding->after) return coding ? coding->sink : 0;
     const int end = (position - coding->hot) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;

@@ -15,10 +15,6 @@ typedef struct Saved {
     void *page[LAYERS_MAX][PAGES_MAX]; /* NULL: a window has left it */
 } Saved;
 
-static size_t page_bytes(const KvLayout *l, int tokens) {
-    return (size_t)tokens * (size_t)l->kv_heads * (size_t)(l->head_dim + l->value_dim) * dtype_bytes(l->dtype);
-}
-
 static int tokens_in_page(int length, int page) {
     const int left = length - page * KV_PAGE_TOKENS;
     return left < KV_PAGE_TOKENS ? left : KV_PAGE_TOKENS;
@@ -34,7 +30,7 @@ static void save(const KvPlan *plan, const KvCache *cache, const KvSequence *s, 
             if (number < 0) continue;
             Backend *backend = plan->group[layer->group].backend;
             const int tokens = tokens_in_page(s->length, page);
-            saved->page[i][page] = malloc(page_bytes(&layer->layout, tokens));
+            saved->page[i][page] = malloc(kv_canonical_bytes(&layer->layout, tokens));
             if (!saved->page[i][page]) abort();
             backend->ops->page_read(backend, layer, number, tokens, saved->page[i][page]);
         }

@@ -54,15 +54,9 @@ static Space thread_space(const Job *job, int index) {
     return (Space){floats, floats + SPACE_FLOATS, floats + 2 * SPACE_FLOATS};
 }
 
-static uint8_t *head_memory(const KvLayer *kv, int32_t page, int kv_head) {
-    CHECK(page >= 0);
-    return kv->base + (size_t)page * kv->page_stride + kv->layer_offset +
-        (size_t)kv_head * attention_head_bytes(&kv->layout);
-}
-
 static uint8_t *page_head(const Job *job, const Run *run, int position, int kv_head) {
     const KvLayer *kv = &job->op->kv;
-    return head_memory(kv, run->tables[kv->group][position / KV_PAGE_TOKENS], kv_head);
+    return attention_head(kv, run->tables[kv->group][position / KV_PAGE_TOKENS], kv_head);
 }
 
 /* ---- heads ---- */
@@ -121,13 +115,15 @@ static void narrow(const Job *job, const float *x, int count, void *out) {
         floats_from_f32(out, job->layout->dtype, x, count);
 }
 
-static void append_head(const Job *job, const Run *run, int position, int kv_head, const float *k, const float *v) {
+static void append_head(
+    const Job *job, const Run *run, int position, int kv_head, const float *k, const float *v, float energy) {
     const KvLayout *l = job->layout;
     const size_t size = dtype_bytes(l->dtype);
     const int slot = position % KV_PAGE_TOKENS;
     uint8_t *page = page_head(job, run, position, kv_head);
     uint8_t *block = page + (size_t)(slot / 16) * 16 * (size_t)l->head_dim * size;
     uint8_t *values = page + attention_key_bytes(l) + (size_t)slot * (size_t)job->value_stride * size;
+    attention_energies(l, page)[slot] = energy;
     narrow(job, v, l->value_dim, values);
     memset(values + (size_t)l->value_dim * size, 0, (size_t)(job->value_stride - l->value_dim) * size);
     if (l->dtype == DTYPE_F32) {
@@ -146,18 +142,21 @@ static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
     const KvLayout *l = job->layout;
     const CpuKernels *rows = job->cpu->kernels;
     const int width = l->head_dim;
+    float energy = 0;
     for (int h = kv_head * job->group; h < (kv_head + 1) * job->group; h++) {
         float *q = op->q + ((int64_t)row * op->heads + h) * width;
         if (op->q_norm && !op->norm_full) rows->norm_row(q, op->q_norm, q);
         rotate_head(job, row, q);
         for (int i = 0; i < width; i++) q[i] *= op->scale;
+        energy += job->kernels->square(q, width);
     }
     if (!op->k) return;
     const int64_t at = (int64_t)row * l->kv_heads + kv_head;
     float *k = op->k + at * width;
     if (op->k_norm && !op->norm_full) rows->norm_row(k, op->k_norm, k);
     rotate_head(job, row, k);
-    append_head(job, run, run->position + row - run->row, kv_head, k, op->v + at * l->value_dim);
+    append_head(
+        job, run, run->position + row - run->row, kv_head, k, op->v + at * l->value_dim, energy / (float)job->group);
 }
 
 static void norm_whole_row(const Job *job, int64_t row) {
@@ -386,66 +385,3 @@ void cpu_attention(Backend *backend, const Attention *op) {
     else
         pool_run(cpu->pool, attention_task, &job);
 }
-
-/* ---- canonical pages ---- */
-
-typedef struct PageCopy {
-    const KvLayout *layout;
-    uint8_t *page, *canonical; /* of one kv head; the head's first element of token 0 */
-    int tokens;
-    bool in;
-} PageCopy;
-
-/* One element of a page after another: pages travel between steps, a few at a time. */
-static void copy_element(const PageCopy *c, uint8_t *page, uint8_t *canonical) {
-    const size_t size = dtype_bytes(c->layout->dtype);
-    memcpy(c->in ? page : canonical, c->in ? canonical : page, size);
-}
-
-static void copy_keys(const PageCopy *c) {
-    const size_t size = dtype_bytes(c->layout->dtype), width = (size_t)c->layout->head_dim;
-    for (size_t t = 0; t < (size_t)c->tokens; t++)
-        for (size_t d = 0; d < width; d++)
-            copy_element(c, c->page + (t / 16 * 16 * width + d * 16 + t % 16) * size,
-                c->canonical + (t * (size_t)c->layout->kv_heads * width + d) * size);
-}
-
-static void copy_values(const PageCopy *c) {
-    const size_t size = dtype_bytes(c->layout->dtype), width = (size_t)c->layout->value_dim;
-    const size_t stride = (size_t)attention_value_stride(c->layout->value_dim) * size;
-    for (size_t t = 0; t < (size_t)c->tokens; t++) {
-        uint8_t *page = c->page + t * stride,
-                *canonical = c->canonical + t * (size_t)c->layout->kv_heads * width * size;
-        memcpy(c->in ? page : canonical, c->in ? canonical : page, width * size);
-        if (c->in) memset(page + width * size, 0, stride - width * size);
-    }
-}
-
-static void copy_page(const KvLayer *layer, int32_t page, int tokens, uint8_t *canonical, bool in) {
-    const KvLayout *l = &layer->layout;
-    const size_t size = dtype_bytes(l->dtype);
-    const size_t keys = (size_t)tokens * (size_t)l->kv_heads * (size_t)l->head_dim * size;
-    for (int h = 0; h < l->kv_heads; h++) {
-        uint8_t *memory = head_memory(layer, page, h);
-        const size_t head = (size_t)h;
-        const PageCopy k = {l, memory, canonical + head * (size_t)l->head_dim * size, tokens, in};
-        const PageCopy v = {
-            l, memory + attention_key_bytes(l), canonical + keys + head * (size_t)l->value_dim * size, tokens, in};
-        copy_keys(&k);
-        copy_values(&v);
-    }
-}
-
-void cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
-    copy_page(layer, page, tokens, out, false);
-}
-
-void cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
-    copy_page(layer, page, tokens, (uint8_t *)from, true);
-}
-
-/* ---- codes ---- */
-
-size_t cpu_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
-void cpu_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {}
-void cpu_kv_encode(Backend *backend, int count, const KvEncode *pages) {}

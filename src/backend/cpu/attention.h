@@ -7,7 +7,8 @@
  * position and the cache alone.
  *
  * A page of a layer, per kv head: K as [16 positions][head_dim][16], so that lanes are positions and no sum runs across
- * a register, then V as [position][value_dim rounded up to 16]; elements of the layout's dtype. */
+ * a register, then V as [position][value_dim rounded up to 16], elements of the layout's dtype, then
+ * the energy of the queries that came with each key as f32 [position]. */
 #pragma once
 #include "backend/backend.h"
 
@@ -20,9 +21,21 @@ static inline int attention_value_stride(int value_dim) { return (value_dim + 15
 static inline size_t attention_key_bytes(const KvLayout *l) {
     return (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim * dtype_bytes(l->dtype);
 }
-static inline size_t attention_head_bytes(const KvLayout *l) {
+static inline size_t attention_energy_offset(const KvLayout *l) {
     return attention_key_bytes(l) +
         (size_t)KV_PAGE_TOKENS * (size_t)attention_value_stride(l->value_dim) * dtype_bytes(l->dtype);
+}
+static inline size_t attention_head_bytes(const KvLayout *l) {
+    return attention_energy_offset(l) + KV_PAGE_TOKENS * sizeof(float);
+}
+static inline float *attention_energies(const KvLayout *l, uint8_t *head) {
+    return (float *)(void *)(head + attention_energy_offset(l));
+}
+/* What a page holds for a kv head. */
+static inline uint8_t *attention_head(const KvLayer *kv, int32_t page, int kv_head) {
+    CHECK(page >= 0);
+    return kv->base + (size_t)page * kv->page_stride + kv->layer_offset +
+        (size_t)kv_head * attention_head_bytes(&kv->layout);
 }
 
 /* Queries of one kv head that visit pages together. Query i sees positions first[i] ≤ j < last[i]; neither decreases
@@ -47,6 +60,7 @@ typedef struct AttentionKernels {
     /* Rotation of a head by cos and sin [dims/2], times the rope's scale. */
     void (*rotate)(const Rope *rope, const float *cosines, const float *sines, float *head);
     void (*to_f16)(const float *x, int count, uint16_t *out);
+    float (*square)(const float *x, int count); /* Σ x² */
 } AttentionKernels;
 
 /* The operation, and the memory it needs besides the step's scratch. */

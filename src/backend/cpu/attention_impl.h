@@ -243,10 +243,20 @@ static void to_f16(const float *x, int count, uint16_t *out) {
     }
 }
 
+static float attention_square(const float *x, int count) {
+    Vec sum = vec_set(0);
+    for (int i = 0; i < count; i += 16) {
+        const Vec v = vec_load_some(x + i, count - i);
+        sum = vec_fma(v, v, sum);
+    }
+    return vec_sum(sum);
+}
+
 static const AttentionKernels attention_kernels = {
     .pack = attention_pack,
     .page = attention_page,
     .mix = attention_mix,
     .rotate = attention_rotate,
     .to_f16 = to_f16,
+    .square = attention_square,
 };

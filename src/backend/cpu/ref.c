@@ -71,9 +71,11 @@ static float activation(Activation kind, float x) {
 
 /* ---- memory ---- */
 
-/* A page: for each kv head K [token][head_dim], then V [token][value_dim], in f32. */
+/* A page: for each kv head K [token][head_dim], then V [token][value_dim], then the queries' energies [token], in f32.
+ */
+static size_t head_floats(const KvLayout *l) { return KV_PAGE_TOKENS * (size_t)(l->head_dim + l->value_dim + 1); }
 static size_t ref_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
-    return (size_t)layout->kv_heads * KV_PAGE_TOKENS * (size_t)(layout->head_dim + layout->value_dim) * sizeof(float);
+    return (size_t)layout->kv_heads * head_floats(layout) * sizeof(float);
 }
 
 static bool ref_begin(Backend *backend, const Step *step) {
@@ -214,12 +216,16 @@ static void prepare_heads(const float *x, int heads, int head_dim, const Norm *n
     }
 }
 
-/* What a page holds for a kv head: K and then V. */
+/* What a page holds for a kv head. */
 static float *head_of(const KvLayer *kv, int32_t page, int head) {
     const KvLayout *l = &kv->layout;
     CHECK(page >= 0);
     float *memory = (float *)(void *)(kv->base + (size_t)page * kv->page_stride + kv->layer_offset);
-    return memory + (size_t)head * KV_PAGE_TOKENS * (size_t)(l->head_dim + l->value_dim);
+    return memory + (size_t)head * head_floats(l);
+}
+
+static float *energies_of(const KvLayer *kv, int32_t page, int head) {
+    return head_of(kv, page, head) + KV_PAGE_TOKENS * (size_t)(kv->layout.head_dim + kv->layout.value_dim);
 }
 
 static int32_t page_of(const Attention *a, const Run *run, int position) {
@@ -260,6 +266,17 @@ static void attend(
     for (int i = 0; i < l->value_dim; i++) out[i] /= sum;
 }
 
+/* Beside each key, the energy of the queries of its row. */
+static void store_energies(const Attention *a, const Run *run, int position, const float *heads) {
+    const KvLayout *l = &a->kv.layout;
+    const int group = a->heads / l->kv_heads, width = group * l->head_dim;
+    for (int h = 0; h < l->kv_heads; h++) {
+        const float *q = heads + (int64_t)h * width;
+        energies_of(&a->kv, page_of(a, run, position), h)[position % KV_PAGE_TOKENS] =
+            dot(q, q, width) * a->scale * a->scale / (float)group;
+    }
+}
+
 typedef struct Attending {
     const Attention *a;
     const Step *step;
@@ -280,6 +297,7 @@ static void attend_task(void *argument, int index, int count) {
             const int64_t row = run->row + t;
             prepare_heads(a->q + row * width, a->heads, l->head_dim, a->q_norm, a->norm_full, a->rope, work->step,
                 (int)row, heads);
+            if (a->k) store_energies(a, run, run->position + t, heads);
             for (int h = 0; h < a->heads; h++)
                 attend(a, run, run->position + t, h, heads + (int64_t)h * l->head_dim, scores,
                     a->out + (row * a->heads + h) * l->value_dim);
@@ -351,10 +369,12 @@ static void transfer(
 static void transfer_page(const KvLayer *layer, int32_t page, int tokens, uint8_t *canonical, bool in) {
     const KvLayout *l = &layer->layout;
     const size_t keys = (size_t)tokens * (size_t)l->kv_heads * (size_t)l->head_dim * dtype_bytes(l->dtype);
+    const size_t values = (size_t)tokens * (size_t)l->kv_heads * (size_t)l->value_dim * dtype_bytes(l->dtype);
     for (int h = 0; h < l->kv_heads; h++) {
         float *k = head_of(layer, page, h), *v = k + (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim;
         transfer(k, canonical, tokens, h, l->kv_heads, l->head_dim, l->dtype, in);
         transfer(v, canonical + keys, tokens, h, l->kv_heads, l->value_dim, l->dtype, in);
+        transfer(energies_of(layer, page, h), canonical + keys + values, tokens, h, l->kv_heads, 1, DTYPE_F32, in);
     }
 }
 
