@@ -71,7 +71,8 @@ typedef struct BenchWalk {
     int32_t *tokens; /* random, as many as the longest sequence */
     float *logits;   /* of the last step */
     double load_s;
-    LimitsRange *ranges; /* what a generated token reads */
+    int64_t kv_resident[WALK_FORMATS_MAX]; /* what our anonymous memory grew by as each sequence was filled */
+    LimitsRange *ranges;                   /* what a generated token reads */
     int64_t range_count;
     uint64_t weight_bytes, operations; /* of a token */
 } BenchWalk;

@@ -19,6 +19,7 @@ typedef struct Results {
     Series peer_pp, peer_tg;
     uint64_t bytes; /* that a generated token reads: weights and KV cache */
     int depth;
+    int64_t kv_resident;
     char format[KV_FORMAT_NAME_MAX];
 } Results;
 
@@ -74,6 +75,7 @@ static bool measure_prompt(BenchWalk *bench, const BenchPlan *plan, int depth, R
 static bool measure_generation(
     BenchWalk *bench, Machine *machine, const BenchPlan *plan, int depth, Results *r, Error *error) {
     if (!bench_walk_go(bench, depth, error)) return false;
+    r->kv_resident = bench->kv_resident[bench->walk.chosen];
     r->bytes = bench->weight_bytes + bench_walk_kv_bytes(bench, depth + plan->generate / 2);
     machine_forget(machine);
     const double before = machine_read(machine), start = clock_seconds();
@@ -140,6 +142,7 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
         buffer_printf(out, ",\"bytes_per_token\":%llu,\"weight_bytes\":%llu,\"operations_per_token\":%llu",
             (unsigned long long)r->bytes, (unsigned long long)bench->weight_bytes,
             (unsigned long long)bench->operations);
+        buffer_printf(out, ",\"kv_resident_bytes\":%lld", (long long)r->kv_resident);
         buffer_printf(out, ",\"load_s\":%.4f,\"rss_peak_bytes\":%llu,\"anonymous_bytes\":%llu}\n", bench->load_s,
             (unsigned long long)peak, (unsigned long long)anonymous);
     }
@@ -174,8 +177,9 @@ static void write_results(Buffer *out, const BenchWalk *bench, const BenchPlan *
             100 * series_median(&r->tg_share));
         write_peer(out, "    against: tg", &r->tg, &r->peer_tg);
         write_spread(out, "    read limit", "GB/s", &r->read);
-        buffer_printf(out, "  %.0f MB of weights and %.0f MB of KV cache per token\n",
-            (double)bench->weight_bytes * 1e-6, (double)(r->bytes - bench->weight_bytes) * 1e-6);
+        buffer_printf(out, "  %.0f MB of weights and %.0f MB of KV cache per token, which took %.0f MB of memory\n",
+            (double)bench->weight_bytes * 1e-6, (double)(r->bytes - bench->weight_bytes) * 1e-6,
+            (double)r->kv_resident * 1e-6);
     }
 }
 

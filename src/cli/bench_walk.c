@@ -6,7 +6,7 @@
 #include "cli/bench.h"
 #include "model/part.h"
 
-enum { WARM_TOKENS = 16, MARGIN_TOKENS = 16, PARTS = 3 };
+enum { MARGIN_TOKENS = 16, PARTS = 3 };
 
 static void count_weight(void *context, Weight *weight) { ++*(int64_t *)context; }
 
@@ -64,8 +64,10 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     uint32_t random = 1;
     for (int i = 0; i < longest; i++)
         bench->tokens[i] = (int32_t)((random = random * 1664525u + 1013904223u) % (uint32_t)vocab);
-    /* The first step reads the weights in. */
-    return collect_ranges(bench, error) && bench_walk_feed(bench, WARM_TOKENS, error);
+    /* The first step reads the weights in and touches all of its work space. */
+    return collect_ranges(bench, error) &&
+        bench_walk_feed(bench, plan->chunk < longest ? plan->chunk : longest, error) &&
+        walk_restart(&bench->walk, error);
 }
 
 void bench_walk_close(BenchWalk *bench) {
@@ -96,6 +98,14 @@ bool bench_walk_go(BenchWalk *bench, int depth, Error *error) {
     bool there;
     if (!walk_return(&bench->walk, depth, &there, error)) return false;
     if (there) return true;
-    if (walk_length(&bench->walk) > depth && !walk_restart(&bench->walk, error)) return false;
-    return bench_walk_feed(bench, depth - walk_length(&bench->walk), error) && walk_mark(&bench->walk, error);
+    uint64_t peak, before, after;
+    if (walk_length(&bench->walk) > depth) {
+        if (!walk_restart(&bench->walk, error)) return false;
+        bench->kv_resident[bench->walk.chosen] = 0;
+    }
+    bench_memory(&peak, &before);
+    if (!bench_walk_feed(bench, depth - walk_length(&bench->walk), error)) return false;
+    bench_memory(&peak, &after);
+    bench->kv_resident[bench->walk.chosen] += (int64_t)after - (int64_t)before;
+    return walk_mark(&bench->walk, error);
 }
