@@ -1,0 +1,45 @@
+/* The files of a disk tier, and where in them each record lies. One thread at a time, but for spill_store_write. */
+#pragma once
+#include "cache/spill.h"
+
+typedef struct SpillSegment {
+    struct SpillSegment *next; /* written later */
+    uint32_t number;           /* of its name */
+    int file;
+    uint64_t size;
+} SpillSegment;
+
+typedef struct SpillPlace {
+    SpillKey key;
+    SpillSegment *segment; /* NULL: the slot is free */
+    uint64_t offset;       /* of the record's head */
+    uint64_t size;         /* of its bytes; 0: it was damaged */
+} SpillPlace;
+
+typedef struct SpillStore {
+    int directory, lock; /* open files; −1: not */
+    uint64_t limit, bytes;
+    uint32_t next_number;
+    SpillSegment *oldest, *newest, *current; /* current: being written, the newest or NULL */
+    SpillPlace *slots;                       /* open addressing, at most half full */
+    size_t slot_count, record_count;
+    uint64_t ignored; /* files and ends of files that are not what they should be */
+} SpillStore;
+
+NODISCARD bool spill_store_open(SpillStore *store, const char *directory, uint64_t limit, Error *error);
+void spill_store_close(SpillStore *store); /* safe on a zeroed one */
+
+/* NULL: it is not there. */
+SpillPlace *spill_store_find(const SpillStore *store, SpillKey key);
+/* False: the record is not what it was, and counts as gone. */
+NODISCARD bool spill_store_read(SpillStore *store, SpillPlace *place, void *out);
+
+/* Where a record of so many bytes is to be written; the oldest files make way, and are *removed. */
+NODISCARD bool spill_store_prepare(
+    SpillStore *store, SpillKey key, size_t size, SpillPlace *place, SpillSegment **removed, Error *error);
+/* By any thread. */
+NODISCARD bool spill_store_write(const SpillStore *store, const SpillPlace *place, const void *bytes, Error *error);
+/* The record was written (or not: then its place is forgotten). */
+NODISCARD bool spill_store_commit(SpillStore *store, const SpillPlace *place, bool written);
+/* By any thread: closes the files that made way and takes them from the disk. */
+void spill_store_drop(const SpillStore *store, SpillSegment *removed);
