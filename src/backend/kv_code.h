@@ -1,22 +1,22 @@
 /* Pages of the KV cache as codes: TurboQuant without its 1-bit sketch (Zandieh et al., arXiv 2504.19874), with exactly
- * those additions that real models were measured to need. Pure functions of host memory: the specification, which
- * backends may vectorise.
+ * those additions that real models were measured to need. Pure functions of host memory, one head of one page at a
+ * time.
  *
  *   bias      a key bias reaches the key as RoPE_p(b), up to 80 times the content. The rope pairs that a page mean
  *             would leave behind (KvCode.bias_pairs) are taken out of the key before the rotation: k − B_p, and come
- *             back in the score as ⟨q, B_p⟩. B_p is computed from the page's start and the offset in it
- *             (kv_bias_angles), alike when coding and when scoring, so that it cancels exactly.
+ *             back in the score as ⟨q, B_p⟩. B_p is composed of the turns by the page's start and by the offset in it
+ *             (kv_turns), alike when coding and when scoring, so that it cancels, and scoring can keep the latter.
  *   rotation  y = R x, R = D(s2) H D(s1) / √d; H: Hadamard matrix of order d = 2^k · {1, 12, 20, 28} (Paley's for
  *             these), s1 and s2 the published signs.
  *   groups    the d rotated dims are cut into equal groups of at most 128; each token has one f16 scale a group.
  *   centre    keys: z = y − mean of the page's tokens (f16, one vector a page). Values: z = y.
- *   code      index of z √g / |z| (g: the group's dims) in the form's codebook, the Lloyd-Max quantiser of N(0,1), its
- *             cells split at their own Lloyd points for each further bit (CODE8: uniform steps up to the largest).
- *             scale = |z|² / ⟨z, c⟩ makes ⟨q, decoded⟩ unbiased; with it go the factors of the integer codebook.
+ *   code      index of z √g / |z| (g: the group's dims) in the form's codebook, a quantiser of N(0,1) (kv_codebook.c);
+ *             CODE8: uniform steps up to the group's largest.
+ *             scale = |z|² / ⟨z, c⟩ makes ⟨q, decoded⟩ unbiased.
  *   decoded   scale · c[index] + mean, in the rotated space: queries are rotated once, outputs rotated back once.
  *
- * The codebook is integers, so that scans are integer products; they are what `scale` belongs to. A code's value is
- * kv_codebook(form)[index], an int8; the unsigned kernels add KV_CODE_OFFSET. Tokens are interleaved so that each lane
+ * The codebook is integers, so that scans are integer products; they are what `scale` belongs to: c[index] is
+ * kv_codebook(form)[index] + 1/2, an int8 and a half. Tokens are interleaved so that each lane
  * of a vector is a token (keys) or a dimension (values) and sums need no horizontal step:
  *
  *   keys of a kv head:    mean f16[d] | scale f16[groups][128] | codes: 8 blocks of 16 tokens, each
@@ -39,7 +39,6 @@ enum {
     KV_CODE_DIM = 16,       /* head sizes are multiples of this */
     KV_CODE_GROUP = 128,    /* dims of a group, at most */
     KV_CODE_LEVELS = 256,   /* of the largest codebook */
-    KV_CODE_OFFSET = 128,   /* makes a code's value unsigned */
     KV_CODE_BIAS_PAIRS = 64 /* of the rope, that a bias can be taken out of */
 };
 
@@ -47,19 +46,19 @@ enum {
 
 /* Whether heads of this size can be coded: a Hadamard matrix is known, and lanes come out even. */
 bool kv_code_dim(int d);
-/* x[d] ← R x, or Rᵀ x. */
-void kv_rotate(int d, float *x);
-void kv_rotate_back(int d, float *x);
-/* The signs as ±1, [2][d]: s1 then s2. The source: numpy's default_rng(42).choice([-1, 1], …), as the paper's
- * implementations have them. */
+/* x [d][lanes] ← R x, or Rᵀ x: each lane is a vector of its own. Lanes do not touch each other's bits. */
+void kv_rotate(int d, int lanes, float *x);
+void kv_rotate_back(int d, int lanes, float *x);
+/* The signs as ±1, [2][d]: s1 then s2. */
 void kv_rotation_signs(int d, float *signs);
 
 /* ---- codebooks ---- */
 
 int kv_form_bits(KvForm form);          /* 3 … 8; EXACT: 16 */
-int kv_group_dims(int d);               /* the largest equal part of d that is ≤ KV_CODE_GROUP and a multiple of 8 */
+int kv_group_dims(int d);               /* the largest equal part of d that is ≤ KV_CODE_GROUP and a multiple of 16 */
 const int8_t *kv_codebook(KvForm form); /* [2^bits] ascending, symmetric about −1/2: value = −1 − value of its mirror */
-const float *kv_code_edges(KvForm form); /* [2^bits − 1] of N(0,1), between the indices; not for CODE8 */
+/* [2^(bits−1) − 1] of N(0,1), ascending: between the levels of the positive half. Not for CODE8. */
+const float *kv_code_edges(KvForm form);
 
 /* ---- layout of one kv head's page ---- */
 
@@ -79,22 +78,34 @@ int kv_code_get(const KvCodeLayout *layout, KvForm form, bool values, const uint
 
 /* ---- bias ---- */
 
-/* What a key's bias is turned by at offset t of a page that starts at `position`: cos and sin of pair i, as the product
- * of the turns of start and offset. Only for ropes with fixed frequencies on one axis. */
+/* A bias of keys at one page. */
+typedef struct KvBias {
+    const Rope *rope;  /* frequencies readable */
+    uint64_t pairs;    /* of the rope, that are taken out */
+    const float *bias; /* [d] of this head, before the rope */
+    int position;      /* of the page's first token */
+} KvBias;
+
+typedef struct KvTurn {
+    float cosine, sine;
+} KvTurn;
+
+/* Whether a bias can be followed: ropes with fixed frequencies on one axis. */
 bool kv_bias_possible(const Rope *rope);
-/* B_p for the chosen pairs into out[d], all else 0; bias [d]. rope->frequencies readable. */
-void kv_bias_at(const Rope *rope, uint64_t pairs, const float *bias, int d, int page_position, int t, float *out);
+/* By what a rope turns a pair at a position, its scale apart; and two turns as one. */
+KvTurn kv_bias_turn(const Rope *rope, int pair, int position);
+KvTurn kv_turns(KvTurn a, KvTurn b);
+/* B_p at offset t of the page for the chosen pairs into out[d], all else 0. */
+void kv_bias_at(const KvBias *bias, int d, int t, float *out);
+/* Takes it from the keys of a page, [8 blocks][d][16 tokens]. */
+void kv_subtract_bias(int d, float *x, const KvBias *bias);
+/* Pairs whose bias a page mean leaves behind, largest first, until what stays is below a twentieth of the content. */
+uint64_t kv_bias_pairs(const Rope *rope, const float *bias, double content_square);
+uint64_t kv_bias_all(const Rope *rope); /* every pair that can be chosen */
 
 /* ---- pages ---- */
 
-/* Codes of one kv head of one page. x: [128][d] f32, as exact pages hold them, overwritten. Keys: bias [d] or NULL with
- * its rope and pairs; position: of the page's first token. */
-typedef struct KvBias {
-    const Rope *rope;
-    uint64_t pairs;
-    const float *bias; /* [d] of this head */
-    int position;
-} KvBias;
+/* Codes of one kv head of one page. x: [8 blocks][d][16 tokens] f32, overwritten. bias NULL: none. */
 void kv_code_keys(int d, KvForm form, float *x, const KvBias *bias, uint8_t *page);
 void kv_code_values(int d, KvForm form, float *x, uint8_t *page);
 /* What a page stands for, in the rotated space: [128][d]; of keys without the bias. */
@@ -102,14 +113,17 @@ void kv_decode(int d, KvForm form, bool values, const uint8_t *page, float *out)
 
 /* ---- survey ---- */
 
-/* What the survey measures of one kv head over whole pages. */
+/* Sums over the tokens of whole pages of one kv head. */
 typedef struct KvStatistics {
-    double q_square; /* mean of |q|² as scores use it (scaled) */
-    double k_square; /* mean of |k − its page's mean|² after the bias is out */
-    double k_whole;  /* mean of |k|² after the bias is out */
+    double tokens;
+    double q_square; /* of |q|² as scores use it (scaled), the mean over the kv head's query heads */
+    double k_square; /* of |k − its page's mean|² after the bias is out */
+    double k_whole;  /* of |k|² after the bias is out */
 } KvStatistics;
-/* Pairs whose bias a page mean leaves behind, largest first, until what stays is below a twentieth of the content. */
-uint64_t kv_bias_pairs(const Rope *rope, const float *bias, int d, double content_square);
-/* s of a layer from its kv heads (the largest), and the form that its keys then get. */
-float kv_noise(const KvStatistics *heads, int kv_heads, int d);
-KvForm kv_raised(KvForm form, float noise);
+
+/* Adds a page of a kv head that begins at `position`: x its keys as above, overwritten; q_square [128]. */
+void kv_survey_page(const KvLayer *layer, int head, int position, float *x, const float *q_square, KvStatistics *sums);
+/* Fills survey->code from the statistics of each kv head. */
+void kv_survey_decide(const KvSurvey *survey, const KvStatistics *heads);
+/* The form of keys that score with this noise; offset: they hold much that is alike for every token. At most CODE6. */
+KvForm kv_raised(KvForm form, float noise, bool offset);

@@ -1,0 +1,90 @@
+/* The bias of keys, as a rope has turned it: which of its pairs a page mean leaves behind, and what it comes to at a
+ * position. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/kv_code.h"
+
+enum { LANES = 16 };
+
+/* What may stay of a bias in keys: this share of their own energy. */
+#define BIAS_REST 0.05
+
+bool kv_bias_possible(const Rope *rope) {
+    return rope && rope->dynamic.positions == 0 && rope->sections[0] == 0 && rope->sections[1] == 0 &&
+        rope->sections[2] == 0;
+}
+
+static int bias_pair_count(const Rope *rope) {
+    return rope->dims / 2 < KV_CODE_BIAS_PAIRS ? rope->dims / 2 : KV_CODE_BIAS_PAIRS;
+}
+
+/* The two numbers of a head that pair i turns. */
+static int first_of(const Rope *rope, int i) { return rope->interleaved ? 2 * i : i; }
+static int second_of(const Rope *rope, int i) { return rope->interleaved ? 2 * i + 1 : i + rope->dims / 2; }
+
+KvTurn kv_bias_turn(const Rope *rope, int pair, int position) {
+    const float angle = (float)position * rope->frequencies[pair];
+    return (KvTurn){cosf(angle), sinf(angle)};
+}
+
+KvTurn kv_turns(KvTurn a, KvTurn b) {
+    return (KvTurn){a.cosine * b.cosine - a.sine * b.sine, a.sine * b.cosine + a.cosine * b.sine};
+}
+
+void kv_bias_at(const KvBias *bias, int d, int t, float *out) {
+    const Rope *rope = bias->rope;
+    memset(out, 0, (size_t)d * sizeof *out);
+    for (int i = 0; i < KV_CODE_BIAS_PAIRS; i++) {
+        if (!(bias->pairs >> i & 1)) continue;
+        const KvTurn turn = kv_turns(kv_bias_turn(rope, i, bias->position), kv_bias_turn(rope, i, t));
+        const int first = first_of(rope, i), second = second_of(rope, i);
+        const float a = bias->bias[first] * rope->scale, b = bias->bias[second] * rope->scale;
+        out[first] = a * turn.cosine - b * turn.sine;
+        out[second] = a * turn.sine + b * turn.cosine;
+    }
+}
+
+/* Share of a turning vector's energy that is not in the mean of a page's tokens. */
+static double left_by_mean(double frequency) {
+    const double half = sin(frequency / 2);
+    if (fabs(half) < 1e-9) return 0;
+    const double mean = sin(frequency * KV_PAGE_TOKENS / 2) / (KV_PAGE_TOKENS * half);
+    return 1 - mean * mean;
+}
+
+uint64_t kv_bias_pairs(const Rope *rope, const float *bias, double content_square) {
+    if (!kv_bias_possible(rope)) return 0;
+    double energy[KV_CODE_BIAS_PAIRS], rest = 0;
+    const int count = bias_pair_count(rope);
+    for (int i = 0; i < count; i++) {
+        const double a = (double)bias[first_of(rope, i)] * rope->scale;
+        const double b = (double)bias[second_of(rope, i)] * rope->scale;
+        energy[i] = (a * a + b * b) * left_by_mean(rope->frequencies[i]);
+        rest += energy[i];
+    }
+    uint64_t pairs = 0;
+    while (rest > BIAS_REST * content_square) {
+        int most = -1;
+        for (int i = 0; i < count; i++)
+            if (!(pairs >> i & 1) && energy[i] > 0 && (most < 0 || energy[i] > energy[most])) most = i;
+        if (most < 0) break;
+        pairs |= UINT64_C(1) << most;
+        rest -= energy[most];
+    }
+    return pairs;
+}
+
+uint64_t kv_bias_all(const Rope *rope) {
+    const int count = bias_pair_count(rope);
+    return count == KV_CODE_BIAS_PAIRS ? UINT64_MAX : (UINT64_C(1) << count) - 1;
+}
+
+void kv_subtract_bias(int d, float *x, const KvBias *bias) {
+    float turned[ATTENTION_HEAD_MAX];
+    for (int t = 0; t < KV_PAGE_TOKENS; t++) {
+        kv_bias_at(bias, d, t, turned);
+        float *column = x + (size_t)(t / LANES) * (size_t)d * LANES + t % LANES;
+        for (int i = 0; i < d; i++) column[i * LANES] -= turned[i];
+    }
+}

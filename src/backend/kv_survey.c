@@ -1,0 +1,63 @@
+/* What a look at the first pages of a sequence tells of a layer: how much the noise of the codes will matter. */
+#include <math.h>
+
+#include "backend/kv_code.h"
+
+/* Measured on three models: layers beyond these lose visibly with 4-bit keys (one form more, two forms more); keys
+ * whose offset is so many times their content are none that a code was measured for. */
+#define NOISE_RAISED 0.3f
+#define NOISE_RAISED_TWICE 0.6f
+#define OFFSET_MOST 3.0
+
+/* d · E[error²] / (|q|² |k|²) of a score with 4-bit keys. */
+#define DISTORTION_4_BITS 0.0092
+
+void kv_survey_page(const KvLayer *layer, int head, int position, float *x, const float *q_square, KvStatistics *sums) {
+    enum { LANES = 16, BLOCKS = KV_PAGE_TOKENS / LANES };
+    const int d = layer->layout.head_dim;
+    if (layer->k_bias && kv_bias_possible(layer->rope)) {
+        const KvBias bias = {layer->rope, kv_bias_all(layer->rope), layer->k_bias + (size_t)head * (size_t)d, position};
+        kv_subtract_bias(d, x, &bias);
+    }
+    for (int i = 0; i < d; i++) {
+        double sum = 0, square = 0;
+        for (int b = 0; b < BLOCKS; b++)
+            for (int l = 0; l < LANES; l++) {
+                const double v = x[((size_t)b * (size_t)d + (size_t)i) * LANES + (size_t)l];
+                sum += v;
+                square += v * v;
+            }
+        sums->k_whole += square;
+        sums->k_square += square - sum * sum / KV_PAGE_TOKENS;
+    }
+    for (int t = 0; t < KV_PAGE_TOKENS; t++) sums->q_square += q_square[t];
+    sums->tokens += KV_PAGE_TOKENS;
+}
+
+/* The standard deviation of a score's error with 4-bit keys; q comes scaled. */
+static double noise_of(const KvStatistics *s, int d) {
+    return sqrt(s->q_square / s->tokens * (s->k_square / s->tokens) * DISTORTION_4_BITS / d);
+}
+
+static bool is_offset(const KvStatistics *s) { return s->k_whole > OFFSET_MOST * OFFSET_MOST * s->k_square; }
+
+void kv_survey_decide(const KvSurvey *survey, const KvStatistics *heads) {
+    const KvLayer *layer = survey->layer;
+    const int d = layer->layout.head_dim;
+    KvCode *code = survey->code;
+    bool offset = false;
+    code->noise = 0;
+    for (int h = 0; h < layer->layout.kv_heads; h++) {
+        const float *bias = layer->k_bias ? layer->k_bias + (size_t)h * (size_t)d : NULL;
+        code->bias_pairs[h] = bias ? kv_bias_pairs(layer->rope, bias, heads[h].k_square / heads[h].tokens) : 0;
+        code->noise = fmaxf(code->noise, (float)noise_of(&heads[h], d));
+        offset = offset || is_offset(&heads[h]);
+    }
+    if (survey->raise) code->k = kv_raised(code->k, code->noise, offset);
+}
+
+KvForm kv_raised(KvForm form, float noise, bool offset) {
+    const int more = noise > NOISE_RAISED_TWICE || offset ? 2 : noise > NOISE_RAISED;
+    if (form >= KV_CODE6) return form;
+    return (int)form + more < KV_CODE6 ? (KvForm)((int)form + more) : KV_CODE6;
+}
