@@ -21,6 +21,7 @@ struct Engine {
     Model *model;
     Runner *runner;
     KvCache *kv;
+    KvFormat kv_format;
     int vocab, eos_count;
     int32_t eos[EOS_MAX];
     SamplerScratch scratch;
@@ -73,7 +74,7 @@ static bool take_prompt(Engine *engine, Request *request, AnswerChoice *choice, 
         request->kv = (KvSequence){0};
         return true;
     }
-    if (!kv_sequence_open(engine->kv, NULL, &choice->kv, error)) return false;
+    if (!kv_sequence_open(engine->kv, &request->format, &choice->kv, error)) return false;
     kv_fork(engine->kv, &request->kv, &choice->kv);
     return true;
 }
@@ -236,14 +237,24 @@ static void *engine_run(void *argument) {
 
 /* ---- opening ---- */
 
-static size_t default_pool(const Engine *engine, int slots) {
+static size_t default_pool(const Engine *engine, const KvFormat *format, int slots) {
     const Runner *runner = engine->runner;
     const size_t half = (engine->resources ? resources_available(engine->resources) : memory_available()) / 2;
     size_t bytes;
     if (!size_mul(
-            kv_bytes_for(runner_kv_plan(runner), NULL, model_context(runner_model(runner))), (size_t)slots, &bytes))
+            kv_bytes_for(runner_kv_plan(runner), format, model_context(runner_model(runner))), (size_t)slots, &bytes))
         return half;
     return bytes < half ? bytes : half;
+}
+
+static bool check_format(const KvFormat *f, Error *error) {
+    if (f->k == KV_EXACT) return true;
+    const bool whole = f->after % KV_PAGE_TOKENS == 0 && f->hot % KV_PAGE_TOKENS == 0 && f->sink % KV_PAGE_TOKENS == 0;
+    if (whole && f->v != KV_EXACT && f->sink >= 0 && f->hot >= KV_PAGE_TOKENS && f->after >= f->sink) return true;
+    return fail(error, ERROR_USAGE,
+        "a KV cache coded from %d tokens on without the newest %d and the first %d cannot be: these are multiples of "
+        "%d, the second is not 0, and the first not below the third",
+        f->after, f->hot, f->sink, KV_PAGE_TOKENS);
 }
 
 static bool check_options(const EngineOptions *o, Error *error) {
@@ -253,13 +264,14 @@ static bool check_options(const EngineOptions *o, Error *error) {
         return fail(error, ERROR_USAGE, "a prefill size of %d, must be 1 to %d", o->prefill_size, RUNNER_ROWS_MAX / 2);
     if (o->queue_max < 0 || o->queue_max > INT_MAX / 2)
         return fail(error, ERROR_USAGE, "a queue of %d requests cannot be", o->queue_max);
-    return true;
+    return check_format(&o->kv_format, error);
 }
 
 static bool open_parts(Engine *engine, const EngineOptions *options, Error *error) {
     if (!check_options(options, error)) return false;
     engine->notify = options->notify;
     engine->notify_context = options->notify_context;
+    engine->kv_format = options->kv_format;
     RunnerOptions runner = {.backend = options->backend, .outputs_max = options->slots + ECHO_ROWS};
     runner.backend.rows_max = options->slots + options->prefill_size;
     engine->resources = options->resources;
@@ -269,7 +281,8 @@ static bool open_parts(Engine *engine, const EngineOptions *options, Error *erro
     if (!engine->runner) return false;
     engine->vocab = model_vocab(engine->model);
     engine->eos_count = model_eos(engine->model, engine->eos);
-    const size_t pool = options->kv_bytes ? options->kv_bytes : default_pool(engine, options->slots);
+    const size_t pool =
+        options->kv_bytes ? options->kv_bytes : default_pool(engine, &options->kv_format, options->slots);
     engine->kv = kv_open(runner_kv_plan(engine->runner), pool, error);
     engine->account.promised = pool;
     if (engine->resources) resources_enter(engine->resources, &engine->account);
@@ -380,10 +393,12 @@ static bool check_request(const Engine *engine, const RequestOptions *o, Error *
     if (o->max_tokens < 1) return fail(error, ERROR_USAGE, "max_tokens is %d, must be at least 1", o->max_tokens);
     if (o->choices < 1 || o->choices > CHOICES_MAX)
         return fail(error, ERROR_USAGE, "%d choices, must be 1 to %d", o->choices, CHOICES_MAX);
-    return check_sampling(engine, &o->sampling, error);
+    return check_format(o->kv_format, error) && check_sampling(engine, &o->sampling, error);
 }
 
-Request *engine_submit(Engine *engine, const RequestOptions *options, Error *error) {
+Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error) {
+    RequestOptions own = *asked, *options = &own;
+    if (!own.kv_format) own.kv_format = &engine->kv_format;
     if (!check_request(engine, options, error)) return NULL;
     Scheduler *s = &engine->scheduler;
     const int max_tokens = scheduler_fit(s, options, error);

@@ -21,6 +21,10 @@ typedef struct EngineOptions {
     int queue_max;               /* requests that wait; one more is ERROR_BUSY */
     int prefill_size;            /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2 */
     size_t kv_bytes;             /* of the page pool; 0: slots × context, at most half of the free memory */
+    KvFormat kv_format;          /* of requests that ask for none; zero: everything stays exact */
+    bool prefix_off;             /* requests find nothing of what others computed */
+    const char *cache_directory; /* where what leaves memory goes; NULL: nowhere */
+    size_t cache_disk_bytes;
     /* Called by the engine thread when requests may have something new; must be short. NULL: readers wait in request_*.
      */
     void (*notify)(void *context);
@@ -51,6 +55,9 @@ typedef struct RequestOptions {
     int choices;           /* n: share one prefill; as many run at once as there are slots */
     bool echo_logprobs; /* logprobs of the prompt's tokens as well (completions with echo), without bias and penalties;
                          * implies logprobs ≥ 0 */
+    const KvFormat *kv_format; /* copied; NULL: the engine's */
+    uint64_t cache_space;      /* requests find what others of the same space computed: a hash of key and salt */
+    bool cache_off;            /* finds nothing and leaves nothing to be found */
     SamplingOptions sampling;
 } RequestOptions;
 
@@ -68,7 +75,11 @@ typedef struct TokenOut {
 } TokenOut;
 
 typedef struct RequestStats {
-    int prompt_tokens, cached_tokens;
+    int prompt_tokens;
+    int cached_tokens;                     /* of the prompt: not computed, as the prefix cache had them */
+    int parked;                            /* times that a choice made room for others */
+    size_t kv_exact_bytes, kv_coded_bytes; /* of pages, when the answer's last choice ended or so far; */
+    size_t kv_f16_bytes;                   /* had everything stayed exact */
     double queued_s, prefill_s, decode_s;
 } RequestStats;
 
@@ -104,6 +115,14 @@ typedef struct EngineStats {
     int running, waiting;
     bool full; /* engine_submit would say ERROR_BUSY */
     size_t kv_bytes, kv_bytes_total;
-    uint64_t steps, prompt_tokens, generated_tokens;
+    size_t kv_form_bytes[KV_FORMS]; /* in use: exact pages, and pages of keys' or values' codes; */
+    uint64_t kv_form_pages[KV_FORMS];
+    size_t prefix_bytes; /* of pages that the prefix cache holds, some of them together with requests */
+    uint64_t steps;
+    uint64_t prompt_tokens, generated_tokens;              /* computed */
+    uint64_t prefix_lookups, prefix_hits, prefix_tokens;   /* prompts looked up, found in part; tokens found */
+    uint64_t prefix_evictions;                             /* pages that made room */
+    uint64_t parked, resumed;                              /* choices */
+    uint64_t spilled_pages, spilled_bytes, restored_pages; /* to and from disk */
 } EngineStats;
 EngineStats engine_stats(Engine *engine);

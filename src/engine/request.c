@@ -97,6 +97,9 @@ Request *request_new(const RequestOptions *options, int vocab, int max_tokens, E
     request->choices = choices;
     request->waiting = options->choices;
     request->echo = options->echo_logprobs;
+    request->format = *options->kv_format;
+    request->space = options->cache_space;
+    request->cache_off = options->cache_off;
     if (request->echo && request->sampling.logprobs < 0) request->sampling.logprobs = 0;
     request->submitted_ns = clock_ns();
     atomic_init(&request->references, 1);

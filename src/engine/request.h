@@ -32,6 +32,9 @@ struct Request {
     SamplingOptions sampling; /* its arrays are in memory */
     const int32_t *prompt;
     int prompt_count, max_tokens, choice_count, top_max;
+    KvFormat format;
+    uint64_t space; /* of prefixes that it may find */
+    bool cache_off;
     bool echo;
     AnswerChoice *choices;
     uint8_t *prompt_records; /* [prompt_count]; NULL without echo */
@@ -61,7 +64,8 @@ struct Request {
     int64_t submitted_ns, admitted_ns, answering_ns, ended_ns; /* 0: not yet */
 };
 
-/* options are valid for this vocabulary; max_tokens is already cut. The reference is the caller's. */
+/* options are valid for this vocabulary; max_tokens is already cut; kv_format is said. The reference is the caller's.
+ */
 NODISCARD Request *request_new(const RequestOptions *options, int vocab, int max_tokens, Error *error);
 void request_retain(Request *request);
 void request_release(Request *request);

@@ -8,6 +8,7 @@
 /* The most tokens, up to a limit, whose cost fits; cost never falls with the tokens. 0: not even one. */
 typedef struct Fit {
     const KvPlan *plan;
+    const KvFormat *format;
     size_t pool, charged; /* bytes */
     int before;           /* tokens that come on top */
 } Fit;
@@ -17,7 +18,7 @@ static int most_tokens(const Fit *fit, int limit) {
     while (low < high) {
         const int middle = low + (high - low + 1) / 2;
         if (fit->charged <= fit->pool &&
-            kv_bytes_for(fit->plan, NULL, fit->before + middle) <= fit->pool - fit->charged)
+            kv_bytes_for(fit->plan, fit->format, fit->before + middle) <= fit->pool - fit->charged)
             low = middle;
         else
             high = middle - 1;
@@ -44,9 +45,9 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
         scheduler_close(s);
         return fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
     }
-    s->context = most_tokens(&(Fit){.plan = s->plan, .pool = s->pool}, model_context(runner_model(runner)));
+    s->context = most_tokens(&(Fit){s->plan, &options->kv_format, s->pool, 0, 0}, model_context(runner_model(runner)));
     if (s->context >= 2) return true;
-    const size_t least = kv_bytes_for(s->plan, NULL, 2);
+    const size_t least = kv_bytes_for(s->plan, &options->kv_format, 2);
     scheduler_close(s);
     return fail(error, ERROR_LIMIT, "a KV cache of %zu bytes is too small, a sequence takes at least %zu",
         kv_bytes_total(kv), least);
@@ -64,24 +65,24 @@ void scheduler_close(Scheduler *s) {
 /* ---- promises ---- */
 
 /* With several choices the prompt's pages are promised once; a choice adds what comes after the full ones of them. */
-static size_t prompt_charge(const Scheduler *s, int prompt_count, int choices) {
-    return choices > 1 ? kv_bytes_for(s->plan, NULL, prompt_count) : 0;
+static size_t prompt_charge(const Scheduler *s, const KvFormat *format, int prompt_count, int choices) {
+    return choices > 1 ? kv_bytes_for(s->plan, format, prompt_count) : 0;
 }
 
 static int shared_tokens(int prompt_count, int choices) {
     return choices > 1 ? prompt_count / KV_PAGE_TOKENS * KV_PAGE_TOKENS : 0;
 }
 
-static size_t choice_charge(const Scheduler *s, int prompt_count, int max_tokens, int choices) {
-    return kv_bytes_for(s->plan, NULL, prompt_count + max_tokens - shared_tokens(prompt_count, choices));
+static size_t choice_charge(const Scheduler *s, const KvFormat *format, int prompt_count, int max_tokens, int choices) {
+    return kv_bytes_for(s->plan, format, prompt_count + max_tokens - shared_tokens(prompt_count, choices));
 }
 
 int scheduler_fit(const Scheduler *s, const RequestOptions *o, Error *error) {
     const int prompt = o->prompt_count;
     int max_tokens = prompt < s->context ? s->context - prompt : 0;
     if (o->max_tokens < max_tokens) max_tokens = o->max_tokens;
-    const Fit fit = {
-        s->plan, s->pool, prompt_charge(s, prompt, o->choices), prompt - shared_tokens(prompt, o->choices)};
+    const Fit fit = {s->plan, o->kv_format, s->pool, prompt_charge(s, o->kv_format, prompt, o->choices),
+        prompt - shared_tokens(prompt, o->choices)};
     max_tokens = most_tokens(&fit, max_tokens);
     if (max_tokens == 0)
         fail(error, ERROR_LIMIT,
@@ -117,8 +118,9 @@ static void list_remove(RequestList *list, Request *before, Request *request) {
 bool scheduler_full(const Scheduler *s) { return s->waiting.count >= s->queue_max + s->slots - atomic_load(&s->used); }
 
 void scheduler_queue(Scheduler *s, Request *request) {
-    request->prompt_charge = prompt_charge(s, request->prompt_count, request->choice_count);
-    request->choice_charge = choice_charge(s, request->prompt_count, request->max_tokens, request->choice_count);
+    request->prompt_charge = prompt_charge(s, &request->format, request->prompt_count, request->choice_count);
+    request->choice_charge =
+        choice_charge(s, &request->format, request->prompt_count, request->max_tokens, request->choice_count);
     list_append(&s->waiting, request);
 }
 
@@ -146,7 +148,7 @@ static void activate(Scheduler *s, Request *request) {
     s->charged += request->prompt_charge;
     take_slot(s, request);
     request_set_admitted(request);
-    if (!kv_sequence_open(s->kv, NULL, &request->kv, &error)) request_fail(request, &error);
+    if (!kv_sequence_open(s->kv, &request->format, &request->kv, &error)) request_fail(request, &error);
 }
 
 /* Everybody who waits longer than somebody who got in was passed. True: one of them will not be passed again. */
@@ -243,6 +245,9 @@ void scheduler_note_step(Scheduler *s, double seconds) {
     if (s->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / s->prompt_rows;
 }
 
+/* Tokens of its prompt that a request could read in the coming step. */
+static int prompt_left(const Request *r) { return smaller(r->prompt_count - r->prefilled, kv_step_rows(&r->kv)); }
+
 /* Splits the step's prompt tokens over the prompts: half to the oldest, equal parts of the rest to the others; what
  * somebody does not need goes to the oldest who does. */
 static void share_prefill(Scheduler *s) {
@@ -252,13 +257,13 @@ static void share_prefill(Scheduler *s) {
     bool oldest = true;
     for (Request *r = s->active.first; r; r = r->next) {
         if (!reads_prompt(r)) continue;
-        r->chunk = oldest ? 0 : smaller(share, r->prompt_count - r->prefilled);
+        r->chunk = oldest ? 0 : smaller(share, prompt_left(r));
         left -= r->chunk;
         oldest = false;
     }
     for (Request *r = s->active.first; r; r = r->next) {
         if (!reads_prompt(r)) continue;
-        const int more = smaller(left, r->prompt_count - r->prefilled - r->chunk);
+        const int more = smaller(left, prompt_left(r) - r->chunk);
         r->chunk += more;
         left -= more;
         if (!r->echo) continue;
