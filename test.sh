@@ -55,7 +55,7 @@ step python-environment tools/python_env.sh "$cache/venv" || finish
 step aarch64 tests/aarch64.sh
 step asan-build configure asan build-asan && step asan unit build-asan
 step tsan-build configure tsan build-tsan && step tsan env TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan \
-    --output-on-failure -R 'test_(engine|models|pool|chat|server|request|scheduler|map|file)'
+    --output-on-failure -R 'test_(engine|spill|models|pool|chat|server|request|scheduler|map|file)'
 
 step tokenizers "$python" tests/text/check_tokenizers.py
 step templates "$python" tests/text/check_templates.py
@@ -65,6 +65,7 @@ step hostile "$python" tests/model/check_hostile.py
 for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
 step api "$python" tests/server/check_api.py
 step models "$python" tests/server/check_models.py
+step metrics "$python" tests/server/check_metrics.py
 step sdk-python "$python" tests/server/check_sdk.py
 step sdk-node tests/server/check_sdk_node.sh
 step malformed "$python" tests/server/check_malformed.py

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "server/body.h"
+#include "server/metrics.h"
 #include "server/model_list.h"
 #include "server/reply.h"
 #include "server/stream.h"
@@ -122,6 +123,14 @@ static enum MHD_Result answer_stream(Exchange *x) {
     return reply_stream(x, stream_body);
 }
 
+/* The generation has ended, or nobody waits for it any more. */
+static void close_generation(Exchange *x) {
+    if (x->generation.request_count > 0)
+        metrics_note_completion(x->server->metrics, models_find(x->server->models, slice_of(x->model->name)),
+            &x->generation, (double)(clock_ns() - x->started_ns) * 1e-9);
+    generation_close(&x->generation);
+}
+
 static enum MHD_Result answer_whole(Exchange *x) {
     ApiError error = {0};
     Error why = {0};
@@ -137,7 +146,7 @@ static enum MHD_Result answer_whole(Exchange *x) {
     }
     Buffer body = {0};
     x->endpoint->write_whole(x, &body);
-    generation_close(&x->generation);
+    close_generation(x);
     if (!body.failed) return reply_json(x, 200, &body);
     buffer_free(&body);
     api_out_of_memory(&error);
@@ -156,7 +165,7 @@ enum MHD_Result completion_answer(Exchange *x, const Endpoint *endpoint) {
 
 void completion_close(Exchange *x) {
     if (!x->endpoint) return;
-    generation_close(&x->generation);
+    close_generation(x);
     free_prompts(x);
     buffer_free(&x->head);
     buffer_free(&x->out);

@@ -19,6 +19,7 @@ typedef struct Server {
     bool loopback;       /* bound to a loopback address: Host must be one, too */
     struct Guard *guard; /* deadlines of connections */
     struct StreamWriter *streams;
+    struct Metrics *metrics;
     size_t body_bytes; /* atomic: of the bodies that are held */
     int stopping;      /* atomic: no new work; 2: end what runs */
     int answering;     /* atomic: completions whose last byte is not out */

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/guard.h"
+#include "server/metrics.h"
 
 #ifndef POLLRDHUP
 #define POLLRDHUP 0 /* where there is none, POLLHUP comes when the client has ended its side */
@@ -42,19 +43,20 @@ static void add_common_headers(Exchange *x, struct MHD_Response *response, const
 
 static enum MHD_Result queue(Exchange *x, int status, struct MHD_Response *response) {
     x->answered = true;
+    metrics_note_status(x->server->metrics, status);
     reply_touch(x);
     const enum MHD_Result result = MHD_queue_response(x->connection, (unsigned)status, response);
     MHD_destroy_response(response);
     return result;
 }
 
-static enum MHD_Result reply(Exchange *x, int status, Buffer *body, const char *allow) {
+static enum MHD_Result reply(Exchange *x, int status, const char *type, Buffer *body, const char *allow) {
     struct MHD_Response *response = body->failed || !body->data
         ? NULL
         : MHD_create_response_from_buffer(body->size, body->data, MHD_RESPMEM_MUST_COPY);
     buffer_free(body);
     if (!response) return MHD_NO;
-    add_common_headers(x, response, "application/json");
+    add_common_headers(x, response, type);
     if (status == 429 || status == 503) {
         MHD_add_response_header(response, "Retry-After", "1");
         MHD_add_response_header(response, "retry-after-ms", "1000");
@@ -64,14 +66,17 @@ static enum MHD_Result reply(Exchange *x, int status, Buffer *body, const char *
     return queue(x, status, response);
 }
 
-enum MHD_Result reply_json(Exchange *x, int status, Buffer *body) { return reply(x, status, body, NULL); }
+static const char json[] = "application/json";
+
+enum MHD_Result reply_json(Exchange *x, int status, Buffer *body) { return reply(x, status, json, body, NULL); }
+enum MHD_Result reply_text(Exchange *x, const char *type, Buffer *body) { return reply(x, 200, type, body, NULL); }
 
 enum MHD_Result reply_error(Exchange *x, const ApiError *error) {
     Buffer body = {0};
     api_write_error(&body, error);
     log_debug("refused id=%s status=%d code=%s param=%s", x->request_id, error->status, error->code ? error->code : "",
         error->param);
-    return reply(x, error->status, &body, error->status == 405 ? x->allowed : NULL);
+    return reply(x, error->status, json, &body, error->status == 405 ? x->allowed : NULL);
 }
 
 enum MHD_Result reply_stream(Exchange *x, MHD_ContentReaderCallback read) {

@@ -2,7 +2,8 @@
 #pragma once
 #include "server/exchange.h"
 
-enum MHD_Result reply_json(Exchange *x, int status, Buffer *body); /* takes the buffer */
+enum MHD_Result reply_json(Exchange *x, int status, Buffer *body);       /* takes the buffer */
+enum MHD_Result reply_text(Exchange *x, const char *type, Buffer *body); /* 200; takes the buffer */
 enum MHD_Result reply_error(Exchange *x, const ApiError *error);
 /* read is called once the headers are out, with x. */
 enum MHD_Result reply_stream(Exchange *x, MHD_ContentReaderCallback read);

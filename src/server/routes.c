@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "server/completion.h"
+#include "server/metrics.h"
 #include "server/model_list.h"
 #include "server/reply.h"
 
@@ -26,6 +27,12 @@ static enum MHD_Result answer_health(Exchange *x, Slice rest) {
     return reply_json(x, stopping ? 503 : 200, &body);
 }
 
+static enum MHD_Result answer_metrics(Exchange *x, Slice rest) {
+    Buffer body = {0};
+    metrics_write(x->server->metrics, x->server->models, &body);
+    return reply_text(x, "text/plain; version=0.0.4; charset=utf-8", &body);
+}
+
 static enum MHD_Result answer_root(Exchange *x, Slice rest) {
     Buffer body = {0};
     buffer_text(&body, "{\"name\":\"apus\",\"models\":[");
@@ -33,13 +40,15 @@ static enum MHD_Result answer_root(Exchange *x, Slice rest) {
         if (i) buffer_byte(&body, ',');
         json_write_string(&body, slice_of(models_name(x->server->models, i)));
     }
-    buffer_text(&body, "],\"api\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/models\",\"/health\"]}");
+    buffer_text(
+        &body, "],\"api\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/models\",\"/health\",\"/metrics\"]}");
     return reply_json(x, 200, &body);
 }
 
 static const Route routes[] = {
     {.method = "GET", .path = "/", .answer = answer_root},
     {.method = "GET", .path = "/health", .answer = answer_health, .public = true},
+    {.method = "GET", .path = "/metrics", .answer = answer_metrics},
     {.method = "GET", .path = "/v1/models", .answer = answer_models},
     {.method = "POST", .path = "/v1/models/load", .answer = answer_load},
     {.method = "POST", .path = "/v1/models/unload", .answer = answer_unload},

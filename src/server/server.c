@@ -9,12 +9,15 @@
 
 #include "base/clock.h"
 #include "server/http.h"
+#include "server/metrics.h"
 #include "server/stream.h"
 
 enum { DRAIN_S = 10, FAREWELL_S = 1, DRAIN_STEP_MS = 20 };
 
 static bool load(Server *server, const ServerOptions *options, Error *error) {
     ModelsOptions models = options->models;
+    server->metrics = metrics_open(models.count, error);
+    if (!server->metrics) return false;
     server->streams = stream_writer_open(error);
     if (!server->streams) return false;
     models.engine.notify = stream_writer_wake;
@@ -68,6 +71,7 @@ void server_close(Server *server) {
     http_stop(server);
     models_close(server->models);
     stream_writer_close(server->streams);
+    metrics_close(server->metrics);
     free(server->host);
     free(server->api_key);
     free(server);
