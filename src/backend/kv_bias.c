@@ -32,16 +32,38 @@ KvTurn kv_turns(KvTurn a, KvTurn b) {
     return (KvTurn){a.cosine * b.cosine - a.sine * b.sine, a.sine * b.cosine + a.cosine * b.sine};
 }
 
+/* What a pair of the bias is at `turn`, times the rope's scale. */
+typedef struct Pair {
+    float first, second;
+} Pair;
+
+static Pair turned(const KvBias *bias, int i, KvTurn turn) {
+    const float a = bias->bias[first_of(bias->rope, i)] * bias->rope->scale;
+    const float b = bias->bias[second_of(bias->rope, i)] * bias->rope->scale;
+    return (Pair){a * turn.cosine - b * turn.sine, a * turn.sine + b * turn.cosine};
+}
+
 void kv_bias_at(const KvBias *bias, int d, int t, float *out) {
-    const Rope *rope = bias->rope;
     memset(out, 0, (size_t)d * sizeof *out);
     for (int i = 0; i < KV_CODE_BIAS_PAIRS; i++) {
         if (!(bias->pairs >> i & 1)) continue;
-        const KvTurn turn = kv_turns(kv_bias_turn(rope, i, bias->position), kv_bias_turn(rope, i, t));
-        const int first = first_of(rope, i), second = second_of(rope, i);
-        const float a = bias->bias[first] * rope->scale, b = bias->bias[second] * rope->scale;
-        out[first] = a * turn.cosine - b * turn.sine;
-        out[second] = a * turn.sine + b * turn.cosine;
+        const KvTurn start = kv_bias_turn(bias->rope, i, bias->position);
+        const Pair pair = turned(bias, i, kv_turns(start, kv_bias_turn(bias->rope, i, t)));
+        out[first_of(bias->rope, i)] = pair.first;
+        out[second_of(bias->rope, i)] = pair.second;
+    }
+}
+
+void kv_subtract_bias(int d, float *x, const KvBias *bias) {
+    for (int i = 0; i < KV_CODE_BIAS_PAIRS; i++) {
+        if (!(bias->pairs >> i & 1)) continue;
+        const KvTurn start = kv_bias_turn(bias->rope, i, bias->position);
+        for (int t = 0; t < KV_PAGE_TOKENS; t++) {
+            const Pair pair = turned(bias, i, kv_turns(start, kv_bias_turn(bias->rope, i, t)));
+            float *column = x + (size_t)(t / LANES) * (size_t)d * LANES + t % LANES;
+            column[first_of(bias->rope, i) * LANES] -= pair.first;
+            column[second_of(bias->rope, i) * LANES] -= pair.second;
+        }
     }
 }
 
@@ -78,13 +100,4 @@ uint64_t kv_bias_pairs(const Rope *rope, const float *bias, double content_squar
 uint64_t kv_bias_all(const Rope *rope) {
     const int count = bias_pair_count(rope);
     return count == KV_CODE_BIAS_PAIRS ? UINT64_MAX : (UINT64_C(1) << count) - 1;
-}
-
-void kv_subtract_bias(int d, float *x, const KvBias *bias) {
-    float turned[ATTENTION_HEAD_MAX];
-    for (int t = 0; t < KV_PAGE_TOKENS; t++) {
-        kv_bias_at(bias, d, t, turned);
-        float *column = x + (size_t)(t / LANES) * (size_t)d * LANES + t % LANES;
-        for (int i = 0; i < d; i++) column[i * LANES] -= turned[i];
-    }
 }

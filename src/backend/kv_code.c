@@ -131,54 +131,51 @@ static float read_f16(const uint8_t *from) {
 
 /* ---- codes of a group ---- */
 
-/* A codebook's positive half: its levels are |value| + 1/2, and edge i lies between level i and i + 1. */
-typedef struct Half {
-    int levels;
-    float edges[KV_CODE_LEVELS / 2], first, steps[KV_CODE_LEVELS / 2];
-} Half;
+/* A form ready for use. */
+typedef struct Codebook {
+    KvForm form;
+    int half;                    /* levels of the positive half */
+    const float *edges;          /* between them */
+    float level[KV_CODE_LEVELS]; /* of every index */
+} Codebook;
 
-static Half half_of(KvForm form) {
-    Half half = {.levels = 1 << (kv_form_bits(form) - 1)};
-    const int8_t *values = kv_codebook(form) + half.levels;
-    half.first = values[0] + 0.5f;
-    for (int i = 0; form != KV_CODE8 && i + 1 < half.levels; i++) {
-        half.edges[i] = kv_code_edges(form)[i];
-        half.steps[i] = (float)(values[i + 1] - values[i]);
+static Codebook open_codebook(KvForm form) {
+    Codebook book = {.form = form, .half = 1 << (kv_form_bits(form) - 1)};
+    if (form != KV_CODE8) book.edges = kv_code_edges(form);
+    for (int i = 0; i < 2 * book.half; i++) book.level[i] = kv_codebook(form)[i] + 0.5f;
+    return book;
+}
+
+typedef float Four __attribute__((vector_size(16)));
+typedef int32_t FourInts __attribute__((vector_size(16)));
+
+/* Indices of 16 numbers, which `factor` brings to N(0,1): how many edges lie below the size, mirrored for what is not
+ * positive. */
+static void compare(const Codebook *book, const float *z, const float *factor, uint8_t *index) {
+    for (int l = 0; l < LANES; l += 4) {
+        Four x, scale;
+        memcpy(&x, z + l, sizeof x);
+        memcpy(&scale, factor + l, sizeof scale);
+        const FourInts positive = x > 0;
+        const Four u = x * scale, size = (Four)((FourInts)u & INT32_MAX);
+        FourInts below = {0};
+        for (int e = 0; e < book->half - 1; e++) below -= size > book->edges[e];
+        const FourInts i = (below ^ ~positive) + book->half;
+        for (int j = 0; j < 4; j++) index[l + j] = (uint8_t)i[j];
     }
-    return half;
 }
 
-/* Codes z [dims][LANES], in which a lane is a vector, by comparison with each edge; factor brings a lane to N(0,1).
- * dot: ⟨z, c⟩ of each lane. levels is constant where this is called, so that the loop over the edges unrolls. */
-static inline void compare(
-    const Half *half, int levels, int dims, const float *z, const float *factor, uint8_t *index, float *dot) {
-    for (int i = 0; i < dims; i++, z += LANES, index += LANES)
-        for (int l = 0; l < LANES; l++) {
-            const float size = fabsf(z[l]), u = size * factor[l];
-            int level = 0;
-            float c = half->first;
-            for (int e = 0; e < levels - 1; e++) {
-                level += u > half->edges[e];
-                c += u > half->edges[e] ? half->steps[e] : 0;
-            }
-            index[l] = (uint8_t)(z[l] > 0 ? levels + level : levels - 1 - level);
-            dot[l] += size * c;
-        }
-}
-
-static void divide(int dims, const float *z, const float *factor, uint8_t *index, float *dot) {
-    enum { LEVELS = KV_CODE_LEVELS / 2 };
-    for (int i = 0; i < dims; i++, z += LANES, index += LANES)
-        for (int l = 0; l < LANES; l++) {
-            const float size = fabsf(z[l]), u = size * factor[l];
-            const int level = u < LEVELS - 1 ? (int)u : LEVELS - 1;
-            index[l] = (uint8_t)(z[l] > 0 ? LEVELS + level : LEVELS - 1 - level);
-            dot[l] += size * ((float)level + 0.5f);
-        }
+/* The same for uniform steps. */
+static void divide(const Codebook *book, const float *z, const float *factor, uint8_t *index) {
+    for (int l = 0; l < LANES; l++) {
+        const float u = fabsf(z[l]) * factor[l];
+        const int below = u < (float)(book->half - 1) ? (int)u : book->half - 1;
+        index[l] = (uint8_t)(z[l] > 0 ? book->half + below : book->half - 1 - below);
+    }
 }
 
 /* Codes a group of 16 tokens: z [dims][LANES]; scales to out [LANES] f16. */
-static void code_group(KvForm form, const Half *half, int dims, const float *z, uint8_t *index, uint8_t *out) {
+static void code_group(const Codebook *book, int dims, const float *z, uint8_t *index, uint8_t *out) {
     float square[LANES] = {0}, most[LANES] = {0}, factor[LANES], dot[LANES] = {0};
     for (int i = 0; i < dims; i++)
         for (int l = 0; l < LANES; l++) {
@@ -186,27 +183,25 @@ static void code_group(KvForm form, const Half *half, int dims, const float *z, 
             square[l] += x * x;
             most[l] = fabsf(x) > most[l] ? fabsf(x) : most[l];
         }
+    const bool uniform = book->form == KV_CODE8;
     for (int l = 0; l < LANES; l++) {
-        const float size = form == KV_CODE8 ? most[l] : sqrtf(square[l]);
-        factor[l] = size > 0 ? (form == KV_CODE8 ? KV_CODE_LEVELS / 2 : sqrtf((float)dims)) / size : 0;
+        const float size = uniform ? most[l] : sqrtf(square[l]);
+        factor[l] = size > 0 ? (uniform ? (float)book->half : sqrtf((float)dims)) / size : 0;
     }
-    switch (form) {
-    case KV_CODE3: compare(half, 4, dims, z, factor, index, dot); break;
-    case KV_CODE4: compare(half, 8, dims, z, factor, index, dot); break;
-    case KV_CODE5: compare(half, 16, dims, z, factor, index, dot); break;
-    case KV_CODE6: compare(half, 32, dims, z, factor, index, dot); break;
-    default: divide(dims, z, factor, index, dot);
+    for (int i = 0; i < dims; i++, z += LANES, index += LANES) {
+        (uniform ? divide : compare)(book, z, factor, index);
+        for (int l = 0; l < LANES; l++) dot[l] += z[l] * book->level[index[l]];
     }
     for (int l = 0; l < LANES; l++) write_f16(out + 2 * l, dot[l] > 0 ? square[l] / dot[l] : 0);
 }
 
 /* All groups of 16 tokens; index [d][LANES]. */
-static void code_block(const KvCodeLayout *layout, KvForm form, const Half *half, int block, const float *z,
-    uint8_t *index, uint8_t *page) {
+static void code_block(
+    const KvCodeLayout *layout, const Codebook *book, int block, const float *z, uint8_t *index, uint8_t *page) {
     for (int g = 0; g < layout->groups; g++) {
         const size_t at = (size_t)g * (size_t)layout->group * LANES;
         uint8_t *scales = page + layout->scale + (size_t)(g * KV_PAGE_TOKENS + block * LANES) * sizeof(uint16_t);
-        code_group(form, half, layout->group, z + at, index + at, scales);
+        code_group(book, layout->group, z + at, index + at, scales);
     }
 }
 
@@ -230,7 +225,7 @@ static void centre(int d, float *x, uint8_t *means) {
 
 void kv_code_keys(int d, KvForm form, float *x, const KvBias *bias, uint8_t *page) {
     const KvCodeLayout layout = kv_code_layout(d, form, false);
-    const Half half = half_of(form);
+    const Codebook book = open_codebook(form);
     const size_t block = (size_t)d * LANES;
     uint8_t index[ATTENTION_HEAD_MAX * LANES];
     memset(page, 0, layout.codes);
@@ -238,7 +233,7 @@ void kv_code_keys(int d, KvForm form, float *x, const KvBias *bias, uint8_t *pag
     for (int b = 0; b < BLOCKS; b++) kv_rotate(d, LANES, x + (size_t)b * block);
     centre(d, x, page + layout.mean);
     for (int b = 0; b < BLOCKS; b++) {
-        code_block(&layout, form, &half, b, x + (size_t)b * block, index, page);
+        code_block(&layout, &book, b, x + (size_t)b * block, index, page);
         pack_block(&layout, form, d, b, index, page);
     }
 }
@@ -247,14 +242,14 @@ void kv_code_keys(int d, KvForm form, float *x, const KvBias *bias, uint8_t *pag
 
 void kv_code_values(int d, KvForm form, float *x, uint8_t *page) {
     const KvCodeLayout layout = kv_code_layout(d, form, true);
-    const Half half = half_of(form);
+    const Codebook book = open_codebook(form);
     const size_t block = (size_t)d * LANES;
     uint8_t index[ATTENTION_HEAD_MAX * LANES], turned[KV_PAGE_TOKENS * LANES];
     uint8_t *all = (uint8_t *)x; /* indices take the place of the numbers that they are made of */
     for (int b = 0; b < BLOCKS; b++) {
         float *z = x + (size_t)b * block;
         kv_rotate(d, LANES, z);
-        code_block(&layout, form, &half, b, z, index, page);
+        code_block(&layout, &book, b, z, index, page);
         memcpy(all + (size_t)b * block, index, block);
     }
     for (int b = 0; b < d / LANES; b++) {

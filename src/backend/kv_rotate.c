@@ -73,7 +73,26 @@ static void butterflies(float *x, size_t count, size_t stride) {
     }
 }
 
-static float term(float x, bool negative) { return negative ? -x : x; }
+static bool is_negative(int i) { return sign_bits[i / 8] >> (i % 8) & 1; }
+
+typedef float Four __attribute__((vector_size(16)));
+typedef uint32_t FourBits __attribute__((vector_size(16)));
+
+static Four flip(Four x, FourBits signs) { return (Four)((FourBits)x ^ signs); }
+
+/* The butterflies 1, 2, 4 and 8 floats apart, of one vector. */
+static void butterflies_16(float *x) {
+    static const FourBits odd = {0, 1u << 31, 0, 1u << 31}, upper = {0, 0, 1u << 31, 1u << 31};
+    Four v[4];
+    memcpy(v, x, sizeof v);
+    for (int i = 0; i < 4; i++) {
+        v[i] = __builtin_shufflevector(v[i], v[i], 1, 0, 3, 2) + flip(v[i], odd);
+        v[i] = __builtin_shufflevector(v[i], v[i], 2, 3, 0, 1) + flip(v[i], upper);
+    }
+    const Four a = v[0] + v[1], b = v[0] - v[1], c = v[2] + v[3], d = v[2] - v[3];
+    const Four out[4] = {a + c, b + d, a - c, b - d};
+    memcpy(x, out, sizeof out);
+}
 
 enum { CHUNK = 16 }; /* numbers that are transformed together: what compilers make vectors of */
 
@@ -85,7 +104,7 @@ static inline void multiply_chunk(float *x, size_t stride, int width, const stru
     for (int i = 0; i < order; i++) {
         float sum[CHUNK] = {0};
         for (int j = 0; j < order; j++) {
-            const float sign = term(1, (transposed ? paley->rows[j] >> i : paley->rows[i] >> j) & 1);
+            const float sign = (transposed ? paley->rows[j] >> i : paley->rows[i] >> j) & 1 ? -1 : 1;
             for (int l = 0; l < width; l++) sum[l] += sign * in[j][l];
         }
         memcpy(x + (size_t)i * stride, sum, (size_t)width * sizeof *x);
@@ -111,15 +130,28 @@ static void hadamard(int d, int lanes, float *x, bool transposed) {
         multiply(x, floats, stride, factors[i], transposed);
         stride *= (size_t)factors[i]->order;
     }
+    if (stride == 1) {
+        for (size_t i = 0; i < floats; i += CHUNK) butterflies_16(x + i);
+        stride = CHUNK;
+    }
     for (; stride < floats; stride *= 2) butterflies(x, floats, stride);
 }
 
-static bool is_negative(int i) { return sign_bits[i / 8] >> (i % 8) & 1; }
-
-/* x[i] ← ± scale · x[i], the signs from number `first` on. */
+/* x[i] ← ± scale · x[i], the signs from number `first` on, a multiple of 8. */
 static void apply_signs(int d, int lanes, float *x, int first, float scale) {
-    for (int i = 0; i < d; i++) {
-        const float factor = term(scale, is_negative(first + i));
+    static const FourBits nibbles[16] = {
+#define BIT(n, i) ((uint32_t)((n) >> (i)&1) << 31)
+#define NIBBLE(n) {BIT(n, 0), BIT(n, 1), BIT(n, 2), BIT(n, 3)}
+        NIBBLE(0), NIBBLE(1), NIBBLE(2), NIBBLE(3), NIBBLE(4), NIBBLE(5), NIBBLE(6), NIBBLE(7), NIBBLE(8), NIBBLE(9),
+        NIBBLE(10), NIBBLE(11), NIBBLE(12), NIBBLE(13), NIBBLE(14), NIBBLE(15)};
+    for (int i = 0; lanes == 1 && i < d; i += 4) {
+        Four v;
+        memcpy(&v, x + i, sizeof v);
+        v = flip(v, nibbles[sign_bits[(first + i) / 8] >> (first + i) % 8 & 15]) * scale;
+        memcpy(x + i, &v, sizeof v);
+    }
+    for (int i = 0; lanes > 1 && i < d; i++) {
+        const float factor = is_negative(first + i) ? -scale : scale;
         for (int lane = 0; lane < lanes; lane++) x[(size_t)i * (size_t)lanes + (size_t)lane] *= factor;
     }
 }
@@ -137,5 +169,5 @@ void kv_rotate_back(int d, int lanes, float *x) {
 }
 
 void kv_rotation_signs(int d, float *signs) {
-    for (int i = 0; i < 2 * d; i++) signs[i] = term(1, is_negative(i));
+    for (int i = 0; i < 2 * d; i++) signs[i] = is_negative(i) ? -1 : 1;
 }
