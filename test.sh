@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All tests. Installs what they need (system packages, a Python environment and models in the cache), then runs:
 # lint; unit and operation tests in release, under ASan+UBSan and under TSan; tokenizers and templates against the Hugging Face
-# libraries; logits against mlx-lm; the API with the official SDKs; real models.
+# libraries; logits against mlx-lm; the hub's cache against huggingface_hub; the API with the official SDKs; real models.
 #   ./test.sh             everything (needs a few GB of cache on the first run)
 #   ./test.sh fast        lint and the release tests
 set -uo pipefail
@@ -61,6 +61,7 @@ step tokenizers "$python" tests/text/check_tokenizers.py
 step templates "$python" tests/text/check_templates.py
 step logits "$python" tests/model/check_logits.py
 step hostile "$python" tests/model/check_hostile.py
+step hub "$python" tests/hub/check_hub.py
 
 for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
 step api "$python" tests/server/check_api.py

@@ -336,7 +336,10 @@ bool file_make_directories(const char *path, Error *error) {
         if (path[i] != '/' && path[i] != '\0') continue;
         memcpy(part, path, i);
         part[i] = '\0';
-        if (mkdir(part, 0777) == 0 || file_is_directory(part)) continue;
+        if (mkdir(part, 0777) == 0) continue;
+        const int reason = errno;
+        if (file_is_directory(part)) continue;
+        errno = reason; /* why it could not be made, not why it is not there */
         return fail_io(error, "create directory", part);
     }
     return true;

@@ -13,7 +13,10 @@ static const struct {
     {"serve", "serve a model over the OpenAI API", command_serve},
     {"chat", "talk to a model in the terminal", command_chat},
     {"run", "answer one prompt", command_run},
-    {"list", "the models in the cache", command_list},
+    {"pull", "bring a model from the Hugging Face Hub", command_pull},
+    {"search", "find models on the hub", command_search},
+    {"list", "the models that are here", command_list},
+    {"rm", "remove models", command_rm},
     {"info", "what a model is and what it needs here", command_info},
     {"convert", "rewrite a GGUF file as an MLX checkpoint", command_convert},
     {"bench", "measure speed beside the machine's limits", command_bench},
@@ -27,7 +30,8 @@ static void print_overview(FILE *out) {
     fprintf(out,
         "\nExamples:\n"
         "  apus serve model.gguf               OpenAI API on http://127.0.0.1:5413/v1\n"
-        "  apus chat ~/models/Qwen3-0.6B-4bit  a conversation in the terminal\n"
+        "  apus chat mlx-community/Qwen3-0.6B-4bit\n"
+        "                                      a conversation in the terminal; the model comes from the hub\n"
         "  echo 'Why is the sky blue?' | apus run qwen-0.5b\n"
         "  apus info qwen-0.5b\n");
 }

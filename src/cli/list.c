@@ -1,27 +1,30 @@
-#include <dirent.h>
-#include <stdlib.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <time.h>
 
 #include "cli/commands.h"
+#include "cli/local.h"
 #include "cli/models.h"
-#include "cli/options.h"
 
-static const Command command = {"list", "", "The models in the cache, with their sizes.", NULL};
+static const Command command = {"list", "", "The models that are here: of the hub's cache and of apus's own.",
+    "Conversions of GGUF files are counted with their files. `apus rm NAME` removes a row.\n"};
 
-static uint64_t directory_bytes(const char *path) {
-    uint64_t total = 0;
-    DIR *directory = opendir(path);
-    for (struct dirent *entry; directory && (entry = readdir(directory));) {
-        struct stat info;
-        Buffer file = {0};
-        buffer_printf(&file, "%s/%s", path, entry->d_name);
-        if (!file.failed && !stat(file.data, &info) && S_ISREG(info.st_mode)) total += (uint64_t)info.st_size;
-        buffer_free(&file);
-    }
-    if (directory) closedir(directory);
-    return total;
+/* "now", "5 min ago", "3 h ago", "12 days ago" */
+static void print_ago(int64_t used_s) {
+    const int64_t s = (int64_t)time(NULL) - used_s;
+    if (used_s == 0)
+        printf("  %-12s", "-");
+    else if (s < 60)
+        printf("  %-12s", "now");
+    else
+        printf("  %3" PRId64 " %-8s",
+            s < 3600            ? s / 60
+                : s < 2 * 86400 ? s / 3600
+                                : s / 86400,
+            s < 3600            ? "min ago"
+                : s < 2 * 86400 ? "h ago"
+                                : "days ago");
 }
 
 int command_list(int argc, char **argv) {
@@ -29,32 +32,27 @@ int command_list(int argc, char **argv) {
     const OptionsResult result = options_parse(&command, NULL, argc, argv, 0, 0, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
-    Buffer cache = {0};
-    if (!models_cache(&cache, &error)) return report(&error);
-    struct dirent **entries = NULL;
-    const int count = scandir(cache.data, &entries, NULL, alphasort);
-    int shown = 0;
-    for (int i = 0; i < count; i++) {
-        struct stat info;
-        Buffer path = {0};
-        buffer_printf(&path, "%s/%s", cache.data, entries[i]->d_name);
-        const size_t length = strlen(entries[i]->d_name);
-        if (!path.failed && entries[i]->d_name[0] != '.' && !stat(path.data, &info)) {
-            const bool gguf = S_ISREG(info.st_mode) && length > 5 && !strcmp(entries[i]->d_name + length - 5, ".gguf");
-            const uint64_t bytes = gguf ? (uint64_t)info.st_size
-                : S_ISDIR(info.st_mode) ? directory_bytes(path.data)
-                                        : 0;
-            if (bytes) {
-                printf("%-40.*s %8.0f MB  %s\n", (int)(gguf ? length - 5 : length), entries[i]->d_name,
-                    (double)bytes * 1e-6, gguf ? "GGUF, converted on first use" : "checkpoint");
-                shown++;
-            }
-        }
-        buffer_free(&path);
+    LocalModels local;
+    if (!local_list(&local, &error)) return report(&error);
+    int width = 24;
+    for (size_t i = 0; i < local.count; i++)
+        if ((int)strlen(local.models[i].name) > width) width = (int)strlen(local.models[i].name);
+    if (local.count) printf("%-*s  %11s  %-12s  FORMAT\n", width, "NAME", "SIZE", "LAST USE");
+    for (size_t i = 0; i < local.count; i++) {
+        const LocalModel *model = &local.models[i];
+        printf("%-*s  %8.0f MB", width, model->name, (double)model->bytes * 1e-6);
+        print_ago(model->used_s);
+        printf("  %s\n", model->format);
     }
-    for (int i = 0; i < count; i++) free(entries[i]);
-    free(entries);
-    if (!shown) printf("no models in %s\n", cache.data);
-    buffer_free(&cache);
+    if (!local.count) {
+        Buffer cache = {0};
+        if (models_cache(&cache, &error))
+            printf("no models in %s and in the hub's cache; apus pull ORG/NAME brings one\n", cache.data);
+        buffer_free(&cache);
+    }
+    if (local.unfinished)
+        fprintf(stderr, "unfinished, not listed: %zu downloads or conversions, %.0f MB (pull again, or apus rm NAME)\n",
+            local.unfinished, (double)local.unfinished_bytes * 1e-6);
+    local_free(&local);
     return 0;
 }

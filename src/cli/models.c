@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/map.h"
+#include "cli/fetch.h"
 #include "import/gguf/gguf.h"
 
 bool models_cache(Buffer *path, Error *error) {
@@ -57,24 +57,47 @@ void convert_progress(void *context, uint64_t done, uint64_t total, const char *
 }
 
 /* One place in the cache per file: its name, and a hash of its full path against namesakes. */
-static bool resolve_gguf(const char *path, Buffer *directory, Error *error) {
-    char *full = realpath(path, NULL);
-    if (!full) return fail(error, ERROR_NOT_FOUND, "%s: no such file", path);
+bool conversion_path(const char *gguf, Buffer *directory, Error *error) {
+    char *full = realpath(gguf, NULL);
+    if (!full) return fail(error, ERROR_NOT_FOUND, "%s: no such file", gguf);
     uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a: must be the same in every process */
     for (const char *c = full; *c; c++) hash = (hash ^ (unsigned char)*c) * 0x100000001B3u;
     free(full);
     Buffer name = {0};
-    model_name_of(path, &name);
-    bool ok = models_cache(directory, error) && file_make_directories(directory->data, error);
+    model_name_of(gguf, &name);
+    const bool ok = models_cache(directory, error);
     buffer_printf(directory, "/compact-%s-%08" PRIx64, name.data ? name.data : "model", hash & 0xFFFFFFFFu);
+    const bool fits = !directory->failed && !name.failed;
     buffer_free(&name);
-    if (!ok) return false;
-    if (directory->failed) return fail(error, ERROR_MEMORY, "no memory for the path of a model");
+    return ok && (fits || fail(error, ERROR_MEMORY, "no memory for the path of a model"));
+}
+
+/* So that a conversion whose file has gone can be told: `apus list` names it. A cache that cannot be written to does
+ * not grow such conversions. */
+static void note_source(const char *gguf, const char *directory) {
+    Buffer path = {0}, known = {0};
+    Error ignored;
+    char *full = realpath(gguf, NULL);
+    buffer_printf(&path, "%s/" CONVERSION_SOURCE, directory);
+    if (full && !path.failed && !(file_read(path.data, 0, &known, &ignored) && slice_is(buffer_view(&known), full)))
+        (void)!file_write_atomic(path.data, slice_of(full), &ignored);
+    free(full);
+    buffer_free(&path);
+    buffer_free(&known);
+}
+
+static bool resolve_gguf(const char *path, Buffer *directory, Error *error) {
+    Buffer cache = {0};
+    const bool ready = models_cache(&cache, error) && file_make_directories(cache.data, error);
+    buffer_free(&cache);
+    if (!ready || !conversion_path(path, directory, error)) return false;
     if (!file_is_directory(directory->data))
         fprintf(stderr, "apus: converting %s once, into %s\n", path, directory->data);
     int shown = -1;
     const GgufOptions options = {.compact = true, .replace = true, .progress = convert_progress, .context = &shown};
-    return gguf_convert(path, directory->data, &options, error);
+    if (!gguf_convert(path, directory->data, &options, error)) return false;
+    note_source(path, directory->data);
+    return true;
 }
 
 static bool holds_config(const char *directory) {
@@ -83,6 +106,22 @@ static bool holds_config(const char *directory) {
     const bool there = !path.failed && file_exists(path.data);
     buffer_free(&path);
     return there;
+}
+
+/* ORG/NAME, which no path here has. A .gguf file two levels deep is a path with a mistake in it. */
+static bool resolve_hub(const char *model, Buffer *directory, Error *error) {
+    HubName name;
+    Error none;
+    if (!hub_name_parse(model, &name, &none) || (!name.file[0] && ends_with(model, ".gguf")))
+        return fail(error, ERROR_NOT_FOUND, "%s: no such file or directory", model);
+    if (!model_fetch(&name, false, directory, error))
+        return error->code == ERROR_NOT_FOUND ? fail_while(error, "%s is no directory here", model) : false;
+    if (!ends_with(directory->data, ".gguf")) return true;
+    Buffer gguf = *directory;
+    *directory = (Buffer){0};
+    const bool ok = resolve_gguf(gguf.data, directory, error);
+    buffer_free(&gguf);
+    return ok;
 }
 
 bool model_resolve(const char *model, Buffer *directory, Error *error) {
@@ -97,8 +136,8 @@ bool model_resolve(const char *model, Buffer *directory, Error *error) {
         if (ends_with(model, ".gguf")) return resolve_gguf(model, directory, error);
         return fail(error, ERROR_UNSUPPORTED, "%s: not a model: want a checkpoint directory or a .gguf file", model);
     }
-    if (strchr(model, '/') || ends_with(model, ".gguf"))
-        return fail(error, ERROR_NOT_FOUND, "%s: no such file or directory", model);
+    if (strchr(model, '/')) return resolve_hub(model, directory, error);
+    if (ends_with(model, ".gguf")) return fail(error, ERROR_NOT_FOUND, "%s: no such file or directory", model);
     if (!models_cache(directory, error)) return false;
     const size_t cache = directory->size;
     buffer_printf(directory, "/%s", model);

@@ -1,0 +1,16 @@
+/* Which files of a repository make a model that can be run here. */
+#pragma once
+#include "hub/tree.h"
+
+typedef struct HubChoice {
+    HubFormat format;
+    const HubFile **files; /* of the tree; free() it */
+    size_t count;
+} HubChoice;
+
+/* memory_bytes: what the machine has to spare, for the order in which files to choose from are named. */
+NODISCARD bool choose_files(
+    const HubTree *tree, const HubName *name, uint64_t memory_bytes, HubChoice *choice, Error *error);
+void choice_free(HubChoice *choice);
+/* A GGUF file that can be a model by itself. */
+bool choose_is_gguf_model(const char *path);

@@ -1,0 +1,6 @@
+#pragma once
+#include "hub/http.h"
+
+/* At most limit hits into hits, their names in the arena. */
+NODISCARD bool hub_search_with(
+    HttpClient *client, const char *text, int limit, HubHit *hits, size_t *count, Arena *arena, Error *error);
