@@ -4,7 +4,7 @@
  * The queries of a run that share a kv head, in the order (row, head), are cut into tiles. When there are fewer tiles
  * than the threads could use (decoding), the spans of each tile are shared out instead and merged afterwards, in the
  * order in which a single thread would. */
-#include "backend/cpu/attention.h"
+#include "backend/cpu/attention_job.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,35 +23,28 @@ typedef struct Partial {
     float m, l;
 } Partial;
 
-typedef struct Job {
-    CpuBackend *cpu;
-    const Attention *op;
-    const KvLayout *layout;
-    const AttentionKernels *kernels;
-    const RopeTable *rope;
-    int group; /* query heads per kv head */
-    int value_stride;
-    int first_span, spans;
-    bool shared; /* spans are shared out */
-    int64_t items;
-} Job;
-
 /* ---- memory of a thread ---- */
 
-typedef struct Space {
-    float *q, *o, *total; /* [ATTENTION_QUERIES][ATTENTION_HEAD_MAX] */
-} Space;
+enum { SPACE_FLOATS = ATTENTION_QUERIES * ATTENTION_HEAD_MAX, SPACES = 5 };
+_Static_assert(NORM_WIDTH_MAX <= SPACES * SPACE_FLOATS, "elementwise operations keep a normalised row there");
 
-enum { SPACE_FLOATS = ATTENTION_QUERIES * ATTENTION_HEAD_MAX };
-_Static_assert(NORM_WIDTH_MAX <= 3 * SPACE_FLOATS, "elementwise operations keep a normalised row there");
-
-size_t attention_thread_bytes(void) { return 3 * SPACE_FLOATS * sizeof(float); }
+static size_t records_bytes(void) { return ATTENTION_QUERIES * scan_query_bytes(ATTENTION_HEAD_MAX); }
+size_t attention_thread_bytes(void) {
+    return SPACES * SPACE_FLOATS * sizeof(float) + records_bytes() + sizeof(ScanWork);
+}
 size_t attention_shared_bytes(void) { return SHARED_FLOATS * sizeof(float); }
 
 static Space thread_space(const Job *job, int index) {
     uint8_t *memory = job->cpu->attention + attention_shared_bytes() + (size_t)index * attention_thread_bytes();
     float *floats = (float *)(void *)memory;
-    return (Space){floats, floats + SPACE_FLOATS, floats + 2 * SPACE_FLOATS};
+    uint8_t *records = (uint8_t *)(floats + SPACES * SPACE_FLOATS);
+    return (Space){.q = floats,
+        .o = floats + SPACE_FLOATS,
+        .total = floats + 2 * SPACE_FLOATS,
+        .coded = floats + 3 * SPACE_FLOATS,
+        .coded_total = floats + 4 * SPACE_FLOATS,
+        .records = records,
+        .work = (ScanWork *)(void *)(records + records_bytes())};
 }
 
 static uint8_t *page_head(const Job *job, const Run *run, int position, int kv_head) {
@@ -141,7 +134,7 @@ static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
     const Attention *op = job->op;
     const KvLayout *l = job->layout;
     const CpuKernels *rows = job->cpu->kernels;
-    const int width = l->head_dim;
+    const int width = l->head_dim, position = run->position + row - run->row;
     float energy = 0;
     for (int h = kv_head * job->group; h < (kv_head + 1) * job->group; h++) {
         float *q = op->q + ((int64_t)row * op->heads + h) * width;
@@ -149,6 +142,10 @@ static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
         rotate_head(job, row, q);
         for (int i = 0; i < width; i++) q[i] *= op->scale;
         energy += job->kernels->square(q, width);
+        if (job->shared && codes_end(job, run, position)) {
+            const int query = (row - run->row) * job->group + h - kv_head * job->group;
+            codes_record(job, run, kv_head, q, codes_shared_record(job, run, kv_head, query));
+        }
     }
     if (!op->k) return;
     const int64_t at = (int64_t)row * l->kv_heads + kv_head;
@@ -186,11 +183,6 @@ static void prepare_rows(const Job *job, int index, int count) {
 
 /* ---- tiles ---- */
 
-typedef struct Place { /* queries of a kv head of a run: numbers first … first + count − 1 in the order (row, head) */
-    const Run *run;
-    int kv_head, first, count;
-} Place;
-
 static int blocks_of(const Job *job, const Run *run) {
     return (run->rows * job->group + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES;
 }
@@ -222,6 +214,7 @@ static void fill_tile(const Job *job, const Place *place, const Space *space, At
     tile->softcap = job->op->softcap;
     tile->q = space->q;
     tile->o = space->o;
+    tile->coded = job->coded ? space->coded : NULL;
     for (int i = 0; i < place->count; i++) {
         const int row = row_of(job, place, i), position = place->run->position + row - place->run->row;
         rows[i] = job->op->q + ((int64_t)row * job->op->heads + head_of(job, place, i)) * width;
@@ -232,7 +225,36 @@ static void fill_tile(const Job *job, const Place *place, const Space *space, At
     job->kernels->pack(place->count, width, rows, space->q);
 }
 
-static void visit_span(const Job *job, const Place *place, AttentionTile *tile, int span) {
+/* The exact page at `base` for the first queries. */
+static void visit_exact(const Job *job, const Place *place, AttentionTile *tile, int queries, int base) {
+    const int next = base + KV_PAGE_TOKENS, all = tile->queries;
+    const KvLayer *kv = &job->op->kv;
+    const uint8_t *k = page_head(job, place->run, base, place->kv_head), *k_next = k;
+    if (next < tile->last[all - 1] && place->run->tables[kv->group][next / KV_PAGE_TOKENS] >= 0)
+        k_next = page_head(job, place->run, next, place->kv_head);
+    int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
+    for (int i = queries; i < all; i++) { /* the others see nothing before its end */
+        first[i] = tile->first[i];
+        last[i] = tile->last[i];
+        tile->first[i] = tile->last[i] = next;
+    }
+    job->kernels->page(tile, k, k + attention_key_bytes(job->layout), k_next, base);
+    for (int i = queries; i < all; i++) {
+        tile->first[i] = first[i];
+        tile->last[i] = last[i];
+    }
+}
+
+/* How many queries see the page at `base` exactly: the first of them, as the others are later in the text. */
+static int exact_queries(const Job *job, const Place *place, const CodedTile *coded, int base) {
+    if (!job->coded || !place->run->coding || base < place->run->coding->sink) return place->count;
+    int exact = 0;
+    while (exact < place->count && coded->end[exact] <= base) exact++;
+    return exact;
+}
+
+static void visit_span(
+    const Job *job, const Place *place, const Space *space, CodedTile *coded, AttentionTile *tile, int span) {
     const int from = span * ATTENTION_SPAN, to = from + ATTENTION_SPAN;
     const int first = tile->first[0] < from ? from : tile->first[0];
     const int last = tile->last[tile->queries - 1] > to ? to : tile->last[tile->queries - 1];
@@ -240,58 +262,81 @@ static void visit_span(const Job *job, const Place *place, AttentionTile *tile, 
         tile->m[i] = -INFINITY;
         tile->l[i] = 0;
     }
-    memset(tile->o, 0, (size_t)tile->queries * (size_t)tile->value_stride * sizeof(float));
+    const size_t bytes = (size_t)tile->queries * (size_t)tile->value_stride * sizeof(float);
+    memset(tile->o, 0, bytes);
+    if (tile->coded) memset(tile->coded, 0, bytes);
     for (int base = first / KV_PAGE_TOKENS * KV_PAGE_TOKENS; base < last; base += KV_PAGE_TOKENS) {
-        const int next = base + KV_PAGE_TOKENS;
-        const uint8_t *k = page_head(job, place->run, base, place->kv_head);
-        const uint8_t *k_next =
-            next < tile->last[tile->queries - 1] ? page_head(job, place->run, next, place->kv_head) : k;
-        job->kernels->page(tile, k, k + attention_key_bytes(job->layout), k_next, base);
+        const int exact = exact_queries(job, place, coded, base);
+        if (exact > 0) visit_exact(job, place, tile, exact, base);
+        if (exact < tile->queries) codes_visit(job, place, coded, tile, exact, base, space->work);
     }
 }
 
 /* total ← total and then part. A part without a visible key (l = 0) changes nothing. */
-static void merge(const Job *job, Partial *total, float *total_o, const Partial *part, const float *o) {
+static void merge(const Job *job, Partial *total, float *total_o, float *total_coded, const Partial *part,
+    const float *o, const float *coded) {
     if (part->l == 0) return;
     const float most = total->m > part->m ? total->m : part->m;
     const float a = expf(total->m - most), b = expf(part->m - most);
     *total = (Partial){most, total->l * a + part->l * b};
     job->kernels->mix(job->value_stride, total_o, a, o, b);
+    if (job->coded) job->kernels->mix(job->value_stride, total_coded, a, coded, b);
 }
 
-static void start_total(const Job *job, int head, Partial *total, float *o) {
+static void start_total(const Job *job, int head, Partial *total, float *o, float *coded) {
     *total = job->op->sinks ? (Partial){job->op->sinks[head], 1} : (Partial){-INFINITY, 0};
     memset(o, 0, (size_t)job->value_stride * sizeof *o);
+    if (job->coded) memset(coded, 0, (size_t)job->value_stride * sizeof *coded);
 }
 
-static void finish_query(const Job *job, int row, int head, const Partial *total, const float *o) {
+static void finish_query(
+    const Job *job, const Run *run, int row, int head, const Partial *total, float *o, float *coded) {
     const int width = job->layout->value_dim;
+    if (codes_end(job, run, run->position + row - run->row)) codes_add(job, coded, o);
     float *out = job->op->out + ((int64_t)row * job->op->heads + head) * width;
     for (int i = 0; i < width; i++) out[i] = o[i] / total->l;
 }
 
+static void make_records(const Job *job, const Place *place, const CodedTile *coded, const Space *space) {
+    for (int i = 0; i < place->count; i++) {
+        if (!coded->end[i]) continue;
+        const float *q = job->op->q +
+            ((int64_t)row_of(job, place, i) * job->op->heads + head_of(job, place, i)) * job->layout->head_dim;
+        uint8_t *record = space->records + (size_t)i * scan_query_bytes(job->layout->head_dim);
+        codes_record(job, place->run, place->kv_head, q, (ScanQuery *)(void *)record);
+    }
+}
+
 static void whole_tile(const Job *job, const Place *place, const Space *space) {
     AttentionTile tile;
+    CodedTile coded;
     Partial total[ATTENTION_QUERIES];
     const size_t stride = (size_t)job->value_stride;
     fill_tile(job, place, space, &tile);
-    for (int i = 0; i < tile.queries; i++)
-        start_total(job, head_of(job, place, i), &total[i], space->total + (size_t)i * stride);
+    if (job->coded) {
+        codes_tile(job, place, (const ScanQuery *)(const void *)space->records, &coded);
+        make_records(job, place, &coded, space);
+    }
+    for (size_t i = 0; i < (size_t)tile.queries; i++)
+        start_total(
+            job, head_of(job, place, (int)i), &total[i], space->total + i * stride, space->coded_total + i * stride);
     const int last = (tile.last[tile.queries - 1] - 1) / ATTENTION_SPAN;
     for (int span = tile.first[0] / ATTENTION_SPAN; span <= last; span++) {
-        visit_span(job, place, &tile, span);
-        for (int i = 0; i < tile.queries; i++) {
+        visit_span(job, place, space, &coded, &tile, span);
+        for (size_t i = 0; i < (size_t)tile.queries; i++) {
             const Partial part = {tile.m[i], tile.l[i]};
-            merge(job, &total[i], space->total + (size_t)i * stride, &part, tile.o + (size_t)i * stride);
+            merge(job, &total[i], space->total + i * stride, space->coded_total + i * stride, &part,
+                tile.o + i * stride, space->coded + i * stride);
         }
     }
-    for (int i = 0; i < tile.queries; i++)
-        finish_query(job, row_of(job, place, i), head_of(job, place, i), &total[i], space->total + (size_t)i * stride);
+    for (size_t i = 0; i < (size_t)tile.queries; i++)
+        finish_query(job, place->run, row_of(job, place, (int)i), head_of(job, place, (int)i), &total[i],
+            space->total + i * stride, space->coded_total + i * stride);
 }
 
 /* ---- shared-out spans ---- */
 
-static int64_t partial_floats(const Job *job) { return 16 + job->value_stride; }
+static int64_t partial_floats(const Job *job) { return 16 + job->value_stride * (job->coded ? 2 : 1); }
 
 /* Where the partial result of a query over a span waits: [row of step][head][span]. */
 static float *partial_of(const Job *job, int row, int head, int span) {
@@ -301,25 +346,29 @@ static float *partial_of(const Job *job, int row, int head, int span) {
 
 static void span_of_tile(const Job *job, const Place *place, int span, const Space *space) {
     AttentionTile tile;
+    CodedTile coded;
+    const size_t stride = (size_t)job->value_stride;
     fill_tile(job, place, space, &tile);
-    visit_span(job, place, &tile, job->first_span + span);
+    if (job->coded) codes_tile(job, place, codes_shared_record(job, place->run, place->kv_head, place->first), &coded);
+    visit_span(job, place, space, &coded, &tile, job->first_span + span);
     for (int i = 0; i < tile.queries; i++) {
         float *to = partial_of(job, row_of(job, place, i), head_of(job, place, i), span);
         to[0] = tile.m[i];
         to[1] = tile.l[i];
-        memcpy(to + 16, tile.o + (size_t)i * (size_t)job->value_stride, (size_t)job->value_stride * sizeof(float));
+        memcpy(to + 16, tile.o + (size_t)i * stride, stride * sizeof(float));
+        if (job->coded) memcpy(to + 16 + stride, tile.coded + (size_t)i * stride, stride * sizeof(float));
     }
 }
 
-static void merge_query(const Job *job, int row, int head, float *o) {
+static void merge_query(const Job *job, const Run *run, int row, int head, float *o, float *coded) {
     Partial total;
-    start_total(job, head, &total, o);
+    start_total(job, head, &total, o, coded);
     for (int span = 0; span < job->spans; span++) {
         const float *from = partial_of(job, row, head, span);
         const Partial part = {from[0], from[1]};
-        merge(job, &total, o, &part, from + 16);
+        merge(job, &total, o, coded, &part, from + 16, from + 16 + job->value_stride);
     }
-    finish_query(job, row, head, &total, o);
+    finish_query(job, run, row, head, &total, o, coded);
 }
 
 /* ---- the operation ---- */
@@ -340,8 +389,12 @@ static void attention_task(void *argument, int index, int count) {
     if (!job->shared) return;
     if (count > 1) pool_barrier(pool, index);
     const int queries = job->cpu->step.rows * job->op->heads;
-    for (int i = queries * index / count; i < queries * (index + 1) / count; i++)
-        merge_query(job, i / job->op->heads, i % job->op->heads, space.total);
+    const Run *run = job->cpu->step.runs;
+    for (int i = queries * index / count; i < queries * (index + 1) / count; i++) {
+        const int row = i / job->op->heads;
+        while (row >= run->row + run->rows) run++;
+        merge_query(job, run, row, i % job->op->heads, space.total, space.coded_total);
+    }
 }
 
 /* Cuts the work; gives the number of products of a query and a key element. */
@@ -359,9 +412,11 @@ static int64_t plan_job(Job *job) {
     }
     job->first_span = first / ATTENTION_SPAN;
     job->spans = (last - 1) / ATTENTION_SPAN + 1 - job->first_span;
-    const int64_t partials = (int64_t)step->rows * job->op->heads * job->spans * partial_floats(job);
+    const int64_t queries = (int64_t)step->rows * job->op->heads, partials = queries * job->spans * partial_floats(job),
+                  records = job->coded ? queries * (int64_t)scan_query_bytes(job->layout->head_dim) / 4 : 0;
     job->shared = job->spans > 1 && job->items < (int64_t)pool_threads(job->cpu->pool) * ITEMS_PER_THREAD &&
-        partials <= SHARED_FLOATS;
+        partials + 16 + records <= SHARED_FLOATS;
+    job->records = job->cpu->attention + (partials + 15) / 16 * 64;
     if (job->shared) job->items *= job->spans;
     return visits * job->op->heads * job->layout->head_dim;
 }
@@ -378,6 +433,7 @@ void cpu_attention(Backend *backend, const Attention *op) {
         .group = op->heads / layout->kv_heads,
         .value_stride = attention_value_stride(layout->value_dim)};
     if (op->rope) job.rope = angles_of(cpu, op->rope);
+    codes_plan(&job);
     const int64_t products = plan_job(&job);
     pool_share(cpu->pool, 0, job.items);
     if (products < ALONE_PRODUCTS)

@@ -13,7 +13,7 @@
 #include "backend/backend.h"
 
 enum {
-    ATTENTION_SPAN = 512,
+    ATTENTION_SPAN = 512,   /* a multiple of KV_PAGE_TOKENS */
     ATTENTION_QUERIES = 48, /* of one kv head, that visit a page together */
 };
 
@@ -47,8 +47,11 @@ typedef struct AttentionTile {
     const float *q; /* as packed by attention_pack */
     int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
     float m[ATTENTION_QUERIES], l[ATTENTION_QUERIES];
-    float *o; /* [queries][value_stride] */
+    float *o;     /* [queries][value_stride] */
+    float *coded; /* the same of values that are kept as codes, in their rotated space; NULL: none are seen */
 } AttentionTile;
+
+typedef struct ScanKernels ScanKernels; /* scan.h */
 
 typedef struct AttentionKernels {
     /* Queries in the order that page() reads them: [head_dim][queries of a register tile], tile after tile. */
@@ -61,12 +64,14 @@ typedef struct AttentionKernels {
     void (*rotate)(const Rope *rope, const float *cosines, const float *sines, float *head);
     void (*to_f16)(const float *x, int count, uint16_t *out);
     float (*square)(const float *x, int count); /* Σ x² */
+    const ScanKernels *scan;
 } AttentionKernels;
 
 /* The operation, and the memory it needs besides the step's scratch. */
 typedef struct CpuBackend CpuBackend;
 size_t attention_thread_bytes(void);
 size_t attention_shared_bytes(void);
+size_t attention_turns_bytes(void);
 void cpu_attention(Backend *backend, const Attention *op);
 void cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out);
 void cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from);

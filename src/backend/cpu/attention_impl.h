@@ -175,6 +175,13 @@ static void scale_row(int count, float factor, float *o) {
     for (int i = 0; i < count; i += 16) vec_store(o + i, vec_mul(vec_load(o + i), vec_set(factor)));
 }
 
+/* What a query has so far. */
+static void scale_both(AttentionTile *t, int query, float factor) {
+    const int64_t at = (int64_t)query * t->value_stride;
+    scale_row(t->value_stride, factor, t->o + at);
+    if (t->coded) scale_row(t->value_stride, factor, t->coded + at);
+}
+
 static int clamp_to_page(int position) { return position < 0 ? 0 : position > PAGE ? PAGE : position; }
 
 static void attention_page(AttentionTile *t, const uint8_t *k, const uint8_t *v, const uint8_t *next, int base) {
@@ -196,7 +203,7 @@ static void attention_page(AttentionTile *t, const uint8_t *k, const uint8_t *v,
         for (int i = 0; i < height; i++) {
             if (from[i] >= to[i]) continue;
             const float factor = soften(t, start + i, from[i], to[i], p + i * PAGE);
-            if (factor != 1) scale_row(stride, factor, o + (int64_t)i * stride);
+            if (factor != 1) scale_both(t, start + i, factor);
         }
         /* What all see, together; the ends of each alone, so that nobody meets a key he does not see. */
         int common = from[height - 1], common_end = to[0];
@@ -251,12 +258,3 @@ static float attention_square(const float *x, int count) {
     }
     return vec_sum(sum);
 }
-
-static const AttentionKernels attention_kernels = {
-    .pack = attention_pack,
-    .page = attention_page,
-    .mix = attention_mix,
-    .rotate = attention_rotate,
-    .to_f16 = to_f16,
-    .square = attention_square,
-};

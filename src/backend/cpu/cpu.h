@@ -30,6 +30,10 @@ extern const CpuKernels cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_amx, c
 bool neon_available(void); /* with all that *_neon.c is compiled for */
 bool amx_available(void);  /* the tiles, where there is AVX-512; asks the system for leave to use them */
 
+enum {
+    BIAS_FREQUENCIES = 256, /* whose turns are kept */
+    BIAS_PAGES = 1024,      /* of which the turns of the start are kept */
+};
 enum { CPU_ROPES = 4, CPU_ROPE_PAIRS = ATTENTION_HEAD_MAX / 2 };
 
 /* cos and sin of a rope for the rows of the step: computed by the first layer that asks. */
@@ -53,8 +57,10 @@ struct CpuBackend {
     float *scratch;
     size_t scratch_count, scratch_used;
     RopeTable ropes[CPU_ROPES];
-    int rope_count;     /* valid in this step */
-    uint8_t *attention; /* attention_shared_bytes, then attention_thread_bytes per thread */
+    int rope_count;          /* valid in this step */
+    uint8_t *attention;      /* attention_shared_bytes, then attention_thread_bytes per thread */
+    struct BiasTurns *turns; /* [BIAS_FREQUENCIES] of key biases; attention_codes.c */
+    int turn_count;
 };
 
 static inline CpuBackend *cpu_backend(Backend *backend) { return (CpuBackend *)backend; }

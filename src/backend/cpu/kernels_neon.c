@@ -6,6 +6,7 @@
 
 #include "backend/cpu/attention_impl.h"
 #include "backend/cpu/rows_impl.h"
+#include "backend/cpu/scan_impl.h"
 
 bool neon_available(void) {
 #if defined(__linux__)

@@ -132,6 +132,7 @@ static void vector_close(Backend *backend) {
     host_release(backend, cpu->work);
     host_release(backend, cpu->scratch);
     host_release(backend, cpu->attention);
+    host_release(backend, cpu->turns);
     host_release(backend, cpu->ropes[0].cosines);
     free(cpu);
 }
@@ -178,7 +179,8 @@ static bool take_memory(CpuBackend *cpu, const BackendOptions *options, Error *e
     cpu->work_bytes = linear_work_bytes(options->rows_max, threads);
     if (!(cpu->work = host_alloc(backend, cpu->work_bytes, MEMORY_STEP, error)) ||
         !(cpu->scratch = host_alloc(backend, options->scratch_bytes, MEMORY_STEP, error)) ||
-        !(cpu->attention = host_alloc(backend, attention, MEMORY_STEP, error)))
+        !(cpu->attention = host_alloc(backend, attention, MEMORY_STEP, error)) ||
+        !(cpu->turns = host_alloc(backend, attention_turns_bytes(), MEMORY_STEP, error)))
         return false;
     float *tables = host_alloc(backend, 2 * CPU_ROPES * table * sizeof(float), MEMORY_STEP, error);
     for (int i = 0; tables && i < CPU_ROPES; i++) {

@@ -1,0 +1,186 @@
+/* Attention to what is kept as codes: which rows see which pages so, queries in the rotated space, the turns of biases.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/attention_job.h"
+#include "backend/cpu/cpu.h"
+
+/* ---- which rows ---- */
+
+static const KvCode *code_of(const Job *job, const Run *run) {
+    const KvCode *code = run->coding ? &run->coding->layers[job->op->kv.index] : NULL;
+    return code && code->k != KV_EXACT ? code : NULL;
+}
+
+int codes_end(const Job *job, const Run *run, int position) {
+    if (!code_of(job, run)) return 0;
+    const int end = kv_cold_end(run->coding, position);
+    return end > run->coding->sink ? end : 0;
+}
+
+/* ---- biases ---- */
+
+/* Turns of one frequency: by offsets in a page and by pages' starts, as far as pages were seen. Kept from step to step.
+ */
+struct BiasTurns {
+    float frequency;
+    int pages;
+    float cosines[KV_PAGE_TOKENS], sines[KV_PAGE_TOKENS];
+    KvTurn start[BIAS_PAGES];
+};
+
+size_t attention_turns_bytes(void) { return BIAS_FREQUENCIES * sizeof(struct BiasTurns); }
+
+static uint64_t pairs_of(const Job *job, const Run *run, int kv_head) {
+    const KvLayer *kv = &job->op->kv;
+    return kv->k_bias && kv->rope ? code_of(job, run)->bias_pairs[kv_head] : 0;
+}
+
+static int find_turns(const CpuBackend *cpu, float frequency) {
+    int i = 0;
+    while (i < cpu->turn_count && memcmp(&cpu->turns[i].frequency, &frequency, sizeof frequency)) i++;
+    return i;
+}
+
+static void extend_turns(CpuBackend *cpu, const Rope *rope, int pair, int end) {
+    const int at = find_turns(cpu, rope->frequencies[pair]);
+    struct BiasTurns *turns = &cpu->turns[at];
+    if (at == cpu->turn_count) {
+        cpu->turn_count++;
+        turns->frequency = rope->frequencies[pair];
+        turns->pages = 0;
+        for (int t = 0; t < KV_PAGE_TOKENS; t++) {
+            const KvTurn turn = kv_bias_turn(rope, pair, t);
+            turns->cosines[t] = turn.cosine;
+            turns->sines[t] = turn.sine;
+        }
+    }
+    for (; turns->pages < BIAS_PAGES && turns->pages * KV_PAGE_TOKENS < end; turns->pages++)
+        turns->start[turns->pages] = kv_bias_turn(rope, pair, turns->pages * KV_PAGE_TOKENS);
+}
+
+/* All turns that the job's threads will read. */
+static void prepare_turns(const Job *job) {
+    CpuBackend *cpu = job->cpu;
+    if (cpu->turn_count > BIAS_FREQUENCIES - KV_CODE_BIAS_PAIRS) cpu->turn_count = 0; /* one operation's always fit */
+    for (int i = 0; i < cpu->step.run_count; i++) {
+        const Run *run = &cpu->step.runs[i];
+        const int end = codes_end(job, run, run->position + run->rows - 1);
+        if (!end) continue;
+        uint64_t pairs = 0;
+        for (int h = 0; h < job->layout->kv_heads; h++) pairs |= pairs_of(job, run, h);
+        for (int pair = 0; pair < KV_CODE_BIAS_PAIRS; pair++)
+            if (pairs >> pair & 1) extend_turns(cpu, job->op->kv.rope, pair, end);
+    }
+}
+
+/* Where a pair of the rope lies in a head. */
+static void pair_dims(const Rope *rope, int pair, int *one, int *other) {
+    *one = rope->interleaved ? 2 * pair : pair;
+    *other = rope->interleaved ? 2 * pair + 1 : pair + rope->dims / 2;
+}
+
+/* ---- planning ---- */
+
+static void open_form(const Job *job, ScanForm *to, KvForm form, int d, bool values) {
+    if (to->layout.d) return;
+    to->form = form;
+    to->layout = kv_code_layout(d, form, values);
+    CHECK(to->layout.groups <= SCAN_GROUPS_MAX);
+    job->kernels->scan->table(form, values, to->table);
+}
+
+void codes_plan(Job *job) {
+    const Step *step = &job->cpu->step;
+    for (int i = 0; i < step->run_count; i++) {
+        const Run *run = &step->runs[i];
+        if (!codes_end(job, run, run->position + run->rows - 1)) continue;
+        CHECK(job->op->window == 0);
+        const KvCode *code = code_of(job, run);
+        open_form(job, &job->keys[code->k], code->k, job->layout->head_dim, false);
+        open_form(job, &job->values[code->v], code->v, job->layout->value_dim, true);
+        job->coded = true;
+    }
+    if (job->coded) prepare_turns(job);
+}
+
+/* ---- queries ---- */
+
+void codes_record(const Job *job, const Run *run, int kv_head, const float *q, ScanQuery *record) {
+    const int d = job->layout->head_dim;
+    const Rope *rope = job->op->kv.rope;
+    uint64_t pairs = pairs_of(job, run, kv_head);
+    for (int n = 0, pair = 0; pairs; pair++, pairs >>= 1) {
+        if (!(pairs & 1)) continue;
+        const float *bias = job->op->kv.k_bias + (int64_t)kv_head * d;
+        int a, b;
+        pair_dims(rope, pair, &a, &b);
+        record->turns[n][0] = rope->scale * (q[a] * bias[a] + q[b] * bias[b]);
+        record->turns[n++][1] = rope->scale * (q[b] * bias[a] - q[a] * bias[b]);
+    }
+    memcpy(scan_rotated(record), q, (size_t)d * sizeof *q);
+    kv_rotate(d, 1, scan_rotated(record));
+    job->kernels->scan->quantise(record, d, job->keys[code_of(job, run)->k].layout.group);
+}
+
+ScanQuery *codes_shared_record(const Job *job, const Run *run, int kv_head, int query) {
+    const int64_t at = (int64_t)run->row * job->op->heads + (int64_t)kv_head * run->rows * job->group + query;
+    return (ScanQuery *)(void *)(job->records + (size_t)at * scan_query_bytes(job->layout->head_dim));
+}
+
+/* ---- tiles ---- */
+
+void codes_tile(const Job *job, const Place *place, const ScanQuery *records, CodedTile *tile) {
+    const Run *run = place->run;
+    for (int i = 0; i < place->count; i++)
+        tile->end[i] = codes_end(job, run, run->position + (place->first + i) / job->group);
+    tile->code = code_of(job, run);
+    if (!tile->end[place->count - 1]) return;
+    tile->page = (ScanPage){.keys = &job->keys[tile->code->k],
+        .values = &job->values[tile->code->v],
+        .queries = records,
+        .stride = scan_query_bytes(job->layout->head_dim)};
+    uint64_t pairs = pairs_of(job, run, place->kv_head);
+    for (int pair = 0; pairs; pair++, pairs >>= 1) {
+        if (!(pairs & 1)) continue;
+        const int n = tile->page.pairs++, at = find_turns(job->cpu, job->op->kv.rope->frequencies[pair]);
+        tile->pairs[n] = pair;
+        tile->turns[n] = at;
+        tile->page.cosines[n] = job->cpu->turns[at].cosines;
+        tile->page.sines[n] = job->cpu->turns[at].sines;
+    }
+}
+
+static const uint8_t *coded_head(const KvStore *store, int32_t page, int kv_head, const KvCodeLayout *layout) {
+    CHECK(page >= 0);
+    return store->base + (size_t)page * store->stride + (size_t)kv_head * layout->bytes;
+}
+
+void codes_visit(
+    const Job *job, const Place *place, CodedTile *coded, AttentionTile *tile, int first, int base, ScanWork *work) {
+    const KvLayer *kv = &job->op->kv;
+    const KvCoding *coding = place->run->coding;
+    const int number = base / KV_PAGE_TOKENS, next = base + KV_PAGE_TOKENS < coded->end[tile->queries - 1];
+    const int32_t *k_pages = coding->k_pages[kv->index] + number, *v_pages = coding->v_pages[kv->index] + number;
+    const KvStore *k = &kv->k_codes[coded->code->k], *v = &kv->v_codes[coded->code->v];
+    ScanPage *page = &coded->page;
+    page->k = coded_head(k, k_pages[0], place->kv_head, &page->keys->layout);
+    page->v = coded_head(v, v_pages[0], place->kv_head, &page->values->layout);
+    page->k_ahead = next ? coded_head(k, k_pages[1], place->kv_head, &page->keys->layout) - page->k : 0;
+    page->v_ahead = next ? coded_head(v, v_pages[1], place->kv_head, &page->values->layout) - page->v : 0;
+    for (int n = 0; n < page->pairs; n++) {
+        const struct BiasTurns *turns = &job->cpu->turns[coded->turns[n]];
+        const KvTurn start =
+            number < turns->pages ? turns->start[number] : kv_bias_turn(kv->rope, coded->pairs[n], base);
+        page->start_cosine[n] = start.cosine;
+        page->start_sine[n] = start.sine;
+    }
+    job->kernels->scan->page(tile, first, page, work);
+}
+
+void codes_add(const Job *job, float *coded, float *o) {
+    const int d = job->layout->value_dim;
+    kv_rotate_back(d, 1, coded);
+    for (int i = 0; i < d; i++) o[i] += coded[i];
+}

@@ -1,0 +1,78 @@
+/* Scans of coded pages (kv_code.h): products of integers, for all queries of a kv head that visit a page together.
+ *
+ * A query is rotated and rounded to int8 with one step for the whole head. Codes of 16 tokens (keys) or 16 dims
+ * (values) are unpacked to a byte each, and four of them meet four of the query's or four weights in each lane. Weights
+ * are p · scale of the token, rounded to bytes with one step per page and group of dims; what the rounding of a token
+ * leaves is carried to the token 16 further, so that many small weights beside a large one do not vanish. Every integer
+ * sum is exact, and floats are added in one order whatever the number of queries: a query's result depends on itself
+ * and the page alone. */
+#pragma once
+#include "backend/cpu/attention.h"
+#include "backend/kv_code.h"
+
+enum {
+    SCAN_GROUPS_MAX = 16, /* groups of dims of a head */
+    SCAN_TABLE = 64,
+    SCAN_QUADS_MAX = ATTENTION_HEAD_MAX / 4,
+    SCAN_CHUNK = 4, /* blocks that are unpacked at a time, at most */
+};
+
+/* A query as scans use it: this, then float rotated[d], then int8_t codes[d]. */
+typedef struct ScanQuery {
+    _Alignas(64) float step;            /* rotated ≈ step · codes */
+    float sums[SCAN_GROUPS_MAX];        /* of a group's codes */
+    float turns[KV_CODE_BIAS_PAIRS][2]; /* of bias pair n: ⟨q, b⟩ and q × b, times the rope's scale */
+} ScanQuery;
+static inline size_t scan_query_bytes(int d) { return sizeof(ScanQuery) + ((size_t)d * 5 + 63) / 64 * 64; }
+static inline float *scan_rotated(const ScanQuery *query) {
+    return (float *)(void *)((uint8_t *)query + sizeof *query);
+}
+static inline int8_t *scan_codes(const ScanQuery *query, int d) { return (int8_t *)(scan_rotated(query) + d); }
+
+/* One half of a layer's coded pages. */
+typedef struct ScanForm {
+    KvForm form;
+    KvCodeLayout layout;
+    uint8_t table[SCAN_TABLE]; /* of the kernel's: what an index stands for */
+} ScanForm;
+
+/* A page of a kv head. */
+typedef struct ScanPage {
+    const ScanForm *keys, *values;
+    const uint8_t *k, *v;
+    int64_t k_ahead, v_ahead; /* from this page to the next that will be scanned; 0: none */
+    int pairs;                /* whose bias was taken out of the keys */
+    const float *cosines[KV_CODE_BIAS_PAIRS], *sines[KV_CODE_BIAS_PAIRS];   /* [KV_PAGE_TOKENS] turns of offsets */
+    float start_cosine[KV_CODE_BIAS_PAIRS], start_sine[KV_CODE_BIAS_PAIRS]; /* of the page's first token */
+    const ScanQuery *queries;                                               /* of the tile */
+    size_t stride;                                                          /* from query to query in bytes */
+} ScanPage;
+
+/* Weights of queries for the tokens of a page. */
+typedef struct ScanWeights {
+    float step[ATTENTION_QUERIES][SCAN_GROUPS_MAX];
+    float half[ATTENTION_QUERIES][SCAN_GROUPS_MAX]; /* half the sum of the bytes: a code stands for value + 1/2 */
+    uint8_t bytes[ATTENTION_QUERIES * SCAN_GROUPS_MAX * KV_PAGE_TOKENS]; /* [query][group][token] */
+} ScanWeights;
+
+/* Work space of a thread. */
+typedef struct ScanWork {
+    _Alignas(64) uint8_t unpacked[SCAN_CHUNK * SCAN_QUADS_MAX * 64];
+    float p[ATTENTION_QUERIES * KV_PAGE_TOKENS];
+    float mean[ATTENTION_HEAD_MAX];
+    ScanWeights weights;
+} ScanWork;
+
+struct ScanKernels {
+    void (*table)(KvForm form, bool values, uint8_t table[SCAN_TABLE]);
+    /* The query's step, codes and sums, from what it is rotated. */
+    void (*quantise)(ScanQuery *query, int d, int group);
+    /* Scores of queries first ≤ i < first + count of the page: work->p[i − first][token]. */
+    void (*scores)(const ScanPage *page, int first, int count, ScanWork *work);
+    /* The largest weight. */
+    int (*most)(KvForm form);
+    /* o[i] += weights[i] · values, in the rotated space; o [count][stride]. */
+    void (*values)(const ScanPage *page, int count, ScanWork *work, int stride, float *o);
+    /* Takes a page in for the tile's queries from `first` on, which see all of it: m, l and `coded`. */
+    void (*page)(AttentionTile *tile, int first, const ScanPage *page, ScanWork *work);
+};

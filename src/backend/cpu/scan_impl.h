@@ -1,0 +1,300 @@
+/* Scans of coded pages, compiled once per instruction set; scan.h has the order of the arithmetic. Included after
+ * attention_impl.h, whose softmax they share. */
+#include <float.h>
+
+#include "backend/cpu/scan_int.h"
+
+enum { TOKENS = KV_PAGE_TOKENS, LANES = 16, TOKEN_BLOCKS = TOKENS / LANES, QUAD_BYTES = 64, TOKEN_QUADS = TOKENS / 4 };
+
+/* ---- products ---- */
+
+/* sums[query][block][lane] of four-byte products over quads; x: a query's codes or weights. */
+VEC_INLINE void product_tile(const int queries, const int blocks, const ScanKind kind, const uint8_t *codes,
+    int64_t block_bytes, const uint8_t *x, int64_t x_stride, int quads, int32_t *sums) {
+    enum { REGS = SCAN_CHUNK * QUAD_REGS };
+    Ints sum[SCAN_TILE][REGS];
+    const int regs = blocks * QUAD_REGS;
+    for (int i = 0; i < queries; i++)
+        for (int r = 0; r < regs; r++) sum[i][r] = ints_zero();
+    for (int64_t q = 0; q < quads; q++) {
+        Ints loaded[REGS];
+        for (int r = 0; r < regs; r++)
+            loaded[r] =
+                ints_load(codes + r / QUAD_REGS * block_bytes + q * QUAD_BYTES + r % QUAD_REGS * (INT_LANES * 4));
+        for (int i = 0; i < queries; i++) {
+            const Ints four = ints_four(x + i * x_stride + q * 4);
+            for (int r = 0; r < regs; r++) sum[i][r] = ints_dot(kind, sum[i][r], loaded[r], four);
+        }
+    }
+    for (int i = 0; i < queries; i++)
+        for (int r = 0; r < regs; r++) ints_store(sums + (i * regs + r) * INT_LANES, sum[i][r]);
+}
+
+typedef void Product(
+    const uint8_t *codes, int64_t block_bytes, const uint8_t *x, int64_t x_stride, int quads, int32_t *sums);
+
+#define PRODUCT(queries, blocks, kind)                                                                                 \
+    static void product_##queries##_##blocks##_##kind(                                                                 \
+        const uint8_t *codes, int64_t block_bytes, const uint8_t *x, int64_t x_stride, int quads, int32_t *sums) {     \
+        product_tile(queries, blocks, kind, codes, block_bytes, x, x_stride, quads, sums);                             \
+    }
+#define PRODUCT_KINDS(queries, blocks)                                                                                 \
+    PRODUCT(queries, blocks, SCAN_KEYS) PRODUCT(queries, blocks, SCAN_WIDE_KEYS) PRODUCT(queries, blocks, SCAN_VALUES)
+#define PRODUCTS_OF(blocks)                                                                                            \
+    PRODUCT_KINDS(1, blocks)                                                                                           \
+    PRODUCT_KINDS(2, blocks) PRODUCT_KINDS(3, blocks) PRODUCT_KINDS(4, blocks) PRODUCTS_TALL(blocks)
+#if defined(__AVX512F__)
+#define PRODUCTS_TALL(blocks) PRODUCT_KINDS(5, blocks) PRODUCT_KINDS(6, blocks)
+#define EACH_TALL(blocks, kind) , product_5_##blocks##_##kind, product_6_##blocks##_##kind
+enum { WIDEST = 4 };
+#elif defined(__aarch64__)
+#define PRODUCTS_TALL(blocks) PRODUCT_KINDS(5, blocks)
+#define EACH_TALL(blocks, kind) , product_5_##blocks##_##kind
+enum { WIDEST = 1 };
+#else
+#define PRODUCTS_TALL(blocks)
+#define EACH_TALL(blocks, kind)
+enum { WIDEST = 1 };
+#endif
+#define EACH_QUERIES(blocks, kind)                                                                                     \
+    {                                                                                                                  \
+        product_1_##blocks##_##kind, product_2_##blocks##_##kind, product_3_##blocks##_##kind,                         \
+            product_4_##blocks##_##kind EACH_TALL(blocks, kind)                                                        \
+    }
+#define EACH_KIND(blocks)                                                                                              \
+    { EACH_QUERIES(blocks, SCAN_KEYS), EACH_QUERIES(blocks, SCAN_WIDE_KEYS), EACH_QUERIES(blocks, SCAN_VALUES) }
+PRODUCTS_OF(1)
+#if defined(__AVX512F__)
+PRODUCTS_OF(2)
+PRODUCTS_OF(4)
+static Product *const products[][SCAN_KINDS][SCAN_TILE] = {EACH_KIND(1), EACH_KIND(2), EACH_KIND(4)};
+#else
+static Product *const products[][SCAN_KINDS][SCAN_TILE] = {EACH_KIND(1)};
+#endif
+
+/* Blocks that go together where `left` are to come: 4, 2 or 1. */
+static int chunk_of(int left) { return left >= 4 && WIDEST == 4 ? 4 : left >= 2 && WIDEST == 4 ? 2 : 1; }
+
+static Product *product_of(int blocks, ScanKind kind, int queries) { return products[blocks / 2][kind][queries - 1]; }
+
+/* ---- unpacking ---- */
+
+static void unpack(
+    const ScanForm *f, bool values, int quads, const uint8_t *page, int block, int64_t ahead, uint8_t *out) {
+    const uint8_t *codes = page + f->layout.codes + (size_t)block * f->layout.block;
+    const uint8_t *extra = page + f->layout.extra + (size_t)block * f->layout.extra_block;
+    const Table table = table_load(f->table);
+    switch (f->form) {
+    case KV_CODE3: unpack3(quads, codes, extra, table, ahead, out); break;
+    case KV_CODE4: unpack4(quads, codes, table, ahead, out); break;
+    case KV_CODE5: unpack5(quads, codes, extra, table, ahead, out); break;
+    case KV_CODE6: unpack6(quads, codes, extra, table, ahead, out); break;
+    default: unpack8(quads, codes, values, ahead, out); break;
+    }
+}
+
+static void scan_table(KvForm form, bool values, uint8_t *table) {
+    memset(table, 0, SCAN_TABLE);
+    if (form != KV_CODE8) table_fill(form, kv_codebook(form), values ? 0 : key_offset(form), table);
+}
+
+/* ---- queries ---- */
+
+static float largest(const float *x, int count) {
+    Vec most = vec_set(0);
+    for (int i = 0; i < count; i += 16) {
+        const Vec v = vec_load(x + i);
+        most = vec_max(most, vec_max(v, vec_sub(vec_set(0), v)));
+    }
+    return vec_most(most);
+}
+
+static void scan_quantise(ScanQuery *query, int d, int group) {
+    const float *x = scan_rotated(query), most = largest(x, d);
+    int8_t *codes = scan_codes(query, d);
+    const bool some = most > FLT_MIN * 127;
+    query->step = some ? most / 127 : 0;
+    const Vec inverse = vec_set(some ? 127 / most : 0);
+    for (int g = 0; g * group < d; g++) {
+        Vec sum = vec_set(0);
+        for (int i = g * group; i < (g + 1) * group; i += 16) {
+            const Vec whole = vec_round(vec_mul(vec_load(x + i), inverse));
+            vec_store_bytes(codes + i, whole);
+            sum = vec_add(sum, whole);
+        }
+        query->sums[g] = vec_sum(sum);
+    }
+}
+
+/* ---- keys ---- */
+
+static const ScanQuery *query_at(const ScanPage *page, int i) {
+    return (const ScanQuery *)(const void *)((const uint8_t *)page->queries + (size_t)i * page->stride);
+}
+
+/* p ← p + scale · (sums + what the offset of codes and their half make) for the tokens of some blocks. */
+static void add_group(const ScanQuery *query, const uint8_t *scales, int group, float centre, int blocks,
+    const int32_t *sums, bool first, float *p) {
+    const Vec more = vec_set(query->sums[group] * centre);
+    for (int t = 0; t < blocks * LANES; t += LANES) {
+        const Vec product = vec_add(vec_from_ints(sums + t), more), scale = vec_load_f16(scales + t * 2);
+        vec_store(p + t, first ? vec_mul(product, scale) : vec_fma(product, scale, vec_load(p + t)));
+    }
+}
+
+/* Integer products with the tokens of `blocks` blocks, unpacked: the rotated queries' part of p. */
+static void score_blocks(const ScanPage *page, int first, int count, int block, int blocks, ScanWork *work) {
+    const ScanForm *f = page->keys;
+    const int group_quads = f->layout.group / 4;
+    const int64_t block_bytes = f->layout.d * LANES;
+    const ScanKind kind = form_is_wide(f->form) ? SCAN_WIDE_KEYS : SCAN_KEYS;
+    const float centre = 0.5f - (float)key_offset(f->form);
+    int32_t sums[SCAN_TILE * SCAN_CHUNK * LANES];
+    for (int start = 0; start < count;) {
+        const int tiles = (count - start + SCAN_TILE - 1) / SCAN_TILE, height = (count - start + tiles - 1) / tiles;
+        const ScanQuery *query = query_at(page, first + start);
+        for (int g = 0; g < f->layout.groups; g++) {
+            product_of(blocks, kind, height)(work->unpacked + (int64_t)g * group_quads * QUAD_BYTES, block_bytes,
+                (const uint8_t *)scan_codes(query, f->layout.d) + g * f->layout.group, (int64_t)page->stride,
+                group_quads, sums);
+            const uint8_t *scales = page->k + f->layout.scale + (size_t)(g * TOKENS + block * LANES) * 2;
+            for (int i = 0; i < height; i++)
+                add_group(query_at(page, first + start + i), scales, g, centre, blocks, sums + i * blocks * LANES,
+                    g == 0, work->p + (start + i) * TOKENS + block * LANES);
+        }
+        start += height;
+    }
+}
+
+/* p ← p · step + ⟨rotated, mean⟩ + ⟨q, B⟩ */
+static void complete_scores(const ScanPage *page, const ScanQuery *query, const float *mean, float *p) {
+    const float *rotated = scan_rotated(query);
+    Vec constant = vec_set(0);
+    for (int i = 0; i < page->keys->layout.d; i += LANES)
+        constant = vec_fma(vec_load(rotated + i), vec_load(mean + i), constant);
+    const Vec all = vec_set(vec_sum(constant)), step = vec_set(query->step);
+    for (int t = 0; t < TOKENS; t += LANES) vec_store(p + t, vec_fma(vec_load(p + t), step, all));
+    for (int n = 0; n < page->pairs; n++) {
+        const float *turn = query->turns[n], c = page->start_cosine[n], s = page->start_sine[n];
+        const Vec a = vec_set(turn[0] * c + turn[1] * s), b = vec_set(turn[1] * c - turn[0] * s);
+        for (int t = 0; t < TOKENS; t += LANES) {
+            const Vec one = vec_fma(a, vec_load(page->cosines[n] + t), vec_load(p + t));
+            vec_store(p + t, vec_fma(b, vec_load(page->sines[n] + t), one));
+        }
+    }
+}
+
+static void scan_scores(const ScanPage *page, int first, int count, ScanWork *work) {
+    const ScanForm *f = page->keys;
+    for (int block = 0, blocks; block < TOKEN_BLOCKS; block += blocks) {
+        blocks = chunk_of(TOKEN_BLOCKS - block);
+        for (int b = 0; b < blocks; b++)
+            unpack(f, false, f->layout.d / 4, page->k, block + b, page->k_ahead,
+                work->unpacked + (int64_t)b * f->layout.d * LANES);
+        score_blocks(page, first, count, block, blocks, work);
+    }
+    for (int i = 0; i < f->layout.d; i += LANES)
+        vec_store(work->mean + i, vec_load_f16(page->k + f->layout.mean + (size_t)i * 2));
+    for (int i = 0; i < count; i++) complete_scores(page, query_at(page, first + i), work->mean, work->p + i * TOKENS);
+}
+
+/* ---- values ---- */
+
+static int scan_most(KvForm form) { return weight_most(form); }
+
+/* The weights of query i for one group: bytes of p · scale. */
+static void weigh(const float *p, const uint8_t *scales, float most, uint8_t *bytes, float *step, float *half) {
+    Vec weight[TOKEN_BLOCKS], top = vec_set(0), carry = vec_set(0), sum = vec_set(0);
+    for (int b = 0; b < TOKEN_BLOCKS; b++) {
+        weight[b] = vec_mul(vec_load(p + b * LANES), vec_load_f16(scales + b * LANES * 2));
+        top = vec_max(top, weight[b]);
+    }
+    const float heaviest = vec_most(top);
+    const bool some = heaviest > FLT_MIN * 256; /* less would add nothing, and its inverse is infinite */
+    const Vec inverse = vec_set(some ? most / heaviest : 0);
+    for (int b = 0; b < TOKEN_BLOCKS; b++) {
+        const Vec exact = vec_fma(weight[b], inverse, carry), whole = vec_round(exact);
+        carry = vec_sub(exact, whole);
+        sum = vec_add(sum, whole);
+        vec_store_bytes(bytes + b * LANES, whole);
+    }
+    *step = some ? heaviest / most : 0;
+    *half = 0.5f * vec_sum(sum);
+}
+
+static void weigh_all(const ScanPage *page, int count, ScanWork *work) {
+    const ScanForm *f = page->values;
+    ScanWeights *w = &work->weights;
+    for (int i = 0; i < count; i++)
+        for (int g = 0; g < f->layout.groups; g++)
+            weigh(work->p + i * TOKENS, page->v + f->layout.scale + (size_t)(g * TOKENS) * 2,
+                (float)weight_most(f->form), w->bytes + (i * f->layout.groups + g) * TOKENS, &w->step[i][g],
+                &w->half[i][g]);
+}
+
+/* Dims of some blocks, unpacked, of one group. */
+static void add_blocks(
+    const ScanPage *page, int count, int block, int blocks, const ScanWork *work, int stride, float *o) {
+    const ScanForm *f = page->values;
+    const ScanWeights *w = &work->weights;
+    const int group = block * LANES / f->layout.group, groups = f->layout.groups;
+    int32_t sums[SCAN_TILE * SCAN_CHUNK * LANES];
+    for (int start = 0; start < count;) {
+        const int tiles = (count - start + SCAN_TILE - 1) / SCAN_TILE, height = (count - start + tiles - 1) / tiles;
+        product_of(blocks, SCAN_VALUES, height)(work->unpacked, TOKEN_QUADS * QUAD_BYTES,
+            w->bytes + (start * groups + group) * TOKENS, groups * TOKENS, TOKEN_QUADS, sums);
+        for (int i = 0; i < height; i++) {
+            const Vec step = vec_set(w->step[start + i][group]), half = vec_set(w->half[start + i][group]);
+            float *row = o + (int64_t)(start + i) * stride + block * LANES;
+            for (int j = 0; j < blocks * LANES; j += LANES) {
+                const Vec whole = vec_add(vec_from_ints(sums + i * blocks * LANES + j), half);
+                vec_store(row + j, vec_fma(whole, step, vec_load(row + j)));
+            }
+        }
+        start += height;
+    }
+}
+
+static void scan_values(const ScanPage *page, int count, ScanWork *work, int stride, float *o) {
+    const ScanForm *f = page->values;
+    const int group_blocks = f->layout.group / LANES, all = f->layout.d / LANES;
+    weigh_all(page, count, work);
+    for (int block = 0, blocks; block < all; block += blocks) {
+        blocks = chunk_of(group_blocks - block % group_blocks);
+        for (int b = 0; b < blocks; b++)
+            unpack(
+                f, true, TOKEN_QUADS, page->v, block + b, page->v_ahead, work->unpacked + b * TOKEN_QUADS * QUAD_BYTES);
+        add_blocks(page, count, block, blocks, work, stride, o);
+    }
+}
+
+/* ---- a page ---- */
+
+static void scan_page(AttentionTile *t, int first, const ScanPage *page, ScanWork *work) {
+    const int count = t->queries - first, stride = t->value_stride;
+    scan_scores(page, first, count, work);
+    for (int i = 0; i < count; i++) {
+        const float factor = soften(t, first + i, 0, TOKENS, work->p + i * TOKENS);
+        if (factor != 1) scale_both(t, first + i, factor);
+    }
+    scan_values(page, count, work, stride, t->coded + (int64_t)first * stride);
+}
+
+static const ScanKernels scan_kernels = {
+    .table = scan_table,
+    .quantise = scan_quantise,
+    .scores = scan_scores,
+    .most = scan_most,
+    .values = scan_values,
+    .page = scan_page,
+};
+
+static const AttentionKernels attention_kernels = {
+    .pack = attention_pack,
+    .page = attention_page,
+    .mix = attention_mix,
+    .rotate = attention_rotate,
+    .to_f16 = to_f16,
+    .square = attention_square,
+    .scan = &scan_kernels,
+};
