@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/kv_code.h"
 #include "base/clock.h"
 
 enum {
@@ -20,11 +21,12 @@ enum {
     EMBED_ROWS = 65536,
     LOGITS = 262144,
     LOGITS_SPREAD = 4,
-    LIKELY = 16, /* tokens that stand out, as in text, the first by so much */
+    CODED_HOT = 256, /* tokens that are seen exactly before the row */
+    LIKELY = 16,     /* tokens that stand out, as in text, the first by so much */
     HEADS_MAX = 32,
     KV_HEADS_MAX = 8,
     DIM_MAX = 128,
-    DEPTH_MAX = 16384,
+    DEPTH_MAX = 32768,
     PAGES_MAX = (DEPTH_MAX + LINE_ROWS_MAX) / KV_PAGE_TOKENS + 1,
     CACHED_BYTES = 256 << 10, /* per thread: fits every second-level cache */
     ALIGN = 64,
@@ -191,20 +193,43 @@ static int64_t run_embed(Bed *bed, Line *line, int calls) {
 
 static KvLayout layout_of(const Line *line) { return (KvLayout){line->kv_heads, line->dim, line->dim, DTYPE_F16}; }
 
-static int64_t run_attention(Bed *bed, Line *line, int calls) {
+static size_t code_bytes(const Line *line, bool values) {
+    return (size_t)line->kv_heads * kv_code_layout(line->dim, values ? line->code.v : line->code.k, values).bytes;
+}
+
+static int line_pages(const Line *line) { return (line->depth + line->rows + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS; }
+
+/* Pages for a call. Where codes are seen, the few exact pages lie at the memory's beginning, each in its place. */
+static KvLayer place_cache(const Bed *bed, Line *line) {
     const KvLayout layout = layout_of(line);
-    const size_t page = bed->backend->ops->kv_layer_bytes(bed->backend, &layout);
-    const size_t pages = (size_t)((line->depth + line->rows + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
+    const size_t page = bed->backend->ops->kv_layer_bytes(bed->backend, &layout), pages = (size_t)line_pages(line);
+    KvLayer kv = {.layout = layout, .base = bed->memory, .page_stride = page};
+    if (line->code.k == KV_EXACT) {
+        kv.base = take(bed, line, pages * page);
+        return kv;
+    }
+    const size_t k = code_bytes(line, false), v = code_bytes(line, true);
+    uint8_t *codes = take(bed, line, pages * (k + v));
+    kv.k_codes[line->code.k] = (KvStore){codes, k};
+    kv.v_codes[line->code.v] = (KvStore){codes + pages * k, v};
+    return kv;
+}
+
+static int64_t run_attention(Bed *bed, Line *line, int calls) {
     const Rope rope = {.dims = line->dim, .frequencies = bed->frequencies, .scale = 1};
-    const int32_t *table = bed->pages;
+    int32_t *const table = bed->pages;
     const size_t q_count = (size_t)(line->rows * line->heads * line->dim);
     const size_t k_count = (size_t)(line->rows * line->kv_heads * line->dim);
+    const KvCoding coding = {
+        .hot = CODED_HOT, .sink = KV_PAGE_TOKENS, .layers = &line->code, .k_pages = &table, .v_pages = &table};
+    const int32_t *tables = table;
     Run run;
-    begin(bed, line, &table, &run);
+    begin(bed, line, &tables, &run);
+    if (line->code.k != KV_EXACT) run.coding = &coding;
     int64_t ns = 0;
     for (int i = 0; i < calls; i++) {
         const Attention op = {.heads = line->heads,
-            .kv = {layout, take(bed, line, pages * page), page, 0, 0},
+            .kv = place_cache(bed, line),
             .scale = 1 / sqrtf((float)line->dim),
             .rope = &rope,
             .q = bed->q,
@@ -372,6 +397,36 @@ static void add_attentions(List *list) {
     }
 }
 
+/* One row far into a text, over pages as they were computed and as codes. */
+static void add_coded_attentions(List *list) {
+    static const struct { int heads, kv_heads; } shapes[] = {{12, 2}, {32, 8}};
+    static const struct {
+        const char *name;
+        KvForm k, v;
+    } formats[] = {{"f16", KV_EXACT, KV_EXACT}, {"q8", KV_CODE8, KV_CODE8}, {"turbo6", KV_CODE6, KV_CODE6},
+        {"turbo5", KV_CODE5, KV_CODE5}, {"turbo4", KV_CODE4, KV_CODE4}, {"turbo3", KV_CODE4, KV_CODE3}};
+    for (size_t s = 0; s < COUNT_OF(shapes); s++)
+        for (size_t f = 0; f < COUNT_OF(formats); f++) {
+            Line line = {.run = run_attention,
+                .heads = shapes[s].heads,
+                .kv_heads = shapes[s].kv_heads,
+                .dim = DIM_MAX,
+                .code = {.k = formats[f].k, .v = formats[f].v},
+                .integer = formats[f].k != KV_EXACT};
+            for (line.rows = 1; line.rows <= LINE_ROWS_MAX; line.rows *= LINE_ROWS_MAX) {
+                line.depth = line.rows == 1 ? DEPTH_MAX : DEPTH_MAX / 4;
+                const double seen = line.depth + (line.rows + 1) / 2.0, tokens = line.depth + line.rows;
+                const double token = formats[f].k == KV_EXACT
+                    ? 4.0 * line.dim * line.kv_heads
+                    : (double)(code_bytes(&line, false) + code_bytes(&line, true)) / KV_PAGE_TOKENS;
+                line.bytes = tokens * token;
+                line.operations = 4.0 * line.rows * seen * line.heads * line.dim;
+                list_add(list, line, "attention %d/%d heads of %d %s %d %s", line.heads, line.kv_heads, line.dim,
+                    line.rows == 1 ? "depth" : "prompt at", line.depth, formats[f].name);
+            }
+        }
+}
+
 static void add_others(List *list) {
     static const int rows[] = {1, LINE_ROWS_MAX};
     const Weight table = {EMBED_ROWS, COLS, QUANT_AFFINE, 4, 64, DTYPE_BF16, NULL, NULL, NULL, NULL};
@@ -404,6 +459,7 @@ int lines_list(const Bed *bed, const char *only, Line *lines) {
     List list = {bed, only, lines, 0};
     add_weights(&list, bed->threads);
     add_attentions(&list);
+    add_coded_attentions(&list);
     add_others(&list);
     return list.count;
 }

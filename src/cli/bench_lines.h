@@ -35,6 +35,7 @@ struct Line {
     int rows;
     Weight weight;
     int heads, kv_heads, dim, depth;
+    KvCode code; /* k EXACT: pages as they were computed */
     int64_t width;
     SamplingOptions sampling;
     bool flat; /* logits */
