@@ -320,8 +320,9 @@ enum { BACKEND_DESCRIPTION_MAX = 96 };
 
 struct Backend { /* first member of every backend's own struct */
     const BackendOps *ops;
-    int rows_max; /* largest step */
-    bool exact;   /* f32 throughout: activations are not rounded, KV pages are f32 */
+    int rows_max;    /* largest step */
+    bool exact;      /* f32 throughout: activations are not rounded, KV pages are f32 */
+    bool bf16_pages; /* exact KV pages are bf16 instead of f16 */
     char description[BACKEND_DESCRIPTION_MAX];
 };
 
@@ -331,6 +332,7 @@ typedef struct BackendOptions {
     int threads;  /* 0: one per core that this process may use */
     bool precise; /* activations of quantised products as 16 bits instead of 8: slower prompts, errors 250 times smaller
                    */
+    bool bf16_pages; /* KV pages as bf16 instead of f16, where they are not f32 */
     /* Takes the backend over and gives what is used in its place, also NULL with the error: trace.h; NULL: nothing. */
     Backend *(*wrap)(Backend *inner, Error *);
     int rows_max;

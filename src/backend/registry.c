@@ -101,6 +101,7 @@ Backend *backend_open(const BackendOptions *options, Error *error) {
         if (any ? isas[i].available() : !strcmp(options->cpu, isas[i].name)) {
             if (!isas[i].available()) break;
             Backend *backend = isas[i].open(options, error);
+            if (backend) backend->bf16_pages = options->bf16_pages && !backend->exact;
             return backend && options->wrap ? options->wrap(backend, error) : backend;
         }
     }

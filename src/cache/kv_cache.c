@@ -38,7 +38,9 @@ static bool plan_layer(KvPlan *plan, int i, const CacheSpec *spec, Backend *back
         layer->layout = (KvLayout){.kv_heads = spec->kv_heads,
             .head_dim = spec->head_dim,
             .value_dim = spec->value_dim,
-            .dtype = backend->exact ? DTYPE_F32 : DTYPE_F16};
+            .dtype = backend->exact   ? DTYPE_F32
+                : backend->bf16_pages ? DTYPE_BF16
+                                      : DTYPE_F16};
         layer->k_bias = spec->k_bias;
         layer->rope = spec->rope;
         bytes = backend->ops->kv_layer_bytes(backend, &layer->layout);

@@ -37,6 +37,10 @@ static const Option *find(const Option *options, const char *text, size_t length
 static bool parse_number(const Option *o, const char *text, double *out) {
     char *end;
     errno = 0;
+    if (o->kind == OPTION_BYTES && !strcmp(text, "auto")) {
+        *out = 0;
+        return o->min <= 0;
+    }
     *out = strtod(text, &end);
     if (end == text || errno || !isfinite(*out)) return false;
     if (o->kind == OPTION_BYTES && *end) {

@@ -8,7 +8,7 @@
 typedef enum OptionKind {
     OPTION_FLAG,
     OPTION_INTEGER,
-    OPTION_BYTES,    /* 4G, 512M */
+    OPTION_BYTES,    /* 4G, 512M; auto: 0, where that is in the range */
     OPTION_DURATION, /* seconds: 90, 90s, 10m, 2h */
     OPTION_NUMBER,
     OPTION_TEXT

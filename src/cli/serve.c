@@ -107,7 +107,7 @@ static int serve_models(
     if (ok) {
         options->models.sources = served->sources;
         options->models.count = served->count;
-        options->models.engine = engine_options(engine, NULL);
+        ok = engine_options(engine, NULL, &options->models.engine, &error);
     }
     const int code = ok ? serve(options) : report(&error);
     if (served) served_free(served);

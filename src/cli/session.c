@@ -25,8 +25,8 @@ static void show_reading(void *context, uint64_t done, uint64_t total) {
     fflush(stderr);
 }
 
-EngineOptions engine_options(const EngineArguments *arguments, const char *directory) {
-    return (EngineOptions){
+bool engine_options(const EngineArguments *arguments, const char *directory, EngineOptions *out, Error *error) {
+    *out = (EngineOptions){
         .directory = directory,
         .backend = {.cpu = arguments->cpu, .threads = (int)arguments->threads, .precise = arguments->precise},
         .model = {.weights = arguments->weights,
@@ -37,14 +37,15 @@ EngineOptions engine_options(const EngineArguments *arguments, const char *direc
         .slots = (int)arguments->slots,
         .queue_max = (int)arguments->queue,
         .prefill_size = (int)arguments->prefill_size,
-        .kv_bytes = (size_t)arguments->kv_bytes,
     };
+    return cache_options(&arguments->cache, out, error);
 }
 
 ChatModel *session_open(const char *directory, const EngineArguments *arguments, Error *error) {
     EngineArguments one = *arguments;
     one.slots = 1;
-    const EngineOptions options = engine_options(&one, directory);
+    EngineOptions options;
+    if (!engine_options(&one, directory, &options, error)) return NULL;
     return chat_model_open(directory, &options, error);
 }
 

@@ -1,16 +1,21 @@
 /* A model for the terminal: the options that choose how it runs, and one answer at a time, streamed. */
 #pragma once
 #include "chat/prompt.h"
+#include "cli/cache_options.h"
 #include "cli/options.h"
 
 /* Options shared by every command that loads a model; engine_option_table lists them for the tables. */
 typedef struct EngineArguments {
     const char *cpu, *weights;
-    int64_t threads, context, slots, queue, prefill_size, kv_bytes;
+    int64_t threads, context, slots, queue, prefill_size;
     bool strict_config, precise;
+    CacheArguments cache;
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \
-    (EngineArguments) { .cpu = "auto", .weights = "mmap", .slots = 8, .queue = 256, .prefill_size = 512 }
+    (EngineArguments) {                                                                                                \
+        .cpu = "auto", .weights = "mmap", .slots = 8, .queue = 256, .prefill_size = 512,                               \
+        .cache = CACHE_ARGUMENTS_DEFAULT                                                                               \
+    }
 /* clang-format off */
 #define ENGINE_OPTIONS(e)                                                                                              \
     {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instructions: auto, ref, avx2, avx512, amx, neon (auto)"},    \
@@ -19,8 +24,7 @@ typedef struct EngineArguments {
         "tokens a conversation may hold (the model's, at most 32768)"},                                                \
     {"--prefill-size", NULL, OPTION_INTEGER, &(e).prefill_size, 1, RUNNER_ROWS_MAX / 2, "N",                            \
         "prompt tokens per step (512)"},                                                                               \
-    {"--kv-bytes", NULL, OPTION_BYTES, &(e).kv_bytes, 0, 1e15, "SIZE",                                                 \
-        "memory for the KV cache, as in 4G (what the slots need)"},                                                    \
+    CACHE_OPTIONS((e).cache),                                                                                       \
     {"--weights", NULL, OPTION_TEXT, &(e).weights, 0, 0, "HOW",                                                        \
         "mmap: used where they lie in the file; ram: read into huge pages first (mmap)"},                              \
     {"--precise", NULL, OPTION_FLAG, &(e).precise, 0, 0, NULL,                                                         \
@@ -49,7 +53,9 @@ typedef struct SamplingArguments {
             "longest answer (what the context holds)"                                                                  \
     }
 
-EngineOptions engine_options(const EngineArguments *arguments, const char *directory);
+/* What they point to are the arguments. */
+NODISCARD bool engine_options(
+    const EngineArguments *arguments, const char *directory, EngineOptions *out, Error *error);
 
 /* directory: what the model is called, too. One answer at a time. */
 NODISCARD ChatModel *session_open(const char *directory, const EngineArguments *arguments, Error *error);

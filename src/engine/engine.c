@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/thread.h"
+#include "engine/kv_choice.h"
 #include "engine/resources.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -237,14 +238,16 @@ static void *engine_run(void *argument) {
 
 /* ---- opening ---- */
 
-static size_t default_pool(const Engine *engine, const KvFormat *format, int slots) {
+/* What the pool may take when nobody says how much. */
+static size_t pool_limit(const Engine *engine) {
+    return (engine->resources ? resources_available(engine->resources) : memory_available()) / 2;
+}
+
+static size_t default_pool(const Engine *engine, int slots, size_t most) {
     const Runner *runner = engine->runner;
-    const size_t half = (engine->resources ? resources_available(engine->resources) : memory_available()) / 2;
+    const size_t one = kv_bytes_for(runner_kv_plan(runner), &engine->kv_format, model_context(runner_model(runner)));
     size_t bytes;
-    if (!size_mul(
-            kv_bytes_for(runner_kv_plan(runner), format, model_context(runner_model(runner))), (size_t)slots, &bytes))
-        return half;
-    return bytes < half ? bytes : half;
+    return size_mul(one, (size_t)slots, &bytes) && bytes < most ? bytes : most;
 }
 
 static bool check_format(const KvFormat *f, Error *error) {
@@ -267,11 +270,11 @@ static bool check_options(const EngineOptions *o, Error *error) {
     return check_format(&o->kv_format, error);
 }
 
-static bool open_parts(Engine *engine, const EngineOptions *options, Error *error) {
+static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error) {
+    EngineOptions own = *asked, *options = &own;
     if (!check_options(options, error)) return false;
     engine->notify = options->notify;
     engine->notify_context = options->notify_context;
-    engine->kv_format = options->kv_format;
     RunnerOptions runner = {.backend = options->backend, .outputs_max = options->slots + ECHO_ROWS};
     runner.backend.rows_max = options->slots + options->prefill_size;
     engine->resources = options->resources;
@@ -281,8 +284,10 @@ static bool open_parts(Engine *engine, const EngineOptions *options, Error *erro
     if (!engine->runner) return false;
     engine->vocab = model_vocab(engine->model);
     engine->eos_count = model_eos(engine->model, engine->eos);
-    const size_t pool =
-        options->kv_bytes ? options->kv_bytes : default_pool(engine, &options->kv_format, options->slots);
+    const size_t most = options->kv_bytes ? options->kv_bytes : pool_limit(engine);
+    if (!kv_choose(options, runner_kv_plan(engine->runner), most, &engine->kv_format, error)) return false;
+    own.kv_format = engine->kv_format;
+    const size_t pool = options->kv_bytes ? most : default_pool(engine, options->slots, most);
     engine->kv = kv_open(runner_kv_plan(engine->runner), pool, error);
     engine->account.promised = pool;
     if (engine->resources) resources_enter(engine->resources, &engine->account);
@@ -333,6 +338,22 @@ void engine_close(Engine *engine) {
 }
 
 const Model *engine_model(const Engine *engine) { return engine->model; }
+
+const KvFormat *engine_kv_format(const Engine *engine) { return &engine->kv_format; }
+
+DType engine_kv_dtype(const Engine *engine) {
+    const KvPlan *plan = runner_kv_plan(engine->runner);
+    int i = 0;
+    while (i < plan->layer_count && !plan->layers[i].page_stride) i++;
+    return i < plan->layer_count ? plan->layers[i].layout.dtype : DTYPE_F16;
+}
+
+bool engine_kv_biased(const Engine *engine) {
+    const KvPlan *plan = runner_kv_plan(engine->runner);
+    bool biased = false;
+    for (int i = 0; i < plan->layer_count; i++) biased = biased || plan->layers[i].k_bias;
+    return biased;
+}
 
 const char *engine_backend(const Engine *engine) { return runner_backend(engine->runner)->ops->name; }
 

@@ -22,6 +22,7 @@ typedef struct EngineOptions {
     int prefill_size;            /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2 */
     size_t kv_bytes;             /* of the page pool; 0: slots × context, at most half of the free memory */
     KvFormat kv_format;          /* of requests that ask for none; zero: everything stays exact */
+    bool kv_auto;                /* but exact where slots × context fit the pool exactly */
     bool prefix_off;             /* requests find nothing of what others computed */
     const char *cache_directory; /* where what leaves memory goes; NULL: nowhere */
     size_t cache_disk_bytes;
@@ -86,7 +87,10 @@ typedef struct RequestStats {
 NODISCARD Engine *engine_open(const EngineOptions *options, Error *error);
 void engine_close(Engine *engine); /* cancels everything, joins the thread */
 const Model *engine_model(const Engine *engine);
-const char *engine_backend(const Engine *engine); /* "avx512" */
+const char *engine_backend(const Engine *engine);       /* "avx512" */
+const KvFormat *engine_kv_format(const Engine *engine); /* of requests that ask for none */
+DType engine_kv_dtype(const Engine *engine);            /* of exact pages */
+bool engine_kv_biased(const Engine *engine);            /* keys hold a bias, which plain 4-bit codes do not survive */
 
 /* Thread: any. NULL: ERROR_BUSY when the queue is full, ERROR_LIMIT with both numbers when the prompt does not fit,
  * ERROR_USAGE for values outside their range (ids too), ERROR_CANCELLED while the engine closes. A request may outlive

@@ -159,7 +159,10 @@ void runner_close(Runner *runner) {
     free(runner);
 }
 const Model *runner_model(const Runner *runner) { return runner->model; }
-const KvPlan *runner_kv_plan(const Runner *runner) { return NULL; }
+const KvPlan *runner_kv_plan(const Runner *runner) {
+    static const KvPlan plan = {0};
+    return &plan;
+}
 Backend *runner_backend(const Runner *runner) {
     static const BackendOps operations = {.name = "fake"};
     static Backend backend = {.ops = &operations};
