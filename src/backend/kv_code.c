@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#define F16_MOST 65504.0f
+
 enum {
     LANES = 16,
     BLOCKS = KV_PAGE_TOKENS / LANES, /* of tokens */
@@ -192,7 +194,10 @@ static void code_group(const Codebook *book, int dims, const float *z, uint8_t *
         (uniform ? divide : compare)(book, z, factor, index);
         for (int l = 0; l < LANES; l++) dot[l] += z[l] * book->level[index[l]];
     }
-    for (int l = 0; l < LANES; l++) write_f16(out + 2 * l, dot[l] > 0 ? square[l] / dot[l] : 0);
+    for (int l = 0; l < LANES; l++) {
+        const float scale = square[l] / dot[l];
+        write_f16(out + 2 * l, scale >= 0 && scale <= F16_MOST ? scale : 0); /* nothing, or what is no number */
+    }
 }
 
 /* All groups of 16 tokens; index [d][LANES]. */

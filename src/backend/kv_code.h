@@ -123,7 +123,17 @@ typedef struct KvStatistics {
 
 /* Adds a page of a kv head that begins at `position`: x its keys as above, overwritten; q_square [128]. */
 void kv_survey_page(const KvLayer *layer, int head, int position, float *x, const float *q_square, KvStatistics *sums);
-/* Fills survey->code from the statistics of each kv head. */
-void kv_survey_decide(const KvSurvey *survey, const KvStatistics *heads);
+/* What these sums of a kv head say goes into survey->code, for one head after another. asked: code->k at first. */
+void kv_survey_decide(const KvSurvey *survey, KvForm asked, int head, const KvStatistics *sums);
 /* The form of keys that score with this noise; offset: they hold much that is alike for every token. At most CODE6. */
 KvForm kv_raised(KvForm form, float noise, bool offset);
+
+/* ---- for operations of backends ---- */
+
+size_t kv_code_bytes(const KvLayout *layout, KvForm form, bool values); /* BackendOps.kv_code_bytes of all who code */
+/* The codes of a kv head in page number `page` of the form's store. */
+uint8_t *kv_code_head(const KvLayer *layer, KvForm form, bool values, int32_t page, int head);
+KvBias kv_bias_of(const KvLayer *layer, const KvCode *code, int head, int position); /* pairs 0: none */
+/* Codes one head of an exact page: x its keys, or values, as above, overwritten. */
+void kv_encode_keys(const KvEncode *page, int head, float *x);
+void kv_encode_values(const KvEncode *page, int head, float *x);

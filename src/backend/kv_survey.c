@@ -35,25 +35,22 @@ void kv_survey_page(const KvLayer *layer, int head, int position, float *x, cons
 }
 
 /* The standard deviation of a score's error with 4-bit keys; q comes scaled. */
-static double noise_of(const KvStatistics *s, int d) {
-    return sqrt(s->q_square / s->tokens * (s->k_square / s->tokens) * DISTORTION_4_BITS / d);
+static float noise_of(const KvStatistics *s, int d) {
+    return (float)sqrt(s->q_square / s->tokens * (s->k_square / s->tokens) * DISTORTION_4_BITS / d);
 }
 
 static bool is_offset(const KvStatistics *s) { return s->k_whole > OFFSET_MOST * OFFSET_MOST * s->k_square; }
 
-void kv_survey_decide(const KvSurvey *survey, const KvStatistics *heads) {
+void kv_survey_decide(const KvSurvey *survey, KvForm asked, int head, const KvStatistics *sums) {
     const KvLayer *layer = survey->layer;
     const int d = layer->layout.head_dim;
     KvCode *code = survey->code;
-    bool offset = false;
-    code->noise = 0;
-    for (int h = 0; h < layer->layout.kv_heads; h++) {
-        const float *bias = layer->k_bias ? layer->k_bias + (size_t)h * (size_t)d : NULL;
-        code->bias_pairs[h] = bias ? kv_bias_pairs(layer->rope, bias, heads[h].k_square / heads[h].tokens) : 0;
-        code->noise = fmaxf(code->noise, (float)noise_of(&heads[h], d));
-        offset = offset || is_offset(&heads[h]);
-    }
-    if (survey->raise) code->k = kv_raised(code->k, code->noise, offset);
+    const float *bias = layer->k_bias ? layer->k_bias + (size_t)head * (size_t)d : NULL;
+    code->bias_pairs[head] = bias ? kv_bias_pairs(layer->rope, bias, sums->k_square / sums->tokens) : 0;
+    const float noise = noise_of(sums, d);
+    code->noise = head == 0 || noise > code->noise ? noise : code->noise;
+    const KvForm form = survey->raise ? kv_raised(asked, noise, is_offset(sums)) : asked;
+    if (form > code->k) code->k = form;
 }
 
 KvForm kv_raised(KvForm form, float noise, bool offset) {

@@ -1,4 +1,4 @@
-/* Attention's pages between steps: to and from the canonical order, and what of them becomes codes. */
+/* Attention's pages between steps: to and from the canonical order. */
 #include <string.h>
 
 #include "backend/cpu/attention.h"
@@ -67,9 +67,3 @@ void cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tok
 void cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
     copy_page(layer, page, tokens, (uint8_t *)from, true);
 }
-
-/* ---- codes ---- */
-
-size_t cpu_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
-void cpu_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {}
-void cpu_kv_encode(Backend *backend, int count, const KvEncode *pages) {}

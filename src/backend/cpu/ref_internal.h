@@ -1,0 +1,42 @@
+/* The reference backend from the inside: what its files share. */
+#pragma once
+#include "backend/backend.h"
+#include "backend/cpu/pool.h"
+
+typedef struct RefBackend {
+    Backend base;
+    Pool *pool;
+    bool own_pool;
+    float *scratch;
+    size_t scratch_count, scratch_used;
+    float *page; /* [KV_PAGE_TOKENS · ATTENTION_HEAD_MAX] to code a head of a page in */
+    Step step;
+    bool starved; /* an operation of the step found no memory to work in */
+} RefBackend;
+
+static inline RefBackend *ref_backend(Backend *backend) { return (RefBackend *)backend; }
+
+/* ref_rows.c */
+/* Memory to work in, freed by the caller. NULL: there is none, and the step fails when it is waited for. */
+float *ref_take(RefBackend *r, int64_t count);
+float ref_dot(const float *a, const float *b, int64_t count);
+void ref_norm_row(const float *x, const Norm *norm, int64_t width, float *out);
+
+/* ref_pages.c */
+/* A page: for each kv head K [token][head_dim], then V [token][value_dim], then the queries' energies [token], in f32.
+ */
+size_t ref_head_floats(const KvLayout *layout);
+float *ref_head(const KvLayer *kv, int32_t page, int head);
+float *ref_energies(const KvLayer *kv, int32_t page, int head);
+size_t ref_kv_layer_bytes(Backend *backend, const KvLayout *layout);
+void ref_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out);
+void ref_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from);
+size_t ref_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
+void ref_kv_survey(Backend *backend, int count, const KvSurvey *surveys);
+void ref_kv_encode(Backend *backend, int count, const KvEncode *pages);
+/* What a head of a coded page stands for, as an exact page holds it: K, then V. position: of its first token. */
+void ref_decode_head(
+    const KvLayer *kv, const KvCode *code, int head, int position, int32_t k_page, int32_t v_page, float *out);
+
+/* ref_attention.c */
+void ref_attention(Backend *backend, const Attention *a);
