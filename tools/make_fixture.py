@@ -34,6 +34,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.models.base import create_causal_mask, scaled_dot_product_attention
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.switch_layers import SwitchLinear
 from transformers import AutoConfig
 
 OUT = os.path.join(os.path.dirname(__file__), "..", "tests", "family", "data")
@@ -62,8 +63,8 @@ def random_bits(name, count):
 
 def value(name, shape, norm_offset, embedding):
     unit = (random_bits(name, int(np.prod(shape))) >> np.uint64(40)).astype(np.float64) / 2**24 - 0.5
-    if len(shape) == 2:
-        v = unit * (embedding if "embed_tokens" in name else 4.0 / np.sqrt(float(shape[1])))
+    if len(shape) >= 2 and not name.endswith(".bias"):
+        v = unit * (embedding if "embed_tokens" in name else 4.0 / np.sqrt(float(shape[-1])))
     elif name.endswith(".bias"):
         v = unit * 0.2
     else:
@@ -100,13 +101,13 @@ def stored(name, x, variant):
     if variant.get("dtype") == "bf16":
         x = to_bf16(x)
     block = variant.get("quantization")
-    if not block or x.ndim != 2:
+    if not block or x.ndim < 2 or name.endswith(".bias"):
         return x
     rule = block.get(name[: -len(".weight")], {k: block[k] for k in ("bits", "group_size", "mode") if k in block})
-    if rule is False or x.shape[1] % rule["group_size"]:
+    if rule is False or x.shape[-1] % rule["group_size"]:
         return x
     if rule.get("mode", "affine") != "affine":
-        return random_fp(name, x.shape, rule["mode"])
+        return random_fp(name, (int(np.prod(x.shape[:-1])), x.shape[-1]), rule["mode"]).reshape(x.shape)
     w, s, b = mx.quantize(mx.array(x), group_size=rule["group_size"], bits=rule["bits"])
     if variant.get("scales") == "bf16":
         s, b = (v.astype(mx.bfloat16).astype(mx.float32) for v in (s, b))
@@ -116,6 +117,7 @@ def stored(name, x, variant):
 # ---- running mlx-lm ----
 
 exact_linear, exact_as_linear = nn.Linear.__call__, nn.Embedding.as_linear
+exact_switch = SwitchLinear.__call__
 
 
 def to_int8(x):
@@ -129,6 +131,7 @@ def to_int8(x):
 def round_inputs(on):
     nn.Linear.__call__ = (lambda self, x: exact_linear(self, to_int8(x))) if on else exact_linear
     nn.Embedding.as_linear = (lambda self, x: exact_as_linear(self, to_int8(x))) if on else exact_as_linear
+    SwitchLinear.__call__ = (lambda self, x, *rest, **named: exact_switch(self, to_int8(x), *rest, **named)) if on else exact_switch
 
 
 def trained_windows(config):
@@ -340,6 +343,25 @@ CASES = {
     "smollm3-window": {"config": {**LLAMA, "model_type": "smollm3", "num_hidden_layers": 4, "tie_word_embeddings": True,
                                   "use_sliding_window": True, "sliding_window": 6}, "window": True, "tokens": 40},
     "smollm3-list": {"config": {**LLAMA, "model_type": "smollm3", "no_rope_layers": [0, 1]}},
+    "olmoe": {"config": {**LLAMA, "model_type": "olmoe", "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": False},
+              "variants": [F32, affine(4, 32)]},
+    "olmoe-norm": {"config": {**LLAMA, "model_type": "olmoe", "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 48,
+                              "num_experts": 9, "num_experts_per_tok": 5, "norm_topk_prob": True, "intermediate_size": 64}},
+    "mixtral": {"config": {**{k: v for k, v in LLAMA.items() if k != "hidden_act"}, "model_type": "mixtral", "num_local_experts": 4,
+                           "num_experts_per_tok": 2}, "variants": [F32, BF16, affine(4, 32), affine(6, 64)]},
+    "mixtral-one": {"config": {**LLAMA, "model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 1,
+                               "tie_word_embeddings": True, "num_attention_heads": 2, "num_key_value_heads": 1}},
+    "qwen2-moe": {"config": {**LLAMA, "model_type": "qwen2_moe", "num_experts": 8, "num_experts_per_tok": 3,
+                             "moe_intermediate_size": 64, "shared_expert_intermediate_size": 160, "norm_topk_prob": False},
+                  "variants": [F32, affine(4, 32)]},
+    "qwen2-moe-small": {"config": {**LLAMA, "model_type": "qwen2_moe", "num_experts": 3, "num_experts_per_tok": 2,
+                                   "moe_intermediate_size": 96, "shared_expert_intermediate_size": 32}},
+    "qwen3-moe": {"config": {**LLAMA, "model_type": "qwen3_moe", "num_hidden_layers": 4, "head_dim": 32, "num_experts": 16,
+                             "num_experts_per_tok": 4, "moe_intermediate_size": 32, "decoder_sparse_step": 2, "mlp_only_layers": [3],
+                             "norm_topk_prob": True}, "variants": [F32, affine(4, 32), fp("mxfp4")]},
+    "qwen3-moe-dense": {"config": {**LLAMA, "model_type": "qwen3_moe", "head_dim": 24, "num_experts": 4, "num_experts_per_tok": 4,
+                                   "moe_intermediate_size": 64, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                                   "norm_topk_prob": False, "tie_word_embeddings": True}},
     "phi": {"config": {"model_type": "phi", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96,
                        "num_attention_heads": 2, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "vocab_size": 48,
                        "layer_norm_eps": 1e-5, "hidden_act": "gelu_new", "max_position_embeddings": 512},

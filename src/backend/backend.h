@@ -176,6 +176,7 @@ typedef struct Matmul {
     const Weight *weight[MATMUL_MAX];
     float *out[MATMUL_MAX]; /* [rows, weight[i]->rows] */
     bool coarse;            /* 8-bit activations will do, even of a precise backend */
+    bool fine;              /* 16-bit ones are needed: a choice hangs on the results */
 } Matmul;
 
 /* out = act(gate · norm(x)) ∘ (up · norm(x)) */
@@ -198,6 +199,47 @@ typedef struct MatmulAdd {
     float *residual;  /* [rows, weight->rows] */
     const Norm *next; /* a hint: through what the residual will be read next; NULL: not known */
 } MatmulAdd;
+
+enum {
+    EXPERTS_MAX = 1024,    /* of a layer */
+    EXPERTS_USED_MAX = 32, /* by a row */
+    EXPERT_GROUPS_MAX = 64,
+};
+
+/* How router logits become scores. */
+typedef enum RouteScore {
+    ROUTE_SOFTMAX,     /* over all experts; the best are used with these scores */
+    ROUTE_TOP_SOFTMAX, /* the best logits are used, with the softmax over them */
+    ROUTE_SIGMOID,     /* of each */
+} RouteScore;
+
+/* The experts that each row uses, best first, of equals the one that comes first; and their weights. */
+typedef struct Routing {
+    int rows, experts, used;
+    const float *logits; /* [rows, experts] */
+    RouteScore score;
+    const float *bias;       /* [experts] added to the scores for the choice alone; NULL: none */
+    int groups, groups_used; /* only experts of the best groups count, the others as score 0: a group is as good as its
+                                two best together; 0: no groups */
+    bool normalise;          /* weights are divided by their sum + epsilon */
+    float epsilon, scale;    /* scale: of all weights, at last */
+    int shared;              /* 1: one more expert, number `experts`, is used by every row, behind the others */
+    const float *shared_logits; /* [rows] its weight is the sigmoid of this; NULL: 1 */
+    int32_t *index;             /* [rows, used + shared] */
+    float *weight;              /* [rows, used + shared] */
+} Routing;
+
+/* out[r] = Σ weight[r, i] · down_e(act(gate_e · x[r]) ∘ (up_e · x[r])), e = index[r, i], summed in the order of i. */
+typedef struct Experts {
+    int rows, count, used;          /* count: of matrices in each bank, a shared expert included */
+    const float *x;                 /* [rows, hidden] */
+    const Weight *gate, *up, *down; /* [count]; experts may differ in their inner width */
+    Activation activation;
+    const int32_t *index; /* [rows, used] of the backend, as route left them */
+    const float *weight;
+    float *work; /* [rows, used, inner + hidden + 1]: inner, the largest rows of gate; hidden, the rows of down */
+    float *out;  /* [rows, hidden] */
+} Experts;
 
 /* out[r] = scale · table[tokens[r]], or given[r] where the token is −1 */
 typedef struct Embed {
@@ -305,6 +347,8 @@ typedef struct BackendOps {
     void (*glu)(Backend *, const Glu *);
     void (*matmul_add)(Backend *, const MatmulAdd *);
     void (*attention)(Backend *, const Attention *);
+    void (*route)(Backend *, const Routing *);
+    void (*experts)(Backend *, const Experts *);
     /* out = act(x), elementwise; MLPs without a gate. out may be x */
     void (*activate)(Backend *, int64_t count, const float *x, Activation activation, float *out);
     /* out[i] = x[index[i]] for rows of width floats: the rows whose logits are wanted */

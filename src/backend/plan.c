@@ -119,6 +119,31 @@ static void plan_matmul_add(Backend *backend, const MatmulAdd *m) {
     check_norm(backend, "width of the norm after a product", m->norm, m->weight->rows);
 }
 
+static void plan_route(Backend *backend, const Routing *r) {
+    check_rows(backend, "rows of a router", r->rows);
+    check_width(backend, "experts of a layer", r->experts, EXPERTS_MAX);
+    check_width(
+        backend, "experts used by a row", r->used, r->experts < EXPERTS_USED_MAX ? r->experts : EXPERTS_USED_MAX);
+    if (!r->groups) return;
+    check_width(backend, "groups of experts", r->groups, EXPERT_GROUPS_MAX);
+    check_width(backend, "groups of experts used", r->groups_used, r->groups);
+    if (r->groups > 0) equal(backend, "experts left over by groups", r->experts % r->groups, 0);
+}
+
+static void plan_experts(Backend *backend, const Experts *e) {
+    check_rows(backend, "rows of experts", e->rows);
+    for (int i = 0; i < e->count; i++) {
+        check_weight(backend, &e->gate[i]);
+        check_weight(backend, &e->up[i]);
+        check_weight(backend, &e->down[i]);
+        equal(backend, "rows of an expert's gate and up", e->gate[i].rows, e->up[i].rows);
+        equal(backend, "columns of an expert's gate and up", e->gate[i].cols, e->up[i].cols);
+        equal(backend, "columns of an expert's gate", e->gate[i].cols, e->gate[0].cols);
+        equal(backend, "columns of an expert's down", e->down[i].cols, e->gate[i].rows);
+        equal(backend, "rows of an expert's down", e->down[i].rows, e->gate[0].cols);
+    }
+}
+
 static void plan_attention(Backend *backend, const Attention *a) {
     const KvLayout *l = &a->kv.layout;
     expect(backend, a->heads > 0 && l->kv_heads > 0, "attention heads", a->heads, l->kv_heads);
@@ -192,6 +217,8 @@ static const BackendOps plan_ops = {
     .glu = plan_glu,
     .matmul_add = plan_matmul_add,
     .attention = plan_attention,
+    .route = plan_route,
+    .experts = plan_experts,
     .activate = plan_activate,
     .gather = plan_gather,
     .logits = plan_logits,

@@ -15,6 +15,8 @@ typedef enum Kind {
     KIND_GLU,
     KIND_MATMUL_ADD,
     KIND_ATTENTION,
+    KIND_ROUTE,
+    KIND_EXPERTS,
     KIND_ACTIVATE,
     KIND_GATHER,
     KIND_LOGITS,
@@ -325,6 +327,32 @@ static void trace_attention(Backend *backend, const Attention *op) {
     note(t, &shape, clock_ns() - start, bytes, operations, false);
 }
 
+static void trace_route(Backend *backend, const Routing *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_ROUTE);
+    const int64_t start = clock_ns();
+    t->inner->ops->route(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
+/* Counted as if every row used experts of its own: what a single row reads. */
+static void trace_experts(Backend *backend, const Experts *op) {
+    TraceBackend *t = trace(backend);
+    Shape shape = shape_of(KIND_EXPERTS);
+    const Weight *const weights[] = {&op->gate[0], &op->up[0], &op->down[0]};
+    uint64_t bytes = 0, operations = 0;
+    for (int i = 0; i < 3; i++) {
+        add_weight(&shape, weights[i]);
+        bytes += weight_bytes(weights[i]);
+        operations += 2 * (uint64_t)weights[i]->rows * (uint64_t)weights[i]->cols;
+    }
+    const uint64_t pairs = (uint64_t)op->rows * (uint64_t)op->used;
+    const uint64_t read = pairs < (uint64_t)op->count ? pairs : (uint64_t)op->count;
+    const int64_t start = clock_ns();
+    t->inner->ops->experts(t->inner, op);
+    note(t, &shape, clock_ns() - start, read * bytes, pairs * operations, true);
+}
+
 static void trace_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     TraceBackend *t = trace(backend);
     const Shape shape = shape_of(KIND_ACTIVATE);
@@ -390,6 +418,8 @@ static const BackendOps trace_ops = {
     .glu = trace_glu,
     .matmul_add = trace_matmul_add,
     .attention = trace_attention,
+    .route = trace_route,
+    .experts = trace_experts,
     .activate = trace_activate,
     .gather = trace_gather,
     .logits = trace_logits,

@@ -77,6 +77,45 @@ GluFfn family_glu(Loader *ld, const Dims *d, Activation activation, bool bias) {
     };
 }
 
+const MoeNames moe_usual = {"mlp", "gate_proj", "up_proj", "down_proj"};
+
+static Weight *moe_bank(Loader *ld, const MoeNames *names, const char *bank, const char *single, const MoeFfn *moe,
+    int extra, int rows, int cols, bool bias) {
+    char stacked[96], one[96];
+    snprintf(stacked, sizeof stacked, "%s.switch_mlp.%s", names->home, bank);
+    snprintf(one, sizeof one, "%s.experts.%%d.%s", names->home, single);
+    return load_experts(ld, stacked, one, moe->experts, extra, rows, cols, bias);
+}
+
+MoeFfn family_moe(
+    Loader *ld, const MoeNames *names, int hidden, int inner, int experts, int used, bool bias, int extra) {
+    load_require(ld, used <= experts && used <= EXPERTS_USED_MAX,
+        "num_experts_per_tok is %d, of %d experts at most %d can be used", used, experts, EXPERTS_USED_MAX);
+    MoeFfn moe = {.experts = experts, .used = used, .score = ROUTE_SOFTMAX, .scale = 1, .activation = ACT_SILU};
+    char name[96];
+    snprintf(name, sizeof name, "%s.gate", names->home);
+    moe.router = load_linear(ld, name, experts, hidden, false);
+    moe.gate = moe_bank(ld, names, "gate_proj", names->gate, &moe, extra, inner, hidden, bias);
+    moe.up = moe_bank(ld, names, "up_proj", names->up, &moe, extra, inner, hidden, bias);
+    moe.down = moe_bank(ld, names, "down_proj", names->down, &moe, extra, hidden, inner, bias);
+    return moe;
+}
+
+static Weight shared_part(Loader *ld, const char *name, const char *part, int rows, int cols) {
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", name, part);
+    return load_linear(ld, full, rows, cols, false);
+}
+
+void family_shared_expert(Loader *ld, MoeFfn *moe, const char *name, int inner) {
+    const int hidden = (int)moe->router.cols;
+    if (!moe->gate || !moe->up || !moe->down) return; /* has failed */
+    moe->shared = 1;
+    moe->gate[moe->experts] = shared_part(ld, name, "gate_proj", inner, hidden);
+    moe->up[moe->experts] = shared_part(ld, name, "up_proj", inner, hidden);
+    moe->down[moe->experts] = shared_part(ld, name, "down_proj", hidden, inner);
+}
+
 Windows family_windows_switched(Loader *ld, const Spec *spec) {
     Windows windows = {.types = load_list(ld, "layer_types", spec->layer_count)};
     if (load_bool_or(ld, "use_sliding_window", false)) {

@@ -37,6 +37,18 @@ AttentionMixer family_attention_op(const Dims *dims, const Rope *rope);
 /* mlp.gate_proj, up_proj, down_proj. */
 GluFfn family_glu(Loader *ld, const Dims *dims, Activation activation, bool bias);
 
+/* A mixture of gated experts without a shared one, under HOME (mlp, block_sparse_moe): HOME.gate, and the experts
+ * HOME.switch_mlp.{gate,up,down}_proj, or HOME.experts.N.GATE, UP and DOWN one by one. The scores' kind and what is
+ * done with them are the family's to set: softmax, as they are. */
+typedef struct MoeNames {
+    const char *home, *gate, *up, *down;
+} MoeNames;
+extern const MoeNames moe_usual; /* mlp, gate_proj, up_proj, down_proj */
+MoeFfn family_moe(
+    Loader *ld, const MoeNames *names, int hidden, int inner, int experts, int used, bool bias, int extra);
+/* One more gated part, which every row uses, in the room that extra left: NAME.{gate,up,down}_proj. */
+void family_shared_expert(Loader *ld, MoeFfn *moe, const char *name, int inner);
+
 /* Which layers attend through a sliding window, the token itself included: query i sees key j when i − j < width. So
  * the models were trained and transformers masks (masking_utils.py), also where mlx-lm's class knows no window. */
 typedef struct Windows {

@@ -9,10 +9,14 @@
     row("gemma3_text", gemma3_family)    \
     row("llama", llama_family)           \
     row("mistral", mistral_family)       \
+    row("mixtral", mixtral_family)       \
+    row("olmoe", olmoe_family)           \
     row("phi", phi_family)               \
     row("phi3", phi3_family)             \
     row("qwen2", qwen2_family)           \
+    row("qwen2_moe", qwen2_moe_family)   \
     row("qwen3", qwen3_family)           \
+    row("qwen3_moe", qwen3_moe_family)   \
     row("smollm3", smollm3_family)
 // clang-format on
 

@@ -1,6 +1,7 @@
 #include "model/bound.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/checked.h"
 
@@ -49,6 +50,18 @@ static void bind_vector(void *context, const float **vector, int64_t count) {
     *vector = row.data;
 }
 
+static void bind_bank(void *context, Weight **weights, int count) {
+    Binder *b = context;
+    Weight *copy = b->failed ? NULL : arena_alloc(&b->bound->arena, (size_t)count, sizeof *copy);
+    if (!copy) {
+        bind_failed(b);
+        return;
+    }
+    memcpy(copy, *weights, (size_t)count * sizeof *copy);
+    for (int i = 0; i < count; i++) bind_weight(b, &copy[i]);
+    *weights = copy;
+}
+
 static void bind_norm(void *context, const Norm **norm) {
     Binder *b = context;
     Norm *copy = b->failed ? NULL : arena_alloc(&b->bound->arena, 1, sizeof *copy);
@@ -81,8 +94,12 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
     bound->place = arena_alloc(&bound->arena, count, sizeof *bound->place);
     if (!bound->layers || !bound->place) return fail(error, ERROR_MEMORY, "no memory for the table of weights");
     Binder binder = {.bound = bound, .error = error};
-    const Visitor visitor = {
-        .weight = bind_weight, .norm = bind_norm, .rope = bind_rope, .vector = bind_vector, .context = &binder};
+    const Visitor visitor = {.weight = bind_weight,
+        .norm = bind_norm,
+        .rope = bind_rope,
+        .vector = bind_vector,
+        .bank = bind_bank,
+        .context = &binder};
     for (int i = 0; i < spec->layer_count; i++) {
         bound->place[i] = split > 0 && i >= split;
         bound->layers[i] = spec->layers[i];

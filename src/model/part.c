@@ -1,7 +1,7 @@
 #include "model/part.h"
 
 static const Part *const mixers[] = {[MIXER_ATTENTION] = &attention_part};
-static const Part *const ffns[] = {[FFN_GLU] = &glu_part, [FFN_MLP] = &mlp_part};
+static const Part *const ffns[] = {[FFN_GLU] = &glu_part, [FFN_MLP] = &mlp_part, [FFN_MOE] = &moe_part};
 
 const Part *part_of_mixer(const Layer *layer) { return mixers[layer->mixer]; }
 const Part *part_of_ffn(const Layer *layer) { return ffns[layer->ffn]; }
@@ -51,6 +51,13 @@ void visit_rope(const Visitor *visitor, const Rope **rope) {
 
 void visit_vector(const Visitor *visitor, const float **vector, int64_t count) {
     if (visitor->vector && *vector) visitor->vector(visitor->context, vector, count);
+}
+
+void visit_bank(const Visitor *visitor, Weight **weights, int count) {
+    if (visitor->bank)
+        visitor->bank(visitor->context, weights, count);
+    else
+        for (int i = 0; i < count; i++) visit_weight(visitor, &(*weights)[i]);
 }
 
 PartCost cost_of_weights(const Weight *const *weights, int count) {

@@ -12,6 +12,9 @@ typedef struct Visitor {
     void (*norm)(void *context, const Norm **norm); /* not called for NULL, nor are the others */
     void (*rope)(void *context, const Rope **rope);
     void (*vector)(void *context, const float **vector, int64_t count);
+    /* Weights of one kind, which lie elsewhere and are not the visitor's own: to change them it makes a copy. NULL: its
+     * `weight` sees each. */
+    void (*bank)(void *context, Weight **weights, int count);
     void *context;
 } Visitor;
 
@@ -30,7 +33,7 @@ typedef struct Part {
     void (*forward)(const Layer *, const Block *);
 } Part;
 
-extern const Part attention_part, glu_part, mlp_part;
+extern const Part attention_part, glu_part, mlp_part, moe_part;
 
 const Part *part_of_mixer(const Layer *layer);
 const Part *part_of_ffn(const Layer *layer);
@@ -47,6 +50,7 @@ void visit_weight(const Visitor *visitor, Weight *weight);
 void visit_norm(const Visitor *visitor, const Norm **norm);
 void visit_rope(const Visitor *visitor, const Rope **rope);
 void visit_vector(const Visitor *visitor, const float **vector, int64_t count);
+void visit_bank(const Visitor *visitor, Weight **weights, int count);
 /* Of products with all of these weights. */
 PartCost cost_of_weights(const Weight *const *weights, int count);
 const char *activation_name(Activation activation);

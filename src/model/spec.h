@@ -12,7 +12,7 @@
  * placement: in alone is pre-norm, out alone post-norm, both sandwich, none plain. */
 
 typedef enum MixerKind { MIXER_ATTENTION } MixerKind;
-typedef enum FfnKind { FFN_GLU, FFN_MLP } FfnKind;
+typedef enum FfnKind { FFN_GLU, FFN_MLP, FFN_MOE } FfnKind;
 
 typedef struct AttentionMixer {
     Attention op;      /* all that is known at load: of op.kv the layout's widths; q, k, v and out belong to a step */
@@ -29,6 +29,19 @@ typedef struct MlpFfn { /* down · act(up · x) */
     Activation activation;
 } MlpFfn;
 
+typedef struct MoeFfn {       /* Σ weight · glu of the experts that a router picks (Routing, Experts of backend.h) */
+    Weight router;            /* [experts, hidden] */
+    Weight shared_gate;       /* [1, hidden]; no rows: the shared expert's weight is 1 */
+    const float *choice_bias; /* [experts], or NULL */
+    int experts, used, shared;
+    RouteScore score;
+    int groups, groups_used;
+    bool normalise;
+    float epsilon, scale;
+    Weight *gate, *up, *down; /* [experts + shared] */
+    Activation activation;
+} MoeFfn;
+
 typedef struct Layer {
     MixerKind mixer;
     FfnKind ffn;
@@ -41,6 +54,7 @@ typedef struct Layer {
     union {
         GluFfn glu;
         MlpFfn mlp;
+        MoeFfn moe;
     };
 } Layer;
 

@@ -331,6 +331,35 @@ static inline void fence_attention(Backend *backend, const Attention *op) {
     inner->ops->attention(inner, op);
     fence_leave(f);
 }
+static inline void fence_route(Backend *backend, const Routing *op) {
+    Fence *f = fence_of(backend);
+    const int64_t slots = (int64_t)op->rows * (op->used + op->shared);
+    fence_own_floats(f, op->logits, (int64_t)op->rows * op->experts, "what a router reads");
+    if (op->shared_logits) fence_own_floats(f, op->shared_logits, op->rows, "what a shared expert's weight is from");
+    if (op->bias) fence_own_floats(f, op->bias, op->experts, "a router's bias that was not bound");
+    fence_own_floats(f, op->weight, slots, "weights of experts put elsewhere");
+    fence_own(f, op->index, (size_t)slots * sizeof *op->index, "numbers of experts put elsewhere");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->route(inner, op);
+    fence_leave(f);
+}
+static inline void fence_experts(Backend *backend, const Experts *op) {
+    Fence *f = fence_of(backend);
+    const int64_t slots = (int64_t)op->rows * op->used;
+    for (int e = 0; e < op->count; e++) {
+        fence_own_weight(f, &op->gate[e]);
+        fence_own_weight(f, &op->up[e]);
+        fence_own_weight(f, &op->down[e]);
+    }
+    fence_own_floats(f, op->x, op->rows * op->gate[0].cols, "what experts read");
+    fence_own_floats(f, op->weight, slots, "weights of experts");
+    fence_own(f, op->index, (size_t)slots * sizeof *op->index, "numbers of experts");
+    fence_own_floats(f, op->work, slots * (op->gate[0].rows + op->down[0].rows + 1), "where experts work");
+    fence_own_floats(f, op->out, op->rows * op->down[0].rows, "what experts write");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->experts(inner, op);
+    fence_leave(f);
+}
 static inline void fence_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     Fence *f = fence_of(backend);
     fence_own_floats(f, x, count, "what an activation reads");
@@ -402,6 +431,8 @@ static const BackendOps fence_ops = {
     .glu = fence_glu,
     .matmul_add = fence_matmul_add,
     .attention = fence_attention,
+    .route = fence_route,
+    .experts = fence_experts,
     .activate = fence_activate,
     .gather = fence_gather,
     .logits = fence_logits,

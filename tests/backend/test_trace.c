@@ -48,7 +48,7 @@ static void walk(Backend *b, const Data *d, Results *r) {
     TEST(ops->scratch(b, 64) != NULL);
     ops->embed(b, &(Embed){.rows = ROWS, .tokens = tokens, .table = &d->weight, .scale = 0.5f, .out = r->embed});
     ops->norm(b, ROWS, d->x, &norm, r->norm);
-    const Matmul matmul = {ROWS, d->x, &norm, 2, {&d->weight, &d->weight}, {r->matmul[0], r->matmul[1]}, false};
+    const Matmul matmul = {ROWS, d->x, &norm, 2, {&d->weight, &d->weight}, {r->matmul[0], r->matmul[1]}, false, false};
     for (int layer = 0; layer < 2; layer++) ops->matmul(b, &matmul);
     const Glu glu = {ROWS, d->x, NULL, &d->weight, &d->weight, ACT_SILU, r->glu};
     ops->glu(b, &glu);
@@ -67,7 +67,7 @@ static void walk(Backend *b, const Data *d, Results *r) {
     ops->attention(b, &attention);
     ops->activate(b, ROWS * COLS, d->x, ACT_GELU, r->activate);
     ops->gather(b, 1, last, r->add, COLS, r->gather);
-    const Matmul head = {1, r->gather, &norm, 1, {&d->weight}, {r->head}, false};
+    const Matmul head = {1, r->gather, &norm, 1, {&d->weight}, {r->head}, false, false};
     ops->matmul(b, &head);
     ops->logits(b, OUT, r->head, 0.5f, 30);
     TEST_MSG(ops->wait(b, ops->submit(b), &error), "%s", error.text);

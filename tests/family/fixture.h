@@ -43,16 +43,17 @@ static inline uint64_t fixture_bits(uint64_t seed, uint64_t i) {
 
 static inline float *fixture_values(
     const char *name, int rank, int64_t rows, int64_t cols, double norm_offset, double embedding_range) {
-    const int64_t count = rank == 2 ? rows * cols : rows;
+    const int64_t count = rank >= 2 ? rows * cols : rows;
     const size_t length = strlen(name);
+    const bool bias = length > 5 && strcmp(name + length - 5, ".bias") == 0;
     float *out = malloc((size_t)count * sizeof *out);
     const uint64_t seed = fixture_fnv(name);
     for (int64_t i = 0; i < count; i++) {
         const double unit = (double)(fixture_bits(seed, (uint64_t)i) >> 40) * 0x1p-24 - 0.5;
         double v = norm_offset + unit * 0.4;
-        if (rank == 2) {
+        if (rank >= 2 && !bias) {
             v = unit * (strstr(name, "embed_tokens") ? embedding_range : 4.0 / sqrt((double)cols));
-        } else if (length > 5 && strcmp(name + length - 5, ".bias") == 0) {
+        } else if (bias) {
             v = unit * 0.2;
         }
         out[i] = (float)(rint(v * 4096) / 4096);
@@ -117,6 +118,7 @@ static inline int fixture_names(char names[][64], int capacity) {
 
 typedef struct FixtureFile {
     int count;
+    int64_t stack; /* the matrix that is being added is a stack of so many; 0: it is not */
     TensorHeader header[FIXTURE_TENSORS_MAX];
     void *bytes[FIXTURE_TENSORS_MAX];
     size_t size[FIXTURE_TENSORS_MAX];
@@ -127,6 +129,8 @@ static inline void fixture_add(
     Fixture *f, FixtureFile *out, const char *name, DType dtype, int rank, int64_t rows, int64_t cols, void *bytes) {
     const int i = out->count++;
     out->header[i] = (TensorHeader){arena_printf(&f->arena, "%s", name), dtype, rank, {rows, cols}};
+    if (out->stack)
+        out->header[i] = (TensorHeader){out->header[i].name, dtype, rank + 1, {out->stack, rows / out->stack, cols}};
     out->bytes[i] = bytes;
     out->size[i] = dtype_bytes(dtype) * (size_t)(rank == 2 ? rows * cols : rows);
 }
@@ -183,12 +187,16 @@ static inline void fixture_add_fp(
 static inline void fixture_add_tensor(
     Fixture *f, FixtureFile *out, const char *name, const Json *shape, const Json *variant) {
     const Json *block = json_get(variant, "quantization"), *dtype_field = json_get(variant, "dtype");
-    const int rank = (int)shape->size;
-    const int64_t rows = json_first(shape)->integer, cols = rank == 2 ? json_next(json_first(shape))->integer : 1;
+    const int rank = shape->size == 3 ? 2 : (int)shape->size;
+    const bool stacked = shape->size == 3;
+    const Json *first = json_first(shape), *second = rank >= 2 ? json_next(first) : NULL;
+    const int64_t rows = first->integer * (stacked ? second->integer : 1);
+    const int64_t cols = stacked ? json_next(second)->integer : second ? second->integer : 1;
     const double offset = json_number(json_get(f->root, "norm_offset"));
     const DType dtype = slice_is(json_slice(dtype_field), "f16") ? DTYPE_F16
         : slice_is(json_slice(dtype_field), "bf16")              ? DTYPE_BF16
                                                                  : DTYPE_F32;
+    out->stack = stacked ? first->integer : 0;
     float *values = fixture_values(name, rank, rows, cols, offset, json_number(json_get(f->root, "embedding_range")));
     if (dtype != DTYPE_F32) { /* quantisers see what is left after the cast */
         const int64_t count = rank == 2 ? rows * cols : rows;
@@ -209,6 +217,7 @@ static inline void fixture_add_tensor(
         fixture_add_affine(
             f, out, name, scales, rows, cols, (int)json_get(rule, "bits")->integer, (int)group->integer, values);
     }
+    out->stack = 0;
 }
 
 static inline bool fixture_write_tensors(const char *directory, FixtureFile *file) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
 #include "backend/cpu/ref.h"
 #include "backend/cpu/ref_internal.h"
@@ -185,6 +186,8 @@ static const BackendOps ref_ops = {
     .glu = ref_glu,
     .matmul_add = ref_matmul_add,
     .attention = ref_attention,
+    .route = cpu_route,
+    .experts = cpu_experts,
     .activate = ref_activate,
     .gather = ref_gather,
     .logits = ref_logits,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
 
 enum { SMALL_FLOATS = 1 << 15 }; /* below this an elementwise operation is not worth waking threads */
@@ -163,6 +164,8 @@ static const BackendOps vector_ops = {
     .glu = cpu_glu,
     .matmul_add = cpu_matmul_add,
     .attention = cpu_attention,
+    .route = cpu_route,
+    .experts = cpu_experts,
     .activate = vector_activate,
     .gather = vector_gather,
     .logits = vector_logits,

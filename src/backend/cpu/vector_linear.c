@@ -42,7 +42,7 @@ typedef struct Product {
     int count;        /* weights; GLU: gate and up */
     const Weight *weight[MATMUL_MAX];
     float *out[MATMUL_MAX];
-    bool coarse; /* one line of activations, whatever the backend's precision */
+    bool coarse, fine; /* one line of activations, or two, whatever the backend's precision */
     Finish finish;
     Activation activation;
     float scale;            /* ADD */
@@ -452,7 +452,7 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
     p->cols = p->weight[0]->cols;
     const bool panels_fit = panels_bytes(p) <= THREAD_BYTES;
     CHECK(p->cols <= MATRIX_COLS_MAX && (!p->norm_after || p->norm_after->width <= NORM_WIDTH_MAX));
-    p->planes = cpu->precise && !p->coarse ? 2 : 1;
+    p->planes = p->fine || (cpu->precise && !p->coarse) ? 2 : 1;
     p->few = rows * p->planes <= FEW_ROWS || !panels_fit;
     choose_inputs(p);
     int chunk = rows;
@@ -479,7 +479,12 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
 }
 
 void cpu_matmul(Backend *backend, const Matmul *op) {
-    Product p = {.x = op->x, .norm = op->norm, .count = op->count, .coarse = op->coarse, .finish = FINISH_STORE};
+    Product p = {.x = op->x,
+        .norm = op->norm,
+        .count = op->count,
+        .coarse = op->coarse,
+        .fine = op->fine,
+        .finish = FINISH_STORE};
     for (int i = 0; i < op->count; i++) {
         p.weight[i] = op->weight[i];
         p.out[i] = op->out[i];

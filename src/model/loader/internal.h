@@ -17,6 +17,7 @@ struct Loader {
     uint8_t *tensor_used; /* [entries] */
     const char *skip[SKIP_MAX];
     int skip_count;
+    int64_t stack; /* matrices on each other in the tensors that are being fetched, read as one; 0: no such */
     Spec *spec;
     uint64_t bytes; /* of the tensors used */
     bool failed;

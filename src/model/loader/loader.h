@@ -24,7 +24,7 @@ int load_count_or(Loader *ld, const char *field, int absent); /* 0 … 2^24 */
 float load_positive(Loader *ld, const char *field);           /* finite, > 0; must be there */
 float load_positive_or(Loader *ld, const char *field, double absent);
 bool load_bool_or(Loader *ld, const char *field, bool absent);
-/* An array of exactly count elements, or NULL when absent. */
+/* An array of exactly count elements (−1: of any), or NULL when absent. */
 const Json *load_list(Loader *ld, const char *field, int count);
 /* The field must be absent or have this value: the family computes nothing else. */
 void load_expect_text(Loader *ld, const char *field, const char *value);
@@ -61,6 +61,10 @@ void load_scope(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
 bool load_has(Loader *ld, const char *name); /* exactly this tensor */
 /* NAME.weight (with .scales: quantised) as rows × cols, and NAME.bias when bias is set. */
 Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias);
+/* A matrix per expert: one tensor STACKED.weight [experts, rows, cols] (as MLX converts), or, when there is no such,
+ * one of each expert: SINGLE, a format with its number. extra: room for so many more matrices, zeroed, behind them. */
+Weight *load_experts(
+    Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows, int64_t cols, bool bias);
 /* Rows of a fused matrix, as a view. */
 Weight load_part(const Weight *fused, int64_t first, int64_t count);
 const float *load_vector(Loader *ld, const char *name, int64_t count, float plus); /* exactly this tensor, plus added */

@@ -75,8 +75,27 @@ static void wrong_dtype(Loader *ld, const TensorEntry *entry, const char *expect
         dtype_name(entry->tensor.dtype), expected);
 }
 
+/* A stack of matrices as one below the other. */
+static Tensor flat(const Loader *ld, const Tensor *tensor) {
+    Tensor out = *tensor;
+    if (!ld->stack || tensor->rank < 2 || tensor->shape[0] != ld->stack) return out;
+    out.rank--;
+    out.shape[0] *= tensor->shape[1];
+    for (int i = 1; i < out.rank; i++) out.shape[i] = tensor->shape[i + 1];
+    return out;
+}
+
 static bool is_matrix(const Tensor *tensor, int64_t rows, int64_t cols) {
     return tensor->rank == 2 && tensor->shape[0] == rows && tensor->shape[1] == cols;
+}
+
+/* "rows, " of a matrix; "experts, rows, " of a stack of them. */
+static const char *rows_text(const Loader *ld, int64_t rows, char out[64]) {
+    if (ld->stack)
+        snprintf(out, 64, "%lld, %lld, ", (long long)ld->stack, (long long)(rows / ld->stack));
+    else
+        snprintf(out, 64, "%lld, ", (long long)rows);
+    return out;
 }
 
 /* count: columns of a matrix, or elements of a norm. */
@@ -212,7 +231,8 @@ static bool load_biases(Loader *ld, Weight *weight, const char *name, const Tens
         wrong_dtype(ld, biases, dtype_name(scales->dtype));
         return false;
     }
-    if (!is_matrix(&biases->tensor, scales->shape[0], scales->shape[1])) {
+    const Tensor shape = flat(ld, &biases->tensor);
+    if (!is_matrix(&shape, scales->shape[0], scales->shape[1])) {
         char expected[96];
         shape_text(scales, expected);
         wrong_shape(ld, biases, expected);
@@ -224,21 +244,23 @@ static bool load_biases(Loader *ld, Weight *weight, const char *name, const Tens
 
 static void load_quantised(Loader *ld, Weight *weight, const char *name, const TensorEntry *data) {
     const TensorEntry *scales = take(ld, name, ".scales");
-    const Tensor *w = &data->tensor, *s = &scales->tensor;
-    char expected[96], module[NAME_SIZE];
+    const Tensor codes = flat(ld, &data->tensor), records = flat(ld, &scales->tensor), *w = &codes, *s = &records;
+    char expected[96], module[NAME_SIZE], above[64];
     full_name(ld, module, name, "");
     if (w->dtype != DTYPE_U32) {
         wrong_dtype(ld, data, "U32, since there are scales");
         return;
     }
     if (w->rank != 2 || w->shape[0] != weight->rows) {
-        snprintf(expected, sizeof expected, "%lld, %lld·bits/32", (long long)weight->rows, (long long)weight->cols);
+        snprintf(
+            expected, sizeof expected, "%s%lld·bits/32", rows_text(ld, weight->rows, above), (long long)weight->cols);
         wrong_shape(ld, data, expected);
         return;
     }
     if (s->rank != 2 || s->shape[0] != weight->rows || s->shape[1] < 1 ||
         (s->dtype != DTYPE_U8 && weight->cols % s->shape[1] != 0)) { /* bytes may be records */
-        snprintf(expected, sizeof expected, "%lld, %lld/group", (long long)weight->rows, (long long)weight->cols);
+        snprintf(
+            expected, sizeof expected, "%s%lld/group", rows_text(ld, weight->rows, above), (long long)weight->cols);
         wrong_shape(ld, scales, expected);
         return;
     }
@@ -272,6 +294,7 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
     weight.data = place(ld, data);
     weight.dtype = data->tensor.dtype;
     const TensorEntry *scales = find(ld, name, ".scales");
+    const Tensor plain = flat(ld, &data->tensor);
     if (!check_presence(ld, name, scales)) {
         return weight;
     }
@@ -279,9 +302,9 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
         load_quantised(ld, &weight, name, data);
     } else if (!dtype_is_float(weight.dtype)) {
         wrong_dtype(ld, data, "F32, F16 or BF16, since there are no scales");
-    } else if (!is_matrix(&data->tensor, rows, cols)) {
-        char expected[96];
-        snprintf(expected, sizeof expected, "%lld, %lld", (long long)rows, (long long)cols);
+    } else if (!is_matrix(&plain, rows, cols)) {
+        char expected[96], above[64];
+        snprintf(expected, sizeof expected, "%s%lld", rows_text(ld, rows, above), (long long)cols);
         wrong_shape(ld, data, expected);
     }
     check_limit(ld, data, "columns", cols, MATRIX_COLS_MAX);
@@ -294,6 +317,34 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
         weight.bias = load_vector(ld, full, rows, 0);
     }
     return weight;
+}
+
+static void load_stack(Loader *ld, const char *name, int experts, int64_t rows, int64_t cols, bool bias, Weight *out) {
+    ld->stack = experts;
+    const Weight all = load_linear(ld, name, experts * rows, cols, bias);
+    ld->stack = 0;
+    for (int e = 0; !ld->failed && e < experts; e++) out[e] = weight_rows(&all, e * rows, rows);
+}
+
+Weight *load_experts(Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows,
+    int64_t cols, bool bias) {
+    load_require(ld, experts <= EXPERTS_MAX, "%d experts, at most %d can be", experts, EXPERTS_MAX);
+    Weight *out = loader_alloc(ld, (size_t)experts + (size_t)extra, sizeof *out);
+    char name[PART_SIZE];
+    if (!out) return NULL;
+    snprintf(name, sizeof name, "%s.weight", stacked);
+    if (load_has(ld, name)) {
+        load_stack(ld, stacked, experts, rows, cols, bias, out);
+        return out;
+    }
+    for (int e = 0; e < experts; e++) {
+        char format[PART_SIZE];
+        const char *place = strstr(single, "%d");
+        CHECK(place);
+        snprintf(format, sizeof format, "%.*s%d%s", (int)(place - single), single, e, place + 2);
+        out[e] = load_linear(ld, format, rows, cols, bias);
+    }
+    return out;
 }
 
 Weight load_part(const Weight *fused, int64_t first, int64_t count) {
@@ -309,7 +360,8 @@ const float *load_vector(Loader *ld, const char *name, int64_t count, float plus
         wrong_dtype(ld, entry, "F32, F16 or BF16");
         return NULL;
     }
-    if (entry->tensor.rank != 1 || entry->tensor.shape[0] != count) {
+    const Tensor shape = flat(ld, &entry->tensor);
+    if (shape.rank != 1 || shape.shape[0] != count) {
         char expected[32];
         snprintf(expected, sizeof expected, "%lld", (long long)count);
         wrong_shape(ld, entry, expected);

@@ -1,0 +1,31 @@
+/* Mixtral: a Mistral whose feed-forward parts are mixtures of experts; weights are the softmax over the best logits.
+ * Reference: mlx_lm/models/mixtral.py. */
+#include "family/family.h"
+
+static const MoeNames names = {"block_sparse_moe", "w1", "w3", "w2"};
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const int experts = load_int(ld, "num_local_experts"), used = load_int(ld, "num_experts_per_tok");
+    const Rope *rope = load_rope(ld,
+        &(RopeOptions){
+            .head_dim = d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
+    const int window = load_count_or(ld, "sliding_window", 0);
+    load_expect_text(ld, "hidden_act", "silu");
+    load_ignore(ld, "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", NULL);
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, false, false);
+        layer->attention.op.window = window;
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        layer->ffn = FFN_MOE;
+        layer->moe = family_moe(ld, &names, d.hidden, d.inner, experts, used, false, 0);
+        layer->moe.score = ROUTE_TOP_SOFTMAX;
+    }
+}
+
+const Family mixtral_family = {.load = load};

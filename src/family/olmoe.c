@@ -1,0 +1,32 @@
+/* OLMoE: norms over the whole of q and of k; every layer's feed-forward part is a mixture of experts.
+ * Reference: mlx_lm/models/olmoe.py. */
+#include "family/family.h"
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const bool bias = load_bool_or(ld, "attention_bias", false), expert_bias = load_bool_or(ld, "mlp_bias", false);
+    const int experts = load_int(ld, "num_experts"), used = load_int(ld, "num_experts_per_tok");
+    const bool normalise = load_bool_or(ld, "norm_topk_prob", false);
+    const Rope *rope = load_rope(ld,
+        &(RopeOptions){
+            .head_dim = d.head_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
+    load_expect_text(ld, "hidden_act", "silu");
+    load_ignore(ld, "clip_qkv", "output_router_logits", "router_aux_loss_coef", NULL);
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
+        layer->attention.op.norm_full = true;
+        layer->attention.op.q_norm = load_rms(ld, "self_attn.q_norm", (int64_t)d.heads * d.head_dim, d.eps);
+        layer->attention.op.k_norm = load_rms(ld, "self_attn.k_norm", (int64_t)d.kv_heads * d.head_dim, d.eps);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        layer->ffn = FFN_MOE;
+        layer->moe = family_moe(ld, &moe_usual, d.hidden, d.inner, experts, used, expert_bias, 0);
+        layer->moe.normalise = normalise;
+    }
+}
+
+const Family olmoe_family = {.load = load};

@@ -1,0 +1,93 @@
+/* Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 whose feed-forward parts are, in most layers, mixtures of experts; Qwen2's
+ * have a shared expert behind a gate. Reference: mlx_lm/models/qwen2_moe.py, qwen3_moe.py; which layers stay dense in
+ * Qwen2, and the sliding window, which they lack: transformers/models/qwen2_moe, qwen3_moe. */
+#include "family/family.h"
+
+static bool is_listed(const Json *list, int layer) {
+    if (!list) return false;
+    for (JSON_EACH(item, list))
+        if (item->type == JSON_INTEGER && item->integer == layer) return true;
+    return false;
+}
+
+/* What both have. */
+typedef struct QwenMoe {
+    Dims d;
+    const Rope *rope;
+    Windows windows;
+    const Json *dense; /* layers without experts */
+    int experts, used, inner, every;
+    bool normalise;
+} QwenMoe;
+
+static QwenMoe load_fields(Loader *ld, Spec *spec) {
+    QwenMoe q = {.d = family_dims(ld, spec),
+        .dense = load_list(ld, "mlp_only_layers", -1),
+        .experts = load_int(ld, "num_experts"),
+        .used = load_int(ld, "num_experts_per_tok"),
+        .inner = load_int(ld, "moe_intermediate_size"),
+        .every = load_int_or(ld, "decoder_sparse_step", 1),
+        .normalise = load_bool_or(ld, "norm_topk_prob", false)};
+    q.rope = load_rope(ld,
+        &(RopeOptions){
+            .head_dim = q.d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
+    q.windows = family_windows_switched(ld, spec);
+    load_expect_text(ld, "hidden_act", "silu");
+    load_ignore(ld, "output_router_logits", "router_aux_loss_coef", NULL);
+    family_ends(ld, spec, &q.d);
+    load_layers(ld, spec);
+    return q;
+}
+
+static bool has_experts(const QwenMoe *q, int layer) {
+    return (layer + 1) % q->every == 0 && !is_listed(q->dense, layer);
+}
+
+static void load_ffn(Loader *ld, const QwenMoe *q, Layer *layer, int extra) {
+    layer->ffn = FFN_MOE;
+    layer->moe = family_moe(ld, &moe_usual, q->d.hidden, q->inner, q->experts, q->used, false, extra);
+    layer->moe.normalise = q->normalise;
+}
+
+static void load_qwen2(Loader *ld, Spec *spec) {
+    const QwenMoe q = load_fields(ld, spec);
+    const int shared = load_int(ld, "shared_expert_intermediate_size");
+    const bool bias = load_bool_or(ld, "qkv_bias", true);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", q.d.hidden, q.d.eps);
+        layer->attention = family_attention(ld, &q.d, "o_proj", q.rope, bias, false);
+        layer->attention.op.window = family_window(ld, &q.windows, i);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", q.d.hidden, q.d.eps);
+        if (!has_experts(&q, i)) {
+            layer->glu = family_glu(ld, &q.d, ACT_SILU, false);
+            continue;
+        }
+        load_ffn(ld, &q, layer, 1);
+        family_shared_expert(ld, &layer->moe, "mlp.shared_expert", shared);
+        layer->moe.shared_gate = load_linear(ld, "mlp.shared_expert_gate", 1, q.d.hidden, false);
+    }
+}
+
+static void load_qwen3(Loader *ld, Spec *spec) {
+    const QwenMoe q = load_fields(ld, spec);
+    const bool bias = load_bool_or(ld, "attention_bias", false);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", q.d.hidden, q.d.eps);
+        layer->attention = family_attention(ld, &q.d, "o_proj", q.rope, bias, bias);
+        layer->attention.op.q_norm = load_rms(ld, "self_attn.q_norm", q.d.head_dim, q.d.eps);
+        layer->attention.op.k_norm = load_rms(ld, "self_attn.k_norm", q.d.head_dim, q.d.eps);
+        layer->attention.op.window = family_window(ld, &q.windows, i);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", q.d.hidden, q.d.eps);
+        if (has_experts(&q, i))
+            load_ffn(ld, &q, layer, 0);
+        else
+            layer->glu = family_glu(ld, &q.d, ACT_SILU, false);
+    }
+}
+
+const Family qwen2_moe_family = {.load = load_qwen2};
+const Family qwen3_moe_family = {.load = load_qwen3};
