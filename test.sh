@@ -61,9 +61,9 @@ step tokenizers "$python" tests/text/check_tokenizers.py
 step templates "$python" tests/text/check_templates.py
 step logits "$python" tests/model/check_logits.py
 step hostile "$python" tests/model/check_hostile.py
-step hub "$python" tests/hub/check_hub.py
 
 for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
+step hub "$python" tests/hub/check_hub.py
 step api "$python" tests/server/check_api.py
 step models "$python" tests/server/check_models.py
 step metrics "$python" tests/server/check_metrics.py

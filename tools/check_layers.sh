@@ -19,7 +19,7 @@ allowed() {
     engine) echo "family model cache backend tensor base" ;;
     hub) echo "base" ;;
     chat) echo "engine text model base" ;;
-    server) echo "chat engine text base" ;;
+    server) echo "chat engine text hub base" ;;
     cli) echo "server chat engine import family model cache backend tensor text hub base" ;;
     *) return 1 ;;
     esac

@@ -119,7 +119,7 @@ int command_serve(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     const char *host = "127.0.0.1", *key = getenv("APUS_API_KEY"), *name = NULL;
     int64_t port = 5413, idle = 0;
-    bool verbose = false;
+    bool verbose = false, pull = false;
     const Option options[] = {
         {"--host", NULL, OPTION_TEXT, &host, 0, 0, "ADDRESS", "address to listen on (127.0.0.1)"},
         {"--port", "-p", OPTION_INTEGER, &port, 0, 65535, "N", "port; 0 takes a free one (5413)"},
@@ -130,6 +130,8 @@ int command_serve(int argc, char **argv) {
         ENGINE_OPTIONS(engine),
         {"--idle-unload", NULL, OPTION_DURATION, &idle, 0, 365 * 86400, "TIME",
             "unload a model so long after its last answer, as in 10m, at least 30s; the next request loads it (never)"},
+        {"--allow-pull", NULL, OPTION_FLAG, &pull, 0, 0, NULL,
+            "clients may have models fetched from the hub into the cache (/v1/models/pull)"},
         {"--verbose", "-v", OPTION_FLAG, &verbose, 0, 0, NULL, "log every request (never its text)"},
         {0},
     };
@@ -140,6 +142,7 @@ int command_serve(int argc, char **argv) {
     ServerOptions server = {.host = host,
         .port = (int)port,
         .api_key = key && key[0] ? key : NULL,
+        .allow_pull = pull,
         .models.idle_unload_ms = (idle > 0 && idle < GRACE_S ? GRACE_S : idle) * 1000};
     return serve_models(&arguments, &engine, name, &server);
 }

@@ -97,12 +97,24 @@ static void pointer_path(const char *repo_folder, const char *commit, const char
     buffer_printf(out, "%s/snapshots/%s/%s", repo_folder, commit, path);
 }
 
+static bool has_size(const Buffer *path, const HubFile *file) {
+    struct stat status;
+    return !path->failed && !stat(path->data, &status) && S_ISREG(status.st_mode) &&
+        (file->size < 0 || status.st_size == file->size);
+}
+
 bool cache_has(const char *repo_folder, const char *commit, const HubFile *file) {
     Buffer path = {0};
-    struct stat status;
     pointer_path(repo_folder, commit, file->path, &path);
-    const bool there = !path.failed && !stat(path.data, &status) && S_ISREG(status.st_mode) &&
-        (file->size < 0 || status.st_size == file->size);
+    const bool there = has_size(&path, file);
+    buffer_free(&path);
+    return there;
+}
+
+bool cache_has_blob(const char *repo_folder, const HubFile *file) {
+    Buffer path = {0};
+    buffer_printf(&path, "%s/blobs/%s", repo_folder, file->etag);
+    const bool there = has_size(&path, file);
     buffer_free(&path);
     return there;
 }

@@ -18,6 +18,8 @@ NODISCARD bool cache_begin(const HubSettings *settings, const char *repo, const 
 NODISCARD bool cache_link(const char *repo_folder, const char *commit, const HubFile *file, Error *error);
 /* The file is in the snapshot and has its size. */
 bool cache_has(const char *repo_folder, const char *commit, const HubFile *file);
+/* The blob is there and has the file's size. */
+bool cache_has_blob(const char *repo_folder, const HubFile *file);
 /* What a snapshot's folder holds, links followed; size -1 for broken ones. Files without etags. */
 NODISCARD bool cache_walk(const char *snapshot, HubTree *tree, Error *error);
 

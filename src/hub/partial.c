@@ -7,8 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file.h"
-
 enum { READ_BYTES = 1 << 20 };
 
 typedef struct RangesHead {
@@ -112,7 +110,7 @@ PartialState partial_open(Partial *p, const HubSettings *settings, const char *r
     p->lock = cache_lock(settings, repo, file->etag, &busy, error);
     if (busy) return PARTIAL_BUSY;
     if (p->lock < 0) return PARTIAL_FAILED;
-    if (file_exists(p->blob_path)) { /* looked at under the lock: another process may just have finished it */
+    if (cache_has_blob(repo_folder, file)) { /* looked at under the lock: another process may just have finished it */
         partial_close(p);
         return PARTIAL_THERE;
     }

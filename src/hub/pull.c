@@ -159,14 +159,6 @@ static int by_size(const void *a, const void *b) {
     return x != y ? (x > y) - (x < y) : by_etag(a, b);
 }
 
-static bool blob_there(const Pull *pull, const HubFile *file) {
-    Buffer blob = {0};
-    buffer_printf(&blob, "%s/blobs/%s", pull->repo.data, file->etag);
-    const bool there = !blob.failed && file_exists(blob.data);
-    buffer_free(&blob);
-    return there;
-}
-
 /* Small files first: what is wrong with a model shows early. Files of the same bytes are one blob. */
 static bool download_missing(Pull *pull, Error *error) {
     const HubChoice *choice = &pull->choice;
@@ -174,7 +166,8 @@ static bool download_missing(Pull *pull, Error *error) {
     DownloadJob job = {pull->name, pull->commit, pull->repo.data, files, 0};
     if (!files) return fail(error, ERROR_MEMORY, "no memory for a list of files");
     for (size_t i = 0; i < choice->count; i++)
-        if (!cache_has(pull->repo.data, pull->commit, choice->files[i]) && !blob_there(pull, choice->files[i]))
+        if (!cache_has(pull->repo.data, pull->commit, choice->files[i]) &&
+            !cache_has_blob(pull->repo.data, choice->files[i]))
             files[job.count++] = choice->files[i];
     qsort(files, job.count, sizeof *files, by_etag);
     size_t kept = 0;

@@ -48,6 +48,20 @@ const Json *body_object(const Exchange *x, Arena *arena, ApiError *error) {
     return NULL;
 }
 
+bool body_model(const Exchange *x, Arena *arena, Slice *model, ApiError *error) {
+    const Json *body = body_object(x, arena, error);
+    if (!body) return false;
+    const Json *value = json_get(body, "model");
+    if (!value || value->type == JSON_NULL)
+        return api_fail(error, 400, "missing_required_parameter", "model", "Missing required parameter: 'model'.");
+    for (JSON_EACH_PAIR(key, ignored, body)) {
+        (void)ignored;
+        if (!slice_is(json_slice(key), "model"))
+            return api_fail(error, 400, "unknown_parameter", NULL, "The only argument here is 'model'.");
+    }
+    return api_string(value, "model", model, error);
+}
+
 void body_free(Exchange *x) {
     __atomic_sub_fetch(&x->server->body_bytes, x->body.size, __ATOMIC_RELAXED);
     buffer_free(&x->body);

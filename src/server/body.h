@@ -17,4 +17,6 @@ NODISCARD bool body_fits(const Server *server, uint64_t bytes, ApiError *error);
 NODISCARD bool body_take(Exchange *x, const char *data, size_t size);
 /* The whole body, which must be a JSON object. */
 const Json *body_object(const Exchange *x, Arena *arena, ApiError *error);
+/* Of a body whose only argument is `model`: its name. */
+NODISCARD bool body_model(const Exchange *x, Arena *arena, Slice *model, ApiError *error);
 void body_free(Exchange *x); /* its memory is for others now */

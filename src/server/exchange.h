@@ -20,6 +20,8 @@ typedef struct Server {
     struct Guard *guard; /* deadlines of connections */
     struct StreamWriter *streams;
     struct Metrics *metrics;
+    bool allow_pull;   /* clients may have models fetched */
+    bool pulling;      /* atomic: one is */
     size_t body_bytes; /* atomic: of the bodies that are held */
     int stopping;      /* atomic: no new work; 2: end what runs */
     int answering;     /* atomic: completions whose last byte is not out */
@@ -48,6 +50,8 @@ typedef struct Exchange {
     uint64_t discarded;
     bool chunked; /* the client understands chunks (HTTP/1.1) */
     bool answered;
+
+    struct Pull *pull; /* NULL: it is none */
 
     /* a completion, once it is submitted: its body and what was made of it are gone */
     const struct Endpoint *endpoint; /* NULL: it is none */

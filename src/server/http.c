@@ -14,6 +14,7 @@
 #include "server/completion.h"
 #include "server/guard.h"
 #include "server/head.h"
+#include "server/pull.h"
 #include "server/reply.h"
 #include "server/routes.h"
 
@@ -67,6 +68,7 @@ static void completed(
     guard_deadline(x->server->guard, reply_guard(x), IDLE_DEADLINE_S);
     log_debug("done id=%s ms=%lld", x->request_id, (long long)((clock_ns() - x->started_ns) / 1000000));
     completion_close(x);
+    pull_close(x);
     body_free(x);
     free(x);
     *state = NULL;

@@ -60,17 +60,7 @@ enum MHD_Result answer_models(Exchange *x, Slice rest) {
 enum MHD_Result answer_model(Exchange *x, Slice name) { return reply_model(x, name); }
 
 static bool read_name(Exchange *x, Arena *arena, Slice *name, ApiError *error) {
-    const Json *body = body_object(x, arena, error);
-    if (!body) return false;
-    const Json *value = json_get(body, "model");
-    if (!value || value->type == JSON_NULL)
-        return api_fail(error, 400, "missing_required_parameter", "model", "Missing required parameter: 'model'.");
-    for (JSON_EACH_PAIR(key, ignored, body)) {
-        (void)ignored;
-        if (!slice_is(json_slice(key), "model"))
-            return api_fail(error, 400, "unknown_parameter", NULL, "The only argument here is 'model'.");
-    }
-    if (!api_string(value, "model", name, error)) return false;
+    if (!body_model(x, arena, name, error)) return false;
     return models_find(x->server->models, *name) >= 0 || model_unknown(x->server, *name, error);
 }
 

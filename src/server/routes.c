@@ -5,6 +5,7 @@
 #include "server/completion.h"
 #include "server/metrics.h"
 #include "server/model_list.h"
+#include "server/pull.h"
 #include "server/reply.h"
 
 static enum MHD_Result answer_chat(Exchange *x, Slice rest) { return completion_answer(x, &endpoint_chat); }
@@ -52,6 +53,8 @@ static const Route routes[] = {
     {.method = "GET", .path = "/v1/models", .answer = answer_models},
     {.method = "POST", .path = "/v1/models/load", .answer = answer_load},
     {.method = "POST", .path = "/v1/models/unload", .answer = answer_unload},
+    {.method = "GET", .path = "/v1/models/local", .answer = answer_local},
+    {.method = "POST", .path = "/v1/models/pull", .answer = answer_pull},
     {.method = "GET", .path = "/v1/models/", .answer = answer_model},
     {.method = "POST", .path = "/v1/chat/completions", .answer = answer_chat, .completes = true},
     {.method = "POST", .path = "/v1/completions", .answer = answer_text, .completes = true},

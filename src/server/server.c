@@ -42,6 +42,7 @@ Server *server_open(const ServerOptions *options, Error *error) {
         server->host = strdup(options->host);
         server->api_key = options->api_key ? strdup(options->api_key) : NULL;
         server->port = options->port;
+        server->allow_pull = options->allow_pull;
     }
     if (!server || !server->host || (options->api_key && !server->api_key)) {
         fail(error, ERROR_MEMORY, "no memory for a server");

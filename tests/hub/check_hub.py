@@ -5,6 +5,7 @@ where it was.
     check_hub.py [PART…]   only the tests whose names hold a PART"""
 import fcntl
 import hashlib
+import http.client
 import json
 import os
 import pty
@@ -18,7 +19,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "server"))
-from apus_server import BINARY, Checks  # noqa: E402
+from apus_server import BINARY, CACHE, Checks, Server  # noqa: E402
 from fake_hub import FakeHub, Repo, git_sha1  # noqa: E402
 
 check = Checks()
@@ -317,6 +318,17 @@ def test_wrong_bytes():
             file.write(b"damage")
         hub.faults.clear()
         pulls(home, repo, "damaged in between")
+
+
+def test_damaged_blobs():
+    """A blob that was cut short by somebody else is fetched again."""
+    with Scene(checkpoint(2 * MB)) as (hub, home, repo):
+        pulls(home, repo, "whole")
+        blob = home.cache / FOLDER / "blobs" / repo.etag("model.safetensors")
+        os.truncate(blob, MB)
+        code, out, err = home.run("pull", NAME, HF_HUB_OFFLINE="1")
+        check(code == 1 and "model.safetensors is missing" in err, f"offline it is an error: {err}")
+        pulls(home, repo, "mended")
 
 
 def test_ranges():
@@ -687,6 +699,66 @@ def test_used_by_name():
             check(code == 0 and "qwen2" in out and (what == "first") == (len(hub.log) > asked), f"{what} use: {out} {err}")
         code, out, err = home.run("info", NAME, HF_ENDPOINT="http://127.0.0.1:9")
         check(code == 0, f"what is there needs no network: {err}")
+
+
+def events(server, body, headers=None):
+    """Status, and the events of a pull."""
+    status, _, raw = server.request("POST", "/v1/models/pull", body, headers)
+    if status != 200:
+        return status, json.loads(raw)["error"]
+    return status, [line[6:] if line == "data: [DONE]" else json.loads(line[6:]) for line in raw.decode().split("\n\n") if line]
+
+
+def test_server():
+    """/v1/models/local and /v1/models/pull."""
+    model = os.path.join(CACHE, "gemma-270m.gguf")
+    if not os.path.exists(model):
+        print("server: no gemma-270m here (tools/fetch_models.py), left out")
+        return
+    with Scene(checkpoint(9 * MB), bytes_per_s=4 * MB) as (hub, home, repo):
+        environment = {k: v for k, v in home.environment.items() if k != "APUS_CACHE"}
+        with Server(model, environment=environment) as server:
+            check(events(server, {"model": NAME})[1].get("code") == "pull_not_allowed", "pulling must be allowed")
+            check(not hub.log and not home.cache.exists(), "and nothing happens")
+        with Server(model, "--allow-pull", environment=environment) as server:
+            check(json.loads(server.request("GET", "/v1/models/local")[2])["data"] == [], "nothing is here")
+            for body, status in (({}, 400), ({"model": 3}, 400), ({"model": "x"}, 400), ({"model": "a/b", "c": 1}, 400), ({"model": "a/" + "b" * 9999}, 400),
+                                 ({"model": "a/b\u0000"}, 400), ({"model": "../../etc"}, 400)):
+                got = events(server, body)
+                check(got[0] == status and got[1]["message"], f"{body}: {got}")
+            status, got = events(server, {"model": "org/absent"})
+            check(got[-1]["error"]["code"] == "model_not_found" and "[DONE]" not in got, f"not found: {got}")
+            status, got = events(server, {"model": NAME})
+            moves = [e for e in got if isinstance(e, dict) and e["status"] == "downloading" and 0 < e["completed_bytes"] <= e["total_bytes"]]
+            check(status == 200 and got[-1] == "[DONE]" and got[-2] == {"status": "done", "model": NAME} and len(moves) >= 2
+                  and any(e["bytes_per_second"] > 0 and e["seconds_left"] is not None for e in moves), f"events: {got}")
+            check(home.whole(repo), "the model is whole")
+            local = json.loads(server.request("GET", "/v1/models/local")[2])
+            check(len(local["data"]) == 1 and local["data"][0]["id"] == NAME and local["data"][0]["format"] == "safetensors"
+                  and local["data"][0]["bytes"] > 9 * MB and time.time() - local["data"][0]["last_used"] < 60, f"local: {local}")
+            # A second one meanwhile is refused; a client that goes stops its pull; the next one goes on.
+            home.remove()
+            hub.faults["bytes_per_s"], hub.sent = MB, 0
+            connection = http.client.HTTPConnection("127.0.0.1", server.port)
+            connection.request("POST", "/v1/models/pull", json.dumps({"model": NAME}), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            until(lambda: hub.sent > MB)
+            check(events(server, {"model": NAME})[1].get("code") == "pull_in_progress", "one at a time")
+            check(server.request("GET", "/health")[0] == 200, "others are answered")
+            response.close()
+            connection.close()
+            until(lambda: events(server, {"model": "org/absent"})[0] == 200)
+            check(home.unfinished() and home.never_wrong(), "what has arrived stays")
+            hub.faults.clear()
+            status, got = events(server, {"model": NAME})
+            check(got[-1] == "[DONE]" and home.whole(repo) and hub.sent < 12 * MB, f"it went on: {hub.sent / MB:.1f} MB for 9")
+            # The server stops while one runs.
+            home.remove()
+            hub.faults["bytes_per_s"] = MB
+            connection.request("POST", "/v1/models/pull", json.dumps({"model": NAME}), {"Content-Type": "application/json"})
+            connection.getresponse()
+            start = time.time()
+        check(server.code == 0 and time.time() - start < 15, f"it stops: {server.code}")
 
 
 def main():
