@@ -63,12 +63,20 @@ void kv_close(KvCache *cache);
 const KvLayer *kv_layers(const KvCache *cache); /* the plan's, with their memory */
 size_t kv_bytes_used(const KvCache *cache);
 size_t kv_bytes_total(const KvCache *cache);
+/* What is in use of each form: exact pages, and pages of keys' or values' codes; of all, or of one sequence, which may
+ * share them. Each adds. */
+typedef struct KvUse {
+    size_t bytes[KV_FORMS];
+    uint64_t pages[KV_FORMS];
+} KvUse;
 
 /* format NULL: exact. Layers that cannot be coded stay exact. */
 NODISCARD bool kv_sequence_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error);
 void kv_sequence_close(KvCache *cache, KvSequence *sequence);
 /* Bytes of the pages that a sequence holds, shared or not: exact ones, and codes. */
 void kv_held(const KvCache *cache, const KvSequence *sequence, size_t *exact, size_t *coded);
+void kv_use(const KvCache *cache, KvUse *use);
+void kv_sequence_use(const KvCache *cache, const KvSequence *sequence, KvUse *use);
 /* The most tokens that the next step may add: a step ends where coding begins, and must not need codes of pages that it
  * fills itself. At least 1; INT_MAX without codes. */
 int kv_step_rows(const KvSequence *sequence);

@@ -155,6 +155,46 @@ size_t kv_codes_held(const KvCache *cache, const KvSequence *sequence) {
     return bytes;
 }
 
+/* ---- what is in use ---- */
+
+static void add_use(const KvCache *cache, KvUse *use, KvForm form, int kind, int pages) {
+    use->pages[form] += (uint64_t)pages;
+    use->bytes[form] += (size_t)pages * page_pool_page_bytes(cache->pool, kind);
+}
+
+/* The form that a kind of coded pages is for: a size says it, unless layers differ much. */
+static KvForm kind_form(const KvCache *cache, int kind) {
+    for (int i = 0; i < cache->plan->layer_count; i++)
+        for (int form = KV_EXACT + 1; form < KV_FORMS; form++) {
+            if (cache->layers[i].k_codes[form].base && cache->k_kinds[i][form] == kind) return (KvForm)form;
+            if (cache->layers[i].v_codes[form].base && cache->v_kinds[i][form] == kind) return (KvForm)form;
+        }
+    return KV_EXACT;
+}
+
+void kv_use(const KvCache *cache, KvUse *use) {
+    const int groups = cache->plan->group_count;
+    for (int kind = 0; kind < groups + cache->code_kind_count; kind++)
+        add_use(
+            cache, use, kind < groups ? KV_EXACT : kind_form(cache, kind), kind, page_pool_pages(cache->pool, kind));
+}
+
+void kv_sequence_use(const KvCache *cache, const KvSequence *sequence, KvUse *use) {
+    const KvPlan *plan = cache->plan;
+    for (int g = 0; sequence->tables && g < plan->group_count; g++) {
+        const int pages = plan->group[g].kind == CACHE_STATE ? sequence->length > 0 : kv_pages(sequence->reserved);
+        for (int page = 0; page < pages; page++) add_use(cache, use, KV_EXACT, g, sequence->tables[g][page] >= 0);
+    }
+    const KvCodes *codes = sequence->codes;
+    const int pages = codes ? (codes->end - codes->format.sink) / KV_PAGE_TOKENS : 0;
+    for (int i = 0; pages && i < plan->layer_count; i++) {
+        if (!kv_layer_coded(plan, i)) continue;
+        const KvCode *layer = &codes->layers[i];
+        add_use(cache, use, layer->k, cache->k_kinds[i][layer->k], pages);
+        add_use(cache, use, layer->v, cache->v_kinds[i][layer->v], pages);
+    }
+}
+
 /* ---- deciding ---- */
 
 static bool is_listed(const KvFormat *format, int layer) {

@@ -93,6 +93,10 @@ void page_retain(PagePool *pool, int kind, int32_t page) {
     pool->store[kind].owners[page]++;
 }
 
+size_t page_pool_page_bytes(const PagePool *pool, int kind) { return pool->store[kind].bytes; }
+
+int page_pool_pages(const PagePool *pool, int kind) { return pool->store[kind].fresh - pool->store[kind].free_count; }
+
 int page_owners(const PagePool *pool, int kind, int32_t page) { return pool->store[kind].owners[page]; }
 
 /* Gives the huge pages that hold nothing but free pages back to the system, of those that held this one: a part of one

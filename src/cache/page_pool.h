@@ -29,5 +29,7 @@ void page_release(PagePool *pool, int kind, int32_t page);
 void page_release_range(PagePool *pool, int kind, int32_t *table, int first, int end);
 /* ERROR_LIMIT that says how full the pool is; false. */
 bool page_pool_full(const PagePool *pool, Error *error);
+size_t page_pool_page_bytes(const PagePool *pool, int kind);
+int page_pool_pages(const PagePool *pool, int kind); /* in use */
 int page_owners(const PagePool *pool, int kind, int32_t page);
 void page_copy(PagePool *pool, int kind, int32_t to, int32_t from);

@@ -1,0 +1,282 @@
+#include "cache/prefix.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache/prefix_internal.h"
+
+/* ---- making room ---- */
+
+static bool evict_stale(PrefixCache *p) {
+    for (int i = p->listed[PREFIX_STALE]; i > 0; i--) {
+        PrefixNode *node = p->oldest[PREFIX_STALE];
+        if (!prefix_frees_stale(p, node)) { /* in use: not old at all */
+            prefix_renew(p, PREFIX_STALE, node);
+            continue;
+        }
+        for (int g = 0; g < KV_GROUPS_MAX; g++) {
+            if (!(node->stale >> g & 1)) continue;
+            prefix_release_group(p, node, g);
+            p->stats.evictions++;
+        }
+        prefix_set_stale(p, node, 0);
+        return true;
+    }
+    return false;
+}
+
+/* idle: only one that frees memory. */
+static bool evict_tip(PrefixCache *p, bool idle) {
+    for (int i = 2 * p->listed[PREFIX_USED]; i > 0 && p->stats.nodes > 0; i--) { /* twice: a tip may bare another */
+        PrefixNode *node = p->oldest[PREFIX_USED];
+        const bool frees = prefix_node_idle(p, node) > 0;
+        if (node->child_count > 0 || (idle && !frees && prefix_holds(p, node))) {
+            prefix_renew(p, PREFIX_USED, node);
+            continue;
+        }
+        prefix_remove_tip(p, node);
+        p->stats.evictions += frees;
+        if (frees || !idle) return true;
+    }
+    return false;
+}
+
+static bool evict(void *context) {
+    PrefixCache *p = context;
+    return evict_stale(p) || evict_tip(p, true);
+}
+
+PrefixCache *prefix_open(KvCache *cache, Error *error) {
+    PrefixCache *p = calloc(1, sizeof *p);
+    if (!p) {
+        fail(error, ERROR_MEMORY, "no memory for a prefix cache");
+        return NULL;
+    }
+    p->kv = cache;
+    page_pool_set_evict(cache->pool, evict, p);
+    return p;
+}
+
+void prefix_clear(PrefixCache *p) {
+    while (p->stats.nodes > 0) {
+        const bool removed = evict_tip(p, false);
+        CHECK(removed);
+    }
+    CHECK(p->stats.bytes == 0 && p->root_count == 0);
+}
+
+void prefix_close(PrefixCache *p) {
+    if (!p) return;
+    prefix_clear(p);
+    page_pool_set_evict(p->kv->pool, NULL, NULL);
+    free(p->roots);
+    free(p);
+}
+
+/* ---- finding ---- */
+
+/* How far down a walk is, and what lies behind it. */
+typedef struct Walk {
+    PrefixNode *node;
+    int start[KV_GROUPS_MAX];   /* exact pages without a gap from here up to the node; */
+    int leading[KV_GROUPS_MAX]; /* and so many from the sequence's beginning on */
+    int codes_end;              /* −1: not decided */
+} Walk;
+
+typedef struct Found {
+    PrefixNode *tip; /* the last page, which may have more tokens than were asked for; NULL: nothing */
+    PrefixNeed need;
+    bool active;
+} Found;
+
+static void walk_pages(const PrefixCache *p, Walk *walk, const PrefixNode *node) {
+    for (int g = 0; g < p->kv->plan->group_count; g++) {
+        if (node->pages[g] < 0)
+            walk->start[g] = node->depth;
+        else if (walk->leading[g] == node->depth - 1)
+            walk->leading[g] = node->depth;
+    }
+}
+
+static void walk_codes(Walk *walk, PrefixNode *node) {
+    const int before = (node->depth - 1) * KV_PAGE_TOKENS;
+    if (!node->decision) return;
+    if (walk->codes_end < 0)
+        walk->codes_end = node->decision->end * KV_PAGE_TOKENS;
+    else if (node->codes && walk->codes_end == before)
+        walk->codes_end = before + KV_PAGE_TOKENS;
+}
+
+/* Whether a sequence of this length can begin with what the walk has seen, its last page in `tip`. */
+static bool is_whole(const PrefixCache *p, const Walk *walk, const PrefixNode *tip, const PrefixNeed *need) {
+    const KvPlan *plan = p->kv->plan;
+    for (int g = 0; g < plan->group_count; g++) {
+        if (plan->group[g].kind == CACHE_STATE) {
+            const int end = (tip->depth - 1) * KV_PAGE_TOKENS + tip->count;
+            if (tip->pages[g] < 0 || end != need->length) return false;
+            continue;
+        }
+        const int sink = need->sink < need->pages ? need->sink : need->pages;
+        if (need->exact[g] < walk->start[g] || (plan->group[g].coded && walk->leading[g] < sink)) return false;
+    }
+    return true;
+}
+
+static void consider(
+    const PrefixCache *p, const KvSequence *sequence, const Walk *walk, PrefixNode *tip, int length, Found *found) {
+    const KvFormat *format = sequence->codes ? &sequence->codes->format : NULL;
+    if (!format || length <= format->after) {
+        const PrefixNeed need = prefix_need(p, format, length, -1);
+        if (is_whole(p, walk, tip, &need)) *found = (Found){tip, need, false};
+    }
+    if (format && walk->codes_end >= 0 && length >= format->after) {
+        const PrefixNeed need = prefix_need(p, format, length, walk->codes_end);
+        if (is_whole(p, walk, tip, &need)) *found = (Found){tip, need, true};
+    }
+}
+
+/* A page of which only the first tokens are wanted. */
+static void consider_part(const PrefixCache *p, const KvSequence *sequence, const Walk *walk, PrefixNode *child,
+    const int32_t *tokens, int count, Found *found) {
+    const int common = child ? prefix_common_tokens(child, tokens, count) : 0;
+    if (common == 0) return;
+    Walk part = *walk;
+    walk_pages(p, &part, child);
+    const int length = walk->node->depth * KV_PAGE_TOKENS + common;
+    if (!found->tip || found->need.length < length) consider(p, sequence, &part, child, length, found);
+}
+
+static Found find(
+    const PrefixCache *p, const KvSequence *sequence, PrefixNode *root, const int32_t *tokens, int count) {
+    Found found = {0};
+    Walk walk = {.node = root, .codes_end = -1};
+    walk_codes(&walk, root);
+    for (;;) {
+        const int at = walk.node->depth * KV_PAGE_TOKENS, left = count - at;
+        const int wanted = left < KV_PAGE_TOKENS ? left : KV_PAGE_TOKENS;
+        const int place = prefix_child_place(walk.node, tokens + at, wanted);
+        PrefixNode *next = prefix_child_at(walk.node, place);
+        const bool whole =
+            next && wanted == KV_PAGE_TOKENS && prefix_common_tokens(next, tokens + at, wanted) == wanted;
+        consider_part(p, sequence, &walk, prefix_child_at(walk.node, place - 1), tokens + at, wanted, &found);
+        if (!whole) {
+            consider_part(p, sequence, &walk, next, tokens + at, wanted, &found);
+            return found;
+        }
+        walk.node = next;
+        walk_pages(p, &walk, next);
+        walk_codes(&walk, next);
+        consider(p, sequence, &walk, next, at + KV_PAGE_TOKENS, &found);
+    }
+}
+
+int prefix_find(PrefixCache *p, uint64_t space, const int32_t *tokens, int count, KvSequence *sequence) {
+    CHECK(sequence->length == 0 && sequence->reserved == 0);
+    const PrefixRoot key = prefix_root_key(space, sequence);
+    bool known;
+    const int at = prefix_root_place(p, &key, &known);
+    p->stats.lookups++;
+    const Found found = known ? find(p, sequence, p->roots[at].node, tokens, count) : (Found){0};
+    if (!found.tip) return 0;
+    if (found.active) prefix_lend_decision(p, found.tip->decision, &found.need, sequence);
+    for (PrefixNode *node = found.tip; node->parent; node = node->parent) {
+        const int page = node->depth - 1;
+        prefix_lend(p, node, page, &found.need, sequence);
+        unsigned stale = node->stale;
+        for (int g = 0; g < p->kv->plan->group_count; g++)
+            if (prefix_needs(p, &found.need, g, page)) stale &= ~(1u << g);
+        if (stale != node->stale) prefix_set_stale(p, node, stale);
+    }
+    prefix_touch(p, found.tip);
+    sequence->length = found.need.length;
+    sequence->reserved = found.need.pages * KV_PAGE_TOKENS;
+    p->stats.hits++;
+    p->stats.tokens += (uint64_t)sequence->length;
+    return sequence->length;
+}
+
+/* ---- leaving ---- */
+
+/* Pages before those that the newest end needs serve earlier ends only. */
+static void mark_stale(PrefixCache *p, PrefixNode *node, const PrefixNeed *need) {
+    unsigned stale = 0;
+    for (int g = 0; g < p->kv->plan->group_count; g++)
+        if (node->pages[g] >= 0 && !prefix_needs(p, need, g, node->depth - 1)) stale |= 1u << g;
+    prefix_set_stale(p, node, stale);
+}
+
+/* A page that ended earlier in the same text goes on: it becomes the longer one, unless that lacks what it has. */
+static bool extends(
+    const PrefixCache *p, const PrefixNode *child, const int32_t *tokens, int count, const PrefixNeed *need) {
+    if (!child || child->count >= count || prefix_common_tokens(child, tokens, count) < child->count) return false;
+    for (int g = 0; g < p->kv->plan->group_count; g++)
+        if (child->pages[g] >= 0 && !prefix_needs(p, need, g, child->depth - 1)) return false;
+    return true;
+}
+
+/* The child for these tokens. NULL: there is no memory. */
+static PrefixNode *enter(PrefixCache *p, PrefixNode *node, const int32_t *tokens, int count, const PrefixNeed *need) {
+    const int place = prefix_child_place(node, tokens, count);
+    PrefixNode *next = prefix_child_at(node, place), *before = prefix_child_at(node, place - 1);
+    if (next && next->count == count && prefix_common_tokens(next, tokens, count) == count) return next;
+    if (!extends(p, before, tokens, count, need)) return prefix_add_child(p, node, place, tokens, count);
+    for (int g = 0; g < p->kv->plan->group_count; g++) prefix_release_group(p, before, g);
+    memcpy(before->tokens, tokens, (size_t)count * sizeof *tokens); /* still the same place among the children */
+    before->count = count;
+    return before;
+}
+
+/* A last page whose tokens another page begins with, and has all of. */
+static PrefixNode *covering(
+    const PrefixCache *p, const PrefixNode *node, const int32_t *tokens, int count, const PrefixNeed *need) {
+    PrefixNode *next = prefix_child_at(node, prefix_child_place(node, tokens, count));
+    if (!next || prefix_common_tokens(next, tokens, count) < count) return NULL;
+    for (int g = 0; g < p->kv->plan->group_count; g++) {
+        const bool state = p->kv->plan->group[g].kind == CACHE_STATE;
+        if ((state && next->count > count) || (next->pages[g] < 0 && prefix_needs(p, need, g, node->depth)))
+            return NULL;
+    }
+    return next;
+}
+
+static bool leave(PrefixCache *p, PrefixNode **at, const int32_t *tokens, const KvSequence *s, const PrefixNeed *need) {
+    PrefixNode *node = *at;
+    const KvCodes *codes = s->codes;
+    const bool active = codes && codes->active;
+    for (int page = 0; page < need->pages; page++) {
+        const int begin = page * KV_PAGE_TOKENS, left = s->length - begin;
+        const int count = left < KV_PAGE_TOKENS ? left : KV_PAGE_TOKENS;
+        if (active && begin == codes->format.after && !prefix_hold_decision(p, node, s)) return false;
+        PrefixNode *next = count < KV_PAGE_TOKENS ? covering(p, node, tokens + begin, count, need) : NULL;
+        if (!next) next = enter(p, node, tokens + begin, count, need);
+        if (!next) return false;
+        *at = node = next;
+        const bool held = prefix_hold(p, node, page, s, need);
+        mark_stale(p, node, need);
+        if (!held) return false;
+    }
+    return true;
+}
+
+void prefix_insert(PrefixCache *p, uint64_t space, const int32_t *tokens, const KvSequence *sequence) {
+    if (sequence->length == 0) return;
+    const KvCodes *codes = sequence->codes;
+    const PrefixNeed need =
+        prefix_need(p, codes ? &codes->format : NULL, sequence->length, codes && codes->active ? codes->end : -1);
+    while (p->stats.nodes > 0 && p->stats.nodes + need.pages > PREFIX_NODES_MAX) (void)evict_tip(p, false);
+    const PrefixRoot key = prefix_root_key(space, sequence);
+    PrefixNode *root = prefix_open_root(p, &key), *last = root;
+    if (!root) return;
+    (void)leave(p, &last, tokens, sequence, &need); /* what there is no memory for is not kept */
+    prefix_touch(p, last);
+    if (root->child_count == 0) prefix_close_root(p, root);
+}
+
+size_t prefix_idle_bytes(const PrefixCache *p) {
+    size_t bytes = 0;
+    for (const PrefixNode *node = p->newest[PREFIX_USED]; node; node = node->link[PREFIX_USED].older)
+        bytes += prefix_node_idle(p, node);
+    return bytes;
+}
+
+PrefixStats prefix_stats(const PrefixCache *p) { return p->stats; }
