@@ -8,26 +8,31 @@ enum { TOKENS = KV_PAGE_TOKENS, LANES = 16, TOKEN_BLOCKS = TOKENS / LANES, QUAD_
 
 /* ---- products ---- */
 
+/* Unrolled before gcc decides what lives in memory: it keeps a copy of all sums there otherwise. */
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 /* sums[query][block][lane] of four-byte products over quads; x: a query's codes or weights. */
 VEC_INLINE void product_tile(const int queries, const int blocks, const ScanKind kind, const uint8_t *codes,
     int64_t block_bytes, const uint8_t *x, int64_t x_stride, int quads, int32_t *sums) {
     enum { REGS = SCAN_CHUNK * QUAD_REGS };
     Ints sum[SCAN_TILE][REGS];
     const int regs = blocks * QUAD_REGS;
-    for (int i = 0; i < queries; i++)
-        for (int r = 0; r < regs; r++) sum[i][r] = ints_zero();
+    UNROLL for (int i = 0; i < queries; i++) UNROLL for (int r = 0; r < regs; r++) sum[i][r] = ints_zero();
     for (int64_t q = 0; q < quads; q++) {
         Ints loaded[REGS];
-        for (int r = 0; r < regs; r++)
-            loaded[r] =
-                ints_load(codes + r / QUAD_REGS * block_bytes + q * QUAD_BYTES + r % QUAD_REGS * (INT_LANES * 4));
-        for (int i = 0; i < queries; i++) {
+        UNROLL for (int r = 0; r < regs; r++) loaded[r] =
+            ints_load(codes + r / QUAD_REGS * block_bytes + q * QUAD_BYTES + r % QUAD_REGS * (INT_LANES * 4));
+        UNROLL for (int i = 0; i < queries; i++) {
             const Ints four = ints_four(x + i * x_stride + q * 4);
-            for (int r = 0; r < regs; r++) sum[i][r] = ints_dot(kind, sum[i][r], loaded[r], four);
+            UNROLL for (int r = 0; r < regs; r++) sum[i][r] = ints_dot(kind, sum[i][r], loaded[r], four);
         }
     }
-    for (int i = 0; i < queries; i++)
-        for (int r = 0; r < regs; r++) ints_store(sums + (i * regs + r) * INT_LANES, sum[i][r]);
+    UNROLL for (int i = 0; i < queries; i++) UNROLL for (int r = 0; r < regs; r++)
+        ints_store(sums + (i * regs + r) * INT_LANES, sum[i][r]);
 }
 
 typedef void Product(
