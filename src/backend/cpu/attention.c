@@ -205,33 +205,43 @@ static int head_of(const Job *job, const Place *place, int i) {
 }
 
 static void fill_tile(const Job *job, const Place *place, const Space *space, AttentionTile *tile) {
-    const float *rows[ATTENTION_QUERIES];
-    const int width = job->layout->head_dim;
     tile->queries = place->count;
-    tile->head_dim = width;
+    tile->head_dim = job->layout->head_dim;
     tile->value_stride = job->value_stride;
     tile->dtype = job->layout->dtype;
     tile->softcap = job->op->softcap;
-    tile->q = space->q;
+    tile->q = NULL; /* packed when an exact page is met */
     tile->o = space->o;
     tile->coded = job->coded ? space->coded : NULL;
     for (int i = 0; i < place->count; i++) {
         const int row = row_of(job, place, i), position = place->run->position + row - place->run->row;
-        rows[i] = job->op->q + ((int64_t)row * job->op->heads + head_of(job, place, i)) * width;
         const Visible seen = run_visible(place->run, job->op->window, position);
         tile->first[i] = seen.first;
         tile->last[i] = seen.end;
     }
-    job->kernels->pack(place->count, width, rows, space->q);
+}
+
+static const float *query_of(const Job *job, const Place *place, int i) {
+    return job->op->q +
+        ((int64_t)row_of(job, place, i) * job->op->heads + head_of(job, place, i)) * job->layout->head_dim;
+}
+
+static void pack_tile(const Job *job, const Place *place, const Space *space, AttentionTile *tile) {
+    const float *rows[ATTENTION_QUERIES];
+    for (int i = 0; i < place->count; i++) rows[i] = query_of(job, place, i);
+    job->kernels->pack(place->count, job->layout->head_dim, rows, space->q);
+    tile->q = space->q;
 }
 
 /* The exact page at `base` for the first queries. */
-static void visit_exact(const Job *job, const Place *place, AttentionTile *tile, int queries, int base) {
+static void visit_exact(
+    const Job *job, const Place *place, const Space *space, AttentionTile *tile, int queries, int base) {
     const int next = base + KV_PAGE_TOKENS, all = tile->queries;
     const KvLayer *kv = &job->op->kv;
     const uint8_t *k = page_head(job, place->run, base, place->kv_head), *k_next = k;
     if (next < tile->last[all - 1] && place->run->tables[kv->group][next / KV_PAGE_TOKENS] >= 0)
         k_next = page_head(job, place->run, next, place->kv_head);
+    if (!tile->q) pack_tile(job, place, space, tile);
     int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
     for (int i = queries; i < all; i++) { /* the others see nothing before its end */
         first[i] = tile->first[i];
@@ -267,7 +277,7 @@ static void visit_span(
     if (tile->coded) memset(tile->coded, 0, bytes);
     for (int base = first / KV_PAGE_TOKENS * KV_PAGE_TOKENS; base < last; base += KV_PAGE_TOKENS) {
         const int exact = exact_queries(job, place, coded, base);
-        if (exact > 0) visit_exact(job, place, tile, exact, base);
+        if (exact > 0) visit_exact(job, place, space, tile, exact, base);
         if (exact < tile->queries) codes_visit(job, place, coded, tile, exact, base, space->work);
     }
 }
@@ -300,10 +310,8 @@ static void finish_query(
 static void make_records(const Job *job, const Place *place, const CodedTile *coded, const Space *space) {
     for (int i = 0; i < place->count; i++) {
         if (!coded->end[i]) continue;
-        const float *q = job->op->q +
-            ((int64_t)row_of(job, place, i) * job->op->heads + head_of(job, place, i)) * job->layout->head_dim;
         uint8_t *record = space->records + (size_t)i * scan_query_bytes(job->layout->head_dim);
-        codes_record(job, place->run, place->kv_head, q, (ScanQuery *)(void *)record);
+        codes_record(job, place->run, place->kv_head, query_of(job, place, i), (ScanQuery *)(void *)record);
     }
 }
 

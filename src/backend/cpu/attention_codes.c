@@ -167,8 +167,7 @@ void codes_visit(
     ScanPage *page = &coded->page;
     page->k = coded_head(k, k_pages[0], place->kv_head, &page->keys->layout);
     page->v = coded_head(v, v_pages[0], place->kv_head, &page->values->layout);
-    page->k_ahead = next ? coded_head(k, k_pages[1], place->kv_head, &page->keys->layout) - page->k : 0;
-    page->v_ahead = next ? coded_head(v, v_pages[1], place->kv_head, &page->values->layout) - page->v : 0;
+    page->next_k = next ? coded_head(k, k_pages[1], place->kv_head, &page->keys->layout) : NULL;
     for (int n = 0; n < page->pairs; n++) {
         const struct BiasTurns *turns = &job->cpu->turns[coded->turns[n]];
         const KvTurn start =

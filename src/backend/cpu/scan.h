@@ -40,9 +40,9 @@ typedef struct ScanForm {
 typedef struct ScanPage {
     const ScanForm *keys, *values;
     const uint8_t *k, *v;
-    int64_t k_ahead, v_ahead; /* from this page to the next that will be scanned; 0: none */
-    int pairs;                /* whose bias was taken out of the keys */
-    const float *cosines[KV_CODE_BIAS_PAIRS], *sines[KV_CODE_BIAS_PAIRS];   /* [KV_PAGE_TOKENS] turns of offsets */
+    const uint8_t *next_k;                                                /* keys of the page after this; NULL: none */
+    int pairs;                                                            /* whose bias was taken out of the keys */
+    const float *cosines[KV_CODE_BIAS_PAIRS], *sines[KV_CODE_BIAS_PAIRS]; /* [KV_PAGE_TOKENS] turns of offsets */
     float start_cosine[KV_CODE_BIAS_PAIRS], start_sine[KV_CODE_BIAS_PAIRS]; /* of the page's first token */
     const ScanQuery *queries;                                               /* of the tile */
     size_t stride;                                                          /* from query to query in bytes */

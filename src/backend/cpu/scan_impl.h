@@ -15,15 +15,36 @@ enum { TOKENS = KV_PAGE_TOKENS, LANES = 16, TOKEN_BLOCKS = TOKENS / LANES, QUAD_
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* sums[query][block][lane] of four-byte products over quads; x: a query's codes or weights. */
+/* Lines to be fetched while products are computed, some for each quad: in a burst they would keep loads waiting. */
+typedef struct Ahead {
+    const uint8_t *at, *end;
+    int lines; /* for each quad */
+} Ahead;
+
+/* `bytes` from `from` (NULL: nothing) during `quads` quads. */
+static Ahead ahead_over(const uint8_t *from, size_t bytes, int64_t quads) {
+    if (!from) return (Ahead){0};
+    return (Ahead){from, from + bytes, (int)(((int64_t)(bytes + 63) / 64 + quads - 1) / quads)};
+}
+
+static int ahead_lines(const Ahead *ahead) { return ahead->at < ahead->end ? ahead->lines : 0; }
+
+static void ahead_advance(Ahead *ahead, int quads) {
+    if (ahead->at) ahead->at += (ptrdiff_t)ahead->lines * 64 * quads;
+}
+
+/* sums[query][block][lane] of four-byte products over quads; x: a query's codes or weights. ahead: of which `lines`
+ * lines are fetched for each quad. */
 VEC_INLINE void product_tile(const int queries, const int blocks, const ScanKind kind, const uint8_t *codes,
-    int64_t block_bytes, const uint8_t *x, int64_t x_stride, int quads, int32_t *sums) {
+    int64_t block_bytes, const uint8_t *x, int64_t x_stride, int quads, const uint8_t *ahead, int lines,
+    int32_t *sums) {
     enum { REGS = SCAN_CHUNK * QUAD_REGS };
     Ints sum[SCAN_TILE][REGS];
     const int regs = blocks * QUAD_REGS;
     UNROLL for (int i = 0; i < queries; i++) UNROLL for (int r = 0; r < regs; r++) sum[i][r] = ints_zero();
     for (int64_t q = 0; q < quads; q++) {
         Ints loaded[REGS];
+        for (int l = 0; l < lines; l++) prefetch(ahead + (q * lines + l) * 64);
         UNROLL for (int r = 0; r < regs; r++) loaded[r] =
             ints_load(codes + r / QUAD_REGS * block_bytes + q * QUAD_BYTES + r % QUAD_REGS * (INT_LANES * 4));
         UNROLL for (int i = 0; i < queries; i++) {
@@ -35,13 +56,13 @@ VEC_INLINE void product_tile(const int queries, const int blocks, const ScanKind
         ints_store(sums + (i * regs + r) * INT_LANES, sum[i][r]);
 }
 
-typedef void Product(
-    const uint8_t *codes, int64_t block_bytes, const uint8_t *x, int64_t x_stride, int quads, int32_t *sums);
+typedef void Product(const uint8_t *codes, int64_t block_bytes, const uint8_t *x, int64_t x_stride, int quads,
+    const uint8_t *ahead, int lines, int32_t *sums);
 
 #define PRODUCT(queries, blocks, kind)                                                                                 \
-    static void product_##queries##_##blocks##_##kind(                                                                 \
-        const uint8_t *codes, int64_t block_bytes, const uint8_t *x, int64_t x_stride, int quads, int32_t *sums) {     \
-        product_tile(queries, blocks, kind, codes, block_bytes, x, x_stride, quads, sums);                             \
+    static void product_##queries##_##blocks##_##kind(const uint8_t *codes, int64_t block_bytes, const uint8_t *x,     \
+        int64_t x_stride, int quads, const uint8_t *ahead, int lines, int32_t *sums) {                                 \
+        product_tile(queries, blocks, kind, codes, block_bytes, x, x_stride, quads, ahead, lines, sums);               \
     }
 #define PRODUCT_KINDS(queries, blocks)                                                                                 \
     PRODUCT(queries, blocks, SCAN_KEYS) PRODUCT(queries, blocks, SCAN_WIDE_KEYS) PRODUCT(queries, blocks, SCAN_VALUES)
@@ -80,21 +101,22 @@ static Product *const products[][SCAN_KINDS][SCAN_TILE] = {EACH_KIND(1)};
 /* Blocks that go together where `left` are to come: 4, 2 or 1. */
 static int chunk_of(int left) { return left >= 4 && WIDEST == 4 ? 4 : left >= 2 && WIDEST == 4 ? 2 : 1; }
 
+static int tiles_of(int queries) { return (queries + SCAN_TILE - 1) / SCAN_TILE; }
+
 static Product *product_of(int blocks, ScanKind kind, int queries) { return products[blocks / 2][kind][queries - 1]; }
 
 /* ---- unpacking ---- */
 
-static void unpack(
-    const ScanForm *f, bool values, int quads, const uint8_t *page, int block, int64_t ahead, uint8_t *out) {
+static void unpack(const ScanForm *f, bool values, int quads, const uint8_t *page, int block, uint8_t *out) {
     const uint8_t *codes = page + f->layout.codes + (size_t)block * f->layout.block;
     const uint8_t *extra = page + f->layout.extra + (size_t)block * f->layout.extra_block;
     const Table table = table_load(f->table);
     switch (f->form) {
-    case KV_CODE3: unpack3(quads, codes, extra, table, ahead, out); break;
-    case KV_CODE4: unpack4(quads, codes, table, ahead, out); break;
-    case KV_CODE5: unpack5(quads, codes, extra, table, ahead, out); break;
-    case KV_CODE6: unpack6(quads, codes, extra, table, ahead, out); break;
-    default: unpack8(quads, codes, values, ahead, out); break;
+    case KV_CODE3: unpack3(quads, codes, extra, table, out); break;
+    case KV_CODE4: unpack4(quads, codes, table, out); break;
+    case KV_CODE5: unpack5(quads, codes, extra, table, out); break;
+    case KV_CODE6: unpack6(quads, codes, extra, table, out); break;
+    default: unpack8(quads, codes, values, out); break;
     }
 }
 
@@ -148,7 +170,8 @@ static void add_group(const ScanQuery *query, const uint8_t *scales, int group, 
 }
 
 /* Integer products with the tokens of `blocks` blocks, unpacked: the rotated queries' part of p. */
-static void score_blocks(const ScanPage *page, int first, int count, int block, int blocks, ScanWork *work) {
+static void score_blocks(
+    const ScanPage *page, int first, int count, int block, int blocks, Ahead *ahead, ScanWork *work) {
     const ScanForm *f = page->keys;
     const int group_quads = f->layout.group / 4;
     const int64_t block_bytes = f->layout.d * LANES;
@@ -156,12 +179,13 @@ static void score_blocks(const ScanPage *page, int first, int count, int block, 
     const float centre = 0.5f - (float)key_offset(f->form);
     int32_t sums[SCAN_TILE * SCAN_CHUNK * LANES];
     for (int start = 0; start < count;) {
-        const int tiles = (count - start + SCAN_TILE - 1) / SCAN_TILE, height = (count - start + tiles - 1) / tiles;
+        const int tiles = tiles_of(count - start), height = (count - start + tiles - 1) / tiles;
         const ScanQuery *query = query_at(page, first + start);
         for (int g = 0; g < f->layout.groups; g++) {
             product_of(blocks, kind, height)(work->unpacked + (int64_t)g * group_quads * QUAD_BYTES, block_bytes,
                 (const uint8_t *)scan_codes(query, f->layout.d) + g * f->layout.group, (int64_t)page->stride,
-                group_quads, sums);
+                group_quads, ahead->at, ahead_lines(ahead), sums);
+            ahead_advance(ahead, group_quads);
             const uint8_t *scales = page->k + f->layout.scale + (size_t)(g * TOKENS + block * LANES) * 2;
             for (int i = 0; i < height; i++)
                 add_group(query_at(page, first + start + i), scales, g, centre, blocks, sums + i * blocks * LANES,
@@ -189,14 +213,17 @@ static void complete_scores(const ScanPage *page, const ScanQuery *query, const 
     }
 }
 
+/* Meanwhile the page's values come. */
 static void scan_scores(const ScanPage *page, int first, int count, ScanWork *work) {
     const ScanForm *f = page->keys;
+    const int chunks = TOKEN_BLOCKS / chunk_of(TOKEN_BLOCKS);
+    Ahead ahead = ahead_over(
+        page->v, page->v ? page->values->layout.bytes : 0, (int64_t)chunks * tiles_of(count) * f->layout.d / 4);
     for (int block = 0, blocks; block < TOKEN_BLOCKS; block += blocks) {
         blocks = chunk_of(TOKEN_BLOCKS - block);
         for (int b = 0; b < blocks; b++)
-            unpack(f, false, f->layout.d / 4, page->k, block + b, page->k_ahead,
-                work->unpacked + (int64_t)b * f->layout.d * LANES);
-        score_blocks(page, first, count, block, blocks, work);
+            unpack(f, false, f->layout.d / 4, page->k, block + b, work->unpacked + (int64_t)b * f->layout.d * LANES);
+        score_blocks(page, first, count, block, blocks, &ahead, work);
     }
     for (int i = 0; i < f->layout.d; i += LANES)
         vec_store(work->mean + i, vec_load_f16(page->k + f->layout.mean + (size_t)i * 2));
@@ -207,9 +234,10 @@ static void scan_scores(const ScanPage *page, int first, int count, ScanWork *wo
 
 static int scan_most(KvForm form) { return weight_most(form); }
 
-/* The weights of query i for one group: bytes of p · scale. */
+/* The weights of a query for one group: bytes of p · scale, each the step that the running sum over a lane's tokens
+ * takes when it is rounded. */
 static void weigh(const float *p, const uint8_t *scales, float most, uint8_t *bytes, float *step, float *half) {
-    Vec weight[TOKEN_BLOCKS], top = vec_set(0), carry = vec_set(0), sum = vec_set(0);
+    Vec weight[TOKEN_BLOCKS], top = vec_set(0), exact = vec_set(0), before = vec_set(0);
     for (int b = 0; b < TOKEN_BLOCKS; b++) {
         weight[b] = vec_mul(vec_load(p + b * LANES), vec_load_f16(scales + b * LANES * 2));
         top = vec_max(top, weight[b]);
@@ -218,13 +246,13 @@ static void weigh(const float *p, const uint8_t *scales, float most, uint8_t *by
     const bool some = heaviest > FLT_MIN * 256; /* less would add nothing, and its inverse is infinite */
     const Vec inverse = vec_set(some ? most / heaviest : 0);
     for (int b = 0; b < TOKEN_BLOCKS; b++) {
-        const Vec exact = vec_fma(weight[b], inverse, carry), whole = vec_round(exact);
-        carry = vec_sub(exact, whole);
-        sum = vec_add(sum, whole);
-        vec_store_bytes(bytes + b * LANES, whole);
+        exact = vec_fma(weight[b], inverse, exact);
+        const Vec now = vec_round(exact);
+        vec_store_bytes(bytes + b * LANES, vec_sub(now, before));
+        before = now;
     }
     *step = some ? heaviest / most : 0;
-    *half = 0.5f * vec_sum(sum);
+    *half = 0.5f * vec_sum(before);
 }
 
 static void weigh_all(const ScanPage *page, int count, ScanWork *work) {
@@ -239,15 +267,17 @@ static void weigh_all(const ScanPage *page, int count, ScanWork *work) {
 
 /* Dims of some blocks, unpacked, of one group. */
 static void add_blocks(
-    const ScanPage *page, int count, int block, int blocks, const ScanWork *work, int stride, float *o) {
+    const ScanPage *page, int count, int block, int blocks, Ahead *ahead, const ScanWork *work, int stride, float *o) {
     const ScanForm *f = page->values;
     const ScanWeights *w = &work->weights;
     const int group = block * LANES / f->layout.group, groups = f->layout.groups;
     int32_t sums[SCAN_TILE * SCAN_CHUNK * LANES];
     for (int start = 0; start < count;) {
-        const int tiles = (count - start + SCAN_TILE - 1) / SCAN_TILE, height = (count - start + tiles - 1) / tiles;
+        const int tiles = tiles_of(count - start), height = (count - start + tiles - 1) / tiles;
         product_of(blocks, SCAN_VALUES, height)(work->unpacked, TOKEN_QUADS * QUAD_BYTES,
-            w->bytes + (start * groups + group) * TOKENS, groups * TOKENS, TOKEN_QUADS, sums);
+            w->bytes + (start * groups + group) * TOKENS, groups * TOKENS, TOKEN_QUADS, ahead->at, ahead_lines(ahead),
+            sums);
+        ahead_advance(ahead, TOKEN_QUADS);
         for (int i = 0; i < height; i++) {
             const Vec step = vec_set(w->step[start + i][group]), half = vec_set(w->half[start + i][group]);
             float *row = o + (int64_t)(start + i) * stride + block * LANES;
@@ -260,16 +290,18 @@ static void add_blocks(
     }
 }
 
+/* Meanwhile the next page's keys come. */
 static void scan_values(const ScanPage *page, int count, ScanWork *work, int stride, float *o) {
     const ScanForm *f = page->values;
     const int group_blocks = f->layout.group / LANES, all = f->layout.d / LANES;
+    Ahead ahead = ahead_over(page->next_k, page->next_k ? page->keys->layout.bytes : 0,
+        (int64_t)tiles_of(count) * TOKEN_QUADS * all / chunk_of(group_blocks));
     weigh_all(page, count, work);
     for (int block = 0, blocks; block < all; block += blocks) {
         blocks = chunk_of(group_blocks - block % group_blocks);
         for (int b = 0; b < blocks; b++)
-            unpack(
-                f, true, TOKEN_QUADS, page->v, block + b, page->v_ahead, work->unpacked + b * TOKEN_QUADS * QUAD_BYTES);
-        add_blocks(page, count, block, blocks, work, stride, o);
+            unpack(f, true, TOKEN_QUADS, page->v, block + b, work->unpacked + b * TOKEN_QUADS * QUAD_BYTES);
+        add_blocks(page, count, block, blocks, &ahead, work, stride, o);
     }
 }
 

@@ -42,21 +42,18 @@ VEC_INLINE void table_fill(KvForm form, const int8_t *codebook, int offset, uint
 VEC_INLINE Ints bits_of(uint8_t mask, Ints a, Ints b) {
     return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi8((char)mask), 0xE4);
 }
-VEC_INLINE void unpack4(int quads, const uint8_t *codes, Table table, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack4(int quads, const uint8_t *codes, Table table, uint8_t *out) {
     for (int q = 0; q < quads; q += 2, codes += 64) {
         const Ints x = ints_load(codes);
-        prefetch(codes + ahead);
         _mm512_storeu_si512(out + q * 64, _mm512_permutexvar_epi8(x, table));
         _mm512_storeu_si512(out + q * 64 + 64, _mm512_permutexvar_epi8(_mm512_srli_epi16(x, 4), table));
     }
 }
-VEC_INLINE void unpack5(
-    int quads, const uint8_t *codes, const uint8_t *bits, Table table, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack5(int quads, const uint8_t *codes, const uint8_t *bits, Table table, uint8_t *out) {
     Ints plane = ints_zero();
     for (int q = 0; q < quads; q += 2, codes += 64) {
         if (q % 8 == 0) plane = ints_load(bits + q * 8);
         const Ints x = ints_load(codes);
-        prefetch(codes + ahead);
         const Ints low = bits_of(1, plane, _mm512_slli_epi16(x, 1));
         const Ints high = bits_of(1, _mm512_srli_epi16(plane, 1), _mm512_srli_epi16(x, 3));
         _mm512_storeu_si512(out + q * 64, _mm512_permutexvar_epi8(low, table));
@@ -64,13 +61,11 @@ VEC_INLINE void unpack5(
         plane = _mm512_srli_epi16(plane, 2);
     }
 }
-VEC_INLINE void unpack6(
-    int quads, const uint8_t *codes, const uint8_t *pairs, Table table, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack6(int quads, const uint8_t *codes, const uint8_t *pairs, Table table, uint8_t *out) {
     Ints plane = ints_zero();
     for (int q = 0; q < quads; q += 2, codes += 64) {
         if (q % 4 == 0) plane = ints_load(pairs + q * 16);
         const Ints x = ints_load(codes);
-        prefetch(codes + ahead);
         const Ints low = bits_of(3, plane, _mm512_slli_epi16(x, 2));
         const Ints high = bits_of(3, _mm512_srli_epi16(plane, 2), _mm512_srli_epi16(x, 2));
         _mm512_storeu_si512(out + q * 64, _mm512_permutexvar_epi8(low, table));
@@ -78,11 +73,9 @@ VEC_INLINE void unpack6(
         plane = _mm512_srli_epi16(plane, 4);
     }
 }
-VEC_INLINE void unpack3(
-    int quads, const uint8_t *pairs, const uint8_t *bits, Table table, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack3(int quads, const uint8_t *pairs, const uint8_t *bits, Table table, uint8_t *out) {
     for (int q = 0; q < quads; q += 4) {
         Ints plane = ints_load(pairs + q * 16), third = ints_load(bits + q / 8 * 64);
-        prefetch(pairs + q * 16 + ahead);
         for (int n = 0; n < 4; n++) {
             /* A turn of each lane: bit q + n of a byte becomes its third. */
             const Ints top = _mm512_rorv_epi32(third, _mm512_set1_epi32((q % 8 + n + 30) % 32));
@@ -91,10 +84,9 @@ VEC_INLINE void unpack3(
         }
     }
 }
-VEC_INLINE void unpack8(int quads, const uint8_t *codes, bool values, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack8(int quads, const uint8_t *codes, bool values, uint8_t *out) {
     const Ints flip = _mm512_set1_epi8((char)(values ? 0x80 : 0)); /* index − 128 as it is, or with the offset */
     for (int q = 0; q < quads; q++) {
-        prefetch(codes + q * 64 + ahead);
         _mm512_storeu_si512(out + q * 64, _mm512_xor_si512(ints_load(codes + q * 64), flip));
     }
 }
@@ -146,9 +138,8 @@ VEC_INLINE uint8x16_t look_up(Table table, int levels, uint8x16_t index) {
     if (levels == 32) return vqtbl2q_u8((uint8x16x2_t){{table.t.val[0], table.t.val[1]}}, index);
     return vqtbl4q_u8(table.t, index);
 }
-VEC_INLINE void unpack4(int quads, const uint8_t *codes, Table table, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack4(int quads, const uint8_t *codes, Table table, uint8_t *out) {
     for (int q = 0; q < quads; q += 2, codes += 64) {
-        prefetch(codes + ahead);
         for (int r = 0; r < 64; r += 16) {
             const uint8x16_t x = vld1q_u8(codes + r);
             vst1q_u8(out + q * 64 + r, look_up(table, 16, x));
@@ -158,11 +149,10 @@ VEC_INLINE void unpack4(int quads, const uint8_t *codes, Table table, int64_t ah
 }
 /* Nibbles with `more` bits below them. */
 VEC_INLINE void unpack_more(
-    const int more, int quads, const uint8_t *codes, const uint8_t *extra, Table table, int64_t ahead, uint8_t *out) {
+    const int more, int quads, const uint8_t *codes, const uint8_t *extra, Table table, uint8_t *out) {
     const int each = 8 / more, levels = 16 << more;
     const uint8_t mask = (uint8_t)((1 << more) - 1);
     for (int q = 0; q < quads; q += 2, codes += 64) {
-        prefetch(codes + ahead);
         for (int r = 0; r < 64; r += 16) {
             const uint8x16_t x = vld1q_u8(codes + r), plane = vld1q_u8(extra + q / each * 64 + r);
             const uint8x16_t low = bits_of(mask, moved(plane, q % each * more), moved(x, -more));
@@ -172,18 +162,14 @@ VEC_INLINE void unpack_more(
         }
     }
 }
-VEC_INLINE void unpack5(
-    int quads, const uint8_t *codes, const uint8_t *bits, Table table, int64_t ahead, uint8_t *out) {
-    unpack_more(1, quads, codes, bits, table, ahead, out);
+VEC_INLINE void unpack5(int quads, const uint8_t *codes, const uint8_t *bits, Table table, uint8_t *out) {
+    unpack_more(1, quads, codes, bits, table, out);
 }
-VEC_INLINE void unpack6(
-    int quads, const uint8_t *codes, const uint8_t *pairs, Table table, int64_t ahead, uint8_t *out) {
-    unpack_more(2, quads, codes, pairs, table, ahead, out);
+VEC_INLINE void unpack6(int quads, const uint8_t *codes, const uint8_t *pairs, Table table, uint8_t *out) {
+    unpack_more(2, quads, codes, pairs, table, out);
 }
-VEC_INLINE void unpack3(
-    int quads, const uint8_t *pairs, const uint8_t *bits, Table table, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack3(int quads, const uint8_t *pairs, const uint8_t *bits, Table table, uint8_t *out) {
     for (int q = 0; q < quads; q++) {
-        if (q % 4 == 0) prefetch(pairs + q * 16 + ahead);
         for (int r = 0; r < 64; r += 16) {
             const uint8x16_t plane = moved(vld1q_u8(pairs + q / 4 * 64 + r), q % 4 * 2);
             const uint8x16_t top = moved(vld1q_u8(bits + q / 8 * 64 + r), q % 8 - 2);
@@ -191,9 +177,8 @@ VEC_INLINE void unpack3(
         }
     }
 }
-VEC_INLINE void unpack8(int quads, const uint8_t *codes, bool values, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack8(int quads, const uint8_t *codes, bool values, uint8_t *out) {
     for (int q = 0; q < quads; q++) {
-        prefetch(codes + q * 64 + ahead);
         for (int r = 0; r < 64; r += 16)
             vst1q_u8(out + q * 64 + r, veorq_u8(vld1q_u8(codes + q * 64 + r), vdupq_n_u8(0x80)));
     }
@@ -251,9 +236,8 @@ VEC_INLINE Ints nibble(Ints x, bool high) {
 VEC_INLINE void put(uint8_t *p, Ints x) { _mm256_storeu_si256((__m256i *)(void *)p, x); }
 /* Each byte's bit n at its top. */
 VEC_INLINE Ints top_bit(Ints x, int n) { return _mm256_sll_epi16(x, _mm_cvtsi32_si128(7 - n)); }
-VEC_INLINE void unpack4(int quads, const uint8_t *codes, Table table, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack4(int quads, const uint8_t *codes, Table table, uint8_t *out) {
     for (int q = 0; q < quads; q += 2, codes += 64) {
-        prefetch(codes + ahead);
         for (int r = 0; r < 64; r += 32) {
             const Ints x = ints_load(codes + r);
             put(out + q * 64 + r, _mm256_shuffle_epi8(table.of[0], nibble(x, false)));
@@ -261,10 +245,8 @@ VEC_INLINE void unpack4(int quads, const uint8_t *codes, Table table, int64_t ah
         }
     }
 }
-VEC_INLINE void unpack5(
-    int quads, const uint8_t *codes, const uint8_t *bits, Table table, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack5(int quads, const uint8_t *codes, const uint8_t *bits, Table table, uint8_t *out) {
     for (int q = 0; q < quads; q++) {
-        if (q % 2 == 0) prefetch(codes + q * 32 + ahead);
         for (int r = 0; r < 64; r += 32) {
             const Ints x = nibble(ints_load(codes + q / 2 * 64 + r), q % 2);
             const Ints bit = top_bit(ints_load(bits + q / 8 * 64 + r), q % 8);
@@ -273,10 +255,8 @@ VEC_INLINE void unpack5(
         }
     }
 }
-VEC_INLINE void unpack6(
-    int quads, const uint8_t *codes, const uint8_t *pairs, Table table, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack6(int quads, const uint8_t *codes, const uint8_t *pairs, Table table, uint8_t *out) {
     for (int q = 0; q < quads; q++) {
-        if (q % 2 == 0) prefetch(codes + q * 32 + ahead);
         for (int r = 0; r < 64; r += 32) {
             const Ints x = nibble(ints_load(codes + q / 2 * 64 + r), q % 2), pair = ints_load(pairs + q / 4 * 64 + r);
             const Ints low = top_bit(pair, q % 4 * 2), high = top_bit(pair, q % 4 * 2 + 1);
@@ -288,11 +268,9 @@ VEC_INLINE void unpack6(
         }
     }
 }
-VEC_INLINE void unpack3(
-    int quads, const uint8_t *pairs, const uint8_t *bits, Table table, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack3(int quads, const uint8_t *pairs, const uint8_t *bits, Table table, uint8_t *out) {
     const Ints three = _mm256_set1_epi8(3), four = _mm256_set1_epi8(4);
     for (int q = 0; q < quads; q += 4) {
-        prefetch(pairs + q * 16 + ahead);
         for (int r = 0; r < 64; r += 32) {
             Ints plane = ints_load(pairs + q * 16 + r);
             const Ints third = ints_load(bits + q / 8 * 64 + r);
@@ -307,10 +285,9 @@ VEC_INLINE void unpack3(
         }
     }
 }
-VEC_INLINE void unpack8(int quads, const uint8_t *codes, bool values, int64_t ahead, uint8_t *out) {
+VEC_INLINE void unpack8(int quads, const uint8_t *codes, bool values, uint8_t *out) {
     const Ints flip = _mm256_set1_epi8((char)0x80);
     for (int q = 0; q < quads; q++) {
-        prefetch(codes + q * 64 + ahead);
         for (int r = 0; r < 64; r += 32) put(out + q * 64 + r, _mm256_xor_si256(ints_load(codes + q * 64 + r), flip));
     }
 }
