@@ -28,6 +28,7 @@ typedef struct Sequence {
     int position; /* tokens in the cache */
     int span_count;
     RunSpan spans[SPANS_MAX];
+    const KvCoding *coding;
     const int32_t *places; /* [axes][tokens] what the rope turns by; NULL: the place in the cache on every axis */
 } Sequence;
 
@@ -118,7 +119,8 @@ static inline void add_run(const Bench *b, Sequence *seq, int rows, Step *step, 
     for (int i = 0; i < 3; i++)
         memcpy(in[i] + step->rows * widths[i], from[i] + seq->position * widths[i],
             sizeof(float) * (size_t)(rows * widths[i]));
-    *run = (Run){.row = step->rows, .rows = rows, .position = seq->position, .tables = seq->tables};
+    *run =
+        (Run){.row = step->rows, .rows = rows, .position = seq->position, .tables = seq->tables, .coding = seq->coding};
     const RunSpan *span = seq->spans, *end = seq->spans + seq->span_count;
     while (span < end && span->begin < seq->position) span++;
     for (run->spans = span; span < end && span->begin < seq->position + rows; span++) run->span_count++;

@@ -33,8 +33,7 @@ struct BiasTurns {
 size_t attention_turns_bytes(void) { return BIAS_FREQUENCIES * sizeof(struct BiasTurns); }
 
 static uint64_t pairs_of(const Job *job, const Run *run, int kv_head) {
-    const KvLayer *kv = &job->op->kv;
-    return kv->k_bias && kv->rope ? code_of(job, run)->bias_pairs[kv_head] : 0;
+    return kv_bias_of(&job->op->kv, code_of(job, run), kv_head, 0).pairs;
 }
 
 static int find_turns(const CpuBackend *cpu, float frequency) {
@@ -152,22 +151,18 @@ void codes_tile(const Job *job, const Place *place, const ScanQuery *records, Co
     }
 }
 
-static const uint8_t *coded_head(const KvStore *store, int32_t page, int kv_head, const KvCodeLayout *layout) {
-    CHECK(page >= 0);
-    return store->base + (size_t)page * store->stride + (size_t)kv_head * layout->bytes;
-}
-
 void codes_visit(
     const Job *job, const Place *place, CodedTile *coded, AttentionTile *tile, int first, int base, ScanWork *work) {
     const KvLayer *kv = &job->op->kv;
     const KvCoding *coding = place->run->coding;
-    const int number = base / KV_PAGE_TOKENS, next = base + KV_PAGE_TOKENS < coded->end[tile->queries - 1];
+    const int number = base / KV_PAGE_TOKENS;
+    const bool next = base + KV_PAGE_TOKENS < coded->end[tile->queries - 1];
     const int32_t *k_pages = coding->k_pages[kv->index] + number, *v_pages = coding->v_pages[kv->index] + number;
-    const KvStore *k = &kv->k_codes[coded->code->k], *v = &kv->v_codes[coded->code->v];
+    const KvForm k = coded->code->k, v = coded->code->v;
     ScanPage *page = &coded->page;
-    page->k = coded_head(k, k_pages[0], place->kv_head, &page->keys->layout);
-    page->v = coded_head(v, v_pages[0], place->kv_head, &page->values->layout);
-    page->next_k = next ? coded_head(k, k_pages[1], place->kv_head, &page->keys->layout) : NULL;
+    page->k = kv_code_head(kv, k, false, k_pages[0], place->kv_head);
+    page->v = kv_code_head(kv, v, true, v_pages[0], place->kv_head);
+    page->next_k = next ? kv_code_head(kv, k, false, k_pages[1], place->kv_head) : NULL;
     for (int n = 0; n < page->pairs; n++) {
         const struct BiasTurns *turns = &job->cpu->turns[coded->turns[n]];
         const KvTurn start =

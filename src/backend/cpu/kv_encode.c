@@ -3,8 +3,9 @@
 #include "backend/cpu/cpu.h"
 #include "backend/kv_code.h"
 
-/* None before attention reads codes: then kv_code_bytes(layout, form, values). */
-size_t cpu_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
+size_t cpu_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+    return kv_code_bytes(layout, form, values);
+}
 
 /* Room for a head of a page in f32, where attention keeps the queries of a tile. */
 static float *thread_floats(CpuBackend *cpu, int index) {

@@ -1,0 +1,160 @@
+/* Attention to pages that are kept as codes: every vector backend near the reference, which decodes them, and a row's
+ * result the same, bit for bit, in whatever steps its sequence is cut, beside whichever strangers, with any number of
+ * threads. Exact pages are spoiled as soon as every row to come sees their codes. */
+#include "attend.h"
+#include "backend/kv_code.h"
+
+enum { AFTER = 384, HOT = 256, SINK = 128, KV_HEADS_MAX = 4 };
+
+typedef struct Case {
+    Shape shape;
+    KvForm k, v;
+    float bias; /* size of what is added to every key */
+} Case;
+
+static const Case cases[] = {
+    {{"groups of 6", 6, 1, 128, 128, DTYPE_F16, 1200, 0, 0, PLAIN, 0, NO_NORM, false}, KV_CODE4, KV_CODE4, 0},
+    {{"groups of 7, values of 3 bits", 14, 2, 64, 64, DTYPE_F16, 1300, 0, 0, PLAIN, 0, NO_NORM, false}, KV_CODE4,
+        KV_CODE3, 0},
+    {{"no groups, 5 and 6 bits", 2, 2, 80, 80, DTYPE_F32, 900, 0, 0, PLAIN, 0, NO_NORM, false}, KV_CODE5, KV_CODE6, 0},
+    {{"8 bits, sinks, softcap", 4, 2, 96, 96, DTYPE_BF16, 900, 0, 30, PLAIN, 0, NO_NORM, true}, KV_CODE8, KV_CODE8, 0},
+    {{"two groups of dims", 4, 1, 256, 160, DTYPE_F16, 800, 0, 0, PLAIN, 0, NO_NORM, false}, KV_CODE6, KV_CODE5, 0},
+    {{"bias", 6, 2, 64, 64, DTYPE_F32, 1100, 0, 0, ROPE_HALF, 64, NO_NORM, false}, KV_CODE4, KV_CODE4, 40},
+    {{"bias, interleaved", 12, 1, 128, 128, DTYPE_F32, 900, 0, 0, ROPE_INTERLEAVED, 96, NORM_HEAD, false}, KV_CODE5,
+        KV_CODE4, 0},
+    {{"one kv head for 50", 50, 1, 64, 64, DTYPE_F16, 700, 0, 0, PLAIN, 0, NO_NORM, false}, KV_CODE4, KV_CODE4, 0},
+};
+
+/* The coded side of sequence 0. */
+typedef struct Codes {
+    KvCode code;
+    uint64_t pairs[KV_HEADS_MAX];
+    int32_t pages[PAGES], *table;
+    KvCoding coding;
+    uint8_t *k, *v;
+    int end; /* of what is coded */
+} Codes;
+
+static void codes_open(Backend *backend, const Case *c, Cache *cache, float *bias, const Rope *rope, Codes *codes) {
+    KvLayer *layer = &cache->layer;
+    *codes = (Codes){.code = {.k = c->k, .v = c->v, .bias_pairs = codes->pairs}, .end = SINK};
+    codes->table = codes->pages;
+    codes->coding = (KvCoding){.after = AFTER,
+        .hot = HOT,
+        .sink = SINK,
+        .layers = &codes->code,
+        .k_pages = &codes->table,
+        .v_pages = &codes->table};
+    for (int i = 0; i < PAGES; i++) codes->pages[i] = -1;
+    const size_t k = backend->ops->kv_code_bytes(backend, &layer->layout, c->k, false),
+                 v = backend->ops->kv_code_bytes(backend, &layer->layout, c->v, true);
+    Error error;
+    codes->k = backend->ops->alloc(backend, PAGES * k, MEMORY_CACHE, &error);
+    codes->v = backend->ops->alloc(backend, PAGES * v, MEMORY_CACHE, &error);
+    if (!k || !v || !codes->k || !codes->v) abort();
+    layer->k_codes[c->k] = (KvStore){codes->k, k};
+    layer->v_codes[c->v] = (KvStore){codes->v, v};
+    if (c->bias > 0) layer->k_bias = bias;
+    layer->rope = c->shape.rope ? rope : NULL;
+}
+
+/* What kv_codes_reserve does before a step: decides once, then codes what its rows see as codes. */
+static void code_until(Backend *backend, const Cache *cache, Sequence *seq, Codes *codes, int rows) {
+    const int end = kv_cold_end(&codes->coding, seq->position + rows - 1);
+    if (codes->end == SINK && end > SINK) {
+        const KvSurvey survey = {&cache->layer, seq->pages, AFTER, false, &codes->code};
+        backend->ops->kv_survey(backend, 1, &survey);
+    }
+    for (; codes->end < end; codes->end += KV_PAGE_TOKENS) {
+        const int page = codes->end / KV_PAGE_TOKENS;
+        codes->pages[page] = (page * 5 + 3) % PAGES;
+        const KvEncode encode = {
+            &cache->layer, &codes->code, codes->end, seq->pages[page], codes->pages[page], codes->pages[page]};
+        backend->ops->kv_encode(backend, 1, &encode);
+    }
+    for (int page = SINK / KV_PAGE_TOKENS; page < kv_cold_end(&codes->coding, seq->position) / KV_PAGE_TOKENS; page++) {
+        if (seq->pages[page] < 0) continue;
+        memset(cache->memory + (size_t)seq->pages[page] * cache->layer.page_stride + cache->layer.layer_offset, 0xff,
+            backend->ops->kv_layer_bytes(backend, &cache->layer.layout));
+        seq->pages[page] = -1;
+    }
+}
+
+static int rows_allowed(const Sequence *seq, int wanted) {
+    const int at = seq->position, left = seq->tokens - at;
+    const int most = at < AFTER ? AFTER - at : at / KV_PAGE_TOKENS * KV_PAGE_TOKENS + KV_PAGE_TOKENS + HOT - at;
+    const int rows = wanted < most ? wanted : most;
+    return rows < left ? rows : left;
+}
+
+static void compute_coded(
+    Backend *backend, const Case *c, Bench *b, float *bias, int chunk, bool strangers, float *out) {
+    Cache cache = cache_make(backend, b);
+    Sequence *seq = &b->sequence[0];
+    Codes codes;
+    codes_open(backend, c, &cache, bias, &b->rope, &codes);
+    seq->coding = &codes.coding;
+    while (seq->position < seq->tokens) {
+        int rows[1 + STRANGERS] = {rows_allowed(seq, chunk)};
+        for (int i = 1; i <= (strangers ? STRANGERS : 0); i++) rows[i] = rows_of_step(&b->sequence[i], 1 + i * 3 % 8);
+        code_until(backend, &cache, seq, &codes, rows[0]);
+        advance(backend, b, &cache, rows, out);
+    }
+    TEST_MSG(c->bias == 0 || codes.pairs[0], "%s: no pair has a bias that matters", c->shape.name);
+    seq->coding = NULL;
+    backend->ops->release(backend, cache.memory);
+    backend->ops->release(backend, codes.k);
+    backend->ops->release(backend, codes.v);
+}
+
+static double mean_square(const float *a, const float *b, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += ((double)a[i] - (b ? b[i] : 0)) * ((double)a[i] - (b ? b[i] : 0));
+    return sqrt(sum / (double)count);
+}
+
+static void check_case(const Case *c) {
+    static const struct {
+        int threads, chunk;
+        bool strangers;
+    } cuts[] = {{1, 1, false}, {2, 7, true}, {2, 1, true}, {3, 128, false}, {4, 300, true}, {1, 100, true}};
+    const Shape *s = &c->shape;
+    Bench b = bench_make(s);
+    float *bias = random_floats(k_width(s), c->bias);
+    for (int64_t i = 0; i < (int64_t)s->tokens * k_width(s) && c->bias > 0; i++)
+        b.sequence[0].k[i] += bias[i % k_width(s)];
+    const int64_t count = (int64_t)s->tokens * out_width(s);
+    float *expected = random_floats(count, 0), *first = random_floats(count, 0), *other = random_floats(count, 0);
+    Backend *ref = open_backend("ref", 2, false, ROWS_MAX);
+    compute_coded(ref, c, &b, bias, 512, false, expected);
+    backend_close(ref);
+    for (size_t n = 0; n < COUNT_OF(vector_names); n++) {
+        Backend *single = open_backend(vector_names[n], 1, false, ROWS_MAX);
+        if (!single) continue;
+        compute_coded(single, c, &b, bias, 512, false, first);
+        const double far = mean_square(first, expected, count), size = mean_square(expected, NULL, count);
+        /* A query is rounded by at most 1/254 of its largest element, weights by 1/126 or less of the page's heaviest.
+         */
+        TEST_MSG(far <= 0.01 * size, "%s: %s: %g from ref, of %g", vector_names[n], s->name, far, size);
+        backend_close(single);
+        for (size_t i = 0; i < COUNT_OF(cuts); i++) {
+            Backend *backend = open_backend(vector_names[n], cuts[i].threads, false, ROWS_MAX);
+            memset(other, 0, (size_t)count * sizeof *other);
+            compute_coded(backend, c, &b, bias, cuts[i].chunk, cuts[i].strangers, other);
+            TEST_MSG(same_bits(first, other, count), "%s: %s: %d threads, steps of %d%s: %g away", vector_names[n],
+                s->name, cuts[i].threads, cuts[i].chunk, cuts[i].strangers ? " beside strangers" : "",
+                distance(other, first, count));
+            backend_close(backend);
+        }
+    }
+    free(bias);
+    free(expected);
+    free(first);
+    free(other);
+    bench_free(&b);
+}
+
+int main(void) {
+    for (size_t i = 0; i < COUNT_OF(cases); i++) check_case(&cases[i]);
+    return test_done();
+}
