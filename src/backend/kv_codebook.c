@@ -3,7 +3,7 @@
  * CODE3: the Lloyd-Max quantiser. CODE4: each of its cells cut once more at its own Lloyd point. Their levels are the
  * cells' means as the integers of at most 7 bits that lose least. CODE5, CODE6: the best integer levels themselves
  * (Lloyd-Max with levels on a grid: edges midway between neighbours), which a rounded Lloyd-Max would miss by 9 % with
- * 64 levels. tests/backend/kv_tables.py computes them. */
+ * 64 levels. tests/backend/kv_goldens.py computes them. */
 #include "backend/kv_code.h"
 
 static const int8_t code3[] = {-59, -37, -21, -7, 6, 20, 36, 58};
