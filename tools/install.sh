@@ -1,6 +1,18 @@
 #!/usr/bin/env bash
 # Installs system packages that are missing: tools/install.sh build | test. Debian and Ubuntu by apt, macOS by Homebrew.
+# tools/install.sh cuda: a compiler for GPU kernels, unless nvcc is there, from PyPI's packages into the cache.
 set -euo pipefail
+
+if [ "${1:-build}" = cuda ]; then
+    target=${XDG_CACHE_HOME:-$HOME/.cache}/apus/cuda
+    command -v nvcc >/dev/null && exit 0
+    [ -x "$target/nvidia/cu13/bin/nvcc" ] && exit 0
+    python3 -m pip install -q --disable-pip-version-check --target "$target" \
+        nvidia-cuda-nvcc==13.0.* nvidia-cuda-crt==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-runtime==13.0.* nvidia-cuda-cccl==13.0.*
+    chmod +x "$target"/nvidia/cu13/bin/* "$target"/nvidia/cu13/nvvm/bin/* 2>/dev/null || true
+    echo "installed: $target/nvidia/cu13/bin/nvcc"
+    exit 0
+fi
 
 case "${1:-build}" in
 build) debian="gcc g++ make cmake ninja-build pkg-config libmicrohttpd-dev libedit-dev libcurl4-openssl-dev libssl-dev
@@ -9,7 +21,7 @@ build) debian="gcc g++ make cmake ninja-build pkg-config libmicrohttpd-dev libed
 test)  debian="gcc g++ make cmake ninja-build libmicrohttpd-dev libedit-dev libcurl4-openssl-dev libssl-dev git ca-certificates python3 python3-pip python3-venv
                clang clang-format libclang-rt-14-dev nodejs npm curl openssl gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
        brew="cmake ninja libmicrohttpd libedit openssl@3 python3 node clang-format" ;;
-*)     echo "usage: tools/install.sh build|test" >&2; exit 2 ;;
+*)     echo "usage: tools/install.sh build|test|cuda" >&2; exit 2 ;;
 esac
 
 if [ "$(uname)" = Darwin ]; then

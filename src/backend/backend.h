@@ -123,6 +123,11 @@ typedef struct Step {
     const Run *runs;         /* in row order, covering all rows */
     int axes;                /* 1; 3 where places have time, height and width */
     const float *embeddings; /* [rows, hidden] of rows without a token, as the first layer reads them; NULL: none */
+    /* For backends that repeat a walk (begin): the rows whose logits are wanted, and a number that only steps share
+     * whose pages lie in the same memory; 0: not known, and nothing is repeated. */
+    int output_count;
+    const int32_t *outputs;
+    uint64_t cache;
 } Step;
 
 /* Keys first ≤ j < end are visible to this position of the run. Neither decreases from one position to the next. */
@@ -371,6 +376,8 @@ struct Backend { /* first member of every backend's own struct */
 };
 
 typedef struct BackendOptions {
+    /* "cpu", "cuda", "cuda:N" or "auto", a GPU where one is found; NULL: "cpu" */
+    const char *device;
     /* "auto", "ref", "avx2", "avx512", "amx", "neon": one that the machine lacks is an error that says what it has */
     const char *cpu;
     int threads;  /* 0: one per core that this process may use */

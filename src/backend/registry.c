@@ -8,6 +8,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/ref.h"
+#include "backend/plugin.h"
 #include "base/slice.h"
 
 static bool always(void) { return true; }
@@ -95,20 +96,29 @@ static void list_available(char *text, size_t size) {
             used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", isas[i].name);
 }
 
-Backend *backend_open(const BackendOptions *options, Error *error) {
+static bool wants_plugin(const char *device) {
+    if (!device || !strcmp(device, "cpu")) return false;
+    return strcmp(device, "auto") || plugin_usable();
+}
+
+static Backend *cpu_open(const BackendOptions *options, Error *error) {
     const bool any = !options->cpu || !strcmp(options->cpu, "auto");
     for (size_t i = 0; i < COUNT_OF(isas); i++) {
         if (any ? isas[i].available() : !strcmp(options->cpu, isas[i].name)) {
             if (!isas[i].available()) break;
-            Backend *backend = isas[i].open(options, error);
-            if (backend) backend->bf16_pages = options->bf16_pages && !backend->exact;
-            return backend && options->wrap ? options->wrap(backend, error) : backend;
+            return isas[i].open(options, error);
         }
     }
     char have[64] = "";
     list_available(have, sizeof have);
     fail(error, ERROR_USAGE, "--cpu %s: this processor has %s", options->cpu, have);
     return NULL;
+}
+
+Backend *backend_open(const BackendOptions *options, Error *error) {
+    Backend *backend = wants_plugin(options->device) ? plugin_open(options, error) : cpu_open(options, error);
+    if (backend) backend->bf16_pages = options->bf16_pages && !backend->exact;
+    return backend && options->wrap ? options->wrap(backend, error) : backend;
 }
 
 void backend_close(Backend *backend) {

@@ -100,7 +100,7 @@ static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *err
 }
 
 int command_bench(int argc, char **argv) {
-    BenchPlan plan = {.cpu = "auto"};
+    BenchPlan plan = {.device = "cpu", .cpu = "auto"};
     Wish wish = {.depths = "0", .formats = ""};
     int64_t prompt = 512, generate = 64, rounds = 5, threads = 0, chunk = 512;
     const Option options[] = {
@@ -110,6 +110,8 @@ int command_bench(int argc, char **argv) {
         {"-r", "--rounds", OPTION_INTEGER, &rounds, 1, ROUNDS_MAX, "N", "rounds (5)"},
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, POOL_THREADS_MAX, "N", "threads (one per core)"},
         {"--prefill-size", NULL, OPTION_INTEGER, &chunk, 1, RUNNER_ROWS_MAX, "N", "prompt tokens per step (512)"},
+        {"--device", NULL, OPTION_TEXT, &plan.device, 0, 0, "NAME",
+            "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},
         {"--cpu", NULL, OPTION_TEXT, &plan.cpu, 0, 0, "ISA", "instruction set (auto)"},
         {"--kv-cache", NULL, OPTION_TEXT, &wish.formats, 0, 0, "FORM,…",
             "forms of the KV cache, measured in turn (f16)"},

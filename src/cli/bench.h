@@ -13,7 +13,7 @@ enum { SERIES_MAX = 1024, ROUNDS_MAX = 99, DEPTHS_MAX = 16 };
 typedef struct BenchPlan {
     const char *model;     /* as the user calls it; NULL with --operations */
     const char *directory; /* of its checkpoint */
-    const char *cpu;
+    const char *device, *cpu;
     const char *against; /* a command, or NULL */
     const char *only;    /* which operations */
     int prompt, generate, rounds, threads, chunk;

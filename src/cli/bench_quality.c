@@ -144,8 +144,11 @@ static bool measure(const BenchPlan *plan, const Tokens *tokens, Buffer *out, Er
         return fail(error, ERROR_USAGE, "--quality compares at most %d forms", WALK_FORMATS_MAX - 1);
     memcpy(formats + 1, plan->formats, (size_t)plan->format_count * sizeof *formats);
     const ModelOptions options = {.context = plan->prompt};
-    const BackendOptions backend = {
-        .cpu = plan->cpu, .threads = plan->threads, .precise = plan->precise, .rows_max = plan->chunk};
+    const BackendOptions backend = {.device = plan->device,
+        .cpu = plan->cpu,
+        .threads = plan->threads,
+        .precise = plan->precise,
+        .rows_max = plan->chunk};
     if (!walk_open(&walk, plan->directory, &options, &backend, formats, count, plan->prompt, error)) return false;
     const int first = plan->prompt > LAST_TOKENS ? plan->prompt - LAST_TOKENS : 0;
     Quality *q = calloc((size_t)count, sizeof *q);

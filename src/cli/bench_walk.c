@@ -46,7 +46,8 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     for (int i = 0; i < plan->depth_count; i++) deepest = plan->depths[i] > deepest ? plan->depths[i] : deepest;
     const int longest = deepest + (plan->prompt > plan->generate ? plan->prompt : plan->generate) + MARGIN_TOKENS;
     const ModelOptions options = {.context = longest};
-    const BackendOptions backend = {.cpu = plan->cpu,
+    const BackendOptions backend = {.device = plan->device,
+        .cpu = plan->cpu,
         .threads = plan->threads,
         .precise = plan->precise,
         .wrap = trace ? trace_open : NULL,

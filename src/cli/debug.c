@@ -157,13 +157,15 @@ static bool write_logits(Walk *walk, const Tokens *ids, int steps, int chunk, FI
 }
 
 static int debug_logits(int argc, char **argv) {
-    const char *list = NULL, *path = NULL, *cpu = "auto", *form = "f16";
+    const char *list = NULL, *path = NULL, *cpu = "auto", *device = "cpu", *form = "f16";
     int64_t steps = 0, threads = 0, chunk = LOGITS_ROWS;
     bool precise = false;
     const Option options[] = {
         {"--tokens", NULL, OPTION_TEXT, &list, 0, 0, "IDS", "token ids: 1,2,3 or @FILE"},
         {"--steps", NULL, OPTION_INTEGER, &steps, 0, 1 << 24, "N", "the last N tokens go one at a time (0)"},
         {"--chunk", NULL, OPTION_INTEGER, &chunk, 1, RUNNER_ROWS_MAX, "N", "tokens per prefill step (256)"},
+        {"--device", NULL, OPTION_TEXT, &device, 0, 0, "NAME",
+            "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},
         {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "ref computes in f32 throughout, KV pages included (auto)"},
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, 1024, "N", "threads (one per core)"},
         {"--precise", NULL, OPTION_FLAG, &precise, 0, 0, NULL, "activations as 16 bits instead of 8"},
@@ -188,7 +190,8 @@ static int debug_logits(int argc, char **argv) {
     else if (ok)
         buffer_text(&text, list);
     ok = ok && parse_ids(text.data ? text.data : "", INT32_MAX, &ids, &error);
-    const BackendOptions backend = {.cpu = cpu, .threads = (int)threads, .precise = precise, .rows_max = (int)chunk};
+    const BackendOptions backend = {
+        .device = device, .cpu = cpu, .threads = (int)threads, .precise = precise, .rows_max = (int)chunk};
     const ModelOptions model = {
         .context = (int)ids.count, /* beyond max_position_embeddings as well: the reference computes that too */
         .warn = warn};

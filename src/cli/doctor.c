@@ -3,12 +3,15 @@
 #include <unistd.h>
 
 #include "backend/backend.h"
+#include "backend/plugin.h"
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/models.h"
 #include "cli/options.h"
 
 static const Command command = {"doctor", "", "What this machine offers: processor, memory, cache directory.", NULL};
+
+enum { DEVICES_TEXT_MAX = 1024 };
 
 int command_doctor(int argc, char **argv) {
     Arguments arguments;
@@ -20,6 +23,9 @@ int command_doctor(int argc, char **argv) {
     Backend *backend = backend_open(&options, &error);
     printf("processor  %s\n", backend ? backend_describe(backend) : error.text);
     backend_close(backend);
+    char devices[DEVICES_TEXT_MAX];
+    plugin_describe(devices, sizeof devices);
+    printf("gpu        %s\n", devices);
     const double gb = 1e-9, page = (double)sysconf(_SC_PAGESIZE);
     printf("memory     %.1f GB, %.1f GB free\n", (double)sysconf(_SC_PHYS_PAGES) * page * gb,
         (double)sysconf(_SC_AVPHYS_PAGES) * page * gb);

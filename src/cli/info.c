@@ -12,10 +12,12 @@ static const Command command = {
 static void warn(void *context, const char *line) { log_warn("%s", line); }
 
 int command_info(int argc, char **argv) {
-    const char *cpu = "auto";
+    const char *device = "cpu", *cpu = "auto";
     int64_t threads = 0, context = 0;
     bool strict = false;
     const Option options[] = {
+        {"--device", NULL, OPTION_TEXT, &device, 0, 0, "NAME",
+            "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},
         {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "instruction set (auto)"},
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, 1024, "N", "threads (one per core)"},
         {"--ctx-size", "-c", OPTION_INTEGER, &context, 0, 1 << 24, "N", "tokens of context to plan for"},
@@ -29,7 +31,7 @@ int command_info(int argc, char **argv) {
     Error error = {0};
     Buffer directory = {0}, text = {0};
     const ModelOptions wanted = {.context = (int)context, .strict_config = strict, .warn = warn};
-    const RunnerOptions runs = {.backend = {.cpu = cpu, .threads = (int)threads}};
+    const RunnerOptions runs = {.backend = {.device = device, .cpu = cpu, .threads = (int)threads}};
     Model *model =
         model_resolve(arguments.values[0], &directory, &error) ? model_open(directory.data, &wanted, &error) : NULL;
     Runner *runner = model ? runner_open(model, &runs, &error) : NULL;

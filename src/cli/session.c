@@ -28,7 +28,10 @@ static void show_reading(void *context, uint64_t done, uint64_t total) {
 bool engine_options(const EngineArguments *arguments, const char *directory, EngineOptions *out, Error *error) {
     *out = (EngineOptions){
         .directory = directory,
-        .backend = {.cpu = arguments->cpu, .threads = (int)arguments->threads, .precise = arguments->precise},
+        .backend = {.device = arguments->device,
+            .cpu = arguments->cpu,
+            .threads = (int)arguments->threads,
+            .precise = arguments->precise},
         .model = {.weights = arguments->weights,
             .progress = show_reading,
             .context = (int)arguments->context,

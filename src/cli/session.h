@@ -6,18 +6,20 @@
 
 /* Options shared by every command that loads a model; engine_option_table lists them for the tables. */
 typedef struct EngineArguments {
-    const char *cpu, *weights;
+    const char *device, *cpu, *weights;
     int64_t threads, context, slots, queue, prefill_size;
     bool strict_config, precise;
     CacheArguments cache;
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \
     (EngineArguments) {                                                                                                \
-        .cpu = "auto", .weights = "mmap", .slots = 8, .queue = 256, .prefill_size = 512,                               \
+        .device = "cpu", .cpu = "auto", .weights = "mmap", .slots = 8, .queue = 256, .prefill_size = 512,              \
         .cache = CACHE_ARGUMENTS_DEFAULT                                                                               \
     }
 /* clang-format off */
 #define ENGINE_OPTIONS(e)                                                                                              \
+    {"--device", NULL, OPTION_TEXT, &(e).device, 0, 0, "NAME",                                                         \
+        "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},                                                 \
     {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instructions: auto, ref, avx2, avx512, amx, neon (auto)"},    \
     {"--threads", "-t", OPTION_INTEGER, &(e).threads, 0, 1024, "N", "threads that compute (one per core)"},            \
     {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N",                                                \

@@ -76,9 +76,25 @@ static void head_forward(const Bound *bound, const Stage *stage, int count, cons
         ops->logits(stage->backend, (int64_t)count * spec->vocab, logits, spec->logit_scale, spec->logit_softcap);
 }
 
+/* Of where the pages of all layers lie; never 0. */
+static uint64_t cache_number(const Spec *spec, const KvLayer *cache) {
+    uint64_t hash = 0xcbf29ce484222325;
+    for (int i = 0; i < spec->layer_count; i++) {
+        const uint64_t parts[] = {(uintptr_t)cache[i].base, cache[i].page_stride, cache[i].layer_offset};
+        for (int k = 0; k < 3; k++) hash = (hash ^ parts[k]) * 0x100000001b3;
+    }
+    return hash | 1;
+}
+
 float *decoder_forward(
-    const Bound *bound, const KvLayer *cache, const Step *step, int count, const int32_t *output, uint64_t *tickets) {
+    const Bound *bound, const KvLayer *cache, const Step *given, int count, const int32_t *output, uint64_t *tickets) {
     const Spec *spec = bound->spec;
+    Step whole = *given;
+    const Step *step = &whole;
+    whole.output_count = count;
+    whole.outputs = output;
+    /* What comes from another backend comes while the step is walked. */
+    whole.cache = bound->backend_count > 1 ? 0 : cache_number(spec, cache);
     const size_t residual = (size_t)step->rows * (size_t)spec->hidden * sizeof(float);
     Stage stages[BACKENDS_MAX], *stage = stages;
     for (int b = 0; b < bound->backend_count; b++) stages[b] = stage_begin(bound, bound->backends[b], step);

@@ -3,18 +3,29 @@
 #include <stdlib.h>
 
 #include "backend/backend.h"
+#include "mirror.h"
 #include "base/slice.h"
 #include "test.h"
 
-static const char *const vector_names[] = {"avx2", "avx512", "amx", "neon"};
+static const char *const vector_names[] = {"avx2", "avx512", "amx", "neon", "cuda"};
 static uint64_t ops_seed = 1;
 
-/* NULL where the machine lacks it. */
+static inline bool is_device(const char *name) { return !strcmp(name, "cuda"); }
+
+/* NULL where the machine lacks it. A device has no threads, and one precision. */
 static inline Backend *open_backend(const char *name, int threads, bool precise, int rows_max) {
-    const BackendOptions options = {
-        .cpu = name, .threads = threads, .precise = precise, .rows_max = rows_max, .scratch_bytes = 1 << 16};
+    const bool device = is_device(name);
+    const BackendOptions options = {.device = device ? name : NULL,
+        .cpu = name,
+        .threads = threads,
+        .precise = precise,
+        .rows_max = rows_max,
+        .wrap = device ? mirror_open : NULL,
+        .scratch_bytes = 1 << 16};
     Error error = {0};
+    if (device && precise) return NULL;
     Backend *backend = backend_open(&options, &error);
+    if (!backend && device && error.code == ERROR_UNSUPPORTED) return NULL;
     if (!backend) TEST_MSG(error.code == ERROR_USAGE && strstr(error.text, "ref"), "%s: %s", name, error.text);
     return backend;
 }

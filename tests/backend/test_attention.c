@@ -33,7 +33,7 @@ static void check_shape(const Shape *s, const char *const *names, int name_count
         const double far = distance(first, expected, count);
         TEST_MSG(far <= tolerance(s), "%s: %s: %g from ref", names[n], s->name, far);
         backend_close(single);
-        for (int threads = 1; threads <= THREADS_MAX; threads++) {
+        for (int threads = 1; threads <= (is_device(names[n]) ? 1 : THREADS_MAX); threads++) {
             /* More threads than cores make many small steps slow: those are left to few threads. */
             static const struct {
                 int chunk;

@@ -2,8 +2,8 @@
  * backend and in every type; and keys that another call of attention has appended. */
 #include "attend.h"
 
-enum { BACKENDS_MAX = 5 };
-static const char *const names[BACKENDS_MAX] = {"ref", "avx2", "avx512", "amx", "neon"};
+enum { BACKENDS_MAX = 6 };
+static const char *const names[BACKENDS_MAX] = {"ref", "avx2", "avx512", "amx", "neon", "cuda"};
 
 static const Shape shapes[] = {
     {"even", 4, 2, 64, 64, DTYPE_F16, 300, 0, 0, PLAIN, 0, NO_NORM, false},

@@ -298,12 +298,15 @@ static inline void fixture_remove(const char *directory) {
 
 /* Backends to try; those that the machine or the build lacks are passed over. "ref" is everywhere, and so is "fence":
  * ref behind tests/backend/fence.h. */
-static const char *const fixture_cpus[] = {"ref", "fence", "avx2", "avx512", "amx", "neon"};
+static const char *const fixture_cpus[] = {"ref", "fence", "avx2", "avx512", "amx", "neon", "cuda"};
 
 static inline BackendOptions fixture_backend(const char *cpu, int threads, int rows_max) {
     const bool fence = strcmp(cpu, "fence") == 0;
-    return (BackendOptions){
-        .cpu = fence ? "ref" : cpu, .threads = threads, .rows_max = rows_max, .wrap = fence ? fence_open : NULL};
+    return (BackendOptions){.device = strcmp(cpu, "cuda") ? NULL : cpu,
+        .cpu = fence ? "ref" : cpu,
+        .threads = threads,
+        .rows_max = rows_max,
+        .wrap = fence ? fence_open : NULL};
 }
 
 static inline bool fixture_cpu_here(const char *cpu) {

@@ -1,0 +1,224 @@
+/* The backend: opening, memory, pages, and what the library exports. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/cuda.h"
+#include "backend/plugin.h"
+
+enum { CAPABILITY_LEAST = 8 };
+
+/* ---- memory ---- */
+
+static void *cuda_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_enter(b);
+    void *memory = cuda_take(b, bytes, error);
+    if (memory && !cuda_expect(cudaMemsetAsync(memory, 0, bytes, b->stream), "clearing memory", error)) {
+        cudaFree(memory);
+        return NULL;
+    }
+    return memory;
+}
+
+static void cuda_release(Backend *backend, void *memory) {
+    CudaBackend *b = cuda_of(backend);
+    if (!memory) return;
+    cuda_enter(b);
+    cudaStreamSynchronize(b->stream);
+    b->graphs_stale = true;
+    cudaFree(memory);
+}
+
+static void cuda_discard(Backend *backend, void *memory, size_t bytes) {}
+
+static void move(Backend *backend, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_enter(b);
+    cuda_ok(b, cudaMemcpyAsync(to, from, bytes, kind, b->stream), "copying");
+    if (kind != cudaMemcpyDeviceToDevice) cuda_ok(b, cudaStreamSynchronize(b->stream), "copying");
+}
+static void cuda_upload(Backend *backend, void *to, const void *from, size_t bytes) {
+    move(backend, to, from, bytes, cudaMemcpyHostToDevice);
+}
+static void cuda_download(Backend *backend, void *to, const void *from, size_t bytes) {
+    move(backend, to, from, bytes, cudaMemcpyDeviceToHost);
+}
+static void cuda_copy(Backend *backend, void *to, const void *from, size_t bytes) {
+    move(backend, to, from, bytes, cudaMemcpyDeviceToDevice);
+}
+
+static float *cuda_scratch(Backend *backend, int64_t count) {
+    CudaBackend *b = cuda_of(backend);
+    float *memory = b->scratch + b->scratch_used;
+    b->scratch_used += ((size_t)count + 15) / 16 * 16;
+    CHECK(b->scratch_used <= b->scratch_count);
+    return memory;
+}
+
+static float *cuda_read_logits(Backend *backend, float *logits, int64_t count) {
+    CudaBackend *b = cuda_of(backend);
+    if ((size_t)count > b->logits_count) {
+        cudaFreeHost(b->logits);
+        b->logits = NULL;
+        b->logits_count = 0;
+        CHECK(cudaMallocHost((void **)&b->logits, (size_t)count * sizeof *logits) == cudaSuccess);
+        b->logits_count = (size_t)count;
+    }
+    cuda_download(backend, b->logits, logits, (size_t)count * sizeof *logits);
+    return b->logits;
+}
+
+/* ---- pages ---- */
+
+static size_t page_bytes(const KvLayout *l, int tokens) {
+    return (size_t)tokens * (size_t)l->kv_heads * (size_t)(l->head_dim + l->value_dim) * dtype_bytes(l->dtype);
+}
+static size_t cuda_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
+    return page_bytes(layout, KV_PAGE_TOKENS);
+}
+
+static void transfer(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *host, bool in) {
+    CudaBackend *b = cuda_of(backend);
+    const KvLayout *l = &layer->layout;
+    const size_t bytes = page_bytes(l, tokens);
+    uint8_t *there = layer->base + (size_t)page * layer->page_stride + layer->layer_offset;
+    cuda_enter(b);
+    if (!cuda_room(b, &b->staging, page_bytes(l, KV_PAGE_TOKENS), &b->fault)) return;
+    if (in) cuda_upload(backend, b->staging.memory, host, bytes);
+    cuda_ok(b,
+        page_transfer(b->stream, there, b->staging.memory, tokens, l->kv_heads, l->head_dim, l->value_dim,
+            (int)dtype_bytes(l->dtype), in),
+        "a page");
+    if (!in) cuda_download(backend, host, b->staging.memory, bytes);
+}
+static void cuda_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+    transfer(backend, layer, page, tokens, out, false);
+}
+static void cuda_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+    transfer(backend, layer, page, tokens, (void *)from, true);
+}
+
+/* No pages as codes so far. */
+static size_t cuda_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
+static void cuda_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {}
+static void cuda_kv_encode(Backend *backend, int count, const KvEncode *pages) {}
+
+/* ---- opening ---- */
+
+static void cuda_close(Backend *backend) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_enter(b);
+    cudaStreamSynchronize(b->stream);
+    cuda_loader_close(b);
+    cuda_steps_close(b);
+    while (b->weights) {
+        CudaWeight *one = b->weights;
+        b->weights = one->next;
+        cudaFree(one->memory);
+        free(one);
+    }
+    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging};
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
+    cudaFree(b->scratch);
+    cudaFreeHost(b->logits);
+    if (b->stream) cudaStreamDestroy(b->stream);
+    free(b);
+}
+
+static const BackendOps cuda_ops = {
+    .name = "cuda",
+    .alloc = cuda_alloc,
+    .release = cuda_release,
+    .discard = cuda_discard,
+    .bind = cuda_bind,
+    .unbind = cuda_unbind,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .copy = cuda_copy,
+    .kv_layer_bytes = cuda_kv_layer_bytes,
+    .page_read = cuda_page_read,
+    .page_write = cuda_page_write,
+    .kv_code_bytes = cuda_kv_code_bytes,
+    .kv_survey = cuda_kv_survey,
+    .kv_encode = cuda_kv_encode,
+    .begin = cuda_begin,
+    .submit = cuda_submit,
+    .wait = cuda_wait,
+    .scratch = cuda_scratch,
+    .read_logits = cuda_read_logits,
+    .embed = cuda_embed,
+    .norm = cuda_norm,
+    .matmul = cuda_matmul,
+    .glu = cuda_glu,
+    .matmul_add = cuda_matmul_add,
+    .attention = cuda_attention,
+    .activate = cuda_activate,
+    .gather = cuda_gather,
+    .logits = cuda_logits,
+    .add = cuda_add,
+    .close = cuda_close,
+};
+
+static int device_count(Error *error) {
+    int count = 0, driver = 0;
+    if (cudaDriverGetVersion(&driver) || driver == 0) {
+        (void)cudaGetLastError();
+        fail(error, ERROR_UNSUPPORTED, "CUDA: no NVIDIA driver");
+        return 0;
+    }
+    if (driver / 1000 < CUDART_VERSION / 1000) {
+        fail(error, ERROR_UNSUPPORTED, "CUDA: the driver knows CUDA %d.%d, at least %d.0 is needed", driver / 1000,
+            driver % 1000 / 10, CUDART_VERSION / 1000);
+        return 0;
+    }
+    if (!cuda_expect(cudaGetDeviceCount(&count), "CUDA", error)) return 0;
+    if (count == 0) fail(error, ERROR_UNSUPPORTED, "CUDA: no device");
+    return count;
+}
+
+static void device_describe(int device, char *text, size_t size) {
+    struct cudaDeviceProp p;
+    size_t free = 0, total = 0;
+    *text = 0;
+    if (cudaGetDeviceProperties(&p, device) || cudaSetDevice(device) || cudaMemGetInfo(&free, &total)) return;
+    snprintf(text, size, "%s, %.0f GB, %.0f GB free", p.name, (double)total * 1e-9, (double)free * 1e-9);
+}
+
+static bool open_device(CudaBackend *b, const BackendOptions *options, Error *error) {
+    struct cudaDeviceProp p;
+    if (!cuda_expect(cudaGetDeviceProperties(&p, b->device), "CUDA", error) ||
+        !cuda_expect(cudaSetDevice(b->device), "CUDA", error))
+        return false;
+    if (p.major < CAPABILITY_LEAST)
+        return fail(error, ERROR_UNSUPPORTED, "%s is too old: compute capability %d.%d, at least %d.0 is needed",
+            p.name, p.major, p.minor, CAPABILITY_LEAST);
+    b->multiprocessors = p.multiProcessorCount;
+    b->shared_bytes = (int)p.sharedMemPerBlockOptin;
+    kernels_begin_early(p.major >= 9);
+    snprintf(b->base.description, sizeof b->base.description, "%s, f16 activations", p.name);
+    b->scratch_count = options->scratch_bytes / sizeof(float);
+    if (!cuda_expect(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "CUDA", error)) return false;
+    b->scratch = cuda_alloc(&b->base, options->scratch_bytes, MEMORY_STEP, error);
+    return b->scratch && cuda_steps_open(b, error);
+}
+
+static Backend *cuda_open(const BackendOptions *options, int device, Error *error) {
+    CudaBackend *b = calloc(1, sizeof *b);
+    if (!b) {
+        fail(error, ERROR_MEMORY, "no memory for a backend");
+        return NULL;
+    }
+    b->base = (Backend){.ops = &cuda_ops, .rows_max = options->rows_max};
+    b->device = device;
+    if (open_device(b, options, error)) return &b->base;
+    cuda_close(&b->base);
+    return NULL;
+}
+
+__attribute__((visibility("default"))) const Plugin *apus_plugin(void);
+const Plugin *apus_plugin(void) {
+    static const Plugin plugin = {
+        PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions), device_count, device_describe, cuda_open};
+    return &plugin;
+}

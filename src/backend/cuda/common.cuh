@@ -1,0 +1,156 @@
+/* What kernels share: launching with programmatic dependence, sums over a warp and a block in one fixed order. */
+#pragma once
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "backend/cuda/kernels.h"
+
+constexpr int BLOCK = 256, WARPS = BLOCK / 32;
+
+extern bool launch_early;
+
+/* The grid that follows may begin. What it reads from here it waits for. */
+__device__ __forceinline__ void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+/* Until all of the grid before has ended. Every thread of every kernel calls it, so that what a grid finds ended is all
+ * that was enqueued before it. */
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+template <class... P, class... A>
+static cudaError_t launch(
+    cudaStream_t stream, void (*kernel)(P...), dim3 grid, int block, size_t shared, A... arguments) {
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute;
+    config.gridDim = grid;
+    config.blockDim = dim3(block);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = launch_early ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, P(arguments)...);
+}
+
+/* Loads of what other kernels write go past L1, which may hold what a line was before. */
+__device__ __forceinline__ float load(const float *p) { return __ldcg(p); }
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+    for (int i = 16; i; i >>= 1) v += __shfl_xor_sync(~0u, v, i);
+    return v;
+}
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+    for (int i = 16; i; i >>= 1) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
+    return v;
+}
+
+/* Over BLOCK threads; shared: WARPS floats, free again afterwards. */
+__device__ __forceinline__ float block_sum(float v, float *shared) {
+    v = warp_sum(v);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+    __syncthreads();
+    float sum = shared[0];
+#pragma unroll
+    for (int i = 1; i < WARPS; i++) sum += shared[i];
+    __syncthreads();
+    return sum;
+}
+__device__ __forceinline__ float block_max(float v, float *shared) {
+    v = warp_max(v);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
+    __syncthreads();
+    float most = shared[0];
+#pragma unroll
+    for (int i = 1; i < WARPS; i++) most = fmaxf(most, shared[i]);
+    __syncthreads();
+    return most;
+}
+
+/* A row of floats shared out over a block in fours: thread i has columns 4(i + BLOCK·j) …, whatever the alignment, so
+ * sums do not depend on that. N > 0: at most 4·BLOCK·N columns, which registers keep. */
+template <int N> struct Row {
+    const float *data;
+    int64_t width;
+    bool aligned;
+    float4 kept[N > 0 ? N : 1];
+
+    __device__ __forceinline__ float4 four(int64_t at) const {
+        if (aligned && at + 4 <= width) return __ldcg((const float4 *)(data + at));
+        float4 v;
+        v.x = at < width ? load(data + at) : 0;
+        v.y = at + 1 < width ? load(data + at + 1) : 0;
+        v.z = at + 2 < width ? load(data + at + 2) : 0;
+        v.w = at + 3 < width ? load(data + at + 3) : 0;
+        return v;
+    }
+    __device__ Row(const float *p, int64_t w) : data(p), width(w), aligned(((uintptr_t)p & 15) == 0) {
+#pragma unroll
+        for (int j = 0; j < N; j++) kept[j] = four(4 * ((int64_t)threadIdx.x + BLOCK * j));
+    }
+    /* f(column, four values), zeros beyond the width */
+    template <class F> __device__ __forceinline__ void each(const F &f) const {
+        if constexpr (N > 0) {
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                if (4 * (threadIdx.x + BLOCK * j) < width) f(4 * ((int64_t)threadIdx.x + BLOCK * j), kept[j]);
+        } else {
+#pragma unroll 4
+            for (int64_t at = 4 * threadIdx.x; at < width; at += 4 * BLOCK) f(at, four(at));
+        }
+    }
+};
+
+/* What a norm does to a row: v → (v − mean) · factor · weight + bias. */
+struct Scaling {
+    float mean, factor;
+};
+
+template <int N> __device__ __forceinline__ Scaling row_scaling(const RowNorm &norm, float *shared, const Row<N> &row) {
+    const int64_t width = norm.width;
+    Scaling s = {0, 1};
+    float sum = 0;
+    if (norm.kind) { /* LAYER */
+        row.each([&](int64_t at, float4 v) { sum += (v.x + v.y) + (v.z + v.w); });
+        s.mean = block_sum(sum, shared) / (float)width;
+        sum = 0;
+    }
+    row.each([&](int64_t at, float4 v) {
+        if (norm.kind) {
+            v.x -= s.mean;
+            v.y = at + 1 < width ? v.y - s.mean : 0;
+            v.z = at + 2 < width ? v.z - s.mean : 0;
+            v.w = at + 3 < width ? v.w - s.mean : 0;
+        }
+        sum += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+    });
+    s.factor = 1.0f / sqrtf(block_sum(sum, shared) / (float)width + norm.eps);
+    return s;
+}
+
+__device__ __forceinline__ float scaled(const RowNorm &norm, const Scaling &s, float v, int64_t at) {
+    v = norm.kind ? (v - s.mean) * s.factor : v * s.factor;
+    if (norm.weight) v *= __ldg(norm.weight + at);
+    if (norm.kind && norm.bias) v += __ldg(norm.bias + at);
+    return v;
+}
+
+/* As ref.c computes it; the order is the enum's in backend.h. */
+__device__ __forceinline__ float activated(int kind, float x) {
+    switch (kind) {
+    case 0: return x / (1.0f + expf(-x));
+    case 1: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+    case 2: return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    case 3: return x > 0 ? x * x : 0;
+    }
+    return x;
+}

@@ -1,0 +1,124 @@
+/* backend/cuda/: the backend on NVIDIA GPUs, a library of its own (apus-cuda.so, ../plugin.h). Host code in C, kernels
+ * in .cu files behind kernels.h. Nothing here is linked into the program.
+ *
+ * A bound matrix's Weight.data is the address of its CudaWeight; vectors (one f32 row) and everything else are device
+ * memory. Operations enqueue kernels on one stream. Decode steps that come again are captured as a graph and replayed
+ * (step.c). */
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "backend/backend.h"
+#include "backend/cuda/kernels.h"
+
+enum {
+    CUDA_STEPS = 2,       /* under way at once */
+    CUDA_GROUPS_MAX = 16, /* of layers that keep pages alike */
+    CUDA_GRAPHS_MAX = 24,
+    CUDA_PARTIALS_BYTES = 256 << 20, /* of attention; a longer one goes in pieces */
+};
+
+/* Memory that grows on demand, never within a captured step. */
+typedef struct CudaRoom {
+    void *memory;
+    size_t bytes;
+} CudaRoom;
+
+typedef struct CudaWeight {
+    struct CudaWeight *next;
+    Tiles tiles;
+    void *memory;  /* tiles, factors and bias */
+    float *vector; /* of one f32 row: the row as it is */
+} CudaWeight;
+
+/* The step's numbers as kernels read them: on the host, pinned, twice; on the device once, at the same offsets. */
+typedef struct CudaStepBlock {
+    int32_t *host[CUDA_STEPS], *device;
+    cudaEvent_t sent[CUDA_STEPS];
+    size_t ints;
+    int rows_max;
+    size_t tables;               /* where page tables begin */
+    int table_stride, run_count; /* of this step */
+    bool filled[CUDA_GROUPS_MAX];
+} CudaStepBlock;
+
+/* What a repeated walk has in common with the one that was kept. */
+typedef struct CudaKey {
+    int rows, outputs, pages; /* pages: of the longest run, rounded up to a power of two */
+    uint64_t cache;
+} CudaKey;
+
+typedef struct CudaGraph {
+    CudaKey key;
+    cudaGraphExec_t exec; /* NULL: seen once, not captured yet */
+    uint64_t used;
+    int groups;
+} CudaGraph;
+
+typedef struct CudaBackend {
+    Backend base;
+    int device, multiprocessors, shared_bytes;
+    cudaStream_t stream;
+    Error fault; /* the first; sticky */
+
+    float *scratch;
+    size_t scratch_count, scratch_used;
+    CudaRoom inputs, partials, spare, staging;
+    float *logits; /* pinned */
+    size_t logits_count;
+    CudaWeight *weights;
+    int64_t cols_max;
+    struct CudaLoader *loader; /* only while weights are bound */
+
+    Step step;
+    CudaStepBlock block;
+    int pages;                  /* of the longest run of the step; of repeatable ones a power of two */
+    bool short_runs, long_runs; /* whether the step has them (kernels.h) */
+    uint64_t ticket;
+    cudaEvent_t done[CUDA_STEPS];
+    CudaGraph graphs[CUDA_GRAPHS_MAX], *capturing;
+    int graph_count;
+    bool graphs_stale; /* some of the memory that they know is gone */
+    uint64_t clock;
+} CudaBackend;
+
+static inline CudaBackend *cuda_of(Backend *backend) { return (CudaBackend *)backend; }
+
+/* device.c */
+/* Keeps the first error for wait(). True if there was none. */
+bool cuda_ok(CudaBackend *b, cudaError_t code, const char *what);
+/* The same for calls whose caller wants the error. */
+bool cuda_expect(cudaError_t code, const char *what, Error *error);
+void cuda_enter(CudaBackend *b); /* the device is the calling thread's */
+bool cuda_room(CudaBackend *b, CudaRoom *room, size_t bytes, Error *error);
+void *cuda_take(CudaBackend *b, size_t bytes, Error *error);
+
+/* bind.c */
+bool cuda_bind(Backend *backend, Weight *weight, Error *error);
+void cuda_unbind(Backend *backend, const Weight *weight);
+const Tiles *cuda_tiles(CudaBackend *b, const Weight *weight);
+void cuda_loader_close(CudaBackend *b);
+
+/* step.c */
+bool cuda_steps_open(CudaBackend *b, Error *error);
+void cuda_steps_close(CudaBackend *b);
+bool cuda_begin(Backend *backend, const Step *step);
+uint64_t cuda_submit(Backend *backend);
+bool cuda_wait(Backend *backend, uint64_t ticket, Error *error);
+StepRows cuda_step_rows(const CudaBackend *b);
+const int32_t *cuda_step_tokens(const CudaBackend *b);
+const int32_t *cuda_step_outputs(const CudaBackend *b);
+/* Page tables of a group: [runs][b->block.table_stride] */
+const int32_t *cuda_step_tables(CudaBackend *b, int group);
+
+/* ops.c */
+void cuda_embed(Backend *backend, const Embed *op);
+void cuda_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out);
+void cuda_matmul(Backend *backend, const Matmul *op);
+void cuda_glu(Backend *backend, const Glu *op);
+void cuda_matmul_add(Backend *backend, const MatmulAdd *op);
+void cuda_attention(Backend *backend, const Attention *op);
+void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);
+void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out);
+void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap);
+void cuda_add(
+    Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm);

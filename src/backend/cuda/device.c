@@ -1,0 +1,48 @@
+/* What all of this folder needs of the device: its errors and its memory. */
+#include "backend/cuda/cuda.h"
+
+/* ---- errors ---- */
+
+bool cuda_expect(cudaError_t code, const char *what, Error *error) {
+    if (code == cudaSuccess) return true;
+    (void)cudaGetLastError();
+    return fail(error, code == cudaErrorMemoryAllocation ? ERROR_MEMORY : ERROR_DEVICE, "%s: %s", what,
+        cudaGetErrorString(code));
+}
+
+bool cuda_ok(CudaBackend *b, cudaError_t code, const char *what) {
+    if (code == cudaSuccess) return true;
+    if (b->fault.code == ERROR_NONE) cuda_expect(code, what, &b->fault);
+    return false;
+}
+
+void cuda_enter(CudaBackend *b) { cuda_ok(b, cudaSetDevice(b->device), "the device"); }
+
+/* ---- memory ---- */
+
+void *cuda_take(CudaBackend *b, size_t bytes, Error *error) {
+    void *memory = NULL;
+    const cudaError_t code = cudaMalloc(&memory, bytes ? bytes : 1);
+    if (code == cudaSuccess) return memory;
+    size_t free = 0, total = 0;
+    (void)cudaGetLastError();
+    if (code == cudaErrorMemoryAllocation && cudaMemGetInfo(&free, &total) == cudaSuccess)
+        fail(error, ERROR_MEMORY, "no room on the GPU for %.2f GB, %.2f of %.2f GB are free", (double)bytes * 1e-9,
+            (double)free * 1e-9, (double)total * 1e-9);
+    else
+        cuda_expect(code, "memory on the GPU", error);
+    return NULL;
+}
+
+/* At least so many bytes; what was there is lost when it grows, and graphs that know its address with it. */
+bool cuda_room(CudaBackend *b, CudaRoom *room, size_t bytes, Error *error) {
+    if (bytes <= room->bytes) return true;
+    CHECK(!b->capturing);
+    cudaStreamSynchronize(b->stream);
+    b->graphs_stale = true;
+    cudaFree(room->memory);
+    room->bytes = 0;
+    room->memory = cuda_take(b, bytes, error);
+    if (room->memory) room->bytes = bytes;
+    return room->memory != NULL;
+}

@@ -1,0 +1,158 @@
+/* What the host side of this folder asks of its kernels. Each function enqueues work on a stream and gives what CUDA
+ * said to that; pointers are the device's unless named otherwise. The meaning of every operation is cpu/ref.c's. */
+#pragma once
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- weights as tiles ----
+ * A tile is 16 rows × 64 columns in the order in which a warp's lanes feed mma.m16n8k16: lane 4g + t holds rows g and
+ * g + 8 of columns 16t … 16t + 15. Its codes come first, as planes of 8, 4, 2 or 1 bits for the whole tile, then f16
+ * pairs {scale, bias} of each row and group of columns. A matrix is [rows/16][cols/64] of them; what lies beyond its
+ * edges is zero. A tile row's numbers are kept times a power of two, `factors`, that uses the range of f16. */
+enum { TILE_ROWS = 16, TILE_COLS = 64 };
+typedef enum TileKind {
+    TILE_Q2,
+    TILE_Q3,
+    TILE_Q4,
+    TILE_Q5,
+    TILE_Q6,
+    TILE_Q8,
+    TILE_FP4, /* E2M1 */
+    TILE_FP8, /* E4M3 */
+    TILE_F16,
+    TILE_KIND_COUNT
+} TileKind;
+
+typedef struct Tiles {
+    const uint8_t *data;
+    const float *factors; /* [rows/16] what a sum is multiplied by */
+    const float *bias;    /* [rows] of the layer, or NULL */
+    int rows, cols, groups, kind;
+    int subs;  /* groups of scales in the 64 columns: 1, 2 or 4; 0: plain */
+    int bytes; /* of a tile */
+} Tiles;
+
+/* Rows of a weight as the file has them, on the device. */
+typedef struct RawRows {
+    const uint8_t *data, *scales, *biases;
+    int64_t row_bytes, scale_bytes;
+    int rows, cols, quant, bits, group, dtype; /* as in Weight */
+} RawRows;
+
+/* Code bytes of a tile of this kind, without scales. */
+int tile_code_bytes(int kind);
+/* tiles: where the first of these rows lies; a whole tile's rows but at the matrix's end. */
+cudaError_t tiles_pack(cudaStream_t stream, const RawRows *raw, const Tiles *tiles, uint8_t *data, float *factors);
+
+/* ---- rows ---- */
+
+typedef struct RowNorm {
+    int kind; /* NormKind */
+    int64_t width;
+    float eps;
+    const float *weight, *bias;
+} RowNorm;
+
+cudaError_t rows_norm(cudaStream_t stream, int rows, const float *x, const RowNorm *norm, float *out);
+/* norm NULL: none */
+cudaError_t rows_add(
+    cudaStream_t stream, int rows, int64_t width, float *residual, const float *y, float scale, const RowNorm *norm);
+cudaError_t rows_activate(cudaStream_t stream, int64_t count, const float *x, int activation, float *out);
+/* gate = act(gate) ∘ up */
+cudaError_t rows_gate(cudaStream_t stream, int64_t count, float *gate, const float *up, int activation);
+cudaError_t rows_logits(cudaStream_t stream, int64_t count, float *x, float scale, float cap);
+cudaError_t rows_gather(
+    cudaStream_t stream, int count, const int32_t *index, const float *x, int64_t width, float *out);
+/* tokens below 0 are left to others */
+cudaError_t rows_embed(
+    cudaStream_t stream, int rows, const int32_t *tokens, const Tiles *table, float scale, float *out);
+
+/* ---- products ---- */
+
+enum { PRODUCTS_MAX = 4, FEW_ROWS_MAX = 8 };
+typedef enum ProductMode { PRODUCT_STORE, PRODUCT_ADD, PRODUCT_GLU } ProductMode;
+
+typedef struct Product {
+    int rows, cols;
+    const float *x; /* [rows, cols] */
+    const RowNorm *norm;
+    int mode, count; /* GLU: weight 0 is the gate, 1 is up, out[0] takes the result. ADD: one weight */
+    Tiles weight[PRODUCTS_MAX];
+    float *out[PRODUCTS_MAX];
+    float scale; /* ADD: out += scale · product */
+    int activation;
+    void *inputs; /* room for product_input_bytes(rows_max, cols) */
+    int multiprocessors;
+    int shared_bytes; /* that a block may have */
+} Product;
+
+size_t product_input_bytes(int rows, int64_t cols);
+cudaError_t product_run(cudaStream_t stream, const Product *product);
+
+/* ---- attention ---- */
+
+/* Of a step, one entry per row. */
+typedef struct StepRows {
+    const int32_t *positions; /* [axes][rows] */
+    const int32_t *places;    /* [rows] in the cache */
+    const int32_t *runs;      /* [rows] whose page table */
+    const int32_t *span_begins, *span_ends;
+    const int32_t *run_rows, *run_offsets; /* how long the row's run is, how many of its rows are before */
+    int rows, axes;
+} StepRows;
+
+typedef struct Turning { /* Rope */
+    int dims;            /* 0: none */
+    int interleaved;
+    const float *frequencies;
+    float scale;
+    int sections[3];
+    int dynamic_positions;
+    float dynamic_theta, dynamic_factor;
+} Turning;
+
+typedef struct Attend {
+    StepRows step;
+    int first_row, rows; /* which of the step */
+    int heads, kv_heads, head_dim, value_dim, dtype;
+    float scale, softcap;
+    int window;
+    RowNorm q_norm, k_norm; /* width 0: none */
+    int norm_full;
+    Turning rope;
+    const float *sinks;
+    float *q;
+    const float *k, *v; /* NULL: appended already */
+    float *out;
+    uint8_t *pages;
+    int64_t page_stride;   /* pages includes the layer's offset */
+    const int32_t *tables; /* [runs][table_stride] */
+    int table_stride;
+    int spans, slices;         /* of ATTENTION_SPAN and ATTENTION_SLICE tokens that the longest row may see */
+    int short_runs, long_runs; /* whether the step may have such */
+    int shared_bytes;          /* that a block may have */
+    float *partials;           /* [rows] of attention_part_floats() a head */
+} Attend;
+
+enum { ATTENTION_SPAN = 256, ATTENTION_SLICE = 64, ATTENTION_LONG_RUN = 4 };
+/* q and k normed and turned, k and v in their pages. */
+cudaError_t attention_prepare(cudaStream_t stream, const Attend *attend);
+/* Floats of partial results that a row needs for each head. */
+int attention_part_floats(const Attend *attend);
+/* Rows first_row … of the step. */
+cudaError_t attention_scan(cudaStream_t stream, const Attend *attend);
+
+/* A page's tokens to or from canonical order. */
+cudaError_t page_transfer(cudaStream_t stream, uint8_t *page, uint8_t *canonical, int tokens, int kv_heads,
+    int head_dim, int value_dim, int bytes, int in);
+
+/* Once per device, before all else: whether kernels may begin before their predecessor has ended. */
+void kernels_begin_early(int yes);
+
+#ifdef __cplusplus
+}
+#endif

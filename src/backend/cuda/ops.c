@@ -1,0 +1,185 @@
+/* Operations: their parameters as kernels want them. */
+#include <string.h>
+
+#include "backend/cuda/cuda.h"
+
+static RowNorm row_norm(const Norm *norm) {
+    if (!norm) return (RowNorm){0};
+    return (RowNorm){norm->kind, norm->width, norm->eps, norm->weight, norm->bias};
+}
+
+/* ---- what goes in and out ---- */
+
+/* Host integers for kernels: the step's own lie on the device already; others are sent. */
+static const int32_t *device_ints(
+    CudaBackend *b, const int32_t *from, const int32_t *of_step, const int32_t *there, int count) {
+    if (of_step && from == of_step) return there;
+    CHECK(!b->capturing);
+    const size_t bytes = (size_t)count * sizeof *from;
+    if (!cuda_room(b, &b->spare, bytes, &b->fault)) return there;
+    cuda_ok(b, cudaMemcpyAsync(b->spare.memory, from, bytes, cudaMemcpyHostToDevice, b->stream), "sending numbers");
+    return b->spare.memory;
+}
+
+void cuda_embed(Backend *backend, const Embed *op) {
+    CudaBackend *b = cuda_of(backend);
+    const size_t bytes = (size_t)op->rows * (size_t)op->table->cols * sizeof(float);
+    if (op->given)
+        cuda_ok(b, cudaMemcpyAsync(op->out, op->given, bytes, cudaMemcpyHostToDevice, b->stream), "sending embeddings");
+    const int32_t *tokens = device_ints(b, op->tokens, b->step.tokens, cuda_step_tokens(b), op->rows);
+    cuda_ok(b, rows_embed(b->stream, op->rows, tokens, cuda_tiles(b, op->table), op->scale, op->out), "embed");
+}
+
+void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
+    CudaBackend *b = cuda_of(backend);
+    const int32_t *there = device_ints(b, index, b->step.outputs, cuda_step_outputs(b), count);
+    cuda_ok(b, rows_gather(b->stream, count, there, x, width, out), "gather");
+}
+
+/* ---- rows ---- */
+
+void cuda_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
+    CudaBackend *b = cuda_of(backend);
+    const RowNorm n = row_norm(norm);
+    cuda_ok(b, rows_norm(b->stream, rows, x, &n, out), "norm");
+}
+
+void cuda_add(
+    Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
+    CudaBackend *b = cuda_of(backend);
+    const RowNorm n = row_norm(norm);
+    cuda_ok(b, rows_add(b->stream, rows, width, residual, y, scale, norm ? &n : NULL), "add");
+}
+
+void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_ok(b, rows_activate(b->stream, count, x, activation, out), "activate");
+}
+
+void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_ok(b, rows_logits(b->stream, count, x, scale, cap), "logits");
+}
+
+/* ---- products ---- */
+
+static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
+    return (Product){.rows = rows,
+        .cols = (int)cols,
+        .x = x,
+        .inputs = b->inputs.memory,
+        .multiprocessors = b->multiprocessors,
+        .shared_bytes = b->shared_bytes};
+}
+
+void cuda_matmul(Backend *backend, const Matmul *op) {
+    CudaBackend *b = cuda_of(backend);
+    Product p = product(b, op->rows, op->x, op->weight[0]->cols);
+    const RowNorm norm = row_norm(op->norm);
+    if (op->norm) p.norm = &norm;
+    p.count = op->count;
+    for (int i = 0; i < op->count; i++) {
+        p.weight[i] = *cuda_tiles(b, op->weight[i]);
+        p.out[i] = op->out[i];
+    }
+    cuda_ok(b, product_run(b->stream, &p), "product");
+}
+
+void cuda_glu(Backend *backend, const Glu *op) {
+    CudaBackend *b = cuda_of(backend);
+    Product p = product(b, op->rows, op->x, op->gate->cols);
+    const RowNorm norm = row_norm(op->norm);
+    if (op->norm) p.norm = &norm;
+    p.count = 2;
+    p.weight[0] = *cuda_tiles(b, op->gate);
+    p.weight[1] = *cuda_tiles(b, op->up);
+    p.out[0] = op->out;
+    p.activation = op->activation;
+    p.mode = PRODUCT_GLU;
+    if (p.weight[0].kind == p.weight[1].kind && p.weight[0].bytes == p.weight[1].bytes) {
+        cuda_ok(b, product_run(b->stream, &p), "gated product");
+        return;
+    }
+    /* Matrices that are packed differently are two products. */
+    const int64_t count = op->rows * op->gate->rows;
+    if (!cuda_room(b, &b->spare, (size_t)count * sizeof(float), &b->fault)) return;
+    p.mode = PRODUCT_STORE;
+    p.out[1] = b->spare.memory;
+    cuda_ok(b, product_run(b->stream, &p), "gated product");
+    cuda_ok(b, rows_gate(b->stream, count, op->out, p.out[1], op->activation), "gated product");
+}
+
+void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
+    CudaBackend *b = cuda_of(backend);
+    Product p = product(b, op->rows, op->x, op->weight->cols);
+    const size_t bytes = (size_t)op->rows * (size_t)op->weight->rows * sizeof(float);
+    p.count = 1;
+    p.weight[0] = *cuda_tiles(b, op->weight);
+    p.mode = op->norm ? PRODUCT_STORE : PRODUCT_ADD;
+    p.scale = op->scale;
+    p.out[0] = op->residual;
+    if (op->norm) {
+        if (!cuda_room(b, &b->spare, bytes, &b->fault)) return;
+        p.out[0] = b->spare.memory;
+    }
+    cuda_ok(b, product_run(b->stream, &p), "added product");
+    if (op->norm) cuda_add(backend, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
+}
+
+/* ---- attention ---- */
+
+static Turning turning(const Rope *rope) {
+    if (!rope) return (Turning){0};
+    Turning t = {.dims = rope->dims,
+        .interleaved = rope->interleaved,
+        .frequencies = rope->frequencies,
+        .scale = rope->scale,
+        .dynamic_positions = rope->dynamic.positions,
+        .dynamic_theta = rope->dynamic.theta,
+        .dynamic_factor = rope->dynamic.factor};
+    memcpy(t.sections, rope->sections, sizeof t.sections);
+    return t;
+}
+
+void cuda_attention(Backend *backend, const Attention *op) {
+    CudaBackend *b = cuda_of(backend);
+    const KvLayout *l = &op->kv.layout;
+    Attend a = {.step = cuda_step_rows(b),
+        .heads = op->heads,
+        .kv_heads = l->kv_heads,
+        .head_dim = l->head_dim,
+        .value_dim = l->value_dim,
+        .dtype = l->dtype,
+        .scale = op->scale,
+        .softcap = op->softcap,
+        .window = op->window,
+        .q_norm = row_norm(op->q_norm),
+        .k_norm = row_norm(op->k_norm),
+        .norm_full = op->norm_full,
+        .rope = turning(op->rope),
+        .sinks = op->sinks,
+        .q = op->q,
+        .k = op->k,
+        .v = op->v,
+        .out = op->out,
+        .pages = op->kv.base + op->kv.layer_offset,
+        .page_stride = (int64_t)op->kv.page_stride,
+        .tables = cuda_step_tables(b, op->kv.group),
+        .table_stride = b->block.table_stride};
+    cuda_ok(b, attention_prepare(b->stream, &a), "attention");
+    const int tokens = b->pages * KV_PAGE_TOKENS;
+    a.spans = (tokens + ATTENTION_SPAN - 1) / ATTENTION_SPAN;
+    a.slices = tokens / ATTENTION_SLICE;
+    a.short_runs = b->short_runs;
+    a.long_runs = b->long_runs;
+    a.shared_bytes = b->shared_bytes;
+    const size_t each = (size_t)a.heads * (size_t)attention_part_floats(&a) * sizeof(float);
+    int rows = each ? (int)(CUDA_PARTIALS_BYTES / each) : a.step.rows;
+    rows = rows < 1 ? 1 : rows > a.step.rows ? a.step.rows : rows;
+    if (!cuda_room(b, &b->partials, each * (size_t)rows, &b->fault)) return;
+    a.partials = b->partials.memory;
+    for (a.first_row = 0; a.first_row < a.step.rows; a.first_row += rows) {
+        a.rows = a.step.rows - a.first_row < rows ? a.step.rows - a.first_row : rows;
+        cuda_ok(b, attention_scan(b->stream, &a), "attention");
+    }
+}

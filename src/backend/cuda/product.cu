@@ -1,0 +1,95 @@
+/* Products with weights: which form, and inputs as f16 for those that do not prepare them themselves. */
+#include "backend/cuda/product.cuh"
+
+enum {
+    ROWS_PREPARED_BY_FEW = 2
+}; /* more, and every block's doing the same costs more than a kernel that does it once */
+
+/* Behind one another: f16 inputs, then a factor per row. Few rows: [row][column]. Many: [group][chunk of 8][row][8],
+ * where chunk 2s + h of a group has columns 16t + 4s + 2h, and one more, for t = 0 … 3: eight rows of a chunk are a
+ * matrix that ldmatrix reads. */
+template <bool MANY>
+__global__ void __launch_bounds__(BLOCK)
+    prepare_kernel(const float *x, int rows, int cols, int groups, RowNorm norm, __half *inputs, float *factors) {
+    __shared__ float shared[WARPS];
+    let_next_begin();
+    wait_for_previous();
+    const int row = blockIdx.x;
+    const auto store = [&](int64_t at, uint2 v) {
+        if (!MANY) {
+            *(uint2 *)(inputs + (int64_t)row * groups * 64 + at) = v;
+            return;
+        }
+        const int64_t group = at / 64;
+        const int t = at % 64 / 16, s = at % 16 / 4;
+        __half *to = inputs + ((group * 8 + 2 * s) * rows + row) * 8 + 2 * t;
+        *(uint32_t *)to = v.x;
+        *(uint32_t *)(to + (int64_t)rows * 8) = v.y;
+    };
+    const float *from = x + (int64_t)row * cols;
+    const float factor = cols <= 16 * BLOCK ? input_prepare<4>(from, cols, norm, shared, store)
+                                            : input_prepare<0>(from, cols, norm, shared, store);
+    for (int64_t at = (cols + 3) / 4 * 4 + 4 * threadIdx.x; at < groups * 64; at += 4 * BLOCK)
+        store(at, make_uint2(0, 0));
+    if (threadIdx.x == 0) factors[row] = factor;
+}
+
+static int groups_of(int64_t cols) { return (int)((cols + TILE_COLS - 1) / TILE_COLS); }
+
+extern "C" size_t product_input_bytes(int rows, int64_t cols) {
+    return (size_t)rows * (size_t)groups_of(cols) * TILE_COLS * sizeof(__half) + (size_t)rows * sizeof(float);
+}
+
+static int tile_rows(const Tiles &w) { return (w.rows + TILE_ROWS - 1) / TILE_ROWS; }
+
+/* Weights first … end − 1, which are packed alike. */
+static cudaError_t run_part(
+    cudaStream_t stream, const Product *p, int first, int end, ProductWork work, bool many, bool *prepared) {
+    const bool glu = p->mode == PRODUCT_GLU;
+    work.count = end - first;
+    work.units = 0;
+    for (int i = first; i < end; i++) {
+        work.weight[i - first] = p->weight[i];
+        work.out[i - first] = p->out[glu ? 0 : i];
+        work.units += glu && i > first ? 0 : tile_rows(p->weight[i]);
+    }
+    const int kind = p->weight[first].kind;
+    const bool own = !many && p->rows <= ROWS_PREPARED_BY_FEW;
+    if (!own && !*prepared) {
+        const auto kernel = many ? prepare_kernel<true> : prepare_kernel<false>;
+        const cudaError_t error = launch(stream, kernel, dim3(p->rows), BLOCK, 0, p->x, p->rows, p->cols, work.groups,
+            work.norm, (__half *)p->inputs, (float *)work.input_factors);
+        if (error) return error;
+        *prepared = true;
+    }
+    work.x = own ? p->x : nullptr;
+    if (many) return product_many(stream, kind, work);
+    bool fits;
+    return product_few(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
+}
+
+extern "C" cudaError_t product_run(cudaStream_t stream, const Product *p) {
+    ProductWork work = {};
+    work.rows = p->rows;
+    work.cols = p->cols;
+    work.groups = groups_of(p->cols);
+    work.mode = p->mode;
+    work.activation = p->activation;
+    work.scale = p->scale;
+    if (p->norm) work.norm = *p->norm;
+    work.inputs = (const __half *)p->inputs;
+    work.input_factors =
+        (const float *)((const uint8_t *)p->inputs + (size_t)p->rows * work.groups * TILE_COLS * sizeof(__half));
+    /* What a block of few rows keeps in shared memory besides inputs: less than this. */
+    enum { BESIDES = 18 << 10 };
+    const bool many = p->rows > FEW_ROWS_MAX || (int64_t)p->rows * few_stride(work.groups) + BESIDES > p->shared_bytes;
+    bool prepared = false;
+    for (int first = 0, end; first < p->count; first = end) {
+        const Tiles &w = p->weight[first];
+        for (end = first + 1; end < p->count && p->weight[end].kind == w.kind && p->weight[end].bytes == w.bytes;
+             end++) {}
+        const cudaError_t error = run_part(stream, p, first, end, work, many, &prepared);
+        if (error) return error;
+    }
+    return cudaSuccess;
+}

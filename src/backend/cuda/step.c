@@ -1,0 +1,272 @@
+/* Steps: their numbers on the device, and decode steps as graphs. A step of one token per run comes again and again
+ * with other numbers only: the second time its walk is captured, from then on it is one launch. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/cuda.h"
+
+/* Arrays of rows_max integers at the start of a block. */
+enum {
+    POSITIONS = 0,
+    PLACES = POSITION_AXES_MAX,
+    RUNS,
+    SPAN_BEGINS,
+    SPAN_ENDS,
+    RUN_ROWS,
+    RUN_OFFSETS,
+    TOKENS,
+    OUTPUTS,
+    ARRAYS
+};
+
+static int32_t *array(const CudaBackend *b, int32_t *block, int which) {
+    return block + (size_t)which * (size_t)b->block.rows_max;
+}
+static int32_t *host_block(const CudaBackend *b) { return b->block.host[b->ticket % CUDA_STEPS]; }
+
+static void forget_graphs(CudaBackend *b) {
+    for (int i = 0; i < b->graph_count; i++)
+        if (b->graphs[i].exec) cudaGraphExecDestroy(b->graphs[i].exec);
+    b->graph_count = 0;
+    b->graphs_stale = false;
+}
+
+static void block_free(CudaBackend *b) {
+    CudaStepBlock *block = &b->block;
+    for (int i = 0; i < CUDA_STEPS; i++) cudaFreeHost(block->host[i]);
+    cudaFree(block->device);
+    memset(block->host, 0, sizeof block->host);
+    block->device = NULL;
+    block->ints = 0;
+}
+
+/* Room for page tables as well; graphs know the old address, so they go. */
+static bool block_grow(CudaBackend *b, size_t tables, Error *error) {
+    CudaStepBlock *block = &b->block;
+    const size_t ints = block->tables + tables;
+    if (ints <= block->ints) return true;
+    cudaStreamSynchronize(b->stream);
+    forget_graphs(b);
+    block_free(b);
+    for (int i = 0; i < CUDA_STEPS; i++)
+        if (!cuda_expect(cudaMallocHost((void **)&block->host[i], ints * sizeof(int32_t)), "memory for a step", error))
+            return false;
+    if (!cuda_expect(cudaMalloc((void **)&block->device, ints * sizeof(int32_t)), "memory for a step", error))
+        return false;
+    block->ints = ints;
+    return true;
+}
+
+bool cuda_steps_open(CudaBackend *b, Error *error) {
+    b->block.rows_max = b->base.rows_max > 0 ? b->base.rows_max : 1;
+    b->block.tables = (size_t)ARRAYS * (size_t)b->block.rows_max;
+    for (int i = 0; i < CUDA_STEPS; i++)
+        if (!cuda_expect(cudaEventCreateWithFlags(&b->block.sent[i], cudaEventDisableTiming), "an event", error) ||
+            !cuda_expect(cudaEventCreateWithFlags(&b->done[i], cudaEventDisableTiming), "an event", error))
+            return false;
+    return block_grow(b, 4096, error);
+}
+
+void cuda_steps_close(CudaBackend *b) {
+    forget_graphs(b);
+    block_free(b);
+    for (int i = 0; i < CUDA_STEPS; i++) {
+        if (b->block.sent[i]) cudaEventDestroy(b->block.sent[i]);
+        if (b->done[i]) cudaEventDestroy(b->done[i]);
+    }
+}
+
+/* ---- numbers ---- */
+
+StepRows cuda_step_rows(const CudaBackend *b) {
+    int32_t *block = b->block.device;
+    return (StepRows){.positions = array(b, block, POSITIONS),
+        .places = array(b, block, PLACES),
+        .runs = array(b, block, RUNS),
+        .span_begins = array(b, block, SPAN_BEGINS),
+        .span_ends = array(b, block, SPAN_ENDS),
+        .run_rows = array(b, block, RUN_ROWS),
+        .run_offsets = array(b, block, RUN_OFFSETS),
+        .rows = b->step.rows,
+        .axes = b->step.axes};
+}
+const int32_t *cuda_step_tokens(const CudaBackend *b) { return array(b, b->block.device, TOKENS); }
+const int32_t *cuda_step_outputs(const CudaBackend *b) { return array(b, b->block.device, OUTPUTS); }
+
+static void fill_run(CudaBackend *b, const Run *run, int index) {
+    int32_t *block = host_block(b);
+    for (int t = 0; t < run->rows; t++) {
+        const int row = run->row + t, place = run->position + t;
+        array(b, block, PLACES)[row] = place;
+        array(b, block, RUNS)[row] = index;
+        array(b, block, RUN_ROWS)[row] = run->rows;
+        array(b, block, RUN_OFFSETS)[row] = t;
+        int begin = 0, end = 0;
+        for (int i = 0; i < run->span_count; i++)
+            if (run->spans[i].begin <= place && place < run->spans[i].end) {
+                begin = run->spans[i].begin;
+                end = run->spans[i].end;
+            }
+        array(b, block, SPAN_BEGINS)[row] = begin;
+        array(b, block, SPAN_ENDS)[row] = end;
+    }
+}
+
+static void fill_rows(CudaBackend *b, const Step *step) {
+    int32_t *block = host_block(b);
+    const size_t rows = (size_t)step->rows * sizeof(int32_t);
+    memcpy(array(b, block, POSITIONS), step->positions, rows * (size_t)step->axes);
+    memcpy(array(b, block, TOKENS), step->tokens, rows);
+    if (step->outputs) memcpy(array(b, block, OUTPUTS), step->outputs, (size_t)step->output_count * sizeof(int32_t));
+    for (int i = 0; i < step->run_count; i++) fill_run(b, &step->runs[i], i);
+}
+
+static int pages_of(const Run *run) { return (run->position + run->rows - 1) / KV_PAGE_TOKENS + 1; }
+
+/* Where a group's tables are in a block. */
+static size_t tables_at(const CudaBackend *b, int group) {
+    return b->block.tables + (size_t)group * (size_t)b->block.run_count * (size_t)b->block.table_stride;
+}
+
+static void fill_tables(CudaBackend *b, int group) {
+    int32_t *to = host_block(b) + tables_at(b, group);
+    for (int i = 0; i < b->step.run_count; i++, to += b->block.table_stride) {
+        const Run *run = &b->step.runs[i];
+        memcpy(to, run->tables[group], (size_t)pages_of(run) * sizeof *to);
+    }
+    b->block.filled[group] = true;
+}
+
+static void send(CudaBackend *b, size_t first, size_t count) {
+    cuda_ok(b,
+        cudaMemcpyAsync(
+            b->block.device + first, host_block(b) + first, count * sizeof(int32_t), cudaMemcpyHostToDevice, b->stream),
+        "sending a step");
+}
+
+const int32_t *cuda_step_tables(CudaBackend *b, int group) {
+    CHECK(group >= 0 && group < CUDA_GROUPS_MAX);
+    if (!b->block.filled[group]) {
+        fill_tables(b, group);
+        if (b->capturing)
+            b->capturing->groups = group + 1 > b->capturing->groups ? group + 1 : b->capturing->groups;
+        else
+            send(b, tables_at(b, group), (size_t)b->step.run_count * (size_t)b->block.table_stride);
+    }
+    return b->block.device + tables_at(b, group);
+}
+
+/* ---- graphs ---- */
+
+static bool repeatable(const Step *step) {
+    if (!step->cache || step->axes != 1 || step->embeddings || step->run_count != step->rows) return false;
+    for (int i = 0; i < step->run_count; i++)
+        if (step->runs[i].span_count) return false;
+    return true;
+}
+
+static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
+    for (int i = 0; i < b->graph_count; i++) {
+        const CudaKey *k = &b->graphs[i].key;
+        if (k->rows == key->rows && k->outputs == key->outputs && k->pages == key->pages && k->cache == key->cache)
+            return &b->graphs[i];
+    }
+    return NULL;
+}
+
+/* A place for a new one: a free one, or that of the one that was used longest ago. */
+static void add_graph(CudaBackend *b, const CudaKey *key) {
+    CudaGraph *at = &b->graphs[b->graph_count];
+    if (b->graph_count < CUDA_GRAPHS_MAX) {
+        b->graph_count++;
+    } else {
+        at = b->graphs;
+        for (int i = 1; i < b->graph_count; i++)
+            if (b->graphs[i].used < at->used) at = &b->graphs[i];
+        if (at->exec) cudaGraphExecDestroy(at->exec);
+    }
+    *at = (CudaGraph){.key = *key, .used = ++b->clock};
+}
+
+static void replay(CudaBackend *b, CudaGraph *graph) {
+    for (int g = 0; g < graph->groups; g++)
+        if (!b->block.filled[g]) fill_tables(b, g);
+    send(b, 0, tables_at(b, graph->groups));
+    cuda_ok(b, cudaGraphLaunch(graph->exec, b->stream), "a step");
+    graph->used = ++b->clock;
+}
+
+static void end_capture(CudaBackend *b) {
+    CudaGraph *graph = b->capturing;
+    cudaGraph_t captured = NULL;
+    b->capturing = NULL;
+    const bool ok = cuda_ok(b, cudaStreamEndCapture(b->stream, &captured), "capturing a step") &&
+        cuda_ok(b, cudaGraphInstantiate(&graph->exec, captured, 0), "instantiating a step");
+    if (captured) cudaGraphDestroy(captured);
+    if (ok) replay(b, graph);
+}
+
+/* ---- the step ---- */
+
+static bool set_tables(CudaBackend *b, const Step *step, bool again) {
+    int pages = 1;
+    for (int i = 0; i < step->run_count; i++)
+        pages = pages_of(&step->runs[i]) > pages ? pages_of(&step->runs[i]) : pages;
+    if (again)
+        while (pages & (pages - 1)) pages += pages & -pages;
+    b->pages = b->block.table_stride = pages;
+    b->short_runs = b->long_runs = false;
+    for (int i = 0; i < step->run_count; i++)
+        *(step->runs[i].rows < ATTENTION_LONG_RUN ? &b->short_runs : &b->long_runs) = true;
+    b->block.run_count = step->run_count;
+    memset(b->block.filled, 0, sizeof b->block.filled);
+    return block_grow(b, (size_t)CUDA_GROUPS_MAX * (size_t)step->run_count * (size_t)pages, &b->fault);
+}
+
+bool cuda_begin(Backend *backend, const Step *step) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_enter(b);
+    cuda_loader_close(b);
+    if (b->graphs_stale) forget_graphs(b);
+    b->step = *step;
+    b->scratch_used = 0;
+    b->ticket++;
+    const int turn = (int)(b->ticket % CUDA_STEPS);
+    cuda_ok(b, cudaEventSynchronize(b->block.sent[turn]), "the step before the last");
+    const bool again = repeatable(step);
+    if (!set_tables(b, step, again)) return true;
+    fill_rows(b, step);
+    const CudaKey key = {step->rows, step->output_count, b->pages, step->cache};
+    CudaGraph *graph = again ? find_graph(b, &key) : NULL;
+    if (graph && graph->exec) {
+        replay(b, graph);
+        return false;
+    }
+    if (graph && b->fault.code == ERROR_NONE) {
+        b->capturing = graph;
+        cuda_ok(b, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capturing a step");
+        return true;
+    }
+    if (again) add_graph(b, &key);
+    send(b, 0, b->block.tables);
+    return true;
+}
+
+uint64_t cuda_submit(Backend *backend) {
+    CudaBackend *b = cuda_of(backend);
+    if (b->capturing) end_capture(b);
+    const int turn = (int)(b->ticket % CUDA_STEPS);
+    cuda_ok(b, cudaEventRecord(b->block.sent[turn], b->stream), "a step");
+    cuda_ok(b, cudaEventRecord(b->done[turn], b->stream), "a step");
+    return b->ticket;
+}
+
+bool cuda_wait(Backend *backend, uint64_t ticket, Error *error) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_enter(b);
+    if (ticket + CUDA_STEPS > b->ticket) cuda_ok(b, cudaEventSynchronize(b->done[ticket % CUDA_STEPS]), "a step");
+    cuda_ok(b, cudaGetLastError(), "a step");
+    if (b->fault.code == ERROR_NONE) return true;
+    if (error) *error = b->fault;
+    return false;
+}

@@ -1,0 +1,93 @@
+#include "backend/plugin.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char cuda_name[] = "cuda";
+
+/* Beside the program. */
+static bool library_path(char path[PATH_MAX], Error *error) {
+    static const char file[] = "/apus-cuda.so";
+    const ssize_t size = readlink("/proc/self/exe", path, PATH_MAX - sizeof file);
+    if (size <= 0) return fail(error, ERROR_UNSUPPORTED, "this system does not tell where the program lies");
+    path[size] = 0;
+    char *slash = strrchr(path, '/');
+    memcpy(slash ? slash : path, file, sizeof file);
+    return true;
+}
+
+/* Loaded once and never let go: the driver's threads run in it. */
+static const Plugin *load(Error *error) {
+    static const Plugin *loaded;
+    char path[PATH_MAX];
+    if (loaded) return loaded;
+    if (!library_path(path, error)) return NULL;
+    if (access(path, R_OK)) {
+        fail(error, ERROR_UNSUPPORTED, "this build has no apus-cuda.so beside it");
+        return NULL;
+    }
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    PluginEntry *entry = NULL;
+    if (library) *(void **)&entry = dlsym(library, PLUGIN_ENTRY);
+    if (!entry) {
+        fail(error, ERROR_UNSUPPORTED, "%s", dlerror());
+        return NULL;
+    }
+    const Plugin *plugin = entry();
+    if (plugin->abi != PLUGIN_ABI || plugin->table_bytes != sizeof(BackendOps) ||
+        plugin->options_bytes != sizeof(BackendOptions)) {
+        fail(error, ERROR_UNSUPPORTED, "%s belongs to another version of apus", path);
+        return NULL;
+    }
+    loaded = plugin;
+    return plugin;
+}
+
+/* "cuda" and "cuda:3". */
+static bool parse_device(const char *name, int *device) {
+    const size_t size = sizeof cuda_name - 1;
+    *device = 0;
+    if (strncmp(name, cuda_name, size)) return false;
+    if (!name[size]) return true;
+    char *end;
+    const long number = strtol(name + size + 1, &end, 10);
+    *device = (int)number;
+    return name[size] == ':' && end != name + size + 1 && !*end && number >= 0 && number < 1024;
+}
+
+Backend *plugin_open(const BackendOptions *options, Error *error) {
+    int device;
+    if (!parse_device(options->device, &device)) {
+        fail(error, ERROR_USAGE, "--device %s: there are cpu, cuda, cuda:N and auto", options->device);
+        return NULL;
+    }
+    const Plugin *plugin = load(error);
+    const int count = plugin ? plugin->device_count(error) : 0;
+    if (count && device >= count) fail(error, ERROR_USAGE, "no such device, there are %d", count);
+    Backend *backend = device < count ? plugin->open(options, device, error) : NULL;
+    if (!backend) fail_while(error, "--device %s", options->device);
+    return backend;
+}
+
+bool plugin_usable(void) {
+    Error error;
+    const Plugin *plugin = load(&error);
+    return plugin && plugin->device_count(&error) > 0;
+}
+
+void plugin_describe(char *text, size_t size) {
+    Error error = {0};
+    const Plugin *plugin = load(&error);
+    const int count = plugin ? plugin->device_count(&error) : 0;
+    if (count == 0) snprintf(text, size, "none: %s", error.text);
+    size_t used = 0;
+    for (int i = 0; i < count && used < size; i++) {
+        char device[BACKEND_DESCRIPTION_MAX];
+        plugin->device_describe(i, device, sizeof device);
+        used += (size_t)snprintf(text + used, size - used, "%scuda:%d %s", i ? "; " : "", i, device);
+    }
+}

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# The tests that need a GPU: every operation and attention against the reference, families, batches, restored pages and split
+# layers, all on "cuda" beside the processor's backends. Skipped where apus doctor finds no GPU.
+#   tests/cuda.sh [BUILD]       default: build
+set -uo pipefail
+build=${1:-build}
+if "$build/apus" doctor | grep -q '^gpu *none'; then
+    "$build/apus" doctor | grep '^gpu'
+    exit 77
+fi
+failed=0
+for name in plugin ops attention pages rope golden step batch given split restore together; do
+    "$build/test_$name" || failed=1
+done
+exit $failed
