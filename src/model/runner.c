@@ -120,6 +120,16 @@ uint64_t runner_kv_bytes(const Runner *runner, int depth) {
 
 /* ---- the step ---- */
 
+/* Whatever a row sees as codes is there for every coded layer. */
+static void check_codes(const KvPlan *kv, const KvCoding *coding, int cold) {
+    for (int i = 0; i < kv->layer_count; i++) {
+        const KvCode *code = &coding->layers[i];
+        if (code->k == KV_EXACT) continue;
+        for (int page = coding->sink / KV_PAGE_TOKENS; page < cold / KV_PAGE_TOKENS; page++)
+            CHECK(coding->k_pages[i][page] >= 0 && coding->v_pages[i][page] >= 0);
+    }
+}
+
 /* A step must hold together: runs in row order over all rows, every position that a row may see in a page of the
  * sequence. */
 static void check_run(const KvPlan *kv, const Run *run) {
@@ -130,10 +140,15 @@ static void check_run(const KvPlan *kv, const Run *run) {
         CHECK(span->begin >= (i ? span[-1].end : run->position) && span->begin < span->end && span->end <= end);
     }
     for (int g = 0; g < kv->group_count; g++) {
+        const KvCoding *coding = kv->group[g].coded ? run->coding : NULL;
         const int first = run_visible(run, kv->group[g].window, run->position).first;
         const int pages = kv->group[g].kind == CACHE_STATE ? 1 : (end - 1) / KV_PAGE_TOKENS + 1;
-        for (int page = first / KV_PAGE_TOKENS; page < pages; page++) CHECK(run->tables[g][page] >= 0);
+        const int sink = coding ? coding->sink / KV_PAGE_TOKENS : 0;
+        const int cold = kv_cold_end(coding, run->position) / KV_PAGE_TOKENS; /* 0 without codes */
+        for (int page = first / KV_PAGE_TOKENS; page < pages; page++)
+            CHECK((page >= sink && page < cold) || run->tables[g][page] >= 0);
     }
+    if (run->coding) check_codes(kv, run->coding, kv_cold_end(run->coding, end - 1));
 }
 
 static void check_step(const Runner *runner, const Step *step) {
