@@ -59,6 +59,7 @@ step tsan-build configure tsan build-tsan && step tsan env TSAN_OPTIONS=halt_on_
 
 step tokenizers "$python" tests/text/check_tokenizers.py
 step templates "$python" tests/text/check_templates.py
+step grammar "$python" tests/text/check_grammar.py
 step logits "$python" tests/model/check_logits.py
 step hostile "$python" tests/model/check_hostile.py
 

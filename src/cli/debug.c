@@ -10,6 +10,7 @@
 #include "cli/models.h"
 #include "cli/options.h"
 #include "cli/walk.h"
+#include "text/grammar/debug.h"
 #include "text/jinja/template.h"
 #include "text/tokenizer/debug.h"
 
@@ -21,6 +22,9 @@ static const Command tokens_command = {"debug tokens", "MODEL", "Text to token i
 static const Command detokens_command = {"debug detokens", "MODEL", "Token ids to text, a JSON line each.",
     "{\"ids\":[…],\"skip_special\":false} → {\"text\":\"…\"}; with \"stream\":true → {\"pieces\":[…]}. A line "
     "that is refused gives {\"error\":\"…\"}.\n"};
+static const Command grammar_command = {"debug grammar", "MODEL", "Whether texts fit grammars, a JSON line each.",
+    "{\"schema\":{…},\"text\":\"…\"} → {\"accepted\":true,\"mask_us\":[…]}; instead of a schema a \"regex\", or "
+    "rules as \"gbnf\" or \"lark\"; instead of a text \"sample\":N, for a random one of at most N tokens.\n"};
 static const Command prompt_command = {"debug prompt", "[MODEL]", "Renders a chat template.",
     "Standard input: one object with messages, tools, add_generation_prompt, … → {\"prompt\":\"…\"}\n"};
 static const Command logits_command = {"debug logits", "MODEL", "Logits of a token sequence as an .npy file.",
@@ -33,13 +37,27 @@ static void print_line(const Buffer *out) {
     putchar('\n');
 }
 
-typedef bool (*LineFunction)(const Tokenizer *, Slice line, Buffer *out, Error *error);
+typedef struct LineContext {
+    const Tokenizer *tokenizer;
+    const Vocabulary *vocabulary; /* for grammars */
+} LineContext;
+typedef bool (*LineFunction)(const LineContext *, Slice line, Buffer *out, Error *error);
+
+static bool tokens_line(const LineContext *context, Slice line, Buffer *out, Error *error) {
+    return text_debug_tokens(context->tokenizer, line, out, error);
+}
+static bool detokens_line(const LineContext *context, Slice line, Buffer *out, Error *error) {
+    return text_debug_detokens(context->tokenizer, line, out, error);
+}
+static bool grammar_line(const LineContext *context, Slice line, Buffer *out, Error *error) {
+    return text_debug_grammar(context->tokenizer, context->vocabulary, line, out, error);
+}
 
 /* A line that is refused is answered as well: whoever writes many finds every answer beside its question. */
-static void answer_line(LineFunction function, const Tokenizer *tokenizer, Slice line, Buffer *out) {
+static void answer_line(LineFunction function, const LineContext *context, Slice line, Buffer *out) {
     Error error = {0};
     buffer_clear(out);
-    if (!function(tokenizer, line, out, &error)) {
+    if (!function(context, line, out, &error)) {
         buffer_clear(out);
         buffer_text(out, "{\"error\":");
         json_write_string(out, slice_of(error.text));
@@ -56,18 +74,21 @@ static int each_line(const Command *command, int argc, char **argv, LineFunction
     Buffer directory = {0}, out = {0};
     Tokenizer *tokenizer =
         model_resolve(arguments.values[0], &directory, &error) ? tokenizer_open(directory.data, &error) : NULL;
-    bool ok = tokenizer != NULL;
+    Vocabulary *vocabulary = tokenizer && function == grammar_line ? vocabulary_of(tokenizer, NULL, 0, &error) : NULL;
+    const LineContext context = {tokenizer, vocabulary};
+    bool ok = tokenizer && (vocabulary || function != grammar_line);
     char *line = NULL;
     size_t capacity = 0;
     for (ssize_t length; ok && (length = getline(&line, &capacity, stdin)) > 0;) {
         if (length == 1 && line[0] == '\n') continue;
-        answer_line(function, tokenizer, (Slice){line, (size_t)length}, &out);
+        answer_line(function, &context, (Slice){line, (size_t)length}, &out);
     }
     if (ok && ferror(stdin)) ok = fail(&error, ERROR_IO, "cannot read standard input");
     if (fflush(stdout) && ok) ok = fail(&error, ERROR_IO, "cannot write standard output");
     free(line);
     buffer_free(&out);
     buffer_free(&directory);
+    vocabulary_free(vocabulary);
     tokenizer_close(tokenizer);
     return ok ? 0 : report(&error);
 }
@@ -213,11 +234,12 @@ static int debug_logits(int argc, char **argv) {
 
 int command_debug(int argc, char **argv) {
     const char *what = argc > 0 ? argv[0] : "";
-    if (!strcmp(what, "tokens")) return each_line(&tokens_command, argc - 1, argv + 1, text_debug_tokens);
-    if (!strcmp(what, "detokens")) return each_line(&detokens_command, argc - 1, argv + 1, text_debug_detokens);
+    if (!strcmp(what, "tokens")) return each_line(&tokens_command, argc - 1, argv + 1, tokens_line);
+    if (!strcmp(what, "detokens")) return each_line(&detokens_command, argc - 1, argv + 1, detokens_line);
+    if (!strcmp(what, "grammar")) return each_line(&grammar_command, argc - 1, argv + 1, grammar_line);
     if (!strcmp(what, "prompt")) return debug_prompt(argc - 1, argv + 1);
     if (!strcmp(what, "logits")) return debug_logits(argc - 1, argv + 1);
     const bool help = !strcmp(what, "--help") || !strcmp(what, "-h");
-    fprintf(help ? stdout : stderr, "apus debug tokens|detokens|prompt|logits … (each with --help)\n");
+    fprintf(help ? stdout : stderr, "apus debug tokens|detokens|grammar|prompt|logits … (each with --help)\n");
     return help ? 0 : EXIT_USAGE;
 }

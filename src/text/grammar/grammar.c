@@ -1,0 +1,139 @@
+/* Grammars: what others call. */
+#include "text/grammar/grammar.h"
+
+#include <stdlib.h>
+
+#include "base/utf8.h"
+#include "text/grammar/gbnf.h"
+#include "text/grammar/lark.h"
+#include "text/grammar/mask.h"
+#include "text/grammar/pattern.h"
+#include "text/grammar/schema.h"
+
+struct Grammar {
+    Budget budget;
+    Lexicon lexicon;
+    Rules rules;
+    Matcher matcher;
+    Masks masks; /* without a vocabulary: not open */
+    bool has_masks;
+};
+
+static bool give(const Budget *budget, Error *error) {
+    if (error) *error = budget->error;
+    return false;
+}
+
+static bool compile_regex(Grammar *g, Slice source, Rule *root) {
+    *root = rule_new(&g->rules, SLICE("root"));
+    rule_define(&g->rules, *root, expr_lex(&g->rules, pattern_whole(&g->lexicon, source, (PatternFlags){0})));
+    return !g->budget.failed;
+}
+
+static bool compile_source(Grammar *g, GrammarKind kind, Slice source, GrammarSpace space, Rule *root) {
+    JsonForm form;
+    if (source.size > GRAMMAR_SOURCE_BYTES_MAX)
+        return budget_fail(&g->budget, ERROR_LIMIT, "the grammar is longer than %d bytes", GRAMMAR_SOURCE_BYTES_MAX);
+    if (kind != GRAMMAR_JSON_OBJECT && !utf8_valid(source))
+        return budget_fail(&g->budget, ERROR_FORMAT, "the grammar is not UTF-8");
+    switch (kind) {
+    case GRAMMAR_REGEX: return compile_regex(g, source, root);
+    case GRAMMAR_GBNF: return gbnf_compile(&g->rules, source, root);
+    case GRAMMAR_LARK: return lark_compile(&g->rules, source, space, root);
+    case GRAMMAR_JSON_SCHEMA: return json_form_open(&form, &g->rules, space) && schema_compile(&form, source, root);
+    case GRAMMAR_JSON_OBJECT:
+        if (!json_form_open(&form, &g->rules, space)) return false;
+        *root = form.any_object;
+        return true;
+    }
+    return budget_fail(&g->budget, ERROR_UNSUPPORTED, "no such kind of grammar");
+}
+
+Grammar *grammar_compile(
+    GrammarKind kind, Slice source, GrammarSpace space, const Vocabulary *vocabulary, Error *error) {
+    Grammar *g = calloc(1, sizeof *g);
+    Rule root = 0;
+    if (!g) {
+        fail(error, ERROR_MEMORY, "no memory for a grammar");
+        return NULL;
+    }
+    budget_begin(&g->budget, GRAMMAR_COMPILE_STEPS);
+    bool ok = lexicon_open(&g->lexicon, &g->budget) && rules_open(&g->rules, &g->lexicon) &&
+        compile_source(g, kind, source, space, &root) && rules_check(&g->rules, root) &&
+        matcher_open(&g->matcher, &g->rules, root);
+    if (ok && vocabulary) ok = g->has_masks = masks_open(&g->masks, &g->matcher, vocabulary);
+    if (ok) return g;
+    give(&g->budget, error);
+    grammar_free(g);
+    return NULL;
+}
+
+void grammar_free(Grammar *g) {
+    if (!g) return;
+    if (g->has_masks) masks_close(&g->masks);
+    matcher_close(&g->matcher);
+    rules_close(&g->rules);
+    lexicon_close(&g->lexicon);
+    free(g);
+}
+
+/* A call begins. What can be computed again is given up in time, so that what cannot finds room. */
+static void begin(Grammar *g) {
+    budget_begin(&g->budget, GRAMMAR_MASK_STEPS);
+    if (g->budget.bytes < GRAMMAR_BYTES_MAX / 2) return;
+    lexicon_forget_rows(&g->lexicon);
+    if (g->has_masks) masks_forget(&g->masks);
+}
+
+GrammarState grammar_start(const Grammar *g) { return g->matcher.start; }
+bool grammar_may_end(const Grammar *g, GrammarState state) { return g->matcher.states[state].ends; }
+
+bool grammar_mask(Grammar *g, GrammarState state, uint64_t *mask, Error *error) {
+    begin(g);
+    CHECK(g->has_masks && state < g->matcher.state_count);
+    return masks_fill(&g->masks, state, mask) || give(&g->budget, error);
+}
+
+bool grammar_accept(Grammar *g, GrammarState *state, int32_t token, Error *error) {
+    CHECK(g->has_masks && *state < g->matcher.state_count);
+    const Vocabulary *v = g->masks.vocabulary;
+    begin(g);
+    if (token >= 0 && (size_t)token < v->count) {
+        if (vocabulary_is_end(v, token) && grammar_may_end(g, *state)) {
+            *state = STATE_DEAD;
+            return true;
+        }
+        const State to = masks_token(&g->masks, *state, token);
+        if (to) {
+            *state = to;
+            return true;
+        }
+        if (g->budget.failed) return give(&g->budget, error);
+    }
+    return fail(error, ERROR_FORMAT, "the grammar does not allow the token %d here", token);
+}
+
+bool grammar_accept_bytes(Grammar *g, GrammarState *state, Slice bytes, Error *error) {
+    State at = *state;
+    CHECK(at < g->matcher.state_count);
+    begin(g);
+    for (size_t i = 0; i < bytes.size; i++) {
+        at = matcher_step(&g->matcher, at, (uint8_t)bytes.data[i]);
+        if (g->budget.failed) return give(&g->budget, error);
+        if (!at) return fail(error, ERROR_FORMAT, "the grammar does not allow byte %zu", i);
+    }
+    *state = at;
+    return true;
+}
+
+bool grammar_forced(Grammar *g, GrammarState state, Buffer *bytes, Error *error) {
+    CHECK(state < g->matcher.state_count);
+    begin(g);
+    for (int i = 0; i < GRAMMAR_FORCED_MAX; i++) {
+        const int byte = state ? matcher_only_byte(&g->matcher, state) : -1;
+        if (byte < 0) break;
+        buffer_byte(bytes, (char)byte);
+        state = matcher_step(&g->matcher, state, (uint8_t)byte);
+    }
+    return !g->budget.failed || give(&g->budget, error);
+}

@@ -1,0 +1,273 @@
+/* Masks: walks of the vocabulary's tries. An item's tokens do not depend on the other items of a state, so each is
+ * treated in the way that suits it: free text by what the vocabulary knows of it, what is nearly free text by its
+ * difference from that, and the rest of the items by walking the whole trie with all of them at once. */
+#include "text/grammar/mask.h"
+
+#include <stdlib.h>
+
+/* --- Walking
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
+
+/* A state on the way. Within one lexeme that cannot be over yet, the row of the lexeme says all: no set is looked at.
+ */
+typedef struct Cursor {
+    Lex lex;     /* LEX_NONE: at is a State */
+    uint32_t at; /* else the Stack behind the lexeme */
+} Cursor;
+
+static inline bool is_dead(Cursor c) { return !c.lex && !c.at; }
+
+static Cursor cursor_of(const Matcher *m, State state) {
+    uint32_t count;
+    const Item *items = matcher_items(m, state, &count);
+    const bool one = count == 1 && !m->states[state].ends && !lex_nullable(m->lexicon, items[0].lex);
+    return one ? (Cursor){items[0].lex, items[0].stack} : (Cursor){LEX_NONE, state};
+}
+
+static inline Cursor cursor_step(Matcher *m, Cursor c, uint8_t byte) {
+    if (!c.lex) return c.at ? cursor_of(m, matcher_step(m, c.at, byte)) : c;
+    const LexNode *n = &m->lexicon->nodes[c.lex];
+    const Lex *row = n->filtered ? n->row : lex_row(m->lexicon, c.lex);
+    const Lex next = row ? row[byte] : LEX_NONE;
+    if (!next) return (Cursor){LEX_NONE, STATE_DEAD};
+    if (!lex_nullable(m->lexicon, next)) return (Cursor){next, c.at};
+    return cursor_of(m, matcher_state_of(m, (Item){next, c.at}));
+}
+
+static inline void set_tokens(const Trie *trie, uint32_t node, uint64_t *mask) {
+    for (uint32_t i = trie->nodes[node].first; i < trie->nodes[node + 1].first; i++)
+        mask[(uint32_t)trie->tokens[i] / 64] |= (uint64_t)1 << (trie->tokens[i] % 64);
+}
+
+/* Sets the tokens below a first byte. path[0] is where the walk begins. */
+static void walk_below(Matcher *m, const Trie *trie, uint32_t begin, Cursor *path, uint64_t *mask) {
+    const uint32_t end = trie->nodes[begin].skip;
+    uint32_t steps = 0;
+    for (uint32_t i = begin; i < end; steps++) {
+        const TrieNode *node = &trie->nodes[i];
+        const Cursor c = cursor_step(m, path[node->depth - 1], node->byte);
+        if (is_dead(c)) {
+            i = node->skip;
+            continue;
+        }
+        set_tokens(trie, i, mask);
+        path[node->depth] = c;
+        i++;
+    }
+    budget_step(m->budget, steps);
+}
+
+static void walk(Matcher *m, const Trie *trie, Cursor from, uint64_t *mask) {
+    Cursor path[TOKEN_BYTES_MAX + 1];
+    path[0] = from;
+    const Lex *row = from.lex ? lex_row(m->lexicon, from.lex) : NULL;
+    for (unsigned b = 0; b < 256 && !m->budget->failed; b++)
+        if (trie->root[b] != UINT32_MAX && (!row || row[b])) walk_below(m, trie, trie->root[b], path, mask);
+}
+
+/* --- Free text
+ * ----------------------------------------------------------------------------------------------------------------------
+ */
+
+/* An item whose lexeme takes any plain character, and behind it any other, and so on to the end or for longer than
+ * tokens are. Then chain holds the lexemes behind 0, 1, 2 … characters, *count of them. */
+static bool is_free(Matcher *m, Item item, Lex chain[PLAIN_CHARS_MAX], uint32_t *count) {
+    Lex lex = item.lex;
+    for (*count = 0; *count < PLAIN_CHARS_MAX; (*count)++) {
+        /* Where the lexeme may be over, plain characters could belong to what comes behind it. */
+        if (*count && lex_nullable(m->lexicon, lex) && item.stack) return false;
+        chain[*count] = lex;
+        const Lex next = lex_plain(m->lexicon, lex);
+        if (next == LEX_MIXED || (next == LEX_NONE && *count == 0)) return false;
+        if (next == LEX_NONE || (next == lex && *count == 0)) { /* here it ends, or goes on for ever */
+            (*count)++;
+            return true;
+        }
+        lex = next;
+    }
+    return true;
+}
+
+static void add_free(Masks *masks, Item item, const Lex *chain, uint32_t count, uint64_t *mask) {
+    Matcher *m = masks->matcher;
+    const Vocabulary *v = masks->vocabulary;
+    const bool for_ever = lex_plain(m->lexicon, chain[0]) == chain[0], beyond = count == PLAIN_CHARS_MAX;
+    if (for_ever || count > 1) {
+        const uint64_t *plain = vocabulary_plain(v, for_ever ? PLAIN_CHARS_MAX : count - 1);
+        for (size_t i = 0; i < v->words; i++) mask[i] |= plain[i];
+    }
+    if (for_ever) {
+        walk(m, &v->rests, (Cursor){item.lex, item.stack}, mask);
+        return;
+    }
+    for (uint32_t chars = 0; chars < count; chars++)
+        walk(m, &v->rest_of[chars], (Cursor){chain[chars], item.stack}, mask);
+    if (beyond) walk(m, &v->longer, (Cursor){item.lex, item.stack}, mask);
+}
+
+/* --- Nearly free text
+ * -------------------------------------------------------------------------------------------------------------------
+ */
+
+/* Behind most plain characters the item's lexeme is free text for ever: what that is, or LEX_NONE. So it is with keys
+ * that must differ from some names. */
+static Lex nearly_free(Matcher *m, Item item) {
+    enum { MOST = 60 };
+    const Lex *row = lex_row(m->lexicon, item.lex);
+    for (unsigned b = ' '; row && b < 0x7F; b += 13) {
+        unsigned same = 0;
+        if (!row[b]) continue;
+        for (unsigned other = ' '; other < 0x7F; other++) same += row[other] == row[b];
+        if (same >= MOST && lex_plain(m->lexicon, row[b]) == row[b] && !lex_nullable(m->lexicon, row[b])) return row[b];
+    }
+    return LEX_NONE;
+}
+
+static inline bool same_cursor(Cursor a, Cursor b) { return a.lex == b.lex && a.at == b.at; }
+
+/* mask has the tokens of `base`; makes them those of `from`. Where the two come together the verdicts are the same. */
+static void walk_difference(Matcher *m, const Trie *trie, Cursor from, Cursor base, uint64_t *mask) {
+    struct {
+        Cursor from, base;
+    } path[TOKEN_BYTES_MAX + 1];
+    uint32_t steps = 0;
+    path[0].from = from;
+    path[0].base = base;
+    for (uint32_t i = 0; i < trie->count; steps++) {
+        const TrieNode *node = &trie->nodes[i];
+        const Cursor c = cursor_step(m, path[node->depth - 1].from, node->byte);
+        const Cursor b = cursor_step(m, path[node->depth - 1].base, node->byte);
+        if (same_cursor(c, b)) {
+            i = node->skip;
+            continue;
+        }
+        if (is_dead(c)) {
+            for (uint32_t k = node->first; k < trie->nodes[i + 1].first; k++)
+                mask[(uint32_t)trie->tokens[k] / 64] &= ~((uint64_t)1 << (trie->tokens[k] % 64));
+        } else {
+            set_tokens(trie, i, mask);
+        }
+        path[node->depth].from = c;
+        path[node->depth].base = b;
+        i++;
+    }
+    budget_step(m->budget, steps);
+}
+
+static bool add_nearly_free(Masks *masks, Item item, uint64_t *mask) {
+    Matcher *m = masks->matcher;
+    const size_t words = masks->vocabulary->words;
+    Lex chain[PLAIN_CHARS_MAX];
+    uint32_t count;
+    const Lex base = nearly_free(m, item);
+    if (!base || lex_nullable(m->lexicon, item.lex) || !is_free(m, (Item){base, item.stack}, chain, &count))
+        return false;
+    memset(masks->base, 0, words * sizeof *masks->base);
+    add_free(masks, (Item){base, item.stack}, chain, count, masks->base);
+    walk_difference(
+        m, &masks->vocabulary->all, (Cursor){item.lex, item.stack}, (Cursor){base, item.stack}, masks->base);
+    for (size_t i = 0; i < words; i++) mask[i] |= masks->base[i];
+    return true;
+}
+
+/* --- Masks
+ * ----------------------------------------------------------------------------------------------------------------------------
+ */
+
+static void compute(Masks *masks, State state, uint64_t *mask) {
+    Matcher *m = masks->matcher;
+    const StateNode s = m->states[state];
+    Lex chain[PLAIN_CHARS_MAX];
+    uint32_t count, rest = 0;
+    const size_t size = (s.count + 1) * sizeof(Item);
+    Item *others = budget_alloc(m->budget, size);
+    for (uint32_t i = 0; others && i < s.count && !m->budget->failed; i++) {
+        const Item item = m->items[s.first + i];
+        if (is_free(m, item, chain, &count)) {
+            add_free(masks, item, chain, count, mask);
+        } else if (!add_nearly_free(masks, item, mask)) {
+            others[rest++] = item;
+        }
+    }
+    if (others && rest) {
+        const State walked = rest == s.count ? state : matcher_state_of_items(m, others, rest, false);
+        walk(m, &masks->vocabulary->all, cursor_of(m, walked), mask);
+    }
+    if (others) budget_free(m->budget, others, size);
+    for (size_t i = 0; s.ends && i < masks->vocabulary->end_count; i++) {
+        const int32_t id = masks->vocabulary->ends[i];
+        if (id >= 0 && (size_t)id < masks->vocabulary->count) mask[id / 64] |= (uint64_t)1 << (id % 64);
+    }
+}
+
+static size_t mask_bytes(const Masks *masks, uint32_t count) {
+    const size_t list = ((size_t)count + 1) / 2;
+    return sizeof(Mask) + sizeof(uint64_t) * (count <= MASK_LIST_MAX ? list : masks->vocabulary->words);
+}
+
+void masks_forget(Masks *masks) {
+    for (uint32_t i = 0; i < masks->count; i++) {
+        if (masks->of[i]) budget_free(masks->matcher->budget, masks->of[i], mask_bytes(masks, masks->of[i]->count));
+        masks->of[i] = NULL;
+    }
+    masks->bytes = 0;
+}
+
+/* Keeps a mask for the next time. When there is no room for it, it is computed again. */
+static void keep(Masks *masks, State state, const uint64_t *mask) {
+    Budget *budget = masks->matcher->budget;
+    uint32_t count = 0;
+    for (size_t i = 0; i < masks->vocabulary->words; i++) count += (uint32_t)__builtin_popcountll(mask[i]);
+    if (count > MASK_LIST_MAX) count = MASK_LIST_MAX + 1;
+    const size_t bytes = mask_bytes(masks, count);
+    if (masks->bytes + bytes > MASKS_BYTES_MAX) masks_forget(masks);
+    masks->of = budget_grow(budget, masks->of, &masks->capacity, (uint64_t)state + 1, sizeof *masks->of);
+    if (state >= masks->capacity) return;
+    for (; masks->count <= state; masks->count++) masks->of[masks->count] = NULL;
+    Mask *kept = budget_alloc(budget, bytes);
+    if (!kept) return;
+    kept->count = count;
+    uint32_t *list = (uint32_t *)kept->data, found = 0;
+    for (size_t i = 0; count <= MASK_LIST_MAX && i < masks->vocabulary->words; i++)
+        for (uint64_t word = mask[i]; word; word &= word - 1)
+            list[found++] = (uint32_t)(i * 64) + (uint32_t)__builtin_ctzll(word);
+    if (count > MASK_LIST_MAX) memcpy(kept->data, mask, masks->vocabulary->words * sizeof *mask);
+    masks->of[state] = kept;
+    masks->bytes += bytes;
+}
+
+bool masks_fill(Masks *masks, State state, uint64_t *mask) {
+    const size_t words = masks->vocabulary->words;
+    const Mask *kept = state < masks->count ? masks->of[state] : NULL;
+    if (kept && kept->count > MASK_LIST_MAX) {
+        memcpy(mask, kept->data, words * sizeof *mask);
+        return true;
+    }
+    memset(mask, 0, words * sizeof *mask);
+    const uint32_t *list = kept ? (const uint32_t *)kept->data : NULL;
+    for (uint32_t i = 0; kept && i < kept->count; i++) mask[list[i] / 64] |= (uint64_t)1 << (list[i] % 64);
+    if (kept) return true;
+    compute(masks, state, mask);
+    if (!masks->matcher->budget->failed) keep(masks, state, mask);
+    return !masks->matcher->budget->failed;
+}
+
+State masks_token(Masks *masks, State state, int32_t token) {
+    const Slice bytes = vocabulary_token(masks->vocabulary, token);
+    for (size_t i = 0; i < bytes.size && state; i++)
+        state = matcher_step(masks->matcher, state, (uint8_t)bytes.data[i]);
+    return bytes.size ? state : STATE_DEAD;
+}
+
+bool masks_open(Masks *masks, Matcher *matcher, const Vocabulary *vocabulary) {
+    *masks = (Masks){.matcher = matcher, .vocabulary = vocabulary};
+    masks->base = budget_alloc(matcher->budget, (vocabulary->words + 1) * sizeof *masks->base);
+    return masks->base;
+}
+
+void masks_close(Masks *masks) {
+    for (uint32_t i = 0; i < masks->count; i++) free(masks->of[i]);
+    free(masks->of);
+    free(masks->base);
+}

@@ -1,0 +1,27 @@
+/* Which tokens may follow a state. Internal to text/grammar. */
+#pragma once
+#include "text/grammar/matcher.h"
+#include "text/grammar/vocabulary.h"
+
+enum { MASKS_BYTES_MAX = 32 << 20, MASK_LIST_MAX = 1024 };
+
+typedef struct Mask { /* kept as a list of ids when there are few, else as bits */
+    uint32_t count;   /* MASK_LIST_MAX + 1: bits */
+    uint64_t data[];
+} Mask;
+
+typedef struct Masks {
+    Matcher *matcher;
+    const Vocabulary *vocabulary;
+    Mask **of; /* by state; NULL: not computed, or given up again */
+    uint32_t count, capacity;
+    size_t bytes;
+    uint64_t *base; /* scratch: one mask */
+} Masks;
+
+NODISCARD bool masks_open(Masks *masks, Matcher *matcher, const Vocabulary *vocabulary);
+void masks_close(Masks *masks);
+void masks_forget(Masks *masks); /* they are computed again when they are asked for */
+/* False: the budget failed. */
+bool masks_fill(Masks *masks, State state, uint64_t *mask);
+State masks_token(Masks *masks, State state, int32_t token); /* behind a token; STATE_DEAD: it may not follow */

@@ -1,0 +1,28 @@
+/* Numbers of JSON as lexemes. Internal to text/grammar. */
+#pragma once
+#include "base/json.h"
+#include "text/grammar/lex.h"
+
+enum { DECIMAL_DIGITS_MAX = 400 };
+
+/* ±0.d₁d₂d₃… · 10^point, without zeros at either end; no digits: zero. */
+typedef struct Decimal {
+    bool negative;
+    int point;
+    uint32_t count;
+    char digits[DECIMAL_DIGITS_MAX];
+} Decimal;
+bool decimal_read(Decimal *decimal, const Json *number); /* false: too many digits */
+int decimal_compare(const Decimal *a, const Decimal *b);
+
+/* What a schema says of a number. */
+typedef struct NumberRange {
+    bool integer;
+    bool has_low, has_high, low_open, high_open; /* open: the bound itself does not belong to it */
+    Decimal low, high;
+} NumberRange;
+
+/* The numbers of a range. Bounded ones are spelled without exponent, so that digits alone decide. */
+Lex number_lex(Lexicon *x, const NumberRange *range);
+/* Multiples of a number greater than 0; LEX_NONE when it has too many digits. */
+Lex number_multiple(Lexicon *x, const Decimal *of);

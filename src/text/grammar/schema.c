@@ -1,0 +1,159 @@
+/* JSON schemas to rules: one set of schemas at a time. */
+#include "text/grammar/schema.h"
+
+#include "text/grammar/schema_disjoint.h"
+#include "text/grammar/schema_parts.h"
+#include "text/grammar/schema_scalar.h"
+
+/* --- anyOf and oneOf
+ * -------------------------------------------------------------------------------------------------------------------
+ */
+
+/* The set of the others and one branch. */
+static bool with_branch(
+    Schemas *s, const SchemaSet *set, uint32_t index, uint64_t resolved, const Json *branch, MemberList *list) {
+    list->count = 0;
+    list->impossible = false;
+    for (uint32_t i = 0; i < set->count; i++) {
+        const Member *m = &set->members[i];
+        if (!members_add(s, list, m->schema, m->resolved | (i == index ? resolved : 0))) return false;
+    }
+    return members_add(s, list, branch, 0);
+}
+
+static bool all_disjoint(Schemas *s, const SchemaSet *set, uint32_t index, const Json *branches) {
+    const Json *schema = set->members[index].schema;
+    if (branches->size > 64) return schema_refuse(s, schema, "oneOf", "it has more than 64 branches");
+    for (JSON_EACH(a, branches)) {
+        for (const Json *b = json_next(a); b != branches->end; b = json_next(b)) {
+            MemberList one, other;
+            if (!with_branch(s, set, index, RESOLVED_ONE_OF, a, &one) ||
+                !with_branch(s, set, index, RESOLVED_ONE_OF, b, &other))
+                return false;
+            if (schema_disjoint(s, &one, &other)) continue;
+            return schema_refuse(s, schema, "oneOf", "some value might fit two of its branches; say anyOf if it may");
+        }
+    }
+    return true;
+}
+
+static Expr branches_of(Schemas *s, const SchemaSet *set, uint32_t index, bool any) {
+    Rules *r = s->rules;
+    const Json *schema = set->members[index].schema, *branches = json_get(schema, any ? "anyOf" : "oneOf");
+    const uint32_t start = r->work_count;
+    if (branches->type != JSON_ARRAY || branches->size == 0) {
+        schema_broken(s, schema, any ? "anyOf" : "oneOf", "it must be an array of at least one schema");
+        return EXPR_NONE;
+    }
+    if (!any && !all_disjoint(s, set, index, branches)) return EXPR_NONE;
+    for (JSON_EACH(branch, branches)) {
+        MemberList list;
+        if (!with_branch(s, set, index, any ? RESOLVED_ANY_OF : RESOLVED_ONE_OF, branch, &list)) break;
+        expr_push(r, schema_set_expr(s, &list));
+    }
+    return expr_take(r, start, EXPR_IS_OR);
+}
+
+/* --- Values by type
+ * -----------------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct Values {
+    const SchemaSet *set;
+    uint32_t types;
+} Values;
+
+/* What of an enumerated value its text alone cannot say: strings and numbers are lexemes, and checked as such. */
+static void add_value(Schemas *s, const Json *value, void *context) {
+    static const char *const words[] = {"properties", "required", "additionalProperties", "patternProperties",
+        "propertyNames", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "minProperties",
+        "maxProperties", "uniqueItems", "contains"};
+    const Values *values = context;
+    static const uint32_t of[] = {
+        [JSON_NULL] = TYPE_NULL, [JSON_BOOL] = TYPE_BOOL, [JSON_ARRAY] = TYPE_ARRAY, [JSON_OBJECT] = TYPE_OBJECT};
+    if (value->type == JSON_STRING || json_is_number(value) || !(values->types & of[value->type])) return;
+    for (uint32_t i = 0; value->type >= JSON_ARRAY && i < values->set->count; i++)
+        for (size_t k = 0; k < COUNT_OF(words); k++)
+            if (json_get(values->set->members[i].schema, words[k]))
+                schema_refuse(s, values->set->members[i].schema, words[k], "it is not supported beside enum or const");
+    expr_push(s->rules, json_form_value(&s->form, value));
+}
+
+static Expr word(Schemas *s, const char *text) {
+    return expr_lex(s->rules, lex_literal(s->rules->lexicon, slice_of(text)));
+}
+
+static void add_types(Schemas *s, const SchemaSet *set, uint32_t types) {
+    Rules *r = s->rules;
+    if (types & TYPE_NULL) expr_push(r, word(s, "null"));
+    if (types & TYPE_BOOL) expr_push(r, EXPR_OR(r, word(s, "true"), word(s, "false")));
+    if (types & TYPE_ARRAY) expr_push(r, schema_array(s, set));
+    if (types & TYPE_OBJECT && !s->budget->failed) expr_push(r, schema_object(s, set));
+}
+
+static Expr values_by_type(Schemas *s, const SchemaSet *set) {
+    Rules *r = s->rules;
+    Lexicon *x = r->lexicon;
+    const uint32_t start = r->work_count;
+    Values values = {.set = set};
+    if (!schema_types(s, set, &values.types)) return EXPR_NONE;
+    if (!schema_values(s, set, add_value, &values) && !s->budget->failed) add_types(s, set, values.types);
+    if (values.types & TYPE_STRING && !s->budget->failed)
+        expr_push(r, expr_lex(r, lex_and2(x, schema_scalar_values(s, set, true), schema_string(s, set))));
+    if (values.types & TYPE_NUMBER && !s->budget->failed)
+        expr_push(r,
+            expr_lex(r,
+                lex_and2(
+                    x, schema_scalar_values(s, set, false), schema_number(s, set, !(values.types & TYPE_FRACTION)))));
+    return expr_take(r, start, EXPR_IS_OR);
+}
+
+/* --- Sets
+ * -----------------------------------------------------------------------------------------------------------------------------------
+ */
+
+static bool refuse_unsupported(Schemas *s, const Json *schema) {
+    static const char *const words[] = {"not", "if", "$dynamicRef", "$recursiveRef"};
+    for (size_t i = 0; i < COUNT_OF(words); i++) {
+        const bool alone = i == 1 && !json_get(schema, "then") && !json_get(schema, "else");
+        if (json_get(schema, words[i]) && !alone) return schema_refuse(s, schema, words[i], "it is not supported");
+    }
+    return true;
+}
+
+static Expr set_body(Schemas *s, const SchemaSet *set) {
+    if (set->impossible) return EXPR_NONE;
+    for (uint32_t i = 0; i < set->count; i++)
+        if (!refuse_unsupported(s, set->members[i].schema)) return EXPR_NONE;
+    for (uint32_t i = 0; i < set->count; i++) {
+        const Member *m = &set->members[i];
+        for (int any = 1; any >= 0; any--)
+            if (json_get(m->schema, any ? "anyOf" : "oneOf") &&
+                !(m->resolved & (any ? RESOLVED_ANY_OF : RESOLVED_ONE_OF)))
+                return branches_of(s, set, i, any);
+    }
+    return values_by_type(s, set);
+}
+
+bool schema_compile(const JsonForm *form, Slice text, Rule *root) {
+    Rules *r = form->rules;
+    Schemas s = {.rules = r, .budget = r->budget, .form = *form, .arena = {.limit = GRAMMAR_BYTES_MAX}};
+    Error error = {0};
+    s.pending_end = &s.pending;
+    s.root = json_parse(&s.arena, text, &error);
+    if (!s.root) budget_fail(r->budget, error.code, "schema: %s", error.text);
+    MemberList list;
+    list.count = 0;
+    list.impossible = false;
+    *root = rule_new(r, SLICE("root"));
+    if (s.root && members_add(&s, &list, s.root, 0)) rule_define(r, *root, schema_set_expr(&s, &list));
+    while (s.pending && !r->budget->failed) {
+        SchemaSet *set = s.pending;
+        s.pending = set->next;
+        if (!s.pending) s.pending_end = &s.pending;
+        rule_define(r, set->rule, set_body(&s, set));
+    }
+    map_free(&s.sets);
+    arena_free(&s.arena);
+    return !r->budget->failed;
+}

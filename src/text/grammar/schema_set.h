@@ -1,0 +1,69 @@
+/* JSON schemas: sets of schemas that a value must satisfy all at once. References and allOf are resolved into such a
+ * set, anyOf and oneOf into several; each set is a rule, made once, so that recursive schemas are recursive rules.
+ * Internal to text/grammar. */
+#pragma once
+#include "base/map.h"
+#include "text/grammar/json_form.h"
+
+enum { SCHEMA_MEMBERS_MAX = 256, SCHEMA_CHOICES_MAX = 4096 };
+
+typedef enum SchemaType {
+    TYPE_NULL = 1,
+    TYPE_BOOL = 2,
+    TYPE_INTEGER = 4,
+    TYPE_FRACTION = 8, /* a number that is not whole */
+    TYPE_STRING = 16,
+    TYPE_ARRAY = 32,
+    TYPE_OBJECT = 64,
+    TYPE_NUMBER = TYPE_INTEGER | TYPE_FRACTION,
+    TYPE_ALL = 127
+} SchemaType;
+
+/* What of a member has been resolved already. */
+enum { RESOLVED_ANY_OF = 1, RESOLVED_ONE_OF = 2 };
+
+typedef struct Member {
+    const Json *schema; /* an object */
+    uint64_t resolved;
+} Member;
+
+typedef struct SchemaSet {
+    Member *members;
+    uint32_t count;
+    bool impossible; /* one of them is false */
+    Rule rule;
+    struct SchemaSet *next; /* whose rule is still to be made */
+} SchemaSet;
+
+typedef struct Schemas {
+    Rules *rules;
+    Budget *budget;
+    JsonForm form;
+    Arena arena;
+    const Json *root;
+    Map sets; /* by members */
+    SchemaSet *pending, **pending_end;
+} Schemas;
+
+/* The error for a keyword of a schema: says where. Always false. */
+bool schema_refuse(Schemas *s, const Json *schema, const char *keyword, const char *why); /* it cannot be kept */
+bool schema_broken(Schemas *s, const Json *schema, const char *keyword, const char *why); /* it is not valid */
+
+/* A list of members that grows; NULL data: none yet. */
+typedef struct MemberList {
+    Member data[SCHEMA_MEMBERS_MAX];
+    uint32_t count;
+    bool impossible;
+} MemberList;
+/* Adds a schema (an object, true or false) with all that it refers to. */
+bool members_add(Schemas *s, MemberList *list, const Json *schema, uint64_t resolved);
+/* The set of a list, its rule to be made when it is new. NULL: a failure. */
+SchemaSet *schema_set(Schemas *s, const MemberList *list);
+Expr schema_set_expr(Schemas *s, const MemberList *list); /* what fits it */
+
+/* The next array or object that a reference such as "#/$defs/a" points to, or NULL. */
+const Json *schema_resolve(Schemas *s, const Json *schema, Slice reference);
+/* A keyword that is a whole number of at least 0, or fallback; *bound stays below LEX_FOREVER. */
+bool schema_count(Schemas *s, const Json *schema, const char *keyword, uint32_t fallback, uint32_t *bound);
+/* The types that a set allows. */
+bool schema_types(Schemas *s, const SchemaSet *set, uint32_t *types);

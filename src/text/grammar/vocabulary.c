@@ -1,0 +1,206 @@
+/* Vocabularies as tries. */
+#include "text/grammar/vocabulary.h"
+
+#include <stdlib.h>
+
+#include "base/utf8.h"
+#include "text/grammar/lex.h"
+
+typedef struct Entry {
+    Slice text;
+    int32_t id;
+    uint32_t chars; /* plain ones before `text` */
+} Entry;
+
+static int compare_entries(const void *a, const void *b) {
+    const Entry *one = a, *other = b;
+    const size_t size = one->text.size < other->text.size ? one->text.size : other->text.size;
+    const int order = size ? memcmp(one->text.data, other->text.data, size) : 0;
+    if (order) return order;
+    if (one->text.size != other->text.size) return one->text.size > other->text.size ? 1 : -1;
+    return (one->id > other->id) - (one->id < other->id);
+}
+
+/* --- Tries
+ * -------------------------------------------------------------------------------------------------------------------
+ */
+
+static size_t common(Slice a, Slice b) {
+    size_t same = 0;
+    while (same < a.size && same < b.size && a.data[same] == b.data[same]) same++;
+    return same;
+}
+
+/* Of entries, which are sorted here. The number of nodes is known before the first is written. */
+static bool trie_build(Trie *trie, Entry *entries, size_t count) {
+    size_t nodes = 1;
+    if (count) qsort(entries, count, sizeof *entries, compare_entries);
+    for (size_t i = 0; i < count; i++)
+        nodes += entries[i].text.size - (i ? common(entries[i - 1].text, entries[i].text) : 0);
+    trie->nodes = calloc(nodes, sizeof *trie->nodes);
+    trie->tokens = calloc(count + 1, sizeof *trie->tokens);
+    memset(trie->root, 0xFF, sizeof trie->root);
+    if (!trie->nodes || !trie->tokens || nodes > UINT32_MAX) return false;
+    uint32_t path[TOKEN_BYTES_MAX];
+    size_t depth = 0;
+    for (size_t i = 0; i < count; i++) {
+        const Slice text = entries[i].text;
+        const size_t same = i ? common(entries[i - 1].text, text) : 0;
+        for (; depth > same; depth--) trie->nodes[path[depth - 1]].skip = trie->count;
+        for (; depth < text.size; depth++) {
+            path[depth] = trie->count;
+            if (depth == 0) trie->root[(uint8_t)text.data[0]] = trie->count;
+            /* Only the last byte's node has tokens: those before it begin where it begins. */
+            trie->nodes[trie->count++] =
+                (TrieNode){.byte = (uint8_t)text.data[depth], .depth = (uint16_t)(depth + 1), .first = (uint32_t)i};
+        }
+        if (text.size > trie->depth) trie->depth = (uint16_t)text.size;
+        trie->tokens[i] = entries[i].id;
+    }
+    for (; depth > 0; depth--) trie->nodes[path[depth - 1]].skip = trie->count;
+    trie->nodes[trie->count] = (TrieNode){.skip = trie->count, .first = (uint32_t)count};
+    return true;
+}
+
+static void trie_free(Trie *trie) {
+    free(trie->nodes);
+    free(trie->tokens);
+}
+
+/* --- Plain characters
+ * --------------------------------------------------------------------------------------------------------- */
+
+/* Bytes of the plain characters that text begins with; counts them. */
+static size_t plain_prefix(Slice text, uint32_t *chars) {
+    size_t at = 0;
+    *chars = 0;
+    while (at < text.size) {
+        uint32_t code;
+        const int length = utf8_decode(text.data + at, text.size - at, &code);
+        if (length < 0 || (length == 1 && !byte_is_plain((uint8_t)text.data[at]))) break;
+        at += (size_t)length;
+        (*chars)++;
+    }
+    return at;
+}
+
+static bool build_plain(Vocabulary *v) {
+    v->plain = calloc((size_t)PLAIN_CHARS_MAX * v->words + 1, sizeof *v->plain);
+    if (!v->plain) return false;
+    for (size_t id = 0; id < v->count; id++) {
+        const Slice text = vocabulary_token(v, (int32_t)id);
+        uint32_t chars;
+        if (!text.size || plain_prefix(text, &chars) < text.size) continue;
+        for (uint32_t i = chars < PLAIN_CHARS_MAX ? chars : PLAIN_CHARS_MAX; i <= PLAIN_CHARS_MAX; i++)
+            v->plain[(size_t)(i - 1) * v->words + id / 64] |= (uint64_t)1 << (id % 64);
+    }
+    return true;
+}
+
+/* The rests, all together and by the number of characters before them. */
+static bool build_rests(Vocabulary *v, Entry *entries, Entry *part) {
+    size_t count = 0, longer = 0;
+    for (size_t id = 0; id < v->count; id++) {
+        const Slice text = vocabulary_token(v, (int32_t)id);
+        uint32_t chars;
+        const size_t prefix = plain_prefix(text, &chars);
+        if (text.size && chars >= PLAIN_CHARS_MAX) part[longer++] = (Entry){text, (int32_t)id, chars};
+        if (prefix < text.size)
+            entries[count++] = (Entry){{text.data + prefix, text.size - prefix}, (int32_t)id, chars};
+    }
+    if (!trie_build(&v->longer, part, longer) || !trie_build(&v->rests, entries, count)) return false;
+    for (uint32_t chars = 0; chars < PLAIN_CHARS_MAX; chars++) {
+        size_t found = 0;
+        for (size_t i = 0; i < count; i++)
+            if (entries[i].chars == chars) part[found++] = entries[i];
+        if (!trie_build(&v->rest_of[chars], part, found)) return false;
+    }
+    return true;
+}
+
+/* --- Vocabularies
+ * --------------------------------------------------------------------------------------------------------------- */
+
+static bool copy_tokens(Vocabulary *v, const Slice *tokens, const int32_t *ends) {
+    size_t size = 0;
+    for (size_t i = 0; i < v->count; i++) size += tokens[i].size <= TOKEN_BYTES_MAX ? tokens[i].size : 0;
+    v->bytes = malloc(size + 1);
+    v->start = calloc(v->count + 1, sizeof *v->start);
+    v->ends = calloc(v->end_count + 1, sizeof *v->ends);
+    if (!v->bytes || !v->start || !v->ends || size > UINT32_MAX) return false;
+    memcpy(v->ends, ends, v->end_count * sizeof *ends);
+    size_t at = 0;
+    for (size_t i = 0; i < v->count; i++) {
+        v->start[i] = (uint32_t)at;
+        if (!tokens[i].size || tokens[i].size > TOKEN_BYTES_MAX || vocabulary_is_end(v, (int32_t)i)) continue;
+        memcpy(v->bytes + at, tokens[i].data, tokens[i].size);
+        at += tokens[i].size;
+    }
+    v->start[v->count] = (uint32_t)at;
+    return true;
+}
+
+Vocabulary *vocabulary_new(const Slice *tokens, size_t count, const int32_t *ends, size_t end_count, Error *error) {
+    Vocabulary *v = calloc(1, sizeof *v);
+    Entry *entries = malloc((count + 1) * sizeof *entries), *part = malloc((count + 1) * sizeof *part);
+    bool ok = v && entries && part && count < INT32_MAX;
+    if (ok) {
+        v->count = count;
+        v->words = (count + 63) / 64;
+        v->end_count = end_count;
+        ok = copy_tokens(v, tokens, ends);
+    }
+    size_t used = 0;
+    for (size_t id = 0; ok && id < count; id++) {
+        const Slice text = vocabulary_token(v, (int32_t)id);
+        if (text.size) entries[used++] = (Entry){text, (int32_t)id, 0};
+    }
+    ok = ok && trie_build(&v->all, entries, used) && build_plain(v) && build_rests(v, entries, part);
+    free(entries);
+    free(part);
+    if (ok) return v;
+    vocabulary_free(v);
+    fail(error, ERROR_MEMORY, "no memory for the tokens of a vocabulary");
+    return NULL;
+}
+
+Vocabulary *vocabulary_of(const Tokenizer *t, const int32_t *ends, size_t end_count, Error *error) {
+    const size_t count = (size_t)tokenizer_vocab(t);
+    Slice *tokens = calloc(count + 1, sizeof *tokens);
+    size_t *start = calloc(count + 1, sizeof *start);
+    Buffer bytes = {0};
+    Vocabulary *v = NULL;
+    bool ok = tokens && start;
+    if (!ok) fail(error, ERROR_MEMORY, "no memory for the tokens of a vocabulary");
+    for (size_t id = 0; ok && id < count; id++) {
+        start[id] = bytes.size;
+        /* An id without a token is no error here: nothing stands for nothing. */
+        if (!tokenizer_is_special(t, (int32_t)id) && !tokenizer_bytes(t, (int32_t)id, &bytes, NULL))
+            bytes.size = start[id];
+    }
+    if (ok && bytes.failed) ok = fail(error, ERROR_MEMORY, "no memory for the tokens of a vocabulary");
+    for (size_t id = 0; ok && id < count; id++) {
+        const size_t end = id + 1 < count ? start[id + 1] : bytes.size;
+        tokens[id] = (Slice){bytes.data + start[id], end - start[id]};
+    }
+    if (ok) v = vocabulary_new(tokens, count, ends, end_count, error);
+    free(tokens);
+    free(start);
+    buffer_free(&bytes);
+    return v;
+}
+
+void vocabulary_free(Vocabulary *v) {
+    if (!v) return;
+    trie_free(&v->all);
+    trie_free(&v->rests);
+    trie_free(&v->longer);
+    for (size_t i = 0; i < PLAIN_CHARS_MAX; i++) trie_free(&v->rest_of[i]);
+    free(v->plain);
+    free(v->bytes);
+    free(v->start);
+    free(v->ends);
+    free(v);
+}
+
+size_t vocabulary_mask_words(const Vocabulary *v) { return v->words; }
