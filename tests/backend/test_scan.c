@@ -46,15 +46,16 @@ static const int *doubled(const ScanForm *f, bool values, const uint8_t *page) {
 
 static ScanQuery *record_at(int i, int d) { return (ScanQuery *)(void *)(records + (size_t)i * scan_query_bytes(d)); }
 
-/* Queries with whole elements up to 127, which the step leaves as they are. */
-static void make_queries(const ScanKernels *kernels, int count, int d, int group) {
+/* Queries with whole elements up to the largest code, which the step leaves as they are. */
+static void make_queries(const ScanKernels *kernels, KvForm form, int count, int d, int group) {
+    const float most = (float)kernels->most(form, false);
     for (int i = 0; i < count; i++) {
         float *x = scan_rotated(record_at(i, d));
-        for (int j = 0; j < d; j++) x[j] = rintf(127 * test_uniform(&ops_seed));
-        x[i * 7 % d] = i % 2 ? 127 : -127;
+        for (int j = 0; j < d; j++) x[j] = rintf(most * test_uniform(&ops_seed));
+        x[i * 7 % d] = i % 2 ? most : -most;
         if (i == 3)
-            for (int j = 0; j < d; j++) x[j] = 127;
-        kernels->quantise(record_at(i, d), d, group);
+            for (int j = 0; j < d; j++) x[j] = most;
+        kernels->quantise(record_at(i, d), form, d, group);
     }
 }
 
@@ -63,7 +64,7 @@ static void check_scores(const char *name, const ScanKernels *kernels, KvForm fo
     uint8_t *codes = random_page(&f, false, ONE_F16, 0);
     if (count == 1) memset(codes + f.layout.codes, 0, f.layout.bytes - f.layout.codes); /* the least value everywhere */
     const ScanPage page = {.keys = &f, .k = codes, .queries = record_at(0, d), .stride = scan_query_bytes(d)};
-    make_queries(kernels, count, d, f.layout.group);
+    make_queries(kernels, form, count, d, f.layout.group);
     kernels->scores(&page, 0, count, &work);
     const int *what = doubled(&f, false, codes);
     int wrong = 0;
@@ -79,7 +80,7 @@ static void check_scores(const char *name, const ScanKernels *kernels, KvForm fo
 
 /* Weights that are whole already: the heaviest is as large as they can be. */
 static void make_weights(const ScanKernels *kernels, KvForm form, int count) {
-    const int most = kernels->most(form);
+    const int most = kernels->most(form, true);
     for (int i = 0; i < count * KV_PAGE_TOKENS; i++) work.p[i] = floorf(fabsf(test_uniform(&ops_seed)) * (float)most);
     for (int i = 0; i < count; i++) work.p[i * KV_PAGE_TOKENS + i] = (float)most;
     for (int t = 0; t < KV_PAGE_TOKENS && count > 3; t++) work.p[3 * KV_PAGE_TOKENS + t] = (float)most;
@@ -116,7 +117,7 @@ static void check_alone(const char *name, const ScanKernels *kernels, int d) {
         .keys = &k, .values = &v, .k = keys, .v = values, .queries = record_at(0, d), .stride = scan_query_bytes(d)};
     for (int i = 0; i < COUNT; i++) {
         for (int j = 0; j < d; j++) scan_rotated(record_at(i, d))[j] = test_uniform(&ops_seed);
-        kernels->quantise(record_at(i, d), d, k.layout.group);
+        kernels->quantise(record_at(i, d), k.form, d, k.layout.group);
     }
     kernels->scores(&page, 0, COUNT, &work);
     for (int i = 0; i < COUNT; i++) {

@@ -120,7 +120,8 @@ void codes_record(const Job *job, const Run *run, int kv_head, const float *q, S
     }
     memcpy(scan_rotated(record), q, (size_t)d * sizeof *q);
     kv_rotate(d, 1, scan_rotated(record));
-    job->kernels->scan->quantise(record, d, job->keys[code_of(job, run)->k].layout.group);
+    const KvForm form = code_of(job, run)->k;
+    job->kernels->scan->quantise(record, form, d, job->keys[form].layout.group);
 }
 
 ScanQuery *codes_shared_record(const Job *job, const Run *run, int kv_head, int query) {

@@ -65,12 +65,12 @@ typedef struct ScanWork {
 
 struct ScanKernels {
     void (*table)(KvForm form, bool values, uint8_t table[SCAN_TABLE]);
-    /* The query's step, codes and sums, from what it is rotated. */
-    void (*quantise)(ScanQuery *query, int d, int group);
+    /* The query's step, codes and sums for keys of this form, from what it is rotated. */
+    void (*quantise)(ScanQuery *query, KvForm form, int d, int group);
     /* Scores of queries first ≤ i < first + count of the page: work->p[i − first][token]. */
     void (*scores)(const ScanPage *page, int first, int count, ScanWork *work);
-    /* The largest weight. */
-    int (*most)(KvForm form);
+    /* The largest code of a query, or the largest weight, for codes of this form. */
+    int (*most)(KvForm form, bool values);
     /* o[i] += weights[i] · values, in the rotated space; o [count][stride]. */
     void (*values)(const ScanPage *page, int count, ScanWork *work, int stride, float *o);
     /* Takes a page in for the tile's queries from `first` on, which see all of it: m, l and `coded`. */

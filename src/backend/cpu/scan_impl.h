@@ -33,23 +33,32 @@ static void ahead_advance(Ahead *ahead, int quads) {
     if (ahead->at) ahead->at += (ptrdiff_t)ahead->lines * 64 * quads;
 }
 
-/* sums[query][block][lane] of four-byte products over quads; x: a query's codes or weights. ahead: of which `lines`
- * lines are fetched for each quad. */
+enum { REGS_MOST = SCAN_CHUNK * QUAD_REGS };
+
+VEC_INLINE void load_quad(const int regs, const uint8_t *codes, int64_t block_bytes, Ints *loaded) {
+    UNROLL for (int r = 0; r < regs; r++) loaded[r] =
+        ints_load(codes + r / QUAD_REGS * block_bytes + r % QUAD_REGS * (INT_LANES * 4));
+}
+
+/* sums[query][block][lane] of four-byte products over quads, an even number; x: a query's codes or weights. ahead: of
+ * which `lines` lines are fetched for each quad. */
 VEC_INLINE void product_tile(const int queries, const int blocks, const ScanKind kind, const uint8_t *codes,
     int64_t block_bytes, const uint8_t *x, int64_t x_stride, int quads, const uint8_t *ahead, int lines,
     int32_t *sums) {
-    enum { REGS = SCAN_CHUNK * QUAD_REGS };
-    Ints sum[SCAN_TILE][REGS];
-    const int regs = blocks * QUAD_REGS;
+    Ints sum[SCAN_TILE][REGS_MOST];
+    const int regs = blocks * QUAD_REGS, together = kind_is_wide(kind) ? 1 : NARROW_QUADS;
     UNROLL for (int i = 0; i < queries; i++) UNROLL for (int r = 0; r < regs; r++) sum[i][r] = ints_zero();
-    for (int64_t q = 0; q < quads; q++) {
-        Ints loaded[REGS];
-        for (int l = 0; l < lines; l++) prefetch(ahead + (q * lines + l) * 64);
-        UNROLL for (int r = 0; r < regs; r++) loaded[r] =
-            ints_load(codes + r / QUAD_REGS * block_bytes + q * QUAD_BYTES + r % QUAD_REGS * (INT_LANES * 4));
+    for (int64_t q = 0; q < quads; q += together) {
+        Ints loaded[REGS_MOST], next[REGS_MOST];
+        for (int l = 0; l < lines * together; l++) prefetch(ahead + (q * lines + l) * 64);
+        load_quad(regs, codes + q * QUAD_BYTES, block_bytes, loaded);
+        if (together == 2) load_quad(regs, codes + (q + 1) * QUAD_BYTES, block_bytes, next);
         UNROLL for (int i = 0; i < queries; i++) {
-            const Ints four = ints_four(x + i * x_stride + q * 4);
-            UNROLL for (int r = 0; r < regs; r++) sum[i][r] = ints_dot(kind, sum[i][r], loaded[r], four);
+            const uint8_t *four = x + i * x_stride + q * 4;
+            const Ints one = ints_four(four), other = together == 2 ? ints_four(four + 4) : one;
+            UNROLL for (int r = 0; r < regs; r++) sum[i][r] = together == 2
+                ? ints_dot2(kind, sum[i][r], loaded[r], one, next[r], other)
+                : ints_dot(kind, sum[i][r], loaded[r], one);
         }
     }
     UNROLL for (int i = 0; i < queries; i++) UNROLL for (int r = 0; r < regs; r++)
@@ -65,7 +74,9 @@ typedef void Product(const uint8_t *codes, int64_t block_bytes, const uint8_t *x
         product_tile(queries, blocks, kind, codes, block_bytes, x, x_stride, quads, ahead, lines, sums);               \
     }
 #define PRODUCT_KINDS(queries, blocks)                                                                                 \
-    PRODUCT(queries, blocks, SCAN_KEYS) PRODUCT(queries, blocks, SCAN_WIDE_KEYS) PRODUCT(queries, blocks, SCAN_VALUES)
+    PRODUCT(queries, blocks, SCAN_KEYS)                                                                                \
+    PRODUCT(queries, blocks, SCAN_WIDE_KEYS)                                                                           \
+    PRODUCT(queries, blocks, SCAN_VALUES) PRODUCT(queries, blocks, SCAN_WIDE_VALUES)
 #define PRODUCTS_OF(blocks)                                                                                            \
     PRODUCT_KINDS(1, blocks)                                                                                           \
     PRODUCT_KINDS(2, blocks) PRODUCT_KINDS(3, blocks) PRODUCT_KINDS(4, blocks) PRODUCTS_TALL(blocks)
@@ -88,7 +99,10 @@ enum { WIDEST = 1 };
             product_4_##blocks##_##kind EACH_TALL(blocks, kind)                                                        \
     }
 #define EACH_KIND(blocks)                                                                                              \
-    { EACH_QUERIES(blocks, SCAN_KEYS), EACH_QUERIES(blocks, SCAN_WIDE_KEYS), EACH_QUERIES(blocks, SCAN_VALUES) }
+    {                                                                                                                  \
+        EACH_QUERIES(blocks, SCAN_KEYS), EACH_QUERIES(blocks, SCAN_WIDE_KEYS), EACH_QUERIES(blocks, SCAN_VALUES),      \
+            EACH_QUERIES(blocks, SCAN_WIDE_VALUES)                                                                     \
+    }
 PRODUCTS_OF(1)
 #if defined(__AVX512F__)
 PRODUCTS_OF(2)
@@ -136,12 +150,13 @@ static float largest(const float *x, int count) {
     return vec_most(most);
 }
 
-static void scan_quantise(ScanQuery *query, int d, int group) {
+static void scan_quantise(ScanQuery *query, KvForm form, int d, int group) {
     const float *x = scan_rotated(query), most = largest(x, d);
     int8_t *codes = scan_codes(query, d);
-    const bool some = most > FLT_MIN * 127;
-    query->step = some ? most / 127 : 0;
-    const Vec inverse = vec_set(some ? 127 / most : 0);
+    const float levels = (float)query_most(form);
+    const bool some = most > FLT_MIN * 256; /* otherwise the inverse is infinite, and scores are nothing */
+    query->step = some ? most / levels : 0;
+    const Vec inverse = vec_set(some ? levels / most : 0);
     for (int g = 0; g * group < d; g++) {
         Vec sum = vec_set(0);
         for (int i = g * group; i < (g + 1) * group; i += 16) {
@@ -232,7 +247,7 @@ static void scan_scores(const ScanPage *page, int first, int count, ScanWork *wo
 
 /* ---- values ---- */
 
-static int scan_most(KvForm form) { return weight_most(form); }
+static int scan_most(KvForm form, bool values) { return values ? weight_most(form) : query_most(form); }
 
 /* The weights of a query for one group: bytes of p · scale, each the step that the running sum over a lane's tokens
  * takes when it is rounded. */
@@ -274,9 +289,9 @@ static void add_blocks(
     int32_t sums[SCAN_TILE * SCAN_CHUNK * LANES];
     for (int start = 0; start < count;) {
         const int tiles = tiles_of(count - start), height = (count - start + tiles - 1) / tiles;
-        product_of(blocks, SCAN_VALUES, height)(work->unpacked, TOKEN_QUADS * QUAD_BYTES,
-            w->bytes + (start * groups + group) * TOKENS, groups * TOKENS, TOKEN_QUADS, ahead->at, ahead_lines(ahead),
-            sums);
+        product_of(blocks, form_is_wide(f->form) ? SCAN_WIDE_VALUES : SCAN_VALUES, height)(work->unpacked,
+            TOKEN_QUADS * QUAD_BYTES, w->bytes + (start * groups + group) * TOKENS, groups * TOKENS, TOKEN_QUADS,
+            ahead->at, ahead_lines(ahead), sums);
         ahead_advance(ahead, TOKEN_QUADS);
         for (int i = 0; i < height; i++) {
             const Vec step = vec_set(w->step[start + i][group]), half = vec_set(w->half[start + i][group]);
