@@ -50,7 +50,7 @@ VEC_INLINE void product_tile(const int queries, const int blocks, const ScanKind
     UNROLL for (int i = 0; i < queries; i++) UNROLL for (int r = 0; r < regs; r++) sum[i][r] = ints_zero();
     for (int64_t q = 0; q < quads; q += together) {
         Ints loaded[REGS_MOST], next[REGS_MOST];
-        for (int l = 0; l < lines * together; l++) prefetch(ahead + (q * lines + l) * 64);
+        for (int l = 0; l < lines * together; l++) __builtin_prefetch(ahead + (q * lines + l) * 64, 0, 3);
         load_quad(regs, codes + q * QUAD_BYTES, block_bytes, loaded);
         if (together == 2) load_quad(regs, codes + (q + 1) * QUAD_BYTES, block_bytes, next);
         UNROLL for (int i = 0; i < queries; i++) {
@@ -65,12 +65,13 @@ VEC_INLINE void product_tile(const int queries, const int blocks, const ScanKind
         ints_store(sums + (i * regs + r) * INT_LANES, sum[i][r]);
 }
 
-typedef void Product(const uint8_t *codes, int64_t block_bytes, const uint8_t *x, int64_t x_stride, int quads,
-    const uint8_t *ahead, int lines, int32_t *sums);
+typedef void Product(const uint8_t *codes, int64_t block_bytes, const uint8_t *lookup, const uint8_t *x,
+    int64_t x_stride, int quads, const uint8_t *ahead, int lines, int32_t *sums);
 
 #define PRODUCT(queries, blocks, kind)                                                                                 \
-    static void product_##queries##_##blocks##_##kind(const uint8_t *codes, int64_t block_bytes, const uint8_t *x,     \
-        int64_t x_stride, int quads, const uint8_t *ahead, int lines, int32_t *sums) {                                 \
+    static void product_##queries##_##blocks##_##kind(const uint8_t *codes, int64_t block_bytes,                       \
+        const uint8_t *lookup, const uint8_t *x, int64_t x_stride, int quads, const uint8_t *ahead, int lines,         \
+        int32_t *sums) {                                                                                               \
         product_tile(queries, blocks, kind, codes, block_bytes, x, x_stride, quads, ahead, lines, sums);               \
     }
 #define PRODUCT_KINDS(queries, blocks)                                                                                 \
@@ -117,7 +118,51 @@ static int chunk_of(int left) { return left >= 4 && WIDEST == 4 ? 4 : left >= 2 
 
 static int tiles_of(int queries) { return (queries + SCAN_TILE - 1) / SCAN_TILE; }
 
-static Product *product_of(int blocks, ScanKind kind, int queries) { return products[blocks / 2][kind][queries - 1]; }
+#if defined(__AVX512F__)
+/* The same over nibbles of four blocks that are looked up on the way: for so few queries that codes are used once. */
+VEC_INLINE void direct_tile(const int queries, const ScanKind kind, const uint8_t *codes, int64_t block_bytes,
+    const uint8_t *lookup, const uint8_t *x, int64_t x_stride, int quads, const uint8_t *ahead, int lines,
+    int32_t *sums) {
+    Ints sum[SCAN_TILE][SCAN_CHUNK];
+    const Table table = table_load(lookup);
+    UNROLL for (int i = 0; i < queries; i++) UNROLL for (int b = 0; b < SCAN_CHUNK; b++) sum[i][b] = ints_zero();
+    for (int64_t q = 0; q < quads; q += 2) {
+        for (int l = 0; l < lines * 2; l++) __builtin_prefetch(ahead + (q * lines + l) * 64, 0, 3);
+        UNROLL for (int high = 0; high < 2; high++) {
+            Ints loaded[SCAN_CHUNK];
+            UNROLL for (int b = 0; b < SCAN_CHUNK; b++) {
+                const Ints two = ints_load(codes + b * block_bytes + q * (QUAD_BYTES / 2));
+                loaded[b] = _mm512_permutexvar_epi8(high ? _mm512_srli_epi16(two, 4) : two, table);
+            }
+            UNROLL for (int i = 0; i < queries; i++) {
+                const Ints four = ints_four(x + i * x_stride + (q + high) * 4);
+                UNROLL for (int b = 0; b < SCAN_CHUNK; b++) sum[i][b] = ints_dot(kind, sum[i][b], loaded[b], four);
+            }
+            __asm__("" ::: "memory"); /* load both again rather than keep them: there is no register for that */
+        }
+    }
+    UNROLL for (int i = 0; i < queries; i++) UNROLL for (int b = 0; b < SCAN_CHUNK; b++)
+        ints_store(sums + (i * SCAN_CHUNK + b) * INT_LANES, sum[i][b]);
+}
+
+#define DIRECT_PRODUCT(queries, kind)                                                                                  \
+    static void direct_##queries##_##kind(const uint8_t *codes, int64_t block_bytes, const uint8_t *lookup,            \
+        const uint8_t *x, int64_t x_stride, int quads, const uint8_t *ahead, int lines, int32_t *sums) {               \
+        direct_tile(queries, kind, codes, block_bytes, lookup, x, x_stride, quads, ahead, lines, sums);                \
+    }
+#define DIRECT_PRODUCTS(kind)                                                                                          \
+    DIRECT_PRODUCT(1, kind)                                                                                            \
+    DIRECT_PRODUCT(2, kind)                                                                                            \
+    DIRECT_PRODUCT(3, kind) DIRECT_PRODUCT(4, kind) DIRECT_PRODUCT(5, kind) DIRECT_PRODUCT(6, kind)
+DIRECT_PRODUCTS(SCAN_KEYS)
+DIRECT_PRODUCTS(SCAN_VALUES)
+#define EACH_DIRECT(kind)                                                                                              \
+    { direct_1_##kind, direct_2_##kind, direct_3_##kind, direct_4_##kind, direct_5_##kind, direct_6_##kind }
+static Product *const direct_products[SCAN_KINDS][SCAN_TILE] = {
+    [SCAN_KEYS] = EACH_DIRECT(SCAN_KEYS), [SCAN_VALUES] = EACH_DIRECT(SCAN_VALUES)};
+#else
+static Product *const direct_products[SCAN_KINDS][SCAN_TILE];
+#endif
 
 /* ---- unpacking ---- */
 
@@ -132,6 +177,27 @@ static void unpack(const ScanForm *f, bool values, int quads, const uint8_t *pag
     case KV_CODE6: unpack6(quads, codes, extra, table, out); break;
     default: unpack8(quads, codes, values, out); break;
     }
+}
+
+/* Codes of some blocks as products take them: of the page itself, or unpacked. */
+typedef struct Codes {
+    const uint8_t *at;
+    int64_t block_bytes;
+    int quad_bytes;
+    Product *const *products; /* [queries − 1] */
+} Codes;
+
+static Codes codes_of(
+    const ScanForm *f, bool values, int count, const uint8_t *page, int block, int blocks, ScanWork *work) {
+    const ScanKind kind = values ? (form_is_wide(f->form) ? SCAN_WIDE_VALUES : SCAN_VALUES)
+                                 : (form_is_wide(f->form) ? SCAN_WIDE_KEYS : SCAN_KEYS);
+    if (f->form == KV_CODE4 && count <= SCAN_TILE && blocks == SCAN_CHUNK && direct_products[kind][0])
+        return (Codes){page + f->layout.codes + (size_t)block * f->layout.block, (int64_t)f->layout.block,
+            QUAD_BYTES / 2, direct_products[kind]};
+    const int quads = values ? TOKEN_QUADS : f->layout.d / 4;
+    for (int b = 0; b < blocks; b++)
+        unpack(f, values, quads, page, block + b, work->unpacked + (int64_t)b * quads * QUAD_BYTES);
+    return (Codes){work->unpacked, (int64_t)quads * QUAD_BYTES, QUAD_BYTES, products[blocks / 2][kind]};
 }
 
 static void scan_table(KvForm form, bool values, uint8_t *table) {
@@ -184,21 +250,20 @@ static void add_group(const ScanQuery *query, const uint8_t *scales, int group, 
     }
 }
 
-/* Integer products with the tokens of `blocks` blocks, unpacked: the rotated queries' part of p. */
+/* Integer products with the tokens of some blocks: the rotated queries' part of p. */
 static void score_blocks(
     const ScanPage *page, int first, int count, int block, int blocks, Ahead *ahead, ScanWork *work) {
     const ScanForm *f = page->keys;
     const int group_quads = f->layout.group / 4;
-    const int64_t block_bytes = f->layout.d * LANES;
-    const ScanKind kind = form_is_wide(f->form) ? SCAN_WIDE_KEYS : SCAN_KEYS;
+    const Codes codes = codes_of(f, false, count, page->k, block, blocks, work);
     const float centre = 0.5f - (float)key_offset(f->form);
     int32_t sums[SCAN_TILE * SCAN_CHUNK * LANES];
     for (int start = 0; start < count;) {
         const int tiles = tiles_of(count - start), height = (count - start + tiles - 1) / tiles;
         const ScanQuery *query = query_at(page, first + start);
         for (int g = 0; g < f->layout.groups; g++) {
-            product_of(blocks, kind, height)(work->unpacked + (int64_t)g * group_quads * QUAD_BYTES, block_bytes,
-                (const uint8_t *)scan_codes(query, f->layout.d) + g * f->layout.group, (int64_t)page->stride,
+            codes.products[height - 1](codes.at + (int64_t)g * group_quads * codes.quad_bytes, codes.block_bytes,
+                f->table, (const uint8_t *)scan_codes(query, f->layout.d) + g * f->layout.group, (int64_t)page->stride,
                 group_quads, ahead->at, ahead_lines(ahead), sums);
             ahead_advance(ahead, group_quads);
             const uint8_t *scales = page->k + f->layout.scale + (size_t)(g * TOKENS + block * LANES) * 2;
@@ -236,8 +301,6 @@ static void scan_scores(const ScanPage *page, int first, int count, ScanWork *wo
         page->v, page->v ? page->values->layout.bytes : 0, (int64_t)chunks * tiles_of(count) * f->layout.d / 4);
     for (int block = 0, blocks; block < TOKEN_BLOCKS; block += blocks) {
         blocks = chunk_of(TOKEN_BLOCKS - block);
-        for (int b = 0; b < blocks; b++)
-            unpack(f, false, f->layout.d / 4, page->k, block + b, work->unpacked + (int64_t)b * f->layout.d * LANES);
         score_blocks(page, first, count, block, blocks, &ahead, work);
     }
     for (int i = 0; i < f->layout.d; i += LANES)
@@ -280,18 +343,18 @@ static void weigh_all(const ScanPage *page, int count, ScanWork *work) {
                 &w->half[i][g]);
 }
 
-/* Dims of some blocks, unpacked, of one group. */
+/* Dims of some blocks, of one group. */
 static void add_blocks(
-    const ScanPage *page, int count, int block, int blocks, Ahead *ahead, const ScanWork *work, int stride, float *o) {
+    const ScanPage *page, int count, int block, int blocks, Ahead *ahead, ScanWork *work, int stride, float *o) {
     const ScanForm *f = page->values;
     const ScanWeights *w = &work->weights;
     const int group = block * LANES / f->layout.group, groups = f->layout.groups;
+    const Codes codes = codes_of(f, true, count, page->v, block, blocks, work);
     int32_t sums[SCAN_TILE * SCAN_CHUNK * LANES];
     for (int start = 0; start < count;) {
         const int tiles = tiles_of(count - start), height = (count - start + tiles - 1) / tiles;
-        product_of(blocks, form_is_wide(f->form) ? SCAN_WIDE_VALUES : SCAN_VALUES, height)(work->unpacked,
-            TOKEN_QUADS * QUAD_BYTES, w->bytes + (start * groups + group) * TOKENS, groups * TOKENS, TOKEN_QUADS,
-            ahead->at, ahead_lines(ahead), sums);
+        codes.products[height - 1](codes.at, codes.block_bytes, f->table, w->bytes + (start * groups + group) * TOKENS,
+            groups * TOKENS, TOKEN_QUADS, ahead->at, ahead_lines(ahead), sums);
         ahead_advance(ahead, TOKEN_QUADS);
         for (int i = 0; i < height; i++) {
             const Vec step = vec_set(w->step[start + i][group]), half = vec_set(w->half[start + i][group]);
@@ -314,19 +377,51 @@ static void scan_values(const ScanPage *page, int count, ScanWork *work, int str
     weigh_all(page, count, work);
     for (int block = 0, blocks; block < all; block += blocks) {
         blocks = chunk_of(group_blocks - block % group_blocks);
-        for (int b = 0; b < blocks; b++)
-            unpack(f, true, TOKEN_QUADS, page->v, block + b, work->unpacked + b * TOKEN_QUADS * QUAD_BYTES);
         add_blocks(page, count, block, blocks, &ahead, work, stride, o);
     }
 }
 
 /* ---- a page ---- */
 
+/* eˣ to 3e-6 for x ≤ 0; below −87 some 1e-38. */
+VEC_INLINE Vec exp_of_score(Vec x) {
+    x = vec_max(x, vec_set(-87));
+    const Vec n = vec_round(vec_mul(x, vec_set(1.44269504f))), r = vec_fma(n, vec_set(-0.69314718f), x);
+    Vec p = vec_set(1.0f / 120);
+    p = vec_fma(p, r, vec_set(1.0f / 24));
+    p = vec_fma(p, r, vec_set(1.0f / 6));
+    p = vec_fma(p, r, vec_set(0.5f));
+    p = vec_fma(p, r, vec_set(1));
+    p = vec_fma(p, r, vec_set(1));
+    return vec_scale2(p, n);
+}
+
+/* Scores of a query to weights in place; gives the factor for what it had before. */
+static float soften_page(AttentionTile *t, int query, float *p) {
+    Vec top = vec_set(-INFINITY), sum = vec_set(0);
+    for (int j = 0; j < TOKENS; j += LANES) {
+        Vec s = vec_load(p + j);
+        if (t->softcap > 0) s = vec_mul(vec_set(t->softcap), vec_tanh(vec_mul(s, vec_set(1.0f / t->softcap))));
+        vec_store(p + j, s);
+        top = vec_max(top, s);
+    }
+    const float before = t->m[query], page = vec_most(top), now = before > page ? before : page;
+    for (int j = 0; j < TOKENS; j += LANES) {
+        const Vec e = exp_of_score(vec_sub(vec_load(p + j), vec_set(now)));
+        vec_store(p + j, e);
+        sum = vec_add(sum, e);
+    }
+    const float factor = before == now ? 1 : vec_first(vec_exp_falling(vec_set(before - now)));
+    t->m[query] = now;
+    t->l[query] = fmaf(t->l[query], factor, vec_sum(sum));
+    return factor;
+}
+
 static void scan_page(AttentionTile *t, int first, const ScanPage *page, ScanWork *work) {
     const int count = t->queries - first, stride = t->value_stride;
     scan_scores(page, first, count, work);
     for (int i = 0; i < count; i++) {
-        const float factor = soften(t, first + i, 0, TOKENS, work->p + i * TOKENS);
+        const float factor = soften_page(t, first + i, work->p + i * TOKENS);
         if (factor != 1) scale_both(t, first + i, factor);
     }
     scan_values(page, count, work, stride, t->coded + (int64_t)first * stride);
