@@ -68,6 +68,7 @@ step hub "$python" tests/hub/check_hub.py
 step api "$python" tests/server/check_api.py
 step models "$python" tests/server/check_models.py
 step metrics "$python" tests/server/check_metrics.py
+step cache "$python" tests/server/check_cache.py
 step sdk-python "$python" tests/server/check_sdk.py
 step sdk-node tests/server/check_sdk_node.sh
 step malformed "$python" tests/server/check_malformed.py

@@ -38,6 +38,9 @@ static bool open_prompt(Generation *g, const GenerationOptions *options, Error *
         .max_tokens = options->max_tokens,
         .choices = options->choices,
         .echo_logprobs = options->echo_logprobs,
+        .kv_format = options->kv_format,
+        .cache_space = options->cache_space,
+        .cache_off = options->cache_off,
         .sampling = options->sampling,
     };
     g->requests[prompt] = engine_submit(g->model->engine, &request, error);

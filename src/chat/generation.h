@@ -11,9 +11,12 @@ typedef struct GenerationOptions {
     int choices;    /* of each prompt */
     int max_tokens; /* ≥ 1 of each choice; cut to what the context holds */
     bool echo_logprobs;
-    SamplingOptions sampling; /* logprobs ≥ 0: tokens are kept for the reader */
-    const Slice *stops;       /* copied */
-    int stop_count;           /* ≤ STOP_STRINGS_MAX */
+    SamplingOptions sampling;  /* logprobs ≥ 0: tokens are kept for the reader */
+    const Slice *stops;        /* copied */
+    int stop_count;            /* ≤ STOP_STRINGS_MAX */
+    const KvFormat *kv_format; /* these three as of RequestOptions */
+    uint64_t cache_space;
+    bool cache_off;
 } GenerationOptions;
 
 typedef struct Choice {

@@ -30,7 +30,11 @@ static void make_id(Exchange *x, const char *prefix) {
 static ApiRequest default_request(const ChatModel *model, Arena *arena) {
     ApiRequest request = {.arena = arena, .max_tokens = -1, .choices = 1, .sampling.logprobs = -1};
     request.vocab = model ? chat_model_vocab(model) : INT32_MAX;
-    if (model) request.sampling = model->sampling;
+    if (model) {
+        request.sampling = model->sampling;
+        request.cache.server_format = engine_kv_format(model->engine);
+        request.cache.server_dtype = engine_kv_dtype(model->engine);
+    }
     if (getentropy(&request.sampling.seed, sizeof request.sampling.seed)) request.sampling.seed = (uint64_t)clock_ns();
     return request;
 }
@@ -72,7 +76,12 @@ static bool submit(Exchange *x, const ApiRequest *request, ApiError *error) {
         .sampling = request->sampling,
         .stops = request->stops,
         .stop_count = request->stop_count,
+        .kv_format = request->cache.format_given ? &request->cache.format : NULL,
+        .cache_space = cache_space(&request->cache, x->key),
+        .cache_off = request->cache.off,
     };
+    x->kv_format = request->cache.format_given ? request->cache.format : *engine_kv_format(x->model->engine);
+    x->kv_bits = request->cache.bits;
     x->given = arena_alloc(&x->arena, (size_t)x->prompt_count * (size_t)request->choices, sizeof *x->given);
     if (!x->given) return api_out_of_memory(error);
     Error why = {0};

@@ -43,6 +43,7 @@ typedef struct Exchange {
     struct MHD_Connection *connection;
     const struct Route *route; /* NULL: there is none */
     const char *allowed;       /* of a known path asked for with another method: the method it has */
+    const char *key;           /* the API key that was sent, right or wrong; NULL: none */
     char request_id[REQUEST_ID_MAX];
     int64_t started_ns;
     ApiError refusal; /* decided from the headers; answered once the body is in */
@@ -62,7 +63,9 @@ typedef struct Exchange {
     int prompt_count;
     Slice *prompt_texts; /* for echo */
     Generation generation;
-    Given *given; /* by choice */
+    Given *given;       /* by choice */
+    KvFormat kv_format; /* that it gets, */
+    int kv_bits;        /* and how many bits it asked for; 0: it did not */
     char id[COMPLETION_ID_MAX];
     int64_t created;
     Buffer head; /* with which every event begins; made by the first */

@@ -52,11 +52,12 @@ static bool key_equal(const char *key, const char *given) {
     return difference == 0;
 }
 
-static bool key_given(const Exchange *x) {
+static const char *find_key(const Exchange *x) {
     const char *bearer = header(x, "Authorization"), *plain = header(x, "x-api-key");
-    if (bearer && !strncasecmp(bearer, "Bearer ", 7)) return key_equal(x->server->api_key, bearer + 7);
-    return plain && key_equal(x->server->api_key, plain);
+    return bearer && !strncasecmp(bearer, "Bearer ", 7) ? bearer + 7 : plain;
 }
+
+static bool key_given(const Exchange *x) { return x->key && key_equal(x->server->api_key, x->key); }
 
 static bool check_headers(Exchange *x, ApiError *error) {
     HeaderScan scan = {0};
@@ -94,6 +95,7 @@ static bool check_body_headers(Exchange *x, ApiError *error) {
 
 static bool check_route(Exchange *x, const char *url, const char *method, ApiError *error) {
     x->route = route_find(url, method, &x->allowed);
+    x->key = find_key(x);
     if (x->server->api_key && !(x->route && x->route->public) && !key_given(x))
         return api_fail(error, 401, "invalid_api_key", NULL,
             "Incorrect or missing API key. Send it as 'Authorization: Bearer KEY'.");

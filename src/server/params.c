@@ -168,6 +168,13 @@ READER(read_tool_choice) {
     return automatic || api_unsupported(field, error);
 }
 
+READER(read_cache_form) { return cache_read_form(&r->cache, value, field, error); }
+READER(read_cache_bits) { return cache_read_bits(&r->cache, value, field, error); }
+READER(read_cache_group) { return cache_read_group(&r->cache, value, field, error); }
+READER(read_cache_salt) { return cache_read_salt(&r->cache, value, field, error); }
+READER(read_cache_key) { return cache_read_key(&r->cache, value, field, error); }
+READER(read_cache_prompt) { return cache_read_prompt(&r->cache, value, field, error); }
+
 READER(read_true_or_unsupported) {
     bool on;
     if (!api_bool(value, field, &on, error)) return false;
@@ -196,7 +203,7 @@ READER(read_verbosity) {
     return slice_is(verbosity, "medium") || api_unsupported(field, error);
 }
 
-READER(read_text_hint) { /* identifies a user or a cache: nothing here depends on it */
+READER(read_text_hint) { /* identifies a user: nothing here depends on it */
     Slice text;
     return api_string(value, field, &text, error);
 }
@@ -258,7 +265,7 @@ static const Field chat_fields[] = {
     {"verbosity", read_verbosity},
     {"user", read_text_hint},
     {"safety_identifier", read_text_hint},
-    {"prompt_cache_key", read_text_hint},
+    {"prompt_cache_key", read_cache_key},
     {"prompt_cache_retention", read_unsupported},
     {"metadata", read_metadata},
     {"store", read_only_empty},
@@ -276,6 +283,11 @@ static const Field chat_fields[] = {
     {"min_p", read_min_p},
     {"repetition_penalty", read_repetition},
     {"ignore_eos", read_ignore_eos},
+    {"kv_cache", read_cache_form},
+    {"kv_bits", read_cache_bits},
+    {"kv_group_size", read_cache_group},
+    {"cache_salt", read_cache_salt},
+    {"cache_prompt", read_cache_prompt},
     {"chat_template_kwargs", read_template_arguments},
 };
 
@@ -301,6 +313,12 @@ static const Field completion_fields[] = {
     {"top_k", read_top_k},
     {"min_p", read_min_p},
     {"repetition_penalty", read_repetition},
+    {"kv_cache", read_cache_form},
+    {"kv_bits", read_cache_bits},
+    {"kv_group_size", read_cache_group},
+    {"cache_salt", read_cache_salt},
+    {"cache_prompt", read_cache_prompt},
+    {"prompt_cache_key", read_cache_key},
     {"ignore_eos", read_ignore_eos},
 };
 
@@ -322,7 +340,7 @@ static bool read_fields(ApiRequest *request, const Json *body, const Field *fiel
     if (stream_options && stream_options->type != JSON_NULL && !request->form.stream)
         return api_fail(error, 400, "invalid_value", "stream_options",
             "The 'stream_options' parameter is only allowed when 'stream' is true.");
-    return true;
+    return cache_settle(&request->cache, error);
 }
 
 /* Both spellings given: they must agree. */

@@ -3,6 +3,7 @@
 #pragma once
 #include "engine/engine.h"
 #include "server/api.h"
+#include "server/cache_params.h"
 #include "text/stream/stream_text.h" /* STOP_STRING_BYTES_MAX */
 
 enum {
@@ -31,6 +32,7 @@ typedef struct ApiRequest {
     Slice stops[STOP_COUNT_MAX];
     int stop_count;
     int top_logprobs;
+    CacheRequest cache;
     /* chat */
     const Json *messages;
     const Json *template_arguments; /* chat_template_kwargs or NULL */

@@ -29,6 +29,60 @@ void shape_usage(const Generation *g, Buffer *out) {
         (long long)generation_cached_tokens(g));
 }
 
+/* Of all the exchange's requests. */
+static RequestStats stats_of(const Generation *g) {
+    RequestStats all = {0};
+    for (int i = 0; i < g->request_count; i++) {
+        const RequestStats one = request_stats(g->requests[i]);
+        all.prompt_tokens += one.prompt_tokens;
+        all.cached_tokens += one.cached_tokens;
+        all.kv_exact_bytes += one.kv_exact_bytes;
+        all.kv_coded_bytes += one.kv_coded_bytes;
+        all.kv_f16_bytes += one.kv_f16_bytes;
+        all.queued_s = fmax(all.queued_s, one.queued_s);
+        all.prefill_s = fmax(all.prefill_s, one.prefill_s);
+        all.decode_s = fmax(all.decode_s, one.decode_s);
+    }
+    return all;
+}
+
+/* Under names that begin with `what`. */
+static void write_rate(const char *what, int64_t tokens, double seconds, Buffer *out) {
+    const double each_ms = tokens > 0 ? seconds * 1e3 / (double)tokens : 0;
+    buffer_printf(out, ",\"%s_n\":%lld,\"%s_ms\":%.3f,\"%s_per_token_ms\":%.3f,\"%s_per_second\":%.3f", what,
+        (long long)tokens, what, seconds * 1e3, what, each_ms, what, each_ms > 0 ? 1e3 / each_ms : 0);
+}
+
+static const char *exact_name(const Engine *engine) {
+    const DType dtype = engine_kv_dtype(engine);
+    return dtype == DTYPE_BF16 ? "bf16" : dtype == DTYPE_F32 ? "f32" : "f16";
+}
+
+static void write_cache(const Exchange *x, const RequestStats *stats, Buffer *out) {
+    const Engine *engine = x->model->engine;
+    char name[KV_FORMAT_NAME_MAX];
+    kv_format_name(&x->kv_format, name, sizeof name);
+    buffer_printf(out, ",\"kv_cache\":{\"format\":\"%s\",\"exact_bytes\":%zu,\"coded_bytes\":%zu,\"f16_bytes\":%zu",
+        x->kv_format.k == KV_EXACT ? exact_name(engine) : name, stats->kv_exact_bytes, stats->kv_coded_bytes,
+        stats->kv_f16_bytes);
+    if (x->kv_bits == 4 && engine_kv_biased(engine)) /* KL 4 nats and more, where centred codes have .001 */
+        buffer_text(out,
+            ",\"note\":\"the keys of this model hold biases, which affine codes of 4 bits do not survive: rotated "
+            "codes "
+            "without the biases are used\"");
+    buffer_byte(out, '}');
+}
+
+void shape_timings(const Exchange *x, Buffer *out) {
+    const Generation *g = &x->generation;
+    const RequestStats stats = stats_of(g);
+    buffer_printf(out, ",\"timings\":{\"cache_n\":%d,\"queued_ms\":%.3f", stats.cached_tokens, stats.queued_s * 1e3);
+    write_rate("prompt", stats.prompt_tokens - stats.cached_tokens, stats.prefill_s, out);
+    write_rate("predicted", generation_answer_tokens(g), stats.decode_s, out);
+    write_cache(x, &stats, out);
+    buffer_byte(out, '}');
+}
+
 /* An id outside the vocabulary has no bytes; memory that ends must not look like that. */
 static void token_bytes(const Exchange *x, int32_t id, Buffer *bytes, Buffer *out) {
     Error why;

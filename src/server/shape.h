@@ -7,6 +7,9 @@ void shape_head(Exchange *x, const char *object, Buffer *out);
 /* The same as the beginning of an event; every event of an exchange has the same object. */
 void shape_event_head(Exchange *x, const char *object, Buffer *out);
 void shape_usage(const Generation *g, Buffer *out);
+/* ,"timings":{…} with llama.cpp's names, and what the answer's KV cache was like. Several prompts: sums, and the
+ * longest times. */
+void shape_timings(const Exchange *x, Buffer *out);
 const char *shape_finish(Finish finish); /* "stop", "length" */
 /* A token's bytes as a JSON string (invalid UTF-8 becomes U+FFFD); returns its characters. */
 int64_t shape_token(const Exchange *x, int32_t id, Buffer *out);

@@ -206,6 +206,7 @@ static void write_usage_event(Exchange *x, Buffer *out) {
     shape_event_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[],\"usage\":");
     shape_usage(&x->generation, out);
+    shape_timings(x, out);
     buffer_text(out, "}\n\n");
 }
 
@@ -223,6 +224,7 @@ static void write_whole(Exchange *x, Buffer *out) {
     }
     buffer_text(out, "],\"usage\":");
     shape_usage(g, out);
+    shape_timings(x, out);
     buffer_byte(out, '}');
 }
 

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""The KV cache as clients see it: fields that choose its form and whom it is shared with, what is refused, what answers tell."""
+import sys
+
+from apus_server import Checks, Server, model_path
+from shapes import CHAT, problem
+
+check = Checks()
+LONG = "".join(f"Line {i}: the swift number {i * 37 % 101} flew {i * 53 % 97} miles over the sea. " for i in range(60))
+
+
+def refused(server, param, words, **fields):
+    status, answer = server.chat("Hi", max_tokens=1, **fields)
+    error = answer.get("error", {})
+    check(status == 400 and error.get("param") == param and all(word in error.get("message", "") for word in words),
+          f"{fields}: {status} {error}")
+
+
+def answered(server, **fields):
+    status, answer = server.chat("Hi", **{"max_tokens": 4, "temperature": 0, **fields})
+    if check(status == 200, f"{fields}: {status} {answer}"):
+        check(not problem(CHAT, answer), f"{fields}: {problem(CHAT, answer)}")
+        return answer
+    return None
+
+
+def check_fields(server):
+    for form in ("turbo9", "", "f16/turbo3", "turbo" * 20, "auto", "bf16", "f16\0"):
+        refused(server, "kv_cache", ["kv_cache"], kv_cache=form)
+    refused(server, "kv_cache", ["string"], kv_cache=4)
+    for bits in (0, 2, 3, 5, 6, 16, 17, "4", 4.5):
+        refused(server, "kv_bits", ["kv_bits"], kv_bits=bits)
+    refused(server, "kv_bits", ["4 and 8"], kv_bits=3)
+    for group in (0, 16, 63, 256, "64"):
+        refused(server, "kv_group_size", ["kv_group_size"], kv_bits=4, kv_group_size=group)
+    refused(server, "kv_group_size", ["32, 64 and 128"], kv_bits=4, kv_group_size=16)
+    refused(server, "kv_group_size", ["only allowed with 'kv_bits'"], kv_group_size=64)
+    refused(server, "kv_bits", ["only one"], kv_bits=4, kv_cache="turbo")
+    refused(server, "cache_salt", ["empty"], cache_salt="")
+    refused(server, "cache_salt", ["string"], cache_salt=7)
+    refused(server, "cache_prompt", ["boolean"], cache_prompt="no")
+    for fields, form in (({}, "f16"), ({"kv_cache": "f16"}, "f16"), ({"kv_cache": "turbo"}, "turbo"), ({"kv_cache": "q8/turbo3"}, "q8/turbo3"),
+                         ({"kv_bits": 8}, "q8"), ({"kv_bits": 8, "kv_group_size": 32}, "q8"), ({"kv_bits": None}, "f16"),
+                         ({"cache_prompt": False, "cache_salt": "s", "prompt_cache_key": "k"}, "f16")):
+        if answer := answered(server, **fields):
+            cache = answer["timings"]["kv_cache"]
+            check(cache["format"] == form and "note" not in cache, f"{fields}: {cache}")
+    if answer := answered(server, kv_bits=4, kv_group_size=64):  # Qwen 2.5 has key biases
+        cache = answer["timings"]["kv_cache"]
+        check(cache["format"] == "turbo" and "biases" in cache.get("note", ""), cache)
+
+
+def check_timings(server):
+    status, answer = server.chat(LONG, max_tokens=10, temperature=0, ignore_eos=True)
+    timings, usage = answer["timings"], answer["usage"]
+    check(timings["cache_n"] == usage["prompt_tokens_details"]["cached_tokens"], f"{timings} {usage}")
+    check(timings["cache_n"] + timings["prompt_n"] == usage["prompt_tokens"] and timings["predicted_n"] == 10, f"{timings} {usage}")
+    check(timings["prompt_ms"] > 0 and timings["predicted_per_second"] > 0, timings)
+    events = server.stream("/v1/completions", {"prompt": "One, two,", "max_tokens": 5, "stream_options": {"include_usage": True}})
+    check('"timings":{"cache_n"' in events[-2] and events[-1] == "[DONE]", events[-2])
+
+
+def main():
+    with Server(model_path("qwen-0.5b"), "--ctx-size", 8192, "--slots", 2, "--turbo-after", 512) as server:
+        check_fields(server)
+        check_timings(server)
+        check(server.wait_idle(), "the server is idle in the end")
+    with Server(model_path("qwen-0.5b"), "--ctx-size", 1024, "--slots", 1, "--kv-cache", "bf16") as server:
+        check(answered(server)["timings"]["kv_cache"]["format"] == "bf16", "the server's own form")
+        check(answered(server, kv_cache="bf16")["timings"]["kv_cache"]["format"] == "bf16", "and asked for by name")
+        refused(server, "kv_cache", ["bf16"], kv_cache="f16")
+    check.done()
+
+
+if __name__ == "__main__":
+    main()
