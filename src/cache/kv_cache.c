@@ -282,7 +282,7 @@ bool kv_truncate(KvCache *cache, KvSequence *sequence, int length) {
     for (int g = 0; g < plan->group_count; g++) {
         if (plan->group[g].kind == CACHE_STATE && length > 0 && length < sequence->length) return false;
         const int first = first_visible_page(plan, g, length);
-        if (first * KV_PAGE_TOKENS < length && sequence->tables[g][first] < 0) return false;
+        if (plan->group[g].window && first * KV_PAGE_TOKENS < length && sequence->tables[g][first] < 0) return false;
     }
     if (!kv_codes_can_truncate(cache, sequence, length)) return false;
     for (int g = 0; g < plan->group_count; g++)

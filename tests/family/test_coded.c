@@ -1,0 +1,276 @@
+/* Sequences kept as codes: however the text is cut into steps, alone or among strangers of other forms, forked or taken
+ * back, the same bits, on every backend; and not the bits of an exact sequence once codes are seen. */
+#include "fixture.h"
+
+enum { TOKENS = 1000, STRANGERS = 3, ROWS = 512, CONTEXT = 1024 };
+
+static const KvFormat formats[] = {
+    {.k = KV_CODE4, .v = KV_CODE4, .raise = KV_RAISE_MEASURED, .after = 256, .hot = 128, .sink = 128},
+    {.k = KV_CODE5, .v = KV_CODE3, .after = 384, .hot = 256, .sink = 0},
+    {.k = KV_CODE8, .v = KV_CODE6, .raise = KV_RAISE_LISTED, .after = 256, .hot = 128, .sink = 128, .raised = {1}},
+};
+
+/* Widths of 16, of 32 in half of which a rope turns a large bias, of 32 beside windows, and of 256 under norms. */
+static const struct {
+    const char *name;
+    int variant;
+    float bias; /* of the keys, so many times the fixture's */
+    bool on_ref;
+} cases[] = {{"llama", 0, 1, true}, {"phi", 0, 300, true}, {"gemma3-text", 2, 1, false}, {"qwen3", 1, 1, false}};
+
+static int32_t tokens[STRANGERS + 1][TOKENS];
+static bool large_bias; /* of this case */
+
+/* ---- steps ---- */
+
+typedef struct Batch {
+    Step step;
+    Run runs[STRANGERS + 1];
+    int32_t tokens[ROWS], positions[ROWS], output[ROWS];
+} Batch;
+
+static bool batch_add(Batch *b, KvCache *cache, KvSequence *s, const int32_t *text, int rows) {
+    Error error = {0};
+    if (!kv_reserve(cache, s, rows, &error)) {
+        TEST_MSG(false, "%s", error.text);
+        return false;
+    }
+    Run *run = &b->runs[b->step.run_count++];
+    *run = (Run){.row = b->step.rows, .rows = rows, .position = s->length};
+    kv_run(s, run);
+    for (int i = 0; i < rows; i++, b->step.rows++) {
+        b->tokens[b->step.rows] = text[s->length + i];
+        b->positions[b->step.rows] = s->length + i;
+    }
+    return true;
+}
+
+/* Rows that sequence `ours` adds now, at most `most` as its codes allow. */
+static int rows_of(const KvSequence *s, int most) {
+    const int left = TOKENS - s->length, allowed = kv_step_rows(s);
+    if (most > left) most = left;
+    return most > allowed ? allowed : most;
+}
+
+/* One step of the first `count` sequences; rows [count]. Logits of sequence 0 go to their place. */
+static bool step_all(const FixtureRun *run, KvCache *cache, KvSequence *s, int count, const int *rows, float *logits) {
+    static Batch b;
+    b.step = (Step){.tokens = b.tokens, .positions = b.positions, .runs = b.runs, .axes = 1};
+    int wanted = 0;
+    bool ok = true;
+    for (int n = 0; ok && n < count; n++) { /* ours comes second, if there are two */
+        const int i = count == 1 ? 0 : n == 0 ? 1 : n == 1 ? 0 : n;
+        if (rows[i] == 0) continue;
+        for (; i == 0 && wanted < rows[i]; wanted++) b.output[wanted] = b.step.rows + wanted;
+        ok = batch_add(&b, cache, &s[i], tokens[i], rows[i]);
+    }
+    Error error = {0};
+    float *out;
+    ok = ok && runner_forward(run->runner, cache, &b.step, wanted, b.output, &out, &error);
+    if (ok && logits)
+        memcpy(
+            logits + (size_t)s[0].length * (size_t)run->vocab, out, (size_t)wanted * (size_t)run->vocab * sizeof *out);
+    for (int i = 0; i < count; i++) kv_advance(cache, &s[i], ok ? rows[i] : 0);
+    return ok;
+}
+
+static KvCache *open_cache(const FixtureRun *run) {
+    Error error = {0};
+    const KvPlan *plan = runner_kv_plan(run->runner);
+    KvCache *cache = kv_open(plan, 4 * (STRANGERS + 2) * kv_bytes_for(plan, NULL, CONTEXT), &error);
+    TEST_MSG(cache, "%s", error.text);
+    return cache;
+}
+
+static bool open_sequence(KvCache *cache, const KvFormat *format, KvSequence *s) {
+    Error error = {0};
+    *s = (KvSequence){0};
+    const bool ok = kv_sequence_open(cache, format, s, &error);
+    TEST_MSG(ok, "%s", error.text);
+    return ok;
+}
+
+static bool walk_to(const FixtureRun *run, KvCache *cache, KvSequence *s, int end, int chunk, float *logits) {
+    bool ok = true;
+    while (ok && s->length < end) {
+        const int left = end - s->length, rows = rows_of(s, left < chunk ? left : chunk);
+        ok = step_all(run, cache, s, 1, &rows, logits);
+    }
+    return ok;
+}
+
+/* ---- walks; each gives the logits of all rows ---- */
+
+/* Whether some layer's keys had a bias taken out. */
+static bool has_pairs(const FixtureRun *run, const KvSequence *s) {
+    const KvPlan *plan = runner_kv_plan(run->runner);
+    for (int i = 0; i < plan->layer_count; i++)
+        for (int h = 0; s->codes->layers[i].bias_pairs && h < plan->layers[i].layout.kv_heads; h++)
+            if (s->codes->layers[i].bias_pairs[h]) return true;
+    return false;
+}
+
+static bool walk(const FixtureRun *run, const KvFormat *format, int chunk, float *logits) {
+    KvCache *cache = open_cache(run);
+    KvSequence s;
+    if (!cache || !open_sequence(cache, format, &s)) return false;
+    const bool ok = walk_to(run, cache, &s, TOKENS, chunk, logits);
+    if (format) TEST(s.codes && s.codes->active && s.codes->freed > format->sink);
+    if (format) TEST(has_pairs(run, &s) == large_bias);
+    kv_sequence_close(cache, &s);
+    TEST(kv_bytes_used(cache) == 0);
+    kv_close(cache);
+    return ok;
+}
+
+/* Among strangers, one of each other format and an exact one, all with chunks of other sizes. */
+static bool walk_in_crowd(const FixtureRun *run, const KvFormat *format, float *logits) {
+    KvCache *cache = open_cache(run);
+    KvSequence s[STRANGERS + 1];
+    uint64_t random = 5;
+    if (!cache || !open_sequence(cache, format, &s[0])) return false;
+    for (int i = 1; i <= STRANGERS; i++)
+        if (!open_sequence(cache, i == STRANGERS ? NULL : &formats[((format - formats) + i) % 3], &s[i])) return false;
+    bool ok = true;
+    while (ok && s[0].length < TOKENS) {
+        int rows[STRANGERS + 1];
+        for (int i = 0; i <= STRANGERS; i++) rows[i] = rows_of(&s[i], (int)(test_random(&random) % 90));
+        if (rows[0] == 0) rows[0] = 1;
+        ok = step_all(run, cache, s, STRANGERS + 1, rows, logits);
+    }
+    for (int i = 0; i <= STRANGERS; i++) kv_sequence_close(cache, &s[i]);
+    TEST(kv_bytes_used(cache) == 0);
+    kv_close(cache);
+    return ok;
+}
+
+/* Forked in the middle of a page; the copy goes on, the original goes another way first, is taken back as far as its
+ * exact pages allow, and goes on too. */
+static bool walk_forked(const FixtureRun *run, const KvFormat *format, float *logits, float *copied) {
+    enum { FORK = 700, ASTRAY = 20 };
+    KvCache *cache = open_cache(run);
+    KvSequence s, copy;
+    if (!cache || !open_sequence(cache, format, &s) || !open_sequence(cache, format, &copy)) return false;
+    bool ok = walk_to(run, cache, &s, FORK, 100, logits);
+    kv_fork(cache, &s, &copy);
+    memcpy(copied, logits, (size_t)FORK * (size_t)run->vocab * sizeof *logits);
+    int32_t right[ASTRAY];
+    memcpy(right, tokens[0] + FORK, sizeof right);
+    for (int i = 0; i < ASTRAY; i++) tokens[0][FORK + i] = 3;
+    ok = ok && walk_to(run, cache, &s, FORK + ASTRAY, 7, logits);
+    memcpy(tokens[0] + FORK, right, sizeof right);
+    TEST(kv_truncate(cache, &s, FORK));
+    ok = ok && walk_to(run, cache, &copy, TOKENS, 33, copied) && walk_to(run, cache, &s, TOKENS, 50, logits);
+    kv_sequence_close(cache, &s);
+    kv_sequence_close(cache, &copy);
+    TEST(kv_bytes_used(cache) == 0);
+    kv_close(cache);
+    return ok;
+}
+
+/* ---- comparisons ---- */
+
+static double difference(const FixtureRun *run, const float *a, const float *b, int from, int to) {
+    double error = 0, square = 0;
+    for (int i = from * run->vocab; i < to * run->vocab; i++) {
+        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        square += (double)a[i] * a[i];
+    }
+    return sqrt(error / square);
+}
+
+static void test_format(const FixtureRun *two, const FixtureRun *one, const KvFormat *format, bool few,
+    const float *exact, const char *label) {
+    const size_t size = (size_t)TOKENS * (size_t)one->vocab;
+    float *whole = calloc(size, sizeof *whole), *other = calloc(size, sizeof *other);
+    float *copied = calloc(size, sizeof *copied);
+    TEST(walk(two, format, ROWS, whole));
+    TEST_MSG(difference(one, exact, whole, 0, format->after) == 0, "%s: codes too soon", label);
+    const double seen = difference(one, exact, whole, format->after, TOKENS);
+    /* Random weights attend to everything alike, which is the worst case: 4 bits lose 10 %, 3 bits 20 % of a value. */
+    TEST_MSG(seen > 0 && seen < (format->v == KV_CODE3 ? 0.2 : 0.1), "%s: codes change logits by %g", label, seen);
+    const int chunks[] = {384, 7, 128, 1};
+    for (size_t c = 0; c < (few ? 2 : COUNT_OF(chunks)); c++) {
+        memset(other, 0, size * sizeof *other);
+        TEST(walk(one, format, chunks[c], other));
+        TEST_MSG(!memcmp(whole, other, size * sizeof *whole), "%s in pieces of %d", label, chunks[c]);
+    }
+    memset(other, 0, size * sizeof *other);
+    TEST(walk_in_crowd(one, format, other));
+    TEST_MSG(!memcmp(whole, other, size * sizeof *whole), "%s among strangers", label);
+    TEST(walk_forked(one, format, other, copied));
+    TEST_MSG(!memcmp(whole, other, size * sizeof *whole), "%s taken back", label);
+    TEST_MSG(!memcmp(whole, copied, size * sizeof *whole), "%s forked", label);
+    free(whole);
+    free(other);
+    free(copied);
+}
+
+static bool open_run(FixtureRun *run, const char *directory, const char *cpu, int threads) {
+    const RunnerOptions options = {.backend = fixture_backend(cpu, threads, ROWS)};
+    return fixture_run_open(run, directory, &(ModelOptions){.context = CONTEXT}, &options);
+}
+
+/* Two threads for the whole text, one for what must equal it. */
+static void test_case(const char *directory, const char *name, const char *cpu) {
+    FixtureRun two = {0}, one = {0};
+    const bool slow = !strcmp(cpu, "ref");
+    if (open_run(&two, directory, cpu, 2) && open_run(&one, directory, cpu, 1)) {
+        uint64_t random = 99;
+        for (int i = 0; i < (STRANGERS + 1) * TOKENS; i++)
+            (&tokens[0][0])[i] = (int32_t)(test_random(&random) % (uint64_t)one.vocab);
+        float *exact = calloc((size_t)TOKENS * (size_t)one.vocab, sizeof *exact);
+        TEST(walk(&one, NULL, ROWS, exact));
+        for (size_t f = 0; f < (slow ? 1 : COUNT_OF(formats)); f++) {
+            char label[128];
+            snprintf(label, sizeof label, "%s on %s, format %zu", name, cpu, f);
+            test_format(&two, &one, &formats[f], slow || f > 0, exact, label);
+        }
+        free(exact);
+    }
+    fixture_run_close(&one);
+    fixture_run_close(&two);
+}
+
+/* ---- fixtures ---- */
+
+static void scale_biases(FixtureFile *file, float factor) {
+    for (int i = 0; i < file->count; i++) {
+        if (!strstr(file->header[i].name, "k_proj.bias")) continue;
+        float *values = file->bytes[i];
+        for (size_t j = 0; j < file->size[i] / sizeof *values; j++) values[j] *= factor;
+    }
+}
+
+/* The variant for a longer context than goldens need. */
+static bool write_long(Fixture *f, int variant, float bias, char directory[64]) {
+    Buffer config = {0}, longer = {0};
+    fixture_config(f, variant, &config);
+    buffer_byte(&config, 0);
+    const char *key = "\"max_position_embeddings\":", *text = (const char *)config.data, *at = strstr(text, key);
+    TEST(at);
+    buffer_append(&longer, text, (size_t)(at - text) + strlen(key));
+    buffer_printf(&longer, "%d%s", CONTEXT, at + strlen(key) + strspn(at + strlen(key), "0123456789"));
+    FixtureFile *file = fixture_tensors(f, variant);
+    scale_biases(file, bias);
+    const bool ok = fixture_write(file, buffer_view(&longer), directory);
+    buffer_free(&config);
+    buffer_free(&longer);
+    return ok;
+}
+
+int main(void) {
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Fixture f;
+        char directory[64];
+        large_bias = cases[i].bias > 1;
+        if (!fixture_open(&f, cases[i].name) || !write_long(&f, cases[i].variant, cases[i].bias, directory)) continue;
+        for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) {
+            if (!strcmp(fixture_cpus[c], "fence") || (!strcmp(fixture_cpus[c], "ref") && !cases[i].on_ref)) continue;
+            if (fixture_cpu_here(fixture_cpus[c])) test_case(directory, cases[i].name, fixture_cpus[c]);
+        }
+        fixture_remove(directory);
+        fixture_close(&f);
+    }
+    return test_done();
+}
