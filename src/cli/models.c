@@ -115,7 +115,9 @@ static bool resolve_hub(const char *model, Buffer *directory, Error *error) {
     if (!hub_name_parse(model, &name, &none) || (!name.file[0] && ends_with(model, ".gguf")))
         return fail(error, ERROR_NOT_FOUND, "%s: no such file or directory", model);
     if (!model_fetch(&name, false, directory, error))
-        return error->code == ERROR_NOT_FOUND ? fail_while(error, "%s is no directory here", model) : false;
+        return error->code == ERROR_NOT_FOUND || error->code == ERROR_IO
+            ? fail_while(error, "%s is no directory here", model)
+            : false;
     if (!ends_with(directory->data, ".gguf")) return true;
     Buffer gguf = *directory;
     *directory = (Buffer){0};
@@ -150,6 +152,7 @@ bool model_resolve(const char *model, Buffer *directory, Error *error) {
         buffer_free(&gguf);
         return ok;
     }
-    return fail(error, ERROR_NOT_FOUND, "%s: no such file, directory or model in %.*s (apus list shows them)", model,
+    return fail(error, ERROR_NOT_FOUND,
+        "%s: no such file, directory or model in %.*s (apus list shows them; apus search finds more)", model,
         (int)cache, directory->data ? directory->data : "");
 }

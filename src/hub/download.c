@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "hub/fault.h"
 #include "hub/partial.h"
+#include "hub/speed.h"
 
 enum {
     TRANSFERS = 8,
@@ -20,7 +21,6 @@ enum {
     HASH_BYTES = 32 << 20,     /* at a time, between two looks at the connections */
     RECEIVE_BYTES = 256 << 10, /* libcurl's buffer */
     WRONG_MAX = 2,             /* times that a file may have arrived whole with another hash */
-    RATE_WINDOW_MS = 5000,
 };
 
 typedef enum ItemState { ITEM_NEW, ITEM_OPEN, ITEM_DONE } ItemState;
@@ -62,15 +62,14 @@ typedef struct Download {
     Item *items;
     size_t first; /* all items before it are done */
     Arena arena;
-    int64_t window_ns[2], window_bytes[2]; /* two marks of time and bytes, for the speed */
+    Speed speed;
     int64_t received_bytes;
-    size_t open;       /* items that are OPEN */
-    bool someone_else; /* another process has a file that is missing */
+    size_t open; /* items that are OPEN */
     char why[96];
     Error fatal; /* set by callbacks */
 } Download;
 
-/* --- Bytes that arrive -------------------------------------------------------------------------------------------- */
+/* --- Bytes that arrive ------------------------------------------------------------------------------------------- */
 
 /* Whether an answer is what was asked for. A server that knows no ranges sends all of it from the beginning. */
 static bool accept_answer(Transfer *t) {
@@ -101,8 +100,7 @@ static size_t take_bytes(char *data, size_t one, size_t count, void *context) {
     return size;
 }
 
-/* --- Starting ------------------------------------------------------------------------------------------------------
- */
+/* --- Starting ---------------------------------------------------------------------------------------------------- */
 
 static bool set_url(Transfer *t, Error *error) {
     const Item *item = t->item;
@@ -205,8 +203,7 @@ static bool start_transfers(Download *d, Error *error) {
     return true;
 }
 
-/* --- Ending --------------------------------------------------------------------------------------------------------
- */
+/* --- Ending ------------------------------------------------------------------------------------------------------ */
 
 static void transfer_release(Transfer *t) {
     Item *item = t->item;
@@ -339,23 +336,7 @@ static bool items_advance(Download *d, bool *busy, Error *error) {
     return true;
 }
 
-/* --- All of it -----------------------------------------------------------------------------------------------------
- */
-
-static void measure(Download *d) {
-    HubProgress *progress = &d->client->progress;
-    const int64_t now = clock_ns();
-    if (now - d->window_ns[1] > RATE_WINDOW_MS * 500000ll) {
-        d->window_ns[0] = d->window_ns[1];
-        d->window_bytes[0] = d->window_bytes[1];
-        d->window_ns[1] = now;
-        d->window_bytes[1] = d->received_bytes;
-    }
-    const double seconds = (double)(now - d->window_ns[0]) * 1e-9;
-    progress->bytes_per_s = seconds > 0 ? (double)(d->received_bytes - d->window_bytes[0]) / seconds : 0;
-    progress->eta_s =
-        progress->bytes_per_s > 1 ? (double)(progress->total_bytes - progress->done_bytes) / progress->bytes_per_s : -1;
-}
+/* --- All of it --------------------------------------------------------------------------------------------------- */
 
 static bool show(Download *d, Error *error) {
     int running = 0;
@@ -365,7 +346,7 @@ static bool show(Download *d, Error *error) {
         waiting |= d->items[i].not_before_ns > clock_ns();
         busy |= d->items[i].busy && d->items[i].state == ITEM_NEW;
     }
-    measure(d);
+    speed_show(&d->speed, d->received_bytes, &d->client->progress);
     if (running) return http_report(d->client, HUB_DOWNLOADING, NULL, error);
     if (busy) return http_report(d->client, HUB_WAITING, "another process downloads it", error);
     if (waiting) return http_report(d->client, HUB_WAITING, d->why, error);
@@ -398,7 +379,7 @@ static bool open_all(Download *d, Error *error) {
     }
     for (size_t i = 0; ok && i < d->job->count; i++)
         d->items[i] = (Item){.file = d->job->files[i], .partial = {.lock = -1, .data = -1, .ranges = -1}};
-    d->window_ns[0] = d->window_ns[1] = clock_ns();
+    speed_begin(&d->speed);
     return ok || fail(error, ERROR_MEMORY, "no memory for a download");
 }
 

@@ -92,7 +92,7 @@ void http_escape(Buffer *url, const char *text, bool slashes) {
     }
 }
 
-/* --- Headers ------------------------------------------------------------------------------------------------------ */
+/* --- Headers ----------------------------------------------------------------------------------------------------- */
 
 static Slice trim(Slice text) {
     while (text.size && strchr(" \t\r\n", text.data[0])) text = (Slice){text.data + 1, text.size - 1};
@@ -166,7 +166,7 @@ static size_t take_header(char *data, size_t one, size_t size, void *context) {
     return size * one;
 }
 
-/* --- One request -------------------------------------------------------------------------------------------------- */
+/* --- One request ------------------------------------------------------------------------------------------------- */
 
 bool http_prepare(const HttpClient *client, CURL *easy, const char *url, HttpHead *head, Error *error) {
     Origin here, endpoint;
@@ -218,8 +218,7 @@ bool http_redirect(CURL *easy, char *url, Error *error) {
     return true;
 }
 
-/* --- Waiting and reporting ------------------------------------------------------------------------------------------
- */
+/* --- Waiting and reporting --------------------------------------------------------------------------------------- */
 
 bool http_report(HttpClient *client, HubPhase phase, const char *why, Error *error) {
     client->progress.phase = phase;

@@ -8,8 +8,10 @@
  *   models--ORG--NAME/refs/BRANCH              the commit, without a newline
  *   models--ORG--NAME/trees/COMMIT.json        what the commit holds
  *   .locks/models--ORG--NAME/ETAG.lock         held (flock) while a blob is written
- * A file gets its name only when its hash is right and it is on the disk; a snapshot and its ref appear when all files
- * are there. What is unfinished is blobs/ETAG.apus.incomplete and beside it which ranges of it are there.
+ * (.no_exist, where Python's tools remember which optional files are absent, is theirs: the list of a commit's files
+ * says that here.) A file gets its name only when its hash is right and it is on the disk; a snapshot and its ref
+ * appear when all files are there. What is unfinished is blobs/ETAG.apus.incomplete and beside it which ranges of it
+ * are there.
  *
  * Errors are one line that says what to do. Threads: any, each with its own HubSettings; two processes or threads that
  * pull one model share the work. */
@@ -79,7 +81,7 @@ NODISCARD bool hub_pull(
 /* The same from the cache alone: false with ERROR_NOT_FOUND when it is not there or not whole. */
 NODISCARD bool hub_find(const HubSettings *settings, const HubName *name, Buffer *path, Error *error);
 
-/* --- What is there ------------------------------------------------------------------------------------------------ */
+/* --- What is there ----------------------------------------------------------------------------------------------- */
 
 typedef enum HubFormat { HUB_SAFETENSORS, HUB_GGUF } HubFormat;
 
@@ -105,7 +107,7 @@ void hub_models_free(HubModels *models);
 /* Removes a model; without file and revision all of its repository, what is unfinished included. */
 NODISCARD bool hub_remove(const HubSettings *settings, const HubName *name, uint64_t *freed_bytes, Error *error);
 
-/* --- Search ------------------------------------------------------------------------------------------------------- */
+/* --- Search ------------------------------------------------------------------------------------------------------ */
 
 typedef struct HubHit {
     const char *name;

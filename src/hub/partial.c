@@ -45,7 +45,7 @@ static bool read_at(int fd, void *bytes, size_t size, int64_t offset) {
     return true;
 }
 
-/* --- Opening ---------------------------------------------------------------------------------------------------- */
+/* --- Opening ----------------------------------------------------------------------------------------------------- */
 
 static size_t chunks_of(int64_t size, int64_t chunk_bytes) { return (size_t)((size + chunk_bytes - 1) / chunk_bytes); }
 
@@ -146,7 +146,7 @@ int64_t partial_present(const char *repo_folder, const HubFile *file) {
     return there;
 }
 
-/* --- Filling ---------------------------------------------------------------------------------------------------- */
+/* --- Filling ----------------------------------------------------------------------------------------------------- */
 
 static bool ranges_write(Partial *p, size_t chunk, Error *error) {
     const int64_t at = (int64_t)sizeof(RangesHead) + (int64_t)(chunk * sizeof *p->done);
@@ -171,7 +171,7 @@ bool partial_reset_chunk(Partial *p, size_t chunk, Error *error) {
     return ranges_write(p, chunk, error);
 }
 
-/* --- The end ---------------------------------------------------------------------------------------------------- */
+/* --- The end ----------------------------------------------------------------------------------------------------- */
 
 bool partial_hash(Partial *p, int64_t bytes, Error *error) {
     char *block = malloc(READ_BYTES);

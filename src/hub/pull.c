@@ -31,8 +31,7 @@ static bool append_path(const Pull *pull, Buffer *path, Error *error) {
     return !path->failed || fail(error, ERROR_MEMORY, "no memory for the path of a model");
 }
 
-/* --- From the cache alone -------------------------------------------------------------------------------------------
- */
+/* --- From the cache alone ---------------------------------------------------------------------------------------- */
 
 /* Without a list of the commit's files the shards that the index names must be there. */
 static bool index_whole(const Pull *pull) {

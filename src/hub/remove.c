@@ -90,8 +90,7 @@ static bool remove_repo(Removal *r) {
     return ok;
 }
 
-/* --- A part of a repository ----------------------------------------------------------------------------------------
- */
+/* --- A part of a repository -------------------------------------------------------------------------------------- */
 
 /* Blobs that no snapshot links to any more; none when some link cannot be read. */
 static bool sweep_blobs(Removal *r) {

@@ -60,8 +60,7 @@ const HubFile *tree_find(const HubTree *tree, Slice path) {
     return NULL;
 }
 
-/* --- From JSON ------------------------------------------------------------------------------------------------------
- */
+/* --- From JSON --------------------------------------------------------------------------------------------------- */
 
 /* A hash, or NULL when the key is absent; *ok becomes false when it is no hash of that length. */
 static const char *hash_of(const Json *object, const char *key, size_t size, char *text, bool *ok) {

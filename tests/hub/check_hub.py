@@ -701,6 +701,35 @@ def test_used_by_name():
         check(code == 0, f"what is there needs no network: {err}")
 
 
+def test_used_by_python():
+    """mlx-lm and transformers load what apus pulled, without the hub, and apus what mlx-lm pulled."""
+    root = Path(__file__).resolve().parent.parent.parent
+    with tempfile.TemporaryDirectory() as folder:
+        made = subprocess.run([sys.executable, root / "tools/make_bench_model.py", "qwen-0.5b", folder, "--layers", "1"], capture_output=True, text=True)
+        check(made.returncode == 0, f"a model: {made.stderr}")
+        files = {p.name: p.read_bytes() for p in Path(folder).iterdir()}
+    vocabulary = {chr(33 + i): i for i in range(90)}
+    files["tokenizer.json"] = json.dumps({"version": "1.0", "added_tokens": [], "pre_tokenizer": None, "decoder": None, "normalizer": None,
+                                          "truncation": None, "padding": None, "post_processor": None,
+                                          "model": {"type": "BPE", "vocab": vocabulary, "merges": []}}).encode()
+    files["tokenizer_config.json"] = b'{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "!"}'
+    with Scene(Repo(files, large=["model.safetensors"])) as (hub, home, repo):
+        code, _, err = home.run("pull", NAME)
+        check(code == 0, f"pull: {err}")
+        asked = len(hub.log)
+        load = f"import mlx_lm\nprint(json.dumps(type(mlx_lm.load({NAME!r})[0]).__name__))"
+        got = python(home, load, HF_HUB_OFFLINE="1")
+        check(got == "Model", f"mlx-lm loads ours: {got}")
+        tokens = python(home, f"from transformers import AutoTokenizer\nprint(json.dumps(AutoTokenizer.from_pretrained({NAME!r}).encode('ab')))", HF_HUB_OFFLINE="1")
+        check(tokens == [vocabulary["a"], vocabulary["b"]], f"transformers reads ours: {tokens}")
+        check(len(hub.log) == asked, "without the hub")
+        home.remove()
+        check(python(home, load) == "Model", "mlx-lm pulls")
+        asked = len(hub.log)
+        code, out, err = home.run("info", NAME)
+        check(code == 0 and len(hub.log) == asked, f"and apus uses it: {err}")
+
+
 def events(server, body, headers=None):
     """Status, and the events of a pull."""
     status, _, raw = server.request("POST", "/v1/models/pull", body, headers)

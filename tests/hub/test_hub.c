@@ -182,7 +182,51 @@ static void test_digests(void) {
     digest_free(&digest);
 }
 
+/* The order in which huggingface_hub's constants.py looks. */
+static void test_settings(void) {
+    static const struct {
+        const char *set, *value, *cache; /* one variable more each time; the cache is then */
+    } caches[] = {{"HOME", "/home/x", "/home/x/.cache/huggingface/hub"},
+        {"XDG_CACHE_HOME", "/xdg", "/xdg/huggingface/hub"}, {"HF_HOME", "~/hf/", "/home/x/hf/hub"},
+        {"HUGGINGFACE_HUB_CACHE", "/old", "/old"}, {"HF_HUB_CACHE", "${HOME}/$NOTHING/a", "/home/x/$NOTHING/a"},
+        {"HF_HUB_CACHE", "$HOME/b", "/home/x/b"}};
+    static const char *const all[] = {"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "NOTHING",
+        "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_DOWNLOAD_TIMEOUT"};
+    HubSettings settings;
+    Error error;
+    for (size_t i = 0; i < COUNT_OF(all); i++) unsetenv(all[i]);
+    for (size_t i = 0; i < COUNT_OF(caches); i++) {
+        setenv(caches[i].set, caches[i].value, 1);
+        TEST(hub_settings_read(&settings, &error));
+        TEST_MSG(!strcmp(settings.cache, caches[i].cache), "%s: %s", caches[i].set, settings.cache);
+        TEST(!settings.token && !settings.offline && settings.stall_s == 10);
+        TEST(!strcmp(settings.endpoint, "https://huggingface.co"));
+        hub_settings_free(&settings);
+    }
+    setenv("HUGGING_FACE_HUB_TOKEN", "old", 1);
+    setenv("HF_TOKEN", " new\n", 1);
+    setenv("HF_ENDPOINT", "https://mirror/x//", 1);
+    setenv("HF_HUB_OFFLINE", "yes", 1);
+    setenv("HF_HUB_DOWNLOAD_TIMEOUT", "3", 1);
+    TEST(hub_settings_read(&settings, &error));
+    TEST(!strcmp(settings.token, "new") && !strcmp(settings.token_source, "HF_TOKEN") && settings.offline);
+    TEST(!strcmp(settings.endpoint, "https://mirror/x") && settings.stall_s == 3);
+    hub_settings_free(&settings);
+    setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1", 1);
+    setenv("HF_HUB_OFFLINE", "0", 1);
+    TEST(hub_settings_read(&settings, &error) && !settings.token && !settings.offline);
+    hub_settings_free(&settings);
+    unsetenv("HF_HUB_DISABLE_IMPLICIT_TOKEN");
+    setenv("HF_TOKEN", "a b", 1);
+    TEST(!hub_settings_read(&settings, &error));
+    unsetenv("HF_TOKEN");
+    setenv("HF_ENDPOINT", "file:///etc", 1);
+    TEST(!hub_settings_read(&settings, &error));
+}
+
 int main(void) {
+    test_settings();
     test_names();
     test_gguf();
     test_safetensors();
