@@ -1,5 +1,6 @@
 #include "hub/http.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,6 +123,12 @@ static void keep_next(HttpHead *head, const char *value) {
     }
 }
 
+static void keep_seconds(HttpHead *head, const char *text) {
+    enum { SECONDS_MAX = 365 * 86400 };
+    const long seconds = strtol(text, NULL, 10);
+    head->retry_after_s = seconds < 0 ? 0 : seconds < SECONDS_MAX ? seconds : SECONDS_MAX;
+}
+
 static void keep_field(HttpHead *head, const char *name, const char *value) {
     if (!strcasecmp(name, "x-error-code")) {
         keep_text(head->code, sizeof head->code, slice_of(value));
@@ -136,33 +143,33 @@ static void keep_field(HttpHead *head, const char *name, const char *value) {
             head->range_total = total;
         }
     } else if (!strcasecmp(name, "retry-after")) {
-        char *end;
-        const long seconds = strtol(value, &end, 10); /* a date instead is rare, and the custom will do */
-        if (end != value && seconds >= 0) head->retry_after_s = seconds;
+        if (isdigit((unsigned char)value[0])) keep_seconds(head, value); /* a date is rare, and the custom will do */
     } else if (!strcasecmp(name, "ratelimit") && head->retry_after_s < 0) {
         const char *t = strstr(value, ";t="), *left = strstr(value, ";r=0");
-        if (t && left) head->retry_after_s = strtol(t + 3, NULL, 10);
+        if (t && left) keep_seconds(head, t + 3);
     }
 }
 
-static size_t take_header(char *data, size_t one, size_t size, void *context) {
-    HttpHead *head = context;
-    const Slice line = trim((Slice){data, size * one});
+void http_head_line(HttpHead *head, Slice line) {
     char text[HTTP_URL_MAX + 64];
+    line = trim(line);
     if (slice_starts(line, SLICE("HTTP/"))) { /* of a new answer: an interim one may have come before */
         *head = (HttpHead){.range_begin = -1, .range_total = -1, .retry_after_s = -1};
         const char *space = memchr(line.data, ' ', line.size);
-        if (space) head->status = strtol(space, NULL, 10);
-        return size * one;
+        for (const char *c = space ? space + 1 : ""; c < line.data + line.size && isdigit((unsigned char)*c); c++)
+            if (head->status < 1000) head->status = head->status * 10 + (*c - '0');
+        return;
     }
     const char *colon = line.size < sizeof text ? memchr(line.data, ':', line.size) : NULL;
-    if (!colon) return size * one;
+    if (!colon) return;
     const size_t name = (size_t)(colon - line.data);
     memcpy(text, line.data, line.size);
     text[name] = text[line.size] = '\0';
-    const Slice value = trim((Slice){text + name + 1, line.size - name - 1});
-    text[value.data - text + (ptrdiff_t)value.size] = '\0';
-    keep_field(head, text, value.data);
+    keep_field(head, text, text + line.size - trim((Slice){colon + 1, line.size - name - 1}).size);
+}
+
+static size_t take_header(char *data, size_t one, size_t size, void *context) {
+    http_head_line(context, (Slice){data, size * one});
     return size * one;
 }
 

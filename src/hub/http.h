@@ -27,6 +27,9 @@ typedef struct HttpClient {
 NODISCARD bool http_open(HttpClient *client, const HubSettings *settings, const HubWatch *watch, Error *error);
 void http_close(HttpClient *client);
 
+/* A line of an answer's head: "HTTP/…" begins a new one. */
+void http_head_line(HttpHead *head, Slice line);
+
 /* Prepares a transfer of url, whose head will be filled; reset first, so that an old handle (and its connections) can
  * be used again. false: no memory, or the url is nothing to ask. */
 NODISCARD bool http_prepare(const HttpClient *client, CURL *easy, const char *url, HttpHead *head, Error *error);

@@ -105,7 +105,7 @@ static bool add_file(HubTree *tree, Slice path, const Json *size, const Json *ob
     return tree_add(tree, &file, error);
 }
 
-static bool page_read(Slice text, HubTree *tree, Error *error) {
+bool tree_add_page(HubTree *tree, Slice text, Error *error) {
     Arena arena = {0};
     const Json *root = json_parse(&arena, text, error);
     bool ok = root && (root->type == JSON_ARRAY || fail(error, ERROR_FORMAT, "%s, not an array", json_type_name(root)));
@@ -134,7 +134,7 @@ bool tree_fetch(HttpClient *client, const HubName *name, const char *commit, Hub
         ok = !url.failed || fail(error, ERROR_MEMORY, "no memory for an address");
         ok = ok && http_get(client, url.data, &body, &head, error);
         if (ok && head.status != 200) ok = hub_fault(client, name, NULL, &head, error);
-        ok = ok && page_read(buffer_view(&body), tree, error);
+        ok = ok && tree_add_page(tree, buffer_view(&body), error);
         if (!ok || !head.next[0]) break;
         buffer_clear(&url);
         buffer_text(&url, head.next);

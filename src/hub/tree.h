@@ -24,6 +24,8 @@ NODISCARD bool tree_add(HubTree *tree, const HubFile *file, Error *error);
 void tree_sort(HubTree *tree);
 const HubFile *tree_find(const HubTree *tree, Slice path); /* of a sorted tree; NULL: not there */
 
+/* The files of a page of the hub's answer (GET /api/models/…/tree/…). */
+NODISCARD bool tree_add_page(HubTree *tree, Slice text, Error *error);
 /* From the hub, page by page. */
 NODISCARD bool tree_fetch(HttpClient *client, const HubName *name, const char *commit, HubTree *tree, Error *error);
 /* trees/COMMIT.json as huggingface_hub writes it (_tree_cache.py). */
