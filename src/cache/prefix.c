@@ -139,7 +139,7 @@ static void consider(
 static void consider_part(const PrefixCache *p, const KvSequence *sequence, const Walk *walk, PrefixNode *child,
     const int32_t *tokens, int count, Found *found) {
     const int common = child ? prefix_common_tokens(child, tokens, count) : 0;
-    if (common == 0) return;
+    if (common < PREFIX_PART_LEAST) return;
     Walk part = *walk;
     walk_pages(p, &part, child);
     const int length = walk->node->depth * KV_PAGE_TOKENS + common;
@@ -175,7 +175,6 @@ int prefix_find(PrefixCache *p, uint64_t space, const int32_t *tokens, int count
     const PrefixRoot key = prefix_root_key(space, sequence);
     bool known;
     const int at = prefix_root_place(p, &key, &known);
-    p->stats.lookups++;
     const Found found = known ? find(p, sequence, p->roots[at].node, tokens, count) : (Found){0};
     if (!found.tip) return 0;
     if (found.active) prefix_lend_decision(p, found.tip->decision, &found.need, sequence);
@@ -190,8 +189,6 @@ int prefix_find(PrefixCache *p, uint64_t space, const int32_t *tokens, int count
     prefix_touch(p, found.tip);
     sequence->length = found.need.length;
     sequence->reserved = found.need.pages * KV_PAGE_TOKENS;
-    p->stats.hits++;
-    p->stats.tokens += (uint64_t)sequence->length;
     return sequence->length;
 }
 

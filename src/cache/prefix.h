@@ -15,13 +15,15 @@
 
 typedef struct PrefixCache PrefixCache;
 
-enum { PREFIX_NODES_MAX = 1 << 16 }; /* each some 700 bytes besides its pages */
+enum {
+    PREFIX_NODES_MAX = 1 << 16, /* each some 700 bytes besides its pages */
+    PREFIX_PART_LEAST = 16,     /* tokens of a page that is begun: it is copied, so a few are sooner computed again */
+};
 
 typedef struct PrefixStats {
     size_t bytes; /* of pages that it holds, alone or together with sequences */
     int nodes;
-    uint64_t lookups, hits, tokens; /* asked for, found in part, tokens found */
-    uint64_t evictions;             /* pages that made room */
+    uint64_t evictions; /* pages that made room */
 } PrefixStats;
 
 /* Answers the cache's asking for room from now on. The cache outlives it. */

@@ -55,7 +55,7 @@ static bool is_eos(const Engine *engine, int32_t id) {
 static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
     TokenOut token;
     const int position = request->prompt_count + choice->generated;
-    choice->last = sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
+    (void)sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
     Finish finish = FINISH_NONE;
     if (!request->sampling.ignore_eos && is_eos(engine, token.id)) {
         finish = FINISH_STOP;
@@ -68,8 +68,10 @@ static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, f
     return finish == FINISH_NONE;
 }
 
-/* The last choice to start takes the prompt's sequence over, the others get a copy that shares its pages. */
+/* The last choice to start takes the prompt's sequence over, the others get a copy that shares its pages. When these
+ * were needed elsewhere, the choice reads its text again. */
 static bool take_prompt(Engine *engine, Request *request, AnswerChoice *choice, Error *error) {
+    if (!request->kv.tables) return sequence_begin(&engine->scheduler.sequences, request, choice, error);
     if (request->waiting == 0) {
         choice->kv = request->kv;
         request->kv = (KvSequence){0};
@@ -134,14 +136,16 @@ static void finish_prompt_part(Engine *engine, Request *request, const Part *par
     if (last && request->choice_count > 1) memcpy(request->logits, final, (size_t)engine->vocab * sizeof *logits);
     if (request->echo) { /* row i tells what follows it; the prompt's first token follows nothing */
         TokenOut token = {.id = request->prompt[0], .logprob = NAN};
-        if (first == 0) request_append_prompt(request, &token);
+        if (request->prompt_written == 0) request_append_prompt(request, &token);
         for (int i = 0; i < part->rows && first + i + 1 < request->prompt_count; i++) {
+            if (first + i + 1 < request->prompt_written) continue; /* it is read again */
             sampler_logprobs(&engine->scratch, logits + (size_t)i * (size_t)engine->vocab,
                 request->prompt[first + i + 1], request->top_max, &token);
             request_append_prompt(request, &token);
         }
     }
     if (!last) return;
+    sequence_leave(&engine->scheduler.sequences, request, NULL);
     if (request->choice_count == 1) request->logits = final;
     request_set_answering(request);
     request->granted = 1;    /* the slot that read the prompt */
@@ -157,7 +161,7 @@ static void finish_part(Engine *engine, const Part *part) {
         return;
     }
     kv_advance(engine->kv, &part->choice->kv, part->rows);
-    next_token(engine, request, part->choice, logits);
+    if (part->outputs > 0) next_token(engine, request, part->choice, logits);
 }
 
 static void run_step(Engine *engine) {
@@ -184,14 +188,27 @@ static void run_step(Engine *engine) {
 /* ---- the thread ---- */
 
 static void publish_stats(Engine *engine) {
+    const Scheduler *s = &engine->scheduler;
+    const PrefixStats prefix = s->sequences.prefix ? prefix_stats(s->sequences.prefix) : (PrefixStats){0};
+    KvUse use = {0};
+    kv_use(engine->kv, &use);
     engine->stats = (EngineStats){
-        .running = atomic_load(&engine->scheduler.used),
+        .running = atomic_load(&s->used),
         .kv_bytes = kv_bytes_used(engine->kv),
         .kv_bytes_total = kv_bytes_total(engine->kv),
+        .prefix_bytes = prefix.bytes,
         .steps = engine->steps,
         .prompt_tokens = engine->prompt_tokens,
         .generated_tokens = engine->generated_tokens,
+        .prefix_lookups = s->prompts_looked_up,
+        .prefix_hits = s->prompts_found,
+        .prefix_tokens = s->tokens_found,
+        .prefix_evictions = prefix.evictions,
+        .parked = s->park_count,
+        .resumed = s->resume_count,
     };
+    memcpy(engine->stats.kv_form_bytes, use.bytes, sizeof use.bytes);
+    memcpy(engine->stats.kv_form_pages, use.pages, sizeof use.pages);
     atomic_store(&engine->account.used, engine->stats.kv_bytes);
 }
 

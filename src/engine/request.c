@@ -157,6 +157,12 @@ static void record_read(const Request *request, const uint8_t *records, int inde
     }
 }
 
+int32_t request_answer_id(const Request *request, const AnswerChoice *choice, int index) {
+    int32_t id; /* a record's first field, whether it has others or not */
+    memcpy(&id, choice->records + (size_t)index * request->record_bytes, sizeof id);
+    return id;
+}
+
 void request_append(Request *request, AnswerChoice *choice, const TokenOut *token) {
     mutex_lock(&request->mutex);
     CHECK(choice->written < request->max_tokens && token->top_count <= request->top_max);
@@ -189,9 +195,23 @@ void request_fail(Request *request, const Error *error) {
     mutex_unlock(&request->mutex);
 }
 
-void request_set_admitted(Request *request) {
+void request_set_admitted(Request *request, int cached) {
     mutex_lock(&request->mutex);
     request->admitted_ns = clock_ns();
+    request->cached = cached;
+    mutex_unlock(&request->mutex);
+}
+
+void request_count_park(Request *request) {
+    mutex_lock(&request->mutex);
+    request->parks++;
+    mutex_unlock(&request->mutex);
+}
+
+void request_set_kv_use(Request *request, const KvUse *use, size_t f16_bytes) {
+    mutex_lock(&request->mutex);
+    request->kv_use = *use;
+    request->kv_f16_bytes = f16_bytes;
     mutex_unlock(&request->mutex);
 }
 
@@ -275,8 +295,15 @@ RequestStats request_stats(Request *request) {
     const int64_t end = request->ended_ns ? request->ended_ns : clock_ns();
     const int64_t admitted = request->admitted_ns ? request->admitted_ns : end;
     const int64_t answering = request->answering_ns ? request->answering_ns : end;
+    size_t coded = 0;
+    for (int form = KV_EXACT + 1; form < KV_FORMS; form++) coded += request->kv_use.bytes[form];
     const RequestStats stats = {
         .prompt_tokens = request->prompt_count,
+        .cached_tokens = request->cached,
+        .parked = request->parks,
+        .kv_exact_bytes = request->kv_use.bytes[KV_EXACT],
+        .kv_coded_bytes = coded,
+        .kv_f16_bytes = request->kv_f16_bytes,
         .queued_s = seconds(request->submitted_ns, admitted),
         .prefill_s = seconds(admitted, answering),
         .decode_s = seconds(answering, end),

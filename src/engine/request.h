@@ -8,15 +8,19 @@
 #include "engine/sampler.h"
 #include "cache/kv_cache.h"
 
-typedef enum ChoiceState { CHOICE_WAITING, CHOICE_RUNNING, CHOICE_ENDED } ChoiceState;
+typedef enum ChoiceState {
+    CHOICE_WAITING, /* for its first token */
+    CHOICE_RUNNING,
+    CHOICE_PARKED, /* its pages were needed elsewhere; its text is read again when there is room */
+    CHOICE_ENDED,
+} ChoiceState;
 
 /* One answer, and the sequence that computes it. */
 typedef struct AnswerChoice {
     /* engine thread */
     ChoiceState state;
-    KvSequence kv;
+    KvSequence kv; /* of the prompt and the answer but for its last token; of less while it is read again */
     Sampler sampler;
-    int32_t last; /* token to run next */
     int generated;
 
     atomic_bool stop;
@@ -46,14 +50,13 @@ struct Request {
 
     /* engine thread; next under the engine's mutex while the request waits */
     struct Request *next;
+    bool parked;   /* before the prompt was read */
     int passes;    /* later requests that were preferred to this one while it waited for pages */
     int prefilled; /* prompt tokens in the cache */
-    int chunk;     /* prompt tokens in the step that is planned */
     int slots;     /* that it holds: one while it reads the prompt, then one per running choice and grant */
     int granted;   /* slots for choices that have not started yet */
     int waiting;   /* choices in CHOICE_WAITING */
-    KvSequence kv; /* of the prompt, until the last choice to start takes it over */
-    size_t prompt_charge, choice_charge; /* bytes of the page pool: while the request is active, for each slot */
+    KvSequence kv; /* of the prompt, until the last choice to start takes it over, or pages run out */
     float *logits; /* [vocab] behind the prompt: own memory with several choices, else the step's */
     bool failed;
 
@@ -61,6 +64,9 @@ struct Request {
     Condition changed;
     Error error;
     int prompt_written;
+    int cached, parks;
+    KvUse kv_use;                                              /* of the choice that ended last, or the prompt; */
+    size_t kv_f16_bytes;                                       /* had everything stayed exact */
     int64_t submitted_ns, admitted_ns, answering_ns, ended_ns; /* 0: not yet */
 };
 
@@ -74,7 +80,14 @@ void request_release(Request *request);
 void request_append(Request *request, AnswerChoice *choice, const TokenOut *token);
 void request_append_prompt(Request *request, const TokenOut *token);
 void request_end_choice(Request *request, AnswerChoice *choice, Finish finish);
-void request_set_admitted(Request *request);
+int32_t request_answer_id(const Request *request, const AnswerChoice *choice, int index);
+/* Whether its prompt is being read. */
+static inline bool request_reads_prompt(const Request *request) {
+    return request->kv.tables && request->prefilled < request->prompt_count;
+}
+void request_set_admitted(Request *request, int cached);
+void request_count_park(Request *request);
+void request_set_kv_use(Request *request, const KvUse *use, size_t f16_bytes);
 void request_set_answering(Request *request);
 /* The reason for FINISH_ERROR; the first one stays. */
 void request_fail(Request *request, const Error *error);

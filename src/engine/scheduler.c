@@ -5,20 +5,14 @@
 #include "base/checked.h"
 #include "base/log.h"
 
-/* The most tokens, up to a limit, whose cost fits; cost never falls with the tokens. 0: not even one. */
-typedef struct Fit {
-    const KvPlan *plan;
-    const KvFormat *format;
-    size_t pool, charged; /* bytes */
-    int before;           /* tokens that come on top */
-} Fit;
+static int smaller(int a, int b) { return a < b ? a : b; }
 
-static int most_tokens(const Fit *fit, int limit) {
+/* The most tokens, up to a limit, that fit the pool; bytes never fall with the tokens. 0: not even one. */
+static int most_tokens(const KvPlan *plan, const KvFormat *format, size_t pool, int limit) {
     int low = 0, high = limit;
     while (low < high) {
         const int middle = low + (high - low + 1) / 2;
-        if (fit->charged <= fit->pool &&
-            kv_bytes_for(fit->plan, fit->format, fit->before + middle) <= fit->pool - fit->charged)
+        if (kv_bytes_for(plan, format, middle) <= pool)
             low = middle;
         else
             high = middle - 1;
@@ -29,8 +23,6 @@ static int most_tokens(const Fit *fit, int limit) {
 bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error) {
     const size_t rows = (size_t)options->slots + (size_t)options->prefill_size, slots = (size_t)options->slots;
     *s = (Scheduler){
-        .plan = runner_kv_plan(runner),
-        .kv = kv,
         .slots = options->slots,
         .queue_max = options->queue_max,
         .prefill_size = options->prefill_size,
@@ -40,20 +32,29 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
         .outputs = calloc(slots + ECHO_ROWS, sizeof *s->outputs),
         .runs = calloc(slots, sizeof *s->runs),
         .parts = calloc(slots, sizeof *s->parts),
+        .turns = calloc(slots, sizeof *s->turns),
     };
-    if (!s->tokens || !s->positions || !s->outputs || !s->runs || !s->parts) {
+    if (!s->tokens || !s->positions || !s->outputs || !s->runs || !s->parts || !s->turns) {
         scheduler_close(s);
         return fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
     }
-    s->context = most_tokens(&(Fit){s->plan, &options->kv_format, s->pool, 0, 0}, model_context(runner_model(runner)));
-    if (s->context >= 2) return true;
-    const size_t least = kv_bytes_for(s->plan, &options->kv_format, 2);
+    const KvPlan *plan = runner_kv_plan(runner);
+    s->model_context = model_context(runner_model(runner));
+    s->context = most_tokens(plan, &options->kv_format, s->pool, s->model_context);
+    if (s->context >= 2) {
+        if (sequences_open(&s->sequences, runner, kv, options->prefix_off, error)) return true;
+        scheduler_close(s);
+        return false;
+    }
+    const size_t least = kv_bytes_for(plan, &options->kv_format, 2);
     scheduler_close(s);
     return fail(error, ERROR_LIMIT, "a KV cache of %zu bytes is too small, a sequence takes at least %zu",
         kv_bytes_total(kv), least);
 }
 
 void scheduler_close(Scheduler *s) {
+    sequences_close(&s->sequences);
+    free(s->turns);
     free(s->tokens);
     free(s->positions);
     free(s->outputs);
@@ -62,34 +63,21 @@ void scheduler_close(Scheduler *s) {
     *s = (Scheduler){0};
 }
 
-/* ---- promises ---- */
-
-/* With several choices the prompt's pages are promised once; a choice adds what comes after the full ones of them. */
-static size_t prompt_charge(const Scheduler *s, const KvFormat *format, int prompt_count, int choices) {
-    return choices > 1 ? kv_bytes_for(s->plan, format, prompt_count) : 0;
-}
-
-static int shared_tokens(int prompt_count, int choices) {
-    return choices > 1 ? prompt_count / KV_PAGE_TOKENS * KV_PAGE_TOKENS : 0;
-}
-
-static size_t choice_charge(const Scheduler *s, const KvFormat *format, int prompt_count, int max_tokens, int choices) {
-    return kv_bytes_for(s->plan, format, prompt_count + max_tokens - shared_tokens(prompt_count, choices));
-}
-
 int scheduler_fit(const Scheduler *s, const RequestOptions *o, Error *error) {
-    const int prompt = o->prompt_count;
-    int max_tokens = prompt < s->context ? s->context - prompt : 0;
-    if (o->max_tokens < max_tokens) max_tokens = o->max_tokens;
-    const Fit fit = {s->plan, o->kv_format, s->pool, prompt_charge(s, o->kv_format, prompt, o->choices),
-        prompt - shared_tokens(prompt, o->choices)};
-    max_tokens = most_tokens(&fit, max_tokens);
-    if (max_tokens == 0)
+    const KvPlan *plan = s->sequences.plan;
+    const int prompt = o->prompt_count, all = most_tokens(plan, o->kv_format, s->pool, s->model_context);
+    if (prompt < all) return smaller(all - prompt, o->max_tokens);
+    if (prompt < s->model_context)
+        fail(error, ERROR_LIMIT,
+            "The prompt has %d tokens and needs room for at least one more, %zu bytes of the KV cache, which has %zu: "
+            "at most %d tokens",
+            prompt, kv_bytes_for(plan, o->kv_format, prompt + 1), s->pool, all);
+    else
         fail(error, ERROR_LIMIT,
             "This model's maximum context length is %d tokens. However, the prompt has %d tokens and needs room for at "
             "least one more",
-            s->context, prompt);
-    return max_tokens;
+            s->model_context, prompt);
+    return 0;
 }
 
 /* ---- lists ---- */
@@ -113,42 +101,127 @@ static void list_remove(RequestList *list, Request *before, Request *request) {
     list->count--;
 }
 
+/* ---- room ---- */
+
+/* Bytes for everything that this sequence is to hold before it may be parked. */
+static size_t bytes_wanted(const Scheduler *s, const Request *r, const AnswerChoice *choice) {
+    const int most = r->prompt_count + r->max_tokens, soon = sequence_tokens(r, choice);
+    return kv_bytes_for(s->sequences.plan, &r->format, most - soon > ANSWER_ROOM ? soon + ANSWER_ROOM : most);
+}
+
+static size_t less(size_t a, size_t b) { return a > b ? a - b : 0; }
+
+static size_t bytes_missing(const Scheduler *s, const Request *r, const AnswerChoice *choice, int length) {
+    return less(bytes_wanted(s, r, choice), kv_bytes_for(s->sequences.plan, &r->format, length));
+}
+
+/* What is free, or could be had from the prefix cache, and nobody who runs will want soon. */
+static void look_for_room(Scheduler *s) {
+    size_t wanted = 0, room = less(s->pool, kv_bytes_used(s->sequences.kv));
+    if (s->sequences.prefix) room += prefix_idle_bytes(s->sequences.prefix);
+    for (const Request *r = s->active.first; r; r = r->next) {
+        if (request_reads_prompt(r)) wanted += bytes_missing(s, r, NULL, r->prefilled);
+        for (int i = 0; i < r->choice_count; i++) {
+            const AnswerChoice *choice = &r->choices[i];
+            if (choice->state == CHOICE_RUNNING) wanted += bytes_missing(s, r, choice, choice->kv.length);
+        }
+    }
+    s->room = less(room, wanted);
+}
+
+/* Whoever is the only one may always run: everybody fits alone. */
+static bool fits(const Scheduler *s, size_t bytes) {
+    const int used = atomic_load(&s->used);
+    return used == 0 || (used < s->slots && bytes <= s->room);
+}
+
 /* ---- admission ---- */
 
-bool scheduler_full(const Scheduler *s) { return s->waiting.count >= s->queue_max + s->slots - atomic_load(&s->used); }
-
-void scheduler_queue(Scheduler *s, Request *request) {
-    request->prompt_charge = prompt_charge(s, &request->format, request->prompt_count, request->choice_count);
-    request->choice_charge =
-        choice_charge(s, &request->format, request->prompt_count, request->max_tokens, request->choice_count);
-    list_append(&s->waiting, request);
+bool scheduler_full(const Scheduler *s) {
+    const int open = s->slots - atomic_load(&s->used) - atomic_load(&s->parked);
+    return s->waiting.count >= s->queue_max + (open > 0 ? open : 0);
 }
+
+void scheduler_queue(Scheduler *s, Request *request) { list_append(&s->waiting, request); }
 
 static void take_slot(Scheduler *s, Request *request) {
     request->slots++;
     atomic_fetch_add(&s->used, 1);
-    s->charged += request->choice_charge;
-    CHECK(atomic_load(&s->used) <= s->slots && s->charged <= s->pool);
+    CHECK(atomic_load(&s->used) <= s->slots);
 }
 
 void scheduler_free_slot(Scheduler *s, Request *request) {
     CHECK(request->slots > 0);
     request->slots--;
-    s->charged -= request->choice_charge;
     atomic_fetch_sub(&s->used, 1);
 }
 
-static bool fits(const Scheduler *s, size_t charge) {
-    return atomic_load(&s->used) < s->slots && charge <= s->pool - s->charged;
+/* A prompt, or a choice that was parked, begins in a slot of its own if it fits, perhaps thanks to what is found of it.
+ * That it cannot begin for another reason ends the request. */
+static bool enter(Scheduler *s, Request *request, AnswerChoice *choice) {
+    const size_t wanted = bytes_wanted(s, request, choice);
+    const bool enough = fits(s, wanted);
+    if (atomic_load(&s->used) == s->slots || (!enough && (!s->sequences.prefix || s->lookups == 0))) return false;
+    Error error = {0};
+    if (!enough) s->lookups--;
+    if (!sequence_begin(&s->sequences, request, choice, &error)) request_fail(request, &error);
+    KvSequence *kv = sequence_of(request, choice);
+    look_for_room(s);
+    if (!enough && !request->failed && !fits(s, less(wanted, sequence_bytes_found(&s->sequences, kv)))) {
+        kv_sequence_close(s->sequences.kv, kv);
+        return false;
+    }
+    if (!choice) request->prefilled = kv->length;
+    take_slot(s, request);
+    return true;
 }
 
-static void activate(Scheduler *s, Request *request) {
-    Error error = {0};
-    list_append(&s->active, request);
-    s->charged += request->prompt_charge;
-    take_slot(s, request);
-    request_set_admitted(request);
-    if (!kv_sequence_open(s->kv, &request->format, &request->kv, &error)) request_fail(request, &error);
+/* Those who were parked come first, the oldest before all. False: some still are. */
+static bool resume(Scheduler *s) {
+    for (Request *r = s->active.first; r && atomic_load(&s->parked) > 0; r = r->next) {
+        if (r->failed || atomic_load(&r->cancel)) continue;
+        if (r->parked) {
+            if (!enter(s, r, NULL)) return false;
+            r->parked = false;
+            atomic_fetch_sub(&s->parked, 1);
+            s->resume_count++;
+        }
+        for (int i = 0; i < r->choice_count; i++) {
+            AnswerChoice *choice = &r->choices[i];
+            if (choice->state != CHOICE_PARKED || atomic_load(&choice->stop)) continue;
+            if (!enter(s, r, choice)) return false;
+            choice->state = CHOICE_RUNNING;
+            atomic_fetch_sub(&s->parked, 1);
+            s->resume_count++;
+        }
+    }
+    return true;
+}
+
+void scheduler_park(Scheduler *s, Request *request, AnswerChoice *choice) {
+    sequence_end(&s->sequences, request, choice);
+    if (choice) {
+        choice->state = CHOICE_PARKED;
+    } else {
+        request->parked = true;
+        request->prefilled = 0;
+    }
+    atomic_fetch_add(&s->parked, 1);
+    scheduler_free_slot(s, request);
+    s->park_count++;
+    request_count_park(request);
+}
+
+static bool admit(Scheduler *s, Request *request) {
+    if (!enter(s, request, NULL)) return false;
+    const int found = request->prefilled;
+    if (s->sequences.prefix && !request->cache_off && !request->echo) {
+        s->prompts_looked_up++;
+        s->prompts_found += found > 0;
+        s->tokens_found += (uint64_t)found;
+    }
+    request_set_admitted(request, found);
+    return true;
 }
 
 /* Everybody who waits longer than somebody who got in was passed. True: one of them will not be passed again. */
@@ -163,30 +236,39 @@ static void grant_slots(Scheduler *s) {
     for (;;) {
         Request *best = NULL;
         for (Request *r = s->active.first; r; r = r->next) {
-            if (r->prefilled < r->prompt_count || r->waiting <= r->granted || !fits(s, r->choice_charge)) continue;
+            if (r->prefilled < r->prompt_count || r->waiting <= r->granted || r->failed) continue;
+            const int shared = r->kv.tables ? r->prompt_count / KV_PAGE_TOKENS * KV_PAGE_TOKENS : 0;
+            if (atomic_load(&s->used) == s->slots || !fits(s, bytes_missing(s, r, NULL, shared))) continue;
             if (!best || r->slots < best->slots) best = r;
         }
         if (!best) return;
+        const int shared = best->kv.tables ? best->prompt_count / KV_PAGE_TOKENS * KV_PAGE_TOKENS : 0;
+        s->room = less(s->room, bytes_missing(s, best, NULL, shared)); /* it holds nothing yet */
         take_slot(s, best);
         best->granted++;
         if (count_passes(s->waiting.first, NULL)) return;
     }
 }
 
+static void drop_waiting(Scheduler *s, Request *before, Request *request) {
+    list_remove(&s->waiting, before, request);
+    for (int i = 0; i < request->choice_count; i++) request_end_choice(request, &request->choices[i], FINISH_CANCELLED);
+    request_release(request);
+}
+
 void scheduler_admit(Scheduler *s) {
-    bool closed = false; /* somebody was passed too often: nobody younger gets in */
+    s->lookups = LOOKUPS_MAX;
+    if (atomic_load(&s->used) < s->slots) look_for_room(s);
+    bool closed = !resume(s); /* or somebody was passed too often: nobody younger gets in */
     Request *before = NULL, *request = s->waiting.first;
     while (request) {
         Request *next = request->next;
         if (atomic_load(&request->cancel)) {
-            list_remove(&s->waiting, before, request);
-            for (int i = 0; i < request->choice_count; i++)
-                request_end_choice(request, &request->choices[i], FINISH_CANCELLED);
-            request_release(request);
-        } else if (!closed && fits(s, request->prompt_charge + request->choice_charge)) {
+            drop_waiting(s, before, request);
+        } else if (!closed && admit(s, request)) {
             list_remove(&s->waiting, before, request);
             closed = count_passes(s->waiting.first, next);
-            activate(s, request);
+            list_append(&s->active, request);
         } else {
             closed = closed || request->passes >= PASSES_MAX;
             before = request;
@@ -196,112 +278,21 @@ void scheduler_admit(Scheduler *s) {
     if (!closed) grant_slots(s);
 }
 
-/* ---- the step ---- */
-
-static Part *add_part(Scheduler *s, Request *request, AnswerChoice *choice, KvSequence *kv, int rows, int outputs) {
-    Error error = {0};
-    if (!kv_reserve(s->kv, kv, rows, &error)) { /* cannot be, unless the promises are wrong */
-        log_error("%s", error.text);
-        request_fail(request, &error);
-        return NULL;
-    }
-    const int row = s->step.rows, first = s->output_count;
-    for (int i = 0; i < rows; i++) s->positions[row + i] = kv->length + i;
-    for (int i = 0; i < outputs; i++) s->outputs[s->output_count++] = row + rows - outputs + i;
-    s->runs[s->part_count] = (Run){.row = row, .rows = rows};
-    kv_run(kv, &s->runs[s->part_count]);
-    s->step.rows += rows;
-    Part *part = &s->parts[s->part_count++];
-    *part = (Part){.request = request, .choice = choice, .rows = rows, .output = first, .outputs = outputs};
-    return part;
-}
-
-static void plan_decode(Scheduler *s) {
-    for (Request *r = s->active.first; r; r = r->next) {
-        for (int i = 0; i < r->choice_count && !r->failed; i++) {
-            AnswerChoice *choice = &r->choices[i];
-            if (choice->state != CHOICE_RUNNING) continue;
-            const int row = s->step.rows;
-            if (add_part(s, r, choice, &choice->kv, 1, 1)) s->tokens[row] = choice->last;
-        }
-    }
-}
-
-static bool reads_prompt(const Request *request) {
-    return request->prefilled < request->prompt_count && !request->failed;
-}
-
-static int smaller(int a, int b) { return a < b ? a : b; }
-
-/* Prompt tokens of a step, after its decode rows are planned. */
-static int prefill_limit(const Scheduler *s) {
-    const double time = STEP_MS * 1e-3;
-    if (s->part_count == 0 || s->prompt_row_s * s->prefill_size <= time) return s->prefill_size;
-    const int fitting = (int)(time / s->prompt_row_s) / PREFILL_LEAST * PREFILL_LEAST;
-    return smaller(fitting > PREFILL_LEAST ? fitting : PREFILL_LEAST, s->prefill_size);
-}
-
-void scheduler_note_step(Scheduler *s, double seconds) {
-    if (s->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / s->prompt_rows;
-}
-
-/* Tokens of its prompt that a request could read in the coming step. */
-static int prompt_left(const Request *r) { return smaller(r->prompt_count - r->prefilled, kv_step_rows(&r->kv)); }
-
-/* Splits the step's prompt tokens over the prompts: half to the oldest, equal parts of the rest to the others; what
- * somebody does not need goes to the oldest who does. */
-static void share_prefill(Scheduler *s) {
-    int readers = 0, left = prefill_limit(s), echo_left = ECHO_ROWS;
-    for (Request *r = s->active.first; r; r = r->next) readers += reads_prompt(r);
-    const int share = readers > 1 ? left / 2 / (readers - 1) : 0;
-    bool oldest = true;
-    for (Request *r = s->active.first; r; r = r->next) {
-        if (!reads_prompt(r)) continue;
-        r->chunk = oldest ? 0 : smaller(share, prompt_left(r));
-        left -= r->chunk;
-        oldest = false;
-    }
-    for (Request *r = s->active.first; r; r = r->next) {
-        if (!reads_prompt(r)) continue;
-        const int more = smaller(left, prompt_left(r) - r->chunk);
-        r->chunk += more;
-        left -= more;
-        if (!r->echo) continue;
-        if (r->chunk > echo_left) {
-            left += r->chunk - echo_left;
-            r->chunk = echo_left;
-        }
-        echo_left -= r->chunk;
-    }
-}
-
-static void plan_prefill(Scheduler *s) {
-    share_prefill(s);
-    for (Request *r = s->active.first; r; r = r->next) {
-        if (!reads_prompt(r) || r->chunk == 0) continue;
-        const int row = s->step.rows;
-        const bool last = r->prefilled + r->chunk == r->prompt_count;
-        if (!add_part(s, r, NULL, &r->kv, r->chunk, r->echo ? r->chunk : last)) continue;
-        memcpy(s->tokens + row, r->prompt + r->prefilled, (size_t)r->chunk * sizeof *s->tokens);
-        s->prompt_rows += r->chunk;
-    }
-}
-
-void scheduler_plan(Scheduler *s) {
-    s->part_count = s->output_count = s->prompt_rows = 0;
-    s->step = (Step){.tokens = s->tokens, .positions = s->positions, .runs = s->runs, .axes = 1};
-    plan_decode(s);
-    plan_prefill(s);
-    s->step.run_count = s->part_count;
-}
-
 /* ---- ends ---- */
+
+static void note_use(const Scheduler *s, Request *request, const KvSequence *kv) {
+    KvUse use = {0};
+    kv_sequence_use(s->sequences.kv, kv, &use);
+    request_set_kv_use(request, &use, kv_bytes_for(s->sequences.plan, NULL, kv->length));
+}
 
 void scheduler_end_choice(Scheduler *s, Request *request, AnswerChoice *choice, Finish finish) {
     if (choice->state == CHOICE_ENDED) return;
     if (choice->state == CHOICE_WAITING) request->waiting--;
+    if (choice->state == CHOICE_PARKED) atomic_fetch_sub(&s->parked, 1);
     if (choice->state == CHOICE_RUNNING) {
-        if (choice->kv.tables) kv_sequence_close(s->kv, &choice->kv);
+        if (choice->kv.tables) note_use(s, request, &choice->kv);
+        sequence_end(&s->sequences, request, choice);
         if (request->slots == 1 && request->waiting > 0)
             request->granted++;
         else
@@ -317,8 +308,8 @@ void scheduler_end_all(Scheduler *s, Request *request, Finish finish) {
 
 void scheduler_retire(Scheduler *s, Request *request) {
     while (request->slots > 0) scheduler_free_slot(s, request);
-    s->charged -= request->prompt_charge;
-    if (request->kv.tables) kv_sequence_close(s->kv, &request->kv);
+    if (request->parked) atomic_fetch_sub(&s->parked, 1);
+    sequence_end(&s->sequences, request, NULL);
     Request *before = NULL;
     for (Request *r = s->active.first; r != request; r = r->next) before = r;
     list_remove(&s->active, before, request);

@@ -1,16 +1,20 @@
-/* What runs next: the queue, the slots, the page pool's promises and the rows of a step.
- * Admission is by promise: a request enters when the pages that it can need at most are free, so nothing that runs can
- * run out of them. The queue is first come, first served, but a request that waits for pages may be passed PASSES_MAX
- * times. A step has one row per running choice and up to prefill_size prompt tokens: half of them for the oldest
- * prompt, the other half shared by the younger ones, so that a short prompt does not wait for a long one. Beside
- * running choices there are fewer prompt tokens where the machine is slow: a step then takes some STEP_MS, as streams
- * stand still that long. */
+/* What runs next: the queue, the slots, who gets pages, and the rows of a step.
+ * Memory is used, not promised: a request enters when the pages of its prompt, less what is found of it, and of
+ * ANSWER_ROOM tokens of its answer are free, or could be had from the prefix cache; so much is counted for everybody
+ * who runs as well. When pages run out in a step, the youngest is parked and comes back before anybody else enters;
+ * what it computes is the same. A request that would not fit alone is refused. The queue is first come, first served,
+ * but a request that waits for pages may be passed PASSES_MAX times. A step has one row per running choice and up to
+ * prefill_size prompt tokens: half of them for the oldest prompt, the other half shared by the younger ones, so that a
+ * short prompt does not wait for a long one. Beside running choices there are fewer prompt tokens where the machine is
+ * slow: a step then takes some STEP_MS, as streams stand still that long. */
 #pragma once
-#include "engine/request.h"
+#include "engine/sequences.h"
 
 enum {
     PASSES_MAX = 16,
-    ECHO_ROWS = 16, /* prompt rows per step whose logits are wanted */
+    ANSWER_ROOM = 256, /* tokens */
+    LOOKUPS_MAX = 4,   /* for those who wait, per round: whether what is found of them makes them fit */
+    ECHO_ROWS = 16,    /* prompt rows per step whose logits are wanted */
     STEP_MS = 300,
     PREFILL_LEAST = 64, /* prompt tokens however long they take: fewer cost nearly as much */
 };
@@ -19,6 +23,14 @@ typedef struct RequestList {
     Request *first, *last;
     int count;
 } RequestList;
+
+/* Somebody who may have rows in the step that is planned. */
+typedef struct Turn {
+    Request *request;
+    AnswerChoice *choice; /* NULL: its prompt */
+    bool reads;           /* several tokens, as of a prompt; or one that was just drawn */
+    int rows;
+} Turn;
 
 /* Consecutive rows of the step that belong to one sequence. */
 typedef struct Part {
@@ -29,17 +41,22 @@ typedef struct Part {
 } Part;
 
 typedef struct Scheduler {
-    const KvPlan *plan;
-    KvCache *kv;
+    Sequences sequences;
     int slots, queue_max, prefill_size;
     int context; /* tokens a sequence may hold: the model's, or fewer when the page pool is smaller */
+    int model_context;
     size_t pool; /* bytes */
 
     RequestList waiting; /* under the engine's mutex */
     atomic_int used; /* slots; grows under the mutex only, so a submitter sees a queue and slots that belong together */
+    atomic_int parked;  /* who wait for a slot again */
     RequestList active; /* the engine thread's, as everything below; in order of admission */
-    size_t charged;     /* bytes promised */
+    size_t room;        /* bytes for whoever enters, as of the last look */
+    int lookups;        /* left in this round */
+    uint64_t park_count, resume_count, prompts_looked_up, prompts_found, tokens_found;
 
+    Turn *turns; /* by age */
+    int turn_count, readers;
     Step step;
     int32_t *tokens, *positions, *outputs;
     Run *runs;
@@ -53,7 +70,7 @@ NODISCARD bool scheduler_open(
     Scheduler *scheduler, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error);
 void scheduler_close(Scheduler *scheduler);
 
-/* Any thread: how many tokens an answer may have, or 0 with ERROR_LIMIT. */
+/* Any thread: how many tokens an answer may have, or 0 with ERROR_LIMIT and both numbers. */
 int scheduler_fit(const Scheduler *scheduler, const RequestOptions *options, Error *error);
 
 /* Under the engine's mutex. */
@@ -64,6 +81,8 @@ void scheduler_admit(Scheduler *scheduler);                   /* by the engine t
 /* Engine thread. */
 void scheduler_plan(Scheduler *scheduler); /* fills step, parts and outputs; no parts: nothing to run */
 void scheduler_note_step(Scheduler *scheduler, double seconds); /* what the planned step took */
+/* Gives up its slot and pages; a prompt that is being read (choice NULL) or a running choice. */
+void scheduler_park(Scheduler *scheduler, Request *request, AnswerChoice *choice);
 void scheduler_free_slot(Scheduler *scheduler, Request *request);
 /* The last slot of a request whose further choices wait is not freed but granted to the next of them. */
 void scheduler_end_choice(Scheduler *scheduler, Request *request, AnswerChoice *choice, Finish finish);

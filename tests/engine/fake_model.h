@@ -1,16 +1,23 @@
 /* A model that costs nothing, linked in place of the real one. Its cache holds what was written: each position the hash
  * of all tokens up to it, computed from the position before as found through the page table. So a wrong page, position
- * or token changes every later logit. Logits are a function of that hash. Steps can be held at a gate, counted and made
- * to fail. */
+ * or token changes every later logit. Logits are a function of all that a row sees, and of the form in which it sees
+ * it. The cache is the real one, over a backend of plain memory. Steps can be held at a gate, counted and made to fail.
+ */
 #pragma once
-#include <limits.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "base/thread.h"
 #include "model/runner.h"
 #include "test.h"
 
-enum { FAKE_PAGES = 4096, FAKE_PAGE_BYTES = 1000, FAKE_STEPS = 4096, FAKE_EOS = 2 };
+enum {
+    FAKE_PAGES = 4096,
+    FAKE_PAGE_BYTES = KV_PAGE_TOKENS * sizeof(uint64_t),
+    FAKE_CODE_BYTES = KV_PAGE_TOKENS * sizeof(uint16_t),
+    FAKE_STEPS = 4096,
+    FAKE_EOS = 2
+};
 
 typedef struct FakeStep {
     int rows, runs, outputs, largest_run, last_small_run, first_large_run;
@@ -18,6 +25,8 @@ typedef struct FakeStep {
 
 static struct Fake {
     int vocab, context;
+    int window;      /* of a second layer; 0: there is none */
+    bool coded;      /* the first layer's pages can be codes */
     float eos_logit; /* added to the end token's */
     int fail_at;     /* this step fails, counted from 1; 0: none */
 
@@ -27,8 +36,7 @@ static struct Fake {
     int permits, arrived; /* steps that may run; steps that came to the gate */
     int steps;            /* finished */
     FakeStep log[FAKE_STEPS];
-    int open_sequences, reserve_failures;
-    void (*on_fork)(void); /* called once, by the engine thread, when it forks a sequence */
+    size_t leaked_bytes; /* of pages that were in use when their cache closed */
 } fake;
 
 struct Model {
@@ -38,11 +46,9 @@ struct Runner {
     const Model *model;
     int rows_max, outputs_max;
     float *logits; /* [outputs_max, vocab] of the last step */
-};
-struct KvCache {
-    int page_count, used;
-    int owners[FAKE_PAGES];
-    uint64_t hash[FAKE_PAGES][KV_PAGE_TOKENS];
+    KvPlan plan;
+    Backend backend;
+    const KvCache *cache; /* of the last step */
 };
 static _Thread_local bool fake_engine_thread;
 
@@ -58,9 +64,9 @@ static inline void fake_reset(void) {
     fake.context = 4096;
     fake.eos_logit = 0;
     fake.fail_at = fake.permits = fake.arrived = fake.steps = 0;
-    fake.open_sequences = fake.reserve_failures = 0;
-    fake.gated = false;
-    fake.on_fork = NULL;
+    fake.leaked_bytes = 0;
+    fake.window = 0;
+    fake.coded = fake.gated = false;
     mutex_unlock(&fake.mutex);
 }
 
@@ -139,6 +145,66 @@ static inline void fake_gate(const Step *step, int outputs) {
     mutex_unlock(&fake.mutex);
 }
 
+/* ---- the backend ---- */
+
+static inline Runner *fake_runner(Backend *backend) {
+    return (Runner *)(void *)((char *)backend - offsetof(Runner, backend));
+}
+static void *fake_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
+    void *memory = malloc(bytes);
+    if (!memory) fail(error, ERROR_MEMORY, "no memory for a fake cache");
+    return memory;
+}
+static void fake_release(Backend *backend, void *memory) {
+    const Runner *runner = fake_runner(backend);
+    if (runner->cache) fake.leaked_bytes = kv_bytes_used(runner->cache);
+    free(memory);
+}
+static void fake_discard(Backend *backend, void *memory, size_t bytes) {}
+static void fake_copy(Backend *backend, void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
+static size_t fake_layer_bytes(Backend *backend, const KvLayout *layout) { return FAKE_PAGE_BYTES; }
+static size_t fake_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+    return fake.coded ? FAKE_CODE_BYTES : 0;
+}
+
+static inline uint64_t *fake_page(const KvLayer *layer, int32_t page) {
+    CHECK(page >= 0);
+    return (uint64_t *)(void *)(layer->base + (size_t)page * layer->page_stride + layer->layer_offset);
+}
+static inline uint16_t *fake_codes(const KvStore *store, int32_t page) {
+    CHECK(page >= 0);
+    return (uint16_t *)(void *)(store->base + (size_t)page * store->stride);
+}
+static void fake_survey(Backend *backend, int count, const KvSurvey *survey) {
+    for (int i = 0; i < count; i++) {
+        const int last = survey[i].tokens - 1;
+        const uint64_t seen = fake_page(survey[i].layer, survey[i].table[last / KV_PAGE_TOKENS])[last % KV_PAGE_TOKENS];
+        if (survey[i].raise && seen % 2) survey[i].code->k++;
+        survey[i].code->bias_pairs[0] = seen;
+    }
+}
+static void fake_encode(Backend *backend, int count, const KvEncode *encode) {
+    for (int i = 0; i < count; i++) {
+        const KvEncode *e = &encode[i];
+        const uint64_t *from = fake_page(e->layer, e->from);
+        uint16_t *k = fake_codes(&e->layer->k_codes[e->code->k], e->k_to);
+        uint16_t *v = fake_codes(&e->layer->v_codes[e->code->v], e->v_to);
+        for (int t = 0; t < KV_PAGE_TOKENS; t++) {
+            k[t] = (uint16_t)(from[t] + e->code->bias_pairs[0]);
+            v[t] = (uint16_t)(from[t] >> 16);
+        }
+    }
+}
+static const BackendOps fake_ops = {.name = "fake",
+    .alloc = fake_alloc,
+    .release = fake_release,
+    .discard = fake_discard,
+    .copy = fake_copy,
+    .kv_layer_bytes = fake_layer_bytes,
+    .kv_code_bytes = fake_code_bytes,
+    .kv_survey = fake_survey,
+    .kv_encode = fake_encode};
+
 /* ---- runner.h ---- */
 
 Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error) {
@@ -150,149 +216,78 @@ Runner *runner_open(const Model *model, const RunnerOptions *options, Error *err
         fail(error, ERROR_MEMORY, "no memory for a fake runner");
         return NULL;
     }
-    *runner = (Runner){
-        .model = model, .rows_max = options->backend.rows_max, .outputs_max = options->outputs_max, .logits = logits};
-    return runner;
+    *runner = (Runner){.model = model,
+        .rows_max = options->backend.rows_max,
+        .outputs_max = options->outputs_max,
+        .logits = logits,
+        .backend = {.ops = &fake_ops, .rows_max = options->backend.rows_max}};
+    const CacheSpec specs[2] = {{.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
+        {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = fake.window}};
+    Backend *backends[2] = {&runner->backend, &runner->backend};
+    if (kv_plan_make(&runner->plan, specs, backends, fake.window ? 2 : 1, fake.context, error)) return runner;
+    runner_close(runner);
+    return NULL;
 }
 void runner_close(Runner *runner) {
-    if (runner) free(runner->logits);
+    if (!runner) return;
+    kv_plan_free(&runner->plan);
+    free(runner->logits);
     free(runner);
 }
 const Model *runner_model(const Runner *runner) { return runner->model; }
-const KvPlan *runner_kv_plan(const Runner *runner) {
-    static const KvPlan plan = {0};
-    return &plan;
-}
-Backend *runner_backend(const Runner *runner) {
-    static const BackendOps operations = {.name = "fake"};
-    static Backend backend = {.ops = &operations};
-    return &backend;
+const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->plan; }
+Backend *runner_backend(const Runner *runner) { return (Backend *)&runner->backend; }
+
+/* Of everything that a row sees. */
+static inline uint64_t fake_seen(const Runner *runner, const KvCache *cache, const Run *run, int position) {
+    uint64_t seen = 0;
+    for (int l = 0; l < runner->plan.layer_count; l++) {
+        const KvLayer *layer = &kv_layers(cache)[l];
+        const KvCoding *coding = runner->plan.group[layer->group].coded ? run->coding : NULL;
+        const int window = runner->plan.group[layer->group].window;
+        const int first = window && position >= window ? position - window + 1 : 0;
+        for (int t = first; t <= position; t++) {
+            const int page = t / KV_PAGE_TOKENS, at = t % KV_PAGE_TOKENS;
+            if (!coding || t < coding->sink || t >= kv_cold_end(coding, position)) {
+                seen += fake_page(layer, run->tables[layer->group][page])[at] * (uint64_t)(l + 3);
+                continue;
+            }
+            const KvCode *code = &coding->layers[l];
+            seen += fake_codes(&layer->k_codes[code->k], coding->k_pages[l][page])[at] * (uint64_t)(code->k + 5);
+            seen += fake_codes(&layer->v_codes[code->v], coding->v_pages[l][page])[at] * (uint64_t)(code->v + 7);
+        }
+    }
+    return seen;
 }
 
 bool runner_forward(
     Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error) {
-    uint64_t row_hash[RUNNER_ROWS_MAX];
     fake_engine_thread = true;
+    runner->cache = cache;
     fake_gate(step, count);
     CHECK(step->rows > 0 && step->rows <= runner->rows_max && count <= step->rows && count <= runner->outputs_max);
     if (fake.steps == fake.fail_at) return fail(error, ERROR_DEVICE, "the fake device failed in step %d", fake.fail_at);
-    int row = 0;
+    int row = 0, done = 0;
     for (int i = 0; i < step->run_count; i++) {
         const Run *run = &step->runs[i];
         CHECK(run->row == row && run->rows > 0);
         for (int position = run->position; position < run->position + run->rows; position++, row++) {
             CHECK(step->positions[row] == position);
-            const int32_t *table = run->tables[0];
-            const int before = position - 1;
-            const uint64_t hash =
-                position > 0 ? cache->hash[table[before / KV_PAGE_TOKENS]][before % KV_PAGE_TOKENS] : 0;
-            const int32_t page = table[position / KV_PAGE_TOKENS];
-            CHECK(page >= 0 && cache->owners[page] == 1);
-            row_hash[row] = fake_next_hash(hash, step->tokens[row]);
-            cache->hash[page][position % KV_PAGE_TOKENS] = row_hash[row];
+            for (int l = 0; l < runner->plan.layer_count; l++) {
+                const KvLayer *layer = &kv_layers(cache)[l];
+                const int32_t *table = run->tables[layer->group];
+                const int before = position - 1;
+                const uint64_t hash =
+                    position > 0 ? fake_page(layer, table[before / KV_PAGE_TOKENS])[before % KV_PAGE_TOKENS] : 0;
+                fake_page(layer, table[position / KV_PAGE_TOKENS])[position % KV_PAGE_TOKENS] =
+                    fake_next_hash(hash, step->tokens[row]);
+            }
+            if (done == count || output[done] != row) continue;
+            fake_logits(fake_seen(runner, cache, run, position), runner->logits + (size_t)done * (size_t)fake.vocab);
+            done++;
         }
     }
-    CHECK(row == step->rows);
+    CHECK(row == step->rows && done == count);
     *logits = runner->logits;
-    for (int i = 0; i < count; i++) fake_logits(row_hash[output[i]], *logits + (size_t)i * (size_t)fake.vocab);
     return true;
-}
-
-/* ---- kv_cache.h ---- */
-
-KvCache *kv_open(const KvPlan *plan, size_t budget_bytes, Error *error) {
-    KvCache *cache = calloc(1, sizeof *cache);
-    if (!cache) {
-        fail(error, ERROR_MEMORY, "no memory for a fake cache");
-        return NULL;
-    }
-    const size_t pages = budget_bytes / FAKE_PAGE_BYTES;
-    cache->page_count = pages < FAKE_PAGES ? (int)pages : FAKE_PAGES;
-    return cache;
-}
-void kv_close(KvCache *cache) { free(cache); }
-size_t kv_bytes_used(const KvCache *cache) { return (size_t)cache->used * FAKE_PAGE_BYTES; }
-size_t kv_bytes_total(const KvCache *cache) { return (size_t)cache->page_count * FAKE_PAGE_BYTES; }
-static int fake_pages(int tokens) { return (tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS; }
-size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens) {
-    return (size_t)fake_pages(tokens) * FAKE_PAGE_BYTES;
-}
-
-bool kv_sequence_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error) {
-    const int pages = fake_pages(fake.context);
-    *sequence = (KvSequence){.tables = malloc(sizeof *sequence->tables)};
-    if (sequence->tables) sequence->tables[0] = malloc((size_t)pages * sizeof(int32_t));
-    if (!sequence->tables || !sequence->tables[0]) {
-        free(sequence->tables);
-        sequence->tables = NULL;
-        return fail(error, ERROR_MEMORY, "no memory for a fake sequence");
-    }
-    for (int i = 0; i < pages; i++) sequence->tables[0][i] = -1;
-    fake.open_sequences++;
-    return true;
-}
-static inline void fake_drop(KvCache *cache, int page) {
-    CHECK(cache->owners[page] > 0);
-    cache->used -= --cache->owners[page] == 0;
-}
-void kv_sequence_close(KvCache *cache, KvSequence *sequence) {
-    for (int i = 0; i < fake_pages(sequence->reserved); i++) fake_drop(cache, sequence->tables[0][i]);
-    free(sequence->tables[0]);
-    free(sequence->tables);
-    *sequence = (KvSequence){0};
-    fake.open_sequences--;
-}
-static inline int fake_take(KvCache *cache) {
-    for (int page = 0; page < cache->page_count; page++) {
-        if (cache->owners[page] > 0) continue;
-        cache->owners[page] = 1;
-        cache->used++;
-        memset(cache->hash[page], 0xee, sizeof cache->hash[page]);
-        return page;
-    }
-    return -1;
-}
-bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error) {
-    CHECK(sequence->length + tokens <= fake.context);
-    int32_t *filling = &sequence->tables[0][sequence->length / KV_PAGE_TOKENS];
-    if (sequence->length % KV_PAGE_TOKENS > 0 && cache->owners[*filling] > 1) { /* copied by whoever writes */
-        const int page = fake_take(cache);
-        if (page < 0) {
-            fake.reserve_failures++;
-            return fail(error, ERROR_LIMIT, "no page is free");
-        }
-        memcpy(cache->hash[page], cache->hash[*filling], sizeof cache->hash[0]);
-        fake_drop(cache, *filling);
-        *filling = page;
-    }
-    while (sequence->reserved < sequence->length + tokens) {
-        const int page = fake_take(cache);
-        if (page < 0) {
-            fake.reserve_failures++;
-            return fail(error, ERROR_LIMIT, "no page is free");
-        }
-        sequence->tables[0][sequence->reserved / KV_PAGE_TOKENS] = page;
-        sequence->reserved += KV_PAGE_TOKENS;
-    }
-    return true;
-}
-int kv_step_rows(const KvSequence *sequence) { return INT_MAX; }
-void kv_run(const KvSequence *sequence, Run *run) {
-    run->tables = (const int32_t *const *)sequence->tables;
-    run->position = sequence->length;
-}
-void kv_advance(KvCache *cache, KvSequence *sequence, int tokens) {
-    sequence->length += tokens;
-    CHECK(sequence->length <= sequence->reserved);
-}
-void kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to) {
-    void (*told)(void) = fake.on_fork;
-    fake.on_fork = NULL;
-    if (told) told();
-    for (int i = 0; i < fake_pages(from->length); i++) {
-        to->tables[0][i] = from->tables[0][i];
-        cache->owners[from->tables[0][i]]++;
-    }
-    to->length = from->length;
-    to->reserved = fake_pages(from->length) * KV_PAGE_TOKENS;
 }

@@ -45,7 +45,7 @@ static void open_server(int slots, int queue_max) {
 static void close_server(void) {
     fake_open_gate();
     server_close(server);
-    TEST_MSG(fake.open_sequences == 0, "%d sequences were left open", fake.open_sequences);
+    TEST_MSG(fake.leaked_bytes == 0, "%zu bytes of pages were left in use", fake.leaked_bytes);
     chat_fixture_close(&fixture);
 }
 

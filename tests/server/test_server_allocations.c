@@ -65,9 +65,11 @@ static void ask_patiently(int port, const Question *question) {
     }
 }
 
-/* What of an answer is the same every time: the values of its texts and numbers of tokens, one behind the other. */
+/* What of an answer is the same every time: the values of its texts and numbers of tokens, one behind the other; not
+ * how many were cached. */
 static void texts_of(char out[TEXT_MAX]) {
-    static const char *const keys[] = {"\"content\":\"", "\"text\":\"", "\"id\":\"fake", "_tokens\":"};
+    static const char *const keys[] = {
+        "\"content\":\"", "\"text\":\"", "\"id\":\"fake", "\"prompt_tokens\":", "\"completion_tokens\":"};
     size_t size = 0;
     for (const char *at = answer; *at; at++) {
         for (size_t k = 0; k < COUNT_OF(keys); k++) {
@@ -128,7 +130,7 @@ static bool live(Error *error) {
         }
     }
     server_close(server);
-    TEST_MSG(fake.open_sequences == 0, "%d sequences were left open", fake.open_sequences);
+    TEST_MSG(fake.leaked_bytes == 0, "%zu bytes of pages were left in use", fake.leaked_bytes);
     return ok;
 }
 

@@ -1,0 +1,61 @@
+#include "engine/sequences.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool sequences_open(Sequences *s, const Runner *runner, KvCache *kv, bool prefix_off, Error *error) {
+    *s = (Sequences){.plan = runner_kv_plan(runner), .kv = kv};
+    s->text = malloc((size_t)model_context(runner_model(runner)) * sizeof *s->text);
+    if (!s->text) return fail(error, ERROR_MEMORY, "no memory for the text of a sequence");
+    if (!prefix_off) s->prefix = prefix_open(kv, error);
+    return prefix_off || s->prefix;
+}
+
+void sequences_close(Sequences *s) {
+    prefix_close(s->prefix);
+    free(s->text);
+    *s = (Sequences){0};
+}
+
+KvSequence *sequence_of(Request *request, AnswerChoice *choice) { return choice ? &choice->kv : &request->kv; }
+
+int sequence_tokens(const Request *request, const AnswerChoice *choice) {
+    return request->prompt_count + (choice ? choice->generated : 0);
+}
+
+void sequence_text(const Request *request, const AnswerChoice *choice, int first, int count, int32_t *out) {
+    const int left = request->prompt_count - first, prompt = left < 0 ? 0 : left < count ? left : count;
+    memcpy(out, request->prompt + (prompt ? first : 0), (size_t)prompt * sizeof *out);
+    for (int i = prompt; i < count; i++) out[i] = request_answer_id(request, choice, first + i - request->prompt_count);
+}
+
+bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error *error) {
+    KvSequence *kv = sequence_of(request, choice);
+    if (!kv_sequence_open(s->kv, &request->format, kv, error)) return false;
+    if (!s->prefix || request->cache_off || (request->echo && !choice)) return true;
+    const int count = sequence_tokens(request, choice) - 1;
+    sequence_text(request, choice, 0, count, s->text);
+    (void)prefix_find(s->prefix, request->space, s->text, count, kv);
+    return true;
+}
+
+void sequence_leave(Sequences *s, Request *request, AnswerChoice *choice) {
+    const KvSequence *kv = sequence_of(request, choice);
+    if (!s->prefix || request->cache_off || !kv->tables) return;
+    sequence_text(request, choice, 0, kv->length, s->text);
+    prefix_insert(s->prefix, request->space, s->text, kv);
+}
+
+void sequence_end(Sequences *s, Request *request, AnswerChoice *choice) {
+    if (!request->failed) sequence_leave(s, request, choice);
+    kv_sequence_close(s->kv, sequence_of(request, choice));
+}
+
+size_t sequence_bytes_found(const Sequences *s, const KvSequence *kv) {
+    KvUse use = {0};
+    size_t bytes = 0;
+    kv_sequence_use(s->kv, kv, &use);
+    for (int form = 0; form < KV_FORMS; form++) bytes += use.bytes[form];
+    const size_t begun = kv->length % KV_PAGE_TOKENS ? kv_bytes_for(s->plan, NULL, 1) : 0;
+    return bytes > begun ? bytes - begun : 0;
+}

@@ -1,0 +1,31 @@
+/* The sequences of requests: they begin with what the prefix cache has of their text, and leave to it what they hold.
+ */
+#pragma once
+#include "cache/prefix.h"
+#include "engine/request.h"
+
+typedef struct Sequences {
+    const KvPlan *plan;
+    KvCache *kv;
+    PrefixCache *prefix; /* NULL: off */
+    int32_t *text;       /* [context] working memory: a prompt and an answer in one piece */
+} Sequences;
+
+NODISCARD bool sequences_open(Sequences *sequences, const Runner *runner, KvCache *kv, bool prefix_off, Error *error);
+void sequences_close(Sequences *sequences); /* safe on a zeroed one */
+
+/* Of a prompt (choice NULL) or of a choice, the prompt and its answer so far: */
+KvSequence *sequence_of(Request *request, AnswerChoice *choice);
+int sequence_tokens(const Request *request, const AnswerChoice *choice);
+/* copied to out, from position `first` on. */
+void sequence_text(const Request *request, const AnswerChoice *choice, int first, int count, int32_t *out);
+
+/* A sequence that holds as much of its text as the cache has, but not the last token, whose logits are wanted. A prompt
+ * whose own logprobs are wanted begins empty. */
+NODISCARD bool sequence_begin(Sequences *sequences, Request *request, AnswerChoice *choice, Error *error);
+/* Leaves it to be found, unless the request leaves nothing. */
+void sequence_leave(Sequences *sequences, Request *request, AnswerChoice *choice);
+/* Closes it if it is open; what it held is left to be found unless its request failed. */
+void sequence_end(Sequences *sequences, Request *request, AnswerChoice *choice);
+/* Bytes of its pages that need not be taken any more: all but those of a page that is begun, which is copied. */
+size_t sequence_bytes_found(const Sequences *sequences, const KvSequence *kv);

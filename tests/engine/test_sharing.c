@@ -1,0 +1,272 @@
+/* Memory that is shared, given up and had again: whatever is found of a prompt, however often an answer is parked, it
+ * is the one that the request gets alone and cold; in every form of the cache. */
+#include "cache/prefix.h"
+#include "engine/engine_fixture.h"
+
+enum { SLOTS = 6, PARTY = 24, CHOICES = 3 };
+
+static const KvFormat turbo = {
+    .k = KV_CODE4, .v = KV_CODE4, .raise = KV_RAISE_MEASURED, .after = 256, .hot = 128, .sink = 128};
+
+typedef struct Setting {
+    const char *name;
+    int window;
+    bool coded;
+} Setting;
+static const Setting settings[] = {
+    {"exact", 0, false}, {"windows", 200, false}, {"codes", 0, true}, {"codes and windows", 150, true}};
+enum { SETTINGS = sizeof settings / sizeof *settings };
+
+static void use_setting(int i) {
+    fake_reset();
+    fake.context = 1024;
+    fake.window = settings[i].window;
+    fake.coded = settings[i].coded;
+}
+
+static Engine *open_sharing(int slots, size_t pages, bool prefix_off) {
+    Error error = {0};
+    const EngineOptions options = {.directory = "fake",
+        .slots = slots,
+        .queue_max = 2 * PARTY,
+        .prefill_size = 64,
+        .kv_format = turbo,
+        .prefix_off = prefix_off,
+        .kv_bytes = pages * FAKE_PAGE_BYTES};
+    Engine *engine = engine_open(&options, &error);
+    if (!engine) fprintf(stderr, "%s\n", error.text);
+    CHECK(engine != NULL);
+    return engine;
+}
+
+/* Several begin alike; some have choices, some echo, some ask for an exact cache. */
+static void make_party(Case *cases) {
+    for (int i = 0; i < PARTY; i++) {
+        make_case(&cases[i], (uint64_t)i + 100);
+        RequestOptions *o = &cases[i].options;
+        Case common;
+        make_prompt(&common, 500, (uint64_t)(i % 3));
+        o->prompt_count = 50 + 17 * i;
+        memcpy(cases[i].prompt, common.prompt, (size_t)(30 * (i % 12)) * sizeof *common.prompt);
+        for (int k = 30 * (i % 12); k < o->prompt_count; k++) cases[i].prompt[k] = (k * 7 + i) % 300;
+        o->max_tokens = 250 + i * 6;
+        o->choices = i % 6 == 5 ? CHOICES : 1;
+        o->echo_logprobs = i % 8 == 3;
+        o->cache_off = i % 11 == 7;
+        o->cache_space = (uint64_t)(i % 2);
+        o->sampling.ignore_eos = true;
+    }
+}
+
+typedef struct Result {
+    Seen seen[CHOICES];
+    uint64_t prompt;
+} Result;
+
+static Request *start(Engine *engine, const Case *c) { return submit(engine, &c->options); }
+
+static void finish(Request *request, const Case *c, Result *result) {
+    *result = (Result){0};
+    read_all(request, c->options.choices, result->seen);
+    if (c->options.echo_logprobs) result->prompt = prompt_hash(request, c->options.prompt_count);
+    const RequestStats stats = request_stats(request);
+    TEST(stats.kv_exact_bytes > 0 && stats.kv_f16_bytes > 0 && (fake.coded || stats.kv_coded_bytes == 0));
+    TEST(stats.cached_tokens < stats.prompt_tokens);
+    if (c->options.cache_off || c->options.echo_logprobs) TEST(stats.cached_tokens == 0);
+    request_free(request);
+}
+
+static void compare(const char *what, const Result *a, const Result *b) {
+    for (int i = 0; i < PARTY; i++) TEST_MSG(!memcmp(&a[i], &b[i], sizeof *a), "request %d, %s", i, what);
+}
+
+/* With room for little more than the longest, over and over, in one order and another. */
+static void test_parking(int setting) {
+    static Case cases[PARTY];
+    static Result alone[PARTY], crowded[PARTY];
+    use_setting(setting);
+    make_party(cases);
+    Engine *engine = open_sharing(1, 500, true);
+    for (int i = 0; i < PARTY; i++) finish(start(engine, &cases[i]), &cases[i], &alone[i]);
+    wait_idle(engine);
+    TEST(engine_stats(engine).kv_bytes == 0 && engine_stats(engine).parked == 0);
+    close_engine(engine);
+    uint64_t parked = 0;
+    for (int round = 0; round < 4; round++) {
+        engine = open_sharing(SLOTS, (round % 2 ? 9 : 12) + (fake.window ? 5 : 0), round == 3);
+        Request *requests[PARTY];
+        for (int i = 0; i < PARTY; i++) requests[i] = start(engine, &cases[round < 2 ? i : PARTY - 1 - i]);
+        for (int i = 0; i < PARTY; i++) {
+            const int at = round < 2 ? i : PARTY - 1 - i;
+            finish(requests[i], &cases[at], &crowded[at]);
+        }
+        wait_idle(engine);
+        const EngineStats stats = engine_stats(engine);
+        TEST(only_prefixes(engine) && stats.parked == stats.resumed);
+        parked += stats.parked;
+        TEST((stats.prefix_evictions > 0) == (round < 3) && (stats.prefix_lookups > 0) == (round < 3));
+        close_engine(engine);
+        compare(settings[setting].name, alone, crowded);
+    }
+    TEST_MSG(parked > 10, "%s: %llu parked", settings[setting].name, (unsigned long long)parked);
+}
+
+/* The same prompt again, its next turn, an edit: what was computed is found, and nothing else changes. */
+static void test_warm(int setting) {
+    use_setting(setting);
+    Engine *cold = open_sharing(1, 500, true), *warm = open_sharing(2, 500, false);
+    Case c;
+    make_prompt(&c, 310, 5);
+    c.options.max_tokens = 90;
+    c.options.sampling.ignore_eos = true;
+    c.options.sampling.logprobs = 3;
+    for (int turn = 0; turn < 4; turn++) {
+        const Seen a = run_one(cold, &c.options), b = run_one(warm, &c.options);
+        TEST_MSG(!memcmp(&a, &b, sizeof a), "%s, turn %d", settings[setting].name, turn);
+        Request *again = submit(warm, &c.options);
+        Seen seen;
+        read_all(again, 1, &seen);
+        const int cached = request_stats(again).cached_tokens, count = c.options.prompt_count;
+        TEST_MSG(!memcmp(&a, &seen, sizeof a) && cached == count - 1, "%s, turn %d: %d of %d", settings[setting].name,
+            turn, cached, count);
+        request_free(again);
+        memcpy(c.prompt + count, a.ids, 90 * sizeof *a.ids);
+        c.options.prompt_count = count + 95;
+        for (int i = 90; i < 95; i++) c.prompt[count + i] = i;
+        Request *next = submit(warm, &c.options);
+        read_all(next, 1, &seen);
+        const int found = request_stats(next).cached_tokens; /* an answer's last token is not computed */
+        TEST_MSG(found <= count + 89 && found > count + 89 - PREFIX_PART_LEAST, "%d of %d", found, count + 95);
+        request_free(next);
+    }
+    c.prompt[200] ^= 1;
+    const Seen a = run_one(cold, &c.options), b = run_one(warm, &c.options);
+    TEST(!memcmp(&a, &b, sizeof a));
+    wait_idle(warm);
+    const EngineStats stats = engine_stats(warm);
+    TEST(stats.prefix_lookups == 13 && stats.prefix_hits >= 11 && stats.prefix_tokens > 3000);
+    if (fake.coded) TEST(stats.kv_form_pages[KV_CODE4] > 0 && stats.kv_form_bytes[KV_CODE4] > 0);
+    close_engine(cold);
+    close_engine(warm);
+}
+
+/* Other spaces, and requests that leave nothing, find nothing. */
+static void test_isolation(void) {
+    use_setting(0);
+    Engine *engine = open_sharing(2, 500, false);
+    Case c;
+    make_prompt(&c, 300, 5);
+    c.options.max_tokens = 3;
+    c.options.sampling.ignore_eos = true;
+    static const struct {
+        uint64_t space;
+        bool off;
+        int cached;
+    } steps[] = {{1, true, 0}, {1, false, 0}, {1, false, 299}, {2, false, 0}, {1, true, 0}, {2, false, 299}};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        c.options.cache_space = steps[i].space;
+        c.options.cache_off = steps[i].off;
+        Request *request = submit(engine, &c.options);
+        Seen seen;
+        read_all(request, 1, &seen);
+        TEST_MSG(request_stats(request).cached_tokens == steps[i].cached, "step %zu", i);
+        request_free(request);
+    }
+    close_engine(engine);
+}
+
+/* One that does not fit alone is refused with both numbers; an answer is cut to what fits alone; many that each want
+ * all of the memory do not wait for each other's promises. */
+static void test_memory_is_used(void) {
+    use_setting(0);
+    fake.context = 4000;
+    Engine *engine = open_sharing(8, 8, false);
+    static Case c;
+    Error error = {0};
+    make_prompt(&c, 700, 1);
+    static int32_t prompt[1100];
+    for (int i = 0; i < 1100; i++) prompt[i] = i % 300;
+    c.options.prompt = prompt;
+    c.options.prompt_count = 1024;
+    c.options.max_tokens = 4000;
+    c.options.sampling.ignore_eos = true;
+    TEST(!engine_submit(engine, &c.options, &error) && error.code == ERROR_LIMIT);
+    TEST_MSG(strstr(error.text, "9216") && strstr(error.text, "8192"), "%s", error.text); /* bytes */
+    c.options.prompt_count = 1000;
+    TEST(run_one(engine, &c.options).count == 24);
+    Request *requests[16];
+    for (int i = 0; i < 16; i++) {
+        prompt[0] = i;
+        c.options.prompt_count = 20;
+        c.options.max_tokens = i == 15 ? 5 : 380;
+        requests[i] = submit(engine, &c.options);
+    }
+    for (int i = 15; i >= 0; i--) {
+        Seen seen;
+        read_all(requests[i], 1, &seen);
+        TEST(seen.count == (i == 15 ? 5 : 380) && seen.finish == FINISH_LENGTH);
+        request_free(requests[i]);
+    }
+    int most = 0;
+    for (int i = 0; i < fake.steps && i < FAKE_STEPS; i++) most = fake.log[i].runs > most ? fake.log[i].runs : most;
+    TEST_MSG(most >= 3, "%d at once", most); /* two, if each had to be promised all that it may ask for */
+    close_engine(engine);
+}
+
+/* Readers that come, read a little, stop, cancel and vanish, in too little memory. */
+typedef struct Reader {
+    Engine *engine;
+    Case *cases;
+    uint64_t seed;
+} Reader;
+
+static void *misbehave(void *argument) {
+    const Reader *reader = argument;
+    uint64_t state = reader->seed;
+    for (int i = 0; i < 150; i++) {
+        Error error;
+        Request *request = engine_submit(reader->engine, &reader->cases[test_random(&state) % PARTY].options, &error);
+        if (!request) continue;
+        TokenOut tokens[20];
+        Finish finish;
+        for (uint64_t n = test_random(&state) % 12; n > 0; n--) {
+            const int ready = request_wait(request, 5);
+            if (ready >= 0) request_read(request, ready, tokens, 20, 0, &finish);
+        }
+        if (test_random(&state) % 2) request_stop_choice(request, 0);
+        if (test_random(&state) % 2) request_cancel(request);
+        request_free(request);
+    }
+    return NULL;
+}
+
+static void test_soak(int setting) {
+    static Case cases[PARTY];
+    use_setting(setting);
+    make_party(cases);
+    Engine *engine = open_sharing(SLOTS, 18, setting == 1);
+    Thread threads[4];
+    Reader readers[4];
+    Error error;
+    for (int i = 0; i < 4; i++) {
+        readers[i] = (Reader){engine, cases, (uint64_t)(10 * setting + i)};
+        CHECK(thread_start(&threads[i], misbehave, &readers[i], "reader", &error));
+    }
+    for (int i = 0; i < 4; i++) thread_join(threads[i]);
+    wait_idle(engine);
+    TEST(only_prefixes(engine) && !engine_stats(engine).full);
+    TEST(run_one(engine, &cases[1].options).finish == FINISH_LENGTH);
+    close_engine(engine);
+}
+
+int main(void) {
+    log_set_level(LOG_ERROR);
+    for (int i = 0; i < SETTINGS; i++) {
+        test_warm(i);
+        test_parking(i);
+        test_soak(i);
+    }
+    test_isolation();
+    test_memory_is_used();
+    return test_done();
+}
