@@ -78,6 +78,53 @@ static void describe_context(const Runner *runner, Buffer *out) {
     }
 }
 
+static bool coded(const KvPlan *plan, int layer) {
+    const KvLayer *l = &plan->layers[layer];
+    return l->page_stride > 0 && plan->group[l->group].coded;
+}
+
+static bool biased(const KvPlan *plan, int layer) { return plan->layers[layer].k_bias; }
+
+/* "3 layers: 5, 11-12" of those that are so. */
+static void describe_which(const KvPlan *plan, bool (*is)(const KvPlan *, int layer), Buffer *out) {
+    int count = 0;
+    for (int i = 0; i < plan->layer_count; i++) count += is(plan, i);
+    buffer_printf(out, "%d of %d layers", count, plan->layer_count);
+    const char *before = count > 0 && count < plan->layer_count ? ": " : NULL;
+    for (int i = 0, end; before && i < plan->layer_count; i = end) {
+        for (end = i; end < plan->layer_count && is(plan, end) == is(plan, i); end++) continue;
+        if (!is(plan, i)) continue;
+        buffer_printf(out, end - i > 1 ? "%s%d-%d" : "%s%d", before, i, end - 1);
+        before = ", ";
+    }
+}
+
+/* What each form of --kv-cache takes: a further token far in, and whole sequences. */
+static void describe_forms(const Runner *runner, Buffer *out) {
+    static const char *const names[] = {"f16", "q8", "turbo6", "turbo5", "turbo4", "turbo3"};
+    enum { SHORT = 8192, LONG = 32768 };
+    const KvPlan *plan = &runner->kv;
+    bool any = false;
+    for (int i = 0; i < plan->layer_count; i++) any = any || coded(plan, i);
+    if (!any) return;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        KvFormat format;
+        CHECK(kv_format_parse(names[i], &format, NULL));
+        const size_t begin = kv_bytes_for(plan, &format, SHORT), end = kv_bytes_for(plan, &format, LONG);
+        buffer_printf(out, "%-12s %-7s %7.1f KiB a token; ", i ? "" : "cache forms", i ? names[i] : "exact",
+            (double)(end - begin) / (LONG - SHORT) / 1024);
+        describe_bytes(out, begin);
+        buffer_printf(out, " for %d tokens, ", SHORT);
+        describe_bytes(out, end);
+        buffer_printf(out, " for %d\n", LONG);
+    }
+    buffer_printf(out, "%-12s coded in ", "");
+    describe_which(plan, coded, out);
+    buffer_printf(out, "; key biases, taken out before, in ");
+    describe_which(plan, biased, out);
+    buffer_printf(out, "\n");
+}
+
 void runner_describe(const Runner *runner, Buffer *out) {
     const Model *model = runner->model;
     const Spec *spec = &model->spec;
@@ -87,6 +134,7 @@ void runner_describe(const Runner *runner, Buffer *out) {
         spec->vocab, spec->tied ? "= embedding" : "of its own", spec->positions);
     describe_weights(model, out);
     describe_context(runner, out);
+    describe_forms(runner, out);
     const bool mixed = spec->precise && runner->bound.coarse_head;
     buffer_printf(out, "%-12s %s%s; ", "machine", backend_describe(runner->backends[0]),
         mixed ? " (int8 for the output matrix)" : "");
