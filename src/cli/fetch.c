@@ -20,7 +20,7 @@ typedef struct Shown {
 
 static void print_left(double seconds) {
     if (seconds < 0) return;
-    const int s = seconds < 360000 ? (int)seconds : 360000;
+    const int s = (int)seconds;
     if (s >= 3600)
         fprintf(stderr, "  %d h %02d min left", s / 3600, s / 60 % 60);
     else if (s >= 60)

@@ -37,7 +37,8 @@ typedef struct Item {
     int64_t best_bytes;    /* most that was ever there: progress is more than this */
     int64_t counted_bytes; /* of it in client->progress */
     int64_t not_before_ns;
-    char *direct; /* where the hub's redirects ended, for the other chunks; NULL: not known */
+    int64_t failed_ns; /* when the last failure was counted */
+    char *direct;      /* where the hub's redirects ended, for the other chunks; NULL: not known */
 } Item;
 
 typedef struct Transfer {
@@ -45,6 +46,7 @@ typedef struct Transfer {
     CURL *easy;
     Item *item; /* NULL: idle */
     size_t chunk;
+    int64_t started_ns;
     HttpHead head;
     char url[HTTP_URL_MAX];
     int hops;
@@ -197,6 +199,7 @@ static bool start_transfers(Download *d, Error *error) {
         }
         if (!t->item) return true;
         t->item->transfers++;
+        t->started_ns = now;
         t->hops = 0;
         if (!set_url(t, error) || !transfer_send(t, error)) return false;
     }
@@ -212,14 +215,17 @@ static void transfer_release(Transfer *t) {
     t->item = NULL;
 }
 
-/* Something did not work. Several connections that fail together count once, and progress makes up for it. */
-static bool item_failed(Download *d, Item *item, const HttpHead *head, const char *why, Error *error) {
+/* Something did not work. Connections that were begun before the last failure was counted are part of it, however late
+ * they end; and progress makes up for all. */
+static bool item_failed(Transfer *t, Item *item, const HttpHead *head, const char *why, Error *error) {
+    Download *d = t->download;
     const int64_t now = clock_ns();
     if (item->partial.done_bytes > item->best_bytes) {
         item->best_bytes = item->partial.done_bytes;
         item->failures = 0;
     }
-    if (now < item->not_before_ns) return true;
+    if (t->started_ns < item->failed_ns) return true;
+    item->failed_ns = now;
     if (++item->failures >= HTTP_TRIES_MAX)
         return fail(error, ERROR_IO, "%s: %s, %d times in a row; the same command goes on from here", item->file->path,
             why, item->failures);
@@ -252,9 +258,9 @@ static bool transfer_ended(Transfer *t, CURLcode code, Error *error) {
     const bool accepted = t->accepted, direct = t->direct, unwanted = t->unwanted;
     transfer_release(t);
     if (complete || whole) return true;
-    if (unwanted) return item_failed(d, item, head, "the server sends other bytes than were asked for", error);
+    if (unwanted) return item_failed(t, item, head, "the server sends other bytes than were asked for", error);
     if (accepted || (code != CURLE_OK && !head->status))
-        return item_failed(d, item, &(HttpHead){0},
+        return item_failed(t, item, &(HttpHead){0},
             accepted           ? "the connection broke"
                 : t->reason[0] ? t->reason
                                : curl_easy_strerror(code),
@@ -262,12 +268,12 @@ static bool transfer_ended(Transfer *t, CURLcode code, Error *error) {
     char why[64];
     snprintf(why, sizeof why, "the server says %ld", head->status);
     if (head->status == 416)
-        return partial_reset(&item->partial, item->whole, error) && item_failed(d, item, head, why, error);
+        return partial_reset(&item->partial, item->whole, error) && item_failed(t, item, head, why, error);
     if (direct || t->hops) { /* such addresses are good for a while only: ask the hub for another */
         item->direct = NULL;
-        return item_failed(d, item, head, why, error);
+        return item_failed(t, item, head, why, error);
     }
-    if (http_transient(head->status) || head->status < 300) return item_failed(d, item, head, why, error);
+    if (http_transient(head->status) || head->status < 300) return item_failed(t, item, head, why, error);
     return hub_fault(d->client, d->job->name, item->file->path, head, error);
 }
 

@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 
-enum { MARK_EVERY_MS = 2500 };
+enum { MARK_EVERY_MS = 2500, ETA_MAX_S = 100 * 3600 }; /* what takes longer than that stands still */
 
 void speed_begin(Speed *speed) {
     *speed = (Speed){0};
@@ -19,6 +19,6 @@ void speed_show(Speed *speed, int64_t received_bytes, HubProgress *progress) {
     }
     const double seconds = (double)(now - speed->ns[0]) * 1e-9;
     progress->bytes_per_s = seconds > 0 ? (double)(received_bytes - speed->bytes[0]) / seconds : 0;
-    progress->eta_s =
-        progress->bytes_per_s > 1 ? (double)(progress->total_bytes - progress->done_bytes) / progress->bytes_per_s : -1;
+    const double left = (double)(progress->total_bytes - progress->done_bytes);
+    progress->eta_s = left < progress->bytes_per_s * ETA_MAX_S ? left / progress->bytes_per_s : -1;
 }

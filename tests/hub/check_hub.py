@@ -290,6 +290,12 @@ def test_stall():
         check(time.time() - start < 15, "given up after the time-out")
 
 
+def test_outage():
+    """Eight connections that break one after the other are one failure, not eight."""
+    with Scene(checkpoint(65 * MB), outage=True) as (hub, home, repo):
+        pulls(home, repo, "an outage")
+
+
 def test_slow():
     with Scene(checkpoint(60_000), bytes_per_s=20_000) as (hub, home, repo):
         pulls(home, repo, "a slow server", HF_HUB_DOWNLOAD_TIMEOUT="2")

@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import json
 import re
+import socket
 import ssl
 import threading
 import time
@@ -20,10 +21,17 @@ class Repo:
     def __init__(self, files, large=(), **fields):
         self.files, self.large = dict(files), set(large)
         self.gated, self.private = False, False
+        self.entries = {}
         self.branches = {"main": hashlib.sha1(json.dumps(sorted((k, git_sha1(v)) for k, v in files.items())).encode()).hexdigest()}
         self.__dict__.update(fields)
 
     def entry(self, path):
+        known = self.entries.get(path)
+        if known is None or known[0] is not self.files[path] or known[1] != (path in self.large):
+            known = self.entries[path] = (self.files[path], path in self.large, self.make_entry(path))
+        return known[2]
+
+    def make_entry(self, path):
         data = self.files[path]
         entry = {"type": "file", "oid": git_sha1(data), "size": len(data), "path": path}
         if path in self.large:
@@ -219,6 +227,14 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
 
     def cdn(self):
         found = re.fullmatch(r"/([^/]+/[^/]+)/(.+)", urllib.parse.urlsplit(self.path).path)
+        if self.hub.fault("outage"):  # eight connections break, one after the other; what comes meanwhile waits for the end
+            with self.hub.lock:
+                self.hub.outage = getattr(self.hub, "outage", []) + [time.time()]
+                number, begin = len(self.hub.outage), self.hub.outage[0]
+            time.sleep(0.9 * number if number <= 8 else max(0, begin + 8 - time.time()))
+            if number <= 8:
+                self.close_connection = True
+                return self.connection.shutdown(socket.SHUT_RDWR)
         if self.hub.fault("expired"):
             return self.answer(403, b"<Error>AccessDenied</Error>")
         if status := self.hub.fault("cdn_status"):
