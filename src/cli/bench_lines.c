@@ -246,6 +246,21 @@ static int64_t run_attention(Bed *bed, Line *line, int calls) {
     return ns;
 }
 
+/* One page of one layer. */
+static int64_t run_coding(Bed *bed, Line *line, int calls) {
+    int64_t ns = 0;
+    uint64_t pairs[KV_HEADS_MAX] = {0};
+    const KvCode code = {.k = line->code.k, .v = line->code.v, .bias_pairs = pairs};
+    for (int i = 0; i < calls; i++) {
+        const KvLayer kv = place_cache(bed, line);
+        const KvEncode page = {.layer = &kv, .code = &code};
+        const int64_t start = clock_ns();
+        bed->backend->ops->kv_encode(bed->backend, 1, &page);
+        ns += clock_ns() - start;
+    }
+    return ns;
+}
+
 static int64_t run_norm(Bed *bed, Line *line, int calls) {
     const Norm norm = {NORM_RMS, line->width, 1e-6f, bed->q, NULL};
     const int64_t start = clock_ns();
@@ -397,14 +412,27 @@ static void add_attentions(List *list) {
     }
 }
 
+static const struct {
+    const char *name;
+    KvForm k, v;
+} formats[] = {{"f16", KV_EXACT, KV_EXACT}, {"q8", KV_CODE8, KV_CODE8}, {"turbo6", KV_CODE6, KV_CODE6},
+    {"turbo5", KV_CODE5, KV_CODE5}, {"turbo4", KV_CODE4, KV_CODE4}, {"turbo3", KV_CODE4, KV_CODE3}};
+
+static void add_codings(List *list) {
+    for (size_t f = 1; f < COUNT_OF(formats); f++) {
+        Line line = {.run = run_coding,
+            .kv_heads = KV_HEADS_MAX,
+            .dim = DIM_MAX,
+            .depth = KV_PAGE_TOKENS,
+            .code = {.k = formats[f].k, .v = formats[f].v}};
+        line.bytes = 4.0 * KV_PAGE_TOKENS * line.dim * line.kv_heads;
+        list_add(list, line, "code 128 tokens of %d heads of %d %s", line.kv_heads, line.dim, formats[f].name);
+    }
+}
+
 /* One row far into a text, over pages as they were computed and as codes. */
 static void add_coded_attentions(List *list) {
     static const struct { int heads, kv_heads; } shapes[] = {{12, 2}, {32, 8}};
-    static const struct {
-        const char *name;
-        KvForm k, v;
-    } formats[] = {{"f16", KV_EXACT, KV_EXACT}, {"q8", KV_CODE8, KV_CODE8}, {"turbo6", KV_CODE6, KV_CODE6},
-        {"turbo5", KV_CODE5, KV_CODE5}, {"turbo4", KV_CODE4, KV_CODE4}, {"turbo3", KV_CODE4, KV_CODE3}};
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (size_t f = 0; f < COUNT_OF(formats); f++) {
             Line line = {.run = run_attention,
@@ -460,6 +488,7 @@ int lines_list(const Bed *bed, const char *only, Line *lines) {
     add_weights(&list, bed->threads);
     add_attentions(&list);
     add_coded_attentions(&list);
+    add_codings(&list);
     add_others(&list);
     return list.count;
 }
