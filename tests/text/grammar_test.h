@@ -20,15 +20,15 @@ static Vocabulary *test_vocabulary(const char *const *words, size_t count) {
     for (size_t i = 0; i < count; i++) tokens[used++] = slice_of(words[i]);
     return vocabulary_new(tokens, used, ends, 1, NULL);
 }
-static int32_t test_byte_token(char byte) { return 1 + (uint8_t)byte; }
+static inline int32_t test_byte_token(char byte) { return 1 + (uint8_t)byte; }
 
-static bool test_accepts(Grammar *g, Slice text) {
+static inline bool test_accepts(Grammar *g, Slice text) {
     GrammarState state = grammar_start(g);
     return grammar_accept_bytes(g, &state, text, NULL) && grammar_may_end(g, state);
 }
 
 /* Compiles, and says whether text fits; −1: it does not compile. */
-static int test_fits(GrammarKind kind, const char *source, const char *text) {
+static inline int test_fits(GrammarKind kind, const char *source, const char *text) {
     Error error = {0};
     Grammar *g = grammar_compile(kind, slice_of(source), GRAMMAR_SPACE_FLEXIBLE, NULL, &error);
     if (!g) {

@@ -3,8 +3,7 @@
 
 #include <time.h>
 
-/* --- What fits
- * -------------------------------------------------------------------------------------------------------- */
+/* --- What fits ---------------------------------------------------------------------------------------------------- */
 
 typedef struct Case {
     GrammarKind kind;
@@ -93,8 +92,7 @@ static void test_cases(void) {
     }
 }
 
-/* --- What is refused, and how
- * ------------------------------------------------------------------------------------------ */
+/* --- What is refused, and how ------------------------------------------------------------------------------------- */
 
 static void test_refusals(void) {
     static const struct {
@@ -135,8 +133,7 @@ static void test_refusals(void) {
     }
 }
 
-/* --- Masks
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- Masks -------------------------------------------------------------------------------------------------------- */
 
 /* A token is in the mask exactly when its bytes may follow, and accepting says the same. */
 static void check_mask(Grammar *g, GrammarState state, const char *const *words, size_t count, const char *where) {
@@ -232,8 +229,7 @@ static void test_states(void) {
     grammar_free(g);
 }
 
-/* --- Limits
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- Limits ------------------------------------------------------------------------------------------------------- */
 
 static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 

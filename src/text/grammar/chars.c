@@ -124,8 +124,7 @@ bool chars_add_property(Budget *budget, Chars *set, Slice name, bool negated) {
     return true;
 }
 
-/* --- Spellings
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- Spellings ---------------------------------------------------------------------------------------------------- */
 
 /* Pushes the byte sequences of first…last, as ranges (after RE2's compiler): cut until, within each piece, every byte
  * varies freely behind those that are fixed. */

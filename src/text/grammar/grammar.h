@@ -48,8 +48,7 @@ enum {
     GRAMMAR_FORCED_MAX = 1 << 10,    /* bytes of one call of grammar_forced */
 };
 
-/* --- Vocabulary ----------------------------------------------------------------------------------------------------
- */
+/* --- Vocabulary --------------------------------------------------------------------------------------------------- */
 
 typedef struct Vocabulary Vocabulary;
 
@@ -62,8 +61,7 @@ NODISCARD Vocabulary *vocabulary_of(const Tokenizer *t, const int32_t *ends, siz
 void vocabulary_free(Vocabulary *vocabulary);
 size_t vocabulary_mask_words(const Vocabulary *vocabulary); /* of 64 bits, in a mask */
 
-/* --- Grammars --------------------------------------------------------------------------------------------------------
- */
+/* --- Grammars ----------------------------------------------------------------------------------------------------- */
 
 typedef enum GrammarKind {
     GRAMMAR_JSON_SCHEMA, /* draft 2020-12; docs/grammar.md has the keywords */

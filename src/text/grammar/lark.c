@@ -71,9 +71,7 @@ static void skip(Lark *l, bool lines) {
     if (line_end != SIZE_MAX && !lines && source_peek(s) != '|') s->at = line_end;
 }
 
-/* --- Atoms
- * ------------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Atoms -------------------------------------------------------------------------------------------------------- */
 
 static Expr literal(Lark *l, Slice text, bool fold) {
     Lexicon *x = l->source.rules->lexicon;
@@ -267,9 +265,7 @@ static Expr parse_alternatives(Lark *l) {
     return expr_take(s->rules, start, EXPR_IS_OR);
 }
 
-/* --- Statements
- * ---------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Statements --------------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name, *pattern;

@@ -8,8 +8,7 @@
 
 enum { BUCKETS_FIRST = 1024 };
 
-/* --- Storing once ---------------------------------------------------------------------------------------------------
- */
+/* --- Storing once ------------------------------------------------------------------------------------------------- */
 
 static uint32_t hash_node(const LexNode *n, const Lex *list, uint32_t count) {
     uint64_t h = n->kind;
@@ -73,7 +72,7 @@ static Lex intern(Lexicon *x, LexNode n, const Lex *list, uint32_t count) {
     }
     x->nodes = budget_grow(x->budget, x->nodes, &x->capacity, (uint64_t)x->count + 1, sizeof *x->nodes);
     if (x->budget->failed || (list && !add_children(x, &n, list, count))) return LEX_NONE;
-    n.plain = LEX_MIXED - 1;
+    for (int i = 0; i < ALPHABET_COUNT; i++) n.behind[i] = LEX_MIXED - 1;
     uint32_t *bucket = &x->buckets[hash & (x->bucket_count - 1)];
     n.next = *bucket;
     *bucket = x->count;
@@ -85,7 +84,7 @@ bool lexicon_open(Lexicon *x, Budget *budget) {
     *x = (Lexicon){.budget = budget};
     x->nodes = budget_grow(budget, NULL, &x->capacity, 1, sizeof *x->nodes);
     if (budget->failed) return false;
-    x->nodes[x->count++] = (LexNode){.kind = LEX_IS_NONE, .plain = LEX_NONE};
+    x->nodes[x->count++] = (LexNode){.kind = LEX_IS_NONE};
     const Lex empty = intern(x, (LexNode){.kind = LEX_IS_EMPTY, .nullable = true}, NULL, 0);
     const Lex all = intern(x, (LexNode){.kind = LEX_IS_NOT, .nullable = true, .depth = 1}, NULL, 0);
     return !budget->failed && empty == LEX_EMPTY && all == LEX_ALL;
@@ -116,8 +115,7 @@ void lex_push(Lexicon *x, Lex a) {
     if (w->count < w->capacity) w->data[w->count++] = a;
 }
 
-/* --- Bytes
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- Bytes -------------------------------------------------------------------------------------------------------- */
 
 Lex lex_bytes(Lexicon *x, const ByteSet *set) {
     if (!(set->bits[0] | set->bits[1] | set->bits[2] | set->bits[3])) return LEX_NONE;
@@ -188,8 +186,7 @@ Lex lex_literals(Lexicon *x, Slice *texts, uint32_t count) {
     return literal_trie(x, texts, count, 0, 0);
 }
 
-/* --- Sequences and repeats
- * ---------------------------------------------------------------------------------------------- */
+/* --- Sequences and repeats ---------------------------------------------------------------------------------------- */
 
 static uint32_t add_sizes(uint32_t a, uint32_t b) { return a + b < a ? UINT32_MAX : a + b; }
 
@@ -266,8 +263,7 @@ Lex lex_multiple(Lexicon *x, uint32_t modulus, uint32_t scale, uint32_t rest, bo
         NULL, 0);
 }
 
-/* --- Alternatives and intersections
- * --------------------------------------------------------------------------------------- */
+/* --- Alternatives and intersections ------------------------------------------------------------------------------- */
 
 static void flatten(Lexicon *x, uint32_t start, LexKind kind) {
     for (uint32_t i = start; i < x->work.count && !x->budget->failed; i++) {

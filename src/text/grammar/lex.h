@@ -56,7 +56,7 @@ typedef struct LexNode {
     uint32_t mark, derived; /* the derivative by the byte in progress */
     uint32_t seen;          /* by the row in progress */
     uint32_t visited;       /* by the search in progress */
-    uint32_t plain;         /* lex_plain */
+    uint32_t behind[3];     /* lex_behind, by alphabet */
     Lex *row;               /* 256 derivatives, or NULL */
 } LexNode;
 
@@ -102,8 +102,7 @@ Lex lex_multiple(Lexicon *x, uint32_t modulus, uint32_t scale, uint32_t rest, bo
 void lex_push(Lexicon *x, Lex a);
 Lex lex_combine(Lexicon *x, uint32_t start, LexKind kind);
 
-/* --- The automaton (lex_step.c) -------------------------------------------------------------------------------------
- */
+/* --- The automaton (lex_step.c) ----------------------------------------------------------------------------------- */
 
 /* The 256 derivatives; LEX_NONE is the only one from which nothing can be reached. NULL: a failure. */
 const Lex *lex_row(Lexicon *x, Lex a);
@@ -111,9 +110,17 @@ bool lex_live(Lexicon *x, Lex a); /* some text fits */
 bool lex_matches(Lexicon *x, Lex a, Slice bytes);
 static inline bool lex_nullable(const Lexicon *x, Lex a) { return x->nodes[a].nullable; }
 
-/* Plain characters: what JSON strings hold as it stands, U+0020 and above but for the quote, the backslash and U+007F.
- * The lexeme behind any plain character when it is the same behind all of them (LEX_NONE: none may follow);
+/* Alphabets: characters that many lexemes do not tell apart. Plain ones are what JSON strings hold as it stands: U+0020
+ * and above but for the quote, the backslash and U+007F. */
+typedef enum Alphabet { ALPHABET_PLAIN, ALPHABET_LETTERS_DIGITS, ALPHABET_LOWER, ALPHABET_COUNT } Alphabet;
+static inline bool alphabet_has(Alphabet alphabet, uint8_t byte) { /* ASCII; the plain one has all else, too */
+    const bool lower = byte >= 'a' && byte <= 'z';
+    if (alphabet == ALPHABET_LOWER) return lower;
+    if (alphabet == ALPHABET_LETTERS_DIGITS)
+        return lower || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9');
+    return byte >= 0x20 && byte < 0x7F && byte != '"' && byte != '\\';
+}
+/* The lexeme behind any character of an alphabet when it is the same behind all of them (LEX_NONE: none may follow);
  * LEX_MIXED when it is not. */
 #define LEX_MIXED UINT32_MAX
-static inline bool byte_is_plain(uint8_t byte) { return byte >= 0x20 && byte < 0x7F && byte != '"' && byte != '\\'; }
-Lex lex_plain(Lexicon *x, Lex a);
+Lex lex_behind(Lexicon *x, Lex a, Alphabet alphabet);

@@ -5,10 +5,9 @@
 #include "text/grammar/lex.h"
 
 enum { LIFE_UNKNOWN, LIFE_YES, LIFE_NO };
-enum { PLAIN_UNKNOWN = LEX_MIXED - 1 };
+#define BEHIND_UNKNOWN (LEX_MIXED - 1)
 
-/* --- Derivatives
- * ------------------------------------------------------------------------------------------------------- */
+/* --- Derivatives -------------------------------------------------------------------------------------------------- */
 
 static Lex derive(Lexicon *x, Lex a, uint8_t byte);
 
@@ -72,28 +71,43 @@ static Lex derive(Lexicon *x, Lex a, uint8_t byte) {
     return d;
 }
 
-/* --- Rows
- * -------------------------------------------------------------------------------------------------------------- */
+/* --- Rows --------------------------------------------------------------------------------------------------------- */
 
 typedef struct Classes { /* bytes that a lexeme does not tell apart */
     uint8_t of[256];
     uint16_t size[256];
+    bool met[256]; /* scratch: by the split in progress */
     unsigned count;
 } Classes;
 
+/* A set and the rest of the bytes split alike: the smaller of the two is walked. */
 static void split(Classes *classes, const ByteSet *set) {
-    uint16_t inside[256] = {0};
-    int16_t other[256];
-    for (unsigned b = 0; b < 256; b++) inside[classes->of[b]] += byteset_has(set, (uint8_t)b);
-    for (unsigned c = 0, count = classes->count; c < count; c++) {
-        other[c] = -1;
-        if (inside[c] == 0 || inside[c] == classes->size[c]) continue;
-        other[c] = (int16_t)classes->count;
-        classes->size[classes->count++] = inside[c];
-        classes->size[c] = (uint16_t)(classes->size[c] - inside[c]);
+    uint16_t inside[256];
+    uint8_t touched[256], other[256], bytes[256];
+    unsigned size = 0, count = 0, touched_count = 0;
+    for (int i = 0; i < 4; i++) size += (unsigned)__builtin_popcountll(set->bits[i]);
+    for (int i = 0; i < 4; i++)
+        for (uint64_t word = size <= 128 ? set->bits[i] : ~set->bits[i]; word; word &= word - 1)
+            bytes[count++] = (uint8_t)(i * 64 + __builtin_ctzll(word));
+    for (unsigned i = 0; i < count; i++) {
+        const uint8_t class = classes->of[bytes[i]];
+        if (!classes->met[class]) {
+            classes->met[class] = true;
+            inside[class] = 0;
+            touched[touched_count++] = class;
+        }
+        inside[class]++;
     }
-    for (unsigned b = 0; b < 256; b++)
-        if (byteset_has(set, (uint8_t)b) && other[classes->of[b]] >= 0) classes->of[b] = (uint8_t)other[classes->of[b]];
+    for (unsigned i = 0; i < touched_count; i++) {
+        const uint8_t class = touched[i];
+        classes->met[class] = false;
+        other[class] = class;
+        if (inside[class] == classes->size[class]) continue;
+        other[class] = (uint8_t)classes->count;
+        classes->size[classes->count++] = inside[class];
+        classes->size[class] = (uint16_t)(classes->size[class] - inside[class]);
+    }
+    for (unsigned i = 0; i < count; i++) classes->of[bytes[i]] = other[classes->of[bytes[i]]];
 }
 
 static void split_by_lexeme(Lexicon *x, Lex a, Classes *classes) {
@@ -121,15 +135,13 @@ static void split_by_lexeme(Lexicon *x, Lex a, Classes *classes) {
     }
 }
 
-static const Lex *raw_row(Lexicon *x, Lex a) {
-    if (x->nodes[a].row) return x->nodes[a].row;
+static void derive_all(Lexicon *x, Lex a, Lex *row) {
     Classes classes = {.size = {256}, .count = 1};
     Lex target[256] = {0};
     bool done[256] = {false};
     x->seen++;
     split_by_lexeme(x, a, &classes);
-    Lex *row = budget_alloc(x->budget, 256 * sizeof *row);
-    for (unsigned b = 0; row && b < 256; b++) {
+    for (unsigned b = 0; b < 256; b++) {
         const uint8_t class = classes.of[b];
         if (!done[class]) {
             x->mark++;
@@ -137,6 +149,21 @@ static const Lex *raw_row(Lexicon *x, Lex a) {
             done[class] = true;
         }
         row[b] = target[class];
+    }
+}
+
+static const Lex *raw_row(Lexicon *x, Lex a) {
+    if (x->nodes[a].row) return x->nodes[a].row;
+    Lex *row = budget_alloc(x->budget, 256 * sizeof *row);
+    if (!row) return NULL;
+    const LexNode *n = &x->nodes[a], *head = &x->nodes[n->a];
+    if (n->kind == LEX_IS_CAT && head->kind == LEX_IS_BYTES) { /* most of all texts: nothing to derive */
+        const ByteSet *set = &x->sets[head->a].set;
+        memset(row, 0, 256 * sizeof *row);
+        for (int i = 0; i < 4; i++)
+            for (uint64_t word = set->bits[i]; word; word &= word - 1) row[i * 64 + __builtin_ctzll(word)] = n->b;
+    } else {
+        derive_all(x, a, row);
     }
     if (x->budget->failed) {
         budget_free(x->budget, row, 256 * sizeof *row);
@@ -146,8 +173,7 @@ static const Lex *raw_row(Lexicon *x, Lex a) {
     return row;
 }
 
-/* --- Emptiness
- * --------------------------------------------------------------------------------------------------------- */
+/* --- Emptiness ---------------------------------------------------------------------------------------------------- */
 
 static void visit(Lexicon *x, Lex a) {
     if (x->nodes[a].visited == x->visited) return;
@@ -227,24 +253,23 @@ bool lex_matches(Lexicon *x, Lex a, Slice bytes) {
     return x->nodes[a].nullable;
 }
 
-/* --- Plain characters
- * ---------------------------------------------------------------------------------------------------- */
+/* --- Alphabets --------------------------------------------------------------------------------------------- */
 
 /* The lexeme behind each of the byte sequences first…last, then rest continuations; LEX_MIXED when they differ. */
-static Lex behind(Lexicon *x, Lex a, uint8_t first, uint8_t last, int rest) {
+static Lex behind_bytes(Lexicon *x, Lex a, uint8_t first, uint8_t last, int rest) {
     const Lex *row = a ? lex_row(x, a) : NULL;
     if (!row) return LEX_NONE;
     Lex common = LEX_NONE;
     for (unsigned b = first; b <= last; b++) {
         if (b > first && row[b] == row[b - 1]) continue;
-        const Lex next = rest ? behind(x, row[b], 0x80, 0xBF, rest - 1) : row[b];
+        const Lex next = rest ? behind_bytes(x, row[b], 0x80, 0xBF, rest - 1) : row[b];
         if (b > first && next != common) return LEX_MIXED;
         common = next;
     }
     return common;
 }
 
-static Lex plain(Lexicon *x, Lex a) {
+static Lex behind_any(Lexicon *x, Lex a, Alphabet alphabet) {
     /* UTF-8 (RFC 3629): for each first byte, what the second may be, and how many more there are. */
     static const struct {
         uint8_t first, last, second, second_last;
@@ -256,21 +281,22 @@ static Lex plain(Lexicon *x, Lex a) {
     if (!row) return LEX_MIXED;
     const Lex common = row['a'];
     for (unsigned b = 0; b < 0x80; b++)
-        if (byte_is_plain((uint8_t)b) && row[b] != common) return LEX_MIXED;
-    for (size_t i = 0; i < COUNT_OF(forms); i++) {
+        if (alphabet_has(alphabet, (uint8_t)b) && row[b] != common) return LEX_MIXED;
+    for (size_t i = 0; alphabet == ALPHABET_PLAIN && i < COUNT_OF(forms); i++) {
         for (unsigned b = forms[i].first; b <= forms[i].last; b++) {
             if (b > forms[i].first && row[b] == row[b - 1]) continue;
-            if (behind(x, row[b], forms[i].second, forms[i].second_last, forms[i].rest) != common) return LEX_MIXED;
+            if (behind_bytes(x, row[b], forms[i].second, forms[i].second_last, forms[i].rest) != common)
+                return LEX_MIXED;
         }
     }
     return common;
 }
 
-Lex lex_plain(Lexicon *x, Lex a) {
-    if (x->nodes[a].plain == PLAIN_UNKNOWN) {
-        const Lex found = plain(x, a);
+Lex lex_behind(Lexicon *x, Lex a, Alphabet alphabet) {
+    if (x->nodes[a].behind[alphabet] == BEHIND_UNKNOWN) {
+        const Lex found = behind_any(x, a, alphabet);
         if (x->budget->failed) return LEX_MIXED;
-        x->nodes[a].plain = found;
+        x->nodes[a].behind[alphabet] = found;
     }
-    return x->nodes[a].plain;
+    return x->nodes[a].behind[alphabet];
 }

@@ -5,9 +5,7 @@
 
 #include <stdlib.h>
 
-/* --- Walking
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* --- Walking ------------------------------------------------------------------------------------------------------ */
 
 /* A state on the way. Within one lexeme that cannot be over yet, the row of the lexeme says all: no set is looked at.
  */
@@ -66,22 +64,28 @@ static void walk(Matcher *m, const Trie *trie, Cursor from, uint64_t *mask) {
         if (trie->root[b] != UINT32_MAX && (!row || row[b])) walk_below(m, trie, trie->root[b], path, mask);
 }
 
-/* --- Free text
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* --- Free text ---------------------------------------------------------------------------------------------------- */
 
-/* An item whose lexeme takes any plain character, and behind it any other, and so on to the end or for longer than
- * tokens are. Then chain holds the lexemes behind 0, 1, 2 … characters, *count of them. */
-static bool is_free(Matcher *m, Item item, Lex chain[PLAIN_CHARS_MAX], uint32_t *count) {
+/* An item whose lexeme takes any character of an alphabet, and behind it any other, and so on to the end or for longer
+ * than tokens are. chain: the lexemes behind 0, 1, 2 … characters. */
+typedef struct Free {
+    Alphabet alphabet;
+    uint32_t count;
+    bool for_ever; /* they are all the same */
+    Lex chain[RUN_MAX];
+} Free;
+
+static bool is_free_of(Matcher *m, Item item, Free *run) {
     Lex lex = item.lex;
-    for (*count = 0; *count < PLAIN_CHARS_MAX; (*count)++) {
-        /* Where the lexeme may be over, plain characters could belong to what comes behind it. */
-        if (*count && lex_nullable(m->lexicon, lex) && item.stack) return false;
-        chain[*count] = lex;
-        const Lex next = lex_plain(m->lexicon, lex);
-        if (next == LEX_MIXED || (next == LEX_NONE && *count == 0)) return false;
-        if (next == LEX_NONE || (next == lex && *count == 0)) { /* here it ends, or goes on for ever */
-            (*count)++;
+    for (run->count = 0; run->count < RUN_MAX; run->count++) {
+        /* Where the lexeme may be over, the characters could belong to what comes behind it. */
+        if (run->count && lex_nullable(m->lexicon, lex) && item.stack) return false;
+        run->chain[run->count] = lex;
+        const Lex next = lex_behind(m->lexicon, lex, run->alphabet);
+        run->for_ever = next == lex && run->count == 0;
+        if (next == LEX_MIXED || (next == LEX_NONE && run->count == 0)) return false;
+        if (next == LEX_NONE || run->for_ever) {
+            run->count++;
             return true;
         }
         lex = next;
@@ -89,26 +93,24 @@ static bool is_free(Matcher *m, Item item, Lex chain[PLAIN_CHARS_MAX], uint32_t 
     return true;
 }
 
-static void add_free(Masks *masks, Item item, const Lex *chain, uint32_t count, uint64_t *mask) {
+static void add_free(Masks *masks, Item item, const Free *run, uint64_t *mask) {
     Matcher *m = masks->matcher;
     const Vocabulary *v = masks->vocabulary;
-    const bool for_ever = lex_plain(m->lexicon, chain[0]) == chain[0], beyond = count == PLAIN_CHARS_MAX;
-    if (for_ever || count > 1) {
-        const uint64_t *plain = vocabulary_plain(v, for_ever ? PLAIN_CHARS_MAX : count - 1);
-        for (size_t i = 0; i < v->words; i++) mask[i] |= plain[i];
+    const Runs *runs = &v->runs[run->alphabet];
+    if (run->for_ever || run->count > 1) {
+        const uint64_t *whole = vocabulary_whole(v, run->alphabet, run->for_ever ? RUN_MAX : run->count - 1);
+        for (size_t i = 0; i < v->words; i++) mask[i] |= whole[i];
     }
-    if (for_ever) {
-        walk(m, &v->rests, (Cursor){item.lex, item.stack}, mask);
+    if (run->for_ever) {
+        walk(m, &runs->rests, (Cursor){item.lex, item.stack}, mask);
         return;
     }
-    for (uint32_t chars = 0; chars < count; chars++)
-        walk(m, &v->rest_of[chars], (Cursor){chain[chars], item.stack}, mask);
-    if (beyond) walk(m, &v->longer, (Cursor){item.lex, item.stack}, mask);
+    for (uint32_t chars = 0; chars < run->count; chars++)
+        walk(m, &runs->rest_of[chars], (Cursor){run->chain[chars], item.stack}, mask);
+    if (run->count == RUN_MAX) walk(m, &runs->longer, (Cursor){item.lex, item.stack}, mask);
 }
 
-/* --- Nearly free text
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* --- Nearly free text --------------------------------------------------------------------------------------------- */
 
 /* Behind most plain characters the item's lexeme is free text for ever: what that is, or LEX_NONE. So it is with keys
  * that must differ from some names. */
@@ -119,7 +121,9 @@ static Lex nearly_free(Matcher *m, Item item) {
         unsigned same = 0;
         if (!row[b]) continue;
         for (unsigned other = ' '; other < 0x7F; other++) same += row[other] == row[b];
-        if (same >= MOST && lex_plain(m->lexicon, row[b]) == row[b] && !lex_nullable(m->lexicon, row[b])) return row[b];
+        if (same >= MOST && lex_behind(m->lexicon, row[b], ALPHABET_PLAIN) == row[b] &&
+            !lex_nullable(m->lexicon, row[b]))
+            return row[b];
     }
     return LEX_NONE;
 }
@@ -158,37 +162,41 @@ static void walk_difference(Matcher *m, const Trie *trie, Cursor from, Cursor ba
 static bool add_nearly_free(Masks *masks, Item item, uint64_t *mask) {
     Matcher *m = masks->matcher;
     const size_t words = masks->vocabulary->words;
-    Lex chain[PLAIN_CHARS_MAX];
-    uint32_t count;
+    Free run = {.alphabet = ALPHABET_PLAIN};
     const Lex base = nearly_free(m, item);
-    if (!base || lex_nullable(m->lexicon, item.lex) || !is_free(m, (Item){base, item.stack}, chain, &count))
-        return false;
+    if (!base || lex_nullable(m->lexicon, item.lex) || !is_free_of(m, (Item){base, item.stack}, &run)) return false;
     memset(masks->base, 0, words * sizeof *masks->base);
-    add_free(masks, (Item){base, item.stack}, chain, count, masks->base);
+    add_free(masks, (Item){base, item.stack}, &run, masks->base);
     walk_difference(
         m, &masks->vocabulary->all, (Cursor){item.lex, item.stack}, (Cursor){base, item.stack}, masks->base);
     for (size_t i = 0; i < words; i++) mask[i] |= masks->base[i];
     return true;
 }
 
-/* --- Masks
- * ----------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Masks -------------------------------------------------------------------------------------------------------- */
+
+/* Any alphabet will do, but one that leaves little over comes first. */
+static bool add_item_tokens(Masks *masks, Item item, uint64_t *mask) {
+    for (int i = 0; i < ALPHABET_COUNT; i++) {
+        Free run = {.alphabet = (Alphabet)i};
+        if (is_free_of(masks->matcher, item, &run)) {
+            add_free(masks, item, &run, mask);
+            return true;
+        }
+        if (run.alphabet == ALPHABET_PLAIN && add_nearly_free(masks, item, mask)) return true;
+    }
+    return false;
+}
 
 static void compute(Masks *masks, State state, uint64_t *mask) {
     Matcher *m = masks->matcher;
     const StateNode s = m->states[state];
-    Lex chain[PLAIN_CHARS_MAX];
-    uint32_t count, rest = 0;
+    uint32_t rest = 0;
     const size_t size = (s.count + 1) * sizeof(Item);
     Item *others = budget_alloc(m->budget, size);
     for (uint32_t i = 0; others && i < s.count && !m->budget->failed; i++) {
         const Item item = m->items[s.first + i];
-        if (is_free(m, item, chain, &count)) {
-            add_free(masks, item, chain, count, mask);
-        } else if (!add_nearly_free(masks, item, mask)) {
-            others[rest++] = item;
-        }
+        if (!add_item_tokens(masks, item, mask)) others[rest++] = item;
     }
     if (others && rest) {
         const State walked = rest == s.count ? state : matcher_state_of_items(m, others, rest, false);

@@ -8,8 +8,7 @@
 
 enum { BUCKETS_FIRST = 256, MOVES_FIRST = 1024, MOVES_MAX = 1 << 20 };
 
-/* --- Stacks
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- Stacks ------------------------------------------------------------------------------------------------------- */
 
 static uint32_t mix(uint32_t a, uint32_t b, uint32_t c) {
     uint64_t h = a;
@@ -50,8 +49,7 @@ static Stack push(Matcher *m, Expr expr, uint32_t count, Stack below) {
     return m->stack_count++;
 }
 
-/* --- States
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- States ------------------------------------------------------------------------------------------------------- */
 
 static uint32_t hash_items(const Item *items, uint32_t count, bool ends) {
     uint32_t h = ends;
@@ -118,8 +116,7 @@ static void add_item(Matcher *m, Item item) {
     if (m->found_count < m->found_capacity) m->found[m->found_count++] = item;
 }
 
-/* --- What may be read from a stack on
- * ------------------------------------------------------------------------------------------ */
+/* --- What may be read from a stack on ----------------------------------------------------------------------------- */
 
 static void later(Matcher *m, Stack stack) {
     if (m->budget->failed || (stack && m->stacks[stack].seen == m->seen)) return;
@@ -182,9 +179,7 @@ static State closure(Matcher *m, Stack stack) {
     return state;
 }
 
-/* --- Steps
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* --- Steps -------------------------------------------------------------------------------------------------------- */
 
 static void add_state(Matcher *m, State state, bool *ends) {
     const StateNode s = m->states[state];
@@ -231,8 +226,7 @@ static State step(Matcher *m, State state, uint8_t byte) {
     return to;
 }
 
-/* --- Transitions, remembered
- * ------------------------------------------------------------------------------------------------------ */
+/* --- Transitions, remembered -------------------------------------------------------------------------------------- */
 
 static Move *find_move(const Matcher *m, uint64_t key) {
     uint32_t at = mix((uint32_t)key, (uint32_t)(key >> 32), 0) & (m->move_capacity - 1);

@@ -6,14 +6,13 @@
 
 enum { MODULUS_MAX = 1 << 14 }; /* each remainder is a state */
 
-/* --- Decimals
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- Decimals ----------------------------------------------------------------------------------------------------- */
 
-bool decimal_read(Decimal *d, const Json *number) {
+bool decimal_read(Budget *budget, Decimal *d, const Json *number) {
     Buffer text = {0};
     json_write(&text, number);
     *d = (Decimal){0};
-    bool fraction = false, fits = !text.failed;
+    bool fraction = false, fits = !text.failed || budget_fail(budget, ERROR_MEMORY, "no memory for a grammar");
     size_t i = 0;
     if (text.size && text.data[0] == '-') {
         d->negative = true;
@@ -52,8 +51,7 @@ int decimal_compare(const Decimal *a, const Decimal *b) {
     return a->negative ? compare_sizes(b, a) : compare_sizes(a, b);
 }
 
-/* --- Ranges
- * -------------------------------------------------------------------------------------------------------------- */
+/* --- Ranges ------------------------------------------------------------------------------------------------------- */
 
 static Lex digits(Lexicon *x, char first, char last) {
     return first <= last ? lex_range(x, (uint8_t)first, (uint8_t)last) : LEX_NONE;

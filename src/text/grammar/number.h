@@ -12,7 +12,7 @@ typedef struct Decimal {
     uint32_t count;
     char digits[DECIMAL_DIGITS_MAX];
 } Decimal;
-bool decimal_read(Decimal *decimal, const Json *number); /* false: too many digits */
+bool decimal_read(Budget *budget, Decimal *decimal, const Json *number); /* false: too many digits, or no memory */
 int decimal_compare(const Decimal *a, const Decimal *b);
 
 /* What a schema says of a number. */

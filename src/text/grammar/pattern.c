@@ -76,8 +76,7 @@ static Piece *piece_of_chars(Parser *p, Chars *set) {
     return piece_of_lex(p, lex);
 }
 
-/* --- Escapes and classes
- * ----------------------------------------------------------------------------------------------- */
+/* --- Escapes and classes ------------------------------------------------------------------------------------------ */
 
 static bool read_hex(Slice text, size_t *at, size_t digits, uint32_t *code) {
     *code = 0;
@@ -201,8 +200,7 @@ static Piece *parse_class(Parser *p) {
     return piece_of_chars(p, &set);
 }
 
-/* --- Groups and repeats
- * --------------------------------------------------------------------------------------------------- */
+/* --- Groups and repeats ------------------------------------------------------------------------------------------- */
 
 /* Behind the opening parenthesis. */
 static Piece *parse_group(Parser *p) {
@@ -324,8 +322,7 @@ static Piece *parse_alternatives(Parser *p) {
     return last ? piece_new(p, PIECE_ALT, first) : NULL;
 }
 
-/* --- To lexemes
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- To lexemes --------------------------------------------------------------------------------------------------- */
 
 /* In JSON a string begins and ends with quotes that cannot stand inside: they are what ^ and $ match. In bare text,
  * which is matched as a whole, ^ and $ at its edges say nothing, and elsewhere they cannot match. */

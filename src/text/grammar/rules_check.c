@@ -6,8 +6,7 @@
 
 static bool is_list(const ExprNode *n) { return n->kind == EXPR_IS_SEQ || n->kind == EXPR_IS_OR; }
 
-/* --- Properties that spread from children to parents
- * --------------------------------------------------------------------------- */
+/* --- Properties that spread from children to parents -------------------------------------------------------------- */
 
 /* Who uses an expression: for each, the parents, one behind the other. */
 typedef struct Parents {
@@ -77,8 +76,7 @@ static void find(Parents *p, Rules *r, bool nullable) {
     spread(p, r, nullable);
 }
 
-/* --- Beginnings
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- Beginnings --------------------------------------------------------------------------------------------------- */
 
 static bool begins_with(const Rules *r, Expr e, Rule rule) {
     const ExprNode *n = &r->nodes[e];

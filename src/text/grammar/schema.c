@@ -5,9 +5,7 @@
 #include "text/grammar/schema_parts.h"
 #include "text/grammar/schema_scalar.h"
 
-/* --- anyOf and oneOf
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* --- anyOf and oneOf ---------------------------------------------------------------------------------------------- */
 
 /* The set of the others and one branch. */
 static bool with_branch(
@@ -54,9 +52,7 @@ static Expr branches_of(Schemas *s, const SchemaSet *set, uint32_t index, bool a
     return expr_take(r, start, EXPR_IS_OR);
 }
 
-/* --- Values by type
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* --- Values by type ----------------------------------------------------------------------------------------------- */
 
 typedef struct Values {
     const SchemaSet *set;
@@ -108,9 +104,7 @@ static Expr values_by_type(Schemas *s, const SchemaSet *set) {
     return expr_take(r, start, EXPR_IS_OR);
 }
 
-/* --- Sets
- * -----------------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Sets --------------------------------------------------------------------------------------------------------- */
 
 static bool refuse_unsupported(Schemas *s, const Json *schema) {
     static const char *const words[] = {"not", "if", "$dynamicRef", "$recursiveRef"};

@@ -2,7 +2,6 @@
  * patternProperties speak of. */
 #include <stdlib.h>
 
-#include "text/grammar/pattern.h"
 #include "text/grammar/schema_parts.h"
 #include "text/grammar/schema_scalar.h"
 
@@ -42,9 +41,7 @@ typedef struct Object {
     Expr others; /* a pair with any other key */
 } Object;
 
-/* --- Reading
- * -------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Reading ------------------------------------------------------------------------------------------------------ */
 
 /* The property of that name, made when it is new; NULL: a failure. */
 static Property *property_add(Object *o, Slice name) {
@@ -74,12 +71,7 @@ static bool mention_add(Object *o, uint32_t member, Slice name, const Json *valu
 
 static bool pattern_add(Object *o, uint32_t member, const Json *key, const Json *value) {
     Schemas *s = o->s;
-    const Lex lex = pattern_in_json(s->rules->lexicon, json_slice(key));
-    if (s->budget->failed) {
-        const Error why = s->budget->error;
-        s->budget->failed = false;
-        return schema_refuse(s, o->set->members[member].schema, "patternProperties", why.text);
-    }
+    const Lex lex = schema_pattern(s, o->set->members[member].schema, "patternProperties", json_slice(key));
     o->patterns =
         budget_grow(s->budget, o->patterns, &o->pattern_capacity, (uint64_t)o->pattern_count + 1, sizeof *o->patterns);
     if (s->budget->failed) return false;
@@ -150,9 +142,7 @@ static bool read_required(Object *o, const Json *schema) {
     return true;
 }
 
-/* --- Values
- * ---------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Values ------------------------------------------------------------------------------------------------------- */
 
 /* What the set says of the value of a property (its name and its spelled key), or of any key that matches a pattern
  * like `like`, or (both NULL) of all other keys. */
@@ -230,9 +220,7 @@ static void make_others(Object *o) {
     o->others = expr_take(r, start, EXPR_IS_OR);
 }
 
-/* --- Order
- * ------------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Order -------------------------------------------------------------------------------------------------------- */
 
 /* The others, as keys of objects must differ, count for one at most where a least number is asked for. */
 static Expr more_others(Object *o, uint32_t min, uint32_t max, bool first) {

@@ -5,11 +5,9 @@
 #include "text/grammar/number.h"
 #include "text/grammar/pattern.h"
 
-/* --- Strings
- * ---------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Strings ------------------------------------------------------------------------------------------------------ */
 
-static Lex pattern_of(Schemas *s, const Json *schema, const char *keyword, Slice pattern) {
+Lex schema_pattern(Schemas *s, const Json *schema, const char *keyword, Slice pattern) {
     Lexicon *x = s->rules->lexicon;
     const Lex lex = pattern_in_json(x, pattern);
     if (s->budget->failed && s->budget->error.code != ERROR_MEMORY) {
@@ -27,7 +25,7 @@ static Lex format_of(Schemas *s, const Json *schema) {
     if (!format || format->type != JSON_STRING) return LEX_ALL;
     const FormatKind kind = format_pattern(json_slice(format), &pattern);
     if (kind == FORMAT_REFUSED) schema_refuse(s, schema, "format", "this format is not supported");
-    return kind == FORMAT_KNOWN ? pattern_of(s, schema, "format", slice_of(pattern)) : LEX_ALL;
+    return kind == FORMAT_KNOWN ? schema_pattern(s, schema, "format", slice_of(pattern)) : LEX_ALL;
 }
 
 Lex schema_string(Schemas *s, const SchemaSet *set) {
@@ -43,7 +41,7 @@ Lex schema_string(Schemas *s, const SchemaSet *set) {
         min = least > min ? least : min;
         max = most < max ? most : max;
         if (pattern && pattern->type != JSON_STRING) schema_broken(s, schema, "pattern", "it must be a string");
-        if (pattern && !s->budget->failed) lex_push(x, pattern_of(s, schema, "pattern", json_slice(pattern)));
+        if (pattern && !s->budget->failed) lex_push(x, schema_pattern(s, schema, "pattern", json_slice(pattern)));
         const Lex format = format_of(s, schema);
         if (format != LEX_ALL) lex_push(x, format);
     }
@@ -55,14 +53,12 @@ Lex schema_string(Schemas *s, const SchemaSet *set) {
     return lex_live(x, all) ? all : LEX_NONE;
 }
 
-/* --- Numbers
- * ---------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Numbers ------------------------------------------------------------------------------------------------------ */
 
 static bool read_bound(Schemas *s, const Json *schema, const char *keyword, Decimal *bound) {
     const Json *value = json_get(schema, keyword);
     if (!json_is_number(value)) return schema_broken(s, schema, keyword, "it must be a number");
-    return decimal_read(bound, value) || schema_refuse(s, schema, keyword, "it has too many digits");
+    return decimal_read(s->budget, bound, value) || schema_refuse(s, schema, keyword, "it has too many digits");
 }
 
 /* keyword and its "exclusive" form, which in older drafts is a flag beside it. */
@@ -107,13 +103,14 @@ Lex schema_number(Schemas *s, const SchemaSet *set, bool integer) {
     return lex_live(x, all) ? all : LEX_NONE;
 }
 
-/* --- Enumerated values
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- Enumerated values -------------------------------------------------------------------------------------------- */
 
-static bool json_equal(const Json *a, const Json *b) {
+static bool json_equal(Schemas *s, const Json *a, const Json *b) {
     if (json_is_number(a) && json_is_number(b)) {
         Decimal one, other;
-        return decimal_read(&one, a) && decimal_read(&other, b) && decimal_compare(&one, &other) == 0;
+        if (decimal_read(s->budget, &one, a) && decimal_read(s->budget, &other, b))
+            return decimal_compare(&one, &other) == 0;
+        return budget_fail(s->budget, ERROR_UNSUPPORTED, "schema: a number in enum or const has too many digits");
     }
     if (a->type != b->type) return false;
     if (a->type == JSON_NULL) return true;
@@ -123,7 +120,7 @@ static bool json_equal(const Json *a, const Json *b) {
     if (a->type == JSON_ARRAY) {
         const Json *other = json_first(b);
         for (JSON_EACH(child, a)) {
-            if (!json_equal(child, other)) return false;
+            if (!json_equal(s, child, other)) return false;
             other = json_next(other);
         }
         return true;
@@ -132,7 +129,7 @@ static bool json_equal(const Json *a, const Json *b) {
         const Json *other = NULL;
         for (JSON_EACH_PAIR(other_key, other_value, b))
             if (slice_equal(json_slice(key), json_slice(other_key))) other = other_value;
-        if (!other || !json_equal(value, other)) return false;
+        if (!other || !json_equal(s, value, other)) return false;
     }
     return true;
 }
@@ -140,10 +137,10 @@ static bool json_equal(const Json *a, const Json *b) {
 static bool allowed(Schemas *s, const SchemaSet *set, const Json *value) {
     for (uint32_t i = 0; i < set->count; i++) {
         const Json *schema = set->members[i].schema, *one = json_get(schema, "const"), *list = json_get(schema, "enum");
-        if (one && !json_equal(one, value)) return false;
+        if (one && !json_equal(s, one, value)) return false;
         if (!list) continue;
         bool found = false;
-        for (JSON_EACH(other, list)) found = found || json_equal(other, value);
+        for (JSON_EACH(other, list)) found = found || json_equal(s, other, value);
         if (!found || !budget_step(s->budget, list->size)) return false;
     }
     return true;

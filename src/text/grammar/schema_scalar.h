@@ -2,6 +2,8 @@
 #pragma once
 #include "text/grammar/schema_set.h"
 
+/* The strings in which a pattern, the value of a keyword, finds a match; quotes included. */
+Lex schema_pattern(Schemas *s, const Json *schema, const char *keyword, Slice pattern);
 /* The strings of a set, quotes included. LEX_NONE: none, or a failure. */
 Lex schema_string(Schemas *s, const SchemaSet *set);
 /* Its numbers: whole ones only, or all. */

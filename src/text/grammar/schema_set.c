@@ -3,9 +3,7 @@
 
 #include <stdlib.h>
 
-/* --- Errors
- * --------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Errors ------------------------------------------------------------------------------------------------------- */
 
 static void write_path(Buffer *out, const Json *root, const Json *target) {
     buffer_byte(out, '#');
@@ -42,9 +40,7 @@ bool schema_broken(Schemas *s, const Json *schema, const char *keyword, const ch
     return say(s, ERROR_FORMAT, schema, keyword, why);
 }
 
-/* --- References
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* --- References --------------------------------------------------------------------------------------------------- */
 
 static int hex_value(char c) {
     return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
@@ -126,9 +122,7 @@ const Json *schema_resolve(Schemas *s, const Json *schema, Slice reference) {
     return node;
 }
 
-/* --- Members
- * ----------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Members ------------------------------------------------------------------------------------------------------ */
 
 /* Keywords that say something of a value; the others of a schema are notes, names, or resolved into the set. */
 static bool asserts(const Member *member) {
@@ -216,9 +210,7 @@ Expr schema_set_expr(Schemas *s, const MemberList *list) {
     return set ? expr_rule(s->rules, set->rule) : EXPR_NONE;
 }
 
-/* --- Small things
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* --- Small things ------------------------------------------------------------------------------------------------- */
 
 bool schema_count(Schemas *s, const Json *schema, const char *keyword, uint32_t fallback, uint32_t *bound) {
     const Json *value = json_get(schema, keyword);

@@ -4,12 +4,11 @@
 #include <stdlib.h>
 
 #include "base/utf8.h"
-#include "text/grammar/lex.h"
 
 typedef struct Entry {
     Slice text;
     int32_t id;
-    uint32_t chars; /* plain ones before `text` */
+    uint32_t chars; /* of an alphabet, before `text` */
 } Entry;
 
 static int compare_entries(const void *a, const void *b) {
@@ -21,9 +20,7 @@ static int compare_entries(const void *a, const void *b) {
     return (one->id > other->id) - (one->id < other->id);
 }
 
-/* --- Tries
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* --- Tries -------------------------------------------------------------------------------------------------------- */
 
 static size_t common(Slice a, Slice b) {
     size_t same = 0;
@@ -67,59 +64,54 @@ static void trie_free(Trie *trie) {
     free(trie->tokens);
 }
 
-/* --- Plain characters
- * --------------------------------------------------------------------------------------------------------- */
+/* --- Runs ---*/
 
-/* Bytes of the plain characters that text begins with; counts them. */
-static size_t plain_prefix(Slice text, uint32_t *chars) {
+/* Bytes of the characters of an alphabet that text begins with; counts them. */
+static size_t run_of(Alphabet alphabet, Slice text, uint32_t *chars) {
     size_t at = 0;
-    *chars = 0;
-    while (at < text.size) {
+    for (*chars = 0; at < text.size; (*chars)++) {
         uint32_t code;
         const int length = utf8_decode(text.data + at, text.size - at, &code);
-        if (length < 0 || (length == 1 && !byte_is_plain((uint8_t)text.data[at]))) break;
+        const bool fits = length == 1 ? alphabet_has(alphabet, (uint8_t)code) : alphabet == ALPHABET_PLAIN;
+        if (length < 0 || !fits) break;
         at += (size_t)length;
-        (*chars)++;
     }
     return at;
 }
 
-static bool build_plain(Vocabulary *v) {
-    v->plain = calloc((size_t)PLAIN_CHARS_MAX * v->words + 1, sizeof *v->plain);
-    if (!v->plain) return false;
-    for (size_t id = 0; id < v->count; id++) {
-        const Slice text = vocabulary_token(v, (int32_t)id);
-        uint32_t chars;
-        if (!text.size || plain_prefix(text, &chars) < text.size) continue;
-        for (uint32_t i = chars < PLAIN_CHARS_MAX ? chars : PLAIN_CHARS_MAX; i <= PLAIN_CHARS_MAX; i++)
-            v->plain[(size_t)(i - 1) * v->words + id / 64] |= (uint64_t)1 << (id % 64);
-    }
-    return true;
-}
-
-/* The rests, all together and by the number of characters before them. */
-static bool build_rests(Vocabulary *v, Entry *entries, Entry *part) {
+/* entries, part: room for all tokens. */
+static bool build_runs(Vocabulary *v, Alphabet alphabet, Entry *entries, Entry *part) {
+    Runs *runs = &v->runs[alphabet];
     size_t count = 0, longer = 0;
+    runs->whole = calloc((size_t)RUN_MAX * v->words + 1, sizeof *runs->whole);
+    if (!runs->whole) return false;
     for (size_t id = 0; id < v->count; id++) {
         const Slice text = vocabulary_token(v, (int32_t)id);
         uint32_t chars;
-        const size_t prefix = plain_prefix(text, &chars);
-        if (text.size && chars >= PLAIN_CHARS_MAX) part[longer++] = (Entry){text, (int32_t)id, chars};
-        if (prefix < text.size)
-            entries[count++] = (Entry){{text.data + prefix, text.size - prefix}, (int32_t)id, chars};
+        const size_t run = run_of(alphabet, text, &chars);
+        if (text.size && chars >= RUN_MAX) part[longer++] = (Entry){text, (int32_t)id, chars};
+        if (run < text.size) entries[count++] = (Entry){{text.data + run, text.size - run}, (int32_t)id, chars};
+        for (uint32_t i = chars < RUN_MAX ? chars : RUN_MAX; run && run == text.size && i <= RUN_MAX; i++)
+            runs->whole[(size_t)(i - 1) * v->words + id / 64] |= (uint64_t)1 << (id % 64);
     }
-    if (!trie_build(&v->longer, part, longer) || !trie_build(&v->rests, entries, count)) return false;
-    for (uint32_t chars = 0; chars < PLAIN_CHARS_MAX; chars++) {
+    if (!trie_build(&runs->longer, part, longer) || !trie_build(&runs->rests, entries, count)) return false;
+    for (uint32_t chars = 0; chars < RUN_MAX; chars++) {
         size_t found = 0;
         for (size_t i = 0; i < count; i++)
             if (entries[i].chars == chars) part[found++] = entries[i];
-        if (!trie_build(&v->rest_of[chars], part, found)) return false;
+        if (!trie_build(&runs->rest_of[chars], part, found)) return false;
     }
     return true;
 }
 
-/* --- Vocabularies
- * --------------------------------------------------------------------------------------------------------------- */
+static void runs_free(Runs *runs) {
+    trie_free(&runs->rests);
+    trie_free(&runs->longer);
+    for (size_t i = 0; i < RUN_MAX; i++) trie_free(&runs->rest_of[i]);
+    free(runs->whole);
+}
+
+/* --- Vocabularies ------------------------------------------------------------------------------------------------- */
 
 static bool copy_tokens(Vocabulary *v, const Slice *tokens, const int32_t *ends) {
     size_t size = 0;
@@ -155,7 +147,8 @@ Vocabulary *vocabulary_new(const Slice *tokens, size_t count, const int32_t *end
         const Slice text = vocabulary_token(v, (int32_t)id);
         if (text.size) entries[used++] = (Entry){text, (int32_t)id, 0};
     }
-    ok = ok && trie_build(&v->all, entries, used) && build_plain(v) && build_rests(v, entries, part);
+    ok = ok && trie_build(&v->all, entries, used);
+    for (int i = 0; ok && i < ALPHABET_COUNT; i++) ok = build_runs(v, (Alphabet)i, entries, part);
     free(entries);
     free(part);
     if (ok) return v;
@@ -193,10 +186,7 @@ Vocabulary *vocabulary_of(const Tokenizer *t, const int32_t *ends, size_t end_co
 void vocabulary_free(Vocabulary *v) {
     if (!v) return;
     trie_free(&v->all);
-    trie_free(&v->rests);
-    trie_free(&v->longer);
-    for (size_t i = 0; i < PLAIN_CHARS_MAX; i++) trie_free(&v->rest_of[i]);
-    free(v->plain);
+    for (size_t i = 0; i < ALPHABET_COUNT; i++) runs_free(&v->runs[i]);
     free(v->bytes);
     free(v->start);
     free(v->ends);

@@ -1,12 +1,14 @@
 /* A vocabulary as tries, and what is known of free text before any grammar. Internal to text/grammar; what others call
  * is in grammar.h.
  *
- * Most of what a model says in JSON is inside strings, where any plain character (lex.h) may follow any other. Behind k
- * plain characters such a string is in the same state whatever they were. So each token is taken apart into its leading
- * plain characters and the rest: tokens without a rest need only be counted, and of the others only the rest must be
- * walked, once for all tokens that end in it. */
+ * Most of what a model says in JSON is inside strings, where any plain character may follow any other; in names,
+ * addresses and the like so may any letter or digit. Behind k characters of such an alphabet (lex.h) a lexeme is in the
+ * same state whatever they were. So each token is taken apart into its leading characters of an alphabet and the rest:
+ * tokens without a rest need only be counted, and of the others only the rest must be walked, once for all tokens that
+ * end in it. */
 #pragma once
 #include "text/grammar/grammar.h"
+#include "text/grammar/lex.h"
 
 typedef struct TrieNode {
     uint32_t skip;  /* the node behind this one's descendants */
@@ -24,7 +26,15 @@ typedef struct Trie {
     uint16_t depth;     /* the largest */
 } Trie;
 
-enum { PLAIN_CHARS_MAX = 32, TOKEN_BYTES_MAX = 4096 };
+enum { RUN_MAX = 32, TOKEN_BYTES_MAX = 4096 };
+
+/* Tokens by the characters of an alphabet that they begin with. */
+typedef struct Runs {
+    uint64_t *whole;       /* masks of the tokens that have no others: of at most 1…RUN_MAX − 1 of them, and all */
+    Trie rests;            /* what follows these characters in the other tokens */
+    Trie rest_of[RUN_MAX]; /* the same, by how many come before it */
+    Trie longer;           /* tokens that begin with RUN_MAX of them or more, as a whole */
+} Runs;
 
 struct Vocabulary {
     size_t count, words;
@@ -32,11 +42,8 @@ struct Vocabulary {
     uint32_t *start;
     int32_t *ends;
     size_t end_count;
-    Trie all;                      /* every token */
-    Trie rests;                    /* what follows the plain characters of those that are not plain throughout */
-    Trie rest_of[PLAIN_CHARS_MAX]; /* the same, by the number of plain characters before it */
-    Trie longer;                   /* tokens of at least PLAIN_CHARS_MAX plain characters, whole */
-    uint64_t *plain;               /* masks of plain tokens: of at most 1…PLAIN_CHARS_MAX − 1 characters, and all */
+    Trie all; /* every token */
+    Runs runs[ALPHABET_COUNT];
 };
 
 static inline Slice vocabulary_token(const Vocabulary *v, int32_t id) {
@@ -47,7 +54,7 @@ static inline bool vocabulary_is_end(const Vocabulary *v, int32_t id) {
         if (v->ends[i] == id) return true;
     return false;
 }
-/* chars: at most this many; PLAIN_CHARS_MAX: any number. */
-static inline const uint64_t *vocabulary_plain(const Vocabulary *v, uint32_t chars) {
-    return v->plain + (size_t)(chars - 1) * v->words;
+/* Tokens of characters of an alphabet only: at most so many, or with RUN_MAX any number. */
+static inline const uint64_t *vocabulary_whole(const Vocabulary *v, Alphabet alphabet, uint32_t chars) {
+    return v->runs[alphabet].whole + (size_t)(chars - 1) * v->words;
 }
