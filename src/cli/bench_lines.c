@@ -331,8 +331,17 @@ static void name_weight(const Weight *w, char *out, size_t size) {
         snprintf(out, size, "%s", quant_name(w->quant));
 }
 
+/* Activation rows: where ways through a product change, and between; of the other kinds of weights fewer. */
+static const int ALL_ROWS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512};
+static const int SOME_ROWS[] = {1, 2, 4, 8, 16, 64, 512};
+static const int CACHED_ROWS[] = {1, 4, 8};
+
+/* Kinds that the models of most users have. */
+static bool is_usual(const Weight *w) { return w->bits == 4 && (w->quant == QUANT_K || w->group == 64); }
+
 static void add_products(List *list, const Weight *kind) {
-    static const int rows[] = {1, 2, 4, 8, 16, 64, 512};
+    const int *rows = is_usual(kind) ? ALL_ROWS : SOME_ROWS;
+    const size_t count = is_usual(kind) ? COUNT_OF(ALL_ROWS) : COUNT_OF(SOME_ROWS);
     char name[32];
     name_weight(kind, name, sizeof name);
     Line line = {.run = run_product, .weight = *kind, .integer = linear_is_integer(kind)};
@@ -341,7 +350,7 @@ static void add_products(List *list, const Weight *kind) {
     line.bytes = (double)ROWS *
         (double)(weight_row_bytes(&line.weight) +
             weight_scale_bytes(&line.weight) * (kind->quant == QUANT_AFFINE ? 2 : 1));
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+    for (size_t i = 0; i < count; i++) {
         line.rows = rows[i];
         line.operations = 2.0 * rows[i] * ROWS * COLS;
         list_add(list, line, "product %s rows %d", name, rows[i]);
@@ -351,13 +360,16 @@ static void add_products(List *list, const Weight *kind) {
 static void add_cached_product(List *list, const Weight *kind, int threads) {
     char name[32];
     name_weight(kind, name, sizeof name);
-    Line line = {.run = run_product, .weight = *kind, .integer = linear_is_integer(kind), .rows = 1, .stay = true};
+    Line line = {.run = run_product, .weight = *kind, .integer = linear_is_integer(kind), .stay = true};
     line.weight.cols = COLS;
     line.weight.rows = 1;
     const size_t row = weight_row_bytes(&line.weight) + 2 * weight_scale_bytes(&line.weight);
     line.weight.rows = (int64_t)((size_t)CACHED_BYTES * (size_t)threads / row);
-    line.operations = 2.0 * (double)line.weight.rows * COLS;
-    list_add(list, line, "product %s rows 1 in L2", name);
+    for (size_t i = 0; i < COUNT_OF(CACHED_ROWS); i++) {
+        line.rows = CACHED_ROWS[i];
+        line.operations = 2.0 * line.rows * (double)line.weight.rows * COLS;
+        list_add(list, line, "product %s rows %d in L2", name, line.rows);
+    }
 }
 
 static void add_weights(List *list, int threads) {
