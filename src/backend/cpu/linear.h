@@ -30,6 +30,10 @@ typedef enum LinearLayout {
     LAYOUT_PLANES4, /* per 4 vectors: elements 4i, 4i+1, 4i+2, 4i+3 */
     LAYOUT_EIGHTS2, /* per 2 vectors: of each 16 elements the first 8, then the others */
     LAYOUT_PAIRS4,  /* per 4 vectors: of each 32 elements the even, the odd ones of the first 16, of the others */
+    LAYOUT_GROUPS1, /* as the codes of a few groups lie after transpose_groups(), dword 0 of each first */
+    LAYOUT_GROUPS2, /* the same where a dword of the weights holds two planes of codes: the even ones of the 8, the odd
+                       ones */
+    LAYOUT_GROUPS4, /* four planes */
     LAYOUT_PANEL,   /* groups in the order of the tree's leaves; in each 8 elements the even, then the odd ones; rows
                        together in tiles: [row / tile_rows][element / 4][row % tile_rows][4], with row_groups
                        [row / tile_rows][group][row % tile_rows][element] */
@@ -64,10 +68,10 @@ typedef struct LinearKernels {
     /* y[t·stride + r] = product of weight row first+r (r < count) with activation row t < rows ≤ LINEAR_FEW. */
     void (*few)(
         const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
-    LinearLayout (*layout)(const Weight *w); /* that few() wants */
-    int panel_rows, tile_rows;               /* panel_rows ≤ LINEAR_PANEL_ROWS */
-    bool row_groups;                         /* of LAYOUT_PANEL */
-    bool many_tiles;                         /* tile() takes any number of rows from the first of a tile */
+    LinearLayout (*layout)(const Weight *w, int rows); /* that few() wants */
+    int panel_rows, tile_rows;                         /* panel_rows ≤ LINEAR_PANEL_ROWS */
+    bool row_groups;                                   /* of LAYOUT_PANEL */
+    bool many_tiles;                                   /* tile() takes any number of rows from the first of a tile */
     int64_t chunk_bytes; /* of activations that meet a panel: they stay in cache as well; 0: no limit */
     /* Unpacks panel_rows weight rows from first; past the last row of w, copies of that one. */
     void (*unpack)(const Weight *w, int64_t first, LinearPanel *panel);

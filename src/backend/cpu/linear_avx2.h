@@ -183,7 +183,7 @@ INLINE int planes_of(const Kind k) { return k.bits == 4 ? 2 : k.bits == 2 ? 4 : 
 void linear_quantise_avx2(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);
 void linear_arrange_avx2(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out);
 /* linear_few_avx2.c */
-LinearLayout linear_layout_avx2(const Weight *w);
+LinearLayout linear_layout_avx2(const Weight *w, int rows);
 void linear_few_avx2(
     const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
 /* Of it, more than FEW_SINGLE activation rows: linear_block_avx2.c */

@@ -24,6 +24,30 @@ INLINE float add_tree(__m512 v) {
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
+/* 128-bit lanes: of a, then of b, neighbours added. */
+INLINE __m512i add_lanes(__m512i a, __m512i b) {
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+}
+
+/* add_tree() of 16 vectors at once, which is shorter than one after the other. */
+INLINE __m512 add_trees(const __m512 v[16]) {
+    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    __m512 a[8], b[4], c[2];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[i], v[i + 8], 0x44), _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        const __m512d x = _mm512_castps_pd(b[i]), y = _mm512_castps_pd(b[i + 2]);
+        c[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    }
+    const __m512 sums = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
+    return _mm512_permutexvar_ps(order, sums);
+}
+
 /* ---- scales of 16 activation groups ---- */
 
 INLINE __m512 half_e8m0(__m512i v) { /* 2^(v−128) */
@@ -32,20 +56,24 @@ INLINE __m512 half_e8m0(__m512i v) { /* 2^(v−128) */
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epu32_mask(v, _mm512_set1_epi32(2)), tiny));
 }
 
-/* Records of QUANT_K: 8 groups, or 16. Bytes become dwords, halves floats; what does not exist is zero. */
+/* Records of QUANT_K: 8 groups, or 16. Bytes become dwords, halves floats; what does not exist is zero. A masked load
+ * would wait for bytes behind the records as well, until they come from memory. */
 INLINE void load_k(const uint8_t *records, int64_t count, __m512 *s, __m512 *b) {
     static const uint8_t PAIRS[32] = {/* bytes 0 and 1 of both records */
         0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 20, 21, 20, 21, 20, 21, 20, 21, 20, 21, 20, 21, 20, 21, 20, 21};
     const __m512i first = _mm512_setr_epi32(4, 5, 6, 7, 8, 9, 10, 11, 24, 25, 26, 27, 28, 29, 30, 31);
+    const __m512i last = _mm512_setr_epi32(12, 13, 14, 15, 16, 17, 18, 19, 40, 41, 42, 43, 44, 45, 46, 47);
     const __mmask64 bytes = 0x1111111111111111;
-    const __m512i v = _mm512_maskz_loadu_epi8(((__mmask64)1 << (count >= 16 ? 2 * K_BYTES : K_BYTES)) - 1, records);
+    __m512i v = _mm512_castsi256_si512(_mm256_maskz_loadu_epi8(((__mmask32)1 << K_BYTES) - 1, records));
+    if (count >= 16) {
+        v = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)records));
+        v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(records + 2 * K_BYTES - 16)), 2);
+    }
     const __m256i low = _mm512_castsi512_si256(v), pairs = _mm256_loadu_si256((const __m256i *)PAIRS);
     const __m512 d = _mm512_cvtph_ps(_mm256_permutexvar_epi8(pairs, low));
     const __m512 e = _mm512_cvtph_ps(_mm256_permutexvar_epi8(_mm256_add_epi8(pairs, _mm256_set1_epi8(2)), low));
-    const __m512i scales = _mm512_maskz_permutexvar_epi8(bytes, first, v);
-    const __m512i minima = _mm512_maskz_permutexvar_epi8(bytes, _mm512_add_epi32(first, _mm512_set1_epi32(8)), v);
-    *s = _mm512_mul_ps(d, _mm512_cvtepi32_ps(scales));
-    *b = _mm512_mul_ps(e, _mm512_cvtepi32_ps(minima));
+    *s = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_maskz_permutexvar_epi8(bytes, first, v)));
+    *b = _mm512_mul_ps(e, _mm512_cvtepi32_ps(_mm512_maskz_permutexvar_epi8(bytes, last, v)));
 }
 
 /* The forms whose bias is −2^(bits−1) times the scale. */
@@ -162,11 +190,49 @@ INLINE void transpose16(__m512i r[16]) {
     }
 }
 
+/* Dwords of groups that have `dwords` each, one after the other in as many vectors, at most 4: vector j becomes dword j
+ * of 16 groups; of longer groups dword j of each 128-bit lane (see add_halves()). */
+INLINE void transpose_groups(__m512i v[4], const int dwords) {
+    if (dwords == 2) {
+        const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        const __m512i a = v[0], b = v[1];
+        v[0] = _mm512_permutex2var_epi32(a, even, b);
+        v[1] = _mm512_permutex2var_epi32(a, _mm512_add_epi32(even, _mm512_set1_epi32(1)), b);
+        return;
+    }
+    __m512i t[4];
+    if (dwords == 4) {
+        const __m512i low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+        const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(2));
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; i++) { /* 2 dwords of 8 groups */
+            t[i] = _mm512_permutex2var_epi32(v[2 * i], low, v[2 * i + 1]);
+            t[i + 2] = _mm512_permutex2var_epi32(v[2 * i], high, v[2 * i + 1]);
+        }
+#pragma GCC unroll 2
+        for (int i = 0; i < 4; i += 2) {
+            v[i] = _mm512_shuffle_i32x4(t[i], t[i + 1], 0x44);
+            v[i + 1] = _mm512_shuffle_i32x4(t[i], t[i + 1], 0xee);
+        }
+        return;
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        t[i] = _mm512_unpacklo_epi32(v[2 * i], v[2 * i + 1]);
+        t[i + 2] = _mm512_unpackhi_epi32(v[2 * i], v[2 * i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 4; i += 2) {
+        v[i] = _mm512_unpacklo_epi64(t[i], t[i + 1]);
+        v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 1]);
+    }
+}
+
 /* linear_input_avx512.c */
 void linear_quantise_avx512(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);
 void linear_arrange_avx512(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out);
 /* linear_few_avx512.c */
-LinearLayout linear_layout_avx512(const Weight *w);
+LinearLayout linear_layout_avx512(const Weight *w, int rows);
 void linear_few_avx512(
     const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
 /* Of it, more than FEW_SINGLE activation rows: linear_block_avx512.c */

@@ -250,7 +250,7 @@ INLINE void few_rows(
 FEW_KERNELS(few_rows, 1)
 FEW_KERNELS(few_rows, 2)
 
-LinearLayout linear_layout_avx2(const Weight *w) {
+LinearLayout linear_layout_avx2(const Weight *w, int rows) {
     return w->bits == 4 ? LAYOUT_PLANES2 : w->bits == 2 ? LAYOUT_PLANES4 : LAYOUT_NATURAL;
 }
 
@@ -259,7 +259,7 @@ void linear_few_avx2(
     const int64_t left = w->cols % (x->group * BLOCK_GROUPS), bytes = left * w->bits / 8;
     const bool planes = w->bits == 4 || w->bits == 2;
     const int groups = (int)(left / x->group);
-    const Few f = {w, x->q[linear_layout_avx2(w)], x->scales, x->sums, x->stride, x->stride / x->group,
+    const Few f = {w, x->q[linear_layout_avx2(w, rows)], x->scales, x->sums, x->stride, x->stride / x->group,
         (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), groups, planes ? (int)(bytes / 32) : groups,
         planes ? (int)(bytes % 32) : 0, rows};
     if (rows > FEW_SINGLE)

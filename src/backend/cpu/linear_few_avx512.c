@@ -24,9 +24,6 @@ INLINE __m512i add4(__m512i a, __m512i b, __m512i c, __m512i d, const int most) 
     return _mm512_add_epi32(
         _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88)), _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0xdd)));
 }
-INLINE __m512i add_lanes(__m512i a, __m512i b) {
-    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
-}
 
 /* 16 groups' sums in order from `lanes` vectors, each with `lanes` partial sums of 16/lanes groups. */
 INLINE __m512i add_groups(const __m512i *v, const int lanes, const int most) {
@@ -138,25 +135,6 @@ INLINE void few_finish(const Few *f, const Weight *w, const uint8_t *scales, con
     }
 }
 
-/* add_tree() of 16 vectors at once, which is shorter than one after the other. */
-INLINE __m512 add_trees(const __m512 v[16]) {
-    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
-    __m512 a[8], b[4], c[2];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
-        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[i], v[i + 8], 0x44), _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee));
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
-        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd));
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        const __m512d x = _mm512_castps_pd(b[i]), y = _mm512_castps_pd(b[i + 2]);
-        c[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
-    }
-    const __m512 sums = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
-    return _mm512_permutexvar_ps(order, sums);
-}
-
 INLINE void few_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
     const int lanes = k.group / (4 * planes_of(k)), step = 8 * k.bits * planes_of(k), codes = 64 * planes_of(k);
@@ -216,7 +194,8 @@ INLINE void few_rows(
 FEW_KERNELS(few_rows, 1)
 FEW_KERNELS(few_rows, 2)
 
-LinearLayout linear_layout_avx512(const Weight *w) {
+LinearLayout linear_layout_avx512(const Weight *w, int rows) {
+    if (rows > FEW_SINGLE) return w->bits == 4 ? LAYOUT_GROUPS2 : w->bits == 2 ? LAYOUT_GROUPS4 : LAYOUT_GROUPS1;
     static const LinearLayout LAYOUTS[9] = {
         [2] = LAYOUT_PLANES4,
         [3] = LAYOUT_PAIRS4,
@@ -230,7 +209,7 @@ LinearLayout linear_layout_avx512(const Weight *w) {
 
 void linear_few_avx512(
     const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride) {
-    const LinearLayout q = linear_layout_avx512(w);
+    const LinearLayout q = linear_layout_avx512(w, rows);
     const int planes = q == LAYOUT_NATURAL ? 1 : q == LAYOUT_PLANES4 || q == LAYOUT_PAIRS4 ? 4 : 2;
     const int64_t left = w->cols % ((int64_t)x->group * LINEAR_LANES);
     const Few f = {w, x->q[q], x->scales, x->sums, x->stride, x->stride / x->group,

@@ -85,7 +85,7 @@ FEW_KERNELS(few_rows, 2)
 FEW_KERNELS(few_rows, 3)
 FEW_KERNELS(few_rows, 4)
 
-LinearLayout linear_layout_neon(const Weight *w) { return w->bits == 4 ? LAYOUT_PLANES2 : LAYOUT_NATURAL; }
+LinearLayout linear_layout_neon(const Weight *w, int rows) { return w->bits == 4 ? LAYOUT_PLANES2 : LAYOUT_NATURAL; }
 
 void linear_few_neon(
     const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride) {
@@ -94,7 +94,7 @@ void linear_few_neon(
     /* the weights come from memory once and from the second-level cache for the other passes */
     for (int from = 0; from < rows; from += FEW_PASS) {
         const int64_t groups = x->stride / x->group;
-        const Few f = {w, x->q[linear_layout_neon(w)] + from * x->stride, x->scales + from * groups,
+        const Few f = {w, x->q[linear_layout_neon(w, rows)] + from * x->stride, x->scales + from * groups,
             x->sums + from * groups, x->stride, groups};
         KERNELS[(rows - from < FEW_PASS ? rows - from : FEW_PASS) - 1][kind](
             &f, first, count, y + from * stride, stride);

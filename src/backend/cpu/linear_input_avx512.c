@@ -39,12 +39,50 @@ void linear_quantise_avx512(const float *x, int64_t cols, int group, int8_t *q, 
     memset(sums + cols / group, 0, extra);
 }
 
+INLINE __m512i every_other(__m512i a, __m512i b, const int odd) {
+    uint8_t index[64];
+    for (int i = 0; i < 64; i++) index[i] = (uint8_t)(2 * i + odd);
+    return _mm512_permutex2var_epi8(a, _mm512_loadu_si512(index), b);
+}
+
+/* LAYOUT_GROUPS…: planes apart, then each transposed as the codes are. */
+static void arrange_groups(const int8_t *q, int64_t size, int group, int planes, int8_t *out) {
+    const int dwords = group / (4 * planes), vectors = dwords < 4 ? dwords : 4;
+    for (int64_t i = 0; i < size; i += 64 * planes * vectors) {
+        __m512i v[4][4] = {0};
+        for (int j = 0; j < vectors; j++) {
+            const int8_t *from = q + i + 64 * planes * j;
+            __m512i x[4] = {0};
+            for (int p = 0; p < planes; p++) x[p] = _mm512_loadu_si512(from + 64 * p);
+            if (planes == 4) { /* the even and the odd ones of both halves; below, of these again */
+                const __m512i a = x[0], b = x[2];
+                x[0] = every_other(a, x[1], 0);
+                x[2] = every_other(a, x[1], 1);
+                x[1] = every_other(b, x[3], 0);
+                x[3] = every_other(b, x[3], 1);
+            }
+            for (int p = 0; p < planes; p++) {
+                const __m512i *pair = planes == 4 ? &x[p % 2 * 2] : x;
+                v[p][j] = planes == 1 ? x[0] : every_other(pair[0], pair[1], planes == 4 ? p / 2 : p);
+            }
+        }
+        for (int p = 0; p < planes; p++) {
+            transpose_groups(v[p], dwords);
+            for (int j = 0; j < vectors; j++) _mm512_storeu_si512(out + i + 64 * (j * planes + p), v[p][j]);
+        }
+    }
+}
+
 void linear_arrange_avx512(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out) {
     if (layout == LAYOUT_PANEL) {
         arrange_panel(q, cols, group, out, LINEAR_TILE_ROWS);
         return;
     }
     const int64_t size = linear_stride(cols, group);
+    if (layout >= LAYOUT_GROUPS1 && layout <= LAYOUT_GROUPS4) {
+        arrange_groups(q, size, group, 1 << (layout - LAYOUT_GROUPS1), out);
+        return;
+    }
     if (layout == LAYOUT_EIGHTS2) {
         for (int64_t i = 0; i < size; i += 128)
             for (int eight = 0; eight < 16; eight++)

@@ -172,7 +172,7 @@ INLINE void load_codes(const uint8_t *p, const int bits, const bool coded, int8x
 void linear_quantise_neon(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);
 void linear_arrange_neon(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out);
 /* linear_few_neon.c */
-LinearLayout linear_layout_neon(const Weight *w);
+LinearLayout linear_layout_neon(const Weight *w, int rows);
 void linear_few_neon(
     const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
 /* linear_panel_neon.c, linear_tile_neon.c, linear_plain_neon.c */

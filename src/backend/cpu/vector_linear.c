@@ -71,8 +71,9 @@ static uint8_t *thread_space(const Product *p, int index) {
 
 /* ---- activations ---- */
 
-/* Which forms of the input the weights want. */
-static void choose_inputs(Product *p) {
+/* Which forms of the input the weights want, for so many activation rows together. */
+static void choose_inputs(Product *p, int rows) {
+    memset(p->wanted, 0, sizeof p->wanted);
     for (int i = 0; i < p->count; i++) {
         const Weight *w = p->weight[i];
         CHECK(w->cols == p->cols);
@@ -80,7 +81,7 @@ static void choose_inputs(Product *p) {
             p->plain_wanted = true;
             continue;
         }
-        LinearLayout layout = p->few ? p->kernels->layout(w) : LAYOUT_PANEL;
+        LinearLayout layout = p->few ? p->kernels->layout(w, rows * p->planes) : LAYOUT_PANEL;
         p->wanted[group_kind(linear_group(w))][layout] = true;
     }
 }
@@ -454,9 +455,9 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
     CHECK(p->cols <= MATRIX_COLS_MAX && (!p->norm_after || p->norm_after->width <= NORM_WIDTH_MAX));
     p->planes = p->fine || (cpu->precise && !p->coarse) ? 2 : 1;
     p->few = rows * p->planes <= FEW_ROWS || !panels_fit;
-    choose_inputs(p);
     int chunk = rows;
     if (p->few && chunk > FEW_ROWS / p->planes) chunk = FEW_ROWS / p->planes;
+    choose_inputs(p, chunk);
     const size_t per_row = place_inputs(p, NULL, 1) + 64; /* with panels: of a whole tile, so there is room to round */
     if ((size_t)chunk > SHARED_BYTES / per_row) chunk = (int)(SHARED_BYTES / per_row);
     CHECK(chunk > 0);
@@ -469,6 +470,7 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
         if (residual) p->residual = residual + done * p->weight[0]->rows;
         for (int i = 0; i < p->count; i++)
             if (out[i]) p->out[i] = out[i] + done * p->weight[i]->rows;
+        choose_inputs(p, p->rows);
         place_inputs(p, cpu->work, p->rows);
         if (p->few)
             pool_share(cpu->pool, 0, units_of(p, few_unit(p)));
