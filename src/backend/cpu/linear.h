@@ -18,7 +18,7 @@
 
 enum {
     LINEAR_LANES = 16,
-    LINEAR_FEW = 8,         /* most activation rows of one call of few() */
+    LINEAR_FEW = 16,        /* most activation rows of one call of any few() */
     LINEAR_PANEL_ROWS = 32, /* most weight rows of a panel */
     LINEAR_TILE_ROWS = 6,   /* most activation rows of a tile in registers */
 };
@@ -65,7 +65,8 @@ typedef struct LinearKernels {
     void (*quantise)(const float *x, int64_t cols, int group, int8_t *q, float *scales, float *sums);
     /* A row from natural to another order. LAYOUT_PANEL: out is where the row begins in its tile. */
     void (*arrange)(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out);
-    /* y[t·stride + r] = product of weight row first+r (r < count) with activation row t < rows ≤ LINEAR_FEW. */
+    /* y[t·stride + r] = product of weight row first+r (r < count) with activation row t < rows ≤ few_rows. */
+    int few_rows; /* ≤ LINEAR_FEW, up to which no panels are as fast */
     void (*few)(
         const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
     LinearLayout (*layout)(const Weight *w, int rows); /* that few() wants */

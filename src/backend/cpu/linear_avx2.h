@@ -6,7 +6,7 @@
 #pragma once
 #include "backend/cpu/linear_x86.h"
 
-enum { PANEL = 16, TILE = 4 };
+enum { PANEL = 16, TILE = 4, FEW_BLOCK = 16 };
 
 /* E4M3 / 256 of the 8 low bytes: the same bits as f16, whose exponent bias is 15 instead of 7. 0x7f reads as 480. */
 INLINE __m256 e4m3_part(__m128i v) {
@@ -26,6 +26,23 @@ INLINE float add_tree(__m256 low, __m256 high) {
     __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     b = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+/* The rest of add_tree() of 8 vectors at once, which is shorter than one after the other. */
+INLINE __m256 add_trees(const __m256 v[8]) {
+    const __m256i order = _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7);
+    __m256 a[4], b[2];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        a[i] =
+            _mm256_add_ps(_mm256_permute2f128_ps(v[i], v[i + 4], 0x20), _mm256_permute2f128_ps(v[i], v[i + 4], 0x31));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        const __m256d x = _mm256_castps_pd(a[i]), y = _mm256_castps_pd(a[i + 2]);
+        b[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+    }
+    const __m256 sums = _mm256_add_ps(_mm256_shuffle_ps(b[0], b[1], 0x88), _mm256_shuffle_ps(b[0], b[1], 0xdd));
+    return _mm256_permutevar8x32_ps(sums, order);
 }
 
 /* ---- scales of 8 activation groups ---- */
@@ -174,6 +191,33 @@ INLINE void transpose8(__m256i r[8]) {
         r[i] = _mm256_permute2x128_si256(u[i], u[4 + i], 0x20);
         r[i + 4] = _mm256_permute2x128_si256(u[i], u[4 + i], 0x31);
     }
+}
+
+/* `count` ≤ 4 dwords from p of 8 groups, which lie `bytes` apart: vector j becomes dword j of all. */
+INLINE void transpose_groups(const uint8_t *p, const int bytes, const int count, __m256i v[4]) {
+    __m256i t[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < count; i++) {
+        const uint8_t *low = p + 16 * i, *high = p + 4 * bytes + 16 * i; /* two groups of 8 bytes */
+        if (count == 4) {
+            low = p + i * bytes;
+            high = low + 4 * bytes;
+        }
+        t[i] = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)low)), _mm_loadu_si128((const __m128i *)high), 1);
+    }
+    if (count == 2) {
+        const __m256 a = _mm256_castsi256_ps(t[0]), b = _mm256_castsi256_ps(t[1]);
+        v[0] = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
+        v[1] = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
+        return;
+    }
+    const __m256i a = _mm256_unpacklo_epi32(t[0], t[1]), b = _mm256_unpacklo_epi32(t[2], t[3]);
+    const __m256i c = _mm256_unpackhi_epi32(t[0], t[1]), d = _mm256_unpackhi_epi32(t[2], t[3]);
+    v[0] = _mm256_unpacklo_epi64(a, b);
+    v[1] = _mm256_unpackhi_epi64(a, b);
+    v[2] = _mm256_unpacklo_epi64(c, d);
+    v[3] = _mm256_unpackhi_epi64(c, d);
 }
 
 /* Codes per byte; 1: codes in order. */

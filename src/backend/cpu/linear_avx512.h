@@ -2,7 +2,7 @@
 #pragma once
 #include "backend/cpu/linear_x86.h"
 
-enum { PANEL = 32 };
+enum { PANEL = 32, FEW_BLOCK = 8 };
 
 /* E4M3 / 256: the same bits as f16, whose exponent bias is 15 instead of 7. 0x7f reads as 480. */
 INLINE __m512 e4m3_part(__m128i v) {

@@ -164,23 +164,6 @@ INLINE void few_finish(const Few *f, const Weight *w, const uint8_t *scales, con
     }
 }
 
-/* The rest of add_tree() of 8 vectors at once, which is shorter than one after the other. */
-INLINE __m256 add_trees(const __m256 v[8]) {
-    const __m256i order = _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7);
-    __m256 a[4], b[2];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
-        a[i] =
-            _mm256_add_ps(_mm256_permute2f128_ps(v[i], v[i + 4], 0x20), _mm256_permute2f128_ps(v[i], v[i + 4], 0x31));
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        const __m256d x = _mm256_castps_pd(a[i]), y = _mm256_castps_pd(a[i + 2]);
-        b[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
-    }
-    const __m256 sums = _mm256_add_ps(_mm256_shuffle_ps(b[0], b[1], 0x88), _mm256_shuffle_ps(b[0], b[1], 0xdd));
-    return _mm256_permutevar8x32_ps(sums, order);
-}
-
 INLINE void few_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
     const int block_bytes = k.group * k.bits, lanes = lanes_of(k);
@@ -251,6 +234,7 @@ FEW_KERNELS(few_rows, 1)
 FEW_KERNELS(few_rows, 2)
 
 LinearLayout linear_layout_avx2(const Weight *w, int rows) {
+    if (rows > FEW_SINGLE) return w->bits == 4 ? LAYOUT_GROUPS2 : w->bits == 2 ? LAYOUT_GROUPS4 : LAYOUT_GROUPS1;
     return w->bits == 4 ? LAYOUT_PLANES2 : w->bits == 2 ? LAYOUT_PLANES4 : LAYOUT_NATURAL;
 }
 
@@ -259,11 +243,21 @@ void linear_few_avx2(
     const int64_t left = w->cols % (x->group * BLOCK_GROUPS), bytes = left * w->bits / 8;
     const bool planes = w->bits == 4 || w->bits == 2;
     const int groups = (int)(left / x->group);
-    const Few f = {w, x->q[linear_layout_avx2(w, rows)], x->scales, x->sums, x->stride, x->stride / x->group,
+    Few f = {w, x->q[linear_layout_avx2(w, rows)], x->scales, x->sums, x->stride, x->stride / x->group,
         (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), groups, planes ? (int)(bytes / 32) : groups,
         planes ? (int)(bytes % 32) : 0, rows};
-    if (rows > FEW_SINGLE)
-        linear_block_avx2(&f, first, count, y, stride);
-    else
+    if (rows <= FEW_SINGLE) {
         (rows == 1 ? few_rows_1 : few_rows_2)[linear_kind(w)](&f, first, count, y, stride);
+        return;
+    }
+    /* the weights come from memory once and from the second-level cache for the other passes */
+    for (int more = rows; more > 0; more -= f.rows) {
+        const int passes = (more + FEW_BLOCK - 1) / FEW_BLOCK;
+        f.rows = (more + passes - 1) / passes;
+        linear_block_avx2(&f, first, count, y, stride);
+        f.q += f.rows * f.stride;
+        f.scales += f.rows * f.scale_stride;
+        f.sums += f.rows * f.scale_stride;
+        y += f.rows * stride;
+    }
 }

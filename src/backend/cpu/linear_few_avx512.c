@@ -212,11 +212,21 @@ void linear_few_avx512(
     const LinearLayout q = linear_layout_avx512(w, rows);
     const int planes = q == LAYOUT_NATURAL ? 1 : q == LAYOUT_PLANES4 || q == LAYOUT_PAIRS4 ? 4 : 2;
     const int64_t left = w->cols % ((int64_t)x->group * LINEAR_LANES);
-    const Few f = {w, x->q[q], x->scales, x->sums, x->stride, x->stride / x->group,
+    Few f = {w, x->q[q], x->scales, x->sums, x->stride, x->stride / x->group,
         (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), (int)(left / x->group),
         (int)((left + 64 * planes - 1) / (64 * planes)), 0, rows};
-    if (rows > FEW_SINGLE)
-        linear_block_avx512(&f, first, count, y, stride);
-    else
+    if (rows <= FEW_SINGLE) {
         (rows == 1 ? few_rows_1 : few_rows_2)[linear_kind(w)](&f, first, count, y, stride);
+        return;
+    }
+    /* the weights come from memory once and from the second-level cache for the other passes */
+    for (int more = rows; more > 0; more -= f.rows) {
+        const int passes = (more + FEW_BLOCK - 1) / FEW_BLOCK;
+        f.rows = (more + passes - 1) / passes;
+        linear_block_avx512(&f, first, count, y, stride);
+        f.q += f.rows * f.stride;
+        f.scales += f.rows * f.scale_stride;
+        f.sums += f.rows * f.scale_stride;
+        y += f.rows * stride;
+    }
 }

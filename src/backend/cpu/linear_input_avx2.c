@@ -51,12 +51,50 @@ void linear_quantise_avx2(const float *x, int64_t cols, int group, int8_t *q, fl
     memset(sums + cols / group, 0, extra);
 }
 
+/* LAYOUT_GROUPS…: planes apart, then each transposed as the codes are. */
+static void arrange_groups(const int8_t *q, int64_t size, int group, int planes, int8_t *out) {
+    const int bytes = group / planes, count = bytes < 16 ? bytes / 4 : 4; /* of a group in a plane */
+    for (int64_t i = 0; i < size; i += 8 * group) {
+        uint8_t plane[4][8 * 64];
+        for (int j = 0; j < 8 * group; j += 32) {
+            __m256i v = _mm256_loadu_si256((const __m256i *)(q + i + j));
+            if (planes == 1) {
+                _mm256_storeu_si256((__m256i *)(plane[0] + j), v);
+                continue;
+            }
+            const __m128i split = planes == 2 ? _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)
+                                              : _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            v = _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(split));
+            uint8_t parts[32];
+            _mm256_storeu_si256((__m256i *)parts, v);
+            for (int p = 0; p < planes; p++)
+                for (int half = 0; half < 2; half++)
+                    memcpy(plane[p] + (j + 16 * half) / planes, parts + 16 * half + 16 / planes * p,
+                        (size_t)(16 / planes));
+        }
+        for (int first = 0; first < bytes; first += 4 * count)
+            for (int p = 0; p < planes; p++) {
+                __m256i v[4];
+                if (count == 2)
+                    transpose_groups(plane[p], bytes, 2, v);
+                else
+                    transpose_groups(plane[p] + first, bytes, 4, v);
+                for (int j = 0; j < count; j++)
+                    _mm256_storeu_si256((__m256i *)(out + i + 8 * planes * first + 32 * (j * planes + p)), v[j]);
+            }
+    }
+}
+
 void linear_arrange_avx2(LinearLayout layout, const int8_t *q, int64_t cols, int group, int8_t *out) {
     if (layout == LAYOUT_PANEL) {
         arrange_panel(q, cols, group, out, TILE);
         return;
     }
     const int64_t size = linear_stride(cols, group);
+    if (layout >= LAYOUT_GROUPS1 && layout <= LAYOUT_GROUPS4) {
+        arrange_groups(q, size, group, 1 << (layout - LAYOUT_GROUPS1), out);
+        return;
+    }
     if (layout == LAYOUT_PLANES2) {
         const __m256i split = _mm256_set1_epi16(0xff);
         for (int64_t i = 0; i < size; i += 64) {

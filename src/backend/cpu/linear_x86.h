@@ -6,7 +6,7 @@
 
 #include "backend/cpu/linear_kinds.h"
 
-enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2, FEW_BLOCK = 8 };
+enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2 };
 
 /* A stream of weights: far ahead into the second-level cache, which has more misses in flight than the first, then near
  * ahead into the first. */

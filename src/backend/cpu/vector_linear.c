@@ -9,14 +9,13 @@
 #include "backend/cpu/cpu.h"
 
 enum {
-    UNIT_ROWS = 16,        /* weight rows shared out together, few activation rows */
-    SINGLE_UNIT_ROWS = 4,  /* the same of one or two */
-    GRAIN_BYTES = 98304,   /* weights that a thread takes at a time */
-    FEW_ROWS = LINEAR_FEW, /* most activation lines that go without panels */
-    CALL_ROWS = 128,       /* weight rows per kernel call: results wait in L1 for their epilogue */
-    CHUNK_LEAST = 64,      /* lines of activations that meet a panel, unless there are fewer */
-    ITEMS_PER_THREAD = 8,  /* pieces of work with panels, so that the threads end together */
-    STEP_LINES = 256,      /* most lines between two epilogues */
+    UNIT_ROWS = 16,       /* weight rows shared out together, few activation rows */
+    SINGLE_UNIT_ROWS = 4, /* the same of one or two */
+    GRAIN_BYTES = 98304,  /* weights that a thread takes at a time */
+    CALL_ROWS = 128,      /* weight rows per kernel call: results wait in L1 for their epilogue */
+    CHUNK_LEAST = 64,     /* lines of activations that meet a panel, unless there are fewer */
+    ITEMS_PER_THREAD = 8, /* pieces of work with panels, so that the threads end together */
+    STEP_LINES = 256,     /* most lines between two epilogues */
     SHARED_BYTES = 96 << 20,
     THREAD_BYTES = 4 << 20,
     GROUP_KINDS = 3,   /* activation groups of 16, 32, 64 */
@@ -259,7 +258,7 @@ static void multiply_few(const Product *p, int i, int64_t row, int64_t n, float 
 }
 
 static void few_rows(const Product *p, int i, int64_t row, int64_t n) {
-    float y[FEW_ROWS * CALL_ROWS], up[FEW_ROWS * CALL_ROWS];
+    float y[LINEAR_FEW * CALL_ROWS], up[LINEAR_FEW * CALL_ROWS];
     multiply_few(p, i, row, n, y);
     if (p->finish != FINISH_GLU) {
         finish(p, i, row, n, 0, p->rows, y, CALL_ROWS);
@@ -454,9 +453,10 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
     const bool panels_fit = panels_bytes(p) <= THREAD_BYTES;
     CHECK(p->cols <= MATRIX_COLS_MAX && (!p->norm_after || p->norm_after->width <= NORM_WIDTH_MAX));
     p->planes = p->fine || (cpu->precise && !p->coarse) ? 2 : 1;
-    p->few = rows * p->planes <= FEW_ROWS || !panels_fit;
+    const int few = p->kernels->few_rows;
+    p->few = rows * p->planes <= few || !panels_fit;
     int chunk = rows;
-    if (p->few && chunk > FEW_ROWS / p->planes) chunk = FEW_ROWS / p->planes;
+    if (p->few && chunk > few / p->planes) chunk = few / p->planes;
     choose_inputs(p, chunk);
     const size_t per_row = place_inputs(p, NULL, 1) + 64; /* with panels: of a whole tile, so there is room to round */
     if ((size_t)chunk > SHARED_BYTES / per_row) chunk = (int)(SHARED_BYTES / per_row);
