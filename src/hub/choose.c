@@ -39,30 +39,37 @@ bool choose_is_gguf_model(const char *path) {
         !strcasestr(name, "imatrix");
 }
 
-/* The last part of the name that looks like a quantisation, as in "Q4_K_M"; "" when none does. */
+/* "Q4_K_M", "IQ2_XS", "F16" and their like. */
+static bool is_quant(Slice text) {
+    static const char *const plain[] = {"BF16", "F16", "F32", "FP16", "FP32", "MXFP4"};
+    const size_t letters = text.size && strchr("IiTt", text.data[0]) ? 1 : 0;
+    if (text.size > letters + 1 && toupper((unsigned char)text.data[letters]) == 'Q')
+        return isdigit((unsigned char)text.data[letters + 1]);
+    for (size_t i = 0; i < COUNT_OF(plain); i++)
+        if (text.size == strlen(plain[i]) && !strncasecmp(text.data, plain[i], text.size)) return true;
+    return false;
+}
+
+/* The end of a .gguf file's name that says how it is quantised; "" when none does. */
 static void quant_of(const char *path, char *quant, size_t size) {
     const char *name = base_name(path);
-    Slice stem = {name, strlen(name) - 5};
+    const size_t stem = strlen(name) - strlen(".gguf");
     quant[0] = '\0';
-    for (size_t i = stem.size; i-- > 0;) {
-        const bool start = i == 0 || strchr("-. ", stem.data[i - 1]);
-        const Slice rest = {stem.data + i, stem.size - i};
-        static const char *const kinds[] = {"IQ", "TQ", "Q", "BF16", "F16", "F32", "FP16", "MXFP4", "UD-"};
-        for (size_t k = 0; start && k < COUNT_OF(kinds); k++) {
-            const size_t length = strlen(kinds[k]);
-            const bool digit = kinds[k][length - 1] == 'Q' && rest.size > length;
-            if (rest.size < length || strncasecmp(rest.data, kinds[k], length)) continue;
-            if (kinds[k][length - 1] == 'Q' && !(digit && isdigit((unsigned char)rest.data[length]))) continue;
-            if (rest.size < size) snprintf(quant, size, "%.*s", (int)rest.size, rest.data);
-            return;
-        }
+    for (size_t i = stem; i-- > 0;) {
+        const Slice rest = {name + i, stem - i};
+        if ((i > 0 && !strchr("-. ", name[i - 1])) || !is_quant(rest)) continue;
+        if (rest.size < size) snprintf(quant, size, "%.*s", SLICE_ARGS(rest));
+        return;
     }
 }
 
+/* By its path, its name, or the end of its name from a separator on: "Q4_K_M", "UD-Q4_K_XL". */
 static bool named_by(const HubFile *file, const char *wanted) {
-    char quant[64];
-    quant_of(file->path, quant, sizeof quant);
-    return !strcmp(file->path, wanted) || !strcmp(base_name(file->path), wanted) || !strcasecmp(quant, wanted);
+    const char *name = base_name(file->path);
+    const size_t stem = strlen(name) - strlen(".gguf"), size = strlen(wanted);
+    if (!strcmp(file->path, wanted) || !strcmp(name, wanted)) return true;
+    return size && size < stem && !strncasecmp(name + stem - size, wanted, size) &&
+        strchr("-. ", name[stem - size - 1]);
 }
 
 /* Of files to choose from the best for this machine comes first: what is quantised and fits, the largest before the

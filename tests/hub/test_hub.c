@@ -84,6 +84,7 @@ static void test_gguf(void) {
     TEST(!strcmp(chosen(&tree, "F16", 1 << 20, &error), "m-F16.gguf"));
     TEST(!strcmp(chosen(&tree, "Q6_K", 1 << 20, &error), "") && error.code == ERROR_USAGE);
     TEST(!strcmp(chosen(&tree, "4_K_M", 1 << 20, &error), "") && error.code == ERROR_USAGE);
+    TEST(!strcmp(chosen(&tree, "m-Q8_0", 1 << 20, &error), "") && error.code == ERROR_USAGE);
     /* The order: Q8_0 is the largest that is quantised and fits; with less memory it is Q4_K_M, with hardly any the
      * smallest. */
     static const struct {
@@ -98,6 +99,12 @@ static void test_gguf(void) {
         TEST_MSG(at != NULL, "%s", error.text);
         TEST((strstr(error.text, "fits this machine best") != NULL) == (cases[i].memory > 100));
     }
+    tree_free(&tree);
+    static const char *const dynamic[] = {"a/m-UD-Q4_K_XL.gguf", "a/m-Q4_K_XL.gguf", "m.Q2_K.gguf"};
+    fill(&tree, dynamic, sizes, COUNT_OF(dynamic));
+    TEST(!strcmp(chosen(&tree, "ud-q4_k_xl", 0, &error), "a/m-UD-Q4_K_XL.gguf"));
+    TEST(!strcmp(chosen(&tree, "Q2_K", 0, &error), "m.Q2_K.gguf"));
+    TEST(!strcmp(chosen(&tree, "Q4_K_XL", 0, &error), "") && strstr(error.text, "a/m-Q4_K_XL.gguf"));
     tree_free(&tree);
     fill(&tree, paths, sizes, 1);
     TEST(!strcmp(chosen(&tree, "", 0, &error), "m-Q4_K_M.gguf"));
