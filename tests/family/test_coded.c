@@ -211,10 +211,12 @@ static bool open_run(FixtureRun *run, const char *directory, const char *cpu, in
     return fixture_run_open(run, directory, &(ModelOptions){.context = CONTEXT}, &options);
 }
 
+static bool is_slow(const char *cpu) { return !strcmp(cpu, "ref") || !strcmp(cpu, "fence"); }
+
 /* Two threads for the whole text, one for what must equal it. */
 static void test_case(const char *directory, const char *name, const char *cpu) {
     FixtureRun two = {0}, one = {0};
-    const bool slow = !strcmp(cpu, "ref");
+    const bool slow = is_slow(cpu);
     if (open_run(&two, directory, cpu, 2) && open_run(&one, directory, cpu, 1)) {
         uint64_t random = 99;
         for (int i = 0; i < (STRANGERS + 1) * TOKENS; i++)
@@ -266,7 +268,7 @@ int main(void) {
         large_bias = cases[i].bias > 1;
         if (!fixture_open(&f, cases[i].name) || !write_long(&f, cases[i].variant, cases[i].bias, directory)) continue;
         for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) {
-            if (!strcmp(fixture_cpus[c], "fence") || (!strcmp(fixture_cpus[c], "ref") && !cases[i].on_ref)) continue;
+            if (is_slow(fixture_cpus[c]) && !cases[i].on_ref) continue;
             if (fixture_cpu_here(fixture_cpus[c])) test_case(directory, cases[i].name, fixture_cpus[c]);
         }
         fixture_remove(directory);
