@@ -65,7 +65,7 @@ struct Request {
     Error error;
     int prompt_written;
     int cached, parks;
-    KvUse kv_use;                                              /* of the choice that ended last, or the prompt; */
+    KvUse kv_use;                                              /* of the choice that ended last; */
     size_t kv_f16_bytes;                                       /* had everything stayed exact */
     int64_t submitted_ns, admitted_ns, answering_ns, ended_ns; /* 0: not yet */
 };

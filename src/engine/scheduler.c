@@ -103,16 +103,27 @@ static void list_remove(RequestList *list, Request *before, Request *request) {
 
 /* ---- room ---- */
 
-/* Bytes for everything that this sequence is to hold before it may be parked. */
+static size_t bytes_up_to(const Scheduler *s, const Request *r, int tokens, int more) {
+    const int most = r->prompt_count + r->max_tokens; /* the sum may be larger than an int */
+    return kv_bytes_for(s->sequences.plan, &r->format, most - tokens > more ? tokens + more : most);
+}
+
+/* Bytes of what a sequence should be able to hold when it enters, */
 static size_t bytes_wanted(const Scheduler *s, const Request *r, const AnswerChoice *choice) {
-    const int most = r->prompt_count + r->max_tokens, soon = sequence_tokens(r, choice);
-    return kv_bytes_for(s->sequences.plan, &r->format, most - soon > ANSWER_ROOM ? soon + ANSWER_ROOM : most);
+    return bytes_up_to(s, r, sequence_tokens(r, choice), ANSWER_ROOM);
+}
+
+/* and what it has a claim to while it runs: that, and when it is used up always a page more. */
+static size_t bytes_claimed(const Scheduler *s, const Request *r, const AnswerChoice *choice) {
+    const int tokens = sequence_tokens(r, choice);
+    if (tokens - r->prompt_count < ANSWER_ROOM - KV_PAGE_TOKENS) return bytes_up_to(s, r, r->prompt_count, ANSWER_ROOM);
+    return bytes_up_to(s, r, tokens, KV_PAGE_TOKENS);
 }
 
 static size_t less(size_t a, size_t b) { return a > b ? a - b : 0; }
 
 static size_t bytes_missing(const Scheduler *s, const Request *r, const AnswerChoice *choice, int length) {
-    return less(bytes_wanted(s, r, choice), kv_bytes_for(s->sequences.plan, &r->format, length));
+    return less(bytes_claimed(s, r, choice), kv_bytes_for(s->sequences.plan, &r->format, length));
 }
 
 /* What is free, or could be had from the prefix cache, and nobody who runs will want soon. */
@@ -127,12 +138,15 @@ static void look_for_room(Scheduler *s) {
         }
     }
     s->room = less(room, wanted);
+    s->room_known = true;
 }
 
 /* Whoever is the only one may always run: everybody fits alone. */
-static bool fits(const Scheduler *s, size_t bytes) {
+static bool fits(Scheduler *s, size_t bytes) {
     const int used = atomic_load(&s->used);
-    return used == 0 || (used < s->slots && bytes <= s->room);
+    if (used == 0 || used == s->slots) return used == 0;
+    if (!s->room_known) look_for_room(s);
+    return bytes <= s->room;
 }
 
 /* ---- admission ---- */
@@ -166,7 +180,7 @@ static bool enter(Scheduler *s, Request *request, AnswerChoice *choice) {
     if (!enough) s->lookups--;
     if (!sequence_begin(&s->sequences, request, choice, &error)) request_fail(request, &error);
     KvSequence *kv = sequence_of(request, choice);
-    look_for_room(s);
+    s->room_known = false;
     if (!enough && !request->failed && !fits(s, less(wanted, sequence_bytes_found(&s->sequences, kv)))) {
         kv_sequence_close(s->sequences.kv, kv);
         return false;
@@ -238,7 +252,7 @@ static void grant_slots(Scheduler *s) {
         for (Request *r = s->active.first; r; r = r->next) {
             if (r->prefilled < r->prompt_count || r->waiting <= r->granted || r->failed) continue;
             const int shared = r->kv.tables ? r->prompt_count / KV_PAGE_TOKENS * KV_PAGE_TOKENS : 0;
-            if (atomic_load(&s->used) == s->slots || !fits(s, bytes_missing(s, r, NULL, shared))) continue;
+            if (!fits(s, bytes_missing(s, r, NULL, shared))) continue;
             if (!best || r->slots < best->slots) best = r;
         }
         if (!best) return;
@@ -258,7 +272,7 @@ static void drop_waiting(Scheduler *s, Request *before, Request *request) {
 
 void scheduler_admit(Scheduler *s) {
     s->lookups = LOOKUPS_MAX;
-    if (atomic_load(&s->used) < s->slots) look_for_room(s);
+    s->room_known = false;
     bool closed = !resume(s); /* or somebody was passed too often: nobody younger gets in */
     Request *before = NULL, *request = s->waiting.first;
     while (request) {

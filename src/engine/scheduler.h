@@ -1,12 +1,12 @@
 /* What runs next: the queue, the slots, who gets pages, and the rows of a step.
  * Memory is used, not promised: a request enters when the pages of its prompt, less what is found of it, and of
- * ANSWER_ROOM tokens of its answer are free, or could be had from the prefix cache; so much is counted for everybody
- * who runs as well. When pages run out in a step, the youngest is parked and comes back before anybody else enters;
- * what it computes is the same. A request that would not fit alone is refused. The queue is first come, first served,
- * but a request that waits for pages may be passed PASSES_MAX times. A step has one row per running choice and up to
- * prefill_size prompt tokens: half of them for the oldest prompt, the other half shared by the younger ones, so that a
- * short prompt does not wait for a long one. Beside running choices there are fewer prompt tokens where the machine is
- * slow: a step then takes some STEP_MS, as streams stand still that long. */
+ * ANSWER_ROOM tokens of its answer are free, or could be had from the prefix cache; what is left of that, or a page, is
+ * counted for everybody who runs as well. When pages run out in a step, the youngest is parked and comes back before
+ * anybody else enters; what it computes is the same. A request that would not fit alone is refused. The queue is first
+ * come, first served, but a request that waits for pages may be passed PASSES_MAX times. A step has one row per running
+ * choice and up to prefill_size prompt tokens: half of them for the oldest prompt, the other half shared by the younger
+ * ones, so that a short prompt does not wait for a long one. Beside running choices there are fewer prompt tokens where
+ * the machine is slow: a step then takes some STEP_MS, as streams stand still that long. */
 #pragma once
 #include "engine/sequences.h"
 
@@ -51,7 +51,8 @@ typedef struct Scheduler {
     atomic_int used; /* slots; grows under the mutex only, so a submitter sees a queue and slots that belong together */
     atomic_int parked;  /* who wait for a slot again */
     RequestList active; /* the engine thread's, as everything below; in order of admission */
-    size_t room;        /* bytes for whoever enters, as of the last look */
+    size_t room;        /* bytes for whoever enters; */
+    bool room_known;    /* counted since somebody entered last */
     int lookups;        /* left in this round */
     uint64_t park_count, resume_count, prompts_looked_up, prompts_found, tokens_found;
 

@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 #include "engine/fake_model.h"
 
-enum { TIMEOUT_MS = 60000, TOKENS_MAX = 400, PROMPT_MAX = 700 };
+enum { TIMEOUT_MS = 60000, TOKENS_MAX = 800, PROMPT_MAX = 700 };
 
 static inline Engine *open_engine(int slots, int queue_max, int prefill_size, size_t kv_bytes) {
     Error error = {0};

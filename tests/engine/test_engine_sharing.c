@@ -1,0 +1,186 @@
+/* What engines over real decoders share and give up: answers begun with pages that others left, in the same form or as
+ * codes, and answers parked over and over, are those of a cold engine bit for bit, logprobs too. Random weights. */
+#include "base/log.h"
+#include "cache/prefix.h"
+#include "engine/engine.h"
+#include "family/fixture.h"
+
+#ifdef __SANITIZE_THREAD__
+enum { REQUESTS = 8 }; /* fifty times slower there */
+#else
+enum { REQUESTS = 24 };
+#endif
+enum { CONTEXT = 640, PROMPT_MAX = 400, TIMEOUT_MS = 600000, MANY = 64 };
+
+typedef struct Answer {
+    int count;
+    Finish finish;
+    TokenOut tokens[CONTEXT];
+} Answer;
+
+typedef struct Case {
+    int32_t prompt[PROMPT_MAX];
+    RequestOptions options;
+} Case;
+
+static const KvFormat coded = {
+    .k = KV_CODE4, .v = KV_CODE4, .raise = KV_RAISE_MEASURED, .after = 256, .hot = 128, .sink = 128};
+
+/* Begins as one of three others do, for a while. */
+static void make_case(Case *c, int number, int vocab) {
+    uint64_t common = (uint64_t)(number % 3) + 1, own = (uint64_t)number * 977 + 3;
+    const int shared = (int)(test_random(&own) % 300), count = 20 + shared + (int)(test_random(&own) % 80);
+    for (int i = 0; i < count; i++)
+        c->prompt[i] = (int32_t)(test_random(i < shared ? &common : &own) % (uint64_t)vocab);
+    c->options = (RequestOptions){.prompt = c->prompt,
+        .prompt_count = count,
+        .max_tokens = number % 4 ? 40 + (int)(test_random(&own) % 160) : CONTEXT,
+        .choices = 1,
+        .sampling = {.temperature = number % 3 ? 0.9f : 0,
+            .top_p = number % 2 ? 0.9f : 1,
+            .repetition_penalty = number % 5 == 2 ? 1.1f : 1,
+            .seed = test_random(&own),
+            .ignore_eos = true,
+            .logprobs = 3}};
+}
+
+static Engine *open_engine(const char *directory, const KvFormat *format, int slots, size_t bytes, bool prefix_off) {
+    Error error = {0};
+    const EngineOptions options = {.directory = directory,
+        .model = {.context = CONTEXT},
+        .backend = fixture_backend("auto", 2, 0),
+        .slots = slots,
+        .queue_max = MANY,
+        .prefill_size = 96,
+        .kv_bytes = bytes,
+        .kv_format = *format,
+        .prefix_off = prefix_off};
+    Engine *engine = engine_open(&options, &error);
+    TEST_MSG(engine != NULL, "%s", error.text);
+    if (!engine) abort();
+    return engine;
+}
+
+static Request *submit(Engine *engine, const RequestOptions *options) {
+    Error error = {0};
+    Request *request = engine_submit(engine, options, &error);
+    TEST_MSG(request != NULL, "%s", error.text);
+    if (!request) abort();
+    return request;
+}
+
+static void take(Request *request, Answer *answer) {
+    memset(answer, 0, sizeof *answer);
+    while (answer->finish == FINISH_NONE) {
+        TokenOut *next = answer->tokens + answer->count;
+        const int count = request_read(request, 0, next, CONTEXT - answer->count, TIMEOUT_MS, &answer->finish);
+        if (count == 0 && answer->finish == FINISH_NONE) break;
+        for (int i = 0; i < count; i++) /* so that answers can be compared as bytes */
+            for (int k = next[i].top_count; k < LOGPROBS_TOP_MAX; k++) memset(&next[i].top[k], 0, sizeof *next->top);
+        answer->count += count;
+    }
+}
+
+static void compare(const char *name, const char *what, int i, const Answer *a, const Answer *b) {
+    TEST_MSG(!memcmp(a, b, sizeof *a), "%s: request %d %s", name, i, what);
+}
+
+static void check_sharing(const char *name, const char *directory, const KvFormat *format) {
+    static Case cases[REQUESTS];
+    static Answer cold[REQUESTS], answer;
+    Engine *engine = open_engine(directory, format, 1, 0, true);
+    const size_t context_bytes = engine_stats(engine).kv_bytes_total;
+    size_t code_bytes = 0;
+    for (int i = 0; i < REQUESTS; i++) {
+        make_case(&cases[i], i, model_vocab(engine_model(engine)));
+        Request *request = submit(engine, &cases[i].options);
+        take(request, &cold[i]);
+        TEST(cold[i].finish == FINISH_LENGTH && request_stats(request).cached_tokens == 0);
+        const size_t bytes = request_stats(request).kv_coded_bytes;
+        code_bytes = bytes > code_bytes ? bytes : code_bytes;
+        request_free(request);
+    }
+    engine_close(engine);
+
+    engine = open_engine(directory, format, 2, 40 * context_bytes, false);
+    for (int i = 0; i < 2 * REQUESTS; i++) {
+        Request *request = submit(engine, &cases[i % REQUESTS].options);
+        take(request, &answer);
+        compare(name, "begun warm", i, &cold[i % REQUESTS], &answer);
+        const RequestStats stats = request_stats(request);
+        TEST(i < REQUESTS || stats.cached_tokens >= stats.prompt_tokens - PREFIX_PART_LEAST);
+        request_free(request);
+    }
+    TEST(engine_stats(engine).prefix_hits > REQUESTS);
+    engine_close(engine);
+
+    Request *requests[REQUESTS];
+    engine = open_engine(directory, format, 8, context_bytes + context_bytes / 2, false);
+    for (int i = 0; i < REQUESTS; i++) requests[i] = submit(engine, &cases[i].options);
+    for (int i = 0; i < REQUESTS; i++) {
+        take(requests[i], &answer);
+        compare(name, "among too many", i, &cold[i], &answer);
+        request_free(requests[i]);
+    }
+    const EngineStats stats = engine_stats(engine);
+    TEST_MSG(stats.parked > 0 || REQUESTS < 24 || format->k != KV_EXACT, "%s: none was parked", name);
+    printf("%s: %zu bytes of codes, %llu parked, %llu evictions\n", name, code_bytes, (unsigned long long)stats.parked,
+        (unsigned long long)stats.prefix_evictions);
+    engine_close(engine);
+}
+
+/* Nobody says how long the answer may become; there is memory for two. */
+static void check_many(const char *name, const char *directory, bool windows) {
+    static Case cases[MANY];
+    static Answer answer;
+    const KvFormat format = {0};
+    Engine *engine = open_engine(directory, &format, 1, 0, true);
+    const size_t context_bytes = engine_stats(engine).kv_bytes_total;
+    engine_close(engine);
+    engine = open_engine(directory, &format, 8, 2 * context_bytes, false);
+    Request *requests[MANY];
+    const int many = REQUESTS < 24 ? 8 : MANY;
+    for (int i = 0; i < many; i++) {
+        make_case(&cases[i], i, model_vocab(engine_model(engine)));
+        if (cases[i].options.prompt_count > 100) cases[i].options.prompt_count = 20 + i;
+        cases[i].options.max_tokens = INT32_MAX;
+        cases[i].options.sampling.logprobs = -1;
+        requests[i] = submit(engine, &cases[i].options);
+    }
+    int most = 0;
+    uint64_t round = 0;
+    for (int i = 0; i < 200; i++) {
+        round = engine_wait(engine, round, 100);
+        const int running = engine_stats(engine).running;
+        most = running > most ? running : most;
+    }
+    for (int i = 0; i < many; i++) {
+        take(requests[i], &answer);
+        TEST_MSG(answer.finish == FINISH_LENGTH && answer.count == CONTEXT - cases[i].options.prompt_count,
+            "%s: request %d ended with %d tokens", name, i, answer.count);
+        request_free(requests[i]);
+    }
+    TEST_MSG(
+        most > (windows ? 1 : 2), "%s: %d at once", name, most); /* windows cost a short text as much as a long one */
+    TEST_MSG(engine_stats(engine).parked > 0, "%s: none was parked", name);
+    engine_close(engine);
+}
+
+int main(void) {
+    log_set_level(LOG_ERROR);
+    static const struct {
+        const char *name;
+        int variant;
+    } fixtures[] = {{"llama", 0}, {"gemma3-text", 2} /* windows, quantised */};
+    for (size_t i = 0; i < COUNT_OF(fixtures); i++) {
+        Fixture f;
+        char directory[64];
+        if (!fixture_open(&f, fixtures[i].name) || !fixture_write_variant(&f, fixtures[i].variant, directory)) continue;
+        check_sharing(fixtures[i].name, directory, &(KvFormat){0});
+        check_sharing(fixtures[i].name, directory, &coded);
+        check_many(fixtures[i].name, directory, i == 1);
+        fixture_remove(directory);
+        fixture_close(&f);
+    }
+    return test_done();
+}
