@@ -115,8 +115,14 @@ static Backend *cpu_open(const BackendOptions *options, Error *error) {
     return NULL;
 }
 
+static Backend *device_open(const BackendOptions *options, Error *error) {
+    BackendOptions first = *options;
+    if (!strcmp(options->device, "auto")) first.device = "cuda";
+    return plugin_open(&first, error);
+}
+
 Backend *backend_open(const BackendOptions *options, Error *error) {
-    Backend *backend = wants_plugin(options->device) ? plugin_open(options, error) : cpu_open(options, error);
+    Backend *backend = wants_plugin(options->device) ? device_open(options, error) : cpu_open(options, error);
     if (backend) backend->bf16_pages = options->bf16_pages && !backend->exact;
     return backend && options->wrap ? options->wrap(backend, error) : backend;
 }

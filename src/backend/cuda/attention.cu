@@ -1,6 +1,6 @@
 /* Attention over pages of any width and type, in f32. Spans are cut by absolute position and merged in order, and what
  * a row computes depends on nothing but its own keys, so it has the same bits in whatever company. A page holds for
- * each kv head K [token][head_dim], then V [token][value_dim]. */
+ * each kv head K [token][head_dim], then V [token][value_dim], and at last the energies of all heads [head][token]. */
 #include "backend/cuda/attention.cuh"
 
 __device__ __forceinline__ float cached_at(const uint8_t *p, int64_t i, int dtype) {
@@ -43,23 +43,25 @@ __device__ static void head_prepare(const Attend &a, const float *x, const RowNo
     int first, const float2 *turns, float *head) {
     const int lane = threadIdx.x % 32, width = a.head_dim;
     Scaling s = {0, 1};
+#pragma unroll 8
+    for (int i = lane; i < width; i += 32) head[i] = load(x + i);
     if (whole) {
         s = *whole;
     } else if (norm.width) {
         float sum = 0;
         if (norm.kind) {
-            for (int i = lane; i < width; i += 32) sum += load(x + i);
+            for (int i = lane; i < width; i += 32) sum += head[i];
             s.mean = warp_sum(sum) / (float)width;
             sum = 0;
         }
         for (int i = lane; i < width; i += 32) {
-            const float v = load(x + i) - s.mean;
+            const float v = head[i] - s.mean;
             sum += v * v;
         }
         s.factor = 1.0f / sqrtf(warp_sum(sum) / (float)width + norm.eps);
     }
-    for (int i = lane; i < width; i += 32)
-        head[i] = norm.width ? scaled(norm, s, load(x + i), whole ? first + i : i) : load(x + i);
+    if (norm.width)
+        for (int i = lane; i < width; i += 32) head[i] = scaled(norm, s, head[i], whole ? first + i : i);
     __syncwarp();
     const int half = a.rope.dims / 2;
     for (int i = lane; i < half; i += 32) {
@@ -71,53 +73,70 @@ __device__ static void head_prepare(const Attend &a, const float *x, const RowNo
     __syncwarp();
 }
 
-/* A block per row. */
+/* A block has a row's queries, key and value of a kv head; where norms run over all heads, of all of them. */
 __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_constant__ Attend a) {
     __shared__ float shared[WARPS];
     __shared__ float2 turns[PAIRS_MAX];
-    __shared__ float heads[WARPS][HEAD_MAX];
+    __shared__ float heads[WARPS][HEAD_MAX], energies[WARPS];
     let_next_begin();
-    wait_for_previous();
     const int row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int i = threadIdx.x; i < a.rope.dims / 2; i += BLOCK) {
         float s, c;
         sincosf(angle_of(a.rope, a.step, row, i), &s, &c);
         turns[i] = make_float2(c, s);
     }
+    const int place = __ldcg(a.step.places + row), group = a.heads / a.kv_heads, at = place % PAGE_TOKENS;
+    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    wait_for_previous();
     const int64_t q_width = (int64_t)a.heads * a.head_dim, k_width = (int64_t)a.kv_heads * a.head_dim;
     Scaling q_whole = {0, 1}, k_whole = {0, 1};
     if (a.norm_full && a.q_norm.width) q_whole = row_scaling(a.q_norm, shared, Row<0>(a.q + row * q_width, q_width));
     if (a.norm_full && a.k_norm.width && a.k)
         k_whole = row_scaling(a.k_norm, shared, Row<0>(a.k + row * k_width, k_width));
     __syncthreads();
-    const int place = __ldcg(a.step.places + row);
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
     float *head = heads[warp];
-    const int all = a.heads + (a.k ? a.kv_heads : 0);
-    for (int h = warp; h < all; h += WARPS) {
-        if (h < a.heads) {
-            float *q = a.q + row * q_width + (int64_t)h * a.head_dim;
-            head_prepare(
-                a, q, a.q_norm, a.norm_full && a.q_norm.width ? &q_whole : nullptr, h * a.head_dim, turns, head);
-            for (int i = lane; i < a.head_dim; i += 32) q[i] = head[i];
-        } else {
-            const int j = h - a.heads;
-            head_prepare(a, a.k + row * k_width + (int64_t)j * a.head_dim, a.k_norm,
-                a.norm_full && a.k_norm.width ? &k_whole : nullptr, j * a.head_dim, turns, head);
-            uint8_t *keys = head_at(a, table, place, j),
-                    *values = keys + (int64_t)PAGE_TOKENS * a.head_dim * dtype_size(a.dtype);
-            const int at = place % PAGE_TOKENS;
-            const float *v = a.v + ((int64_t)row * a.kv_heads + j) * a.value_dim;
-            for (int i = lane; i < a.head_dim; i += 32)
-                cached_put(keys, (int64_t)at * a.head_dim + i, a.dtype, head[i]);
-            for (int i = lane; i < a.value_dim; i += 32)
-                cached_put(values, (int64_t)at * a.value_dim + i, a.dtype, load(v + i));
+    for (int j = blockIdx.y; j < a.kv_heads; j += gridDim.y) {
+        float energy = 0; /* of this warp's queries */
+        for (int h = warp; h < group + (a.k != nullptr); h += WARPS) {
+            if (h < group) {
+                const int index = j * group + h;
+                float *q = a.q + row * q_width + (int64_t)index * a.head_dim;
+                head_prepare(a, q, a.q_norm, a.norm_full && a.q_norm.width ? &q_whole : nullptr, index * a.head_dim,
+                    turns, head);
+                float square = 0;
+                for (int i = lane; i < a.head_dim; i += 32) {
+                    q[i] = head[i];
+                    square += head[i] * a.scale * (head[i] * a.scale);
+                }
+                energy += warp_sum(square);
+            } else {
+                head_prepare(a, a.k + row * k_width + (int64_t)j * a.head_dim, a.k_norm,
+                    a.norm_full && a.k_norm.width ? &k_whole : nullptr, j * a.head_dim, turns, head);
+                uint8_t *keys = head_at(a, table, place, j),
+                        *values = keys + (int64_t)PAGE_TOKENS * a.head_dim * dtype_size(a.dtype);
+                const float *v = a.v + ((int64_t)row * a.kv_heads + j) * a.value_dim;
+                for (int i = lane; i < a.head_dim; i += 32)
+                    cached_put(keys, (int64_t)at * a.head_dim + i, a.dtype, head[i]);
+#pragma unroll 8
+                for (int i = lane; i < a.value_dim; i += 32)
+                    cached_put(values, (int64_t)at * a.value_dim + i, a.dtype, load(v + i));
+            }
+            __syncwarp();
         }
-        __syncwarp();
+        if (!a.k) continue;
+        if (lane == 0) energies[warp] = energy;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            for (int w = 1; w < WARPS; w++) energy += energies[w];
+            energies_at(a, table, place)[j * PAGE_TOKENS + at] = energy / (float)group;
+        }
+        __syncthreads();
     }
 }
 extern "C" cudaError_t attention_prepare(cudaStream_t stream, const Attend *a) {
-    return launch(stream, attention_prepare_kernel, dim3(a->step.rows), BLOCK, 0, *a);
+    const bool whole = a->norm_full && (a->q_norm.width || a->k_norm.width);
+    const dim3 grid(a->step.rows, whole ? 1 : a->kv_heads);
+    return launch(stream, attention_prepare_kernel, grid, BLOCK, 0, *a);
 }
 
 /* ---- scanning ---- */
@@ -261,7 +280,8 @@ __global__ void transfer_kernel(
     let_next_begin();
     wait_for_previous();
     const int64_t keys = (int64_t)tokens * heads * head_dim, all = keys + (int64_t)tokens * heads * value_dim;
-    for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < all; i += (int64_t)gridDim.x * BLOCK) {
+    const int64_t first = blockIdx.x * (int64_t)BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
+    for (int64_t i = first; i < all; i += step) {
         const bool value = i >= keys;
         const int64_t at = value ? i - keys : i;
         const int width = value ? value_dim : head_dim, dim = (int)(at % width);
@@ -274,6 +294,19 @@ __global__ void transfer_kernel(
             *(uint32_t *)to = __ldcg((const unsigned *)from);
         else
             *(uint16_t *)to = __ldcg((const unsigned short *)from);
+    }
+    /* Energies: [token][head] behind what may be an odd number of halves, in pages [head][token]. */
+    float *energies = (float *)(page + (int64_t)PAGE_TOKENS * heads * (head_dim + value_dim) * bytes);
+    uint16_t *order = (uint16_t *)(canonical + all * bytes);
+    for (int64_t i = first; i < (int64_t)tokens * heads; i += step) {
+        float *at = energies + i % heads * PAGE_TOKENS + i / heads;
+        if (in) {
+            *at = __uint_as_float(__ldcg(order + 2 * i) | (uint32_t)__ldcg(order + 2 * i + 1) << 16);
+        } else {
+            const uint32_t bits = __float_as_uint(load(at));
+            order[2 * i] = (uint16_t)bits;
+            order[2 * i + 1] = (uint16_t)(bits >> 16);
+        }
     }
 }
 extern "C" cudaError_t page_transfer(cudaStream_t stream, uint8_t *page, uint8_t *canonical, int tokens, int kv_heads,

@@ -15,6 +15,11 @@ __device__ __forceinline__ uint8_t *head_at(const Attend &a, const int32_t *tabl
         (int64_t)kv_head * PAGE_TOKENS * (a.head_dim + a.value_dim) * dtype_size(a.dtype);
 }
 
+/* Beside the keys of a page [kv_head][token], the energy of the queries of their rows (backend.h, page_read). */
+__device__ __forceinline__ float *energies_at(const Attend &a, const int32_t *table, int position) {
+    return (float *)head_at(a, table, position, a.kv_heads);
+}
+
 struct Seen {
     int first, end;
 };

@@ -10,18 +10,29 @@ template <int HD> __device__ __forceinline__ Parts parts_of(const Attend &a) {
     return {a.partials, (float2 *)(a.partials + (int64_t)a.rows * a.heads * a.slices * HD)};
 }
 
+__device__ __forceinline__ void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 template <int HD, int NT> __global__ void __launch_bounds__(128) slice_kernel(const __grid_constant__ Attend a) {
     let_next_begin();
-    wait_for_previous();
+    /* Before the wait only what earlier steps have left: the step's numbers, and pages, on their way into the L2. */
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = a.heads / a.kv_heads;
     const int kv_head = blockIdx.y, row = a.first_row + blockIdx.z, slice = blockIdx.x * 4 + threadIdx.x / 32;
-    if (__ldcg(a.step.run_rows + row) >= TILE_RUN_LEAST) return; /* tiles have it */
     const Seen seen = seen_by(a, row);
     const int token = slice * SLICE;
-    if (token + SLICE <= seen.first || token >= seen.end) return;
+    if (__ldcg(a.step.run_rows + row) >= TILE_RUN_LEAST /* tiles have it */ || token + SLICE <= seen.first ||
+        token >= seen.end) {
+        wait_for_previous();
+        return;
+    }
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
     const __half *keys = half_head(a, table, token, kv_head) + token % PAGE_TOKENS * HD;
     const __half *values = keys + PAGE_TOKENS * HD;
+#pragma unroll
+    for (int i = 0; i < SLICE * HD / 64; i += 32) {
+        prefetch(keys + (i + lane) * 64);
+        prefetch(values + (i + lane) * 64);
+    }
+    wait_for_previous();
     const float *q = a.q + ((int64_t)row * a.heads + kv_head * group) * HD;
     const Sight sight = {{seen.first, seen.first}, {seen.end, seen.end}};
 
@@ -90,10 +101,11 @@ template <int HD, int NT> __global__ void __launch_bounds__(128) slice_kernel(co
 /* A block per row and head, a thread per dim. */
 template <int HD> __global__ void __launch_bounds__(HD) fold_kernel(const __grid_constant__ Attend a) {
     let_next_begin();
-    wait_for_previous();
     const int head = blockIdx.x, row = a.first_row + blockIdx.y, dim = threadIdx.x;
-    if (__ldcg(a.step.run_rows + row) >= TILE_RUN_LEAST) return;
+    const bool mine = __ldcg(a.step.run_rows + row) < TILE_RUN_LEAST;
     const Seen seen = seen_by(a, row);
+    wait_for_previous();
+    if (!mine) return;
     const int first = seen.first / SLICE, end = (seen.end - 1) / SLICE + 1;
     const Parts parts = parts_of<HD>(a);
     const int64_t at = ((int64_t)blockIdx.y * a.heads + head) * a.slices;

@@ -71,20 +71,17 @@ static float *cuda_read_logits(Backend *backend, float *logits, int64_t count) {
 
 /* ---- pages ---- */
 
-static size_t page_bytes(const KvLayout *l, int tokens) {
-    return (size_t)tokens * (size_t)l->kv_heads * (size_t)(l->head_dim + l->value_dim) * dtype_bytes(l->dtype);
-}
 static size_t cuda_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
-    return page_bytes(layout, KV_PAGE_TOKENS);
+    return kv_canonical_bytes(layout, KV_PAGE_TOKENS);
 }
 
 static void transfer(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *host, bool in) {
     CudaBackend *b = cuda_of(backend);
     const KvLayout *l = &layer->layout;
-    const size_t bytes = page_bytes(l, tokens);
+    const size_t bytes = kv_canonical_bytes(l, tokens);
     uint8_t *there = layer->base + (size_t)page * layer->page_stride + layer->layer_offset;
     cuda_enter(b);
-    if (!cuda_room(b, &b->staging, page_bytes(l, KV_PAGE_TOKENS), &b->fault)) return;
+    if (!cuda_room(b, &b->staging, kv_canonical_bytes(l, KV_PAGE_TOKENS), &b->fault)) return;
     if (in) cuda_upload(backend, b->staging.memory, host, bytes);
     cuda_ok(b,
         page_transfer(b->stream, there, b->staging.memory, tokens, l->kv_heads, l->head_dim, l->value_dim,
@@ -118,7 +115,7 @@ static void cuda_close(Backend *backend) {
         cudaFree(one->memory);
         free(one);
     }
-    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging};
+    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
     cudaFree(b->scratch);
     cudaFreeHost(b->logits);
@@ -153,6 +150,8 @@ static const BackendOps cuda_ops = {
     .glu = cuda_glu,
     .matmul_add = cuda_matmul_add,
     .attention = cuda_attention,
+    .route = cuda_route,
+    .experts = cuda_experts,
     .activate = cuda_activate,
     .gather = cuda_gather,
     .logits = cuda_logits,

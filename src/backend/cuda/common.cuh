@@ -54,25 +54,28 @@ __device__ __forceinline__ float warp_max(float v) {
     return v;
 }
 
+/* The first BLOCK threads of a block, which may have more. */
+__device__ __forceinline__ void block_sync() { asm volatile("bar.sync 1, %0;" ::"n"(BLOCK) : "memory"); }
+
 /* Over BLOCK threads; shared: WARPS floats, free again afterwards. */
 __device__ __forceinline__ float block_sum(float v, float *shared) {
     v = warp_sum(v);
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
-    __syncthreads();
+    block_sync();
     float sum = shared[0];
 #pragma unroll
     for (int i = 1; i < WARPS; i++) sum += shared[i];
-    __syncthreads();
+    block_sync();
     return sum;
 }
 __device__ __forceinline__ float block_max(float v, float *shared) {
     v = warp_max(v);
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
-    __syncthreads();
+    block_sync();
     float most = shared[0];
 #pragma unroll
     for (int i = 1; i < WARPS; i++) most = fmaxf(most, shared[i]);
-    __syncthreads();
+    block_sync();
     return most;
 }
 
@@ -104,8 +107,16 @@ template <int N> struct Row {
             for (int j = 0; j < N; j++)
                 if (4 * (threadIdx.x + BLOCK * j) < width) f(4 * ((int64_t)threadIdx.x + BLOCK * j), kept[j]);
         } else {
-#pragma unroll 4
-            for (int64_t at = 4 * threadIdx.x; at < width; at += 4 * BLOCK) f(at, four(at));
+            /* Loads of a batch are under way together. */
+            constexpr int BATCH = 8;
+            for (int64_t first = 4 * threadIdx.x; first < width; first += 4 * BLOCK * BATCH) {
+                float4 v[BATCH];
+#pragma unroll
+                for (int j = 0; j < BATCH; j++) v[j] = four(first + 4 * BLOCK * j);
+#pragma unroll
+                for (int j = 0; j < BATCH; j++)
+                    if (first + 4 * BLOCK * j < width) f(first + 4 * BLOCK * j, v[j]);
+            }
         }
     }
 };

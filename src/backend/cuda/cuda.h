@@ -62,7 +62,7 @@ typedef struct CudaBackend {
 
     float *scratch;
     size_t scratch_count, scratch_used;
-    CudaRoom inputs, partials, spare, staging;
+    CudaRoom inputs, partials, spare, staging, choice;
     float *logits; /* pinned */
     size_t logits_count;
     CudaWeight *weights;
@@ -77,6 +77,7 @@ typedef struct CudaBackend {
     cudaEvent_t done[CUDA_STEPS];
     CudaGraph graphs[CUDA_GRAPHS_MAX], *capturing;
     int graph_count;
+    bool asks_host;    /* an operation of the model needs what the device has computed on the host: no graphs */
     bool graphs_stale; /* some of the memory that they know is gone */
     uint64_t clock;
 } CudaBackend;
@@ -110,6 +111,9 @@ const int32_t *cuda_step_outputs(const CudaBackend *b);
 /* Page tables of a group: [runs][b->block.table_stride] */
 const int32_t *cuda_step_tables(CudaBackend *b, int group);
 
+/* experts.c */
+void cuda_experts(Backend *backend, const Experts *op);
+
 /* ops.c */
 void cuda_embed(Backend *backend, const Embed *op);
 void cuda_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out);
@@ -117,6 +121,7 @@ void cuda_matmul(Backend *backend, const Matmul *op);
 void cuda_glu(Backend *backend, const Glu *op);
 void cuda_matmul_add(Backend *backend, const MatmulAdd *op);
 void cuda_attention(Backend *backend, const Attention *op);
+void cuda_route(Backend *backend, const Routing *op);
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out);
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap);

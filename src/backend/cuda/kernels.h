@@ -71,6 +71,23 @@ cudaError_t rows_gather(
 cudaError_t rows_embed(
     cudaStream_t stream, int rows, const int32_t *tokens, const Tiles *table, float scale, float *out);
 
+typedef struct Router { /* Routing */
+    int rows, experts, used;
+    const float *logits;
+    int score; /* RouteScore */
+    const float *bias;
+    int groups, groups_used, normalise;
+    float epsilon, scale;
+    int shared;
+    const float *shared_logits;
+    int32_t *index;
+    float *weight;
+} Router;
+cudaError_t rows_route(cudaStream_t stream, const Router *router);
+/* out[r] = Σ weight[r, i] · y[place[r, i]] in the order of i */
+cudaError_t rows_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y, const int32_t *place,
+    const float *weight, float *out);
+
 /* ---- products ---- */
 
 enum { PRODUCTS_MAX = 4, FEW_ROWS_MAX = 8 };

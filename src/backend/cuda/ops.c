@@ -126,6 +126,28 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
     if (op->norm) cuda_add(backend, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
 }
 
+/* ---- the router ---- */
+
+void cuda_route(Backend *backend, const Routing *op) {
+    CudaBackend *b = cuda_of(backend);
+    const Router router = {.rows = op->rows,
+        .experts = op->experts,
+        .used = op->used,
+        .logits = op->logits,
+        .score = op->score,
+        .bias = op->bias,
+        .groups = op->groups,
+        .groups_used = op->groups_used,
+        .normalise = op->normalise,
+        .epsilon = op->epsilon,
+        .scale = op->scale,
+        .shared = op->shared,
+        .shared_logits = op->shared_logits,
+        .index = op->index,
+        .weight = op->weight};
+    cuda_ok(b, rows_route(b->stream, &router), "a router");
+}
+
 /* ---- attention ---- */
 
 static Turning turning(const Rope *rope) {

@@ -64,7 +64,11 @@ static cudaError_t run_part(
     }
     work.x = own ? p->x : nullptr;
     if (many) return product_many(stream, kind, work);
-    bool fits;
+    bool fits = false;
+    if (launch_early) { /* as of compute capability 9.0 */
+        const cudaError_t error = product_stream(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
+        if (error || fits) return error;
+    }
     return product_few(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
 }
 

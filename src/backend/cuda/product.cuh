@@ -15,8 +15,9 @@ struct ProductWork {
     float *out[PRODUCTS_MAX];
 };
 
-/* A row as f16, normed, times the power of two that takes its largest value near the top of f16. store(column, values):
- * four columns, zeros beyond the width. Gives what undoes the power. Every thread of the block has a part. */
+/* A row as f16, normed; times a power of two where its largest value is far from 1, so that nothing overflows and
+ * little is lost below. store(column, values): four columns, zeros beyond the width; what was stored may be stored
+ * again. Gives what undoes the power. Every thread of the block has a part. */
 template <int N, class Store>
 __device__ __forceinline__ float input_prepare(
     const float *x, int64_t width, const RowNorm &norm, float *shared, const Store &store) {
@@ -25,29 +26,35 @@ __device__ __forceinline__ float input_prepare(
     Scaling s = {0, 1};
     if (normed) s = row_scaling(norm, shared, row);
     const auto value = [&](float v, int64_t at) { return normed && at < width ? scaled(norm, s, v, at) : v; };
-    float most = 0;
-    row.each([&](int64_t at, float4 v) {
-        most = fmaxf(most,
-            fmaxf(fmaxf(fabsf(value(v.x, at)), fabsf(value(v.y, at + 1))),
-                fmaxf(fabsf(value(v.z, at + 2)), fabsf(value(v.w, at + 3)))));
-    });
+    float up = 1, most = 0;
+    const auto convert = [&](int64_t at, float4 v) {
+        v.x = value(v.x, at) * up;
+        v.y = value(v.y, at + 1) * up;
+        v.z = value(v.z, at + 2) * up;
+        v.w = value(v.w, at + 3) * up;
+        most = fmaxf(most, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+        store(at, make_uint2(as_word(__floats2half2_rn(v.x, v.y)), as_word(__floats2half2_rn(v.z, v.w))));
+    };
+    row.each(convert);
     most = block_max(most, shared);
-    int exponent = 15;
-    if (most > 0 && isfinite(most)) frexpf(most, &exponent);
+    constexpr float LEAST = 0.015625f, MOST = 32768;
+    if ((most >= LEAST && most < MOST) || !(most > 0) || !isfinite(most)) return 1;
+    int exponent;
+    frexpf(most, &exponent);
     const int shift = max(-120, min(120, 15 - exponent));
-    const float up = ldexpf(1, shift);
-    row.each([&](int64_t at, float4 v) {
-        const __half2 low = __floats2half2_rn(value(v.x, at) * up, value(v.y, at + 1) * up);
-        const __half2 high = __floats2half2_rn(value(v.z, at + 2) * up, value(v.w, at + 3) * up);
-        store(at, make_uint2(as_word(low), as_word(high)));
-    });
+    up = ldexpf(1, shift);
+    row.each(convert);
     return ldexpf(1, -shift);
 }
 
 /* Sum of a row of weights and a row of inputs, both of which were scaled, plus the layer's bias. */
+__device__ __forceinline__ float product_sum(float sum, float input_factor, float factor, bool biased, float bias) {
+    const float v = sum * (input_factor * factor);
+    return biased ? v + bias : v;
+}
 __device__ __forceinline__ float product_of(const Tiles &w, int row, float sum, float input_factor) {
-    const float v = sum * (input_factor * __ldg(w.factors + row / TILE_ROWS));
-    return w.bias ? v + __ldg(w.bias + row) : v;
+    return product_sum(
+        sum, input_factor, __ldg(w.factors + row / TILE_ROWS), w.bias != nullptr, w.bias ? __ldg(w.bias + row) : 0);
 }
 
 /* Bytes of a row of inputs as few rows keep it: the sixteen more put neighbouring rows into other banks. */
@@ -56,3 +63,5 @@ __host__ __device__ __forceinline__ int few_stride(int groups) { return groups *
 cudaError_t product_few(
     cudaStream_t stream, int kind, const ProductWork &work, int blocks_max, int shared_max, bool *fits);
 cudaError_t product_many(cudaStream_t stream, int kind, const ProductWork &work);
+cudaError_t product_stream(
+    cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits);

@@ -1,0 +1,125 @@
+/* The router of a mixture of experts, and the sum over a row's experts. */
+#include "backend/cuda/common.cuh"
+#include "backend/backend.h"
+
+/* The largest that was not taken yet, of equals the first; a warp's search. */
+__device__ static int best_left(const float *score, int count, const uint8_t *taken) {
+    float most = 0;
+    int best = -1;
+    for (int i = threadIdx.x; i < count; i += 32)
+        if (!taken[i] && (best < 0 || score[i] > most)) {
+            best = i;
+            most = score[i];
+        }
+#pragma unroll
+    for (int k = 16; k; k >>= 1) {
+        const float other = __shfl_xor_sync(~0u, most, k);
+        const int index = __shfl_xor_sync(~0u, best, k);
+        if (index >= 0 && (best < 0 || other > most || (other == most && index < best))) {
+            best = index;
+            most = other;
+        }
+    }
+    return best;
+}
+
+__device__ static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+__device__ static void softmax(const float *x, int count, float *out) {
+    float most = -INFINITY, sum = 0;
+    for (int i = threadIdx.x; i < count; i += 32) most = fmaxf(most, x[i]);
+    most = warp_max(most);
+    for (int i = threadIdx.x; i < count; i += 32) sum += expf(x[i] - most);
+    sum = warp_sum(sum);
+    for (int i = threadIdx.x; i < count; i += 32) out[i] = expf(x[i] - most) / sum;
+    __syncwarp();
+}
+
+/* Experts of the groups that are not among the best get the score 0. */
+__device__ static void keep_groups(const Router &r, float *choice, uint8_t *taken) {
+    __shared__ float worth[EXPERT_GROUPS_MAX];
+    __shared__ uint8_t kept[EXPERT_GROUPS_MAX];
+    const int size = r.experts / r.groups;
+    for (int g = 0; g < r.groups; g++) {
+        const int first = best_left(choice + g * size, size, taken + g * size);
+        __syncwarp();
+        if (threadIdx.x == 0) taken[g * size + first] = 1;
+        __syncwarp();
+        const int second = best_left(choice + g * size, size, taken + g * size);
+        __syncwarp();
+        if (threadIdx.x == 0) {
+            worth[g] = choice[g * size + first] + (second < 0 ? 0 : choice[g * size + second]);
+            taken[g * size + first] = kept[g] = 0;
+        }
+        __syncwarp();
+    }
+    for (int i = 0; i < r.groups_used; i++) {
+        const int best = best_left(worth, r.groups, kept);
+        __syncwarp();
+        if (threadIdx.x == 0) kept[best] = 1;
+        __syncwarp();
+    }
+    for (int i = threadIdx.x; i < r.experts; i += 32)
+        if (!kept[i / size]) choice[i] = 0;
+    __syncwarp();
+}
+
+/* A warp per row. */
+__global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Router r) {
+    __shared__ float score[EXPERTS_MAX], choice[EXPERTS_MAX], weight[EXPERTS_USED_MAX];
+    __shared__ uint8_t taken[EXPERTS_MAX];
+    let_next_begin();
+    wait_for_previous();
+    const int lane = threadIdx.x, slots = r.used + r.shared;
+    int32_t *index = r.index + (int64_t)blockIdx.x * slots;
+    float *out = r.weight + (int64_t)blockIdx.x * slots;
+    for (int i = lane; i < r.experts; i += 32) {
+        score[i] = load(r.logits + (int64_t)blockIdx.x * r.experts + i);
+        if (r.score == ROUTE_SIGMOID) score[i] = sigmoid(score[i]);
+        taken[i] = 0;
+    }
+    __syncwarp();
+    if (r.score == ROUTE_SOFTMAX) softmax(score, r.experts, score);
+    for (int i = lane; i < r.experts; i += 32) choice[i] = score[i] + (r.bias ? __ldg(r.bias + i) : 0);
+    __syncwarp();
+    if (r.groups) keep_groups(r, choice, taken);
+    for (int i = 0; i < r.used; i++) {
+        const int best = best_left(choice, r.experts, taken);
+        __syncwarp();
+        if (lane == 0) {
+            index[i] = best;
+            weight[i] = score[best];
+            taken[best] = 1;
+        }
+        __syncwarp();
+    }
+    if (r.score == ROUTE_TOP_SOFTMAX) softmax(weight, r.used, weight);
+    float sum = r.epsilon;
+    for (int i = 0; i < r.used; i++) sum += weight[i];
+    for (int i = lane; i < r.used; i += 32) out[i] = weight[i] * ((r.normalise ? 1 / sum : 1) * r.scale);
+    if (lane == 0 && r.shared) {
+        index[r.used] = r.experts;
+        out[r.used] = r.shared_logits ? sigmoid(load(r.shared_logits + blockIdx.x)) : 1;
+    }
+}
+extern "C" cudaError_t rows_route(cudaStream_t stream, const Router *router) {
+    return launch(stream, route_kernel, dim3(router->rows), 32, 0, *router);
+}
+
+__global__ void combine_kernel(
+    int used, int64_t width, const float *y, const int32_t *place, const float *weight, float *out) {
+    let_next_begin();
+    wait_for_previous();
+    const int64_t row = blockIdx.y;
+    for (int64_t i = blockIdx.x * BLOCK + threadIdx.x; i < width; i += gridDim.x * BLOCK) {
+        float sum = 0;
+        for (int k = 0; k < used; k++)
+            sum += load(weight + row * used + k) * load(y + __ldcg(place + row * used + k) * width + i);
+        out[row * width + i] = sum;
+    }
+}
+extern "C" cudaError_t rows_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y,
+    const int32_t *place, const float *weight, float *out) {
+    const dim3 grid((unsigned)((width + BLOCK - 1) / BLOCK), rows);
+    return launch(stream, combine_kernel, grid, BLOCK, 0, used, width, y, place, weight, out);
+}

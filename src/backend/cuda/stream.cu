@@ -1,0 +1,258 @@
+/* Products of up to eight rows where the copy engine is (compute capability 9.0 and later): the same sums as few.cu's,
+ * with weights passing through a ring of slots in shared memory. One warp orders copies, which begin before the kernel
+ * before has ended; eight multiply, each its slice; one adds the slices up and finishes, so that nobody waits for that.
+ * A block takes little of a multiprocessor's registers: the next kernel's blocks find room beside it and order their
+ * first weights. */
+#include "backend/cuda/product.cuh"
+#include "backend/cuda/finish.cuh"
+
+enum { MULTIPLIERS = WARPS, ORDERING = WARPS, FINISHING, ALL_WARPS, SUM_BUFFERS = 2, SLOTS_MAX = 8 };
+enum { SLOT_BYTES = 37 << 10, BYTES_IN_FLIGHT = 2 * SLOT_BYTES };
+
+/* A slot has `share` groups of each slice, one slice after another. */
+struct Ring {
+    int slots, share, slot_bytes, pieces; /* pieces: slots of a run */
+    int window;                           /* slots under way at most */
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ void barrier_make(uint32_t b, uint32_t count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(b), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint32_t b, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t b) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(b) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t phase) {
+    asm volatile(
+        "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra W;\n}" ::"r"(b), "r"(phase)
+        : "memory");
+}
+__device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+/* A place in a ring and how often it was passed. */
+struct Turn {
+    int at = 0;
+    uint32_t phase = 0;
+    __device__ __forceinline__ void next(int count) {
+        if (++at == count) {
+            at = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+template <int KIND>
+__device__ __forceinline__ void piece_take(Piece<KIND> &p, const uint8_t *tile, int lane, int scales) {
+    using K = Kind<KIND>;
+    constexpr int QUADS = K::FOURS + K::EIGHTS + K::PLAIN;
+#pragma unroll
+    for (int i = 0; i < QUADS / 4; i++) {
+        const uint4 v = *(const uint4 *)(tile + i * 512 + lane * 16);
+        p.w[4 * i] = v.x, p.w[4 * i + 1] = v.y, p.w[4 * i + 2] = v.z, p.w[4 * i + 3] = v.w;
+    }
+    if constexpr (K::TWOS > 0) {
+        const uint2 v = *(const uint2 *)(tile + K::FOURS * 128 + lane * 8);
+        p.w[QUADS] = v.x, p.w[QUADS + 1] = v.y;
+    }
+    if constexpr (K::ONES > 0) p.w[QUADS + K::TWOS] = *(const uint32_t *)(tile + (K::FOURS + K::TWOS) * 128 + lane * 4);
+    if constexpr (!K::PLAIN) p.scales = *(const uint2 *)(tile + scales);
+}
+
+__device__ __forceinline__ void order(
+    const ProductWork &p, const Ring &ring, uint32_t slots, uint32_t full, uint32_t empty) {
+    const int run = slice_run(p.groups), rounds = slice_rounds(p.groups), bytes = p.weight[0].bytes;
+    const int parts = p.mode == PRODUCT_GLU ? 2 : 1;
+    Turn turn, landed;
+    int flying = 0;
+    for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x)
+        for (int part = 0; part < parts; part++) {
+            int row;
+            const Tiles &w = p.weight[weight_of(p, unit, row) + part];
+            const uint8_t *tiles = w.data + (int64_t)row * p.groups * bytes;
+            for (int round = 0; round < rounds; round++)
+                for (int piece = 0; piece < ring.pieces; piece++) {
+                    /* More would only lengthen the queue that everybody's loads stand in. */
+                    if (flying == ring.window) {
+                        barrier_wait(full + landed.at * 8, landed.phase);
+                        landed.next(ring.slots);
+                    } else {
+                        flying++;
+                    }
+                    barrier_wait(empty + turn.at * 8, turn.phase ^ 1);
+                    const uint32_t to = slots + turn.at * ring.slot_bytes, barrier = full + turn.at * 8;
+                    const int first = round * SLICES * run;
+                    if (ring.pieces == 1) {
+                        const int count = min(SLICES * run, p.groups - first);
+                        barrier_expect(barrier, count * bytes);
+                        copy_bulk(to, tiles + (int64_t)first * bytes, count * bytes, barrier);
+                    } else {
+                        int total = 0;
+                        for (int s = 0; s < SLICES; s++) {
+                            const int at = first + s * run + piece * ring.share;
+                            total += max(0, min(min(ring.share, run - piece * ring.share), p.groups - at));
+                        }
+                        barrier_expect(barrier, total * bytes);
+                        for (int s = 0; s < SLICES; s++) {
+                            const int at = first + s * run + piece * ring.share;
+                            const int count = min(min(ring.share, run - piece * ring.share), p.groups - at);
+                            if (count > 0)
+                                copy_bulk(
+                                    to + s * ring.share * bytes, tiles + (int64_t)at * bytes, count * bytes, barrier);
+                        }
+                    }
+                    turn.next(ring.slots);
+                }
+        }
+}
+#endif
+
+template <int KIND, bool GLU>
+__global__ void __launch_bounds__(32 * ALL_WARPS, 2)
+    stream_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    constexpr int SUMS = (GLU ? 2 : 1) * SLICES * TILE_ROWS * FEW_ROWS_MAX;
+    extern __shared__ __align__(128) uint8_t memory[]; /* slots, inputs */
+    __shared__ float sums[SUM_BUFFERS][SUMS];
+    __shared__ float shared[WARPS], factors[FEW_ROWS_MAX];
+    __shared__ uint64_t barriers[2 * SLOTS_MAX + 2 * SUM_BUFFERS];
+    let_next_begin();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t full = shared_address(barriers), empty = full + 8 * SLOTS_MAX, summed = empty + 8 * SLOTS_MAX,
+                   taken = summed + 8 * SUM_BUFFERS;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < ring.slots; i++) {
+            barrier_make(full + 8 * i, 1);
+            barrier_make(empty + 8 * i, MULTIPLIERS);
+        }
+        for (int i = 0; i < SUM_BUFFERS; i++) {
+            barrier_make(summed + 8 * i, MULTIPLIERS);
+            barrier_make(taken + 8 * i, 1);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (warp == ORDERING) {
+        if (lane == 0) order(p, ring, shared_address(memory), full, empty);
+        __syncwarp();
+        wait_for_previous();
+        return;
+    }
+    wait_for_previous();
+    Turn buffer;
+    if (warp == FINISHING) {
+        for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
+            finish<GLU>(p, unit, sums[buffer.at], factors, [&] { barrier_wait(summed + 8 * buffer.at, buffer.phase); });
+            __syncwarp();
+            if (lane == 0) barrier_arrive(taken + 8 * buffer.at);
+            buffer.next(SUM_BUFFERS);
+        }
+        return;
+    }
+    uint8_t *inputs = memory + ring.slots * ring.slot_bytes;
+    take_inputs(p, inputs, factors, shared);
+    block_sync();
+
+    const int run = slice_run(p.groups), rounds = slice_rounds(p.groups), bytes = p.weight[0].bytes;
+    const int scales = scale_offset<KIND>(lane, p.weight[0].subs);
+    const uint8_t *mine = inputs + min(g, p.rows - 1) * few_stride(p.groups) + t * 32;
+    Turn turn;
+    for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
+        float c[4], gate[4];
+#pragma unroll
+        for (int part = 0; part < (GLU ? 2 : 1); part++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                if (part) gate[k] = c[k];
+                c[k] = 0;
+            }
+            for (int round = 0; round < rounds; round++)
+                for (int piece = 0; piece < ring.pieces; piece++) {
+                    barrier_wait(full + 8 * turn.at, turn.phase);
+                    const int first = (round * SLICES + warp) * run + piece * ring.share;
+                    const int count = min(min(ring.share, run - piece * ring.share), p.groups - first);
+                    const uint8_t *tile = memory + turn.at * ring.slot_bytes + warp * ring.share * bytes,
+                                  *x = mine + first * 128;
+#pragma unroll 4
+                    for (int i = 0; i < count; i++) {
+                        Piece<KIND> numbers;
+                        piece_take(numbers, tile + i * bytes, lane, scales);
+                        const uint4 low = *(const uint4 *)(x + i * 128), high = *(const uint4 *)(x + i * 128 + 16);
+                        uint32_t a[4];
+                        piece_numbers(numbers, 0, a);
+                        multiply(c, a, low.x, low.y);
+                        piece_numbers(numbers, 1, a);
+                        multiply(c, a, low.z, low.w);
+                        piece_numbers(numbers, 2, a);
+                        multiply(c, a, high.x, high.y);
+                        piece_numbers(numbers, 3, a);
+                        multiply(c, a, high.z, high.w);
+                    }
+                    __syncwarp();
+                    if (lane == 0) barrier_arrive(empty + 8 * turn.at);
+                    turn.next(ring.slots);
+                }
+        }
+        barrier_wait(taken + 8 * buffer.at, buffer.phase ^ 1);
+        float *to = sums[buffer.at] + (warp * TILE_ROWS + g) * FEW_ROWS_MAX + 2 * t;
+        if constexpr (GLU) {
+            *(float2 *)to = make_float2(gate[0], gate[1]);
+            *(float2 *)(to + 8 * FEW_ROWS_MAX) = make_float2(gate[2], gate[3]);
+            to += SLICES * TILE_ROWS * FEW_ROWS_MAX;
+        }
+        *(float2 *)to = make_float2(c[0], c[1]);
+        *(float2 *)(to + 8 * FEW_ROWS_MAX) = make_float2(c[2], c[3]);
+        __syncwarp();
+        if (lane == 0) barrier_arrive(summed + 8 * buffer.at);
+        buffer.next(SUM_BUFFERS);
+    }
+#endif
+}
+
+struct Stream {
+    cudaStream_t stream;
+    const ProductWork *work;
+    int multiprocessors, shared_max;
+    bool *fits;
+    template <int KIND, bool GLU> cudaError_t go() const {
+        const ProductWork &w = *work;
+        const auto kernel = stream_kernel<KIND, GLU>;
+        const int run = slice_run(w.groups), bytes = w.weight[0].bytes;
+        Ring ring = {};
+        ring.share = run;
+        while (ring.share > 1 && SLICES * ring.share * bytes > SLOT_BYTES) ring.share = (ring.share + 1) / 2;
+        ring.pieces = (run + ring.share - 1) / ring.share;
+        ring.slot_bytes = SLICES * ring.share * bytes;
+        cudaFuncAttributes attributes;
+        cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+        if (error) return error;
+        const int inputs = w.rows * few_stride(w.groups), fixed = (int)attributes.sharedSizeBytes;
+        /* Half of a multiprocessor's memory if two slots fit there: then the next kernel finds room as well. */
+        const int half = shared_max / 2 - 1024, large = w.units >= 8 * multiprocessors || w.groups > 128;
+        int slots = (half - fixed - inputs) / ring.slot_bytes;
+        if (slots < 2 || large) slots = (shared_max - fixed - inputs) / ring.slot_bytes;
+        ring.slots = slots < SLOTS_MAX ? slots : SLOTS_MAX;
+        ring.window = BYTES_IN_FLIGHT / ring.slot_bytes < ring.slots ? BYTES_IN_FLIGHT / ring.slot_bytes : ring.slots;
+        *fits = ring.slots >= 2;
+        if (!*fits) return cudaSuccess;
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - fixed);
+        if (error) return error;
+        const int blocks = w.units < multiprocessors ? w.units : multiprocessors;
+        return launch(
+            stream, kernel, dim3(blocks), 32 * ALL_WARPS, (size_t)ring.slots * ring.slot_bytes + inputs, w, ring);
+    }
+    template <int KIND> cudaError_t operator()() const {
+        return work->mode == PRODUCT_GLU ? go<KIND, true>() : go<KIND, false>();
+    }
+};
+cudaError_t product_stream(
+    cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits) {
+    return with_kind(kind, Stream{stream, &work, multiprocessors, shared_max, fits});
+}
