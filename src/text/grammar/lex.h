@@ -31,6 +31,12 @@ typedef struct SetNode {
 static inline bool byteset_has(const ByteSet *set, uint8_t byte) { return set->bits[byte >> 6] >> (byte & 63) & 1; }
 static inline void byteset_add(ByteSet *set, uint8_t byte) { set->bits[byte >> 6] |= (uint64_t)1 << (byte & 63); }
 
+static inline unsigned byteset_size(const ByteSet *set) {
+    unsigned size = 0;
+    for (int i = 0; i < 4; i++) size += (unsigned)__builtin_popcountll(set->bits[i]);
+    return size;
+}
+
 typedef enum LexKind {
     LEX_IS_NONE,
     LEX_IS_EMPTY,
@@ -106,6 +112,22 @@ Lex lex_combine(Lexicon *x, uint32_t start, LexKind kind);
 
 /* The 256 derivatives; LEX_NONE is the only one from which nothing can be reached. NULL: a failure. */
 const Lex *lex_row(Lexicon *x, Lex a);
+/* The bytes that a text of this lexeme begins with, when nothing but the rest of the sequence comes behind them: as in
+ * a literal. NULL: the lexeme is another. */
+static inline const ByteSet *lex_head(const Lexicon *x, Lex a) {
+    const LexNode *n = &x->nodes[a];
+    if (n->kind != LEX_IS_CAT || x->nodes[n->a].kind != LEX_IS_BYTES) return NULL;
+    return &x->sets[x->nodes[n->a].a].set;
+}
+/* One derivative of a lexeme that is alive. Literals need no row for it. */
+static inline Lex lex_next(Lexicon *x, Lex a, uint8_t byte) {
+    const LexNode *n = &x->nodes[a];
+    if (n->filtered) return n->row[byte];
+    const ByteSet *head = lex_head(x, a);
+    if (head) return byteset_has(head, byte) ? n->b : LEX_NONE;
+    const Lex *row = lex_row(x, a);
+    return row ? row[byte] : LEX_NONE;
+}
 bool lex_live(Lexicon *x, Lex a); /* some text fits */
 bool lex_matches(Lexicon *x, Lex a, Slice bytes);
 static inline bool lex_nullable(const Lexicon *x, Lex a) { return x->nodes[a].nullable; }

@@ -84,8 +84,8 @@ typedef struct Classes { /* bytes that a lexeme does not tell apart */
 static void split(Classes *classes, const ByteSet *set) {
     uint16_t inside[256];
     uint8_t touched[256], other[256], bytes[256];
-    unsigned size = 0, count = 0, touched_count = 0;
-    for (int i = 0; i < 4; i++) size += (unsigned)__builtin_popcountll(set->bits[i]);
+    const unsigned size = byteset_size(set);
+    unsigned count = 0, touched_count = 0;
     for (int i = 0; i < 4; i++)
         for (uint64_t word = size <= 128 ? set->bits[i] : ~set->bits[i]; word; word &= word - 1)
             bytes[count++] = (uint8_t)(i * 64 + __builtin_ctzll(word));
@@ -152,16 +152,44 @@ static void derive_all(Lexicon *x, Lex a, Lex *row) {
     }
 }
 
+static const Lex *raw_row(Lexicon *x, Lex a);
+
+/* Of AND and NOT, from the rows of their children, which others will want as well. */
+static void join_rows(Lexicon *x, Lex a, Lex *row) {
+    const bool both = x->nodes[a].kind == LEX_IS_AND;
+    const uint32_t first = x->nodes[a].a, count = both ? x->nodes[a].b : 1;
+    for (uint32_t i = 0; i < count; i++)
+        if (!raw_row(x, both ? x->children.data[first + i] : first)) return;
+    for (unsigned b = 0; b < 256 && !x->budget->failed; b++) {
+        bool same = b > 0;
+        for (uint32_t i = 0; i < count && same; i++) {
+            const Lex *of = x->nodes[both ? x->children.data[first + i] : first].row;
+            same = of[b] == of[b - 1];
+        }
+        if (same) {
+            row[b] = row[b - 1];
+        } else if (!both) {
+            row[b] = lex_not(x, x->nodes[first].row[b]);
+        } else {
+            const uint32_t work = x->work.count;
+            for (uint32_t i = 0; i < count; i++) lex_push(x, x->nodes[x->children.data[first + i]].row[b]);
+            row[b] = lex_combine(x, work, LEX_IS_AND);
+        }
+    }
+}
+
 static const Lex *raw_row(Lexicon *x, Lex a) {
     if (x->nodes[a].row) return x->nodes[a].row;
     Lex *row = budget_alloc(x->budget, 256 * sizeof *row);
     if (!row) return NULL;
-    const LexNode *n = &x->nodes[a], *head = &x->nodes[n->a];
-    if (n->kind == LEX_IS_CAT && head->kind == LEX_IS_BYTES) { /* most of all texts: nothing to derive */
-        const ByteSet *set = &x->sets[head->a].set;
+    const ByteSet *set = lex_head(x, a);
+    if (set) { /* nothing to derive */
         memset(row, 0, 256 * sizeof *row);
         for (int i = 0; i < 4; i++)
-            for (uint64_t word = set->bits[i]; word; word &= word - 1) row[i * 64 + __builtin_ctzll(word)] = n->b;
+            for (uint64_t word = set->bits[i]; word; word &= word - 1)
+                row[i * 64 + __builtin_ctzll(word)] = x->nodes[a].b;
+    } else if (x->nodes[a].kind == LEX_IS_AND || x->nodes[a].kind == LEX_IS_NOT) {
+        join_rows(x, a, row);
     } else {
         derive_all(x, a, row);
     }

@@ -25,9 +25,7 @@ static Cursor cursor_of(const Matcher *m, State state) {
 
 static inline Cursor cursor_step(Matcher *m, Cursor c, uint8_t byte) {
     if (!c.lex) return c.at ? cursor_of(m, matcher_step(m, c.at, byte)) : c;
-    const LexNode *n = &m->lexicon->nodes[c.lex];
-    const Lex *row = n->filtered ? n->row : lex_row(m->lexicon, c.lex);
-    const Lex next = row ? row[byte] : LEX_NONE;
+    const Lex next = lex_next(m->lexicon, c.lex, byte);
     if (!next) return (Cursor){LEX_NONE, STATE_DEAD};
     if (!lex_nullable(m->lexicon, next)) return (Cursor){next, c.at};
     return cursor_of(m, matcher_state_of(m, (Item){next, c.at}));
@@ -59,9 +57,9 @@ static void walk_below(Matcher *m, const Trie *trie, uint32_t begin, Cursor *pat
 static void walk(Matcher *m, const Trie *trie, Cursor from, uint64_t *mask) {
     Cursor path[TOKEN_BYTES_MAX + 1];
     path[0] = from;
-    const Lex *row = from.lex ? lex_row(m->lexicon, from.lex) : NULL;
     for (unsigned b = 0; b < 256 && !m->budget->failed; b++)
-        if (trie->root[b] != UINT32_MAX && (!row || row[b])) walk_below(m, trie, trie->root[b], path, mask);
+        if (trie->root[b] != UINT32_MAX && (!from.lex || lex_next(m->lexicon, from.lex, (uint8_t)b)))
+            walk_below(m, trie, trie->root[b], path, mask);
 }
 
 /* --- Free text ---------------------------------------------------------------------------------------------------- */
@@ -177,6 +175,9 @@ static bool add_nearly_free(Masks *masks, Item item, uint64_t *mask) {
 
 /* Any alphabet will do, but one that leaves little over comes first. */
 static bool add_item_tokens(Masks *masks, Item item, uint64_t *mask) {
+    enum { NARROW = 8 };
+    const ByteSet *head = lex_head(masks->matcher->lexicon, item.lex);
+    if (head && byteset_size(head) < NARROW) return false; /* a literal: far from any */
     for (int i = 0; i < ALPHABET_COUNT; i++) {
         Free run = {.alphabet = (Alphabet)i};
         if (is_free_of(masks->matcher, item, &run)) {

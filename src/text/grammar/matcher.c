@@ -216,9 +216,8 @@ static State step(Matcher *m, State state, uint8_t byte) {
         moved = budget_alloc(m->budget, size);
     }
     for (uint32_t i = 0; moved && i < s.count; i++) {
-        const Lex *row = lex_row(m->lexicon, m->items[s.first + i].lex);
-        if (!row) break;
-        if (row[byte]) moved[count++] = (Item){row[byte], m->items[s.first + i].stack};
+        const Lex next = lex_next(m->lexicon, m->items[s.first + i].lex, byte);
+        if (next) moved[count++] = (Item){next, m->items[s.first + i].stack};
     }
     budget_step(m->budget, s.count);
     const State to = m->budget->failed || !count ? STATE_DEAD : collect(m, moved, count, false);
