@@ -57,6 +57,7 @@ Grammar *grammar_compile(
         fail(error, ERROR_MEMORY, "no memory for a grammar");
         return NULL;
     }
+    if (!source.size) source = SLICE("");
     budget_begin(&g->budget, GRAMMAR_COMPILE_STEPS);
     bool ok = lexicon_open(&g->lexicon, &g->budget) && rules_open(&g->rules, &g->lexicon) &&
         compile_source(g, kind, source, space, &root) && rules_check(&g->rules, root) &&

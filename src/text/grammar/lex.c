@@ -281,8 +281,9 @@ static int compare_lex(const void *a, const void *b) {
 }
 
 static void sort_unique(LexList *list, uint32_t start) {
-    Lex *data = list->data + start;
     const uint32_t count = list->count - start;
+    if (count < 2) return;
+    Lex *data = list->data + start;
     bool sorted = true;
     for (uint32_t i = 1; i < count && sorted; i++) sorted = data[i - 1] < data[i];
     if (sorted) return;

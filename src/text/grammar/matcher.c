@@ -298,6 +298,8 @@ bool matcher_open(Matcher *m, Rules *rules, Rule root) {
     /* Number 0 of each is none: an empty stack, and the dead state. */
     m->stacks = budget_grow(m->budget, NULL, &m->stack_capacity, 1, sizeof *m->stacks);
     m->states = budget_grow(m->budget, NULL, &m->state_capacity, 1, sizeof *m->states);
+    m->items = budget_grow(m->budget, NULL, &m->item_capacity, 1, sizeof *m->items);
+    m->found = budget_grow(m->budget, NULL, &m->found_capacity, 1, sizeof *m->found);
     if (m->budget->failed) return false;
     m->stacks[m->stack_count++] = (StackNode){0};
     m->states[m->state_count++] = (StateNode){0};
