@@ -85,7 +85,7 @@ def passkey(options):
     for form in ["f16", *options.kv_cache.split(",")]:
         for step in options.steps if form != "f16" else [512]:
             start = time.monotonic()
-            with Server(options.model, "--kv-cache", form, "--prefill-size", step, "--context", size + 1024, "--slots", 1) as server:
+            with Server(options.model, "--kv-cache", form, "--prefill-size", step, "--ctx-size", size + 1024, "--slots", 1) as server:
                 answers = ask_all(server, text, keys, {})
             found = {name for name, (answer, _) in answers.items() if str(keys[name]) in answer}
             reference = found if form == "f16" else reference
@@ -117,7 +117,7 @@ def first_token(server, messages, **fields):
 
 def prefix(options):
     for form in ["f16", *options.kv_cache.split(",")]:
-        with Server(options.model, "--kv-cache", form, "--context", options.tokens + 1024) as server:
+        with Server(options.model, "--kv-cache", form, "--ctx-size", options.tokens + 1024) as server:
             first_token(server, [{"role": "user", "content": "Hello"}], max_tokens=4)
             cold, warm, same, cached = [], [], True, None
             for turn in range(options.rounds):
@@ -151,7 +151,7 @@ def requests(options):
     probe = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
     for form in ["f16", *options.kv_cache.split(",")]:
         bytes_per_token = options.bytes_per_token
-        with Server(options.model, "--kv-cache", form, "--context", context, "--slots", 8, "--queue", 128, "--kv-memory",
+        with Server(options.model, "--kv-cache", form, "--ctx-size", context, "--slots", 8, "--queue", 128, "--kv-memory",
                     f"{2 * context * bytes_per_token >> 20}M") as server:
             free = [{"model": server.name, "messages": [{"role": "user", "content": f"Tell me in two sentences about: {topic} ({i})"}],
                      "seed": i, "temperature": 0.7} for i, topic in enumerate(topics)]
@@ -196,9 +196,9 @@ def soak(options):
     rng, lock = random.Random(3), threading.Lock()
     shared = [" ".join(rng.choice(FILLER) for _ in range(200)) for _ in range(6)]
     wrong, failed, cancelled = [], [], 0
-    with Server(options.model, "--kv-cache", options.kv_cache.split(",")[0], "--turbo-after", 256, "--turbo-hot", 128, "--context", 2048, "--slots",
+    with Server(options.model, "--kv-cache", options.kv_cache.split(",")[0], "--turbo-after", 256, "--turbo-hot", 128, "--ctx-size", 2048, "--slots",
                 16, "--kv-memory", options.kv_memory) as server, \
-            Server(options.model, "--kv-cache", options.kv_cache.split(",")[0], "--turbo-after", 256, "--turbo-hot", 128, "--context", 2048,
+            Server(options.model, "--kv-cache", options.kv_cache.split(",")[0], "--turbo-after", 256, "--turbo-hot", 128, "--ctx-size", 2048,
                    "--no-prefix-cache", "--slots", 1) as alone:
         early = None
 
