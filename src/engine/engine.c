@@ -128,6 +128,7 @@ static void settle_all(Engine *engine) {
 
 static void finish_prompt_part(Engine *engine, Request *request, const Part *part, float *logits) {
     const int first = request->prefilled;
+    sequence_keep(&engine->scheduler.sequences, request, NULL, part->rows);
     kv_advance(engine->kv, &request->kv, part->rows);
     request->prefilled += part->rows;
     engine->prompt_tokens += (uint64_t)part->rows;
@@ -160,6 +161,7 @@ static void finish_part(Engine *engine, const Part *part) {
         finish_prompt_part(engine, request, part, logits);
         return;
     }
+    sequence_keep(&engine->scheduler.sequences, request, part->choice, part->rows);
     kv_advance(engine->kv, &part->choice->kv, part->rows);
     if (part->outputs > 0) next_token(engine, request, part->choice, logits);
 }
@@ -190,6 +192,7 @@ static void run_step(Engine *engine) {
 static void publish_stats(Engine *engine) {
     const Scheduler *s = &engine->scheduler;
     const PrefixStats prefix = s->sequences.prefix ? prefix_stats(s->sequences.prefix) : (PrefixStats){0};
+    const SpillStats disk = disk_tier_stats(s->sequences.disk);
     KvUse use = {0};
     kv_use(engine->kv, &use);
     engine->stats = (EngineStats){
@@ -206,6 +209,9 @@ static void publish_stats(Engine *engine) {
         .prefix_evictions = prefix.evictions,
         .parked = s->park_count,
         .resumed = s->resume_count,
+        .spilled_pages = disk.written,
+        .spilled_bytes = disk.written_bytes,
+        .restored_pages = disk.read,
     };
     memcpy(engine->stats.kv_form_bytes, use.bytes, sizeof use.bytes);
     memcpy(engine->stats.kv_form_pages, use.pages, sizeof use.pages);

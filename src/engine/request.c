@@ -202,6 +202,12 @@ void request_set_admitted(Request *request, int cached) {
     mutex_unlock(&request->mutex);
 }
 
+void request_set_cached(Request *request, int cached) {
+    mutex_lock(&request->mutex);
+    request->cached = cached;
+    mutex_unlock(&request->mutex);
+}
+
 void request_count_park(Request *request) {
     mutex_lock(&request->mutex);
     request->parks++;

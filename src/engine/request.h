@@ -53,6 +53,7 @@ struct Request {
     bool parked;   /* before the prompt was read */
     int passes;    /* later requests that were preferred to this one while it waited for pages */
     int prefilled; /* prompt tokens in the cache */
+    bool sought;   /* on disk */
     int slots;     /* that it holds: one while it reads the prompt, then one per running choice and grant */
     int granted;   /* slots for choices that have not started yet */
     int waiting;   /* choices in CHOICE_WAITING */
@@ -86,6 +87,7 @@ static inline bool request_reads_prompt(const Request *request) {
     return request->kv.tables && request->prefilled < request->prompt_count;
 }
 void request_set_admitted(Request *request, int cached);
+void request_set_cached(Request *request, int cached); /* more of it was found */
 void request_count_park(Request *request);
 void request_set_kv_use(Request *request, const KvUse *use, size_t f16_bytes);
 void request_set_answering(Request *request);

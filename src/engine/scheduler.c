@@ -42,7 +42,7 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
     s->model_context = model_context(runner_model(runner));
     s->context = most_tokens(plan, &options->kv_format, s->pool, s->model_context);
     if (s->context >= 2) {
-        if (sequences_open(&s->sequences, runner, kv, options->prefix_off, error)) return true;
+        if (sequences_open(&s->sequences, runner, kv, options, error)) return true;
         scheduler_close(s);
         return false;
     }
@@ -219,6 +219,7 @@ void scheduler_park(Scheduler *s, Request *request, AnswerChoice *choice) {
     } else {
         request->parked = true;
         request->prefilled = 0;
+        request->sought = false;
     }
     atomic_fetch_add(&s->parked, 1);
     scheduler_free_slot(s, request);

@@ -3,16 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool sequences_open(Sequences *s, const Runner *runner, KvCache *kv, bool prefix_off, Error *error) {
+bool sequences_open(Sequences *s, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error) {
     *s = (Sequences){.plan = runner_kv_plan(runner), .kv = kv};
     s->text = malloc((size_t)model_context(runner_model(runner)) * sizeof *s->text);
     if (!s->text) return fail(error, ERROR_MEMORY, "no memory for the text of a sequence");
-    if (!prefix_off) s->prefix = prefix_open(kv, error);
-    return prefix_off || s->prefix;
+    if (options->prefix_off) return true;
+    s->prefix = prefix_open(kv, error);
+    if (s->prefix && options->cache_directory) s->disk = disk_tier_open(options, runner, kv);
+    return s->prefix;
 }
 
 void sequences_close(Sequences *s) {
     prefix_close(s->prefix);
+    disk_tier_close(s->disk);
     free(s->text);
     *s = (Sequences){0};
 }
@@ -37,6 +40,20 @@ bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error 
     sequence_text(request, choice, 0, count, s->text);
     (void)prefix_find(s->prefix, request->space, s->text, count, kv);
     return true;
+}
+
+void sequence_continue(Sequences *s, Request *request) {
+    if (!s->disk || request->cache_off || request->echo) return;
+    sequence_text(request, NULL, 0, request->prompt_count - 1, s->text);
+    disk_tier_find(s->disk, request->space, &request->format, s->text, request->prompt_count - 1, &request->kv);
+}
+
+void sequence_keep(Sequences *s, const Request *request, const AnswerChoice *choice, int rows) {
+    const KvSequence *kv = choice ? &choice->kv : &request->kv;
+    const int end = kv->length + rows;
+    if (!s->disk || request->cache_off || end / KV_PAGE_TOKENS == kv->length / KV_PAGE_TOKENS) return;
+    sequence_text(request, choice, 0, end, s->text);
+    disk_tier_keep(s->disk, request->space, &request->format, s->text, kv, end);
 }
 
 void sequence_leave(Sequences *s, Request *request, AnswerChoice *choice) {

@@ -1,17 +1,20 @@
-/* The sequences of requests: they begin with what the prefix cache has of their text, and leave to it what they hold.
- */
+/* The sequences of requests: they begin with what the prefix cache and the disk have of their text, and leave to them
+ * what they hold. */
 #pragma once
 #include "cache/prefix.h"
+#include "engine/disk_tier.h"
 #include "engine/request.h"
 
 typedef struct Sequences {
     const KvPlan *plan;
     KvCache *kv;
     PrefixCache *prefix; /* NULL: off */
+    DiskTier *disk;      /* NULL: off */
     int32_t *text;       /* [context] working memory: a prompt and an answer in one piece */
 } Sequences;
 
-NODISCARD bool sequences_open(Sequences *sequences, const Runner *runner, KvCache *kv, bool prefix_off, Error *error);
+NODISCARD bool sequences_open(
+    Sequences *sequences, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error);
 void sequences_close(Sequences *sequences); /* safe on a zeroed one */
 
 /* Of a prompt (choice NULL) or of a choice, the prompt and its answer so far: */
@@ -23,6 +26,10 @@ void sequence_text(const Request *request, const AnswerChoice *choice, int first
 /* A sequence that holds as much of its text as the cache has, but not the last token, whose logits are wanted. A prompt
  * whose own logprobs are wanted begins empty. */
 NODISCARD bool sequence_begin(Sequences *sequences, Request *request, AnswerChoice *choice, Error *error);
+/* Continues a prompt that has begun with what the disk has of it: reads files, so not under a mutex. */
+void sequence_continue(Sequences *sequences, Request *request);
+/* Pages that the computed step's rows have filled go to disk; before kv_advance(). */
+void sequence_keep(Sequences *sequences, const Request *request, const AnswerChoice *choice, int rows);
 /* Leaves it to be found, unless the request leaves nothing. */
 void sequence_leave(Sequences *sequences, Request *request, AnswerChoice *choice);
 /* Closes it if it is open; what it held is left to be found unless its request failed. */

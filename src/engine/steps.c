@@ -139,7 +139,23 @@ static void add_part(Scheduler *s, const Turn *turn) {
         (Part){.request = r, .choice = turn->choice, .rows = rows, .output = first, .outputs = outputs};
 }
 
+/* Prompts that have just begun go on with what the disk has of them. */
+static void seek_on_disk(Scheduler *s) {
+    for (Request *r = s->active.first; s->sequences.disk && r; r = r->next) {
+        if (r->sought || r->failed || !request_reads_prompt(r)) continue;
+        const int before = r->prefilled;
+        sequence_continue(&s->sequences, r);
+        r->sought = true;
+        r->prefilled = r->kv.length;
+        if (r->prefilled == before) continue;
+        request_set_cached(r, r->prefilled);
+        s->prompts_found += before == 0;
+        s->tokens_found += (uint64_t)(r->prefilled - before);
+    }
+}
+
 void scheduler_plan(Scheduler *s) {
+    seek_on_disk(s);
     s->part_count = s->output_count = s->prompt_rows = 0;
     s->step = (Step){.tokens = s->tokens, .positions = s->positions, .runs = s->runs, .axes = 1};
     collect_turns(s);

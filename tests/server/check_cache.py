@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """The KV cache as clients see it: fields that choose its form and whom it is shared with, what is refused, what answers tell."""
-import sys
+import json
+import os
+import tempfile
 
 from apus_server import Checks, Server, model_path
 from shapes import CHAT, problem
 
 check = Checks()
-LONG = "".join(f"Line {i}: the swift number {i * 37 % 101} flew {i * 53 % 97} miles over the sea. " for i in range(60))
+LONG = "".join(f"Line {i}: the swift number {i * 37 % 101} flew {i * 53 % 97} miles over the sea. " for i in range(40))
 
 
 def refused(server, param, words, **fields):
@@ -60,15 +62,57 @@ def check_timings(server):
     check('"timings":{"cache_n"' in events[-2] and events[-1] == "[DONE]", events[-2])
 
 
+def complete(server, prompt=LONG, **fields):
+    """Tokens of the prompt, of these found, and the answer with its logprobs."""
+    status, _, body = server.request("POST", "/v1/completions", {"model": server.name, "prompt": prompt, "max_tokens": 12,
+                                                                  "temperature": 0, "logprobs": 2, **fields})
+    answer = json.loads(body)
+    if not check(status == 200, answer):
+        return 0, 0, None
+    return answer["usage"]["prompt_tokens"], answer["timings"]["cache_n"], answer["choices"]
+
+
+def check_sharing(server):
+    """Found again by whom it may be, and then the same to the last digit."""
+    tokens, found, cold = complete(server, cache_salt="a")
+    check(found == 0, f"nobody asked this before, but {found} tokens were found")
+    for fields, wanted in (({"cache_salt": "a"}, tokens), ({"cache_salt": "b"}, 0), ({"cache_salt": "a", "cache_prompt": False}, 0),
+                           ({"cache_salt": "a", "prompt_cache_key": "k"}, 0), ({"cache_salt": "a", "kv_cache": "turbo"}, 0)):
+        _, found, answer = complete(server, **fields)
+        check(found == 0 if wanted == 0 else tokens - 17 <= found < tokens, f"{fields}: {found} of {tokens} tokens were found")
+        check(answer == cold or "kv_cache" in fields, f"{fields}: warm = cold")
+
+
+def check_restart(*options):
+    """The next turn after a restart computes what is new only."""
+    turn = LONG + " And then"
+    with tempfile.TemporaryDirectory() as directory:
+        start = [model_path("qwen-0.5b"), "--ctx-size", 4096, "--slots", 1, *options]
+        with Server(*start, "--cache-dir", directory) as server:
+            complete(server)
+            cold = complete(server, turn, cache_prompt=False)
+        files = [os.path.join(path, name) for path, _, names in os.walk(directory) for name in names]
+        check(all(os.stat(file).st_mode & 0o077 == 0 for file in files) and len(files) == 2, f"{files}")
+        with Server(*start, "--cache-dir", directory) as server, Server(*start, "--cache-dir", directory) as second:
+            tokens, found, answer = complete(server, turn)
+            check(0 <= tokens - found < 128 + 20 and answer == cold[2], f"{found} of {tokens} tokens were found on disk")
+            check(complete(second, turn)[1] == 0, "a second server runs without the directory")
+        with Server(*start, "--cache-dir", "/proc/apus") as server:
+            check(complete(server, "Hello")[2], "a directory that cannot be is no reason to stop")
+
+
 def main():
     with Server(model_path("qwen-0.5b"), "--ctx-size", 8192, "--slots", 2, "--turbo-after", 512) as server:
         check_fields(server)
         check_timings(server)
+        check_sharing(server)
         check(server.wait_idle(), "the server is idle in the end")
     with Server(model_path("qwen-0.5b"), "--ctx-size", 1024, "--slots", 1, "--kv-cache", "bf16") as server:
         check(answered(server)["timings"]["kv_cache"]["format"] == "bf16", "the server's own form")
         check(answered(server, kv_cache="bf16")["timings"]["kv_cache"]["format"] == "bf16", "and asked for by name")
         refused(server, "kv_cache", ["bf16"], kv_cache="f16")
+    check_restart()
+    check_restart("--turbo-kv", "--turbo-after", 512)
     check.done()
 
 

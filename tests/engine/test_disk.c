@@ -1,0 +1,152 @@
+/* The disk tier behind real decoders: a new engine goes on where an old one's pages end, and answers as a cold one
+ * does, bit for bit, exactly or coded, with windows, on damaged files, beside another that has the directory. */
+#include "engine/engine.h"
+
+#include "family/fixture.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PROMPT = 400, ANSWER = 40, TIMEOUT_MS = 600000, WHOLE_PAGES = (PROMPT - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS };
+
+static char cache[64];
+
+typedef struct Answer {
+    int count, cached;
+    TokenOut tokens[ANSWER];
+} Answer;
+
+typedef struct Wish {
+    const KvFormat *format;
+    uint64_t space;
+    bool cache_off, no_disk;
+} Wish;
+
+static Engine *open_engine(const char *directory, const Wish *wish) {
+    Error error = {0};
+    const EngineOptions options = {.directory = directory,
+        .model = {.context = 512},
+        .backend = fixture_backend("auto", 2, 0),
+        .slots = 2,
+        .queue_max = 4,
+        .prefill_size = 150,
+        .cache_directory = wish->no_disk ? NULL : cache,
+        .cache_disk_bytes = 64 << 20};
+    Engine *engine = engine_open(&options, &error);
+    TEST_MSG(engine != NULL, "%s", error.text);
+    if (!engine) abort();
+    return engine;
+}
+
+static Answer ask(Engine *engine, const Wish *wish) {
+    Answer answer = {0};
+    int32_t prompt[PROMPT];
+    uint64_t state = 5;
+    for (int i = 0; i < PROMPT; i++)
+        prompt[i] = (int32_t)(test_random(&state) % (uint64_t)model_vocab(engine_model(engine)));
+    const RequestOptions options = {.prompt = prompt,
+        .prompt_count = PROMPT,
+        .max_tokens = ANSWER,
+        .choices = 1,
+        .kv_format = wish->format,
+        .cache_space = wish->space,
+        .cache_off = wish->cache_off,
+        .sampling = {.top_p = 1, .repetition_penalty = 1, .ignore_eos = true, .logprobs = 2}};
+    Error error = {0};
+    Request *request = engine_submit(engine, &options, &error);
+    TEST_MSG(request, "%s", error.text);
+    Finish finish = FINISH_NONE;
+    while (finish == FINISH_NONE)
+        answer.count +=
+            request_read(request, 0, answer.tokens + answer.count, ANSWER - answer.count, TIMEOUT_MS, &finish);
+    TEST(finish == FINISH_LENGTH && answer.count == ANSWER);
+    for (int i = 0; i < ANSWER; i++)
+        memset(&answer.tokens[i].top[2], 0, sizeof answer.tokens[i].top - 2 * sizeof answer.tokens[i].top[0]);
+    answer.cached = request_stats(request).cached_tokens;
+    request_free(request);
+    return answer;
+}
+
+/* By an engine of its own. */
+static Answer ask_new(const char *directory, const Wish *wish) {
+    Engine *engine = open_engine(directory, wish);
+    const Answer answer = ask(engine, wish);
+    engine_close(engine);
+    return answer;
+}
+
+static bool same(const Answer *a, const Answer *b) { return !memcmp(a->tokens, b->tokens, sizeof a->tokens); }
+
+/* Cuts every file of pages to so many thirds. */
+static void cut_files(int thirds) {
+    DIR *models = opendir(cache);
+    for (struct dirent *model; models && (model = readdir(models));) {
+        if (model->d_name[0] == '.') continue;
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s/pages-00000001", cache, model->d_name);
+        struct stat status;
+        TEST(!stat(path, &status) && !truncate(path, status.st_size * thirds / 3));
+    }
+    closedir(models);
+}
+
+static void new_cache(void) {
+    snprintf(cache, sizeof cache, "/tmp/apus-disk-XXXXXX");
+    TEST(mkdtemp(cache));
+}
+
+static void remove_cache(void) {
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s", cache);
+    TEST(system(command) == 0);
+}
+
+static void check_form(const char *name, const char *directory, const KvFormat *format) {
+    const Wish cold_wish = {.format = format, .no_disk = true}, wish = {.format = format};
+    const Wish other = {.format = format, .space = 1}, off = {.format = format, .cache_off = true};
+    new_cache();
+    const Answer cold = ask_new(directory, &cold_wish), first = ask_new(directory, &wish);
+    TEST_MSG(first.cached == 0 && same(&first, &cold), "%s: %d", name, first.cached);
+    Engine *engine = open_engine(directory, &wish), *second = open_engine(directory, &wish);
+    const Answer warm = ask(engine, &wish), without = ask(second, &wish);
+    TEST_MSG(warm.cached == WHOLE_PAGES && same(&warm, &cold), "%s: %d", name, warm.cached);
+    TEST_MSG(without.cached == 0 && same(&without, &cold), "%s: %d", name, without.cached);
+    const EngineStats stats = engine_stats(engine);
+    TEST(stats.restored_pages == WHOLE_PAGES / KV_PAGE_TOKENS && stats.prefix_tokens == WHOLE_PAGES);
+    const Answer foreign = ask(engine, &other), alone = ask(engine, &off);
+    TEST(foreign.cached == 0 && same(&foreign, &cold) && alone.cached == 0 && same(&alone, &cold));
+    engine_close(second);
+    engine_close(engine);
+    cut_files(2);
+    const Answer torn = ask_new(directory, &wish);
+    TEST_MSG(torn.cached > 0 && torn.cached < WHOLE_PAGES && same(&torn, &cold), "%s: %d", name, torn.cached);
+    const Answer whole = ask_new(directory, &wish); /* what was missing has been written again */
+    TEST_MSG(whole.cached == WHOLE_PAGES && same(&whole, &cold), "%s: %d", name, whole.cached);
+    remove_cache();
+}
+
+static void check_model(const char *name, const char *directory) {
+    KvFormat turbo;
+    TEST(kv_format_parse("turbo", &turbo, NULL));
+    turbo.after = 256;
+    turbo.hot = turbo.sink = KV_PAGE_TOKENS;
+    check_form(name, directory, NULL);
+    check_form(name, directory, &turbo);
+}
+
+int main(void) {
+    static const struct {
+        const char *name;
+        int variant;
+    } fixtures[] = {{"llama", 0}, {"qwen2", 0} /* key biases */, {"gemma3-text", 2} /* windows, quantised */};
+    for (size_t i = 0; i < COUNT_OF(fixtures); i++) {
+        Fixture f;
+        char directory[64];
+        if (!fixture_open(&f, fixtures[i].name) || !fixture_write_variant(&f, fixtures[i].variant, directory)) continue;
+        check_model(fixtures[i].name, directory);
+        fixture_remove(directory);
+        fixture_close(&f);
+    }
+    return test_done();
+}
