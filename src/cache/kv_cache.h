@@ -68,6 +68,8 @@ size_t kv_bytes_total(const KvCache *cache);
 typedef struct KvUse {
     size_t bytes[KV_FORMS];
     uint64_t pages[KV_FORMS];
+    int raised;  /* of one sequence that is coded: layers whose keys have a better form than asked for, */
+    float noise; /* and the largest of its layers (KvCode) */
 } KvUse;
 
 /* format NULL: exact. Layers that cannot be coded stay exact. */

@@ -190,6 +190,8 @@ void kv_sequence_use(const KvCache *cache, const KvSequence *sequence, KvUse *us
     for (int i = 0; pages && i < plan->layer_count; i++) {
         if (!kv_layer_coded(plan, i)) continue;
         const KvCode *layer = &codes->layers[i];
+        use->raised += layer->k > codes->format.k;
+        use->noise = layer->noise > use->noise ? layer->noise : use->noise;
         add_use(cache, use, layer->k, cache->k_kinds[i][layer->k], pages);
         add_use(cache, use, layer->v, cache->v_kinds[i][layer->v], pages);
     }

@@ -81,6 +81,8 @@ typedef struct RequestStats {
     int parked;                            /* times that a choice made room for others */
     size_t kv_exact_bytes, kv_coded_bytes; /* of pages of the choice that ended last; */
     size_t kv_f16_bytes;                   /* had everything stayed exact */
+    int kv_raised;                         /* layers whose keys got a better form than asked for, as their noise or */
+    float kv_noise;                        /* a list asked for it; the largest noise of a layer (KvCode) */
     double queued_s, prefill_s, decode_s;
 } RequestStats;
 

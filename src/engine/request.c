@@ -309,6 +309,8 @@ RequestStats request_stats(Request *request) {
         .parked = request->parks,
         .kv_exact_bytes = request->kv_use.bytes[KV_EXACT],
         .kv_coded_bytes = coded,
+        .kv_raised = request->kv_use.raised,
+        .kv_noise = request->kv_use.noise,
         .kv_f16_bytes = request->kv_f16_bytes,
         .queued_s = seconds(request->submitted_ns, admitted),
         .prefill_s = seconds(admitted, answering),

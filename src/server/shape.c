@@ -39,6 +39,8 @@ static RequestStats stats_of(const Generation *g) {
         all.kv_exact_bytes += one.kv_exact_bytes;
         all.kv_coded_bytes += one.kv_coded_bytes;
         all.kv_f16_bytes += one.kv_f16_bytes;
+        all.kv_raised = one.kv_raised > all.kv_raised ? one.kv_raised : all.kv_raised;
+        all.kv_noise = fmaxf(all.kv_noise, one.kv_noise);
         all.queued_s = fmax(all.queued_s, one.queued_s);
         all.prefill_s = fmax(all.prefill_s, one.prefill_s);
         all.decode_s = fmax(all.decode_s, one.decode_s);
@@ -65,6 +67,8 @@ static void write_cache(const Exchange *x, const RequestStats *stats, Buffer *ou
     buffer_printf(out, ",\"kv_cache\":{\"format\":\"%s\",\"exact_bytes\":%zu,\"coded_bytes\":%zu,\"f16_bytes\":%zu",
         x->kv_format.k == KV_EXACT ? exact_name(engine) : name, stats->kv_exact_bytes, stats->kv_coded_bytes,
         stats->kv_f16_bytes);
+    if (stats->kv_coded_bytes > 0)
+        buffer_printf(out, ",\"layers_raised\":%d,\"noise\":%.4f", stats->kv_raised, (double)stats->kv_noise);
     if (x->kv_bits == 4 && engine_kv_biased(engine)) /* KL 4 nats and more, where centred codes have .001 */
         buffer_text(out,
             ",\"note\":\"the keys of this model hold biases, which affine codes of 4 bits do not survive: rotated "

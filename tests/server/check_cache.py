@@ -52,6 +52,12 @@ def check_fields(server):
         check(cache["format"] == "turbo" and "biases" in cache.get("note", ""), cache)
 
 
+def check_coded(server):
+    status, _, body = server.request("POST", "/v1/completions", {"model": server.name, "prompt": LONG, "max_tokens": 2, "kv_cache": "turbo"})
+    cache = json.loads(body)["timings"]["kv_cache"]
+    check(cache["coded_bytes"] > 0 and cache["noise"] > 0 and 0 <= cache["layers_raised"] <= 24, cache)
+
+
 def check_timings(server):
     status, answer = server.chat(LONG, max_tokens=10, temperature=0, ignore_eos=True)
     timings, usage = answer["timings"], answer["usage"]
@@ -106,6 +112,7 @@ def main():
         check_fields(server)
         check_timings(server)
         check_sharing(server)
+        check_coded(server)
         check(server.wait_idle(), "the server is idle in the end")
     with Server(model_path("qwen-0.5b"), "--ctx-size", 1024, "--slots", 1, "--kv-cache", "bf16") as server:
         check(answered(server)["timings"]["kv_cache"]["format"] == "bf16", "the server's own form")

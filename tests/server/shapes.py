@@ -23,7 +23,7 @@ TIMINGS = {"timings": closed({"cache_n": INTEGER, "queued_ms": NUMBER,
     **{f"{what}_{name}": INTEGER if name == "n" else NUMBER for what in ("prompt", "predicted")
        for name in ("n", "ms", "per_token_ms", "per_second")},
     "kv_cache": closed({"format": STRING, "exact_bytes": INTEGER, "coded_bytes": INTEGER, "f16_bytes": INTEGER},
-                       {"note": STRING})})}
+                       {"note": STRING, "layers_raised": INTEGER, "noise": NUMBER})})}
 HEAD = {"id": {"type": "string", "minLength": 8}, "created": INTEGER, "model": STRING}
 FINGERPRINT = {"system_fingerprint": STRING}
 CHAT = closed({**HEAD, "object": {"const": "chat.completion"}, "usage": USAGE, "choices": {"type": "array", "minItems": 1, "items":
