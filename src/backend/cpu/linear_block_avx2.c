@@ -107,6 +107,7 @@ INLINE void block_groups(const Few *f, const uint8_t *p, int64_t group, __m256 s
 typedef struct Place {
     const uint8_t *codes, *scales, *biases;
     int64_t bytes;
+    size_t far; /* how far ahead codes are fetched */
 } Place;
 
 /* Groups first … last−1 of a weight row. acc: lanes 0 to 7, and 8 to 15, for each activation row. */
@@ -118,7 +119,7 @@ INLINE void block_row(const Few *f, Place at, int64_t first, int64_t last, const
     for (int64_t g = first; g < last; g += BLOCK_GROUPS, p += bytes) {
         uint8_t copy[64 * BLOCK_GROUPS + OVER];
         __m256 s, b;
-        prefetch(p, bytes);
+        prefetch(p, at.far, bytes);
         const uint8_t *from = f->end - p < bytes + OVER ? memcpy(copy, p, (size_t)(f->end - p)) : p;
         load_scales(&w, at.scales, at.biases, at.bytes, g, last - g, &s, &b);
         block_groups(f, from, g, s, b, k, acc[g / BLOCK_GROUPS % 2]);
@@ -129,7 +130,7 @@ INLINE void block_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int most) {
     const int64_t groups = f->w->cols / k.group,
                   piece = CACHED_BYTES / (f->rows * k.group) / LINEAR_LANES * LINEAR_LANES;
-    const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
+    const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w), far = far_rows(row_bytes);
     const uint8_t *codes = f->w->data, *scales = f->w->scales, *biases = f->w->biases;
     for (int64_t r = 0; r < count; r += BLOCK_ROWS) {
         const int exist = count - r < BLOCK_ROWS ? (int)(count - r) : BLOCK_ROWS;
@@ -140,7 +141,7 @@ INLINE void block_rows(
             for (int i = 0; i < exist; i++) {
                 const size_t row = (size_t)(first + r + i), at = row * scale_bytes;
                 const Place place = {codes + row * row_bytes, scales + at, biases ? biases + at : NULL,
-                    (f->w->rows - (int64_t)row) * (int64_t)scale_bytes};
+                    (f->w->rows - (int64_t)row) * (int64_t)scale_bytes, far};
                 few_prefetch_scales(place.scales, scale_bytes);
                 if (biases) few_prefetch_scales(place.biases, scale_bytes);
                 block_row(f, place, from, to, k, acc[i]);

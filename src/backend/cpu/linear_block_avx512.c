@@ -90,6 +90,7 @@ INLINE void block_groups(const Few *f, const uint8_t *p, int64_t group, int64_t 
 /* Where the groups of a weight row begin; biases may be NULL. */
 typedef struct Place {
     const uint8_t *codes, *scales, *biases;
+    size_t far; /* how far ahead codes are fetched */
 } Place;
 
 /* Groups first … last−1 of a weight row. */
@@ -102,7 +103,7 @@ INLINE void block_row(
     for (int64_t g = first; g < last; g += LINEAR_LANES, p += bytes) {
         uint8_t copy[16 * 64 + OVER];
         __m512 s, b;
-        prefetch(p, bytes);
+        prefetch(p, at.far, bytes);
         const uint8_t *from = f->end - p < bytes + OVER ? memcpy(copy, p, (size_t)(f->end - p)) : p;
         load_scales(&w, at.scales, at.biases, g, last - g, &s, &b);
         block_groups(f, from, g, last - g, s, b, k, rows, acc);
@@ -112,7 +113,7 @@ INLINE void block_row(
 INLINE void block_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int rows) {
     const int64_t groups = f->w->cols / k.group, piece = CACHED_BYTES / (rows * k.group) / LINEAR_LANES * LINEAR_LANES;
-    const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w);
+    const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w), far = far_rows(row_bytes);
     const uint8_t *scales = f->w->scales, *biases = f->w->biases;
     __m512 done[FEW_BLOCK][BLOCK_ROWS];
     for (int64_t r = 0; r < count; r += BLOCK_ROWS) {
@@ -122,7 +123,7 @@ INLINE void block_rows(
             for (int i = 0; i < exist; i++) {
                 const size_t row = (size_t)(first + r + i), at = row * scale_bytes;
                 const Place place = {
-                    (const uint8_t *)f->w->data + row * row_bytes, scales + at, biases ? biases + at : NULL};
+                    (const uint8_t *)f->w->data + row * row_bytes, scales + at, biases ? biases + at : NULL, far};
                 __m512 acc[FEW_BLOCK];
 #pragma GCC unroll 8
                 for (int t = 0; t < rows; t++) acc[t] = from ? done[t][i] : _mm512_setzero_ps();

@@ -187,7 +187,7 @@ INLINE void few_rows(
         few_prefetch_scales(scales, scale_bytes);
         if (biases) few_prefetch_scales(biases, scale_bytes);
         for (int64_t g = 0; g < whole; g += 8, v += block_bytes, q += 8 * k.group) {
-            prefetch(v, block_bytes);
+            prefetch(v, FAR_BYTES, block_bytes);
             const uint8_t *block = few_block(f, v, k, copy);
 #pragma GCC unroll 8
             for (int i = 0; i < lanes; i++) few_vector(f, block, q, i, k, rows, part[i]);
@@ -204,7 +204,7 @@ INLINE void few_rows(
 #pragma GCC unroll 8
             for (int i = 0; i < lanes; i++) {
                 if (i < f->tail_vectors) {
-                    prefetch(v + i * (block_bytes / lanes), block_bytes / lanes);
+                    prefetch(v + i * (block_bytes / lanes), FAR_BYTES, block_bytes / lanes);
                     few_vector(f, block, q, i, k, rows, part[i]);
                 } else if (i == f->tail_vectors && f->tail_bytes) {
                     uint8_t part_of[32] = {0};

@@ -113,7 +113,7 @@ INLINE void few_vector(
 
 /* 8-bit rows are read as fast as the processor itself prefetches, which more prefetching only disturbs. */
 INLINE void few_prefetch(const uint8_t *p, const Kind k, const int bytes) {
-    if (k.bits < 8) prefetch(p, bytes);
+    if (k.bits < 8) prefetch(p, FAR_BYTES, bytes);
 }
 
 /* The float part of 16 groups from group_index; count of them exist. part: as few_vector() left it. */

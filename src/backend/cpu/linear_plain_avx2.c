@@ -56,7 +56,7 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
     for (int64_t k = 0; k < whole; k += step)
 #pragma GCC unroll 2
         for (int r = 0; r < height; r++) {
-            if (rows == 1 && k % (64 / size) == 0) prefetch(row + r * row_bytes + size * k, 64);
+            if (rows == 1 && k % (64 / size) == 0) prefetch(row + r * row_bytes + size * k, FAR_BYTES, 64);
             if (kind == PLAIN_MXFP8 && k % 256 == 0)
                 load_e8m0((const uint8_t *)w->scales + (size_t)(first + r) * scale_bytes, k / 32, (w->cols - k) / 32,
                     scale[r]);

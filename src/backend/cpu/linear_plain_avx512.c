@@ -71,7 +71,7 @@ INLINE void plain_tile(const Plain kind, const Weight *w, int64_t first, const f
         if (k % line == 0)
 #pragma GCC unroll 4
             for (int r = 0; r < height; r++) {
-                if (rows == 1) prefetch(row + r * row_bytes + size * k, 64);
+                if (rows == 1) prefetch(row + r * row_bytes + size * k, FAR_BYTES, 64);
                 if (kind == PLAIN_MXFP8 && k % 512 == 0)
                     load_e8m0((const uint8_t *)w->scales + (size_t)(first + r) * scale_bytes, k / 32,
                         (w->cols - k) / 32, scale[r]);

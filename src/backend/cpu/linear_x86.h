@@ -10,13 +10,15 @@ enum { FAR_BYTES = 8192, NEAR_BYTES = 768, SCALES_AHEAD = 512, FEW_SINGLE = 2 };
 
 /* A stream of weights: far ahead into the second-level cache, which has more misses in flight than the first, then near
  * ahead into the first. */
-INLINE void prefetch(const uint8_t *p, const int bytes) {
+INLINE void prefetch(const uint8_t *p, const size_t far, const int bytes) {
 #pragma GCC unroll 32
     for (int i = 0; i < bytes; i += 64) {
-        _mm_prefetch((const char *)p + FAR_BYTES + i, _MM_HINT_T1);
+        _mm_prefetch((const char *)p + far + i, _MM_HINT_T1);
         _mm_prefetch((const char *)p + NEAR_BYTES + i, _MM_HINT_T0);
     }
 }
+/* How far where rows are taken in pieces: to the same piece of a row ahead. */
+INLINE size_t far_rows(size_t row_bytes) { return (FAR_BYTES + row_bytes - 1) / row_bytes * row_bytes; }
 INLINE void few_prefetch_scales(const uint8_t *scales, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)scales + SCALES_AHEAD + i, _MM_HINT_T0);
 }
