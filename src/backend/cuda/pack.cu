@@ -55,8 +55,8 @@ __device__ static float plain_at(const RawRows &w, int64_t row, int64_t col) {
     return float_at(w.data + row * w.row_bytes + col * (w.dtype == DTYPE_F32 ? 4 : 2), w.dtype);
 }
 
-/* The power of two that takes the largest number of the tile row near the top of f16. */
-__device__ static int row_shift(const RawRows &w, int first, float *shared) {
+/* The power of two by which a tile row's numbers, or their scales in units, come near the top of f16. */
+__device__ static int row_shift(const RawRows &w, int first, float unit, float *shared) {
     float most = 0;
     const int rows = min(TILE_ROWS, w.rows - first);
     const int64_t groups = w.quant == QUANT_NONE ? w.cols : w.cols / w.group;
@@ -67,16 +67,13 @@ __device__ static int row_shift(const RawRows &w, int first, float *shared) {
             continue;
         }
         const float2 s = scale_at(w, row, at);
-        const float code = w.quant == QUANT_MXFP8              ? 448
-            : w.quant == QUANT_MXFP4 || w.quant == QUANT_NVFP4 ? 6
-                                                               : (float)((1 << w.bits) - 1);
-        most = fmaxf(most, fmaxf(fabsf(s.x) * code, fabsf(s.y)));
+        most = fmaxf(most, fmaxf(fabsf(s.x) * unit, fabsf(s.y)));
     }
     most = block_max(most, shared);
     if (!(most > 0) || !isfinite(most)) return 0;
     int exponent;
     frexpf(most, &exponent); /* most < 2^exponent */
-    return max(-100, min(100, 14 - exponent));
+    return max(-100, min(100, 15 - exponent));
 }
 
 template <int KIND>
@@ -86,7 +83,7 @@ __global__ void pack_kernel(RawRows w, int groups, int subs, int bytes, uint8_t 
     let_next_begin();
     wait_for_previous();
     const int first = blockIdx.x * TILE_ROWS;
-    const int shift = row_shift(w, first, shared);
+    const int shift = row_shift(w, first, code_unit(KIND), shared);
     const float up = ldexpf(1, shift);
     if (threadIdx.x == 0) factors[blockIdx.x] = ldexpf(1, -shift);
     for (int64_t u = threadIdx.x; u < (int64_t)groups * 32; u += BLOCK) {
@@ -131,7 +128,7 @@ __global__ void pack_kernel(RawRows w, int groups, int subs, int bytes, uint8_t 
             for (int h = 0; h < 2; h++) {
                 float2 s = make_float2(0, 0);
                 if (first + g + 8 * h < w.rows && k < w.cols) s = scale_at(w, first + g + 8 * h, k / w.group);
-                pair[h] = __floats2half2_rn(s.x * up, s.y * up);
+                pair[h] = __floats2half2_rn(s.x * code_unit(KIND) * up * (h ? second_unit(KIND) : 1), s.y * up);
             }
             *(uint2 *)(tile + K::CODE_BYTES + t * 64 + g * 8) = make_uint2(as_word(pair[0]), as_word(pair[1]));
         }

@@ -69,27 +69,27 @@ __device__ __forceinline__ void piece_load(Piece<KIND> &p, const uint8_t *tile, 
 __device__ __forceinline__ __half2 as_half2(uint32_t v) { return *(__half2 *)&v; }
 __device__ __forceinline__ uint32_t as_word(__half2 v) { return *(uint32_t *)&v; }
 
-/* A pair of codes, up to 10 bits each in a half of the word, as numbers: 1024 + code has the code in its last bits. */
-__device__ __forceinline__ __half2 whole(uint32_t codes) {
-    return __hsub2(as_half2(codes | 0x64006400), as_half2(0x64006400));
+/* What a code counts as f16 bits that it is put into: whole numbers are tiny (subnormal) ones, E2M1 and E4M3 lie in the
+ * middle of the exponents. Stored scales undo it, so that one multiplication and addition makes a weight of a code. */
+__host__ __device__ constexpr float code_unit(int kind) {
+    return kind == TILE_FP4 ? 16384.0f : kind == TILE_FP8 ? 256.0f : 16777216.0f;
 }
+/* Where codes of the second eight rows stand four bits up: 16 times as much. */
+__host__ __device__ constexpr float second_unit(int kind) { return kind == TILE_Q4 ? 0.0625f : 1.0f; }
 
-/* The pair in register i of step s. */
+/* The pair in register i of step s, in units. */
 template <int KIND> __device__ __forceinline__ __half2 piece_pair(const Piece<KIND> &p, int s, int i) {
     using K = Kind<KIND>;
     if constexpr (KIND == TILE_FP8) {
         const uint32_t b = p.w[2 * s + i / 2] >> 8 * (i % 2);
-        return __hmul2(as_half2((b & 0x007f007f) << 7 | (b & 0x00800080) << 8), __float2half2_rn(256.0f));
+        return as_half2((b & 0x007f007f) << 7 | (b & 0x00800080) << 8);
     } else if constexpr (KIND == TILE_Q8) {
-        return whole(p.w[2 * s + i / 2] >> 8 * (i % 2) & 0x00ff00ff);
+        return as_half2(p.w[2 * s + i / 2] >> 8 * (i % 2) & 0x00ff00ff);
     } else if constexpr (KIND == TILE_FP4) {
         const uint32_t b = p.w[s] >> 4 * i;
-        return __hmul2(as_half2((b & 0x00070007) << 9 | (b & 0x00080008) << 12), __float2half2_rn(16384.0f));
+        return as_half2((b & 0x00070007) << 9 | (b & 0x00080008) << 12);
     } else if constexpr (KIND == TILE_Q4) {
-        /* Where the code sits four bits up it counts 16 times as much: no shift, and as exact. */
-        if (i % 2 == 0) return whole(p.w[s] >> 4 * i & 0x000f000f);
-        const __half2 v = as_half2((p.w[s] >> 4 * (i - 1) & 0x00f000f0) | 0x64006400);
-        return __hfma2(v, __float2half2_rn(0.0625f), __float2half2_rn(-64.0f));
+        return as_half2(p.w[s] >> 4 * (i / 2 * 2) & (i % 2 ? 0x00f000f0 : 0x000f000f));
     } else {
         uint32_t code = 0;
         if constexpr (K::FOURS > 0) code = p.w[s] >> 4 * i & 0x000f000f;
@@ -101,7 +101,7 @@ template <int KIND> __device__ __forceinline__ __half2 piece_pair(const Piece<KI
             const uint32_t one = p.w[K::FOURS + K::TWOS] >> (i + 4 * s) & 0x00010001;
             code |= one << (K::FOURS ? 4 : 2);
         }
-        return whole(code);
+        return as_half2(code);
     }
 }
 
