@@ -92,8 +92,8 @@ bool walk_mark(Walk *walk, Error *error) {
 
 bool walk_return(Walk *walk, int length, bool *there, Error *error) {
     *there = mark(walk)->tables && mark(walk)->length == length;
+    kv_sequence_close(walk->cache, *there ? now(walk) : mark(walk));
     if (!*there) return true;
-    kv_sequence_close(walk->cache, now(walk));
     if (!open_sequence(walk, now(walk), error)) return false;
     kv_fork(walk->cache, mark(walk), now(walk));
     return true;

@@ -27,6 +27,6 @@ int walk_rows(const Walk *walk, int wanted); /* tokens that the next step can ta
  * next. */
 NODISCARD bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float **logits, Error *error);
 NODISCARD bool walk_mark(Walk *walk, Error *error); /* this place can be returned to */
-/* To the marked place, if that is at this length. */
+/* To the marked place, if that is at this length; otherwise the mark is gone, with the pages it kept. */
 NODISCARD bool walk_return(Walk *walk, int length, bool *there, Error *error);
 NODISCARD bool walk_restart(Walk *walk, Error *error); /* forgets everything, the mark too */
