@@ -86,8 +86,19 @@ static void name_weights(const Shape *shape, char *name) {
 }
 
 static void name_line(const Shape *shape, char *name) {
-    static const char *const names[] = {
-        "embed", "norm", "matmul", "head", "glu", "matmul_add", "attention", "activate", "gather", "logits", "add"};
+    static const char *const names[] = {[KIND_EMBED] = "embed",
+        [KIND_NORM] = "norm",
+        [KIND_MATMUL] = "matmul",
+        [KIND_HEAD] = "head",
+        [KIND_GLU] = "glu",
+        [KIND_MATMUL_ADD] = "matmul_add",
+        [KIND_ATTENTION] = "attention",
+        [KIND_ROUTE] = "route",
+        [KIND_EXPERTS] = "experts",
+        [KIND_ACTIVATE] = "activate",
+        [KIND_GATHER] = "gather",
+        [KIND_LOGITS] = "logits",
+        [KIND_ADD] = "add"};
     char text[64];
     name[0] = 0;
     add_text(name, names[shape->kind]);
