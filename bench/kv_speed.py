@@ -67,7 +67,7 @@ def plot(rows, path):
     parts = ['<svg xmlns="http://www.w3.org/2000/svg" width="960" height="370" font-family="sans-serif" font-size="12">',
              '<style>.title{font-size:14px;font-weight:bold}</style><rect width="960" height="370" fill="white"/>']
     parts += panel(rows, "tg", f"{rows[0]['model']}, {rows[0]['isa']}: tokens/s over the context", 60, forms)
-    parts += panel(rows, "resident_mb", "memory of the KV cache, MB", 520, forms)
+    parts += panel(rows, "kv_mb", "pages of the KV cache, MB", 520, forms)
     for i, form in enumerate(forms):
         parts.append(f'<rect x="{70 + 110 * i}" y="348" width="14" height="4" fill="{COLOURS[i % len(COLOURS)]}"/>')
         parts.append(f'<text x="{90 + 110 * i}" y="354">{form}</text>')
