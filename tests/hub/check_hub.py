@@ -253,7 +253,7 @@ def test_killed_at_random_times():
         for _ in range(40):
             process = home.start("pull", NAME)
             try:
-                process.communicate(timeout=random.uniform(0.02, 0.5))
+                process.communicate(timeout=random.uniform(0.02, 0.2))
                 if process.returncode == 0:
                     break
             except subprocess.TimeoutExpired:
