@@ -14,7 +14,9 @@ with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
     chunks = list(stream)
     joined = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     check(joined == text, "streaming gives the same text")
-    check(chunks[-1].usage == answer.usage, "and the same usage")
+    usage, again = (u.model_dump(exclude={"prompt_tokens_details"}) for u in (answer.usage, chunks[-1].usage))
+    check(usage == again, "and the same usage")
+    check(chunks[-1].usage.prompt_tokens_details.cached_tokens > 0, "but for what the first request left")
     with client.chat.completions.stream(model=server.name, messages=ask, max_tokens=16, temperature=0) as helper:
         final = helper.get_final_completion()
     check(final.choices[0].message.content == text and final.choices[0].message.role == "assistant", "the stream helper agrees")
