@@ -246,14 +246,6 @@ bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error) 
     return ok;
 }
 
-void kv_held(const KvCache *cache, const KvSequence *sequence, size_t *exact, size_t *coded) {
-    *exact = 0;
-    *coded = kv_codes_held(cache, sequence);
-    for (int g = 0; g < cache->plan->group_count; g++)
-        for (int i = 0; i < group_pages(cache->plan, g, sequence->reserved); i++)
-            if (sequence->tables[g][i] >= 0) *exact += cache->plan->group[g].page_bytes;
-}
-
 void kv_run(const KvSequence *sequence, Run *run) {
     run->tables = (const int32_t *const *)sequence->tables;
     run->coding = sequence->codes && sequence->codes->active ? &sequence->codes->coding : NULL;

@@ -75,8 +75,7 @@ typedef struct KvUse {
 /* format NULL: exact. Layers that cannot be coded stay exact. */
 NODISCARD bool kv_sequence_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error);
 void kv_sequence_close(KvCache *cache, KvSequence *sequence);
-/* Bytes of the pages that a sequence holds, shared or not: exact ones, and codes. */
-void kv_held(const KvCache *cache, const KvSequence *sequence, size_t *exact, size_t *coded);
+/* Adds the pages in use: of the whole cache, each once; or those that a sequence holds, shared or not. */
 void kv_use(const KvCache *cache, KvUse *use);
 void kv_sequence_use(const KvCache *cache, const KvSequence *sequence, KvUse *use);
 /* The most tokens that the next step may add: a step ends where coding begins, and must not need codes of pages that it

@@ -141,20 +141,6 @@ void kv_codes_close(KvCache *cache, KvSequence *sequence) {
     sequence->codes = NULL;
 }
 
-size_t kv_codes_held(const KvCache *cache, const KvSequence *sequence) {
-    const KvCodes *codes = sequence->codes;
-    size_t bytes = 0;
-    if (!codes) return 0;
-    const size_t pages = (size_t)(codes->end - codes->format.sink) / KV_PAGE_TOKENS;
-    for (int i = 0; i < cache->plan->layer_count; i++) {
-        if (!kv_layer_coded(cache->plan, i)) continue;
-        const KvLayer *layer = &cache->layers[i];
-        const KvCode *code = &codes->layers[i];
-        bytes += pages * (layer->k_codes[code->k].stride + layer->v_codes[code->v].stride);
-    }
-    return bytes;
-}
-
 /* ---- what is in use ---- */
 
 static void add_use(const KvCache *cache, KvUse *use, KvForm form, int kind, int pages) {

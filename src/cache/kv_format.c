@@ -39,8 +39,6 @@ bool kv_format_parse(const char *text, KvFormat *out, Error *error) {
     return true;
 }
 
-bool kv_format_equal(const KvFormat *a, const KvFormat *b) { return !memcmp(a, b, sizeof *a); }
-
 void kv_format_name(const KvFormat *format, char *out, size_t size) {
     /* Which name says a half's form; for keys that are raised where measured it is "turbo". */
     static const char *const k_names[KV_FORMS] = {"f16", "3-bit", "turbo4", "turbo5", "turbo6", "q8"};

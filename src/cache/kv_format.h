@@ -24,8 +24,7 @@ typedef struct KvFormat {
 /* "f16", "turbo" (turbo4, raised where measured), "turbo3" … "turbo6", "q8", or "K/V" of two of these without f16; with
  * the default lengths. ERROR_USAGE names what there is. "bf16" and "auto" are not a sequence's to say. */
 NODISCARD bool kv_format_parse(const char *text, KvFormat *out, Error *error);
-bool kv_format_equal(const KvFormat *a, const KvFormat *b);
 /* "turbo4", "q8/turbo3": for people; size ≥ KV_FORMAT_NAME_MAX. */
 enum { KV_FORMAT_NAME_MAX = 24 };
 void kv_format_name(const KvFormat *format, char *out, size_t size);
-const char *kv_form_name(KvForm form); /* "f16", "4-bit" */
+const char *kv_form_name(KvForm form); /* "exact", "4-bit" */

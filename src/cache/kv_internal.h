@@ -28,7 +28,6 @@ bool kv_layer_coded(const KvPlan *plan, int layer);
 size_t kv_code_bytes_for(const KvPlan *plan, const KvFormat *format, int group, int tokens);
 NODISCARD bool kv_codes_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error);
 void kv_codes_close(KvCache *cache, KvSequence *sequence);
-size_t kv_codes_held(const KvCache *cache, const KvSequence *sequence);
 /* Decides and codes what rows of the coming step see as codes. */
 NODISCARD bool kv_codes_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error);
 /* Gives exact pages back that no row from the sequence's length on sees. */

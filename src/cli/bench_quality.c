@@ -107,15 +107,13 @@ static int by_size(const void *a, const void *b) {
 static void write_row(Buffer *out, const BenchPlan *plan, const Walk *walk, int f, Quality *q) {
     char name[KV_FORMAT_NAME_MAX];
     double sum = 0;
-    size_t exact, coded, whole, none;
+    bool coded;
     for (int i = 0; i < q->count; i++) sum += q->divergence[i];
     qsort(q->divergence, (size_t)q->count, sizeof *q->divergence, by_size);
     kv_format_name(&walk->sequence[f].format, name, sizeof name);
-    kv_held(walk->cache, &walk->sequence[f].now, &exact, &coded);
-    kv_held(walk->cache, &walk->sequence[0].now, &whole, &none);
     const double mean = sum / q->count, p99 = q->divergence[(size_t)(q->count - 1) * 99 / 100];
     const double perplexity = exp((q->nll - q->exact_nll) / q->count) - 1;
-    const double smaller = (double)whole / (double)(exact + coded);
+    const double smaller = (double)walk_kv_bytes(walk, 0, &coded) / (double)walk_kv_bytes(walk, f, &coded);
     const double same = 100.0 * q->same / q->count, sure = q->sure ? 100.0 * q->sure_same / q->sure : 100;
     if (plan->json)
         buffer_printf(out,

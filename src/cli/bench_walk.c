@@ -80,9 +80,9 @@ void bench_walk_close(BenchWalk *bench) {
 
 uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth) {
     const Walk *walk = &bench->walk;
-    size_t exact, coded;
-    kv_held(walk->cache, &walk->sequence[walk->chosen].now, &exact, &coded);
-    return coded ? exact + coded : runner_kv_bytes(walk->runner, depth);
+    bool coded;
+    const size_t bytes = walk_kv_bytes(walk, walk->chosen, &coded);
+    return coded ? bytes : runner_kv_bytes(walk->runner, depth);
 }
 
 bool bench_walk_feed(BenchWalk *bench, int count, Error *error) {

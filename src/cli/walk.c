@@ -64,6 +64,15 @@ static KvSequence *mark(Walk *walk) { return &walk->sequence[walk->chosen].mark;
 
 int walk_length(const Walk *walk) { return walk->sequence[walk->chosen].now.length; }
 
+size_t walk_kv_bytes(const Walk *walk, int sequence, bool *coded) {
+    KvUse use = {0};
+    size_t bytes = 0;
+    kv_sequence_use(walk->cache, &walk->sequence[sequence].now, &use);
+    for (int form = 0; form < KV_FORMS; form++) bytes += use.bytes[form];
+    *coded = bytes > use.bytes[KV_EXACT];
+    return bytes;
+}
+
 int walk_rows(const Walk *walk, int wanted) {
     const int most = kv_step_rows(&walk->sequence[walk->chosen].now);
     return wanted < most ? wanted : most;

@@ -22,6 +22,8 @@ NODISCARD bool walk_open(Walk *walk, const char *directory, const ModelOptions *
 void walk_close(Walk *walk);
 void walk_choose(Walk *walk, int sequence); /* what all below works on */
 int walk_length(const Walk *walk);
+/* Bytes of the pages that a sequence holds; *coded: whether some of them are codes. */
+size_t walk_kv_bytes(const Walk *walk, int sequence, bool *coded);
 int walk_rows(const Walk *walk, int wanted); /* tokens that the next step can take, of so many */
 /* One step of count ≤ walk_rows() tokens; logits of the last `outputs` rows at *logits [outputs, vocab], until the
  * next. */
