@@ -64,6 +64,7 @@ ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error
         return NULL;
     }
     m->created = (int64_t)time(NULL);
+    mutex_init(&m->mutex);
     m->engine = engine_open(options, error); /* first: its weights come in while the vocabulary is read */
     m->tokenizer = m->engine ? tokenizer_open(options->directory, error) : NULL;
     if (!m->tokenizer || !open_template(m, options->directory, error)) {
@@ -78,11 +79,25 @@ ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error
 void chat_model_close(ChatModel *m) {
     if (!m) return;
     engine_close(m->engine);
+    vocabulary_free(m->vocabulary);
+    mutex_destroy(&m->mutex);
     template_free(m->template);
     tokenizer_close(m->tokenizer);
     arena_free(&m->arena);
     free(m->name);
     free(m);
+}
+
+const Vocabulary *chat_model_vocabulary(ChatModel *m, Error *error) {
+    int32_t ends[EOS_MAX];
+    mutex_lock(&m->mutex);
+    if (!m->vocabulary) {
+        const int count = model_eos(engine_model(m->engine), ends);
+        m->vocabulary = vocabulary_of(m->tokenizer, ends, (size_t)count, error);
+    }
+    const Vocabulary *vocabulary = m->vocabulary;
+    mutex_unlock(&m->mutex);
+    return vocabulary;
 }
 
 int chat_model_vocab(const ChatModel *m) { return model_vocab(engine_model(m->engine)); }

@@ -3,13 +3,15 @@
  * JSON of a protocol and no terminal.
  *
  * A model as those who talk to it see it: engine, tokenizer, template and what a request that says nothing gets.
- * Constant while it is open. Threads: any number use one. */
+ * Constant while it is open, but for what chat_model_vocabulary() makes. Threads: any number use one. */
 #pragma once
 #include <stdint.h>
 
 #include "base/arena.h"
 #include "base/json.h"
+#include "base/thread.h"
 #include "engine/engine.h"
+#include "text/grammar/grammar.h"
 #include "text/jinja/template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -23,11 +25,15 @@ typedef struct ChatModel {
     SamplingOptions sampling;   /* what the model recommends (generation_config.json), else OpenAI's defaults */
     char fingerprint[24];       /* of what decides the numbers: program, model, instruction set */
     Arena arena;                /* of special_tokens */
+    Mutex mutex;                /* of what follows */
+    Vocabulary *vocabulary;     /* NULL: nobody has asked for it */
 } ChatModel;
 
 /* options->directory holds the model, its tokenizer and its template. */
 NODISCARD ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error *error);
 void chat_model_close(ChatModel *model); /* ends what runs; no generation may be left. NULL is fine */
 
+/* Its tokens as grammars see them; the first call takes 0.1 s. Any thread. */
+NODISCARD const Vocabulary *chat_model_vocabulary(ChatModel *model, Error *error);
 int chat_model_vocab(const ChatModel *model);
 int chat_model_context(const ChatModel *model); /* tokens that prompt and answer may have together */

@@ -41,6 +41,7 @@ static bool open_prompt(Generation *g, const GenerationOptions *options, Error *
         .kv_format = options->kv_format,
         .cache_space = options->cache_space,
         .cache_off = options->cache_off,
+        .constraint = options->constraint,
         .sampling = options->sampling,
     };
     g->requests[prompt] = engine_submit(g->model->engine, &request, error);

@@ -14,9 +14,10 @@ typedef struct GenerationOptions {
     SamplingOptions sampling;  /* logprobs ≥ 0: tokens are kept for the reader */
     const Slice *stops;        /* copied */
     int stop_count;            /* ≤ STOP_STRINGS_MAX */
-    const KvFormat *kv_format; /* these three as of RequestOptions */
+    const KvFormat *kv_format; /* these four as of RequestOptions */
     uint64_t cache_space;
     bool cache_off;
+    Constraint *constraint;
 } GenerationOptions;
 
 typedef struct Choice {

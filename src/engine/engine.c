@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/thread.h"
+#include "engine/allowed.h"
 #include "engine/kv_choice.h"
 #include "engine/resources.h"
 #include "engine/sampler.h"
@@ -51,16 +52,24 @@ static bool is_eos(const Engine *engine, int32_t id) {
     return false;
 }
 
-/* Draws a choice's next token from its logits. False: that was its end. */
+/* Draws a choice's next token from its logits. False: that was its end, or the request failed. */
 static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
-    TokenOut token;
+    TokenOut token = {.id = -1};
+    Error error = {0};
     const int position = request->prompt_count + choice->generated;
-    (void)sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
+    const EndTokens ends = {engine->eos, engine->eos_count};
+    if (!allowed_update(request, choice, engine->vocab, ends, &error)) {
+        request_fail(request, &error);
+        return false;
+    }
+    const bool over = choice->allowed == ALLOWED_END;
+    if (!over) (void)sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
     Finish finish = FINISH_NONE;
-    if (!request->sampling.ignore_eos && is_eos(engine, token.id)) {
+    if (over || (!request->sampling.ignore_eos && is_eos(engine, token.id))) {
         finish = FINISH_STOP;
     } else {
         request_append(request, choice, &token);
+        choice->allowed = ALLOWED_UNKNOWN;
         engine->generated_tokens++;
         if (++choice->generated == request->max_tokens) finish = FINISH_LENGTH;
     }

@@ -5,6 +5,7 @@
  * through requests. Results depend on (prompt, parameters, seed) only, never on what else runs. */
 #pragma once
 #include "base/error.h"
+#include "engine/constraint.h"
 #include "model/runner.h"
 
 typedef struct Engine Engine;
@@ -32,8 +33,8 @@ typedef struct EngineOptions {
     void *notify_context;
 } EngineOptions;
 
-/* Sampling, in this order: logit bias → penalties → top_k → top_p → min_p → temperature → draw. Neutral values switch
- * off. */
+/* Sampling, in this order: what the constraint allows → logit bias → penalties → top_k → top_p → min_p → temperature →
+ * draw. Neutral values switch off. */
 typedef struct SamplingOptions {
     float temperature;                         /* 0: greedy */
     float top_p;                               /* 1: off */
@@ -42,7 +43,7 @@ typedef struct SamplingOptions {
     float repetition_penalty;                  /* 1: off; over prompt and answer */
     float frequency_penalty, presence_penalty; /* 0: off; over the answer */
     uint64_t seed;                             /* counter-based: draw = f(seed, choice, position in the sequence) */
-    bool ignore_eos;                           /* end tokens are tokens like any other */
+    bool ignore_eos; /* end tokens are tokens like any other; under a constraint they are not allowed */
     int bias_count;
     const int32_t *bias_ids; /* copied */
     const float *bias_values;
@@ -60,15 +61,16 @@ typedef struct RequestOptions {
     uint64_t cache_space;      /* requests find what others of the same space computed: a hash of key and salt */
     bool cache_off;            /* finds nothing and leaves nothing to be found */
     SamplingOptions sampling;
+    Constraint *constraint; /* NULL: none; else the request takes a reference of its own */
 } RequestOptions;
 
 typedef enum Finish { FINISH_NONE, FINISH_STOP /* end token */, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR } Finish;
 
 typedef struct TokenOut {
     int32_t id;
-    float logprob; /* natural log, of the distribution after bias and penalties, before truncation; NaN when not asked
-                      for */
-    int top_count;
+    float logprob; /* natural log, of the distribution over what is allowed after bias and penalties, before truncation;
+                      NaN when not asked for */
+    int top_count; /* fewer than asked for where fewer tokens are allowed */
     struct {
         int32_t id;
         float logprob;

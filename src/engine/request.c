@@ -36,10 +36,17 @@ static size_t layout_add(Layout *layout, size_t count, size_t size) {
     return at;
 }
 
+/* The constraint writes its words, the sampler looks at those of the vocabulary. */
+static size_t mask_words(const Constraint *constraint, int vocab) {
+    const size_t least = ((size_t)vocab + 63) / 64;
+    return constraint->mask_words > least ? constraint->mask_words : least;
+}
+
 static bool request_map(Request *request, const RequestOptions *options, int vocab, Error *error) {
     const SamplingOptions *sampling = &request->sampling; /* its arrays are still the caller's */
     const size_t choices = (size_t)options->choices, answer = (size_t)request->max_tokens;
     const size_t prompt = (size_t)options->prompt_count, biases = (size_t)sampling->bias_count;
+    const size_t mask = options->constraint ? mask_words(options->constraint, vocab) : 0;
     const size_t history = sampler_bytes(sampling, vocab, options->prompt_count + request->max_tokens);
     request->top_max = sampling->logprobs > 0 ? sampling->logprobs : 0;
     request->record_bytes = sampling->logprobs < 0
@@ -54,6 +61,7 @@ static bool request_map(Request *request, const RequestOptions *options, int voc
     Layout one = {0};
     const size_t records_at = layout_add(&one, answer, request->record_bytes);
     const size_t history_at = layout_add(&one, history, 1);
+    const size_t mask_at = layout_add(&one, mask, sizeof(uint64_t));
     const size_t choices_at = layout_add(&layout, choices, one.size);
     if (layout.overflow || one.overflow) return fail(error, ERROR_LIMIT, "the answer is too large");
 
@@ -76,6 +84,7 @@ static bool request_map(Request *request, const RequestOptions *options, int voc
         AnswerChoice *choice = &request->choices[i];
         uint8_t *own = base + choices_at + (size_t)i * one.size;
         choice->records = own + records_at;
+        choice->mask = (uint64_t *)(void *)(own + mask_at);
         sampler_init(&choice->sampler, &request->sampling, vocab, i, own + history_at);
     }
     return true;
@@ -100,6 +109,7 @@ Request *request_new(const RequestOptions *options, int vocab, int max_tokens, E
     request->format = *options->kv_format;
     request->space = options->cache_space;
     request->cache_off = options->cache_off;
+    request->constraint = constraint_retain(options->constraint);
     if (request->echo && request->sampling.logprobs < 0) request->sampling.logprobs = 0;
     request->submitted_ns = clock_ns();
     atomic_init(&request->references, 1);
@@ -115,6 +125,7 @@ void request_retain(Request *request) { atomic_fetch_add(&request->references, 1
 void request_release(Request *request) {
     if (atomic_fetch_sub(&request->references, 1) > 1) return;
     if (request->memory) munmap(request->memory, request->memory_bytes);
+    constraint_release(request->constraint);
     condition_destroy(&request->changed);
     mutex_destroy(&request->mutex);
     free(request->choices);

@@ -15,6 +15,13 @@ typedef enum ChoiceState {
     CHOICE_ENDED,
 } ChoiceState;
 
+typedef enum Allowed {
+    ALLOWED_UNKNOWN, /* until allowed_update() */
+    ALLOWED_ANY,
+    ALLOWED_SOME, /* what is in the mask */
+    ALLOWED_END,  /* nothing but an end */
+} Allowed;
+
 /* One answer, and the sequence that computes it. */
 typedef struct AnswerChoice {
     /* engine thread */
@@ -22,6 +29,9 @@ typedef struct AnswerChoice {
     KvSequence kv; /* of the prompt and the answer but for its last token; of less while it is read again */
     Sampler sampler;
     int generated;
+    ConstraintState where; /* behind all but, while `allowed` is unknown, the last token; these three only with a */
+    Allowed allowed;       /* constraint */
+    uint64_t *mask;
 
     atomic_bool stop;
 
@@ -40,6 +50,7 @@ struct Request {
     uint64_t space; /* of prefixes that it may find */
     bool cache_off;
     bool echo;
+    Constraint *constraint; /* NULL: none */
     AnswerChoice *choices;
     uint8_t *prompt_records; /* [prompt_count]; NULL without echo */
     size_t record_bytes;

@@ -7,7 +7,7 @@
 
 #include "base/checked.h"
 
-enum { BLOCK = 64, LANES = 16, BUCKET_BITS = 11, BUCKETS = 1 << BUCKET_BITS };
+enum { BLOCK = 64 /* and a word of a mask */, LANES = 16, BUCKET_BITS = 11, BUCKETS = 1 << BUCKET_BITS };
 static const uint32_t SEEN = 1u << 31;
 static const float EXP_MIN = -87; /* below it e^x counts as 0 */
 
@@ -74,13 +74,29 @@ INLINE void maxima_body(const float *x, int count, float *maxima) {
     if (block * BLOCK < count) maxima[block] = block_max(x + block * BLOCK, count - block * BLOCK);
 }
 
+/* The same of what the mask allows: the rest becomes −∞, but in blocks of which nothing is allowed, which stay as they
+ * are. What is allowed is finite at least, so that it is drawn before what is not. */
+INLINE void masked_maxima_body(float *x, int count, const uint64_t *mask, float *maxima) {
+    for (int block = 0; block * BLOCK < count; block++) {
+        float *p = x + block * BLOCK;
+        const int size = count - block * BLOCK < BLOCK ? count - block * BLOCK : BLOCK;
+        const uint64_t word = mask[block];
+        maxima[block] = -INFINITY;
+        if (!word) continue;
+        for (int i = 0; i < size; i++) p[i] = word >> i & 1 ? larger(p[i], -FLT_MAX) : -INFINITY;
+        maxima[block] = block_max(p, size);
+    }
+}
+
 INLINE void fold(float *x, int half) {
     for (int i = 0; i < half; i++) x[i] += x[i + half];
 }
 
-INLINE void exp_sums_body(const float *x, int count, float max, float scale, float *sums) {
+INLINE void exp_sums_body(const float *x, int count, const float *maxima, float max, float scale, float *sums) {
     int block = 0;
     for (; (block + 1) * BLOCK <= count; block++) {
+        sums[block] = 0;
+        if (maxima[block] == -INFINITY) continue;
         const float *p = x + block * BLOCK;
         float e[BLOCK]; /* two loops: gcc 12 vectorises each, but not both in one */
         for (int i = 0; i < BLOCK; i++) e[i] = clamp_exponent((p[i] - max) * scale);
@@ -93,26 +109,36 @@ INLINE void exp_sums_body(const float *x, int count, float max, float scale, flo
     }
     if (block * BLOCK == count) return;
     sums[block] = 0;
+    if (maxima[block] == -INFINITY) return;
     for (int i = block * BLOCK; i < count; i++) sums[block] += exp_negative((x[i] - max) * scale);
 }
 
 static void maxima_base(const float *x, int count, float *maxima) { maxima_body(x, count, maxima); }
 WIDE static void maxima_wide(const float *x, int count, float *maxima) { maxima_body(x, count, maxima); }
-static void exp_sums_base(const float *x, int count, float max, float scale, float *sums) {
-    exp_sums_body(x, count, max, scale, sums);
+static void masked_maxima_base(float *x, int count, const uint64_t *mask, float *maxima) {
+    masked_maxima_body(x, count, mask, maxima);
 }
-WIDE static void exp_sums_wide(const float *x, int count, float max, float scale, float *sums) {
-    exp_sums_body(x, count, max, scale, sums);
+WIDE static void masked_maxima_wide(float *x, int count, const uint64_t *mask, float *maxima) {
+    masked_maxima_body(x, count, mask, maxima);
+}
+static void exp_sums_base(const float *x, int count, const float *maxima, float max, float scale, float *sums) {
+    exp_sums_body(x, count, maxima, max, scale, sums);
+}
+WIDE static void exp_sums_wide(const float *x, int count, const float *maxima, float max, float scale, float *sums) {
+    exp_sums_body(x, count, maxima, max, scale, sums);
 }
 
-static float find_max(SamplerScratch *s, const float *logits) {
-    (wide() ? maxima_wide : maxima_base)(logits, s->vocab, s->maxima);
+static float find_max(SamplerScratch *s, float *logits, const uint64_t *mask) {
+    if (mask)
+        (wide() ? masked_maxima_wide : masked_maxima_base)(logits, s->vocab, mask, s->maxima);
+    else
+        (wide() ? maxima_wide : maxima_base)(logits, s->vocab, s->maxima);
     return block_max(s->maxima, s->blocks);
 }
 
 /* Σ exp((x − max)·scale), with its parts in sums. */
 static double exp_total(SamplerScratch *s, const float *logits, float max, float scale) {
-    (wide() ? exp_sums_wide : exp_sums_base)(logits, s->vocab, max, scale, s->sums);
+    (wide() ? exp_sums_wide : exp_sums_base)(logits, s->vocab, s->maxima, max, scale, s->sums);
     double total = 0;
     for (int b = 0; b < s->blocks; b++) total += (double)s->sums[b];
     return total;
@@ -125,12 +151,13 @@ static double whole_total(SamplerScratch *s, const float *logits, float max) {
 }
 
 /* The largest logit, finite: extreme inputs are rewritten to the nearest distribution that exists. */
-static float prepare(SamplerScratch *s, float *logits) {
+static float prepare(SamplerScratch *s, float *logits, const uint64_t *mask) {
     s->total = 0;
-    const float max = find_max(s, logits);
+    const float max = find_max(s, logits, mask);
     if (isfinite(max)) return max;
-    for (int i = 0; i < s->vocab; i++) logits[i] = max < 0 || logits[i] == INFINITY ? 0 : -INFINITY;
-    return find_max(s, logits);
+    for (int i = 0; i < s->vocab; i++)
+        if (s->maxima[i / BLOCK] > -INFINITY || !mask) logits[i] = max < 0 || logits[i] == INFINITY ? 0 : -INFINITY;
+    return find_max(s, logits, mask);
 }
 
 /* ---- candidates ---- */
@@ -425,12 +452,12 @@ static void fill_logprobs(SamplerScratch *s, const float *logits, float max, int
 
 void sampler_logprobs(SamplerScratch *scratch, float *logits, int32_t id, int top, TokenOut *out) {
     out->id = id;
-    fill_logprobs(scratch, logits, prepare(scratch, logits), id, top, out);
+    fill_logprobs(scratch, logits, prepare(scratch, logits, NULL), id, top, out);
 }
 
 int32_t sampler_next(Sampler *sampler, SamplerScratch *scratch, float *logits, int position, TokenOut *out) {
     penalise(sampler, logits);
-    const float max = prepare(scratch, logits);
+    const float max = prepare(scratch, logits, sampler->mask);
     out->id = draw(sampler, scratch, logits, max, position);
     out->logprob = NAN;
     out->top_count = 0;

@@ -1,15 +1,15 @@
-/* From logits to a token: logit bias → penalties → top_k → top_p → min_p → temperature → draw. Linear in the
+/* From logits to a token: mask → logit bias → penalties → top_k → top_p → min_p → temperature → draw. Linear in the
  * vocabulary, no sort. Total: a NaN counts as −∞, several +∞ share the probability, nothing but −∞ counts as all equal.
  * Ties go to the lowest id. Every result is a function of (logits, history, options, choice, position), on every
- * machine with IEEE floats. Random numbers: Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3,
- * SC 2011). */
+ * machine with IEEE floats. What the mask excludes counts as −∞ and is never drawn, whatever the other logits are.
+ * Random numbers: Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011). */
 #pragma once
 #include "engine/engine.h"
 
 /* Working memory for one thread that samples. */
 typedef struct SamplerScratch {
     int vocab, blocks;
-    float *maxima; /* [blocks] of the logits */
+    float *maxima; /* [blocks] of the logits; −∞: nothing in the block counts, and it may not have been written */
     float *sums;   /* [blocks] of exponentials */
     double total;  /* of all exponentials; 0: not known yet */
     int count;     /* candidates, by ascending id */
@@ -26,6 +26,7 @@ typedef struct Sampler {
     uint32_t *seen;    /* [vocab] SEEN + times in the answer; NULL: no penalty is on */
     int32_t *seen_ids; /* tokens whose `seen` is set */
     int seen_count;
+    const uint64_t *mask; /* the next draw's: bits of the tokens that are allowed, at least one; NULL: all are */
 } Sampler;
 
 NODISCARD bool sampler_scratch_open(SamplerScratch *scratch, int vocab, Error *error);

@@ -2,6 +2,7 @@
  */
 #include "engine/sampler.h"
 
+#include <float.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -398,6 +399,49 @@ static void show_speed(void) {
     sampler_scratch_close(&scratch);
 }
 
+/* A mask is what −∞ in its place would be, bit for bit, whatever the options; hostile logits never bring back what it
+ * excludes. */
+static void test_masks(void) {
+    enum { VOCAB = 1000, ROUNDS = 600, WORDS = (VOCAB + 63) / 64 };
+    static const float hostile[] = {NAN, INFINITY, -INFINITY, FLT_MAX, -FLT_MAX};
+    Error error;
+    SamplerScratch scratch;
+    CHECK(sampler_scratch_open(&scratch, VOCAB, &error));
+    uint64_t seed = 5;
+    int different = 0, forbidden = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        const SamplingOptions o = {.temperature = round % 3 ? 0.9f : 0,
+            .top_p = round % 2 ? 0.9f : 1,
+            .top_k = round % 5 == 0 ? 7 : 0,
+            .min_p = round % 7 == 0 ? 0.05f : 0,
+            .repetition_penalty = 1,
+            .seed = (uint64_t)round,
+            .logprobs = round % 4 - 1};
+        float logits[VOCAB], without[VOCAB];
+        uint64_t mask[WORDS] = {0};
+        for (int i = 0; i < VOCAB; i++) {
+            logits[i] = 6 * test_uniform(&seed);
+            if (round % 10 == 9 && test_random(&seed) % 3 == 0) logits[i] = hostile[test_random(&seed) % 5];
+            /* From nearly all down to one. */
+            if (i == 437 || test_random(&seed) % (uint64_t)(1 + (round % 6) * (round % 6) * 40) == 0)
+                mask[i / 64] |= (uint64_t)1 << (i % 64);
+            without[i] = mask[i / 64] >> (i % 64) & 1 ? logits[i] : -INFINITY;
+        }
+        Sampler sampler;
+        TokenOut a, b;
+        memset(&a, 0, sizeof a);
+        memset(&b, 0, sizeof b);
+        sampler_init(&sampler, &o, VOCAB, 0, NULL);
+        sampler_next(&sampler, &scratch, without, round, &b);
+        sampler.mask = mask;
+        sampler_next(&sampler, &scratch, logits, round, &a);
+        forbidden += !(mask[a.id / 64] >> (a.id % 64) & 1);
+        if (round % 10 != 9) different += memcmp(&a, &b, sizeof a) != 0;
+    }
+    TEST_MSG(different == 0 && forbidden == 0, "%d different, %d forbidden", different, forbidden);
+    sampler_scratch_close(&scratch);
+}
+
 int main(void) {
     test_philox();
     test_distributions();
@@ -406,6 +450,7 @@ int main(void) {
     test_precision();
     test_hostile_numbers();
     test_seeds();
+    test_masks();
     show_speed();
     return test_done();
 }

@@ -1,0 +1,44 @@
+#include "chat/constraint.h"
+
+#include <stdlib.h>
+
+typedef struct GrammarConstraint {
+    Constraint base;
+    Grammar *grammar;
+} GrammarConstraint;
+
+static Grammar *grammar_of(Constraint *constraint) { return ((GrammarConstraint *)(void *)constraint)->grammar; }
+
+static bool give_mask(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error) {
+    *any = false;
+    return grammar_mask(grammar_of(constraint), state, mask, error);
+}
+
+static bool accept_token(Constraint *constraint, ConstraintState *state, int32_t token, Error *error) {
+    return grammar_accept(grammar_of(constraint), state, token, error);
+}
+
+static void free_constraint(Constraint *constraint) {
+    grammar_free(grammar_of(constraint));
+    free(constraint);
+}
+
+Constraint *constraint_of(ChatModel *model, Grammar *grammar, Error *error) {
+    static const ConstraintOps ops = {.mask = give_mask, .accept = accept_token, .free = free_constraint};
+    const Vocabulary *vocabulary = chat_model_vocabulary(model, error);
+    GrammarConstraint *c = vocabulary ? calloc(1, sizeof *c) : NULL;
+    if (!c) {
+        if (vocabulary) fail(error, ERROR_MEMORY, "no memory for a constraint");
+        grammar_free(grammar);
+        return NULL;
+    }
+    constraint_init(&c->base, &ops, grammar_start(grammar), vocabulary_mask_words(vocabulary));
+    c->grammar = grammar;
+    return &c->base;
+}
+
+Constraint *constraint_compile(ChatModel *model, GrammarKind kind, Slice source, GrammarSpace space, Error *error) {
+    const Vocabulary *vocabulary = chat_model_vocabulary(model, error);
+    Grammar *grammar = vocabulary ? grammar_compile(kind, source, space, vocabulary, error) : NULL;
+    return grammar ? constraint_of(model, grammar, error) : NULL;
+}

@@ -1,0 +1,37 @@
+/* What the tokens of an answer must obey: a grammar, a tool's call. The engine knows no text, so a constraint is
+ * functions over numbered states. It is made by whoever submits a request, off the engine's thread, and asked by one
+ * thread of the engine at a time; requests of one engine, and all choices of each, may share it. It is freed with its
+ * last reference: each request that it was given to has one until its reader and the engine are done with it. */
+#pragma once
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* Where an answer stands: equal numbers are equal states, a copy is another answer that stands there, and an older
+ * number can be gone back to. */
+typedef uint32_t ConstraintState;
+
+typedef struct Constraint Constraint;
+typedef struct ConstraintOps {
+    /* The tokens that may follow: bit id % 64 of word id / 64, all of mask_words, end tokens where the answer may end.
+     * Nothing but end tokens, or none at all: the answer is over. *any: every token may follow, the mask is not looked
+     * at. False: a limit; the request fails. */
+    bool (*mask)(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error);
+    /* Moves on by a token that the mask had. False: a limit. */
+    bool (*accept)(Constraint *constraint, ConstraintState *state, int32_t token, Error *error);
+    void (*free)(Constraint *constraint);
+} ConstraintOps;
+
+struct Constraint { /* the first member of what ops work on */
+    const ConstraintOps *ops;
+    ConstraintState start;
+    size_t mask_words;
+    atomic_int references;
+};
+
+/* One reference, the caller's. */
+void constraint_init(Constraint *constraint, const ConstraintOps *ops, ConstraintState start, size_t mask_words);
+Constraint *constraint_retain(Constraint *constraint); /* these two: any thread; NULL is fine */
+void constraint_release(Constraint *constraint);

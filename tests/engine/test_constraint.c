@@ -1,0 +1,200 @@
+/* Constraints: every answer obeys its own, however it is batched, parked or forked, and is the one that it gets alone;
+ * an answer ends where nothing else is allowed; a constraint that fails ends its request and no other; the last
+ * reference frees it. */
+#include "engine/engine_fixture.h"
+
+enum { CASES = 48, CHOICES = 12, TOKENS = 500, WORDS = (300 + 63) / 64 };
+
+/* An automaton over token ids whose states are hashes: the low byte counts tokens. Which tokens may follow, whether the
+ * answer may end and whether anything at all may follow are functions of the state. */
+typedef struct Automaton {
+    Constraint base;
+    int longest; /* answers: 0: for ever */
+    int fail_at; /* this mask fails; 0: none */
+    int masks;
+    atomic_int inside; /* threads */
+} Automaton;
+
+static atomic_int freed;
+
+static bool state_is_free(ConstraintState state) { return state % 7 == 3; }
+static bool state_may_end(const Automaton *a, ConstraintState state) {
+    return (a->longest && (int)(state & 255) >= a->longest) || (state >> 8) % 301 == 0;
+}
+static bool state_allows(const Automaton *a, ConstraintState state, int32_t id) {
+    if (id == FAKE_EOS) return state_may_end(a, state);
+    if (a->longest && (int)(state & 255) >= a->longest) return false;
+    uint64_t seed = (uint64_t)state << 32 | (uint32_t)id;
+    return state_is_free(state) || test_random(&seed) % (1 + state % 60) == 0 || id == (int32_t)(state % 290) + 5;
+}
+static ConstraintState state_behind(ConstraintState state, int32_t id) {
+    uint64_t seed = (uint64_t)state * 400 + (uint32_t)id;
+    return (uint32_t)(test_random(&seed) << 8) | ((state + 1) & 255);
+}
+
+static bool automaton_mask(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error) {
+    Automaton *a = (Automaton *)(void *)constraint;
+    CHECK(atomic_fetch_add(&a->inside, 1) == 0);
+    a->masks++;
+    const bool ok = a->masks != a->fail_at || fail(error, ERROR_LIMIT, "the automaton is tired");
+    *any = !a->longest && state_is_free(state) && !state_may_end(a, state);
+    memset(mask, 0, WORDS * sizeof *mask);
+    for (int32_t id = 0; id < 300; id++)
+        if (state_allows(a, state, id)) mask[id / 64] |= (uint64_t)1 << (id % 64);
+    mask[WORDS - 1] |= ~(uint64_t)0 << 50; /* ids that the vocabulary does not have */
+    atomic_fetch_sub(&a->inside, 1);
+    return ok;
+}
+
+static bool automaton_accept(Constraint *constraint, ConstraintState *state, int32_t token, Error *error) {
+    const Automaton *a = (const Automaton *)(void *)constraint;
+    CHECK(state_allows(a, *state, token));
+    *state = state_behind(*state, token);
+    return true;
+}
+
+static void automaton_free(Constraint *constraint) {
+    atomic_fetch_add(&freed, 1);
+    free(constraint);
+}
+
+static Automaton *automaton_new(uint32_t start, int longest) {
+    static const ConstraintOps ops = {.mask = automaton_mask, .accept = automaton_accept, .free = automaton_free};
+    Automaton *a = calloc(1, sizeof *a);
+    CHECK(a != NULL);
+    constraint_init(&a->base, &ops, start << 8, WORDS);
+    a->longest = longest;
+    return a;
+}
+
+/* ---- obeying ---- */
+
+static bool obeys(const Automaton *a, const RequestOptions *o, const Seen *seen) {
+    ConstraintState state = a->base.start;
+    for (int i = 0; i < seen->count; i++) {
+        if (!state_allows(a, state, seen->ids[i])) return false;
+        state = state_behind(state, seen->ids[i]);
+    }
+    if (seen->finish == FINISH_LENGTH) return seen->count == o->max_tokens;
+    return seen->finish == FINISH_STOP && state_may_end(a, state);
+}
+
+typedef struct Result {
+    Seen seen[CHOICES];
+} Result;
+
+static Case cases[CASES];
+static Automaton *automata[CASES];
+static Result alone[CASES], together[CASES];
+
+static void make_cases(void) {
+    for (int i = 0; i < CASES; i++) {
+        make_case(&cases[i], (uint64_t)i + 7);
+        cases[i].options.max_tokens = TOKENS;
+        cases[i].options.sampling.ignore_eos = i % 9 == 4;
+        /* Each third one has none; neighbours share. */
+        automata[i] = i % 3 == 2 ? NULL
+            : i % 3 == 1         ? automata[i - 1]
+                                 : automaton_new((uint32_t)i, i % 2 ? 0 : 5 * i + 5);
+        cases[i].options.constraint = automata[i] ? &automata[i]->base : NULL;
+    }
+}
+
+static void test_obeying(void) {
+    fake_reset();
+    fake.eos_logit = -2;
+    atomic_store(&freed, 0);
+    make_cases();
+    Engine *engine = open_engine(1, 4, 64, 0);
+    for (int i = 0; i < CASES; i++) {
+        Request *request = submit(engine, &cases[i].options);
+        read_all(request, cases[i].options.choices, alone[i].seen);
+        request_free(request);
+    }
+    close_engine(engine);
+    engine = open_engine(8, CASES, 40, 16 * FAKE_PAGE_BYTES);
+    Request *requests[CASES];
+    for (int i = 0; i < CASES; i++) requests[i] = submit(engine, &cases[i].options);
+    for (int i = 0; i < CASES; i++) read_all(requests[i], cases[i].options.choices, together[i].seen);
+    const uint64_t parked = engine_stats(engine).parked;
+    TEST_MSG(parked > 0, "none was parked");
+    int stops = 0, ended = 0;
+    for (int i = 0; i < CASES; i++) {
+        const RequestOptions *o = &cases[i].options;
+        TEST_MSG(!memcmp(alone[i].seen, together[i].seen, (size_t)o->choices * sizeof(Seen)), "case %d", i);
+        for (int k = 0; automata[i] && k < o->choices; k++) {
+            TEST_MSG(obeys(automata[i], o, &together[i].seen[k]), "case %d, choice %d", i, k);
+            stops += together[i].seen[k].finish == FINISH_STOP;
+            ended += together[i].seen[k].count == automata[i]->longest;
+        }
+        if (automata[i] && i % 3 == 0) constraint_release(&automata[i]->base); /* the requests have their own */
+    }
+    TEST_MSG(stops > 20 && ended > 2, "%d ended, %d as nothing else was allowed", stops, ended);
+    TEST(atomic_load(&freed) == 0);
+    for (int i = 0; i < CASES; i++) request_free(requests[i]);
+    close_engine(engine);
+    TEST(atomic_load(&freed) == CASES / 3);
+}
+
+/* ---- faults ---- */
+
+static void test_faults(void) {
+    fake_reset();
+    atomic_store(&freed, 0);
+    Case c, other;
+    make_prompt(&c, 40, 1);
+    make_prompt(&other, 40, 2);
+    c.options.max_tokens = other.options.max_tokens = 30;
+    c.options.choices = 3;
+    Engine *engine = open_engine(4, 4, 64, 0);
+    const Seen expected = run_one(engine, &other.options);
+    Automaton *a = automaton_new(1, 0);
+    a->fail_at = 20;
+    c.options.constraint = &a->base;
+    Request *request = submit(engine, &c.options), *free_one = submit(engine, &other.options);
+    constraint_release(&a->base);
+    Seen seen[3], unhurt;
+    read_all(request, 3, seen);
+    read_all(free_one, 1, &unhurt);
+    Error error = {0};
+    request_error(request, &error);
+    TEST(seen[0].finish == FINISH_ERROR && seen[2].finish == FINISH_ERROR && error.code == ERROR_LIMIT);
+    TEST(!memcmp(&unhurt, &expected, sizeof unhurt));
+    request_free(request);
+    request_free(free_one);
+
+    /* One that is refused holds nothing. */
+    a = automaton_new(2, 0);
+    c.options.constraint = &a->base;
+    c.options.max_tokens = 0;
+    TEST(engine_submit(engine, &c.options, &error) == NULL);
+    constraint_release(&a->base);
+    close_engine(engine);
+    TEST(atomic_load(&freed) == 2);
+}
+
+/* Nothing but an end may come at all: the answer is empty. */
+static void test_nothing(void) {
+    fake_reset();
+    Case c;
+    make_prompt(&c, 10, 3);
+    Automaton *a = automaton_new(0, 1);
+    a->base.start = 255;
+    c.options.constraint = &a->base;
+    Engine *engine = open_engine(1, 1, 64, 0);
+    for (int ignore = 0; ignore < 2; ignore++) {
+        c.options.sampling.ignore_eos = ignore;
+        const Seen seen = run_one(engine, &c.options);
+        TEST(seen.count == 0 && seen.finish == FINISH_STOP);
+    }
+    close_engine(engine);
+    constraint_release(&a->base);
+}
+
+int main(void) {
+    log_set_level(LOG_ERROR);
+    test_obeying();
+    test_faults();
+    test_nothing();
+    return test_done();
+}
