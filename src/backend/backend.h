@@ -242,7 +242,7 @@ typedef struct Experts {
     Activation activation;
     const int32_t *index; /* [rows, used] of the backend, as route left them */
     const float *weight;
-    float *work; /* [rows, used, inner + hidden + 1]: inner, the largest rows of gate; hidden, the rows of down */
+    float *work; /* [rows, used, inner + hidden + 2]: inner, the largest rows of gate; hidden, the rows of down */
     float *out;  /* [rows, hidden] */
 } Experts;
 

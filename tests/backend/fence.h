@@ -354,7 +354,7 @@ static inline void fence_experts(Backend *backend, const Experts *op) {
     fence_own_floats(f, op->x, op->rows * op->gate[0].cols, "what experts read");
     fence_own_floats(f, op->weight, slots, "weights of experts");
     fence_own(f, op->index, (size_t)slots * sizeof *op->index, "numbers of experts");
-    fence_own_floats(f, op->work, slots * (op->gate[0].rows + op->down[0].rows + 1), "where experts work");
+    fence_own_floats(f, op->work, slots * (op->gate[0].rows + op->down[0].rows + 2), "where experts work");
     fence_own_floats(f, op->out, op->rows * op->down[0].rows, "what experts write");
     Backend *inner = fence_enter_step(f);
     inner->ops->experts(inner, op);

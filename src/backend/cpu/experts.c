@@ -73,49 +73,56 @@ void cpu_route(Backend *backend, const Routing *op) {
 
 /* ---- the experts ---- */
 
-/* Pairs of a row and one of its experts, in the order of the experts: place[pair] is where each went. */
-static void sort_pairs(const Experts *op, int32_t *place, int *begin) {
-    const int pairs = op->rows * op->used;
-    memset(begin, 0, (size_t)(op->count + 1) * sizeof *begin);
-    for (int p = 0; p < pairs; p++) begin[op->index[p] + 1]++;
-    for (int e = 0; e < op->count; e++) begin[e + 1] += begin[e];
-    int next[EXPERTS_MAX + 1];
-    memcpy(next, begin, (size_t)op->count * sizeof *next);
-    for (int p = 0; p < pairs; p++) place[p] = next[op->index[p]]++;
-}
-
 static int64_t widest(const Experts *op) {
     int64_t inner = 0;
     for (int e = 0; e < op->count; e++) inner = op->gate[e].rows > inner ? op->gate[e].rows : inner;
     return inner;
 }
 
+ExpertPairs expert_pairs(const Experts *op) {
+    const int64_t pairs = (int64_t)op->rows * op->used;
+    ExpertPairs p = {.hidden = op->down[0].rows, .inner = widest(op)};
+    CHECK(op->count <= EXPERTS_MAX + 1 && op->gate[0].cols == p.hidden);
+    p.y = op->work;
+    p.between = p.y + pairs * p.hidden;
+    p.place = (int32_t *)(void *)(p.between + pairs * p.inner);
+    p.row = p.place + pairs;
+    for (int64_t i = 0; i < pairs; i++) p.begin[op->index[i] + 1]++;
+    for (int e = 0; e < op->count; e++) p.begin[e + 1] += p.begin[e];
+    int next[EXPERTS_MAX + 1];
+    memcpy(next, p.begin, (size_t)op->count * sizeof *next);
+    for (int64_t i = 0; i < pairs; i++) {
+        p.place[i] = next[op->index[i]]++;
+        p.row[p.place[i]] = (int32_t)(i / op->used);
+    }
+    return p;
+}
+
+void expert_sum(const Experts *op, const ExpertPairs *p, int row) {
+    float *to = op->out + row * p->hidden;
+    memset(to, 0, (size_t)p->hidden * sizeof *to);
+    for (int64_t pair = (int64_t)row * op->used; pair < (int64_t)(row + 1) * op->used; pair++) {
+        const float *from = p->y + p->place[pair] * p->hidden, weight = op->weight[pair];
+        for (int64_t i = 0; i < p->hidden; i++) to[i] += weight * from[i];
+    }
+}
+
 /* One expert over the rows that use it: its inputs lie where its results will go. */
-static void run_expert(Backend *backend, const Experts *op, int e, int rows, float *inner, float *y) {
+static void run_expert(Backend *backend, const Experts *op, const ExpertPairs *p, int e) {
+    const int first = p->begin[e], rows = p->begin[e + 1] - first;
+    float *y = p->y + first * p->hidden, *between = p->between + first * p->inner;
+    for (int i = 0; i < rows; i++)
+        memcpy(y + i * p->hidden, op->x + p->row[first + i] * p->hidden, (size_t)p->hidden * sizeof *y);
     const Glu glu = {
-        .rows = rows, .x = y, .gate = &op->gate[e], .up = &op->up[e], .activation = op->activation, .out = inner};
+        .rows = rows, .x = y, .gate = &op->gate[e], .up = &op->up[e], .activation = op->activation, .out = between};
     backend->ops->glu(backend, &glu);
-    const Matmul down = {.rows = rows, .x = inner, .count = 1, .weight = {&op->down[e]}, .out = {y}};
+    const Matmul down = {.rows = rows, .x = between, .count = 1, .weight = {&op->down[e]}, .out = {y}};
     backend->ops->matmul(backend, &down);
 }
 
 void cpu_experts(Backend *backend, const Experts *op) {
-    const int64_t hidden = op->down[0].rows, pairs = (int64_t)op->rows * op->used, inner = widest(op);
-    CHECK(op->count <= EXPERTS_MAX + 1 && op->gate[0].cols == hidden);
-    float *y = op->work, *between = y + pairs * hidden;
-    int32_t *place = (int32_t *)(void *)(between + pairs * inner);
-    int begin[EXPERTS_MAX + 2];
-    sort_pairs(op, place, begin);
-    for (int64_t p = 0; p < pairs; p++)
-        memcpy(y + place[p] * hidden, op->x + p / op->used * hidden, (size_t)hidden * sizeof *y);
-    for (int e = 0; e < op->count; e++) {
-        const int rows = begin[e + 1] - begin[e];
-        if (rows > 0) run_expert(backend, op, e, rows, between + begin[e] * inner, y + begin[e] * hidden);
-    }
-    memset(op->out, 0, (size_t)(op->rows * hidden) * sizeof *op->out);
-    for (int64_t p = 0; p < pairs; p++) {
-        const float *from = y + place[p] * hidden, weight = op->weight[p];
-        float *to = op->out + p / op->used * hidden;
-        for (int64_t i = 0; i < hidden; i++) to[i] += weight * from[i];
-    }
+    const ExpertPairs p = expert_pairs(op);
+    for (int e = 0; e < op->count; e++)
+        if (p.begin[e + 1] > p.begin[e]) run_expert(backend, op, &p, e);
+    for (int row = 0; row < op->rows; row++) expert_sum(op, &p, row);
 }

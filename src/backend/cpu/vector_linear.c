@@ -6,7 +6,7 @@
  * rows. Both give the same bits (linear.h). */
 #include <string.h>
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/product.h"
 
 enum {
     UNIT_ROWS = 16,       /* weight rows shared out together, few activation rows */
@@ -16,9 +16,8 @@ enum {
     CHUNK_LEAST = 64,     /* lines of activations that meet a panel, unless there are fewer */
     ITEMS_PER_THREAD = 8, /* pieces of work with panels, so that the threads end together */
     STEP_LINES = 256,     /* most lines between two epilogues */
-    SHARED_BYTES = 96 << 20,
+    SHARED_BYTES = PRODUCT_SPACE_BYTES,
     THREAD_BYTES = 4 << 20,
-    GROUP_KINDS = 3,   /* activation groups of 16, 32, 64 */
     ALONE_COLS = 4096, /* of one row, up to which nobody shares its preparation; 4864 was even */
 };
 
@@ -27,38 +26,6 @@ _Static_assert(MATRIX_COLS_MAX * sizeof(float) <= THREAD_BYTES / 4, "a row of ac
 _Static_assert(NORM_WIDTH_MAX * sizeof(float) <= THREAD_BYTES / 8, "so has a row of results");
 
 size_t linear_work_bytes(int rows_max, int threads) { return (size_t)SHARED_BYTES + (size_t)threads * THREAD_BYTES; }
-
-typedef enum Finish { FINISH_STORE, FINISH_GLU, FINISH_ADD } Finish;
-
-/* One operation on some of its activation rows. */
-typedef struct Product {
-    CpuBackend *cpu;
-    const LinearKernels *kernels;
-    int rows;
-    int64_t cols;
-    const float *x;
-    const Norm *norm; /* before */
-    int count;        /* weights; GLU: gate and up */
-    const Weight *weight[MATMUL_MAX];
-    float *out[MATMUL_MAX];
-    bool coarse, fine; /* one line of activations, or two, whatever the backend's precision */
-    Finish finish;
-    Activation activation;
-    float scale;            /* ADD */
-    const Norm *norm_after; /* ADD */
-    float *residual;        /* ADD: out[0] holds the product while a norm is due */
-    /* prepared activations: `planes` lines of int8 per row. With two, the second is what rounding the first left over,
-     * which makes the error some 250 times smaller; the results of a row's lines are added. Plain weights know no
-     * planes. */
-    int planes;
-    bool few;
-    LinearInput input[GROUP_KINDS];
-    int8_t *q[GROUP_KINDS][LAYOUT_COUNT];
-    float *scales[GROUP_KINDS], *sums[GROUP_KINDS];
-    bool wanted[GROUP_KINDS][LAYOUT_COUNT];
-    bool plain_wanted;
-    float *plain; /* normalised rows for plain weights; x itself without a norm */
-} Product;
 
 static int group_kind(int group) { return group == 16 ? 0 : group == 32 ? 1 : 2; }
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -111,7 +78,8 @@ static size_t place_inputs(Product *p, uint8_t *space, int64_t rows) {
         *input = (LinearInput){p->cols, group, stride, {0}, p->scales[kind], p->sums[kind]};
         for (int layout = 0; layout < LAYOUT_COUNT; layout++) input->q[layout] = p->q[kind][layout];
     }
-    if (p->plain_wanted && p->norm) {
+    p->plain = NULL;
+    if (p->plain_wanted && (p->norm || p->from)) {
         p->plain = space ? (float *)(void *)(space + used) : NULL;
         used += align_up((size_t)(rows * p->cols) * sizeof(float));
     }
@@ -173,7 +141,7 @@ static void quantise_part(
 }
 
 static const float *norm_into(const Product *p, int row, float *to) {
-    const float *x = p->x + row * p->cols;
+    const float *x = p->x + (p->from ? p->from[row] : row) * p->cols;
     if (!p->norm) return x;
     p->cpu->kernels->norm_row(x, p->norm, to);
     return to;
@@ -183,7 +151,7 @@ static const float *norm_into(const Product *p, int row, float *to) {
 static void prepare_one(const Product *p, uint8_t *spare, int index, int count) {
     float *normed = (float *)(void *)(spare + THREAD_BYTES / 2);
     const float *x = norm_into(p, 0, normed);
-    if (p->plain_wanted && p->norm && index == 0) memcpy(p->plain, x, (size_t)p->cols * sizeof *x);
+    if (p->plain && index == 0) memcpy(p->plain, x, (size_t)p->cols * sizeof *x);
     for (int kind = 0; kind < GROUP_KINDS; kind++) {
         if (!p->scales[kind]) continue;
         const int64_t block = (int64_t)p->input[kind].group * LINEAR_LANES, blocks = ceil_div(p->cols, block);
@@ -192,14 +160,15 @@ static void prepare_one(const Product *p, uint8_t *spare, int index, int count) 
     }
 }
 
-/* Whole tiles to a thread: their rows share lines of memory. */
-static void prepare_rows(const Product *p, int index, int count) {
+/* Whole tiles to a thread: their rows share lines of memory. turn: which of the threads this one is here. */
+void product_prepare(const Product *p, int index, int turn, int count) {
     uint8_t *spare = thread_space(p, index);
     float *normed = (float *)(void *)(spare + THREAD_BYTES / 2);
     const int height = p->few ? 1 : p->kernels->tile_rows / p->planes;
-    for (int row = index * height; row < p->rows; row += row % height == height - 1 ? 1 + (count - 1) * height : 1) {
-        float *to = p->plain_wanted && p->norm ? p->plain + row * p->cols : normed;
+    for (int row = turn * height; row < p->rows; row += row % height == height - 1 ? 1 + (count - 1) * height : 1) {
+        float *to = p->plain ? p->plain + row * p->cols : normed;
         const float *x = norm_into(p, row, to);
+        if (p->plain && x != to) memcpy(to, x, (size_t)p->cols * sizeof *x);
         for (int kind = 0; kind < GROUP_KINDS; kind++)
             if (p->scales[kind]) quantise_part(p, kind, row, x, 0, p->cols, spare);
     }
@@ -254,7 +223,7 @@ static void multiply_few(const Product *p, int i, int64_t row, int64_t n, float 
         fold_planes(p, p->rows, n, y, CALL_ROWS);
         return;
     }
-    p->kernels->plain(w, row, n, p->norm ? p->plain : p->x, p->cols, p->rows, y, CALL_ROWS);
+    p->kernels->plain(w, row, n, p->plain ? p->plain : p->x, p->cols, p->rows, y, CALL_ROWS);
 }
 
 static void few_rows(const Product *p, int i, int64_t row, int64_t n) {
@@ -277,23 +246,19 @@ static int64_t units_of(const Product *p, int64_t unit_rows) {
 /* Kernels for more than two lines take weight rows together. */
 static int64_t few_unit(const Product *p) { return p->rows * p->planes > 2 ? UNIT_ROWS : SINGLE_UNIT_ROWS; }
 
-static void run_few(const Product *p, int index) {
-    Pool *pool = p->cpu->pool;
-    const int64_t height = few_unit(p), most = GRAIN_BYTES / ((int64_t)weight_row_bytes(p->weight[0]) * height);
-    const int64_t grain = most > 1 ? most : 1;
-    for (int64_t unit, units; pool_next(pool, 0, index, grain, &unit, &units);) {
-        for (int i = 0; units > 0; i++) {
-            const int64_t rows = p->weight[i]->rows, own = ceil_div(rows, height);
-            if (unit >= own) {
-                unit -= own;
-                continue;
-            }
-            const int64_t taken = min64(units, own - unit), last = min64((unit + taken) * height, rows);
-            for (int64_t row = unit * height; row < last; row += CALL_ROWS)
-                few_rows(p, i, row, min64(CALL_ROWS, last - row));
-            units -= taken;
-            unit = 0;
+static void few_items(const Product *p, int64_t unit, int64_t units) {
+    const int64_t height = few_unit(p);
+    for (int i = 0; units > 0; i++) {
+        const int64_t rows = p->weight[i]->rows, own = ceil_div(rows, height);
+        if (unit >= own) {
+            unit -= own;
+            continue;
         }
+        const int64_t taken = min64(units, own - unit), last = min64((unit + taken) * height, rows);
+        for (int64_t row = unit * height; row < last; row += CALL_ROWS)
+            few_rows(p, i, row, min64(CALL_ROWS, last - row));
+        units -= taken;
+        unit = 0;
     }
 }
 
@@ -319,7 +284,7 @@ static void multiply_panel(
     const LinearKernels *k = p->kernels;
     const int height = k->panel_rows;
     if (!linear_is_integer(w)) {
-        const float *x = (p->norm ? p->plain : p->x) + first * p->cols;
+        const float *x = (p->plain ? p->plain : p->x) + first * p->cols;
         k->plain(w, row, min64(height, w->rows - row), x, p->cols, rows, y, height);
         return;
     }
@@ -372,8 +337,7 @@ static void prefetch_results(const Product *p, int i, int64_t row, int64_t n, in
         for (int64_t r = 0; r < n; r += 16) __builtin_prefetch(out + (first + t) * stride + row + r, 1);
 }
 
-static void run_panels(const Product *p, int index) {
-    Pool *pool = p->cpu->pool;
+static void panel_items(const Product *p, int index, int64_t item, int64_t items) {
     const int height = p->kernels->panel_rows, count = p->finish == FINISH_GLU ? 2 : 1;
     uint8_t *space = thread_space(p, index);
     float *y[2] = {(float *)(void *)space, (float *)(void *)(space + result_bytes())};
@@ -383,7 +347,7 @@ static void run_panels(const Product *p, int index) {
     const int chunk = chunk_rows(p);
     /* Single tiles, so that their results are still in L1 when they are finished. */
     const int step = (p->plain_wanted || p->kernels->many_tiles ? STEP_LINES : p->kernels->tile_rows) / p->planes;
-    for (int64_t item, items; pool_next(pool, 0, index, 1, &item, &items);) {
+    for (const int64_t last = item + items; item < last; item++) {
         const int begin = (int)(item / units) * chunk, end = (int)min64(begin + chunk, p->rows);
         int64_t unit = item % units;
         int i = 0;
@@ -401,6 +365,31 @@ static void run_panels(const Product *p, int index) {
                 finish(p, i, row, n, first, rows, y[0], height);
         }
     }
+}
+
+/* ---- pieces ---- */
+
+int64_t product_items(const Product *p) {
+    if (p->few) return units_of(p, few_unit(p));
+    return units_of(p, p->kernels->panel_rows) * ceil_div(p->rows, chunk_rows(p));
+}
+
+int64_t product_grain(const Product *p) {
+    const int64_t most = p->few ? GRAIN_BYTES / ((int64_t)weight_row_bytes(p->weight[0]) * few_unit(p)) : 1;
+    return most > 1 ? most : 1;
+}
+
+void product_run(const Product *p, int index, int64_t first, int64_t count) {
+    if (p->few)
+        few_items(p, first, count);
+    else
+        panel_items(p, index, first, count);
+}
+
+static void run_shared(const Product *p, int index) {
+    const int64_t grain = product_grain(p);
+    for (int64_t item, items; pool_next(p->cpu->pool, 0, index, grain, &item, &items);)
+        product_run(p, index, item, items);
 }
 
 /* ---- the operations ---- */
@@ -422,7 +411,7 @@ static void run_alone(const Product *p, int index) {
     CHECK(place_inputs(&own, space + THREAD_BYTES / 4 * 3, 1) <= THREAD_BYTES / 4);
     own.out[0] = p->out[0]; /* results go where all threads' go */
     prepare_one(&own, space, 0, 1);
-    run_few(&own, index);
+    run_shared(&own, index);
 }
 
 static void product_task(void *argument, int index, int count) {
@@ -434,19 +423,16 @@ static void product_task(void *argument, int index, int count) {
         if (p->rows == 1)
             prepare_one(p, thread_space(p, index), index, count);
         else
-            prepare_rows(p, index, count);
+            product_prepare(p, index, index, count);
         pool_barrier(pool, index);
-        if (p->few)
-            run_few(p, index);
-        else
-            run_panels(p, index);
+        run_shared(p, index);
     }
     if (!p->norm_after) return;
     pool_barrier(pool, index);
     add_normed(p, index, count);
 }
 
-static void run_product(Product *p, CpuBackend *cpu, int rows) {
+int product_begin(Product *p, CpuBackend *cpu, int rows) {
     p->cpu = cpu;
     p->kernels = cpu->kernels->linear;
     p->cols = p->weight[0]->cols;
@@ -461,21 +447,28 @@ static void run_product(Product *p, CpuBackend *cpu, int rows) {
     const size_t per_row = place_inputs(p, NULL, 1) + 64; /* with panels: of a whole tile, so there is room to round */
     if ((size_t)chunk > SHARED_BYTES / per_row) chunk = (int)(SHARED_BYTES / per_row);
     CHECK(chunk > 0);
+    return chunk;
+}
+
+size_t product_place(Product *p, int rows, uint8_t *space) {
+    p->rows = rows;
+    choose_inputs(p, rows);
+    return place_inputs(p, space, rows);
+}
+
+static void run_product(Product *p, CpuBackend *cpu, int rows) {
+    const int chunk = product_begin(p, cpu, rows);
     const float *x = p->x;
     float *out[MATMUL_MAX], *residual = p->residual;
     memcpy(out, p->out, sizeof out);
     for (int done = 0; done < rows; done += chunk) {
-        p->rows = rows - done < chunk ? rows - done : chunk;
+        const int taken = rows - done < chunk ? rows - done : chunk;
         p->x = x + done * p->cols;
         if (residual) p->residual = residual + done * p->weight[0]->rows;
         for (int i = 0; i < p->count; i++)
             if (out[i]) p->out[i] = out[i] + done * p->weight[i]->rows;
-        choose_inputs(p, p->rows);
-        place_inputs(p, cpu->work, p->rows);
-        if (p->few)
-            pool_share(cpu->pool, 0, units_of(p, few_unit(p)));
-        else
-            pool_share(cpu->pool, 0, units_of(p, p->kernels->panel_rows) * ceil_div(p->rows, chunk_rows(p)));
+        product_place(p, taken, cpu->work);
+        pool_share(cpu->pool, 0, product_items(p));
         pool_run(cpu->pool, product_task, p);
     }
 }

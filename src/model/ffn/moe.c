@@ -15,7 +15,7 @@ static int64_t inner_of(const MoeFfn *moe) {
 static int64_t moe_width(const Layer *layer) {
     const MoeFfn *moe = &layer->moe;
     const int64_t hidden = moe->router.cols, slots = slots_of(moe);
-    return 2 * hidden + moe->router.rows + 1 + 2 * slots + slots * (inner_of(moe) + hidden + 1);
+    return 2 * hidden + moe->router.rows + 1 + 2 * slots + slots * (inner_of(moe) + hidden + 2);
 }
 
 static void moe_visit(Layer *layer, const Visitor *visitor) {

@@ -1,0 +1,54 @@
+/* A product from the inside (vector_linear.c): prepared activation rows, and pieces of work that threads share. Several
+ * products can so be computed together in one run of the pool (experts_vector.c). */
+#pragma once
+#include "backend/cpu/cpu.h"
+
+enum {
+    PRODUCT_SPACE_BYTES = 96 << 20, /* for prepared rows, at the beginning of CpuBackend.work */
+    GROUP_KINDS = 3,                /* activation groups of 16, 32, 64 */
+};
+
+typedef enum Finish { FINISH_STORE, FINISH_GLU, FINISH_ADD } Finish;
+
+/* One operation on some of its activation rows. */
+typedef struct Product {
+    CpuBackend *cpu;
+    const LinearKernels *kernels;
+    int rows;
+    int64_t cols;
+    const float *x;
+    const int32_t *from; /* [rows] which rows of x; NULL: all in order */
+    const Norm *norm;    /* before */
+    int count;           /* weights; GLU: gate and up */
+    const Weight *weight[MATMUL_MAX];
+    float *out[MATMUL_MAX];
+    bool coarse, fine; /* one line of activations, or two, whatever the backend's precision */
+    Finish finish;
+    Activation activation;
+    float scale;            /* ADD */
+    const Norm *norm_after; /* ADD */
+    float *residual;        /* ADD: out[0] holds the product while a norm is due */
+    /* prepared activations: `planes` lines of int8 per row. With two, the second is what rounding the first left over,
+     * which makes the error some 250 times smaller; the results of a row's lines are added. Plain weights know no
+     * planes. */
+    int planes;
+    bool few;
+    LinearInput input[GROUP_KINDS];
+    int8_t *q[GROUP_KINDS][LAYOUT_COUNT];
+    float *scales[GROUP_KINDS], *sums[GROUP_KINDS];
+    bool wanted[GROUP_KINDS][LAYOUT_COUNT];
+    bool plain_wanted;
+    float *plain; /* normalised or gathered rows for plain weights; NULL: x itself */
+} Product;
+
+/* Of a product whose operands are filled in: chooses its way for so many rows. How many of them can be placed together.
+ */
+int product_begin(Product *p, CpuBackend *cpu, int rows);
+/* Bytes that its prepared rows take, which will lie at space; NULL: only counts. */
+size_t product_place(Product *p, int rows, uint8_t *space);
+/* Within a run of the pool by thread `index`: its share of the rows, where it is number `turn` of count. */
+void product_prepare(const Product *p, int index, int turn, int count);
+/* Pieces of the product, and how many a thread takes at a time; once all rows are prepared, each can be run. */
+int64_t product_items(const Product *p);
+int64_t product_grain(const Product *p);
+void product_run(const Product *p, int index, int64_t first, int64_t count);
