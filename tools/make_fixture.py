@@ -38,7 +38,7 @@ from mlx_lm.models.switch_layers import SwitchLinear
 from transformers import AutoConfig
 
 OUT = os.path.join(os.path.dirname(__file__), "..", "tests", "family", "data")
-MODULES = {"mistral": "llama"}  # model_type → module of mlx_lm.models, where they differ
+MODULES = {"mistral": "llama", "minimax_m2": "minimax"}  # model_type → module of mlx_lm.models, where they differ
 ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3", "phi": "phi2"}  # model_type → llama.cpp's, where they differ
 STORED_MINUS_ONE = ("gemma3", "gemma3_text")
 
@@ -266,6 +266,20 @@ GEMMA = {"model_type": "gemma3_text", "hidden_size": 192, "num_hidden_layers": 4
 PHI3 = {"model_type": "phi3", "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 96, "num_attention_heads": 4,
         "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 48, "max_position_embeddings": 512,
         "tie_word_embeddings": False}
+MOE = {**LLAMA, "num_hidden_layers": 3}
+DEEPSEEK_CHOICE = {"n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.0}
+DEEPSEEK = {**DEEPSEEK_CHOICE, "moe_intermediate_size": 64, "n_routed_experts": 8, "num_experts_per_tok": 2,
+            "n_shared_experts": 1, "first_k_dense_replace": 1}
+GRANITE = {"model_type": "granitemoe", "intermediate_size": 64, "attention_multiplier": 0.2, "embedding_multiplier": 3.0,
+           "residual_multiplier": 0.4, "logits_scaling": 1.7, "attention_bias": False, "tie_word_embeddings": True}
+MIMO = {"model_type": "mimo_v2_flash", "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 96,
+        "moe_intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "v_head_dim": 16,
+        "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 32, "swa_v_head_dim": 20,
+        "add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False, "sliding_window_size": 7,
+        "rope_theta": 10000.0, "swa_rope_theta": 500.0, "partial_rotary_factor": 0.5, "n_routed_experts": 8,
+        "n_shared_experts": 1, "num_experts_per_tok": 3, "n_group": 2, "topk_group": 1, "norm_topk_prob": True,
+        "routed_scaling_factor": None, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "vocab_size": 48,
+        "layernorm_epsilon": 1e-5, "max_position_embeddings": 512}
 
 
 def rope(**scaling):
@@ -362,6 +376,73 @@ CASES = {
     "qwen3-moe-dense": {"config": {**LLAMA, "model_type": "qwen3_moe", "head_dim": 24, "num_experts": 4, "num_experts_per_tok": 4,
                                    "moe_intermediate_size": 64, "decoder_sparse_step": 1, "mlp_only_layers": [],
                                    "norm_topk_prob": False, "tie_word_embeddings": True}},
+    "glm4-moe": {"config": {**MOE, **DEEPSEEK, "model_type": "glm4_moe", "num_attention_heads": 6, "num_key_value_heads": 2,
+                            "head_dim": 24, "n_routed_experts": 12, "n_group": 3, "topk_group": 2, "num_experts_per_tok": 3,
+                            "routed_scaling_factor": 1.5, "use_qk_norm": True, "attention_bias": True,
+                            "partial_rotary_factor": 0.5, "rope_scaling": None},
+                 "variants": [F32, BF16, affine(6, 32)]},
+    "glm4-moe-plain": {"config": {**MOE, **DEEPSEEK, "model_type": "glm4_moe", "num_hidden_layers": 2, "head_dim": 32,
+                                  "hidden_size": 96, "n_routed_experts": 5, "num_experts_per_tok": 1, "n_shared_experts": 2,
+                                  "first_k_dense_replace": 0, "use_qk_norm": False, "attention_bias": False,
+                                  "partial_rotary_factor": 1.0, "rope_scaling": None, "moe_intermediate_size": 32}},
+    "dots1": {"config": {**MOE, **DEEPSEEK, "model_type": "dots1", "n_routed_experts": 10, "num_experts_per_tok": 4,
+                         "n_group": 5, "topk_group": 3, "scoring_func": "noaux_tc"}, "variants": [F32, affine(4, 32)]},
+    "dots1-wide": {"config": {**MOE, **DEEPSEEK, "model_type": "dots1", "num_attention_heads": 2, "num_key_value_heads": 2,
+                              "head_dim": 48, "n_routed_experts": 7, "n_shared_experts": 2, "first_k_dense_replace": 2,
+                              "routed_scaling_factor": 2.5, "norm_topk_prob": False, "tie_word_embeddings": True}},
+    "minimax": {"config": {**MOE, "model_type": "minimax", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+                           "intermediate_size": 64, "num_local_experts": 9, "num_experts_per_tok": 4,
+                           "shared_intermediate_size": 0, "rotary_dim": 16}, "variants": [F32, affine(4, 32)]},
+    "minimax-m2": {"config": {**MOE, "model_type": "minimax_m2", "hidden_size": 128, "num_attention_heads": 6,
+                              "num_key_value_heads": 1, "head_dim": 20, "intermediate_size": 32, "num_local_experts": 4,
+                              "num_experts_per_tok": 1, "shared_intermediate_size": 0, "rotary_dim": 20, "use_qk_norm": False,
+                              "scoring_func": "sigmoid", "tie_word_embeddings": True}},
+    "granitemoe": {"config": {**MOE, **GRANITE, "num_local_experts": 8, "num_experts_per_tok": 3},
+                   "variants": [F32, BF16, affine(4, 32)]},
+    "granitemoe-untied": {"config": {**MOE, **GRANITE, "hidden_size": 96, "num_attention_heads": 3, "num_key_value_heads": 1,
+                                     "num_local_experts": 3, "num_experts_per_tok": 2, "attention_bias": True,
+                                     "intermediate_size": 160, "logits_scaling": 0.5, "tie_word_embeddings": False}},
+    "ernie4-5-moe": {"config": {**MOE, "model_type": "ernie4_5_moe", "use_bias": False, "moe_num_experts": 8, "moe_k": 3,
+                                "moe_intermediate_size": 64, "moe_num_shared_experts": 2, "moe_layer_start_index": 1,
+                                "moe_layer_interval": 1}, "variants": [F32, affine(4, 32)]},
+    "ernie4-5-moe-bias": {"config": {**MOE, "model_type": "ernie4_5_moe", "num_hidden_layers": 4, "use_bias": True, "head_dim": 32,
+                                     "moe_num_experts": 3, "moe_k": 1, "moe_gate_act": "sigmoid", "moe_layer_interval": 2,
+                                     "moe_layer_end_index": 2, "moe_layer_start_index": 0, "tie_word_embeddings": True}},
+    "bailing-moe": {"config": {**MOE, "model_type": "bailing_moe", "num_experts": 8, "num_experts_per_tok": 3,
+                               "moe_intermediate_size": 64, "num_shared_experts": 2, "norm_topk_prob": True,
+                               "first_k_dense_replace": 1}, "variants": [F32, affine(4, 32)]},
+    "bailing-moe-groups": {"config": {**MOE, "model_type": "bailing_moe", "hidden_size": 96, "num_attention_heads": 3,
+                                      "num_key_value_heads": 1, "num_experts": 12, "num_experts_per_tok": 4, "n_group": 4,
+                                      "topk_group": 2, "moe_intermediate_size": 32, "num_shared_experts": 1,
+                                      "moe_shared_expert_intermediate_size": 96, "norm_topk_prob": True, "use_qk_norm": True,
+                                      "use_qkv_bias": True, "use_bias": True, "score_function": "sigmoid",
+                                      "moe_router_enable_expert_bias": True, "routed_scaling_factor": 2.5,
+                                      "partial_rotary_factor": 0.5, "first_k_dense_replace": 0, "tie_word_embeddings": True}},
+    "exaone-moe": {"config": {**MOE, **DEEPSEEK_CHOICE, "model_type": "exaone_moe", "num_hidden_layers": 4, "head_dim": 24,
+                              "moe_intermediate_size": 64, "num_experts": 6, "num_experts_per_tok": 2, "num_shared_experts": 1,
+                              "sliding_window": 7, "layer_types": [
+                                  "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+                              "is_moe_layer": [False, True, True, True], "scoring_func": "sigmoid",
+                              "topk_method": "noaux_tc"}, "tokens": 40, "variants": [F32, affine(4, 32)]},
+    "exaone-moe-full": {"config": {**MOE, **DEEPSEEK_CHOICE, "model_type": "exaone_moe", "hidden_size": 96, "head_dim": 32,
+                                   "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 2,
+                                   "moe_intermediate_size": 32, "num_experts": 12, "num_experts_per_tok": 5, "n_group": 2,
+                                   "topk_group": 1, "num_shared_experts": 2, "sliding_window": 7,
+                                   "layer_types": ["full_attention", "full_attention"], "is_moe_layer": [True, False],
+                                   "tie_word_embeddings": True}},
+    "mimo-v2-flash": {"config": {**MIMO, "hybrid_layer_pattern": [0, 1, 1, 0], "moe_layer_freq": [0, 1, 1, 1]},
+                      "tokens": 40, "variants": [F32, affine(4, 32)]},
+    "mimo-v2-flash-scaled": {"config": {**MIMO, "num_hidden_layers": 2, "hybrid_layer_pattern": [1, 0], "moe_layer_freq": [1, 0],
+                                        "hidden_size": 96, "v_head_dim": 40, "swa_head_dim": 24, "swa_v_head_dim": 24,
+                                        "add_full_attention_sink_bias": True, "add_swa_attention_sink_bias": False,
+                                        "attention_value_scale": 0.707, "n_shared_experts": None, "n_group": 1,
+                                        "topk_group": 1, "routed_scaling_factor": 2.5, "partial_rotary_factor": 1.0}},
+    "llama4-text": {"config": {**MOE, "model_type": "llama4_text", "num_hidden_layers": 4, "head_dim": 24,
+                               "intermediate_size_mlp": 160, "no_rope_layers": [1, 1, 0, 1], "use_qk_norm": True,
+                               "tie_word_embeddings": True}, "variants": [F32, affine(4, 32)]},
+    "llama4-text-untied": {"config": {**MOE, "model_type": "llama4_text", "hidden_size": 96, "num_hidden_layers": 2,
+                                      "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 64,
+                                      "intermediate_size_mlp": 64, "no_rope_layers": [0, 1], "use_qk_norm": False}},
     "phi": {"config": {"model_type": "phi", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96,
                        "num_attention_heads": 2, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "vocab_size": 48,
                        "layer_norm_eps": 1e-5, "hidden_act": "gelu_new", "max_position_embeddings": 512},

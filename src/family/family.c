@@ -52,7 +52,8 @@ void family_ends(Loader *ld, Spec *spec, const Dims *d) {
 AttentionMixer family_attention_op(const Dims *d, const Rope *rope) {
     const KvLayout layout = {.kv_heads = d->kv_heads, .head_dim = d->head_dim, .value_dim = d->head_dim};
     return (AttentionMixer){
-        .op = {.heads = d->heads, .kv.layout = layout, .scale = 1 / sqrtf((float)d->head_dim), .rope = rope}};
+        .op = {.heads = d->heads, .kv.layout = layout, .scale = 1 / sqrtf((float)d->head_dim), .rope = rope},
+        .value_scale = 1};
 }
 
 AttentionMixer family_attention(
@@ -68,52 +69,29 @@ AttentionMixer family_attention(
     return mixer;
 }
 
-GluFfn family_glu(Loader *ld, const Dims *d, Activation activation, bool bias) {
+void family_qk_norms(Loader *ld, Layer *layer, const char *q, const char *k, const Dims *d) {
+    char name[64];
+    snprintf(name, sizeof name, "self_attn.%s", q);
+    layer->attention.op.q_norm = load_rms(ld, name, d->head_dim, d->eps);
+    snprintf(name, sizeof name, "self_attn.%s", k);
+    layer->attention.op.k_norm = load_rms(ld, name, d->head_dim, d->eps);
+}
+
+GluFfn family_glu_at(Loader *ld, const char *home, int hidden, int inner, Activation activation, bool bias) {
+    char gate[64], up[64], down[64];
+    snprintf(gate, sizeof gate, "%s.gate_proj", home);
+    snprintf(up, sizeof up, "%s.up_proj", home);
+    snprintf(down, sizeof down, "%s.down_proj", home);
     return (GluFfn){
-        .gate = load_linear(ld, "mlp.gate_proj", d->inner, d->hidden, bias),
-        .up = load_linear(ld, "mlp.up_proj", d->inner, d->hidden, bias),
-        .down = load_linear(ld, "mlp.down_proj", d->hidden, d->inner, bias),
+        .gate = load_linear(ld, gate, inner, hidden, bias),
+        .up = load_linear(ld, up, inner, hidden, bias),
+        .down = load_linear(ld, down, hidden, inner, bias),
         .activation = activation,
     };
 }
 
-const MoeNames moe_usual = {"mlp", "gate_proj", "up_proj", "down_proj"};
-
-static Weight *moe_bank(Loader *ld, const MoeNames *names, const char *bank, const char *single, const MoeFfn *moe,
-    int extra, int rows, int cols, bool bias) {
-    char stacked[96], one[96];
-    snprintf(stacked, sizeof stacked, "%s.switch_mlp.%s", names->home, bank);
-    snprintf(one, sizeof one, "%s.experts.%%d.%s", names->home, single);
-    return load_experts(ld, stacked, one, moe->experts, extra, rows, cols, bias);
-}
-
-MoeFfn family_moe(
-    Loader *ld, const MoeNames *names, int hidden, int inner, int experts, int used, bool bias, int extra) {
-    load_require(ld, used <= experts && used <= EXPERTS_USED_MAX,
-        "num_experts_per_tok is %d, of %d experts at most %d can be used", used, experts, EXPERTS_USED_MAX);
-    MoeFfn moe = {.experts = experts, .used = used, .score = ROUTE_SOFTMAX, .scale = 1, .activation = ACT_SILU};
-    char name[96];
-    snprintf(name, sizeof name, "%s.gate", names->home);
-    moe.router = load_linear(ld, name, experts, hidden, false);
-    moe.gate = moe_bank(ld, names, "gate_proj", names->gate, &moe, extra, inner, hidden, bias);
-    moe.up = moe_bank(ld, names, "up_proj", names->up, &moe, extra, inner, hidden, bias);
-    moe.down = moe_bank(ld, names, "down_proj", names->down, &moe, extra, hidden, inner, bias);
-    return moe;
-}
-
-static Weight shared_part(Loader *ld, const char *name, const char *part, int rows, int cols) {
-    char full[96];
-    snprintf(full, sizeof full, "%s.%s", name, part);
-    return load_linear(ld, full, rows, cols, false);
-}
-
-void family_shared_expert(Loader *ld, MoeFfn *moe, const char *name, int inner) {
-    const int hidden = (int)moe->router.cols;
-    if (!moe->gate || !moe->up || !moe->down) return; /* has failed */
-    moe->shared = 1;
-    moe->gate[moe->experts] = shared_part(ld, name, "gate_proj", inner, hidden);
-    moe->up[moe->experts] = shared_part(ld, name, "up_proj", inner, hidden);
-    moe->down[moe->experts] = shared_part(ld, name, "down_proj", hidden, inner);
+GluFfn family_glu(Loader *ld, const Dims *d, Activation activation, bool bias) {
+    return family_glu_at(ld, "mlp", d->hidden, d->inner, activation, bias);
 }
 
 Windows family_windows_switched(Loader *ld, const Spec *spec) {

@@ -34,20 +34,38 @@ AttentionMixer family_attention(
     Loader *ld, const Dims *dims, const char *out, const Rope *rope, bool bias, bool out_bias);
 /* The same without weights. */
 AttentionMixer family_attention_op(const Dims *dims, const Rope *rope);
+/* Norms of each head: self_attn.Q and self_attn.K. */
+void family_qk_norms(Loader *ld, Layer *layer, const char *q, const char *k, const Dims *dims);
 /* mlp.gate_proj, up_proj, down_proj. */
 GluFfn family_glu(Loader *ld, const Dims *dims, Activation activation, bool bias);
 
-/* A mixture of gated experts without a shared one, under HOME (mlp, block_sparse_moe): HOME.gate, and the experts
- * HOME.switch_mlp.{gate,up,down}_proj, or HOME.experts.N.GATE, UP and DOWN one by one. The scores' kind and what is
- * done with them are the family's to set: softmax, as they are. */
+/* The same under HOME. */
+GluFfn family_glu_at(Loader *ld, const char *home, int hidden, int inner, Activation activation, bool bias);
+
+/* Names of a mixture of experts: HOME.ROUTER; the experts HOME.STACK.{gate,up,down}_proj, or HOME.experts.N.GATE, UP
+ * and DOWN one by one; HOME.SHARED.{gate,up,down}_proj of the shared one; HOME.BIAS for the choice. */
 typedef struct MoeNames {
-    const char *home, *gate, *up, *down;
+    const char *home, *router, *stack, *gate, *up, *down, *shared, *bias;
 } MoeNames;
-extern const MoeNames moe_usual; /* mlp, gate_proj, up_proj, down_proj */
-MoeFfn family_moe(
-    Loader *ld, const MoeNames *names, int hidden, int inner, int experts, int used, bool bias, int extra);
-/* One more gated part, which every row uses, in the room that extra left: NAME.{gate,up,down}_proj. */
-void family_shared_expert(Loader *ld, MoeFfn *moe, const char *name, int inner);
+extern const MoeNames moe_usual;    /* mlp.gate, mlp.switch_mlp, gate_proj …, mlp.shared_experts */
+extern const MoeNames moe_deepseek; /* the same, and mlp.gate.e_score_correction_bias */
+
+/* A family's mixture of experts, read once from the config. */
+typedef struct Moe {
+    MoeNames names;
+    MoeFfn ffn; /* experts, used, and how they are chosen; no weights */
+    int hidden, inner;
+    int shared;             /* inner width of the shared expert; 0: none */
+    bool bias, router_bias; /* of all experts; of the router */
+} Moe;
+
+/* The usual ones: experts with silu, used with the softmax over all as it is. */
+Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int inner, int experts, int used);
+/* What DeepSeek-V3's configs say about the choice, and those of who followed: sigmoids, a bias for the choice alone,
+ * groups (n_group, topk_group, norm_topk_prob, routed_scaling_factor). */
+void family_moe_sigmoid(Loader *ld, Moe *moe);
+/* The feed-forward part of the layer in scope: the mixture, or for NULL the usual mlp. */
+void family_moe_layer(Loader *ld, Layer *layer, const Moe *moe, const Dims *dims, bool mlp_bias);
 
 /* Which layers attend through a sliding window, the token itself included: query i sees key j when i − j < width. So
  * the models were trained and transformers masks (masking_utils.py), also where mlx-lm's class knows no window. */

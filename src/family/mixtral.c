@@ -2,11 +2,13 @@
  * Reference: mlx_lm/models/mixtral.py. */
 #include "family/family.h"
 
-static const MoeNames names = {"block_sparse_moe", "w1", "w3", "w2"};
+static const MoeNames names = {"block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", .shared = NULL};
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
-    const int experts = load_int(ld, "num_local_experts"), used = load_int(ld, "num_experts_per_tok");
+    Moe moe = family_moe_open(
+        ld, &names, d.hidden, d.inner, load_int(ld, "num_local_experts"), load_int(ld, "num_experts_per_tok"));
+    moe.ffn.score = ROUTE_TOP_SOFTMAX;
     const Rope *rope = load_rope(ld,
         &(RopeOptions){
             .head_dim = d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
@@ -22,9 +24,7 @@ static void load(Loader *ld, Spec *spec) {
         layer->attention = family_attention(ld, &d, "o_proj", rope, false, false);
         layer->attention.op.window = window;
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        layer->ffn = FFN_MOE;
-        layer->moe = family_moe(ld, &names, d.hidden, d.inner, experts, used, false, 0);
-        layer->moe.score = ROUTE_TOP_SOFTMAX;
+        family_moe_layer(ld, layer, &moe, &d, false);
     }
 }
 

@@ -4,9 +4,11 @@
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
-    const bool bias = load_bool_or(ld, "attention_bias", false), expert_bias = load_bool_or(ld, "mlp_bias", false);
-    const int experts = load_int(ld, "num_experts"), used = load_int(ld, "num_experts_per_tok");
-    const bool normalise = load_bool_or(ld, "norm_topk_prob", false);
+    const bool bias = load_bool_or(ld, "attention_bias", false);
+    Moe moe = family_moe_open(
+        ld, &moe_usual, d.hidden, d.inner, load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
+    moe.ffn.normalise = load_bool_or(ld, "norm_topk_prob", false);
+    moe.bias = load_bool_or(ld, "mlp_bias", false);
     const Rope *rope = load_rope(ld,
         &(RopeOptions){
             .head_dim = d.head_dim, .theta = 10000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
@@ -23,9 +25,7 @@ static void load(Loader *ld, Spec *spec) {
         layer->attention.op.q_norm = load_rms(ld, "self_attn.q_norm", (int64_t)d.heads * d.head_dim, d.eps);
         layer->attention.op.k_norm = load_rms(ld, "self_attn.k_norm", (int64_t)d.kv_heads * d.head_dim, d.eps);
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        layer->ffn = FFN_MOE;
-        layer->moe = family_moe(ld, &moe_usual, d.hidden, d.inner, experts, used, expert_bias, 0);
-        layer->moe.normalise = normalise;
+        family_moe_layer(ld, layer, &moe, &d, false);
     }
 }
 

@@ -15,8 +15,7 @@ static void load(Loader *ld, Spec *spec) {
         load_scope(ld, "model.layers.%d.", i);
         layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
         layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
-        layer->attention.op.q_norm = load_rms(ld, "self_attn.q_norm", d.head_dim, d.eps);
-        layer->attention.op.k_norm = load_rms(ld, "self_attn.k_norm", d.head_dim, d.eps);
+        family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
         layer->attention.op.window = family_window(ld, &windows, i);
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
         layer->glu = family_glu(ld, &d, ACT_SILU, false);

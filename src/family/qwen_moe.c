@@ -16,18 +16,17 @@ typedef struct QwenMoe {
     const Rope *rope;
     Windows windows;
     const Json *dense; /* layers without experts */
-    int experts, used, inner, every;
-    bool normalise;
+    int every;
+    Moe moe;
 } QwenMoe;
 
 static QwenMoe load_fields(Loader *ld, Spec *spec) {
     QwenMoe q = {.d = family_dims(ld, spec),
         .dense = load_list(ld, "mlp_only_layers", -1),
-        .experts = load_int(ld, "num_experts"),
-        .used = load_int(ld, "num_experts_per_tok"),
-        .inner = load_int(ld, "moe_intermediate_size"),
-        .every = load_int_or(ld, "decoder_sparse_step", 1),
-        .normalise = load_bool_or(ld, "norm_topk_prob", false)};
+        .every = load_int_or(ld, "decoder_sparse_step", 1)};
+    q.moe = family_moe_open(ld, &moe_usual, q.d.hidden, load_int(ld, "moe_intermediate_size"),
+        load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
+    q.moe.ffn.normalise = load_bool_or(ld, "norm_topk_prob", false);
     q.rope = load_rope(ld,
         &(RopeOptions){
             .head_dim = q.d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});
@@ -43,15 +42,10 @@ static bool has_experts(const QwenMoe *q, int layer) {
     return (layer + 1) % q->every == 0 && !is_listed(q->dense, layer);
 }
 
-static void load_ffn(Loader *ld, const QwenMoe *q, Layer *layer, int extra) {
-    layer->ffn = FFN_MOE;
-    layer->moe = family_moe(ld, &moe_usual, q->d.hidden, q->inner, q->experts, q->used, false, extra);
-    layer->moe.normalise = q->normalise;
-}
-
 static void load_qwen2(Loader *ld, Spec *spec) {
-    const QwenMoe q = load_fields(ld, spec);
-    const int shared = load_int(ld, "shared_expert_intermediate_size");
+    QwenMoe q = load_fields(ld, spec);
+    q.moe.names.shared = "shared_expert";
+    q.moe.shared = load_int(ld, "shared_expert_intermediate_size");
     const bool bias = load_bool_or(ld, "qkv_bias", true);
     for (int i = 0; i < spec->layer_count; i++) {
         Layer *layer = &spec->layers[i];
@@ -60,13 +54,9 @@ static void load_qwen2(Loader *ld, Spec *spec) {
         layer->attention = family_attention(ld, &q.d, "o_proj", q.rope, bias, false);
         layer->attention.op.window = family_window(ld, &q.windows, i);
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", q.d.hidden, q.d.eps);
-        if (!has_experts(&q, i)) {
-            layer->glu = family_glu(ld, &q.d, ACT_SILU, false);
-            continue;
-        }
-        load_ffn(ld, &q, layer, 1);
-        family_shared_expert(ld, &layer->moe, "mlp.shared_expert", shared);
-        layer->moe.shared_gate = load_linear(ld, "mlp.shared_expert_gate", 1, q.d.hidden, false);
+        family_moe_layer(ld, layer, has_experts(&q, i) ? &q.moe : NULL, &q.d, false);
+        if (has_experts(&q, i))
+            layer->moe.shared_gate = load_linear(ld, "mlp.shared_expert_gate", 1, q.d.hidden, false);
     }
 }
 
@@ -78,14 +68,10 @@ static void load_qwen3(Loader *ld, Spec *spec) {
         load_scope(ld, "model.layers.%d.", i);
         layer->mixer_in = load_rms(ld, "input_layernorm", q.d.hidden, q.d.eps);
         layer->attention = family_attention(ld, &q.d, "o_proj", q.rope, bias, bias);
-        layer->attention.op.q_norm = load_rms(ld, "self_attn.q_norm", q.d.head_dim, q.d.eps);
-        layer->attention.op.k_norm = load_rms(ld, "self_attn.k_norm", q.d.head_dim, q.d.eps);
+        family_qk_norms(ld, layer, "q_norm", "k_norm", &q.d);
         layer->attention.op.window = family_window(ld, &q.windows, i);
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", q.d.hidden, q.d.eps);
-        if (has_experts(&q, i))
-            load_ffn(ld, &q, layer, 0);
-        else
-            layer->glu = family_glu(ld, &q.d, ACT_SILU, false);
+        family_moe_layer(ld, layer, has_experts(&q, i) ? &q.moe : NULL, &q.d, false);
     }
 }
 

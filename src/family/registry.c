@@ -4,23 +4,33 @@
 
 /* model_type of config.json → its Family. A new family is one row here and one file. */
 // clang-format off
-#define FAMILIES(row)                    \
-    row("gemma3", gemma3_wrapper_family) \
-    row("gemma3_text", gemma3_family)    \
-    row("llama", llama_family)           \
-    row("mistral", mistral_family)       \
-    row("mixtral", mixtral_family)       \
-    row("olmoe", olmoe_family)           \
-    row("phi", phi_family)               \
-    row("phi3", phi3_family)             \
-    row("qwen2", qwen2_family)           \
-    row("qwen2_moe", qwen2_moe_family)   \
-    row("qwen3", qwen3_family)           \
-    row("qwen3_moe", qwen3_moe_family)   \
+#define FAMILIES(row)                          \
+    row("bailing_moe", bailing_moe_family)     \
+    row("dots1", dots1_family)                 \
+    row("ernie4_5_moe", ernie4_5_moe_family)   \
+    row("exaone_moe", exaone_moe_family)       \
+    row("gemma3", gemma3_wrapper_family)       \
+    row("gemma3_text", gemma3_family)          \
+    row("glm4_moe", glm4_moe_family)           \
+    row("granitemoe", granitemoe_family)       \
+    row("llama", llama_family)                 \
+    row("llama4_text", llama4_text_family)     \
+    row("mimo_v2_flash", mimo_v2_flash_family) \
+    row("minimax", minimax_family)             \
+    row("minimax_m2", minimax_family)          \
+    row("mistral", mistral_family)             \
+    row("mixtral", mixtral_family)             \
+    row("olmoe", olmoe_family)                 \
+    row("phi", phi_family)                     \
+    row("phi3", phi3_family)                   \
+    row("qwen2", qwen2_family)                 \
+    row("qwen2_moe", qwen2_moe_family)         \
+    row("qwen3", qwen3_family)                 \
+    row("qwen3_moe", qwen3_moe_family)         \
     row("smollm3", smollm3_family)
 // clang-format on
 
-#define DECLARE_FAMILY(model_type, family) extern const Family family;
+#define DECLARE_FAMILY(model_type, family) extern const Family family; /* twice is fine */
 FAMILIES(DECLARE_FAMILY)
 
 #define FAMILY_ROW(model_type, family) {model_type, &family},

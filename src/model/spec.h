@@ -17,6 +17,7 @@ typedef enum FfnKind { FFN_GLU, FFN_MLP, FFN_MOE } FfnKind;
 typedef struct AttentionMixer {
     Attention op;      /* all that is known at load: of op.kv the layout's widths; q, k, v and out belong to a step */
     Weight q, k, v, o; /* q, k, v may be views of one fused matrix */
+    float value_scale; /* multiplies the values; where it is not 1, o has no bias and no norm follows */
 } AttentionMixer;
 
 typedef struct GluFfn { /* down · (act(gate · x) ∘ (up · x)) */

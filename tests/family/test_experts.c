@@ -73,41 +73,91 @@ static void test_groups(void) {
 
 /* ---- checkpoints ---- */
 
-/* The tensors of a fixture, its stacks of experts cut into matrices of their own. Takes `from` over. */
-static FixtureFile *cut_stacks(Fixture *f, FixtureFile *from, const char *const parts[3]) {
-    static const char *const banks[3] = {"gate_proj", "up_proj", "down_proj"};
+/* How a family's checkpoints lie before MLX converts them. */
+typedef struct Raw {
+    const char *stack;    /* of MLX: ".switch_mlp." */
+    const char *parts[3]; /* names of an expert's gate, up and down */
+    const char *fused[2]; /* names of the stacks of gate and up, one below the other in each expert, and of down; NULL:
+                             one tensor for each matrix */
+} Raw;
+
+static const char *const banks[3] = {"gate_proj", "up_proj", "down_proj"};
+
+/* Takes bytes over. */
+static void add_tensor(FixtureFile *out, TensorHeader header, void *bytes, size_t size) {
+    out->header[out->count] = header;
+    out->bytes[out->count] = bytes;
+    out->size[out->count++] = size;
+}
+
+static void cut_stack(Fixture *f, FixtureFile *out, const FixtureFile *from, int i, const char *at, const Raw *raw) {
+    const TensorHeader *h = &from->header[i];
+    const char *bank = at + strlen(raw->stack), *rest = strchr(bank, '.');
+    int part = 0;
+    while (strncmp(bank, banks[part], (size_t)(rest - bank))) part++;
+    const size_t size = from->size[i] / (size_t)h->shape[0];
+    for (int64_t e = 0; e < h->shape[0]; e++) {
+        char *name = arena_printf(
+            &f->arena, "%.*s.experts.%lld.%s%s", (int)(at - h->name), h->name, (long long)e, raw->parts[part], rest);
+        void *bytes = malloc(size);
+        memcpy(bytes, (uint8_t *)from->bytes[i] + (size_t)e * size, size);
+        add_tensor(out, (TensorHeader){name, h->dtype, 2, {h->shape[1], h->shape[2]}}, bytes, size);
+    }
+    free(from->bytes[i]);
+}
+
+/* Three stacks in alphabetical order: down, gate, up. */
+static void fuse_stacks(
+    Fixture *f, FixtureFile *out, const FixtureFile *from, const int stacks[3], const char *at, const Raw *raw) {
+    const TensorHeader *down = &from->header[stacks[2]], *gate = &from->header[stacks[0]];
+    const int home = (int)(at - gate->name);
+    const size_t experts = (size_t)gate->shape[0], size = from->size[stacks[0]] / experts;
+    uint8_t *both = malloc(2 * experts * size);
+    for (size_t e = 0; e < 2 * experts; e++)
+        memcpy(both + e * size, (uint8_t *)from->bytes[stacks[e % 2]] + e / 2 * size, size);
+    add_tensor(out,
+        (TensorHeader){arena_printf(&f->arena, "%.*s.%s.weight", home, gate->name, raw->fused[0]), gate->dtype, 3,
+            {gate->shape[0], 2 * gate->shape[1], gate->shape[2]}},
+        both, 2 * experts * size);
+    TensorHeader whole = *down;
+    whole.name = arena_printf(&f->arena, "%.*s.%s.weight", home, gate->name, raw->fused[1]);
+    add_tensor(out, whole, from->bytes[stacks[2]], from->size[stacks[2]]);
+    free(from->bytes[stacks[0]]);
+    free(from->bytes[stacks[1]]);
+}
+
+static int find_bank(const FixtureFile *file, const char *first, const char *at, const char *stack, int bank) {
+    char name[160];
+    snprintf(name, sizeof name, "%.*s%s%s.weight", (int)(at - first), first, stack, banks[bank]);
+    int i = 0;
+    while (strcmp(file->header[i].name, name)) i++;
+    return i;
+}
+
+/* The tensors of a fixture with its stacks of experts as they lie before. Takes `from` over. */
+static FixtureFile *unstack(Fixture *f, FixtureFile *from, const Raw *raw) {
     FixtureFile *out = calloc(1, sizeof *out);
+    int changed = 0;
     for (int i = 0; i < from->count; i++) {
         const TensorHeader *h = &from->header[i];
-        const char *at = strstr(h->name, ".switch_mlp.");
-        if (!at) {
-            out->header[out->count] = *h;
-            out->bytes[out->count] = from->bytes[i];
-            out->size[out->count++] = from->size[i];
-            continue;
+        const char *at = h->rank == 3 ? strstr(h->name, raw->stack) : NULL;
+        changed += at != NULL;
+        if (!at)
+            add_tensor(out, *h, from->bytes[i], from->size[i]);
+        else if (!raw->fused[0])
+            cut_stack(f, out, from, i, at, raw);
+        else if (strstr(at, ".gate_proj.")) {
+            int stacks[3];
+            for (int b = 0; b < 3; b++) stacks[b] = find_bank(from, h->name, at, raw->stack, b);
+            fuse_stacks(f, out, from, stacks, at, raw);
         }
-        const char *bank = at + strlen(".switch_mlp."), *rest = strchr(bank, '.');
-        int part = 0;
-        while (strncmp(bank, banks[part], (size_t)(rest - bank))) part++;
-        const int64_t experts = h->shape[0];
-        const size_t size = from->size[i] / (size_t)experts;
-        for (int64_t e = 0; e < experts; e++) {
-            char *name = arena_printf(
-                &f->arena, "%.*s.experts.%lld.%s%s", (int)(at - h->name), h->name, (long long)e, parts[part], rest);
-            void *bytes = malloc(size);
-            memcpy(bytes, (uint8_t *)from->bytes[i] + (size_t)e * size, size);
-            out->header[out->count] = (TensorHeader){name, h->dtype, 2, {h->shape[1], h->shape[2]}};
-            out->bytes[out->count] = bytes;
-            out->size[out->count++] = size;
-        }
-        free(from->bytes[i]);
     }
-    TEST(out->count > from->count);
+    TEST(changed > 0);
     free(from);
     return out;
 }
 
-static void test_single(const char *name, int variant, const char *const parts[3]) {
+static void test_raw(const char *name, int variant, const Raw *raw) {
     Fixture f;
     char directory[64];
     Buffer config = {0};
@@ -118,7 +168,7 @@ static void test_single(const char *name, int variant, const char *const parts[3
     const RunnerOptions options = {.backend = fixture_backend("auto", 1, FIXTURE_TOKENS_MAX)};
     for (int cut = 0; cut < 2; cut++) {
         FixtureFile *file = fixture_tensors(&f, variant);
-        if (cut) file = cut_stacks(&f, file, parts);
+        if (cut) file = unstack(&f, file, raw);
         TEST(fixture_write(file, buffer_view(&config), directory));
         if (fixture_run_open(&run, directory, &(ModelOptions){.strict_config = true}, &options)) {
             TEST(fixture_walk(run.runner, f.tokens, f.count, FIXTURE_TOKENS_MAX, 0, cut ? single : stacked));
@@ -137,9 +187,16 @@ int main(void) {
     test_softmax();
     test_sigmoid();
     test_groups();
-    static const char *const usual[3] = {"gate_proj", "up_proj", "down_proj"}, *const numbers[3] = {"w1", "w3", "w2"};
-    test_single("olmoe", 0, usual);
-    test_single("olmoe", 1, usual);
-    test_single("mixtral", 2, numbers);
+    static const Raw usual = {".switch_mlp.", {"gate_proj", "up_proj", "down_proj"}, {NULL}};
+    static const Raw experts = {".experts.", {"gate_proj", "up_proj", "down_proj"}, {NULL}};
+    static const Raw numbers = {".switch_mlp.", {"w1", "w3", "w2"}, {NULL}};
+    static const Raw fused = {".switch_mlp.", {NULL}, {"input_linear", "output_linear"}};
+    test_raw("olmoe", 0, &usual);
+    test_raw("olmoe", 1, &usual);
+    test_raw("mixtral", 2, &numbers);
+    test_raw("dots1", 1, &experts);
+    test_raw("minimax", 0, &numbers);
+    test_raw("glm4-moe", 0, &usual);
+    test_raw("granitemoe", 1, &fused);
     return test_done();
 }

@@ -234,6 +234,11 @@ bool load_bool_or(Loader *ld, const char *field, bool absent) {
     return value->boolean;
 }
 
+bool load_text_is(Loader *ld, const char *field, const char *wanted) {
+    const Json *value = loader_get(ld, ld->fields, field);
+    return value && value->type == JSON_STRING && slice_is(json_slice(value), wanted);
+}
+
 const Json *load_list(Loader *ld, const char *field, int count) {
     const Json *value = loader_get(ld, ld->fields, field);
     if (!value) {

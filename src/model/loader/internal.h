@@ -1,10 +1,10 @@
 /* The inside of a Loader, for the files of this folder. They build on one another in this order: config.c (fields,
- * failures), then tensors.c, rope.c and eos.c, then load.c. */
+ * failures), then tensors.c, rope.c and eos.c, then experts.c, then load.c. */
 #pragma once
 #include "model/loader/load.h"
 #include "model/loader/loader.h"
 
-enum { SKIP_MAX = 8 };
+enum { SKIP_MAX = 8, SKIP_SIZE = 48, PART_SIZE = 160 };
 
 struct Loader {
     const LoadSource *source;
@@ -15,7 +15,7 @@ struct Loader {
     char prefix[64], scope[160];
     uint8_t *field_used;  /* [nodes of root]: FIELD_USED on keys, FIELD_ENTERED on object values */
     uint8_t *tensor_used; /* [entries] */
-    const char *skip[SKIP_MAX];
+    char skip[SKIP_MAX][SKIP_SIZE];
     int skip_count;
     int64_t stack; /* matrices on each other in the tensors that are being fetched, read as one; 0: no such */
     Spec *spec;

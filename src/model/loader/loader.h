@@ -24,6 +24,7 @@ int load_count_or(Loader *ld, const char *field, int absent); /* 0 … 2^24 */
 float load_positive(Loader *ld, const char *field);           /* finite, > 0; must be there */
 float load_positive_or(Loader *ld, const char *field, double absent);
 bool load_bool_or(Loader *ld, const char *field, bool absent);
+bool load_text_is(Loader *ld, const char *field, const char *value); /* there, and this string */
 /* An array of exactly count elements (−1: of any), or NULL when absent. */
 const Json *load_list(Loader *ld, const char *field, int count);
 /* The field must be absent or have this value: the family computes nothing else. */
@@ -62,17 +63,20 @@ bool load_has(Loader *ld, const char *name); /* exactly this tensor */
 /* NAME.weight (with .scales: quantised) as rows × cols, and NAME.bias when bias is set. */
 Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, bool bias);
 /* A matrix per expert: one tensor STACKED.weight [experts, rows, cols] (as MLX converts), or, when there is no such,
- * one of each expert: SINGLE, a format with its number. extra: room for so many more matrices, zeroed, behind them. */
+ * one of each expert: SINGLE, a format with its number; NULL: it must be there. extra: room for so many more matrices,
+ * zeroed, behind them. */
 Weight *load_experts(
     Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows, int64_t cols, bool bias);
+/* Of matrices of twice as many rows: leaves the first halves there and gives the second ones. */
+Weight *load_halves(Loader *ld, Weight *both, int count);
 /* Rows of a fused matrix, as a view. */
 Weight load_part(const Weight *fused, int64_t first, int64_t count);
 const float *load_vector(Loader *ld, const char *name, int64_t count, float plus); /* exactly this tensor, plus added */
-const Norm *load_rms(Loader *ld, const char *name, int64_t width, float eps);      /* NAME.weight */
+const Norm *load_rms(Loader *ld, const char *name, int64_t width, float eps); /* NAME.weight; name NULL: only ones */
 const Norm *load_rms_plus_one(Loader *ld, const char *name, int64_t width, float eps); /* stored as w − 1 */
 const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float eps);   /* NAME.weight, NAME.bias */
 /* Tensors whose full name contains this text are left alone in silence. */
-void load_skip(Loader *ld, const char *part);
+void load_skip(Loader *ld, const char *format, ...) PRINTF_LIKE(2, 3);
 
 /* The spec's layer_count layers, all zero but for residual_scale 1. After a failure there are none. */
 void load_layers(Loader *ld, Spec *spec);

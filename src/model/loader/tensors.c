@@ -5,7 +5,7 @@
 
 #include "model/loader/internal.h"
 
-enum { PART_SIZE = 160, NAME_SIZE = 512 };
+enum { NAME_SIZE = 512 };
 
 void load_scope(Loader *ld, const char *format, ...) {
     va_list arguments;
@@ -319,34 +319,6 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
     return weight;
 }
 
-static void load_stack(Loader *ld, const char *name, int experts, int64_t rows, int64_t cols, bool bias, Weight *out) {
-    ld->stack = experts;
-    const Weight all = load_linear(ld, name, experts * rows, cols, bias);
-    ld->stack = 0;
-    for (int e = 0; !ld->failed && e < experts; e++) out[e] = weight_rows(&all, e * rows, rows);
-}
-
-Weight *load_experts(Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows,
-    int64_t cols, bool bias) {
-    load_require(ld, experts <= EXPERTS_MAX, "%d experts, at most %d can be", experts, EXPERTS_MAX);
-    Weight *out = loader_alloc(ld, (size_t)experts + (size_t)extra, sizeof *out);
-    char name[PART_SIZE];
-    if (!out) return NULL;
-    snprintf(name, sizeof name, "%s.weight", stacked);
-    if (load_has(ld, name)) {
-        load_stack(ld, stacked, experts, rows, cols, bias, out);
-        return out;
-    }
-    for (int e = 0; e < experts; e++) {
-        char format[PART_SIZE];
-        const char *place = strstr(single, "%d");
-        CHECK(place);
-        snprintf(format, sizeof format, "%.*s%d%s", (int)(place - single), single, e, place + 2);
-        out[e] = load_linear(ld, format, rows, cols, bias);
-    }
-    return out;
-}
-
 Weight load_part(const Weight *fused, int64_t first, int64_t count) {
     return fused->data ? weight_rows(fused, first, count) : (Weight){.rows = count, .cols = fused->cols};
 }
@@ -361,7 +333,8 @@ const float *load_vector(Loader *ld, const char *name, int64_t count, float plus
         return NULL;
     }
     const Tensor shape = flat(ld, &entry->tensor);
-    if (shape.rank != 1 || shape.shape[0] != count) {
+    const bool row = shape.rank == 2 && shape.shape[0] == 1; /* as some files hold vectors */
+    if ((shape.rank != 1 && !row) || shape.shape[row] != count) {
         char expected[32];
         snprintf(expected, sizeof expected, "%lld", (long long)count);
         wrong_shape(ld, entry, expected);
@@ -378,16 +351,22 @@ const float *load_vector(Loader *ld, const char *name, int64_t count, float plus
     return vector;
 }
 
-static const Norm *load_norm(Loader *ld, const char *name, Norm norm, float plus) {
+static void load_norm_weights(Loader *ld, const char *name, Norm *norm, float plus) {
     char full[PART_SIZE];
     snprintf(full, sizeof full, "%s.weight", name);
-    norm.weight = load_vector(ld, full, norm.width, plus);
-    if (norm.weight) {
-        check_limit(ld, find(ld, full, ""), "elements of a norm", norm.width, NORM_WIDTH_MAX);
+    norm->weight = load_vector(ld, full, norm->width, plus);
+    if (norm->weight) {
+        check_limit(ld, find(ld, full, ""), "elements of a norm", norm->width, NORM_WIDTH_MAX);
     }
     snprintf(full, sizeof full, "%s.bias", name);
-    if (norm.kind == NORM_LAYER && load_has(ld, full)) {
-        norm.bias = load_vector(ld, full, norm.width, 0);
+    if (norm->kind == NORM_LAYER && load_has(ld, full)) {
+        norm->bias = load_vector(ld, full, norm->width, 0);
+    }
+}
+
+static const Norm *load_norm(Loader *ld, const char *name, Norm norm, float plus) {
+    if (name) {
+        load_norm_weights(ld, name, &norm, plus);
     }
     Norm *copy = loader_alloc(ld, 1, sizeof *copy);
     if (copy) {
@@ -408,9 +387,12 @@ const Norm *load_layer_norm(Loader *ld, const char *name, int64_t width, float e
     return load_norm(ld, name, (Norm){.kind = NORM_LAYER, .width = width, .eps = eps}, 0);
 }
 
-void load_skip(Loader *ld, const char *part) {
+void load_skip(Loader *ld, const char *format, ...) {
+    va_list arguments;
     CHECK(ld->skip_count < SKIP_MAX);
-    ld->skip[ld->skip_count++] = part;
+    va_start(arguments, format);
+    vsnprintf(ld->skip[ld->skip_count++], sizeof ld->skip[0], format, arguments);
+    va_end(arguments);
 }
 
 void load_layers(Loader *ld, Spec *spec) {

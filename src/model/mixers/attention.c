@@ -76,7 +76,7 @@ static void attention_forward(const Layer *layer, const Block *block) {
         .x = attended,
         .weight = &mixer->o,
         .norm = block->out,
-        .scale = block->scale,
+        .scale = block->scale * mixer->value_scale,
         .residual = block->residual,
         .next = block->next};
     ops->matmul_add(block->backend, &back);

@@ -1,0 +1,34 @@
+/* dots.llm1: norms on q and k, DeepSeek-V3's mixtures of experts after the first layers.
+ * Reference: mlx_lm/models/dots1.py. */
+#include "family/family.h"
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const int dense = load_count_or(ld, "first_k_dense_replace", 0);
+    const bool mlp_bias = load_bool_or(ld, "mlp_bias", false);
+    Moe moe = family_moe_open(ld, &moe_deepseek, d.hidden, load_int(ld, "moe_intermediate_size"),
+        load_int(ld, "n_routed_experts"), load_int(ld, "num_experts_per_tok"));
+    family_moe_sigmoid(ld, &moe);
+    moe.names.stack = "experts";
+    moe.shared = moe.inner * load_count_or(ld, "n_shared_experts", 0);
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
+    const Windows windows = {.types = load_list(ld, "layer_types", spec->layer_count)};
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "attention_bias", false);
+    load_require(ld, !mlp_bias, "mlp_bias is true; experts have none");
+    load_ignore(ld, "scoring_func", "max_window_layers", "sliding_window", "use_sliding_window", NULL);
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, false, false);
+        layer->attention.op.window = family_window(ld, &windows, i);
+        family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        family_moe_layer(ld, layer, i >= dense ? &moe : NULL, &d, mlp_bias);
+    }
+}
+
+const Family dots1_family = {.load = load};

@@ -1,0 +1,48 @@
+/* ERNIE 4.5 MoE: neighbours rotate, experts in a range of layers, their weights always normalised.
+ * Reference: mlx_lm/models/ernie4_5_moe.py; the bias for the choice, which it leaves out and Baidu's files have:
+ * transformers/models/ernie4_5_moe. */
+#include "family/family.h"
+
+static bool has_experts(int layer, int first, int last, int every) {
+    return layer >= first && layer <= last && (layer + 1) % every == 0;
+}
+
+static RouteScore score_of(Loader *ld) {
+    const bool sigmoid = load_text_is(ld, "moe_gate_act", "sigmoid");
+    if (!sigmoid) load_expect_text(ld, "moe_gate_act", "softmax");
+    return sigmoid ? ROUTE_SIGMOID : ROUTE_SOFTMAX;
+}
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const bool bias = load_bool_or(ld, "use_bias", false);
+    const int first = load_count_or(ld, "moe_layer_start_index", 0), every = load_int_or(ld, "moe_layer_interval", 1),
+              last = load_count_or(ld, "moe_layer_end_index", spec->layer_count - 1);
+    const int inner = load_count_or(ld, "moe_intermediate_size", 0);
+    Moe moe = family_moe_open(ld, &moe_usual, d.hidden, inner ? inner : d.inner, load_int(ld, "moe_num_experts"),
+        load_int_or(ld, "moe_k", 1));
+    moe.ffn.score = score_of(ld);
+    moe.ffn.normalise = true;
+    moe.ffn.epsilon = 1e-20f; /* the reference's bound of 1e-12 is never met */
+    moe.shared = moe.inner * load_count_or(ld, "moe_num_shared_experts", 0);
+    moe.bias = bias;
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .interleaved = true});
+    load_expect_text(ld, "hidden_act", "silu");
+    load_ignore(ld, "moe_capacity", "moe_use_aux_free", "moe_norm_min", "num_nextn_predict_layers",
+        "output_router_logits", "router_aux_loss_coef", NULL);
+    load_skip(ld, "model.mtp_");
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        moe.names.bias =
+            load_has(ld, "mlp.moe_statics.e_score_correction_bias") ? "moe_statics.e_score_correction_bias" : NULL;
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        family_moe_layer(ld, layer, has_experts(i, first, last, every) ? &moe : NULL, &d, bias);
+    }
+}
+
+const Family ernie4_5_moe_family = {.load = load};

@@ -1,0 +1,45 @@
+/* EXAONE MoE (K-EXAONE): norms on q and k, windows; only layers with a window rotate, unless there is none.
+ * Reference: mlx_lm/models/exaone_moe.py. */
+#include "family/family.h"
+
+static bool has_experts(Loader *ld, const Json *list, int i) {
+    const Json *item = list ? family_item(list, i) : NULL;
+    load_require(ld, item && item->type == JSON_BOOL, "is_moe_layer[%d] must be true or false", i);
+    return item && item->boolean;
+}
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    Moe moe = family_moe_open(ld, &moe_deepseek, d.hidden, load_int(ld, "moe_intermediate_size"),
+        load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
+    family_moe_sigmoid(ld, &moe);
+    moe.shared = moe.inner * load_count_or(ld, "num_shared_experts", 0);
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 1000000});
+    const Windows windows = {
+        .types = load_list(ld, "layer_types", spec->layer_count), .width = load_int_or(ld, "sliding_window", 0)};
+    const Json *experts = load_list(ld, "is_moe_layer", spec->layer_count);
+    bool slides = false;
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_text(ld, "scoring_func", "sigmoid");
+    load_ignore(ld, "num_nextn_predict_layers", "first_k_dense_replace", "first_last_k_dense_replace",
+        "sliding_window_pattern", "output_router_logits", "router_aux_loss_coef", NULL);
+    load_require(ld, windows.types, "layer_types is missing");
+    load_skip(ld, "mtp.");
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; windows.types && i < spec->layer_count; i++) slides = family_window(ld, &windows, i) > 0 || slides;
+    for (int i = 0; windows.types && i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        const int window = family_window(ld, &windows, i);
+        load_scope(ld, "model.layers.%d.", i);
+        if (load_has(ld, "mlp.e_score_correction_bias")) moe.names.bias = "e_score_correction_bias"; /* before MLX */
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", window || !slides ? rope : NULL, false, false);
+        layer->attention.op.window = window;
+        family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        family_moe_layer(ld, layer, has_experts(ld, experts, i) ? &moe : NULL, &d, false);
+    }
+}
+
+const Family exaone_moe_family = {.load = load};

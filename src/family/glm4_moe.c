@@ -1,0 +1,33 @@
+/* GLM-4.5 and 4.6: partly rotated heads with biases, norms on q and k in some, DeepSeek-V3's mixtures of experts after
+ * the first layers. The layer behind the last predicts a further token and is left alone.
+ * Reference: mlx_lm/models/glm4_moe.py. */
+#include "family/family.h"
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const bool bias = load_bool_or(ld, "attention_bias", false), norms = load_bool_or(ld, "use_qk_norm", false);
+    const int dense = load_count_or(ld, "first_k_dense_replace", 0);
+    Moe moe = family_moe_open(ld, &moe_deepseek, d.hidden, load_int(ld, "moe_intermediate_size"),
+        load_int(ld, "n_routed_experts"), load_int(ld, "num_experts_per_tok"));
+    family_moe_sigmoid(ld, &moe);
+    moe.shared = moe.inner * load_count_or(ld, "n_shared_experts", 0);
+    const Rope *rope = load_rope(
+        ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_rotary_dims(ld, d.head_dim, 0.5), .theta = 10000});
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_text(ld, "scoring_func", "sigmoid");
+    load_ignore(ld, "num_nextn_predict_layers", NULL);
+    load_skip(ld, "model.layers.%d.", spec->layer_count);
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, false);
+        if (norms) family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        family_moe_layer(ld, layer, i >= dense ? &moe : NULL, &d, false);
+    }
+}
+
+const Family glm4_moe_family = {.load = load};

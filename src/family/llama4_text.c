@@ -1,0 +1,43 @@
+/* Llama 4's dense text models (MobileLLM): norms without weights on q and k, neighbours rotate in the layers that do.
+ * Reference: mlx_lm/models/llama4_text.py. */
+#include "family/family.h"
+
+static bool has_rope(Loader *ld, const Json *list, int i) {
+    const Json *use = list ? family_item(list, i) : NULL;
+    const bool known = use && use->type == JSON_INTEGER && (use->integer == 0 || use->integer == 1);
+    load_require(ld, known, "no_rope_layers[%d] must be 0 or 1", i);
+    return known && use->integer == 1;
+}
+
+static void load_ends(Loader *ld, Spec *spec, const Dims *d) {
+    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d->hidden, false);
+    spec->final_norm = load_rms(ld, "model.norm", d->hidden, d->eps);
+    spec->tied = load_bool_or(ld, "tie_word_embeddings", true);
+    const char *head = load_has(ld, "lm_head.weight") ? "lm_head" : "output"; /* before and after MLX */
+    spec->head = spec->tied ? spec->embedding : load_linear(ld, head, spec->vocab, d->hidden, false);
+}
+
+static void load(Loader *ld, Spec *spec) {
+    Dims d = family_dims(ld, spec);
+    d.inner = load_int(ld, "intermediate_size_mlp");
+    const bool norms = load_bool_or(ld, "use_qk_norm", false);
+    const Json *rotate = load_list(ld, "no_rope_layers", spec->layer_count);
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .interleaved = true});
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "attention_bias", false);
+    load_expect_bool(ld, "attn_temperature_tuning", false);
+    load_ignore(ld, "router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "for_llm_compressor", NULL);
+    load_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", has_rope(ld, rotate, i) ? rope : NULL, false, false);
+        if (norms) layer->attention.op.q_norm = layer->attention.op.k_norm = load_rms(ld, NULL, d.head_dim, d.eps);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        layer->glu = family_glu_at(ld, "feed_forward", d.hidden, d.inner, ACT_SILU, false);
+    }
+}
+
+const Family llama4_text_family = {.load = load};

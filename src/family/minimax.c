@@ -1,0 +1,49 @@
+/* MiniMax-M2: norms over the whole of q and of k, partly rotated heads, experts in every layer chosen by biased
+ * sigmoids. MiniMax-Text-01, whose layers are mostly linear attention, has another structure and is refused.
+ * Reference: mlx_lm/models/minimax.py. */
+#include "family/family.h"
+
+static const MoeNames names = {
+    "block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", NULL, .bias = "e_score_correction_bias"};
+
+static void check_types(Loader *ld, const Json *types) {
+    if (!types) return;
+    for (JSON_EACH(type, types))
+        load_require(ld, type->type == JSON_INTEGER && type->integer == 1, "attn_type_list must be all 1");
+}
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const bool norms = load_bool_or(ld, "use_qk_norm", true);
+    Moe moe = family_moe_open(
+        ld, &names, d.hidden, d.inner, load_int(ld, "num_local_experts"), load_int(ld, "num_experts_per_tok"));
+    moe.ffn.score = ROUTE_SIGMOID;
+    moe.ffn.normalise = true;
+    moe.ffn.epsilon = 1e-20f;
+    const Rope *rope = load_rope(
+        ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_int_or(ld, "rotary_dim", d.head_dim), .theta = 10000});
+    check_types(ld, load_list(ld, "attn_type_list", spec->layer_count));
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_text(ld, "scoring_func", "sigmoid");
+    load_expect_text(ld, "qk_norm_type", "per_layer");
+    load_expect_bool(ld, "use_routing_bias", true);
+    load_ignore(ld, "shared_intermediate_size", "use_mtp", "num_mtp_modules", "mtp_transformer_layers",
+        "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", NULL);
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, false, false);
+        if (norms) {
+            layer->attention.op.norm_full = true;
+            layer->attention.op.q_norm = load_rms(ld, "self_attn.q_norm", (int64_t)d.heads * d.head_dim, d.eps);
+            layer->attention.op.k_norm = load_rms(ld, "self_attn.k_norm", (int64_t)d.kv_heads * d.head_dim, d.eps);
+        }
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        family_moe_layer(ld, layer, &moe, &d, false);
+    }
+}
+
+const Family minimax_family = {.load = load};

@@ -1,0 +1,42 @@
+/* The part of the Loader that fetches the matrices of a mixture's experts, which lie in one tensor or each in its own.
+ */
+#include <stdio.h>
+
+#include "model/loader/internal.h"
+
+static void load_stack(Loader *ld, const char *name, int experts, int64_t rows, int64_t cols, bool bias, Weight *out) {
+    ld->stack = experts;
+    const Weight all = load_linear(ld, name, experts * rows, cols, bias);
+    ld->stack = 0;
+    for (int e = 0; !ld->failed && e < experts; e++) out[e] = weight_rows(&all, e * rows, rows);
+}
+
+Weight *load_experts(Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows,
+    int64_t cols, bool bias) {
+    load_require(ld, experts <= EXPERTS_MAX, "%d experts, at most %d can be", experts, EXPERTS_MAX);
+    Weight *out = loader_alloc(ld, (size_t)experts + (size_t)extra, sizeof *out);
+    char name[PART_SIZE];
+    if (!out) return NULL;
+    snprintf(name, sizeof name, "%s.weight", stacked);
+    if (!single || load_has(ld, name)) {
+        load_stack(ld, stacked, experts, rows, cols, bias, out);
+        return out;
+    }
+    for (int e = 0; e < experts; e++) {
+        char format[PART_SIZE];
+        const char *place = strstr(single, "%d");
+        CHECK(place);
+        snprintf(format, sizeof format, "%.*s%d%s", (int)(place - single), single, e, place + 2);
+        out[e] = load_linear(ld, format, rows, cols, bias);
+    }
+    return out;
+}
+
+Weight *load_halves(Loader *ld, Weight *both, int count) {
+    Weight *second = loader_alloc(ld, (size_t)count, sizeof *second);
+    for (int e = 0; both && second && e < count; e++) {
+        second[e] = load_part(&both[e], both[e].rows / 2, both[e].rows / 2);
+        both[e] = load_part(&both[e], 0, both[e].rows / 2);
+    }
+    return second;
+}
