@@ -67,6 +67,7 @@ for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_
 step hub "$python" tests/hub/check_hub.py
 step api "$python" tests/server/check_api.py
 step models "$python" tests/server/check_models.py
+step tools "$python" tests/server/check_tools.py
 step metrics "$python" tests/server/check_metrics.py
 step cache "$python" tests/server/check_cache.py
 step sdk-python "$python" tests/server/check_sdk.py

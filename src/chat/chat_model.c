@@ -42,6 +42,10 @@ static bool open_template(ChatModel *m, const char *directory, Error *error) {
         if (error) *error = why;
         return false;
     }
+    if (m->template) {
+        m->calls = call_format_of(template_source(m->template));
+        m->reasoning = reasoning_format_of(template_source(m->template));
+    }
     Buffer pairs = {0}, object = {0};
     bool ok = template_token_variables(directory, &pairs, error);
     if (ok) {

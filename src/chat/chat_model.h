@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/thread.h"
 #include "engine/engine.h"
+#include "text/calls/call_format.h"
 #include "text/grammar/grammar.h"
 #include "text/jinja/template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -20,13 +21,15 @@ typedef struct ChatModel {
     int64_t created; /* when it was opened, in seconds since 1970 */
     Engine *engine;
     Tokenizer *tokenizer;
-    Template *template;         /* NULL: the model has none, so messages cannot become a prompt */
-    const Json *special_tokens; /* an object: bos_token, eos_token …, for the template */
-    SamplingOptions sampling;   /* what the model recommends (generation_config.json), else OpenAI's defaults */
-    char fingerprint[24];       /* of what decides the numbers: program, model, instruction set */
-    Arena arena;                /* of special_tokens */
-    Mutex mutex;                /* of what follows */
-    Vocabulary *vocabulary;     /* NULL: nobody has asked for it */
+    Template *template;               /* NULL: the model has none, so messages cannot become a prompt */
+    const CallFormat *calls;          /* how the template has tools called; NULL: it shows no way */
+    const ReasoningFormat *reasoning; /* NULL: it shows none */
+    const Json *special_tokens;       /* an object: bos_token, eos_token …, for the template */
+    SamplingOptions sampling;         /* what the model recommends (generation_config.json), else OpenAI's defaults */
+    char fingerprint[24];             /* of what decides the numbers: program, model, instruction set */
+    Arena arena;                      /* of special_tokens */
+    Mutex mutex;                      /* of what follows */
+    Vocabulary *vocabulary;           /* NULL: nobody has asked for it */
 } ChatModel;
 
 /* options->directory holds the model, its tokenizer and its template. */

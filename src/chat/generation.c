@@ -19,12 +19,28 @@ static bool copy_stops(Generation *g, const GenerationOptions *options, Slice *s
     return true;
 }
 
+/* Whether the prompt ends within reasoning that the template has opened. */
+static bool prompt_reasons(const Generation *g, const Tokens *prompt, bool *reasons, Error *error) {
+    enum { TAIL = 16 };
+    const size_t count = prompt->count < TAIL ? prompt->count : TAIL;
+    Buffer tail = {0};
+    const bool ok = !g->model->reasoning ||
+        tokenizer_decode(g->model->tokenizer, prompt->ids + prompt->count - count, count, false, &tail, error);
+    *reasons = ok && reasoning_is_open(g->model->reasoning, buffer_view(&tail));
+    buffer_free(&tail);
+    return ok;
+}
+
 static bool open_choice(Generation *g, Choice *choice, const GenerationOptions *options, Error *error) {
     stream_text_init(&choice->stream);
     for (int i = 0; i < options->stop_count; i++) choice->stream.stops[i] = options->stops[i];
     choice->stream.stop_count = options->stop_count;
     choice->detokenizer = detokenizer_new(g->model->tokenizer, true, error);
-    return choice->detokenizer;
+    if (!choice->detokenizer || !g->parsed) return choice->detokenizer;
+    bool reasons;
+    if (!prompt_reasons(g, &options->prompts[choice->prompt], &reasons, error)) return false;
+    answer_open(&choice->parser, options->calls, g->model->reasoning, reasons, options->tools);
+    return true;
 }
 
 static bool open_prompt(Generation *g, const GenerationOptions *options, Error *error) {
@@ -65,7 +81,7 @@ bool generation_open(Generation *g, const ChatModel *model, const GenerationOpti
     Slice stops[STOP_STRINGS_MAX];
     copy.stops = stops;
     const size_t prompts = (size_t)options->prompt_count;
-    *g = (Generation){.model = model, .logprobs = options->sampling.logprobs >= 0};
+    *g = (Generation){.model = model, .logprobs = options->sampling.logprobs >= 0, .parsed = options->parsed};
     g->requests = calloc(prompts, sizeof *g->requests);
     g->choices = calloc(prompts * (size_t)options->choices, sizeof *g->choices);
     bool ok = (g->requests && g->choices) || fail(error, ERROR_MEMORY, "no memory for %zu prompts", prompts);
@@ -82,6 +98,8 @@ void generation_close(Generation *g) {
         detokenizer_free(choice->detokenizer);
         stream_text_free(&choice->stream);
         buffer_free(&choice->text);
+        answer_close(&choice->parser);
+        answer_events_free(&choice->events);
         free(choice->tokens);
     }
     free(g->requests);
@@ -99,6 +117,12 @@ void generation_cancel(Generation *g) {
 int64_t generation_answer_tokens(const Generation *g) {
     int64_t total = 0;
     for (int i = 0; i < g->choice_count; i++) total += g->choices[i].generated;
+    return total;
+}
+
+int64_t generation_reasoning_tokens(const Generation *g) {
+    int64_t total = 0;
+    for (int i = 0; i < g->choice_count; i++) total += g->choices[i].reasoned;
     return total;
 }
 
@@ -123,8 +147,26 @@ static bool keep_token(Choice *choice, const TokenOut *token, Error *error) {
 }
 
 static void end_choice(Generation *g, Choice *choice, Finish finish) {
+    if (g->parsed) answer_finish(&choice->parser, &choice->events);
     choice->finish = finish;
     g->ended++;
+}
+
+/* Special tokens stand for nothing, but for those that are markers. */
+static bool spell_marker(Generation *g, const Choice *choice, int32_t id, Error *error) {
+    if (!g->parsed || !tokenizer_is_special(g->model->tokenizer, id)) return true;
+    const size_t before = g->piece.size;
+    if (!tokenizer_bytes(g->model->tokenizer, id, &g->piece, error)) return false;
+    const Slice spelling = {g->piece.data + before, g->piece.size - before};
+    if (!call_format_uses(choice->parser.calls, choice->parser.reasoning, spelling)) g->piece.size = before;
+    return true;
+}
+
+/* Text that is certain goes on to be taken apart. */
+static void take_apart(const Generation *g, Choice *choice) {
+    if (!g->parsed || choice->text.size == 0) return;
+    answer_push(&choice->parser, buffer_view(&choice->text), &choice->events);
+    buffer_clear(&choice->text);
 }
 
 /* A stop string ends the choice. */
@@ -133,7 +175,12 @@ static bool take_token(Generation *g, Choice *choice, const TokenOut *token, Err
     if (g->logprobs && !keep_token(choice, token, error)) return false;
     buffer_clear(&g->piece);
     if (!detokenizer_push(choice->detokenizer, token->id, &g->piece, error)) return false;
-    if (stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->text)) {
+    if (!spell_marker(g, choice, token->id, error)) return false;
+    const bool reasoned = answer_reasons(&choice->parser);
+    const bool stopped = stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->text);
+    take_apart(g, choice);
+    choice->reasoned += g->parsed && (reasoned || answer_reasons(&choice->parser));
+    if (stopped) {
         request_stop_choice(choice->request, choice->request_choice);
         end_choice(g, choice, FINISH_STOP);
     }
@@ -154,6 +201,7 @@ static bool take_finish(Generation *g, Choice *choice, Finish finish, Error *err
         finish = FINISH_STOP;
     else
         stream_text_finish(&choice->stream, &choice->text);
+    take_apart(g, choice);
     end_choice(g, choice, finish);
     return true;
 }
@@ -170,7 +218,8 @@ static bool take_choice(Generation *g, Choice *choice, Error *error) {
         if (choice->finish != FINISH_NONE || (count < READ_AT_ONCE && finish == FINISH_NONE)) break;
         if (finish != FINISH_NONE && !take_finish(g, choice, finish, error)) return false;
     }
-    return !choice->text.failed || fail(error, ERROR_MEMORY, "no memory for the answer's text");
+    const bool failed = choice->text.failed || choice->events.failed;
+    return !failed || fail(error, ERROR_MEMORY, "no memory for the answer's text");
 }
 
 bool generation_take(Generation *g, Error *error) {

@@ -3,6 +3,7 @@
  * completions and the terminal all read this. Threads: one reader. */
 #pragma once
 #include "chat/chat_model.h"
+#include "text/calls/answer.h"
 #include "text/stream/stream_text.h"
 
 typedef struct GenerationOptions {
@@ -18,6 +19,9 @@ typedef struct GenerationOptions {
     uint64_t cache_space;
     bool cache_off;
     Constraint *constraint;
+    bool parsed;             /* answers are taken apart: events instead of text */
+    const CallFormat *calls; /* these two as of answer_open() */
+    const Json *tools;
 } GenerationOptions;
 
 typedef struct Choice {
@@ -26,10 +30,13 @@ typedef struct Choice {
     int prompt;         /* whose answer it is */
     Detokenizer *detokenizer;
     StreamText stream;
-    Buffer text;      /* that the reader has not taken: buffer_clear takes it */
-    TokenOut *tokens; /* that the reader has not taken; only with logprobs. Taken by token_count = 0 */
+    Buffer text; /* that the reader has not taken: buffer_clear takes it */
+    AnswerParser parser;
+    AnswerEvents events; /* instead of text; taken by answer_events_clear */
+    TokenOut *tokens;    /* that the reader has not taken; only with logprobs. Taken by token_count = 0 */
     int token_count, token_capacity;
-    int64_t generated; /* tokens so far */
+    int64_t generated; /* tokens so far, */
+    int64_t reasoned;  /* and of these within reasoning */
     Finish finish;     /* FINISH_NONE while it runs; never FINISH_ERROR */
 } Choice;
 
@@ -40,7 +47,7 @@ typedef struct Generation {
     char *stops;     /* the bytes of all stop strings */
     Choice *choices; /* of the first prompt, then of the second, … */
     int64_t prompt_tokens;
-    bool logprobs, cancelled;
+    bool logprobs, parsed, cancelled;
     int ended;      /* choices with a finish */
     uint64_t round; /* of the engine, whose outcome was taken in */
     Buffer piece;   /* a token's text, while it is taken in */
@@ -61,4 +68,5 @@ void generation_cancel(Generation *g);
 
 static inline bool generation_done(const Generation *g) { return g->ended == g->choice_count; }
 int64_t generation_answer_tokens(const Generation *g);
+int64_t generation_reasoning_tokens(const Generation *g);
 int64_t generation_cached_tokens(const Generation *g); /* of the prompts */

@@ -3,6 +3,14 @@
 
 #include "base/checked.h"
 
+/* What templates differ in, as to calls in earlier answers. */
+typedef struct Spelling {
+    bool arguments_as_text; /* not as objects */
+    bool empty_content;     /* not null, where there is none */
+} Spelling;
+
+static const Spelling spellings[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+
 static Json *put_string(Json *at, Slice text) {
     *at = (Json){.type = JSON_STRING, .size = (uint32_t)text.size, .string = text.data};
     return at + 1;
@@ -23,55 +31,135 @@ static Json *put_children(Json *at, const Json *container) {
     return at + child_count(container);
 }
 
-static Json *put_message(Json *at, const ChatMessage *message) {
+static Json *put_container(Json *at, const Json *container) {
+    Json *end = put_children(at + 1, container);
+    *at = (Json){.type = container->type, .size = container->size, .end = end};
+    return end;
+}
+
+/* ---- a message ---- */
+
+enum { NODES_PER_MESSAGE = 1 + 2 * 5 + 2, NODES_PER_CALL = 3 + 2 * 4 };
+
+/* {id, type, function: {name, arguments}} */
+static Json *put_call(Json *at, const ChatCall *call, Spelling spelling) {
     Json *object = at++;
-    *object = (Json){.type = JSON_OBJECT, .size = message->name.data ? 3 : 2};
-    at = put_pair(at, SLICE("role"), slice_of(message->role));
-    at = put_pair(at, SLICE("content"), message->content);
-    if (message->name.data) at = put_pair(at, SLICE("name"), message->name);
-    object->end = at;
+    if (call->id.data) at = put_pair(at, SLICE("id"), call->id);
+    at = put_pair(at, SLICE("type"), SLICE("function"));
+    Json *function = at = put_string(at, SLICE("function"));
+    at = put_pair(at + 1, SLICE("name"), call->name);
+    at = put_string(at, SLICE("arguments"));
+    at =
+        call->object && !spelling.arguments_as_text ? put_container(at, call->object) : put_string(at, call->arguments);
+    *function = (Json){.type = JSON_OBJECT, .size = 2, .end = at};
+    *object = (Json){.type = JSON_OBJECT, .size = call->id.data ? 3 : 2, .end = at};
     return at;
 }
 
-/* {messages, add_generation_prompt, special tokens …, arguments …} */
-static const Json *make_variables(const ChatModel *m, const ChatPrompt *p, Arena *arena, Error *error) {
-    enum { NODES_PER_MESSAGE = 1 + 2 * 3, NODES_AROUND = 1 + 2 + 2 };
-    const size_t others = child_count(m->special_tokens) + child_count(p->arguments) + NODES_AROUND;
-    size_t count;
-    Json *root = size_mul(p->message_count, NODES_PER_MESSAGE, &count) && size_add(count, others, &count)
-        ? arena_alloc(arena, count, sizeof *root)
-        : NULL;
+static Json *put_calls(Json *at, const ChatMessage *message, Spelling spelling) {
+    Json *list = at = put_string(at, SLICE("tool_calls"));
+    at++;
+    for (size_t i = 0; i < message->call_count; i++) at = put_call(at, &message->calls[i], spelling);
+    *list = (Json){.type = JSON_ARRAY, .size = (uint32_t)message->call_count, .end = at};
+    return at;
+}
+
+static Json *put_message(Json *at, const ChatMessage *message, Spelling spelling) {
+    const struct {
+        Slice key, value;
+    } others[] = {{SLICE("name"), message->name}, {SLICE("reasoning_content"), message->reasoning},
+        {SLICE("tool_call_id"), message->call_id}};
+    Json *object = at++;
+    uint32_t pairs = 2;
+    at = put_pair(at, SLICE("role"), slice_of(message->role));
+    at = put_pair(at, SLICE("content"), message->content.data ? message->content : SLICE(""));
+    if (!message->content.data && !spelling.empty_content) at[-1] = (Json){.type = JSON_NULL};
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        if (!others[i].value.data) continue;
+        at = put_pair(at, others[i].key, others[i].value);
+        pairs++;
+    }
+    if (message->call_count > 0) {
+        at = put_calls(at, message, spelling);
+        pairs++;
+    }
+    *object = (Json){.type = JSON_OBJECT, .size = pairs, .end = at};
+    return at;
+}
+
+/* The nodes of a message at most; false: it is too large. */
+static bool count_nodes(const ChatMessage *message, size_t *count) {
+    const Slice texts[] = {message->content, message->name, message->reasoning, message->call_id};
+    for (size_t i = 0; i < COUNT_OF(texts); i++)
+        if (texts[i].size > UINT32_MAX) return false;
+    size_t all = NODES_PER_MESSAGE;
+    for (size_t i = 0; i < message->call_count; i++) {
+        if (message->calls[i].arguments.size > UINT32_MAX) return false;
+        if (!size_add(all, NODES_PER_CALL + child_count(message->calls[i].object), &all)) return false;
+    }
+    return size_add(*count, all, count);
+}
+
+/* ---- all variables ---- */
+
+/* {messages, add_generation_prompt, tools, special tokens …, arguments …} */
+static const Json *make_variables(
+    const ChatModel *m, const ChatPrompt *p, Spelling spelling, Arena *arena, Error *error) {
+    enum { NODES_AROUND = 1 + 2 + 2 + 2 };
+    size_t count = child_count(m->special_tokens) + child_count(p->arguments) + child_count(p->tools) + NODES_AROUND;
+    for (size_t i = 0; i < p->message_count; i++) {
+        if (count_nodes(&p->messages[i], &count)) continue;
+        fail(error, ERROR_LIMIT, "message %zu has more than %u bytes", i, UINT32_MAX);
+        return NULL;
+    }
+    Json *root = arena_alloc(arena, count, sizeof *root);
     if (!root) {
         fail(error, arena_failure(arena), "no memory for the template's variables, %zu messages", p->message_count);
         return NULL;
     }
     Json *at = put_string(root + 1, SLICE("messages")), *list = at++;
-    for (size_t i = 0; i < p->message_count; i++) {
-        const ChatMessage *message = &p->messages[i];
-        if (message->content.size > UINT32_MAX || message->name.size > UINT32_MAX) {
-            fail(error, ERROR_LIMIT, "message %zu has more than %u bytes", i, UINT32_MAX);
-            return NULL;
-        }
-        at = put_message(at, message);
-    }
+    for (size_t i = 0; i < p->message_count; i++) at = put_message(at, &p->messages[i], spelling);
     *list = (Json){.type = JSON_ARRAY, .size = (uint32_t)p->message_count, .end = at};
     at = put_string(at, SLICE("add_generation_prompt"));
     *at++ = (Json){.type = JSON_BOOL, .boolean = true};
+    if (p->tools) at = put_container(put_string(at, SLICE("tools")), p->tools);
     at = put_children(at, m->special_tokens);
     at = put_children(at, p->arguments);
-    const uint32_t pairs = 2 + m->special_tokens->size + (p->arguments ? p->arguments->size : 0);
+    const uint32_t pairs = 2 + (p->tools != NULL) + m->special_tokens->size + (p->arguments ? p->arguments->size : 0);
     *root = (Json){.type = JSON_OBJECT, .size = pairs, .end = at};
     return root;
 }
 
+static bool has_calls(const ChatPrompt *p) {
+    for (size_t i = 0; i < p->message_count; i++)
+        if (p->messages[i].call_count > 0) return true;
+    return false;
+}
+
+static bool render(const ChatModel *m, const ChatPrompt *p, Arena *arena, Rendered *rendered, Error *error) {
+    const size_t tries = has_calls(p) ? COUNT_OF(spellings) : 1;
+    Error first = {0};
+    for (size_t i = 0; i < tries; i++) {
+        Error why = {0};
+        const Json *variables = make_variables(m, p, spellings[i], arena, &why);
+        if (variables && template_render(m->template, variables, rendered, &why)) return true;
+        rendered_free(rendered);
+        *rendered = (Rendered){0};
+        if (i == 0) {
+            first = why;
+            if (variables) fail_while(&first, "The chat template refused the messages");
+        }
+        if (why.code == ERROR_MEMORY) break;
+    }
+    if (error) *error = first;
+    return false;
+}
+
 bool chat_prompt(const ChatModel *m, const ChatPrompt *p, Arena *arena, Tokens *tokens, Error *error) {
     if (!m->template) return fail(error, ERROR_UNSUPPORTED, "the model '%s' has no chat template", m->name);
-    const Json *variables = make_variables(m, p, arena, error);
-    if (!variables) return false;
     Rendered rendered = {0};
-    bool ok = template_render(m->template, variables, &rendered, error);
-    if (!ok) fail_while(error, "The chat template refused the messages");
-    ok = ok && tokenizer_encode_spans(m->tokenizer, rendered.spans, rendered.span_count, tokens, error);
+    const bool ok = render(m, p, arena, &rendered, error) &&
+        tokenizer_encode_spans(m->tokenizer, rendered.spans, rendered.span_count, tokens, error);
     rendered_free(&rendered);
     return ok;
 }

@@ -3,15 +3,26 @@
 #pragma once
 #include "chat/chat_model.h"
 
+/* A call that an earlier answer made. */
+typedef struct ChatCall {
+    Slice id, name;
+    Slice arguments;    /* as text */
+    const Json *object; /* the same; NULL: they are no JSON object */
+} ChatCall;
+
 typedef struct ChatMessage {
-    const char *role;    /* as templates name it: "system", "user", "assistant" */
-    Slice content, name; /* UTF-8; name.data NULL: none */
+    const char *role;    /* as templates name it: "system", "user", "assistant", "tool" */
+    Slice content, name; /* UTF-8; data NULL: none */
+    Slice reasoning, call_id;
+    const ChatCall *calls;
+    size_t call_count;
 } ChatMessage;
 
 typedef struct ChatPrompt {
     const ChatMessage *messages;
     size_t message_count;
     const Json *arguments; /* an object: further variables for the template; NULL: none */
+    const Json *tools;     /* [{"type": "function", "function": {…}}, …]; NULL: none */
 } ChatPrompt;
 
 /* Appends the ids. The arena holds what is needed on the way. ERROR_UNSUPPORTED: the model has no template. */

@@ -69,7 +69,7 @@ static bool encode(const ChatModel *model, const SessionPrompt *prompt, Tokens *
         return tokenizer_encode(model->tokenizer, slice_of(prompt->raw), CONTROL_RECOGNISED, true, tokens, error);
     if (!model->template) return fail(error, ERROR_UNSUPPORTED, "this model has no chat template; use: apus run --raw");
     Arena arena = {0};
-    const ChatPrompt chat = {prompt->messages, prompt->count, NULL};
+    const ChatPrompt chat = {.messages = prompt->messages, .message_count = prompt->count};
     const bool ok = chat_prompt(model, &chat, &arena, tokens, error);
     arena_free(&arena);
     return ok;

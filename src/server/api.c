@@ -16,6 +16,10 @@ bool api_fail(ApiError *error, int status, const char *code, const char *param, 
     return false;
 }
 
+bool api_missing(const char *param, ApiError *error) {
+    return api_fail(error, 400, "missing_required_parameter", param, "Missing required parameter: '%s'.", param);
+}
+
 bool api_out_of_memory(ApiError *error) { return api_fail(error, 503, "out_of_memory", NULL, "Out of memory."); }
 
 bool api_unsupported(const char *param, ApiError *error) {

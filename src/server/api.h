@@ -18,6 +18,7 @@ typedef struct ApiError {
 /* Sets the error and returns false. status 400 → invalid_request_error, 429 → rate_limit_error, 5xx → server_error. */
 bool api_fail(ApiError *error, int status, const char *code, const char *param, const char *format, ...)
     PRINTF_LIKE(5, 6);
+bool api_missing(const char *param, ApiError *error); /* a field that must be there */
 bool api_out_of_memory(ApiError *error);
 bool api_unsupported(const char *param, ApiError *error); /* a field, or a value of it, that is not built */
 /* What a request on the engine failed with: 429, 503 or 500. */

@@ -1,6 +1,8 @@
 /* POST /v1/chat/completions: shapes of chat.completion and chat.completion.chunk. */
+#include "server/answer_shape.h"
 #include "server/endpoint.h"
 #include "server/messages.h"
+#include "server/reasoning.h"
 #include "server/shape.h"
 
 static bool refuse_messages(const Error *why, ApiError *error) {
@@ -17,7 +19,7 @@ static bool make_prompts(Exchange *x, const ApiRequest *request, ApiError *error
     x->prompt_count = 1;
     ChatPrompt prompt;
     Error why = {0};
-    if (!messages_read(request, &prompt, error)) return false;
+    if (!messages_read(request, &prompt, error) || !reasoning_settle(request, x->model, &prompt, error)) return false;
     if (!chat_prompt(x->model, &prompt, request->arena, x->prompts, &why)) return refuse_messages(&why, error);
     return x->prompts->count > 0 ||
         api_fail(error, 400, "invalid_value", "messages", "Invalid 'messages': they give an empty prompt.");
@@ -51,22 +53,67 @@ static void write_logprobs(Exchange *x, Choice *choice, Buffer *out) {
         buffer_text(out, "null");
 }
 
-static void write_delta(Exchange *x, int index, Buffer *out) {
+/* What an event adds to the message. */
+static void write_event_delta(Exchange *x, int index, int at, Buffer *out) {
+    const AnswerEvents *events = &x->generation.choices[index].events;
+    const Slice text = answer_event_text(events, at);
+    const AnswerEventKind kind = events->list[at].kind;
+    int *calls = &x->given[index].calls;
+    char id[CALL_ID_BYTES];
+    switch (kind) {
+    case ANSWER_CALL:
+        answer_call_id(x, index, *calls, text, id);
+        buffer_printf(out, "\"tool_calls\":[{\"index\":%d,\"id\":", (*calls)++);
+        json_write_string(out, slice_of(id));
+        buffer_text(out, ",\"type\":\"function\",\"function\":{\"name\":");
+        json_write_string(out, text);
+        buffer_text(out, ",\"arguments\":\"\"}}]");
+        return;
+    case ANSWER_ARGUMENTS:
+        buffer_printf(out, "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", *calls - 1);
+        json_write_string(out, text);
+        buffer_text(out, "}}]");
+        return;
+    default:
+        buffer_text(out, kind == ANSWER_REASONING ? "\"reasoning_content\":" : "\"content\":");
+        json_write_string(out, text);
+    }
+}
+
+/* at < 0: nothing but log-probabilities. */
+static void write_chunk(Exchange *x, int index, int at, Buffer *out) {
     Choice *choice = &x->generation.choices[index];
     begin_choice(x, index, out);
-    buffer_text(out, ",\"delta\":{\"content\":");
-    json_write_string(out, buffer_view(&choice->text));
+    buffer_text(out, ",\"delta\":{");
+    if (at >= 0)
+        write_event_delta(x, index, at, out);
+    else
+        buffer_text(out, "\"content\":\"\"");
     buffer_text(out, "},\"logprobs\":");
-    write_logprobs(x, choice, out);
+    if (choice->token_count > 0 || at < 0)
+        write_logprobs(x, choice, out);
+    else
+        buffer_text(out, "null");
     buffer_text(out, ",\"finish_reason\":null}]");
     end_event(x, out);
-    buffer_clear(&choice->text);
+}
+
+static void write_delta(Exchange *x, int index, Buffer *out) {
+    Choice *choice = &x->generation.choices[index];
+    for (int i = 0; i < choice->events.count; i++)
+        if (choice->events.list[i].kind != ANSWER_CALL_END) write_chunk(x, index, i, out);
+    if (choice->token_count > 0) write_chunk(x, index, -1, out);
+    answer_events_clear(&choice->events);
+}
+
+static const char *finish_name(const Choice *choice) {
+    return answer_ends_in_calls(choice) ? "tool_calls" : shape_finish(choice->finish);
 }
 
 static void write_finish(Exchange *x, int index, Buffer *out) {
     begin_choice(x, index, out);
-    buffer_printf(out, ",\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}]",
-        shape_finish(x->generation.choices[index].finish));
+    buffer_printf(
+        out, ",\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}]", finish_name(&x->generation.choices[index]));
     end_event(x, out);
 }
 
@@ -78,17 +125,54 @@ static void write_usage_event(Exchange *x, Buffer *out) {
     buffer_text(out, "}\n\n");
 }
 
+static void write_calls(Exchange *x, int index, Buffer *out) {
+    const AnswerEvents *events = &x->generation.choices[index].events;
+    int call = 0;
+    for (int at = answer_next_call(events, 0); at >= 0; at = answer_next_call(events, at + 1), call++) {
+        Buffer arguments = {0};
+        char id[CALL_ID_BYTES];
+        answer_call_id(x, index, call, answer_event_text(events, at), id);
+        answer_arguments(events, at, &arguments);
+        buffer_text(out, call ? ",{\"id\":" : ",\"tool_calls\":[{\"id\":");
+        json_write_string(out, slice_of(id));
+        buffer_text(out, ",\"type\":\"function\",\"function\":{\"name\":");
+        json_write_string(out, answer_event_text(events, at));
+        buffer_text(out, ",\"arguments\":");
+        json_write_string(out, buffer_view(&arguments));
+        buffer_text(out, "}}");
+        out->failed |= arguments.failed;
+        buffer_free(&arguments);
+    }
+    if (call) buffer_byte(out, ']');
+}
+
+static void write_message(Exchange *x, int index, Buffer *out) {
+    const AnswerEvents *events = &x->generation.choices[index].events;
+    buffer_text(out, "{\"role\":\"assistant\",\"content\":");
+    if (answer_has(events, ANSWER_CONTENT) || !answer_has(events, ANSWER_CALL))
+        answer_write_text(events, ANSWER_CONTENT, out);
+    else
+        buffer_text(out, "null");
+    buffer_text(out, ",\"refusal\":null");
+    if (answer_has(events, ANSWER_REASONING)) {
+        buffer_text(out, ",\"reasoning_content\":");
+        answer_write_text(events, ANSWER_REASONING, out);
+    }
+    write_calls(x, index, out);
+    buffer_byte(out, '}');
+}
+
 static void write_whole(Exchange *x, Buffer *out) {
     Generation *g = &x->generation;
     shape_head(x, "chat.completion", out);
     buffer_text(out, ",\"choices\":[");
     for (int i = 0; i < g->choice_count; i++) {
         Choice *choice = &g->choices[i];
-        buffer_printf(out, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", i ? "," : "", i);
-        json_write_string(out, buffer_view(&choice->text));
-        buffer_text(out, ",\"refusal\":null},\"logprobs\":");
+        buffer_printf(out, "%s{\"index\":%d,\"message\":", i ? "," : "", i);
+        write_message(x, i, out);
+        buffer_text(out, ",\"logprobs\":");
         write_logprobs(x, choice, out);
-        buffer_printf(out, ",\"finish_reason\":\"%s\"}", shape_finish(choice->finish));
+        buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(choice));
     }
     buffer_text(out, "],\"usage\":");
     shape_usage(g, out);

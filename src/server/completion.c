@@ -63,9 +63,25 @@ static bool check_context(const Exchange *x, const ApiRequest *request, ApiError
     return true;
 }
 
+/* Which calls of tools the answer may hold. The tools are needed until it is out, the body is not. */
+static bool choose_calls(Exchange *x, const ApiRequest *request, GenerationOptions *options, ApiError *error) {
+    const CallFormat *calls = x->model->calls;
+    options->parsed = request->messages != NULL;
+    if (calls && calls->syntax == CALL_CHANNELS) options->calls = calls; /* without them, nothing else can be told */
+    if (request->tools.mode == TOOLS_NONE || !request->tools.list) return true;
+    options->calls = calls ? calls : call_format_named("hermes");
+    Buffer text = {0};
+    Error why = {0};
+    json_write(&text, request->tools.list);
+    const char *copy = text.failed ? NULL : arena_copy(&x->arena, buffer_view(&text));
+    options->tools = copy ? json_parse(&x->arena, (Slice){copy, text.size}, &why) : NULL;
+    buffer_free(&text);
+    return options->tools || api_out_of_memory(error);
+}
+
 static bool submit(Exchange *x, const ApiRequest *request, ApiError *error) {
     const int64_t limit = request->max_tokens;
-    const GenerationOptions options = {
+    GenerationOptions options = {
         .prompts = x->prompts,
         .prompt_count = x->prompt_count,
         .choices = request->choices,
@@ -84,6 +100,7 @@ static bool submit(Exchange *x, const ApiRequest *request, ApiError *error) {
     x->kv_bits = request->cache.bits;
     x->given = arena_alloc(&x->arena, (size_t)x->prompt_count * (size_t)request->choices, sizeof *x->given);
     if (!x->given) return api_out_of_memory(error);
+    if (!choose_calls(x, request, &options, error)) return false;
     Error why = {0};
     if (generation_open(&x->generation, x->model, &options, &why)) return true;
     if (why.code != ERROR_LIMIT) return api_engine_failed(error, &why);

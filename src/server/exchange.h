@@ -35,6 +35,7 @@ static inline bool server_stopped(const Server *server) {
 typedef struct Given {
     bool finish;
     bool echo;          /* the prompt (completions) */
+    int calls;          /* that have begun (chat) */
     int64_t characters; /* of the text with its logprobs (completions) */
 } Given;
 

@@ -1,12 +1,10 @@
 #include "server/messages.h"
 
+#include "server/message_calls.h"
+
 #include <stdio.h>
 
 static bool is_null(const Json *value) { return !value || value->type == JSON_NULL; }
-
-static bool missing(const char *path, ApiError *error) {
-    return api_fail(error, 400, "missing_required_parameter", path, "Missing required parameter: '%s'.", path);
-}
 
 /* ---- content ---- */
 
@@ -16,7 +14,7 @@ static bool read_part(const Json *part, const char *param, Slice *text, ApiError
     snprintf(path, sizeof path, "%s.type", param);
     const Json *type = json_get(part, "type");
     Slice name;
-    if (!type) return missing(path, error);
+    if (!type) return api_missing(path, error);
     if (!api_string(type, path, &name, error)) return false;
     if (!slice_is(name, "text") && !slice_is(name, "refusal")) {
         static const char *const media[] = {"image_url", "input_audio", "file"};
@@ -31,7 +29,7 @@ static bool read_part(const Json *part, const char *param, Slice *text, ApiError
     const char *field = slice_is(name, "text") ? "text" : "refusal";
     snprintf(path, sizeof path, "%s.%s", param, field);
     const Json *content = json_get(part, field);
-    if (!content) return missing(path, error);
+    if (!content) return api_missing(path, error);
     return api_string(content, path, text, error);
 }
 
@@ -75,15 +73,16 @@ static const char *template_role(Slice role) {
     static const struct {
         const char *api, *template;
     } roles[] = {{"system", "system"}, {"developer", "system"}, {"user", "user"}, {"assistant", "assistant"},
-        {"tool", "tool"}, {"function", "tool"}};
+        {"tool", "tool"}, {"function", "function"}};
     for (size_t i = 0; i < COUNT_OF(roles); i++)
         if (slice_is(role, roles[i].api)) return roles[i].template;
     return NULL;
 }
 
 static bool check_fields(const Json *message, int index, ApiError *error) {
-    static const char *const known[] = {"role", "content", "name", "refusal", "tool_call_id"};
-    static const char *const later[] = {"tool_calls", "function_call", "audio"};
+    static const char *const known[] = {
+        "role", "content", "name", "refusal", "tool_call_id", "tool_calls", "reasoning_content", "reasoning"};
+    static const char *const later[] = {"function_call", "audio"};
     for (JSON_EACH_PAIR(key, value, message)) {
         bool found = false;
         for (size_t i = 0; i < COUNT_OF(known) && !found; i++) found = slice_is(json_slice(key), known[i]);
@@ -102,7 +101,7 @@ static bool read_role(const Json *message, int index, const char **out, ApiError
     snprintf(path, sizeof path, "messages[%d].role", index);
     const Json *role = json_get(message, "role");
     Slice name;
-    if (!role) return missing(path, error);
+    if (!role) return api_missing(path, error);
     if (!api_string(role, path, &name, error)) return false;
     *out = template_role(name);
     if (!*out)
@@ -110,7 +109,15 @@ static bool read_role(const Json *message, int index, const char **out, ApiError
             "Invalid value for '%s': expected one of 'system', 'developer', 'user', 'assistant', 'tool' and "
             "'function'.",
             path);
-    return strcmp(*out, "tool") != 0 || api_unsupported(path, error);
+    return strcmp(*out, "function") != 0 || api_unsupported(path, error); /* deprecated */
+}
+
+/* An optional member. */
+static bool read_text(const Json *message, int index, const char *name, Slice *text, ApiError *error) {
+    char path[64];
+    snprintf(path, sizeof path, "messages[%d].%s", index, name);
+    const Json *value = json_get(message, name);
+    return is_null(value) || api_string(value, path, text, error);
 }
 
 static bool read_message(const ApiRequest *r, const Json *message, int index, ChatMessage *out, ApiError *error) {
@@ -119,17 +126,19 @@ static bool read_message(const ApiRequest *r, const Json *message, int index, Ch
     if (!api_type(message, JSON_OBJECT, path, error) || !check_fields(message, index, error) ||
         !read_role(message, index, &out->role, error))
         return false;
+    if (!calls_read(r, message, index, out, error)) return false;
     const Json *content = json_get(message, "content"), *refusal = json_get(message, "refusal");
     if (is_null(content) && !is_null(refusal)) content = refusal;
     snprintf(path, sizeof path, "messages[%d].content", index);
-    if (!content) return missing(path, error);
-    if (content->type == JSON_NULL)
+    const bool optional = out->call_count > 0 && is_null(content);
+    if (!content && !optional) return api_missing(path, error);
+    if (!optional && content->type == JSON_NULL)
         return api_fail(
             error, 400, "invalid_type", path, "Invalid type for '%s': expected a string, but got null instead.", path);
-    if (!read_content(r, content, path, &out->content, error)) return false;
-    const Json *speaker = json_get(message, "name");
-    snprintf(path, sizeof path, "messages[%d].name", index);
-    return is_null(speaker) || api_string(speaker, path, &out->name, error);
+    return (optional || read_content(r, content, path, &out->content, error)) &&
+        read_text(message, index, "name", &out->name, error) &&
+        read_text(message, index, "reasoning_content", &out->reasoning, error) &&
+        (out->reasoning.data || read_text(message, index, "reasoning", &out->reasoning, error));
 }
 
 /* ---- the template's own variables ---- */
@@ -156,8 +165,10 @@ bool messages_read(const ApiRequest *r, ChatPrompt *prompt, ApiError *error) {
     int count = 0;
     for (JSON_EACH(message, r->messages)) {
         if (!read_message(r, message, count, &messages[count], error)) return false;
+        calls_name(messages, (size_t)count);
         count++;
     }
-    *prompt = (ChatPrompt){messages, (size_t)count, r->template_arguments};
+    *prompt = (ChatPrompt){.messages = messages, .message_count = (size_t)count, .arguments = r->template_arguments};
+    if (r->tools.mode != TOOLS_NONE) prompt->tools = r->tools.list;
     return !r->template_arguments || check_arguments(r->template_arguments, error);
 }

@@ -162,24 +162,12 @@ READER(read_response_format) {
         "Invalid value for 'response_format.type': supported values are 'text', 'json_object' and 'json_schema'.");
 }
 
-READER(read_tool_choice) {
-    const bool automatic =
-        value->type == JSON_STRING && (slice_is(json_slice(value), "none") || slice_is(json_slice(value), "auto"));
-    return automatic || api_unsupported(field, error);
-}
-
 READER(read_cache_form) { return cache_read_form(&r->cache, value, field, error); }
 READER(read_cache_bits) { return cache_read_bits(&r->cache, value, field, error); }
 READER(read_cache_group) { return cache_read_group(&r->cache, value, field, error); }
 READER(read_cache_salt) { return cache_read_salt(&r->cache, value, field, error); }
 READER(read_cache_key) { return cache_read_key(&r->cache, value, field, error); }
 READER(read_cache_prompt) { return cache_read_prompt(&r->cache, value, field, error); }
-
-READER(read_true_or_unsupported) {
-    bool on;
-    if (!api_bool(value, field, &on, error)) return false;
-    return on || api_unsupported(field, error);
-}
 
 READER(read_modalities) {
     if (!api_type(value, JSON_ARRAY, field, error)) return false;
@@ -235,6 +223,19 @@ READER(read_template_arguments) {
     return true;
 }
 
+READER(read_tools) { return tools_read_list(&r->tools, value, field, error); }
+READER(read_tool_choice) { return tools_read_choice(&r->tools, value, field, error); }
+READER(read_parallel_calls) { return tools_read_parallel(&r->tools, value, field, error); }
+READER(read_effort) { return tools_read_effort(&r->tools, value, field, error); }
+READER(read_thinking) { return tools_read_thinking(&r->tools, value, field, error); }
+
+READER(read_function_call) { /* deprecated, as is `functions`, which is refused */
+    Slice call;
+    if (value->type != JSON_STRING) return api_unsupported(field, error);
+    return api_string(value, field, &call, error) &&
+        (slice_is(call, "none") || slice_is(call, "auto") || api_unsupported(field, error));
+}
+
 READER(read_prompt) {
     r->prompt = value;
     return true;
@@ -269,12 +270,12 @@ static const Field chat_fields[] = {
     {"prompt_cache_retention", read_unsupported},
     {"metadata", read_metadata},
     {"store", read_only_empty},
-    {"tools", read_only_empty},
+    {"tools", read_tools},
     {"functions", read_only_empty},
     {"tool_choice", read_tool_choice},
-    {"function_call", read_tool_choice},
-    {"parallel_tool_calls", read_true_or_unsupported},
-    {"reasoning_effort", read_unsupported},
+    {"function_call", read_function_call},
+    {"parallel_tool_calls", read_parallel_calls},
+    {"reasoning_effort", read_effort},
     {"audio", read_unsupported},
     {"prediction", read_unsupported},
     {"web_search_options", read_unsupported},
@@ -289,6 +290,7 @@ static const Field chat_fields[] = {
     {"cache_salt", read_cache_salt},
     {"cache_prompt", read_cache_prompt},
     {"chat_template_kwargs", read_template_arguments},
+    {"enable_thinking", read_thinking},
 };
 
 static const Field completion_fields[] = {
@@ -361,7 +363,7 @@ bool params_read_chat(ApiRequest *request, const Json *body, ApiError *error) {
         return api_fail(error, 400, "invalid_value", "top_logprobs",
             "The 'top_logprobs' parameter is only allowed when 'logprobs' is true.");
     request->sampling.logprobs = request->form.logprobs ? request->top_logprobs : -1;
-    return true;
+    return tools_settle(&request->tools, error);
 }
 
 bool params_read_completion(ApiRequest *request, const Json *body, ApiError *error) {

@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "server/api.h"
 #include "server/cache_params.h"
+#include "server/tool_params.h"
 #include "text/stream/stream_text.h" /* STOP_STRING_BYTES_MAX */
 
 enum {
@@ -36,6 +37,7 @@ typedef struct ApiRequest {
     /* chat */
     const Json *messages;
     const Json *template_arguments; /* chat_template_kwargs or NULL */
+    ToolRequest tools;
     /* completions */
     const Json *prompt;
     int64_t best_of;

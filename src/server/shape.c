@@ -24,9 +24,9 @@ void shape_usage(const Generation *g, Buffer *out) {
     const int64_t generated = generation_answer_tokens(g);
     buffer_printf(out,
         "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_tokens_details\":"
-        "{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":0}}",
+        "{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",
         (long long)g->prompt_tokens, (long long)generated, (long long)(g->prompt_tokens + generated),
-        (long long)generation_cached_tokens(g));
+        (long long)generation_cached_tokens(g), (long long)generation_reasoning_tokens(g));
 }
 
 /* Of all the exchange's requests. */

@@ -64,7 +64,8 @@ static void collect_events(Exchange *x) {
     }
     for (int i = 0; i < g->choice_count; i++) {
         const Choice *choice = &g->choices[i];
-        if (choice->text.size > 0 || choice->token_count > 0) x->endpoint->write_delta(x, i, &x->out);
+        if (choice->text.size > 0 || choice->events.count > 0 || choice->token_count > 0)
+            x->endpoint->write_delta(x, i, &x->out);
         if (choice->finish == FINISH_NONE || x->given[i].finish) continue;
         x->endpoint->write_finish(x, i, &x->out);
         x->given[i].finish = true;

@@ -51,7 +51,7 @@ static void test_prompt(void) {
         Tokens tokens = {0};
         char text[512] = "";
         const Json *arguments = cases[i].arguments ? json_parse(&arena, slice_of(cases[i].arguments), &error) : NULL;
-        const ChatPrompt prompt = {messages + cases[i].first, cases[i].count, arguments};
+        const ChatPrompt prompt = {messages + cases[i].first, cases[i].count, arguments, NULL};
         TEST_MSG(chat_prompt(model, &prompt, &arena, &tokens, &error), "%s", error.text);
         spell(&tokens, text, sizeof text);
         TEST_MSG(!strcmp(text, cases[i].prompt), "%s", text);
@@ -59,7 +59,7 @@ static void test_prompt(void) {
     }
     Tokens tokens = {0};
     Arena small = {.limit = 64};
-    const ChatPrompt prompt = {messages, COUNT_OF(messages), NULL};
+    const ChatPrompt prompt = {messages, COUNT_OF(messages), NULL, NULL};
     TEST(!chat_prompt(model, &prompt, &small, &tokens, &error) && error.code == ERROR_LIMIT);
     arena_free(&small);
     chat_model_close(model);

@@ -8,6 +8,8 @@ from apus_server import Checks, Server, model_path
 check = Checks()
 cases = 0
 MESSAGES = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {"name": "f"}}
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 WRONG = {  # field → values that must be refused with this param
     "temperature": [-0.1, 2.1, "hot", [], {}, True, 1e308, -1e308],
     "top_p": [-0.1, 1.1, "x", [1], False],
@@ -34,16 +36,28 @@ WRONG = {  # field → values that must be refused with this param
                  [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}],
                  [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}],
                  [{"role": "user", "content": "x", "name": 5}], [{"role": "user", "content": "x", "extra": 5}],
-                 [{"role": "assistant", "content": None, "tool_calls": [{}]}], [{"role": "tool", "content": "x", "tool_call_id": "a"}], [{"content": "x"}]],
+                 [{"role": "assistant", "content": None, "tool_calls": [{}]}],
+                 [{"role": "user", "content": "x", "tool_calls": [CALL]}], [{"role": "assistant", "content": None, "tool_calls": []}],
+                 [{"role": "assistant", "tool_calls": 5}], [{"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]}],
+                 [{"role": "assistant", "tool_calls": [{**CALL, "id": 5}]}], [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f"}}]}],
+                 [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {}}}]}],
+                 [{"role": "assistant", "content": "x", "reasoning_content": 5}], [{"role": "function", "name": "f", "content": "x"}],
+                 [{"role": "tool", "content": "x"}], [{"role": "tool", "tool_call_id": 5, "content": "x"}], [{"role": "tool", "tool_call_id": "a"}], [{"content": "x"}]],
     "model": [5, [], {}, True, "../../etc/passwd", "/etc/passwd", "other", ""],
-    "tools": [5, "x", [5], [{"type": "function", "function": {"name": "f"}}]],
-    "tool_choice": ["required", 5, {"type": "function", "function": {"name": "f"}}],
-    "parallel_tool_calls": [5, "x", False],
-    "functions": [[{"name": "f"}]], "function_call": [{"name": "f"}],
+    "tools": [5, "x", {}, [5], [{}], [{"type": "function"}], [{"type": "function", "function": 5}], [{"type": "function", "function": {}}],
+              [{"type": "function", "function": {"name": 5}}], [{"type": "function", "function": {"name": "a b"}}], [{"type": "function", "function": {"name": "x" * 65}}],
+              [{"type": "function", "function": {"name": "f", "parameters": []}}], [{"type": "function", "function": {"name": "f", "strict": "x"}}],
+              [{"type": "function", "function": {"name": "f", "description": 5}}], [{"type": "custom", "custom": {"name": "f"}}],
+              [{"type": "function", "function": {"name": "f"}}] * 129],
+    "tool_choice": ["required", "any", 5, [], {}, {"type": "function"}, {"type": "function", "function": {}}, {"type": "function", "function": {"name": "f"}},
+                    {"type": "allowed_tools"}, {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [TOOL]}},
+                    {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}],
+    "parallel_tool_calls": [5, "x"],
+    "functions": [[{"name": "f"}]], "function_call": [{"name": "f"}, "f", 5], "enable_thinking": [True, 5, "x"],
     "response_format": [5, "json", {}, {"type": 5}, {"type": "xml"}, {"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}],
     "modalities": [5, ["audio"], "text", [5]], "audio": [{"voice": "x"}], "prediction": [{"type": "content", "content": "x"}],
     "service_tier": ["flex", 5], "store": [True], "metadata": [5, [], {str(i): "x" for i in range(17)}],
-    "reasoning_effort": ["low", 5], "verbosity": ["low", 5], "web_search_options": [{}], "user": [5, []],
+    "reasoning_effort": ["low", "much", 5], "verbosity": ["low", 5], "web_search_options": [{}], "user": [5, []],
     "chat_template_kwargs": [5, [], {"messages": []}, {"bos_token": "x"}, {"x_token": "y"}],
     "ignore_eos": [5, "x"], "grammar": ["x"], "unknown_field": [1, None], "n_discard": [-1], "prompt": ["x"],
 }

@@ -33,7 +33,7 @@ with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
     check("return" in old.choices[0].text, f"completions: {old.choices[0].text!r}")
     check([m.id for m in client.models.list()] == [server.name] and client.models.retrieve(server.name).id == server.name, "models")
     for wrong, error, param in ((dict(temperature=9), openai.BadRequestError, "temperature"), (dict(model="other"), openai.NotFoundError, "model"),
-                                (dict(tools=[{"type": "function", "function": {"name": "f"}}]), openai.BadRequestError, "tools"),
+                                (dict(tools=[{"type": "function", "function": {"name": "f g"}}]), openai.BadRequestError, "tools[0].function.name"),
                                 (dict(messages=[]), openai.BadRequestError, "messages")):
         try:
             client.chat.completions.create(**{"model": server.name, "messages": ask, **wrong})

@@ -17,7 +17,9 @@ USAGE = closed({"prompt_tokens": INTEGER, "completion_tokens": INTEGER, "total_t
                {"prompt_tokens_details": closed({}, {"cached_tokens": INTEGER, "audio_tokens": INTEGER}),
                 "completion_tokens_details": closed({}, {"reasoning_tokens": INTEGER, "audio_tokens": INTEGER,
                     "accepted_prediction_tokens": INTEGER, "rejected_prediction_tokens": INTEGER})})
-MESSAGE = closed({"role": {"const": "assistant"}, "content": {"type": ["string", "null"]}, "refusal": {"type": ["string", "null"]}})
+CALL = closed({"id": {"type": "string", "minLength": 1}, "type": {"const": "function"}, "function": closed({"name": {"type": "string", "minLength": 1}, "arguments": STRING})})
+MESSAGE = closed({"role": {"const": "assistant"}, "content": {"type": ["string", "null"]}, "refusal": {"type": ["string", "null"]}},
+                 {"reasoning_content": STRING, "tool_calls": {"type": "array", "minItems": 1, "items": CALL}})
 NUMBER = {"type": "number", "minimum": 0}
 TIMINGS = {"timings": closed({"cache_n": INTEGER, "queued_ms": NUMBER,
     **{f"{what}_{name}": INTEGER if name == "n" else NUMBER for what in ("prompt", "predicted")
@@ -29,7 +31,9 @@ FINGERPRINT = {"system_fingerprint": STRING}
 CHAT = closed({**HEAD, "object": {"const": "chat.completion"}, "usage": USAGE, "choices": {"type": "array", "minItems": 1, "items":
     closed({"index": INTEGER, "message": MESSAGE, "logprobs": LOGPROBS, "finish_reason": FINISH})}},
     {**FINGERPRINT, **TIMINGS})
-DELTA = closed({}, {"role": {"const": "assistant"}, "content": {"type": ["string", "null"]}, "refusal": {"type": ["string", "null"]}})
+CALL_DELTA = {"anyOf": [closed({"index": INTEGER, "id": STRING, "type": {"const": "function"}, "function": closed({"name": STRING, "arguments": {"const": ""}})}),
+                        closed({"index": INTEGER, "function": closed({"arguments": STRING})})]}
+DELTA = closed({}, {"reasoning_content": STRING, "tool_calls": {"type": "array", "minItems": 1, "maxItems": 1, "items": CALL_DELTA}, "role": {"const": "assistant"}, "content": {"type": ["string", "null"]}, "refusal": {"type": ["string", "null"]}})
 CHUNK = closed({**HEAD, "object": {"const": "chat.completion.chunk"}, "choices": {"type": "array", "items":
     closed({"index": INTEGER, "delta": DELTA, "finish_reason": {"anyOf": [NULL, FINISH]}}, {"logprobs": LOGPROBS})}},
     {**FINGERPRINT, **TIMINGS, "usage": {"anyOf": [NULL, USAGE]}})

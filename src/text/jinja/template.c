@@ -55,6 +55,8 @@ void template_free(Template *template) {
     free(template);
 }
 
+Slice template_source(const Template *template) { return template->source; }
+
 void rendered_free(Rendered *rendered) {
     buffer_free(&rendered->text);
     arena_free(&rendered->arena);

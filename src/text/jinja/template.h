@@ -20,6 +20,7 @@ enum {
 typedef struct Template Template;
 NODISCARD Template *template_compile(Slice source, Error *error); /* errors name the line */
 void template_free(Template *template);
+Slice template_source(const Template *template);
 
 /* The rendered text and, for each stretch of it, whether the template's own literals or the variables gave it. */
 typedef struct Rendered {

@@ -1,0 +1,9 @@
+/* Calls of tools in earlier messages, and the messages that answer them. */
+#pragma once
+#include "chat/prompt.h"
+#include "server/params.h"
+
+/* Of a message whose role is read: its tool_calls, or tool_call_id. */
+NODISCARD bool calls_read(const ApiRequest *request, const Json *message, int index, ChatMessage *out, ApiError *error);
+/* Gives an answer of a tool, the message at `index`, the name of the function that was called. */
+void calls_name(ChatMessage *messages, size_t index);

@@ -1,0 +1,92 @@
+/* An answer taken apart as it comes: reasoning, content, calls of tools. What comes out depends on the bytes alone, not
+ * on how they were cut. A call that does not begin as its format says is content, unchanged; from where a call's name
+ * is known it is a call, and its arguments come as JSON, as far as the model wrote JSON. White space around reasoning,
+ * and around calls, is dropped. Threads: one at a time. */
+#pragma once
+#include "base/buffer.h"
+#include "base/json.h"
+#include "text/calls/call_format.h"
+
+enum { ANSWER_NAME_MAX = 256, ANSWER_DEPTH_MAX = 64 };
+
+typedef enum AnswerEventKind {
+    ANSWER_CONTENT,
+    ANSWER_REASONING,
+    ANSWER_CALL,      /* begins: the text is its name */
+    ANSWER_ARGUMENTS, /* of the call that began last */
+    ANSWER_CALL_END,
+} AnswerEventKind;
+
+typedef struct AnswerEvent {
+    AnswerEventKind kind;
+    size_t begin, size; /* of the events' text */
+} AnswerEvent;
+
+/* Texts of one kind that follow each other are one event. */
+typedef struct AnswerEvents {
+    Buffer text;
+    AnswerEvent *list;
+    int count, capacity;
+    bool failed; /* memory */
+} AnswerEvents;
+
+void answer_events_clear(AnswerEvents *events);
+void answer_events_free(AnswerEvents *events);
+static inline Slice answer_event_text(const AnswerEvents *events, int i) {
+    return (Slice){events->text.data + events->list[i].begin, events->list[i].size};
+}
+
+typedef enum AnswerState {
+    ANSWER_AT_START,
+    ANSWER_IN_REASONING,
+    ANSWER_IN_CONTENT,
+    ANSWER_AMONG_CALLS, /* behind `open`, or behind a call */
+    ANSWER_IN_ARGUMENTS,
+    ANSWER_BEHIND_ARGUMENTS, /* what else the object of a call says */
+    ANSWER_IN_HEADER,        /* harmony */
+    ANSWER_IN_MESSAGE,
+} AnswerState;
+
+/* How far a value is read: JSON, or what becomes JSON. */
+typedef struct AnswerValue {
+    bool begun, in_string, escaped;
+    int depth;
+    int item; /* loose values: what was written last, LooseItem */
+    bool comma;
+    char quote; /* 0: the format's */
+    char closers[ANSWER_DEPTH_MAX];
+    Buffer word;
+    int keys; /* of tagged arguments */
+} AnswerValue;
+
+typedef struct AnswerParser {
+    const CallFormat *calls; /* NULL: calls are content */
+    const ReasoningFormat *reasoning;
+    const Json *tools; /* [{"function": {"name", "parameters"}}, …], for formats that do not show types; may be NULL */
+    AnswerState state;
+    Buffer held;
+    size_t at;     /* of held: what is before it is done */
+    size_t looked; /* beyond `at`: read, but not decided */
+    size_t opened; /* of these: `open` and white space in front of it */
+    size_t retry;  /* size of what is held at which a long head is read again */
+    bool fresh;    /* no content yet */
+    bool trim;     /* white space that comes next is dropped */
+    bool last;     /* nothing more comes */
+    int calls_seen;
+    bool unannounced;        /* the call that began last; more such may follow */
+    AnswerEventKind message; /* harmony: what the message is */
+    char name[ANSWER_NAME_MAX + 1];
+    AnswerValue value;
+} AnswerParser;
+
+/* calls and reasoning may be NULL; reasons: the prompt ends within open reasoning. tools outlives the parser. */
+void answer_open(
+    AnswerParser *parser, const CallFormat *calls, const ReasoningFormat *reasoning, bool reasons, const Json *tools);
+void answer_close(AnswerParser *parser); /* safe on a zeroed one */
+/* Appends what became certain. Memory that ends is the events' failure. */
+void answer_push(AnswerParser *parser, Slice text, AnswerEvents *out);
+/* What comes next is, as far as is known, reasoning. */
+static inline bool answer_reasons(const AnswerParser *p) {
+    return p->state == ANSWER_IN_REASONING || (p->state == ANSWER_IN_MESSAGE && p->message == ANSWER_REASONING);
+}
+void answer_finish(AnswerParser *parser, AnswerEvents *out); /* and the rest; a call that was cut ends here */

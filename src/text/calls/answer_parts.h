@@ -1,0 +1,49 @@
+/* What the parser's files share. Internal to text/calls. Each file calls only those above it:
+ *   answer_event      events
+ *   answer_match      markers, strings, values
+ *   answer_head       how a call begins
+ *   answer_json       arguments that are JSON
+ *   answer_loose      arguments as Python or braces have them
+ *   answer_tags       arguments between markers
+ *   answer_channels   harmony
+ *   answer            the rest */
+#pragma once
+#include "text/calls/answer.h"
+
+typedef enum Verdict { VERDICT_NO, VERDICT_YES, VERDICT_MORE /* text decides that */ } Verdict;
+
+void answer_emit(AnswerEvents *out, AnswerEventKind kind, Slice text);
+
+static inline bool answer_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+static inline Slice answer_from(Slice text, size_t at) { return (Slice){text.data + at, text.size - at}; }
+size_t answer_skip_blank(Slice text, size_t at);
+size_t answer_trimmed(Slice text); /* its size without blanks at its end */
+/* Whether the text begins with the marker, in the table's spelling. MORE: so far it does. */
+Verdict answer_match(Slice text, const char *marker);
+/* Where the marker stands first; else where one may begin that is cut by the end of the text, *found false. */
+size_t answer_find(Slice text, const char *marker, bool *found);
+/* Of a JSON string at its opening quote, of any JSON value: the size; 0: it is cut. */
+size_t answer_string_size(Slice text);
+size_t answer_value_size(Slice text);
+/* A string's text as JSON, without its quotes, byte by byte. */
+void answer_escape(Slice text, Buffer *out);
+
+typedef struct CallHead {
+    Slice name;
+    size_t size;     /* up to the arguments */
+    Slice arguments; /* that came before the name; then size is that of the whole call. data NULL: they follow */
+} CallHead;
+
+/* text: at a call's first byte. bare: nothing announced it. */
+Verdict answer_head(const CallFormat *calls, Slice text, bool bare, CallHead *head);
+
+/* Each reads on in a call's arguments: *used bytes are done. True: the call's arguments are over. last: no more comes.
+ */
+bool answer_json(AnswerValue *value, Slice text, bool last, AnswerEvents *out, size_t *used);
+bool answer_json_rest(AnswerValue *value, Slice text, size_t *used); /* of the object around them */
+bool answer_loose(AnswerValue *value, const CallFormat *calls, Slice text, bool last, AnswerEvents *out, size_t *used);
+void answer_loose_begin(AnswerValue *value, const CallFormat *calls, AnswerEvents *out);
+bool answer_tags(AnswerParser *p, Slice text, AnswerEvents *out, size_t *used);
+
+/* Of harmony, the states of a header and of a message: true when something was done. */
+bool answer_channels(AnswerParser *p, Slice text, AnswerEvents *out);

@@ -1,0 +1,60 @@
+/* text/calls/: how models spell reasoning and calls of tools, and what that means.
+ *
+ * A model's chat template decides in which format it was trained to call tools. A format is a row of a table, from
+ * which its calls are read (answer.h) and grammars of them are written (call_grammar.h). In this folder lives what
+ * knows such spellings, and nothing that knows a protocol of clients. Sources: the chat templates of the models; the
+ * parsers of mlx-lm (tool_parsers/), vLLM (tool_parsers/) and llama.cpp (common/chat.cpp). Threads: any; all is
+ * constant. */
+#pragma once
+#include "base/slice.h"
+
+typedef enum CallSyntax {
+    CALL_JSON,     /* {"name": "f", "arguments": {…}} */
+    CALL_NAMED,    /* the name between two markers, then {…} */
+    CALL_TAGGED,   /* the name, then each argument between markers, plain where it is a string */
+    CALL_PYTHON,   /* f(a=1, b="x") */
+    CALL_BRACES,   /* f{a:1,b:QUOTExQUOTE} */
+    CALL_CHANNELS, /* harmony: messages with headers, of which some are calls and some are reasoning */
+} CallSyntax;
+
+/* What templates want of the ids of calls. */
+typedef enum CallIds {
+    CALL_ID_ANY,
+    CALL_ID_NINE /* letters and digits */,
+    CALL_ID_INDEXED /* functions.NAME:INDEX */
+} CallIds;
+
+/* An answer with calls: [open [list_open] head NAME neck ARGUMENTS foot {next head …} [list_close] close]. Without
+ * `section` each call has open and close of its own. Reading, white space around markers is free. */
+typedef struct CallFormat {
+    const char *name;
+    CallSyntax syntax;
+    const char *signs[2];     /* texts that are all in the chat templates of this format; NULL: none */
+    const char *open, *close; /* close NULL: calls end with the answer */
+    const char *list_open, *list_close;
+    bool section, bare;             /* several calls within; `open` may be missing at the beginning of an answer */
+    const char *head, *neck, *foot; /* NULL: "" */
+    const char *next;               /* between calls of a section, or between sections */
+    const char *name_tail;          /* what is between the name and neck begins with this */
+    const char *key_begin, *key_end, *value_begin, *value_end; /* TAGGED */
+    bool typed;                                                /* behind a key stands string="true" or string="false" */
+    const char *quote;                                         /* BRACES */
+    const char *plain;                                         /* in front of an answer without calls */
+    CallIds ids;
+} CallFormat;
+
+typedef struct ReasoningFormat {
+    const char *open, *close;
+} ReasoningFormat;
+
+/* Of the text of a chat template; NULL: it shows none. */
+const CallFormat *call_format_of(Slice template_text);
+const ReasoningFormat *reasoning_format_of(Slice template_text);
+const CallFormat *call_format_named(const char *name); /* NULL: there is none */
+const CallFormat *call_format_at(int index);           /* NULL: behind the last */
+/* A prompt that ends inside of an open reasoning: the answer begins with reasoning. */
+bool reasoning_is_open(const ReasoningFormat *format, Slice prompt);
+/* A marker without the white space around it. */
+Slice call_marker(const char *text);
+/* The text is part of a marker: it must be seen even when the token is a special one. */
+bool call_format_uses(const CallFormat *calls, const ReasoningFormat *reasoning, Slice token);
