@@ -219,7 +219,9 @@ static bool reserve_group(KvCache *cache, KvSequence *sequence, int g, int64_t e
     const int filling = filling_page(cache->plan, g, sequence->length);
     int32_t *table = sequence->tables[g];
     if (end > sequence->length && filling < before && !own_page(cache, g, &table[filling], error)) return false;
-    for (int page = before; page < after; page++) {
+    const bool coding = sequence->codes && sequence->codes->active;
+    for (int i = before; i < after; i++) {
+        const int page = coding ? after - 1 - (i - before) : i; /* the last, which stay the longest, take low places */
         table[page] = page_take(cache->pool, g);
         if (table[page] < 0) return page_pool_full(cache->pool, error);
     }

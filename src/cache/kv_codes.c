@@ -273,16 +273,19 @@ bool kv_codes_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *e
 
 /* ---- exact pages ---- */
 
+/* One page after another becomes codes and is given back, so there is never more than one in both forms. What finds no
+ * room now is coded by the step that sees it so. */
 void kv_codes_advance(KvCache *cache, KvSequence *sequence) {
     KvCodes *codes = sequence->codes;
     if (!codes || !codes->active) return;
-    int end = kv_cold_end(&codes->coding, sequence->length);
-    if (end > codes->end) end = codes->end;
-    for (int g = 0; g < cache->plan->group_count; g++)
-        if (cache->plan->group[g].coded)
-            page_release_range(
-                cache->pool, g, sequence->tables[g], codes->freed / KV_PAGE_TOKENS, end / KV_PAGE_TOKENS);
-    if (end > codes->freed) codes->freed = end;
+    const int end = kv_cold_end(&codes->coding, sequence->length);
+    Error full;
+    for (; codes->freed < end; codes->freed += KV_PAGE_TOKENS) {
+        const int page = codes->freed / KV_PAGE_TOKENS;
+        if (codes->freed == codes->end && !code_page(cache, sequence, page, &full)) return;
+        for (int g = 0; g < cache->plan->group_count; g++)
+            if (cache->plan->group[g].coded) page_release_range(cache->pool, g, sequence->tables[g], page, page + 1);
+    }
 }
 
 /* Rows at `length` and later see exactly what lies from here on. */

@@ -30,7 +30,7 @@ NODISCARD bool kv_codes_open(KvCache *cache, const KvFormat *format, KvSequence 
 void kv_codes_close(KvCache *cache, KvSequence *sequence);
 /* Decides and codes what rows of the coming step see as codes. */
 NODISCARD bool kv_codes_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error);
-/* Gives exact pages back that no row from the sequence's length on sees. */
+/* Exact pages that no row from the sequence's length on sees become codes only. */
 void kv_codes_advance(KvCache *cache, KvSequence *sequence);
 /* Whether a row at this position would find what it sees exactly. */
 bool kv_codes_can_truncate(const KvCache *cache, const KvSequence *sequence, int length);

@@ -1,4 +1,4 @@
-/* One range of reserved memory per kind, a stack of freed page numbers, a count of owners per page. */
+/* One range of reserved memory per kind, a bit and a count of owners per page. */
 #include "cache/page_pool.h"
 
 #include <stdlib.h>
@@ -6,16 +6,17 @@
 enum {
     HUGE_PAGE = 2 << 20, /* what memory is taken in and given back in: reading it is up to a third faster */
     PAGES_MAX = 1 << 22, /* of a kind */
+    WORD = 64,
 };
 
 typedef struct PageStore {
     Backend *backend;
     size_t bytes; /* of a page */
     uint8_t *base;
-    int page_count; /* that fit the budget */
-    int fresh;      /* pages from here on were never used */
-    int free_count;
-    int32_t *free;   /* [page_count] pages given back */
+    int page_count;  /* that fit the budget */
+    int used;        /* of them */
+    int lowest;      /* words before this one have no page free */
+    uint64_t *taken; /* bit per page, WORD to a word */
     int32_t *owners; /* [page_count] */
 } PageStore;
 
@@ -36,14 +37,15 @@ PagePool *page_pool_open(size_t budget, Error *error) {
     return pool;
 }
 
+static void store_close(PageStore *store) {
+    store->backend->ops->release(store->backend, store->base);
+    free(store->taken);
+    free(store->owners);
+}
+
 void page_pool_close(PagePool *pool) {
     if (!pool) return;
-    for (int i = 0; i < pool->count; i++) {
-        PageStore *store = &pool->store[i];
-        store->backend->ops->release(store->backend, store->base);
-        free(store->free);
-        free(store->owners);
-    }
+    for (int i = 0; i < pool->count; i++) store_close(&pool->store[i]);
     free(pool);
 }
 
@@ -61,10 +63,10 @@ int page_pool_add(PagePool *pool, Backend *backend, size_t page_bytes, Error *er
         fail_while(error, "the KV cache");
         return -1;
     }
-    pool->count++;
-    store->free = calloc(count, sizeof *store->free);
+    store->taken = calloc(count / WORD + 1, sizeof *store->taken);
     store->owners = calloc(count, sizeof *store->owners);
-    if (store->free && store->owners) return pool->count - 1;
+    if (store->taken && store->owners) return pool->count++;
+    store_close(store);
     fail(error, ERROR_MEMORY, "no memory for the tables of the KV cache");
     return -1;
 }
@@ -78,11 +80,20 @@ size_t page_pool_used(const PagePool *pool) { return pool->used; }
 size_t page_pool_budget(const PagePool *pool) { return pool->budget; }
 uint8_t *page_pool_base(const PagePool *pool, int kind) { return pool->store[kind].base; }
 
+/* The lowest, so that pages in use lie close and the memory behind them goes back to the system. */
+static int32_t take_lowest(PageStore *store) {
+    while (store->taken[store->lowest] == UINT64_MAX) store->lowest++;
+    const int bit = __builtin_ctzll(~store->taken[store->lowest]);
+    store->taken[store->lowest] |= (uint64_t)1 << bit;
+    store->used++;
+    return store->lowest * WORD + bit;
+}
+
 int32_t page_take(PagePool *pool, int kind) {
     PageStore *store = &pool->store[kind];
-    while (pool->used + store->bytes > pool->budget || (store->free_count == 0 && store->fresh == store->page_count))
+    while (pool->used + store->bytes > pool->budget || store->used == store->page_count)
         if (!pool->evict || !pool->evict(pool->evict_context)) return -1;
-    const int32_t page = store->free_count ? store->free[--store->free_count] : store->fresh++;
+    const int32_t page = take_lowest(store);
     store->owners[page] = 1;
     pool->used += store->bytes;
     return page;
@@ -95,7 +106,7 @@ void page_retain(PagePool *pool, int kind, int32_t page) {
 
 size_t page_pool_page_bytes(const PagePool *pool, int kind) { return pool->store[kind].bytes; }
 
-int page_pool_pages(const PagePool *pool, int kind) { return pool->store[kind].fresh - pool->store[kind].free_count; }
+int page_pool_pages(const PagePool *pool, int kind) { return pool->store[kind].used; }
 
 int page_owners(const PagePool *pool, int kind, int32_t page) { return pool->store[kind].owners[page]; }
 
@@ -108,7 +119,7 @@ static void give_back(PageStore *store, int32_t page) {
         const size_t size = total - huge < HUGE_PAGE ? total - huge : HUGE_PAGE;
         const size_t last = (huge + size - 1) / store->bytes;
         bool used = false;
-        for (size_t i = huge / store->bytes; i <= last && i < (size_t)store->fresh; i++) used |= store->owners[i] > 0;
+        for (size_t i = huge / store->bytes; i <= last && i < (size_t)store->page_count; i++) used |= store->owners[i] > 0;
         if (!used) store->backend->ops->discard(store->backend, store->base + huge, size);
     }
 }
@@ -117,7 +128,9 @@ void page_release(PagePool *pool, int kind, int32_t page) {
     PageStore *store = &pool->store[kind];
     CHECK(store->owners[page] > 0);
     if (--store->owners[page] > 0) return;
-    store->free[store->free_count++] = page;
+    store->taken[page / WORD] &= ~((uint64_t)1 << page % WORD);
+    if (page / WORD < store->lowest) store->lowest = page / WORD;
+    store->used--;
     pool->used -= store->bytes;
     give_back(store, page);
 }

@@ -1,7 +1,8 @@
 /* Pages of several sizes under one budget, with counted owners. A page belongs to a kind (a size on a backend) and has
  * a number there; whoever holds a reference keeps it alive: a sequence's table, or something that lives longer. Memory
  * is the backend's: reserved at the start, taken from the system with a page's first use, given back when the pages
- * that share its huge pages are free. Threads: the engine thread. */
+ * that share its huge pages are free; the lowest free page is taken first, so that few huge pages are shared in vain.
+ * Threads: the engine thread. */
 #pragma once
 #include "backend/backend.h"
 

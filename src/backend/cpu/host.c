@@ -32,7 +32,9 @@ void *host_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error
     }
     uint8_t *memory = start + PREFIX + -((uintptr_t)start + PREFIX) % align;
 #ifdef MADV_HUGEPAGE
-    (void)madvise(start, room, MADV_HUGEPAGE); /* a wish */
+    /* A wish; not for what lies before a cache: the prefix alone would take a huge page. */
+    uint8_t *first = owner == MEMORY_CACHE ? memory : start;
+    (void)madvise(first, room - (size_t)(first - start), MADV_HUGEPAGE);
 #endif
     const Mapping mapping = {start, room};
     memcpy(memory - PREFIX, &mapping, sizeof mapping);
