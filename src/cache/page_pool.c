@@ -119,7 +119,8 @@ static void give_back(PageStore *store, int32_t page) {
         const size_t size = total - huge < HUGE_PAGE ? total - huge : HUGE_PAGE;
         const size_t last = (huge + size - 1) / store->bytes;
         bool used = false;
-        for (size_t i = huge / store->bytes; i <= last && i < (size_t)store->page_count; i++) used |= store->owners[i] > 0;
+        for (size_t i = huge / store->bytes; i <= last && i < (size_t)store->page_count; i++)
+            used |= store->owners[i] > 0;
         if (!used) store->backend->ops->discard(store->backend, store->base + huge, size);
     }
 }

@@ -192,6 +192,29 @@ int prefix_find(PrefixCache *p, uint64_t space, const int32_t *tokens, int count
     return sequence->length;
 }
 
+bool prefix_forgets(const PrefixCache *p, const KvSequence *sequence) {
+    const KvPlan *plan = p->kv->plan;
+    bool forgets = sequence->codes != NULL;
+    for (int g = 0; g < plan->group_count; g++)
+        forgets = forgets || plan->group[g].window > 0 || plan->group[g].kind == CACHE_STATE;
+    return forgets;
+}
+
+int prefix_common(const PrefixCache *p, uint64_t space, const int32_t *tokens, int count, const KvSequence *sequence) {
+    const PrefixRoot key = prefix_root_key(space, sequence);
+    bool known;
+    const int at = prefix_root_place(p, &key, &known);
+    const PrefixNode *node = known ? p->roots[at].node : NULL;
+    int common = 0;
+    while (node && common + KV_PAGE_TOKENS <= count) {
+        const int32_t *page = tokens + common;
+        node = prefix_child_at(node, prefix_child_place(node, page, KV_PAGE_TOKENS));
+        if (!node || prefix_common_tokens(node, page, KV_PAGE_TOKENS) < KV_PAGE_TOKENS) break;
+        common += KV_PAGE_TOKENS;
+    }
+    return common;
+}
+
 /* ---- leaving ---- */
 
 /* Pages before those that the newest end needs serve earlier ends only. */

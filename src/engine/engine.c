@@ -140,6 +140,8 @@ static void finish_prompt_part(Engine *engine, Request *request, const Part *par
     sequence_keep(&engine->scheduler.sequences, request, NULL, part->rows);
     kv_advance(engine->kv, &request->kv, part->rows);
     request->prefilled += part->rows;
+    for (int i = 0; i < RESUME_POINTS; i++)
+        if (request->resume[i] == request->prefilled) sequence_leave(&engine->scheduler.sequences, request, NULL);
     engine->prompt_tokens += (uint64_t)part->rows;
     const bool last = request->prefilled == request->prompt_count;
     float *final = last ? logits + (size_t)(part->outputs - 1) * (size_t)engine->vocab : NULL;

@@ -8,6 +8,8 @@
 #include "engine/sampler.h"
 #include "cache/kv_cache.h"
 
+enum { RESUME_POINTS = 2 };
+
 typedef enum ChoiceState {
     CHOICE_WAITING, /* for its first token */
     CHOICE_RUNNING,
@@ -61,15 +63,16 @@ struct Request {
 
     /* engine thread; next under the engine's mutex while the request waits */
     struct Request *next;
-    bool parked;   /* before the prompt was read */
-    int passes;    /* later requests that were preferred to this one while it waited for pages */
-    int prefilled; /* prompt tokens in the cache */
-    bool sought;   /* on disk */
-    int slots;     /* that it holds: one while it reads the prompt, then one per running choice and grant */
-    int granted;   /* slots for choices that have not started yet */
-    int waiting;   /* choices in CHOICE_WAITING */
-    KvSequence kv; /* of the prompt, until the last choice to start takes it over, or pages run out */
-    float *logits; /* [vocab] behind the prompt: own memory with several choices, else the step's */
+    bool parked;               /* before the prompt was read */
+    int passes;                /* later requests that were preferred to this one while it waited for pages */
+    int prefilled;             /* prompt tokens in the cache */
+    bool sought;               /* on disk */
+    int resume[RESUME_POINTS]; /* prompt tokens behind which it is left to be found, on its way; 0: none */
+    int slots;                 /* that it holds: one while it reads the prompt, then one per running choice and grant */
+    int granted;               /* slots for choices that have not started yet */
+    int waiting;               /* choices in CHOICE_WAITING */
+    KvSequence kv;             /* of the prompt, until the last choice to start takes it over, or pages run out */
+    float *logits;             /* [vocab] behind the prompt: own memory with several choices, else the step's */
     bool failed;
 
     Mutex mutex;

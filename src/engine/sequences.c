@@ -1,10 +1,12 @@
 #include "engine/sequences.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 bool sequences_open(Sequences *s, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error) {
     *s = (Sequences){.plan = runner_kv_plan(runner), .kv = kv};
+    s->eos_count = model_eos(runner_model(runner), s->eos);
     s->text = malloc((size_t)model_context(runner_model(runner)) * sizeof *s->text);
     if (!s->text) return fail(error, ERROR_MEMORY, "no memory for the text of a sequence");
     if (options->prefix_off) return true;
@@ -32,6 +34,33 @@ void sequence_text(const Request *request, const AnswerChoice *choice, int first
     for (int i = prompt; i < count; i++) out[i] = request_answer_id(request, choice, first + i - request->prompt_count);
 }
 
+/* ---- beginning ---- */
+
+/* Tokens, in whole pages, of a text's first message: up to the first end token behind the first page. 0: there is none.
+ */
+static int first_message(const Sequences *s, const int32_t *text, int count) {
+    for (int i = KV_PAGE_TOKENS - 1; i < count; i++)
+        for (int k = 0; k < s->eos_count; k++)
+            if (text[i] == s->eos[k]) return (i + 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+    return 0;
+}
+
+static void set_resume_points(const Sequences *s, Request *request, int count) {
+    const KvSequence *kv = &request->kv;
+    if (!prefix_forgets(s->prefix, kv)) return;
+    request->resume[0] = first_message(s, s->text, count);
+    request->resume[1] = prefix_common(s->prefix, request->space, s->text, count, kv);
+}
+
+int sequence_rows_to_resume(const Request *request) {
+    int rows = INT_MAX;
+    for (int i = 0; i < RESUME_POINTS; i++) {
+        const int left = request->resume[i] - request->kv.length;
+        if (left > 0 && left < rows) rows = left;
+    }
+    return rows;
+}
+
 bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error *error) {
     KvSequence *kv = sequence_of(request, choice);
     if (!kv_sequence_open(s->kv, &request->format, kv, error)) return false;
@@ -39,6 +68,7 @@ bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error 
     const int count = sequence_tokens(request, choice) - 1;
     sequence_text(request, choice, 0, count, s->text);
     (void)prefix_find(s->prefix, request->space, s->text, count, kv);
+    if (!choice) set_resume_points(s, request, count);
     return true;
 }
 

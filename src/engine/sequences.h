@@ -10,7 +10,9 @@ typedef struct Sequences {
     KvCache *kv;
     PrefixCache *prefix; /* NULL: off */
     DiskTier *disk;      /* NULL: off */
-    int32_t *text;       /* [context] working memory: a prompt and an answer in one piece */
+    int eos_count;
+    int32_t eos[EOS_MAX];
+    int32_t *text; /* [context] working memory: a prompt and an answer in one piece */
 } Sequences;
 
 NODISCARD bool sequences_open(
@@ -24,10 +26,14 @@ int sequence_tokens(const Request *request, const AnswerChoice *choice);
 void sequence_text(const Request *request, const AnswerChoice *choice, int first, int count, int32_t *out);
 
 /* A sequence that holds as much of its text as the cache has, but not the last token, whose logits are wanted. A prompt
- * whose own logprobs are wanted begins empty. */
+ * whose own logprobs are wanted begins empty. Where codes or windows would leave nothing to go on from inside of a
+ * prompt, it gets points to be left at: behind its first message, which other conversations may share, and where an
+ * earlier text parts from it, as the next one may part there as well. */
 NODISCARD bool sequence_begin(Sequences *sequences, Request *request, AnswerChoice *choice, Error *error);
 /* Continues a prompt that has begun with what the disk has of it: reads files, so not under a mutex. */
 void sequence_continue(Sequences *sequences, Request *request);
+/* Tokens that a prompt may read up to its next resume point. */
+int sequence_rows_to_resume(const Request *request);
 /* Pages that the computed step's rows have filled go to disk; before kv_advance(). */
 void sequence_keep(Sequences *sequences, const Request *request, const AnswerChoice *choice, int rows);
 /* Leaves it to be found, unless the request leaves nothing. */

@@ -10,7 +10,8 @@ static int smaller(int a, int b) { return a < b ? a : b; }
 
 static int rows_left(const Turn *turn) {
     const KvSequence *kv = sequence_of(turn->request, turn->choice);
-    return smaller(sequence_tokens(turn->request, turn->choice) - kv->length, kv_step_rows(kv));
+    const int rows = smaller(sequence_tokens(turn->request, turn->choice) - kv->length, kv_step_rows(kv));
+    return turn->choice ? rows : smaller(rows, sequence_rows_to_resume(turn->request));
 }
 
 /* All but a choice's next token is read as prompts are: so is the answer of a choice that was parked. */

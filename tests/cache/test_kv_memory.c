@@ -1,5 +1,5 @@
-/* What the cache takes from the system, read from the process: the pages of a model with the attention of Qwen 2.5 1.5B,
- * filled step by step as a prompt fills them, exactly and as codes. */
+/* What the cache takes from the system, read from the process: the pages of a model with the attention of
+ * Qwen 2.5 1.5B, filled step by step as a prompt fills them, exactly and as codes. */
 #include <stdlib.h>
 
 #include "cache/kv_cache.h"
@@ -58,8 +58,8 @@ static void check_length(int tokens, double turbo4, double turbo3, const uint8_t
     } bars[] = {{"turbo4", turbo4}, {"turbo3", turbo3}};
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++) {
         const double bytes = taken(bars[i].form, tokens, contents, &pages);
-        printf("%s at %d tokens: %.1f of %.1f MB, %.2f times smaller; its pages alone %.2f times\n", bars[i].form, tokens,
-            bytes * 1e-6, exact * 1e-6, exact / bytes, exact_pages / pages);
+        printf("%s at %d tokens: %.1f of %.1f MB, %.2f times smaller; its pages alone %.2f times\n", bars[i].form,
+            tokens, bytes * 1e-6, exact * 1e-6, exact / bytes, exact_pages / pages);
         TEST_MSG(exact >= bars[i].smaller * bytes, "%s at %d tokens", bars[i].form, tokens);
     }
 }

@@ -337,6 +337,15 @@ static void test_coded(void) {
     stop(cache, x);
     TEST(found(prefix, cache, x, &turbo, 0, 1300) == 1200 && found(prefix, cache, x, &turbo, 0, 1199) == 1199);
     TEST(found(prefix, cache, x, &early, 0, 1300) == 0 && found(prefix, cache, x, NULL, 0, 1300) == 0);
+    KvSequence fresh;
+    TEST(kv_sequence_open(cache, &turbo, &fresh, NULL) && prefix_forgets(prefix, &fresh));
+    TEST(prefix_common(prefix, 0, x->text, 1300, &fresh) == 1152 &&
+        prefix_common(prefix, 0, x->text, 900, &fresh) == 896);
+    TEST(prefix_common(prefix, 1, x->text, 1300, &fresh) == 0);
+    kv_sequence_close(cache, &fresh);
+    TEST(kv_sequence_open(cache, NULL, &fresh, NULL) && !prefix_forgets(prefix, &fresh));
+    TEST(prefix_common(prefix, 0, x->text, 1300, &fresh) == 0);
+    kv_sequence_close(cache, &fresh);
     KvUse all = {0};
     kv_use(cache, &all);
     TEST(all.pages[KV_EXACT] == 3 + 3 && all.pages[KV_CODE4] + all.pages[KV_CODE5] == 2 * 7);

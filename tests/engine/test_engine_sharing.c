@@ -134,6 +134,37 @@ static void check_sharing(const char *name, const char *directory, const KvForma
     engine_close(engine);
 }
 
+/* Texts that part after 420 tokens: the third goes on where the second has parted from the first, in whole pages, and
+ * what lies behind is the same as without. */
+static void check_parting(const char *name, const char *directory, const KvFormat *format) {
+    enum { SHARED = 420, PROMPT = 560 };
+    static Answer cold, warm;
+    Engine *alone = open_engine(directory, format, 1, 0, true);
+    Engine *engine = open_engine(directory, format, 1, 8 * engine_stats(alone).kv_bytes_total, false);
+    for (int number = 0; number < 3; number++) {
+        int32_t prompt[PROMPT];
+        uint64_t common = 5, own = (uint64_t)number + 77;
+        for (int i = 0; i < PROMPT; i++)
+            prompt[i] =
+                (int32_t)(test_random(i < SHARED ? &common : &own) % (uint64_t)model_vocab(engine_model(engine)));
+        const RequestOptions options = {.prompt = prompt,
+            .prompt_count = PROMPT,
+            .max_tokens = 40,
+            .choices = 1,
+            .sampling = {.top_p = 1, .repetition_penalty = 1, .ignore_eos = true, .logprobs = 3}};
+        Request *one = submit(alone, &options), *other = submit(engine, &options);
+        take(one, &cold);
+        take(other, &warm);
+        compare(name, "behind a shared beginning", number, &cold, &warm);
+        const int cached = request_stats(other).cached_tokens;
+        TEST_MSG(number < 2 || cached >= SHARED / KV_PAGE_TOKENS * KV_PAGE_TOKENS, "%s: %d found", name, cached);
+        request_free(one);
+        request_free(other);
+    }
+    engine_close(alone);
+    engine_close(engine);
+}
+
 /* Nobody says how long the answer may become; there is memory for two. */
 static void check_many(const char *name, const char *directory, bool windows) {
     static Case cases[MANY];
@@ -183,6 +214,8 @@ int main(void) {
         if (!fixture_open(&f, fixtures[i].name) || !fixture_write_variant(&f, fixtures[i].variant, directory)) continue;
         check_sharing(fixtures[i].name, directory, &(KvFormat){0});
         check_sharing(fixtures[i].name, directory, &coded);
+        check_parting(fixtures[i].name, directory, &(KvFormat){0});
+        check_parting(fixtures[i].name, directory, &coded);
         check_many(fixtures[i].name, directory, i == 1);
         fixture_remove(directory);
         fixture_close(&f);

@@ -150,6 +150,57 @@ static void test_warm(int setting) {
     close_engine(warm);
 }
 
+/* A conversation with this beginning and an own rest, which nobody has asked before: how much of it is found. */
+static int ask_parting(Engine *cold, Engine *warm, const Case *common, int shared, int number, int choices) {
+    static Case c;
+    make_prompt(&c, 690, (uint64_t)number + 50);
+    for (int i = 0; i < c.options.prompt_count; i++)
+        if (c.prompt[i] == FAKE_EOS) c.prompt[i]++;
+    memcpy(c.prompt, common->prompt, (size_t)shared * sizeof *c.prompt);
+    c.options.max_tokens = 12;
+    c.options.choices = choices;
+    c.options.sampling.ignore_eos = true;
+    c.options.sampling.logprobs = 3;
+    Seen a[CHOICES], b[CHOICES];
+    Request *alone = submit(cold, &c.options), *request = submit(warm, &c.options);
+    read_all(alone, choices, a);
+    read_all(request, choices, b);
+    TEST_MSG(!memcmp(a, b, (size_t)choices * sizeof *a), "text %d behind %d tokens", number, shared);
+    const int cached = request_stats(request).cached_tokens;
+    request_free(alone);
+    request_free(request);
+    return cached;
+}
+
+/* Texts that share their beginning only: what a first message ends with is there for the second of them, any other
+ * place where two have parted for the third, in whole pages. `after` lies below some of these places and above others.
+ */
+static void test_parting(int setting) {
+    static const int places[] = {140, 256, 300, 520, 640};
+    use_setting(setting);
+    const bool forgets = fake.coded || fake.window;
+    Engine *cold = open_sharing(1, 500, true), *warm = open_sharing(2, 500, false);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        for (int ended = 0; ended < 2; ended++) {
+            const int shared = places[i], pages = shared / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+            static Case common;
+            make_prompt(&common, shared, 1000 + 2 * i + (uint64_t)ended);
+            for (int k = 0; k < shared; k++)
+                if (common.prompt[k] == FAKE_EOS) common.prompt[k]++;
+            if (ended) common.prompt[shared - 1] = FAKE_EOS;
+            const int first = ask_parting(cold, warm, &common, shared, 0, 1);
+            const int second = ask_parting(cold, warm, &common, shared, 1, ended ? CHOICES : 1);
+            const int third = ask_parting(cold, warm, &common, shared, 2, 1);
+            const int least = forgets ? pages : shared - PREFIX_PART_LEAST;
+            TEST_MSG(first < PREFIX_PART_LEAST && (second >= least || (forgets && !ended)) && third >= least &&
+                    third <= shared + PREFIX_PART_LEAST,
+                "%s: %d, %d and %d of %d tokens were found", settings[setting].name, first, second, third, shared);
+        }
+    }
+    close_engine(cold);
+    close_engine(warm);
+}
+
 /* Other spaces, and requests that leave nothing, find nothing. */
 static void test_isolation(void) {
     use_setting(0);
@@ -263,6 +314,7 @@ int main(void) {
     log_set_level(LOG_ERROR);
     for (int i = 0; i < SETTINGS; i++) {
         test_warm(i);
+        test_parting(i);
         test_parking(i);
         test_soak(i);
     }

@@ -89,6 +89,38 @@ def check_sharing(server):
         check(answer == cold or "kv_cache" in fields, f"{fields}: warm = cold")
 
 
+def converse(server, messages, **fields):
+    status, answer = server.chat(messages, max_tokens=8, temperature=0, logprobs=True, **fields)
+    if not check(status == 200, answer):
+        return 0, None
+    return answer["timings"]["cache_n"], answer["choices"]
+
+
+def check_conversations(server, **fields):
+    """Conversations that share a system prompt only, and one whose middle is edited: all but a page of what they share is found."""
+    system = {"role": "system", "content": LONG}
+    size = server.chat([system], max_tokens=1, cache_prompt=False, **fields)[1]["usage"]["prompt_tokens"]
+    for number, name in enumerate(("Ada", "Grace", "Mary")):
+        talk = [system, {"role": "user", "content": f"{name} asks: {LONG[::-1][:600]}"}]
+        found, warm = converse(server, talk, **fields)
+        _, cold = converse(server, talk, cache_prompt=False, **fields)
+        check(warm == cold and (number == 0 or found >= size - 160), f"{fields}: {found} of {size} tokens of a system prompt were found")
+    talk += [{"role": "assistant", "content": "So it flew."}, {"role": "user", "content": LONG[:900]}]
+    converse(server, talk, **fields)
+    talk[1] = {"role": "user", "content": "Another question: " + LONG[:1200]}
+    found, warm = converse(server, talk, **fields)
+    check(found >= size - 160 and warm == converse(server, talk, cache_prompt=False, **fields)[1], f"{fields}: {found} found of an edited talk")
+
+
+def check_parting(server, **fields):
+    """Texts without messages: where two have parted, the third goes on."""
+    size = complete(server, cache_prompt=False, **fields)[0]
+    for number, name in enumerate(("Ada", "Grace", "Mary")):
+        _, found, warm = complete(server, LONG + name + LONG[::-1][:900], **fields)
+        _, _, cold = complete(server, LONG + name + LONG[::-1][:900], cache_prompt=False, **fields)
+        check(warm == cold and (number < 2 or found >= size - 130), f"{fields}: {found} of {size} shared tokens were found")
+
+
 def check_restart(*options):
     """The next turn after a restart computes what is new only."""
     turn = LONG + " And then"
@@ -113,11 +145,16 @@ def main():
         check_timings(server)
         check_sharing(server)
         check_coded(server)
+        check_conversations(server)
+        check_conversations(server, kv_cache="turbo3", cache_salt="t")
         check(server.wait_idle(), "the server is idle in the end")
     with Server(model_path("qwen-0.5b"), "--ctx-size", 1024, "--slots", 1, "--kv-cache", "bf16") as server:
         check(answered(server)["timings"]["kv_cache"]["format"] == "bf16", "the server's own form")
         check(answered(server, kv_cache="bf16")["timings"]["kv_cache"]["format"] == "bf16", "and asked for by name")
         refused(server, "kv_cache", ["bf16"], kv_cache="f16")
+    with Server(model_path("gemma-270m"), "--ctx-size", 8192, "--slots", 2, "--turbo-after", 512) as server:
+        check_parting(server)
+        check_parting(server, kv_cache="turbo", cache_salt="t")
     check_restart()
     check_restart("--turbo-kv", "--turbo-after", 512)
     check.done()
