@@ -5,8 +5,8 @@
 
 /* Measured on three models: layers beyond these lose visibly with 4-bit keys (one form more, two forms more); keys
  * whose offset is so many times their content are none that a code was measured for. */
-#define NOISE_RAISED 0.3f
-#define NOISE_RAISED_TWICE 0.6f
+#define NOISE_RAISED 0.22f
+#define NOISE_RAISED_TWICE 0.4f
 #define OFFSET_MOST 3.0
 
 /* d · E[error²] / (|q|² |k|²) of a score with 4-bit keys. */

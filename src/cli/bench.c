@@ -15,7 +15,8 @@ static const Command command = {"bench", "[MODEL]", "Measures speed beside the m
     "and largest. tg is held against reading the same weights, right before and after; pp against int8 products.\n"
     "MODEL --trace: where the time of a step goes, operation by operation; with -n 0 the prompt's.\n"
     "--operations: single operations on random data, without a model; --only PATTERN chooses lines, as in 'rows 1'.\n"
-    "MODEL --quality TEXT: the forms of --kv-cache against f16 on the last 1,024 of -p tokens: divergence, agreement,\n"
+    "MODEL --quality TEXT: the forms of --kv-cache against f16 on the second half of -p tokens: divergence, "
+    "agreement,\n"
     "perplexity.\n"
     "--against runs another program once in each round, before or after in turn: one that prints llama-bench's JSON;\n"
     "{depth} in the command stands for the depth.\n"
@@ -81,7 +82,7 @@ static bool check_wish(const Wish *wish, const char *model, BenchPlan *plan, Err
 
 static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *error) {
     if (!check_wish(wish, model, plan, error)) return false;
-    bench_quiet(plan->threads);
+    if (!wish->quality) bench_quiet(plan->threads); /* quality takes no times */
     if (!plan->threads) plan->threads = pool_cores();
     if (wish->operations) return bench_operations(plan, error);
     Buffer directory = {0}, name = {0};

@@ -11,14 +11,13 @@
 
 enum {
     TEXT_BYTES_MAX = 64 << 20,
-    LAST_TOKENS = 1024, /* that are compared */
-    COMPARE_ROWS = 32,  /* at a time: logits of as many are kept */
+    COMPARE_ROWS = 32, /* at a time: logits of as many are kept */
 };
 static const double sure_share = 0.5;
 
 typedef struct Quality {
-    double divergence[LAST_TOKENS]; /* KL(exact ‖ form), nats */
-    double nll, exact_nll;          /* sums */
+    double *divergence;    /* KL(exact ‖ form) of each compared token, nats */
+    double nll, exact_nll; /* sums */
     int count, same, sure, sure_same;
 } Quality;
 
@@ -148,13 +147,16 @@ static bool measure(const BenchPlan *plan, const Tokens *tokens, Buffer *out, Er
         .precise = plan->precise,
         .rows_max = plan->chunk};
     if (!walk_open(&walk, plan->directory, &options, &backend, formats, count, plan->prompt, error)) return false;
-    const int first = plan->prompt > LAST_TOKENS ? plan->prompt - LAST_TOKENS : 0;
+    const int first = plan->prompt / 2; /* the second half is compared */
     Quality *q = calloc((size_t)count, sizeof *q);
     float *exact = malloc(COMPARE_ROWS * (size_t)model_vocab(walk.model) * sizeof *exact);
-    bool ok = (q && exact) || fail(error, ERROR_MEMORY, "no memory for a comparison");
+    double *divergence = calloc((size_t)count * (size_t)(plan->prompt - first), sizeof *divergence);
+    bool ok = (q && exact && divergence) || fail(error, ERROR_MEMORY, "no memory for a comparison");
+    for (int f = 0; ok && f < count; f++) q[f].divergence = divergence + (size_t)f * (size_t)(plan->prompt - first);
     ok = ok && feed_first(&walk, plan, tokens->ids, first, error) &&
         compare(&walk, plan, tokens->ids, first, exact, q, error);
     if (ok) write_results(out, plan, &walk, q);
+    free(divergence);
     free(exact);
     free(q);
     walk_close(&walk);

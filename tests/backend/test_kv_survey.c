@@ -141,9 +141,9 @@ static void test_turns(void) {
 /* ---- forms ---- */
 
 static void test_raised(void) {
-    TEST(kv_raised(KV_CODE4, 0.29f, false) == KV_CODE4 && kv_raised(KV_CODE4, 0.31f, false) == KV_CODE5);
-    TEST(kv_raised(KV_CODE4, 0.61f, false) == KV_CODE6 && kv_raised(KV_CODE4, 0.1f, true) == KV_CODE6);
-    TEST(kv_raised(KV_CODE5, 0.61f, true) == KV_CODE6 && kv_raised(KV_CODE6, 9, true) == KV_CODE6);
+    TEST(kv_raised(KV_CODE4, 0.21f, false) == KV_CODE4 && kv_raised(KV_CODE4, 0.23f, false) == KV_CODE5);
+    TEST(kv_raised(KV_CODE4, 0.41f, false) == KV_CODE6 && kv_raised(KV_CODE4, 0.1f, true) == KV_CODE6);
+    TEST(kv_raised(KV_CODE5, 0.41f, true) == KV_CODE6 && kv_raised(KV_CODE6, 9, true) == KV_CODE6);
     TEST(kv_raised(KV_CODE8, 9, true) == KV_CODE8 && kv_raised(KV_CODE4, NAN, false) == KV_CODE4);
 }
 
