@@ -187,6 +187,13 @@ static bool take_token(Generation *g, Choice *choice, const TokenOut *token, Err
     return true;
 }
 
+/* An answer that was cut inside a character does not show the part; its logprobs carry the bytes. */
+static void drop_incomplete(Buffer *piece) {
+    static const char replacement[] = "\xEF\xBF\xBD";
+    const size_t size = sizeof replacement - 1;
+    while (piece->size >= size && !memcmp(piece->data + piece->size - size, replacement, size)) piece->size -= size;
+}
+
 /* The engine has ended the choice: what was held back is its text now. */
 static bool take_finish(Generation *g, Choice *choice, Finish finish, Error *error) {
     if (finish == FINISH_ERROR) {
@@ -197,6 +204,7 @@ static bool take_finish(Generation *g, Choice *choice, Finish finish, Error *err
     if (finish == FINISH_CANCELLED && !g->cancelled) return fail(error, ERROR_CANCELLED, "the model is being closed");
     buffer_clear(&g->piece);
     if (!detokenizer_finish(choice->detokenizer, &g->piece, error)) return false;
+    if (finish == FINISH_LENGTH) drop_incomplete(&g->piece);
     if (stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->text))
         finish = FINISH_STOP;
     else

@@ -10,6 +10,7 @@
 #include "cli/models.h"
 #include "cli/options.h"
 #include "cli/walk.h"
+#include "server/fields.h"
 #include "text/grammar/debug.h"
 #include "text/jinja/template.h"
 #include "text/tokenizer/debug.h"
@@ -29,6 +30,8 @@ static const Command prompt_command = {"debug prompt", "[MODEL]", "Renders a cha
     "Standard input: one object with messages, tools, add_generation_prompt, … → {\"prompt\":\"…\"}\n"};
 static const Command logits_command = {"debug logits", "MODEL", "Logits of a token sequence as an .npy file.",
     "Example: apus debug logits DIR --tokens 1,2,3 --steps 1 --cpu ref --out logits.npy\n"};
+
+static const Command fields_command = {"debug fields", "", "The fields of requests, as docs/api.md shows them.", ""};
 
 static void warn(void *context, const char *line) { log_warn("%s", line); }
 
@@ -232,6 +235,17 @@ static int debug_logits(int argc, char **argv) {
     return ok ? 0 : report(&error);
 }
 
+static int debug_fields(int argc, char **argv) {
+    Arguments arguments;
+    const OptionsResult result = options_parse(&fields_command, NULL, argc, argv, 0, 0, &arguments);
+    if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    Buffer out = {0};
+    fields_write(&out);
+    if (!out.failed) fwrite(out.data, 1, out.size, stdout);
+    buffer_free(&out);
+    return 0;
+}
+
 int command_debug(int argc, char **argv) {
     const char *what = argc > 0 ? argv[0] : "";
     if (!strcmp(what, "tokens")) return each_line(&tokens_command, argc - 1, argv + 1, tokens_line);
@@ -239,7 +253,8 @@ int command_debug(int argc, char **argv) {
     if (!strcmp(what, "grammar")) return each_line(&grammar_command, argc - 1, argv + 1, grammar_line);
     if (!strcmp(what, "prompt")) return debug_prompt(argc - 1, argv + 1);
     if (!strcmp(what, "logits")) return debug_logits(argc - 1, argv + 1);
+    if (!strcmp(what, "fields")) return debug_fields(argc - 1, argv + 1);
     const bool help = !strcmp(what, "--help") || !strcmp(what, "-h");
-    fprintf(help ? stdout : stderr, "apus debug tokens|detokens|grammar|prompt|logits … (each with --help)\n");
+    fprintf(help ? stdout : stderr, "apus debug tokens|detokens|grammar|prompt|logits|fields … (each with --help)\n");
     return help ? 0 : EXIT_USAGE;
 }

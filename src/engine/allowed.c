@@ -27,11 +27,11 @@ static void put_ends(uint64_t *mask, EndTokens ends) {
 }
 
 /* What the mask, cut to the vocabulary, leaves to do. */
-static Allowed settle(const Request *request, uint64_t *mask, size_t words, int vocab, EndTokens ends) {
+static Allowed settle(const Request *request, int generated, uint64_t *mask, size_t words, int vocab, EndTokens ends) {
     if (vocab % 64) mask[words - 1] &= ((uint64_t)1 << (vocab % 64)) - 1;
     const bool may_end = take_ends(mask, ends);
     if (is_empty(mask, words)) return ALLOWED_END;
-    if (may_end && !request->sampling.ignore_eos) put_ends(mask, ends);
+    if (may_end && !request->sampling.ignore_eos && generated >= request->sampling.min_tokens) put_ends(mask, ends);
     return ALLOWED_SOME;
 }
 
@@ -43,7 +43,8 @@ bool allowed_update(Request *request, AnswerChoice *choice, int vocab, EndTokens
     const int32_t last = choice->generated ? request_answer_id(request, choice, choice->generated - 1) : 0;
     if (choice->generated && !constraint->ops->accept(constraint, &choice->where, last, error)) return false;
     if (!constraint->ops->mask(constraint, choice->where, choice->mask, &any, error)) return false;
-    choice->allowed = any ? ALLOWED_ANY : settle(request, choice->mask, words_of(vocab), vocab, ends);
+    choice->allowed =
+        any ? ALLOWED_ANY : settle(request, choice->generated, choice->mask, words_of(vocab), vocab, ends);
     choice->sampler.mask = choice->allowed == ALLOWED_SOME ? choice->mask : NULL;
     return true;
 }

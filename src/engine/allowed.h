@@ -1,4 +1,5 @@
-/* Which tokens a choice may draw next: its constraint's mask, without end tokens as long as they are ignored. */
+/* Which tokens a choice may draw next: its constraint's mask, without end tokens as long as they are ignored or come
+ * too soon. */
 #pragma once
 #include "engine/request.h"
 

@@ -52,17 +52,28 @@ static bool is_eos(const Engine *engine, int32_t id) {
     return false;
 }
 
+static bool update_allowed(Engine *engine, Request *request, AnswerChoice *choice) {
+    Error error = {0};
+    const EndTokens ends = {engine->eos, engine->eos_count};
+    if (allowed_update(request, choice, engine->vocab, ends, &error)) return true;
+    request_fail(request, &error);
+    return false;
+}
+
+/* An answer that has all its tokens is whole when nothing else may follow. */
+static Finish last_finish(Engine *engine, Request *request, AnswerChoice *choice) {
+    const bool whole = update_allowed(engine, request, choice) && choice->allowed == ALLOWED_END;
+    return whole ? FINISH_STOP : FINISH_LENGTH;
+}
+
 /* Draws a choice's next token from its logits. False: that was its end, or the request failed. */
 static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
     TokenOut token = {.id = -1};
-    Error error = {0};
     const int position = request->prompt_count + choice->generated;
-    const EndTokens ends = {engine->eos, engine->eos_count};
-    if (!allowed_update(request, choice, engine->vocab, ends, &error)) {
-        request_fail(request, &error);
-        return false;
-    }
+    if (!update_allowed(engine, request, choice)) return false;
     const bool over = choice->allowed == ALLOWED_END;
+    if (choice->generated < request->sampling.min_tokens)
+        for (int i = 0; i < engine->eos_count; i++) logits[engine->eos[i]] = -INFINITY;
     if (!over) (void)sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
     Finish finish = FINISH_NONE;
     if (over || (!request->sampling.ignore_eos && is_eos(engine, token.id))) {
@@ -71,7 +82,7 @@ static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, f
         request_append(request, choice, &token);
         choice->allowed = ALLOWED_UNKNOWN;
         engine->generated_tokens++;
-        if (++choice->generated == request->max_tokens) finish = FINISH_LENGTH;
+        if (++choice->generated == request->max_tokens) finish = last_finish(engine, request, choice);
     }
     if (finish != FINISH_NONE) scheduler_end_choice(&engine->scheduler, request, choice, finish);
     return finish == FINISH_NONE;
@@ -432,6 +443,7 @@ static bool check_sampling(const Engine *engine, const SamplingOptions *o, Error
     if (o->top_k < 0) return fail(error, ERROR_USAGE, "top_k is %d, must be at least 0", o->top_k);
     if (o->logprobs < -1 || o->logprobs > LOGPROBS_TOP_MAX)
         return fail(error, ERROR_USAGE, "%d logprobs, must be -1 to %d", o->logprobs, LOGPROBS_TOP_MAX);
+    if (o->min_tokens < 0) return fail(error, ERROR_USAGE, "min_tokens is %d, must be at least 0", o->min_tokens);
     if (o->bias_count < 0) return fail(error, ERROR_USAGE, "%d logit biases cannot be", o->bias_count);
     for (int i = 0; i < o->bias_count; i++)
         if (!check_range("a logit bias", o->bias_values[i], -FLT_MAX, FLT_MAX, error)) return false;

@@ -44,6 +44,7 @@ typedef struct SamplingOptions {
     float frequency_penalty, presence_penalty; /* 0: off; over the answer */
     uint64_t seed;                             /* counter-based: draw = f(seed, choice, position in the sequence) */
     bool ignore_eos; /* end tokens are tokens like any other; under a constraint they are not allowed */
+    int min_tokens;  /* end tokens are not drawn before so many others */
     int bias_count;
     const int32_t *bias_ids; /* copied */
     const float *bias_values;

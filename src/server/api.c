@@ -109,6 +109,12 @@ bool api_string(const Json *value, const char *param, Slice *out, ApiError *erro
     return true;
 }
 
+size_t api_characters(Slice text) {
+    size_t count = 0;
+    for (size_t i = 0; i < text.size; i++) count += ((unsigned char)text.data[i] & 0xC0) != 0x80;
+    return count;
+}
+
 bool api_type(const Json *value, JsonType type, const char *param, ApiError *error) {
     if (value->type == type) return true;
     return wrong_type(value, type == JSON_ARRAY ? "an array" : "an object", param, error);

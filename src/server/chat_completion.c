@@ -83,6 +83,7 @@ static void write_event_delta(Exchange *x, int index, int at, Buffer *out) {
 /* at < 0: nothing but log-probabilities. */
 static void write_chunk(Exchange *x, int index, int at, Buffer *out) {
     Choice *choice = &x->generation.choices[index];
+    const size_t start = out->size;
     begin_choice(x, index, out);
     buffer_text(out, ",\"delta\":{");
     if (at >= 0)
@@ -95,6 +96,7 @@ static void write_chunk(Exchange *x, int index, int at, Buffer *out) {
     else
         buffer_text(out, "null");
     buffer_text(out, ",\"finish_reason\":null}]");
+    shape_obfuscation(x, start, out);
     end_event(x, out);
 }
 
@@ -120,7 +122,7 @@ static void write_finish(Exchange *x, int index, Buffer *out) {
 static void write_usage_event(Exchange *x, Buffer *out) {
     begin_event(x, out);
     buffer_text(out, ",\"choices\":[],\"usage\":");
-    shape_usage(&x->generation, out);
+    shape_usage(x, out);
     shape_timings(x, out);
     buffer_text(out, "}\n\n");
 }
@@ -175,7 +177,7 @@ static void write_whole(Exchange *x, Buffer *out) {
         buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(choice));
     }
     buffer_text(out, "],\"usage\":");
-    shape_usage(g, out);
+    shape_usage(x, out);
     shape_timings(x, out);
     buffer_byte(out, '}');
 }

@@ -79,7 +79,7 @@ static bool choose_calls(Exchange *x, const ApiRequest *request, GenerationOptio
     return options->tools || api_out_of_memory(error);
 }
 
-static bool submit(Exchange *x, const ApiRequest *request, ApiError *error) {
+static bool submit(Exchange *x, const ApiRequest *request, Constraint *constraint, ApiError *error) {
     const int64_t limit = request->max_tokens;
     GenerationOptions options = {
         .prompts = x->prompts,
@@ -95,6 +95,7 @@ static bool submit(Exchange *x, const ApiRequest *request, ApiError *error) {
         .kv_format = request->cache.format_given ? &request->cache.format : NULL,
         .cache_space = cache_space(&request->cache, x->key),
         .cache_off = request->cache.off,
+        .constraint = constraint,
     };
     x->kv_format = request->cache.format_given ? request->cache.format : *engine_kv_format(x->model->engine);
     x->kv_bits = request->cache.bits;
@@ -119,9 +120,13 @@ static bool understand(Exchange *x, Arena *arena, ApiError *error) {
     ApiRequest request = default_request(x->model, arena);
     if (!x->endpoint->read_params(&request, body, error)) return false;
     if (!x->model) return model_unknown(x->server, request.model, error);
+    Constraint *constraint;
     if (!x->endpoint->make_prompts(x, &request, error) || !check_context(x, &request, error) ||
-        !submit(x, &request, error))
+        !constraint_make(&request.constraint, x->model, &constraint, error))
         return false;
+    const bool ok = submit(x, &request, constraint, error);
+    constraint_release(constraint); /* the requests have their own references */
+    if (!ok) return false;
     x->form = request.form;
     if (!x->form.echo) free_prompts(x);
     return true;

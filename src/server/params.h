@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "server/api.h"
 #include "server/cache_params.h"
+#include "server/constraint_params.h"
 #include "server/tool_params.h"
 #include "text/stream/stream_text.h" /* STOP_STRING_BYTES_MAX */
 
@@ -18,8 +19,9 @@ enum {
 /* How the answer is to look. */
 typedef struct AnswerForm {
     bool stream, include_usage, logprobs;
-    bool echo;      /* the prompt comes first (completions) */
-    bool only_echo; /* and nothing else: max_tokens is 0 */
+    bool obfuscated; /* events of a stream have padding, so that their sizes say little */
+    bool echo;       /* the prompt comes first (completions) */
+    bool only_echo;  /* and nothing else: max_tokens is 0 */
 } AnswerForm;
 
 typedef struct ApiRequest {
@@ -27,20 +29,24 @@ typedef struct ApiRequest {
     int vocab;    /* ids must be below it */
     Slice model;
     SamplingOptions sampling;
+    int32_t *bias_ids; /* what sampling's arrays are */
+    float *bias_values;
     int64_t max_tokens; /* −1: not given */
     int choices;
     AnswerForm form;
+    const Json *stream_options;
     Slice stops[STOP_COUNT_MAX];
     int stop_count;
     int top_logprobs;
     CacheRequest cache;
-    /* chat */
+    ConstraintRequest constraint;
+    /* chat; as they were sent, or NULL */
     const Json *messages;
-    const Json *template_arguments; /* chat_template_kwargs or NULL */
+    const Json *template_arguments; /* chat_template_kwargs */
     ToolRequest tools;
     /* completions */
     const Json *prompt;
-    int64_t best_of;
+    int best_of; /* 0: not given */
 } ApiRequest;
 
 /* request: sampling already holds the defaults; its seed is a fresh one. body must be an object. */

@@ -1,6 +1,7 @@
 #include "server/shape.h"
 
 #include <math.h>
+#include <sys/random.h>
 
 void shape_head(Exchange *x, const char *object, Buffer *out) {
     buffer_printf(
@@ -20,13 +21,30 @@ void shape_event_head(Exchange *x, const char *object, Buffer *out) {
 
 const char *shape_finish(Finish finish) { return finish == FINISH_LENGTH ? "length" : "stop"; }
 
-void shape_usage(const Generation *g, Buffer *out) {
-    const int64_t generated = generation_answer_tokens(g);
+/* Of the answer that the client sees: to score a prompt, a token is computed that nobody asked for. */
+static int64_t answer_tokens(const Exchange *x) {
+    return x->form.only_echo ? 0 : generation_answer_tokens(&x->generation);
+}
+
+void shape_usage(const Exchange *x, Buffer *out) {
+    const Generation *g = &x->generation;
+    const int64_t generated = answer_tokens(x);
     buffer_printf(out,
         "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_tokens_details\":"
         "{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",
         (long long)g->prompt_tokens, (long long)generated, (long long)(g->prompt_tokens + generated),
         (long long)generation_cached_tokens(g), (long long)generation_reasoning_tokens(g));
+}
+
+void shape_obfuscation(const Exchange *x, size_t start, Buffer *out) {
+    enum { SIZE = 64 };
+    static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    unsigned char random[SIZE];
+    if (!x->form.obfuscated || getentropy(random, sizeof random)) return;
+    const size_t count = SIZE - (out->size - start) % SIZE;
+    buffer_text(out, ",\"obfuscation\":\"");
+    for (size_t i = 0; i < count; i++) buffer_byte(out, alphabet[random[i] % (sizeof alphabet - 1)]);
+    buffer_byte(out, '"');
 }
 
 /* Of all the exchange's requests. */
@@ -82,7 +100,7 @@ void shape_timings(const Exchange *x, Buffer *out) {
     const RequestStats stats = stats_of(g);
     buffer_printf(out, ",\"timings\":{\"cache_n\":%d,\"queued_ms\":%.3f", stats.cached_tokens, stats.queued_s * 1e3);
     write_rate("prompt", stats.prompt_tokens - stats.cached_tokens, stats.prefill_s, out);
-    write_rate("predicted", generation_answer_tokens(g), stats.decode_s, out);
+    write_rate("predicted", answer_tokens(x), stats.decode_s, out);
     write_cache(x, &stats, out);
     buffer_byte(out, '}');
 }

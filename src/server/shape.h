@@ -6,7 +6,10 @@
 void shape_head(Exchange *x, const char *object, Buffer *out);
 /* The same as the beginning of an event; every event of an exchange has the same object. */
 void shape_event_head(Exchange *x, const char *object, Buffer *out);
-void shape_usage(const Generation *g, Buffer *out);
+void shape_usage(const Exchange *x, Buffer *out);
+/* ,"obfuscation":"…" when it was asked for: the event that began at byte `start` of out, but for its
+ * end, gets one of a few sizes. */
+void shape_obfuscation(const Exchange *x, size_t start, Buffer *out);
 /* ,"timings":{…} with llama.cpp's names, and what the answer's KV cache was like. Several prompts: sums, and the
  * longest times. */
 void shape_timings(const Exchange *x, Buffer *out);

@@ -174,6 +174,7 @@ static void write_text(Exchange *x, Choice *choice, bool echo, Buffer *out) {
 
 static void write_event(Exchange *x, int index, bool echo, bool last, Buffer *out) {
     Choice *choice = &x->generation.choices[index];
+    const size_t start = out->size;
     shape_event_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[{\"index\":");
     json_write_integer(out, index);
@@ -188,6 +189,7 @@ static void write_event(Exchange *x, int index, bool echo, bool last, Buffer *ou
         buffer_printf(out, ",\"finish_reason\":\"%s\"}]", shape_finish(choice->finish));
     else
         buffer_text(out, ",\"finish_reason\":null}]");
+    if (!last) shape_obfuscation(x, start, out);
     buffer_text(out, x->form.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
@@ -205,7 +207,7 @@ static void write_finish(Exchange *x, int index, Buffer *out) {
 static void write_usage_event(Exchange *x, Buffer *out) {
     shape_event_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[],\"usage\":");
-    shape_usage(&x->generation, out);
+    shape_usage(x, out);
     shape_timings(x, out);
     buffer_text(out, "}\n\n");
 }
@@ -223,7 +225,7 @@ static void write_whole(Exchange *x, Buffer *out) {
         buffer_printf(out, ",\"finish_reason\":\"%s\"}", shape_finish(choice->finish));
     }
     buffer_text(out, "],\"usage\":");
-    shape_usage(g, out);
+    shape_usage(x, out);
     shape_timings(x, out);
     buffer_byte(out, '}');
 }

@@ -39,6 +39,7 @@ static inline void chat_fixture_open(ChatFixture *fixture, bool template) {
     CHECK(mkdtemp(fixture->directory) != NULL);
     fake_reset();
     fake.vocab = CHAT_VOCAB;
+    fake.eos = CHAT_END;
     fake.eos_logit = -1000; /* an answer ends where it is told to */
     Buffer json = {0};
     buffer_text(&json, "{\"added_tokens\":[");

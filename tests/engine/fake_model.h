@@ -27,7 +27,8 @@ static struct Fake {
     int vocab, context;
     int window;      /* of a second layer; 0: there is none */
     bool coded;      /* the first layer's pages can be codes */
-    float eos_logit; /* added to the end token's */
+    int32_t eos;     /* the end token, */
+    float eos_logit; /* and what is added to its logit */
     int fail_at;     /* this step fails, counted from 1; 0: none */
 
     Mutex mutex;
@@ -62,6 +63,7 @@ static inline void fake_reset(void) {
     mutex_lock(&fake.mutex);
     fake.vocab = 300;
     fake.context = 4096;
+    fake.eos = FAKE_EOS;
     fake.eos_logit = 0;
     fake.fail_at = fake.permits = fake.arrived = fake.steps = 0;
     fake.leaked_bytes = 0;
@@ -107,7 +109,7 @@ static inline uint64_t fake_next_hash(uint64_t before, int32_t token) {
 
 static inline void fake_logits(uint64_t hash, float *out) {
     for (int id = 0; id < fake.vocab; id++) out[id] = 4 * test_uniform(&hash);
-    out[FAKE_EOS] += fake.eos_logit;
+    out[fake.eos] += fake.eos_logit;
 }
 
 /* ---- model.h ---- */
@@ -124,7 +126,7 @@ void model_close(Model *model) { free(model); }
 int model_vocab(const Model *model) { return fake.vocab; }
 int model_context(const Model *model) { return fake.context; }
 int model_eos(const Model *model, int32_t out[EOS_MAX]) {
-    out[0] = FAKE_EOS;
+    out[0] = fake.eos;
     return 1;
 }
 

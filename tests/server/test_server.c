@@ -250,6 +250,66 @@ static void test_full_queue(void) {
     close_server();
 }
 
+/* What an answer may be is said by regular expressions here: of four tokens whose bytes are known. */
+static void test_constraints(void) {
+    static const struct {
+        const char *more, *expected;
+        int status;
+    } cases[] = {{",\"guided_regex\":\"a{5}\"", "\"content\":\"aaaaa\"", 200},
+        {",\"guided_regex\":\"a{5}\",\"max_tokens\":5", "\"finish_reason\":\"stop\"", 200},
+        {",\"guided_regex\":\"a{5}\",\"max_tokens\":4", "\"finish_reason\":\"length\"", 200},
+        {",\"guided_choice\":[\"yes\",\"yes.\"],\"n\":2,\"min_tokens\":4", "\"content\":\"yes.\"", 200},
+        {",\"guided_choice\":[\"yes\",\"yes.\"],\"ignore_eos\":true", "\"content\":\"yes.\"", 200},
+        {",\"json_schema\":{\"const\":[1,{\"a\":2}]},\"structured_outputs\":null", "\"content\":\"[1", 200},
+        {",\"grammar\":\"root ::= \\\"x\\\" [0-9] \\\"y\\\"\"", "\"content\":\"x", 200},
+        {",\"guided_regex\":\"é\",\"max_tokens\":1,\"logprobs\":true", "\"content\":\"\",", 200},
+        {",\"guided_regex\":\"é\",\"max_tokens\":1,\"logprobs\":true", "\"bytes\":[195]", 200},
+        {",\"guided_regex\":\"é\"", "\"content\":\"é\"", 200},
+        {",\"guided_regex\":\"(?<=a)b\"", "\"param\":\"guided_regex\"", 400},
+        {",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":{\"$ref\":\"b."
+         "json\"}}}",
+            "$ref", 400}};
+    open_server(2, 4);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char body[512];
+        snprintf(body, sizeof body,
+            "{\"model\":\"fake\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"temperature\":1%s}",
+            cases[i].more);
+        const int status = ask(CHAT, body);
+        TEST_MSG(status == cases[i].status && strstr(answer.data, cases[i].expected), "%s: %d %s", cases[i].more,
+            status, answer.data);
+    }
+    close_server();
+}
+
+/* Scoring a prompt computes a token that is nobody's. */
+static void test_only_echo(void) {
+    open_server(1, 1);
+    TEST(ask("/v1/completions",
+             "{\"model\":\"fake\",\"prompt\":\"Hello\",\"max_tokens\":0,\"echo\":true,\"logprobs\":1}") == 200);
+    TEST_MSG(strstr(answer.data, "\"completion_tokens\":0,\"total_tokens\":5") != NULL, "%s", answer.data);
+    close_server();
+}
+
+/* Events of a stream have one of few sizes when that is asked for. */
+static void test_obfuscation(void) {
+    open_server(1, 1);
+    for (int asked = 0; asked < 2; asked++) {
+        const int client = connect_client();
+        client_post(client, CHAT,
+            asked ? SLICE(CHAT_BODY(
+                        ",\"max_tokens\":5,\"stream\":true,\"stream_options\":{\"include_obfuscation\":true}"))
+                  : SLICE(CHAT_BODY(",\"max_tokens\":5,\"stream\":true")));
+        CHECK(client_read(client, &answer) == 200);
+        char block[4096];
+        for (ssize_t got = 1; got > 0 && !strstr(answer.data, "[DONE]");)
+            if ((got = recv(client, block, sizeof block, 0)) > 0) buffer_append(&answer, block, (size_t)got);
+        TEST_MSG((strstr(answer.data, "\"obfuscation\":\"") != NULL) == asked, "%s", answer.data);
+        close(client);
+    }
+    close_server();
+}
+
 int main(void) {
     log_set_level(LOG_ERROR);
     test_gone_with_a_byte(CHAT_BODY(""));
@@ -259,6 +319,9 @@ int main(void) {
     test_crowd_of_bodies();
     test_waiting_is_small();
     test_full_queue();
+    test_constraints();
+    test_only_echo();
+    test_obfuscation();
     buffer_free(&answer);
     return test_done();
 }
