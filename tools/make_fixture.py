@@ -272,6 +272,16 @@ DEEPSEEK = {**DEEPSEEK_CHOICE, "moe_intermediate_size": 64, "n_routed_experts": 
             "n_shared_experts": 1, "first_k_dense_replace": 1}
 GRANITE = {"model_type": "granitemoe", "intermediate_size": 64, "attention_multiplier": 0.2, "embedding_multiplier": 3.0,
            "residual_multiplier": 0.4, "logits_scaling": 1.7, "attention_bias": False, "tie_word_embeddings": True}
+GPT_OSS = {"model_type": "gpt_oss", "hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 96, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 7,
+           "rms_norm_eps": 1e-5, "vocab_size": 48, "rope_theta": 150000, "max_position_embeddings": 512, "rope_scaling": {
+               "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0}}
+KLEAR = {"model_type": "Klear", "attention_bias": False, "mlp_only_layers": [], "decoder_sparse_step": 1, "n_shared_experts": 1,
+         "moe_intermediate_size": 64, "norm_topk_prob": True}
+AFMOE = {"model_type": "afmoe", "head_dim": 24, "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2,
+         "num_shared_experts": 1, "num_dense_layers": 1, "route_scale": 1.7, "sliding_window": 7}
+HUNYUAN = {"model_type": "hunyuan", "attention_bias": False, "use_qk_norm": True, "use_cla": False, "cla_share_factor": 2,
+           "tie_word_embeddings": True, "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}
 MIMO = {"model_type": "mimo_v2_flash", "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 96,
         "moe_intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "v_head_dim": 16,
         "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 32, "swa_v_head_dim": 20,
@@ -443,6 +453,38 @@ CASES = {
     "llama4-text-untied": {"config": {**MOE, "model_type": "llama4_text", "hidden_size": 96, "num_hidden_layers": 2,
                                       "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 64,
                                       "intermediate_size_mlp": 64, "no_rope_layers": [0, 1], "use_qk_norm": False}},
+    "gpt-oss": {"config": {**GPT_OSS, "layer_types": ["sliding_attention", "full_attention"] * 2}, "tokens": 40,
+                "variants": [F32, BF16, fp("mxfp4"), affine(4, 32)]},
+    "gpt-oss-plain": {"config": {**GPT_OSS, "num_hidden_layers": 2, "hidden_size": 96, "intermediate_size": 160, "head_dim": 16,
+                                 "num_attention_heads": 3, "num_key_value_heads": 1, "num_local_experts": 3,
+                                 "num_experts_per_tok": 1, "sliding_window": 5, "rope_scaling": None}, "tokens": 30},
+    "phimoe": {"config": {**MOE, "model_type": "phimoe", "num_local_experts": 6, "num_experts_per_tok": 2,
+                          "router_jitter_noise": 0.2, "original_max_position_embeddings": 64, "rope_scaling": {
+                              "type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0 + 0.25 * i for i in range(8)],
+                              "short_mscale": 1.1, "long_mscale": 1.3}},
+               "variants": [F32, affine(6, 32)]},
+    "phimoe-plain": {"config": {**MOE, "model_type": "phimoe", "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 2,
+                                "num_key_value_heads": 1, "intermediate_size": 64, "num_local_experts": 9,
+                                "num_experts_per_tok": 3, "router_jitter_noise": 0.05, "rope_scaling": None}},
+    "klear": {"config": {**MOE, **KLEAR, "num_experts": 6, "num_experts_per_tok": 2, "mlp_only_layers": [0]},
+              "variants": [F32, affine(4, 32)]},
+    "klear-wide": {"config": {**MOE, **KLEAR, "hidden_size": 96, "num_attention_heads": 3, "num_key_value_heads": 3,
+                              "num_hidden_layers": 2, "num_experts": 5, "num_experts_per_tok": 3, "n_shared_experts": 2,
+                              "decoder_sparse_step": 2, "attention_bias": True, "norm_topk_prob": False}},
+    "afmoe": {"config": {**MOE, **AFMOE, "num_hidden_layers": 4, "layer_types": [
+        "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]}, "tokens": 40,
+              "variants": [F32, affine(6, 32)]},
+    "afmoe-groups": {"config": {**MOE, **AFMOE, "hidden_size": 96, "num_hidden_layers": 2, "head_dim": 40,
+                                "layer_types": ["full_attention", "sliding_attention"], "num_experts": 12,
+                                "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "num_shared_experts": 0,
+                                "num_dense_layers": 0, "route_norm": False, "score_func": "softmax", "mup_enabled": False,
+                                "tie_word_embeddings": True}, "tokens": 30},
+    "hunyuan": {"config": {**MOE, **HUNYUAN, "moe_intermediate_size": [64, 32, 64], "num_experts": 6, "moe_topk": [2, 3, 1],
+                           "num_shared_expert": [1, 2, 1], "use_mixed_mlp_moe": True},
+                "drop": [], "variants": [F32, affine(4, 32)]},
+    "hunyuan-plain": {"config": {**MOE, **HUNYUAN, "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3,
+                                 "num_key_value_heads": 1, "attention_bias": True, "use_qk_norm": False, "num_experts": 3,
+                                 "moe_topk": 2, "num_shared_expert": 1, "use_mixed_mlp_moe": False}},
     "phi": {"config": {"model_type": "phi", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96,
                        "num_attention_heads": 2, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "vocab_size": 48,
                        "layer_norm_eps": 1e-5, "hidden_act": "gelu_new", "max_position_embeddings": 512},

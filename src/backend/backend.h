@@ -147,7 +147,14 @@ typedef struct Norm {
     const float *bias;   /* LAYER only; may be NULL */
 } Norm;
 
-typedef enum Activation { ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_RELU2, ACT_NONE } Activation;
+typedef enum Activation {
+    ACT_SILU,
+    ACT_GELU,
+    ACT_GELU_TANH,
+    ACT_RELU2,
+    ACT_NONE,
+    ACT_SILU_CLAMPED, /* of gated products alone: g·σ(1.702·g)·(u + 1), g = min(gate, 7), u = up within ±7 (gpt-oss) */
+} Activation;
 
 /* Rotary position embedding. frequencies[i] is the angle per position of pair i; 0 leaves the pair alone. Angles are
  * computed as (float)position × frequency in f32, as mlx does. Only the first dims of a head rotate. */
@@ -216,6 +223,8 @@ typedef enum RouteScore {
     ROUTE_SOFTMAX,     /* over all experts; the best are used with these scores */
     ROUTE_TOP_SOFTMAX, /* the best logits are used, with the softmax over them */
     ROUTE_SIGMOID,     /* of each */
+    ROUTE_SPARSEMIXER, /* one after the other, the best logit t of those that are left, with its part of a softmax over
+                          those of them that are near it: (t − x) / max(|x|, t) ≤ band (Phi-3.5-MoE) */
 } RouteScore;
 
 /* The experts that each row uses, best first, of equals the one that comes first; and their weights. */
@@ -226,10 +235,14 @@ typedef struct Routing {
     const float *bias;       /* [experts] added to the scores for the choice alone; NULL: none */
     int groups, groups_used; /* only experts of the best groups count, the others as score 0: a group is as good as its
                                 two best together; 0: no groups */
-    bool normalise;          /* weights are divided by their sum + epsilon */
-    float epsilon, scale;    /* scale: of all weights, at last */
-    int shared;              /* 1: one more expert, number `experts`, is used by every row, behind the others */
+    bool group_best;         /* a group is as good as its best alone */
+    float band;
+    bool normalise;             /* weights are divided by their sum + epsilon */
+    float epsilon, scale;       /* scale: of all weights, at last */
+    int shared;                 /* 1: one more expert, number `experts`, is used by every row, behind the others */
     const float *shared_logits; /* [rows] its weight is the sigmoid of this; NULL: 1 */
+    bool shared_pair;           /* shared_logits are [rows, 2]: the softmax over both multiplies the weights of the
+                                   others, and is that of the shared one */
     int32_t *index;             /* [rows, used + shared] */
     float *weight;              /* [rows, used + shared] */
 } Routing;
@@ -266,10 +279,12 @@ typedef struct Attention {
     int window;                  /* 0: full */
     const Norm *q_norm, *k_norm; /* per head, width = head_dim; NULL: none */
     bool norm_full;              /* the norms run over the whole projection (width = heads·head_dim) instead */
+    bool norm_last;              /* they follow the rotation; not of whole projections */
     const Rope *rope;            /* NULL: none */
     const float *sinks;          /* [heads] extra logit in the denominator; NULL: none */
     float *q, *k;                /* [rows, heads·head_dim], [rows, kv_heads·head_dim]; both may be overwritten */
     const float *v;              /* [rows, kv_heads·value_dim]; k and v NULL: another layer has appended already */
+    const float *gate;           /* [rows, heads·value_dim] its sigmoid multiplies the result; NULL: nothing does */
     float *out;                  /* [rows, heads·value_dim] */
 } Attention;
 

@@ -166,6 +166,7 @@ static void plan_attention(Backend *backend, const Attention *a) {
         expect(backend, pairs <= a->rope->dims / 2, "pairs of the rope's sections", pairs, a->rope->dims / 2);
     }
     expect(backend, a->window >= 0, "attention window", a->window, 0);
+    expect(backend, !a->norm_full || !a->norm_last, "norms of whole projections after the rotation", 1, 0);
     equal(backend, "keys without values", a->k == NULL, a->v == NULL);
 }
 

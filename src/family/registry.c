@@ -5,6 +5,7 @@
 /* model_type of config.json → its Family. A new family is one row here and one file. */
 // clang-format off
 #define FAMILIES(row)                          \
+    row("afmoe", afmoe_family)                 \
     row("bailing_moe", bailing_moe_family)     \
     row("dots1", dots1_family)                 \
     row("ernie4_5_moe", ernie4_5_moe_family)   \
@@ -12,7 +13,10 @@
     row("gemma3", gemma3_wrapper_family)       \
     row("gemma3_text", gemma3_family)          \
     row("glm4_moe", glm4_moe_family)           \
+    row("gpt_oss", gpt_oss_family)             \
     row("granitemoe", granitemoe_family)       \
+    row("hunyuan", hunyuan_family)             \
+    row("Klear", klear_family)                 \
     row("llama", llama_family)                 \
     row("llama4_text", llama4_text_family)     \
     row("mimo_v2_flash", mimo_v2_flash_family) \
@@ -23,6 +27,7 @@
     row("olmoe", olmoe_family)                 \
     row("phi", phi_family)                     \
     row("phi3", phi3_family)                   \
+    row("phimoe", phimoe_family)               \
     row("qwen2", qwen2_family)                 \
     row("qwen2_moe", qwen2_moe_family)         \
     row("qwen3", qwen3_family)                 \

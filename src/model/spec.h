@@ -17,6 +17,7 @@ typedef enum FfnKind { FFN_GLU, FFN_MLP, FFN_MOE } FfnKind;
 typedef struct AttentionMixer {
     Attention op;      /* all that is known at load: of op.kv the layout's widths; q, k, v and out belong to a step */
     Weight q, k, v, o; /* q, k, v may be views of one fused matrix */
+    Weight gate;       /* of the results; no rows: they have none */
     float value_scale; /* multiplies the values; where it is not 1, o has no bias and no norm follows */
 } AttentionMixer;
 
@@ -32,13 +33,13 @@ typedef struct MlpFfn { /* down · act(up · x) */
 
 typedef struct MoeFfn {       /* Σ weight · glu of the experts that a router picks (Routing, Experts of backend.h) */
     Weight router;            /* [experts, hidden] */
-    Weight shared_gate;       /* [1, hidden]; no rows: the shared expert's weight is 1 */
+    Weight shared_gate;       /* [1 or 2, hidden]; no rows: the shared expert's weight is 1 */
     const float *choice_bias; /* [experts], or NULL */
     int experts, used, shared;
     RouteScore score;
     int groups, groups_used;
-    bool normalise;
-    float epsilon, scale;
+    bool group_best, normalise;
+    float band, epsilon, scale;
     Weight *gate, *up, *down; /* [experts + shared] */
     Activation activation;
 } MoeFfn;

@@ -327,6 +327,7 @@ static inline void fence_attention(Backend *backend, const Attention *op) {
     fence_own(f, op->out, sizeof *op->out, "what attention writes");
     if (op->k) fence_own(f, op->k, sizeof *op->k, "keys");
     if (op->v) fence_own(f, op->v, sizeof *op->v, "values");
+    if (op->gate) fence_own(f, op->gate, sizeof *op->gate, "gates");
     Backend *inner = fence_enter_step(f);
     inner->ops->attention(inner, op);
     fence_leave(f);
@@ -335,7 +336,9 @@ static inline void fence_route(Backend *backend, const Routing *op) {
     Fence *f = fence_of(backend);
     const int64_t slots = (int64_t)op->rows * (op->used + op->shared);
     fence_own_floats(f, op->logits, (int64_t)op->rows * op->experts, "what a router reads");
-    if (op->shared_logits) fence_own_floats(f, op->shared_logits, op->rows, "what a shared expert's weight is from");
+    if (op->shared_logits)
+        fence_own_floats(
+            f, op->shared_logits, (int64_t)op->rows * (1 + op->shared_pair), "what a shared expert's weight is from");
     if (op->bias) fence_own_floats(f, op->bias, op->experts, "a router's bias that was not bound");
     fence_own_floats(f, op->weight, slots, "weights of experts put elsewhere");
     fence_own(f, op->index, (size_t)slots * sizeof *op->index, "numbers of experts put elsewhere");

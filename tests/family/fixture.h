@@ -207,7 +207,9 @@ static inline void fixture_add_tensor(
     const Json *rule = json_get(block, arena_printf(&f->arena, "%.*s", (int)(strlen(name) - strlen(".weight")), name));
     rule = rule ? rule : block;
     const Json *group = json_get(rule, "group_size"), *mode = json_get(rule, "mode");
-    if (rank != 2 || !group || cols % group->integer != 0) {
+    const size_t length = strlen(name);
+    const bool bias = length > 5 && strcmp(name + length - 5, ".bias") == 0; /* of experts: rows of them */
+    if (rank != 2 || bias || !group || cols % group->integer != 0) {
         fixture_add_floats(f, out, name, dtype, rank, rows, cols, values);
     } else if (mode && !slice_is(json_slice(mode), "affine")) {
         free(values);

@@ -69,6 +69,41 @@ static void test_groups(void) {
     const Routing op = {.experts = 6, .used = 2, .score = ROUTE_SIGMOID, .groups = 3, .groups_used = 1, .scale = 1};
     route(&op, logits, index, weight);
     TEST(index[0] == 2 && index[1] == 3);
+    /* As good as its best alone. */
+    Routing best = op;
+    best.group_best = true;
+    route(&best, logits, index, weight);
+    TEST(index[0] == 0 && index[1] == 1);
+}
+
+static void test_sparse_mixer(void) {
+    /* Near the best: (4 − 3) / 4 and (4 − 2) / 4, not (4 + 1) / 4; then without the best (3 − 2) / 3, 4 / 3. */
+    const float logits[4] = {-1, 4, 2, 3};
+    int32_t index[SLOTS];
+    float weight[SLOTS];
+    const Routing op = {.experts = 4, .used = 2, .score = ROUTE_SPARSEMIXER, .band = 0.5f, .scale = 1};
+    route(&op, logits, index, weight);
+    TEST(index[0] == 1 && index[1] == 3);
+    expect_near(weight[0], 1 / (1 + exp(-1) + exp(-2)));
+    expect_near(weight[1], 1 / (1 + exp(-1)));
+}
+
+/* What the chosen and the shared expert count for is a softmax over two numbers. */
+static void test_shared_pair(void) {
+    const float logits[2] = {0, -1}, pair[2] = {1, 2};
+    int32_t index[SLOTS];
+    float weight[SLOTS];
+    const Routing op = {.experts = 2,
+        .used = 1,
+        .score = ROUTE_SIGMOID,
+        .scale = 1,
+        .shared = 1,
+        .shared_logits = pair,
+        .shared_pair = true};
+    route(&op, logits, index, weight);
+    TEST(index[0] == 0 && index[1] == 2);
+    expect_near(weight[0], 0.5 / (1 + exp(1)));
+    expect_near(weight[1], 1 / (1 + exp(-1)));
 }
 
 /* ---- checkpoints ---- */
@@ -187,6 +222,8 @@ int main(void) {
     test_softmax();
     test_sigmoid();
     test_groups();
+    test_sparse_mixer();
+    test_shared_pair();
     static const Raw usual = {".switch_mlp.", {"gate_proj", "up_proj", "down_proj"}, {NULL}};
     static const Raw experts = {".experts.", {"gate_proj", "up_proj", "down_proj"}, {NULL}};
     static const Raw numbers = {".switch_mlp.", {"w1", "w3", "w2"}, {NULL}};

@@ -138,8 +138,9 @@ static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
     float energy = 0;
     for (int h = kv_head * job->group; h < (kv_head + 1) * job->group; h++) {
         float *q = op->q + ((int64_t)row * op->heads + h) * width;
-        if (op->q_norm && !op->norm_full) rows->norm_row(q, op->q_norm, q);
+        if (op->q_norm && !op->norm_full && !op->norm_last) rows->norm_row(q, op->q_norm, q);
         rotate_head(job, row, q);
+        if (op->q_norm && op->norm_last) rows->norm_row(q, op->q_norm, q);
         for (int i = 0; i < width; i++) q[i] *= op->scale;
         energy += job->kernels->square(q, width);
         if (job->shared && codes_end(job, run, position)) {
@@ -150,8 +151,9 @@ static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
     if (!op->k) return;
     const int64_t at = (int64_t)row * l->kv_heads + kv_head;
     float *k = op->k + at * width;
-    if (op->k_norm && !op->norm_full) rows->norm_row(k, op->k_norm, k);
+    if (op->k_norm && !op->norm_full && !op->norm_last) rows->norm_row(k, op->k_norm, k);
     rotate_head(job, row, k);
+    if (op->k_norm && op->norm_last) rows->norm_row(k, op->k_norm, k);
     append_head(
         job, run, run->position + row - run->row, kv_head, k, op->v + at * l->value_dim, energy / (float)job->group);
 }
@@ -303,8 +305,11 @@ static void finish_query(
     const Job *job, const Run *run, int row, int head, const Partial *total, float *o, float *coded) {
     const int width = job->layout->value_dim;
     if (codes_end(job, run, run->position + row - run->row)) codes_add(job, coded, o);
-    float *out = job->op->out + ((int64_t)row * job->op->heads + head) * width;
+    const int64_t at = ((int64_t)row * job->op->heads + head) * width;
+    const float *gate = job->op->gate ? job->op->gate + at : NULL;
+    float *out = job->op->out + at;
     for (int i = 0; i < width; i++) out[i] = o[i] / total->l;
+    for (int i = 0; gate && i < width; i++) out[i] /= 1.0f + expf(-gate[i]);
 }
 
 static void make_records(const Job *job, const Place *place, const CodedTile *coded, const Space *space) {

@@ -33,18 +33,43 @@ static void keep_groups(const Routing *op, float *score) {
         const int first = best_left(own, size, taken);
         taken[first] = true;
         const int second = best_left(own, size, taken);
-        worth[g] = own[first] + (second < 0 ? 0 : own[second]);
+        worth[g] = own[first] + (second < 0 || op->group_best ? 0 : own[second]);
     }
     for (int i = 0; i < op->groups_used; i++) kept[best_left(worth, op->groups, kept)] = true;
     for (int g = 0; g < op->groups; g++)
         for (int i = 0; !kept[g] && i < size; i++) score[g * size + i] = 0;
 }
 
-static void route_row(const Routing *op, int row) {
-    const float *logits = op->logits + (int64_t)row * op->experts;
-    const int slots = op->used + op->shared;
-    int32_t *index = op->index + (int64_t)row * slots;
-    float *weight = op->weight + (int64_t)row * slots, score[EXPERTS_MAX], choice[EXPERTS_MAX];
+/* ROUTE_SPARSEMIXER. */
+static void mix_sparsely(const Routing *op, const float *x, int32_t *index, float *weight) {
+    bool taken[EXPERTS_MAX] = {false};
+    for (int i = 0; i < op->used; i++) {
+        index[i] = best_left(x, op->experts, taken);
+        const float top = x[index[i]];
+        float sum = 0;
+        for (int e = 0; e < op->experts; e++)
+            if (!taken[e] && !((top - x[e]) / fmaxf(fabsf(x[e]), top) > op->band)) sum += expf(x[e] - top);
+        weight[i] = 1 / sum;
+        taken[index[i]] = true;
+    }
+}
+
+/* The weight of the shared expert, behind the others. */
+static void weigh_shared(const Routing *op, int row, float *weight) {
+    const float *logits = op->shared_logits;
+    if (!op->shared_pair) {
+        weight[op->used] = logits ? sigmoid(logits[row]) : 1;
+        return;
+    }
+    float pair[2];
+    softmax(logits + 2 * (int64_t)row, 2, pair);
+    for (int i = 0; i < op->used; i++) weight[i] *= pair[0];
+    weight[op->used] = pair[1];
+}
+
+/* The best by score, with the bias for the choice alone. */
+static void choose(const Routing *op, const float *logits, int32_t *index, float *weight) {
+    float score[EXPERTS_MAX], choice[EXPERTS_MAX];
     bool taken[EXPERTS_MAX] = {false};
     if (op->score == ROUTE_SOFTMAX)
         softmax(logits, op->experts, score);
@@ -58,12 +83,23 @@ static void route_row(const Routing *op, int row) {
         weight[i] = score[index[i]];
     }
     if (op->score == ROUTE_TOP_SOFTMAX) softmax(weight, op->used, weight);
+}
+
+static void route_row(const Routing *op, int row) {
+    const float *logits = op->logits + (int64_t)row * op->experts;
+    const int slots = op->used + op->shared;
+    int32_t *index = op->index + (int64_t)row * slots;
+    float *weight = op->weight + (int64_t)row * slots;
+    if (op->score == ROUTE_SPARSEMIXER)
+        mix_sparsely(op, logits, index, weight);
+    else
+        choose(op, logits, index, weight);
     float sum = op->epsilon;
     for (int i = 0; i < op->used; i++) sum += weight[i];
     for (int i = 0; i < op->used; i++) weight[i] *= (op->normalise ? 1 / sum : 1) * op->scale;
     if (!op->shared) return;
     index[op->used] = op->experts;
-    weight[op->used] = op->shared_logits ? sigmoid(op->shared_logits[row]) : 1;
+    weigh_shared(op, row, weight);
 }
 
 void cpu_route(Backend *backend, const Routing *op) {

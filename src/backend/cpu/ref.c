@@ -19,9 +19,16 @@ static float activation(Activation kind, float x) {
     case ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
     case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
     case ACT_RELU2: return x > 0 ? x * x : 0;
-    case ACT_NONE: return x;
+    case ACT_NONE:
+    case ACT_SILU_CLAMPED: return x;
     }
     return x;
+}
+
+static float gated(Activation kind, float gate, float up) {
+    if (kind != ACT_SILU_CLAMPED) return activation(kind, gate) * up;
+    const float g = fminf(gate, 7), u = fminf(fmaxf(up, -7), 7);
+    return g / (1.0f + expf(-1.702f * g)) * (u + 1);
 }
 
 /* ---- memory ---- */
@@ -115,7 +122,7 @@ static void ref_glu(Backend *backend, const Glu *g) {
     if (x && up) {
         multiply(ref_backend(backend), g->rows, x, g->gate, g->out);
         multiply(ref_backend(backend), g->rows, x, g->up, up);
-        for (int64_t i = 0; i < count; i++) g->out[i] = activation(g->activation, g->out[i]) * up[i];
+        for (int64_t i = 0; i < count; i++) g->out[i] = gated(g->activation, g->out[i], up[i]);
     }
     free(up);
     free(x);

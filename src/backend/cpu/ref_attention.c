@@ -17,8 +17,11 @@ static void rotate(const Rope *rope, const float *angles, float *head) {
     }
 }
 
-static void prepare_heads(const float *x, int heads, int head_dim, const Norm *norm, bool full, const Rope *rope,
-    const Step *step, int row, float *out) {
+static void prepare_heads(
+    const Attention *a, const float *x, int heads, const Norm *norm, const Step *step, int row, float *out) {
+    const Rope *rope = a->rope;
+    const int head_dim = a->kv.layout.head_dim;
+    const bool full = a->norm_full;
     float angles[ATTENTION_HEAD_MAX / 2];
     if (rope) rope_angles(rope, step, row, angles);
     if (norm && full)
@@ -27,8 +30,9 @@ static void prepare_heads(const float *x, int heads, int head_dim, const Norm *n
         memcpy(out, x, (size_t)heads * (size_t)head_dim * sizeof *out);
     for (int h = 0; h < heads; h++) {
         float *head = out + (int64_t)h * head_dim;
-        if (norm && !full) ref_norm_row(head, norm, head_dim, head);
+        if (norm && !full && !a->norm_last) ref_norm_row(head, norm, head_dim, head);
         if (rope) rotate(rope, angles, head);
+        if (norm && a->norm_last) ref_norm_row(head, norm, head_dim, head);
     }
 }
 
@@ -128,12 +132,14 @@ static void attend_task(void *argument, int index, int count) {
         const Run *run = &work->step->runs[i];
         for (int t = index; t < run->rows; t += count) {
             const int64_t row = run->row + t;
-            prepare_heads(a->q + row * width, a->heads, l->head_dim, a->q_norm, a->norm_full, a->rope, work->step,
-                (int)row, heads);
+            prepare_heads(a, a->q + row * width, a->heads, a->q_norm, work->step, (int)row, heads);
             if (a->k) store_energies(a, run, run->position + t, heads);
             for (int h = 0; h < a->heads; h++)
                 attend(work, i, run->position + t, h, heads + (int64_t)h * l->head_dim, scores,
                     a->out + (row * a->heads + h) * l->value_dim);
+            const int64_t first = row * a->heads * l->value_dim;
+            for (int64_t j = first; a->gate && j < first + (int64_t)a->heads * l->value_dim; j++)
+                a->out[j] /= 1.0f + expf(-a->gate[j]);
         }
     }
 }
@@ -159,8 +165,7 @@ static void append(const Attention *a, const Step *step, float *heads) {
         for (int t = 0; t < run->rows; t++) {
             const int64_t row = run->row + t;
             const int position = run->position + t;
-            prepare_heads(a->k + row * l->kv_heads * l->head_dim, l->kv_heads, l->head_dim, a->k_norm, a->norm_full,
-                a->rope, step, (int)row, heads);
+            prepare_heads(a, a->k + row * l->kv_heads * l->head_dim, l->kv_heads, a->k_norm, step, (int)row, heads);
             for (int h = 0; h < l->kv_heads; h++) {
                 store_head(key_at(a, run, position, h), heads + (int64_t)h * l->head_dim, l->head_dim, l->dtype);
                 store_head(value_at(a, run, position, h), a->v + (row * l->kv_heads + h) * l->value_dim, l->value_dim,

@@ -53,19 +53,27 @@ VEC_INLINE Vec vec_activation(Vec x, Activation kind) {
         const Vec positive = vec_max(x, vec_set(0));
         return vec_mul(positive, positive);
     }
-    case ACT_NONE: return x;
+    case ACT_NONE:
+    case ACT_SILU_CLAMPED: return x;
     }
     return x;
 }
 
+VEC_INLINE Vec vec_gated(Vec gate, Vec up, Activation kind) {
+    if (kind != ACT_SILU_CLAMPED) return vec_mul(vec_activation(gate, kind), up);
+    const Vec most = vec_set(7), none = vec_set(0), one = vec_set(1);
+    const Vec g = vec_sub(none, vec_max(vec_sub(none, gate), vec_sub(none, most)));
+    const Vec u = vec_sub(none, vec_max(vec_sub(none, vec_max(up, vec_set(-7))), vec_sub(none, most)));
+    return vec_mul(vec_swish(g, vec_mul(vec_set(1.702f), g)), vec_add(u, one));
+}
+
 static void glu_row(int64_t count, const float *gate, const float *up, Activation activation, float *out) {
     int64_t i = 0;
-    for (; i + 16 <= count; i += 16)
-        vec_store(out + i, vec_mul(vec_activation(vec_load(gate + i), activation), vec_load(up + i)));
+    for (; i + 16 <= count; i += 16) vec_store(out + i, vec_gated(vec_load(gate + i), vec_load(up + i), activation));
     const int rest = (int)(count - i);
     if (rest)
-        vec_store_some(out + i,
-            vec_mul(vec_activation(vec_load_some(gate + i, rest), activation), vec_load_some(up + i, rest)), rest);
+        vec_store_some(
+            out + i, vec_gated(vec_load_some(gate + i, rest), vec_load_some(up + i, rest), activation), rest);
 }
 
 static void activate_row(int64_t count, const float *x, Activation activation, float *out) {

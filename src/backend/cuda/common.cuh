@@ -165,3 +165,8 @@ __device__ __forceinline__ float activated(int kind, float x) {
     }
     return x;
 }
+__device__ __forceinline__ float gated(int kind, float gate, float up) {
+    if (kind != 5) return activated(kind, gate) * up;
+    const float g = fminf(gate, 7), u = fminf(fmaxf(up, -7), 7);
+    return g / (1.0f + expf(-1.702f * g)) * (u + 1);
+}

@@ -50,8 +50,8 @@ __device__ __forceinline__ void finish(
         const float v = product_sum(sum[0], factors[t], factor, w.bias != nullptr, bias);
         float *to = out + (int64_t)t * w.rows;
         if constexpr (GLU)
-            *to = activated(p.activation, v) *
-                product_sum(sum[1], factors[t], other, p.weight[1].bias != nullptr, other_bias);
+            *to = gated(p.activation, v,
+                product_sum(sum[1], factors[t], other, p.weight[1].bias != nullptr, other_bias));
         else
             *to = p.mode == PRODUCT_ADD ? old[k] + p.scale * v : v;
     }

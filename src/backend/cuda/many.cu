@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(BLOCK) many_kernel(const __grid_constant__ Pro
                 if (GLU && round == 0)
                     *other = v;
                 else if (GLU)
-                    *to = activated(p.activation, v) * *other;
+                    *to = gated(p.activation, v, *other);
                 else if (p.mode == PRODUCT_ADD)
                     *to = load(to) + p.scale * v;
                 else

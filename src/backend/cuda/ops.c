@@ -126,10 +126,21 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
     if (op->norm) cuda_add(backend, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
 }
 
+/* What no kernel computes so far fails the step, by name. */
+static bool lacks(CudaBackend *b, bool wanted, const char *what) {
+    if (wanted && b->fault.code == ERROR_NONE)
+        fail(&b->fault, ERROR_UNSUPPORTED, "no kernel of CUDA computes %s", what);
+    return wanted;
+}
+
 /* ---- the router ---- */
 
 void cuda_route(Backend *backend, const Routing *op) {
     CudaBackend *b = cuda_of(backend);
+    if (lacks(b, op->score == ROUTE_SPARSEMIXER, "the sparse mixer of a router") ||
+        lacks(b, op->groups && op->group_best, "groups as good as their best expert") ||
+        lacks(b, op->shared_pair, "a shared expert that weighs the others"))
+        return;
     const Router router = {.rows = op->rows,
         .experts = op->experts,
         .used = op->used,
@@ -166,6 +177,8 @@ static Turning turning(const Rope *rope) {
 void cuda_attention(Backend *backend, const Attention *op) {
     CudaBackend *b = cuda_of(backend);
     const KvLayout *l = &op->kv.layout;
+    if (lacks(b, op->norm_last, "norms of heads after their rotation") || lacks(b, op->gate, "gates of attention"))
+        return;
     Attend a = {.step = cuda_step_rows(b),
         .heads = op->heads,
         .kv_heads = l->kv_heads,

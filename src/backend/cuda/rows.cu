@@ -55,7 +55,7 @@ __global__ void gate_kernel(int64_t count, float *gate, const float *up, int act
     let_next_begin();
     wait_for_previous();
     for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK)
-        gate[i] = activated(activation, load(gate + i)) * load(up + i);
+        gate[i] = gated(activation, load(gate + i), load(up + i));
 }
 extern "C" cudaError_t rows_gate(cudaStream_t stream, int64_t count, float *gate, const float *up, int activation) {
     return launch(stream, gate_kernel, blocks_for(count, BLOCK), BLOCK, 0, count, gate, up, activation);

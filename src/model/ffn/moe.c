@@ -15,7 +15,7 @@ static int64_t inner_of(const MoeFfn *moe) {
 static int64_t moe_width(const Layer *layer) {
     const MoeFfn *moe = &layer->moe;
     const int64_t hidden = moe->router.cols, slots = slots_of(moe);
-    return 2 * hidden + moe->router.rows + 1 + 2 * slots + slots * (inner_of(moe) + hidden + 2);
+    return 2 * hidden + moe->router.rows + moe->shared_gate.rows + 2 * slots + slots * (inner_of(moe) + hidden + 2);
 }
 
 static void moe_visit(Layer *layer, const Visitor *visitor) {
@@ -53,7 +53,7 @@ static void moe_forward(const Layer *layer, const Block *block) {
     const BackendOps *ops = block->backend->ops;
     const int64_t rows = block->rows, hidden = moe->router.cols, slots = slots_of(moe);
     float *x = block->work, *sum = x + rows * hidden, *logits = sum + rows * hidden;
-    float *shared_logits = logits + rows * moe->router.rows, *weight = shared_logits + rows;
+    float *shared_logits = logits + rows * moe->router.rows, *weight = shared_logits + rows * moe->shared_gate.rows;
     int32_t *index = (int32_t *)(void *)(weight + rows * slots);
     float *work = weight + 2 * rows * slots;
     const float *in = block->x;
@@ -76,11 +76,14 @@ static void moe_forward(const Layer *layer, const Block *block) {
         .bias = moe->choice_bias,
         .groups = moe->groups,
         .groups_used = moe->groups_used,
+        .group_best = moe->group_best,
+        .band = moe->band,
         .normalise = moe->normalise,
         .epsilon = moe->epsilon,
         .scale = moe->scale,
         .shared = moe->shared,
         .shared_logits = moe->shared_gate.rows ? shared_logits : NULL,
+        .shared_pair = moe->shared_gate.rows == 2,
         .index = index,
         .weight = weight};
     ops->route(block->backend, &route);

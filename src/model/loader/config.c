@@ -190,6 +190,17 @@ int load_int_or(Loader *ld, const char *field, int absent) {
     return value ? read_int(ld, value, field, 1) : absent;
 }
 
+int load_int_at(Loader *ld, const char *field, int i, int absent) {
+    const Json *value = loader_get(ld, ld->fields, field), *item = value;
+    if (value && value->type == JSON_ARRAY) {
+        load_require(ld, value->size > (uint32_t)i, "%s has %u elements, none for layer %d", field, value->size, i);
+        if (value->size <= (uint32_t)i) return absent;
+        item = json_first(value);
+        for (int at = 0; at < i; at++) item = json_next(item);
+    }
+    return item ? read_int(ld, item, field, 1) : absent;
+}
+
 int load_count_or(Loader *ld, const char *field, int absent) {
     const Json *value = loader_get(ld, ld->fields, field);
     return value ? read_int(ld, value, field, 0) : absent;

@@ -20,8 +20,9 @@ typedef void FamilyLoad(Loader *ld, Spec *spec);
 
 int load_int(Loader *ld, const char *field); /* 1 … 2^24; must be there */
 int load_int_or(Loader *ld, const char *field, int absent);
-int load_count_or(Loader *ld, const char *field, int absent); /* 0 … 2^24 */
-float load_positive(Loader *ld, const char *field);           /* finite, > 0; must be there */
+int load_int_at(Loader *ld, const char *field, int i, int absent); /* the same, or element i of a list of such */
+int load_count_or(Loader *ld, const char *field, int absent);      /* 0 … 2^24 */
+float load_positive(Loader *ld, const char *field);                /* finite, > 0; must be there */
 float load_positive_or(Loader *ld, const char *field, double absent);
 bool load_bool_or(Loader *ld, const char *field, bool absent);
 bool load_text_is(Loader *ld, const char *field, const char *value); /* there, and this string */
@@ -46,6 +47,7 @@ typedef struct RopeOptions {
     const char *theta_field; /* NULL: rope_theta */
     double theta;            /* when the file has none; 0: it must */
     bool interleaved;
+    bool alpha;             /* dynamic scaling has a factor of its own (Hunyuan), which does not grow with the text */
     bool unscaled;          /* rope_scaling is for other layers */
     const char *layer_type; /* whose part of a rope_parameters by layer type; NULL: none */
     int original_positions; /* longrope: when the file has none; 0: it must */

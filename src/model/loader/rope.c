@@ -137,6 +137,8 @@ static float fill_longrope(const Scaling *s, float *out, int dims, float theta, 
     const double positions = load_int_or(ld, "max_position_embeddings", 131072);
     load_require(ld, trained > 1, "longrope needs original_max_position_embeddings above 1");
     const double factor = positions / trained;
+    loader_get(ld, s->fields, "short_mscale");
+    if (loader_get(ld, s->fields, "long_mscale")) return (float)scaling_number(s, "long_mscale", 0);
     return (float)(factor <= 1 ? 1 : sqrt(1 + log(factor) / log(trained)));
 }
 
@@ -146,6 +148,15 @@ static void fill_proportional(const Scaling *s, float *out, int dims, float thet
     for (int i = 0; i < rotated / 2; i++) { /* the rest stay 0: their distance in the head is as if all rotated */
         out[i] = 1 / (factor * period(theta, i, dims));
     }
+}
+
+/* Hunyuan's dynamic scaling, whose factor is the file's, not the text's. */
+static void fill_alpha(const Scaling *s, float *out, int dims, float theta) {
+    const double alpha = scaling_number(s, "alpha", 0), scaled = theta * pow(alpha, (double)dims / (dims - 2));
+    static const char *const others[] = {"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"};
+    for (size_t i = 0; i < COUNT_OF(others); i++) loader_get(s->ld, s->fields, others[i]); /* of other kinds */
+    load_require(s->ld, dims > 2 && scaled < 1e30, "dynamic rope needs more than 2 dims and an alpha that fits them");
+    for (int i = 0; i < dims / 2; i++) out[i] = 1 / period((float)scaled, i, dims);
 }
 
 /* The frequencies up to the positions that the model was made for; beyond, rope_angles() computes them. */
@@ -173,6 +184,8 @@ static float fill(const Scaling *s, Slice kind, const RopeOptions *options, Rope
         return fill_yarn(s, out, dims, theta);
     } else if (is_longrope(kind)) {
         return fill_longrope(s, out, dims, theta, options->original_positions);
+    } else if (slice_is(kind, "dynamic") && options->alpha) {
+        fill_alpha(s, out, dims, theta);
     } else if (slice_is(kind, "dynamic")) {
         fill_dynamic(s, rope, out, theta);
     } else if (slice_is(kind, "proportional")) {

@@ -5,7 +5,7 @@
 
 static int64_t attention_width(const Layer *layer) {
     const AttentionMixer *mixer = &layer->attention;
-    return mixer->q.rows + mixer->k.rows + mixer->v.rows + mixer->o.cols;
+    return mixer->q.rows + mixer->k.rows + mixer->v.rows + mixer->gate.rows + mixer->o.cols;
 }
 
 static void attention_visit(Layer *layer, const Visitor *visitor) {
@@ -15,6 +15,7 @@ static void attention_visit(Layer *layer, const Visitor *visitor) {
     visit_weight(visitor, &mixer->k);
     visit_weight(visitor, &mixer->v);
     visit_weight(visitor, &mixer->o);
+    if (mixer->gate.rows) visit_weight(visitor, &mixer->gate);
     visit_norm(visitor, &op->q_norm);
     visit_norm(visitor, &op->k_norm);
     visit_rope(visitor, &op->rope);
@@ -25,7 +26,8 @@ static PartCost attention_cost(const Layer *layer, int depth) {
     const AttentionMixer *mixer = &layer->attention;
     const KvLayout *l = &mixer->op.kv.layout;
     const uint64_t seen = (uint64_t)(mixer->op.window && mixer->op.window < depth + 1 ? mixer->op.window : depth + 1);
-    PartCost cost = cost_of_weights((const Weight *const[]){&mixer->q, &mixer->k, &mixer->v, &mixer->o}, 4);
+    const Weight *const weights[] = {&mixer->q, &mixer->k, &mixer->v, &mixer->o, &mixer->gate};
+    PartCost cost = cost_of_weights(weights, mixer->gate.rows ? 5 : 4);
     cost.cache_values = seen * (uint64_t)(l->kv_heads * (l->head_dim + l->value_dim));
     return cost;
 }
@@ -46,6 +48,7 @@ static void attention_describe(const Layer *layer, Buffer *out) {
     buffer_printf(out, "attention %d heads of %d on %d kv", op->heads, op->kv.layout.head_dim, op->kv.layout.kv_heads);
     if (op->window) buffer_printf(out, ", window %d", op->window);
     if (!op->rope) buffer_text(out, ", no rope");
+    if (layer->attention.gate.rows) buffer_text(out, ", gated");
 }
 
 static void attention_forward(const Layer *layer, const Block *block) {
@@ -54,14 +57,15 @@ static void attention_forward(const Layer *layer, const Block *block) {
     float *q = block->work;
     float *k = q + block->rows * mixer->q.rows;
     float *v = k + block->rows * mixer->k.rows;
-    float *attended = v + block->rows * mixer->v.rows;
+    float *gate = v + block->rows * mixer->v.rows;
+    float *attended = gate + block->rows * mixer->gate.rows;
 
     const Matmul project = {.rows = block->rows,
         .x = block->x,
         .norm = block->in,
-        .count = 3,
-        .weight = {&mixer->q, &mixer->k, &mixer->v},
-        .out = {q, k, v}};
+        .count = mixer->gate.rows ? 4 : 3,
+        .weight = {&mixer->q, &mixer->k, &mixer->v, &mixer->gate},
+        .out = {q, k, v, gate}};
     ops->matmul(block->backend, &project);
 
     Attention attention = mixer->op;
@@ -69,6 +73,7 @@ static void attention_forward(const Layer *layer, const Block *block) {
     attention.q = q;
     attention.k = k;
     attention.v = v;
+    attention.gate = mixer->gate.rows ? gate : NULL;
     attention.out = attended;
     ops->attention(block->backend, &attention);
 

@@ -1,0 +1,58 @@
+/* AFMoE (Trinity): sandwich norms, norms on q and k, results of attention gated; only layers with a window rotate;
+ * experts chosen by biased scores after the first layers. Reference: mlx_lm/models/afmoe.py. */
+#include "family/family.h"
+
+#include <math.h>
+
+static const MoeNames names = {
+    "mlp", "router.gate", "experts", "gate_proj", "up_proj", "down_proj", "shared_experts", .bias = "expert_bias"};
+
+static Moe load_moe(Loader *ld, const Dims *d) {
+    Moe moe = family_moe_open(ld, &names, d->hidden, load_int(ld, "moe_intermediate_size"), load_int(ld, "num_experts"),
+        load_int(ld, "num_experts_per_tok"));
+    const int groups = load_int_or(ld, "n_group", 1), groups_used = load_int_or(ld, "topk_group", 1);
+    const bool softmax = load_text_is(ld, "score_func", "softmax");
+    if (!softmax) load_expect_text(ld, "score_func", "sigmoid");
+    moe.ffn.score = softmax ? ROUTE_SOFTMAX : ROUTE_SIGMOID;
+    moe.ffn.groups = groups > 1 ? groups : 0;
+    moe.ffn.groups_used = groups > 1 ? groups_used : 0;
+    moe.ffn.normalise = load_bool_or(ld, "route_norm", true) && moe.ffn.used > 1;
+    moe.ffn.epsilon = 1e-20f;
+    moe.ffn.scale = load_positive_or(ld, "route_scale", 2.826);
+    moe.shared = moe.inner * load_count_or(ld, "num_shared_experts", 1);
+    return moe;
+}
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const Moe moe = load_moe(ld, &d);
+    const int dense = load_count_or(ld, "num_dense_layers", 2);
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
+    const Windows windows = {
+        .types = load_list(ld, "layer_types", spec->layer_count), .width = load_int_or(ld, "sliding_window", 2048)};
+    const bool scaled = load_bool_or(ld, "mup_enabled", true);
+    load_require(ld, windows.types, "layer_types is missing");
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "attention_bias", false);
+    load_ignore(ld, "global_attn_every_n_layers", "load_balance_coeff", "num_expert_groups", "num_limited_groups",
+        "use_grouped_mm", "output_router_logits", NULL);
+    family_ends(ld, spec, &d);
+    if (scaled) spec->embedding_scale = sqrtf((float)d.hidden);
+    load_layers(ld, spec);
+    for (int i = 0; windows.types && i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        const int window = family_window(ld, &windows, i);
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->mixer_out = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        layer->ffn_in = load_rms(ld, "pre_mlp_layernorm", d.hidden, d.eps);
+        layer->ffn_out = load_rms(ld, "post_mlp_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", window ? rope : NULL, false, false);
+        layer->attention.gate = load_linear(ld, "self_attn.gate_proj", (int64_t)d.heads * d.head_dim, d.hidden, false);
+        layer->attention.op.window = window;
+        family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
+        family_moe_layer(ld, layer, i >= dense ? &moe : NULL, &d, false);
+    }
+}
+
+const Family afmoe_family = {.load = load};

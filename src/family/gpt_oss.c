@@ -1,0 +1,40 @@
+/* gpt-oss: every other layer sees a window, each head has a sink, biases everywhere, experts with a clamped silu, used
+ * with the softmax over the best. Reference: mlx_lm/models/gpt_oss.py, whose names those of MLX's conversions are; in
+ * OpenAI's own files gate and up alternate row by row, which no view of them undoes. */
+#include "family/family.h"
+
+static const MoeNames names = {"mlp", "router", "experts", "gate_proj", "up_proj", "down_proj", .shared = NULL};
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    Moe moe = family_moe_open(
+        ld, &names, d.hidden, d.inner, load_int(ld, "num_local_experts"), load_int(ld, "num_experts_per_tok"));
+    moe.ffn.score = ROUTE_TOP_SOFTMAX;
+    moe.ffn.activation = ACT_SILU_CLAMPED;
+    moe.bias = moe.router_bias = true;
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 150000});
+    Windows windows = {.types = load_list(ld, "layer_types", spec->layer_count),
+        .width = load_int_or(ld, "sliding_window", 128),
+        .full_every = 2};
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "attention_bias", true);
+    load_require(ld, load_positive_or(ld, "swiglu_limit", 7) == 7, "swiglu_limit must be 7");
+    load_ignore(
+        ld, "experts_per_token", "initial_context_length", "output_router_logits", "router_aux_loss_coef", NULL);
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        load_require(ld, !load_has(ld, "mlp.experts.gate_up_proj_blocks"),
+            "gate and up of the experts alternate in this file: convert it with mlx_lm.convert, or use a GGUF file");
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, true, true);
+        layer->attention.op.window = family_window(ld, &windows, i);
+        layer->attention.op.sinks = load_vector(ld, "self_attn.sinks", d.heads, 0);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        family_moe_layer(ld, layer, &moe, &d, false);
+    }
+}
+
+const Family gpt_oss_family = {.load = load};

@@ -1,0 +1,51 @@
+/* Hunyuan (A13B): norms of q and k after their rotation, which has a base of its own making; experts in every layer,
+ * used with the softmax over all. Models whose layers share keys and values (use_cla) are refused.
+ * Reference: mlx_lm/models/hunyuan.py. */
+#include "family/family.h"
+
+static const MoeNames names = {
+    "mlp", "gate.wg", "switch_mlp", "gate_proj", "up_proj", "down_proj", "shared_mlp", .bias = NULL};
+
+static Moe load_moe(Loader *ld, const Dims *d, int experts, bool mixed, int i) {
+    const int inner = load_int_at(ld, "moe_intermediate_size", i, d->inner), used = load_int_at(ld, "moe_topk", i, 1);
+    const int shared = load_int_at(ld, "num_shared_expert", i, 1);
+    Moe moe = family_moe_open(ld, &names, d->hidden, inner, experts, used);
+    if (mixed) moe.shared = d->inner * shared;
+    return moe;
+}
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const int experts = load_int_or(ld, "num_experts", 1);
+    const bool bias = load_bool_or(ld, "attention_bias", false), norms = load_bool_or(ld, "use_qk_norm", false);
+    const bool mixed = load_bool_or(ld, "use_mixed_mlp_moe", false);
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .alpha = true});
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "use_cla", false);
+    load_expect_bool(ld, "mlp_bias", false);
+    load_expect_bool(ld, "tie_word_embeddings", true);
+    load_ignore(ld, "cla_share_factor", "attention_head_dim", "norm_type", "position_embedding_xdrope",
+        "use_rotary_pos_emb", "moe_layer_num_skipped", "moe_drop_tokens", "moe_random_routing_dropped_token",
+        "output_router_logits", "router_aux_loss_coef", "capacity_factor", "group_limited_greedy", "n_group",
+        "topk_group", "routed_scaling_factor", "norm_topk_prob", "im_start_id", "im_end_id", "text_start_id",
+        "text_end_id", NULL);
+    load_ignore(ld, "org_vocab_size", "mask_init_id", "image_token_id", "video_start_id", "video_end_id",
+        "eod_token_id", "sep_token_id", "class_num", "pool_type", "add_classification_head", "num_media_embeds", NULL);
+    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d.hidden, false);
+    spec->final_norm = load_rms(ld, "model.norm", d.hidden, d.eps);
+    family_head(ld, spec, &d, true);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        const Moe moe = experts > 1 ? load_moe(ld, &d, experts, mixed, i) : (Moe){0};
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
+        layer->attention.op.norm_last = true;
+        if (norms) family_qk_norms(ld, layer, "query_layernorm", "key_layernorm", &d);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        family_moe_layer(ld, layer, experts > 1 ? &moe : NULL, &d, false);
+    }
+}
+
+const Family hunyuan_family = {.load = load};

@@ -1,0 +1,45 @@
+/* Klear: norms on q and k, experts chosen by biased sigmoids; what they and the shared expert count for is a softmax
+ * over two numbers. Reference: mlx_lm/models/Klear.py. */
+#include "family/family.h"
+
+static const MoeNames names = {
+    "mlp", "gate", "experts", "gate_proj", "up_proj", "down_proj", "shared_experts", .bias = "expert_bias"};
+
+static bool is_listed(const Json *list, int layer) {
+    if (!list) return false;
+    for (JSON_EACH(item, list))
+        if (item->type == JSON_INTEGER && item->integer == layer) return true;
+    return false;
+}
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    const bool bias = load_bool_or(ld, "attention_bias", false);
+    const int every = load_int_or(ld, "decoder_sparse_step", 1);
+    const Json *dense = load_list(ld, "mlp_only_layers", -1);
+    Moe moe = family_moe_open(ld, &names, d.hidden, load_int(ld, "moe_intermediate_size"), load_int(ld, "num_experts"),
+        load_int(ld, "num_experts_per_tok"));
+    moe.ffn.score = ROUTE_SIGMOID;
+    moe.ffn.normalise = load_bool_or(ld, "norm_topk_prob", false);
+    moe.ffn.epsilon = 1e-20f;
+    moe.shared = moe.inner * load_int(ld, "n_shared_experts");
+    const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "use_sliding_window", false);
+    load_ignore(ld, "sliding_window", "max_window_layers", "output_router_logits", "router_aux_loss_coef", NULL);
+    family_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        const bool experts = (i + 1) % every == 0 && !is_listed(dense, i);
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);
+        family_qk_norms(ld, layer, "q_norm", "k_norm", &d);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
+        family_moe_layer(ld, layer, experts ? &moe : NULL, &d, false);
+        if (experts) layer->moe.shared_gate = load_linear(ld, "mlp.coefficient", 2, d.hidden, true);
+    }
+}
+
+const Family klear_family = {.load = load};

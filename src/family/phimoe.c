@@ -1,0 +1,42 @@
+/* Phi-3.5-MoE and Phi-mini-MoE: layer norms, biases, experts chosen one after the other by a sparse mixer.
+ * Reference: mlx_lm/models/phimoe.py (longrope always with long_factor and long_mscale). */
+#include "family/family.h"
+
+static const MoeNames names = {"block_sparse_moe", "gate", "switch_mlp", "w1", "w3", "w2", .shared = NULL};
+
+static void load_ends(Loader *ld, Spec *spec, const Dims *d) {
+    spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d->hidden, false);
+    spec->final_norm = load_layer_norm(ld, "model.norm", d->hidden, d->eps);
+    spec->head = load_linear(ld, "lm_head", spec->vocab, d->hidden, true);
+}
+
+static void load(Loader *ld, Spec *spec) {
+    const Dims d = family_dims(ld, spec);
+    Moe moe = family_moe_open(
+        ld, &names, d.hidden, d.inner, load_int(ld, "num_local_experts"), load_int(ld, "num_experts_per_tok"));
+    moe.ffn.score = ROUTE_SPARSEMIXER;
+    moe.ffn.band = 2 * load_positive_or(ld, "router_jitter_noise", 0.01);
+    const Rope *rope =
+        load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .original_positions = 4096});
+    const int window = load_int_or(ld, "sliding_window", 0);
+    load_require(ld, window == 0 || window >= spec->positions, "sliding_window %d is below max_position_embeddings %d",
+        window, spec->positions);
+    load_expect_text(ld, "hidden_act", "silu");
+    load_expect_bool(ld, "attention_bias", true);
+    load_expect_bool(ld, "lm_head_bias", true);
+    load_expect_bool(ld, "tie_word_embeddings", false);
+    load_ignore(ld, "input_jitter_noise", "output_router_logits", "router_aux_loss_coef",
+        "original_max_position_embeddings", NULL);
+    load_ends(ld, spec, &d);
+    load_layers(ld, spec);
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_layer_norm(ld, "input_layernorm", d.hidden, d.eps);
+        layer->attention = family_attention(ld, &d, "o_proj", rope, true, true);
+        layer->ffn_in = load_layer_norm(ld, "post_attention_layernorm", d.hidden, d.eps);
+        family_moe_layer(ld, layer, &moe, &d, false);
+    }
+}
+
+const Family phimoe_family = {.load = load};
