@@ -69,6 +69,7 @@ step api "$python" tests/server/check_api.py
 step models "$python" tests/server/check_models.py
 step tools "$python" tests/server/check_tools.py
 step metrics "$python" tests/server/check_metrics.py
+step schema "$python" tests/server/check_schema.py
 step cache "$python" tests/server/check_cache.py
 step sdk-python "$python" tests/server/check_sdk.py
 step sdk-node tests/server/check_sdk_node.sh

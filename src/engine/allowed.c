@@ -1,6 +1,9 @@
 #include "engine/allowed.h"
 
-#include <string.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/thread.h"
 
 static size_t words_of(int vocab) { return ((size_t)vocab + 63) / 64; }
 
@@ -8,6 +11,17 @@ static bool is_empty(const uint64_t *mask, size_t words) {
     uint64_t any = 0;
     for (size_t i = 0; i < words; i++) any |= mask[i];
     return any == 0;
+}
+
+/* The only token of a mask that is not empty; −1: there are more. */
+static int32_t find_only(const uint64_t *mask, size_t words) {
+    int32_t only = -1;
+    for (size_t i = 0; i < words; i++) {
+        if (!mask[i]) continue;
+        if (only >= 0 || mask[i] & (mask[i] - 1)) return -1;
+        only = (int32_t)(i * 64) + __builtin_ctzll(mask[i]);
+    }
+    return only;
 }
 
 /* Takes the end tokens out; whether there were any. */
@@ -45,6 +59,106 @@ bool allowed_update(Request *request, AnswerChoice *choice, int vocab, EndTokens
     if (!constraint->ops->mask(constraint, choice->where, choice->mask, &any, error)) return false;
     choice->allowed =
         any ? ALLOWED_ANY : settle(request, choice->generated, choice->mask, words_of(vocab), vocab, ends);
+    choice->only = choice->allowed == ALLOWED_SOME ? find_only(choice->mask, words_of(vocab)) : -1;
     choice->sampler.mask = choice->allowed == ALLOWED_SOME ? choice->mask : NULL;
     return true;
+}
+
+/* ---- ahead ---- */
+
+typedef struct Job {
+    Request *request;
+    AnswerChoice *choice;
+    bool ok;
+    Error error;
+} Job;
+
+struct AllowedAhead {
+    int vocab, capacity, count;
+    EndTokens ends;
+    Job *jobs; /* [slots] */
+    Thread thread;
+    bool runs; /* started by the first job: most engines never see one */
+    Mutex mutex;
+    Condition changed;
+    bool busy, closing; /* busy: count and jobs are the thread's */
+};
+
+static void *ahead_run(void *argument) {
+    AllowedAhead *a = argument;
+    mutex_lock(&a->mutex);
+    for (;;) {
+        while (!a->busy && !a->closing) condition_wait(&a->changed, &a->mutex);
+        if (a->closing) break;
+        mutex_unlock(&a->mutex);
+        for (int i = 0; i < a->count; i++) {
+            Job *job = &a->jobs[i];
+            job->ok = allowed_update(job->request, job->choice, a->vocab, a->ends, &job->error);
+        }
+        mutex_lock(&a->mutex);
+        a->busy = false;
+        condition_broadcast(&a->changed);
+    }
+    mutex_unlock(&a->mutex);
+    return NULL;
+}
+
+AllowedAhead *allowed_ahead_open(int slots, int vocab, EndTokens ends, Error *error) {
+    AllowedAhead *a = calloc(1, sizeof *a);
+    Job *jobs = calloc((size_t)slots, sizeof *jobs);
+    if (!a || !jobs) {
+        free(a);
+        free(jobs);
+        fail(error, ERROR_MEMORY, "no memory for masks of %d sequences", slots);
+        return NULL;
+    }
+    *a = (AllowedAhead){.vocab = vocab, .capacity = slots, .ends = ends, .jobs = jobs};
+    mutex_init(&a->mutex);
+    condition_init(&a->changed);
+    return a;
+}
+
+void allowed_ahead_close(AllowedAhead *a) {
+    if (!a) return;
+    mutex_lock(&a->mutex);
+    a->closing = true;
+    condition_broadcast(&a->changed);
+    mutex_unlock(&a->mutex);
+    if (a->runs) thread_join(a->thread);
+    condition_destroy(&a->changed);
+    mutex_destroy(&a->mutex);
+    free(a->jobs);
+    free(a);
+}
+
+void allowed_ahead_add(AllowedAhead *a, Request *request, AnswerChoice *choice) {
+    if (!request->constraint || choice->allowed != ALLOWED_UNKNOWN) return;
+    CHECK(a->count < a->capacity);
+    a->jobs[a->count++] = (Job){.request = request, .choice = choice, .ok = true};
+}
+
+/* Without the thread the masks are computed when they are wanted. */
+void allowed_ahead_begin(AllowedAhead *a) {
+    Error why = {0};
+    if (a->count == 0) return;
+    if (!a->runs) a->runs = thread_start(&a->thread, ahead_run, a, "apus-masks", &why);
+    if (!a->runs) {
+        log_warn("%s", why.text);
+        a->count = 0;
+        return;
+    }
+    mutex_lock(&a->mutex);
+    a->busy = true;
+    condition_broadcast(&a->changed);
+    mutex_unlock(&a->mutex);
+}
+
+void allowed_ahead_end(AllowedAhead *a) {
+    if (a->count == 0) return;
+    mutex_lock(&a->mutex);
+    while (a->busy) condition_wait(&a->changed, &a->mutex);
+    mutex_unlock(&a->mutex);
+    for (int i = 0; i < a->count; i++)
+        if (!a->jobs[i].ok) request_fail(a->jobs[i].request, &a->jobs[i].error);
+    a->count = 0;
 }

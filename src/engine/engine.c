@@ -27,6 +27,7 @@ struct Engine {
     int vocab, eos_count;
     int32_t eos[EOS_MAX];
     SamplerScratch scratch;
+    AllowedAhead *ahead;
     float *logits;  /* of the step, [outputs, vocab]: the runner's, until the next step */
     float *working; /* [vocab] */
     Scheduler scheduler;
@@ -66,11 +67,10 @@ static Finish last_finish(Engine *engine, Request *request, AnswerChoice *choice
     return whole ? FINISH_STOP : FINISH_LENGTH;
 }
 
-/* Draws a choice's next token from its logits. False: that was its end, or the request failed. */
-static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
+/* Draws a choice's next token, of those that are allowed. False: that was its end. */
+static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
     TokenOut token = {.id = -1};
     const int position = request->prompt_count + choice->generated;
-    if (!update_allowed(engine, request, choice)) return false;
     const bool over = choice->allowed == ALLOWED_END;
     if (choice->generated < request->sampling.min_tokens)
         for (int i = 0; i < engine->eos_count; i++) logits[engine->eos[i]] = -INFINITY;
@@ -86,6 +86,22 @@ static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, f
     }
     if (finish != FINISH_NONE) scheduler_end_choice(&engine->scheduler, request, choice, finish);
     return finish == FINISH_NONE;
+}
+
+/* A choice's next token from its logits. What follows a token that was the only one allowed may be so, too: it is drawn
+ * at once, as it and its log-probability are the same whatever the logits are, and the step after reads the whole run.
+ * False: the choice has ended, or the request failed. */
+static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
+    bool forced = false, forces = true;
+    while (forces) {
+        if (!update_allowed(engine, request, choice)) return false;
+        forces = allowed_forces(choice);
+        if (forced && !forces) break;
+        if (forced) memset(logits, 0, (size_t)engine->vocab * sizeof *logits);
+        if (!draw_token(engine, request, choice, logits)) return false;
+        forced = forces;
+    }
+    return true;
 }
 
 /* The last choice to start takes the prompt's sequence over, the others get a copy that shares its pages. When these
@@ -188,16 +204,30 @@ static void finish_part(Engine *engine, const Part *part) {
     if (part->outputs > 0) next_token(engine, request, part->choice, logits);
 }
 
+/* Who draws after this step: those whose answer goes on, and the first of each prompt that is read to its end. */
+static void look_ahead(Engine *engine) {
+    for (int i = 0; i < engine->scheduler.part_count; i++) {
+        const Part *part = &engine->scheduler.parts[i];
+        Request *request = part->request;
+        if (part->choice && part->outputs > 0) allowed_ahead_add(engine->ahead, request, part->choice);
+        if (!part->choice && request->prefilled + part->rows == request->prompt_count)
+            allowed_ahead_add(engine->ahead, request, &request->choices[0]);
+    }
+    allowed_ahead_begin(engine->ahead);
+}
+
 static void run_step(Engine *engine) {
     Scheduler *s = &engine->scheduler;
     scheduler_plan(s);
     if (s->part_count == 0) return;
     Error error = {0};
+    look_ahead(engine);
     engine->steps++;
     if (engine->resources) resources_begin_step(engine->resources);
     const int64_t start = clock_ns();
     const bool ok =
         runner_forward(engine->runner, engine->kv, &s->step, s->output_count, s->outputs, &engine->logits, &error);
+    allowed_ahead_end(engine->ahead);
     const double seconds = (double)(clock_ns() - start) * 1e-9;
     if (engine->resources) resources_end_step(engine->resources);
     if (ok) {
@@ -341,6 +371,9 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
         log_warn("the KV cache limits a sequence to %d of %d tokens", engine->scheduler.context,
             model_context(engine->model));
     if (!sampler_scratch_open(&engine->scratch, engine->vocab, error)) return false;
+    const EndTokens ends = {engine->eos, engine->eos_count};
+    engine->ahead = allowed_ahead_open(options->slots, engine->vocab, ends, error);
+    if (!engine->ahead) return false;
     engine->working = malloc((size_t)engine->vocab * sizeof *engine->working);
     if (!engine->working) return fail(error, ERROR_MEMORY, "no memory for a row of logits");
     publish_stats(engine);
@@ -370,6 +403,7 @@ void engine_close(Engine *engine) {
     mutex_unlock(&engine->mutex);
     if (engine->thread_runs) thread_join(engine->thread);
     scheduler_close(&engine->scheduler);
+    allowed_ahead_close(engine->ahead);
     sampler_scratch_close(&engine->scratch);
     free(engine->working);
     if (engine->resources) resources_leave(engine->resources, &engine->account);

@@ -31,9 +31,10 @@ typedef struct AnswerChoice {
     KvSequence kv; /* of the prompt and the answer but for its last token; of less while it is read again */
     Sampler sampler;
     int generated;
-    ConstraintState where; /* behind all but, while `allowed` is unknown, the last token; these three only with a */
+    ConstraintState where; /* behind all but, while `allowed` is unknown, the last token; these four only with a */
     Allowed allowed;       /* constraint */
     uint64_t *mask;
+    int32_t only; /* the one token that is in it; −1: there are more */
 
     atomic_bool stop;
 

@@ -2,6 +2,7 @@
  * an answer ends where nothing else is allowed; a constraint that fails ends its request and no other; the last
  * reference frees it. */
 #include "engine/engine_fixture.h"
+#include "engine/sampler.h"
 
 enum { CASES = 48, CHOICES = 12, TOKENS = 500, WORDS = (300 + 63) / 64 };
 
@@ -12,6 +13,8 @@ typedef struct Automaton {
     int longest; /* answers: 0: for ever */
     int fail_at; /* this mask fails; 0: none */
     int masks;
+    bool sleepy;       /* it takes its time */
+    int beside;        /* masks that were computed while a step was */
     atomic_int inside; /* threads */
 } Automaton;
 
@@ -36,6 +39,8 @@ static bool automaton_mask(Constraint *constraint, ConstraintState state, uint64
     Automaton *a = (Automaton *)(void *)constraint;
     CHECK(atomic_fetch_add(&a->inside, 1) == 0);
     a->masks++;
+    a->beside += !fake_engine_thread;
+    if (a->sleepy) nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     const bool ok = a->masks != a->fail_at || fail(error, ERROR_LIMIT, "the automaton is tired");
     *any = !a->longest && state_is_free(state) && !state_may_end(a, state);
     memset(mask, 0, WORDS * sizeof *mask);
@@ -136,6 +141,90 @@ static void test_obeying(void) {
     TEST(atomic_load(&freed) == CASES / 3);
 }
 
+/* ---- forced tokens, and the thread beside ---- */
+
+/* A state allows one token only, which depends on it, but each seventh. */
+static bool narrow_allows(ConstraintState state, int32_t id) {
+    return (state & 255) % 7 == 6 ? id != FAKE_EOS && id % 3 == 1 : id == (int32_t)((state >> 8) % 290) + 5;
+}
+
+static bool narrow_mask(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error) {
+    memset(mask, 0, WORDS * sizeof *mask);
+    for (int32_t id = 0; id < 300; id++)
+        if (narrow_allows(state, id)) mask[id / 64] |= (uint64_t)1 << (id % 64);
+    return true;
+}
+
+static bool narrow_accept(Constraint *constraint, ConstraintState *state, int32_t token, Error *error) {
+    CHECK(narrow_allows(*state, token));
+    *state = state_behind(*state, token);
+    return true;
+}
+
+/* The same answer, logprobs and all, as from a sampler that is given each row of logits; in fewer steps than tokens. */
+static void test_forced(void) {
+    enum { COUNT = 60 };
+    static const ConstraintOps ops = {.mask = narrow_mask, .accept = narrow_accept, .free = automaton_free};
+    fake_reset();
+    Case c;
+    make_prompt(&c, 50, 4);
+    c.options.max_tokens = COUNT;
+    c.options.sampling.logprobs = 2;
+    c.options.sampling.frequency_penalty = 0.5f;
+    Automaton *a = automaton_new(9, 0);
+    constraint_init(&a->base, &ops, 9 << 8, WORDS);
+    c.options.constraint = &a->base;
+    Engine *engine = open_engine(1, 1, 64, 0);
+    const Seen seen = run_one(engine, &c.options);
+    TEST_MSG(fake_steps() < COUNT / 2, "%d steps", fake_steps());
+    TEST(seen.count == COUNT && seen.finish == FINISH_LENGTH);
+    close_engine(engine);
+
+    uint64_t prompt = 0, all = 0, hash = 0;
+    for (int i = 0; i < 50; i++) all += 3 * (prompt = fake_next_hash(prompt, c.prompt[i]));
+    Error error;
+    SamplerScratch scratch;
+    Sampler sampler;
+    void *memory = calloc(1, sampler_bytes(&c.options.sampling, 300, 50 + COUNT));
+    CHECK(sampler_scratch_open(&scratch, 300, &error) && memory);
+    sampler_init(&sampler, &c.options.sampling, 300, 0, memory);
+    ConstraintState state = 9 << 8;
+    int equal = 0;
+    for (int i = 0; i < COUNT; i++) {
+        float logits[300];
+        uint64_t mask[WORDS] = {0};
+        bool any;
+        TokenOut token;
+        fake_logits(all, logits);
+        CHECK(narrow_mask(&a->base, state, mask, &any, &error));
+        sampler.mask = mask;
+        equal += sampler_next(&sampler, &scratch, logits, 50 + i, &token) == seen.ids[i];
+        hash = mix_token(hash, &token);
+        CHECK(narrow_accept(&a->base, &state, token.id, &error));
+        all += 3 * (prompt = fake_next_hash(prompt, token.id));
+    }
+    TEST_MSG(equal == COUNT && hash == seen.hash, "%d of %d tokens", equal, COUNT);
+    sampler_scratch_close(&scratch);
+    free(memory);
+    constraint_release(&a->base);
+}
+
+/* Masks are computed beside steps, however long they take. */
+static void test_beside(void) {
+    fake_reset();
+    Case c;
+    make_prompt(&c, 30, 6);
+    c.options.max_tokens = 50;
+    Automaton *a = automaton_new(5, 0);
+    a->sleepy = true;
+    c.options.constraint = &a->base;
+    Engine *engine = open_engine(1, 1, 64, 0);
+    const Seen seen = run_one(engine, &c.options);
+    close_engine(engine);
+    TEST_MSG(seen.count > 10 && a->beside >= a->masks * 3 / 4, "%d of %d masks beside steps", a->beside, a->masks);
+    constraint_release(&a->base);
+}
+
 /* ---- faults ---- */
 
 static void test_faults(void) {
@@ -194,6 +283,8 @@ static void test_nothing(void) {
 int main(void) {
     log_set_level(LOG_ERROR);
     test_obeying();
+    test_forced();
+    test_beside();
     test_faults();
     test_nothing();
     return test_done();

@@ -1,5 +1,6 @@
-"""The official OpenAI Python SDK: chat, streaming, multi-turn, logprobs, n = 3, completions, errors."""
+"""The official OpenAI Python SDK: chat, streaming, multi-turn, logprobs, n = 3, structured output, completions, errors."""
 import openai
+import pydantic
 
 from apus_server import Checks, Server, model_path
 
@@ -29,6 +30,29 @@ with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
     three = client.chat.completions.create(model=server.name, messages=ask, max_tokens=16, n=3, temperature=1, seed=7)
     again = client.chat.completions.create(model=server.name, messages=ask, max_tokens=16, n=3, temperature=1, seed=7)
     check([c.message.content for c in three.choices] == [c.message.content for c in again.choices] and len(three.choices) == 3, "n = 3, reproducible")
+    class City(pydantic.BaseModel):
+        name: str
+        country: str
+        millions: int
+        sights: list[str] = pydantic.Field(max_length=3)
+
+    facts = [{"role": "user", "content": "Paris, as JSON with name, country, millions of people and up to three sights."}]
+    parsed = client.chat.completions.parse(model=server.name, messages=facts, response_format=City, max_tokens=300, temperature=0)
+    city = parsed.choices[0].message.parsed
+    check(isinstance(city, City) and "Paris" in city.name and parsed.choices[0].finish_reason == "stop", f"parse: {parsed.choices[0]}")
+    with client.chat.completions.stream(model=server.name, messages=facts, response_format=City, max_tokens=300, temperature=0) as helper:
+        streamed = helper.get_final_completion().choices[0].message.parsed
+    check(streamed == city, f"parse in a stream: {streamed}")
+    try:
+        client.chat.completions.parse(model=server.name, messages=facts, response_format=City, max_tokens=5, temperature=0)
+        check(False, "an answer that was cut is parsed")
+    except openai.LengthFinishReasonError:
+        check(True, "an answer that is cut says so")
+    try:
+        client.chat.completions.create(model=server.name, messages=facts, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}})
+        check(False, "a schema that cannot be kept is accepted")
+    except openai.BadRequestError as e:
+        check(e.param == "response_format" and "not" in e.message, f"a schema that cannot be kept: {e}")
     old = client.completions.create(model=server.name, prompt="def add(a, b):", max_tokens=12, temperature=0, stop=["\n\n"])
     check("return" in old.choices[0].text, f"completions: {old.choices[0].text!r}")
     check([m.id for m in client.models.list()] == [server.name] and client.models.retrieve(server.name).id == server.name, "models")
