@@ -84,6 +84,8 @@ void chat_model_close(ChatModel *m) {
     if (!m) return;
     engine_close(m->engine);
     vocabulary_free(m->vocabulary);
+    vocabulary_free(m->call_vocabulary);
+    tokens_free(&m->call_openers);
     mutex_destroy(&m->mutex);
     template_free(m->template);
     tokenizer_close(m->tokenizer);
@@ -92,16 +94,69 @@ void chat_model_close(ChatModel *m) {
     free(m);
 }
 
-const Vocabulary *chat_model_vocabulary(ChatModel *m, Error *error) {
+const CallFormat *chat_model_calls(const ChatModel *m) { return m->calls ? m->calls : call_format_named("hermes"); }
+
+static bool spells_marker(const void *context, Slice token) {
+    const ChatModel *m = context;
+    return call_format_uses(chat_model_calls(m), m->reasoning, token);
+}
+
+/* Under the mutex. */
+static Vocabulary *make_vocabulary(const ChatModel *m, const SpelledTokens *spelled, Error *error) {
     int32_t ends[EOS_MAX];
+    const int count = model_eos(engine_model(m->engine), ends);
+    return vocabulary_of(m->tokenizer, ends, (size_t)count, spelled, error);
+}
+
+const Vocabulary *chat_model_vocabulary(ChatModel *m, Error *error) {
     mutex_lock(&m->mutex);
-    if (!m->vocabulary) {
-        const int count = model_eos(engine_model(m->engine), ends);
-        m->vocabulary = vocabulary_of(m->tokenizer, ends, (size_t)count, error);
-    }
+    if (!m->vocabulary) m->vocabulary = make_vocabulary(m, NULL, error);
     const Vocabulary *vocabulary = m->vocabulary;
     mutex_unlock(&m->mutex);
     return vocabulary;
+}
+
+/* The first byte of what follows a call's marker; 0: a name. */
+static char opener_of(const CallFormat *calls) {
+    const Slice list = call_marker(calls->list_open), head = call_marker(calls->head);
+    return list.size ? list.data[0] : head.size ? head.data[0] : 0;
+}
+
+static bool look_at_token(ChatModel *m, int32_t id, char opener, Buffer *bytes, bool *special) {
+    buffer_clear(bytes);
+    if (!tokenizer_bytes(m->tokenizer, id, bytes, NULL)) return true;
+    if (tokenizer_is_special(m->tokenizer, id)) {
+        *special |= spells_marker(m, buffer_view(bytes));
+        return true;
+    }
+    const Slice rest = call_marker_begin(buffer_view(bytes));
+    return rest.size == 0 || rest.data[0] != opener || tokens_push(&m->call_openers, id);
+}
+
+/* Under the mutex. */
+static bool make_calls(ChatModel *m, Error *error) {
+    const SpelledTokens spelled = {spells_marker, m};
+    const char opener = opener_of(chat_model_calls(m));
+    Buffer bytes = {0};
+    bool special = false, ok = true;
+    for (int32_t id = 0; ok && id < tokenizer_vocab(m->tokenizer); id++)
+        ok = look_at_token(m, id, opener, &bytes, &special);
+    buffer_free(&bytes);
+    if (!ok) {
+        tokens_free(&m->call_openers);
+        return fail(error, ERROR_MEMORY, "no memory for the tokens that begin calls");
+    }
+    if (special) m->call_vocabulary = make_vocabulary(m, &spelled, error);
+    m->calls_ready = !special || m->call_vocabulary;
+    return m->calls_ready;
+}
+
+const Vocabulary *chat_model_call_vocabulary(ChatModel *m, Error *error) {
+    mutex_lock(&m->mutex);
+    const bool ok = m->calls_ready || make_calls(m, error);
+    const Vocabulary *vocabulary = m->call_vocabulary;
+    mutex_unlock(&m->mutex);
+    return !ok || vocabulary ? vocabulary : chat_model_vocabulary(m, error);
 }
 
 int chat_model_vocab(const ChatModel *m) { return model_vocab(engine_model(m->engine)); }

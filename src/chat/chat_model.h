@@ -30,6 +30,9 @@ typedef struct ChatModel {
     Arena arena;                      /* of special_tokens */
     Mutex mutex;                      /* of what follows */
     Vocabulary *vocabulary;           /* NULL: nobody has asked for it */
+    Vocabulary *call_vocabulary;      /* with the markers of calls spelled; NULL too where there are no such tokens */
+    Tokens call_openers;              /* tokens that may begin a call behind its marker */
+    bool calls_ready;
 } ChatModel;
 
 /* options->directory holds the model, its tokenizer and its template. */
@@ -38,5 +41,9 @@ void chat_model_close(ChatModel *model); /* ends what runs; no generation may be
 
 /* Its tokens as grammars see them; the first call takes 0.1 s. Any thread. */
 NODISCARD const Vocabulary *chat_model_vocabulary(ChatModel *model, Error *error);
+/* The same for grammars of calls. Special tokens that are markers stand for their spelling. Makes call_openers, too. */
+NODISCARD const Vocabulary *chat_model_call_vocabulary(ChatModel *model, Error *error);
+/* How it calls tools: as its template shows, else as Hermes does. */
+const CallFormat *chat_model_calls(const ChatModel *model);
 int chat_model_vocab(const ChatModel *model);
 int chat_model_context(const ChatModel *model); /* tokens that prompt and answer may have together */

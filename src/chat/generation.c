@@ -1,5 +1,7 @@
 #include "chat/generation.h"
 
+#include "chat/prompt.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,18 +21,6 @@ static bool copy_stops(Generation *g, const GenerationOptions *options, Slice *s
     return true;
 }
 
-/* Whether the prompt ends within reasoning that the template has opened. */
-static bool prompt_reasons(const Generation *g, const Tokens *prompt, bool *reasons, Error *error) {
-    enum { TAIL = 16 };
-    const size_t count = prompt->count < TAIL ? prompt->count : TAIL;
-    Buffer tail = {0};
-    const bool ok = !g->model->reasoning ||
-        tokenizer_decode(g->model->tokenizer, prompt->ids + prompt->count - count, count, false, &tail, error);
-    *reasons = ok && reasoning_is_open(g->model->reasoning, buffer_view(&tail));
-    buffer_free(&tail);
-    return ok;
-}
-
 static bool open_choice(Generation *g, Choice *choice, const GenerationOptions *options, Error *error) {
     stream_text_init(&choice->stream);
     for (int i = 0; i < options->stop_count; i++) choice->stream.stops[i] = options->stops[i];
@@ -38,7 +28,7 @@ static bool open_choice(Generation *g, Choice *choice, const GenerationOptions *
     choice->detokenizer = detokenizer_new(g->model->tokenizer, true, error);
     if (!choice->detokenizer || !g->parsed) return choice->detokenizer;
     bool reasons;
-    if (!prompt_reasons(g, &options->prompts[choice->prompt], &reasons, error)) return false;
+    if (!chat_prompt_reasons(g->model, &options->prompts[choice->prompt], &reasons, error)) return false;
     answer_open(&choice->parser, options->calls, g->model->reasoning, reasons, options->tools);
     return true;
 }

@@ -163,3 +163,14 @@ bool chat_prompt(const ChatModel *m, const ChatPrompt *p, Arena *arena, Tokens *
     rendered_free(&rendered);
     return ok;
 }
+
+bool chat_prompt_reasons(const ChatModel *m, const Tokens *prompt, bool *reasons, Error *error) {
+    enum { TAIL = 16 };
+    const size_t count = prompt->count < TAIL ? prompt->count : TAIL;
+    Buffer tail = {0};
+    const bool ok = !m->reasoning ||
+        tokenizer_decode(m->tokenizer, prompt->ids + prompt->count - count, count, false, &tail, error);
+    *reasons = ok && reasoning_is_open(m->reasoning, buffer_view(&tail));
+    buffer_free(&tail);
+    return ok;
+}

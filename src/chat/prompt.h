@@ -28,3 +28,5 @@ typedef struct ChatPrompt {
 /* Appends the ids. The arena holds what is needed on the way. ERROR_UNSUPPORTED: the model has no template. */
 NODISCARD bool chat_prompt(
     const ChatModel *model, const ChatPrompt *prompt, Arena *arena, Tokens *tokens, Error *error);
+/* Whether a prompt ends within reasoning that the template has opened. */
+NODISCARD bool chat_prompt_reasons(const ChatModel *model, const Tokens *prompt, bool *reasons, Error *error);

@@ -77,7 +77,8 @@ static int each_line(const Command *command, int argc, char **argv, LineFunction
     Buffer directory = {0}, out = {0};
     Tokenizer *tokenizer =
         model_resolve(arguments.values[0], &directory, &error) ? tokenizer_open(directory.data, &error) : NULL;
-    Vocabulary *vocabulary = tokenizer && function == grammar_line ? vocabulary_of(tokenizer, NULL, 0, &error) : NULL;
+    Vocabulary *vocabulary =
+        tokenizer && function == grammar_line ? vocabulary_of(tokenizer, NULL, 0, NULL, &error) : NULL;
     const LineContext context = {tokenizer, vocabulary};
     bool ok = tokenizer && (vocabulary || function != grammar_line);
     char *line = NULL;

@@ -10,6 +10,7 @@
 #include "server/model_list.h"
 #include "server/reply.h"
 #include "server/stream.h"
+#include "server/tool_rules.h"
 
 enum { PUMP_MS = 100 };
 
@@ -69,7 +70,7 @@ static bool choose_calls(Exchange *x, const ApiRequest *request, GenerationOptio
     options->parsed = request->messages != NULL;
     if (calls && calls->syntax == CALL_CHANNELS) options->calls = calls; /* without them, nothing else can be told */
     if (request->tools.mode == TOOLS_NONE || !request->tools.list) return true;
-    options->calls = calls ? calls : call_format_named("hermes");
+    options->calls = chat_model_calls(x->model);
     Buffer text = {0};
     Error why = {0};
     json_write(&text, request->tools.list);
@@ -122,7 +123,7 @@ static bool understand(Exchange *x, Arena *arena, ApiError *error) {
     if (!x->model) return model_unknown(x->server, request.model, error);
     Constraint *constraint;
     if (!x->endpoint->make_prompts(x, &request, error) || !check_context(x, &request, error) ||
-        !constraint_make(&request.constraint, x->model, &constraint, error))
+        !tool_rules_constrain(&request, x->model, x->prompts, &constraint, error))
         return false;
     const bool ok = submit(x, &request, constraint, error);
     constraint_release(constraint); /* the requests have their own references */

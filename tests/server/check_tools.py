@@ -69,7 +69,62 @@ def test_auto(s):
     check(status == 200 and len(ids) == len(set(ids)), "ids differ")
 
 
+def calls_of(answer):
+    return [(c["function"]["name"], c["function"]["arguments"]) for c in answer["choices"][0]["message"].get("tool_calls", [])]
+
+
+def check_valid(answer, schemas, what):
+    for name, arguments in calls_of(answer):
+        problem = shapes.problem(schemas[name], json.loads(arguments)) if name in schemas else "no such tool"
+        check(problem is None, f"{what}: {name}({arguments}): {problem}")
+
+
+def test_demanded(s):
+    """Whatever the model would rather say, and however wildly it draws."""
+    schemas = {"get_weather": WEATHER["function"]["parameters"], "roll": {"type": "object", "additionalProperties": False, "required": ["dice", "sides"],
+               "properties": {"dice": {"type": "integer", "minimum": 1, "maximum": 99}, "sides": {"enum": [4, 6, 20]}}}, "stop": {"type": "object"}}
+    tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in schemas.items()]
+    poem = [{"role": "user", "content": "Write a poem about the sea."}]
+    for choice, allowed in (("required", set(schemas)), ({"type": "function", "function": {"name": "roll"}}, {"roll"}),
+                            ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": n}} for n in ("roll", "stop")]}}, {"roll", "stop"})):
+        for fields in ({"temperature": 0}, *({"temperature": 1.8, "seed": seed} for seed in range(3))):
+            status, answer = s.chat(poem, tools=tools, tool_choice=choice, max_tokens=120, parallel_tool_calls=False, **fields)
+            check(status == 200, answer)
+            if answer["choices"][0]["finish_reason"] == "length":  # a text without bounds, drawn wildly
+                continue
+            check(len(calls_of(answer)) == 1 and calls_of(answer)[0][0] in allowed and answer["choices"][0]["message"]["content"] is None,
+                  f"{choice}: {answer['choices'][0]}")
+            check_valid(answer, schemas, choice)
+    whole = same_as_whole(s, tools=tools, tool_choice="required")
+    check(whole["finish_reason"] == "tool_calls", whole)
+    either = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object", "properties": {"poem": {"type": "boolean"}}, "required": ["poem"], "additionalProperties": False}}}
+    status, answer = s.chat(poem, tools=tools, response_format=either, temperature=0, max_tokens=100)
+    content = answer["choices"][0]["message"]["content"] if status == 200 else None
+    check(status == 200 and (calls_of(answer) or isinstance(json.loads(content)["poem"], bool)), f"calls, or what response_format says: {answer}")
+    odd = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}, "required": ["a"]}
+    status, answer = s.chat(poem, tools=[{"type": "function", "function": {"name": "f", "parameters": odd, "strict": True}}], max_tokens=50)
+    check(status == 400 and answer["error"]["param"] == "tools[0].function.parameters" and "not" in answer["error"]["message"], answer)
+    status, answer = s.chat(poem, tools=[{"type": "function", "function": {"name": "f", "parameters": odd}}], tool_choice="required", max_tokens=200, temperature=0)
+    check(status == 200 and [name for name, _ in calls_of(answer)][:1] == ["f"], answer)
+
+
+def test_free_calls(s):
+    """In auto, what is called is a tool, with arguments that fit."""
+    city = {"type": "object", "properties": {"city": {"enum": ["PARIS", "ROME"]}, "days": {"type": "integer", "maximum": 3, "minimum": 1}}, "required": ["city", "days"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "forecast", "description": "Weather forecast", "parameters": city}}]
+    seen = 0
+    for seed in range(6):
+        status, answer = s.chat("What is the weather in Paris and in Rome? Use <tool_call>.", tools=tools, temperature=1.2, seed=seed, max_tokens=200)
+        check(status == 200, answer)
+        if answer["choices"][0]["finish_reason"] == "tool_calls":
+            seen += 1
+            check_valid(answer, {"forecast": city}, "auto")
+    check(seen > 0, "calls were made")
+
+
 if __name__ == "__main__":
     with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
         test_auto(server)
+        test_demanded(server)
+        test_free_calls(server)
     check.done()

@@ -236,7 +236,7 @@ static Verdict try_bare(AnswerParser *p, AnswerEvents *out) {
 
 static bool step_content(AnswerParser *p, AnswerEvents *out) {
     if (p->trim) skip_blank(p);
-    if (p->calls && p->calls->bare && p->fresh) {
+    if (p->calls && (p->calls->bare || p->calls->forgetful) && p->fresh) {
         const Verdict bare = try_bare(p, out);
         if (bare == VERDICT_MORE) return false;
         if (bare == VERDICT_YES) return true;

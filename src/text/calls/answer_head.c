@@ -83,13 +83,14 @@ static Verdict take_name(Slice value, CallHead *head) {
 }
 
 /* One pair, *at behind it. YES: it is known where the arguments are. MORE with *whole: another pair follows. */
-static Verdict read_pair(Slice text, size_t *at, bool *whole, CallHead *head) {
+static Verdict read_pair(Slice text, bool bare, size_t *at, bool *whole, CallHead *head) {
     *whole = false;
     if (text.data[*at] != '"') return VERDICT_NO;
     const size_t size = answer_string_size(answer_from(text, *at));
     if ((size ? size : text.size - *at) > KEY_MAX) return VERDICT_NO;
     if (size == 0) return VERDICT_MORE;
     const Slice key = {text.data + *at, size};
+    if (bare && !head->name.data && !names_function(key)) return VERDICT_NO;
     *at = answer_skip_blank(text, *at + size);
     if (*at == text.size) return VERDICT_MORE;
     if (text.data[*at] != ':') return VERDICT_NO;
@@ -124,7 +125,7 @@ static Verdict read_object(Slice text, bool bare, CallHead *head) {
         if (text.data[at] == ',' && at > 1) at = answer_skip_blank(text, at + 1);
         if (at == text.size) return VERDICT_MORE;
         bool whole;
-        const Verdict verdict = read_pair(text, &at, &whole, head);
+        const Verdict verdict = read_pair(text, bare, &at, &whole, head);
         if (!whole) return verdict;
     }
 }

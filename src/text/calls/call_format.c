@@ -254,7 +254,7 @@ static const CallFormat formats[] = {
     {.name = "hermes",
         .syntax = CALL_JSON,
         .signs = {"<tool_call>"},
-        .bare = true, /* small models forget it */
+        .forgetful = true, /* small ones */
         .open = "<tool_call>\n",
         .close = "\n</tool_call>",
         .head = "{\"name\": \"",
@@ -300,9 +300,13 @@ const CallFormat *call_format_named(const char *name) {
 
 static bool blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
+Slice call_marker_begin(Slice text) {
+    while (text.size > 0 && blank(text.data[0])) text.data++, text.size--;
+    return text;
+}
+
 Slice call_marker(const char *text) {
-    Slice marker = slice_of(text ? text : "");
-    while (marker.size > 0 && blank(marker.data[0])) marker.data++, marker.size--;
+    Slice marker = call_marker_begin(slice_of(text ? text : ""));
     while (marker.size > 0 && blank(marker.data[marker.size - 1])) marker.size--;
     return marker;
 }

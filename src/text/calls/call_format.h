@@ -32,7 +32,8 @@ typedef struct CallFormat {
     const char *signs[2];     /* texts that are all in the chat templates of this format; NULL: none */
     const char *open, *close; /* close NULL: calls end with the answer */
     const char *list_open, *list_close;
-    bool section, bare;             /* several calls within; `open` may be missing at the beginning of an answer */
+    bool section;                   /* several calls within */
+    bool bare, forgetful;           /* an answer may begin with a call without `open`: as it should, or by mistake */
     const char *head, *neck, *foot; /* NULL: "" */
     const char *next;               /* between calls of a section, or between sections */
     const char *name_tail;          /* what is between the name and neck begins with this */
@@ -54,6 +55,8 @@ const CallFormat *call_format_named(const char *name); /* NULL: there is none */
 const CallFormat *call_format_at(int index);           /* NULL: behind the last */
 /* A prompt that ends inside of an open reasoning: the answer begins with reasoning. */
 bool reasoning_is_open(const ReasoningFormat *format, Slice prompt);
+/* A text without the white space in front of it. */
+Slice call_marker_begin(Slice text);
 /* A marker without the white space around it. */
 Slice call_marker(const char *text);
 /* The text is part of a marker: it must be seen even when the token is a special one. */

@@ -56,8 +56,15 @@ typedef struct Vocabulary Vocabulary;
  * ids that end a text (they are allowed where the text may end). Copies all. About 40 bytes a token and 0.1 s. */
 NODISCARD Vocabulary *vocabulary_new(
     const Slice *tokens, size_t count, const int32_t *ends, size_t end_count, Error *error);
-/* That of a tokenizer: its special tokens stand for nothing. */
-NODISCARD Vocabulary *vocabulary_of(const Tokenizer *t, const int32_t *ends, size_t end_count, Error *error);
+/* Special tokens that stand for their spelling, as markers do. */
+typedef struct SpelledTokens {
+    bool (*spelled)(const void *context, Slice spelling);
+    const void *context;
+} SpelledTokens;
+
+/* That of a tokenizer: its special tokens stand for nothing, but for those that are spelled (NULL: none). */
+NODISCARD Vocabulary *vocabulary_of(
+    const Tokenizer *t, const int32_t *ends, size_t end_count, const SpelledTokens *spelled, Error *error);
 void vocabulary_free(Vocabulary *vocabulary);
 size_t vocabulary_mask_words(const Vocabulary *vocabulary); /* of 64 bits, in a mask */
 

@@ -157,7 +157,20 @@ Vocabulary *vocabulary_new(const Slice *tokens, size_t count, const int32_t *end
     return NULL;
 }
 
-Vocabulary *vocabulary_of(const Tokenizer *t, const int32_t *ends, size_t end_count, Error *error) {
+/* Appends what a token stands for. An id without a token is no error here: nothing stands for nothing. */
+static void append_token(const Tokenizer *t, int32_t id, const SpelledTokens *spelled, Buffer *bytes) {
+    const size_t start = bytes->size;
+    const bool special = tokenizer_is_special(t, id);
+    if ((special && !spelled) || !tokenizer_bytes(t, id, bytes, NULL)) {
+        bytes->size = start;
+        return;
+    }
+    const Slice spelling = {bytes->data + start, bytes->size - start};
+    if (special && !spelled->spelled(spelled->context, spelling)) bytes->size = start;
+}
+
+Vocabulary *vocabulary_of(
+    const Tokenizer *t, const int32_t *ends, size_t end_count, const SpelledTokens *spelled, Error *error) {
     const size_t count = (size_t)tokenizer_vocab(t);
     Slice *tokens = calloc(count + 1, sizeof *tokens);
     size_t *start = calloc(count + 1, sizeof *start);
@@ -167,9 +180,7 @@ Vocabulary *vocabulary_of(const Tokenizer *t, const int32_t *ends, size_t end_co
     if (!ok) fail(error, ERROR_MEMORY, "no memory for the tokens of a vocabulary");
     for (size_t id = 0; ok && id < count; id++) {
         start[id] = bytes.size;
-        /* An id without a token is no error here: nothing stands for nothing. */
-        if (!tokenizer_is_special(t, (int32_t)id) && !tokenizer_bytes(t, (int32_t)id, &bytes, NULL))
-            bytes.size = start[id];
+        append_token(t, (int32_t)id, spelled, &bytes);
     }
     if (ok && bytes.failed) ok = fail(error, ERROR_MEMORY, "no memory for the tokens of a vocabulary");
     for (size_t id = 0; ok && id < count; id++) {

@@ -1,0 +1,103 @@
+#include "server/tool_rules.h"
+
+#include <stdio.h>
+
+#include "chat/call_constraint.h"
+#include "chat/prompt.h"
+
+static bool refuse(const Error *why, const char *param, ApiError *error) {
+    if (why->code == ERROR_MEMORY) return api_out_of_memory(error);
+    return api_fail(error, 400, why->code == ERROR_UNSUPPORTED ? "unsupported_value" : "invalid_value", param,
+        "Invalid '%s': %s.", param, why->text);
+}
+
+static bool is_strict(const Json *function) {
+    const Json *strict = json_get(function, "strict");
+    return strict && strict->type == JSON_BOOL && strict->boolean;
+}
+
+/* A schema that cannot be kept is an error of a tool that asks for strictness; of others, any object will do. */
+static bool read_schema(const Json *function, int index, CallTool *tool, ApiError *error) {
+    const Json *parameters = json_get(function, "parameters");
+    if (!parameters || parameters->type != JSON_OBJECT) return true;
+    tool->parameters = parameters;
+    Buffer text = {0};
+    Error why = {0};
+    json_write(&text, parameters);
+    Grammar *grammar = NULL;
+    if (text.failed)
+        fail(&why, ERROR_MEMORY, "no memory for a schema");
+    else
+        grammar = grammar_compile(GRAMMAR_JSON_SCHEMA, buffer_view(&text), GRAMMAR_SPACE_FLEXIBLE, NULL, &why);
+    buffer_free(&text);
+    tool->loose = !grammar;
+    grammar_free(grammar);
+    if (!tool->loose || (why.code != ERROR_MEMORY && !is_strict(function))) return true;
+    char param[API_PARAM_MAX];
+    snprintf(param, sizeof param, "tools[%d].function.parameters", index);
+    return refuse(&why, param, error);
+}
+
+/* Those that may be called. */
+static bool collect_tools(const ApiRequest *request, CallRules *rules, ApiError *error) {
+    CallTool *tools = arena_alloc(request->arena, request->tools.list->size, sizeof *tools);
+    if (!tools) return api_out_of_memory(error);
+    rules->tools = tools;
+    int index = 0;
+    for (JSON_EACH(value, request->tools.list)) {
+        const Json *function = tool_function(value);
+        CallTool *tool = &tools[rules->count];
+        tool->name = tool_name(value);
+        if (tool_callable(&request->tools, value)) {
+            if (!read_schema(function, index, tool, error)) return false;
+            rules->count++;
+        }
+        index++;
+    }
+    return true;
+}
+
+/* An answer that is no call must be what response_format says. */
+static bool read_otherwise(const ConstraintRequest *format, CallRules *rules, ApiError *error) {
+    if (!format->field) return true;
+    if (format->kind == GRAMMAR_JSON_OBJECT)
+        rules->otherwise = SLICE("{\"type\":\"object\"}");
+    else if (format->kind == GRAMMAR_JSON_SCHEMA)
+        rules->otherwise = format->source.size && format->source.data[0] == '{' ? format->source : SLICE("{}");
+    else
+        return api_fail(error, 400, "invalid_value", format->field,
+            "'%s' is only allowed without 'tools', or with a 'tool_choice' that demands a call.", format->field);
+    return true;
+}
+
+static bool constrain_calls(const ApiRequest *request, ChatModel *model, Constraint **constraint, ApiError *error) {
+    const bool demanded = request->tools.mode == TOOLS_REQUIRED;
+    const CallFormat *format = chat_model_calls(model);
+    CallRules rules = {.format = format, .single = request->tools.single, .followed = !demanded};
+    if (!collect_tools(request, &rules, error)) return false;
+    if (!demanded && !read_otherwise(&request->constraint, &rules, error)) return false;
+    const bool all = demanded || rules.otherwise.data;
+    rules.announced = !all || call_format_announces(format);
+    rules.bare = format->bare || (!all && format->forgetful);
+    Error why = {0};
+    *constraint = call_constraint(model, &rules, all, &why);
+    return *constraint || refuse(&why, "tools", error);
+}
+
+bool tool_rules_constrain(
+    const ApiRequest *request, ChatModel *model, const Tokens *prompt, Constraint **constraint, ApiError *error) {
+    *constraint = NULL;
+    const bool calls = request->tools.list && request->tools.mode != TOOLS_NONE;
+    if (calls ? !constrain_calls(request, model, constraint, error)
+              : !constraint_make(&request->constraint, model, constraint, error))
+        return false;
+    if (!*constraint || !request->messages) return true;
+    bool reasons;
+    Error why = {0};
+    if (!chat_prompt_reasons(model, prompt, &reasons, &why)) {
+        constraint_release(*constraint);
+        return api_out_of_memory(error);
+    }
+    *constraint = reasoning_constraint(model, *constraint, reasons, &why);
+    return *constraint || api_out_of_memory(error);
+}

@@ -1,0 +1,27 @@
+/* Grammars of calls, in a format's own spelling: names and arguments that are valid, and nothing else. */
+#pragma once
+#include "base/buffer.h"
+#include "base/json.h"
+#include "text/calls/call_format.h"
+
+typedef struct CallTool {
+    Slice name;
+    const Json *parameters; /* a schema of an object; NULL: no arguments */
+    bool loose;             /* the schema cannot be kept: any object will do */
+} CallTool;
+
+typedef struct CallRules {
+    const CallFormat *format;
+    const CallTool *tools;
+    int count;
+    bool single;     /* at most one call */
+    bool announced;  /* calls begin with `open`, also in formats that can do without */
+    bool bare;       /* calls begin without `open`: what is forgotten by models that forget it */
+    bool followed;   /* what comes behind a section, another one too, is not the grammar's to say */
+    Slice otherwise; /* a JSON schema: the answer may be that instead; data NULL: it may not */
+} CallRules;
+
+/* Appends rules in Lark's spelling of one call or more. Of announced and bare at least one is set. */
+void call_grammar_write(const CallRules *rules, Buffer *out);
+/* How calls begin when they are demanded. */
+static inline bool call_format_announces(const CallFormat *format) { return !format->bare; }
