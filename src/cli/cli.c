@@ -1,5 +1,6 @@
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,6 +25,11 @@ static const struct {
     {"debug", "instruments for comparing with other implementations", command_debug},
 };
 
+static const char *command_name_at(const void *unused, int i) {
+    (void)unused;
+    return i < (int)COUNT_OF(commands) ? commands[i].name : NULL;
+}
+
 static void print_overview(FILE *out) {
     fprintf(out, "apus: a native inference server for language models\n\nCommands (apus COMMAND --help):\n");
     for (size_t i = 0; i < COUNT_OF(commands); i++) fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
@@ -34,6 +40,13 @@ static void print_overview(FILE *out) {
         "                                      a conversation in the terminal; the model comes from the hub\n"
         "  echo 'Why is the sky blue?' | apus run qwen-0.5b\n"
         "  apus info qwen-0.5b\n");
+}
+
+/* What was printed may still be on its way to a device that is full. */
+static int finish_output(int code) {
+    if (!fflush(stdout) && !ferror(stdout)) return code;
+    fprintf(stderr, "apus: cannot write the output: %s\n", strerror(errno));
+    return code ? code : 1;
 }
 
 int cli_main(int argc, char **argv) {
@@ -50,7 +63,9 @@ int cli_main(int argc, char **argv) {
         return 0;
     }
     for (size_t i = 0; i < COUNT_OF(commands); i++)
-        if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 2, argv + 2);
-    fprintf(stderr, "apus: unknown command '%s' (apus --help)\n", argv[1]);
+        if (!strcmp(argv[1], commands[i].name)) return finish_output(commands[i].run(argc - 2, argv + 2));
+    const char *nearest = nearest_name(slice_of(argv[1]), command_name_at, NULL);
+    fprintf(stderr, "apus: unknown command '%s'%s%s%s (apus --help)\n", argv[1], nearest ? "; did you mean " : "",
+        nearest ? nearest : "", nearest ? "?" : "");
     return EXIT_USAGE;
 }

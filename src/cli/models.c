@@ -1,6 +1,7 @@
 #include "cli/models.h"
 
 #include <inttypes.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 
 #include "base/file.h"
 #include "cli/fetch.h"
+#include "cli/options.h"
 #include "import/gguf/gguf.h"
 
 bool models_cache(Buffer *path, Error *error) {
@@ -126,6 +128,31 @@ static bool resolve_hub(const char *model, Buffer *directory, Error *error) {
     return ok;
 }
 
+/* names: one after the other, each with its NUL. */
+static const char *cached_name_at(const void *names, int i) {
+    const Buffer *buffer = names;
+    size_t at = 0;
+    for (; i > 0 && at < buffer->size; i--) at += strlen(buffer->data + at) + 1;
+    return at < buffer->size ? buffer->data + at : NULL;
+}
+
+/* "; did you mean NAME?" when a model of the cache is called nearly so. */
+static void suggest(const char *model, const Buffer *directory, size_t cache_size, Buffer *out) {
+    Buffer cache = {0}, names = {0};
+    buffer_append(&cache, directory->data, cache_size);
+    DIR *dir = cache.failed || !cache.data ? NULL : opendir(cache.data);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
+        if (entry->d_name[0] == '.') continue;
+        model_name_of(entry->d_name, &names);
+        buffer_byte(&names, 0);
+    }
+    if (dir) closedir(dir);
+    const char *nearest = names.failed ? NULL : nearest_name(slice_of(model), cached_name_at, &names);
+    if (nearest) buffer_printf(out, "; did you mean %s?", nearest);
+    buffer_free(&names);
+    buffer_free(&cache);
+}
+
 bool model_resolve(const char *model, Buffer *directory, Error *error) {
     buffer_clear(directory);
     if (file_is_directory(model)) {
@@ -152,7 +179,11 @@ bool model_resolve(const char *model, Buffer *directory, Error *error) {
         buffer_free(&gguf);
         return ok;
     }
-    return fail(error, ERROR_NOT_FOUND,
-        "%s: no such file, directory or model in %.*s (apus list shows them; apus search finds more)", model,
-        (int)cache, directory->data ? directory->data : "");
+    Buffer near = {0};
+    suggest(model, directory, cache, &near);
+    fail(error, ERROR_NOT_FOUND,
+        "%s: no such file, directory or model in %.*s%s (apus list shows them; apus search finds more)", model,
+        (int)cache, directory->data ? directory->data : "", near.data ? near.data : "");
+    buffer_free(&near);
+    return false;
 }

@@ -34,6 +34,50 @@ static const Option *find(const Option *options, const char *text, size_t length
     return NULL;
 }
 
+/* Letters to add, drop or replace to make one of the other; at least NEAR_NONE where that is much. */
+enum { NEAR_LETTERS = 31, NEAR_NONE = 4 };
+static int letters_apart(const char *a, size_t a_size, const char *b, size_t b_size) {
+    if (a_size > NEAR_LETTERS || b_size > NEAR_LETTERS) return NEAR_NONE;
+    int row[NEAR_LETTERS + 1];
+    for (size_t j = 0; j <= b_size; j++) row[j] = (int)j;
+    for (size_t i = 1; i <= a_size; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= b_size; j++) {
+            const int replaced = diagonal + (a[i - 1] != b[j - 1]);
+            const int other = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+            diagonal = row[j];
+            row[j] = replaced < other ? replaced : other;
+        }
+    }
+    return row[b_size];
+}
+
+const char *nearest_name(Slice wrong, const char *(*name_at)(const void *names, int i), const void *names) {
+    const char *nearest = NULL;
+    int least = (int)wrong.size / 2 < NEAR_NONE ? (int)wrong.size / 2 : NEAR_NONE; /* half of it has to be right */
+    for (int i = 0; name_at(names, i); i++) {
+        const char *name = name_at(names, i);
+        const size_t size = strlen(name);
+        const int apart = size > wrong.size && !strncmp(name, wrong.data, wrong.size)
+            ? 1 /* the beginning of a name */
+            : letters_apart(wrong.data, wrong.size, name, size);
+        if (apart < least) {
+            least = apart;
+            nearest = name;
+        }
+    }
+    return nearest;
+}
+
+static const char *option_name_at(const void *options, int i) { return ((const Option *)options)[i].name; }
+
+static OptionsResult unknown_option(const Command *command, const Option *options, const char *text, size_t size) {
+    const char *nearest = size > 3 ? nearest_name((Slice){text, size}, option_name_at, options) : NULL;
+    if (!nearest) return usage(command, "unknown option '%s'%s", text, "");
+    return usage(command, "unknown option '%s'; did you mean %s?", text, nearest);
+}
+
 static bool parse_number(const Option *o, const char *text, double *out) {
     char *end;
     errno = 0;
@@ -80,6 +124,19 @@ static bool store(const Option *o, const char *text) {
     return false;
 }
 
+static OptionsResult unusable_value(const Command *command, const Option *o, const char *value) {
+    char problem[160];
+    if (o->kind == OPTION_BYTES)
+        snprintf(
+            problem, sizeof problem, "%.40s: want a size, as in 512M or 4G%s", value, o->min > 0 ? "" : ", or auto");
+    else if (o->kind == OPTION_DURATION)
+        snprintf(problem, sizeof problem, "%.40s: want a time, as in 90s, 10m or 2h", value);
+    else
+        snprintf(problem, sizeof problem, "%.40s: want %s from %.10g to %.10g", value,
+            o->kind == OPTION_NUMBER ? "a number" : "a whole number", o->min, o->max);
+    return usage(command, "option %s: not usable: %s", o->name, problem);
+}
+
 OptionsResult options_parse(
     const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments) {
     arguments->count = 0;
@@ -101,20 +158,16 @@ OptionsResult options_parse(
             return OPTIONS_HELP;
         }
         const char *equals = strncmp(text, "--", 2) ? NULL : strchr(text, '=');
-        const Option *o = find(options, text, equals ? (size_t)(equals - text) : strlen(text));
-        if (!o) return usage(command, "unknown option '%s'%s", text, "");
+        const size_t size = equals ? (size_t)(equals - text) : strlen(text);
+        const Option *o = find(options, text, size);
+        if (!o) return unknown_option(command, options, text, size);
         const char *value = NULL;
         if (o->kind == OPTION_FLAG && equals) return usage(command, "option %s takes no value%s", o->name, "");
         if (o->kind != OPTION_FLAG) {
             value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
             if (!value) return usage(command, "option %s needs a value (%s)", o->name, o->argument);
         }
-        if (!store(o, value)) {
-            char range[96];
-            snprintf(range, sizeof range, "%s: want %s from %.10g to %.10g", value,
-                o->kind == OPTION_NUMBER ? "a number" : "a whole number", o->min, o->max);
-            return usage(command, "option %s: not usable: %s", o->name, range);
-        }
+        if (!store(o, value)) return unusable_value(command, o, value);
     }
     if (arguments->count < min) return usage(command, "missing argument: %s%s", command->arguments, "");
     return OPTIONS_OK;

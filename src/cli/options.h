@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/slice.h"
 
 typedef enum OptionKind {
     OPTION_FLAG,
@@ -31,7 +32,7 @@ typedef struct Command {
     const char *details;   /* paragraphs and examples shown by --help; NULL: none */
 } Command;
 
-enum { POSITIONAL_MAX = 16 };
+enum { POSITIONAL_MAX = 1024 }; /* a prompt's words, too */
 typedef struct Arguments {
     int count;
     const char *values[POSITIONAL_MAX];
@@ -43,6 +44,9 @@ typedef enum OptionsResult { OPTIONS_OK, OPTIONS_HELP, OPTIONS_ERROR } OptionsRe
  * next thing to type. min and max positional arguments. */
 OptionsResult options_parse(
     const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments);
+
+/* Of names (name_at(names, i), until NULL) that which the user may have meant; NULL when none is near. */
+const char *nearest_name(Slice wrong, const char *(*name_at)(const void *names, int i), const void *names);
 
 enum { EXIT_USAGE = 2 };
 

@@ -6,7 +6,8 @@
 #include "cli/models.h"
 #include "cli/session.h"
 
-static const Command command = {"run", "MODEL [PROMPT]", "Answers one prompt, given as argument or on standard input.",
+static const Command command = {"run", "MODEL [PROMPT …]",
+    "Answers one prompt, given as arguments or on standard input.",
     "Examples:\n"
     "  apus run qwen-0.5b 'Write a haiku about swifts'\n"
     "  cat main.c | apus run qwen-0.5b --system 'Review this code.'\n"
@@ -15,8 +16,8 @@ static const Command command = {"run", "MODEL [PROMPT]", "Answers one prompt, gi
 static bool read_prompt(const Arguments *arguments, Buffer *prompt, Error *error) {
     enum { PROMPT_BYTES_MAX = 64 << 20 };
     prompt->limit = PROMPT_BYTES_MAX;
-    if (arguments->count > 1) buffer_text(prompt, arguments->values[1]);
-    if (arguments->count < 2 || !strcmp(arguments->values[1], "-")) {
+    for (int i = 1; i < arguments->count; i++) buffer_printf(prompt, "%s%s", i > 1 ? " " : "", arguments->values[i]);
+    if (arguments->count < 2 || slice_is(buffer_view(prompt), "-")) {
         buffer_clear(prompt);
         if (isatty(STDIN_FILENO)) fprintf(stderr, "apus: reading the prompt from the terminal; end it with Ctrl-D\n");
         char block[1 << 16];
@@ -41,10 +42,8 @@ static bool answer(const char *directory, const char *system, bool raw, const En
     bool ok = (!system_text.failed && !user_text.failed) || fail(error, ERROR_MEMORY, "no memory for the prompt");
     ok = ok && session_answer(model, &asked, sampling, NULL, &text, &result, error);
     if (ok) printf("\n");
-    if (ok && stats)
-        fprintf(stderr, "%d prompt tokens, %d tokens, first after %.2f s, %.1f tok/s\n", result.prompt_tokens,
-            result.tokens, result.first_s,
-            result.tokens > 1 ? (result.tokens - 1) / (result.total_s - result.first_s) : 0.0);
+    fflush(stdout); /* before what goes to the other stream of the same terminal */
+    if (ok && stats) session_print_stats(&result, stderr);
     buffer_free(&system_text);
     buffer_free(&user_text);
     buffer_free(&text);
@@ -66,7 +65,7 @@ int command_run(int argc, char **argv) {
         {0},
     };
     Arguments arguments;
-    const OptionsResult result = options_parse(&command, options, argc, argv, 1, 2, &arguments);
+    const OptionsResult result = options_parse(&command, options, argc, argv, 1, POSITIONAL_MAX, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, prompt = {0};

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "cli/commands.h"
@@ -12,7 +14,10 @@
 #include "cli/session.h"
 #include "server/server.h"
 
-enum { GRACE_S = 30 }; /* a model stays at least so long after its last answer */
+enum {
+    GRACE_S = 30, /* a model stays at least so long after its last answer */
+    KEY_FILE_BYTES_MAX = 1 << 20
+};
 
 static const Command command = {"serve", "MODEL…", "Serves models over the OpenAI API; `model` in a request chooses.",
     "Examples:\n"
@@ -24,8 +29,21 @@ static const Command command = {"serve", "MODEL…", "Serves models over the Ope
     "       -d '{\"model\":\"qwen-0.5b\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n"
     "The key can also come from the environment: APUS_API_KEY.\n"};
 
+/* A request's body as a word for the shell, whatever the model is called. */
+static void quote_body(const char *name, Buffer *out) {
+    Buffer json = {0};
+    buffer_text(&json, "{\"model\":");
+    json_write_string(&json, slice_of(name));
+    buffer_text(&json, ",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}");
+    buffer_byte(out, '\'');
+    for (size_t i = 0; i < json.size; i++) buffer_text(out, json.data[i] == '\'' ? "'\\''" : (char[]){json.data[i], 0});
+    buffer_byte(out, '\'');
+    buffer_free(&json);
+}
+
 static void print_ready(const Server *server, const ServerOptions *options, double seconds) {
-    const char *host = options->host, *key = options->api_key, *name = options->models.sources[0].name;
+    const bool key = options->api_keys.data != NULL;
+    const char *host = options->host, *name = options->models.sources[0].name;
     const bool any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::"), six = strchr(host, ':') != NULL;
     char address[128];
     snprintf(address, sizeof address, "http://%s%s%s:%d", six && !any ? "[" : "", any ? "127.0.0.1" : host,
@@ -33,10 +51,12 @@ static void print_ready(const Server *server, const ServerOptions *options, doub
     printf("ready in %.2f s\n\n  API      %s/v1\n", seconds, address);
     for (int i = 0; i < options->models.count; i++) printf("  model    %s\n", options->models.sources[i].name);
     printf("  API key  %s\n\n", key ? "required" : "none (this machine only)");
+    Buffer body = {0};
+    quote_body(name, &body);
     printf("  curl %s/v1/chat/completions -H 'Content-Type: application/json'%s \\\n"
-           "    -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n\nCtrl-C stops the "
-           "server.\n",
-        address, key ? " -H 'Authorization: Bearer KEY'" : "", name);
+           "    -d %s\n\nCtrl-C stops the server.\n",
+        address, key ? " -H 'Authorization: Bearer KEY'" : "", body.data ? body.data : "");
+    buffer_free(&body);
     fflush(stdout);
 }
 
@@ -115,15 +135,30 @@ static int serve_models(
     return code;
 }
 
+/* An empty key would let everybody in while it looks as if one were asked for. */
+static bool take_keys(const char *key, const char *file, Buffer *keys, Error *error) {
+    const char *const from_environment = getenv("APUS_API_KEY");
+    if (key && file) return fail(error, ERROR_USAGE, "--api-key and --api-key-file: give one of them");
+    if (file && !file_read(file, KEY_FILE_BYTES_MAX, keys, error)) return false;
+    if (file) return keys->size || fail(error, ERROR_USAGE, "--api-key-file %s: it is empty", file);
+    if (!key) key = from_environment;
+    if (key && !key[0])
+        return fail(error, ERROR_USAGE, "%s is empty: leave it out to ask for no key",
+            key == from_environment ? "APUS_API_KEY" : "--api-key");
+    if (key) buffer_text(keys, key);
+    return !keys->failed || fail(error, ERROR_MEMORY, "no memory for the API key");
+}
+
 int command_serve(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
-    const char *host = "127.0.0.1", *key = getenv("APUS_API_KEY"), *name = NULL;
+    const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL;
     int64_t port = 5413, idle = 0;
     bool verbose = false, pull = false;
     const Option options[] = {
         {"--host", NULL, OPTION_TEXT, &host, 0, 0, "ADDRESS", "address to listen on (127.0.0.1)"},
         {"--port", "-p", OPTION_INTEGER, &port, 0, 65535, "N", "port; 0 takes a free one (5413)"},
         {"--api-key", NULL, OPTION_TEXT, &key, 0, 0, "KEY", "clients must send this key (APUS_API_KEY)"},
+        {"--api-key-file", NULL, OPTION_TEXT, &key_file, 0, 0, "FILE", "clients must send one of its lines"},
         {"--model-name", NULL, OPTION_TEXT, &name, 0, 0, "ID", "id of the model in the API (its file name)"},
         {"--slots", "-np", OPTION_INTEGER, &engine.slots, 1, 1024, "N", "answers computed at once (8)"},
         {"--queue", NULL, OPTION_INTEGER, &engine.queue, 0, 100000, "N", "requests that may wait; then 429 (256)"},
@@ -139,10 +174,15 @@ int command_serve(int argc, char **argv) {
     const OptionsResult result = options_parse(&command, options, argc, argv, 1, MODELS_MAX, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (verbose) log_set_level(LOG_DEBUG);
+    Error error = {0};
+    Buffer keys = {0};
+    if (!take_keys(key, key_file, &keys, &error)) return report(&error);
     ServerOptions server = {.host = host,
         .port = (int)port,
-        .api_key = key && key[0] ? key : NULL,
+        .api_keys = buffer_view(&keys),
         .allow_pull = pull,
         .models.idle_unload_ms = (idle > 0 && idle < GRACE_S ? GRACE_S : idle) * 1000};
-    return serve_models(&arguments, &engine, name, &server);
+    const int code = serve_models(&arguments, &engine, name, &server);
+    buffer_free(&keys);
+    return code;
 }

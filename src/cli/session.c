@@ -1,7 +1,9 @@
 #include "cli/session.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -52,6 +54,12 @@ ChatModel *session_open(const char *directory, const EngineArguments *arguments,
     return chat_model_open(directory, &options, error);
 }
 
+void session_print_stats(const SessionAnswer *answer, FILE *out) {
+    const int later = answer->tokens - 1;
+    fprintf(out, "%d prompt tokens, %d tokens, first after %.2f s, %.1f tok/s\n", answer->prompt_tokens, answer->tokens,
+        answer->first_s, later > 0 ? later / (answer->total_s - answer->first_s) : 0.0);
+}
+
 void session_clean(Slice text, Buffer *out) {
     for (size_t at = 0; at < text.size;) {
         uint32_t code;
@@ -100,8 +108,9 @@ static bool print_answer(Generation *g, const volatile int *stop, Buffer *text, 
         if (answer->tokens == 0 && choice->generated > 0) answer->first_s = clock_seconds() - start;
         answer->tokens = (int)choice->generated;
         if (choice->text.size == 0) continue;
-        fwrite(choice->text.data, 1, choice->text.size, stdout);
-        fflush(stdout);
+        const size_t written = fwrite(choice->text.data, 1, choice->text.size, stdout);
+        if (written < choice->text.size || fflush(stdout))
+            return fail(error, ERROR_IO, "cannot write the answer: %s", strerror(errno));
         buffer_slice(text, buffer_view(&choice->text));
         buffer_clear(&choice->text);
     }

@@ -1,5 +1,7 @@
 /* A model for the terminal: the options that choose how it runs, and one answer at a time, streamed. */
 #pragma once
+#include <stdio.h>
+
 #include "chat/prompt.h"
 #include "cli/cache_options.h"
 #include "cli/options.h"
@@ -78,6 +80,8 @@ typedef struct SessionPrompt {
 /* Streams to standard output; `text` receives the answer. *stop set by a signal handler ends it early. */
 NODISCARD bool session_answer(const ChatModel *model, const SessionPrompt *prompt, const SamplingArguments *sampling,
     const volatile int *stop, Buffer *text, SessionAnswer *answer, Error *error);
+
+void session_print_stats(const SessionAnswer *answer, FILE *out);
 
 /* Appends text as UTF-8: what is not becomes U+FFFD. */
 void session_clean(Slice text, Buffer *out);

@@ -6,6 +6,7 @@
 #include "chat/generation.h"
 #include "chat/models.h"
 #include "server/api.h"
+#include "server/keys.h"
 #include "server/params.h"
 
 enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48 };
@@ -13,8 +14,8 @@ enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48 };
 typedef struct Server {
     struct MHD_Daemon *daemon;
     Models *models;
-    char *api_key; /* NULL: none */
-    char *host;    /* bound address */
+    Keys keys;  /* without any: none is asked for */
+    char *host; /* bound address */
     int port;
     bool loopback;       /* bound to a loopback address: Host must be one, too */
     struct Guard *guard; /* deadlines of connections */

@@ -1,5 +1,6 @@
 #include "server/head.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,18 +39,13 @@ static Slice host_name(const char *host) {
     return end ? (Slice){host, (size_t)(end - host)} : slice_of(host);
 }
 
+/* Any name of this machine's own: a site whose name was made to lead here has another. */
 static bool is_loopback_name(Slice name) {
-    return (name.size == 9 && !strncasecmp(name.data, "localhost", 9)) || slice_is(name, "127.0.0.1") ||
-        slice_is(name, "::1");
-}
-
-/* The key must match in time that depends on its own length only. */
-static bool key_equal(const char *key, const char *given) {
-    const size_t length = strlen(key), given_length = strlen(given);
-    unsigned char difference = length != given_length;
-    for (size_t i = 0; i < length; i++)
-        difference |= (unsigned char)(key[i] ^ given[i < given_length ? i : given_length]);
-    return difference == 0;
+    char text[INET_ADDRSTRLEN] = "";
+    struct in_addr address;
+    if (name.size < sizeof text) memcpy(text, name.data, name.size);
+    return (name.size == 9 && !strncasecmp(name.data, "localhost", 9)) || slice_is(name, "::1") ||
+        (inet_pton(AF_INET, text, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
 static const char *find_key(const Exchange *x) {
@@ -57,7 +53,7 @@ static const char *find_key(const Exchange *x) {
     return bearer && !strncasecmp(bearer, "Bearer ", 7) ? bearer + 7 : plain;
 }
 
-static bool key_given(const Exchange *x) { return x->key && key_equal(x->server->api_key, x->key); }
+static bool key_given(const Exchange *x) { return x->key && keys_have(&x->server->keys, x->key); }
 
 static bool check_headers(Exchange *x, ApiError *error) {
     HeaderScan scan = {0};
@@ -96,7 +92,7 @@ static bool check_body_headers(Exchange *x, ApiError *error) {
 static bool check_route(Exchange *x, const char *url, const char *method, ApiError *error) {
     x->route = route_find(url, method, &x->allowed);
     x->key = find_key(x);
-    if (x->server->api_key && !(x->route && x->route->public) && !key_given(x))
+    if (x->server->keys.count && !(x->route && x->route->public) && !key_given(x))
         return api_fail(error, 401, "invalid_api_key", NULL,
             "Incorrect or missing API key. Send it as 'Authorization: Bearer KEY'.");
     if (x->route) return true;

@@ -4,9 +4,11 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -91,6 +93,21 @@ static size_t unescape(void *cls, struct MHD_Connection *connection, char *text)
     return strstr(text, "%00") ? strlen(text) : MHD_http_unescape(text);
 }
 
+/* A socket that listens, or -1. The address of a server that just ended can be taken at once; one that somebody listens
+ * at cannot (MHD's own option for the first also allows the second: two servers would share the port in silence). */
+static int listen_at(const struct sockaddr *address, socklen_t size) {
+    const int yes = 1, fd = socket(address->sa_family, SOCK_STREAM, 0);
+    if (fd < 0) return -1;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (!setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) && !bind(fd, address, size) &&
+        !listen(fd, CONNECTIONS_MAX))
+        return fd;
+    const int reason = errno;
+    close(fd);
+    errno = reason;
+    return -1;
+}
+
 bool http_start(Server *server, Error *error) {
     struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)server->port)};
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)server->port)};
@@ -99,25 +116,32 @@ bool http_start(Server *server, Error *error) {
     if (!six && inet_pton(AF_INET, host, &v4.sin_addr) != 1)
         return fail(error, ERROR_USAGE, "--host %s: not an IP address", server->host);
     server->loopback = six ? IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) : (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
-    if (!server->loopback && !server->api_key)
+    if (!server->loopback && !server->keys.count)
         return fail(
             error, ERROR_USAGE, "--host %s can be reached from other machines: set --api-key as well", server->host);
     server->guard = guard_open(error);
     if (!server->guard) return false;
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;
     if (six) flags |= MHD_USE_IPv6;
-    errno = 0;
-    server->daemon = MHD_start_daemon(flags, (uint16_t)server->port, NULL, NULL, handle, server, MHD_OPTION_SOCK_ADDR,
-        six ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
-        MHD_OPTION_NOTIFY_COMPLETED, completed, server, MHD_OPTION_NOTIFY_CONNECTION, connection_event, server,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)HEADER_BYTES_MAX, MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK_BYTES,
-        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
-    if (!server->daemon)
-        return fail(error, ERROR_IO, "cannot listen on %s port %d: %s", server->host, server->port,
-            errno ? strerror(errno) : "unknown reason");
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_BIND_PORT);
-    if (info && info->port) server->port = info->port;
+    const int fd = listen_at(six ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4, six ? sizeof v6 : sizeof v4);
+    if (fd >= 0)
+        server->daemon = MHD_start_daemon(flags, (uint16_t)server->port, NULL, NULL, handle, server,
+            MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED,
+            completed, server, MHD_OPTION_NOTIFY_CONNECTION, connection_event, server, MHD_OPTION_CONNECTION_LIMIT,
+            (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX,
+            MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    if (!server->daemon) {
+        const int reason = errno; /* MHD may have closed the socket or not */
+        return fail(error, ERROR_IO, "cannot listen on %s port %d: %s%s", server->host, server->port, strerror(reason),
+            reason == EADDRINUSE ? " (another server? --port N takes another port, --port 0 a free one)" : "");
+    }
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } bound;
+    socklen_t size = sizeof bound;
+    if (!getsockname(fd, &bound.any, &size)) server->port = ntohs(six ? bound.v6.sin6_port : bound.v4.sin_port);
     return true;
 }
 

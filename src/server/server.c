@@ -40,13 +40,13 @@ Server *server_open(const ServerOptions *options, Error *error) {
     Server *server = calloc(1, sizeof *server);
     if (server) {
         server->host = strdup(options->host);
-        server->api_key = options->api_key ? strdup(options->api_key) : NULL;
         server->port = options->port;
         server->allow_pull = options->allow_pull;
     }
-    if (!server || !server->host || (options->api_key && !server->api_key)) {
+    if (!server || !server->host) {
         fail(error, ERROR_MEMORY, "no memory for a server");
-    } else if (load(server, options, error) && http_start(server, error)) {
+    } else if ((!options->api_keys.data || keys_read(options->api_keys, &server->keys, error)) &&
+        load(server, options, error) && http_start(server, error)) {
         return server;
     }
     server_close(server);
@@ -74,6 +74,6 @@ void server_close(Server *server) {
     stream_writer_close(server->streams);
     metrics_close(server->metrics);
     free(server->host);
-    free(server->api_key);
+    keys_free(&server->keys);
     free(server);
 }

@@ -8,7 +8,7 @@
 typedef struct ServerOptions {
     const char *host;     /* address to bind; "127.0.0.1" */
     int port;             /* 0: any free one */
-    const char *api_key;  /* NULL: none (only on loopback) */
+    Slice api_keys;       /* one per line (keys_read); NULL: none is asked for (only on loopback) */
     bool allow_pull;      /* clients may have models fetched from the hub */
     ModelsOptions models; /* each model's name is its id in /v1/models */
 } ServerOptions;

@@ -161,15 +161,17 @@ static void send_get(int client, Slice target) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static Server *server;
-    static char key[] = "sesame";
+    static Keys keys;
     if (!server) {
         log_set_level(LOG_ERROR + 1);
         server = open_server();
+        Error error;
+        if (!keys_read(slice_of("sesame"), &keys, &error)) abort();
     }
     if (size == 0 || size > SENT_MAX) return 0;
     const char way = (char)data[0], *path = path_of(way);
     const Slice rest = {(const char *)data + 1, size - 1};
-    server->api_key = way == 'K' ? key : NULL; /* nothing is being answered now */
+    server->keys = way == 'K' ? keys : (Keys){0}; /* nothing is being answered now */
     const int client = connect_to(server);
     Buffer answer = {0};
     if (path) {
