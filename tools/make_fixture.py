@@ -34,6 +34,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.models.base import create_causal_mask, scaled_dot_product_attention
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.mla import MultiLinear
 from mlx_lm.models.switch_layers import SwitchLinear
 from transformers import AutoConfig
 
@@ -117,7 +118,7 @@ def stored(name, x, variant):
 # ---- running mlx-lm ----
 
 exact_linear, exact_as_linear = nn.Linear.__call__, nn.Embedding.as_linear
-exact_switch = SwitchLinear.__call__
+exact_switch, exact_heads = SwitchLinear.__call__, MultiLinear.__call__
 
 
 def to_int8(x):
@@ -131,6 +132,7 @@ def to_int8(x):
 def round_inputs(on):
     nn.Linear.__call__ = (lambda self, x: exact_linear(self, to_int8(x))) if on else exact_linear
     nn.Embedding.as_linear = (lambda self, x: exact_as_linear(self, to_int8(x))) if on else exact_as_linear
+    MultiLinear.__call__ = (lambda self, x, *rest, **named: exact_heads(self, to_int8(x), *rest, **named)) if on else exact_heads
     SwitchLinear.__call__ = (lambda self, x, *rest, **named: exact_switch(self, to_int8(x), *rest, **named)) if on else exact_switch
 
 
@@ -270,6 +272,10 @@ MOE = {**LLAMA, "num_hidden_layers": 3}
 DEEPSEEK_CHOICE = {"n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.0}
 DEEPSEEK = {**DEEPSEEK_CHOICE, "moe_intermediate_size": 64, "n_routed_experts": 8, "num_experts_per_tok": 2,
             "n_shared_experts": 1, "first_k_dense_replace": 1}
+LATENT = {"kv_lora_rank": 64, "q_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 24,
+          "num_key_value_heads": 4, "attention_bias": False, "rope_scaling": {
+              "type": "yarn", "factor": 8, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1, "mscale": 0.9,
+              "mscale_all_dim": 0.7}}
 GRANITE = {"model_type": "granitemoe", "intermediate_size": 64, "attention_multiplier": 0.2, "embedding_multiplier": 3.0,
            "residual_multiplier": 0.4, "logits_scaling": 1.7, "attention_bias": False, "tie_word_embeddings": True}
 GPT_OSS = {"model_type": "gpt_oss", "hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 96, "num_attention_heads": 4,
@@ -485,6 +491,23 @@ CASES = {
     "hunyuan-plain": {"config": {**MOE, **HUNYUAN, "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3,
                                  "num_key_value_heads": 1, "attention_bias": True, "use_qk_norm": False, "num_experts": 3,
                                  "moe_topk": 2, "num_shared_expert": 1, "use_mixed_mlp_moe": False}},
+    "deepseek-v2": {"config": {**MOE, **DEEPSEEK, **LATENT, "model_type": "deepseek_v2", "n_group": 4, "topk_group": 2,
+                               "topk_method": "group_limited_greedy", "num_experts_per_tok": 3, "routed_scaling_factor": 2.0,
+                               "norm_topk_prob": False, "scoring_func": "softmax"},
+                    "variants": [F32, BF16, affine(4, 32)]},
+    "deepseek-v2-lite": {"config": {**MOE, **DEEPSEEK, **LATENT, "model_type": "deepseek_v2", "num_hidden_layers": 2, "hidden_size": 96,
+                                    "num_attention_heads": 3, "kv_lora_rank": 40, "q_lora_rank": None, "qk_nope_head_dim": 24,
+                                    "qk_rope_head_dim": 8, "v_head_dim": 20, "topk_method": "greedy", "attention_bias": True,
+                                    "n_routed_experts": 5, "n_shared_experts": 2, "norm_topk_prob": False, "rope_scaling": {
+                                        "type": "yarn", "factor": 4, "original_max_position_embeddings": 64}}},
+    "deepseek-v3": {"config": {**MOE, **DEEPSEEK, **LATENT, "model_type": "deepseek_v3", "n_routed_experts": 12, "n_group": 3,
+                               "topk_group": 2, "num_experts_per_tok": 4, "routed_scaling_factor": 2.5, "topk_method": "noaux_tc",
+                               "scoring_func": "sigmoid"}, "tokens": 30, "variants": [F32, BF16, affine(4, 32)]},
+    "deepseek-v3-plain": {"config": {**MOE, **DEEPSEEK, **LATENT, "model_type": "deepseek_v3", "num_hidden_layers": 2,
+                                     "hidden_size": 128, "num_attention_heads": 2, "kv_lora_rank": 96, "q_lora_rank": None,
+                                     "qk_nope_head_dim": 16, "qk_rope_head_dim": 24, "v_head_dim": 32, "rope_scaling": None,
+                                     "n_routed_experts": 6, "num_experts_per_tok": 1, "first_k_dense_replace": 0,
+                                     "n_shared_experts": None}, "tokens": 150},
     "phi": {"config": {"model_type": "phi", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96,
                        "num_attention_heads": 2, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "vocab_size": 48,
                        "layer_norm_eps": 1e-5, "hidden_act": "gelu_new", "max_position_embeddings": 512},

@@ -50,6 +50,7 @@ typedef struct KvLayout {
     int head_dim;  /* of K */
     int value_dim; /* of V */
     DType dtype;   /* F16 or BF16; F32 in the exact mode */
+    bool latent;   /* scores see values, too (Attention.q_latent): such pages are never coded */
 } KvLayout;
 
 /* Of the first `tokens` tokens of a page, as page_read gives them. */
@@ -285,8 +286,25 @@ typedef struct Attention {
     float *q, *k;                /* [rows, heads·head_dim], [rows, kv_heads·head_dim]; both may be overwritten */
     const float *v;              /* [rows, kv_heads·value_dim]; k and v NULL: another layer has appended already */
     const float *gate;           /* [rows, heads·value_dim] its sigmoid multiplies the result; NULL: nothing does */
-    float *out;                  /* [rows, heads·value_dim] */
+    float *q_latent; /* [rows, heads·value_dim] scores are q·k + q_latent·v; may be overwritten; NULL: q·k */
+    float *out;      /* [rows, heads·value_dim] */
 } Attention;
+
+/* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), absorbed: all heads share a key of head_dim elements,
+ * which rotates, and a latent, which takes the place of the values. A head has matrices from its query to the latent's
+ * space and from there to its result, so that the cache holds the latent alone:
+ * score = scale · (rotated query · key + embed·(rest of the query) · latent); out = unembed · Σ weight · latent. */
+typedef struct Latent {
+    Attention attention;           /* heads, kv (one kv head, latent), scale, rope; the rest is the operation's */
+    int rows, plain;               /* plain: elements of a head's query that do not rotate, the first ones */
+    const float *q;                /* [rows, heads·(plain + head_dim)] */
+    float *k;                      /* [rows, head_dim], may be overwritten */
+    const float *latent;           /* [rows, value_dim] */
+    const Weight *embed, *unembed; /* [heads] value_dim × plain, width × value_dim */
+    float *work;                   /* [rows · latent_width()] */
+    float *out;                    /* [rows, heads·width] */
+} Latent;
+int64_t latent_width(const Latent *op); /* floats per row */
 
 /* A look at the first tokens of a sequence, before any of its pages is coded. */
 typedef struct KvSurvey {
@@ -367,6 +385,7 @@ typedef struct BackendOps {
     void (*glu)(Backend *, const Glu *);
     void (*matmul_add)(Backend *, const MatmulAdd *);
     void (*attention)(Backend *, const Attention *);
+    void (*latent)(Backend *, const Latent *);
     void (*route)(Backend *, const Routing *);
     void (*experts)(Backend *, const Experts *);
     /* out = act(x), elementwise; MLPs without a gate. out may be x */

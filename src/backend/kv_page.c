@@ -2,7 +2,7 @@
 #include "backend/kv_code.h"
 
 size_t kv_code_bytes(const KvLayout *layout, KvForm form, bool values) {
-    if (!kv_code_dim(layout->head_dim) || !kv_code_dim(layout->value_dim)) return 0;
+    if (layout->latent || !kv_code_dim(layout->head_dim) || !kv_code_dim(layout->value_dim)) return 0;
     const size_t head = kv_code_layout(values ? layout->value_dim : layout->head_dim, form, values).bytes;
     return (size_t)layout->kv_heads * head;
 }

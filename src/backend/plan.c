@@ -170,6 +170,25 @@ static void plan_attention(Backend *backend, const Attention *a) {
     equal(backend, "keys without values", a->k == NULL, a->v == NULL);
 }
 
+static void plan_latent(Backend *backend, const Latent *op) {
+    const Attention *a = &op->attention;
+    const KvLayout *l = &a->kv.layout;
+    Attention inner = *a;
+    check_rows(backend, "rows of latent attention", op->rows);
+    plan_attention(backend, &inner);
+    equal(backend, "kv heads of latent attention", l->kv_heads, 1);
+    check_width(backend, "width of a latent with its key", l->head_dim + l->value_dim + 16, ATTENTION_HEAD_MAX);
+    expect(backend, l->latent && !a->q_norm && !a->k_norm && !a->gate, "parts of latent attention", 1, 0);
+    for (int h = 0; h < a->heads; h++) {
+        check_weight(backend, &op->embed[h]);
+        check_weight(backend, &op->unembed[h]);
+        equal(backend, "rows of a query's way to the latent", op->embed[h].rows, l->value_dim);
+        equal(backend, "columns of a query's way to the latent", op->embed[h].cols, op->plain);
+        equal(backend, "columns of the way from the latent", op->unembed[h].cols, l->value_dim);
+        equal(backend, "rows of the way from the latent", op->unembed[h].rows, op->unembed[0].rows);
+    }
+}
+
 static void plan_activate(Backend *backend, int64_t count, const float *x, Activation kind, float *out) {
     expect(backend, count > 0, "elements of an activation", count, 1);
 }
@@ -218,6 +237,7 @@ static const BackendOps plan_ops = {
     .glu = plan_glu,
     .matmul_add = plan_matmul_add,
     .attention = plan_attention,
+    .latent = plan_latent,
     .route = plan_route,
     .experts = plan_experts,
     .activate = plan_activate,

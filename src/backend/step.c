@@ -14,6 +14,12 @@ Visible run_visible(const Run *run, int window, int position) {
     return seen;
 }
 
+int64_t latent_width(const Latent *op) {
+    const KvLayout *l = &op->attention.kv.layout;
+    const int64_t width = op->unembed[0].rows, widest = width > op->plain ? width : op->plain;
+    return op->attention.heads * (int64_t)(l->head_dim + 2 * l->value_dim) + l->value_dim + widest;
+}
+
 size_t kv_canonical_bytes(const KvLayout *l, int tokens) {
     return (size_t)tokens * (size_t)l->kv_heads *
         ((size_t)(l->head_dim + l->value_dim) * dtype_bytes(l->dtype) + sizeof(float));

@@ -15,6 +15,7 @@ typedef enum Kind {
     KIND_GLU,
     KIND_MATMUL_ADD,
     KIND_ATTENTION,
+    KIND_LATENT,
     KIND_ROUTE,
     KIND_EXPERTS,
     KIND_ACTIVATE,
@@ -93,6 +94,7 @@ static void name_line(const Shape *shape, char *name) {
         [KIND_GLU] = "glu",
         [KIND_MATMUL_ADD] = "matmul_add",
         [KIND_ATTENTION] = "attention",
+        [KIND_LATENT] = "latent",
         [KIND_ROUTE] = "route",
         [KIND_EXPERTS] = "experts",
         [KIND_ACTIVATE] = "activate",
@@ -338,6 +340,14 @@ static void trace_attention(Backend *backend, const Attention *op) {
     note(t, &shape, clock_ns() - start, bytes, operations, false);
 }
 
+static void trace_latent(Backend *backend, const Latent *op) {
+    TraceBackend *t = trace(backend);
+    const Shape shape = shape_of(KIND_LATENT);
+    const int64_t start = clock_ns();
+    t->inner->ops->latent(t->inner, op);
+    note(t, &shape, clock_ns() - start, 0, 0, false);
+}
+
 static void trace_route(Backend *backend, const Routing *op) {
     TraceBackend *t = trace(backend);
     const Shape shape = shape_of(KIND_ROUTE);
@@ -429,6 +439,7 @@ static const BackendOps trace_ops = {
     .glu = trace_glu,
     .matmul_add = trace_matmul_add,
     .attention = trace_attention,
+    .latent = trace_latent,
     .route = trace_route,
     .experts = trace_experts,
     .activate = trace_activate,

@@ -14,6 +14,7 @@ typedef enum CacheKind {
 typedef struct CacheSpec {
     CacheKind kind;
     int kv_heads, head_dim, value_dim; /* PAGES */
+    bool latent;                       /* PAGES: as of KvLayout */
     int window;                        /* PAGES; 0: every position */
     const float *k_bias;               /* PAGES: as of KvLayer, bound; NULL: none */
     const Rope *rope;                  /* PAGES: bound; NULL: none */

@@ -38,6 +38,7 @@ static bool plan_layer(KvPlan *plan, int i, const CacheSpec *spec, Backend *back
         layer->layout = (KvLayout){.kv_heads = spec->kv_heads,
             .head_dim = spec->head_dim,
             .value_dim = spec->value_dim,
+            .latent = spec->latent,
             .dtype = backend->exact   ? DTYPE_F32
                 : backend->bf16_pages ? DTYPE_BF16
                                       : DTYPE_F16};

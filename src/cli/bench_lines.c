@@ -191,7 +191,9 @@ static int64_t run_embed(Bed *bed, Line *line, int calls) {
     return clock_ns() - start;
 }
 
-static KvLayout layout_of(const Line *line) { return (KvLayout){line->kv_heads, line->dim, line->dim, DTYPE_F16}; }
+static KvLayout layout_of(const Line *line) {
+    return (KvLayout){line->kv_heads, line->dim, line->dim, DTYPE_F16, false};
+}
 
 static size_t code_bytes(const Line *line, bool values) {
     return (size_t)line->kv_heads * kv_code_layout(line->dim, values ? line->code.v : line->code.k, values).bytes;

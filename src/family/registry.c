@@ -7,6 +7,8 @@
 #define FAMILIES(row)                          \
     row("afmoe", afmoe_family)                 \
     row("bailing_moe", bailing_moe_family)     \
+    row("deepseek_v2", deepseek_v2_family)     \
+    row("deepseek_v3", deepseek_v3_family)     \
     row("dots1", dots1_family)                 \
     row("ernie4_5_moe", ernie4_5_moe_family)   \
     row("exaone_moe", exaone_moe_family)       \
@@ -16,6 +18,8 @@
     row("gpt_oss", gpt_oss_family)             \
     row("granitemoe", granitemoe_family)       \
     row("hunyuan", hunyuan_family)             \
+    row("joyai_llm_flash", deepseek_v3_family) \
+    row("kimi_k2", deepseek_v3_family)         \
     row("Klear", klear_family)                 \
     row("llama", llama_family)                 \
     row("llama4_text", llama4_text_family)     \

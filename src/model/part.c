@@ -1,6 +1,6 @@
 #include "model/part.h"
 
-static const Part *const mixers[] = {[MIXER_ATTENTION] = &attention_part};
+static const Part *const mixers[] = {[MIXER_ATTENTION] = &attention_part, [MIXER_LATENT] = &latent_part};
 static const Part *const ffns[] = {[FFN_GLU] = &glu_part, [FFN_MLP] = &mlp_part, [FFN_MOE] = &moe_part};
 
 const Part *part_of_mixer(const Layer *layer) { return mixers[layer->mixer]; }

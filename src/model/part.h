@@ -33,7 +33,7 @@ typedef struct Part {
     void (*forward)(const Layer *, const Block *);
 } Part;
 
-extern const Part attention_part, glu_part, mlp_part, moe_part;
+extern const Part attention_part, latent_part, glu_part, mlp_part, moe_part;
 
 const Part *part_of_mixer(const Layer *layer);
 const Part *part_of_ffn(const Layer *layer);

@@ -11,7 +11,7 @@
 /* A part of a layer computes f(in(h)) and adds it: h += scale · out(f(in(h))). Which of the two norms exist is the
  * placement: in alone is pre-norm, out alone post-norm, both sandwich, none plain. */
 
-typedef enum MixerKind { MIXER_ATTENTION } MixerKind;
+typedef enum MixerKind { MIXER_ATTENTION, MIXER_LATENT } MixerKind;
 typedef enum FfnKind { FFN_GLU, FFN_MLP, FFN_MOE } FfnKind;
 
 typedef struct AttentionMixer {
@@ -20,6 +20,13 @@ typedef struct AttentionMixer {
     Weight gate;       /* of the results; no rows: they have none */
     float value_scale; /* multiplies the values; where it is not 1, o has no bias and no norm follows */
 } AttentionMixer;
+
+typedef struct LatentMixer {      /* Latent of backend.h */
+    Attention op;                 /* all that is known at load */
+    Weight q_in, q, k, latent, o; /* q reads what q_in gives, normalised; q_in without rows: it reads the input */
+    const Norm *q_norm, *latent_norm;
+    Weight *embed, *unembed; /* [heads] */
+} LatentMixer;
 
 typedef struct GluFfn { /* down · (act(gate · x) ∘ (up · x)) */
     Weight gate, up, down;
@@ -52,6 +59,7 @@ typedef struct Layer {
     float residual_scale; /* of both parts */
     union {
         AttentionMixer attention;
+        LatentMixer latent;
     };
     union {
         GluFfn glu;

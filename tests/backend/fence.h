@@ -332,6 +332,26 @@ static inline void fence_attention(Backend *backend, const Attention *op) {
     inner->ops->attention(inner, op);
     fence_leave(f);
 }
+static inline void fence_latent(Backend *backend, const Latent *op) {
+    Fence *f = fence_of(backend);
+    const Rope *rope = op->attention.rope;
+    const KvLayout *l = &op->attention.kv.layout;
+    const int64_t rows = op->rows, heads = op->attention.heads;
+    if (rope) fence_own_floats(f, rope->frequencies, rope->dims / 2, "frequencies that were not bound");
+    for (int h = 0; h < heads; h++) {
+        fence_own_weight(f, &op->embed[h]);
+        fence_own_weight(f, &op->unembed[h]);
+    }
+    fence_own(f, op->attention.kv.base, 1, "pages of somebody else");
+    fence_own_floats(f, op->q, rows * heads * (op->plain + l->head_dim), "queries");
+    fence_own_floats(f, op->k, rows * l->head_dim, "keys");
+    fence_own_floats(f, op->latent, rows * l->value_dim, "latents");
+    fence_own_floats(f, op->work, rows * latent_width(op), "where latent attention works");
+    fence_own_floats(f, op->out, rows * heads * op->unembed[0].rows, "what latent attention writes");
+    Backend *inner = fence_enter_step(f);
+    inner->ops->latent(inner, op);
+    fence_leave(f);
+}
 static inline void fence_route(Backend *backend, const Routing *op) {
     Fence *f = fence_of(backend);
     const int64_t slots = (int64_t)op->rows * (op->used + op->shared);
@@ -434,6 +454,7 @@ static const BackendOps fence_ops = {
     .glu = fence_glu,
     .matmul_add = fence_matmul_add,
     .attention = fence_attention,
+    .latent = fence_latent,
     .route = fence_route,
     .experts = fence_experts,
     .activate = fence_activate,

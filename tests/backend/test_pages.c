@@ -19,7 +19,7 @@ static int tokens_in_page(const Sequence *seq, int page) {
 }
 
 static size_t canonical_bytes(const Shape *s, int tokens) {
-    return kv_canonical_bytes(&(KvLayout){s->kv_heads, s->head_dim, s->value_dim, s->dtype}, tokens);
+    return kv_canonical_bytes(&(KvLayout){s->kv_heads, s->head_dim, s->value_dim, s->dtype, false}, tokens);
 }
 
 /* All pages of a sequence, one after another, each in its canonical order. */

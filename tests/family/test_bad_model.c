@@ -429,8 +429,10 @@ static void test_no_error(void) {
 
 int main(void) {
     test_no_error();
-    const char *const names[] = {
-        "llama-window", "gemma3", "phi3", "qwen2-window", "qwen3", "smollm3-list", "rope-dynamic", "rope-yarn-mscale"};
+    const char *const names[] = {"llama-window", "gemma3", "phi3", "qwen2-window", "qwen3", "smollm3-list",
+        "rope-dynamic", "rope-yarn-mscale", "afmoe-groups", "bailing-moe-groups", "deepseek-v2", "deepseek-v3",
+        "ernie4-5-moe-bias", "exaone-moe", "glm4-moe", "gpt-oss-plain", "granitemoe", "hunyuan", "klear-wide",
+        "llama4-text", "mimo-v2-flash", "minimax", "phimoe"};
     for (size_t i = 0; i < COUNT_OF(names); i++) test_hostile_values(names[i], 0);
     test_hostile_values("llama", 4); /* where quantization names modules */
     test_config();

@@ -9,7 +9,8 @@ static const struct {
     int variant;
     bool on_ref; /* which is slow */
 } cases[] = {{"llama-window", 1, true}, {"llama", 0, false}, {"llama", 2, false}, {"gemma3-text", 2, false},
-    {"qwen3", 1, false}, {"phi3", 1, false}, {"phi", 1, false}, {"rope-dynamic", 0, true}};
+    {"qwen3", 1, false}, {"phi3", 1, false}, {"phi", 1, false}, {"rope-dynamic", 0, true}, {"deepseek-v3", 2, true},
+    {"gpt-oss", 3, false}, {"afmoe", 1, false}};
 
 typedef struct Batch {
     Step step;

@@ -218,6 +218,68 @@ static void test_raw(const char *name, int variant, const Raw *raw) {
     fixture_close(&f);
 }
 
+/* ---- latent attention ---- */
+
+static int find_tensor(const FixtureFile *file, const char *name) {
+    int i = 0;
+    while (strcmp(file->header[i].name, name)) i++;
+    return i;
+}
+
+/* embed_q [heads, latent, plain] and unembed_out [heads, width, latent] of f32 as kv_b_proj, which takes the place of
+ * the second. The first goes. */
+static void join_heads(Fixture *f, FixtureFile *file, int layer) {
+    const char *home = arena_printf(&f->arena, "model.layers.%d.self_attn", layer);
+    const int q = find_tensor(file, arena_printf(&f->arena, "%s.embed_q.weight", home)),
+              out = find_tensor(file, arena_printf(&f->arena, "%s.unembed_out.weight", home));
+    const int64_t heads = file->header[q].shape[0], latent = file->header[q].shape[1], plain = file->header[q].shape[2],
+                  width = file->header[out].shape[1], each = plain + width;
+    const float *embed = file->bytes[q], *unembed = file->bytes[out];
+    float *both = malloc((size_t)(heads * each * latent) * sizeof *both);
+    for (int64_t h = 0; h < heads; h++) {
+        float *own = both + h * each * latent;
+        for (int64_t r = 0; r < plain; r++)
+            for (int64_t c = 0; c < latent; c++) own[r * latent + c] = embed[(h * latent + c) * plain + r];
+        memcpy(own + plain * latent, unembed + h * width * latent, (size_t)(width * latent) * sizeof *both);
+    }
+    free(file->bytes[q]);
+    free(file->bytes[out]);
+    file->bytes[out] = both;
+    file->size[out] = (size_t)(heads * each * latent) * sizeof *both;
+    file->header[out] =
+        (TensorHeader){arena_printf(&f->arena, "%s.kv_b_proj.weight", home), DTYPE_F32, 2, {heads * each, latent}};
+    file->count--;
+    file->header[q] = file->header[file->count];
+    file->bytes[q] = file->bytes[file->count];
+    file->size[q] = file->size[file->count];
+}
+
+static void test_joined_heads(void) {
+    Fixture f;
+    char directory[64];
+    Buffer config = {0};
+    FixtureRun run;
+    TEST(fixture_open(&f, "deepseek-v3"));
+    fixture_config(&f, 0, &config);
+    float *logits[2] = {malloc(f.golden_bytes.size), malloc(f.golden_bytes.size)};
+    const RunnerOptions options = {.backend = fixture_backend("auto", 1, FIXTURE_TOKENS_MAX)};
+    for (int joined = 0; joined < 2; joined++) {
+        FixtureFile *file = fixture_tensors(&f, 0);
+        for (int layer = 0; joined && layer < 3; layer++) join_heads(&f, file, layer);
+        TEST(fixture_write(file, buffer_view(&config), directory));
+        if (fixture_run_open(&run, directory, &(ModelOptions){.strict_config = true}, &options)) {
+            TEST(fixture_walk(run.runner, f.tokens, f.count, FIXTURE_TOKENS_MAX, 0, logits[joined]));
+            fixture_run_close(&run);
+        }
+        fixture_remove(directory);
+    }
+    TEST(!memcmp(logits[0], logits[1], sizeof(float) * (size_t)(f.count * f.vocab)));
+    free(logits[0]);
+    free(logits[1]);
+    buffer_free(&config);
+    fixture_close(&f);
+}
+
 int main(void) {
     test_softmax();
     test_sigmoid();
@@ -228,6 +290,7 @@ int main(void) {
     static const Raw experts = {".experts.", {"gate_proj", "up_proj", "down_proj"}, {NULL}};
     static const Raw numbers = {".switch_mlp.", {"w1", "w3", "w2"}, {NULL}};
     static const Raw fused = {".switch_mlp.", {NULL}, {"input_linear", "output_linear"}};
+    test_joined_heads();
     test_raw("olmoe", 0, &usual);
     test_raw("olmoe", 1, &usual);
     test_raw("mixtral", 2, &numbers);

@@ -7,7 +7,8 @@ enum { TOKENS = 300, PAGES_MAX = (TOKENS + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS,
 static const struct {
     const char *name;
     int variant;
-} cases[] = {{"llama-window", 1}, {"gemma3-text", 2}, {"phi3", 1}, {"rope-dynamic", 0}};
+} cases[] = {{"llama-window", 1}, {"gemma3-text", 2}, {"phi3", 1}, {"rope-dynamic", 0}, {"deepseek-v3", 2},
+    {"mimo-v2-flash", 1}};
 
 /* The pages of a sequence in canonical order, in host memory. */
 typedef struct Saved {

@@ -7,7 +7,7 @@ enum { SPANS = 2 };
 static const struct {
     const char *name;
     int variant;
-} cases[] = {{"llama-window", 1}, {"gemma3-text", 2}, {"phi", 1}, {"rope-dynamic", 0}};
+} cases[] = {{"llama-window", 1}, {"gemma3-text", 2}, {"phi", 1}, {"rope-dynamic", 0}, {"deepseek-v2", 2}};
 
 typedef struct Walk {
     const int32_t *tokens;

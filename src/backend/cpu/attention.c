@@ -143,6 +143,8 @@ static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
         if (op->q_norm && op->norm_last) rows->norm_row(q, op->q_norm, q);
         for (int i = 0; i < width; i++) q[i] *= op->scale;
         energy += job->kernels->square(q, width);
+        float *latent = op->q_latent ? op->q_latent + ((int64_t)row * op->heads + h) * l->value_dim : NULL;
+        for (int i = 0; latent && i < l->value_dim; i++) latent[i] *= op->scale;
         if (job->shared && codes_end(job, run, position)) {
             const int query = (row - run->row) * job->group + h - kv_head * job->group;
             codes_record(job, run, kv_head, q, codes_shared_record(job, run, kv_head, query));
@@ -212,7 +214,7 @@ static void fill_tile(const Job *job, const Place *place, const Space *space, At
     tile->value_stride = job->value_stride;
     tile->dtype = job->layout->dtype;
     tile->softcap = job->op->softcap;
-    tile->q = NULL; /* packed when an exact page is met */
+    tile->q = tile->latent = NULL; /* packed when an exact page is met */
     tile->o = space->o;
     tile->coded = job->coded ? space->coded : NULL;
     for (int i = 0; i < place->count; i++) {
@@ -228,11 +230,24 @@ static const float *query_of(const Job *job, const Place *place, int i) {
         ((int64_t)row_of(job, place, i) * job->op->heads + head_of(job, place, i)) * job->layout->head_dim;
 }
 
+/* Behind the packed queries there is room for them, as head_dim and value_stride together fit ATTENTION_HEAD_MAX. */
+static const float *pack_latents(const Job *job, const Place *place, float *out) {
+    const int width = job->layout->value_dim, stride = job->value_stride;
+    CHECK(job->layout->head_dim + stride <= ATTENTION_HEAD_MAX);
+    for (int i = 0; i < place->count; i++) {
+        const int64_t query = (int64_t)row_of(job, place, i) * job->op->heads + head_of(job, place, i);
+        memcpy(out + (int64_t)i * stride, job->op->q_latent + query * width, (size_t)width * sizeof *out);
+        memset(out + (int64_t)i * stride + width, 0, (size_t)(stride - width) * sizeof *out);
+    }
+    return out;
+}
+
 static void pack_tile(const Job *job, const Place *place, const Space *space, AttentionTile *tile) {
     const float *rows[ATTENTION_QUERIES];
     for (int i = 0; i < place->count; i++) rows[i] = query_of(job, place, i);
     job->kernels->pack(place->count, job->layout->head_dim, rows, space->q);
     tile->q = space->q;
+    if (job->op->q_latent) tile->latent = pack_latents(job, place, space->q + place->count * job->layout->head_dim);
 }
 
 /* The exact page at `base` for the first queries. */
@@ -431,7 +446,7 @@ static int64_t plan_job(Job *job) {
         partials + 16 + records <= SHARED_FLOATS;
     job->records = job->cpu->attention + (partials + 15) / 16 * 64;
     if (job->shared) job->items *= job->spans;
-    return visits * job->op->heads * job->layout->head_dim;
+    return visits * job->op->heads * (job->layout->head_dim + (job->op->q_latent ? job->layout->value_dim : 0));
 }
 
 void cpu_attention(Backend *backend, const Attention *op) {

@@ -47,6 +47,8 @@ typedef struct AttentionTile {
     const float *q; /* as packed by attention_pack */
     int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
     float m[ATTENTION_QUERIES], l[ATTENTION_QUERIES];
+    const float
+        *latent;  /* [queries][value_stride] is multiplied with the values, and added to the scores; NULL: none */
     float *o;     /* [queries][value_stride] */
     float *coded; /* the same of values that are kept as codes, in their rotated space; NULL: none are seen */
 } AttentionTile;

@@ -89,6 +89,43 @@ VEC_INLINE void add_tile(const int queries, const DType dtype, int stride, const
         add_columns(queries, COLUMN_REGS, dtype, stride, p, v, column, next, from, to, o);
 }
 
+/* p[query][j] += latent query · value of j, for some queries beside each other. */
+VEC_INLINE void add_latents(
+    const int queries, const DType dtype, int64_t stride, const float *latent, const uint8_t *value, float *p) {
+    Reg sum[4][COLUMN_REGS];
+    for (int i = 0; i < queries; i++)
+        for (int r = 0; r < COLUMN_REGS; r++) sum[i][r] = reg_zero();
+    for (int64_t column = 0; column < stride; column += 16)
+        for (int r = 0; r < COLUMN_REGS; r++) {
+            const Reg v = load_kv(value, column + r * REG_LANES, dtype);
+            for (int i = 0; i < queries; i++)
+                sum[i][r] = reg_fma(reg_load(latent + i * stride + column + r * REG_LANES), v, sum[i][r]);
+        }
+    for (int i = 0; i < queries; i++) {
+        float lanes[16];
+        for (int r = 0; r < COLUMN_REGS; r++) reg_store(lanes + r * REG_LANES, sum[i][r]);
+        p[i * PAGE] += vec_sum(vec_load(lanes));
+    }
+}
+
+VEC_INLINE void latent_tile(
+    const DType dtype, int queries, int64_t stride, const float *latent, const uint8_t *v, int from, int to, float *p) {
+    const int64_t size = dtype == DTYPE_F32 ? 4 : 2;
+    for (int j = from; j < to; j++) {
+        const uint8_t *value = v + j * stride * size;
+        int i = 0;
+        for (; i + 4 <= queries; i += 4) add_latents(4, dtype, stride, latent + i * stride, value, p + i * PAGE + j);
+        for (; i < queries; i++) add_latents(1, dtype, stride, latent + i * stride, value, p + i * PAGE + j);
+    }
+}
+
+static void add_latent_scores(
+    DType dtype, int queries, int64_t stride, const float *latent, const uint8_t *v, int from, int to, float *p) {
+    if (dtype == DTYPE_F16) latent_tile(DTYPE_F16, queries, stride, latent, v, from, to, p);
+    if (dtype == DTYPE_BF16) latent_tile(DTYPE_BF16, queries, stride, latent, v, from, to, p);
+    if (dtype == DTYPE_F32) latent_tile(DTYPE_F32, queries, stride, latent, v, from, to, p);
+}
+
 typedef void ScoreTile(int head_dim, const float *q, const uint8_t *k, int64_t ahead, int from, int to, float *p);
 typedef void AddTile(int stride, const float *p, const uint8_t *v, const uint8_t *next, int from, int to, float *o);
 
@@ -199,6 +236,9 @@ static void attention_page(AttentionTile *t, const uint8_t *k, const uint8_t *v,
         q += height * t->head_dim;
         if (from[0] >= to[height - 1]) continue;
         score_tiles[kind][height - 1](t->head_dim, tile_q, k, v - k, from[0], to[height - 1], p);
+        if (t->latent)
+            add_latent_scores(
+                t->dtype, height, stride, t->latent + (int64_t)start * stride, v, from[0], to[height - 1], p);
         float *o = t->o + (int64_t)start * stride;
         for (int i = 0; i < height; i++) {
             if (from[i] >= to[i]) continue;

@@ -85,8 +85,8 @@ static Token token_at(const Attending *work, int run_index, int position, int j,
 }
 
 /* One query head: softmax over the visible keys, in order of position. */
-static void attend(
-    const Attending *work, int run_index, int position, int head, const float *q, float *scores, float *out) {
+static void attend(const Attending *work, int run_index, int position, int head, const float *q, const float *q_latent,
+    float *scores, float *out) {
     const Attention *a = work->a;
     const Run *run = &work->step->runs[run_index];
     const KvLayout *l = &a->kv.layout;
@@ -94,7 +94,10 @@ static void attend(
     const Visible seen = run_visible(run, a->window, position);
     float most = a->sinks ? a->sinks[head] : -INFINITY;
     for (int j = seen.first; j < seen.end; j++) {
-        float s = ref_dot(q, token_at(work, run_index, position, j, kv_head).key, l->head_dim) * a->scale;
+        const Token token = token_at(work, run_index, position, j, kv_head);
+        float s = ref_dot(q, token.key, l->head_dim);
+        if (q_latent) s += ref_dot(q_latent, token.value, l->value_dim);
+        s *= a->scale;
         if (a->softcap > 0) s = a->softcap * tanhf(s / a->softcap);
         scores[j - seen.first] = s;
         most = fmaxf(most, s);
@@ -134,9 +137,11 @@ static void attend_task(void *argument, int index, int count) {
             const int64_t row = run->row + t;
             prepare_heads(a, a->q + row * width, a->heads, a->q_norm, work->step, (int)row, heads);
             if (a->k) store_energies(a, run, run->position + t, heads);
-            for (int h = 0; h < a->heads; h++)
-                attend(work, i, run->position + t, h, heads + (int64_t)h * l->head_dim, scores,
-                    a->out + (row * a->heads + h) * l->value_dim);
+            for (int h = 0; h < a->heads; h++) {
+                const int64_t at = (row * a->heads + h) * l->value_dim;
+                attend(work, i, run->position + t, h, heads + (int64_t)h * l->head_dim,
+                    a->q_latent ? a->q_latent + at : NULL, scores, a->out + at);
+            }
             const int64_t first = row * a->heads * l->value_dim;
             for (int64_t j = first; a->gate && j < first + (int64_t)a->heads * l->value_dim; j++)
                 a->out[j] /= 1.0f + expf(-a->gate[j]);

@@ -150,6 +150,7 @@ static const BackendOps cuda_ops = {
     .glu = cuda_glu,
     .matmul_add = cuda_matmul_add,
     .attention = cuda_attention,
+    .latent = cuda_latent,
     .route = cuda_route,
     .experts = cuda_experts,
     .activate = cuda_activate,

@@ -121,6 +121,7 @@ void cuda_matmul(Backend *backend, const Matmul *op);
 void cuda_glu(Backend *backend, const Glu *op);
 void cuda_matmul_add(Backend *backend, const MatmulAdd *op);
 void cuda_attention(Backend *backend, const Attention *op);
+void cuda_latent(Backend *backend, const Latent *op);
 void cuda_route(Backend *backend, const Routing *op);
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out);

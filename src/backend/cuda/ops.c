@@ -174,6 +174,8 @@ static Turning turning(const Rope *rope) {
     return t;
 }
 
+void cuda_latent(Backend *backend, const Latent *op) { lacks(cuda_of(backend), true, "latent attention"); }
+
 void cuda_attention(Backend *backend, const Attention *op) {
     CudaBackend *b = cuda_of(backend);
     const KvLayout *l = &op->kv.layout;

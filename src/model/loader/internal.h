@@ -17,6 +17,7 @@ struct Loader {
     uint8_t *tensor_used; /* [entries] */
     char skip[SKIP_MAX][SKIP_SIZE];
     int skip_count;
+    bool in_file;  /* matrices that are being fetched will be read now, where the file is mapped */
     int64_t stack; /* matrices on each other in the tensors that are being fetched, read as one; 0: no such */
     Spec *spec;
     uint64_t bytes; /* of the tensors used */

@@ -55,6 +55,8 @@ typedef struct RopeOptions {
 
 /* All of mlx-lm's initialize_rope, from rope_theta and rope_scaling or from rope_parameters. */
 const Rope *load_rope(Loader *ld, const RopeOptions *options);
+/* What yarn multiplies the scores of latent attention by: (0.1·mscale_all_dim·ln factor + 1)²; without both: 1. */
+float load_yarn_attention(Loader *ld);
 /* head_dim · partial_rotary_factor. */
 int load_rotary_dims(Loader *ld, int head_dim, double absent);
 
@@ -69,6 +71,13 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
  * zeroed, behind them. */
 Weight *load_experts(
     Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows, int64_t cols, bool bias);
+/* What latent attention needs of each head (Latent of backend.h), under HOME: HOME.embed_q [heads, latent, plain] and
+ * HOME.unembed_out [heads, width, latent] (as MLX converts), or both from HOME.kv_b_proj [heads · (plain + width),
+ * latent], whose first part of each head is transposed into memory. */
+typedef struct HeadSizes {
+    int heads, plain, width, latent;
+} HeadSizes;
+void load_latent_heads(Loader *ld, const char *home, const HeadSizes *sizes, Weight **embed, Weight **unembed);
 /* Of matrices of twice as many rows: leaves the first halves there and gives the second ones. */
 Weight *load_halves(Loader *ld, Weight *both, int count);
 /* Rows of a fused matrix, as a view. */

@@ -211,6 +211,14 @@ static double find_theta(const Scaling *s, const RopeOptions *options) {
     return options->theta;
 }
 
+float load_yarn_attention(Loader *ld) {
+    const Scaling s = find_scaling(ld, &(RopeOptions){0});
+    const Json *all = loader_get(ld, s.fields, "mscale_all_dim");
+    if (!json_is_number(all) || json_number(all) == 0) return 1;
+    const double mscale = yarn_mscale(scaling_number(&s, "factor", 0), json_number(all));
+    return (float)(mscale * mscale);
+}
+
 int load_rotary_dims(Loader *ld, int head_dim, double absent) {
     const Json *parameters = loader_object(ld, ld->fields, "rope_parameters", ld->where);
     const Json *nested = loader_get(ld, parameters, "partial_rotary_factor");

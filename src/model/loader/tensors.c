@@ -52,7 +52,7 @@ static const TensorEntry *take(Loader *ld, const char *name, const char *suffix)
 
 /* Where a matrix, or a part of one, will lie. */
 static const void *place(const Loader *ld, const TensorEntry *entry) {
-    return ld->source->weights ? weights_place(ld->source->weights, entry) : entry->tensor.data;
+    return ld->source->weights && !ld->in_file ? weights_place(ld->source->weights, entry) : entry->tensor.data;
 }
 
 static void shape_text(const Tensor *tensor, char out[96]) {

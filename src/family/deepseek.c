@@ -1,0 +1,118 @@
+/* DeepSeek-V2 and V3 (R1, Kimi-K2): latent attention, mixtures of experts after the first layers. V2 uses the softmax
+ * over all experts, V3 sigmoids with a bias for the choice. Reference: mlx_lm/models/deepseek_v2.py, deepseek_v3.py. */
+#include "family/family.h"
+
+#include <math.h>
+
+/* What both have. */
+typedef struct DeepSeek {
+    Dims d;
+    HeadSizes sizes;
+    int q_rank, rope_dim, dense, every; /* q_rank 0: queries come from the input */
+    bool bias;
+    float scale;
+    const Rope *rope;
+    bool mixed; /* there are experts at all */
+    Moe moe;
+} DeepSeek;
+
+static Dims load_dims(Loader *ld, Spec *spec) {
+    const Dims d = {.hidden = load_int(ld, "hidden_size"),
+        .inner = load_int(ld, "intermediate_size"),
+        .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)};
+    spec->hidden = d.hidden;
+    spec->layer_count = load_int(ld, "num_hidden_layers");
+    spec->vocab = load_int(ld, "vocab_size");
+    spec->positions = load_int_or(ld, "max_position_embeddings", 2048);
+    return d;
+}
+
+static DeepSeek load_fields(Loader *ld, Spec *spec) {
+    DeepSeek s = {.d = load_dims(ld, spec),
+        .q_rank = load_count_or(ld, "q_lora_rank", 0),
+        .rope_dim = load_int_or(ld, "qk_rope_head_dim", 64),
+        .dense = load_count_or(ld, "first_k_dense_replace", 0),
+        .every = load_int_or(ld, "moe_layer_freq", 1),
+        .bias = load_bool_or(ld, "attention_bias", false)};
+    s.sizes = (HeadSizes){.heads = load_int(ld, "num_attention_heads"),
+        .plain = load_int_or(ld, "qk_nope_head_dim", 128),
+        .width = load_int_or(ld, "v_head_dim", 128),
+        .latent = load_int_or(ld, "kv_lora_rank", 512)};
+    load_require(
+        ld, s.sizes.heads <= EXPERTS_MAX, "num_attention_heads is %d, at most %d can be", s.sizes.heads, EXPERTS_MAX);
+    s.rope = load_rope(ld, &(RopeOptions){.head_dim = s.rope_dim, .theta = 10000, .interleaved = true});
+    s.scale = load_yarn_attention(ld) / sqrtf((float)(s.sizes.plain + s.rope_dim));
+    const int experts = load_count_or(ld, "n_routed_experts", 0), shared = load_count_or(ld, "n_shared_experts", 0);
+    s.mixed = experts > 0;
+    if (s.mixed)
+        s.moe = family_moe_open(ld, &moe_usual, s.d.hidden, load_int(ld, "moe_intermediate_size"), experts,
+            load_int_or(ld, "num_experts_per_tok", 1));
+    s.moe.shared = s.moe.inner * shared;
+    load_expect_text(ld, "hidden_act", "silu");
+    load_ignore(ld, "num_key_value_heads", "aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers",
+        "head_dim", "qk_head_dim", "router_aux_loss_coef", "output_router_logits", NULL);
+    load_skip(ld, "model.layers.%d.", spec->layer_count);
+    family_ends(ld, spec, &s.d);
+    load_layers(ld, spec);
+    return s;
+}
+
+static LatentMixer attention(Loader *ld, const DeepSeek *s) {
+    const HeadSizes *n = &s->sizes;
+    const int64_t q = (int64_t)n->heads * (n->plain + s->rope_dim);
+    const KvLayout layout = {.kv_heads = 1, .head_dim = s->rope_dim, .value_dim = n->latent, .latent = true};
+    const Weight kv = load_linear(ld, "self_attn.kv_a_proj_with_mqa", n->latent + s->rope_dim, s->d.hidden, s->bias);
+    LatentMixer mixer = {.op = {.heads = n->heads, .kv.layout = layout, .scale = s->scale, .rope = s->rope},
+        .latent = load_part(&kv, 0, n->latent),
+        .k = load_part(&kv, n->latent, s->rope_dim),
+        .o = load_linear(ld, "self_attn.o_proj", s->d.hidden, (int64_t)n->heads * n->width, s->bias),
+        .latent_norm = load_rms(ld, "self_attn.kv_a_layernorm", n->latent, 1e-6f)};
+    if (s->q_rank) {
+        mixer.q_in = load_linear(ld, "self_attn.q_a_proj", s->q_rank, s->d.hidden, s->bias);
+        mixer.q_norm = load_rms(ld, "self_attn.q_a_layernorm", s->q_rank, 1e-6f);
+        mixer.q = load_linear(ld, "self_attn.q_b_proj", q, s->q_rank, false);
+    } else {
+        mixer.q = load_linear(ld, "self_attn.q_proj", q, s->d.hidden, false);
+    }
+    load_latent_heads(ld, "self_attn", n, &mixer.embed, &mixer.unembed);
+    return mixer;
+}
+
+static void load_blocks(Loader *ld, Spec *spec, const DeepSeek *s) {
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer *layer = &spec->layers[i];
+        const bool experts = s->mixed && i >= s->dense && i % s->every == 0;
+        load_scope(ld, "model.layers.%d.", i);
+        layer->mixer_in = load_rms(ld, "input_layernorm", s->d.hidden, s->d.eps);
+        layer->mixer = MIXER_LATENT;
+        layer->latent = attention(ld, s);
+        layer->ffn_in = load_rms(ld, "post_attention_layernorm", s->d.hidden, s->d.eps);
+        family_moe_layer(ld, layer, experts ? &s->moe : NULL, &s->d, false);
+    }
+}
+
+static void load_v2(Loader *ld, Spec *spec) {
+    DeepSeek s = load_fields(ld, spec);
+    MoeFfn *ffn = &s.moe.ffn;
+    ffn->scale = load_positive_or(ld, "routed_scaling_factor", 1);
+    if (load_text_is(ld, "topk_method", "group_limited_greedy")) {
+        ffn->groups = load_int(ld, "n_group");
+        ffn->groups_used = load_int(ld, "topk_group");
+        ffn->group_best = true;
+    }
+    load_expect_text(ld, "scoring_func", "softmax");
+    load_expect_bool(ld, "norm_topk_prob", false);
+    load_ignore(ld, "n_group", "topk_group", NULL);
+    load_blocks(ld, spec, &s);
+}
+
+static void load_v3(Loader *ld, Spec *spec) {
+    DeepSeek s = load_fields(ld, spec);
+    s.moe.names = moe_deepseek;
+    family_moe_sigmoid(ld, &s.moe);
+    load_expect_text(ld, "scoring_func", "sigmoid");
+    load_blocks(ld, spec, &s);
+}
+
+const Family deepseek_v2_family = {.load = load_v2};
+const Family deepseek_v3_family = {.load = load_v3};
