@@ -193,6 +193,16 @@ INLINE void transpose8(__m256i r[8]) {
     }
 }
 
+/* The same of 4 in each half. */
+INLINE void transpose4(__m256i r[4]) {
+    const __m256i a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpacklo_epi32(r[2], r[3]);
+    const __m256i c = _mm256_unpackhi_epi32(r[0], r[1]), d = _mm256_unpackhi_epi32(r[2], r[3]);
+    r[0] = _mm256_unpacklo_epi64(a, b);
+    r[1] = _mm256_unpackhi_epi64(a, b);
+    r[2] = _mm256_unpacklo_epi64(c, d);
+    r[3] = _mm256_unpackhi_epi64(c, d);
+}
+
 /* `count` ≤ 4 dwords from p of 8 groups, which lie `bytes` apart: vector j becomes dword j of all. */
 INLINE void transpose_groups(const uint8_t *p, const int bytes, const int count, __m256i v[4]) {
     __m256i t[4];
@@ -212,12 +222,9 @@ INLINE void transpose_groups(const uint8_t *p, const int bytes, const int count,
         v[1] = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
         return;
     }
-    const __m256i a = _mm256_unpacklo_epi32(t[0], t[1]), b = _mm256_unpacklo_epi32(t[2], t[3]);
-    const __m256i c = _mm256_unpackhi_epi32(t[0], t[1]), d = _mm256_unpackhi_epi32(t[2], t[3]);
-    v[0] = _mm256_unpacklo_epi64(a, b);
-    v[1] = _mm256_unpackhi_epi64(a, b);
-    v[2] = _mm256_unpacklo_epi64(c, d);
-    v[3] = _mm256_unpackhi_epi64(c, d);
+    transpose4(t);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) v[i] = t[i];
 }
 
 /* Codes per byte; 1: codes in order. */
@@ -230,7 +237,7 @@ void linear_arrange_avx2(LinearLayout layout, const int8_t *q, int64_t cols, int
 LinearLayout linear_layout_avx2(const Weight *w, int rows);
 void linear_few_avx2(
     const Weight *w, int64_t first, int64_t count, const LinearInput *x, int rows, float *y, int64_t stride);
-/* Of it, more than FEW_SINGLE activation rows: linear_block_avx2.c */
+/* Of it, more than one or two activation rows: linear_block_avx2.c */
 void linear_block_avx2(const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride);
 /* linear_panel_avx2.c, linear_tile_avx2.c, linear_plain_avx2.c */
 void linear_unpack_avx2(const Weight *w, int64_t first, LinearPanel *panel);

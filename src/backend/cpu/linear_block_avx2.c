@@ -1,4 +1,4 @@
-/* Products of 3 and more activation rows with AVX2: codes are unpacked once for all of them.
+/* Products of 3 and more activation rows (of 6-bit weights 2) with AVX2: codes are unpacked once for all of them.
  *
  * Lanes are groups, as for one row. But codes are transposed before they meet the activations, which lie in the same
  * order (LAYOUT_GROUPS…), so that a group's sum grows in one lane, first in words, and none is added across lanes. A
@@ -9,14 +9,18 @@ enum {
     BLOCK_ROWS = 8,
     BLOCK_GROUPS = 8,
     CODES = 16,           /* most vectors of codes at a time */
-    OVER = 16,            /* bytes that spread() reads too many */
+    OVER = 16,            /* bytes that unpacking reads too many */
     CACHED_BYTES = 16384, /* of activations */
 };
 
-/* Dwords of a group; how many at a time meet the activations, and how often. */
-INLINE int dwords_of(const Kind k) { return k.group / (4 * planes_of(k)); }
-INLINE int step_of(const Kind k) { return dwords_of(k) < 4 ? dwords_of(k) : 4; }
-INLINE int steps_of(const Kind k) { return dwords_of(k) / step_of(k); }
+/* Vectors of codes of 8 groups; how many at a time meet the activations, and how often. 6-bit codes come by sixteens.
+ */
+INLINE int vectors_of(const Kind k) { return k.group / 4; }
+INLINE int step_of(const Kind k) {
+    const int most = k.bits == 6 ? 4 : 4 * planes_of(k);
+    return vectors_of(k) < most ? vectors_of(k) : most;
+}
+INLINE int steps_of(const Kind k) { return vectors_of(k) / step_of(k); }
 
 /* How many results of VPMADDUBSW fit into a 16-bit sum: a power of two, at most 16. 8-bit codes go as two halves. */
 INLINE int sums_that_fit(const Kind k) {
@@ -24,21 +28,48 @@ INLINE int sums_that_fit(const Kind k) {
     return fit >= 16 ? 16 : fit >= 8 ? 8 : fit >= 4 ? 4 : 2;
 }
 
-/* The codes of 8 groups as bytes where a byte does not hold whole ones. May read OVER bytes too many. */
+/* The codes of 8 groups as bytes where they neither lie in planes nor are unpacked by themselves. May read OVER bytes
+ * too many. */
 INLINE const uint8_t *block_bytes(const uint8_t *p, const Kind k, uint8_t spare[64 * BLOCK_GROUPS]) {
-    if (planes_of(k) > 1 || k.bits == 8) return p;
+    if (k.bits != 3 && k.bits != 5) return p;
     const Spread s = spread_make(k.bits);
     for (int i = 0; i < k.group / 4; i++)
         _mm256_storeu_si256((__m256i *)(spare + 32 * i), spread(&s, p + 4 * k.bits * i, k.bits));
     return spare;
 }
 
-/* Some dwords of 8 groups, in the order of the activations; of 8 bits the lower, then the upper halves. */
+/* 16 codes of 6 bits of 8 groups, which lie `bytes` apart: elements 4i, 4i+1, 4i+2, 4i+3. Of each three bytes the first
+ * are brought together, the second and the third: the codes' bits are then in the same places in all lanes. */
+INLINE void sixteen_codes(const uint8_t *p, const int bytes, __m256i code[4]) {
+    const __m256i split = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11, 0, 0, 0, 0));
+    const __m256i low6 = _mm256_set1_epi8(63), low4 = _mm256_set1_epi8(15), low2 = _mm256_set1_epi8(3);
+    __m256i v[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const __m128i low = _mm_loadu_si128((const __m128i *)(p + i * bytes)),
+                      high = _mm_loadu_si128((const __m128i *)(p + (i + 4) * bytes));
+        v[i] = _mm256_shuffle_epi8(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1), split);
+    }
+    transpose4(v);
+    code[0] = _mm256_and_si256(v[0], low6);
+    code[1] = _mm256_or_si256(
+        _mm256_and_si256(_mm256_srli_epi16(v[0], 6), low2), _mm256_slli_epi16(_mm256_and_si256(v[1], low4), 2));
+    code[2] = _mm256_or_si256(
+        _mm256_and_si256(_mm256_srli_epi16(v[1], 4), low4), _mm256_slli_epi16(_mm256_and_si256(v[2], low2), 4));
+    code[3] = _mm256_and_si256(_mm256_srli_epi16(v[2], 2), low6);
+}
+
+/* Some codes of 8 groups, in the order of the activations; of 8 bits the lower, then the upper halves. */
 INLINE void block_codes(const uint8_t *p, const int step, const Kind k, __m256i code[CODES]) {
-    const int planes = k.bits == 8 ? 2 : planes_of(k), bits = k.bits == 8 ? 4 : k.bits, count = step_of(k);
+    if (k.bits == 6) {
+        sixteen_codes(p + 12 * step, k.group / 16 * 12, code);
+        return;
+    }
+    const int planes = k.bits == 8 ? 2 : planes_of(k), bits = k.bits == 8 ? 4 : k.bits;
+    const int count = step_of(k) / planes_of(k);
     const __m256i low = _mm256_set1_epi8((char)((1 << bits) - 1));
     __m256i v[4];
-    transpose_groups(p + 16 * step, 4 * dwords_of(k), count, v);
+    transpose_groups(p + 16 * step, k.group / planes_of(k), count, v);
 #pragma GCC unroll 4
     for (int i = 0; i < count; i++)
 #pragma GCC unroll 4
@@ -49,26 +80,39 @@ INLINE void block_codes(const uint8_t *p, const int step, const Kind k, __m256i 
         }
 }
 
-/* words += code · q. gcc would add in another order, which takes more registers than there are. */
-INLINE void multiply_into(__m256i *words, __m256i code, const int8_t *q) {
-    __m256i products;
-    __asm__("vpmaddubsw %2, %3, %1\n\tvpaddw %1, %0, %0"
-            : "+x"(*words), "=&x"(products)
-            : "m"(*(const int8_t(*)[32])q), "x"(code));
+/* Products of two vectors of codes, as words. gcc would load the activations first, for which there are too few
+ * registers. */
+INLINE __m256i multiply_two(const __m256i code[2], const int8_t *q) {
+    __m256i words, products;
+    __asm__("vpmaddubsw %2, %4, %0\n\tvpmaddubsw %3, %5, %1\n\tvpaddw %1, %0, %0"
+            : "=&x"(words), "=&x"(products)
+            : "m"(*(const int8_t(*)[32])q), "m"(*(const int8_t(*)[32])(q + 32)), "x"(code[0]), "x"(code[1]));
+    return words;
+}
+INLINE __m256i multiply_four(const __m256i code[4], const int8_t *q) {
+    return _mm256_add_epi16(multiply_two(code, q), multiply_two(code + 2, q + 64));
+}
+INLINE __m256i multiply_eight(const __m256i code[8], const int8_t *q) {
+    return _mm256_add_epi16(multiply_four(code, q), multiply_four(code + 4, q + 128));
+}
+
+/* `count` of them, which fit: 2, 4, 8 or 16. Halves are added, as a chain of sums would be too long to wait for. */
+INLINE __m256i multiply(const __m256i *code, const int8_t *q, const int count) {
+    if (count == 2) return multiply_two(code, q);
+    if (count == 4) return multiply_four(code, q);
+    if (count == 8) return multiply_eight(code, q);
+    return _mm256_add_epi16(multiply_eight(code, q), multiply_eight(code + 8, q + 256));
 }
 
 /* Their products with an activation row. */
 INLINE __m256i block_dot(const __m256i code[CODES], const int8_t *q, const Kind k) {
-    const int codes = step_of(k) * planes_of(k), fit = sums_that_fit(k) < codes ? sums_that_fit(k) : codes,
-              turns = codes / fit, halves = k.bits == 8 ? 2 : 1;
+    const int codes = step_of(k), fit = sums_that_fit(k) < codes ? sums_that_fit(k) : codes, turns = codes / fit,
+              halves = k.bits == 8 ? 2 : 1;
     __m256i sum = _mm256_setzero_si256();
 #pragma GCC unroll 4
     for (int turn = 0; turn < turns * halves; turn++) {
         const int half = turn / turns, first = turn % turns * fit;
-        const __m256i x = _mm256_loadu_si256((const __m256i *)(q + 32 * first));
-        __m256i words = _mm256_maddubs_epi16(code[4 * half + first], x);
-#pragma GCC unroll 16
-        for (int i = first + 1; i < first + fit; i++) multiply_into(&words, code[4 * half + i], q + 32 * i);
+        __m256i words = multiply(code + 4 * half + first, q + 32 * first, fit);
         words = _mm256_madd_epi16(words, _mm256_set1_epi16(half ? 16 : 1));
         sum = turn ? _mm256_add_epi32(sum, words) : words;
     }
@@ -79,26 +123,26 @@ INLINE __m256i block_dot(const __m256i code[CODES], const int8_t *q, const Kind 
 INLINE void block_groups(const Few *f, const uint8_t *p, int64_t group, __m256 s, __m256 b, const Kind k, __m256 *acc) {
     uint8_t spare[64 * BLOCK_GROUPS];
     const uint8_t *bytes = block_bytes(p, k, spare);
-    const int steps = steps_of(k), vectors = step_of(k) * planes_of(k);
-    const int rows = f->rows;
+    const int steps = steps_of(k), vectors = step_of(k);
     const int64_t stride = f->stride, scale_stride = f->scale_stride;
+    const __m256 *end = acc + f->rows;
     __m256i part[FEW_BLOCK];
 #pragma GCC unroll 4
     for (int step = 0; step < steps; step++) {
         const int8_t *q = f->q + group * k.group + 32 * vectors * step;
         const float *d = f->scales + group, *z = f->sums + group;
-        __m256i code[CODES];
+        __m256i code[CODES], *rest = part;
         block_codes(bytes, step, k, code);
-        for (int t = 0; t < rows; t++, q += stride, d += scale_stride, z += scale_stride) {
+        for (__m256 *a = acc; a < end; a++, rest++, q += stride, d += scale_stride, z += scale_stride) {
             __m256i sum = block_dot(code, q, k);
-            if (step > 0) sum = _mm256_add_epi32(sum, part[t]);
+            if (step > 0) sum = _mm256_add_epi32(sum, *rest);
             if (step < steps - 1) {
-                part[t] = sum;
+                *rest = sum;
                 continue;
             }
             const __m256 sd = _mm256_mul_ps(s, _mm256_loadu_ps(d));
-            const __m256 lanes = _mm256_fmadd_ps(sd, _mm256_cvtepi32_ps(sum), acc[t]);
-            acc[t] = _mm256_fmadd_ps(b, _mm256_loadu_ps(z), lanes);
+            *a = _mm256_fmadd_ps(sd, _mm256_cvtepi32_ps(sum), *a);
+            *a = _mm256_fmadd_ps(b, _mm256_loadu_ps(z), *a);
         }
     }
 }
@@ -135,7 +179,8 @@ INLINE void block_rows(
     for (int64_t r = 0; r < count; r += BLOCK_ROWS) {
         const int exist = count - r < BLOCK_ROWS ? (int)(count - r) : BLOCK_ROWS;
         __m256 acc[BLOCK_ROWS][2][FEW_BLOCK];
-        memset(acc, 0, sizeof acc);
+        for (int i = 0; i < BLOCK_ROWS; i++)
+            for (int t = 0; t < f->rows; t++) acc[i][0][t] = acc[i][1][t] = _mm256_setzero_ps();
         for (int64_t from = 0; from < groups; from += piece) {
             const int64_t to = groups - from < piece ? groups : from + piece;
             for (int i = 0; i < exist; i++) {

@@ -233,8 +233,14 @@ INLINE void few_rows(
 FEW_KERNELS(few_rows, 1)
 FEW_KERNELS(few_rows, 2)
 
+/* Up to how many activation rows: unpacking 6 bits takes so long that two share it. */
+static int single_rows(const Weight *w) { return w->bits == 6 ? 1 : FEW_SINGLE; }
+
 LinearLayout linear_layout_avx2(const Weight *w, int rows) {
-    if (rows > FEW_SINGLE) return w->bits == 4 ? LAYOUT_GROUPS2 : w->bits == 2 ? LAYOUT_GROUPS4 : LAYOUT_GROUPS1;
+    if (rows > single_rows(w)) {
+        if (w->bits == 2 || w->bits == 6) return LAYOUT_GROUPS4;
+        return w->bits == 4 ? LAYOUT_GROUPS2 : LAYOUT_GROUPS1;
+    }
     return w->bits == 4 ? LAYOUT_PLANES2 : w->bits == 2 ? LAYOUT_PLANES4 : LAYOUT_NATURAL;
 }
 
@@ -246,7 +252,7 @@ void linear_few_avx2(
     Few f = {w, x->q[linear_layout_avx2(w, rows)], x->scales, x->sums, x->stride, x->stride / x->group,
         (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), groups, planes ? (int)(bytes / 32) : groups,
         planes ? (int)(bytes % 32) : 0, rows};
-    if (rows <= FEW_SINGLE) {
+    if (rows <= single_rows(w)) {
         (rows == 1 ? few_rows_1 : few_rows_2)[linear_kind(w)](&f, first, count, y, stride);
         return;
     }

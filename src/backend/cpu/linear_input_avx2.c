@@ -75,7 +75,9 @@ static void arrange_groups(const int8_t *q, int64_t size, int group, int planes,
         for (int first = 0; first < bytes; first += 4 * count)
             for (int p = 0; p < planes; p++) {
                 __m256i v[4];
-                if (count == 2)
+                if (count == 1)
+                    v[0] = _mm256_loadu_si256((const __m256i *)plane[p]);
+                else if (count == 2)
                     transpose_groups(plane[p], bytes, 2, v);
                 else
                     transpose_groups(plane[p] + first, bytes, 4, v);
