@@ -19,7 +19,7 @@ if [ ! -e $system/lib/ld-linux-aarch64.so.1 ]; then
 fi
 
 cmake --preset aarch64 || exit 1
-cmake --build build-aarch64 --target test_linear test_ops test_scan test_golden test_batch || exit 1
+cmake --build build-aarch64 --target test_linear test_ops test_scan test_attention_codes test_golden test_batch || exit 1
 
 logs=build-aarch64/test-logs
 mkdir -p $logs
@@ -35,11 +35,12 @@ batch=$!
 emulate test_linear short || failed="$failed test_linear"
 emulate test_ops || failed="$failed test_ops"
 emulate test_scan || failed="$failed test_scan"
+emulate test_attention_codes short || failed="$failed test_attention_codes"
 emulate test_golden || failed="$failed test_golden"
 wait $batch || failed="$failed test_batch"
 
 summary=""
-for name in test_linear test_ops test_scan test_golden test_batch; do
+for name in test_linear test_ops test_scan test_attention_codes test_golden test_batch; do
     cat "$logs/$name.log"
     summary="$summary, $name $(tail -n 1 "$logs/$name.log")"
 done

@@ -12,72 +12,79 @@ enum {
     LANES = 16,
     BLOCKS = KV_PAGE_TOKENS / LANES, /* of tokens */
     ALIGNMENT = 64,
-    PART_BYTES = 4 * LANES, /* of a plane: a word a lane */
-    ITEMS_MAX = ATTENTION_HEAD_MAX > KV_PAGE_TOKENS ? ATTENTION_HEAD_MAX : KV_PAGE_TOKENS,
+    ROW_BYTES = 4 * LANES, /* a word a lane */
 };
 
-/* Some bits of every index, from bit `shift` on. */
-typedef struct Plane {
-    int bits, shift;
-} Plane;
+/* Bits of an index in the bytes of a row. */
+typedef struct Field {
+    uint8_t row, from, bits, to; /* bits from … of a byte are bits to … of the index */
+} Field;
 
-static const struct Planes {
-    Plane base, extra; /* extra: 0 bits where there is none */
-} planes[KV_FORMS] = {
-    [KV_CODE3] = {{2, 0}, {1, 2}},
-    [KV_CODE4] = {{4, 0}, {0, 0}},
-    [KV_CODE5] = {{4, 1}, {1, 0}},
-    [KV_CODE6] = {{4, 2}, {2, 0}},
-    [KV_CODE8] = {{8, 0}, {0, 0}},
+enum { QUADS_MAX = 8, FIELDS_MAX = 3, ROWS_MAX = 5 };
+
+/* Where indices lie in what repeats along a lane; fields of no bits end a list. */
+typedef struct Part {
+    int rows, quads;
+    Field fields[QUADS_MAX][FIELDS_MAX];
+} Part;
+
+static const Part parts[KV_FORMS] = {
+    [KV_CODE3] = {3, 8,
+        {{{0, 0, 3, 0}}, {{1, 0, 3, 0}}, {{2, 0, 3, 0}}, {{0, 3, 3, 0}}, {{1, 3, 3, 0}}, {{2, 3, 3, 0}},
+            {{0, 6, 2, 0}, {2, 6, 1, 2}}, {{1, 6, 2, 0}, {2, 7, 1, 2}}}},
+    [KV_CODE4] = {1, 2, {{{0, 0, 4, 0}}, {{0, 4, 4, 0}}}},
+    [KV_CODE5] = {5, 8,
+        {{{0, 0, 5, 0}}, {{1, 0, 5, 0}}, {{2, 0, 5, 0}}, {{0, 5, 3, 0}, {1, 6, 2, 3}}, {{3, 0, 5, 0}}, {{4, 0, 5, 0}},
+            {{2, 5, 3, 0}, {3, 6, 2, 3}}, {{4, 5, 3, 0}, {1, 5, 1, 3}, {3, 5, 1, 4}}}},
+    [KV_CODE6] = {3, 4, {{{0, 0, 6, 0}}, {{1, 0, 6, 0}}, {{2, 0, 6, 0}}, {{0, 6, 2, 0}, {1, 6, 2, 2}, {2, 6, 2, 4}}}},
+    [KV_CODE8] = {1, 1, {{{0, 0, 8, 0}}}},
 };
 
-/* ---- planes ---- */
+/* ---- parts ---- */
 
-/* Items of a lane in one part: as many as a word has fields. */
-static int part_items(Plane plane) { return 32 / plane.bits; }
-
-static size_t plane_bytes(Plane plane, int items) {
-    return plane.bits ? (size_t)((items + part_items(plane) - 1) / part_items(plane)) * PART_BYTES : 0;
+/* Rows that the first quads of a part need. */
+static int rows_of(const Part *part, int quads) {
+    int rows = 0;
+    for (int q = 0; q < quads; q++)
+        for (int f = 0; f < FIELDS_MAX; f++)
+            if (part->fields[q][f].bits && part->fields[q][f].row >= rows) rows = part->fields[q][f].row + 1;
+    return rows;
 }
 
-/* Item n·4 + i of a part is the field n of byte i. */
-static int field_shift(Plane plane, int item) { return item % 4 * 8 + item / 4 * plane.bits; }
+static size_t codes_bytes(KvForm form, int items) {
+    const Part *part = &parts[form];
+    const int quads = items / 4;
+    return (size_t)(quads / part->quads * part->rows + rows_of(part, quads % part->quads)) * ROW_BYTES;
+}
 
-static uint32_t field_mask(Plane plane) { return (1u << plane.bits) - 1; }
+static uint32_t field_mask(const Field *field) { return (1u << field->bits) - 1; }
 
-/* index [items][LANES] to words [part][LANES] */
-static void pack(Plane plane, int items, const uint8_t *index, uint8_t *out) {
-    const int per_part = plane.bits ? part_items(plane) : 1;
-    for (int first = 0; plane.bits && first < items; first += per_part, out += PART_BYTES) {
-        uint32_t words[LANES] = {0};
-        for (int item = 0; item < per_part && first + item < items; item++) {
-            const uint8_t *from = index + (first + item) * LANES;
-            const int shift = field_shift(plane, item);
-            for (int l = 0; l < LANES; l++) words[l] |= (from[l] >> plane.shift & field_mask(plane)) << shift;
-        }
-        memcpy(out, words, PART_BYTES);
+/* index [items][LANES] to rows of words [LANES] */
+static void pack(KvForm form, int items, const uint8_t *index, uint8_t *out) {
+    const Part *part = &parts[form];
+    for (int quads; items > 0; items -= quads * 4, index += (size_t)quads * 4 * LANES) {
+        uint32_t words[ROWS_MAX][LANES] = {{0}};
+        quads = items / 4 < part->quads ? items / 4 : part->quads;
+        for (int item = 0; item < quads * 4; item++)
+            for (const Field *f = part->fields[item / 4]; f < part->fields[item / 4] + FIELDS_MAX && f->bits; f++) {
+                const uint8_t *from = index + item * LANES;
+                const int shift = item % 4 * 8 + f->from;
+                for (int l = 0; l < LANES; l++) words[f->row][l] |= (from[l] >> f->to & field_mask(f)) << shift;
+            }
+        const size_t bytes = (size_t)rows_of(part, quads) * ROW_BYTES;
+        memcpy(out, words, bytes);
+        out += bytes;
     }
 }
 
-/* Adds the plane's bits to index. */
-static void unpack(Plane plane, int items, const uint8_t *from, uint8_t *index) {
-    const int per_part = plane.bits ? part_items(plane) : 1;
-    for (int first = 0; plane.bits && first < items; first += per_part, from += PART_BYTES) {
-        uint32_t words[LANES];
-        memcpy(words, from, PART_BYTES);
-        for (int item = 0; item < per_part && first + item < items; item++) {
-            uint8_t *to = index + (first + item) * LANES;
-            const int shift = field_shift(plane, item);
-            for (int l = 0; l < LANES; l++) to[l] |= (uint8_t)((words[l] >> shift & field_mask(plane)) << plane.shift);
-        }
-    }
-}
-
-static int plane_get(Plane plane, const uint8_t *from, int item, int lane) {
-    if (!plane.bits) return 0;
-    uint32_t word;
-    memcpy(&word, from + item / part_items(plane) * PART_BYTES + lane * 4, sizeof word);
-    return (int)((word >> field_shift(plane, item % part_items(plane)) & field_mask(plane)) << plane.shift);
+static int code_at(KvForm form, const uint8_t *from, int item, int lane) {
+    const Part *part = &parts[form];
+    const int quad = item / 4;
+    const uint8_t *rows = from + (size_t)(quad / part->quads * part->rows) * ROW_BYTES + lane * 4 + item % 4;
+    int index = 0;
+    for (const Field *f = part->fields[quad % part->quads]; f < part->fields[quad % part->quads] + FIELDS_MAX; f++)
+        index |= (int)(rows[f->row * ROW_BYTES] >> f->from & field_mask(f)) << f->to;
+    return index;
 }
 
 /* ---- layout ---- */
@@ -87,37 +94,28 @@ static size_t align(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT *
 KvCodeLayout kv_code_layout(int d, KvForm form, bool values) {
     CHECK(kv_code_dim(d) && form != KV_EXACT && (values || form != KV_CODE3));
     KvCodeLayout layout = {.d = d, .group = kv_group_dims(d)};
-    const int items = values ? KV_PAGE_TOKENS : d, blocks = (values ? d : KV_PAGE_TOKENS) / LANES;
     layout.groups = d / layout.group;
-    layout.block = plane_bytes(planes[form].base, items);
-    layout.extra_block = plane_bytes(planes[form].extra, items);
+    layout.run = codes_bytes(form, values ? KV_PAGE_TOKENS : layout.group);
+    layout.block = values ? layout.run : layout.run * (size_t)layout.groups;
     layout.scale = values ? 0 : align((size_t)d * sizeof(uint16_t));
     layout.codes = layout.scale + (size_t)layout.groups * KV_PAGE_TOKENS * sizeof(uint16_t);
-    layout.extra = layout.codes + (size_t)blocks * layout.block;
-    layout.bytes = layout.extra + (size_t)blocks * layout.extra_block;
+    layout.bytes = layout.codes + (size_t)(values ? d : KV_PAGE_TOKENS) / LANES * layout.block;
     return layout;
 }
 
 int kv_code_get(const KvCodeLayout *layout, KvForm form, bool values, const uint8_t *page, int token, int dim) {
-    const int lane = values ? dim : token, item = values ? token : dim;
-    const size_t block = (size_t)(lane / LANES);
-    const uint8_t *base = page + layout->codes + block * layout->block;
-    const uint8_t *extra = page + layout->extra + block * layout->extra_block;
-    return plane_get(planes[form].base, base, item, lane % LANES) |
-        plane_get(planes[form].extra, extra, item, lane % LANES);
+    const int lane = values ? dim : token, item = values ? token : dim % layout->group;
+    const uint8_t *block = page + layout->codes + (size_t)(lane / LANES) * layout->block;
+    return code_at(form, block + (values ? 0 : (size_t)(dim / layout->group) * layout->run), item, lane % LANES);
 }
 
+/* index [items][LANES] of a block. */
 static void pack_block(
-    const KvCodeLayout *layout, KvForm form, int items, int block, const uint8_t *index, uint8_t *page) {
-    pack(planes[form].base, items, index, page + layout->codes + (size_t)block * layout->block);
-    pack(planes[form].extra, items, index, page + layout->extra + (size_t)block * layout->extra_block);
-}
-
-static void unpack_block(
-    const KvCodeLayout *layout, KvForm form, int items, int block, const uint8_t *page, uint8_t *index) {
-    memset(index, 0, (size_t)items * LANES);
-    unpack(planes[form].base, items, page + layout->codes + (size_t)block * layout->block, index);
-    unpack(planes[form].extra, items, page + layout->extra + (size_t)block * layout->extra_block, index);
+    const KvCodeLayout *layout, KvForm form, bool values, int block, const uint8_t *index, uint8_t *page) {
+    uint8_t *out = page + layout->codes + (size_t)block * layout->block;
+    const int items = values ? KV_PAGE_TOKENS : layout->group;
+    for (int g = 0; g < (values ? 1 : layout->groups); g++, out += layout->run, index += (size_t)items * LANES)
+        pack(form, items, index, out);
 }
 
 static void write_f16(uint8_t *to, float x) {
@@ -239,7 +237,7 @@ void kv_code_keys(int d, KvForm form, float *x, const KvBias *bias, uint8_t *pag
     centre(d, x, page + layout.mean);
     for (int b = 0; b < BLOCKS; b++) {
         code_block(&layout, &book, b, x + (size_t)b * block, index, page);
-        pack_block(&layout, form, d, b, index, page);
+        pack_block(&layout, form, false, b, index, page);
     }
 }
 
@@ -262,7 +260,7 @@ void kv_code_values(int d, KvForm form, float *x, uint8_t *page) {
             for (int l = 0; l < LANES; l++)
                 turned[t * LANES + l] =
                     all[(size_t)(t / LANES) * block + (size_t)((b * LANES + l) * LANES + t % LANES)];
-        pack_block(&layout, form, KV_PAGE_TOKENS, b, turned, page);
+        pack_block(&layout, form, true, b, turned, page);
     }
 }
 
@@ -271,18 +269,12 @@ void kv_code_values(int d, KvForm form, float *x, uint8_t *page) {
 void kv_decode(int d, KvForm form, bool values, const uint8_t *page, float *out) {
     const KvCodeLayout layout = kv_code_layout(d, form, values);
     const int8_t *codebook = kv_codebook(form);
-    const int items = values ? KV_PAGE_TOKENS : d, lanes = values ? d : KV_PAGE_TOKENS;
-    uint8_t index[ITEMS_MAX * LANES];
-    float scales[ATTENTION_HEAD_MAX / KV_CODE_DIM][KV_PAGE_TOKENS], means[ATTENTION_HEAD_MAX] = {0};
-    for (int i = 0; i < layout.groups * KV_PAGE_TOKENS; i++)
-        scales[i / KV_PAGE_TOKENS][i % KV_PAGE_TOKENS] = read_f16(page + layout.scale + 2 * i);
+    float means[ATTENTION_HEAD_MAX] = {0};
     for (int i = 0; i < d && !values; i++) means[i] = read_f16(page + layout.mean + 2 * i);
-    for (int lane = 0; lane < lanes; lane++) {
-        if (lane % LANES == 0) unpack_block(&layout, form, items, lane / LANES, page, index);
-        for (int item = 0; item < items; item++) {
-            const int token = values ? item : lane, dim = values ? lane : item;
-            const float c = codebook[index[item * LANES + lane % LANES]] + 0.5f;
-            out[(size_t)token * (size_t)d + (size_t)dim] = scales[dim / layout.group][token] * c + means[dim];
+    for (int token = 0; token < KV_PAGE_TOKENS; token++)
+        for (int i = 0; i < d; i++) {
+            const float c = codebook[kv_code_get(&layout, form, values, page, token, i)] + 0.5f;
+            const float scale = read_f16(page + layout.scale + (i / layout.group * KV_PAGE_TOKENS + token) * 2);
+            *out++ = scale * c + means[i];
         }
-    }
 }

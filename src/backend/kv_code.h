@@ -19,19 +19,23 @@
  * kv_codebook(form)[index] + 1/2, an int8 and a half. Tokens are interleaved so that each lane
  * of a vector is a token (keys) or a dimension (values) and sums need no horizontal step:
  *
- *   keys of a kv head:    mean f16[d] | scale f16[groups][128] | codes: 8 blocks of 16 tokens, each
- *     nibbles   [d/8][16 tokens][4]: byte (t, i) of octet o: low nibble = dim 8o + i, high = dim 8o + 4 + i
- *     CODE5     then one plane of bits [⌈d/32⌉][16][4]: bit n of byte (t, i) of part o = dim 32o + 4n + i
- *     CODE6     then one plane of bit pairs [⌈d/16⌉][16][4]: bits 2n, 2n+1 of byte (t, i) of part o = dim 16o + 4n + i
- *     CODE8     instead bytes [d/4][16][4]: the index, 0…255, of dim 4o + i
- *   values of a kv head:  scale f16[groups][128] | codes: d/16 blocks of 16 dims, each
- *     nibbles   [16 octets of tokens][16 dims][4]: byte (j, i) of octet o: low nibble = token 8o + i, high = 8o + 4 + i
- *     CODE3     instead pairs [8][16][4]: bits 2n, 2n+1 of byte (j, i) of part o = token 16o + 4n + i;
- *               then bits [4][16][4]: bit n of byte (j, i) of part o = token 32o + 4n + i, the index's third bit
- *     CODE5     nibbles, then bits as above: index = 2 · nibble + bit
- *     CODE6     nibbles, then pairs as above: index = 4 · nibble + pair
- *     CODE8     bytes [32][16][4]: token 4o + i
- *   CODE3's index = pair + 4 · bit. Parts beyond d hold zeros. Every array begins on 64 bytes. */
+ *   keys of a kv head:    mean f16[d] | scale f16[groups][128] | codes [8 blocks of 16 tokens][groups]
+ *   values of a kv head:  scale f16[groups][128] | codes [d/16 blocks of 16 dims]
+ *
+ * The codes of a block, and group, are rows of [16 lanes][4] bytes. Byte i of a lane belongs to items 4q + i: dims of
+ * the group (keys), tokens (values). Where the quads q lie repeats in parts of some rows; what is not said is a field
+ * of low bits first, the index's lowest bits first:
+ *
+ *     CODE4     2 quads in a row: bits 0–3 and 4–7
+ *     CODE8     a quad in a row
+ *     CODE3     8 quads in 3 rows. 0, 1, 2: bits 0–2 of these rows; 3, 4, 5: their bits 3–5; 6: bits 6–7 of row 0 and
+ *               bit 6 of row 2; 7: bits 6–7 of row 1 and bit 7 of row 2
+ *     CODE5     8 quads in 5 rows. 0, 1, 2: bits 0–4 of these rows; 3: bits 5–7 of row 0, 6–7 of row 1; 4, 5: bits 0–4
+ *               of rows 3, 4; 6: bits 5–7 of row 2, 6–7 of row 3; 7: bits 5–7 of row 4, bit 5 of row 1, of row 3.
+ *               A half part at the end has the first 3 rows
+ *     CODE6     4 quads in 3 rows. 0, 1, 2: bits 0–5 of these rows; 3: bits 6–7 of row 0, of row 1, of row 2
+ *
+ * So most indices are the low bits of a byte, where lookups want them. Every array begins on 64 bytes. */
 #pragma once
 #include "backend/backend.h"
 
@@ -66,10 +70,9 @@ typedef struct KvCodeLayout {
     int d, group, groups;
     size_t mean;  /* offset of the means (keys) */
     size_t scale; /* of the scales */
-    size_t codes; /* of the nibbles, pairs or bytes */
-    size_t extra; /* of the bits or pairs beside them */
-    size_t block; /* bytes of codes per 16 tokens (keys) or 16 dims (values) */
-    size_t extra_block;
+    size_t codes; /* of the first block */
+    size_t block; /* bytes per 16 tokens (keys) or 16 dims (values) */
+    size_t run;   /* bytes per group of a block (keys), or all of it (values) */
     size_t bytes; /* of the whole; a multiple of 64 */
 } KvCodeLayout;
 KvCodeLayout kv_code_layout(int d, KvForm form, bool values);

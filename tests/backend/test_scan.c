@@ -5,7 +5,7 @@
 #include "backend/cpu/scan.h"
 #include "ops.h"
 
-static const int dims[] = {64, 80, 96, 112, 128, 160, 192, 256, 576};
+static const int dims[] = {16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 576};
 static const KvForm k_forms[] = {KV_CODE4, KV_CODE5, KV_CODE6, KV_CODE8};
 static const KvForm v_forms[] = {KV_CODE3, KV_CODE4, KV_CODE5, KV_CODE6, KV_CODE8};
 enum { DIM_MOST = 576, ONE_F16 = 0x3c00 };
@@ -107,14 +107,19 @@ static void check_values(const char *name, const ScanKernels *kernels, KvForm fo
 }
 
 /* What count queries get together, each gets alone. */
-static void check_alone(const char *name, const ScanKernels *kernels, int d) {
+static void check_alone(const char *name, const ScanKernels *kernels, KvForm k_form, KvForm v_form, int d) {
     enum { COUNT = 13 };
     static ScanWork alone;
     static float own[DIM_MOST];
-    const ScanForm k = form_of(kernels, KV_CODE4, d, false), v = form_of(kernels, KV_CODE3, d, true);
+    const ScanForm k = form_of(kernels, k_form, d, false), v = form_of(kernels, v_form, d, true);
     uint8_t *keys = random_page(&k, false, 0x2c10, 0x3555), *values = random_page(&v, true, 0x2f31, 0);
-    const ScanPage page = {
-        .keys = &k, .values = &v, .k = keys, .v = values, .queries = record_at(0, d), .stride = scan_query_bytes(d)};
+    const ScanPage page = {.keys = &k,
+        .values = &v,
+        .k = keys,
+        .v = values,
+        .next_k = keys,
+        .queries = record_at(0, d),
+        .stride = scan_query_bytes(d)};
     for (int i = 0; i < COUNT; i++) {
         for (int j = 0; j < d; j++) scan_rotated(record_at(i, d))[j] = test_uniform(&ops_seed);
         kernels->quantise(record_at(i, d), k.form, d, k.layout.group);
@@ -144,7 +149,9 @@ static void check_backend(const char *name, const ScanKernels *kernels) {
             for (size_t f = 0; f < COUNT_OF(k_forms); f++) check_scores(name, kernels, k_forms[f], dims[i], count);
             for (size_t f = 0; f < COUNT_OF(v_forms); f++) check_values(name, kernels, v_forms[f], dims[i], count);
         }
-        check_alone(name, kernels, dims[i]);
+        check_alone(name, kernels, KV_CODE4, KV_CODE3, dims[i]);
+        check_alone(name, kernels, KV_CODE5, KV_CODE6, dims[i]);
+        check_alone(name, kernels, KV_CODE8, KV_CODE4, dims[i]);
     }
 }
 

@@ -1,7 +1,8 @@
 /* Scans of coded pages (kv_code.h): products of integers, for all queries of a kv head that visit a page together.
  *
  * A query is rotated and rounded to int8 with one step for the whole head. Codes of 16 tokens (keys) or 16 dims
- * (values) are unpacked to a byte each, and four of them meet four of the query's or four weights in each lane. Weights
+ * (values) are looked up, in registers, a byte each, and four of them meet four of the query's or four weights in each
+ * lane. Weights
  * are p · scale of the token, rounded to bytes with one step per page and group of dims; what the rounding of a token
  * leaves is carried to the token 16 further, so that many small weights beside a large one do not vanish. Every integer
  * sum is exact, and floats are added in one order whatever the number of queries: a query's result depends on itself
@@ -13,8 +14,9 @@
 enum {
     SCAN_GROUPS_MAX = 16, /* groups of dims of a head */
     SCAN_TABLE = 64,
+    SCAN_TILE_MAX = 6, /* queries of a register tile */
     SCAN_QUADS_MAX = ATTENTION_HEAD_MAX / 4,
-    SCAN_CHUNK = 4, /* blocks that are unpacked at a time, at most */
+    SCAN_CHUNK = 4, /* blocks that are looked up at a time where many queries meet them */
 };
 
 /* A query as scans use it: this, then float rotated[d], then int8_t codes[d]. */
@@ -58,8 +60,12 @@ typedef struct ScanWeights {
 /* Work space of a thread. */
 typedef struct ScanWork {
     _Alignas(64) uint8_t unpacked[SCAN_CHUNK * SCAN_QUADS_MAX * 64];
+    int32_t sums[SCAN_TILE_MAX * KV_PAGE_TOKENS];
+    float scales[SCAN_GROUPS_MAX * KV_PAGE_TOKENS];
     float p[ATTENTION_QUERIES * KV_PAGE_TOKENS];
+    float most[ATTENTION_QUERIES]; /* of p, of scores */
     float mean[ATTENTION_HEAD_MAX];
+    float constant[ATTENTION_QUERIES]; /* what a page's mean adds to all its scores */
     ScanWeights weights;
 } ScanWork;
 
