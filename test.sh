@@ -72,6 +72,7 @@ step tools "$python" tests/server/check_tools.py
 step metrics "$python" tests/server/check_metrics.py
 step schema "$python" tests/server/check_schema.py
 step cache "$python" tests/server/check_cache.py
+step soak "$python" bench/kv_cache.py soak tiny --count 1000 --checked 0.5
 step sdk-python "$python" tests/server/check_sdk.py
 step sdk-node tests/server/check_sdk_node.sh
 step malformed "$python" tests/server/check_malformed.py

@@ -5,15 +5,20 @@
              512 and 2,048 tokens. Lost are those that --kv-cache forms do not find and f16 finds; answers must be the same bytes in all steps
   prefix     seconds to the first token of a prompt of --tokens tokens: never seen, and seen; log-probabilities of both
   requests   64 requests without max_tokens over 8 slots in a pool of two contexts, against the same with a short max_tokens
-  soak       --count short requests, 16 at once, with cancels, shared beginnings, n > 1 and a pool that is too small: every answer equals the
-             answer of its request alone, and at the end no page is held but by the prefix cache
+  restart    a conversation of --tokens tokens, a restart with --cache-dir, its next turn: seconds to the first token cold and then, tokens found,
+             the median gap between the tokens of another stream before, and its longest while pages are read
+  soak       --count short requests, 16 at once, in all forms of --kv-cache, with cancels, next turns, edits, shared beginnings, n > 1, a pool and
+             a disk cache that are too small: every answer that is checked equals the answer of its request alone, at the end no page is
+             held but by the prefix cache, and the memory of the second half is that of the first. MODEL tiny: one with random weights
 A line of JSON per result; exit code 1 when something that is not a speed failed."""
-import argparse, concurrent.futures, http.client, json, os, random, statistics, sys, threading, time
+import argparse, concurrent.futures, http.client, json, os, random, statistics, sys, tempfile, threading, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "server"))
 from apus_server import CACHE, Server  # noqa: E402
+from tiny_model import write_tiny_model  # noqa: E402
 
+GROWTH_MAX = 12e6  # bytes: heaps of threads that come and go
 STEPS = [1, 7, 128, 512, 2048]
 THINGS = """anchor apple apron arrow attic bacon badge bakery balcony ballet banjo barn barrel basket beach beacon bell bench berry bicycle biscuit
 blanket boat bonnet book boot bottle bowl bracelet branch bread brick bridge broom brush bucket buckle butter button cabin cable cactus
@@ -171,20 +176,71 @@ def requests(options):
             ratio=round(statistics.median(a / b for a, b in zip(rates, fixed_rates)), 3), failed=bad, ok=bad == 0)
 
 
-def soak_body(server, rng, shared):
-    start = rng.choice(shared)
-    text = start[:rng.randrange(20, len(start))] + " " + " ".join(rng.choice(FILLER) for _ in range(rng.randrange(1, 12)))
-    body = {"model": server.name, "messages": [{"role": "user", "content": text}], "max_tokens": rng.randrange(1, 9), "seed": rng.randrange(1000),
-            "temperature": rng.choice([0, 1.0])}
+def gaps_of_a_stream(server, gaps, stop):
+    """Seconds between the events of answers that run beside."""
+    while not stop.is_set():
+        body = {"model": server.name, "messages": [{"role": "user", "content": "Count."}], "stream": True, "max_tokens": 200, "ignore_eos": True}
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=1200)
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        last = None
+        for line in connection.getresponse():
+            if line.startswith(b"data: {"):
+                now = time.perf_counter()
+                gaps.append((last or now, now))
+                last = now
+            if stop.is_set():
+                break
+        connection.close()
+
+
+def restart(options):
+    rng = random.Random(5)
+    text = " ".join(rng.choice(FILLER) for _ in range(options.tokens * 10 // 13))
+    turn = [{"role": "user", "content": text + " What is this about?"}]
+    for form in ["f16", *options.kv_cache.split(",")]:
+        start = [options.model, "--kv-cache", form, "--ctx-size", options.tokens + 1024, "--slots", 2]
+        with tempfile.TemporaryDirectory() as directory:
+            with Server(*start, "--cache-dir", directory) as server:
+                answer = server.chat(turn, max_tokens=32, temperature=0)[1]["choices"][0]["message"]
+                following = turn + [answer, {"role": "user", "content": "And why?"}]
+                cold, logprobs, _ = first_token(server, following, max_tokens=16, cache_prompt=False)
+            with Server(*start, "--cache-dir", directory) as server:
+                gaps, stop = [], threading.Event()
+                stream = threading.Thread(target=gaps_of_a_stream, args=(server, gaps, stop))
+                stream.start()
+                time.sleep(3)
+                begin = time.perf_counter()
+                warm, again, usage = first_token(server, following, max_tokens=16)
+                end = begin + warm
+                stop.set()
+                stream.join()
+        cached, prompt = usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
+        during = max((b - a for a, b in gaps if b > begin and a < end), default=0)
+        before = statistics.median(b - a for a, b in gaps if b < begin and b > a)
+        say(what="restart", model=options.model, kv_cache=form, prompt=prompt, cached=cached, cold_s=round(cold, 3), warm_s=round(warm, 3),
+            stream_gap_ms=[round(1e3 * before, 1), round(1e3 * during, 1)], same_bits=logprobs == again,
+            ok=logprobs == again and prompt - cached < 256)
+
+
+def soak_body(server, rng, shared, talks, forms):
+    if talks and rng.random() < 0.25:  # the next turn of one that was answered, or an edit of it
+        messages = list(rng.choice(talks))
+        messages[0] = messages[0] if rng.random() < 0.8 else {"role": "user", "content": messages[0]["content"][:-9] + "edited"}
+    else:
+        start = rng.choice(shared)
+        messages = [{"role": "system", "content": start}] if rng.random() < 0.3 else []
+        start = start[:rng.randrange(20, len(start))]
+    text = start if not messages else ""
+    messages.append({"role": "user", "content": text + " ".join(rng.choice(FILLER) for _ in range(rng.randrange(1, 12)))})
+    body = {"model": server.name, "messages": messages, "max_tokens": rng.randrange(1, 9) if rng.random() < 0.9 else 150,
+            "seed": rng.randrange(1000), "temperature": rng.choice([0, 1.0]), "kv_cache": rng.choice(forms), "ignore_eos": True}
     if rng.random() < 0.1:
         body["n"] = 3
     if rng.random() < 0.3:
         body["cache_salt"] = rng.choice("ab")
+    if rng.random() < 0.5:
+        body |= {"logprobs": True, "top_logprobs": 2}
     return body
-
-
-def content(body):
-    return [choice["message"]["content"] for choice in body["choices"]]
 
 
 def resident(server):
@@ -192,65 +248,101 @@ def resident(server):
         return int(next(line for line in file if line.startswith("RssAnon")).split()[1]) * 1024
 
 
+def figures(server):
+    """/metrics without labels."""
+    lines = server.request("GET", "/metrics")[2].decode().splitlines()
+    return {line.split("{")[0]: float(line.split()[-1]) for line in lines if line.startswith("apus_")}
+
+
+def ask_and_vanish(server, body, rng):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
+    connection.request("POST", "/v1/chat/completions", json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
+    if rng.random() < 0.5:
+        response = connection.getresponse()
+        for _ in range(rng.randrange(6)):
+            response.readline()
+    else:
+        time.sleep(rng.choice([0, 0.002, 0.02]))
+    connection.close()
+
+
 def soak(options):
-    rng, lock = random.Random(3), threading.Lock()
-    shared = [" ".join(rng.choice(FILLER) for _ in range(200)) for _ in range(6)]
-    wrong, failed, cancelled = [], [], 0
-    with Server(options.model, "--kv-cache", options.kv_cache.split(",")[0], "--turbo-after", 256, "--turbo-hot", 128, "--ctx-size", 2048, "--slots",
-                16, "--kv-memory", options.kv_memory) as server, \
-            Server(options.model, "--kv-cache", options.kv_cache.split(",")[0], "--turbo-after", 256, "--turbo-hot", 128, "--ctx-size", 2048,
-                   "--no-prefix-cache", "--slots", 1) as alone:
-        early = None
+    rng, lock, forms = random.Random(3), threading.Lock(), options.kv_cache.split(",")
+    shared = [" ".join(rng.choice(FILLER) for _ in range(options.words)) for _ in range(6)]
+    wrong, failed, talks, counts = [], [], [], {"cancelled": 0, "checked": 0, "done": 0}
+    common = [options.model, "--turbo-after", 256, "--turbo-hot", 128, "--ctx-size", 2048, "--queue", 64]
+    with tempfile.TemporaryDirectory() as directory, \
+            Server(*common, "--slots", 16, "--kv-memory", options.kv_memory, "--cache-dir", directory, "--cache-disk", "256M") as server, \
+            Server(*common, "--no-prefix-cache", "--slots", 1) as alone:
+        memory = []
 
         def one(i):
-            nonlocal cancelled, early
             with lock:
-                body = soak_body(server, rng, shared)
-                cancel, check = rng.random() < 0.2, rng.random() < options.checked
-            if cancel:
-                connection = http.client.HTTPConnection("127.0.0.1", server.port)
-                connection.request("POST", "/v1/chat/completions", json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
-                time.sleep(0.02 * (i % 5))
-                connection.close()
-                cancelled += 1
+                own = random.Random(rng.random())
+                body = soak_body(server, rng, shared, talks, forms)
+                check = rng.random() < options.checked
+            if own.random() < 0.2:
+                ask_and_vanish(server, body, own)
+                with lock:
+                    counts["cancelled"] += 1
                 return
             status, _, answer = server.request("POST", "/v1/chat/completions", body, timeout=600)
+            choices = json.loads(answer).get("choices")
             if status != 200:
                 failed.append((status, answer[:200].decode()))
             elif check:
                 other = alone.request("POST", "/v1/chat/completions", {**body, "model": alone.name}, timeout=600)[2]
-                if content(json.loads(answer)) != content(json.loads(other)):
+                if choices != json.loads(other)["choices"]:
                     wrong.append(body)
-            if i == options.count // 4:
-                early = resident(server)
+            with lock:
+                counts["checked"] += check
+                counts["done"] += 1
+                if status == 200 and len(body["messages"]) < 5:
+                    talks.append(body["messages"] + [choices[0]["message"]])
+                    del talks[:-40]
+                if counts["done"] % max(1, options.count // 20) == 0:
+                    memory.append(resident(server))
 
+        start = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
             list(pool.map(one, range(options.count)))
-        idle, late = server.wait_idle(), resident(server)
-        metrics = server.request("GET", "/metrics")[2].decode()
-    held = [line for line in metrics.splitlines() if line.startswith("apus_") and ("kv" in line or "park" in line or "prefix" in line)]
-    say(what="soak", model=options.model, requests=options.count, cancelled=cancelled, failed=failed[:5], wrong=len(wrong), idle=idle,
-        anonymous_mb=[round((early or 0) / 1e6), round(late / 1e6)], ok=not failed and not wrong and idle)
-    print("\n".join(held), file=sys.stderr)
+        idle, seconds = server.wait_idle(), time.monotonic() - start
+        memory.append(resident(server))
+        now = figures(server)
+    held = now["apus_kv_cache_used_bytes"] - now["apus_prefix_cache_bytes"]
+    growth = memory[-1] - max(memory[:len(memory) // 2 + 1])
+    say(what="soak", model=options.model, requests=options.count, **counts, failed=failed[:5], wrong=len(wrong), first_wrong=wrong[:1], idle=idle,
+        leaked_bytes=max(0, held), growth_mb=round(growth / 1e6, 1), anonymous_mb=[round(m / 1e6) for m in memory], seconds=round(seconds),
+        **{name.removeprefix("apus_").removesuffix("_total"): int(now[name]) for name in (
+            "apus_num_preemptions_total", "apus_prefix_cache_hits_total", "apus_prefix_cache_evictions_total", "apus_disk_cache_written_pages_total",
+            "apus_disk_cache_restored_pages_total")},
+        ok=not failed and not wrong and idle and held <= 0 and growth < GROWTH_MAX)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["passkey", "prefix", "requests", "soak"])
+    parser.add_argument("what", choices=["passkey", "prefix", "requests", "restart", "soak"])
     parser.add_argument("model", help="a name in the cache of models, or a path")
-    parser.add_argument("--kv-cache", default="turbo", help="forms, with commas")
+    parser.add_argument("--kv-cache", help="forms, with commas: of turbo; of the soak all")
     parser.add_argument("--tokens", type=int, default=None)
     parser.add_argument("--steps", type=lambda text: [int(s) for s in text.split(",")], default=STEPS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=10000)
     parser.add_argument("--checked", type=float, default=0.2, help="share of the soak's answers that are held against the answer alone")
-    parser.add_argument("--kv-memory", default="64M")
+    parser.add_argument("--kv-memory", default="64M", help="of the soak; of tiny 2M")
+    parser.add_argument("--words", type=int, default=200, help="of the soak's shared beginnings")
     parser.add_argument("--bytes-per-token", type=int, default=28672, help="of an f16 cache")
     options = parser.parse_args()
     path = os.path.join(CACHE, options.model + ".gguf")
     options.model = path if os.path.exists(path) else options.model
-    options.tokens = options.tokens or {"passkey": 16384}.get(options.what, 4096)
-    {"passkey": passkey, "prefix": prefix, "requests": requests, "soak": soak}[options.what](options)
+    options.tokens = options.tokens or {"passkey": 16384, "restart": 8192}.get(options.what, 4096)
+    with tempfile.TemporaryDirectory() as directory:
+        options.kv_cache = options.kv_cache or ("f16,turbo,turbo3,turbo4,turbo5,turbo6,q8,q8/turbo3" if options.what == "soak" else "turbo")
+        if options.model == "tiny":
+            options.kv_memory = "2M"
+            write_tiny_model(directory)
+            options.model = directory
+        {"passkey": passkey, "prefix": prefix, "requests": requests, "restart": restart, "soak": soak}[options.what](options)
     sys.exit(1 if failures else 0)
 
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
 #include "cache/kv_page.h"
@@ -129,17 +130,19 @@ void disk_tier_keep(
     }
 }
 
-void disk_tier_find(
-    DiskTier *tier, uint64_t space, const KvFormat *format, const int32_t *text, int count, KvSequence *sequence) {
+bool disk_tier_find(DiskTier *tier, uint64_t space, const KvFormat *format, const int32_t *text, int count,
+    int64_t deadline_ns, KvSequence *sequence) {
     Error error;
     SpillKey key = first_key(space, format);
     const int from = sequence->length / KV_PAGE_TOKENS;
     for (int page = 0; page < count / KV_PAGE_TOKENS; page++) {
+        if (page > from && clock_ns() >= deadline_ns) return true;
         key = next_key(key, text, page);
         if (page < from) continue;
         if (spill_find(tier->spill, key) != tier->page_bytes ||
             !spill_get(tier->spill, key, tier->page, tier->page_bytes) ||
             !kv_page_write(tier->kv, sequence, tier->page, &error))
-            return;
+            return false;
     }
+    return false;
 }

@@ -6,7 +6,8 @@
  * come, first served, but a request that waits for pages may be passed PASSES_MAX times. A step has one row per running
  * choice and up to prefill_size prompt tokens: half of them for the oldest prompt, the other half shared by the younger
  * ones, so that a short prompt does not wait for a long one. Beside running choices there are fewer prompt tokens where
- * the machine is slow: a step then takes some STEP_MS, as streams stand still that long. */
+ * the machine is slow: a step then takes some STEP_MS, as streams stand still that long. Pages of a
+ * prompt that are on disk are read before its first row, a few between one step and the next. */
 #pragma once
 #include "engine/sequences.h"
 
@@ -17,6 +18,7 @@ enum {
     ECHO_ROWS = 16,    /* prompt rows per step whose logits are wanted */
     STEP_MS = 300,
     PREFILL_LEAST = 64, /* prompt tokens however long they take: fewer cost nearly as much */
+    SEEK_MS = 20,       /* for reading pages from disk before a step; a page at least */
 };
 
 typedef struct RequestList {

@@ -72,10 +72,11 @@ bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error 
     return true;
 }
 
-void sequence_continue(Sequences *s, Request *request) {
-    if (!s->disk || request->cache_off || request->echo) return;
-    sequence_text(request, NULL, 0, request->prompt_count - 1, s->text);
-    disk_tier_find(s->disk, request->space, &request->format, s->text, request->prompt_count - 1, &request->kv);
+bool sequence_continue(Sequences *s, Request *request, int64_t deadline_ns) {
+    if (request->cache_off || request->echo) return false;
+    const int count = request->prompt_count - 1;
+    sequence_text(request, NULL, 0, count, s->text);
+    return disk_tier_find(s->disk, request->space, &request->format, s->text, count, deadline_ns, &request->kv);
 }
 
 void sequence_keep(Sequences *s, const Request *request, const AnswerChoice *choice, int rows) {

@@ -30,8 +30,9 @@ void sequence_text(const Request *request, const AnswerChoice *choice, int first
  * prompt, it gets points to be left at: behind its first message, which other conversations may share, and where an
  * earlier text parts from it, as the next one may part there as well. */
 NODISCARD bool sequence_begin(Sequences *sequences, Request *request, AnswerChoice *choice, Error *error);
-/* Continues a prompt that has begun with what the disk has of it: reads files, so not under a mutex. */
-void sequence_continue(Sequences *sequences, Request *request);
+/* Continues a prompt that has begun with what the disk has of it, until the deadline: reads files, so not under a
+ * mutex. False: that was all. */
+bool sequence_continue(Sequences *sequences, Request *request, int64_t deadline_ns);
 /* Tokens that a prompt may read up to its next resume point. */
 int sequence_rows_to_resume(const Request *request);
 /* Pages that the computed step's rows have filled go to disk; before kv_advance(). */

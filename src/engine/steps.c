@@ -1,6 +1,7 @@
 /* The rows of a step, and the pages for them. Pages are reserved in the order of age; when they run out, the prefix
  * cache has nothing left to give but what sequences hold as well. Then whoever is youngest is parked: its pages go to
  * the prefix cache, from where those that are wanted leave and the others come back. So the oldest always goes on. */
+#include "base/clock.h"
 #include "base/log.h"
 #include "engine/scheduler.h"
 
@@ -8,7 +9,8 @@ static int smaller(int a, int b) { return a < b ? a : b; }
 
 /* ---- who has rows ---- */
 
-static int rows_left(const Turn *turn) {
+static int rows_left(const Scheduler *s, const Turn *turn) {
+    if (!turn->choice && s->sequences.disk && !turn->request->sought) return 0;
     const KvSequence *kv = sequence_of(turn->request, turn->choice);
     const int rows = smaller(sequence_tokens(turn->request, turn->choice) - kv->length, kv_step_rows(kv));
     return turn->choice ? rows : smaller(rows, sequence_rows_to_resume(turn->request));
@@ -56,14 +58,14 @@ static void share_prefill(Scheduler *s) {
     for (int i = 0; i < s->turn_count; i++) {
         Turn *turn = &s->turns[i];
         if (!turn->reads) continue;
-        turn->rows = oldest ? 0 : smaller(share, rows_left(turn));
+        turn->rows = oldest ? 0 : smaller(share, rows_left(s, turn));
         left -= turn->rows;
         oldest = false;
     }
     for (int i = 0; i < s->turn_count; i++) {
         Turn *turn = &s->turns[i];
         if (!turn->reads) continue;
-        const int more = smaller(left, rows_left(turn) - turn->rows);
+        const int more = smaller(left, rows_left(s, turn) - turn->rows);
         turn->rows += more;
         left -= more;
         if (!turn->request->echo || turn->choice) continue;
@@ -140,13 +142,15 @@ static void add_part(Scheduler *s, const Turn *turn) {
         (Part){.request = r, .choice = turn->choice, .rows = rows, .output = first, .outputs = outputs};
 }
 
-/* Prompts that have just begun go on with what the disk has of them. */
+/* Prompts that have begun go on with what the disk has of them, the oldest first, a little in each round. */
 static void seek_on_disk(Scheduler *s) {
-    for (Request *r = s->active.first; s->sequences.disk && r; r = r->next) {
+    const int64_t deadline_ns = clock_ns() + SEEK_MS * INT64_C(1000000);
+    bool time = true;
+    for (Request *r = s->active.first; s->sequences.disk && r && time; r = r->next) {
         if (r->sought || r->failed || !request_reads_prompt(r)) continue;
         const int before = r->prefilled;
-        sequence_continue(&s->sequences, r);
-        r->sought = true;
+        time = !sequence_continue(&s->sequences, r, deadline_ns);
+        r->sought = time;
         r->prefilled = r->kv.length;
         if (r->prefilled == before) continue;
         request_set_cached(r, r->prefilled);

@@ -1,6 +1,6 @@
 /* The disk tier behind real decoders: a new engine goes on where an old one's pages end, and answers as a cold one
  * does, bit for bit, exactly or coded, with windows, on damaged files, beside another that has the directory. */
-#include "engine/engine.h"
+#include "engine/disk_tier.h"
 
 #include "family/fixture.h"
 
@@ -23,9 +23,8 @@ typedef struct Wish {
     bool cache_off, no_disk;
 } Wish;
 
-static Engine *open_engine(const char *directory, const Wish *wish) {
-    Error error = {0};
-    const EngineOptions options = {.directory = directory,
+static EngineOptions engine_options(const char *directory, const Wish *wish) {
+    return (EngineOptions){.directory = directory,
         .model = {.context = 512},
         .backend = fixture_backend("auto", 2, 0),
         .slots = 2,
@@ -33,18 +32,26 @@ static Engine *open_engine(const char *directory, const Wish *wish) {
         .prefill_size = 150,
         .cache_directory = wish->no_disk ? NULL : cache,
         .cache_disk_bytes = 64 << 20};
+}
+
+static Engine *open_engine(const char *directory, const Wish *wish) {
+    Error error = {0};
+    const EngineOptions options = engine_options(directory, wish);
     Engine *engine = engine_open(&options, &error);
     TEST_MSG(engine != NULL, "%s", error.text);
     if (!engine) abort();
     return engine;
 }
 
+static void make_prompt(const Model *model, int32_t prompt[PROMPT]) {
+    uint64_t state = 5;
+    for (int i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(test_random(&state) % (uint64_t)model_vocab(model));
+}
+
 static Answer ask(Engine *engine, const Wish *wish) {
     Answer answer = {0};
     int32_t prompt[PROMPT];
-    uint64_t state = 5;
-    for (int i = 0; i < PROMPT; i++)
-        prompt[i] = (int32_t)(test_random(&state) % (uint64_t)model_vocab(engine_model(engine)));
+    make_prompt(engine_model(engine), prompt);
     const RequestOptions options = {.prompt = prompt,
         .prompt_count = PROMPT,
         .max_tokens = ANSWER,
@@ -126,11 +133,44 @@ static void check_form(const char *name, const char *directory, const KvFormat *
     remove_cache();
 }
 
+/* Whoever has no time gets a page after another. */
+static void check_pieces(const char *directory) {
+    const Wish wish = {0};
+    const KvFormat exact = {.k = KV_EXACT};
+    const EngineOptions options = engine_options(directory, &wish);
+    RunnerOptions runner_options = {.backend = options.backend, .outputs_max = 1};
+    runner_options.backend.rows_max = options.prefill_size;
+    int32_t prompt[PROMPT];
+    Error error = {0};
+    new_cache();
+    (void)ask_new(directory, &wish);
+    Model *model = model_open(directory, &options.model, &error);
+    Runner *runner = model ? runner_open(model, &runner_options, &error) : NULL;
+    KvCache *kv = runner ? kv_open(runner_kv_plan(runner), 64 << 20, &error) : NULL;
+    DiskTier *tier = kv ? disk_tier_open(&options, runner, kv) : NULL;
+    KvSequence sequence = {0};
+    if (tier && kv_sequence_open(kv, NULL, &sequence, &error)) {
+        make_prompt(model, prompt);
+        int pages = 1;
+        for (; disk_tier_find(tier, 0, &exact, prompt, PROMPT - 1, 0, &sequence); pages++)
+            TEST_MSG(sequence.length == pages * KV_PAGE_TOKENS, "%d tokens after %d calls", sequence.length, pages);
+        TEST(sequence.length == WHOLE_PAGES && pages == WHOLE_PAGES / KV_PAGE_TOKENS);
+        kv_sequence_close(kv, &sequence);
+    }
+    TEST_MSG(tier, "%s", error.text);
+    disk_tier_close(tier);
+    kv_close(kv);
+    runner_close(runner);
+    model_close(model);
+    remove_cache();
+}
+
 static void check_model(const char *name, const char *directory) {
     KvFormat turbo;
     TEST(kv_format_parse("turbo", &turbo, NULL));
     turbo.after = 256;
     turbo.hot = turbo.sink = KV_PAGE_TOKENS;
+    check_pieces(directory);
     check_form(name, directory, NULL);
     check_form(name, directory, &turbo);
 }
