@@ -5,11 +5,12 @@
 #include "engine/engine.h"
 #include "family/fixture.h"
 
-enum { CHOICES = 2, PROMPT = 10, TOKENS = 3, TIMEOUT_MS = 60000 };
+enum { CHOICES = 2, PROMPT = 10, LONG_PROMPT = 300, TOKENS = 3, TIMEOUT_MS = 60000 };
 
-static char directory[64];
+static char directory[64], disk[64];
 static const char *cpu, *weights;
 static int threads;
+static bool paged; /* a prompt of several pages, some of them codes, left to be found in memory and on disk */
 
 /* Reads all choices; false: one ended with an error. */
 static bool read_all(Request *request, Error *error) {
@@ -27,7 +28,7 @@ static bool read_all(Request *request, Error *error) {
     }
     TokenOut token;
     if (ok) {
-        for (int i = 0; i < PROMPT; i++) CHECK(request_prompt_logprob(request, i, &token));
+        for (int i = 0; !paged && i < PROMPT; i++) CHECK(request_prompt_logprob(request, i, &token));
     } else {
         Error why;
         request_error(request, &why);
@@ -38,15 +39,15 @@ static bool read_all(Request *request, Error *error) {
 }
 
 static bool ask(Engine *engine, Error *error) {
-    int32_t prompt[PROMPT];
-    for (int i = 0; i < PROMPT; i++) prompt[i] = (i * 7 + 1) % 40;
+    int32_t prompt[LONG_PROMPT];
+    for (int i = 0; i < LONG_PROMPT; i++) prompt[i] = (i * 7 + 1) % 40;
     const int32_t bias_ids[] = {3, 5};
     const float bias_values[] = {1, -1};
     const RequestOptions options = {.prompt = prompt,
-        .prompt_count = PROMPT,
+        .prompt_count = paged ? LONG_PROMPT : PROMPT,
         .max_tokens = TOKENS,
         .choices = CHOICES,
-        .echo_logprobs = true,
+        .echo_logprobs = !paged,
         .sampling = {.temperature = 0.8f,
             .top_p = 0.9f,
             .top_k = 20,
@@ -67,20 +68,34 @@ static bool ask(Engine *engine, Error *error) {
     return ok;
 }
 
-static bool live(Error *error) {
+static bool live_once(bool last, Error *error) {
+    const KvFormat codes = {
+        .k = KV_CODE4, .v = KV_CODE4, .raise = KV_RAISE_MEASURED, .after = 128, .hot = 128};
     const EngineOptions options = {.directory = directory,
-        .model = {.weights = weights, .context = 256},
+        .model = {.weights = weights, .context = 512},
         .backend = {.cpu = cpu, .threads = threads},
         .slots = 2,
         .queue_max = 4,
-        .prefill_size = 16};
+        .prefill_size = paged ? 150 : 16,
+        .kv_format = paged ? codes : (KvFormat){0},
+        .cache_directory = paged ? disk : NULL,
+        .cache_disk_bytes = 64 << 20};
     Engine *engine = engine_open(&options, error);
     if (!engine) return false;
     const bool ok = ask(engine, error);
     Error second = {0};
-    if (allocations_recover()) TEST_MSG(ask(engine, &second), "the next request fails: %s", second.text);
+    if (last && allocations_recover()) TEST_MSG(ask(engine, &second), "the next request fails: %s", second.text);
     engine_close(engine);
     return ok;
+}
+
+/* With a disk also a second engine, which finds there what the first has left. */
+static bool live(Error *error) {
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s", disk);
+    if (!paged) return live_once(true, error);
+    CHECK(system(command) == 0);
+    return live_once(false, error) && live_once(true, error);
 }
 
 static void sweep(const char *fixture, const char *with_cpu, int with_threads, const char *with_weights) {
@@ -105,5 +120,10 @@ int main(int argc, char **argv) {
     log_set_level(LOG_ERROR + 1); /* a line for each step that fails */
     sweep("llama", "ref", 1, NULL);
     sweep("gemma3", "auto", 2, "ram");
+    snprintf(disk, sizeof disk, "/tmp/apus-allocations-XXXXXX");
+    paged = mkdtemp(disk);
+    TEST(paged);
+    sweep("gemma3", "auto", 1, NULL);
+    rmdir(disk);
     return test_done();
 }
