@@ -217,12 +217,48 @@ int prefix_common(const PrefixCache *p, uint64_t space, const int32_t *tokens, i
 
 /* ---- leaving ---- */
 
-/* Pages before those that the newest end needs serve earlier ends only. */
-static void mark_stale(PrefixCache *p, PrefixNode *node, const PrefixNeed *need) {
+/* Whether a page that follows the node is neither these tokens, nor their beginning, nor begins with them. */
+static bool parts(const PrefixNode *node, const int32_t *tokens, int count) {
+    bool differs = false;
+    for (int i = 0; !differs && i < node->child_count; i++) {
+        const int common = prefix_common_tokens(node->children[i], tokens, count);
+        differs = common < node->children[i]->count && common < count;
+    }
+    return differs;
+}
+
+/* Where in a tree this text first parts from another, in pages; 0: nowhere. */
+static int first_parting(const PrefixNode *node, const int32_t *tokens, int count) {
+    while (node && node->depth * KV_PAGE_TOKENS < count) {
+        const int at = node->depth * KV_PAGE_TOKENS, left = count - at < KV_PAGE_TOKENS ? count - at : KV_PAGE_TOKENS;
+        if (node->parent && parts(node, tokens + at, left)) return node->depth;
+        node = prefix_child_at(node, prefix_child_place(node, tokens + at, left));
+        if (node && (node->count < KV_PAGE_TOKENS || prefix_common_tokens(node, tokens + at, left) < KV_PAGE_TOKENS))
+            break;
+    }
+    return 0;
+}
+
+/* What is needed where a text is left: at its end, and where it first parts from others, who are likely to come again.
+ */
+typedef struct Kept {
+    PrefixNeed end, parting;
+} Kept;
+
+/* Other pages serve earlier ends only. */
+static void mark_stale(PrefixCache *p, PrefixNode *node, const Kept *kept) {
     unsigned stale = 0;
+    const int page = node->depth - 1;
     for (int g = 0; g < p->kv->plan->group_count; g++)
-        if (node->pages[g] >= 0 && !prefix_needs(p, need, g, node->depth - 1)) stale |= 1u << g;
+        if (node->pages[g] >= 0 && !prefix_needs(p, &kept->end, g, page) && !prefix_needs(p, &kept->parting, g, page))
+            stale |= 1u << g;
     prefix_set_stale(p, node, stale);
+}
+
+static PrefixNeed need_of(const PrefixCache *p, const KvSequence *s, int length) {
+    const KvCodes *codes = s->codes;
+    const bool active = codes && codes->active && length >= codes->format.after;
+    return prefix_need(p, codes ? &codes->format : NULL, length, active ? codes->end : -1);
 }
 
 /* A page that ended earlier in the same text goes on: it becomes the longer one, unless that lacks what it has. */
@@ -259,8 +295,9 @@ static PrefixNode *covering(
     return next;
 }
 
-static bool leave(PrefixCache *p, PrefixNode **at, const int32_t *tokens, const KvSequence *s, const PrefixNeed *need) {
+static bool leave(PrefixCache *p, PrefixNode **at, const int32_t *tokens, const KvSequence *s, const Kept *kept) {
     PrefixNode *node = *at;
+    const PrefixNeed *need = &kept->end;
     const KvCodes *codes = s->codes;
     const bool active = codes && codes->active;
     for (int page = 0; page < need->pages; page++) {
@@ -272,7 +309,7 @@ static bool leave(PrefixCache *p, PrefixNode **at, const int32_t *tokens, const 
         if (!next) return false;
         *at = node = next;
         const bool held = prefix_hold(p, node, page, s, need);
-        mark_stale(p, node, need);
+        mark_stale(p, node, kept);
         if (!held) return false;
     }
     return true;
@@ -280,14 +317,14 @@ static bool leave(PrefixCache *p, PrefixNode **at, const int32_t *tokens, const 
 
 void prefix_insert(PrefixCache *p, uint64_t space, const int32_t *tokens, const KvSequence *sequence) {
     if (sequence->length == 0) return;
-    const KvCodes *codes = sequence->codes;
-    const PrefixNeed need =
-        prefix_need(p, codes ? &codes->format : NULL, sequence->length, codes && codes->active ? codes->end : -1);
-    while (p->stats.nodes > 0 && p->stats.nodes + need.pages > PREFIX_NODES_MAX) (void)evict_tip(p, false);
+    const int pages = kv_pages(sequence->length);
+    while (p->stats.nodes > 0 && p->stats.nodes + pages > PREFIX_NODES_MAX) (void)evict_tip(p, false);
     const PrefixRoot key = prefix_root_key(space, sequence);
     PrefixNode *root = prefix_open_root(p, &key), *last = root;
     if (!root) return;
-    (void)leave(p, &last, tokens, sequence, &need); /* what there is no memory for is not kept */
+    const int parting = first_parting(root, tokens, sequence->length) * KV_PAGE_TOKENS;
+    const Kept kept = {need_of(p, sequence, sequence->length), need_of(p, sequence, parting)};
+    (void)leave(p, &last, tokens, sequence, &kept); /* what there is no memory for is not kept */
     prefix_touch(p, last);
     if (root->child_count == 0) prefix_close_root(p, root);
 }

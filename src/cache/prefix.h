@@ -9,8 +9,9 @@
  * texts that share less may be decided otherwise.
  *
  * Memory is the cache's, under its one budget: when that is spent, exact pages go first that only an end with a later
- * end behind it needs, then the pages at the tips of branches, those least recently used first. Pages that sequences
- * hold too would free nothing and stay. Threads: the engine thread. */
+ * end behind it needs, unless texts first part there, as behind a system prompt; then the pages at the tips of
+ * branches, those least recently used first. Pages that sequences hold too would free nothing and stay. Threads: the
+ * engine thread. */
 #pragma once
 #include "cache/kv_cache.h"
 

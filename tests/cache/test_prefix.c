@@ -376,6 +376,33 @@ static void test_coded(void) {
     kv_plan_free(&plan);
 }
 
+/* Every third text begins alike, and the second of these is left where it parts from the first: the others find it
+ * there, though there is room for a few texts only. */
+static void test_parting(void) {
+    enum { SHARED = 700, POINT = SHARED / KV_PAGE_TOKENS * KV_PAGE_TOKENS };
+    KvPlan plan = make_plan(1);
+    KvCache *cache = kv_open(&plan, (size_t)60 * PAGE_BYTES, NULL);
+    PrefixCache *prefix = prefix_open(cache, NULL);
+    Shadow *x = calloc(1, sizeof *x);
+    for (int number = 0; number < 24; number++) {
+        for (int i = 0; i < CONTEXT; i++) x->text[i] = i < SHARED && number % 3 == 0 ? i : number;
+        start(cache, x, &turbo, 0);
+        const int length = prefix_find(prefix, 0, x->text, 1199, &x->s);
+        TEST_MSG(number % 3 ? length == 0 : number < 6 || length == POINT, "text %d: %d found", number, length);
+        for (int end = number == 3 ? POINT : 1200; x->s.length < 1200; end = 1200) {
+            TEST(append(&plan, cache, x, end - x->s.length));
+            prefix_insert(prefix, 0, x->text, &x->s);
+        }
+        stop(cache, x);
+    }
+    TEST(prefix_stats(prefix).evictions > 50);
+    free(x);
+    prefix_close(prefix);
+    TEST(kv_bytes_used(cache) == 0);
+    kv_close(cache);
+    kv_plan_free(&plan);
+}
+
 /* A recurrent state is good for exactly its length. */
 static void test_state(void) {
     const CacheSpec mixed[2] = {{.kind = CACHE_STATE, .state_bytes = 640}, specs[0]};
@@ -406,6 +433,7 @@ static void test_state(void) {
 int main(void) {
     test_exact();
     test_coded();
+    test_parting();
     test_state();
     test_random_life(80, 1);
     test_random_life(700, 2);
