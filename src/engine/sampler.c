@@ -60,18 +60,26 @@ INLINE float block_max(const float *x, int count) {
     return best;
 }
 
+INLINE float whole_block_max(const float *p) {
+    float best[BLOCK / 2];
+    for (int i = 0; i < BLOCK / 2; i++) best[i] = larger(p[i], larger(p[i + BLOCK / 2], -INFINITY));
+    fold_max(best, 16);
+    fold_max(best, 8);
+    fold_max(best, 4);
+    return block_max(best, 4);
+}
+
 INLINE void maxima_body(const float *x, int count, float *maxima) {
     int block = 0;
-    for (; (block + 1) * BLOCK <= count; block++) {
-        const float *p = x + block * BLOCK;
-        float best[BLOCK / 2];
-        for (int i = 0; i < BLOCK / 2; i++) best[i] = larger(p[i], larger(p[i + BLOCK / 2], -INFINITY));
-        fold_max(best, 16);
-        fold_max(best, 8);
-        fold_max(best, 4);
-        maxima[block] = block_max(best, 4);
-    }
+    for (; (block + 1) * BLOCK <= count; block++) maxima[block] = whole_block_max(x + block * BLOCK);
     if (block * BLOCK < count) maxima[block] = block_max(x + block * BLOCK, count - block * BLOCK);
+}
+
+/* Half a block of which only the set bits are allowed. */
+INLINE void exclude(float *p, uint32_t bits) {
+    float kept[BLOCK / 2];
+    for (int i = 0; i < BLOCK / 2; i++) kept[i] = larger(p[i], -FLT_MAX);
+    for (int i = 0; i < BLOCK / 2; i++) p[i] = bits & 1u << i ? kept[i] : -INFINITY;
 }
 
 /* The same of what the mask allows: the rest becomes −∞, but in blocks of which nothing is allowed, which stay as they
@@ -83,8 +91,14 @@ INLINE void masked_maxima_body(float *x, int count, const uint64_t *mask, float 
         const uint64_t word = mask[block];
         maxima[block] = -INFINITY;
         if (!word) continue;
-        for (int i = 0; i < size; i++) p[i] = word >> i & 1 ? larger(p[i], -FLT_MAX) : -INFINITY;
-        maxima[block] = block_max(p, size);
+        if (size < BLOCK) {
+            for (int i = 0; i < size; i++) p[i] = word >> i & 1 ? larger(p[i], -FLT_MAX) : -INFINITY;
+            maxima[block] = block_max(p, size);
+            continue;
+        }
+        exclude(p, (uint32_t)word);
+        exclude(p + BLOCK / 2, (uint32_t)(word >> BLOCK / 2));
+        maxima[block] = whole_block_max(p);
     }
 }
 

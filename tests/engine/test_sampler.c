@@ -374,8 +374,14 @@ static void show_speed(void) {
     }
     for (int i = 0; i < 30; i++) logits[test_random(&seed) % VOCAB] = 12 + 4 * test_uniform(&seed);
     static const char *names[] = {"greedy", "temperature 0.7 top_p 0.95", "temperature 0.7 top_k 40", "temperature 0.7",
-        "temperature 0.7 top_p 0.95 logprobs 5"};
-    for (int kind = 0; kind < 5; kind++) {
+        "temperature 0.7 top_p 0.95 logprobs 5", "temperature 0.7, text of JSON",
+        "temperature 0.7, ten tokens allowed"};
+    /* What JSON's strings allow, and what a key does. */
+    uint64_t *text = zeroed((VOCAB + 63) / 64 * sizeof *text), *few = zeroed((VOCAB + 63) / 64 * sizeof *few);
+    for (int i = 0; i < VOCAB; i++) text[i / 64] |= (uint64_t)(test_random(&seed) % 20 > 0) << i % 64;
+    for (int i = 0; i < 10; i++) few[test_random(&seed) % (VOCAB / 64)] |= (uint64_t)1 << i;
+    const uint64_t *const masks[] = {NULL, NULL, NULL, NULL, NULL, text, few};
+    for (int kind = 0; kind < 7; kind++) {
         SamplingOptions o = neutral;
         o.temperature = kind ? 0.7f : 0;
         if (kind == 1 || kind == 4) o.top_p = 0.95f;
@@ -383,6 +389,7 @@ static void show_speed(void) {
         if (kind == 4) o.logprobs = 5;
         Sampler sampler;
         sampler_init(&sampler, &o, VOCAB, 0, NULL);
+        sampler.mask = masks[kind];
         int64_t best = INT64_MAX;
         for (int round = 0; round < ROUNDS; round++) {
             memcpy(copy, logits, VOCAB * sizeof *copy);
@@ -396,6 +403,8 @@ static void show_speed(void) {
     }
     free(logits);
     free(copy);
+    free(text);
+    free(few);
     sampler_scratch_close(&scratch);
 }
 
