@@ -167,6 +167,8 @@ static void finish_prompt_part(Engine *engine, Request *request, const Part *par
     sequence_keep(&engine->scheduler.sequences, request, NULL, part->rows);
     kv_advance(engine->kv, &request->kv, part->rows);
     request->prefilled += part->rows;
+    if (request->prefilled > atomic_load(&request->prompt_read))
+        atomic_store(&request->prompt_read, request->prefilled);
     for (int i = 0; i < RESUME_POINTS; i++)
         if (request->resume[i] == request->prefilled) sequence_leave(&engine->scheduler.sequences, request, NULL);
     engine->prompt_tokens += (uint64_t)part->rows;

@@ -81,6 +81,7 @@ typedef struct TokenOut {
 typedef struct RequestStats {
     int prompt_tokens;
     int cached_tokens;                     /* of the prompt: not computed, as the prefix cache had them */
+    int read_tokens;                       /* of the prompt, cached ones included, so far */
     int parked;                            /* times that a choice made room for others */
     size_t kv_exact_bytes, kv_coded_bytes; /* of pages of the choice that ended last; */
     size_t kv_f16_bytes;                   /* had everything stayed exact */

@@ -210,6 +210,7 @@ void request_set_admitted(Request *request, int cached) {
     mutex_lock(&request->mutex);
     request->admitted_ns = clock_ns();
     request->cached = cached;
+    atomic_store(&request->prompt_read, cached);
     mutex_unlock(&request->mutex);
 }
 
@@ -317,6 +318,7 @@ RequestStats request_stats(Request *request) {
     const RequestStats stats = {
         .prompt_tokens = request->prompt_count,
         .cached_tokens = request->cached,
+        .read_tokens = atomic_load(&request->prompt_read),
         .parked = request->parks,
         .kv_exact_bytes = request->kv_use.bytes[KV_EXACT],
         .kv_coded_bytes = coded,

@@ -66,7 +66,8 @@ struct Request {
     struct Request *next;
     bool parked;               /* before the prompt was read */
     int passes;                /* later requests that were preferred to this one while it waited for pages */
-    int prefilled;             /* prompt tokens in the cache */
+    int prefilled;             /* prompt tokens in the cache; */
+    atomic_int prompt_read;    /* the same for readers: it never falls */
     bool sought;               /* on disk */
     int resume[RESUME_POINTS]; /* prompt tokens behind which it is left to be found, on its way; 0: none */
     int slots;                 /* that it holds: one while it reads the prompt, then one per running choice and grant */

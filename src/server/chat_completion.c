@@ -184,6 +184,7 @@ static void write_whole(Exchange *x, Buffer *out) {
 
 const Endpoint endpoint_chat = {
     .id_prefix = "chatcmpl-",
+    .event_object = "chat.completion.chunk",
     .read_params = params_read_chat,
     .make_prompts = make_prompts,
     .write_start = write_start,

@@ -4,6 +4,7 @@
 
 typedef struct Endpoint {
     const char *id_prefix;
+    const char *event_object; /* the "object" of a stream's events */
     bool (*read_params)(ApiRequest *request, const Json *body, ApiError *error);
     bool (*make_prompts)(Exchange *x, const ApiRequest *request, ApiError *error);
     /* Events of a stream. The opening one of a choice; may be NULL. */

@@ -35,6 +35,7 @@ static inline bool server_stopped(const Server *server) {
 /* How much of a choice the client has been given. */
 typedef struct Given {
     bool finish;
+    double score;       /* of an answer, where the best are shown (completions) */
     bool echo;          /* the prompt (completions) */
     int calls;          /* that have begun (chat) */
     int64_t characters; /* of the text with its logprobs (completions) */
@@ -66,6 +67,7 @@ typedef struct Exchange {
     Slice *prompt_texts; /* for echo */
     Generation generation;
     Given *given;       /* by choice */
+    int64_t read_told;  /* tokens of the prompts, in the last event about them */
     KvFormat kv_format; /* that it gets, */
     int kv_bits;        /* and how many bits it asked for; 0: it did not */
     char id[COMPLETION_ID_MAX];

@@ -12,6 +12,7 @@ static bool read_fields(ApiRequest *request, Door door, const Json *body, ApiErr
     if (!fields_read(request, door, body, error)) return false;
     if (!request->model.data) return api_missing("model", error);
     if (request->stream_options && !request->form.stream) return only_with("stream_options", "stream", error);
+    if (request->form.progress && !request->form.stream) return only_with("return_progress", "stream", error);
     if (request->max_tokens >= 0 && request->sampling.min_tokens > request->max_tokens)
         return api_fail(error, 400, "invalid_value", "min_tokens", "'min_tokens' must not be more than 'max_tokens'.");
     request->sampling.logprobs = request->form.logprobs ? request->top_logprobs : -1;
@@ -33,9 +34,18 @@ bool params_read_chat(ApiRequest *request, const Json *body, ApiError *error) {
     return tools_settle(&request->tools, error);
 }
 
-static bool check_best_of(const ApiRequest *request, ApiError *error) {
+/* More answers than are shown. */
+static bool settle_best_of(ApiRequest *request, ApiError *error) {
     if (request->best_of == 0 || request->best_of == request->choices) return true;
-    if (request->best_of > request->choices) return api_unsupported("best_of", error);
+    if (request->best_of > request->choices) {
+        if (request->form.stream)
+            return api_fail(error, 400, "invalid_value", "best_of",
+                "'best_of' greater than 'n' is not allowed when 'stream' is true: the best is known at the end.");
+        request->form.best = request->choices;
+        request->choices = request->best_of;
+        if (request->sampling.logprobs < 0) request->sampling.logprobs = 0; /* by which they are compared */
+        return true;
+    }
     return api_fail(error, 400, "invalid_value", "best_of", "'best_of' must not be less than 'n': %d of %d.",
         request->choices, request->best_of);
 }
@@ -43,7 +53,9 @@ static bool check_best_of(const ApiRequest *request, ApiError *error) {
 bool params_read_completion(ApiRequest *request, const Json *body, ApiError *error) {
     if (!read_fields(request, DOOR_TEXT, body, error)) return false;
     if (!request->prompt) return api_missing("prompt", error);
-    if (!check_best_of(request, error)) return false;
+    if (!settle_best_of(request, error)) return false;
+    if (request->suffix.size > 0 && request->form.echo)
+        return api_fail(error, 400, "invalid_value", "suffix", "'suffix' and 'echo' exclude each other.");
     if (request->max_tokens == 0 && !request->form.echo)
         return api_fail(error, 400, "integer_below_min_value", "max_tokens",
             "Invalid 'max_tokens': integer below minimum value. Expected a value >= 1 (0 only with 'echo'), but got 0 "

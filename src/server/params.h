@@ -19,9 +19,11 @@ enum {
 /* How the answer is to look. */
 typedef struct AnswerForm {
     bool stream, include_usage, logprobs;
+    bool progress;   /* events of a stream tell how much of the prompt is read */
     bool obfuscated; /* events of a stream have padding, so that their sizes say little */
     bool echo;       /* the prompt comes first (completions) */
     bool only_echo;  /* and nothing else: max_tokens is 0 */
+    int best;        /* so many answers to each prompt are shown, the likeliest; 0: all */
 } AnswerForm;
 
 typedef struct ApiRequest {
@@ -46,6 +48,7 @@ typedef struct ApiRequest {
     ToolRequest tools;
     /* completions */
     const Json *prompt;
+    Slice suffix;
     int best_of; /* 0: not given */
 } ApiRequest;
 

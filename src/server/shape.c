@@ -3,6 +3,8 @@
 #include <math.h>
 #include <sys/random.h>
 
+#include "server/endpoint.h"
+
 void shape_head(Exchange *x, const char *object, Buffer *out) {
     buffer_printf(
         out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", x->id, object, (long long)x->created);
@@ -54,6 +56,7 @@ static RequestStats stats_of(const Generation *g) {
         const RequestStats one = request_stats(g->requests[i]);
         all.prompt_tokens += one.prompt_tokens;
         all.cached_tokens += one.cached_tokens;
+        all.read_tokens += one.read_tokens;
         all.kv_exact_bytes += one.kv_exact_bytes;
         all.kv_coded_bytes += one.kv_coded_bytes;
         all.kv_f16_bytes += one.kv_f16_bytes;
@@ -103,6 +106,18 @@ void shape_timings(const Exchange *x, Buffer *out) {
     write_rate("predicted", answer_tokens(x), stats.decode_s, out);
     write_cache(x, &stats, out);
     buffer_byte(out, '}');
+}
+
+void shape_progress(Exchange *x, Buffer *out) {
+    if (!x->form.progress) return;
+    const RequestStats stats = stats_of(&x->generation);
+    if (stats.read_tokens <= x->read_told) return;
+    x->read_told = stats.read_tokens;
+    shape_event_head(x, x->endpoint->event_object, out);
+    buffer_printf(out,
+        ",\"choices\":[],\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,\"time_ms\":%.3f}%s}\n\n",
+        stats.prompt_tokens, stats.cached_tokens, stats.read_tokens, stats.prefill_s * 1e3,
+        x->form.include_usage ? ",\"usage\":null" : "");
 }
 
 /* An id outside the vocabulary has no bytes; memory that ends must not look like that. */

@@ -13,6 +13,8 @@ void shape_obfuscation(const Exchange *x, size_t start, Buffer *out);
 /* ,"timings":{…} with llama.cpp's names, and what the answer's KV cache was like. Several prompts: sums, and the
  * longest times. */
 void shape_timings(const Exchange *x, Buffer *out);
+/* An event that tells how much of the prompts is read, when that was asked for and is more than last time. */
+void shape_progress(Exchange *x, Buffer *out);
 const char *shape_finish(Finish finish); /* "stop", "length" */
 /* A token's bytes as a JSON string (invalid UTF-8 becomes U+FFFD); returns its characters. */
 int64_t shape_token(const Exchange *x, int32_t id, Buffer *out);

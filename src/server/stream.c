@@ -10,6 +10,7 @@
 #include "base/thread.h"
 #include "server/endpoint.h"
 #include "server/reply.h"
+#include "server/shape.h"
 
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 /* the signal is ignored anyway */
@@ -62,6 +63,7 @@ static void collect_events(Exchange *x) {
         write_error_event(x, &error);
         return;
     }
+    shape_progress(x, &x->out);
     for (int i = 0; i < g->choice_count; i++) {
         const Choice *choice = &g->choices[i];
         if (choice->text.size > 0 || choice->events.count > 0 || choice->token_count > 0)

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "chat/infill.h"
 #include "server/endpoint.h"
 #include "server/shape.h"
 
@@ -18,9 +19,13 @@ static bool take_text(Exchange *x, const ApiRequest *request, const Json *value,
     Tokens *prompt = &x->prompts[number];
     if (request->form.echo && !keep_text(x, number, text)) return api_out_of_memory(error);
     Error why = {0};
-    if (!tokenizer_encode(x->model->tokenizer, text, CONTROL_AS_TEXT, true, prompt, &why))
-        return why.code == ERROR_MEMORY ? api_out_of_memory(error)
-                                        : api_fail(error, 400, "invalid_value", param, "%s.", why.text);
+    const bool infill = request->suffix.size > 0;
+    if (infill ? !infill_prompt(x->model, text, request->suffix, prompt, &why)
+               : !tokenizer_encode(x->model->tokenizer, text, CONTROL_AS_TEXT, true, prompt, &why))
+        return why.code == ERROR_UNSUPPORTED
+            ? api_fail(error, 400, "unsupported_parameter", "suffix", "Unsupported parameter: 'suffix': %s.", why.text)
+            : why.code == ERROR_MEMORY ? api_out_of_memory(error)
+                                       : api_fail(error, 400, "invalid_value", param, "%s.", why.text);
     return prompt->count > 0 ||
         api_fail(error, 400, "invalid_value", param, "Invalid '%s': the prompt is empty.", param);
 }
@@ -30,6 +35,8 @@ static bool take_ids(Exchange *x, const ApiRequest *request, const Json *value, 
     Tokens *prompt = &x->prompts[number];
     if (value->size == 0)
         return api_fail(error, 400, "invalid_value", param, "Invalid '%s': the prompt is empty.", param);
+    if (request->suffix.size > 0)
+        return api_fail(error, 400, "invalid_value", "suffix", "'suffix' is for prompts that are texts.");
     int index = 0;
     for (JSON_EACH(item, value)) {
         char path[API_PARAM_MAX];
@@ -212,17 +219,43 @@ static void write_usage_event(Exchange *x, Buffer *out) {
     buffer_text(out, "}\n\n");
 }
 
+static void write_choice(Exchange *x, int index, int choice_index, Buffer *out) {
+    Choice *choice = &x->generation.choices[choice_index];
+    buffer_printf(out, "%s{\"index\":%d,\"text\":", index ? "," : "", index);
+    write_text(x, choice, x->form.echo, out);
+    buffer_text(out, ",\"logprobs\":");
+    write_columns(x, choice_index, x->form.echo, out);
+    buffer_printf(out, ",\"finish_reason\":\"%s\"}", shape_finish(choice->finish));
+}
+
+/* The log-probability per token. */
+static double score(const Choice *choice) {
+    double sum = 0;
+    for (int i = 0; i < choice->token_count; i++) sum += (double)choice->tokens[i].logprob;
+    return choice->token_count > 0 ? sum / choice->token_count : 0;
+}
+
+/* The best answer to a prompt that was not shown yet. */
+static int find_best(const Exchange *x, int prompt) {
+    const Generation *g = &x->generation;
+    int best = -1;
+    for (int i = 0; i < g->choice_count; i++) {
+        if (g->choices[i].prompt != prompt || x->given[i].finish) continue;
+        if (best < 0 || x->given[i].score > x->given[best].score) best = i;
+    }
+    return best;
+}
+
 static void write_whole(Exchange *x, Buffer *out) {
     Generation *g = &x->generation;
+    const int shown = x->form.best > 0 ? x->form.best : g->choice_count / x->prompt_count;
     shape_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[");
-    for (int i = 0; i < g->choice_count; i++) {
-        Choice *choice = &g->choices[i];
-        buffer_printf(out, "%s{\"index\":%d,\"text\":", i ? "," : "", i);
-        write_text(x, choice, x->form.echo, out);
-        buffer_text(out, ",\"logprobs\":");
-        write_columns(x, i, x->form.echo, out);
-        buffer_printf(out, ",\"finish_reason\":\"%s\"}", shape_finish(choice->finish));
+    for (int i = 0; i < g->choice_count && x->form.best > 0; i++) x->given[i].score = score(&g->choices[i]);
+    for (int i = 0; i < shown * x->prompt_count; i++) {
+        const int choice = x->form.best > 0 ? find_best(x, i / shown) : i;
+        x->given[choice].finish = true;
+        write_choice(x, i, choice, out);
     }
     buffer_text(out, "],\"usage\":");
     shape_usage(x, out);
@@ -232,6 +265,7 @@ static void write_whole(Exchange *x, Buffer *out) {
 
 const Endpoint endpoint_text = {
     .id_prefix = "cmpl-",
+    .event_object = "text_completion",
     .read_params = params_read_completion,
     .make_prompts = make_prompts,
     .write_delta = write_delta,

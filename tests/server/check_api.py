@@ -89,6 +89,17 @@ def test_completions(s):
     valid(shapes.COMPLETION, c, "prompt scoring")
     lp = c["choices"][0]["logprobs"]
     check(len(lp["tokens"]) == 3 and lp["token_logprobs"][0] is None and all(x < 0 for x in lp["token_logprobs"][1:]), f"prompt logprobs {lp}")
+    status, all_of = complete(prompt=["Once upon", "The"], n=4, max_tokens=6, seed=3, logprobs=0)
+    status, best = complete(prompt=["Once upon", "The"], best_of=4, n=2, max_tokens=6, seed=3)
+    mean = lambda c: sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["token_logprobs"])  # noqa: E731
+    wanted = [c["text"] for p in (0, 4) for c in sorted(all_of["choices"][p:p + 4], key=mean, reverse=True)[:2]]
+    check([c["text"] for c in best["choices"]] == wanted and best["choices"][0]["logprobs"] is None, f"best_of gives the likeliest: {best} {wanted}")
+    check([c["index"] for c in best["choices"]] == [0, 1, 2, 3] and best["usage"]["completion_tokens"] == all_of["usage"]["completion_tokens"], "and counts all")
+    status, middle = complete(prompt="def add(a, b):\n    ", suffix="\n\nprint(add(2, 3))\n", max_tokens=24, temperature=0)
+    check(status == 200 and middle["choices"][0]["text"].startswith("return a + b"), f"suffix: {middle}")
+    events = s.stream("/v1/completions", {"prompt": "word " * 300, "max_tokens": 2, "return_progress": True, "cache_prompt": False})
+    told = [json.loads(e)["prompt_progress"] for e in events[:-1] if "prompt_progress" in e]
+    check(told and told[-1]["processed"] == told[-1]["total"] and [t["processed"] for t in told] == sorted({t["processed"] for t in told}), f"progress: {told}")
     events = s.stream("/v1/completions", {"prompt": "The capital of France is", "temperature": 0})
     for e in events[:-1]:
         valid(shapes.COMPLETION_CHUNK, json.loads(e), "completion chunk")

@@ -35,6 +35,7 @@ static bool read_with(Door door, const char *field, const char *value, ApiReques
     if (!chat && strcmp(field, "prompt") != 0) buffer_text(&text, "\"prompt\":\"x\",");
     if (!strcmp(field, "stream_options")) buffer_text(&text, "\"stream\":true,");
     if (chat && !strcmp(field, "top_logprobs")) buffer_text(&text, "\"logprobs\":true,");
+    if (!strcmp(field, "return_progress")) buffer_text(&text, "\"stream\":true,");
     if (!strcmp(field, "kv_group_size")) buffer_text(&text, "\"kv_bits\":8,");
     buffer_printf(&text, "\"%s\":%s}", field, value);
     const char *copy = arena_copy(&arena, buffer_view(&text));
@@ -114,8 +115,8 @@ static void test_effect(const Field *f, Door door) {
     ApiRequest without, with;
     ApiError error;
     /* What a field needs beside it is in both. */
-    static const char *const beside[][3] = {
-        {"stream_options", "stream", "true"}, {"top_logprobs", "logprobs", "true"}, {"kv_group_size", "kv_bits", "8"}};
+    static const char *const beside[][3] = {{"stream_options", "stream", "true"}, {"return_progress", "stream", "true"},
+        {"top_logprobs", "logprobs", "true"}, {"kv_group_size", "kv_bits", "8"}};
     const char *field = "user", *value = "null";
     for (size_t i = 0; i < COUNT_OF(beside); i++)
         if (!strcmp(f->name, beside[i][0])) {
