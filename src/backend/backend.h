@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "tensor/tensor.h"
+#include "tensor/source.h"
 
 /* What every backend computes; plan refuses more. */
 enum {
@@ -253,6 +253,10 @@ typedef struct Experts {
     int rows, count, used;          /* count: of matrices in each bank, a shared expert included */
     const float *x;                 /* [rows, hidden] */
     const Weight *gate, *up, *down; /* [count]; experts may differ in their inner width */
+    /* Brings those experts whose matrices have no address, and which backends that say so compute where they come to
+     * lie, in host memory; NULL: all are bound. A result is the same, whatever order they come in. */
+    ExpertSource *source;
+    int layer; /* of the source's */
     Activation activation;
     const int32_t *index; /* [rows, used] of the backend, as route left them */
     const float *weight;
@@ -406,6 +410,7 @@ struct Backend { /* first member of every backend's own struct */
     int rows_max;    /* largest step */
     bool exact;      /* f32 throughout: activations are not rounded, KV pages are f32 */
     bool bf16_pages; /* exact KV pages are bf16 instead of f16 */
+    bool sources;    /* experts may come from a source */
     char description[BACKEND_DESCRIPTION_MAX];
 };
 

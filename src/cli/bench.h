@@ -20,7 +20,9 @@ typedef struct BenchPlan {
     int depths[DEPTHS_MAX], depth_count;
     KvFormat formats[WALK_FORMATS_MAX]; /* of the KV cache, measured in turn; none: exact */
     int format_count;
-    bool precise, json;
+    bool precise, json, stream_experts;
+    int64_t memory_budget;
+    const char *expert_io;
 } BenchPlan;
 
 bool bench_model(const BenchPlan *plan, Error *error);                     /* bench_model.c: end to end */

@@ -183,6 +183,14 @@ static void write_results(Buffer *out, const BenchWalk *bench, const BenchPlan *
     }
 }
 
+static void write_experts(Buffer *out, SourceStats s) {
+    const double wanted = (double)(s.hits + s.misses);
+    buffer_printf(out,
+        "  experts: %d of %d in %.2f GB, by %s; %.1f %% of %.0f were there, %.2f GB read at %.2f GB/s, waited %.2f s\n",
+        s.slots, s.experts, (double)s.bytes * 1e-9, s.io, wanted > 0 ? 100 * (double)s.hits / wanted : 0, wanted,
+        (double)s.read_bytes * 1e-9, s.read_s > 0 ? (double)s.read_bytes * 1e-9 / s.read_s : 0, s.stall_s);
+}
+
 static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *results) {
     uint64_t peak, anonymous;
     bench_memory(&peak, &anonymous);
@@ -191,6 +199,8 @@ static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *pl
     buffer_printf(out, "  loaded in %.3f s; memory %.0f MB at most, %.0f MB of it our own (the rest is the files)\n",
         bench->load_s, (double)peak * 1e-6, (double)anonymous * 1e-6);
     for (int i = 0; i < results_count(plan); i++) write_results(out, bench, plan, &results[i]);
+    ExpertSource *source = model_experts(bench->walk.model);
+    if (source) write_experts(out, source->stats(source));
     write_spread(out, "  int8 peak", "GOP/s", &results[0].int8);
     buffer_printf(out, "  %.2f GOP per token\n", (double)bench->operations * 1e-9);
 }

@@ -13,6 +13,7 @@ static void count_weight(void *context, Weight *weight) { ++*(int64_t *)context;
 static void add_weight(void *context, Weight *w) {
     BenchWalk *bench = context;
     const size_t scales = (size_t)w->rows * weight_scale_bytes(w);
+    if (!w->data) return; /* streamed */
     LimitsRange *to = bench->ranges + bench->range_count;
     to[0] = (LimitsRange){w->data, (size_t)w->rows * weight_row_bytes(w)};
     to[1] = (LimitsRange){w->scales, w->scales ? scales : 0};
@@ -45,7 +46,10 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     int deepest = 0;
     for (int i = 0; i < plan->depth_count; i++) deepest = plan->depths[i] > deepest ? plan->depths[i] : deepest;
     const int longest = deepest + (plan->prompt > plan->generate ? plan->prompt : plan->generate) + MARGIN_TOKENS;
-    const ModelOptions options = {.context = longest};
+    const ModelOptions options = {.context = longest,
+        .stream_experts = plan->stream_experts,
+        .memory_budget = (uint64_t)plan->memory_budget,
+        .expert_io = plan->expert_io};
     const BackendOptions backend = {.device = plan->device,
         .cpu = plan->cpu,
         .threads = plan->threads,

@@ -35,13 +35,18 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
             .threads = (int)arguments->threads,
             .precise = arguments->precise},
         .model = {.weights = arguments->weights,
+            .stream_experts = arguments->stream_experts,
+            .memory_budget = (uint64_t)arguments->memory_budget,
+            .expert_io = arguments->expert_io,
             .progress = show_reading,
             .context = (int)arguments->context,
             .strict_config = arguments->strict_config,
             .warn = warn},
         .slots = (int)arguments->slots,
         .queue_max = (int)arguments->queue,
-        .prefill_size = (int)arguments->prefill_size,
+        .prefill_size = arguments->prefill_size ? (int)arguments->prefill_size
+            : arguments->stream_experts         ? 2048
+                                                : 512,
     };
     return cache_options(&arguments->cache, out, error);
 }

@@ -10,12 +10,14 @@
 typedef struct EngineArguments {
     const char *device, *cpu, *weights;
     int64_t threads, context, slots, queue, prefill_size;
-    bool strict_config, precise;
+    bool strict_config, precise, stream_experts;
+    int64_t memory_budget;
+    const char *expert_io;
     CacheArguments cache;
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \
     (EngineArguments) {                                                                                                \
-        .device = "cpu", .cpu = "auto", .weights = "mmap", .slots = 8, .queue = 256, .prefill_size = 512,              \
+        .device = "cpu", .cpu = "auto", .weights = "mmap", .slots = 8, .queue = 256, .expert_io = "auto",              \
         .cache = CACHE_ARGUMENTS_DEFAULT                                                                               \
     }
 /* clang-format off */
@@ -27,7 +29,8 @@ typedef struct EngineArguments {
     {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N",                                                \
         "tokens a conversation may hold (the model's, at most 32768)"},                                                \
     {"--prefill-size", NULL, OPTION_INTEGER, &(e).prefill_size, 1, RUNNER_ROWS_MAX / 2, "N",                            \
-        "prompt tokens per step (512)"},                                                                               \
+        "prompt tokens per step (512; 2048 with --stream-experts)"},                                                   \
+    EXPERT_OPTIONS(e),                                                                                                 \
     CACHE_OPTIONS((e).cache),                                                                                       \
     {"--weights", NULL, OPTION_TEXT, &(e).weights, 0, 0, "HOW",                                                        \
         "mmap: used where they lie in the file; ram: read into huge pages first (mmap)"},                              \

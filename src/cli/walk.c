@@ -19,6 +19,11 @@ static bool open_cache(Walk *walk, const KvFormat *formats, int count, int token
         bytes += kv_bytes_for(plan, &walk->sequence[i].format, tokens) +
             kv_bytes_for(plan, NULL, tokens < SPARE_TOKENS ? tokens : SPARE_TOKENS);
     }
+    uint64_t left;
+    if (model_experts(walk->model) &&
+        (!runner_budget_left(walk->runner, bytes, &left, error) ||
+            !model_hold_experts(walk->model, left - bytes, error)))
+        return false;
     walk->cache = kv_open(plan, bytes, error);
     bool ok = walk->cache;
     for (int i = walk->format_count - 1; ok && i >= 0; i--) {

@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/thread.h"
 #include "engine/allowed.h"
+#include "engine/expert_memory.h"
 #include "engine/kv_choice.h"
 #include "engine/resources.h"
 #include "engine/sampler.h"
@@ -269,7 +270,9 @@ static void publish_stats(Engine *engine) {
     };
     memcpy(engine->stats.kv_form_bytes, use.bytes, sizeof use.bytes);
     memcpy(engine->stats.kv_form_pages, use.pages, sizeof use.pages);
-    atomic_store(&engine->account.used, engine->stats.kv_bytes);
+    ExpertSource *source = model_experts(engine->model);
+    if (source) engine->stats.experts = source->stats(source);
+    atomic_store(&engine->account.used, engine->stats.kv_bytes + engine->stats.experts.bytes);
 }
 
 static void cancel_all(Engine *engine) {
@@ -361,12 +364,17 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     if (!engine->runner) return false;
     engine->vocab = model_vocab(engine->model);
     engine->eos_count = model_eos(engine->model, engine->eos);
-    const size_t most = options->kv_bytes ? options->kv_bytes : pool_limit(engine);
+    uint64_t left = 0;
+    if (!expert_room(engine->runner, options, &left, error)) return false;
+    size_t most = options->kv_bytes ? options->kv_bytes : pool_limit(engine);
+    if (left && !options->kv_bytes && left / KV_SHARE < most) most = left / KV_SHARE;
     if (!kv_choose(options, runner_kv_plan(engine->runner), most, &engine->kv_format, error)) return false;
     own.kv_format = engine->kv_format;
     const size_t pool = options->kv_bytes ? most : default_pool(engine, options->slots, most);
+    size_t experts = 0;
+    if (left && !expert_hold(engine->model, left - pool, &experts, error)) return false;
     engine->kv = kv_open(runner_kv_plan(engine->runner), pool, error);
-    engine->account.promised = pool;
+    engine->account.promised = pool + experts;
     if (engine->resources) resources_enter(engine->resources, &engine->account);
     if (!engine->kv || !scheduler_open(&engine->scheduler, engine->runner, engine->kv, options, error)) return false;
     if (engine->scheduler.context < model_context(engine->model))

@@ -133,6 +133,7 @@ typedef struct EngineStats {
     uint64_t prefix_lookups, prefix_hits, prefix_tokens;   /* prompts looked up, found in part; tokens found */
     uint64_t prefix_evictions;                             /* pages that made room */
     uint64_t parked, resumed;                              /* choices */
+    SourceStats experts;                                   /* streamed ones; zero: there are none */
     uint64_t spilled_pages, spilled_bytes, restored_pages; /* to and from disk */
 } EngineStats;
 EngineStats engine_stats(Engine *engine);

@@ -58,7 +58,8 @@ static void bind_bank(void *context, Weight **weights, int count) {
         return;
     }
     memcpy(copy, *weights, (size_t)count * sizeof *copy);
-    for (int i = 0; i < count; i++) bind_weight(b, &copy[i]);
+    for (int i = 0; i < count; i++)
+        if (copy[i].data) bind_weight(b, &copy[i]); /* others come from a source */
     *weights = copy;
 }
 

@@ -53,6 +53,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
         .generation = model->generation_config,
         .checkpoint = &model->checkpoint,
         .weights = model->weights,
+        .experts_stay = options->stream_experts,
         .strict_config = options->strict_config,
         .warn = options->warn,
         .warn_context = options->warn_context};
@@ -64,7 +65,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
 }
 
 static bool open_weights(Model *model, const ModelOptions *options, Error *error) {
-    const char *wanted = options->weights;
+    const char *wanted = options->stream_experts ? "ram" : options->weights;
     if (!wanted) {
         return true;
     }
@@ -77,7 +78,8 @@ static bool open_weights(Model *model, const ModelOptions *options, Error *error
 }
 
 static bool load_weights(Model *model, const ModelOptions *options, Error *error) {
-    return !model->weights || weights_load(model->weights, options->progress, options->progress_context, error);
+    return (!model->weights || weights_load(model->weights, options->progress, options->progress_context, error)) &&
+        (!options->stream_experts || model_stream(model, options, error));
 }
 
 static bool choose_context(Model *model, const ModelOptions *options, Error *error) {
@@ -134,6 +136,7 @@ void model_close(Model *model) {
     if (!model) {
         return;
     }
+    bank_close(model->bank);
     weights_close(model->weights);
     checkpoint_close(&model->checkpoint);
     buffer_free(&model->config_text);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "tensor/source.h"
 
 typedef struct Model Model;
 struct Spec;
@@ -15,6 +16,14 @@ typedef struct ModelOptions {
     const char *weights;
     void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes of "ram"; NULL: none */
     void *progress_context;
+    /* Routed experts stay in their files and are read when they are wanted (weights/bank.h), into memory that
+     * model_hold_experts() takes; everything else is read into memory. */
+    bool stream_experts;
+    uint64_t memory_budget;    /* with stream_experts: of everything that this model makes the host hold; 0: nine tenths
+                                  of what is free */
+    const char *expert_io;     /* "auto", "io_uring", "threads"; NULL: auto */
+    uint64_t expert_bytes_max; /* whatever the budget leaves; 0: no limit */
+    const struct BankFaults *expert_faults; /* for tests; NULL: none */
     int context;        /* tokens a sequence may hold; 0: what the model was made for, at most MODEL_CONTEXT_DEFAULT */
     bool strict_config; /* a config field that the family neither uses nor lists as irrelevant is an error, not a
                            warning */
@@ -28,6 +37,14 @@ enum { MODEL_CONTEXT_DEFAULT = 32768, EOS_MAX = 16 };
  * field and value. Defined in family/, which knows the families. */
 NODISCARD Model *model_open(const char *directory, const ModelOptions *options, Error *error);
 void model_close(Model *model); /* NULL is fine */
+
+/* Takes memory for as many of the experts as fit these bytes, before the first step. Only with stream_experts.
+ * ERROR_MEMORY when one layer's do not fit. */
+NODISCARD bool model_hold_experts(const Model *model, uint64_t bytes, Error *error);
+ExpertSource *model_experts(const Model *model); /* NULL: they are not streamed */
+uint64_t model_expert_bytes(const Model *model); /* of all that are */
+uint64_t model_expert_floor(const Model *model); /* the fewest that model_hold_experts() takes */
+uint64_t model_expert_cycle(const Model *model); /* of what one token uses in all layers: with less, few are found */
 
 const struct Spec *model_spec(const Model *model);
 int model_vocab(const Model *model);   /* width of the logits */

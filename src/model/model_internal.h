@@ -3,6 +3,7 @@
 #include "base/buffer.h"
 #include "model/loader/loader.h"
 #include "model/model.h"
+#include "weights/bank.h"
 #include "weights/weights.h"
 
 /* The family of a model_type, or NULL. */
@@ -13,14 +14,18 @@ struct Model {
     const char *directory;
     Checkpoint checkpoint;
     WeightStore *weights;                /* NULL: matrices lie in the mapped files */
+    ExpertBank *bank;                    /* NULL: experts are weights like others */
     Buffer config_text, generation_text; /* the JSON nodes point into them */
     const Json *config;                  /* root of config.json */
     const Json *generation_config;       /* NULL: there is none */
     Spec spec;
     int32_t eos[EOS_MAX];
     int eos_count;
-    uint64_t weight_bytes;
+    uint64_t weight_bytes, streamed_bytes; /* of the files' tensors; those that the bank reads */
+    uint64_t memory_budget, expert_bytes_max;
     int context;
 };
 
+/* Notes where the routed experts of the Spec lie, and takes their addresses away. */
+NODISCARD bool model_stream(Model *model, const ModelOptions *options, Error *error);
 NODISCARD Model *model_load(const char *directory, const ModelOptions *options, FamilyFind *find, Error *error);

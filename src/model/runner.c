@@ -81,6 +81,9 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
         (options->split && !open_backend(runner, &options->upper, rows, error)) ||
         !bound_open(&runner->bound, spec, runner->backends, runner->backend_count, options->split, error))
         return false;
+    for (int i = 0; i < runner->backend_count && runner->model->bank; i++)
+        if (!runner->backends[i]->sources)
+            return fail(error, ERROR_UNSUPPORTED, "%s cannot stream experts", runner->backends[i]->ops->name);
     runner->bound.coarse_head = !(options->split ? options->upper.precise : options->backend.precise);
     return make_kv_plan(&runner->bound, runner->model->context, &runner->kv, error);
 }
@@ -175,6 +178,7 @@ bool runner_forward(
         Backend *backend = runner->backends[i];
         ok = backend->ops->wait(backend, tickets[i], ok ? error : NULL) && ok;
     }
+    if (runner->model->bank && !bank_check(runner->model->bank, ok ? error : NULL)) ok = false;
     const char *damaged = model_damaged(runner->model);
     if (ok && damaged) ok = fail(error, ERROR_IO, "%s shrank while it was in use", damaged);
     if (!ok || count == 0) return ok;

@@ -20,6 +20,10 @@ typedef struct RunnerOptions {
 NODISCARD Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error);
 void runner_close(Runner *runner); /* NULL is fine */
 
+/* With ModelOptions.stream_experts: what its budget leaves for caches and experts. ERROR_MEMORY, with the least that
+ * would do, when that is less than the experts of a layer and `least` bytes of a cache. */
+NODISCARD bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t *bytes, Error *error);
+
 const Model *runner_model(const Runner *runner);
 Backend *runner_backend(const Runner *runner); /* of the first layer */
 const KvPlan *runner_kv_plan(const Runner *runner);

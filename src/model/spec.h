@@ -47,7 +47,9 @@ typedef struct MoeFfn {       /* Σ weight · glu of the experts that a router p
     int groups, groups_used;
     bool group_best, normalise;
     float band, epsilon, scale;
-    Weight *gate, *up, *down; /* [experts + shared] */
+    Weight *gate, *up, *down; /* [experts + shared]; without addresses where a source brings them: */
+    ExpertSource *source;     /* NULL: they are in memory */
+    int source_layer;
     Activation activation;
 } MoeFfn;
 

@@ -129,7 +129,12 @@ void metrics_note_completion(Metrics *metrics, int index, const Generation *g, d
 
 /* ---- the engine's figures ---- */
 
-typedef enum FigureKind { FIGURE_INT, FIGURE_SIZE, FIGURE_COUNT } FigureKind; /* int, size_t, uint64_t */
+typedef enum FigureKind {
+    FIGURE_INT,
+    FIGURE_SIZE,
+    FIGURE_COUNT,
+    FIGURE_SECONDS
+} FigureKind; /* int, size_t, uint64_t, double */
 #define FIGURE(field, kind) offsetof(EngineStats, field), kind
 
 static const struct Figure {
@@ -157,6 +162,19 @@ static const struct Figure {
     {"apus_num_preemptions_total", "counter", "Answers that were parked to make room for others.",
         FIGURE(parked, FIGURE_COUNT)},
     {"apus_num_resumptions_total", "counter", "Parked answers that went on.", FIGURE(resumed, FIGURE_COUNT)},
+    {"apus_expert_cache_bytes", "gauge", "Memory that streamed experts may take.", FIGURE(experts.bytes, FIGURE_SIZE)},
+    {"apus_expert_cache_hits_total", "counter", "Streamed experts that a step wanted and that were in memory.",
+        FIGURE(experts.hits, FIGURE_COUNT)},
+    {"apus_expert_cache_misses_total", "counter", "Streamed experts that a step wanted and that were read.",
+        FIGURE(experts.misses, FIGURE_COUNT)},
+    {"apus_expert_cache_evictions_total", "counter", "Streamed experts that left memory to make room.",
+        FIGURE(experts.evictions, FIGURE_COUNT)},
+    {"apus_expert_read_bytes_total", "counter", "Bytes of experts read from files.",
+        FIGURE(experts.read_bytes, FIGURE_COUNT)},
+    {"apus_expert_read_seconds_total", "counter", "Time in which experts were being read.",
+        FIGURE(experts.read_s, FIGURE_SECONDS)},
+    {"apus_expert_stall_seconds_total", "counter", "Time in which nothing was computed, as experts were waited for.",
+        FIGURE(experts.stall_s, FIGURE_SECONDS)},
     {"apus_disk_cache_written_pages_total", "counter", "Pages written to the disk cache.",
         FIGURE(spilled_pages, FIGURE_COUNT)},
     {"apus_disk_cache_written_bytes_total", "counter", "Bytes written to the disk cache.",
@@ -166,14 +184,15 @@ static const struct Figure {
 };
 enum { FIGURES = sizeof figures / sizeof *figures };
 
-static uint64_t figure_value(const EngineStats *stats, const struct Figure *figure) {
+static double figure_value(const EngineStats *stats, const struct Figure *figure) {
     const char *at = (const char *)stats + figure->offset;
     switch (figure->kind) {
-    case FIGURE_INT: return (uint64_t) * (const int *)at;
-    case FIGURE_SIZE: return *(const size_t *)at;
+    case FIGURE_INT: return *(const int *)at;
+    case FIGURE_SIZE: return (double)*(const size_t *)at;
+    case FIGURE_SECONDS: return *(const double *)at;
     case FIGURE_COUNT: break;
     }
-    return *(const uint64_t *)at;
+    return (double)*(const uint64_t *)at;
 }
 
 /* ---- the text ---- */
@@ -195,9 +214,9 @@ static void write_name(const char *name, const char *suffix, const char *model, 
     buffer_byte(out, '"');
 }
 
-static void write_count(const char *name, const char *model, const char *labels, uint64_t value, Buffer *out) {
+static void write_count(const char *name, const char *model, const char *labels, double value, Buffer *out) {
     write_name(name, "", model, out);
-    buffer_printf(out, "%s} %llu\n", labels, (unsigned long long)value);
+    buffer_printf(out, "%s} %.15g\n", labels, value); /* whole numbers up to 10¹⁵ as such */
 }
 
 static void write_histogram(

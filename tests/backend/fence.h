@@ -370,6 +370,7 @@ static inline void fence_experts(Backend *backend, const Experts *op) {
     Fence *f = fence_of(backend);
     const int64_t slots = (int64_t)op->rows * op->used;
     for (int e = 0; e < op->count; e++) {
+        if (op->source && !op->gate[e].data) continue; /* comes from elsewhere, in host memory */
         fence_own_weight(f, &op->gate[e]);
         fence_own_weight(f, &op->up[e]);
         fence_own_weight(f, &op->down[e]);

@@ -125,6 +125,10 @@ Model *model_open(const char *directory, const ModelOptions *options, Error *err
 void model_close(Model *model) { free(model); }
 int model_vocab(const Model *model) { return fake.vocab; }
 int model_context(const Model *model) { return fake.context; }
+ExpertSource *model_experts(const Model *model) { return NULL; }
+uint64_t model_expert_cycle(const Model *model) { return 0; }
+bool model_hold_experts(const Model *model, uint64_t bytes, Error *error) { return false; }
+bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t *bytes, Error *error) { return false; }
 int model_eos(const Model *model, int32_t out[EOS_MAX]) {
     out[0] = fake.eos;
     return 1;

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 
 #include "family/fixture.h"
+#include "weights/bank_io.h"
 
 #ifdef __SANITIZE_THREAD__
 enum { REQUESTS = 12, FEW_REQUESTS = 6 }; /* fifty times slower there */
@@ -84,11 +85,12 @@ typedef struct Party {
     Request *requests[REQUESTS];
 } Party;
 
-static Party *party_open(const char *directory, const char *cpu, int slots, int prefill_size, int count) {
+static Party *party_open_model(
+    const char *directory, const ModelOptions *model, const char *cpu, int slots, int prefill_size, int count) {
     Party *p = calloc(1, sizeof *p);
     Error error = {0};
     const EngineOptions options = {.directory = directory,
-        .model = {.context = 512},
+        .model = *model,
         .backend = fixture_backend(cpu, 2, 0),
         .slots = slots,
         .queue_max = REQUESTS,
@@ -99,6 +101,10 @@ static Party *party_open(const char *directory, const char *cpu, int slots, int 
     p->count = p->engine ? count : 0;
     p->slots = slots;
     return p;
+}
+
+static Party *party_open(const char *directory, const char *cpu, int slots, int prefill_size, int count) {
+    return party_open_model(directory, &(ModelOptions){.context = 512}, cpu, slots, prefill_size, count);
 }
 
 static void party_submit(Party *p, int i) {
@@ -161,6 +167,41 @@ static void check_fence(const char *name, const char *directory) {
     for (size_t i = 0; i < COUNT_OF(parties); i++) party_close(parties[i]);
 }
 
+/* Experts that come from the file, a layer's at a time and with hitches: nobody can tell from the answers. */
+static void check_stream(const char *name, const char *directory) {
+    const BankFaults hitches = {.fail = 0.001, .cut = 0.2, .seed = 3};
+    const ModelOptions model = {
+        .context = 512, .stream_experts = true, .expert_bytes_max = 1 << 19, .expert_faults = &hitches};
+    Party *alone = party_open(directory, "auto", 1, 256, FEW_REQUESTS);
+    Party *streamed = party_open_model(directory, &model, "auto", 8, 48, FEW_REQUESTS);
+    run_parties(&alone, 1);
+    run_parties(&streamed, 1);
+    compare_answers(name, "with streamed experts", streamed, alone);
+    const SourceStats stats = engine_stats(streamed->engine).experts;
+    TEST(
+        stats.evictions > 0 && stats.misses > stats.evictions && stats.bytes <= 1 << 19 && stats.slots < stats.experts);
+    party_close(alone);
+    party_close(streamed);
+}
+
+/* A disk that fails fails requests, one after the other, and nothing else. */
+static void check_broken_disk(const char *directory) {
+    const BankFaults broken = {.fail = 1};
+    const ModelOptions model = {.context = 512, .stream_experts = true, .expert_faults = &broken};
+    Party *p = party_open_model(directory, &model, "auto", 2, 48, 2);
+    for (int i = 0; i < p->count; i++) {
+        Error error = {0};
+        TokenOut token;
+        Finish finish = FINISH_NONE;
+        party_submit(p, i);
+        while (finish == FINISH_NONE && request_read(p->requests[i], 0, &token, 1, TIMEOUT_MS, &finish)) {}
+        request_error(p->requests[i], &error);
+        TEST_MSG(finish == FINISH_ERROR && error.code == ERROR_IO, "%d: %s", (int)finish, error.text);
+        request_free(p->requests[i]);
+    }
+    party_close(p);
+}
+
 int main(int argc, char **argv) {
     if (argc > 2 && strtol(argv[2], NULL, 10) < REQUESTS) request_count = (int)strtol(argv[2], NULL, 10);
     if (argc > 1) {
@@ -177,6 +218,14 @@ int main(int argc, char **argv) {
         if (!fixture_open(&f, fixtures[i].name) || !fixture_write_variant(&f, fixtures[i].variant, directory)) continue;
         check_model(fixtures[i].name, directory);
         check_fence(fixtures[i].name, directory);
+        fixture_remove(directory);
+        fixture_close(&f);
+    }
+    Fixture f;
+    char directory[64];
+    if (fixture_open(&f, "olmoe") && fixture_write_variant(&f, 1, directory)) {
+        check_stream("olmoe", directory);
+        check_broken_disk(directory);
         fixture_remove(directory);
         fixture_close(&f);
     }

@@ -143,22 +143,36 @@ void expert_sum(const Experts *op, const ExpertPairs *p, int row) {
     }
 }
 
+void expert_want(const Experts *op, const ExpertPairs *p) {
+    int32_t wanted[EXPERTS_MAX + 1];
+    int count = 0;
+    for (int e = 0; e < op->count; e++)
+        if (p->begin[e + 1] > p->begin[e] && !op->gate[e].data) wanted[count++] = e;
+    op->source->want(op->source, op->layer, wanted, count);
+}
+
 /* One expert over the rows that use it: its inputs lie where its results will go. */
-static void run_expert(Backend *backend, const Experts *op, const ExpertPairs *p, int e) {
-    const int first = p->begin[e], rows = p->begin[e + 1] - first;
+static void run_expert(Backend *backend, const Experts *op, const ExpertPairs *p, const SourcedExpert *expert) {
+    const int first = p->begin[expert->expert], rows = p->begin[expert->expert + 1] - first;
     float *y = p->y + first * p->hidden, *between = p->between + first * p->inner;
     for (int i = 0; i < rows; i++)
         memcpy(y + i * p->hidden, op->x + p->row[first + i] * p->hidden, (size_t)p->hidden * sizeof *y);
     const Glu glu = {
-        .rows = rows, .x = y, .gate = &op->gate[e], .up = &op->up[e], .activation = op->activation, .out = between};
+        .rows = rows, .x = y, .gate = &expert->gate, .up = &expert->up, .activation = op->activation, .out = between};
     backend->ops->glu(backend, &glu);
-    const Matmul down = {.rows = rows, .x = between, .count = 1, .weight = {&op->down[e]}, .out = {y}};
+    const Matmul down = {.rows = rows, .x = between, .count = 1, .weight = {&expert->down}, .out = {y}};
     backend->ops->matmul(backend, &down);
 }
 
 void cpu_experts(Backend *backend, const Experts *op) {
     const ExpertPairs p = expert_pairs(op);
-    for (int e = 0; e < op->count; e++)
-        if (p.begin[e + 1] > p.begin[e]) run_expert(backend, op, &p, e);
+    if (op->source) expert_want(op, &p);
+    SourcedExpert expert;
+    for (int e = 0; e < op->count; e++) {
+        if (!expert_is_due(op, &p, e)) continue;
+        expert = (SourcedExpert){e, op->gate[e], op->up[e], op->down[e]};
+        run_expert(backend, op, &p, &expert);
+    }
+    while (op->source && op->source->take(op->source, 1, &expert)) run_expert(backend, op, &p, &expert);
     for (int row = 0; row < op->rows; row++) expert_sum(op, &p, row);
 }

@@ -20,5 +20,11 @@ typedef struct ExpertPairs {
     int begin[EXPERTS_MAX + 2];
 } ExpertPairs;
 ExpertPairs expert_pairs(const Experts *op);
+/* Begins to bring the experts that rows use and that have no address. */
+void expert_want(const Experts *op, const ExpertPairs *pairs);
+/* Whether rows use an expert that is there already. */
+static inline bool expert_is_due(const Experts *op, const ExpertPairs *pairs, int e) {
+    return pairs->begin[e + 1] > pairs->begin[e] && (!op->source || op->gate[e].data);
+}
 /* out[row], once y is there. */
 void expert_sum(const Experts *op, const ExpertPairs *pairs, int row);

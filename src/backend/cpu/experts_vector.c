@@ -69,36 +69,36 @@ static void flush(Together *t) {
 
 /* ---- what is run together ---- */
 
-static Product up_product(const Together *t, int e, int first) {
-    const Experts *op = t->op;
-    return (Product){.x = op->x,
+static Product up_product(const Together *t, const Weight *gate, const Weight *up, int first) {
+    return (Product){.x = t->op->x,
         .from = t->pairs->row + first,
         .count = 2,
-        .weight = {&op->gate[e], &op->up[e]},
+        .weight = {gate, up},
         .out = {t->pairs->between + first * t->pairs->inner},
         .finish = FINISH_GLU,
-        .activation = op->activation};
+        .activation = t->op->activation};
 }
 
-static Product down_product(const Together *t, int e, int first) {
+static Product down_product(const Together *t, const Weight *down, int first) {
     return (Product){.x = t->pairs->between + first * t->pairs->inner,
         .count = 1,
-        .weight = {&t->op->down[e]},
+        .weight = {down},
         .out = {t->pairs->y + first * t->pairs->hidden},
         .finish = FINISH_STORE};
 }
 
 /* Adds up to `rows` of the pairs from `first` on, all of one expert's; how many there was room for. */
-static int add_rows(Together *t, int e, int first, int rows) {
+static int add_rows(Together *t, const Weight *gate, const Weight *up, const Weight *down, int first, int rows) {
     if (t->count == TOGETHER_MAX) flush(t);
     ExpertRows *r = &t->rows[t->count];
-    r->up = up_product(t, e, first);
-    r->down = down_product(t, e, first);
+    r->up = up_product(t, gate, up, first);
+    r->down = down_product(t, down, first);
     rows = smaller(rows, product_begin(&r->up, t->cpu, rows));
     rows = smaller(rows, product_begin(&r->down, t->cpu, rows));
     product_begin(&r->up, t->cpu, rows); /* so few may have another way */
-    const size_t up = product_place(&r->up, rows, NULL), down = product_place(&r->down, rows, NULL);
-    if (t->count && (t->up_bytes + up > PRODUCT_SPACE_BYTES || t->down_bytes + down > PRODUCT_SPACE_BYTES)) {
+    const size_t up_bytes = product_place(&r->up, rows, NULL), down_bytes = product_place(&r->down, rows, NULL);
+    if (t->count &&
+        (t->up_bytes + up_bytes > PRODUCT_SPACE_BYTES || t->down_bytes + down_bytes > PRODUCT_SPACE_BYTES)) {
         flush(t);
         return 0;
     }
@@ -108,8 +108,8 @@ static int add_rows(Together *t, int e, int first, int rows) {
     }
     product_place(&r->up, rows, t->cpu->work + t->up_bytes);
     product_place(&r->down, rows, t->cpu->work + t->down_bytes);
-    t->up_bytes += up;
-    t->down_bytes += down;
+    t->up_bytes += up_bytes;
+    t->down_bytes += down_bytes;
     const int64_t up_grain = product_grain(&r->up), down_grain = product_grain(&r->down);
     t->up_grain = up_grain < t->up_grain ? up_grain : t->up_grain;
     t->down_grain = down_grain < t->down_grain ? down_grain : t->down_grain;
@@ -119,7 +119,22 @@ static int add_rows(Together *t, int e, int first, int rows) {
     return rows;
 }
 
+static void add_expert(Together *t, int e, const Weight *gate, const Weight *up, const Weight *down) {
+    for (int first = t->pairs->begin[e], end = t->pairs->begin[e + 1]; first < end;)
+        first += add_rows(t, gate, up, down, first, end - first);
+}
+
 /* ---- the operation ---- */
+
+/* Those that have come are run together, while others come. */
+static void run_sourced(Together *t) {
+    ExpertSource *source = t->op->source;
+    SourcedExpert come[TOGETHER_MAX];
+    for (int count; (count = source->take(source, TOGETHER_MAX, come)) > 0;) {
+        for (int i = 0; i < count; i++) add_expert(t, come[i].expert, &come[i].gate, &come[i].up, &come[i].down);
+        flush(t);
+    }
+}
 
 static void sum_task(void *argument, int index, int count) {
     const Together *t = argument;
@@ -133,10 +148,11 @@ void vector_experts(Backend *backend, const Experts *op) {
     t.op = op;
     t.pairs = &pairs;
     t.count = 0;
+    if (op->source) expert_want(op, &pairs);
     for (int e = 0; e < op->count; e++)
-        for (int first = pairs.begin[e], end = pairs.begin[e + 1]; first < end;)
-            first += add_rows(&t, e, first, end - first);
+        if (expert_is_due(op, &pairs, e)) add_expert(&t, e, &op->gate[e], &op->up[e], &op->down[e]);
     flush(&t);
+    if (op->source) run_sourced(&t);
     if (op->rows * pairs.hidden * op->used < SUM_ALONE)
         sum_task(&t, 0, 1);
     else

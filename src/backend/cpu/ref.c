@@ -210,7 +210,7 @@ Backend *ref_open(const BackendOptions *options, Error *error) {
         fail(error, ERROR_MEMORY, "no memory for a backend");
         return NULL;
     }
-    r->base = (Backend){.ops = &ref_ops, .rows_max = options->rows_max, .exact = true};
+    r->base = (Backend){.ops = &ref_ops, .rows_max = options->rows_max, .exact = true, .sources = true};
     r->scratch_count = options->scratch_bytes / sizeof(float);
     r->own_pool = !options->pool;
     r->pool = options->pool ? options->pool : pool_open(options->threads, error);

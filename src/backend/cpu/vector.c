@@ -203,7 +203,7 @@ Backend *vector_open(const CpuKernels *kernels, const BackendOptions *options, E
     }
     cpu->ops = vector_ops;
     cpu->ops.name = kernels->name;
-    cpu->base = (Backend){.ops = &cpu->ops, .rows_max = options->rows_max};
+    cpu->base = (Backend){.ops = &cpu->ops, .rows_max = options->rows_max, .sources = true};
     cpu->kernels = kernels;
     cpu->precise = options->precise;
     cpu->own_pool = !options->pool;

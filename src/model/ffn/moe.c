@@ -94,6 +94,8 @@ static void moe_forward(const Layer *layer, const Block *block) {
         .gate = moe->gate,
         .up = moe->up,
         .down = moe->down,
+        .source = moe->source,
+        .layer = moe->source_layer,
         .activation = moe->activation,
         .index = index,
         .weight = weight,

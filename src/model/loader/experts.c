@@ -11,17 +11,8 @@ static void load_stack(Loader *ld, const char *name, int experts, int64_t rows, 
     for (int e = 0; !ld->failed && e < experts; e++) out[e] = weight_rows(&all, e * rows, rows);
 }
 
-Weight *load_experts(Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows,
-    int64_t cols, bool bias) {
-    load_require(ld, experts <= EXPERTS_MAX, "%d experts, at most %d can be", experts, EXPERTS_MAX);
-    Weight *out = loader_alloc(ld, (size_t)experts + (size_t)extra, sizeof *out);
-    char name[PART_SIZE];
-    if (!out) return NULL;
-    snprintf(name, sizeof name, "%s.weight", stacked);
-    if (!single || load_has(ld, name)) {
-        load_stack(ld, stacked, experts, rows, cols, bias, out);
-        return out;
-    }
+static void load_singles(
+    Loader *ld, const char *single, int experts, int64_t rows, int64_t cols, bool bias, Weight *out) {
     for (int e = 0; e < experts; e++) {
         char format[PART_SIZE];
         const char *place = strstr(single, "%d");
@@ -29,6 +20,21 @@ Weight *load_experts(Loader *ld, const char *stacked, const char *single, int ex
         snprintf(format, sizeof format, "%.*s%d%s", (int)(place - single), single, e, place + 2);
         out[e] = load_linear(ld, format, rows, cols, bias);
     }
+}
+
+Weight *load_experts(Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows,
+    int64_t cols, bool bias) {
+    load_require(ld, experts <= EXPERTS_MAX, "%d experts, at most %d can be", experts, EXPERTS_MAX);
+    Weight *out = loader_alloc(ld, (size_t)experts + (size_t)extra, sizeof *out);
+    char name[PART_SIZE];
+    if (!out) return NULL;
+    snprintf(name, sizeof name, "%s.weight", stacked);
+    ld->experts = true;
+    if (!single || load_has(ld, name))
+        load_stack(ld, stacked, experts, rows, cols, bias, out);
+    else
+        load_singles(ld, single, experts, rows, cols, bias, out);
+    ld->experts = false;
     return out;
 }
 

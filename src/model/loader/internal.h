@@ -19,6 +19,7 @@ struct Loader {
     int skip_count;
     bool in_file;  /* matrices that are being fetched will be read now, where the file is mapped */
     int64_t stack; /* matrices on each other in the tensors that are being fetched, read as one; 0: no such */
+    bool experts;  /* these are what is being fetched */
     Spec *spec;
     uint64_t bytes; /* of the tensors used */
     bool failed;

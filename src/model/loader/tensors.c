@@ -52,7 +52,8 @@ static const TensorEntry *take(Loader *ld, const char *name, const char *suffix)
 
 /* Where a matrix, or a part of one, will lie. */
 static const void *place(const Loader *ld, const TensorEntry *entry) {
-    return ld->source->weights && !ld->in_file ? weights_place(ld->source->weights, entry) : entry->tensor.data;
+    const bool stays = !ld->source->weights || ld->in_file || (ld->experts && ld->source->experts_stay);
+    return stays ? entry->tensor.data : weights_place(ld->source->weights, entry);
 }
 
 static void shape_text(const Tensor *tensor, char out[96]) {

@@ -1,0 +1,10 @@
+/* How the memory budget of a model whose experts are streamed is divided. */
+#pragma once
+#include "engine/engine.h"
+
+enum { KV_SHARE = 4 }; /* one part in so many of what experts and KV cache share is the cache's, unless it is told */
+
+/* What experts and KV cache may take together; 0: experts are not streamed. */
+NODISCARD bool expert_room(const Runner *runner, const EngineOptions *options, uint64_t *bytes, Error *error);
+/* Takes memory for experts, of at most so many bytes; *taken: what it took. */
+NODISCARD bool expert_hold(const Model *model, uint64_t bytes, size_t *taken, Error *error);

@@ -1,0 +1,91 @@
+/* Models whose experts stay in their files: from the Spec to the bank that reads them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "model/model_internal.h"
+#include "model/runner_internal.h"
+
+/* Beside weights, caches and scratch: what products prepare their rows in, threads, tables, texts. */
+static const uint64_t OTHER_BYTES = (uint64_t)160 << 20;
+
+static void forget(Weight *weights, int count) {
+    for (int e = 0; e < count; e++) weights[e].data = weights[e].scales = weights[e].biases = NULL;
+}
+
+static bool read_io(const char *name, BankIoKind *out, Error *error) {
+    *out = BANK_IO_AUTO;
+    if (!name || !strcmp(name, "auto")) return true;
+    *out = strcmp(name, "threads") ? BANK_IO_URING : BANK_IO_THREADS;
+    return *out == BANK_IO_THREADS || !strcmp(name, "io_uring") ||
+        fail(error, ERROR_USAGE, "experts read by \"%s\": auto, io_uring or threads", name);
+}
+
+bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
+    Spec *spec = &model->spec;
+    BankOptions options = {.faults = asked->expert_faults};
+    if (!read_io(asked->expert_io, &options.io, error)) return false;
+    BankLayer *layers = calloc((size_t)spec->layer_count, sizeof *layers);
+    if (!layers) return fail(error, ERROR_MEMORY, "no memory for a table of experts");
+    int count = 0;
+    for (int i = 0; i < spec->layer_count; i++) {
+        const MoeFfn *moe = &spec->layers[i].moe;
+        if (spec->layers[i].ffn != FFN_MOE) continue;
+        layers[count++] =
+            (BankLayer){.count = moe->experts, .used = moe->used, .matrices = {moe->gate, moe->up, moe->down}};
+    }
+    if (count > 0)
+        model->bank = bank_open(&model->checkpoint, layers, count, &options, error);
+    else
+        fail(error, ERROR_USAGE, "a model of family %s has no experts to stream", spec->family);
+    free(layers);
+    model->memory_budget = asked->memory_budget;
+    model->expert_bytes_max = asked->expert_bytes_max;
+    count = 0;
+    for (int i = 0; model->bank && i < spec->layer_count; i++) {
+        MoeFfn *moe = &spec->layers[i].moe;
+        if (spec->layers[i].ffn != FFN_MOE) continue;
+        for (int e = 0; e < moe->experts; e++)
+            model->streamed_bytes +=
+                weight_bytes(&moe->gate[e]) + weight_bytes(&moe->up[e]) + weight_bytes(&moe->down[e]);
+        forget(moe->gate, moe->experts);
+        forget(moe->up, moe->experts);
+        forget(moe->down, moe->experts);
+        moe->source = bank_source(model->bank);
+        moe->source_layer = count++;
+    }
+    return model->bank != NULL;
+}
+
+bool model_hold_experts(const Model *model, uint64_t bytes, Error *error) {
+    CHECK(model->bank);
+    const uint64_t most = model->expert_bytes_max;
+    return bank_allocate(model->bank, most && most < bytes ? most : bytes, error);
+}
+
+bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t *bytes, Error *error) {
+    const Model *model = runner->model;
+    const uint64_t resident = model->weight_bytes - model->streamed_bytes, free_bytes = memory_available();
+    const uint64_t fixed = resident + runner->scratch_bytes + OTHER_BYTES, most = free_bytes + resident;
+    const uint64_t needed = fixed + least + bank_floor_bytes(model->bank);
+    uint64_t budget = model->memory_budget ? model->memory_budget : most / 10 * 9;
+    if (budget > most) {
+        log_warn("%.2f GB of memory are there, not %.2f", (double)most * 1e-9, (double)budget * 1e-9);
+        budget = most;
+    }
+    if (budget < needed)
+        return fail(error, ERROR_MEMORY,
+            "a memory budget of %.3f GB is too small: %.3f GB would just do, with %.3f GB of weights besides the "
+            "experts, "
+            "%.3f GB of the KV cache and %.3f GB of experts",
+            (double)budget * 1e-9, (double)needed * 1e-9, (double)resident * 1e-9, (double)least * 1e-9,
+            (double)bank_floor_bytes(model->bank) * 1e-9);
+    *bytes = budget - fixed;
+    return true;
+}
+
+ExpertSource *model_experts(const Model *model) { return model->bank ? bank_source(model->bank) : NULL; }
+uint64_t model_expert_bytes(const Model *model) { return bank_bytes(model->bank); }
+uint64_t model_expert_floor(const Model *model) { return bank_floor_bytes(model->bank); }
+uint64_t model_expert_cycle(const Model *model) { return bank_cycle_bytes(model->bank); }

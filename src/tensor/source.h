@@ -1,0 +1,30 @@
+/* Experts whose matrices are brought when a step wants them, in whatever order they come: between whoever computes
+ * with them (backend/) and whoever has them (weights/bank.h). */
+#pragma once
+#include "tensor/tensor.h"
+
+/* One expert that is there: matrices in host memory, laid out as any other Weight. */
+typedef struct SourcedExpert {
+    int expert;
+    Weight gate, up, down;
+} SourcedExpert;
+
+typedef struct SourceStats {
+    int slots, experts;               /* that fit into its memory, that there are */
+    size_t bytes;                     /* of its memory */
+    const char *io;                   /* how it reads: "io_uring, direct" */
+    uint64_t hits, misses, evictions; /* experts wanted that were there, that were not, that made room */
+    uint64_t read_bytes;
+    double read_s, stall_s; /* reads were under way; somebody waited for one */
+} SourceStats;
+
+typedef struct ExpertSource ExpertSource;
+struct ExpertSource {
+    /* Begins to bring these experts of a layer, each named once. Then take() until it gives 0. One user at a time:
+     * others wait here until then. */
+    void (*want)(ExpertSource *, int layer, const int32_t *experts, int count);
+    /* At least one and up to `most` of them, as soon as there are some; those that the last call gave are given up by
+     * this one. 0: all were given; or some could not be read, which whoever runs the step asks the source about. */
+    int (*take)(ExpertSource *, int most, SourcedExpert *out);
+    SourceStats (*stats)(ExpertSource *); /* any thread */
+};

@@ -1,0 +1,39 @@
+/* Experts that stay in their files and are read when a step wants them: a cache of whole experts in one block of
+ * memory. What was used longest ago makes room. Where the cache is smaller than what one token uses in all layers, that
+ * rule would throw out every expert right before it comes up again; then what was used last makes room instead, and a
+ * part of the cache keeps its use.
+ * Bits do not depend on any of this: an expert is the same wherever it lies, and who sums over experts has his order.
+ * Threads: opened and closed anywhere; used by one thread at a time (tensor/source.h). */
+#pragma once
+#include "tensor/safetensors.h"
+#include "tensor/source.h"
+#include "weights/bank_io.h"
+
+enum { BANK_MATRICES = 3 };
+
+/* The routed experts of one layer. */
+typedef struct BankLayer {
+    int count, used;                 /* used: by a token */
+    Weight *matrices[BANK_MATRICES]; /* gate, up, down: [count], lying in mapped files of the checkpoint */
+} BankLayer;
+
+/* Zeroed: what suits the machine. */
+typedef struct BankOptions {
+    BankIoKind io;
+    const BankFaults *faults; /* NULL: none */
+} BankOptions;
+
+typedef struct ExpertBank ExpertBank;
+
+/* Notes where the experts lie; what matrices point to is not needed afterwards. The checkpoint may be closed. */
+NODISCARD ExpertBank *bank_open(
+    const Checkpoint *checkpoint, const BankLayer *layers, int layer_count, const BankOptions *options, Error *error);
+void bank_close(ExpertBank *bank);                 /* NULL is fine */
+uint64_t bank_bytes(const ExpertBank *bank);       /* of all experts in the cache's form */
+uint64_t bank_floor_bytes(const ExpertBank *bank); /* of the smallest cache: what a token uses of one layer */
+uint64_t bank_cycle_bytes(const ExpertBank *bank); /* of what a token uses in all layers */
+/* Makes the cache, as large as fits these bytes, before the first use. */
+NODISCARD bool bank_allocate(ExpertBank *bank, uint64_t bytes, Error *error);
+ExpertSource *bank_source(ExpertBank *bank);
+/* False when an expert could not be read since this was asked last: what was computed since is wrong. */
+NODISCARD bool bank_check(ExpertBank *bank, Error *error);

@@ -1,0 +1,34 @@
+/* What both ways of reading share. */
+#pragma once
+#include "base/thread.h"
+#include "weights/bank_io.h"
+
+typedef struct BankFile {
+    int fd;
+    size_t size;
+    int direct; /* 1: around the page cache. Read and written atomically */
+} BankFile;
+
+typedef struct BankIoOps {
+    void (*submit)(BankIo *, BankRead *);
+    BankRead *(*wait)(BankIo *, bool block);
+    void (*close)(BankIo *);
+} BankIoOps;
+
+struct BankIo { /* first member of each way's own struct */
+    const BankIoOps *ops;
+    const char *way;
+    BankFile *files;
+    int file_count;
+    BankFaults faults;
+    Mutex fault_mutex;
+    uint64_t fault_state;
+};
+
+/* bank_read.c. What became of one call for the rest of a read: bytes, or −errno. True: the read is finished. False: the
+ * rest, from `done` on, is to be asked for again. */
+bool bank_read_advance(BankIo *io, BankRead *read, int64_t result);
+
+/* NULL without an error: the system does not have it. */
+NODISCARD BankIo *bank_uring_open(int depth, Error *error);
+NODISCARD BankIo *bank_threads_open(int depth, Error *error);

@@ -1,0 +1,244 @@
+/* What a bank does for a step: which experts are there, which are read, and what makes room for them. */
+#include <string.h>
+
+#include "base/clock.h"
+#include "weights/bank_internal.h"
+
+/* ---- the order of use ---- */
+
+static void unlink_slot(ExpertBank *bank, int s) {
+    const BankSlot *slot = &bank->slots[s];
+    if (slot->older == NONE)
+        bank->oldest = slot->newer;
+    else
+        bank->slots[slot->older].newer = slot->newer;
+    if (slot->newer == NONE)
+        bank->newest = slot->older;
+    else
+        bank->slots[slot->newer].older = slot->older;
+}
+
+void bank_link(ExpertBank *bank, int s) {
+    BankSlot *slot = &bank->slots[s];
+    slot->older = bank->newest;
+    slot->newer = NONE;
+    if (bank->newest == NONE)
+        bank->oldest = s;
+    else
+        bank->slots[bank->newest].newer = s;
+    bank->newest = s;
+}
+
+void bank_use(ExpertBank *bank, int s) {
+    unlink_slot(bank, s);
+    bank_link(bank, s);
+}
+
+/* ---- reading ---- */
+
+/* One more read under way, or one less. */
+static void count_reading(ExpertBank *bank, int change, size_t bytes) {
+    mutex_lock(&bank->mutex);
+    const int64_t now = clock_ns();
+    if (bank->reading == 0) bank->reading_since_ns = now;
+    bank->reading += change;
+    bank->stats.read_bytes += bytes;
+    if (bank->reading == 0) bank->stats.read_s += (double)(now - bank->reading_since_ns) * 1e-9;
+    mutex_unlock(&bank->mutex);
+}
+
+static uint8_t *slot_memory(const ExpertBank *bank, int s) { return bank->memory + (size_t)s * bank->slot_bytes; }
+
+static void begin_reading(ExpertBank *bank, int s, int expert) {
+    BankSlot *slot = &bank->slots[s];
+    BankExpert *e = &bank->experts[expert];
+    if (slot->expert != NONE) bank->experts[slot->expert].slot = NONE;
+    e->slot = s;
+    slot->expert = expert;
+    slot->state = SLOT_LOADING;
+    slot->wanted = true;
+    slot->error = 0;
+    slot->parts_left = e->part_count;
+    for (int i = 0; i < e->part_count; i++) {
+        const BankPart *part = &e->part[i];
+        const uint64_t first = part->offset / BANK_ALIGN * BANK_ALIGN, end = part->offset + part->bytes;
+        slot->reads[i] = (BankRead){.file = part->file,
+            .offset = first,
+            .size = (size_t)((end + BANK_ALIGN - 1) / BANK_ALIGN * BANK_ALIGN - first),
+            .need = (size_t)(end - first),
+            .to = slot_memory(bank, s) + part->at,
+            .owner = s};
+        count_reading(bank, 1, 0);
+        bank_io_submit(bank->io, &slot->reads[i]);
+    }
+}
+
+static void note_failure(ExpertBank *bank, const BankSlot *slot) {
+    const char *path = bank->paths[slot->error_file];
+    if (slot->error == BANK_SHORT)
+        fail(&bank->error, ERROR_IO, "%s became shorter while it was in use", path);
+    else
+        fail(&bank->error, ERROR_IO, "cannot read an expert from %s: %s", path, strerror(slot->error));
+    bank->failed = true;
+}
+
+static void finish_read(ExpertBank *bank, const BankRead *read) {
+    BankSlot *slot = &bank->slots[read->owner];
+    count_reading(bank, -1, read->size);
+    if (read->error) {
+        slot->error = read->error;
+        slot->error_file = read->file;
+    }
+    if (--slot->parts_left > 0) return;
+    slot->state = SLOT_READY;
+    if (!slot->error) return;
+    if (slot->wanted) note_failure(bank, slot);
+    bank->experts[slot->expert].slot = NONE;
+    slot->expert = NONE;
+    slot->state = SLOT_EMPTY;
+    slot->wanted = false;
+}
+
+static void finish_reads(ExpertBank *bank) {
+    for (const BankRead *read; (read = bank_io_wait(bank->io, false));) finish_read(bank, read);
+}
+
+static void wait_for_read(ExpertBank *bank) {
+    const int64_t start = clock_ns();
+    const BankRead *read = bank_io_wait(bank->io, true);
+    CHECK(read);
+    finish_read(bank, read);
+    mutex_lock(&bank->mutex);
+    bank->stats.stall_s += (double)(clock_ns() - start) * 1e-9;
+    mutex_unlock(&bank->mutex);
+}
+
+/* ---- what makes room ---- */
+
+static int next_victim(const ExpertBank *bank) {
+    const bool guarded = bank->slot_count < bank->cycle;
+    int s = guarded ? bank->newest : bank->oldest;
+    while (s != NONE && (bank->slots[s].wanted || bank->slots[s].state == SLOT_LOADING))
+        s = guarded ? bank->slots[s].older : bank->slots[s].newer;
+    if (!guarded || s == NONE) return s;
+    for (int empty = bank->oldest; empty != NONE; empty = bank->slots[empty].newer) /* as long as there are any */
+        if (bank->slots[empty].state == SLOT_EMPTY) return empty;
+    return s;
+}
+
+/* Begins to read what is wanted and not there, as far as there are slots for it. */
+static void start_queued(ExpertBank *bank) {
+    for (int i = bank->given_first; bank->queued > 0 && i < bank->wanted_count; i++) {
+        if (bank->experts[bank->wanted[i]].slot != NONE) continue;
+        const int s = next_victim(bank);
+        if (s == NONE) return;
+        if (bank->slots[s].expert != NONE) {
+            mutex_lock(&bank->mutex);
+            bank->stats.evictions++;
+            mutex_unlock(&bank->mutex);
+        }
+        begin_reading(bank, s, bank->wanted[i]);
+        bank_use(bank, s);
+        bank->queued--;
+    }
+    finish_reads(bank);
+}
+
+/* ---- the source ---- */
+
+void bank_want(ExpertSource *source, int layer, const int32_t *experts, int count) {
+    ExpertBank *bank = bank_of(source);
+    mutex_lock(&bank->user);
+    CHECK(bank->memory && layer < bank->layer_count);
+    bank->wanted_count = count;
+    bank->given_first = bank->given_count = bank->queued = 0;
+    finish_reads(bank);
+    for (int i = 0; i < count; i++) {
+        const int expert = bank->wanted[i] = bank->layer_first[layer] + experts[i], s = bank->experts[expert].slot;
+        if (s == NONE) {
+            bank->queued++;
+            continue;
+        }
+        bank->slots[s].wanted = true;
+        bank_use(bank, s);
+    }
+    mutex_lock(&bank->mutex);
+    bank->stats.misses += (uint64_t)bank->queued;
+    bank->stats.hits += (uint64_t)(count - bank->queued);
+    mutex_unlock(&bank->mutex);
+    start_queued(bank);
+}
+
+static const void *address(const ExpertBank *bank, const BankExpert *e, const void *number) {
+    if (!number) return NULL;
+    const BankPart *part = &e->part[(uintptr_t)number - 1];
+    return slot_memory(bank, e->slot) + part->at + part->offset % BANK_ALIGN;
+}
+
+static Weight matrix_of(const ExpertBank *bank, const BankExpert *e, int m) {
+    Weight w = e->matrix[m];
+    w.data = address(bank, e, w.data);
+    w.scales = address(bank, e, w.scales);
+    w.biases = address(bank, e, w.biases);
+    return w;
+}
+
+static void give_up(ExpertBank *bank) {
+    for (int i = 0; i < bank->given_count; i++)
+        bank->slots[bank->experts[bank->wanted[bank->given_first + i]].slot].wanted = false;
+    bank->given_first += bank->given_count;
+    bank->given_count = 0;
+}
+
+/* The step ends without what is still wanted. */
+static void abandon(ExpertBank *bank) {
+    for (int i = bank->given_first; i < bank->wanted_count; i++) {
+        const int s = bank->experts[bank->wanted[i]].slot;
+        if (s != NONE) bank->slots[s].wanted = false;
+    }
+    bank->given_first = bank->wanted_count;
+}
+
+/* Those that are there come to the front of what is wanted. */
+static int collect(ExpertBank *bank, int layer_first, int most, SourcedExpert *out) {
+    for (int i = bank->given_first; i < bank->wanted_count && bank->given_count < most; i++) {
+        const int expert = bank->wanted[i];
+        const BankExpert *e = &bank->experts[expert];
+        if (e->slot == NONE || bank->slots[e->slot].state != SLOT_READY) continue;
+        const int place = bank->given_first + bank->given_count;
+        bank->wanted[i] = bank->wanted[place];
+        bank->wanted[place] = expert;
+        out[bank->given_count++] =
+            (SourcedExpert){expert - layer_first, matrix_of(bank, e, 0), matrix_of(bank, e, 1), matrix_of(bank, e, 2)};
+    }
+    return bank->given_count;
+}
+
+static int first_of_layer(const ExpertBank *bank, int expert) {
+    int layer = 0;
+    while (layer + 1 < bank->layer_count && bank->layer_first[layer + 1] <= expert) layer++;
+    return bank->layer_first[layer];
+}
+
+int bank_take(ExpertSource *source, int most, SourcedExpert *out) {
+    ExpertBank *bank = bank_of(source);
+    give_up(bank);
+    while (!bank->failed && bank->given_first < bank->wanted_count) {
+        start_queued(bank);
+        if (bank->failed) break;
+        if (collect(bank, first_of_layer(bank, bank->wanted[bank->given_first]), most, out)) return bank->given_count;
+        wait_for_read(bank);
+    }
+    abandon(bank);
+    mutex_unlock(&bank->user);
+    return 0;
+}
+
+bool bank_check(ExpertBank *bank, Error *error) {
+    mutex_lock(&bank->user);
+    const bool ok = !bank->failed;
+    if (!ok && error) *error = bank->error;
+    bank->failed = false;
+    mutex_unlock(&bank->user);
+    return ok;
+}

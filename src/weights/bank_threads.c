@@ -1,0 +1,123 @@
+/* Reading by threads, each with one call at a time. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "weights/bank_io_internal.h"
+
+enum { READERS_MAX = 8 };
+
+typedef struct Queue {
+    BankRead *first, *last;
+} Queue;
+
+typedef struct ThreadsIo {
+    BankIo io;
+    Mutex mutex; /* over the following */
+    Condition work, ready;
+    Queue waiting, done;
+    int under_way; /* submitted and not given back */
+    bool stop;
+
+    int thread_count;
+    Thread threads[READERS_MAX];
+} ThreadsIo;
+
+static void push(Queue *queue, BankRead *read) {
+    read->next = NULL;
+    if (queue->first)
+        queue->last->next = read;
+    else
+        queue->first = read;
+    queue->last = read;
+}
+
+static BankRead *pop(Queue *queue) {
+    BankRead *read = queue->first;
+    if (read) queue->first = read->next;
+    return read;
+}
+
+static void read_all(BankIo *io, BankRead *read) {
+    int64_t result;
+    do {
+        const ssize_t got = pread(io->files[read->file].fd, read->to + read->done, read->size - read->done,
+            (off_t)(read->offset + read->done));
+        result = got < 0 ? -errno : got;
+    } while (!bank_read_advance(io, read, result));
+}
+
+static void *reader(void *argument) {
+    ThreadsIo *t = argument;
+    mutex_lock(&t->mutex);
+    while (!t->stop) {
+        BankRead *read = pop(&t->waiting);
+        if (!read) {
+            condition_wait(&t->work, &t->mutex);
+            continue;
+        }
+        mutex_unlock(&t->mutex);
+        read_all(&t->io, read);
+        mutex_lock(&t->mutex);
+        push(&t->done, read);
+        condition_signal(&t->ready);
+    }
+    mutex_unlock(&t->mutex);
+    return NULL;
+}
+
+static void threads_submit(BankIo *io, BankRead *read) {
+    ThreadsIo *t = (ThreadsIo *)io;
+    mutex_lock(&t->mutex);
+    push(&t->waiting, read);
+    t->under_way++;
+    condition_signal(&t->work);
+    mutex_unlock(&t->mutex);
+}
+
+static BankRead *threads_wait(BankIo *io, bool block) {
+    ThreadsIo *t = (ThreadsIo *)io;
+    mutex_lock(&t->mutex);
+    while (block && t->under_way > 0 && !t->done.first) condition_wait(&t->ready, &t->mutex);
+    BankRead *read = pop(&t->done);
+    t->under_way -= read != NULL;
+    mutex_unlock(&t->mutex);
+    return read;
+}
+
+static void threads_close(BankIo *io) {
+    ThreadsIo *t = (ThreadsIo *)io;
+    mutex_lock(&t->mutex);
+    t->stop = true;
+    condition_broadcast(&t->work);
+    mutex_unlock(&t->mutex);
+    for (int i = 0; i < t->thread_count; i++) thread_join(t->threads[i]);
+    condition_destroy(&t->work);
+    condition_destroy(&t->ready);
+    mutex_destroy(&t->mutex);
+    free(t);
+}
+
+static const BankIoOps threads_ops = {threads_submit, threads_wait, threads_close};
+
+BankIo *bank_threads_open(int depth, Error *error) {
+    ThreadsIo *t = calloc(1, sizeof *t);
+    if (!t) {
+        fail(error, ERROR_MEMORY, "no memory for readers of experts");
+        return NULL;
+    }
+    t->io.ops = &threads_ops;
+    t->io.way = "threads";
+    mutex_init(&t->mutex);
+    condition_init(&t->work);
+    condition_init(&t->ready);
+    while (t->thread_count < READERS_MAX && t->thread_count < depth) { /* fewer do as well */
+        if (!thread_start(&t->threads[t->thread_count], reader, t, "apus-experts", t->thread_count ? NULL : error))
+            break;
+        t->thread_count++;
+    }
+    if (t->thread_count > 0) return &t->io;
+    threads_close(&t->io);
+    return NULL;
+}

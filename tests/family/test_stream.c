@@ -1,0 +1,190 @@
+/* Experts that are read when they are wanted against the same ones in memory, bit for bit: at every size of the cache,
+ * by both ways of reading, on every kind of backend; and what becomes of files that cannot be read. */
+#include "fixture.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "weights/bank_io.h"
+
+typedef struct Case {
+    const char *name;
+    int variant;
+} Case;
+
+static const Case cases[] = {
+    {"olmoe", 0}, {"olmoe", 1}, {"olmoe-norm", 0}, {"qwen3-moe", 0}, {"qwen2-moe", 1}, {"mixtral", 0}};
+
+typedef struct Setup {
+    Fixture f;
+    char directory[64];
+    size_t golden_bytes;
+    float *resident, *streamed;
+} Setup;
+
+/* One step of the fixture's first tokens on a sequence of its own. */
+static bool step(Setup *s, Runner *runner, Error *error) {
+    KvSequence sequence = {0};
+    KvCache *cache = kv_open(runner_kv_plan(runner), kv_bytes_for(runner_kv_plan(runner), NULL, 16), error);
+    bool ok = cache && kv_sequence_open(cache, &(KvFormat){.k = KV_EXACT}, &sequence, error);
+    ok = ok && fixture_step(runner, cache, &sequence, s->f.tokens, 2, s->streamed, error);
+    if (cache) kv_sequence_close(cache, &sequence);
+    kv_close(cache);
+    return ok;
+}
+
+static bool setup_open(Setup *s, const Case *c) {
+    Buffer config = {0};
+    if (!fixture_open(&s->f, c->name)) return false;
+    fixture_config(&s->f, c->variant, &config);
+    const bool ok = fixture_write(fixture_tensors(&s->f, c->variant), buffer_view(&config), s->directory);
+    buffer_free(&config);
+    TEST(ok);
+    s->golden_bytes = sizeof(float) * (size_t)(s->f.count * s->f.vocab);
+    s->resident = malloc(s->golden_bytes);
+    s->streamed = malloc(s->golden_bytes);
+    return ok;
+}
+
+static void setup_close(Setup *s) {
+    fixture_remove(s->directory);
+    free(s->resident);
+    free(s->streamed);
+    fixture_close(&s->f);
+}
+
+static RunnerOptions runner_options(const char *cpu, bool fenced) {
+    RunnerOptions options = {.backend = fixture_backend(cpu, 2, FIXTURE_TOKENS_MAX)};
+    if (fenced) options.backend.wrap = fence_open;
+    return options;
+}
+
+/* share: of all experts that the cache holds; 0: as few as it can. */
+static void walk_streamed(
+    Setup *s, const char *cpu, bool fenced, const char *io, double share, int chunk, const BankFaults *faults) {
+    const ModelOptions streamed = {
+        .strict_config = true, .stream_experts = true, .expert_io = io, .expert_faults = faults};
+    const RunnerOptions options = runner_options(cpu, fenced);
+    FixtureRun run;
+    if (!fixture_run_open(&run, s->directory, &streamed, &options)) return;
+    const uint64_t all = model_expert_bytes(run.model), floor = model_expert_floor(run.model);
+    const uint64_t bytes = share == 0 ? floor : (uint64_t)((double)all * share);
+    Error error = {0};
+    TEST(!model_hold_experts(run.model, floor - 1, &error) && error.code == ERROR_MEMORY);
+    TEST_MSG(model_hold_experts(run.model, bytes > floor ? bytes : floor, &error), "%s", error.text);
+    memset(s->streamed, 0, s->golden_bytes);
+    TEST(fixture_walk(run.runner, s->f.tokens, s->f.count, chunk, 0, s->streamed));
+    TEST_MSG(!memcmp(s->resident, s->streamed, s->golden_bytes), "%s: %s%s, %s, %g of the experts, %d at a time",
+        s->f.name, cpu, fenced ? " behind a fence" : "", io, share, chunk);
+    ExpertSource *source = model_experts(run.model);
+    const SourceStats stats = source->stats(source);
+    TEST(stats.misses > 0 && stats.read_bytes > 0 && stats.slots <= stats.experts);
+    if (share == 1) TEST(stats.misses <= (uint64_t)stats.experts && stats.evictions == 0);
+    fixture_run_close(&run);
+}
+
+static bool has_uring(Setup *s) {
+    Error error = {0};
+    const ModelOptions options = {.stream_experts = true, .expert_io = "io_uring"};
+    Model *model = model_open(s->directory, &options, &error);
+    if (!model) {
+        TEST_MSG(error.code == ERROR_UNSUPPORTED, "%s", error.text);
+        fprintf(stderr, "no io_uring here: %s\n", error.text);
+    }
+    model_close(model);
+    return model != NULL;
+}
+
+static void walk_resident(Setup *s, const char *cpu) {
+    const RunnerOptions options = runner_options(cpu, false);
+    FixtureRun run;
+    if (!fixture_run_open(&run, s->directory, &(ModelOptions){.strict_config = true}, &options)) return;
+    TEST(fixture_walk(run.runner, s->f.tokens, s->f.count, FIXTURE_TOKENS_MAX, 0, s->resident));
+    fixture_run_close(&run);
+}
+
+static void check_case(const Case *c) {
+    static const double shares[] = {1, 0.5, 0.25, 0.12, 0};
+    static const char *const ways[] = {"threads", "io_uring"};
+    const BankFaults none = {0}, some = {.fail = 0.002, .cut = 0.3, .seed = 7};
+    Setup s = {0};
+    if (!setup_open(&s, c)) return;
+    const int way_count = has_uring(&s) ? 2 : 1;
+    for (int vector = 0; vector < 2; vector++) {
+        const char *cpu = vector ? "auto" : "ref";
+        walk_resident(&s, cpu);
+        for (int way = 0; way < way_count; way++) {
+            for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
+                walk_streamed(&s, cpu, false, ways[way], shares[i], FIXTURE_TOKENS_MAX, &none);
+                walk_streamed(&s, cpu, false, ways[way], shares[i], 1, &none);
+            }
+            walk_streamed(&s, cpu, false, ways[way], 0.25, 3, &some);
+            walk_streamed(&s, cpu, true, ways[way], 0.25, 3, &none);
+        }
+    }
+    setup_close(&s);
+}
+
+/* Whatever goes wrong with reading is an error of the step, and the next step is a step like any other. */
+static void check_errors(const char *io) {
+    Setup s = {0};
+    char path[96];
+    Error error = {0};
+    const BankFaults broken = {.fail = 1};
+    if (!setup_open(&s, &cases[0])) return;
+    if (!strcmp(io, "io_uring") && !has_uring(&s)) {
+        setup_close(&s);
+        return;
+    }
+    const RunnerOptions options = runner_options("auto", false);
+    FixtureRun run;
+    const ModelOptions faulty = {.stream_experts = true, .expert_io = io, .expert_faults = &broken};
+    if (fixture_run_open(&run, s.directory, &faulty, &options)) {
+        TEST(model_hold_experts(run.model, model_expert_bytes(run.model), &error));
+        Error why = {0};
+        TEST(!step(&s, run.runner, &why) && why.code == ERROR_IO);
+        TEST_MSG(strstr(why.text, ".safetensors"), "%s", why.text);
+        fixture_run_close(&run);
+    }
+    walk_resident(&s, "auto");
+    const ModelOptions streamed = {.stream_experts = true, .expert_io = io};
+    if (fixture_run_open(&run, s.directory, &streamed, &options)) {
+        TEST(model_hold_experts(run.model, model_expert_floor(run.model), &error));
+        snprintf(path, sizeof path, "%s/model.safetensors", s.directory);
+        struct stat info;
+        TEST(!stat(path, &info));
+        Buffer whole = {0};
+        TEST(file_read(path, 0, &whole, &error));
+        TEST(!truncate(path, info.st_size / 4)); /* before the experts of the last layers */
+        Error why = {0};
+        TEST(!step(&s, run.runner, &why) && why.code == ERROR_IO);
+        TEST_MSG(strstr(why.text, "shorter") || strstr(why.text, "shrank"), "%s", why.text);
+        const int fd = open(path, O_WRONLY);
+        TEST(fd >= 0 && pwrite(fd, whole.data, whole.size, 0) == (ssize_t)whole.size && !close(fd));
+        TEST_MSG(step(&s, run.runner, &why), "%s", why.text);
+        buffer_free(&whole);
+        fixture_run_close(&run);
+    }
+    setup_close(&s);
+}
+
+static void check_refusals(void) {
+    Setup s = {0};
+    Error error = {0};
+    if (!setup_open(&s, &(Case){"llama", 0})) return;
+    TEST(!model_open(s.directory, &(ModelOptions){.stream_experts = true}, &error));
+    TEST_MSG(error.code == ERROR_USAGE && strstr(error.text, "no experts"), "%s", error.text);
+    setup_close(&s);
+    if (!setup_open(&s, &cases[0])) return;
+    TEST(!model_open(s.directory, &(ModelOptions){.stream_experts = true, .expert_io = "hand"}, &error));
+    TEST(error.code == ERROR_USAGE);
+    setup_close(&s);
+}
+
+int main(void) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_case(&cases[i]);
+    check_errors("threads");
+    check_errors("io_uring");
+    check_refusals();
+    return test_done();
+}
