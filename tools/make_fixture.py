@@ -40,7 +40,8 @@ from transformers import AutoConfig
 
 OUT = os.path.join(os.path.dirname(__file__), "..", "tests", "family", "data")
 MODULES = {"mistral": "llama", "minimax_m2": "minimax"}  # model_type → module of mlx_lm.models, where they differ
-ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3", "phi": "phi2"}  # model_type → llama.cpp's, where they differ
+ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3", "phi": "phi2", "qwen2_moe": "qwen2moe",
+                 "qwen3_moe": "qwen3moe", "mixtral": "llama", "glm4_moe": "glm4moe", "gpt_oss": "gpt-oss"}  # model_type → llama.cpp's, where they differ
 STORED_MINUS_ONE = ("gemma3", "gemma3_text")
 
 # ---- the weights ----
@@ -192,6 +193,14 @@ def top1(golden, other, lead=0.25):
     return float((golden.argmax(-1) == other.argmax(-1))[clear].mean()) if clear.any() else 1.0
 
 
+def gguf_module(name):
+    """As gguf-py knows what MLX stacked."""
+    name = name.replace("e_score_correction_bias", "e_score_correction").replace(".mlp.switch_mlp.", ".mlp.experts.")
+    for mlx, mixtral in (("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")):
+        name = name.replace(f".block_sparse_moe.switch_mlp.{mlx}", f".block_sparse_moe.experts.{mixtral}")
+    return name
+
+
 def gguf_names(config, shapes):
     """Module → its name in a GGUF file, with * for the block's number; empty: llama.cpp does not know the architecture."""
     known = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
@@ -199,8 +208,9 @@ def gguf_names(config, shapes):
     if not architecture or "text_config" in config:
         return {}
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
-    modules = [name.rsplit(".", 1)[0] for name in shapes]
-    return {re.sub(r"\.\d+\.", ".*.", m): re.sub(r"\.\d+\.", ".*.", names.get_name(m)) for m in modules if names.get_name(m)}
+    modules = [re.sub(r"\.(weight|bias)$", "", name) for name in shapes]
+    known = {m: names.get_name(gguf_module(m)) for m in modules}
+    return {re.sub(r"\.\d+\.", ".*.", m): re.sub(r"\.\d+\.", ".*.", name) for m, name in known.items() if name}
 
 
 def make(name, case):
@@ -389,6 +399,9 @@ CASES = {
     "qwen3-moe": {"config": {**LLAMA, "model_type": "qwen3_moe", "num_hidden_layers": 4, "head_dim": 32, "num_experts": 16,
                              "num_experts_per_tok": 4, "moe_intermediate_size": 32, "decoder_sparse_step": 2, "mlp_only_layers": [3],
                              "norm_topk_prob": True}, "variants": [F32, affine(4, 32), fp("mxfp4")]},
+    "qwen3-moe-all": {"config": {**LLAMA, "model_type": "qwen3_moe", "head_dim": 24, "num_experts": 6, "num_experts_per_tok": 2,
+                                 "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                                 "norm_topk_prob": True}, "variants": [F32, F16]},
     "qwen3-moe-dense": {"config": {**LLAMA, "model_type": "qwen3_moe", "head_dim": 24, "num_experts": 4, "num_experts_per_tok": 4,
                                    "moe_intermediate_size": 64, "decoder_sparse_step": 1, "mlp_only_layers": [],
                                    "norm_topk_prob": False, "tie_word_embeddings": True}},
@@ -397,6 +410,9 @@ CASES = {
                             "routed_scaling_factor": 1.5, "use_qk_norm": True, "attention_bias": True,
                             "partial_rotary_factor": 0.5, "rope_scaling": None},
                  "variants": [F32, BF16, affine(6, 32)]},
+    "glm4-moe-one": {"config": {**MOE, **DEEPSEEK, "model_type": "glm4_moe", "num_hidden_layers": 2, "head_dim": 24,
+                                "n_routed_experts": 6, "use_qk_norm": True, "attention_bias": True, "partial_rotary_factor": 0.5,
+                                "rope_scaling": None}},
     "glm4-moe-plain": {"config": {**MOE, **DEEPSEEK, "model_type": "glm4_moe", "num_hidden_layers": 2, "head_dim": 32,
                                   "hidden_size": 96, "n_routed_experts": 5, "num_experts_per_tok": 1, "n_shared_experts": 2,
                                   "first_k_dense_replace": 0, "use_qk_norm": False, "attention_bias": False,

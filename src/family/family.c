@@ -167,12 +167,13 @@ const GgufName gguf_glu[] = {
     {0},
 };
 
+static double layer_count(const GgufSizes *sizes) { return (double)sizes->layers; }
 static double vocab_size(const GgufSizes *sizes) { return (double)sizes->vocab; }
 
 const GgufField gguf_sizes[] = {
     {"hidden_size", .key = ".embedding_length"},
     {"intermediate_size", .key = ".feed_forward_length"},
-    {"num_hidden_layers", .key = ".block_count"},
+    {"num_hidden_layers", .key = ".block_count", .compute = layer_count},
     {"num_attention_heads", .key = ".attention.head_count"},
     {"num_key_value_heads", .key = ".attention.head_count_kv", .or_key = ".attention.head_count"},
     {"max_position_embeddings", .key = ".context_length"},

@@ -92,7 +92,11 @@ extern const GgufName gguf_norms[];      /* before both of them, and the last */
 extern const GgufName gguf_qkv[];        /* q, k, v */
 extern const GgufName gguf_qkv_paired[]; /* the same, q and k with their halves interleaved */
 extern const GgufName gguf_glu[];        /* gate and up */
+extern const GgufName gguf_head_norms[]; /* of each head's q and k, or of all of them */
+extern const GgufName gguf_experts[];    /* router and experts, as moe_usual calls them */
+extern const GgufName gguf_shared[];     /* shared_experts */
 extern const GgufField gguf_sizes[];
 extern const GgufField gguf_rms[];
 extern const GgufField gguf_llama[];          /* and what else a llama's config.json says */
+extern const GgufField gguf_moe[];            /* num_experts_per_tok, moe_intermediate_size */
 double gguf_head_dim(const GgufSizes *sizes); /* GgufField.compute of head_dim, where config.json always says it */

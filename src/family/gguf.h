@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GGUF_LISTS_MAX = 6 };
+enum { GGUF_LISTS_MAX = 8 };
 
 /* --- Tensors --------------------------------------------------------------------------------------------------- */
 
@@ -17,6 +17,8 @@ typedef enum GgufChange {
     GGUF_HEADS_PAIRED,    /* the halves of each head's rows are interleaved: its rotary embedding turns neighbours */
     GGUF_KV_HEADS_PAIRED, /* the same with the heads of k */
     GGUF_PLUS_ONE,        /* 1 was added */
+    GGUF_FLAT,            /* a matrix of one row became a vector */
+    GGUF_NAMED,           /* the module's name is the tensor's: nothing follows it */
 } GgufChange;
 
 /* A module's name in both formats, without ".weight" or ".bias"; '*' is the number of the block. */
@@ -30,14 +32,16 @@ typedef struct GgufName {
 typedef enum GgufFieldKind {
     GGUF_FIELD_INTEGER, /* 1 … 2^31 − 1 */
     GGUF_FIELD_NUMBER,  /* finite, above 0 */
-    GGUF_FIELD_TEXT,    /* always `text` */
+    GGUF_FIELD_TEXT,    /* always `text`; a file that has `key` must have `absent` there */
+    GGUF_FIELD_BOOL,    /* of `key`, else whether `absent` is not 0; no key: always that */
     GGUF_FIELD_HAS,     /* whether the file has the tensor `key` */
     GGUF_FIELD_LACKS,   /* whether it has not */
 } GgufFieldKind;
 
 /* The sizes from which fields are computed. */
 typedef struct GgufSizes {
-    int64_t hidden, layers, heads, kv_heads, head_dim, rotary_dims, vocab;
+    int64_t hidden, layers /* without those that predict further tokens */, heads, kv_heads, head_dim, rotary_dims,
+        vocab;
 } GgufSizes;
 
 /* A key begins with "." where the architecture's name stands before it. */

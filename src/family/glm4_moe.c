@@ -30,4 +30,34 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family glm4_moe_family = {.load = load};
+static const GgufName names[] = {
+    {"output_norm", "model.norm", 0},
+    {"blk.*.attn_norm", "model.layers.*.input_layernorm", 0},
+    {"blk.*.post_attention_norm", "model.layers.*.post_attention_layernorm", 0},
+    {"blk.*.exp_probs_b", "model.layers.*.mlp.gate.e_score_correction_bias", GGUF_NAMED},
+    {0},
+};
+
+static double rotary_factor(const GgufSizes *sizes) { return (double)sizes->rotary_dims / (double)sizes->head_dim; }
+
+static const GgufField fields[] = {
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
+    {"partial_rotary_factor", GGUF_FIELD_NUMBER, .key = ".rope.dimension_count", .compute = rotary_factor},
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
+    {"use_qk_norm", GGUF_FIELD_HAS, .key = "blk.0.attn_q_norm.weight"},
+    {"n_routed_experts", .key = ".expert_count"},
+    {"n_shared_experts", .key = ".expert_shared_count", .optional = true},
+    {"first_k_dense_replace", .key = ".leading_dense_block_count", .optional = true},
+    {"scoring_func", GGUF_FIELD_TEXT, .text = "sigmoid", .key = ".expert_gating_func", .absent = 2},
+    {"norm_topk_prob", GGUF_FIELD_BOOL, .key = ".expert_weights_norm", .absent = 0},
+    {"routed_scaling_factor", GGUF_FIELD_NUMBER, .key = ".expert_weights_scale", .absent = 1},
+    {0},
+};
+
+const Family glm4_moe_family = {
+    .load = load,
+    .gguf = &(const GgufModel){.architecture = "glm4moe",
+        .class_name = "Glm4MoeForCausalLM",
+        .names = {gguf_ends, gguf_qkv, gguf_glu, gguf_head_norms, gguf_experts, gguf_shared, names},
+        .fields = {gguf_sizes, gguf_rms, gguf_moe, fields}},
+};

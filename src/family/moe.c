@@ -73,3 +73,33 @@ void family_moe_layer(Loader *ld, Layer *layer, const Moe *moe, const Dims *d, b
     layer->ffn = FFN_MOE;
     layer->moe = load_moe(ld, moe);
 }
+
+/* --- GGUF ------------------------------------------------------------------------------------------------------ */
+
+const GgufName gguf_head_norms[] = {
+    {"blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm", 0},
+    {"blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm", 0},
+    {0},
+};
+
+const GgufName gguf_experts[] = {
+    {"blk.*.ffn_gate_inp", "model.layers.*.mlp.gate", 0},
+    {"blk.*.ffn_gate_exps", "model.layers.*.mlp.switch_mlp.gate_proj", 0},
+    {"blk.*.ffn_up_exps", "model.layers.*.mlp.switch_mlp.up_proj", 0},
+    {"blk.*.ffn_down_exps", "model.layers.*.mlp.switch_mlp.down_proj", 0},
+    {0},
+};
+
+const GgufName gguf_shared[] = {
+    {"blk.*.ffn_gate_shexp", "model.layers.*.mlp.shared_experts.gate_proj", 0},
+    {"blk.*.ffn_up_shexp", "model.layers.*.mlp.shared_experts.up_proj", 0},
+    {"blk.*.ffn_down_shexp", "model.layers.*.mlp.shared_experts.down_proj", 0},
+    {0},
+};
+
+const GgufField gguf_moe[] = {
+    {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
+    {"num_experts_per_tok", .key = ".expert_used_count"},
+    {"moe_intermediate_size", .key = ".expert_feed_forward_length"},
+    {0},
+};

@@ -29,4 +29,17 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-const Family olmoe_family = {.load = load};
+static const GgufField fields[] = {
+    {"num_experts", .key = ".expert_count"},
+    {"num_experts_per_tok", .key = ".expert_used_count"},
+    {"norm_topk_prob", GGUF_FIELD_BOOL, .absent = 0},
+    {0},
+};
+
+const Family olmoe_family = {
+    .load = load,
+    .gguf = &(const GgufModel){.architecture = "olmoe",
+        .class_name = "OlmoeForCausalLM",
+        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_head_norms, gguf_experts},
+        .fields = {gguf_sizes, gguf_rms, fields}},
+};

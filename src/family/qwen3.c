@@ -22,12 +22,6 @@ static void load(Loader *ld, Spec *spec) {
     }
 }
 
-static const GgufName names[] = {
-    {"blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm", 0},
-    {"blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm", 0},
-    {0},
-};
-
 static const GgufField fields[] = {
     {"hidden_act", GGUF_FIELD_TEXT, .text = "silu"},
     {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
@@ -39,7 +33,7 @@ const Family qwen3_family = {
     .load = load,
     .gguf = &(const GgufModel){.architecture = "qwen3",
         .class_name = "Qwen3ForCausalLM",
-        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, names},
+        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_glu, gguf_head_norms},
         .fields = {gguf_sizes, gguf_rms, fields},
         .tokenizer = {.pre = "qwen2"}},
 };

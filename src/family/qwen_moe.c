@@ -75,5 +75,44 @@ static void load_qwen3(Loader *ld, Spec *spec) {
     }
 }
 
-const Family qwen2_moe_family = {.load = load_qwen2};
-const Family qwen3_moe_family = {.load = load_qwen3};
+static const GgufName names2[] = {
+    {"blk.*.ffn_gate_shexp", "model.layers.*.mlp.shared_expert.gate_proj", 0},
+    {"blk.*.ffn_up_shexp", "model.layers.*.mlp.shared_expert.up_proj", 0},
+    {"blk.*.ffn_down_shexp", "model.layers.*.mlp.shared_expert.down_proj", 0},
+    {"blk.*.ffn_gate_inp_shexp", "model.layers.*.mlp.shared_expert_gate", GGUF_FLAT},
+    {0},
+};
+
+static const GgufField fields2[] = {
+    {"num_experts", .key = ".expert_count"},
+    {"shared_expert_intermediate_size", .key = ".expert_shared_feed_forward_length"},
+    {"norm_topk_prob", GGUF_FIELD_BOOL, .absent = 0},
+    {"qkv_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
+    {0},
+};
+
+const Family qwen2_moe_family = {
+    .load = load_qwen2,
+    .gguf = &(const GgufModel){.architecture = "qwen2moe",
+        .class_name = "Qwen2MoeForCausalLM",
+        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_experts, names2},
+        .fields = {gguf_sizes, gguf_rms, gguf_moe, fields2},
+        .tokenizer = {.pre = "qwen2"}},
+};
+
+static const GgufField fields3[] = {
+    {"num_experts", .key = ".expert_count"},
+    {"head_dim", .key = ".attention.key_length", .compute = gguf_head_dim},
+    {"norm_topk_prob", GGUF_FIELD_BOOL, .absent = 1},
+    {"attention_bias", GGUF_FIELD_HAS, .key = "blk.0.attn_q.bias"},
+    {0},
+};
+
+const Family qwen3_moe_family = {
+    .load = load_qwen3,
+    .gguf = &(const GgufModel){.architecture = "qwen3moe",
+        .class_name = "Qwen3MoeForCausalLM",
+        .names = {gguf_ends, gguf_norms, gguf_qkv, gguf_head_norms, gguf_experts},
+        .fields = {gguf_sizes, gguf_rms, gguf_moe, fields3},
+        .tokenizer = {.pre = "qwen2"}},
+};

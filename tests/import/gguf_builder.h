@@ -53,21 +53,27 @@ static inline void build_words(Builder *b, const char *key, uint32_t kind, const
     buffer_append(&b->values, values, count * 4);
 }
 
-/* rows 0: a vector. bytes NULL: zeros. */
-static inline void build_tensor(
-    Builder *b, const char *name, uint32_t type, int64_t cols, int64_t rows, const void *bytes) {
+/* rows 0: a vector; of a stack, all its matrices'. stack 0: none. bytes NULL: zeros. */
+static inline void build_stack(
+    Builder *b, const char *name, uint32_t type, int64_t cols, int64_t rows, int64_t stack, const void *bytes) {
     const GgufType *info = gguf_type(type);
     size_t size =
         info && info->elements ? (size_t)(cols / info->elements * info->bytes) * (size_t)(rows ? rows : 1) : 32;
     put_string(&b->infos, name);
-    put_u32(&b->infos, rows ? 2 : 1);
+    put_u32(&b->infos, stack ? 3 : rows ? 2 : 1);
     put_u64(&b->infos, (uint64_t)cols);
-    if (rows) put_u64(&b->infos, (uint64_t)rows);
+    if (rows) put_u64(&b->infos, (uint64_t)(stack ? rows / stack : rows));
+    if (stack) put_u64(&b->infos, (uint64_t)stack);
     put_u32(&b->infos, type);
     put_u64(&b->infos, b->data.size);
     for (size_t i = 0; i < size; i++) buffer_byte(&b->data, bytes ? ((const char *)bytes)[i] : 0);
     while (b->data.size % 32) buffer_byte(&b->data, 0);
     b->tensor_count++;
+}
+
+static inline void build_tensor(
+    Builder *b, const char *name, uint32_t type, int64_t cols, int64_t rows, const void *bytes) {
+    build_stack(b, name, type, cols, rows, 0, bytes);
 }
 
 /* Appends the file and empties the builder. */

@@ -372,7 +372,10 @@ static void test_refused(void) {
     expect_refused(&b, "an empty tensor", "tensor blk.0.attn_norm_2.weight: a dimension of 0");
     llama_build(&b);
     build_u32(&b, "llama.expert_count", 8);
-    expect_refused(&b, "experts", "llama.expert_count is 8");
+    expect_refused(&b, "half a Mixtral", "llama.expert_used_count is missing");
+    build_string(&b, "general.architecture", "qwen2");
+    build_u32(&b, "qwen2.expert_count", 8);
+    expect_refused(&b, "experts", "qwen2.expert_count is 8");
     llama_build(&b);
     build_f32(&b, "llama.attn_logit_softcapping", 50);
     expect_refused(&b, "an unknown key", "llama.attn_logit_softcapping");
@@ -380,7 +383,7 @@ static void test_refused(void) {
     memset(name, 'x', sizeof name - 1);
     name[sizeof name - 1] = '\0';
     build_string(&b, "general.architecture", name);
-    expect_refused(&b, "a long name", "xxx cannot be converted (these can: gemma3, llama, ");
+    expect_refused(&b, "a long name", "xxx cannot be converted (these can: gemma3, glm4moe, gpt-oss, llama, ");
     llama_build(&b);
     build_string(&b, "llama.rope.scaling.type", name);
     expect_refused(&b, "a long type", "llama.rope.scaling.type is xxx");

@@ -20,6 +20,7 @@ enum {
     TYPE_Q6_K = 14,
     TYPE_IQ4_NL = 20,
     TYPE_BF16 = 30,
+    TYPE_MXFP4 = 39,
 };
 
 static const GgufType types[] = {
@@ -54,7 +55,7 @@ static const GgufType types[] = {
     [TYPE_BF16] = {"BF16", 1, 2, 0, DTYPE_BF16, QUANT_NONE, 0},
     [34] = {.name = "TQ1_0"},
     [35] = {.name = "TQ2_0"},
-    [39] = {.name = "MXFP4"},
+    [TYPE_MXFP4] = {"MXFP4", 32, 17, 4, 0, QUANT_MXFP4, 4},
     [40] = {.name = "NVFP4"},
 };
 
@@ -249,6 +250,8 @@ void gguf_blocks_compact(uint32_t type, const uint8_t *blocks, int64_t count, ui
         float values[2][GGUF_SUPERBLOCK / GGUF_GROUP];
         if (info->compact == QUANT_K_SYMMETRIC)
             q6_k_codes(blocks, codes);
+        else if (info->compact == QUANT_MXFP4) /* the scale, an exponent, then the codes, the same as MLX's */
+            nibbles_spread(blocks + 1, codes);
         else
             gguf_blocks_convert(type, blocks, info->elements, codes, values[0], values[1]);
         if (info->compact == QUANT_K) {
@@ -257,6 +260,8 @@ void gguf_blocks_compact(uint32_t type, const uint8_t *blocks, int64_t count, ui
         } else if (info->compact == QUANT_K_SYMMETRIC) {
             q6_k_record(blocks, scales);
             scales += K_SYMMETRIC_BYTES;
+        } else if (info->compact == QUANT_MXFP4) {
+            *scales++ = blocks[0];
         } else {
             memcpy(scales, blocks, 2);
             scales += 2;

@@ -214,7 +214,8 @@ static void read_sizes(Writer *w) {
     const GgufTensor *embedding = gguf_tensor(w->file, "token_embd.weight");
     GgufSizes *s = &w->sizes;
     s->hidden = field_integer(w, ".embedding_length", 1);
-    s->layers = field_integer(w, ".block_count", 1);
+    (void)field_integer(w, ".block_count", 1);
+    s->layers = gguf_layers(w->file);
     s->heads = field_integer(w, ".attention.head_count", 1);
     s->kv_heads = field_integer_or(w, ".attention.head_count_kv", 1, s->heads);
     s->head_dim = field_integer_or(w, ".attention.key_length", 2, s->heads > 0 ? s->hidden / s->heads : 0);
@@ -244,10 +245,24 @@ static double field_value(Writer *w, const GgufField *field) {
     return value;
 }
 
+static void put_text_field(Writer *w, const GgufField *field) {
+    if (field->key && field_number_or(w, field->key, field->absent) != field->absent)
+        fail_field(w, field->key, "is of a kind that is not known here");
+    put_text(w, field->name, field->text);
+}
+
+static void put_bool_field(Writer *w, const GgufField *field) {
+    bool value = field->absent != 0;
+    if (field->key && gguf_value(w->file, field->key) && !gguf_bool(w->file, field->key, &value))
+        fail_field(w, field->key, "is not true or false");
+    put_bool(w, field->name, value);
+}
+
 static void put_field(Writer *w, const GgufField *field) {
     double value = 0;
     switch (field->kind) {
-    case GGUF_FIELD_TEXT: put_text(w, field->name, field->text); return;
+    case GGUF_FIELD_TEXT: put_text_field(w, field); return;
+    case GGUF_FIELD_BOOL: put_bool_field(w, field); return;
     case GGUF_FIELD_HAS: put_bool(w, field->name, has_tensor(w, field->key)); return;
     case GGUF_FIELD_LACKS: put_bool(w, field->name, !has_tensor(w, field->key)); return;
     case GGUF_FIELD_INTEGER:

@@ -43,6 +43,22 @@ static DType plain_dtype(const GgufOutput *output) {
     return output->minus_one ? DTYPE_F32 : output->source->info->dtype;
 }
 
+static void header_shape(TensorHeader *header, const GgufOutput *output, int64_t cols) {
+    const GgufTensor *source = output->source;
+    header->rank = output->flat ? 2 : source->stack ? 3 : source->rank;
+    if (source->rank == 1) {
+        header->shape[0] = output->flat ? 1 : cols;
+        header->shape[1] = output->flat ? cols : 0;
+    } else if (source->stack) {
+        header->shape[0] = source->stack;
+        header->shape[1] = source->rows / source->stack;
+        header->shape[2] = cols;
+    } else {
+        header->shape[0] = source->rows;
+        header->shape[1] = cols;
+    }
+}
+
 static bool headers_build(Conversion *c, TensorHeader **headers, size_t *count) {
     *count = 0;
     for (size_t i = 0; i < c->plan.count; i++) *count += parts_of(&c->plan.outputs[i]);
@@ -54,18 +70,18 @@ static bool headers_build(Conversion *c, TensorHeader **headers, size_t *count) 
         static const char *const parts[] = {"weight", "scales", "biases"};
         const GgufTensor *source = output->source;
         for (size_t p = 0; p < parts_of(output); p++, next++) {
-            next->name = arena_printf(
-                arena, "%s.%s", output->module, output->form.quant == QUANT_NONE ? output->part : parts[p]);
+            const char *part = output->form.quant == QUANT_NONE ? output->part : parts[p];
+            next->name = arena_printf(arena, "%s%s%s", output->module, part[0] ? "." : "", part);
             if (!next->name) return fail(c->error, ERROR_MEMORY, "no memory for the list of tensors");
-            next->rank = source->rank;
-            next->shape[0] = source->rank == 1 ? source->cols : source->rows;
-            next->shape[1] = source->rank == 1 ? 0 : source->cols;
-            next->dtype = plain_dtype(output);
             const Weight *form = &output->form;
-            if (form->quant == QUANT_NONE) continue;
-            next->dtype = p == 0 ? DTYPE_U32 : form->dtype;
-            next->shape[1] =
-                (int64_t)(p == 0 ? weight_row_bytes(form) / 4 : weight_scale_bytes(form) / dtype_bytes(form->dtype));
+            int64_t cols = source->cols;
+            next->dtype = plain_dtype(output);
+            if (form->quant != QUANT_NONE) {
+                next->dtype = p == 0 ? DTYPE_U32 : form->dtype;
+                cols = (int64_t)(p == 0 ? weight_row_bytes(form) / 4
+                                        : weight_scale_bytes(form) / dtype_bytes(form->dtype));
+            }
+            header_shape(next, output, cols);
         }
     }
     return true;

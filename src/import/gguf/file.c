@@ -198,19 +198,23 @@ bool gguf_string(const GgufFile *file, const char *key, Slice *out) {
 
 /* --- Tensors --------------------------------------------------------------------------------------------------- */
 
-/* Dimensions come fastest first; more than two are accepted when they are 1. */
+/* Dimensions come fastest first; three are a stack of matrices, more are accepted when they are 1. */
 static bool read_shape(Reader *reader, GgufTensor *tensor) {
     uint32_t rank = 0;
     if (!read_bytes(reader, &rank, sizeof rank, "its shape")) return false;
     if (rank == 0 || rank > GGUF_DIMS_MAX) return fail(reader->error, ERROR_FORMAT, "%u dimensions", rank);
     uint64_t dims[GGUF_DIMS_MAX] = {1, 1, 1, 1};
     if (!read_bytes(reader, dims, rank * sizeof dims[0], "its shape")) return false;
-    if (dims[2] != 1 || dims[3] != 1) return fail(reader->error, ERROR_UNSUPPORTED, "more than two dimensions");
-    if (dims[0] == 0 || dims[1] == 0 || dims[0] > INT64_MAX || dims[1] > INT64_MAX) {
-        return fail(reader->error, ERROR_FORMAT, "a dimension of %llu", (unsigned long long)(dims[0] ? dims[1] : 0));
-    }
+    if (dims[3] != 1) return fail(reader->error, ERROR_UNSUPPORTED, "more than three dimensions");
+    for (int i = 0; i < 3; i++)
+        if (dims[i] == 0 || dims[i] > INT64_MAX)
+            return fail(reader->error, ERROR_FORMAT, "a dimension of %llu", (unsigned long long)dims[i]);
+    size_t rows;
+    if (!size_mul((size_t)dims[1], (size_t)dims[2], &rows) || rows > INT64_MAX)
+        return fail(reader->error, ERROR_FORMAT, "the shape has more bytes than can be addressed");
     tensor->cols = (int64_t)dims[0];
-    tensor->rows = (int64_t)dims[1];
+    tensor->rows = (int64_t)rows;
+    tensor->stack = dims[2] > 1 ? (int64_t)dims[2] : 0;
     tensor->rank = rank == 1 ? 1 : 2;
     return true;
 }

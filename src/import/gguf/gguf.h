@@ -2,8 +2,9 @@
  *
  * GGUF in: reading a GGUF file and rewriting it as an MLX checkpoint directory (config.json, model.safetensors,
  * tokenizer.json, tokenizer_config.json, chat template). Format: github.com/ggml-org/ggml docs/gguf.md. Q4_K Q5_K Q4_0
- * Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL convert exactly (affine over 32 values); Q6_K to the nearest 8-bit group 32; F32 F16
- * BF16 stay as they are; any other type is an error that names it. Streams: peak memory about one tensor. */
+ * Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL convert exactly (affine over 32 values), and so does MXFP4 (to MLX's mxfp4); Q6_K to the
+ * nearest 8-bit group 32; F32 F16 BF16 stay as they are; any other type is an error that names it. Streams: peak memory
+ * about one tensor. */
 #pragma once
 #include <stdint.h>
 

@@ -68,8 +68,9 @@ typedef struct GgufTensor {
     Slice name;
     uint32_t type;
     const GgufType *info;
-    int64_t cols, rows; /* rows: 1 for a vector */
-    int rank;           /* 1 or 2 */
+    int64_t cols, rows; /* rows: 1 for a vector; of a stack, those of all its matrices */
+    int64_t stack;      /* matrices on each other; 0: it is no stack */
+    int rank;           /* 1; 2, also of stacks */
     const uint8_t *data;
     size_t bytes;
 } GgufTensor;
@@ -103,7 +104,8 @@ Slice gguf_string_next(const uint8_t **at); /* walks the strings of an array */
 typedef struct GgufOutput {
     const GgufTensor *source;
     const char *module;  /* "model.layers.0.mlp.up_proj" */
-    const char *part;    /* "weight" or "bias" */
+    const char *part;    /* "weight" or "bias"; "": the module's name is the tensor's */
+    bool flat;           /* a vector that is a matrix of one row */
     Weight form;         /* how it is quantised: no data. Affine scales are F16 when that is exact, else F32 */
     int64_t interleaved; /* rows per head whose halves are interleaved and must be put apart; 0: none */
     bool minus_one;      /* stored with 1 added */
@@ -118,6 +120,8 @@ typedef struct GgufPlan {
 
 /* The family's model that the file holds. */
 NODISCARD bool gguf_model_find(const GgufFile *file, const GgufModel **model, const char **model_type, Error *error);
+/* block_count without the blocks that predict further tokens, which nothing here uses. */
+int64_t gguf_layers(const GgufFile *file);
 /* The field of config.json with this name; NULL: the model has none. */
 const GgufField *gguf_field(const GgufModel *model, const char *name);
 /* Whether name is the pattern with a number for its '*', which goes to block (no '*': 0). */

@@ -22,13 +22,19 @@ static bool fail_unknown(const GgufFile *file, Error *error) {
         SLICE_SHOWN(file->architecture), list);
 }
 
+/* A number of 0 says that there is no such thing. */
+static bool has_key(const GgufFile *file, const char *key) {
+    int64_t number;
+    return gguf_value(file, key) && !(gguf_integer(file, key, &number) && number == 0);
+}
+
 bool gguf_model_find(const GgufFile *file, const GgufModel **model, const char **model_type, Error *error) {
     *model = NULL;
     size_t i = 0;
     const char *type;
     for (const GgufModel *next; (next = family_gguf(i, &type)); i++) {
         if (!slice_is(file->architecture, next->architecture)) continue;
-        if (next->with_key ? !gguf_value(file, next->with_key) : *model != NULL) continue;
+        if (next->with_key ? !has_key(file, next->with_key) : *model != NULL) continue;
         *model = next;
         *model_type = type;
     }
@@ -59,6 +65,7 @@ static const char *const known_keys[] = {
     ".rope.scaling.yarn_attn_factor",
     ".expert_count",
     ".expert_used_count",
+    ".nextn_predict_layers",
     ".use_parallel_residual",
     ".tensor_data_layout",
     ".pooling_type",
@@ -127,6 +134,13 @@ static bool name_dropped(Slice stem) {
     return stem.size > end.size && memcmp(stem.data + stem.size - end.size, end.data, end.size) == 0;
 }
 
+int64_t gguf_layers(const GgufFile *file) {
+    int64_t blocks = 0, further = 0;
+    (void)gguf_integer(file, ".block_count", &blocks);
+    (void)gguf_integer(file, ".nextn_predict_layers", &further);
+    return further > 0 && further < blocks ? blocks - further : blocks;
+}
+
 /* The number at the start of text: its digits, or 0 when it is none of 0 … BLOCKS_MAX − 1 as one writes it. */
 static size_t number_parse(Slice text, int *number) {
     size_t digits = 0;
@@ -146,6 +160,15 @@ bool gguf_name_match(Slice name, const char *pattern, int *block) {
     Slice rest = {name.data + before.size, name.size - before.size};
     size_t digits = number_parse(rest, block);
     return digits && slice_is((Slice){rest.data + digits, rest.size - digits}, star + 1);
+}
+
+/* Of the blocks behind the model's own. */
+static bool predicts_further(const GgufFile *file, Slice stem) {
+    const Slice block = SLICE("blk.");
+    int number;
+    if (!gguf_value(file, ".nextn_predict_layers") || !slice_starts(stem, block)) return false;
+    return number_parse((Slice){stem.data + block.size, stem.size - block.size}, &number) &&
+        number >= gguf_layers(file);
 }
 
 static const GgufName *name_find(const GgufModel *model, Slice stem, int *block) {
@@ -173,7 +196,7 @@ static bool name_convert(
     Slice part = dot ? (Slice){dot + 1, (size_t)(stem.data + stem.size - dot - 1)} : (Slice){0};
     output->part = slice_is(part, "weight") ? "weight" : slice_is(part, "bias") ? "bias" : NULL;
     if (output->part) stem.size -= part.size + 1;
-    *dropped = name_dropped(stem);
+    *dropped = name_dropped(stem) || predicts_further(file, stem);
     if (*dropped) return true;
     int block;
     const GgufName *name = name_find(model, stem, &block);
@@ -182,6 +205,7 @@ static bool name_convert(
             SLICE_SHOWN(output->source->name), model->architecture);
     }
     *change = name->change;
+    if (*change == GGUF_NAMED) output->part = "";
     output->module = module_name(&file->arena, name->module, block);
     return output->module || fail(error, ERROR_MEMORY, "no memory for the names");
 }
@@ -225,12 +249,14 @@ static bool output_plan(GgufOutput *output, const GgufFile *file, GgufChange cha
     bool paired = change == GGUF_HEADS_PAIRED || change == GGUF_KV_HEADS_PAIRED;
     if (paired && !heads_plan(output, file, change, error)) return false;
     output->minus_one = change == GGUF_PLUS_ONE;
+    output->flat = change == GGUF_FLAT && tensor->rank == 1;
     if (!tensor->info->bits) return true;
     if (tensor->rank != 2 || strcmp(output->part, "weight") != 0 || output->minus_one) {
         return fail(error, ERROR_UNSUPPORTED, "tensor %.*s is not a matrix, but of type %s", SLICE_SHOWN(tensor->name),
             tensor->info->name);
     }
-    const Quant form = compact ? tensor->info->compact : QUANT_NONE;
+    const bool own = compact || tensor->info->compact == QUANT_MXFP4; /* which MLX has as well */
+    const Quant form = own ? tensor->info->compact : QUANT_NONE;
     output->form = (Weight){.rows = tensor->rows, .cols = tensor->cols, .group = GGUF_GROUP};
     if (form != QUANT_NONE) {
         output->form.quant = form;
