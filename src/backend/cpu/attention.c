@@ -18,10 +18,17 @@ enum {
     ALONE_PRODUCTS = 1 << 17, /* work that one thread does sooner than it wakes another: some 5 µs */
 };
 
-/* A query's result over some spans: largest score, sum of exponentials; the weighted values are kept beside it. */
+/* A query's result over some spans: largest score, sum of exponentials; the weighted values of the kinds that were met
+ * are kept beside it. */
 typedef struct Partial {
     float m, l;
+    int kinds;
 } Partial;
+
+/* Of a query or some, [value_stride] each. */
+typedef struct Values {
+    float *exact, *coded;
+} Values;
 
 /* ---- memory of a thread ---- */
 
@@ -288,6 +295,7 @@ static void visit_span(
     for (int i = 0; i < tile->queries; i++) {
         tile->m[i] = -INFINITY;
         tile->l[i] = 0;
+        tile->kinds[i] = 0;
     }
     const size_t bytes = (size_t)tile->queries * (size_t)tile->value_stride * sizeof(float);
     memset(tile->o, 0, bytes);
@@ -296,35 +304,48 @@ static void visit_span(
         const int exact = exact_queries(job, place, coded, base);
         if (exact > 0) visit_exact(job, place, space, tile, exact, base);
         if (exact < tile->queries) codes_visit(job, place, coded, tile, exact, base, space->work);
+        for (int i = 0; i < tile->queries; i++) tile->kinds[i] |= i < exact ? ATTENTION_EXACT : ATTENTION_CODED;
     }
 }
 
+/* total ← total · a + part · b, where either may be nothing so far. */
+static void mix(const Job *job, int kind, const Partial *total, float *to, float a, const Partial *part,
+    const float *from, float b) {
+    if (part->kinds & kind)
+        job->kernels->mix(job->value_stride, to, a, from, b);
+    else if (a != 1 && (total->kinds & kind))
+        job->kernels->mix(job->value_stride, to, a, to, 0);
+}
+
 /* total ← total and then part. A part without a visible key (l = 0) changes nothing. */
-static void merge(const Job *job, Partial *total, float *total_o, float *total_coded, const Partial *part,
-    const float *o, const float *coded) {
+static void merge(const Job *job, Partial *total, const Values *sums, const Partial *part, const Values *more) {
     if (part->l == 0) return;
     const float most = total->m > part->m ? total->m : part->m;
-    const float a = expf(total->m - most), b = expf(part->m - most);
-    *total = (Partial){most, total->l * a + part->l * b};
-    job->kernels->mix(job->value_stride, total_o, a, o, b);
-    if (job->coded) job->kernels->mix(job->value_stride, total_coded, a, coded, b);
+    const float a = total->m == most ? 1 : expf(total->m - most), b = part->m == most ? 1 : expf(part->m - most);
+    mix(job, ATTENTION_EXACT, total, sums->exact, a, part, more->exact, b);
+    mix(job, ATTENTION_CODED, total, sums->coded, a, part, more->coded, b);
+    *total = (Partial){most, total->l * a + part->l * b, total->kinds | part->kinds};
 }
 
-static void start_total(const Job *job, int head, Partial *total, float *o, float *coded) {
-    *total = job->op->sinks ? (Partial){job->op->sinks[head], 1} : (Partial){-INFINITY, 0};
-    memset(o, 0, (size_t)job->value_stride * sizeof *o);
-    if (job->coded) memset(coded, 0, (size_t)job->value_stride * sizeof *coded);
+static void start_total(const Job *job, int head, Partial *total, const Values *sums) {
+    *total = job->op->sinks ? (Partial){job->op->sinks[head], 1, 0} : (Partial){-INFINITY, 0, 0};
+    memset(sums->exact, 0, (size_t)job->value_stride * sizeof *sums->exact);
+    if (job->coded) memset(sums->coded, 0, (size_t)job->value_stride * sizeof *sums->coded);
 }
 
-static void finish_query(
-    const Job *job, const Run *run, int row, int head, const Partial *total, float *o, float *coded) {
+static void finish_query(const Job *job, int row, int head, const Partial *total, const Values *sums) {
     const int width = job->layout->value_dim;
-    if (codes_end(job, run, run->position + row - run->row)) codes_add(job, coded, o);
+    if (total->kinds & ATTENTION_CODED) codes_add(job, sums->coded, sums->exact);
     const int64_t at = ((int64_t)row * job->op->heads + head) * width;
     const float *gate = job->op->gate ? job->op->gate + at : NULL;
     float *out = job->op->out + at;
-    for (int i = 0; i < width; i++) out[i] = o[i] / total->l;
+    for (int i = 0; i < width; i++) out[i] = sums->exact[i] / total->l;
     for (int i = 0; gate && i < width; i++) out[i] /= 1.0f + expf(-gate[i]);
+}
+
+static Values values_at(const Job *job, float *exact, float *coded, int query) {
+    const size_t at = (size_t)query * (size_t)job->value_stride;
+    return (Values){exact + at, coded + at};
 }
 
 static void make_records(const Job *job, const Place *place, const CodedTile *coded, const Space *space) {
@@ -339,27 +360,27 @@ static void whole_tile(const Job *job, const Place *place, const Space *space) {
     AttentionTile tile;
     CodedTile coded;
     Partial total[ATTENTION_QUERIES];
-    const size_t stride = (size_t)job->value_stride;
+    Values sums[ATTENTION_QUERIES];
     fill_tile(job, place, space, &tile);
     if (job->coded) {
         codes_tile(job, place, (const ScanQuery *)(const void *)space->records, &coded);
         make_records(job, place, &coded, space);
     }
-    for (size_t i = 0; i < (size_t)tile.queries; i++)
-        start_total(
-            job, head_of(job, place, (int)i), &total[i], space->total + i * stride, space->coded_total + i * stride);
+    for (int i = 0; i < tile.queries; i++) {
+        sums[i] = values_at(job, space->total, space->coded_total, i);
+        start_total(job, head_of(job, place, i), &total[i], &sums[i]);
+    }
     const int last = (tile.last[tile.queries - 1] - 1) / ATTENTION_SPAN;
     for (int span = tile.first[0] / ATTENTION_SPAN; span <= last; span++) {
         visit_span(job, place, space, &coded, &tile, span);
-        for (size_t i = 0; i < (size_t)tile.queries; i++) {
-            const Partial part = {tile.m[i], tile.l[i]};
-            merge(job, &total[i], space->total + i * stride, space->coded_total + i * stride, &part,
-                tile.o + i * stride, space->coded + i * stride);
+        for (int i = 0; i < tile.queries; i++) {
+            const Partial part = {tile.m[i], tile.l[i], tile.kinds[i]};
+            const Values more = values_at(job, space->o, space->coded, i);
+            merge(job, &total[i], &sums[i], &part, &more);
         }
     }
-    for (size_t i = 0; i < (size_t)tile.queries; i++)
-        finish_query(job, place->run, row_of(job, place, (int)i), head_of(job, place, (int)i), &total[i],
-            space->total + i * stride, space->coded_total + i * stride);
+    for (int i = 0; i < tile.queries; i++)
+        finish_query(job, row_of(job, place, i), head_of(job, place, i), &total[i], &sums[i]);
 }
 
 /* ---- shared-out spans ---- */
@@ -381,22 +402,25 @@ static void span_of_tile(const Job *job, const Place *place, int span, const Spa
     visit_span(job, place, space, &coded, &tile, job->first_span + span);
     for (int i = 0; i < tile.queries; i++) {
         float *to = partial_of(job, row_of(job, place, i), head_of(job, place, i), span);
-        to[0] = tile.m[i];
-        to[1] = tile.l[i];
-        memcpy(to + 16, tile.o + (size_t)i * stride, stride * sizeof(float));
-        if (job->coded) memcpy(to + 16 + stride, tile.coded + (size_t)i * stride, stride * sizeof(float));
+        const Partial part = {tile.m[i], tile.l[i], tile.kinds[i]};
+        const Values from = values_at(job, space->o, space->coded, i);
+        memcpy(to, &part, sizeof part);
+        if (part.kinds & ATTENTION_EXACT) memcpy(to + 16, from.exact, stride * sizeof *to);
+        if (part.kinds & ATTENTION_CODED) memcpy(to + 16 + stride, from.coded, stride * sizeof *to);
     }
 }
 
-static void merge_query(const Job *job, const Run *run, int row, int head, float *o, float *coded) {
+static void merge_query(const Job *job, int row, int head, const Space *space) {
+    const Values sums = {space->total, space->coded_total};
     Partial total;
-    start_total(job, head, &total, o, coded);
+    start_total(job, head, &total, &sums);
     for (int span = 0; span < job->spans; span++) {
-        const float *from = partial_of(job, row, head, span);
-        const Partial part = {from[0], from[1]};
-        merge(job, &total, o, coded, &part, from + 16, from + 16 + job->value_stride);
+        float *from = partial_of(job, row, head, span);
+        Partial part;
+        memcpy(&part, from, sizeof part);
+        merge(job, &total, &sums, &part, &(Values){from + 16, from + 16 + job->value_stride});
     }
-    finish_query(job, run, row, head, &total, o, coded);
+    finish_query(job, row, head, &total, &sums);
 }
 
 /* ---- the operation ---- */
@@ -417,12 +441,8 @@ static void attention_task(void *argument, int index, int count) {
     if (!job->shared) return;
     if (count > 1) pool_barrier(pool, index);
     const int queries = job->cpu->step.rows * job->op->heads;
-    const Run *run = job->cpu->step.runs;
-    for (int i = queries * index / count; i < queries * (index + 1) / count; i++) {
-        const int row = i / job->op->heads;
-        while (row >= run->row + run->rows) run++;
-        merge_query(job, run, row, i % job->op->heads, space.total, space.coded_total);
-    }
+    for (int i = queries * index / count; i < queries * (index + 1) / count; i++)
+        merge_query(job, i / job->op->heads, i % job->op->heads, &space);
 }
 
 /* Cuts the work; gives the number of products of a query and a key element. */

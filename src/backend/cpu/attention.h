@@ -15,6 +15,8 @@
 enum {
     ATTENTION_SPAN = 512,   /* a multiple of KV_PAGE_TOKENS */
     ATTENTION_QUERIES = 48, /* of one kv head, that visit a page together */
+    ATTENTION_EXACT = 1,    /* some visible key lay in a page as it was computed */
+    ATTENTION_CODED = 2,    /* … or among codes */
 };
 
 static inline int attention_value_stride(int value_dim) { return (value_dim + 15) / 16 * 16; }
@@ -47,6 +49,7 @@ typedef struct AttentionTile {
     const float *q; /* as packed by attention_pack */
     int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
     float m[ATTENTION_QUERIES], l[ATTENTION_QUERIES];
+    int kinds[ATTENTION_QUERIES]; /* what was met, which follows from the positions: ATTENTION_EXACT, ATTENTION_CODED */
     const float
         *latent;  /* [queries][value_stride] is multiplied with the values, and added to the scores; NULL: none */
     float *o;     /* [queries][value_stride] */
