@@ -444,6 +444,18 @@ static void add_codings(List *list) {
     }
 }
 
+/* What codes cost besides the products of int8. A score is scaled twice, its exponential is five multiplications, its
+ * weight is scaled, and rounded in a running sum: nine of f32 for each query and token. With AVX2 products are summed
+ * in 16 bits, and widened by a multiplication for four (two, where codes fill a byte). */
+static void count_besides(const Bed *bed, Line *line, double scores) {
+    enum { MULTIPLICATIONS = 9 };
+    const KvForm forms[] = {line->code.k, line->code.v};
+    line->integer = true;
+    line->floats = 2.0 * MULTIPLICATIONS * scores;
+    for (int i = 0; i < 2 && !strcmp(bed->backend->ops->name, "avx2"); i++)
+        line->besides += line->operations / 2 * (forms[i] <= KV_CODE4 ? 0.5 : 1);
+}
+
 /* One row far into a text, over pages as they were computed and as codes. */
 static void add_coded_attentions(List *list) {
     static const struct { int heads, kv_heads; } shapes[] = {{12, 2}, {32, 8}};
@@ -453,8 +465,7 @@ static void add_coded_attentions(List *list) {
                 .heads = shapes[s].heads,
                 .kv_heads = shapes[s].kv_heads,
                 .dim = DIM_MAX,
-                .code = {.k = formats[f].k, .v = formats[f].v},
-                .integer = formats[f].k != KV_EXACT};
+                .code = {.k = formats[f].k, .v = formats[f].v}};
             for (line.rows = 1; line.rows <= LINE_ROWS_MAX; line.rows *= LINE_ROWS_MAX) {
                 line.depth = line.rows == 1 ? DEPTH_MAX : DEPTH_MAX / 4;
                 const double seen = line.depth + (line.rows + 1) / 2.0, tokens = line.depth + line.rows;
@@ -463,6 +474,8 @@ static void add_coded_attentions(List *list) {
                     : (double)(code_bytes(&line, false) + code_bytes(&line, true)) / KV_PAGE_TOKENS;
                 line.bytes = tokens * token;
                 line.operations = 4.0 * line.rows * seen * line.heads * line.dim;
+                line.besides = 0;
+                if (formats[f].k != KV_EXACT) count_besides(list->bed, &line, line.rows * seen * line.heads);
                 list_add(list, line, "attention %d/%d heads of %d %s %d %s", line.heads, line.kv_heads, line.dim,
                     line.rows == 1 ? "depth" : "prompt at", line.depth, formats[f].name);
             }

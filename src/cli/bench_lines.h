@@ -31,6 +31,7 @@ struct Line {
     int64_t (*run)(Bed *bed, Line *line, int calls); /* nanoseconds */
     double bytes, operations;                        /* of a call; bytes: that come from memory */
     bool integer;                                    /* int8 products */
+    double besides, floats; /* what the limit counts besides: int8 and f32 operations, which the same units compute */
     /* What run needs; some of it. */
     int rows;
     Weight weight;

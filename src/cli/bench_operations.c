@@ -32,10 +32,11 @@ typedef struct Operations {
 /* Seconds that a call takes at least, by the limits measured last; *by: which binds. */
 static double least(const Machine *machine, const Line *line, const char **by) {
     const double read = machine->read.value[machine->read.count - 1];
-    const Series *peaks = line->integer ? &machine->int8 : &machine->f32;
-    const double peak = peaks->value[peaks->count - 1];
+    const double int8 = machine->int8.value[machine->int8.count - 1], f32 = machine->f32.value[machine->f32.count - 1];
+    const double peak = line->integer ? int8 : f32;
     const double reading = read > 0 ? line->bytes * 1e-9 / read : 0;
-    const double computing = peak > 0 ? line->operations * 1e-9 / peak : 0;
+    double computing = peak > 0 ? (line->operations + line->besides) * 1e-9 / peak : 0;
+    if (f32 > 0) computing += line->floats * 1e-9 / f32;
     *by = reading >= computing ? "read" : line->integer ? "int8" : "f32";
     return fmax(reading, computing);
 }
