@@ -65,6 +65,7 @@ step hostile "$python" tests/model/check_hostile.py
 
 for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
 step cli "$python" tests/cli/check_cli.py
+step package tests/cli/check_package.sh
 step hub "$python" tests/hub/check_hub.py
 step api "$python" tests/server/check_api.py
 step models "$python" tests/server/check_models.py

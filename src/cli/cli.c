@@ -7,10 +7,10 @@
 #include "base/slice.h"
 #include "cli/commands.h"
 
-static const struct {
-    const char *name, *summary;
-    int (*run)(int argc, char **argv);
-} commands[] = {
+static int print_man(int argc, char **argv);
+static int print_completion(int argc, char **argv);
+
+static const CommandEntry commands[] = {
     {"serve", "serve a model over the OpenAI API", command_serve},
     {"chat", "talk to a model in the terminal", command_chat},
     {"run", "answer one prompt", command_run},
@@ -22,17 +22,23 @@ static const struct {
     {"convert", "rewrite a GGUF file as an MLX checkpoint", command_convert},
     {"bench", "measure speed beside the machine's limits", command_bench},
     {"doctor", "what this machine offers", command_doctor},
+    {"man", "the manual page", print_man},
+    {"completion", "what makes a shell complete options", print_completion},
     {"debug", "instruments for comparing with other implementations", command_debug},
+    {0},
 };
+
+static int print_man(int argc, char **argv) { return command_man(commands, argc, argv); }
+static int print_completion(int argc, char **argv) { return command_completion(commands, argc, argv); }
 
 static const char *command_name_at(const void *unused, int i) {
     (void)unused;
-    return i < (int)COUNT_OF(commands) ? commands[i].name : NULL;
+    return commands[i].name;
 }
 
 static void print_overview(FILE *out) {
     fprintf(out, "apus: a native inference server for language models\n\nCommands (apus COMMAND --help):\n");
-    for (size_t i = 0; i < COUNT_OF(commands); i++) fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
+    for (const CommandEntry *c = commands; c->name; c++) fprintf(out, "  %-11s %s\n", c->name, c->summary);
     fprintf(out,
         "\nExamples:\n"
         "  apus serve model.gguf               OpenAI API on http://127.0.0.1:5413/v1\n"
@@ -40,6 +46,15 @@ static void print_overview(FILE *out) {
         "                                      a conversation in the terminal; the model comes from the hub\n"
         "  echo 'Why is the sky blue?' | apus run qwen-0.5b\n"
         "  apus info qwen-0.5b\n");
+}
+
+static int run_command(const char *name, int argc, char **argv) {
+    for (const CommandEntry *c = commands; c->name; c++)
+        if (!strcmp(name, c->name)) return c->run(argc, argv);
+    const char *nearest = nearest_name(slice_of(name), command_name_at, NULL);
+    fprintf(stderr, "apus: unknown command '%s'%s%s%s (apus --help)\n", name, nearest ? "; did you mean " : "",
+        nearest ? nearest : "", nearest ? "?" : "");
+    return EXIT_USAGE;
 }
 
 /* What was printed may still be on its way to a device that is full. */
@@ -62,10 +77,5 @@ int cli_main(int argc, char **argv) {
         printf("apus " APUS_VERSION "\n");
         return 0;
     }
-    for (size_t i = 0; i < COUNT_OF(commands); i++)
-        if (!strcmp(argv[1], commands[i].name)) return finish_output(commands[i].run(argc - 2, argv + 2));
-    const char *nearest = nearest_name(slice_of(argv[1]), command_name_at, NULL);
-    fprintf(stderr, "apus: unknown command '%s'%s%s%s (apus --help)\n", argv[1], nearest ? "; did you mean " : "",
-        nearest ? nearest : "", nearest ? "?" : "");
-    return EXIT_USAGE;
+    return finish_output(run_command(argv[1], argc - 2, argv + 2));
 }

@@ -14,3 +14,12 @@ int command_info(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_debug(int argc, char **argv);
+
+typedef struct CommandEntry {
+    const char *name, *summary; /* NULL ends a table */
+    int (*run)(int argc, char **argv);
+} CommandEntry;
+
+/* Commands that say what the others are. */
+int command_man(const CommandEntry *commands, int argc, char **argv);
+int command_completion(const CommandEntry *commands, int argc, char **argv);

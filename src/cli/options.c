@@ -1,10 +1,13 @@
 #include "cli/options.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/file.h"
 
 static void print_help(const Command *command, const Option *options) {
     printf("apus %s %s\n\n%s\n", command->name, command->arguments, command->summary);
@@ -16,6 +19,54 @@ static void print_help(const Command *command, const Option *options) {
         printf("  %-24s %s\n", left, o->help);
     }
     if (command->details) printf("\n%s", command->details);
+}
+
+/* For roff: a minus that stays one, backslashes, and no dot or quote that would be a request. */
+static void print_roff(const char *text) {
+    if (*text == '.' || *text == '\'') fputs("\\&", stdout);
+    for (; *text; text++) {
+        if (*text == '-')
+            fputs("\\-", stdout);
+        else if (*text == '\\')
+            fputs("\\e", stdout);
+        else
+            putchar(*text);
+        if (*text == '\n' && (text[1] == '.' || text[1] == '\'')) fputs("\\&", stdout);
+    }
+}
+
+static void print_manual(const Command *command, const Option *options) {
+    printf(".SS apus %s ", command->name);
+    print_roff(command->arguments);
+    printf("\n");
+    print_roff(command->summary);
+    printf("\n");
+    for (const Option *o = options; o && o->name; o++) {
+        printf(".TP\n.B ");
+        if (o->alias) print_roff(o->alias);
+        if (o->alias) printf(", ");
+        print_roff(o->name);
+        printf(" %s\n", o->argument ? o->argument : "");
+        print_roff(o->help);
+        printf("\n");
+    }
+    if (!command->details) return;
+    printf(".PP\n.nf\n");
+    print_roff(command->details);
+    printf(".fi\n");
+}
+
+static bool print_asked(const char *text, const Command *command, const Option *options) {
+    if (!strcmp(text, "--help") || !strcmp(text, "-h")) {
+        print_help(command, options);
+    } else if (!strcmp(text, "--help=man")) {
+        print_manual(command, options);
+    } else if (!strcmp(text, "--help=names")) {
+        for (const Option *o = options; o && o->name; o++) printf("%s\n", o->name);
+    } else {
+        return false;
+    }
+    return true;
 }
 
 PRINTF_LIKE(2, 0)
@@ -153,10 +204,7 @@ OptionsResult options_parse(
             arguments->values[arguments->count++] = text;
             continue;
         }
-        if (!strcmp(text, "--help") || !strcmp(text, "-h")) {
-            print_help(command, options);
-            return OPTIONS_HELP;
-        }
+        if (print_asked(text, command, options)) return OPTIONS_HELP;
         const char *equals = strncmp(text, "--", 2) ? NULL : strchr(text, '=');
         const size_t size = equals ? (size_t)(equals - text) : strlen(text);
         const Option *o = find(options, text, size);
@@ -171,6 +219,112 @@ OptionsResult options_parse(
     }
     if (arguments->count < min) return usage(command, "missing argument: %s%s", command->arguments, "");
     return OPTIONS_OK;
+}
+
+static const Option *config_option(const Option *options) {
+    const Option *o = find(options, "--config", strlen("--config"));
+    CHECK(o && o->kind == OPTION_TEXT);
+    return o;
+}
+
+/* The file that is named before anything is parsed: its values come first. */
+static const char *config_path(int argc, char **argv) {
+    static const char name[] = "--config";
+    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++) {
+        if (!strcmp(argv[i], name)) return i + 1 < argc ? argv[i + 1] : NULL;
+        if (!strncmp(argv[i], "--config=", sizeof name)) return argv[i] + sizeof name;
+    }
+    return getenv("APUS_CONFIG");
+}
+
+/* value: with a flag true or false. where: for the message. */
+static bool set_option(const Command *command, const Option *o, const char *value, const char *where) {
+    const bool on = !strcmp(value, "true") || !strcmp(value, "1"), off = !strcmp(value, "false") || !strcmp(value, "0");
+    if (o->kind == OPTION_FLAG ? on || off : store(o, value)) {
+        if (o->kind == OPTION_FLAG) *(bool *)o->value = on;
+        return true;
+    }
+    fprintf(stderr, "%s: ", where);
+    if (o->kind == OPTION_FLAG)
+        (void)usage(command, "option %s: not usable: %s: want true or false", o->name, value);
+    else
+        (void)unusable_value(command, o, value);
+    return false;
+}
+
+/* One line of a file: NUL-terminated, changed in place. */
+static bool set_line(
+    const Command *command, const Option *options, char *line, const char *where, Arguments *arguments) {
+    static const char blanks[] = " \t\r";
+    char *end = line + strlen(line), *equals;
+    line += strspn(line, blanks);
+    while (end > line && strchr(blanks, end[-1])) *--end = 0;
+    if (!*line || *line == '#') return true;
+    equals = strchr(line, '=');
+    if (!equals) {
+        fprintf(stderr, "%s: want: name = value\n", where);
+        return false;
+    }
+    char *value = equals + 1 + strspn(equals + 1, blanks), name[64];
+    while (equals > line && strchr(blanks, equals[-1])) equals--;
+    *equals = 0;
+    if (!strcmp(line, "model") && arguments->count < POSITIONAL_MAX) {
+        arguments->values[arguments->count++] = value;
+        return true;
+    }
+    snprintf(name, sizeof name, "--%.60s", line);
+    const Option *o = find(options, name, strlen(name));
+    if (o) return set_option(command, o, value, where);
+    fprintf(stderr, "%s: ", where);
+    (void)unknown_option(command, options, name, strlen(name));
+    return false;
+}
+
+static bool set_from_file(const Command *command, const Option *options, const char *path, Arguments *arguments) {
+    enum { CONFIG_BYTES_MAX = 1 << 20 };
+    static Buffer text; /* options point into it as long as the process lives */
+    Error error = {0};
+    if (!file_read(path, CONFIG_BYTES_MAX, &text, &error)) {
+        report(&error);
+        return false;
+    }
+    char where[512], *line = text.data;
+    for (int number = 1; line && *line; number++) {
+        char *end = strchr(line, '\n'), *next = end ? end + 1 : NULL;
+        if (end) *end = 0;
+        snprintf(where, sizeof where, "%s:%d", path, number);
+        if (!set_line(command, options, line, where, arguments)) return false;
+        line = next;
+    }
+    return true;
+}
+
+static bool set_from_environment(const Command *command, const Option *options) {
+    for (const Option *o = options; o->name; o++) {
+        char name[64] = "APUS_";
+        size_t size = strlen(name);
+        for (const char *c = o->name + 2; *c && size + 1 < sizeof name; c++)
+            name[size++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+        name[size] = 0;
+        const char *value = getenv(name);
+        /* Kubernetes sets APUS_PORT=tcp://… beside a service that is called apus. */
+        if (value && strncmp(value, "tcp://", 6) && !set_option(command, o, value, name)) return false;
+    }
+    return true;
+}
+
+OptionsResult options_parse_configured(
+    const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments) {
+    Arguments from_file = {0};
+    const char *path = config_path(argc, argv);
+    *(const char **)config_option(options)->value = path;
+    if (path && !set_from_file(command, options, path, &from_file)) return OPTIONS_ERROR;
+    if (!set_from_environment(command, options)) return OPTIONS_ERROR;
+    const OptionsResult result = options_parse(command, options, argc, argv, 0, max, arguments);
+    if (result == OPTIONS_OK && arguments->count == 0) *arguments = from_file;
+    if (result == OPTIONS_OK && arguments->count < min)
+        return usage(command, "missing argument: %s%s", command->arguments, "");
+    return result;
 }
 
 int report(const Error *error) {

@@ -51,8 +51,15 @@ typedef enum OptionsResult { OPTIONS_OK, OPTIONS_HELP, OPTIONS_ERROR } OptionsRe
 /* clang-format on */
 
 /* argv after the command's name. --help prints the command's page and gives OPTIONS_HELP; an error is printed with the
- * next thing to type. min and max positional arguments. */
+ * next thing to type. min and max positional arguments. --help=man and --help=names print the page for a manual (roff)
+ * and the options' names, a line each. */
 OptionsResult options_parse(
+    const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments);
+
+/* The same with settings from elsewhere: a file of `name = value` lines (names as the options', without the dashes;
+ * `model` for an argument; # begins a comment) that --config or APUS_CONFIG names, then the environment (APUS_KV_MEMORY
+ * for --kv-memory), then argv. What comes later wins; arguments of argv replace the file's. */
+OptionsResult options_parse_configured(
     const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments);
 
 /* Of names (name_at(names, i), until NULL) that which the user may have meant; NULL when none is near. */

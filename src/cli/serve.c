@@ -27,7 +27,8 @@ static const Command command = {"serve", "MODEL…", "Serves models over the Ope
     "  apus serve ./model --host 0.0.0.0 --api-key secret\n"
     "  curl http://127.0.0.1:5413/v1/chat/completions -H 'Content-Type: application/json' \\\n"
     "       -d '{\"model\":\"qwen-0.5b\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n"
-    "The key can also come from the environment: APUS_API_KEY.\n"};
+    "Each option can also come from the environment (APUS_API_KEY, APUS_KV_MEMORY …) or from a file: --config FILE,\n"
+    "with lines as in `kv-memory = 8G` and `model = qwen-0.5b`.\n"};
 
 /* A request's body as a word for the shell, whatever the model is called. */
 static void quote_body(const char *name, Buffer *out) {
@@ -137,21 +138,18 @@ static int serve_models(
 
 /* An empty key would let everybody in while it looks as if one were asked for. */
 static bool take_keys(const char *key, const char *file, Buffer *keys, Error *error) {
-    const char *const from_environment = getenv("APUS_API_KEY");
     if (key && file) return fail(error, ERROR_USAGE, "--api-key and --api-key-file: give one of them");
     if (file && !file_read(file, KEY_FILE_BYTES_MAX, keys, error)) return false;
     if (file) return keys->size || fail(error, ERROR_USAGE, "--api-key-file %s: it is empty", file);
-    if (!key) key = from_environment;
     if (key && !key[0])
-        return fail(error, ERROR_USAGE, "%s is empty: leave it out to ask for no key",
-            key == from_environment ? "APUS_API_KEY" : "--api-key");
+        return fail(error, ERROR_USAGE, "--api-key or APUS_API_KEY is empty: leave it out to ask for no key");
     if (key) buffer_text(keys, key);
     return !keys->failed || fail(error, ERROR_MEMORY, "no memory for the API key");
 }
 
 int command_serve(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
-    const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL;
+    const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL, *config = NULL;
     int64_t port = 5413, idle = 0;
     bool verbose = false, pull = false;
     const Option options[] = {
@@ -160,7 +158,9 @@ int command_serve(int argc, char **argv) {
         {"--api-key", NULL, OPTION_TEXT, &key, 0, 0, "KEY", "clients must send this key (APUS_API_KEY)"},
         {"--api-key-file", NULL, OPTION_TEXT, &key_file, 0, 0, "FILE", "clients must send one of its lines"},
         {"--model-name", NULL, OPTION_TEXT, &name, 0, 0, "ID", "id of the model in the API (its file name)"},
+        {"--config", NULL, OPTION_TEXT, &config, 0, 0, "FILE", "take options from a file (APUS_CONFIG)"},
         {"--slots", "-np", OPTION_INTEGER, &engine.slots, 1, 1024, "N", "answers computed at once (8)"},
+        {"--parallel", NULL, OPTION_INTEGER, &engine.slots, 1, 1024, "N", "the same as --slots"},
         {"--queue", NULL, OPTION_INTEGER, &engine.queue, 0, 100000, "N", "requests that may wait; then 429 (256)"},
         ENGINE_OPTIONS(engine),
         {"--idle-unload", NULL, OPTION_DURATION, &idle, 0, 365 * 86400, "TIME",
@@ -171,7 +171,7 @@ int command_serve(int argc, char **argv) {
         {0},
     };
     Arguments arguments;
-    const OptionsResult result = options_parse(&command, options, argc, argv, 1, MODELS_MAX, &arguments);
+    const OptionsResult result = options_parse_configured(&command, options, argc, argv, 1, MODELS_MAX, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (verbose) log_set_level(LOG_DEBUG);
     Error error = {0};

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "server"))
 from apus_server import BINARY, Checks, Server, model_path  # noqa: E402
@@ -55,6 +56,39 @@ def check_run(model):
         check(code.returncode == 1 and "cannot write" in code.stderr, f"a full device, list: {code}")
     both = subprocess.run([BINARY, "run", model, "x", "--stats", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
     check(re.search(r"\n\d+ prompt tokens, ", both), f"--stats on a line of its own: {both!r}")
+
+
+def check_settings(model):
+    """A file, the environment and the command line: the later wins."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "apus.conf")
+        def written(text):
+            with open(path, "w") as file:
+                file.write(text)
+        written(f"# a comment\n\nmodel = {model}\n  model-name= from the file \nport = 0\nverbose = true\nctx-size = 512\n")
+        for environment, options, wanted in [({}, [], ("from the file", 512)), ({"APUS_MODEL_NAME": "env"}, [], ("env", 512)),
+                                             ({"APUS_MODEL_NAME": "env", "APUS_CTX_SIZE": "256", "APUS_PORT": "tcp://10.0.0.1:80"},
+                                              ["--model-name", "argv"], ("argv", 256))]:
+            process = subprocess.Popen([BINARY, "serve", "--config", path, *options], stdout=subprocess.PIPE, text=True,
+                                       env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if "Ctrl-C" in line:
+                    break
+            port = int(re.search(r":(\d+)/v1", "".join(said)).group(1))
+            listed = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models"))["data"][0]
+            process.terminate()
+            check(process.wait() == 0 and listed["id"] == wanted[0], f"{options} {environment}: {listed['id']}, want {wanted[0]}")
+        for text, problem in [("prot = 1\n", "apus.conf:1: apus serve: unknown option '--prot'; did you mean --port?"),
+                              ("\nport = x\n", "apus.conf:2:"), ("verbose = maybe\n", "want true or false"), ("port\n", "want: name = value")]:
+            written(text)
+            code, _, err = apus("serve", "--config", path)
+            check(code == 2 and problem in err, f"{text!r}: {err!r}")
+        code, _, err = apus("serve", "--config", os.path.join(directory, "absent"))
+        check(code == 2 and "absent" in err, f"a missing file: {err!r}")
+        code, _, err = apus("serve", model, env={**os.environ, "APUS_PORT": "http"})
+        check(code == 2 and "APUS_PORT" in err, f"a wrong variable: {err!r}")
 
 
 def check_ports(model):
@@ -172,6 +206,7 @@ def main():
     base, instruct = model_path("gemma-270m"), model_path("qwen-0.5b")
     check_fetch()
     check_usage(base)
+    check_settings(base)
     check_ports(base)
     check_run(instruct)
     check_chat(instruct)
