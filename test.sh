@@ -70,6 +70,7 @@ step hub "$python" tests/hub/check_hub.py
 step api "$python" tests/server/check_api.py
 step models "$python" tests/server/check_models.py
 step tools "$python" tests/server/check_tools.py
+step doors "$python" tests/server/check_doors.py
 step metrics "$python" tests/server/check_metrics.py
 step schema "$python" tests/server/check_schema.py
 step cache "$python" tests/server/check_cache.py

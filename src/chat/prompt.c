@@ -145,11 +145,10 @@ static bool render(const ChatModel *m, const ChatPrompt *p, Arena *arena, Render
         if (variables && template_render(m->template, variables, rendered, &why)) return true;
         rendered_free(rendered);
         *rendered = (Rendered){0};
-        if (i == 0) {
-            first = why;
-            if (variables) fail_while(&first, "The chat template refused the messages");
-        }
-        if (why.code == ERROR_MEMORY) break;
+        const bool memory = why.code == ERROR_MEMORY || !variables;
+        if (i == 0 || memory) first = why;
+        if (i == 0 && variables) fail_while(&first, "The chat template refused the messages");
+        if (memory) break;
     }
     if (error) *error = first;
     return false;

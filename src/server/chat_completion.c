@@ -10,7 +10,7 @@ static bool refuse_messages(const Error *why, ApiError *error) {
     return api_fail(error, 400, "invalid_value", "messages", "%s.", why->text);
 }
 
-static bool make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) {
+bool chat_make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) {
     if (!x->model->template)
         return api_fail(error, 400, "unsupported_parameter", "messages",
             "The model '%s' has no chat template; use /v1/completions.", x->model->name);
@@ -185,8 +185,10 @@ static void write_whole(Exchange *x, Buffer *out) {
 const Endpoint endpoint_chat = {
     .id_prefix = "chatcmpl-",
     .event_object = "chat.completion.chunk",
+    .done = "data: [DONE]\n\n",
+    .heartbeat = ": waiting\n\n", /* a comment: keeps proxies and clients from giving up */
     .read_params = params_read_chat,
-    .make_prompts = make_prompts,
+    .make_prompts = chat_make_prompts,
     .write_start = write_start,
     .write_delta = write_delta,
     .write_finish = write_finish,

@@ -113,22 +113,29 @@ static void free_prompts(Exchange *x) {
     for (int i = 0; i < x->prompt_count; i++) tokens_free(&x->prompts[i]);
 }
 
-/* arena: for what is needed until the request is submitted. */
-static bool understand(Exchange *x, Arena *arena, ApiError *error) {
+/* The request and its prompts. */
+static bool read_request(Exchange *x, ApiRequest *request, Arena *arena, ApiError *error) {
     const Json *body = body_object(x, arena, error);
     if (!body) return false;
     if (!take_model(x, body, error)) return false;
-    ApiRequest request = default_request(x->model, arena);
-    if (!x->endpoint->read_params(&request, body, error)) return false;
-    if (!x->model) return model_unknown(x->server, request.model, error);
+    *request = default_request(x->model, arena);
+    if (!x->endpoint->read_params(request, body, error)) return false;
+    if (!x->model) return model_unknown(x->server, request->model, error);
+    return x->endpoint->make_prompts(x, request, error);
+}
+
+/* arena: for what is needed until the request is submitted. */
+static bool understand(Exchange *x, Arena *arena, ApiError *error) {
+    ApiRequest request;
     Constraint *constraint;
-    if (!x->endpoint->make_prompts(x, &request, error) || !check_context(x, &request, error) ||
+    if (!read_request(x, &request, arena, error) || !check_context(x, &request, error) ||
         !tool_rules_constrain(&request, x->model, x->prompts, &constraint, error))
         return false;
     const bool ok = submit(x, &request, constraint, error);
     constraint_release(constraint); /* the requests have their own references */
     if (!ok) return false;
     x->form = request.form;
+    if (request.echo.data && !(x->echo = arena_copy(&x->arena, request.echo))) return api_out_of_memory(error);
     if (!x->form.echo) free_prompts(x);
     return true;
 }
@@ -195,10 +202,25 @@ enum MHD_Result completion_answer(Exchange *x, const Endpoint *endpoint) {
     return x->form.stream ? answer_stream(x) : answer_whole(x);
 }
 
+enum MHD_Result completion_count(Exchange *x, const Endpoint *endpoint) {
+    ApiError error = {0};
+    ApiRequest request;
+    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
+    x->endpoint = endpoint;
+    __atomic_fetch_add(&x->server->answering, 1, __ATOMIC_RELAXED);
+    const bool ok = read_request(x, &request, &arena, &error);
+    arena_free(&arena);
+    if (!ok) return reply_error(x, &error);
+    Buffer body = {0};
+    buffer_printf(&body, "{\"input_tokens\":%zu}", x->prompts->count);
+    return reply_json(x, 200, &body);
+}
+
 void completion_close(Exchange *x) {
     if (!x->endpoint) return;
     close_generation(x);
     free_prompts(x);
+    answer_events_free(&x->kept);
     buffer_free(&x->head);
     buffer_free(&x->out);
     arena_free(&x->arena);

@@ -41,6 +41,16 @@ typedef struct Given {
     int64_t characters; /* of the text with its logprobs (completions) */
 } Given;
 
+/* Where a stream of blocks stands, of doors that have such. */
+typedef struct AnswerBlock {
+    bool open;
+    AnswerEventKind kind;
+    int index;    /* of the block; of the next when none is open */
+    int calls;    /* so far */
+    int sequence; /* of events */
+    int kept;     /* the event in `kept` with which it began */
+} AnswerBlock;
+
 typedef struct Exchange {
     Server *server;
     struct MHD_Connection *connection;
@@ -72,6 +82,9 @@ typedef struct Exchange {
     int kv_bits;        /* and how many bits it asked for; 0: it did not */
     char id[COMPLETION_ID_MAX];
     int64_t created;
+    const char *echo;  /* as of ApiRequest */
+    AnswerEvents kept; /* of an answer that is shown again when it is whole, or in pieces that are whole */
+    AnswerBlock block;
     Buffer head; /* with which every event begins; made by the first */
     Buffer out;  /* events that no chunk holds yet */
     bool ended;  /* the last event is in out */

@@ -46,6 +46,7 @@ typedef struct ApiRequest {
     const Json *messages;
     const Json *template_arguments; /* chat_template_kwargs */
     ToolRequest tools;
+    Slice echo; /* what the answer repeats of the request: JSON; data NULL: nothing */
     /* completions */
     const Json *prompt;
     Slice suffix;

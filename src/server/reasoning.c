@@ -42,8 +42,9 @@ bool reasoning_settle(const ApiRequest *request, const ChatModel *model, ChatPro
         buffer_text(&pairs, "\"reasoning_effort\":");
         json_write_string(&pairs, r->effort);
     }
-    if (switches && (r->thinking_given || r->effort.data))
-        add_pair(&pairs, "enable_thinking", (r->thinking_given ? r->thinking : !off) ? SLICE("true") : SLICE("false"));
+    const bool said = r->thinking_given || r->thinking_hint;
+    if (switches && (said || r->effort.data))
+        add_pair(&pairs, "enable_thinking", (said ? r->thinking : !off) ? SLICE("true") : SLICE("false"));
     const bool ok = (pairs.size == 1 && !pairs.failed) || merge(request, prompt, &pairs, error);
     buffer_free(&pairs);
     return ok;

@@ -5,8 +5,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/endpoint.h"
 #include "server/guard.h"
 #include "server/metrics.h"
+#include "server/routes.h"
 
 #ifndef POLLRDHUP
 #define POLLRDHUP 0 /* where there is none, POLLHUP comes when the client has ended its side */
@@ -73,7 +75,11 @@ enum MHD_Result reply_text(Exchange *x, const char *type, Buffer *body) { return
 
 enum MHD_Result reply_error(Exchange *x, const ApiError *error) {
     Buffer body = {0};
-    api_write_error(&body, error);
+    const Endpoint *endpoint = x->route ? x->route->endpoint : NULL;
+    if (endpoint && endpoint->write_error)
+        endpoint->write_error(x, error, &body);
+    else
+        api_write_error(&body, error);
     log_debug("refused id=%s status=%d code=%s param=%s", x->request_id, error->status, error->code ? error->code : "",
         error->param);
     return reply(x, error->status, json, &body, error->status == 405 ? x->allowed : NULL);
@@ -83,7 +89,7 @@ enum MHD_Result reply_stream(Exchange *x, MHD_ContentReaderCallback read) {
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read, x, NULL);
     if (!response) return MHD_NO;
-    add_common_headers(x, response, "text/event-stream");
+    add_common_headers(x, response, x->endpoint && x->endpoint->media ? x->endpoint->media : "text/event-stream");
     MHD_add_response_header(response, "Cache-Control", "no-cache");
     MHD_add_response_header(response, "X-Accel-Buffering", "no");
     return queue(x, 200, response);

@@ -5,11 +5,13 @@
 #include "server/completion.h"
 #include "server/metrics.h"
 #include "server/model_list.h"
+#include "server/ollama_list.h"
 #include "server/pull.h"
 #include "server/reply.h"
+#include "server/token_list.h"
 
-static enum MHD_Result answer_chat(Exchange *x, Slice rest) { return completion_answer(x, &endpoint_chat); }
-static enum MHD_Result answer_text(Exchange *x, Slice rest) { return completion_answer(x, &endpoint_text); }
+static enum MHD_Result answer(Exchange *x, Slice rest) { return completion_answer(x, x->route->endpoint); }
+static enum MHD_Result count(Exchange *x, Slice rest) { return completion_count(x, x->route->endpoint); }
 
 /* Of all models together. */
 static enum MHD_Result answer_health(Exchange *x, Slice rest) {
@@ -41,8 +43,9 @@ static enum MHD_Result answer_root(Exchange *x, Slice rest) {
         if (i) buffer_byte(&body, ',');
         json_write_string(&body, slice_of(models_name(x->server->models, i)));
     }
-    buffer_text(
-        &body, "],\"api\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/models\",\"/health\",\"/metrics\"]}");
+    buffer_text(&body,
+        "],\"api\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/responses\",\"/v1/messages\",\"/api/chat\",\"/"
+        "v1/models\",\"/health\",\"/metrics\"]}");
     return reply_json(x, 200, &body);
 }
 
@@ -56,8 +59,23 @@ static const Route routes[] = {
     {.method = "GET", .path = "/v1/models/local", .answer = answer_local},
     {.method = "POST", .path = "/v1/models/pull", .answer = answer_pull},
     {.method = "GET", .path = "/v1/models/", .answer = answer_model},
-    {.method = "POST", .path = "/v1/chat/completions", .answer = answer_chat, .completes = true},
-    {.method = "POST", .path = "/v1/completions", .answer = answer_text, .completes = true},
+    {.method = "POST", .path = "/v1/chat/completions", .answer = answer, .endpoint = &endpoint_chat, .completes = true},
+    {.method = "POST", .path = "/v1/completions", .answer = answer, .endpoint = &endpoint_text, .completes = true},
+    {.method = "POST", .path = "/v1/responses", .answer = answer, .endpoint = &endpoint_responses, .completes = true},
+    {.method = "POST", .path = "/v1/messages", .answer = answer, .endpoint = &endpoint_messages, .completes = true},
+    {.method = "POST", .path = "/api/chat", .answer = answer, .endpoint = &endpoint_ollama_chat, .completes = true},
+    {.method = "POST",
+        .path = "/api/generate",
+        .answer = answer,
+        .endpoint = &endpoint_ollama_generate,
+        .completes = true},
+    {.method = "GET", .path = "/api/tags", .answer = answer_ollama_tags},
+    {.method = "GET", .path = "/api/ps", .answer = answer_ollama_ps},
+    {.method = "GET", .path = "/api/version", .answer = answer_ollama_version},
+    {.method = "POST", .path = "/api/show", .answer = answer_ollama_show},
+    {.method = "POST", .path = "/tokenize", .answer = answer_tokenize},
+    {.method = "POST", .path = "/detokenize", .answer = answer_detokenize},
+    {.method = "POST", .path = "/v1/messages/count_tokens", .answer = count, .endpoint = &endpoint_messages},
 };
 
 static bool path_matches(const Route *route, const char *url) {

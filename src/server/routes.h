@@ -5,8 +5,9 @@
 typedef struct Route {
     const char *method, *path; /* a path ending in '/' takes what follows it as `rest` */
     enum MHD_Result (*answer)(Exchange *x, Slice rest);
-    bool public;    /* needs no key */
-    bool completes; /* makes a request of the engine */
+    const struct Endpoint *endpoint; /* of those that make a request of the engine */
+    bool public;                     /* needs no key */
+    bool completes;                  /* makes a request of the engine */
 } Route;
 
 /* NULL: none; *allowed is then the method that the path has, or NULL. */

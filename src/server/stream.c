@@ -47,9 +47,13 @@ struct StreamWriter {
 /* ---- events ---- */
 
 static void write_error_event(Exchange *x, const ApiError *error) {
-    buffer_text(&x->out, "data: ");
-    api_write_error(&x->out, error);
-    buffer_text(&x->out, "\n\n");
+    if (x->endpoint->write_failure) {
+        x->endpoint->write_failure(x, error, &x->out);
+    } else {
+        buffer_text(&x->out, "data: ");
+        api_write_error(&x->out, error);
+        buffer_text(&x->out, "\n\n");
+    }
     x->ended = true;
 }
 
@@ -78,7 +82,7 @@ static void collect_events(Exchange *x) {
     }
     if (!generation_done(g)) return;
     if (x->form.include_usage) x->endpoint->write_usage(x, &x->out);
-    buffer_text(&x->out, "data: [DONE]\n\n");
+    buffer_text(&x->out, x->endpoint->done);
     x->ended = true;
 }
 
@@ -145,7 +149,7 @@ static void advance(Stream *stream) {
         }
         if (!x->ended) collect_events(x);
         if (x->out.size == 0 && now - stream->last_event_ns > HEARTBEAT_S * INT64_C(1000000000))
-            buffer_text(&x->out, ": waiting\n\n"); /* a comment: keeps proxies and clients from giving up */
+            buffer_text(&x->out, x->endpoint->heartbeat ? x->endpoint->heartbeat : "");
         if (x->out.size == 0 && !x->out.failed) return;
         stream->last_event_ns = now;
         frame(stream);

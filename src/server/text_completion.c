@@ -266,6 +266,8 @@ static void write_whole(Exchange *x, Buffer *out) {
 const Endpoint endpoint_text = {
     .id_prefix = "cmpl-",
     .event_object = "text_completion",
+    .done = "data: [DONE]\n\n",
+    .heartbeat = ": waiting\n\n", /* a comment: keeps proxies and clients from giving up */
     .read_params = params_read_completion,
     .make_prompts = make_prompts,
     .write_delta = write_delta,

@@ -19,6 +19,7 @@ typedef struct ToolRequest {
     bool single;  /* at most one call */
     Slice effort; /* reasoning_effort; data NULL: not given */
     bool thinking, thinking_given;
+    bool thinking_hint; /* thinking is wanted of models that can be told */
 } ToolRequest;
 
 bool tools_read_list(ToolRequest *tools, const Json *value, const char *field, ApiError *error);

@@ -27,6 +27,17 @@ static const Question questions[] = {
         "\"stream\":true,\"stream_options\":{\"include_usage\":true}}"},
     {"POST", "/v1/completions",
         "{\"model\":\"fake\",\"prompt\":[\"Hello\",\"you\"],\"max_tokens\":9,\"seed\":5,\"echo\":true,\"logprobs\":1}"},
+    {"POST", "/v1/chat/completions",
+        "{\"model\":\"fake\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"tool_"
+        "calls\":[{\"id\":\"a\","
+        "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"tool_call_"
+        "id\":\"a\",\"content\":"
+        "\"5\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"required\","
+        "\"seed\":5}"},
+    {"POST", "/v1/responses",
+        "{\"model\":\"fake\",\"input\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_output_tokens\":5,"
+        "\"temperature\":0}"},
+    {"POST", "/tokenize", "{\"model\":\"fake\",\"content\":\"Hi\"}"},
     {"GET", "/v1/models", ""},
     {"POST", "/v1/models/unload", "{\"model\":\"fake\"}"},
     {"POST", "/v1/completions", "{\"model\":\"fake\",\"prompt\":\"loaded again\",\"max_tokens\":3,\"seed\":5}"},

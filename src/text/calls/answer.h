@@ -31,6 +31,7 @@ typedef struct AnswerEvents {
 } AnswerEvents;
 
 void answer_events_clear(AnswerEvents *events);
+void answer_events_append(AnswerEvents *events, const AnswerEvents *more, int index); /* one of them */
 void answer_events_free(AnswerEvents *events);
 static inline Slice answer_event_text(const AnswerEvents *events, int i) {
     return (Slice){events->text.data + events->list[i].begin, events->list[i].size};

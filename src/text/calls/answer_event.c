@@ -39,3 +39,7 @@ void answer_emit(AnswerEvents *out, AnswerEventKind kind, Slice text) {
     }
     out->list[out->count++] = (AnswerEvent){kind, begin, text.size};
 }
+
+void answer_events_append(AnswerEvents *events, const AnswerEvents *more, int index) {
+    answer_emit(events, more->list[index].kind, answer_event_text(more, index));
+}

@@ -1,0 +1,19 @@
+/* Other doors to the one chat: their requests are rewritten as chat completions, which are then read as any other. */
+#pragma once
+#include "server/params.h"
+
+/* Appends ,"as":value of a member that is there and not null. */
+void door_copy(const Json *object, const char *name, const char *as, Buffer *out);
+/* Appends ,"name":"text". */
+void door_text(const char *name, Slice text, Buffer *out);
+/* Joined by line ends, as a JSON string: a text, or the texts of parts whose types are in `types` (NULL ends them).
+ * Other parts are refused, or with skip left out. */
+NODISCARD bool door_join(
+    const Json *content, const char *const *types, bool skip, const char *param, Buffer *out, ApiError *error);
+/* Members that a door knows; others are refused. names ends with NULL. */
+NODISCARD bool door_check(const Json *object, const char *const *names, ApiError *error);
+/* Reads the chat completion that was written, and frees it. */
+NODISCARD bool door_read(ApiRequest *request, Buffer *chat, ApiError *error);
+/* The value of a member, or NULL when it is null or absent. */
+const Json *door_get(const Json *object, const char *name);
+bool door_is(const Json *object, const char *name, const char *text); /* it is this text */

@@ -1,0 +1,208 @@
+#include "server/ollama_request.h"
+
+#include <stdio.h>
+
+#include "server/door.h"
+
+/* ---- what both have ---- */
+
+/* How the model is run, which is the server's to say, and what changes nothing. */
+static const char *const run_options[] = {"num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread",
+    "use_mmap", "use_mlock", "numa", "low_vram", "repeat_last_n"};
+static const char *const sampling_options[][2] = {{"temperature", "temperature"}, {"top_p", "top_p"},
+    {"top_k", "top_k"}, {"min_p", "min_p"}, {"seed", "seed"}, {"stop", "stop"},
+    {"repeat_penalty", "repetition_penalty"}, {"presence_penalty", "presence_penalty"},
+    {"frequency_penalty", "frequency_penalty"}};
+
+static bool is_run_option(Slice name) {
+    for (size_t i = 0; i < COUNT_OF(run_options); i++)
+        if (slice_is(name, run_options[i])) return true;
+    return false;
+}
+
+static bool write_option(Slice name, const Json *options, const Json *value, Buffer *out, ApiError *error) {
+    if (slice_is(name, "num_predict")) {
+        if (value->type != JSON_INTEGER || value->integer > 0) door_copy(options, "num_predict", "max_tokens", out);
+        return true; /* otherwise: no limit */
+    }
+    for (size_t i = 0; i < COUNT_OF(sampling_options); i++) {
+        if (!slice_is(name, sampling_options[i][0])) continue;
+        door_copy(options, sampling_options[i][0], sampling_options[i][1], out);
+        return true;
+    }
+    char param[API_PARAM_MAX];
+    snprintf(param, sizeof param, "options.%.*s", SLICE_SHOWN(name));
+    return is_run_option(name) || api_unsupported(param, error);
+}
+
+static bool write_options(const Json *body, Buffer *out, ApiError *error) {
+    const Json *options = door_get(body, "options");
+    if (!options) return true;
+    if (!api_type(options, JSON_OBJECT, "options", error)) return false;
+    for (JSON_EACH_PAIR(key, value, options))
+        if (value->type != JSON_NULL && !write_option(json_slice(key), options, value, out, error)) return false;
+    return true;
+}
+
+static bool write_format(const Json *body, Buffer *out, ApiError *error) {
+    const Json *format = door_get(body, "format");
+    if (!format || door_is(body, "format", "")) return true;
+    if (door_is(body, "format", "json")) {
+        buffer_text(out, ",\"response_format\":{\"type\":\"json_object\"}");
+        return true;
+    }
+    if (!api_type(format, JSON_OBJECT, "format", error)) return false;
+    buffer_text(out, ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"format\",\"schema\":");
+    json_write(out, format);
+    buffer_text(out, "}}");
+    return true;
+}
+
+/* Streams are what Ollama answers unless told otherwise. */
+static bool write_common(const Json *body, Buffer *out, ApiError *error) {
+    buffer_text(out, "{\"n\":1");
+    door_copy(body, "model", "model", out);
+    if (door_get(body, "stream"))
+        door_copy(body, "stream", "stream", out);
+    else
+        buffer_text(out, ",\"stream\":true");
+    return write_options(body, out, error) && write_format(body, out, error);
+}
+
+static bool finish(ApiRequest *request, const Json *body, Buffer *chat, bool ok, ApiError *error) {
+    if (!ok) {
+        buffer_free(chat);
+        return false;
+    }
+    buffer_byte(chat, '}');
+    if (!door_read(request, chat, error)) return false;
+    const Json *think = door_get(body, "think");
+    request->tools.thinking_hint = think != NULL;
+    request->tools.thinking = think && (think->type != JSON_BOOL || think->boolean);
+    return true;
+}
+
+/* ---- chat ---- */
+
+/* Ollama's calls may have no ids: then they are numbered, and answers belong to them in order. */
+typedef struct Ids {
+    int called, answered;
+} Ids;
+
+static void write_id(const Json *object, const char *name, int number, Buffer *out) {
+    const Json *id = door_get(object, name);
+    if (id)
+        json_write(out, id);
+    else
+        buffer_printf(out, "\"call%05d\"", number); /* nine letters and digits: some templates want that */
+}
+
+static bool write_calls(const Json *calls, const char *param, Ids *ids, Buffer *out, ApiError *error) {
+    if (!api_type(calls, JSON_ARRAY, param, error)) return false;
+    int count = 0;
+    for (JSON_EACH(call, calls)) {
+        const Json *function = door_get(call, "function"), *name = function ? door_get(function, "name") : NULL;
+        if (!name) return api_missing(param, error);
+        Buffer arguments = {0};
+        const Json *given = door_get(function, "arguments");
+        if (given) json_write(&arguments, given);
+        buffer_text(out, count++ ? ",{\"id\":" : ",\"tool_calls\":[{\"id\":");
+        write_id(call, "id", ids->called++, out);
+        buffer_text(out, ",\"type\":\"function\",\"function\":{\"name\":");
+        json_write(out, name);
+        door_text("arguments", given ? buffer_view(&arguments) : SLICE("{}"), out);
+        buffer_text(out, "}}");
+        out->failed |= arguments.failed;
+        buffer_free(&arguments);
+    }
+    if (count) buffer_byte(out, ']');
+    return true;
+}
+
+static bool write_message(const Json *message, int index, Ids *ids, Buffer *out, ApiError *error) {
+    char param[API_PARAM_MAX];
+    snprintf(param, sizeof param, "messages[%d]", index);
+    if (!api_type(message, JSON_OBJECT, param, error)) return false;
+    const Json *images = door_get(message, "images"), *calls = door_get(message, "tool_calls");
+    if (images && (images->type != JSON_ARRAY || images->size > 0)) return api_unsupported("messages.images", error);
+    if (!door_get(message, "role")) return api_missing(param, error);
+    buffer_text(out, index ? ",{\"role\":" : "{\"role\":");
+    json_write(out, door_get(message, "role"));
+    if (door_get(message, "content"))
+        door_copy(message, "content", "content", out);
+    else
+        buffer_text(out, ",\"content\":\"\"");
+    door_copy(message, "thinking", "reasoning_content", out);
+    door_copy(message, "tool_name", "name", out);
+    if (door_is(message, "role", "tool")) {
+        buffer_text(out, ",\"tool_call_id\":");
+        write_id(message, "tool_call_id", ids->answered++, out);
+    }
+    if (calls && (calls->type != JSON_ARRAY || calls->size > 0)) {
+        if (!write_calls(calls, param, ids, out, error)) return false;
+    }
+    buffer_byte(out, '}');
+    return true;
+}
+
+static bool write_messages(const Json *body, Buffer *out, ApiError *error) {
+    const Json *messages = door_get(body, "messages");
+    if (!messages) return api_missing("messages", error);
+    if (!api_type(messages, JSON_ARRAY, "messages", error)) return false;
+    Ids ids = {0};
+    int index = 0;
+    buffer_text(out, ",\"messages\":[");
+    for (JSON_EACH(message, messages))
+        if (!write_message(message, index++, &ids, out, error)) return false;
+    buffer_byte(out, ']');
+    door_copy(body, "tools", "tools", out);
+    return true;
+}
+
+bool ollama_read_chat(ApiRequest *request, const Json *body, ApiError *error) {
+    static const char *const known[] = {
+        "model", "messages", "tools", "format", "options", "stream", "keep_alive", "think", NULL};
+    Buffer chat = {0};
+    const bool ok =
+        door_check(body, known, error) && write_common(body, &chat, error) && write_messages(body, &chat, error);
+    return finish(request, body, &chat, ok, error);
+}
+
+/* ---- generate ---- */
+
+static bool only_empty(const Json *body, const char *name, ApiError *error) {
+    const Json *value = door_get(body, name);
+    const bool empty = !value || (value->type == JSON_STRING && value->size == 0) ||
+        (value->type == JSON_ARRAY && value->size == 0) || (value->type == JSON_BOOL && !value->boolean);
+    return empty || api_unsupported(name, error);
+}
+
+static bool write_prompt(const Json *body, Buffer *out, ApiError *error) {
+    static const char *const later[] = {"suffix", "template", "context", "raw", "images"};
+    const Json *prompt = door_get(body, "prompt"), *system = door_get(body, "system");
+    Slice text;
+    for (size_t i = 0; i < COUNT_OF(later); i++)
+        if (!only_empty(body, later[i], error)) return false;
+    if (!prompt) return api_missing("prompt", error);
+    buffer_text(out, ",\"messages\":[");
+    if (system) {
+        if (!api_string(system, "system", &text, error)) return false;
+        buffer_text(out, "{\"role\":\"system\"");
+        door_text("content", text, out);
+        buffer_text(out, "},");
+    }
+    if (!api_string(prompt, "prompt", &text, error)) return false;
+    buffer_text(out, "{\"role\":\"user\"");
+    door_text("content", text, out);
+    buffer_text(out, "}]");
+    return true;
+}
+
+bool ollama_read_generate(ApiRequest *request, const Json *body, ApiError *error) {
+    static const char *const known[] = {"model", "prompt", "suffix", "images", "format", "options", "system",
+        "template", "context", "stream", "raw", "keep_alive", "think", NULL};
+    Buffer chat = {0};
+    const bool ok =
+        door_check(body, known, error) && write_common(body, &chat, error) && write_prompt(body, &chat, error);
+    return finish(request, body, &chat, ok, error);
+}

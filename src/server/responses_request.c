@@ -1,0 +1,276 @@
+/* Requests of the Responses API, rewritten as chat completions. Nothing is kept between requests. */
+#include "server/responses_request.h"
+
+#include <stdio.h>
+
+#include "server/door.h"
+
+static const char *const text_types[] = {"input_text", "output_text", "text", "refusal", NULL};
+
+/* ---- input ---- */
+
+/* Messages are written one behind the other; calls of tools join the assistant's message before them. */
+typedef struct Input {
+    Buffer *out;
+    int count;
+    bool assistant; /* a message of the assistant is open, */
+    bool content;   /* has content, */
+    int calls;      /* and so many calls */
+    const Json *reasoning;
+} Input;
+
+static void close_assistant(Input *in) {
+    if (!in->assistant) return;
+    if (in->calls) buffer_byte(in->out, ']');
+    if (!in->content && !in->calls) buffer_text(in->out, ",\"content\":\"\"");
+    buffer_byte(in->out, '}');
+    in->assistant = in->content = false;
+    in->calls = 0;
+}
+
+static void open_message(Input *in, const char *role) {
+    close_assistant(in);
+    buffer_printf(in->out, "%s{\"role\":\"%s\"", in->count++ ? "," : "", role);
+}
+
+/* The text of a reasoning item, which belongs to what follows it. */
+static void write_reasoning(Input *in) {
+    const Json *content = in->reasoning ? door_get(in->reasoning, "content") : NULL;
+    in->reasoning = NULL;
+    if (!content || content->type != JSON_ARRAY) return;
+    Buffer text = {0};
+    for (JSON_EACH(part, content)) {
+        const Json *one = door_get(part, "text");
+        if (one && one->type == JSON_STRING) buffer_slice(&text, json_slice(one));
+    }
+    if (text.size > 0) door_text("reasoning_content", buffer_view(&text), in->out);
+    in->out->failed |= text.failed;
+    buffer_free(&text);
+}
+
+static void open_assistant(Input *in) {
+    open_message(in, "assistant");
+    in->assistant = true;
+    write_reasoning(in);
+}
+
+static bool read_message(Input *in, const Json *item, const char *param, ApiError *error) {
+    static const char *const roles[] = {"user", "system", "developer"};
+    const Json *content = door_get(item, "content");
+    const char *role = NULL;
+    for (size_t i = 0; i < COUNT_OF(roles); i++)
+        if (door_is(item, "role", roles[i])) role = roles[i];
+    const bool assistant = door_is(item, "role", "assistant");
+    if (!role && !assistant)
+        return api_fail(error, 400, "invalid_value", param,
+            "Invalid value for '%s.role': expected 'user', 'assistant', 'system' or 'developer'.", param);
+    if (!content) return api_missing(param, error);
+    if (assistant)
+        open_assistant(in);
+    else
+        open_message(in, role);
+    buffer_text(in->out, ",\"content\":");
+    if (!door_join(content, text_types, false, param, in->out, error)) return false;
+    in->content = assistant;
+    if (!assistant) buffer_byte(in->out, '}');
+    return true;
+}
+
+static bool read_call(Input *in, const Json *item, const char *param, ApiError *error) {
+    const Json *id = door_get(item, "call_id"), *name = door_get(item, "name"),
+               *arguments = door_get(item, "arguments");
+    if (!id || !name || !arguments) return api_missing(param, error);
+    if (!in->assistant) open_assistant(in);
+    buffer_text(in->out, in->calls++ ? ",{\"id\":" : ",\"tool_calls\":[{\"id\":");
+    json_write(in->out, id);
+    buffer_text(in->out, ",\"type\":\"function\",\"function\":{\"name\":");
+    json_write(in->out, name);
+    buffer_text(in->out, ",\"arguments\":");
+    json_write(in->out, arguments);
+    buffer_text(in->out, "}}");
+    return true;
+}
+
+static bool read_output(Input *in, const Json *item, const char *param, ApiError *error) {
+    const Json *id = door_get(item, "call_id"), *output = door_get(item, "output");
+    if (!id || !output) return api_missing(param, error);
+    open_message(in, "tool");
+    door_copy(item, "call_id", "tool_call_id", in->out);
+    buffer_text(in->out, ",\"content\":");
+    if (!door_join(output, text_types, false, param, in->out, error)) return false;
+    buffer_byte(in->out, '}');
+    return true;
+}
+
+static bool read_item(Input *in, const Json *item, int index, ApiError *error) {
+    char param[API_PARAM_MAX];
+    snprintf(param, sizeof param, "input[%d]", index);
+    if (!api_type(item, JSON_OBJECT, param, error)) return false;
+    if (!door_get(item, "type") || door_is(item, "type", "message")) return read_message(in, item, param, error);
+    if (door_is(item, "type", "function_call")) return read_call(in, item, param, error);
+    if (door_is(item, "type", "function_call_output")) return read_output(in, item, param, error);
+    if (!door_is(item, "type", "reasoning")) return api_unsupported(param, error);
+    in->reasoning = item;
+    return true;
+}
+
+static bool write_messages(const Json *body, Buffer *out, ApiError *error) {
+    const Json *input = door_get(body, "input"), *instructions = door_get(body, "instructions");
+    Input in = {.out = out};
+    if (!input) return api_missing("input", error);
+    buffer_text(out, ",\"messages\":[");
+    if (instructions) {
+        Slice text;
+        if (!api_string(instructions, "instructions", &text, error)) return false;
+        open_message(&in, "system");
+        door_text("content", text, out);
+        buffer_byte(out, '}');
+    }
+    if (input->type == JSON_STRING) {
+        open_message(&in, "user");
+        door_text("content", json_slice(input), out);
+        buffer_byte(out, '}');
+    } else {
+        if (!api_type(input, JSON_ARRAY, "input", error)) return false;
+        int index = 0;
+        for (JSON_EACH(item, input))
+            if (!read_item(&in, item, index++, error)) return false;
+        close_assistant(&in);
+    }
+    buffer_byte(out, ']');
+    return true;
+}
+
+/* ---- the rest ---- */
+
+/* Tools that are no functions are left out, as agents send those of the service whatever the model. */
+static bool write_tools(const Json *body, Buffer *out, ApiError *error) {
+    const Json *tools = door_get(body, "tools");
+    if (!tools) return true;
+    if (!api_type(tools, JSON_ARRAY, "tools", error)) return false;
+    int count = 0;
+    buffer_text(out, ",\"tools\":[");
+    for (JSON_EACH(tool, tools)) {
+        if (!door_is(tool, "type", "function")) continue;
+        const Json *name = door_get(tool, "name");
+        if (!name) return api_missing("tools", error);
+        buffer_printf(out, "%s{\"type\":\"function\",\"function\":{\"name\":", count++ ? "," : "");
+        json_write(out, name);
+        door_copy(tool, "description", "description", out);
+        door_copy(tool, "parameters", "parameters", out);
+        door_copy(tool, "strict", "strict", out);
+        buffer_text(out, "}}");
+    }
+    buffer_byte(out, ']');
+    return true;
+}
+
+static void write_named(const Json *tool, Buffer *out) {
+    buffer_text(out, "{\"type\":\"function\",\"function\":{\"name\":");
+    json_write(out, door_get(tool, "name"));
+    buffer_text(out, "}}");
+}
+
+static bool write_choice(const Json *body, Buffer *out, ApiError *error) {
+    const Json *choice = door_get(body, "tool_choice");
+    if (!choice) return true;
+    if (choice->type == JSON_STRING) {
+        door_copy(body, "tool_choice", "tool_choice", out);
+        return true;
+    }
+    const Json *tools = door_get(choice, "tools"), *mode = door_get(choice, "mode");
+    if (door_is(choice, "type", "function") && door_get(choice, "name")) {
+        buffer_text(out, ",\"tool_choice\":");
+        write_named(choice, out);
+        return true;
+    }
+    if (!door_is(choice, "type", "allowed_tools") || !tools || tools->type != JSON_ARRAY || !mode)
+        return api_unsupported("tool_choice", error);
+    buffer_text(out, ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":");
+    json_write(out, mode);
+    buffer_text(out, ",\"tools\":[");
+    int count = 0;
+    for (JSON_EACH(tool, tools)) {
+        if (!door_get(tool, "name")) continue;
+        if (count++) buffer_byte(out, ',');
+        write_named(tool, out);
+    }
+    buffer_text(out, "]}}");
+    return true;
+}
+
+static bool write_format(const Json *body, Buffer *out, ApiError *error) {
+    const Json *text = door_get(body, "text"), *format = text ? door_get(text, "format") : NULL;
+    if (!format || door_is(format, "type", "text")) return true;
+    if (door_is(format, "type", "json_object")) {
+        buffer_text(out, ",\"response_format\":{\"type\":\"json_object\"}");
+        return true;
+    }
+    if (!door_is(format, "type", "json_schema")) return api_unsupported("text.format", error);
+    if (!door_get(format, "schema") || !door_get(format, "name")) return api_missing("text.format.schema", error);
+    buffer_text(out, ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":");
+    json_write(out, door_get(format, "name"));
+    door_copy(format, "schema", "schema", out);
+    door_copy(format, "strict", "strict", out);
+    buffer_text(out, "}}");
+    return true;
+}
+
+/* What would need something to be kept. */
+static bool check_state(const Json *body, ApiError *error) {
+    static const char *const kept[] = {"previous_response_id", "conversation", "prompt"};
+    for (size_t i = 0; i < COUNT_OF(kept); i++)
+        if (door_get(body, kept[i])) return api_unsupported(kept[i], error);
+    const Json *background = door_get(body, "background");
+    return !background || (background->type == JSON_BOOL && !background->boolean) ||
+        api_unsupported("background", error);
+}
+
+/* Members of the response that repeat the request, each with a comma in front. */
+static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
+    static const struct {
+        const char *name, *otherwise;
+    } members[] = {{"instructions", "null"}, {"max_output_tokens", "null"}, {"max_tool_calls", "null"},
+        {"metadata", "{}"}, {"parallel_tool_calls", "true"}, {"prompt_cache_key", "null"},
+        {"reasoning", "{\"effort\":null,\"summary\":null}"}, {"safety_identifier", "null"}, {"temperature", "1"},
+        {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"tools", "[]"}, {"top_p", "1"},
+        {"user", "null"}};
+    Buffer echo = {0};
+    for (size_t i = 0; i < COUNT_OF(members); i++) {
+        if (door_get(body, members[i].name))
+            door_copy(body, members[i].name, members[i].name, &echo);
+        else
+            buffer_printf(&echo, ",\"%s\":%s", members[i].name, members[i].otherwise);
+    }
+    const char *copy = echo.failed ? NULL : arena_copy(request->arena, buffer_view(&echo));
+    request->echo = (Slice){copy, echo.size};
+    buffer_free(&echo);
+    return copy || api_out_of_memory(error);
+}
+
+bool responses_read(ApiRequest *request, const Json *body, ApiError *error) {
+    static const char *const known[] = {"model", "input", "instructions", "max_output_tokens", "stream", "temperature",
+        "top_p", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "metadata", "store",
+        "previous_response_id", "conversation", "prompt", "background", "include", "truncation", "user",
+        "prompt_cache_key", "prompt_cache_retention", "service_tier", "top_logprobs", "max_tool_calls",
+        "safety_identifier", "stream_options", "client_metadata", NULL};
+    static const char *const same[][2] = {{"model", "model"}, {"max_output_tokens", "max_completion_tokens"},
+        {"stream", "stream"}, {"temperature", "temperature"}, {"top_p", "top_p"}, {"user", "user"},
+        {"parallel_tool_calls", "parallel_tool_calls"}, {"metadata", "metadata"},
+        {"prompt_cache_key", "prompt_cache_key"}, {"safety_identifier", "safety_identifier"}};
+    Buffer chat = {0};
+    if (!door_check(body, known, error) || !check_state(body, error)) return false;
+    buffer_text(&chat, "{\"n\":1");
+    for (size_t i = 0; i < COUNT_OF(same); i++) door_copy(body, same[i][0], same[i][1], &chat);
+    if (!write_messages(body, &chat, error) || !write_tools(body, &chat, error) || !write_choice(body, &chat, error) ||
+        !write_format(body, &chat, error)) {
+        buffer_free(&chat);
+        return false;
+    }
+    buffer_byte(&chat, '}');
+    if (!door_read(request, &chat, error)) return false;
+    const Json *reasoning = door_get(body, "reasoning"), *effort = reasoning ? door_get(reasoning, "effort") : NULL;
+    request->tools.thinking_hint = effort != NULL; /* agents send it whatever the model */
+    request->tools.thinking = effort && !door_is(reasoning, "effort", "none");
+    return write_echo(request, body, error);
+}

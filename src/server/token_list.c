@@ -1,0 +1,151 @@
+#include "server/token_list.h"
+
+#include <stdio.h>
+
+#include "base/utf8.h"
+#include "server/body.h"
+#include "server/door.h"
+#include "server/model_list.h"
+#include "server/reply.h"
+
+/* The model that the body names; the only one there is needs no name. */
+static ChatModel *take_model(Exchange *x, const Json *body, ApiError *error) {
+    const Json *value = door_get(body, "model");
+    Slice name = {0};
+    Error why = {0};
+    if (!value && models_count(x->server->models) > 1) {
+        api_missing("model", error);
+        return NULL;
+    }
+    if (!value)
+        name = slice_of(models_name(x->server->models, 0));
+    else if (!api_string(value, "model", &name, error))
+        return NULL;
+    if (models_find(x->server->models, name) < 0) {
+        model_unknown(x->server, name, error);
+        return NULL;
+    }
+    ChatModel *model = models_take(x->server->models, name, &why);
+    if (!model) model_failed(name, &why, error);
+    return model;
+}
+
+static bool read_flag(const Json *body, const char *name, bool *flag, ApiError *error) {
+    const Json *value = door_get(body, name);
+    return !value || api_bool(value, name, flag, error);
+}
+
+static bool refuse(const Error *why, const char *param, ApiError *error) {
+    if (why->code == ERROR_MEMORY) return api_out_of_memory(error);
+    return api_fail(error, 400, "invalid_value", param, "%s.", why->text);
+}
+
+/* ---- to tokens ---- */
+
+/* A token that is no text of its own: its bytes. */
+static void write_piece(const ChatModel *model, int32_t id, Buffer *out) {
+    Buffer bytes = {0};
+    if (!tokenizer_bytes(model->tokenizer, id, &bytes, NULL)) buffer_clear(&bytes);
+    buffer_printf(out, "{\"id\":%d,\"piece\":", id);
+    if (utf8_valid(buffer_view(&bytes))) {
+        json_write_string(out, buffer_view(&bytes));
+    } else {
+        for (size_t i = 0; i < bytes.size; i++) buffer_printf(out, "%c%d", i ? ',' : '[', (unsigned char)bytes.data[i]);
+        buffer_byte(out, ']');
+    }
+    buffer_byte(out, '}');
+    buffer_free(&bytes);
+}
+
+static void write_tokens(const ChatModel *model, const Tokens *tokens, bool pieces, Buffer *out) {
+    buffer_text(out, "{\"tokens\":[");
+    for (size_t i = 0; i < tokens->count; i++) {
+        if (i) buffer_byte(out, ',');
+        if (pieces)
+            write_piece(model, tokens->ids[i], out);
+        else
+            json_write_integer(out, tokens->ids[i]);
+    }
+    buffer_printf(out, "],\"count\":%zu,\"max_model_len\":%d}", tokens->count, chat_model_context(model));
+}
+
+static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error) {
+    static const char *const known[] = {"content", "prompt", "model", "add_special", "add_special_tokens",
+        "parse_special", "with_pieces", "return_token_strs", NULL};
+    const Json *content = door_get(body, "content") ? door_get(body, "content") : door_get(body, "prompt");
+    bool special = !door_get(body, "content"), control = true,
+         pieces = false; /* the defaults of llama.cpp, and of vLLM */
+    Slice text;
+    if (!door_check(body, known, error) || !read_flag(body, "add_special", &special, error) ||
+        !read_flag(body, "add_special_tokens", &special, error) || !read_flag(body, "parse_special", &control, error) ||
+        !read_flag(body, "with_pieces", &pieces, error))
+        return false;
+    if (!content) return api_missing("content", error);
+    if (!api_string(content, "content", &text, error)) return false;
+    ChatModel *model = take_model(x, body, error);
+    if (!model) return false;
+    Tokens tokens = {0};
+    Error why = {0};
+    const ControlTokens mode = control ? CONTROL_RECOGNISED : CONTROL_AS_TEXT;
+    bool ok = tokenizer_encode(model->tokenizer, text, mode, special, &tokens, &why) || refuse(&why, "content", error);
+    if (ok) write_tokens(model, &tokens, pieces, out);
+    tokens_free(&tokens);
+    models_release(x->server->models, model);
+    return ok;
+}
+
+/* ---- and back ---- */
+
+static bool read_ids(const Json *list, int vocab, Tokens *tokens, ApiError *error) {
+    int index = 0;
+    for (JSON_EACH(item, list)) {
+        char param[API_PARAM_MAX];
+        int64_t id;
+        snprintf(param, sizeof param, "tokens[%d]", index++);
+        if (!api_integer(item, param, 0, vocab - 1, &id, error)) return false;
+        if (!tokens_push(tokens, (int32_t)id)) return api_out_of_memory(error);
+    }
+    return true;
+}
+
+static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error) {
+    static const char *const known[] = {"tokens", "model", NULL};
+    const Json *list = door_get(body, "tokens");
+    if (!door_check(body, known, error)) return false;
+    if (!list) return api_missing("tokens", error);
+    if (!api_type(list, JSON_ARRAY, "tokens", error)) return false;
+    ChatModel *model = take_model(x, body, error);
+    if (!model) return false;
+    Tokens tokens = {0};
+    Buffer text = {0};
+    Error why = {0};
+    bool ok = read_ids(list, tokenizer_vocab(model->tokenizer), &tokens, error);
+    if (ok)
+        ok = tokenizer_decode(model->tokenizer, tokens.ids, tokens.count, false, &text, &why) ||
+            refuse(&why, "tokens", error);
+    if (ok) {
+        buffer_text(out, "{\"content\":");
+        json_write_string(out, buffer_view(&text));
+        door_text("prompt", buffer_view(&text), out);
+        buffer_byte(out, '}');
+    }
+    buffer_free(&text);
+    tokens_free(&tokens);
+    models_release(x->server->models, model);
+    return ok;
+}
+
+static enum MHD_Result answer(Exchange *x, bool (*make)(Exchange *, const Json *, Buffer *, ApiError *)) {
+    ApiError error = {0};
+    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
+    Buffer out = {0};
+    const Json *body = body_object(x, &arena, &error);
+    const bool ok = body && make(x, body, &out, &error);
+    arena_free(&arena);
+    if (ok) return reply_json(x, 200, &out);
+    buffer_free(&out);
+    return reply_error(x, &error);
+}
+
+enum MHD_Result answer_tokenize(Exchange *x, Slice rest) { return answer(x, tokenize); }
+enum MHD_Result answer_detokenize(Exchange *x, Slice rest) { return answer(x, detokenize); }

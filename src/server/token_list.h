@@ -1,0 +1,9 @@
+/* Text to tokens and back: POST /tokenize, POST /detokenize, as llama.cpp's and vLLM's servers have them. */
+#pragma once
+#include "server/exchange.h"
+
+/* {"content" or "prompt": "…", "model", "add_special", "parse_special", "with_pieces"} → {"tokens", "count",
+ * "max_model_len"} */
+enum MHD_Result answer_tokenize(Exchange *x, Slice rest);
+/* {"tokens": [id, …], "model"} → {"content", "prompt"}, both the text */
+enum MHD_Result answer_detokenize(Exchange *x, Slice rest);
