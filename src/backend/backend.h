@@ -373,6 +373,9 @@ typedef struct BackendOps {
     /* The step that follows; its scratch is free again. False: the backend repeats what it kept of an earlier walk, and
      * the operations need not be called. */
     bool (*begin)(Backend *, const Step *);
+    /* The operations that follow work on consecutive rows of the step, which this describes as if they were a step of
+     * their own; scratch stays as it is. NULL: such a backend takes steps whole. */
+    void (*narrow)(Backend *, const Step *rows);
     /* Ends the walk; the results are there once its ticket was waited for. At most two steps are under way. */
     uint64_t (*submit)(Backend *);
     /* False when the device failed. */

@@ -71,6 +71,9 @@ static bool plan_begin(Backend *backend, const Step *step) {
     check_rows(backend, "rows of a step", step->rows);
     return true;
 }
+static void plan_narrow(Backend *backend, const Step *rows) {
+    check_rows(backend, "rows of a part of a step", rows->rows);
+}
 static uint64_t plan_submit(Backend *backend) { return 0; }
 static bool plan_wait(Backend *backend, uint64_t ticket, Error *error) { return true; }
 static float *plan_read_logits(Backend *backend, float *logits, int64_t count) { return logits; }
@@ -227,6 +230,7 @@ static const BackendOps plan_ops = {
     .kv_survey = plan_kv_survey,
     .kv_encode = plan_kv_encode,
     .begin = plan_begin,
+    .narrow = plan_narrow,
     .submit = plan_submit,
     .wait = plan_wait,
     .scratch = plan_scratch,

@@ -251,6 +251,12 @@ static bool trace_begin(Backend *backend, const Step *step) {
     return t->inner->ops->begin(t->inner, step);
 }
 
+static void trace_narrow(Backend *backend, const Step *rows) {
+    TraceBackend *t = trace(backend);
+    t->step = *rows;
+    t->inner->ops->narrow(t->inner, rows);
+}
+
 static uint64_t trace_submit(Backend *backend) {
     Backend *inner = trace(backend)->inner;
     return inner->ops->submit(inner);
@@ -429,6 +435,7 @@ static const BackendOps trace_ops = {
     .kv_survey = trace_kv_survey,
     .kv_encode = trace_kv_encode,
     .begin = trace_begin,
+    .narrow = trace_narrow,
     .submit = trace_submit,
     .wait = trace_wait,
     .scratch = trace_scratch,

@@ -45,7 +45,7 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
         .slots = (int)arguments->slots,
         .queue_max = (int)arguments->queue,
         .prefill_size = arguments->prefill_size ? (int)arguments->prefill_size
-            : arguments->stream_experts         ? 2048
+            : arguments->stream_experts         ? 8192
                                                 : 512,
     };
     return cache_options(&arguments->cache, out, error);

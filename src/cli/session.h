@@ -29,7 +29,7 @@ typedef struct EngineArguments {
     {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N",                                                \
         "tokens a conversation may hold (the model's, at most 32768)"},                                                \
     {"--prefill-size", NULL, OPTION_INTEGER, &(e).prefill_size, 1, RUNNER_ROWS_MAX / 2, "N",                            \
-        "prompt tokens per step (512; 2048 with --stream-experts)"},                                                   \
+        "prompt tokens per step (512; 8192 with --stream-experts)"},                                                   \
     EXPERT_OPTIONS(e),                                                                                                 \
     CACHE_OPTIONS((e).cache),                                                                                       \
     {"--weights", NULL, OPTION_TEXT, &(e).weights, 0, 0, "HOW",                                                        \

@@ -17,6 +17,7 @@ typedef struct Bound {
     const Norm *final_norm; /* this and the head: on the last layer's */
     Weight head;
     bool coarse_head; /* 8-bit activations for the head of a precise family: nobody asked for more */
+    int part_rows;    /* each layer is walked over so many rows of a step after the other; 0: over all at once */
     int64_t width;    /* floats per row that the largest part of a layer needs */
     void *staging;    /* [rows_max, hidden] host memory between two backends; NULL: there is only one */
 

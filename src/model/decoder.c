@@ -9,11 +9,15 @@ typedef struct Stage {
     float *h, *work, *extra; /* extra: a parallel layer's input, then the wanted rows */
 } Stage;
 
+static int smaller(int a, int b) { return a < b ? a : b; }
+/* Rows that a layer is walked over at once. */
+static int part_rows(const Bound *bound, int rows) { return bound->part_rows ? smaller(bound->part_rows, rows) : rows; }
+
 static Stage stage_begin(const Bound *bound, Backend *backend, const Step *step) {
     Stage stage = {.backend = backend, .walk = backend->ops->begin(backend, step)};
     const int64_t rows = step->rows, hidden = bound->spec->hidden;
     stage.h = backend->ops->scratch(backend, rows * hidden);
-    stage.work = backend->ops->scratch(backend, rows * bound->width);
+    stage.work = backend->ops->scratch(backend, part_rows(bound, step->rows) * bound->width);
     stage.extra = backend->ops->scratch(backend, rows * hidden);
     return stage;
 }
@@ -24,15 +28,15 @@ static const Norm *norm_after(const Bound *bound, int i) {
     return bound->place[i + 1] == bound->place[i] ? bound->layers[i + 1].mixer_in : NULL;
 }
 
-static void layer_forward(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, int rows) {
+static void layer_forward(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, float *h, int rows) {
     const Layer *layer = &bound->layers[i];
     Block mixer = {.backend = stage->backend,
         .cache = cache,
         .rows = rows,
-        .x = stage->h,
+        .x = h,
         .in = layer->mixer_in,
         .work = stage->work,
-        .residual = stage->h,
+        .residual = h,
         .out = layer->mixer_out,
         .next = layer->parallel ? NULL : layer->ffn_in,
         .scale = layer->residual_scale};
@@ -41,12 +45,51 @@ static void layer_forward(const Bound *bound, int i, const KvLayer *cache, const
     ffn.out = layer->ffn_out;
     ffn.next = norm_after(bound, i);
     if (layer->parallel) {
-        stage->backend->ops->norm(stage->backend, rows, stage->h, layer->mixer_in, stage->extra);
+        stage->backend->ops->norm(stage->backend, rows, h, layer->mixer_in, stage->extra);
         mixer.x = ffn.x = stage->extra;
         mixer.in = NULL;
     }
     part_of_mixer(layer)->forward(layer, &mixer);
     part_of_ffn(layer)->forward(layer, &ffn);
+}
+
+/* Rows of a step as a step of their own. */
+static Step step_part(const Step *step, int first, int rows, Run runs[DECODER_PART_MAX]) {
+    Step part = *step;
+    part.rows = rows;
+    part.tokens += first;
+    part.positions += first;
+    part.runs = runs;
+    part.run_count = 0;
+    for (int r = 0; r < step->run_count; r++) {
+        const Run *run = &step->runs[r];
+        const int begin = run->row > first ? run->row : first, end = smaller(run->row + run->rows, first + rows);
+        if (begin >= end) continue;
+        CHECK(run->span_count == 0);
+        Run *own = &runs[part.run_count++];
+        *own = *run;
+        own->row = begin - first;
+        own->rows = end - begin;
+        own->position = run->position + begin - run->row;
+    }
+    return part;
+}
+
+/* A layer over all rows, part by part: whatever part of it is read from elsewhere for the first one is there for the
+ * others. */
+static void layer_walk(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Step *step) {
+    const int part = part_rows(bound, step->rows);
+    if (part == step->rows) {
+        layer_forward(bound, i, cache, stage, stage->h, step->rows);
+        return;
+    }
+    CHECK(step->axes == 1 && part <= DECODER_PART_MAX);
+    for (int first = 0; first < step->rows; first += part) {
+        Run runs[DECODER_PART_MAX];
+        const Step own = step_part(step, first, smaller(part, step->rows - first), runs);
+        stage->backend->ops->narrow(stage->backend, &own);
+        layer_forward(bound, i, cache, stage, stage->h + (int64_t)first * bound->spec->hidden, own.rows);
+    }
 }
 
 static void embed(const Bound *bound, const Stage *stage, const Step *step) {
@@ -103,7 +146,7 @@ float *decoder_forward(
         Stage *own = &stages[bound->place[i]];
         if (own != stage) backend_move(stage->backend, stage->h, own->backend, own->h, residual, bound->staging);
         stage = own;
-        if (stage->walk) layer_forward(bound, i, &cache[i], stage, step->rows);
+        if (stage->walk) layer_walk(bound, i, &cache[i], stage, step);
     }
     float *logits = NULL;
     if (count > 0) {

@@ -2,6 +2,8 @@
 #pragma once
 #include "model/bound.h"
 
+enum { DECODER_PART_MAX = 512 }; /* most Bound.part_rows */
+
 /* The step's tokens through all layers, what they leave into the cache, and the logits of rows output[0…count): their
  * address in memory of the last layer's backend, [count, vocab]; NULL when count is 0. cache: [layer_count]. The caller
  * has checked the step and waits for *tickets, [backend_count]. */

@@ -29,7 +29,8 @@ static bool make_kv_plan(const Bound *bound, int context, KvPlan *plan, Error *e
 
 /* The decoder over a backend that computes nothing, with the largest step there can be: every shape is checked, scratch
  * is counted. */
-static bool plan_step(const Model *model, Backend *plan, int rows, int outputs, size_t *scratch, Error *error) {
+static bool plan_step(Runner *runner, Backend *plan, int rows, Error *error) {
+    const Model *model = runner->model;
     Bound bound = {0};
     KvPlan kv = {0};
     uint64_t ticket;
@@ -37,10 +38,11 @@ static bool plan_step(const Model *model, Backend *plan, int rows, int outputs, 
     bool ok = zeros || fail(error, ERROR_MEMORY, "no memory for a step of %d rows", rows);
     ok = ok && bound_open(&bound, &model->spec, &plan, 1, 0, error) && make_kv_plan(&bound, model->context, &kv, error);
     if (ok) {
+        bound.part_rows = runner->part_rows;
         const Run run = {.rows = rows};
         const Step step = {.rows = rows, .tokens = zeros, .positions = zeros, .run_count = 1, .runs = &run, .axes = 1};
-        decoder_forward(&bound, kv.layers, &step, outputs, zeros, &ticket);
-        ok = plan_result(plan, scratch, error);
+        decoder_forward(&bound, kv.layers, &step, runner->outputs_max, zeros, &ticket);
+        ok = plan_result(plan, &runner->scratch_bytes, error);
     }
     kv_plan_free(&kv);
     bound_close(&bound);
@@ -48,9 +50,9 @@ static bool plan_step(const Model *model, Backend *plan, int rows, int outputs, 
     return ok;
 }
 
-static bool plan_runner(Runner *runner, int rows, int outputs, Error *error) {
+static bool plan_runner(Runner *runner, int rows, Error *error) {
     Backend *plan = plan_open(rows, error);
-    const bool ok = plan && plan_step(runner->model, plan, rows, outputs, &runner->scratch_bytes, error);
+    const bool ok = plan && plan_step(runner, plan, rows, error);
     backend_close(plan);
     return ok;
 }
@@ -77,13 +79,15 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
             spec->layer_count);
     const int outputs = options->outputs_max && options->outputs_max < rows ? options->outputs_max : rows;
     runner->outputs_max = outputs;
-    if (!plan_runner(runner, rows, outputs, error) || !open_backend(runner, &options->backend, rows, error) ||
+    runner->part_rows = options->part_rows ? options->part_rows : runner->model->bank ? DECODER_PART_MAX : 0;
+    if (!plan_runner(runner, rows, error) || !open_backend(runner, &options->backend, rows, error) ||
         (options->split && !open_backend(runner, &options->upper, rows, error)) ||
         !bound_open(&runner->bound, spec, runner->backends, runner->backend_count, options->split, error))
         return false;
-    for (int i = 0; i < runner->backend_count && runner->model->bank; i++)
-        if (!runner->backends[i]->sources)
+    for (int i = 0; i < runner->backend_count && (runner->model->bank || runner->part_rows); i++)
+        if (!runner->backends[i]->sources || !runner->backends[i]->ops->narrow)
             return fail(error, ERROR_UNSUPPORTED, "%s cannot stream experts", runner->backends[i]->ops->name);
+    runner->bound.part_rows = runner->part_rows;
     runner->bound.coarse_head = !(options->split ? options->upper.precise : options->backend.precise);
     return make_kv_plan(&runner->bound, runner->model->context, &runner->kv, error);
 }

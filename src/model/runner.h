@@ -6,12 +6,15 @@
 
 typedef struct Runner Runner;
 
-enum { RUNNER_ROWS_MAX = 4096 };
+enum { RUNNER_ROWS_MAX = 1 << 16 };
 
 typedef struct RunnerOptions {
     BackendOptions backend; /* rows_max 0: RUNNER_ROWS_DEFAULT */
     int split;              /* layers from here on, and the output matrix, are another backend's; 0: none */
     BackendOptions upper;   /* which; its rows_max is not looked at */
+    int part_rows;          /* layers are walked over so many rows of a step after the other, ≤ DECODER_PART_MAX; 0:
+                               over that many where experts are streamed, so that a step reads each but once, otherwise over all
+                             */
     int outputs_max;        /* rows of a step whose logits may be wanted; 0: all */
 } RunnerOptions;
 

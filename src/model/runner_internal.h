@@ -8,7 +8,7 @@ struct Runner {
     int backend_count;
     Backend *backends[BACKENDS_MAX];
     size_t scratch_bytes;
-    int outputs_max;
+    int outputs_max, part_rows;
     Bound bound;
     KvPlan kv;
 };

@@ -27,7 +27,8 @@ typedef struct BankSlot {
     int expert; /* of all layers; NONE: empty */
     int older, newer;
     SlotState state;
-    bool wanted; /* by the step: not to be given to anybody else */
+    bool wanted;   /* by the step: not to be given to anybody else */
+    uint64_t step; /* that began to read it */
     int parts_left, error, error_file;
     BankRead reads[PARTS_MAX];
 } BankSlot;
@@ -53,6 +54,8 @@ struct ExpertBank {
     int *wanted;
     int wanted_count, given_first, given_count; /* wanted[0…given_first) were given up, given_count are in use */
     int queued;                                 /* of those wanted, not yet being read */
+    int here, here_end;                         /* experts of the layer that the step is at */
+    uint64_t step;                              /* counts them */
     bool failed;
     Error error;
 

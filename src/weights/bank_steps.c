@@ -58,6 +58,7 @@ static void begin_reading(ExpertBank *bank, int s, int expert) {
     slot->state = SLOT_LOADING;
     slot->wanted = true;
     slot->error = 0;
+    slot->step = bank->step;
     slot->parts_left = e->part_count;
     for (int i = 0; i < e->part_count; i++) {
         const BankPart *part = &e->part[i];
@@ -92,7 +93,10 @@ static void finish_read(ExpertBank *bank, const BankRead *read) {
     if (--slot->parts_left > 0) return;
     slot->state = SLOT_READY;
     if (!slot->error) return;
-    if (slot->wanted) note_failure(bank, slot);
+    if (slot->wanted && slot->step == bank->step)
+        note_failure(bank, slot);
+    else
+        bank->queued += slot->wanted; /* an earlier step failed over it: this one asks again */
     bank->experts[slot->expert].slot = NONE;
     slot->expert = NONE;
     slot->state = SLOT_EMPTY;
@@ -115,15 +119,28 @@ static void wait_for_read(ExpertBank *bank) {
 
 /* ---- what makes room ---- */
 
-static int next_victim(const ExpertBank *bank) {
-    const bool guarded = bank->slot_count < bank->cycle;
-    int s = guarded ? bank->newest : bank->oldest;
-    while (s != NONE && (bank->slots[s].wanted || bank->slots[s].state == SLOT_LOADING))
-        s = guarded ? bank->slots[s].older : bank->slots[s].newer;
-    if (!guarded || s == NONE) return s;
-    for (int empty = bank->oldest; empty != NONE; empty = bank->slots[empty].newer) /* as long as there are any */
-        if (bank->slots[empty].state == SLOT_EMPTY) return empty;
+static bool is_free(const BankSlot *slot) { return !slot->wanted && slot->state != SLOT_LOADING; }
+
+static int oldest_free(const ExpertBank *bank) {
+    int s = bank->oldest;
+    while (s != NONE && !is_free(&bank->slots[s])) s = bank->slots[s].newer;
     return s;
+}
+
+/* Where the oldest would be wanted before all others: an empty slot, or the newest of another layer than the step is
+ * at. */
+static int newest_elsewhere(const ExpertBank *bank) {
+    for (int s = bank->oldest; s != NONE; s = bank->slots[s].newer)
+        if (bank->slots[s].state == SLOT_EMPTY && is_free(&bank->slots[s])) return s;
+    for (int s = bank->newest; s != NONE; s = bank->slots[s].older)
+        if (is_free(&bank->slots[s]) && (bank->slots[s].expert < bank->here || bank->slots[s].expert >= bank->here_end))
+            return s;
+    return NONE;
+}
+
+static int next_victim(const ExpertBank *bank) {
+    const int s = bank->slot_count < bank->cycle ? newest_elsewhere(bank) : NONE;
+    return s == NONE ? oldest_free(bank) : s;
 }
 
 /* Begins to read what is wanted and not there, as far as there are slots for it. */
@@ -150,6 +167,9 @@ void bank_want(ExpertSource *source, int layer, const int32_t *experts, int coun
     ExpertBank *bank = bank_of(source);
     mutex_lock(&bank->user);
     CHECK(bank->memory && layer < bank->layer_count);
+    bank->step++;
+    bank->here = bank->layer_first[layer];
+    bank->here_end = layer + 1 < bank->layer_count ? bank->layer_first[layer + 1] : bank->expert_count;
     bank->wanted_count = count;
     bank->given_first = bank->given_count = bank->queued = 0;
     finish_reads(bank);
@@ -200,7 +220,7 @@ static void abandon(ExpertBank *bank) {
 }
 
 /* Those that are there come to the front of what is wanted. */
-static int collect(ExpertBank *bank, int layer_first, int most, SourcedExpert *out) {
+static int collect(ExpertBank *bank, int most, SourcedExpert *out) {
     for (int i = bank->given_first; i < bank->wanted_count && bank->given_count < most; i++) {
         const int expert = bank->wanted[i];
         const BankExpert *e = &bank->experts[expert];
@@ -209,15 +229,9 @@ static int collect(ExpertBank *bank, int layer_first, int most, SourcedExpert *o
         bank->wanted[i] = bank->wanted[place];
         bank->wanted[place] = expert;
         out[bank->given_count++] =
-            (SourcedExpert){expert - layer_first, matrix_of(bank, e, 0), matrix_of(bank, e, 1), matrix_of(bank, e, 2)};
+            (SourcedExpert){expert - bank->here, matrix_of(bank, e, 0), matrix_of(bank, e, 1), matrix_of(bank, e, 2)};
     }
     return bank->given_count;
-}
-
-static int first_of_layer(const ExpertBank *bank, int expert) {
-    int layer = 0;
-    while (layer + 1 < bank->layer_count && bank->layer_first[layer + 1] <= expert) layer++;
-    return bank->layer_first[layer];
 }
 
 int bank_take(ExpertSource *source, int most, SourcedExpert *out) {
@@ -226,7 +240,7 @@ int bank_take(ExpertSource *source, int most, SourcedExpert *out) {
     while (!bank->failed && bank->given_first < bank->wanted_count) {
         start_queued(bank);
         if (bank->failed) break;
-        if (collect(bank, first_of_layer(bank, bank->wanted[bank->given_first]), most, out)) return bank->given_count;
+        if (collect(bank, most, out)) return bank->given_count;
         wait_for_read(bank);
     }
     abandon(bank);

@@ -226,6 +226,11 @@ static inline bool fence_begin(Backend *backend, const Step *step) {
     fence_leave(f);
     return f->walking;
 }
+static inline void fence_narrow(Backend *backend, const Step *rows) {
+    Backend *inner = fence_enter_step(fence_of(backend));
+    inner->ops->narrow(inner, rows);
+    fence_leave(fence_of(backend));
+}
 static inline uint64_t fence_submit(Backend *backend) {
     Fence *f = fence_of(backend);
     fence_expect(f->walking, "the end of a step that did not begin");
@@ -445,6 +450,7 @@ static const BackendOps fence_ops = {
     .kv_survey = fence_kv_survey,
     .kv_encode = fence_kv_encode,
     .begin = fence_begin,
+    .narrow = fence_narrow,
     .submit = fence_submit,
     .wait = fence_wait,
     .scratch = fence_scratch,

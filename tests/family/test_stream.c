@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "model/spec.h"
 #include "weights/bank_io.h"
 
 typedef struct Case {
@@ -83,6 +84,32 @@ static void walk_streamed(
     fixture_run_close(&run);
 }
 
+/* Layers over a few rows of the prompt after the other: the same bits, and each expert read but once however many rows
+ * there are, as long as those of a layer fit. */
+static void check_parts(Setup *s, const char *cpu, bool fenced, int rows, bool streamed) {
+    RunnerOptions options = runner_options(cpu, fenced);
+    options.part_rows = rows;
+    const ModelOptions model = {.strict_config = true, .stream_experts = streamed};
+    FixtureRun run;
+    if (!fixture_run_open(&run, s->directory, &model, &options)) return;
+    uint64_t touched = 0;
+    if (streamed) { /* all layers of a fixture are alike */
+        Error error = {0};
+        const SourceStats stats = model_experts(run.model)->stats(model_experts(run.model));
+        touched = (uint64_t)stats.experts;
+        TEST(model_hold_experts(
+            run.model, model_expert_bytes(run.model) / (uint64_t)model_spec(run.model)->layer_count, &error));
+    }
+    TEST(fixture_walk(run.runner, s->f.tokens, s->f.count, FIXTURE_TOKENS_MAX, 0, s->streamed));
+    TEST_MSG(!memcmp(s->resident, s->streamed, s->golden_bytes), "%s: %s, %d rows at a time", s->f.name, cpu, rows);
+    if (streamed) {
+        const SourceStats stats = model_experts(run.model)->stats(model_experts(run.model));
+        TEST_MSG(stats.misses <= touched && stats.hits > 0, "%s: %llu reads of %llu experts", s->f.name,
+            (unsigned long long)stats.misses, (unsigned long long)touched);
+    }
+    fixture_run_close(&run);
+}
+
 static bool has_uring(Setup *s) {
     Error error = {0};
     const ModelOptions options = {.stream_experts = true, .expert_io = "io_uring"};
@@ -113,6 +140,9 @@ static void check_case(const Case *c) {
     for (int vector = 0; vector < 2; vector++) {
         const char *cpu = vector ? "auto" : "ref";
         walk_resident(&s, cpu);
+        check_parts(&s, cpu, false, 1, false);
+        check_parts(&s, cpu, true, 5, false);
+        if (strcmp(c->name, "qwen3-moe") && strcmp(c->name, "qwen2-moe")) check_parts(&s, cpu, vector, 3, true);
         for (int way = 0; way < way_count; way++) {
             for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
                 walk_streamed(&s, cpu, false, ways[way], shares[i], FIXTURE_TOKENS_MAX, &none);

@@ -41,6 +41,8 @@ static bool ref_begin(Backend *backend, const Step *step) {
     return true;
 }
 
+static void ref_narrow(Backend *backend, const Step *rows) { ref_backend(backend)->step = *rows; }
+
 static bool ref_wait(Backend *backend, uint64_t ticket, Error *error) {
     return !ref_backend(backend)->starved || fail(error, ERROR_MEMORY, "no memory to work in");
 }
@@ -184,6 +186,7 @@ static const BackendOps ref_ops = {
     .kv_survey = ref_kv_survey,
     .kv_encode = ref_kv_encode,
     .begin = ref_begin,
+    .narrow = ref_narrow,
     .submit = host_submit,
     .wait = ref_wait,
     .scratch = ref_scratch,

@@ -22,6 +22,12 @@ static bool vector_begin(Backend *backend, const Step *step) {
     return true;
 }
 
+static void vector_narrow(Backend *backend, const Step *rows) {
+    CpuBackend *cpu = cpu_backend(backend);
+    cpu->step = *rows;
+    cpu->rope_count = 0;
+}
+
 static float *vector_scratch(Backend *backend, int64_t count) {
     CpuBackend *cpu = cpu_backend(backend);
     float *memory = cpu->scratch + cpu->scratch_used;
@@ -155,6 +161,7 @@ static const BackendOps vector_ops = {
     .kv_survey = cpu_kv_survey,
     .kv_encode = cpu_kv_encode,
     .begin = vector_begin,
+    .narrow = vector_narrow,
     .submit = host_submit,
     .wait = host_wait,
     .scratch = vector_scratch,
