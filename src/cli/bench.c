@@ -13,6 +13,7 @@ enum { TOKENS_MAX = 1 << 20 };
 static const Command command = {"bench", "[MODEL]", "Measures speed beside the machine's limits.",
     "MODEL: prompt and generated tokens per second (pp, tg) at each depth; medians over the rounds, with the smallest\n"
     "and largest. tg is held against reading the same weights, right before and after; pp against int8 products.\n"
+    "MODEL --streams 1,8: tokens of so many sequences together, without sampling, beside the first number of them.\n"
     "MODEL --trace: where the time of a step goes, operation by operation; with -n 0 the prompt's.\n"
     "--operations: single operations on random data, without a model; --only PATTERN chooses lines, as in 'rows 1'.\n"
     "MODEL --quality TEXT: the forms of --kv-cache against f16 on the second half of -p tokens: divergence, "
@@ -41,6 +42,27 @@ static bool parse_depths(const char *text, BenchPlan *plan, Error *error) {
     }
 }
 
+static bool parse_streams(const char *text, BenchPlan *plan, Error *error) {
+    int most = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        const long streams = strtol(at, &end, 10);
+        if (end == at || streams < 1 || streams > WALK_FORMATS_MAX || (*end && *end != ',') ||
+            plan->stream_count == WALK_FORMATS_MAX)
+            return fail(error, ERROR_USAGE, "option --streams: not usable: %s: want numbers from 1 to %d, with commas",
+                text, WALK_FORMATS_MAX);
+        plan->streams[plan->stream_count++] = (int)streams;
+        most = streams > most ? (int)streams : most;
+        if (!*end) break;
+        at = end;
+    }
+    if (plan->format_count > 1) return fail(error, ERROR_USAGE, "--streams takes one form of the KV cache");
+    if (!plan->format_count) plan->formats[0] = (KvFormat){.k = KV_EXACT};
+    for (int i = 1; i < most; i++) plan->formats[i] = plan->formats[0];
+    plan->format_count = most;
+    return true;
+}
+
 static bool parse_formats(const char *text, BenchPlan *plan, Error *error) {
     char name[KV_FORMAT_NAME_MAX];
     for (const char *at = text; *at;) {
@@ -57,13 +79,17 @@ static bool parse_formats(const char *text, BenchPlan *plan, Error *error) {
 
 typedef struct Wish {
     bool trace, operations;
-    const char *depths, *formats, *quality;
+    const char *depths, *formats, *streams, *quality;
 } Wish;
 
 static bool check_wish(const Wish *wish, const char *model, BenchPlan *plan, Error *error) {
     if (!parse_formats(wish->formats, plan, error)) return false;
     if (wish->quality && (wish->operations || wish->trace || plan->against))
         return fail(error, ERROR_USAGE, "--quality goes with none of --operations, --trace and --against");
+    if (wish->streams && (wish->operations || wish->trace || wish->quality || plan->against))
+        return fail(error, ERROR_USAGE, "--streams goes with none of --operations, --trace, --quality and --against");
+    if (wish->streams && !plan->generate) return fail(error, ERROR_USAGE, "--streams measures what -n generates");
+    if (wish->streams && !parse_streams(wish->streams, plan, error)) return false;
     if (wish->operations && model) return fail(error, ERROR_USAGE, "--operations measures without a model: %s", model);
     if (wish->operations && (wish->trace || plan->against))
         return fail(error, ERROR_USAGE, "--operations goes with neither --trace nor --against");
@@ -91,9 +117,10 @@ static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *err
         model_name_of(model, &name);
         plan->directory = directory.data;
         plan->model = name.data;
-        ok = wish->quality ? bench_quality(plan, wish->quality, error)
-            : wish->trace  ? bench_trace(plan, error)
-                           : bench_model(plan, error);
+        ok = wish->quality  ? bench_quality(plan, wish->quality, error)
+            : wish->streams ? bench_streams(plan, error)
+            : wish->trace   ? bench_trace(plan, error)
+                            : bench_model(plan, error);
     }
     buffer_free(&directory);
     buffer_free(&name);
@@ -114,6 +141,8 @@ int command_bench(int argc, char **argv) {
         {"--device", NULL, OPTION_TEXT, &plan.device, 0, 0, "NAME",
             "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},
         {"--cpu", NULL, OPTION_TEXT, &plan.cpu, 0, 0, "ISA", "instruction set (auto)"},
+        {"--streams", NULL, OPTION_TEXT, &wish.streams, 0, 0, "N,…",
+            "sequences that generate together, measured in turn"},
         {"--kv-cache", NULL, OPTION_TEXT, &wish.formats, 0, 0, "FORM,…",
             "forms of the KV cache, measured in turn (f16)"},
         {"--quality", NULL, OPTION_TEXT, &wish.quality, 0, 0, "FILE", "what the forms cost on this text, of -p tokens"},

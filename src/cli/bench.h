@@ -20,6 +20,7 @@ typedef struct BenchPlan {
     int depths[DEPTHS_MAX], depth_count;
     KvFormat formats[WALK_FORMATS_MAX]; /* of the KV cache, measured in turn; none: exact */
     int format_count;
+    int streams[WALK_FORMATS_MAX], stream_count; /* sequences together, measured in turn */
     bool precise, json, stream_experts;
     int64_t memory_budget;
     const char *expert_io;
@@ -28,6 +29,7 @@ typedef struct BenchPlan {
 bool bench_model(const BenchPlan *plan, Error *error);                     /* bench_model.c: end to end */
 bool bench_trace(const BenchPlan *plan, Error *error);                     /* bench_trace.c: operation by operation */
 bool bench_operations(const BenchPlan *plan, Error *error);                /* bench_operations.c: without a model */
+bool bench_streams(const BenchPlan *plan, Error *error);                   /* bench_streams.c: sequences together */
 bool bench_quality(const BenchPlan *plan, const char *text, Error *error); /* bench_quality.c: formats against f16 */
 
 /* ---- bench_machine.c ---- */
@@ -70,7 +72,7 @@ void bench_memory(uint64_t *peak, uint64_t *anonymous);
 typedef struct BenchWalk {
     Walk walk;
     int chunk;
-    int32_t *tokens; /* random, as many as the longest sequence */
+    int32_t *tokens; /* random, as many as the longest sequence, and for as many steps together */
     float *logits;   /* of the last step */
     double load_s;
     int64_t kv_resident[WALK_FORMATS_MAX]; /* what our anonymous memory grew by as each sequence was filled */
@@ -81,8 +83,9 @@ typedef struct BenchWalk {
 NODISCARD bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error *error);
 void bench_walk_close(BenchWalk *bench); /* safe on a zeroed one */
 NODISCARD bool bench_walk_feed(BenchWalk *bench, int count, Error *error);
-NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error); /* to this length, forwards or back */
-uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth);         /* that a token reads of the cache there */
+NODISCARD bool bench_walk_together(BenchWalk *bench, int streams, Error *error); /* a token for each */
+NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error);         /* to this length, forwards or back */
+uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth); /* that a token reads of the cache there */
 
 /* text, then blanks up to a width in characters. */
 void bench_pad(Buffer *out, const char *text, int width);

@@ -64,10 +64,11 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     Model *model = bench->walk.model;
     model_step_cost(model, &bench->weight_bytes, &bench->operations);
     const int vocab = model_vocab(model);
-    bench->tokens = calloc((size_t)longest, sizeof *bench->tokens);
+    const int tokens = longest + WALK_FORMATS_MAX;
+    bench->tokens = calloc((size_t)tokens, sizeof *bench->tokens);
     if (!bench->tokens) return fail(error, ERROR_MEMORY, "no memory for the tokens of a step");
     uint32_t random = 1;
-    for (int i = 0; i < longest; i++)
+    for (int i = 0; i < tokens; i++)
         bench->tokens[i] = (int32_t)((random = random * 1664525u + 1013904223u) % (uint32_t)vocab);
     /* The first step reads the weights in and touches all of its work space. */
     return collect_ranges(bench, error) &&
@@ -97,6 +98,10 @@ bool bench_walk_feed(BenchWalk *bench, int count, Error *error) {
         done += rows;
     }
     return true;
+}
+
+bool bench_walk_together(BenchWalk *bench, int streams, Error *error) {
+    return walk_step_together(&bench->walk, bench->tokens + walk_length(&bench->walk), streams, &bench->logits, error);
 }
 
 bool bench_walk_go(BenchWalk *bench, int depth, Error *error) {

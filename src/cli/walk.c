@@ -97,6 +97,24 @@ bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float 
     return true;
 }
 
+bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **logits, Error *error) {
+    Run runs[WALK_FORMATS_MAX];
+    CHECK(count <= walk->format_count);
+    for (int i = 0; i < count; i++) {
+        KvSequence *sequence = &walk->sequence[i].now;
+        if (!kv_reserve(walk->cache, sequence, 1, error)) return false;
+        walk->positions[i] = sequence->length;
+        walk->outputs[i] = i;
+        runs[i] = (Run){.row = i, .rows = 1};
+        kv_run(sequence, &runs[i]);
+    }
+    const Step step = {
+        .rows = count, .tokens = tokens, .positions = walk->positions, .run_count = count, .runs = runs, .axes = 1};
+    if (!runner_forward(walk->runner, walk->cache, &step, count, walk->outputs, logits, error)) return false;
+    for (int i = 0; i < count; i++) kv_advance(walk->cache, &walk->sequence[i].now, 1);
+    return true;
+}
+
 bool walk_mark(Walk *walk, Error *error) {
     kv_sequence_close(walk->cache, mark(walk));
     if (!open_sequence(walk, mark(walk), error)) return false;

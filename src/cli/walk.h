@@ -2,7 +2,7 @@
 #pragma once
 #include "model/runner.h"
 
-enum { WALK_FORMATS_MAX = 8 };
+enum { WALK_FORMATS_MAX = 64 };
 
 typedef struct Walk {
     Model *model;
@@ -28,6 +28,8 @@ int walk_rows(const Walk *walk, int wanted); /* tokens that the next step can ta
 /* One step of count ≤ walk_rows() tokens; logits of the last `outputs` rows at *logits [outputs, vocab], until the
  * next. */
 NODISCARD bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float **logits, Error *error);
+/* One step of the first `count` sequences, a token for each; logits of all. */
+NODISCARD bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **logits, Error *error);
 NODISCARD bool walk_mark(Walk *walk, Error *error); /* this place can be returned to */
 /* To the marked place, if that is at this length; otherwise the mark is gone, with the pages it kept. */
 NODISCARD bool walk_return(Walk *walk, int length, bool *there, Error *error);
