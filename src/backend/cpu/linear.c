@@ -6,6 +6,8 @@
 
 #include "backend/cpu/linear_kinds.h"
 
+enum { LINE_BYTES = 64 };
+
 /* Below this a group counts as zero: 127 / max would overflow. */
 static const float SMALLEST = 1e-30f;
 
@@ -42,6 +44,16 @@ Plain linear_plain(const Weight *w) {
                                    : PLAIN_BF16;
 }
 
+/* The scales of the rows after these: they come from memory while these are unpacked and multiplied. Those that do not
+ * exist are asked for as well, which is no fault. */
+static void prefetch_scales(const Weight *w, int64_t row, int rows) {
+    const size_t bytes = weight_scale_bytes(w);
+    for (size_t at = 0; at < (size_t)rows * bytes; at += LINE_BYTES) {
+        __builtin_prefetch((const uint8_t *)w->scales + (size_t)row * bytes + at);
+        if (w->biases) __builtin_prefetch((const uint8_t *)w->biases + (size_t)row * bytes + at);
+    }
+}
+
 void linear_unpack(const Weight *w, int64_t first, LinearPanel *panel, int height, int together,
     UnpackKernel *const *codes, UnpackScales *scales) {
     const int64_t groups = w->cols / panel->group, row_bytes = (int64_t)weight_row_bytes(w);
@@ -56,6 +68,7 @@ void linear_unpack(const Weight *w, int64_t first, LinearPanel *panel, int heigh
             data[i] = (const uint8_t *)w->data + rows[i] * row_bytes;
             left[i] = (w->rows - rows[i]) * row_bytes;
         }
+        prefetch_scales(w, first + from + together, together);
         unpack(w, data, left, &places, panel->codes + from * 4);
         scales(w, rows, &places, groups, panel->scales + from, panel->biases + from);
     }

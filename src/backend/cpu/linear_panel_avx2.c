@@ -15,6 +15,8 @@ INLINE void unpack_vector(const Weight *w, const uint8_t *const *rows, const int
     const Spread s = spread_make(bits == 8 || bits == 4 ? 6 : bits);
     const int64_t read = bits == 8 || bits == 4 ? 32 : 2 * bits + 16;
     __m256i r[8];
+    const uint8_t *ahead = rows[7] + weight_row_bytes(w) + bits * col; /* the next rows, one after the other */
+    for (int line = 0; line < bits * cols; line += 64) _mm_prefetch((const char *)ahead + line, _MM_HINT_T1);
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         const uint8_t *p = rows[i] + at_byte;
