@@ -81,8 +81,13 @@ INLINE __m128i load_eight(const uint8_t *p) { return _mm_loadl_epi64((const __m1
 INLINE void load_records(const Weight *w, const uint8_t *scales, int64_t group, __m256 *s, __m256 *b) {
     if (w->quant == QUANT_K) {
         const uint8_t *record = scales + group / 8 * K_BYTES;
-        *s = _mm256_mul_ps(half_to_all(record), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_eight(record + 4))));
-        *b = _mm256_mul_ps(half_to_all(record + 2), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_eight(record + 12))));
+        int both;
+        memcpy(&both, record, sizeof both);
+        const __m128 halves = _mm_cvtph_ps(_mm_cvtsi32_si128(both));
+        *s = _mm256_mul_ps(
+            _mm256_broadcastss_ps(halves), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_eight(record + 4))));
+        *b = _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(halves)),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_eight(record + 12))));
         return;
     }
     const uint8_t *record = scales + group / 16 * K_SYMMETRIC_BYTES;
