@@ -1,7 +1,6 @@
 /* The engine thread: admit, run a step, sample, hand out tokens. */
 #include "engine/engine.h"
 
-#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include "base/memory.h"
 #include "base/thread.h"
 #include "engine/allowed.h"
+#include "engine/check.h"
 #include "engine/expert_memory.h"
 #include "engine/kv_choice.h"
 #include "engine/resources.h"
@@ -330,29 +330,9 @@ static size_t default_pool(const Engine *engine, int slots, size_t most) {
     return size_mul(one, (size_t)slots, &bytes) && bytes < most ? bytes : most;
 }
 
-static bool check_format(const KvFormat *f, Error *error) {
-    if (f->k == KV_EXACT) return true;
-    const bool whole = f->after % KV_PAGE_TOKENS == 0 && f->hot % KV_PAGE_TOKENS == 0 && f->sink % KV_PAGE_TOKENS == 0;
-    if (whole && f->v != KV_EXACT && f->sink >= 0 && f->hot >= KV_PAGE_TOKENS && f->after >= f->sink) return true;
-    return fail(error, ERROR_USAGE,
-        "a KV cache coded from %d tokens on without the newest %d and the first %d cannot be: these are multiples of "
-        "%d, the second is not 0, and the first not below the third",
-        f->after, f->hot, f->sink, KV_PAGE_TOKENS);
-}
-
-static bool check_options(const EngineOptions *o, Error *error) {
-    if (o->slots < 1 || o->slots > RUNNER_ROWS_MAX / 2)
-        return fail(error, ERROR_USAGE, "%d slots, must be 1 to %d", o->slots, RUNNER_ROWS_MAX / 2);
-    if (o->prefill_size < 1 || o->prefill_size > RUNNER_ROWS_MAX / 2)
-        return fail(error, ERROR_USAGE, "a prefill size of %d, must be 1 to %d", o->prefill_size, RUNNER_ROWS_MAX / 2);
-    if (o->queue_max < 0 || o->queue_max > INT_MAX / 2)
-        return fail(error, ERROR_USAGE, "a queue of %d requests cannot be", o->queue_max);
-    return check_format(&o->kv_format, error);
-}
-
 static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error) {
     EngineOptions own = *asked, *options = &own;
-    if (!check_options(options, error)) return false;
+    if (!check_engine_options(options, error)) return false;
     engine->notify = options->notify;
     engine->notify_context = options->notify_context;
     RunnerOptions runner = {.backend = options->backend, .outputs_max = options->slots + ECHO_ROWS};
@@ -470,50 +450,13 @@ uint64_t engine_wait(Engine *engine, uint64_t seen, int timeout_ms) {
 
 /* ---- submitting ---- */
 
-static bool check_ids(const int32_t *ids, int count, int vocab, const char *what, Error *error) {
-    for (int i = 0; i < count; i++)
-        if (ids[i] < 0 || ids[i] >= vocab)
-            return fail(
-                error, ERROR_USAGE, "%s: token %d at position %d, the vocabulary has %d", what, ids[i], i, vocab);
-    return true;
-}
-
-static bool check_range(const char *name, float value, float min, float max, Error *error) {
-    if (value >= min && value <= max) return true; /* a NaN is in no range */
-    return fail(error, ERROR_USAGE, "%s is %g, must be %g to %g", name, (double)value, (double)min, (double)max);
-}
-
-static bool check_sampling(const Engine *engine, const SamplingOptions *o, Error *error) {
-    if (o->top_k < 0) return fail(error, ERROR_USAGE, "top_k is %d, must be at least 0", o->top_k);
-    if (o->logprobs < -1 || o->logprobs > LOGPROBS_TOP_MAX)
-        return fail(error, ERROR_USAGE, "%d logprobs, must be -1 to %d", o->logprobs, LOGPROBS_TOP_MAX);
-    if (o->min_tokens < 0) return fail(error, ERROR_USAGE, "min_tokens is %d, must be at least 0", o->min_tokens);
-    if (o->bias_count < 0) return fail(error, ERROR_USAGE, "%d logit biases cannot be", o->bias_count);
-    for (int i = 0; i < o->bias_count; i++)
-        if (!check_range("a logit bias", o->bias_values[i], -FLT_MAX, FLT_MAX, error)) return false;
-    return check_range("temperature", o->temperature, 0, FLT_MAX, error) &&
-        check_range("top_p", o->top_p, 0, 1, error) && check_range("min_p", o->min_p, 0, 1, error) &&
-        check_range("repetition_penalty", o->repetition_penalty, FLT_MIN, FLT_MAX, error) &&
-        check_range("frequency_penalty", o->frequency_penalty, -FLT_MAX, FLT_MAX, error) &&
-        check_range("presence_penalty", o->presence_penalty, -FLT_MAX, FLT_MAX, error) &&
-        check_ids(o->bias_ids, o->bias_count, engine->vocab, "logit_bias", error);
-}
-
-static bool check_request(const Engine *engine, const RequestOptions *o, Error *error) {
-    if (o->prompt_count < 1) return fail(error, ERROR_USAGE, "the prompt is empty");
-    if (o->max_tokens < 1) return fail(error, ERROR_USAGE, "max_tokens is %d, must be at least 1", o->max_tokens);
-    if (o->choices < 1 || o->choices > CHOICES_MAX)
-        return fail(error, ERROR_USAGE, "%d choices, must be 1 to %d", o->choices, CHOICES_MAX);
-    return check_format(o->kv_format, error) && check_sampling(engine, &o->sampling, error);
-}
-
 Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error) {
     RequestOptions own = *asked, *options = &own;
     if (!own.kv_format) own.kv_format = &engine->kv_format;
-    if (!check_request(engine, options, error)) return NULL;
+    if (!check_request_options(options, engine->vocab, error)) return NULL;
     Scheduler *s = &engine->scheduler;
     const int max_tokens = scheduler_fit(s, options, error);
-    if (max_tokens == 0 || !check_ids(options->prompt, options->prompt_count, engine->vocab, "prompt", error))
+    if (max_tokens == 0 || !check_token_ids(options->prompt, options->prompt_count, engine->vocab, "prompt", error))
         return NULL;
     Request *request = request_new(options, engine->vocab, max_tokens, error);
     if (!request) return NULL;
