@@ -124,9 +124,10 @@ static bool open_groups(KvCache *cache, size_t budget, Error *error) {
     const size_t layers = (size_t)plan->layer_count;
     cache->layers = malloc(layers * sizeof *cache->layers);
     cache->encode = calloc(layers, sizeof *cache->encode);
+    cache->survey = calloc(layers, sizeof *cache->survey);
     cache->k_kinds = calloc(layers, sizeof *cache->k_kinds);
     cache->v_kinds = calloc(layers, sizeof *cache->v_kinds);
-    if (!cache->layers || !cache->encode || !cache->k_kinds || !cache->v_kinds)
+    if (!cache->layers || !cache->encode || !cache->survey || !cache->k_kinds || !cache->v_kinds)
         return fail(error, ERROR_MEMORY, "no memory for a KV cache");
     memcpy(cache->layers, plan->layers, layers * sizeof *cache->layers);
     for (int i = 0; i < plan->layer_count; i++)
@@ -152,6 +153,7 @@ void kv_close(KvCache *cache) {
     page_pool_close(cache->pool);
     free(cache->layers);
     free(cache->encode);
+    free(cache->survey);
     free(cache->k_kinds);
     free(cache->v_kinds);
     free(cache);

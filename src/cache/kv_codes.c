@@ -189,22 +189,48 @@ static bool is_listed(const KvFormat *format, int layer) {
     return format->raise == KV_RAISE_LISTED && layer < KV_LAYERS_MAX && format->raised[layer / 64] >> layer % 64 & 1;
 }
 
+/* How many layers from `first` on can be told to one backend at once, and to which; NULL: none of them is coded. */
+static int layers_together(const KvPlan *plan, int first, Backend **backend) {
+    int end = first;
+    *backend = NULL;
+    for (; end < plan->layer_count; end++) {
+        if (!kv_layer_coded(plan, end)) continue;
+        Backend *own = plan->group[plan->layers[end].group].backend;
+        if (*backend && own != *backend) break;
+        *backend = own;
+    }
+    return end - first;
+}
+
+/* What the pages before `after` say of each layer. */
+static void survey(KvCache *cache, KvSequence *sequence) {
+    const KvPlan *plan = cache->plan;
+    KvCodes *codes = sequence->codes;
+    for (int first = 0, count; first < plan->layer_count; first += count) {
+        Backend *backend;
+        int items = 0;
+        count = layers_together(plan, first, &backend);
+        for (int i = first; i < first + count; i++) {
+            if (!kv_layer_coded(plan, i)) continue;
+            codes->layers[i].k = codes->format.k;
+            codes->layers[i].v = codes->format.v;
+            cache->survey[items++] = (KvSurvey){.layer = &cache->layers[i],
+                .table = sequence->tables[cache->layers[i].group],
+                .tokens = codes->format.after,
+                .raise = codes->format.raise == KV_RAISE_MEASURED,
+                .code = &codes->layers[i]};
+        }
+        if (items > 0) backend->ops->kv_survey(backend, items, cache->survey);
+    }
+}
+
 static void activate(KvCache *cache, KvSequence *sequence) {
     KvCodes *codes = sequence->codes;
     const KvFormat *format = &codes->format;
+    survey(cache, sequence);
     for (int i = 0; i < cache->plan->layer_count; i++) {
         if (!kv_layer_coded(cache->plan, i)) continue;
-        const KvLayer *layer = &cache->layers[i];
-        Backend *backend = cache->plan->group[layer->group].backend;
         KvCode *code = &codes->layers[i];
-        code->k = format->k;
-        code->v = format->v;
-        const KvSurvey survey = {.layer = layer,
-            .table = sequence->tables[layer->group],
-            .tokens = format->after,
-            .raise = format->raise == KV_RAISE_MEASURED,
-            .code = code};
-        backend->ops->kv_survey(backend, 1, &survey);
         if (is_listed(format, i) && code->k < KV_CODE6) code->k++;
         CHECK(code->k >= format->k && code->k <= largest_k(format));
     }
@@ -215,21 +241,19 @@ static void activate(KvCache *cache, KvSequence *sequence) {
 
 static void encode_page(KvCache *cache, const KvSequence *sequence, int page) {
     const KvPlan *plan = cache->plan;
-    for (int i = 0, count; i < plan->layer_count; i += count) { /* layers that follow each other on one backend */
-        Backend *backend = plan->group[cache->layers[i].group].backend;
+    const KvCodes *codes = sequence->codes;
+    for (int first = 0, count; first < plan->layer_count; first += count) {
+        Backend *backend;
         int items = 0;
-        for (count = 0; i + count < plan->layer_count; count++) {
-            const int l = i + count;
-            const KvLayer *layer = &cache->layers[l];
-            if (!kv_layer_coded(plan, l)) continue;
-            if (plan->group[layer->group].backend != backend && items > 0) break;
-            backend = plan->group[layer->group].backend;
-            cache->encode[items++] = (KvEncode){.layer = layer,
-                .code = &sequence->codes->layers[l],
+        count = layers_together(plan, first, &backend);
+        for (int i = first; i < first + count; i++) {
+            if (!kv_layer_coded(plan, i)) continue;
+            cache->encode[items++] = (KvEncode){.layer = &cache->layers[i],
+                .code = &codes->layers[i],
                 .position = page * KV_PAGE_TOKENS,
-                .from = sequence->tables[layer->group][page],
-                .k_to = sequence->codes->k_pages[l][page],
-                .v_to = sequence->codes->v_pages[l][page]};
+                .from = sequence->tables[cache->layers[i].group][page],
+                .k_to = codes->k_pages[i][page],
+                .v_to = codes->v_pages[i][page]};
         }
         if (items > 0) backend->ops->kv_encode(backend, items, cache->encode);
     }

@@ -17,6 +17,7 @@ struct KvCache {
     } code_kind[CODE_KINDS_MAX];
     int (*k_kinds)[KV_FORMS], (*v_kinds)[KV_FORMS]; /* [layer] the kind of each form's pages */
     KvEncode *encode;                               /* [layer] */
+    KvSurvey *survey;                               /* [layer] */
 };
 
 static inline int kv_pages(int64_t tokens) { return (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS); }

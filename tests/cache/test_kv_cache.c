@@ -3,37 +3,15 @@
 #include "test.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
+#include "cache/fake_pages.h"
 #include "cache/kv_cache.h"
 
 enum { LAYERS = 6, WINDOW = 200, CONTEXT = 2000, SLOTS = 6, STEP_MAX = 300 };
 
-static size_t bytes_per_token = 8;
-
-/* ---- a backend of plain memory ---- */
-
-static size_t discarded;
-
-static void *fake_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
-    TEST(owner == MEMORY_CACHE);
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory; /* never given back: the tests are short */
-}
-static void fake_release(Backend *backend, void *memory) {}
-static void fake_discard(Backend *backend, void *memory, size_t bytes) { discarded += bytes; }
-static void fake_copy(Backend *backend, void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
-static size_t fake_layer_bytes(Backend *backend, const KvLayout *layout) { return KV_PAGE_TOKENS * bytes_per_token; }
-
 static size_t fake_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
 
-static const BackendOps fake_ops = {.name = "fake",
-    .alloc = fake_alloc,
-    .release = fake_release,
-    .discard = fake_discard,
-    .copy = fake_copy,
-    .kv_layer_bytes = fake_layer_bytes,
-    .kv_code_bytes = fake_code_bytes};
+static const BackendOps fake_ops = {FAKE_PAGE_OPS, .kv_code_bytes = fake_code_bytes};
 static Backend fake_backend = {.ops = &fake_ops, .rows_max = STEP_MAX};
 
 /* Layers 0 and 2 keep everything, 1 and 3 see a window, 4 shares what 2 has, 5 remembers nothing. */
@@ -63,7 +41,7 @@ static uint64_t *token_memory(const KvCache *cache, int layer, const KvSequence 
     const int32_t page = s->tables[kv->group][position / KV_PAGE_TOKENS];
     if (page < 0) return NULL;
     uint8_t *memory = kv->base + (size_t)page * kv->page_stride + kv->layer_offset;
-    return (uint64_t *)(void *)(memory + (size_t)(position % KV_PAGE_TOKENS) * bytes_per_token);
+    return (uint64_t *)(void *)(memory + (size_t)(position % KV_PAGE_TOKENS) * fake_token_bytes);
 }
 
 typedef struct Shadow {
@@ -79,7 +57,7 @@ static bool append(KvCache *cache, Shadow *x, int tokens, uint64_t *random) {
     if (!kv_reserve(cache, &x->s, tokens, &error)) {
         TEST(error.code == ERROR_LIMIT);
         TEST(x->s.length == before && x->s.reserved == reserved);
-        TEST(kv_bytes_used(cache) <= used + 2 * 2 * KV_PAGE_TOKENS * bytes_per_token); /* at most an own copy more */
+        TEST(kv_bytes_used(cache) <= used + 2 * 2 * KV_PAGE_TOKENS * fake_token_bytes); /* at most an own copy more */
         return false;
     }
     for (int i = 0; i < tokens; i++) {
@@ -108,7 +86,7 @@ static int wrong_positions(const KvCache *cache, const Shadow *x) {
 
 static void test_random_life(void) {
     KvPlan plan = make_plan();
-    const size_t page = 2 * KV_PAGE_TOKENS * bytes_per_token;
+    const size_t page = 2 * KV_PAGE_TOKENS * fake_token_bytes;
     KvCache *cache = kv_open(&plan, 60 * page, NULL);
     Shadow *x = calloc(SLOTS, sizeof *x);
     TEST(cache && x);
@@ -154,7 +132,7 @@ static void test_random_life(void) {
 
 static void test_counts(void) {
     KvPlan plan = make_plan();
-    const size_t page = 2 * KV_PAGE_TOKENS * bytes_per_token;
+    const size_t page = 2 * KV_PAGE_TOKENS * fake_token_bytes;
     uint64_t random = 2;
     KvCache *cache = kv_open(&plan, 7 * page, NULL);
     Shadow *x = calloc(2, sizeof *x), *y = x + 1;
@@ -200,7 +178,7 @@ static void test_counts(void) {
 }
 
 static void test_memory_returns(void) {
-    bytes_per_token = 1 << 14; /* a page of a group is two huge pages */
+    fake_token_bytes = 1 << 14; /* a page of a group is two huge pages */
     KvPlan plan = make_plan();
     KvCache *cache = kv_open(&plan, (size_t)1 << 33, NULL); /* address space only */
     TEST(cache != NULL);
@@ -209,13 +187,13 @@ static void test_memory_returns(void) {
     TEST(kv_sequence_open(cache, NULL, &x->s, NULL) && append(cache, x, 100, &random));
     const uint64_t *memory = token_memory(cache, 0, &x->s, 5);
     TEST(*memory == x->value[5]);
-    discarded = 0;
+    fake_discarded = 0;
     kv_sequence_close(cache, &x->s);
-    TEST_MSG(discarded == 2 * plan.group[0].page_bytes, "%zu", discarded);
+    TEST_MSG(fake_discarded == 2 * plan.group[0].page_bytes, "%zu", fake_discarded);
     free(x);
     kv_close(cache);
     kv_plan_free(&plan);
-    bytes_per_token = 8;
+    fake_token_bytes = 8;
 }
 
 /* A recurrent state is one page per sequence: shared by a fork until either goes on, and it cannot go back. */
@@ -225,7 +203,7 @@ static void test_state(void) {
     KvPlan plan;
     TEST(kv_plan_make(&plan, mixed, backends, 2, CONTEXT, NULL) && plan.group_count == 2);
     TEST(plan.group[0].page_bytes == 640);
-    const size_t page = KV_PAGE_TOKENS * bytes_per_token;
+    const size_t page = KV_PAGE_TOKENS * fake_token_bytes;
     TEST(kv_bytes_for(&plan, NULL, 0) == 0 && kv_bytes_for(&plan, NULL, 129) == 640 + 2 * page);
     KvCache *cache = kv_open(&plan, 100 * page, NULL);
     KvSequence a = {0}, b = {0};

@@ -3,23 +3,14 @@
 #include "cache/prefix.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
+#include "cache/fake_pages.h"
 #include "test.h"
 
 enum { LAYERS = 4, WINDOW = 200, CONTEXT = 1536, STEP_MAX = 300, SLOTS = 6, HEADS = 2, TEXTS = 5 };
 enum { PAGE_BYTES = KV_PAGE_TOKENS * sizeof(uint64_t) };
 
-/* ---- a backend of plain memory ---- */
-
-static void *fake_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
-}
-static void fake_release(Backend *backend, void *memory) {} /* never given back: the tests are short */
-static void fake_discard(Backend *backend, void *memory, size_t bytes) {}
-static void fake_copy(Backend *backend, void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
-static size_t fake_layer_bytes(Backend *backend, const KvLayout *layout) { return PAGE_BYTES; }
+/* ---- a backend whose codes tell what they were made from ---- */
 
 static size_t fake_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
     return (size_t)(KV_PAGE_TOKENS / 2 + 8 * form + values) * sizeof(uint64_t); /* of every page half its tokens */
@@ -63,15 +54,8 @@ static void fake_encode(Backend *backend, int count, const KvEncode *encode) {
     }
 }
 
-static const BackendOps fake_ops = {.name = "fake",
-    .alloc = fake_alloc,
-    .release = fake_release,
-    .discard = fake_discard,
-    .copy = fake_copy,
-    .kv_layer_bytes = fake_layer_bytes,
-    .kv_code_bytes = fake_code_bytes,
-    .kv_survey = fake_survey,
-    .kv_encode = fake_encode};
+static const BackendOps fake_ops = {
+    FAKE_PAGE_OPS, .kv_code_bytes = fake_code_bytes, .kv_survey = fake_survey, .kv_encode = fake_encode};
 static Backend fake_backend = {.ops = &fake_ops, .rows_max = STEP_MAX};
 
 static const CacheSpec specs[LAYERS] = {
