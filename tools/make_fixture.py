@@ -41,7 +41,7 @@ from transformers import AutoConfig
 OUT = os.path.join(os.path.dirname(__file__), "..", "tests", "family", "data")
 MODULES = {"mistral": "llama", "minimax_m2": "minimax"}  # model_type → module of mlx_lm.models, where they differ
 ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3", "phi": "phi2", "qwen2_moe": "qwen2moe",
-                 "qwen3_moe": "qwen3moe", "mixtral": "llama", "glm4_moe": "glm4moe", "gpt_oss": "gpt-oss"}  # model_type → llama.cpp's, where they differ
+                 "qwen3_moe": "qwen3moe", "mixtral": "llama", "glm4_moe": "glm4moe", "gpt_oss": "gpt-oss", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}  # model_type → llama.cpp's, where they differ
 STORED_MINUS_ONE = ("gemma3", "gemma3_text")
 
 # ---- the weights ----
@@ -196,6 +196,7 @@ def top1(golden, other, lead=0.25):
 def gguf_module(name):
     """As gguf-py knows what MLX stacked."""
     name = name.replace("e_score_correction_bias", "e_score_correction").replace(".mlp.switch_mlp.", ".mlp.experts.")
+    name = name.replace(".embed_q", ".k_b_proj").replace(".unembed_out", ".v_b_proj")
     for mlx, mixtral in (("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")):
         name = name.replace(f".block_sparse_moe.switch_mlp.{mlx}", f".block_sparse_moe.experts.{mixtral}")
     return name
@@ -518,7 +519,8 @@ CASES = {
                                         "type": "yarn", "factor": 4, "original_max_position_embeddings": 64}}},
     "deepseek-v3": {"config": {**MOE, **DEEPSEEK, **LATENT, "model_type": "deepseek_v3", "n_routed_experts": 12, "n_group": 3,
                                "topk_group": 2, "num_experts_per_tok": 4, "routed_scaling_factor": 2.5, "topk_method": "noaux_tc",
-                               "scoring_func": "sigmoid"}, "tokens": 30, "variants": [F32, BF16, affine(4, 32)]},
+                               "scoring_func": "sigmoid", "rope_scaling": {**LATENT["rope_scaling"], "mscale": 0.7}},
+                    "tokens": 30, "variants": [F32, BF16, affine(4, 32)]},
     "deepseek-v3-plain": {"config": {**MOE, **DEEPSEEK, **LATENT, "model_type": "deepseek_v3", "num_hidden_layers": 2,
                                      "hidden_size": 128, "num_attention_heads": 2, "kv_lora_rank": 96, "q_lora_rank": None,
                                      "qk_nope_head_dim": 16, "qk_rope_head_dim": 24, "v_head_dim": 32, "rope_scaling": None,

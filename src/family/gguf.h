@@ -40,8 +40,9 @@ typedef enum GgufFieldKind {
 
 /* The sizes from which fields are computed. */
 typedef struct GgufSizes {
-    int64_t hidden, layers /* without those that predict further tokens */, heads, kv_heads, head_dim, rotary_dims,
-        vocab;
+    int64_t hidden, heads, kv_heads, head_dim, rotary_dims, vocab;
+    int64_t layers;     /* without those that predict further tokens */
+    int64_t plain_dims; /* of a head's query under latent attention: those that do not rotate */
 } GgufSizes;
 
 /* A key begins with "." where the architecture's name stands before it. */
@@ -74,6 +75,8 @@ typedef struct GgufTokenizer {
 typedef struct GgufModel {
     const char *architecture;                /* general.architecture, which also begins the keys */
     const char *with_key;                    /* goes before the others of its architecture when the file has this key */
+    int64_t with_value;                      /* and this number there; 0: any but 0 */
+    bool latent;                             /* heads have the sizes of latent attention, which its fields say */
     const char *class_name;                  /* in the field `architectures` of config.json */
     const GgufName *names[GGUF_LISTS_MAX];   /* the last entry stays NULL */
     const GgufField *fields[GGUF_LISTS_MAX]; /* in the order of config.json; the same */

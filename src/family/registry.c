@@ -55,9 +55,16 @@ static FamilyLoad *family_find(Slice model_type) {
     return NULL;
 }
 
+/* Whether an earlier row has the same family: its model_type is the one to write. */
+static bool is_alias(size_t row) {
+    for (size_t i = 0; i < row; i++)
+        if (families[i].family == families[row].family) return true;
+    return false;
+}
+
 const GgufModel *family_gguf(size_t index, const char **model_type) {
     for (size_t i = 0; i < COUNT_OF(families); i++) {
-        if (!families[i].family->gguf || index-- > 0) continue;
+        if (!families[i].family->gguf || is_alias(i) || index-- > 0) continue;
         *model_type = families[i].model_type;
         return families[i].family->gguf;
     }

@@ -49,6 +49,13 @@ static bool cannot(Case *c, const char *what, const char *why) {
     return false;
 }
 
+static bool values_equal(const Json *a, const Json *b) {
+    if (!b) return json_is_number(a) ? json_number(a) == 0 : a->type == JSON_BOOL && !a->boolean;
+    if (json_is_number(a) && json_is_number(b)) return (float)json_number(a) == (float)json_number(b);
+    if (a->type == JSON_BOOL && b->type == JSON_BOOL) return a->boolean == b->boolean;
+    return a->type == JSON_STRING && b->type == JSON_STRING && slice_equal(json_slice(a), json_slice(b));
+}
+
 /* ---- metadata ---- */
 
 static const char *key_of(Case *c, const char *key) {
@@ -60,11 +67,18 @@ static bool write_field(Case *c, const GgufField *field) {
     const bool from_key = field->key && field->kind <= GGUF_FIELD_NUMBER;
     if (field->kind == GGUF_FIELD_BOOL && field->key && value)
         build_bool(&c->file, key_of(c, field->key), value->boolean);
+    if (field->kind == GGUF_FIELD_TEXT && field->key)
+        build_u32(&c->file, key_of(c, field->key), (uint32_t)field->absent);
     if (!from_key || (!value && (field->compute || field->or_key || field->absent != 0 || field->optional)))
         return true;
     if (!value) return cannot(c, field->name, "is missing");
     if (strcmp(field->name, "partial_rotary_factor") == 0) {
         build_u32(&c->file, key_of(c, field->key), (uint32_t)(json_number(value) * (double)head_dim(c)));
+    } else if (strcmp(field->name, "qk_nope_head_dim") == 0) {
+        const int64_t turning = size_of(c, "qk_rope_head_dim", ""), latent = size_of(c, "kv_lora_rank", "");
+        build_u32(&c->file, key_of(c, field->key), (uint32_t)(value->integer + turning));
+        build_u32(&c->file, key_of(c, ".attention.key_length"), (uint32_t)(latent + turning));
+        build_u32(&c->file, key_of(c, ".attention.value_length"), (uint32_t)latent);
     } else if (field->kind == GGUF_FIELD_NUMBER) {
         build_f32(&c->file, key_of(c, field->key), (float)json_number(value));
     } else {
@@ -91,7 +105,8 @@ static bool write_scaling(Case *c, const Json *rope) {
     const Json *original = value_of(rope, "original_max_position_embeddings");
     const Slice kind = type ? json_slice(type) : SLICE("default");
     if (slice_is(kind, "default")) return true;
-    if (value_of(rope, "mscale") ||
+    const Json *mscale = value_of(rope, "mscale");
+    if ((mscale && !values_equal(mscale, value_of(rope, "mscale_all_dim"))) ||
         !(slice_is(kind, "linear") || slice_is(kind, "yarn") || slice_is(kind, "longrope"))) {
         return cannot(c, "rope_scaling", "has no keys");
     }
@@ -103,6 +118,8 @@ static bool write_scaling(Case *c, const Json *rope) {
         write_number(c, ".rope.scaling.factor", value_of(rope, "factor"));
         write_number(c, ".rope.scaling.yarn_beta_fast", value_of(rope, "beta_fast"));
         write_number(c, ".rope.scaling.yarn_beta_slow", value_of(rope, "beta_slow"));
+        if (mscale)
+            build_f32(&c->file, key_of(c, ".rope.scaling.yarn_log_multiplier"), 0.1f * (float)json_number(mscale));
     }
     original = original ? original : value_of(c->config, "original_max_position_embeddings");
     if (original) build_u32(&c->file, key_of(c, ".rope.scaling.original_context_length"), (uint32_t)original->integer);
@@ -196,30 +213,61 @@ static bool write_tensor(Case *c, const TensorHeader *header, const uint8_t *byt
     return true;
 }
 
-/* Codes and scales of mxfp4 as blocks: the scale, then the first 16 codes in low nibbles and the others in high ones.
- */
-static bool write_blocks(Case *c, const TensorHeader *header, const uint8_t *codes, const uint8_t *scales) {
-    enum { TYPE = 39, GROUP = 32, BLOCK = 17 };
-    const int64_t stack = header->rank == 3 ? header->shape[0] : 0, cols = header->shape[stack ? 2 : 1] * 8;
-    const int64_t rows = header->shape[0] * (stack ? header->shape[1] : 1), blocks = rows * cols / GROUP;
+/* A matrix, or a stack of them, of blocks of 32 elements. Takes them over. */
+static bool write_blocks(
+    Case *c, const TensorHeader *header, int64_t cols, uint32_t type, size_t block_bytes, uint8_t *blocks) {
+    const int64_t stack = header->rank == 3 ? header->shape[0] : 0;
+    const int64_t rows = header->shape[0] * (stack ? header->shape[1] : 1);
     const Slice stem = {header->name, strlen(header->name) - strlen(".weight")};
     int block;
     const GgufName *name = name_of(c, stem, &block);
-    if (!name) return cannot(c, header->name, "has no row");
+    if (name) {
+        pair_heads(c, name, blocks, (size_t)(cols / GGUF_GROUP) * block_bytes, rows);
+        build_stack(&c->file, name_in_file(c, name, block, ".weight"), type, cols, rows, stack, blocks);
+    }
+    free(blocks);
+    return name || cannot(c, header->name, "has no row");
+}
+
+static int64_t elements_of(const TensorHeader *header) {
+    return header->shape[0] * header->shape[1] * (header->rank == 3 ? header->shape[2] : 1);
+}
+
+/* Codes and scales of mxfp4: a block is the scale, then the first 16 codes in low nibbles and the others in high ones.
+ */
+static bool write_mxfp4(Case *c, const TensorHeader *header, const uint8_t *codes, const uint8_t *scales) {
+    enum { TYPE = 39, BLOCK = 17 };
+    const int64_t blocks = elements_of(header) * 8 / GGUF_GROUP;
     uint8_t *out = malloc((size_t)blocks * BLOCK);
     for (int64_t b = 0; b < blocks; b++) {
-        const uint8_t *from = codes + b * GROUP / 2;
+        const uint8_t *from = codes + b * GGUF_GROUP / 2;
         out[b * BLOCK] = scales[b];
-        for (int i = 0; i < GROUP / 2; i++) {
+        for (int i = 0; i < GGUF_GROUP / 2; i++) {
             const int low = from[i / 2] >> i % 2 * 4 & 15, high = from[(i + 16) / 2] >> i % 2 * 4 & 15;
             out[b * BLOCK + 1 + i] = (uint8_t)(low | high << 4);
         }
     }
-    pair_heads(c, name, out, (size_t)(cols / GROUP) * BLOCK, rows);
-    const char *to = name_in_file(c, name, block, ".weight");
-    build_stack(&c->file, to, TYPE, cols, rows, stack, out);
-    free(out);
-    return true;
+    return write_blocks(c, header, header->shape[header->rank - 1] * 8, TYPE, BLOCK, out);
+}
+
+/* f32 values as Q8_0, which they become: a block is a half, then 32 codes. */
+static bool write_q8_0(Case *c, const TensorHeader *header, float *values) {
+    enum { TYPE = 8, BLOCK = 34 };
+    const int64_t blocks = elements_of(header) / GGUF_GROUP;
+    uint8_t *out = malloc((size_t)blocks * BLOCK);
+    for (int64_t b = 0; b < blocks; b++) {
+        float *x = values + b * GGUF_GROUP, most = 0;
+        for (int i = 0; i < GGUF_GROUP; i++) most = fmaxf(most, fabsf(x[i]));
+        const uint16_t half = f32_to_f16(most / 127);
+        const float d = f16_to_f32(half);
+        memcpy(out + b * BLOCK, &half, sizeof half);
+        for (int i = 0; i < GGUF_GROUP; i++) {
+            const float code = d > 0 ? fminf(fmaxf(rintf(x[i] / d), -127), 127) : 0;
+            out[b * BLOCK + 2 + i] = (uint8_t)(int8_t)code;
+            x[i] = d * code;
+        }
+    }
+    return write_blocks(c, header, header->shape[header->rank - 1], TYPE, BLOCK, out);
 }
 
 static bool write_tensors(Case *c, int variant) {
@@ -227,7 +275,7 @@ static bool write_tensors(Case *c, int variant) {
     bool ok = true;
     for (int i = 0; i < file->count; i++) {
         if (file->header[i].dtype == DTYPE_U32) { /* its scales follow */
-            ok = ok && write_blocks(c, &file->header[i], file->bytes[i], file->bytes[i + 1]);
+            ok = ok && write_mxfp4(c, &file->header[i], file->bytes[i], file->bytes[i + 1]);
             free(file->bytes[i++]);
         } else {
             ok = ok && write_tensor(c, &file->header[i], file->bytes[i]);
@@ -254,13 +302,6 @@ static float *logits_of(const Fixture *f, const char *directory) {
     }
     fixture_run_close(&run);
     return logits;
-}
-
-static bool values_equal(const Json *a, const Json *b) {
-    if (!b) return json_is_number(a) ? json_number(a) == 0 : a->type == JSON_BOOL && !a->boolean;
-    if (json_is_number(a) && json_is_number(b)) return (float)json_number(a) == (float)json_number(b);
-    if (a->type == JSON_BOOL && b->type == JSON_BOOL) return a->boolean == b->boolean;
-    return a->type == JSON_STRING && b->type == JSON_STRING && slice_equal(json_slice(a), json_slice(b));
 }
 
 /* Whether config.json came back as it was, as far as there are rows for it; what GGUF has no key for may differ, then
@@ -359,6 +400,67 @@ static bool test_variant(Case *c, int variant) {
     return compared;
 }
 
+static const GgufModel *model_of(const Json *config, size_t *index) {
+    const char *type;
+    const GgufModel *model;
+    for (*index = 0; (model = family_gguf(*index, &type)); ++*index) {
+        if (slice_is(json_slice(json_get(config, "model_type")), type)) return model;
+    }
+    return NULL;
+}
+
+/* ---- blocks ---- */
+
+static bool same_logits(const Fixture *f, const char *directory, const float *expected) {
+    float *logits = logits_of(f, directory);
+    const bool same = logits && !memcmp(logits, expected, sizeof(float) * (size_t)(f->count * f->vocab));
+    free(logits);
+    return same;
+}
+
+/* Every matrix, stacks of experts as well, as Q8_0: in our form and in MLX's it must give what a checkpoint of the same
+ * numbers in f32 gives. */
+static void test_quantised(const char *name) {
+    char root[] = "/tmp/apus-families-XXXXXX", source[64], plain[64];
+    Fixture f;
+    Buffer bytes = {0}, config = {0};
+    Error error = {0};
+    size_t index;
+    TEST(fixture_open(&f, name) && mkdtemp(root));
+    Case c = {.f = &f, .config = json_get(f.root, "config")};
+    c.model = model_of(c.config, &index);
+    FixtureFile *file = fixture_tensors(&f, 0);
+    bool ok = write_metadata(&c);
+    for (int i = 0; ok && i < file->count; i++)
+        ok = file->header[i].rank > 1 && !strstr(file->header[i].name, ".bias")
+            ? write_q8_0(&c, &file->header[i], file->bytes[i])
+            : write_tensor(&c, &file->header[i], file->bytes[i]);
+    TEST_MSG(ok, "%s", c.why);
+    build_file(&c.file, &bytes);
+    snprintf(source, sizeof source, "%s/model.gguf", root);
+    fixture_config(&f, 0, &config);
+    ok =
+        fixture_write(file, buffer_view(&config), plain) && fixture_write_text(root, "model.gguf", buffer_view(&bytes));
+    float *expected = ok ? logits_of(&f, plain) : NULL;
+    for (int compact = 0; expected && compact < 2; compact++) {
+        char target[64], marker[96];
+        snprintf(target, sizeof target, "%s/model%d", root, compact);
+        snprintf(marker, sizeof marker, "%s/gguf-source.json", target);
+        const bool converted = gguf_convert(source, target, &(GgufOptions){.compact = compact}, &error);
+        TEST_MSG(converted, "%s: %s", name, error.text);
+        TEST_MSG(same_logits(&f, target, expected), "%s, compact %d: other logits from Q8_0", name, compact);
+        unlink(marker);
+        fixture_remove(target);
+    }
+    unlink(source);
+    TEST(rmdir(root) == 0);
+    fixture_remove(plain);
+    free(expected);
+    buffer_free(&bytes);
+    buffer_free(&config);
+    fixture_close(&f);
+}
+
 /* The rows of a fixture's modules, against gguf-py's names. */
 static void check_names(const Case *c) {
     const Json *names = json_get(c->f->root, "gguf");
@@ -375,15 +477,6 @@ static void check_names(const Case *c) {
             SLICE_ARGS(json_slice(module)), found ? found->gguf : "nothing", SLICE_ARGS(json_slice(gguf)));
         if (found && !name_used(found) && used_count < ROWS_MAX) used[used_count++] = found;
     }
-}
-
-static const GgufModel *model_of(const Json *config, size_t *index) {
-    const char *type;
-    const GgufModel *model;
-    for (*index = 0; (model = family_gguf(*index, &type)); ++*index) {
-        if (slice_is(json_slice(json_get(config, "model_type")), type)) return model;
-    }
-    return NULL;
 }
 
 int main(void) {
@@ -410,6 +503,9 @@ int main(void) {
         }
         fixture_close(&f);
     }
+    test_quantised("olmoe");
+    test_quantised("mixtral");
+    test_quantised("deepseek-v3");
     const char *type;
     const GgufModel *model;
     for (size_t i = 0; (model = family_gguf(i, &type)); i++) {

@@ -162,6 +162,16 @@ static void put_yarn_option(Writer *w, const char *name, const char *key) {
     gguf_write_float(w->out, field_number_or(w, key, 0));
 }
 
+/* The converter leaves out mscale, which is mscale_all_dim in all models there are, and keeps a tenth of that. */
+static void put_yarn_mscale(Writer *w) {
+    const double all = field_number_or(w, ".rope.scaling.yarn_log_multiplier", 0) / 0.1;
+    if (all == 0) return;
+    buffer_text(w->out, ", \"mscale\": ");
+    gguf_write_float(w->out, all);
+    buffer_text(w->out, ", \"mscale_all_dim\": ");
+    gguf_write_float(w->out, all);
+}
+
 static void put_rope_scaling(Writer *w, double base) {
     const GgufTensor *frequencies = gguf_tensor(w->file, "rope_freqs.weight");
     Slice type = {0};
@@ -194,7 +204,10 @@ static void put_rope_scaling(Writer *w, double base) {
             (long long)field_integer(w, ".rope.scaling.original_context_length", 1));
         put_yarn_option(w, "beta_fast", ".rope.scaling.yarn_beta_fast");
         put_yarn_option(w, "beta_slow", ".rope.scaling.yarn_beta_slow");
-        put_yarn_option(w, "attention_factor", ".rope.scaling.yarn_attn_factor");
+        if (w->plan->model->latent)
+            put_yarn_mscale(w);
+        else
+            put_yarn_option(w, "attention_factor", ".rope.scaling.yarn_attn_factor");
         buffer_byte(w->out, '}');
     } else if (type.size && !slice_is(type, "none")) {
         if (!w->failed) {
@@ -221,10 +234,15 @@ static void read_sizes(Writer *w) {
     s->head_dim = field_integer_or(w, ".attention.key_length", 2, s->heads > 0 ? s->hidden / s->heads : 0);
     s->rotary_dims = field_integer_or(w, ".rope.dimension_count", 2, s->head_dim);
     s->vocab = embedding->rows;
+    s->plain_dims = field_integer_or(w, ".attention.key_length_mla", 2, s->head_dim) - s->rotary_dims;
+    if (embedding->cols != s->hidden) fail_field(w, ".embedding_length", "is not the width of token_embd.weight");
+    if (w->plan->model->latent) {
+        if (s->plain_dims < 1) fail_field(w, ".rope.dimension_count", "is more than a head has");
+        return;
+    }
     if (field_integer_or(w, ".attention.value_length", 2, s->head_dim) != s->head_dim) {
         fail_field(w, ".attention.value_length", "differs from key_length");
     }
-    if (embedding->cols != s->hidden) fail_field(w, ".embedding_length", "is not the width of token_embd.weight");
     if (!gguf_field(w->plan->model, "head_dim") && s->head_dim * s->heads != s->hidden) {
         fail_field(w, ".attention.key_length", "is not embedding_length / head_count");
     }

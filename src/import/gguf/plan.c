@@ -23,9 +23,11 @@ static bool fail_unknown(const GgufFile *file, Error *error) {
 }
 
 /* A number of 0 says that there is no such thing. */
-static bool has_key(const GgufFile *file, const char *key) {
+static bool has_key(const GgufFile *file, const GgufModel *model) {
     int64_t number;
-    return gguf_value(file, key) && !(gguf_integer(file, key, &number) && number == 0);
+    if (!gguf_value(file, model->with_key)) return false;
+    if (!gguf_integer(file, model->with_key, &number)) return model->with_value == 0;
+    return model->with_value ? number == model->with_value : number != 0;
 }
 
 bool gguf_model_find(const GgufFile *file, const GgufModel **model, const char **model_type, Error *error) {
@@ -34,7 +36,7 @@ bool gguf_model_find(const GgufFile *file, const GgufModel **model, const char *
     const char *type;
     for (const GgufModel *next; (next = family_gguf(i, &type)); i++) {
         if (!slice_is(file->architecture, next->architecture)) continue;
-        if (next->with_key ? !has_key(file, next->with_key) : *model != NULL) continue;
+        if (next->with_key ? !has_key(file, next) : *model != NULL) continue;
         *model = next;
         *model_type = type;
     }
@@ -85,7 +87,7 @@ static bool key_known(const GgufModel *model, Slice key) {
     for (size_t i = 0; i < COUNT_OF(known_keys); i++) {
         if (slice_is(key, known_keys[i])) return true;
     }
-    return field_reads(model, key);
+    return (model->latent && slice_is(key, ".rope.scaling.yarn_log_multiplier")) || field_reads(model, key);
 }
 
 static bool keys_check(const GgufFile *file, const GgufModel *model, Error *error) {
