@@ -1,7 +1,7 @@
 /* Attention over pages of any width and type, in f32. Spans are cut by absolute position and merged in order, and what
  * a row computes depends on nothing but its own keys, so it has the same bits in whatever company. A page holds for
  * each kv head K [token][head_dim], then V [token][value_dim], and at last the energies of all heads [head][token]. */
-#include "backend/cuda/attention.cuh"
+#include "backend/cuda/heads.cuh"
 
 __device__ __forceinline__ float cached_at(const uint8_t *p, int64_t i, int dtype) {
     if (dtype == F32) return __ldcg((const float *)p + i);
@@ -17,61 +17,6 @@ __device__ __forceinline__ void cached_put(uint8_t *p, int64_t i, int dtype, flo
         ((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn(v);
 }
 /* ---- preparing ---- */
-
-__device__ static float dynamic_angle(const Turning &rope, int position, int pair) {
-    const double grown =
-        (double)rope.dynamic_factor * (position + 1) / rope.dynamic_positions - ((double)rope.dynamic_factor - 1);
-    const double theta = rope.dynamic_theta * pow(grown, (double)rope.dims / (rope.dims - 2));
-    const float each = (float)log((double)(float)theta) / (float)(rope.dims / 2);
-    return (float)position * (float)exp((double)(-(float)pair * each));
-}
-
-__device__ static float angle_of(const Turning &rope, const StepRows &step, int row, int pair) {
-    const int first = __ldcg(step.positions + row);
-    if (rope.dynamic_positions && first >= rope.dynamic_positions) return dynamic_angle(rope, first, pair);
-    int axis = 0;
-    for (int end = 0; axis < step.axes; axis++) {
-        end += rope.sections[axis];
-        if (pair < end) break;
-    }
-    const int position = axis < step.axes ? __ldcg(step.positions + axis * step.rows + row) : first;
-    return (float)position * __ldg(rope.frequencies + pair);
-}
-
-/* A warp's head of q or k: normed, turned, in `head`. */
-__device__ static void head_prepare(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
-    int first, const float2 *turns, float *head) {
-    const int lane = threadIdx.x % 32, width = a.head_dim;
-    Scaling s = {0, 1};
-#pragma unroll 8
-    for (int i = lane; i < width; i += 32) head[i] = load(x + i);
-    if (whole) {
-        s = *whole;
-    } else if (norm.width) {
-        float sum = 0;
-        if (norm.kind) {
-            for (int i = lane; i < width; i += 32) sum += head[i];
-            s.mean = warp_sum(sum) / (float)width;
-            sum = 0;
-        }
-        for (int i = lane; i < width; i += 32) {
-            const float v = head[i] - s.mean;
-            sum += v * v;
-        }
-        s.factor = 1.0f / sqrtf(warp_sum(sum) / (float)width + norm.eps);
-    }
-    if (norm.width)
-        for (int i = lane; i < width; i += 32) head[i] = scaled(norm, s, head[i], whole ? first + i : i);
-    __syncwarp();
-    const int half = a.rope.dims / 2;
-    for (int i = lane; i < half; i += 32) {
-        const int one = a.rope.interleaved ? 2 * i : i, other = a.rope.interleaved ? 2 * i + 1 : i + half;
-        const float u = head[one] * a.rope.scale, v = head[other] * a.rope.scale;
-        head[one] = u * turns[i].x - v * turns[i].y;
-        head[other] = u * turns[i].y + v * turns[i].x;
-    }
-    __syncwarp();
-}
 
 /* A block has a row's queries, key and value of a kv head; where norms run over all heads, of all of them. */
 __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_constant__ Attend a) {
@@ -133,7 +78,68 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
         __syncthreads();
     }
 }
+
+/* The same for usual heads: a block has all of a row, a warp one head after another. */
+enum { USUAL_HEADS_MAX = 256, USUAL_GROUP_MAX = WARPS };
+template <int HD> __global__ void __launch_bounds__(BLOCK) usual_prepare_kernel(const __grid_constant__ Attend a) {
+    __shared__ float2 turns[HD / 2];
+    __shared__ float heads[WARPS][HD], squares[USUAL_HEADS_MAX];
+    let_next_begin();
+    const int row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (threadIdx.x < a.rope.dims / 2) {
+        float s, c;
+        sincosf(angle_of(a.rope, a.step, row, threadIdx.x), &s, &c);
+        turns[threadIdx.x] = make_float2(c, s);
+    }
+    const int place = __ldcg(a.step.places + row), group = a.heads / a.kv_heads, at = place % PAGE_TOKENS;
+    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    __syncthreads();
+    wait_for_previous();
+    float *head = heads[warp];
+#pragma unroll 1
+    for (int i = warp; i < a.heads + a.kv_heads; i += WARPS) {
+        const bool key = i >= a.heads;
+        const int j = i - a.heads;
+        float *x = key ? (float *)a.k + ((int64_t)row * a.kv_heads + j) * HD : a.q + ((int64_t)row * a.heads + i) * HD;
+        head_take<HD>(a, x, key ? a.k_norm : a.q_norm, turns, head);
+        if (key) {
+            __half *keys = (__half *)head_at(a, table, place, j) + at * HD, *values = keys + PAGE_TOKENS * HD;
+            const float *v = a.v + ((int64_t)row * a.kv_heads + j) * HD;
+#pragma unroll
+            for (int d = 2 * lane; d < HD; d += 64) {
+                const float2 value = __ldcg((const float2 *)(v + d));
+                *(__half2 *)(keys + d) = __floats2half2_rn(head[d], head[d + 1]);
+                *(__half2 *)(values + d) = __floats2half2_rn(value.x, value.y);
+            }
+        } else {
+            float square = 0;
+#pragma unroll
+            for (int d = lane; d < HD; d += 32) {
+                x[d] = head[d];
+                square += head[d] * a.scale * (head[d] * a.scale);
+            }
+            square = warp_sum(square);
+            if (lane == 0) squares[i] = square;
+        }
+        __syncwarp();
+    }
+    __syncthreads();
+    for (int j = threadIdx.x; j < a.kv_heads; j += BLOCK) {
+        float energy = squares[j * group];
+        for (int h = 1; h < group; h++) energy += squares[j * group + h];
+        energies_at(a, table, place)[j * PAGE_TOKENS + at] = energy / (float)group;
+    }
+}
+
 extern "C" cudaError_t attention_prepare(cudaStream_t stream, const Attend *a) {
+    const bool usual = attention_has_tiles(*a) && a->k && !a->norm_full && a->heads <= USUAL_HEADS_MAX &&
+        a->heads / a->kv_heads <= USUAL_GROUP_MAX;
+    if (usual)
+        return launch(stream,
+            a->head_dim == 64        ? usual_prepare_kernel<64>
+                : a->head_dim == 128 ? usual_prepare_kernel<128>
+                                     : usual_prepare_kernel<256>,
+            dim3(a->step.rows), BLOCK, 0, *a);
     const bool whole = a->norm_full && (a->q_norm.width || a->k_norm.width);
     const dim3 grid(a->step.rows, whole ? 1 : a->kv_heads);
     return launch(stream, attention_prepare_kernel, grid, BLOCK, 0, *a);

@@ -35,6 +35,7 @@ static void cuda_discard(Backend *backend, void *memory, size_t bytes) {}
 static void move(Backend *backend, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     CudaBackend *b = cuda_of(backend);
     cuda_enter(b);
+    b->handed = NULL;
     cuda_ok(b, cudaMemcpyAsync(to, from, bytes, kind, b->stream), "copying");
     if (kind != cudaMemcpyDeviceToDevice) cuda_ok(b, cudaStreamSynchronize(b->stream), "copying");
 }
@@ -58,7 +59,13 @@ static float *cuda_scratch(Backend *backend, int64_t count) {
 
 static float *cuda_read_logits(Backend *backend, float *logits, int64_t count) {
     CudaBackend *b = cuda_of(backend);
+    if (b->read.there && b->read.from == logits && b->read.count == count) return b->logits;
+    b->read.from = logits;
+    b->read.count = count;
+    b->read.rows = b->step.rows;
+    b->read.outputs = b->step.output_count;
     if ((size_t)count > b->logits_count) {
+        b->graphs_stale = true;
         cudaFreeHost(b->logits);
         b->logits = NULL;
         b->logits_count = 0;
@@ -196,6 +203,7 @@ static bool open_device(CudaBackend *b, const BackendOptions *options, Error *er
     b->multiprocessors = p.multiProcessorCount;
     b->shared_bytes = (int)p.sharedMemPerBlockOptin;
     kernels_begin_early(p.major >= 9);
+    b->wide = p.major == 9 && p.minor == 0 && kernels_have_wide();
     snprintf(b->base.description, sizeof b->base.description, "%s, f16 activations", p.name);
     b->scratch_count = options->scratch_bytes / sizeof(float);
     if (!cuda_expect(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "CUDA", error)) return false;

@@ -33,11 +33,12 @@ typedef struct CudaWeight {
 /* The step's numbers as kernels read them: on the host, pinned, twice; on the device once, at the same offsets. */
 typedef struct CudaStepBlock {
     int32_t *host[CUDA_STEPS], *device;
+    int32_t *turn; /* on the device: which of the two comes next */
     cudaEvent_t sent[CUDA_STEPS];
     size_t ints;
-    int rows_max;
-    size_t tables;               /* where page tables begin */
-    int table_stride, run_count; /* of this step */
+    /* Of this step: where page tables begin, how long they are. */
+    size_t tables;
+    int rows, table_stride, run_count;
     bool filled[CUDA_GROUPS_MAX];
 } CudaStepBlock;
 
@@ -52,27 +53,40 @@ typedef struct CudaGraph {
     cudaGraphExec_t exec; /* NULL: seen once, not captured yet */
     uint64_t used;
     int groups;
+    const float *logits; /* that it brings, so many; NULL: none */
+    int64_t logits_count;
+    bool copied; /* by the product that makes them */
 } CudaGraph;
 
 typedef struct CudaBackend {
     Backend base;
     int device, multiprocessors, shared_bytes;
+    bool wide; /* wide.cu's products */
     cudaStream_t stream;
     Error fault; /* the first; sticky */
 
     float *scratch;
     size_t scratch_count, scratch_used;
     CudaRoom inputs, partials, spare, staging, choice;
-    float *logits; /* pinned */
+    const float *handed; /* what the last operation, a gated product, has left in `inputs` as f16, too; NULL: nothing */
+    float *logits;       /* pinned */
     size_t logits_count;
+    /* What was read last, after a step of so many rows and outputs. A step that is captured brings it along; then it is
+     * there. */
+    struct {
+        const float *from;
+        int64_t count;
+        int rows, outputs;
+        bool there;
+    } read;
     CudaWeight *weights;
     int64_t cols_max;
     struct CudaLoader *loader; /* only while weights are bound */
 
     Step step;
     CudaStepBlock block;
-    int pages;                  /* of the longest run of the step; of repeatable ones a power of two */
-    bool short_runs, long_runs; /* whether the step has them (kernels.h) */
+    int pages;                               /* of the longest run of the step; of repeatable ones a power of two */
+    bool short_runs, long_runs, single_rows; /* whether the step has them, or only them (kernels.h) */
     uint64_t ticket;
     cudaEvent_t done[CUDA_STEPS];
     CudaGraph graphs[CUDA_GRAPHS_MAX], *capturing;

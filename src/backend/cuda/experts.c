@@ -59,6 +59,7 @@ void cuda_experts(Backend *backend, const Experts *op) {
     CudaBackend *b = cuda_of(backend);
     const size_t pairs = (size_t)op->rows * (size_t)op->used;
     b->asks_host = true;
+    b->handed = NULL;
     CHECK(!b->capturing && op->count <= EXPERTS_MAX + 1);
     int32_t *numbers = malloc(3 * pairs * sizeof *numbers);
     if (numbers)

@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(BLOCK, 2) few_kernel(const __grid_constant__ P
     constexpr int SUMS = (GLU ? 2 : 1) * SLICES * TILE_ROWS * FEW_ROWS_MAX;
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ float sums[2][SUMS];
-    __shared__ float shared[WARPS], factors[FEW_ROWS_MAX];
+    __shared__ float factors[FEW_ROWS_MAX];
+    __shared__ Reductions shared;
     let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int run = slice_run(p.groups), rounds = slice_rounds(p.groups);
@@ -57,7 +58,6 @@ __global__ void __launch_bounds__(BLOCK, 2) few_kernel(const __grid_constant__ P
     for (int i = 0; i < AHEAD; i++)
         if (i < use.count) piece_load(piece[i], use.at + i * bytes, lane, scales);
 
-    wait_for_previous();
     take_inputs(p, memory, factors, shared);
     __syncthreads();
 

@@ -49,34 +49,68 @@ __device__ __forceinline__ void finish(
         }
         const float v = product_sum(sum[0], factors[t], factor, w.bias != nullptr, bias);
         float *to = out + (int64_t)t * w.rows;
-        if constexpr (GLU)
-            *to = gated(p.activation, v,
-                product_sum(sum[1], factors[t], other, p.weight[1].bias != nullptr, other_bias));
-        else
+        if constexpr (GLU) {
+            const float up = product_sum(sum[1], factors[t], other, p.weight[1].bias != nullptr, other_bias);
+            const float result = gated_usually(p.activation, v, up);
+            *to = result;
+            if (p.hands) p.hands[(int64_t)t * ((w.rows + TILE_COLS - 1) / TILE_COLS * TILE_COLS) + row] = __float2half_rn(result);
+        } else {
             *to = p.mode == PRODUCT_ADD ? old[k] + p.scale * v : v;
+            if (p.copy) p.copy[(int64_t)t * w.rows + row] = v;
+        }
     }
 }
 
-/* The rows into shared memory. */
-__device__ __forceinline__ void take_inputs(const ProductWork &p, uint8_t *inputs, float *factors, float *shared) {
+/* Rows that are f16 already; false: of one of them that loses too much. What is in range was not rounded otherwise. */
+__device__ __forceinline__ bool take_handed(
+    const ProductWork &p, uint8_t *inputs, float *factors, Reductions &shared) {
+    const Columns c(p.groups);
+    const int stride = few_stride(p.groups), eights = c.run * 8, lane = threadIdx.x % 32;
+    wait_for_previous();
+    for (int row = 0; row < p.rows; row++) {
+        __half2 most = __half2(__half(0.0f), __half(0.0f));
+#pragma unroll
+        for (int i = 0; i < 8; i++) { /* of four rounds, two each: eight columns of at most 512 */
+            const int first = (i / 2 * SLICES + (int)threadIdx.x / 32) * c.run * TILE_COLS, at = lane + i % 2 * 32;
+            if (i / 2 >= c.rounds || at >= eights || first + 8 * at >= c.padded()) continue;
+            const uint4 v = __ldcg((const uint4 *)(p.handed + (int64_t)row * c.padded() + first + 8 * at));
+            *(uint4 *)(inputs + row * stride + 2 * (first + 8 * at)) = v;
+            most = __hmax2(most, __hmax2(__hmax2(__habs2(as_half2(v.x)), __habs2(as_half2(v.y))),
+                                     __hmax2(__habs2(as_half2(v.z)), __habs2(as_half2(v.w)))));
+        }
+        const float greatest =
+            slices_most(fmaxf(__low2float(most), __high2float(most)), shared.most[row % 2]);
+        constexpr float LEAST = 0.015625f, MOST = 32768;
+        if (!(greatest > LEAST && greatest < MOST)) {
+            block_sync(); /* what was reduced here has been read */
+            return false;
+        }
+        if (threadIdx.x == 0) factors[row] = 1;
+    }
+    __syncwarp();
+    return true;
+}
+
+/* The rows into shared memory, where each warp finds what it has prepared itself, or all what all have brought. */
+__device__ __forceinline__ void take_inputs(const ProductWork &p, uint8_t *inputs, float *factors, Reductions &shared) {
     const int stride = few_stride(p.groups);
     if (!p.x) {
         const int pieces = p.groups * 8;
+        wait_for_previous();
         for (int i = threadIdx.x; i < p.rows * pieces; i += BLOCK) {
             const int row = i / pieces, at = i % pieces;
             *(uint4 *)(inputs + row * stride + at * 16) = __ldcg((const uint4 *)p.inputs + (int64_t)row * pieces + at);
         }
         if (threadIdx.x < p.rows) factors[threadIdx.x] = load(p.input_factors + threadIdx.x);
+        block_sync();
         return;
     }
-    for (int row = 0; row < p.rows; row++) {
-        uint8_t *to = inputs + row * stride;
-        const float *from = p.x + (int64_t)row * p.cols;
-        const auto store = [&](int64_t at, uint2 v) { *(uint2 *)(to + 2 * at) = v; };
-        const float factor = p.cols <= 16 * BLOCK ? input_prepare<4>(from, p.cols, p.norm, shared, store)
-                                                  : input_prepare<0>(from, p.cols, p.norm, shared, store);
-        for (int at = (p.cols + 3) / 4 * 4 + 4 * threadIdx.x; at < p.groups * 64; at += 4 * BLOCK)
-            store(at, make_uint2(0, 0));
-        if (threadIdx.x == 0) factors[row] = factor;
-    }
+    if (p.handed && take_handed(p, inputs, factors, shared)) return;
+    inputs_prepare(
+        p.x, p.rows, p.cols, Columns(p.groups), p.norm, shared, [] { wait_for_previous(); },
+        [=](int row, int at, uint2 v) { *(uint2 *)(inputs + row * stride + 2 * at) = v; },
+        [&](int row, float factor) {
+            if (threadIdx.x == 0) factors[row] = factor;
+        });
+    __syncwarp();
 }

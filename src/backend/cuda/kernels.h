@@ -48,6 +48,12 @@ int tile_code_bytes(int kind);
 /* tiles: where the first of these rows lies; a whole tile's rows but at the matrix's end. */
 cudaError_t tiles_pack(cudaStream_t stream, const RawRows *raw, const Tiles *tiles, uint8_t *data, float *factors);
 
+/* ---- a step's numbers ---- */
+
+/* From host[*turn % 2], pinned, to the device, and *turn + 1. The first number says how many there are, a multiple of
+ * four. */
+cudaError_t step_bring(cudaStream_t stream, int32_t *const host[2], int32_t *device, int32_t *turn);
+
 /* ---- rows ---- */
 
 typedef struct RowNorm {
@@ -91,6 +97,9 @@ cudaError_t rows_combine(cudaStream_t stream, int rows, int used, int64_t width,
 /* ---- products ---- */
 
 enum { PRODUCTS_MAX = 4, FEW_ROWS_MAX = 8 };
+/* A gated product can leave its result as f16 for the next one to begin with: widths that are multiples, at most so
+ * many. */
+enum { HANDED_COLS = 64, HANDED_COLS_MAX = 16384 };
 typedef enum ProductMode { PRODUCT_STORE, PRODUCT_ADD, PRODUCT_GLU } ProductMode;
 
 typedef struct Product {
@@ -102,13 +111,19 @@ typedef struct Product {
     float *out[PRODUCTS_MAX];
     float scale; /* ADD: out += scale · product */
     int activation;
-    void *inputs; /* room for product_input_bytes(rows_max, cols) */
+    void *inputs;      /* room for product_input_bytes(rows_max, cols) */
+    const float *soon; /* the weights of the norm that reads the result next, so many; NULL: not known */
+    int soon_count;
+    float *copy; /* few rows: where the result goes as well; NULL: nowhere, or afterwards: it did not */
+    int handed;  /* inputs has x as f16 already, as a gated product left it */
+    int hands;   /* GLU: it shall; 0 afterwards if it did not */
     int multiprocessors;
     int shared_bytes; /* that a block may have */
+    int wide;         /* whether the device is one that wide.cu is for */
 } Product;
 
 size_t product_input_bytes(int rows, int64_t cols);
-cudaError_t product_run(cudaStream_t stream, const Product *product);
+cudaError_t product_run(cudaStream_t stream, Product *product);
 
 /* ---- attention ---- */
 
@@ -151,11 +166,15 @@ typedef struct Attend {
     int table_stride;
     int spans, slices;         /* of ATTENTION_SPAN and ATTENTION_SLICE tokens that the longest row may see */
     int short_runs, long_runs; /* whether the step may have such */
+    int single_rows;           /* every run is one row, which sees no later ones */
     int shared_bytes;          /* that a block may have */
     float *partials;           /* [rows] of attention_part_floats() a head */
 } Attend;
 
 enum { ATTENTION_SPAN = 256, ATTENTION_SLICE = 64, ATTENTION_LONG_RUN = 4 };
+/* Whether one kernel does all that the two functions below do, and that kernel. */
+int attention_is_simple(const Attend *attend);
+cudaError_t attention_simple(cudaStream_t stream, const Attend *attend);
 /* q and k normed and turned, k and v in their pages. */
 cudaError_t attention_prepare(cudaStream_t stream, const Attend *attend);
 /* Floats of partial results that a row needs for each head. */
@@ -167,6 +186,8 @@ cudaError_t attention_scan(cudaStream_t stream, const Attend *attend);
 cudaError_t page_transfer(cudaStream_t stream, uint8_t *page, uint8_t *canonical, int tokens, int kv_heads,
     int head_dim, int value_dim, int bytes, int in);
 
+/* Whether wide.cu was compiled for what it needs, compute capability 9.0 and nothing else. */
+int kernels_have_wide(void);
 /* Once per device, before all else: whether kernels may begin before their predecessor has ended. */
 void kernels_begin_early(int yes);
 

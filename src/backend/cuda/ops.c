@@ -23,6 +23,7 @@ static const int32_t *device_ints(
 
 void cuda_embed(Backend *backend, const Embed *op) {
     CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
     const size_t bytes = (size_t)op->rows * (size_t)op->table->cols * sizeof(float);
     if (op->given)
         cuda_ok(b, cudaMemcpyAsync(op->out, op->given, bytes, cudaMemcpyHostToDevice, b->stream), "sending embeddings");
@@ -32,6 +33,7 @@ void cuda_embed(Backend *backend, const Embed *op) {
 
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
     CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
     const int32_t *there = device_ints(b, index, b->step.outputs, cuda_step_outputs(b), count);
     cuda_ok(b, rows_gather(b->stream, count, there, x, width, out), "gather");
 }
@@ -40,6 +42,7 @@ void cuda_gather(Backend *backend, int count, const int32_t *index, const float 
 
 void cuda_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
     CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
     const RowNorm n = row_norm(norm);
     cuda_ok(b, rows_norm(b->stream, rows, x, &n, out), "norm");
 }
@@ -47,17 +50,21 @@ void cuda_norm(Backend *backend, int rows, const float *x, const Norm *norm, flo
 void cuda_add(
     Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
     CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
     const RowNorm n = row_norm(norm);
     cuda_ok(b, rows_add(b->stream, rows, width, residual, y, scale, norm ? &n : NULL), "add");
 }
 
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
     CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
     cuda_ok(b, rows_activate(b->stream, count, x, activation, out), "activate");
 }
 
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
     CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
+    if (b->capturing) b->capturing->copied = false; /* they are others now */
     cuda_ok(b, rows_logits(b->stream, count, x, scale, cap), "logits");
 }
 
@@ -69,11 +76,13 @@ static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
         .x = x,
         .inputs = b->inputs.memory,
         .multiprocessors = b->multiprocessors,
-        .shared_bytes = b->shared_bytes};
+        .shared_bytes = b->shared_bytes,
+        .wide = b->wide};
 }
 
 void cuda_matmul(Backend *backend, const Matmul *op) {
     CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
     Product p = product(b, op->rows, op->x, op->weight[0]->cols);
     const RowNorm norm = row_norm(op->norm);
     if (op->norm) p.norm = &norm;
@@ -82,11 +91,19 @@ void cuda_matmul(Backend *backend, const Matmul *op) {
         p.weight[i] = *cuda_tiles(b, op->weight[i]);
         p.out[i] = op->out[i];
     }
+    const bool wanted = b->capturing && op->count == 1 && op->out[0] == b->read.from && b->read.rows == b->step.rows &&
+        b->read.outputs == b->step.output_count && b->read.count == op->rows * op->weight[0]->rows;
+    if (wanted) p.copy = b->logits;
     cuda_ok(b, product_run(b->stream, &p), "product");
+    if (!wanted || !p.copy) return;
+    b->capturing->copied = true;
+    b->capturing->logits = b->read.from;
+    b->capturing->logits_count = b->read.count;
 }
 
 void cuda_glu(Backend *backend, const Glu *op) {
     CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
     Product p = product(b, op->rows, op->x, op->gate->cols);
     const RowNorm norm = row_norm(op->norm);
     if (op->norm) p.norm = &norm;
@@ -97,7 +114,9 @@ void cuda_glu(Backend *backend, const Glu *op) {
     p.activation = op->activation;
     p.mode = PRODUCT_GLU;
     if (p.weight[0].kind == p.weight[1].kind && p.weight[0].bytes == p.weight[1].bytes) {
+        p.hands = op->gate->rows <= b->cols_max && op->gate->rows % HANDED_COLS == 0;
         cuda_ok(b, product_run(b->stream, &p), "gated product");
+        if (p.hands) b->handed = op->out;
         return;
     }
     /* Matrices that are packed differently are two products. */
@@ -113,10 +132,16 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
     CudaBackend *b = cuda_of(backend);
     Product p = product(b, op->rows, op->x, op->weight->cols);
     const size_t bytes = (size_t)op->rows * (size_t)op->weight->rows * sizeof(float);
+    p.handed = b->handed == op->x && op->weight->cols <= HANDED_COLS_MAX;
+    b->handed = NULL;
     p.count = 1;
     p.weight[0] = *cuda_tiles(b, op->weight);
     p.mode = op->norm ? PRODUCT_STORE : PRODUCT_ADD;
     p.scale = op->scale;
+    if (op->next && op->next->weight) {
+        p.soon = op->next->weight;
+        p.soon_count = (int)op->next->width;
+    }
     p.out[0] = op->residual;
     if (op->norm) {
         if (!cuda_room(b, &b->spare, bytes, &b->fault)) return;
@@ -137,6 +162,7 @@ static bool lacks(CudaBackend *b, bool wanted, const char *what) {
 
 void cuda_route(Backend *backend, const Routing *op) {
     CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
     if (lacks(b, op->score == ROUTE_SPARSEMIXER, "the sparse mixer of a router") ||
         lacks(b, op->groups && op->group_best, "groups as good as their best expert") ||
         lacks(b, op->shared_pair, "a shared expert that weighs the others"))
@@ -178,6 +204,7 @@ void cuda_latent(Backend *backend, const Latent *op) { lacks(cuda_of(backend), t
 
 void cuda_attention(Backend *backend, const Attention *op) {
     CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
     const KvLayout *l = &op->kv.layout;
     if (lacks(b, op->norm_last, "norms of heads after their rotation") || lacks(b, op->gate, "gates of attention"))
         return;
@@ -203,13 +230,18 @@ void cuda_attention(Backend *backend, const Attention *op) {
         .page_stride = (int64_t)op->kv.page_stride,
         .tables = cuda_step_tables(b, op->kv.group),
         .table_stride = b->block.table_stride};
-    cuda_ok(b, attention_prepare(b->stream, &a), "attention");
     const int tokens = b->pages * KV_PAGE_TOKENS;
     a.spans = (tokens + ATTENTION_SPAN - 1) / ATTENTION_SPAN;
     a.slices = tokens / ATTENTION_SLICE;
     a.short_runs = b->short_runs;
     a.long_runs = b->long_runs;
+    a.single_rows = b->single_rows;
     a.shared_bytes = b->shared_bytes;
+    if (attention_is_simple(&a)) {
+        cuda_ok(b, attention_simple(b->stream, &a), "attention");
+        return;
+    }
+    cuda_ok(b, attention_prepare(b->stream, &a), "attention");
     const size_t each = (size_t)a.heads * (size_t)attention_part_floats(&a) * sizeof(float);
     int rows = each ? (int)(CUDA_PARTIALS_BYTES / each) : a.step.rows;
     rows = rows < 1 ? 1 : rows > a.step.rows ? a.step.rows : rows;

@@ -2,42 +2,39 @@
 #include "backend/cuda/product.cuh"
 
 enum {
-    ROWS_PREPARED_BY_FEW = 2
-}; /* more, and every block's doing the same costs more than a kernel that does it once */
+    ROWS_PREPARED_BY_FEW = 2, /* more, and every block's doing the same costs more than a kernel that does it once */
+    WIDE_ROWS_LEAST = 65,
+};
 
-/* Behind one another: f16 inputs, then a factor per row. Few rows: [row][column]. Many: [group][chunk of 8][row][8],
- * where chunk 2s + h of a group has columns 16t + 4s + 2h, and one more, for t = 0 … 3: eight rows of a chunk are a
- * matrix that ldmatrix reads. */
+/* Behind one another: f16 inputs, then a factor per row. Few rows: [row][column]; many: as input_chunk() says. */
 template <bool MANY>
 __global__ void __launch_bounds__(BLOCK)
     prepare_kernel(const float *x, int rows, int cols, int groups, RowNorm norm, __half *inputs, float *factors) {
-    __shared__ float shared[WARPS];
+    __shared__ Reductions shared;
     let_next_begin();
-    wait_for_previous();
     const int row = blockIdx.x;
-    const auto store = [&](int64_t at, uint2 v) {
+    const auto store = [=](int, int at, uint2 v) {
         if (!MANY) {
             *(uint2 *)(inputs + (int64_t)row * groups * 64 + at) = v;
             return;
         }
-        const int64_t group = at / 64;
         const int t = at % 64 / 16, s = at % 16 / 4;
-        __half *to = inputs + ((group * 8 + 2 * s) * rows + row) * 8 + 2 * t;
+        __half *to = inputs + input_chunk(groups, row, at / 64, 2 * s) * 8 + 2 * t;
         *(uint32_t *)to = v.x;
-        *(uint32_t *)(to + (int64_t)rows * 8) = v.y;
+        *(uint32_t *)(to + INPUT_TILE * 8) = v.y;
     };
-    const float *from = x + (int64_t)row * cols;
-    const float factor = cols <= 16 * BLOCK ? input_prepare<4>(from, cols, norm, shared, store)
-                                            : input_prepare<0>(from, cols, norm, shared, store);
-    for (int64_t at = (cols + 3) / 4 * 4 + 4 * threadIdx.x; at < groups * 64; at += 4 * BLOCK)
-        store(at, make_uint2(0, 0));
-    if (threadIdx.x == 0) factors[row] = factor;
+    inputs_prepare(
+        x + (int64_t)row * cols, 1, cols, Columns(groups), norm, shared, [] { wait_for_previous(); }, store,
+        [&](int, float factor) {
+            if (threadIdx.x == 0) factors[row] = factor;
+        });
 }
 
 static int groups_of(int64_t cols) { return (int)((cols + TILE_COLS - 1) / TILE_COLS); }
 
 extern "C" size_t product_input_bytes(int rows, int64_t cols) {
-    return (size_t)rows * (size_t)groups_of(cols) * TILE_COLS * sizeof(__half) + (size_t)rows * sizeof(float);
+    const size_t whole = ((size_t)rows + INPUT_TILE - 1) / INPUT_TILE * INPUT_TILE;
+    return whole * ((size_t)groups_of(cols) * TILE_COLS * sizeof(__half) + sizeof(float));
 }
 
 static int tile_rows(const Tiles &w) { return (w.rows + TILE_ROWS - 1) / TILE_ROWS; }
@@ -63,8 +60,14 @@ static cudaError_t run_part(
         *prepared = true;
     }
     work.x = own ? p->x : nullptr;
-    if (many) return product_many(stream, kind, work);
     bool fits = false;
+    if (many) {
+        if (p->wide && p->rows >= WIDE_ROWS_LEAST) {
+            const cudaError_t error = product_wide(stream, kind, work, p->shared_bytes, &fits);
+            if (error || fits) return error;
+        }
+        return product_many(stream, kind, work);
+    }
     if (launch_early) { /* as of compute capability 9.0 */
         const cudaError_t error = product_stream(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
         if (error || fits) return error;
@@ -72,7 +75,7 @@ static cudaError_t run_part(
     return product_few(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
 }
 
-extern "C" cudaError_t product_run(cudaStream_t stream, const Product *p) {
+extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     ProductWork work = {};
     work.rows = p->rows;
     work.cols = p->cols;
@@ -80,14 +83,21 @@ extern "C" cudaError_t product_run(cudaStream_t stream, const Product *p) {
     work.mode = p->mode;
     work.activation = p->activation;
     work.scale = p->scale;
+    work.soon = p->soon;
+    work.soon_count = p->soon_count;
     if (p->norm) work.norm = *p->norm;
     work.inputs = (const __half *)p->inputs;
-    work.input_factors =
-        (const float *)((const uint8_t *)p->inputs + (size_t)p->rows * work.groups * TILE_COLS * sizeof(__half));
+    const size_t whole = ((size_t)p->rows + INPUT_TILE - 1) / INPUT_TILE * INPUT_TILE;
+    work.input_factors = (const float *)((const uint8_t *)p->inputs + whole * work.groups * TILE_COLS * sizeof(__half));
     /* What a block of few rows keeps in shared memory besides inputs: less than this. */
     enum { BESIDES = 18 << 10 };
     const bool many = p->rows > FEW_ROWS_MAX || (int64_t)p->rows * few_stride(work.groups) + BESIDES > p->shared_bytes;
     bool prepared = false;
+    if (many || p->rows > ROWS_PREPARED_BY_FEW) p->hands = p->handed = 0;
+    if (many) p->copy = nullptr;
+    work.copy = p->copy;
+    if (p->handed) work.handed = (const __half *)p->inputs;
+    if (p->hands) work.hands = (__half *)p->inputs;
     for (int first = 0, end; first < p->count; first = end) {
         const Tiles &w = p->weight[first];
         for (end = first + 1; end < p->count && p->weight[end].kind == w.kind && p->weight[end].bytes == w.bytes;

@@ -1,12 +1,28 @@
 /* Operations on rows: norms, sums, activations, what goes in and out of a step. */
 #include "backend/cuda/tile.cuh"
 
-bool launch_early;
+bool launch_early, launch_apart;
 extern "C" void kernels_begin_early(int yes) { launch_early = yes; }
 
 static dim3 blocks_for(int64_t count, int each) {
     const int64_t blocks = (count + each - 1) / each;
     return dim3((unsigned)(blocks < 65536 ? blocks : 65536));
+}
+
+/* Kernels look at the step's numbers before those before them have ended: this one must have. */
+__global__ void __launch_bounds__(1024) bring_kernel(const int4 *even, const int4 *odd, int4 *out, int32_t *turn) {
+    const int4 *from = __ldcg(turn) & 1 ? odd : even;
+    const int count = __ldcv((const int *)from) / 4;
+    for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = __ldcv(from + i);
+    __syncthreads();
+    if (threadIdx.x == 0) *turn += 1;
+}
+extern "C" cudaError_t step_bring(cudaStream_t stream, int32_t *const host[2], int32_t *device, int32_t *turn) {
+    launch_apart = true;
+    const cudaError_t error = launch(
+        stream, bring_kernel, dim3(1), 1024, 0, (const int4 *)host[0], (const int4 *)host[1], (int4 *)device, turn);
+    launch_apart = true;
+    return error;
 }
 
 __global__ void norm_kernel(const float *x, RowNorm norm, float *out) {

@@ -25,14 +25,16 @@ __device__ __forceinline__ uint32_t packed(float a, float b) { return as_word(__
 /* Queries as B: of each 32 dims four words; word 2j + h of lane (g, t) is dims 8t + 4j + 2h and one more of column g.
  */
 template <int HD> struct Query { uint32_t w[HD / 8]; };
-/* Column g's query, times scale · log2 e. q NULL: zeros */
-template <int HD> __device__ __forceinline__ void query_load(Query<HD> &query, const float *q, float scale, int t) {
+/* Column g's query, times scale · log2 e. q NULL: zeros. SHARED: in shared memory */
+template <int HD, bool SHARED = false>
+__device__ __forceinline__ void query_load(Query<HD> &query, const float *q, float scale, int t) {
 #pragma unroll
     for (int i = 0; i < HD / 32; i++)
 #pragma unroll
         for (int j = 0; j < 4; j += 2) {
             float4 v = make_float4(0, 0, 0, 0);
-            if (q) v = __ldcg((const float4 *)(q + 32 * i + 8 * t + 2 * j));
+            const float4 *from = (const float4 *)(q + 32 * i + 8 * t + 2 * j);
+            if (q) v = SHARED ? *from : __ldcg(from);
             query.w[4 * i + j] = packed(v.x * scale, v.y * scale);
             query.w[4 * i + j + 1] = packed(v.z * scale, v.w * scale);
         }
@@ -64,14 +66,20 @@ struct Sight {
     int first[2], end[2];
 };
 
-__device__ __forceinline__ float capped(float s, float softcap) {
-    return softcap > 0 ? softcap * LOG2E * tanhf(s / (softcap * LOG2E)) : s;
+/* Apart: few models have it, and code that is jumped over costs others time. */
+static __device__ __noinline__ float capped(float s, float softcap) {
+    return softcap * LOG2E * tanhf(s / (softcap * LOG2E));
 }
 
 /* A slice's scores to f16 exponentials as B: of block b words {tokens 2t, 2t + 1; tokens 2t + 8, 2t + 9} of column g.
  * most and sum: of columns 2t and 2t + 1. token: of lane's first row. */
 __device__ __forceinline__ void exponentials(float s[BLOCKS][4], const Sight &sight, int token, float softcap,
     uint32_t p[BLOCKS][2], float most[2], float sum[2]) {
+    if (softcap > 0)
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) s[b][k] = capped(s[b][k], softcap);
 #pragma unroll
     for (int c = 0; c < 2; c++) {
         most[c] = NONE;
@@ -81,7 +89,7 @@ __device__ __forceinline__ void exponentials(float s[BLOCKS][4], const Sight &si
             for (int h = 0; h < 2; h++) {
                 const int at = token + 16 * b + 8 * h;
                 float &v = s[b][2 * h + c];
-                v = at >= sight.first[c] && at < sight.end[c] ? capped(v, softcap) : NONE;
+                v = at >= sight.first[c] && at < sight.end[c] ? v : NONE;
                 most[c] = fmaxf(most[c], v);
             }
 #pragma unroll

@@ -5,7 +5,8 @@
 
 #include "backend/cuda/cuda.h"
 
-/* Arrays of rows_max integers at the start of a block. */
+/* A block begins with how many integers it has (step_bring), then come arrays of an integer per row, then tables. */
+enum { HEADER = 4, BLOCK_INTS_LEAST = 1 << 14 };
 enum {
     POSITIONS = 0,
     PLACES = POSITION_AXES_MAX,
@@ -20,7 +21,7 @@ enum {
 };
 
 static int32_t *array(const CudaBackend *b, int32_t *block, int which) {
-    return block + (size_t)which * (size_t)b->block.rows_max;
+    return block + HEADER + (size_t)which * (size_t)b->block.rows;
 }
 static int32_t *host_block(const CudaBackend *b) { return b->block.host[b->ticket % CUDA_STEPS]; }
 
@@ -40,10 +41,12 @@ static void block_free(CudaBackend *b) {
     block->ints = 0;
 }
 
-/* Room for page tables as well; graphs know the old address, so they go. */
-static bool block_grow(CudaBackend *b, size_t tables, Error *error) {
+static size_t up_to_four(size_t n) { return (n + 3) / 4 * 4; }
+
+/* Graphs know the old address, so they go. */
+static bool block_grow(CudaBackend *b, size_t least, Error *error) {
     CudaStepBlock *block = &b->block;
-    const size_t ints = block->tables + tables;
+    const size_t ints = up_to_four(least);
     if (ints <= block->ints) return true;
     cudaStreamSynchronize(b->stream);
     forget_graphs(b);
@@ -58,18 +61,22 @@ static bool block_grow(CudaBackend *b, size_t tables, Error *error) {
 }
 
 bool cuda_steps_open(CudaBackend *b, Error *error) {
-    b->block.rows_max = b->base.rows_max > 0 ? b->base.rows_max : 1;
-    b->block.tables = (size_t)ARRAYS * (size_t)b->block.rows_max;
+    const int32_t first = 1; /* as the first ticket is */
+    if (!(b->block.turn = cuda_take(b, sizeof first, error)) ||
+        !cuda_expect(
+            cudaMemcpy(b->block.turn, &first, sizeof first, cudaMemcpyHostToDevice), "memory for a step", error))
+        return false;
     for (int i = 0; i < CUDA_STEPS; i++)
         if (!cuda_expect(cudaEventCreateWithFlags(&b->block.sent[i], cudaEventDisableTiming), "an event", error) ||
             !cuda_expect(cudaEventCreateWithFlags(&b->done[i], cudaEventDisableTiming), "an event", error))
             return false;
-    return block_grow(b, 4096, error);
+    return block_grow(b, BLOCK_INTS_LEAST, error);
 }
 
 void cuda_steps_close(CudaBackend *b) {
     forget_graphs(b);
     block_free(b);
+    cudaFree(b->block.turn);
     for (int i = 0; i < CUDA_STEPS; i++) {
         if (b->block.sent[i]) cudaEventDestroy(b->block.sent[i]);
         if (b->done[i]) cudaEventDestroy(b->done[i]);
@@ -191,15 +198,27 @@ static void add_graph(CudaBackend *b, const CudaKey *key) {
 static void replay(CudaBackend *b, CudaGraph *graph) {
     for (int g = 0; g < graph->groups; g++)
         if (!b->block.filled[g]) fill_tables(b, g);
-    send(b, 0, tables_at(b, graph->groups));
+    host_block(b)[0] = (int32_t)up_to_four(tables_at(b, graph->groups));
     cuda_ok(b, cudaGraphLaunch(graph->exec, b->stream), "a step");
     graph->used = ++b->clock;
+    if (!graph->logits) return;
+    b->read.there = true;
+    b->read.from = graph->logits;
+    b->read.count = graph->logits_count;
 }
 
 static void end_capture(CudaBackend *b) {
     CudaGraph *graph = b->capturing;
     cudaGraph_t captured = NULL;
     b->capturing = NULL;
+    if (!graph->copied && b->read.from && b->read.rows == b->step.rows && b->read.outputs == b->step.output_count) {
+        graph->logits = b->read.from;
+        graph->logits_count = b->read.count;
+        cuda_ok(b,
+            cudaMemcpyAsync(b->logits, graph->logits, (size_t)graph->logits_count * sizeof(float),
+                cudaMemcpyDeviceToHost, b->stream),
+            "capturing a step");
+    }
     const bool ok = cuda_ok(b, cudaStreamEndCapture(b->stream, &captured), "capturing a step") &&
         cuda_ok(b, cudaGraphInstantiate(&graph->exec, captured, 0), "instantiating a step");
     if (captured) cudaGraphDestroy(captured);
@@ -216,11 +235,17 @@ static bool set_tables(CudaBackend *b, const Step *step, bool again) {
         while (pages & (pages - 1)) pages += pages & -pages;
     b->pages = b->block.table_stride = pages;
     b->short_runs = b->long_runs = false;
-    for (int i = 0; i < step->run_count; i++)
+    b->single_rows = true;
+    for (int i = 0; i < step->run_count; i++) {
         *(step->runs[i].rows < ATTENTION_LONG_RUN ? &b->short_runs : &b->long_runs) = true;
+        b->single_rows = b->single_rows && step->runs[i].rows == 1 && step->runs[i].span_count == 0;
+    }
     b->block.run_count = step->run_count;
     memset(b->block.filled, 0, sizeof b->block.filled);
-    return block_grow(b, (size_t)CUDA_GROUPS_MAX * (size_t)step->run_count * (size_t)pages, &b->fault);
+    b->block.rows = step->rows;
+    b->block.tables = HEADER + (size_t)ARRAYS * (size_t)step->rows;
+    return block_grow(
+        b, b->block.tables + (size_t)CUDA_GROUPS_MAX * (size_t)step->run_count * (size_t)pages, &b->fault);
 }
 
 bool cuda_begin(Backend *backend, const Step *step) {
@@ -229,12 +254,14 @@ bool cuda_begin(Backend *backend, const Step *step) {
     cuda_loader_close(b);
     if (b->graphs_stale) forget_graphs(b);
     b->step = *step;
+    b->read.there = false;
+    b->handed = NULL;
     b->scratch_used = 0;
     b->ticket++;
     const int turn = (int)(b->ticket % CUDA_STEPS);
     cuda_ok(b, cudaEventSynchronize(b->block.sent[turn]), "the step before the last");
     const bool again = !b->asks_host && repeatable(step);
-    if (!set_tables(b, step, again)) return true;
+    if (!set_tables(b, step, again)) return true; /* a fault */
     fill_rows(b, step);
     const CudaKey key = {step->rows, step->output_count, b->pages, step->cache};
     CudaGraph *graph = again ? find_graph(b, &key) : NULL;
@@ -245,10 +272,11 @@ bool cuda_begin(Backend *backend, const Step *step) {
     if (graph && b->fault.code == ERROR_NONE) {
         b->capturing = graph;
         cuda_ok(b, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capturing a step");
-        return true;
+    } else {
+        if (again) add_graph(b, &key);
+        host_block(b)[0] = (int32_t)up_to_four(b->block.tables);
     }
-    if (again) add_graph(b, &key);
-    send(b, 0, b->block.tables);
+    cuda_ok(b, step_bring(b->stream, b->block.host, b->block.device, b->block.turn), "sending a step");
     return true;
 }
 

@@ -3,8 +3,9 @@
  * before has ended; eight multiply, each its slice; one adds the slices up and finishes, so that nobody waits for that.
  * A block takes little of a multiprocessor's registers: the next kernel's blocks find room beside it and order their
  * first weights. */
-#include "backend/cuda/product.cuh"
+#include "backend/cuda/bulk.cuh"
 #include "backend/cuda/finish.cuh"
+#include "backend/cuda/product.cuh"
 
 enum { MULTIPLIERS = WARPS, ORDERING = WARPS, FINISHING, ALL_WARPS, SUM_BUFFERS = 2, SLOTS_MAX = 8 };
 enum { SLOT_BYTES = 37 << 10, BYTES_IN_FLIGHT = 2 * SLOT_BYTES };
@@ -16,54 +17,39 @@ struct Ring {
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void barrier_make(uint32_t b, uint32_t count) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(b), "r"(count) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(uint32_t b, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(uint32_t b) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(b) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t phase) {
-    asm volatile(
-        "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra W;\n}" ::"r"(b), "r"(phase)
-        : "memory");
-}
-__device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-
-/* A place in a ring and how often it was passed. */
-struct Turn {
-    int at = 0;
-    uint32_t phase = 0;
-    __device__ __forceinline__ void next(int count) {
-        if (++at == count) {
-            at = 0;
-            phase ^= 1;
-        }
-    }
-};
-
-template <int KIND>
-__device__ __forceinline__ void piece_take(Piece<KIND> &p, const uint8_t *tile, int lane, int scales) {
-    using K = Kind<KIND>;
-    constexpr int QUADS = K::FOURS + K::EIGHTS + K::PLAIN;
+/* So many neighbouring tiles, each read while those before it are multiplied. */
+template <int KIND, int COUNT>
+__device__ __forceinline__ void tiles_multiply(
+    float c[4], const uint8_t *tile, int bytes, const uint8_t *x, int lane, int scales) {
+    constexpr int MOST = Kind<KIND>::WORDS > 8 ? 1 : Kind<KIND>::WORDS > 4 ? 2 : 3, AHEAD = COUNT < MOST ? COUNT : MOST;
+    Piece<KIND> numbers[AHEAD];
+    uint4 low[AHEAD], high[AHEAD];
+    const auto take = [&](int i) {
+        piece_take(numbers[i % AHEAD], tile + i * bytes, lane, scales);
+        low[i % AHEAD] = *(const uint4 *)(x + i * 128);
+        high[i % AHEAD] = *(const uint4 *)(x + i * 128 + 16);
+    };
 #pragma unroll
-    for (int i = 0; i < QUADS / 4; i++) {
-        const uint4 v = *(const uint4 *)(tile + i * 512 + lane * 16);
-        p.w[4 * i] = v.x, p.w[4 * i + 1] = v.y, p.w[4 * i + 2] = v.z, p.w[4 * i + 3] = v.w;
+    for (int i = 0; i < AHEAD; i++) take(i);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        uint32_t a[4][4];
+#pragma unroll
+        for (int s = 0; s < 4; s++) piece_numbers(numbers[i % AHEAD], s, a[s]);
+        const uint4 one = low[i % AHEAD], other = high[i % AHEAD];
+        if (i + AHEAD < COUNT) take(i + AHEAD);
+        multiply(c, a[0], one.x, one.y);
+        multiply(c, a[1], one.z, one.w);
+        multiply(c, a[2], other.x, other.y);
+        multiply(c, a[3], other.z, other.w);
     }
-    if constexpr (K::TWOS > 0) {
-        const uint2 v = *(const uint2 *)(tile + K::FOURS * 128 + lane * 8);
-        p.w[QUADS] = v.x, p.w[QUADS + 1] = v.y;
-    }
-    if constexpr (K::ONES > 0) p.w[QUADS + K::TWOS] = *(const uint32_t *)(tile + (K::FOURS + K::TWOS) * 128 + lane * 4);
-    if constexpr (!K::PLAIN) p.scales = *(const uint2 *)(tile + scales);
+}
+
+/* What comes next finds the weights of its norm in the L2; each block brings a line or a few. One warp. */
+__device__ __forceinline__ void soon_bring(const float *p, int count) {
+    constexpr int LINE = 32;
+    for (int i = (blockIdx.x + threadIdx.x % 32 * gridDim.x) * LINE; i < count; i += gridDim.x * 32 * LINE)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i));
 }
 
 __device__ __forceinline__ void order(
@@ -72,6 +58,7 @@ __device__ __forceinline__ void order(
     const int parts = p.mode == PRODUCT_GLU ? 2 : 1;
     Turn turn, landed;
     int flying = 0;
+    const uint64_t policy = policy_first();
     for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x)
         for (int part = 0; part < parts; part++) {
             int row;
@@ -92,7 +79,7 @@ __device__ __forceinline__ void order(
                     if (ring.pieces == 1) {
                         const int count = min(SLICES * run, p.groups - first);
                         barrier_expect(barrier, count * bytes);
-                        copy_bulk(to, tiles + (int64_t)first * bytes, count * bytes, barrier);
+                        copy_bulk(to, tiles + (int64_t)first * bytes, count * bytes, barrier, policy);
                     } else {
                         int total = 0;
                         for (int s = 0; s < SLICES; s++) {
@@ -105,7 +92,8 @@ __device__ __forceinline__ void order(
                             const int count = min(min(ring.share, run - piece * ring.share), p.groups - at);
                             if (count > 0)
                                 copy_bulk(
-                                    to + s * ring.share * bytes, tiles + (int64_t)at * bytes, count * bytes, barrier);
+                                    to + s * ring.share * bytes, tiles + (int64_t)at * bytes, count * bytes, barrier,
+                                    policy);
                         }
                     }
                     turn.next(ring.slots);
@@ -114,14 +102,16 @@ __device__ __forceinline__ void order(
 }
 #endif
 
-template <int KIND, bool GLU>
+/* BYTES: of a tile, where that is what the kind has most often; 0: as the weights say. */
+template <int KIND, bool GLU, int BYTES>
 __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     stream_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int SUMS = (GLU ? 2 : 1) * SLICES * TILE_ROWS * FEW_ROWS_MAX;
     extern __shared__ __align__(128) uint8_t memory[]; /* slots, inputs */
     __shared__ float sums[SUM_BUFFERS][SUMS];
-    __shared__ float shared[WARPS], factors[FEW_ROWS_MAX];
+    __shared__ float factors[FEW_ROWS_MAX];
+    __shared__ Reductions shared;
     __shared__ uint64_t barriers[2 * SLOTS_MAX + 2 * SUM_BUFFERS];
     let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -140,14 +130,15 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     }
     __syncthreads();
     if (warp == ORDERING) {
+        if (p.soon) soon_bring(p.soon, p.soon_count);
         if (lane == 0) order(p, ring, shared_address(memory), full, empty);
         __syncwarp();
         wait_for_previous();
         return;
     }
-    wait_for_previous();
     Turn buffer;
     if (warp == FINISHING) {
+        wait_for_previous();
         for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
             finish<GLU>(p, unit, sums[buffer.at], factors, [&] { barrier_wait(summed + 8 * buffer.at, buffer.phase); });
             __syncwarp();
@@ -158,21 +149,16 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     }
     uint8_t *inputs = memory + ring.slots * ring.slot_bytes;
     take_inputs(p, inputs, factors, shared);
-    block_sync();
 
-    const int run = slice_run(p.groups), rounds = slice_rounds(p.groups), bytes = p.weight[0].bytes;
-    const int scales = scale_offset<KIND>(lane, p.weight[0].subs);
+    const Columns columns(p.groups);
+    const int run = columns.run, rounds = columns.rounds, bytes = BYTES ? BYTES : p.weight[0].bytes;
+    const int scales = scale_offset<KIND>(lane, BYTES ? 1 : p.weight[0].subs);
     const uint8_t *mine = inputs + min(g, p.rows - 1) * few_stride(p.groups) + t * 32;
     Turn turn;
     for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
-        float c[4], gate[4];
-#pragma unroll
+        float c[4] = {}, gate[4] = {};
+#pragma unroll 1
         for (int part = 0; part < (GLU ? 2 : 1); part++) {
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                if (part) gate[k] = c[k];
-                c[k] = 0;
-            }
             for (int round = 0; round < rounds; round++)
                 for (int piece = 0; piece < ring.pieces; piece++) {
                     barrier_wait(full + 8 * turn.at, turn.phase);
@@ -180,25 +166,23 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
                     const int count = min(min(ring.share, run - piece * ring.share), p.groups - first);
                     const uint8_t *tile = memory + turn.at * ring.slot_bytes + warp * ring.share * bytes,
                                   *x = mine + first * 128;
-#pragma unroll 4
-                    for (int i = 0; i < count; i++) {
-                        Piece<KIND> numbers;
-                        piece_take(numbers, tile + i * bytes, lane, scales);
-                        const uint4 low = *(const uint4 *)(x + i * 128), high = *(const uint4 *)(x + i * 128 + 16);
-                        uint32_t a[4];
-                        piece_numbers(numbers, 0, a);
-                        multiply(c, a, low.x, low.y);
-                        piece_numbers(numbers, 1, a);
-                        multiply(c, a, low.z, low.w);
-                        piece_numbers(numbers, 2, a);
-                        multiply(c, a, high.x, high.y);
-                        piece_numbers(numbers, 3, a);
-                        multiply(c, a, high.z, high.w);
+                    switch (BYTES ? count : 0) {
+                    case 8: tiles_multiply<KIND, 8>(c, tile, bytes, x, lane, scales); break;
+                    case 7: tiles_multiply<KIND, 7>(c, tile, bytes, x, lane, scales); break;
+                    case 6: tiles_multiply<KIND, 6>(c, tile, bytes, x, lane, scales); break;
+                    case 3: tiles_multiply<KIND, 3>(c, tile, bytes, x, lane, scales); break;
+                    default:
+#pragma unroll 1
+                        for (int i = 0; i < count; i++)
+                            tiles_multiply<KIND, 1>(c, tile + i * bytes, bytes, x + i * 128, lane, scales);
                     }
                     __syncwarp();
                     if (lane == 0) barrier_arrive(empty + 8 * turn.at);
                     turn.next(ring.slots);
                 }
+            if (GLU && part == 0)
+#pragma unroll
+                for (int k = 0; k < 4; k++) gate[k] = c[k], c[k] = 0;
         }
         barrier_wait(taken + 8 * buffer.at, buffer.phase ^ 1);
         float *to = sums[buffer.at] + (warp * TILE_ROWS + g) * FEW_ROWS_MAX + 2 * t;
@@ -216,14 +200,18 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
 #endif
 }
 
+/* Above so many bytes of weights a kernel lasts so long that more slots are worth more to it than its successor's being
+ * there early. */
+enum { LARGE_BYTES = 15 << 20 };
+
 struct Stream {
     cudaStream_t stream;
     const ProductWork *work;
     int multiprocessors, shared_max;
     bool *fits;
-    template <int KIND, bool GLU> cudaError_t go() const {
+    template <int KIND, bool GLU, int BYTES> cudaError_t go() const {
         const ProductWork &w = *work;
-        const auto kernel = stream_kernel<KIND, GLU>;
+        const auto kernel = stream_kernel<KIND, GLU, BYTES>;
         const int run = slice_run(w.groups), bytes = w.weight[0].bytes;
         Ring ring = {};
         ring.share = run;
@@ -235,7 +223,8 @@ struct Stream {
         if (error) return error;
         const int inputs = w.rows * few_stride(w.groups), fixed = (int)attributes.sharedSizeBytes;
         /* Half of a multiprocessor's memory if two slots fit there: then the next kernel finds room as well. */
-        const int half = shared_max / 2 - 1024, large = w.units >= 8 * multiprocessors || w.groups > 128;
+        const int half = shared_max / 2 - 1024;
+        const bool large = (int64_t)w.units * (GLU ? 2 : 1) * w.groups * bytes >= LARGE_BYTES;
         int slots = (half - fixed - inputs) / ring.slot_bytes;
         if (slots < 2 || large) slots = (shared_max - fixed - inputs) / ring.slot_bytes;
         ring.slots = slots < SLOTS_MAX ? slots : SLOTS_MAX;
@@ -249,7 +238,11 @@ struct Stream {
             stream, kernel, dim3(blocks), 32 * ALL_WARPS, (size_t)ring.slots * ring.slot_bytes + inputs, w, ring);
     }
     template <int KIND> cudaError_t operator()() const {
-        return work->mode == PRODUCT_GLU ? go<KIND, true>() : go<KIND, false>();
+        constexpr int USUAL = KIND == TILE_F16 ? Kind<KIND>::CODE_BYTES : Kind<KIND>::CODE_BYTES + 64;
+        if constexpr (KIND != TILE_FP4 && KIND != TILE_FP8)
+            if (work->weight[0].bytes == USUAL)
+                return work->mode == PRODUCT_GLU ? go<KIND, true, USUAL>() : go<KIND, false, USUAL>();
+        return work->mode == PRODUCT_GLU ? go<KIND, true, 0>() : go<KIND, false, 0>();
     }
 };
 cudaError_t product_stream(

@@ -1,0 +1,89 @@
+/* A head of q or k before attention: its norm and its turning. */
+#pragma once
+#include "backend/cuda/attention.cuh"
+
+static __device__ float dynamic_angle(const Turning &rope, int position, int pair) {
+    const double grown =
+        (double)rope.dynamic_factor * (position + 1) / rope.dynamic_positions - ((double)rope.dynamic_factor - 1);
+    const double theta = rope.dynamic_theta * pow(grown, (double)rope.dims / (rope.dims - 2));
+    const float each = (float)log((double)(float)theta) / (float)(rope.dims / 2);
+    return (float)position * (float)exp((double)(-(float)pair * each));
+}
+
+static __device__ float angle_of(const Turning &rope, const StepRows &step, int row, int pair) {
+    const int first = __ldcg(step.positions + row);
+    if (rope.dynamic_positions && first >= rope.dynamic_positions) return dynamic_angle(rope, first, pair);
+    int axis = 0;
+    for (int end = 0; axis < step.axes; axis++) {
+        end += rope.sections[axis];
+        if (pair < end) break;
+    }
+    const int position = axis < step.axes ? __ldcg(step.positions + axis * step.rows + row) : first;
+    return (float)position * __ldg(rope.frequencies + pair);
+}
+
+/* A warp's head of q or k: normed, turned, in `head`. */
+static __device__ __noinline__ void head_prepare(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
+    int first, const float2 *turns, float *head) {
+    const int lane = threadIdx.x % 32, width = a.head_dim;
+    Scaling s = {0, 1};
+#pragma unroll 8
+    for (int i = lane; i < width; i += 32) head[i] = load(x + i);
+    if (whole) {
+        s = *whole;
+    } else if (norm.width) {
+        float sum = 0;
+        if (norm.kind) {
+            for (int i = lane; i < width; i += 32) sum += head[i];
+            s.mean = warp_sum(sum) / (float)width;
+            sum = 0;
+        }
+        for (int i = lane; i < width; i += 32) {
+            const float v = head[i] - s.mean;
+            sum += v * v;
+        }
+        s.factor = 1.0f / sqrtf(warp_sum(sum) / (float)width + norm.eps);
+    }
+    if (norm.width)
+        for (int i = lane; i < width; i += 32) head[i] = scaled(norm, s, head[i], whole ? first + i : i);
+    __syncwarp();
+    const int half = a.rope.dims / 2;
+    for (int i = lane; i < half; i += 32) {
+        const int one = a.rope.interleaved ? 2 * i : i, other = a.rope.interleaved ? 2 * i + 1 : i + half;
+        const float u = head[one] * a.rope.scale, v = head[other] * a.rope.scale;
+        head[one] = u * turns[i].x - v * turns[i].y;
+        head[other] = u * turns[i].y + v * turns[i].x;
+    }
+    __syncwarp();
+}
+
+/* Usual heads in registers, in the order of head_prepare(). */
+template <int HD>
+__device__ __forceinline__ void head_take(
+    const Attend &a, const float *x, const RowNorm &norm, const float2 *turns, float *head) {
+    if (HD < 64 || a.rope.interleaved || a.rope.dims != HD || norm.kind) {
+        head_prepare(a, x, norm, nullptr, 0, turns, head);
+        return;
+    }
+    constexpr int N = HD / 32;
+    const int lane = threadIdx.x % 32;
+    float v[N];
+#pragma unroll
+    for (int j = 0; j < N; j++) v[j] = load(x + lane + 32 * j);
+    if (norm.width) {
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < N; j++) sum += v[j] * v[j];
+        const Scaling s = {0, 1.0f / sqrtf(warp_sum(sum) / (float)HD + norm.eps)};
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = scaled(norm, s, v[j], lane + 32 * j);
+    }
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) {
+        const float one = v[j] * a.rope.scale, other = v[j + N / 2] * a.rope.scale;
+        const float2 turn = turns[lane + 32 * j];
+        head[lane + 32 * j] = one * turn.x - other * turn.y;
+        head[lane + 32 * j + HD / 2] = one * turn.y + other * turn.x;
+    }
+    __syncwarp();
+}

@@ -1,0 +1,293 @@
+/* Products of many rows on Hopper (sm_90a alone): wgmma on weights that a warp turns into f16 in its registers. A block
+ * has eight tile rows, a warp's each, and a tile of 128 rows of inputs; one warp orders copies of weights, one of
+ * inputs. The sums are many.cu's in the same order, and wgmma's are those of mma.sync, so the bits are the same. */
+#include "backend/cuda/bulk.cuh"
+#include "backend/cuda/finish.cuh"
+
+enum { TILE_TOKENS = INPUT_TILE, INPUT_BYTES = TILE_TOKENS * TILE_COLS * 2, INPUT_SLOTS = 6, WEIGHT_SLOTS = 3 };
+enum { WIDE_MULTIPLIERS = 8, WIDE_WARPS = 12, WEIGHT_SLOT_BYTES = 37 << 10 };
+
+struct WideRing {
+    int share, pieces, slot_bytes; /* groups of a run in a slot, slots of a run */
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+/* d += a · b, of 64 rows by 128 columns; a: 16 columns of this lane's rows. */
+__device__ __forceinline__ void multiply_wide(float d[64], const uint32_t a[4], uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+                 "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
+                 "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
+                 "%56, %57, %58, %59, %60, %61, %62, %63}, "
+                 "{%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
+                   "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
+                   "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
+                   "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+                   "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),
+                   "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
+                   "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+                   "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+/* Eight rows by 16 bytes lie together; along the columns they are a tile's rows apart. */
+__device__ __forceinline__ uint64_t input_matrix(uint32_t at) {
+    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(TILE_TOKENS * 16 >> 4) << 16 | (uint64_t)(128 >> 4) << 32;
+}
+#endif
+
+/* A run of groups after the other in canonical order: of each slice its rounds, of each round pieces that fill a slot. */
+struct Pieces {
+    int slice, round, piece;
+    __device__ __forceinline__ void next(const Columns &c, const WideRing &ring) {
+        if (++piece < ring.pieces) return;
+        piece = 0;
+        if (++round < c.rounds) return;
+        round = 0;
+        slice++;
+    }
+    __device__ __forceinline__ int first(const Columns &c, const WideRing &ring) const {
+        return (round * SLICES + slice) * c.run + piece * ring.share;
+    }
+    __device__ __forceinline__ int count(const Columns &c, const WideRing &ring) const {
+        return min(min(ring.share, c.run - piece * ring.share), c.groups - first(c, ring));
+    }
+};
+
+/* Which weight's tile row a warp has. */
+struct Place {
+    int index, tile_row;
+    bool on;
+};
+template <bool GLU> __device__ __forceinline__ Place place_of(const ProductWork &p, int block, int warp) {
+    Place place;
+    const int unit = GLU ? block * 4 + warp % 4 : block * 8 + warp;
+    place.on = unit < p.units;
+    place.index = weight_of(p, place.on ? unit : 0, place.tile_row) + (GLU ? warp / 4 : 0);
+    return place;
+}
+
+template <int KIND, bool GLU>
+__global__ void __launch_bounds__(32 * WIDE_WARPS, 1)
+    wide_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ WideRing ring, int blocks) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ __align__(1024) uint8_t memory[]; /* inputs, weights */
+    __shared__ uint64_t barriers[2 * INPUT_SLOTS + 2 * WEIGHT_SLOTS];
+    let_next_begin();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int block = blockIdx.x % blocks, token = blockIdx.x / blocks * TILE_TOKENS;
+    const uint32_t inputs = shared_address(memory), weights = inputs + INPUT_SLOTS * INPUT_BYTES;
+    const uint32_t in_full = shared_address(barriers), in_empty = in_full + 8 * INPUT_SLOTS,
+                   full = in_empty + 8 * INPUT_SLOTS, empty = full + 8 * WEIGHT_SLOTS;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < INPUT_SLOTS; i++) {
+            barrier_make(in_full + 8 * i, 1);
+            barrier_make(in_empty + 8 * i, WIDE_MULTIPLIERS);
+        }
+        for (int i = 0; i < WEIGHT_SLOTS; i++) {
+            barrier_make(full + 8 * i, 1);
+            barrier_make(empty + 8 * i, WIDE_MULTIPLIERS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    const Columns columns(p.groups);
+    const int bytes = p.weight[0].bytes;
+    if (warp >= WIDE_MULTIPLIERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        Turn turn;
+        if (warp == WIDE_MULTIPLIERS && lane == 0) {
+            for (Pieces at = {}; at.slice < SLICES; at.next(columns, ring)) {
+                const int count = at.count(columns, ring), first = at.first(columns, ring);
+                if (count <= 0) continue;
+                barrier_wait(empty + turn.at * 8, turn.phase ^ 1);
+                int rows = 0;
+                for (int i = 0; i < WIDE_MULTIPLIERS; i++) rows += place_of<GLU>(p, block, i).on;
+                barrier_expect(full + turn.at * 8, rows * count * bytes);
+                for (int i = 0; i < WIDE_MULTIPLIERS; i++) {
+                    const Place place = place_of<GLU>(p, block, i);
+                    if (place.on)
+                        copy_bulk(weights + turn.at * ring.slot_bytes + i * ring.share * bytes,
+                            p.weight[place.index].data + ((int64_t)place.tile_row * p.groups + first) * bytes,
+                            count * bytes, full + turn.at * 8);
+                }
+                turn.next(WEIGHT_SLOTS);
+            }
+        }
+        wait_for_previous();
+        if (warp == WIDE_MULTIPLIERS + 1 && lane == 0) {
+            for (Pieces at = {}; at.slice < SLICES; at.next(columns, ring)) {
+                const int count = at.count(columns, ring), first = at.first(columns, ring);
+                for (int i = 0; i < count; i++) {
+                    barrier_wait(in_empty + turn.at * 8, turn.phase ^ 1);
+                    barrier_expect(in_full + turn.at * 8, INPUT_BYTES);
+                    copy_bulk(inputs + turn.at * INPUT_BYTES,
+                        p.inputs + input_chunk(p.groups, token, first + i, 0) * 8, INPUT_BYTES,
+                        in_full + turn.at * 8);
+                    turn.next(INPUT_SLOTS);
+                }
+            }
+        }
+        return;
+    }
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    const Place place = place_of<GLU>(p, block, warp);
+    const Tiles &w = p.weight[place.index];
+    const int scales = scale_offset<KIND>(lane, w.subs);
+    wait_for_previous();
+    float total[64], c[64];
+#pragma unroll
+    for (int i = 0; i < 64; i++) total[i] = c[i] = 0;
+    uint32_t one[16], other[16];
+    Turn slot, in, used; /* used: of the inputs that the multiplications before the last ones have read */
+    Pieces at = {};
+    int left = 0, within = 0;
+    bool flying = false;
+    /* A group's weights, as f16. */
+    const auto prepare = [&](uint32_t(&a)[16]) {
+        if (left == 0) {
+            while ((left = at.count(columns, ring)) <= 0) at.next(columns, ring);
+            within = 0;
+            barrier_wait(full + slot.at * 8, slot.phase);
+        }
+        Piece<KIND> numbers;
+        piece_take(numbers, memory + INPUT_SLOTS * INPUT_BYTES + slot.at * ring.slot_bytes +
+                (warp * ring.share + within) * bytes, lane, scales);
+        within++;
+        if (--left == 0) {
+            at.next(columns, ring);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(empty + slot.at * 8);
+            slot.next(WEIGHT_SLOTS);
+        }
+#pragma unroll
+        for (int s = 0; s < 4; s++) piece_numbers(numbers, s, a + 4 * s);
+    };
+    const auto issue = [&](const uint32_t(&a)[16]) {
+        barrier_wait(in_full + in.at * 8, in.phase);
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int s = 0; s < 4; s++)
+            multiply_wide(c, a + 4 * s, input_matrix(inputs + in.at * INPUT_BYTES + s * 2 * TILE_TOKENS * 16));
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        in.next(INPUT_SLOTS);
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        if (flying) {
+            __syncwarp();
+            if (lane == 0) barrier_arrive(in_empty + used.at * 8);
+            used.next(INPUT_SLOTS);
+        }
+        flying = true;
+    };
+    for (int slice = 0; slice < SLICES; slice++) {
+        int groups = 0;
+        for (int round = 0; round < columns.rounds; round++)
+            groups += max(0, min(columns.run, columns.groups - (round * SLICES + slice) * columns.run));
+        if (groups == 0) continue;
+        for (int i = 0; i < groups / 2; i++) {
+            prepare(one);
+            issue(one);
+            prepare(other);
+            issue(other);
+        }
+        if (groups % 2) {
+            prepare(one);
+            issue(one);
+        }
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+        for (int i = 0; i < 64; i++) {
+            total[i] = slice == 0 ? c[i] : total[i] + c[i];
+            c[i] = 0;
+        }
+    }
+
+    float *exchange = (float *)memory; /* GLU: of up, [number][thread] */
+    if constexpr (GLU) asm volatile("bar.sync 1, %0;" ::"n"(32 * WIDE_MULTIPLIERS) : "memory");
+    const int row = place.tile_row * TILE_ROWS + g;
+    const float factor = __ldg(w.factors + place.tile_row);
+    const bool biased = w.bias != nullptr;
+    float bias[2] = {0, 0};
+    if (biased)
+        for (int h = 0; h < 2; h++)
+            if (row + 8 * h < w.rows) bias[h] = __ldg(w.bias + row + 8 * h);
+    /* Number i of a thread is of input i / 4 · 8 + 2t + i % 2 and row + i / 2 % 2 · 8. */
+#pragma unroll
+    for (int j = 0; j < 16; j++) {
+        const float2 f = __ldcg((const float2 *)(p.input_factors + token + 8 * j + 2 * t));
+#pragma unroll
+        for (int i = 4 * j; i < 4 * j + 4; i++)
+            total[i] = product_sum(total[i], i % 2 ? f.y : f.x, factor, biased, bias[i / 2 % 2]);
+    }
+    if constexpr (GLU) {
+        /* up hands its numbers over; gate's pass through memory, so that there is one copy of the activations' code. */
+        float *own = exchange + (warp / 4 ? 64 * 128 : 0) + threadIdx.x % 128;
+#pragma unroll
+        for (int i = 0; i < 64; i++) own[i * 128] = total[i];
+        asm volatile("bar.sync 1, %0;" ::"n"(32 * WIDE_MULTIPLIERS) : "memory");
+        if (warp >= 4) return;
+#pragma unroll 4
+        for (int i = 0; i < 64; i++) own[i * 128] = gated(p.activation, own[i * 128], own[(64 + i) * 128]);
+#pragma unroll
+        for (int i = 0; i < 64; i++) total[i] = own[i * 128];
+    }
+    if (!place.on) return;
+    float *out = p.out[GLU ? 0 : place.index] + row;
+    const int64_t stride = w.rows;
+    const bool here[2] = {row < w.rows, row + 8 < w.rows};
+#pragma unroll
+    for (int first = 0; first < 64; first += 16) {
+        float old[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            const int k = token + (first + i) / 4 * 8 + 2 * t + i % 2, h = i / 2 % 2;
+            old[i] = p.mode == PRODUCT_ADD && k < p.rows && here[h] ? load(out + k * stride + 8 * h) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            const int k = token + (first + i) / 4 * 8 + 2 * t + i % 2, h = i / 2 % 2;
+            if (k < p.rows && here[h])
+                out[k * stride + 8 * h] = p.mode == PRODUCT_ADD ? old[i] + p.scale * total[first + i] : total[first + i];
+        }
+    }
+#endif
+}
+
+struct Wide {
+    cudaStream_t stream;
+    const ProductWork *work;
+    int shared_max;
+    bool *fits;
+    template <int KIND, bool GLU> cudaError_t go() const {
+        const ProductWork &w = *work;
+        const auto kernel = wide_kernel<KIND, GLU>;
+        const int run = slice_run(w.groups), bytes = w.weight[0].bytes;
+        WideRing ring = {run, 1, 0};
+        while (ring.share > 1 && WIDE_MULTIPLIERS * ring.share * bytes > WEIGHT_SLOT_BYTES)
+            ring.share = (ring.share + 1) / 2;
+        ring.pieces = (run + ring.share - 1) / ring.share;
+        ring.slot_bytes = WIDE_MULTIPLIERS * ring.share * bytes;
+        const size_t shared = (size_t)INPUT_SLOTS * INPUT_BYTES + (size_t)WEIGHT_SLOTS * ring.slot_bytes;
+        *fits = shared + 1024 <= (size_t)shared_max;
+        if (!*fits) return cudaSuccess;
+        const cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+        if (error) return error;
+        const int each = GLU ? WIDE_MULTIPLIERS / 2 : WIDE_MULTIPLIERS, blocks = (w.units + each - 1) / each;
+        const int tokens = (w.rows + TILE_TOKENS - 1) / TILE_TOKENS;
+        return launch(stream, kernel, dim3(blocks * tokens), 32 * WIDE_WARPS, shared, w, ring, blocks);
+    }
+    template <int KIND> cudaError_t operator()() const {
+        return work->mode == PRODUCT_GLU ? go<KIND, true>() : go<KIND, false>();
+    }
+};
+cudaError_t product_wide(cudaStream_t stream, int kind, const ProductWork &work, int shared_max, bool *fits) {
+    return with_kind(kind, Wide{stream, &work, shared_max, fits});
+}
+
+#ifdef APUS_CUDA_WIDE
+extern "C" int kernels_have_wide(void) { return 1; }
+#else
+extern "C" int kernels_have_wide(void) { return 0; }
+#endif

@@ -1,0 +1,78 @@
+/* What a gated product hands to the next one on a device is what that would have read: the same bits as when the result
+ * is copied in between, in range and where f16 would overflow or lose much. Nothing to do where there is no GPU. */
+#include "backend/plugin.h"
+#include "ops.h"
+
+enum { WIDTH = 256, INNER = 9 * 64, ROWS_MAX = 4 };
+
+typedef struct Device {
+    Backend *backend;
+    Weight gate, up, down;
+    float *x, *inner, *other, *y;
+} Device;
+
+static Weight weight_bind(Backend *b, int64_t rows, int64_t cols, float scale) {
+    float *data = random_floats((int)(rows * cols), scale);
+    Weight w = {.rows = rows, .cols = cols, .quant = QUANT_NONE, .dtype = DTYPE_F32, .data = data};
+    Error error = {0};
+    TEST_MSG(b->ops->bind(b, &w, &error), "%s", error.text);
+    free(data);
+    return w;
+}
+static float *take(Backend *b, int64_t count) {
+    Error error = {0};
+    float *memory = b->ops->alloc(b, (size_t)count * sizeof *memory, MEMORY_STEP, &error);
+    TEST_MSG(memory != NULL, "%s", error.text);
+    return memory;
+}
+
+/* handed: whether nothing comes between the two products */
+static void run(const Device *d, const float *x, int rows, bool handed, float *result) {
+    Backend *b = d->backend;
+    const size_t bytes = (size_t)rows * INNER * sizeof(float), out = (size_t)rows * WIDTH * sizeof(float);
+    float zeros[ROWS_MAX * WIDTH] = {0};
+    b->ops->upload(b, d->x, x, out);
+    b->ops->upload(b, d->y, zeros, out);
+    const Glu glu = {.rows = rows, .x = d->x, .gate = &d->gate, .up = &d->up, .out = d->inner};
+    b->ops->glu(b, &glu);
+    if (!handed) b->ops->copy(b, d->other, d->inner, bytes);
+    const MatmulAdd down = {
+        .rows = rows, .x = handed ? d->inner : d->other, .weight = &d->down, .scale = 1, .residual = d->y};
+    b->ops->matmul_add(b, &down);
+    b->ops->download(b, result, d->y, out);
+}
+
+static void check(const Device *d, int rows, float scale) {
+    float *x = random_floats(rows * WIDTH, scale), one[ROWS_MAX * WIDTH], other[ROWS_MAX * WIDTH];
+    run(d, x, rows, true, one);
+    run(d, x, rows, false, other);
+    TEST_MSG(same_bits(one, other, rows * WIDTH), "%d rows of inputs times %g", rows, (double)scale);
+    TEST_MSG(isfinite(one[0]) && one[0] != 0, "%d rows of inputs times %g: %g", rows, (double)scale, (double)one[0]);
+    free(x);
+}
+
+int main(void) {
+    static const float scales[] = {1e-3f, 0.1f, 1, 30, 1e3f, 1e5f};
+    Error error = {0};
+    const BackendOptions options = {.device = "cuda", .cpu = "auto", .rows_max = ROWS_MAX, .scratch_bytes = 1 << 10};
+    Device d = {.backend = backend_open(&options, &error)};
+    TEST_MSG((d.backend != NULL) == plugin_usable(), "%s", error.text);
+    if (!d.backend) return test_done();
+    d.gate = weight_bind(d.backend, INNER, WIDTH, 1);
+    d.up = weight_bind(d.backend, INNER, WIDTH, 1);
+    d.down = weight_bind(d.backend, WIDTH, INNER, 1);
+    d.x = take(d.backend, ROWS_MAX * WIDTH);
+    d.y = take(d.backend, ROWS_MAX * WIDTH);
+    d.inner = take(d.backend, ROWS_MAX * INNER);
+    d.other = take(d.backend, ROWS_MAX * INNER);
+    const int32_t zeros[ROWS_MAX] = {0}, *tables[1] = {zeros};
+    const Run whole = {.rows = ROWS_MAX, .tables = tables};
+    const Step step = {
+        .rows = ROWS_MAX, .tokens = zeros, .positions = zeros, .run_count = 1, .runs = &whole, .axes = 1};
+    d.backend->ops->begin(d.backend, &step);
+    for (int rows = 1; rows <= ROWS_MAX; rows++)
+        for (size_t i = 0; i < COUNT_OF(scales); i++) check(&d, rows, scales[i]);
+    TEST_MSG(d.backend->ops->wait(d.backend, d.backend->ops->submit(d.backend), &error), "%s", error.text);
+    backend_close(d.backend);
+    return test_done();
+}
