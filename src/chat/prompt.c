@@ -121,7 +121,7 @@ static const Json *make_variables(
     for (size_t i = 0; i < p->message_count; i++) at = put_message(at, &p->messages[i], spelling);
     *list = (Json){.type = JSON_ARRAY, .size = (uint32_t)p->message_count, .end = at};
     at = put_string(at, SLICE("add_generation_prompt"));
-    *at++ = (Json){.type = JSON_BOOL, .boolean = true};
+    *at++ = (Json){.type = JSON_BOOL, .boolean = !p->continues};
     if (p->tools) at = put_container(put_string(at, SLICE("tools")), p->tools);
     at = put_children(at, m->special_tokens);
     at = put_children(at, p->arguments);
@@ -154,10 +154,39 @@ static bool render(const ChatModel *m, const ChatPrompt *p, Arena *arena, Render
     return false;
 }
 
+static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+/* Where text occurs last, or −1. */
+static ptrdiff_t find_last(Slice text, Slice what) {
+    for (size_t at = text.size - what.size + 1; what.size <= text.size && at-- > 0;)
+        if (!memcmp(text.data + at, what.data, what.size)) return (ptrdiff_t)at;
+    return -1;
+}
+
+/* Cuts what was rendered behind the last message's content; blanks at its end stay if the template has kept them. As
+ * transformers' apply_chat_template with continue_final_message. */
+static bool cut_open(const ChatPrompt *p, Rendered *rendered, Error *error) {
+    Slice content = p->messages[p->message_count - 1].content, text = buffer_view(&rendered->text);
+    while (content.size > 0 && is_space(content.data[0])) content = (Slice){content.data + 1, content.size - 1};
+    Slice core = content;
+    while (core.size > 0 && is_space(core.data[core.size - 1])) core.size--;
+    const ptrdiff_t at = core.size > 0 ? find_last(text, core) : -1;
+    if (at < 0) return fail(error, ERROR_UNSUPPORTED, "the chat template does not show the last message as it is");
+    const size_t left = text.size - (size_t)at;
+    const bool whole = content.size <= left && !memcmp(text.data + at, content.data, content.size);
+    const char *end = text.data + at + (whole ? content.size : core.size);
+    size_t count = 0;
+    while (count < rendered->span_count && rendered->spans[count].text.data < end) count++;
+    rendered->span_count = count;
+    Span *last = &rendered->spans[count - 1];
+    if (last->text.data + last->text.size > end) last->text.size = (size_t)(end - last->text.data);
+    return true;
+}
+
 bool chat_prompt(const ChatModel *m, const ChatPrompt *p, Arena *arena, Tokens *tokens, Error *error) {
     if (!m->template) return fail(error, ERROR_UNSUPPORTED, "the model '%s' has no chat template", m->name);
     Rendered rendered = {0};
-    const bool ok = render(m, p, arena, &rendered, error) &&
+    const bool ok = render(m, p, arena, &rendered, error) && (!p->continues || cut_open(p, &rendered, error)) &&
         tokenizer_encode_spans(m->tokenizer, rendered.spans, rendered.span_count, tokens, error);
     rendered_free(&rendered);
     return ok;

@@ -23,9 +23,11 @@ typedef struct ChatPrompt {
     size_t message_count;
     const Json *arguments; /* an object: further variables for the template; NULL: none */
     const Json *tools;     /* [{"type": "function", "function": {…}}, …]; NULL: none */
+    bool continues;        /* the answer goes on where the last message's content ends, which must not be empty */
 } ChatPrompt;
 
-/* Appends the ids. The arena holds what is needed on the way. ERROR_UNSUPPORTED: the model has no template. */
+/* Appends the ids. The arena holds what is needed on the way. ERROR_UNSUPPORTED: the model has no template, or
+ * one that does not show the message that is to go on. */
 NODISCARD bool chat_prompt(
     const ChatModel *model, const ChatPrompt *prompt, Arena *arena, Tokens *tokens, Error *error);
 /* Whether a prompt ends within reasoning that the template has opened. */

@@ -118,6 +118,8 @@ static const Field table[] = {
     {"guided_choice", BOTH, FIELD_EXTENSION, FIELD_ARRAY, NOWHERE, 0, 0, read_choice, NULL, "none",
         "the answer is one of these strings"},
     {"guided_grammar", BOTH, FIELD_EXTENSION, FIELD_TEXT, NOWHERE, 0, 0, read_grammar, NULL, "none", "as `grammar`"},
+    {"continue_final_message", DOOR_CHAT, FIELD_EXTENSION, FIELD_BOOL, AT(continues), 0, 0, NULL, NULL, "false",
+        "the answer goes on where the last message, the assistant's, ends; it is the continuation alone"},
     {"return_progress", BOTH, FIELD_EXTENSION, FIELD_BOOL, AT(form.progress), 0, 0, NULL, NULL, "false",
         "events with `prompt_progress` (total, cache, processed, time_ms) while prompts are read; only with `stream`"},
     {"chat_template_kwargs", DOOR_CHAT, FIELD_EXTENSION, FIELD_OBJECT, AT(template_arguments), 0, 0, NULL, NULL, "none",

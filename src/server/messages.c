@@ -170,5 +170,10 @@ bool messages_read(const ApiRequest *r, ChatPrompt *prompt, ApiError *error) {
     }
     *prompt = (ChatPrompt){.messages = messages, .message_count = (size_t)count, .arguments = r->template_arguments};
     if (r->tools.mode != TOOLS_NONE) prompt->tools = r->tools.list;
+    prompt->continues = r->continues;
+    const ChatMessage *last = &messages[count - 1];
+    if (r->continues && (strcmp(last->role, "assistant") != 0 || last->content.size == 0 || last->call_count > 0))
+        return api_fail(error, 400, "invalid_value", "continue_final_message",
+            "'continue_final_message' needs a last message of the assistant whose content is a text.");
     return !r->template_arguments || check_arguments(r->template_arguments, error);
 }

@@ -46,7 +46,8 @@ typedef struct ApiRequest {
     const Json *messages;
     const Json *template_arguments; /* chat_template_kwargs */
     ToolRequest tools;
-    Slice echo; /* what the answer repeats of the request: JSON; data NULL: nothing */
+    Slice echo;     /* what the answer repeats of the request: JSON; data NULL: nothing */
+    bool continues; /* continue_final_message */
     /* completions */
     const Json *prompt;
     Slice suffix;

@@ -36,6 +36,16 @@ static void test_prompt(void) {
         {.role = "user", .content = SLICE("<|end|> {\"a\":\\n}"), .name = SLICE("Bob<|start|>")},
         {.role = "assistant", .content = SLICE("")},
     };
+    /* An answer that goes on: cut behind the content, blanks included, whatever the template writes behind it. */
+    const ChatMessage begun[] = {
+        {.role = "user", .content = SLICE("Say ab")}, {.role = "assistant", .content = SLICE(" ab ")}};
+    const ChatPrompt open = {.messages = begun, .message_count = 2, .continues = true};
+    Tokens going = {0};
+    char begun_text[200];
+    TEST_MSG(chat_prompt(model, &open, &arena, &going, &error), "%s", error.text);
+    spell(&going, begun_text, sizeof begun_text);
+    TEST_MSG(!strcmp(begun_text, "[S]user\nSay ab[E]\n[S]assistant\n ab "), "%s", begun_text);
+    tokens_free(&going);
     const struct {
         size_t first, count;
         const char *arguments, *prompt;
@@ -51,7 +61,7 @@ static void test_prompt(void) {
         Tokens tokens = {0};
         char text[512] = "";
         const Json *arguments = cases[i].arguments ? json_parse(&arena, slice_of(cases[i].arguments), &error) : NULL;
-        const ChatPrompt prompt = {messages + cases[i].first, cases[i].count, arguments, NULL};
+        const ChatPrompt prompt = {messages + cases[i].first, cases[i].count, arguments, NULL, false};
         TEST_MSG(chat_prompt(model, &prompt, &arena, &tokens, &error), "%s", error.text);
         spell(&tokens, text, sizeof text);
         TEST_MSG(!strcmp(text, cases[i].prompt), "%s", text);
@@ -59,7 +69,7 @@ static void test_prompt(void) {
     }
     Tokens tokens = {0};
     Arena small = {.limit = 64};
-    const ChatPrompt prompt = {messages, COUNT_OF(messages), NULL, NULL};
+    const ChatPrompt prompt = {messages, COUNT_OF(messages), NULL, NULL, false};
     TEST(!chat_prompt(model, &prompt, &small, &tokens, &error) && error.code == ERROR_LIMIT);
     arena_free(&small);
     chat_model_close(model);

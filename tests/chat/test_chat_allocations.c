@@ -32,7 +32,7 @@ static bool ask(const ChatModel *model, Error *error) {
     const Json *arguments = json_parse(&arena, SLICE("{\"mood\":{\"kind\":\"k\",\"words\":[1,2]}}"), error);
     bool ok = arguments;
     for (size_t i = 0; i < 2 && ok; i++) {
-        const ChatPrompt prompt = {messages + i, 2 - i, i ? arguments : NULL, NULL};
+        const ChatPrompt prompt = {messages + i, 2 - i, i ? arguments : NULL, NULL, false};
         ok = chat_prompt(model, &prompt, &arena, &prompts[i], error);
     }
     arena_free(&arena);

@@ -45,6 +45,12 @@ def test_shapes(s):
     check(status == 200, "chat answers")
     valid(shapes.CHAT, answer, "chat")
     check(answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"], "usage adds up")
+    begun = [{"role": "user", "content": "What is the capital of France?"}, {"role": "assistant", "content": "The capital of France is"}]
+    status, on = s.chat(begun, continue_final_message=True, **SHORT)
+    check(status == 200 and on["choices"][0]["message"]["content"].startswith(" Paris"), f"continue_final_message: {on}")
+    for wrong in (begun[:1], begun[:1] + [{"role": "assistant", "content": ""}]):
+        status, on = s.chat(wrong, continue_final_message=True, **SHORT)
+        check(status == 400 and on["error"]["param"] == "continue_final_message", f"nothing to continue: {on}")
     status, headers, body = s.request("GET", "/health", headers={"x-request-id": "abc-1"})
     check(headers.get("x-request-id") == "abc-1", "x-request-id is echoed")
 

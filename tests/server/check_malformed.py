@@ -55,7 +55,7 @@ WRONG = {  # field → values that must be refused with this param
     "parallel_tool_calls": [5, "x"],
     "functions": [{}, [{"name": "f"}]], "function_call": [{"name": "f"}, "f", 5], "enable_thinking": [True, 5, "x"],
     "response_format": [5, "json", {}, {"type": 5}, {"type": "xml"}, {"type": "json_schema"},
-                        {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}}, {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "x"}}},
+                        {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {"format": "date"}}}}, {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "x"}}},
                         {"type": "json_object", "extra": 1}],
     "json_schema": [5, "{", {"$ref": "other.json"}, {"type": 5}], "structured_outputs": [5, {}, {"regex": "("}, {"regex": "a", "json": {}}, {"other": 1}],
     "guided_regex": ["(", 5, "(?<=a)b"], "guided_grammar": ["root ::= (", "start: missing"], "guided_choice": [[], [5], "a"],

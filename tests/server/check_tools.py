@@ -101,7 +101,7 @@ def test_demanded(s):
     status, answer = s.chat(poem, tools=tools, response_format=either, temperature=0, max_tokens=100)
     content = answer["choices"][0]["message"]["content"] if status == 200 else None
     check(status == 200 and (calls_of(answer) or isinstance(json.loads(content)["poem"], bool)), f"calls, or what response_format says: {answer}")
-    odd = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}, "required": ["a"]}
+    odd = {"type": "object", "properties": {"a": {"not": {"format": "date"}}}, "required": ["a"]}
     status, answer = s.chat(poem, tools=[{"type": "function", "function": {"name": "f", "parameters": odd, "strict": True}}], max_tokens=50)
     check(status == 400 and answer["error"]["param"] == "tools[0].function.parameters" and "not" in answer["error"]["message"], answer)
     status, answer = s.chat(poem, tools=[{"type": "function", "function": {"name": "f", "parameters": odd}}], tool_choice="required", max_tokens=200, temperature=0)

@@ -100,7 +100,8 @@ static void test_refusals(void) {
         const char *source, *says;
         ErrorCode code;
     } refused[] = {
-        {GRAMMAR_JSON_SCHEMA, "{\"properties\":{\"a\":{\"not\":{}}}}", "#/properties/a/not", ERROR_UNSUPPORTED},
+        {GRAMMAR_JSON_SCHEMA, "{\"properties\":{\"a\":{\"not\":{\"multipleOf\":2}}}}", "#/properties/a/not",
+            ERROR_UNSUPPORTED},
         {GRAMMAR_JSON_SCHEMA, "{\"items\":{\"uniqueItems\":true}}", "#/items/uniqueItems", ERROR_UNSUPPORTED},
         {GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"http://x/y\"}", "#/$ref", ERROR_UNSUPPORTED},
         {GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#/$defs/a\"}", "#/$ref", ERROR_FORMAT},
@@ -291,7 +292,7 @@ static void test_limits(void) {
     check_limit("nested repeats", GRAMMAR_REGEX, "((a{1,900}b?){1,900}c?){1,900}", as, 1);
     check_limit("many optional parts", GRAMMAR_REGEX, nullable, as, 1);
     check_limit("an impossible intersection", GRAMMAR_REGEX, "(?=(aa)*$)(?=(aaa)*$)(?=a(aaaaa)*$).{1000,}", "a", 0);
-    check_limit("schemas that double", GRAMMAR_JSON_SCHEMA, doubling.data, "\"", 1);
+    check_limit("schemas that double", GRAMMAR_JSON_SCHEMA, doubling.data, "\"", 0);
     check_limit("ambiguous rules", GRAMMAR_GBNF, "root ::= x\nx ::= \"a\" x x | \"a\"? \"a\" x | \"a\"", as, 1);
     check_limit("a huge repeat", GRAMMAR_JSON_SCHEMA,
         "{\"type\":\"string\",\"minLength\":4000000000,\"pattern\":\"^(ab)*$\"}", "\"a", 0);

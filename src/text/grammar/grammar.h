@@ -21,7 +21,7 @@
  *   matcher                       states and their transitions
  *   vocabulary, mask              tokens as tries; which of them fit
  *   json_form, format             JSON as bytes; the formats of strings
- *   schema_set, schema_scalar, schema_array, schema_object, schema_disjoint, schema
+ *   schema_set, schema_rewrite, schema_scalar, schema_array, schema_object, schema_disjoint, schema
  *                                 from JSON schemas to rules
  *   source, gbnf, lark            from written rules to rules
  *   grammar, debug                what others call

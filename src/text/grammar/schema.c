@@ -3,6 +3,7 @@
 
 #include "text/grammar/schema_disjoint.h"
 #include "text/grammar/schema_parts.h"
+#include "text/grammar/schema_rewrite.h"
 #include "text/grammar/schema_scalar.h"
 
 /* --- anyOf and oneOf ---------------------------------------------------------------------------------------------- */
@@ -14,7 +15,7 @@ static bool with_branch(
     list->impossible = false;
     for (uint32_t i = 0; i < set->count; i++) {
         const Member *m = &set->members[i];
-        if (!members_add(s, list, m->schema, m->resolved | (i == index ? resolved : 0))) return false;
+        if (!members_keep(s, list, (Member){m->schema, m->resolved | (i == index ? resolved : 0)})) return false;
     }
     return members_add(s, list, branch, 0);
 }
@@ -107,11 +108,9 @@ static Expr values_by_type(Schemas *s, const SchemaSet *set) {
 /* --- Sets --------------------------------------------------------------------------------------------------------- */
 
 static bool refuse_unsupported(Schemas *s, const Json *schema) {
-    static const char *const words[] = {"not", "if", "$dynamicRef", "$recursiveRef"};
-    for (size_t i = 0; i < COUNT_OF(words); i++) {
-        const bool alone = i == 1 && !json_get(schema, "then") && !json_get(schema, "else");
-        if (json_get(schema, words[i]) && !alone) return schema_refuse(s, schema, words[i], "it is not supported");
-    }
+    static const char *const words[] = {"$dynamicRef", "$recursiveRef"};
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        if (json_get(schema, words[i])) return schema_refuse(s, schema, words[i], "it is not supported");
     return true;
 }
 
@@ -119,6 +118,14 @@ static Expr set_body(Schemas *s, const SchemaSet *set) {
     if (set->impossible) return EXPR_NONE;
     for (uint32_t i = 0; i < set->count; i++)
         if (!refuse_unsupported(s, set->members[i].schema)) return EXPR_NONE;
+    for (uint32_t i = 0; i < set->count; i++) {
+        const Member *m = &set->members[i];
+        if (m->resolved & RESOLVED_REWRITTEN || !schema_has_rewritten(m->schema)) continue;
+        const Json *rewritten = schema_rewrite(s, m->schema);
+        MemberList list;
+        const bool ok = rewritten && with_branch(s, set, i, RESOLVED_REWRITTEN, rewritten, &list);
+        return ok ? schema_set_expr(s, &list) : EXPR_NONE;
+    }
     for (uint32_t i = 0; i < set->count; i++) {
         const Member *m = &set->members[i];
         for (int any = 1; any >= 0; any--)
@@ -148,6 +155,7 @@ bool schema_compile(const JsonForm *form, Slice text, Rule *root) {
         rule_define(r, set->rule, set_body(&s, set));
     }
     map_free(&s.sets);
+    map_free(&s.rewritten);
     arena_free(&s.arena);
     return !r->budget->failed;
 }

@@ -80,12 +80,6 @@ static bool pattern_add(Object *o, uint32_t member, const Json *key, const Json 
 }
 
 static bool refuse_unsupported(Object *o, const Json *schema) {
-    static const char *const words[] = {"dependentRequired", "dependentSchemas", "dependencies"};
-    for (size_t i = 0; i < COUNT_OF(words); i++) {
-        const Json *value = json_get(schema, words[i]);
-        if (value && !(value->type == JSON_OBJECT && value->size == 0))
-            return schema_refuse(o->s, schema, words[i], "it is not supported");
-    }
     const Json *unevaluated = json_get(schema, "unevaluatedProperties");
     if (!unevaluated || (unevaluated->type == JSON_BOOL && unevaluated->boolean)) return true;
     return schema_refuse(o->s, schema, "unevaluatedProperties", "it is not supported");

@@ -4,6 +4,7 @@
 #include "text/grammar/format.h"
 #include "text/grammar/number.h"
 #include "text/grammar/pattern.h"
+#include "text/grammar/schema_rewrite.h"
 
 /* --- Strings ------------------------------------------------------------------------------------------------------ */
 
@@ -28,6 +29,19 @@ static Lex format_of(Schemas *s, const Json *schema) {
     return kind == FORMAT_KNOWN ? schema_pattern(s, schema, "format", slice_of(pattern)) : LEX_ALL;
 }
 
+static Lex listed_texts(Schemas *s, const Json *list);
+
+/* What a rewritten schema excludes; texts then stand in their one spelling. */
+static void push_negations(Schemas *s, const Json *schema) {
+    Lexicon *x = s->rules->lexicon;
+    const Json *pattern = json_get(schema, SCHEMA_NOT_PATTERN), *list = json_get(schema, SCHEMA_NOT_ENUM);
+    if (pattern && pattern->type != JSON_STRING) schema_broken(s, schema, "pattern", "it must be a string");
+    if (s->budget->failed || (!pattern && !list)) return;
+    lex_push(x, s->form.key);
+    if (pattern) lex_push(x, lex_not(x, schema_pattern(s, schema, "pattern", json_slice(pattern))));
+    if (list && list->type == JSON_ARRAY) lex_push(x, lex_not(x, listed_texts(s, list)));
+}
+
 Lex schema_string(Schemas *s, const SchemaSet *set) {
     Lexicon *x = s->rules->lexicon;
     const uint32_t start = x->work.count;
@@ -44,6 +58,7 @@ Lex schema_string(Schemas *s, const SchemaSet *set) {
         if (pattern && !s->budget->failed) lex_push(x, schema_pattern(s, schema, "pattern", json_slice(pattern)));
         const Lex format = format_of(s, schema);
         if (format != LEX_ALL) lex_push(x, format);
+        push_negations(s, schema);
     }
     const bool patterns = x->work.count > start;
     if (!patterns && min == 0 && max == LEX_FOREVER) return s->form.string;
@@ -182,6 +197,14 @@ static void add_text(Schemas *s, const Json *value, void *context) {
     if (!copy) budget_fail(s->budget, ERROR_MEMORY, "no memory for a schema");
     if (!s->budget->failed) texts->data[texts->count++] = (Slice){copy, text.size};
     buffer_free(&text);
+}
+
+static Lex listed_texts(Schemas *s, const Json *list) {
+    Texts texts = {.strings = true};
+    for (JSON_EACH(value, list)) add_text(s, value, &texts);
+    const Lex lex = lex_literals(s->rules->lexicon, texts.data, texts.count);
+    budget_free(s->budget, texts.data, texts.capacity * sizeof *texts.data);
+    return lex;
 }
 
 Lex schema_scalar_values(Schemas *s, const SchemaSet *set, bool strings) {

@@ -129,17 +129,30 @@ static bool asserts(const Member *member) {
     static const char *const words[] = {"type", "enum", "const", "properties", "required", "additionalProperties",
         "patternProperties", "propertyNames", "items", "prefixItems", "additionalItems", "minItems", "maxItems",
         "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
-        "multipleOf", "minProperties", "maxProperties", "uniqueItems", "contains", "not", "if", "dependentRequired",
-        "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef",
-        "$recursiveRef"};
+        "multipleOf", "minProperties", "maxProperties", "uniqueItems", "contains", "unevaluatedItems",
+        "unevaluatedProperties", "$dynamicRef", "$recursiveRef", "\1pattern", "\1enum"};
+    static const char *const rewritten[] = {"not", "if", "dependentRequired", "dependentSchemas", "dependencies"};
     for (JSON_EACH_PAIR(key, value, member->schema)) {
         const Slice name = json_slice(key);
         if (slice_is(name, "anyOf") && !(member->resolved & RESOLVED_ANY_OF)) return true;
         if (slice_is(name, "oneOf") && !(member->resolved & RESOLVED_ONE_OF)) return true;
+        for (size_t i = 0; i < COUNT_OF(rewritten); i++)
+            if (slice_is(name, rewritten[i]) && !(member->resolved & RESOLVED_REWRITTEN)) return true;
         for (size_t i = 0; i < COUNT_OF(words); i++)
             if (slice_is(name, words[i])) return true;
     }
     return false;
+}
+
+bool members_keep(Schemas *s, MemberList *list, Member member) {
+    bool known = !asserts(&member);
+    for (uint32_t i = 0; i < list->count; i++)
+        known = known || (list->data[i].schema == member.schema && list->data[i].resolved == member.resolved);
+    if (known) return true;
+    if (list->count == SCHEMA_MEMBERS_MAX)
+        return budget_fail(s->budget, ERROR_LIMIT, "schema: more than %d schemas for one value", SCHEMA_MEMBERS_MAX);
+    list->data[list->count++] = member;
+    return true;
 }
 
 /* Goes down into what allOf and $ref name; what is met again on the way says nothing new. */
@@ -157,16 +170,7 @@ static bool add(Schemas *s, MemberList *list, MemberList *met, const Json *schem
     const Json *reference = json_get(schema, "$ref"), *all = json_get(schema, "allOf");
     if (reference && reference->type != JSON_STRING) return schema_broken(s, schema, "$ref", "it must be a string");
     if (all && all->type != JSON_ARRAY) return schema_broken(s, schema, "allOf", "it must be an array");
-    const Member member = {schema, resolved};
-    bool known = !asserts(&member);
-    for (uint32_t i = 0; i < list->count; i++)
-        known = known || (list->data[i].schema == schema && list->data[i].resolved == resolved);
-    if (!known) {
-        if (list->count == SCHEMA_MEMBERS_MAX)
-            return budget_fail(
-                s->budget, ERROR_LIMIT, "schema: more than %d schemas for one value", SCHEMA_MEMBERS_MAX);
-        list->data[list->count++] = member;
-    }
+    if (!members_keep(s, list, (Member){schema, resolved})) return false;
     if (reference) {
         const Json *target = schema_resolve(s, schema, json_slice(reference));
         if (!target || !add(s, list, met, target, 0)) return false;

@@ -20,7 +20,7 @@ typedef enum SchemaType {
 } SchemaType;
 
 /* What of a member has been resolved already. */
-enum { RESOLVED_ANY_OF = 1, RESOLVED_ONE_OF = 2 };
+enum { RESOLVED_ANY_OF = 1, RESOLVED_ONE_OF = 2, RESOLVED_REWRITTEN = 4 /* schema_rewrite.h */ };
 
 typedef struct Member {
     const Json *schema; /* an object */
@@ -41,7 +41,8 @@ typedef struct Schemas {
     JsonForm form;
     Arena arena;
     const Json *root;
-    Map sets; /* by members */
+    Map sets;      /* by members */
+    Map rewritten; /* schemas, by the address of those that they stand for */
     SchemaSet *pending, **pending_end;
 } Schemas;
 
@@ -57,6 +58,8 @@ typedef struct MemberList {
 } MemberList;
 /* Adds a schema (an object, true or false) with all that it refers to. */
 bool members_add(Schemas *s, MemberList *list, const Json *schema, uint64_t resolved);
+/* A member of another list, whose references and allOf are members of that list as well. */
+bool members_keep(Schemas *s, MemberList *list, Member member);
 /* The set of a list, its rule to be made when it is new. NULL: a failure. */
 SchemaSet *schema_set(Schemas *s, const MemberList *list);
 Expr schema_set_expr(Schemas *s, const MemberList *list); /* what fits it */
