@@ -334,7 +334,7 @@ static void name_weight(const Weight *w, char *out, size_t size) {
 }
 
 /* Activation rows: where ways through a product change, and between; of the other kinds of weights fewer. */
-static const int ALL_ROWS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512};
+static const int ALL_ROWS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 65, 128, 256, 512};
 static const int SOME_ROWS[] = {1, 2, 4, 8, 16, 64, 512};
 static const int CACHED_ROWS[] = {1, 4, 8};
 

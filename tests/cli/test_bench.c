@@ -1,5 +1,5 @@
 /* `apus bench`: arguments that cannot be are refused with a line that says why, before anything is measured; a few
- * lines of --operations come out as JSON that holds together. */
+ * lines of --operations come out as JSON that holds together, and so do streams of a tiny model. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/slice.h"
 #include "cli/commands.h"
+#include "family/fixture.h"
 #include "test.h"
 
 enum { OUTPUT_MAX = 1 << 16, ARGUMENTS_MAX = 16 };
@@ -91,8 +92,40 @@ static void check_operations(void) {
     arena_free(&arena);
 }
 
+/* A line for each number of streams, in the order of the option. */
+static void check_streams(void) {
+    Fixture f;
+    char directory[64], text[OUTPUT_MAX];
+    Buffer config = {0};
+    Arena arena = {0};
+    Error error = {0};
+    if (!fixture_open(&f, "llama")) return;
+    fixture_config(&f, 0, &config);
+    TEST(fixture_write(fixture_tensors(&f, 0), buffer_view(&config), directory));
+    const char *arguments[] = {
+        directory, "--streams", "3,1", "-n", "2", "-d", "5", "-r", "2", "-t", "1", "--json", NULL};
+    TEST(run(arguments, STDOUT_FILENO, text) == 0);
+    char *line = text;
+    for (int wanted = 3; wanted > 0; wanted -= 2) {
+        char *end = strchr(line, '\n');
+        TEST_MSG(end != NULL, "no line of %d streams: %s", wanted, text);
+        if (!end) break;
+        *end = 0;
+        const Json *root = json_parse(&arena, slice_of(line), &error);
+        const Json *streams = root ? json_get(root, "streams") : NULL, *tg = root ? json_get(root, "tg") : NULL;
+        TEST(json_is_number(streams) && (int)json_number(streams) == wanted);
+        TEST(json_is_number(tg) && json_number(tg) > 0);
+        line = end + 1;
+    }
+    fixture_remove(directory);
+    buffer_free(&config);
+    arena_free(&arena);
+    fixture_close(&f);
+}
+
 int main(void) {
     check_wrong();
     check_operations();
+    check_streams();
     return test_done();
 }
