@@ -6,7 +6,12 @@
  * are p · scale of the token, rounded to bytes with one step per page and group of dims; what the rounding of a token
  * leaves is carried to the token 16 further, so that many small weights beside a large one do not vanish. Every integer
  * sum is exact, and floats are added in one order whatever the number of queries: a query's result depends on itself
- * and the page alone. */
+ * and the page alone.
+ *
+ * No page is passed over. A bound on its weight from its mean and its largest norm lies 35 nats above what it weighs
+ * (qwen-0.5b, 5,800 tokens of prose), and none of 6,048 pages weighed less than a millionth for all queries of its
+ * head.
+ */
 #pragma once
 #include "backend/cpu/attention.h"
 #include "backend/kv_code.h"

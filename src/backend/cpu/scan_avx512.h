@@ -7,9 +7,10 @@ enum {
     SCAN_TILE = 6,        /* queries of a register tile, */
     TILE_REGS = 4,        /* by registers of codes */
     TOGETHER = 1,         /* quads of narrow codes whose products are added before they are widened */
-    DIRECT_MOST = 12,     /* queries for which codes are looked up again in each tile */
     KEYS_UNSIGNED = true, /* index − 128 as it is, with the offset */
 };
+/* Queries for which codes are looked up again in each tile. */
+VEC_INLINE int direct_most(KvForm form) { return 12; }
 VEC_INLINE int key_offset(KvForm form) { return 128; }
 VEC_INLINE int query_most(KvForm form) { return 127; }
 VEC_INLINE int weight_most(KvForm form) { return 254; }

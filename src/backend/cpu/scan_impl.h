@@ -46,15 +46,18 @@ static void scan_quantise(ScanQuery *query, KvForm form, int d, int group) {
 static int tiles_of(int queries) { return (queries + SCAN_TILE - 1) / SCAN_TILE; }
 static int tile_at(int queries, int i) { return queries * i / tiles_of(queries); }
 
+/* Whether codes are looked up in every register tile, rather than once for all. */
+static bool is_direct(const ScanForm *f, int queries) { return queries <= direct_most(f->form); }
+
 /* Blocks that go together: all, or as many as are looked up at a time. */
-static int blocks_together(int queries, int left) {
-    return queries <= DIRECT_MOST || left < SCAN_CHUNK ? left : SCAN_CHUNK;
+static int blocks_together(const ScanForm *f, int queries, int left) {
+    return is_direct(f, queries) || left < SCAN_CHUNK ? left : SCAN_CHUNK;
 }
 
 /* `bytes` from `from` (NULL: nothing) while `queries` meet `blocks` blocks of `quads` quads. */
 static Ahead ahead_over(const uint8_t *from, size_t bytes, const ScanForm *codes, int queries, int blocks, int quads) {
     if (!from) return (Ahead){0};
-    const Source source = queries <= DIRECT_MOST ? (Source)codes->form : SOURCE_NARROW;
+    const Source source = is_direct(codes, queries) ? (Source)codes->form : SOURCE_NARROW;
     const int regs = blocks * QUAD_REGS, parts = (quads + part_quads(source) - 1) / part_quads(source);
     const int64_t times = (int64_t)tiles_of(queries) * ((regs + TILE_REGS - 1) / TILE_REGS) * parts;
     return (Ahead){from, from + bytes, (int)(((int64_t)(bytes + 63) / 64 + times - 1) / times)};
@@ -65,7 +68,7 @@ static Product open_product(const ScanForm *f, bool values, int queries, const u
     int quads, Ahead *ahead, ScanWork *work) {
     const uint8_t *codes = page + f->layout.codes + (size_t)block * f->layout.block;
     Product p = {codes, f->table, (int64_t)f->layout.block, blocks, NULL, 0, quads, ahead, work->sums};
-    if (queries <= DIRECT_MOST) return p;
+    if (is_direct(f, queries)) return p;
     const int runs = values ? 1 : f->layout.groups;
     p.codes = work->unpacked;
     p.block_bytes = (int64_t)runs * quads * QUAD_BYTES;
@@ -77,9 +80,7 @@ static Product open_product(const ScanForm *f, bool values, int queries, const u
 }
 
 static void multiply(const ScanForm *f, bool values, int queries, int height, const Product *p) {
-    const Source source = queries <= DIRECT_MOST ? (Source)f->form
-        : form_is_wide(f->form)                  ? SOURCE_WIDE
-                                                 : SOURCE_NARROW;
+    const Source source = is_direct(f, queries) ? (Source)f->form : form_is_wide(f->form) ? SOURCE_WIDE : SOURCE_NARROW;
     products[values][source][height - 1](p);
 }
 
@@ -140,7 +141,7 @@ static void score_blocks(
     const float centre = 0.5f - (float)key_offset(f->form);
     Product p = open_product(f, false, count, page->k, block, blocks, group / 4, ahead, work);
     const uint8_t *codes = p.codes;
-    const int64_t run = count <= DIRECT_MOST ? (int64_t)f->layout.run : group / 4 * QUAD_BYTES;
+    const int64_t run = is_direct(f, count) ? (int64_t)f->layout.run : group / 4 * QUAD_BYTES;
     p.x_stride = (int64_t)page->stride;
     for (int tile = 0; tile < tiles_of(count); tile++) {
         const int from = tile_at(count, tile), height = tile_at(count, tile + 1) - from;
@@ -197,7 +198,7 @@ static void scan_scores(const ScanPage *page, int first, int count, ScanWork *wo
     for (int i = 0; i < count; i++)
         work->constant[i] = score_of_mean(query_at(page, first + i), f->layout.d, work->mean);
     for (int block = 0, blocks; block < TOKEN_BLOCKS; block += blocks) {
-        blocks = blocks_together(count, TOKEN_BLOCKS - block);
+        blocks = blocks_together(f, count, TOKEN_BLOCKS - block);
         score_blocks(page, first, count, block, blocks, &ahead, work);
     }
     for (int i = 0; page->pairs && i < count; i++)
@@ -284,7 +285,7 @@ static void scan_values(const ScanPage *page, int count, ScanWork *work, int str
     Ahead ahead = ahead_over(page->next_k, page->next_k ? page->keys->layout.bytes : 0, f, count, all, TOKEN_QUADS);
     weigh(page, count, work);
     for (int block = 0, blocks; block < all; block += blocks) {
-        blocks = blocks_together(count, group_blocks - block % group_blocks);
+        blocks = blocks_together(f, count, group_blocks - block % group_blocks);
         add_blocks(page, count, block, blocks, &ahead, work, stride, o);
     }
 }

@@ -2,7 +2,8 @@
 #pragma once
 
 typedef int32x4_t Ints;
-enum { INT_LANES = 4, SCAN_TILE = 5, TILE_REGS = 4, TOGETHER = 1, DIRECT_MOST = 10, KEYS_UNSIGNED = false };
+enum { INT_LANES = 4, SCAN_TILE = 5, TILE_REGS = 4, TOGETHER = 1, KEYS_UNSIGNED = false };
+VEC_INLINE int direct_most(KvForm form) { return 10; }
 VEC_INLINE int key_offset(KvForm form) { return 0; }
 VEC_INLINE int query_most(KvForm form) { return 127; }
 VEC_INLINE int weight_most(KvForm form) { return 126; }
