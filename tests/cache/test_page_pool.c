@@ -74,6 +74,12 @@ int main(void) {
     for (int i = 10; i < 20; i++) TEST((small[i] = page_take(pool, 0)) >= 0);
     TEST(page_take(pool, 0) == -1);
 
+    /* The lowest free place is taken first. */
+    const int32_t low = small[3], high = small[15];
+    page_release(pool, 0, high);
+    page_release(pool, 0, low);
+    TEST(low < high && page_take(pool, 0) == low && page_take(pool, 0) == high);
+
     /* Contents travel with a copy; numbers of one kind are not another's. */
     uint8_t *base = page_pool_base(pool, 0);
     memset(base + small[3] * SMALL, 42, SMALL);
