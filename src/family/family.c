@@ -113,6 +113,20 @@ const Json *family_item(const Json *list, int i) {
     return item;
 }
 
+bool family_flag(Loader *ld, const char *field, const Json *list, int i) {
+    const Json *item = list ? family_item(list, i) : NULL;
+    const bool known = item && item->type == JSON_INTEGER && (item->integer == 0 || item->integer == 1);
+    load_require(ld, known, "%s[%d] must be 0 or 1", field, i);
+    return known && item->integer == 1;
+}
+
+bool family_listed(const Json *list, int number) {
+    if (!list) return false;
+    for (JSON_EACH(item, list))
+        if (item->type == JSON_INTEGER && item->integer == number) return true;
+    return false;
+}
+
 static bool type_slides(Loader *ld, const Windows *windows, int i) {
     const Json *type = family_item(windows->types, i);
     const Slice name = type->type == JSON_STRING ? json_slice(type) : (Slice){0};

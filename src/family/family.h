@@ -82,6 +82,10 @@ Windows family_windows_switched(Loader *ld, const Spec *spec);
 int family_window(Loader *ld, const Windows *windows, int i);
 /* Element i of a list that load_list has counted. */
 const Json *family_item(const Json *list, int i);
+/* Element i, which must be 0 or 1, of such a list; field: its name, for messages. No list is an error. */
+bool family_flag(Loader *ld, const char *field, const Json *list, int i);
+/* Whether a list has the number; list NULL: it has none. */
+bool family_listed(const Json *list, int number);
 
 /* For a family that is a llama with changes. */
 FamilyLoad llama_load;

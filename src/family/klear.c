@@ -5,13 +5,6 @@
 static const MoeNames names = {
     "mlp", "gate", "experts", "gate_proj", "up_proj", "down_proj", "shared_experts", .bias = "expert_bias"};
 
-static bool is_listed(const Json *list, int layer) {
-    if (!list) return false;
-    for (JSON_EACH(item, list))
-        if (item->type == JSON_INTEGER && item->integer == layer) return true;
-    return false;
-}
-
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const bool bias = load_bool_or(ld, "attention_bias", false);
@@ -31,7 +24,7 @@ static void load(Loader *ld, Spec *spec) {
     load_layers(ld, spec);
     for (int i = 0; i < spec->layer_count; i++) {
         Layer *layer = &spec->layers[i];
-        const bool experts = (i + 1) % every == 0 && !is_listed(dense, i);
+        const bool experts = (i + 1) % every == 0 && !family_listed(dense, i);
         load_scope(ld, "model.layers.%d.", i);
         layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
         layer->attention = family_attention(ld, &d, "o_proj", rope, bias, bias);

@@ -2,13 +2,6 @@
  * Reference: mlx_lm/models/llama4_text.py. */
 #include "family/family.h"
 
-static bool has_rope(Loader *ld, const Json *list, int i) {
-    const Json *use = list ? family_item(list, i) : NULL;
-    const bool known = use && use->type == JSON_INTEGER && (use->integer == 0 || use->integer == 1);
-    load_require(ld, known, "no_rope_layers[%d] must be 0 or 1", i);
-    return known && use->integer == 1;
-}
-
 static void load_ends(Loader *ld, Spec *spec, const Dims *d) {
     spec->embedding = load_linear(ld, "model.embed_tokens", spec->vocab, d->hidden, false);
     spec->final_norm = load_rms(ld, "model.norm", d->hidden, d->eps);
@@ -33,7 +26,8 @@ static void load(Loader *ld, Spec *spec) {
         Layer *layer = &spec->layers[i];
         load_scope(ld, "model.layers.%d.", i);
         layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = family_attention(ld, &d, "o_proj", has_rope(ld, rotate, i) ? rope : NULL, false, false);
+        layer->attention = family_attention(
+            ld, &d, "o_proj", family_flag(ld, "no_rope_layers", rotate, i) ? rope : NULL, false, false);
         if (norms) layer->attention.op.q_norm = layer->attention.op.k_norm = load_rms(ld, NULL, d.head_dim, d.eps);
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
         layer->glu = family_glu_at(ld, "feed_forward", d.hidden, d.inner, ACT_SILU, false);

@@ -50,14 +50,6 @@ static AttentionMixer attention(Loader *ld, const Kind *k, int hidden, float val
         .value_scale = value_scale};
 }
 
-/* Element i of a list of 0s and 1s. */
-static bool is_set(Loader *ld, const char *name, const Json *list, int i) {
-    const Json *item = list ? family_item(list, i) : NULL;
-    const bool known = item && item->type == JSON_INTEGER && (item->integer == 0 || item->integer == 1);
-    load_require(ld, known, "%s[%d] must be 0 or 1", name, i);
-    return known && item->integer == 1;
-}
-
 static Dims load_sizes(Loader *ld, Spec *spec) {
     const Dims d = {.hidden = load_int(ld, "hidden_size"),
         .inner = load_int(ld, "intermediate_size"),
@@ -90,9 +82,10 @@ static void load(Loader *ld, Spec *spec) {
         Layer *layer = &spec->layers[i];
         load_scope(ld, "model.layers.%d.", i);
         layer->mixer_in = load_rms(ld, "input_layernorm", d.hidden, d.eps);
-        layer->attention = attention(ld, &kinds[is_set(ld, "hybrid_layer_pattern", slides, i)], d.hidden, value_scale);
+        layer->attention =
+            attention(ld, &kinds[family_flag(ld, "hybrid_layer_pattern", slides, i)], d.hidden, value_scale);
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        family_moe_layer(ld, layer, is_set(ld, "moe_layer_freq", experts, i) ? &moe : NULL, &d, false);
+        family_moe_layer(ld, layer, family_flag(ld, "moe_layer_freq", experts, i) ? &moe : NULL, &d, false);
     }
 }
 

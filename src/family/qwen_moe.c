@@ -3,13 +3,6 @@
  * Qwen2, and the sliding window, which they lack: transformers/models/qwen2_moe, qwen3_moe. */
 #include "family/family.h"
 
-static bool is_listed(const Json *list, int layer) {
-    if (!list) return false;
-    for (JSON_EACH(item, list))
-        if (item->type == JSON_INTEGER && item->integer == layer) return true;
-    return false;
-}
-
 /* What both have. */
 typedef struct QwenMoe {
     Dims d;
@@ -39,7 +32,7 @@ static QwenMoe load_fields(Loader *ld, Spec *spec) {
 }
 
 static bool has_experts(const QwenMoe *q, int layer) {
-    return (layer + 1) % q->every == 0 && !is_listed(q->dense, layer);
+    return (layer + 1) % q->every == 0 && !family_listed(q->dense, layer);
 }
 
 static void load_qwen2(Loader *ld, Spec *spec) {

@@ -3,13 +3,7 @@
 #include "family/family.h"
 
 static bool has_rope(Loader *ld, const Json *list, int interval, int i) {
-    if (!list) {
-        return (i + 1) % interval != 0;
-    }
-    const Json *use = family_item(list, i);
-    const bool known = use->type == JSON_INTEGER && (use->integer == 0 || use->integer == 1);
-    load_require(ld, known, "no_rope_layers[%d] must be 0 or 1", i);
-    return known && use->integer == 1;
+    return list ? family_flag(ld, "no_rope_layers", list, i) : (i + 1) % interval != 0;
 }
 
 static void load(Loader *ld, Spec *spec) {
