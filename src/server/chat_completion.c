@@ -1,4 +1,5 @@
 /* POST /v1/chat/completions: shapes of chat.completion and chat.completion.chunk. */
+#include "chat/tool_prompt.h"
 #include "server/answer_shape.h"
 #include "server/endpoint.h"
 #include "server/messages.h"
@@ -20,6 +21,8 @@ bool chat_make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) 
     ChatPrompt prompt;
     Error why = {0};
     if (!messages_read(request, &prompt, error) || !reasoning_settle(request, x->model, &prompt, error)) return false;
+    if (!tool_prompt_known(x->model) && !tool_prompt_spell(&prompt, request->arena, &prompt, &why))
+        return refuse_messages(&why, error);
     if (!chat_prompt(x->model, &prompt, request->arena, x->prompts, &why)) return refuse_messages(&why, error);
     return x->prompts->count > 0 ||
         api_fail(error, 400, "invalid_value", "messages", "Invalid 'messages': they give an empty prompt.");

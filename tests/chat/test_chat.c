@@ -1,7 +1,7 @@
 /* From messages to an answer, over the fake model. */
 #include "chat/generation.h"
 #include "base/clock.h"
-#include "chat/prompt.h"
+#include "chat/tool_prompt.h"
 
 #include "chat/chat_fixture.h"
 
@@ -82,6 +82,63 @@ static void test_prompt(void) {
     chat_model_close(model);
     chat_fixture_close(&fixture);
     arena_free(&arena);
+}
+
+/* Tools and calls as templates see them; as plain text for templates that do not. */
+static void test_tool_prompt(void) {
+    static const char source[] =
+        "{% for m in messages %}{{ m.role }}:{{ m.content + '' }}{% for c in m.tool_calls or [] %}({{ c.function.name "
+        "}} "
+        "{{ c.function.arguments.a }} {{ c.id }}){% endfor %}{{ m.name or '' }}{{ m.tool_call_id or '' }}"
+        "{{ m.reasoning_content or '' }};{% endfor %}{{ (tools or [{'function': {'name': 'none'}}])[0].function.name "
+        "}}";
+    ChatFixture fixture;
+    chat_fixture_open(&fixture, true);
+    ChatModel *model = chat_open(&fixture, 1, 1);
+    Arena arena = {0};
+    Error error = {0};
+    const ChatCall calls[] = {{.id = SLICE("i1"), .name = SLICE("f"), .arguments = SLICE("{\"a\": 1}")},
+        {.id = SLICE("i2"), .name = SLICE("g"), .arguments = SLICE("no")}};
+    ChatCall parsed[] = {calls[0], calls[1]};
+    parsed[0].object = json_parse(&arena, calls[0].arguments, &error);
+    const ChatMessage messages[] = {{.role = "user", .content = SLICE("Hi")},
+        {.role = "assistant", .reasoning = SLICE("hm"), .calls = parsed, .call_count = 2},
+        {.role = "tool", .content = SLICE("5"), .name = SLICE("f"), .call_id = SLICE("i1")},
+        {.role = "tool", .content = SLICE("6"), .call_id = SLICE("i2")}};
+    const ChatPrompt prompt = {.messages = messages,
+        .message_count = 4,
+        .tools = json_parse(&arena, SLICE("[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"), &error)};
+    Template *own = model->template;
+    model->template = template_compile(slice_of(source), &error);
+    TEST_MSG(model->template && tool_prompt_known(model), "%s", error.text);
+    Tokens tokens = {0};
+    char text[2048];
+    TEST_MSG(chat_prompt(model, &prompt, &arena, &tokens, &error), "%s", error.text);
+    spell(&tokens, text, sizeof text);
+    TEST_MSG(!strcmp(text, "user:Hi;assistant:(f 1 i1)(g  i2)hm;tool:5fi1;tool:6i2;f"), "%s", text);
+    tokens_free(&tokens);
+    template_free(model->template);
+    model->template = own;
+
+    ChatPrompt plain;
+    tokens = (Tokens){0};
+    TEST(!tool_prompt_known(model));
+    TEST_MSG(tool_prompt_spell(&prompt, &arena, &plain, &error), "%s", error.text);
+    TEST_MSG(chat_prompt(model, &plain, &arena, &tokens, &error), "%s", error.text);
+    spell(&tokens, text, sizeof text);
+    TEST_MSG(strstr(text, "\n{\"name\":\"f\"}\n\nHi[E]") != NULL, "%s", text);
+    TEST_MSG(
+        strstr(text,
+            "[S]assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>") !=
+            NULL,
+        "%s", text);
+    TEST_MSG(
+        strstr(text, "[S]user\n<tool_response>\n5\n</tool_response>\n<tool_response>\n6\n</tool_response>[E]") != NULL,
+        "%s", text);
+    tokens_free(&tokens);
+    arena_free(&arena);
+    chat_model_close(model);
+    chat_fixture_close(&fixture);
 }
 
 /* ---- answers ---- */
@@ -270,9 +327,52 @@ static void test_waiting(void) {
     chat_fixture_close(&fixture);
 }
 
+/* ---- answers taken apart ---- */
+
+/* Reasoning that the prompt has opened ends at its marker; text and events say the same. */
+static void test_parsed(void) {
+    static const ReasoningFormat reasoning = {"<think>", "o"};
+    ChatFixture fixture;
+    chat_fixture_open(&fixture, true);
+    ChatModel *model = chat_open(&fixture, 1, 4);
+    Error error = {0};
+    Answers plain;
+    answers_init(&plain, model, 1, 1);
+    tokens_free(&plain.prompts[0]);
+    CHECK(tokenizer_encode(model->tokenizer, SLICE("Go <think>"), CONTROL_AS_TEXT, true, &plain.prompts[0], &error));
+    plain.options.max_tokens = 400;
+    run(&plain, model);
+    const Slice text = buffer_view(&plain.texts[0]);
+    const char *end = memchr(text.data, 'o', text.size);
+    TEST(end != NULL && plain.finishes[0] == FINISH_LENGTH);
+
+    model->reasoning = &reasoning;
+    plain.options.parsed = true;
+    Generation g;
+    TEST_MSG(generation_open(&g, model, &plain.options, &error), "%s", error.text);
+    while (!generation_done(&g)) CHECK(generation_pump(&g, TIMEOUT_MS, &error));
+    const Choice *choice = &g.choices[0];
+    TEST(choice->events.count == 2 && choice->text.size == 0);
+    if (end && choice->events.count == 2) {
+        const Slice first = answer_event_text(&choice->events, 0), second = answer_event_text(&choice->events, 1);
+        TEST(choice->events.list[0].kind == ANSWER_REASONING && choice->events.list[1].kind == ANSWER_CONTENT);
+        TEST(first.size <= (size_t)(end - text.data) && memmem(text.data, text.size, first.data, first.size));
+        TEST(second.size < text.size && !memcmp(text.data + text.size - second.size, second.data, second.size));
+    }
+    TEST(choice->reasoned > 0 && choice->reasoned < choice->generated && choice->generated == 400);
+    TEST(generation_reasoning_tokens(&g) == choice->reasoned);
+    generation_close(&g);
+    answers_free(&plain);
+    model->reasoning = NULL;
+    chat_model_close(model);
+    chat_fixture_close(&fixture);
+}
+
 int main(void) {
     log_set_level(LOG_ERROR);
     test_prompt();
+    test_tool_prompt();
+    test_parsed();
     test_answers();
     test_ends();
     test_no_memory();

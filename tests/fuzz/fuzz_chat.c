@@ -1,10 +1,11 @@
-/* Bodies of /v1/chat/completions and /v1/completions: every body gets an answer or an ApiError of the client's kind
+/* Bodies of chats, by every door, and of completions: every body gets an answer or an ApiError of the client's kind
  * that can be written as JSON; what was accepted keeps the limits that the rest of the server relies on. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "base/utf8.h"
+#include "server/endpoint.h"
 #include "server/messages.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -58,8 +59,11 @@ static void check_messages(const ApiRequest *request) {
     CHECK(prompt.message_count == request->messages->size);
     for (size_t i = 0; i < prompt.message_count; i++) {
         const ChatMessage *message = &prompt.messages[i];
-        CHECK(message->role && message->role[0] && message->content.data);
-        CHECK(utf8_valid(message->content) && (!message->name.data || utf8_valid(message->name)));
+        CHECK(message->role && message->role[0] && (message->content.data || message->call_count > 0));
+        for (size_t k = 0; k < message->call_count; k++)
+            CHECK(message->calls[k].name.data && message->calls[k].id.data);
+        CHECK((!message->content.data || utf8_valid(message->content)) &&
+            (!message->name.data || utf8_valid(message->name)));
     }
 }
 
@@ -84,6 +88,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             check_messages(&chat);
         } else {
             check_error(&error);
+        }
+        const Endpoint *doors[] = {
+            &endpoint_messages, &endpoint_responses, &endpoint_ollama_chat, &endpoint_ollama_generate};
+        for (size_t i = 0; i < COUNT_OF(doors); i++) {
+            ApiRequest request = defaults(&arena);
+            error = (ApiError){0};
+            if (doors[i]->read_params(&request, body, &error)) {
+                CHECK(error.status == 0 && request.messages);
+                check_request(&request);
+                check_messages(&request);
+            } else {
+                check_error(&error);
+            }
         }
         error = (ApiError){0};
         if (params_read_completion(&completion, body, &error)) {

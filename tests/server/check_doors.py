@@ -1,5 +1,5 @@
 """The other doors, each with its official SDK: OpenAI's Responses, Anthropic's Messages, Ollama; tokens."""
-import json
+import json, random
 
 import anthropic, ollama, openai
 
@@ -142,8 +142,56 @@ def test_malformed(s):
             check(400 <= status < 500 and "error" in json.loads(answer), f"{path} {body}: {status} {answer[:200]}")
 
 
+BODIES = {
+    "/v1/responses": {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}, {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "y"}]},
+                                {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}, {"type": "function_call_output", "call_id": "a", "output": "5"}],
+                      "instructions": "z", "tools": [{"type": "function", "name": "f", "parameters": CITY}], "tool_choice": "auto", "max_output_tokens": 1, "reasoning": {"effort": "low"},
+                      "text": {"format": {"type": "json_schema", "name": "a", "schema": ANSWER}}, "stream": False, "metadata": {"a": "b"}},
+    "/v1/messages": {"max_tokens": 1, "system": [{"type": "text", "text": "z"}], "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [
+                     {"type": "thinking", "thinking": "t"}, {"type": "text", "text": "y"}, {"type": "tool_use", "id": "a", "name": "f", "input": {"city": "Rome"}}]},
+                     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "5"}]}]}],
+                     "tools": [{"name": "f", "input_schema": CITY}], "tool_choice": {"type": "any"}, "stop_sequences": ["q"], "thinking": {"type": "disabled"}, "stream": True},
+    "/api/chat": {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"city": "Rome"}}}]}, {"role": "tool", "content": "5"}],
+                  "tools": [{"type": "function", "function": {"name": "f", "parameters": CITY}}], "options": {"num_predict": 1, "stop": ["a"], "seed": 3}, "format": ANSWER, "think": False},
+    "/api/generate": {"prompt": "x", "system": "y", "options": {"num_predict": 1}, "format": "json", "stream": False},
+    "/v1/chat/completions": {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+                             {"role": "tool", "tool_call_id": "a", "content": "5"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": CITY}}],
+                             "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}}}}
+
+
+def places(value, at=()):
+    """Where something could be put into a body."""
+    yield at
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(item, at + (key,))
+
+
+def test_mutated(s, rounds=60):
+    """Any value anywhere is an answer or a client's mistake."""
+    random_ = random.Random(5)
+    junk = [None, 5, -1, 2.5, True, "", "x", "{", [], {}, [5], [[]], {"type": "text"}, {"a": {"b": []}}, "\u0000", "x" * 5000]
+    for path, body in BODIES.items():
+        spots = [p for p in places(body) if p and p[0] not in ("max_tokens", "max_output_tokens", "options")]
+        for _ in range(rounds):
+            changed = json.loads(json.dumps(body))
+            for spot in random_.sample(spots, random_.choice([1, 1, 2])):
+                parent = changed
+                try:
+                    for key in spot[:-1]:
+                        parent = parent[key]
+                    if random_.random() < 0.2:
+                        del parent[spot[-1]]
+                    else:
+                        parent[spot[-1]] = random_.choice(junk)
+                except (KeyError, IndexError, TypeError):
+                    pass
+            status, _, answer = s.request("POST", path, {"model": s.name, **changed})
+            check(status in (200, 400), f"{path} {json.dumps(changed)[:600]}: {status} {answer[:200]}")
+    check(s.alive(), "the server lives")
+
+
 if __name__ == "__main__":
     with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
-        for test in (test_tokens, test_malformed, test_responses, test_messages, test_ollama):
+        for test in (test_tokens, test_malformed, test_mutated, test_responses, test_messages, test_ollama):
             test(server)
     check.done()

@@ -1,10 +1,39 @@
-"""The official OpenAI Python SDK: chat, streaming, multi-turn, logprobs, n = 3, structured output, completions, errors."""
+"""The official OpenAI Python SDK: chat, streaming, multi-turn, tools, logprobs, n = 3, structured output, completions, errors."""
 import openai
 import pydantic
 
 from apus_server import Checks, Server, model_path
 
 check = Checks()
+
+
+class Weather(pydantic.BaseModel):
+    """The weather of a city"""
+    city: str
+
+
+def tools(client, model):
+    """A call, parsed and streamed, and its answer."""
+    ask = [{"role": "user", "content": "What is the weather in Paris?"}]
+    fields = dict(model=model, temperature=0, max_tokens=60, tools=[openai.pydantic_function_tool(Weather)], tool_choice="required", parallel_tool_calls=False)
+    parsed = client.chat.completions.parse(messages=ask, **fields).choices[0]
+    call = parsed.message.tool_calls[0]
+    check(parsed.finish_reason == "tool_calls" and "Paris" in call.function.parsed_arguments.city, f"a parsed call: {parsed}")
+    with client.chat.completions.stream(messages=ask, **fields) as helper:
+        done = [e for e in helper if e.type == "tool_calls.function.arguments.done"]
+        final = helper.get_final_completion().choices[0].message
+    check(final.tool_calls[0].function.arguments == call.function.arguments and done[0].name == "Weather", f"a streamed call: {final}")
+    history = ask + [{"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "Weather", "arguments": call.function.arguments}}]},
+                     {"role": "tool", "tool_call_id": "call_1", "content": "31 degrees, sunny"}]
+    after = client.chat.completions.create(messages=history, **{**fields, "tool_choice": "none", "parallel_tool_calls": True}).choices[0].message
+    check("31" in after.content or "sunny" in after.content.lower(), f"the answer of a call: {after.content!r}")
+    try:
+        client.chat.completions.create(messages=ask, **{**fields, "tool_choice": {"type": "function", "function": {"name": "other"}}})
+        check(False, "a function that is no tool was accepted")
+    except openai.BadRequestError as e:
+        check(e.param == "tool_choice.function.name", e.param)
+
+
 with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
     ask = [{"role": "user", "content": "What is the capital of France? One word."}]
@@ -53,6 +82,7 @@ with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
         check(False, "a schema that cannot be kept is accepted")
     except openai.BadRequestError as e:
         check(e.param == "response_format" and "not" in e.message, f"a schema that cannot be kept: {e}")
+    tools(client, server.name)
     old = client.completions.create(model=server.name, prompt="def add(a, b):", max_tokens=12, temperature=0, stop=["\n\n"])
     check("return" in old.choices[0].text, f"completions: {old.choices[0].text!r}")
     check([m.id for m in client.models.list()] == [server.name] and client.models.retrieve(server.name).id == server.name, "models")

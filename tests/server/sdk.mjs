@@ -22,6 +22,15 @@ const scored = await client.chat.completions.create({ ...fixed, logprobs: true, 
 check(scored.choices[0].logprobs.content.every((t) => t.top_logprobs.length === 3), "logprobs");
 const three = await client.chat.completions.create({ ...fixed, temperature: 1, seed: 1, n: 3 });
 check(three.choices.length === 3 && three.choices.every((c, i) => c.index === i), "n = 3");
+const tool = { type: "function", function: { name: "weather", description: "The weather of a city", parameters: { type: "object",
+    properties: { city: { type: "string", enum: ["Paris", "Rome"] } }, required: ["city"], additionalProperties: false } } };
+const asked = { ...fixed, max_tokens: 60, messages: [{ role: "user", content: "What is the weather in Paris?" }], tools: [tool], tool_choice: "required", parallel_tool_calls: false };
+const called = (await client.chat.completions.create(asked)).choices[0];
+check(called.finish_reason === "tool_calls" && JSON.parse(called.message.tool_calls[0].function.arguments).city === "Paris", `call: ${JSON.stringify(called)}`);
+const streamed = (await client.chat.completions.stream(asked).finalChatCompletion()).choices[0].message;
+check(streamed.tool_calls[0].function.arguments === called.message.tool_calls[0].function.arguments, "streamed call");
+const history = [...asked.messages, called.message, { role: "tool", tool_call_id: called.message.tool_calls[0].id, content: "31 degrees" }];
+check((await client.chat.completions.create({ ...asked, messages: history, tool_choice: "none" })).choices[0].message.content.length > 0, "the answer of a call");
 try {
     await client.chat.completions.create({ ...fixed, temperature: 9 });
     check(false, "temperature 9 was accepted");

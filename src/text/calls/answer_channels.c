@@ -1,6 +1,7 @@
 /* Harmony: an answer is a row of messages, each with a header that says what it is. Reference: openai-harmony. */
 #include "text/calls/answer_parts.h"
 
+enum { HEADER_MAX = 2 * ANSWER_NAME_MAX };
 static const char message_marker[] = "<|message|>", recipient[] = "to=functions.";
 static const char *const ends[] = {"<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>"};
 
@@ -29,14 +30,15 @@ static void begin_message(AnswerParser *p, Slice header, AnswerEvents *out) {
     answer_emit(out, ANSWER_CALL, name);
 }
 
-/* Without a header, at its beginning, an answer is content. */
+/* Without a header, or with one that does not end, a message is content. */
 static bool read_header(AnswerParser *p, Slice text, AnswerEvents *out) {
     const Slice said = answer_from(text, answer_skip_blank(text, 0));
-    const bool header =
-        !p->fresh || answer_match(said, "<") != VERDICT_NO || answer_match(said, recipient) != VERDICT_NO;
+    bool header = !p->fresh || answer_match(said, "<") != VERDICT_NO || answer_match(said, recipient) != VERDICT_NO;
     bool found = false;
     const size_t size = header ? answer_find(text, message_marker, &found) : 0;
+    header = header && size <= HEADER_MAX;
     if (header && !found && !p->last) return false;
+    found = found && header;
     begin_message(p, (Slice){text.data, found ? size : 0}, out);
     if (found) p->at += size + sizeof message_marker - 1;
     return true;

@@ -1,0 +1,84 @@
+#include "chat/tool_prompt.h"
+
+static const char introduction[] =
+    "You can call functions. To call one, write nothing but this, with its name and its arguments:\n"
+    "<tool_call>\n{\"name\": \"NAME\", \"arguments\": {\"ARGUMENT\": VALUE}}\n</tool_call>\n"
+    "What it returns is then told to you. The functions, with JSON schemas of their arguments:\n";
+
+bool tool_prompt_known(const ChatModel *model) {
+    const Slice text = model->template ? template_source(model->template) : (Slice){0};
+    return text.size > 0 && memmem(text.data, text.size, "tools", strlen("tools"));
+}
+
+static bool keep(Buffer *text, Arena *arena, Slice *out, Error *error) {
+    const char *copy = text->failed ? NULL : arena_copy(arena, buffer_view(text));
+    *out = (Slice){copy, text->size};
+    buffer_free(text);
+    return copy || fail(error, arena->limited ? ERROR_LIMIT : ERROR_MEMORY, "no memory for the tools of a prompt");
+}
+
+/* In front of the first message, whatever its role: some templates know no system's. */
+static bool introduce(const Json *tools, Slice content, Arena *arena, Slice *out, Error *error) {
+    Buffer text = {0};
+    buffer_text(&text, introduction);
+    for (JSON_EACH(tool, tools)) {
+        const Json *function = json_get(tool, "function");
+        json_write(&text, function ? function : tool);
+        buffer_byte(&text, '\n');
+    }
+    buffer_byte(&text, '\n');
+    buffer_slice(&text, content);
+    return keep(&text, arena, out, error);
+}
+
+static bool spell_calls(const ChatMessage *message, Arena *arena, Slice *out, Error *error) {
+    Buffer text = {0};
+    buffer_slice(&text, message->content);
+    for (size_t i = 0; i < message->call_count; i++) {
+        const ChatCall *call = &message->calls[i];
+        buffer_text(&text, text.size ? "\n<tool_call>\n{\"name\": " : "<tool_call>\n{\"name\": ");
+        json_write_string(&text, call->name);
+        buffer_text(&text, ", \"arguments\": ");
+        buffer_slice(&text, call->arguments);
+        buffer_text(&text, "}\n</tool_call>");
+    }
+    return keep(&text, arena, out, error);
+}
+
+/* Answers of tools that follow each other are one message of the user. */
+static bool spell_answer(const ChatMessage *message, Slice before, Arena *arena, Slice *out, Error *error) {
+    Buffer text = {0};
+    buffer_slice(&text, before);
+    buffer_text(&text, before.size ? "\n<tool_response>\n" : "<tool_response>\n");
+    buffer_slice(&text, message->content);
+    buffer_text(&text, "\n</tool_response>");
+    return keep(&text, arena, out, error);
+}
+
+bool tool_prompt_spell(const ChatPrompt *prompt, Arena *arena, ChatPrompt *out, Error *error) {
+    ChatMessage *messages = arena_alloc(arena, prompt->message_count + 1, sizeof *messages);
+    if (!messages) return fail(error, arena_failure(arena), "no memory for the messages of a prompt");
+    size_t count = 0;
+    bool answers = false; /* the last one is of tools */
+    for (size_t i = 0; i < prompt->message_count; i++) {
+        const ChatMessage *message = &prompt->messages[i];
+        const bool tool = !strcmp(message->role, "tool");
+        ChatMessage *spelled = tool && answers ? &messages[count - 1] : &messages[count++];
+        if (tool) {
+            const Slice before = answers ? spelled->content : (Slice){0};
+            *spelled = (ChatMessage){.role = "user"};
+            if (!spell_answer(message, before, arena, &spelled->content, error)) return false;
+        } else {
+            *spelled = *message;
+            spelled->calls = NULL;
+            spelled->call_count = 0;
+            if (message->call_count > 0 && !spell_calls(message, arena, &spelled->content, error)) return false;
+        }
+        answers = tool;
+    }
+    if (prompt->tools && count > 0 &&
+        !introduce(prompt->tools, messages[0].content, arena, &messages[0].content, error))
+        return false;
+    *out = (ChatPrompt){.messages = messages, .message_count = count, .arguments = prompt->arguments};
+    return true;
+}
