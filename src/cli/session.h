@@ -11,7 +11,7 @@ typedef struct EngineArguments {
     const char *device, *cpu, *weights;
     int64_t threads, context, slots, queue, prefill_size;
     bool strict_config, precise, stream_experts;
-    int64_t memory_budget;
+    int64_t memory_budget, experts_used;
     const char *expert_io;
     CacheArguments cache;
 } EngineArguments;
@@ -31,6 +31,8 @@ typedef struct EngineArguments {
     {"--prefill-size", NULL, OPTION_INTEGER, &(e).prefill_size, 1, RUNNER_ROWS_MAX / 2, "N",                            \
         "prompt tokens per step (512; 8192 with --stream-experts)"},                                                   \
     EXPERT_OPTIONS(e),                                                                                                 \
+    {"--top-k-experts", NULL, OPTION_INTEGER, &(e).experts_used, 1, 32, "N",                                            \
+        "a token uses N experts of a layer at most: faster, and other, worse answers (the model's)"},                  \
     CACHE_OPTIONS((e).cache),                                                                                       \
     {"--weights", NULL, OPTION_TEXT, &(e).weights, 0, 0, "HOW",                                                        \
         "mmap: used where they lie in the file; ram: read into huge pages first (mmap)"},                              \

@@ -54,6 +54,8 @@ static bool make_identity(const EngineOptions *options, const Runner *runner, Sp
     const int size = snprintf(text, sizeof text, "%s %d %s %d %d", APUS_VERSION, LAYOUT_VERSION,
         runner_backend(runner)->ops->name, options->backend.precise, plan->layer_count);
     *key = spill_key(*key, text, (size_t)size);
+    if (options->model.experts_used)
+        *key = spill_key(*key, &options->model.experts_used, sizeof options->model.experts_used);
     for (int i = 0; i < plan->layer_count; i++)
         *key = spill_key(*key, &plan->layers[i].layout, sizeof plan->layers[i].layout);
     return true;

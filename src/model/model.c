@@ -122,6 +122,7 @@ Model *model_load(const char *directory, const ModelOptions *options, FamilyFind
             error) &&
         (load = find_family(model, find, error)) != NULL && checkpoint_open(&model->checkpoint, directory, error) &&
         open_weights(model, options, error) && load_spec(model, options, load, error) &&
+        (!options->experts_used || model_cut_experts(model, options->experts_used, error)) &&
         choose_context(model, options, error) && load_weights(model, options, error) && check_files(model, error)) {
         return model;
     }

@@ -16,6 +16,9 @@ typedef struct ModelOptions {
     const char *weights;
     void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes of "ram"; NULL: none */
     void *progress_context;
+    /* A token uses at most so many experts of a layer, whatever the model was made for: other answers, sooner. 0: as it
+     * was made. */
+    int experts_used;
     /* Routed experts stay in their files and are read when they are wanted (weights/bank.h), into memory that
      * model_hold_experts() takes; everything else is read into memory. */
     bool stream_experts;
@@ -38,6 +41,8 @@ enum { MODEL_CONTEXT_DEFAULT = 32768, EOS_MAX = 16 };
 NODISCARD Model *model_open(const char *directory, const ModelOptions *options, Error *error);
 void model_close(Model *model); /* NULL is fine */
 
+/* Whether a token uses fewer experts than the model was made for; *used of *made_for, of the layer with most. */
+bool model_experts_cut(const Model *model, int *used, int *made_for);
 /* Takes memory for as many of the experts as fit these bytes, before the first step. Only with stream_experts.
  * ERROR_MEMORY when one layer's do not fit. */
 NODISCARD bool model_hold_experts(const Model *model, uint64_t bytes, Error *error);

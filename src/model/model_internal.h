@@ -22,10 +22,13 @@ struct Model {
     int32_t eos[EOS_MAX];
     int eos_count;
     uint64_t weight_bytes, streamed_bytes; /* of the files' tensors; those that the bank reads */
+    int experts_used, experts_made_for;    /* by a token, of the layer with most; 0: none were left out */
     uint64_t memory_budget, expert_bytes_max;
     int context;
 };
 
+/* Has a token use at most so many experts of a layer. */
+NODISCARD bool model_cut_experts(Model *model, int used, Error *error);
 /* Notes where the routed experts of the Spec lie, and takes their addresses away. */
 NODISCARD bool model_stream(Model *model, const ModelOptions *options, Error *error);
 NODISCARD Model *model_load(const char *directory, const ModelOptions *options, FamilyFind *find, Error *error);

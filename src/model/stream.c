@@ -1,4 +1,5 @@
-/* Models whose experts stay in their files: from the Spec to the bank that reads them. */
+/* Models whose experts stay in their files, from the Spec to the bank that reads them; and fewer experts than a model
+ * was made for. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,30 @@ static const uint64_t OTHER_BYTES = (uint64_t)160 << 20;
 
 static void forget(Weight *weights, int count) {
     for (int e = 0; e < count; e++) weights[e].data = weights[e].scales = weights[e].biases = NULL;
+}
+
+bool model_cut_experts(Model *model, int used, Error *error) {
+    Spec *spec = &model->spec;
+    int most = 0;
+    for (int i = 0; i < spec->layer_count; i++) {
+        MoeFfn *moe = &spec->layers[i].moe;
+        if (spec->layers[i].ffn != FFN_MOE) continue;
+        most = moe->used > most ? moe->used : most;
+        moe->used = used < moe->used ? used : moe->used;
+    }
+    if (!most || used < 1)
+        return fail(error, ERROR_USAGE, "%d experts a token cannot be: the model has layers with %d", used, most);
+    if (used < most) {
+        model->experts_used = used;
+        model->experts_made_for = most;
+    }
+    return true;
+}
+
+bool model_experts_cut(const Model *model, int *used, int *made_for) {
+    *used = model->experts_used;
+    *made_for = model->experts_made_for;
+    return model->experts_used > 0;
 }
 
 static bool read_io(const char *name, BankIoKind *out, Error *error) {

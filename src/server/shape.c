@@ -105,6 +105,9 @@ void shape_timings(const Exchange *x, Buffer *out) {
     write_rate("prompt", stats.prompt_tokens - stats.cached_tokens, stats.prefill_s, out);
     write_rate("predicted", answer_tokens(x), stats.decode_s, out);
     write_cache(x, &stats, out);
+    int used, made_for;
+    if (model_experts_cut(engine_model(x->model->engine), &used, &made_for))
+        buffer_printf(out, ",\"experts\":{\"used\":%d,\"made_for\":%d,\"lossy\":true}", used, made_for);
     buffer_byte(out, '}');
 }
 

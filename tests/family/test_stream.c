@@ -198,12 +198,40 @@ static void check_errors(const char *io) {
     setup_close(&s);
 }
 
+/* Fewer experts a token: other logits, the same ones streamed and resident; more than there are is all of them. */
+static void check_cut(void) {
+    Setup s = {0};
+    FixtureRun run;
+    const RunnerOptions options = runner_options("auto", false);
+    if (!setup_open(&s, &cases[0])) return;
+    walk_resident(&s, "auto");
+    float *first = malloc(s.golden_bytes);
+    for (int streamed = 0; streamed < 2; streamed++) {
+        for (int all = 0; all < 2; all++) {
+            int used, made_for;
+            const ModelOptions model = {.experts_used = all ? 30 : 1, .stream_experts = streamed};
+            if (!fixture_run_open(&run, s.directory, &model, &options)) continue;
+            Error error = {0};
+            TEST(!streamed || model_hold_experts(run.model, model_expert_bytes(run.model), &error));
+            TEST(fixture_walk(run.runner, s.f.tokens, s.f.count, FIXTURE_TOKENS_MAX, 0, s.streamed));
+            TEST((memcmp(s.resident, s.streamed, s.golden_bytes) == 0) == all);
+            TEST(model_experts_cut(run.model, &used, &made_for) == !all && (all || (used == 1 && made_for > 1)));
+            if (!all && streamed) TEST(!memcmp(first, s.streamed, s.golden_bytes));
+            if (!all) memcpy(first, s.streamed, s.golden_bytes);
+            fixture_run_close(&run);
+        }
+    }
+    free(first);
+    setup_close(&s);
+}
+
 static void check_refusals(void) {
     Setup s = {0};
     Error error = {0};
     if (!setup_open(&s, &(Case){"llama", 0})) return;
     TEST(!model_open(s.directory, &(ModelOptions){.stream_experts = true}, &error));
     TEST_MSG(error.code == ERROR_USAGE && strstr(error.text, "no experts"), "%s", error.text);
+    TEST(!model_open(s.directory, &(ModelOptions){.experts_used = 2}, &error) && error.code == ERROR_USAGE);
     setup_close(&s);
     if (!setup_open(&s, &cases[0])) return;
     TEST(!model_open(s.directory, &(ModelOptions){.stream_experts = true, .expert_io = "hand"}, &error));
@@ -215,6 +243,7 @@ int main(void) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_case(&cases[i]);
     check_errors("threads");
     check_errors("io_uring");
+    check_cut();
     check_refusals();
     return test_done();
 }
