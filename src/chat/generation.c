@@ -159,6 +159,12 @@ static void take_apart(const Generation *g, Choice *choice) {
     buffer_clear(&choice->text);
 }
 
+/* A small model that has begun to call may not find an end: nothing but the context would stop it. */
+static bool has_called_enough(const Choice *choice) {
+    const AnswerState state = choice->parser.state;
+    return choice->parser.calls_seen >= CALLS_MAX && (state == ANSWER_AMONG_CALLS || state == ANSWER_IN_CONTENT);
+}
+
 /* A stop string ends the choice. */
 static bool take_token(Generation *g, Choice *choice, const TokenOut *token, Error *error) {
     choice->generated++;
@@ -170,7 +176,7 @@ static bool take_token(Generation *g, Choice *choice, const TokenOut *token, Err
     const bool stopped = stream_text_push(&choice->stream, buffer_view(&g->piece), &choice->text);
     take_apart(g, choice);
     choice->reasoned += g->parsed && (reasoned || answer_reasons(&choice->parser));
-    if (stopped) {
+    if (stopped || has_called_enough(choice)) {
         request_stop_choice(choice->request, choice->request_choice);
         end_choice(g, choice, FINISH_STOP);
     }

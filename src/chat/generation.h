@@ -6,6 +6,8 @@
 #include "text/calls/answer.h"
 #include "text/stream/stream_text.h"
 
+enum { CALLS_MAX = 32 }; /* of tools, in one answer: it ends behind the last */
+
 typedef struct GenerationOptions {
     const Tokens *prompts; /* copied; each of at least one token */
     int prompt_count;

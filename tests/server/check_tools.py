@@ -47,6 +47,17 @@ def same_as_whole(s, **fields):
     return whole
 
 
+def test_many(s):
+    """A model that calls on and on is stopped."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris", "unit": "C"}'}}
+    history = ASK + [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "call_1", "content": "18 C, sunny"}]
+    status, answer = s.chat(history, temperature=0, tools=[WEATHER])
+    choice = answer["choices"][0]
+    calls = choice["message"].get("tool_calls") or []
+    check(status == 200 and (len(calls) < 32 or (len(calls) == 32 and choice["finish_reason"] == "tool_calls")),
+          f"{len(calls)} calls, {choice['finish_reason']}")
+
+
 def test_auto(s):
     whole = same_as_whole(s, tools=[WEATHER])
     calls = whole["message"].get("tool_calls")
@@ -125,6 +136,7 @@ def test_free_calls(s):
 if __name__ == "__main__":
     with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
         test_auto(server)
+        test_many(server)
         test_demanded(server)
         test_free_calls(server)
     check.done()
