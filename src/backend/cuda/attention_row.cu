@@ -5,8 +5,8 @@
 #include "backend/cuda/heads.cuh"
 #include "backend/cuda/slices.cuh"
 
-enum { PAGE_SLICES = PAGE_TOKENS / SLICE, SLICE_WARPS = WARPS / PAGE_SLICES, CLUSTER_MAX = 8, ROUNDS_MAX = 4 };
-enum { GROUP_MAX = 8, PARTS_MAX = 96 << 10 /* bytes: of 64 slices, four parts of 256 / 4 dims */ };
+enum { PAGE_SLICES = PAGE_TOKENS / SLICE, SLICE_WARPS = WARPS / PAGE_SLICES, CLUSTER_MAX = 8, ROUNDS_MAX = 16 };
+enum { GROUP_MAX = 8, PARTS_BYTES_MAX = 160 << 10 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 __device__ __forceinline__ uint32_t cluster_rank() {
@@ -240,25 +240,30 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
 #endif
 }
 
-template <int HD> static cudaError_t rows(cudaStream_t stream, const Attend &a, int pages) {
-    const int cluster = pages < CLUSTER_MAX ? pages : CLUSTER_MAX, slices = pages * PAGE_SLICES;
-    const int parts = (a.heads / a.kv_heads * SLICE_WARPS + cluster - 1) / cluster;
-    const size_t shared = (size_t)parts * (size_t)slices * sizeof(Part<HD>);
-    const cudaError_t error = cudaFuncSetAttribute(row_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, PARTS_MAX);
-    if (error) return error;
-    return launch_clusters(
-        stream, row_kernel<HD>, dim3(cluster, a.kv_heads, a.step.rows), BLOCK, shared, cluster, a, cluster, slices);
+static int pages_of(const Attend &a) { return (a.slices + PAGE_SLICES - 1) / PAGE_SLICES; }
+static int cluster_of(const Attend &a) { return pages_of(a) < CLUSTER_MAX ? pages_of(a) : CLUSTER_MAX; }
+
+template <int HD> static size_t parts_bytes(const Attend &a) {
+    const int parts = (a.heads / a.kv_heads * SLICE_WARPS + cluster_of(a) - 1) / cluster_of(a);
+    return (size_t)parts * (size_t)pages_of(a) * PAGE_SLICES * sizeof(Part<HD>);
 }
 
-static int pages_of(const Attend *a) { return (a->slices + PAGE_SLICES - 1) / PAGE_SLICES; }
+template <int HD> static cudaError_t rows(cudaStream_t stream, const Attend &a) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(row_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, PARTS_BYTES_MAX);
+    if (error) return error;
+    return launch_clusters(stream, row_kernel<HD>, dim3(cluster_of(a), a.kv_heads, a.step.rows), BLOCK,
+        parts_bytes<HD>(a), cluster_of(a), a, cluster_of(a), pages_of(a) * PAGE_SLICES);
+}
 
 extern "C" int attention_is_simple(const Attend *a) {
     return launch_early && a->single_rows && a->k && !a->norm_full && attention_has_tiles(*a) &&
-        a->heads / a->kv_heads <= GROUP_MAX && pages_of(a) <= CLUSTER_MAX * ROUNDS_MAX;
+        a->heads / a->kv_heads <= GROUP_MAX && pages_of(*a) <= CLUSTER_MAX * ROUNDS_MAX &&
+        (a->head_dim == 64        ? parts_bytes<64>(*a)
+                : a->head_dim == 128 ? parts_bytes<128>(*a)
+                                     : parts_bytes<256>(*a)) <= PARTS_BYTES_MAX;
 }
 
 extern "C" cudaError_t attention_simple(cudaStream_t stream, const Attend *a) {
-    return a->head_dim == 64 ? rows<64>(stream, *a, pages_of(a))
-        : a->head_dim == 128 ? rows<128>(stream, *a, pages_of(a))
-                             : rows<256>(stream, *a, pages_of(a));
+    return a->head_dim == 64 ? rows<64>(stream, *a) : a->head_dim == 128 ? rows<128>(stream, *a) : rows<256>(stream, *a);
 }
