@@ -155,7 +155,7 @@ static float *guarded_out(int64_t count) {
     return out;
 }
 
-static const int ROWS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 64, 70};
+static const int ROWS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 24, 25, 64, 70};
 
 static void check_matmul(CpuBackend *cpu, const Sample *s, const float *x, const float *expected, const char *name) {
     const Weight *w = &s->weight;

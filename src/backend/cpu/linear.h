@@ -18,7 +18,7 @@
 
 enum {
     LINEAR_LANES = 16,
-    LINEAR_FEW = 16,        /* most activation rows of one call of any few() */
+    LINEAR_FEW = 24,        /* most activation rows of one call of any few() */
     LINEAR_PANEL_ROWS = 32, /* most weight rows of a panel */
     LINEAR_TILE_ROWS = 6,   /* most activation rows of a tile in registers */
 };

@@ -12,7 +12,7 @@ static void arrange_amx(LinearLayout layout, const int8_t *q, int64_t cols, int 
 const LinearKernels linear_kernels_avx512 = {
     .quantise = linear_quantise_avx512,
     .arrange = linear_arrange_avx512,
-    .few_rows = 16,
+    .few_rows = 24,
     .few = linear_few_avx512,
     .layout = linear_layout_avx512,
     .panel_rows = PANEL,
