@@ -125,6 +125,7 @@ int main(void) {
         if (!fixture_open(&f, cases[i].name) || !fixture_write_variant(&f, cases[i].variant, directory)) continue;
         for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) {
             if (strcmp(fixture_cpus[c], "ref") == 0 && !cases[i].on_ref) continue;
+            if (!fixture_computes(fixture_cpus[c], f.name)) continue;
             if (fixture_cpu_here(fixture_cpus[c])) test_case(directory, i, fixture_cpus[c]);
         }
         fixture_remove(directory);
