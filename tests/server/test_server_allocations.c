@@ -38,6 +38,10 @@ static const Question questions[] = {
         "{\"model\":\"fake\",\"input\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_output_tokens\":5,"
         "\"temperature\":0}"},
     {"POST", "/tokenize", "{\"model\":\"fake\",\"content\":\"Hi\"}"},
+    {"POST", "/v1/chat/completions",
+        "{\"model\":\"fake\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":9,\"seed\":5,"
+        "\"n\":2,"
+        "\"guided_choice\":[\"yes\",\"no!\"]}"},
     {"GET", "/v1/models", ""},
     {"POST", "/v1/models/unload", "{\"model\":\"fake\"}"},
     {"POST", "/v1/completions", "{\"model\":\"fake\",\"prompt\":\"loaded again\",\"max_tokens\":3,\"seed\":5}"},
