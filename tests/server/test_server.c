@@ -260,7 +260,8 @@ static void test_constraints(void) {
         {",\"guided_regex\":\"a{5}\",\"max_tokens\":4", "\"finish_reason\":\"length\"", 200},
         {",\"guided_choice\":[\"yes\",\"yes.\"],\"n\":2,\"min_tokens\":4", "\"content\":\"yes.\"", 200},
         {",\"guided_choice\":[\"yes\",\"yes.\"],\"ignore_eos\":true", "\"content\":\"yes.\"", 200},
-        {",\"json_schema\":{\"const\":[1,{\"a\":2}]},\"structured_outputs\":null", "\"content\":\"[", 200}, /* blanks may follow */
+        {",\"json_schema\":{\"const\":[1,{\"a\":2}]},\"structured_outputs\":null", "\"content\":\"[",
+            200}, /* blanks may follow */
         {",\"grammar\":\"root ::= \\\"x\\\" [0-9] \\\"y\\\"\"", "\"content\":\"x", 200},
         {",\"guided_regex\":\"é\",\"max_tokens\":1,\"logprobs\":true", "\"content\":\"\",", 200},
         {",\"guided_regex\":\"é\",\"max_tokens\":1,\"logprobs\":true", "\"bytes\":[195]", 200},
