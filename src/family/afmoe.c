@@ -19,7 +19,7 @@ static Moe load_moe(Loader *ld, const Dims *d) {
     moe.ffn.normalise = load_bool_or(ld, "route_norm", true) && moe.ffn.used > 1;
     moe.ffn.epsilon = 1e-20f;
     moe.ffn.scale = load_positive_or(ld, "route_scale", 2.826);
-    moe.shared = moe.inner * load_count_or(ld, "num_shared_experts", 1);
+    moe.shared = family_moe_shared(ld, moe.inner, load_count_or(ld, "num_shared_experts", 1));
     return moe;
 }
 

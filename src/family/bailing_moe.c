@@ -24,7 +24,7 @@ static Moe load_moe(Loader *ld, const Dims *d, bool bias) {
     moe.bias = bias;
     const int shared = load_int_or(ld, "moe_shared_expert_intermediate_size", moe.inner);
     const int count = load_count_or(ld, "num_shared_experts", 0);
-    if (load_bool_or(ld, "moe_router_enable_shared_expert", true)) moe.shared = shared * count;
+    if (load_bool_or(ld, "moe_router_enable_shared_expert", true)) moe.shared = family_moe_shared(ld, shared, count);
     return moe;
 }
 

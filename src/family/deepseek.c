@@ -47,7 +47,7 @@ static DeepSeek load_fields(Loader *ld, Spec *spec) {
     if (s.mixed)
         s.moe = family_moe_open(ld, &moe_usual, s.d.hidden, load_int(ld, "moe_intermediate_size"), experts,
             load_int_or(ld, "num_experts_per_tok", 1));
-    s.moe.shared = s.moe.inner * shared;
+    s.moe.shared = family_moe_shared(ld, s.moe.inner, shared);
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "num_key_value_heads", "aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers",
         "head_dim", "qk_head_dim", "router_aux_loss_coef", "output_router_logits", NULL);

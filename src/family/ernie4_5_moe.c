@@ -24,7 +24,7 @@ static void load(Loader *ld, Spec *spec) {
     moe.ffn.score = score_of(ld);
     moe.ffn.normalise = true;
     moe.ffn.epsilon = 1e-20f; /* the reference's bound of 1e-12 is never met */
-    moe.shared = moe.inner * load_count_or(ld, "moe_num_shared_experts", 0);
+    moe.shared = family_moe_shared(ld, moe.inner, load_count_or(ld, "moe_num_shared_experts", 0));
     moe.bias = bias;
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .interleaved = true});
     load_expect_text(ld, "hidden_act", "silu");

@@ -61,6 +61,8 @@ typedef struct Moe {
 
 /* The usual ones: experts with silu, used with the softmax over all as it is. */
 Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int inner, int experts, int used);
+/* The inner width of one shared expert that stands for `count` of them, each so wide. */
+int family_moe_shared(Loader *ld, int each, int count);
 /* What DeepSeek-V3's configs say about the choice, and those of who followed: sigmoids, a bias for the choice alone,
  * groups (n_group, topk_group, norm_topk_prob, routed_scaling_factor). */
 void family_moe_sigmoid(Loader *ld, Moe *moe);

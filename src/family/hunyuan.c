@@ -10,7 +10,7 @@ static Moe load_moe(Loader *ld, const Dims *d, int experts, bool mixed, int i) {
     const int inner = load_int_at(ld, "moe_intermediate_size", i, d->inner), used = load_int_at(ld, "moe_topk", i, 1);
     const int shared = load_int_at(ld, "num_shared_expert", i, 1);
     Moe moe = family_moe_open(ld, &names, d->hidden, inner, experts, used);
-    if (mixed) moe.shared = d->inner * shared;
+    if (mixed) moe.shared = family_moe_shared(ld, d->inner, shared);
     return moe;
 }
 

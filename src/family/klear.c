@@ -15,7 +15,7 @@ static void load(Loader *ld, Spec *spec) {
     moe.ffn.score = ROUTE_SIGMOID;
     moe.ffn.normalise = load_bool_or(ld, "norm_topk_prob", false);
     moe.ffn.epsilon = 1e-20f;
-    moe.shared = moe.inner * load_int(ld, "n_shared_experts");
+    moe.shared = family_moe_shared(ld, moe.inner, load_int(ld, "n_shared_experts"));
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "use_sliding_window", false);

@@ -20,6 +20,13 @@ Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int inner, in
         .inner = inner};
 }
 
+int family_moe_shared(Loader *ld, int each, int count) {
+    const int64_t width = (int64_t)each * count;
+    load_require(ld, width <= MATRIX_COLS_MAX, "%d shared experts of %d are too wide together, at most %d can be",
+        count, each, MATRIX_COLS_MAX);
+    return width <= MATRIX_COLS_MAX ? (int)width : 0;
+}
+
 void family_moe_sigmoid(Loader *ld, Moe *moe) {
     MoeFfn *ffn = &moe->ffn;
     const int groups = load_int_or(ld, "n_group", 1), groups_used = load_int_or(ld, "topk_group", 1);
@@ -56,8 +63,10 @@ static MoeFfn load_moe(Loader *ld, const Moe *moe) {
     char name[96];
     snprintf(name, sizeof name, "%s.%s", moe->names.home, moe->names.router);
     ffn.router = load_linear(ld, name, ffn.experts, moe->hidden, moe->router_bias);
-    snprintf(name, sizeof name, "%s.%s", moe->names.home, moe->names.bias);
-    if (moe->names.bias) ffn.choice_bias = load_vector(ld, name, ffn.experts, 0);
+    if (moe->names.bias) {
+        snprintf(name, sizeof name, "%s.%s", moe->names.home, moe->names.bias);
+        ffn.choice_bias = load_vector(ld, name, ffn.experts, 0);
+    }
     ffn.gate = bank(ld, moe, "gate_proj", moe->names.gate, moe->inner, moe->hidden);
     ffn.up = bank(ld, moe, "up_proj", moe->names.up, moe->inner, moe->hidden);
     ffn.down = bank(ld, moe, "down_proj", moe->names.down, moe->hidden, moe->inner);

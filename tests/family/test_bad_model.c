@@ -427,8 +427,36 @@ static void test_no_error(void) {
     fixture_close(&f);
 }
 
+/* Numbers that must fit each other, beyond what each may be. */
+static void test_mixtures(void) {
+    Fixture f;
+    Error error;
+    if (!fixture_open(&f, "dots1")) return;
+    expect_refusal(&f, 0, "\"n_routed_experts\":10,\"num_experts_per_tok\":4",
+        "\"n_routed_experts\":10,\"num_experts_per_tok\":11", "11 experts are to be used");
+    /* The product of the two is 0 in 32 bits. */
+    expect_refusal(&f, 0,
+        "\"moe_intermediate_size\":64,\"n_routed_experts\":10,\"num_experts_per_tok\":4,\"n_shared_experts\":1",
+        "\"moe_intermediate_size\":65536,\"n_routed_experts\":10,\"num_experts_per_tok\":4,\"n_shared_experts\":65536",
+        "65536 shared experts of 65536");
+    static const char *const groups[] = {
+        "\"n_group\":4,\"topk_group\":3", "\"n_group\":5,\"topk_group\":6", "\"n_group\":1000,\"topk_group\":1"};
+    for (size_t i = 0; i < COUNT_OF(groups); i++) {
+        Model *model = open_edited(&f, 0, "\"n_group\":5,\"topk_group\":3", groups[i], false, &error);
+        TEST_MSG(!model && strstr(error.text, "groups"), "%s: \"%s\"", groups[i], error.text);
+        model_close(model);
+    }
+    fixture_close(&f);
+    if (!fixture_open(&f, "deepseek-v3")) return;
+    expect_refusal(&f, 0, "\"num_attention_heads\":4", "\"num_attention_heads\":4096", "num_attention_heads is 4096");
+    expect_refusal(&f, 0, "\"qk_rope_head_dim\":16", "\"qk_rope_head_dim\":0", "qk_rope_head_dim is 0");
+    expect_refusal(&f, 0, "\"qk_rope_head_dim\":16", "\"qk_rope_head_dim\":17", "17");
+    fixture_close(&f);
+}
+
 int main(void) {
     test_no_error();
+    test_mixtures();
     const char *const names[] = {"llama-window", "gemma3", "phi3", "qwen2-window", "qwen3", "smollm3-list",
         "rope-dynamic", "rope-yarn-mscale", "afmoe-groups", "bailing-moe-groups", "deepseek-v2", "deepseek-v3",
         "ernie4-5-moe-bias", "exaone-moe", "glm4-moe", "gpt-oss-plain", "granitemoe", "hunyuan", "klear-wide",
