@@ -3,6 +3,7 @@
 #include "fixture.h"
 
 #include "backend/cpu/experts.h"
+#include "model/spec.h"
 
 /* ---- the router ---- */
 
@@ -254,6 +255,13 @@ static void join_heads(Fixture *f, FixtureFile *file, int layer) {
     file->size[q] = file->size[file->count];
 }
 
+static uint64_t parameters_of(const Model *model) {
+    const Spec *spec = model_spec(model);
+    uint64_t sum = 0;
+    for (int i = 0; i < spec->tally_count; i++) sum += spec->tally[i].parameters;
+    return sum;
+}
+
 static void test_joined_heads(void) {
     Fixture f;
     char directory[64];
@@ -262,6 +270,7 @@ static void test_joined_heads(void) {
     TEST(fixture_open(&f, "deepseek-v3"));
     fixture_config(&f, 0, &config);
     float *logits[2] = {malloc(f.golden_bytes.size), malloc(f.golden_bytes.size)};
+    uint64_t parameters[2] = {0};
     const RunnerOptions options = {.backend = fixture_backend("auto", 1, FIXTURE_TOKENS_MAX)};
     for (int joined = 0; joined < 2; joined++) {
         FixtureFile *file = fixture_tensors(&f, 0);
@@ -269,11 +278,13 @@ static void test_joined_heads(void) {
         TEST(fixture_write(file, buffer_view(&config), directory));
         if (fixture_run_open(&run, directory, &(ModelOptions){.strict_config = true}, &options)) {
             TEST(fixture_walk(run.runner, f.tokens, f.count, FIXTURE_TOKENS_MAX, 0, logits[joined]));
+            parameters[joined] = parameters_of(run.model);
             fixture_run_close(&run);
         }
         fixture_remove(directory);
     }
     TEST(!memcmp(logits[0], logits[1], sizeof(float) * (size_t)(f.count * f.vocab)));
+    TEST(parameters[0] == parameters[1]);
     free(logits[0]);
     free(logits[1]);
     buffer_free(&config);

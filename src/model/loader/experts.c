@@ -4,11 +4,11 @@
 
 #include "model/loader/internal.h"
 
-static void load_stack(Loader *ld, const char *name, int experts, int64_t rows, int64_t cols, bool bias, Weight *out) {
-    ld->stack = experts;
-    const Weight all = load_linear(ld, name, experts * rows, cols, bias);
+void loader_stack(Loader *ld, const char *name, int count, int64_t rows, int64_t cols, bool bias, Weight *out) {
+    ld->stack = count;
+    const Weight all = load_linear(ld, name, count * rows, cols, bias);
     ld->stack = 0;
-    for (int e = 0; !ld->failed && e < experts; e++) out[e] = weight_rows(&all, e * rows, rows);
+    for (int i = 0; !ld->failed && i < count; i++) out[i] = weight_rows(&all, i * rows, rows);
 }
 
 static void load_singles(
@@ -31,7 +31,7 @@ Weight *load_experts(Loader *ld, const char *stacked, const char *single, int ex
     snprintf(name, sizeof name, "%s.weight", stacked);
     ld->experts = true;
     if (!single || load_has(ld, name))
-        load_stack(ld, stacked, experts, rows, cols, bias, out);
+        loader_stack(ld, stacked, experts, rows, cols, bias, out);
     else
         load_singles(ld, single, experts, rows, cols, bias, out);
     ld->experts = false;

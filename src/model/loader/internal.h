@@ -1,5 +1,6 @@
 /* The inside of a Loader, for the files of this folder. They build on one another in this order: config.c (fields,
- * failures), then tensors.c, rope.c and eos.c, then experts.c, then load.c. */
+ * failures), then tensors.c, rope.c and eos.c, then experts.c, then
+ * latent.c and load.c. */
 #pragma once
 #include "model/loader/load.h"
 #include "model/loader/loader.h"
@@ -39,6 +40,8 @@ const Json *loader_object(Loader *ld, const Json *object, const char *field, con
 double loader_positive(Loader *ld, const Json *value, const char *where, const char *field);
 /* A short rendering of a value for messages. NULL: nothing. */
 const char *loader_show(const Json *value, char out[64]);
+/* The matrices NAME.weight [count, rows, cols] to out, as views of one. */
+void loader_stack(Loader *ld, const char *name, int count, int64_t rows, int64_t cols, bool bias, Weight *out);
 /* After the family: the target's eos. */
 void loader_eos(Loader *ld, LoadTarget *target);
 /* After the family: names fields and tensors that nobody asked for. */

@@ -46,6 +46,15 @@ static Weight *unembed_parts(Loader *ld, const char *name, const HeadSizes *s) {
     return out;
 }
 
+/* HOME.PART [heads, rows, cols] */
+static Weight *head_stack(Loader *ld, const char *home, const char *part, int heads, int64_t rows, int64_t cols) {
+    char name[PART_SIZE];
+    snprintf(name, sizeof name, "%s.%s", home, part);
+    Weight *out = loader_alloc(ld, (size_t)heads, sizeof *out);
+    if (out) loader_stack(ld, name, heads, rows, cols, false, out);
+    return out;
+}
+
 void load_latent_heads(Loader *ld, const char *home, const HeadSizes *s, Weight **embed, Weight **unembed) {
     char name[PART_SIZE], weight[PART_SIZE];
     snprintf(name, sizeof name, "%s.kv_b_proj", home);
@@ -55,8 +64,6 @@ void load_latent_heads(Loader *ld, const char *home, const HeadSizes *s, Weight 
         *unembed = unembed_parts(ld, name, s);
         return;
     }
-    snprintf(name, sizeof name, "%s.embed_q", home);
-    *embed = load_experts(ld, name, NULL, s->heads, 0, s->latent, s->plain, false);
-    snprintf(name, sizeof name, "%s.unembed_out", home);
-    *unembed = load_experts(ld, name, NULL, s->heads, 0, s->width, s->latent, false);
+    *embed = head_stack(ld, home, "embed_q", s->heads, s->latent, s->plain);
+    *unembed = head_stack(ld, home, "unembed_out", s->heads, s->width, s->latent);
 }

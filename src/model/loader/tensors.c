@@ -309,7 +309,7 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
         wrong_shape(ld, data, expected);
     }
     check_limit(ld, data, "columns", cols, MATRIX_COLS_MAX);
-    if (!ld->failed) {
+    if (!ld->failed && !ld->in_file) { /* what is only read now is counted where it stays */
         tally(ld, &weight);
     }
     if (bias) {
