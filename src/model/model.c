@@ -9,7 +9,9 @@
 #include "model/model_internal.h"
 #include "model/part.h"
 
-enum { CONFIG_BYTES_MAX = 16 << 20, ARENA_BYTES_MAX = 1 << 30 };
+enum { CONFIG_BYTES_MAX = 16 << 20 };
+/* DeepSeek-V3's matrices of heads, where quantised files hold them joined, take 2 GB (loader/latent.c). */
+static const size_t ARENA_BYTES_MAX = (size_t)4 << 30;
 
 /* A JSON object from a file of the checkpoint. *out is NULL when the file is absent and may be. */
 static bool read_json(Model *model, const char *directory, const char *name, bool required, Buffer *text,

@@ -91,7 +91,8 @@ bool model_hold_experts(const Model *model, uint64_t bytes, Error *error) {
 
 bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t *bytes, Error *error) {
     const Model *model = runner->model;
-    const uint64_t resident = model->weight_bytes - model->streamed_bytes, free_bytes = memory_available();
+    const uint64_t resident = model->weight_bytes - model->streamed_bytes + model->arena.used,
+                   free_bytes = memory_available();
     const uint64_t fixed = resident + runner->scratch_bytes + OTHER_BYTES, most = free_bytes + resident;
     const uint64_t needed = fixed + least + bank_floor_bytes(model->bank);
     uint64_t budget = model->memory_budget ? model->memory_budget : most / 10 * 9;
