@@ -14,7 +14,7 @@ static void softmax(const float *x, int count, float *out) {
     for (int i = 0; i < count; i++) out[i] /= sum;
 }
 
-/* The largest that was not taken yet; of equals the first, and NaNs last. */
+/* The largest that was not taken yet, of equals the first; one of them in any case, also of NaNs. */
 static int best_left(const float *score, int count, const bool *taken) {
     int best = -1;
     for (int i = 0; i < count; i++)

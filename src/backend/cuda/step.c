@@ -153,7 +153,7 @@ static void send(CudaBackend *b, size_t first, size_t count) {
 
 const int32_t *cuda_step_tables(CudaBackend *b, int group) {
     CHECK(group >= 0 && group < CUDA_GROUPS_MAX);
-    if (!b->block.filled[group]) {
+    if (!b->block.filled[group] && b->block.ints > 0) { /* none: the step has failed */
         fill_tables(b, group);
         if (b->capturing)
             b->capturing->groups = group + 1 > b->capturing->groups ? group + 1 : b->capturing->groups;
