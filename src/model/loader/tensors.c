@@ -76,10 +76,11 @@ static void wrong_dtype(Loader *ld, const TensorEntry *entry, const char *expect
         dtype_name(entry->tensor.dtype), expected);
 }
 
-/* A stack of matrices as one below the other. */
+/* A stack of matrices as one below the other. Empty ones can have more rows than there are numbers for. */
 static Tensor flat(const Loader *ld, const Tensor *tensor) {
     Tensor out = *tensor;
-    if (!ld->stack || tensor->rank < 2 || tensor->shape[0] != ld->stack) return out;
+    if (!ld->stack || tensor->rank < 2 || tensor->shape[0] != ld->stack || tensor->shape[1] > INT64_MAX / ld->stack)
+        return out;
     out.rank--;
     out.shape[0] *= tensor->shape[1];
     for (int i = 1; i < out.rank; i++) out.shape[i] = tensor->shape[i + 1];
