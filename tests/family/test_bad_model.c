@@ -460,6 +460,7 @@ static void test_mixtures(void) {
     expect_refusal(&f, 0, "\"num_attention_heads\":4", "\"num_attention_heads\":4096", "num_attention_heads is 4096");
     expect_refusal(&f, 0, "\"qk_rope_head_dim\":16", "\"qk_rope_head_dim\":0", "qk_rope_head_dim is 0");
     expect_refusal(&f, 0, "\"qk_rope_head_dim\":16", "\"qk_rope_head_dim\":17", "17");
+    expect_refusal(&f, 0, "\"mscale_all_dim\":0.7", "\"mscale_all_dim\":1e300", "mscale_all_dim is 1e+300");
     fixture_close(&f);
 }
 

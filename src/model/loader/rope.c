@@ -155,7 +155,8 @@ static void fill_alpha(const Scaling *s, float *out, int dims, float theta) {
     const double alpha = scaling_number(s, "alpha", 0), scaled = theta * pow(alpha, (double)dims / (dims - 2));
     static const char *const others[] = {"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"};
     for (size_t i = 0; i < COUNT_OF(others); i++) loader_get(s->ld, s->fields, others[i]); /* of other kinds */
-    load_require(s->ld, dims > 2 && scaled < 1e30, "dynamic rope needs more than 2 dims and an alpha that fits them");
+    load_require(s->ld, dims > 2 && scaled > 1e-30 && scaled < 1e30,
+        "dynamic rope needs more than 2 dims and an alpha that fits them");
     for (int i = 0; i < dims / 2; i++) out[i] = 1 / period((float)scaled, i, dims);
 }
 
@@ -216,6 +217,7 @@ float load_yarn_attention(Loader *ld) {
     const Json *all = loader_get(ld, s.fields, "mscale_all_dim");
     if (!json_is_number(all) || json_number(all) == 0) return 1;
     const double mscale = yarn_mscale(scaling_number(&s, "factor", 0), json_number(all));
+    load_require(ld, fabs(mscale) < 1e15, "mscale_all_dim is %g, which is too much", json_number(all));
     return (float)(mscale * mscale);
 }
 
