@@ -456,6 +456,15 @@ static void test_mixtures(void) {
         model_close(model);
     }
     fixture_close(&f);
+    if (!fixture_open(&f, "qwen3-moe")) return;
+    Buffer list = {0};
+    buffer_text(&list, "\"mlp_only_layers\":[0");
+    for (int i = 0; i < 4096; i++) buffer_text(&list, ",0");
+    buffer_text(&list, "]");
+    buffer_byte(&list, 0);
+    expect_refusal(&f, 0, "\"mlp_only_layers\":[3]", list.data, "mlp_only_layers has 4097 elements");
+    buffer_free(&list);
+    fixture_close(&f);
     if (!fixture_open(&f, "deepseek-v3")) return;
     expect_refusal(&f, 0, "\"num_attention_heads\":4", "\"num_attention_heads\":4096", "num_attention_heads is 4096");
     expect_refusal(&f, 0, "\"qk_rope_head_dim\":16", "\"qk_rope_head_dim\":0", "qk_rope_head_dim is 0");

@@ -255,7 +255,11 @@ const Json *load_list(Loader *ld, const char *field, int count) {
     if (!value) {
         return NULL;
     }
-    if (value->type == JSON_ARRAY && count < 0) return value;
+    if (value->type == JSON_ARRAY && count < 0) {
+        load_require(ld, value->size <= LAYERS_MAX, "%s has %u elements, at most %d can be", field, value->size,
+            LAYERS_MAX); /* it is searched for each layer */
+        return ld->failed ? NULL : value;
+    }
     if (value->type != JSON_ARRAY || value->size != (uint32_t)count) {
         loader_fail(ld, ERROR_FORMAT, "config.json: %s%s is %s of %u, must be an array of %d", ld->where, field,
             json_type_name(value), value->type == JSON_ARRAY ? value->size : 1, count);

@@ -5,7 +5,7 @@
 #include "model/loader/load.h"
 #include "model/loader/loader.h"
 
-enum { SKIP_MAX = 8, SKIP_SIZE = 48, PART_SIZE = 160 };
+enum { SKIP_MAX = 8, SKIP_SIZE = 48, PART_SIZE = 160, LAYERS_MAX = 4096 };
 
 struct Loader {
     const LoadSource *source;

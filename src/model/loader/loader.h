@@ -26,7 +26,7 @@ float load_positive(Loader *ld, const char *field);                /* finite, > 
 float load_positive_or(Loader *ld, const char *field, double absent);
 bool load_bool_or(Loader *ld, const char *field, bool absent);
 bool load_text_is(Loader *ld, const char *field, const char *value); /* there, and this string */
-/* An array of exactly count elements (−1: of any), or NULL when absent. */
+/* An array of exactly count elements (−1: of numbers of layers, as many as there can be), or NULL when absent. */
 const Json *load_list(Loader *ld, const char *field, int count);
 /* The field must be absent or have this value: the family computes nothing else. */
 void load_expect_text(Loader *ld, const char *field, const char *value);

@@ -398,7 +398,6 @@ void load_skip(Loader *ld, const char *format, ...) {
 }
 
 void load_layers(Loader *ld, Spec *spec) {
-    enum { LAYERS_MAX = 4096 };
     load_require(ld, spec->layer_count <= LAYERS_MAX, "num_hidden_layers is %d, at most %d can be", spec->layer_count,
         LAYERS_MAX);
     spec->layers = loader_alloc(ld, (size_t)spec->layer_count, sizeof *spec->layers);
