@@ -80,6 +80,7 @@ static const Case cases[] = {
         "{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"a\"}},\"required\":[\"k\"]},"
         "{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"b\"}},\"required\":[\"k\"]}]}",
         {"{\"k\":\"a\"}", "{\"k\":\"b\",\"x\":1}"}, {"{\"k\":\"c\"}", "{}"}},
+    {GRAMMAR_JSON_SCHEMA, "{\"not\":{\"enum\":[1,2,\"a\"]}}", {"null", "\"b\"", "[1]"}, {"1", "2", "\"a\""}},
 };
 
 static void test_cases(void) {
@@ -102,6 +103,7 @@ static void test_refusals(void) {
     } refused[] = {
         {GRAMMAR_JSON_SCHEMA, "{\"properties\":{\"a\":{\"not\":{\"multipleOf\":2}}}}", "#/properties/a/not",
             ERROR_UNSUPPORTED},
+        {GRAMMAR_JSON_SCHEMA, "{\"not\":{\"required\":[5]}}", "#/not", ERROR_UNSUPPORTED},
         {GRAMMAR_JSON_SCHEMA, "{\"items\":{\"uniqueItems\":true}}", "#/items/uniqueItems", ERROR_UNSUPPORTED},
         {GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"http://x/y\"}", "#/$ref", ERROR_UNSUPPORTED},
         {GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#/$defs/a\"}", "#/$ref", ERROR_FORMAT},

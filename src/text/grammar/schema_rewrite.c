@@ -106,10 +106,11 @@ static bool negate_values(Rewriter *w, const Json *list) {
         comma(w);
         put_text(w, others[i].schema);
     }
-    comma(w);
     if (!number) {
+        comma(w);
         put_text(w, "{\"type\":\"number\"}");
     } else if (!numbers) {
+        comma(w);
         put_text(w, "{\"type\":\"number\",\"exclusiveMinimum\":");
         put_json(w, number);
         put_text(w, "},{\"type\":\"number\",\"exclusiveMaximum\":");
@@ -129,6 +130,7 @@ static bool negate_values(Rewriter *w, const Json *list) {
 static bool negate_required(Rewriter *w, const Json *required) {
     if (required->type != JSON_ARRAY) return refuse(w, "a 'required' in it is no array");
     for (JSON_EACH(name, required)) {
+        if (name->type != JSON_STRING) return refuse(w, "a name in a 'required' in it is no string");
         comma(w);
         put_text(w, "{\"type\":\"object\",\"properties\":{");
         put_json(w, name);
@@ -343,7 +345,8 @@ const Json *schema_rewrite(Schemas *s, const Json *schema) {
         const char *name = arena_copy(&s->arena, key);
         made = text && name ? json_parse(&s->arena, (Slice){text, w.text.size}, &error) : NULL;
         if (!made || !map_put(&s->rewritten, (Slice){name, sizeof schema}, (uintptr_t)made)) {
-            budget_fail(s->budget, error.code ? error.code : ERROR_MEMORY, "no memory for a schema");
+            budget_fail(s->budget, error.code ? error.code : ERROR_MEMORY, "schema: %s",
+                error.code ? error.text : "no memory for a schema");
             made = NULL;
         }
     }
