@@ -20,6 +20,10 @@ static bool open_file(BankFile *file, const char *path, Error *error) {
     if (file->fd < 0 || fstat(file->fd, &info))
         return fail(error, ERROR_IO, "cannot open %s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode)) return fail(error, ERROR_IO, "%s is no plain file", path);
+    /* It was for what is no plain file. io_uring would answer EAGAIN for ever where a drive cannot but wait (md before
+     * Linux 5.17). */
+    const int flags = fcntl(file->fd, F_GETFL);
+    if (flags >= 0) (void)fcntl(file->fd, F_SETFL, flags & ~O_NONBLOCK);
     file->size = (size_t)info.st_size;
 #ifdef F_NOCACHE
     file->direct = fcntl(file->fd, F_NOCACHE, 1) == 0;

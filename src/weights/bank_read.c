@@ -45,7 +45,7 @@ static bool finished(BankIo *io, BankRead *read, int error) {
 
 bool bank_read_advance(BankIo *io, BankRead *read, int64_t result) {
     result = with_faults(io, result);
-    if (result == -EINTR || result == -EAGAIN) return false;
+    if (result == -EINTR) return false;
 #ifdef O_DIRECT
     BankFile *file = &io->files[read->file];
     if (result == -EINVAL && __atomic_exchange_n(&file->direct, 0, __ATOMIC_RELAXED)) {

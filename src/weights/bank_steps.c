@@ -186,7 +186,7 @@ void bank_want(ExpertSource *source, int layer, const int32_t *experts, int coun
     bank->stats.misses += (uint64_t)bank->queued;
     bank->stats.hits += (uint64_t)(count - bank->queued);
     mutex_unlock(&bank->mutex);
-    start_queued(bank);
+    if (!bank->failed) start_queued(bank); /* else this layer's are not used either */
 }
 
 static const void *address(const ExpertBank *bank, const BankExpert *e, const void *number) {
@@ -241,7 +241,8 @@ int bank_take(ExpertSource *source, int most, SourcedExpert *out) {
         start_queued(bank);
         if (bank->failed) break;
         if (collect(bank, most, out)) return bank->given_count;
-        wait_for_read(bank);
+        /* Not when the last one under way was an earlier step's that failed, and is to be asked for again. */
+        if (bank->reading > 0 || bank->queued == 0) wait_for_read(bank);
     }
     abandon(bank);
     mutex_unlock(&bank->user);
