@@ -18,6 +18,8 @@
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 
+enum { FORCED_MAX = 64 /* tokens that a choice draws in one step because nothing else may follow */ };
+
 struct Engine {
     Resources *resources; /* NULL: it has the machine for itself */
     MemoryAccount account;
@@ -91,10 +93,10 @@ static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, f
 
 /* A choice's next token from its logits. What follows a token that was the only one allowed may be so, too: it is drawn
  * at once, as it and its log-probability are the same whatever the logits are, and the step after reads the whole run.
- * False: the choice has ended, or the request failed. */
+ * A long run is drawn in several steps, as others wait meanwhile. False: the choice has ended, or the request failed. */
 static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
     bool forced = false, forces = true;
-    while (forces) {
+    for (int i = 0; forces && i < FORCED_MAX; i++) {
         if (!update_allowed(engine, request, choice)) return false;
         forces = allowed_forces(choice);
         if (forced && !forces) break;
@@ -347,7 +349,10 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     uint64_t left = 0;
     if (!expert_room(engine->runner, options, &left, error)) return false;
     size_t most = options->kv_bytes ? options->kv_bytes : pool_limit(engine);
-    if (left && !options->kv_bytes && left / KV_SHARE < most) most = left / KV_SHARE;
+    if (left && !options->kv_bytes) {
+        const uint64_t share = expert_cache_share(engine->runner, left);
+        most = share < most ? share : most;
+    }
     if (!kv_choose(options, runner_kv_plan(engine->runner), most, &engine->kv_format, error)) return false;
     own.kv_format = engine->kv_format;
     const size_t pool = options->kv_bytes ? most : default_pool(engine, options->slots, most);

@@ -2,12 +2,19 @@
 
 #include "base/log.h"
 
+static uint64_t least_cache(const Runner *runner) { return kv_bytes_for(runner_kv_plan(runner), NULL, KV_PAGE_TOKENS); }
+
 bool expert_room(const Runner *runner, const EngineOptions *options, uint64_t *bytes, Error *error) {
     *bytes = 0;
     if (!model_experts(runner_model(runner))) return true;
-    const KvPlan *plan = runner_kv_plan(runner);
-    const uint64_t least = options->kv_bytes ? options->kv_bytes : kv_bytes_for(plan, NULL, KV_PAGE_TOKENS);
+    const uint64_t least = options->kv_bytes ? options->kv_bytes : least_cache(runner);
     return runner_budget_left(runner, least, bytes, error);
+}
+
+uint64_t expert_cache_share(const Runner *runner, uint64_t bytes) {
+    const uint64_t least = least_cache(runner), most = bytes - model_expert_floor(runner_model(runner));
+    const uint64_t share = bytes / KV_SHARE < most ? bytes / KV_SHARE : most;
+    return share > least ? share : least;
 }
 
 bool expert_hold(const Model *model, uint64_t bytes, size_t *taken, Error *error) {

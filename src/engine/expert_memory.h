@@ -6,5 +6,7 @@ enum { KV_SHARE = 4 }; /* one part in so many of what experts and KV cache share
 
 /* What experts and KV cache may take together; 0: experts are not streamed. */
 NODISCARD bool expert_room(const Runner *runner, const EngineOptions *options, uint64_t *bytes, Error *error);
+/* What of it the cache may take when it is not told: it and the experts have the least they need at least. */
+uint64_t expert_cache_share(const Runner *runner, uint64_t bytes);
 /* Takes memory for experts, of at most so many bytes; *taken: what it took. */
 NODISCARD bool expert_hold(const Model *model, uint64_t bytes, size_t *taken, Error *error);

@@ -209,6 +209,40 @@ static void test_forced(void) {
     constraint_release(&a->base);
 }
 
+/* Only one token may ever follow: others are not kept waiting until the whole run is drawn. */
+static bool literal_mask(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error) {
+    memset(mask, 0, WORDS * sizeof *mask);
+    mask[state % 290 / 64] |= (uint64_t)1 << state % 290 % 64;
+    return true;
+}
+
+static bool literal_accept(Constraint *constraint, ConstraintState *state, int32_t token, Error *error) {
+    CHECK(token == (int32_t)(*state % 290));
+    *state += *state % 290 == 289 ? 10 : 1; /* none of them is an end */
+    return true;
+}
+
+static void test_literal(void) {
+    enum { COUNT = 500 };
+    static const ConstraintOps ops = {.mask = literal_mask, .accept = literal_accept, .free = automaton_free};
+    fake_reset();
+    Case c;
+    make_prompt(&c, 50, 4);
+    c.options.max_tokens = COUNT;
+    Automaton *a = automaton_new(0, 0);
+    constraint_init(&a->base, &ops, 9, WORDS);
+    c.options.constraint = &a->base;
+    Engine *engine = open_engine(1, 1, 64, 0);
+    Request *request = submit(engine, &c.options);
+    Seen seen;
+    read_all(request, 1, &seen);
+    TEST(seen.count == COUNT && seen.finish == FINISH_LENGTH && seen.ids[1] == 10);
+    TEST_MSG(fake_steps() > 6 && fake_steps() < COUNT / 10, "%d steps", fake_steps());
+    request_free(request);
+    close_engine(engine);
+    constraint_release(&a->base);
+}
+
 /* Masks are computed beside steps, however long they take. */
 static void test_beside(void) {
     fake_reset();
@@ -284,6 +318,7 @@ int main(void) {
     log_set_level(LOG_ERROR);
     test_obeying();
     test_forced();
+    test_literal();
     test_beside();
     test_faults();
     test_nothing();

@@ -184,6 +184,24 @@ static void check_stream(const char *name, const char *directory) {
     party_close(streamed);
 }
 
+/* Every budget that is not refused as too small will do. */
+static void check_budgets(const char *directory) {
+    uint64_t small = 1, enough = (uint64_t)1 << 30;
+    while (enough - small > 1) {
+        const uint64_t budget = small + (enough - small) / 2;
+        const EngineOptions options = {.directory = directory,
+            .model = {.context = 512, .stream_experts = true, .memory_budget = budget},
+            .backend = fixture_backend("auto", 2, 0),
+            .slots = 1,
+            .prefill_size = 48};
+        Error error = {0};
+        Engine *engine = engine_open(&options, &error);
+        TEST_MSG(engine || strstr(error.text, "a memory budget of"), "%s", error.text);
+        *(engine ? &enough : &small) = budget;
+        engine_close(engine);
+    }
+}
+
 /* A disk that fails fails requests, one after the other, and nothing else. */
 static void check_broken_disk(const char *directory) {
     const BankFaults broken = {.fail = 1};
@@ -226,6 +244,7 @@ int main(int argc, char **argv) {
     if (fixture_open(&f, "olmoe") && fixture_write_variant(&f, 1, directory)) {
         check_stream("olmoe", directory);
         check_broken_disk(directory);
+        check_budgets(directory);
         fixture_remove(directory);
         fixture_close(&f);
     }
