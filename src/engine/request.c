@@ -214,10 +214,14 @@ void request_set_admitted(Request *request, int cached) {
     mutex_unlock(&request->mutex);
 }
 
-void request_set_cached(Request *request, int cached) {
+int request_note_found(Request *request, int tokens) {
+    const int more = tokens - atomic_load(&request->prompt_read);
+    if (more <= 0) return 0;
     mutex_lock(&request->mutex);
-    request->cached = cached;
+    request->cached += more;
+    atomic_store(&request->prompt_read, tokens);
     mutex_unlock(&request->mutex);
+    return more;
 }
 
 void request_count_park(Request *request) {

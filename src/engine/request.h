@@ -103,7 +103,9 @@ static inline bool request_reads_prompt(const Request *request) {
     return request->kv.tables && request->prefilled < request->prompt_count;
 }
 void request_set_admitted(Request *request, int cached);
-void request_set_cached(Request *request, int cached); /* more of it was found */
+/* So many of its tokens are in the cache without being computed: how many of them it had not had before. What it read
+ * before it was parked was computed. */
+int request_note_found(Request *request, int tokens);
 void request_count_park(Request *request);
 void request_set_kv_use(Request *request, const KvUse *use, size_t f16_bytes);
 void request_set_answering(Request *request);

@@ -148,14 +148,12 @@ static void seek_on_disk(Scheduler *s) {
     bool time = true;
     for (Request *r = s->active.first; s->sequences.disk && r && time; r = r->next) {
         if (r->sought || r->failed || !request_reads_prompt(r)) continue;
-        const int before = r->prefilled;
         time = !sequence_continue(&s->sequences, r, deadline_ns);
         r->sought = time;
         r->prefilled = r->kv.length;
-        if (r->prefilled == before) continue;
-        request_set_cached(r, r->prefilled);
-        s->prompts_found += before == 0;
-        s->tokens_found += (uint64_t)(r->prefilled - before);
+        const int more = request_note_found(r, r->prefilled);
+        s->prompts_found += more > 0 && r->cached == more;
+        s->tokens_found += (uint64_t)more;
     }
 }
 
