@@ -93,7 +93,8 @@ static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, f
 
 /* A choice's next token from its logits. What follows a token that was the only one allowed may be so, too: it is drawn
  * at once, as it and its log-probability are the same whatever the logits are, and the step after reads the whole run.
- * A long run is drawn in several steps, as others wait meanwhile. False: the choice has ended, or the request failed. */
+ * A long run is drawn in several steps, as others wait meanwhile. False: the choice has ended, or the request failed.
+ */
 static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
     bool forced = false, forces = true;
     for (int i = 0; forces && i < FORCED_MAX; i++) {
