@@ -322,6 +322,8 @@ OptionsResult options_parse_configured(
     if (!set_from_environment(command, options)) return OPTIONS_ERROR;
     const OptionsResult result = options_parse(command, options, argc, argv, 0, max, arguments);
     if (result == OPTIONS_OK && arguments->count == 0) *arguments = from_file;
+    if (result == OPTIONS_OK && arguments->count > max)
+        return usage(command, "unexpected argument '%s'%s", arguments->values[max], "");
     if (result == OPTIONS_OK && arguments->count < min)
         return usage(command, "missing argument: %s%s", command->arguments, "");
     return result;

@@ -81,7 +81,8 @@ def check_settings(model):
             process.terminate()
             check(process.wait() == 0 and listed["id"] == wanted[0], f"{options} {environment}: {listed['id']}, want {wanted[0]}")
         for text, problem in [("prot = 1\n", "apus.conf:1: apus serve: unknown option '--prot'; did you mean --port?"),
-                              ("\nport = x\n", "apus.conf:2:"), ("verbose = maybe\n", "want true or false"), ("port\n", "want: name = value")]:
+                              ("\nport = x\n", "apus.conf:2:"), ("verbose = maybe\n", "want true or false"), ("port\n", "want: name = value"),
+                              (f"model = {model}\n" * 17, "unexpected argument")]:
             written(text)
             code, _, err = apus("serve", "--config", path)
             check(code == 2 and problem in err, f"{text!r}: {err!r}")
