@@ -156,21 +156,36 @@ static bool render(const ChatModel *m, const ChatPrompt *p, Arena *arena, Render
 
 static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/* Where text occurs last, or −1. */
-static ptrdiff_t find_last(Slice text, Slice what) {
-    for (size_t at = text.size - what.size + 1; what.size <= text.size && at-- > 0;)
-        if (!memcmp(text.data + at, what.data, what.size)) return (ptrdiff_t)at;
-    return -1;
+/* Where `what` occurs last, or −1. In time that grows with the sizes alone, whatever both are (Knuth, Morris, Pratt).
+ */
+static bool find_last(Slice text, Slice what, Arena *arena, ptrdiff_t *last, Error *error) {
+    *last = -1;
+    if (what.size == 0 || what.size > text.size) return true;
+    uint32_t *border =
+        arena_alloc(arena, what.size, sizeof *border); /* with what the first i + 1 bytes begin and end */
+    if (!border) return fail(error, arena_failure(arena), "no memory to find the last message in the prompt");
+    for (size_t i = 1, size = 0; i < what.size; i++) {
+        while (size > 0 && what.data[size] != what.data[i]) size = border[size - 1];
+        size += what.data[size] == what.data[i];
+        border[i] = (uint32_t)size;
+    }
+    for (size_t i = 0, size = 0; i < text.size; i++) {
+        while (size > 0 && (size == what.size || what.data[size] != text.data[i])) size = border[size - 1];
+        size += what.data[size] == text.data[i];
+        if (size == what.size) *last = (ptrdiff_t)(i + 1 - size);
+    }
+    return true;
 }
 
 /* Cuts what was rendered behind the last message's content; blanks at its end stay if the template has kept them. As
  * transformers' apply_chat_template with continue_final_message. */
-static bool cut_open(const ChatPrompt *p, Rendered *rendered, Error *error) {
+static bool cut_open(const ChatPrompt *p, Rendered *rendered, Arena *arena, Error *error) {
     Slice content = p->messages[p->message_count - 1].content, text = buffer_view(&rendered->text);
     while (content.size > 0 && is_space(content.data[0])) content = (Slice){content.data + 1, content.size - 1};
     Slice core = content;
     while (core.size > 0 && is_space(core.data[core.size - 1])) core.size--;
-    const ptrdiff_t at = core.size > 0 ? find_last(text, core) : -1;
+    ptrdiff_t at;
+    if (!find_last(text, core, arena, &at, error)) return false;
     if (at < 0) return fail(error, ERROR_UNSUPPORTED, "the chat template does not show the last message as it is");
     const size_t left = text.size - (size_t)at;
     const bool whole = content.size <= left && !memcmp(text.data + at, content.data, content.size);
@@ -186,7 +201,7 @@ static bool cut_open(const ChatPrompt *p, Rendered *rendered, Error *error) {
 bool chat_prompt(const ChatModel *m, const ChatPrompt *p, Arena *arena, Tokens *tokens, Error *error) {
     if (!m->template) return fail(error, ERROR_UNSUPPORTED, "the model '%s' has no chat template", m->name);
     Rendered rendered = {0};
-    const bool ok = render(m, p, arena, &rendered, error) && (!p->continues || cut_open(p, &rendered, error)) &&
+    const bool ok = render(m, p, arena, &rendered, error) && (!p->continues || cut_open(p, &rendered, arena, error)) &&
         tokenizer_encode_spans(m->tokenizer, rendered.spans, rendered.span_count, tokens, error);
     rendered_free(&rendered);
     return ok;

@@ -79,6 +79,7 @@ bool tool_prompt_spell(const ChatPrompt *prompt, Arena *arena, ChatPrompt *out, 
     if (prompt->tools && count > 0 &&
         !introduce(prompt->tools, messages[0].content, arena, &messages[0].content, error))
         return false;
-    *out = (ChatPrompt){.messages = messages, .message_count = count, .arguments = prompt->arguments};
+    *out = (ChatPrompt){
+        .messages = messages, .message_count = count, .arguments = prompt->arguments, .continues = prompt->continues};
     return true;
 }

@@ -136,6 +136,15 @@ static void test_tool_prompt(void) {
         strstr(text, "[S]user\n<tool_response>\n5\n</tool_response>\n<tool_response>\n6\n</tool_response>[E]") != NULL,
         "%s", text);
     tokens_free(&tokens);
+
+    const ChatMessage begun[] = {messages[0], {.role = "assistant", .content = SLICE("It is")}};
+    const ChatPrompt open = {.messages = begun, .message_count = 2, .continues = true};
+    tokens = (Tokens){0};
+    TEST_MSG(tool_prompt_spell(&open, &arena, &plain, &error), "%s", error.text);
+    TEST_MSG(chat_prompt(model, &plain, &arena, &tokens, &error), "%s", error.text);
+    spell(&tokens, text, sizeof text);
+    TEST_MSG(strlen(text) > 5 && !strcmp(text + strlen(text) - 5, "It is"), "%s", text);
+    tokens_free(&tokens);
     arena_free(&arena);
     chat_model_close(model);
     chat_fixture_close(&fixture);
