@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "base/map.h"
+
 static bool is_null(const Json *value) { return !value || value->type == JSON_NULL; }
 
 /* A text that must be there. */
@@ -68,13 +70,17 @@ bool calls_read(const ApiRequest *r, const Json *message, int index, ChatMessage
     return is_null(id) || api_string(id, path, &out->call_id, error);
 }
 
-void calls_name(ChatMessage *messages, size_t index) {
-    ChatMessage *answer = &messages[index];
-    if (!answer->call_id.data || answer->name.data) return;
-    for (size_t i = index; i-- > 0;)
-        for (size_t k = 0; k < messages[i].call_count; k++) {
-            if (!slice_equal(messages[i].calls[k].id, answer->call_id)) continue;
-            answer->name = messages[i].calls[k].name;
-            return;
-        }
+bool calls_name(ChatMessage *messages, size_t count, ApiError *error) {
+    Map calls = {0}; /* by id */
+    bool ok = true;
+    for (size_t i = 0; i < count && ok; i++) {
+        ChatMessage *message = &messages[i];
+        uint64_t call;
+        if (message->call_id.data && !message->name.data && map_get(&calls, message->call_id, &call))
+            message->name = ((const ChatCall *)(uintptr_t)call)->name;
+        for (size_t k = message->call_count; k-- > 0 && ok;) /* the first of equal ids stays */
+            ok = map_put(&calls, message->calls[k].id, (uintptr_t)&message->calls[k]);
+    }
+    map_free(&calls);
+    return ok || api_out_of_memory(error);
 }

@@ -5,5 +5,5 @@
 
 /* Of a message whose role is read: its tool_calls, or tool_call_id. */
 NODISCARD bool calls_read(const ApiRequest *request, const Json *message, int index, ChatMessage *out, ApiError *error);
-/* Gives an answer of a tool, the message at `index`, the name of the function that was called. */
-void calls_name(ChatMessage *messages, size_t index);
+/* Gives answers of tools the names of the functions that were called: by the last call before with that id. */
+NODISCARD bool calls_name(ChatMessage *messages, size_t count, ApiError *error);

@@ -165,9 +165,9 @@ bool messages_read(const ApiRequest *r, ChatPrompt *prompt, ApiError *error) {
     int count = 0;
     for (JSON_EACH(message, r->messages)) {
         if (!read_message(r, message, count, &messages[count], error)) return false;
-        calls_name(messages, (size_t)count);
         count++;
     }
+    if (!calls_name(messages, (size_t)count, error)) return false;
     *prompt = (ChatPrompt){.messages = messages, .message_count = (size_t)count, .arguments = r->template_arguments};
     if (r->tools.mode != TOOLS_NONE) prompt->tools = r->tools.list;
     prompt->continues = r->continues;
