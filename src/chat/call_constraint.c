@@ -55,7 +55,7 @@ static ConstraintState advance_text(const CallConstraint *c, size_t index, char 
 /* The beginning of an answer is that of the head so far; when it is not any more, its text may be a marker's. */
 static ConstraintState advance_begin(const CallConstraint *c, size_t index, char byte) {
     if (blank(byte)) return free_state(FREE_BEGIN, index);
-    if (c->head[index] == byte) return c->head[index + 1] ? free_state(FREE_BEGIN, index + 1) : c->headed;
+    if (byte && c->head[index] == byte) return c->head[index + 1] ? free_state(FREE_BEGIN, index + 1) : c->headed;
     ConstraintState state = free_state(FREE_TEXT, 0);
     for (size_t i = 0; i < index && state & FREE_BIT; i++) state = advance_text(c, state & FREE_INDEX, c->head[i]);
     return advance_text(c, state & FREE_INDEX, byte);

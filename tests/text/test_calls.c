@@ -243,6 +243,29 @@ static void test_modes(void) {
     }
 }
 
+/* What a model writes may hold any byte: arguments are JSON all the same. */
+static void test_nul(void) {
+    const Slice texts[] = {
+        SLICE("[f(a='\\\0')]"), SLICE("[f(a=1e\0005)]"), SLICE("[f(a='\\x4\0')]"), SLICE("[f(a=\0)]")};
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        AnswerParser parser;
+        AnswerEvents events = {0};
+        Buffer arguments = {0};
+        Arena arena = {0};
+        Error why = {0};
+        answer_open(&parser, call_format_named("pythonic"), NULL, false, NULL);
+        answer_push(&parser, texts[i], &events);
+        answer_finish(&parser, &events);
+        for (int k = 0; k < events.count; k++)
+            if (events.list[k].kind == ANSWER_ARGUMENTS) buffer_slice(&arguments, answer_event_text(&events, k));
+        TEST_MSG(json_parse(&arena, buffer_view(&arguments), &why) != NULL, "%zu: %s", i, why.text);
+        arena_free(&arena);
+        buffer_free(&arguments);
+        answer_events_free(&events);
+        answer_close(&parser);
+    }
+}
+
 int main(void) {
     Arena arena = {0};
     Error error;
@@ -251,6 +274,7 @@ int main(void) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) test_case(&cases[i], tools);
     test_formats();
     test_modes();
+    test_nul();
     arena_free(&arena);
     return test_done();
 }

@@ -46,7 +46,7 @@ static bool is_number(Slice word) {
     }
     if (i < word.size && (word.data[i] == 'e' || word.data[i] == 'E')) {
         i++;
-        i += i < word.size && strchr("+-", word.data[i]);
+        i += i < word.size && (word.data[i] == '+' || word.data[i] == '-');
         for (digits = i; i < word.size && word.data[i] >= '0' && word.data[i] <= '9';) i++;
         if (i == digits) return false;
     }
@@ -136,7 +136,7 @@ static bool read_escape(Loose *l) {
         l->at += 2 + digits;
         return true;
     }
-    if (strchr("nrtbf\"\\/", c))
+    if (c && strchr("nrtbf\"\\/", c))
         buffer_printf(&l->out, "\\%c", c);
     else if (c == '\'')
         buffer_byte(&l->out, c);
