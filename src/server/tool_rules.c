@@ -57,13 +57,23 @@ static bool collect_tools(const ApiRequest *request, CallRules *rules, ApiError 
     return true;
 }
 
+/* A schema that came as a text stands within other rules: it has to be one object, and nothing behind it. */
+static bool read_schema_otherwise(const ConstraintRequest *format, Arena *arena, Slice *otherwise, ApiError *error) {
+    Error why = {0};
+    const Json *schema = json_parse(arena, format->source, &why);
+    if (!schema) return refuse(&why, format->field, error);
+    *otherwise = schema->type == JSON_OBJECT ? call_marker_begin(format->source) : SLICE("{}");
+    return (schema->type == JSON_OBJECT || (schema->type == JSON_BOOL && schema->boolean)) ||
+        api_fail(error, 400, "invalid_value", format->field, "Invalid '%s': no answer fits it.", format->field);
+}
+
 /* An answer that is no call must be what response_format says. */
-static bool read_otherwise(const ConstraintRequest *format, CallRules *rules, ApiError *error) {
+static bool read_otherwise(const ConstraintRequest *format, Arena *arena, CallRules *rules, ApiError *error) {
     if (!format->field) return true;
     if (format->kind == GRAMMAR_JSON_OBJECT)
         rules->otherwise = SLICE("{\"type\":\"object\"}");
     else if (format->kind == GRAMMAR_JSON_SCHEMA)
-        rules->otherwise = format->source.size && format->source.data[0] == '{' ? format->source : SLICE("{}");
+        return read_schema_otherwise(format, arena, &rules->otherwise, error);
     else
         return api_fail(error, 400, "invalid_value", format->field,
             "'%s' is only allowed without 'tools', or with a 'tool_choice' that demands a call.", format->field);
@@ -75,7 +85,7 @@ static bool constrain_calls(const ApiRequest *request, ChatModel *model, Constra
     const CallFormat *format = chat_model_calls(model);
     CallRules rules = {.format = format, .single = request->tools.single, .followed = !demanded};
     if (!collect_tools(request, &rules, error)) return false;
-    if (!demanded && !read_otherwise(&request->constraint, &rules, error)) return false;
+    if (!demanded && !read_otherwise(&request->constraint, request->arena, &rules, error)) return false;
     const bool all = demanded || rules.otherwise.data;
     rules.announced = !all || call_format_announces(format);
     rules.bare = format->bare || (!all && format->forgetful);
