@@ -1,5 +1,6 @@
 #include "server/field_readers.h"
 
+#include <float.h>
 #include <stdio.h>
 
 #include "base/utf8.h"
@@ -14,7 +15,7 @@ FIELD_READER(read_only_empty) {
 /* ---- sampling ---- */
 
 FIELD_READER(read_repetition) {
-    if (r->sampling.repetition_penalty > 0) return true;
+    if (r->sampling.repetition_penalty >= FLT_MIN) return true; /* a smaller one is no divisor */
     return api_fail(error, 400, "invalid_value", field, "Invalid '%s': it must be greater than 0.", field);
 }
 

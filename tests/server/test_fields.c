@@ -203,7 +203,8 @@ static void test_limits(void) {
         const char *field, *value;
     } wrong[] = {{DOOR_CHAT, "tools", "{}"}, {DOOR_CHAT, "functions", "{}"}, {DOOR_CHAT, "stop", "[]"},
         {DOOR_CHAT, "modalities", "[]"}, {DOOR_CHAT, "modalities", "[\"video\"]"}, {DOOR_CHAT, "service_tier", "\"x\""},
-        {DOOR_CHAT, "metadata", "{\"a\":5}"}, {DOOR_CHAT, "moderation", "{}"}, {DOOR_CHAT, "stop", "[\"\"]"},
+        {DOOR_CHAT, "repetition_penalty", "1e-40"}, {DOOR_CHAT, "metadata", "{\"a\":5}"},
+        {DOOR_CHAT, "moderation", "{}"}, {DOOR_CHAT, "stop", "[\"\"]"},
         {DOOR_CHAT, "response_format", "{\"type\":\"text\",\"schema\":{}}"}, {DOOR_CHAT, "response_format", "{}"},
         {DOOR_CHAT, "response_format", "{\"type\":\"json_schema\"}"},
         {DOOR_CHAT, "response_format", "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{}}}"},
