@@ -226,6 +226,8 @@ static bool check_state(const Json *body, ApiError *error) {
         api_unsupported("background", error);
 }
 
+enum { ECHO_BYTES_MAX = 4 << 20 }; /* it is held until the answer is out, when the body is gone */
+
 /* Members of the response that repeat the request, each with a comma in front. */
 static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
     static const struct {
@@ -235,16 +237,21 @@ static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
         {"reasoning", "{\"effort\":null,\"summary\":null}"}, {"safety_identifier", "null"}, {"temperature", "1"},
         {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"tools", "[]"}, {"top_p", "1"},
         {"user", "null"}};
-    Buffer echo = {0};
+    Buffer echo = {.limit = ECHO_BYTES_MAX};
     for (size_t i = 0; i < COUNT_OF(members); i++) {
         if (door_get(body, members[i].name))
             door_copy(body, members[i].name, members[i].name, &echo);
         else
             buffer_printf(&echo, ",\"%s\":%s", members[i].name, members[i].otherwise);
     }
+    const bool limited = echo.limited;
     const char *copy = echo.failed ? NULL : arena_copy(request->arena, buffer_view(&echo));
     request->echo = (Slice){copy, echo.size};
     buffer_free(&echo);
+    if (limited)
+        return api_fail(error, 400, "invalid_value", NULL,
+            "What the response repeats of the request (instructions, tools, text …) has more than %d bytes.",
+            ECHO_BYTES_MAX);
     return copy || api_out_of_memory(error);
 }
 

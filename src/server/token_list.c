@@ -8,6 +8,8 @@
 #include "server/model_list.h"
 #include "server/reply.h"
 
+enum { ANSWER_BYTES_MAX = 64 << 20 }; /* a token of a few bytes in a request may be hundreds in its answer */
+
 /* The model that the body names; the only one there is needs no name. */
 static ChatModel *take_model(Exchange *x, const Json *body, ApiError *error) {
     const Json *value = door_get(body, "model");
@@ -117,7 +119,7 @@ static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *err
     ChatModel *model = take_model(x, body, error);
     if (!model) return false;
     Tokens tokens = {0};
-    Buffer text = {0};
+    Buffer text = {.limit = ANSWER_BYTES_MAX};
     Error why = {0};
     bool ok = read_ids(list, tokenizer_vocab(model->tokenizer), &tokens, error);
     if (ok)
@@ -138,10 +140,14 @@ static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *err
 static enum MHD_Result answer(Exchange *x, bool (*make)(Exchange *, const Json *, Buffer *, ApiError *)) {
     ApiError error = {0};
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
-    Buffer out = {0};
+    Buffer out = {.limit = ANSWER_BYTES_MAX};
     const Json *body = body_object(x, &arena, &error);
-    const bool ok = body && make(x, body, &out, &error);
+    bool ok = body && make(x, body, &out, &error);
     arena_free(&arena);
+    if (ok && out.failed)
+        ok = out.limited ? api_fail(&error, 400, "invalid_value", NULL, "The answer would be larger than %d bytes.",
+                               ANSWER_BYTES_MAX)
+                         : api_out_of_memory(&error);
     if (ok) return reply_json(x, 200, &out);
     buffer_free(&out);
     return reply_error(x, &error);

@@ -123,13 +123,16 @@ def test_tokens(s):
         check(400 <= s.request("POST", "/tokenize", wrong)[0] < 500, wrong)
     for wrong in ({}, {"tokens": 5}, {"tokens": [-1]}, {"tokens": [10**9]}, {"tokens": ["x"]}):
         check(400 <= s.request("POST", "/detokenize", wrong)[0] < 500, wrong)
+    longest = max(range(2000), key=lambda id: len(json.loads(s.request("POST", "/detokenize", {"tokens": [id]})[2])["content"]))
+    status, _, body = s.request("POST", "/detokenize", {"tokens": [longest] * 5_000_000})
+    check(status == 400 or len(body) < 1 << 26, f"an answer many times as large as its request: {status}, {len(body)} bytes")
 
 
 def test_malformed(s):
     ask = [{"role": "user", "content": "x"}]
     wrong = {"/v1/responses": [{}, {"input": 5}, {"input": [5]}, {"input": [{}]}, {"input": [{"type": "function_call"}]}, {"input": "x", "tools": 5}, {"input": "x", "tools": [5, {"type": "function"}]},
                                {"input": "x", "tool_choice": {}}, {"input": "x", "text": {"format": {"type": "xml"}}}, {"input": "x", "other": 1}, {"input": "x", "background": True},
-                               {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}],
+                               {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, {"input": "x", "text": {"format": {"type": "text"}, "other": "x" * (5 << 20)}}],
              "/v1/messages": [{}, {"messages": 5}, {"messages": [5]}, {"messages": [{}]}, {"messages": [{"role": "tool", "content": "x"}]}, {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
                               {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, {"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]},
                               {"messages": ask, "tools": 5}, {"messages": ask, "tools": [{}]}, {"messages": ask, "tool_choice": {"type": "x"}}, {"messages": ask, "system": 5}, {"messages": ask, "other": 5}],
