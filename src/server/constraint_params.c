@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CHOICES_BYTES_MAX = 1 << 20, SCHEMA_NAME_MAX = 64 };
+enum { SCHEMA_NAME_MAX = 64 };
 
 static bool ask(ConstraintRequest *r, GrammarKind kind, Slice source, const char *field, ApiError *error) {
     if (r->field)

@@ -13,7 +13,7 @@ static const char *const text_types[] = {"text", NULL};
 static bool is_block(const Json *block, const char *type) { return door_is(block, "type", type); }
 
 static void write_message_head(const char *role, Buffer *out) {
-    if (out->data[out->size - 1] != '[') buffer_byte(out, ',');
+    if (out->size > 0 && out->data[out->size - 1] != '[') buffer_byte(out, ','); /* of size 0 when memory has ended */
     buffer_printf(out, "{\"role\":\"%s\"", role);
 }
 
