@@ -137,8 +137,8 @@ static void write_place(const Exchange *x, bool part, Buffer *out) {
     if (part) buffer_text(out, ",\"content_index\":0");
 }
 
-static void write_item_event(Exchange *x, const char *type, bool whole, Buffer *out) {
-    const bool cut = whole && was_cut(x);
+static void write_item_event(Exchange *x, const char *type, bool whole, bool last, Buffer *out) {
+    const bool cut = last && was_cut(x);
     begin_event(x, type, out);
     buffer_printf(out, ",\"output_index\":%d,\"item\":", x->block.index);
     write_item(x, x->block.kept, x->block.index, x->block.calls, whole, cut, out);
@@ -153,7 +153,8 @@ static void write_part_event(Exchange *x, const char *type, Slice text, Buffer *
     end_event(out);
 }
 
-static void close_block(Exchange *x, Buffer *out) {
+/* last: nothing follows, so it is what was cut if the answer was. */
+static void close_block(Exchange *x, bool last, Buffer *out) {
     if (!x->block.open) return;
     const AnswerEventKind kind = x->block.kind;
     if (kind == ANSWER_CALL) {
@@ -175,7 +176,7 @@ static void close_block(Exchange *x, Buffer *out) {
         end_event(out);
         write_part_event(x, "response.content_part.done", text, out);
     }
-    write_item_event(x, "response.output_item.done", true, out);
+    write_item_event(x, "response.output_item.done", true, last, out);
     x->block.open = false;
     x->block.index++;
     x->block.calls += kind == ANSWER_CALL;
@@ -186,7 +187,7 @@ static void open_block(Exchange *x, AnswerEventKind kind, Buffer *out) {
     x->block.open = true;
     x->block.kind = kind;
     x->block.kept = x->kept.count - 1;
-    write_item_event(x, "response.output_item.added", false, out);
+    write_item_event(x, "response.output_item.added", false, false, out);
     if (kind != ANSWER_CALL) write_part_event(x, "response.content_part.added", SLICE(""), out);
 }
 
@@ -199,9 +200,9 @@ static void write_delta(Exchange *x, int index, Buffer *out) {
     for (int i = 0; i < events->count && !x->kept.failed; i++) {
         const AnswerEventKind kind = events->list[i].kind;
         const bool goes_on = x->block.open && (kind == ANSWER_ARGUMENTS || x->block.kind == kind);
-        if (kind == ANSWER_CALL || (!goes_on && kind != ANSWER_CALL_END)) close_block(x, out);
+        if (kind == ANSWER_CALL || (!goes_on && kind != ANSWER_CALL_END)) close_block(x, false, out);
         answer_events_append(&x->kept, events, i);
-        if (kind == ANSWER_CALL_END) close_block(x, out);
+        if (kind == ANSWER_CALL_END) close_block(x, i + 1 == events->count, out);
         if (x->kept.failed || kind == ANSWER_CALL_END) continue;
         if (!x->block.open) open_block(x, kind, out);
         if (kind == ANSWER_CALL) continue;
@@ -217,7 +218,7 @@ static void write_delta(Exchange *x, int index, Buffer *out) {
 }
 
 static void write_finish(Exchange *x, int index, Buffer *out) {
-    close_block(x, out);
+    close_block(x, true, out);
     write_response_event(x, was_cut(x) ? "response.incomplete" : "response.completed", true, out);
 }
 
