@@ -313,8 +313,18 @@ static bool set_from_environment(const Command *command, const Option *options) 
     return true;
 }
 
+static bool asks_for_help(int argc, char **argv) {
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (!strncmp(argv[i], "--help", strlen("--help")) || !strcmp(argv[i], "-h")) return true;
+    return false;
+}
+
 OptionsResult options_parse_configured(
     const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments) {
+    if (asks_for_help(argc, argv)) { /* also of those whose settings are wrong */
+        const OptionsResult asked = options_parse(command, options, argc, argv, 0, max, arguments);
+        if (asked != OPTIONS_OK) return asked;
+    }
     Arguments from_file = {0};
     const char *path = config_path(argc, argv);
     *(const char **)config_option(options)->value = path;

@@ -90,6 +90,8 @@ def check_settings(model):
         check(code == 2 and "absent" in err, f"a missing file: {err!r}")
         code, _, err = apus("serve", model, env={**os.environ, "APUS_PORT": "http"})
         check(code == 2 and "APUS_PORT" in err, f"a wrong variable: {err!r}")
+        code, out, err = apus("serve", "--help", env={**os.environ, "APUS_PORT": "http"})
+        check(code == 0 and "--config" in out, f"help beside a wrong variable: {err!r}")
 
 
 def check_ports(model):
