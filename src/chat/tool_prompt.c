@@ -45,13 +45,16 @@ static bool spell_calls(const ChatMessage *message, Arena *arena, Slice *out, Er
     return keep(&text, arena, out, error);
 }
 
-/* Answers of tools that follow each other are one message of the user. */
-static bool spell_answer(const ChatMessage *message, Slice before, Arena *arena, Slice *out, Error *error) {
+static bool is_answer(const ChatMessage *message) { return !strcmp(message->role, "tool"); }
+
+/* Answers of tools that follow each other are one message of the user; *at: the first, then behind the last. */
+static bool spell_answers(const ChatPrompt *prompt, size_t *at, Arena *arena, Slice *out, Error *error) {
     Buffer text = {0};
-    buffer_slice(&text, before);
-    buffer_text(&text, before.size ? "\n<tool_response>\n" : "<tool_response>\n");
-    buffer_slice(&text, message->content);
-    buffer_text(&text, "\n</tool_response>");
+    for (; *at < prompt->message_count && is_answer(&prompt->messages[*at]); ++*at) {
+        buffer_text(&text, text.size ? "\n<tool_response>\n" : "<tool_response>\n");
+        buffer_slice(&text, prompt->messages[*at].content);
+        buffer_text(&text, "\n</tool_response>");
+    }
     return keep(&text, arena, out, error);
 }
 
@@ -59,22 +62,19 @@ bool tool_prompt_spell(const ChatPrompt *prompt, Arena *arena, ChatPrompt *out, 
     ChatMessage *messages = arena_alloc(arena, prompt->message_count + 1, sizeof *messages);
     if (!messages) return fail(error, arena_failure(arena), "no memory for the messages of a prompt");
     size_t count = 0;
-    bool answers = false; /* the last one is of tools */
-    for (size_t i = 0; i < prompt->message_count; i++) {
+    for (size_t i = 0; i < prompt->message_count;) {
         const ChatMessage *message = &prompt->messages[i];
-        const bool tool = !strcmp(message->role, "tool");
-        ChatMessage *spelled = tool && answers ? &messages[count - 1] : &messages[count++];
-        if (tool) {
-            const Slice before = answers ? spelled->content : (Slice){0};
+        ChatMessage *spelled = &messages[count++];
+        if (is_answer(message)) {
             *spelled = (ChatMessage){.role = "user"};
-            if (!spell_answer(message, before, arena, &spelled->content, error)) return false;
-        } else {
-            *spelled = *message;
-            spelled->calls = NULL;
-            spelled->call_count = 0;
-            if (message->call_count > 0 && !spell_calls(message, arena, &spelled->content, error)) return false;
+            if (!spell_answers(prompt, &i, arena, &spelled->content, error)) return false;
+            continue;
         }
-        answers = tool;
+        *spelled = *message;
+        spelled->calls = NULL;
+        spelled->call_count = 0;
+        if (message->call_count > 0 && !spell_calls(message, arena, &spelled->content, error)) return false;
+        i++;
     }
     if (prompt->tools && count > 0 &&
         !introduce(prompt->tools, messages[0].content, arena, &messages[0].content, error))
