@@ -16,22 +16,33 @@ static bool is_strict(const Json *function) {
     return strict && strict->type == JSON_BOOL && strict->boolean;
 }
 
+static bool compiles(GrammarKind kind, const Buffer *text, Error *why) {
+    if (text->failed) return fail(why, ERROR_MEMORY, "no memory for a schema");
+    Grammar *grammar = grammar_compile(kind, buffer_view(text), GRAMMAR_SPACE_FLEXIBLE, NULL, why);
+    grammar_free(grammar);
+    return grammar != NULL;
+}
+
+/* By itself, and as the format spells arguments: a part that stands alone there may refer to what it is part of. */
+static bool can_keep(const CallFormat *format, const CallTool *tool, Error *why) {
+    const CallRules rules = {.format = format, .tools = tool, .count = 1, .announced = true};
+    Buffer schema = {0}, call = {0};
+    json_write(&schema, tool->parameters);
+    if (!call_format_is_whole(format)) call_grammar_write(&rules, &call);
+    const bool ok = compiles(GRAMMAR_JSON_SCHEMA, &schema, why) &&
+        (call_format_is_whole(format) || compiles(GRAMMAR_LARK, &call, why));
+    buffer_free(&schema);
+    buffer_free(&call);
+    return ok;
+}
+
 /* A schema that cannot be kept is an error of a tool that asks for strictness; of others, any object will do. */
-static bool read_schema(const Json *function, int index, CallTool *tool, ApiError *error) {
+static bool read_schema(const CallFormat *format, const Json *function, int index, CallTool *tool, ApiError *error) {
     const Json *parameters = json_get(function, "parameters");
     if (!parameters || parameters->type != JSON_OBJECT) return true;
     tool->parameters = parameters;
-    Buffer text = {0};
     Error why = {0};
-    json_write(&text, parameters);
-    Grammar *grammar = NULL;
-    if (text.failed)
-        fail(&why, ERROR_MEMORY, "no memory for a schema");
-    else
-        grammar = grammar_compile(GRAMMAR_JSON_SCHEMA, buffer_view(&text), GRAMMAR_SPACE_FLEXIBLE, NULL, &why);
-    buffer_free(&text);
-    tool->loose = !grammar;
-    grammar_free(grammar);
+    tool->loose = !can_keep(format, tool, &why);
     if (!tool->loose || (why.code != ERROR_MEMORY && !is_strict(function))) return true;
     char param[API_PARAM_MAX];
     snprintf(param, sizeof param, "tools[%d].function.parameters", index);
@@ -49,7 +60,7 @@ static bool collect_tools(const ApiRequest *request, CallRules *rules, ApiError 
         CallTool *tool = &tools[rules->count];
         tool->name = tool_name(value);
         if (tool_callable(&request->tools, value)) {
-            if (!read_schema(function, index, tool, error)) return false;
+            if (!read_schema(rules->format, function, index, tool, error)) return false;
             rules->count++;
         }
         index++;

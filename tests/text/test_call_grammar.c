@@ -121,6 +121,50 @@ static void test_format(const CallFormat *format, const Json *tools, bool single
     buffer_free(&source);
 }
 
+/* A tool whose schema cannot be kept may be called with any arguments. */
+static void test_loose(void) {
+    static const struct {
+        const char *format, *text;
+        bool accepted;
+    } texts[] = {{"hermes", "<tool_call>\n{\"name\": \"h\", \"arguments\": {\"x\": 5}}\n</tool_call>", true},
+        {"qwen3_coder",
+            "<tool_call>\n<function=h>\n<parameter=x>\nany text\n</parameter>\n<parameter=y_2>\n{\n</parameter>\n"
+            "</function>\n</tool_call>",
+            true},
+        {"qwen3_coder", "<tool_call>\n<function=h>\n</function>\n</tool_call>", true},
+        {"qwen3_coder", "<tool_call>\n<function=h>\nx\n</function>\n</tool_call>", false},
+        {"glm", "<tool_call>h\n<arg_key>x</arg_key>\n<arg_value>any text</arg_value>\n</tool_call>", true},
+        {"lfm2", "<|tool_call_start|>[h(x=\"a\", y={\"k\": [1]})]<|tool_call_end|>", true},
+        {"lfm2", "<|tool_call_start|>[h(5)]<|tool_call_end|>", false},
+        {"gemma4", "<|tool_call>call:h{x:\"a\",y:5}<tool_call|>", true}};
+    const CallTool tool = {.name = SLICE("h"), .loose = true};
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        const CallRules rules = {
+            .format = call_format_named(texts[i].format), .tools = &tool, .count = 1, .announced = true};
+        Buffer source = {0};
+        Error error = {0};
+        call_grammar_write(&rules, &source);
+        Grammar *grammar = grammar_compile(GRAMMAR_LARK, buffer_view(&source), GRAMMAR_SPACE_FLEXIBLE, NULL, &error);
+        TEST_MSG(grammar != NULL, "%s: %s\n%s", texts[i].format, error.text, source.data);
+        GrammarState state = grammar ? grammar_start(grammar) : 0;
+        const bool accepted = grammar && grammar_accept_bytes(grammar, &state, slice_of(texts[i].text), &error) &&
+            grammar_may_end(grammar, state);
+        TEST_MSG(accepted == texts[i].accepted, "%s: %s", texts[i].format, texts[i].text);
+        grammar_free(grammar);
+        buffer_free(&source);
+    }
+    for (int i = 0; call_format_at(i); i++) {
+        const CallRules rules = {.format = call_format_at(i), .tools = &tool, .count = 1, .announced = true};
+        Buffer source = {0};
+        Error error = {0};
+        call_grammar_write(&rules, &source);
+        Grammar *grammar = grammar_compile(GRAMMAR_LARK, buffer_view(&source), GRAMMAR_SPACE_FLEXIBLE, NULL, &error);
+        TEST_MSG(grammar != NULL, "%s: %s\n%s", rules.format->name, error.text, source.data);
+        grammar_free(grammar);
+        buffer_free(&source);
+    }
+}
+
 int main(void) {
     Arena arena = {0};
     Error error;
@@ -130,6 +174,7 @@ int main(void) {
         test_format(call_format_at(i), tools, true);
         test_format(call_format_at(i), tools, false);
     }
+    test_loose();
     arena_free(&arena);
     return test_done();
 }

@@ -188,10 +188,30 @@ static void write_chain(const CallFormat *f, int tool, const Json *parameters, B
     buffer_printf(out, "a%d_%d: \"\"\nm%d_%d: \"\"\n", tool, i, tool, i);
 }
 
+/* Any arguments: names and values are the model's to choose. */
+static void write_any(const CallFormat *f, int tool, Buffer *out) {
+    static const char name[] = " /[A-Za-z_][A-Za-z0-9_]*/";
+    buffer_printf(out, "p%d:", tool);
+    if (f->syntax == CALL_TAGGED) {
+        write_marker(f->key_begin, out);
+        buffer_text(out, name);
+        write_marker(f->key_end, out);
+        if (f->typed) buffer_text(out, " / string=\"(true|false)\"/");
+        write_marker(f->value_begin, out);
+        write_free_text(f->value_end, 0, UINT64_MAX, out);
+        write_marker(f->value_end, out);
+        buffer_printf(out, "\na%d_0: p%d*\n", tool, tool);
+        return;
+    }
+    const bool python = f->syntax == CALL_PYTHON;
+    buffer_printf(out, "%s \"%s\" %%json {}\na%d_0: \"\" | p%d (\"%s\" p%d)*\n", name, python ? "=" : ":", tool, tool,
+        python ? ", " : ",", tool);
+}
+
 /* ---- calls ---- */
 
 static void write_tool(const CallFormat *f, int index, const CallTool *tool, Buffer *out) {
-    const bool whole = f->syntax == CALL_JSON || f->syntax == CALL_NAMED || f->syntax == CALL_CHANNELS;
+    const bool whole = call_format_is_whole(f);
     buffer_printf(out, "c%d:", index);
     write_marker(f->head, out);
     write_literal(tool->name, out);
@@ -203,7 +223,11 @@ static void write_tool(const CallFormat *f, int index, const CallTool *tool, Buf
         buffer_printf(out, " a%d_0", index);
     write_marker(f->foot, out);
     buffer_byte(out, '\n');
-    if (!whole) write_chain(f, index, tool->loose ? NULL : tool->parameters, out);
+    if (whole) return;
+    if (tool->loose)
+        write_any(f, index, out);
+    else
+        write_chain(f, index, tool->parameters, out);
 }
 
 /* A group of calls, and what may come behind it. */

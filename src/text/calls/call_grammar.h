@@ -23,5 +23,9 @@ typedef struct CallRules {
 
 /* Appends rules in Lark's spelling of one call or more. Of announced and bare at least one is set. */
 void call_grammar_write(const CallRules *rules, Buffer *out);
+/* Arguments are one JSON object, not written one by one. */
+static inline bool call_format_is_whole(const CallFormat *format) {
+    return format->syntax == CALL_JSON || format->syntax == CALL_NAMED || format->syntax == CALL_CHANNELS;
+}
 /* How calls begin when they are demanded. */
 static inline bool call_format_announces(const CallFormat *format) { return !format->bare; }
