@@ -2,8 +2,9 @@
 
 #include "chat/call_constraint.h"
 
-/* While reasoning goes on, a state is this and how much of the marker that ends it has been read. */
-static const ConstraintState REASONING_BITS = 0xC0000000u;
+/* While reasoning goes on, a state is this and how much of the marker that ends it has been read. Where an answer
+ * begins that may reason, it is a state of its own: the inner constraint may come back to where it started. */
+static const ConstraintState REASONING_BITS = 0xC0000000u, AT_BEGIN = 0xFFFFFFFFu;
 
 typedef struct ReasoningConstraint {
     Constraint base;
@@ -16,18 +17,18 @@ typedef struct ReasoningConstraint {
 
 static ReasoningConstraint *own(Constraint *constraint) { return (ReasoningConstraint *)(void *)constraint; }
 
-static bool reasons(ConstraintState state) { return (state & REASONING_BITS) == REASONING_BITS; }
+static bool reasons(ConstraintState state) { return state != AT_BEGIN && (state & REASONING_BITS) == REASONING_BITS; }
 
-static bool may_begin(const ReasoningConstraint *c, ConstraintState state) {
-    return c->begins >= 0 && state == c->inner->start;
+static ConstraintState inner_state(const ReasoningConstraint *c, ConstraintState state) {
+    return state == AT_BEGIN ? c->inner->start : state;
 }
 
 static bool give_mask(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error) {
     ReasoningConstraint *c = own(constraint);
     *any = reasons(state);
     if (*any) return true;
-    if (!c->inner->ops->mask(c->inner, state, mask, any, error)) return false;
-    if (may_begin(c, state) && !*any) mask[c->begins / 64] |= UINT64_C(1) << c->begins % 64;
+    if (!c->inner->ops->mask(c->inner, inner_state(c, state), mask, any, error)) return false;
+    if (state == AT_BEGIN && !*any) mask[c->begins / 64] |= UINT64_C(1) << c->begins % 64;
     return true;
 }
 
@@ -38,13 +39,30 @@ static size_t advance(Slice close, size_t index, char byte) {
     return 0;
 }
 
+static bool is_blank(Slice text) {
+    for (size_t i = 0; i < text.size; i++)
+        if (!strchr(" \n\t\r", text.data[i]) || !text.data[i]) return false;
+    return true;
+}
+
+/* Blanks may come before reasoning, where the inner constraint lets them. */
+static bool accept_inner(ReasoningConstraint *c, ConstraintState *state, int32_t token, Error *error) {
+    ConstraintState next = inner_state(c, *state);
+    if (!c->inner->ops->accept(c->inner, &next, token, error)) return false;
+    buffer_clear(&c->piece);
+    const bool stays = *state == AT_BEGIN && next == c->inner->start &&
+        tokenizer_bytes(c->tokenizer, token, &c->piece, NULL) && is_blank(buffer_view(&c->piece));
+    *state = stays ? AT_BEGIN : next;
+    return true;
+}
+
 static bool accept_token(Constraint *constraint, ConstraintState *state, int32_t token, Error *error) {
     ReasoningConstraint *c = own(constraint);
-    if (may_begin(c, *state) && token == c->begins) {
+    if (*state == AT_BEGIN && token == c->begins) {
         *state = REASONING_BITS;
         return true;
     }
-    if (!reasons(*state)) return c->inner->ops->accept(c->inner, state, token, error);
+    if (!reasons(*state)) return accept_inner(c, state, token, error);
     buffer_clear(&c->piece);
     if (!tokenizer_bytes(c->tokenizer, token, &c->piece, error) && c->piece.failed) return false;
     size_t index = *state & ~REASONING_BITS;
@@ -72,7 +90,7 @@ Constraint *reasoning_constraint(ChatModel *model, Constraint *inner, bool open,
         constraint_release(inner);
         return NULL;
     }
-    constraint_init(&c->base, &ops, open ? REASONING_BITS : inner->start, inner->mask_words);
+    constraint_init(&c->base, &ops, open ? REASONING_BITS : AT_BEGIN, inner->mask_words);
     c->inner = inner;
     c->tokenizer = model->tokenizer;
     c->close = slice_of(model->reasoning->close);

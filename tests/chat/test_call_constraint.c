@@ -209,6 +209,16 @@ static void test_free(void) {
         feed(chosen, model, &state, "{\"name\": \"Bob\"</think>Hi"));
     constraint_release(chosen);
     constraint_release(c);
+
+    /* A grammar may come back to where it began: an answer that is under way does not begin to reason. */
+    Constraint *pairs = reasoning_constraint(
+        model, constraint_compile(model, GRAMMAR_REGEX, SLICE("(ab)*"), GRAMMAR_SPACE_FLEXIBLE, &error), false, &error);
+    TEST_MSG(pairs != NULL, "%s", error.text);
+    state = pairs->start;
+    TEST(feed(pairs, model, &state, "ab") && !pairs->ops->accept(pairs, &state, CHAT_START, &error));
+    state = pairs->start;
+    TEST(pairs->ops->accept(pairs, &state, CHAT_START, &error) && feed(pairs, model, &state, "hm</think>ab"));
+    constraint_release(pairs);
     model->reasoning = NULL;
     chat_model_close(model);
     chat_fixture_close(&fixture);
