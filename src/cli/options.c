@@ -121,7 +121,10 @@ const char *nearest_name(Slice wrong, const char *(*name_at)(const void *names, 
     return nearest;
 }
 
-static const char *option_name_at(const void *options, int i) { return ((const Option *)options)[i].name; }
+/* options: NULL for a command without any. */
+static const char *option_name_at(const void *options, int i) {
+    return options ? ((const Option *)options)[i].name : NULL;
+}
 
 static OptionsResult unknown_option(const Command *command, const Option *options, const char *text, size_t size) {
     const char *nearest = size > 3 ? nearest_name((Slice){text, size}, option_name_at, options) : NULL;

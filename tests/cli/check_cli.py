@@ -30,6 +30,7 @@ def check_usage(model):
         (["serve", model, "--kv-memori=1G"], "did you mean --kv-memory?"),
         (["run", model, "x", "--temprature", "0"], "did you mean --temperature?"),
         (["srve", model], "did you mean serve?"),
+        (["list", "--nams"], "unknown option '--nams'"),  # a command that has none
         (["serve", model, "--kv-memory", "4X"], "want a size, as in 512M or 4G"),
         (["serve", model, "--idle-unload", "5d"], "want a time, as in 90s, 10m or 2h"),
         (["serve", model, "--api-key", ""], "--api-key"),
