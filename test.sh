@@ -56,7 +56,7 @@ step aarch64 tests/aarch64.sh
 step asan-build configure asan build-asan && step asan unit build-asan
 # (Tests of allocations fork a process for each; that takes a second under TSan, and their threads are those of the other tests.)
 step tsan-build configure tsan build-tsan && step tsan env TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan \
-    --output-on-failure -R 'test_(engine|spill|models|pool|chat|server|request|scheduler|map|file)' -E '_allocations$'
+    --output-on-failure -R 'test_(engine|spill|models|pool|chat|server|request|scheduler|map|file|constraint|sharing|stream|disk)' -E '_allocations$'
 
 step tokenizers "$python" tests/text/check_tokenizers.py
 step templates "$python" tests/text/check_templates.py

@@ -162,7 +162,8 @@ static void take_apart(const Generation *g, Choice *choice) {
 /* A small model that has begun to call may not find an end: nothing but the context would stop it. */
 static bool has_called_enough(const Choice *choice) {
     const AnswerState state = choice->parser.state;
-    return choice->parser.calls_seen >= CALLS_MAX && (state == ANSWER_AMONG_CALLS || state == ANSWER_IN_CONTENT);
+    return choice->parser.calls_seen >= CALLS_MAX &&
+        (state == ANSWER_AMONG_CALLS || state == ANSWER_IN_CONTENT || state == ANSWER_IN_HEADER);
 }
 
 /* A stop string ends the choice. */

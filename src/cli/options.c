@@ -143,7 +143,7 @@ static bool parse_number(const Option *o, const char *text, double *out) {
     if (end == text || errno || !isfinite(*out)) return false;
     if (o->kind == OPTION_BYTES && *end) {
         static const char units[] = "KMGT";
-        const char *unit = strchr(units, *end & ~0x20);
+        const char *unit = isalpha((unsigned char)*end) ? strchr(units, *end & ~0x20) : NULL;
         if (!unit) return false;
         *out *= pow(1024, (double)(unit - units + 1));
         end++;
@@ -289,6 +289,10 @@ static bool set_from_file(const Command *command, const Option *options, const c
     Error error = {0};
     if (!file_read(path, CONFIG_BYTES_MAX, &text, &error)) {
         report(&error);
+        return false;
+    }
+    if (text.size && memchr(text.data, 0, text.size)) {
+        fprintf(stderr, "%s: a zero byte: not a file of settings\n", path);
         return false;
     }
     char where[512], *line = text.data;

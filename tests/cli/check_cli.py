@@ -32,6 +32,7 @@ def check_usage(model):
         (["srve", model], "did you mean serve?"),
         (["list", "--nams"], "unknown option '--nams'"),  # a command that has none
         (["serve", model, "--kv-memory", "4X"], "want a size, as in 512M or 4G"),
+        (["serve", model, "--cache-disk", "4 "], "want a size, as in 512M or 4G"),
         (["serve", model, "--idle-unload", "5d"], "want a time, as in 90s, 10m or 2h"),
         (["serve", model, "--api-key", ""], "--api-key"),
     ]:
@@ -82,7 +83,7 @@ def check_settings(model):
             process.terminate()
             check(process.wait() == 0 and listed["id"] == wanted[0], f"{options} {environment}: {listed['id']}, want {wanted[0]}")
         for text, problem in [("prot = 1\n", "apus.conf:1: apus serve: unknown option '--prot'; did you mean --port?"),
-                              ("\nport = x\n", "apus.conf:2:"), ("verbose = maybe\n", "want true or false"), ("port\n", "want: name = value"),
+                              ("\nport = x\n", "apus.conf:2:"), ("verbose = maybe\n", "want true or false"), ("port\n", "want: name = value"), ("port = 1\0\n", "a zero byte"),
                               (f"model = {model}\n" * 17, "unexpected argument")]:
             written(text)
             code, _, err = apus("serve", "--config", path)

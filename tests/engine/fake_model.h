@@ -136,7 +136,8 @@ int model_eos(const Model *model, int32_t out[EOS_MAX]) {
     return 1;
 }
 
-static inline void fake_gate(const Step *step, int outputs) {
+/* Counted from 1: of this call, while other engines of the test run theirs. */
+static inline int fake_gate(const Step *step, int outputs) {
     mutex_lock(&fake.mutex);
     fake.arrived++;
     condition_broadcast(&fake.changed);
@@ -150,7 +151,9 @@ static inline void fake_gate(const Step *step, int outputs) {
         if (rows == 1) log->last_small_run = i;
         if (rows > 1 && log->first_large_run > i) log->first_large_run = i;
     }
+    const int number = fake.steps;
     mutex_unlock(&fake.mutex);
+    return number;
 }
 
 /* ---- the backend ---- */
@@ -272,9 +275,9 @@ bool runner_forward(
     Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error) {
     fake_engine_thread = true;
     runner->cache = cache;
-    fake_gate(step, count);
+    const int number = fake_gate(step, count);
     CHECK(step->rows > 0 && step->rows <= runner->rows_max && count <= step->rows && count <= runner->outputs_max);
-    if (fake.steps == fake.fail_at) return fail(error, ERROR_DEVICE, "the fake device failed in step %d", fake.fail_at);
+    if (number == fake.fail_at) return fail(error, ERROR_DEVICE, "the fake device failed in step %d", fake.fail_at);
     int row = 0, done = 0;
     for (int i = 0; i < step->run_count; i++) {
         const Run *run = &step->runs[i];
