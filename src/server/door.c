@@ -19,6 +19,15 @@ void door_copy(const Json *object, const char *name, const char *as, Buffer *out
     json_write(out, value);
 }
 
+void door_tool(const Json *function, const char *schema, Buffer *out) {
+    buffer_text(out, "{\"type\":\"function\",\"function\":{\"name\":");
+    json_write(out, door_get(function, "name"));
+    door_copy(function, "description", "description", out);
+    door_copy(function, schema, "parameters", out);
+    door_copy(function, "strict", "strict", out);
+    buffer_text(out, "}}");
+}
+
 void door_text(const char *name, Slice text, Buffer *out) {
     buffer_printf(out, ",\"%s\":", name);
     json_write_string(out, text);

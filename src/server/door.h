@@ -6,6 +6,8 @@
 void door_copy(const Json *object, const char *name, const char *as, Buffer *out);
 /* Appends ,"name":"text". */
 void door_text(const char *name, Slice text, Buffer *out);
+/* Appends a function, whose name is there, as a tool of a chat completion; schema: what its parameters are called. */
+void door_tool(const Json *function, const char *schema, Buffer *out);
 /* Joined by line ends, as a JSON string: a text, or the texts of parts whose types are in `types` (NULL ends them).
  * Other parts are refused, or with skip left out. */
 NODISCARD bool door_join(

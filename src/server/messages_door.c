@@ -142,14 +142,9 @@ static bool write_tools(const Json *body, Buffer *out, ApiError *error) {
         if (!api_type(tool, JSON_OBJECT, param, error)) return false;
         if (door_get(tool, "type") && !is_block(tool, "custom")) return api_unsupported(param, error);
         snprintf(param, sizeof param, "tools[%d].name", index);
-        const Json *name = door_get(tool, "name");
-        if (!name) return api_missing(param, error);
-        buffer_printf(out, "%s{\"type\":\"function\",\"function\":{\"name\":", index++ ? "," : "");
-        json_write(out, name);
-        door_copy(tool, "description", "description", out);
-        door_copy(tool, "input_schema", "parameters", out);
-        door_copy(tool, "strict", "strict", out);
-        buffer_text(out, "}}");
+        if (!door_get(tool, "name")) return api_missing(param, error);
+        if (index++) buffer_byte(out, ',');
+        door_tool(tool, "input_schema", out);
     }
     buffer_byte(out, ']');
     return true;

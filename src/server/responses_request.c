@@ -152,14 +152,9 @@ static bool write_tools(const Json *body, Buffer *out, ApiError *error) {
     buffer_text(out, ",\"tools\":[");
     for (JSON_EACH(tool, tools)) {
         if (!door_is(tool, "type", "function")) continue;
-        const Json *name = door_get(tool, "name");
-        if (!name) return api_missing("tools", error);
-        buffer_printf(out, "%s{\"type\":\"function\",\"function\":{\"name\":", count++ ? "," : "");
-        json_write(out, name);
-        door_copy(tool, "description", "description", out);
-        door_copy(tool, "parameters", "parameters", out);
-        door_copy(tool, "strict", "strict", out);
-        buffer_text(out, "}}");
+        if (!door_get(tool, "name")) return api_missing("tools", error);
+        if (count++) buffer_byte(out, ',');
+        door_tool(tool, "parameters", out);
     }
     buffer_byte(out, ']');
     return true;
