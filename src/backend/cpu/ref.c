@@ -8,7 +8,7 @@
 
 #include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
-#include "backend/cpu/latent.h"
+#include "backend/latent.h"
 #include "backend/cpu/ref.h"
 #include "backend/cpu/ref_internal.h"
 
@@ -197,7 +197,7 @@ static const BackendOps ref_ops = {
     .glu = ref_glu,
     .matmul_add = ref_matmul_add,
     .attention = ref_attention,
-    .latent = cpu_latent,
+    .latent = host_latent,
     .route = cpu_route,
     .experts = cpu_experts,
     .activate = ref_activate,

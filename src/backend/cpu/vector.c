@@ -6,7 +6,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/experts.h"
 #include "backend/cpu/host.h"
-#include "backend/cpu/latent.h"
+#include "backend/latent.h"
 
 enum { SMALL_FLOATS = 1 << 15 }; /* below this an elementwise operation is not worth waking threads */
 
@@ -172,7 +172,7 @@ static const BackendOps vector_ops = {
     .glu = cpu_glu,
     .matmul_add = cpu_matmul_add,
     .attention = cpu_attention,
-    .latent = cpu_latent,
+    .latent = host_latent,
     .route = cpu_route,
     .experts = vector_experts,
     .activate = vector_activate,

@@ -173,10 +173,12 @@ template <int DTYPE> __device__ __forceinline__ float score(const float *q, cons
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
+__host__ __device__ static int query_floats(const Attend &a) { return a.head_dim + (a.q_latent ? a.value_dim : 0); }
+
 /* A block has a row, a kv head and a span; a warp one query head after another; a lane a token in scores, and dims
  * lane, lane + 32, … of the values. */
 template <int DTYPE, int DIMS> __global__ void __launch_bounds__(BLOCK) scan_kernel(const __grid_constant__ Attend a) {
-    extern __shared__ float queries[]; /* [warp][head_dim] */
+    extern __shared__ float queries[]; /* [warp][head_dim, and value_dim of what meets the values] */
     let_next_begin();
     wait_for_previous();
     const int span = blockIdx.x, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
@@ -185,12 +187,14 @@ template <int DTYPE, int DIMS> __global__ void __launch_bounds__(BLOCK) scan_ker
     const int begin = max(seen.first, span * ATTENTION_SPAN), end = min(seen.end, (span + 1) * ATTENTION_SPAN);
     if (begin >= end) return; /* merging knows */
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
-    float *q = queries + warp * a.head_dim;
+    float *q = queries + warp * query_floats(a), *latent = q + a.head_dim;
     const int64_t key_bytes = (int64_t)a.head_dim * dtype_size(DTYPE),
                   value_bytes = (int64_t)a.value_dim * dtype_size(DTYPE);
     for (int h = warp; h < group; h += WARPS) {
         const int head = kv_head * group + h;
         for (int i = lane; i < a.head_dim; i += 32) q[i] = load(a.q + ((int64_t)row * a.heads + head) * a.head_dim + i);
+        for (int i = lane; a.q_latent && i < a.value_dim; i += 32)
+            latent[i] = load(a.q_latent + ((int64_t)row * a.heads + head) * a.value_dim + i);
         __syncwarp();
         float most = -INFINITY, sum = 0, o[DIMS];
 #pragma unroll
@@ -202,7 +206,9 @@ template <int DTYPE, int DIMS> __global__ void __launch_bounds__(BLOCK) scan_ker
             const bool on = token >= begin && token < end;
             float s = -INFINITY;
             if (on) {
-                s = score<DTYPE>(q, keys + (at + lane) * key_bytes, a.head_dim) * a.scale;
+                s = score<DTYPE>(q, keys + (at + lane) * key_bytes, a.head_dim);
+                if (a.q_latent) s += score<DTYPE>(latent, values + (at + lane) * value_bytes, a.value_dim);
+                s *= a.scale;
                 if (a.softcap > 0) s = a.softcap * tanhf(s / a.softcap);
             }
             const float next = fmaxf(most, warp_max(s)), fade = most == -INFINITY ? 0 : expf(most - next);
@@ -253,7 +259,7 @@ __global__ void merge_kernel(const __grid_constant__ Attend a) {
 
 template <int DTYPE> static cudaError_t scan(cudaStream_t stream, const Attend &a) {
     const dim3 grid(a.spans, a.kv_heads, a.rows);
-    const size_t shared = (size_t)WARPS * a.head_dim * sizeof(float);
+    const size_t shared = (size_t)WARPS * query_floats(a) * sizeof(float);
     if (a.value_dim <= 64) return launch(stream, scan_kernel<DTYPE, 2>, grid, BLOCK, shared, a);
     if (a.value_dim <= 128) return launch(stream, scan_kernel<DTYPE, 4>, grid, BLOCK, shared, a);
     if (a.value_dim <= 256) return launch(stream, scan_kernel<DTYPE, 8>, grid, BLOCK, shared, a);

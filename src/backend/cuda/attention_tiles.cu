@@ -149,7 +149,7 @@ static int tile_bytes(int width) { return 2 * 2 * SLICE * width * (int)sizeof(__
 
 bool attention_has_tiles(const Attend &a) {
     const int group = a.heads / a.kv_heads;
-    return a.dtype == F16 && a.head_dim == a.value_dim &&
+    return a.dtype == F16 && !a.q_latent && a.head_dim == a.value_dim &&
         (a.head_dim == 64 || a.head_dim == 128 || a.head_dim == 256) && group <= 32 &&
         tile_bytes(a.head_dim) <= a.shared_bytes;
 }

@@ -20,7 +20,7 @@ __device__ static int best_left(const float *score, int count, const uint8_t *ta
             most = other;
         }
     }
-    return best;
+    return __shfl_sync(~0u, best, 0); /* of NaNs, too, all lanes have the same */
 }
 
 __device__ static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
@@ -48,7 +48,7 @@ __device__ static void keep_groups(const Router &r, float *choice, uint8_t *take
         const int second = best_left(choice + g * size, size, taken + g * size);
         __syncwarp();
         if (threadIdx.x == 0) {
-            worth[g] = choice[g * size + first] + (second < 0 ? 0 : choice[g * size + second]);
+            worth[g] = choice[g * size + first] + (second < 0 || r.group_best ? 0 : choice[g * size + second]);
             taken[g * size + first] = kept[g] = 0;
         }
         __syncwarp();
@@ -62,6 +62,25 @@ __device__ static void keep_groups(const Router &r, float *choice, uint8_t *take
     for (int i = threadIdx.x; i < r.experts; i += 32)
         if (!kept[i / size]) choice[i] = 0;
     __syncwarp();
+}
+
+/* ROUTE_SPARSEMIXER: each choice weighs what it is among those that come near it. */
+__device__ static void mix_sparsely(const Router &r, const float *x, uint8_t *taken, int32_t *index, float *weight) {
+    for (int i = 0; i < r.used; i++) {
+        const int best = best_left(x, r.experts, taken);
+        const float top = x[best];
+        float sum = 0;
+        for (int e = threadIdx.x; e < r.experts; e += 32)
+            if (!taken[e] && !((top - x[e]) / fmaxf(fabsf(x[e]), top) > r.band)) sum += expf(x[e] - top);
+        sum = warp_sum(sum);
+        __syncwarp();
+        if (threadIdx.x == 0) {
+            index[i] = best;
+            weight[i] = 1 / sum;
+            taken[best] = 1;
+        }
+        __syncwarp();
+    }
 }
 
 /* A warp per row. */
@@ -83,7 +102,8 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
     for (int i = lane; i < r.experts; i += 32) choice[i] = score[i] + (r.bias ? __ldg(r.bias + i) : 0);
     __syncwarp();
     if (r.groups) keep_groups(r, choice, taken);
-    for (int i = 0; i < r.used; i++) {
+    if (r.score == ROUTE_SPARSEMIXER) mix_sparsely(r, score, taken, index, weight);
+    for (int i = 0; i < r.used && r.score != ROUTE_SPARSEMIXER; i++) {
         const int best = best_left(choice, r.experts, taken);
         __syncwarp();
         if (lane == 0) {
@@ -96,10 +116,20 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
     if (r.score == ROUTE_TOP_SOFTMAX) softmax(weight, r.used, weight);
     float sum = r.epsilon;
     for (int i = 0; i < r.used; i++) sum += weight[i];
-    for (int i = lane; i < r.used; i += 32) out[i] = weight[i] * ((r.normalise ? 1 / sum : 1) * r.scale);
+    float others = 1, shared = 1;
+    if (r.shared_pair) {
+        const float one = load(r.shared_logits + 2 * (int64_t)blockIdx.x),
+                    two = load(r.shared_logits + 2 * (int64_t)blockIdx.x + 1), most = fmaxf(one, two);
+        const float all = expf(one - most) + expf(two - most);
+        others = expf(one - most) / all;
+        shared = expf(two - most) / all;
+    } else if (r.shared_logits) {
+        shared = sigmoid(load(r.shared_logits + blockIdx.x));
+    }
+    for (int i = lane; i < r.used; i += 32) out[i] = weight[i] * ((r.normalise ? 1 / sum : 1) * r.scale) * others;
     if (lane == 0 && r.shared) {
         index[r.used] = r.experts;
-        out[r.used] = r.shared_logits ? sigmoid(load(r.shared_logits + blockIdx.x)) : 1;
+        out[r.used] = shared;
     }
 }
 extern "C" cudaError_t rows_route(cudaStream_t stream, const Router *router) {

@@ -22,16 +22,13 @@ static __device__ float angle_of(const Turning &rope, const StepRows &step, int 
     return (float)position * __ldg(rope.frequencies + pair);
 }
 
-/* A warp's head of q or k: normed, turned, in `head`. */
-static __device__ __noinline__ void head_prepare(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
-    int first, const float2 *turns, float *head) {
-    const int lane = threadIdx.x % 32, width = a.head_dim;
+/* A warp's head under its norm; whole: that of all heads, of which this one begins at `first`. */
+static __device__ void head_norm(const RowNorm &norm, const Scaling *whole, int first, int width, float *head) {
+    const int lane = threadIdx.x % 32;
     Scaling s = {0, 1};
-#pragma unroll 8
-    for (int i = lane; i < width; i += 32) head[i] = load(x + i);
     if (whole) {
         s = *whole;
-    } else if (norm.width) {
+    } else {
         float sum = 0;
         if (norm.kind) {
             for (int i = lane; i < width; i += 32) sum += head[i];
@@ -44,9 +41,18 @@ static __device__ __noinline__ void head_prepare(const Attend &a, const float *x
         }
         s.factor = 1.0f / sqrtf(warp_sum(sum) / (float)width + norm.eps);
     }
-    if (norm.width)
-        for (int i = lane; i < width; i += 32) head[i] = scaled(norm, s, head[i], whole ? first + i : i);
+    for (int i = lane; i < width; i += 32) head[i] = scaled(norm, s, head[i], whole ? first + i : i);
     __syncwarp();
+}
+
+/* A warp's head of q or k: normed, turned, in `head`. */
+static __device__ __noinline__ void head_prepare(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
+    int first, const float2 *turns, float *head) {
+    const int lane = threadIdx.x % 32, width = a.head_dim;
+#pragma unroll 8
+    for (int i = lane; i < width; i += 32) head[i] = load(x + i);
+    __syncwarp();
+    if (norm.width && !a.norm_last) head_norm(norm, whole, first, width, head);
     const int half = a.rope.dims / 2;
     for (int i = lane; i < half; i += 32) {
         const int one = a.rope.interleaved ? 2 * i : i, other = a.rope.interleaved ? 2 * i + 1 : i + half;
@@ -55,13 +61,14 @@ static __device__ __noinline__ void head_prepare(const Attend &a, const float *x
         head[other] = u * turns[i].y + v * turns[i].x;
     }
     __syncwarp();
+    if (norm.width && a.norm_last) head_norm(norm, whole, first, width, head);
 }
 
 /* Usual heads in registers, in the order of head_prepare(). */
 template <int HD>
 __device__ __forceinline__ void head_take(
     const Attend &a, const float *x, const RowNorm &norm, const float2 *turns, float *head) {
-    if (HD < 64 || a.rope.interleaved || a.rope.dims != HD || norm.kind) {
+    if (HD < 64 || a.rope.interleaved || a.rope.dims != HD || norm.kind || a.norm_last) {
         head_prepare(a, x, norm, nullptr, 0, turns, head);
         return;
     }

@@ -70,6 +70,11 @@ cudaError_t rows_add(
 cudaError_t rows_activate(cudaStream_t stream, int64_t count, const float *x, int activation, float *out);
 /* gate = act(gate) ∘ up */
 cudaError_t rows_gate(cudaStream_t stream, int64_t count, float *gate, const float *up, int activation);
+/* x /= 1 + e^−gate */
+cudaError_t rows_sigmoid(cudaStream_t stream, int64_t count, float *x, const float *gate);
+/* count floats of every row, rows from_width and to_width apart */
+cudaError_t rows_copy(
+    cudaStream_t stream, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count);
 cudaError_t rows_logits(cudaStream_t stream, int64_t count, float *x, float scale, float cap);
 cudaError_t rows_gather(
     cudaStream_t stream, int count, const int32_t *index, const float *x, int64_t width, float *out);
@@ -82,10 +87,11 @@ typedef struct Router { /* Routing */
     const float *logits;
     int score; /* RouteScore */
     const float *bias;
-    int groups, groups_used, normalise;
-    float epsilon, scale;
+    int groups, groups_used, group_best, normalise;
+    float band, epsilon, scale;
     int shared;
     const float *shared_logits;
+    int shared_pair;
     int32_t *index;
     float *weight;
 } Router;
@@ -154,11 +160,12 @@ typedef struct Attend {
     float scale, softcap;
     int window;
     RowNorm q_norm, k_norm; /* width 0: none */
-    int norm_full;
+    int norm_full, norm_last;
     Turning rope;
     const float *sinks;
     float *q;
-    const float *k, *v; /* NULL: appended already */
+    const float *k, *v;    /* NULL: appended already */
+    const float *q_latent; /* NULL: scores are q·k alone */
     float *out;
     uint8_t *pages;
     int64_t page_stride;   /* pages includes the layer's offset */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
+#include "backend/latent.h"
 
 static RowNorm row_norm(const Norm *norm) {
     if (!norm) return (RowNorm){0};
@@ -151,22 +152,11 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
     if (op->norm) cuda_add(backend, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
 }
 
-/* What no kernel computes so far fails the step, by name. */
-static bool lacks(CudaBackend *b, bool wanted, const char *what) {
-    if (wanted && b->fault.code == ERROR_NONE)
-        fail(&b->fault, ERROR_UNSUPPORTED, "no kernel of CUDA computes %s", what);
-    return wanted;
-}
-
 /* ---- the router ---- */
 
 void cuda_route(Backend *backend, const Routing *op) {
     CudaBackend *b = cuda_of(backend);
     b->handed = NULL;
-    if (lacks(b, op->score == ROUTE_SPARSEMIXER, "the sparse mixer of a router") ||
-        lacks(b, op->groups && op->group_best, "groups as good as their best expert") ||
-        lacks(b, op->shared_pair, "a shared expert that weighs the others"))
-        return;
     const Router router = {.rows = op->rows,
         .experts = op->experts,
         .used = op->used,
@@ -175,11 +165,14 @@ void cuda_route(Backend *backend, const Routing *op) {
         .bias = op->bias,
         .groups = op->groups,
         .groups_used = op->groups_used,
+        .group_best = op->group_best,
+        .band = op->band,
         .normalise = op->normalise,
         .epsilon = op->epsilon,
         .scale = op->scale,
         .shared = op->shared,
         .shared_logits = op->shared_logits,
+        .shared_pair = op->shared_pair,
         .index = op->index,
         .weight = op->weight};
     cuda_ok(b, rows_route(b->stream, &router), "a router");
@@ -200,14 +193,16 @@ static Turning turning(const Rope *rope) {
     return t;
 }
 
-void cuda_latent(Backend *backend, const Latent *op) { lacks(cuda_of(backend), true, "latent attention"); }
-
-void cuda_attention(Backend *backend, const Attention *op) {
+static void copy_columns(
+    Backend *backend, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count) {
     CudaBackend *b = cuda_of(backend);
     b->handed = NULL;
+    cuda_ok(b, rows_copy(b->stream, rows, from, from_width, to, to_width, count), "copying columns");
+}
+void cuda_latent(Backend *backend, const Latent *op) { latent_attend(backend, op, copy_columns); }
+
+static void attend(CudaBackend *b, const Attention *op) {
     const KvLayout *l = &op->kv.layout;
-    if (lacks(b, op->norm_last, "norms of heads after their rotation") || lacks(b, op->gate, "gates of attention"))
-        return;
     Attend a = {.step = cuda_step_rows(b),
         .heads = op->heads,
         .kv_heads = l->kv_heads,
@@ -220,11 +215,13 @@ void cuda_attention(Backend *backend, const Attention *op) {
         .q_norm = row_norm(op->q_norm),
         .k_norm = row_norm(op->k_norm),
         .norm_full = op->norm_full,
+        .norm_last = op->norm_last,
         .rope = turning(op->rope),
         .sinks = op->sinks,
         .q = op->q,
         .k = op->k,
         .v = op->v,
+        .q_latent = op->q_latent,
         .out = op->out,
         .pages = op->kv.base + op->kv.layer_offset,
         .page_stride = (int64_t)op->kv.page_stride,
@@ -251,4 +248,13 @@ void cuda_attention(Backend *backend, const Attention *op) {
         a.rows = a.step.rows - a.first_row < rows ? a.step.rows - a.first_row : rows;
         cuda_ok(b, attention_scan(b->stream, &a), "attention");
     }
+}
+
+void cuda_attention(Backend *backend, const Attention *op) {
+    CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
+    attend(b, op);
+    if (!op->gate) return;
+    const int64_t count = (int64_t)b->step.rows * op->heads * op->kv.layout.value_dim;
+    cuda_ok(b, rows_sigmoid(b->stream, count, op->out, op->gate), "gates of attention");
 }

@@ -77,6 +77,27 @@ extern "C" cudaError_t rows_gate(cudaStream_t stream, int64_t count, float *gate
     return launch(stream, gate_kernel, blocks_for(count, BLOCK), BLOCK, 0, count, gate, up, activation);
 }
 
+__global__ void sigmoid_kernel(int64_t count, float *x, const float *gate) {
+    let_next_begin();
+    wait_for_previous();
+    for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK)
+        x[i] = load(x + i) / (1.0f + expf(-load(gate + i)));
+}
+extern "C" cudaError_t rows_sigmoid(cudaStream_t stream, int64_t count, float *x, const float *gate) {
+    return launch(stream, sigmoid_kernel, blocks_for(count, BLOCK), BLOCK, 0, count, x, gate);
+}
+
+__global__ void copy_kernel(const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count) {
+    let_next_begin();
+    wait_for_previous();
+    for (int64_t i = threadIdx.x; i < count; i += BLOCK)
+        to[blockIdx.x * to_width + i] = load(from + blockIdx.x * from_width + i);
+}
+extern "C" cudaError_t rows_copy(
+    cudaStream_t stream, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count) {
+    return launch(stream, copy_kernel, dim3(rows), BLOCK, 0, from, from_width, to, to_width, count);
+}
+
 __global__ void logits_kernel(int64_t count, float *x, float scale, float cap) {
     let_next_begin();
     wait_for_previous();

@@ -1,0 +1,12 @@
+/* Latent attention, the same for all backends. */
+#pragma once
+#include "backend/backend.h"
+
+/* Copies count floats of every row; rows are from_width and to_width floats apart, in the backend's memory. */
+typedef void CopyColumns(
+    Backend *backend, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count);
+
+/* Over the backend's own matmul and attention. */
+void latent_attend(Backend *backend, const Latent *op, CopyColumns *copy);
+/* The same in host memory. */
+void host_latent(Backend *backend, const Latent *op);
