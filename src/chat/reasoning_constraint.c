@@ -2,16 +2,20 @@
 
 #include "chat/call_constraint.h"
 
-/* While reasoning goes on, a state is this and how much of the marker that ends it has been read. Where an answer
- * begins that may reason, it is a state of its own: the inner constraint may come back to where it started. */
-static const ConstraintState REASONING_BITS = 0xC0000000u, AT_BEGIN = 0xFFFFFFFFu;
+/* While reasoning goes on, a state is this, how many tokens it has had (where they are counted) and how much of the
+ * marker that ends it has been read. Where an answer begins that may reason, it is a state of its own: the inner
+ * constraint may come back to where it started. Behind reasoning, without an inner constraint, there is only FREE. */
+static const ConstraintState REASONING_BITS = 0xC0000000u, AT_BEGIN = 0xFFFFFFFFu, FREE = 0;
+enum { INDEX_BITS = 6, MARKER_BYTES_MAX = (1 << INDEX_BITS) - 1, BUDGET_MAX = (1 << (30 - INDEX_BITS)) - 2 };
 
 typedef struct ReasoningConstraint {
     Constraint base;
-    Constraint *inner;
+    Constraint *inner; /* NULL: none */
     const Tokenizer *tokenizer;
     Slice close;
     int32_t begins; /* the token that opens reasoning; −1: there is none, or the prompt did */
+    int budget;     /* tokens of reasoning, after which nothing but the marker may follow; −1: any number */
+    int32_t ends[MARKER_BYTES_MAX]; /* with a budget: the token that goes on with the marker, by how much is read */
     Buffer piece;
 } ReasoningConstraint;
 
@@ -19,16 +23,34 @@ static ReasoningConstraint *own(Constraint *constraint) { return (ReasoningConst
 
 static bool reasons(ConstraintState state) { return state != AT_BEGIN && (state & REASONING_BITS) == REASONING_BITS; }
 
-static ConstraintState inner_state(const ReasoningConstraint *c, ConstraintState state) {
-    return state == AT_BEGIN ? c->inner->start : state;
+static size_t index_of(ConstraintState state) { return state & MARKER_BYTES_MAX; }
+static int count_of(ConstraintState state) { return (int)((state & ~REASONING_BITS) >> INDEX_BITS); }
+
+static ConstraintState reasoning_state(int count, size_t index) {
+    return REASONING_BITS | (ConstraintState)count << INDEX_BITS | (ConstraintState)index;
 }
+
+static ConstraintState inner_start(const ReasoningConstraint *c) { return c->inner ? c->inner->start : FREE; }
+
+static ConstraintState inner_state(const ReasoningConstraint *c, ConstraintState state) {
+    return state == AT_BEGIN ? inner_start(c) : state;
+}
+
+static void allow(uint64_t *mask, int32_t token) { mask[token / 64] |= UINT64_C(1) << token % 64; }
 
 static bool give_mask(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error) {
     ReasoningConstraint *c = own(constraint);
-    *any = reasons(state);
-    if (*any) return true;
+    *any = true;
+    if (reasons(state)) {
+        *any = c->budget < 0 || count_of(state) < c->budget;
+        if (*any) return true;
+        memset(mask, 0, c->base.mask_words * sizeof *mask);
+        allow(mask, c->ends[index_of(state)]);
+        return true;
+    }
+    if (!c->inner) return true;
     if (!c->inner->ops->mask(c->inner, inner_state(c, state), mask, any, error)) return false;
-    if (state == AT_BEGIN && !*any) mask[c->begins / 64] |= UINT64_C(1) << c->begins % 64;
+    if (state == AT_BEGIN && !*any) allow(mask, c->begins);
     return true;
 }
 
@@ -48,10 +70,14 @@ static bool is_blank(Slice text) {
 /* Blanks may come before reasoning, where the inner constraint lets them. */
 static bool accept_inner(ReasoningConstraint *c, ConstraintState *state, int32_t token, Error *error) {
     ConstraintState next = inner_state(c, *state);
-    if (!c->inner->ops->accept(c->inner, &next, token, error)) return false;
+    if (c->inner && !c->inner->ops->accept(c->inner, &next, token, error)) return false;
+    if (*state != AT_BEGIN) {
+        *state = next;
+        return true;
+    }
     buffer_clear(&c->piece);
-    const bool stays = *state == AT_BEGIN && next == c->inner->start &&
-        tokenizer_bytes(c->tokenizer, token, &c->piece, NULL) && is_blank(buffer_view(&c->piece));
+    const bool stays = next == inner_start(c) && tokenizer_bytes(c->tokenizer, token, &c->piece, NULL) &&
+        is_blank(buffer_view(&c->piece));
     *state = stays ? AT_BEGIN : next;
     return true;
 }
@@ -59,16 +85,17 @@ static bool accept_inner(ReasoningConstraint *c, ConstraintState *state, int32_t
 static bool accept_token(Constraint *constraint, ConstraintState *state, int32_t token, Error *error) {
     ReasoningConstraint *c = own(constraint);
     if (*state == AT_BEGIN && token == c->begins) {
-        *state = REASONING_BITS;
+        *state = reasoning_state(0, 0);
         return true;
     }
     if (!reasons(*state)) return accept_inner(c, state, token, error);
     buffer_clear(&c->piece);
     if (!tokenizer_bytes(c->tokenizer, token, &c->piece, error) && c->piece.failed) return false;
-    size_t index = *state & ~REASONING_BITS;
+    size_t index = index_of(*state);
     for (size_t i = 0; i < c->piece.size && index < c->close.size; i++)
         index = advance(c->close, index, c->piece.data[i]);
-    *state = index < c->close.size ? REASONING_BITS | (ConstraintState)index : c->inner->start;
+    const int count = count_of(*state) + (c->budget >= 0 && count_of(*state) < c->budget);
+    *state = index < c->close.size ? reasoning_state(count, index) : inner_start(c);
     return true;
 }
 
@@ -79,21 +106,56 @@ static void free_constraint(Constraint *constraint) {
     free(c);
 }
 
-Constraint *reasoning_constraint(ChatModel *model, Constraint *inner, bool open, Error *error) {
+/* The token that goes on with the marker from each of its bytes. One that is the whole marker does so from anywhere. */
+static bool find_ends(ReasoningConstraint *c, int vocab, Error *error) {
+    Tokens tokens = {0};
+    bool ok = true, whole = false;
+    for (size_t i = 0; ok && i < c->close.size; i++) {
+        const Slice rest = {c->close.data + i, c->close.size - i};
+        if (whole) {
+            c->ends[i] = c->ends[0];
+            continue;
+        }
+        tokens.count = 0;
+        ok = tokenizer_encode(c->tokenizer, rest, CONTROL_RECOGNISED, false, &tokens, error) &&
+            ((tokens.count > 0 && tokens.ids[0] < vocab) ||
+                fail(error, ERROR_UNSUPPORTED, "the vocabulary cannot spell '%s'", c->close.data));
+        if (ok) c->ends[i] = tokens.ids[0];
+        whole = ok && i == 0 && tokens.count == 1;
+    }
+    tokens_free(&tokens);
+    return ok;
+}
+
+static Constraint *without(Constraint *inner) {
+    constraint_release(inner);
+    return NULL;
+}
+
+bool reasoning_is_counted(const ChatModel *model, bool open) {
+    int32_t begins;
+    return model->reasoning && (open || tokenizer_id(model->tokenizer, slice_of(model->reasoning->open), &begins));
+}
+
+Constraint *reasoning_constraint(ChatModel *model, Constraint *inner, bool open, int64_t budget, Error *error) {
     static const ConstraintOps ops = {.mask = give_mask, .accept = accept_token, .free = free_constraint};
     int32_t begins = -1;
-    if (!inner || !model->reasoning) return inner;
-    if (!open && !tokenizer_id(model->tokenizer, slice_of(model->reasoning->open), &begins)) return inner;
+    if (!reasoning_is_counted(model, open)) return inner;
+    if (!open) CHECK(tokenizer_id(model->tokenizer, slice_of(model->reasoning->open), &begins));
     ReasoningConstraint *c = calloc(1, sizeof *c);
     if (!c) {
         fail(error, ERROR_MEMORY, "no memory for a constraint");
-        constraint_release(inner);
-        return NULL;
+        return without(inner);
     }
-    constraint_init(&c->base, &ops, open ? REASONING_BITS : AT_BEGIN, inner->mask_words);
+    const size_t words = ((size_t)chat_model_vocab(model) + 63) / 64;
+    constraint_init(&c->base, &ops, open ? reasoning_state(0, 0) : AT_BEGIN, inner ? inner->mask_words : words);
     c->inner = inner;
     c->tokenizer = model->tokenizer;
     c->close = slice_of(model->reasoning->close);
     c->begins = begins;
-    return &c->base;
+    c->budget = budget < 0 ? -1 : budget > BUDGET_MAX ? BUDGET_MAX : (int)budget;
+    CHECK(c->close.size <= MARKER_BYTES_MAX);
+    if (c->budget < 0 || find_ends(c, chat_model_vocab(model), error)) return &c->base;
+    constraint_release(&c->base);
+    return NULL;
 }

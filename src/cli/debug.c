@@ -242,6 +242,8 @@ static int debug_fields(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Buffer out = {0};
     fields_write(&out);
+    buffer_byte(&out, '\n');
+    door_fields_write(&out);
     if (!out.failed) fwrite(out.data, 1, out.size, stdout);
     buffer_free(&out);
     return 0;

@@ -29,7 +29,7 @@ static void make_id(Exchange *x, const char *prefix) {
 
 /* What a request that says nothing gets. */
 static ApiRequest default_request(const ChatModel *model, Arena *arena) {
-    ApiRequest request = {.arena = arena, .max_tokens = -1, .choices = 1, .sampling.logprobs = -1};
+    ApiRequest request = {.arena = arena, .max_tokens = -1, .choices = 1, .sampling.logprobs = -1, .tools.budget = -1};
     request.vocab = model ? chat_model_vocab(model) : INT32_MAX;
     if (model) {
         request.sampling = model->sampling;
@@ -51,7 +51,7 @@ static bool take_model(Exchange *x, const Json *body, ApiError *error) {
 
 static bool check_context(const Exchange *x, const ApiRequest *request, ApiError *error) {
     const int64_t context = chat_model_context(x->model), limit = request->max_tokens;
-    const int64_t wanted = limit > 0 ? limit : limit < 0 ? 1 : 0;
+    const int64_t wanted = limit > 0 && !request->cut ? limit : limit == 0 ? 0 : 1;
     const char *field = request->messages ? "messages" : "prompt";
     for (int p = 0; p < x->prompt_count; p++) {
         const size_t count = x->prompts[p].count;

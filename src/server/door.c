@@ -1,7 +1,5 @@
 #include "server/door.h"
 
-#include <stdio.h>
-
 const Json *door_get(const Json *object, const char *name) {
     const Json *value = json_get(object, name);
     return value && value->type != JSON_NULL ? value : NULL;
@@ -65,18 +63,6 @@ bool door_join(
     out->failed |= joined.failed;
     buffer_free(&joined);
     return ok;
-}
-
-bool door_check(const Json *object, const char *const *names, ApiError *error) {
-    for (JSON_EACH_PAIR(key, value, object)) {
-        bool known = value->type == JSON_NULL;
-        for (const char *const *name = names; *name && !known; name++) known = slice_is(json_slice(key), *name);
-        if (known) continue;
-        char param[API_PARAM_MAX];
-        snprintf(param, sizeof param, "%.*s", SLICE_SHOWN(json_slice(key)));
-        return api_fail(error, 400, "unknown_parameter", param, "Unknown parameter: '%s'.", param);
-    }
-    return true;
 }
 
 bool door_read(ApiRequest *request, Buffer *chat, ApiError *error) {

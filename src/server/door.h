@@ -12,8 +12,6 @@ void door_tool(const Json *function, const char *schema, Buffer *out);
  * Other parts are refused, or with skip left out. */
 NODISCARD bool door_join(
     const Json *content, const char *const *types, bool skip, const char *param, Buffer *out, ApiError *error);
-/* Members that a door knows; others are refused. names ends with NULL. */
-NODISCARD bool door_check(const Json *object, const char *const *names, ApiError *error);
 /* Reads the chat completion that was written, and frees it. */
 NODISCARD bool door_read(ApiRequest *request, Buffer *chat, ApiError *error);
 /* The value of a member, or NULL when it is null or absent. */

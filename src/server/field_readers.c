@@ -43,6 +43,18 @@ static bool read_stop_string(ApiRequest *r, const Json *value, const char *param
     return true;
 }
 
+bool read_stops(ApiRequest *r, const Json *list, const char *field, int most, ApiError *error) {
+    if (list->size > (uint32_t)most)
+        return api_fail(error, 400, "array_above_max_length", field,
+            "Invalid '%s': expected an array of at most %d strings, but got %u.", field, most, list->size);
+    for (JSON_EACH(item, list)) {
+        char param[API_PARAM_MAX];
+        snprintf(param, sizeof param, "%.100s[%d]", field, r->stop_count);
+        if (!read_stop_string(r, item, param, error)) return false;
+    }
+    return true;
+}
+
 FIELD_READER(read_stop) {
     r->stop_count = 0;
     if (value->type == JSON_STRING) return read_stop_string(r, value, field, error);
@@ -50,16 +62,10 @@ FIELD_READER(read_stop) {
         return api_fail(error, 400, "invalid_type", field,
             "Invalid type for 'stop': expected a string or an array of strings, but got %s instead.",
             json_type_name(value));
-    if (value->size == 0 || value->size > STOP_COUNT_MAX)
-        return api_fail(error, 400, value->size ? "array_above_max_length" : "empty_array", field,
-            "Invalid 'stop': expected an array of 1 to %d strings, but got %u.", STOP_COUNT_MAX, value->size);
-    int index = 0;
-    for (JSON_EACH(item, value)) {
-        char param[API_PARAM_MAX];
-        snprintf(param, sizeof param, "stop[%d]", index++);
-        if (!read_stop_string(r, item, param, error)) return false;
-    }
-    return true;
+    if (value->size == 0)
+        return api_fail(
+            error, 400, "empty_array", field, "Invalid 'stop': expected an array of 1 to %d strings.", STOP_COUNT_MAX);
+    return read_stops(r, value, field, STOP_COUNT_MAX, error);
 }
 
 static bool read_bias(ApiRequest *r, const Json *key, const Json *bias, int at, ApiError *error) {
@@ -126,8 +132,7 @@ static bool is_one_of(Slice text, const char *const *names, size_t count) {
     return false;
 }
 
-/* A word of a list: the first `neutral` of them are what happens anyway, the others are not built. */
-static bool read_word(
+bool read_word(
     const Json *value, const char *field, const char *const *words, size_t count, size_t neutral, ApiError *error) {
     const Slice word = json_slice(value);
     if (is_one_of(word, words, neutral)) return true;
@@ -195,6 +200,11 @@ FIELD_READER(read_prediction) {
     return true;
 }
 
+FIELD_READER(read_cache_retention) {
+    static const char *const words[] = {"in_memory", "in-memory", "24h"};
+    return read_word(value, field, words, COUNT_OF(words), 2, error);
+}
+
 FIELD_READER(read_function_call) { /* deprecated, as is `functions`, which is refused */
     Slice call;
     if (value->type != JSON_STRING) return api_unsupported(field, error);
@@ -215,6 +225,8 @@ FIELD_READER(read_tools) { return tools_read_list(&r->tools, value, field, error
 FIELD_READER(read_tool_choice) { return tools_read_choice(&r->tools, value, field, error); }
 FIELD_READER(read_parallel_calls) { return tools_read_parallel(&r->tools, value, field, error); }
 FIELD_READER(read_effort) { return tools_read_effort(&r->tools, value, field, error); }
+FIELD_READER(read_budget) { return tools_read_budget(&r->tools, value, field, error); }
+FIELD_READER(read_reasoning) { return tools_read_reasoning(&r->tools, value, field, error); }
 FIELD_READER(read_thinking) { return tools_read_thinking(&r->tools, value, field, error); }
 
 FIELD_READER(read_cache_form) { return cache_read_form(&r->cache, value, field, error); }

@@ -3,6 +3,11 @@
 #include "server/params.h"
 
 #define FIELD_READER(name) bool name(ApiRequest *r, const Json *value, const char *field, ApiError *error)
+/* A word of a list: the first `neutral` of them are what happens anyway, the others are not built. */
+bool read_word(
+    const Json *value, const char *field, const char *const *words, size_t count, size_t neutral, ApiError *error);
+/* Stop strings, none of them empty. */
+bool read_stops(ApiRequest *r, const Json *list, const char *field, int most, ApiError *error);
 FIELD_READER(read_repetition);
 FIELD_READER(read_seed);
 FIELD_READER(read_stop);
@@ -34,3 +39,6 @@ FIELD_READER(read_cache_group);
 FIELD_READER(read_cache_salt);
 FIELD_READER(read_cache_key);
 FIELD_READER(read_cache_prompt);
+FIELD_READER(read_cache_retention);
+FIELD_READER(read_budget);
+FIELD_READER(read_reasoning);

@@ -1,10 +1,7 @@
 #include "server/fields.h"
 
-#include <math.h>
 #include <stddef.h>
-#include <stdio.h>
 
-#include "base/utf8.h"
 #include "server/field_readers.h"
 
 #define BOTH (DOOR_CHAT | DOOR_TEXT)
@@ -86,8 +83,8 @@ static const Field table[] = {
         "object: at most 16 keys ≤ 64 characters → strings ≤ 512", "none", "nothing depends on it"},
     {"prompt_cache_key", BOTH, FIELD_HONOURED, FIELD_TEXT, NOWHERE, 0, 0, read_cache_key, NULL, "none",
         "prompts are found again only by requests with the same one, and the same API key"},
-    {"prompt_cache_retention", DOOR_CHAT, FIELD_REFUSED, FIELD_TEXT, NOWHERE, 0, 0, read_unsupported, NULL, "none",
-        "refused"},
+    {"prompt_cache_retention", DOOR_CHAT, FIELD_NEUTRAL, FIELD_TEXT, NOWHERE, 0, 0, read_cache_retention, NULL,
+        "in_memory", "only in_memory"},
     {"prompt_cache_options", DOOR_CHAT, FIELD_REFUSED, FIELD_OBJECT, NOWHERE, 0, 0, read_unsupported, NULL, "none",
         "refused"},
     {"moderation", DOOR_CHAT, FIELD_REFUSED, FIELD_OBJECT, NOWHERE, 0, 0, read_unsupported, NULL, "none", "refused"},
@@ -126,6 +123,17 @@ static const Field table[] = {
         "variables of the chat template (`enable_thinking`, …)"},
     {"enable_thinking", DOOR_CHAT, FIELD_EXTENSION, FIELD_BOOL, NOWHERE, 0, 0, read_thinking, NULL, "the model's",
         "see Reasoning"},
+    {"thinking_budget", DOOR_CHAT, FIELD_EXTENSION, FIELD_INTEGER, NOWHERE, -1, MANY, read_budget, NULL, "−1",
+        "most tokens of reasoning, see Reasoning; −1: any number"},
+    {"thinking_budget_tokens", DOOR_CHAT, FIELD_EXTENSION, FIELD_INTEGER, NOWHERE, -1, MANY, read_budget, NULL, "−1",
+        "the same (llama.cpp)"},
+    {"reasoning_budget", DOOR_CHAT, FIELD_EXTENSION, FIELD_INTEGER, NOWHERE, -1, MANY, read_budget, NULL, "−1",
+        "the same"},
+    {"thinking_token_budget", DOOR_CHAT, FIELD_EXTENSION, FIELD_INTEGER, NOWHERE, -1, MANY, read_budget, NULL, "−1",
+        "the same (vLLM)"},
+    {"reasoning", DOOR_CHAT, FIELD_EXTENSION, FIELD_OBJECT, NOWHERE, 0, 0, read_reasoning,
+        "object: max_tokens, effort, enabled, exclude", "none",
+        "the same and more (OpenRouter); `exclude` is only false"},
     {"kv_cache", BOTH, FIELD_EXTENSION, FIELD_TEXT, NOWHERE, 0, 0, read_cache_form,
         "`f16`, `q8`, `turbo3` … `turbo6`, `turbo`, `KEYS/VALUES`", "the server's",
         "the form of the answer's KV cache"},
@@ -142,143 +150,4 @@ static const Field table[] = {
 const Field *fields_all(size_t *count) {
     *count = COUNT_OF(table);
     return table;
-}
-
-/* ---- reading ---- */
-
-static bool read_long(const Json *value, const Field *f, int64_t *out, ApiError *error) {
-    const bool open = f->min == 0 && f->max == 0; /* its reader knows */
-    return api_integer(
-        value, f->name, open ? INT64_MIN : (int64_t)f->min, open ? INT64_MAX : (int64_t)f->max, out, error);
-}
-
-static bool read_text(const Json *value, const Field *f, Slice *out, ApiError *error) {
-    if (!api_string(value, f->name, out, error)) return false;
-    const size_t count = api_characters(*out);
-    return f->max == 0 || count <= (size_t)f->max ||
-        api_fail(error, 400, "string_above_max_length", f->name,
-            "Invalid '%s': string too long. Expected a string with maximum length %d, but got length %zu.", f->name,
-            (int)f->max, count);
-}
-
-static bool read_list(const Json *value, const Field *f, ApiError *error) {
-    if (!api_type(value, JSON_ARRAY, f->name, error)) return false;
-    if (value->size < (uint32_t)f->min)
-        return api_fail(error, 400, "empty_array", f->name,
-            "Invalid '%s': empty array. Expected an array with minimum length %d, but got an empty array instead.",
-            f->name, (int)f->min);
-    return f->max == 0 || value->size <= (uint32_t)f->max ||
-        api_fail(error, 400, "array_above_max_length", f->name,
-            "Invalid '%s': array too long. Expected an array with maximum length %d, but got length %u.", f->name,
-            (int)f->max, value->size);
-}
-
-/* Into the request, or nowhere. */
-static bool read_value(ApiRequest *request, const Field *f, const Json *value, ApiError *error) {
-    union {
-        double number;
-        int64_t integer;
-        bool flag;
-        Slice text;
-    } v;
-    char *to = f->at == FIELD_NOWHERE ? NULL : (char *)request + f->at;
-    switch (f->type) {
-    case FIELD_NUMBER:
-        if (!api_number(value, f->name, f->min, f->max, &v.number, error)) return false;
-        if (to) *(float *)(void *)to = (float)v.number;
-        return true;
-    case FIELD_INTEGER:
-        if (!read_long(value, f, &v.integer, error)) return false;
-        if (to) *(int *)(void *)to = (int)v.integer;
-        return true;
-    case FIELD_LONG:
-        if (!read_long(value, f, &v.integer, error)) return false;
-        if (to) *(int64_t *)(void *)to = v.integer;
-        return true;
-    case FIELD_BOOL:
-        if (!api_bool(value, f->name, &v.flag, error)) return false;
-        if (to) *(bool *)(void *)to = v.flag;
-        return true;
-    case FIELD_TEXT:
-        if (!read_text(value, f, &v.text, error)) return false;
-        if (to) *(Slice *)(void *)to = v.text;
-        return true;
-    case FIELD_ARRAY:
-        if (!read_list(value, f, error)) return false;
-        break;
-    case FIELD_OBJECT:
-        if (!api_type(value, JSON_OBJECT, f->name, error)) return false;
-        break;
-    case FIELD_ANY: break;
-    }
-    if (to) *(const Json **)(void *)to = value;
-    return true;
-}
-
-static const Field *find_field(Door door, Slice name) {
-    for (size_t i = 0; i < COUNT_OF(table); i++)
-        if (table[i].doors & door && slice_is(name, table[i].name)) return &table[i];
-    return NULL;
-}
-
-bool fields_read(ApiRequest *request, Door door, const Json *body, ApiError *error) {
-    for (JSON_EACH_PAIR(key, value, body)) {
-        const Field *field = find_field(door, json_slice(key));
-        if (!field) {
-            char name[API_PARAM_MAX];
-            snprintf(name, sizeof name, "%.*s", key->size < 100 ? (int)key->size : 100, key->string);
-            return api_fail(error, 400, "unknown_parameter", utf8_valid(slice_of(name)) ? name : NULL,
-                "Unrecognized request argument supplied: %s", utf8_valid(slice_of(name)) ? name : "(a long name)");
-        }
-        if (value->type == JSON_NULL) continue;
-        if (!read_value(request, field, value, error)) return false;
-        if (field->read && !field->read(request, value, field->name, error)) return false;
-    }
-    return true;
-}
-
-/* ---- showing ---- */
-
-static void write_range(const Field *f, const char *type, Buffer *out) {
-    buffer_text(out, type);
-    if (f->max == MANY)
-        buffer_printf(out, " ≥ %g", f->min);
-    else if (f->max > 0)
-        buffer_printf(out, ", %s%g…%g", f->min < 0 ? "−" : "", fabs(f->min), f->max);
-}
-
-static void write_form(const Field *f, Buffer *out) {
-    if (f->form) {
-        buffer_text(out, f->form);
-        return;
-    }
-    switch (f->type) {
-    case FIELD_NUMBER: write_range(f, "number", out); break;
-    case FIELD_INTEGER:
-    case FIELD_LONG: write_range(f, "integer", out); break;
-    case FIELD_BOOL: buffer_text(out, "boolean"); break;
-    case FIELD_TEXT:
-        buffer_text(out, "string");
-        if (f->max > 0) buffer_printf(out, " ≤ %g characters", f->max);
-        break;
-    case FIELD_ARRAY: write_range(f, "array", out); break;
-    case FIELD_OBJECT: buffer_text(out, "object"); break;
-    case FIELD_ANY: buffer_text(out, "anything"); break;
-    }
-}
-
-void fields_write(Buffer *out) {
-    static const char *const statuses[] = {[FIELD_HONOURED] = "honoured",
-        [FIELD_EXTENSION] = "extension",
-        [FIELD_ACCEPTED] = "accepted",
-        [FIELD_NEUTRAL] = "neutral",
-        [FIELD_REFUSED] = "refused"};
-    buffer_text(out, "| field | chat | completions | status | values | default | |\n|---|---|---|---|---|---|---|\n");
-    for (size_t i = 0; i < COUNT_OF(table); i++) {
-        const Field *f = &table[i];
-        buffer_printf(out, "| `%s` | %s | %s | %s | ", f->name, f->doors & DOOR_CHAT ? "✓" : "",
-            f->doors & DOOR_TEXT ? "✓" : "", statuses[f->status]);
-        write_form(f, out);
-        buffer_printf(out, " | %s | %s |\n", f->standing, f->what);
-    }
 }

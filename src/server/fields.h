@@ -1,9 +1,19 @@
-/* Every field of the two request objects, in one table: requests are read by it, docs/api.md shows it, and a test walks
- * it to prove that nothing is ignored. */
+/* Every field of every request, as rows of tables: requests are read by them, docs/api.md shows them, and a test walks
+ * them to prove that nothing is ignored. Fields of chat/completions and completions go into an ApiRequest; those of the
+ * other doors are checked, and copied into the chat completion that the door writes where the chat has the same. */
 #pragma once
 #include "server/params.h"
 
-typedef enum Door { DOOR_CHAT = 1, DOOR_TEXT = 2 } Door; /* /v1/chat/completions, /v1/completions */
+typedef enum Door {
+    DOOR_CHAT = 1 << 0, /* /v1/chat/completions */
+    DOOR_TEXT = 1 << 1, /* /v1/completions */
+    DOOR_RESPONSES = 1 << 2,
+    DOOR_MESSAGES = 1 << 3,
+    DOOR_OLLAMA_CHAT = 1 << 4, /* /api/chat */
+    DOOR_GENERATE = 1 << 5,    /* /api/generate */
+    DOOR_TOKENIZE = 1 << 6,
+    DOOR_DETOKENIZE = 1 << 7,
+} Door;
 
 typedef enum FieldStatus {
     FIELD_HONOURED,
@@ -29,7 +39,7 @@ typedef bool (*FieldReader)(ApiRequest *request, const Json *value, const char *
 enum { FIELD_NOWHERE = -1 };
 
 typedef struct Field {
-    const char *name;
+    const char *name; /* of a member of an object: "options.seed" */
     unsigned doors;
     FieldStatus status;
     FieldType type;
@@ -41,8 +51,18 @@ typedef struct Field {
     const char *what;
 } Field;
 
-const Field *fields_all(size_t *count);
+typedef struct DoorField {
+    Field field;
+    const char *as; /* the chat's field that is the same; NULL: what it means is the door's to write */
+} DoorField;
+
+const Field *fields_all(size_t *count);          /* of chat/completions and completions */
+const DoorField *door_fields_all(size_t *count); /* of the other doors */
 /* Reads every field of a body; null is absent. Unknown ones are errors. */
 NODISCARD bool fields_read(ApiRequest *request, Door door, const Json *body, ApiError *error);
-/* The table as Markdown. */
+/* Checks every field of another door's body, and the members of those whose members have rows; appends
+ * ,"as":value of those that the chat has, too. chat: NULL where none is written. */
+NODISCARD bool fields_check(Door door, const Json *body, Buffer *chat, ApiError *error);
+/* The tables as Markdown. */
 void fields_write(Buffer *out);
+void door_fields_write(Buffer *out);

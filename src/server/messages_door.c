@@ -4,6 +4,8 @@
 #include "server/answer_shape.h"
 #include "server/door.h"
 #include "server/endpoint.h"
+#include "server/field_readers.h"
+#include "server/fields.h"
 #include "server/routes.h"
 
 static const char *const text_types[] = {"text", NULL};
@@ -182,31 +184,32 @@ static void write_format(const Json *body, Buffer *out) {
 }
 
 static bool read_params(ApiRequest *request, const Json *body, ApiError *error) {
-    static const char *const known[] = {"model", "messages", "system", "max_tokens", "stop_sequences", "stream",
-        "temperature", "top_p", "top_k", "tools", "tool_choice", "thinking", "metadata", "output_config",
-        "output_format", "service_tier", "context_management", NULL};
     Buffer chat = {0};
-    if (!door_check(body, known, error)) return false;
     buffer_text(&chat, "{\"n\":1");
-    static const char *const same[][2] = {{"model", "model"}, {"max_tokens", "max_tokens"}, {"stop_sequences", "stop"},
-        {"stream", "stream"}, {"temperature", "temperature"}, {"top_p", "top_p"}, {"top_k", "top_k"}};
-    for (size_t i = 0; i < COUNT_OF(same); i++) door_copy(body, same[i][0], same[i][1], &chat);
-    write_format(body, &chat);
-    if (!write_messages(body, &chat, error) || !write_tools(body, &chat, error) || !write_choice(body, &chat, error)) {
+    if (!fields_check(DOOR_MESSAGES, body, &chat, error) || !write_messages(body, &chat, error) ||
+        !write_tools(body, &chat, error) || !write_choice(body, &chat, error)) {
         buffer_free(&chat);
         return false;
     }
+    write_format(body, &chat);
     buffer_byte(&chat, '}');
     if (!door_read(request, &chat, error)) return false;
-    const Json *thinking = door_get(body, "thinking"); /* of models that do not think, nothing is asked */
-    request->tools.thinking_hint = thinking != NULL;
-    request->tools.thinking = thinking && !is_block(thinking, "disabled");
+    const Json *stops = door_get(body, "stop_sequences"), *config = door_get(body, "output_config");
+    const Json *effort = config ? door_get(config, "effort") : NULL, *thinking = door_get(body, "thinking");
+    if (stops && !read_stops(request, stops, "stop_sequences", STOP_STRINGS_MAX, error)) return false;
+    if (effort) tools_hint_effort(&request->tools, json_slice(effort));
+    if (thinking) tools_hint_thinking(&request->tools, !is_block(thinking, "disabled"));
+    request->cut = true;
     return true;
 }
 
 static bool make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) {
     if (request->max_tokens < 0 && x->route->completes) return api_missing("max_tokens", error);
-    return chat_make_prompts(x, request, error);
+    if (!chat_make_prompts(x, request, error)) return false;
+    const int context = chat_model_context(x->model);
+    return x->prompts->count < (size_t)context || !x->route->completes ||
+        api_fail(error, 400, "context_length_exceeded", "messages", "prompt is too long: %zu tokens > %d maximum",
+            x->prompts->count, context - 1); /* agents know it by these words, and shorten */
 }
 
 /* ---- the answer ---- */

@@ -3,45 +3,21 @@
 #include <stdio.h>
 
 #include "server/door.h"
+#include "server/fields.h"
 
 /* ---- what both have ---- */
 
-/* How the model is run, which is the server's to say, and what changes nothing. */
-static const char *const run_options[] = {"num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread",
-    "use_mmap", "use_mlock", "numa", "low_vram", "repeat_last_n"};
-static const char *const sampling_options[][2] = {{"temperature", "temperature"}, {"top_p", "top_p"},
-    {"top_k", "top_k"}, {"min_p", "min_p"}, {"seed", "seed"}, {"stop", "stop"},
-    {"repeat_penalty", "repetition_penalty"}, {"presence_penalty", "presence_penalty"},
-    {"frequency_penalty", "frequency_penalty"}};
-
-static bool is_run_option(Slice name) {
-    for (size_t i = 0; i < COUNT_OF(run_options); i++)
-        if (slice_is(name, run_options[i])) return true;
-    return false;
-}
-
-static bool write_option(Slice name, const Json *options, const Json *value, Buffer *out, ApiError *error) {
-    if (slice_is(name, "num_predict")) {
-        if (value->type != JSON_INTEGER || value->integer > 0) door_copy(options, "num_predict", "max_tokens", out);
-        return true; /* otherwise: no limit */
-    }
-    for (size_t i = 0; i < COUNT_OF(sampling_options); i++) {
-        if (!slice_is(name, sampling_options[i][0])) continue;
-        door_copy(options, sampling_options[i][0], sampling_options[i][1], out);
-        return true;
-    }
-    char param[API_PARAM_MAX];
-    snprintf(param, sizeof param, "options.%.*s", SLICE_SHOWN(name));
-    return is_run_option(name) || api_unsupported(param, error);
-}
-
-static bool write_options(const Json *body, Buffer *out, ApiError *error) {
+/* Options that are not the chat's under another name. */
+static void write_options(const Json *body, Buffer *out) {
     const Json *options = door_get(body, "options");
-    if (!options) return true;
-    if (!api_type(options, JSON_OBJECT, "options", error)) return false;
-    for (JSON_EACH_PAIR(key, value, options))
-        if (value->type != JSON_NULL && !write_option(json_slice(key), options, value, out, error)) return false;
-    return true;
+    const Json *count = options ? door_get(options, "num_predict") : NULL;
+    const Json *penalty = options ? door_get(options, "repeat_penalty") : NULL;
+    const Json *window = options ? door_get(options, "repeat_last_n") : NULL;
+    if (count && json_number(count) > 0) door_copy(options, "num_predict", "max_tokens", out);
+    if (window && json_number(window) == 0)
+        buffer_text(out, ",\"repetition_penalty\":1");
+    else if (penalty)
+        door_copy(options, "repeat_penalty", "repetition_penalty", out);
 }
 
 static bool write_format(const Json *body, Buffer *out, ApiError *error) {
@@ -59,14 +35,12 @@ static bool write_format(const Json *body, Buffer *out, ApiError *error) {
 }
 
 /* Streams are what Ollama answers unless told otherwise. */
-static bool write_common(const Json *body, Buffer *out, ApiError *error) {
+static bool write_common(Door door, const Json *body, Buffer *out, ApiError *error) {
     buffer_text(out, "{\"n\":1");
-    door_copy(body, "model", "model", out);
-    if (door_get(body, "stream"))
-        door_copy(body, "stream", "stream", out);
-    else
-        buffer_text(out, ",\"stream\":true");
-    return write_options(body, out, error) && write_format(body, out, error);
+    if (!fields_check(door, body, out, error)) return false;
+    if (!door_get(body, "stream")) buffer_text(out, ",\"stream\":true");
+    write_options(body, out);
+    return write_format(body, out, error);
 }
 
 static bool finish(ApiRequest *request, const Json *body, Buffer *chat, bool ok, ApiError *error) {
@@ -77,8 +51,9 @@ static bool finish(ApiRequest *request, const Json *body, Buffer *chat, bool ok,
     buffer_byte(chat, '}');
     if (!door_read(request, chat, error)) return false;
     const Json *think = door_get(body, "think");
-    request->tools.thinking_hint = think != NULL;
-    request->tools.thinking = think && (think->type != JSON_BOOL || think->boolean);
+    if (think && think->type == JSON_BOOL) tools_hint_thinking(&request->tools, think->boolean);
+    if (think && think->type == JSON_STRING) tools_hint_effort(&request->tools, json_slice(think));
+    request->cut = true;
     return true;
 }
 
@@ -160,29 +135,16 @@ static bool write_messages(const Json *body, Buffer *out, ApiError *error) {
 }
 
 bool ollama_read_chat(ApiRequest *request, const Json *body, ApiError *error) {
-    static const char *const known[] = {
-        "model", "messages", "tools", "format", "options", "stream", "keep_alive", "think", NULL};
     Buffer chat = {0};
-    const bool ok =
-        door_check(body, known, error) && write_common(body, &chat, error) && write_messages(body, &chat, error);
+    const bool ok = write_common(DOOR_OLLAMA_CHAT, body, &chat, error) && write_messages(body, &chat, error);
     return finish(request, body, &chat, ok, error);
 }
 
 /* ---- generate ---- */
 
-static bool only_empty(const Json *body, const char *name, ApiError *error) {
-    const Json *value = door_get(body, name);
-    const bool empty = !value || (value->type == JSON_STRING && value->size == 0) ||
-        (value->type == JSON_ARRAY && value->size == 0) || (value->type == JSON_BOOL && !value->boolean);
-    return empty || api_unsupported(name, error);
-}
-
 static bool write_prompt(const Json *body, Buffer *out, ApiError *error) {
-    static const char *const later[] = {"suffix", "template", "context", "raw", "images"};
     const Json *prompt = door_get(body, "prompt"), *system = door_get(body, "system");
     Slice text;
-    for (size_t i = 0; i < COUNT_OF(later); i++)
-        if (!only_empty(body, later[i], error)) return false;
     if (!prompt) return api_missing("prompt", error);
     buffer_text(out, ",\"messages\":[");
     if (system) {
@@ -199,10 +161,7 @@ static bool write_prompt(const Json *body, Buffer *out, ApiError *error) {
 }
 
 bool ollama_read_generate(ApiRequest *request, const Json *body, ApiError *error) {
-    static const char *const known[] = {"model", "prompt", "suffix", "images", "format", "options", "system",
-        "template", "context", "stream", "raw", "keep_alive", "think", NULL};
     Buffer chat = {0};
-    const bool ok =
-        door_check(body, known, error) && write_common(body, &chat, error) && write_prompt(body, &chat, error);
+    const bool ok = write_common(DOOR_GENERATE, body, &chat, error) && write_prompt(body, &chat, error);
     return finish(request, body, &chat, ok, error);
 }

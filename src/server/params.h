@@ -6,13 +6,13 @@
 #include "server/cache_params.h"
 #include "server/constraint_params.h"
 #include "server/tool_params.h"
-#include "text/stream/stream_text.h" /* STOP_STRING_BYTES_MAX */
+#include "text/stream/stream_text.h" /* STOP_STRINGS_MAX */
 
 enum {
     MESSAGES_MAX = 20000,
     PROMPTS_MAX = 64,
     LOGIT_BIAS_MAX = 4096,
-    STOP_COUNT_MAX = 4,
+    STOP_COUNT_MAX = 4,             /* as OpenAI has it */
     COMPLETION_TOKENS_DEFAULT = 16, /* of /v1/completions, as OpenAI documents it */
 };
 
@@ -34,10 +34,11 @@ typedef struct ApiRequest {
     int32_t *bias_ids; /* what sampling's arrays are */
     float *bias_values;
     int64_t max_tokens; /* −1: not given */
+    bool cut;           /* to what the context holds, where it is more */
     int choices;
     AnswerForm form;
     const Json *stream_options;
-    Slice stops[STOP_COUNT_MAX];
+    Slice stops[STOP_STRINGS_MAX];
     int stop_count;
     int top_logprobs;
     CacheRequest cache;

@@ -34,17 +34,16 @@ bool reasoning_settle(const ApiRequest *request, const ChatModel *model, ChatPro
     const ToolRequest *r = &request->tools;
     const bool switches = knows(model, "enable_thinking"), grades = knows(model, "reasoning_effort");
     const bool off = r->effort.data && slice_is(r->effort, "none");
-    if (r->effort.data && !switches && !grades && !off) return api_unsupported("reasoning_effort", error);
-    if (r->thinking_given && r->thinking && !switches) return api_unsupported("enable_thinking", error);
+    if (r->effort.data && !switches && !grades && !off && !r->hint) return api_unsupported("reasoning_effort", error);
+    if (r->thinking_given && r->thinking && !switches && !r->hint) return api_unsupported("enable_thinking", error);
     Buffer pairs = {0};
     buffer_byte(&pairs, '{');
     if (r->effort.data && grades && !off) {
         buffer_text(&pairs, "\"reasoning_effort\":");
         json_write_string(&pairs, r->effort);
     }
-    const bool said = r->thinking_given || r->thinking_hint;
-    if (switches && (said || r->effort.data))
-        add_pair(&pairs, "enable_thinking", (said ? r->thinking : !off) ? SLICE("true") : SLICE("false"));
+    if (switches && (r->thinking_given || r->effort.data))
+        add_pair(&pairs, "enable_thinking", (r->thinking_given ? r->thinking : !off) ? SLICE("true") : SLICE("false"));
     const bool ok = (pairs.size == 1 && !pairs.failed) || merge(request, prompt, &pairs, error);
     buffer_free(&pairs);
     return ok;

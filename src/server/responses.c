@@ -6,6 +6,7 @@
 #include "server/door.h"
 #include "server/endpoint.h"
 #include "server/responses_request.h"
+#include "server/shape.h"
 
 /* ---- items ---- */
 
@@ -206,10 +207,12 @@ static void write_delta(Exchange *x, int index, Buffer *out) {
         if (x->kept.failed || kind == ANSWER_CALL_END) continue;
         if (!x->block.open) open_block(x, kind, out);
         if (kind == ANSWER_CALL) continue;
+        const size_t start = out->size;
         begin_event(x, deltas[kind], out);
         write_place(x, kind != ANSWER_ARGUMENTS, out);
         door_text("delta", answer_event_text(events, i), out);
         if (kind == ANSWER_CONTENT) buffer_text(out, ",\"logprobs\":[]");
+        shape_obfuscation(x, start, out);
         end_event(out);
     }
     out->failed |= x->kept.failed;

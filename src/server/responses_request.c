@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "server/door.h"
+#include "server/fields.h"
 
 static const char *const text_types[] = {"input_text", "output_text", "text", "refusal", NULL};
 
@@ -211,16 +212,6 @@ static bool write_format(const Json *body, Buffer *out, ApiError *error) {
     return true;
 }
 
-/* What would need something to be kept. */
-static bool check_state(const Json *body, ApiError *error) {
-    static const char *const kept[] = {"previous_response_id", "conversation", "prompt"};
-    for (size_t i = 0; i < COUNT_OF(kept); i++)
-        if (door_get(body, kept[i])) return api_unsupported(kept[i], error);
-    const Json *background = door_get(body, "background");
-    return !background || (background->type == JSON_BOOL && !background->boolean) ||
-        api_unsupported("background", error);
-}
-
 enum { ECHO_BYTES_MAX = 4 << 20 }; /* it is held until the answer is out, when the body is gone */
 
 /* Members of the response that repeat the request, each with a comma in front. */
@@ -251,28 +242,16 @@ static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
 }
 
 bool responses_read(ApiRequest *request, const Json *body, ApiError *error) {
-    static const char *const known[] = {"model", "input", "instructions", "max_output_tokens", "stream", "temperature",
-        "top_p", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "metadata", "store",
-        "previous_response_id", "conversation", "prompt", "background", "include", "truncation", "user",
-        "prompt_cache_key", "prompt_cache_retention", "service_tier", "top_logprobs", "max_tool_calls",
-        "safety_identifier", "stream_options", "client_metadata", NULL};
-    static const char *const same[][2] = {{"model", "model"}, {"max_output_tokens", "max_completion_tokens"},
-        {"stream", "stream"}, {"temperature", "temperature"}, {"top_p", "top_p"}, {"user", "user"},
-        {"parallel_tool_calls", "parallel_tool_calls"}, {"metadata", "metadata"},
-        {"prompt_cache_key", "prompt_cache_key"}, {"safety_identifier", "safety_identifier"}};
     Buffer chat = {0};
-    if (!door_check(body, known, error) || !check_state(body, error)) return false;
     buffer_text(&chat, "{\"n\":1");
-    for (size_t i = 0; i < COUNT_OF(same); i++) door_copy(body, same[i][0], same[i][1], &chat);
-    if (!write_messages(body, &chat, error) || !write_tools(body, &chat, error) || !write_choice(body, &chat, error) ||
-        !write_format(body, &chat, error)) {
+    if (!fields_check(DOOR_RESPONSES, body, &chat, error) || !write_messages(body, &chat, error) ||
+        !write_tools(body, &chat, error) || !write_choice(body, &chat, error) || !write_format(body, &chat, error)) {
         buffer_free(&chat);
         return false;
     }
     buffer_byte(&chat, '}');
     if (!door_read(request, &chat, error)) return false;
     const Json *reasoning = door_get(body, "reasoning"), *effort = reasoning ? door_get(reasoning, "effort") : NULL;
-    request->tools.thinking_hint = effort != NULL; /* agents send it whatever the model */
-    request->tools.thinking = effort && !door_is(reasoning, "effort", "none");
+    if (effort) tools_hint_effort(&request->tools, json_slice(effort));
     return write_echo(request, body, error);
 }

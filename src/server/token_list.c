@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "server/body.h"
 #include "server/door.h"
+#include "server/fields.h"
 #include "server/model_list.h"
 #include "server/reply.h"
 
@@ -59,7 +60,15 @@ static void write_piece(const ChatModel *model, int32_t id, Buffer *out) {
     buffer_free(&bytes);
 }
 
-static void write_tokens(const ChatModel *model, const Tokens *tokens, bool pieces, Buffer *out) {
+/* A token's text; bytes that are no characters become U+FFFD. */
+static void write_text(const ChatModel *model, int32_t id, Buffer *out) {
+    Buffer bytes = {0};
+    if (!tokenizer_bytes(model->tokenizer, id, &bytes, NULL)) buffer_clear(&bytes);
+    json_write_string(out, buffer_view(&bytes));
+    buffer_free(&bytes);
+}
+
+static void write_tokens(const ChatModel *model, const Tokens *tokens, bool pieces, bool texts, Buffer *out) {
     buffer_text(out, "{\"tokens\":[");
     for (size_t i = 0; i < tokens->count; i++) {
         if (i) buffer_byte(out, ',');
@@ -68,19 +77,23 @@ static void write_tokens(const ChatModel *model, const Tokens *tokens, bool piec
         else
             json_write_integer(out, tokens->ids[i]);
     }
-    buffer_printf(out, "],\"count\":%zu,\"max_model_len\":%d}", tokens->count, chat_model_context(model));
+    buffer_text(out, "]");
+    for (size_t i = 0; texts && i < tokens->count; i++) {
+        buffer_text(out, i ? "," : ",\"token_strs\":[");
+        write_text(model, tokens->ids[i], out);
+    }
+    if (texts && tokens->count) buffer_byte(out, ']');
+    buffer_printf(out, ",\"count\":%zu,\"max_model_len\":%d}", tokens->count, chat_model_context(model));
 }
 
 static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error) {
-    static const char *const known[] = {"content", "prompt", "model", "add_special", "add_special_tokens",
-        "parse_special", "with_pieces", "return_token_strs", NULL};
     const Json *content = door_get(body, "content") ? door_get(body, "content") : door_get(body, "prompt");
-    bool special = !door_get(body, "content"), control = true,
-         pieces = false; /* the defaults of llama.cpp, and of vLLM */
+    bool special = !door_get(body, "content"), control = true, pieces = false,
+         texts = false; /* the defaults of llama.cpp, and of vLLM */
     Slice text;
-    if (!door_check(body, known, error) || !read_flag(body, "add_special", &special, error) ||
+    if (!fields_check(DOOR_TOKENIZE, body, NULL, error) || !read_flag(body, "add_special", &special, error) ||
         !read_flag(body, "add_special_tokens", &special, error) || !read_flag(body, "parse_special", &control, error) ||
-        !read_flag(body, "with_pieces", &pieces, error))
+        !read_flag(body, "with_pieces", &pieces, error) || !read_flag(body, "return_token_strs", &texts, error))
         return false;
     if (!content) return api_missing("content", error);
     if (!api_string(content, "content", &text, error)) return false;
@@ -90,7 +103,7 @@ static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error
     Error why = {0};
     const ControlTokens mode = control ? CONTROL_RECOGNISED : CONTROL_AS_TEXT;
     bool ok = tokenizer_encode(model->tokenizer, text, mode, special, &tokens, &why) || refuse(&why, "content", error);
-    if (ok) write_tokens(model, &tokens, pieces, out);
+    if (ok) write_tokens(model, &tokens, pieces, texts, out);
     tokens_free(&tokens);
     models_release(x->server->models, model);
     return ok;
@@ -111,11 +124,9 @@ static bool read_ids(const Json *list, int vocab, Tokens *tokens, ApiError *erro
 }
 
 static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error) {
-    static const char *const known[] = {"tokens", "model", NULL};
     const Json *list = door_get(body, "tokens");
-    if (!door_check(body, known, error)) return false;
+    if (!fields_check(DOOR_DETOKENIZE, body, NULL, error)) return false;
     if (!list) return api_missing("tokens", error);
-    if (!api_type(list, JSON_ARRAY, "tokens", error)) return false;
     ChatModel *model = take_model(x, body, error);
     if (!model) return false;
     Tokens tokens = {0};

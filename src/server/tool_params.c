@@ -156,9 +156,13 @@ bool tools_read_parallel(ToolRequest *tools, const Json *value, const char *fiel
 
 bool tools_read_effort(ToolRequest *tools, const Json *value, const char *field, ApiError *error) {
     static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
-    if (!api_string(value, field, &tools->effort, error)) return false;
+    Slice effort;
+    if (!api_string(value, field, &effort, error)) return false;
+    if (tools->effort.data && !slice_equal(tools->effort, effort))
+        return api_fail(error, 400, "invalid_value", field, "'%s' differs from another effort in the request.", field);
+    tools->effort = effort;
     for (size_t i = 0; i < COUNT_OF(efforts); i++)
-        if (slice_is(tools->effort, efforts[i])) return true;
+        if (slice_is(effort, efforts[i])) return true;
     return api_fail(error, 400, "invalid_value", field,
         "Invalid value for '%s': expected one of 'none', 'minimal', 'low', 'medium', 'high', 'xhigh' and 'max'.",
         field);
@@ -167,6 +171,46 @@ bool tools_read_effort(ToolRequest *tools, const Json *value, const char *field,
 bool tools_read_thinking(ToolRequest *tools, const Json *value, const char *field, ApiError *error) {
     tools->thinking_given = true;
     return api_bool(value, field, &tools->thinking, error);
+}
+
+bool tools_read_budget(ToolRequest *tools, const Json *value, const char *field, ApiError *error) {
+    int64_t budget;
+    if (!api_integer(value, field, -1, INT32_MAX, &budget, error)) return false;
+    if (tools->budget_by && budget != tools->budget)
+        return api_fail(error, 400, "invalid_value", field, "'%s' and '%s' are both set and differ: send one of them.",
+            field, tools->budget_by);
+    tools->budget = budget;
+    tools->budget_by = field;
+    return true;
+}
+
+static bool read_reasoning_member(ToolRequest *tools, Slice name, const Json *value, ApiError *error) {
+    bool flag = false;
+    if (slice_is(name, "max_tokens")) return tools_read_budget(tools, value, "reasoning.max_tokens", error);
+    if (slice_is(name, "effort")) return tools_read_effort(tools, value, "reasoning.effort", error);
+    if (slice_is(name, "enabled")) return tools_read_thinking(tools, value, "reasoning.enabled", error);
+    if (slice_is(name, "exclude"))
+        return api_bool(value, "reasoning.exclude", &flag, error) &&
+            (!flag || api_unsupported("reasoning.exclude", error));
+    char param[API_PARAM_MAX];
+    snprintf(param, sizeof param, "reasoning.%.*s", SLICE_SHOWN(name));
+    return api_fail(error, 400, "unknown_parameter", param, "Unknown parameter: '%s'.", param);
+}
+
+bool tools_read_reasoning(ToolRequest *tools, const Json *value, const char *field, ApiError *error) {
+    for (JSON_EACH_PAIR(key, member, value))
+        if (member->type != JSON_NULL && !read_reasoning_member(tools, json_slice(key), member, error)) return false;
+    return true;
+}
+
+void tools_hint_thinking(ToolRequest *tools, bool thinking) {
+    tools->hint = tools->thinking_given = true;
+    tools->thinking = thinking;
+}
+
+void tools_hint_effort(ToolRequest *tools, Slice effort) {
+    tools->hint = true;
+    tools->effort = effort;
 }
 
 /* ---- all together ---- */

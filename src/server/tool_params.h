@@ -19,7 +19,9 @@ typedef struct ToolRequest {
     bool single;  /* at most one call */
     Slice effort; /* reasoning_effort; data NULL: not given */
     bool thinking, thinking_given;
-    bool thinking_hint; /* thinking is wanted of models that can be told */
+    bool hint;             /* effort and thinking are for models that can be told: others are not asked */
+    int64_t budget;        /* most tokens of reasoning; −1: any number */
+    const char *budget_by; /* the field that said so; NULL: none */
 } ToolRequest;
 
 bool tools_read_list(ToolRequest *tools, const Json *value, const char *field, ApiError *error);
@@ -27,6 +29,13 @@ bool tools_read_choice(ToolRequest *tools, const Json *value, const char *field,
 bool tools_read_parallel(ToolRequest *tools, const Json *value, const char *field, ApiError *error);
 bool tools_read_effort(ToolRequest *tools, const Json *value, const char *field, ApiError *error);
 bool tools_read_thinking(ToolRequest *tools, const Json *value, const char *field, ApiError *error);
+/* Fields of a chat that say it in several ways, which agree. −1: no limit. */
+bool tools_read_budget(ToolRequest *tools, const Json *value, const char *field, ApiError *error);
+/* {"max_tokens", "effort", "enabled", "exclude"}, as OpenRouter has it. */
+bool tools_read_reasoning(ToolRequest *tools, const Json *value, const char *field, ApiError *error);
+/* What agents send whatever the model: it holds where the model can be told. */
+void tools_hint_thinking(ToolRequest *tools, bool thinking);
+void tools_hint_effort(ToolRequest *tools, Slice effort);
 /* Once all fields are read. */
 NODISCARD bool tools_settle(ToolRequest *tools, ApiError *error);
 

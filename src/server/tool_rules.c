@@ -105,6 +105,26 @@ static bool constrain_calls(const ApiRequest *request, ChatModel *model, Constra
     return *constraint || refuse(&why, "tools", error);
 }
 
+/* What holds is for what follows reasoning, which may be bounded. Models that do not reason are within any bound. */
+static bool settle_reasoning(
+    const ApiRequest *request, ChatModel *model, const Tokens *prompt, Constraint **constraint, ApiError *error) {
+    const int64_t budget = model->reasoning ? request->tools.budget : -1;
+    if (!*constraint && budget < 0) return true;
+    bool open, ok = true;
+    Error why = {0};
+    if (!chat_prompt_reasons(model, prompt, &open, &why)) {
+        constraint_release(*constraint);
+        return api_out_of_memory(error);
+    }
+    if (budget >= 0 && !request->tools.hint && !reasoning_is_counted(model, open)) {
+        constraint_release(*constraint);
+        return api_unsupported(request->tools.budget_by, error);
+    }
+    ok = reasoning_is_counted(model, open);
+    if (ok) *constraint = reasoning_constraint(model, *constraint, open, budget, &why);
+    return !ok || *constraint || refuse(&why, request->tools.budget_by, error);
+}
+
 bool tool_rules_constrain(
     const ApiRequest *request, ChatModel *model, const Tokens *prompt, Constraint **constraint, ApiError *error) {
     *constraint = NULL;
@@ -112,13 +132,5 @@ bool tool_rules_constrain(
     if (calls ? !constrain_calls(request, model, constraint, error)
               : !constraint_make(&request->constraint, model, constraint, error))
         return false;
-    if (!*constraint || !request->messages) return true;
-    bool reasons;
-    Error why = {0};
-    if (!chat_prompt_reasons(model, prompt, &reasons, &why)) {
-        constraint_release(*constraint);
-        return api_out_of_memory(error);
-    }
-    *constraint = reasoning_constraint(model, *constraint, reasons, &why);
-    return *constraint || api_out_of_memory(error);
+    return !request->messages || settle_reasoning(request, model, prompt, constraint, error);
 }

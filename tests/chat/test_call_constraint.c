@@ -198,12 +198,12 @@ static void test_free(void) {
     }
     static const ReasoningFormat think = {"<|start|>", "</think>"};
     model->reasoning = &think;
-    Constraint *open = reasoning_constraint(model, constraint_retain(c), true, &error);
+    Constraint *open = reasoning_constraint(model, constraint_retain(c), true, -1, &error);
     ConstraintState state = open->start;
     TEST(feed(open, model, &state, "a <tool_call>\n{\"nose </thin</think>\n<tool_call>\n{\"name\": \"") &&
         !is_free(open, state));
     constraint_release(open);
-    Constraint *chosen = reasoning_constraint(model, constraint_retain(c), false, &error);
+    Constraint *chosen = reasoning_constraint(model, constraint_retain(c), false, -1, &error);
     state = chosen->start;
     TEST(chosen->ops->accept(chosen, &state, CHAT_START, &error) &&
         feed(chosen, model, &state, "{\"name\": \"Bob\"</think>Hi"));
@@ -211,14 +211,75 @@ static void test_free(void) {
     constraint_release(c);
 
     /* A grammar may come back to where it began: an answer that is under way does not begin to reason. */
-    Constraint *pairs = reasoning_constraint(
-        model, constraint_compile(model, GRAMMAR_REGEX, SLICE("(ab)*"), GRAMMAR_SPACE_FLEXIBLE, &error), false, &error);
+    Constraint *pairs = reasoning_constraint(model,
+        constraint_compile(model, GRAMMAR_REGEX, SLICE("(ab)*"), GRAMMAR_SPACE_FLEXIBLE, &error), false, -1, &error);
     TEST_MSG(pairs != NULL, "%s", error.text);
     state = pairs->start;
     TEST(feed(pairs, model, &state, "ab") && !pairs->ops->accept(pairs, &state, CHAT_START, &error));
     state = pairs->start;
     TEST(pairs->ops->accept(pairs, &state, CHAT_START, &error) && feed(pairs, model, &state, "hm</think>ab"));
     constraint_release(pairs);
+    model->reasoning = NULL;
+    chat_model_close(model);
+    chat_fixture_close(&fixture);
+}
+
+/* The only token that may follow; −1: there are more. */
+static int32_t only_of(Constraint *c, ConstraintState state) {
+    uint64_t mask[(CHAT_VOCAB + 63) / 64 + 1] = {0};
+    bool any = false;
+    int32_t only = -1;
+    Error error;
+    if (!c->ops->mask(c, state, mask, &any, &error) || any) return -1;
+    for (int32_t id = 0; id < CHAT_VOCAB; id++) {
+        if (!(mask[id / 64] >> id % 64 & 1)) continue;
+        if (only >= 0) return -1;
+        only = id;
+    }
+    return only;
+}
+
+/* Behind so many tokens of reasoning, what ends it is spelled, whatever the marker's beginning was taken for; then
+ * anything may come, or what the inner constraint lets. */
+static void test_budget(void) {
+    ChatFixture fixture;
+    chat_fixture_open(&fixture, true);
+    ChatModel *model = chat_open(&fixture, 1, 4);
+    static const ReasoningFormat think = {"<|start|>", "</think>"};
+    Error error = {0};
+    model->reasoning = &think;
+    for (int inner = 0; inner < 2; inner++) {
+        for (int budget = 0; budget < 6; budget++) {
+            Constraint *below =
+                inner ? constraint_compile(model, GRAMMAR_REGEX, SLICE("(ab)+"), GRAMMAR_SPACE_FLEXIBLE, &error) : NULL;
+            Constraint *c = reasoning_constraint(model, below, budget % 2, budget, &error);
+            TEST_MSG(c != NULL, "%s", error.text);
+            if (!c) continue;
+            ConstraintState state = c->start;
+            if (budget % 2 == 0) {
+                TEST(is_free(c, state) == !inner);
+                TEST(c->ops->accept(c, &state, CHAT_START, &error));
+            }
+            int tokens = 0;
+            for (; tokens < 50 && is_free(c, state); tokens++) TEST(feed(c, model, &state, tokens == 4 ? "<" : "x"));
+            TEST_MSG(tokens == budget, "%d of %d tokens", tokens, budget);
+            Buffer spelled = {0};
+            for (int32_t id; (id = only_of(c, state)) >= 0 && spelled.size < 50;) {
+                TEST(tokenizer_bytes(model->tokenizer, id, &spelled, &error));
+                TEST(c->ops->accept(c, &state, id, &error));
+                if (inner && spelled.size && spelled.data[spelled.size - 1] == '>') break;
+            }
+            const char *wanted = budget == 5 ? "/think>" : "</think>"; /* its first byte has been read */
+            TEST_MSG(slice_is(buffer_view(&spelled), wanted), "%.*s", SLICE_SHOWN(buffer_view(&spelled)));
+            TEST(inner ? feed(c, model, &state, "ab") : is_free(c, state));
+            buffer_free(&spelled);
+            constraint_release(c);
+        }
+    }
+    Constraint *c = reasoning_constraint(model, NULL, false, 3, &error); /* an answer that does not reason */
+    ConstraintState state = c->start;
+    for (int i = 0; i < 9; i++) TEST(feed(c, model, &state, i ? "x" : " ") && is_free(c, state));
+    constraint_release(c);
     model->reasoning = NULL;
     chat_model_close(model);
     chat_fixture_close(&fixture);
@@ -231,6 +292,7 @@ int main(void) {
     CHECK(tools);
     test_free();
     test_demanded();
+    test_budget();
     arena_free(&arena);
     return test_done();
 }

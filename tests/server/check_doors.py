@@ -110,7 +110,37 @@ def test_ollama(s):
     refused(lambda: client.chat(model=s.name, messages=ask, options={"mirostat": 1}), ollama.ResponseError, "an option that is not kept")
 
 
+def test_limits(s):
+    """More tokens than the context holds, and prompts that do not fit it, as each door's clients expect them to be taken."""
+    ask = [{"role": "user", "content": ASK}]
+    client = anthropic.Anthropic(base_url=s.url, api_key="none", max_retries=0)
+    with client.messages.stream(model=s.name, max_tokens=64000, messages=ask, extra_body={"temperature": 0}) as stream:
+        check("Paris" in stream.get_final_message().content[0].text, "64,000 tokens of an answer")
+    long = [{"role": "user", "content": "word " * 5000}]
+    try:
+        client.messages.create(model=s.name, max_tokens=5, messages=long)
+        check(False, "a prompt that is too long was accepted")
+    except anthropic.BadRequestError as e:
+        check("prompt is too long: " in str(e) and "> 2047 maximum" in str(e), e)
+    check(client.messages.count_tokens(model=s.name, messages=long).input_tokens > 5000, "it can be counted")
+    whole = ollama.Client(host=s.url).chat(model=s.name, messages=ask, options={"temperature": 0, "num_predict": 100000})
+    check("Paris" in whole.message.content, "num_predict beyond the context")
+    sixteen = [f"stop{i}" for i in range(15)] + ["ari"]
+    stopped = client.messages.create(model=s.name, max_tokens=60, messages=ask, stop_sequences=sixteen, extra_body={"temperature": 0})
+    check(stopped.stop_sequence == "ari", f"{stopped}")
+    status, _, body = s.request("POST", "/v1/responses", {"model": s.name, "input": ASK, "stream": True, "temperature": 0, "stream_options": {"include_obfuscation": True}})
+    deltas = [json.loads(line[6:]) for line in body.decode().split("\n") if line.startswith("data: ") and "output_text.delta" in line]
+    check(status == 200 and deltas and all(d["obfuscation"] for d in deltas), deltas[:2])
+    for path, body in (("/v1/responses", {"input": ASK, "truncation": "auto"}), ("/v1/responses", {"input": ASK, "include": ["message.output_text.logprobs"]}),
+                       ("/v1/messages", {"messages": ask, "max_tokens": 5, "thinking": {"type": "enabled", "budget_tokens": 0}}), ("/api/chat", {"messages": ask, "options": {"repeat_last_n": 64}})):
+        status, _, answer = s.request("POST", path, {"model": s.name, **body})
+        check(status == 400, f"{path} {body}: {status} {answer[:200]}")
+
+
 def test_tokens(s):
+    status, _, body = s.request("POST", "/tokenize", {"prompt": "Hello 🙂", "return_token_strs": True})
+    answer = json.loads(body)
+    check(len(answer["token_strs"]) == answer["count"] and answer["token_strs"][0] == "Hello", answer)
     status, _, body = s.request("POST", "/tokenize", {"content": "Hello, wörld 🙂"})
     tokens = json.loads(body)["tokens"]
     check(status == 200 and json.loads(body)["count"] == len(tokens) > 3, body)
@@ -195,6 +225,6 @@ def test_mutated(s, rounds=60):
 
 if __name__ == "__main__":
     with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
-        for test in (test_tokens, test_malformed, test_mutated, test_responses, test_messages, test_ollama):
+        for test in (test_tokens, test_limits, test_malformed, test_mutated, test_responses, test_messages, test_ollama):
             test(server)
     check.done()

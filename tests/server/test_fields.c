@@ -20,6 +20,7 @@ static ApiRequest defaults(void) {
     r.vocab = 1000;
     r.max_tokens = -1;
     r.choices = 1;
+    r.tools.budget = -1;
     r.sampling = (SamplingOptions){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1, .seed = 5};
     return r;
 }
@@ -72,7 +73,8 @@ static const struct {
     {"service_tier", "\"flex\""}, {"verbosity", "\"low\""}, {"metadata", "{\"a\":\"b\"}"},
     {"chat_template_kwargs", "{\"a\":1}"}, {"kv_cache", "\"q8\""}, {"kv_bits", "8"}, {"kv_group_size", "64"},
     {"json_schema", "{}"}, {"guided_json", "true"}, {"structured_outputs", "{\"regex\":\"a+\"}"},
-    {"guided_choice", "[\"a\",\"b\"]"}, {"best_of", "3"}};
+    {"guided_choice", "[\"a\",\"b\"]"}, {"best_of", "3"}, {"reasoning", "{\"max_tokens\":5}"},
+    {"prompt_cache_retention", "\"24h\""}};
 
 static const char *other_value(const Field *f) {
     for (size_t i = 0; i < COUNT_OF(others); i++)
@@ -242,13 +244,16 @@ static void test_limits(void) {
 }
 
 static void test_document(void) {
-    Buffer table = {0}, document = {0};
+    Buffer table = {0}, others_table = {0}, document = {0};
     Error error = {0};
     fields_write(&table);
-    CHECK(!table.failed && file_read("docs/api.md", 1 << 20, &document, &error));
-    TEST_MSG(memmem(document.data, document.size, table.data, table.size) != NULL,
-        "docs/api.md does not show the table that `apus debug fields` prints");
+    door_fields_write(&others_table);
+    CHECK(!table.failed && !others_table.failed && file_read("docs/api.md", 1 << 20, &document, &error));
+    TEST_MSG(memmem(document.data, document.size, table.data, table.size) != NULL &&
+            memmem(document.data, document.size, others_table.data, others_table.size) != NULL,
+        "docs/api.md does not show the tables that `apus debug fields` prints");
     buffer_free(&table);
+    buffer_free(&others_table);
     buffer_free(&document);
 }
 
