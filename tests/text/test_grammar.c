@@ -182,6 +182,17 @@ static void test_masks(void) {
             "{\"anyOf\":[{\"enum\":[\"ab\",\"abc\",\"name\"]},{\"type\":\"string\",\"minLength\":5},{\"type\":"
             "\"number\"}]}",
             "\"names\""},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":36,\"maxLength\":80}}",
+            "[\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\",\"ab"},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":5000}", "\"ab\\n\xC3\xA9\""},
+        {GRAMMAR_JSON_SCHEMA,
+            "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"[0-9a-f]{3}-00|names\"}}",
+            "[\"ab hello 0ab-0 nam 12c-00 x\",\"x names\"]"},
+        {GRAMMAR_JSON_SCHEMA,
+            "{\"type\":\"object\",\"patternProperties\":{\"^[^-]+$\":{\"type\":\"null\"}},\"properties\":{"
+            "\"name\":{\"const\":1}},\"additionalProperties\":false}",
+            "{\"nam\":null,\"names\":null,\"ab\":null}"},
+        {GRAMMAR_REGEX, "(ab?){30,60}c{0,50}(x|y)*", "ababaaababababababababababababababaaaaaaaaaaaaababcccx"},
         {GRAMMAR_REGEX, ".{0,4}(\"|[0-9]+)", "aa12"},
         {GRAMMAR_REGEX, ".*", "a\"b"},
         {GRAMMAR_GBNF, "root ::= (\"a\" \"b\"? | \"a\" \"c\"? | [^\"]* \"\\\"\")*", "aabacab\""},

@@ -146,3 +146,6 @@ static inline bool alphabet_has(Alphabet alphabet, uint8_t byte) { /* ASCII; the
  * LEX_MIXED when it is not. */
 #define LEX_MIXED UINT32_MAX
 Lex lex_behind(Lexicon *x, Lex a, Alphabet alphabet);
+/* A lexeme that lets the same texts of so many bytes begin, be over and go on: counts that they cannot use up are
+ * forgotten, so that most places of a long string are one. */
+Lex lex_within(Lexicon *x, Lex a, uint32_t bytes);

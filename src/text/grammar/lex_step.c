@@ -178,6 +178,33 @@ static void join_rows(Lexicon *x, Lex a, Lex *row) {
     }
 }
 
+/* Of a repeat and what comes behind it, from the rows of what is repeated and of the rest: a counted repeat is another
+ * lexeme behind each turn, and these two rows are all that their rows are made of. */
+static void repeat_row(Lexicon *x, Lex a, Lex *row) {
+    const Lex head = x->nodes[a].kind == LEX_IS_CAT ? x->nodes[a].a : a, tail = head == a ? LEX_EMPTY : x->nodes[a].b;
+    const LexNode n = x->nodes[head];
+    const uint32_t least = n.min ? n.min - 1 : 0, most = n.max == LEX_FOREVER ? n.max : n.max - 1;
+    const Lex *once = raw_row(x, n.a), *over = once && n.nullable && tail != LEX_EMPTY ? raw_row(x, tail) : NULL;
+    const Lex more = lex_cat(x, lex_repeat(x, n.a, least, most), tail);
+    for (unsigned b = 0; once && b < 256 && !x->budget->failed; b++) {
+        if (b && once[b] == once[b - 1] && (!over || over[b] == over[b - 1])) {
+            row[b] = row[b - 1];
+            continue;
+        }
+        row[b] = lex_cat(x, once[b], more);
+        if (over) row[b] = lex_or2(x, row[b], over[b]);
+    }
+}
+
+/* And not the first of many that may be left out: this goes down along them. */
+static bool is_repeat(const Lexicon *x, Lex a) {
+    const LexNode *n = &x->nodes[a];
+    if (n->kind != LEX_IS_CAT) return n->kind == LEX_IS_REPEAT;
+    const LexNode *head = &x->nodes[n->a], *tail = &x->nodes[n->b];
+    const bool chain = head->nullable && tail->kind == LEX_IS_CAT && x->nodes[tail->a].nullable;
+    return head->kind == LEX_IS_REPEAT && !chain;
+}
+
 static const Lex *raw_row(Lexicon *x, Lex a) {
     if (x->nodes[a].row) return x->nodes[a].row;
     Lex *row = budget_alloc(x->budget, 256 * sizeof *row);
@@ -190,6 +217,8 @@ static const Lex *raw_row(Lexicon *x, Lex a) {
                 row[i * 64 + __builtin_ctzll(word)] = x->nodes[a].b;
     } else if (x->nodes[a].kind == LEX_IS_AND || x->nodes[a].kind == LEX_IS_NOT) {
         join_rows(x, a, row);
+    } else if (is_repeat(x, a)) {
+        repeat_row(x, a, row);
     } else {
         derive_all(x, a, row);
     }
@@ -327,4 +356,17 @@ Lex lex_behind(Lexicon *x, Lex a, Alphabet alphabet) {
         x->nodes[a].behind[alphabet] = found;
     }
     return x->nodes[a].behind[alphabet];
+}
+
+/* --- Short texts -------------------------------------------------------------------------------------------------- */
+
+/* A repeat takes a byte a turn at least, so a count is lower by at most one behind each. */
+Lex lex_within(Lexicon *x, Lex a, uint32_t bytes) {
+    const bool more = x->nodes[a].kind == LEX_IS_CAT;
+    const LexNode n = x->nodes[more ? x->nodes[a].a : a];
+    if (n.kind != LEX_IS_REPEAT) return a;
+    const uint32_t min = n.min > bytes ? bytes + 1 : n.min, max = n.max > bytes ? LEX_FOREVER : n.max;
+    if (min == n.min && max == n.max) return a;
+    const Lex head = lex_repeat(x, n.a, min, max);
+    return more ? lex_cat(x, head, x->nodes[a].b) : head;
 }

@@ -1,9 +1,62 @@
 /* Masks: walks of the vocabulary's tries. An item's tokens do not depend on the other items of a state, so each is
- * treated in the way that suits it: free text by what the vocabulary knows of it, what is nearly free text by its
- * difference from that, and the rest of the items by walking the whole trie with all of them at once. */
+ * treated in the way that suits it: free text by what the vocabulary knows of it, long counts as if they had no end,
+ * what is nearly free text, or nearly what was walked for a little before, by the difference from that, and the rest of
+ * the items by walking the whole trie with all of them at once. */
 #include "text/grammar/mask.h"
 
 #include <stdlib.h>
+
+/* --- Kept masks --------------------------------------------------------------------------------------------------- */
+
+static size_t mask_bytes(const Masks *masks, uint32_t count) {
+    const size_t list = ((size_t)count + 1) / 2;
+    return sizeof(Mask) + sizeof(uint64_t) * (count <= MASK_LIST_MAX ? list : masks->vocabulary->words);
+}
+
+void masks_forget(Masks *masks) {
+    for (uint32_t i = 0; i < masks->count; i++) {
+        if (masks->of[i]) budget_free(masks->matcher->budget, masks->of[i], mask_bytes(masks, masks->of[i]->count));
+        masks->of[i] = NULL;
+    }
+    masks->bytes = 0;
+}
+
+/* Adds a mask that was kept; false: it was not. */
+static bool add_kept(const Masks *masks, State state, uint64_t *mask) {
+    const Mask *kept = state < masks->count ? masks->of[state] : NULL;
+    if (!kept) return false;
+    const uint32_t *list = (const uint32_t *)kept->data;
+    if (kept->count > MASK_LIST_MAX) {
+        for (size_t i = 0; i < masks->vocabulary->words; i++) mask[i] |= kept->data[i];
+    } else {
+        for (uint32_t i = 0; i < kept->count; i++) mask[list[i] / 64] |= (uint64_t)1 << (list[i] % 64);
+    }
+    return true;
+}
+
+/* Keeps a mask for the next time. When there is no room for it, it is computed again. */
+static void keep(Masks *masks, State state, const uint64_t *mask) {
+    Budget *budget = masks->matcher->budget;
+    uint32_t count = 0;
+    for (size_t i = 0; i < masks->vocabulary->words && count <= MASK_LIST_MAX; i++)
+        if (mask[i]) count += (uint32_t)__builtin_popcountll(mask[i]);
+    if (count > MASK_LIST_MAX) count = MASK_LIST_MAX + 1;
+    const size_t bytes = mask_bytes(masks, count);
+    if (masks->bytes + bytes > MASKS_BYTES_MAX) masks_forget(masks);
+    masks->of = budget_grow(budget, masks->of, &masks->capacity, (uint64_t)state + 1, sizeof *masks->of);
+    if (state >= masks->capacity) return;
+    for (; masks->count <= state; masks->count++) masks->of[masks->count] = NULL;
+    Mask *kept = budget_alloc(budget, bytes);
+    if (!kept) return;
+    kept->count = count;
+    uint32_t *list = (uint32_t *)kept->data, found = 0;
+    for (size_t i = 0; count <= MASK_LIST_MAX && i < masks->vocabulary->words; i++)
+        for (uint64_t word = mask[i]; word; word &= word - 1)
+            list[found++] = (uint32_t)(i * 64) + (uint32_t)__builtin_ctzll(word);
+    if (count > MASK_LIST_MAX) memcpy(kept->data, mask, masks->vocabulary->words * sizeof *mask);
+    masks->of[state] = kept;
+    masks->bytes += bytes;
+}
 
 /* --- Walking ------------------------------------------------------------------------------------------------------ */
 
@@ -24,7 +77,8 @@ static Cursor cursor_of(const Matcher *m, State state) {
 }
 
 static inline Cursor cursor_step(Matcher *m, Cursor c, uint8_t byte) {
-    if (!c.lex) return c.at ? cursor_of(m, matcher_step(m, c.at, byte)) : c;
+    if (!c.lex && !(c.at && matcher_may_follow(m, c.at, byte))) return (Cursor){LEX_NONE, STATE_DEAD};
+    if (!c.lex) return cursor_of(m, matcher_step(m, c.at, byte));
     const Lex next = lex_next(m->lexicon, c.lex, byte);
     if (!next) return (Cursor){LEX_NONE, STATE_DEAD};
     if (!lex_nullable(m->lexicon, next)) return (Cursor){next, c.at};
@@ -57,9 +111,10 @@ static void walk_below(Matcher *m, const Trie *trie, uint32_t begin, Cursor *pat
 static void walk(Matcher *m, const Trie *trie, Cursor from, uint64_t *mask) {
     Cursor path[TOKEN_BYTES_MAX + 1];
     path[0] = from;
-    for (unsigned b = 0; b < 256 && !m->budget->failed; b++)
-        if (trie->root[b] != UINT32_MAX && (!from.lex || lex_next(m->lexicon, from.lex, (uint8_t)b)))
-            walk_below(m, trie, trie->root[b], path, mask);
+    for (uint32_t i = 0; i < trie->count && !m->budget->failed; i = trie->nodes[i].skip)
+        if (from.lex ? lex_next(m->lexicon, from.lex, trie->nodes[i].byte) != LEX_NONE
+                     : matcher_may_follow(m, from.at, trie->nodes[i].byte))
+            walk_below(m, trie, i, path, mask);
 }
 
 /* --- Free text ---------------------------------------------------------------------------------------------------- */
@@ -171,6 +226,70 @@ static bool add_nearly_free(Masks *masks, Item item, uint64_t *mask) {
     return true;
 }
 
+/* --- Long strings ------------------------------------------------------------------------------------------------- */
+
+/* Where a count is too large for all tokens but a few: those few are walked, the rest is that of any such count. */
+static bool add_counted(Masks *masks, Item item, uint64_t *mask) {
+    Matcher *m = masks->matcher;
+    const Vocabulary *v = masks->vocabulary;
+    const Lex near = lex_within(m->lexicon, item.lex, TOKEN_BYTES_USUAL);
+    if (near == item.lex) return false;
+    const State state = matcher_state_of_items(m, &(Item){near, item.stack}, 1, false);
+    if (!state || !masks_fill(masks, state, masks->near)) return true;
+    for (size_t i = 0; i < v->words; i++) mask[i] |= masks->near[i] & v->usual[i];
+    walk(m, &v->unusual, (Cursor){item.lex, item.stack}, mask);
+    return true;
+}
+
+/* --- All else ----------------------------------------------------------------------------------------------------- */
+
+/* So many characters may follow that a walk is long. */
+static bool is_wide(Masks *masks, Lex lex) {
+    enum { WIDE = 24 };
+    const Lex *row = lex_row(masks->matcher->lexicon, lex);
+    unsigned live = 0;
+    for (unsigned b = ' '; row && b < 0x7F; b++) live += row[b] != LEX_NONE;
+    return live >= WIDE;
+}
+
+/* What was walked for not long ago and leads, behind most characters, to where the item leads: a few bytes before it in
+ * the same string, as a rule. STATE_DEAD: nothing. */
+static State find_relative(Masks *masks, Item item) {
+    enum { MOST = 60 };
+    Matcher *m = masks->matcher;
+    const Lex *row = lex_row(m->lexicon, item.lex);
+    for (unsigned i = 0; row && i < RECENT_ITEMS; i++) {
+        const State state = masks->recent[i];
+        if (!state || state >= masks->count || !masks->of[state]) continue;
+        const Item other = m->items[m->states[state].first];
+        const Lex *its = other.stack == item.stack ? lex_row(m->lexicon, other.lex) : NULL;
+        unsigned same = 0;
+        for (unsigned b = ' '; its && b < 0x7F; b++) same += row[b] == its[b];
+        if (same >= MOST) return state;
+    }
+    return STATE_DEAD;
+}
+
+/* Kept as the mask of this item alone, as others may have it among theirs. */
+static void add_wide(Masks *masks, Item item, uint64_t *mask) {
+    Matcher *m = masks->matcher;
+    const size_t words = masks->vocabulary->words;
+    const State alone = matcher_state_of_items(m, &item, 1, false), relative = find_relative(masks, item);
+    if (!alone || add_kept(masks, alone, mask)) return;
+    memset(masks->base, 0, words * sizeof *masks->base);
+    if (relative && add_kept(masks, relative, masks->base)) {
+        const Item from = m->items[m->states[relative].first];
+        walk_difference(
+            m, &masks->vocabulary->all, (Cursor){item.lex, item.stack}, (Cursor){from.lex, from.stack}, masks->base);
+    } else {
+        walk(m, &masks->vocabulary->all, (Cursor){item.lex, item.stack}, masks->base);
+    }
+    for (size_t i = 0; i < words; i++) mask[i] |= masks->base[i];
+    if (m->budget->failed) return;
+    keep(masks, alone, masks->base);
+    masks->recent[masks->recent_at++ % RECENT_ITEMS] = alone;
+}
+
 /* --- Masks -------------------------------------------------------------------------------------------------------- */
 
 /* Any alphabet will do, but one that leaves little over comes first. */
@@ -178,6 +297,7 @@ static bool add_item_tokens(Masks *masks, Item item, uint64_t *mask) {
     enum { NARROW = 8 };
     const ByteSet *head = lex_head(masks->matcher->lexicon, item.lex);
     if (head && byteset_size(head) < NARROW) return false; /* a literal: far from any */
+    if (add_counted(masks, item, mask)) return true;
     for (int i = 0; i < ALPHABET_COUNT; i++) {
         Free run = {.alphabet = (Alphabet)i};
         if (is_free_of(masks->matcher, item, &run)) {
@@ -186,7 +306,9 @@ static bool add_item_tokens(Masks *masks, Item item, uint64_t *mask) {
         }
         if (run.alphabet == ALPHABET_PLAIN && add_nearly_free(masks, item, mask)) return true;
     }
-    return false;
+    if (!is_wide(masks, item.lex)) return false;
+    add_wide(masks, item, mask);
+    return true;
 }
 
 static void compute(Masks *masks, State state, uint64_t *mask) {
@@ -210,56 +332,25 @@ static void compute(Masks *masks, State state, uint64_t *mask) {
     }
 }
 
-static size_t mask_bytes(const Masks *masks, uint32_t count) {
-    const size_t list = ((size_t)count + 1) / 2;
-    return sizeof(Mask) + sizeof(uint64_t) * (count <= MASK_LIST_MAX ? list : masks->vocabulary->words);
-}
-
-void masks_forget(Masks *masks) {
-    for (uint32_t i = 0; i < masks->count; i++) {
-        if (masks->of[i]) budget_free(masks->matcher->budget, masks->of[i], mask_bytes(masks, masks->of[i]->count));
-        masks->of[i] = NULL;
-    }
-    masks->bytes = 0;
-}
-
-/* Keeps a mask for the next time. When there is no room for it, it is computed again. */
-static void keep(Masks *masks, State state, const uint64_t *mask) {
-    Budget *budget = masks->matcher->budget;
-    uint32_t count = 0;
-    for (size_t i = 0; i < masks->vocabulary->words; i++) count += (uint32_t)__builtin_popcountll(mask[i]);
-    if (count > MASK_LIST_MAX) count = MASK_LIST_MAX + 1;
-    const size_t bytes = mask_bytes(masks, count);
-    if (masks->bytes + bytes > MASKS_BYTES_MAX) masks_forget(masks);
-    masks->of = budget_grow(budget, masks->of, &masks->capacity, (uint64_t)state + 1, sizeof *masks->of);
-    if (state >= masks->capacity) return;
-    for (; masks->count <= state; masks->count++) masks->of[masks->count] = NULL;
-    Mask *kept = budget_alloc(budget, bytes);
-    if (!kept) return;
-    kept->count = count;
-    uint32_t *list = (uint32_t *)kept->data, found = 0;
-    for (size_t i = 0; count <= MASK_LIST_MAX && i < masks->vocabulary->words; i++)
-        for (uint64_t word = mask[i]; word; word &= word - 1)
-            list[found++] = (uint32_t)(i * 64) + (uint32_t)__builtin_ctzll(word);
-    if (count > MASK_LIST_MAX) memcpy(kept->data, mask, masks->vocabulary->words * sizeof *mask);
-    masks->of[state] = kept;
-    masks->bytes += bytes;
+/* A state that the same tokens may follow. */
+static State alike(Masks *masks, State state) {
+    Matcher *m = masks->matcher;
+    const StateNode s = m->states[state];
+    if (s.count != 1) return state;
+    const Item item = m->items[s.first];
+    const Lex lex = lex_within(m->lexicon, item.lex, masks->vocabulary->all.depth);
+    return lex == item.lex ? state : matcher_state_of_items(m, &(Item){lex, item.stack}, 1, s.ends);
 }
 
 bool masks_fill(Masks *masks, State state, uint64_t *mask) {
-    const size_t words = masks->vocabulary->words;
-    const Mask *kept = state < masks->count ? masks->of[state] : NULL;
-    if (kept && kept->count > MASK_LIST_MAX) {
-        memcpy(mask, kept->data, words * sizeof *mask);
-        return true;
-    }
-    memset(mask, 0, words * sizeof *mask);
-    const uint32_t *list = kept ? (const uint32_t *)kept->data : NULL;
-    for (uint32_t i = 0; kept && i < kept->count; i++) mask[list[i] / 64] |= (uint64_t)1 << (list[i] % 64);
-    if (kept) return true;
-    compute(masks, state, mask);
-    if (!masks->matcher->budget->failed) keep(masks, state, mask);
-    return !masks->matcher->budget->failed;
+    memset(mask, 0, masks->vocabulary->words * sizeof *mask);
+    if (add_kept(masks, state, mask)) return true;
+    const State same = alike(masks, state);
+    if (same != state && add_kept(masks, same, mask)) return true;
+    compute(masks, same, mask);
+    if (masks->matcher->budget->failed) return false;
+    if (same >= masks->count || !masks->of[same]) keep(masks, same, mask);
+    return true;
 }
 
 State masks_token(Masks *masks, State state, int32_t token) {
@@ -271,7 +362,8 @@ State masks_token(Masks *masks, State state, int32_t token) {
 
 bool masks_open(Masks *masks, Matcher *matcher, const Vocabulary *vocabulary) {
     *masks = (Masks){.matcher = matcher, .vocabulary = vocabulary};
-    masks->base = budget_alloc(matcher->budget, (vocabulary->words + 1) * sizeof *masks->base);
+    masks->base = budget_alloc(matcher->budget, (2 * vocabulary->words + 1) * sizeof *masks->base);
+    if (masks->base) masks->near = masks->base + vocabulary->words;
     return masks->base;
 }
 

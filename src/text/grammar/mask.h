@@ -10,13 +10,17 @@ typedef struct Mask { /* kept as a list of ids when there are few, else as bits 
     uint64_t data[];
 } Mask;
 
+enum { RECENT_ITEMS = 8 };
+
 typedef struct Masks {
     Matcher *matcher;
     const Vocabulary *vocabulary;
     Mask **of; /* by state; NULL: not computed, or given up again */
     uint32_t count, capacity;
     size_t bytes;
-    uint64_t *base; /* scratch: one mask */
+    uint64_t *base, *near;      /* scratch: masks */
+    State recent[RECENT_ITEMS]; /* of one item each, whose mask was walked for; a ring */
+    uint32_t recent_at;
 } Masks;
 
 NODISCARD bool masks_open(Masks *masks, Matcher *matcher, const Vocabulary *vocabulary);

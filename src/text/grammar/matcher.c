@@ -277,20 +277,30 @@ State matcher_state_of(Matcher *m, Item item) {
     return to;
 }
 
-int matcher_only_byte(Matcher *m, State state) {
+void matcher_find_heads(Matcher *m, State state) {
     const StateNode s = m->states[state];
-    int only = -1;
-    if (s.ends) return -1;
+    ByteSet heads = {{0}};
     for (uint32_t i = 0; i < s.count; i++) {
-        const Lex *row = lex_row(m->lexicon, m->items[s.first + i].lex);
-        for (int b = 0; row && b < 256; b++) {
-            if (!row[b] || b == only) continue;
-            if (only >= 0) return -1;
-            only = b;
-        }
-        if (!row) return -1;
+        const Lex lex = m->items[s.first + i].lex;
+        const ByteSet *head = lex_head(m->lexicon, lex);
+        const Lex *row = head ? NULL : lex_row(m->lexicon, lex);
+        for (int k = 0; head && k < 4; k++) heads.bits[k] |= head->bits[k];
+        for (unsigned b = 0; row && b < 256; b++) heads.bits[b / 64] |= (uint64_t)(row[b] != LEX_NONE) << (b % 64);
     }
-    return only;
+    budget_step(m->budget, s.count);
+    if (m->budget->failed) return;
+    m->states[state].heads = heads;
+    m->states[state].heads_known = true;
+}
+
+int matcher_only_byte(Matcher *m, State state) {
+    if (m->states[state].ends || !state) return -1;
+    if (!m->states[state].heads_known) matcher_find_heads(m, state);
+    const ByteSet *heads = &m->states[state].heads;
+    if (byteset_size(heads) != 1) return -1;
+    int byte = 0;
+    while (!byteset_has(heads, (uint8_t)byte)) byte++;
+    return byte;
 }
 
 bool matcher_open(Matcher *m, Rules *rules, Rule root) {

@@ -26,7 +26,9 @@ typedef struct Item {
 typedef struct StateNode {
     uint32_t first, count; /* items, sorted */
     bool ends;             /* the text may end here */
-    uint32_t next;         /* in its bucket */
+    bool heads_known;
+    uint32_t next; /* in its bucket */
+    ByteSet heads; /* matcher_may_follow */
 } StateNode;
 
 typedef struct Move { /* key: state · 256 + byte + 1, or an item with the highest bit set; 0: a free place */
@@ -64,6 +66,12 @@ State matcher_state_of_items(Matcher *m, const Item *items, uint32_t count, bool
 static inline const Item *matcher_items(const Matcher *m, State state, uint32_t *count) {
     *count = m->states[state].count;
     return m->items + m->states[state].first;
+}
+/* Cheaper than a step, where most bytes may not. */
+void matcher_find_heads(Matcher *m, State state);
+static inline bool matcher_may_follow(Matcher *m, State state, uint8_t byte) {
+    if (!m->states[state].heads_known) matcher_find_heads(m, state);
+    return byteset_has(&m->states[state].heads, byte);
 }
 /* The one byte that may follow, or −1 when there are more, or none, or the text may end. */
 int matcher_only_byte(Matcher *m, State state);

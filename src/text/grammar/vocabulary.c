@@ -36,7 +36,6 @@ static bool trie_build(Trie *trie, Entry *entries, size_t count) {
         nodes += entries[i].text.size - (i ? common(entries[i - 1].text, entries[i].text) : 0);
     trie->nodes = calloc(nodes, sizeof *trie->nodes);
     trie->tokens = calloc(count + 1, sizeof *trie->tokens);
-    memset(trie->root, 0xFF, sizeof trie->root);
     if (!trie->nodes || !trie->tokens || nodes > UINT32_MAX) return false;
     uint32_t path[TOKEN_BYTES_MAX];
     size_t depth = 0;
@@ -46,7 +45,6 @@ static bool trie_build(Trie *trie, Entry *entries, size_t count) {
         for (; depth > same; depth--) trie->nodes[path[depth - 1]].skip = trie->count;
         for (; depth < text.size; depth++) {
             path[depth] = trie->count;
-            if (depth == 0) trie->root[(uint8_t)text.data[0]] = trie->count;
             /* Only the last byte's node has tokens: those before it begin where it begins. */
             trie->nodes[trie->count++] =
                 (TrieNode){.byte = (uint8_t)text.data[depth], .depth = (uint16_t)(depth + 1), .first = (uint32_t)i};
@@ -104,6 +102,21 @@ static bool build_runs(Vocabulary *v, Alphabet alphabet, Entry *entries, Entry *
     return true;
 }
 
+/* part: room for all tokens. */
+static bool build_unusual(Vocabulary *v, Entry *part) {
+    size_t found = 0;
+    v->usual = calloc(v->words + 1, sizeof *v->usual);
+    for (size_t id = 0; v->usual && id < v->count; id++) {
+        const Slice text = vocabulary_token(v, (int32_t)id);
+        if (text.size > TOKEN_BYTES_USUAL) {
+            part[found++] = (Entry){text, (int32_t)id, 0};
+        } else {
+            v->usual[id / 64] |= (uint64_t)1 << (id % 64);
+        }
+    }
+    return v->usual && trie_build(&v->unusual, part, found);
+}
+
 static void runs_free(Runs *runs) {
     trie_free(&runs->rests);
     trie_free(&runs->longer);
@@ -147,7 +160,7 @@ Vocabulary *vocabulary_new(const Slice *tokens, size_t count, const int32_t *end
         const Slice text = vocabulary_token(v, (int32_t)id);
         if (text.size) entries[used++] = (Entry){text, (int32_t)id, 0};
     }
-    ok = ok && trie_build(&v->all, entries, used);
+    ok = ok && trie_build(&v->all, entries, used) && build_unusual(v, part);
     for (int i = 0; ok && i < ALPHABET_COUNT; i++) ok = build_runs(v, (Alphabet)i, entries, part);
     free(entries);
     free(part);
@@ -197,6 +210,8 @@ Vocabulary *vocabulary_of(
 void vocabulary_free(Vocabulary *v) {
     if (!v) return;
     trie_free(&v->all);
+    trie_free(&v->unusual);
+    free(v->usual);
     for (size_t i = 0; i < ALPHABET_COUNT; i++) runs_free(&v->runs[i]);
     free(v->bytes);
     free(v->start);

@@ -22,11 +22,10 @@ typedef struct Trie {
     TrieNode *nodes;
     uint32_t count;
     int32_t *tokens;
-    uint32_t root[256]; /* the node of each first byte, or UINT32_MAX */
-    uint16_t depth;     /* the largest */
+    uint16_t depth; /* the largest */
 } Trie;
 
-enum { RUN_MAX = 32, TOKEN_BYTES_MAX = 4096 };
+enum { RUN_MAX = 32, TOKEN_BYTES_MAX = 4096, TOKEN_BYTES_USUAL = 32 };
 
 /* Tokens by the characters of an alphabet that they begin with. */
 typedef struct Runs {
@@ -42,7 +41,9 @@ struct Vocabulary {
     uint32_t *start;
     int32_t *ends;
     size_t end_count;
-    Trie all; /* every token */
+    Trie all;        /* every token */
+    Trie unusual;    /* those of more than TOKEN_BYTES_USUAL bytes */
+    uint64_t *usual; /* mask of the others */
     Runs runs[ALPHABET_COUNT];
 };
 
