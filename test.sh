@@ -75,6 +75,7 @@ step doors "$python" tests/server/check_doors.py
 step metrics "$python" tests/server/check_metrics.py
 step schema "$python" tests/server/check_schema.py
 step cache "$python" tests/server/check_cache.py
+step streaming "$python" tests/server/check_streaming.py
 step soak "$python" bench/kv_cache.py soak tiny --count 1000 --checked 0.5
 step sdk-python "$python" tests/server/check_sdk.py
 step sdk-node tests/server/check_sdk_node.sh

@@ -23,7 +23,7 @@ typedef struct BenchPlan {
     int streams[WALK_FORMATS_MAX], stream_count; /* sequences together, measured in turn */
     bool precise, json, stream_experts;
     int64_t memory_budget;
-    const char *expert_io;
+    const char *expert_io, *expert_faults;
 } BenchPlan;
 
 bool bench_model(const BenchPlan *plan, Error *error);                     /* bench_model.c: end to end */

@@ -49,7 +49,8 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     const ModelOptions options = {.context = longest,
         .stream_experts = plan->stream_experts,
         .memory_budget = (uint64_t)plan->memory_budget,
-        .expert_io = plan->expert_io};
+        .expert_io = plan->expert_io,
+        .expert_faults = plan->expert_faults};
     const BackendOptions backend = {.device = plan->device,
         .cpu = plan->cpu,
         .threads = plan->threads,

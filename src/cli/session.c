@@ -38,6 +38,7 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
             .stream_experts = arguments->stream_experts,
             .memory_budget = (uint64_t)arguments->memory_budget,
             .expert_io = arguments->expert_io,
+            .expert_faults = arguments->expert_faults,
             .experts_used = (int)arguments->experts_used,
             .progress = show_reading,
             .context = (int)arguments->context,

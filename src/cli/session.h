@@ -12,7 +12,7 @@ typedef struct EngineArguments {
     int64_t threads, context, slots, queue, prefill_size;
     bool strict_config, precise, stream_experts;
     int64_t memory_budget, experts_used;
-    const char *expert_io;
+    const char *expert_io, *expert_faults;
     CacheArguments cache;
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \

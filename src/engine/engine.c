@@ -37,6 +37,7 @@ struct Engine {
     bool thread_runs;
     Thread thread;
     uint64_t steps, prompt_tokens, generated_tokens;
+    double step_s;
 
     void (*notify)(void *context);
     void *notify_context;
@@ -222,6 +223,36 @@ static void look_ahead(Engine *engine) {
     allowed_ahead_begin(engine->ahead);
 }
 
+/* Whether everybody who has rows in the step has gone, or all must. */
+static bool step_given_up(void *context) {
+    Engine *engine = context;
+    mutex_lock(&engine->mutex);
+    bool wanted = !engine->closing;
+    mutex_unlock(&engine->mutex);
+    bool any = false;
+    for (int i = 0; wanted && !any && i < engine->scheduler.part_count; i++) {
+        const Part *part = &engine->scheduler.parts[i];
+        any = !atomic_load(&part->request->cancel) && !(part->choice && atomic_load(&part->choice->stop));
+    }
+    return !any;
+}
+
+static SourceStats expert_stats(const Engine *engine) {
+    ExpertSource *source = model_experts(engine->model);
+    return source ? source->stats(source) : (SourceStats){0};
+}
+
+/* A request is told once of a step, however many of its choices have rows in it. */
+static void note_experts(Engine *engine, const SourceStats *before) {
+    const SourceStats after = expert_stats(engine);
+    const Part *parts = engine->scheduler.parts;
+    for (int i = 0; after.experts > 0 && i < engine->scheduler.part_count; i++) {
+        int first = 0;
+        while (parts[first].request != parts[i].request) first++;
+        if (first == i) request_add_experts(parts[i].request, before, &after);
+    }
+}
+
 static void run_step(Engine *engine) {
     Scheduler *s = &engine->scheduler;
     scheduler_plan(s);
@@ -230,17 +261,21 @@ static void run_step(Engine *engine) {
     look_ahead(engine);
     engine->steps++;
     if (engine->resources) resources_begin_step(engine->resources);
+    const SourceStats before = expert_stats(engine);
     const int64_t start = clock_ns();
     const bool ok =
         runner_forward(engine->runner, engine->kv, &s->step, s->output_count, s->outputs, &engine->logits, &error);
     allowed_ahead_end(engine->ahead);
     const double seconds = (double)(clock_ns() - start) * 1e-9;
     if (engine->resources) resources_end_step(engine->resources);
+    engine->step_s += seconds;
+    note_experts(engine, &before);
     if (ok) {
         scheduler_note_step(s, seconds);
         for (int i = 0; i < s->part_count; i++) finish_part(engine, &s->parts[i]);
         return;
     }
+    if (error.code == ERROR_CANCELLED) return; /* by those who have rows in it */
     log_error("a step of %d rows failed: %s", s->step.rows, error.text);
     for (int i = 0; i < s->part_count; i++) request_fail(s->parts[i].request, &error);
 }
@@ -259,6 +294,7 @@ static void publish_stats(Engine *engine) {
         .kv_bytes_total = kv_bytes_total(engine->kv),
         .prefix_bytes = prefix.bytes,
         .steps = engine->steps,
+        .step_s = engine->step_s,
         .prompt_tokens = engine->prompt_tokens,
         .generated_tokens = engine->generated_tokens,
         .prefix_lookups = s->prompts_looked_up,
@@ -273,8 +309,7 @@ static void publish_stats(Engine *engine) {
     };
     memcpy(engine->stats.kv_form_bytes, use.bytes, sizeof use.bytes);
     memcpy(engine->stats.kv_form_pages, use.pages, sizeof use.pages);
-    ExpertSource *source = model_experts(engine->model);
-    if (source) engine->stats.experts = source->stats(source);
+    engine->stats.experts = expert_stats(engine);
     atomic_store(&engine->account.used, engine->stats.kv_bytes + engine->stats.experts.bytes);
 }
 
@@ -345,6 +380,7 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     engine->model = model_open(options->directory, &options->model, error);
     engine->runner = engine->model ? runner_open(engine->model, &runner, error) : NULL;
     if (!engine->runner) return false;
+    model_watch_experts(engine->model, step_given_up, engine);
     engine->vocab = model_vocab(engine->model);
     engine->eos_count = model_eos(engine->model, engine->eos);
     uint64_t left = 0;

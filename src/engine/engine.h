@@ -88,6 +88,10 @@ typedef struct RequestStats {
     int kv_raised;                         /* layers whose keys got a better form than asked for, as their noise or */
     float kv_noise;                        /* a list asked for it; the largest noise of a layer (KvCode) */
     double queued_s, prefill_s, decode_s;
+    /* Of the steps that it had rows in, also with others: streamed experts that were there, that were not; what was
+     * read; the time in which nothing was computed, as one was waited for. */
+    uint64_t expert_hits, expert_misses, expert_read_bytes;
+    double expert_stall_s;
 } RequestStats;
 
 NODISCARD Engine *engine_open(const EngineOptions *options, Error *error);
@@ -134,6 +138,7 @@ typedef struct EngineStats {
     uint64_t prefix_evictions;                             /* pages that made room */
     uint64_t parked, resumed;                              /* choices */
     SourceStats experts;                                   /* streamed ones; zero: there are none */
+    double step_s;                                         /* in steps */
     uint64_t spilled_pages, spilled_bytes, restored_pages; /* to and from disk */
 } EngineStats;
 EngineStats engine_stats(Engine *engine);

@@ -230,6 +230,15 @@ void request_count_park(Request *request) {
     mutex_unlock(&request->mutex);
 }
 
+void request_add_experts(Request *request, const SourceStats *before, const SourceStats *after) {
+    mutex_lock(&request->mutex);
+    request->experts.hits += after->hits - before->hits;
+    request->experts.misses += after->misses - before->misses;
+    request->experts.read_bytes += after->read_bytes - before->read_bytes;
+    request->experts.stall_s += after->stall_s - before->stall_s;
+    mutex_unlock(&request->mutex);
+}
+
 void request_set_kv_use(Request *request, const KvUse *use, size_t f16_bytes) {
     mutex_lock(&request->mutex);
     request->kv_use = *use;
@@ -329,6 +338,10 @@ RequestStats request_stats(Request *request) {
         .kv_raised = request->kv_use.raised,
         .kv_noise = request->kv_use.noise,
         .kv_f16_bytes = request->kv_f16_bytes,
+        .expert_hits = request->experts.hits,
+        .expert_misses = request->experts.misses,
+        .expert_read_bytes = request->experts.read_bytes,
+        .expert_stall_s = request->experts.stall_s,
         .queued_s = seconds(request->submitted_ns, admitted),
         .prefill_s = seconds(admitted, answering),
         .decode_s = seconds(answering, end),

@@ -82,8 +82,9 @@ struct Request {
     Error error;
     int prompt_written;
     int cached, parks;
-    KvUse kv_use;                                              /* of the choice that ended last; */
-    size_t kv_f16_bytes;                                       /* had everything stayed exact */
+    SourceStats experts; /* what the steps that it had rows in added to the source's */
+    KvUse kv_use;        /* of the choice that ended last; */
+    size_t kv_f16_bytes; /* had everything stayed exact */
     int64_t submitted_ns, admitted_ns, answering_ns, ended_ns; /* 0: not yet */
 };
 
@@ -107,6 +108,7 @@ void request_set_admitted(Request *request, int cached);
  * before it was parked was computed. */
 int request_note_found(Request *request, int tokens);
 void request_count_park(Request *request);
+void request_add_experts(Request *request, const SourceStats *before, const SourceStats *after);
 void request_set_kv_use(Request *request, const KvUse *use, size_t f16_bytes);
 void request_set_answering(Request *request);
 /* The reason for FINISH_ERROR; the first one stays. */

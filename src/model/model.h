@@ -26,7 +26,7 @@ typedef struct ModelOptions {
                                   of what is free */
     const char *expert_io;     /* "auto", "io_uring", "threads"; NULL: auto */
     uint64_t expert_bytes_max; /* whatever the budget leaves; 0: no limit */
-    const struct BankFaults *expert_faults; /* for tests; NULL: none */
+    const char *expert_faults; /* for tests: what goes wrong with reads (bank_faults_read()); NULL: nothing */
     int context;        /* tokens a sequence may hold; 0: what the model was made for, at most MODEL_CONTEXT_DEFAULT */
     bool strict_config; /* a config field that the family neither uses nor lists as irrelevant is an error, not a
                            warning */
@@ -47,6 +47,9 @@ bool model_experts_cut(const Model *model, int *used, int *made_for);
  * ERROR_MEMORY when one layer's do not fit. */
 NODISCARD bool model_hold_experts(const Model *model, uint64_t bytes, Error *error);
 ExpertSource *model_experts(const Model *model); /* NULL: they are not streamed */
+/* given_up is asked by whoever waits for an expert, on the thread that runs the step: whether nobody wants the step any
+ * more; then it fails with ERROR_CANCELLED. */
+void model_watch_experts(const Model *model, bool (*given_up)(void *context), void *context);
 uint64_t model_expert_bytes(const Model *model); /* of all that are */
 uint64_t model_expert_floor(const Model *model); /* the fewest that model_hold_experts() takes */
 uint64_t model_expert_cycle(const Model *model); /* of what one token uses in all layers: with less, few are found */

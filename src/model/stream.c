@@ -49,8 +49,10 @@ static bool read_io(const char *name, BankIoKind *out, Error *error) {
 
 bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
     Spec *spec = &model->spec;
-    BankOptions options = {.faults = asked->expert_faults};
-    if (!read_io(asked->expert_io, &options.io, error)) return false;
+    BankFaults faults;
+    BankOptions options = {.faults = &faults};
+    if (!read_io(asked->expert_io, &options.io, error) || !bank_faults_read(asked->expert_faults, &faults, error))
+        return false;
     BankLayer *layers = calloc((size_t)spec->layer_count, sizeof *layers);
     if (!layers) return fail(error, ERROR_MEMORY, "no memory for a table of experts");
     int count = 0;
@@ -109,6 +111,10 @@ bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t *bytes, E
             (double)bank_floor_bytes(model->bank) * 1e-9);
     *bytes = budget - fixed;
     return true;
+}
+
+void model_watch_experts(const Model *model, bool (*given_up)(void *context), void *context) {
+    if (model->bank) bank_watch(model->bank, given_up, context);
 }
 
 ExpertSource *model_experts(const Model *model) { return model->bank ? bank_source(model->bank) : NULL; }

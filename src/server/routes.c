@@ -1,5 +1,6 @@
 #include "server/routes.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "server/completion.h"
@@ -13,20 +14,49 @@
 static enum MHD_Result answer(Exchange *x, Slice rest) { return completion_answer(x, x->route->endpoint); }
 static enum MHD_Result count(Exchange *x, Slice rest) { return completion_count(x, x->route->endpoint); }
 
-/* Of all models together. */
+/* Perfect overlap of reading and computing would take the longer of the two: what is reached of that. */
+static double percent_of_limit(const EngineStats *stats) {
+    const double computing = stats->step_s - stats->experts.stall_s, reading = stats->experts.read_s;
+    const double least = computing > reading ? computing : reading;
+    return stats->step_s > 0 ? fmin(100, 100 * least / stats->step_s) : 0;
+}
+
+static void write_expert_health(const EngineStats *stats, Buffer *out) {
+    const SourceStats *e = &stats->experts;
+    const double wanted = (double)e->hits + (double)e->misses;
+    buffer_printf(out,
+        ":{\"experts\":%d,\"slots\":%d,\"io\":\"%s\",\"hits\":%llu,\"misses\":%llu,\"hit_rate\":%.4f,"
+        "\"read_bytes\":%llu,\"read_gb_per_s\":%.3f,\"stall_s\":%.3f,\"step_s\":%.3f,\"percent_of_limit\":%.1f}",
+        e->experts, e->slots, e->io, (unsigned long long)e->hits, (unsigned long long)e->misses,
+        wanted > 0 ? (double)e->hits / wanted : 0, (unsigned long long)e->read_bytes,
+        e->read_s > 0 ? (double)e->read_bytes * 1e-9 / e->read_s : 0, e->stall_s, stats->step_s,
+        percent_of_limit(stats));
+}
+
+/* Of all models together, and of each whose experts are streamed. */
 static enum MHD_Result answer_health(Exchange *x, Slice rest) {
     const bool stopping = __atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED) > 0;
     EngineStats all = {0};
+    Buffer experts = {0};
     for (int i = 0; i < models_count(x->server->models); i++) {
         const EngineStats stats = models_status(x->server->models, i).stats;
         all.running += stats.running;
         all.waiting += stats.waiting;
         all.kv_bytes += stats.kv_bytes;
         all.kv_bytes_total += stats.kv_bytes_total;
+        if (stats.experts.experts == 0) continue;
+        buffer_text(&experts, experts.size ? "," : ",\"experts\":{");
+        json_write_string(&experts, slice_of(models_name(x->server->models, i)));
+        write_expert_health(&stats, &experts);
     }
+    if (experts.size) buffer_byte(&experts, '}');
     Buffer body = {0};
-    buffer_printf(&body, "{\"status\":\"%s\",\"running\":%d,\"waiting\":%d,\"kv_bytes\":%zu,\"kv_bytes_total\":%zu}",
+    buffer_printf(&body, "{\"status\":\"%s\",\"running\":%d,\"waiting\":%d,\"kv_bytes\":%zu,\"kv_bytes_total\":%zu",
         stopping ? "stopping" : "ok", all.running, all.waiting, all.kv_bytes, all.kv_bytes_total);
+    buffer_slice(&body, buffer_view(&experts));
+    buffer_byte(&body, '}');
+    body.failed |= experts.failed;
+    buffer_free(&experts);
     return reply_json(x, stopping ? 503 : 200, &body);
 }
 

@@ -62,6 +62,10 @@ static RequestStats stats_of(const Generation *g) {
         all.kv_f16_bytes += one.kv_f16_bytes;
         all.kv_raised = one.kv_raised > all.kv_raised ? one.kv_raised : all.kv_raised;
         all.kv_noise = fmaxf(all.kv_noise, one.kv_noise);
+        all.expert_hits += one.expert_hits;
+        all.expert_misses += one.expert_misses;
+        all.expert_read_bytes += one.expert_read_bytes;
+        all.expert_stall_s += one.expert_stall_s;
         all.queued_s = fmax(all.queued_s, one.queued_s);
         all.prefill_s = fmax(all.prefill_s, one.prefill_s);
         all.decode_s = fmax(all.decode_s, one.decode_s);
@@ -98,6 +102,20 @@ static void write_cache(const Exchange *x, const RequestStats *stats, Buffer *ou
     buffer_byte(out, '}');
 }
 
+/* What streamed experts cost, and whether all were used that the model was made for. */
+static void write_experts(const Model *model, const RequestStats *stats, Buffer *out) {
+    int used, made_for;
+    const bool streamed = model_experts(model), cut = model_experts_cut(model, &used, &made_for);
+    if (streamed)
+        buffer_printf(out, ",\"experts\":{\"hits\":%llu,\"misses\":%llu,\"read_bytes\":%llu,\"stall_ms\":%.3f",
+            (unsigned long long)stats->expert_hits, (unsigned long long)stats->expert_misses,
+            (unsigned long long)stats->expert_read_bytes, stats->expert_stall_s * 1e3);
+    if (cut)
+        buffer_printf(
+            out, "%s\"used\":%d,\"made_for\":%d,\"lossy\":true", streamed ? "," : ",\"experts\":{", used, made_for);
+    if (streamed || cut) buffer_byte(out, '}');
+}
+
 void shape_timings(const Exchange *x, Buffer *out) {
     const Generation *g = &x->generation;
     const RequestStats stats = stats_of(g);
@@ -105,9 +123,7 @@ void shape_timings(const Exchange *x, Buffer *out) {
     write_rate("prompt", stats.prompt_tokens - stats.cached_tokens, stats.prefill_s, out);
     write_rate("predicted", answer_tokens(x), stats.decode_s, out);
     write_cache(x, &stats, out);
-    int used, made_for;
-    if (model_experts_cut(engine_model(x->model->engine), &used, &made_for))
-        buffer_printf(out, ",\"experts\":{\"used\":%d,\"made_for\":%d,\"lossy\":true}", used, made_for);
+    write_experts(engine_model(x->model->engine), &stats, out);
     buffer_byte(out, '}');
 }
 

@@ -2,12 +2,15 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "weights/bank_internal.h"
 
 enum {
     HUGE_PAGE = 2 << 20,
     TOUCH_BYTES = 32 << 20,
-    DEPTH = 32, /* reads under way: some drives need as many, and none is slower */
+    DEPTH = 32,      /* reads under way: some drives need as many, and none is slower */
+    CLOSE_MS = 5000, /* that reads are waited for at the end */
 };
 
 /* ---- where experts lie ---- */
@@ -101,6 +104,8 @@ ExpertBank *bank_open(
         return NULL;
     }
     bank->source = (ExpertSource){bank_want, bank_take, stats_of};
+    const int silence_ms = options->faults ? options->faults->silence_ms : 0;
+    bank->silence_ms = silence_ms ? silence_ms : BANK_SILENCE_MS;
     bank->oldest = bank->newest = NONE;
     mutex_init(&bank->user);
     mutex_init(&bank->mutex);
@@ -164,13 +169,26 @@ bool bank_allocate(ExpertBank *bank, uint64_t bytes, Error *error) {
     return true;
 }
 
+/* Reads of a step that failed still write into the memory. False: they do not come back. */
+static bool drain(ExpertBank *bank) {
+    int under_way = bank->reading + bank->lost;
+    if (under_way == 0) return true;
+    const int64_t end_ns = clock_ns() + CLOSE_MS * INT64_C(1000000);
+    bank_io_stop(bank->io);
+    while (under_way > 0 && clock_ns() < end_ns) under_way -= bank_io_wait(bank->io, CLOSE_MS) != NULL;
+    return under_way == 0;
+}
+
 void bank_close(ExpertBank *bank) {
     if (!bank) return;
     mutex_lock(&bank->mutex);
     bank->stop = true;
     mutex_unlock(&bank->mutex);
     if (bank->touching) thread_join(bank->toucher);
-    while (bank->io && bank_io_wait(bank->io, true)) {} /* reads of a step that failed */
+    if (!drain(bank)) { /* the disk may yet write where they are to go */
+        log_error("experts: reads do not come back, and their memory is left to them");
+        return;
+    }
     bank_io_close(bank->io);
     if (bank->memory) munmap(bank->memory, bank->memory_bytes);
     free(bank->slots);

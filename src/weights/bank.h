@@ -23,6 +23,8 @@ typedef struct BankOptions {
     const BankFaults *faults; /* NULL: none */
 } BankOptions;
 
+enum { BANK_SILENCE_MS = 30000 /* a step fails when no read has come back for so long */ };
+
 typedef struct ExpertBank ExpertBank;
 
 /* Notes where the experts lie; what matrices point to is not needed afterwards. The checkpoint may be closed. */
@@ -35,5 +37,9 @@ uint64_t bank_cycle_bytes(const ExpertBank *bank); /* of what a token uses in al
 /* Makes the cache, as large as fits these bytes, before the first use. */
 NODISCARD bool bank_allocate(ExpertBank *bank, uint64_t bytes, Error *error);
 ExpertSource *bank_source(ExpertBank *bank);
-/* False when an expert could not be read since this was asked last: what was computed since is wrong. */
+/* False when an expert could not be read since this was asked last, or a file that was read from is not what it was:
+ * what was computed since is wrong. */
 NODISCARD bool bank_check(ExpertBank *bank, Error *error);
+/* Asked by whoever waits for a read, on his thread: whether nobody wants the step any more, which then fails with
+ * ERROR_CANCELLED. */
+void bank_watch(ExpertBank *bank, bool (*given_up)(void *context), void *context);

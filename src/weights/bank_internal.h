@@ -22,7 +22,8 @@ typedef struct BankExpert {
     int slot; /* NONE: not in the cache, nor on its way */
 } BankExpert;
 
-typedef enum SlotState { SLOT_EMPTY, SLOT_LOADING, SLOT_READY } SlotState;
+/* Lost: its reads do not come back. It is nobody's until they do. */
+typedef enum SlotState { SLOT_EMPTY, SLOT_LOADING, SLOT_READY, SLOT_LOST } SlotState;
 typedef struct BankSlot {
     int expert; /* of all layers; NONE: empty */
     int older, newer;
@@ -58,12 +59,18 @@ struct ExpertBank {
     uint64_t step;                              /* counts them */
     bool failed;
     Error error;
+    int silence_ms;
+    bool unchecked;        /* something was read since the files were looked at; */
+    uint64_t step_checked; /* the last whose reads are known to be of the files that were opened */
+    int lost;              /* reads that do not come back */
+    bool (*given_up)(void *context);
+    void *watcher;
 
     Mutex mutex; /* over what follows */
     SourceStats stats;
     bool stop;
     int64_t reading_since_ns; /* 0: nothing is under way */
-    int reading;
+    int reading;              /* lost ones are not counted */
 
     bool touching;
     Thread toucher;

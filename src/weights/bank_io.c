@@ -1,43 +1,18 @@
 #include "weights/bank_io.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "weights/bank_io_internal.h"
 
-static bool open_file(BankFile *file, const char *path, Error *error) {
-    struct stat info;
-#ifdef O_DIRECT
-    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_DIRECT);
-    file->direct = file->fd >= 0;
-#endif
-    if (file->fd < 0) file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file->fd < 0 || fstat(file->fd, &info))
-        return fail(error, ERROR_IO, "cannot open %s: %s", path, strerror(errno));
-    if (!S_ISREG(info.st_mode)) return fail(error, ERROR_IO, "%s is no plain file", path);
-    /* It was for what is no plain file. io_uring would answer EAGAIN for ever where a drive cannot but wait (md before
-     * Linux 5.17). */
-    const int flags = fcntl(file->fd, F_GETFL);
-    if (flags >= 0) (void)fcntl(file->fd, F_SETFL, flags & ~O_NONBLOCK);
-    file->size = (size_t)info.st_size;
-#ifdef F_NOCACHE
-    file->direct = fcntl(file->fd, F_NOCACHE, 1) == 0;
-#endif
-    return true;
-}
-
 static bool open_files(BankIo *io, const char *const *paths, int count, Error *error) {
     io->files = calloc((size_t)count + 1, sizeof *io->files);
     if (!io->files) return fail(error, ERROR_MEMORY, "no memory for a table of files");
-    for (int i = 0; i < count; i++) io->files[i].fd = -1;
+    for (int i = 0; i < count; i++) io->files[i] = (BankFile){.path = paths[i], .fd = -1};
     io->file_count = count;
     for (int i = 0; i < count; i++)
-        if (!open_file(&io->files[i], paths[i], error)) return false;
+        if (!bank_file_open(&io->files[i], error)) return false;
     return true;
 }
 
@@ -83,4 +58,11 @@ void bank_io_submit(BankIo *io, BankRead *read) {
     read->tries = read->stalls = 0;
     io->ops->submit(io, read);
 }
-BankRead *bank_io_wait(BankIo *io, bool block) { return io->ops->wait(io, block); }
+BankRead *bank_io_wait(BankIo *io, int timeout_ms) { return io->ops->wait(io, timeout_ms); }
+void bank_io_stop(BankIo *io) { __atomic_store_n(&io->stopping, 1, __ATOMIC_RELAXED); }
+
+bool bank_io_check(BankIo *io, Error *error) {
+    bool ok = true;
+    for (int i = 0; ok && i < io->file_count; i++) ok = bank_file_check(&io->files[i], error);
+    return ok;
+}

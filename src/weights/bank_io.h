@@ -31,10 +31,13 @@ enum { BANK_SHORT = -1 }; /* the file ends before `need` bytes */
 
 /* For tests: what goes wrong with single calls, by chance. */
 typedef struct BankFaults {
-    double fail, cut; /* chances of EIO, of fewer bytes than asked for */
-    int slow_ms;      /* before each read */
+    double fail, cut, hang; /* chances of EIO, of fewer bytes than asked for, of no answer for long */
+    int slow_ms;            /* before each read */
+    int silence_ms;         /* instead of BANK_SILENCE_MS; 0: as ever */
     uint64_t seed;
 } BankFaults;
+/* "fail:0.001,cut:0.1,hang:0.0001,slow:5,silence:500,seed:7", each of them or not; NULL: none. */
+NODISCARD bool bank_faults_read(const char *text, BankFaults *out, Error *error);
 
 typedef enum BankIoKind { BANK_IO_AUTO, BANK_IO_URING, BANK_IO_THREADS } BankIoKind;
 typedef struct BankIo BankIo;
@@ -48,5 +51,10 @@ size_t bank_io_size(const BankIo *io, int file); /* of the file when it was open
 /* Begins a read, which stays where it is until it is finished. Others of the same batch may still come: bank_io_wait
  * lets them all go. */
 void bank_io_submit(BankIo *io, BankRead *read);
-/* A finished read; NULL: none is (and with `block`, none is under way). */
-BankRead *bank_io_wait(BankIo *io, bool block);
+/* A finished read, waited for so long at most; NULL: there is none. At once when none is under way. */
+BankRead *bank_io_wait(BankIo *io, int timeout_ms);
+/* Nothing more will be submitted: what faults have hang comes back. */
+void bank_io_stop(BankIo *io);
+/* False when a file may hold something else than when it was opened: it has another size, or was written to and a
+ * sample of its blocks is another. A file that was given its old contents again is as it was. */
+NODISCARD bool bank_io_check(BankIo *io, Error *error);

@@ -4,14 +4,17 @@
 #include "weights/bank_io.h"
 
 typedef struct BankFile {
+    const char *path; /* whoever opened it keeps it */
     int fd;
     size_t size;
-    int direct; /* 1: around the page cache. Read and written atomically */
+    int direct;         /* 1: around the page cache. Read and written atomically */
+    int64_t changed_ns; /* of its contents or its inode, when it was looked at last; */
+    uint64_t sample;    /* of its blocks when it was opened */
 } BankFile;
 
 typedef struct BankIoOps {
     void (*submit)(BankIo *, BankRead *);
-    BankRead *(*wait)(BankIo *, bool block);
+    BankRead *(*wait)(BankIo *, int timeout_ms);
     void (*close)(BankIo *);
 } BankIoOps;
 
@@ -23,11 +26,19 @@ struct BankIo { /* first member of each way's own struct */
     BankFaults faults;
     Mutex fault_mutex;
     uint64_t fault_state;
+    int stopping; /* read and written atomically */
 };
 
 /* bank_read.c. What became of one call for the rest of a read: bytes, or −errno. True: the read is finished. False: the
  * rest, from `done` on, is to be asked for again. */
 bool bank_read_advance(BankIo *io, BankRead *read, int64_t result);
+/* A fault: no answer comes. */
+bool bank_read_hangs(BankIo *io);
+void bank_pause_ms(int milliseconds);
+
+/* bank_files.c. file->path is set. */
+NODISCARD bool bank_file_open(BankFile *file, Error *error);
+NODISCARD bool bank_file_check(BankFile *file, Error *error);
 
 /* NULL without an error: the system does not have it. */
 NODISCARD BankIo *bank_uring_open(int depth, Error *error);

@@ -1,11 +1,16 @@
 /* What becomes of one read, whoever makes the calls. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "weights/bank_io_internal.h"
 
-enum { PAUSE_MS = 10 }; /* before the second try; twice that before the third */
+enum {
+    PAUSE_MS = 10, /* before the second try; twice that before the third */
+    FAULT_MAX = 1000000,
+};
 
 /* ---- faults ---- */
 
@@ -18,17 +23,44 @@ static double chance(BankIo *io) {
     return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-static void pause_ms(int milliseconds) {
+void bank_pause_ms(int milliseconds) {
     const struct timespec time = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
     (void)nanosleep(&time, NULL);
 }
 
 static int64_t with_faults(BankIo *io, int64_t result) {
-    if (io->faults.slow_ms) pause_ms(io->faults.slow_ms);
+    if (io->faults.slow_ms) bank_pause_ms(io->faults.slow_ms);
     if (io->faults.fail > 0 && chance(io) < io->faults.fail) return -EIO;
     if (result > BANK_ALIGN && io->faults.cut > 0 && chance(io) < io->faults.cut)
         return (int64_t)((double)result * chance(io));
     return result;
+}
+
+bool bank_read_hangs(BankIo *io) {
+    return io->faults.hang > 0 && !__atomic_load_n(&io->stopping, __ATOMIC_RELAXED) && chance(io) < io->faults.hang;
+}
+
+bool bank_faults_read(const char *text, BankFaults *out, Error *error) {
+    double fails = 0, cut = 0, hang = 0, slow = 0, silence = 0, seed = 0;
+    const struct {
+        const char *name;
+        double *value;
+    } known[] = {
+        {"fail", &fails}, {"cut", &cut}, {"hang", &hang}, {"slow", &slow}, {"silence", &silence}, {"seed", &seed}};
+    for (const char *at = text; at && *at;) {
+        char name[8] = "";
+        double value = -1, *to = NULL;
+        int length = 0;
+        (void)sscanf(at, "%7[a-z]:%lf%n", name, &value, &length);
+        for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+            if (!strcmp(name, known[i].name)) to = known[i].value;
+        if (!to || !(value >= 0 && value <= FAULT_MAX) || (at[length] && (at[length] != ',' || !at[length + 1])))
+            return fail(error, ERROR_USAGE, "\"%s\" is no fault of reads: fail:0.001,cut:0.1,hang:0.01,slow:5", at);
+        *to = value;
+        at += length + (at[length] == ',');
+    }
+    *out = (BankFaults){fails, cut, hang, (int)slow, (int)silence, (uint64_t)seed};
+    return true;
 }
 
 /* ---- a read ---- */
@@ -55,7 +87,7 @@ bool bank_read_advance(BankIo *io, BankRead *read, int64_t result) {
 #endif
     if (result < 0) {
         if (++read->tries >= BANK_TRIES_MAX) return finished(io, read, (int)-result);
-        pause_ms(PAUSE_MS << (read->tries - 1));
+        bank_pause_ms(PAUSE_MS << (read->tries - 1));
         return false;
     }
     const size_t before = read->done, end = before + (size_t)result;

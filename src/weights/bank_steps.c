@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "weights/bank_internal.h"
 
+enum { LOOK_MS = 20 /* how often whoever waits for a read asks whether the step is still wanted */ };
+
 /* ---- the order of use ---- */
 
 static void unlink_slot(ExpertBank *bank, int s) {
@@ -83,9 +85,22 @@ static void note_failure(ExpertBank *bank, const BankSlot *slot) {
     bank->failed = true;
 }
 
+static void empty_slot(ExpertBank *bank, BankSlot *slot, SlotState state) {
+    if (slot->expert != NONE) bank->experts[slot->expert].slot = NONE;
+    slot->expert = NONE;
+    slot->state = state;
+    slot->wanted = false;
+}
+
 static void finish_read(ExpertBank *bank, const BankRead *read) {
     BankSlot *slot = &bank->slots[read->owner];
+    if (slot->state == SLOT_LOST) {
+        bank->lost--;
+        if (--slot->parts_left == 0) slot->state = SLOT_EMPTY;
+        return;
+    }
     count_reading(bank, -1, read->size);
+    bank->unchecked = true;
     if (read->error) {
         slot->error = read->error;
         slot->error_file = read->file;
@@ -97,21 +112,43 @@ static void finish_read(ExpertBank *bank, const BankRead *read) {
         note_failure(bank, slot);
     else
         bank->queued += slot->wanted; /* an earlier step failed over it: this one asks again */
-    bank->experts[slot->expert].slot = NONE;
-    slot->expert = NONE;
-    slot->state = SLOT_EMPTY;
-    slot->wanted = false;
+    empty_slot(bank, slot, SLOT_EMPTY);
 }
 
 static void finish_reads(ExpertBank *bank) {
-    for (const BankRead *read; (read = bank_io_wait(bank->io, false));) finish_read(bank, read);
+    for (const BankRead *read; (read = bank_io_wait(bank->io, 0));) finish_read(bank, read);
+}
+
+/* The disk is silent: what is under way counts as lost, so that those who come next may ask again. */
+static void lose_reads(ExpertBank *bank) {
+    int lost = 0;
+    const char *path = bank->paths[0];
+    for (int s = 0; s < bank->slot_count; s++) {
+        BankSlot *slot = &bank->slots[s];
+        if (slot->state != SLOT_LOADING) continue;
+        path = bank->paths[slot->reads[0].file];
+        lost += slot->parts_left;
+        empty_slot(bank, slot, SLOT_LOST);
+    }
+    bank->lost += lost;
+    count_reading(bank, -lost, 0);
+    fail(&bank->error, ERROR_IO, "cannot read an expert from %s: no answer for %.1f s", path,
+        (double)bank->silence_ms * 1e-3);
+    bank->failed = true;
 }
 
 static void wait_for_read(ExpertBank *bank) {
-    const int64_t start = clock_ns();
-    const BankRead *read = bank_io_wait(bank->io, true);
-    CHECK(read);
-    finish_read(bank, read);
+    const int64_t start = clock_ns(), silent_ns = start + bank->silence_ms * INT64_C(1000000);
+    const BankRead *read = NULL;
+    while (!read && !bank->failed) {
+        if (bank->given_up && bank->given_up(bank->watcher)) {
+            fail(&bank->error, ERROR_CANCELLED, "nobody waits for this step any more");
+            bank->failed = true;
+        } else if (!(read = bank_io_wait(bank->io, LOOK_MS)) && clock_ns() > silent_ns) {
+            lose_reads(bank);
+        }
+    }
+    if (read) finish_read(bank, read);
     mutex_lock(&bank->mutex);
     bank->stats.stall_s += (double)(clock_ns() - start) * 1e-9;
     mutex_unlock(&bank->mutex);
@@ -119,7 +156,9 @@ static void wait_for_read(ExpertBank *bank) {
 
 /* ---- what makes room ---- */
 
-static bool is_free(const BankSlot *slot) { return !slot->wanted && slot->state != SLOT_LOADING; }
+static bool is_free(const BankSlot *slot) {
+    return !slot->wanted && (slot->state == SLOT_EMPTY || slot->state == SLOT_READY);
+}
 
 static int oldest_free(const ExpertBank *bank) {
     int s = bank->oldest;
@@ -242,15 +281,41 @@ int bank_take(ExpertSource *source, int most, SourcedExpert *out) {
         if (bank->failed) break;
         if (collect(bank, most, out)) return bank->given_count;
         /* Not when the last one under way was an earlier step's that failed, and is to be asked for again. */
-        if (bank->reading > 0 || bank->queued == 0) wait_for_read(bank);
+        if (bank->reading > 0 || bank->queued == 0 || next_victim(bank) == NONE) wait_for_read(bank);
     }
     abandon(bank);
     mutex_unlock(&bank->user);
     return 0;
 }
 
+void bank_watch(ExpertBank *bank, bool (*given_up)(void *context), void *context) {
+    bank->given_up = given_up;
+    bank->watcher = context;
+}
+
+/* What was read since the files were looked at may be of other files by now. */
+static void forget_unchecked(ExpertBank *bank) {
+    for (int s = 0; s < bank->slot_count; s++) {
+        BankSlot *slot = &bank->slots[s];
+        if (slot->state == SLOT_READY && slot->step > bank->step_checked) empty_slot(bank, slot, SLOT_EMPTY);
+    }
+}
+
+static void check_files(ExpertBank *bank) {
+    Error why = {0};
+    if (bank_io_check(bank->io, &why)) {
+        bank->unchecked = false;
+        if (bank->reading == 0) bank->step_checked = bank->step;
+        return;
+    }
+    forget_unchecked(bank);
+    if (!bank->failed) bank->error = why;
+    bank->failed = true;
+}
+
 bool bank_check(ExpertBank *bank, Error *error) {
     mutex_lock(&bank->user);
+    if (bank->unchecked) check_files(bank);
     const bool ok = !bank->failed;
     if (!ok && error) *error = bank->error;
     bank->failed = false;

@@ -6,7 +6,10 @@
 
 #include "weights/bank_io_internal.h"
 
-enum { READERS_MAX = 8 };
+enum {
+    READERS_MAX = 8,
+    HANGS = 10, /* times the silence that is borne; not for ever, as readers are few */
+};
 
 typedef struct Queue {
     BankRead *first, *last;
@@ -40,6 +43,8 @@ static BankRead *pop(Queue *queue) {
 }
 
 static void read_all(BankIo *io, BankRead *read) {
+    int hangs_ms = bank_read_hangs(io) ? HANGS * io->faults.silence_ms : 0;
+    while (hangs_ms-- > 0 && !__atomic_load_n(&io->stopping, __ATOMIC_RELAXED)) bank_pause_ms(1);
     int64_t result;
     do {
         const ssize_t got = pread(io->files[read->file].fd, read->to + read->done, read->size - read->done,
@@ -76,10 +81,11 @@ static void threads_submit(BankIo *io, BankRead *read) {
     mutex_unlock(&t->mutex);
 }
 
-static BankRead *threads_wait(BankIo *io, bool block) {
+static BankRead *threads_wait(BankIo *io, int timeout_ms) {
     ThreadsIo *t = (ThreadsIo *)io;
     mutex_lock(&t->mutex);
-    while (block && t->under_way > 0 && !t->done.first) condition_wait(&t->ready, &t->mutex);
+    bool time = timeout_ms > 0;
+    while (time && t->under_way > 0 && !t->done.first) time = condition_wait_ms(&t->ready, &t->mutex, timeout_ms);
     BankRead *read = pop(&t->done);
     t->under_way -= read != NULL;
     mutex_unlock(&t->mutex);

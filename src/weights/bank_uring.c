@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 typedef struct UringIo {
     BankIo io;
     int fd;
@@ -20,6 +22,7 @@ typedef struct UringIo {
     struct io_uring_cqe *completions;
     unsigned depth, under_way, unsent;
     BankRead *first, *last; /* that wait for room */
+    BankRead *hung;         /* faults */
 } UringIo;
 
 static void put(UringIo *u, BankRead *read) {
@@ -53,20 +56,37 @@ static void uring_submit(BankIo *io, BankRead *read) {
 
 static bool completed(const UringIo *u) { return *u->cq_head != __atomic_load_n(u->cq_tail, __ATOMIC_ACQUIRE); }
 
-/* Sends what was put, and waits for a completion if asked to. */
-static void enter(UringIo *u, bool block) {
-    const long sent =
-        syscall(__NR_io_uring_enter, u->fd, u->unsent, block ? 1 : 0, block ? IORING_ENTER_GETEVENTS : 0, NULL, 0);
+/* Sends what was put, and waits so long for a completion. */
+static void enter(UringIo *u, int64_t timeout_ns) {
+    struct __kernel_timespec time = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
+    struct io_uring_getevents_arg wait = {.ts = (uintptr_t)&time};
+    const long sent = timeout_ns > 0 ? syscall(__NR_io_uring_enter, u->fd, u->unsent, 1,
+                                           IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, &wait, sizeof wait)
+                                     : syscall(__NR_io_uring_enter, u->fd, u->unsent, 0, 0, NULL, 0);
     if (sent > 0) u->unsent -= (unsigned)sent;
-    CHECK(sent >= 0 || errno == EINTR || errno == EAGAIN || errno == EBUSY);
+    CHECK(sent >= 0 || errno == EINTR || errno == EAGAIN || errno == EBUSY || errno == ETIME);
 }
 
-static BankRead *uring_wait(BankIo *io, bool block) {
+/* One that a fault had hang, when no more of them shall. */
+static BankRead *take_hung(UringIo *u) {
+    BankRead *read = u->hung;
+    if (!read || !__atomic_load_n(&u->io.stopping, __ATOMIC_RELAXED)) return NULL;
+    u->hung = read->next;
+    read->error = EIO;
+    return read;
+}
+
+static BankRead *uring_wait(BankIo *io, int timeout_ms) {
     UringIo *u = (UringIo *)io;
+    const int64_t end_ns = clock_ns() + timeout_ms * INT64_C(1000000);
     for (;;) {
-        if (u->unsent > 0 || (block && u->under_way > 0 && !completed(u))) enter(u, block && !completed(u));
+        const int64_t left_ns = timeout_ms > 0 ? end_ns - clock_ns() : 0;
+        BankRead *hung = take_hung(u);
+        if (hung) return hung;
+        if (u->unsent > 0 || (left_ns > 0 && (u->under_way > 0 || u->hung) && !completed(u)))
+            enter(u, completed(u) ? 0 : left_ns);
         if (!completed(u)) {
-            if (!block || u->under_way == 0) return NULL;
+            if (left_ns <= 0 || (u->under_way == 0 && !u->hung)) return NULL;
             continue;
         }
         const struct io_uring_cqe *completion = &u->completions[*u->cq_head & u->cq_mask];
@@ -74,14 +94,19 @@ static BankRead *uring_wait(BankIo *io, bool block) {
         const int64_t result = completion->res;
         __atomic_store_n(u->cq_head, *u->cq_head + 1, __ATOMIC_RELEASE);
         u->under_way--;
-        const bool finished = bank_read_advance(io, read, result);
-        if (!finished) put(u, read);
+        const bool hangs = bank_read_hangs(io), finished = !hangs && bank_read_advance(io, read, result);
+        if (hangs) {
+            read->next = u->hung;
+            u->hung = read;
+        } else if (!finished) {
+            put(u, read);
+        }
         while (u->first && u->under_way < u->depth) {
             BankRead *next = u->first;
             u->first = next->next;
             put(u, next);
         }
-        if (finished && u->unsent > 0) enter(u, false);
+        if (finished && u->unsent > 0) enter(u, 0);
         if (finished) return read;
     }
 }
@@ -129,7 +154,8 @@ BankIo *bank_uring_open(int depth, Error *error) {
     u->io.way = "io_uring";
     u->fd = (int)syscall(__NR_io_uring_setup, depth, &params);
     u->depth = params.sq_entries;
-    const unsigned needed = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_NODROP | IORING_FEAT_RW_CUR_POS; /* Linux 5.6 */
+    const unsigned needed =
+        IORING_FEAT_SINGLE_MMAP | IORING_FEAT_NODROP | IORING_FEAT_RW_CUR_POS | IORING_FEAT_EXT_ARG; /* Linux 5.11 */
     if (u->fd >= 0 && (params.features & needed) == needed && map_rings(u, &params)) return &u->io;
     uring_close(&u->io);
     return NULL;

@@ -54,6 +54,13 @@ static void setup_close(Setup *s) {
     fixture_close(&s->f);
 }
 
+/* Over what the file holds, which keeps its inode. */
+static bool write_back(const char *path, const char *data, size_t size) {
+    const int fd = open(path, O_WRONLY);
+    const bool ok = fd >= 0 && pwrite(fd, data, size, 0) == (ssize_t)size;
+    return fd >= 0 && !close(fd) && ok;
+}
+
 static RunnerOptions runner_options(const char *cpu, bool fenced) {
     RunnerOptions options = {.backend = fixture_backend(cpu, 2, FIXTURE_TOKENS_MAX)};
     if (fenced) options.backend.wrap = fence_open;
@@ -62,7 +69,7 @@ static RunnerOptions runner_options(const char *cpu, bool fenced) {
 
 /* share: of all experts that the cache holds; 0: as few as it can. */
 static void walk_streamed(
-    Setup *s, const char *cpu, bool fenced, const char *io, double share, int chunk, const BankFaults *faults) {
+    Setup *s, const char *cpu, bool fenced, const char *io, double share, int chunk, const char *faults) {
     const ModelOptions streamed = {
         .strict_config = true, .stream_experts = true, .expert_io = io, .expert_faults = faults};
     const RunnerOptions options = runner_options(cpu, fenced);
@@ -133,7 +140,7 @@ static void walk_resident(Setup *s, const char *cpu) {
 static void check_case(const Case *c) {
     static const double shares[] = {1, 0.5, 0.25, 0.12, 0};
     static const char *const ways[] = {"threads", "io_uring"};
-    const BankFaults none = {0}, some = {.fail = 0.002, .cut = 0.3, .seed = 7};
+    const char *const some = "fail:0.002,cut:0.3,seed:7";
     Setup s = {0};
     if (!setup_open(&s, c)) return;
     const int way_count = has_uring(&s) ? 2 : 1;
@@ -145,11 +152,11 @@ static void check_case(const Case *c) {
         if (strcmp(c->name, "qwen3-moe") && strcmp(c->name, "qwen2-moe")) check_parts(&s, cpu, vector, 3, true);
         for (int way = 0; way < way_count; way++) {
             for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
-                walk_streamed(&s, cpu, false, ways[way], shares[i], FIXTURE_TOKENS_MAX, &none);
-                walk_streamed(&s, cpu, false, ways[way], shares[i], 1, &none);
+                walk_streamed(&s, cpu, false, ways[way], shares[i], FIXTURE_TOKENS_MAX, NULL);
+                walk_streamed(&s, cpu, false, ways[way], shares[i], 1, NULL);
             }
-            walk_streamed(&s, cpu, false, ways[way], 0.25, 3, &some);
-            walk_streamed(&s, cpu, true, ways[way], 0.25, 3, &none);
+            walk_streamed(&s, cpu, false, ways[way], 0.25, 3, some);
+            walk_streamed(&s, cpu, true, ways[way], 0.25, 3, NULL);
         }
     }
     setup_close(&s);
@@ -160,7 +167,6 @@ static void check_errors(const char *io) {
     Setup s = {0};
     char path[96];
     Error error = {0};
-    const BankFaults broken = {.fail = 1};
     if (!setup_open(&s, &cases[0])) return;
     if (!strcmp(io, "io_uring") && !has_uring(&s)) {
         setup_close(&s);
@@ -168,7 +174,7 @@ static void check_errors(const char *io) {
     }
     const RunnerOptions options = runner_options("auto", false);
     FixtureRun run;
-    const ModelOptions faulty = {.stream_experts = true, .expert_io = io, .expert_faults = &broken};
+    const ModelOptions faulty = {.stream_experts = true, .expert_io = io, .expert_faults = "fail:1"};
     if (fixture_run_open(&run, s.directory, &faulty, &options)) {
         TEST(model_hold_experts(run.model, model_expert_bytes(run.model), &error));
         Error why = {0};
@@ -189,12 +195,90 @@ static void check_errors(const char *io) {
         Error why = {0};
         TEST(!step(&s, run.runner, &why) && why.code == ERROR_IO);
         TEST_MSG(strstr(why.text, "shorter") || strstr(why.text, "shrank"), "%s", why.text);
-        const int fd = open(path, O_WRONLY);
-        TEST(fd >= 0 && pwrite(fd, whole.data, whole.size, 0) == (ssize_t)whole.size && !close(fd));
+        TEST(write_back(path, whole.data, whole.size));
         TEST_MSG(step(&s, run.runner, &why), "%s", why.text);
         buffer_free(&whole);
         fixture_run_close(&run);
     }
+    setup_close(&s);
+}
+
+/* A disk that does not answer: an error soon, and the next step asks again; whatever is answered is right. */
+static void check_silence(const char *io) {
+    enum { STEPS = 12 };
+    Setup s = {0};
+    if (!setup_open(&s, &cases[0])) return;
+    if (!strcmp(io, "io_uring") && !has_uring(&s)) {
+        setup_close(&s);
+        return;
+    }
+    walk_resident(&s, "auto");
+    const RunnerOptions options = runner_options("auto", false);
+    static const char *const faults[] = {"hang:1,silence:100", "hang:0.02,silence:100,seed:5"};
+    for (int some = 0; some < 2; some++) {
+        FixtureRun run;
+        const ModelOptions silent = {.stream_experts = true, .expert_io = io, .expert_faults = faults[some]};
+        if (!fixture_run_open(&run, s.directory, &silent, &options)) continue;
+        Error error = {0};
+        TEST(model_hold_experts(
+            run.model, some ? model_expert_floor(run.model) * 2 : model_expert_bytes(run.model), &error));
+        int failed = 0;
+        for (int i = 0; i < STEPS; i++) {
+            Error why = {0};
+            const bool ok = step(&s, run.runner, &why);
+            TEST_MSG(ok || (why.code == ERROR_IO && strstr(why.text, "no answer")), "%s", why.text);
+            TEST(!ok || !memcmp(s.resident, s.streamed, sizeof(float) * 2 * (size_t)s.f.vocab));
+            failed += !ok;
+            if (!some && i == 1) break;
+        }
+        TEST_MSG(some ? failed > 0 && failed < STEPS : failed == 2, "%d steps of %d failed", failed, STEPS);
+        fixture_run_close(&run);
+    }
+    setup_close(&s);
+}
+
+/* Other contents of the same size, written into the file or put in its place. */
+static void check_replaced(void) {
+    Setup s = {0};
+    FixtureRun run;
+    char path[96], other[104];
+    Error error = {0};
+    Buffer whole = {0};
+    if (!setup_open(&s, &cases[0])) return;
+    walk_resident(&s, "auto");
+    const RunnerOptions options = runner_options("auto", false);
+    const ModelOptions streamed = {.stream_experts = true};
+    snprintf(path, sizeof path, "%s/model.safetensors", s.directory);
+    snprintf(other, sizeof other, "%s.new", path);
+    TEST(file_read(path, 0, &whole, &error));
+    char *changed = malloc(whole.size);
+    memcpy(changed, whole.data, whole.size);
+    for (size_t i = whole.size / 4; i < whole.size; i += 16) changed[i] ^= 1;
+    if (fixture_run_open(&run, s.directory, &streamed, &options)) {
+        TEST(model_hold_experts(run.model, model_expert_bytes(run.model), &error));
+        int fd = open(other, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        TEST(fd >= 0 && write(fd, changed, whole.size) == (ssize_t)whole.size && !close(fd) && !rename(other, path));
+        Error why = {0};
+        TEST_MSG(step(&s, run.runner, &why), "%s", why.text); /* of the file that was opened */
+        TEST(!memcmp(s.resident, s.streamed, sizeof(float) * 2 * (size_t)s.f.vocab));
+        fixture_run_close(&run);
+    }
+    TEST(write_back(path, whole.data, whole.size));
+    if (fixture_run_open(&run, s.directory, &streamed, &options)) {
+        TEST(model_hold_experts(run.model, model_expert_bytes(run.model), &error));
+        TEST(write_back(path, changed, whole.size));
+        Error why = {0};
+        for (int i = 0; i < 2; i++) { /* nothing of what was read is kept */
+            TEST(!step(&s, run.runner, &why) && why.code == ERROR_IO);
+            TEST_MSG(strstr(why.text, "replaced"), "%s", why.text);
+        }
+        TEST(write_back(path, whole.data, whole.size));
+        TEST_MSG(step(&s, run.runner, &why), "%s", why.text);
+        TEST(!memcmp(s.resident, s.streamed, sizeof(float) * 2 * (size_t)s.f.vocab));
+        fixture_run_close(&run);
+    }
+    free(changed);
+    buffer_free(&whole);
     setup_close(&s);
 }
 
@@ -266,6 +350,14 @@ static void check_refusals(void) {
     if (!setup_open(&s, &cases[0])) return;
     TEST(!model_open(s.directory, &(ModelOptions){.stream_experts = true, .expert_io = "hand"}, &error));
     TEST(error.code == ERROR_USAGE);
+    static const char *const faults[] = {
+        "fail", "fail:", "fail:x", "fail:-1", "lose:1", "fail:1;cut:1", "fail:1,,cut:1", "fail:1,"};
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        error.code = ERROR_NONE;
+        TEST_MSG(!model_open(s.directory, &(ModelOptions){.stream_experts = true, .expert_faults = faults[i]}, &error),
+            "%s", faults[i]);
+        TEST(error.code == ERROR_USAGE);
+    }
     setup_close(&s);
 }
 
@@ -273,6 +365,9 @@ int main(void) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_case(&cases[i]);
     check_errors("threads");
     check_errors("io_uring");
+    check_silence("threads");
+    check_silence("io_uring");
+    check_replaced();
     check_cut();
     check_heads();
     check_refusals();

@@ -1,8 +1,12 @@
 """Writes a model that answers nonsense at once: Gemma 3's structure (windows, and layers that can be kept as codes) with random weights, a
-vocabulary of printable ASCII, and a chat template. For tests of what is around a model."""
+vocabulary of printable ASCII, and a chat template; or a mixture of experts. For tests of what is around a model."""
 import json, os, random, struct
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD, INNER, VOCAB = 64, 4, 4, 2, 32, 96, 100
+MIXTURE = {"model_type": "olmoe", "hidden_size": 256, "num_hidden_layers": 6, "intermediate_size": 128, "num_experts": 32,
+           "num_experts_per_tok": 4, "norm_topk_prob": True, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": VOCAB,
+           "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": False, "hidden_act": "silu", "eos_token_id": 98,
+           "quantization": {"group_size": 64, "bits": 4}}
 TEMPLATE = ("{% for m in messages %}{{ '<|start|>' + m.role + '\\n' + m.content + '<|end|>\\n' }}{% endfor %}"
             "{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}")
 
@@ -23,23 +27,64 @@ def _tensors():
             yield at + f"mlp.{name}.weight", (rows, columns)
 
 
-def _weights(path):
-    rng, header, data = random.Random(1), {}, bytearray()
-    for name, shape in _tensors():
-        count, begin = shape[0] * (shape[1] if len(shape) > 1 else 1), len(data)
-        data += struct.pack(f"<{count}e", *(rng.gauss(0, 0.15) for _ in range(count)))
-        header[name] = {"dtype": "F16", "shape": shape, "data_offsets": [begin, len(data)]}
+def _write_tensors(path, tensors):
+    """(name, type, shape, bytes) each."""
+    header, data = {}, bytearray()
+    for name, dtype, shape, content in tensors:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
     text = json.dumps(header).encode()
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text + data)
 
 
+def _weights():
+    rng = random.Random(1)
+    for name, shape in _tensors():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        yield name, "F16", shape, struct.pack(f"<{count}e", *(rng.gauss(0, 0.15) for _ in range(count)))
+
+
 def write_tiny_model(directory, context=2048):
-    _weights(os.path.join(directory, "model.safetensors"))
+    _write_tensors(os.path.join(directory, "model.safetensors"), _weights())
     config = {"model_type": "gemma3_text", "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "intermediate_size": INNER,
               "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD, "rms_norm_eps": 1e-6, "vocab_size": VOCAB,
               "sliding_window": 192, "sliding_window_pattern": 2, "query_pre_attn_scalar": HEAD, "rope_theta": 1e6,
               "rope_local_base_freq": 1e4, "max_position_embeddings": context, "hidden_activation": "gelu_pytorch_tanh", "eos_token_id": 98}
+    _write_rest(directory, config)
+
+
+def _mixture(rng):
+    hidden, inner, experts = MIXTURE["hidden_size"], MIXTURE["intermediate_size"], MIXTURE["num_experts"]
+
+    def plain(name, *shape, spread=0.15, middle=0.0):
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        return name + ".weight", "F16", shape, struct.pack(f"<{count}e", *(rng.gauss(middle, spread) for _ in range(count)))
+
+    yield plain("model.embed_tokens", VOCAB, hidden, spread=1)
+    yield plain("lm_head", VOCAB, hidden)
+    yield plain("model.norm", hidden, spread=0, middle=1)
+    for i in range(MIXTURE["num_hidden_layers"]):
+        at = f"model.layers.{i}."
+        for norm in ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"):
+            yield plain(at + norm, hidden, spread=0, middle=1)
+        for name in "qkvo":
+            yield plain(f"{at}self_attn.{name}_proj", hidden, hidden, spread=0.06)
+        yield plain(at + "mlp.gate", experts, hidden)
+        for name, rows, columns in (("gate_proj", inner, hidden), ("up_proj", inner, hidden), ("down_proj", hidden, inner)):
+            stack, groups = f"{at}mlp.switch_mlp.{name}.", experts * rows * columns // 64
+            yield stack + "weight", "U32", (experts, rows, columns // 8), rng.randbytes(experts * rows * columns // 2)
+            yield stack + "scales", "F16", (experts, rows, columns // 64), struct.pack("<e", 0.02) * groups
+            yield stack + "biases", "F16", (experts, rows, columns // 64), struct.pack("<e", -0.15) * groups
+
+
+def write_tiny_mixture(directory, context=2048):
+    """32 experts in each of 6 layers, 18 MB in the cache of a server that streams them."""
+    _write_tensors(os.path.join(directory, "model.safetensors"), _mixture(random.Random(2)))
+    _write_rest(directory, {**MIXTURE, "max_position_embeddings": context})
+
+
+def _write_rest(directory, config):
     special = [{"id": i, "content": text, "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
                for i, text in ((97, "<|start|>"), (98, "<|end|>"))]
     vocabulary = {("\u0120" if i == 0 else chr(32 + i)): i for i in range(95)} | {"\u010a": 95, "\u00c3": 96, "\u00c2": 99}
