@@ -129,6 +129,8 @@ typedef struct Step {
     int output_count;
     const int32_t *outputs;
     uint64_t cache;
+    int state_count; /* rows whose state behind the final norm is wanted */
+    const int32_t *states;
 } Step;
 
 /* Keys first ≤ j < end are visible to this position of the run. Neither decreases from one position to the next. */

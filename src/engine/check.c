@@ -57,5 +57,7 @@ bool check_request_options(const RequestOptions *o, int vocab, Error *error) {
     if (o->max_tokens < 1) return fail(error, ERROR_USAGE, "max_tokens is %d, must be at least 1", o->max_tokens);
     if (o->choices < 1 || o->choices > CHOICES_MAX)
         return fail(error, ERROR_USAGE, "%d choices, must be 1 to %d", o->choices, CHOICES_MAX);
+    if (o->embeds && (o->choices != 1 || o->max_tokens != 1 || o->echo_logprobs || o->constraint))
+        return fail(error, ERROR_USAGE, "a request that embeds has no answer");
     return check_format(o->kv_format, error) && check_sampling(&o->sampling, vocab, error);
 }

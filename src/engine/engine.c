@@ -28,6 +28,7 @@ struct Engine {
     KvCache *kv;
     KvFormat kv_format;
     int vocab, eos_count;
+    Pooling pooling;
     int32_t eos[EOS_MAX];
     SamplerScratch scratch;
     AllowedAhead *ahead;
@@ -167,6 +168,14 @@ static void settle_all(Engine *engine) {
 
 /* ---- the step ---- */
 
+/* What it read stays to be found; may free it. */
+static void end_embedding(Engine *engine, Request *request) {
+    sequence_leave(&engine->scheduler.sequences, request, NULL);
+    request_set_answering(request);
+    scheduler_end_choice(&engine->scheduler, request, request->choices, FINISH_STOP);
+    settle(engine, request);
+}
+
 static void finish_prompt_part(Engine *engine, Request *request, const Part *part, float *logits) {
     const int first = request->prefilled;
     sequence_keep(&engine->scheduler.sequences, request, NULL, part->rows);
@@ -178,6 +187,14 @@ static void finish_prompt_part(Engine *engine, Request *request, const Part *par
         if (request->resume[i] == request->prefilled) sequence_leave(&engine->scheduler.sequences, request, NULL);
     engine->prompt_tokens += (uint64_t)part->rows;
     const bool last = request->prefilled == request->prompt_count;
+    if (request->pooling) {
+        const int hidden = model_hidden(engine->model);
+        const float *states =
+            part->states ? runner_states(engine->runner) + (size_t)part->state * (size_t)hidden : NULL;
+        request_pool(request, request->prefilled - part->states, part->states, hidden, states);
+        if (last) end_embedding(engine, request);
+        return;
+    }
     float *final = last ? logits + (size_t)(part->outputs - 1) * (size_t)engine->vocab : NULL;
     if (last && request->choice_count > 1) memcpy(request->logits, final, (size_t)engine->vocab * sizeof *logits);
     if (request->echo) { /* row i tells what follows it; the prompt's first token follows nothing */
@@ -377,6 +394,9 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     runner.backend.rows_max = options->slots + options->prefill_size;
     engine->resources = options->resources;
     if (engine->resources) runner.backend.pool = resources_pool(engine->resources);
+    engine->pooling = options->pooling;
+    if (options->pooling) /* of the mean, any row's */
+        runner.states_max = options->pooling == POOLING_MEAN ? runner.backend.rows_max : options->slots;
     engine->model = model_open(options->directory, &options->model, error);
     engine->runner = engine->model ? runner_open(engine->model, &runner, error) : NULL;
     if (!engine->runner) return false;
@@ -466,6 +486,8 @@ bool engine_kv_biased(const Engine *engine) {
     return biased;
 }
 
+Pooling engine_pooling(const Engine *engine) { return engine->pooling; }
+
 const char *engine_backend(const Engine *engine) { return runner_backend(engine->runner)->ops->name; }
 
 EngineStats engine_stats(Engine *engine) {
@@ -496,11 +518,16 @@ Request *engine_submit(Engine *engine, const RequestOptions *asked, Error *error
     RequestOptions own = *asked, *options = &own;
     if (!own.kv_format) own.kv_format = &engine->kv_format;
     if (!check_request_options(options, engine->vocab, error)) return NULL;
+    if (options->embeds && !engine->pooling) {
+        fail(error, ERROR_UNSUPPORTED, "this model makes no embeddings");
+        return NULL;
+    }
     Scheduler *s = &engine->scheduler;
     const int max_tokens = scheduler_fit(s, options, error);
     if (max_tokens == 0 || !check_token_ids(options->prompt, options->prompt_count, engine->vocab, "prompt", error))
         return NULL;
-    Request *request = request_new(options, engine->vocab, max_tokens, error);
+    const RequestShape shape = {engine->vocab, model_hidden(engine->model), engine->pooling};
+    Request *request = request_new(options, &shape, max_tokens, error);
     if (!request) return NULL;
     mutex_lock(&engine->mutex);
     const bool full = scheduler_full(s), closing = engine->closing;

@@ -13,6 +13,9 @@ typedef struct Request Request;
 
 enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128 };
 
+/* What is made of the states of a text's tokens: one vector for all of it. */
+typedef enum Pooling { POOLING_NONE, POOLING_LAST, POOLING_MEAN } Pooling;
+
 typedef struct EngineOptions {
     const char *directory;
     ModelOptions model;
@@ -24,6 +27,7 @@ typedef struct EngineOptions {
     size_t kv_bytes;             /* of the page pool; 0: slots × context, at most half of the free memory */
     KvFormat kv_format;          /* of requests that ask for none; zero: everything stays exact */
     bool kv_auto;                /* but exact where slots × context fit the pool exactly */
+    Pooling pooling;             /* of requests that embed; NONE: there are none */
     bool prefix_off;             /* requests find nothing of what others computed */
     const char *cache_directory; /* where what leaves memory goes; NULL: nowhere */
     size_t cache_disk_bytes;
@@ -61,6 +65,7 @@ typedef struct RequestOptions {
     const KvFormat *kv_format; /* copied; NULL: the engine's */
     uint64_t cache_space;      /* requests find what others of the same space computed: a hash of key and salt */
     bool cache_off;            /* finds nothing and leaves nothing to be found */
+    bool embeds;               /* the prompt's states are pooled and nothing is drawn: choices 1, max_tokens 1 */
     SamplingOptions sampling;
     Constraint *constraint; /* NULL: none; else the request takes a reference of its own */
 } RequestOptions;
@@ -97,7 +102,8 @@ typedef struct RequestStats {
 NODISCARD Engine *engine_open(const EngineOptions *options, Error *error);
 void engine_close(Engine *engine); /* cancels everything, joins the thread */
 const Model *engine_model(const Engine *engine);
-const char *engine_backend(const Engine *engine);       /* "avx512" */
+const char *engine_backend(const Engine *engine); /* "avx512" */
+Pooling engine_pooling(const Engine *engine);
 const KvFormat *engine_kv_format(const Engine *engine); /* of requests that ask for none */
 DType engine_kv_dtype(const Engine *engine);            /* of exact pages */
 bool engine_kv_biased(const Engine *engine);            /* keys hold a bias, which plain 4-bit codes do not survive */
@@ -118,6 +124,8 @@ int request_wait(Request *request, int timeout_ms);
  * first) or the timeout passes; gives the number of the latest. What a round brought can be read when it has ended. */
 uint64_t engine_wait(Engine *engine, uint64_t seen, int timeout_ms);
 bool request_prompt_logprob(Request *request, int position, TokenOut *out); /* echo_logprobs; false: not yet */
+/* Of a request that embeds, once it has ended with FINISH_STOP: [model_hidden], as long as the request lives. */
+const float *request_embedding(const Request *request);
 void request_cancel(Request *request); /* any thread, any time, idempotent; the slot is free within one step */
 /* Ends one choice early (a stop string was seen): it stops computing; the others go on. */
 void request_stop_choice(Request *request, int choice);

@@ -42,7 +42,9 @@ static size_t mask_words(const Constraint *constraint, int vocab) {
     return constraint->mask_words > least ? constraint->mask_words : least;
 }
 
-static bool request_map(Request *request, const RequestOptions *options, int vocab, Error *error) {
+static bool request_map(Request *request, const RequestOptions *options, const RequestShape *shape, Error *error) {
+    const int vocab = shape->vocab;
+    const size_t hidden = request->pooling ? (size_t)shape->hidden : 0;
     const SamplingOptions *sampling = &request->sampling; /* its arrays are still the caller's */
     const size_t choices = (size_t)options->choices, answer = (size_t)request->max_tokens;
     const size_t prompt = (size_t)options->prompt_count, biases = (size_t)sampling->bias_count;
@@ -58,6 +60,8 @@ static bool request_map(Request *request, const RequestOptions *options, int voc
     const size_t values_at = layout_add(&layout, biases, sizeof(float));
     const size_t echo_at = layout_add(&layout, options->echo_logprobs ? prompt : 0, request->record_bytes);
     const size_t logits_at = layout_add(&layout, choices > 1 ? (size_t)vocab : 0, sizeof(float));
+    const size_t embedding_at = layout_add(&layout, hidden, sizeof(float));
+    const size_t sums_at = layout_add(&layout, hidden, sizeof(double));
     Layout one = {0};
     const size_t records_at = layout_add(&one, answer, request->record_bytes);
     const size_t history_at = layout_add(&one, history, 1);
@@ -79,6 +83,8 @@ static bool request_map(Request *request, const RequestOptions *options, int voc
     request->sampling.bias_ids = (const int32_t *)(base + ids_at);
     request->sampling.bias_values = (const float *)(base + values_at);
     request->prompt_records = options->echo_logprobs ? base + echo_at : NULL;
+    request->embedding = (float *)(void *)(base + embedding_at);
+    request->sums = (double *)(void *)(base + sums_at);
     request->logits = choices > 1 ? (float *)(base + logits_at) : NULL;
     for (int i = 0; i < request->choice_count; i++) {
         AnswerChoice *choice = &request->choices[i];
@@ -90,7 +96,7 @@ static bool request_map(Request *request, const RequestOptions *options, int voc
     return true;
 }
 
-Request *request_new(const RequestOptions *options, int vocab, int max_tokens, Error *error) {
+Request *request_new(const RequestOptions *options, const RequestShape *shape, int max_tokens, Error *error) {
     Request *request = calloc(1, sizeof *request);
     AnswerChoice *choices = calloc((size_t)options->choices, sizeof *choices);
     if (!request || !choices) {
@@ -106,6 +112,8 @@ Request *request_new(const RequestOptions *options, int vocab, int max_tokens, E
     request->choices = choices;
     request->waiting = options->choices;
     request->echo = options->echo_logprobs;
+    request->pooling = options->embeds ? shape->pooling : POOLING_NONE;
+    request->whole = request->echo || request->pooling == POOLING_MEAN;
     request->format = *options->kv_format;
     request->space = options->cache_space;
     request->cache_off = options->cache_off;
@@ -115,7 +123,7 @@ Request *request_new(const RequestOptions *options, int vocab, int max_tokens, E
     atomic_init(&request->references, 1);
     mutex_init(&request->mutex);
     condition_init(&request->changed);
-    if (request_map(request, options, vocab, error)) return request;
+    if (request_map(request, options, shape, error)) return request;
     request_release(request);
     return NULL;
 }
@@ -239,6 +247,19 @@ void request_add_experts(Request *request, const SourceStats *before, const Sour
     mutex_unlock(&request->mutex);
 }
 
+/* Sums are in the order of the tokens, however the prompt was cut: the mean depends on the text alone. */
+void request_pool(Request *request, int first, int count, int hidden, const float *states) {
+    for (int t = 0; t < count; t++) {
+        const float *state = states + (size_t)t * (size_t)hidden;
+        if (first + t < request->pooled) continue; /* it is read again */
+        request->pooled = first + t + 1;
+        for (int i = 0; i < hidden && request->pooling == POOLING_MEAN; i++) request->sums[i] += (double)state[i];
+        for (int i = 0; i < hidden && request->pooled == request->prompt_count; i++)
+            request->embedding[i] =
+                request->pooling == POOLING_MEAN ? (float)(request->sums[i] / request->prompt_count) : state[i];
+    }
+}
+
 void request_set_kv_use(Request *request, const KvUse *use, size_t f16_bytes) {
     mutex_lock(&request->mutex);
     request->kv_use = *use;
@@ -311,6 +332,8 @@ bool request_prompt_logprob(Request *request, int position, TokenOut *out) {
     mutex_unlock(&request->mutex);
     return known;
 }
+
+const float *request_embedding(const Request *request) { return request->embedding; }
 
 void request_cancel(Request *request) { atomic_store(&request->cancel, true); }
 

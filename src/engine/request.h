@@ -53,6 +53,11 @@ struct Request {
     uint64_t space; /* of prefixes that it may find */
     bool cache_off;
     bool echo;
+    bool whole;             /* every row of the prompt is wanted, so none may be found */
+    Pooling pooling;        /* NONE: it does not embed */
+    float *embedding;       /* [hidden]; the mean so far is in `sums` */
+    double *sums;           /* [hidden], of the states of */
+    int pooled;             /* so many of the prompt's tokens */
     Constraint *constraint; /* NULL: none */
     AnswerChoice *choices;
     uint8_t *prompt_records; /* [prompt_count]; NULL without echo */
@@ -88,9 +93,14 @@ struct Request {
     int64_t submitted_ns, admitted_ns, answering_ns, ended_ns; /* 0: not yet */
 };
 
+typedef struct RequestShape {
+    int vocab, hidden;
+    Pooling pooling; /* of requests that embed */
+} RequestShape;
+
 /* options are valid for this vocabulary; max_tokens is already cut; kv_format is said. The reference is the caller's.
  */
-NODISCARD Request *request_new(const RequestOptions *options, int vocab, int max_tokens, Error *error);
+NODISCARD Request *request_new(const RequestOptions *options, const RequestShape *shape, int max_tokens, Error *error);
 void request_retain(Request *request);
 void request_release(Request *request);
 
@@ -109,6 +119,8 @@ void request_set_admitted(Request *request, int cached);
 int request_note_found(Request *request, int tokens);
 void request_count_park(Request *request);
 void request_add_experts(Request *request, const SourceStats *before, const SourceStats *after);
+/* The states of prompt tokens `first` and following, some of which it may have had before; the last one is the end. */
+void request_pool(Request *request, int first, int count, int hidden, const float *states);
 void request_set_kv_use(Request *request, const KvUse *use, size_t f16_bytes);
 void request_set_answering(Request *request);
 /* The reason for FINISH_ERROR; the first one stays. */

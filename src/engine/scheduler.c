@@ -30,11 +30,12 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
         .tokens = calloc(rows, sizeof *s->tokens),
         .positions = calloc(rows, sizeof *s->positions),
         .outputs = calloc(slots + ECHO_ROWS, sizeof *s->outputs),
+        .states = calloc(rows, sizeof *s->states),
         .runs = calloc(slots, sizeof *s->runs),
         .parts = calloc(slots, sizeof *s->parts),
         .turns = calloc(slots, sizeof *s->turns),
     };
-    if (!s->tokens || !s->positions || !s->outputs || !s->runs || !s->parts || !s->turns) {
+    if (!s->tokens || !s->positions || !s->outputs || !s->states || !s->runs || !s->parts || !s->turns) {
         scheduler_close(s);
         return fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
     }
@@ -58,6 +59,7 @@ void scheduler_close(Scheduler *s) {
     free(s->tokens);
     free(s->positions);
     free(s->outputs);
+    free(s->states);
     free(s->runs);
     free(s->parts);
     *s = (Scheduler){0};
@@ -230,7 +232,7 @@ void scheduler_park(Scheduler *s, Request *request, AnswerChoice *choice) {
 static bool admit(Scheduler *s, Request *request) {
     if (!enter(s, request, NULL)) return false;
     const int found = request->prefilled;
-    if (s->sequences.prefix && !request->cache_off && !request->echo) {
+    if (s->sequences.prefix && !request->cache_off && !request->whole) {
         s->prompts_looked_up++;
         s->prompts_found += found > 0;
         s->tokens_found += (uint64_t)found;

@@ -40,6 +40,7 @@ typedef struct Part {
     AnswerChoice *choice; /* NULL: a piece of the prompt */
     int rows;
     int output, outputs; /* which logits are its */
+    int state, states;   /* and which states */
 } Part;
 
 typedef struct Scheduler {
@@ -61,10 +62,10 @@ typedef struct Scheduler {
     Turn *turns; /* by age */
     int turn_count, readers;
     Step step;
-    int32_t *tokens, *positions, *outputs;
+    int32_t *tokens, *positions, *outputs, *states;
     Run *runs;
     Part *parts;
-    int part_count, output_count;
+    int part_count, output_count, state_count;
     int prompt_rows;     /* of this step */
     double prompt_row_s; /* what one takes; 0: not known yet */
 } Scheduler;

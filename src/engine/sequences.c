@@ -64,7 +64,7 @@ int sequence_rows_to_resume(const Request *request) {
 bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error *error) {
     KvSequence *kv = sequence_of(request, choice);
     if (!kv_sequence_open(s->kv, &request->format, kv, error)) return false;
-    if (!s->prefix || request->cache_off || (request->echo && !choice)) return true;
+    if (!s->prefix || request->cache_off || (request->whole && !choice)) return true;
     const int count = sequence_tokens(request, choice) - 1;
     sequence_text(request, choice, 0, count, s->text);
     (void)prefix_find(s->prefix, request->space, s->text, count, kv);
@@ -73,7 +73,7 @@ bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error 
 }
 
 bool sequence_continue(Sequences *s, Request *request, int64_t deadline_ns) {
-    if (request->cache_off || request->echo) return false;
+    if (request->cache_off || request->whole) return false;
     const int count = request->prompt_count - 1;
     sequence_text(request, NULL, 0, count, s->text);
     return disk_tier_find(s->disk, request->space, &request->format, s->text, count, deadline_ns, &request->kv);

@@ -26,7 +26,7 @@ int sequence_tokens(const Request *request, const AnswerChoice *choice);
 void sequence_text(const Request *request, const AnswerChoice *choice, int first, int count, int32_t *out);
 
 /* A sequence that holds as much of its text as the cache has, but not the last token, whose logits are wanted. A prompt
- * whose own logprobs are wanted begins empty. Where codes or windows would leave nothing to go on from inside of a
+ * whose rows are all wanted begins empty. Where codes or windows would leave nothing to go on from inside of a
  * prompt, it gets points to be left at: behind its first message, which other conversations may share, and where an
  * earlier text parts from it, as the next one may part there as well. */
 NODISCARD bool sequence_begin(Sequences *sequences, Request *request, AnswerChoice *choice, Error *error);

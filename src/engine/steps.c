@@ -130,16 +130,23 @@ static void add_part(Scheduler *s, const Turn *turn) {
     if (turn->rows == 0 || !kv->tables || r->failed) return; /* failed by another of its turns, perhaps */
     const int row = s->step.rows, rows = turn->rows, first = s->output_count;
     const bool last = kv->length + rows == sequence_tokens(r, turn->choice);
-    const int outputs = r->echo && !turn->choice ? rows : last;
+    const int wanted = r->whole && !turn->choice ? rows : last;
+    const int outputs = r->pooling ? 0 : wanted, states = r->pooling ? wanted : 0, first_state = s->state_count;
     sequence_text(r, turn->choice, kv->length, rows, s->tokens + row);
     for (int i = 0; i < rows; i++) s->positions[row + i] = kv->length + i;
     for (int i = 0; i < outputs; i++) s->outputs[s->output_count++] = row + rows - outputs + i;
+    for (int i = 0; i < states; i++) s->states[s->state_count++] = row + rows - states + i;
     s->runs[s->part_count] = (Run){.row = row, .rows = rows};
     kv_run(kv, &s->runs[s->part_count]);
     s->step.rows += rows;
     if (turn->reads) s->prompt_rows += rows;
-    s->parts[s->part_count++] =
-        (Part){.request = r, .choice = turn->choice, .rows = rows, .output = first, .outputs = outputs};
+    s->parts[s->part_count++] = (Part){.request = r,
+        .choice = turn->choice,
+        .rows = rows,
+        .output = first,
+        .outputs = outputs,
+        .state = first_state,
+        .states = states};
 }
 
 /* Prompts that have begun go on with what the disk has of them, the oldest first, a little in each round. */
@@ -159,7 +166,7 @@ static void seek_on_disk(Scheduler *s) {
 
 void scheduler_plan(Scheduler *s) {
     seek_on_disk(s);
-    s->part_count = s->output_count = s->prompt_rows = 0;
+    s->part_count = s->output_count = s->state_count = s->prompt_rows = 0;
     s->step = (Step){.tokens = s->tokens, .positions = s->positions, .runs = s->runs, .axes = 1};
     collect_turns(s);
     share_prefill(s);
@@ -170,4 +177,6 @@ void scheduler_plan(Scheduler *s) {
     for (int i = 0; i < s->turn_count; i++)
         if (s->turns[i].reads) add_part(s, &s->turns[i]);
     s->step.run_count = s->part_count;
+    s->step.state_count = s->state_count;
+    s->step.states = s->states;
 }

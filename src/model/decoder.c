@@ -119,6 +119,18 @@ static void head_forward(const Bound *bound, const Stage *stage, int count, cons
         ops->logits(stage->backend, (int64_t)count * spec->vocab, logits, spec->logit_scale, spec->logit_softcap);
 }
 
+/* What the output matrix would read. */
+static void states_forward(const Bound *bound, const Stage *stage, const Step *step, float *states) {
+    const BackendOps *ops = stage->backend->ops;
+    ops->gather(stage->backend, step->state_count, step->states, stage->h, bound->spec->hidden, stage->extra);
+    ops->norm(stage->backend, step->state_count, stage->extra, bound->final_norm, states);
+}
+
+int64_t decoder_states_at(const Spec *spec, int count) {
+    enum { ALIGN = 16 };
+    return ((int64_t)count * spec->vocab + ALIGN - 1) / ALIGN * ALIGN;
+}
+
 /* Of where the pages of all layers lie; never 0. */
 static uint64_t cache_number(const Spec *spec, const KvLayer *cache) {
     uint64_t hash = 0xcbf29ce484222325;
@@ -137,7 +149,7 @@ float *decoder_forward(
     whole.output_count = count;
     whole.outputs = output;
     /* What comes from another backend comes while the step is walked. */
-    whole.cache = bound->backend_count > 1 ? 0 : cache_number(spec, cache);
+    whole.cache = bound->backend_count > 1 || step->state_count > 0 ? 0 : cache_number(spec, cache);
     const size_t residual = (size_t)step->rows * (size_t)spec->hidden * sizeof(float);
     Stage stages[BACKENDS_MAX], *stage = stages;
     for (int b = 0; b < bound->backend_count; b++) stages[b] = stage_begin(bound, bound->backends[b], step);
@@ -149,9 +161,11 @@ float *decoder_forward(
         if (stage->walk) layer_walk(bound, i, &cache[i], stage, step);
     }
     float *logits = NULL;
-    if (count > 0) {
-        logits = stage->backend->ops->scratch(stage->backend, (int64_t)count * spec->vocab);
-        if (stage->walk) head_forward(bound, stage, count, output, logits);
+    if (count > 0 || step->state_count > 0) {
+        const int64_t at = decoder_states_at(spec, count), states = (int64_t)step->state_count * spec->hidden;
+        logits = stage->backend->ops->scratch(stage->backend, states ? at + states : (int64_t)count * spec->vocab);
+        if (stage->walk && count > 0) head_forward(bound, stage, count, output, logits);
+        if (stage->walk && states > 0) states_forward(bound, stage, step, logits + at);
     }
     for (int b = 0; b < bound->backend_count; b++) tickets[b] = bound->backends[b]->ops->submit(bound->backends[b]);
     return logits;

@@ -5,7 +5,9 @@
 enum { DECODER_PART_MAX = 512 }; /* most Bound.part_rows */
 
 /* The step's tokens through all layers, what they leave into the cache, and the logits of rows output[0…count): their
- * address in memory of the last layer's backend, [count, vocab]; NULL when count is 0. cache: [layer_count]. The caller
- * has checked the step and waits for *tickets, [backend_count]. */
+ * address in memory of the last layer's backend, [count, vocab]; decoder_states_at() floats behind it the states of
+ * rows step->states, [state_count, hidden]. NULL when neither is wanted. cache: [layer_count]. The caller has checked
+ * the step and waits for *tickets, [backend_count]. */
 float *decoder_forward(
     const Bound *bound, const KvLayer *cache, const Step *step, int count, const int32_t *output, uint64_t *tickets);
+int64_t decoder_states_at(const Spec *spec, int count);

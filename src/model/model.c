@@ -149,6 +149,7 @@ void model_close(Model *model) {
 }
 
 const Spec *model_spec(const Model *model) { return &model->spec; }
+int model_hidden(const Model *model) { return (int)model->spec.hidden; }
 int model_vocab(const Model *model) { return model->spec.vocab; }
 int model_context(const Model *model) { return model->context; }
 uint64_t model_weight_bytes(const Model *model) { return model->weight_bytes; }

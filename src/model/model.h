@@ -56,6 +56,7 @@ uint64_t model_expert_cycle(const Model *model); /* of what one token uses in al
 
 const struct Spec *model_spec(const Model *model);
 int model_vocab(const Model *model);   /* width of the logits */
+int model_hidden(const Model *model);  /* of the residual stream */
 int model_context(const Model *model); /* tokens a sequence may hold */
 /* End-of-sequence ids of generation_config.json, else config.json (text_config too). Returns their number, ≤ EOS_MAX.
  */

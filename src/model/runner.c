@@ -40,7 +40,14 @@ static bool plan_step(Runner *runner, Backend *plan, int rows, Error *error) {
     if (ok) {
         bound.part_rows = runner->part_rows;
         const Run run = {.rows = rows};
-        const Step step = {.rows = rows, .tokens = zeros, .positions = zeros, .run_count = 1, .runs = &run, .axes = 1};
+        const Step step = {.rows = rows,
+            .tokens = zeros,
+            .positions = zeros,
+            .run_count = 1,
+            .runs = &run,
+            .axes = 1,
+            .state_count = runner->states_max,
+            .states = zeros};
         decoder_forward(&bound, kv.layers, &step, runner->outputs_max, zeros, &ticket);
         ok = plan_result(plan, &runner->scratch_bytes, error);
     }
@@ -79,6 +86,7 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
             spec->layer_count);
     const int outputs = options->outputs_max && options->outputs_max < rows ? options->outputs_max : rows;
     runner->outputs_max = outputs;
+    runner->states_max = options->states_max < rows ? options->states_max : rows;
     runner->part_rows = options->part_rows ? options->part_rows : runner->model->bank ? DECODER_PART_MAX : 0;
     if (!plan_runner(runner, rows, error) || !open_backend(runner, &options->backend, rows, error) ||
         (options->split && !open_backend(runner, &options->upper, rows, error)) ||
@@ -116,6 +124,7 @@ void runner_close(Runner *runner) {
 const Model *runner_model(const Runner *runner) { return runner->model; }
 Backend *runner_backend(const Runner *runner) { return runner->backends[0]; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->kv; }
+const float *runner_states(const Runner *runner) { return runner->states; }
 
 uint64_t runner_kv_bytes(const Runner *runner, int depth) {
     uint64_t bytes = 0;
@@ -175,6 +184,7 @@ bool runner_forward(
     Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error) {
     check_step(runner, step);
     CHECK(count >= 0 && count <= step->rows && count <= runner->outputs_max);
+    CHECK(step->state_count >= 0 && step->state_count <= step->rows && step->state_count <= runner->states_max);
     uint64_t tickets[BACKENDS_MAX];
     float *out = decoder_forward(&runner->bound, kv_layers(cache), step, count, output, tickets);
     bool ok = true;
@@ -185,8 +195,11 @@ bool runner_forward(
     if (runner->model->bank && !bank_check(runner->model->bank, ok ? error : NULL)) ok = false;
     const char *damaged = model_damaged(runner->model);
     if (ok && damaged) ok = fail(error, ERROR_IO, "%s shrank while it was in use", damaged);
-    if (!ok || count == 0) return ok;
+    if (!ok || !out) return ok;
     Backend *last = runner->backends[runner->backend_count - 1];
-    *logits = last->ops->read_logits(last, out, (int64_t)count * runner->model->spec.vocab);
+    const Spec *spec = &runner->model->spec;
+    const int64_t at = decoder_states_at(spec, count), states = (int64_t)step->state_count * spec->hidden;
+    *logits = last->ops->read_logits(last, out, states ? at + states : (int64_t)count * spec->vocab);
+    runner->states = *logits + at;
     return true;
 }

@@ -16,6 +16,7 @@ typedef struct RunnerOptions {
                                over that many where experts are streamed, so that a step reads each but once, otherwise over all
                              */
     int outputs_max;        /* rows of a step whose logits may be wanted; 0: all */
+    int states_max;         /* the same of states behind the final norm; 0: none */
 } RunnerOptions;
 
 /* Walks the decoder once on the plan backend, where every shape is checked and scratch is counted, and opens the real
@@ -38,6 +39,10 @@ uint64_t runner_kv_bytes(const Runner *runner, int depth);
  * device fault, or a file of the model that shrank (its path is named); the sequences of the step are lost. */
 NODISCARD bool runner_forward(
     Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error);
+
+/* Behind the final norm, the states of the rows that the last step named in its `states`: [state_count, hidden], valid
+ * as long as its logits. */
+const float *runner_states(const Runner *runner);
 
 /* The table of `apus info`. */
 void runner_describe(const Runner *runner, Buffer *out);

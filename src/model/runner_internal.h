@@ -8,7 +8,8 @@ struct Runner {
     int backend_count;
     Backend *backends[BACKENDS_MAX];
     size_t scratch_bytes;
-    int outputs_max, part_rows;
+    int outputs_max, states_max, part_rows;
+    const float *states; /* of the last step */
     Bound bound;
     KvPlan kv;
 };

@@ -124,6 +124,7 @@ Model *model_open(const char *directory, const ModelOptions *options, Error *err
 }
 void model_close(Model *model) { free(model); }
 int model_vocab(const Model *model) { return fake.vocab; }
+int model_hidden(const Model *model) { return 1; }
 int model_context(const Model *model) { return fake.context; }
 bool model_experts_cut(const Model *model, int *used, int *made_for) { return false; }
 ExpertSource *model_experts(const Model *model) { return NULL; }
@@ -248,6 +249,7 @@ void runner_close(Runner *runner) {
 }
 const Model *runner_model(const Runner *runner) { return runner->model; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->plan; }
+const float *runner_states(const Runner *runner) { return NULL; }
 Backend *runner_backend(const Runner *runner) { return (Backend *)&runner->backend; }
 
 /* Of everything that a row sees. */
