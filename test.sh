@@ -72,6 +72,7 @@ step api "$python" tests/server/check_api.py
 step models "$python" tests/server/check_models.py
 step tools "$python" tests/server/check_tools.py
 step doors "$python" tests/server/check_doors.py
+step embeddings "$python" tests/server/check_embeddings.py
 step metrics "$python" tests/server/check_metrics.py
 step schema "$python" tests/server/check_schema.py
 step cache "$python" tests/server/check_cache.py

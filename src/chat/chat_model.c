@@ -5,6 +5,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/log.h"
+#include "chat/pooling.h"
+
 static void take_number(const Json *config, const char *name, double min, double max, float *out) {
     const Json *value = json_get(config, name);
     if (json_is_number(value) && json_number(value) >= min && json_number(value) <= max)
@@ -67,9 +70,13 @@ ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error
         fail(error, ERROR_MEMORY, "no memory for a model");
         return NULL;
     }
+    EngineOptions own = *options;
+    Error why = {0};
     m->created = (int64_t)time(NULL);
     mutex_init(&m->mutex);
-    m->engine = engine_open(options, error); /* first: its weights come in while the vocabulary is read */
+    if (!own.pooling && !pooling_read(options->directory, &own.pooling, &why))
+        log_warn("%s: no embeddings: %s", name, why.text);
+    m->engine = engine_open(&own, error); /* first: its weights come in while the vocabulary is read */
     m->tokenizer = m->engine ? tokenizer_open(options->directory, error) : NULL;
     if (!m->tokenizer || !open_template(m, options->directory, error)) {
         chat_model_close(m);

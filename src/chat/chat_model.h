@@ -35,7 +35,8 @@ typedef struct ChatModel {
     bool calls_ready;
 } ChatModel;
 
-/* options->directory holds the model, its tokenizer and its template. */
+/* options->directory holds the model, its tokenizer and its template, and with pooling NONE says how its states become
+ * embeddings (pooling.h), if they do. */
 NODISCARD ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error *error);
 void chat_model_close(ChatModel *model); /* ends what runs; no generation may be left. NULL is fine */
 

@@ -147,9 +147,15 @@ static bool take_keys(const char *key, const char *file, Buffer *keys, Error *er
     return !keys->failed || fail(error, ERROR_MEMORY, "no memory for the API key");
 }
 
+static bool take_pooling(const char *name, Pooling *pooling, Error *error) {
+    const bool last = name && !strcmp(name, "last"), mean = name && !strcmp(name, "mean");
+    *pooling = last ? POOLING_LAST : mean ? POOLING_MEAN : POOLING_NONE;
+    return !name || last || mean || fail(error, ERROR_USAGE, "--pooling %s: want last or mean", name);
+}
+
 int command_serve(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
-    const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL, *config = NULL;
+    const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL, *config = NULL, *pooling = NULL;
     int64_t port = 5413, idle = 0;
     bool verbose = false, pull = false;
     const Option options[] = {
@@ -163,6 +169,8 @@ int command_serve(int argc, char **argv) {
         {"--parallel", NULL, OPTION_INTEGER, &engine.slots, 1, 1024, "N", "the same as --slots"},
         {"--queue", NULL, OPTION_INTEGER, &engine.queue, 0, 100000, "N", "requests that may wait; then 429 (256)"},
         ENGINE_OPTIONS(engine),
+        {"--pooling", NULL, OPTION_TEXT, &pooling, 0, 0, "HOW",
+            "/v1/embeddings from any model: of the last token, or the mean (as a model's files say, else none)"},
         {"--idle-unload", NULL, OPTION_DURATION, &idle, 0, 365 * 86400, "TIME",
             "unload a model so long after its last answer, as in 10m, at least 30s; the next request loads it (never)"},
         {"--allow-pull", NULL, OPTION_FLAG, &pull, 0, 0, NULL,
@@ -176,7 +184,8 @@ int command_serve(int argc, char **argv) {
     if (verbose) log_set_level(LOG_DEBUG);
     Error error = {0};
     Buffer keys = {0};
-    if (!take_keys(key, key_file, &keys, &error)) return report(&error);
+    if (!take_pooling(pooling, &engine.pooling, &error) || !take_keys(key, key_file, &keys, &error))
+        return report(&error);
     ServerOptions server = {.host = host,
         .port = (int)port,
         .api_keys = buffer_view(&keys),

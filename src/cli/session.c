@@ -44,6 +44,7 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
             .context = (int)arguments->context,
             .strict_config = arguments->strict_config,
             .warn = warn},
+        .pooling = arguments->pooling,
         .slots = (int)arguments->slots,
         .queue_max = (int)arguments->queue,
         .prefill_size = arguments->prefill_size ? (int)arguments->prefill_size

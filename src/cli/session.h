@@ -9,6 +9,7 @@
 /* Options shared by every command that loads a model; engine_option_table lists them for the tables. */
 typedef struct EngineArguments {
     const char *device, *cpu, *weights;
+    Pooling pooling;
     int64_t threads, context, slots, queue, prefill_size;
     bool strict_config, precise, stream_experts;
     int64_t memory_budget, experts_used;

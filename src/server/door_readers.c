@@ -14,6 +14,7 @@ WORD_READER(check_truncation, 1, "disabled", "auto")
 WORD_READER(check_thinking_type, 3, "enabled", "disabled", "adaptive")
 WORD_READER(check_thinking_display, 1, "summarized", "omitted")
 WORD_READER(check_message_tier, 2, "auto", "standard_only")
+WORD_READER(check_encoding, 2, "float", "base64")
 WORD_READER(check_speed, 1, "standard", "fast")
 
 /* More than is always there. Reasoning comes as it is; the others are about tools and inputs that are refused. */

@@ -13,6 +13,7 @@ FIELD_READER(check_message_tier);
 FIELD_READER(check_speed);
 FIELD_READER(check_stop_list);
 FIELD_READER(check_think);
+FIELD_READER(check_encoding);
 FIELD_READER(check_keep_alive);
 FIELD_READER(check_repeat_last);
 FIELD_READER(check_only_zero);

@@ -13,6 +13,7 @@ typedef enum Door {
     DOOR_GENERATE = 1 << 5,    /* /api/generate */
     DOOR_TOKENIZE = 1 << 6,
     DOOR_DETOKENIZE = 1 << 7,
+    DOOR_EMBEDDINGS = 1 << 8,
 } Door;
 
 typedef enum FieldStatus {

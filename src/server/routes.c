@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "server/completion.h"
+#include "server/embeddings.h"
 #include "server/metrics.h"
 #include "server/model_list.h"
 #include "server/ollama_list.h"
@@ -74,7 +75,8 @@ static enum MHD_Result answer_root(Exchange *x, Slice rest) {
         json_write_string(&body, slice_of(models_name(x->server->models, i)));
     }
     buffer_text(&body,
-        "],\"api\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/responses\",\"/v1/messages\",\"/api/chat\",\"/"
+        "],\"api\":[\"/v1/chat/completions\",\"/v1/completions\",\"/v1/responses\",\"/v1/messages\",\"/v1/"
+        "embeddings\",\"/api/chat\",\"/"
         "v1/models\",\"/health\",\"/metrics\"]}");
     return reply_json(x, 200, &body);
 }
@@ -93,6 +95,7 @@ static const Route routes[] = {
     {.method = "POST", .path = "/v1/completions", .answer = answer, .endpoint = &endpoint_text, .completes = true},
     {.method = "POST", .path = "/v1/responses", .answer = answer, .endpoint = &endpoint_responses, .completes = true},
     {.method = "POST", .path = "/v1/messages", .answer = answer, .endpoint = &endpoint_messages, .completes = true},
+    {.method = "POST", .path = "/v1/embeddings", .answer = answer_embeddings, .completes = true},
     {.method = "POST", .path = "/api/chat", .answer = answer, .endpoint = &endpoint_ollama_chat, .completes = true},
     {.method = "POST",
         .path = "/api/generate",

@@ -85,6 +85,11 @@ with Server(model_path("qwen-0.5b"), "--ctx-size", 2048) as server:
     tools(client, server.name)
     old = client.completions.create(model=server.name, prompt="def add(a, b):", max_tokens=12, temperature=0, stop=["\n\n"])
     check("return" in old.choices[0].text, f"completions: {old.choices[0].text!r}")
+    try:
+        client.embeddings.create(model=server.name, input="Paris")
+        check(False, "a chat model's states as an embedding")
+    except openai.BadRequestError as e:
+        check(e.code == "unsupported_model" and "--pooling" in e.message, f"{e}")
     check([m.id for m in client.models.list()] == [server.name] and client.models.retrieve(server.name).id == server.name, "models")
     for wrong, error, param in ((dict(temperature=9), openai.BadRequestError, "temperature"), (dict(model="other"), openai.NotFoundError, "model"),
                                 (dict(tools=[{"type": "function", "function": {"name": "f g"}}]), openai.BadRequestError, "tools[0].function.name"),

@@ -33,6 +33,7 @@ static const DoorCase doors[] = {
     {DOOR_GENERATE, {{"model", "\"m\""}, {"prompt", "\"x\""}}, ollama_read_generate},
     {DOOR_TOKENIZE, {{"content", "\"x\""}}, NULL},
     {DOOR_DETOKENIZE, {{"tokens", "[1]"}}, NULL},
+    {DOOR_EMBEDDINGS, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
 };
 
 /* Values that are not the default. */
@@ -61,6 +62,7 @@ static const Member others[] = {
     {"thinking.display", "\"omitted\""},
     {"output_config.effort", "\"low\""},
     {"speed", "\"fast\""},
+    {"encoding_format", "\"base64\""},
     {"output_config.format", "{\"type\":\"json_schema\",\"schema\":{}}"},
     {"output_format", "{\"type\":\"json_schema\",\"schema\":{}}"},
     {"container", "\"c\""},

@@ -14,6 +14,7 @@ struct Loader {
     const Json *fields; /* root, or the object entered */
     char where[64];     /* "" or "text_config." */
     char prefix[64], scope[160];
+    bool bare;            /* names begin behind "model.", as in checkpoints without an output matrix */
     uint8_t *field_used;  /* [nodes of root]: FIELD_USED on keys, FIELD_ENTERED on object values */
     uint8_t *tensor_used; /* [entries] */
     char skip[SKIP_MAX][SKIP_SIZE];

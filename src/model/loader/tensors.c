@@ -2,6 +2,7 @@
  * Formats: mlx/ops.cpp (quantize); which module is quantised and how: mlx_lm/utils.py load_model. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "model/loader/internal.h"
 
@@ -16,6 +17,8 @@ void load_scope(Loader *ld, const char *format, ...) {
 
 static void full_name(const Loader *ld, char out[NAME_SIZE], const char *name, const char *suffix) {
     snprintf(out, NAME_SIZE, "%s%s%s%s", ld->prefix, ld->scope, name, suffix);
+    static const char own[] = "model.";
+    if (ld->bare && !strncmp(out, own, strlen(own))) memmove(out, out + strlen(own), strlen(out) - strlen(own) + 1);
 }
 
 static const TensorEntry *find(const Loader *ld, const char *name, const char *suffix) {

@@ -1,0 +1,72 @@
+#include "chat/embedding.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    AT_ONCE = 64, /* prompts that wait or run: a step is full with fewer, and others have to come in, too */
+    LOOK_MS = 100,
+};
+
+static Request *submit(const ChatModel *model, const EmbeddingJob *job, int index, Error *error) {
+    static const KvFormat exact = {0};
+    const Tokens *prompt = &job->prompts[index];
+    const RequestOptions options = {
+        .prompt = prompt->ids,
+        .prompt_count = (int)prompt->count,
+        .max_tokens = 1,
+        .choices = 1,
+        .kv_format = &exact,
+        .cache_space = job->cache_space,
+        .embeds = true,
+        .sampling = {.top_p = 1, .repetition_penalty = 1, .logprobs = -1},
+    };
+    return engine_submit(model->engine, &options, error);
+}
+
+static void scale(const float *state, int dimensions, float *out) {
+    double square = 0;
+    for (int i = 0; i < dimensions; i++) square += (double)state[i] * (double)state[i];
+    const double factor = square > 0 ? 1 / sqrt(square) : 0;
+    for (int i = 0; i < dimensions; i++) out[i] = (float)((double)state[i] * factor);
+}
+
+static bool take(const EmbeddingJob *job, Request *request, float *out, Error *error) {
+    Finish finish = FINISH_NONE;
+    while (finish == FINISH_NONE) {
+        TokenOut token;
+        (void)request_read(request, 0, &token, 1, LOOK_MS, &finish);
+        if (finish == FINISH_NONE && job->given_up(job->context))
+            return fail(error, ERROR_CANCELLED, "nobody waits for the embeddings");
+    }
+    if (finish == FINISH_ERROR) {
+        request_error(request, error);
+        return false;
+    }
+    if (finish != FINISH_STOP) return fail(error, ERROR_CANCELLED, "the model is being closed");
+    scale(request_embedding(request), job->dimensions, out);
+    return true;
+}
+
+bool embedding_compute(const ChatModel *model, const EmbeddingJob *job, float *out, Error *error) {
+    Request *waiting[AT_ONCE];
+    int begun = 0, taken = 0;
+    bool ok = true;
+    CHECK(engine_pooling(model->engine) && job->dimensions <= model_hidden(engine_model(model->engine)));
+    while (ok && taken < job->count) {
+        Error why = {0};
+        Request *next = begun < job->count && begun - taken < AT_ONCE ? submit(model, job, begun, &why) : NULL;
+        if (next) {
+            waiting[begun++ % AT_ONCE] = next;
+        } else if (begun == taken || (why.code != ERROR_NONE && why.code != ERROR_BUSY)) {
+            if (error) *error = why;
+            ok = false;
+        } else { /* no room for more: the oldest one first */
+            Request *oldest = waiting[taken % AT_ONCE];
+            ok = take(job, oldest, out + (size_t)taken++ * (size_t)job->dimensions, error);
+            request_free(oldest);
+        }
+    }
+    for (; taken < begun; taken++) request_free(waiting[taken % AT_ONCE]);
+    return ok;
+}

@@ -1,0 +1,199 @@
+/* Reference: OpenAI's OpenAPI document 2.3.0 (CreateEmbeddingRequest, CreateEmbeddingResponse). */
+#include "server/embeddings.h"
+
+#include <stdio.h>
+
+#include "chat/embedding.h"
+#include "server/body.h"
+#include "server/door.h"
+#include "server/fields.h"
+#include "server/model_list.h"
+#include "server/reply.h"
+
+enum { ANSWER_BYTES_MAX = 256 << 20 };
+
+typedef struct Embedding {
+    ChatModel *model;
+    Tokens *inputs;
+    int count, dimensions;
+    int64_t tokens;
+    bool base64;
+    float *vectors; /* [count, dimensions] */
+} Embedding;
+
+/* ---- the inputs ---- */
+
+static bool refuse(const Error *why, const char *param, ApiError *error) {
+    if (why->code == ERROR_MEMORY) return api_out_of_memory(error);
+    return api_fail(error, 400, "invalid_value", param, "%s.", why->text);
+}
+
+static bool take_ids(const Embedding *e, const Json *list, const char *param, Tokens *tokens, ApiError *error) {
+    int index = 0;
+    for (JSON_EACH(item, list)) {
+        char path[API_PARAM_MAX];
+        int64_t id;
+        snprintf(path, sizeof path, "%.64s[%d]", param, index++);
+        if (!api_integer(item, path, 0, chat_model_vocab(e->model) - 1, &id, error)) return false;
+        if (!tokens_push(tokens, (int32_t)id)) return api_out_of_memory(error);
+    }
+    return true;
+}
+
+static bool take_input(Embedding *e, const Json *value, const char *param, ApiError *error) {
+    const int context = chat_model_context(e->model);
+    Tokens *tokens = &e->inputs[e->count++];
+    Slice text;
+    Error why = {0};
+    if (value->type == JSON_ARRAY) {
+        if (!take_ids(e, value, param, tokens, error)) return false;
+    } else {
+        if (!api_string(value, param, &text, error)) return false;
+        if (!tokenizer_encode(e->model->tokenizer, text, CONTROL_AS_TEXT, true, tokens, &why))
+            return refuse(&why, param, error);
+    }
+    e->tokens += (int64_t)tokens->count;
+    if (tokens->count == 0)
+        return api_fail(error, 400, "invalid_value", param, "Invalid '%s': the input is empty.", param);
+    return tokens->count < (size_t)context ||
+        api_fail(error, 400, "context_length_exceeded", param,
+            "This model's maximum context length is %d tokens, and an input must be shorter. However, '%s' has %zu. "
+            "Please reduce its length.",
+            context, param, tokens->count);
+}
+
+/* string | [string] | [id] | [[id]] */
+static bool take_inputs(Embedding *e, Arena *arena, const Json *input, ApiError *error) {
+    const bool list = input->type == JSON_ARRAY;
+    if (list && input->size == 0) return api_fail(error, 400, "empty_array", "input", "Invalid 'input': empty array.");
+    const bool many = list && json_first(input)->type != JSON_INTEGER;
+    const uint32_t count = many ? input->size : 1;
+    if (count > INPUTS_MAX)
+        return api_fail(error, 400, "array_above_max_length", "input", "Invalid 'input': at most %d inputs, got %u.",
+            INPUTS_MAX, count);
+    e->inputs = arena_alloc(arena, count, sizeof *e->inputs);
+    if (!e->inputs) return api_out_of_memory(error);
+    if (!many) return take_input(e, input, "input", error);
+    int index = 0;
+    for (JSON_EACH(item, input)) {
+        char param[API_PARAM_MAX];
+        snprintf(param, sizeof param, "input[%d]", index++);
+        if (item->type != json_first(input)->type)
+            return api_fail(error, 400, "invalid_type", param,
+                "Invalid type for '%s': the inputs of one request must all be of one kind.", param);
+        if (!take_input(e, item, param, error)) return false;
+    }
+    return true;
+}
+
+/* ---- the request ---- */
+
+static bool take_model(Exchange *x, const Json *body, Embedding *e, ApiError *error) {
+    const Json *name = door_get(body, "model");
+    Error why = {0};
+    if (!name) return api_missing("model", error);
+    if (models_find(x->server->models, json_slice(name)) < 0) return model_unknown(x->server, json_slice(name), error);
+    e->model = models_take(x->server->models, json_slice(name), &why);
+    if (!e->model) return model_failed(json_slice(name), &why, error);
+    return engine_pooling(e->model->engine) ||
+        api_fail(error, 400, "unsupported_model", "model",
+            "The model '%s' was not made for embeddings: nothing in its files says how the states of its tokens become "
+            "one vector. A server that is started with --pooling last or --pooling mean makes them all the same.",
+            e->model->name);
+}
+
+static bool read_request(Exchange *x, const Json *body, Arena *arena, Embedding *e, ApiError *error) {
+    if (!fields_check(DOOR_EMBEDDINGS, body, NULL, error)) return false;
+    const Json *input = door_get(body, "input"), *dimensions = door_get(body, "dimensions");
+    if (!input) return api_missing("input", error);
+    e->base64 = door_is(body, "encoding_format", "base64");
+    if (!take_model(x, body, e, error)) return false;
+    const int hidden = model_hidden(engine_model(e->model->engine));
+    int64_t wanted = hidden;
+    if (dimensions && !api_integer(dimensions, "dimensions", 1, hidden, &wanted, error)) return false;
+    e->dimensions = (int)wanted;
+    if (!take_inputs(e, arena, input, error)) return false;
+    e->vectors = arena_alloc(arena, (size_t)e->count * (size_t)e->dimensions, sizeof *e->vectors);
+    return e->vectors || api_out_of_memory(error);
+}
+
+/* ---- the answer ---- */
+
+static bool given_up(void *context) {
+    const Exchange *x = context;
+    return server_stopped(x->server) || reply_client_gone(x);
+}
+
+static void write_base64(const float *vector, int dimensions, Buffer *out) {
+    static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const size_t size = (size_t)dimensions * sizeof *vector;
+    const unsigned char *bytes = (const unsigned char *)vector; /* of little-endian machines, which all of ours are */
+    buffer_byte(out, '"');
+    for (size_t i = 0; i < size; i += 3) {
+        const size_t left = size - i;
+        const uint32_t three = (uint32_t)bytes[i] << 16 | (left > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) |
+            (left > 2 ? (uint32_t)bytes[i + 2] : 0);
+        const char four[4] = {alphabet[three >> 18], alphabet[three >> 12 & 63],
+            left > 1 ? alphabet[three >> 6 & 63] : '=', left > 2 ? alphabet[three & 63] : '='};
+        buffer_append(out, four, sizeof four);
+    }
+    buffer_byte(out, '"');
+}
+
+static void write_numbers(const float *vector, int dimensions, Buffer *out) {
+    for (int i = 0; i < dimensions; i++) buffer_printf(out, "%c%.9g", i ? ',' : '[', (double)vector[i]);
+    buffer_byte(out, ']');
+}
+
+static void write_answer(const Embedding *e, Buffer *out) {
+    buffer_text(out, "{\"object\":\"list\",\"data\":[");
+    for (int i = 0; i < e->count; i++) {
+        const float *vector = e->vectors + (size_t)i * (size_t)e->dimensions;
+        buffer_printf(out, "%s{\"object\":\"embedding\",\"index\":%d,\"embedding\":", i ? "," : "", i);
+        if (e->base64)
+            write_base64(vector, e->dimensions, out);
+        else
+            write_numbers(vector, e->dimensions, out);
+        buffer_byte(out, '}');
+    }
+    buffer_text(out, "],\"model\":");
+    json_write_string(out, slice_of(e->model->name));
+    buffer_printf(
+        out, ",\"usage\":{\"prompt_tokens\":%lld,\"total_tokens\":%lld}}", (long long)e->tokens, (long long)e->tokens);
+}
+
+static bool compute(Exchange *x, Embedding *e, Buffer *out, ApiError *error) {
+    const CacheRequest cache = {0};
+    const EmbeddingJob job = {.prompts = e->inputs,
+        .count = e->count,
+        .dimensions = e->dimensions,
+        .cache_space = cache_space(&cache, x->key),
+        .given_up = given_up,
+        .context = x};
+    Error why = {0};
+    body_free(x);
+    if (!embedding_compute(e->model, &job, e->vectors, &why)) return api_engine_failed(error, &why);
+    write_answer(e, out);
+    if (!out->failed) return true;
+    return out->limited
+        ? api_fail(error, 400, "invalid_value", "input", "The answer would be larger than %d bytes.", ANSWER_BYTES_MAX)
+        : api_out_of_memory(error);
+}
+
+enum MHD_Result answer_embeddings(Exchange *x, Slice rest) {
+    enum { VECTORS_BYTES_MAX = 64 << 20 };
+    ApiError error = {0};
+    Embedding e = {0};
+    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE + VECTORS_BYTES_MAX};
+    Buffer out = {.limit = ANSWER_BYTES_MAX};
+    __atomic_fetch_add(&x->server->answering, 1, __ATOMIC_RELAXED);
+    const Json *body = body_object(x, &arena, &error);
+    const bool ok = body && read_request(x, body, &arena, &e, &error) && compute(x, &e, &out, &error);
+    for (int i = 0; i < e.count; i++) tokens_free(&e.inputs[i]);
+    models_release(x->server->models, e.model);
+    arena_free(&arena);
+    const enum MHD_Result result = ok ? reply_json(x, 200, &out) : reply_error(x, &error);
+    if (!ok) buffer_free(&out);
+    __atomic_fetch_sub(&x->server->answering, 1, __ATOMIC_RELAXED);
+    return result;
+}
