@@ -80,6 +80,9 @@ step streaming "$python" tests/server/check_streaming.py
 step soak "$python" bench/kv_cache.py soak tiny --count 1000 --checked 0.5
 step sdk-python "$python" tests/server/check_sdk.py
 step sdk-node tests/server/check_sdk_node.sh
+for client in openai anthropic langchain ai python_langchain python_litellm python_instructor python_pydantic_ai; do
+    step "client-$client" tests/clients/run.sh $client
+done
 step malformed "$python" tests/server/check_malformed.py
 step real "$python" tests/real/check_real.py
 finish

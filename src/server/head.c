@@ -82,6 +82,8 @@ uint64_t head_content_length(const Exchange *x) {
 static bool check_body_headers(Exchange *x, ApiError *error) {
     const char *type = header(x, "Content-Type"), *encoding = header(x, "Content-Encoding");
     const size_t json = strlen("application/json");
+    /* Some clients name no type. A browser that names none, on behalf of some web site, names the site. */
+    if (!type && !header(x, "Origin")) type = "application/json";
     if (!type || strncasecmp(type, "application/json", json) || (type[json] && !strchr("; \t", type[json])))
         return api_fail(error, 415, NULL, NULL, "The Content-Type of the request must be application/json.");
     if (encoding && strcasecmp(encoding, "identity"))

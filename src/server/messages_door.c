@@ -172,6 +172,9 @@ static bool write_choice(const Json *body, Buffer *out, ApiError *error) {
     return true;
 }
 
+/* Conversations that a server holds are not kept; with this code Anthropic's clients send the whole one instead. */
+static const char thread_unsupported[] = "thread_unsupported_request";
+
 /* {"type": "json_schema", "schema"} */
 static void write_format(const Json *body, Buffer *out) {
     const Json *config = door_get(body, "output_config");
@@ -185,6 +188,9 @@ static void write_format(const Json *body, Buffer *out) {
 
 static bool read_params(ApiRequest *request, const Json *body, ApiError *error) {
     Buffer chat = {0};
+    if (door_get(body, "thread"))
+        return api_fail(
+            error, 400, thread_unsupported, "thread", "'thread' is not supported: send the whole conversation.");
     buffer_text(&chat, "{\"n\":1");
     if (!fields_check(DOOR_MESSAGES, body, &chat, error) || !write_messages(body, &chat, error) ||
         !write_tools(body, &chat, error) || !write_choice(body, &chat, error)) {
@@ -387,6 +393,8 @@ static const char *error_type(const ApiError *error) {
 static void write_error(const Exchange *x, const ApiError *error, Buffer *out) {
     buffer_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\"", error_type(error));
     door_text("message", slice_of(error->message), out);
+    if (error->code == thread_unsupported)
+        buffer_printf(out, ",\"details\":{\"error_code\":\"%s\",\"unsupported\":[\"thread\"]}", thread_unsupported);
     buffer_byte(out, '}');
     door_text("request_id", slice_of(x->request_id), out);
     buffer_byte(out, '}');

@@ -47,7 +47,7 @@ class Server:
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
         all_headers = {"Content-Type": "application/json"} if data is not None else {}
         all_headers.update(headers or {})
-        connection.request(method, path, data, all_headers)
+        connection.request(method, path, data, {k: v for k, v in all_headers.items() if v is not None})
         response = connection.getresponse()
         result = response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
         connection.close()

@@ -74,6 +74,16 @@ def test_messages(s):
     after = client.messages.create(tools=[tool], tool_choice={"type": "none"}, messages=weather + [{"role": "assistant", "content": [call.model_dump()]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "31 degrees, sunny"}]}], **base)
     check("31" in after.content[0].text or "sunny" in after.content[0].text.lower(), f"the answer of a call: {after.content}")
+    asked = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """The weather of a city"""
+        asked.append(city)
+        return "31 degrees, sunny"
+
+    runner = client.beta.messages.tool_runner(max_iterations=2, messages=weather, tools=[get_weather], **base)
+    check(runner.until_done() and asked and asked[0].startswith("Paris"), f"a tool runner, which would rather have threads: {asked}")
     stopped = client.messages.create(messages=ask, stop_sequences=["ari"], **base)
     check(stopped.stop_reason == "stop_sequence" and stopped.stop_sequence == "ari", f"{stopped}")
     check(client.messages.create(**{**base, "messages": [{"role": "user", "content": "Write a poem."}], "max_tokens": 3}).stop_reason == "max_tokens", "cut")

@@ -159,6 +159,10 @@ def protocol(server):
         status, _, data = server.request("GET", path)
         check(status in (400, 404), f"{path}: {status}")
     body = json.dumps(good)
+    untyped = {"Content-Type": None}
+    check(server.request("POST", "/v1/chat/completions", good, untyped)[0] == 200, "a body without a type")
+    for origin in (f"http://127.0.0.1:{server.port}", "null", "http://evil.example"):
+        refused(server, "/v1/chat/completions", good, f"a body without a type from a browser at {origin}", headers={**untyped, "Origin": origin})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nContent-Type: application/json\r\n"
     for what, data in {
         "garbage": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20,
