@@ -14,13 +14,14 @@ allowed() {
     cache) echo "backend tensor base" ;;
     model) echo "cache weights backend tensor base" ;;
     family) echo "model backend tensor base" ;;
+    fit) echo "model cache weights backend tensor base" ;;
     import) echo "family tensor base" ;;
     text) echo "base" ;;
-    engine) echo "family model cache backend tensor base" ;;
+    engine) echo "fit family model cache backend tensor base" ;;
     hub) echo "base" ;;
     chat) echo "engine text model base" ;;
     server) echo "chat engine text hub base" ;;
-    cli) echo "server chat engine import family model cache backend tensor text hub base" ;;
+    cli) echo "server chat engine fit import family model cache backend tensor text hub base" ;;
     *) return 1 ;;
     esac
 }

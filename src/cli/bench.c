@@ -98,6 +98,8 @@ static bool check_wish(const Wish *wish, const char *model, BenchPlan *plan, Err
     if (wish->trace && plan->against) return fail(error, ERROR_USAGE, "--trace does not go with --against");
     if (!wish->operations && !plan->prompt && !plan->generate)
         return fail(error, ERROR_USAGE, "-p 0 -n 0: there is nothing to measure");
+    if (plan->fit && (wish->operations || wish->trace || wish->streams || wish->quality))
+        return fail(error, ERROR_USAGE, "--fit goes with none of --operations, --trace, --streams and --quality");
     if (!parse_depths(wish->depths, plan, error)) return false;
     if (wish->trace && plan->generate * (int64_t)plan->rounds > SERIES_MAX)
         return fail(error, ERROR_USAGE, "--trace: %d rounds of %d tokens are more than %d steps", plan->rounds,
@@ -152,6 +154,8 @@ int command_bench(int argc, char **argv) {
         {"--only", NULL, OPTION_TEXT, &plan.only, 0, 0, "PATTERN", "operations whose names contain this (* and ?)"},
         {"--precise", NULL, OPTION_FLAG, &plan.precise, 0, 0, NULL, "activations as 16 bits instead of 8"},
         EXPERT_OPTIONS(plan),
+        {"--fit", NULL, OPTION_FLAG, &plan.fit, 0, 0, NULL,
+            "what the plan of apus info --fit expects, and how far off it was"},
         {"--json", NULL, OPTION_FLAG, &plan.json, 0, 0, NULL, "a JSON object for each depth, on a line"},
         {0},
     };

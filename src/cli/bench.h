@@ -7,6 +7,7 @@
 #include "backend/cpu/limits.h"
 #include "base/buffer.h"
 #include "cli/walk.h"
+#include "engine/fitting.h"
 
 enum { SERIES_MAX = 1024, ROUNDS_MAX = 99, DEPTHS_MAX = 16 };
 
@@ -21,7 +22,7 @@ typedef struct BenchPlan {
     KvFormat formats[WALK_FORMATS_MAX]; /* of the KV cache, measured in turn; none: exact */
     int format_count;
     int streams[WALK_FORMATS_MAX], stream_count; /* sequences together, measured in turn */
-    bool precise, json, stream_experts;
+    bool precise, json, stream_experts, fit;
     int64_t memory_budget;
     const char *expert_io, *expert_faults;
 } BenchPlan;
@@ -86,6 +87,16 @@ NODISCARD bool bench_walk_feed(BenchWalk *bench, int count, Error *error);
 NODISCARD bool bench_walk_together(BenchWalk *bench, int streams, Error *error); /* a token for each */
 NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error);         /* to this length, forwards or back */
 uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth); /* that a token reads of the cache there */
+
+/* ---- bench_fit.c: what was expected, of `apus bench --fit` ---- */
+
+/* The plan of a run like this one, on a machine that is measured now. */
+NODISCARD bool bench_fit(const BenchPlan *plan, EnginePlan *out, Error *error);
+/* What it expects at a depth; 0: nothing. */
+double bench_fit_decode(const EnginePlan *fit, const BenchPlan *plan, int depth);
+double bench_fit_prompt(const EnginePlan *fit, int depth);
+/* Keeps what was measured instead, for apus info. */
+void bench_fit_keep(const BenchPlan *plan, EnginePlan *fit, double decode, double prompt);
 
 /* text, then blanks up to a width in characters. */
 void bench_pad(Buffer *out, const char *text, int width);

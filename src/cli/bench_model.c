@@ -21,6 +21,8 @@ typedef struct Results {
     int depth;
     int64_t kv_resident;
     char format[KV_FORMAT_NAME_MAX];
+    double expected_pp, expected_tg;    /* --fit; 0: nothing is */
+    SourceStats pp_experts, tg_experts; /* counted while these were measured */
 } Results;
 
 /* The command for a depth: {depth} replaced. */
@@ -61,11 +63,27 @@ static bool run_peer(const BenchPlan *plan, int depth, Results *r, Error *error)
     return ok;
 }
 
+static SourceStats experts_now(const BenchWalk *bench) {
+    ExpertSource *source = model_experts(bench->walk.model);
+    return source ? source->stats(source) : (SourceStats){0};
+}
+
+static void count_experts(const BenchWalk *bench, const SourceStats *before, SourceStats *sum) {
+    const SourceStats now = experts_now(bench);
+    sum->hits += now.hits - before->hits;
+    sum->misses += now.misses - before->misses;
+    sum->read_bytes += now.read_bytes - before->read_bytes;
+    sum->read_s += now.read_s - before->read_s;
+    sum->stall_s += now.stall_s - before->stall_s;
+}
+
 static bool measure_prompt(BenchWalk *bench, const BenchPlan *plan, int depth, Results *r, Error *error) {
     if (!bench_walk_go(bench, depth, error)) return false;
+    const SourceStats experts = experts_now(bench);
     const double start = clock_seconds();
     if (!bench_walk_feed(bench, plan->prompt, error)) return false;
     const double speed = plan->prompt / (clock_seconds() - start);
+    count_experts(bench, &experts, &r->pp_experts);
     const double peak = r->int8.value[r->int8.count - 1];
     series_add(&r->pp, speed);
     if (peak > 0) series_add(&r->pp_share, speed * (double)bench->operations * 1e-9 / peak);
@@ -78,10 +96,12 @@ static bool measure_generation(
     r->kv_resident = bench->kv_resident[bench->walk.chosen];
     r->bytes = bench->weight_bytes + bench_walk_kv_bytes(bench, depth + plan->generate / 2);
     machine_forget(machine);
+    const SourceStats experts = experts_now(bench);
     const double before = machine_read(machine), start = clock_seconds();
     for (int i = 0; i < plan->generate; i++)
         if (!bench_walk_feed(bench, 1, error)) return false;
     const double speed = plan->generate / (clock_seconds() - start);
+    count_experts(bench, &experts, &r->tg_experts);
     const double read = (before + machine_read(machine)) / 2;
     series_add(&r->tg, speed);
     series_add(&r->read, read);
@@ -116,6 +136,12 @@ static void json_series(Buffer *out, const char *name, const Series *series) {
         series_at(series, 0), name, series_at(series, 1));
 }
 
+static void json_experts(Buffer *out, const char *name, const SourceStats *s) {
+    buffer_printf(out, ",\"%s\":{\"hits\":%llu,\"misses\":%llu,\"read_bytes\":%llu,\"read_s\":%.6g,\"stall_s\":%.6g}",
+        name, (unsigned long long)s->hits, (unsigned long long)s->misses, (unsigned long long)s->read_bytes, s->read_s,
+        s->stall_s);
+}
+
 /* A line per depth and format. */
 static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *results) {
     const Backend *backend = runner_backend(bench->walk.runner);
@@ -142,6 +168,15 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
         buffer_printf(out, ",\"bytes_per_token\":%llu,\"weight_bytes\":%llu,\"operations_per_token\":%llu",
             (unsigned long long)r->bytes, (unsigned long long)bench->weight_bytes,
             (unsigned long long)bench->operations);
+        if (model_experts(bench->walk.model)) {
+            const SourceStats all = experts_now(bench);
+            buffer_printf(out, ",\"expert_slots\":%d,\"experts\":%d,\"expert_cache_bytes\":%zu,\"expert_io\":\"%s\"",
+                all.slots, all.experts, all.bytes, all.io);
+            json_experts(out, "pp_experts", &r->pp_experts);
+            json_experts(out, "tg_experts", &r->tg_experts);
+        }
+        if (r->expected_pp > 0) buffer_printf(out, ",\"expected_pp\":%.5g", r->expected_pp);
+        if (r->expected_tg > 0) buffer_printf(out, ",\"expected_tg\":%.5g", r->expected_tg);
         buffer_printf(out, ",\"kv_resident_bytes\":%lld", (long long)r->kv_resident);
         buffer_printf(out, ",\"load_s\":%.4f,\"rss_peak_bytes\":%llu,\"anonymous_bytes\":%llu}\n", bench->load_s,
             (unsigned long long)peak, (unsigned long long)anonymous);
@@ -160,6 +195,13 @@ static void write_peer(Buffer *out, const char *what, const Series *ours, const 
     buffer_printf(out, "  we have %.2f ×\n", series_median(ours) / series_median(peer));
 }
 
+static void write_expected(Buffer *out, const char *what, double expected, const Series *measured) {
+    if (expected <= 0) return;
+    bench_pad(out, what, 20);
+    buffer_printf(
+        out, "%9.1f tok/s  by the plan: %+.0f %%\n", expected, 100 * (expected / series_median(measured) - 1));
+}
+
 static void write_results(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *r) {
     char what[48], cache[KV_FORMAT_NAME_MAX + 2] = "";
     if (plan->format_count) snprintf(cache, sizeof cache, " %s", r->format);
@@ -168,6 +210,7 @@ static void write_results(Buffer *out, const BenchWalk *bench, const BenchPlan *
         write_spread(out, what, "tok/s", &r->pp);
         buffer_printf(out, "  %.0f GOP/s, %.0f %% of the int8 peak\n",
             series_median(&r->pp) * (double)bench->operations * 1e-9, 100 * series_median(&r->pp_share));
+        write_expected(out, "    expected: pp", r->expected_pp, &r->pp);
         write_peer(out, "    against: pp", &r->pp, &r->peer_pp);
     }
     if (r->tg.count) {
@@ -175,6 +218,7 @@ static void write_results(Buffer *out, const BenchWalk *bench, const BenchPlan *
         write_spread(out, what, "tok/s", &r->tg);
         buffer_printf(out, "  %.1f GB/s, %.0f %% of the read limit\n", series_median(&r->tg) * (double)r->bytes * 1e-9,
             100 * series_median(&r->tg_share));
+        write_expected(out, "    expected: tg", r->expected_tg, &r->tg);
         write_peer(out, "    against: tg", &r->tg, &r->peer_tg);
         write_spread(out, "    read limit", "GB/s", &r->read);
         buffer_printf(out, "  %.0f MB of weights and %.0f MB of KV cache per token, which took %.0f MB of memory\n",
@@ -222,16 +266,31 @@ static bool measure(BenchWalk *bench, Machine *machine, const BenchPlan *plan, R
     return true;
 }
 
+static void score(const BenchPlan *plan, EnginePlan *fit, Results *results) {
+    for (int i = 0; i < results_count(plan); i++) {
+        Results *r = &results[i];
+        r->expected_tg = bench_fit_decode(fit, plan, r->depth);
+        r->expected_pp = bench_fit_prompt(fit, r->depth);
+    }
+    bench_fit_keep(plan, fit, series_median(&results[0].tg), series_median(&results[0].pp));
+}
+
 bool bench_model(const BenchPlan *plan, Error *error) {
     Results *results = calloc((size_t)results_count(plan), sizeof *results);
     if (!results) return fail(error, ERROR_MEMORY, "no memory for the results");
     BenchWalk bench;
     Machine machine = {0};
     Buffer text = {0};
+    EnginePlan fit;
+    if (plan->fit && !bench_fit(plan, &fit, error)) {
+        free(results);
+        return false;
+    }
     bool ok = bench_walk_open(&bench, plan, false, error) &&
         machine_open(&machine, plan->threads, runner_backend(bench.walk.runner)->ops->name, bench.ranges,
             bench.range_count, error) &&
         measure(&bench, &machine, plan, results, error);
+    if (ok && plan->fit) score(plan, &fit, results);
     if (ok) {
         (plan->json ? write_json : write_table)(&text, &bench, plan, results);
         ok = !text.failed || fail(error, ERROR_MEMORY, "no memory for the table");

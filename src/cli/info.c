@@ -1,28 +1,54 @@
 #include <stdio.h>
 
-#include "base/log.h"
 #include "cli/commands.h"
 #include "cli/models.h"
-#include "cli/options.h"
-#include "model/runner.h"
+#include "cli/session.h"
+#include "engine/fitting.h"
 
-static const Command command = {
-    "info", "MODEL", "What a model is: layers, parameters, bytes by kind, and what it needs here.", NULL};
+static const Command command = {"info", "MODEL",
+    "What a model is: layers, parameters, bytes by kind, and what it needs here.",
+    "--fit measures this machine for a second and says how `apus serve` with the same options would run the model: "
+    "what goes\n"
+    "into memory, whether experts are streamed, the form of the KV cache, and the speed to expect. What was measured "
+    "is\n"
+    "kept, and serve plans with it.\n"
+    "Examples:\n"
+    "  apus info qwen-0.5b\n"
+    "  apus info qwen3-30b-a3b --fit --memory-budget 12G --slots 2 --ctx-size 8192 --kv-cache auto\n"};
 
-static void warn(void *context, const char *line) { log_warn("%s", line); }
+static bool describe(const EngineOptions *options, Buffer *text, Error *error) {
+    ModelOptions tables = options->model;
+    tables.weights = NULL;
+    tables.stream_experts = false;
+    const RunnerOptions runs = {.backend = options->backend};
+    Model *model = model_open(options->directory, &tables, error);
+    Runner *runner = model ? runner_open(model, &runs, error) : NULL;
+    if (runner) runner_describe(runner, text);
+    const bool ok = runner != NULL;
+    runner_close(runner);
+    model_close(model);
+    return ok;
+}
+
+static bool fit(const EngineOptions *options, int gpu_layers, Buffer *text, Error *error) {
+    EnginePlan plan;
+    if (!engine_plan(options, PLAN_MEASURED, &plan, error)) return false;
+    plan.wishes.gpu_layers = gpu_layers;
+    buffer_printf(text, "%-12s %s\n", "machine", plan.backend);
+    fit_explain(&plan.machine, &plan.model, &plan.wishes, &plan.fit, text);
+    return true;
+}
 
 int command_info(int argc, char **argv) {
-    const char *device = "cpu", *cpu = "auto";
-    int64_t threads = 0, context = 0;
-    bool strict = false;
+    EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
+    bool wanted = false;
+    int64_t gpu_layers = 0;
     const Option options[] = {
-        {"--device", NULL, OPTION_TEXT, &device, 0, 0, "NAME",
-            "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},
-        {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "instruction set (auto)"},
-        {"--threads", "-t", OPTION_INTEGER, &threads, 0, 1024, "N", "threads (one per core)"},
-        {"--ctx-size", "-c", OPTION_INTEGER, &context, 0, 1 << 24, "N", "tokens of context to plan for"},
-        {"--strict-config", NULL, OPTION_FLAG, &strict, 0, 0, NULL,
-            "config fields that nothing here uses are an error"},
+        {"--fit", NULL, OPTION_FLAG, &wanted, 0, 0, NULL, "measure this machine and say how the model would run on it"},
+        {"--slots", "-np", OPTION_INTEGER, &engine.slots, 1, 1024, "N", "answers computed at once (8)"},
+        ENGINE_OPTIONS(engine),
+        {"--gpu-layers", "-ngl", OPTION_INTEGER, &gpu_layers, 0, 1024, "N",
+            "layers for a GPU: has its place in the plan, and none are taken so far (0)"},
         {0},
     };
     Arguments arguments;
@@ -30,19 +56,12 @@ int command_info(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, text = {0};
-    const ModelOptions wanted = {.context = (int)context, .strict_config = strict, .warn = warn};
-    const RunnerOptions runs = {.backend = {.device = device, .cpu = cpu, .threads = (int)threads}};
-    Model *model =
-        model_resolve(arguments.values[0], &directory, &error) ? model_open(directory.data, &wanted, &error) : NULL;
-    Runner *runner = model ? runner_open(model, &runs, &error) : NULL;
-    if (runner) {
-        runner_describe(runner, &text);
-        printf("%s", text.data ? text.data : "");
-    }
-    const int code = runner ? 0 : report(&error);
-    runner_close(runner);
-    model_close(model);
+    EngineOptions wishes;
+    const bool ok = model_resolve(arguments.values[0], &directory, &error) &&
+        engine_options(&engine, directory.data, &wishes, &error) &&
+        (wanted ? fit(&wishes, (int)gpu_layers, &text, &error) : describe(&wishes, &text, &error));
+    if (ok) printf("%s", text.data ? text.data : "");
     buffer_free(&directory);
     buffer_free(&text);
-    return code;
+    return ok ? 0 : report(&error);
 }

@@ -26,6 +26,16 @@ bool models_cache(Buffer *path, Error *error) {
     return !path->failed || fail(error, ERROR_MEMORY, "no memory for the path of the cache");
 }
 
+const char *calibrations_path(void) {
+    static char path[4096];
+    Buffer models = {0};
+    const bool known = models_cache(&models, NULL);
+    const int size = known ? (int)models.size - (int)strlen("/models") : 0;
+    snprintf(path, sizeof path, "%.*s/calibration", size, models.data ? models.data : "");
+    buffer_free(&models);
+    return known ? path : NULL;
+}
+
 static bool ends_with(const char *text, const char *end) {
     const size_t length = strlen(text), tail = strlen(end);
     return length > tail && !strcmp(text + length - tail, end);

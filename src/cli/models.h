@@ -12,6 +12,8 @@ NODISCARD bool model_resolve(const char *model, Buffer *directory, Error *error)
 void model_name_of(const char *model, Buffer *name);
 /* ${APUS_CACHE}, else ${XDG_CACHE_HOME:-~/.cache}/apus: with /models below it. */
 NODISCARD bool models_cache(Buffer *path, Error *error);
+/* Beside it, /calibration: what is known of this machine with each model (fit/fit.h). NULL where there is no cache. */
+const char *calibrations_path(void);
 /* Where the conversion of a .gguf file lies, or would; it holds CONVERSION_SOURCE, the file's full path. */
 NODISCARD bool conversion_path(const char *gguf, Buffer *directory, Error *error);
 #define CONVERSION_SOURCE "source.txt"

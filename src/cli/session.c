@@ -11,6 +11,8 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "chat/generation.h"
+#include "cli/models.h"
+#include "engine/fitting.h"
 
 static void warn(void *context, const char *line) { log_warn("%s", line); }
 
@@ -47,9 +49,9 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
         .pooling = arguments->pooling,
         .slots = (int)arguments->slots,
         .queue_max = (int)arguments->queue,
-        .prefill_size = arguments->prefill_size ? (int)arguments->prefill_size
-            : arguments->stream_experts         ? 8192
-                                                : 512,
+        .prefill_size = (int)arguments->prefill_size,
+        .fit = engine_fit,
+        .calibrations = calibrations_path(),
     };
     return cache_options(&arguments->cache, out, error);
 }

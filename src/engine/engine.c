@@ -387,7 +387,7 @@ static size_t default_pool(const Engine *engine, int slots, size_t most) {
 
 static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error) {
     EngineOptions own = *asked, *options = &own;
-    if (!check_engine_options(options, error)) return false;
+    if ((options->fit && !options->fit(options, error)) || !check_engine_options(options, error)) return false;
     engine->notify = options->notify;
     engine->notify_context = options->notify_context;
     RunnerOptions runner = {.backend = options->backend, .outputs_max = options->slots + ECHO_ROWS};

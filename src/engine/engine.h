@@ -16,14 +16,18 @@ enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128 };
 /* What is made of the states of a text's tokens: one vector for all of it. */
 typedef enum Pooling { POOLING_NONE, POOLING_LAST, POOLING_MEAN } Pooling;
 
-typedef struct EngineOptions {
+typedef struct EngineOptions EngineOptions;
+struct EngineOptions {
     const char *directory;
     ModelOptions model;
     BackendOptions backend;      /* rows_max is the engine's to say */
     struct Resources *resources; /* shared with other engines (resources.h); NULL: threads of its own */
     int slots;                   /* sequences that run at once */
     int queue_max;               /* requests that wait; one more is ERROR_BUSY */
-    int prefill_size;            /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2 */
+    int prefill_size;            /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2; with fit 0: what suits */
+    /* Called first, on a copy: says what is left open, as engine_fit() of fitting.h does; NULL: it stays as it is. */
+    bool (*fit)(EngineOptions *options, Error *error);
+    const char *calibrations;    /* the directory of what is known of it (fit/fit.h); NULL: nothing is */
     size_t kv_bytes;             /* of the page pool; 0: slots × context, at most half of the free memory */
     KvFormat kv_format;          /* of requests that ask for none; zero: everything stays exact */
     bool kv_auto;                /* but exact where slots × context fit the pool exactly */
@@ -35,7 +39,7 @@ typedef struct EngineOptions {
      */
     void (*notify)(void *context);
     void *notify_context;
-} EngineOptions;
+};
 
 /* Sampling, in this order: what the constraint allows → logit bias → penalties → top_k → top_p → min_p → temperature →
  * draw. Neutral values switch off. */

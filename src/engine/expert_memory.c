@@ -1,6 +1,7 @@
 #include "engine/expert_memory.h"
 
 #include "base/log.h"
+#include "fit/fit.h"
 
 static uint64_t least_cache(const Runner *runner) { return kv_bytes_for(runner_kv_plan(runner), NULL, KV_PAGE_TOKENS); }
 
@@ -12,9 +13,7 @@ bool expert_room(const Runner *runner, const EngineOptions *options, uint64_t *b
 }
 
 uint64_t expert_cache_share(const Runner *runner, uint64_t bytes) {
-    const uint64_t least = least_cache(runner), most = bytes - model_expert_floor(runner_model(runner));
-    const uint64_t share = bytes / KV_SHARE < most ? bytes / KV_SHARE : most;
-    return share > least ? share : least;
+    return fit_cache_share(bytes, least_cache(runner), model_expert_floor(runner_model(runner)));
 }
 
 bool expert_hold(const Model *model, uint64_t bytes, size_t *taken, Error *error) {

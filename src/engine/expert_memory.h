@@ -2,8 +2,6 @@
 #pragma once
 #include "engine/engine.h"
 
-enum { KV_SHARE = 4 }; /* one part in so many of what experts and KV cache share is the cache's, unless it is told */
-
 /* What experts and KV cache may take together; 0: experts are not streamed. */
 NODISCARD bool expert_room(const Runner *runner, const EngineOptions *options, uint64_t *bytes, Error *error);
 /* What of it the cache may take when it is not told: it and the experts have the least they need at least. */

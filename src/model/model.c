@@ -165,6 +165,14 @@ void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations) 
     }
 }
 
+const char *model_largest_file(const Model *model) {
+    const Checkpoint *c = &model->checkpoint;
+    int largest = 0;
+    for (int f = 1; f < c->file_count; f++)
+        if (c->files[f].size > c->files[largest].size) largest = f;
+    return c->paths[largest];
+}
+
 const char *model_damaged(const Model *model) { return checkpoint_damaged(&model->checkpoint); }
 const Json *model_generation_config(const Model *model) { return model->generation_config; }
 

@@ -22,9 +22,11 @@ typedef struct ModelOptions {
     /* Routed experts stay in their files and are read when they are wanted (weights/bank.h), into memory that
      * model_hold_experts() takes; everything else is read into memory. */
     bool stream_experts;
-    uint64_t memory_budget;    /* with stream_experts: of everything that this model makes the host hold; 0: nine tenths
-                                  of what is free */
-    const char *expert_io;     /* "auto", "io_uring", "threads"; NULL: auto */
+    uint64_t memory_budget; /* with stream_experts: of everything that this model makes the host hold; 0: nine tenths
+                               of what is free */
+    const char *expert_io;  /* "auto", "io_uring", "threads"; NULL: auto */
+    int expert_depth;       /* reads under way at most; 0: as many as any drive needs */
+    bool expert_buffered;   /* read through the page cache, which keeps nothing of it, also where it can be avoided */
     uint64_t expert_bytes_max; /* whatever the budget leaves; 0: no limit */
     const char *expert_faults; /* for tests: what goes wrong with reads (bank_faults_read()); NULL: nothing */
     int context;        /* tokens a sequence may hold; 0: what the model was made for, at most MODEL_CONTEXT_DEFAULT */
@@ -67,6 +69,7 @@ uint64_t model_weight_bytes(const Model *model);
 void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations);
 /* generation_config.json: temperature, top_p, top_k …; NULL when absent. */
 const Json *model_generation_config(const Model *model);
+const char *model_largest_file(const Model *model); /* its path */
 /* A file of the model that shrank while it was in use, by its path; NULL: none did. What was read from it since counts
  * as lost. Cheap, asked once per step. */
 const char *model_damaged(const Model *model);

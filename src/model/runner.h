@@ -28,6 +28,10 @@ void runner_close(Runner *runner); /* NULL is fine */
  * would do, when that is less than the experts of a layer and `least` bytes of a cache. */
 NODISCARD bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t *bytes, Error *error);
 
+/* What it makes the host hold besides caches: *resident, the model's weights but for experts that stay in their files;
+ * returned, what steps work in, threads and tables. */
+uint64_t runner_besides_bytes(const Runner *runner, uint64_t *resident);
+
 const Model *runner_model(const Runner *runner);
 Backend *runner_backend(const Runner *runner); /* of the first layer */
 const KvPlan *runner_kv_plan(const Runner *runner);

@@ -50,7 +50,7 @@ static bool read_io(const char *name, BankIoKind *out, Error *error) {
 bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
     Spec *spec = &model->spec;
     BankFaults faults;
-    BankOptions options = {.faults = &faults};
+    BankOptions options = {.faults = &faults, .depth = asked->expert_depth, .buffered = asked->expert_buffered};
     if (!read_io(asked->expert_io, &options.io, error) || !bank_faults_read(asked->expert_faults, &faults, error))
         return false;
     BankLayer *layers = calloc((size_t)spec->layer_count, sizeof *layers);
@@ -91,11 +91,17 @@ bool model_hold_experts(const Model *model, uint64_t bytes, Error *error) {
     return bank_allocate(model->bank, most && most < bytes ? most : bytes, error);
 }
 
+uint64_t runner_besides_bytes(const Runner *runner, uint64_t *resident) {
+    const Model *model = runner->model;
+    *resident = model->weight_bytes - model->streamed_bytes + model->arena.used;
+    return runner->scratch_bytes + OTHER_BYTES;
+}
+
 bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t *bytes, Error *error) {
     const Model *model = runner->model;
-    const uint64_t resident = model->weight_bytes - model->streamed_bytes + model->arena.used,
-                   free_bytes = memory_available();
-    const uint64_t fixed = resident + runner->scratch_bytes + OTHER_BYTES, most = free_bytes + resident;
+    const uint64_t free_bytes = memory_available();
+    uint64_t resident;
+    const uint64_t fixed = runner_besides_bytes(runner, &resident) + resident, most = free_bytes + resident;
     const uint64_t needed = fixed + least + bank_floor_bytes(model->bank);
     uint64_t budget = model->memory_budget ? model->memory_budget : most / 10 * 9;
     if (budget > most) {

@@ -75,8 +75,11 @@ static bool open_files(ExpertBank *bank, const Checkpoint *c, const BankOptions 
     for (int f = 0; ok && f < c->file_count; f++)
         ok = (bank->paths[f] = arena_copy(&bank->arena, slice_of(c->paths[f]))) != NULL;
     if (!ok) return fail(error, ERROR_MEMORY, "no memory for a table of experts");
-    bank->io = bank_io_open(options->io, bank->paths, c->file_count, DEPTH, options->faults, error);
+    const int depth = options->depth > 0 ? options->depth : DEPTH;
+    bank->io = bank_io_open(options->io, bank->paths, c->file_count, depth, options->faults, error);
     if (!bank->io) return false;
+    if (options->buffered && !bank_io_buffer(bank->io))
+        return fail(error, ERROR_IO, "cannot read experts through the page cache");
     for (int f = 0; f < c->file_count; f++)
         if (bank_io_size(bank->io, f) != c->files[f].size)
             return fail(error, ERROR_IO, "%s has %zu bytes by now, and had %zu", bank->paths[f],

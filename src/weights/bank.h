@@ -20,6 +20,8 @@ typedef struct BankLayer {
 /* Zeroed: what suits the machine. */
 typedef struct BankOptions {
     BankIoKind io;
+    int depth;                /* reads under way at most; 0: as many as any drive needs */
+    bool buffered;            /* through the page cache, which keeps nothing of it */
     const BankFaults *faults; /* NULL: none */
 } BankOptions;
 

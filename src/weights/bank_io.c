@@ -35,6 +35,23 @@ BankIo *bank_io_open(
     return io;
 }
 
+bool bank_io_buffer(BankIo *io) {
+    for (int i = 0; i < io->file_count; i++) {
+        BankFile *file = &io->files[i];
+#if defined(O_DIRECT)
+        const int flags = fcntl(file->fd, F_GETFL);
+        if (flags < 0 || fcntl(file->fd, F_SETFL, flags & ~O_DIRECT)) return false;
+#elif defined(F_NOCACHE)
+        if (fcntl(file->fd, F_NOCACHE, 0)) return false;
+#endif
+        file->direct = 0;
+#ifdef POSIX_FADV_DONTNEED
+        (void)posix_fadvise(file->fd, 0, 0, POSIX_FADV_RANDOM); /* what is asked for is all that is wanted */
+#endif
+    }
+    return true;
+}
+
 void bank_io_close(BankIo *io) {
     if (!io) return;
     for (int i = 0; i < io->file_count; i++)

@@ -1,0 +1,129 @@
+#include "engine/fitting.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/resources.h"
+#include "model/decoder.h"
+
+enum { PREFILL = 512, PREFILL_STREAMED = 8192 };
+
+static bool on_cpu(const EngineOptions *o) { return !o->backend.device || !strcmp(o->backend.device, "cpu"); }
+
+static FitWishes wishes_of(const EngineOptions *o) {
+    return (FitWishes){.slots = o->slots,
+        .budget = o->model.memory_budget,
+        .kv_bytes = o->kv_bytes,
+        .form = o->kv_auto               ? FIT_AUTO
+            : o->kv_format.k == KV_EXACT ? FIT_EXACT
+                                         : FIT_CODED,
+        .stream = o->model.stream_experts,
+        .prompt = FIT_PROMPT};
+}
+
+/* ---- calibrations ---- */
+
+static CalibrationKey key_of(const EngineOptions *o, const char *backend) {
+    return (CalibrationKey){o->calibrations, o->directory, backend};
+}
+
+void engine_plan_keep(const EngineOptions *o, const EnginePlan *plan) {
+    Error error = {0};
+    const CalibrationKey key = key_of(o, plan->backend);
+    if (o->calibrations && !calibration_save(&key, &plan->model, &plan->machine, &error)) log_warn("%s", error.text);
+}
+
+/* What was measured before; its end-to-end figures stay when the rest is measured anew. */
+static bool recall(const EngineOptions *o, EnginePlan *plan) {
+    Error why = {0};
+    const CalibrationKey key = key_of(o, plan->backend);
+    const bool known = o->calibrations && calibration_load(&key, &plan->model, &plan->machine, &why);
+    if (why.code) log_warn("%s: it is not used", why.text);
+    return known;
+}
+
+static bool measure(const EngineOptions *o, const Runner *runner, EnginePlan *plan, Error *error) {
+    const FitMachine before = plan->machine;
+    if (!fit_measure(&plan->model, &o->backend, model_largest_file(runner_model(runner)), &plan->machine, error))
+        return false;
+    plan->machine.measured_decode = before.measured_decode;
+    plan->machine.measured_prompt = before.measured_prompt;
+    engine_plan_keep(o, plan);
+    return true;
+}
+
+static bool make(const EngineOptions *o, const Runner *runner, PlanSource source, EnginePlan *plan, Error *error) {
+    fit_model(runner, &plan->model);
+    snprintf(plan->backend, sizeof plan->backend, "%s", backend_describe(runner_backend(runner)));
+    const size_t memory = o->resources ? resources_available(o->resources) : memory_available();
+    (void)recall(o, plan);
+    plan->machine.memory = memory;
+    if (!fit_plan(&plan->machine, &plan->model, &plan->wishes, &plan->fit, error)) return false;
+    const bool blind = plan->fit.stream && plan->machine.disk.block_bytes == 0;
+    if (source == PLAN_KNOWN && !blind) return true;
+    if (!measure(o, runner, plan, error)) return false;
+    plan->machine.memory = memory;
+    return fit_plan(&plan->machine, &plan->model, &plan->wishes, &plan->fit, error);
+}
+
+bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *out, Error *error) {
+    if (!on_cpu(options)) return fail(error, ERROR_UNSUPPORTED, "plans are for the CPU so far");
+    ModelOptions tables = options->model; /* mapped: no page of weights is touched */
+    tables.stream_experts = false;
+    tables.weights = NULL;
+    tables.warn = NULL;
+    const bool streams = options->model.stream_experts;
+    *out = (EnginePlan){.wishes = wishes_of(options)};
+    const int rows = options->prefill_size ? options->prefill_size : streams ? PREFILL_STREAMED : PREFILL;
+    RunnerOptions runs = {
+        .backend = options->backend, .outputs_max = options->slots, .part_rows = streams ? DECODER_PART_MAX : 0};
+    runs.backend.rows_max = options->slots + rows;
+    if (options->resources) runs.backend.pool = resources_pool(options->resources);
+    Model *model = model_open(options->directory, &tables, error);
+    Runner *runner = model ? runner_open(model, &runs, error) : NULL;
+    const bool ok = runner && make(options, runner, source, out, error);
+    runner_close(runner);
+    model_close(model);
+    if (!ok || !out->fit.stream || streams) return ok;
+    EngineOptions streamed = *options; /* whose steps are larger */
+    streamed.model.stream_experts = true;
+    return engine_plan(&streamed, PLAN_KNOWN, out, error);
+}
+
+/* ---- what comes of it ---- */
+
+static void choose(EngineOptions *o, const FitMachine *machine, const Fit *fit) {
+    if (fit->stream && !o->model.stream_experts) log_info("experts are streamed, as the model does not fit");
+    o->model.stream_experts = fit->stream;
+    const size_t usual = machine->memory / 2 < fit->kv_wanted ? machine->memory / 2 : fit->kv_wanted;
+    if (!o->kv_bytes && (fit->stream || fit->kv_bytes < usual)) o->kv_bytes = fit->kv_bytes;
+    if (!fit->stream) return;
+    o->model.memory_budget = fit->budget;
+    o->model.expert_buffered = !machine->disk.direct;
+    o->model.expert_depth = machine->disk.depth;
+}
+
+bool engine_fit(EngineOptions *options, Error *error) {
+    EnginePlan plan;
+    Error why = {0};
+    Buffer text = {0};
+    const bool limited = options->model.memory_budget || options->model.stream_experts;
+    bool ok = engine_plan(options, PLAN_KNOWN, &plan, &why);
+    if (ok) {
+        fit_summary(&plan.machine, &plan.model, &plan.fit, &text);
+        /* A conversation with a model that is simply there needs no words about it. */
+        log_line(options->slots > 1 || plan.fit.stream ? LOG_INFO : LOG_DEBUG, "%s", text.data ? text.data : "");
+        choose(options, &plan.machine, &plan.fit);
+    } else if (why.code == ERROR_UNSUPPORTED && !on_cpu(options)) {
+        ok = true;
+    } else if (why.code == ERROR_MEMORY && !limited) {
+        log_warn("%s", why.text);
+        ok = true;
+    }
+    if (!ok && error) *error = why;
+    if (!options->prefill_size) options->prefill_size = options->model.stream_experts ? PREFILL_STREAMED : PREFILL;
+    buffer_free(&text);
+    return ok;
+}

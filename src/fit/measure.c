@@ -1,0 +1,182 @@
+/* What this machine does with weights like a model's: its own kernels on random ones, memory, and the disk. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "backend/cpu/limits.h"
+#include "base/clock.h"
+#include "base/memory.h"
+#include "fit/fit.h"
+
+enum {
+    MEMORY_BYTES = 256 << 20, /* more than the caches hold, */
+    MEMORY_PART = 4,          /* and at most one part in so many of what is free */
+    PATTERN_BYTES = 1 << 20,
+    ROW_BYTES_MAX = 16 << 20,   /* of a product of one row */
+    PROMPT_BYTES_MAX = 4 << 20, /* of a prompt's, which is computed from caches */
+    PASS_BYTES = 64 << 20,
+    CALLS_MAX = 256,
+    PASSES = 5,
+    ALIGN = 4096,
+};
+
+typedef struct Bench {
+    const FitModel *model;
+    Backend *backend;
+    uint8_t *memory;
+    size_t bytes, at;
+    float *x, *out;
+    int32_t *zeros;
+} Bench;
+
+/* Bytes 0x38…0x3f and 0xb8…0xbf: as f16, bf16, E4M3, E8M0 or codes none is denormal, infinite or far from the others.
+ */
+static void fill(uint8_t *memory, size_t bytes) {
+    uint64_t random = 88172645463325252u;
+    const size_t first = bytes < PATTERN_BYTES ? bytes : PATTERN_BYTES;
+    for (size_t i = 0; i < first; i++) {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        memory[i] = (uint8_t)((random & 0x87) | 0x38);
+    }
+    for (size_t at = first; at < bytes; at += first)
+        memcpy(memory + at, memory, bytes - at < first ? bytes - at : first);
+}
+
+static size_t whole(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
+
+/* A weight of this kind with about so many bytes. */
+static Weight sized(const FitKind *kind, size_t bytes) {
+    Weight w = kind->like;
+    w.rows = 1;
+    w.rows = (int64_t)(bytes / weight_bytes(&w)) / 64 * 64;
+    if (w.rows < 64) w.rows = 64;
+    return w;
+}
+
+/* Where the next product's weights lie: each call takes what was not used for long. */
+static Weight place(Bench *b, Weight w) {
+    const size_t data = whole((size_t)w.rows * weight_row_bytes(&w)),
+                 scales = whole((size_t)w.rows * weight_scale_bytes(&w));
+    if (b->at + data + 2 * scales > b->bytes) b->at = 0;
+    CHECK(data + 2 * scales <= b->bytes);
+    uint8_t *memory = b->memory + b->at;
+    b->at += data + 2 * scales;
+    w.data = memory;
+    if (w.quant != QUANT_NONE) w.scales = memory + data;
+    if (w.quant == QUANT_AFFINE) w.biases = memory + data + scales;
+    return w;
+}
+
+static double product_s(Bench *b, const Weight *shape, int rows, int calls) {
+    const Run run = {.rows = rows};
+    const Step step = {
+        .rows = rows, .tokens = b->zeros, .positions = b->zeros, .run_count = 1, .runs = &run, .axes = 1};
+    b->backend->ops->begin(b->backend, &step);
+    const int64_t start = clock_ns();
+    for (int i = 0; i < calls; i++) {
+        const Weight w = place(b, *shape);
+        const Matmul op = {.rows = rows, .x = b->x, .count = 1, .weight = {&w}, .out = {b->out}};
+        b->backend->ops->matmul(b->backend, &op);
+    }
+    return (double)(clock_ns() - start) * 1e-9 / calls;
+}
+
+static int ascending(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+
+static double median_s(Bench *b, const Weight *shape, int rows, int calls) {
+    double seconds[PASSES];
+    (void)product_s(b, shape, rows, 1);
+    for (int i = 0; i < PASSES; i++) seconds[i] = product_s(b, shape, rows, calls);
+    qsort(seconds, PASSES, sizeof *seconds, ascending);
+    return seconds[PASSES / 2];
+}
+
+static Weight run_of(const FitKind *kind, size_t most) {
+    return sized(kind, kind->run_bytes < (double)most ? (size_t)kind->run_bytes : most);
+}
+
+static void measure_kind(Bench *b, int k, FitMachine *out) {
+    const FitKind *kind = &b->model->kind[k];
+    const Weight one = run_of(kind, ROW_BYTES_MAX), many = run_of(kind, PROMPT_BYTES_MAX);
+    const int calls = (int)(PASS_BYTES / weight_bytes(&one)) + 1;
+    const int rows = kind->share * FIT_PROMPT > 1 ? (int)(kind->share * FIT_PROMPT) : 1;
+    out->rows[k] = (double)weight_bytes(&one) / median_s(b, &one, 1, calls < CALLS_MAX ? calls : CALLS_MAX);
+    out->prompts[k] = 2.0 * rows * (double)many.rows * (double)many.cols / median_s(b, &many, rows, 1);
+}
+
+/* Floats that the largest of these products reads and writes. */
+static size_t floats(const FitModel *model, bool written) {
+    size_t most = 0;
+    for (int k = 0; k < model->kind_count; k++) {
+        const Weight one = run_of(&model->kind[k], ROW_BYTES_MAX), many = run_of(&model->kind[k], PROMPT_BYTES_MAX);
+        const size_t single = (size_t)(written ? one.rows : one.cols);
+        const size_t prompt = (size_t)(written ? many.rows : many.cols) * FIT_PROMPT;
+        most = single > most ? single : most;
+        most = prompt > most ? prompt : most;
+    }
+    return most;
+}
+
+static bool measure_products(Bench *b, const BackendOptions *options, FitMachine *out, Error *error) {
+    BackendOptions own = *options;
+    own.rows_max = FIT_PROMPT;
+    own.scratch_bytes = 1 << 16;
+    own.wrap = NULL;
+    own.precise = options->precise || b->model->precise;
+    const size_t in = floats(b->model, false);
+    b->x = malloc(in * sizeof *b->x);
+    b->out = malloc(floats(b->model, true) * sizeof *b->out);
+    b->zeros = calloc(FIT_PROMPT, sizeof *b->zeros);
+    b->backend = b->x && b->out && b->zeros ? backend_open(&own, error) : NULL;
+    if (!b->x || !b->out || !b->zeros) fail(error, ERROR_MEMORY, "no memory to measure products");
+    for (size_t i = 0; b->backend && i < in; i++) b->x[i] = (float)((i * 2654435761u >> 8) % 2048) / 1024 - 1;
+    for (int k = 0; b->backend && k < b->model->kind_count; k++) measure_kind(b, k, out);
+    const bool ok = b->backend != NULL;
+    backend_close(b->backend);
+    free(b->x);
+    free(b->out);
+    free(b->zeros);
+    return ok;
+}
+
+static bool measure_memory(const Bench *b, Pool *pool, FitMachine *out, Error *error) {
+    LimitsMemory memory = {0};
+    const LimitsRange range = {b->memory, b->bytes};
+    const bool ok = limits_memory_open(&memory, &range, 1, error);
+    if (ok) out->read = limits_read(pool, &memory).median;
+    limits_memory_close(&memory);
+    return ok;
+}
+
+static bool measure_all(Bench *b, const BackendOptions *options, FitMachine *out, Error *error) {
+    BackendOptions own = *options; /* with threads of its own: those of others may be bound to whoever uses them */
+    own.pool = pool_open(options->pool ? pool_threads(options->pool) : options->threads, error);
+    if (!own.pool) return false;
+    out->threads = pool_threads(own.pool);
+    const bool ok = measure_memory(b, own.pool, out, error) && measure_products(b, &own, out, error);
+    pool_close(own.pool);
+    return ok;
+}
+
+bool fit_measure(
+    const FitModel *model, const BackendOptions *backend, const char *path, FitMachine *out, Error *error) {
+    *out = (FitMachine){.memory = memory_available()};
+    Bench b = {.model = model, .bytes = MEMORY_BYTES};
+    if (out->memory / MEMORY_PART < b.bytes) b.bytes = out->memory / MEMORY_PART / ALIGN * ALIGN;
+    if (b.bytes < 4 * ROW_BYTES_MAX) return fail(error, ERROR_MEMORY, "no memory to measure this machine");
+    b.memory = mmap(NULL, b.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (b.memory == MAP_FAILED) return fail(error, ERROR_MEMORY, "no memory to measure this machine");
+#ifdef MADV_HUGEPAGE
+    (void)madvise(b.memory, b.bytes, MADV_HUGEPAGE); /* a wish */
+#endif
+    fill(b.memory, b.bytes);
+    const bool ok = measure_all(&b, backend, out, error);
+    munmap(b.memory, b.bytes);
+    if (!ok || !model->experts) return ok;
+    const int64_t bytes = (int64_t)model->expert_bytes;
+    return disk_probe(path, BANK_IO_AUTO, bytes / model->parts, bytes, &out->disk, error);
+}

@@ -1,0 +1,133 @@
+/* What a model needs, from its Spec and its runner. */
+#include <string.h>
+
+#include "fit/fit.h"
+#include "model/part.h"
+
+/* ---- weights by kind ---- */
+
+typedef struct Counting {
+    FitModel *model;
+    const MoeFfn *moe; /* of the layer that is looked at; NULL: it has none */
+    uint64_t routed_bytes;
+    int moe_layers;
+    double dense_step, routed_step; /* bytes of the layers that a token goes through */
+} Counting;
+
+static FitKind *kind_of(FitModel *model, const Weight *w, bool routed, double share) {
+    for (int i = 0; i < model->kind_count; i++) {
+        FitKind *kind = &model->kind[i];
+        const bool alike = kind->like.quant == w->quant && kind->like.bits == w->bits && kind->like.group == w->group &&
+            kind->like.dtype == w->dtype && kind->routed == routed;
+        if (alike || (i == FIT_KINDS_MAX - 1 && kind->routed == routed)) return kind;
+    }
+    if (model->kind_count == FIT_KINDS_MAX) return &model->kind[0];
+    FitKind *kind = &model->kind[model->kind_count++];
+    *kind = (FitKind){.like = {.quant = w->quant, .bits = w->bits, .group = w->group, .dtype = w->dtype},
+        .routed = routed,
+        .share = share};
+    return kind;
+}
+
+/* A token goes through it `times` times, less than once on average where a router chooses. */
+static FitKind *add(Counting *counting, const Weight *w, double times, bool routed) {
+    FitKind *kind = kind_of(counting->model, w, routed, routed ? times : 1);
+    const Weight *like = &kind->like;
+    if (w->rows * w->cols > like->rows * like->cols) {
+        kind->like.rows = w->rows;
+        kind->like.cols = w->cols;
+    }
+    kind->bytes += times * (double)weight_bytes(w);
+    return kind;
+}
+
+static void add_layer(Counting *counting, const Weight *w, double times, bool routed) {
+    if (w->rows * w->cols == 0) return;
+    FitKind *kind = add(counting, w, times, routed);
+    kind->operations += times * 2 * (double)w->rows * (double)w->cols;
+    *(routed ? &counting->routed_step : &counting->dense_step) += times * (double)weight_bytes(w);
+}
+
+static void add_weight(void *context, Weight *w) { add_layer(context, w, 1, false); }
+
+static void add_bank(void *context, Weight **weights, int count) {
+    Counting *counting = context;
+    const MoeFfn *moe = counting->moe;
+    const Weight *bank = *weights;
+    const bool routed = moe && (bank == moe->gate || bank == moe->up || bank == moe->down);
+    for (int i = 0; i < count; i++) {
+        const bool chosen = routed && i < moe->experts;
+        add_layer(counting, &bank[i], chosen ? (double)moe->used / moe->experts : 1, chosen);
+        if (!chosen) continue;
+        counting->routed_bytes += weight_bytes(&bank[i]);
+    }
+}
+
+static void count_weights(Counting *counting, const Spec *spec) {
+    const Visitor visitor = {.weight = add_weight, .bank = add_bank, .context = counting};
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer layer = spec->layers[i];
+        counting->moe = layer.ffn == FFN_MOE ? &spec->layers[i].moe : NULL;
+        layer_visit(&layer, &visitor);
+        if (!counting->moe) continue;
+        const int used = layer.moe.used;
+        counting->moe_layers++;
+        counting->model->experts += layer.moe.experts;
+        counting->model->cycle += used;
+        if (used > counting->model->layer_cycle) counting->model->layer_cycle = used;
+    }
+}
+
+/* In a layer four runs of the threads go through its dense weights (q, k, v; o; gate, up; down), two through its
+ * experts'; one goes through the output matrix. Those of a kind are taken to be alike, of the mean of its bytes. */
+static void count_runs(Counting *counting, const Weight *head) {
+    FitModel *model = counting->model;
+    const double bytes = (double)weight_bytes(head), dense = counting->dense_step / model->layers / 4;
+    const FitKind *of_head = add(counting, head, 1, false);
+    for (int k = 0; k < model->kind_count; k++) {
+        FitKind *kind = &model->kind[k];
+        const double part = kind == of_head ? bytes / kind->bytes : 0;
+        kind->run_bytes =
+            kind->routed ? counting->routed_step / counting->moe_layers / 2 : (1 - part) * dense + part * bytes;
+    }
+}
+
+/* ---- all together ---- */
+
+/* An expert is read as its codes, its scales and its biases of three matrices. */
+static int parts_of(const FitModel *model) {
+    for (int i = 0; i < model->kind_count; i++) {
+        const FitKind *kind = &model->kind[i];
+        if (kind->routed) return 3 * (kind->like.quant == QUANT_NONE ? 1 : kind->like.quant == QUANT_AFFINE ? 3 : 2);
+    }
+    return 0;
+}
+
+void fit_model(const Runner *runner, FitModel *out) {
+    const Model *model = runner_model(runner);
+    const Spec *spec = model_spec(model);
+    const KvPlan *kv = runner_kv_plan(runner);
+    Counting counting = {.model = out};
+    *out = (FitModel){.layers = spec->layer_count, .context = model_context(model)};
+    out->precise = spec->precise;
+    out->weight_bytes = model_weight_bytes(model);
+    count_weights(&counting, spec);
+    count_runs(&counting, &spec->head);
+    uint64_t resident;
+    out->besides_bytes = runner_besides_bytes(runner, &resident);
+    out->dense_bytes = model_experts(model) ? resident : resident - counting.routed_bytes;
+    out->parts = parts_of(out);
+    if (out->experts) /* each part begins and ends with a whole block */
+        out->expert_bytes = counting.routed_bytes / (uint64_t)out->experts + (uint64_t)out->parts * BANK_ALIGN;
+    if (model_experts(model)) out->expert_bytes = model_expert_bytes(model) / (uint64_t)out->experts;
+    const Backend *backend = runner_backend(runner);
+    out->can_stream = backend->sources && backend->ops->narrow;
+    out->kv_least = kv_bytes_for(kv, NULL, KV_PAGE_TOKENS);
+    out->kv_exact = kv_bytes_for(kv, NULL, kv->context);
+    KvFormat turbo;
+    CHECK(kv_format_parse("turbo", &turbo, NULL));
+    for (int g = 0; g < kv->group_count; g++)
+        if (kv->group[g].coded) out->kv_coded = kv_bytes_for(kv, &turbo, kv->context);
+    out->kv_token_bytes =
+        (double)(runner_kv_bytes(runner, KV_PAGE_TOKENS) - runner_kv_bytes(runner, 0)) / KV_PAGE_TOKENS;
+}

@@ -1,0 +1,130 @@
+/* Plans of real files: what a mixture needs, from its tables alone and as the engine then takes it; calibrations that
+ * are kept; budgets that are too small. The fixture is a checkpoint of a few hundred kilobytes, so that all but a
+ * handful of them is what any model needs to work in. */
+#include "engine/fitting.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "family/fixture.h"
+
+static char checkpoint[64], calibrations[] = "/tmp/apus-fitting-XXXXXX";
+
+static EngineOptions options_of(uint64_t budget) {
+    return (EngineOptions){.directory = checkpoint,
+        .model = {.memory_budget = budget},
+        .backend = fixture_backend("auto", 2, 0),
+        .slots = 2,
+        .queue_max = 4,
+        .prefill_size = 32,
+        .fit = engine_fit,
+        .calibrations = calibrations};
+}
+
+static EnginePlan must_plan(const EngineOptions *options, PlanSource source) {
+    EnginePlan plan;
+    Error error = {0};
+    TEST_MSG(engine_plan(options, source, &plan, &error), "%s", error.text);
+    return plan;
+}
+
+static int kept(bool remove) {
+    int count = 0;
+    DIR *dir = opendir(calibrations);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
+        char path[512];
+        if (entry->d_name[0] == '.') continue;
+        count++;
+        snprintf(path, sizeof path, "%s/%s", calibrations, entry->d_name);
+        if (remove) unlink(path);
+    }
+    if (dir) closedir(dir);
+    return count;
+}
+
+/* The table of a mapped model is that of the streamed one. */
+static void test_table(void) {
+    const EngineOptions options = options_of(0);
+    const EnginePlan plan = must_plan(&options, PLAN_KNOWN);
+    const FitModel *model = &plan.model;
+    TEST(!plan.fit.stream && plan.machine.read == 0 && plan.fit.decode == 0);
+    TEST(kept(false) == 0); /* nothing hangs on the disk: nothing was measured */
+    TEST(model->experts > 0 && model->cycle > 0 && model->can_stream && model->kind_count > 1);
+    Error error = {0};
+    uint64_t bytes = 0, operations = 0;
+    double step = 0, work = 0;
+    Model *streamed = model_open(checkpoint, &(ModelOptions){.stream_experts = true}, &error);
+    TEST_MSG(streamed, "%s", error.text);
+    if (!streamed) return;
+    model_step_cost(streamed, &bytes, &operations);
+    for (int k = 0; k < model->kind_count; k++) {
+        step += model->kind[k].bytes;
+        work += model->kind[k].operations;
+    }
+    TEST_MSG(fabs(step - (double)bytes) < 1, "%.1f %llu", step, (unsigned long long)bytes);
+    TEST_MSG(fabs(work - (double)operations) < 1, "%.1f %llu", work, (unsigned long long)operations);
+    /* Parts begin and end with whole blocks, which the plan counts as one each. */
+    const uint64_t all = model->expert_bytes * (uint64_t)model->experts, real = model_expert_bytes(streamed);
+    const uint64_t slack = (uint64_t)model->experts * (uint64_t)model->parts * BANK_ALIGN;
+    TEST_MSG(
+        all <= real + slack && real <= all + slack, "%llu %llu", (unsigned long long)all, (unsigned long long)real);
+    model_close(streamed);
+}
+
+/* A budget in which not all experts fit: they are streamed, the disk is measured once and then known. */
+static void test_streamed(void) {
+    EngineOptions options = options_of(0);
+    options.model.stream_experts = true;
+    const EnginePlan whole = must_plan(&options, PLAN_KNOWN);
+    TEST(whole.fit.stream && whole.fit.held == whole.model.experts && whole.machine.disk.block_bytes > 0);
+    TEST(kept(false) == 1);
+    options = options_of(whole.fit.floor + 4 * whole.model.expert_bytes);
+    const EnginePlan plan = must_plan(&options, PLAN_KNOWN);
+    TEST(plan.fit.stream && plan.fit.held < plan.model.experts && plan.fit.decode > 0 && plan.fit.prompt > 0);
+    TEST(plan.machine.read == whole.machine.read || fabs(plan.machine.read / whole.machine.read - 1) < 1e-4);
+    TEST(kept(false) == 1);
+    Error error = {0};
+    options = options_of(0);
+    options.model.stream_experts = true;
+    options.prefill_size = 0;
+    TEST_MSG(engine_fit(&options, &error), "%s", error.text);
+    TEST(options.model.memory_budget > 0 && options.prefill_size > 512 && options.kv_bytes > 0);
+    TEST(options.model.expert_depth == plan.machine.disk.depth);
+    options = options_of(whole.fit.floor + 4 * whole.model.expert_bytes);
+    Engine *engine = engine_open(&options, &error);
+    TEST_MSG(engine, "%s", error.text);
+    if (engine) {
+        const SourceStats experts = engine_stats(engine).experts;
+        TEST_MSG(experts.experts == plan.model.experts && experts.slots > 0 && experts.slots < experts.experts,
+            "%d of %d", experts.slots, experts.experts);
+        engine_close(engine);
+    }
+}
+
+static void test_too_small(void) {
+    EngineOptions options = options_of(1 << 20);
+    Error error = {0};
+    EnginePlan plan;
+    TEST(!engine_plan(&options, PLAN_KNOWN, &plan, &error) && error.code == ERROR_MEMORY);
+    TEST_MSG(strstr(error.text, "would just do"), "%s", error.text);
+    TEST(!engine_fit(&options, &error) && error.code == ERROR_MEMORY);
+    options.backend.device = "cuda"; /* whose memory nobody here knows */
+    TEST(!engine_plan(&options, PLAN_KNOWN, &plan, &error) && error.code == ERROR_UNSUPPORTED);
+    options.prefill_size = 0;
+    TEST(engine_fit(&options, &error) && options.prefill_size == 512 && !options.model.stream_experts);
+}
+
+int main(void) {
+    Fixture f;
+    TEST(mkdtemp(calibrations) != NULL);
+    if (!fixture_open(&f, "olmoe") || !fixture_write_variant(&f, 0, checkpoint)) return 1;
+    test_table();
+    test_streamed();
+    test_too_small();
+    TEST(kept(true) == 1);
+    rmdir(calibrations);
+    fixture_remove(checkpoint);
+    fixture_close(&f);
+    return test_done();
+}

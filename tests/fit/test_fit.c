@@ -1,0 +1,243 @@
+/* Plans of invented machines and models: a plan is arithmetic, so every figure can be checked by hand. */
+#include "fit/fit.h"
+#include "test.h"
+
+static const uint64_t GIB = UINT64_C(1) << 30, MIB = UINT64_C(1) << 20;
+
+/* 50 GB/s of memory, 40 GB/s and 1 TOP/s in products, a disk of 1 to 4 GB/s. */
+static FitMachine machine_of(uint64_t memory) {
+    FitMachine m = {.threads = 4,
+        .memory = memory,
+        .read = 50e9,
+        .disk = {.direct = true,
+            .depth = 16,
+            .block_bytes = 1 << 20,
+            .rate = {1e9, 2e9, 3e9, 4e9, 4e9},
+            .buffered = 1e9,
+            .large_bytes = 3 << 20,
+            .large = 4e9}};
+    for (int k = 0; k < FIT_KINDS_MAX; k++) {
+        m.rows[k] = 40e9;
+        m.prompts[k] = 1e12;
+    }
+    return m;
+}
+
+/* 4 GiB of weights, of which a token goes through 3.6 GB. */
+static FitModel dense_model(void) {
+    return (FitModel){.layers = 32,
+        .kind_count = 1,
+        .kind = {{.bytes = 3.6e9, .operations = 14e9, .share = 1}},
+        .dense_bytes = 4 * GIB,
+        .besides_bytes = 256 * MIB,
+        .can_stream = true,
+        .context = 32768,
+        .kv_least = 16 * MIB,
+        .kv_exact = 4 * GIB,
+        .kv_coded = GIB,
+        .kv_token_bytes = 131072};
+}
+
+/* The shape of Qwen3-30B-A3B in 4 bits: 48 layers of 128 experts, 8 of which a token uses. */
+static FitModel mixture(void) {
+    FitModel model = dense_model();
+    model.layers = 48;
+    model.kind_count = 2;
+    model.kind[0].bytes = 0.7e9;
+    model.kind[0].operations = 2e9;
+    model.kind[1] = (FitKind){.routed = true, .bytes = 384 * 2.65e6, .operations = 4e9, .share = 8.0 / 128};
+    model.dense_bytes = GIB;
+    model.experts = 48 * 128;
+    model.cycle = 48 * 8;
+    model.layer_cycle = 8;
+    model.expert_bytes = 2650000;
+    model.parts = 9;
+    return model;
+}
+
+static FitWishes wishes_of(int slots) { return (FitWishes){.slots = slots, .prompt = FIT_PROMPT}; }
+
+static Fit must(const FitMachine *machine, const FitModel *model, const FitWishes *wishes) {
+    Fit fit;
+    Error error = {0};
+    TEST_MSG(fit_plan(machine, model, wishes, &fit, &error), "%s", error.text);
+    return fit;
+}
+
+/* ---- memory ---- */
+
+static void test_all_fits(void) {
+    const FitMachine machine = machine_of(64 * GIB);
+    const FitModel model = mixture();
+    const FitWishes wishes = wishes_of(4);
+    const Fit fit = must(&machine, &model, &wishes);
+    TEST(!fit.stream && !fit.coded && fit.held == model.experts && fit.hit == 1);
+    TEST(fit.budget == machine.memory / 10 * 9);
+    TEST(fit.kv_bytes == 4 * model.kv_exact && fit.kv_wanted == fit.kv_bytes);
+    TEST(fit.read_bytes == 0 && fit.disk_s == 0 && fit.prompt_disk_s == 0);
+}
+
+/* What the parts take is what the budget has. */
+static void test_streamed(void) {
+    const FitMachine machine = machine_of(12 * GIB);
+    const FitModel model = mixture();
+    FitWishes wishes = wishes_of(1);
+    Fit fit = must(&machine, &model, &wishes);
+    const uint64_t room = fit.budget - model.dense_bytes - model.besides_bytes;
+    TEST(fit.stream && fit.held < model.experts && fit.held > model.cycle);
+    TEST(fit.kv_bytes == room / 4 && fit.experts_bytes == room - fit.kv_bytes);
+    TEST(fit.held == (int)(fit.experts_bytes / model.expert_bytes));
+    wishes.kv_bytes = 64 * MIB;
+    fit = must(&machine, &model, &wishes);
+    TEST(fit.kv_bytes == 64 * MIB && fit.experts_bytes == room - 64 * MIB);
+    wishes.budget = 6 * GIB;
+    fit = must(&machine, &model, &wishes);
+    TEST(fit.budget == 6 * GIB);
+    wishes.budget = 100 * GIB; /* more than there is */
+    TEST(must(&machine, &model, &wishes).budget == machine.memory);
+    wishes = wishes_of(1);
+    wishes.stream = true; /* though everything fits */
+    const FitMachine large = machine_of(64 * GIB);
+    fit = must(&large, &model, &wishes);
+    TEST(fit.stream && fit.held == model.experts && fit.hit == 1);
+}
+
+static void test_cannot_stream(void) {
+    const FitMachine machine = machine_of(12 * GIB);
+    FitModel model = mixture();
+    const FitWishes wishes = wishes_of(1);
+    Fit fit;
+    Error error = {0};
+    model.can_stream = false;
+    TEST(!fit_plan(&machine, &model, &wishes, &fit, &error) && error.code == ERROR_MEMORY);
+}
+
+/* The floor is what just does: with it there is a plan, with a byte less there is none, and the refusal names it. */
+static void test_floor(void) {
+    const FitModel models[] = {dense_model(), mixture()};
+    for (int i = 0; i < 2; i++) {
+        const FitMachine machine = machine_of(64 * GIB);
+        FitWishes wishes = wishes_of(8);
+        Fit fit;
+        Error error = {0};
+        wishes.stream = true;
+        wishes.budget = must(&machine, &models[i], &wishes).floor;
+        fit = must(&machine, &models[i], &wishes);
+        TEST(fit.kv_bytes == models[i].kv_least && fit.held == (i ? models[i].layer_cycle : 0));
+        char floor[32];
+        snprintf(floor, sizeof floor, "%.3f GB would just do", (double)fit.floor * 1e-9);
+        wishes.budget--;
+        TEST(!fit_plan(&machine, &models[i], &wishes, &fit, &error));
+        TEST_MSG(error.code == ERROR_MEMORY && strstr(error.text, floor), "%s: %s", floor, error.text);
+    }
+}
+
+static void test_form(void) {
+    const FitMachine machine = machine_of(16 * GIB); /* 14.4 of them: 10.15 for the cache */
+    const FitModel model = dense_model();
+    FitWishes wishes = wishes_of(2);
+    wishes.form = FIT_AUTO;
+    TEST(!must(&machine, &model, &wishes).coded);
+    wishes.slots = 4;
+    Fit fit = must(&machine, &model, &wishes);
+    TEST(fit.coded && fit.kv_bytes == 4 * model.kv_coded);
+    wishes.form = FIT_EXACT;
+    fit = must(&machine, &model, &wishes);
+    TEST(!fit.coded && fit.kv_wanted == 4 * model.kv_exact && fit.kv_bytes < fit.kv_wanted);
+    FitModel exact = model;
+    exact.kv_coded = 0;
+    wishes.form = FIT_CODED;
+    TEST(!must(&machine, &exact, &wishes).coded);
+}
+
+/* ---- time ---- */
+
+static bool near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
+
+static void test_dense_speed(void) {
+    const FitMachine machine = machine_of(64 * GIB);
+    FitModel model = dense_model();
+    FitWishes wishes = wishes_of(1);
+    const Fit start = must(&machine, &model, &wishes);
+    wishes.depth = 10000;
+    const Fit deep = must(&machine, &model, &wishes);
+    TEST(near(start.decode, 1 / start.decode_s) && near(start.decode_s, start.dense_s));
+    TEST(start.decode_s > 3.6e9 / 40e9 && start.decode_s < 1.3 * 3.6e9 / 40e9);
+    TEST(near(deep.decode_s - start.decode_s, 10000.0 * 131072 / 50e9));
+    TEST(start.prompt < 1e12 / 14e9 && start.prompt > 0.8 * 1e12 / 14e9);
+    model.kind[0].bytes /= 2; /* half the bytes: nearly twice as fast */
+    wishes.depth = 0;
+    TEST(must(&machine, &model, &wishes).decode > 1.9 * start.decode);
+}
+
+/* max(disk, hits) stands between what every token reads and what is read for it. */
+static void test_streamed_speed(void) {
+    FitMachine machine = machine_of(7 * GIB);
+    const FitModel model = mixture();
+    const FitWishes wishes = wishes_of(1);
+    const Fit fit = must(&machine, &model, &wishes);
+    const double missed = (1 - fit.hit) * model.cycle;
+    const double last = 48 * (1 - pow(fit.hit, 8)) * 2650000 / 3 / 1e9; /* matrices that come alone */
+    TEST(near(fit.read_bytes, missed * (double)model.expert_bytes));
+    TEST(missed / 48 > 1 && near(fit.disk_s, fit.read_bytes / disk_rate(&machine.disk, missed / 48 * 9) + last));
+    TEST(near(fit.decode_s, fit.dense_s + fmax(fit.disk_s, fit.hits_s) + fit.misses_s));
+    TEST(fit.prompt_read_bytes == (double)model.expert_bytes * model.experts);
+    for (int i = 0; i < DISK_DEPTHS; i++) machine.disk.rate[i] *= 2;
+    TEST(near(must(&machine, &model, &wishes).disk_s, fit.disk_s / 2));
+    machine.disk = (DiskProbe){0}; /* nobody looked at it: a plan, and no promise */
+    const Fit blind = must(&machine, &model, &wishes);
+    TEST(blind.stream && blind.decode == 0 && blind.prompt == 0 && blind.held == fit.held);
+}
+
+static void test_hit_rate(void) {
+    const FitModel model = mixture();
+    double before = -1;
+    for (int held = 0; held <= model.experts; held++) {
+        const double hit = fit_hit_rate(&model, held);
+        TEST(hit >= before && hit <= 1);
+        before = hit;
+    }
+    TEST(fit_hit_rate(&model, model.experts) == 1);
+    TEST(near(fit_hit_rate(&model, model.experts / 5), .66) ||
+        fabs(fit_hit_rate(&model, model.experts / 5) - .66) < .001);
+    TEST(fit_hit_rate(&model, model.cycle - 1) < fit_hit_rate(&model, model.cycle)); /* the guard's cliff */
+}
+
+static void test_disk_rate(void) {
+    const FitMachine machine = machine_of(GIB);
+    TEST(disk_rate(&machine.disk, 0.3) == 1e9 && disk_rate(&machine.disk, 1) == 1e9);
+    TEST(near(disk_rate(&machine.disk, 6), 2.5e9) && near(disk_rate(&machine.disk, 100), 4e9));
+}
+
+/* ---- words ---- */
+
+static void test_explained(void) {
+    const FitMachine machine = machine_of(12 * GIB);
+    const FitModel model = mixture();
+    FitWishes wishes = wishes_of(1);
+    wishes.gpu_layers = 20;
+    const Fit fit = must(&machine, &model, &wishes);
+    Buffer text = {0};
+    fit_explain(&machine, &model, &wishes, &fit, &text);
+    const char *const said[] = {"memory", "experts      streamed", "KV cache", "GPU layers   0 of 48", "threads      4",
+        "disk         around the page cache, up to 16 reads", "decoding", "prompts"};
+    for (size_t i = 0; i < COUNT_OF(said); i++) TEST_MSG(text.data && strstr(text.data, said[i]), "%s", said[i]);
+    buffer_clear(&text);
+    fit_summary(&machine, &model, &fit, &text);
+    TEST(!strchr(text.data, '\n') && strstr(text.data, "streamed") && strstr(text.data, "tok/s"));
+    buffer_free(&text);
+}
+
+int main(void) {
+    test_all_fits();
+    test_streamed();
+    test_cannot_stream();
+    test_floor();
+    test_form();
+    test_dense_speed();
+    test_streamed_speed();
+    test_hit_rate();
+    test_disk_rate();
+    test_explained();
+    return test_done();
+}
