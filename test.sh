@@ -84,5 +84,6 @@ for client in openai anthropic langchain ai python_langchain python_litellm pyth
     step "client-$client" tests/clients/run.sh $client
 done
 step malformed "$python" tests/server/check_malformed.py
+step chaos "$python" tests/server/check_chaos.py
 step real "$python" tests/real/check_real.py
 finish

@@ -7,13 +7,19 @@
 #include <string.h>
 #include <time.h>
 
+enum { THREAD_STACK_BYTES = 4 << 20 }; /* templates recurse, and some systems give half a MiB */
+
 bool thread_start(Thread *thread, void *(*run)(void *), void *argument, const char *name, Error *error) {
     sigset_t blocked, before;
     sigfillset(&blocked);
     const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF};
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) sigdelset(&blocked, faults[i]);
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    int status = pthread_create(thread, NULL, run, argument);
+    pthread_attr_t attributes;
+    int status = pthread_attr_init(&attributes);
+    if (!status) status = pthread_attr_setstacksize(&attributes, THREAD_STACK_BYTES);
+    if (!status) status = pthread_create(thread, &attributes, run, argument);
+    pthread_attr_destroy(&attributes);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status) return fail(error, ERROR_LIMIT, "cannot start thread %s: %s", name, strerror(status));
 #ifdef __linux__

@@ -150,18 +150,6 @@ static bool prepare(Exchange *x, ApiError *error) {
 
 /* ---- the answer ---- */
 
-/* Called once the headers are out. What libmicrohttpd adds is the end of the body. */
-static ssize_t stream_body(void *cls, uint64_t position, char *bytes, size_t size) {
-    Exchange *x = cls;
-    return stream_write(x->server->streams, x) ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
-}
-
-static enum MHD_Result answer_stream(Exchange *x) {
-    for (int i = 0; x->endpoint->write_start && i < x->generation.choice_count; i++)
-        x->endpoint->write_start(x, i, &x->out);
-    return reply_stream(x, stream_body);
-}
-
 /* The generation has ended, or nobody waits for it any more. */
 static void close_generation(Exchange *x) {
     if (x->generation.request_count > 0)
@@ -170,11 +158,20 @@ static void close_generation(Exchange *x) {
     generation_close(&x->generation);
 }
 
-static enum MHD_Result answer_whole(Exchange *x) {
+static bool answer_stream(Exchange *x) {
+    for (int i = 0; x->endpoint->write_start && i < x->generation.choice_count; i++)
+        x->endpoint->write_start(x, i, &x->out);
+    if (!stream_write(x->server->streams, x)) return false;
+    close_generation(x);
+    reply_stream_chunk(x, SLICE(""), true);
+    return true;
+}
+
+static bool answer_whole(Exchange *x) {
     ApiError error = {0};
     Error why = {0};
     while (!generation_done(&x->generation)) {
-        if (reply_client_gone(x)) return MHD_NO;
+        if (reply_client_gone(x)) return false;
         if (!generation_pump(&x->generation, PUMP_MS, &why)) {
             api_engine_failed(&error, &why);
             return reply_error(x, &error);
@@ -192,22 +189,20 @@ static enum MHD_Result answer_whole(Exchange *x) {
     return reply_error(x, &error);
 }
 
-enum MHD_Result completion_answer(Exchange *x, const Endpoint *endpoint) {
+bool completion_answer(Exchange *x, const Endpoint *endpoint) {
     ApiError error = {0};
     x->endpoint = endpoint;
     x->created = (int64_t)time(NULL);
     make_id(x, endpoint->id_prefix);
-    __atomic_fetch_add(&x->server->answering, 1, __ATOMIC_RELAXED);
     if (!prepare(x, &error)) return reply_error(x, &error);
     return x->form.stream ? answer_stream(x) : answer_whole(x);
 }
 
-enum MHD_Result completion_count(Exchange *x, const Endpoint *endpoint) {
+bool completion_count(Exchange *x, const Endpoint *endpoint) {
     ApiError error = {0};
     ApiRequest request;
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
     x->endpoint = endpoint;
-    __atomic_fetch_add(&x->server->answering, 1, __ATOMIC_RELAXED);
     const bool ok = read_request(x, &request, &arena, &error);
     arena_free(&arena);
     if (!ok) return reply_error(x, &error);
@@ -225,5 +220,4 @@ void completion_close(Exchange *x) {
     buffer_free(&x->out);
     arena_free(&x->arena);
     models_release(x->server->models, x->model);
-    __atomic_fetch_sub(&x->server->answering, 1, __ATOMIC_RELAXED);
 }

@@ -3,7 +3,7 @@
 #pragma once
 #include "server/endpoint.h"
 
-enum MHD_Result completion_answer(Exchange *x, const Endpoint *endpoint);
+bool completion_answer(Exchange *x, const Endpoint *endpoint);
 /* How many tokens the prompt has: {"input_tokens": …}. */
-enum MHD_Result completion_count(Exchange *x, const Endpoint *endpoint);
+bool completion_count(Exchange *x, const Endpoint *endpoint);
 void completion_close(Exchange *x); /* frees what belongs to it; fine for an exchange that is none */

@@ -180,7 +180,7 @@ static bool compute(Exchange *x, Embedding *e, Buffer *out, ApiError *error) {
         : api_out_of_memory(error);
 }
 
-enum MHD_Result answer_embeddings(Exchange *x, Slice rest) {
+bool answer_embeddings(Exchange *x, Slice rest) {
     enum { VECTORS_BYTES_MAX = 64 << 20 };
     ApiError error = {0};
     Embedding e = {0};
@@ -192,7 +192,7 @@ enum MHD_Result answer_embeddings(Exchange *x, Slice rest) {
     for (int i = 0; i < e.count; i++) tokens_free(&e.inputs[i]);
     models_release(x->server->models, e.model);
     arena_free(&arena);
-    const enum MHD_Result result = ok ? reply_json(x, 200, &out) : reply_error(x, &error);
+    const bool result = ok ? reply_json(x, 200, &out) : reply_error(x, &error);
     if (!ok) buffer_free(&out);
     __atomic_fetch_sub(&x->server->answering, 1, __ATOMIC_RELAXED);
     return result;

@@ -4,4 +4,4 @@
 
 enum { INPUTS_MAX = 2048 };
 
-enum MHD_Result answer_embeddings(Exchange *x, Slice rest);
+bool answer_embeddings(Exchange *x, Slice rest);

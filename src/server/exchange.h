@@ -1,31 +1,28 @@
 /* What the files of this folder work on: the server, and one HTTP request with its answer, from the first header to the
- * last byte. An exchange is owned by its connection's thread. */
+ * last byte. An exchange is owned by the thread that works on it: the one of connections, then the one that answers. */
 #pragma once
-#include <microhttpd.h>
-
 #include "chat/generation.h"
 #include "chat/models.h"
-#include "server/api.h"
+#include "server/http_request.h"
 #include "server/keys.h"
 #include "server/params.h"
 
 enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48 };
 
 typedef struct Server {
-    struct MHD_Daemon *daemon;
+    struct Http *http;
     Models *models;
     Keys keys;  /* without any: none is asked for */
     char *host; /* bound address */
     int port;
-    bool loopback;       /* bound to a loopback address: Host must be one, too */
-    struct Guard *guard; /* deadlines of connections */
+    bool loopback; /* bound to a loopback address: Host must be one, too */
     struct StreamWriter *streams;
     struct Metrics *metrics;
     bool allow_pull;   /* clients may have models fetched */
     bool pulling;      /* atomic: one is */
     size_t body_bytes; /* atomic: of the bodies that are held */
     int stopping;      /* atomic: no new work; 2: end what runs */
-    int answering;     /* atomic: completions whose last byte is not out */
+    int answering;     /* atomic: requests whose answer is not out */
 } Server;
 
 static inline bool server_stopped(const Server *server) {
@@ -53,7 +50,8 @@ typedef struct AnswerBlock {
 
 typedef struct Exchange {
     Server *server;
-    struct MHD_Connection *connection;
+    const HttpRequest *request;
+    int socket;
     const struct Route *route; /* NULL: there is none */
     const char *allowed;       /* of a known path asked for with another method: the method it has */
     const char *key;           /* the API key that was sent, right or wrong; NULL: none */
@@ -62,8 +60,8 @@ typedef struct Exchange {
     ApiError refusal; /* decided from the headers; answered once the body is in */
     Buffer body;
     uint64_t discarded;
-    bool chunked; /* the client understands chunks (HTTP/1.1) */
-    bool answered;
+    bool last;    /* the connection ends with the answer */
+    Buffer reply; /* to be sent */
 
     struct Pull *pull; /* NULL: it is none */
 

@@ -9,28 +9,7 @@
 #include "server/body.h"
 #include "server/routes.h"
 
-enum { HEADERS_MAX = 100 };
-
-typedef struct HeaderScan {
-    int count, hosts, lengths, encodings;
-    bool chunked_only;
-} HeaderScan;
-
-static enum MHD_Result scan_header(void *cls, enum MHD_ValueKind kind, const char *key, const char *value) {
-    HeaderScan *scan = cls;
-    scan->count++;
-    if (!strcasecmp(key, "Host")) scan->hosts++;
-    if (!strcasecmp(key, "Content-Length")) scan->lengths++;
-    if (!strcasecmp(key, "Transfer-Encoding")) {
-        scan->encodings++;
-        scan->chunked_only = value && !strcasecmp(value, "chunked");
-    }
-    return MHD_YES;
-}
-
-static const char *header(const Exchange *x, const char *name) {
-    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
-}
+static const char *header(const Exchange *x, const char *name) { return http_request_header(x->request, name); }
 
 /* The name part of "name:port" or "[v6]:port". */
 static Slice host_name(const char *host) {
@@ -56,13 +35,6 @@ static const char *find_key(const Exchange *x) {
 static bool key_given(const Exchange *x) { return x->key && keys_have(&x->server->keys, x->key); }
 
 static bool check_headers(Exchange *x, ApiError *error) {
-    HeaderScan scan = {0};
-    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, scan_header, &scan);
-    if (scan.count > HEADERS_MAX) return api_fail(error, 431, NULL, NULL, "Too many headers: at most %d.", HEADERS_MAX);
-    if (scan.hosts != 1) return api_fail(error, 400, NULL, NULL, "The request must have exactly one Host header.");
-    if (scan.lengths > 1 || scan.encodings > 1 || (scan.lengths && scan.encodings) ||
-        (scan.encodings && !scan.chunked_only))
-        return api_fail(error, 400, NULL, NULL, "The length of the request body is given in more than one way.");
     const char *host = header(x, "Host"), *origin = header(x, "Origin");
     if (x->server->loopback && !is_loopback_name(host_name(host)))
         return api_fail(error, 403, NULL, NULL, "The Host header does not name this server.");
@@ -74,11 +46,6 @@ static bool check_headers(Exchange *x, ApiError *error) {
     return true;
 }
 
-uint64_t head_content_length(const Exchange *x) {
-    const char *length = header(x, "Content-Length");
-    return !length ? 0 : strlen(length) > 18 ? UINT64_MAX : strtoull(length, NULL, 10);
-}
-
 static bool check_body_headers(Exchange *x, ApiError *error) {
     const char *type = header(x, "Content-Type"), *encoding = header(x, "Content-Encoding");
     const size_t json = strlen("application/json");
@@ -88,7 +55,7 @@ static bool check_body_headers(Exchange *x, ApiError *error) {
         return api_fail(error, 415, NULL, NULL, "The Content-Type of the request must be application/json.");
     if (encoding && strcasecmp(encoding, "identity"))
         return api_fail(error, 415, NULL, NULL, "The request body must not be compressed.");
-    return body_fits(x->server, head_content_length(x), error);
+    return body_fits(x->server, x->request->length, error);
 }
 
 static bool check_route(Exchange *x, const char *url, const char *method, ApiError *error) {
@@ -129,8 +96,9 @@ static bool check_queue(const Exchange *x, ApiError *error) {
     return api_fail(error, 429, "queue_full", NULL, "The server is busy: %d requests wait already.", waiting);
 }
 
-bool head_check(Exchange *x, const char *url, const char *method, ApiError *error) {
-    if (!check_headers(x, error) || !check_route(x, url, method, error)) return false;
+bool head_check(Exchange *x, ApiError *error) {
+    const char *method = x->request->method;
+    if (!check_headers(x, error) || !check_route(x, x->request->path, method, error)) return false;
     if (strcmp(method, "POST") != 0) return true;
     if (__atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED))
         return api_fail(error, 503, "shutting_down", NULL, "The server is shutting down.");

@@ -5,5 +5,4 @@
 
 void head_take_request_id(Exchange *x); /* the client's own, or one made up */
 /* Sets x->route. */
-NODISCARD bool head_check(Exchange *x, const char *url, const char *method, ApiError *error);
-uint64_t head_content_length(const Exchange *x); /* what the client announces, however large; 0: nothing */
+NODISCARD bool head_check(Exchange *x, ApiError *error);

@@ -1,153 +1,211 @@
-/* libmicrohttpd: the daemon and its callbacks. A request is refused from its headers, answered only after its body was
- * read (so that the connection lives on), and every answer is JSON. */
 #include "server/http.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/body.h"
-#include "server/completion.h"
-#include "server/guard.h"
-#include "server/head.h"
-#include "server/pull.h"
-#include "server/reply.h"
-#include "server/routes.h"
+#include "server/connection.h"
+#include "server/listener.h"
 
 enum {
-    HEADER_BYTES_MAX = 64 << 10, /* request line and headers of a connection */
-    CONNECTIONS_MAX = 512,
-    THREAD_STACK_BYTES = 4 << 20, /* templates recurse */
+    READY_MAX = 256,
+    ACCEPTS_MAX = 64, /* before those that are connected get their turn */
+    ACCEPT_PAUSE_MS = 100,
+    OTHER_ANSWERS = 16, /* than completions */
+    OTHER_FILES = 256,  /* descriptors that are not for connections */
+    LISTEN_QUEUE = 4096,
 };
 
-/* ---- libmicrohttpd's callbacks ---- */
-
-static enum MHD_Result begin(Server *server, struct MHD_Connection *connection, const char *url, const char *method,
-    const char *version, void **state) {
-    Exchange *x = calloc(1, sizeof *x);
-    if (!x) return MHD_NO;
-    x->server = server;
-    x->connection = connection;
-    x->started_ns = clock_ns();
-    x->chunked = strcmp(version, "HTTP/1.0") > 0;
-    *state = x;
-    guard_deadline(server->guard, reply_guard(x), BODY_DEADLINE_S);
-    head_take_request_id(x);
-    if (!head_check(x, url, method, &x->refusal) && x->refusal.status == 413 &&
-        head_content_length(x) > BODY_DISCARD_MAX)
-        return reply_error(x, &x->refusal); /* before the body: an honest client waits for "100 Continue" */
-    return MHD_YES;
+/* Ends what is over its time, and finds the next deadline. */
+static void cut_off(Http *http, int64_t now) {
+    enum { STEP_NS = 100 * 1000000 };
+    if (now < http->next_deadline_ns) return;
+    int64_t next = INT64_MAX;
+    for (Connection *c = http->first, *following; c; c = following) {
+        following = c->next;
+        if (!c->deadline_ns) continue;
+        if (now < c->deadline_ns) {
+            if (c->deadline_ns < next) next = c->deadline_ns;
+            continue;
+        }
+        connection_dawdled(c);
+        connection_advance(c);
+    }
+    const int64_t soonest = now + STEP_NS;
+    http->next_deadline_ns = next > soonest ? next : soonest;
 }
 
-static enum MHD_Result take_body(Exchange *x, const char *data, size_t *size) {
-    const bool go_on = body_take(x, data, *size);
-    *size = 0;
-    return go_on ? MHD_YES : MHD_NO;
-}
-
-static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
-    const char *version, const char *data, size_t *size, void **state) {
-    Exchange *x = *state;
-    if (!x) return begin(cls, connection, url, method, version, state);
-    if (*size > 0) return take_body(x, data, size);
-    if (x->answered) return MHD_YES;
-    reply_touch(x);
-    guard_deadline(x->server->guard, reply_guard(x), 0); /* the wait is ours now */
-    if (x->refusal.status) return reply_error(x, &x->refusal);
-    return x->route->answer(x, slice_of(url + strlen(x->route->path)));
-}
-
-static void completed(
-    void *cls, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode code) {
-    Exchange *x = *state;
-    if (!x) return;
-    guard_deadline(x->server->guard, reply_guard(x), IDLE_DEADLINE_S);
-    log_debug("done id=%s ms=%lld", x->request_id, (long long)((clock_ns() - x->started_ns) / 1000000));
-    completion_close(x);
-    pull_close(x);
-    body_free(x);
-    free(x);
-    *state = NULL;
-}
-
-static void connection_event(
-    void *cls, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code) {
-    Server *server = cls;
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        *context = info ? guard_add(server->guard, info->connect_fd) : NULL;
-    } else {
-        guard_remove(server->guard, *context);
-        *context = NULL;
+/* Those that workers are done with, and adopted ones. */
+static void take_back(Http *http) {
+    char bytes[64];
+    while (read(http->wake[0], bytes, sizeof bytes) == sizeof bytes) {}
+    mutex_lock(&http->lock);
+    Connection *back = http->back;
+    http->back = NULL;
+    mutex_unlock(&http->lock);
+    for (Connection *c = back, *following; c; c = following) {
+        following = c->next_back;
+        if (c->state == ANSWERING)
+            connection_answered(c);
+        else
+            connection_link(c);
+        connection_advance(c);
     }
 }
 
-/* A path with an encoded NUL stays as it is, and so names nothing. */
-static size_t unescape(void *cls, struct MHD_Connection *connection, char *text) {
-    return strstr(text, "%00") ? strlen(text) : MHD_http_unescape(text);
+/* ---- accepting ---- */
+
+/* One between requests is given up for one that has something to say: the one that would end first. */
+static bool end_idle(Http *http) {
+    Connection *idle = NULL;
+    for (Connection *c = http->first; c; c = c->next)
+        if (connection_is_idle(c) && (!idle || c->deadline_ns < idle->deadline_ns)) idle = c;
+    if (idle) connection_drop(idle);
+    return idle;
 }
 
-/* A socket that listens, or -1. The address of a server that just ended can be taken at once; one that somebody listens
- * at cannot (MHD's own option for the first also allows the second: two servers would share the port in silence). */
-static int listen_at(const struct sockaddr *address, socklen_t size) {
-    const int yes = 1, fd = socket(address->sa_family, SOCK_STREAM, 0);
-    if (fd < 0) return -1;
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    if (!setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) && !bind(fd, address, size) &&
-        !listen(fd, CONNECTIONS_MAX))
-        return fd;
-    const int reason = errno;
-    close(fd);
-    errno = reason;
-    return -1;
+/* Who waits to be accepted keeps the listener ready: without a pause we would spin. */
+static void pause_accepting(Http *http, int64_t now, const char *why) {
+    if (end_idle(http)) return;
+    log_debug("accepting pauses with %d connections: %s", http->count, why);
+    poller_set(http->poller, http->listener, POLLER_READ, POLLER_NONE, NULL);
+    http->pause_end_ns = now + ACCEPT_PAUSE_MS * INT64_C(1000000);
+}
+
+static void accept_clients(Http *http, int64_t now) {
+    for (int i = 0; i < ACCEPTS_MAX; i++) {
+        if (http->count >= http->max) {
+            pause_accepting(http, now, "there are no more");
+            return;
+        }
+        const int fd = accept(http->listener, NULL, NULL);
+        if (fd < 0) {
+            if (errno == EINTR || errno == ECONNABORTED) continue;
+            if (errno != EAGAIN && errno != EWOULDBLOCK) pause_accepting(http, now, strerror(errno));
+            return;
+        }
+        Connection *c = connection_make(http, fd);
+        if (!c) continue;
+        connection_link(c);
+        connection_advance(c);
+    }
+}
+
+/* ---- the thread ---- */
+
+static int wait_ms(const Http *http, int64_t now) {
+    int64_t next = http->next_deadline_ns;
+    if (!http->first) next = INT64_MAX;
+    if (http->pause_end_ns && http->pause_end_ns < next) next = http->pause_end_ns;
+    return next == INT64_MAX ? -1 : next <= now ? 0 : (int)((next - now) / 1000000 + 1);
+}
+
+/* Connections may end in take_back, accept_clients and cut_off: only when none of them is to be told it is ready. */
+static void *serve(void *argument) {
+    Http *http = argument;
+    void *ready[READY_MAX];
+    while (!__atomic_load_n(&http->stopping, __ATOMIC_RELAXED)) {
+        const int count = poller_wait(http->poller, ready, READY_MAX, wait_ms(http, clock_ns()));
+        bool back = false, clients = false;
+        for (int i = 0; i < count; i++) {
+            back |= ready[i] == &http->wake;
+            clients |= ready[i] == &http->listener;
+            if (ready[i] == &http->wake || ready[i] == &http->listener) continue;
+            Connection *c = ready[i];
+            if (c->state != SENDING) connection_receive(c);
+            connection_advance(c);
+        }
+        const int64_t now = clock_ns();
+        if (back) take_back(http);
+        if (clients) accept_clients(http, now);
+        if (http->pause_end_ns && now >= http->pause_end_ns) {
+            http->pause_end_ns = 0;
+            poller_set(http->poller, http->listener, POLLER_NONE, POLLER_READ, &http->listener);
+        }
+        cut_off(http, now);
+    }
+    return NULL;
+}
+
+bool http_adopt(Server *server, int fd) {
+    Connection *c = connection_make(server->http, fd);
+    if (c) connection_give_back(c);
+    return c;
+}
+
+/* ---- start and stop ---- */
+
+/* As many connections as the system's limit of descriptors leaves room for, which is raised as far as it goes. */
+static int raise_limit(void) {
+    enum { LEAST = 16 };
+    const rlim_t wanted = CONNECTIONS_MAX + OTHER_FILES;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit)) return LEAST;
+    if (limit.rlim_cur < wanted) {
+        const rlim_t before = limit.rlim_cur;
+        limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+        if (setrlimit(RLIMIT_NOFILE, &limit)) limit.rlim_cur = before;
+    }
+    if (limit.rlim_cur >= wanted) return CONNECTIONS_MAX;
+    return limit.rlim_cur > OTHER_FILES + LEAST ? (int)limit.rlim_cur - OTHER_FILES : LEAST;
+}
+
+static bool open_poller(Http *http, Error *error) {
+    http->poller = poller_open();
+    bool ok = http->poller >= 0 && !pipe(http->wake);
+    for (int i = 0; ok && i < 2; i++)
+        ok = !fcntl(http->wake[i], F_SETFD, FD_CLOEXEC) && !fcntl(http->wake[i], F_SETFL, O_NONBLOCK);
+    if (ok && poller_set(http->poller, http->wake[0], POLLER_NONE, POLLER_READ, &http->wake) &&
+        poller_set(http->poller, http->listener, POLLER_NONE, POLLER_READ, &http->listener))
+        return true;
+    return fail(error, ERROR_IO, "cannot wait for connections: %s", strerror(errno));
 }
 
 bool http_start(Server *server, Error *error) {
-    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)server->port)};
-    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)server->port)};
-    const char *host = !strcmp(server->host, "localhost") ? "127.0.0.1" : server->host;
-    const bool six = inet_pton(AF_INET6, host, &v6.sin6_addr) == 1;
-    if (!six && inet_pton(AF_INET, host, &v4.sin_addr) != 1)
-        return fail(error, ERROR_USAGE, "--host %s: not an IP address", server->host);
-    server->loopback = six ? IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) : (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
-    if (!server->loopback && !server->keys.count)
-        return fail(
-            error, ERROR_USAGE, "--host %s can be reached from other machines: set --api-key as well", server->host);
-    server->guard = guard_open(error);
-    if (!server->guard) return false;
-    unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;
-    if (six) flags |= MHD_USE_IPv6;
-    const int fd = listen_at(six ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4, six ? sizeof v6 : sizeof v4);
-    if (fd >= 0)
-        server->daemon = MHD_start_daemon(flags, (uint16_t)server->port, NULL, NULL, handle, server,
-            MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED,
-            completed, server, MHD_OPTION_NOTIFY_CONNECTION, connection_event, server, MHD_OPTION_CONNECTION_LIMIT,
-            (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES_MAX,
-            MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
-    if (!server->daemon) {
-        const int reason = errno; /* MHD may have closed the socket or not */
-        return fail(error, ERROR_IO, "cannot listen on %s port %d: %s%s", server->host, server->port, strerror(reason),
-            reason == EADDRINUSE ? " (another server? --port N takes another port, --port 0 a free one)" : "");
-    }
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } bound;
-    socklen_t size = sizeof bound;
-    if (!getsockname(fd, &bound.any, &size)) server->port = ntohs(six ? bound.v6.sin6_port : bound.v4.sin_port);
+    Http *http = calloc(1, sizeof *http);
+    if (!http) return fail(error, ERROR_MEMORY, "no memory for connections");
+    *http = (Http){.server = server, .listener = -1, .poller = -1, .wake = {-1, -1}, .next_deadline_ns = INT64_MAX};
+    mutex_init(&http->lock);
+    server->http = http;
+    http->max = raise_limit();
+    http->listener = listener_open(server, LISTEN_QUEUE, error);
+    if (http->listener < 0 || !open_poller(http, error)) return false;
+    http->workers = workers_open(ANSWERS_MAX + OTHER_ANSWERS, error);
+    if (!http->workers || !thread_start(&http->thread, serve, http, "http", error)) return false;
+    http->started = true;
     return true;
 }
 
+static void close_file(int fd) {
+    if (fd >= 0) close(fd);
+}
+
 void http_stop(Server *server) {
-    if (server->daemon) MHD_stop_daemon(server->daemon);
-    server->daemon = NULL;
-    guard_close(server->guard);
-    server->guard = NULL;
+    Http *http = server->http;
+    if (!http) return;
+    __atomic_store_n(&http->stopping, true, __ATOMIC_RELAXED);
+    if (http->started) {
+        (void)!write(http->wake[1], "", 1);
+        thread_join(http->thread);
+    }
+    for (Connection *c = http->first; c; c = c->next) shutdown(c->fd, SHUT_RDWR); /* who answers one notices */
+    workers_close(http->workers);
+    for (Connection *c = http->back, *following; c; c = following) {
+        following = c->next_back;
+        if (c->state != ANSWERING) connection_link(c);
+    }
+    while (http->first) connection_drop(http->first);
+    close_file(http->listener);
+    close_file(http->poller);
+    close_file(http->wake[0]);
+    close_file(http->wake[1]);
+    mutex_destroy(&http->lock);
+    free(http);
+    server->http = NULL;
 }

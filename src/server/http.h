@@ -1,6 +1,20 @@
-/* The HTTP side of a server: start listening, stop. */
+/* The HTTP side of a server: start listening, stop. One thread holds all connections: it reads requests, sends answers
+ * and ends what dawdles. A request that is whole is answered by a thread of its own, out of a pool, so that nobody
+ * waits for what another one's takes. */
 #pragma once
 #include "server/exchange.h"
 
+enum {
+    CONNECTIONS_MAX = 16384, /* more wait in the listener's queue */
+    ANSWERS_MAX = 512,       /* requests that are answered at once; one more is asked to come again */
+    HEAD_DEADLINE_S = 10,    /* from a connection's, or a request's first byte to the end of its headers */
+    BODY_DEADLINE_S = 60,    /* from there to the end of its body */
+    IDLE_DEADLINE_S = 60,    /* between requests */
+    READER_DEADLINE_S = 120, /* without taking any of an answer */
+    LINGER_S = 2,            /* after a last answer, so that a client that still sends can read it */
+};
+
 NODISCARD bool http_start(Server *server, Error *error);
+/* Takes a socket that is connected already; false: no memory, and it is closed. */
+NODISCARD bool http_adopt(Server *server, int fd);
 void http_stop(Server *server); /* returns when no request is being answered */

@@ -32,7 +32,7 @@ static void write_model(const ModelStatus *status, Buffer *out) {
         (long long)status->created, status->context, states[status->state]);
 }
 
-static enum MHD_Result reply_model(Exchange *x, Slice name) {
+static bool reply_model(Exchange *x, Slice name) {
     ApiError error = {0};
     const int index = models_find(x->server->models, name);
     if (index < 0) {
@@ -45,7 +45,7 @@ static enum MHD_Result reply_model(Exchange *x, Slice name) {
     return reply_json(x, 200, &body);
 }
 
-enum MHD_Result answer_models(Exchange *x, Slice rest) {
+bool answer_models(Exchange *x, Slice rest) {
     Buffer body = {0};
     buffer_text(&body, "{\"object\":\"list\",\"data\":[");
     for (int i = 0; i < models_count(x->server->models); i++) {
@@ -57,24 +57,24 @@ enum MHD_Result answer_models(Exchange *x, Slice rest) {
     return reply_json(x, 200, &body);
 }
 
-enum MHD_Result answer_model(Exchange *x, Slice name) { return reply_model(x, name); }
+bool answer_model(Exchange *x, Slice name) { return reply_model(x, name); }
 
 static bool read_name(Exchange *x, Arena *arena, Slice *name, ApiError *error) {
     if (!body_model(x, arena, name, error)) return false;
     return models_find(x->server->models, *name) >= 0 || model_unknown(x->server, *name, error);
 }
 
-static enum MHD_Result change(Exchange *x, bool (*act)(Models *, Slice name, Error *)) {
+static bool change(Exchange *x, bool (*act)(Models *, Slice name, Error *)) {
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
     ApiError error = {0};
     Error why = {0};
     Slice name = {0};
     bool ok = read_name(x, &arena, &name, &error);
     if (ok && !act(x->server->models, name, &why)) ok = model_failed(name, &why, &error);
-    const enum MHD_Result result = ok ? reply_model(x, name) : reply_error(x, &error);
+    const bool result = ok ? reply_model(x, name) : reply_error(x, &error);
     arena_free(&arena);
     return result;
 }
 
-enum MHD_Result answer_load(Exchange *x, Slice rest) { return change(x, models_load); }
-enum MHD_Result answer_unload(Exchange *x, Slice rest) { return change(x, models_unload); }
+bool answer_load(Exchange *x, Slice rest) { return change(x, models_load); }
+bool answer_unload(Exchange *x, Slice rest) { return change(x, models_unload); }

@@ -2,11 +2,11 @@
 #pragma once
 #include "server/exchange.h"
 
-enum MHD_Result answer_models(Exchange *x, Slice rest);
-enum MHD_Result answer_model(Exchange *x, Slice name);
+bool answer_models(Exchange *x, Slice rest);
+bool answer_model(Exchange *x, Slice name);
 /* {"model":"…"}: loads it, or unloads it unless it answers somebody; returns the model as it is then. */
-enum MHD_Result answer_load(Exchange *x, Slice rest);
-enum MHD_Result answer_unload(Exchange *x, Slice rest);
+bool answer_load(Exchange *x, Slice rest);
+bool answer_unload(Exchange *x, Slice rest);
 
 /* 404 with the names that there are. */
 bool model_unknown(const Server *server, Slice name, ApiError *error);

@@ -33,7 +33,7 @@ static void write_model(const ModelStatus *status, Buffer *out) {
     buffer_printf(out, "\",%s}", details);
 }
 
-static enum MHD_Result answer_list(Exchange *x, bool loaded) {
+static bool answer_list(Exchange *x, bool loaded) {
     Buffer body = {0};
     int count = 0;
     buffer_text(&body, "{\"models\":[");
@@ -47,10 +47,10 @@ static enum MHD_Result answer_list(Exchange *x, bool loaded) {
     return reply_json(x, 200, &body);
 }
 
-enum MHD_Result answer_ollama_tags(Exchange *x, Slice rest) { return answer_list(x, false); }
-enum MHD_Result answer_ollama_ps(Exchange *x, Slice rest) { return answer_list(x, true); }
+bool answer_ollama_tags(Exchange *x, Slice rest) { return answer_list(x, false); }
+bool answer_ollama_ps(Exchange *x, Slice rest) { return answer_list(x, true); }
 
-enum MHD_Result answer_ollama_version(Exchange *x, Slice rest) {
+bool answer_ollama_version(Exchange *x, Slice rest) {
     Buffer body = {0};
     buffer_printf(&body, "{\"version\":\"%s\"}", APUS_VERSION);
     return reply_json(x, 200, &body);
@@ -71,7 +71,7 @@ static bool write_show(Exchange *x, Slice name, Buffer *out, ApiError *error) {
     return true;
 }
 
-enum MHD_Result answer_ollama_show(Exchange *x, Slice rest) {
+bool answer_ollama_show(Exchange *x, Slice rest) {
     ApiError error = {0};
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST};
     Buffer body = {0};

@@ -2,7 +2,7 @@
 #pragma once
 #include "server/exchange.h"
 
-enum MHD_Result answer_ollama_tags(Exchange *x, Slice rest);    /* GET /api/tags */
-enum MHD_Result answer_ollama_ps(Exchange *x, Slice rest);      /* GET /api/ps: those that are loaded */
-enum MHD_Result answer_ollama_version(Exchange *x, Slice rest); /* GET /api/version */
-enum MHD_Result answer_ollama_show(Exchange *x, Slice rest);    /* POST /api/show {"model": "…"} */
+bool answer_ollama_tags(Exchange *x, Slice rest);    /* GET /api/tags */
+bool answer_ollama_ps(Exchange *x, Slice rest);      /* GET /api/ps: those that are loaded */
+bool answer_ollama_version(Exchange *x, Slice rest); /* GET /api/version */
+bool answer_ollama_show(Exchange *x, Slice rest);    /* POST /api/show {"model": "…"} */

@@ -24,8 +24,7 @@ typedef struct Pull {
     bool done, stop;
     Error error; /* of what failed, when it is done */
     Buffer out;  /* the connection's: events on their way */
-    size_t given;
-    bool last; /* no event comes after those in out */
+    bool last;   /* no event comes after those in out */
 } Pull;
 
 /* ---- fetching ---- */
@@ -109,7 +108,6 @@ static void write_end(Pull *pull) {
 /* Waits for the next event when all are given. */
 static void next_events(Pull *pull) {
     buffer_clear(&pull->out);
-    pull->given = 0;
     mutex_lock(&pull->lock);
     if (!pull->done) condition_wait_ms(&pull->ended, &pull->lock, EVENT_EVERY_MS);
     write_progress(pull);
@@ -117,20 +115,17 @@ static void next_events(Pull *pull) {
     mutex_unlock(&pull->lock);
 }
 
-static ssize_t read_events(void *cls, uint64_t position, char *bytes, size_t size) {
-    Exchange *x = cls;
+static bool send_events(Exchange *x) {
     Pull *pull = x->pull;
-    if (pull->given == pull->out.size) {
-        if (pull->last) return MHD_CONTENT_READER_END_OF_STREAM;
-        if (reply_client_gone(x)) return MHD_CONTENT_READER_END_WITH_ERROR;
+    reply_stream_head(x);
+    while (!pull->last) {
+        if (reply_client_gone(x)) return false;
         next_events(pull);
-        if (pull->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+        if (pull->out.failed) return false;
+        reply_stream_chunk(x, buffer_view(&pull->out), pull->last);
+        if (!reply_send(x)) return false;
     }
-    const size_t left = pull->out.size - pull->given, some = left < size ? left : size;
-    memcpy(bytes, pull->out.data + pull->given, some);
-    pull->given += some;
-    reply_touch(x);
-    return (ssize_t)some;
+    return true;
 }
 
 /* ---- requests ---- */
@@ -177,14 +172,14 @@ static bool start(Exchange *x, const HubName *name, ApiError *error) {
     return api_fail(error, 503, "pull_failed", NULL, "%s.", why.text);
 }
 
-enum MHD_Result answer_pull(Exchange *x, Slice rest) {
+bool answer_pull(Exchange *x, Slice rest) {
     ApiError error = {0};
     HubName name;
     if (!x->server->allow_pull)
         api_fail(
             &error, 403, "pull_not_allowed", NULL, "This server does not pull models; start it with --allow-pull.");
     else if (read_request(x, &name, &error) && start(x, &name, &error))
-        return reply_stream(x, read_events);
+        return send_events(x);
     return reply_error(x, &error);
 }
 
@@ -202,7 +197,7 @@ void pull_close(Exchange *x) {
     x->pull = NULL;
 }
 
-enum MHD_Result answer_local(Exchange *x, Slice rest) {
+bool answer_local(Exchange *x, Slice rest) {
     HubSettings settings;
     HubModels models;
     ApiError error = {0};

@@ -3,9 +3,9 @@
 #include "server/exchange.h"
 
 /* GET /v1/models/local: the whole models of the hub's cache. */
-enum MHD_Result answer_local(Exchange *x, Slice rest);
+bool answer_local(Exchange *x, Slice rest);
 /* POST /v1/models/pull {"model":"ORG/NAME[:FILE][@REVISION]"}: fetches it into the cache, as events of progress. One at
  * a time; it ends with its client, and goes on where it was when it is asked for again. */
-enum MHD_Result answer_pull(Exchange *x, Slice rest);
+bool answer_pull(Exchange *x, Slice rest);
 /* Stops and joins the pull of an exchange, if it has one. */
 void pull_close(Exchange *x);

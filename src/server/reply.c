@@ -1,12 +1,15 @@
 #include "server/reply.h"
 
+#include <errno.h>
 #include <poll.h>
-#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/endpoint.h"
-#include "server/guard.h"
+#include "server/http.h"
 #include "server/metrics.h"
 #include "server/routes.h"
 
@@ -14,66 +17,66 @@
 #define POLLRDHUP 0 /* where there is none, POLLHUP comes when the client has ended its side */
 #endif
 
-enum { STREAM_BLOCK_BYTES = 16 << 10 };
-
-GuardEntry *reply_guard(const Exchange *x) {
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info ? info->socket_context : NULL;
-}
-
-void reply_touch(Exchange *x) { guard_deadline(x->server->guard, reply_guard(x), READER_DEADLINE_S); }
-
-int reply_socket(const Exchange *x) {
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    return info ? info->connect_fd : -1;
-}
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* the signal is ignored anyway */
+#endif
 
 /* Not by looking for the end among what has arrived: bytes of a next request may lie before it. */
 bool reply_client_gone(const Exchange *x) {
-    struct pollfd client = {.fd = reply_socket(x), .events = POLLRDHUP};
+    struct pollfd client = {.fd = x->socket, .events = POLLRDHUP};
     return poll(&client, 1, 0) > 0;
 }
 
-static void add_common_headers(Exchange *x, struct MHD_Response *response, const char *type) {
-    char milliseconds[32];
-    snprintf(milliseconds, sizeof milliseconds, "%lld", (long long)((clock_ns() - x->started_ns) / 1000000));
-    MHD_add_response_header(response, "Content-Type", type);
-    MHD_add_response_header(response, "x-request-id", x->request_id);
-    MHD_add_response_header(response, "openai-processing-ms", milliseconds);
-    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+static const char *reason_of(int status) {
+    static const struct {
+        int status;
+        const char *reason;
+    } reasons[] = {{200, "OK"}, {400, "Bad Request"}, {401, "Unauthorized"}, {403, "Forbidden"}, {404, "Not Found"},
+        {405, "Method Not Allowed"}, {408, "Request Timeout"}, {409, "Conflict"}, {413, "Content Too Large"},
+        {414, "URI Too Long"}, {415, "Unsupported Media Type"}, {417, "Expectation Failed"}, {429, "Too Many Requests"},
+        {431, "Request Header Fields Too Large"}, {500, "Internal Server Error"}, {503, "Service Unavailable"},
+        {505, "HTTP Version Not Supported"}};
+    for (size_t i = 0; i < COUNT_OF(reasons); i++)
+        if (reasons[i].status == status) return reasons[i].reason;
+    return "";
 }
 
-static enum MHD_Result queue(Exchange *x, int status, struct MHD_Response *response) {
-    x->answered = true;
+/* All but the headers that say where the body ends. */
+static void write_head(Exchange *x, int status, const char *type) {
+    char date[64];
+    struct tm utc;
+    const time_t seconds = time(NULL);
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&seconds, &utc));
+    buffer_printf(&x->reply,
+        "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\nx-request-id: %s\r\nopenai-processing-ms: %lld\r\n"
+        "X-Content-Type-Options: nosniff\r\n%s",
+        status, reason_of(status), date, type, x->request_id, (long long)((clock_ns() - x->started_ns) / 1000000),
+        x->last ? "Connection: close\r\n" : "");
     metrics_note_status(x->server->metrics, status);
-    reply_touch(x);
-    const enum MHD_Result result = MHD_queue_response(x->connection, (unsigned)status, response);
-    MHD_destroy_response(response);
-    return result;
 }
 
-static enum MHD_Result reply(Exchange *x, int status, const char *type, Buffer *body, const char *allow) {
-    struct MHD_Response *response = body->failed || !body->data
-        ? NULL
-        : MHD_create_response_from_buffer(body->size, body->data, MHD_RESPMEM_MUST_COPY);
-    buffer_free(body);
-    if (!response) return MHD_NO;
-    add_common_headers(x, response, type);
-    if (status == 429 || status == 503) {
-        MHD_add_response_header(response, "Retry-After", "1");
-        MHD_add_response_header(response, "retry-after-ms", "1000");
+static bool reply(Exchange *x, int status, const char *type, Buffer *body, const char *allow) {
+    const bool head_only = x->request->method && !strcmp(x->request->method, "HEAD");
+    bool ok = !body->failed && body->data;
+    if (ok) {
+        write_head(x, status, type);
+        if (status == 429 || status == 503) buffer_text(&x->reply, "Retry-After: 1\r\nretry-after-ms: 1000\r\n");
+        if (allow) buffer_printf(&x->reply, "Allow: %s\r\n", allow);
+        if (status == 401) buffer_text(&x->reply, "WWW-Authenticate: Bearer\r\n");
+        buffer_printf(&x->reply, "Content-Length: %zu\r\n\r\n", body->size);
+        if (!head_only) buffer_slice(&x->reply, buffer_view(body));
+        ok = !x->reply.failed;
     }
-    if (allow) MHD_add_response_header(response, "Allow", allow);
-    if (status == 401) MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
-    return queue(x, status, response);
+    buffer_free(body);
+    return ok;
 }
 
 static const char json[] = "application/json";
 
-enum MHD_Result reply_json(Exchange *x, int status, Buffer *body) { return reply(x, status, json, body, NULL); }
-enum MHD_Result reply_text(Exchange *x, const char *type, Buffer *body) { return reply(x, 200, type, body, NULL); }
+bool reply_json(Exchange *x, int status, Buffer *body) { return reply(x, status, json, body, NULL); }
+bool reply_text(Exchange *x, const char *type, Buffer *body) { return reply(x, 200, type, body, NULL); }
 
-enum MHD_Result reply_error(Exchange *x, const ApiError *error) {
+bool reply_error(Exchange *x, const ApiError *error) {
     Buffer body = {0};
     const Endpoint *endpoint = x->route ? x->route->endpoint : NULL;
     if (endpoint && endpoint->write_error)
@@ -85,12 +88,47 @@ enum MHD_Result reply_error(Exchange *x, const ApiError *error) {
     return reply(x, error->status, json, &body, error->status == 405 ? x->allowed : NULL);
 }
 
-enum MHD_Result reply_stream(Exchange *x, MHD_ContentReaderCallback read) {
-    struct MHD_Response *response =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read, x, NULL);
-    if (!response) return MHD_NO;
-    add_common_headers(x, response, x->endpoint && x->endpoint->media ? x->endpoint->media : "text/event-stream");
-    MHD_add_response_header(response, "Cache-Control", "no-cache");
-    MHD_add_response_header(response, "X-Accel-Buffering", "no");
-    return queue(x, 200, response);
+void reply_stream_head(Exchange *x) {
+    write_head(x, 200, x->endpoint && x->endpoint->media ? x->endpoint->media : "text/event-stream");
+    buffer_text(&x->reply, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
+    buffer_text(&x->reply, x->request->old ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
+}
+
+/* RFC 9112, 7.1; to HTTP/1.0, bytes up to the connection's end. */
+void reply_stream_chunk(Exchange *x, Slice bytes, bool last) {
+    char digits[2 * sizeof bytes.size + 2];
+    size_t at = sizeof digits, size = bytes.size;
+    digits[--at] = '\n';
+    digits[--at] = '\r';
+    do digits[--at] = "0123456789abcdef"[size % 16];
+    while (size /= 16);
+    const bool chunks = !x->request->old, some = bytes.size > 0;
+    if (chunks && some) buffer_append(&x->reply, digits + at, sizeof digits - at);
+    buffer_slice(&x->reply, bytes);
+    if (chunks && some) buffer_text(&x->reply, "\r\n");
+    if (chunks && last) buffer_text(&x->reply, "0\r\n\r\n");
+}
+
+bool reply_send_some(int socket, const Buffer *bytes, size_t *sent) {
+    while (*sent < bytes->size) {
+        const ssize_t now = send(socket, bytes->data + *sent, bytes->size - *sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (now < 0 && errno == EINTR) continue;
+        if (now < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
+        *sent += (size_t)now;
+    }
+    return true;
+}
+
+bool reply_send(Exchange *x) {
+    size_t sent = 0;
+    while (!x->reply.failed && reply_send_some(x->socket, &x->reply, &sent)) {
+        struct pollfd client = {.fd = x->socket, .events = POLLOUT};
+        if (sent == x->reply.size) {
+            buffer_clear(&x->reply);
+            return true;
+        }
+        const int ready = poll(&client, 1, READER_DEADLINE_S * 1000);
+        if (ready == 0 || (ready < 0 && errno != EINTR)) break;
+    }
+    return false;
 }

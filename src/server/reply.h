@@ -2,13 +2,16 @@
 #pragma once
 #include "server/exchange.h"
 
-enum MHD_Result reply_json(Exchange *x, int status, Buffer *body);       /* takes the buffer */
-enum MHD_Result reply_text(Exchange *x, const char *type, Buffer *body); /* 200; takes the buffer */
-enum MHD_Result reply_error(Exchange *x, const ApiError *error);
-/* read is called once the headers are out, with x. */
-enum MHD_Result reply_stream(Exchange *x, MHD_ContentReaderCallback read);
+/* These write to x->reply, which the connection sends. False: there is no memory to answer with. */
+bool reply_json(Exchange *x, int status, Buffer *body);       /* takes the buffer */
+bool reply_text(Exchange *x, const char *type, Buffer *body); /* 200; takes the buffer */
+bool reply_error(Exchange *x, const ApiError *error);
 
-struct GuardEntry *reply_guard(const Exchange *x); /* of its connection, for deadlines */
-void reply_touch(Exchange *x);                     /* the client took something: moves its deadline */
-int reply_socket(const Exchange *x);               /* −1: there is none */
+/* An answer in pieces: its head, then chunks, which may be empty; the last one ends it. */
+void reply_stream_head(Exchange *x);
+void reply_stream_chunk(Exchange *x, Slice bytes, bool last);
+/* Sends x->reply and waits until the client has taken it; false: it is gone. */
+bool reply_send(Exchange *x);
+/* Sends what the client takes at once of the bytes from *sent on; false: it is gone. */
+bool reply_send_some(int socket, const Buffer *bytes, size_t *sent);
 bool reply_client_gone(const Exchange *x);

@@ -12,8 +12,8 @@
 #include "server/reply.h"
 #include "server/token_list.h"
 
-static enum MHD_Result answer(Exchange *x, Slice rest) { return completion_answer(x, x->route->endpoint); }
-static enum MHD_Result count(Exchange *x, Slice rest) { return completion_count(x, x->route->endpoint); }
+static bool answer(Exchange *x, Slice rest) { return completion_answer(x, x->route->endpoint); }
+static bool count(Exchange *x, Slice rest) { return completion_count(x, x->route->endpoint); }
 
 /* Perfect overlap of reading and computing would take the longer of the two: what is reached of that. */
 static double percent_of_limit(const EngineStats *stats) {
@@ -35,7 +35,7 @@ static void write_expert_health(const EngineStats *stats, Buffer *out) {
 }
 
 /* Of all models together, and of each whose experts are streamed. */
-static enum MHD_Result answer_health(Exchange *x, Slice rest) {
+static bool answer_health(Exchange *x, Slice rest) {
     const bool stopping = __atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED) > 0;
     EngineStats all = {0};
     Buffer experts = {0};
@@ -61,13 +61,13 @@ static enum MHD_Result answer_health(Exchange *x, Slice rest) {
     return reply_json(x, stopping ? 503 : 200, &body);
 }
 
-static enum MHD_Result answer_metrics(Exchange *x, Slice rest) {
+static bool answer_metrics(Exchange *x, Slice rest) {
     Buffer body = {0};
     metrics_write(x->server->metrics, x->server->models, &body);
     return reply_text(x, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
-static enum MHD_Result answer_root(Exchange *x, Slice rest) {
+static bool answer_root(Exchange *x, Slice rest) {
     Buffer body = {0};
     buffer_text(&body, "{\"name\":\"apus\",\"models\":[");
     for (int i = 0; i < models_count(x->server->models); i++) {

@@ -4,7 +4,7 @@
 
 typedef struct Route {
     const char *method, *path; /* a path ending in '/' takes what follows it as `rest` */
-    enum MHD_Result (*answer)(Exchange *x, Slice rest);
+    bool (*answer)(Exchange *x, Slice rest);
     const struct Endpoint *endpoint; /* of those that make a request of the engine */
     bool public;                     /* needs no key */
     bool completes;                  /* makes a request of the engine */

@@ -1,4 +1,4 @@
-/* server/: the OpenAI API over HTTP. libmicrohttpd behind guards (sizes, times, Host, Origin, key); requests checked
+/* server/: the OpenAI API over HTTP/1.1, strictly and within limits (sizes, times, Host, Origin, key); requests checked
  * field by field; the shapes of answers and events. Here lives what a client can see on the wire; what an answer says
  * is made in chat/. */
 #pragma once

@@ -1,39 +1,30 @@
 #include "server/stream.h"
 
-#include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/thread.h"
 #include "server/endpoint.h"
+#include "server/http.h"
 #include "server/reply.h"
 #include "server/shape.h"
-
-#ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0 /* the signal is ignored anyway */
-#endif
 
 enum {
     PERIOD_MS = 100, /* between looks at clients that are behind, or gone */
     HEARTBEAT_S = 10,
-    TOUCH_MS = 1000, /* how exact a reader's deadline is */
 };
 
 typedef enum StreamState { STREAM_RUNS, STREAM_ENDED, STREAM_LOST } StreamState;
 
-/* Lives on the stack of its connection's thread, which waits for the state to change. */
+/* Lives on the stack of the thread that answers, which waits for the state to change. */
 typedef struct Stream {
     struct Stream *next;
     Exchange *x; /* NULL: the stream is over */
-    int socket;
     StreamState state;
     Condition changed;
-    Buffer wire; /* one chunk, framed */
-    size_t sent; /* bytes of it */
-    int64_t last_event_ns, last_look_ns, last_touch_ns;
+    size_t sent; /* bytes of x->reply */
+    bool last;   /* it has the last event */
+    int64_t last_event_ns, last_look_ns, last_taken_ns;
 } Stream;
 
 struct StreamWriter {
@@ -86,46 +77,27 @@ static void collect_events(Exchange *x) {
     x->ended = true;
 }
 
-static void write_chunk_size(Buffer *out, size_t size) {
-    char digits[2 * sizeof size + 2];
-    size_t at = sizeof digits;
-    digits[--at] = '\n';
-    digits[--at] = '\r';
-    do digits[--at] = "0123456789abcdef"[size % 16];
-    while (size /= 16);
-    buffer_append(out, digits + at, sizeof digits - at);
-}
-
-/* What is in x->out becomes the next chunk (RFC 9112, 7.1); to HTTP/1.0, bytes up to the connection's end. */
+/* What is in x->out becomes the next chunk. */
 static void frame(Stream *stream) {
     Exchange *x = stream->x;
-    buffer_clear(&stream->wire);
-    stream->sent = 0;
-    if (x->chunked) write_chunk_size(&stream->wire, x->out.size);
-    buffer_slice(&stream->wire, buffer_view(&x->out));
-    if (x->chunked) buffer_text(&stream->wire, "\r\n");
-    stream->wire.failed |= x->out.failed;
+    stream->last = x->ended;
+    reply_stream_chunk(x, buffer_view(&x->out), false);
+    x->reply.failed |= x->out.failed;
     buffer_clear(&x->out);
 }
 
 /* ---- one stream, by the writer's thread ---- */
 
 /* False: the client takes no more for now, or is gone (state). */
-static bool send_wire(Stream *stream, int64_t now) {
-    while (stream->sent < stream->wire.size) {
-        const ssize_t sent = send(stream->socket, stream->wire.data + stream->sent, stream->wire.size - stream->sent,
-            MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0) {
-            if (errno != EAGAIN && errno != EWOULDBLOCK) stream->state = STREAM_LOST;
-            return false;
-        }
-        stream->sent += (size_t)sent;
-    }
-    if (stream->wire.size > 0 && now - stream->last_touch_ns > TOUCH_MS * INT64_C(1000000)) {
-        stream->last_touch_ns = now;
-        reply_touch(stream->x);
-    }
+static bool send_reply(Stream *stream, int64_t now) {
+    Exchange *x = stream->x;
+    const size_t before = stream->sent;
+    if (x->reply.failed || !reply_send_some(x->socket, &x->reply, &stream->sent)) stream->state = STREAM_LOST;
+    if (stream->sent > before || x->reply.size == 0) stream->last_taken_ns = now;
+    if (now - stream->last_taken_ns > READER_DEADLINE_S * INT64_C(1000000000)) stream->state = STREAM_LOST;
+    if (stream->state == STREAM_LOST || stream->sent < x->reply.size) return false;
+    buffer_clear(&x->reply);
+    stream->sent = 0;
     return true;
 }
 
@@ -140,20 +112,18 @@ static void advance(Stream *stream) {
     Exchange *x = stream->x;
     const int64_t now = clock_ns();
     look_for_client(stream, now);
-    while (stream->state == STREAM_RUNS && send_wire(stream, now)) {
-        buffer_clear(&stream->wire);
-        stream->sent = 0;
-        if (x->ended && x->out.size == 0) {
+    while (stream->state == STREAM_RUNS && send_reply(stream, now)) {
+        if (stream->last) {
             stream->state = STREAM_ENDED;
             return;
         }
-        if (!x->ended) collect_events(x);
-        if (x->out.size == 0 && now - stream->last_event_ns > HEARTBEAT_S * INT64_C(1000000000))
+        collect_events(x);
+        if (x->out.size == 0 && !x->ended && now - stream->last_event_ns > HEARTBEAT_S * INT64_C(1000000000))
             buffer_text(&x->out, x->endpoint->heartbeat ? x->endpoint->heartbeat : "");
-        if (x->out.size == 0 && !x->out.failed) return;
+        if (x->out.size == 0 && !x->ended && !x->out.failed) return;
         stream->last_event_ns = now;
         frame(stream);
-        if (stream->wire.failed) stream->state = STREAM_LOST;
+        if (x->reply.failed) stream->state = STREAM_LOST;
     }
 }
 
@@ -230,11 +200,11 @@ void stream_writer_wake(void *argument) {
 }
 
 bool stream_write(StreamWriter *writer, Exchange *x) {
-    Stream stream = {.x = x, .socket = reply_socket(x), .last_event_ns = clock_ns(), .last_look_ns = clock_ns()};
+    const int64_t now = clock_ns();
+    Stream stream = {.x = x, .last_event_ns = now, .last_look_ns = now, .last_taken_ns = now};
     condition_init(&stream.changed);
-    const int on = 1; /* small events must not wait for an answer to the one before */
-    (void)setsockopt(stream.socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (x->out.size > 0) frame(&stream); /* the opening events */
+    reply_stream_head(x);
+    frame(&stream); /* the opening events */
     mutex_lock(&writer->mutex);
     stream.next = writer->first;
     writer->first = &stream;
@@ -243,6 +213,5 @@ bool stream_write(StreamWriter *writer, Exchange *x) {
     while (stream.x) condition_wait(&stream.changed, &writer->mutex);
     mutex_unlock(&writer->mutex);
     condition_destroy(&stream.changed);
-    buffer_free(&stream.wire);
     return stream.state == STREAM_ENDED;
 }

@@ -10,5 +10,6 @@ void stream_writer_close(StreamWriter *writer); /* no stream may be left */
 /* There may be something new: from any thread, in a moment. */
 void stream_writer_wake(void *writer);
 
-/* The rest of an answer whose headers have been sent: returns when the last event is out. False: the client is gone. */
+/* An answer in events; those in x->out come first. Returns when the last one is out, before the end of the body. False:
+ * the client is gone. */
 bool stream_write(StreamWriter *writer, Exchange *x);

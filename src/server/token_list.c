@@ -148,7 +148,7 @@ static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *err
     return ok;
 }
 
-static enum MHD_Result answer(Exchange *x, bool (*make)(Exchange *, const Json *, Buffer *, ApiError *)) {
+static bool answer(Exchange *x, bool (*make)(Exchange *, const Json *, Buffer *, ApiError *)) {
     ApiError error = {0};
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
     Buffer out = {.limit = ANSWER_BYTES_MAX};
@@ -164,5 +164,5 @@ static enum MHD_Result answer(Exchange *x, bool (*make)(Exchange *, const Json *
     return reply_error(x, &error);
 }
 
-enum MHD_Result answer_tokenize(Exchange *x, Slice rest) { return answer(x, tokenize); }
-enum MHD_Result answer_detokenize(Exchange *x, Slice rest) { return answer(x, detokenize); }
+bool answer_tokenize(Exchange *x, Slice rest) { return answer(x, tokenize); }
+bool answer_detokenize(Exchange *x, Slice rest) { return answer(x, detokenize); }

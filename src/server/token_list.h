@@ -4,6 +4,6 @@
 
 /* {"content" or "prompt": "…", "model", "add_special", "parse_special", "with_pieces"} → {"tokens", "count",
  * "max_model_len"} */
-enum MHD_Result answer_tokenize(Exchange *x, Slice rest);
+bool answer_tokenize(Exchange *x, Slice rest);
 /* {"tokens": [id, …], "model"} → {"content", "prompt"}, both the text */
-enum MHD_Result answer_detokenize(Exchange *x, Slice rest);
+bool answer_detokenize(Exchange *x, Slice rest);

@@ -1,0 +1,276 @@
+#include "server/connection.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/body.h"
+#include "server/completion.h"
+#include "server/head.h"
+#include "server/http.h"
+#include "server/pull.h"
+#include "server/reply.h"
+#include "server/routes.h"
+
+static void set_deadline(Connection *c, int seconds) {
+    c->deadline_ns = seconds ? clock_ns() + seconds * INT64_C(1000000000) : 0;
+    if (c->deadline_ns && c->deadline_ns < c->http->next_deadline_ns) c->http->next_deadline_ns = c->deadline_ns;
+}
+
+static void watch(Connection *c, PollerWay way) {
+    if (!poller_set(c->http->poller, c->fd, c->way, way, c)) c->state = CLOSED; /* no memory */
+    c->way = way;
+}
+
+/* ---- exchanges ---- */
+
+static Exchange *open_exchange(Connection *c) {
+    Exchange *x = calloc(1, sizeof *x);
+    if (!x) return NULL;
+    x->server = c->http->server;
+    x->request = &c->request;
+    x->socket = c->fd;
+    x->started_ns = clock_ns();
+    x->last = c->request.close || __atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED) > 0;
+    head_take_request_id(x);
+    return x;
+}
+
+/* Its reply goes to the connection. */
+static void close_exchange(Connection *c) {
+    Exchange *x = c->x;
+    if (!x) return;
+    log_debug("done id=%s ms=%lld", x->request_id, (long long)((clock_ns() - x->started_ns) / 1000000));
+    completion_close(x);
+    pull_close(x);
+    body_free(x);
+    c->reply = x->reply;
+    c->last = x->last;
+    free(x);
+    c->x = NULL;
+}
+
+void connection_answered(Connection *c) {
+    c->failed |= c->reply.failed;
+    c->state = c->failed ? CLOSED : SENDING;
+    set_deadline(c, READER_DEADLINE_S);
+}
+
+static void refuse(Connection *c, const ApiError *error) {
+    c->failed = !reply_error(c->x, error);
+    close_exchange(c);
+    connection_answered(c);
+}
+
+/* ---- requests, as they come ---- */
+
+/* What cannot be read on from: the client gets one answer, and the connection ends. */
+static void refuse_and_close(Connection *c, const ApiError *error) {
+    if (!c->x) c->x = open_exchange(c);
+    if (!c->x) {
+        c->state = CLOSED;
+        return;
+    }
+    c->x->last = true;
+    refuse(c, error);
+}
+
+static void take_head(Connection *c) {
+    static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    Exchange *x = c->x = open_exchange(c);
+    set_deadline(c, BODY_DEADLINE_S);
+    if (!x) {
+        c->state = CLOSED;
+        return;
+    }
+    const bool taken = head_check(x, &x->refusal);
+    if (!taken && (c->request.awaits || (x->refusal.status == 413 && c->request.length > BODY_DISCARD_MAX))) {
+        refuse_and_close(c, &x->refusal); /* before the body */
+    } else if (c->request.awaits && c->request.has_body) {
+        const Buffer text = {.data = (char *)(uintptr_t)go_on, .size = sizeof go_on - 1};
+        size_t sent = 0;
+        if (!reply_send_some(c->fd, &text, &sent) || sent < text.size) c->state = CLOSED;
+    }
+}
+
+static void take_body(Connection *c, Slice piece) {
+    if (!body_take(c->x, piece.data, piece.size)) refuse_and_close(c, &c->x->refusal);
+}
+
+/* To the thread of connections. */
+void connection_give_back(Connection *c) {
+    Http *http = c->http;
+    mutex_lock(&http->lock);
+    const bool wake = !http->back;
+    c->next_back = http->back;
+    http->back = c;
+    mutex_unlock(&http->lock);
+    if (wake) (void)!write(http->wake[1], "", 1);
+}
+
+static void answer(void *context) {
+    Connection *c = context;
+    Exchange *x = c->x;
+    c->failed = !x->route->answer(x, slice_of(x->request->path + strlen(x->route->path)));
+    if (!c->failed && !reply_send_some(c->fd, &x->reply, &c->sent)) c->failed = true;
+    close_exchange(c);
+    connection_give_back(c);
+}
+
+static void take_end(Connection *c) {
+    Server *server = c->http->server;
+    ApiError error;
+    Error why = {0};
+    c->counted = true;
+    const int answering = __atomic_add_fetch(&server->answering, 1, __ATOMIC_RELAXED);
+    if (c->x->refusal.status) {
+        refuse(c, &c->x->refusal);
+        return;
+    }
+    set_deadline(c, 0); /* the wait is ours now */
+    watch(c, POLLER_NONE);
+    c->state = ANSWERING;
+    const bool room = !c->x->route->completes || answering <= ANSWERS_MAX;
+    if (room && workers_give(c->http->workers, answer, c, &why)) return; /* it is no longer ours */
+    if (room && why.code != ERROR_BUSY)
+        api_out_of_memory(&error);
+    else
+        api_fail(&error, 503, "overloaded", NULL, "The server is answering too many requests. Please try again.");
+    refuse(c, &error);
+}
+
+static void take_bytes(Connection *c, const char *bytes, size_t size) {
+    ApiError error;
+    while (c->state == READING) {
+        Slice piece;
+        size_t used;
+        const bool begun = http_request_begun(&c->request);
+        const HttpEvent event = http_request_read(&c->request, bytes, size, &used, &piece, &error);
+        bytes += used;
+        size -= used;
+        if (event == HTTP_MORE) {
+            if (!begun && http_request_begun(&c->request)) set_deadline(c, HEAD_DEADLINE_S);
+            return;
+        }
+        if (event == HTTP_HEAD) take_head(c);
+        if (event == HTTP_BODY) take_body(c, piece);
+        if (event == HTTP_END) take_end(c);
+        if (event == HTTP_ERROR) refuse_and_close(c, &error);
+    }
+    if (c->state == CLOSED || size == 0) return;
+    buffer_append(&c->ahead, bytes, size);
+    if (c->ahead.failed) c->state = CLOSED;
+}
+
+/* ---- connections ---- */
+
+static void uncount(Connection *c) {
+    if (c->counted) __atomic_fetch_sub(&c->http->server->answering, 1, __ATOMIC_RELAXED);
+    c->counted = false;
+}
+
+Connection *connection_make(Http *http, int fd) {
+    const int on = 1; /* small events must not wait for an answer to the one before */
+    Connection *c = calloc(1, sizeof *c);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (!c || fcntl(fd, F_SETFL, O_NONBLOCK) < 0) {
+        close(fd);
+        free(c);
+        return NULL;
+    }
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    c->http = http;
+    c->fd = fd;
+    return c;
+}
+
+void connection_link(Connection *c) {
+    Http *http = c->http;
+    c->next = http->first;
+    if (http->first) http->first->previous = c;
+    http->first = c;
+    http->count++;
+    set_deadline(c, HEAD_DEADLINE_S);
+}
+
+void connection_drop(Connection *c) {
+    Http *http = c->http;
+    watch(c, POLLER_NONE);
+    close_exchange(c);
+    uncount(c);
+    http_request_next(&c->request);
+    buffer_free(&c->ahead);
+    buffer_free(&c->reply);
+    close(c->fd);
+    if (c->previous)
+        c->previous->next = c->next;
+    else
+        http->first = c->next;
+    if (c->next) c->next->previous = c->previous;
+    http->count--;
+    free(c);
+}
+
+/* The answer is out: the next request, which may be there already, or the end. */
+static void end_answer(Connection *c) {
+    uncount(c);
+    buffer_free(&c->reply);
+    c->sent = 0;
+    http_request_next(&c->request);
+    Buffer ahead = c->ahead;
+    c->ahead = (Buffer){0};
+    c->state = c->last ? LINGERING : READING;
+    set_deadline(c, c->last ? LINGER_S : IDLE_DEADLINE_S);
+    if (c->last)
+        shutdown(c->fd, SHUT_WR);
+    else
+        take_bytes(c, ahead.data, ahead.size);
+    buffer_free(&ahead);
+}
+
+static void send_answer(Connection *c) {
+    const size_t before = c->sent;
+    if (!reply_send_some(c->fd, &c->reply, &c->sent)) c->state = CLOSED;
+    if (c->sent > before) set_deadline(c, READER_DEADLINE_S);
+}
+
+/* As far as it goes without waiting; the connection may be gone then. */
+void connection_advance(Connection *c) {
+    while (c->state == SENDING) {
+        send_answer(c);
+        if (c->state == SENDING && c->sent < c->reply.size) break;
+        if (c->state == SENDING) end_answer(c);
+    }
+    if (c->state == ANSWERING) return;
+    if (c->state != CLOSED) watch(c, c->state == SENDING ? POLLER_WRITE : POLLER_READ);
+    if (c->state == CLOSED) connection_drop(c);
+}
+
+void connection_receive(Connection *c) {
+    char *bytes = c->http->bytes;
+    const ssize_t got = recv(c->fd, bytes, READ_BYTES, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (got <= 0)
+        c->state = CLOSED;
+    else if (c->state == READING)
+        take_bytes(c, bytes, (size_t)got);
+}
+
+void connection_dawdled(Connection *c) {
+    ApiError error;
+    if (c->state != READING || !http_request_begun(&c->request)) {
+        c->state = CLOSED;
+        return;
+    }
+    api_fail(&error, 408, NULL, NULL, "The request took too long to come.");
+    refuse_and_close(c, &error);
+}
+
+bool connection_is_idle(const Connection *c) { return c->state == READING && !http_request_begun(&c->request); }

@@ -1,0 +1,64 @@
+/* One client's connection: its requests one after another, as they come, and their answers. All but connection_make is
+ * for the thread of connections; a worker borrows the connection while it answers. */
+#pragma once
+#include "base/thread.h"
+#include "server/exchange.h"
+#include "server/poller.h"
+#include "server/workers.h"
+
+enum { READ_BYTES = 64 << 10 }; /* of one connection at a time */
+
+typedef enum ConnectionState {
+    READING,   /* a request, or waiting for one */
+    ANSWERING, /* by a worker, whose it is */
+    SENDING,   /* what is left of the answer */
+    LINGERING, /* the answer is out; what still comes is thrown away */
+    CLOSED,
+} ConnectionState;
+
+typedef struct Connection {
+    struct Connection *next, *previous; /* of all */
+    struct Connection *next_back;       /* of those that come back from workers */
+    struct Http *http;
+    int fd;
+    ConnectionState state;
+    PollerWay way;
+    int64_t deadline_ns; /* 0: none */
+    HttpRequest request;
+    Exchange *x;  /* from the end of the headers until it is answered */
+    bool failed;  /* the answer was given up */
+    bool last;    /* the connection ends with it */
+    bool counted; /* in server->answering */
+    Buffer ahead; /* what has come behind the request */
+    Buffer reply;
+    size_t sent;
+} Connection;
+
+typedef struct Http {
+    Server *server;
+    int listener, poller, wake[2];
+    int max; /* connections */
+    Thread thread;
+    Workers *workers;
+    Connection *first;
+    int count;
+    int64_t next_deadline_ns, pause_end_ns; /* of accepting; 0: none */
+    Mutex lock;                             /* of what follows */
+    Connection *back;
+    bool stopping; /* atomic */
+    bool started;
+    char bytes[READ_BYTES];
+} Http;
+
+/* Of a socket, whose owner it is; NULL: no memory, and the socket is closed. */
+Connection *connection_make(Http *http, int fd);
+void connection_link(Connection *c);    /* it is one of all now */
+void connection_receive(Connection *c); /* what can be read */
+/* As far as it goes without waiting; the connection may be gone then. */
+void connection_advance(Connection *c);
+void connection_answered(Connection *c); /* a worker is done with it */
+void connection_dawdled(Connection *c);  /* its deadline is over */
+void connection_drop(Connection *c);
+void connection_give_back(Connection *c); /* to the thread of connections, from any other */
+/* It waits for a request of which nothing has come. */
+bool connection_is_idle(const Connection *c);

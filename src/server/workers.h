@@ -1,0 +1,11 @@
+/* Threads for jobs that may wait: one each, started when they are needed and kept for a while. */
+#pragma once
+#include <stdbool.h>
+
+#include "base/error.h"
+
+typedef struct Workers Workers;
+NODISCARD Workers *workers_open(int max, Error *error);
+/* Has it run by another thread at once. ERROR_BUSY: all work; ERROR_LIMIT: there can be no more threads. */
+NODISCARD bool workers_give(Workers *workers, void (*run)(void *context), void *context, Error *error);
+void workers_close(Workers *workers); /* waits for the end of all jobs */
