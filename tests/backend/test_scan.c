@@ -93,6 +93,7 @@ static void check_values(const char *name, const ScanKernels *kernels, KvForm fo
     const ScanPage page = {.values = &f, .v = codes};
     make_weights(kernels, form, count);
     memset(out, 0, sizeof out);
+    for (int i = 0; i < count; i++) work.factor[i] = 1;
     kernels->values(&page, count, &work, d, out);
     const int *what = doubled(&f, true, codes);
     int wrong = 0;
@@ -113,13 +114,8 @@ static void check_alone(const char *name, const ScanKernels *kernels, KvForm k_f
     static float own[DIM_MOST];
     const ScanForm k = form_of(kernels, k_form, d, false), v = form_of(kernels, v_form, d, true);
     uint8_t *keys = random_page(&k, false, 0x2c10, 0x3555), *values = random_page(&v, true, 0x2f31, 0);
-    const ScanPage page = {.keys = &k,
-        .values = &v,
-        .k = keys,
-        .v = values,
-        .next_k = keys,
-        .queries = record_at(0, d),
-        .stride = scan_query_bytes(d)};
+    const ScanPage page = {
+        .keys = &k, .values = &v, .k = keys, .v = values, .queries = record_at(0, d), .stride = scan_query_bytes(d)};
     for (int i = 0; i < COUNT; i++) {
         for (int j = 0; j < d; j++) scan_rotated(record_at(i, d))[j] = test_uniform(&ops_seed);
         kernels->quantise(record_at(i, d), k.form, d, k.layout.group);

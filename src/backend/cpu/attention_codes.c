@@ -141,6 +141,7 @@ void codes_tile(const Job *job, const Place *place, const ScanQuery *records, Co
         .values = &job->values[tile->code->v],
         .queries = records,
         .stride = scan_query_bytes(job->layout->head_dim)};
+    job->kernels->scan->plan(&tile->page, place->count);
     uint64_t pairs = pairs_of(job, run, place->kv_head);
     for (int pair = 0; pairs; pair++, pairs >>= 1) {
         if (!(pairs & 1)) continue;
@@ -163,7 +164,7 @@ void codes_visit(
     ScanPage *page = &coded->page;
     page->k = kv_code_head(kv, k, false, k_pages[0], place->kv_head);
     page->v = kv_code_head(kv, v, true, v_pages[0], place->kv_head);
-    page->next_k = next ? kv_code_head(kv, k, false, k_pages[1], place->kv_head) : NULL;
+    page->next_k = next ? kv_code_head(kv, k, false, k_pages[1], place->kv_head) : page->k;
     for (int n = 0; n < page->pairs; n++) {
         const struct BiasTurns *turns = &job->cpu->turns[coded->turns[n]];
         const KvTurn start =

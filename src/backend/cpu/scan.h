@@ -43,13 +43,21 @@ typedef struct ScanForm {
     uint8_t table[SCAN_TABLE]; /* of the kernel's: what an index stands for */
 } ScanForm;
 
+/* How many lines of what comes next are fetched at a time while half a page is computed: of its values with its keys,
+ * of the next keys with its values. In a burst they would wait for memory, and loads behind them, and memory would idle
+ * while floats are computed. */
+typedef struct ScanFetch {
+    int product, query; /* in a piece of a product; in a pass over a query's floats */
+} ScanFetch;
+
 /* A page of a kv head. */
 typedef struct ScanPage {
     const ScanForm *keys, *values;
     const uint8_t *k, *v;
-    const uint8_t *next_k;                                                /* keys of the page after this; NULL: none */
-    int pairs;                                                            /* whose bias was taken out of the keys */
-    const float *cosines[KV_CODE_BIAS_PAIRS], *sines[KV_CODE_BIAS_PAIRS]; /* [KV_PAGE_TOKENS] turns of offsets */
+    const uint8_t *next_k;                                                  /* of the page after this, or of this */
+    ScanFetch fetch_k, fetch_v;                                             /* of these and of v; 0: none */
+    int pairs;                                                              /* whose bias was taken out of the keys */
+    const float *cosines[KV_CODE_BIAS_PAIRS], *sines[KV_CODE_BIAS_PAIRS];   /* [KV_PAGE_TOKENS] turns of offsets */
     float start_cosine[KV_CODE_BIAS_PAIRS], start_sine[KV_CODE_BIAS_PAIRS]; /* of the page's first token */
     const ScanQuery *queries;                                               /* of the tile */
     size_t stride;                                                          /* from query to query in bytes */
@@ -59,30 +67,41 @@ typedef struct ScanPage {
 typedef struct ScanWeights {
     float step[ATTENTION_QUERIES][SCAN_GROUPS_MAX];
     float half[ATTENTION_QUERIES][SCAN_GROUPS_MAX]; /* half the sum of the bytes: a code stands for value + 1/2 */
-    uint8_t bytes[ATTENTION_QUERIES * SCAN_GROUPS_MAX * KV_PAGE_TOKENS]; /* [query][group][token] */
+    _Alignas(64) uint8_t bytes[ATTENTION_QUERIES * SCAN_GROUPS_MAX * KV_PAGE_TOKENS]; /* [query][group][token] */
 } ScanWeights;
 
-/* Work space of a thread. */
+/* Lines that are on their way while something is computed. */
+typedef struct ScanAhead {
+    const uint8_t *at;
+    int left;
+    ScanFetch fetch;
+} ScanAhead;
+
+/* Work space of a thread. What vectors are loaded from begins on a line of the cache. */
 typedef struct ScanWork {
     _Alignas(64) uint8_t unpacked[SCAN_CHUNK * SCAN_QUADS_MAX * 64];
-    int32_t sums[SCAN_TILE_MAX * KV_PAGE_TOKENS];
-    float scales[SCAN_GROUPS_MAX * KV_PAGE_TOKENS];
-    float p[ATTENTION_QUERIES * KV_PAGE_TOKENS];
-    float most[ATTENTION_QUERIES]; /* of p, of scores */
-    float mean[ATTENTION_HEAD_MAX];
+    _Alignas(64) int32_t sums[SCAN_TILE_MAX * KV_PAGE_TOKENS];
+    _Alignas(64) float scales[SCAN_GROUPS_MAX * KV_PAGE_TOKENS];
+    _Alignas(64) float p[ATTENTION_QUERIES * KV_PAGE_TOKENS];
+    _Alignas(64) float mean[ATTENTION_HEAD_MAX];
+    float most[ATTENTION_QUERIES];     /* of scores */
+    float factor[ATTENTION_QUERIES];   /* for what values gave before this page */
     float constant[ATTENTION_QUERIES]; /* what a page's mean adds to all its scores */
-    ScanWeights weights;
+    _Alignas(64) ScanWeights weights;
+    ScanAhead ahead;
 } ScanWork;
 
 struct ScanKernels {
     void (*table)(KvForm form, bool values, uint8_t table[SCAN_TABLE]);
+    /* Sets what is fetched at a time where so many queries meet a page. */
+    void (*plan)(ScanPage *page, int queries);
     /* The query's step, codes and sums for keys of this form, from what it is rotated. */
     void (*quantise)(ScanQuery *query, KvForm form, int d, int group);
     /* Scores of queries first ≤ i < first + count of the page: work->p[i − first][token]. */
     void (*scores)(const ScanPage *page, int first, int count, ScanWork *work);
     /* The largest code of a query, or the largest weight, for codes of this form. */
     int (*most)(KvForm form, bool values);
-    /* o[i] += weights[i] · values, in the rotated space; o [count][stride]. */
+    /* o[i] ← o[i] · work->factor[i] + work->p[i] · values, in the rotated space; o [count][stride]. */
     void (*values)(const ScanPage *page, int count, ScanWork *work, int stride, float *o);
     /* Takes a page in for the tile's queries from `first` on, which see all of it: m, l and `coded`. */
     void (*page)(AttentionTile *tile, int first, const ScanPage *page, ScanWork *work);

@@ -87,12 +87,26 @@ VEC_INLINE void vec_store_bytes(void *p, Vec x) {
     const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(words, words), 0xD8);
     _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(bytes));
 }
-/* 64 whole numbers of a uint8. */
-VEC_INLINE void vec_store_weights(uint8_t *p, const Vec x[4]) {
+/* Whole numbers as integers: the nearest to x, differences, and 64 that fit a uint8. */
+typedef struct Wholes {
+    __m256i a, b;
+} Wholes;
+VEC_INLINE Wholes wholes_of(Vec x) { return (Wholes){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+VEC_INLINE Wholes wholes_less(Wholes x, Wholes y) {
+    return (Wholes){_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
+}
+VEC_INLINE Vec vec_of_wholes(Wholes x) { return (Vec){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+VEC_INLINE void wholes_store_bytes(uint8_t *p, const Wholes x[4]) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    for (int i = 0; i < 4; i += 2)
-        ints_store(
-            p + i * 16, _mm256_permutevar8x32_epi32(_mm256_packus_epi16(vec_words(x[i]), vec_words(x[i + 1])), order));
+    for (int i = 0; i < 4; i += 2) {
+        const __m256i one = _mm256_packs_epi32(x[i].a, x[i].b), other = _mm256_packs_epi32(x[i + 1].a, x[i + 1].b);
+        ints_store(p + i * 16, _mm256_permutevar8x32_epi32(_mm256_packus_epi16(one, other), order));
+    }
+}
+/* x − ⌊x⌋, and ⌊x⌋ for vec_raise. */
+VEC_INLINE Vec vec_fraction(Vec x, Vec *whole) {
+    *whole = (Vec){_mm256_floor_ps(x.a), _mm256_floor_ps(x.b)};
+    return vec_sub(x, *whole);
 }
 VEC_INLINE __m256 raise_half(__m256 a, __m256 n) {
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));

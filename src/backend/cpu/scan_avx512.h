@@ -55,12 +55,20 @@ VEC_INLINE Vec vec_load_f16(const uint8_t *p) {
 VEC_INLINE void vec_store_bytes(void *p, Vec x) {
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }
-/* 64 whole numbers of a uint8. */
-VEC_INLINE void vec_store_weights(uint8_t *p, const Vec x[4]) {
-    const __m512i low = _mm512_packus_epi32(_mm512_cvtps_epi32(x[0]), _mm512_cvtps_epi32(x[1])),
-                  high = _mm512_packus_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3]));
+/* Whole numbers as integers: the nearest to x, differences, and 64 that fit a uint8. */
+typedef __m512i Wholes;
+VEC_INLINE Wholes wholes_of(Vec x) { return _mm512_cvtps_epi32(x); }
+VEC_INLINE Wholes wholes_less(Wholes a, Wholes b) { return _mm512_sub_epi32(a, b); }
+VEC_INLINE Vec vec_of_wholes(Wholes x) { return _mm512_cvtepi32_ps(x); }
+VEC_INLINE void wholes_store_bytes(uint8_t *p, const Wholes x[4]) {
+    const __m512i low = _mm512_packus_epi32(x[0], x[1]), high = _mm512_packus_epi32(x[2], x[3]);
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high)));
+}
+/* x − ⌊x⌋, and ⌊x⌋ for vec_raise. */
+VEC_INLINE Vec vec_fraction(Vec x, Vec *whole) {
+    *whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    return _mm512_sub_ps(x, *whole);
 }
 /* a · 2ⁿ for ½ < a < 2 and whole −125 ≤ n ≤ 0 */
 VEC_INLINE Vec vec_raise(Vec a, Vec n) { return _mm512_scalef_ps(a, n); }

@@ -54,20 +54,31 @@ static int blocks_together(const ScanForm *f, int queries, int left) {
     return is_direct(f, queries) || left < SCAN_CHUNK ? left : SCAN_CHUNK;
 }
 
-/* `bytes` from `from` (NULL: nothing) while `queries` meet `blocks` blocks of `quads` quads. */
-static Ahead ahead_over(const uint8_t *from, size_t bytes, const ScanForm *codes, int queries, int blocks, int quads) {
-    if (!from) return (Ahead){0};
-    const Source source = is_direct(codes, queries) ? (Source)codes->form : SOURCE_NARROW;
-    const int regs = blocks * QUAD_REGS, parts = (quads + part_quads(source) - 1) / part_quads(source);
-    const int64_t times = (int64_t)tiles_of(queries) * ((regs + TILE_REGS - 1) / TILE_REGS) * parts;
-    return (Ahead){from, from + bytes, (int)(((int64_t)(bytes + 63) / 64 + times - 1) / times)};
+/* Some two thirds of the time pass in products, and the rest in two passes over each query's floats. */
+static ScanFetch fetch_over(const ScanForm *f, bool values, int queries, size_t bytes) {
+    const Source source = is_direct(f, queries) ? (Source)f->form : SOURCE_NARROW;
+    const int regs = (values ? f->layout.d / LANES : TOKEN_BLOCKS) * QUAD_REGS,
+              quads = values ? TOKEN_QUADS : f->layout.d / 4, pieces = FETCH_PARTS ? quads / part_quads(source) : 1,
+              calls = tiles_of(queries) * (regs / TILE_REGS) * pieces + 1, lines = (int)(bytes / 64);
+    int product = (lines * 7 / calls + 5) / 10;
+    if (product * calls > lines) product--;
+    return (ScanFetch){product, (lines - product * calls) / (2 * queries) + 1};
+}
+
+static void scan_plan(ScanPage *page, int queries) {
+    page->fetch_v = fetch_over(page->keys, false, queries, page->values->layout.bytes);
+    page->fetch_k = fetch_over(page->values, true, queries, page->keys->layout.bytes);
+}
+
+static void start_fetching(ScanWork *work, const uint8_t *from, size_t bytes, ScanFetch fetch) {
+    work->ahead = (ScanAhead){from, (int)(bytes / 64), fetch};
 }
 
 /* Some blocks as products take them: as they are, or looked up. quads: of a run. */
 static Product open_product(const ScanForm *f, bool values, int queries, const uint8_t *page, int block, int blocks,
-    int quads, Ahead *ahead, ScanWork *work) {
+    int quads, ScanWork *work) {
     const uint8_t *codes = page + f->layout.codes + (size_t)block * f->layout.block;
-    Product p = {codes, f->table, (int64_t)f->layout.block, blocks, NULL, 0, quads, ahead, work->sums};
+    Product p = {codes, f->table, (int64_t)f->layout.block, blocks, NULL, 0, quads, &work->ahead, work->sums};
     if (is_direct(f, queries)) return p;
     const int runs = values ? 1 : f->layout.groups;
     p.codes = work->unpacked;
@@ -106,40 +117,31 @@ VEC_INLINE float score_of_mean(const ScanQuery *query, int d, const float *mean)
     return vec_sum(vec_add(sum, other));
 }
 
-/* Of a group's sums, what they and codes' offset and half make, times the scales. */
-VEC_INLINE Vec scaled(const int32_t *sums, Vec more, const float *scales) {
-    return vec_mul(vec_add(vec_from_ints(sums), more), vec_load(scales));
-}
+/* What a group's codes meet of a query: its step, and what their offset and half make of its codes' sum. */
+typedef struct Meet {
+    float step, more;
+} Meet;
 
-/* p ← p + scaled sums, for groups before the last. */
-VEC_INLINE void add_group(float more, const float *scales, int tokens, const int32_t *sums, bool first, float *p) {
-    for (int t = 0; t < tokens; t += LANES) {
-        const Vec part = scaled(sums + t, vec_set(more), scales + t);
-        vec_store(p + t, first ? part : vec_add(part, vec_load(p + t)));
-    }
-}
-
-/* The same for the last group, and p ← p · step + constant; gives the largest. */
-VEC_INLINE float finish_group(float more, const float *scales, int tokens, const int32_t *sums, bool first, float step,
-    float constant, float *p) {
+/* p ← p + (sums · step + more) · scale, where p is `constant` before the first group; gives each lane's largest. */
+VEC_INLINE Vec add_group(
+    Meet meet, const float *scales, int tokens, const int32_t *sums, bool first, float constant, float *p) {
+    const Vec step = vec_set(meet.step), more = vec_set(meet.more), start = vec_set(constant);
     Vec most = vec_set(-INFINITY);
     for (int t = 0; t < tokens; t += LANES) {
-        Vec score = scaled(sums + t, vec_set(more), scales + t);
-        if (!first) score = vec_add(score, vec_load(p + t));
-        score = vec_fma(score, vec_set(step), vec_set(constant));
+        const Vec part = vec_fma(vec_from_ints(sums + t), step, more);
+        const Vec score = vec_fma(part, vec_load(scales + t), first ? start : vec_load(p + t));
         most = vec_max(most, score);
         vec_store(p + t, score);
     }
-    return vec_most(most);
+    return most;
 }
 
 /* Integer products with the tokens of some blocks: the rotated queries' part of p. */
-static void score_blocks(
-    const ScanPage *page, int first, int count, int block, int blocks, Ahead *ahead, ScanWork *work) {
+static void score_blocks(const ScanPage *page, int first, int count, int block, int blocks, ScanWork *work) {
     const ScanForm *f = page->keys;
     const int d = f->layout.d, group = f->layout.group, tokens = blocks * LANES;
     const float centre = 0.5f - (float)key_offset(f->form);
-    Product p = open_product(f, false, count, page->k, block, blocks, group / 4, ahead, work);
+    Product p = open_product(f, false, count, page->k, block, blocks, group / 4, work);
     const uint8_t *codes = p.codes;
     const int64_t run = is_direct(f, count) ? (int64_t)f->layout.run : group / 4 * QUAD_BYTES;
     p.x_stride = (int64_t)page->stride;
@@ -152,14 +154,13 @@ static void score_blocks(
             const float *scales = work->scales + g * TOKENS + block * LANES;
             for (int i = 0; i < height; i++) {
                 const ScanQuery *query = query_at(page, first + from + i);
-                const int32_t *sums = work->sums + i * tokens;
+                const Meet meet = {query->step, query->step * query->sums[g] * centre};
                 float *to = work->p + (from + i) * TOKENS + block * LANES;
-                if (g + 1 < f->layout.groups) {
-                    add_group(query->sums[g] * centre, scales, tokens, sums, g == 0, to);
-                    continue;
-                }
-                const float most = finish_group(
-                    query->sums[g] * centre, scales, tokens, sums, g == 0, query->step, work->constant[from + i], to);
+                fetch_ahead(&work->ahead);
+                const Vec lanes =
+                    add_group(meet, scales, tokens, work->sums + i * tokens, g == 0, work->constant[from + i], to);
+                if (g + 1 < f->layout.groups) continue;
+                const float most = vec_most(lanes);
                 if (block == 0 || most > work->most[from + i]) work->most[from + i] = most;
             }
         }
@@ -187,11 +188,8 @@ static float add_bias(const ScanPage *page, const ScanQuery *query, float *p) {
     return vec_most(most);
 }
 
-/* Meanwhile the page's values come. */
 static void scan_scores(const ScanPage *page, int first, int count, ScanWork *work) {
     const ScanForm *f = page->keys;
-    Ahead ahead = ahead_over(page->v, page->v ? page->values->layout.bytes : 0, f, count, TOKEN_BLOCKS,
-        f->layout.groups * f->layout.group / 4);
     load_scales(f, page->k, work->scales);
     for (int i = 0; i < f->layout.d; i += LANES)
         vec_store(work->mean + i, vec_load_f16(page->k + f->layout.mean + (size_t)i * 2));
@@ -199,7 +197,7 @@ static void scan_scores(const ScanPage *page, int first, int count, ScanWork *wo
         work->constant[i] = score_of_mean(query_at(page, first + i), f->layout.d, work->mean);
     for (int block = 0, blocks; block < TOKEN_BLOCKS; block += blocks) {
         blocks = blocks_together(f, count, TOKEN_BLOCKS - block);
-        score_blocks(page, first, count, block, blocks, &ahead, work);
+        score_blocks(page, first, count, block, blocks, work);
     }
     for (int i = 0; page->pairs && i < count; i++)
         work->most[i] = add_bias(page, query_at(page, first + i), work->p + i * TOKENS);
@@ -219,19 +217,20 @@ VEC_INLINE float heaviest(const float *p, const float *scales) {
 /* Bytes of p · scale · inverse, each the step that the running sum over a lane's tokens takes when it is rounded; gives
  * the sum of the bytes. */
 VEC_INLINE float round_weights(const float *p, const float *scales, float inverse, uint8_t *bytes) {
-    Vec exact = vec_set(0), before = vec_set(0);
+    Vec exact = vec_set(0);
+    Wholes before = wholes_of(exact);
     for (int t = 0; t < TOKENS; t += 4 * LANES) {
-        Vec steps[4];
+        Wholes steps[4];
         for (int i = 0; i < 4; i++) {
             const int at = t + i * LANES;
             exact = vec_fma(vec_mul(vec_load(p + at), vec_load(scales + at)), vec_set(inverse), exact);
-            const Vec now = vec_round(exact);
-            steps[i] = vec_sub(now, before);
+            const Wholes now = wholes_of(exact);
+            steps[i] = wholes_less(now, before);
             before = now;
         }
-        vec_store_weights(bytes + t, steps);
+        wholes_store_bytes(bytes + t, steps);
     }
-    return vec_sum(before);
+    return vec_sum(vec_of_wholes(before));
 }
 
 /* Weights of all queries. One after the other, in passes: each waits long for what it divides by. */
@@ -243,63 +242,66 @@ static void weigh(const ScanPage *page, int count, ScanWork *work) {
     load_scales(f, page->v, work->scales);
     for (int g = 0; g < f->layout.groups; g++) {
         const float *scales = work->scales + g * TOKENS;
-        for (int i = 0; i < count; i++) top[i] = heaviest(work->p + i * TOKENS, scales);
+        for (int i = 0; i < count; i++) {
+            fetch_ahead(&work->ahead);
+            top[i] = heaviest(work->p + i * TOKENS, scales);
+        }
         for (int i = 0; i < count; i++) {
             const bool some = top[i] > FLT_MIN * 256; /* less would add nothing, and its inverse is infinite */
             inverse[i] = some ? most / top[i] : 0;
             w->step[i][g] = some ? top[i] / most : 0;
         }
-        for (int i = 0; i < count; i++)
-            w->half[i][g] = 0.5f *
-                round_weights(work->p + i * TOKENS, scales, inverse[i], w->bytes + (i * f->layout.groups + g) * TOKENS);
+        for (int i = 0; i < count; i++) {
+            uint8_t *bytes = w->bytes + (i * f->layout.groups + g) * TOKENS;
+            fetch_ahead(&work->ahead);
+            w->half[i][g] = 0.5f * round_weights(work->p + i * TOKENS, scales, inverse[i], bytes);
+        }
     }
 }
 
 /* Dims of some blocks, of one group. */
-static void add_blocks(
-    const ScanPage *page, int count, int block, int blocks, Ahead *ahead, ScanWork *work, int stride, float *o) {
+static void add_blocks(const ScanPage *page, int count, int block, int blocks, ScanWork *work, int stride, float *o) {
     const ScanForm *f = page->values;
     const ScanWeights *w = &work->weights;
     const int group = block * LANES / f->layout.group, groups = f->layout.groups, dims = blocks * LANES;
-    Product p = open_product(f, true, count, page->v, block, blocks, TOKEN_QUADS, ahead, work);
+    Product p = open_product(f, true, count, page->v, block, blocks, TOKEN_QUADS, work);
     p.x_stride = groups * TOKENS;
     for (int tile = 0; tile < tiles_of(count); tile++) {
         const int from = tile_at(count, tile), height = tile_at(count, tile + 1) - from;
         p.x = w->bytes + (from * groups + group) * TOKENS;
         multiply(f, true, count, height, &p);
         for (int i = 0; i < height; i++) {
-            const Vec step = vec_set(w->step[from + i][group]), half = vec_set(w->half[from + i][group]);
+            const Vec step = vec_set(w->step[from + i][group]), half = vec_set(w->half[from + i][group]),
+                      factor = vec_set(work->factor[from + i]);
             float *row = o + (int64_t)(from + i) * stride + block * LANES;
             for (int j = 0; j < dims; j += LANES) {
                 const Vec whole = vec_add(vec_from_ints(work->sums + i * dims + j), half);
-                vec_store(row + j, vec_fma(whole, step, vec_load(row + j)));
+                vec_store(row + j, vec_fma(whole, step, vec_mul(vec_load(row + j), factor)));
             }
         }
     }
 }
 
-/* Meanwhile the next page's keys come. */
 static void scan_values(const ScanPage *page, int count, ScanWork *work, int stride, float *o) {
     const ScanForm *f = page->values;
     const int group_blocks = f->layout.group / LANES, all = f->layout.d / LANES;
-    Ahead ahead = ahead_over(page->next_k, page->next_k ? page->keys->layout.bytes : 0, f, count, all, TOKEN_QUADS);
     weigh(page, count, work);
     for (int block = 0, blocks; block < all; block += blocks) {
         blocks = blocks_together(f, count, group_blocks - block % group_blocks);
-        add_blocks(page, count, block, blocks, &ahead, work, stride, o);
+        add_blocks(page, count, block, blocks, work, stride, o);
     }
 }
 
 /* ---- a page ---- */
 
-/* 2ˣ to 3e-6 for x ≤ 0; below −125 some 1e-38. */
+/* 2ˣ to 3e-6 for x ≤ 0, 1 for 0; below −125 some 1e-38. */
 VEC_INLINE Vec power_of_two(Vec x) {
-    x = vec_max(x, vec_set(-125));
-    const Vec n = vec_round(x), r = vec_sub(x, n);
-    Vec p = vec_set(0.00958285294f);
-    p = vec_fma(p, r, vec_set(0.05590642616f));
-    p = vec_fma(p, r, vec_set(0.24024099112f));
-    p = vec_fma(p, r, vec_set(0.69312417507f));
+    Vec n;
+    const Vec r = vec_fraction(vec_max(x, vec_set(-125)), &n);
+    Vec p = vec_set(0.01342653149f);
+    p = vec_fma(p, r, vec_set(0.05224271954f));
+    p = vec_fma(p, r, vec_set(0.2412800906f));
+    p = vec_fma(p, r, vec_set(0.6930448591f));
     p = vec_fma(p, r, vec_set(1));
     return vec_raise(p, n);
 }
@@ -316,7 +318,8 @@ static void cap_scores(float softcap, int count, ScanWork *work) {
     }
 }
 
-/* Scores of the tile's queries from `first` on to weights in place. */
+/* Scores of the tile's queries from `first` on to weights in place. What coded values gave so far is left to be
+ * multiplied by the factors. */
 static void soften_page(AttentionTile *t, int first, int count, ScanWork *work) {
     const float to_two = 1.44269504f;
     float factor[ATTENTION_QUERIES + LANES];
@@ -327,28 +330,34 @@ static void soften_page(AttentionTile *t, int first, int count, ScanWork *work) 
         t->m[first + i] = now;
     }
     for (int i = 0; i < count; i += LANES) vec_store(factor + i, vec_exp_falling(vec_load_some(factor + i, count - i)));
+    memcpy(work->factor, factor, (size_t)count * sizeof *factor);
     for (int i = 0; i < count; i++) {
         const Vec now = vec_set(-to_two * t->m[first + i]);
         Vec sum = vec_set(0);
+        fetch_ahead(&work->ahead);
         for (float *p = work->p + i * TOKENS; p < work->p + (i + 1) * TOKENS; p += LANES) {
             const Vec e = power_of_two(vec_fma(vec_load(p), vec_set(to_two), now));
             vec_store(p, e);
             sum = vec_add(sum, e);
         }
         t->l[first + i] = fmaf(t->l[first + i], factor[i], vec_sum(sum));
-        if (factor[i] != 1) scale_both(t, first + i, factor[i]);
+        if (t->kinds[first + i] & ATTENTION_EXACT && factor[i] != 1)
+            scale_row(t->value_stride, factor[i], t->o + (int64_t)(first + i) * t->value_stride);
     }
 }
 
 static void scan_page(AttentionTile *t, int first, const ScanPage *page, ScanWork *work) {
     const int count = t->queries - first, stride = t->value_stride;
+    start_fetching(work, page->v, page->values->layout.bytes, page->fetch_v);
     scan_scores(page, first, count, work);
     soften_page(t, first, count, work);
+    start_fetching(work, page->next_k, page->keys->layout.bytes, page->fetch_k);
     scan_values(page, count, work, stride, t->coded + (int64_t)first * stride);
 }
 
 static const ScanKernels scan_kernels = {
     .table = scan_table,
+    .plan = scan_plan,
     .quantise = scan_quantise,
     .scores = scan_scores,
     .most = scan_most,

@@ -57,9 +57,31 @@ VEC_INLINE int16x8_t vec_words(Vec x, int i) {
 VEC_INLINE void vec_store_bytes(void *p, Vec x) {
     vst1q_s8(p, vcombine_s8(vmovn_s16(vec_words(x, 0)), vmovn_s16(vec_words(x, 2))));
 }
-/* 64 whole numbers of a uint8. */
-VEC_INLINE void vec_store_weights(uint8_t *p, const Vec x[4]) {
-    for (int i = 0; i < 4; i++) vec_store_bytes(p + 16 * i, x[i]);
+/* Whole numbers as integers: the nearest to x, differences, and 64 that fit a uint8. */
+typedef struct Wholes {
+    int32x4_t v[4];
+} Wholes;
+VEC_INLINE Wholes wholes_of(Vec x) {
+    Wholes out;
+    for (int i = 0; i < 4; i++) out.v[i] = vcvtnq_s32_f32(x.v[i]);
+    return out;
+}
+VEC_INLINE Wholes wholes_less(Wholes a, Wholes b) {
+    for (int i = 0; i < 4; i++) a.v[i] = vsubq_s32(a.v[i], b.v[i]);
+    return a;
+}
+VEC_INLINE Vec vec_of_wholes(Wholes x) { VEC_EACH(vcvtq_f32_s32(x.v[i])); }
+VEC_INLINE void wholes_store_bytes(uint8_t *p, const Wholes x[4]) {
+    for (int i = 0; i < 4; i++) {
+        const int16x8_t low = vcombine_s16(vmovn_s32(x[i].v[0]), vmovn_s32(x[i].v[1])),
+                        high = vcombine_s16(vmovn_s32(x[i].v[2]), vmovn_s32(x[i].v[3]));
+        vst1q_s8((int8_t *)p + 16 * i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+    }
+}
+/* x − ⌊x⌋, and ⌊x⌋ for vec_raise. */
+VEC_INLINE Vec vec_fraction(Vec x, Vec *whole) {
+    for (int i = 0; i < 4; i++) whole->v[i] = vrndmq_f32(x.v[i]);
+    return vec_sub(x, *whole);
 }
 /* a · 2ⁿ for ½ < a < 2 and whole −125 ≤ n ≤ 0 */
 VEC_INLINE Vec vec_raise(Vec a, Vec n) { return vec_scale2(a, n); }

@@ -10,11 +10,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* Lines to be fetched while products are computed, some for each part: in a burst they would keep loads waiting. */
-typedef struct Ahead {
-    const uint8_t *at, *end;
-    int lines; /* for each part of a tile */
-} Ahead;
+/* Whether each part of a tile fetches, or only its beginning: where tiles are narrow, there are many. */
+enum { FETCH_PARTS = TILE_REGS > 1 };
 
 /* Blocks that meet some queries. */
 typedef struct Product {
@@ -24,14 +21,18 @@ typedef struct Product {
     const uint8_t *x; /* a query's codes or weights, the next one's x_stride bytes further */
     int64_t x_stride;
     int quads;
-    Ahead *ahead;
+    ScanAhead *ahead;
     int32_t *sums; /* [query][blocks][16] */
 } Product;
 
-VEC_INLINE void fetch_ahead(Ahead *ahead) {
-    if (ahead->at >= ahead->end) return;
-    for (int l = 0; l < ahead->lines; l++) __builtin_prefetch(ahead->at + l * 64, 0, 3);
-    ahead->at += (ptrdiff_t)ahead->lines * 64;
+VEC_INLINE void fetch_lines(const uint8_t *at, int lines) {
+    for (int l = 0; l < lines; l++) __builtin_prefetch(at + l * 64, 0, 3);
+}
+VEC_INLINE void fetch_ahead(ScanAhead *ahead) {
+    const int lines = ahead->left < ahead->fetch.query ? ahead->left : ahead->fetch.query;
+    fetch_lines(ahead->at, lines);
+    ahead->at += (ptrdiff_t)lines * 64;
+    ahead->left -= lines;
 }
 
 /* Quads n … n + TOGETHER − 1 of a part. at: of each register's codes. */
@@ -77,11 +78,20 @@ VEC_INLINE void product_tile(
     UNROLL for (int r = 0; r < regs; r++) at[r] =
         p->codes + (first + r) / QUAD_REGS * p->block_bytes + (first + r) % QUAD_REGS * (INT_LANES * 4);
     int quads = p->quads;
+    const uint8_t *ahead = p->ahead->at;
+    const int lines = p->ahead->fetch.product;
+    if (!FETCH_PARTS) fetch_lines(ahead, lines);
     for (; quads >= whole; quads -= whole, x += whole * 4) {
-        fetch_ahead(p->ahead);
+        if (FETCH_PARTS) {
+            fetch_lines(ahead, lines);
+            ahead += (ptrdiff_t)lines * 64;
+        }
         add_part(queries, regs, source, values, whole, at, &table, x, p->x_stride, sum);
         UNROLL for (int r = 0; r < regs; r++) at[r] += part_rows(source) * QUAD_BYTES;
     }
+    if (!FETCH_PARTS) ahead += (ptrdiff_t)lines * 64;
+    p->ahead->left -= (int)(ahead - p->ahead->at) / 64;
+    p->ahead->at = ahead;
     if (half < whole && quads > 0) add_part(queries, regs, source, values, half, at, &table, x, p->x_stride, sum);
     UNROLL for (int i = 0; i < queries; i++) UNROLL for (int r = 0; r < regs; r++)
         ints_store(p->sums + (i * p->blocks * QUAD_REGS + first + r) * INT_LANES, sum[i][r]);
