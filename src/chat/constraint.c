@@ -1,13 +1,16 @@
 #include "chat/constraint.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct GrammarConstraint {
     Constraint base;
     Grammar *grammar;
+    const Tokenizer *tokenizer;
 } GrammarConstraint;
 
-static Grammar *grammar_of(Constraint *constraint) { return ((GrammarConstraint *)(void *)constraint)->grammar; }
+static GrammarConstraint *own(Constraint *constraint) { return (GrammarConstraint *)(void *)constraint; }
+static Grammar *grammar_of(Constraint *constraint) { return own(constraint)->grammar; }
 
 static bool give_mask(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error) {
     *any = false;
@@ -18,13 +21,30 @@ static bool accept_token(Constraint *constraint, ConstraintState *state, int32_t
     return grammar_accept(grammar_of(constraint), state, token, error);
 }
 
+bool constraint_forced(Grammar *grammar, GrammarState state, const Tokenizer *tokenizer, int32_t last, int32_t *tokens,
+    int max, int *count, Error *error) {
+    Tokens found = {0};
+    const bool ok = grammar_forced_tokens(grammar, state, tokenizer, last, &found, error);
+    *count = found.count < (size_t)max ? (int)found.count : max;
+    if (*count > 0) memcpy(tokens, found.ids, (size_t)*count * sizeof *tokens);
+    tokens_free(&found);
+    return ok;
+}
+
+static bool give_forced(
+    Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max, int *count, Error *error) {
+    const GrammarConstraint *c = own(constraint);
+    return constraint_forced(c->grammar, state, c->tokenizer, last, tokens, max, count, error);
+}
+
 static void free_constraint(Constraint *constraint) {
     grammar_free(grammar_of(constraint));
     free(constraint);
 }
 
 Constraint *constraint_of(ChatModel *model, Grammar *grammar, Error *error) {
-    static const ConstraintOps ops = {.mask = give_mask, .accept = accept_token, .free = free_constraint};
+    static const ConstraintOps ops = {
+        .mask = give_mask, .forced = give_forced, .accept = accept_token, .free = free_constraint};
     const Vocabulary *vocabulary = chat_model_vocabulary(model, error);
     GrammarConstraint *c = vocabulary ? calloc(1, sizeof *c) : NULL;
     if (!c) {
@@ -34,6 +54,7 @@ Constraint *constraint_of(ChatModel *model, Grammar *grammar, Error *error) {
     }
     constraint_init(&c->base, &ops, grammar_start(grammar), vocabulary_mask_words(vocabulary));
     c->grammar = grammar;
+    c->tokenizer = model->tokenizer;
     return &c->base;
 }
 

@@ -11,3 +11,6 @@ NODISCARD Constraint *constraint_compile(
 /* Takes the grammar over; it was compiled for chat_model_vocabulary(model). NULL: no memory, and the grammar is freed.
  */
 NODISCARD Constraint *constraint_of(ChatModel *model, Grammar *grammar, Error *error);
+/* ConstraintOps.forced of a grammar's state. */
+NODISCARD bool constraint_forced(Grammar *grammar, GrammarState state, const Tokenizer *tokenizer, int32_t last,
+    int32_t *tokens, int max, int *count, Error *error);

@@ -54,6 +54,14 @@ static bool give_mask(Constraint *constraint, ConstraintState state, uint64_t *m
     return true;
 }
 
+static bool give_forced(
+    Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max, int *count, Error *error) {
+    Constraint *inner = own(constraint)->inner;
+    *count = 0;
+    if (reasons(state) || state == AT_BEGIN || !inner || !inner->ops->forced) return true;
+    return inner->ops->forced(inner, state, last, tokens, max, count, error);
+}
+
 /* Bytes of the marker that the text ends with. */
 static size_t advance(Slice close, size_t index, char byte) {
     for (size_t size = index + 1; size > 0; size--)
@@ -138,7 +146,8 @@ bool reasoning_is_counted(const ChatModel *model, bool open) {
 }
 
 Constraint *reasoning_constraint(ChatModel *model, Constraint *inner, bool open, int64_t budget, Error *error) {
-    static const ConstraintOps ops = {.mask = give_mask, .accept = accept_token, .free = free_constraint};
+    static const ConstraintOps ops = {
+        .mask = give_mask, .forced = give_forced, .accept = accept_token, .free = free_constraint};
     int32_t begins = -1;
     if (!reasoning_is_counted(model, open)) return inner;
     if (!open) CHECK(tokenizer_id(model->tokenizer, slice_of(model->reasoning->open), &begins));

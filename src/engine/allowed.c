@@ -1,6 +1,7 @@
 #include "engine/allowed.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "base/thread.h"
@@ -49,13 +50,40 @@ static Allowed settle(const Request *request, int generated, uint64_t *mask, siz
     return ALLOWED_SOME;
 }
 
+/* Log-probabilities are of tokens that the model chose among others, and so are biases for it to choose by. */
+static bool takes_forced(const Request *request) {
+    return request->constraint->ops->forced && request->sampling.logprobs < 0 && request->sampling.bias_count == 0;
+}
+
+/* Goes on with the forced tokens, or finds some: the next one is the only one then. */
+static bool next_forced(Request *request, AnswerChoice *choice, int32_t last, int vocab, Error *error) {
+    Constraint *constraint = request->constraint;
+    if (choice->forced_at == choice->forced_count) {
+        choice->forced_at = choice->forced_count = 0;
+        if (takes_forced(request) &&
+            !constraint->ops->forced(
+                constraint, choice->where, last, choice->forced, FORCED_MAX, &choice->forced_count, error))
+            return false;
+    }
+    choice->only = choice->forced_at < choice->forced_count ? choice->forced[choice->forced_at++] : -1;
+    if (choice->only < 0) return true;
+    CHECK(choice->only < vocab);
+    memset(choice->mask, 0, words_of(vocab) * sizeof *choice->mask);
+    choice->mask[choice->only / 64] |= (uint64_t)1 << (choice->only % 64);
+    choice->allowed = ALLOWED_SOME;
+    choice->sampler.mask = choice->mask;
+    return true;
+}
+
 bool allowed_update(Request *request, AnswerChoice *choice, int vocab, EndTokens ends, Error *error) {
     Constraint *constraint = request->constraint;
     if (!constraint || choice->allowed != ALLOWED_UNKNOWN) return true;
     bool any = false;
     if (choice->generated == 0) choice->where = constraint->start;
-    const int32_t last = choice->generated ? request_answer_id(request, choice, choice->generated - 1) : 0;
+    const int32_t last = choice->generated ? request_answer_id(request, choice, choice->generated - 1) : -1;
     if (choice->generated && !constraint->ops->accept(constraint, &choice->where, last, error)) return false;
+    if (!next_forced(request, choice, last, vocab, error)) return false;
+    if (choice->allowed != ALLOWED_UNKNOWN) return true;
     if (!constraint->ops->mask(constraint, choice->where, choice->mask, &any, error)) return false;
     choice->allowed =
         any ? ALLOWED_ANY : settle(request, choice->generated, choice->mask, words_of(vocab), vocab, ends);

@@ -19,7 +19,11 @@ typedef struct ConstraintOps {
      * Nothing but end tokens, or none at all: the answer is over. *any: every token may follow, the mask is not looked
      * at. False: a limit; the request fails. */
     bool (*mask)(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error);
-    /* Moves on by a token that the mask had. False: a limit. */
+    /* Tokens, at most `max`, that spell what must follow: the model need not be asked how it would spell it. last: the
+     * token before them, −1: there is none. NULL: never any. False: a limit. */
+    bool (*forced)(Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max, int *count,
+        Error *error);
+    /* Moves on by a token that the mask had, or that was forced. False: a limit. */
     bool (*accept)(Constraint *constraint, ConstraintState *state, int32_t token, Error *error);
     void (*free)(Constraint *constraint);
 } ConstraintOps;

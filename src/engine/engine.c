@@ -18,8 +18,6 @@
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 
-enum { FORCED_MAX = 64 /* tokens that a choice draws in one step because nothing else may follow */ };
-
 struct Engine {
     Resources *resources; /* NULL: it has the machine for itself */
     MemoryAccount account;
@@ -103,7 +101,7 @@ static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, f
         if (!update_allowed(engine, request, choice)) return false;
         forces = allowed_forces(choice);
         if (forced && !forces) break;
-        if (forced) memset(logits, 0, (size_t)engine->vocab * sizeof *logits);
+        if (forced) logits[choice->only] = 0; /* nothing else is looked at */
         if (!draw_token(engine, request, choice, logits)) return false;
         forced = forces;
     }

@@ -8,7 +8,7 @@
 #include "engine/sampler.h"
 #include "cache/kv_cache.h"
 
-enum { RESUME_POINTS = 2 };
+enum { RESUME_POINTS = 2, FORCED_MAX = 64 /* tokens that a choice draws in a step as nothing else may follow */ };
 
 typedef enum ChoiceState {
     CHOICE_WAITING, /* for its first token */
@@ -31,10 +31,12 @@ typedef struct AnswerChoice {
     KvSequence kv; /* of the prompt and the answer but for its last token; of less while it is read again */
     Sampler sampler;
     int generated;
-    ConstraintState where; /* behind all but, while `allowed` is unknown, the last token; these four only with a */
+    ConstraintState where; /* behind all but, while `allowed` is unknown, the last token; these six only with a */
     Allowed allowed;       /* constraint */
     uint64_t *mask;
-    int32_t only; /* the one token that is in it; −1: there are more */
+    int32_t only;               /* the one token that is in it; −1: there are more */
+    int32_t forced[FORCED_MAX]; /* tokens that come next, whatever the logits are: */
+    int forced_at, forced_count;
 
     atomic_bool stop;
 

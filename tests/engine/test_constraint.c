@@ -13,6 +13,7 @@ typedef struct Automaton {
     int longest; /* answers: 0: for ever */
     int fail_at; /* this mask fails; 0: none */
     int masks;
+    bool forces;       /* tokens where others may follow as well */
     bool sleepy;       /* it takes its time */
     int beside;        /* masks that were computed while a step was */
     atomic_int inside; /* threads */
@@ -51,6 +52,19 @@ static bool automaton_mask(Constraint *constraint, ConstraintState state, uint64
     return ok;
 }
 
+/* One of those that may follow; nothing is forced behind the last token that an answer may have. */
+static bool automaton_forced(
+    Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max, int *count, Error *error) {
+    const Automaton *a = (Automaton *)(void *)constraint;
+    const int most = a->forces && last % 3 == 1 ? 5 : 0;
+    for (*count = 0; *count < most && !(a->longest && (int)(state & 255) >= a->longest); (*count)++) {
+        CHECK(*count < max);
+        tokens[*count] = (int32_t)(state % 290) + 5;
+        state = state_behind(state, tokens[*count]);
+    }
+    return true;
+}
+
 static bool automaton_accept(Constraint *constraint, ConstraintState *state, int32_t token, Error *error) {
     const Automaton *a = (const Automaton *)(void *)constraint;
     CHECK(state_allows(a, *state, token));
@@ -64,7 +78,8 @@ static void automaton_free(Constraint *constraint) {
 }
 
 static Automaton *automaton_new(uint32_t start, int longest) {
-    static const ConstraintOps ops = {.mask = automaton_mask, .accept = automaton_accept, .free = automaton_free};
+    static const ConstraintOps ops = {
+        .mask = automaton_mask, .forced = automaton_forced, .accept = automaton_accept, .free = automaton_free};
     Automaton *a = calloc(1, sizeof *a);
     CHECK(a != NULL);
     constraint_init(&a->base, &ops, start << 8, WORDS);
@@ -102,6 +117,7 @@ static void make_cases(void) {
             : i % 3 == 1         ? automata[i - 1]
                                  : automaton_new((uint32_t)i, i % 2 ? 0 : 5 * i + 5);
         cases[i].options.constraint = automata[i] ? &automata[i]->base : NULL;
+        if (automata[i]) automata[i]->forces = i % 4 < 2;
     }
 }
 
@@ -243,6 +259,47 @@ static void test_literal(void) {
     constraint_release(&a->base);
 }
 
+/* What is forced comes whatever the model would say, in fewer steps than tokens and without masks; but not where the
+ * request chooses itself, or wants to know how likely each token is. */
+static void test_forced_runs(void) {
+    enum { COUNT = 120 };
+    fake_reset();
+    Case c;
+    make_prompt(&c, 50, 4);
+    c.options.max_tokens = COUNT;
+    const float bias = 1;
+    const int32_t biased = 7;
+    for (int kind = 0; kind < 3; kind++) {
+        Automaton *a = automaton_new(9, 0);
+        a->forces = true;
+        c.options.constraint = &a->base;
+        c.options.sampling.logprobs = kind == 1 ? 0 : -1;
+        c.options.sampling.bias_count = kind == 2;
+        c.options.sampling.bias_ids = &biased;
+        c.options.sampling.bias_values = &bias;
+        c.options.sampling.ignore_eos = true;
+        Engine *engine = open_engine(1, 1, 64, 0);
+        const int before = fake_steps();
+        const Seen seen = run_one(engine, &c.options);
+        const int steps = fake_steps() - before;
+        close_engine(engine);
+        ConstraintState state = a->base.start;
+        int runs = 0, forced = 0, different = 0;
+        for (int i = 0, left = 0; i < seen.count; i++) {
+            if (left == 0 && i > 0 && seen.ids[i - 1] % 3 == 1) left = 5, runs++;
+            forced += left > 0;
+            different += left > 0 && seen.ids[i] != (int32_t)(state % 290) + 5;
+            left -= left > 0;
+            state = state_behind(state, seen.ids[i]);
+        }
+        TEST_MSG(seen.count == COUNT && runs > 5, "%d tokens, %d runs", seen.count, runs);
+        TEST_MSG(kind ? different > 0 : different == 0, "%d of %d forced tokens differ", different, forced);
+        TEST_MSG(kind ? steps > COUNT * 3 / 4 : steps < COUNT - forced / 2, "%d steps", steps);
+        TEST_MSG(kind ? a->masks > COUNT * 3 / 4 : a->masks <= COUNT - forced + 1, "%d masks", a->masks);
+        constraint_release(&a->base);
+    }
+}
+
 /* Masks are computed beside steps, however long they take. */
 static void test_beside(void) {
     fake_reset();
@@ -319,6 +376,7 @@ int main(void) {
     test_obeying();
     test_forced();
     test_literal();
+    test_forced_runs();
     test_beside();
     test_faults();
     test_nothing();

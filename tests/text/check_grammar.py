@@ -210,7 +210,7 @@ def check_bench(count, program, model, tokenizer, options):
             value = ordered(test["data"], entry["schema"], entry["schema"])
             requests.append({"schema": entry["schema"], "text": json.dumps(value, ensure_ascii=False, separators=(",", ":"))})
             owner.append((index, test["valid"], value))
-    refused, masks, first, compiles, why = set(), [], [], [], collections.Counter()
+    refused, masks, first, compiles, why, tokens = set(), [], [], [], collections.Counter(), collections.Counter()
     for (index, good, value), request, answer in zip(owner, requests, ask(program, model, requests)):
         name = paths[index].name
         if "unsupported" in answer or "error" in answer:
@@ -221,12 +221,17 @@ def check_bench(count, program, model, tokenizer, options):
         masks += answer["mask_us"]
         compiles.append(answer["compile_us"])
         first.append(answer["compile_us"] + answer["mask_us"][0])
+        for key in ("tokens", "skipped", "skipped_same"):
+            tokens[key] += answer[key] if answer["accepted"] else 0
         if good and not answer["accepted"]:
             good = valid(value, entries[index]["schema"])  # some are invalid once formats count
         if good is not None:
             kind = "bench: valid accepted" if good else "bench: invalid refused"
             count.check(kind, answer["accepted"] == bool(good), lambda: f"{name}: {json.dumps(request)[:700]}: at {answer['at']} of {answer['tokens']}")
     print(f"bench: {len(entries) - len(refused)} of {len(entries)} schemas compiled; refused: {dict(why.most_common(20))}")
+    print(f"of {tokens['tokens']} tokens {tokens['skipped']} are forced, {tokens['skipped_same']} of them as in the whole text")
+    # Where the tokenizer would spell it otherwise behind more than one token, there may be a few.
+    count.check("bench: forced as spelled", tokens["skipped_same"] >= 0.99 * tokens["skipped"], lambda: tokens)
     print(f"masks {quantiles(masks)}\nfirst mask with compiling {quantiles(first)}\ncompiling {quantiles(compiles)}")
     if not options.no_samples:
         check_samples(count, program, model, [entry["schema"] for i, entry in enumerate(entries) if i not in refused])

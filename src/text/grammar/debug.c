@@ -35,11 +35,34 @@ static double cpu_us(void) {
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
+/* The tokens that are skipped where a state forces them: those of the text, or others that spell the same. */
+typedef struct Skips {
+    size_t tokens, same, to; /* to: the token up to which they go */
+} Skips;
+
+static bool skip_forced(
+    Grammar *g, const Tokenizer *t, GrammarState state, const Tokens *ids, size_t at, Skips *skips, Error *error) {
+    Tokens forced = {0};
+    if (at < skips->to) return true;
+    bool ok = grammar_forced_tokens(g, state, t, at ? ids->ids[at - 1] : -1, &forced, error),
+         same = at + forced.count <= ids->count;
+    for (size_t i = 0; ok && i < forced.count; i++) {
+        same = same && forced.ids[i] == ids->ids[at + i];
+        ok = grammar_accept(g, &state, forced.ids[i], error);
+    }
+    skips->tokens += forced.count;
+    skips->same += same ? forced.count : 0;
+    skips->to = at + forced.count;
+    tokens_free(&forced);
+    return ok;
+}
+
 /* Every token of the text must be in the mask before it; what the masks say and what is accepted must be the same. */
 static bool check_text(Grammar *g, const Tokenizer *t, size_t words, Slice text, Buffer *out, Error *error) {
     Tokens ids = {0};
     uint64_t *mask = calloc(words + 1, sizeof *mask);
     GrammarState state = grammar_start(g);
+    Skips skips = {0};
     bool ok = mask || fail(error, ERROR_MEMORY, "no memory for a mask"), accepted = true;
     size_t at = 0;
     ok = ok && tokenizer_encode(t, text, CONTROL_AS_TEXT, false, &ids, error);
@@ -48,6 +71,7 @@ static bool check_text(Grammar *g, const Tokenizer *t, size_t words, Slice text,
         const double begin = cpu_us();
         ok = grammar_mask(g, state, mask, error);
         buffer_printf(out, "%s%.1f", i ? "," : "", cpu_us() - begin);
+        ok = ok && skip_forced(g, t, state, &ids, i, &skips, error);
         if (!ok || i == ids.count) break;
         const int32_t id = ids.ids[i];
         const bool fits = mask[id / 64] >> (id % 64) & 1;
@@ -57,6 +81,7 @@ static bool check_text(Grammar *g, const Tokenizer *t, size_t words, Slice text,
     }
     const bool whole = accepted && grammar_may_end(g, state);
     buffer_printf(out, "],\"at\":%zu,\"tokens\":%zu,\"accepted\":%s", at, ids.count, whole ? "true" : "false");
+    buffer_printf(out, ",\"skipped\":%zu,\"skipped_same\":%zu", skips.tokens, skips.same);
     tokens_free(&ids);
     free(mask);
     return ok;

@@ -2,6 +2,7 @@
 #include "text/grammar/grammar.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/utf8.h"
 #include "text/grammar/gbnf.h"
@@ -127,14 +128,66 @@ bool grammar_accept_bytes(Grammar *g, GrammarState *state, Slice bytes, Error *e
     return true;
 }
 
-bool grammar_forced(Grammar *g, GrammarState state, Buffer *bytes, Error *error) {
-    CHECK(state < g->matcher.state_count);
-    begin(g);
-    for (int i = 0; i < GRAMMAR_FORCED_MAX; i++) {
-        const int byte = state ? matcher_only_byte(&g->matcher, state) : -1;
+/* The state behind the bytes that must follow. */
+static State find_forced(Grammar *g, State state, Buffer *bytes) {
+    for (int i = 0; state && i < GRAMMAR_FORCED_MAX; i++) {
+        const int byte = matcher_only_byte(&g->matcher, state);
         if (byte < 0) break;
         buffer_byte(bytes, (char)byte);
         state = matcher_step(&g->matcher, state, (uint8_t)byte);
     }
+    return state;
+}
+
+bool grammar_forced(Grammar *g, GrammarState state, Buffer *bytes, Error *error) {
+    CHECK(state < g->matcher.state_count);
+    begin(g);
+    (void)find_forced(g, state, bytes);
     return !g->budget.failed || give(&g->budget, error);
+}
+
+static Slice token_bytes(const Grammar *g, int32_t id) {
+    const Vocabulary *v = g->masks.vocabulary;
+    return id >= 0 && (size_t)id < v->count ? vocabulary_token(v, id) : (Slice){"", 0};
+}
+
+/* Appends the tokens of text from byte `from` to byte `to` at most. False: no token ends at the first. The tokenizer
+ * may put something in front, or say a marker that stands for nothing here: that ends them. */
+static bool take_tokens(const Grammar *g, const Tokens *all, Slice text, size_t from, size_t to, Tokens *tokens) {
+    size_t at = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        const Slice token = token_bytes(g, all->ids[i]);
+        if (!token.size || token.size > to - at || memcmp(token.data, text.data + at, token.size) != 0) break;
+        if (at < from && at + token.size > from) return false;
+        if (at >= from && !tokens_push(tokens, all->ids[i])) break;
+        at += token.size;
+    }
+    return at >= from;
+}
+
+bool grammar_forced_tokens(
+    Grammar *g, GrammarState state, const Tokenizer *tokenizer, int32_t last, Tokens *tokens, Error *error) {
+    CHECK(g->has_masks && state < g->matcher.state_count);
+    const Slice before = token_bytes(g, last);
+    Buffer text = {0};
+    begin(g);
+    buffer_slice(&text, before);
+    const State to = find_forced(g, state, &text);
+    const Slice whole = buffer_view(&text), forced = {whole.data + before.size, whole.size - before.size};
+    const size_t settled = !text.failed && forced.size && to ? masks_settled(&g->masks, to, forced) : 0;
+    bool ok = !g->budget.failed || give(&g->budget, error);
+    if (ok && text.failed) ok = fail(error, ERROR_MEMORY, "no memory for what must follow");
+    /* Where no token ends behind the one before, it was not the tokenizer that chose that one. What is cut inside of a
+     * character, or begins there, is left alone. */
+    for (int alone = before.size == 0; ok && settled && alone < 2; alone++) {
+        Tokens all = {0};
+        const Slice part = alone ? forced : whole;
+        const size_t from = alone ? 0 : before.size;
+        if (utf8_valid(part)) ok = tokenizer_encode(tokenizer, part, CONTROL_RECOGNISED, false, &all, error);
+        const bool done = ok && take_tokens(g, &all, part, from, from + settled, tokens);
+        tokens_free(&all);
+        if (done) break;
+    }
+    buffer_free(&text);
+    return ok;
 }

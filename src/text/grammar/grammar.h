@@ -102,6 +102,11 @@ NODISCARD bool grammar_accept(Grammar *grammar, GrammarState *state, int32_t tok
 NODISCARD bool grammar_accept_bytes(Grammar *grammar, GrammarState *state, Slice bytes, Error *error);
 /* The text may end here. */
 bool grammar_may_end(const Grammar *grammar, GrammarState state);
-/* Appends the bytes that must follow, as there is one way on only: at most GRAMMAR_FORCED_MAX. The caller tokenizes
- * them, drops the last tokens (their bytes may be the beginning of a longer one) and accepts the rest one by one. */
+/* Appends the bytes that must follow, as there is one way on only: at most GRAMMAR_FORCED_MAX. */
 NODISCARD bool grammar_forced(Grammar *grammar, GrammarState state, Buffer *bytes, Error *error);
+/* Appends the tokens that spell these bytes the way the tokenizer does behind the token `last` (−1: at the beginning of
+ * a text), but for those at their end whose place a longer token could take, which begins in these bytes and goes on
+ * with what may come behind them. Each may follow. As any text that fits begins with these bytes, taking these tokens
+ * changes which tokens spell it, never which text it is. */
+NODISCARD bool grammar_forced_tokens(
+    Grammar *grammar, GrammarState state, const Tokenizer *tokenizer, int32_t last, Tokens *tokens, Error *error);

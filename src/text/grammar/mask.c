@@ -360,6 +360,27 @@ State masks_token(Masks *masks, State state, int32_t token) {
     return bytes.size ? state : STATE_DEAD;
 }
 
+/* A token that begins with the bytes goes on with one that may follow. */
+static bool goes_on(const Masks *masks, State state, Slice bytes) {
+    const Trie *trie = &masks->vocabulary->all;
+    uint32_t begin = 0, end = trie->count;
+    for (size_t i = 0; i < bytes.size; i++) {
+        while (begin < end && trie->nodes[begin].byte != (uint8_t)bytes.data[i]) begin = trie->nodes[begin].skip;
+        if (begin == end) return false;
+        end = trie->nodes[begin++].skip;
+    }
+    for (; begin < end; begin = trie->nodes[begin].skip)
+        if (matcher_may_follow(masks->matcher, state, trie->nodes[begin].byte)) return true;
+    return false;
+}
+
+size_t masks_settled(const Masks *masks, State state, Slice bytes) {
+    const size_t longest = masks->vocabulary->all.depth;
+    for (size_t at = bytes.size > longest ? bytes.size - longest : 0; at < bytes.size; at++)
+        if (goes_on(masks, state, (Slice){bytes.data + at, bytes.size - at})) return at;
+    return bytes.size;
+}
+
 bool masks_open(Masks *masks, Matcher *matcher, const Vocabulary *vocabulary) {
     *masks = (Masks){.matcher = matcher, .vocabulary = vocabulary};
     masks->base = budget_alloc(matcher->budget, (2 * vocabulary->words + 1) * sizeof *masks->base);

@@ -29,3 +29,5 @@ void masks_forget(Masks *masks); /* they are computed again when they are asked 
 /* False: the budget failed. */
 bool masks_fill(Masks *masks, State state, uint64_t *mask);
 State masks_token(Masks *masks, State state, int32_t token); /* behind a token; STATE_DEAD: it may not follow */
+/* How many of the bytes, which lead to state, no token can begin in that goes on behind them. */
+size_t masks_settled(const Masks *masks, State state, Slice bytes);
