@@ -18,9 +18,24 @@ __device__ __forceinline__ void cached_put(uint8_t *p, int64_t i, int dtype, flo
 }
 /* ---- preparing ---- */
 
-/* A block has a row's queries, key and value of a kv head; where norms run over all heads, of all of them. */
-__global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_constant__ Attend a) {
+/* Heads are overwritten as they are prepared, so norms over all of them come first, by themselves. */
+__global__ void __launch_bounds__(BLOCK) attention_norms_kernel(const __grid_constant__ Attend a) {
     __shared__ float shared[WARPS];
+    let_next_begin();
+    const int64_t row = blockIdx.x, width = (int64_t)(blockIdx.y ? a.kv_heads : a.heads) * a.head_dim;
+    const RowNorm &norm = blockIdx.y ? a.k_norm : a.q_norm;
+    const float *x = blockIdx.y ? a.k : a.q;
+    wait_for_previous();
+    Scaling s = {0, 1};
+    if (norm.width && x) s = row_scaling(norm, shared, Row<0>(x + row * width, width));
+    if (threadIdx.x == 0) ((float2 *)a.whole)[2 * row + blockIdx.y] = make_float2(s.mean, s.factor);
+}
+extern "C" cudaError_t attention_norms(cudaStream_t stream, const Attend *a) {
+    return launch(stream, attention_norms_kernel, dim3(a->step.rows, 2), BLOCK, 0, *a);
+}
+
+/* A block has a row's queries, key and value of a kv head. */
+__global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_constant__ Attend a) {
     __shared__ float2 turns[PAIRS_MAX];
     __shared__ float heads[WARPS][HEAD_MAX], energies[WARPS];
     let_next_begin();
@@ -34,48 +49,43 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
     const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
     wait_for_previous();
     const int64_t q_width = (int64_t)a.heads * a.head_dim, k_width = (int64_t)a.kv_heads * a.head_dim;
-    Scaling q_whole = {0, 1}, k_whole = {0, 1};
-    if (a.norm_full && a.q_norm.width) q_whole = row_scaling(a.q_norm, shared, Row<0>(a.q + row * q_width, q_width));
-    if (a.norm_full && a.k_norm.width && a.k)
-        k_whole = row_scaling(a.k_norm, shared, Row<0>(a.k + row * k_width, k_width));
+    const Scaling q_whole = whole_scaling(a, row, 0), k_whole = whole_scaling(a, row, 1);
     __syncthreads();
     float *head = heads[warp];
-    for (int j = blockIdx.y; j < a.kv_heads; j += gridDim.y) {
-        float energy = 0; /* of this warp's queries */
-        for (int h = warp; h < group + (a.k != nullptr); h += WARPS) {
-            if (h < group) {
-                const int index = j * group + h;
-                float *q = a.q + row * q_width + (int64_t)index * a.head_dim;
-                head_prepare(a, q, a.q_norm, a.norm_full && a.q_norm.width ? &q_whole : nullptr, index * a.head_dim,
-                    turns, head);
-                float square = 0;
-                for (int i = lane; i < a.head_dim; i += 32) {
-                    q[i] = head[i];
-                    square += head[i] * a.scale * (head[i] * a.scale);
-                }
-                energy += warp_sum(square);
-            } else {
-                head_prepare(a, a.k + row * k_width + (int64_t)j * a.head_dim, a.k_norm,
-                    a.norm_full && a.k_norm.width ? &k_whole : nullptr, j * a.head_dim, turns, head);
-                uint8_t *keys = head_at(a, table, place, j),
-                        *values = keys + (int64_t)PAGE_TOKENS * a.head_dim * dtype_size(a.dtype);
-                const float *v = a.v + ((int64_t)row * a.kv_heads + j) * a.value_dim;
-                for (int i = lane; i < a.head_dim; i += 32)
-                    cached_put(keys, (int64_t)at * a.head_dim + i, a.dtype, head[i]);
-#pragma unroll 8
-                for (int i = lane; i < a.value_dim; i += 32)
-                    cached_put(values, (int64_t)at * a.value_dim + i, a.dtype, load(v + i));
+    const int j = blockIdx.y;
+    float energy = 0; /* of this warp's queries */
+    for (int h = warp; h < group + (a.k != nullptr); h += WARPS) {
+        if (h < group) {
+            const int index = j * group + h;
+            float *q = a.q + row * q_width + (int64_t)index * a.head_dim;
+            head_prepare(a, q, a.q_norm, a.norm_full && a.q_norm.width ? &q_whole : nullptr, index * a.head_dim,
+                turns, head);
+            float square = 0;
+            for (int i = lane; i < a.head_dim; i += 32) {
+                q[i] = head[i];
+                square += head[i] * a.scale * (head[i] * a.scale);
             }
-            __syncwarp();
+            energy += warp_sum(square);
+        } else {
+            head_prepare(a, a.k + row * k_width + (int64_t)j * a.head_dim, a.k_norm,
+                a.norm_full && a.k_norm.width ? &k_whole : nullptr, j * a.head_dim, turns, head);
+            uint8_t *keys = head_at(a, table, place, j),
+                    *values = keys + (int64_t)PAGE_TOKENS * a.head_dim * dtype_size(a.dtype);
+            const float *v = a.v + ((int64_t)row * a.kv_heads + j) * a.value_dim;
+            for (int i = lane; i < a.head_dim; i += 32)
+                cached_put(keys, (int64_t)at * a.head_dim + i, a.dtype, head[i]);
+#pragma unroll 8
+            for (int i = lane; i < a.value_dim; i += 32)
+                cached_put(values, (int64_t)at * a.value_dim + i, a.dtype, load(v + i));
         }
-        if (!a.k) continue;
-        if (lane == 0) energies[warp] = energy;
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            for (int w = 1; w < WARPS; w++) energy += energies[w];
-            energies_at(a, table, place)[j * PAGE_TOKENS + at] = energy / (float)group;
-        }
-        __syncthreads();
+        __syncwarp();
+    }
+    if (!a.k) return;
+    if (lane == 0) energies[warp] = energy;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < WARPS; w++) energy += energies[w];
+        energies_at(a, table, place)[j * PAGE_TOKENS + at] = energy / (float)group;
     }
 }
 
@@ -101,7 +111,7 @@ template <int HD> __global__ void __launch_bounds__(BLOCK) usual_prepare_kernel(
         const bool key = i >= a.heads;
         const int j = i - a.heads;
         float *x = key ? (float *)a.k + ((int64_t)row * a.kv_heads + j) * HD : a.q + ((int64_t)row * a.heads + i) * HD;
-        head_take<HD>(a, x, key ? a.k_norm : a.q_norm, turns, head);
+        head_take<HD>(a, x, key ? a.k_norm : a.q_norm, nullptr, 0, turns, head);
         if (key) {
             __half *keys = (__half *)head_at(a, table, place, j) + at * HD, *values = keys + PAGE_TOKENS * HD;
             const float *v = a.v + ((int64_t)row * a.kv_heads + j) * HD;
@@ -140,9 +150,7 @@ extern "C" cudaError_t attention_prepare(cudaStream_t stream, const Attend *a) {
                 : a->head_dim == 128 ? usual_prepare_kernel<128>
                                      : usual_prepare_kernel<256>,
             dim3(a->step.rows), BLOCK, 0, *a);
-    const bool whole = a->norm_full && (a->q_norm.width || a->k_norm.width);
-    const dim3 grid(a->step.rows, whole ? 1 : a->kv_heads);
-    return launch(stream, attention_prepare_kernel, grid, BLOCK, 0, *a);
+    return launch(stream, attention_prepare_kernel, dim3(a->step.rows, a->kv_heads), BLOCK, 0, *a);
 }
 
 /* ---- scanning ---- */

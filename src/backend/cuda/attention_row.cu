@@ -5,7 +5,7 @@
 #include "backend/cuda/heads.cuh"
 #include "backend/cuda/slices.cuh"
 
-enum { PAGE_SLICES = PAGE_TOKENS / SLICE, SLICE_WARPS = WARPS / PAGE_SLICES, CLUSTER_MAX = 8, ROUNDS_MAX = 16 };
+enum { PAGE_SLICES = PAGE_TOKENS / SLICE, SLICE_WARPS = WARPS / PAGE_SLICES, CLUSTER_MAX = 8 };
 enum { GROUP_MAX = 8, PARTS_BYTES_MAX = 160 << 10 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -103,9 +103,12 @@ template <int HD> struct RowShared {
 
 /* What a warp has summed up of a slice for a head, DIMS dims of it: a part. Parts are folded by the blocks of the cluster
  * in turn, each of which gets what all slices have of its own: [part][slice] of this. */
-template <int HD> struct Part {
+template <int HD> struct __align__(16) Part {
     float o[HD / SLICE_WARPS];
-    float2 most_sum;
+    union {
+        float2 most_sum;
+        FoldFactors factors; /* in its place */
+    };
 };
 
 template <int HD> __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
@@ -143,11 +146,13 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
         const bool key = h == group;
         const float *v = a.v + ((int64_t)row * a.kv_heads + kv_head) * HD;
         float *head = s.heads[h], value[HD / 32], square = 0;
+        const Scaling whole = whole_scaling(a, row, key);
 #pragma unroll
         for (int j = 0; j < HD / 32; j++) value[j] = key ? load(v + lane + 32 * j) : 0;
         head_take<HD>(a, key ? a.k + ((int64_t)row * a.kv_heads + kv_head) * HD
                              : a.q + ((int64_t)row * a.heads + kv_head * group + h) * HD,
-            key ? a.k_norm : a.q_norm, s.turns, head);
+            key ? a.k_norm : a.q_norm, a.norm_full && (key ? a.k_norm : a.q_norm).width ? &whole : nullptr,
+            (key ? kv_head : kv_head * group + h) * HD, s.turns, head);
         if (!last) continue;
 #pragma unroll
         for (int j = 0; j < HD / 32; j++) {
@@ -172,9 +177,7 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
     const Sight sight = {{seen.first, seen.first}, {seen.end, seen.end}};
     const int slice = warp / SLICE_WARPS, warp_part = warp % SLICE_WARPS;
     cluster_wait(); /* all have begun */
-    for (bool again = false; page < end_page; page += cluster, again = true) {
-        if (again)
-            fragment_load<HD>(f, half_head(a, table, page * PAGE_TOKENS, kv_head), page * PAGE_TOKENS, place);
+    for (; page < end_page; page += cluster) {
         if (page == end_page - 1) fragment_put<HD>(f, s.key, s.value, place % PAGE_TOKENS);
         float own[4];
         scores_of<HD>(f.keys, query, own);
@@ -205,6 +208,9 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
                 }
                 multiply(o[e], numbers, p[b][0], p[b][1]);
             }
+        const int next = page + cluster;
+        if (next < end_page)
+            fragment_load<HD>(f, half_head(a, table, next * PAGE_TOKENS, kv_head), next * PAGE_TOKENS, place);
         const int index = (page - first_page) * PAGE_SLICES + slice;
 #pragma unroll
         for (int c = 0; c < 2; c++)
@@ -223,45 +229,64 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
     cluster_wait();
     const int first_slice = seen.first / SLICE - first_page * PAGE_SLICES,
               end_slice = place / SLICE + 1 - first_page * PAGE_SLICES;
-    for (int i = threadIdx.x; rank + i / DIMS * cluster < group * SLICE_WARPS; i += BLOCK) {
+    const int own = (group * SLICE_WARPS - rank + cluster - 1) / cluster; /* parts that this block folds */
+    for (int i = warp; i < own; i += WARPS) {
+        Part<HD> *of = parts + i * slices;
+        const int head = kv_head * group + (rank + i * cluster) / SLICE_WARPS;
+        float most = a.sinks ? __ldg(a.sinks + head) * LOG2E : NONE;
+        for (int at = first_slice; at < end_slice; at += 32) {
+            const bool on = at + lane < end_slice;
+            const FoldFactors f = fold_factors_of(most, on ? of[at + lane].most_sum : make_float2(NONE, 0), lane);
+            if (on) of[at + lane].factors = f;
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < own * DIMS; i += BLOCK) {
         const int part = rank + i / DIMS * cluster, head = kv_head * group + part / SLICE_WARPS, dim = i % DIMS;
         const Part<HD> *from = parts + i / DIMS * slices;
-        float most = a.sinks ? __ldg(a.sinks + head) * LOG2E : NONE, sum = a.sinks ? 1 : 0, o = 0;
+        float sum = a.sinks ? 1 : 0, o = 0;
 #pragma unroll 4
-        for (int at = first_slice; at < end_slice; at++) {
-            const float2 most_sum = from[at].most_sum;
-            float keep, take;
-            fold_factors(most, most_sum.x, keep, take);
-            sum = folded(sum, keep, most_sum.y, take);
-            o = folded(o, keep, from[at].o[dim], take);
-        }
+        for (int at = first_slice; at < end_slice; at++) fold(from[at].factors, from[at].o[dim], sum, o);
         a.out[((int64_t)row * a.heads + head) * HD + part % SLICE_WARPS * DIMS + dim] = o / sum;
     }
 #endif
 }
 
 static int pages_of(const Attend &a) { return (a.slices + PAGE_SLICES - 1) / PAGE_SLICES; }
-static int cluster_of(const Attend &a) { return pages_of(a) < CLUSTER_MAX ? pages_of(a) : CLUSTER_MAX; }
 
-template <int HD> static size_t parts_bytes(const Attend &a) {
-    const int parts = (a.heads / a.kv_heads * SLICE_WARPS + cluster_of(a) - 1) / cluster_of(a);
+template <int HD> static size_t parts_bytes(const Attend &a, int cluster) {
+    const int parts = (a.heads / a.kv_heads * SLICE_WARPS + cluster - 1) / cluster;
     return (size_t)parts * (size_t)pages_of(a) * PAGE_SLICES * sizeof(Part<HD>);
+}
+
+/* Few rows: as many blocks as there are pages, if they go through few each; else other kernels have more blocks. Many: a
+ * block goes through several pages, if its parts still let two blocks onto a multiprocessor. */
+enum { BLOCKS_ENOUGH = 256, ROUNDS_OF_FEW = 2, PARTS_BYTES_USUAL = 96 << 10 };
+template <int HD> static int cluster_of(const Attend &a) {
+    int cluster = 1;
+    while (cluster < CLUSTER_MAX && cluster < pages_of(a) &&
+        (a.step.rows * a.kv_heads * cluster < BLOCKS_ENOUGH || parts_bytes<HD>(a, cluster) > PARTS_BYTES_USUAL))
+        cluster *= 2;
+    return cluster;
 }
 
 template <int HD> static cudaError_t rows(cudaStream_t stream, const Attend &a) {
     const cudaError_t error =
         cudaFuncSetAttribute(row_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, PARTS_BYTES_MAX);
     if (error) return error;
-    return launch_clusters(stream, row_kernel<HD>, dim3(cluster_of(a), a.kv_heads, a.step.rows), BLOCK,
-        parts_bytes<HD>(a), cluster_of(a), a, cluster_of(a), pages_of(a) * PAGE_SLICES);
+    const int cluster = cluster_of<HD>(a);
+    return launch_clusters(stream, row_kernel<HD>, dim3(cluster, a.kv_heads, a.step.rows), BLOCK,
+        parts_bytes<HD>(a, cluster), cluster, a, cluster, pages_of(a) * PAGE_SLICES);
 }
 
+template <int HD> static bool rows_fit(const Attend &a) {
+    const bool enough = a.step.rows * a.kv_heads >= BLOCKS_ENOUGH;
+    return parts_bytes<HD>(a, CLUSTER_MAX) <= PARTS_BYTES_MAX && (enough || pages_of(a) <= cluster_of<HD>(a) * ROUNDS_OF_FEW);
+}
 extern "C" int attention_is_simple(const Attend *a) {
-    return launch_early && a->single_rows && a->k && !a->norm_full && attention_has_tiles(*a) &&
-        a->heads / a->kv_heads <= GROUP_MAX && pages_of(*a) <= CLUSTER_MAX * ROUNDS_MAX &&
-        (a->head_dim == 64        ? parts_bytes<64>(*a)
-                : a->head_dim == 128 ? parts_bytes<128>(*a)
-                                     : parts_bytes<256>(*a)) <= PARTS_BYTES_MAX;
+    if (!launch_early || !a->single_rows || !a->k || !attention_has_tiles(*a) || a->heads / a->kv_heads > GROUP_MAX)
+        return 0;
+    return a->head_dim == 64 ? rows_fit<64>(*a) : a->head_dim == 128 ? rows_fit<128>(*a) : rows_fit<256>(*a);
 }
 
 extern "C" cudaError_t attention_simple(cudaStream_t stream, const Attend *a) {

@@ -98,10 +98,14 @@ template <int HD, int NT> __global__ void __launch_bounds__(128) slice_kernel(co
     }
 }
 
-/* A block per row and head, a thread per dim. */
-template <int HD> __global__ void __launch_bounds__(HD) fold_kernel(const __grid_constant__ Attend a) {
+/* A block per row, head and 32 dims: a warp computes the factors of a batch of slices while the others bring what those
+ * have summed up; then a lane has a dim. */
+enum { FOLD_DIMS = 32, FOLD_BATCH = 256, FOLD_WARPS = 4 };
+template <int HD> __global__ void __launch_bounds__(32 * FOLD_WARPS) fold_kernel(const __grid_constant__ Attend a) {
+    __shared__ __align__(16) float values[FOLD_BATCH][FOLD_DIMS];
+    __shared__ FoldFactors factors[FOLD_BATCH];
     let_next_begin();
-    const int head = blockIdx.x, row = a.first_row + blockIdx.y, dim = threadIdx.x;
+    const int head = blockIdx.x, row = a.first_row + blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const bool mine = __ldcg(a.step.run_rows + row) < TILE_RUN_LEAST;
     const Seen seen = seen_by(a, row);
     wait_for_previous();
@@ -109,23 +113,36 @@ template <int HD> __global__ void __launch_bounds__(HD) fold_kernel(const __grid
     const int first = seen.first / SLICE, end = (seen.end - 1) / SLICE + 1;
     const Parts parts = parts_of<HD>(a);
     const int64_t at = ((int64_t)blockIdx.y * a.heads + head) * a.slices;
+    const float *from = parts.o + blockIdx.z * FOLD_DIMS;
     float most = a.sinks ? __ldg(a.sinks + head) * LOG2E : NONE, sum = a.sinks ? 1 : 0, o = 0;
+    for (int batch = first; batch < end; batch += FOLD_BATCH) {
+        const int count = min((int)FOLD_BATCH, end - batch);
+        if (warp == 0) {
+            for (int s = 0; s < count; s += 32) {
+                const float2 part = s + lane < count ? __ldcg(parts.sums + at + batch + s + lane) : make_float2(NONE, 0);
+                const FoldFactors own = fold_factors_of(most, part, lane);
+                if (s + lane < count) factors[s + lane] = own;
+            }
+        } else {
+            constexpr int FOURS = FOLD_DIMS / 4;
 #pragma unroll 8
-    for (int s = first; s < end; s++) {
-        const float2 part = __ldcg(parts.sums + at + s);
-        const float v = load(parts.o + (at + s) * HD + dim);
-        float keep, take;
-        fold_factors(most, part.x, keep, take);
-        sum = folded(sum, keep, part.y, take);
-        o = folded(o, keep, v, take);
+            for (int i = threadIdx.x - 32; i < count * FOURS; i += 32 * (FOLD_WARPS - 1))
+                *(float4 *)&values[i / FOURS][i % FOURS * 4] =
+                    __ldcg((const float4 *)(from + (at + batch + i / FOURS) * HD) + i % FOURS);
+        }
+        __syncthreads();
+        if (warp == 0)
+#pragma unroll 8
+            for (int s = 0; s < count; s++) fold(factors[s], values[s][lane], sum, o);
+        __syncthreads();
     }
-    a.out[((int64_t)row * a.heads + head) * HD + dim] = o / sum;
+    if (warp == 0) a.out[((int64_t)row * a.heads + head) * HD + blockIdx.z * FOLD_DIMS + lane] = o / sum;
 }
 
 template <int HD, int NT> static cudaError_t scan_slices(cudaStream_t stream, const Attend &a) {
     const cudaError_t error =
         launch(stream, slice_kernel<HD, NT>, dim3((a.slices + 3) / 4, a.kv_heads, a.rows), 128, 0, a);
-    return error ? error : launch(stream, fold_kernel<HD>, dim3(a.heads, a.rows), HD, 0, a);
+    return error ? error : launch(stream, fold_kernel<HD>, dim3(a.heads, a.rows, HD / FOLD_DIMS), 32 * FOLD_WARPS, 0, a);
 }
 
 template <int HD> static cudaError_t scan(cudaStream_t stream, const Attend &a) {

@@ -1,4 +1,5 @@
 /* The backend: opening, memory, pages, and what the library exports. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,6 +123,7 @@ static void cuda_close(Backend *backend) {
         cudaFree(one->memory);
         free(one);
     }
+    cuda_banks_forget(b);
     CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
     cudaFree(b->scratch);
@@ -219,6 +221,7 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
     }
     b->base = (Backend){.ops = &cuda_ops, .rows_max = options->rows_max};
     b->device = device;
+    b->host_rows = INT_MAX;
     if (open_device(b, options, error)) return &b->base;
     cuda_close(&b->base);
     return NULL;

@@ -170,6 +170,7 @@ void cuda_unbind(Backend *backend, const Weight *weight) {
     CudaBackend *b = cuda_of(backend);
     cuda_enter(b);
     b->graphs_stale = true;
+    cuda_banks_forget(b);
     for (CudaWeight **at = &b->weights; *at; at = &(*at)->next) {
         CudaWeight *one = *at;
         if (weight->data != one && (!one->vector || weight->data != one->vector)) continue;
@@ -190,4 +191,54 @@ const Tiles *cuda_tiles(CudaBackend *b, const Weight *weight) {
     while (one && one->vector != weight->data) one = one->next;
     CHECK(one != NULL);
     return &one->tiles;
+}
+
+/* ---- banks ---- */
+
+static void bank_free(CudaBank *bank) {
+    cudaFree(bank->tiles);
+    free(bank);
+}
+
+void cuda_banks_forget(CudaBackend *b) {
+    if (!b->banks) return;
+    cudaStreamSynchronize(b->stream);
+    while (b->banks) {
+        CudaBank *one = b->banks;
+        b->banks = one->next;
+        bank_free(one);
+    }
+}
+
+static CudaBank *bank_make(CudaBackend *b, const Weight *weights, int count) {
+    const size_t bytes = (size_t)count * sizeof(Tiles);
+    CudaBank *bank = calloc(1, sizeof *bank);
+    Tiles *tiles = malloc(bytes);
+    if (!bank || !tiles) fail(&b->fault, ERROR_MEMORY, "no memory for experts");
+    if (bank && tiles && (bank->tiles = cuda_take(b, bytes, &b->fault))) {
+        *bank = (CudaBank){NULL, weights, bank->tiles, *cuda_tiles(b, weights), true};
+        for (int e = 0; e < count; e++) {
+            const Tiles *t = &tiles[e];
+            tiles[e] = *cuda_tiles(b, &weights[e]);
+            bank->alike = bank->alike && t->kind == bank->most.kind && t->bytes == bank->most.bytes;
+            if (t->rows > bank->most.rows) bank->most.rows = t->rows;
+            if (t->groups > bank->most.groups) bank->most.groups = t->groups;
+        }
+        cuda_ok(b, cudaMemcpy(bank->tiles, tiles, bytes, cudaMemcpyHostToDevice), "experts");
+    }
+    free(tiles);
+    if (b->fault.code == ERROR_NONE) return bank;
+    if (bank) bank_free(bank);
+    return NULL;
+}
+
+const CudaBank *cuda_bank(CudaBackend *b, const Weight *weights, int count) {
+    for (CudaBank *bank = b->banks; bank; bank = bank->next)
+        if (bank->weights == weights) return bank;
+    CHECK(!b->capturing); /* a step like this one has been walked before */
+    if (b->fault.code != ERROR_NONE) return NULL;
+    CudaBank *bank = bank_make(b, weights, count);
+    if (!bank) return NULL;
+    bank->next = b->banks;
+    return b->banks = bank;
 }

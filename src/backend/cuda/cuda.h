@@ -30,6 +30,15 @@ typedef struct CudaWeight {
     float *vector; /* of one f32 row: the row as it is */
 } CudaWeight;
 
+/* The matrices of a layer's experts where kernels find them. */
+typedef struct CudaBank {
+    struct CudaBank *next;
+    const Weight *weights; /* whose it is */
+    Tiles *tiles;          /* [count] on the device */
+    Tiles most;            /* the first, with the most rows and groups of any */
+    bool alike;            /* packed alike, so that one kernel takes them all */
+} CudaBank;
+
 /* The step's numbers as kernels read them: on the host, pinned, twice; on the device once, at the same offsets. */
 typedef struct CudaStepBlock {
     int32_t *host[CUDA_STEPS], *device;
@@ -80,6 +89,7 @@ typedef struct CudaBackend {
         bool there;
     } read;
     CudaWeight *weights;
+    CudaBank *banks;
     int64_t cols_max;
     struct CudaLoader *loader; /* only while weights are bound */
 
@@ -91,7 +101,7 @@ typedef struct CudaBackend {
     cudaEvent_t done[CUDA_STEPS];
     CudaGraph graphs[CUDA_GRAPHS_MAX], *capturing;
     int graph_count;
-    bool asks_host;    /* an operation of the model needs what the device has computed on the host: no graphs */
+    int host_rows;     /* steps of so many rows or more need on the host what the device has computed: no graphs */
     bool graphs_stale; /* some of the memory that they know is gone */
     uint64_t clock;
 } CudaBackend;
@@ -112,6 +122,9 @@ bool cuda_bind(Backend *backend, Weight *weight, Error *error);
 void cuda_unbind(Backend *backend, const Weight *weight);
 const Tiles *cuda_tiles(CudaBackend *b, const Weight *weight);
 void cuda_loader_close(CudaBackend *b);
+/* Of a layer's experts; NULL: the step has failed. */
+const CudaBank *cuda_bank(CudaBackend *b, const Weight *weights, int count);
+void cuda_banks_forget(CudaBackend *b);
 
 /* step.c */
 bool cuda_steps_open(CudaBackend *b, Error *error);

@@ -1,10 +1,66 @@
-/* A mixture of experts: the choice comes to the host, where rows are sorted by expert, and each expert in use is a
- * gated product and another one. To be replaced by kernels that read the choice on the device; until then such models
- * are not captured. */
+/* A mixture of experts. Few rows: kernels read the choice on the device. Many: it comes to the host, where rows are
+ * sorted by expert, and each expert in use is a gated product and another one; such steps are not captured. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
+
+/* ---- few rows ---- */
+
+static ExpertProduct expert_product(CudaBackend *b, const Experts *op, const CudaBank *bank, const int32_t *chunks) {
+    return (ExpertProduct){.pairs = op->rows * op->used,
+        .each = 1,
+        .kind = bank->most.kind,
+        .tile_rows = (bank->most.rows + TILE_ROWS - 1) / TILE_ROWS,
+        .groups = bank->most.groups,
+        .bank = {bank->tiles},
+        .index = op->index,
+        .chunks = chunks,
+        .multiprocessors = b->multiprocessors,
+        .shared_bytes = b->shared_bytes};
+}
+
+static bool fit(const CudaBackend *b, const CudaBank *bank) {
+    return bank->alike && experts_fit(bank->most.groups, b->shared_bytes);
+}
+
+/* False: they go another way. */
+static bool run_pairs(CudaBackend *b, const Experts *op) {
+    const int pairs = op->rows * op->used;
+    if (pairs > EXPERT_PAIRS_MAX) return false;
+    const CudaBank *gate = cuda_bank(b, op->gate, op->count), *up = cuda_bank(b, op->up, op->count),
+                   *down = cuda_bank(b, op->down, op->count);
+    if (!gate || !up || !down) return true;
+    if (!fit(b, gate) || !fit(b, up) || !fit(b, down) || gate->most.kind != up->most.kind ||
+        gate->most.bytes != up->most.bytes)
+        return false;
+    const int64_t hidden = op->down[0].rows, inner = gate->most.rows;
+    float *y = op->work, *between = y + pairs * hidden;
+    int32_t *chunks = NULL;
+    if (op->rows > 1) {
+        if (!cuda_room(b, &b->choice, experts_chunk_ints(EXPERT_PAIRS_MAX) * sizeof *chunks, &b->fault)) return true;
+        chunks = b->choice.memory;
+        cuda_ok(b, experts_sort(b->stream, pairs, op->count, op->index, chunks), "experts");
+    }
+    ExpertProduct first = expert_product(b, op, gate, chunks), second = expert_product(b, op, down, chunks);
+    first.bank[1] = up->tiles;
+    first.each = op->used;
+    first.activation = (int)op->activation;
+    first.x = op->x;
+    first.x_width = hidden;
+    first.out = between;
+    first.out_width = inner;
+    second.x = between;
+    second.x_width = inner;
+    second.out = y;
+    second.out_width = hidden;
+    cuda_ok(b, experts_product(b->stream, &first), "experts");
+    cuda_ok(b, experts_product(b->stream, &second), "experts");
+    cuda_ok(b, rows_combine(b->stream, op->rows, op->used, hidden, y, NULL, op->weight, op->out), "experts");
+    return true;
+}
+
+/* ---- many rows ---- */
 
 /* Pairs of a row and one of its experts in the order of the experts: where each goes, and the row at each place. */
 static void sort_pairs(const Experts *op, const int32_t *index, int32_t *place, int32_t *row, int *begin) {
@@ -58,9 +114,11 @@ static void run(Backend *backend, const Experts *op, int32_t *index, int32_t *pl
 void cuda_experts(Backend *backend, const Experts *op) {
     CudaBackend *b = cuda_of(backend);
     const size_t pairs = (size_t)op->rows * (size_t)op->used;
-    b->asks_host = true;
     b->handed = NULL;
-    CHECK(!b->capturing && op->count <= EXPERTS_MAX + 1);
+    CHECK(op->count <= EXPERTS_MAX + 1);
+    if (run_pairs(b, op)) return;
+    if (op->rows < b->host_rows) b->host_rows = op->rows;
+    CHECK(!b->capturing); /* the walk before this one has said that they go this way */
     int32_t *numbers = malloc(3 * pairs * sizeof *numbers);
     if (numbers)
         run(backend, op, numbers, numbers + pairs, numbers + 2 * pairs);

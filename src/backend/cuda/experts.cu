@@ -1,26 +1,29 @@
 /* The router of a mixture of experts, and the sum over a row's experts. */
-#include "backend/cuda/common.cuh"
-#include "backend/backend.h"
+#include <climits>
 
-/* The largest that was not taken yet, of equals the first; a warp's search. */
+#include "backend/backend.h"
+#include "backend/cuda/common.cuh"
+
+/* In the order of the floats; NaNs are somewhere. */
+__device__ static uint32_t ordered(float v) {
+    const uint32_t bits = __float_as_uint(v + 0.0f); /* one zero */
+    return bits >> 31 ? ~bits : bits | 0x80000000;
+}
+
+/* The largest that was not taken yet, of equals the first; a warp's search. -1: all are taken. */
 __device__ static int best_left(const float *score, int count, const uint8_t *taken) {
-    float most = 0;
-    int best = -1;
-    for (int i = threadIdx.x; i < count; i += 32)
-        if (!taken[i] && (best < 0 || score[i] > most)) {
+    uint32_t most = 0;
+    int best = INT_MAX;
+    for (int i = threadIdx.x; i < count; i += 32) {
+        const uint32_t key = ordered(score[i]);
+        if (!taken[i] && (best == INT_MAX || key > most)) {
             best = i;
-            most = score[i];
-        }
-#pragma unroll
-    for (int k = 16; k; k >>= 1) {
-        const float other = __shfl_xor_sync(~0u, most, k);
-        const int index = __shfl_xor_sync(~0u, best, k);
-        if (index >= 0 && (best < 0 || other > most || (other == most && index < best))) {
-            best = index;
-            most = other;
+            most = key;
         }
     }
-    return __shfl_sync(~0u, best, 0); /* of NaNs, too, all lanes have the same */
+    const uint32_t greatest = __reduce_max_sync(~0u, best == INT_MAX ? 0 : most);
+    best = __reduce_min_sync(~0u, most == greatest ? best : INT_MAX);
+    return best == INT_MAX ? -1 : best;
 }
 
 __device__ static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
@@ -144,7 +147,7 @@ __global__ void combine_kernel(
     for (int64_t i = blockIdx.x * BLOCK + threadIdx.x; i < width; i += gridDim.x * BLOCK) {
         float sum = 0;
         for (int k = 0; k < used; k++)
-            sum += load(weight + row * used + k) * load(y + __ldcg(place + row * used + k) * width + i);
+            sum += load(weight + row * used + k) * load(y + (place ? __ldcg(place + row * used + k) : row * used + k) * width + i);
         out[row * width + i] = sum;
     }
 }

@@ -22,6 +22,13 @@ static __device__ float angle_of(const Turning &rope, const StepRows &step, int 
     return (float)position * __ldg(rope.frequencies + pair);
 }
 
+/* What attention_norms() has left of a row for q (0) or k (1). */
+static __device__ __forceinline__ Scaling whole_scaling(const Attend &a, int64_t row, int which) {
+    if (!a.norm_full) return {0, 1};
+    const float2 s = __ldcg((const float2 *)a.whole + 2 * row + which);
+    return {s.x, s.y};
+}
+
 /* A warp's head under its norm; whole: that of all heads, of which this one begins at `first`. */
 static __device__ void head_norm(const RowNorm &norm, const Scaling *whole, int first, int width, float *head) {
     const int lane = threadIdx.x % 32;
@@ -66,10 +73,10 @@ static __device__ __noinline__ void head_prepare(const Attend &a, const float *x
 
 /* Usual heads in registers, in the order of head_prepare(). */
 template <int HD>
-__device__ __forceinline__ void head_take(
-    const Attend &a, const float *x, const RowNorm &norm, const float2 *turns, float *head) {
+__device__ __forceinline__ void head_take(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
+    int first, const float2 *turns, float *head) {
     if (HD < 64 || a.rope.interleaved || a.rope.dims != HD || norm.kind || a.norm_last) {
-        head_prepare(a, x, norm, nullptr, 0, turns, head);
+        head_prepare(a, x, norm, whole, first, turns, head);
         return;
     }
     constexpr int N = HD / 32;
@@ -81,9 +88,9 @@ __device__ __forceinline__ void head_take(
         float sum = 0;
 #pragma unroll
         for (int j = 0; j < N; j++) sum += v[j] * v[j];
-        const Scaling s = {0, 1.0f / sqrtf(warp_sum(sum) / (float)HD + norm.eps)};
+        const Scaling s = whole ? *whole : Scaling{0, 1.0f / sqrtf(warp_sum(sum) / (float)HD + norm.eps)};
 #pragma unroll
-        for (int j = 0; j < N; j++) v[j] = scaled(norm, s, v[j], lane + 32 * j);
+        for (int j = 0; j < N; j++) v[j] = scaled(norm, s, v[j], (whole ? first : 0) + lane + 32 * j);
     }
 #pragma unroll
     for (int j = 0; j < N / 2; j++) {

@@ -96,13 +96,13 @@ typedef struct Router { /* Routing */
     float *weight;
 } Router;
 cudaError_t rows_route(cudaStream_t stream, const Router *router);
-/* out[r] = Σ weight[r, i] · y[place[r, i]] in the order of i */
+/* out[r] = Σ weight[r, i] · y[place[r, i]] in the order of i; place NULL: r · used + i */
 cudaError_t rows_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y, const int32_t *place,
     const float *weight, float *out);
 
 /* ---- products ---- */
 
-enum { PRODUCTS_MAX = 4, FEW_ROWS_MAX = 8 };
+enum { PRODUCTS_MAX = 4, FEW_ROWS_MAX = 8, PRODUCT_PARTIAL_BYTES = 32 << 20 };
 /* A gated product can leave its result as f16 for the next one to begin with: widths that are multiples, at most so
  * many. */
 enum { HANDED_COLS = 64, HANDED_COLS_MAX = 16384 };
@@ -126,10 +126,36 @@ typedef struct Product {
     int multiprocessors;
     int shared_bytes; /* that a block may have */
     int wide;         /* whether the device is one that wide.cu is for */
+    float *partials;  /* wide: PRODUCT_PARTIAL_BYTES */
 } Product;
 
 size_t product_input_bytes(int rows, int64_t cols);
 cudaError_t product_run(cudaStream_t stream, Product *product);
+
+/* ---- experts ---- */
+
+/* Pairs of a row and one of its experts that go through kernels which read the choice themselves. */
+enum { EXPERT_PAIRS_MAX = 512 };
+
+/* out[pair] = matrix of the pair's expert · x[pair / each]; of two banks: act(gate · x) ∘ (up · x). Matrices of a bank
+ * are packed alike and may differ in rows and columns. */
+typedef struct ExpertProduct {
+    int pairs, each, kind;
+    int tile_rows, groups; /* of the largest */
+    const Tiles *bank[2];  /* [experts], on the device; 1: up, or NULL */
+    const int32_t *index;  /* [pairs] */
+    const int32_t *chunks; /* as experts_sort() left it; NULL: each pair alone */
+    const float *x;
+    float *out;
+    int64_t x_width, out_width; /* of a row of x, of a pair in out */
+    int activation;
+    int multiprocessors, shared_bytes;
+} ExpertProduct;
+size_t experts_chunk_ints(int pairs);
+cudaError_t experts_sort(cudaStream_t stream, int pairs, int experts, const int32_t *index, int32_t *chunks);
+cudaError_t experts_product(cudaStream_t stream, const ExpertProduct *product);
+/* Whether matrices of so many groups of columns can go that way. */
+int experts_fit(int groups, int shared_bytes);
 
 /* ---- attention ---- */
 
@@ -161,6 +187,7 @@ typedef struct Attend {
     int window;
     RowNorm q_norm, k_norm; /* width 0: none */
     int norm_full, norm_last;
+    float *whole; /* [rows][4] norm_full: mean and factor of q's and of k's norm */
     Turning rope;
     const float *sinks;
     float *q;
@@ -179,6 +206,8 @@ typedef struct Attend {
 } Attend;
 
 enum { ATTENTION_SPAN = 256, ATTENTION_SLICE = 64, ATTENTION_LONG_RUN = 4 };
+/* Of norm_full: `whole`. Before what follows. */
+cudaError_t attention_norms(cudaStream_t stream, const Attend *attend);
 /* Whether one kernel does all that the two functions below do, and that kernel. */
 int attention_is_simple(const Attend *attend);
 cudaError_t attention_simple(cudaStream_t stream, const Attend *attend);

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(BLOCK) many_kernel(const __grid_constant__ Pro
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(stages);
     const auto bring = [&](int stage) {
         if (copy.slice < SLICES) {
-            const __half *from = p.inputs + input_chunk(p.groups, first, copy.group(run), 0) * 8;
+            const __half *from = p.inputs + input_chunk(p.groups, first, copy.group(run), 0, INPUT_TILE) * 8;
             for (int i = threadIdx.x; i < TOKENS * 8; i += BLOCK) {
                 const int chunk = i / TOKENS, row = first + i % TOKENS;
                 copy_async(base + stage * STAGE + i * 16,

@@ -72,13 +72,15 @@ void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float c
 /* ---- products ---- */
 
 static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
+    if (b->wide) cuda_room(b, &b->partials, PRODUCT_PARTIAL_BYTES, &b->fault);
     return (Product){.rows = rows,
         .cols = (int)cols,
         .x = x,
         .inputs = b->inputs.memory,
         .multiprocessors = b->multiprocessors,
         .shared_bytes = b->shared_bytes,
-        .wide = b->wide};
+        .wide = b->wide && b->partials.memory,
+        .partials = b->partials.memory};
 }
 
 void cuda_matmul(Backend *backend, const Matmul *op) {
@@ -234,6 +236,11 @@ static void attend(CudaBackend *b, const Attention *op) {
     a.long_runs = b->long_runs;
     a.single_rows = b->single_rows;
     a.shared_bytes = b->shared_bytes;
+    if (a.norm_full) {
+        if (!cuda_room(b, &b->spare, 4 * sizeof(float) * (size_t)b->base.rows_max, &b->fault)) return;
+        a.whole = b->spare.memory;
+        cuda_ok(b, attention_norms(b->stream, &a), "attention");
+    }
     if (attention_is_simple(&a)) {
         cuda_ok(b, attention_simple(b->stream, &a), "attention");
         return;

@@ -3,13 +3,12 @@
 
 enum {
     ROWS_PREPARED_BY_FEW = 2, /* more, and every block's doing the same costs more than a kernel that does it once */
-    WIDE_ROWS_LEAST = 65,
 };
 
 /* Behind one another: f16 inputs, then a factor per row. Few rows: [row][column]; many: as input_chunk() says. */
 template <bool MANY>
 __global__ void __launch_bounds__(BLOCK)
-    prepare_kernel(const float *x, int rows, int cols, int groups, RowNorm norm, __half *inputs, float *factors) {
+    prepare_kernel(const float *x, int rows, int cols, int groups, int tile, RowNorm norm, __half *inputs, float *factors) {
     __shared__ Reductions shared;
     let_next_begin();
     const int row = blockIdx.x;
@@ -19,9 +18,9 @@ __global__ void __launch_bounds__(BLOCK)
             return;
         }
         const int t = at % 64 / 16, s = at % 16 / 4;
-        __half *to = inputs + input_chunk(groups, row, at / 64, 2 * s) * 8 + 2 * t;
+        __half *to = inputs + input_chunk(groups, row, at / 64, 2 * s, tile) * 8 + 2 * t;
         *(uint32_t *)to = v.x;
-        *(uint32_t *)(to + INPUT_TILE * 8) = v.y;
+        *(uint32_t *)(to + tile * 8) = v.y;
     };
     inputs_prepare(
         x + (int64_t)row * cols, 1, cols, Columns(groups), norm, shared, [] { wait_for_previous(); }, store,
@@ -55,18 +54,16 @@ static cudaError_t run_part(
     if (!own && !*prepared) {
         const auto kernel = many ? prepare_kernel<true> : prepare_kernel<false>;
         const cudaError_t error = launch(stream, kernel, dim3(p->rows), BLOCK, 0, p->x, p->rows, p->cols, work.groups,
-            work.norm, (__half *)p->inputs, (float *)work.input_factors);
+            work.tile, work.norm, (__half *)p->inputs, (float *)work.input_factors);
         if (error) return error;
         *prepared = true;
     }
     work.x = own ? p->x : nullptr;
     bool fits = false;
     if (many) {
-        if (p->wide && p->rows >= WIDE_ROWS_LEAST) {
-            const cudaError_t error = product_wide(stream, kind, work, p->shared_bytes, &fits);
-            if (error || fits) return error;
-        }
-        return product_many(stream, kind, work);
+        if (!p->wide) return product_many(stream, kind, work);
+        const cudaError_t error = product_wide(stream, kind, work, *p, &fits);
+        return error || fits ? error : cudaErrorInvalidConfiguration; /* every kind fits where there is wide.cu */
     }
     if (launch_early) { /* as of compute capability 9.0 */
         const cudaError_t error = product_stream(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
@@ -93,6 +90,7 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     enum { BESIDES = 18 << 10 };
     const bool many = p->rows > FEW_ROWS_MAX || (int64_t)p->rows * few_stride(work.groups) + BESIDES > p->shared_bytes;
     bool prepared = false;
+    work.tile = !p->wide || p->rows > 64 ? INPUT_TILE : p->rows > 32 ? 64 : 32;
     if (many || p->rows > ROWS_PREPARED_BY_FEW) p->hands = p->handed = 0;
     if (many) p->copy = nullptr;
     work.copy = p->copy;

@@ -6,6 +6,7 @@
 /* What a kernel of products gets. Units: tile rows of all weights in turn; GLU: of the gate, with up's beside it. */
 struct ProductWork {
     int rows, cols, groups, count, mode, activation, units;
+    int tile; /* many: rows of a tile of inputs */
     float scale;
     const float *x; /* few: rows that the kernel itself prepares; NULL: `inputs` has them */
     RowNorm norm;   /* width 0: none */
@@ -248,12 +249,12 @@ __device__ __forceinline__ float product_of(const Tiles &w, int row, float sum, 
         sum, input_factor, __ldg(w.factors + row / TILE_ROWS), w.bias != nullptr, w.bias ? __ldg(w.bias + row) : 0);
 }
 
-/* Many rows' inputs lie in tiles of so many rows, in each [group][chunk of 8][row][8 halves], where chunk 2s + h of a
+/* Many rows' inputs lie in tiles of so many rows or less, in each [group][chunk of 8][row][8 halves], where chunk 2s + h of a
  * group has columns 16t + 4s + 2h, and one more, for t = 0 … 3: eight rows of a chunk are a matrix that ldmatrix reads
  * and wgmma multiplies by. */
 enum { INPUT_TILE = 128 };
-__host__ __device__ __forceinline__ int64_t input_chunk(int groups, int row, int64_t group, int chunk) {
-    return (((int64_t)(row / INPUT_TILE) * groups + group) * 8 + chunk) * INPUT_TILE + row % INPUT_TILE;
+__host__ __device__ __forceinline__ int64_t input_chunk(int groups, int row, int64_t group, int chunk, int tile) {
+    return (((int64_t)(row / tile) * groups + group) * 8 + chunk) * tile + row % tile;
 }
 
 /* Bytes of a row of inputs as few rows keep it: the sixteen more put neighbouring rows into other banks. */
@@ -262,7 +263,6 @@ __host__ __device__ __forceinline__ int few_stride(int groups) { return groups *
 cudaError_t product_few(
     cudaStream_t stream, int kind, const ProductWork &work, int blocks_max, int shared_max, bool *fits);
 cudaError_t product_many(cudaStream_t stream, int kind, const ProductWork &work);
-cudaError_t product_wide(
-    cudaStream_t stream, int kind, const ProductWork &work, int shared_max, bool *fits);
+cudaError_t product_wide(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits);
 cudaError_t product_stream(
     cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits);

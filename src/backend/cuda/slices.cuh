@@ -141,6 +141,29 @@ __device__ __forceinline__ float folded(float old, float keep, float slice, floa
     return fmaf(old, keep, slice * take);
 }
 
+/* The same for many slices: what each is folded with depends on the scores alone, so 32 lanes compute it for 32 slices
+ * in order, most being the largest before them and afterwards. part: a slice's largest and sum. */
+struct __align__(16) FoldFactors {
+    float keep, take, sum; /* sum: times take */
+};
+__device__ __forceinline__ FoldFactors fold_factors_of(float &most, float2 part, int lane) {
+    float next = part.x;
+#pragma unroll
+    for (int k = 1; k < 32; k *= 2) {
+        const float before = __shfl_up_sync(~0u, next, k);
+        if (lane >= k) next = fmaxf(next, before);
+    }
+    next = fmaxf(next, most);
+    const float before = __shfl_up_sync(~0u, next, 1), previous = lane ? before : most;
+    most = __shfl_sync(~0u, next, 31);
+    const float take = exp2f(part.x - next);
+    return {exp2f(previous - next), take, part.y * take};
+}
+__device__ __forceinline__ void fold(const FoldFactors &f, float value, float &sum, float &o) {
+    sum = fmaf(sum, f.keep, f.sum);
+    o = fmaf(o, f.keep, value * f.take);
+}
+
 __device__ __forceinline__ const __half *half_head(const Attend &a, const int32_t *table, int token, int kv_head) {
     return (const __half *)head_at(a, table, token, kv_head);
 }

@@ -260,7 +260,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
     b->ticket++;
     const int turn = (int)(b->ticket % CUDA_STEPS);
     cuda_ok(b, cudaEventSynchronize(b->block.sent[turn]), "the step before the last");
-    const bool again = !b->asks_host && repeatable(step);
+    const bool again = step->rows < b->host_rows && repeatable(step);
     if (!set_tables(b, step, again)) return true; /* a fault */
     fill_rows(b, step);
     const CudaKey key = {step->rows, step->output_count, b->pages, step->cache};
