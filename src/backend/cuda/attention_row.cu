@@ -280,8 +280,9 @@ template <int HD> static cudaError_t rows(cudaStream_t stream, const Attend &a) 
 }
 
 template <int HD> static bool rows_fit(const Attend &a) {
-    const bool enough = a.step.rows * a.kv_heads >= BLOCKS_ENOUGH;
-    return parts_bytes<HD>(a, CLUSTER_MAX) <= PARTS_BYTES_MAX && (enough || pages_of(a) <= cluster_of<HD>(a) * ROUNDS_OF_FEW);
+    const int cluster = cluster_of<HD>(a);
+    const bool enough = a.step.rows * a.kv_heads * cluster >= BLOCKS_ENOUGH;
+    return parts_bytes<HD>(a, CLUSTER_MAX) <= PARTS_BYTES_MAX && (enough || pages_of(a) <= cluster * ROUNDS_OF_FEW);
 }
 extern "C" int attention_is_simple(const Attend *a) {
     if (!launch_early || !a->single_rows || !a->k || !attention_has_tiles(*a) || a->heads / a->kv_heads > GROUP_MAX)
