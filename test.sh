@@ -70,6 +70,7 @@ step package tests/cli/check_package.sh
 step hub "$python" tests/hub/check_hub.py
 step api "$python" tests/server/check_api.py
 step models "$python" tests/server/check_models.py
+step openapi "$python" tests/server/check_openapi.py --count 600
 step tools "$python" tests/server/check_tools.py
 step doors "$python" tests/server/check_doors.py
 step embeddings "$python" tests/server/check_embeddings.py

@@ -58,7 +58,8 @@ static void write_item(const Exchange *x, int at, int index, int call, bool whol
 static void write_usage(const Generation *g, Buffer *out) {
     const int64_t generated = generation_answer_tokens(g);
     buffer_printf(out,
-        "{\"input_tokens\":%lld,\"input_tokens_details\":{\"cached_tokens\":%lld},\"output_tokens\":%lld,"
+        ",\"usage\":{\"input_tokens\":%lld,\"input_tokens_details\":{\"cached_tokens\":%lld,\"cache_write_tokens\":0},"
+        "\"output_tokens\":%lld,"
         "\"output_tokens_details\":{\"reasoning_tokens\":%lld},\"total_tokens\":%lld}",
         (long long)g->prompt_tokens, (long long)generation_cached_tokens(g), (long long)generated,
         (long long)generation_reasoning_tokens(g), (long long)(g->prompt_tokens + generated));
@@ -91,11 +92,8 @@ static void write_response(const Exchange *x, bool whole, Buffer *out) {
     buffer_text(out, x->echo);
     buffer_text(out, ",\"output\":[");
     if (whole) write_output(x, out);
-    buffer_text(out, "],\"usage\":");
-    if (whole)
-        write_usage(&x->generation, out);
-    else
-        buffer_text(out, "null");
+    buffer_byte(out, ']');
+    if (whole) write_usage(&x->generation, out);
     buffer_byte(out, '}');
 }
 

@@ -152,6 +152,10 @@ static bool write_tools(const Json *body, Buffer *out, ApiError *error) {
     int count = 0;
     buffer_text(out, ",\"tools\":[");
     for (JSON_EACH(tool, tools)) {
+        if (!api_type(tool, JSON_OBJECT, "tools", error)) return false;
+        const Json *type = door_get(tool, "type");
+        if (!type) return api_missing("tools", error);
+        if (!api_type(type, JSON_STRING, "tools", error)) return false;
         if (!door_is(tool, "type", "function")) continue;
         if (!door_get(tool, "name")) return api_missing("tools", error);
         if (count++) buffer_byte(out, ',');
@@ -214,6 +218,29 @@ static bool write_format(const Json *body, Buffer *out, ApiError *error) {
 
 enum { ECHO_BYTES_MAX = 4 << 20 }; /* it is held until the answer is out, when the body is gone */
 
+/* The functions, with what a response must say of each. Other tools are not there for the model, so they are not
+ * repeated. */
+static void echo_tools(const Json *tools, Buffer *out) {
+    int count = 0;
+    buffer_text(out, ",\"tools\":[");
+    for (JSON_EACH(tool, tools)) {
+        if (!door_is(tool, "type", "function")) continue;
+        if (count++) buffer_byte(out, ',');
+        buffer_text(out, "{\"type\":\"function\"");
+        door_copy(tool, "name", "name", out);
+        door_copy(tool, "description", "description", out);
+        static const char *const required[] = {"parameters", "strict"};
+        for (size_t i = 0; i < COUNT_OF(required); i++) {
+            if (door_get(tool, required[i]))
+                door_copy(tool, required[i], required[i], out);
+            else
+                buffer_printf(out, ",\"%s\":null", required[i]);
+        }
+        buffer_byte(out, '}');
+    }
+    buffer_byte(out, ']');
+}
+
 /* Members of the response that repeat the request, each with a comma in front. */
 static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
     static const struct {
@@ -221,15 +248,20 @@ static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
     } members[] = {{"instructions", "null"}, {"max_output_tokens", "null"}, {"max_tool_calls", "null"},
         {"metadata", "{}"}, {"parallel_tool_calls", "true"}, {"prompt_cache_key", "null"},
         {"reasoning", "{\"effort\":null,\"summary\":null}"}, {"safety_identifier", "null"}, {"temperature", "1"},
-        {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"tools", "[]"}, {"top_p", "1"},
-        {"user", "null"}};
+        {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"top_p", "1"},
+        {"user", NULL /* absent: it is never null */}};
     Buffer echo = {.limit = ECHO_BYTES_MAX};
     for (size_t i = 0; i < COUNT_OF(members); i++) {
         if (door_get(body, members[i].name))
             door_copy(body, members[i].name, members[i].name, &echo);
-        else
+        else if (members[i].otherwise)
             buffer_printf(&echo, ",\"%s\":%s", members[i].name, members[i].otherwise);
     }
+    const Json *tools = door_get(body, "tools");
+    if (tools)
+        echo_tools(tools, &echo);
+    else
+        buffer_text(&echo, ",\"tools\":[]");
     const bool limited = echo.limited;
     const char *copy = echo.failed ? NULL : arena_copy(request->arena, buffer_view(&echo));
     request->echo = (Slice){copy, echo.size};

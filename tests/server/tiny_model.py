@@ -45,13 +45,13 @@ def _weights():
         yield name, "F16", shape, struct.pack(f"<{count}e", *(rng.gauss(0, 0.15) for _ in range(count)))
 
 
-def write_tiny_model(directory, context=2048):
+def write_tiny_model(directory, context=2048, template=TEMPLATE):
     _write_tensors(os.path.join(directory, "model.safetensors"), _weights())
     config = {"model_type": "gemma3_text", "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "intermediate_size": INNER,
               "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD, "rms_norm_eps": 1e-6, "vocab_size": VOCAB,
               "sliding_window": 192, "sliding_window_pattern": 2, "query_pre_attn_scalar": HEAD, "rope_theta": 1e6,
               "rope_local_base_freq": 1e4, "max_position_embeddings": context, "hidden_activation": "gelu_pytorch_tanh", "eos_token_id": 98}
-    _write_rest(directory, config)
+    _write_rest(directory, config, template)
 
 
 def _mixture(rng):
@@ -84,7 +84,7 @@ def write_tiny_mixture(directory, context=2048):
     _write_rest(directory, {**MIXTURE, "max_position_embeddings": context})
 
 
-def _write_rest(directory, config):
+def _write_rest(directory, config, template=TEMPLATE):
     special = [{"id": i, "content": text, "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
                for i, text in ((97, "<|start|>"), (98, "<|end|>"))]
     vocabulary = {("\u0120" if i == 0 else chr(32 + i)): i for i in range(95)} | {"\u010a": 95, "\u00c3": 96, "\u00c2": 99}
@@ -92,6 +92,6 @@ def _write_rest(directory, config):
                  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
                  "model": {"type": "BPE", "merges": [], "vocab": vocabulary}}
     for name, value in (("config.json", config), ("tokenizer.json", tokenizer),
-                        ("tokenizer_config.json", {"eos_token": "<|end|>", "chat_template": TEMPLATE})):
+                        ("tokenizer_config.json", {"eos_token": "<|end|>", "chat_template": template})):
         with open(os.path.join(directory, name), "w") as file:
             json.dump(value, file)
