@@ -250,6 +250,10 @@ typedef struct Routing {
     float *weight;              /* [rows, used + shared] */
 } Routing;
 
+/* With a source, the operation in two parts, so that something else can be computed between them, or what is likely to
+ * be wanted soon. Only `index` of what it reads is needed for the first and for a hint. */
+typedef enum ExpertsStage { EXPERTS_WHOLE, EXPERTS_WANT, EXPERTS_REST, EXPERTS_HINT } ExpertsStage;
+
 /* out[r] = Σ weight[r, i] · down_e(act(gate_e · x[r]) ∘ (up_e · x[r])), e = index[r, i], summed in the order of i. */
 typedef struct Experts {
     int rows, count, used;          /* count: of matrices in each bank, a shared expert included */
@@ -258,7 +262,8 @@ typedef struct Experts {
     /* Brings those experts whose matrices have no address, and which backends that say so compute where they come to
      * lie, in host memory; NULL: all are bound. A result is the same, whatever order they come in. */
     ExpertSource *source;
-    int layer; /* of the source's */
+    int layer, lane; /* of the source's */
+    ExpertsStage stage;
     Activation activation;
     const int32_t *index; /* [rows, used] of the backend, as route left them */
     const float *weight;

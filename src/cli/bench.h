@@ -22,9 +22,9 @@ typedef struct BenchPlan {
     KvFormat formats[WALK_FORMATS_MAX]; /* of the KV cache, measured in turn; none: exact */
     int format_count;
     int streams[WALK_FORMATS_MAX], stream_count; /* sequences together, measured in turn */
-    bool precise, json, stream_experts, fit;
+    bool precise, json, stream_experts, ssd_prefetch, fit;
     int64_t memory_budget;
-    const char *expert_io, *expert_faults;
+    const char *expert_io, *expert_faults, *route_trace;
 } BenchPlan;
 
 bool bench_model(const BenchPlan *plan, Error *error);                     /* bench_model.c: end to end */

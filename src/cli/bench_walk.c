@@ -50,7 +50,9 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
         .stream_experts = plan->stream_experts,
         .memory_budget = (uint64_t)plan->memory_budget,
         .expert_io = plan->expert_io,
-        .expert_faults = plan->expert_faults};
+        .expert_faults = plan->expert_faults,
+        .expert_hints = plan->ssd_prefetch,
+        .expert_trace = plan->route_trace};
     const BackendOptions backend = {.device = plan->device,
         .cpu = plan->cpu,
         .threads = plan->threads,

@@ -41,13 +41,17 @@ typedef struct Arguments {
 typedef enum OptionsResult { OPTIONS_OK, OPTIONS_HELP, OPTIONS_ERROR } OptionsResult;
 
 /* clang-format off */
-/* Of a struct with stream_experts, memory_budget, expert_io and expert_faults. */
+/* Of a struct with stream_experts, memory_budget, expert_io, ssd_prefetch, route_trace and expert_faults. */
 #define EXPERT_OPTIONS(e)                                                                                              \
     {"--stream-experts", NULL, OPTION_FLAG, &(e).stream_experts, 0, 0, NULL,                                           \
         "experts of a mixture stay in their files and are read when they are wanted"},                                 \
     {"--memory-budget", NULL, OPTION_BYTES, &(e).memory_budget, 0, 1e15, "SIZE",                                       \
         "with it, all the memory that the model may take: 12G, or auto: 9/10 of what is free (auto)"},                 \
     {"--expert-io", NULL, OPTION_TEXT, &(e).expert_io, 0, 0, "HOW", "how they are read: auto, io_uring, threads (auto)"}, \
+    {"--ssd-prefetch", NULL, OPTION_FLAG, &(e).ssd_prefetch, 0, 0, NULL,                                               \
+        "experts of the next layer are read ahead where that proves to be faster"},                                    \
+    {"--route-trace", NULL, OPTION_TEXT, &(e).route_trace, 0, 0, "FILE",                                               \
+        "writes which experts were wanted, for tools/replay_routes.py"},                                               \
     {"--expert-faults", NULL, OPTION_TEXT, &(e).expert_faults, 0, 0, "WHAT",                                            \
         "for tests, what goes wrong with reads by chance: fail:0.001,cut:0.1,hang:0.0001,slow:5 (nothing)"}
 /* clang-format on */

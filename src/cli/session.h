@@ -11,9 +11,9 @@ typedef struct EngineArguments {
     const char *device, *cpu, *weights;
     Pooling pooling;
     int64_t threads, context, slots, queue, prefill_size;
-    bool strict_config, precise, stream_experts;
+    bool strict_config, precise, stream_experts, ssd_prefetch;
     int64_t memory_budget, experts_used;
-    const char *expert_io, *expert_faults;
+    const char *expert_io, *expert_faults, *route_trace;
     CacheArguments cache;
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "base/memory.h"
+
 enum { SPARE_TOKENS = 4096 }; /* that a mark keeps exactly while the sequence goes on, and pages that are copied */
 
 static bool open_sequence(Walk *walk, KvSequence *sequence, Error *error) {
@@ -21,7 +23,7 @@ static bool open_cache(Walk *walk, const KvFormat *formats, int count, int token
     }
     uint64_t left;
     if (model_experts(walk->model) &&
-        (!runner_budget_left(walk->runner, bytes, &left, error) ||
+        (!runner_budget_left(walk->runner, bytes, memory_available(), &left, error) ||
             !model_hold_experts(walk->model, left - bytes, error)))
         return false;
     walk->cache = kv_open(plan, bytes, error);

@@ -371,9 +371,9 @@ static void *engine_run(void *argument) {
 
 /* ---- opening ---- */
 
-/* What the pool may take when nobody says how much. */
-static size_t pool_limit(const Engine *engine) {
-    return (engine->resources ? resources_available(engine->resources) : memory_available()) / 2;
+/* What nobody has taken or been promised. */
+static size_t free_memory(const Engine *engine) {
+    return engine->resources ? resources_available(engine->resources) : memory_available();
 }
 
 static size_t default_pool(const Engine *engine, int slots, size_t most) {
@@ -402,8 +402,8 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     engine->vocab = model_vocab(engine->model);
     engine->eos_count = model_eos(engine->model, engine->eos);
     uint64_t left = 0;
-    if (!expert_room(engine->runner, options, &left, error)) return false;
-    size_t most = options->kv_bytes ? options->kv_bytes : pool_limit(engine);
+    if (!expert_room(engine->runner, options, free_memory(engine), &left, error)) return false;
+    size_t most = options->kv_bytes ? options->kv_bytes : free_memory(engine) / 2;
     if (left && !options->kv_bytes) {
         const uint64_t share = expert_cache_share(engine->runner, left);
         most = share < most ? share : most;

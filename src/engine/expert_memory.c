@@ -5,11 +5,12 @@
 
 static uint64_t least_cache(const Runner *runner) { return kv_bytes_for(runner_kv_plan(runner), NULL, KV_PAGE_TOKENS); }
 
-bool expert_room(const Runner *runner, const EngineOptions *options, uint64_t *bytes, Error *error) {
+bool expert_room(
+    const Runner *runner, const EngineOptions *options, uint64_t free_bytes, uint64_t *bytes, Error *error) {
     *bytes = 0;
     if (!model_experts(runner_model(runner))) return true;
     const uint64_t least = options->kv_bytes ? options->kv_bytes : least_cache(runner);
-    return runner_budget_left(runner, least, bytes, error);
+    return runner_budget_left(runner, least, free_bytes, bytes, error);
 }
 
 uint64_t expert_cache_share(const Runner *runner, uint64_t bytes) {

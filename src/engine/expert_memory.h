@@ -2,8 +2,9 @@
 #pragma once
 #include "engine/engine.h"
 
-/* What experts and KV cache may take together; 0: experts are not streamed. */
-NODISCARD bool expert_room(const Runner *runner, const EngineOptions *options, uint64_t *bytes, Error *error);
+/* What experts and KV cache may take together where so much is free; 0: experts are not streamed. */
+NODISCARD bool expert_room(
+    const Runner *runner, const EngineOptions *options, uint64_t free_bytes, uint64_t *bytes, Error *error);
 /* What of it the cache may take when it is not told: it and the experts have the least they need at least. */
 uint64_t expert_cache_share(const Runner *runner, uint64_t bytes);
 /* Takes memory for experts, of at most so many bytes; *taken: what it took. */

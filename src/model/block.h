@@ -13,4 +13,6 @@ typedef struct Block {
     const Norm *out;
     const Norm *next; /* through what the residual will be read next; NULL: not known */
     float scale;
+    int lane;   /* of sources */
+    bool begun; /* an FFN's begin() was called for it */
 } Block;

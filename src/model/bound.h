@@ -18,8 +18,12 @@ typedef struct Bound {
     Weight head;
     bool coarse_head; /* 8-bit activations for the head of a precise family: nobody asked for more */
     int part_rows;    /* each layer is walked over so many rows of a step after the other; 0: over all at once */
-    int64_t width;    /* floats per row that the largest part of a layer needs */
-    void *staging;    /* [rows_max, hidden] host memory between two backends; NULL: there is only one */
+    bool in_turns; /* the halves of a step's sequences behind each other, so that one is computed while experts of the
+                      other come; the same bits. Only where layer_count layers are one backend's */
+    bool hints;    /* there is memory for telling sources what the next layer will likely want; */
+    bool hinting;  /* they are told */
+    int64_t width; /* floats per row that the largest part of a layer needs */
+    void *staging; /* [rows_max, hidden] host memory between two backends; NULL: there is only one */
 
     Arena arena;
     struct Binding *bindings; /* to undo */

@@ -7,6 +7,7 @@ typedef struct Stage {
     Backend *backend;
     bool walk;               /* the operations are to be called */
     float *h, *work, *extra; /* extra: a parallel layer's input, then the wanted rows */
+    float *ahead;            /* one row's work; NULL: no hints are given */
 } Stage;
 
 static int smaller(int a, int b) { return a < b ? a : b; }
@@ -19,6 +20,7 @@ static Stage stage_begin(const Bound *bound, Backend *backend, const Step *step)
     stage.h = backend->ops->scratch(backend, rows * hidden);
     stage.work = backend->ops->scratch(backend, part_rows(bound, step->rows) * bound->width);
     stage.extra = backend->ops->scratch(backend, rows * hidden);
+    if (bound->hints) stage.ahead = backend->ops->scratch(backend, bound->width);
     return stage;
 }
 
@@ -28,29 +30,66 @@ static const Norm *norm_after(const Bound *bound, int i) {
     return bound->place[i + 1] == bound->place[i] ? bound->layers[i + 1].mixer_in : NULL;
 }
 
-static void layer_forward(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, float *h, int rows) {
+/* Rows from `first` on of a step on one layer, and what they work in. */
+typedef struct Rows {
+    int first, rows, lane;
+} Rows;
+
+static Block mixer_block(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Rows *r) {
     const Layer *layer = &bound->layers[i];
-    Block mixer = {.backend = stage->backend,
+    float *h = stage->h + (int64_t)r->first * bound->spec->hidden;
+    return (Block){.backend = stage->backend,
         .cache = cache,
-        .rows = rows,
-        .x = h,
-        .in = layer->mixer_in,
+        .rows = r->rows,
+        .x = layer->parallel ? stage->extra + (int64_t)r->first * bound->spec->hidden : h,
+        .in = layer->parallel ? NULL : layer->mixer_in,
         .work = stage->work,
         .residual = h,
         .out = layer->mixer_out,
         .next = layer->parallel ? NULL : layer->ffn_in,
-        .scale = layer->residual_scale};
-    Block ffn = mixer;
-    ffn.in = layer->ffn_in;
-    ffn.out = layer->ffn_out;
-    ffn.next = norm_after(bound, i);
-    if (layer->parallel) {
-        stage->backend->ops->norm(stage->backend, rows, h, layer->mixer_in, stage->extra);
-        mixer.x = ffn.x = stage->extra;
-        mixer.in = NULL;
+        .scale = layer->residual_scale,
+        .lane = r->lane};
+}
+
+static Block ffn_block(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Rows *r) {
+    const Layer *layer = &bound->layers[i];
+    Block block = mixer_block(bound, i, cache, stage, r);
+    if (!layer->parallel) block.in = layer->ffn_in;
+    block.out = layer->ffn_out;
+    block.next = norm_after(bound, i);
+    return block;
+}
+
+static void mixer_forward(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Rows *r) {
+    const Layer *layer = &bound->layers[i];
+    const Block block = mixer_block(bound, i, cache, stage, r);
+    if (layer->parallel) /* `extra` for both parts */
+        stage->backend->ops->norm(stage->backend, r->rows, block.residual, layer->mixer_in,
+            stage->extra + (int64_t)r->first * bound->spec->hidden);
+    part_of_mixer(layer)->forward(layer, &block);
+}
+
+/* What the next layer would want if this one's FFN changed nothing: it is right about most. */
+static void give_hint(const Bound *bound, int i, const Stage *stage, const Rows *r) {
+    if (i + 1 == bound->spec->layer_count) return;
+    const Layer *next = &bound->layers[i + 1];
+    if (next->parallel || !part_of_ffn(next)->hint) return;
+    Block block = ffn_block(bound, i + 1, NULL, stage, r);
+    block.work = stage->ahead;
+    part_of_ffn(next)->hint(next, &block);
+}
+
+static void layer_forward(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Rows *r) {
+    const Layer *layer = &bound->layers[i];
+    const Part *part = part_of_ffn(layer);
+    mixer_forward(bound, i, cache, stage, r);
+    Block block = ffn_block(bound, i, cache, stage, r);
+    if (bound->hinting && r->rows == 1 && part->begin) {
+        part->begin(layer, &block);
+        block.begun = true;
+        give_hint(bound, i, stage, r);
     }
-    part_of_mixer(layer)->forward(layer, &mixer);
-    part_of_ffn(layer)->forward(layer, &ffn);
+    part->forward(layer, &block);
 }
 
 /* Rows of a step as a step of their own. */
@@ -80,7 +119,7 @@ static Step step_part(const Step *step, int first, int rows, Run runs[DECODER_PA
 static void layer_walk(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Step *step) {
     const int part = part_rows(bound, step->rows);
     if (part == step->rows) {
-        layer_forward(bound, i, cache, stage, stage->h, step->rows);
+        layer_forward(bound, i, cache, stage, &(Rows){.rows = step->rows});
         return;
     }
     CHECK(step->axes == 1 && part <= DECODER_PART_MAX);
@@ -88,7 +127,57 @@ static void layer_walk(const Bound *bound, int i, const KvLayer *cache, const St
         Run runs[DECODER_PART_MAX];
         const Step own = step_part(step, first, smaller(part, step->rows - first), runs);
         stage->backend->ops->narrow(stage->backend, &own);
-        layer_forward(bound, i, cache, stage, stage->h + (int64_t)first * bound->spec->hidden, own.rows);
+        layer_forward(bound, i, cache, stage, &(Rows){.first = first, .rows = own.rows});
+    }
+}
+
+/* ---- in turns ---- */
+
+/* Some of a step's runs, whole, as a step of their own. */
+static Step step_runs(const Step *step, int first, int count, Run runs[DECODER_TURN_RUNS]) {
+    Step own = *step;
+    const int row = step->runs[first].row;
+    own.tokens += row;
+    own.positions += row;
+    own.runs = runs;
+    own.run_count = count;
+    own.rows = 0;
+    for (int i = 0; i < count; i++) {
+        runs[i] = step->runs[first + i];
+        runs[i].row -= row;
+        own.rows += runs[i].rows;
+    }
+    return own;
+}
+
+static bool walks_in_turns(const Bound *bound, const Step *step) {
+    return bound->in_turns && step->run_count > 1 && step->run_count <= DECODER_TURN_RUNS && step->axes == 1 &&
+        part_rows(bound, step->rows) == step->rows;
+}
+
+/* Each half's FFN of a layer comes behind the other half's mixer of it: between the choice of experts and their use
+ * there is always what the other half computes. Rows do not depend on each other. */
+static void walk_in_turns(const Bound *bound, const KvLayer *cache, const Stage *stage, const Step *step) {
+    const int layers = bound->spec->layer_count, half = step->run_count / 2;
+    Run runs[SOURCE_LANES][DECODER_TURN_RUNS];
+    const Step steps[] = {step_runs(step, 0, half, runs[0]), step_runs(step, half, step->run_count - half, runs[1])};
+    for (int i = 0; i <= layers; i++) {
+        for (int lane = 0; lane < SOURCE_LANES; lane++) {
+            const Rows r = {.first = lane ? steps[0].rows : 0, .rows = steps[lane].rows, .lane = lane};
+            Stage own = *stage;
+            own.work += r.first * bound->width;
+            stage->backend->ops->narrow(stage->backend, &steps[lane]);
+            if (i > 0) {
+                Block block = ffn_block(bound, i - 1, &cache[i - 1], &own, &r);
+                block.begun = true;
+                part_of_ffn(&bound->layers[i - 1])->forward(&bound->layers[i - 1], &block);
+            }
+            if (i == layers) continue;
+            mixer_forward(bound, i, &cache[i], &own, &r);
+            const Block block = ffn_block(bound, i, &cache[i], &own, &r);
+            const Part *part = part_of_ffn(&bound->layers[i]);
+            if (part->begin) part->begin(&bound->layers[i], &block);
+        }
     }
 }
 
@@ -154,7 +243,9 @@ float *decoder_forward(
     Stage stages[BACKENDS_MAX], *stage = stages;
     for (int b = 0; b < bound->backend_count; b++) stages[b] = stage_begin(bound, bound->backends[b], step);
     if (stage->walk) embed(bound, stage, step);
-    for (int i = 0; i < spec->layer_count; i++) {
+    const bool in_turns = walks_in_turns(bound, step) && stage->walk;
+    if (in_turns) walk_in_turns(bound, cache, stage, step);
+    for (int i = 0; i < spec->layer_count && !in_turns; i++) {
         Stage *own = &stages[bound->place[i]];
         if (own != stage) backend_move(stage->backend, stage->h, own->backend, own->h, residual, bound->staging);
         stage = own;

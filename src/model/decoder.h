@@ -2,7 +2,10 @@
 #pragma once
 #include "model/bound.h"
 
-enum { DECODER_PART_MAX = 512 }; /* most Bound.part_rows */
+enum {
+    DECODER_PART_MAX = 512, /* most Bound.part_rows */
+    DECODER_TURN_RUNS = 64, /* most runs of a step whose halves are walked in turns */
+};
 
 /* The step's tokens through all layers, what they leave into the cache, and the logits of rows output[0…count): their
  * address in memory of the last layer's backend, [count, vocab]; decoder_states_at() floats behind it the states of

@@ -28,6 +28,8 @@ typedef struct ModelOptions {
     int expert_depth;       /* reads under way at most; 0: as many as any drive needs */
     bool expert_buffered;   /* read through the page cache, which keeps nothing of it, also where it can be avoided */
     uint64_t expert_bytes_max; /* whatever the budget leaves; 0: no limit */
+    bool expert_hints;         /* experts of the next layer are read ahead where that proves to be faster */
+    const char *expert_trace;  /* a file for what is wanted (weights/bank_trace.h); NULL: none */
     const char *expert_faults; /* for tests: what goes wrong with reads (bank_faults_read()); NULL: nothing */
     int context;        /* tokens a sequence may hold; 0: what the model was made for, at most MODEL_CONTEXT_DEFAULT */
     bool strict_config; /* a config field that the family neither uses nor lists as irrelevant is an error, not a

@@ -24,6 +24,7 @@ struct Model {
     uint64_t weight_bytes, streamed_bytes; /* of the files' tensors; those that the bank reads */
     int experts_used, experts_made_for;    /* by a token, of the layer with most; 0: none were left out */
     uint64_t memory_budget, expert_bytes_max;
+    bool expert_hints;
     int context;
 };
 

@@ -31,6 +31,10 @@ typedef struct Part {
     CacheSpec (*remembers)(const Layer *); /* NULL: nothing; an FFN never does */
     void (*describe)(const Layer *, Buffer *out);
     void (*forward)(const Layer *, const Block *);
+    /* Of an FFN that brings its weights from elsewhere: begins to, and everything but `residual` stays as it is until
+     * forward(); or says what rows that are still to change will likely want. NULL: it has nothing to begin with. */
+    void (*begin)(const Layer *, const Block *);
+    void (*hint)(const Layer *, const Block *);
 } Part;
 
 extern const Part attention_part, latent_part, glu_part, mlp_part, moe_part;

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 #include "model/decoder.h"
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
@@ -39,6 +41,7 @@ static bool plan_step(Runner *runner, Backend *plan, int rows, Error *error) {
     ok = ok && bound_open(&bound, &model->spec, &plan, 1, 0, error) && make_kv_plan(&bound, model->context, &kv, error);
     if (ok) {
         bound.part_rows = runner->part_rows;
+        bound.hints = model->expert_hints;
         const Run run = {.rows = rows};
         const Step step = {.rows = rows,
             .tokens = zeros,
@@ -96,6 +99,7 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
         if (!runner->backends[i]->sources || !runner->backends[i]->ops->narrow)
             return fail(error, ERROR_UNSUPPORTED, "%s cannot stream experts", runner->backends[i]->ops->name);
     runner->bound.part_rows = runner->part_rows;
+    runner->bound.hints = runner->model->expert_hints;
     runner->bound.coarse_head = !(options->split ? options->upper.precise : options->backend.precise);
     return make_kv_plan(&runner->bound, runner->model->context, &runner->kv, error);
 }
@@ -180,19 +184,40 @@ static void check_step(const Runner *runner, const Step *step) {
     for (int i = 0; i < row; i++) CHECK(step->tokens[i] >= least && step->tokens[i] < runner->model->spec.vocab);
 }
 
+/* Between which ways a decoding step of a streamed model has the choice; NULL: there is only one. */
+static Trial *trial_of(Runner *runner, const Step *step) {
+    const ExpertBank *bank = runner->model->bank;
+    if (!bank || step->rows != step->run_count || runner->backend_count > 1) return NULL;
+    if (step->run_count > 1) return bank_lanes_fit(bank, step->rows) ? &runner->turns : NULL;
+    return runner->bound.hints ? &runner->hints : NULL;
+}
+
+static float *forward(Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output,
+    uint64_t tickets[BACKENDS_MAX]) {
+    Trial *trial = trial_of(runner, step);
+    const bool other = trial && trial_begin(trial, step->rows);
+    const int64_t start = clock_ns();
+    runner->bound.in_turns = other && trial == &runner->turns;
+    runner->bound.hinting = other && trial == &runner->hints;
+    float *out = decoder_forward(&runner->bound, kv_layers(cache), step, count, output, tickets);
+    if (trial) trial_end(trial, (double)(clock_ns() - start) * 1e-9);
+    return out;
+}
+
 bool runner_forward(
     Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error) {
     check_step(runner, step);
     CHECK(count >= 0 && count <= step->rows && count <= runner->outputs_max);
     CHECK(step->state_count >= 0 && step->state_count <= step->rows && step->state_count <= runner->states_max);
     uint64_t tickets[BACKENDS_MAX];
-    float *out = decoder_forward(&runner->bound, kv_layers(cache), step, count, output, tickets);
+    if (runner->model->bank) bank_begin(runner->model->bank);
+    float *out = forward(runner, cache, step, count, output, tickets);
     bool ok = true;
     for (int i = 0; i < runner->backend_count; i++) {
         Backend *backend = runner->backends[i];
         ok = backend->ops->wait(backend, tickets[i], ok ? error : NULL) && ok;
     }
-    if (runner->model->bank && !bank_check(runner->model->bank, ok ? error : NULL)) ok = false;
+    if (runner->model->bank && !bank_end(runner->model->bank, ok ? error : NULL)) ok = false;
     const char *damaged = model_damaged(runner->model);
     if (ok && damaged) ok = fail(error, ERROR_IO, "%s shrank while it was in use", damaged);
     if (!ok || !out) return ok;

@@ -24,9 +24,11 @@ typedef struct RunnerOptions {
 NODISCARD Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error);
 void runner_close(Runner *runner); /* NULL is fine */
 
-/* With ModelOptions.stream_experts: what its budget leaves for caches and experts. ERROR_MEMORY, with the least that
- * would do, when that is less than the experts of a layer and `least` bytes of a cache. */
-NODISCARD bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t *bytes, Error *error);
+/* With ModelOptions.stream_experts: what its budget, or less where less is free, leaves for caches and experts.
+ * ERROR_MEMORY, with the least that would do, when that is less than the experts of a layer and `least` bytes of a
+ * cache. */
+NODISCARD bool runner_budget_left(
+    const Runner *runner, uint64_t least, uint64_t free_bytes, uint64_t *bytes, Error *error);
 
 /* What it makes the host hold besides caches: *resident, the model's weights but for experts that stay in their files;
  * returned, what steps work in, threads and tables. */

@@ -2,6 +2,7 @@
 #pragma once
 #include "model/bound.h"
 #include "model/runner.h"
+#include "model/trial.h"
 
 struct Runner {
     const Model *model;
@@ -12,4 +13,5 @@ struct Runner {
     const float *states; /* of the last step */
     Bound bound;
     KvPlan kv;
+    Trial turns, hints; /* steps of several sequences and of one, with experts that are streamed */
 };

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/memory.h"
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
 
@@ -50,7 +49,10 @@ static bool read_io(const char *name, BankIoKind *out, Error *error) {
 bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
     Spec *spec = &model->spec;
     BankFaults faults;
-    BankOptions options = {.faults = &faults, .depth = asked->expert_depth, .buffered = asked->expert_buffered};
+    BankOptions options = {.faults = &faults,
+        .trace = asked->expert_trace,
+        .depth = asked->expert_depth,
+        .buffered = asked->expert_buffered};
     if (!read_io(asked->expert_io, &options.io, error) || !bank_faults_read(asked->expert_faults, &faults, error))
         return false;
     BankLayer *layers = calloc((size_t)spec->layer_count, sizeof *layers);
@@ -67,6 +69,7 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
     else
         fail(error, ERROR_USAGE, "a model of family %s has no experts to stream", spec->family);
     free(layers);
+    model->expert_hints = asked->expert_hints;
     model->memory_budget = asked->memory_budget;
     model->expert_bytes_max = asked->expert_bytes_max;
     count = 0;
@@ -97,9 +100,8 @@ uint64_t runner_besides_bytes(const Runner *runner, uint64_t *resident) {
     return runner->scratch_bytes + OTHER_BYTES;
 }
 
-bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t *bytes, Error *error) {
+bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t free_bytes, uint64_t *bytes, Error *error) {
     const Model *model = runner->model;
-    const uint64_t free_bytes = memory_available();
     uint64_t resident;
     const uint64_t fixed = runner_besides_bytes(runner, &resident) + resident, most = free_bytes + resident;
     const uint64_t needed = fixed + least + bank_floor_bytes(model->bank);

@@ -9,22 +9,28 @@ typedef struct SourcedExpert {
     Weight gate, up, down;
 } SourcedExpert;
 
+enum { SOURCE_LANES = 2, SOURCE_HINTS_MAX = 2 /* experts read for one hint */ };
+
 typedef struct SourceStats {
-    int slots, experts;               /* that fit into its memory, that there are */
-    size_t bytes;                     /* of its memory */
-    const char *io;                   /* how it reads: "io_uring, direct" */
-    uint64_t hits, misses, evictions; /* experts wanted that were there, that were not, that made room */
+    int slots, experts;                     /* that fit into its memory, that there are */
+    size_t bytes;                           /* of its memory */
+    const char *io;                         /* how it reads: "io_uring, direct" */
+    uint64_t hits, misses, evictions;       /* experts wanted that were there, that were not, that made room */
+    uint64_t hints, hint_hits, hint_losses; /* experts read for a hint; wanted afterwards; that made room for one and
+                                               were wanted afterwards */
     uint64_t read_bytes;
     double read_s, stall_s; /* reads were under way; somebody waited for one */
 } SourceStats;
 
 typedef struct ExpertSource ExpertSource;
 struct ExpertSource {
-    /* Begins to bring these experts of a layer, each named once. Then take() until it gives 0. One user at a time:
-     * others wait here until then. */
-    void (*want)(ExpertSource *, int layer, const int32_t *experts, int count);
+    /* Begins to bring these experts of a layer, each named once. Then take() until it gives 0. Within a step, which
+     * whoever runs it has begun (weights/bank.h), each lane may want something: one is computed while others come. */
+    void (*want)(ExpertSource *, int lane, int layer, const int32_t *experts, int count);
     /* At least one and up to `most` of them, as soon as there are some; those that the last call gave are given up by
      * this one. 0: all were given; or some could not be read, which whoever runs the step asks the source about. */
-    int (*take)(ExpertSource *, int most, SourcedExpert *out);
+    int (*take)(ExpertSource *, int lane, int most, SourcedExpert *out);
+    /* These are likely to be wanted soon, the first most so: may read some while nothing that is wanted is read. */
+    void (*hint)(ExpertSource *, int layer, const int32_t *experts, int count);
     SourceStats (*stats)(ExpertSource *); /* any thread */
 };

@@ -54,9 +54,11 @@ static bool add_layers(ExpertBank *bank, const Checkpoint *c, const BankLayer *l
     bank->layer_count = layer_count;
     bank->layer_first = arena_alloc(&bank->arena, (size_t)layer_count, sizeof *bank->layer_first);
     bank->experts = arena_alloc(&bank->arena, (size_t)bank->expert_count, sizeof *bank->experts);
-    bank->wanted = arena_alloc(&bank->arena, (size_t)bank->expert_count, sizeof *bank->wanted);
-    if (!bank->layer_first || !bank->experts || !bank->wanted)
-        return fail(error, ERROR_MEMORY, "no memory for a table of experts");
+    bank->displaced = arena_alloc(&bank->arena, (size_t)bank->expert_count, sizeof *bank->displaced);
+    bool ok = bank->layer_first && bank->experts && bank->displaced;
+    for (int i = 0; ok && i < SOURCE_LANES; i++)
+        ok = (bank->lanes[i].wanted = arena_alloc(&bank->arena, (size_t)bank->expert_count, sizeof(int))) != NULL;
+    if (!ok) return fail(error, ERROR_MEMORY, "no memory for a table of experts");
     int first = 0;
     for (int l = 0; l < layer_count; l++) {
         bank->layer_first[l] = first;
@@ -106,13 +108,14 @@ ExpertBank *bank_open(
         fail(error, ERROR_MEMORY, "no memory for a table of experts");
         return NULL;
     }
-    bank->source = (ExpertSource){bank_want, bank_take, stats_of};
+    bank->source = (ExpertSource){bank_want, bank_take, bank_hint, stats_of};
     const int silence_ms = options->faults ? options->faults->silence_ms : 0;
     bank->silence_ms = silence_ms ? silence_ms : BANK_SILENCE_MS;
     bank->oldest = bank->newest = NONE;
     mutex_init(&bank->user);
     mutex_init(&bank->mutex);
-    if (add_layers(bank, checkpoint, layers, layer_count, error) && open_files(bank, checkpoint, options, error))
+    if (add_layers(bank, checkpoint, layers, layer_count, error) && open_files(bank, checkpoint, options, error) &&
+        (!options->trace || (bank->trace = bank_trace_open(options->trace, error))))
         return bank;
     bank_close(bank);
     return NULL;
@@ -168,6 +171,8 @@ bool bank_allocate(ExpertBank *bank, uint64_t bytes, Error *error) {
         bank->slots[s].expert = NONE;
         bank_link(bank, s);
     }
+    bank_trace_begin(
+        bank->trace, bank->slot_count, bank->cycle, bank->layer_first, bank->layer_count, bank->expert_count);
     bank->touching = thread_start(&bank->toucher, touch, bank, "apus-experts", NULL); /* it is a help only */
     return true;
 }
@@ -188,6 +193,7 @@ void bank_close(ExpertBank *bank) {
     bank->stop = true;
     mutex_unlock(&bank->mutex);
     if (bank->touching) thread_join(bank->toucher);
+    bank_trace_close(bank->trace, bank->stats.hits, bank->stats.misses, bank->stats.evictions);
     if (!drain(bank)) { /* the disk may yet write where they are to go */
         log_error("experts: reads do not come back, and their memory is left to them");
         return;

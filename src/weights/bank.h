@@ -3,7 +3,7 @@
  * rule would throw out every expert right before it comes up again; then what was used last makes room instead, and a
  * part of the cache keeps its use.
  * Bits do not depend on any of this: an expert is the same wherever it lies, and who sums over experts has his order.
- * Threads: opened and closed anywhere; used by one thread at a time (tensor/source.h). */
+ * Threads: opened and closed anywhere; used by one thread at a time, that of the step. */
 #pragma once
 #include "tensor/safetensors.h"
 #include "tensor/source.h"
@@ -22,6 +22,7 @@ typedef struct BankOptions {
     BankIoKind io;
     int depth;                /* reads under way at most; 0: as many as any drive needs */
     bool buffered;            /* through the page cache, which keeps nothing of it */
+    const char *trace;        /* a file for what is wanted (bank_trace.h); NULL: none */
     const BankFaults *faults; /* NULL: none */
 } BankOptions;
 
@@ -39,9 +40,12 @@ uint64_t bank_cycle_bytes(const ExpertBank *bank); /* of what a token uses in al
 /* Makes the cache, as large as fits these bytes, before the first use. */
 NODISCARD bool bank_allocate(ExpertBank *bank, uint64_t bytes, Error *error);
 ExpertSource *bank_source(ExpertBank *bank);
-/* False when an expert could not be read since this was asked last, or a file that was read from is not what it was:
- * what was computed since is wrong. */
-NODISCARD bool bank_check(ExpertBank *bank, Error *error);
+/* Around a step: others wait until it ends. False when an expert could not be read since it began,
+ * or a file that was read from is not what it was: what was computed is wrong. */
+void bank_begin(ExpertBank *bank);
+NODISCARD bool bank_end(ExpertBank *bank, Error *error);
+/* Whether lanes may want what so many rows use without having to wait for each other. */
+bool bank_lanes_fit(const ExpertBank *bank, int rows);
 /* Asked by whoever waits for a read, on his thread: whether nobody wants the step any more, which then fails with
  * ERROR_CANCELLED. */
 void bank_watch(ExpertBank *bank, bool (*given_up)(void *context), void *context);

@@ -2,6 +2,7 @@
 #pragma once
 #include "base/thread.h"
 #include "weights/bank.h"
+#include "weights/bank_trace.h"
 
 enum {
     PARTS_MAX = 9, /* codes, scales, biases of three matrices */
@@ -28,11 +29,20 @@ typedef struct BankSlot {
     int expert; /* of all layers; NONE: empty */
     int older, newer;
     SlotState state;
-    bool wanted;   /* by the step: not to be given to anybody else */
-    uint64_t step; /* that began to read it */
+    uint8_t wanted;       /* a bit for each lane that wants it: not to be given to anybody else */
+    bool guessed, unused; /* read for a hint; and not wanted so far */
+    uint64_t want;        /* the last when its reads began */
     int parts_left, error, error_file;
     BankRead reads[PARTS_MAX];
 } BankSlot;
+
+/* What a lane wants: experts of all layers. */
+typedef struct BankLane {
+    int *wanted;
+    int wanted_count, given_first, given_count; /* wanted[0…given_first) were given up, given_count are in use */
+    int queued;                                 /* of those wanted, not yet being read */
+    int here, here_end;                         /* experts of the layer that it is at */
+} BankLane;
 
 struct ExpertBank {
     ExpertSource source;
@@ -50,19 +60,19 @@ struct ExpertBank {
     BankSlot *slots;
     int oldest, newest;
 
-    /* What the step wants: experts of all layers. */
-    Mutex user; /* held from want() to the last take() */
-    int *wanted;
-    int wanted_count, given_first, given_count; /* wanted[0…given_first) were given up, given_count are in use */
-    int queued;                                 /* of those wanted, not yet being read */
-    int here, here_end;                         /* experts of the layer that the step is at */
-    uint64_t step;                              /* counts them */
+    Mutex user; /* held by whoever runs a step */
+    BankLane lanes[SOURCE_LANES];
+    uint64_t wants, step_first; /* numbers of them; the last before the step */
+    uint64_t hint_pause;        /* no hints up to this one */
+    SourceStats hint_window;    /* as it was when the hints began whose use is looked at */
     bool failed;
     Error error;
     int silence_ms;
-    bool unchecked;        /* something was read since the files were looked at; */
-    uint64_t step_checked; /* the last whose reads are known to be of the files that were opened */
-    int lost;              /* reads that do not come back */
+    bool unchecked;         /* something was read since the files were looked at; */
+    uint64_t wants_checked; /* what was read up to this one is known to be of the files that were opened */
+    int lost;               /* reads that do not come back */
+    bool *displaced;        /* [expert_count] made room for a hint */
+    BankTrace *trace;       /* NULL: none */
     bool (*given_up)(void *context);
     void *watcher;
 
@@ -81,5 +91,6 @@ static inline ExpertBank *bank_of(ExpertSource *source) { return (ExpertBank *)s
 /* bank_steps.c */
 void bank_use(ExpertBank *bank, int slot); /* it becomes the newest; of one that is in no list: bank_link */
 void bank_link(ExpertBank *bank, int slot);
-void bank_want(ExpertSource *source, int layer, const int32_t *experts, int count);
-int bank_take(ExpertSource *source, int most, SourcedExpert *out);
+void bank_want(ExpertSource *source, int lane, int layer, const int32_t *experts, int count);
+int bank_take(ExpertSource *source, int lane, int most, SourcedExpert *out);
+void bank_hint(ExpertSource *source, int layer, const int32_t *experts, int count);

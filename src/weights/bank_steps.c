@@ -4,7 +4,12 @@
 #include "base/clock.h"
 #include "weights/bank_internal.h"
 
-enum { LOOK_MS = 20 /* how often whoever waits for a read asks whether the step is still wanted */ };
+enum {
+    LOOK_MS = 20,      /* how often whoever waits for a read asks whether the step is still wanted */
+    HINT_WINDOW = 64,  /* hints whose use is looked at together; */
+    HINT_PAUSE = 4096, /* wants without any when they are of none */
+};
+static const double HINT_GAIN = 0.7; /* of hints must have been right: a read that is not costs another one's time */
 
 /* ---- the order of use ---- */
 
@@ -38,6 +43,8 @@ void bank_use(ExpertBank *bank, int s) {
 
 /* ---- reading ---- */
 
+static uint8_t lane_bit(int lane) { return (uint8_t)(1 << lane); }
+
 /* One more read under way, or one less. */
 static void count_reading(ExpertBank *bank, int change, size_t bytes) {
     mutex_lock(&bank->mutex);
@@ -51,16 +58,24 @@ static void count_reading(ExpertBank *bank, int change, size_t bytes) {
 
 static uint8_t *slot_memory(const ExpertBank *bank, int s) { return bank->memory + (size_t)s * bank->slot_bytes; }
 
-static void begin_reading(ExpertBank *bank, int s, int expert) {
+/* An expert goes into a slot; what was there makes room. lane −1: for a hint. */
+static void begin_reading(ExpertBank *bank, int lane, int s, int expert) {
     BankSlot *slot = &bank->slots[s];
     BankExpert *e = &bank->experts[expert];
-    if (slot->expert != NONE) bank->experts[slot->expert].slot = NONE;
+    if (slot->expert != NONE) {
+        bank->experts[slot->expert].slot = NONE;
+        bank->displaced[slot->expert] = lane < 0;
+        mutex_lock(&bank->mutex);
+        bank->stats.evictions++;
+        mutex_unlock(&bank->mutex);
+    }
     e->slot = s;
     slot->expert = expert;
     slot->state = SLOT_LOADING;
-    slot->wanted = true;
+    slot->wanted = lane < 0 ? 0 : lane_bit(lane);
+    slot->guessed = slot->unused = lane < 0;
     slot->error = 0;
-    slot->step = bank->step;
+    slot->want = bank->wants;
     slot->parts_left = e->part_count;
     for (int i = 0; i < e->part_count; i++) {
         const BankPart *part = &e->part[i];
@@ -89,7 +104,7 @@ static void empty_slot(ExpertBank *bank, BankSlot *slot, SlotState state) {
     if (slot->expert != NONE) bank->experts[slot->expert].slot = NONE;
     slot->expert = NONE;
     slot->state = state;
-    slot->wanted = false;
+    slot->wanted = 0;
 }
 
 static void finish_read(ExpertBank *bank, const BankRead *read) {
@@ -108,10 +123,14 @@ static void finish_read(ExpertBank *bank, const BankRead *read) {
     if (--slot->parts_left > 0) return;
     slot->state = SLOT_READY;
     if (!slot->error) return;
-    if (slot->wanted && slot->step == bank->step)
-        note_failure(bank, slot);
-    else
-        bank->queued += slot->wanted; /* an earlier step failed over it: this one asks again */
+    for (int i = 0; i < SOURCE_LANES; i++) {
+        BankLane *lane = &bank->lanes[i];
+        if (!(slot->wanted & lane_bit(i))) continue;
+        if (slot->guessed || slot->want <= bank->step_first)
+            lane->queued++; /* an earlier step failed over it, or a hint: this one asks again */
+        else
+            note_failure(bank, slot);
+    }
     empty_slot(bank, slot, SLOT_EMPTY);
 }
 
@@ -160,72 +179,121 @@ static bool is_free(const BankSlot *slot) {
     return !slot->wanted && (slot->state == SLOT_EMPTY || slot->state == SLOT_READY);
 }
 
-static int oldest_free(const ExpertBank *bank) {
-    int s = bank->oldest;
-    while (s != NONE && !is_free(&bank->slots[s])) s = bank->slots[s].newer;
-    return s;
+/* Where a lane wants more than there are slots, its own make room in the order in which they were used, and not in that
+ * in which they happen to be done with: so what is found does not depend on the disk. */
+static int oldest_free(const ExpertBank *bank, const BankLane *lane) {
+    const bool crowded = lane->wanted_count > bank->slot_count;
+    for (int s = bank->oldest; s != NONE; s = bank->slots[s].newer) {
+        if (is_free(&bank->slots[s])) return s;
+        if (crowded && bank->slots[s].state != SLOT_LOST) return NONE;
+    }
+    return NONE;
 }
 
 /* Where the oldest would be wanted before all others: an empty slot, or the newest of another layer than the step is
  * at. */
-static int newest_elsewhere(const ExpertBank *bank) {
+static int newest_elsewhere(const ExpertBank *bank, const BankLane *lane) {
     for (int s = bank->oldest; s != NONE; s = bank->slots[s].newer)
         if (bank->slots[s].state == SLOT_EMPTY && is_free(&bank->slots[s])) return s;
     for (int s = bank->newest; s != NONE; s = bank->slots[s].older)
-        if (is_free(&bank->slots[s]) && (bank->slots[s].expert < bank->here || bank->slots[s].expert >= bank->here_end))
+        if (is_free(&bank->slots[s]) && (bank->slots[s].expert < lane->here || bank->slots[s].expert >= lane->here_end))
             return s;
     return NONE;
 }
 
-static int next_victim(const ExpertBank *bank) {
-    const int s = bank->slot_count < bank->cycle ? newest_elsewhere(bank) : NONE;
-    return s == NONE ? oldest_free(bank) : s;
+static int next_victim(const ExpertBank *bank, const BankLane *lane) {
+    const int s = bank->slot_count < bank->cycle ? newest_elsewhere(bank, lane) : NONE;
+    return s == NONE ? oldest_free(bank, lane) : s;
 }
 
 /* Begins to read what is wanted and not there, as far as there are slots for it. */
-static void start_queued(ExpertBank *bank) {
-    for (int i = bank->given_first; bank->queued > 0 && i < bank->wanted_count; i++) {
-        if (bank->experts[bank->wanted[i]].slot != NONE) continue;
-        const int s = next_victim(bank);
-        if (s == NONE) return;
-        if (bank->slots[s].expert != NONE) {
-            mutex_lock(&bank->mutex);
-            bank->stats.evictions++;
-            mutex_unlock(&bank->mutex);
-        }
-        begin_reading(bank, s, bank->wanted[i]);
+static void start_queued(ExpertBank *bank, int l) {
+    BankLane *lane = &bank->lanes[l];
+    for (int i = lane->given_first; lane->queued > 0 && i < lane->wanted_count; i++) {
+        if (bank->experts[lane->wanted[i]].slot != NONE) continue;
+        const int s = next_victim(bank, lane);
+        if (s == NONE) break;
+        begin_reading(bank, l, s, lane->wanted[i]);
         bank_use(bank, s);
-        bank->queued--;
+        lane->queued--;
     }
     finish_reads(bank);
 }
 
 /* ---- the source ---- */
 
-void bank_want(ExpertSource *source, int layer, const int32_t *experts, int count) {
+/* What a lane wants is in a slot, perhaps since a hint. */
+static void use_found(ExpertBank *bank, int lane, int s, uint64_t *hint_hits) {
+    BankSlot *slot = &bank->slots[s];
+    slot->wanted |= lane_bit(lane);
+    *hint_hits += slot->unused;
+    slot->unused = false;
+    bank_use(bank, s);
+}
+
+void bank_want(ExpertSource *source, int l, int layer, const int32_t *experts, int count) {
     ExpertBank *bank = bank_of(source);
-    mutex_lock(&bank->user);
-    CHECK(bank->memory && layer < bank->layer_count);
-    bank->step++;
-    bank->here = bank->layer_first[layer];
-    bank->here_end = layer + 1 < bank->layer_count ? bank->layer_first[layer + 1] : bank->expert_count;
-    bank->wanted_count = count;
-    bank->given_first = bank->given_count = bank->queued = 0;
+    BankLane *lane = &bank->lanes[l];
+    CHECK(bank->memory && layer < bank->layer_count && lane->given_first == lane->wanted_count);
+    uint64_t hint_hits = 0, hint_losses = 0;
+    bank->wants++;
+    lane->here = bank->layer_first[layer];
+    lane->here_end = layer + 1 < bank->layer_count ? bank->layer_first[layer + 1] : bank->expert_count;
+    lane->wanted_count = count;
+    lane->given_first = lane->given_count = lane->queued = 0;
     finish_reads(bank);
+    bank_trace_want(bank->trace, false, layer, experts, count);
     for (int i = 0; i < count; i++) {
-        const int expert = bank->wanted[i] = bank->layer_first[layer] + experts[i], s = bank->experts[expert].slot;
-        if (s == NONE) {
-            bank->queued++;
-            continue;
-        }
-        bank->slots[s].wanted = true;
-        bank_use(bank, s);
+        const int expert = lane->wanted[i] = lane->here + experts[i], s = bank->experts[expert].slot;
+        hint_losses += s == NONE && bank->displaced[expert];
+        bank->displaced[expert] = false;
+        if (s == NONE)
+            lane->queued++;
+        else
+            use_found(bank, l, s, &hint_hits);
     }
     mutex_lock(&bank->mutex);
-    bank->stats.misses += (uint64_t)bank->queued;
-    bank->stats.hits += (uint64_t)(count - bank->queued);
+    bank->stats.misses += (uint64_t)lane->queued;
+    bank->stats.hits += (uint64_t)(count - lane->queued);
+    bank->stats.hint_hits += hint_hits;
+    bank->stats.hint_losses += hint_losses;
     mutex_unlock(&bank->mutex);
-    if (!bank->failed) start_queued(bank); /* else this layer's are not used either */
+    if (!bank->failed) start_queued(bank, l); /* else this layer's are not used either */
+}
+
+/* Hints have to be worth it: what they brought, less what was read again because of them. */
+static bool hints_pay(ExpertBank *bank) {
+    if (bank->wants < bank->hint_pause) return false;
+    const SourceStats *then = &bank->hint_window, *now = &bank->stats;
+    const uint64_t hints = now->hints - then->hints;
+    if (hints < HINT_WINDOW) return true;
+    const double gain = (double)(now->hint_hits - then->hint_hits) - (double)(now->hint_losses - then->hint_losses);
+    bank->hint_window = *now;
+    if (gain >= HINT_GAIN * (double)hints) return true;
+    bank->hint_pause = bank->wants + HINT_PAUSE;
+    return false;
+}
+
+/* Only while the disk has nothing else to do, and not where hardly anything stays. */
+void bank_hint(ExpertSource *source, int layer, const int32_t *experts, int count) {
+    ExpertBank *bank = bank_of(source);
+    const int here = bank->layer_first[layer];
+    finish_reads(bank);
+    if (bank->failed || bank->reading > 0 || bank->slot_count < bank->cycle || !hints_pay(bank)) return;
+    int begun = 0;
+    for (int i = 0; i < count && begun < SOURCE_HINTS_MAX; i++) {
+        const int s = bank->oldest;
+        if (bank->experts[here + experts[i]].slot != NONE) continue;
+        if (!is_free(&bank->slots[s])) break;
+        bank_trace_want(bank->trace, true, layer, &experts[i], 1);
+        begin_reading(bank, -1, s, here + experts[i]);
+        bank_use(bank, s);
+        begun++;
+    }
+    finish_reads(bank);
+    mutex_lock(&bank->mutex);
+    bank->stats.hints += (uint64_t)begun;
+    mutex_unlock(&bank->mutex);
 }
 
 static const void *address(const ExpertBank *bank, const BankExpert *e, const void *number) {
@@ -242,49 +310,56 @@ static Weight matrix_of(const ExpertBank *bank, const BankExpert *e, int m) {
     return w;
 }
 
-static void give_up(ExpertBank *bank) {
-    for (int i = 0; i < bank->given_count; i++)
-        bank->slots[bank->experts[bank->wanted[bank->given_first + i]].slot].wanted = false;
-    bank->given_first += bank->given_count;
-    bank->given_count = 0;
+static BankSlot *slot_of(ExpertBank *bank, const BankLane *lane, int i) {
+    const int s = bank->experts[lane->wanted[i]].slot;
+    return s == NONE ? NULL : &bank->slots[s];
+}
+
+static void give_up(ExpertBank *bank, int l) {
+    BankLane *lane = &bank->lanes[l];
+    for (int i = 0; i < lane->given_count; i++)
+        slot_of(bank, lane, lane->given_first + i)->wanted &= (uint8_t)~lane_bit(l);
+    lane->given_first += lane->given_count;
+    lane->given_count = 0;
 }
 
 /* The step ends without what is still wanted. */
-static void abandon(ExpertBank *bank) {
-    for (int i = bank->given_first; i < bank->wanted_count; i++) {
-        const int s = bank->experts[bank->wanted[i]].slot;
-        if (s != NONE) bank->slots[s].wanted = false;
+static void abandon(ExpertBank *bank, int l) {
+    BankLane *lane = &bank->lanes[l];
+    for (int i = lane->given_first; i < lane->wanted_count; i++) {
+        BankSlot *slot = slot_of(bank, lane, i);
+        if (slot) slot->wanted &= (uint8_t)~lane_bit(l);
     }
-    bank->given_first = bank->wanted_count;
+    lane->given_first = lane->wanted_count;
 }
 
 /* Those that are there come to the front of what is wanted. */
-static int collect(ExpertBank *bank, int most, SourcedExpert *out) {
-    for (int i = bank->given_first; i < bank->wanted_count && bank->given_count < most; i++) {
-        const int expert = bank->wanted[i];
+static int collect(ExpertBank *bank, BankLane *lane, int most, SourcedExpert *out) {
+    for (int i = lane->given_first; i < lane->wanted_count && lane->given_count < most; i++) {
+        const int expert = lane->wanted[i];
         const BankExpert *e = &bank->experts[expert];
         if (e->slot == NONE || bank->slots[e->slot].state != SLOT_READY) continue;
-        const int place = bank->given_first + bank->given_count;
-        bank->wanted[i] = bank->wanted[place];
-        bank->wanted[place] = expert;
-        out[bank->given_count++] =
-            (SourcedExpert){expert - bank->here, matrix_of(bank, e, 0), matrix_of(bank, e, 1), matrix_of(bank, e, 2)};
+        const int place = lane->given_first + lane->given_count;
+        lane->wanted[i] = lane->wanted[place];
+        lane->wanted[place] = expert;
+        out[lane->given_count++] =
+            (SourcedExpert){expert - lane->here, matrix_of(bank, e, 0), matrix_of(bank, e, 1), matrix_of(bank, e, 2)};
     }
-    return bank->given_count;
+    return lane->given_count;
 }
 
-int bank_take(ExpertSource *source, int most, SourcedExpert *out) {
+int bank_take(ExpertSource *source, int l, int most, SourcedExpert *out) {
     ExpertBank *bank = bank_of(source);
-    give_up(bank);
-    while (!bank->failed && bank->given_first < bank->wanted_count) {
-        start_queued(bank);
+    BankLane *lane = &bank->lanes[l];
+    give_up(bank, l);
+    while (!bank->failed && lane->given_first < lane->wanted_count) {
+        start_queued(bank, l);
         if (bank->failed) break;
-        if (collect(bank, most, out)) return bank->given_count;
+        if (collect(bank, lane, most, out)) return lane->given_count;
         /* Not when the last one under way was an earlier step's that failed, and is to be asked for again. */
-        if (bank->reading > 0 || bank->queued == 0 || next_victim(bank) == NONE) wait_for_read(bank);
+        if (bank->reading > 0 || lane->queued == 0 || next_victim(bank, lane) == NONE) wait_for_read(bank);
     }
-    abandon(bank);
-    mutex_unlock(&bank->user);
+    abandon(bank, l);
     return 0;
 }
 
@@ -297,7 +372,7 @@ void bank_watch(ExpertBank *bank, bool (*given_up)(void *context), void *context
 static void forget_unchecked(ExpertBank *bank) {
     for (int s = 0; s < bank->slot_count; s++) {
         BankSlot *slot = &bank->slots[s];
-        if (slot->state == SLOT_READY && slot->step > bank->step_checked) empty_slot(bank, slot, SLOT_EMPTY);
+        if (slot->state == SLOT_READY && slot->want > bank->wants_checked) empty_slot(bank, slot, SLOT_EMPTY);
     }
 }
 
@@ -305,7 +380,7 @@ static void check_files(ExpertBank *bank) {
     Error why = {0};
     if (bank_io_check(bank->io, &why)) {
         bank->unchecked = false;
-        if (bank->reading == 0) bank->step_checked = bank->step;
+        if (bank->reading == 0) bank->wants_checked = bank->wants;
         return;
     }
     forget_unchecked(bank);
@@ -313,8 +388,16 @@ static void check_files(ExpertBank *bank) {
     bank->failed = true;
 }
 
-bool bank_check(ExpertBank *bank, Error *error) {
+void bank_begin(ExpertBank *bank) {
     mutex_lock(&bank->user);
+    bank->step_first = bank->wants;
+}
+
+bool bank_lanes_fit(const ExpertBank *bank, int rows) {
+    return rows * bank->most_used <= bank->slot_count && bank->slot_count >= bank->cycle;
+}
+
+bool bank_end(ExpertBank *bank, Error *error) {
     if (bank->unchecked) check_files(bank);
     const bool ok = !bank->failed;
     if (!ok && error) *error = bank->error;

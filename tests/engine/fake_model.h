@@ -132,7 +132,9 @@ void model_watch_experts(const Model *model, bool (*given_up)(void *context), vo
 uint64_t model_expert_floor(const Model *model) { return 0; }
 uint64_t model_expert_cycle(const Model *model) { return 0; }
 bool model_hold_experts(const Model *model, uint64_t bytes, Error *error) { return false; }
-bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t *bytes, Error *error) { return false; }
+bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t free_bytes, uint64_t *bytes, Error *error) {
+    return false;
+}
 int model_eos(const Model *model, int32_t out[EOS_MAX]) {
     out[0] = fake.eos;
     return 1;

@@ -282,6 +282,70 @@ static void check_replaced(void) {
     setup_close(&s);
 }
 
+enum { PAIR_STEPS = 24 /* more than a trial of both ways takes */ };
+
+/* Steps of two sequences with a row each, all logits behind each other. */
+static bool walk_pair(Setup *s, Runner *runner, float *logits) {
+    Error error = {0};
+    KvSequence sequences[2] = {{0}};
+    const KvPlan *plan = runner_kv_plan(runner);
+    KvCache *cache = kv_open(plan, 2 * kv_bytes_for(plan, NULL, PAIR_STEPS), &error);
+    bool ok = cache != NULL;
+    for (int i = 0; i < 2; i++) ok = ok && kv_sequence_open(cache, NULL, &sequences[i], &error);
+    for (int i = 0; ok && i < PAIR_STEPS; i++) {
+        static const int32_t outputs[] = {0, 1};
+        const int32_t tokens[] = {s->f.tokens[i % s->f.count], s->f.tokens[(i * 5 + 3) % s->f.count]};
+        const int32_t positions[] = {i, i};
+        Run runs[2];
+        for (int k = 0; k < 2; k++) {
+            ok = ok && kv_reserve(cache, &sequences[k], 1, &error);
+            runs[k] = (Run){.row = k, .rows = 1, .position = i, .tables = (const int32_t *const *)sequences[k].tables};
+        }
+        const Step step = {
+            .rows = 2, .tokens = tokens, .positions = positions, .run_count = 2, .runs = runs, .axes = 1};
+        float *out;
+        ok = ok && runner_forward(runner, cache, &step, 2, outputs, &out, &error);
+        if (ok) memcpy(logits + (size_t)(i * 2 * s->f.vocab), out, sizeof *out * 2 * (size_t)s->f.vocab);
+        for (int k = 0; ok && k < 2; k++) kv_advance(cache, &sequences[k], 1);
+    }
+    TEST_MSG(ok, "%s", error.text);
+    for (int i = 0; cache && i < 2; i++) kv_sequence_close(cache, &sequences[i]);
+    kv_close(cache);
+    return ok;
+}
+
+/* Sequences that are computed in turns while experts of the other one come, and experts that are read ahead: the same
+ * bits. */
+static void check_ways(const Case *c, const char *cpu, bool fenced) {
+    Setup s = {0};
+    FixtureRun run;
+    Error error = {0};
+    if (!setup_open(&s, c)) return;
+    const size_t bytes = sizeof(float) * 2 * PAIR_STEPS * (size_t)s.f.vocab;
+    float *resident = malloc(bytes), *streamed = malloc(bytes);
+    const RunnerOptions options = runner_options(cpu, fenced);
+    walk_resident(&s, cpu);
+    if (fixture_run_open(&run, s.directory, &(ModelOptions){.strict_config = true}, &options)) {
+        TEST(walk_pair(&s, run.runner, resident));
+        fixture_run_close(&run);
+    }
+    const ModelOptions ahead = {.strict_config = true, .stream_experts = true, .expert_hints = true};
+    for (int whole = 0; whole < 2; whole++) {
+        if (!fixture_run_open(&run, s.directory, &ahead, &options)) continue;
+        const uint64_t all = model_expert_bytes(run.model), cycle = model_expert_cycle(run.model);
+        TEST(model_hold_experts(run.model, whole ? all : cycle, &error));
+        TEST(walk_pair(&s, run.runner, streamed) && !memcmp(resident, streamed, bytes));
+        TEST(fixture_walk(run.runner, s.f.tokens, s.f.count, 1, 0, s.streamed));
+        TEST_MSG(!memcmp(s.resident, s.streamed, s.golden_bytes), "%s: %s, read ahead", c->name, cpu);
+        const SourceStats stats = model_experts(run.model)->stats(model_experts(run.model));
+        TEST(stats.hints >= stats.hint_hits);
+        fixture_run_close(&run);
+    }
+    free(resident);
+    free(streamed);
+    setup_close(&s);
+}
+
 /* Fewer experts a token: other logits, the same ones streamed and resident; more than there are is all of them. */
 static void check_cut(void) {
     Setup s = {0};
@@ -368,6 +432,10 @@ int main(void) {
     check_silence("threads");
     check_silence("io_uring");
     check_replaced();
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        check_ways(&cases[i], "ref", true);
+        check_ways(&cases[i], "auto", false);
+    }
     check_cut();
     check_heads();
     check_refusals();

@@ -2,9 +2,9 @@
 """Experts that are streamed with a fifth of them in memory, over HTTP: while reads fail, come short, are slow or never come back, every answer
 that is completed is the one that a server gives that has all experts in memory, everything else is a clean error, and the server goes on.
 --count N requests (60) for each way of reading; half of them several at a time, some with clients that vanish."""
-import argparse, concurrent.futures, http.client, json, random, re, subprocess, tempfile, threading, time
+import argparse, concurrent.futures, http.client, json, os, random, re, subprocess, tempfile, threading, time
 
-from apus_server import BINARY, Checks, Server
+from apus_server import BINARY, ROOT, Checks, Server
 from tiny_model import write_tiny_mixture
 
 parser = argparse.ArgumentParser()
@@ -31,7 +31,7 @@ def least_budget(model):
     result = subprocess.run(command, capture_output=True, text=True)
     found = re.search(r"([0-9.]+) GB would just do", result.stderr)
     check(result.returncode == 1 and found, f"too small a budget is refused with the least that would do: {result.stderr[-300:]}")
-    return float(found.group(1)) * 1e9
+    return float(found.group(1)) * 1e9 + 1e6  # it is rounded
 
 
 def body(rng):
@@ -108,6 +108,27 @@ def check_timings(model, budget):
             check(total == figure[f"apus_expert_cache_{metric}_total"], f"{name}: {total} of {figure}")
 
 
+def check_trace(model, least, bank):
+    """The engine's counters are those of the rule that tools/replay_routes.py plays, however small the cache and whatever is read ahead."""
+    for share, more in ((0, []), (0.1, []), (0.2, ["--expert-io", "threads"]), (0.6, ["--ssd-prefetch"])):
+        trace = os.path.join(model, "trace")
+        with start(model, int(least + bank * share), "--route-trace", trace, *more) as server:
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                rng = random.Random(share)
+                for status, _, _ in pool.map(lambda b: server.request("POST", "/v1/chat/completions", {**b, "model": server.name}),
+                                             [{**body(rng), "max_tokens": 60} for _ in range(6)]):
+                    check(status == 200, status)
+            for _ in range(3):
+                server.chat("anchor", max_tokens=60, ignore_eos=True)
+            figure = figures(server)
+        replay = subprocess.run([os.path.join(ROOT, "tools", "replay_routes.py"), trace], capture_output=True, text=True)
+        check(replay.returncode == 0, replay.stdout + replay.stderr)
+        counted = f"{figure['apus_expert_cache_hits_total']:.0f} hits, {figure['apus_expert_cache_misses_total']:.0f} misses"
+        check(counted in replay.stdout, f"{counted}: {replay.stdout}")
+        hints = figure["apus_expert_hints_total"]
+        check((hints > 0) == ("--ssd-prefetch" in more) and figure["apus_expert_hint_hits_total"] <= hints, f"{hints} hints")
+
+
 def check_cancel(model, budget):
     """Each read takes 0.4 s, a step several seconds; a client that goes ends it at once."""
     with start(model, budget, "--expert-io", "threads", "--expert-faults", "slow:400") as server:
@@ -132,9 +153,10 @@ with tempfile.TemporaryDirectory() as model:
             figure = figures(whole)
             check(figure["apus_expert_cache_slots"] == figure["apus_experts"], "all experts fit")
             bank = figure["apus_expert_cache_bytes"]
-        budget = int(least + bank * 0.2)
+        budget = int(least + bank * 0.16)
         check_timings(model, budget)
         check_cancel(model, budget)
+        check_trace(model, least, bank)
         for seed, io in enumerate(("threads", "io_uring")):
             check_faults(model, budget, resident, io, seed)
 check.done()

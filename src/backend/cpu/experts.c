@@ -143,12 +143,23 @@ void expert_sum(const Experts *op, const ExpertPairs *p, int row) {
     }
 }
 
-void expert_want(const Experts *op, const ExpertPairs *p) {
+static void give_hint(const Experts *op) {
+    int32_t likely[EXPERTS_USED_MAX + 1];
+    int count = 0;
+    for (int i = 0; i < op->used; i++) /* of the first row, best first */
+        if (!op->gate[op->index[i]].data) likely[count++] = op->index[i];
+    op->source->hint(op->source, op->layer, likely, count);
+}
+
+bool expert_want(const Experts *op, const ExpertPairs *p) {
+    if (op->stage == EXPERTS_HINT) give_hint(op);
+    if (op->stage == EXPERTS_REST || op->stage == EXPERTS_HINT) return op->stage == EXPERTS_HINT;
     int32_t wanted[EXPERTS_MAX + 1];
     int count = 0;
     for (int e = 0; e < op->count; e++)
         if (p->begin[e + 1] > p->begin[e] && !op->gate[e].data) wanted[count++] = e;
-    op->source->want(op->source, op->layer, wanted, count);
+    op->source->want(op->source, op->lane, op->layer, wanted, count);
+    return op->stage == EXPERTS_WANT;
 }
 
 /* One expert over the rows that use it: its inputs lie where its results will go. */
@@ -166,13 +177,13 @@ static void run_expert(Backend *backend, const Experts *op, const ExpertPairs *p
 
 void cpu_experts(Backend *backend, const Experts *op) {
     const ExpertPairs p = expert_pairs(op);
-    if (op->source) expert_want(op, &p);
+    if (op->source && expert_want(op, &p)) return;
     SourcedExpert expert;
     for (int e = 0; e < op->count; e++) {
         if (!expert_is_due(op, &p, e)) continue;
         expert = (SourcedExpert){e, op->gate[e], op->up[e], op->down[e]};
         run_expert(backend, op, &p, &expert);
     }
-    while (op->source && op->source->take(op->source, 1, &expert)) run_expert(backend, op, &p, &expert);
+    while (op->source && op->source->take(op->source, op->lane, 1, &expert)) run_expert(backend, op, &p, &expert);
     for (int row = 0; row < op->rows; row++) expert_sum(op, &p, row);
 }

@@ -20,8 +20,9 @@ typedef struct ExpertPairs {
     int begin[EXPERTS_MAX + 2];
 } ExpertPairs;
 ExpertPairs expert_pairs(const Experts *op);
-/* Begins to bring the experts that rows use and that have no address. */
-void expert_want(const Experts *op, const ExpertPairs *pairs);
+/* Begins to bring the experts that rows use and that have no address, or says that they are likely to be wanted. True:
+ * that is all for now. */
+bool expert_want(const Experts *op, const ExpertPairs *pairs);
 /* Whether rows use an expert that is there already. */
 static inline bool expert_is_due(const Experts *op, const ExpertPairs *pairs, int e) {
     return pairs->begin[e + 1] > pairs->begin[e] && (!op->source || op->gate[e].data);

@@ -130,7 +130,7 @@ static void add_expert(Together *t, int e, const Weight *gate, const Weight *up,
 static void run_sourced(Together *t) {
     ExpertSource *source = t->op->source;
     SourcedExpert come[TOGETHER_MAX];
-    for (int count; (count = source->take(source, TOGETHER_MAX, come)) > 0;) {
+    for (int count; (count = source->take(source, t->op->lane, TOGETHER_MAX, come)) > 0;) {
         for (int i = 0; i < count; i++) add_expert(t, come[i].expert, &come[i].gate, &come[i].up, &come[i].down);
         flush(t);
     }
@@ -148,7 +148,7 @@ void vector_experts(Backend *backend, const Experts *op) {
     t.op = op;
     t.pairs = &pairs;
     t.count = 0;
-    if (op->source) expert_want(op, &pairs);
+    if (op->source && expert_want(op, &pairs)) return;
     for (int e = 0; e < op->count; e++)
         if (expert_is_due(op, &pairs, e)) add_expert(&t, e, &op->gate[e], &op->up[e], &op->down[e]);
     flush(&t);

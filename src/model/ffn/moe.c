@@ -48,30 +48,41 @@ static void moe_describe(const Layer *layer, Buffer *out) {
     if (moe->shared) buffer_printf(out, " and a shared one of %lld", (long long)moe->gate[moe->experts].rows);
 }
 
-static void moe_forward(const Layer *layer, const Block *block) {
-    const MoeFfn *moe = &layer->moe;
-    const BackendOps *ops = block->backend->ops;
+/* A block's work area. */
+typedef struct Places {
+    float *x, *sum, *logits, *shared_logits, *weight, *work;
+    int32_t *index;
+    const float *in; /* what experts read */
+} Places;
+
+static Places places_of(const MoeFfn *moe, const Block *block) {
     const int64_t rows = block->rows, hidden = moe->router.cols, slots = slots_of(moe);
-    float *x = block->work, *sum = x + rows * hidden, *logits = sum + rows * hidden;
-    float *shared_logits = logits + rows * moe->router.rows, *weight = shared_logits + rows * moe->shared_gate.rows;
-    int32_t *index = (int32_t *)(void *)(weight + rows * slots);
-    float *work = weight + 2 * rows * slots;
-    const float *in = block->x;
-    if (block->in) {
-        ops->norm(block->backend, block->rows, block->x, block->in, x);
-        in = x;
-    }
+    Places p = {.x = block->work};
+    p.sum = p.x + rows * hidden;
+    p.logits = p.sum + rows * hidden;
+    p.shared_logits = p.logits + rows * moe->router.rows;
+    p.weight = p.shared_logits + rows * moe->shared_gate.rows;
+    p.index = (int32_t *)(void *)(p.weight + rows * slots);
+    p.work = p.weight + 2 * rows * slots;
+    p.in = block->in ? p.x : block->x;
+    return p;
+}
+
+/* Which experts each row uses. */
+static void choose(const MoeFfn *moe, const Block *block, const Places *p) {
+    const BackendOps *ops = block->backend->ops;
+    if (block->in) ops->norm(block->backend, block->rows, block->x, block->in, p->x);
     const Matmul router = {.rows = block->rows,
-        .x = in,
+        .x = p->in,
         .count = moe->shared_gate.rows ? 2 : 1,
         .weight = {&moe->router, &moe->shared_gate},
-        .out = {logits, shared_logits},
+        .out = {p->logits, p->shared_logits},
         .fine = true};
     ops->matmul(block->backend, &router);
     const Routing route = {.rows = block->rows,
         .experts = moe->experts,
         .used = moe->used,
-        .logits = logits,
+        .logits = p->logits,
         .score = moe->score,
         .bias = moe->choice_bias,
         .groups = moe->groups,
@@ -82,28 +93,57 @@ static void moe_forward(const Layer *layer, const Block *block) {
         .epsilon = moe->epsilon,
         .scale = moe->scale,
         .shared = moe->shared,
-        .shared_logits = moe->shared_gate.rows ? shared_logits : NULL,
+        .shared_logits = moe->shared_gate.rows ? p->shared_logits : NULL,
         .shared_pair = moe->shared_gate.rows == 2,
-        .index = index,
-        .weight = weight};
+        .index = p->index,
+        .weight = p->weight};
     ops->route(block->backend, &route);
+}
+
+static void use_experts(const MoeFfn *moe, const Block *block, const Places *p, ExpertsStage stage) {
     const Experts experts = {.rows = block->rows,
         .count = banks_of(moe),
-        .used = (int)slots,
-        .x = in,
+        .used = slots_of(moe),
+        .x = p->in,
         .gate = moe->gate,
         .up = moe->up,
         .down = moe->down,
         .source = moe->source,
         .layer = moe->source_layer,
+        .lane = block->lane,
+        .stage = stage,
         .activation = moe->activation,
-        .index = index,
-        .weight = weight,
-        .work = work,
-        .out = sum};
-    ops->experts(block->backend, &experts);
-    ops->add(block->backend, block->rows, hidden, block->residual, sum, block->scale, block->out);
+        .index = p->index,
+        .weight = p->weight,
+        .work = p->work,
+        .out = p->sum};
+    block->backend->ops->experts(block->backend, &experts);
 }
 
-const Part moe_part = {
-    .width = moe_width, .visit = moe_visit, .cost = moe_cost, .describe = moe_describe, .forward = moe_forward};
+static void choose_and_tell(const MoeFfn *moe, const Block *block, ExpertsStage stage) {
+    if (!moe->source) return;
+    const Places p = places_of(moe, block);
+    choose(moe, block, &p);
+    use_experts(moe, block, &p, stage);
+}
+
+static void moe_begin(const Layer *layer, const Block *block) { choose_and_tell(&layer->moe, block, EXPERTS_WANT); }
+static void moe_hint(const Layer *layer, const Block *block) { choose_and_tell(&layer->moe, block, EXPERTS_HINT); }
+
+static void moe_forward(const Layer *layer, const Block *block) {
+    const MoeFfn *moe = &layer->moe;
+    const Places p = places_of(moe, block);
+    const bool begun = block->begun && moe->source;
+    if (!begun) choose(moe, block, &p);
+    use_experts(moe, block, &p, begun ? EXPERTS_REST : EXPERTS_WHOLE);
+    block->backend->ops->add(
+        block->backend, block->rows, moe->router.cols, block->residual, p.sum, block->scale, block->out);
+}
+
+const Part moe_part = {.width = moe_width,
+    .visit = moe_visit,
+    .cost = moe_cost,
+    .describe = moe_describe,
+    .forward = moe_forward,
+    .begin = moe_begin,
+    .hint = moe_hint};

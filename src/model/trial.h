@@ -1,0 +1,29 @@
+/* Which of two ways of doing steps is the faster one, here and now: both are taken by turns for some steps, the faster
+ * one for many, and so on. Zeroed: nothing is known. Threads: one. */
+#pragma once
+#include <stdbool.h>
+
+enum {
+    TRIAL_STEPS = 16, /* even: as many of each way, one after the other */
+    TRIAL_HOLDS = 256,
+};
+
+typedef struct Trial {
+    int steps, rows;
+    double seconds[2];
+    bool other; /* the way that was the faster one: the second */
+} Trial;
+
+/* Of a step of so many rows: whether to take the second way. */
+static inline bool trial_begin(Trial *t, int rows) {
+    if (t->rows != rows && t->steps < TRIAL_STEPS) *t = (Trial){.rows = rows, .other = t->other};
+    return t->steps < TRIAL_STEPS ? t->steps % 2 : t->other;
+}
+
+/* What it took. */
+static inline void trial_end(Trial *t, double seconds) {
+    if (t->steps < TRIAL_STEPS) t->seconds[t->steps % 2] += seconds;
+    t->steps++;
+    if (t->steps == TRIAL_STEPS) t->other = t->seconds[1] < t->seconds[0];
+    if (t->steps == TRIAL_STEPS + TRIAL_HOLDS) *t = (Trial){.rows = t->rows, .other = t->other};
+}

@@ -1,0 +1,17 @@
+/* What steps wanted, as a text to be played again without the model (tools/replay_routes.py). Lines of numbers:
+ *   apus-routes 1 slots S cycle C experts N0 N1 …   room, experts that a token uses in all layers, experts of each
+ * layer LAYER EXPERT …                                  wanted, in the order in which they count as used hint LAYER
+ * EXPERT                               read for a hint hits H misses M evictions E                     the cache's own
+ * counters; the end A file that cannot be written ends the trace, and nothing else. Threads: the step's. */
+#pragma once
+#include <stdint.h>
+
+#include "base/error.h"
+
+typedef struct BankTrace BankTrace;
+
+NODISCARD BankTrace *bank_trace_open(const char *path, Error *error);
+void bank_trace_begin(BankTrace *trace, int slots, int cycle, const int *layer_first, int layers, int experts);
+/* NULL is fine for both: there is none. */
+void bank_trace_want(BankTrace *trace, bool hint, int layer, const int32_t *experts, int count);
+void bank_trace_close(BankTrace *trace, uint64_t hits, uint64_t misses, uint64_t evictions);
