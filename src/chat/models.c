@@ -18,6 +18,8 @@ typedef struct Entry {
     int context;
     uint64_t failures; /* loads that failed */
     Error why;         /* the last of them did */
+    bool damaged;      /* since it could not be read, until it is loaded anew */
+    int64_t mended_ns; /* when that was tried last */
 } Entry;
 
 struct Models {
@@ -64,6 +66,7 @@ static bool load(Models *m, Entry *entry, Error *error) {
         entry->why = why;
         if (error) *error = why;
     } else {
+        entry->damaged = false;
         entry->created = model->created;
         entry->context = chat_model_context(model);
         log_debug("loaded %s in %.2f s", entry->name, seconds);
@@ -181,10 +184,23 @@ void models_close(Models *m) {
 
 /* ---- use ---- */
 
-/* Under the mutex: the entry is loaded, or the error says why not. */
+/* Under the mutex. */
+static bool is_damaged(Entry *entry) {
+    if (entry->state == MODEL_LOADED && engine_stats(entry->model->engine).damaged) entry->damaged = true;
+    return entry->damaged;
+}
+
+/* Under the mutex: the entry is loaded, or the error says why not. What is damaged is loaded anew when nobody holds it
+ * any more. */
 static bool make_loaded(Models *m, Entry *entry, Error *error) {
     const uint64_t failures = entry->failures;
-    while (entry->state != MODEL_LOADED) {
+    while (entry->state != MODEL_LOADED || is_damaged(entry)) {
+        if (entry->state == MODEL_LOADED && entry->holders > 0)
+            return fail(error, ERROR_IO, "the files of %s could not be read", entry->name);
+        if (entry->state == MODEL_LOADED) {
+            unload(m, entry);
+            continue;
+        }
         if (entry->failures != failures) { /* the load that was waited for */
             if (error) *error = entry->why;
             return false;
@@ -206,6 +222,19 @@ ChatModel *models_take(Models *m, Slice name, Error *error) {
     if (model) entry->holders++;
     mutex_unlock(&m->mutex);
     return model;
+}
+
+void models_mend(Models *m, int index) {
+    enum { AGAIN_S = 1 };
+    mutex_lock(&m->mutex);
+    Entry *entry = &m->entries[index];
+    const int64_t now = clock_ns();
+    if (is_damaged(entry) && now - entry->mended_ns > AGAIN_S * INT64_C(1000000000)) {
+        entry->mended_ns = now;
+        Error why = {0};
+        if (!make_loaded(m, entry, &why)) log_debug("%s: %s", entry->name, why.text);
+    }
+    mutex_unlock(&m->mutex);
 }
 
 void models_release(Models *m, ChatModel *model) {
@@ -250,10 +279,11 @@ int models_find(const Models *m, Slice name) {
 ModelStatus models_status(Models *m, int index) {
     CHECK(index >= 0 && index < m->count);
     mutex_lock(&m->mutex);
-    const Entry *entry = &m->entries[index];
+    Entry *entry = &m->entries[index];
     ModelStatus status = {.name = entry->name,
         .state = entry->state,
         .holders = entry->holders,
+        .damaged = is_damaged(entry),
         .created = entry->created,
         .context = entry->context};
     if (entry->model) status.stats = engine_stats(entry->model->engine);

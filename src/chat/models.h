@@ -25,6 +25,8 @@ void models_close(Models *models); /* nobody holds a model any more; NULL is fin
 /* The model of that name, loaded if need be; it stays until it is released. ERROR_NOT_FOUND: there is none; else the
  * load failed: who waited for it gets the same error, who asks afterwards tries again. */
 NODISCARD ChatModel *models_take(Models *models, Slice name, Error *error);
+/* Of a model that is damaged: tries to load it anew, as models_take does, but not often. */
+void models_mend(Models *models, int index);
 void models_release(Models *models, ChatModel *model); /* NULL is fine */
 /* As models_take and models_release at once. */
 NODISCARD bool models_load(Models *models, Slice name, Error *error);
@@ -39,6 +41,7 @@ typedef struct ModelStatus {
     int holders;       /* who have taken it */
     int64_t created;   /* when it was loaded last, in seconds since 1970; 0: never */
     int context;       /* tokens; 0: never loaded */
+    bool damaged;      /* its files could not be read; ERROR_IO for who asks, until they are whole again */
     EngineStats stats; /* all zero unless it is loaded */
 } ModelStatus;
 

@@ -37,6 +37,7 @@ struct Engine {
     Thread thread;
     uint64_t steps, prompt_tokens, generated_tokens;
     double step_s;
+    bool damaged;
 
     void (*notify)(void *context);
     void *notify_context;
@@ -70,11 +71,22 @@ static Finish last_finish(Engine *engine, Request *request, AnswerChoice *choice
     return whole ? FINISH_STOP : FINISH_LENGTH;
 }
 
-/* Draws a choice's next token, of those that are allowed. False: that was its end. */
+/* Nothing can be drawn from what a fault in weights or kernels leaves: it reaches every logit. */
+static bool are_numbers(const Engine *engine, const float *logits) {
+    return !isnan(logits[0]) || !isnan(logits[engine->vocab / 2]) || !isnan(logits[engine->vocab - 1]);
+}
+
+/* Draws a choice's next token, of those that are allowed. False: that was its end, or the request failed. */
 static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
     TokenOut token = {.id = -1};
     const int position = request->prompt_count + choice->generated;
     const bool over = choice->allowed == ALLOWED_END;
+    if (!are_numbers(engine, logits)) {
+        Error error = {0};
+        fail(&error, ERROR_DEVICE, "the model's computation gave no numbers");
+        request_fail(request, &error);
+        return false;
+    }
     if (choice->generated < request->sampling.min_tokens)
         for (int i = 0; i < engine->eos_count; i++) logits[engine->eos[i]] = -INFINITY;
     if (!over) (void)sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
@@ -292,6 +304,7 @@ static void run_step(Engine *engine) {
     }
     if (error.code == ERROR_CANCELLED) return; /* by those who have rows in it */
     log_error("a step of %d rows failed: %s", s->step.rows, error.text);
+    engine->damaged |= error.code == ERROR_IO;
     for (int i = 0; i < s->part_count; i++) request_fail(s->parts[i].request, &error);
 }
 
@@ -310,6 +323,7 @@ static void publish_stats(Engine *engine) {
         .prefix_bytes = prefix.bytes,
         .steps = engine->steps,
         .step_s = engine->step_s,
+        .damaged = engine->damaged,
         .prompt_tokens = engine->prompt_tokens,
         .generated_tokens = engine->generated_tokens,
         .prefix_lookups = s->prompts_looked_up,

@@ -145,12 +145,13 @@ typedef struct EngineStats {
     uint64_t kv_form_pages[KV_FORMS];
     size_t prefix_bytes; /* of pages that the prefix cache holds, some of them together with requests */
     uint64_t steps;
-    uint64_t prompt_tokens, generated_tokens;              /* computed */
-    uint64_t prefix_lookups, prefix_hits, prefix_tokens;   /* prompts looked up, found in part; tokens found */
-    uint64_t prefix_evictions;                             /* pages that made room */
-    uint64_t parked, resumed;                              /* choices */
-    SourceStats experts;                                   /* streamed ones; zero: there are none */
-    double step_s;                                         /* in steps */
+    uint64_t prompt_tokens, generated_tokens;            /* computed */
+    uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* prompts looked up, found in part; tokens found */
+    uint64_t prefix_evictions;                           /* pages that made room */
+    uint64_t parked, resumed;                            /* choices */
+    SourceStats experts;                                 /* streamed ones; zero: there are none */
+    bool damaged;  /* a file of the model could not be read in a step: no answer is right until it is loaded again */
+    double step_s; /* in steps */
     uint64_t spilled_pages, spilled_bytes, restored_pages; /* to and from disk */
 } EngineStats;
 EngineStats engine_stats(Engine *engine);

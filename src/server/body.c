@@ -1,5 +1,7 @@
 #include "server/body.h"
 
+#include <unistd.h>
+
 static bool refuse_large(ApiError *error) {
     return api_fail(error, 413, NULL, NULL, "The request body is larger than %d bytes.", BODY_BYTES_MAX);
 }
@@ -7,6 +9,23 @@ static bool refuse_large(ApiError *error) {
 static bool refuse_crowd(ApiError *error) {
     return api_fail(error, 503, "overloaded", NULL,
         "The server is reading too many large requests at once: at most %d bytes. Please try again.", BODIES_BYTES_MAX);
+}
+
+size_t body_text_max(void) {
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    const size_t part = pages > 0 && page > 0 ? (size_t)pages / TEXT_MEMORY_PART * (size_t)page : 0;
+    return part > TEXT_BYTES_LEAST ? part : TEXT_BYTES_LEAST;
+}
+
+bool body_admit(Exchange *x, ApiError *error) {
+    size_t *all = &x->server->text_bytes, bytes = x->body.size * TEXT_MADE_PER_BYTE;
+    const size_t together = __atomic_add_fetch(all, bytes, __ATOMIC_RELAXED);
+    if (together <= x->server->text_bytes_max || together == bytes) {
+        x->text_bytes = bytes;
+        return true;
+    }
+    __atomic_sub_fetch(all, bytes, __ATOMIC_RELAXED);
+    return api_fail(error, 503, "overloaded", NULL, "The server is reading too many large requests. Please try again.");
 }
 
 bool body_fits(const Server *server, uint64_t bytes, ApiError *error) {
@@ -65,4 +84,6 @@ bool body_model(const Exchange *x, Arena *arena, Slice *model, ApiError *error) 
 void body_free(Exchange *x) {
     __atomic_sub_fetch(&x->server->body_bytes, x->body.size, __ATOMIC_RELAXED);
     buffer_free(&x->body);
+    __atomic_sub_fetch(&x->server->text_bytes, x->text_bytes, __ATOMIC_RELAXED);
+    x->text_bytes = 0;
 }

@@ -9,8 +9,15 @@ enum {
     BODY_DISCARD_MAX = 64 << 20, /* of a body already refused: then the connection ends */
     BODY_MADE_PER_BYTE = 32,     /* arena: "1," is a node of 16 bytes as it is read, and another for the template */
     BODY_MADE_BYTES_LEAST = 1 << 20,
+    TEXT_MADE_PER_BYTE = 40, /* with what tokenizing takes for a word without end */
+    TEXT_MEMORY_PART = 16,   /* of the machine's */
+    TEXT_BYTES_LEAST = 256 << 20,
 };
 
+/* A body that is whole, on its way to tokens: false when what is made of it and of others would be too much. One alone
+ * is never too much. */
+NODISCARD bool body_admit(Exchange *x, ApiError *error);
+size_t body_text_max(void); /* bytes for what is made of bodies: a part of the machine's memory */
 /* From the headers: false when a body of so many bytes would not be taken. */
 NODISCARD bool body_fits(const Server *server, uint64_t bytes, ApiError *error);
 /* A piece that has arrived. What cannot be taken sets x->refusal. False: it is time to hang up. */

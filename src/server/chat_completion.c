@@ -11,6 +11,12 @@ static bool refuse_messages(const Error *why, ApiError *error) {
     return api_fail(error, 400, "invalid_value", "messages", "%s.", why->text);
 }
 
+static bool messages_fit(const Exchange *x, const ChatPrompt *prompt, ApiError *error) {
+    size_t bytes = 0; /* all are within one body */
+    for (size_t i = 0; i < prompt->message_count; i++) bytes += prompt->messages[i].content.size;
+    return completion_fits(x, bytes, "messages", error);
+}
+
 bool chat_make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) {
     if (!x->model->template)
         return api_fail(error, 400, "unsupported_parameter", "messages",
@@ -20,7 +26,9 @@ bool chat_make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) 
     x->prompt_count = 1;
     ChatPrompt prompt;
     Error why = {0};
-    if (!messages_read(request, &prompt, error) || !reasoning_settle(request, x->model, &prompt, error)) return false;
+    if (!messages_read(request, &prompt, error) || !messages_fit(x, &prompt, error) ||
+        !reasoning_settle(request, x->model, &prompt, error))
+        return false;
     if (!tool_prompt_known(x->model) && !tool_prompt_spell(&prompt, request->arena, &prompt, &why))
         return refuse_messages(&why, error);
     if (!chat_prompt(x->model, &prompt, request->arena, x->prompts, &why)) return refuse_messages(&why, error);

@@ -49,6 +49,16 @@ static bool take_model(Exchange *x, const Json *body, ApiError *error) {
     return x->model || model_failed(json_slice(name), &why, error);
 }
 
+bool completion_fits(const Exchange *x, size_t bytes, const char *field, ApiError *error) {
+    const int64_t context = chat_model_context(x->model);
+    const size_t longest = tokenizer_longest(x->model->tokenizer);
+    if (!longest || bytes / longest <= (size_t)context) return true;
+    return api_fail(error, 400, "context_length_exceeded", field,
+        "This model's maximum context length is %lld tokens. However, the %zu bytes in the %s are at least %zu tokens. "
+        "Please reduce the length of the %s.",
+        (long long)context, bytes, field, bytes / longest, field);
+}
+
 static bool check_context(const Exchange *x, const ApiRequest *request, ApiError *error) {
     const int64_t context = chat_model_context(x->model), limit = request->max_tokens;
     const int64_t wanted = limit > 0 && !request->cut ? limit : limit == 0 ? 0 : 1;

@@ -130,7 +130,7 @@ static void take_end(Connection *c) {
     Error why = {0};
     c->counted = true;
     const int answering = __atomic_add_fetch(&server->answering, 1, __ATOMIC_RELAXED);
-    if (c->x->refusal.status) {
+    if (c->x->refusal.status || !body_admit(c->x, &c->x->refusal)) {
         refuse(c, &c->x->refusal);
         return;
     }

@@ -21,8 +21,10 @@ typedef struct Server {
     bool allow_pull;   /* clients may have models fetched */
     bool pulling;      /* atomic: one is */
     size_t body_bytes; /* atomic: of the bodies that are held */
-    int stopping;      /* atomic: no new work; 2: end what runs */
-    int answering;     /* atomic: requests whose answer is not out */
+    size_t text_bytes; /* atomic: of what may be made of those that are whole */
+    size_t text_bytes_max;
+    int stopping;  /* atomic: no new work; 2: end what runs */
+    int answering; /* atomic: requests whose answer is not out */
 } Server;
 
 static inline bool server_stopped(const Server *server) {
@@ -59,6 +61,7 @@ typedef struct Exchange {
     int64_t started_ns;
     ApiError refusal; /* decided from the headers; answered once the body is in */
     Buffer body;
+    size_t text_bytes; /* counted in the server's for what is made of it */
     uint64_t discarded;
     bool last;    /* the connection ends with the answer */
     Buffer reply; /* to be sent */

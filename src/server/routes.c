@@ -39,8 +39,12 @@ static bool answer_health(Exchange *x, Slice rest) {
     const bool stopping = __atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED) > 0;
     EngineStats all = {0};
     Buffer experts = {0};
+    bool damaged = false;
     for (int i = 0; i < models_count(x->server->models); i++) {
-        const EngineStats stats = models_status(x->server->models, i).stats;
+        models_mend(x->server->models, i); /* a damaged server may be asked for nothing else */
+        const ModelStatus status = models_status(x->server->models, i);
+        const EngineStats stats = status.stats;
+        damaged |= status.damaged;
         all.running += stats.running;
         all.waiting += stats.waiting;
         all.kv_bytes += stats.kv_bytes;
@@ -53,12 +57,15 @@ static bool answer_health(Exchange *x, Slice rest) {
     if (experts.size) buffer_byte(&experts, '}');
     Buffer body = {0};
     buffer_printf(&body, "{\"status\":\"%s\",\"running\":%d,\"waiting\":%d,\"kv_bytes\":%zu,\"kv_bytes_total\":%zu",
-        stopping ? "stopping" : "ok", all.running, all.waiting, all.kv_bytes, all.kv_bytes_total);
+        stopping      ? "stopping"
+            : damaged ? "damaged"
+                      : "ok",
+        all.running, all.waiting, all.kv_bytes, all.kv_bytes_total);
     buffer_slice(&body, buffer_view(&experts));
     buffer_byte(&body, '}');
     body.failed |= experts.failed;
     buffer_free(&experts);
-    return reply_json(x, stopping ? 503 : 200, &body);
+    return reply_json(x, stopping || damaged ? 503 : 200, &body);
 }
 
 static bool answer_metrics(Exchange *x, Slice rest) {

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "server/body.h"
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/stream.h"
@@ -42,6 +43,7 @@ Server *server_open(const ServerOptions *options, Error *error) {
         server->host = strdup(options->host);
         server->port = options->port;
         server->allow_pull = options->allow_pull;
+        server->text_bytes_max = body_text_max();
     }
     if (!server || !server->host) {
         fail(error, ERROR_MEMORY, "no memory for a server");

@@ -37,6 +37,8 @@ static struct Fake {
     int permits, arrived; /* steps that may run; steps that came to the gate */
     int steps;            /* finished */
     FakeStep log[FAKE_STEPS];
+    ErrorCode fail_code; /* of that step; 0: ERROR_DEVICE */
+    int nan_at;          /* the step whose logits are not numbers */
     size_t leaked_bytes; /* of pages that were in use when their cache closed */
 } fake;
 
@@ -65,7 +67,8 @@ static inline void fake_reset(void) {
     fake.context = 4096;
     fake.eos = FAKE_EOS;
     fake.eos_logit = 0;
-    fake.fail_at = fake.permits = fake.arrived = fake.steps = 0;
+    fake.fail_at = fake.nan_at = fake.permits = fake.arrived = fake.steps = 0;
+    fake.fail_code = ERROR_NONE;
     fake.leaked_bytes = 0;
     fake.window = 0;
     fake.coded = fake.gated = false;
@@ -282,7 +285,9 @@ bool runner_forward(
     runner->cache = cache;
     const int number = fake_gate(step, count);
     CHECK(step->rows > 0 && step->rows <= runner->rows_max && count <= step->rows && count <= runner->outputs_max);
-    if (number == fake.fail_at) return fail(error, ERROR_DEVICE, "the fake device failed in step %d", fake.fail_at);
+    if (number == fake.fail_at)
+        return fail(
+            error, fake.fail_code ? fake.fail_code : ERROR_DEVICE, "the fake device failed in step %d", fake.fail_at);
     int row = 0, done = 0;
     for (int i = 0; i < step->run_count; i++) {
         const Run *run = &step->runs[i];
@@ -300,6 +305,8 @@ bool runner_forward(
             }
             if (done == count || output[done] != row) continue;
             fake_logits(fake_seen(runner, cache, run, position), runner->logits + (size_t)done * (size_t)fake.vocab);
+            float *logits_of_row = runner->logits + (size_t)done * (size_t)fake.vocab;
+            for (int id = 0; number == fake.nan_at && id < fake.vocab; id++) logits_of_row[id] = NAN;
             done++;
         }
     }

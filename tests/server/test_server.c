@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "chat/chat_fixture.h"
+#include "server/exchange.h"
 #include "server/http_client.h"
 
 #define CHAT "/v1/chat/completions"
@@ -63,13 +64,20 @@ static int ask(const char *path, const char *body) {
     return status;
 }
 
+static int get(const char *path) {
+    const int client = connect_client();
+    client_send_text(client, "GET ");
+    client_send_text(client, path);
+    client_send_text(client, " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    const int status = client_read(client, &answer);
+    close(client);
+    return status;
+}
+
 /* A number of /health. */
 static int health(const char *name) {
-    const int client = connect_client();
     char field[32];
-    client_send_text(client, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    CHECK(client_read(client, &answer) == 200);
-    close(client);
+    get("/health");
     snprintf(field, sizeof field, "\"%s\":", name);
     const char *at = strstr(answer.data, field);
     return at ? (int)strtol(at + strlen(field), NULL, 10) : -1;
@@ -311,6 +319,64 @@ static void test_obfuscation(void) {
     close_server();
 }
 
+/* A model whose files cannot be read fails its requests and the server's health, until they can be again. */
+static void test_damage(void) {
+    char path[128], away[128];
+    open_server(1, 1);
+    snprintf(path, sizeof path, "%s/tokenizer.json", fixture.directory);
+    snprintf(away, sizeof away, "%s/away.json", fixture.directory);
+    CHECK(rename(path, away) == 0);
+    fake.fail_code = ERROR_IO;
+    fake.fail_at = 1;
+    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":3")) == 500);
+    wait_health("running", 0);
+    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":3")) == 503 && strstr(answer.data, "model_load_failed"));
+    TEST(get("/health") == 503 && strstr(answer.data, "\"damaged\""));
+    CHECK(rename(away, path) == 0);
+    for (int i = 0; i < 50 && get("/health") != 200; i++) sleep_ms(100);
+    TEST_MSG(get("/health") == 200 && strstr(answer.data, "\"ok\""), "%s", answer.data);
+    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":3")) == 200);
+    close_server();
+}
+
+/* Logits that are not numbers are a fault, and no token is drawn from them. */
+static void test_not_numbers(void) {
+    open_server(1, 1);
+    fake.nan_at = 2;
+    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":3")) == 500 && strstr(answer.data, "gave no numbers"));
+    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":3")) == 200);
+    close_server();
+}
+
+/* A text that cannot fit into the context is not tokenized to find that out. */
+static void test_too_long(void) {
+    open_server(1, 1);
+    const size_t longest = strlen("<|start|>");
+    for (size_t over = 0; over < 2; over++) {
+        const size_t size = ((size_t)fake.context + over) * longest;
+        Buffer body = {0};
+        buffer_text(&body, "{\"model\":\"fake\",\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"");
+        for (size_t i = 0; i < size; i++) buffer_byte(&body, 'a');
+        buffer_text(&body, "\"}]}");
+        TEST(ask(CHAT, body.data) == 400 && strstr(answer.data, "context_length_exceeded"));
+        TEST_MSG((strstr(answer.data, "are at least 4097 tokens") != NULL) == over, "%s", answer.data);
+        buffer_free(&body);
+    }
+    close_server();
+}
+
+/* What is made of bodies together has its limit; one alone is always let in. */
+static void test_text_budget(void) {
+    open_server(1, 1);
+    server->text_bytes_max = 1;
+    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 200);
+    __atomic_add_fetch(&server->text_bytes, 1, __ATOMIC_RELAXED); /* somebody else's */
+    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 503 && strstr(answer.data, "Retry-After"));
+    __atomic_sub_fetch(&server->text_bytes, 1, __ATOMIC_RELAXED);
+    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 200 && server->text_bytes == 0);
+    close_server();
+}
+
 int main(void) {
     log_set_level(LOG_ERROR);
     test_gone_with_a_byte(CHAT_BODY(""));
@@ -323,6 +389,10 @@ int main(void) {
     test_constraints();
     test_only_echo();
     test_obfuscation();
+    test_damage();
+    test_not_numbers();
+    test_too_long();
+    test_text_budget();
     buffer_free(&answer);
     return test_done();
 }

@@ -59,7 +59,10 @@ NODISCARD bool detokenizer_push(
 NODISCARD bool detokenizer_finish(Detokenizer *d, Buffer *out, Error *error); /* and the rest */
 void detokenizer_free(Detokenizer *d);
 
-int tokenizer_vocab(const Tokenizer *t);                         /* largest id + 1 */
+int tokenizer_vocab(const Tokenizer *t); /* largest id + 1 */
+/* A text of n bytes is at least n / this many tokens, but for blanks that the tokenizer drops. 0: there is no telling.
+ */
+size_t tokenizer_longest(const Tokenizer *t);
 bool tokenizer_id(const Tokenizer *t, Slice token, int32_t *id); /* by its spelling in the vocabulary */
 bool tokenizer_is_special(const Tokenizer *t, int32_t id);
 /* The bytes that an id stands for inside a text (what a logprob entry shows): raw, may be part of a character. */

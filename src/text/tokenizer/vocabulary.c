@@ -18,6 +18,16 @@ const AddedToken *added_by_id(const Tokenizer *t, int32_t id) {
 
 int tokenizer_vocab(const Tokenizer *t) { return t->vocab; }
 
+size_t tokenizer_longest(const Tokenizer *t) {
+    size_t longest = t->bpe.size_max;
+    if (!t->bpe.by_bytes && !t->bpe.byte_fallback) return 0; /* unknown characters may be one token together, or none */
+    for (size_t i = 0; i < t->added_count; i++) {
+        if (t->added[i].left || t->added[i].right) return 0; /* takes all blanks beside it */
+        if (t->added[i].content.size > longest) longest = t->added[i].content.size;
+    }
+    return longest;
+}
+
 bool tokenizer_is_special(const Tokenizer *t, int32_t id) {
     return id >= 0 && id < t->vocab && t->id_flags[id] & ID_SPECIAL;
 }
