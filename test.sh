@@ -86,5 +86,6 @@ for client in openai anthropic langchain ai python_langchain python_litellm pyth
 done
 step malformed "$python" tests/server/check_malformed.py
 step chaos "$python" tests/server/check_chaos.py
+step tls "$python" tests/server/check_tls.py
 step real "$python" tests/real/check_real.py
 finish

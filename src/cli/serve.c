@@ -47,8 +47,8 @@ static void print_ready(const Server *server, const ServerOptions *options, doub
     const char *host = options->host, *name = options->models.sources[0].name;
     const bool any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::"), six = strchr(host, ':') != NULL;
     char address[128];
-    snprintf(address, sizeof address, "http://%s%s%s:%d", six && !any ? "[" : "", any ? "127.0.0.1" : host,
-        six && !any ? "]" : "", server_port(server));
+    snprintf(address, sizeof address, "http%s://%s%s%s:%d", options->tls_certificate ? "s" : "", six && !any ? "[" : "",
+        any ? "127.0.0.1" : host, six && !any ? "]" : "", server_port(server));
     printf("ready in %.2f s\n\n  API      %s/v1\n", seconds, address);
     for (int i = 0; i < options->models.count; i++) printf("  model    %s\n", options->models.sources[i].name);
     printf("  API key  %s\n\n", key ? "required" : "none (this machine only)");
@@ -156,6 +156,7 @@ static bool take_pooling(const char *name, Pooling *pooling, Error *error) {
 int command_serve(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL, *config = NULL, *pooling = NULL;
+    const char *certificate = NULL, *certificate_key = NULL;
     int64_t port = 5413, idle = 0;
     bool verbose = false, pull = false;
     const Option options[] = {
@@ -163,6 +164,9 @@ int command_serve(int argc, char **argv) {
         {"--port", "-p", OPTION_INTEGER, &port, 0, 65535, "N", "port; 0 takes a free one (5413)"},
         {"--api-key", NULL, OPTION_TEXT, &key, 0, 0, "KEY", "clients must send this key (APUS_API_KEY)"},
         {"--api-key-file", NULL, OPTION_TEXT, &key_file, 0, 0, "FILE", "clients must send one of its lines"},
+        {"--tls-cert", NULL, OPTION_TEXT, &certificate, 0, 0, "FILE",
+            "serve HTTPS with this certificate (PEM, its chain behind it)"},
+        {"--tls-key", NULL, OPTION_TEXT, &certificate_key, 0, 0, "FILE", "the certificate's private key (PEM)"},
         {"--model-name", NULL, OPTION_TEXT, &name, 0, 0, "ID", "id of the model in the API (its file name)"},
         {"--config", NULL, OPTION_TEXT, &config, 0, 0, "FILE", "take options from a file (APUS_CONFIG)"},
         {"--slots", "-np", OPTION_INTEGER, &engine.slots, 1, 1024, "N", "answers computed at once (8)"},
@@ -184,11 +188,15 @@ int command_serve(int argc, char **argv) {
     if (verbose) log_set_level(LOG_DEBUG);
     Error error = {0};
     Buffer keys = {0};
+    if (!certificate != !certificate_key)
+        return fail(&error, ERROR_USAGE, "--tls-cert and --tls-key: one needs the other"), report(&error);
     if (!take_pooling(pooling, &engine.pooling, &error) || !take_keys(key, key_file, &keys, &error))
         return report(&error);
     ServerOptions server = {.host = host,
         .port = (int)port,
         .api_keys = buffer_view(&keys),
+        .tls_certificate = certificate,
+        .tls_key = certificate_key,
         .allow_pull = pull,
         .models.idle_unload_ms = (idle > 0 && idle < GRACE_S ? GRACE_S : idle) * 1000};
     const int code = serve_models(&arguments, &engine, name, &server);

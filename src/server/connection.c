@@ -25,7 +25,7 @@ static void set_deadline(Connection *c, int seconds) {
 }
 
 static void watch(Connection *c, PollerWay way) {
-    if (!poller_set(c->http->poller, c->fd, c->way, way, c)) c->state = CLOSED; /* no memory */
+    if (!poller_set(c->http->poller, c->wire.fd, c->way, way, c)) c->state = CLOSED; /* no memory */
     c->way = way;
 }
 
@@ -36,7 +36,7 @@ static Exchange *open_exchange(Connection *c) {
     if (!x) return NULL;
     x->server = c->http->server;
     x->request = &c->request;
-    x->socket = c->fd;
+    x->wire = &c->wire;
     x->started_ns = clock_ns();
     x->last = c->request.close || __atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED) > 0;
     head_take_request_id(x);
@@ -96,7 +96,7 @@ static void take_head(Connection *c) {
     } else if (c->request.awaits && c->request.has_body) {
         const Buffer text = {.data = (char *)(uintptr_t)go_on, .size = sizeof go_on - 1};
         size_t sent = 0;
-        if (!reply_send_some(c->fd, &text, &sent) || sent < text.size) c->state = CLOSED;
+        if (!reply_send_some(&c->wire, &text, &sent) || sent < text.size) c->state = CLOSED;
     }
 }
 
@@ -119,7 +119,7 @@ static void answer(void *context) {
     Connection *c = context;
     Exchange *x = c->x;
     c->failed = !x->route->answer(x, slice_of(x->request->path + strlen(x->route->path)));
-    if (!c->failed && !reply_send_some(c->fd, &x->reply, &c->sent)) c->failed = true;
+    if (!c->failed && !reply_send_some(&c->wire, &x->reply, &c->sent)) c->failed = true;
     close_exchange(c);
     connection_give_back(c);
 }
@@ -185,9 +185,12 @@ Connection *connection_make(Http *http, int fd) {
         free(c);
         return NULL;
     }
+    if (!wire_open(&c->wire, fd, http->tls)) {
+        free(c);
+        return NULL;
+    }
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     c->http = http;
-    c->fd = fd;
     return c;
 }
 
@@ -208,7 +211,7 @@ void connection_drop(Connection *c) {
     http_request_next(&c->request);
     buffer_free(&c->ahead);
     buffer_free(&c->reply);
-    close(c->fd);
+    wire_close(&c->wire);
     if (c->previous)
         c->previous->next = c->next;
     else
@@ -229,7 +232,7 @@ static void end_answer(Connection *c) {
     c->state = c->last ? LINGERING : READING;
     set_deadline(c, c->last ? LINGER_S : IDLE_DEADLINE_S);
     if (c->last)
-        shutdown(c->fd, SHUT_WR);
+        wire_end(&c->wire);
     else
         take_bytes(c, ahead.data, ahead.size);
     buffer_free(&ahead);
@@ -237,13 +240,17 @@ static void end_answer(Connection *c) {
 
 static void send_answer(Connection *c) {
     const size_t before = c->sent;
-    if (!reply_send_some(c->fd, &c->reply, &c->sent)) c->state = CLOSED;
+    if (!reply_send_some(&c->wire, &c->reply, &c->sent)) c->state = CLOSED;
     if (c->sent > before) set_deadline(c, READER_DEADLINE_S);
 }
 
 /* As far as it goes without waiting; the connection may be gone then. */
 void connection_advance(Connection *c) {
-    while (c->state == SENDING) {
+    while (c->state == SENDING || ((c->state == READING || c->state == LINGERING) && wire_pending(&c->wire))) {
+        if (c->state != SENDING) {
+            connection_receive(c);
+            continue;
+        }
         send_answer(c);
         if (c->state == SENDING && c->sent < c->reply.size) break;
         if (c->state == SENDING) end_answer(c);
@@ -255,7 +262,7 @@ void connection_advance(Connection *c) {
 
 void connection_receive(Connection *c) {
     char *bytes = c->http->bytes;
-    const ssize_t got = recv(c->fd, bytes, READ_BYTES, MSG_DONTWAIT);
+    const ssize_t got = wire_receive(&c->wire, bytes, READ_BYTES);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (got <= 0)
         c->state = CLOSED;

@@ -4,6 +4,7 @@
 #include "base/thread.h"
 #include "server/exchange.h"
 #include "server/poller.h"
+#include "server/wire.h"
 #include "server/workers.h"
 
 enum { READ_BYTES = 64 << 10 }; /* of one connection at a time */
@@ -20,7 +21,7 @@ typedef struct Connection {
     struct Connection *next, *previous; /* of all */
     struct Connection *next_back;       /* of those that come back from workers */
     struct Http *http;
-    int fd;
+    Wire wire;
     ConnectionState state;
     PollerWay way;
     int64_t deadline_ns; /* 0: none */
@@ -36,6 +37,7 @@ typedef struct Connection {
 
 typedef struct Http {
     Server *server;
+    Tls *tls; /* NULL: none */
     int listener, poller, wake[2];
     int max; /* connections */
     Thread thread;

@@ -15,7 +15,8 @@ typedef struct Server {
     Keys keys;  /* without any: none is asked for */
     char *host; /* bound address */
     int port;
-    bool loopback; /* bound to a loopback address: Host must be one, too */
+    const char *tls_certificate, *tls_key; /* files; NULL: no TLS. Only while it is opened */
+    bool loopback;                         /* bound to a loopback address: Host must be one, too */
     struct StreamWriter *streams;
     struct Metrics *metrics;
     bool allow_pull;   /* clients may have models fetched */
@@ -53,7 +54,7 @@ typedef struct AnswerBlock {
 typedef struct Exchange {
     Server *server;
     const HttpRequest *request;
-    int socket;
+    struct Wire *wire;
     const struct Route *route; /* NULL: there is none */
     const char *allowed;       /* of a known path asked for with another method: the method it has */
     const char *key;           /* the API key that was sent, right or wrong; NULL: none */

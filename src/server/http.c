@@ -147,10 +147,11 @@ static int raise_limit(void) {
     const rlim_t wanted = CONNECTIONS_MAX + OTHER_FILES;
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit)) return LEAST;
-    if (limit.rlim_cur < wanted) {
-        const rlim_t before = limit.rlim_cur;
-        limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-        if (setrlimit(RLIMIT_NOFILE, &limit)) limit.rlim_cur = before;
+    const rlim_t before = limit.rlim_cur;
+    for (rlim_t more = limit.rlim_max < wanted ? limit.rlim_max : wanted; more > before; more /= 2) {
+        limit.rlim_cur = more;
+        if (!setrlimit(RLIMIT_NOFILE, &limit)) break; /* macOS names no limit and has one */
+        limit.rlim_cur = before;
     }
     if (limit.rlim_cur >= wanted) return CONNECTIONS_MAX;
     return limit.rlim_cur > OTHER_FILES + LEAST ? (int)limit.rlim_cur - OTHER_FILES : LEAST;
@@ -174,6 +175,10 @@ bool http_start(Server *server, Error *error) {
     mutex_init(&http->lock);
     server->http = http;
     http->max = raise_limit();
+    if (server->tls_certificate) {
+        http->tls = tls_open(server->tls_certificate, server->tls_key, error);
+        if (!http->tls) return false;
+    }
     http->listener = listener_open(server, LISTEN_QUEUE, error);
     if (http->listener < 0 || !open_poller(http, error)) return false;
     http->workers = workers_open(ANSWERS_MAX + OTHER_ANSWERS, error);
@@ -194,13 +199,14 @@ void http_stop(Server *server) {
         (void)!write(http->wake[1], "", 1);
         thread_join(http->thread);
     }
-    for (Connection *c = http->first; c; c = c->next) shutdown(c->fd, SHUT_RDWR); /* who answers one notices */
+    for (Connection *c = http->first; c; c = c->next) shutdown(c->wire.fd, SHUT_RDWR); /* who answers one notices */
     workers_close(http->workers);
     for (Connection *c = http->back, *following; c; c = following) {
         following = c->next_back;
         if (c->state != ANSWERING) connection_link(c);
     }
     while (http->first) connection_drop(http->first);
+    tls_close(http->tls);
     close_file(http->listener);
     close_file(http->poller);
     close_file(http->wake[0]);

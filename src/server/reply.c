@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -12,18 +11,15 @@
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/routes.h"
+#include "server/wire.h"
 
 #ifndef POLLRDHUP
 #define POLLRDHUP 0 /* where there is none, POLLHUP comes when the client has ended its side */
 #endif
 
-#ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0 /* the signal is ignored anyway */
-#endif
-
 /* Not by looking for the end among what has arrived: bytes of a next request may lie before it. */
 bool reply_client_gone(const Exchange *x) {
-    struct pollfd client = {.fd = x->socket, .events = POLLRDHUP};
+    struct pollfd client = {.fd = x->wire->fd, .events = POLLRDHUP};
     return poll(&client, 1, 0) > 0;
 }
 
@@ -109,9 +105,9 @@ void reply_stream_chunk(Exchange *x, Slice bytes, bool last) {
     if (chunks && last) buffer_text(&x->reply, "0\r\n\r\n");
 }
 
-bool reply_send_some(int socket, const Buffer *bytes, size_t *sent) {
+bool reply_send_some(Wire *wire, const Buffer *bytes, size_t *sent) {
     while (*sent < bytes->size) {
-        const ssize_t now = send(socket, bytes->data + *sent, bytes->size - *sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        const ssize_t now = wire_send(wire, bytes->data + *sent, bytes->size - *sent);
         if (now < 0 && errno == EINTR) continue;
         if (now < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
         *sent += (size_t)now;
@@ -121,8 +117,8 @@ bool reply_send_some(int socket, const Buffer *bytes, size_t *sent) {
 
 bool reply_send(Exchange *x) {
     size_t sent = 0;
-    while (!x->reply.failed && reply_send_some(x->socket, &x->reply, &sent)) {
-        struct pollfd client = {.fd = x->socket, .events = POLLOUT};
+    while (!x->reply.failed && reply_send_some(x->wire, &x->reply, &sent)) {
+        struct pollfd client = {.fd = x->wire->fd, .events = POLLOUT};
         if (sent == x->reply.size) {
             buffer_clear(&x->reply);
             return true;

@@ -42,6 +42,8 @@ Server *server_open(const ServerOptions *options, Error *error) {
     if (server) {
         server->host = strdup(options->host);
         server->port = options->port;
+        server->tls_certificate = options->tls_certificate;
+        server->tls_key = options->tls_key;
         server->allow_pull = options->allow_pull;
         server->text_bytes_max = body_text_max();
     }

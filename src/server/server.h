@@ -6,11 +6,12 @@
 #include "chat/models.h"
 
 typedef struct ServerOptions {
-    const char *host;     /* address to bind; "127.0.0.1" */
-    int port;             /* 0: any free one */
-    Slice api_keys;       /* one per line (keys_read); NULL: none is asked for (only on loopback) */
-    bool allow_pull;      /* clients may have models fetched from the hub */
-    ModelsOptions models; /* each model's name is its id in /v1/models */
+    const char *host;                      /* address to bind; "127.0.0.1" */
+    int port;                              /* 0: any free one */
+    Slice api_keys;                        /* one per line (keys_read); NULL: none is asked for (only on loopback) */
+    const char *tls_certificate, *tls_key; /* PEM files; NULL: no TLS */
+    bool allow_pull;                       /* clients may have models fetched from the hub */
+    ModelsOptions models;                  /* each model's name is its id in /v1/models */
 } ServerOptions;
 
 typedef struct Server Server;

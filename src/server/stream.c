@@ -92,7 +92,7 @@ static void frame(Stream *stream) {
 static bool send_reply(Stream *stream, int64_t now) {
     Exchange *x = stream->x;
     const size_t before = stream->sent;
-    if (x->reply.failed || !reply_send_some(x->socket, &x->reply, &stream->sent)) stream->state = STREAM_LOST;
+    if (x->reply.failed || !reply_send_some(x->wire, &x->reply, &stream->sent)) stream->state = STREAM_LOST;
     if (stream->sent > before || x->reply.size == 0) stream->last_taken_ns = now;
     if (now - stream->last_taken_ns > READER_DEADLINE_S * INT64_C(1000000000)) stream->state = STREAM_LOST;
     if (stream->state == STREAM_LOST || stream->sent < x->reply.size) return false;

@@ -21,7 +21,7 @@ class Server:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
         self.port = None
         for line in self.process.stdout:
-            found = re.search(r"API\s+http://[^:]+:(\d+)/v1", line)
+            found = re.search(r"API\s+https?://[^:]+:(\d+)/v1", line)
             if found:
                 self.port = int(found.group(1))
             if "Ctrl-C" in line:

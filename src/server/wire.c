@@ -1,0 +1,94 @@
+#include "server/wire.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* the signal is ignored anyway */
+#endif
+
+static SSL_CTX *context_of(Tls *tls) { return (SSL_CTX *)tls; }
+
+/* All that is spoken here is HTTP/1.1: who offers more must hear so. */
+static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_size, const unsigned char *offered,
+    unsigned size, void *context) {
+    static const unsigned char ours[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
+    unsigned char *chosen;
+    if (SSL_select_next_proto(&chosen, out_size, ours, sizeof ours, offered, size) != OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    *out = chosen;
+    return SSL_TLSEXT_ERR_OK;
+}
+
+Tls *tls_open(const char *certificate, const char *key, Error *error) {
+    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
+    const char *wrong = !context || !SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) ? "OpenSSL"
+        : SSL_CTX_use_certificate_chain_file(context, certificate) != 1                     ? "--tls-cert"
+        : SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) != 1                  ? "--tls-key"
+        : SSL_CTX_check_private_key(context) != 1 ? "--tls-key of another certificate"
+                                                  : NULL;
+    if (!wrong) {
+        SSL_CTX_set_mode(
+            context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+        SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION);
+        SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
+        return (Tls *)context;
+    }
+    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+    fail(error, ERROR_USAGE, "%s (%s, %s): %s", wrong, certificate, key, reason ? reason : "cannot be used");
+    ERR_clear_error();
+    SSL_CTX_free(context);
+    return NULL;
+}
+
+void tls_close(Tls *tls) { SSL_CTX_free(context_of(tls)); }
+
+bool wire_open(Wire *wire, int fd, Tls *tls) {
+    *wire = (Wire){.fd = fd};
+    if (!tls) return true;
+    wire->tls = SSL_new(context_of(tls));
+    if (wire->tls && SSL_set_fd(wire->tls, fd) == 1) {
+        SSL_set_accept_state(wire->tls); /* the handshake is part of the first reading */
+        return true;
+    }
+    wire_close(wire);
+    return false;
+}
+
+/* What OpenSSL answered, as recv and send would. It waits to write only within a handshake, whose bytes any socket
+ * takes. */
+static ssize_t result(Wire *wire, int got) {
+    if (got > 0) return got;
+    const int why = SSL_get_error(wire->tls, got);
+    ERR_clear_error(); /* it is one of the thread's, who has others to serve */
+    if (why == SSL_ERROR_ZERO_RETURN) return 0;
+    errno = why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE ? EAGAIN : EPIPE;
+    return -1;
+}
+
+ssize_t wire_receive(Wire *wire, void *bytes, size_t size) {
+    if (!wire->tls) return recv(wire->fd, bytes, size, MSG_DONTWAIT);
+    return result(wire, SSL_read(wire->tls, bytes, size < INT_MAX ? (int)size : INT_MAX));
+}
+
+ssize_t wire_send(Wire *wire, const void *bytes, size_t size) {
+    if (!wire->tls) return send(wire->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return result(wire, SSL_write(wire->tls, bytes, size < INT_MAX ? (int)size : INT_MAX));
+}
+
+bool wire_pending(const Wire *wire) { return wire->tls && SSL_pending(wire->tls) > 0; }
+
+void wire_end(Wire *wire) {
+    if (wire->tls && SSL_is_init_finished(wire->tls)) (void)SSL_shutdown(wire->tls);
+    ERR_clear_error();
+    shutdown(wire->fd, SHUT_WR);
+}
+
+void wire_close(Wire *wire) {
+    SSL_free(wire->tls);
+    close(wire->fd);
+}
