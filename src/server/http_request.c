@@ -176,6 +176,8 @@ static bool end_head(HttpRequest *r, ApiError *error) {
     if (coding && (r->old || strcasecmp(coding, "chunked") != 0))
         return malformed(error, "The only transfer coding of a request is \"chunked\".");
     if (length && !read_length(r, length, error)) return false;
+    /* The lines between chunks are read behind the headers, which stay where they are. */
+    if (coding && !buffer_reserve(&r->text, HTTP_TRAILERS_MAX + 1)) return api_out_of_memory(error);
     r->method = r->text.data;
     r->path = r->text.data + r->path_at;
     r->left = r->length;

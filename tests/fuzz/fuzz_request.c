@@ -36,6 +36,7 @@ static bool read_piece(HttpRequest *r, const char *bytes, size_t size, Buffer *o
         CHECK(used <= size && r->text.size <= HTTP_HEAD_MAX + HTTP_LINE_MAX + 2);
         if (event == HTTP_HEAD) note_head(r, out);
         if (event == HTTP_BODY) buffer_slice(out, body);
+        if (r->state > HTTP_HEADER) CHECK(!r->method || r->method == r->text.data); /* it is where it was */
         if (event == HTTP_ERROR) buffer_printf(out, "{%d %s}", error.status, error.message);
         free(copy);
         bytes += used;

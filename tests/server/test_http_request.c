@@ -19,6 +19,7 @@ static int read_request(Slice text, size_t piece, ApiError *error) {
         text.data += used;
         text.size -= used;
         if (event == HTTP_BODY) buffer_slice(&body, some);
+        if (event > HTTP_MORE && event != HTTP_ERROR) TEST(request.method == request.text.data); /* headers stay */
         if (event == HTTP_ERROR) return error->status;
         if (event == HTTP_END) return 200;
     }
