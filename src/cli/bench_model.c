@@ -21,7 +21,9 @@ typedef struct Results {
     int depth;
     int64_t kv_resident;
     char format[KV_FORMAT_NAME_MAX];
-    double expected_pp, expected_tg;    /* --fit; 0: nothing is */
+    double expected_pp, expected_tg; /* --fit; 0: nothing is */
+    double disk, disk_one,
+        routed; /* --fit: bytes per second at its best and one read at a time; of experts per token */
     SourceStats pp_experts, tg_experts; /* counted while these were measured */
 } Results;
 
@@ -177,6 +179,9 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
         }
         if (r->expected_pp > 0) buffer_printf(out, ",\"expected_pp\":%.5g", r->expected_pp);
         if (r->expected_tg > 0) buffer_printf(out, ",\"expected_tg\":%.5g", r->expected_tg);
+        if (r->disk > 0)
+            buffer_printf(out, ",\"disk_gbs\":%.4g,\"disk_one_gbs\":%.4g,\"routed_bytes\":%.0f", r->disk * 1e-9,
+                r->disk_one * 1e-9, r->routed);
         buffer_printf(out, ",\"kv_resident_bytes\":%lld", (long long)r->kv_resident);
         buffer_printf(out, ",\"load_s\":%.4f,\"rss_peak_bytes\":%llu,\"anonymous_bytes\":%llu}\n", bench->load_s,
             (unsigned long long)peak, (unsigned long long)anonymous);
@@ -271,6 +276,11 @@ static void score(const BenchPlan *plan, EnginePlan *fit, Results *results) {
         Results *r = &results[i];
         r->expected_tg = bench_fit_decode(fit, plan, r->depth);
         r->expected_pp = bench_fit_prompt(fit, r->depth);
+        if (fit->machine.disk.block_bytes == 0) continue;
+        r->disk = disk_rate(&fit->machine.disk, fit->machine.disk.depth);
+        r->disk_one = disk_rate(&fit->machine.disk, 1);
+        for (int k = 0; k < fit->model.kind_count; k++)
+            if (fit->model.kind[k].routed) r->routed += fit->model.kind[k].bytes;
     }
     bench_fit_keep(plan, fit, series_median(&results[0].tg), series_median(&results[0].pp));
 }

@@ -10,23 +10,23 @@ static void line(Buffer *out, const char *what) { buffer_printf(out, "%-12s ", w
 static void explain_memory(
     const FitMachine *machine, const FitModel *model, const FitWishes *wishes, const Fit *fit, Buffer *out) {
     line(out, "memory");
-    buffer_printf(out, "%.2f GB can be taken; the budget is %.2f GB%s, %.2f GB would just do\n",
+    buffer_printf(out, "%.3f GB can be taken; the budget is %.3f GB%s, %.3f GB would just do\n",
         (double)machine->memory * GB, (double)fit->budget * GB,
         !wishes->budget                        ? ", nine tenths of it"
             : wishes->budget > machine->memory ? ", as no more is there"
                                                : "",
         (double)fit->floor * GB);
     line(out, "weights");
-    buffer_printf(out, "%.2f GB%s in memory, and %.2f GB to work in\n", (double)model->dense_bytes * GB,
+    buffer_printf(out, "%.3f GB%s in memory, and %.3f GB to work in\n", (double)model->dense_bytes * GB,
         model->experts ? " besides the experts" : "", (double)model->besides_bytes * GB);
     if (!model->experts) return;
     line(out, "experts");
     const double all = (double)model->expert_bytes * model->experts * GB;
     if (!fit->stream) {
-        buffer_printf(out, "all %d in memory: %.2f GB, which fit\n", model->experts, all);
+        buffer_printf(out, "all %d in memory: %.3f GB, which fit\n", model->experts, all);
         return;
     }
-    buffer_printf(out, "streamed: %d of %d are kept, %.2f of %.2f GB, %s; ", fit->held, model->experts,
+    buffer_printf(out, "streamed: %d of %d are kept, %.3f of %.3f GB, %s; ", fit->held, model->experts,
         (double)fit->experts_bytes * GB, all, fit->held == model->experts ? "as was asked" : "as not all fit");
     if (fit->held < model->cycle)
         buffer_printf(out, "a token uses %d, so most are read again for each\n", model->cycle);
@@ -36,11 +36,11 @@ static void explain_memory(
 
 static void explain_cache(const FitModel *model, const FitWishes *wishes, const Fit *fit, Buffer *out) {
     line(out, "KV cache");
-    buffer_printf(out, "%s, %.2f GB", fit->coded ? "turbo" : "exact", (double)fit->kv_bytes * GB);
+    buffer_printf(out, "%s, %.3f GB", fit->coded ? "turbo" : "exact", (double)fit->kv_bytes * GB);
     if (fit->kv_bytes >= fit->kv_wanted)
         buffer_printf(out, ": all of %d × %d tokens\n", wishes->slots, model->context);
     else
-        buffer_printf(out, " of the %.2f GB that %d × %d tokens would take%s\n", (double)fit->kv_wanted * GB,
+        buffer_printf(out, " of the %.3f GB that %d × %d tokens would take%s\n", (double)fit->kv_wanted * GB,
             wishes->slots, model->context, model->kv_coded && !fit->coded ? "; --kv-cache turbo takes less" : "");
 }
 
