@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -94,37 +95,61 @@ bool allowed_update(Request *request, AnswerChoice *choice, int vocab, EndTokens
 
 /* ---- ahead ---- */
 
+typedef enum JobState { JOB_FREE, JOB_ADDED, JOB_WAITS, JOB_RUNS, JOB_DONE } JobState;
+
 typedef struct Job {
-    Request *request;
+    JobState state;
+    bool ok, slow; /* slow: no step waits for it */
+    int64_t took_ns;
+    Request *request; /* a reference */
     AnswerChoice *choice;
-    bool ok;
     Error error;
 } Job;
 
 struct AllowedAhead {
-    int vocab, capacity, count;
+    int vocab, capacity, added;
     EndTokens ends;
-    Job *jobs; /* [slots] */
-    Thread thread;
-    bool runs; /* started by the first job: most engines never see one */
+    Job *jobs; /* [capacity]: a choice has one at most */
+    Thread threads[AHEAD_THREADS];
+    int thread_count; /* started by the first job: most engines never see one */
     Mutex mutex;
-    Condition changed;
-    bool busy, closing; /* busy: count and jobs are the thread's */
+    Condition wanted, changed;
+    bool closing;
 };
+
+/* Under the mutex: one to run. Those of one constraint are run one by one, and so are slow ones. */
+static Job *find_job(AllowedAhead *a) {
+    bool slow = false;
+    for (int i = 0; i < a->capacity; i++) slow = slow || (a->jobs[i].state == JOB_RUNS && a->jobs[i].slow);
+    for (int i = 0; i < a->capacity; i++) {
+        Job *job = &a->jobs[i];
+        if (job->state != JOB_WAITS || (job->slow && slow)) continue;
+        bool busy = false;
+        for (int k = 0; k < a->capacity; k++)
+            busy = busy || (a->jobs[k].state == JOB_RUNS && a->jobs[k].request->constraint == job->request->constraint);
+        if (!busy) return job;
+    }
+    return NULL;
+}
 
 static void *ahead_run(void *argument) {
     AllowedAhead *a = argument;
     mutex_lock(&a->mutex);
-    for (;;) {
-        while (!a->busy && !a->closing) condition_wait(&a->changed, &a->mutex);
-        if (a->closing) break;
-        mutex_unlock(&a->mutex);
-        for (int i = 0; i < a->count; i++) {
-            Job *job = &a->jobs[i];
-            job->ok = allowed_update(job->request, job->choice, a->vocab, a->ends, &job->error);
+    while (!a->closing) {
+        Job *job = find_job(a);
+        if (!job) {
+            condition_wait(&a->wanted, &a->mutex);
+            continue;
         }
+        job->state = JOB_RUNS;
+        mutex_unlock(&a->mutex);
+        const int64_t start_ns = clock_ns();
+        const bool ok = allowed_update(job->request, job->choice, a->vocab, a->ends, &job->error);
         mutex_lock(&a->mutex);
-        a->busy = false;
+        job->ok = ok;
+        job->took_ns = clock_ns() - start_ns;
+        job->state = JOB_DONE;
+        condition_broadcast(&a->wanted); /* another of its constraint may wait */
         condition_broadcast(&a->changed);
     }
     mutex_unlock(&a->mutex);
@@ -133,26 +158,37 @@ static void *ahead_run(void *argument) {
 
 AllowedAhead *allowed_ahead_open(int slots, int vocab, EndTokens ends, Error *error) {
     AllowedAhead *a = calloc(1, sizeof *a);
-    Job *jobs = calloc((size_t)slots, sizeof *jobs);
+    const int capacity = slots + AHEAD_THREADS; /* some of answers that have ended may still run */
+    Job *jobs = calloc((size_t)capacity, sizeof *jobs);
     if (!a || !jobs) {
         free(a);
         free(jobs);
         fail(error, ERROR_MEMORY, "no memory for masks of %d sequences", slots);
         return NULL;
     }
-    *a = (AllowedAhead){.vocab = vocab, .capacity = slots, .ends = ends, .jobs = jobs};
+    *a = (AllowedAhead){.vocab = vocab, .capacity = capacity, .ends = ends, .jobs = jobs};
     mutex_init(&a->mutex);
+    condition_init(&a->wanted);
     condition_init(&a->changed);
     return a;
+}
+
+static void drop_job(Job *job) {
+    job->request->constraint->jobs--;
+    request_release(job->request);
+    *job = (Job){0};
 }
 
 void allowed_ahead_close(AllowedAhead *a) {
     if (!a) return;
     mutex_lock(&a->mutex);
     a->closing = true;
-    condition_broadcast(&a->changed);
+    condition_broadcast(&a->wanted);
     mutex_unlock(&a->mutex);
-    if (a->runs) thread_join(a->thread);
+    for (int i = 0; i < a->thread_count; i++) thread_join(a->threads[i]);
+    for (int i = 0; i < a->capacity; i++)
+        if (a->jobs[i].state != JOB_FREE) drop_job(&a->jobs[i]);
+    condition_destroy(&a->wanted);
     condition_destroy(&a->changed);
     mutex_destroy(&a->mutex);
     free(a->jobs);
@@ -161,32 +197,80 @@ void allowed_ahead_close(AllowedAhead *a) {
 
 void allowed_ahead_add(AllowedAhead *a, Request *request, AnswerChoice *choice) {
     if (!request->constraint || choice->allowed != ALLOWED_UNKNOWN) return;
-    CHECK(a->count < a->capacity);
-    a->jobs[a->count++] = (Job){.request = request, .choice = choice, .ok = true};
+    Job *job = a->jobs;
+    mutex_lock(&a->mutex);
+    while (job->state != JOB_FREE) CHECK(++job < a->jobs + a->capacity);
+    request_retain(request);
+    *job = (Job){.state = JOB_ADDED, .slow = request->constraint->slow, .request = request, .choice = choice};
+    mutex_unlock(&a->mutex);
+    request->constraint->jobs++;
+    a->added++;
 }
 
-/* Without the thread the masks are computed when they are wanted. */
-void allowed_ahead_begin(AllowedAhead *a) {
+static bool start_threads(AllowedAhead *a) {
     Error why = {0};
-    if (a->count == 0) return;
-    if (!a->runs) a->runs = thread_start(&a->thread, ahead_run, a, "apus-masks", &why);
-    if (!a->runs) {
-        log_warn("%s", why.text);
-        a->count = 0;
-        return;
+    while (a->thread_count < AHEAD_THREADS) {
+        if (!thread_start(&a->threads[a->thread_count], ahead_run, a, "apus-masks", &why)) break;
+        a->thread_count++;
     }
+    if (a->thread_count == 0) log_warn("%s", why.text);
+    return a->thread_count > 0;
+}
+
+/* Without a thread the masks are computed when they are wanted. */
+void allowed_ahead_begin(AllowedAhead *a) {
+    if (a->added == 0) return;
+    const bool runs = start_threads(a);
     mutex_lock(&a->mutex);
-    a->busy = true;
-    condition_broadcast(&a->changed);
+    for (int i = 0; i < a->capacity; i++) {
+        Job *job = &a->jobs[i];
+        if (job->state != JOB_ADDED) continue;
+        job->state = JOB_WAITS;
+        if (!runs) drop_job(job);
+    }
+    a->added = 0;
+    condition_broadcast(&a->wanted);
     mutex_unlock(&a->mutex);
 }
 
-void allowed_ahead_end(AllowedAhead *a) {
-    if (a->count == 0) return;
+static bool is_awaited(const Job *job, bool any) {
+    return (job->state == JOB_WAITS || job->state == JOB_RUNS) && (any || !job->slow);
+}
+
+/* Whether to wait on: for all but the slow ones, or, with `any`, for the first of them all. */
+static bool must_wait(const AllowedAhead *a, bool any) {
+    bool awaited = false, done = false;
+    for (int i = 0; i < a->capacity; i++) {
+        awaited = awaited || is_awaited(&a->jobs[i], any);
+        done = done || a->jobs[i].state == JOB_DONE;
+    }
+    return awaited && !(any && done);
+}
+
+/* Takes what is done; what is not has taken too long. What nobody wants any more need not be begun. */
+static void settle_job(Job *job, bool any) {
+    Constraint *constraint = job->request->constraint;
+    if (job->state == JOB_DONE) {
+        constraint->slow = job->took_ns > LATE_MS * INT64_C(1000000);
+        if (!job->ok) request_fail(job->request, &job->error);
+        drop_job(job);
+    } else if (job->state == JOB_WAITS && job->choice->state == CHOICE_ENDED) {
+        drop_job(job);
+    } else if (job->state == JOB_RUNS && !any) {
+        job->slow = constraint->slow = true;
+    }
+}
+
+void allowed_ahead_end(AllowedAhead *a, bool any) {
+    if (a->thread_count == 0) return;
+    const int64_t deadline_ns = clock_ns() + LATE_MS * INT64_C(1000000);
     mutex_lock(&a->mutex);
-    while (a->busy) condition_wait(&a->changed, &a->mutex);
+    while (must_wait(a, any)) {
+        const int64_t left_ns = deadline_ns - clock_ns();
+        if (left_ns <= 0) break;
+        condition_wait_ms(&a->changed, &a->mutex, (left_ns + 999999) / 1000000);
+    }
+    for (int i = 0; i < a->capacity; i++)
+        if (a->jobs[i].state != JOB_FREE) settle_job(&a->jobs[i], any);
     mutex_unlock(&a->mutex);
-    for (int i = 0; i < a->count; i++)
-        if (!a->jobs[i].ok) request_fail(a->jobs[i].request, &a->jobs[i].error);
-    a->count = 0;
 }

@@ -15,11 +15,21 @@ static inline bool allowed_forces(const AnswerChoice *choice) {
     return choice->allowed == ALLOWED_SOME && choice->only >= 0;
 }
 
-/* A thread that does so ahead of time. The engine's thread calls these. */
+/* Threads that do so ahead of time. Whose masks are not ready when the step is waits, alone: its rows are left out
+ * until they are, and computed again. Once a constraint was that slow, one thread at most works for those like it, so
+ * that there is always another for the rest. The engine's thread calls these. */
+enum { AHEAD_THREADS = 2, LATE_MS = 10 };
+
 typedef struct AllowedAhead AllowedAhead;
 NODISCARD AllowedAhead *allowed_ahead_open(int slots, int vocab, EndTokens ends, Error *error);
 void allowed_ahead_close(AllowedAhead *ahead); /* NULL is fine */
 /* For the next run; a choice that is up to date is not added. At most as many as there are slots. */
 void allowed_ahead_add(AllowedAhead *ahead, Request *request, AnswerChoice *choice);
-void allowed_ahead_begin(AllowedAhead *ahead); /* from here on what was added is the thread's */
-void allowed_ahead_end(AllowedAhead *ahead);   /* waits for it; requests whose constraint failed have failed */
+void allowed_ahead_begin(AllowedAhead *ahead); /* from here on what was added is the threads' */
+/* Sees the end of what is done: requests whose constraint failed have failed. Waits for what is not, but for LATE_MS at
+ * most, or with `any` only until something is done. */
+void allowed_ahead_end(AllowedAhead *ahead, bool any);
+/* Whether a request must wait for its constraint. */
+static inline bool allowed_is_late(const Request *request) {
+    return request->constraint && request->constraint->jobs > 0;
+}

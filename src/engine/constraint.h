@@ -33,6 +33,9 @@ struct Constraint { /* the first member of what ops work on */
     ConstraintState start;
     size_t mask_words;
     atomic_int references;
+    /* The engine's thread: */
+    int jobs;  /* that its engine has not seen the end of: nobody else may ask it, nor draw by it, until then */
+    bool slow; /* it kept a step waiting */
 };
 
 /* One reference, the caller's. */

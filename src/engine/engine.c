@@ -110,6 +110,7 @@ static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, f
 static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
     bool forced = false, forces = true;
     for (int i = 0; forces && i < FORCED_MAX; i++) {
+        if (i > 0 && request->constraint->slow && choice->forced_at == choice->forced_count) break;
         if (!update_allowed(engine, request, choice)) return false;
         forces = allowed_forces(choice);
         if (forced && !forces) break;
@@ -157,7 +158,7 @@ static void settle(Engine *engine, Request *request) {
     for (int i = 0; i < request->choice_count; i++)
         if (atomic_load(&request->choices[i].stop)) scheduler_end_choice(s, request, &request->choices[i], FINISH_STOP);
     bool ended = request->failed || atomic_load(&request->cancel);
-    while (!ended && request->waiting > 0 && request->granted > 0) {
+    while (!ended && request->waiting > 0 && request->granted > 0 && !allowed_is_late(request)) {
         request->granted--;
         start_choice(engine, request);
         ended = request->failed;
@@ -228,7 +229,7 @@ static void finish_prompt_part(Engine *engine, Request *request, const Part *par
 static void finish_part(Engine *engine, const Part *part) {
     Request *request = part->request;
     float *logits = engine->logits + (size_t)part->output * (size_t)engine->vocab;
-    if (request->failed) return;
+    if (request->failed || allowed_is_late(request)) return; /* its rows are computed again */
     if (!part->choice) {
         finish_prompt_part(engine, request, part, logits);
         return;
@@ -283,7 +284,10 @@ static void note_experts(Engine *engine, const SourceStats *before) {
 static void run_step(Engine *engine) {
     Scheduler *s = &engine->scheduler;
     scheduler_plan(s);
-    if (s->part_count == 0) return;
+    if (s->part_count == 0) {
+        allowed_ahead_end(engine->ahead, true);
+        return;
+    }
     Error error = {0};
     look_ahead(engine);
     engine->steps++;
@@ -292,7 +296,7 @@ static void run_step(Engine *engine) {
     const int64_t start = clock_ns();
     const bool ok =
         runner_forward(engine->runner, engine->kv, &s->step, s->output_count, s->outputs, &engine->logits, &error);
-    allowed_ahead_end(engine->ahead);
+    allowed_ahead_end(engine->ahead, false);
     const double seconds = (double)(clock_ns() - start) * 1e-9;
     if (engine->resources) resources_end_step(engine->resources);
     engine->step_s += seconds;

@@ -3,6 +3,7 @@
  * the prefix cache, from where those that are wanted leave and the others come back. So the oldest always goes on. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/allowed.h"
 #include "engine/scheduler.h"
 
 static int smaller(int a, int b) { return a < b ? a : b; }
@@ -24,7 +25,7 @@ static bool is_reader(const Turn *turn) {
 static void collect_turns(Scheduler *s) {
     s->turn_count = s->readers = 0;
     for (Request *r = s->active.first; r; r = r->next) {
-        if (r->failed) continue;
+        if (r->failed || allowed_is_late(r)) continue;
         if (request_reads_prompt(r)) s->turns[s->turn_count++] = (Turn){.request = r};
         for (int i = 0; i < r->choice_count; i++)
             if (r->choices[i].state == CHOICE_RUNNING)

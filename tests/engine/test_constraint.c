@@ -12,9 +12,9 @@ typedef struct Automaton {
     Constraint base;
     int longest; /* answers: 0: for ever */
     int fail_at; /* this mask fails; 0: none */
-    int masks;
+    atomic_int masks;
     bool forces;       /* tokens where others may follow as well */
-    bool sleepy;       /* it takes its time */
+    int sleep_ns;      /* a mask takes so long */
     int beside;        /* masks that were computed while a step was */
     atomic_int inside; /* threads */
 } Automaton;
@@ -41,7 +41,7 @@ static bool automaton_mask(Constraint *constraint, ConstraintState state, uint64
     CHECK(atomic_fetch_add(&a->inside, 1) == 0);
     a->masks++;
     a->beside += !fake_engine_thread;
-    if (a->sleepy) nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    if (a->sleep_ns) nanosleep(&(struct timespec){.tv_nsec = a->sleep_ns}, NULL);
     const bool ok = a->masks != a->fail_at || fail(error, ERROR_LIMIT, "the automaton is tired");
     *any = !a->longest && state_is_free(state) && !state_may_end(a, state);
     memset(mask, 0, WORDS * sizeof *mask);
@@ -307,13 +307,67 @@ static void test_beside(void) {
     make_prompt(&c, 30, 6);
     c.options.max_tokens = 50;
     Automaton *a = automaton_new(5, 0);
-    a->sleepy = true;
+    a->sleep_ns = 200000;
     c.options.constraint = &a->base;
     Engine *engine = open_engine(1, 1, 64, 0);
     const Seen seen = run_one(engine, &c.options);
     close_engine(engine);
     TEST_MSG(seen.count > 10 && a->beside >= a->masks * 3 / 4, "%d of %d masks beside steps", a->beside, a->masks);
     constraint_release(&a->base);
+}
+
+/* Masks that take longer than steps: their answer waits for them, alone, and is the same. */
+static void test_late(void) {
+    enum { SLOW = 3, QUICK = 2, SLOW_NS = 30000000, SLOW_TOKENS = 12, QUICK_TOKENS = 400 };
+    fake_reset();
+    Case c[SLOW + QUICK];
+    Automaton *a[SLOW + QUICK];
+    Seen expected[SLOW + QUICK][2];
+    for (int i = 0; i < SLOW + QUICK; i++) {
+        make_prompt(&c[i], 50 + i, (uint64_t)i + 4);
+        c[i].options.choices = i == 0 ? 2 : 1;
+        c[i].options.max_tokens = i < SLOW ? SLOW_TOKENS : QUICK_TOKENS;
+        c[i].options.sampling.ignore_eos = true;
+        a[i] = automaton_new((uint32_t)i + 5, 0);
+        c[i].options.constraint = &a[i]->base;
+        Engine *engine = open_engine(1, 1, 64, 0);
+        Request *request = submit(engine, &c[i].options);
+        read_all(request, c[i].options.choices, expected[i]);
+        request_free(request);
+        close_engine(engine);
+        atomic_store(&a[i]->masks, 0);
+        if (i < SLOW) a[i]->sleep_ns = SLOW_NS;
+    }
+    Engine *engine = open_engine(SLOW + QUICK + 1, 8, 64, 0);
+    Request *requests[SLOW + QUICK];
+    for (int i = 0; i < SLOW + QUICK; i++) requests[i] = submit(engine, &c[i].options);
+    for (int i = SLOW + QUICK; i-- > 0;) {
+        Seen seen[2] = {0};
+        read_all(requests[i], c[i].options.choices, seen);
+        TEST_MSG(!memcmp(seen, expected[i], (size_t)c[i].options.choices * sizeof *seen), "request %d", i);
+        if (i != SLOW) continue;
+        /* The quick ones have all their tokens, which took as many steps; the slow ones hardly began. */
+        TEST(a[SLOW]->masks > QUICK_TOKENS / 2);
+        for (int k = 0; k < SLOW; k++) TEST_MSG(a[k]->masks < SLOW_TOKENS, "%d slow masks", a[k]->masks);
+    }
+    for (int i = 0; i < SLOW + QUICK; i++) request_free(requests[i]);
+
+    /* A reader that goes away leaves nobody waiting, and nothing behind. */
+    requests[0] = submit(engine, &c[0].options);
+    Seen seen;
+    requests[1] = submit(engine, &c[SLOW].options);
+    request_cancel(requests[0]);
+    request_free(requests[0]);
+    read_all(requests[1], 1, &seen);
+    TEST(!memcmp(&seen, &expected[SLOW][0], sizeof seen));
+    requests[0] = submit(engine, &c[0].options); /* and closing while a mask is under way */
+    request_free(requests[1]);
+    nanosleep(&(struct timespec){.tv_nsec = SLOW_NS / 2}, NULL);
+    close_engine(engine);
+    request_free(requests[0]);
+    atomic_store(&freed, 0);
+    for (int i = 0; i < SLOW + QUICK; i++) constraint_release(&a[i]->base);
+    TEST(atomic_load(&freed) == SLOW + QUICK);
 }
 
 /* ---- faults ---- */
@@ -378,6 +432,7 @@ int main(void) {
     test_literal();
     test_forced_runs();
     test_beside();
+    test_late();
     test_faults();
     test_nothing();
     return test_done();
