@@ -64,7 +64,7 @@ typedef struct Values {
 static void add_value(Schemas *s, const Json *value, void *context) {
     static const char *const words[] = {"properties", "required", "additionalProperties", "patternProperties",
         "propertyNames", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "minProperties",
-        "maxProperties", "uniqueItems", "contains"};
+        "maxProperties", "uniqueItems", "contains", "unevaluatedProperties", "unevaluatedItems"};
     const Values *values = context;
     static const uint32_t of[] = {
         [JSON_NULL] = TYPE_NULL, [JSON_BOOL] = TYPE_BOOL, [JSON_ARRAY] = TYPE_ARRAY, [JSON_OBJECT] = TYPE_OBJECT};

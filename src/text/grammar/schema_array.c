@@ -12,20 +12,20 @@ static const Json *prefix_of(const Json *schema) {
 }
 
 /* What a schema says of the elements behind its prefix; NULL: nothing. */
-static const Json *rest_of(const Json *schema) {
+static bool rest_of(Schemas *s, const Json *schema, const Json **rest) {
     const Json *items = json_get(schema, "items");
-    return items && items->type == JSON_ARRAY ? json_get(schema, "additionalItems") : items;
+    const bool list = items && items->type == JSON_ARRAY;
+    return schema_rest(s, schema, list ? "additionalItems" : "items", "unevaluatedItems", rest);
 }
 
 static bool check_member(Schemas *s, const Json *schema, ArrayBounds *bounds) {
-    const Json *prefix = prefix_of(schema), *unevaluated = json_get(schema, "unevaluatedItems");
+    const Json *prefix = prefix_of(schema), *rest;
     const Json *unique = json_get(schema, "uniqueItems");
     uint32_t min, max;
     if (!schema_count(s, schema, "minItems", 0, &min) || !schema_count(s, schema, "maxItems", LEX_FOREVER, &max))
         return false;
     if (json_get(schema, "contains")) return schema_refuse(s, schema, "contains", "it is not supported");
-    if (unevaluated && !(unevaluated->type == JSON_BOOL && unevaluated->boolean))
-        return schema_refuse(s, schema, "unevaluatedItems", "it is not supported");
+    if (!rest_of(s, schema, &rest)) return false;
     if (unique && unique->type == JSON_BOOL && unique->boolean && max > 1)
         return schema_refuse(s, schema, "uniqueItems", "it is supported for arrays of at most one element only");
     bounds->min = min > bounds->min ? min : bounds->min;
@@ -40,7 +40,8 @@ static Expr element(Schemas *s, const SchemaSet *set, uint32_t index) {
     list.count = 0;
     list.impossible = false;
     for (uint32_t i = 0; i < set->count; i++) {
-        const Json *schema = set->members[i].schema, *prefix = prefix_of(schema), *one = rest_of(schema);
+        const Json *schema = set->members[i].schema, *prefix = prefix_of(schema), *one;
+        if (!rest_of(s, schema, &one)) return EXPR_NONE;
         if (prefix && index < prefix->size) {
             one = json_first(prefix);
             for (uint32_t k = 0; k < index; k++) one = json_next(one);

@@ -79,12 +79,6 @@ static bool pattern_add(Object *o, uint32_t member, const Json *key, const Json 
     return true;
 }
 
-static bool refuse_unsupported(Object *o, const Json *schema) {
-    const Json *unevaluated = json_get(schema, "unevaluatedProperties");
-    if (!unevaluated || (unevaluated->type == JSON_BOOL && unevaluated->boolean)) return true;
-    return schema_refuse(o->s, schema, "unevaluatedProperties", "it is not supported");
-}
-
 static bool read_names(Object *o, const Json *schema) {
     const Json *names = json_get(schema, "propertyNames");
     MemberList list;
@@ -103,13 +97,14 @@ static bool read_names(Object *o, const Json *schema) {
 static bool read_member(Object *o, uint32_t member) {
     Schemas *s = o->s;
     const Json *schema = o->set->members[member].schema;
-    const Json *properties = json_get(schema, "properties"), *patterns = json_get(schema, "patternProperties");
+    const Json *properties = json_get(schema, "properties"), *patterns = json_get(schema, "patternProperties"), *rest;
     uint32_t min, max;
     if (properties && properties->type != JSON_OBJECT)
         return schema_broken(s, schema, "properties", "it must be an object");
     if (patterns && patterns->type != JSON_OBJECT)
         return schema_broken(s, schema, "patternProperties", "it must be an object");
-    if (!refuse_unsupported(o, schema) || !schema_count(s, schema, "minProperties", 0, &min) ||
+    if (!schema_rest(s, schema, "additionalProperties", "unevaluatedProperties", &rest) ||
+        !schema_count(s, schema, "minProperties", 0, &min) ||
         !schema_count(s, schema, "maxProperties", LEX_FOREVER, &max) || !read_names(o, schema))
         return false;
     o->min = min > o->min ? min : o->min;
@@ -146,8 +141,8 @@ static Expr value_of(Object *o, const Property *property, Slice spelled, const P
     list.count = 0;
     list.impossible = false;
     for (uint32_t i = 0; i < o->set->count && !s->budget->failed; i++) {
-        const Json *schema = o->set->members[i].schema, *rest = json_get(schema, "additionalProperties");
-        bool known = false;
+        const Json *rest;
+        bool known = !schema_rest(s, o->set->members[i].schema, "additionalProperties", "unevaluatedProperties", &rest);
         for (uint32_t m = property ? property->mention : 0; m; m = o->mentions[m - 1].next) {
             if (o->mentions[m - 1].member != i) continue;
             known = members_add(s, &list, o->mentions[m - 1].value, 0);

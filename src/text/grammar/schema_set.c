@@ -227,6 +227,21 @@ bool schema_count(Schemas *s, const Json *schema, const char *keyword, uint32_t 
     return true;
 }
 
+bool schema_rest(Schemas *s, const Json *schema, const char *keyword, const char *unevaluated, const Json **rest) {
+    static const char *const applied[] = {"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if",
+        "dependentSchemas", "dependencies", "contains"};
+    const Json *other = json_get(schema, unevaluated);
+    *rest = json_get(schema, keyword);
+    if (*rest || !other) return true;
+    *rest = other;
+    if (other->type == JSON_BOOL && other->boolean) return true;
+    for (size_t i = 0; i < COUNT_OF(applied); i++)
+        if (json_get(schema, applied[i]))
+            return schema_refuse(
+                s, schema, unevaluated, "it is not supported beside schemas that are applied in place");
+    return true;
+}
+
 static uint32_t type_named(Slice name) {
     static const struct {
         const char *name;

@@ -66,6 +66,9 @@ Expr schema_set_expr(Schemas *s, const MemberList *list); /* what fits it */
 
 /* The next array or object that a reference such as "#/$defs/a" points to, or NULL. */
 const Json *schema_resolve(Schemas *s, const Json *schema, Slice reference);
+/* additionalProperties, or what unevaluatedProperties says where nothing else of the schema could evaluate a property;
+ * the same of items. NULL: nothing. False: what is evaluated depends on the value. */
+bool schema_rest(Schemas *s, const Json *schema, const char *keyword, const char *unevaluated, const Json **rest);
 /* A keyword that is a whole number of at least 0, or fallback; *bound stays below LEX_FOREVER. */
 bool schema_count(Schemas *s, const Json *schema, const char *keyword, uint32_t fallback, uint32_t *bound);
 /* The types that a set allows. */
