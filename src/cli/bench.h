@@ -51,12 +51,13 @@ typedef struct Machine {
     const char *isa;
     Series read, read_best; /* GB/s */
     Series int8, f32;       /* GOP/s, GFLOP/s */
+    Series issue;           /* vector instructions, G/s */
 } Machine;
 NODISCARD bool machine_open(
     Machine *machine, int threads, const char *isa, const LimitsRange *ranges, int64_t count, Error *error);
 void machine_close(Machine *machine);  /* safe on a zeroed one */
 double machine_read(Machine *machine); /* GB/s now */
-void machine_peaks(Machine *machine);  /* int8 and f32 now */
+void machine_peaks(Machine *machine);  /* int8, f32 and issue now */
 void machine_forget(Machine *machine); /* begins new series */
 /* Seconds that this much takes at least, by the medians; *by: what binds, "read", "int8" or "f32". */
 double machine_floor(const Machine *machine, double bytes, double operations, bool integer, const char **by);

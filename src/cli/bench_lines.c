@@ -446,7 +446,9 @@ static void add_codings(List *list) {
 
 /* What codes cost besides the products of int8. A score is scaled twice, its exponential is five multiplications, its
  * weight is scaled, and rounded in a running sum: nine of f32 for each query and token. With AVX2 products are summed
- * in 16 bits, and widened by a multiplication for four (two, where codes fill a byte). */
+ * in 16 bits, and widened by a multiplication for four (two, where codes fill a byte). And all of these and what makes
+ * bytes of codes are instructions that must be issued; codes are looked up once for the queries of a kv head that go
+ * together. */
 static void count_besides(const Bed *bed, Line *line, double scores) {
     enum { MULTIPLICATIONS = 9 };
     const KvForm forms[] = {line->code.k, line->code.v};
@@ -454,6 +456,10 @@ static void count_besides(const Bed *bed, Line *line, double scores) {
     line->floats = 2.0 * MULTIPLICATIONS * scores;
     for (int i = 0; i < 2 && !strcmp(bed->backend->ops->name, "avx2"); i++)
         line->besides += line->operations / 2 * (forms[i] <= KV_CODE4 ? 0.5 : 1);
+    const int own = line->rows * line->heads / line->kv_heads,
+              together = own < ATTENTION_QUERIES ? own : ATTENTION_QUERIES;
+    line->instructions = scores / KV_PAGE_TOKENS / together *
+        limits_scan(bed->backend->ops->name, line->code.k, line->code.v, line->dim, together);
 }
 
 /* One row far into a text, over pages as they were computed and as codes. */
@@ -474,7 +480,7 @@ static void add_coded_attentions(List *list) {
                     : (double)(code_bytes(&line, false) + code_bytes(&line, true)) / KV_PAGE_TOKENS;
                 line.bytes = tokens * token;
                 line.operations = 4.0 * line.rows * seen * line.heads * line.dim;
-                line.besides = 0;
+                line.besides = line.instructions = 0;
                 if (formats[f].k != KV_EXACT) count_besides(list->bed, &line, line.rows * seen * line.heads);
                 list_add(list, line, "attention %d/%d heads of %d %s %d %s", line.heads, line.kv_heads, line.dim,
                     line.rows == 1 ? "depth" : "prompt at", line.depth, formats[f].name);

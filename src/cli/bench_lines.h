@@ -32,6 +32,7 @@ struct Line {
     double bytes, operations;                        /* of a call; bytes: that come from memory */
     bool integer;                                    /* int8 products */
     double besides, floats; /* what the limit counts besides: int8 and f32 operations, which the same units compute */
+    double instructions;    /* of vectors, at least; 0: not counted */
     /* What run needs; some of it. */
     int rows;
     Weight weight;

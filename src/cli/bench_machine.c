@@ -53,10 +53,12 @@ double machine_read(Machine *machine) {
 void machine_peaks(Machine *machine) {
     series_add(&machine->int8, limits_int8(machine->pool, machine->isa) * 1e-9);
     series_add(&machine->f32, limits_f32(machine->pool, machine->isa) * 1e-9);
+    series_add(&machine->issue, limits_issue(machine->pool, machine->isa) * 1e-9);
 }
 
 void machine_forget(Machine *machine) {
-    machine->read.count = machine->read_best.count = machine->int8.count = machine->f32.count = 0;
+    machine->read.count = machine->read_best.count = machine->int8.count = machine->f32.count = machine->issue.count =
+        0;
 }
 
 double machine_floor(const Machine *machine, double bytes, double operations, bool integer, const char **by) {

@@ -29,17 +29,30 @@ typedef struct Operations {
     Timing *timings;
 } Operations;
 
-/* Seconds that a call takes at least, by the limits measured last; *by: which binds. */
-static double least(const Machine *machine, const Line *line, const char **by) {
-    const double read = machine->read.value[machine->read.count - 1];
-    const double int8 = machine->int8.value[machine->int8.count - 1], f32 = machine->f32.value[machine->f32.count - 1];
-    const double peak = line->integer ? int8 : f32;
-    const double reading = read > 0 ? line->bytes * 1e-9 / read : 0;
-    double computing = peak > 0 ? (line->operations + line->besides) * 1e-9 / peak : 0;
-    if (f32 > 0) computing += line->floats * 1e-9 / f32;
-    *by = reading >= computing ? "read" : line->integer ? "int8" : "f32";
-    return fmax(reading, computing);
+/* Seconds that a call takes at least, by the limits measured last: to read its bytes, and to compute: to multiply, or
+ * to issue what is counted of its instructions, whichever takes longer. */
+typedef struct Least {
+    double reading, computing;
+    const char *unit; /* that computing waits for */
+} Least;
+
+static double latest(const Series *series) { return series->value[series->count - 1]; }
+static double seconds_for(double amount, double giga_per_second) {
+    return giga_per_second > 0 ? amount * 1e-9 / giga_per_second : 0;
 }
+
+static Least least(const Machine *machine, const Line *line) {
+    const double multiplying =
+        seconds_for(line->operations + line->besides, latest(line->integer ? &machine->int8 : &machine->f32)) +
+        seconds_for(line->floats, latest(&machine->f32));
+    const double issuing = seconds_for(line->instructions, latest(&machine->issue));
+    return (Least){seconds_for(line->bytes, latest(&machine->read)), fmax(multiplying, issuing),
+        issuing > multiplying ? "issue"
+            : line->integer   ? "int8"
+                              : "f32"};
+}
+static double floor_of(const Least *l) { return fmax(l->reading, l->computing); }
+static const char *floor_by(const Least *l) { return l->reading >= l->computing ? "read" : l->unit; }
 
 static void time_line(Operations *o, int i) {
     Line *line = &o->lines[i];
@@ -50,8 +63,8 @@ static void time_line(Operations *o, int i) {
         timing->calls = calls < CALLS_MAX ? (int)calls : CALLS_MAX;
     }
     const double seconds = (double)line->run(&o->bed, line, timing->calls) * 1e-9 / timing->calls;
-    const char *by;
-    const double floor = least(&o->machine, line, &by);
+    const Least limits = least(&o->machine, line);
+    const double floor = floor_of(&limits);
     series_add(&timing->us, seconds * 1e6);
     if (floor > 0) series_add(&timing->of_limit, floor / seconds);
 }
@@ -84,9 +97,11 @@ static void write_rate(Buffer *out, int decimals, double value) {
 static void write_table(Buffer *out, const Operations *o, const BenchPlan *plan) {
     const Machine *machine = &o->machine;
     buffer_printf(out, "%s; medians of %d rounds\n", backend_describe(o->bed.backend), plan->rounds);
-    buffer_printf(out, "limits of the same run: read %.1f GB/s [%.1f … %.1f], int8 %.0f GOP/s, f32 %.0f GFLOP/s\n",
+    buffer_printf(out,
+        "limits of the same run: read %.1f GB/s [%.1f … %.1f], int8 %.0f GOP/s, f32 %.0f GFLOP/s, "
+        "%.1f G vector instructions/s\n",
         series_median(&machine->read), series_at(&machine->read, 0), series_at(&machine->read, 1),
-        series_median(&machine->int8), series_median(&machine->f32));
+        series_median(&machine->int8), series_median(&machine->f32), series_median(&machine->issue));
     bench_pad(out, "operation", NAME_WIDTH);
     buffer_text(out, "       µs  [smallest … largest]         GB/s   GOP/s  of its limit\n");
     for (int i = 0; i < o->count; i++) {
@@ -94,15 +109,16 @@ static void write_table(Buffer *out, const Operations *o, const BenchPlan *plan)
         const Timing *t = &o->timings[i];
         const double us = series_median(&t->us);
         char spread[48];
-        const char *by;
-        least(machine, line, &by);
+        const Least limits = least(machine, line);
         snprintf(spread, sizeof spread, "[%.1f … %.1f]", series_at(&t->us, 0), series_at(&t->us, 1));
         bench_pad(out, line->name, NAME_WIDTH);
         buffer_printf(out, " %9.1f ", us);
         bench_pad(out, spread, SPREAD_WIDTH);
         write_rate(out, 1, rate(line_bytes(line), us));
         write_rate(out, 0, rate(line->operations, us));
-        if (t->of_limit.count) buffer_printf(out, " %5.0f %% %s", 100 * series_median(&t->of_limit), by);
+        if (t->of_limit.count) buffer_printf(out, " %5.0f %% %s", 100 * series_median(&t->of_limit), floor_by(&limits));
+        if (line->instructions > 0)
+            buffer_printf(out, " (read %.1f µs, %s %.1f)", limits.reading * 1e6, limits.unit, limits.computing * 1e6);
         buffer_byte(out, '\n');
     }
 }
@@ -115,20 +131,21 @@ static void write_json(Buffer *out, const Operations *o, const BenchPlan *plan) 
         plan->threads, plan->rounds, o->bed.bytes);
     buffer_printf(out, ",\"read_gbs\":%.3f,\"read_gbs_min\":%.3f,\"read_gbs_max\":%.3f", series_median(&machine->read),
         series_at(&machine->read, 0), series_at(&machine->read, 1));
-    buffer_printf(out, ",\"int8_gops\":%.1f,\"f32_gflops\":%.1f,\"lines\":[", series_median(&machine->int8),
-        series_median(&machine->f32));
+    buffer_printf(out, ",\"int8_gops\":%.1f,\"f32_gflops\":%.1f,\"issue_gips\":%.1f,\"lines\":[",
+        series_median(&machine->int8), series_median(&machine->f32), series_median(&machine->issue));
     for (int i = 0; i < o->count; i++) {
         const Line *line = &o->lines[i];
         const Timing *t = &o->timings[i];
         const double us = series_median(&t->us);
-        const char *by;
-        least(machine, line, &by);
+        const Least limits = least(machine, line);
         buffer_text(out, i ? ",{\"operation\":" : "{\"operation\":");
         json_write_string(out, slice_of(line->name));
         buffer_printf(out, ",\"us\":%.4f,\"us_min\":%.4f,\"us_max\":%.4f,\"bytes\":%.0f,\"gbs\":%.3f", us,
             series_at(&t->us, 0), series_at(&t->us, 1), line_bytes(line), rate(line_bytes(line), us));
-        buffer_printf(out, ",\"operations\":%.0f,\"gops\":%.2f,\"of_limit\":%.4f,\"limit\":\"%s\"}", line->operations,
-            rate(line->operations, us), series_median(&t->of_limit), t->of_limit.count ? by : "");
+        buffer_printf(out, ",\"operations\":%.0f,\"gops\":%.2f,\"of_limit\":%.4f,\"limit\":\"%s\"", line->operations,
+            rate(line->operations, us), series_median(&t->of_limit), t->of_limit.count ? floor_by(&limits) : "");
+        buffer_printf(out, ",\"read_us\":%.4f,\"compute_us\":%.4f,\"compute_by\":\"%s\"}", limits.reading * 1e6,
+            limits.computing * 1e6, limits.unit);
     }
     buffer_text(out, "]}\n");
 }

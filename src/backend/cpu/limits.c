@@ -175,3 +175,14 @@ double limits_f32(Pool *pool, const char *isa) {
 #endif
     return 0;
 }
+
+double limits_issue(Pool *pool, const char *isa) {
+#if defined(__x86_64__)
+    const bool narrow = !strcmp(isa, "avx2");
+    if (!narrow && __builtin_cpu_supports("avx512f")) return measure_peak(pool, limits_issue_avx512);
+    if (__builtin_cpu_supports("avx2")) return measure_peak(pool, limits_issue_avx2);
+#elif defined(__aarch64__)
+    return measure_peak(pool, limits_issue_neon);
+#endif
+    return 0;
+}

@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/backend.h"
 #include "backend/cpu/pool.h"
 
 typedef struct LimitsRange {
@@ -35,15 +36,25 @@ LimitsRead limits_read(Pool *pool, const LimitsMemory *memory);
  * loop. */
 double limits_int8(Pool *pool, const char *isa);
 double limits_f32(Pool *pool, const char *isa);
+/* Vector instructions per second of all threads, of the kind that the processor issues most of: additions of whole
+ * numbers, on the instruction set's registers. */
+double limits_issue(Pool *pool, const char *isa);
+/* Vector instructions that `queries` queries of a kv head take for a page of codes in these forms, heads of d dims:
+ * products, what makes bytes of codes, once for all of the queries, and floats. Loads, stores, sums across lanes, loops
+ * and whatever is not a vector are left out, though they are issued, too: at least as many. */
+double limits_scan(const char *isa, KvForm keys, KvForm values, int d, int queries);
 
 /* Loops of limits_avx2.c, limits_avx512.c and limits_neon.c. Peaks: operations done. */
 double limits_int8_avx2(int64_t rounds);
 double limits_f32_avx2(int64_t rounds);
+double limits_issue_avx2(int64_t rounds); /* instructions */
 double limits_int8_avx512(int64_t rounds);
 double limits_f32_avx512(int64_t rounds);
+double limits_issue_avx512(int64_t rounds);
 double limits_int8_amx(int64_t rounds); /* only on the amx backend: the system gave leave to use the tiles */
 double limits_int8_neon(int64_t rounds);
 double limits_f32_neon(int64_t rounds);
+double limits_issue_neon(int64_t rounds);
 /* Loads every byte: p aligned to 64, bytes a multiple of 64; ahead: how far to prefetch, 0: not at all. */
 void limits_read_avx2(const uint8_t *p, size_t bytes, size_t ahead);
 void limits_read_avx512(const uint8_t *p, size_t bytes, size_t ahead);

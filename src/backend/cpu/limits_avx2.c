@@ -19,6 +19,13 @@ double limits_f32_avx2(int64_t rounds) {
     return (double)rounds * 10 * 16;
 }
 
+double limits_issue_avx2(int64_t rounds) {
+#define ADD(i) "vpaddd %%ymm15, %%ymm14, %%ymm" #i "\n"
+    __asm__ volatile("vpxor %%ymm14, %%ymm14, %%ymm14\n vpxor %%ymm15, %%ymm15, %%ymm15\n" ::: YMM);
+    for (int64_t i = 0; i < rounds; i++) __asm__ volatile(TEN(ADD)::: YMM);
+    return (double)rounds * 10;
+}
+
 /* Eight lines at once: one burst of prefetches, one of loads. */
 void limits_read_avx2(const uint8_t *p, size_t bytes, size_t ahead) {
 #define AHEAD(i) "prefetcht0 64*" #i "(%1)\n"

@@ -19,6 +19,13 @@ double limits_f32_avx512(int64_t rounds) {
     return (double)rounds * 10 * 32;
 }
 
+double limits_issue_avx512(int64_t rounds) {
+#define ADD(i) "vpaddd %%zmm15, %%zmm14, %%zmm" #i "\n"
+    __asm__ volatile("vpxord %%zmm14, %%zmm14, %%zmm14\n vpxord %%zmm15, %%zmm15, %%zmm15\n" ::: ZMM);
+    for (int64_t i = 0; i < rounds; i++) __asm__ volatile(TEN(ADD)::: ZMM);
+    return (double)rounds * 10;
+}
+
 /* Eight lines at once: one burst of prefetches, one of loads. */
 void limits_read_avx512(const uint8_t *p, size_t bytes, size_t ahead) {
 #define AHEAD(i) "prefetcht0 64*" #i "(%1)\n"

@@ -18,3 +18,10 @@ double limits_f32_neon(int64_t rounds) {
     for (int64_t i = 0; i < rounds; i++) __asm__ volatile(SIXTEEN(FMLA)::: REGISTERS);
     return (double)rounds * 16 * 8;
 }
+
+double limits_issue_neon(int64_t rounds) {
+#define ADD(i) "add v" #i ".4s, v30.4s, v31.4s\n"
+    __asm__ volatile("movi v30.4s, #0\n movi v31.4s, #0\n" ::: REGISTERS);
+    for (int64_t i = 0; i < rounds; i++) __asm__ volatile(SIXTEEN(ADD)::: REGISTERS);
+    return (double)rounds * 16;
+}
