@@ -14,8 +14,8 @@ static const Shape shapes[] = {
     {"partial rope, values narrower", 8, 2, 96, 40, DTYPE_F32, 300, 0, 0, ROPE_HALF, 24, NO_NORM, false},
     {"values wider, odd widths", 5, 1, 18, 50, DTYPE_F32, 150, 0, 20, ROPE_INTERLEAVED, 18, NORM_HEAD, false},
     {"one kv head for 71", 71, 1, 64, 64, DTYPE_F16, 140, 0, 0, ROPE_HALF, 64, NO_NORM, false},
-    {"several spans", 4, 2, 64, 64, DTYPE_F16, 1300, 0, 0, ROPE_HALF, 64, NO_NORM, false},
-    {"several spans, window across", 3, 1, 32, 32, DTYPE_F32, 1300, 600, 0, PLAIN, 0, NO_NORM, true},
+    {"several spans", 4, 2, 64, 64, DTYPE_F16, 2300, 0, 0, ROPE_HALF, 64, NO_NORM, false},
+    {"several spans, window across", 3, 1, 32, 32, DTYPE_F32, 2300, 1100, 0, PLAIN, 0, NO_NORM, true},
 };
 
 static void check_shape(const Shape *s, const char *const *names, int name_count) {

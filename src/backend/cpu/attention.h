@@ -13,7 +13,7 @@
 #include "backend/backend.h"
 
 enum {
-    ATTENTION_SPAN = 512,   /* a multiple of KV_PAGE_TOKENS */
+    ATTENTION_SPAN = 1024, /* a multiple of KV_PAGE_TOKENS: beginning and merging a span costs as much as half a page */
     ATTENTION_QUERIES = 48, /* of one kv head, that visit a page together */
     ATTENTION_EXACT = 1,    /* some visible key lay in a page as it was computed */
     ATTENTION_CODED = 2,    /* … or among codes */
