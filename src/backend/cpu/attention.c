@@ -431,10 +431,12 @@ static void attention_task(void *argument, int index, int count) {
     const Space space = thread_space(job, index);
     prepare_rows(job, index, count);
     if (count > 1) pool_barrier(pool, index);
+    /* Spans one after the other, each for all kv heads: their pages lie beside each other. */
+    const int64_t tiles = job->shared ? job->items / job->spans : job->items;
     for (int64_t item, items; pool_next(pool, 0, index, 1, &item, &items);) {
-        const Place place = find_tile(job, job->shared ? item / job->spans : item);
+        const Place place = find_tile(job, item % tiles);
         if (job->shared)
-            span_of_tile(job, &place, (int)(item % job->spans), &space);
+            span_of_tile(job, &place, (int)(item / tiles), &space);
         else
             whole_tile(job, &place, &space);
     }
