@@ -6,7 +6,7 @@
 
 typedef struct Runner Runner;
 
-enum { RUNNER_ROWS_MAX = 1 << 16 };
+enum { RUNNER_ROWS_MAX = 1 << 18 };
 
 typedef struct RunnerOptions {
     BackendOptions backend; /* rows_max 0: RUNNER_ROWS_DEFAULT */

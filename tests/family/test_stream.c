@@ -117,6 +117,61 @@ static void check_parts(Setup *s, const char *cpu, bool fenced, int rows, bool s
     fixture_run_close(&run);
 }
 
+/* The last row's logits of one step of so many tokens. */
+static bool step_long(Setup *s, Runner *runner, int rows, float *logits) {
+    Error error = {0};
+    KvSequence sequence = {0};
+    const KvPlan *plan = runner_kv_plan(runner);
+    int32_t *tokens = malloc(sizeof *tokens * (size_t)rows), *positions = malloc(sizeof *positions * (size_t)rows);
+    KvCache *cache = kv_open(plan, kv_bytes_for(plan, NULL, rows), &error);
+    bool ok = tokens && positions && cache && kv_sequence_open(cache, NULL, &sequence, &error) &&
+        kv_reserve(cache, &sequence, rows, &error);
+    for (int i = 0; ok && i < rows; i++) {
+        tokens[i] = s->f.tokens[(i + i / s->f.count) % s->f.count];
+        positions[i] = i;
+    }
+    const Run run = {.rows = rows, .tables = (const int32_t *const *)sequence.tables};
+    const Step step = {.rows = rows, .tokens = tokens, .positions = positions, .run_count = 1, .runs = &run, .axes = 1};
+    const int32_t last = rows - 1;
+    float *out;
+    ok = ok && runner_forward(runner, cache, &step, 1, &last, &out, &error);
+    TEST_MSG(ok, "%s", error.text);
+    if (ok) memcpy(logits, out, sizeof *out * (size_t)s->f.vocab);
+    if (cache) kv_sequence_close(cache, &sequence);
+    kv_close(cache);
+    free(tokens);
+    free(positions);
+    return ok;
+}
+
+/* A prompt of 40,000 tokens with memory for the experts of a layer: each is read but once. */
+static void check_long_prompt(void) {
+    enum { ROWS = 40000 };
+    Setup s = {0};
+    Error error = {0};
+    if (!setup_open(&s, &cases[0])) return;
+    RunnerOptions options = runner_options("auto", false);
+    options.backend.rows_max = ROWS;
+    options.outputs_max = 1;
+    for (int streamed = 0; streamed < 2; streamed++) {
+        const ModelOptions model = {.context = ROWS, .stream_experts = streamed};
+        FixtureRun run;
+        if (!fixture_run_open(&run, s.directory, &model, &options)) continue;
+        const uint64_t all = streamed ? model_expert_bytes(run.model) : 0;
+        TEST(!streamed || model_hold_experts(run.model, all / (uint64_t)model_spec(run.model)->layer_count, &error));
+        TEST(step_long(&s, run.runner, ROWS, streamed ? s.streamed : s.resident));
+        if (streamed) {
+            const SourceStats stats = model_experts(run.model)->stats(model_experts(run.model));
+            TEST_MSG(stats.misses <= (uint64_t)stats.experts && (double)stats.read_bytes <= 1.05 * (double)all,
+                "%llu reads of %d experts, %llu bytes of %llu", (unsigned long long)stats.misses, stats.experts,
+                (unsigned long long)stats.read_bytes, (unsigned long long)all);
+        }
+        fixture_run_close(&run);
+    }
+    TEST(!memcmp(s.resident, s.streamed, sizeof(float) * (size_t)s.f.vocab));
+    setup_close(&s);
+}
+
 static bool has_uring(Setup *s) {
     Error error = {0};
     const ModelOptions options = {.stream_experts = true, .expert_io = "io_uring"};
@@ -432,6 +487,7 @@ int main(void) {
     check_silence("threads");
     check_silence("io_uring");
     check_replaced();
+    check_long_prompt();
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         check_ways(&cases[i], "ref", true);
         check_ways(&cases[i], "auto", false);
