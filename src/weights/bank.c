@@ -86,6 +86,10 @@ static bool open_files(ExpertBank *bank, const Checkpoint *c, const BankOptions 
         if (bank_io_size(bank->io, f) != c->files[f].size)
             return fail(error, ERROR_IO, "%s has %zu bytes by now, and had %zu", bank->paths[f],
                 bank_io_size(bank->io, f), c->files[f].size);
+    /* What was read to load the model, and around it, is in memory of its own by now: it is not held twice. */
+    for (int f = 0; f < c->file_count; f++)
+        (void)madvise((void *)(uintptr_t)c->files[f].data, c->files[f].size, MADV_DONTNEED);
+    bank_io_forget(bank->io);
     return true;
 }
 

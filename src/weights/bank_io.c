@@ -1,5 +1,6 @@
 #include "weights/bank_io.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -76,6 +77,12 @@ void bank_io_submit(BankIo *io, BankRead *read) {
     io->ops->submit(io, read);
 }
 BankRead *bank_io_wait(BankIo *io, int timeout_ms) { return io->ops->wait(io, timeout_ms); }
+void bank_io_forget(BankIo *io) {
+#ifdef POSIX_FADV_DONTNEED
+    for (int i = 0; i < io->file_count; i++) (void)posix_fadvise(io->files[i].fd, 0, 0, POSIX_FADV_DONTNEED);
+#endif
+}
+
 void bank_io_stop(BankIo *io) { __atomic_store_n(&io->stopping, 1, __ATOMIC_RELAXED); }
 
 bool bank_io_check(BankIo *io, Error *error) {

@@ -50,6 +50,8 @@ NODISCARD bool bank_io_buffer(BankIo *io);
 void bank_io_close(BankIo *io);                  /* nothing may be under way; NULL is fine */
 const char *bank_io_name(const BankIo *io);      /* "io_uring, direct" */
 size_t bank_io_size(const BankIo *io, int file); /* of the file when it was opened */
+/* Takes the files out of the page cache, but for what is mapped and in use. */
+void bank_io_forget(BankIo *io);
 /* Begins a read, which stays where it is until it is finished. Others of the same batch may still come: bank_io_wait
  * lets them all go. */
 void bank_io_submit(BankIo *io, BankRead *read);

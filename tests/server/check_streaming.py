@@ -129,6 +129,20 @@ def check_trace(model, least, bank):
         check((hints > 0) == ("--ssd-prefetch" in more) and figure["apus_expert_hint_hits_total"] <= hints, f"{hints} hints")
 
 
+def check_held_once(budget):
+    """Nothing of the file is in the page cache beside what the server has in memory of its own."""
+    with tempfile.TemporaryDirectory() as model:
+        write_tiny_mixture(model)
+        path = os.path.join(model, "model.safetensors")
+        with open(path, "rb+") as file:
+            os.fsync(file)
+        with start(model, budget) as server:
+            for text in ("anchor boat", "harbour"):
+                server.chat(text, max_tokens=8, ignore_eos=True)
+            result = subprocess.run(["fincore", "-b", "-n", "-o", "RES", path], capture_output=True, text=True)
+            check(result.returncode == 0 and int(result.stdout) < 1e6, f"in the page cache: {result.stdout} {result.stderr}")
+
+
 def check_cancel(model, budget):
     """Each read takes 0.4 s, a step several seconds; a client that goes ends it at once."""
     with start(model, budget, "--expert-io", "threads", "--expert-faults", "slow:400") as server:
@@ -156,6 +170,7 @@ with tempfile.TemporaryDirectory() as model:
         budget = int(least + bank * 0.16)
         check_timings(model, budget)
         check_cancel(model, budget)
+        check_held_once(budget)
         check_trace(model, least, bank)
         for seed, io in enumerate(("threads", "io_uring")):
             check_faults(model, budget, resident, io, seed)
