@@ -70,8 +70,11 @@ static RunnerOptions runner_options(const char *cpu, bool fenced) {
 /* share: of all experts that the cache holds; 0: as few as it can. */
 static void walk_streamed(
     Setup *s, const char *cpu, bool fenced, const char *io, double share, int chunk, const char *faults) {
-    const ModelOptions streamed = {
-        .strict_config = true, .stream_experts = true, .expert_io = io, .expert_faults = faults};
+    const ModelOptions streamed = {.strict_config = true,
+        .stream_experts = true,
+        .expert_io = io,
+        .expert_buffered = chunk == 1, /* through the page cache */
+        .expert_faults = faults};
     const RunnerOptions options = runner_options(cpu, fenced);
     FixtureRun run;
     if (!fixture_run_open(&run, s->directory, &streamed, &options)) return;
