@@ -66,6 +66,7 @@ step hostile "$python" tests/model/check_hostile.py
 
 for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
 step cli "$python" tests/cli/check_cli.py
+step swiftlm "$python" tests/cli/check_swiftlm.py
 step package tests/cli/check_package.sh
 step hub "$python" tests/hub/check_hub.py
 step api "$python" tests/server/check_api.py
@@ -74,6 +75,7 @@ step openapi "$python" tests/server/check_openapi.py --count 600
 step tools "$python" tests/server/check_tools.py
 step doors "$python" tests/server/check_doors.py
 step embeddings "$python" tests/server/check_embeddings.py
+step mixed "$python" tests/server/check_mixed.py
 step metrics "$python" tests/server/check_metrics.py
 step schema "$python" tests/server/check_schema.py
 step cache "$python" tests/server/check_cache.py

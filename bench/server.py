@@ -9,6 +9,8 @@ server at a time, the others idle. Rows are medians of the rounds; `bar` is what
   start     seconds from exec to the first token: `apus run` with a prompt of one word, the same in the chat template, and the servers
             with their first request; the files are in the page cache
   cost      µs of processor time per token and stream outside the threads that compute (apus only)
+  tools     the same of streams with tools, whose answers are read for calls and reasoning (apus only); what the thread of masks
+            takes beside each step is a row of its own
   idle      processor ticks and context switches of the idle server in 10 s (apus only)
   memory    anonymous memory in MB when all answers are given, so that no page of the KV cache is in use
 The client is one thread that reads raw sockets: what it takes from the servers' cores is small, and the same for all."""
@@ -74,12 +76,17 @@ class Server:
         return result
 
 
+TOOLS = [{"type": "function", "function": {"name": name, "description": f"Tells the {name} of a place", "parameters": {
+    "type": "object", "properties": {"place": {"type": "string"}, "days": {"type": "integer"}}, "required": ["place"]}}} for name in ("weather", "population", "history")]
+
+
 class Stream:
-    def __init__(self, server, text, tokens):
+    def __init__(self, server, text, tokens, **more):
         body = {"model": server.model, "messages": [{"role": "user", "content": text}], "max_tokens": tokens, "temperature": 0,
                 "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
         if server.name != "apus":
             body["cache_prompt"] = False
+        body.update(more)
         data = json.dumps(body).encode()
         self.socket = socket.create_connection(("127.0.0.1", server.port))
         self.socket.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -103,10 +110,10 @@ class Stream:
         sys.exit(f"no usage in the answer: {text[:500]}")
 
 
-def burst(server, texts, tokens, while_open=None):
+def burst(server, texts, tokens, while_open=None, **more):
     """Sends all texts at once; their streams, the start, and what while_open gives while the connections still stand."""
     start = time.perf_counter()
-    streams = [Stream(server, text, tokens) for text in texts]
+    streams = [Stream(server, text, tokens, **more) for text in texts]
     poll, by_fd = select.epoll(), {}
     for stream in streams:
         poll.register(stream.socket, select.EPOLLIN)
@@ -128,12 +135,14 @@ def words(count):
     return " ".join(random.choice(WORDS) for _ in range(count))
 
 
-def measure_streams(server, texts, tokens):
+def measure_streams(server, texts, tokens, **more):
+    """tokens/s; µs per token and stream of what neither computes nor makes masks, and of masks"""
     before = server.tasks()
-    streams, start, after = burst(server, texts, tokens, server.tasks)
+    streams, start, after = burst(server, texts, tokens, server.tasks, **more)
     made = sum(s.usage()["completion_tokens"] for s in streams)
-    beside = sum(ran - before.get(task, (0, 0, 0))[1] for task, (name, ran, _) in after.items() if name not in ("apus-engine", "worker"))
-    return made / (max(s.last for s in streams) - start), beside / made * 1e6
+    def spent(wanted):
+        return sum(ran - before.get(task, (0, 0, 0))[1] for task, (name, ran, _) in after.items() if wanted(name)) / made * 1e6
+    return made / (max(s.last for s in streams) - start), spent(lambda n: n not in ("apus-engine", "worker", "apus-masks")), spent(lambda n: n == "apus-masks")
 
 
 def measure_prompt(server, text):
@@ -247,12 +256,21 @@ def main():
             for _ in range(a.rounds):
                 texts = [f"Write a long story about {words(12)}." for _ in range(a.streams)]
                 for server in servers:
-                    total, cost = measure_streams(server, texts, a.tokens)
+                    total, cost, _ = measure_streams(server, texts, a.tokens)
                     totals[server.name].append(total)
                     if server is ours:
                         costs.append(cost)
             rows(f"streams, {a.streams} of {a.tokens}", totals, "tok/s", True, ">= 2.5")
             row(f"cost, {a.streams} streams", "apus", costs, "us per token and stream", bar="<= 30")
+        if "tools" in only:
+            costs, masks = [], []
+            for _ in range(a.rounds):
+                texts = [f"Write a long story about {words(12)}." for _ in range(a.streams)]
+                _, cost, mask = measure_streams(ours, texts, a.tokens, tools=TOOLS, tool_choice="auto")
+                costs.append(cost)
+                masks.append(mask)
+            row(f"cost, {a.streams} streams with tools", "apus", costs, "us per token and stream", bar="<= 30")
+            row(f"masks, {a.streams} streams with tools", "apus", masks, "us per token and stream")
         if "prompt" in only:
             firsts, count = {s.name: [] for s in servers}, 0
             for _ in range(a.rounds):

@@ -64,6 +64,9 @@ static int finish_output(int code) {
     return code ? code : 1;
 }
 
+/* As SwiftLM is called: `apus --model M --port 5413` serves. */
+static bool serves_at_once(const char *first) { return !strncmp(first, "--", 2) && first[2]; }
+
 int cli_main(int argc, char **argv) {
     if (argc < 2) {
         print_overview(stderr);
@@ -77,5 +80,6 @@ int cli_main(int argc, char **argv) {
         printf("apus " APUS_VERSION "\n");
         return 0;
     }
+    if (serves_at_once(argv[1])) return finish_output(command_serve(argc - 1, argv + 1));
     return finish_output(run_command(argv[1], argc - 2, argv + 2));
 }

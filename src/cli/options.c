@@ -14,6 +14,7 @@ static void print_help(const Command *command, const Option *options) {
     if (options && options->name) printf("\nOptions:\n");
     for (const Option *o = options; o && o->name; o++) {
         char left[64];
+        if (o->kind == OPTION_LATER) continue;
         snprintf(left, sizeof left, "%s%s%s%s%s", o->alias ? o->alias : "", o->alias ? ", " : "", o->name,
             o->argument ? " " : "", o->argument ? o->argument : "");
         printf("  %-24s %s\n", left, o->help);
@@ -42,6 +43,7 @@ static void print_manual(const Command *command, const Option *options) {
     print_roff(command->summary);
     printf("\n");
     for (const Option *o = options; o && o->name; o++) {
+        if (o->kind == OPTION_LATER) continue;
         printf(".TP\n.B ");
         if (o->alias) print_roff(o->alias);
         if (o->alias) printf(", ");
@@ -62,7 +64,8 @@ static bool print_asked(const char *text, const Command *command, const Option *
     } else if (!strcmp(text, "--help=man")) {
         print_manual(command, options);
     } else if (!strcmp(text, "--help=names")) {
-        for (const Option *o = options; o && o->name; o++) printf("%s\n", o->name);
+        for (const Option *o = options; o && o->name; o++)
+            if (o->kind != OPTION_LATER) printf("%s\n", o->name);
     } else {
         return false;
     }
@@ -75,6 +78,17 @@ static OptionsResult usage(const Command *command, const char *format, const cha
     fprintf(stderr, format, what, value);
     fprintf(stderr, " (apus %s --help)\n", command->name);
     return OPTIONS_ERROR;
+}
+
+static OptionsResult not_there(const Command *command, const Option *o) {
+    return usage(command, "option %s is not there yet: %s", o->name, o->help);
+}
+
+static OptionsResult add_argument(const Command *command, const char *text, int max, Arguments *arguments) {
+    if (arguments->count == max || arguments->count == POSITIONAL_MAX)
+        return usage(command, "unexpected argument '%s'%s", text, "");
+    arguments->values[arguments->count++] = text;
+    return OPTIONS_OK;
 }
 
 static const Option *find(const Option *options, const char *text, size_t length) {
@@ -174,6 +188,8 @@ static bool store(const Option *o, const char *text) {
         if (!parse_number(o, text, &number)) return false;
         *(int64_t *)o->value = (int64_t)number;
         return true;
+    case OPTION_ARGUMENT:
+    case OPTION_LATER: break;
     }
     return false;
 }
@@ -202,9 +218,7 @@ OptionsResult options_parse(
             continue;
         }
         if (only_arguments || text[0] != '-' || !text[1]) {
-            if (arguments->count == max || arguments->count == POSITIONAL_MAX)
-                return usage(command, "unexpected argument '%s'%s", text, "");
-            arguments->values[arguments->count++] = text;
+            if (add_argument(command, text, max, arguments) != OPTIONS_OK) return OPTIONS_ERROR;
             continue;
         }
         if (print_asked(text, command, options)) return OPTIONS_HELP;
@@ -213,10 +227,15 @@ OptionsResult options_parse(
         const Option *o = find(options, text, size);
         if (!o) return unknown_option(command, options, text, size);
         const char *value = NULL;
+        if (o->kind == OPTION_LATER) return not_there(command, o);
         if (o->kind == OPTION_FLAG && equals) return usage(command, "option %s takes no value%s", o->name, "");
         if (o->kind != OPTION_FLAG) {
             value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
             if (!value) return usage(command, "option %s needs a value (%s)", o->name, o->argument);
+        }
+        if (o->kind == OPTION_ARGUMENT) {
+            if (add_argument(command, value, max, arguments) != OPTIONS_OK) return OPTIONS_ERROR;
+            continue;
         }
         if (!store(o, value)) return unusable_value(command, o, value);
     }
@@ -242,6 +261,7 @@ static const char *config_path(int argc, char **argv) {
 
 /* value: with a flag true or false. where: for the message. */
 static bool set_option(const Command *command, const Option *o, const char *value, const char *where) {
+    if (o->kind == OPTION_LATER) return not_there(command, o) == OPTIONS_OK;
     const bool on = !strcmp(value, "true") || !strcmp(value, "1"), off = !strcmp(value, "false") || !strcmp(value, "0");
     if (o->kind == OPTION_FLAG ? on || off : store(o, value)) {
         if (o->kind == OPTION_FLAG) *(bool *)o->value = on;
@@ -313,7 +333,7 @@ static bool set_from_environment(const Command *command, const Option *options) 
         for (const char *c = o->name + 2; *c && size + 1 < sizeof name; c++)
             name[size++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
         name[size] = 0;
-        const char *value = getenv(name);
+        const char *value = o->kind == OPTION_ARGUMENT ? NULL : getenv(name);
         /* Kubernetes sets APUS_PORT=tcp://… beside a service that is called apus. */
         if (value && strncmp(value, "tcp://", 6) && !set_option(command, o, value, name)) return false;
     }

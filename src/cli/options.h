@@ -12,7 +12,9 @@ typedef enum OptionKind {
     OPTION_BYTES,    /* 4G, 512M; auto: 0, where that is in the range */
     OPTION_DURATION, /* seconds: 90, 90s, 10m, 2h */
     OPTION_NUMBER,
-    OPTION_TEXT
+    OPTION_TEXT,
+    OPTION_ARGUMENT, /* another way to give one of the arguments */
+    OPTION_LATER     /* of SwiftLM, and not there yet: help says what */
 } OptionKind;
 
 typedef struct Option {

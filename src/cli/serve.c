@@ -19,6 +19,24 @@ enum {
     KEY_FILE_BYTES_MAX = 1 << 20
 };
 
+/* What SwiftLM has and this program has not. Sources/SwiftLM/Server.swift. */
+#define LATER_OPTIONS                                                                                                  \
+    LATER("--vision", "images in messages"), LATER("--audio", "audio in messages"),                                    \
+        LATER("--cors", "a page of another origin; have a proxy in front set the headers"),                            \
+        LATER("--draft-model", "speculative decoding"), LATER("--num-draft-tokens", "speculative decoding"),           \
+        LATER("--dflash", "speculative decoding"), LATER("--dflash-block-size", "speculative decoding"),               \
+        LATER("--calibrate", "trials at start-up; `apus info MODEL --fit` measures")
+#define LATER(name, what)                                                                                              \
+    { name, NULL, OPTION_LATER, NULL, 0, 0, NULL, what }
+
+/* Options of SwiftLM, by their names there: what requests get that say nothing, and what is done by other options. */
+typedef struct SwiftArguments {
+    double temperature, top_p, min_p, repetition_penalty;
+    int64_t top_k, max_tokens, mem_limit;
+    const char *gpu_layers;
+    bool thinking, info, prefetch;
+} SwiftArguments;
+
 static const Command command = {"serve", "MODEL…", "Serves models over the OpenAI API; `model` in a request chooses.",
     "Examples:\n"
     "  apus serve qwen-0.5b                        a model in the cache, on http://127.0.0.1:5413/v1\n"
@@ -153,13 +171,53 @@ static bool take_pooling(const char *name, Pooling *pooling, Error *error) {
     return !name || last || mean || fail(error, ERROR_USAGE, "--pooling %s: want last or mean", name);
 }
 
+/* Those of options that are not given are negative. */
+static DefaultNumber default_number(double value) { return (DefaultNumber){value >= 0, (float)value}; }
+
+static RequestDefaults request_defaults(const SwiftArguments *swift) {
+    return (RequestDefaults){.temperature = default_number(swift->temperature),
+        .top_p = default_number(swift->top_p),
+        .min_p = default_number(swift->min_p),
+        .repetition_penalty = default_number(swift->repetition_penalty),
+        .top_k_given = swift->top_k >= 0,
+        .top_k = (int)swift->top_k,
+        .max_tokens = (int)swift->max_tokens,
+        .thinking = swift->thinking};
+}
+
+static bool settle_swift(const SwiftArguments *swift, EngineArguments *engine, Error *error) {
+    if (swift->gpu_layers && strcmp(swift->gpu_layers, "auto"))
+        return fail(error, ERROR_USAGE,
+            "--gpu-layers %s is not there yet: a model runs on one device; --device cuda has all layers there",
+            swift->gpu_layers);
+    if (swift->mem_limit) engine->memory_budget = swift->mem_limit << 20;
+    const char *experts = engine->stream_experts ? getenv("SWIFTLM_TOP_K") : NULL;
+    char *end = NULL;
+    const long count = experts ? strtol(experts, &end, 10) : 0;
+    if (experts && (end == experts || *end || count < 1 || count > 32))
+        return fail(
+            error, ERROR_USAGE, "SWIFTLM_TOP_K=%s: want experts of a layer that a token uses, 1 to 32", experts);
+    if (experts && !engine->experts_used) engine->experts_used = count;
+    return true;
+}
+
+/* --info: the table of `apus info`, of each model. */
+static int print_info(const Arguments *arguments) {
+    int code = 0;
+    for (int i = 0; i < arguments->count && !code; i++)
+        code = command_info(1, (char *[]){(char *)arguments->values[i]});
+    return code;
+}
+
 int command_serve(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL, *config = NULL, *pooling = NULL;
     const char *certificate = NULL, *certificate_key = NULL;
     int64_t port = 5413, idle = 0;
     bool verbose = false, pull = false;
+    SwiftArguments swift = {.temperature = -1, .top_p = -1, .min_p = -1, .repetition_penalty = -1, .top_k = -1};
     const Option options[] = {
+        {"--model", "-m", OPTION_ARGUMENT, NULL, 0, 0, "MODEL", "another way to name a model to serve"},
         {"--host", NULL, OPTION_TEXT, &host, 0, 0, "ADDRESS", "address to listen on (127.0.0.1)"},
         {"--port", "-p", OPTION_INTEGER, &port, 0, 65535, "N", "port; 0 takes a free one (5413)"},
         {"--api-key", NULL, OPTION_TEXT, &key, 0, 0, "KEY", "clients must send this key (APUS_API_KEY)"},
@@ -179,6 +237,23 @@ int command_serve(int argc, char **argv) {
             "unload a model so long after its last answer, as in 10m, at least 30s; the next request loads it (never)"},
         {"--allow-pull", NULL, OPTION_FLAG, &pull, 0, 0, NULL,
             "clients may have models fetched from the hub into the cache (/v1/models/pull)"},
+        {"--max-tokens", NULL, OPTION_INTEGER, &swift.max_tokens, 1, INT32_MAX, "N",
+            "most tokens of an answer, of requests that do not say (what the context holds)"},
+        {"--temp", "--temperature", OPTION_NUMBER, &swift.temperature, 0, 2, "X",
+            "this and the next four: of requests that do not say (the model's generation_config.json)"},
+        {"--top-p", NULL, OPTION_NUMBER, &swift.top_p, 0, 1, "X", "the likeliest tokens that make up this probability"},
+        {"--top-k", NULL, OPTION_INTEGER, &swift.top_k, 0, 1 << 30, "N", "the N likeliest tokens; 0: all"},
+        {"--min-p", NULL, OPTION_NUMBER, &swift.min_p, 0, 1, "X", "tokens at least this likely beside the best"},
+        {"--repeat-penalty", "--repetition-penalty", OPTION_NUMBER, &swift.repetition_penalty, 0.01, 2, "X",
+            "makes repeats less likely; 1: off"},
+        {"--thinking", NULL, OPTION_FLAG, &swift.thinking, 0, 0, NULL,
+            "requests that do not say have models think that can be told (the model's)"},
+        {"--info", NULL, OPTION_FLAG, &swift.info, 0, 0, NULL, "print what `apus info` does, and serve nothing"},
+        {"--mem-limit", NULL, OPTION_INTEGER, &swift.mem_limit, 1, 1e9, "MB", "--memory-budget in megabytes"},
+        {"--gpu-layers", NULL, OPTION_TEXT, &swift.gpu_layers, 0, 0, "auto", "auto: all where --device says"},
+        {"--ssd-prefetch", NULL, OPTION_FLAG, &swift.prefetch, 0, 0, NULL,
+            "nothing more than --stream-experts, which reads ahead anyway"},
+        LATER_OPTIONS,
         {"--verbose", "-v", OPTION_FLAG, &verbose, 0, 0, NULL, "log every request (never its text)"},
         {0},
     };
@@ -188,9 +263,11 @@ int command_serve(int argc, char **argv) {
     if (verbose) log_set_level(LOG_DEBUG);
     Error error = {0};
     Buffer keys = {0};
+    if (swift.info) return print_info(&arguments);
     if (!certificate != !certificate_key)
         return fail(&error, ERROR_USAGE, "--tls-cert and --tls-key: one needs the other"), report(&error);
-    if (!take_pooling(pooling, &engine.pooling, &error) || !take_keys(key, key_file, &keys, &error))
+    if (!settle_swift(&swift, &engine, &error) || !take_pooling(pooling, &engine.pooling, &error) ||
+        !take_keys(key, key_file, &keys, &error))
         return report(&error);
     ServerOptions server = {.host = host,
         .port = (int)port,
@@ -198,6 +275,7 @@ int command_serve(int argc, char **argv) {
         .tls_certificate = certificate,
         .tls_key = certificate_key,
         .allow_pull = pull,
+        .defaults = request_defaults(&swift),
         .models.idle_unload_ms = (idle > 0 && idle < GRACE_S ? GRACE_S : idle) * 1000};
     const int code = serve_models(&arguments, &engine, name, &server);
     buffer_free(&keys);

@@ -27,8 +27,12 @@ static void make_id(Exchange *x, const char *prefix) {
 
 /* ---- the request ---- */
 
+static void take_default(const DefaultNumber *standing, float *value) {
+    if (standing->given) *value = standing->value;
+}
+
 /* What a request that says nothing gets. */
-static ApiRequest default_request(const ChatModel *model, Arena *arena) {
+static ApiRequest default_request(const RequestDefaults *defaults, const ChatModel *model, Arena *arena) {
     ApiRequest request = {.arena = arena, .max_tokens = -1, .choices = 1, .sampling.logprobs = -1, .tools.budget = -1};
     request.vocab = model ? chat_model_vocab(model) : INT32_MAX;
     if (model) {
@@ -36,6 +40,12 @@ static ApiRequest default_request(const ChatModel *model, Arena *arena) {
         request.cache.server_format = engine_kv_format(model->engine);
         request.cache.server_dtype = engine_kv_dtype(model->engine);
     }
+    take_default(&defaults->temperature, &request.sampling.temperature);
+    take_default(&defaults->top_p, &request.sampling.top_p);
+    take_default(&defaults->min_p, &request.sampling.min_p);
+    take_default(&defaults->repetition_penalty, &request.sampling.repetition_penalty);
+    if (defaults->top_k_given) request.sampling.top_k = defaults->top_k;
+    request.max_standing = defaults->max_tokens;
     if (getentropy(&request.sampling.seed, sizeof request.sampling.seed)) request.sampling.seed = (uint64_t)clock_ns();
     return request;
 }
@@ -123,14 +133,21 @@ static void free_prompts(Exchange *x) {
     for (int i = 0; i < x->prompt_count; i++) tokens_free(&x->prompts[i]);
 }
 
+static void think_unless_told(ApiRequest *request) {
+    const bool told = request->tools.thinking_given || request->tools.effort.data ||
+        json_get(request->template_arguments, "enable_thinking");
+    if (!told) tools_hint_thinking(&request->tools, true);
+}
+
 /* The request and its prompts. */
 static bool read_request(Exchange *x, ApiRequest *request, Arena *arena, ApiError *error) {
     const Json *body = body_object(x, arena, error);
     if (!body) return false;
     if (!take_model(x, body, error)) return false;
-    *request = default_request(x->model, arena);
+    *request = default_request(&x->server->defaults, x->model, arena);
     if (!x->endpoint->read_params(request, body, error)) return false;
     if (!x->model) return model_unknown(x->server, request->model, error);
+    if (x->server->defaults.thinking) think_unless_told(request);
     return x->endpoint->make_prompts(x, request, error);
 }
 

@@ -19,7 +19,8 @@ typedef struct Server {
     bool loopback;                         /* bound to a loopback address: Host must be one, too */
     struct StreamWriter *streams;
     struct Metrics *metrics;
-    bool allow_pull;   /* clients may have models fetched */
+    bool allow_pull; /* clients may have models fetched */
+    RequestDefaults defaults;
     bool pulling;      /* atomic: one is */
     size_t body_bytes; /* atomic: of the bodies that are held */
     size_t text_bytes; /* atomic: of what may be made of those that are whole */

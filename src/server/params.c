@@ -27,10 +27,17 @@ static bool check_max_tokens(const Json *body, ApiError *error) {
         "'max_tokens' and 'max_completion_tokens' are both set and differ: send only 'max_completion_tokens'.");
 }
 
+static void settle_max_tokens(ApiRequest *request) {
+    if (request->max_tokens >= 0 || request->max_standing == 0) return;
+    request->max_tokens = request->max_standing;
+    request->cut = true;
+}
+
 bool params_read_chat(ApiRequest *request, const Json *body, ApiError *error) {
     if (!read_fields(request, DOOR_CHAT, body, error) || !check_max_tokens(body, error)) return false;
     if (!request->messages) return api_missing("messages", error);
     if (request->top_logprobs > 0 && !request->form.logprobs) return only_with("top_logprobs", "logprobs", error);
+    settle_max_tokens(request);
     return tools_settle(&request->tools, error);
 }
 
@@ -61,6 +68,7 @@ bool params_read_completion(ApiRequest *request, const Json *body, ApiError *err
             "Invalid 'max_tokens': integer below minimum value. Expected a value >= 1 (0 only with 'echo'), but got 0 "
             "instead.");
     request->form.only_echo = request->max_tokens == 0;
+    settle_max_tokens(request);
     if (request->max_tokens < 0) request->max_tokens = COMPLETION_TOKENS_DEFAULT;
     return true;
 }

@@ -26,6 +26,20 @@ typedef struct AnswerForm {
     int best;        /* so many answers to each prompt are shown, the likeliest; 0: all */
 } AnswerForm;
 
+typedef struct DefaultNumber {
+    bool given; /* false: as the model recommends */
+    float value;
+} DefaultNumber;
+
+/* What requests get that say nothing. All zero: as without it. */
+typedef struct RequestDefaults {
+    DefaultNumber temperature, top_p, min_p, repetition_penalty;
+    bool top_k_given;
+    int top_k;
+    int max_tokens; /* 0: what the context holds */
+    bool thinking;  /* of models that can be told */
+} RequestDefaults;
+
 typedef struct ApiRequest {
     Arena *arena; /* holds everything below that is not in the body itself */
     int vocab;    /* ids must be below it */
@@ -34,6 +48,7 @@ typedef struct ApiRequest {
     int32_t *bias_ids; /* what sampling's arrays are */
     float *bias_values;
     int64_t max_tokens; /* −1: not given */
+    int max_standing;   /* what it is otherwise; 0: what the context holds */
     bool cut;           /* to what the context holds, where it is more */
     int choices;
     AnswerForm form;

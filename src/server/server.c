@@ -46,6 +46,7 @@ Server *server_open(const ServerOptions *options, Error *error) {
         server->tls_key = options->tls_key;
         server->allow_pull = options->allow_pull;
         server->text_bytes_max = body_text_max();
+        server->defaults = options->defaults;
     }
     if (!server || !server->host) {
         fail(error, ERROR_MEMORY, "no memory for a server");

@@ -4,6 +4,7 @@
 #pragma once
 #include "base/error.h"
 #include "chat/models.h"
+#include "server/params.h"
 
 typedef struct ServerOptions {
     const char *host;                      /* address to bind; "127.0.0.1" */
@@ -11,7 +12,8 @@ typedef struct ServerOptions {
     Slice api_keys;                        /* one per line (keys_read); NULL: none is asked for (only on loopback) */
     const char *tls_certificate, *tls_key; /* PEM files; NULL: no TLS */
     bool allow_pull;                       /* clients may have models fetched from the hub */
-    ModelsOptions models;                  /* each model's name is its id in /v1/models */
+    RequestDefaults defaults;
+    ModelsOptions models; /* each model's name is its id in /v1/models */
 } ServerOptions;
 
 typedef struct Server Server;

@@ -15,9 +15,9 @@ def model_path(name):
 
 
 class Server:
-    def __init__(self, model, *options, name=None, environment=None, prefix=()):
+    def __init__(self, model, *options, name=None, environment=None, prefix=(), command=None):
         self.name = name or "test-model"
-        command = [*prefix, BINARY, "serve", model, "--port", "0", "--model-name", self.name, *map(str, options)]
+        command = [*prefix, BINARY, *(command or ["serve", model]), "--port", "0", "--model-name", self.name, *map(str, options)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
         self.port = None
         for line in self.process.stdout:
