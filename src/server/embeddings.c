@@ -1,8 +1,10 @@
-/* Reference: OpenAI's OpenAPI document 2.3.0 (CreateEmbeddingRequest, CreateEmbeddingResponse). */
+/* Reference: OpenAI's OpenAPI document 2.3.0 (CreateEmbeddingRequest, CreateEmbeddingResponse); Ollama's docs/api.md.
+ */
 #include "server/embeddings.h"
 
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "chat/embedding.h"
 #include "server/body.h"
 #include "server/door.h"
@@ -13,6 +15,7 @@
 enum { ANSWER_BYTES_MAX = 256 << 20 };
 
 typedef struct Embedding {
+    Door door;
     ChatModel *model;
     Tokens *inputs;
     int count, dimensions;
@@ -103,7 +106,7 @@ static bool take_model(Exchange *x, const Json *body, Embedding *e, ApiError *er
 }
 
 static bool read_request(Exchange *x, const Json *body, Arena *arena, Embedding *e, ApiError *error) {
-    if (!fields_check(DOOR_EMBEDDINGS, body, NULL, error)) return false;
+    if (!fields_check(e->door, body, NULL, error)) return false;
     const Json *input = door_get(body, "input"), *dimensions = door_get(body, "dimensions");
     if (!input) return api_missing("input", error);
     e->base64 = door_is(body, "encoding_format", "base64");
@@ -145,6 +148,19 @@ static void write_numbers(const float *vector, int dimensions, Buffer *out) {
     buffer_byte(out, ']');
 }
 
+/* Ollama's. */
+static void write_lists(const Exchange *x, const Embedding *e, Buffer *out) {
+    buffer_text(out, "{\"model\":");
+    json_write_string(out, slice_of(e->model->name));
+    buffer_text(out, ",\"embeddings\":[");
+    for (int i = 0; i < e->count; i++) {
+        if (i) buffer_byte(out, ',');
+        write_numbers(e->vectors + (size_t)i * (size_t)e->dimensions, e->dimensions, out);
+    }
+    buffer_printf(out, "],\"total_duration\":%lld,\"load_duration\":0,\"prompt_eval_count\":%lld}",
+        (long long)(clock_ns() - x->started_ns), (long long)e->tokens);
+}
+
 static void write_answer(const Embedding *e, Buffer *out) {
     buffer_text(out, "{\"object\":\"list\",\"data\":[");
     for (int i = 0; i < e->count; i++) {
@@ -173,17 +189,20 @@ static bool compute(Exchange *x, Embedding *e, Buffer *out, ApiError *error) {
     Error why = {0};
     body_free(x);
     if (!embedding_compute(e->model, &job, e->vectors, &why)) return api_engine_failed(error, &why);
-    write_answer(e, out);
+    if (e->door == DOOR_OLLAMA_EMBED)
+        write_lists(x, e, out);
+    else
+        write_answer(e, out);
     if (!out->failed) return true;
     return out->limited
         ? api_fail(error, 400, "invalid_value", "input", "The answer would be larger than %d bytes.", ANSWER_BYTES_MAX)
         : api_out_of_memory(error);
 }
 
-bool answer_embeddings(Exchange *x, Slice rest) {
+static bool answer(Exchange *x, Door door) {
     enum { VECTORS_BYTES_MAX = 64 << 20 };
     ApiError error = {0};
-    Embedding e = {0};
+    Embedding e = {.door = door};
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE + VECTORS_BYTES_MAX};
     Buffer out = {.limit = ANSWER_BYTES_MAX};
     __atomic_fetch_add(&x->server->answering, 1, __ATOMIC_RELAXED);
@@ -197,3 +216,6 @@ bool answer_embeddings(Exchange *x, Slice rest) {
     __atomic_fetch_sub(&x->server->answering, 1, __ATOMIC_RELAXED);
     return result;
 }
+
+bool answer_embeddings(Exchange *x, Slice rest) { return answer(x, DOOR_EMBEDDINGS); }
+bool answer_embed(Exchange *x, Slice rest) { return answer(x, DOOR_OLLAMA_EMBED); }

@@ -14,6 +14,7 @@ typedef enum Door {
     DOOR_TOKENIZE = 1 << 6,
     DOOR_DETOKENIZE = 1 << 7,
     DOOR_EMBEDDINGS = 1 << 8,
+    DOOR_OLLAMA_EMBED = 1 << 9, /* /api/embed */
 } Door;
 
 typedef enum FieldStatus {

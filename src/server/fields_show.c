@@ -56,8 +56,8 @@ void door_fields_write(Buffer *out) {
         const char *name;
     } doors[] = {{DOOR_RESPONSES, "`/v1/responses`"}, {DOOR_MESSAGES, "`/v1/messages`"},
         {DOOR_OLLAMA_CHAT | DOOR_GENERATE, "`/api/chat`, `/api/generate`"}, {DOOR_OLLAMA_CHAT, "`/api/chat`"},
-        {DOOR_GENERATE, "`/api/generate`"}, {DOOR_EMBEDDINGS, "`/v1/embeddings`"}, {DOOR_TOKENIZE, "`/tokenize`"},
-        {DOOR_DETOKENIZE, "`/detokenize`"}};
+        {DOOR_GENERATE, "`/api/generate`"}, {DOOR_OLLAMA_EMBED, "`/api/embed`"}, {DOOR_EMBEDDINGS, "`/v1/embeddings`"},
+        {DOOR_TOKENIZE, "`/tokenize`"}, {DOOR_DETOKENIZE, "`/detokenize`"}};
     size_t count;
     const DoorField *table = door_fields_all(&count);
     for (size_t d = 0; d < COUNT_OF(doors); d++) {

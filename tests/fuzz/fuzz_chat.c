@@ -41,7 +41,7 @@ static void check_sampling(const ApiRequest *request) {
 static void check_request(const ApiRequest *request) {
     CHECK(request->model.data && request->choices >= 1 && request->choices <= CHOICES_MAX);
     CHECK(request->max_tokens >= -1 && request->max_tokens <= INT32_MAX);
-    CHECK(request->stop_count >= 0 && request->stop_count <= STOP_COUNT_MAX);
+    CHECK(request->stop_count >= 0 && request->stop_count <= STOP_STRINGS_MAX);
     for (int i = 0; i < request->stop_count; i++) {
         CHECK(request->stops[i].size > 0 && request->stops[i].size <= STOP_STRING_BYTES_MAX);
         CHECK(utf8_valid(request->stops[i]));

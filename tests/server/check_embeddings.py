@@ -8,6 +8,7 @@ import base64, concurrent.futures, json, os, random, socket, tempfile
 
 import mlx.core as mx
 import numpy as np
+import ollama
 import openai
 from mlx.utils import tree_flatten
 from mlx_lm.models import qwen3
@@ -93,6 +94,14 @@ def test_vectors(server, model, pooling):
     refused(lambda: create("x", extra_body={"other": 1}), openai.BadRequestError, "unknown_parameter", "an unknown field")
     refused(lambda: client.embeddings.create(model="other", input="x"), openai.NotFoundError, "model_not_found", "another model")
     check(len(create(["x"] * 2048, dimensions=1).data) == 2048, "2048 inputs")
+    other = ollama.Client(host=server.url)
+    embedded = other.embed(model=server.name, input=["Hello there", "x"], dimensions=8)
+    check(embedded.embeddings[0] == create("Hello there", dimensions=8, encoding_format="float").data[0].embedding and embedded.prompt_eval_count == len(ids) + 1, f"Ollama's: {embedded}")
+    try:
+        other.embed(model=server.name, input="x" * 600)
+        check(False, "an input beyond the context was cut")
+    except ollama.ResponseError as e:
+        check(e.status_code == 400 and "maximum context length" in e.error, f"{e}")
     answers = client.chat.completions.create(model=server.name, messages=[{"role": "user", "content": "x"}], max_tokens=5, temperature=0)
     check(answers.usage.completion_tokens > 0, "it answers chats as well")
 
