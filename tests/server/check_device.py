@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""A tiny model on a device, through the server: COUNT mixed requests (lengths, temperatures, log-probabilities, n, schemas), first one by one,
+then by 32 clients at once, some of which leave amid a stream; each answer must be the one it was alone, bit for bit.
+tests/server/check_device.py [DEVICE] [COUNT]; tests/cuda.sh runs it on a GPU."""
+import http.client, json, random, sys, tempfile, threading
+
+from apus_server import Server
+from tiny_model import write_tiny_model
+
+CLIENTS, SLOTS, LEAVERS = 32, 16, 5  # of so many requests one is also sent by a client that leaves
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+
+
+def request_of(number):
+    rng = random.Random(number)
+    prompt = "".join(rng.choice("abcdefgh ") for _ in range(rng.randrange(1, 400)))
+    request = {"model": "tiny", "messages": [{"role": "user", "content": prompt}], "max_tokens": rng.randrange(1, 60), "seed": number,
+               "temperature": rng.choice([0, 1]), "logprobs": True, "top_logprobs": 3}
+    if rng.random() < 0.2:
+        request["n"] = 3
+    if rng.random() < 0.2:
+        request["response_format"] = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    return request
+
+
+def send(port, request):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection.request("POST", "/v1/chat/completions", json.dumps(request), {"Content-Type": "application/json"})
+    return connection, connection.getresponse()
+
+
+def answer(port, request):
+    connection, response = send(port, request)
+    value = json.loads(response.read())
+    connection.close()
+    if response.status != 200:
+        return response.status, value
+    return 200, [(c["message"]["content"], c["finish_reason"], c["logprobs"]) for c in value["choices"]]
+
+
+def leave(port, request):
+    connection, response = send(port, {**request, "stream": True})
+    response.read(200)
+    connection.close()
+
+
+def client(port, numbers, alone, different):
+    for number in numbers:
+        if number % LEAVERS == 0:
+            leave(port, request_of(number))
+        if answer(port, request_of(number)) != alone[number]:
+            different.append(number)
+
+
+def main():
+    device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 2000
+    with tempfile.TemporaryDirectory() as directory:
+        write_tiny_model(directory)
+        with Server(directory, "--device", device, "--slots", SLOTS, name="tiny") as server:
+            alone = [answer(server.port, request_of(i)) for i in range(count)]
+            order, different = list(range(count)), []
+            random.Random(1).shuffle(order)
+            threads = [threading.Thread(target=client, args=(server.port, order[i::CLIENTS], alone, different)) for i in range(CLIENTS)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        refused = sum(status != 200 for status, _ in alone)
+        print(f"{count} answers on {device}: {len(different)} differ from alone, {refused} refused")
+        sys.exit(1 if different or refused else 0)
+
+
+main()
