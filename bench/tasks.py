@@ -100,7 +100,7 @@ def schema_task(server, data, task, way):
     schema = data["schemas"][task["schema"]]
     prompt = f"{task['text']}\n\nWrite this as JSON that fits the following JSON schema. Answer with the JSON alone.\n{json.dumps(schema)}"
     form = {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}} if way == "schema" else {}
-    message, tokens = ask(server, None, prompt, max_tokens=100, **form)
+    message, tokens = ask(server, None, prompt, max_tokens=120, **form)
     whole, within = parsed(message["content"]), parsed(unfenced(message["content"]))
     return fits(schema, whole), fits(schema, within), fits(schema, within) and same(task["want"], within), tokens
 
@@ -108,6 +108,7 @@ def schema_task(server, data, task, way):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", help="names of tools/fetch_models.py")
+    parser.add_argument("--ways", default="free,auto,required,schema")
     parser.add_argument("--out")
     options = parser.parse_args()
     with open(os.path.join(ROOT, "bench", "tasks.json"), encoding="utf-8") as file:
@@ -120,7 +121,7 @@ def main():
     for model in options.models:
         with Server(model_path(model), "--ctx-size", 2048, "--slots", 4) as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
             for tasks, run, ways in ((data["tool_tasks"], tool_task, ("free", "auto", "required")), (data["schema_tasks"], schema_task, ("free", "schema"))):
-                for way in ways:
+                for way in (way for way in ways if way in options.ways.split(",")):
                     start = time.time()
                     done = list(pool.map(lambda task: run(server, data, task, way), tasks))
                     valid, within, right, tokens = (sum(column) for column in zip(*done))

@@ -241,6 +241,21 @@ static void echo_tools(const Json *tools, Buffer *out) {
     buffer_byte(out, ']');
 }
 
+/* What form the text was to have; members that are null are as absent ones. */
+static void echo_text(const Json *text, Buffer *out) {
+    static const char *const members[] = {"name", "description", "schema", "strict"};
+    const Json *format = text ? door_get(text, "format") : NULL;
+    buffer_text(out, ",\"text\":{\"format\":{\"type\":");
+    if (format)
+        json_write(out, door_get(format, "type"));
+    else
+        buffer_text(out, "\"text\"");
+    for (size_t i = 0; format && i < COUNT_OF(members); i++) door_copy(format, members[i], members[i], out);
+    buffer_byte(out, '}');
+    if (text) door_copy(text, "verbosity", "verbosity", out);
+    buffer_byte(out, '}');
+}
+
 /* Members of the response that repeat the request, each with a comma in front. */
 static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
     static const struct {
@@ -248,8 +263,7 @@ static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
     } members[] = {{"instructions", "null"}, {"max_output_tokens", "null"}, {"max_tool_calls", "null"},
         {"metadata", "{}"}, {"parallel_tool_calls", "true"}, {"prompt_cache_key", "null"},
         {"reasoning", "{\"effort\":null,\"summary\":null}"}, {"safety_identifier", "null"}, {"temperature", "1"},
-        {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"top_p", "1"},
-        {"user", NULL /* absent: it is never null */}};
+        {"tool_choice", "\"auto\""}, {"top_p", "1"}, {"user", NULL /* absent: it is never null */}};
     Buffer echo = {.limit = ECHO_BYTES_MAX};
     for (size_t i = 0; i < COUNT_OF(members); i++) {
         if (door_get(body, members[i].name))
@@ -257,6 +271,7 @@ static bool write_echo(ApiRequest *request, const Json *body, ApiError *error) {
         else if (members[i].otherwise)
             buffer_printf(&echo, ",\"%s\":%s", members[i].name, members[i].otherwise);
     }
+    echo_text(door_get(body, "text"), &echo);
     const Json *tools = door_get(body, "tools");
     if (tools)
         echo_tools(tools, &echo);
