@@ -308,7 +308,7 @@ static void run_step(Engine *engine) {
     }
     if (error.code == ERROR_CANCELLED) return; /* by those who have rows in it */
     log_error("a step of %d rows failed: %s", s->step.rows, error.text);
-    engine->damaged |= error.code == ERROR_IO;
+    engine->damaged = model_damaged(runner_model(engine->runner)); /* experts may well be read the next time */
     for (int i = 0; i < s->part_count; i++) request_fail(s->parts[i].request, &error);
 }
 

@@ -150,7 +150,7 @@ typedef struct EngineStats {
     uint64_t prefix_evictions;                           /* pages that made room */
     uint64_t parked, resumed;                            /* choices */
     SourceStats experts;                                 /* streamed ones; zero: there are none */
-    bool damaged;  /* a file of the model could not be read in a step: no answer is right until it is loaded again */
+    bool damaged;  /* a mapped file of the model shrank: no answer is right until it is loaded again */
     double step_s; /* in steps */
     uint64_t spilled_pages, spilled_bytes, restored_pages; /* to and from disk */
 } EngineStats;

@@ -100,6 +100,9 @@ uint64_t runner_besides_bytes(const Runner *runner, uint64_t *resident) {
     return runner->scratch_bytes + OTHER_BYTES;
 }
 
+/* Added where the least is printed in GB with three digits: who gives what was printed gets through. */
+static const double HALF_DIGIT = 0.0005;
+
 bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t free_bytes, uint64_t *bytes, Error *error) {
     const Model *model = runner->model;
     uint64_t resident;
@@ -115,7 +118,7 @@ bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t free_byte
             "a memory budget of %.3f GB is too small: %.3f GB would just do, with %.3f GB of weights besides the "
             "experts, "
             "%.3f GB of the KV cache and %.3f GB of experts",
-            (double)budget * 1e-9, (double)needed * 1e-9, (double)resident * 1e-9, (double)least * 1e-9,
+            (double)budget * 1e-9, (double)needed * 1e-9 + HALF_DIGIT, (double)resident * 1e-9, (double)least * 1e-9,
             (double)bank_floor_bytes(model->bank) * 1e-9);
     *bytes = budget - fixed;
     return true;

@@ -31,7 +31,7 @@ def least_budget(model):
     result = subprocess.run(command, capture_output=True, text=True)
     found = re.search(r"([0-9.]+) GB would just do", result.stderr)
     check(result.returncode == 1 and found, f"too small a budget is refused with the least that would do: {result.stderr[-300:]}")
-    return float(found.group(1)) * 1e9 + 1e6  # it is rounded
+    return float(found.group(1)) * 1e9
 
 
 def body(rng):
