@@ -77,14 +77,14 @@ INLINE void step_codes(const __m256i v[4], const int first, const Kind k, __m256
     }
     const int planes = k.bits == 8 ? 2 : planes_of(k), bits = k.bits == 8 ? 4 : k.bits;
     const __m256i low = _mm256_set1_epi8((char)((1 << bits) - 1));
-#pragma GCC unroll 4
-    for (int i = 0; i < step_of(k) / planes_of(k); i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < planes; j++) {
-            __m256i *to = &code[k.bits == 8 ? 4 * j + i : planes * i + j], from = v[first / planes_of(k) + i];
-            *to = planes > 1 ? _mm256_and_si256(j ? _mm256_srli_epi16(from, j * bits) : from, low) : from;
-            if (is_coded(k)) *to = e2m1_codes(*to);
-        }
+#pragma GCC unroll 8
+    for (int n = 0; n < 8; n++) {
+        if (n >= step_of(k) / planes_of(k) * planes) continue; /* gcc unrolls by a constant bound alone */
+        const int i = n / planes, j = n % planes;
+        __m256i *to = &code[k.bits == 8 ? 4 * j + i : n], from = v[first / planes_of(k) + i];
+        *to = planes > 1 ? _mm256_and_si256(j ? _mm256_srli_epi16(from, j * bits) : from, low) : from;
+        if (is_coded(k)) *to = e2m1_codes(*to);
+    }
 }
 
 /* Sums of the products of 2, 4 or 8 vectors of codes, as words. gcc would load the activations first, for which there
