@@ -126,6 +126,7 @@ Model *model_open(const char *directory, const ModelOptions *options, Error *err
     return model;
 }
 void model_close(Model *model) { free(model); }
+const char *model_damaged(const Model *model) { return NULL; }
 int model_vocab(const Model *model) { return fake.vocab; }
 int model_hidden(const Model *model) { return 1; }
 int model_context(const Model *model) { return fake.context; }
