@@ -1,5 +1,6 @@
 #include "server/body.h"
 
+#include <string.h>
 #include <unistd.h>
 
 static bool refuse_large(ApiError *error) {
@@ -47,10 +48,13 @@ static bool append(Exchange *x, const char *data, size_t size) {
 }
 
 bool body_take(Exchange *x, const char *data, size_t size) {
-    if (!x->refusal.status && append(x, data, size)) return true;
+    const bool wanted = !strcmp(x->request->method, "POST");
+    if (wanted && !x->refusal.status && append(x, data, size)) return true;
     body_free(x);
     x->discarded += size;
-    return x->discarded <= BODY_DISCARD_MAX;
+    if (x->discarded <= BODY_DISCARD_MAX) return true;
+    if (!x->refusal.status) refuse_large(&x->refusal);
+    return false;
 }
 
 const Json *body_object(const Exchange *x, Arena *arena, ApiError *error) {
