@@ -129,7 +129,7 @@ static void take_end(Connection *c) {
     ApiError error;
     Error why = {0};
     c->counted = true;
-    const int answering = __atomic_add_fetch(&server->answering, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&server->answering, 1, __ATOMIC_RELAXED);
     if (c->x->refusal.status || !body_admit(c->x, &c->x->refusal)) {
         refuse(c, &c->x->refusal);
         return;
@@ -137,7 +137,9 @@ static void take_end(Connection *c) {
     set_deadline(c, 0); /* the wait is ours now */
     watch(c, POLLER_NONE);
     c->state = ANSWERING;
-    const bool room = !c->x->route->completes || answering <= ANSWERS_MAX;
+    const bool completes = c->x->route->completes, room = !completes || c->http->completing < ANSWERS_MAX;
+    c->completes = completes && room;
+    c->http->completing += c->completes;
     if (room && workers_give(c->http->workers, answer, c, &why)) return; /* it is no longer ours */
     if (room && why.code != ERROR_BUSY)
         api_out_of_memory(&error);
@@ -173,7 +175,8 @@ static void take_bytes(Connection *c, const char *bytes, size_t size) {
 
 static void uncount(Connection *c) {
     if (c->counted) __atomic_fetch_sub(&c->http->server->answering, 1, __ATOMIC_RELAXED);
-    c->counted = false;
+    c->http->completing -= c->completes;
+    c->counted = c->completes = false;
 }
 
 Connection *connection_make(Http *http, int fd) {

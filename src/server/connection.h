@@ -26,11 +26,12 @@ typedef struct Connection {
     PollerWay way;
     int64_t deadline_ns; /* 0: none */
     HttpRequest request;
-    Exchange *x;  /* from the end of the headers until it is answered */
-    bool failed;  /* the answer was given up */
-    bool last;    /* the connection ends with it */
-    bool counted; /* in server->answering */
-    Buffer ahead; /* what has come behind the request */
+    Exchange *x;    /* from the end of the headers until it is answered */
+    bool failed;    /* the answer was given up */
+    bool last;      /* the connection ends with it */
+    bool counted;   /* in server->answering */
+    bool completes; /* counted in http->completing */
+    Buffer ahead;   /* what has come behind the request */
     Buffer reply;
     size_t sent;
 } Connection;
@@ -44,6 +45,7 @@ typedef struct Http {
     Workers *workers;
     Connection *first;
     int count;
+    int completing;                         /* of them, with a request of the engine whose answer is not out */
     int64_t next_deadline_ns, pause_end_ns; /* of accepting; 0: none */
     Mutex lock;                             /* of what follows */
     Connection *back;

@@ -205,16 +205,14 @@ static bool answer(Exchange *x, Door door) {
     Embedding e = {.door = door};
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE + VECTORS_BYTES_MAX};
     Buffer out = {.limit = ANSWER_BYTES_MAX};
-    __atomic_fetch_add(&x->server->answering, 1, __ATOMIC_RELAXED);
     const Json *body = body_object(x, &arena, &error);
     const bool ok = body && read_request(x, body, &arena, &e, &error) && compute(x, &e, &out, &error);
     for (int i = 0; i < e.count; i++) tokens_free(&e.inputs[i]);
     models_release(x->server->models, e.model);
     arena_free(&arena);
-    const bool result = ok ? reply_json(x, 200, &out) : reply_error(x, &error);
-    if (!ok) buffer_free(&out);
-    __atomic_fetch_sub(&x->server->answering, 1, __ATOMIC_RELAXED);
-    return result;
+    if (ok) return reply_json(x, 200, &out);
+    buffer_free(&out);
+    return reply_error(x, &error);
 }
 
 bool answer_embeddings(Exchange *x, Slice rest) { return answer(x, DOOR_EMBEDDINGS); }

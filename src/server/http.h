@@ -6,7 +6,7 @@
 
 enum {
     CONNECTIONS_MAX = 16384, /* more wait in the listener's queue */
-    ANSWERS_MAX = 512,       /* requests that are answered at once; one more is asked to come again */
+    ANSWERS_MAX = 512,       /* of the engine, at once, until they are out; one more is asked to come again */
     HEAD_DEADLINE_S = 10,    /* from a connection's, or a request's first byte to the end of its headers */
     BODY_DEADLINE_S = 60,    /* from there to the end of its body */
     IDLE_DEADLINE_S = 60,    /* between requests */

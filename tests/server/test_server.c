@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "chat/chat_fixture.h"
 #include "server/exchange.h"
+#include "server/http.h"
 #include "server/http_client.h"
 
 #define CHAT "/v1/chat/completions"
@@ -377,6 +378,36 @@ static void test_text_budget(void) {
     close_server();
 }
 
+/* The body of a GET means nothing, and /health asks for no key: it takes no room from bodies that are wanted. */
+static void test_body_of_get(void) {
+    enum { PIECE = 1 << 20 };
+    open_server(1, 1);
+    char *piece = calloc(PIECE, 1);
+    const int client = connect_client();
+    char head[128];
+    snprintf(head, sizeof head, "GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", 2 * PIECE);
+    client_send_text(client, head);
+    client_send(client, piece, PIECE);
+    sleep_ms(100);
+    TEST(__atomic_load_n(&server->body_bytes, __ATOMIC_RELAXED) == 0);
+    client_send(client, piece, PIECE);
+    TEST(client_read(client, &answer) == 200);
+    client_post(client, CHAT, slice_of(CHAT_BODY(",\"max_tokens\":1"))); /* and the next request is found behind it */
+    TEST(client_read(client, &answer) == 200);
+    close(client);
+    free(piece);
+    close_server();
+}
+
+/* Whoever does not read refusals, which need no key, keeps nobody from being answered. */
+static void test_unread_refusals(void) {
+    open_server(1, 1);
+    __atomic_add_fetch(&server->answering, ANSWERS_MAX, __ATOMIC_RELAXED); /* such are counted, for the end */
+    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 200);
+    __atomic_sub_fetch(&server->answering, ANSWERS_MAX, __ATOMIC_RELAXED);
+    close_server();
+}
+
 int main(void) {
     log_set_level(LOG_ERROR);
     test_gone_with_a_byte(CHAT_BODY(""));
@@ -393,6 +424,8 @@ int main(void) {
     test_not_numbers();
     test_too_long();
     test_text_budget();
+    test_body_of_get();
+    test_unread_refusals();
     buffer_free(&answer);
     return test_done();
 }
