@@ -176,14 +176,18 @@ static bool write_choice(const Json *body, Buffer *out, ApiError *error) {
 static const char thread_unsupported[] = "thread_unsupported_request";
 
 /* {"type": "json_schema", "schema"} */
-static void write_format(const Json *body, Buffer *out) {
-    const Json *config = door_get(body, "output_config");
-    const Json *format = config ? door_get(config, "format") : door_get(body, "output_format");
-    const Json *schema = format ? door_get(format, "schema") : NULL;
-    if (!schema) return;
+static bool write_format(const Json *body, Buffer *out, ApiError *error) {
+    const Json *config = door_get(body, "output_config"), *format = config ? door_get(config, "format") : NULL;
+    const char *param = format ? "output_config.format" : "output_format";
+    if (!format) format = door_get(body, "output_format");
+    if (!format) return true;
+    const Json *schema = door_get(format, "schema");
+    if (!is_block(format, "json_schema")) return api_unsupported(param, error);
+    if (!schema) return api_missing(param, error);
     buffer_text(out, ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"output\",\"schema\":");
     json_write(out, schema);
     buffer_text(out, "}}");
+    return true;
 }
 
 static bool read_params(ApiRequest *request, const Json *body, ApiError *error) {
@@ -193,11 +197,10 @@ static bool read_params(ApiRequest *request, const Json *body, ApiError *error) 
             error, 400, thread_unsupported, "thread", "'thread' is not supported: send the whole conversation.");
     buffer_text(&chat, "{\"n\":1");
     if (!fields_check(DOOR_MESSAGES, body, &chat, error) || !write_messages(body, &chat, error) ||
-        !write_tools(body, &chat, error) || !write_choice(body, &chat, error)) {
+        !write_tools(body, &chat, error) || !write_choice(body, &chat, error) || !write_format(body, &chat, error)) {
         buffer_free(&chat);
         return false;
     }
-    write_format(body, &chat);
     buffer_byte(&chat, '}');
     if (!door_read(request, &chat, error)) return false;
     const Json *stops = door_get(body, "stop_sequences"), *config = door_get(body, "output_config");

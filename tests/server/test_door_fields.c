@@ -273,9 +273,36 @@ static void test_names(void) {
     arena_free(&arena);
 }
 
+/* The form of a message, by either of its names, is kept or refused, whatever stands beside it. */
+static void test_message_format(void) {
+#define MESSAGE(more) "{\"model\":\"m\",\"max_tokens\":9,\"messages\":" SAID("x") "," more "}"
+#define FORM "{\"type\":\"json_schema\",\"schema\":{\"type\":\"null\"}}"
+    static const struct {
+        const char *body, *refused;
+    } cases[] = {{MESSAGE("\"output_config\":{\"format\":" FORM "}"), NULL}, {MESSAGE("\"output_format\":" FORM), NULL},
+        {MESSAGE("\"output_config\":{\"effort\":\"low\"},\"output_format\":" FORM), NULL},
+        {MESSAGE("\"output_format\":{\"type\":\"json_schema\"}"), "output_format"},
+        {MESSAGE("\"output_config\":{\"format\":{\"type\":\"json_object\"}}"), "output_config.format"}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        ApiError error;
+        Error why = {0};
+        Buffer shown = {0};
+        const Json *body = json_parse(&arena, slice_of(cases[i].body), &why);
+        CHECK(body != NULL);
+        const bool ok = read_body(&doors[1], body, &shown, &error);
+        if (cases[i].refused)
+            TEST_MSG(!ok && !strncmp(error.param, cases[i].refused, strlen(cases[i].refused)), "%s", cases[i].body);
+        else
+            TEST_MSG(ok && strstr(shown.data, "{\"type\":\"null\"}"), "%s: %s", cases[i].body, shown.data);
+        buffer_free(&shown);
+    }
+    arena_free(&arena);
+}
+
 int main(void) {
     log_set_level(LOG_ERROR);
     for (size_t i = 0; i < COUNT_OF(doors); i++) test_door(&doors[i]);
     test_names();
+    test_message_format();
     return test_done();
 }
