@@ -24,11 +24,14 @@ static Request *submit(const ChatModel *model, const EmbeddingJob *job, int inde
     return engine_submit(model->engine, &options, error);
 }
 
-static void scale(const float *state, int dimensions, float *out) {
+/* False: the state holds what is no number. */
+static bool scale(const float *state, int dimensions, float *out) {
     double square = 0;
     for (int i = 0; i < dimensions; i++) square += (double)state[i] * (double)state[i];
+    if (!isfinite(square)) return false;
     const double factor = square > 0 ? 1 / sqrt(square) : 0;
     for (int i = 0; i < dimensions; i++) out[i] = (float)((double)state[i] * factor);
+    return true;
 }
 
 static bool take(const EmbeddingJob *job, Request *request, float *out, Error *error) {
@@ -44,8 +47,8 @@ static bool take(const EmbeddingJob *job, Request *request, float *out, Error *e
         return false;
     }
     if (finish != FINISH_STOP) return fail(error, ERROR_CANCELLED, "the model is being closed");
-    scale(request_embedding(request), job->dimensions, out);
-    return true;
+    return scale(request_embedding(request), job->dimensions, out) ||
+        fail(error, ERROR_DEVICE, "the model's computation gave no numbers");
 }
 
 bool embedding_compute(const ChatModel *model, const EmbeddingJob *job, float *out, Error *error) {

@@ -12,5 +12,6 @@ typedef struct EmbeddingJob {
 } EmbeddingJob;
 
 /* Into out, [count, dimensions]. A vector of nothing but zeros stays one. The model must pool (ChatModel.pooling).
- * Errors are those of engine_submit; ERROR_CANCELLED when it was given up. */
+ * Errors are those of engine_submit; ERROR_CANCELLED when it was given up; ERROR_DEVICE when what was computed is no
+ * numbers. */
 NODISCARD bool embedding_compute(const ChatModel *model, const EmbeddingJob *job, float *out, Error *error);

@@ -115,7 +115,22 @@ def test_vanished(server):
     check(server.wait_idle(20), "a client that goes away stops its embeddings")
 
 
+def test_not_numbers():
+    """A model whose last norm is infinite: no answer of it is JSON."""
+    with tempfile.TemporaryDirectory() as directory:
+        write_checkpoint(directory, "last", True)
+        path = os.path.join(directory, "model.safetensors")
+        weights = dict(mx.load(path).items())
+        weights["norm.weight"] = mx.full(weights["norm.weight"].shape, float("inf"))
+        mx.save_safetensors(path, weights)
+        with Server(directory) as server:
+            for path in ("/v1/embeddings", "/api/embed"):
+                status, _, body = server.request("POST", path, {"model": server.name, "input": "x"})
+                check(status == 500 and b"gave no numbers" in body, f"{path}: {status} {body[:100]}")
+
+
 if __name__ == "__main__":
+    test_not_numbers()
     for pooling, bare in (("last", True), ("mean", False)):
         with tempfile.TemporaryDirectory() as directory:
             oracle_model = write_checkpoint(directory, pooling, bare)
