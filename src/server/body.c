@@ -18,8 +18,8 @@ size_t body_text_max(void) {
     return part > TEXT_BYTES_LEAST ? part : TEXT_BYTES_LEAST;
 }
 
-bool body_admit(Exchange *x, ApiError *error) {
-    size_t *all = &x->server->text_bytes, bytes = x->body.size * TEXT_MADE_PER_BYTE;
+bool body_hold(Exchange *x, size_t bytes, ApiError *error) {
+    size_t *all = &x->server->text_bytes;
     const size_t together = __atomic_add_fetch(all, bytes, __ATOMIC_RELAXED);
     if (together <= x->server->text_bytes_max || together == bytes) {
         x->text_bytes = bytes;
@@ -28,6 +28,8 @@ bool body_admit(Exchange *x, ApiError *error) {
     __atomic_sub_fetch(all, bytes, __ATOMIC_RELAXED);
     return api_fail(error, 503, "overloaded", NULL, "The server is reading too many large requests. Please try again.");
 }
+
+bool body_admit(Exchange *x, ApiError *error) { return body_hold(x, x->body.size * TEXT_MADE_PER_BYTE, error); }
 
 bool body_fits(const Server *server, uint64_t bytes, ApiError *error) {
     if (bytes > BODY_BYTES_MAX) return refuse_large(error);

@@ -17,6 +17,8 @@ enum {
 /* A body that is whole, on its way to tokens: false when what is made of it and of others would be too much. One alone
  * is never too much. */
 NODISCARD bool body_admit(Exchange *x, ApiError *error);
+/* The same of bytes that are made when the body is gone; until the exchange ends. */
+NODISCARD bool body_hold(Exchange *x, size_t bytes, ApiError *error);
 size_t body_text_max(void); /* bytes for what is made of bodies: a part of the machine's memory */
 /* From the headers: false when a body of so many bytes would not be taken. */
 NODISCARD bool body_fits(const Server *server, uint64_t bytes, ApiError *error);

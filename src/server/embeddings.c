@@ -115,9 +115,7 @@ static bool read_request(Exchange *x, const Json *body, Arena *arena, Embedding 
     int64_t wanted = hidden;
     if (dimensions && !api_integer(dimensions, "dimensions", 1, hidden, &wanted, error)) return false;
     e->dimensions = (int)wanted;
-    if (!take_inputs(e, arena, input, error)) return false;
-    e->vectors = arena_alloc(arena, (size_t)e->count * (size_t)e->dimensions, sizeof *e->vectors);
-    return e->vectors || api_out_of_memory(error);
+    return take_inputs(e, arena, input, error);
 }
 
 /* ---- the answer ---- */
@@ -178,7 +176,9 @@ static void write_answer(const Embedding *e, Buffer *out) {
         out, ",\"usage\":{\"prompt_tokens\":%lld,\"total_tokens\":%lld}}", (long long)e->tokens, (long long)e->tokens);
 }
 
-static bool compute(Exchange *x, Embedding *e, Buffer *out, ApiError *error) {
+static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiError *error) {
+    enum { DECIMAL_BYTES = 16, BASE64_BYTES = 6 }; /* of a number: "-1.23456789e-38,", and a float's six characters */
+    const size_t numbers = (size_t)e->count * (size_t)e->dimensions, size = e->base64 ? BASE64_BYTES : DECIMAL_BYTES;
     const CacheRequest cache = {0};
     const EmbeddingJob job = {.prompts = e->inputs,
         .count = e->count,
@@ -188,6 +188,9 @@ static bool compute(Exchange *x, Embedding *e, Buffer *out, ApiError *error) {
         .context = x};
     Error why = {0};
     body_free(x);
+    if (!body_hold(x, numbers * (sizeof *e->vectors + 2 * size), error)) return false; /* twice: also in the reply */
+    e->vectors = arena_alloc(arena, numbers, sizeof *e->vectors);
+    if (!e->vectors) return api_out_of_memory(error);
     if (!embedding_compute(e->model, &job, e->vectors, &why)) return api_engine_failed(error, &why);
     if (e->door == DOOR_OLLAMA_EMBED)
         write_lists(x, e, out);
@@ -206,7 +209,7 @@ static bool answer(Exchange *x, Door door) {
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE + VECTORS_BYTES_MAX};
     Buffer out = {.limit = ANSWER_BYTES_MAX};
     const Json *body = body_object(x, &arena, &error);
-    const bool ok = body && read_request(x, body, &arena, &e, &error) && compute(x, &e, &out, &error);
+    const bool ok = body && read_request(x, body, &arena, &e, &error) && compute(x, &arena, &e, &out, &error);
     for (int i = 0; i < e.count; i++) tokens_free(&e.inputs[i]);
     models_release(x->server->models, e.model);
     arena_free(&arena);
