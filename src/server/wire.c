@@ -34,6 +34,8 @@ Tls *tls_open(const char *certificate, const char *key, Error *error) {
     if (!wrong) {
         SSL_CTX_set_mode(
             context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+        /* Each reading takes one record: whoever sends nothing but changes of keys keeps no thread from others. */
+        SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
         SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION);
         SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
         return (Tls *)context;
