@@ -14,7 +14,7 @@ static bool refuse_messages(const Error *why, ApiError *error) {
 static bool messages_fit(const Exchange *x, const ChatPrompt *prompt, ApiError *error) {
     size_t bytes = 0; /* all are within one body */
     for (size_t i = 0; i < prompt->message_count; i++) bytes += prompt->messages[i].content.size;
-    return completion_fits(x, bytes, "messages", error);
+    return completion_fits(x->model, bytes, "messages", error);
 }
 
 bool chat_make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) {

@@ -59,9 +59,9 @@ static bool take_model(Exchange *x, const Json *body, ApiError *error) {
     return x->model || model_failed(json_slice(name), &why, error);
 }
 
-bool completion_fits(const Exchange *x, size_t bytes, const char *field, ApiError *error) {
-    const int64_t context = chat_model_context(x->model);
-    const size_t longest = tokenizer_longest(x->model->tokenizer);
+bool completion_fits(const ChatModel *model, size_t bytes, const char *field, ApiError *error) {
+    const int64_t context = chat_model_context(model);
+    const size_t longest = tokenizer_longest(model->tokenizer);
     if (!longest || bytes / longest <= (size_t)context) return true;
     return api_fail(error, 400, "context_length_exceeded", field,
         "This model's maximum context length is %lld tokens. However, the %zu bytes in the %s are at least %zu tokens. "

@@ -8,6 +8,7 @@
 #include "chat/embedding.h"
 #include "server/body.h"
 #include "server/door.h"
+#include "server/endpoint.h"
 #include "server/fields.h"
 #include "server/model_list.h"
 #include "server/reply.h"
@@ -51,7 +52,8 @@ static bool take_input(Embedding *e, const Json *value, const char *param, ApiEr
     if (value->type == JSON_ARRAY) {
         if (!take_ids(e, value, param, tokens, error)) return false;
     } else {
-        if (!api_string(value, param, &text, error)) return false;
+        if (!api_string(value, param, &text, error) || !completion_fits(e->model, text.size, param, error))
+            return false;
         if (!tokenizer_encode(e->model->tokenizer, text, CONTROL_AS_TEXT, true, tokens, &why))
             return refuse(&why, param, error);
     }

@@ -22,7 +22,7 @@ typedef struct Endpoint {
 } Endpoint;
 
 /* Before a text of so many bytes is made tokens: false when that could only show that the context is too short. */
-NODISCARD bool completion_fits(const Exchange *x, size_t bytes, const char *field, ApiError *error);
+NODISCARD bool completion_fits(const ChatModel *model, size_t bytes, const char *field, ApiError *error);
 /* The prompt of a request that is a chat. */
 bool chat_make_prompts(Exchange *x, const ApiRequest *request, ApiError *error);
 

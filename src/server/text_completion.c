@@ -15,7 +15,7 @@ static bool keep_text(Exchange *x, int prompt, Slice text) {
 static bool take_text(Exchange *x, const ApiRequest *request, const Json *value, const char *param, ApiError *error) {
     Slice text;
     if (!api_string(value, param, &text, error)) return false;
-    if (!completion_fits(x, text.size, "prompt", error)) return false;
+    if (!completion_fits(x->model, text.size + request->suffix.size, "prompt", error)) return false;
     const int number = x->prompt_count++;
     Tokens *prompt = &x->prompts[number];
     if (request->form.echo && !keep_text(x, number, text)) return api_out_of_memory(error);

@@ -84,6 +84,11 @@ def test_vectors(server, model, pooling):
     check(texts.data[0].embedding == texts.data[1].embedding == create(ids, encoding_format="base64").data[0].embedding == create("Hello there", encoding_format="base64").data[0].embedding,
           "a text, texts and ids")
     refused(lambda: create(prompts[0] * 600), openai.BadRequestError, "context_length_exceeded", "an input beyond the context")
+    refused(lambda: create(["x", "y" * 100000]), openai.BadRequestError, "context_length_exceeded", "a text that cannot fit")
+    try:
+        create(["x", "y" * 100000])
+    except openai.BadRequestError as e:
+        check("are at least" in e.message and e.param == "input[1]", f"a text that cannot fit is not tokenized: {e}")
     refused(lambda: create([]), openai.BadRequestError, "empty_array", "no input")
     refused(lambda: create([""]), openai.BadRequestError, "invalid_value", "an empty text")
     refused(lambda: create([["x"]]), openai.BadRequestError, "invalid_type", "ids that are none")
