@@ -56,19 +56,23 @@ static bool takes_forced(const Request *request) {
     return request->constraint->ops->forced && request->sampling.logprobs < 0 && request->sampling.bias_count == 0;
 }
 
+/* Tokenizers may have more tokens than their models: from such a one on nothing is forced. */
+static bool find_forced(Request *request, AnswerChoice *choice, int32_t last, int vocab, Error *error) {
+    Constraint *constraint = request->constraint;
+    int count = 0;
+    choice->forced_at = choice->forced_count = 0;
+    if (takes_forced(request) &&
+        !constraint->ops->forced(constraint, choice->where, last, choice->forced, FORCED_MAX, &count, error))
+        return false;
+    while (choice->forced_count < count && choice->forced[choice->forced_count] < vocab) choice->forced_count++;
+    return true;
+}
+
 /* Goes on with the forced tokens, or finds some: the next one is the only one then. */
 static bool next_forced(Request *request, AnswerChoice *choice, int32_t last, int vocab, Error *error) {
-    Constraint *constraint = request->constraint;
-    if (choice->forced_at == choice->forced_count) {
-        choice->forced_at = choice->forced_count = 0;
-        if (takes_forced(request) &&
-            !constraint->ops->forced(
-                constraint, choice->where, last, choice->forced, FORCED_MAX, &choice->forced_count, error))
-            return false;
-    }
+    if (choice->forced_at == choice->forced_count && !find_forced(request, choice, last, vocab, error)) return false;
     choice->only = choice->forced_at < choice->forced_count ? choice->forced[choice->forced_at++] : -1;
     if (choice->only < 0) return true;
-    CHECK(choice->only < vocab);
     memset(choice->mask, 0, words_of(vocab) * sizeof *choice->mask);
     choice->mask[choice->only / 64] |= (uint64_t)1 << (choice->only % 64);
     choice->allowed = ALLOWED_SOME;
@@ -100,6 +104,7 @@ typedef enum JobState { JOB_FREE, JOB_ADDED, JOB_WAITS, JOB_RUNS, JOB_DONE } Job
 typedef struct Job {
     JobState state;
     bool ok, slow; /* slow: no step waits for it */
+    uint64_t turn; /* who came first runs first */
     int64_t took_ns;
     Request *request; /* a reference */
     AnswerChoice *choice;
@@ -108,6 +113,7 @@ typedef struct Job {
 
 struct AllowedAhead {
     int vocab, capacity, added;
+    uint64_t turns;
     EndTokens ends;
     Job *jobs; /* [capacity]: a choice has one at most */
     Thread threads[AHEAD_THREADS];
@@ -117,19 +123,24 @@ struct AllowedAhead {
     bool closing;
 };
 
-/* Under the mutex: one to run. Those of one constraint are run one by one, and so are slow ones. */
+static bool is_busy(const AllowedAhead *a, const Constraint *constraint) {
+    bool busy = false;
+    for (int i = 0; i < a->capacity; i++)
+        busy = busy || (a->jobs[i].state == JOB_RUNS && a->jobs[i].request->constraint == constraint);
+    return busy;
+}
+
+/* Under the mutex: the oldest to run. Those of one constraint are run one by one, and so are slow ones. */
 static Job *find_job(AllowedAhead *a) {
     bool slow = false;
     for (int i = 0; i < a->capacity; i++) slow = slow || (a->jobs[i].state == JOB_RUNS && a->jobs[i].slow);
+    Job *oldest = NULL;
     for (int i = 0; i < a->capacity; i++) {
         Job *job = &a->jobs[i];
-        if (job->state != JOB_WAITS || (job->slow && slow)) continue;
-        bool busy = false;
-        for (int k = 0; k < a->capacity; k++)
-            busy = busy || (a->jobs[k].state == JOB_RUNS && a->jobs[k].request->constraint == job->request->constraint);
-        if (!busy) return job;
+        if (job->state != JOB_WAITS || (job->slow && slow) || (oldest && oldest->turn < job->turn)) continue;
+        if (!is_busy(a, job->request->constraint)) oldest = job;
     }
-    return NULL;
+    return oldest;
 }
 
 static void *ahead_run(void *argument) {
@@ -195,13 +206,24 @@ void allowed_ahead_close(AllowedAhead *a) {
     free(a);
 }
 
+/* Of an answer that has ended: it need not be begun, and nobody asks what came of it. Its place may be taken at once:
+ * whoever has the answer's slot by now comes with a job before the end of the step would see to this one. */
+static bool is_idle(const Job *job) {
+    return (job->state == JOB_WAITS || job->state == JOB_DONE) && job->choice->state == CHOICE_ENDED;
+}
+
 void allowed_ahead_add(AllowedAhead *a, Request *request, AnswerChoice *choice) {
     if (!request->constraint || choice->allowed != ALLOWED_UNKNOWN) return;
     Job *job = a->jobs;
     mutex_lock(&a->mutex);
-    while (job->state != JOB_FREE) CHECK(++job < a->jobs + a->capacity);
+    while (job->state != JOB_FREE && !is_idle(job)) CHECK(++job < a->jobs + a->capacity);
+    if (job->state != JOB_FREE) drop_job(job);
     request_retain(request);
-    *job = (Job){.state = JOB_ADDED, .slow = request->constraint->slow, .request = request, .choice = choice};
+    *job = (Job){.state = JOB_ADDED,
+        .slow = request->constraint->slow,
+        .turn = a->turns++,
+        .request = request,
+        .choice = choice};
     mutex_unlock(&a->mutex);
     request->constraint->jobs++;
     a->added++;
@@ -247,17 +269,17 @@ static bool must_wait(const AllowedAhead *a, bool any) {
     return awaited && !(any && done);
 }
 
-/* Takes what is done; what is not has taken too long. What nobody wants any more need not be begun. */
+/* Takes what is done; what runs still has taken too long, and so would others of its constraint. */
 static void settle_job(Job *job, bool any) {
     Constraint *constraint = job->request->constraint;
     if (job->state == JOB_DONE) {
         constraint->slow = job->took_ns > LATE_MS * INT64_C(1000000);
         if (!job->ok) request_fail(job->request, &job->error);
         drop_job(job);
-    } else if (job->state == JOB_WAITS && job->choice->state == CHOICE_ENDED) {
+    } else if (is_idle(job)) {
         drop_job(job);
-    } else if (job->state == JOB_RUNS && !any) {
-        job->slow = constraint->slow = true;
+    } else if (!any) {
+        job->slow = constraint->slow = constraint->slow || job->state == JOB_RUNS;
     }
 }
 

@@ -61,6 +61,7 @@ typedef struct Scheduler {
 
     Turn *turns; /* by age */
     int turn_count, readers;
+    bool left_out; /* somebody has no turn, as a mask is late, and keeps pages */
     Step step;
     int32_t *tokens, *positions, *outputs, *states;
     Run *runs;

@@ -1,6 +1,7 @@
 /* The rows of a step, and the pages for them. Pages are reserved in the order of age; when they run out, the prefix
  * cache has nothing left to give but what sequences hold as well. Then whoever is youngest is parked: its pages go to
- * the prefix cache, from where those that are wanted leave and the others come back. So the oldest always goes on. */
+ * the prefix cache, from where those that are wanted leave and the others come back. So the oldest always goes on; or
+ * waits for those whose masks are late, who keep their pages and are not there to be parked. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/allowed.h"
@@ -24,7 +25,9 @@ static bool is_reader(const Turn *turn) {
 
 static void collect_turns(Scheduler *s) {
     s->turn_count = s->readers = 0;
+    s->left_out = false;
     for (Request *r = s->active.first; r; r = r->next) {
+        s->left_out = s->left_out || allowed_is_late(r);
         if (r->failed || allowed_is_late(r)) continue;
         if (request_reads_prompt(r)) s->turns[s->turn_count++] = (Turn){.request = r};
         for (int i = 0; i < r->choice_count; i++)
@@ -116,9 +119,10 @@ static void reserve(Scheduler *s, Turn *turn) {
             scheduler_park(s, turn->request, turn->choice);
             return;
         }
+        turn->rows = 0;
+        if (full && s->left_out) return; /* until those who hold the rest come back, who can be parked then */
         log_error("%s", error.text);
         request_fail(turn->request, &error);
-        turn->rows = 0;
         return;
     }
 }

@@ -13,7 +13,8 @@ typedef struct Automaton {
     int longest; /* answers: 0: for ever */
     int fail_at; /* this mask fails; 0: none */
     atomic_int masks;
-    bool forces;       /* tokens where others may follow as well */
+    bool forces;       /* tokens where others may follow as well, */
+    bool beyond;       /* or one that the model does not have */
     int sleep_ns;      /* a mask takes so long */
     int beside;        /* masks that were computed while a step was */
     atomic_int inside; /* threads */
@@ -57,6 +58,9 @@ static bool automaton_forced(
     Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max, int *count, Error *error) {
     const Automaton *a = (Automaton *)(void *)constraint;
     const int most = a->forces && last % 3 == 1 ? 5 : 0;
+    tokens[0] = fake.vocab;
+    *count = 1;
+    if (a->beyond) return true;
     for (*count = 0; *count < most && !(a->longest && (int)(state & 255) >= a->longest); (*count)++) {
         CHECK(*count < max);
         tokens[*count] = (int32_t)(state % 290) + 5;
@@ -300,6 +304,22 @@ static void test_forced_runs(void) {
     }
 }
 
+/* A tokenizer may know a token that the model does not have: it is not forced. */
+static void test_forced_beyond(void) {
+    fake_reset();
+    Case c;
+    make_prompt(&c, 50, 4);
+    Automaton *a = automaton_new(9, 0);
+    c.options.constraint = &a->base;
+    Engine *engine = open_engine(1, 1, 64, 0);
+    const Seen expected = run_one(engine, &c.options);
+    a->beyond = true;
+    const Seen seen = run_one(engine, &c.options);
+    TEST(seen.count > 0 && !memcmp(&seen, &expected, sizeof seen));
+    close_engine(engine);
+    constraint_release(&a->base);
+}
+
 /* Masks are computed beside steps, however long they take. */
 static void test_beside(void) {
     fake_reset();
@@ -370,6 +390,69 @@ static void test_late(void) {
     TEST(atomic_load(&freed) == SLOW + QUICK);
 }
 
+/* Readers go away while masks of theirs wait for a thread, and others take their places at once: there is room for all.
+ */
+static void test_late_and_gone(void) {
+    enum { SLOTS = 4, WAVES = 4, SLOW_NS = 30000000 };
+    fake_reset();
+    Case c[SLOTS * WAVES];
+    Request *requests[SLOTS * WAVES];
+    Automaton *a[SLOTS * WAVES];
+    Engine *engine = open_engine(SLOTS, SLOTS * WAVES, 64, 0);
+    for (int i = 0; i < SLOTS * WAVES; i++) {
+        make_prompt(&c[i], 10 + i, (uint64_t)i + 4);
+        a[i] = automaton_new((uint32_t)i + 5, 0);
+        a[i]->sleep_ns = SLOW_NS;
+        c[i].options.max_tokens = 2;
+        c[i].options.constraint = &a[i]->base;
+        requests[i] = submit(engine, &c[i].options);
+    }
+    for (int i = 0; i < SLOTS * (WAVES - 1); i++) {
+        while (i % SLOTS == 0 && a[i]->masks == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        request_cancel(requests[i]);
+    }
+    Seen seen;
+    for (int i = 0; i < SLOTS * WAVES; i++) {
+        read_all(requests[i], 1, &seen);
+        TEST(i < SLOTS * (WAVES - 1) || seen.count > 0);
+        request_free(requests[i]);
+    }
+    close_engine(engine);
+    for (int i = 0; i < SLOTS * WAVES; i++) constraint_release(&a[i]->base);
+}
+
+/* Who waits for a mask keeps its pages; those who go on meanwhile and find no more wait for it, and do not fail. */
+static void test_late_and_large(void) {
+    enum { SLOW_NS = 200000000, PAGES = 8, LONG = 600 };
+    for (int first = 0; first < 2; first++) {
+        fake_reset();
+        Case c[2];
+        Seen expected[2], seen[2];
+        Request *requests[2];
+        Automaton *a = automaton_new(5, 0);
+        for (int i = 0; i < 2; i++) {
+            make_prompt(&c[i], i ? 10 : 500, (uint64_t)i + 4);
+            c[i].options.max_tokens = i ? LONG : 3;
+            c[i].options.sampling.ignore_eos = true;
+            if (i == 0) c[i].options.constraint = &a->base;
+            Engine *engine = open_engine(1, 1, 64, 0);
+            expected[i] = run_one(engine, &c[i].options);
+            close_engine(engine);
+        }
+        a->sleep_ns = SLOW_NS;
+        Engine *engine = open_engine(2, 2, 64, PAGES * FAKE_PAGE_BYTES);
+        for (int i = 0; i < 2; i++) requests[i ^ first] = submit(engine, &c[i ^ first].options);
+        for (int i = 0; i < 2; i++) {
+            read_all(requests[i], 1, &seen[i]);
+            TEST_MSG(!memcmp(&seen[i], &expected[i], sizeof seen[i]), "%d: request %d: %d tokens, finish %d", first, i,
+                seen[i].count, (int)seen[i].finish);
+            request_free(requests[i]);
+        }
+        close_engine(engine);
+        constraint_release(&a->base);
+    }
+}
+
 /* ---- faults ---- */
 
 static void test_faults(void) {
@@ -431,8 +514,11 @@ int main(void) {
     test_forced();
     test_literal();
     test_forced_runs();
+    test_forced_beyond();
     test_beside();
     test_late();
+    test_late_and_gone();
+    test_late_and_large();
     test_faults();
     test_nothing();
     return test_done();
