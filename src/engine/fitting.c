@@ -101,7 +101,7 @@ static void choose(EngineOptions *o, const FitMachine *machine, const Fit *fit) 
     if (!o->kv_bytes && (fit->stream || fit->kv_bytes < usual)) o->kv_bytes = fit->kv_bytes;
     if (!fit->stream) return;
     o->model.memory_budget = fit->budget;
-    o->model.expert_buffered = !machine->disk.direct;
+    o->model.expert_buffered = machine->disk.block_bytes > 0 && !machine->disk.direct;
     o->model.expert_depth = machine->disk.depth;
 }
 

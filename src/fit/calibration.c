@@ -17,7 +17,7 @@ static void write_machine(Buffer *out) {
     Buffer text = {0};
     const char *name = "unknown";
     int length = 7;
-    if (file_read("/proc/cpuinfo", 0, &text, NULL)) {
+    if (file_read("/proc/cpuinfo", 0, &text, NULL) && text.data) {
         const char *line = strstr(text.data, "model name"), *colon = line ? strchr(line, ':') : NULL;
         if (colon) {
             name = colon + 1 + (colon[1] == ' ');

@@ -97,7 +97,7 @@ void fit_summary(const FitMachine *machine, const FitModel *model, const Fit *fi
 /* What a runner's model needs. */
 void fit_model(const Runner *runner, FitModel *out);
 /* Some tenths of a second with as many threads as the backend is to have, and half a second of reading where there are
- * experts: path, a large file of the model. */
+ * experts: path, a large file of the model. The disk stays unmeasured where a figure of it is not to be had. */
 NODISCARD bool fit_measure(
     const FitModel *model, const BackendOptions *backend, const char *path, FitMachine *out, Error *error);
 

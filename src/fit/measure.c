@@ -160,6 +160,13 @@ static bool measure_all(Bench *b, const BackendOptions *options, FitMachine *out
     return ok;
 }
 
+/* A figure is missing where a read failed, or all that was tried is in the page cache, which cannot be avoided. */
+static bool is_whole(const DiskProbe *disk) {
+    bool whole = true;
+    for (int i = 0; i < DISK_DEPTHS; i++) whole = whole && disk->rate[i] > 0;
+    return whole;
+}
+
 bool fit_measure(
     const FitModel *model, const BackendOptions *backend, const char *path, FitMachine *out, Error *error) {
     *out = (FitMachine){.memory = memory_available()};
@@ -176,5 +183,7 @@ bool fit_measure(
     munmap(b.memory, b.bytes);
     if (!ok || !model->experts) return ok;
     const int64_t bytes = (int64_t)model->expert_bytes;
-    return disk_probe(path, BANK_IO_AUTO, bytes / model->parts, bytes, &out->disk, error);
+    if (!disk_probe(path, BANK_IO_AUTO, bytes / model->parts, bytes, &out->disk, error)) return false;
+    if (!is_whole(&out->disk)) out->disk = (DiskProbe){0};
+    return true;
 }

@@ -47,7 +47,8 @@ static int64_t whole_blocks(int64_t bytes, int64_t most) {
 
 /* Whether the page cache holds a part of it: then reading through it would tell of memory, not of the disk. */
 static bool is_cached(int fd, uint64_t offset, size_t size) {
-    unsigned char pages[BLOCK_BYTES_MAX / BANK_ALIGN]; /* or larger ones than BANK_ALIGN, and fewer */
+    unsigned char pages[LARGE_BYTES_MAX / BANK_ALIGN]; /* or larger ones than BANK_ALIGN, and fewer */
+    CHECK(size <= LARGE_BYTES_MAX);
     void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, (off_t)offset);
     if (map == MAP_FAILED) return true;
     bool cached = mincore(map, size, (void *)pages) != 0;

@@ -1,5 +1,9 @@
 /* Plans of invented machines and models: a plan is arithmetic, so every figure can be checked by hand. */
 #include "fit/fit.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "test.h"
 
 static const uint64_t GIB = UINT64_C(1) << 30, MIB = UINT64_C(1) << 20;
@@ -209,6 +213,27 @@ static void test_disk_rate(void) {
     TEST(near(disk_rate(&machine.disk, 6), 2.5e9) && near(disk_rate(&machine.disk, 100), 4e9));
 }
 
+/* A file in which no expert fits says nothing of the disk: nothing is promised, instead of what is no number. */
+static void test_nothing_read(void) {
+    char path[] = "/tmp/apus-fit-XXXXXX";
+    const int fd = mkstemp(path);
+    FitModel model = mixture();
+    FitWishes wishes = wishes_of(1);
+    FitMachine machine;
+    Error error = {0};
+    model.kind_count = 1;
+    model.kind[0].like = (Weight){.rows = 64, .cols = 64, .dtype = DTYPE_F16};
+    model.kind[0].run_bytes = 1e6;
+    TEST_MSG(fd >= 0 && fit_measure(&model, &(BackendOptions){.threads = 1}, path, &machine, &error), "%s", error.text);
+    TEST(machine.read > 0 && machine.rows[0] > 0 && machine.disk.block_bytes == 0);
+    machine.memory = 12 * GIB;
+    wishes.stream = true;
+    const Fit fit = must(&machine, &model, &wishes);
+    TEST(fit.stream && fit.decode == 0 && fit.prompt == 0);
+    close(fd);
+    unlink(path);
+}
+
 /* ---- words ---- */
 
 static void test_explained(void) {
@@ -238,6 +263,7 @@ int main(void) {
     test_streamed_speed();
     test_hit_rate();
     test_disk_rate();
+    test_nothing_read();
     test_explained();
     return test_done();
 }
