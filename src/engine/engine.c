@@ -71,9 +71,14 @@ static Finish last_finish(Engine *engine, Request *request, AnswerChoice *choice
     return whole ? FINISH_STOP : FINISH_LENGTH;
 }
 
-/* Nothing can be drawn from what a fault in weights or kernels leaves: it reaches every logit. */
-static bool are_numbers(const Engine *engine, const float *logits) {
-    return !isnan(logits[0]) || !isnan(logits[engine->vocab / 2]) || !isnan(logits[engine->vocab - 1]);
+/* Nothing can be made of what a fault in weights or kernels leaves: it reaches every logit and every state. False: the
+ * request failed. */
+static bool check_numbers(Request *request, const float *values, int count) {
+    if (!isnan(values[0]) || !isnan(values[count / 2]) || !isnan(values[count - 1])) return true;
+    Error error = {0};
+    fail(&error, ERROR_DEVICE, "the model's computation gave no numbers");
+    request_fail(request, &error);
+    return false;
 }
 
 /* Draws a choice's next token, of those that are allowed. False: that was its end, or the request failed. */
@@ -81,12 +86,7 @@ static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, f
     TokenOut token = {.id = -1};
     const int position = request->prompt_count + choice->generated;
     const bool over = choice->allowed == ALLOWED_END;
-    if (!are_numbers(engine, logits)) {
-        Error error = {0};
-        fail(&error, ERROR_DEVICE, "the model's computation gave no numbers");
-        request_fail(request, &error);
-        return false;
-    }
+    if (!check_numbers(request, logits, engine->vocab)) return false;
     if (choice->generated < request->sampling.min_tokens)
         for (int i = 0; i < engine->eos_count; i++) logits[engine->eos[i]] = -INFINITY;
     if (!over) (void)sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
@@ -181,6 +181,7 @@ static void settle_all(Engine *engine) {
 
 /* What it read stays to be found; may free it. */
 static void end_embedding(Engine *engine, Request *request) {
+    if (!check_numbers(request, request->embedding, model_hidden(engine->model))) return;
     sequence_leave(&engine->scheduler.sequences, request, NULL);
     request_set_answering(request);
     scheduler_end_choice(&engine->scheduler, request, request->choices, FINISH_STOP);
@@ -218,7 +219,7 @@ static void finish_prompt_part(Engine *engine, Request *request, const Part *par
             request_append_prompt(request, &token);
         }
     }
-    if (!last) return;
+    if (!last || !check_numbers(request, final, engine->vocab)) return;
     sequence_leave(&engine->scheduler.sequences, request, NULL);
     if (request->choice_count == 1) request->logits = final;
     request_set_answering(request);

@@ -52,6 +52,7 @@ struct Runner {
     KvPlan plan;
     Backend backend;
     const KvCache *cache; /* of the last step */
+    float state;          /* of its last row */
 };
 static _Thread_local bool fake_engine_thread;
 
@@ -255,7 +256,7 @@ void runner_close(Runner *runner) {
 }
 const Model *runner_model(const Runner *runner) { return runner->model; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->plan; }
-const float *runner_states(const Runner *runner) { return NULL; }
+const float *runner_states(const Runner *runner) { return &runner->state; } /* of one request at a time */
 Backend *runner_backend(const Runner *runner) { return (Backend *)&runner->backend; }
 
 /* Of everything that a row sees. */
@@ -312,6 +313,7 @@ bool runner_forward(
         }
     }
     CHECK(row == step->rows && done == count);
+    runner->state = number == fake.nan_at ? NAN : (float)step->tokens[row - 1];
     *logits = runner->logits;
     return true;
 }

@@ -427,6 +427,41 @@ static void test_fault(void) {
     close_engine(engine);
 }
 
+/* Of a step that gave no numbers there is no answer and no vector, and nothing stays to be found. */
+static void test_no_numbers(void) {
+    fake_reset();
+    Error error = {0};
+    const EngineOptions options = {.directory = "fake",
+        .slots = 1,
+        .queue_max = 1,
+        .prefill_size = 512,
+        .kv_bytes = 16 * FAKE_PAGE_BYTES,
+        .pooling = POOLING_LAST};
+    Engine *engine = engine_open(&options, &error);
+    CHECK(engine != NULL);
+    for (int embeds = 0; embeds < 2; embeds++) {
+        Case c;
+        make_prompt(&c, 300, (uint64_t)embeds + 1);
+        c.options.embeds = embeds;
+        c.options.max_tokens = 1;
+        c.options.sampling.ignore_eos = true;
+        fake.nan_at = fake_steps() + 1;
+        for (int good = 0; good < 2; good++) {
+            Request *request = submit(engine, &c.options);
+            Seen seen;
+            read_all(request, 1, &seen);
+            if (good) TEST(seen.finish == (embeds ? FINISH_STOP : FINISH_LENGTH));
+            if (!good) TEST(seen.finish == FINISH_ERROR);
+            TEST_MSG(request_stats(request).cached_tokens == 0, "%d tokens", request_stats(request).cached_tokens);
+            if (good && embeds) TEST(request_embedding(request)[0] == (float)c.prompt[299]);
+            request_free(request);
+        }
+    }
+    wait_idle(engine);
+    TEST(only_prefixes(engine));
+    close_engine(engine);
+}
+
 /* Readers that come, read a little, stop, cancel and vanish. */
 static void *misbehave(void *argument) {
     const Reader *reader = argument;
@@ -482,6 +517,7 @@ int main(void) {
     test_cancel();
     test_close_while_running();
     test_fault();
+    test_no_numbers();
     test_misbehaviour();
     return test_done();
 }
