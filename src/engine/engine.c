@@ -60,7 +60,10 @@ static bool is_eos(const Engine *engine, int32_t id) {
 static bool update_allowed(Engine *engine, Request *request, AnswerChoice *choice) {
     Error error = {0};
     const EndTokens ends = {engine->eos, engine->eos_count};
-    if (allowed_update(request, choice, engine->vocab, ends, &error)) return true;
+    const int64_t start = clock_ns();
+    const bool ok = allowed_update(request, choice, engine->vocab, ends, &error);
+    if (request->constraint && clock_ns() - start > LATE_MS * INT64_C(1000000)) request->constraint->slow = true;
+    if (ok) return true;
     request_fail(request, &error);
     return false;
 }

@@ -263,6 +263,29 @@ static void test_literal(void) {
     constraint_release(&a->base);
 }
 
+/* Quick masks, of which some in the midst of a run are slow: others wait for one of them at a time. */
+static bool turning_mask(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error) {
+    if (state >= 20 && state < 30) nanosleep(&(struct timespec){.tv_nsec = 15000000}, NULL);
+    return literal_mask(constraint, state, mask, any, error);
+}
+
+static void test_literal_slow(void) {
+    static const ConstraintOps ops = {.mask = turning_mask, .accept = literal_accept, .free = automaton_free};
+    fake_reset();
+    Case c;
+    make_prompt(&c, 50, 4);
+    c.options.max_tokens = 60;
+    Automaton *a = automaton_new(0, 0);
+    constraint_init(&a->base, &ops, 9, WORDS);
+    c.options.constraint = &a->base;
+    Engine *engine = open_engine(1, 1, 64, 0);
+    const Seen seen = run_one(engine, &c.options);
+    TEST(seen.count == 60 && seen.ids[59] == 68);
+    TEST_MSG(fake_steps() > 10, "%d steps", fake_steps());
+    close_engine(engine);
+    constraint_release(&a->base);
+}
+
 /* What is forced comes whatever the model would say, in fewer steps than tokens and without masks; but not where the
  * request chooses itself, or wants to know how likely each token is. */
 static void test_forced_runs(void) {
@@ -513,6 +536,7 @@ int main(void) {
     test_obeying();
     test_forced();
     test_literal();
+    test_literal_slow();
     test_forced_runs();
     test_forced_beyond();
     test_beside();
