@@ -196,6 +196,8 @@ static void test_masks(void) {
         {GRAMMAR_REGEX, ".{0,4}(\"|[0-9]+)", "aa12"},
         {GRAMMAR_REGEX, ".*", "a\"b"},
         {GRAMMAR_GBNF, "root ::= (\"a\" \"b\"? | \"a\" \"c\"? | [^\"]* \"\\\"\")*", "aabacab\""},
+        {GRAMMAR_LARK, "start: /[^\"]*/ x\nx: \"\\\"\" | \"12\" x", "ab12\""},
+        {GRAMMAR_LARK, "start: /[^\"]{0,60}/ x\nx: \"\\\"\" | \"12\" x", "ab12\""},
     };
     Vocabulary *v = test_vocabulary(words, COUNT_OF(words));
     TEST(v && vocabulary_mask_words(v) <= 8);

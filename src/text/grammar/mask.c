@@ -131,10 +131,10 @@ typedef struct Free {
 static bool is_free_of(Matcher *m, Item item, Free *run) {
     Lex lex = item.lex;
     for (run->count = 0; run->count < RUN_MAX; run->count++) {
-        /* Where the lexeme may be over, the characters could belong to what comes behind it. */
-        if (run->count && lex_nullable(m->lexicon, lex) && item.stack) return false;
-        run->chain[run->count] = lex;
         const Lex next = lex_behind(m->lexicon, lex, run->alphabet);
+        /* Where the lexeme may be over, the characters could belong to what comes behind it. */
+        if ((run->count || next == lex) && lex_nullable(m->lexicon, lex) && item.stack) return false;
+        run->chain[run->count] = lex;
         run->for_ever = next == lex && run->count == 0;
         if (next == LEX_MIXED || (next == LEX_NONE && run->count == 0)) return false;
         if (next == LEX_NONE || run->for_ever) {
