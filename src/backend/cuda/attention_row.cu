@@ -270,9 +270,15 @@ template <int HD> static int cluster_of(const Attend &a) {
     return cluster;
 }
 
+/* What a block may have beside the rest of its shared memory, of which newer devices may have less than Hopper. */
+template <int HD> static size_t parts_bytes_max(const Attend &a) {
+    const int left = a.shared_bytes - (int)sizeof(RowShared<HD>);
+    return left < PARTS_BYTES_MAX ? (left > 0 ? (size_t)left : 0) : (size_t)PARTS_BYTES_MAX;
+}
+
 template <int HD> static cudaError_t rows(cudaStream_t stream, const Attend &a) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(row_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, PARTS_BYTES_MAX);
+    const cudaError_t error = cudaFuncSetAttribute(
+        row_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)parts_bytes_max<HD>(a));
     if (error) return error;
     const int cluster = cluster_of<HD>(a);
     return launch_clusters(stream, row_kernel<HD>, dim3(cluster, a.kv_heads, a.step.rows), BLOCK,
@@ -282,7 +288,9 @@ template <int HD> static cudaError_t rows(cudaStream_t stream, const Attend &a) 
 template <int HD> static bool rows_fit(const Attend &a) {
     const int cluster = cluster_of<HD>(a);
     const bool enough = a.step.rows * a.kv_heads * cluster >= BLOCKS_ENOUGH;
-    return parts_bytes<HD>(a, CLUSTER_MAX) <= PARTS_BYTES_MAX && (enough || pages_of(a) <= cluster * ROUNDS_OF_FEW);
+    const size_t most = parts_bytes_max<HD>(a);
+    return parts_bytes<HD>(a, CLUSTER_MAX) <= most && parts_bytes<HD>(a, cluster) <= most &&
+        (enough || pages_of(a) <= cluster * ROUNDS_OF_FEW);
 }
 extern "C" int attention_is_simple(const Attend *a) {
     if (!launch_early || !a->single_rows || !a->k || !attention_has_tiles(*a) || a->heads / a->kv_heads > GROUP_MAX)
