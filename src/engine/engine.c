@@ -108,12 +108,13 @@ static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, f
 
 /* A choice's next token from its logits. What follows a token that was the only one allowed may be so, too: it is drawn
  * at once, as it and its log-probability are the same whatever the logits are, and the step after reads the whole run.
- * A long run is drawn in several steps, as others wait meanwhile. False: the choice has ended, or the request failed.
- */
+ * A long run is drawn in several steps, as others wait meanwhile; what may follow tokens that were forced is found out
+ * beside that step. False: the choice has ended, or the request failed. */
 static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
     bool forced = false, forces = true;
     for (int i = 0; forces && i < FORCED_MAX; i++) {
-        if (i > 0 && request->constraint->slow && choice->forced_at == choice->forced_count) break;
+        const bool over = choice->forced_at == choice->forced_count; /* a mask is wanted next */
+        if (i > 0 && over && (request->constraint->slow || choice->forced_count > 0)) break;
         if (!update_allowed(engine, request, choice)) return false;
         forces = allowed_forces(choice);
         if (forced && !forces) break;

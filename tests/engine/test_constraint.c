@@ -343,20 +343,23 @@ static void test_forced_beyond(void) {
     constraint_release(&a->base);
 }
 
-/* Masks are computed beside steps, however long they take. */
+/* Masks are computed beside steps, however long they take; those behind a run of forced tokens, too. */
 static void test_beside(void) {
-    fake_reset();
-    Case c;
-    make_prompt(&c, 30, 6);
-    c.options.max_tokens = 50;
-    Automaton *a = automaton_new(5, 0);
-    a->sleep_ns = 200000;
-    c.options.constraint = &a->base;
-    Engine *engine = open_engine(1, 1, 64, 0);
-    const Seen seen = run_one(engine, &c.options);
-    close_engine(engine);
-    TEST_MSG(seen.count > 10 && a->beside >= a->masks * 3 / 4, "%d of %d masks beside steps", a->beside, a->masks);
-    constraint_release(&a->base);
+    for (int forces = 0; forces < 2; forces++) {
+        fake_reset();
+        Case c;
+        make_prompt(&c, 30, 6);
+        c.options.max_tokens = 50;
+        Automaton *a = automaton_new(5, 0);
+        a->sleep_ns = 200000;
+        a->forces = forces;
+        c.options.constraint = &a->base;
+        Engine *engine = open_engine(1, 1, 64, 0);
+        const Seen seen = run_one(engine, &c.options);
+        close_engine(engine);
+        TEST_MSG(seen.count > 10 && a->beside >= a->masks * 3 / 4, "%d of %d masks beside steps", a->beside, a->masks);
+        constraint_release(&a->base);
+    }
 }
 
 /* Masks that take longer than steps: their answer waits for them, alone, and is the same. */
