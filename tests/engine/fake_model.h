@@ -37,7 +37,7 @@ static struct Fake {
     int permits, arrived; /* steps that may run; steps that came to the gate */
     int steps;            /* finished */
     FakeStep log[FAKE_STEPS];
-    ErrorCode fail_code; /* of that step; 0: ERROR_DEVICE */
+    ErrorCode fail_code; /* of that step; 0: ERROR_DEVICE; ERROR_IO: as a file of the model shrank */
     int nan_at;          /* the step whose logits are not numbers */
     size_t leaked_bytes; /* of pages that were in use when their cache closed */
 } fake;
@@ -127,7 +127,7 @@ Model *model_open(const char *directory, const ModelOptions *options, Error *err
     return model;
 }
 void model_close(Model *model) { free(model); }
-const char *model_damaged(const Model *model) { return NULL; }
+const char *model_damaged(const Model *model) { return fake.fail_code == ERROR_IO ? "a file" : NULL; }
 int model_vocab(const Model *model) { return fake.vocab; }
 int model_hidden(const Model *model) { return 1; }
 int model_context(const Model *model) { return fake.context; }

@@ -160,7 +160,7 @@ def mixed(server):
 
 
 def refusals(server):
-    for schema, word in (({"not": {"multipleOf": 2}}, "not"), ({"properties": {"a": {"unevaluatedProperties": False}}}, "unevaluatedProperties"),
+    for schema, word in (({"not": {"multipleOf": 2}}, "not"), ({"properties": {"a": {"allOf": [{"properties": {"b": True}}], "unevaluatedProperties": False}}}, "unevaluatedProperties"),
                          ({"$ref": "https://example.com/a.json"}, "$ref"), ({"type": "string", "pattern": "(?<=a)b"}, "pattern"), ({"type": "cat"}, "type")):
         status, answer = ask(server, response_format=format_of(schema, 1))
         error = answer.get("error", {})
