@@ -199,7 +199,9 @@ def check_fetch():
         check(result.returncode == 1 and "APUS_MODEL=" in result.stderr and "attempt 2 of 3" in result.stderr and
               "Traceback" not in result.stderr, f"no network: {result}")
         check(time.monotonic() - start < 60, "a missing network is noticed in time")
-        process = subprocess.Popen([sys.executable, tool, "qwen-0.5b", "--cache", cache], stderr=subprocess.PIPE, text=True, env=environment)
+        listen = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # who runs tests behind other work ignores it, and so would the child
+        process = subprocess.Popen([sys.executable, tool, "qwen-0.5b", "--cache", cache], stderr=subprocess.PIPE, text=True, env=environment,
+                                   preexec_fn=listen)
         process.stderr.readline()
         process.send_signal(signal.SIGINT)
         problem = process.communicate()[1]
