@@ -4,6 +4,7 @@
 Starts `apus serve MODEL` and the peers, all on free ports, and lets them take turns: each round sends every server the same requests, one
 server at a time, the others idle. Rows are medians of the rounds; `bar` is what a row is held against.
   streams   tokens/s of --streams answers of --tokens tokens together, from the first request to the last token
+  schema    tokens/s of streams whose answers must keep a schema; the ratio is to the same requests without it, by turns (apus only)
   prompt    seconds to the first token of a prompt of about --prompt tokens that no cache has seen
   one       tokens/s of one stream behind its first token, beside `apus bench` in the same round
   start     seconds from exec to the first token: `apus run` with a prompt of one word, the same in the chat template, and the servers
@@ -21,6 +22,12 @@ WORDS = """the of and to in is you that it he was for on are as with his they at
 were we when your can said there use an each which she do how their if will up other about out many then them these so some her would make
 like him into time has look two more write go see number no way could people my than first water been call who oil its now find long down
 day did get come made may part""".split()
+
+# As long as any answer here.
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "list", "strict": True, "schema": {"type": "object", "properties": {"items": {
+    "type": "array", "minItems": 200, "items": {"type": "object", "properties": {
+        "name": {"type": "string", "maxLength": 40}, "kind": {"enum": ["animal", "plant", "stone"]}, "count": {"type": "integer"}, "found": {"type": "boolean"}},
+        "required": ["name", "kind", "count", "found"], "additionalProperties": False}}}, "required": ["items"], "additionalProperties": False}}}
 
 
 def free_port():
@@ -271,6 +278,13 @@ def main():
                 masks.append(mask)
             row(f"cost, {a.streams} streams with tools", "apus", costs, "us per token and stream", bar="<= 30")
             row(f"masks, {a.streams} streams with tools", "apus", masks, "us per token and stream")
+        if "schema" in only:
+            free, kept = [], []
+            for _ in range(a.rounds):
+                texts = [f"Write a long list of {words(12)} as JSON." for _ in range(a.streams)]
+                free.append(measure_streams(ours, texts, a.tokens)[0])
+                kept.append(measure_streams(ours, texts, a.tokens, response_format=SCHEMA)[0])
+            row(f"schema, {a.streams} streams", "apus", kept, "tok/s", statistics.median(k / f for k, f in zip(kept, free)), ">= 0.97")
         if "prompt" in only:
             firsts, count = {s.name: [] for s in servers}, 0
             for _ in range(a.rounds):
