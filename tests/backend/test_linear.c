@@ -332,6 +332,28 @@ static void test_chunks(CpuBackend *cpu) {
     sample_free(&s);
 }
 
+/* Rows whose activations are set apart, as they would lie in the same cache lines. */
+static void test_apart(CpuBackend *cpu) {
+    enum { COLS = 4096, ROWS_OUT = 5, MANY = 33 };
+    static const int COUNTS[] = {2, 8, MANY};
+    for (int kind = 0; kind < 2; kind++) {
+        Sample s = sample_make(ROWS_OUT, COLS, QUANT_AFFINE, kind ? 8 : 4, kind ? 32 : 64, DTYPE_BF16, false);
+        float *x = random_rows(MANY, COLS), *expected = guarded_out(MANY * ROWS_OUT);
+        for (int t = 0; t < MANY; t++)
+            for (int r = 0; r < ROWS_OUT; r++) expected[t * ROWS_OUT + r] = spec_product(&s.weight, r, x + t * COLS);
+        for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
+            float *out = guarded_out(COUNTS[i] * ROWS_OUT);
+            cpu_matmul(
+                &cpu->base, &(Matmul){.rows = COUNTS[i], .x = x, .count = 1, .weight = {&s.weight}, .out = {out}});
+            TEST_MSG(compare(out, expected, COUNTS[i], ROWS_OUT), "%s: %d rows", cpu->kernels->name, COUNTS[i]);
+            free(out);
+        }
+        free(x);
+        free(expected);
+        sample_free(&s);
+    }
+}
+
 static void test_embed(CpuBackend *cpu) {
     Sample s = sample_make(50, 96, QUANT_AFFINE, 5, 32, DTYPE_F16, false);
     const int32_t tokens[] = {49, 0, 7};
@@ -416,6 +438,7 @@ int main(int argument_count, char **arguments) {
     for (int i = 0; i < count; i++) {
         test_fused(&cpus[i]);
         test_not_finite(&cpus[i]);
+        test_apart(&cpus[i]);
         if (!is_short) test_chunks(&cpus[i]);
         test_embed(&cpus[i]);
         close_cpu(&cpus[i]);

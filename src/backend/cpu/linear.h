@@ -44,7 +44,7 @@ typedef enum LinearLayout {
 typedef struct LinearInput {
     int64_t cols;                  /* without the padding */
     int group;                     /* activation group: 16, 32, 64 */
-    int64_t stride;                /* values from row to row in q: cols rounded up to 16 groups */
+    int64_t stride;                /* values from row to row in q: cols rounded up to 16 groups, or more */
     const int8_t *q[LAYOUT_COUNT]; /* NULL: not made */
     const float *scales, *sums;    /* d and z, [rows][stride / group]; with q[LAYOUT_PANEL] in the order of the groups
                                       there,    [row / tile_rows][group][row % tile_rows] */

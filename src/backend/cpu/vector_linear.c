@@ -54,6 +54,13 @@ static void choose_inputs(Product *p, int rows) {
 
 static size_t align_up(size_t size) { return (size + 63) & ~(size_t)63; }
 
+/* From row to row: 16 groups more than they take where else all rows would lie in the same lines of the first-level
+ * cache. */
+static int64_t row_stride(int64_t cols, int group) {
+    const int64_t stride = linear_stride(cols, group);
+    return stride % 4096 == 0 ? stride + (int64_t)group * LINEAR_LANES : stride;
+}
+
 /* Shares out `space` for `rows` rows, their lines rounded up to whole tiles; with space NULL only counts. */
 static size_t place_inputs(Product *p, uint8_t *space, int64_t rows) {
     size_t used = 0;
@@ -61,7 +68,7 @@ static size_t place_inputs(Product *p, uint8_t *space, int64_t rows) {
     if (!p->few) lines = ceil_div(lines, p->kernels->tile_rows) * p->kernels->tile_rows;
     for (int kind = 0; kind < GROUP_KINDS; kind++) {
         const int group = 16 << kind;
-        const int64_t stride = linear_stride(p->cols, group);
+        const int64_t stride = row_stride(p->cols, group);
         bool any = false;
         for (int layout = 0; layout < LAYOUT_COUNT; layout++) {
             if (!p->wanted[kind][layout]) continue;
