@@ -48,6 +48,11 @@ def odd_floats(rows, groups, dtype, turn):
     return mx.array(values).astype(TYPES[dtype])
 
 
+# Where the scale is.
+FURTHER = {"Q2_K": 80, "Q3_K": 108, "IQ2_XXS": 0, "IQ2_XS": 0, "IQ3_XXS": 0, "IQ1_S": 0, "IQ3_S": 0, "IQ2_S": 0, "IQ4_XS": 0,
+           "IQ1_M": 0, "TQ1_0": 52, "TQ2_0": 64, "MXFP4": 0}
+
+
 def make_blocks(path):
     """Random bits make every field take every value; only the f16 scales are kept ordinary."""
     out = bytearray()
@@ -66,6 +71,29 @@ def make_blocks(path):
             blocks[1, 192:208] = np.repeat([3, 4, 0, 1, 2, 4, 128, 2], 2).astype(np.uint8)
         values = gguf.dequantize(blocks.reshape(1, -1), kind).astype(np.float32)
         out += struct.pack("<2I", kind.value, 512) + blocks.tobytes() + values.tobytes()
+    more = np.random.default_rng(21)
+    for name, place in FURTHER.items():
+        kind = gguf.GGMLQuantizationType[name]
+        elements, size = gguf.GGML_QUANT_SIZES[kind]
+        count = 512 // elements
+        for odd in (False, True):
+            blocks = more.integers(0, 256, (count, size), dtype=np.uint8)
+            scale = (more.standard_normal((count, 2)) * 0.01).astype(np.float16)
+            if odd:  # the largest, and one whose half and eighth are no halves
+                scale[0], scale[-1] = (65504, -65504), (-5e-5, 3e-5)
+            if name == "IQ1_M":  # four bits each in four words
+                bits = scale.view(np.uint16)[:, 0]
+                for i in range(4):
+                    blocks[:, 49 + 2 * i] = blocks[:, 49 + 2 * i] & 15 | (bits >> 4 * i & 15).astype(np.uint8) << 4
+            elif name == "MXFP4" and not odd:  # an exponent: any bits are one
+                blocks[:, 0] = more.integers(118, 128, count)
+            elif name != "MXFP4":
+                halves = 4 if name == "Q2_K" else 2
+                blocks[:, place:place + halves] = scale.view(np.uint8).reshape(count, 4)[:, :halves]
+            if name == "Q2_K":  # some sub-blocks in pairs of one scale
+                blocks[:, 1:8:4] = blocks[:, 0:8:4]
+            values = gguf.dequantize(blocks.reshape(1, -1), kind).astype(np.float32)
+            out += struct.pack("<2I", kind.value, 512) + blocks.tobytes() + values.tobytes()
     path.write_bytes(out)
     print(f"{path}: {len(out)} bytes")
 

@@ -8,7 +8,7 @@
 #include "tensor/safetensors.h"
 #include "test.h"
 
-enum { F32 = 0, Q4_0 = 2, Q8_0 = 8, Q2_K = 10, Q4_K = 12 };
+enum { F32 = 0, Q4_0 = 2, Q8_0 = 8, Q4_K = 12, Q8_K = 15 };
 enum { HIDDEN = 64, HEADS = 4, KV_HEADS = 2, HEAD = 16, FFN = 96, VOCAB = 40 };
 
 static char root[] = "/tmp/apus-gguf-XXXXXX";
@@ -353,8 +353,8 @@ static void expect_refused(Builder *b, const char *what, const char *part) {
 static void test_refused(void) {
     Builder b = {0};
     llama_build(&b);
-    build_tensor(&b, "blk.0.ffn_up.weight", Q2_K, 256, 2, NULL);
-    expect_refused(&b, "Q2_K", "tensor blk.0.ffn_up.weight: type Q2_K cannot be converted");
+    build_tensor(&b, "blk.0.ffn_up.weight", Q8_K, 256, 2, NULL);
+    expect_refused(&b, "Q8_K", "tensor blk.0.ffn_up.weight: type Q8_K cannot be converted (these can: F32 F16 Q4_0 ");
     llama_build(&b);
     build_tensor(&b, "blk.0.ffn_up.weight", 77, 256, 2, NULL);
     expect_refused(&b, "type 77", "tensor blk.0.ffn_up.weight: type number 77");

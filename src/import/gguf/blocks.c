@@ -1,65 +1,59 @@
-/* GGUF's block types as affine groups of 32: w = scale·code + bias. All but Q6_K are affine already, so the conversion
- * only moves bits and the products stay exact in f32. In compact form the scales keep their few bits as well, and Q6_K
- * its groups of 16. */
+/* GGUF's block types as affine groups: w = scale·code + bias. Where a group has one scale the conversion only moves
+ * bits and the products stay exact in f32; Q2_K, Q6_K, IQ1_M, IQ2_XS and IQ2_S have two in 32 elements, which codes
+ * between the smallest and the largest value meet nearly. In compact form the scales keep their few bits as well, and
+ * Q6_K its groups of 16. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "import/gguf/internal.h"
 
-enum {
-    TYPE_F32 = 0,
-    TYPE_F16 = 1,
-    TYPE_Q4_0 = 2,
-    TYPE_Q4_1 = 3,
-    TYPE_Q5_0 = 6,
-    TYPE_Q5_1 = 7,
-    TYPE_Q8_0 = 8,
-    TYPE_Q4_K = 12,
-    TYPE_Q5_K = 13,
-    TYPE_Q6_K = 14,
-    TYPE_IQ4_NL = 20,
-    TYPE_BF16 = 30,
-    TYPE_MXFP4 = 39,
-};
-
 static const GgufType types[] = {
-    [TYPE_F32] = {"F32", 1, 4, 0, DTYPE_F32, QUANT_NONE, 0},
-    [TYPE_F16] = {"F16", 1, 2, 0, DTYPE_F16, QUANT_NONE, 0},
-    [TYPE_Q4_0] = {"Q4_0", 32, 18, 4, 0, QUANT_SYMMETRIC, 4},
-    [TYPE_Q4_1] = {"Q4_1", 32, 20, 4, 0, QUANT_NONE, 0},
-    [TYPE_Q5_0] = {"Q5_0", 32, 22, 5, 0, QUANT_SYMMETRIC, 5},
-    [TYPE_Q5_1] = {"Q5_1", 32, 24, 5, 0, QUANT_NONE, 0},
-    [TYPE_Q8_0] = {"Q8_0", 32, 34, 8, 0, QUANT_SYMMETRIC, 8},
+    [TYPE_F32] = {"F32", 1, 4, 0, 0, DTYPE_F32, QUANT_NONE, 0},
+    [TYPE_F16] = {"F16", 1, 2, 0, 0, DTYPE_F16, QUANT_NONE, 0},
+    [TYPE_Q4_0] = {"Q4_0", 32, 18, 4, 32, 0, QUANT_SYMMETRIC, 4},
+    [TYPE_Q4_1] = {"Q4_1", 32, 20, 4, 32, 0, QUANT_NONE, 0},
+    [TYPE_Q5_0] = {"Q5_0", 32, 22, 5, 32, 0, QUANT_SYMMETRIC, 5},
+    [TYPE_Q5_1] = {"Q5_1", 32, 24, 5, 32, 0, QUANT_NONE, 0},
+    [TYPE_Q8_0] = {"Q8_0", 32, 34, 8, 32, 0, QUANT_SYMMETRIC, 8},
     [9] = {.name = "Q8_1"},
-    [10] = {.name = "Q2_K"},
-    [11] = {.name = "Q3_K"},
-    [TYPE_Q4_K] = {"Q4_K", 256, 144, 4, 0, QUANT_K, 4},
-    [TYPE_Q5_K] = {"Q5_K", 256, 176, 5, 0, QUANT_K, 5},
-    [TYPE_Q6_K] = {"Q6_K", 256, 210, 8, 0, QUANT_K_SYMMETRIC, 6},
+    [TYPE_Q2_K] = {"Q2_K", 256, 84, 4, 32, 0, QUANT_NONE, 0},
+    [TYPE_Q3_K] = {"Q3_K", 256, 110, 8, 32, 0, QUANT_K_SYMMETRIC, 6},
+    [TYPE_Q4_K] = {"Q4_K", 256, 144, 4, 32, 0, QUANT_K, 4},
+    [TYPE_Q5_K] = {"Q5_K", 256, 176, 5, 32, 0, QUANT_K, 5},
+    [TYPE_Q6_K] = {"Q6_K", 256, 210, 8, 32, 0, QUANT_K_SYMMETRIC, 6},
     [15] = {.name = "Q8_K"},
-    [16] = {.name = "IQ2_XXS"},
-    [17] = {.name = "IQ2_XS"},
-    [18] = {.name = "IQ3_XXS"},
-    [19] = {.name = "IQ1_S"},
-    [TYPE_IQ4_NL] = {"IQ4_NL", 32, 18, 8, 0, QUANT_SYMMETRIC, 8},
-    [21] = {.name = "IQ3_S"},
-    [22] = {.name = "IQ2_S"},
-    [23] = {.name = "IQ4_XS"},
+    [TYPE_IQ2_XXS] = {"IQ2_XXS", 256, 66, 8, 32, 0, QUANT_NONE, 0},
+    [TYPE_IQ2_XS] = {"IQ2_XS", 256, 74, 8, 32, 0, QUANT_K_SYMMETRIC, 6},
+    [TYPE_IQ3_XXS] = {"IQ3_XXS", 256, 98, 6, 32, 0, QUANT_K_SYMMETRIC, 6},
+    [TYPE_IQ1_S] = {"IQ1_S", 256, 50, 2, 32, 0, QUANT_NONE, 0},
+    [TYPE_IQ4_NL] = {"IQ4_NL", 32, 18, 8, 32, 0, QUANT_SYMMETRIC, 8},
+    [TYPE_IQ3_S] = {"IQ3_S", 256, 110, 4, 32, 0, QUANT_NONE, 0},
+    [TYPE_IQ2_S] = {"IQ2_S", 256, 82, 8, 32, 0, QUANT_K_SYMMETRIC, 6},
+    [TYPE_IQ4_XS] = {"IQ4_XS", 256, 136, 8, 32, 0, QUANT_NONE, 0},
     [24] = {.name = "I8"},
     [25] = {.name = "I16"},
     [26] = {.name = "I32"},
     [27] = {.name = "I64"},
     [28] = {.name = "F64"},
-    [29] = {.name = "IQ1_M"},
-    [TYPE_BF16] = {"BF16", 1, 2, 0, DTYPE_BF16, QUANT_NONE, 0},
-    [34] = {.name = "TQ1_0"},
-    [35] = {.name = "TQ2_0"},
-    [TYPE_MXFP4] = {"MXFP4", 32, 17, 4, 0, QUANT_MXFP4, 4},
+    [TYPE_IQ1_M] = {"IQ1_M", 256, 56, 8, 32, 0, QUANT_K_SYMMETRIC, 6},
+    [TYPE_BF16] = {"BF16", 1, 2, 0, 0, DTYPE_BF16, QUANT_NONE, 0},
+    [TYPE_TQ1_0] = {"TQ1_0", 256, 54, 2, 128, 0, QUANT_NONE, 0},
+    [TYPE_TQ2_0] = {"TQ2_0", 256, 66, 2, 128, 0, QUANT_NONE, 0},
+    [TYPE_MXFP4] = {"MXFP4", 32, 17, 4, 32, 0, QUANT_MXFP4, 4},
     [40] = {.name = "NVFP4"},
 };
 
 const GgufType *gguf_type(uint32_t type) { return type < COUNT_OF(types) && types[type].name ? &types[type] : NULL; }
+
+void gguf_type_list(char *out, size_t size) {
+    size_t at = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < COUNT_OF(types) && at < size; i++) {
+        if (types[i].elements) at += (size_t)snprintf(out + at, size - at, "%s%s", at ? " " : "", types[i].name);
+    }
+}
 
 static float half_at(const uint8_t *at) {
     uint16_t half;
@@ -113,9 +107,8 @@ static void convert_simple(uint32_t type, const uint8_t *block, uint8_t *codes, 
 
 /* Sixteen levels that are not evenly spaced, all whole numbers: eight bits hold them exactly. */
 static void convert_iq4_nl(const uint8_t *block, uint8_t *codes, float *scale, float *bias) {
-    static const int8_t levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     nibbles_spread(block + 2, codes);
-    for (int i = 0; i < 32; i++) codes[i] = (uint8_t)(levels[codes[i]] + 128);
+    for (int i = 0; i < 32; i++) codes[i] = (uint8_t)(gguf_iq4_levels[codes[i]] + 128);
     *scale = half_at(block);
     *bias = -128 * *scale;
 }
@@ -158,47 +151,72 @@ static int gcd_of(int a, int b) {
 }
 
 /* The largest step that leads from k[0] to all others, 0 when they are equal. */
-static int step_of(const int *k) {
+static int step_of(const int *k, int count) {
     int step = 0;
-    for (int i = 1; i < 32 && step != 1; i++) step = gcd_of(step, abs(k[i] - k[0]));
+    for (int i = 1; i < count && step != 1; i++) step = gcd_of(step, abs(k[i] - k[0]));
     return step;
 }
 
-/* 32 values d·k with whole numbers k: eight bits between the smallest and the largest. When all lie on a grid of at
- * most 256 points that is exact, else the error is at most half a step. */
-static void integers_to_codes(const int *k, float d, uint8_t *codes, float *scale, float *bias) {
+/* `count` values d·k with whole numbers k: codes between the smallest and the largest. When all lie on a grid of no
+ * more points than there are codes that is exact, else the error is at most half a step. */
+static void integers_to_codes(const int *k, int count, float d, int bits, uint8_t *codes, float *scale, float *bias) {
+    const int most = (1 << bits) - 1;
     int low = k[0], high = k[0];
-    for (int i = 1; i < 32; i++) {
+    for (int i = 0; i < count; i++) {
         if (k[i] < low) low = k[i];
         if (k[i] > high) high = k[i];
     }
-    int step = step_of(k);
-    bool exact = high - low <= 255 * step;
-    float unit = exact ? (float)step : (float)(high - low) / 255;
+    int step = step_of(k, count);
+    bool exact = high - low <= most * step;
+    float unit = exact ? (float)step : (float)(high - low) / (float)most;
     float inverse = unit ? 1 / unit : 0;
-    for (int i = 0; i < 32; i++) codes[i] = (uint8_t)((float)(k[i] - low) * inverse + 0.5f);
+    for (int i = 0; i < count; i++) codes[i] = (uint8_t)((float)(k[i] - low) * inverse + 0.5f);
     *scale = d * unit;
     *bias = d * (float)low;
 }
 
-/* Two halves of 128: low nibbles in 64 bytes, the upper two bits of four elements in each of 32 bytes. */
-static void q6_k_codes(const uint8_t *block, uint8_t *codes) {
-    for (int i = 0; i < GGUF_SUPERBLOCK; i++) {
-        int half = i / 128, quarter = i % 128 / 32, place = i % 32;
-        int nibbles = block[half * 64 + (quarter & 1) * 32 + place], top = block[128 + half * 32 + place];
-        codes[i] = (uint8_t)((quarter < 2 ? nibbles & 15 : nibbles >> 4) | (top >> 2 * quarter & 3) << 4);
+static void convert_integers(
+    const GgufType *info, const GgufIntegers *block, uint8_t *codes, float *scales, float *biases) {
+    int k[GGUF_SUPERBLOCK];
+    for (int at = 0; at < GGUF_SUPERBLOCK; at += info->group) {
+        for (int i = 0; i < info->group; i++) k[i] = block->scale[(at + i) / 16] * block->value[at + i];
+        integers_to_codes(k, info->group, block->unit, info->bits, codes + at, scales++, biases++);
     }
 }
 
-/* One int8 scale for 16 elements. */
-static void convert_q6_k(const uint8_t *block, uint8_t *codes, float *scales, float *biases) {
-    const int8_t *sub_scale = (const int8_t *)block + 192;
-    float d = half_at(block + 208);
-    q6_k_codes(block, codes);
+/* What is not exact anyway need not have scales of 32 bits, where 16 hold it nearly. */
+static float half_or_same(float value) {
+    const float half = f16_to_f32(f32_to_f16(value));
+    return fabsf(half - value) <= fabsf(value) * 0x1p-11f ? half : value;
+}
+
+/* 32 elements of two bits whose two halves have a scale and a minimum each: four values and four others on one grid of
+ * 16 points. */
+static void convert_q2_k_group(const float *values, uint8_t *codes, float *scale, float *bias) {
+    float low = values[0], high = values[0];
+    for (int i = 1; i < 32; i++) {
+        low = fminf(low, values[i]);
+        high = fmaxf(high, values[i]);
+    }
+    *scale = half_or_same((high - low) / 15);
+    *bias = half_or_same(low);
+    for (int i = 0; i < 32; i++)
+        codes[i] = *scale > 0 ? (uint8_t)fminf(fmaxf(rintf((values[i] - *bias) / *scale), 0), 15) : 0;
+}
+
+/* Sixteen bytes of scales and minima, four bits each; 64 of codes, those of elements that are 32 apart in one. */
+static void convert_q2_k(const uint8_t *block, uint8_t *codes, float *scales, float *biases) {
+    const float d = half_at(block + 80), dmin = half_at(block + 82);
     for (int group = 0; group < 8; group++, codes += 32) {
-        int k[32];
-        for (int i = 0; i < 32; i++) k[i] = sub_scale[group * 2 + i / 16] * (codes[i] - 32);
-        integers_to_codes(k, d, codes, &scales[group], &biases[group]);
+        float values[32];
+        const uint8_t *sub = block + 2 * group, *quarters = block + 16 + group / 4 * 32;
+        for (int i = 0; i < 32; i++) codes[i] = quarters[i] >> group % 4 * 2 & 3;
+        scales[group] = d * (float)(sub[0] & 15);
+        biases[group] = -(dmin * (float)(sub[0] >> 4));
+        if (sub[0] == sub[1]) continue; /* one scale: exact */
+        for (int i = 0; i < 32; i++)
+            values[i] = d * (float)(sub[i / 16] & 15) * (float)codes[i] - dmin * (float)(sub[i / 16] >> 4);
+        convert_q2_k_group(values, codes, &scales[group], &biases[group]);
     }
 }
 
@@ -206,14 +224,17 @@ void gguf_blocks_convert(
     uint32_t type, const uint8_t *blocks, int64_t count, uint8_t *codes, float *scales, float *biases) {
     const GgufType *info = gguf_type(type);
     CHECK(info && info->bits && count % info->elements == 0);
-    int groups = info->elements / GGUF_GROUP;
+    int groups = info->elements / info->group;
     for (int64_t at = 0; at < count; at += info->elements) {
-        if (type == TYPE_Q4_K) {
+        GgufIntegers integers;
+        if (gguf_integers(type, blocks, &integers)) {
+            convert_integers(info, &integers, codes, scales, biases);
+        } else if (type == TYPE_Q2_K) {
+            convert_q2_k(blocks, codes, scales, biases);
+        } else if (type == TYPE_Q4_K) {
             convert_k(blocks, NULL, blocks + 16, codes, scales, biases);
         } else if (type == TYPE_Q5_K) {
             convert_k(blocks, blocks + 16, blocks + 48, codes, scales, biases);
-        } else if (type == TYPE_Q6_K) {
-            convert_q6_k(blocks, codes, scales, biases);
         } else if (type == TYPE_IQ4_NL) {
             convert_iq4_nl(blocks, codes, scales, biases);
         } else {
@@ -226,7 +247,7 @@ void gguf_blocks_convert(
     }
 }
 
-/* What QUANT_K and QUANT_K_SYMMETRIC want (tensor.h), from the scales of a block. */
+/* What QUANT_K wants (tensor.h), from the scales of a block. */
 static void k_record(const uint8_t *block, uint8_t *record) {
     memcpy(record, block, 4);
     record[3] ^= 0x80; /* the minimum is taken off, the bias is added */
@@ -238,9 +259,30 @@ static void k_record(const uint8_t *block, uint8_t *record) {
     }
 }
 
-static void q6_k_record(const uint8_t *block, uint8_t *record) {
-    memcpy(record, block + 208, 2);
-    memcpy(record + 2, block + 192, 16);
+/* IQ2_XS and IQ2_S have the levels 8, 25 and 43: nearly 5, 15 and 26 times 1.6525. The largest error is 0.26, where the
+ * levels themselves lie 17 apart. */
+static const float IQ2_STEP = 1.6525f;
+static int iq2_code(int level) { return level < 0 ? -iq2_code(-level) : level == 8 ? 5 : level == 25 ? 15 : 26; }
+static bool is_iq2(uint32_t type) { return type == TYPE_IQ2_XS || type == TYPE_IQ2_S; }
+
+static void k_symmetric_block(uint32_t type, const uint8_t *block, uint8_t *codes, uint8_t *record) {
+    GgufIntegers integers;
+    CHECK(gguf_integers(type, block, &integers));
+    const bool iq2 = is_iq2(type);
+    const uint16_t unit = f32_to_f16(iq2 ? integers.unit * IQ2_STEP : integers.unit);
+    for (int i = 0; i < GGUF_SUPERBLOCK; i++)
+        codes[i] = (uint8_t)((iq2 ? iq2_code(integers.value[i]) : integers.value[i]) + 32);
+    memcpy(record, &unit, sizeof unit);
+    memcpy(record + 2, integers.scale, sizeof integers.scale);
+}
+
+bool gguf_block_fits(uint32_t type, const uint8_t *block) {
+    GgufIntegers integers;
+    if (!is_iq2(type) && type != TYPE_IQ3_XXS && type != TYPE_IQ1_M) return true; /* their own f16 is the unit */
+    CHECK(gguf_integers(type, block, &integers));
+    const float unit = is_iq2(type) ? integers.unit * IQ2_STEP : integers.unit;
+    const float half = f16_to_f32(f32_to_f16(unit)), error = is_iq2(type) ? fabsf(unit) * 0x1p-7f : 0;
+    return fabsf(half - unit) <= error || !isfinite(unit);
 }
 
 void gguf_blocks_compact(uint32_t type, const uint8_t *blocks, int64_t count, uint8_t *codes, uint8_t *scales) {
@@ -248,23 +290,19 @@ void gguf_blocks_compact(uint32_t type, const uint8_t *blocks, int64_t count, ui
     CHECK(info && info->compact != QUANT_NONE && count % info->elements == 0);
     for (int64_t at = 0; at < count; at += info->elements) {
         float values[2][GGUF_SUPERBLOCK / GGUF_GROUP];
-        if (info->compact == QUANT_K_SYMMETRIC)
-            q6_k_codes(blocks, codes);
-        else if (info->compact == QUANT_MXFP4) /* the scale, an exponent, then the codes, the same as MLX's */
-            nibbles_spread(blocks + 1, codes);
-        else
-            gguf_blocks_convert(type, blocks, info->elements, codes, values[0], values[1]);
-        if (info->compact == QUANT_K) {
-            k_record(blocks, scales);
-            scales += K_BYTES;
-        } else if (info->compact == QUANT_K_SYMMETRIC) {
-            q6_k_record(blocks, scales);
+        if (info->compact == QUANT_K_SYMMETRIC) {
+            k_symmetric_block(type, blocks, codes, scales);
             scales += K_SYMMETRIC_BYTES;
-        } else if (info->compact == QUANT_MXFP4) {
+        } else if (info->compact == QUANT_MXFP4) { /* the scale, an exponent, then the codes, the same as MLX's */
+            nibbles_spread(blocks + 1, codes);
             *scales++ = blocks[0];
         } else {
-            memcpy(scales, blocks, 2);
-            scales += 2;
+            gguf_blocks_convert(type, blocks, info->elements, codes, values[0], values[1]);
+            if (info->compact == QUANT_K)
+                k_record(blocks, scales);
+            else
+                memcpy(scales, blocks, 2);
+            scales += info->compact == QUANT_K ? K_BYTES : 2;
         }
         blocks += info->bytes;
         codes += info->elements;

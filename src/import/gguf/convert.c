@@ -168,8 +168,8 @@ static void convert_row(const GgufOutput *output, const uint8_t *from, int64_t r
         return;
     }
     gguf_blocks_convert(output->source->type, from, form->cols, room->codes, room->row_scales, room->row_biases);
-    floats_from_f32(room->scales + at, form->dtype, room->row_scales, form->cols / GGUF_GROUP);
-    floats_from_f32(room->biases + at, form->dtype, room->row_biases, form->cols / GGUF_GROUP);
+    floats_from_f32(room->scales + at, form->dtype, room->row_scales, form->cols / form->group);
+    floats_from_f32(room->biases + at, form->dtype, room->row_biases, form->cols / form->group);
 }
 
 static bool write_codes(Conversion *c, SafetensorsWriter *writer, const GgufOutput *output, Room *room, int64_t chunk) {

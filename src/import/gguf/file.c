@@ -224,7 +224,10 @@ static bool read_type(Reader *reader, GgufTensor *tensor) {
     tensor->info = gguf_type(tensor->type);
     if (!tensor->info) return fail(reader->error, ERROR_UNSUPPORTED, "type number %u is not known", tensor->type);
     if (!tensor->info->elements) {
-        return fail(reader->error, ERROR_UNSUPPORTED, "type %s cannot be converted", tensor->info->name);
+        char known[256];
+        gguf_type_list(known, sizeof known);
+        return fail(
+            reader->error, ERROR_UNSUPPORTED, "type %s cannot be converted (these can: %s)", tensor->info->name, known);
     }
     if (tensor->cols % tensor->info->elements) {
         return fail(reader->error, ERROR_FORMAT, "rows of %lld elements do not fill %s blocks of %d",

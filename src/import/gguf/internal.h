@@ -19,23 +19,64 @@ enum {
 
 /* --- Block types (blocks.c) ------------------------------------------------------------------------------------ */
 
+enum { /* as files number them */
+    TYPE_F32 = 0,
+    TYPE_F16 = 1,
+    TYPE_Q4_0 = 2,
+    TYPE_Q4_1 = 3,
+    TYPE_Q5_0 = 6,
+    TYPE_Q5_1 = 7,
+    TYPE_Q8_0 = 8,
+    TYPE_Q2_K = 10,
+    TYPE_Q3_K = 11,
+    TYPE_Q4_K = 12,
+    TYPE_Q5_K = 13,
+    TYPE_Q6_K = 14,
+    TYPE_IQ2_XXS = 16,
+    TYPE_IQ2_XS = 17,
+    TYPE_IQ3_XXS = 18,
+    TYPE_IQ1_S = 19,
+    TYPE_IQ4_NL = 20,
+    TYPE_IQ3_S = 21,
+    TYPE_IQ2_S = 22,
+    TYPE_IQ4_XS = 23,
+    TYPE_IQ1_M = 29,
+    TYPE_BF16 = 30,
+    TYPE_TQ1_0 = 34,
+    TYPE_TQ2_0 = 35,
+    TYPE_MXFP4 = 39,
+};
+
 typedef struct GgufType {
     const char *name;
     int elements, bytes; /* of one block; 0: this type cannot be converted */
-    int bits;            /* of the affine form; 0: plain */
+    int bits, group;     /* of the affine form; 0: plain */
     DType dtype;         /* plain only */
     Quant compact;       /* the form with the scales as they are; QUANT_NONE: there is none but the affine */
     int compact_bits;
 } GgufType;
 
 const GgufType *gguf_type(uint32_t type); /* NULL: no such type is known */
-/* count elements (whole blocks) as codes, one a byte, and per 32 elements a scale and a bias: w = scale·code + bias. */
+/* The names of those that can be converted, into `out`. */
+void gguf_type_list(char *out, size_t size);
+/* count elements (whole blocks) as codes, one a byte, and per group a scale and a bias: w = scale·code + bias. */
 void gguf_blocks_convert(
     uint32_t type, const uint8_t *blocks, int64_t count, uint8_t *codes, float *scales, float *biases);
-/* The same in the type's compact form: scales as weight_scale() reads them. Exact. */
+/* Whether the scales of a block fit the compact form. */
+bool gguf_block_fits(uint32_t type, const uint8_t *block);
+/* The same in the type's compact form: scales as weight_scale() reads them. Exact, but for IQ2_XS and IQ2_S. */
 void gguf_blocks_compact(uint32_t type, const uint8_t *blocks, int64_t count, uint8_t *codes, uint8_t *scales);
 /* count codes (a multiple of 8) as a stream of bits. */
 void gguf_codes_pack(const uint8_t *codes, int64_t count, int bits, uint8_t *out);
+
+/* Blocks of whole numbers: element i is unit · scale[i / 16] · value[i] (blocks_integer.c). */
+typedef struct GgufIntegers {
+    float unit;
+    int8_t scale[GGUF_SUPERBLOCK / 16], value[GGUF_SUPERBLOCK];
+} GgufIntegers;
+
+bool gguf_integers(uint32_t type, const uint8_t *block, GgufIntegers *out); /* false: the type is not like that */
+extern const int8_t gguf_iq4_levels[16];                                    /* of IQ4_NL and IQ4_XS */
 
 /* --- The file (file.c) ----------------------------------------------------------------------------------------- */
 

@@ -234,7 +234,7 @@ static bool scales_fit_half(const GgufTensor *tensor) {
     uint8_t codes[GGUF_SUPERBLOCK];
     float scales[2][GGUF_SUPERBLOCK / GGUF_GROUP];
     size_t blocks = tensor->bytes / (size_t)tensor->info->bytes;
-    int groups = tensor->info->elements / GGUF_GROUP;
+    int groups = tensor->info->elements / tensor->info->group;
     for (size_t i = 0; i < blocks; i++) {
         gguf_blocks_convert(tensor->type, tensor->data + i * (size_t)tensor->info->bytes, tensor->info->elements, codes,
             scales[0], scales[1]);
@@ -244,6 +244,14 @@ static bool scales_fit_half(const GgufTensor *tensor) {
         }
     }
     return true;
+}
+
+/* Whether the compact form holds the tensor: IQ3_XXS and IQ1_M want a half or an eighth of their f16 scales. */
+static bool compact_fits(const GgufTensor *tensor) {
+    const uint8_t *end = tensor->data + tensor->bytes, *block = tensor->data;
+    while (block < end && gguf_block_fits(tensor->type, block)) block += tensor->info->bytes;
+    gguf_release(tensor->data, end);
+    return block >= end;
 }
 
 static bool output_plan(GgufOutput *output, const GgufFile *file, GgufChange change, bool compact, Error *error) {
@@ -258,8 +266,8 @@ static bool output_plan(GgufOutput *output, const GgufFile *file, GgufChange cha
             tensor->info->name);
     }
     const bool own = compact || tensor->info->compact == QUANT_MXFP4; /* which MLX has as well */
-    const Quant form = own ? tensor->info->compact : QUANT_NONE;
-    output->form = (Weight){.rows = tensor->rows, .cols = tensor->cols, .group = GGUF_GROUP};
+    const Quant form = own && compact_fits(tensor) ? tensor->info->compact : QUANT_NONE;
+    output->form = (Weight){.rows = tensor->rows, .cols = tensor->cols, .group = tensor->info->group};
     if (form != QUANT_NONE) {
         output->form.quant = form;
         output->form.bits = tensor->info->compact_bits;
