@@ -28,14 +28,15 @@ if [ $cuda = yes ]; then
     cmake --preset release -DAPUS_CUDA=ON >/dev/null
     targets="apus apus-cuda"
 fi
-log=$(mktemp)
 if [ -x build/apus ]; then echo "building build/apus …"; else echo "building build/apus (about a minute) …"; fi
 # shellcheck disable=SC2086
-if ! cmake --build build --target $targets >"$log" 2>&1; then
-    cat "$log" >&2
-    exit 1
+if [ -t 1 ]; then
+    cmake --build build --target $targets # a line that counts
+else
+    log=$(mktemp)
+    cmake --build build --target $targets >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+    rm -f "$log"
 fi
-rm -f "$log"
 [ $only_build = yes ] && { echo "built: build/apus"; exit 0; }
 
 model=${APUS_MODEL:-}
