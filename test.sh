@@ -8,34 +8,43 @@ set -uo pipefail
 cd "$(dirname "$0")"
 mode=${1:-all}
 
-passed=0 failed=0 failures=""
 logs=build/test-logs
 mkdir -p $logs
+: >$logs/results
 
 # step NAME COMMAND…: one test; its output is kept, and shown when it fails. Exit code 77 means skipped.
 step() {
     local name=$1 start=$SECONDS code=0
     shift
     "$@" >"$logs/$name.log" 2>&1 </dev/null || code=$?
-    local seconds=$((SECONDS - start))
-    if [ $code = 0 ]; then
-        passed=$((passed + 1))
-        printf 'ok      %-28s %4d s   %s\n' "$name" $seconds "$(tail -n 1 "$logs/$name.log" | cut -c1-120)"
-    elif [ $code = 77 ]; then
-        printf 'skipped %-28s %4d s   %s\n' "$name" $seconds "$(tail -n 1 "$logs/$name.log" | cut -c1-120)"
-    else
-        failed=$((failed + 1))
-        failures="$failures $name"
-        printf 'FAILED  %-28s %4d s   exit code %d; the end of %s:\n' "$name" $seconds $code "$logs/$name.log"
-        tail -n 40 "$logs/$name.log" | sed 's/^/    /'
-    fi
+    local result=FAILED last="exit code $code; the end of $logs/$name.log:"
+    case $code in
+    0) result=ok last=$(tail -n 1 "$logs/$name.log" | cut -c1-120) ;;
+    77) result=skipped last=$(tail -n 1 "$logs/$name.log" | cut -c1-120) ;;
+    *) last+=$'\n'$(tail -n 40 "$logs/$name.log" | sed 's/^/    /') ;;
+    esac
+    printf '%-7s %-28s %4d s   %s\n' $result "$name" $((SECONDS - start)) "$last"
+    echo "$result $name" >>$logs/results
     return $code
 }
 
+# The same beside one other such step: for tests that do not depend on how fast they run. `wait` waits for the last.
+beside() {
+    while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
+    set -m # as a group of its own, which takes Ctrl-C where a test sends it
+    step "$@" &
+    set +m
+}
+trap 'for group in $(jobs -rp); do kill -- -"$group"; done' EXIT
+trap 'exit 130' INT TERM
+
 finish() {
-    [ -z "$failures" ] || echo "failed:$failures"
+    wait
+    local passed failed
+    passed=$(grep -c '^ok ' $logs/results) failed=$(grep -c '^FAILED ' $logs/results)
+    [ "$failed" = 0 ] || echo "failed: $(sed -n 's/^FAILED //p' $logs/results | paste -sd' ')"
     echo "$passed passed, $failed failed"
-    [ $failed = 0 ] && [ $passed -gt 0 ]
+    [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
     exit $?
 }
 
@@ -58,35 +67,38 @@ step asan-build configure asan build-asan && step asan unit build-asan
 step tsan-build configure tsan build-tsan && step tsan env TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan \
     --output-on-failure -R 'test_(engine|spill|models|pool|chat|server|request|scheduler|map|file|constraint|sharing|stream|disk)' -E '_allocations$'
 
-step tokenizers "$python" tests/text/check_tokenizers.py
-step templates "$python" tests/text/check_templates.py
-step grammar "$python" tests/text/check_grammar.py
-step logits "$python" tests/model/check_logits.py
-step hostile "$python" tests/model/check_hostile.py
+beside tokenizers "$python" tests/text/check_tokenizers.py
+beside templates "$python" tests/text/check_templates.py
+beside grammar "$python" tests/text/check_grammar.py
+beside logits "$python" tests/model/check_logits.py
+beside hostile "$python" tests/model/check_hostile.py
 
 for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
-step cli "$python" tests/cli/check_cli.py
-step swiftlm "$python" tests/cli/check_swiftlm.py
-step package tests/cli/check_package.sh
-step hub "$python" tests/hub/check_hub.py
-step api "$python" tests/server/check_api.py
-step models "$python" tests/server/check_models.py
-step openapi "$python" tests/server/check_openapi.py --count 600
-step tools "$python" tests/server/check_tools.py
-step doors "$python" tests/server/check_doors.py
-step embeddings "$python" tests/server/check_embeddings.py
-step mixed "$python" tests/server/check_mixed.py
-step metrics "$python" tests/server/check_metrics.py
-step schema "$python" tests/server/check_schema.py
-step cache "$python" tests/server/check_cache.py
-step streaming "$python" tests/server/check_streaming.py
-step soak "$python" bench/kv_cache.py soak tiny --count 1000 --checked 0.5
-step sdk-python "$python" tests/server/check_sdk.py
-step sdk-node tests/server/check_sdk_node.sh
+beside cli "$python" tests/cli/check_cli.py
+beside swiftlm "$python" tests/cli/check_swiftlm.py
+beside package tests/cli/check_package.sh
+beside hub "$python" tests/hub/check_hub.py
+beside api "$python" tests/server/check_api.py
+beside models "$python" tests/server/check_models.py
+beside openapi "$python" tests/server/check_openapi.py --count 600
+beside tools "$python" tests/server/check_tools.py
+beside doors "$python" tests/server/check_doors.py
+beside embeddings "$python" tests/server/check_embeddings.py
+beside mixed "$python" tests/server/check_mixed.py
+beside metrics "$python" tests/server/check_metrics.py
+beside schema "$python" tests/server/check_schema.py
+beside cache "$python" tests/server/check_cache.py
+beside soak "$python" bench/kv_cache.py soak tiny --count 1000 --checked 0.5
+beside sdk-python "$python" tests/server/check_sdk.py
+beside sdk-node tests/server/check_sdk_node.sh
 for client in openai anthropic langchain ai python_langchain python_litellm python_instructor python_pydantic_ai; do
-    step "client-$client" tests/clients/run.sh $client
+    beside "client-$client" tests/clients/run.sh $client
 done
-step malformed "$python" tests/server/check_malformed.py
+beside malformed "$python" tests/server/check_malformed.py
+wait
+
+# These measure times and memory, or take all cores.
+step streaming "$python" tests/server/check_streaming.py
 step chaos "$python" tests/server/check_chaos.py
 step tls "$python" tests/server/check_tls.py
 step real "$python" tests/real/check_real.py

@@ -208,6 +208,20 @@ def check_fetch():
         check(process.returncode == 130 and "Traceback" not in problem and "interrupted" in problem, f"Ctrl-C: {process.returncode} {problem!r}")
 
 
+def check_script(model):
+    """run.sh takes a model's name as whoever calls it sees it."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "run.sh")
+    folder, name = os.path.split(model)
+    process = subprocess.Popen([script, "--port", "0"], cwd=folder, env={**os.environ, "APUS_MODEL": name}, text=True, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "stops the server" in line:
+            process.send_signal(signal.SIGTERM)
+    check(process.wait() == 0 and any("/v1/chat/completions" in line for line in lines), f"APUS_MODEL={name} in {folder}: {lines}")
+
+
 def main():
     signal.alarm(600)
     base, instruct = model_path("gemma-270m"), model_path("qwen-0.5b")
@@ -217,6 +231,7 @@ def main():
     check_ports(base)
     check_run(instruct)
     check_chat(instruct)
+    check_script(base)
     check.done()
 
 
