@@ -9,3 +9,7 @@
 size_t memory_available(void);
 /* The same, with /proc and the control groups looked for below root: for tests. */
 size_t memory_available_below(const char *root);
+
+/* Added to the least that would do where it is printed in GB with three digits: who gives what was printed gets
+ * through. */
+static const double MEMORY_HALF_DIGIT = 0.0005;

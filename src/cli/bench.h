@@ -75,6 +75,7 @@ typedef struct BenchWalk {
     Walk walk;
     int chunk;
     int32_t *tokens; /* random, as many as the longest sequence, and for as many steps together */
+    uint32_t random; /* what the next token is made of */
     float *logits;   /* of the last step */
     double load_s;
     int64_t kv_resident[WALK_FORMATS_MAX]; /* what our anonymous memory grew by as each sequence was filled */
@@ -88,6 +89,11 @@ NODISCARD bool bench_walk_feed(BenchWalk *bench, int count, Error *error);
 NODISCARD bool bench_walk_together(BenchWalk *bench, int streams, Error *error); /* a token for each */
 NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error);         /* to this length, forwards or back */
 uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth); /* that a token reads of the cache there */
+
+/* Of a streamed model, else zeroed: so far; added to a sum, as it grew since `before`; and as a member of an object. */
+SourceStats bench_experts_now(const BenchWalk *bench);
+void bench_experts_count(const BenchWalk *bench, const SourceStats *before, SourceStats *sum);
+void bench_experts_json(Buffer *out, const char *name, const SourceStats *stats);
 
 /* ---- bench_fit.c: what was expected, of `apus bench --fit` ---- */
 

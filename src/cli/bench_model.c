@@ -12,7 +12,7 @@ enum { PEER_OUTPUT_MAX = 1 << 20, COMMAND_MAX = 4096 };
 
 /* At one depth. */
 typedef struct Results {
-    Series pp, tg;
+    Series pp, tg, token_ms;
     Series read, read_best;    /* GB/s around each tg */
     Series pp_share, tg_share; /* of the limit measured in the same round */
     Series int8;
@@ -65,27 +65,13 @@ static bool run_peer(const BenchPlan *plan, int depth, Results *r, Error *error)
     return ok;
 }
 
-static SourceStats experts_now(const BenchWalk *bench) {
-    ExpertSource *source = model_experts(bench->walk.model);
-    return source ? source->stats(source) : (SourceStats){0};
-}
-
-static void count_experts(const BenchWalk *bench, const SourceStats *before, SourceStats *sum) {
-    const SourceStats now = experts_now(bench);
-    sum->hits += now.hits - before->hits;
-    sum->misses += now.misses - before->misses;
-    sum->read_bytes += now.read_bytes - before->read_bytes;
-    sum->read_s += now.read_s - before->read_s;
-    sum->stall_s += now.stall_s - before->stall_s;
-}
-
 static bool measure_prompt(BenchWalk *bench, const BenchPlan *plan, int depth, Results *r, Error *error) {
     if (!bench_walk_go(bench, depth, error)) return false;
-    const SourceStats experts = experts_now(bench);
+    const SourceStats experts = bench_experts_now(bench);
     const double start = clock_seconds();
     if (!bench_walk_feed(bench, plan->prompt, error)) return false;
     const double speed = plan->prompt / (clock_seconds() - start);
-    count_experts(bench, &experts, &r->pp_experts);
+    bench_experts_count(bench, &experts, &r->pp_experts);
     const double peak = r->int8.value[r->int8.count - 1];
     series_add(&r->pp, speed);
     if (peak > 0) series_add(&r->pp_share, speed * (double)bench->operations * 1e-9 / peak);
@@ -98,12 +84,15 @@ static bool measure_generation(
     r->kv_resident = bench->kv_resident[bench->walk.chosen];
     r->bytes = bench->weight_bytes + bench_walk_kv_bytes(bench, depth + plan->generate / 2);
     machine_forget(machine);
-    const SourceStats experts = experts_now(bench);
+    const SourceStats experts = bench_experts_now(bench);
     const double before = machine_read(machine), start = clock_seconds();
-    for (int i = 0; i < plan->generate; i++)
+    for (int i = 0; i < plan->generate; i++) {
+        const double token = clock_seconds();
         if (!bench_walk_feed(bench, 1, error)) return false;
+        series_add(&r->token_ms, 1e3 * (clock_seconds() - token));
+    }
     const double speed = plan->generate / (clock_seconds() - start);
-    count_experts(bench, &experts, &r->tg_experts);
+    bench_experts_count(bench, &experts, &r->tg_experts);
     const double read = (before + machine_read(machine)) / 2;
     series_add(&r->tg, speed);
     series_add(&r->read, read);
@@ -138,12 +127,6 @@ static void json_series(Buffer *out, const char *name, const Series *series) {
         series_at(series, 0), name, series_at(series, 1));
 }
 
-static void json_experts(Buffer *out, const char *name, const SourceStats *s) {
-    buffer_printf(out, ",\"%s\":{\"hits\":%llu,\"misses\":%llu,\"read_bytes\":%llu,\"read_s\":%.6g,\"stall_s\":%.6g}",
-        name, (unsigned long long)s->hits, (unsigned long long)s->misses, (unsigned long long)s->read_bytes, s->read_s,
-        s->stall_s);
-}
-
 /* A line per depth and format. */
 static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *results) {
     const Backend *backend = runner_backend(bench->walk.runner);
@@ -160,6 +143,9 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
         buffer_printf(out, ",\"kv_cache\":\"%s\"", r->format);
         json_series(out, "pp", &r->pp);
         json_series(out, "tg", &r->tg);
+        if (r->token_ms.count)
+            buffer_printf(out, ",\"token_ms\":%.5g,\"token_ms_p99\":%.5g", series_median(&r->token_ms),
+                series_at(&r->token_ms, 0.99));
         json_series(out, "read_gbs", &r->read);
         json_series(out, "read_best_gbs", &r->read_best);
         json_series(out, "int8_gops", &r->int8);
@@ -171,11 +157,11 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
             (unsigned long long)r->bytes, (unsigned long long)bench->weight_bytes,
             (unsigned long long)bench->operations);
         if (model_experts(bench->walk.model)) {
-            const SourceStats all = experts_now(bench);
+            const SourceStats all = bench_experts_now(bench);
             buffer_printf(out, ",\"expert_slots\":%d,\"experts\":%d,\"expert_cache_bytes\":%zu,\"expert_io\":\"%s\"",
                 all.slots, all.experts, all.bytes, all.io);
-            json_experts(out, "pp_experts", &r->pp_experts);
-            json_experts(out, "tg_experts", &r->tg_experts);
+            bench_experts_json(out, "pp_experts", &r->pp_experts);
+            bench_experts_json(out, "tg_experts", &r->tg_experts);
         }
         if (r->expected_pp > 0) buffer_printf(out, ",\"expected_pp\":%.5g", r->expected_pp);
         if (r->expected_tg > 0) buffer_printf(out, ",\"expected_tg\":%.5g", r->expected_tg);

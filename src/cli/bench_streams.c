@@ -14,6 +14,7 @@ typedef struct Result {
     Series tg;    /* tokens/s of all */
     Series read;  /* GB/s around them */
     Series share; /* of reading the weights once per step */
+    SourceStats experts;
 } Result;
 
 static bool measure_one(BenchWalk *bench, Machine *machine, const BenchPlan *plan, Result *r, Error *error) {
@@ -22,10 +23,13 @@ static bool measure_one(BenchWalk *bench, Machine *machine, const BenchPlan *pla
         if (!bench_walk_go(bench, r->depth, error)) return false;
     }
     machine_forget(machine);
+    const SourceStats experts = bench_experts_now(bench);
     const double before = machine_read(machine), start = clock_seconds();
     for (int i = 0; i < plan->generate; i++)
         if (!bench_walk_together(bench, r->streams, error)) return false;
-    const double steps = plan->generate / (clock_seconds() - start), read = (before + machine_read(machine)) / 2;
+    const double steps = plan->generate / (clock_seconds() - start);
+    bench_experts_count(bench, &experts, &r->experts);
+    const double read = (before + machine_read(machine)) / 2;
     series_add(&r->tg, steps * r->streams);
     series_add(&r->read, read);
     if (read > 0) series_add(&r->share, steps * (double)bench->weight_bytes * 1e-9 / read);
@@ -77,9 +81,11 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
         json_write_string(out, slice_of(backend_describe(backend)));
         buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"streams\":%d,\"generate\":%d,\"depth\":%d,\"rounds\":%d",
             backend->ops->name, plan->threads, r->streams, plan->generate, r->depth, plan->rounds);
-        buffer_printf(out, ",\"tg\":%.5g,\"tg_min\":%.5g,\"tg_max\":%.5g,\"read_gbs\":%.5g,\"tg_of_limit\":%.4f}\n",
+        buffer_printf(out, ",\"tg\":%.5g,\"tg_min\":%.5g,\"tg_max\":%.5g,\"read_gbs\":%.5g,\"tg_of_limit\":%.4f",
             series_median(&r->tg), series_at(&r->tg, 0), series_at(&r->tg, 1), series_median(&r->read),
             series_median(&r->share));
+        if (model_experts(bench->walk.model)) bench_experts_json(out, "experts", &r->experts);
+        buffer_text(out, "}\n");
     }
 }
 

@@ -41,6 +41,11 @@ static bool collect_ranges(BenchWalk *bench, Error *error) {
     return true;
 }
 
+static int32_t random_token(BenchWalk *bench) {
+    bench->random = bench->random * 1664525u + 1013904223u;
+    return (int32_t)(bench->random % (uint32_t)model_vocab(bench->walk.model));
+}
+
 bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error *error) {
     *bench = (BenchWalk){.chunk = plan->chunk};
     int deepest = 0;
@@ -66,13 +71,11 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     bench->load_s = clock_seconds() - start;
     Model *model = bench->walk.model;
     model_step_cost(model, &bench->weight_bytes, &bench->operations);
-    const int vocab = model_vocab(model);
     const int tokens = longest + WALK_FORMATS_MAX;
     bench->tokens = calloc((size_t)tokens, sizeof *bench->tokens);
     if (!bench->tokens) return fail(error, ERROR_MEMORY, "no memory for the tokens of a step");
-    uint32_t random = 1;
-    for (int i = 0; i < tokens; i++)
-        bench->tokens[i] = (int32_t)((random = random * 1664525u + 1013904223u) % (uint32_t)vocab);
+    bench->random = 1;
+    for (int i = 0; i < tokens; i++) bench->tokens[i] = random_token(bench);
     /* The first step reads the weights in and touches all of its work space. */
     return collect_ranges(bench, error) &&
         bench_walk_feed(bench, plan->chunk < longest ? plan->chunk : longest, error) &&
@@ -84,6 +87,35 @@ void bench_walk_close(BenchWalk *bench) {
     free(bench->tokens);
     free(bench->ranges);
     *bench = (BenchWalk){0};
+}
+
+SourceStats bench_experts_now(const BenchWalk *bench) {
+    ExpertSource *source = model_experts(bench->walk.model);
+    return source ? source->stats(source) : (SourceStats){0};
+}
+
+void bench_experts_count(const BenchWalk *bench, const SourceStats *before, SourceStats *sum) {
+    const SourceStats now = bench_experts_now(bench);
+    sum->hits += now.hits - before->hits;
+    sum->misses += now.misses - before->misses;
+    sum->missing += now.missing - before->missing;
+    sum->hints += now.hints - before->hints;
+    sum->hint_hits += now.hint_hits - before->hint_hits;
+    sum->read_bytes += now.read_bytes - before->read_bytes;
+    sum->read_s += now.read_s - before->read_s;
+    sum->stall_s += now.stall_s - before->stall_s;
+}
+
+void bench_experts_json(Buffer *out, const char *name, const SourceStats *s) {
+    const struct {
+        const char *name;
+        uint64_t value;
+    } counts[] = {{"hits", s->hits}, {"misses", s->misses}, {"missing", s->missing}, {"hints", s->hints},
+        {"hint_hits", s->hint_hits}, {"read_bytes", s->read_bytes}};
+    buffer_printf(out, ",\"%s\":{", name);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        buffer_printf(out, "\"%s\":%llu,", counts[i].name, (unsigned long long)counts[i].value);
+    buffer_printf(out, "\"read_s\":%.6g,\"stall_s\":%.6g}", s->read_s, s->stall_s);
 }
 
 uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth) {
@@ -104,7 +136,10 @@ bool bench_walk_feed(BenchWalk *bench, int count, Error *error) {
 }
 
 bool bench_walk_together(BenchWalk *bench, int streams, Error *error) {
-    return walk_step_together(&bench->walk, bench->tokens + walk_length(&bench->walk), streams, &bench->logits, error);
+    /* Tokens that no other sequence has a step later: experts that it used would be there for the next one. */
+    int32_t tokens[WALK_FORMATS_MAX];
+    for (int i = 0; i < streams; i++) tokens[i] = random_token(bench);
+    return walk_step_together(&bench->walk, tokens, streams, &bench->logits, error);
 }
 
 bool bench_walk_go(BenchWalk *bench, int depth, Error *error) {

@@ -49,7 +49,8 @@ typedef enum OptionsResult { OPTIONS_OK, OPTIONS_HELP, OPTIONS_ERROR } OptionsRe
         "experts of a mixture stay in their files and are read when they are wanted"},                                 \
     {"--memory-budget", NULL, OPTION_BYTES, &(e).memory_budget, 0, 1e15, "SIZE",                                       \
         "with it, all the memory that the model may take: 12G, or auto: 9/10 of what is free (auto)"},                 \
-    {"--expert-io", NULL, OPTION_TEXT, &(e).expert_io, 0, 0, "HOW", "how they are read: auto, io_uring, threads (auto)"}, \
+    {"--expert-io", NULL, OPTION_TEXT, &(e).expert_io, 0, 0, "HOW",                                                   \
+        "how they are read: auto, io_uring, threads, or page-cache to compare with (auto)"},                           \
     {"--ssd-prefetch", NULL, OPTION_FLAG, &(e).ssd_prefetch, 0, 0, NULL,                                               \
         "experts of the next layer are read ahead where that proves to be faster"},                                    \
     {"--route-trace", NULL, OPTION_TEXT, &(e).route_trace, 0, 0, "FILE",                                               \

@@ -15,7 +15,7 @@ static void explain_memory(
         !wishes->budget                        ? ", nine tenths of it"
             : wishes->budget > machine->memory ? ", as no more is there"
                                                : "",
-        (double)fit->floor * GB + FIT_HALF_DIGIT);
+        (double)fit->floor * GB + MEMORY_HALF_DIGIT);
     line(out, "weights");
     buffer_printf(out, "%.3f GB%s in memory, and %.3f GB to work in\n", (double)model->dense_bytes * GB,
         model->experts ? " besides the experts" : "", (double)model->besides_bytes * GB);

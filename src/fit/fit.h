@@ -9,12 +9,11 @@
  * Threads: any. */
 #pragma once
 #include "base/buffer.h"
+#include "base/memory.h"
 #include "model/runner.h"
 #include "weights/disk_probe.h"
 
 enum { FIT_KINDS_MAX = 6, FIT_PROMPT = 512 /* tokens of a usual prompt */ };
-/* Added to the least memory where it is printed in GB with three digits: who gives what was printed gets through. */
-static const double FIT_HALF_DIGIT = 0.0005;
 
 /* Weights of one kind that a token goes through. */
 typedef struct FitKind {

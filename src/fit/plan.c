@@ -61,7 +61,7 @@ static bool too_small(const FitModel *model, const Fit *fit, uint64_t cache, uin
     return fail(error, ERROR_MEMORY,
         "%.3f GB of memory are too little: %.3f GB would just do, with %.3f GB of weights%s, %.3f GB to work in, "
         "%.3f GB of the KV cache%s",
-        (double)fit->budget * gb, (double)fit->floor * gb + FIT_HALF_DIGIT, (double)model->dense_bytes * gb,
+        (double)fit->budget * gb, (double)fit->floor * gb + MEMORY_HALF_DIGIT, (double)model->dense_bytes * gb,
         model->experts ? " besides the experts" : "", (double)model->besides_bytes * gb, (double)cache * gb,
         experts ? " and the experts of a layer" : "");
 }

@@ -24,7 +24,7 @@ typedef struct ModelOptions {
     bool stream_experts;
     uint64_t memory_budget; /* with stream_experts: of everything that this model makes the host hold; 0: nine tenths
                                of what is free */
-    const char *expert_io;  /* "auto", "io_uring", "threads"; NULL: auto */
+    const char *expert_io;  /* "auto", "io_uring", "threads", "page-cache"; NULL: auto */
     int expert_depth;       /* reads under way at most; 0: as many as any drive needs */
     bool expert_buffered;   /* read through the page cache, which keeps nothing of it, also where it can be avoided */
     uint64_t expert_bytes_max; /* whatever the budget leaves; 0: no limit */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
 
@@ -38,12 +39,12 @@ bool model_experts_cut(const Model *model, int *used, int *made_for) {
     return model->experts_used > 0;
 }
 
-static bool read_io(const char *name, BankIoKind *out, Error *error) {
-    *out = BANK_IO_AUTO;
+static bool read_io(const char *name, BankOptions *out, Error *error) {
     if (!name || !strcmp(name, "auto")) return true;
-    *out = strcmp(name, "threads") ? BANK_IO_URING : BANK_IO_THREADS;
-    return *out == BANK_IO_THREADS || !strcmp(name, "io_uring") ||
-        fail(error, ERROR_USAGE, "experts read by \"%s\": auto, io_uring or threads", name);
+    out->cached = !strcmp(name, "page-cache");
+    out->io = out->cached || !strcmp(name, "threads") ? BANK_IO_THREADS : BANK_IO_URING;
+    return out->io == BANK_IO_THREADS || !strcmp(name, "io_uring") ||
+        fail(error, ERROR_USAGE, "experts read by \"%s\": auto, io_uring, threads or page-cache", name);
 }
 
 bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
@@ -53,7 +54,7 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
         .trace = asked->expert_trace,
         .depth = asked->expert_depth,
         .buffered = asked->expert_buffered};
-    if (!read_io(asked->expert_io, &options.io, error) || !bank_faults_read(asked->expert_faults, &faults, error))
+    if (!read_io(asked->expert_io, &options, error) || !bank_faults_read(asked->expert_faults, &faults, error))
         return false;
     BankLayer *layers = calloc((size_t)spec->layer_count, sizeof *layers);
     if (!layers) return fail(error, ERROR_MEMORY, "no memory for a table of experts");
@@ -100,9 +101,6 @@ uint64_t runner_besides_bytes(const Runner *runner, uint64_t *resident) {
     return runner->scratch_bytes + OTHER_BYTES;
 }
 
-/* Added where the least is printed in GB with three digits: who gives what was printed gets through. */
-static const double HALF_DIGIT = 0.0005;
-
 bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t free_bytes, uint64_t *bytes, Error *error) {
     const Model *model = runner->model;
     uint64_t resident;
@@ -118,8 +116,8 @@ bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t free_byte
             "a memory budget of %.3f GB is too small: %.3f GB would just do, with %.3f GB of weights besides the "
             "experts, "
             "%.3f GB of the KV cache and %.3f GB of experts",
-            (double)budget * 1e-9, (double)needed * 1e-9 + HALF_DIGIT, (double)resident * 1e-9, (double)least * 1e-9,
-            (double)bank_floor_bytes(model->bank) * 1e-9);
+            (double)budget * 1e-9, (double)needed * 1e-9 + MEMORY_HALF_DIGIT, (double)resident * 1e-9,
+            (double)least * 1e-9, (double)bank_floor_bytes(model->bank) * 1e-9);
     *bytes = budget - fixed;
     return true;
 }

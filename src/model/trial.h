@@ -10,8 +10,9 @@ enum {
 
 typedef struct Trial {
     int steps, rows;
-    double seconds[2];
-    bool other; /* the way that was the faster one: the second */
+    double seconds[2],
+        longest[2]; /* of all steps of each way, and of the longest, which may have been anybody's fault */
+    bool other;     /* the way that was the faster one: the second */
 } Trial;
 
 /* Of a step of so many rows: whether to take the second way. */
@@ -22,8 +23,12 @@ static inline bool trial_begin(Trial *t, int rows) {
 
 /* What it took. */
 static inline void trial_end(Trial *t, double seconds) {
-    if (t->steps < TRIAL_STEPS) t->seconds[t->steps % 2] += seconds;
+    if (t->steps < TRIAL_STEPS) {
+        const int way = t->steps % 2;
+        t->seconds[way] += seconds;
+        if (seconds > t->longest[way]) t->longest[way] = seconds;
+    }
     t->steps++;
-    if (t->steps == TRIAL_STEPS) t->other = t->seconds[1] < t->seconds[0];
+    if (t->steps == TRIAL_STEPS) t->other = t->seconds[1] - t->longest[1] < t->seconds[0] - t->longest[0];
     if (t->steps == TRIAL_STEPS + TRIAL_HOLDS) *t = (Trial){.rows = t->rows, .other = t->other};
 }

@@ -16,6 +16,7 @@ typedef struct SourceStats {
     size_t bytes;                           /* of its memory */
     const char *io;                         /* how it reads: "io_uring, direct" */
     uint64_t hits, misses, evictions;       /* experts wanted that were there, that were not, that made room */
+    uint64_t missing;                       /* wants of which an expert was not there */
     uint64_t hints, hint_hits, hint_losses; /* experts read for a hint; wanted afterwards; that made room for one and
                                                were wanted afterwards */
     uint64_t read_bytes;

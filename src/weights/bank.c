@@ -80,7 +80,7 @@ static bool open_files(ExpertBank *bank, const Checkpoint *c, const BankOptions 
     const int depth = options->depth > 0 ? options->depth : DEPTH;
     bank->io = bank_io_open(options->io, bank->paths, c->file_count, depth, options->faults, error);
     if (!bank->io) return false;
-    if (options->buffered && !bank_io_buffer(bank->io))
+    if ((options->buffered || options->cached) && !bank_io_buffer(bank->io, options->cached))
         return fail(error, ERROR_IO, "cannot read experts through the page cache");
     for (int f = 0; f < c->file_count; f++)
         if (bank_io_size(bank->io, f) != c->files[f].size)

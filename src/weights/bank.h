@@ -21,7 +21,8 @@ typedef struct BankLayer {
 typedef struct BankOptions {
     BankIoKind io;
     int depth;                /* reads under way at most; 0: as many as any drive needs */
-    bool buffered;            /* through the page cache, which keeps nothing of it */
+    bool buffered;            /* through the page cache, which keeps nothing of it; */
+    bool cached;              /* or what it likes, beside what the bank holds: to be compared with */
     const char *trace;        /* a file for what is wanted (bank_trace.h); NULL: none */
     const BankFaults *faults; /* NULL: none */
 } BankOptions;

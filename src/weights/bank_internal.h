@@ -62,9 +62,11 @@ struct ExpertBank {
 
     Mutex user; /* held by whoever runs a step */
     BankLane lanes[SOURCE_LANES];
-    uint64_t wants, step_first; /* numbers of them; the last before the step */
-    uint64_t hint_pause;        /* no hints up to this one */
-    SourceStats hint_window;    /* as it was when the hints began whose use is looked at */
+    uint64_t wants, step_first;       /* numbers of them; the last before the step */
+    uint64_t hint_pause;              /* no hints up to this one */
+    int32_t hinted[SOURCE_HINTS_MAX]; /* of hinted_layer, not there and not begun to be read */
+    int hinted_layer, hinted_count;
+    SourceStats hint_window; /* as it was when the hints began whose use is looked at */
     bool failed;
     Error error;
     int silence_ms;

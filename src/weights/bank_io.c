@@ -36,7 +36,8 @@ BankIo *bank_io_open(
     return io;
 }
 
-bool bank_io_buffer(BankIo *io) {
+bool bank_io_buffer(BankIo *io, bool keep) {
+    io->keep = keep;
     for (int i = 0; i < io->file_count; i++) {
         BankFile *file = &io->files[i];
 #if defined(O_DIRECT)
@@ -65,9 +66,9 @@ void bank_io_close(BankIo *io) {
 const char *bank_io_name(const BankIo *io) {
     bool direct = true;
     for (int i = 0; i < io->file_count; i++) direct &= __atomic_load_n(&io->files[i].direct, __ATOMIC_RELAXED) != 0;
-    static const char *const names[2][2] = {
-        {"threads, buffered", "threads, direct"}, {"io_uring, buffered", "io_uring, direct"}};
-    return names[!strcmp(io->way, "io_uring")][direct];
+    static const char *const names[2][3] = {{"threads, buffered", "threads, direct", "threads, page cache"},
+        {"io_uring, buffered", "io_uring, direct", "io_uring, page cache"}};
+    return names[!strcmp(io->way, "io_uring")][io->keep ? 2 : direct];
 }
 
 size_t bank_io_size(const BankIo *io, int file) { return io->files[file].size; }

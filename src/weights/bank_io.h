@@ -45,8 +45,9 @@ typedef struct BankIo BankIo;
 /* AUTO: io_uring where it is to be had. paths: files that stay open. depth: most reads under way. */
 NODISCARD BankIo *bank_io_open(
     BankIoKind kind, const char *const *paths, int count, int depth, const BankFaults *faults, Error *error);
-/* Reads go through the page cache from here on, which keeps nothing of them. False: the system cannot. */
-NODISCARD bool bank_io_buffer(BankIo *io);
+/* Reads go through the page cache from here on, which keeps nothing of them unless it shall. False: the system cannot.
+ */
+NODISCARD bool bank_io_buffer(BankIo *io, bool keep);
 void bank_io_close(BankIo *io);                  /* nothing may be under way; NULL is fine */
 const char *bank_io_name(const BankIo *io);      /* "io_uring, direct" */
 size_t bank_io_size(const BankIo *io, int file); /* of the file when it was opened */

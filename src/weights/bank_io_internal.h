@@ -27,6 +27,7 @@ struct BankIo { /* first member of each way's own struct */
     Mutex fault_mutex;
     uint64_t fault_state;
     int stopping; /* read and written atomically */
+    bool keep;    /* the page cache may keep what is read through it */
 };
 
 /* bank_read.c. What became of one call for the rest of a read: bytes, or −errno. True: the read is finished. False: the

@@ -69,7 +69,7 @@ static bool finished(BankIo *io, BankRead *read, int error) {
     const BankFile *file = &io->files[read->file];
     read->error = error;
 #ifdef POSIX_FADV_DONTNEED
-    if (!__atomic_load_n(&file->direct, __ATOMIC_RELAXED)) /* the page cache need not hold it as well */
+    if (!io->keep && !__atomic_load_n(&file->direct, __ATOMIC_RELAXED)) /* the page cache need not hold it as well */
         (void)posix_fadvise(file->fd, (off_t)read->offset, (off_t)read->size, POSIX_FADV_DONTNEED);
 #endif
     return true;

@@ -9,7 +9,9 @@ enum {
     HINT_WINDOW = 64,  /* hints whose use is looked at together; */
     HINT_PAUSE = 4096, /* wants without any when they are of none */
 };
-static const double HINT_GAIN = 0.7; /* of hints must have been right: a read that is not costs another one's time */
+/* Part of the hints that must have been right. One that was not costs the time of a read, and sometimes another one for
+ * what made room; one that was right displaced no more than its read would have done later. */
+static const double HINTS_RIGHT = 0.6;
 
 /* ---- the order of use ---- */
 
@@ -236,6 +238,7 @@ void bank_want(ExpertSource *source, int l, int layer, const int32_t *experts, i
     BankLane *lane = &bank->lanes[l];
     CHECK(bank->memory && layer < bank->layer_count && lane->given_first == lane->wanted_count);
     uint64_t hint_hits = 0, hint_losses = 0;
+    bank->hinted_count = 0; /* too late by now */
     bank->wants++;
     lane->here = bank->layer_first[layer];
     lane->here_end = layer + 1 < bank->layer_count ? bank->layer_first[layer + 1] : bank->expert_count;
@@ -254,6 +257,7 @@ void bank_want(ExpertSource *source, int l, int layer, const int32_t *experts, i
     }
     mutex_lock(&bank->mutex);
     bank->stats.misses += (uint64_t)lane->queued;
+    bank->stats.missing += lane->queued > 0;
     bank->stats.hits += (uint64_t)(count - lane->queued);
     bank->stats.hint_hits += hint_hits;
     bank->stats.hint_losses += hint_losses;
@@ -261,39 +265,52 @@ void bank_want(ExpertSource *source, int l, int layer, const int32_t *experts, i
     if (!bank->failed) start_queued(bank, l); /* else this layer's are not used either */
 }
 
-/* Hints have to be worth it: what they brought, less what was read again because of them. */
+/* Hints have to be worth it. */
 static bool hints_pay(ExpertBank *bank) {
     if (bank->wants < bank->hint_pause) return false;
     const SourceStats *then = &bank->hint_window, *now = &bank->stats;
     const uint64_t hints = now->hints - then->hints;
     if (hints < HINT_WINDOW) return true;
-    const double gain = (double)(now->hint_hits - then->hint_hits) - (double)(now->hint_losses - then->hint_losses);
+    const double right = (double)(now->hint_hits - then->hint_hits);
     bank->hint_window = *now;
-    if (gain >= HINT_GAIN * (double)hints) return true;
+    if (right >= HINTS_RIGHT * (double)hints) return true;
     bank->hint_pause = bank->wants + HINT_PAUSE;
     return false;
 }
 
-/* Only while the disk has nothing else to do, and not where hardly anything stays. */
-void bank_hint(ExpertSource *source, int layer, const int32_t *experts, int count) {
-    ExpertBank *bank = bank_of(source);
-    const int here = bank->layer_first[layer];
-    finish_reads(bank);
-    if (bank->failed || bank->reading > 0 || bank->slot_count < bank->cycle || !hints_pay(bank)) return;
+/* What was hinted at is read behind everything that is wanted, never beside it: at once, or when the last of that came.
+ * Of this layer's experts there are more to come where a lane has some queued. */
+static void begin_hints(ExpertBank *bank) {
+    if (bank->hinted_count == 0 || bank->failed || bank->reading > 0) return;
+    for (int i = 0; i < SOURCE_LANES; i++)
+        if (bank->lanes[i].queued > 0) return;
     int begun = 0;
-    for (int i = 0; i < count && begun < SOURCE_HINTS_MAX; i++) {
-        const int s = bank->oldest;
-        if (bank->experts[here + experts[i]].slot != NONE) continue;
+    for (int i = 0; i < bank->hinted_count; i++) {
+        const int s = bank->oldest, expert = bank->layer_first[bank->hinted_layer] + bank->hinted[i];
         if (!is_free(&bank->slots[s])) break;
-        bank_trace_want(bank->trace, true, layer, &experts[i], 1);
-        begin_reading(bank, -1, s, here + experts[i]);
+        bank_trace_want(bank->trace, true, bank->hinted_layer, &bank->hinted[i], 1);
+        begin_reading(bank, -1, s, expert);
         bank_use(bank, s);
         begun++;
     }
+    bank->hinted_count = 0;
     finish_reads(bank);
     mutex_lock(&bank->mutex);
     bank->stats.hints += (uint64_t)begun;
     mutex_unlock(&bank->mutex);
+}
+
+/* Not where hardly anything stays. */
+void bank_hint(ExpertSource *source, int layer, const int32_t *experts, int count) {
+    ExpertBank *bank = bank_of(source);
+    const int here = bank->layer_first[layer];
+    finish_reads(bank);
+    bank->hinted_count = 0;
+    if (bank->slot_count < bank->cycle || !hints_pay(bank)) return;
+    bank->hinted_layer = layer;
+    for (int i = 0; i < count && bank->hinted_count < SOURCE_HINTS_MAX; i++)
+        if (bank->experts[here + experts[i]].slot == NONE) bank->hinted[bank->hinted_count++] = experts[i];
+    begin_hints(bank);
 }
 
 static const void *address(const ExpertBank *bank, const BankExpert *e, const void *number) {
@@ -355,7 +372,10 @@ int bank_take(ExpertSource *source, int l, int most, SourcedExpert *out) {
     while (!bank->failed && lane->given_first < lane->wanted_count) {
         start_queued(bank, l);
         if (bank->failed) break;
-        if (collect(bank, lane, most, out)) return lane->given_count;
+        if (collect(bank, lane, most, out)) {
+            begin_hints(bank);
+            return lane->given_count;
+        }
         /* Not when the last one under way was an earlier step's that failed, and is to be asked for again. */
         if (bank->reading > 0 || lane->queued == 0 || next_victim(bank, lane) == NONE) wait_for_read(bank);
     }

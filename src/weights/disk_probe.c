@@ -101,7 +101,7 @@ static bool measure(Probe *p, bool buffered, int64_t block, int at, double *rate
     while (depth > 1 && depth * block > MEMORY_BYTES_MAX) depth /= 2;
     BankIo *io = bank_io_open(p->kind, &p->path, 1, depth, NULL, error);
     if (!io) return false;
-    const bool there = bank_io_size(io, 0) >= (size_t)block && (!buffered || bank_io_buffer(io));
+    const bool there = bank_io_size(io, 0) >= (size_t)block && (!buffered || bank_io_buffer(io, false));
     if (there) run(p, io, block, depth, rate);
     if (p->silent) return fail(error, ERROR_IO, "%s: the disk does not answer", p->path);
     bank_io_close(io);

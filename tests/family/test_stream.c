@@ -222,6 +222,7 @@ static void check_case(const Case *c) {
             walk_streamed(&s, cpu, false, ways[way], 0.25, 3, some);
             walk_streamed(&s, cpu, true, ways[way], 0.25, 3, NULL);
         }
+        walk_streamed(&s, cpu, false, "page-cache", 0.25, 3, NULL);
     }
     setup_close(&s);
 }
@@ -410,6 +411,50 @@ static void check_ways(const Case *c, const char *cpu, bool fenced) {
     setup_close(&s);
 }
 
+static int take_all(ExpertSource *source) {
+    SourcedExpert come[8];
+    int count = 0;
+    for (int some; (some = source->take(source, 0, 8, come)) > 0;) count += some;
+    return count;
+}
+
+/* What is hinted at while something wanted is read is begun behind that, and is there when its layer wants it; what is
+ * still to begin by then is not. */
+static void check_hints(void) {
+    const int32_t here[] = {0, 1}, next[] = {2, 3};
+    const ModelOptions slow = {.strict_config = true, .stream_experts = true, .expert_faults = "slow:2"};
+    const RunnerOptions options = runner_options("auto", false);
+    Setup s = {0};
+    FixtureRun run;
+    Error error = {0};
+    if (!setup_open(&s, &cases[0])) return;
+    if (fixture_run_open(&run, s.directory, &slow, &options)) {
+        ExpertBank *bank = run.model->bank;
+        ExpertSource *source = bank_source(bank);
+        TEST(bank_allocate(bank, bank_bytes(bank), &error));
+        bank_begin(bank);
+        source->want(source, 0, 0, here, 2);
+        source->hint(source, 1, next, 2);
+        TEST(source->stats(source).hints == 0);
+        TEST(take_all(source) == 2);
+        TEST(source->stats(source).hints == 2);
+        source->want(source, 0, 1, next, 2);
+        TEST(take_all(source) == 2);
+        SourceStats stats = source->stats(source);
+        TEST(stats.hint_hits == 2 && stats.hits == 2 && stats.misses == 2);
+        source->want(source, 0, 0, next, 2);
+        source->hint(source, 1, here, 2);
+        source->want(source, 1, 1, next, 2); /* another lane's: the hint is too late */
+        TEST(take_all(source) == 2);
+        TEST(source->stats(source).hints == 2);
+        SourcedExpert rest[2];
+        while (source->take(source, 1, 2, rest) > 0) {}
+        TEST(bank_end(bank, &error));
+        fixture_run_close(&run);
+    }
+    setup_close(&s);
+}
+
 /* Fewer experts a token: other logits, the same ones streamed and resident; more than there are is all of them. */
 static void check_cut(void) {
     Setup s = {0};
@@ -502,6 +547,7 @@ int main(void) {
         check_ways(&cases[i], "auto", false);
     }
     check_cut();
+    check_hints();
     check_heads();
     check_refusals();
     return test_done();

@@ -129,7 +129,7 @@ static void test_floor(void) {
         fit = must(&machine, &models[i], &wishes);
         TEST(fit.kv_bytes == models[i].kv_least && fit.held == (i ? models[i].layer_cycle : 0));
         char floor[32];
-        snprintf(floor, sizeof floor, "%.3f GB would just do", (double)fit.floor * 1e-9 + FIT_HALF_DIGIT);
+        snprintf(floor, sizeof floor, "%.3f GB would just do", (double)fit.floor * 1e-9 + MEMORY_HALF_DIGIT);
         wishes.budget--;
         TEST(!fit_plan(&machine, &models[i], &wishes, &fit, &error));
         TEST_MSG(error.code == ERROR_MEMORY && strstr(error.text, floor), "%s: %s", floor, error.text);
