@@ -50,7 +50,7 @@ typedef struct KvLayout {
     int head_dim;  /* of K */
     int value_dim; /* of V */
     DType dtype;   /* F16 or BF16; F32 in the exact mode */
-    bool latent;   /* scores see values, too (Attention.q_latent): such pages are never coded */
+    bool latent;   /* scores see values, too (Attention.q_latent) */
 } KvLayout;
 
 /* Of the first `tokens` tokens of a page, as page_read gives them. */
@@ -365,8 +365,9 @@ typedef struct BackendOps {
     size_t (*kv_layer_bytes)(Backend *, const KvLayout *);
     /* The first `tokens` tokens of a layer's page in canonical order, which every backend shares: K as
      * [token][kv_head][head_dim], then V as [token][kv_head][value_dim], in the layout's dtype, then the energy of the
-     * queries as f32 [token][kv_head]: the mean of |q·scale|² over the query heads of the row that appended the key,
-     * which kv_survey reads. kv_canonical_bytes() in host memory, aligned to nothing. */
+     * queries as f32 [token][kv_head]: the mean of |q·scale|² over the query heads of the row that appended the key, of
+     * |q_latent·scale|² where there are such, which kv_survey reads; who codes nothing may leave the latter. It has
+     * kv_canonical_bytes() in host memory, aligned to nothing. */
     void (*page_read)(Backend *, const KvLayer *, int32_t page, int tokens, void *out);
     void (*page_write)(Backend *, const KvLayer *, int32_t page, int tokens, const void *from);
     /* Bytes of a page of codes of one layer, of its keys or its values; 0: this backend does not code such a layer.

@@ -35,7 +35,12 @@
  *               A half part at the end has the first 3 rows
  *     CODE6     4 quads in 3 rows. 0, 1, 2: bits 0–5 of these rows; 3: bits 6–7 of row 0, of row 1, of row 2
  *
- * So most indices are the low bits of a byte, where lookups want them. Every array begins on 64 bytes. */
+ * So most indices are the low bits of a byte, where lookups want them. Every array begins on 64 bytes.
+ *
+ * Latents (KvLayout.latent) are keys and values in one, so they are coded once, as keys are, in the form of keys, in
+ * the half of keys, and both scores and sums read them. The half of values holds the keys that rotate, coded as keys
+ * are, in CODE8 whatever form is asked for: they are a ninth of what a page holds, and some of their dims are large
+ * (DeepSeek leaves theirs unquantised). */
 #pragma once
 #include "backend/backend.h"
 
@@ -78,6 +83,15 @@ typedef struct KvCodeLayout {
 KvCodeLayout kv_code_layout(int d, KvForm form, bool values);
 /* Index of one code. */
 int kv_code_get(const KvCodeLayout *layout, KvForm form, bool values, const uint8_t *page, int token, int dim);
+
+/* What one half of a layer's codes is: that of keys or that of values. */
+typedef struct KvHalf {
+    int d;
+    KvForm form;
+    bool values;      /* laid out as values are */
+    bool from_values; /* made of what exact pages hold as values */
+} KvHalf;
+KvHalf kv_code_half(const KvLayout *layout, KvForm form, bool values);
 
 /* ---- bias ---- */
 
@@ -124,7 +138,8 @@ typedef struct KvStatistics {
     double k_whole;  /* of |k|² after the bias is out */
 } KvStatistics;
 
-/* Adds a page of a kv head that begins at `position`: x its keys as above, overwritten; q_square [128]. */
+/* Adds a page of a kv head that begins at `position`: x what the half of keys is made of, as above, overwritten;
+ * q_square [128]. */
 void kv_survey_page(const KvLayer *layer, int head, int position, float *x, const float *q_square, KvStatistics *sums);
 /* What these sums of a kv head say goes into survey->code, for one head after another. asked: code->k at first. */
 void kv_survey_decide(const KvSurvey *survey, KvForm asked, int head, const KvStatistics *sums);
@@ -137,6 +152,5 @@ size_t kv_code_bytes(const KvLayout *layout, KvForm form, bool values); /* Backe
 /* The codes of a kv head in page number `page` of the form's store. */
 uint8_t *kv_code_head(const KvLayer *layer, KvForm form, bool values, int32_t page, int head);
 KvBias kv_bias_of(const KvLayer *layer, const KvCode *code, int head, int position); /* pairs 0: none */
-/* Codes one head of an exact page: x its keys, or values, as above, overwritten. */
-void kv_encode_keys(const KvEncode *page, int head, float *x);
-void kv_encode_values(const KvEncode *page, int head, float *x);
+/* Codes a half of one head of an exact page: x what it is made of, as above, overwritten. */
+void kv_encode_half(const KvEncode *page, int head, bool values, float *x);

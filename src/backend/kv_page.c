@@ -1,10 +1,15 @@
 /* Where the codes of a layer's heads lie, and their coding as backends' operations ask for it. */
 #include "backend/kv_code.h"
 
+KvHalf kv_code_half(const KvLayout *l, KvForm form, bool values) {
+    if (!l->latent) return (KvHalf){values ? l->value_dim : l->head_dim, form, values, values};
+    return values ? (KvHalf){l->head_dim, KV_CODE8, false, false} : (KvHalf){l->value_dim, form, false, true};
+}
+
 size_t kv_code_bytes(const KvLayout *layout, KvForm form, bool values) {
-    if (layout->latent || !kv_code_dim(layout->head_dim) || !kv_code_dim(layout->value_dim)) return 0;
-    const size_t head = kv_code_layout(values ? layout->value_dim : layout->head_dim, form, values).bytes;
-    return (size_t)layout->kv_heads * head;
+    if (!kv_code_dim(layout->head_dim) || !kv_code_dim(layout->value_dim)) return 0;
+    const KvHalf half = kv_code_half(layout, form, values);
+    return (size_t)layout->kv_heads * kv_code_layout(half.d, half.form, half.values).bytes;
 }
 
 uint8_t *kv_code_head(const KvLayer *layer, KvForm form, bool values, int32_t page, int head) {
@@ -19,14 +24,14 @@ KvBias kv_bias_of(const KvLayer *layer, const KvCode *code, int head, int positi
     return (KvBias){layer->rope, code->bias_pairs[head], bias, position};
 }
 
-void kv_encode_keys(const KvEncode *page, int head, float *x) {
-    const KvBias bias = kv_bias_of(page->layer, page->code, head, page->position);
-    const KvForm form = page->code->k;
-    kv_code_keys(
-        page->layer->layout.head_dim, form, x, &bias, kv_code_head(page->layer, form, false, page->k_to, head));
-}
-
-void kv_encode_values(const KvEncode *page, int head, float *x) {
-    const KvForm form = page->code->v;
-    kv_code_values(page->layer->layout.value_dim, form, x, kv_code_head(page->layer, form, true, page->v_to, head));
+void kv_encode_half(const KvEncode *page, int head, bool values, float *x) {
+    const KvLayer *layer = page->layer;
+    const KvForm form = values ? page->code->v : page->code->k;
+    const KvHalf half = kv_code_half(&layer->layout, form, values);
+    uint8_t *to = kv_code_head(layer, form, values, values ? page->v_to : page->k_to, head);
+    const KvBias bias = kv_bias_of(layer, page->code, head, page->position);
+    if (half.values)
+        kv_code_values(half.d, half.form, x, to);
+    else
+        kv_code_keys(half.d, half.form, x, &bias, to);
 }

@@ -12,9 +12,11 @@
 /* d · E[error²] / (|q|² |k|²) of a score with 4-bit keys. */
 #define DISTORTION_4_BITS 0.0092
 
+static int half_of_keys(const KvLayer *layer) { return kv_code_half(&layer->layout, KV_CODE4, false).d; }
+
 void kv_survey_page(const KvLayer *layer, int head, int position, float *x, const float *q_square, KvStatistics *sums) {
     enum { LANES = 16, BLOCKS = KV_PAGE_TOKENS / LANES };
-    const int d = layer->layout.head_dim;
+    const int d = half_of_keys(layer);
     if (layer->k_bias && kv_bias_possible(layer->rope)) {
         const KvBias bias = {layer->rope, kv_bias_all(layer->rope), layer->k_bias + (size_t)head * (size_t)d, position};
         kv_subtract_bias(d, x, &bias);
@@ -43,7 +45,7 @@ static bool is_offset(const KvStatistics *s) { return s->k_whole > OFFSET_MOST *
 
 void kv_survey_decide(const KvSurvey *survey, KvForm asked, int head, const KvStatistics *sums) {
     const KvLayer *layer = survey->layer;
-    const int d = layer->layout.head_dim;
+    const int d = half_of_keys(layer);
     KvCode *code = survey->code;
     const float *bias = layer->k_bias ? layer->k_bias + (size_t)head * (size_t)d : NULL;
     code->bias_pairs[head] = bias ? kv_bias_pairs(layer->rope, bias, sums->k_square / sums->tokens) : 0;

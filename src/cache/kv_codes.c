@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/kv_code.h"
 #include "cache/kv_internal.h"
 
 /* ---- what can be coded, and its size ---- */
@@ -152,8 +153,11 @@ static void add_use(const KvCache *cache, KvUse *use, KvForm form, int kind, int
 static KvForm kind_form(const KvCache *cache, int kind) {
     for (int i = 0; i < cache->plan->layer_count; i++)
         for (int form = KV_EXACT + 1; form < KV_FORMS; form++) {
-            if (cache->layers[i].k_codes[form].base && cache->k_kinds[i][form] == kind) return (KvForm)form;
-            if (cache->layers[i].v_codes[form].base && cache->v_kinds[i][form] == kind) return (KvForm)form;
+            const KvLayer *l = &cache->layers[i];
+            if (l->k_codes[form].base && cache->k_kinds[i][form] == kind)
+                return kv_code_half(&l->layout, (KvForm)form, false).form;
+            if (l->v_codes[form].base && cache->v_kinds[i][form] == kind)
+                return kv_code_half(&l->layout, (KvForm)form, true).form;
         }
     return KV_EXACT;
 }
@@ -178,8 +182,9 @@ void kv_sequence_use(const KvCache *cache, const KvSequence *sequence, KvUse *us
         const KvCode *layer = &codes->layers[i];
         use->raised += layer->k > codes->format.k;
         use->noise = layer->noise > use->noise ? layer->noise : use->noise;
-        add_use(cache, use, layer->k, cache->k_kinds[i][layer->k], pages);
-        add_use(cache, use, layer->v, cache->v_kinds[i][layer->v], pages);
+        const KvLayout *l = &cache->layers[i].layout;
+        add_use(cache, use, kv_code_half(l, layer->k, false).form, cache->k_kinds[i][layer->k], pages);
+        add_use(cache, use, kv_code_half(l, layer->v, true).form, cache->v_kinds[i][layer->v], pages);
     }
 }
 

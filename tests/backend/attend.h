@@ -17,12 +17,13 @@ typedef struct Shape {
     int rope_dims;
     enum { NO_NORM, NORM_HEAD, NORM_FULL } norm;
     bool sinks;
+    bool latent; /* scores see values, too */
 } Shape;
 
 /* One sequence and its inputs. A test may give the first one spans, and places other than those in the cache. */
 typedef struct Sequence {
     int tokens;
-    float *q, *k, *v;
+    float *q, *k, *v, *q_latent;
     int32_t pages[PAGES];
     const int32_t *tables[2];
     int position; /* tokens in the cache */
@@ -63,6 +64,7 @@ static inline Bench bench_make(const Shape *s) {
         q->q = random_floats((int64_t)q->tokens * q_width(s), 2);
         q->k = random_floats((int64_t)q->tokens * k_width(s), 2);
         q->v = random_floats((int64_t)q->tokens * v_width(s), 1);
+        if (s->latent) q->q_latent = random_floats((int64_t)q->tokens * out_width(s), 2);
     }
     return b;
 }
@@ -72,6 +74,7 @@ static inline void bench_free(Bench *b) {
         free(b->sequence[i].q);
         free(b->sequence[i].k);
         free(b->sequence[i].v);
+        free(b->sequence[i].q_latent);
     }
     free(b->norm_weight);
     free(b->frequencies);
@@ -86,7 +89,7 @@ typedef struct Cache {
 
 static inline Cache cache_make(Backend *backend, Bench *b) {
     const Shape *s = b->shape;
-    Cache cache = {.layer.layout = {s->kv_heads, s->head_dim, s->value_dim, s->dtype}, .layer.group = 1};
+    Cache cache = {.layer.layout = {s->kv_heads, s->head_dim, s->value_dim, s->dtype, s->latent}, .layer.group = 1};
     size_t bytes = backend->ops->kv_layer_bytes(backend, &cache.layer.layout);
     bytes = (bytes + 63) / 64 * 64;
     cache.layer.page_stride = 2 * bytes + 64;
@@ -112,11 +115,11 @@ static inline Cache cache_make(Backend *backend, Bench *b) {
 }
 
 /* The next rows of a sequence as a run of the step, its inputs behind those of the runs before. */
-static inline void add_run(const Bench *b, Sequence *seq, int rows, Step *step, Run *run, float *const in[3]) {
+static inline void add_run(const Bench *b, Sequence *seq, int rows, Step *step, Run *run, float *const *in) {
     const Shape *s = b->shape;
-    const int widths[3] = {q_width(s), k_width(s), v_width(s)};
-    const float *const from[3] = {seq->q, seq->k, seq->v};
-    for (int i = 0; i < 3; i++)
+    const int widths[4] = {q_width(s), k_width(s), v_width(s), out_width(s)};
+    const float *const from[4] = {seq->q, seq->k, seq->v, seq->q_latent};
+    for (int i = 0; i < (s->latent ? 4 : 3); i++)
         memcpy(in[i] + step->rows * widths[i], from[i] + seq->position * widths[i],
             sizeof(float) * (size_t)(rows * widths[i]));
     *run =
@@ -142,7 +145,7 @@ static inline Attention attention_of(const Bench *b, const KvLayer *layer) {
     const Shape *s = b->shape;
     return (Attention){.heads = s->heads,
         .kv = *layer,
-        .scale = 1.0f / sqrtf((float)s->head_dim),
+        .scale = 1.0f / sqrtf((float)(s->head_dim + (s->latent ? s->value_dim : 0))),
         .softcap = s->softcap,
         .window = s->window,
         .q_norm = s->norm ? &b->q_norm : NULL,
@@ -154,9 +157,10 @@ static inline Attention attention_of(const Bench *b, const KvLayer *layer) {
 
 /* Appends rows[i] tokens of each sequence in one step (0: not in it); outputs of sequence 0 go to out. */
 static inline void advance(Backend *backend, Bench *b, const Cache *cache, const int rows[1 + STRANGERS], float *out) {
-    static float q[ROWS_MAX * 5000], k[ROWS_MAX * 1024], v[ROWS_MAX * 1024], y[ROWS_MAX * 5000];
+    static float q[ROWS_MAX * 5000], k[ROWS_MAX * 1024], v[ROWS_MAX * 1024], q_latent[ROWS_MAX * 5000],
+        y[ROWS_MAX * 5000];
     static int32_t positions[POSITION_AXES_MAX * ROWS_MAX], tokens[ROWS_MAX];
-    float *const in[3] = {q, k, v};
+    float *const in[4] = {q, k, v, q_latent};
     Run runs[1 + STRANGERS];
     int owner[1 + STRANGERS], own = 0;
     Step step = {.tokens = tokens, .positions = positions, .runs = runs, .axes = b->axes};
@@ -172,6 +176,7 @@ static inline void advance(Backend *backend, Bench *b, const Cache *cache, const
     op.q = q;
     op.k = k;
     op.v = v;
+    op.q_latent = b->shape->latent ? q_latent : NULL;
     op.out = y;
     Error error;
     backend->ops->begin(backend, &step);

@@ -3,19 +3,19 @@
 #include "attend.h"
 
 static const Shape shapes[] = {
-    {"one head", 1, 1, 16, 16, DTYPE_F16, 40, 0, 0, PLAIN, 0, NO_NORM, false},
-    {"groups of 7", 14, 2, 64, 64, DTYPE_F16, 300, 0, 0, ROPE_HALF, 64, NO_NORM, false},
-    {"groups of 6, 128 wide", 6, 1, 128, 128, DTYPE_F16, 200, 0, 0, ROPE_HALF, 128, NORM_HEAD, false},
-    {"no groups, full norm", 4, 4, 32, 32, DTYPE_F32, 200, 0, 0, ROPE_HALF, 32, NORM_FULL, false},
-    {"window, softcap, 256 wide", 4, 2, 256, 256, DTYPE_F16, 300, 70, 50, ROPE_HALF, 256, NO_NORM, false},
-    {"window of a page", 4, 1, 64, 64, DTYPE_BF16, 700, 128, 0, ROPE_HALF, 64, NORM_HEAD, false},
-    {"sinks, small window", 8, 2, 64, 64, DTYPE_F16, 200, 5, 0, ROPE_HALF, 64, NO_NORM, true},
-    {"partial interleaved rope", 6, 2, 80, 80, DTYPE_F16, 150, 0, 0, ROPE_INTERLEAVED, 20, NO_NORM, false},
-    {"partial rope, values narrower", 8, 2, 96, 40, DTYPE_F32, 300, 0, 0, ROPE_HALF, 24, NO_NORM, false},
-    {"values wider, odd widths", 5, 1, 18, 50, DTYPE_F32, 150, 0, 20, ROPE_INTERLEAVED, 18, NORM_HEAD, false},
-    {"one kv head for 71", 71, 1, 64, 64, DTYPE_F16, 140, 0, 0, ROPE_HALF, 64, NO_NORM, false},
-    {"several spans", 4, 2, 64, 64, DTYPE_F16, 2300, 0, 0, ROPE_HALF, 64, NO_NORM, false},
-    {"several spans, window across", 3, 1, 32, 32, DTYPE_F32, 2300, 1100, 0, PLAIN, 0, NO_NORM, true},
+    {"one head", 1, 1, 16, 16, DTYPE_F16, 40, 0, 0, PLAIN, 0, NO_NORM, false, false},
+    {"groups of 7", 14, 2, 64, 64, DTYPE_F16, 300, 0, 0, ROPE_HALF, 64, NO_NORM, false, false},
+    {"groups of 6, 128 wide", 6, 1, 128, 128, DTYPE_F16, 200, 0, 0, ROPE_HALF, 128, NORM_HEAD, false, false},
+    {"no groups, full norm", 4, 4, 32, 32, DTYPE_F32, 200, 0, 0, ROPE_HALF, 32, NORM_FULL, false, false},
+    {"window, softcap, 256 wide", 4, 2, 256, 256, DTYPE_F16, 300, 70, 50, ROPE_HALF, 256, NO_NORM, false, false},
+    {"window of a page", 4, 1, 64, 64, DTYPE_BF16, 700, 128, 0, ROPE_HALF, 64, NORM_HEAD, false, false},
+    {"sinks, small window", 8, 2, 64, 64, DTYPE_F16, 200, 5, 0, ROPE_HALF, 64, NO_NORM, true, false},
+    {"partial interleaved rope", 6, 2, 80, 80, DTYPE_F16, 150, 0, 0, ROPE_INTERLEAVED, 20, NO_NORM, false, false},
+    {"partial rope, values narrower", 8, 2, 96, 40, DTYPE_F32, 300, 0, 0, ROPE_HALF, 24, NO_NORM, false, false},
+    {"values wider, odd widths", 5, 1, 18, 50, DTYPE_F32, 150, 0, 20, ROPE_INTERLEAVED, 18, NORM_HEAD, false, false},
+    {"one kv head for 71", 71, 1, 64, 64, DTYPE_F16, 140, 0, 0, ROPE_HALF, 64, NO_NORM, false, false},
+    {"several spans", 4, 2, 64, 64, DTYPE_F16, 2300, 0, 0, ROPE_HALF, 64, NO_NORM, false, false},
+    {"several spans, window across", 3, 1, 32, 32, DTYPE_F32, 2300, 1100, 0, PLAIN, 0, NO_NORM, true, false},
 };
 
 static void check_shape(const Shape *s, const char *const *names, int name_count) {

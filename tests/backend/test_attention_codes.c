@@ -13,16 +13,27 @@ typedef struct Case {
 } Case;
 
 static const Case cases[] = {
-    {{"groups of 6", 6, 1, 128, 128, DTYPE_F16, 1200, 0, 0, PLAIN, 0, NO_NORM, false}, KV_CODE4, KV_CODE4, 0},
-    {{"groups of 7, values of 3 bits", 14, 2, 64, 64, DTYPE_F16, 1300, 0, 0, PLAIN, 0, NO_NORM, false}, KV_CODE4,
+    {{"groups of 6", 6, 1, 128, 128, DTYPE_F16, 1200, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_CODE4, KV_CODE4, 0},
+    {{"groups of 7, values of 3 bits", 14, 2, 64, 64, DTYPE_F16, 1300, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_CODE4,
         KV_CODE3, 0},
-    {{"no groups, 5 and 6 bits", 2, 2, 80, 80, DTYPE_F32, 900, 0, 0, PLAIN, 0, NO_NORM, false}, KV_CODE5, KV_CODE6, 0},
-    {{"8 bits, sinks, softcap", 4, 2, 96, 96, DTYPE_BF16, 900, 0, 30, PLAIN, 0, NO_NORM, true}, KV_CODE8, KV_CODE8, 0},
-    {{"two groups of dims", 4, 1, 256, 160, DTYPE_F16, 800, 0, 0, PLAIN, 0, NO_NORM, false}, KV_CODE6, KV_CODE5, 0},
-    {{"bias", 6, 2, 64, 64, DTYPE_F32, 1100, 0, 0, ROPE_HALF, 64, NO_NORM, false}, KV_CODE4, KV_CODE4, 40},
-    {{"bias, interleaved", 12, 1, 128, 128, DTYPE_F32, 900, 0, 0, ROPE_INTERLEAVED, 96, NORM_HEAD, false}, KV_CODE5,
-        KV_CODE4, 0},
-    {{"one kv head for 50", 50, 1, 64, 64, DTYPE_F16, 700, 0, 0, PLAIN, 0, NO_NORM, false}, KV_CODE4, KV_CODE4, 0},
+    {{"no groups, 5 and 6 bits", 2, 2, 80, 80, DTYPE_F32, 900, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_CODE5,
+        KV_CODE6, 0},
+    {{"8 bits, sinks, softcap", 4, 2, 96, 96, DTYPE_BF16, 900, 0, 30, PLAIN, 0, NO_NORM, true, false}, KV_CODE8,
+        KV_CODE8, 0},
+    {{"two groups of dims", 4, 1, 256, 160, DTYPE_F16, 800, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_CODE6, KV_CODE5,
+        0},
+    {{"bias", 6, 2, 64, 64, DTYPE_F32, 1100, 0, 0, ROPE_HALF, 64, NO_NORM, false, false}, KV_CODE4, KV_CODE4, 40},
+    {{"bias, interleaved", 12, 1, 128, 128, DTYPE_F32, 900, 0, 0, ROPE_INTERLEAVED, 96, NORM_HEAD, false, false},
+        KV_CODE5, KV_CODE4, 0},
+    {{"one kv head for 50", 50, 1, 64, 64, DTYPE_F16, 700, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_CODE4, KV_CODE4,
+        0},
+    {{"latents", 7, 1, 64, 512, DTYPE_F16, 650, 0, 0, ROPE_INTERLEAVED, 64, NO_NORM, false, true}, KV_CODE4, KV_CODE3,
+        0},
+    {{"latents for 51", 51, 1, 16, 64, DTYPE_F32, 700, 0, 20, ROPE_HALF, 16, NO_NORM, true, true}, KV_CODE6, KV_CODE4,
+        0},
+    {{"latents of 5 bits", 13, 1, 80, 192, DTYPE_BF16, 700, 0, 0, PLAIN, 0, NO_NORM, false, true}, KV_CODE5, KV_CODE8,
+        0},
+    {{"latents of 8 bits", 1, 1, 32, 96, DTYPE_F16, 1300, 0, 0, PLAIN, 0, NO_NORM, false, true}, KV_CODE8, KV_CODE4, 0},
 };
 
 /* The coded side of sequence 0. */

@@ -6,11 +6,11 @@ enum { BACKENDS_MAX = 6 };
 static const char *const names[BACKENDS_MAX] = {"ref", "avx2", "avx512", "amx", "neon", "cuda"};
 
 static const Shape shapes[] = {
-    {"even", 4, 2, 64, 64, DTYPE_F16, 300, 0, 0, PLAIN, 0, NO_NORM, false},
-    {"odd widths", 5, 1, 18, 50, DTYPE_F16, 150, 0, 0, PLAIN, 0, NO_NORM, false},
-    {"values narrower", 6, 3, 96, 40, DTYPE_BF16, 257, 0, 0, PLAIN, 0, NO_NORM, false},
-    {"full width", 4, 2, 40, 32, DTYPE_F32, 200, 0, 0, PLAIN, 0, NO_NORM, false},
-    {"turned", 4, 2, 64, 64, DTYPE_BF16, 200, 0, 0, ROPE_HALF, 64, NORM_HEAD, false},
+    {"even", 4, 2, 64, 64, DTYPE_F16, 300, 0, 0, PLAIN, 0, NO_NORM, false, false},
+    {"odd widths", 5, 1, 18, 50, DTYPE_F16, 150, 0, 0, PLAIN, 0, NO_NORM, false, false},
+    {"values narrower", 6, 3, 96, 40, DTYPE_BF16, 257, 0, 0, PLAIN, 0, NO_NORM, false, false},
+    {"full width", 4, 2, 40, 32, DTYPE_F32, 200, 0, 0, PLAIN, 0, NO_NORM, false, false},
+    {"turned", 4, 2, 64, 64, DTYPE_BF16, 200, 0, 0, ROPE_HALF, 64, NORM_HEAD, false, false},
 };
 
 static int tokens_in_page(const Sequence *seq, int page) {

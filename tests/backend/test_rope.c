@@ -4,8 +4,9 @@
 
 enum { TOKENS = 300 };
 
-static const Shape half = {"half", 4, 2, 32, 32, DTYPE_F32, TOKENS, 0, 0, ROPE_HALF, 32, NO_NORM, false};
-static const Shape part = {"part", 4, 2, 48, 32, DTYPE_F16, TOKENS, 40, 0, ROPE_INTERLEAVED, 24, NORM_HEAD, false};
+static const Shape half = {"half", 4, 2, 32, 32, DTYPE_F32, TOKENS, 0, 0, ROPE_HALF, 32, NO_NORM, false, false};
+static const Shape part = {
+    "part", 4, 2, 48, 32, DTYPE_F16, TOKENS, 40, 0, ROPE_INTERLEAVED, 24, NORM_HEAD, false, false};
 
 static void set_sections(Bench *b, int time, int height, int width) {
     const int sections[POSITION_AXES_MAX] = {time, height, width};

@@ -9,20 +9,20 @@ typedef struct Case {
 } Case;
 
 static const Case cases[] = {
-    {{"spans in a page", 2, 1, 32, 32, DTYPE_F32, 100, 0, 0, PLAIN, 0, NO_NORM, false}, 3,
+    {{"spans in a page", 2, 1, 32, 32, DTYPE_F32, 100, 0, 0, PLAIN, 0, NO_NORM, false, false}, 3,
         {{10, 20}, {20, 30}, {64, 65}}},
-    {{"all of it a span", 3, 3, 16, 16, DTYPE_F32, 140, 0, 0, ROPE_HALF, 16, NO_NORM, false}, 1, {{0, 140}}},
-    {{"spans across pages", 4, 2, 32, 32, DTYPE_F16, 400, 0, 0, ROPE_HALF, 32, NO_NORM, false}, 2,
+    {{"all of it a span", 3, 3, 16, 16, DTYPE_F32, 140, 0, 0, ROPE_HALF, 16, NO_NORM, false, false}, 1, {{0, 140}}},
+    {{"spans across pages", 4, 2, 32, 32, DTYPE_F16, 400, 0, 0, ROPE_HALF, 32, NO_NORM, false, false}, 2,
         {{100, 160}, {250, 390}}},
-    {{"span at the start, small window", 4, 2, 32, 32, DTYPE_F32, 200, 7, 0, ROPE_HALF, 32, NO_NORM, false}, 1,
+    {{"span at the start, small window", 4, 2, 32, 32, DTYPE_F32, 200, 7, 0, ROPE_HALF, 32, NO_NORM, false, false}, 1,
         {{0, 131}}},
-    {{"window smaller than a span", 4, 1, 32, 48, DTYPE_F16, 420, 20, 0, ROPE_HALF, 32, NORM_HEAD, false}, 2,
+    {{"window smaller than a span", 4, 1, 32, 48, DTYPE_F16, 420, 20, 0, ROPE_HALF, 32, NORM_HEAD, false, false}, 2,
         {{100, 160}, {300, 420}}},
-    {{"window larger than a span", 4, 2, 32, 32, DTYPE_F32, 420, 150, 30, ROPE_INTERLEAVED, 20, NO_NORM, false}, 2,
-        {{120, 140}, {300, 340}}},
-    {{"across a border of 512", 7, 1, 32, 32, DTYPE_F32, 640, 0, 0, PLAIN, 0, NO_NORM, false}, 2,
+    {{"window larger than a span", 4, 2, 32, 32, DTYPE_F32, 420, 150, 30, ROPE_INTERLEAVED, 20, NO_NORM, false, false},
+        2, {{120, 140}, {300, 340}}},
+    {{"across a border of 512", 7, 1, 32, 32, DTYPE_F32, 640, 0, 0, PLAIN, 0, NO_NORM, false, false}, 2,
         {{400, 600}, {600, 640}}},
-    {{"across it, window, sinks", 4, 2, 32, 32, DTYPE_BF16, 700, 5, 0, ROPE_HALF, 32, NO_NORM, true}, 2,
+    {{"across it, window, sinks", 4, 2, 32, 32, DTYPE_BF16, 700, 5, 0, ROPE_HALF, 32, NO_NORM, true, false}, 2,
         {{505, 530}, {640, 645}}},
 };
 

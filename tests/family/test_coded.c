@@ -10,16 +10,18 @@ static const KvFormat formats[] = {
     {.k = KV_CODE8, .v = KV_CODE6, .raise = KV_RAISE_LISTED, .after = 256, .hot = 128, .sink = 128, .raised = {1}},
 };
 
-/* Widths of 16, of 32 in half of which a rope turns a large bias, of 32 beside windows, and of 256 under norms. */
+/* Widths of 16, of 32 in half of which a rope turns a large bias, of 32 beside windows, of 256 under norms, and latents
+ * of 64 with keys of 16. */
 static const struct {
     const char *name;
     int variant;
     float bias; /* of the keys, so many times the fixture's */
-    bool on_ref;
-} cases[] = {{"llama", 0, 1, true}, {"phi", 0, 300, true}, {"gemma3-text", 2, 1, false}, {"qwen3", 1, 1, false}};
+    bool on_ref, latents;
+} cases[] = {{"llama", 0, 1, true, false}, {"phi", 0, 300, true, false}, {"gemma3-text", 2, 1, false, false},
+    {"qwen3", 1, 1, false, false}, {"deepseek-v2", 0, 1, true, true}, {"deepseek-v3", 1, 1, false, true}};
 
 static int32_t tokens[STRANGERS + 1][TOKENS];
-static bool large_bias; /* of this case */
+static bool large_bias, latents; /* of this case */
 
 /* ---- steps ---- */
 
@@ -179,6 +181,31 @@ static double difference(const FixtureRun *run, const float *a, const float *b, 
     return sqrt(error / square);
 }
 
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the rows that may see codes, the one in the middle. */
+static double usual_difference(const FixtureRun *run, const float *a, const float *b, int from) {
+    double rows[TOKENS];
+    for (int t = from; t < TOKENS; t++) rows[t - from] = difference(run, a, b, t, t + 1);
+    qsort(rows, (size_t)(TOKENS - from), sizeof *rows, by_size);
+    return rows[(TOKENS - from) / 2];
+}
+
+/* Random weights attend to everything alike, which is the worst case: 4 bits lose 10 %, 3 bits 20 % of a value. Latents
+ * are in the scores as well, √2 of that: 14 % with 4 bits, half with each bit more, and 8 bits lose a percent. Behind
+ * them some rows get other experts, which are anything: so of these models the usual row. */
+static void check_seen(
+    const FixtureRun *run, const KvFormat *format, const float *exact, const float *coded, const char *label) {
+    static const double most[KV_FORMS] = {[KV_CODE4] = 0.14, [KV_CODE5] = 0.07, [KV_CODE8] = 0.02};
+    const double bound = latents ? most[format->k] : format->v == KV_CODE3 ? 0.2 : 0.1;
+    const double seen = latents ? usual_difference(run, exact, coded, format->after)
+                                : difference(run, exact, coded, format->after, TOKENS);
+    TEST_MSG(seen > 0 && seen < bound, "%s: codes change logits by %g", label, seen);
+}
+
 static void test_format(const FixtureRun *two, const FixtureRun *one, const KvFormat *format, bool few,
     const float *exact, const char *label) {
     const size_t size = (size_t)TOKENS * (size_t)one->vocab;
@@ -186,9 +213,7 @@ static void test_format(const FixtureRun *two, const FixtureRun *one, const KvFo
     float *copied = calloc(size, sizeof *copied);
     TEST(walk(two, format, ROWS, whole));
     TEST_MSG(difference(one, exact, whole, 0, format->after) == 0, "%s: codes too soon", label);
-    const double seen = difference(one, exact, whole, format->after, TOKENS);
-    /* Random weights attend to everything alike, which is the worst case: 4 bits lose 10 %, 3 bits 20 % of a value. */
-    TEST_MSG(seen > 0 && seen < (format->v == KV_CODE3 ? 0.2 : 0.1), "%s: codes change logits by %g", label, seen);
+    check_seen(one, format, exact, whole, label);
     const int chunks[] = {384, 7, 128, 1};
     for (size_t c = 0; c < (few ? 2 : COUNT_OF(chunks)); c++) {
         memset(other, 0, size * sizeof *other);
@@ -266,6 +291,7 @@ int main(void) {
         Fixture f;
         char directory[64];
         large_bias = cases[i].bias > 1;
+        latents = cases[i].latents;
         if (!fixture_open(&f, cases[i].name) || !write_long(&f, cases[i].variant, cases[i].bias, directory)) continue;
         for (size_t c = 0; c < COUNT_OF(fixture_cpus); c++) {
             if (is_slow(fixture_cpus[c]) && !cases[i].on_ref) continue;

@@ -35,7 +35,10 @@ typedef struct Values {
 enum { SPACE_FLOATS = ATTENTION_QUERIES * ATTENTION_HEAD_MAX, SPACES = 5 };
 _Static_assert(NORM_WIDTH_MAX <= SPACES * SPACE_FLOATS, "elementwise operations keep a normalised row there");
 
-static size_t records_bytes(void) { return ATTENTION_QUERIES * scan_query_bytes(ATTENTION_HEAD_MAX); }
+/* As codes_record_bytes() at most. */
+static size_t records_bytes(void) {
+    return ATTENTION_QUERIES * (scan_query_bytes(ATTENTION_HEAD_MAX) + scan_query_bytes(KV_CODE_DIM));
+}
 size_t attention_thread_bytes(void) {
     return SPACES * SPACE_FLOATS * sizeof(float) + records_bytes() + sizeof(ScanWork);
 }
@@ -149,12 +152,12 @@ static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
         rotate_head(job, row, q);
         if (op->q_norm && op->norm_last) rows->norm_row(q, op->q_norm, q);
         for (int i = 0; i < width; i++) q[i] *= op->scale;
-        energy += job->kernels->square(q, width);
         float *latent = op->q_latent ? op->q_latent + ((int64_t)row * op->heads + h) * l->value_dim : NULL;
         for (int i = 0; latent && i < l->value_dim; i++) latent[i] *= op->scale;
+        energy += latent ? job->kernels->square(latent, l->value_dim) : job->kernels->square(q, width);
         if (job->shared && codes_end(job, run, position)) {
             const int query = (row - run->row) * job->group + h - kv_head * job->group;
-            codes_record(job, run, kv_head, q, codes_shared_record(job, run, kv_head, query));
+            codes_record(job, run, row, h, codes_shared_record(job, run, kv_head, query));
         }
     }
     if (!op->k) return;
@@ -351,8 +354,8 @@ static Values values_at(const Job *job, float *exact, float *coded, int query) {
 static void make_records(const Job *job, const Place *place, const CodedTile *coded, const Space *space) {
     for (int i = 0; i < place->count; i++) {
         if (!coded->end[i]) continue;
-        uint8_t *record = space->records + (size_t)i * scan_query_bytes(job->layout->head_dim);
-        codes_record(job, place->run, place->kv_head, query_of(job, place, i), (ScanQuery *)(void *)record);
+        uint8_t *record = space->records + (size_t)i * codes_record_bytes(job->layout);
+        codes_record(job, place->run, row_of(job, place, i), head_of(job, place, i), (ScanQuery *)(void *)record);
     }
 }
 
@@ -463,7 +466,7 @@ static int64_t plan_job(Job *job) {
     job->first_span = first / ATTENTION_SPAN;
     job->spans = (last - 1) / ATTENTION_SPAN + 1 - job->first_span;
     const int64_t queries = (int64_t)step->rows * job->op->heads, partials = queries * job->spans * partial_floats(job),
-                  records = job->coded ? queries * (int64_t)scan_query_bytes(job->layout->head_dim) / 4 : 0;
+                  records = job->coded ? queries * (int64_t)codes_record_bytes(job->layout) / 4 : 0;
     job->shared = job->spans > 1 && job->items < (int64_t)pool_threads(job->cpu->pool) * ITEMS_PER_THREAD &&
         partials + 16 + records <= SHARED_FLOATS;
     job->records = job->cpu->attention + (partials + 15) / 16 * 64;

@@ -82,12 +82,13 @@ static void pair_dims(const Rope *rope, int pair, int *one, int *other) {
 
 /* ---- planning ---- */
 
-static void open_form(const Job *job, ScanForm *to, KvForm form, int d, bool values) {
+static void open_form(const Job *job, ScanForm *to, KvForm form, bool values) {
     if (to->layout.d) return;
-    to->form = form;
-    to->layout = kv_code_layout(d, form, values);
+    const KvHalf half = kv_code_half(job->layout, form, values);
+    to->form = half.form;
+    to->layout = kv_code_layout(half.d, half.form, half.values);
     CHECK(to->layout.groups <= SCAN_GROUPS_MAX);
-    job->kernels->scan->table(form, values, to->table);
+    job->kernels->scan->table(half.form, half.values, to->table);
 }
 
 void codes_plan(Job *job) {
@@ -97,8 +98,8 @@ void codes_plan(Job *job) {
         if (!codes_end(job, run, run->position + run->rows - 1)) continue;
         CHECK(job->op->window == 0);
         const KvCode *code = code_of(job, run);
-        open_form(job, &job->keys[code->k], code->k, job->layout->head_dim, false);
-        open_form(job, &job->values[code->v], code->v, job->layout->value_dim, true);
+        open_form(job, &job->keys[code->k], code->k, false);
+        open_form(job, &job->values[code->v], code->v, true);
         job->coded = true;
     }
     if (job->coded) prepare_turns(job);
@@ -106,27 +107,42 @@ void codes_plan(Job *job) {
 
 /* ---- queries ---- */
 
-void codes_record(const Job *job, const Run *run, int kv_head, const float *q, ScanQuery *record) {
-    const int d = job->layout->head_dim;
-    const Rope *rope = job->op->kv.rope;
+size_t codes_record_bytes(const KvLayout *l) {
+    return l->latent ? scan_query_bytes(l->value_dim) + scan_query_bytes(l->head_dim) : scan_query_bytes(l->head_dim);
+}
+
+static void record_part(const Job *job, const ScanForm *f, const float *q, ScanQuery *record) {
+    memcpy(scan_rotated(record), q, (size_t)f->layout.d * sizeof *q);
+    kv_rotate(f->layout.d, 1, scan_rotated(record));
+    job->kernels->scan->quantise(record, f->form, f->layout.d, f->layout.group);
+}
+
+void codes_record(const Job *job, const Run *run, int row, int head, ScanQuery *record) {
+    const Attention *op = job->op;
+    const KvCode *code = code_of(job, run);
+    const int d = job->layout->head_dim, width = job->layout->value_dim, kv_head = head / job->group;
+    const float *q = op->q + ((int64_t)row * op->heads + head) * d;
+    if (job->layout->latent) {
+        record_part(job, &job->keys[code->k], op->q_latent + ((int64_t)row * op->heads + head) * width, record);
+        record_part(job, &job->values[code->v], q, scan_rotating(record, width));
+        return;
+    }
+    const Rope *rope = op->kv.rope;
     uint64_t pairs = pairs_of(job, run, kv_head);
     for (int n = 0, pair = 0; pairs; pair++, pairs >>= 1) {
         if (!(pairs & 1)) continue;
-        const float *bias = job->op->kv.k_bias + (int64_t)kv_head * d;
+        const float *bias = op->kv.k_bias + (int64_t)kv_head * d;
         int a, b;
         pair_dims(rope, pair, &a, &b);
         record->turns[n][0] = rope->scale * (q[a] * bias[a] + q[b] * bias[b]);
         record->turns[n++][1] = rope->scale * (q[b] * bias[a] - q[a] * bias[b]);
     }
-    memcpy(scan_rotated(record), q, (size_t)d * sizeof *q);
-    kv_rotate(d, 1, scan_rotated(record));
-    const KvForm form = code_of(job, run)->k;
-    job->kernels->scan->quantise(record, form, d, job->keys[form].layout.group);
+    record_part(job, &job->keys[code->k], q, record);
 }
 
 ScanQuery *codes_shared_record(const Job *job, const Run *run, int kv_head, int query) {
     const int64_t at = (int64_t)run->row * job->op->heads + (int64_t)kv_head * run->rows * job->group + query;
-    return (ScanQuery *)(void *)(job->records + (size_t)at * scan_query_bytes(job->layout->head_dim));
+    return (ScanQuery *)(void *)(job->records + (size_t)at * codes_record_bytes(job->layout));
 }
 
 /* ---- tiles ---- */
@@ -140,7 +156,7 @@ void codes_tile(const Job *job, const Place *place, const ScanQuery *records, Co
     tile->page = (ScanPage){.keys = &job->keys[tile->code->k],
         .values = &job->values[tile->code->v],
         .queries = records,
-        .stride = scan_query_bytes(job->layout->head_dim)};
+        .stride = codes_record_bytes(job->layout)};
     job->kernels->scan->plan(&tile->page, place->count);
     uint64_t pairs = pairs_of(job, run, place->kv_head);
     for (int pair = 0; pairs; pair++, pairs >>= 1) {
@@ -172,7 +188,8 @@ void codes_visit(
         page->start_cosine[n] = start.cosine;
         page->start_sine[n] = start.sine;
     }
-    job->kernels->scan->page(tile, first, page, work);
+    const ScanKernels *scan = job->kernels->scan;
+    (job->layout->latent ? scan->latent_page : scan->page)(tile, first, page, work);
 }
 
 void codes_add(const Job *job, float *coded, float *o) {

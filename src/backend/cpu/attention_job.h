@@ -47,8 +47,10 @@ typedef struct CodedTile {
 void codes_plan(Job *job);
 /* Whether a row at this position sees codes: its end of them, or 0. */
 int codes_end(const Job *job, const Run *run, int position);
+/* Of a query: for what the half of keys holds; of latents, then for the keys that rotate. */
+size_t codes_record_bytes(const KvLayout *layout);
 /* Makes the record of a query whose head is prepared. */
-void codes_record(const Job *job, const Run *run, int kv_head, const float *q, ScanQuery *record);
+void codes_record(const Job *job, const Run *run, int row, int head, ScanQuery *record);
 /* Where the record of a query waits when spans are shared out; query: number in its run, in the order (row, head). */
 ScanQuery *codes_shared_record(const Job *job, const Run *run, int kv_head, int query);
 /* For a tile at this place, with records there or about to be. */

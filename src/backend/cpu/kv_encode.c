@@ -27,6 +27,11 @@ static void load_values(const KvLayout *l, const uint8_t *head, float *x) {
     }
 }
 
+/* What a half of the codes is made of. */
+static void load_half(const KvLayout *l, bool values, const uint8_t *head, float *x) {
+    (kv_code_half(l, KV_CODE4, values).from_values ? load_values : load_keys)(l, head, x);
+}
+
 /* ---- survey ---- */
 
 typedef struct Surveying {
@@ -43,7 +48,7 @@ static void survey_task(void *argument, int index, int count) {
         KvStatistics sums = {0};
         for (int page = 0; page < work->survey->tokens / KV_PAGE_TOKENS; page++) {
             uint8_t *head = attention_head(layer, work->survey->table[page], h);
-            load_keys(&layer->layout, head, x);
+            load_half(&layer->layout, false, head, x);
             kv_survey_page(layer, h, page * KV_PAGE_TOKENS, x, attention_energies(&layer->layout, head), &sums);
         }
         work->heads[h] = sums;
@@ -70,18 +75,11 @@ typedef struct Encoding {
 } Encoding;
 
 static void encode_item(const KvEncode *page, int head, bool values, float *x) {
-    const KvLayout *l = &page->layer->layout;
-    const uint8_t *from = attention_head(page->layer, page->from, head);
-    if (values) {
-        load_values(l, from, x);
-        kv_encode_values(page, head, x);
-    } else {
-        load_keys(l, from, x);
-        kv_encode_keys(page, head, x);
-    }
+    load_half(&page->layer->layout, values, attention_head(page->layer, page->from, head), x);
+    kv_encode_half(page, head, values, x);
 }
 
-/* Items: page by page, its heads, of each the keys and the values. */
+/* Items: page by page, its heads, of each the half of keys and that of values. */
 static void encode_task(void *argument, int index, int count) {
     const Encoding *work = argument;
     const KvEncode *page = work->pages;

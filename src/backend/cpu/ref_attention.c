@@ -113,10 +113,10 @@ static void attend(const Attending *work, int run_index, int position, int head,
     for (int i = 0; i < l->value_dim; i++) out[i] /= sum;
 }
 
-/* Beside each key, the energy of the queries of its row. */
-static void store_energies(const Attention *a, const Run *run, int position, const float *heads) {
+/* Beside each key, the energy of the queries of its row: heads [heads][each]. */
+static void store_energies(const Attention *a, const Run *run, int position, const float *heads, int each) {
     const KvLayout *l = &a->kv.layout;
-    const int group = a->heads / l->kv_heads, width = group * l->head_dim;
+    const int group = a->heads / l->kv_heads, width = group * each;
     for (int h = 0; h < l->kv_heads; h++) {
         const float *q = heads + (int64_t)h * width;
         ref_energies(&a->kv, page_of(a, run, position), h)[position % KV_PAGE_TOKENS] =
@@ -136,11 +136,14 @@ static void attend_task(void *argument, int index, int count) {
         for (int t = index; t < run->rows; t += count) {
             const int64_t row = run->row + t;
             prepare_heads(a, a->q + row * width, a->heads, a->q_norm, work->step, (int)row, heads);
-            if (a->k) store_energies(a, run, run->position + t, heads);
+            const float *latents = a->q_latent ? a->q_latent + row * a->heads * l->value_dim : NULL;
+            if (a->k)
+                store_energies(
+                    a, run, run->position + t, latents ? latents : heads, latents ? l->value_dim : l->head_dim);
             for (int h = 0; h < a->heads; h++) {
                 const int64_t at = (row * a->heads + h) * l->value_dim;
                 attend(work, i, run->position + t, h, heads + (int64_t)h * l->head_dim,
-                    a->q_latent ? a->q_latent + at : NULL, scores, a->out + at);
+                    latents ? latents + (int64_t)h * l->value_dim : NULL, scores, a->out + at);
             }
             const int64_t first = row * a->heads * l->value_dim;
             for (int64_t j = first; a->gate && j < first + (int64_t)a->heads * l->value_dim; j++)

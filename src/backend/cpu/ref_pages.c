@@ -68,6 +68,13 @@ static void block_tokens(const float *tokens, int d, float *blocks) {
         for (int i = 0; i < d; i++) blocks[(t / 16 * d + i) * 16 + t % 16] = tokens[t * d + i];
 }
 
+/* What a half of the codes of a head is made of, as coding takes it. */
+static void load_half(const KvLayer *layer, int32_t page, int head, bool values, float *x) {
+    const KvHalf half = kv_code_half(&layer->layout, KV_CODE4, values);
+    float *memory = ref_head(layer, page, head);
+    block_tokens(half.from_values ? values_of(layer, memory) : memory, half.d, x);
+}
+
 void ref_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
     float *x = ref_backend(backend)->page;
     for (int i = 0; i < count; i++) {
@@ -76,7 +83,7 @@ void ref_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
         for (int h = 0; h < layer->layout.kv_heads; h++) {
             KvStatistics sums = {0};
             for (int page = 0; page < surveys[i].tokens / KV_PAGE_TOKENS; page++) {
-                block_tokens(ref_head(layer, surveys[i].table[page], h), layer->layout.head_dim, x);
+                load_half(layer, surveys[i].table[page], h, false, x);
                 const float *energies = ref_energies(layer, surveys[i].table[page], h);
                 kv_survey_page(layer, h, page * KV_PAGE_TOKENS, x, energies, &sums);
             }
@@ -88,25 +95,27 @@ void ref_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
 void ref_kv_encode(Backend *backend, int count, const KvEncode *pages) {
     float *x = ref_backend(backend)->page;
     for (int i = 0; i < count; i++)
-        for (int h = 0; h < pages[i].layer->layout.kv_heads; h++) {
-            float *head = ref_head(pages[i].layer, pages[i].from, h);
-            block_tokens(head, pages[i].layer->layout.head_dim, x);
-            kv_encode_keys(&pages[i], h, x);
-            block_tokens(values_of(pages[i].layer, head), pages[i].layer->layout.value_dim, x);
-            kv_encode_values(&pages[i], h, x);
+        for (int item = 0; item < 2 * pages[i].layer->layout.kv_heads; item++) {
+            load_half(pages[i].layer, pages[i].from, item / 2, item % 2, x);
+            kv_encode_half(&pages[i], item / 2, item % 2, x);
         }
+}
+
+static void decode_half(const KvLayer *kv, KvForm form, bool values, int32_t page, int head, float *out) {
+    const KvHalf half = kv_code_half(&kv->layout, form, values);
+    if (half.from_values) out = values_of(kv, out);
+    kv_decode(half.d, half.form, half.values, kv_code_head(kv, form, values, page, head), out);
+    for (int t = 0; t < KV_PAGE_TOKENS; t++) kv_rotate_back(half.d, 1, out + t * half.d);
 }
 
 void ref_decode_head(
     const KvLayer *kv, const KvCode *code, int head, int position, int32_t k_page, int32_t v_page, float *out) {
-    const int d = kv->layout.head_dim, width = kv->layout.value_dim;
-    float *values = values_of(kv, out), turned[ATTENTION_HEAD_MAX];
-    kv_decode(d, code->k, false, kv_code_head(kv, code->k, false, k_page, head), out);
-    kv_decode(width, code->v, true, kv_code_head(kv, code->v, true, v_page, head), values);
+    const int d = kv->layout.head_dim;
+    float turned[ATTENTION_HEAD_MAX];
+    decode_half(kv, code->k, false, k_page, head, out);
+    decode_half(kv, code->v, true, v_page, head, out);
     const KvBias bias = kv_bias_of(kv, code, head, position);
     for (int t = 0; t < KV_PAGE_TOKENS; t++) {
-        kv_rotate_back(d, 1, out + t * d);
-        kv_rotate_back(width, 1, values + t * width);
         kv_bias_at(&bias, d, t, turned);
         for (int i = 0; i < d; i++) out[t * d + i] += turned[i];
     }

@@ -20,8 +20,7 @@ enum {
     SCAN_GROUPS_MAX = 16, /* groups of dims of a head */
     SCAN_TABLE = 64,
     SCAN_TILE_MAX = 6, /* queries of a register tile */
-    SCAN_QUADS_MAX = ATTENTION_HEAD_MAX / 4,
-    SCAN_CHUNK = 4, /* blocks that are looked up at a time where many queries meet them */
+    SCAN_CHUNK = 4,    /* blocks that are looked up at a time where many queries meet them */
 };
 
 /* A query as scans use it: this, then float rotated[d], then int8_t codes[d]. */
@@ -35,6 +34,11 @@ static inline float *scan_rotated(const ScanQuery *query) {
     return (float *)(void *)((uint8_t *)query + sizeof *query);
 }
 static inline int8_t *scan_codes(const ScanQuery *query, int d) { return (int8_t *)(scan_rotated(query) + d); }
+
+/* The record of the keys that rotate behind that of a latent of `width`. */
+static inline ScanQuery *scan_rotating(const ScanQuery *query, int width) {
+    return (ScanQuery *)(void *)((uint8_t *)query + scan_query_bytes(width));
+}
 
 /* One half of a layer's coded pages. */
 typedef struct ScanForm {
@@ -50,7 +54,7 @@ typedef struct ScanFetch {
     int product, query; /* in a piece of a product; in a pass over a query's floats */
 } ScanFetch;
 
-/* A page of a kv head. */
+/* A page of a kv head: its two halves (KvHalf). */
 typedef struct ScanPage {
     const ScanForm *keys, *values;
     const uint8_t *k, *v;
@@ -79,7 +83,8 @@ typedef struct ScanAhead {
 
 /* Work space of a thread. What vectors are loaded from begins on a line of the cache. */
 typedef struct ScanWork {
-    _Alignas(64) uint8_t unpacked[SCAN_CHUNK * SCAN_QUADS_MAX * 64];
+    _Alignas(64) uint8_t unpacked[ATTENTION_HEAD_MAX * KV_PAGE_TOKENS]; /* some blocks; of latents the page */
+    _Alignas(64) uint8_t turned[KV_CODE_GROUP * KV_PAGE_TOKENS];        /* latents of a group as values lie */
     _Alignas(64) int32_t sums[SCAN_TILE_MAX * KV_PAGE_TOKENS];
     _Alignas(64) float scales[SCAN_GROUPS_MAX * KV_PAGE_TOKENS];
     _Alignas(64) float p[ATTENTION_QUERIES * KV_PAGE_TOKENS];
@@ -87,6 +92,7 @@ typedef struct ScanWork {
     float most[ATTENTION_QUERIES];     /* of scores */
     float factor[ATTENTION_QUERIES];   /* for what values gave before this page */
     float constant[ATTENTION_QUERIES]; /* what a page's mean adds to all its scores */
+    float weight[ATTENTION_QUERIES];   /* of a page's tokens together */
     _Alignas(64) ScanWeights weights;
     ScanAhead ahead;
 } ScanWork;
@@ -105,4 +111,6 @@ struct ScanKernels {
     void (*values)(const ScanPage *page, int count, ScanWork *work, int stride, float *o);
     /* Takes a page in for the tile's queries from `first` on, which see all of it: m, l and `coded`. */
     void (*page)(AttentionTile *tile, int first, const ScanPage *page, ScanWork *work);
+    /* The same of a page of latents and keys that rotate. */
+    void (*latent_page)(AttentionTile *tile, int first, const ScanPage *page, ScanWork *work);
 };

@@ -100,6 +100,11 @@ static void load_scales(const ScanForm *f, const uint8_t *page, float *scales) {
         vec_store(scales + i, vec_load_f16(page + f->layout.scale + (size_t)i * 2));
 }
 
+static void load_mean(const ScanForm *f, const uint8_t *page, float *mean) {
+    for (int i = 0; i < f->layout.d; i += LANES)
+        vec_store(mean + i, vec_load_f16(page + f->layout.mean + (size_t)i * 2));
+}
+
 /* ---- keys ---- */
 
 static const ScanQuery *query_at(const ScanPage *page, int i) {
@@ -191,8 +196,7 @@ static float add_bias(const ScanPage *page, const ScanQuery *query, float *p) {
 static void scan_scores(const ScanPage *page, int first, int count, ScanWork *work) {
     const ScanForm *f = page->keys;
     load_scales(f, page->k, work->scales);
-    for (int i = 0; i < f->layout.d; i += LANES)
-        vec_store(work->mean + i, vec_load_f16(page->k + f->layout.mean + (size_t)i * 2));
+    load_mean(f, page->k, work->mean);
     for (int i = 0; i < count; i++)
         work->constant[i] = score_of_mean(query_at(page, first + i), f->layout.d, work->mean);
     for (int block = 0, blocks; block < TOKEN_BLOCKS; block += blocks) {
@@ -234,12 +238,11 @@ VEC_INLINE float round_weights(const float *p, const float *scales, float invers
 }
 
 /* Weights of all queries. One after the other, in passes: each waits long for what it divides by. */
-static void weigh(const ScanPage *page, int count, ScanWork *work) {
-    const ScanForm *f = page->values;
+static void weigh(const ScanForm *f, const uint8_t *page, int count, ScanWork *work) {
     ScanWeights *w = &work->weights;
     const float most = (float)weight_most(f->form);
     float top[ATTENTION_QUERIES], inverse[ATTENTION_QUERIES];
-    load_scales(f, page->v, work->scales);
+    load_scales(f, page, work->scales);
     for (int g = 0; g < f->layout.groups; g++) {
         const float *scales = work->scales + g * TOKENS;
         for (int i = 0; i < count; i++) {
@@ -285,7 +288,7 @@ static void add_blocks(const ScanPage *page, int count, int block, int blocks, S
 static void scan_values(const ScanPage *page, int count, ScanWork *work, int stride, float *o) {
     const ScanForm *f = page->values;
     const int group_blocks = f->layout.group / LANES, all = f->layout.d / LANES;
-    weigh(page, count, work);
+    weigh(f, page->v, count, work);
     for (int block = 0, blocks; block < all; block += blocks) {
         blocks = blocks_together(f, count, group_blocks - block % group_blocks);
         add_blocks(page, count, block, blocks, work, stride, o);
@@ -355,6 +358,8 @@ static void scan_page(AttentionTile *t, int first, const ScanPage *page, ScanWor
     scan_values(page, count, work, stride, t->coded + (int64_t)first * stride);
 }
 
+#include "backend/cpu/scan_latent.h"
+
 static const ScanKernels scan_kernels = {
     .table = scan_table,
     .plan = scan_plan,
@@ -363,6 +368,7 @@ static const ScanKernels scan_kernels = {
     .most = scan_most,
     .values = scan_values,
     .page = scan_page,
+    .latent_page = scan_latent_page,
 };
 
 static const AttentionKernels attention_kernels = {
