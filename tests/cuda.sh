@@ -9,7 +9,7 @@ if "$build/apus" doctor | grep -q '^gpu *none'; then
     exit 77
 fi
 failed=0
-for name in plugin handed ops attention pages rope golden step batch given split restore together; do
+for name in plugin handed sums ops attention pages rope golden step batch given split restore together; do
     "$build/test_$name" || failed=1
 done
 APUS_BINARY=$(realpath "$build/apus") python3 "$(dirname "$0")/server/check_device.py" cuda 2000 || failed=1

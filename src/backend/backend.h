@@ -129,7 +129,8 @@ typedef struct Step {
     int output_count;
     const int32_t *outputs;
     uint64_t cache;
-    int state_count; /* rows whose state behind the final norm is wanted */
+    const float *scales; /* [output_count] for sum_logits; NULL: it is not wanted */
+    int state_count;     /* rows whose state behind the final norm is wanted */
     const int32_t *states;
 } Step;
 
@@ -335,6 +336,22 @@ typedef struct KvEncode {
     int32_t k_to, v_to; /* of the stores of code->k and code->v */
 } KvEncode;
 
+enum { LOGIT_BLOCK = 64 };
+
+/* What drawing from rows of logits begins with, in the arithmetic of engine/sampler.c, bit for bit: of each block of
+ * logits, the last of which may be shorter, the largest (−∞ if there is none; NaN is passed over), then of each block
+ * Σ e^((x − the row's largest) · scale). The sums mean nothing where the row's largest is not finite. */
+typedef struct LogitSums {
+    int rows;
+    int64_t vocab;
+    const float *logits; /* [rows, vocab] */
+    const float *scales; /* [rows], the step's */
+    float *out;          /* [rows, 2, blocks of vocab] */
+} LogitSums;
+/* The blocks of a row; where the sums of so many logits lie behind them in scratch. */
+static inline int64_t logit_blocks(int64_t vocab) { return (vocab + LOGIT_BLOCK - 1) / LOGIT_BLOCK; }
+static inline int64_t logit_sums_at(int64_t logits) { return (logits + 15) / 16 * 16; }
+
 /* ---- the table ---- */
 
 /* Who owns memory: for accounts, and for backends that have several kinds. */
@@ -409,6 +426,7 @@ typedef struct BackendOps {
     void (*gather)(Backend *, int count, const int32_t *index, const float *x, int64_t width, float *out);
     /* x = cap·tanh(scale·x/cap); cap 0: x = scale·x */
     void (*logits)(Backend *, int64_t count, float *x, float scale, float cap);
+    void (*sum_logits)(Backend *, const LogitSums *); /* NULL: whoever draws does as well */
     /* residual += scale · norm(y) */
     void (*add)(Backend *, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm);
     void (*close)(Backend *);

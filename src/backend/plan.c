@@ -85,6 +85,8 @@ static float *plan_scratch(Backend *backend, int64_t count) {
     return plan_memory;
 }
 
+static void plan_sum_logits(Backend *backend, const LogitSums *op) { check_rows(backend, "rows of logits", op->rows); }
+
 static void plan_embed(Backend *backend, const Embed *e) {
     check_rows(backend, "rows of an embedding", e->rows);
     for (int i = 0; i < e->rows; i++)
@@ -247,6 +249,7 @@ static const BackendOps plan_ops = {
     .activate = plan_activate,
     .gather = plan_gather,
     .logits = plan_logits,
+    .sum_logits = plan_sum_logits,
     .add = plan_add,
     .close = plan_close,
 };

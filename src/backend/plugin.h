@@ -5,7 +5,7 @@
 
 #include "backend/backend.h"
 
-enum { PLUGIN_ABI = 2 }; /* grows with every change of backend.h */
+enum { PLUGIN_ABI = 3 }; /* grows with every change of backend.h */
 
 typedef struct Plugin {
     uint32_t abi, table_bytes, options_bytes; /* PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions) */

@@ -277,6 +277,11 @@ static float *trace_read_logits(Backend *backend, float *logits, int64_t count) 
     return inner->ops->read_logits(inner, logits, count);
 }
 
+static void trace_sum_logits(Backend *backend, const LogitSums *op) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->sum_logits(inner, op);
+}
+
 static void trace_embed(Backend *backend, const Embed *op) {
     TraceBackend *t = trace(backend);
     Shape shape = shape_of(KIND_EMBED);
@@ -452,6 +457,7 @@ static const BackendOps trace_ops = {
     .activate = trace_activate,
     .gather = trace_gather,
     .logits = trace_logits,
+    .sum_logits = trace_sum_logits,
     .add = trace_add,
     .close = trace_close,
 };
@@ -466,6 +472,7 @@ Backend *trace_open(Backend *inner, Error *error) {
     t->base = *inner;
     t->ops = trace_ops;
     t->ops.name = inner->ops->name;
+    if (!inner->ops->sum_logits) t->ops.sum_logits = NULL;
     t->base.ops = &t->ops;
     t->inner = inner;
     return &t->base;

@@ -32,6 +32,7 @@ struct Engine {
     AllowedAhead *ahead;
     float *logits;  /* of the step, [outputs, vocab]: the runner's, until the next step */
     float *working; /* [vocab] */
+    float *scales;  /* of the step's outputs, for what a device finds out about their logits */
     Scheduler scheduler;
     bool thread_runs;
     Thread thread;
@@ -91,7 +92,10 @@ static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, f
     const bool over = choice->allowed == ALLOWED_END;
     if (!check_numbers(request, logits, engine->vocab)) return false;
     if (choice->generated < request->sampling.min_tokens)
-        for (int i = 0; i < engine->eos_count; i++) logits[engine->eos[i]] = -INFINITY;
+        for (int i = 0; i < engine->eos_count; i++) {
+            logits[engine->eos[i]] = -INFINITY;
+            engine->scratch.known.logits = NULL;
+        }
     if (!over) (void)sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
     Finish finish = FINISH_NONE;
     if (over || (!request->sampling.ignore_eos && is_eos(engine, token.id))) {
@@ -118,7 +122,10 @@ static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, f
         if (!update_allowed(engine, request, choice)) return false;
         forces = allowed_forces(choice);
         if (forced && !forces) break;
-        if (forced) logits[choice->only] = 0; /* nothing else is looked at */
+        if (forced) { /* nothing else is looked at */
+            logits[choice->only] = 0;
+            engine->scratch.known.logits = NULL;
+        }
         if (!draw_token(engine, request, choice, logits)) return false;
         forced = forces;
     }
@@ -192,6 +199,18 @@ static void end_embedding(Engine *engine, Request *request) {
     settle(engine, request);
 }
 
+/* What the device has found out about an output of the step, if it did. */
+static void know_sums(Engine *engine, int output) {
+    SamplerScratch *s = &engine->scratch;
+    const float *sums = runner_sums(engine->runner);
+    s->known.logits = NULL;
+    if (!sums) return;
+    s->known.logits = engine->logits + (size_t)output * (size_t)engine->vocab;
+    s->known.maxima = sums + (size_t)output * 2 * (size_t)s->blocks;
+    s->known.sums = s->known.maxima + s->blocks;
+    s->known.scale = engine->scales[output];
+}
+
 static void finish_prompt_part(Engine *engine, Request *request, const Part *part, float *logits) {
     const int first = request->prefilled;
     sequence_keep(&engine->scheduler.sequences, request, NULL, part->rows);
@@ -226,6 +245,7 @@ static void finish_prompt_part(Engine *engine, Request *request, const Part *par
     if (!last || !check_numbers(request, final, engine->vocab)) return;
     sequence_leave(&engine->scheduler.sequences, request, NULL);
     if (request->choice_count == 1) request->logits = final;
+    know_sums(engine, part->output + part->outputs - 1);
     request_set_answering(request);
     request->granted = 1;    /* the slot that read the prompt */
     settle(engine, request); /* while the step's logits last */
@@ -241,7 +261,9 @@ static void finish_part(Engine *engine, const Part *part) {
     }
     sequence_keep(&engine->scheduler.sequences, request, part->choice, part->rows);
     kv_advance(engine->kv, &part->choice->kv, part->rows);
-    if (part->outputs > 0) next_token(engine, request, part->choice, logits);
+    if (part->outputs == 0) return;
+    know_sums(engine, part->output);
+    next_token(engine, request, part->choice, logits);
 }
 
 /* Who draws after this step: those whose answer goes on, and the first of each prompt that is read to its end. */
@@ -286,6 +308,16 @@ static void note_experts(Engine *engine, const SourceStats *before) {
     }
 }
 
+/* With which scale each output will be drawn from. */
+static void want_sums(Engine *engine) {
+    Scheduler *s = &engine->scheduler;
+    for (int i = 0; i < s->part_count; i++)
+        for (int k = 0; k < s->parts[i].outputs; k++)
+            engine->scales[s->parts[i].output + k] = sampler_scale(&s->parts[i].request->sampling);
+    s->step.scales = engine->scales;
+    engine->scratch.known.logits = NULL; /* they are others now */
+}
+
 static void run_step(Engine *engine) {
     Scheduler *s = &engine->scheduler;
     scheduler_plan(s);
@@ -295,6 +327,7 @@ static void run_step(Engine *engine) {
     }
     Error error = {0};
     look_ahead(engine);
+    want_sums(engine);
     engine->steps++;
     if (engine->resources) resources_begin_step(engine->resources);
     const SourceStats before = expert_stats(engine);
@@ -448,7 +481,8 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     engine->ahead = allowed_ahead_open(options->slots, engine->vocab, ends, error);
     if (!engine->ahead) return false;
     engine->working = malloc((size_t)engine->vocab * sizeof *engine->working);
-    if (!engine->working) return fail(error, ERROR_MEMORY, "no memory for a row of logits");
+    engine->scales = calloc((size_t)(options->slots + ECHO_ROWS), sizeof *engine->scales);
+    if (!engine->working || !engine->scales) return fail(error, ERROR_MEMORY, "no memory for a row of logits");
     publish_stats(engine);
     engine->thread_runs = thread_start(&engine->thread, engine_run, engine, "apus-engine", error);
     return engine->thread_runs;
@@ -479,6 +513,7 @@ void engine_close(Engine *engine) {
     allowed_ahead_close(engine->ahead);
     sampler_scratch_close(&engine->scratch);
     free(engine->working);
+    free(engine->scales);
     if (engine->resources) resources_leave(engine->resources, &engine->account);
     kv_close(engine->kv);
     runner_close(engine->runner);

@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/backend.h"
 #include "base/checked.h"
 
-enum { BLOCK = 64 /* and a word of a mask */, LANES = 16, BUCKET_BITS = 11, BUCKETS = 1 << BUCKET_BITS };
+enum { BLOCK = LOGIT_BLOCK /* and a word of a mask */, LANES = 16, BUCKET_BITS = 11, BUCKETS = 1 << BUCKET_BITS };
 static const uint32_t SEEN = 1u << 31;
 static const float EXP_MIN = -87; /* below it e^x counts as 0 */
 
@@ -152,7 +153,10 @@ static float find_max(SamplerScratch *s, float *logits, const uint64_t *mask) {
 
 /* Σ exp((x − max)·scale), with its parts in sums. */
 static double exp_total(SamplerScratch *s, const float *logits, float max, float scale) {
-    (wide() ? exp_sums_wide : exp_sums_base)(logits, s->vocab, s->maxima, max, scale, s->sums);
+    if (s->known_sums && scale == s->known.scale)
+        memcpy(s->sums, s->known_sums, (size_t)s->blocks * sizeof *s->sums);
+    else
+        (wide() ? exp_sums_wide : exp_sums_base)(logits, s->vocab, s->maxima, max, scale, s->sums);
     double total = 0;
     for (int b = 0; b < s->blocks; b++) total += (double)s->sums[b];
     return total;
@@ -167,6 +171,16 @@ static double whole_total(SamplerScratch *s, const float *logits, float max) {
 /* The largest logit, finite: extreme inputs are rewritten to the nearest distribution that exists. */
 static float prepare(SamplerScratch *s, float *logits, const uint64_t *mask) {
     s->total = 0;
+    s->known_sums = NULL;
+    if (!mask && s->known.logits == logits) {
+        const float max = block_max(s->known.maxima, s->blocks);
+        if (isfinite(max)) {
+            memcpy(s->maxima, s->known.maxima, (size_t)s->blocks * sizeof *s->maxima);
+            s->known_sums = s->known.sums;
+            return max;
+        }
+    }
+    s->known.logits = NULL;
     const float max = find_max(s, logits, mask);
     if (isfinite(max)) return max;
     for (int i = 0; i < s->vocab; i++)
@@ -363,11 +377,20 @@ static int32_t draw_any(SamplerScratch *s, const float *logits, float max, float
     return last;
 }
 
+static float scale_of(const SamplingOptions *o) {
+    const float inverse = 1 / o->temperature;
+    return inverse < 1e30f ? inverse : 1e30f; /* finite: 0 · scale is 0 */
+}
+
+float sampler_scale(const SamplingOptions *o) {
+    const bool any = o->temperature > 0 && o->top_k <= 0 && !(o->top_p < 1) && !(o->min_p > 0);
+    return any ? scale_of(o) : 1;
+}
+
 static int32_t draw(const Sampler *sampler, SamplerScratch *s, const float *logits, float max, int position) {
     const SamplingOptions *o = sampler->options;
     if (!(o->temperature > 0)) return first_equal(s, logits, max);
-    const float inverse = 1 / o->temperature;
-    const float scale = inverse < 1e30f ? inverse : 1e30f; /* finite: 0 · scale is 0 */
+    const float scale = scale_of(o);
     const double uniform = draw_uniform(sampler, position);
     const bool top_k = o->top_k > 0 && o->top_k < s->vocab, top_p = o->top_p<1, min_p = o->min_p> 0;
     if (!top_k && !top_p && !min_p) return draw_any(s, logits, max, scale, uniform);
@@ -419,8 +442,9 @@ void sampler_prompt(Sampler *sampler, const int32_t *prompt, int count) {
     for (int i = 0; i < count; i++) see(sampler, prompt[i]);
 }
 
-static void penalise(const Sampler *sampler, float *logits) {
+static void penalise(const Sampler *sampler, SamplerScratch *scratch, float *logits) {
     const SamplingOptions *o = sampler->options;
+    if (o->bias_count > 0 || sampler->seen_count > 0) scratch->known.logits = NULL;
     for (int i = 0; i < o->bias_count; i++) logits[o->bias_ids[i]] += o->bias_values[i];
     for (int i = 0; i < sampler->seen_count; i++) {
         const int32_t id = sampler->seen_ids[i];
@@ -470,7 +494,7 @@ void sampler_logprobs(SamplerScratch *scratch, float *logits, int32_t id, int to
 }
 
 int32_t sampler_next(Sampler *sampler, SamplerScratch *scratch, float *logits, int position, TokenOut *out) {
-    penalise(sampler, logits);
+    penalise(sampler, scratch, logits);
     const float max = prepare(scratch, logits, sampler->mask);
     out->id = draw(sampler, scratch, logits, max, position);
     out->logprob = NAN;

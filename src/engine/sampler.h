@@ -17,7 +17,17 @@ typedef struct SamplerScratch {
     float *values; /* [vocab] */
     float *weights;
     double *histogram;
+    /* What a device has found out about a row of logits (LogitSums in backend.h): known.maxima and sums, [blocks], of
+     * known.logits with exponents times known.scale. logits NULL: nothing. Whoever changes the row takes that back. */
+    struct {
+        const float *logits, *maxima, *sums;
+        float scale;
+    } known;
+    const float *known_sums; /* of the row that is being drawn from; NULL: none */
 } SamplerScratch;
+
+/* The scale of the exponents that drawing with these options will need the sums of first. */
+float sampler_scale(const SamplingOptions *options);
 
 /* The history of one choice. */
 typedef struct Sampler {

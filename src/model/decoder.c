@@ -220,6 +220,25 @@ int64_t decoder_states_at(const Spec *spec, int count) {
     return ((int64_t)count * spec->vocab + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+int64_t decoder_sums_at(const Spec *spec, const Step *step, int count) {
+    const int64_t states = (int64_t)step->state_count * spec->hidden;
+    return logit_sums_at(states ? decoder_states_at(spec, count) + states : (int64_t)count * spec->vocab);
+}
+int64_t decoder_results(const Spec *spec, const Step *step, int count, bool summed) {
+    const int64_t states = (int64_t)step->state_count * spec->hidden;
+    if (summed) return decoder_sums_at(spec, step, count) + 2 * count * logit_blocks(spec->vocab);
+    return states ? decoder_states_at(spec, count) + states : (int64_t)count * spec->vocab;
+}
+
+static void sums_forward(const Bound *bound, const Stage *stage, const Step *step, int count, float *logits) {
+    const LogitSums op = {.rows = count,
+        .vocab = bound->spec->vocab,
+        .logits = logits,
+        .scales = step->scales,
+        .out = logits + decoder_sums_at(bound->spec, step, count)};
+    stage->backend->ops->sum_logits(stage->backend, &op);
+}
+
 /* Of where the pages of all layers lie; never 0. */
 static uint64_t cache_number(const Spec *spec, const KvLayer *cache) {
     uint64_t hash = 0xcbf29ce484222325;
@@ -254,9 +273,11 @@ float *decoder_forward(
     float *logits = NULL;
     if (count > 0 || step->state_count > 0) {
         const int64_t at = decoder_states_at(spec, count), states = (int64_t)step->state_count * spec->hidden;
-        logits = stage->backend->ops->scratch(stage->backend, states ? at + states : (int64_t)count * spec->vocab);
+        const int64_t sums = step->scales && stage->backend->ops->sum_logits ? count : 0;
+        logits = stage->backend->ops->scratch(stage->backend, decoder_results(spec, step, count, sums > 0));
         if (stage->walk && count > 0) head_forward(bound, stage, count, output, logits);
         if (stage->walk && states > 0) states_forward(bound, stage, step, logits + at);
+        if (stage->walk && sums > 0) sums_forward(bound, stage, step, count, logits);
     }
     for (int b = 0; b < bound->backend_count; b++) tickets[b] = bound->backends[b]->ops->submit(bound->backends[b]);
     return logits;

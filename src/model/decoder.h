@@ -14,3 +14,6 @@ enum {
 float *decoder_forward(
     const Bound *bound, const KvLayer *cache, const Step *step, int count, const int32_t *output, uint64_t *tickets);
 int64_t decoder_states_at(const Spec *spec, int count);
+/* Floats of all that, and of what sum_logits left, which begins there. */
+int64_t decoder_results(const Spec *spec, const Step *step, int count, bool summed);
+int64_t decoder_sums_at(const Spec *spec, const Step *step, int count);

@@ -43,12 +43,14 @@ static bool plan_step(Runner *runner, Backend *plan, int rows, Error *error) {
         bound.part_rows = runner->part_rows;
         bound.hints = model->expert_hints;
         const Run run = {.rows = rows};
+        const float scale = 1; /* nobody reads any */
         const Step step = {.rows = rows,
             .tokens = zeros,
             .positions = zeros,
             .run_count = 1,
             .runs = &run,
             .axes = 1,
+            .scales = &scale,
             .state_count = runner->states_max,
             .states = zeros};
         decoder_forward(&bound, kv.layers, &step, runner->outputs_max, zeros, &ticket);
@@ -129,6 +131,7 @@ const Model *runner_model(const Runner *runner) { return runner->model; }
 Backend *runner_backend(const Runner *runner) { return runner->backends[0]; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->kv; }
 const float *runner_states(const Runner *runner) { return runner->states; }
+const float *runner_sums(const Runner *runner) { return runner->sums; }
 
 uint64_t runner_kv_bytes(const Runner *runner, int depth) {
     uint64_t bytes = 0;
@@ -210,6 +213,7 @@ bool runner_forward(
     CHECK(count >= 0 && count <= step->rows && count <= runner->outputs_max);
     CHECK(step->state_count >= 0 && step->state_count <= step->rows && step->state_count <= runner->states_max);
     uint64_t tickets[BACKENDS_MAX];
+    runner->sums = NULL;
     if (runner->model->bank) bank_begin(runner->model->bank);
     float *out = forward(runner, cache, step, count, output, tickets);
     bool ok = true;
@@ -223,8 +227,9 @@ bool runner_forward(
     if (!ok || !out) return ok;
     Backend *last = runner->backends[runner->backend_count - 1];
     const Spec *spec = &runner->model->spec;
-    const int64_t at = decoder_states_at(spec, count), states = (int64_t)step->state_count * spec->hidden;
-    *logits = last->ops->read_logits(last, out, states ? at + states : (int64_t)count * spec->vocab);
-    runner->states = *logits + at;
+    const bool summed = step->scales && last->ops->sum_logits && count > 0;
+    *logits = last->ops->read_logits(last, out, decoder_results(spec, step, count, summed));
+    runner->states = *logits + decoder_states_at(spec, count);
+    runner->sums = summed ? *logits + decoder_sums_at(spec, step, count) : NULL;
     return true;
 }

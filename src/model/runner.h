@@ -50,5 +50,9 @@ NODISCARD bool runner_forward(
  * as long as its logits. */
 const float *runner_states(const Runner *runner);
 
+/* What sum_logits (backend.h) made of the last step's logits with its `scales`, [count, 2, blocks], valid as long as
+ * they are; NULL: nothing, as the backend leaves that to whoever draws. */
+const float *runner_sums(const Runner *runner);
+
 /* The table of `apus info`. */
 void runner_describe(const Runner *runner, Buffer *out);

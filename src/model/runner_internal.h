@@ -10,7 +10,7 @@ struct Runner {
     Backend *backends[BACKENDS_MAX];
     size_t scratch_bytes;
     int outputs_max, states_max, part_rows;
-    const float *states; /* of the last step */
+    const float *states, *sums; /* of the last step */
     Bound bound;
     KvPlan kv;
     Trial turns, hints; /* steps of several sequences and of one, with experts that are streamed */

@@ -257,6 +257,7 @@ void runner_close(Runner *runner) {
 const Model *runner_model(const Runner *runner) { return runner->model; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->plan; }
 const float *runner_states(const Runner *runner) { return &runner->state; } /* of one request at a time */
+const float *runner_sums(const Runner *runner) { return NULL; }
 Backend *runner_backend(const Runner *runner) { return (Backend *)&runner->backend; }
 
 /* Of everything that a row sees. */

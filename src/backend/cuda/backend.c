@@ -165,6 +165,7 @@ static const BackendOps cuda_ops = {
     .activate = cuda_activate,
     .gather = cuda_gather,
     .logits = cuda_logits,
+    .sum_logits = cuda_sum_logits,
     .add = cuda_add,
     .close = cuda_close,
 };

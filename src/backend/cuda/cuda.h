@@ -54,6 +54,7 @@ typedef struct CudaStepBlock {
 /* What a repeated walk has in common with the one that was kept. */
 typedef struct CudaKey {
     int rows, outputs, pages; /* pages: of the longest run, rounded up to a power of two */
+    bool sums;                /* of the logits are wanted */
     uint64_t cache;
 } CudaKey;
 
@@ -135,6 +136,7 @@ bool cuda_wait(Backend *backend, uint64_t ticket, Error *error);
 StepRows cuda_step_rows(const CudaBackend *b);
 const int32_t *cuda_step_tokens(const CudaBackend *b);
 const int32_t *cuda_step_outputs(const CudaBackend *b);
+const float *cuda_step_scales(const CudaBackend *b);
 /* Page tables of a group: [runs][b->block.table_stride] */
 const int32_t *cuda_step_tables(CudaBackend *b, int group);
 
@@ -153,5 +155,6 @@ void cuda_route(Backend *backend, const Routing *op);
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out);
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap);
+void cuda_sum_logits(Backend *backend, const LogitSums *op);
 void cuda_add(
     Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm);

@@ -76,6 +76,9 @@ cudaError_t rows_sigmoid(cudaStream_t stream, int64_t count, float *x, const flo
 cudaError_t rows_copy(
     cudaStream_t stream, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count);
 cudaError_t rows_logits(cudaStream_t stream, int64_t count, float *x, float scale, float cap);
+/* sum_logits in backend.h; copy: where sums go as well; NULL: nowhere */
+cudaError_t rows_sum_logits(
+    cudaStream_t stream, int rows, int vocab, const float *logits, const float *scales, float *sums, float *copy);
 cudaError_t rows_gather(
     cudaStream_t stream, int count, const int32_t *index, const float *x, int64_t width, float *out);
 /* tokens below 0 are left to others */

@@ -69,6 +69,18 @@ void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float c
     cuda_ok(b, rows_logits(b->stream, count, x, scale, cap), "logits");
 }
 
+/* With logits that the product itself brings to the host their sums go there at once, too. */
+void cuda_sum_logits(Backend *backend, const LogitSums *op) {
+    CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
+    const float *scales = op->scales == b->step.scales ? cuda_step_scales(b) : NULL;
+    CHECK(scales);
+    const bool there = b->capturing && b->capturing->copied && b->capturing->logits == op->logits;
+    float *copy = there ? b->logits + (op->out - op->logits) : NULL;
+    cuda_ok(
+        b, rows_sum_logits(b->stream, op->rows, (int)op->vocab, op->logits, scales, op->out, copy), "sums of logits");
+}
+
 /* ---- products ---- */
 
 static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
@@ -83,6 +95,12 @@ static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
         .partials = b->partials.memory};
 }
 
+/* What is read after a step that gives so many logits. */
+static int64_t wanted_floats(const CudaBackend *b, int rows, int64_t vocab) {
+    const int64_t logits = rows * vocab;
+    return b->step.scales ? logit_sums_at(logits) + 2 * rows * logit_blocks(vocab) : logits;
+}
+
 void cuda_matmul(Backend *backend, const Matmul *op) {
     CudaBackend *b = cuda_of(backend);
     b->handed = NULL;
@@ -95,7 +113,7 @@ void cuda_matmul(Backend *backend, const Matmul *op) {
         p.out[i] = op->out[i];
     }
     const bool wanted = b->capturing && op->count == 1 && op->out[0] == b->read.from && b->read.rows == b->step.rows &&
-        b->read.outputs == b->step.output_count && b->read.count == op->rows * op->weight[0]->rows;
+        b->read.outputs == b->step.output_count && b->read.count == wanted_floats(b, op->rows, op->weight[0]->rows);
     if (wanted) p.copy = b->logits;
     cuda_ok(b, product_run(b->stream, &p), "product");
     if (!wanted || !p.copy) return;

@@ -17,6 +17,7 @@ enum {
     RUN_OFFSETS,
     TOKENS,
     OUTPUTS,
+    SCALES, /* f32 of each output */
     ARRAYS
 };
 
@@ -99,6 +100,9 @@ StepRows cuda_step_rows(const CudaBackend *b) {
 }
 const int32_t *cuda_step_tokens(const CudaBackend *b) { return array(b, b->block.device, TOKENS); }
 const int32_t *cuda_step_outputs(const CudaBackend *b) { return array(b, b->block.device, OUTPUTS); }
+const float *cuda_step_scales(const CudaBackend *b) {
+    return (const float *)(const void *)array(b, b->block.device, SCALES);
+}
 
 static void fill_run(CudaBackend *b, const Run *run, int index) {
     int32_t *block = host_block(b);
@@ -125,6 +129,7 @@ static void fill_rows(CudaBackend *b, const Step *step) {
     memcpy(array(b, block, POSITIONS), step->positions, rows * (size_t)step->axes);
     memcpy(array(b, block, TOKENS), step->tokens, rows);
     if (step->outputs) memcpy(array(b, block, OUTPUTS), step->outputs, (size_t)step->output_count * sizeof(int32_t));
+    if (step->scales) memcpy(array(b, block, SCALES), step->scales, (size_t)step->output_count * sizeof *step->scales);
     for (int i = 0; i < step->run_count; i++) fill_run(b, &step->runs[i], i);
 }
 
@@ -175,7 +180,8 @@ static bool repeatable(const Step *step) {
 static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
     for (int i = 0; i < b->graph_count; i++) {
         const CudaKey *k = &b->graphs[i].key;
-        if (k->rows == key->rows && k->outputs == key->outputs && k->pages == key->pages && k->cache == key->cache)
+        if (k->rows == key->rows && k->outputs == key->outputs && k->pages == key->pages && k->sums == key->sums &&
+            k->cache == key->cache)
             return &b->graphs[i];
     }
     return NULL;
@@ -263,7 +269,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
     const bool again = step->rows < b->host_rows && repeatable(step);
     if (!set_tables(b, step, again)) return true; /* a fault */
     fill_rows(b, step);
-    const CudaKey key = {step->rows, step->output_count, b->pages, step->cache};
+    const CudaKey key = {step->rows, step->output_count, b->pages, step->scales != NULL, step->cache};
     CudaGraph *graph = again ? find_graph(b, &key) : NULL;
     if (graph && graph->exec) {
         replay(b, graph);

@@ -1,0 +1,144 @@
+/* Drawing from what a device has found out about logits is drawing from the logits: the same tokens and probabilities;
+ * and what a GPU finds out is what the sampler does, bit for bit. The latter is nothing to do where there is no GPU. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/plugin.h"
+#include "engine/sampler.h"
+#include "test.h"
+
+enum { ROWS = 3, POSITIONS = 40, TOP = 4 };
+
+static float random_logit(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return ((float)(*state >> 8) / (float)(1 << 24) - 0.5f) * 20;
+}
+static void random_logits(float *x, int64_t count, uint32_t state) {
+    for (int64_t i = 0; i < count; i++) x[i] = random_logit(&state);
+}
+
+static SamplingOptions plain(float temperature) {
+    return (SamplingOptions){
+        .temperature = temperature, .top_p = 1, .repetition_penalty = 1, .logprobs = TOP, .seed = 9};
+}
+
+static SamplerScratch scratch_of(int vocab) {
+    SamplerScratch s;
+    Error error = {0};
+    TEST_MSG(sampler_scratch_open(&s, vocab, &error), "%s", error.text);
+    return s;
+}
+
+static void same_token(const TokenOut *a, const TokenOut *b) {
+    TEST(a->id == b->id && a->logprob == b->logprob && a->top_count == b->top_count);
+    for (int i = 0; i < a->top_count; i++) TEST(a->top[i].id == b->top[i].id && a->top[i].logprob == b->top[i].logprob);
+}
+
+/* With options of every kind, known sums of their own scale and of another. */
+static void check_known(int vocab) {
+    SamplingOptions options[] = {plain(0), plain(1), plain(0.7f), plain(0.7f), plain(1.3f), plain(0.9f)};
+    options[3].top_k = 20;
+    options[4].top_p = 0.9f;
+    options[5].min_p = 0.1f;
+    float *logits = calloc((size_t)vocab, sizeof *logits), *copy = calloc((size_t)vocab, sizeof *copy);
+    CHECK(logits && copy);
+    random_logits(logits, vocab, 5);
+    SamplerScratch without = scratch_of(vocab), with = scratch_of(vocab), source = scratch_of(vocab);
+    for (size_t i = 0; i < COUNT_OF(options); i++) {
+        Sampler sampler;
+        sampler_init(&sampler, &options[i], vocab, 0, NULL);
+        const SamplingOptions first = plain(1 / sampler_scale(&options[i]));
+        Sampler other;
+        sampler_init(&other, &first, vocab, 0, NULL);
+        for (int position = 0; position < POSITIONS; position++) {
+            static TokenOut one, two, ignored;
+            memcpy(copy, logits, (size_t)vocab * sizeof *copy);
+            source.known.logits = without.known.logits = NULL;
+            (void)sampler_next(&other, &source, copy, position, &ignored);
+            (void)sampler_next(&sampler, &without, copy, position, &one);
+            with.known.logits = copy;
+            with.known.maxima = source.maxima;
+            with.known.sums = source.sums;
+            with.known.scale = 1; /* what the probabilities of `other` have left */
+            (void)sampler_next(&sampler, &with, copy, position, &two);
+            same_token(&one, &two);
+        }
+    }
+    sampler_scratch_close(&without);
+    sampler_scratch_close(&with);
+    sampler_scratch_close(&source);
+    free(logits);
+    free(copy);
+}
+
+/* Of logits with what there can be among them. */
+static void check_device(Backend *b, int vocab) {
+    const float scales[ROWS] = {1, 1 / 0.7f, 0.5f};
+    const int64_t blocks = logit_blocks(vocab);
+    const size_t bytes = (size_t)ROWS * (size_t)vocab * sizeof(float),
+                 sums_bytes = ROWS * 2 * (size_t)blocks * sizeof(float);
+    float *logits = malloc(bytes), *sums = malloc(sums_bytes);
+    CHECK(logits && sums);
+    random_logits(logits, (int64_t)ROWS * vocab, (uint32_t)vocab);
+    logits[vocab / 2] = NAN;
+    logits[vocab + vocab / 3] = -INFINITY;
+    if (vocab > 200)
+        for (int i = 64; i < 128; i++) logits[2 * vocab + i] = -INFINITY;
+    Error error = {0};
+    float *there = b->ops->alloc(b, bytes, MEMORY_STEP, &error),
+          *out = b->ops->alloc(b, sums_bytes, MEMORY_STEP, &error);
+    TEST_MSG(there && out, "%s", error.text);
+    b->ops->upload(b, there, logits, bytes);
+    const int32_t zeros[ROWS] = {0}, *tables[1] = {zeros};
+    const Run run = {.rows = ROWS, .tables = tables};
+    const Step step = {.rows = ROWS,
+        .tokens = zeros,
+        .positions = zeros,
+        .run_count = 1,
+        .runs = &run,
+        .axes = 1,
+        .output_count = ROWS,
+        .outputs = zeros,
+        .scales = scales};
+    b->ops->begin(b, &step);
+    const LogitSums op = {.rows = ROWS, .vocab = vocab, .logits = there, .scales = scales, .out = out};
+    b->ops->sum_logits(b, &op);
+    TEST_MSG(b->ops->wait(b, b->ops->submit(b), &error), "%s", error.text);
+    b->ops->download(b, sums, out, sums_bytes);
+    SamplerScratch s = scratch_of(vocab);
+    for (int row = 0; row < ROWS; row++) {
+        SamplingOptions options = plain(1 / scales[row]);
+        options.logprobs = -1;
+        TEST(sampler_scale(&options) == 1 / options.temperature);
+        Sampler sampler;
+        TokenOut token;
+        sampler_init(&sampler, &options, vocab, 0, NULL);
+        (void)sampler_next(&sampler, &s, logits + (size_t)row * (size_t)vocab, 0, &token);
+        const float *known = sums + row * 2 * blocks;
+        bool same = true;
+        for (int64_t i = 0; i < blocks; i++) same = same && known[i] == s.maxima[i];
+        TEST_MSG(same, "maxima of row %d of %d", row, vocab);
+        if (sampler_scale(&options) != scales[row]) continue; /* 1 / (1 / x) is not always x */
+        TEST_MSG(!memcmp(known + blocks, s.sums, (size_t)blocks * sizeof(float)), "sums of row %d of %d", row, vocab);
+    }
+    sampler_scratch_close(&s);
+    b->ops->release(b, there);
+    b->ops->release(b, out);
+    free(logits);
+    free(sums);
+}
+
+int main(void) {
+    check_known(1000);
+    check_known(64);
+    Error error = {0};
+    const BackendOptions options = {.device = "cuda", .cpu = "auto", .rows_max = ROWS, .scratch_bytes = 1 << 10};
+    Backend *device = backend_open(&options, &error);
+    TEST_MSG((device != NULL) == plugin_usable(), "%s", error.text);
+    if (!device) return test_done();
+    check_device(device, 151936);
+    check_device(device, 1000);
+    check_device(device, 37);
+    backend_close(device);
+    return test_done();
+}
