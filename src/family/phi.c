@@ -61,5 +61,6 @@ const Family phi_family = {
     .gguf = &(const GgufModel){.architecture = "phi2",
         .class_name = "PhiForCausalLM",
         .names = {gguf_qkv, names},
-        .fields = {gguf_sizes, fields}},
+        .fields = {gguf_sizes, fields},
+        .tokenizer = {.pre = "phi-2"}},
 };

@@ -440,6 +440,36 @@ static void test_truncated(void) {
         left += file_exists(target) || file_exists(partial);
     }
     TEST(accepted == 0 && left == 0);
+    for (uint32_t type = 0; type < 64; type++) { /* a matrix without its last byte; a row of half a block */
+        const GgufType *info = gguf_type(type);
+        if (!info || info->elements <= 1) continue;
+        uint64_t random = type;
+        uint8_t block[GGUF_SUPERBLOCK];
+        for (size_t i = 0; i < sizeof block; i++) block[i] = (uint8_t)(test_random(&random) >> 32);
+        buffer_clear(&bytes);
+        common_keys(&b, "llama");
+        build_tensor(&b, "token_embd.weight", Q8_0, HIDDEN, VOCAB, NULL);
+        build_tensor(&b, "blk.0.ffn_up.weight", type, info->elements, 1, block);
+        build_file(&b, &bytes);
+        const size_t end = bytes.size - (size_t)(31 - (info->bytes - 1) % 32); /* the rest is alignment */
+        Error error = {0};
+        source_write(&bytes, end - 1);
+        TEST_MSG(!gguf_convert(source, target, &compact, &error) && strstr(error.text, "blk.0.ffn_up.weight"), "%s: %s",
+            info->name, error.text);
+        left += file_exists(target) || file_exists(partial);
+        source_write(&bytes, end);
+        target_remove();
+        TEST_MSG(gguf_convert(source, target, &compact, &error), "%s: %s", info->name, error.text);
+        target_remove();
+        buffer_clear(&bytes);
+        common_keys(&b, "llama");
+        build_tensor(&b, "blk.0.ffn_up.weight", type, info->elements + info->elements / 2, 1, NULL);
+        build_file(&b, &bytes);
+        source_write(&bytes, bytes.size);
+        TEST_MSG(!gguf_convert(source, target, &compact, &error) && strstr(error.text, "do not fill"), "%s: %s",
+            info->name, error.text);
+    }
+    TEST(accepted == 0 && left == 0);
     source_write(&bytes, 3);
     memcpy(bytes.data, "GGML", 4);
     Error error = {0};

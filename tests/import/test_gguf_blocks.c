@@ -115,6 +115,33 @@ static void check_type(uint32_t type, const uint8_t *blocks, const uint8_t *valu
         "%d of %d differ: the golden no longer tests rounding", unequal, ELEMENTS);
 }
 
+/* Blocks of any bytes, infinite and NaN scales among them: nothing is read behind them, every code has its bits, and no
+ * scale that is not a number becomes one. */
+static void check_hostile(uint32_t type, uint64_t *random) {
+    const GgufType *info = gguf_type(type);
+    const size_t bytes = (size_t)(ELEMENTS / info->elements * info->bytes);
+    uint8_t *blocks = malloc(bytes), *codes = malloc(ELEMENTS);
+    uint8_t records[ELEMENTS];
+    float scales[GROUPS], biases[GROUPS];
+    for (int round = 0; round < 200; round++) {
+        int over = 0;
+        for (size_t i = 0; i < bytes; i++)
+            blocks[i] = round == 0 ? 0xFF : round == 1 ? 0x7C : round == 2 ? 0 : (uint8_t)(test_random(random) >> 32);
+        if (info->compact != QUANT_MXFP4) {
+            gguf_blocks_convert(type, blocks, ELEMENTS, codes, scales, biases);
+            for (int i = 0; i < ELEMENTS; i++) over += codes[i] >> info->bits;
+            TEST_MSG(round > 0 || isnan(scales[0]) || isnan(biases[0]), "%s: a NaN is lost", info->name);
+        }
+        if (info->compact != QUANT_NONE) {
+            gguf_blocks_compact(type, blocks, ELEMENTS, codes, records);
+            for (int i = 0; i < ELEMENTS; i++) over += codes[i] >> info->compact_bits;
+        }
+        TEST_MSG(!over, "%s: %d codes are too large", info->name, over);
+    }
+    free(blocks);
+    free(codes);
+}
+
 int main(void) {
     FileMap map;
     Error error;
@@ -142,5 +169,9 @@ int main(void) {
     TEST(records == RECORDS && at == map.size);
     TEST(unfit == 2); /* IQ3_XXS and IQ1_M with a scale whose half, or eighth, is no half */
     file_unmap(&map);
+    uint64_t random = 1;
+    for (uint32_t type = 0; type < 64; type++) {
+        if (gguf_type(type) && gguf_type(type)->bits) check_hostile(type, &random);
+    }
     return test_done();
 }

@@ -236,6 +236,75 @@ static void test_config(void) {
     arena_free(&arena);
 }
 
+/* Names of llama.cpp's pre-tokenizers and the steps that they stand for; whether merges that would make the whole of a
+ * word matter, and whether BOS is added when the file does not say. */
+static void test_pre_tokenizers(void) {
+    static const struct {
+        const char *name, *steps;
+        bool nfc, ignore_merges, bos;
+    } cases[] = {
+        {"deepseek-llm", "Split Split Split Split Split Digits ByteLevel ", false, false, false},
+        {"deepseek-coder", "Split Split Split Split Digits ByteLevel ", false, false, false},
+        {"deepseek-v3", "Split Split Split ByteLevel ", false, false, false},
+        {"command-r", "Digits ByteLevel ", true, false, false},
+        {"falcon", "Punctuation ByteLevel Digits Split ", false, false, false},
+        {"falcon3", "Split ByteLevel ", false, true, true},
+        {"mpt", "ByteLevel ", true, false, false},
+        {"olmo", "ByteLevel ", true, false, false},
+        {"qwen35", "Split ByteLevel ", false, false, false},
+        {"glm4", "Split ByteLevel ", false, true, false},
+    };
+    static const Piece pieces[] = {{"a", N, 0}, {"<s>", C, 0}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Builder b = {0};
+        Arena arena = {0};
+        Error error;
+        Buffer steps = {0};
+        vocabulary_build(&b, "llama", "gpt2", pieces, COUNT_OF(pieces));
+        build_string(&b, "tokenizer.ggml.pre", cases[i].name);
+        build_strings(&b, "tokenizer.ggml.merges", NULL, 0);
+        build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
+        const Json *root = rebuild(&b, false, &arena, &error);
+        TEST_MSG(root, "%s", error.text);
+        for (JSON_EACH(step, json_get(json_get(root, "pre_tokenizer"), "pretokenizers")))
+            buffer_printf(&steps, "%.*s ", SLICE_ARGS(json_slice(json_get(step, "type"))));
+        TEST_MSG(
+            slice_is(buffer_view(&steps), cases[i].steps), "%s: %.*s", cases[i].name, SLICE_ARGS(buffer_view(&steps)));
+        TEST((json_get(root, "normalizer")->type != JSON_NULL) == cases[i].nfc);
+        TEST(json_get(json_get(root, "model"), "ignore_merges")->boolean == cases[i].ignore_merges);
+        TEST((json_get(json_get(root, "post_processor"), "processors") != NULL) == cases[i].bos);
+        buffer_free(&steps);
+        arena_free(&arena);
+    }
+}
+
+/* Files of early converters, whose vocabulary tells what they do not say. */
+static void test_unnamed(void) {
+    static const struct {
+        const char *architecture, *token;
+        size_t steps; /* 0: refused */
+    } cases[] = {{"llama", "<|begin_of_text|>", 2},
+        {"llama",
+            "<\xEF\xBD\x9C"
+            "begin\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+            6},
+        {"llama", "<s>", 0}, {"qwen2", "<s>", 2}, {"phi2", "<s>", 1}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const Piece pieces[] = {{"a", N, 0}, {cases[i].token, C, 0}};
+        Builder b = {0};
+        Arena arena = {0};
+        Error error;
+        vocabulary_build(&b, cases[i].architecture, "gpt2", pieces, COUNT_OF(pieces));
+        build_string(&b, "tokenizer.ggml.pre", "default");
+        build_strings(&b, "tokenizer.ggml.merges", NULL, 0);
+        const Json *root = rebuild(&b, false, &arena, &error);
+        const Json *steps = json_get(json_get(root, "pre_tokenizer"), "pretokenizers");
+        TEST_MSG((steps ? steps->size : 0) == cases[i].steps, "%s with %s: %s", cases[i].architecture, cases[i].token,
+            root ? "another pre-tokenizer" : error.text);
+        arena_free(&arena);
+    }
+}
+
 static void expect_refused(Builder *b, const char *part) {
     Arena arena = {0};
     Error error;
@@ -268,7 +337,7 @@ static void test_refused(void) {
     expect_refused(&b, "tokenizer.ggml.merges is not");
     vocabulary_build(&b, "llama", "gpt2", pieces, COUNT_OF(pieces));
     build_string(&b, "tokenizer.ggml.pre", "unheard-of");
-    expect_refused(&b, "tokenizer.ggml.pre unheard-of");
+    expect_refused(&b, "tokenizer.ggml.pre unheard-of is not known (these are: qwen2 deepseek-r1-qwen qwen35 ");
     vocabulary_build(&b, "llama", "gpt2", pieces, COUNT_OF(pieces));
     expect_refused(&b, "does not name the pre-tokenizer");
     vocabulary_build(&b, "llama", "llama", twice, COUNT_OF(twice));
@@ -295,6 +364,8 @@ int main(void) {
     test_gemma();
     test_control();
     test_config();
+    test_pre_tokenizers();
+    test_unnamed();
     test_refused();
     unlink(path);
     return test_done();

@@ -15,6 +15,7 @@ enum {
     GGUF_GROUP = 32,       /* elements that share scale and bias after conversion */
     GGUF_SUPERBLOCK = 256, /* elements of the largest block */
     GGUF_DIMS_MAX = 4,
+    GGUF_STEPS_MAX = 6, /* of a pre-tokenizer */
 };
 
 /* --- Block types (blocks.c) ------------------------------------------------------------------------------------ */
@@ -175,6 +176,17 @@ int64_t gguf_source_row(const GgufOutput *output, int64_t row);
 /* --- The JSON files -------------------------------------------------------------------------------------------- */
 
 NODISCARD bool gguf_config(Buffer *out, const GgufFile *file, const GgufPlan *plan, Error *error);
+/* A byte-level vocabulary's pre-tokenizer (pre_tokenizers.c). */
+typedef struct GgufPre {
+    const char *name;                  /* tokenizer.ggml.pre */
+    const char *steps[GGUF_STEPS_MAX]; /* JSON, or the pattern of a Split */
+    bool nfc, ignore_merges, add_bos;
+} GgufPre;
+
+/* That which the file names, or which its family or its vocabulary tells; NULL with the error set. */
+const GgufPre *gguf_pre_find(const GgufFile *file, const GgufTokenizer *rules, Error *error);
+/* The normalizer, the pre-tokenizer and the decoder of tokenizer.json. */
+void gguf_pre_write(Buffer *out, const GgufPre *pre);
 NODISCARD bool gguf_tokenizer(
     Buffer *out, GgufFile *file, const GgufTokenizer *rules, Error *error); /* tokenizer.json */
 /* tokenizer.ggml.token_type */

@@ -37,61 +37,6 @@ typedef struct Vocabulary {
     Merge *merges;
 } Vocabulary;
 
-/* --- Pre-tokenizers -------------------------------------------------------------------------------------------- */
-
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define REST " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define REST_SLASH " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define EDGE "[^\\r\\n\\p{L}\\p{N}]?"
-
-typedef struct PreTokenizer {
-    const char *name;  /* tokenizer.ggml.pre */
-    const char *regex; /* NULL: GPT-2's own, inside ByteLevel */
-    bool digits;       /* every digit apart, before GPT-2's */
-    bool nfc, ignore_merges, add_bos;
-} PreTokenizer;
-
-static const char regex_llama3[] = CONTRACTIONS "|" EDGE "\\p{L}+|\\p{N}{1,3}|" REST;
-static const char regex_qwen2[] = CONTRACTIONS "|" EDGE "\\p{L}+|\\p{N}|" REST;
-static const char regex_o200k[] =
-    EDGE UPPER "*" LOWER "+" CONTRACTIONS "?|" EDGE UPPER "+" LOWER "*" CONTRACTIONS "?|\\p{N}{1,3}|" REST_SLASH;
-static const char regex_tekken[] = EDGE UPPER "*" LOWER "+|" EDGE UPPER "+" LOWER "*|\\p{N}|" REST_SLASH;
-
-static const PreTokenizer pre_tokenizers[] = {
-    {.name = "qwen2", .regex = regex_qwen2, .nfc = true},
-    {.name = "deepseek-r1-qwen", .regex = regex_qwen2, .nfc = true},
-    {.name = "llama-bpe", .regex = regex_llama3, .ignore_merges = true, .add_bos = true},
-    {.name = "llama3", .regex = regex_llama3, .ignore_merges = true, .add_bos = true},
-    {.name = "llama-v3", .regex = regex_llama3, .ignore_merges = true, .add_bos = true},
-    {.name = "smaug-bpe", .regex = regex_llama3},
-    {.name = "dbrx", .regex = regex_llama3},
-    {.name = "gpt-4o", .regex = regex_o200k},
-    {.name = "tekken", .regex = regex_tekken, .ignore_merges = true, .add_bos = true},
-    {.name = "smollm", .digits = true},
-    {.name = "starcoder", .digits = true},
-    {.name = "refact", .digits = true},
-    {.name = "gpt-2"},
-    {.name = "phi-2"},
-};
-
-static const PreTokenizer *pre_find(const Vocabulary *v) {
-    Slice name;
-    bool named = gguf_string(v->file, "tokenizer.ggml.pre", &name) && !slice_is(name, "default");
-    if (!named && v->rules->pre) {
-        name = slice_of(v->rules->pre);
-    } else if (!named) {
-        fail(v->error, ERROR_UNSUPPORTED, "tokenizer.ggml.pre does not name the pre-tokenizer");
-        return NULL;
-    }
-    for (size_t i = 0; i < COUNT_OF(pre_tokenizers); i++) {
-        if (slice_is(name, pre_tokenizers[i].name)) return &pre_tokenizers[i];
-    }
-    fail(v->error, ERROR_UNSUPPORTED, "tokenizer.ggml.pre %.*s is not known", SLICE_SHOWN(name));
-    return NULL;
-}
-
 /* --- Reading the vocabulary ------------------------------------------------------------------------------------ */
 
 static const GgufValue *array_of(const GgufFile *file, const char *key, GgufKind kind) {
@@ -414,8 +359,6 @@ static void put_template(const Vocabulary *v, Buffer *out, const Token *bos, con
 
 #define BYTE_LEVEL_PLAIN                                                                                               \
     "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":false}"
-#define BYTE_LEVEL_GPT2 "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true}"
-
 static void put_post_processor(const Vocabulary *v, Buffer *out, bool bos_default) {
     uint32_t id;
     bool add_bos = bos_default, add_eos = false;
@@ -430,22 +373,6 @@ static void put_post_processor(const Vocabulary *v, Buffer *out, bool bos_defaul
     if (v->byte_level && template) buffer_text(out, "]}");
     if (!template) buffer_text(out, v->byte_level ? BYTE_LEVEL_PLAIN : "null");
     buffer_text(out, ",\n");
-}
-
-static void put_byte_level(Buffer *out, const PreTokenizer *pre) {
-    buffer_printf(out, "\"normalizer\":%s,\n\"pre_tokenizer\":", pre->nfc ? "{\"type\":\"NFC\"}" : "null");
-    if (pre->regex) {
-        buffer_text(out, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":");
-        json_write_string(out, slice_of(pre->regex));
-        buffer_text(out, "},\"behavior\":\"Isolated\",\"invert\":false}," BYTE_LEVEL_PLAIN "]}");
-    } else if (pre->digits) {
-        buffer_text(out,
-            "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_digits\":true}"
-            "," BYTE_LEVEL_GPT2 "]}");
-    } else {
-        buffer_text(out, BYTE_LEVEL_GPT2);
-    }
-    buffer_text(out, ",\n\"decoder\":" BYTE_LEVEL_PLAIN ",\n");
 }
 
 static void put_sentencepiece(const Vocabulary *v, Buffer *out) {
@@ -468,19 +395,19 @@ static void put_sentencepiece(const Vocabulary *v, Buffer *out) {
 }
 
 static bool tokenizer_write(Vocabulary *v, Buffer *out) {
-    const PreTokenizer *pre = v->byte_level ? pre_find(v) : NULL;
-    if (v->byte_level && !pre) return false;
     if (!tokens_read(v)) return false;
+    const GgufPre *pre = v->byte_level ? gguf_pre_find(v->file, v->rules, v->error) : NULL;
+    if (v->byte_level && !pre) return false;
     model_choose(v);
     if (v->byte_level ? !merges_read(v) : !merges_rebuild(v)) return false;
     buffer_text(out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
     put_added_tokens(v, out);
     if (pre) {
-        put_byte_level(out, pre);
+        gguf_pre_write(out, pre);
     } else {
         put_sentencepiece(v, out);
     }
-    put_post_processor(v, out, pre ? pre->add_bos : true);
+    put_post_processor(v, out, !pre || pre->add_bos);
     put_model(v, out, pre && pre->ignore_merges);
     buffer_text(out, "}\n");
     return !out->failed || fail(v->error, ERROR_MEMORY, "no memory for tokenizer.json");
