@@ -1,6 +1,6 @@
-/* Log lines on standard error, each one write, so that lines of several threads do not mix. */
 #include "base/log.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,36 +8,126 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
+
 enum { LOG_LINE_MAX = 4096 };
 
-static atomic_int log_level = LOG_INFO;
+static atomic_int log_level = LOG_INFO, log_format = LOG_TEXT;
 
 void log_set_level(LogLevel level) { atomic_store_explicit(&log_level, (int)level, memory_order_relaxed); }
+void log_set_format(LogFormat format) { atomic_store_explicit(&log_format, (int)format, memory_order_relaxed); }
 
-void log_line(LogLevel level, const char *format, ...) {
-    static const char *const names[] = {"debug", "info ", "warn ", "error"};
-    if ((int)level < atomic_load_explicit(&log_level, memory_order_relaxed)) return;
-    struct timespec now;
-    struct tm local;
-    clock_gettime(CLOCK_REALTIME, &now);
-    localtime_r(&now.tv_sec, &local);
+static bool wanted(LogLevel level) { return (int)level >= atomic_load_explicit(&log_level, memory_order_relaxed); }
+static bool as_json(void) { return atomic_load_explicit(&log_format, memory_order_relaxed) == LOG_JSON; }
 
-    char line[LOG_LINE_MAX];
-    int head = snprintf(line, sizeof line, "%02d:%02d:%02d.%03d %s ", local.tm_hour, local.tm_min, local.tm_sec,
-        (int)(now.tv_nsec / 1000000), names[level]);
-    va_list arguments;
-    va_start(arguments, format);
-    int wrote = vsnprintf(line + head, sizeof line - (size_t)head, format, arguments);
-    va_end(arguments);
-    if (wrote < 0) return;
-    size_t size = strlen(line);
-    for (size_t i = (size_t)head; i < size; i++) { /* one line, and no control codes for the terminal */
-        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7F) line[i] = ' ';
+/* On the stack: what is logged when memory ends is worth most. What does not fit is cut. */
+typedef struct Line {
+    char text[LOG_LINE_MAX];
+    size_t size;
+} Line;
+
+enum { END_ROOM = 4 }; /* for what closes a line that was cut */
+
+static void add(Line *line, const char *text, size_t size) {
+    const size_t room = sizeof line->text - END_ROOM - line->size;
+    if (size > room) size = room;
+    memcpy(line->text + line->size, text, size);
+    line->size += size;
+}
+
+static void add_text(Line *line, const char *text) { add(line, text, strlen(text)); }
+
+/* Between quotes, as JSON has it. */
+static void add_quoted(Line *line, const char *text) {
+    const bool utf8 = utf8_valid(slice_of(text));
+    add(line, "\"", 1);
+    for (; *text && line->size < sizeof line->text - 2 * END_ROOM - 6; text++) {
+        char code[8];
+        const unsigned char c = (unsigned char)*text;
+        if (c < 0x20 || c == 0x7F || (c > 0x7F && !utf8))
+            add(line, code, (size_t)snprintf(code, sizeof code, "\\u%04x", c));
+        else if (c == '"' || c == '\\')
+            add(line, (char[]){'\\', (char)c}, 2);
+        else
+            add(line, text, 1);
     }
-    line[size++] = '\n'; /* over the NUL */
-    for (size_t done = 0; done < size;) {
-        ssize_t n = write(STDERR_FILENO, line + done, size - done);
+    add(line, "\"", 1);
+}
+
+static void begin(Line *line, LogLevel level, const char *message) {
+    static const char *const names[] = {"debug", "info", "warn", "error"};
+    struct timespec now;
+    struct tm parts;
+    char head[64];
+    clock_gettime(CLOCK_REALTIME, &now);
+    const int ms = (int)(now.tv_nsec / 1000000);
+    line->size = 0;
+    if (!as_json()) {
+        localtime_r(&now.tv_sec, &parts);
+        snprintf(head, sizeof head, "%02d:%02d:%02d.%03d %-5s ", parts.tm_hour, parts.tm_min, parts.tm_sec, ms,
+            names[level]);
+        add_text(line, head);
+        const size_t start = line->size;
+        add_text(line, message);
+        for (size_t i = start; i < line->size; i++) /* one line, and no control codes for the terminal */
+            if ((unsigned char)line->text[i] < 0x20 || line->text[i] == 0x7F) line->text[i] = ' ';
+        return;
+    }
+    strftime(head, sizeof head, "{\"time\":\"%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &parts));
+    add_text(line, head);
+    snprintf(head, sizeof head, ".%03dZ\",\"level\":\"%s\",\"message\":", ms, names[level]);
+    add_text(line, head);
+    add_quoted(line, message);
+}
+
+static void end(Line *line) {
+    if (as_json()) line->text[line->size++] = '}';
+    line->text[line->size++] = '\n';
+    for (size_t done = 0; done < line->size;) {
+        const ssize_t n = write(STDERR_FILENO, line->text + done, line->size - done);
         if (n <= 0) return;
         done += (size_t)n;
     }
+}
+
+void log_line(LogLevel level, const char *format, ...) {
+    if (!wanted(level)) return;
+    char message[LOG_LINE_MAX / 2];
+    va_list arguments;
+    va_start(arguments, format);
+    const int wrote = vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    if (wrote < 0) return;
+    Line line;
+    begin(&line, level, message);
+    end(&line);
+}
+
+static bool is_plain(const char *text) {
+    for (const char *c = text; *c; c++)
+        if (*c <= ' ' || *c == '"' || *c == '=' || *c == '\\' || *c == 0x7F) return false;
+    return *text;
+}
+
+void log_fields(LogLevel level, const char *message, const LogField *fields, int count) {
+    if (!wanted(level)) return;
+    Line line;
+    begin(&line, level, message);
+    for (int i = 0; i < count; i++) {
+        const LogField *field = &fields[i];
+        const size_t value = field->text ? strlen(field->text) : 0, name = field->name ? strlen(field->name) : 0;
+        if (!name || line.size + name + 6 * value + 64 > sizeof line.text) continue; /* whole, or not at all */
+        add_text(&line, as_json() ? ",\"" : " ");
+        add_text(&line, field->name);
+        add_text(&line, as_json() ? "\":" : "=");
+        char number[32];
+        snprintf(number, sizeof number, "%.15g", round(field->number * 1000) / 1000);
+        if (!field->text)
+            add_text(&line, number);
+        else if (as_json() || !is_plain(field->text))
+            add_quoted(&line, field->text);
+        else
+            add_text(&line, field->text);
+    }
+    end(&line);
 }

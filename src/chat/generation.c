@@ -104,6 +104,12 @@ void generation_cancel(Generation *g) {
     for (int i = 0; i < g->request_count; i++) request_cancel(g->requests[i]);
 }
 
+bool generation_admitted(const Generation *g) {
+    for (int i = 0; i < g->request_count; i++)
+        if (request_stats(g->requests[i]).admitted) return true;
+    return false;
+}
+
 int64_t generation_answer_tokens(const Generation *g) {
     int64_t total = 0;
     for (int i = 0; i < g->choice_count; i++) total += g->choices[i].generated;

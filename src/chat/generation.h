@@ -69,6 +69,8 @@ NODISCARD bool generation_pump(Generation *g, int timeout_ms, Error *error);
 void generation_cancel(Generation *g);
 
 static inline bool generation_done(const Generation *g) { return g->ended == g->choice_count; }
+/* Whether the computation of any of it has begun. */
+bool generation_admitted(const Generation *g);
 int64_t generation_answer_tokens(const Generation *g);
 int64_t generation_reasoning_tokens(const Generation *g);
 int64_t generation_cached_tokens(const Generation *g); /* of the prompts */

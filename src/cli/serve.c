@@ -11,6 +11,7 @@
 #include "base/thread.h"
 #include "cli/commands.h"
 #include "cli/models.h"
+#include "cli/service.h"
 #include "cli/session.h"
 #include "server/server.h"
 
@@ -79,31 +80,79 @@ static void print_ready(const Server *server, const ServerOptions *options, doub
     fflush(stdout);
 }
 
-/* A second signal does not wait for answers that are under way. */
-static void *second_signal(void *set) {
-    int number;
-    sigwait(set, &number);
-    _exit(130);
+/* What signals do to a server. */
+typedef struct Signals {
+    sigset_t set;
+    const char *key_file; /* NULL: none */
+    Mutex mutex;          /* of what follows */
+    Condition stopped;
+    Server *server; /* NULL: it is not there yet */
+    bool stop;
+} Signals;
+
+/* Certificate and keys may have been renewed. */
+static void reload(const Signals *s) {
+    Error error = {0};
+    Buffer keys = {0};
+    const bool read = !s->key_file || file_read(s->key_file, KEY_FILE_BYTES_MAX, &keys, &error);
+    if (read && server_reload(s->server, buffer_view(&keys), &error))
+        log_info("the certificate and the API keys were read again");
+    else
+        log_error("everything stays as it was: %s", error.text);
+    buffer_free(&keys);
 }
 
-static int serve(const ServerOptions *options) {
+/* Who wants the end a second time, or before there is a server, does not wait for anything. */
+static void *take_signals(void *argument) {
+    enum { INTERRUPTED = 130 };
+    Signals *s = argument;
+    for (;;) {
+        int number;
+        sigwait(&s->set, &number);
+        mutex_lock(&s->mutex);
+        if (number == SIGHUP) {
+            if (s->server && !s->stop) reload(s);
+        } else {
+            if (!s->server || s->stop) _exit(INTERRUPTED);
+            s->stop = true;
+            condition_signal(&s->stopped);
+        }
+        mutex_unlock(&s->mutex);
+    }
+    return NULL;
+}
+
+static bool watch_signals(Signals *s, Error *error) {
+    Thread thread;
+    sigemptyset(&s->set);
+    sigaddset(&s->set, SIGINT);
+    sigaddset(&s->set, SIGTERM);
+    if (!isatty(STDIN_FILENO)) sigaddset(&s->set, SIGHUP); /* of a terminal, it means that it is closed */
+    pthread_sigmask(SIG_BLOCK, &s->set, NULL);             /* before any thread: all inherit it */
+    signal(SIGPIPE, SIG_IGN);
+    mutex_init(&s->mutex);
+    condition_init(&s->stopped);
+    return thread_start(&thread, take_signals, s, "signals", error);
+}
+
+static int serve(const ServerOptions *options, const char *key_file) {
+    static Signals signals; /* its thread ends with the process */
     Error error = {0};
     const double start = clock_seconds();
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before any thread: all inherit it */
-    signal(SIGPIPE, SIG_IGN);
-    Server *server = server_open(options, &error);
+    signals.key_file = key_file;
+    Server *server = watch_signals(&signals, &error) ? server_open(options, &error) : NULL;
     if (!server) return report(&error);
+    mutex_lock(&signals.mutex);
+    signals.server = server;
+    mutex_unlock(&signals.mutex);
     print_ready(server, options, clock_seconds() - start);
-    int number;
-    sigwait(&set, &number);
+    service_notify("READY=1");
+    mutex_lock(&signals.mutex);
+    while (!signals.stop) condition_wait(&signals.stopped, &signals.mutex);
+    mutex_unlock(&signals.mutex);
+    service_notify("STOPPING=1");
     printf("stopping: waiting for answers under way (Ctrl-C again: at once)\n");
     fflush(stdout);
-    Thread thread;
-    if (!thread_start(&thread, second_signal, &set, "signals", &error)) log_warn("%s", error.text);
     server_close(server);
     return 0;
 }
@@ -136,8 +185,8 @@ static bool served_add(Served *served, const char *model, const char *name, Erro
     return true;
 }
 
-static int serve_models(
-    const Arguments *arguments, const EngineArguments *engine, const char *name, ServerOptions *options) {
+static int serve_models(const Arguments *arguments, const EngineArguments *engine, const char *name,
+    const char *key_file, ServerOptions *options) {
     Error error = {0};
     Served *served = calloc(1, sizeof *served);
     bool ok = served || fail(&error, ERROR_MEMORY, "no memory for the list of models");
@@ -148,7 +197,7 @@ static int serve_models(
         options->models.count = served->count;
         ok = engine_options(engine, NULL, &options->models.engine, &error);
     }
-    const int code = ok ? serve(options) : report(&error);
+    const int code = ok ? serve(options, key_file) : report(&error);
     if (served) served_free(served);
     free(served);
     return code;
@@ -163,6 +212,12 @@ static bool take_keys(const char *key, const char *file, Buffer *keys, Error *er
         return fail(error, ERROR_USAGE, "--api-key or APUS_API_KEY is empty: leave it out to ask for no key");
     if (key) buffer_text(keys, key);
     return !keys->failed || fail(error, ERROR_MEMORY, "no memory for the API key");
+}
+
+static bool take_log(const char *form, Error *error) {
+    const bool json = !strcmp(form, "json");
+    log_set_format(json ? LOG_JSON : LOG_TEXT);
+    return json || !strcmp(form, "text") || fail(error, ERROR_USAGE, "--log-format %s: want text or json", form);
 }
 
 static bool take_pooling(const char *name, Pooling *pooling, Error *error) {
@@ -213,8 +268,9 @@ int command_serve(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL, *config = NULL, *pooling = NULL;
     const char *certificate = NULL, *certificate_key = NULL;
-    int64_t port = 5413, idle = 0;
-    bool verbose = false, pull = false;
+    const char *log = "text";
+    int64_t port = 5413, idle = 0, request_timeout = 0, queue_timeout = 0, drain = 10;
+    bool verbose = false, pull = false, quiet = false, open_metrics = false;
     SwiftArguments swift = {.temperature = -1, .top_p = -1, .min_p = -1, .repetition_penalty = -1, .top_k = -1};
     const Option options[] = {
         {"--model", "-m", OPTION_ARGUMENT, NULL, 0, 0, "MODEL", "another way to name a model to serve"},
@@ -235,6 +291,16 @@ int command_serve(int argc, char **argv) {
             "/v1/embeddings from any model: of the last token, or the mean (as a model's files say, else none)"},
         {"--idle-unload", NULL, OPTION_DURATION, &idle, 0, 365 * 86400, "TIME",
             "unload a model so long after its last answer, as in 10m, at least 30s; the next request loads it (never)"},
+        {"--request-timeout", NULL, OPTION_DURATION, &request_timeout, 1, 365 * 86400, "TIME",
+            "a request that is not answered by then ends with an error, as in 5m; also by its header x-request-timeout "
+            "(never)"},
+        {"--queue-timeout", NULL, OPTION_DURATION, &queue_timeout, 1, 365 * 86400, "TIME",
+            "one that waits so long for its turn ends with 503 (never)"},
+        {"--drain-timeout", NULL, OPTION_DURATION, &drain, 0, 86400, "TIME",
+            "answers under way may go on so long after SIGTERM (10s)"},
+        {"--open-metrics", NULL, OPTION_FLAG, &open_metrics, 0, 0, NULL, "/metrics needs no API key"},
+        {"--log-format", NULL, OPTION_TEXT, &log, 0, 0, "FORM", "lines of the log: text, or json (text)"},
+        {"--no-request-log", NULL, OPTION_FLAG, &quiet, 0, 0, NULL, "no line of the log for each request"},
         {"--allow-pull", NULL, OPTION_FLAG, &pull, 0, 0, NULL,
             "clients may have models fetched from the hub into the cache (/v1/models/pull)"},
         {"--max-tokens", NULL, OPTION_INTEGER, &swift.max_tokens, 1, INT32_MAX, "N",
@@ -254,7 +320,7 @@ int command_serve(int argc, char **argv) {
         {"--ssd-prefetch", NULL, OPTION_FLAG, &swift.prefetch, 0, 0, NULL,
             "nothing more than --stream-experts, which reads ahead anyway"},
         LATER_OPTIONS,
-        {"--verbose", "-v", OPTION_FLAG, &verbose, 0, 0, NULL, "log every request (never its text)"},
+        {"--verbose", "-v", OPTION_FLAG, &verbose, 0, 0, NULL, "log in detail, requests of probes too (never texts)"},
         {0},
     };
     Arguments arguments;
@@ -263,6 +329,7 @@ int command_serve(int argc, char **argv) {
     if (verbose) log_set_level(LOG_DEBUG);
     Error error = {0};
     Buffer keys = {0};
+    if (!take_log(log, &error)) return report(&error);
     if (swift.info) return print_info(&arguments);
     if (!certificate != !certificate_key)
         return fail(&error, ERROR_USAGE, "--tls-cert and --tls-key: one needs the other"), report(&error);
@@ -275,9 +342,14 @@ int command_serve(int argc, char **argv) {
         .tls_certificate = certificate,
         .tls_key = certificate_key,
         .allow_pull = pull,
+        .open_metrics = open_metrics,
+        .log_requests = !quiet,
+        .request_timeout_s = request_timeout,
+        .queue_timeout_s = queue_timeout,
+        .drain_s = (int)drain,
         .defaults = request_defaults(&swift),
         .models.idle_unload_ms = (idle > 0 && idle < GRACE_S ? GRACE_S : idle) * 1000};
-    const int code = serve_models(&arguments, &engine, name, &server);
+    const int code = serve_models(&arguments, &engine, name, key_file, &server);
     buffer_free(&keys);
     return code;
 }

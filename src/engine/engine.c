@@ -39,6 +39,11 @@ struct Engine {
     uint64_t steps, prompt_tokens, generated_tokens;
     double step_s;
     bool damaged;
+    uint64_t kv_blocks;
+    size_t kv_idle_bytes; /* counted at */
+    int64_t idle_counted_ns;
+    int stall_ms;
+    _Atomic int64_t step_due_ns; /* when the step that is being computed is taken for hung; 0: there is none */
 
     void (*notify)(void *context);
     void *notify_context;
@@ -318,6 +323,15 @@ static void want_sums(Engine *engine) {
     engine->scratch.known.logits = NULL; /* they are others now */
 }
 
+/* How long the step that is planned may take: while nothing is known of the model's speed, longer than usual. */
+static int64_t step_patience_ns(const Engine *engine) {
+    enum { TIMES = 10 };
+    const Scheduler *s = &engine->scheduler;
+    const double least = engine->stall_ms * 1e-3,
+                 expected = s->prompt_row_s > 0 ? s->prompt_row_s * s->step.rows : least;
+    return (int64_t)(fmax(least, TIMES * expected) * 1e9);
+}
+
 static void run_step(Engine *engine) {
     Scheduler *s = &engine->scheduler;
     scheduler_plan(s);
@@ -332,8 +346,10 @@ static void run_step(Engine *engine) {
     if (engine->resources) resources_begin_step(engine->resources);
     const SourceStats before = expert_stats(engine);
     const int64_t start = clock_ns();
+    atomic_store(&engine->step_due_ns, start + step_patience_ns(engine));
     const bool ok =
         runner_forward(engine->runner, engine->kv, &s->step, s->output_count, s->outputs, &engine->logits, &error);
+    atomic_store(&engine->step_due_ns, 0);
     allowed_ahead_end(engine->ahead, false);
     const double seconds = (double)(clock_ns() - start) * 1e-9;
     if (engine->resources) resources_end_step(engine->resources);
@@ -347,10 +363,24 @@ static void run_step(Engine *engine) {
     if (error.code == ERROR_CANCELLED) return; /* by those who have rows in it */
     log_error("a step of %d rows failed: %s", s->step.rows, error.text);
     engine->damaged = model_damaged(runner_model(engine->runner)); /* experts may well be read the next time */
+    mutex_lock(&engine->mutex); /* who hears of the failure must find it in the statistics */
+    engine->stats.damaged = engine->damaged;
+    mutex_unlock(&engine->mutex);
     for (int i = 0; i < s->part_count; i++) request_fail(s->parts[i].request, &error);
 }
 
 /* ---- the thread ---- */
+
+/* A walk through the prefix cache: now and then, and before the engine goes to sleep. */
+static void count_idle(Engine *engine) {
+    enum { AGAIN_MS = 500 };
+    const Scheduler *s = &engine->scheduler;
+    const int64_t now = clock_ns();
+    if (!s->sequences.prefix || (s->active.first && now - engine->idle_counted_ns < AGAIN_MS * INT64_C(1000000)))
+        return;
+    engine->idle_counted_ns = now;
+    engine->kv_idle_bytes = prefix_idle_bytes(s->sequences.prefix);
+}
 
 static void publish_stats(Engine *engine) {
     const Scheduler *s = &engine->scheduler;
@@ -359,7 +389,10 @@ static void publish_stats(Engine *engine) {
     KvUse use = {0};
     kv_use(engine->kv, &use);
     engine->stats = (EngineStats){
+        .slots = s->slots,
         .running = atomic_load(&s->used),
+        .kv_idle_bytes = engine->kv_idle_bytes,
+        .kv_blocks = engine->kv_blocks,
         .kv_bytes = kv_bytes_used(engine->kv),
         .kv_bytes_total = kv_bytes_total(engine->kv),
         .prefix_bytes = prefix.bytes,
@@ -407,6 +440,7 @@ static void *engine_run(void *argument) {
     Engine *engine = argument;
     Scheduler *s = &engine->scheduler;
     for (;;) {
+        count_idle(engine);
         mutex_lock(&engine->mutex);
         publish_stats(engine);
         while (!engine->closing && !s->waiting.first && !s->active.first) condition_wait(&engine->wake, &engine->mutex);
@@ -483,6 +517,10 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     engine->working = malloc((size_t)engine->vocab * sizeof *engine->working);
     engine->scales = calloc((size_t)(options->slots + ECHO_ROWS), sizeof *engine->scales);
     if (!engine->working || !engine->scales) return fail(error, ERROR_MEMORY, "no memory for a row of logits");
+    const int context = engine->scheduler.context;
+    const size_t whole = kv_bytes_for(runner_kv_plan(engine->runner), &engine->kv_format, context);
+    engine->kv_blocks = (uint64_t)((double)pool / (double)whole * context / KV_PAGE_TOKENS);
+    engine->stall_ms = options->stall_ms ? options->stall_ms : STALL_MS;
     publish_stats(engine);
     engine->thread_runs = thread_start(&engine->thread, engine_run, engine, "apus-engine", error);
     return engine->thread_runs;
@@ -552,6 +590,8 @@ EngineStats engine_stats(Engine *engine) {
     stats.waiting = engine->scheduler.waiting.count;
     stats.full = scheduler_full(&engine->scheduler);
     mutex_unlock(&engine->mutex);
+    const int64_t due = atomic_load(&engine->step_due_ns);
+    stats.stalled = due && clock_ns() > due;
     return stats;
 }
 

@@ -11,7 +11,7 @@
 typedef struct Engine Engine;
 typedef struct Request Request;
 
-enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128 };
+enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128, STALL_MS = 120 * 1000 };
 
 /* What is made of the states of a text's tokens: one vector for all of it. */
 typedef enum Pooling { POOLING_NONE, POOLING_LAST, POOLING_MEAN } Pooling;
@@ -39,6 +39,7 @@ struct EngineOptions {
      */
     void (*notify)(void *context);
     void *notify_context;
+    int stall_ms; /* a step that takes longer, and ten times longer than expected, is taken for hung; 0: STALL_MS */
 };
 
 /* Sampling, in this order: what the constraint allows → logit bias → penalties → top_k → top_p → min_p → temperature →
@@ -96,6 +97,7 @@ typedef struct RequestStats {
     size_t kv_f16_bytes;                   /* had everything stayed exact */
     int kv_raised;                         /* layers whose keys got a better form than asked for, as their noise or */
     float kv_noise;                        /* a list asked for it; the largest noise of a layer (KvCode) */
+    bool admitted;                         /* out of the queue */
     double queued_s, prefill_s, decode_s;
     /* Of the steps that it had rows in, also with others: streamed experts that were there, that were not; what was
      * read; the time in which nothing was computed, as one was waited for. */
@@ -138,9 +140,11 @@ void request_error(Request *request, Error *out); /* after FINISH_ERROR: a fault
 void request_free(Request *request);              /* cancels if still running */
 
 typedef struct EngineStats {
-    int running, waiting;
+    int slots, running, waiting;
     bool full; /* engine_submit would say ERROR_BUSY */
     size_t kv_bytes, kv_bytes_total;
+    size_t kv_idle_bytes; /* of kv_bytes what only the prefix cache holds, and gives up for others; half a second old */
+    uint64_t kv_blocks;   /* that fit, of KV_PAGE_TOKENS tokens in all layers, in the form that requests get */
     size_t kv_form_bytes[KV_FORMS]; /* in use: exact pages, and pages of keys' or values' codes; */
     uint64_t kv_form_pages[KV_FORMS];
     size_t prefix_bytes; /* of pages that the prefix cache holds, some of them together with requests */
@@ -151,6 +155,7 @@ typedef struct EngineStats {
     uint64_t parked, resumed;                            /* choices */
     SourceStats experts;                                 /* streamed ones; zero: there are none */
     bool damaged;  /* a mapped file of the model shrank: no answer is right until it is loaded again */
+    bool stalled;  /* the step that is being computed takes too long to be well */
     double step_s; /* in steps */
     uint64_t spilled_pages, spilled_bytes, restored_pages; /* to and from disk */
 } EngineStats;

@@ -365,6 +365,7 @@ RequestStats request_stats(Request *request) {
         .expert_misses = request->experts.misses,
         .expert_read_bytes = request->experts.read_bytes,
         .expert_stall_s = request->experts.stall_s,
+        .admitted = request->admitted_ns != 0,
         .queued_s = seconds(request->submitted_ns, admitted),
         .prefill_s = seconds(admitted, answering),
         .decode_s = seconds(answering, end),

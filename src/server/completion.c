@@ -6,9 +6,11 @@
 
 #include "base/clock.h"
 #include "server/body.h"
+#include "server/deadlines.h"
 #include "server/metrics.h"
 #include "server/model_list.h"
 #include "server/reply.h"
+#include "server/request_log.h"
 #include "server/stream.h"
 #include "server/tool_rules.h"
 
@@ -53,8 +55,11 @@ static ApiRequest default_request(const RequestDefaults *defaults, const ChatMod
 /* The model that the body names. An unknown name, or none, is told after what is wrong with other fields. */
 static bool take_model(Exchange *x, const Json *body, ApiError *error) {
     const Json *name = json_get(body, "model");
-    if (!name || name->type != JSON_STRING || models_find(x->server->models, json_slice(name)) < 0) return true;
+    const int index = name && name->type == JSON_STRING ? models_find(x->server->models, json_slice(name)) : -1;
+    if (index < 0) return true;
     Error why = {0};
+    x->model_index = index;
+    x->record.model = models_name(x->server->models, x->model_index);
     x->model = models_take(x->server->models, json_slice(name), &why);
     return x->model || model_failed(json_slice(name), &why, error);
 }
@@ -179,9 +184,11 @@ static bool prepare(Exchange *x, ApiError *error) {
 
 /* The generation has ended, or nobody waits for it any more. */
 static void close_generation(Exchange *x) {
-    if (x->generation.request_count > 0)
-        metrics_note_completion(x->server->metrics, models_find(x->server->models, slice_of(x->model->name)),
-            &x->generation, (double)(clock_ns() - x->started_ns) * 1e-9);
+    if (x->generation.request_count > 0) {
+        metrics_note_completion(
+            x->server->metrics, x->model_index, &x->generation, (double)(clock_ns() - x->started_ns) * 1e-9);
+        request_log_note(x);
+    }
     generation_close(&x->generation);
 }
 
@@ -203,9 +210,8 @@ static bool answer_whole(Exchange *x) {
             api_engine_failed(&error, &why);
             return reply_error(x, &error);
         }
-        if (generation_done(&x->generation) || !server_stopped(x->server)) continue;
-        api_fail(&error, 503, "shutting_down", NULL, "The server is shutting down.");
-        return reply_error(x, &error);
+        metrics_note_tokens(x->server->metrics, x->model_index, &x->generation, x->given);
+        if (!generation_done(&x->generation) && deadlines_must_end(x, &error)) return reply_error(x, &error);
     }
     Buffer body = {0};
     x->endpoint->write_whole(x, &body);

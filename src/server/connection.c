@@ -1,5 +1,6 @@
 #include "server/connection.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -10,13 +11,13 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "server/body.h"
 #include "server/completion.h"
 #include "server/head.h"
 #include "server/http.h"
 #include "server/pull.h"
 #include "server/reply.h"
+#include "server/request_log.h"
 #include "server/routes.h"
 
 static void set_deadline(Connection *c, int seconds) {
@@ -25,8 +26,36 @@ static void set_deadline(Connection *c, int seconds) {
 }
 
 static void watch(Connection *c, PollerWay way) {
-    if (!poller_set(c->http->poller, c->wire.fd, c->way, way, c)) c->state = CLOSED; /* no memory */
+    const int poller = wire_greets(&c->wire) ? c->http->greeting : c->http->poller;
+    if (poller != c->poller) {
+        (void)poller_set(c->poller, c->wire.fd, c->way, POLLER_NONE, c);
+        c->way = POLLER_NONE;
+    }
+    c->poller = poller;
+    if (!poller_set(poller, c->wire.fd, c->way, way, c)) c->state = CLOSED; /* no memory */
     c->way = way;
+}
+
+/* After what the connection holds has changed. */
+static void count_held(Connection *c) {
+    Http *http = c->http;
+    const size_t head = c->request.text.capacity + c->ahead.capacity;
+    const size_t reply = c->state == SENDING ? c->reply.capacity : 0; /* else it may be a worker's */
+    http->head_bytes += head - c->head_bytes;
+    http->reply_bytes += reply - c->reply_bytes;
+    c->head_bytes = head;
+    c->reply_bytes = reply;
+}
+
+/* False: together the heads are too large, and this one is. */
+static bool has_room(const Connection *c) {
+    return c->http->head_bytes <= HEADS_BYTES_MAX || c->head_bytes <= HEAD_BYTES_FREE;
+}
+
+static void forget_held(Connection *c) {
+    c->http->head_bytes -= c->head_bytes;
+    c->http->reply_bytes -= c->reply_bytes;
+    c->head_bytes = c->reply_bytes = 0;
 }
 
 /* ---- exchanges ---- */
@@ -37,6 +66,7 @@ static Exchange *open_exchange(Connection *c) {
     x->server = c->http->server;
     x->request = &c->request;
     x->wire = &c->wire;
+    x->client = c->client;
     x->started_ns = clock_ns();
     x->last = c->request.close || __atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED) > 0;
     head_take_request_id(x);
@@ -47,8 +77,8 @@ static Exchange *open_exchange(Connection *c) {
 static void close_exchange(Connection *c) {
     Exchange *x = c->x;
     if (!x) return;
-    log_debug("done id=%s ms=%lld", x->request_id, (long long)((clock_ns() - x->started_ns) / 1000000));
     completion_close(x);
+    request_log_write(x);
     pull_close(x);
     body_free(x);
     c->reply = x->reply;
@@ -60,6 +90,7 @@ static void close_exchange(Connection *c) {
 void connection_answered(Connection *c) {
     c->failed |= c->reply.failed;
     c->state = c->failed ? CLOSED : SENDING;
+    count_held(c);
     set_deadline(c, READER_DEADLINE_S);
 }
 
@@ -157,18 +188,26 @@ static void take_bytes(Connection *c, const char *bytes, size_t size) {
         const HttpEvent event = http_request_read(&c->request, bytes, size, &used, &piece, &error);
         bytes += used;
         size -= used;
+        if (!begun) {
+            c->begun_ns = clock_ns();
+            c->received = 0;
+        }
+        c->received += used;
         if (event == HTTP_MORE) {
             if (!begun && http_request_begun(&c->request)) set_deadline(c, HEAD_DEADLINE_S);
-            return;
+            break;
         }
         if (event == HTTP_HEAD) take_head(c);
         if (event == HTTP_BODY) take_body(c, piece);
         if (event == HTTP_END) take_end(c);
         if (event == HTTP_ERROR) refuse_and_close(c, &error);
     }
-    if (c->state == CLOSED || size == 0) return;
-    buffer_append(&c->ahead, bytes, size);
+    if (size > 0 && c->state != CLOSED) buffer_append(&c->ahead, bytes, size);
     if (c->ahead.failed) c->state = CLOSED;
+    count_held(c);
+    if (c->state != READING || has_room(c)) return;
+    api_fail(&error, 503, "overloaded", NULL, "The server is reading too many large headers. Please try again.");
+    refuse_and_close(c, &error);
 }
 
 /* ---- connections ---- */
@@ -177,6 +216,20 @@ static void uncount(Connection *c) {
     if (c->counted) __atomic_fetch_sub(&c->http->server->answering, 1, __ATOMIC_RELAXED);
     c->http->completing -= c->completes;
     c->counted = c->completes = false;
+}
+
+static void name_client(int fd, char out[CLIENT_MAX]) {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address;
+    socklen_t size = sizeof address;
+    if (getpeername(fd, &address.any, &size)) return;
+    const bool six = address.any.sa_family == AF_INET6;
+    if (six || address.any.sa_family == AF_INET)
+        (void)inet_ntop(
+            address.any.sa_family, six ? (void *)&address.v6.sin6_addr : (void *)&address.v4.sin_addr, out, CLIENT_MAX);
 }
 
 Connection *connection_make(Http *http, int fd) {
@@ -188,12 +241,17 @@ Connection *connection_make(Http *http, int fd) {
         free(c);
         return NULL;
     }
-    if (!wire_open(&c->wire, fd, http->tls)) {
+    mutex_lock(&http->lock);
+    const bool opened = wire_open(&c->wire, fd, http->tls);
+    mutex_unlock(&http->lock);
+    if (!opened) {
         free(c);
         return NULL;
     }
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    name_client(fd, c->client);
     c->http = http;
+    c->poller = http->poller;
     return c;
 }
 
@@ -203,6 +261,7 @@ void connection_link(Connection *c) {
     if (http->first) http->first->previous = c;
     http->first = c;
     http->count++;
+    __atomic_add_fetch(&http->server->connections, 1, __ATOMIC_RELAXED);
     set_deadline(c, HEAD_DEADLINE_S);
 }
 
@@ -211,6 +270,7 @@ void connection_drop(Connection *c) {
     watch(c, POLLER_NONE);
     close_exchange(c);
     uncount(c);
+    forget_held(c);
     http_request_next(&c->request);
     buffer_free(&c->ahead);
     buffer_free(&c->reply);
@@ -221,6 +281,7 @@ void connection_drop(Connection *c) {
         http->first = c->next;
     if (c->next) c->next->previous = c->previous;
     http->count--;
+    __atomic_sub_fetch(&http->server->connections, 1, __ATOMIC_RELAXED);
     free(c);
 }
 
@@ -239,6 +300,7 @@ static void end_answer(Connection *c) {
     else
         take_bytes(c, ahead.data, ahead.size);
     buffer_free(&ahead);
+    count_held(c);
 }
 
 static void send_answer(Connection *c) {

@@ -3,11 +3,18 @@
 #pragma once
 #include "base/thread.h"
 #include "server/exchange.h"
+#include "server/http.h"
 #include "server/poller.h"
 #include "server/wire.h"
 #include "server/workers.h"
 
-enum { READ_BYTES = 64 << 10 }; /* of one connection at a time */
+enum {
+    READ_BYTES = 64 << 10, /* of one connection at a time */
+    CLIENT_MAX = 48,
+    HEADS_BYTES_MAX = 64 << 20,                          /* of all requests' heads, and what came behind them */
+    HEAD_BYTES_FREE = HEADS_BYTES_MAX / CONNECTIONS_MAX, /* that each may have beside them */
+    REPLIES_BYTES_MAX = 256 << 20,                       /* of whole answers that clients have not taken */
+};
 
 typedef enum ConnectionState {
     READING,   /* a request, or waiting for one */
@@ -23,32 +30,39 @@ typedef struct Connection {
     struct Http *http;
     Wire wire;
     ConnectionState state;
+    int poller; /* that watches it, for */
     PollerWay way;
-    int64_t deadline_ns; /* 0: none */
+    char client[CLIENT_MAX]; /* its address */
+    int64_t deadline_ns;     /* 0: none */
     HttpRequest request;
-    Exchange *x;    /* from the end of the headers until it is answered */
-    bool failed;    /* the answer was given up */
-    bool last;      /* the connection ends with it */
-    bool counted;   /* in server->answering */
-    bool completes; /* counted in http->completing */
-    Buffer ahead;   /* what has come behind the request */
+    int64_t begun_ns;  /* when it did, */
+    uint64_t received; /* and bytes since */
+    Exchange *x;       /* from the end of the headers until it is answered */
+    bool failed;       /* the answer was given up */
+    bool last;         /* the connection ends with it */
+    bool counted;      /* in server->answering */
+    bool completes;    /* counted in http->completing */
+    Buffer ahead;      /* what has come behind the request */
     Buffer reply;
     size_t sent;
+    size_t head_bytes, reply_bytes; /* counted in the http's */
 } Connection;
 
 typedef struct Http {
     Server *server;
-    Tls *tls; /* NULL: none */
     int listener, poller, wake[2];
-    int max; /* connections */
+    int greeting; /* a poller of those within a handshake, of whom a few get their turn before the others get theirs */
+    int max;      /* connections */
     Thread thread;
     Workers *workers;
     Connection *first;
     int count;
+    size_t head_bytes, reply_bytes;         /* that they hold */
     int completing;                         /* of them, with a request of the engine whose answer is not out */
     int64_t next_deadline_ns, pause_end_ns; /* of accepting; 0: none */
     Mutex lock;                             /* of what follows */
     Connection *back;
+    Tls *tls;      /* NULL: none */
     bool stopping; /* atomic */
     bool started;
     char bytes[READ_BYTES];

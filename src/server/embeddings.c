@@ -7,9 +7,11 @@
 #include "base/clock.h"
 #include "chat/embedding.h"
 #include "server/body.h"
+#include "server/deadlines.h"
 #include "server/door.h"
 #include "server/endpoint.h"
 #include "server/fields.h"
+#include "server/metrics.h"
 #include "server/model_list.h"
 #include "server/reply.h"
 
@@ -97,7 +99,9 @@ static bool take_model(Exchange *x, const Json *body, Embedding *e, ApiError *er
     const Json *name = door_get(body, "model");
     Error why = {0};
     if (!name) return api_missing("model", error);
-    if (models_find(x->server->models, json_slice(name)) < 0) return model_unknown(x->server, json_slice(name), error);
+    x->model_index = models_find(x->server->models, json_slice(name));
+    if (x->model_index < 0) return model_unknown(x->server, json_slice(name), error);
+    x->record.model = models_name(x->server->models, x->model_index);
     e->model = models_take(x->server->models, json_slice(name), &why);
     if (!e->model) return model_failed(json_slice(name), &why, error);
     return engine_pooling(e->model->engine) ||
@@ -124,7 +128,8 @@ static bool read_request(Exchange *x, const Json *body, Arena *arena, Embedding 
 
 static bool given_up(void *context) {
     const Exchange *x = context;
-    return server_stopped(x->server) || reply_client_gone(x);
+    ApiError ignored;
+    return server_stopped(x->server) || deadlines_over(x, false, &ignored) || reply_client_gone(x);
 }
 
 static void write_base64(const float *vector, int dimensions, Buffer *out) {
@@ -193,7 +198,11 @@ static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiErr
     if (!body_hold(x, numbers * (sizeof *e->vectors + 2 * size), error)) return false; /* twice: also in the reply */
     e->vectors = arena_alloc(arena, numbers, sizeof *e->vectors);
     if (!e->vectors) return api_out_of_memory(error);
-    if (!embedding_compute(e->model, &job, e->vectors, &why)) return api_engine_failed(error, &why);
+    if (!embedding_compute(e->model, &job, e->vectors, &why))
+        return !deadlines_over(x, false, error) && api_engine_failed(error, &why);
+    metrics_note_embeddings(
+        x->server->metrics, x->model_index, e->inputs, e->count, (double)(clock_ns() - x->started_ns) * 1e-9);
+    x->record.prompt_tokens = e->tokens;
     if (e->door == DOOR_OLLAMA_EMBED)
         write_lists(x, e, out);
     else

@@ -12,21 +12,29 @@ enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48 };
 typedef struct Server {
     struct Http *http;
     Models *models;
+    Mutex lock; /* over the keys, which may be read anew */
     Keys keys;  /* without any: none is asked for */
     char *host; /* bound address */
     int port;
-    const char *tls_certificate, *tls_key; /* files; NULL: no TLS. Only while it is opened */
+    const char *tls_certificate, *tls_key; /* files, which the options outlive; NULL: no TLS */
     bool loopback;                         /* bound to a loopback address: Host must be one, too */
     struct StreamWriter *streams;
     struct Metrics *metrics;
-    bool allow_pull; /* clients may have models fetched */
+    bool allow_pull;   /* clients may have models fetched */
+    bool open_metrics; /* /metrics wants no key */
+    bool log_requests;
+    int64_t started;                            /* seconds since 1970 */
+    bool loaded;                                /* atomic: the models are there */
+    int64_t request_timeout_s, queue_timeout_s; /* 0: none */
+    int drain_s;
     RequestDefaults defaults;
     bool pulling;      /* atomic: one is */
     size_t body_bytes; /* atomic: of the bodies that are held */
     size_t text_bytes; /* atomic: of what may be made of those that are whole */
     size_t text_bytes_max;
-    int stopping;  /* atomic: no new work; 2: end what runs */
-    int answering; /* atomic: requests whose answer is not out */
+    int stopping;    /* atomic: no new work; 2: end what runs */
+    int connections; /* atomic */
+    int answering;   /* atomic: requests whose answer is not out */
 } Server;
 
 static inline bool server_stopped(const Server *server) {
@@ -36,10 +44,11 @@ static inline bool server_stopped(const Server *server) {
 /* How much of a choice the client has been given. */
 typedef struct Given {
     bool finish;
-    double score;       /* of an answer, where the best are shown (completions) */
-    bool echo;          /* the prompt (completions) */
-    int calls;          /* that have begun (chat) */
-    int64_t characters; /* of the text with its logprobs (completions) */
+    int64_t tokens, told_ns; /* that have come, and when the last of them did */
+    double score;            /* of an answer, where the best are shown (completions) */
+    bool echo;               /* the prompt (completions) */
+    int calls;               /* that have begun (chat) */
+    int64_t characters;      /* of the text with its logprobs (completions) */
 } Given;
 
 /* Where a stream of blocks stands, of doors that have such. */
@@ -52,6 +61,16 @@ typedef struct AnswerBlock {
     int kept;     /* the event in `kept` with which it began */
 } AnswerBlock;
 
+/* What the log says of a request. */
+typedef struct RequestRecord {
+    int status;         /* 0: nothing was answered */
+    const char *code;   /* of an error, also within a stream; NULL: none */
+    const char *model;  /* NULL: none */
+    const char *finish; /* of the first answer; NULL: none */
+    int64_t prompt_tokens, cached_tokens, answer_tokens;
+    double queued_s, prefill_s, decode_s;
+} RequestRecord;
+
 typedef struct Exchange {
     Server *server;
     const HttpRequest *request;
@@ -60,7 +79,11 @@ typedef struct Exchange {
     const char *allowed;       /* of a known path asked for with another method: the method it has */
     const char *key;           /* the API key that was sent, right or wrong; NULL: none */
     char request_id[REQUEST_ID_MAX];
+    const char *client; /* its address */
+    bool trusted;       /* it has a key where one is asked for */
     int64_t started_ns;
+    int64_t deadline_ns, queue_deadline_ns; /* 0: none */
+    RequestRecord record;
     ApiError refusal; /* decided from the headers; answered once the body is in */
     Buffer body;
     size_t text_bytes; /* counted in the server's for what is made of it */
@@ -72,7 +95,8 @@ typedef struct Exchange {
 
     /* a completion, once it is submitted: its body and what was made of it are gone */
     const struct Endpoint *endpoint; /* NULL: it is none */
-    ChatModel *model;                /* taken until the answer is out */
+    ChatModel *model;                /* taken until the answer is out; */
+    int model_index;                 /* its number among the server's */
     AnswerForm form;
     Arena arena; /* of what follows */
     Tokens *prompts;

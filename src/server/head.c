@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include "server/body.h"
+#include "server/deadlines.h"
 #include "server/routes.h"
 
 static const char *header(const Exchange *x, const char *name) { return http_request_header(x->request, name); }
@@ -32,7 +33,14 @@ static const char *find_key(const Exchange *x) {
     return bearer && !strncasecmp(bearer, "Bearer ", 7) ? bearer + 7 : plain;
 }
 
-static bool key_given(const Exchange *x) { return x->key && keys_have(&x->server->keys, x->key); }
+/* While they are read anew, those of before count. */
+static bool key_given(const Exchange *x) {
+    Server *server = x->server;
+    mutex_lock(&server->lock);
+    const bool given = !server->keys.count || (x->key && keys_have(&server->keys, x->key));
+    mutex_unlock(&server->lock);
+    return given;
+}
 
 static bool check_headers(Exchange *x, ApiError *error) {
     const char *host = header(x, "Host"), *origin = header(x, "Origin");
@@ -61,7 +69,9 @@ static bool check_body_headers(Exchange *x, ApiError *error) {
 static bool check_route(Exchange *x, const char *url, const char *method, ApiError *error) {
     x->route = route_find(url, method, &x->allowed);
     x->key = find_key(x);
-    if (x->server->keys.count && !(x->route && x->route->public) && !key_given(x))
+    const bool open = x->route && (x->route->public || (x->server->open_metrics && x->route->metrics));
+    x->trusted = key_given(x);
+    if (!open && !x->trusted)
         return api_fail(error, 401, "invalid_api_key", NULL,
             "Incorrect or missing API key. Send it as 'Authorization: Bearer KEY'.");
     if (x->route) return true;
@@ -99,6 +109,9 @@ static bool check_queue(const Exchange *x, ApiError *error) {
 bool head_check(Exchange *x, ApiError *error) {
     const char *method = x->request->method;
     if (!check_headers(x, error) || !check_route(x, x->request->path, method, error)) return false;
+    if (!x->route->public && !__atomic_load_n(&x->server->loaded, __ATOMIC_ACQUIRE))
+        return api_fail(error, 503, "loading", NULL, "The server is loading its models. Please try again.");
+    if (!deadlines_set(x, error)) return false;
     if (strcmp(method, "POST") != 0) return true;
     if (__atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED))
         return api_fail(error, 503, "shutting_down", NULL, "The server is shutting down.");

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/connection.h"
+#include "server/crowd.h"
 #include "server/listener.h"
 
 enum {
@@ -20,6 +21,7 @@ enum {
     OTHER_ANSWERS = 16, /* than completions */
     OTHER_FILES = 256,  /* descriptors that are not for connections */
     LISTEN_QUEUE = 4096,
+    GREETINGS_MAX = 4, /* steps of TLS handshakes before the others get their turn */
 };
 
 /* Ends what is over its time, and finds the next deadline. */
@@ -57,22 +59,13 @@ static void take_back(Http *http) {
             connection_link(c);
         connection_advance(c);
     }
+    crowd_end_unread(http);
 }
 
 /* ---- accepting ---- */
 
-/* One between requests is given up for one that has something to say: the one that would end first. */
-static bool end_idle(Http *http) {
-    Connection *idle = NULL;
-    for (Connection *c = http->first; c; c = c->next)
-        if (connection_is_idle(c) && (!idle || c->deadline_ns < idle->deadline_ns)) idle = c;
-    if (idle) connection_drop(idle);
-    return idle;
-}
-
 /* Who waits to be accepted keeps the listener ready: without a pause we would spin. */
 static void pause_accepting(Http *http, int64_t now, const char *why) {
-    if (end_idle(http)) return;
     log_debug("accepting pauses with %d connections: %s", http->count, why);
     poller_set(http->poller, http->listener, POLLER_READ, POLLER_NONE, NULL);
     http->pause_end_ns = now + ACCEPT_PAUSE_MS * INT64_C(1000000);
@@ -80,14 +73,19 @@ static void pause_accepting(Http *http, int64_t now, const char *why) {
 
 static void accept_clients(Http *http, int64_t now) {
     for (int i = 0; i < ACCEPTS_MAX; i++) {
-        if (http->count >= http->max) {
+        const bool full = http->count >= http->max;
+        if (full && i > 0) return; /* whether another one waits is not known yet */
+        if (full && !crowd_end_one(http, now)) {
             pause_accepting(http, now, "there are no more");
             return;
         }
         const int fd = accept(http->listener, NULL, NULL);
         if (fd < 0) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
-            if (errno != EAGAIN && errno != EWOULDBLOCK) pause_accepting(http, now, strerror(errno));
+            if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+            const int why = errno;
+            if (crowd_end_one(http, now)) continue;
+            pause_accepting(http, now, strerror(why));
             return;
         }
         Connection *c = connection_make(http, fd);
@@ -106,21 +104,34 @@ static int wait_ms(const Http *http, int64_t now) {
     return next == INT64_MAX ? -1 : next <= now ? 0 : (int)((next - now) / 1000000 + 1);
 }
 
+static void tell_ready(Connection *c) {
+    if (c->state != SENDING) connection_receive(c);
+    connection_advance(c);
+}
+
+/* A handshake takes as long as a hundred requests: those who come only for that do not keep the others waiting. */
+static void greet(Http *http) {
+    void *ready[GREETINGS_MAX];
+    const int count = poller_wait(http->greeting, ready, GREETINGS_MAX, 0);
+    for (int i = 0; i < count; i++) tell_ready(ready[i]);
+}
+
 /* Connections may end in take_back, accept_clients and cut_off: only when none of them is to be told it is ready. */
 static void *serve(void *argument) {
     Http *http = argument;
     void *ready[READY_MAX];
     while (!__atomic_load_n(&http->stopping, __ATOMIC_RELAXED)) {
         const int count = poller_wait(http->poller, ready, READY_MAX, wait_ms(http, clock_ns()));
-        bool back = false, clients = false;
+        bool back = false, clients = false, greetings = false;
         for (int i = 0; i < count; i++) {
-            back |= ready[i] == &http->wake;
-            clients |= ready[i] == &http->listener;
-            if (ready[i] == &http->wake || ready[i] == &http->listener) continue;
-            Connection *c = ready[i];
-            if (c->state != SENDING) connection_receive(c);
-            connection_advance(c);
+            const bool woken = ready[i] == &http->wake, came = ready[i] == &http->listener,
+                       greets = ready[i] == &http->greeting;
+            back |= woken;
+            clients |= came;
+            greetings |= greets;
+            if (!woken && !came && !greets) tell_ready(ready[i]);
         }
+        if (greetings) greet(http);
         const int64_t now = clock_ns();
         if (back) take_back(http);
         if (clients) accept_clients(http, now);
@@ -137,6 +148,19 @@ bool http_adopt(Server *server, int fd) {
     Connection *c = connection_make(server->http, fd);
     if (c) connection_give_back(c);
     return c;
+}
+
+bool http_reload(Server *server, Error *error) {
+    Http *http = server->http;
+    if (!server->tls_certificate) return true;
+    Tls *tls = tls_open(server->tls_certificate, server->tls_key, error);
+    if (!tls) return false;
+    mutex_lock(&http->lock);
+    Tls *before = http->tls;
+    http->tls = tls;
+    mutex_unlock(&http->lock);
+    tls_close(before); /* connections that have it keep it */
+    return true;
 }
 
 /* ---- start and stop ---- */
@@ -159,10 +183,12 @@ static int raise_limit(void) {
 
 static bool open_poller(Http *http, Error *error) {
     http->poller = poller_open();
-    bool ok = http->poller >= 0 && !pipe(http->wake);
+    http->greeting = poller_open();
+    bool ok = http->poller >= 0 && http->greeting >= 0 && !pipe(http->wake);
     for (int i = 0; ok && i < 2; i++)
         ok = !fcntl(http->wake[i], F_SETFD, FD_CLOEXEC) && !fcntl(http->wake[i], F_SETFL, O_NONBLOCK);
     if (ok && poller_set(http->poller, http->wake[0], POLLER_NONE, POLLER_READ, &http->wake) &&
+        poller_set(http->poller, http->greeting, POLLER_NONE, POLLER_READ, &http->greeting) &&
         poller_set(http->poller, http->listener, POLLER_NONE, POLLER_READ, &http->listener))
         return true;
     return fail(error, ERROR_IO, "cannot wait for connections: %s", strerror(errno));
@@ -171,7 +197,12 @@ static bool open_poller(Http *http, Error *error) {
 bool http_start(Server *server, Error *error) {
     Http *http = calloc(1, sizeof *http);
     if (!http) return fail(error, ERROR_MEMORY, "no memory for connections");
-    *http = (Http){.server = server, .listener = -1, .poller = -1, .wake = {-1, -1}, .next_deadline_ns = INT64_MAX};
+    *http = (Http){.server = server,
+        .listener = -1,
+        .poller = -1,
+        .greeting = -1,
+        .wake = {-1, -1},
+        .next_deadline_ns = INT64_MAX};
     mutex_init(&http->lock);
     server->http = http;
     http->max = raise_limit();
@@ -209,6 +240,7 @@ void http_stop(Server *server) {
     tls_close(http->tls);
     close_file(http->listener);
     close_file(http->poller);
+    close_file(http->greeting);
     close_file(http->wake[0]);
     close_file(http->wake[1]);
     mutex_destroy(&http->lock);

@@ -17,4 +17,6 @@ enum {
 NODISCARD bool http_start(Server *server, Error *error);
 /* Takes a socket that is connected already; false: no memory, and it is closed. */
 NODISCARD bool http_adopt(Server *server, int fd);
+/* Certificate and key anew, for connections that come from now on; false: it stays as it was. */
+NODISCARD bool http_reload(Server *server, Error *error);
 void http_stop(Server *server); /* returns when no request is being answered */

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
+#include "base/process.h"
 #include "base/thread.h"
 
 enum { BUCKETS = 18, STATUS_MAX = 600 };
@@ -20,7 +22,24 @@ typedef struct Histogram {
     double sum;
 } Histogram;
 
-typedef enum Observed { FIRST_TOKEN, PER_TOKEN, LATENCY, QUEUE, PREFILL, DECODE, PROMPT, GENERATED, OBSERVED } Observed;
+/* Tokens per second. */
+static const double rate_buckets[BUCKETS] = {
+    .5, 1, 2, 5, 10, 20, 30, 50, 75, 100, 150, 200, 500, 1000, 2000, 5000, 10000, 50000};
+
+typedef enum Observed {
+    FIRST_TOKEN,
+    PER_TOKEN,
+    INTER_TOKEN,
+    LATENCY,
+    QUEUE,
+    PREFILL,
+    DECODE,
+    PREFILL_RATE,
+    DECODE_RATE,
+    PROMPT,
+    GENERATED,
+    OBSERVED
+} Observed;
 
 static const struct {
     const char *name, *help;
@@ -30,20 +49,26 @@ static const struct {
         seconds_buckets},
     [PER_TOKEN] = {"apus_request_time_per_output_token_seconds", "Mean time between the tokens of an answer.",
         seconds_buckets},
+    [INTER_TOKEN] = {"apus_inter_token_latency_seconds", "Time between one token of an answer and the next.",
+        seconds_buckets},
     [LATENCY] = {"apus_e2e_request_latency_seconds", "From a request's first byte to the end of its answer.",
         seconds_buckets},
     [QUEUE] = {"apus_request_queue_time_seconds", "Time that a request waited to be let in.", seconds_buckets},
     [PREFILL] = {"apus_request_prefill_time_seconds", "Time in which its prompt was read.", seconds_buckets},
     [DECODE] = {"apus_request_decode_time_seconds", "Time from its first token to its last.", seconds_buckets},
+    [PREFILL_RATE] = {"apus_request_prefill_tokens_per_second",
+        "Tokens per second that its prompt was read with, cached ones left out.", rate_buckets},
+    [DECODE_RATE] = {"apus_request_decode_tokens_per_second", "Tokens per second of an answer behind its first.",
+        rate_buckets},
     [PROMPT] = {"apus_request_prompt_tokens", "Tokens of a request's prompts, cached ones included.", tokens_buckets},
     [GENERATED] = {"apus_request_generation_tokens", "Tokens of an answer.", tokens_buckets},
 };
 
-static void observe(Histogram *histogram, const double *buckets, double value) {
+static void observe(Histogram *histogram, const double *buckets, double value, uint64_t times) {
     int i = 0;
     while (i < BUCKETS && value > buckets[i]) i++;
-    histogram->counts[i]++;
-    histogram->sum += value;
+    histogram->counts[i] += times;
+    histogram->sum += value * (double)times;
 }
 
 /* ---- what is kept ---- */
@@ -53,9 +78,13 @@ static const char *const finish_names[] = {
     [FINISH_STOP] = "stop", [FINISH_LENGTH] = "length", [FINISH_CANCELLED] = "abort"};
 enum { FINISHES = sizeof finish_names / sizeof *finish_names };
 
+static Finish finish_of(Finish finish) { return finish == FINISH_NONE ? FINISH_CANCELLED : finish; }
+const char *metrics_finish_name(Finish finish) { return finish_names[finish_of(finish)]; }
+
 typedef struct ModelMetrics {
     Histogram histograms[OBSERVED];
-    uint64_t finished[FINISHES];                           /* answers */
+    uint64_t finished[FINISHES]; /* answers */
+    uint64_t embeddings;
     uint64_t kv_exact_bytes, kv_coded_bytes, kv_f16_bytes; /* of requests, when they ended */
 } ModelMetrics;
 
@@ -91,7 +120,7 @@ void metrics_note_status(Metrics *metrics, int status) {
 }
 
 static void note(ModelMetrics *model, Observed what, double value) {
-    observe(&model->histograms[what], observed[what].buckets, value);
+    observe(&model->histograms[what], observed[what].buckets, value, 1);
 }
 
 static void note_request(ModelMetrics *model, Request *request, double answer_tokens) {
@@ -105,7 +134,11 @@ static void note_request(ModelMetrics *model, Request *request, double answer_to
     note(model, FIRST_TOKEN, stats.queued_s + stats.prefill_s);
     note(model, PREFILL, stats.prefill_s);
     note(model, DECODE, stats.decode_s);
-    if (answer_tokens > 1) note(model, PER_TOKEN, stats.decode_s / (answer_tokens - 1));
+    const int read = stats.prompt_tokens - stats.cached_tokens;
+    if (read > 0 && stats.prefill_s > 0) note(model, PREFILL_RATE, read / stats.prefill_s);
+    if (answer_tokens <= 1) return;
+    note(model, PER_TOKEN, stats.decode_s / (answer_tokens - 1));
+    if (stats.decode_s > 0) note(model, DECODE_RATE, (answer_tokens - 1) / stats.decode_s);
 }
 
 void metrics_note_completion(Metrics *metrics, int index, const Generation *g, double seconds) {
@@ -119,12 +152,48 @@ void metrics_note_completion(Metrics *metrics, int index, const Generation *g, d
         note_request(model, g->requests[r], (double)longest);
     }
     for (int i = 0; i < g->choice_count; i++) {
-        const Finish finish = g->choices[i].finish;
         note(model, GENERATED, (double)g->choices[i].generated);
-        model->finished[finish == FINISH_NONE ? FINISH_CANCELLED : finish]++;
+        model->finished[finish_of(g->choices[i].finish)]++;
     }
     note(model, LATENCY, seconds);
     mutex_unlock(&metrics->mutex);
+}
+
+void metrics_note_tokens(Metrics *metrics, int index, const Generation *g, Given *given) {
+    const int64_t now = clock_ns();
+    Histogram *histogram = &metrics->models[index].histograms[INTER_TOKEN];
+    mutex_lock(&metrics->mutex);
+    for (int i = 0; i < g->choice_count; i++) {
+        Given *seen = &given[i];
+        const int64_t fresh = g->choices[i].generated - seen->tokens;
+        if (fresh == 0) continue;
+        if (seen->tokens > 0) /* several at once, as of a reader that comes late, were apart from each other */
+            observe(histogram, seconds_buckets, (double)(now - seen->told_ns) * 1e-9 / (double)fresh, (uint64_t)fresh);
+        seen->tokens += fresh;
+        seen->told_ns = now;
+    }
+    mutex_unlock(&metrics->mutex);
+}
+
+void metrics_note_embeddings(Metrics *metrics, int index, const Tokens *inputs, int count, double seconds) {
+    mutex_lock(&metrics->mutex);
+    ModelMetrics *model = &metrics->models[index];
+    for (int i = 0; i < count; i++) note(model, PROMPT, (double)inputs[i].count);
+    model->embeddings += (uint64_t)count;
+    note(model, LATENCY, seconds);
+    mutex_unlock(&metrics->mutex);
+}
+
+MetricsTotals metrics_totals(Metrics *metrics) {
+    MetricsTotals totals = {0};
+    mutex_lock(&metrics->mutex);
+    for (int status = 0; status < STATUS_MAX; status++) totals.requests += metrics->statuses[status];
+    for (int i = 0; i < metrics->model_count; i++) {
+        totals.tokens += (uint64_t)metrics->models[i].histograms[GENERATED].sum;
+        totals.decode_s += metrics->models[i].histograms[DECODE].sum;
+    }
+    mutex_unlock(&metrics->mutex);
+    return totals;
 }
 
 /* ---- the engine's figures ---- */
@@ -142,10 +211,18 @@ static const struct Figure {
     size_t offset;
     FigureKind kind;
 } figures[] = {
+    {"apus_slots", "gauge", "Answers that can be computed at once.", FIGURE(slots, FIGURE_INT)},
     {"apus_num_requests_running", "gauge", "Answers that are being computed.", FIGURE(running, FIGURE_INT)},
     {"apus_num_requests_waiting", "gauge", "Requests in the queue.", FIGURE(waiting, FIGURE_INT)},
     {"apus_kv_cache_used_bytes", "gauge", "Memory of pages in use.", FIGURE(kv_bytes, FIGURE_SIZE)},
     {"apus_kv_cache_limit_bytes", "gauge", "Memory that pages may take.", FIGURE(kv_bytes_total, FIGURE_SIZE)},
+    {"apus_kv_cache_idle_bytes", "gauge",
+        "Of the used memory what only the prefix cache holds, and gives up for requests.",
+        FIGURE(kv_idle_bytes, FIGURE_SIZE)},
+    /* These two as routers of the Kubernetes gateway's inference extension look for them unless they are told otherwise
+     * (docs/proposals/003-model-server-protocol). */
+    {"vllm:num_requests_running", "gauge", "The same as apus_num_requests_running.", FIGURE(running, FIGURE_INT)},
+    {"vllm:num_requests_waiting", "gauge", "The same as apus_num_requests_waiting.", FIGURE(waiting, FIGURE_INT)},
     {"apus_prefix_cache_bytes", "gauge", "Memory of pages that the prefix cache holds.",
         FIGURE(prefix_bytes, FIGURE_SIZE)},
     {"apus_steps_total", "counter", "Steps computed.", FIGURE(steps, FIGURE_COUNT)},
@@ -270,6 +347,30 @@ static void write_forms(const ModelStatus *status, int count, bool pages, Buffer
     }
 }
 
+/* What else those routers look for: the share of pages that requests need, and how much a page and all pages are. */
+static void write_usage(const ModelStatus *status, int count, Buffer *out) {
+    static const char *const names[] = {
+        "apus_kv_cache_usage_ratio", "vllm:kv_cache_usage_perc", "vllm:cache_config_info"};
+    for (size_t n = 0; n < COUNT_OF(names); n++) {
+        const bool info = n == 2;
+        write_help(names[n], "gauge",
+            info ? "Pages of the KV cache: tokens of one, and how many fit."
+                 : "Share of the KV cache that requests hold, 0 to 1.",
+            out);
+        for (int i = 0; i < count; i++) {
+            const EngineStats *s = &status[i].stats;
+            char label[96] = "";
+            if (status[i].state != MODEL_LOADED) continue;
+            if (info)
+                snprintf(label, sizeof label, ",block_size=\"%d\",num_gpu_blocks=\"%llu\"", KV_PAGE_TOKENS,
+                    (unsigned long long)s->kv_blocks);
+            const size_t held = s->kv_bytes > s->kv_idle_bytes ? s->kv_bytes - s->kv_idle_bytes : 0;
+            const double share = s->kv_bytes_total ? (double)held / (double)s->kv_bytes_total : 0;
+            write_count(names[n], status[i].name, label, info ? 1 : share, out);
+        }
+    }
+}
+
 static void write_loaded(const ModelStatus *status, int count, Buffer *out) {
     write_help("apus_model_loaded", "gauge", "Whether the model is in memory.", out);
     for (int i = 0; i < count; i++)
@@ -286,6 +387,9 @@ static void write_requests(const Metrics *metrics, const ModelStatus *status, Bu
             write_count("apus_request_success_total", status[i].name, label, metrics->models[i].finished[finish], out);
         }
     }
+    write_help("apus_embeddings_total", "counter", "Texts of which vectors were made.", out);
+    for (int i = 0; i < metrics->model_count; i++)
+        write_count("apus_embeddings_total", status[i].name, "", metrics->models[i].embeddings, out);
     write_help("apus_request_kv_cache_bytes_total", "counter",
         "Memory of requests' pages when they ended: kept exactly, kept as codes; f16: had all been kept exactly.", out);
     for (int i = 0; i < metrics->model_count; i++) {
@@ -311,16 +415,41 @@ static void write_statuses(const Metrics *metrics, Buffer *out) {
                 (unsigned long long)metrics->statuses[status]);
 }
 
-void metrics_write(Metrics *metrics, Models *models, Buffer *out) {
+static void write_number(const char *name, const char *type, const char *help, double value, Buffer *out) {
+    write_help(name, type, help, out);
+    buffer_printf(out, "%s %.15g\n", name, value);
+}
+
+/* Of the process, by the names that Prometheus' own clients give them, and of what the server bounds. */
+static void write_server(const Server *server, Buffer *out) {
+    const ProcessUse use = process_use();
+    write_number("process_resident_memory_bytes", "gauge", "Memory that the process has, mapped files included.",
+        (double)use.resident_bytes, out);
+    write_number("process_cpu_seconds_total", "counter", "Time on processors.", use.cpu_s, out);
+    write_number(
+        "process_start_time_seconds", "gauge", "When the process began, since 1970.", (double)server->started, out);
+    write_number("apus_http_connections", "gauge", "Connections of clients.",
+        __atomic_load_n(&server->connections, __ATOMIC_RELAXED), out);
+    write_number("apus_http_requests_active", "gauge", "Requests whose answer is not out.",
+        __atomic_load_n(&server->answering, __ATOMIC_RELAXED), out);
+    write_number("apus_http_body_bytes", "gauge", "Bodies of requests that are held.",
+        (double)__atomic_load_n(&server->body_bytes, __ATOMIC_RELAXED), out);
+}
+
+void metrics_write(const Server *server, Buffer *out) {
+    Metrics *metrics = server->metrics;
+    Models *models = server->models;
     ModelStatus status[MODELS_MAX];
     CHECK(metrics->model_count <= MODELS_MAX);
     for (int i = 0; i < metrics->model_count; i++) status[i] = models_status(models, i);
     write_loaded(status, metrics->model_count, out);
     write_figures(status, metrics->model_count, out);
+    write_usage(status, metrics->model_count, out);
     write_forms(status, metrics->model_count, false, out);
     write_forms(status, metrics->model_count, true, out);
     mutex_lock(&metrics->mutex);
     write_requests(metrics, status, out);
     write_statuses(metrics, out);
     mutex_unlock(&metrics->mutex);
+    write_server(server, out);
 }

@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "server/endpoint.h"
 #include "server/http.h"
 #include "server/metrics.h"
@@ -31,7 +30,7 @@ static const char *reason_of(int status) {
         {405, "Method Not Allowed"}, {408, "Request Timeout"}, {409, "Conflict"}, {413, "Content Too Large"},
         {414, "URI Too Long"}, {415, "Unsupported Media Type"}, {417, "Expectation Failed"}, {429, "Too Many Requests"},
         {431, "Request Header Fields Too Large"}, {500, "Internal Server Error"}, {503, "Service Unavailable"},
-        {505, "HTTP Version Not Supported"}};
+        {504, "Gateway Timeout"}, {505, "HTTP Version Not Supported"}};
     for (size_t i = 0; i < COUNT_OF(reasons); i++)
         if (reasons[i].status == status) return reasons[i].reason;
     return "";
@@ -49,6 +48,7 @@ static void write_head(Exchange *x, int status, const char *type) {
         status, reason_of(status), date, type, x->request_id, (long long)((clock_ns() - x->started_ns) / 1000000),
         x->last ? "Connection: close\r\n" : "");
     metrics_note_status(x->server->metrics, status);
+    x->record.status = status;
 }
 
 static bool reply(Exchange *x, int status, const char *type, Buffer *body, const char *allow) {
@@ -57,6 +57,7 @@ static bool reply(Exchange *x, int status, const char *type, Buffer *body, const
     if (ok) {
         write_head(x, status, type);
         if (status == 429 || status == 503) buffer_text(&x->reply, "Retry-After: 1\r\nretry-after-ms: 1000\r\n");
+        if (status == 504) buffer_text(&x->reply, "x-should-retry: false\r\n"); /* clients of OpenAI's kind would */
         if (allow) buffer_printf(&x->reply, "Allow: %s\r\n", allow);
         if (status == 401) buffer_text(&x->reply, "WWW-Authenticate: Bearer\r\n");
         buffer_printf(&x->reply, "Content-Length: %zu\r\n\r\n", body->size);
@@ -79,8 +80,7 @@ bool reply_error(Exchange *x, const ApiError *error) {
         endpoint->write_error(x, error, &body);
     else
         api_write_error(&body, error);
-    log_debug("refused id=%s status=%d code=%s param=%s", x->request_id, error->status, error->code ? error->code : "",
-        error->param);
+    x->record.code = error->code;
     return reply(x, error->status, json, &body, error->status == 405 ? x->allowed : NULL);
 }
 

@@ -1,10 +1,10 @@
 #include "server/routes.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "server/completion.h"
 #include "server/embeddings.h"
+#include "server/health.h"
 #include "server/metrics.h"
 #include "server/model_list.h"
 #include "server/ollama_list.h"
@@ -15,62 +15,9 @@
 static bool answer(Exchange *x, Slice rest) { return completion_answer(x, x->route->endpoint); }
 static bool count(Exchange *x, Slice rest) { return completion_count(x, x->route->endpoint); }
 
-/* Perfect overlap of reading and computing would take the longer of the two: what is reached of that. */
-static double percent_of_limit(const EngineStats *stats) {
-    const double computing = stats->step_s - stats->experts.stall_s, reading = stats->experts.read_s;
-    const double least = computing > reading ? computing : reading;
-    return stats->step_s > 0 ? fmin(100, 100 * least / stats->step_s) : 0;
-}
-
-static void write_expert_health(const EngineStats *stats, Buffer *out) {
-    const SourceStats *e = &stats->experts;
-    const double wanted = (double)e->hits + (double)e->misses;
-    buffer_printf(out,
-        ":{\"experts\":%d,\"slots\":%d,\"io\":\"%s\",\"hits\":%llu,\"misses\":%llu,\"hit_rate\":%.4f,"
-        "\"read_bytes\":%llu,\"read_gb_per_s\":%.3f,\"stall_s\":%.3f,\"step_s\":%.3f,\"percent_of_limit\":%.1f}",
-        e->experts, e->slots, e->io, (unsigned long long)e->hits, (unsigned long long)e->misses,
-        wanted > 0 ? (double)e->hits / wanted : 0, (unsigned long long)e->read_bytes,
-        e->read_s > 0 ? (double)e->read_bytes * 1e-9 / e->read_s : 0, e->stall_s, stats->step_s,
-        percent_of_limit(stats));
-}
-
-/* Of all models together, and of each whose experts are streamed. */
-static bool answer_health(Exchange *x, Slice rest) {
-    const bool stopping = __atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED) > 0;
-    EngineStats all = {0};
-    Buffer experts = {0};
-    bool damaged = false;
-    for (int i = 0; i < models_count(x->server->models); i++) {
-        models_mend(x->server->models, i); /* a damaged server may be asked for nothing else */
-        const ModelStatus status = models_status(x->server->models, i);
-        const EngineStats stats = status.stats;
-        damaged |= status.damaged;
-        all.running += stats.running;
-        all.waiting += stats.waiting;
-        all.kv_bytes += stats.kv_bytes;
-        all.kv_bytes_total += stats.kv_bytes_total;
-        if (stats.experts.experts == 0) continue;
-        buffer_text(&experts, experts.size ? "," : ",\"experts\":{");
-        json_write_string(&experts, slice_of(models_name(x->server->models, i)));
-        write_expert_health(&stats, &experts);
-    }
-    if (experts.size) buffer_byte(&experts, '}');
-    Buffer body = {0};
-    buffer_printf(&body, "{\"status\":\"%s\",\"running\":%d,\"waiting\":%d,\"kv_bytes\":%zu,\"kv_bytes_total\":%zu",
-        stopping      ? "stopping"
-            : damaged ? "damaged"
-                      : "ok",
-        all.running, all.waiting, all.kv_bytes, all.kv_bytes_total);
-    buffer_slice(&body, buffer_view(&experts));
-    buffer_byte(&body, '}');
-    body.failed |= experts.failed;
-    buffer_free(&experts);
-    return reply_json(x, stopping || damaged ? 503 : 200, &body);
-}
-
 static bool answer_metrics(Exchange *x, Slice rest) {
     Buffer body = {0};
-    metrics_write(x->server->metrics, x->server->models, &body);
+    metrics_write(x->server, &body);
     return reply_text(x, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
@@ -90,8 +37,8 @@ static bool answer_root(Exchange *x, Slice rest) {
 
 static const Route routes[] = {
     {.method = "GET", .path = "/", .answer = answer_root},
-    {.method = "GET", .path = "/health", .answer = answer_health, .public = true},
-    {.method = "GET", .path = "/metrics", .answer = answer_metrics},
+    {.method = "GET", .path = "/health", .answer = answer_health, .public = true, .probe = true},
+    {.method = "GET", .path = "/metrics", .answer = answer_metrics, .metrics = true, .probe = true},
     {.method = "GET", .path = "/v1/models", .answer = answer_models},
     {.method = "POST", .path = "/v1/models/load", .answer = answer_load},
     {.method = "POST", .path = "/v1/models/unload", .answer = answer_unload},

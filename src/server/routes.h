@@ -6,7 +6,9 @@ typedef struct Route {
     const char *method, *path; /* a path ending in '/' takes what follows it as `rest` */
     bool (*answer)(Exchange *x, Slice rest);
     const struct Endpoint *endpoint; /* of those that make a request of the engine */
-    bool public;                     /* needs no key */
+    bool public;                     /* needs no key, and no model: it is answered while they load */
+    bool metrics;                    /* needs no key where the server says so */
+    bool probe;                      /* asked again and again by machines: not worth a line of the log */
     bool completes;                  /* makes a request of the engine */
 } Route;
 

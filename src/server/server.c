@@ -13,17 +13,22 @@
 #include "server/metrics.h"
 #include "server/stream.h"
 
-enum { DRAIN_S = 10, FAREWELL_S = 1, DRAIN_STEP_MS = 20 };
+enum { FAREWELL_S = 1, DRAIN_STEP_MS = 20 };
+
+/* What answers from the first connection on. */
+static bool listen_first(Server *server, const ServerOptions *options, Error *error) {
+    server->metrics = metrics_open(options->models.count, error);
+    return server->metrics && http_start(server, error);
+}
 
 static bool load(Server *server, const ServerOptions *options, Error *error) {
     ModelsOptions models = options->models;
-    server->metrics = metrics_open(models.count, error);
-    if (!server->metrics) return false;
     server->streams = stream_writer_open(error);
     if (!server->streams) return false;
     models.engine.notify = stream_writer_wake;
     models.engine.notify_context = server->streams;
     server->models = models_open(&models, error);
+    __atomic_store_n(&server->loaded, server->models != NULL, __ATOMIC_RELEASE);
     return server->models;
 }
 
@@ -45,13 +50,20 @@ Server *server_open(const ServerOptions *options, Error *error) {
         server->tls_certificate = options->tls_certificate;
         server->tls_key = options->tls_key;
         server->allow_pull = options->allow_pull;
+        server->open_metrics = options->open_metrics;
+        server->log_requests = options->log_requests;
+        server->request_timeout_s = options->request_timeout_s;
+        server->queue_timeout_s = options->queue_timeout_s;
+        server->drain_s = options->drain_s;
+        server->started = (int64_t)time(NULL);
+        mutex_init(&server->lock);
         server->text_bytes_max = body_text_max();
         server->defaults = options->defaults;
     }
     if (!server || !server->host) {
         fail(error, ERROR_MEMORY, "no memory for a server");
     } else if ((!options->api_keys.data || keys_read(options->api_keys, &server->keys, error)) &&
-        load(server, options, error) && http_start(server, error)) {
+        listen_first(server, options, error) && load(server, options, error)) {
         return server;
     }
     server_close(server);
@@ -59,6 +71,25 @@ Server *server_open(const ServerOptions *options, Error *error) {
 }
 
 int server_port(const Server *server) { return server->port; }
+
+bool server_reload(Server *server, Slice api_keys, Error *error) {
+    Keys keys = {0};
+    if (api_keys.data && !keys_read(api_keys, &keys, error)) {
+        keys_free(&keys);
+        return false;
+    }
+    if (!http_reload(server, error)) {
+        keys_free(&keys);
+        return false;
+    }
+    if (!api_keys.data) return true;
+    mutex_lock(&server->lock);
+    const Keys before = server->keys;
+    server->keys = keys;
+    mutex_unlock(&server->lock);
+    keys_free(&(Keys){.digests = before.digests});
+    return true;
+}
 
 static void sleep_ms(int ms) { nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL); }
 
@@ -71,7 +102,7 @@ static void drain(const Server *server, int seconds) {
 void server_close(Server *server) {
     if (!server) return;
     __atomic_store_n(&server->stopping, 1, __ATOMIC_RELAXED);
-    drain(server, DRAIN_S); /* what runs may finish, for a while */
+    drain(server, server->drain_s); /* what runs may finish, for a while */
     __atomic_store_n(&server->stopping, 2, __ATOMIC_RELAXED);
     drain(server, FAREWELL_S); /* and the rest is told why it ends, before connections are cut */
     http_stop(server);
@@ -80,5 +111,6 @@ void server_close(Server *server) {
     metrics_close(server->metrics);
     free(server->host);
     keys_free(&server->keys);
+    mutex_destroy(&server->lock);
     free(server);
 }

@@ -12,11 +12,20 @@ typedef struct ServerOptions {
     Slice api_keys;                        /* one per line (keys_read); NULL: none is asked for (only on loopback) */
     const char *tls_certificate, *tls_key; /* PEM files; NULL: no TLS */
     bool allow_pull;                       /* clients may have models fetched from the hub */
+    bool open_metrics;                     /* /metrics wants no key */
+    bool log_requests;         /* a line of the log for each; false: for none that is not asked for in detail */
+    int64_t request_timeout_s; /* for a request from its first byte to the end of its answer; 0: any */
+    int64_t queue_timeout_s;   /* and to the beginning of its computation; 0: any */
+    int drain_s;               /* for answers under way when the server is closed */
     RequestDefaults defaults;
     ModelsOptions models; /* each model's name is its id in /v1/models */
 } ServerOptions;
 
 typedef struct Server Server;
-NODISCARD Server *server_open(const ServerOptions *options, Error *error); /* loads, binds, listens */
+/* Listens, so that a probe hears that it loads, and loads. */
+NODISCARD Server *server_open(const ServerOptions *options, Error *error);
+/* Reads the certificate and its key anew, for connections that come from now on, and takes these keys (NULL: keeps
+ * those it has). On failure everything stays as it was. Thread: any, one at a time. */
+NODISCARD bool server_reload(Server *server, Slice api_keys, Error *error);
 int server_port(const Server *server);
 void server_close(Server *server); /* refuses new work, ends what runs, joins */

@@ -4,8 +4,10 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "server/deadlines.h"
 #include "server/endpoint.h"
 #include "server/http.h"
+#include "server/metrics.h"
 #include "server/reply.h"
 #include "server/shape.h"
 
@@ -46,6 +48,7 @@ static void write_error_event(Exchange *x, const ApiError *error) {
         buffer_text(&x->out, "\n\n");
     }
     x->ended = true;
+    x->record.code = error->code;
 }
 
 /* Turns what the engine has produced into events. */
@@ -58,6 +61,7 @@ static void collect_events(Exchange *x) {
         write_error_event(x, &error);
         return;
     }
+    metrics_note_tokens(x->server->metrics, x->model_index, g, x->given);
     shape_progress(x, &x->out);
     for (int i = 0; i < g->choice_count; i++) {
         const Choice *choice = &g->choices[i];
@@ -67,10 +71,7 @@ static void collect_events(Exchange *x) {
         x->endpoint->write_finish(x, i, &x->out);
         x->given[i].finish = true;
     }
-    if (!generation_done(g) && server_stopped(x->server)) {
-        api_fail(&error, 503, "shutting_down", NULL, "The server is shutting down.");
-        write_error_event(x, &error);
-    }
+    if (!generation_done(g) && deadlines_must_end(x, &error)) write_error_event(x, &error);
     if (!generation_done(g)) return;
     if (x->form.include_usage) x->endpoint->write_usage(x, &x->out);
     buffer_text(&x->out, x->endpoint->done);

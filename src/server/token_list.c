@@ -9,7 +9,10 @@
 #include "server/model_list.h"
 #include "server/reply.h"
 
-enum { ANSWER_BYTES_MAX = 64 << 20 }; /* a token of a few bytes in a request may be hundreds in its answer */
+enum {
+    TEXT_BYTES_MAX = 4 << 20, /* of /tokenize: some seconds of one core, whatever it is */
+    ANSWER_BYTES_MAX = 64 << 20
+}; /* a token of a few bytes in a request may be hundreds in its answer */
 
 /* The model that the body names; the only one there is needs no name. */
 static ChatModel *take_model(Exchange *x, const Json *body, ApiError *error) {
@@ -97,6 +100,10 @@ static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error
         return false;
     if (!content) return api_missing("content", error);
     if (!api_string(content, "content", &text, error)) return false;
+    if (text.size > TEXT_BYTES_MAX)
+        return api_fail(error, 400, "string_above_max_length", "content",
+            "Invalid 'content': string too long. Expected at most %d bytes, but got %zu instead.", TEXT_BYTES_MAX,
+            text.size);
     ChatModel *model = take_model(x, body, error);
     if (!model) return false;
     Tokens tokens = {0};

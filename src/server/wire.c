@@ -84,6 +84,8 @@ ssize_t wire_send(Wire *wire, const void *bytes, size_t size) {
 
 bool wire_pending(const Wire *wire) { return wire->tls && SSL_pending(wire->tls) > 0; }
 
+bool wire_greets(const Wire *wire) { return wire->tls && !SSL_is_init_finished(wire->tls); }
+
 void wire_end(Wire *wire) {
     if (wire->tls && SSL_is_init_finished(wire->tls)) (void)SSL_shutdown(wire->tls);
     ERR_clear_error();

@@ -24,5 +24,6 @@ NODISCARD bool wire_open(Wire *wire, int fd, Tls *tls);
 ssize_t wire_receive(Wire *wire, void *bytes, size_t size);
 ssize_t wire_send(Wire *wire, const void *bytes, size_t size);
 bool wire_pending(const Wire *wire); /* it holds bytes that waiting for the socket would not tell of */
+bool wire_greets(const Wire *wire);  /* within its handshake */
 void wire_end(Wire *wire);           /* nothing more will be sent */
 void wire_close(Wire *wire);

@@ -15,10 +15,12 @@ def model_path(name):
 
 
 class Server:
-    def __init__(self, model, *options, name=None, environment=None, prefix=(), command=None):
+    def __init__(self, model, *options, name=None, environment=None, prefix=(), command=None, log=None):
+        """log: a file for what it logs, with a line per request then."""
         self.name = name or "test-model"
         command = [*prefix, BINARY, *(command or ["serve", model]), "--port", "0", "--model-name", self.name, *map(str, options)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+        quiet = {} if log else {"APUS_NO_REQUEST_LOG": "true"}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **quiet, **(environment or {})})
         self.port = None
         for line in self.process.stdout:
             found = re.search(r"API\s+https?://[^:]+:(\d+)/v1", line)

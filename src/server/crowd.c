@@ -1,0 +1,35 @@
+#include "server/crowd.h"
+
+/* Bytes per second of a request that began at least SLOW_S ago, or −1. */
+static double slowness(const Connection *c, int64_t now) {
+    enum { SLOW_S = 1 };
+    const double seconds = (double)(now - c->begun_ns) * 1e-9;
+    return c->state == READING && !connection_is_idle(c) && seconds >= SLOW_S ? (double)c->received / seconds : -1;
+}
+
+bool crowd_end_one(Http *http, int64_t now) {
+    Connection *idle = NULL, *slow = NULL;
+    double slowest = 0;
+    for (Connection *c = http->first; c; c = c->next) {
+        if (connection_is_idle(c) && (!idle || c->deadline_ns < idle->deadline_ns)) idle = c;
+        const double rate = slowness(c, now);
+        if (rate >= 0 && (!slow || rate < slowest)) slow = c, slowest = rate;
+    }
+    Connection *chosen = idle ? idle : slow;
+    if (chosen) connection_drop(chosen);
+    return chosen;
+}
+
+void crowd_end_unread(Http *http) {
+    while (http->reply_bytes > REPLIES_BYTES_MAX) {
+        Connection *worst = NULL;
+        int others = -1; /* than the worst: one alone is never too much */
+        for (Connection *c = http->first; c; c = c->next) {
+            if (c->state != SENDING || !c->reply_bytes) continue;
+            others++;
+            if (!worst || c->deadline_ns < worst->deadline_ns) worst = c;
+        }
+        if (others < 1) return;
+        connection_drop(worst);
+    }
+}

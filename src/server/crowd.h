@@ -1,0 +1,10 @@
+/* When clients want more than there is: who takes most without need gives way.
+ * The thread of connections. */
+#pragma once
+#include "server/connection.h"
+
+/* Makes room for one more: of those between requests the one that would end first, else who has long begun a request
+ * and sends it slowest. False: there is nobody. */
+bool crowd_end_one(Http *http, int64_t now);
+/* While answers that nobody takes are too much together: ends who has taken nothing for longest. */
+void crowd_end_unread(Http *http);
