@@ -26,6 +26,9 @@ enum {
     HEADS_MAX = 32,
     KV_HEADS_MAX = 8,
     DIM_MAX = 128,
+    LATENT = 512, /* of latent attention, and the keys beside it */
+    LATENT_KEY = 64,
+    LATENT_HEADS = 16,
     DEPTH_MAX = 32768,
     PAGES_MAX = (DEPTH_MAX + LINE_ROWS_MAX) / KV_PAGE_TOKENS + 1,
     CACHED_BYTES = 256 << 10, /* per thread: fits every second-level cache */
@@ -98,6 +101,7 @@ bool bed_fill(Bed *bed, Error *error) {
     bed->q = random_floats(rows * HEADS_MAX * DIM_MAX, 1);
     bed->k = random_floats(rows * KV_HEADS_MAX * DIM_MAX, 1);
     bed->v = random_floats(rows * KV_HEADS_MAX * DIM_MAX, 1);
+    bed->q_latent = random_floats(rows * LATENT_HEADS * LATENT, 1);
     bed->codes = aligned_alloc(ALIGN, stride);
     bed->scales = random_floats(stride, 1);
     bed->sums = random_floats(stride, 1);
@@ -109,8 +113,9 @@ bool bed_fill(Bed *bed, Error *error) {
     bed->pages = calloc(PAGES_MAX, sizeof *bed->pages);
     bed->frequencies = calloc(DIM_MAX / 2, sizeof *bed->frequencies);
     if (!sampler_scratch_open(&bed->sampler, LOGITS, error)) return false;
-    const void *taken[] = {bed->memory, bed->x, bed->out, bed->q, bed->k, bed->v, bed->codes, bed->scales, bed->sums,
-        bed->logits, bed->flat, bed->draft, bed->tokens, bed->positions, bed->pages, bed->frequencies};
+    const void *taken[] = {bed->memory, bed->x, bed->out, bed->q, bed->k, bed->v, bed->q_latent, bed->codes,
+        bed->scales, bed->sums, bed->logits, bed->flat, bed->draft, bed->tokens, bed->positions, bed->pages,
+        bed->frequencies};
     bool ok = true;
     for (size_t i = 0; i < COUNT_OF(taken); i++) ok = ok && taken[i];
     if (!ok) return fail(error, ERROR_MEMORY, "no memory for the operands of a line");
@@ -130,8 +135,8 @@ bool bed_fill(Bed *bed, Error *error) {
 void bed_close(Bed *bed) {
     backend_close(bed->backend);
     sampler_scratch_close(&bed->sampler);
-    void *taken[] = {bed->memory, bed->x, bed->out, bed->q, bed->k, bed->v, bed->codes, bed->scales, bed->sums,
-        bed->logits, bed->flat, bed->draft, bed->tokens, bed->positions, bed->pages, bed->frequencies};
+    void *taken[] = {bed->memory, bed->x, bed->out, bed->q, bed->k, bed->v, bed->q_latent, bed->codes, bed->scales,
+        bed->sums, bed->logits, bed->flat, bed->draft, bed->tokens, bed->positions, bed->pages, bed->frequencies};
     for (size_t i = 0; i < COUNT_OF(taken); i++) free(taken[i]);
     *bed = (Bed){0};
 }
@@ -192,11 +197,12 @@ static int64_t run_embed(Bed *bed, Line *line, int calls) {
 }
 
 static KvLayout layout_of(const Line *line) {
-    return (KvLayout){line->kv_heads, line->dim, line->dim, DTYPE_F16, false};
+    return (KvLayout){line->kv_heads, line->dim, line->latent ? LATENT : line->dim, DTYPE_F16, line->latent};
 }
 
 static size_t code_bytes(const Line *line, bool values) {
-    return (size_t)line->kv_heads * kv_code_layout(line->dim, values ? line->code.v : line->code.k, values).bytes;
+    const KvLayout layout = layout_of(line);
+    return kv_code_bytes(&layout, values ? line->code.v : line->code.k, values);
 }
 
 static int line_pages(const Line *line) { return (line->depth + line->rows + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS; }
@@ -222,6 +228,7 @@ static int64_t run_attention(Bed *bed, Line *line, int calls) {
     int32_t *const table = bed->pages;
     const size_t q_count = (size_t)(line->rows * line->heads * line->dim);
     const size_t k_count = (size_t)(line->rows * line->kv_heads * line->dim);
+    const size_t latent_count = (size_t)(line->rows * line->heads * LATENT);
     const KvCoding coding = {
         .hot = CODED_HOT, .sink = KV_PAGE_TOKENS, .layers = &line->code, .k_pages = &table, .v_pages = &table};
     const int32_t *tables = table;
@@ -237,10 +244,12 @@ static int64_t run_attention(Bed *bed, Line *line, int calls) {
             .q = bed->q,
             .k = bed->k,
             .v = bed->v,
+            .q_latent = line->latent ? bed->q_latent : NULL,
             .out = bed->out};
-        /* Both may be overwritten, scaled as well: again and again, they would end in denormals. */
+        /* They may be overwritten, scaled as well: again and again, they would end in denormals. */
         memcpy(bed->q, bed->x, q_count * sizeof *bed->q);
         memcpy(bed->k, bed->x, k_count * sizeof *bed->k);
+        if (line->latent) memcpy(bed->q_latent, bed->x, latent_count * sizeof *bed->q_latent);
         const int64_t start = clock_ns();
         bed->backend->ops->attention(bed->backend, &op);
         ns += clock_ns() - start;
@@ -488,6 +497,30 @@ static void add_coded_attentions(List *list) {
         }
 }
 
+/* The same of latents: both products meet them, and the keys beside them one. Of 16 heads, as DeepSeek-V2-Lite has. */
+static void add_latent_attentions(List *list) {
+    for (size_t f = 0; f < COUNT_OF(formats); f++) {
+        Line line = {.run = run_attention,
+            .heads = LATENT_HEADS,
+            .kv_heads = 1,
+            .dim = LATENT_KEY,
+            .latent = true,
+            .code = {.k = formats[f].k, .v = formats[f].v}};
+        for (line.rows = 1; line.rows <= LINE_ROWS_MAX; line.rows *= LINE_ROWS_MAX) {
+            line.depth = line.rows == 1 ? DEPTH_MAX : DEPTH_MAX / 4;
+            const double seen = line.depth + (line.rows + 1) / 2.0, tokens = line.depth + line.rows;
+            line.bytes = tokens *
+                (formats[f].k == KV_EXACT
+                        ? 2.0 * (LATENT + LATENT_KEY)
+                        : (double)(code_bytes(&line, false) + code_bytes(&line, true)) / KV_PAGE_TOKENS);
+            line.operations = 2.0 * line.rows * seen * line.heads * (2 * LATENT + LATENT_KEY);
+            line.integer = formats[f].k != KV_EXACT;
+            list_add(list, line, "attention %d heads of latents %s %d %s", line.heads,
+                line.rows == 1 ? "depth" : "prompt at", line.depth, formats[f].name);
+        }
+    }
+}
+
 static void add_others(List *list) {
     static const int rows[] = {1, LINE_ROWS_MAX};
     const Weight table = {EMBED_ROWS, COLS, QUANT_AFFINE, 4, 64, DTYPE_BF16, NULL, NULL, NULL, NULL};
@@ -521,6 +554,7 @@ int lines_list(const Bed *bed, const char *only, Line *lines) {
     add_weights(&list, bed->threads);
     add_attentions(&list);
     add_coded_attentions(&list);
+    add_latent_attentions(&list);
     add_codings(&list);
     add_others(&list);
     return list.count;

@@ -12,7 +12,7 @@ typedef struct Bed {
     int threads;
     uint8_t *memory; /* weights, scales and KV pages are taken from it: bytes that are harmless as any of them */
     size_t bytes;    /* several times the last cache */
-    float *x, *out, *q, *k, *v;
+    float *x, *out, *q, *k, *v, *q_latent;
     int8_t *codes; /* quantised activations, their scales and sums */
     float *scales, *sums;
     float *logits, *flat, *draft; /* some tokens stand out; none does; a copy to be spoiled */
@@ -38,6 +38,7 @@ struct Line {
     Weight weight;
     int heads, kv_heads, dim, depth;
     KvCode code; /* k EXACT: pages as they were computed */
+    bool latent;
     int64_t width;
     SamplingOptions sampling;
     bool flat; /* logits */

@@ -36,6 +36,7 @@ static void fill(DType dtype) {
 
 /* ---- what must come out ---- */
 
+/* What a page holds as keys, or as values. */
 static void block_head(int page, int head, bool values, float *blocks) {
     static float tokens[KV_PAGE_TOKENS * D];
     const int d = values ? WIDTH : D;
@@ -52,12 +53,26 @@ static KvCode expected_code(const KvLayer *layer, KvForm form, uint64_t *pairs) 
         KvStatistics sums = {0};
         for (int p = 0; p < PAGES; p++) {
             for (int t = 0; t < KV_PAGE_TOKENS; t++) q[t] = energies[p][t][h];
-            block_head(p, h, false, blocks);
+            block_head(p, h, layer->layout.latent, blocks);
             kv_survey_page(layer, h, p * KV_PAGE_TOKENS, blocks, q, &sums);
         }
         kv_survey_decide(&survey, form, h, &sums);
     }
     return code;
+}
+
+/* Latents are the values, coded as keys in the form of keys; the keys beside them have 8 bits. */
+static bool latents_fit(const KvLayer *layer, const KvEncode *e, int page, int head) {
+    static float blocks[KV_PAGE_TOKENS * D];
+    static _Alignas(64) uint8_t out[KV_PAGE_TOKENS * D * 2];
+    block_head(page, head, true, blocks);
+    kv_code_keys(WIDTH, e->code->k, blocks, NULL, out);
+    const bool same = !memcmp(
+        out, kv_code_head(layer, e->code->k, false, e->k_to, head), kv_code_layout(WIDTH, e->code->k, false).bytes);
+    block_head(page, head, false, blocks);
+    kv_code_keys(D, KV_CODE8, blocks, NULL, out);
+    return same &&
+        !memcmp(out, kv_code_head(layer, e->code->v, true, e->v_to, head), kv_code_layout(D, KV_CODE8, false).bytes);
 }
 
 static bool page_fits(const KvLayer *layer, const KvEncode *e, int page) {
@@ -66,6 +81,10 @@ static bool page_fits(const KvLayer *layer, const KvEncode *e, int page) {
     bool same = true;
     for (int h = 0; h < HEADS; h++) {
         const KvBias at = kv_bias_of(layer, e->code, h, e->position);
+        if (layer->layout.latent) {
+            same = same && latents_fit(layer, e, page, h);
+            continue;
+        }
         block_head(page, h, false, blocks);
         kv_code_keys(D, e->code->k, blocks, &at, out);
         same = same &&
@@ -115,7 +134,7 @@ static void test_form(Backend *backend, KvLayer *layer, const int32_t *table, Kv
     TEST_MSG(code.k == expected.k && code.v == form && code.noise == expected.noise, "%s: noise %g, not %g",
         backend->ops->name, code.noise, expected.noise);
     TEST(!memcmp(pairs, expected_pairs, sizeof pairs));
-    TEST(pairs[0] && pairs[1] && !pairs[2]);
+    TEST(layer->k_bias ? pairs[0] && pairs[1] && !pairs[2] : !pairs[0] && !pairs[1] && !pairs[2]);
     layer->k_codes[code.k].stride = kv_code_bytes(&layer->layout, code.k, false);
     layer->v_codes[form].stride = kv_code_bytes(&layer->layout, form, true);
     layer->k_codes[code.k].base = take(backend, CODED * layer->k_codes[code.k].stride);
@@ -135,14 +154,14 @@ static void test_form(Backend *backend, KvLayer *layer, const int32_t *table, Kv
     backend->ops->release(backend, layer->v_codes[form].base);
 }
 
-static void test_backend(const char *name, int threads, DType dtype) {
+static void test_backend(const char *name, int threads, DType dtype, bool latent) {
     static const int32_t table[PAGES] = {2, 0, 3};
     const BackendOptions options = {.cpu = name, .threads = threads, .rows_max = 1};
     Error error;
     Backend *backend = backend_open(&options, &error);
     if (!backend) return; /* the machine lacks it */
     fill(dtype);
-    KvLayer layer = {.layout = {HEADS, D, WIDTH, dtype}, .k_bias = bias, .rope = &rope};
+    KvLayer layer = {.layout = {HEADS, D, WIDTH, dtype, latent}, .k_bias = latent ? NULL : bias, .rope = &rope};
     layer.page_stride = (backend->ops->kv_layer_bytes(backend, &layer.layout) + 63) / 64 * 64;
     layer.base = take(backend, 4 * layer.page_stride);
     write_pages(backend, &layer, table);
@@ -153,9 +172,10 @@ static void test_backend(const char *name, int threads, DType dtype) {
 
 int main(void) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        test_backend(names[i], 1, DTYPE_F16);
-        test_backend(names[i], 3, DTYPE_BF16);
-        test_backend(names[i], 2, DTYPE_F32);
+        test_backend(names[i], 1, DTYPE_F16, false);
+        test_backend(names[i], 3, DTYPE_BF16, false);
+        test_backend(names[i], 2, DTYPE_F32, false);
+        test_backend(names[i], 2, DTYPE_F16, true);
     }
     return test_done();
 }

@@ -179,7 +179,8 @@ int main(void) {
     static const struct {
         const char *name;
         int variant;
-    } fixtures[] = {{"llama", 0}, {"qwen2", 0} /* key biases */, {"gemma3-text", 2} /* windows, quantised */};
+    } fixtures[] = {{"llama", 0}, {"qwen2", 0} /* key biases */, {"gemma3-text", 2} /* windows, quantised */,
+        {"deepseek-v3", 0} /* latents */};
     for (size_t i = 0; i < COUNT_OF(fixtures); i++) {
         Fixture f;
         char directory[64];
