@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Plays a trace of `--route-trace FILE` again: how many of the experts that were wanted are found in caches of other sizes, by the engine's rule
-(least recently used gives way; most recently used where less fits than a token uses in all layers), and by the best rule there can be, which
+(least recently used gives way; least often used, of other layers, where less fits than a step uses in all layers), and by the best rule there can be, which
 knows the future (Belady's). tools/replay_routes.py FILE [--share 0.05,0.1,…]
 
 The first line is the cache of the engine that wrote the trace. It must have the engine's own counters: else the exit code is 1."""
@@ -17,25 +17,36 @@ def read(path):
                 first, counts = [], [int(word) for word in words[7:]]
                 for count in counts:
                     first.append(sum(counts[:len(first)]))
-                head = slots, cycle, sum(counts)
+                head = slots, sum(counts), len(counts)
+            elif words[0] == "cycle":
+                cycle = int(words[1])
             elif words[0] == "hits":
                 counters = tuple(int(word) for word in words[1::2])
             else:
                 hint = words[0] == "hint"
                 layer, *experts = map(int, words[hint:])
-                events.append((hint, first[layer], counts[layer], [first[layer] + e for e in experts]))
+                events.append((hint, first[layer], counts[layer], [first[layer] + e for e in experts], cycle))
     if not head:
         sys.exit(f"{path} is no trace of experts")
     return head, events, counters
 
 
-def replay_lru(events, slots, cycle, hints=True):
+USE, AGE_STEPS = 256, 32  # as in src/weights/bank_steps.c
+
+
+def replay_lru(events, slots, layers, hints=True):
     """hits, misses, evictions"""
     kept = collections.OrderedDict()  # oldest first
-    hits = misses = evictions = 0
-    for hint, here, count, experts in events:
+    uses = collections.Counter()
+    hits = misses = evictions = wants = 0
+    for hint, here, count, experts, cycle in events:
         if hint and not hints:
             continue
+        if not hint:
+            wants += 1
+            if wants % (AGE_STEPS * layers) == 0:
+                uses = collections.Counter({e: n // 2 for e, n in uses.items()})
+            uses.update({e: USE for e in experts})
         missing = [e for e in experts if e not in kept]
         for e in experts:
             if e in kept:
@@ -46,8 +57,8 @@ def replay_lru(events, slots, cycle, hints=True):
         for e in missing:
             if len(kept) == slots:
                 victim = None
-                if slots < cycle:
-                    victim = next((k for k in reversed(kept) if not here <= k < here + count), None)
+                if slots < cycle and not hint:
+                    victim = min((k for k in reversed(kept) if not here <= k < here + count), key=uses.__getitem__, default=None)  # the newest of several
                 kept.pop(next(iter(kept)) if victim is None else victim)
                 evictions += 1
             kept[e] = None
@@ -56,7 +67,7 @@ def replay_lru(events, slots, cycle, hints=True):
 
 def replay_best(events, slots):
     """hits and misses when what is wanted latest gives way; what a step wants of a layer may give way to more of it."""
-    wanted = [experts for hint, _, _, experts in events if not hint]
+    wanted = [experts for hint, _, _, experts, _ in events if not hint]
     later, following = {}, [None] * len(wanted)
     for i in range(len(wanted) - 1, -1, -1):
         following[i] = [later.get(e, len(wanted)) for e in wanted[i]]
@@ -81,8 +92,8 @@ def main():
     parser.add_argument("trace")
     parser.add_argument("--share", default="0.05,0.1,0.15,0.2,0.3,0.5,1", help="of all experts that fit")
     options = parser.parse_args()
-    (slots, cycle, experts), events, counters = read(options.trace)
-    own = replay_lru(events, slots, cycle)
+    (slots, experts, layers), events, counters = read(options.trace)
+    own = replay_lru(events, slots, layers)
     print(f"{slots} of {experts} experts, as traced: {own[0]} hits, {own[1]} misses, {own[2]} evictions")
     if counters and own != counters:
         print(f"the engine counted {counters[0]} hits, {counters[1]} misses, {counters[2]} evictions")
@@ -90,7 +101,7 @@ def main():
     print("   kept       hits   with the future known")
     for share in map(float, options.share.split(",")):
         room = max(int(experts * share), max((len(e[3]) for e in events), default=1))
-        hits, misses, _ = replay_lru(events, room, cycle, hints=False)
+        hits, misses, _ = replay_lru(events, room, layers, hints=False)
         best, _ = replay_best(events, room)
         total = max(hits + misses, 1)
         print(f"{room:6d} {room / experts:4.0%}   {hits / total:6.1%}   {best / total:6.1%}")

@@ -26,7 +26,7 @@ bool expert_hold(const Model *model, uint64_t bytes, size_t *taken, Error *error
         (double)stats.bytes * 1e-9, stats.io);
     if (stats.bytes < model_expert_cycle(model))
         log_warn(
-            "a token uses experts of %.2f GB, of which %.2f GB can be kept: most will be read again for each token",
+            "a token uses experts of %.2f GB, of which %.2f GB can be kept: many will be read again for each token",
             (double)model_expert_cycle(model) * 1e-9, (double)stats.bytes * 1e-9);
     return true;
 }

@@ -23,8 +23,8 @@ static double larger(double a, double b) { return a > b ? a : b; }
 /* ---- memory ---- */
 
 /* Hit rates of least-recently-used caches of whole experts over recorded routes of texts on mixed topics. Where less
- * fits than one token uses in all layers, that order would find nothing and a part is kept in place instead: it is
- * found as often as it is large. */
+ * fits than one token uses in all layers, that order would find nothing and those that are wanted most often stay
+ * instead: they are found at least as often as their part is large. */
 double fit_hit_rate(const FitModel *model, int held) {
     static const double curve[][2] = {
         {0, 0}, {.05, .35}, {.10, .48}, {.15, .58}, {.20, .66}, {.25, .73}, {.35, .84}, {.50, .92}, {1, 1}};

@@ -55,7 +55,8 @@ static bool add_layers(ExpertBank *bank, const Checkpoint *c, const BankLayer *l
     bank->layer_first = arena_alloc(&bank->arena, (size_t)layer_count, sizeof *bank->layer_first);
     bank->experts = arena_alloc(&bank->arena, (size_t)bank->expert_count, sizeof *bank->experts);
     bank->displaced = arena_alloc(&bank->arena, (size_t)bank->expert_count, sizeof *bank->displaced);
-    bool ok = bank->layer_first && bank->experts && bank->displaced;
+    bank->uses = arena_alloc(&bank->arena, (size_t)bank->expert_count, sizeof *bank->uses);
+    bool ok = bank->layer_first && bank->experts && bank->displaced && bank->uses;
     for (int i = 0; ok && i < SOURCE_LANES; i++)
         ok = (bank->lanes[i].wanted = arena_alloc(&bank->arena, (size_t)bank->expert_count, sizeof(int))) != NULL;
     if (!ok) return fail(error, ERROR_MEMORY, "no memory for a table of experts");
@@ -68,6 +69,7 @@ static bool add_layers(ExpertBank *bank, const Checkpoint *c, const BankLayer *l
             if (!add_expert(bank, c, &layers[l], i, &bank->experts[first + i], error)) return false;
         first += layers[l].count;
     }
+    bank->cycle_now = bank->cycle;
     return true;
 }
 

@@ -1,9 +1,9 @@
 /* Experts that stay in their files and are read when a step wants them: a cache of whole experts in one block of
- * memory. What was used longest ago makes room. Where the cache is smaller than what one token uses in all layers, that
- * rule would throw out every expert right before it comes up again; then what was used last makes room instead, and a
- * part of the cache keeps its use.
- * Bits do not depend on any of this: an expert is the same wherever it lies, and who sums over experts has his order.
- * Threads: opened and closed anywhere; used by one thread at a time, that of the step. */
+ * memory. What was used longest ago makes room. Where the cache is smaller than what a step uses in all layers, that
+ * rule would throw out every expert right before it comes up again; then what was wanted least often makes room
+ * instead, and experts that many tokens want stay. Bits do not depend on any of this: an expert is the same wherever it
+ * lies, and who sums over experts has his order. Threads: opened and closed anywhere; used by one thread at a time,
+ * that of the step. */
 #pragma once
 #include "tensor/safetensors.h"
 #include "tensor/source.h"

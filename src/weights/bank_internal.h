@@ -63,6 +63,8 @@ struct ExpertBank {
     Mutex user; /* held by whoever runs a step */
     BankLane lanes[SOURCE_LANES];
     uint64_t wants, step_first;       /* numbers of them; the last before the step */
+    int cycle_now, step_wanted;       /* as cycle, of all rows of the step before; wanted in this one so far */
+    uint32_t *uses;                   /* [expert_count] how often it was wanted, old times counting less */
     uint64_t hint_pause;              /* no hints up to this one */
     int32_t hinted[SOURCE_HINTS_MAX]; /* of hinted_layer, not there and not begun to be read */
     int hinted_layer, hinted_count;

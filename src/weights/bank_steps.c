@@ -6,6 +6,8 @@
 
 enum {
     LOOK_MS = 20,      /* how often whoever waits for a read asks whether the step is still wanted */
+    USE = 256,         /* of an expert; */
+    AGE_STEPS = 32,    /* so many wants of each layer halve it */
     HINT_WINDOW = 64,  /* hints whose use is looked at together; */
     HINT_PAUSE = 4096, /* wants without any when they are of none */
 };
@@ -192,20 +194,29 @@ static int oldest_free(const ExpertBank *bank, const BankLane *lane) {
     return NONE;
 }
 
-/* Where the oldest would be wanted before all others: an empty slot, or the newest of another layer than the step is
- * at. */
-static int newest_elsewhere(const ExpertBank *bank, const BankLane *lane) {
-    for (int s = bank->oldest; s != NONE; s = bank->slots[s].newer)
-        if (bank->slots[s].state == SLOT_EMPTY && is_free(&bank->slots[s])) return s;
-    for (int s = bank->newest; s != NONE; s = bank->slots[s].older)
-        if (is_free(&bank->slots[s]) && (bank->slots[s].expert < lane->here || bank->slots[s].expert >= lane->here_end))
-            return s;
-    return NONE;
+/* Where the oldest would be wanted before all others: an empty slot, or of other layers than the step is at what was
+ * wanted least often. Of several the newest: the oldest of those would again be wanted before all others. */
+static int rarest_elsewhere(const ExpertBank *bank, const BankLane *lane) {
+    int rarest = NONE;
+    for (int s = bank->oldest; s != NONE; s = bank->slots[s].newer) {
+        const BankSlot *slot = &bank->slots[s];
+        if (!is_free(slot)) continue;
+        if (slot->state == SLOT_EMPTY) return s;
+        if (slot->expert >= lane->here && slot->expert < lane->here_end) continue;
+        if (rarest == NONE || bank->uses[slot->expert] <= bank->uses[bank->slots[rarest].expert]) rarest = s;
+    }
+    return rarest;
 }
 
 static int next_victim(const ExpertBank *bank, const BankLane *lane) {
-    const int s = bank->slot_count < bank->cycle ? newest_elsewhere(bank, lane) : NONE;
+    const int s = bank->slot_count < bank->cycle_now ? rarest_elsewhere(bank, lane) : NONE;
     return s == NONE ? oldest_free(bank, lane) : s;
+}
+
+/* What was wanted long ago counts less and less. */
+static void age_uses(ExpertBank *bank) {
+    if (bank->wants % ((uint64_t)AGE_STEPS * (uint64_t)bank->layer_count)) return;
+    for (int e = 0; e < bank->expert_count; e++) bank->uses[e] /= 2;
 }
 
 /* Begins to read what is wanted and not there, as far as there are slots for it. */
@@ -240,6 +251,7 @@ void bank_want(ExpertSource *source, int l, int layer, const int32_t *experts, i
     uint64_t hint_hits = 0, hint_losses = 0;
     bank->hinted_count = 0; /* too late by now */
     bank->wants++;
+    age_uses(bank);
     lane->here = bank->layer_first[layer];
     lane->here_end = layer + 1 < bank->layer_count ? bank->layer_first[layer + 1] : bank->expert_count;
     lane->wanted_count = count;
@@ -250,6 +262,8 @@ void bank_want(ExpertSource *source, int l, int layer, const int32_t *experts, i
         const int expert = lane->wanted[i] = lane->here + experts[i], s = bank->experts[expert].slot;
         hint_losses += s == NONE && bank->displaced[expert];
         bank->displaced[expert] = false;
+        bank->uses[expert] += USE;
+        bank->step_wanted += s == NONE || !bank->slots[s].wanted; /* by the other lane */
         if (s == NONE)
             lane->queued++;
         else
@@ -306,7 +320,7 @@ void bank_hint(ExpertSource *source, int layer, const int32_t *experts, int coun
     const int here = bank->layer_first[layer];
     finish_reads(bank);
     bank->hinted_count = 0;
-    if (bank->slot_count < bank->cycle || !hints_pay(bank)) return;
+    if (bank->slot_count < bank->cycle_now || !hints_pay(bank)) return;
     bank->hinted_layer = layer;
     for (int i = 0; i < count && bank->hinted_count < SOURCE_HINTS_MAX; i++)
         if (bank->experts[here + experts[i]].slot == NONE) bank->hinted[bank->hinted_count++] = experts[i];
@@ -411,10 +425,14 @@ static void check_files(ExpertBank *bank) {
 void bank_begin(ExpertBank *bank) {
     mutex_lock(&bank->user);
     bank->step_first = bank->wants;
+    const int cycle = bank->step_wanted > bank->cycle ? bank->step_wanted : bank->cycle;
+    if (cycle != bank->cycle_now) bank_trace_cycle(bank->trace, cycle);
+    bank->cycle_now = cycle;
+    bank->step_wanted = 0;
 }
 
 bool bank_lanes_fit(const ExpertBank *bank, int rows) {
-    return rows * bank->most_used <= bank->slot_count && bank->slot_count >= bank->cycle;
+    return rows * bank->most_used <= bank->slot_count && bank->slot_count >= bank->cycle_now;
 }
 
 bool bank_end(ExpertBank *bank, Error *error) {

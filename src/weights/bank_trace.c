@@ -22,10 +22,14 @@ BankTrace *bank_trace_open(const char *path, Error *error) {
 
 void bank_trace_begin(BankTrace *trace, int slots, int cycle, const int *layer_first, int layers, int experts) {
     if (!trace) return;
-    fprintf(trace->file, "apus-routes 1 slots %d cycle %d experts", slots, cycle);
+    fprintf(trace->file, "apus-routes 2 slots %d cycle %d experts", slots, cycle);
     for (int i = 0; i < layers; i++)
         fprintf(trace->file, " %d", (i + 1 < layers ? layer_first[i + 1] : experts) - layer_first[i]);
     fputc('\n', trace->file);
+}
+
+void bank_trace_cycle(BankTrace *trace, int cycle) {
+    if (trace) fprintf(trace->file, "cycle %d\n", cycle);
 }
 
 void bank_trace_want(BankTrace *trace, bool hint, int layer, const int32_t *experts, int count) {

@@ -1,8 +1,11 @@
-/* What steps wanted, as a text to be played again without the model (tools/replay_routes.py). Lines of numbers:
- *   apus-routes 1 slots S cycle C experts N0 N1 …   room, experts that a token uses in all layers, experts of each
- * layer LAYER EXPERT …                                  wanted, in the order in which they count as used hint LAYER
- * EXPERT                               read for a hint hits H misses M evictions E                     the cache's own
- * counters; the end A file that cannot be written ends the trace, and nothing else. Threads: the step's. */
+/* What steps wanted, as a text to be played again without the model (tools/replay_routes.py). Lines:
+ *   apus-routes 2 slots S cycle C experts N0 N1 …   room, experts that a token uses in all layers, and each layer's
+ *   cycle C                                         from here on as many are wanted by a step in all layers
+ *   LAYER EXPERT …                                  wanted, in the order in which they count as used
+ *   hint LAYER EXPERT                               read for a hint
+ *   hits H misses M evictions E                     the cache's own counters; the end
+ * A file that cannot be written ends the trace, and nothing else.
+ * Threads: the step's. */
 #pragma once
 #include <stdint.h>
 
@@ -12,6 +15,7 @@ typedef struct BankTrace BankTrace;
 
 NODISCARD BankTrace *bank_trace_open(const char *path, Error *error);
 void bank_trace_begin(BankTrace *trace, int slots, int cycle, const int *layer_first, int layers, int experts);
-/* NULL is fine for both: there is none. */
+/* NULL is fine for all that follow: there is none. */
+void bank_trace_cycle(BankTrace *trace, int cycle);
 void bank_trace_want(BankTrace *trace, bool hint, int layer, const int32_t *experts, int count);
 void bank_trace_close(BankTrace *trace, uint64_t hits, uint64_t misses, uint64_t evictions);

@@ -455,6 +455,42 @@ static void check_hints(void) {
     setup_close(&s);
 }
 
+/* Steps of several sequences that want more in all layers than the cache holds, which a token's would fit into: some
+ * are found all the same. */
+static void check_crowd(void) {
+    enum { STEPS = 12 };
+    const ModelOptions streamed = {.strict_config = true, .stream_experts = true};
+    const RunnerOptions options = runner_options("auto", false);
+    Setup s = {0};
+    FixtureRun run;
+    Error error = {0};
+    if (!setup_open(&s, &cases[0])) return;
+    if (fixture_run_open(&run, s.directory, &streamed, &options)) {
+        ExpertBank *bank = run.model->bank;
+        ExpertSource *source = bank_source(bank);
+        const Spec *spec = model_spec(run.model);
+        const MoeFfn *moe = &spec->layers[0].moe;
+        const int wanted = 2 * moe->used;
+        int32_t experts[64];
+        TEST(wanted <= moe->experts && wanted <= (int)COUNT_OF(experts));
+        for (int e = 0; e < wanted; e++) experts[e] = e;
+        TEST(bank_allocate(bank, bank_cycle_bytes(bank) + bank_floor_bytes(bank), &error));
+        for (int i = 0; i < STEPS; i++) {
+            bank_begin(bank);
+            for (int layer = 0; layer < spec->layer_count; layer++) {
+                source->want(source, 0, layer, experts, wanted);
+                TEST(take_all(source) == wanted);
+            }
+            TEST(bank_end(bank, &error));
+        }
+        const SourceStats stats = source->stats(source);
+        TEST_MSG(stats.slots < spec->layer_count * wanted && 4 * stats.hits > stats.misses, "%llu of %llu in %d slots",
+            (unsigned long long)stats.hits, (unsigned long long)(stats.hits + stats.misses), stats.slots);
+        fixture_run_close(&run);
+    }
+    setup_close(&s);
+}
+
 /* Fewer experts a token: other logits, the same ones streamed and resident; more than there are is all of them. */
 static void check_cut(void) {
     Setup s = {0};
@@ -548,6 +584,7 @@ int main(void) {
     }
     check_cut();
     check_hints();
+    check_crowd();
     check_heads();
     check_refusals();
     return test_done();

@@ -120,6 +120,7 @@ def check_trace(model, least, bank):
                     check(status == 200, status)
             for _ in range(3):
                 server.chat("anchor", max_tokens=60, ignore_eos=True)
+            check(server.wait_idle(), "nobody is left")  # a step may be under way whose answer has ended
             figure = figures(server)
         replay = subprocess.run([os.path.join(ROOT, "tools", "replay_routes.py"), trace], capture_output=True, text=True)
         check(replay.returncode == 0, replay.stdout + replay.stderr)
