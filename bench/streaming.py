@@ -1,31 +1,48 @@
 #!/usr/bin/env python3
 """Mixtures larger than memory: tokens per second over the memory that experts may take, beside the limits of the disk and the cores.
 
-    bench/streaming.py sweep MODEL --csv FILE [--svg FILE] [--parts 20,30,50,75,100] [--rounds 3] [--peer LLAMA_BENCH --gguf FILE]
+    bench/streaming.py sweep MODEL --csv FILE [--svg FILE] [--parts 20,30,50,75,100] [--ways plain,ahead,together] [--rounds 3] [--peer LLAMA_BENCH --gguf FILE]
+    bench/streaming.py mmap MODEL --peer LLAMA_BENCH --gguf FILE --csv FILE [--ratios 2,3,4,5]
+    bench/streaming.py page-cache MODEL --csv FILE [--parts 20,30,43,100]
+    bench/streaming.py prompts MODEL --csv FILE [--part 20] [--lengths 128,512,2048,4096]
+    bench/streaming.py fits MODEL --csv FILE [--rounds 5]
     bench/streaming.py resident MODEL --peer LLAMA_BENCH --gguf FILE --csv FILE [--rounds 5]
     bench/streaming.py deep MODEL --layers 48 --part 20 --csv FILE [--shape 122b-a10b --cut 9]
     bench/streaming.py plot --csv FILE --svg FILE
 
-sweep: each part of the experts, in percent, is a run of `apus bench --fit` of some seconds with the budget that holds so many, round by
-round over all parts; in a control group whose limit is the budget and 64 MiB where one can be made (root; v1 or v2). Rows are added to the CSV as
-they come, and what it has is not measured again, so a sweep can be stopped and gone on with. --peer: llama.cpp's llama-bench with mmap on a
-GGUF file of the same shape (tools/make_bench_gguf.py), the file dropped from the page cache before, in a group with the same limit; after five
-minutes it is stopped, and its row says what it cannot have exceeded.
+All: each figure is a run of `apus bench` of some seconds, round by round; in a control group with a memory limit, the budget and 64 MiB, where one
+can be made (root; v1 or v2). Rows are added to the CSV as they come, and what it has is not measured again, so that a run can be stopped and gone on with.
+sweep: each part of the experts, in percent, and each way: one sequence (plain), the same with --ssd-prefetch (ahead), --together sequences (4). From
+100 on there is room for all. --peer: llama.cpp's llama-bench with mmap on a GGUF file of the same shape (tools/make_bench_gguf.py), the file dropped
+from the page cache before, in a group with the same limit; after --peer-seconds it is stopped, and its row says what it cannot have exceeded.
+mmap: the peer likewise, where the file is so many times as large as the group's limit; decoding, and a prompt of 512.
+page-cache: against our own --expert-io page-cache with the smallest budget: reads by threads through the page cache, which keeps what it can
+within the same limit of the group.
+prompts: bytes that a prompt reads by those of the experts that it uses (of the route trace), and its time by the longer of reading those
+and computing it with all in memory.
+fits: all experts in the streaming cache against a run without streaming, interleaved.
 resident: decoding and a prompt of 512 against the peer, interleaved, all in memory (bench/compare.py).
 deep: a model whose layers were cut to fit the disk; the measured speed, the limit of the probed disk, and both projected to the full number of
 layers. --shape makes the model first if it is not there (tools/make_bench_model.py).
 
-Limits, from the disk as it was probed right before (`disk_gbs`), what was read for a token while it was measured, and a run with all experts in
-memory, whose token takes T_cpu: T_io = bytes read for a token / disk. limit = 1 / max(T_io, T_cpu): what perfect overlap would
-give. sync = 1 / (T_dense + max(T_io, T_hits) + T_missed): what one conversation can have that reads what its routers choose, T_cpu being
-shared out by bytes."""
+Limits of a round, from the disk as it was probed right before (`disk_gbs`), what was read for a token while it was measured, and that round's run with all
+experts there, whose token takes T_cpu (of `together`: as many sequences with all in memory), shared out by bytes into T_dense and T_routed:
+    T_io   = bytes read for a token / disk + layers with a miss * t0        t0: what one read takes by itself beyond its bytes, of the probe
+    limit  = 1 / max(T_io, T_cpu)                                           perfect overlap, which takes many sequences
+    sync   = 1 / (T_dense + max(T_io, hit * T_routed) + (1 - hit) * T_routed)   one sequence that reads what its routers choose
+    serial = 1 / (T_io + T_cpu)                                             no overlap
+`busy` is what the disk gave while something was read, of the probe; `accounted` is (waiting + T_cpu) of the time of a token; `tail` the 99th percentile
+of a token's times by their median."""
 import argparse, csv, json, os, re, statistics, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BINARY = os.environ.get("APUS_BINARY", os.path.join(ROOT, "build", "apus"))
+BARS = {"limit": 80, "sync": 85, "serial": 97}
 FIELDS = ["model", "what", "part", "round", "budget_mb", "held", "experts", "tg", "pp", "expected_tg", "expected_pp", "hit", "read_mb_token", "disk_gbs",
-          "read_gbs_busy", "stall_ms_token", "routed_mb", "token_mb", "pp_read_over_bank", "peak_mb", "group", "machine", "commit", "command"]
+          "read_gbs_busy", "stall_ms_token", "routed_mb", "token_mb", "pp_read_over_bank", "peak_mb", "group", "machine", "commit", "command",
+          "missing_token", "t0_us", "hints_token", "hints_right", "token_ms", "token_ms_p99", "unique_mb", "pp_read_mb", "length"]
 PROMPT = 512
+PARTS = 9  # reads of an expert
 MARGIN = 64 << 20
 SECONDS_MAX = 300
 
@@ -64,10 +81,10 @@ class Group:
                 if os.path.isdir(path):
                     os.rmdir(path)
 
-    def run(self, command, **options):
+    def run(self, command, seconds=SECONDS_MAX):
         if self.path:
             command = ["sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', self.path, *command]
-        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, **options)
+        return subprocess.run(command, capture_output=True, text=True, timeout=seconds)
 
     def close(self):
         if not self.path:
@@ -99,9 +116,9 @@ def last_json(run):
     return json.loads(run.stdout.strip().splitlines()[-1])
 
 
-def sizes(model, tokens):
+def sizes(model, tokens, prompt=PROMPT, slots=1):
     """Bytes of the least budget, without experts; of all experts; of what the cache takes beside the least. By `apus info --fit`."""
-    run = subprocess.run([BINARY, "info", model, "--fit", "--stream-experts", "--slots", "1", "--prefill-size", str(PROMPT), "-c", str(tokens),
+    run = subprocess.run([BINARY, "info", model, "--fit", "--stream-experts", "--slots", str(slots), "--prefill-size", str(prompt), "-c", str(tokens),
                           "--memory-budget", "1T"], capture_output=True, text=True)
     if run.returncode:
         sys.exit(run.stderr)
@@ -112,50 +129,86 @@ def sizes(model, tokens):
     return int(floor * 1e9), int(bank * 1e9), int(cache * 1e9)
 
 
-def bench(model, o, budget=0, prompt=PROMPT):
-    command = [BINARY, "bench", model, "--fit", "-p", str(prompt), "-n", str(o.generate), "-r", "1", "--json"]
-    command += ["--stream-experts", "--memory-budget", str(budget)] if budget else []
-    command += ["--threads", str(o.threads)] if o.threads else []
-    group = Group(budget + MARGIN if budget and o.group else 0)
+def budget_of(part, floor, bank, cache):
+    """From 100 on: room for all experts whatever is rounded."""
+    return int(floor + 2 * cache + (part if part < 100 else 110) / 100 * bank)
+
+
+def run_apus(model, o, arguments, limit=0):
+    """The result of `apus bench`, what the group held at most, and what kind of group it was."""
+    command = [BINARY, "bench", model, "-r", "1", "--json", *map(str, arguments)] + (["--threads", str(o.threads)] if o.threads else [])
+    group = Group(limit if o.group else 0)
     drop_cache(model)
     try:
         result = last_json(group.run(command))
     finally:
         peak = group.close()
-    row = {"what": "apus" if budget else "resident", "budget_mb": round(budget / 1e6), "tg": result["tg"], "pp": result.get("pp", ""),
-           "expected_tg": result.get("expected_tg", ""), "expected_pp": result.get("expected_pp", ""), "disk_gbs": result.get("disk_gbs", ""),
-           "routed_mb": result.get("routed_bytes", 0) / 1e6, "token_mb": result["bytes_per_token"] / 1e6, "peak_mb": round(peak / 1e6) if peak else "",
-           "group": group.kind, "command": "apus " + " ".join(command[1:])}
-    if budget:
-        tg, pp = result["tg_experts"], result["pp_experts"]
-        wanted = tg["hits"] + tg["misses"]
-        bank = result["expert_cache_bytes"] / result["expert_slots"] * result["experts"]
-        row |= {"held": result["expert_slots"], "experts": result["experts"], "hit": tg["hits"] / wanted if wanted else 1,
-                "read_mb_token": tg["read_bytes"] / o.generate / 1e6, "read_gbs_busy": tg["read_bytes"] / tg["read_s"] / 1e9 if tg["read_s"] else "",
-                "stall_ms_token": tg["stall_s"] / o.generate * 1e3, "pp_read_over_bank": pp["read_bytes"] / bank}
+    return result, {"peak_mb": round(peak / 1e6) if peak else "", "group": group.kind, "command": "apus " + " ".join(command[1:])}
+
+
+def streamed(budget, *more):
+    return ["--stream-experts", "--memory-budget", budget, *more]
+
+
+def experts_of(result, tokens, counts):
+    wanted = counts["hits"] + counts["misses"]
+    row = {"hit": counts["hits"] / wanted if wanted else 1, "read_mb_token": counts["read_bytes"] / tokens / 1e6,
+           "read_gbs_busy": counts["read_bytes"] / counts["read_s"] / 1e9 if counts["read_s"] else "", "stall_ms_token": counts["stall_s"] / tokens * 1e3,
+           "missing_token": counts["missing"] / tokens, "hints_token": counts["hints"] / tokens,
+           "hints_right": counts["hint_hits"] / counts["hints"] if counts["hints"] else ""}
+    if "expert_slots" in result:
+        row |= {"held": result["expert_slots"], "experts": result["experts"]}
     return row
 
 
-def peer(o, budget):
-    """mmap, and nothing else said: pages come when they are touched. The better of two repetitions behind its warm-up: the first reads much
-    for the first time."""
-    command = [o.peer, "-m", o.gguf, "-p", "0", "-n", str(o.peer_generate), "-t", str(o.threads or os.cpu_count()), "-r", "2", "-o", "json"]
-    group = Group(budget + MARGIN)
+def bench(model, o, budget=0, prompt=PROMPT, what=None, more=(), limit=None, fit=True, generate=None):
+    generate = o.generate if generate is None else generate
+    result, row = run_apus(model, o, [*(["--fit"] if fit else []), "-p", prompt, "-n", generate, *(streamed(budget, *more) if budget else more)],
+                           limit if limit else budget + MARGIN if budget else 0)
+    row |= {"what": what or ("apus" if budget else "resident"), "budget_mb": round(budget / 1e6), "tg": result.get("tg", ""), "pp": result.get("pp", ""),
+            "expected_tg": result.get("expected_tg", ""), "expected_pp": result.get("expected_pp", ""), "disk_gbs": result.get("disk_gbs", ""),
+            "routed_mb": result.get("routed_bytes", 0) / 1e6, "token_mb": result["bytes_per_token"] / 1e6,
+            "token_ms": result.get("token_ms", ""), "token_ms_p99": result.get("token_ms_p99", "")}
+    if budget:
+        row |= experts_of(result, generate or 1, result["tg_experts"])
+        one = result["expert_cache_bytes"] / result["expert_slots"]
+        row |= {"pp_read_mb": result["pp_experts"]["read_bytes"] / 1e6, "pp_read_over_bank": result["pp_experts"]["read_bytes"] / (one * result["experts"])}
+        if "disk_one_gbs" in result:
+            row["t0_us"] = one / PARTS * (1 / result["disk_one_gbs"] - 1 / result["disk_gbs"]) / 1e3
+    return row
+
+
+def together(model, o, budget=0):
+    """Several sequences, a token for each in a step; tokens are those of all."""
+    result, row = run_apus(model, o, ["-p", PROMPT, "-n", o.generate, "--streams", o.together, *(streamed(budget) if budget else [])],
+                           budget + MARGIN if budget else 0)
+    row |= {"what": f"{'apus' if budget else 'resident'} {o.together}", "budget_mb": round(budget / 1e6), "tg": result["tg"]}
+    return row | (experts_of(result, o.generate * o.together, result["experts"]) if budget else {})
+
+
+def peer(o, limit, prompt=0):
+    """mmap, and nothing else said: pages come when they are touched. The better of two repetitions of decoding behind its warm-up: the first
+    reads much for the first time."""
+    command = [o.peer, "-m", o.gguf, "-n", str(o.peer_generate), "-t", str(o.threads or os.cpu_count()), "-r", "1" if prompt else "2", "-o", "jsonl",
+               "-p", str(prompt)]
+    group = Group(limit)
     if not group.path:
         print("no memory control group can be made here: the peer is left out", file=sys.stderr)
         return None
     drop_cache(o.gguf)
-    most = 2 * o.peer_generate / SECONDS_MAX
     try:
-        run = group.run(command)
-        speed = max(json.loads(run.stdout)[-1]["samples_ts"]) if run.returncode == 0 else 0
-    except subprocess.TimeoutExpired:
-        print(f"the peer was stopped after {SECONDS_MAX} s: no more than {most:.2f} tok/s", file=sys.stderr)
-        speed = most
+        run = group.run(command, o.peer_seconds)
+        text = run.stdout if run.returncode == 0 else ""
+    except subprocess.TimeoutExpired as stopped:
+        print(f"the peer was stopped after {o.peer_seconds} s", file=sys.stderr)
+        text = (stopped.stdout or b"").decode(errors="replace")
     finally:
         peak = group.close()
-    return {"what": "llama.cpp mmap", "budget_mb": round(budget / 1e6), "tg": speed, "peak_mb": round(peak / 1e6), "group": group.kind,
-            "command": " ".join(command)}
+    tests = [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+    speed = lambda kind, most: max([max(t["samples_ts"]) for t in tests if t[kind]] or [most])
+    row = {"what": "llama.cpp mmap", "budget_mb": round(limit / 1e6), "tg": speed("n_gen", 2 * o.peer_generate / o.peer_seconds),
+           "peak_mb": round(peak / 1e6), "group": group.kind, "command": " ".join(command)}
+    return row | ({"pp": speed("n_prompt", 2 * prompt / o.peer_seconds)} if prompt else {})
 
 
 # ---- rows ----
@@ -167,22 +220,32 @@ def rows_of(path):
 class Table:
     def __init__(self, path, model):
         self.path, self.model = path, os.path.basename(os.path.normpath(model))
-        self.done = {(r["model"], r["what"], r["part"], r["round"]) for r in rows_of(path)}
+        rows = rows_of(path)
+        if rows and list(rows[0]) != FIELDS:  # of an earlier version: it gets the columns that it lacks
+            with open(path, "w", newline="") as file:
+                writer = csv.DictWriter(file, FIELDS, lineterminator="\n", extrasaction="ignore")
+                writer.writeheader()
+                writer.writerows(rows)
+        self.done = {(r["model"], r["what"], r["part"], r["round"]) for r in rows}
         self.same = {"model": self.model, "machine": machine(), "commit": commit()}
 
     def has(self, what, part, number):
-        return (self.model, what, str(part), str(number)) in self.done
+        return (self.model, what, f"{part:g}", str(number)) in self.done
 
     def add(self, row, part, number):
-        row = self.same | {key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} | {"part": part, "round": number}
+        row = self.same | {key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} | {"part": f"{part:g}", "round": number}
         fresh = not os.path.exists(self.path) or os.path.getsize(self.path) == 0
         with open(self.path, "a", newline="") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             if fresh:
                 writer.writeheader()
             writer.writerow(row)
-        print(f"{row['what']:15} {part:>4} %  round {number}: {row['tg']:.2f} tok/s" + (f", expected {row['expected_tg']:.2f}" if row.get("expected_tg") else ""),
-              flush=True)
+        speed = f"{row['tg']:.2f} tok/s" if row.get("tg") else ""
+        speed += f", prompt {row['pp']:.0f} tok/s" if row.get("pp") else ""
+        print(f"{row['what']:17} {part:>4g}  round {number}: {speed}" + (f", expected {row['expected_tg']:.2f}" if row.get("expected_tg") else ""), flush=True)
+
+    def rows(self):
+        return [r for r in rows_of(self.path) if r["model"] == self.model]
 
 
 def number(row, key):
@@ -194,62 +257,183 @@ def median(rows, key):
     return statistics.median(values) if values else 0.0
 
 
-def limits(rows, cpu_s):
-    """Of one part's rows: limit and sync in tok/s, as said above."""
-    disk, read, hit = median(rows, "disk_gbs") * 1e9, median(rows, "read_mb_token") * 1e6, median(rows, "hit")
-    routed, token = median(rows, "routed_mb"), median(rows, "token_mb")
-    io_s = read / disk if disk else 0
-    routed_s = cpu_s * routed / token
-    sync_s = cpu_s - routed_s + max(io_s, hit * routed_s) + (1 - hit) * routed_s
-    return 1 / max(io_s, cpu_s), 1 / sync_s, io_s
+def of(rows, what, part=None, turn=None):
+    return [r for r in rows if r["what"] == what and part in (None, r["part"]) and turn in (None, r["round"])]
+
+
+def all_hit(rows, turn, suffix=""):
+    """Seconds of a token with all experts there, of the same round; where that has no such run, of one without streaming."""
+    here = [r for r in of(rows, "apus" + suffix, turn=turn) if number(r, "part") >= 100] or of(rows, "resident" + suffix, turn=turn) or \
+        of(rows, "resident" + suffix)
+    return 1 / median(here, "tg") if here else 0
+
+
+def limits(row, rows):
+    """Of one run: tok/s of each limit, and the rest of what the table says."""
+    turn = row["round"]
+    alone = of(rows, "apus", row["part"], turn) or of(rows, "apus", row["part"]) or [row]  # whose run probed the disk
+    several = row["what"].split()[-1].isdigit()
+    cpu_s = all_hit(rows, turn, " " + row["what"].split()[-1] if several else "")
+    disk, t0_s = median(alone, "disk_gbs") * 1e9, median(alone, "t0_us") * 1e-6
+    io_s = number(row, "read_mb_token") * 1e6 / disk + number(row, "missing_token") * t0_s if disk else 0
+    token_s, hit = 1 / number(row, "tg"), number(row, "hit")
+    routed_s = cpu_s * median(alone, "routed_mb") / median(alone, "token_mb")
+    out = {"tg": 1 / token_s, "pp": number(row, "pp"), "hit": hit, "io_s": io_s, "disk": disk / 1e9, "expected": number(row, "expected_tg"),
+           "limit": 1 / max(io_s, cpu_s), "serial": 1 / (io_s + cpu_s),
+           "sync": 1 / (cpu_s - routed_s + max(io_s, hit * routed_s) + (1 - hit) * routed_s),
+           "busy": number(row, "read_gbs_busy") * 1e9 / disk if disk else 0, "accounted": (number(row, "stall_ms_token") / 1e3 + cpu_s) / token_s,
+           "tail": number(row, "token_ms_p99") / number(row, "token_ms") if number(row, "token_ms") else 0, "right": number(row, "hints_right")}
+    if several:
+        out["sync"] = out["serial"] = 0  # bounds of one sequence
+    for name in BARS:
+        out["of_" + name] = 100 * out["tg"] / out[name] if out[name] else 0
+    return out
 
 
 def summary(rows):
-    """A line per part: medians, and how they stand to the limits and to the peer."""
-    of = lambda what, part=None: [r for r in rows if r["what"] == what and part in (None, r["part"])]
-    resident = median(of("resident"), "tg")
+    """A line per way and part: medians over the rounds of each figure."""
+    resident = median(of(rows, "resident"), "tg")
     if not resident:
         sys.exit("no resident run in the table: nothing to compute limits from")
     lines = []
-    for part in sorted({r["part"] for r in of("apus")}, key=float):
-        mine, other = of("apus", part), median(of("llama.cpp mmap", part), "tg")
-        limit, sync, io_s = limits(mine, 1 / resident)
-        lines.append({"part": float(part), "tg": median(mine, "tg"), "pp": median(mine, "pp"), "limit": limit, "sync": sync, "io_s": io_s,
-                      "hit": median(mine, "hit"), "expected": median(mine, "expected_tg"), "peer": other, "rounds": len(mine),
-                      "disk": median(mine, "disk_gbs")})
+    for what in sorted({r["what"] for r in rows if r["what"].startswith("apus")}):
+        for part in sorted({r["part"] for r in of(rows, what)}, key=float):
+            each = [limits(r, rows) for r in of(rows, what, part)]
+            line = {key: statistics.median(e[key] for e in each) for key in each[0]}
+            lines.append(line | {"what": what, "part": float(part), "rounds": len(each), "peer": median(of(rows, "llama.cpp mmap", part), "tg")})
     return resident, lines
 
 
 def show(rows):
     resident, lines = summary(rows)
-    print(f"\nall in memory: {resident:.2f} tok/s\npart   tok/s   hit   T_io ms  disk GB/s   limit    sync  of sync  expected  llama.cpp  times")
+    print(f"\nall in memory: {resident:.2f} tok/s" + "".join(f"; {w[9:]} together: {median(of(rows, w), 'tg'):.2f}" for w in
+                                                            sorted({r["what"] for r in rows if r["what"].startswith("resident ")})))
+    print(f"{'way':17} part   tok/s   hit   T_io ms  disk GB/s  busy   limit of it    sync of it  serial of it  accounted  tail  right  expected  llama.cpp")
+    share = lambda value: f"{value:4.0f} %" if value else "     -"
     for l in lines:
-        print(f"{l['part']:3.0f} % {l['tg']:7.2f} {100 * l['hit']:4.0f} % {1e3 * l['io_s']:8.1f} {l['disk']:10.2f} {l['limit']:7.2f} {l['sync']:7.2f} "
-              f"{100 * l['tg'] / l['sync']:6.0f} % {100 * (l['expected'] / l['tg'] - 1):+7.0f} % {l['peer'] or float('nan'):10.2f} "
-              f"{l['tg'] / l['peer'] if l['peer'] else float('nan'):6.1f}")
+        pair = lambda name: f"{l[name]:7.2f} {share(l['of_' + name])}"
+        print(f"{l['what']:17} {l['part']:3.0f} % {l['tg']:7.2f} {100 * l['hit']:4.0f} % {1e3 * l['io_s']:8.1f} {l['disk']:9.2f} {share(100 * l['busy'])} {pair('limit')} "
+              f"{pair('sync')} {pair('serial')} {share(100 * l['accounted'])}    {l['tail']:5.2f} {share(100 * l['right'])} "
+              f"{100 * (l['expected'] / l['tg'] - 1) if l['expected'] else float('nan'):+6.0f} % {l['peer'] or float('nan'):8.2f}")
 
 
 # ---- what can be asked for ----
 
+def numbers(text):
+    return [float(p) for p in text.split(",")]
+
+
+def turns(values, turn):
+    """Whoever goes first in one round goes last in the next."""
+    return values if turn % 2 == 0 else values[::-1]
+
+
 def sweep(o):
     table = Table(o.csv, o.model)
-    floor, bank, cache = sizes(o.model, max(PROMPT, o.generate) + 16)
-    parts = [float(p) for p in o.parts.split(",")]
+    at = sizes(o.model, max(PROMPT, o.generate) + 16)
+    ways = {"plain": ("apus", lambda b: bench(o.model, o, b)),
+            "ahead": ("apus ahead", lambda b: bench(o.model, o, b, what="apus ahead", more=["--ssd-prefetch"])),
+            "together": (f"apus {o.together}", lambda b: together(o.model, o, b))}
+    several = sizes(o.model, max(PROMPT, o.generate) + 16, slots=o.together) if "together" in o.ways else at
+    asked = [ways[name] for name in o.ways.split(",")]
     for turn in range(o.rounds):
         if not table.has("resident", 100, turn):
             table.add(bench(o.model, o), 100, turn)
-        for part in parts if turn % 2 == 0 else parts[::-1]:
-            budget, name = int(floor + 2 * cache + part / 100 * bank), f"{part:g}"
-            if not table.has("apus", name, turn):
-                table.add(bench(o.model, o, budget), name, turn)
-            if o.peer and turn < o.peer_rounds and not table.has("llama.cpp mmap", name, turn):
-                row = peer(o, budget)
+        if "together" in o.ways and not table.has(f"resident {o.together}", 100, turn):
+            table.add(together(o.model, o), 100, turn)
+        for part in turns(numbers(o.parts), turn):
+            budget = budget_of(part, *at)
+            for what, measure in turns(asked, turn):
+                if not table.has(what, part, turn):
+                    table.add(measure(budget_of(part, *several) if what == ways["together"][0] else budget), part, turn)
+            if o.peer and turn < o.peer_rounds and not table.has("llama.cpp mmap", part, turn):
+                row = peer(o, budget + MARGIN)
                 if row:
-                    table.add(row, name, turn)
-    rows = [r for r in rows_of(o.csv) if r["model"] == table.model]
-    show(rows)
+                    table.add(row, part, turn)
+    show(table.rows())
     if o.svg:
-        plot(rows, o.svg)
+        plot(table.rows(), o.svg)
+
+
+def compare(table, ours, theirs, parts, bars, unit="%"):
+    for part in parts:
+        mine, other = of(table.rows(), ours, f"{part:g}"), of(table.rows(), theirs, f"{part:g}")
+        for key, name in (("tg", "decoding"), ("pp", "prompt")):
+            if median(mine, key) and median(other, key):
+                bar = bars(key, part)
+                print(f"{part:4g} {unit}  {name:8} {median(mine, key):8.2f} against {median(other, key):8.2f} tok/s: "
+                      f"{median(mine, key) / median(other, key):6.2f} times" + (f" (to be {bar:g})" if bar else ""))
+
+
+def mmap(o):
+    """part: how many times as large as the limit the peer's file is."""
+    table, size = Table(o.csv, o.model), os.path.getsize(o.gguf)
+    floor, _, _ = sizes(o.model, max(PROMPT, o.generate) + 16)
+    for turn in range(o.rounds):
+        for ratio in turns(numbers(o.ratios), turn):
+            limit = int(size / ratio)
+            if limit - MARGIN < floor:
+                print(f"{ratio:g}: {limit / 1e6:.0f} MB is less than the least of {(floor + MARGIN) / 1e6:.0f} MB", file=sys.stderr)
+                continue
+            if not table.has("apus", ratio, turn):
+                table.add(bench(o.model, o, limit - MARGIN), ratio, turn)
+            if not table.has("llama.cpp mmap", ratio, turn):
+                row = peer(o, limit, PROMPT)
+                if row:
+                    table.add(row, ratio, turn)
+    compare(table, "apus", "llama.cpp mmap", numbers(o.ratios), lambda key, ratio: 3, "×")
+
+
+def page_cache(o):
+    table = Table(o.csv, o.model)
+    at = sizes(o.model, max(PROMPT, o.generate) + 16)
+    for turn in range(o.rounds):
+        for part in turns(numbers(o.parts), turn):
+            budget, least = budget_of(part, *at), budget_of(1, *at) + at[2]
+            if not table.has("apus", part, turn):
+                table.add(bench(o.model, o, budget), part, turn)
+            if not table.has("page cache", part, turn):
+                table.add(bench(o.model, o, least, what="page cache", more=["--expert-io", "page-cache"], limit=budget + MARGIN, fit=False), part, turn)
+    compare(table, "apus", "page cache", numbers(o.parts), lambda key, part: 0 if key == "pp" else 2 if part <= 30 else 1.4 if part < 100 else 1)
+
+
+def unique_experts(trace):
+    """That the second half of the steps' wants name: the walk reads its prompt once to warm up."""
+    wants = [line.split() for line in open(trace) if line[0].isdigit()]
+    return len({(w[0], e) for w in wants[len(wants) // 2:] for e in w[1:]})
+
+
+def prompts(o):
+    """part: tokens of the prompt."""
+    table, trace = Table(o.csv, o.model), o.csv + ".trace"
+    for turn in range(o.rounds):
+        for length in map(int, turns(numbers(o.lengths), turn)):
+            at = sizes(o.model, length + 16, length)
+            size = ["--prefill-size", str(length)]
+            if not table.has("prompt", length, turn):
+                row = bench(o.model, o, budget_of(o.part, *at), prompt=length, what="prompt", more=[*size, "--route-trace", trace], generate=0)
+                one = at[1] / row["experts"]
+                table.add(row | {"unique_mb": unique_experts(trace) * one / 1e6, "length": length}, length, turn)
+                os.unlink(trace)
+            if not table.has("prompt resident", length, turn):
+                table.add(bench(o.model, o, prompt=length, what="prompt resident", more=size, generate=0, fit=False), length, turn)
+    for length in map(int, numbers(o.lengths)):
+        mine, other = of(table.rows(), "prompt", str(length)), of(table.rows(), "prompt resident", str(length))
+        unique, read, disk = median(mine, "unique_mb"), median(mine, "pp_read_mb"), median(mine, "disk_gbs")
+        ours_s, resident_s = length / median(mine, "pp"), length / median(other, "pp")
+        print(f"{length:6} tokens: {read:6.0f} MB read, {read / unique:.3f} of the {unique:.0f} MB that it uses (to be 1.05 at most); {ours_s:.2f} s, "
+              f"{ours_s / max(unique / disk / 1e3, resident_s):.2f} of the longer of reading, {unique / disk / 1e3:.2f} s, and computing, {resident_s:.2f} s"
+              + (" (to be 1.3 at most)" if length == 4096 else ""))
+
+
+def fits(o):
+    table = Table(o.csv, o.model)
+    budget = budget_of(100, *sizes(o.model, max(PROMPT, o.generate) + 16))
+    for turn in range(o.rounds):
+        for what in turns(["resident", "apus"], turn):
+            if not table.has(what, 100, turn):
+                table.add(bench(o.model, o, budget if what == "apus" else 0, fit=False), 100, turn)
+    compare(table, "apus", "resident", [100], lambda key, part: 0.97)
 
 
 def resident(o):
@@ -271,11 +455,11 @@ def deep(o):
     here = json.load(open(os.path.join(o.model, "config.json")))["num_hidden_layers"]
     table = Table(o.csv, o.model)
     floor, bank, cache = sizes(o.model, max(PROMPT, o.generate) + 16)
-    budget, name = int(floor + 2 * cache + o.part / 100 * bank), f"{o.part:g}"
+    budget = budget_of(o.part, floor, bank, cache)
     for turn in range(o.rounds):
-        if not table.has("apus", name, turn):
-            table.add(bench(o.model, o, budget), name, turn)
-    rows = [r for r in rows_of(o.csv) if r["model"] == table.model and r["what"] == "apus" and r["part"] == name]
+        if not table.has("apus", o.part, turn):
+            table.add(bench(o.model, o, budget), o.part, turn)
+    rows = of(table.rows(), "apus", f"{o.part:g}")
     tg, disk, read, hit = (median(rows, key) for key in ("tg", "disk_gbs", "read_mb_token", "hit"))
     token_s, io_s, stall_s, times = 1 / tg, read / disk / 1e3, median(rows, "stall_ms_token") / 1e3, o.layers / here
     files = sum(os.path.getsize(os.path.join(o.model, n)) for n in os.listdir(o.model)) / 1e9
@@ -296,10 +480,12 @@ def deep(o):
 def plot(rows, path):
     resident_speed, lines = summary(rows)
     left, top, width, height = 60, 50, 560, 280
-    most = 1.1 * max([resident_speed] + [min(l["sync"], 1.3 * resident_speed) for l in lines])
+    most = 1.1 * max([resident_speed] + [min(l["sync"], 1.3 * resident_speed) for l in lines if l["sync"]])
     x = lambda part: left + width * part / 100
     y = lambda value: top + height * (1 - min(value, most) / most)
-    curves = [("apus, measured", "tg", "#d62728", ""), ("sync: one conversation, by the probed disk", "sync", "#444444", "5,4"),
+    plain = [l for l in lines if l["what"] == "apus"]
+    ahead = [l | {"ahead": l["tg"]} for l in lines if l["what"] == "apus ahead"]
+    curves = [("apus, measured", "tg", "#d62728", ""), ("apus, reading ahead", "ahead", "#ff7f0e", ""), ("sync: one conversation, by the probed disk", "sync", "#444444", "5,4"),
               ("limit: perfect overlap", "limit", "#bbbbbb", "2,3"), ("llama.cpp, mmap", "peer", "#1f77b4", "")]
     parts = ['<svg xmlns="http://www.w3.org/2000/svg" width="680" height="440" font-family="sans-serif" font-size="12">',
              '<style>.title{font-size:14px;font-weight:bold}</style><rect width="680" height="440" fill="white"/>',
@@ -314,7 +500,7 @@ def plot(rows, path):
     parts.append(f'<text x="{left + 6}" y="{y(resident_speed) - 6:.0f}" fill="#2ca02c">all in memory, without streaming</text>')
     at = 0
     for name, key, colour, dash in curves:
-        line = [l for l in lines if l[key]]
+        line = [l for l in (ahead if key == "ahead" else plain) if l[key]]
         if not line:
             continue
         points = " ".join(f"{x(l['part']):.1f},{y(l[key]):.1f}" for l in line)
@@ -329,11 +515,15 @@ def plot(rows, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("sweep", "resident", "deep", "plot"))
+    parser.add_argument("what", choices=("sweep", "mmap", "page-cache", "prompts", "fits", "resident", "deep", "plot"))
     parser.add_argument("model", nargs="?", help="a checkpoint's directory")
     parser.add_argument("--csv", required=True)
     parser.add_argument("--svg")
-    parser.add_argument("--parts", default="20,30,50,75,100")
+    parser.add_argument("--parts", help="20,30,50,75,100; of page-cache: 20,30,43,100")
+    parser.add_argument("--ways", default="plain,ahead,together")
+    parser.add_argument("--together", type=int, default=4, help="sequences")
+    parser.add_argument("--ratios", default="2,3,4,5")
+    parser.add_argument("--lengths", default="128,512,2048,4096")
     parser.add_argument("--part", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--generate", type=int, default=64)
@@ -342,6 +532,7 @@ def main():
     parser.add_argument("--peer", help="the path of llama-bench")
     parser.add_argument("--gguf", help="the peer's file")
     parser.add_argument("--peer-generate", type=int, default=8)
+    parser.add_argument("--peer-seconds", type=int, default=SECONDS_MAX)
     parser.add_argument("--peer-rounds", type=int, default=1)
     parser.add_argument("--layers", type=int, default=48)
     parser.add_argument("--shape")
@@ -349,14 +540,15 @@ def main():
     o = parser.parse_args()
     if o.what != "plot" and not o.model:
         parser.error("name a model")
-    if o.peer and not o.gguf or o.what == "resident" and not o.peer:
-        parser.error("--peer and --gguf go together, and resident needs them")
+    if o.peer and not o.gguf or o.what in ("resident", "mmap") and not o.peer:
+        parser.error("--peer and --gguf go together, and resident and mmap need them")
+    o.parts = o.parts or ("20,30,43,100" if o.what == "page-cache" else "20,30,50,75,100")
     if o.what == "plot":
         rows = rows_of(o.csv)
         show(rows)
         plot(rows, o.svg)
     else:
-        {"sweep": sweep, "resident": resident, "deep": deep}[o.what](o)
+        {"sweep": sweep, "mmap": mmap, "page-cache": page_cache, "prompts": prompts, "fits": fits, "resident": resident, "deep": deep}[o.what](o)
 
 
 if __name__ == "__main__":
