@@ -136,12 +136,12 @@ INLINE __m256i step_dot(const __m256i code[8], const int8_t *q, const Kind k) {
 }
 
 /* A step of 8 groups of one weight row with all activation rows. q: of the first. part: the sums of the steps before;
- * acc: after the last step, for each of those 8 lanes. */
+ * acc: after the last step, for each of those 8 lanes, on top of before. */
 INLINE void step_rows(const Few *f, const __m256i code[8], const int8_t *q, int64_t group, __m256 s, __m256 b,
-    const Kind k, const int step, __m256i part[FEW_BLOCK], __m256 *acc) {
+    const Kind k, const int step, __m256i part[FEW_BLOCK], const __m256 *before, __m256 *acc) {
     const float *d = f->scales + group, *z = f->sums + group;
     const __m256 *end = acc + f->rows;
-    for (__m256 *a = acc; a < end; a++, part++, q += f->stride, d += f->scale_stride, z += f->scale_stride) {
+    for (__m256 *a = acc; a < end; a++, before++, part++, q += f->stride, d += f->scale_stride, z += f->scale_stride) {
         __m256i sum = step_dot(code, q, k);
         if (step > 0) sum = _mm256_add_epi32(sum, *part);
         if (step < steps_of(k) - 1) {
@@ -149,7 +149,7 @@ INLINE void step_rows(const Few *f, const __m256i code[8], const int8_t *q, int6
             continue;
         }
         const __m256 sd = _mm256_mul_ps(s, _mm256_loadu_ps(d));
-        *a = _mm256_fmadd_ps(b, _mm256_loadu_ps(z), _mm256_fmadd_ps(sd, _mm256_cvtepi32_ps(sum), *a));
+        *a = _mm256_fmadd_ps(b, _mm256_loadu_ps(z), _mm256_fmadd_ps(sd, _mm256_cvtepi32_ps(sum), *before));
     }
 }
 
@@ -158,6 +158,9 @@ static __attribute__((noinline)) void load_last_scales(const Weight *w, const ui
     int64_t bytes, int64_t group, int64_t count, __m256 both[2]) {
     load_scales(w, scales, biases, bytes, group, count, &both[0], &both[1]);
 }
+
+/* What the first groups of a row add to, which spares clearing their sums. */
+static const __m256 nothing[FEW_BLOCK];
 
 /* Where a weight row begins; biases may be NULL. bytes: of all scales from there. */
 typedef struct Place {
@@ -204,7 +207,8 @@ INLINE void block_row(const Few *f, Place at, int64_t first, int64_t last, const
                 from = block_bytes(from, k, spare);
                 fetch_codes(from, 0, k, v);
             }
-            step_rows(f, code, q, g, s, b, k, step, part, acc[g / BLOCK_GROUPS % 2]);
+            __m256 *own = acc[g / BLOCK_GROUPS % 2];
+            step_rows(f, code, q, g, s, b, k, step, part, g < 2 * BLOCK_GROUPS ? nothing : own, own);
         }
     }
 }
@@ -218,8 +222,6 @@ INLINE void block_rows(
     for (int64_t r = 0; r < count; r += BLOCK_ROWS) {
         const int exist = count - r < BLOCK_ROWS ? (int)(count - r) : BLOCK_ROWS;
         __m256 acc[BLOCK_ROWS][2][FEW_BLOCK];
-        for (int i = 0; i < BLOCK_ROWS; i++)
-            for (int t = 0; t < f->rows; t++) acc[i][0][t] = acc[i][1][t] = _mm256_setzero_ps();
         for (int64_t from = 0; from < groups; from += piece) {
             const int64_t to = groups - from < piece ? groups : from + piece;
             for (int i = 0; i < exist; i++) {
@@ -233,7 +235,8 @@ INLINE void block_rows(
         }
         for (int t = 0; t < f->rows; t++) {
             __m256 done[BLOCK_ROWS];
-            for (int i = 0; i < BLOCK_ROWS; i++) done[i] = _mm256_add_ps(acc[i][0][t], acc[i][1][t]);
+            for (int i = 0; i < BLOCK_ROWS; i++)
+                done[i] = _mm256_add_ps(acc[i][0][t], groups > BLOCK_GROUPS ? acc[i][1][t] : nothing[t]);
             _mm256_maskstore_ps(y + t * y_stride + r, first_lanes(exist), add_trees(done));
         }
     }

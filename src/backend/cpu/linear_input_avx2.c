@@ -51,27 +51,40 @@ void linear_quantise_avx2(const float *x, int64_t cols, int group, int8_t *q, fl
     memset(sums + cols / group, 0, extra);
 }
 
+/* 8 groups' planes apart: of 2 the even and the odd elements, of 4 each fourth. */
+static void split_planes(const int8_t *q, int group, int planes, uint8_t plane[4][8 * 64]) {
+    const __m256i halves =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+    const __m256i quarters =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    for (int j = 0; j < 8 * group; j += 32) {
+        __m256i v = _mm256_loadu_si256((const __m256i *)(q + j));
+        if (planes == 1) {
+            _mm256_storeu_si256((__m256i *)(plane[0] + j), v);
+            continue;
+        }
+        v = planes == 2 ? _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, halves), 0xd8)
+                        : _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(v, quarters), order);
+        const __m128i low = _mm256_castsi256_si128(v), high = _mm256_extracti128_si256(v, 1);
+        if (planes == 2) {
+            _mm_storeu_si128((__m128i *)(plane[0] + j / 2), low);
+            _mm_storeu_si128((__m128i *)(plane[1] + j / 2), high);
+            continue;
+        }
+        _mm_storel_epi64((__m128i *)(plane[0] + j / 4), low);
+        _mm_storel_epi64((__m128i *)(plane[1] + j / 4), _mm_unpackhi_epi64(low, low));
+        _mm_storel_epi64((__m128i *)(plane[2] + j / 4), high);
+        _mm_storel_epi64((__m128i *)(plane[3] + j / 4), _mm_unpackhi_epi64(high, high));
+    }
+}
+
 /* LAYOUT_GROUPS…: planes apart, then each transposed as the codes are. */
 static void arrange_groups(const int8_t *q, int64_t size, int group, int planes, int8_t *out) {
     const int bytes = group / planes, count = bytes < 16 ? bytes / 4 : 4; /* of a group in a plane */
     for (int64_t i = 0; i < size; i += 8 * group) {
         uint8_t plane[4][8 * 64];
-        for (int j = 0; j < 8 * group; j += 32) {
-            __m256i v = _mm256_loadu_si256((const __m256i *)(q + i + j));
-            if (planes == 1) {
-                _mm256_storeu_si256((__m256i *)(plane[0] + j), v);
-                continue;
-            }
-            const __m128i split = planes == 2 ? _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)
-                                              : _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-            v = _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(split));
-            uint8_t parts[32];
-            _mm256_storeu_si256((__m256i *)parts, v);
-            for (int p = 0; p < planes; p++)
-                for (int half = 0; half < 2; half++)
-                    memcpy(plane[p] + (j + 16 * half) / planes, parts + 16 * half + 16 / planes * p,
-                        (size_t)(16 / planes));
-        }
+        split_planes(q + i, group, planes, plane);
         for (int first = 0; first < bytes; first += 4 * count)
             for (int p = 0; p < planes; p++) {
                 __m256i v[4];
