@@ -6,7 +6,7 @@
 #pragma once
 #include "backend/cpu/linear_x86.h"
 
-enum { PANEL = 16, TILE = 4, FEW_BLOCK = 16 };
+enum { PANEL = 16, TILE = 4 };
 
 /* E4M3 / 256 of the 8 low bytes: the same bits as f16, whose exponent bias is 15 instead of 7. 0x7f reads as 480. */
 INLINE __m256 e4m3_part(__m128i v) {

@@ -138,7 +138,7 @@ INLINE __m256i step_dot(const __m256i code[8], const int8_t *q, const Kind k) {
 /* A step of 8 groups of one weight row with all activation rows. q: of the first. part: the sums of the steps before;
  * acc: after the last step, for each of those 8 lanes, on top of before. */
 INLINE void step_rows(const Few *f, const __m256i code[8], const int8_t *q, int64_t group, __m256 s, __m256 b,
-    const Kind k, const int step, __m256i part[FEW_BLOCK], const __m256 *before, __m256 *acc) {
+    const Kind k, const int step, __m256i part[LINEAR_FEW], const __m256 *before, __m256 *acc) {
     const float *d = f->scales + group, *z = f->sums + group;
     const __m256 *end = acc + f->rows;
     for (__m256 *a = acc; a < end; a++, before++, part++, q += f->stride, d += f->scale_stride, z += f->scale_stride) {
@@ -160,7 +160,7 @@ static __attribute__((noinline)) void load_last_scales(const Weight *w, const ui
 }
 
 /* What the first groups of a row add to, which spares clearing their sums. */
-static const __m256 nothing[FEW_BLOCK];
+static const __m256 nothing[LINEAR_FEW];
 
 /* Where a weight row begins; biases may be NULL. bytes: of all scales from there. */
 typedef struct Place {
@@ -171,7 +171,7 @@ typedef struct Place {
 
 /* Groups first … last−1 of a weight row. acc: lanes 0 to 7, and 8 to 15, for each activation row. Codes are fetched
  * while those before them are computed with. */
-INLINE void block_row(const Few *f, Place at, int64_t first, int64_t last, const Kind k, __m256 acc[2][FEW_BLOCK]) {
+INLINE void block_row(const Few *f, Place at, int64_t first, int64_t last, const Kind k, __m256 acc[2][LINEAR_FEW]) {
     const int bytes = k.group * k.bits; /* of 8 groups */
     const int steps = steps_of(k), turns = fetch_of(k) / step_of(k);
     const uint8_t *p = at.codes + first / BLOCK_GROUPS * bytes;
@@ -185,7 +185,7 @@ INLINE void block_row(const Few *f, Place at, int64_t first, int64_t last, const
     for (int64_t g = first; g < last; g += BLOCK_GROUPS) {
         const int8_t *q = f->q + g * k.group;
         __m256 s, b;
-        __m256i part[FEW_BLOCK];
+        __m256i part[LINEAR_FEW];
         prefetch(p, at.far, bytes);
         p += bytes;
         if (last - g >= BLOCK_GROUPS) {
@@ -215,13 +215,13 @@ INLINE void block_row(const Few *f, Place at, int64_t first, int64_t last, const
 
 INLINE void block_rows(
     const Few *f, int64_t first, int64_t count, float *y, int64_t y_stride, const Kind k, const int most) {
-    const int64_t groups = f->w->cols / k.group,
-                  piece = CACHED_BYTES / (f->rows * k.group) / LINEAR_LANES * LINEAR_LANES;
+    const int64_t groups = f->w->cols / k.group, fit = CACHED_BYTES / (f->rows * k.group) / LINEAR_LANES,
+                  piece = (fit > 0 ? fit : 1) * LINEAR_LANES;
     const size_t row_bytes = weight_row_bytes(f->w), scale_bytes = weight_scale_bytes(f->w), far = far_rows(row_bytes);
     const uint8_t *codes = f->w->data, *scales = f->w->scales, *biases = f->w->biases;
     for (int64_t r = 0; r < count; r += BLOCK_ROWS) {
         const int exist = count - r < BLOCK_ROWS ? (int)(count - r) : BLOCK_ROWS;
-        __m256 acc[BLOCK_ROWS][2][FEW_BLOCK];
+        __m256 acc[BLOCK_ROWS][2][LINEAR_FEW];
         for (int64_t from = 0; from < groups; from += piece) {
             const int64_t to = groups - from < piece ? groups : from + piece;
             for (int i = 0; i < exist; i++) {

@@ -252,18 +252,8 @@ void linear_few_avx2(
     Few f = {w, x->q[linear_layout_avx2(w, rows)], x->scales, x->sums, x->stride, x->stride / x->group,
         (const uint8_t *)w->data + (size_t)w->rows * weight_row_bytes(w), groups, planes ? (int)(bytes / 32) : groups,
         planes ? (int)(bytes % 32) : 0, rows};
-    if (rows <= single_rows(w)) {
+    if (rows <= single_rows(w))
         (rows == 1 ? few_rows_1 : few_rows_2)[linear_kind(w)](&f, first, count, y, stride);
-        return;
-    }
-    /* the weights come from memory once and from the second-level cache for the other passes */
-    for (int more = rows; more > 0; more -= f.rows) {
-        const int passes = (more + FEW_BLOCK - 1) / FEW_BLOCK;
-        f.rows = (more + passes - 1) / passes;
+    else
         linear_block_avx2(&f, first, count, y, stride);
-        f.q += f.rows * f.stride;
-        f.scales += f.rows * f.scale_stride;
-        f.sums += f.rows * f.scale_stride;
-        y += f.rows * stride;
-    }
 }

@@ -54,11 +54,11 @@ static void choose_inputs(Product *p, int rows) {
 
 static size_t align_up(size_t size) { return (size + 63) & ~(size_t)63; }
 
-/* From row to row: 16 groups more than they take where else all rows would lie in the same lines of the first-level
- * cache. */
+/* From row to row: 16 groups more than they take where else all rows, or every other one, would lie in the same lines
+ * of the first-level cache. */
 static int64_t row_stride(int64_t cols, int group) {
     const int64_t stride = linear_stride(cols, group);
-    return stride % 4096 == 0 ? stride + (int64_t)group * LINEAR_LANES : stride;
+    return stride % 2048 == 0 ? stride + (int64_t)group * LINEAR_LANES : stride;
 }
 
 /* Shares out `space` for `rows` rows, their lines rounded up to whole tiles; with space NULL only counts. */
