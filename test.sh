@@ -68,16 +68,11 @@ step tsan-build configure tsan build-tsan && step tsan env TSAN_OPTIONS=halt_on_
     --output-on-failure -R 'test_(engine|spill|models|pool|chat|server|request|scheduler|map|file|constraint|sharing|stream|disk)' -E '_allocations$'
 
 beside tokenizers "$python" tests/text/check_tokenizers.py
+beside vocabularies "$python" tests/import/check_vocabularies.py --count 1000
 beside templates "$python" tests/text/check_templates.py
 beside grammar "$python" tests/text/check_grammar.py
 beside logits "$python" tests/model/check_logits.py
 beside hostile "$python" tests/model/check_hostile.py
-step tokenizers "$python" tests/text/check_tokenizers.py
-step vocabularies "$python" tests/import/check_vocabularies.py --count 1000
-step templates "$python" tests/text/check_templates.py
-step grammar "$python" tests/text/check_grammar.py
-step logits "$python" tests/model/check_logits.py
-step hostile "$python" tests/model/check_hostile.py
 
 for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
 beside cli "$python" tests/cli/check_cli.py
