@@ -124,6 +124,20 @@ static double mean_square(const float *a, const float *b, int64_t count) {
     return sqrt(sum / (double)count);
 }
 
+/* How far codes are from what they stand for, in rows that see some. A code of 4 bits is 9.7 % off, and each bit more
+ * halves that; of latents both the scores and the sums are, √2 of it. Of 8 bits, uniform steps, a percent. */
+static void check_distortion(Backend *ref, const Case *c, Bench *b, const float *coded) {
+    static const double most[KV_FORMS] = {
+        [KV_CODE4] = 0.137, [KV_CODE5] = 0.07, [KV_CODE6] = 0.037, [KV_CODE8] = 0.014};
+    const int64_t width = out_width(&c->shape), from = (AFTER + HOT) * width, count = c->shape.tokens * width - from;
+    float *exact = random_floats(c->shape.tokens * width, 0);
+    compute(ref, b, 512, false, exact);
+    const double far = mean_square(coded + from, exact + from, count) / mean_square(exact + from, NULL, count);
+    TEST_MSG(far > 0.001 && far <= most[c->k], "%s: codes are %g off", c->shape.name, far);
+    printf("%s: %d bits, %.4f off\n", c->shape.name, kv_form_bits(c->k), far);
+    free(exact);
+}
+
 static void check_case(const Case *c, size_t most_cuts) {
     static const struct {
         int threads, chunk;
@@ -138,6 +152,7 @@ static void check_case(const Case *c, size_t most_cuts) {
     float *expected = random_floats(count, 0), *first = random_floats(count, 0), *other = random_floats(count, 0);
     Backend *ref = open_backend("ref", 1, false, ROWS_MAX);
     compute_coded(ref, c, &b, bias, 512, false, expected);
+    if (s->latent) check_distortion(ref, c, &b, expected);
     backend_close(ref);
     for (size_t n = 0; n < COUNT_OF(vector_names); n++) {
         if (is_device(vector_names[n])) continue; /* it keeps pages exact so far */

@@ -29,7 +29,9 @@ static LatentPart open_part(const ScanForm *f, const uint8_t *codes, int behind,
     return (LatentPart){f, codes, mean, bytes, behind};
 }
 
+/* Fetches the next page with the products, a line at a time until it is there. */
 static void multiply_bytes(const ScanForm *f, bool values, int height, const Product *p) {
+    if (p->ahead->left <= 0) p->ahead->fetch.product = 0;
     products[values][form_is_wide(f->form) ? SOURCE_WIDE : SOURCE_NARROW][height - 1](p);
 }
 
@@ -75,17 +77,19 @@ typedef uint8_t Square __attribute__((vector_size(16))); /* four tokens by four 
 
 /* The bytes of a group as values lie, without the offset of keys: [blocks of dims][quads of tokens][16][4]. */
 static void turn_group(const LatentPart *part, int group, uint8_t *out) {
-    const KvCodeLayout *l = &part->form->layout;
+    const int blocks = part->form->layout.group / LANES;
     const uint8_t offset = (uint8_t)key_offset(part->form->form);
-    const uint8_t *from = part->bytes + (size_t)group * l->group / 4 * QUAD_BYTES;
-    for (int block = 0; block < TOKEN_BLOCKS; block++, from += (size_t)part_quads_of(part) * QUAD_BYTES)
-        for (int quad = 0; quad < l->group / 4; quad++)
-            for (int t = 0; t < 4; t++) {
+    for (int block = 0; block < TOKEN_BLOCKS; block++) {
+        const uint8_t *from = part->bytes + (block * part_quads_of(part) + group * blocks * 4) * (int64_t)QUAD_BYTES;
+        uint8_t *to = out + (int64_t)block * 4 * QUAD_BYTES;
+        for (int b = 0; b < blocks; b++, from += 4 * QUAD_BYTES, to += TOKEN_QUADS * QUAD_BYTES)
+            UNROLL for (int i = 0; i < 16; i++) {
                 Square x;
-                memcpy(&x, from + quad * QUAD_BYTES + t * 16, sizeof x);
+                memcpy(&x, from + i / 4 * QUAD_BYTES + i % 4 * 16, sizeof x);
                 x = __builtin_shufflevector(x, x, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15) - offset;
-                memcpy(out + ((quad / 4 * TOKEN_QUADS + block * 4 + t) * QUAD_BYTES + quad % 4 * 16), &x, sizeof x);
+                memcpy(to + i % 4 * QUAD_BYTES + i / 4 * 16, &x, sizeof x);
             }
+    }
 }
 
 /* o[i] ← o[i] · factor + weights · latents, in the rotated space. */
@@ -131,7 +135,7 @@ static void scan_latent_page(AttentionTile *t, int first, const ScanPage *page, 
     for (int i = 0; i < count; i++)
         work->constant[i] = score_of_mean(record_of(page, &latent, first + i), width, latent.mean) +
             score_of_mean(record_of(page, &rotating, first + i), page->values->layout.d, rotating.mean);
-    work->ahead = (ScanAhead){0}; /* bytes are made of codes one after another, which is fetched well as it is */
+    start_fetching(work, page->next_k, page->keys->layout.bytes, (ScanFetch){.product = 1});
     score_part(page, &latent, first, count, work);
     score_part(page, &rotating, first, count, work);
     soften_page(t, first, count, work);
