@@ -478,13 +478,9 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     if ((options->fit && !options->fit(options, error)) || !check_engine_options(options, error)) return false;
     engine->notify = options->notify;
     engine->notify_context = options->notify_context;
-    RunnerOptions runner = {.backend = options->backend, .outputs_max = options->slots + ECHO_ROWS};
-    runner.backend.rows_max = options->slots + options->prefill_size;
+    const RunnerOptions runner = engine_runner_options(options);
     engine->resources = options->resources;
-    if (engine->resources) runner.backend.pool = resources_pool(engine->resources);
     engine->pooling = options->pooling;
-    if (options->pooling) /* of the mean, any row's */
-        runner.states_max = options->pooling == POOLING_MEAN ? runner.backend.rows_max : options->slots;
     engine->model = model_open(options->directory, &options->model, error);
     engine->runner = engine->model ? runner_open(engine->model, &runner, error) : NULL;
     if (!engine->runner) return false;

@@ -1,7 +1,18 @@
 #include "engine/expert_memory.h"
 
 #include "base/log.h"
+#include "engine/resources.h"
+#include "engine/scheduler.h"
 #include "fit/fit.h"
+
+RunnerOptions engine_runner_options(const EngineOptions *options) {
+    RunnerOptions runner = {.backend = options->backend, .outputs_max = options->slots + ECHO_ROWS};
+    runner.backend.rows_max = options->slots + options->prefill_size;
+    if (options->resources) runner.backend.pool = resources_pool(options->resources);
+    if (options->pooling) /* of the mean, any row's */
+        runner.states_max = options->pooling == POOLING_MEAN ? runner.backend.rows_max : options->slots;
+    return runner;
+}
 
 static uint64_t least_cache(const Runner *runner) { return kv_bytes_for(runner_kv_plan(runner), NULL, KV_PAGE_TOKENS); }
 

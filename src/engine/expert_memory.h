@@ -2,6 +2,8 @@
 #pragma once
 #include "engine/engine.h"
 
+/* The runner that the engine opens: the rows of its largest step, and those of which it wants logits or states. */
+RunnerOptions engine_runner_options(const EngineOptions *options);
 /* What experts and KV cache may take together where so much is free; 0: experts are not streamed. */
 NODISCARD bool expert_room(
     const Runner *runner, const EngineOptions *options, uint64_t free_bytes, uint64_t *bytes, Error *error);

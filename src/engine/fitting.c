@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/expert_memory.h"
 #include "engine/resources.h"
 #include "model/decoder.h"
 
@@ -76,11 +77,10 @@ bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *ou
     tables.warn = NULL;
     const bool streams = options->model.stream_experts;
     *out = (EnginePlan){.wishes = wishes_of(options)};
-    const int rows = options->prefill_size ? options->prefill_size : streams ? PREFILL_STREAMED : PREFILL;
-    RunnerOptions runs = {
-        .backend = options->backend, .outputs_max = options->slots, .part_rows = streams ? DECODER_PART_MAX : 0};
-    runs.backend.rows_max = options->slots + rows;
-    if (options->resources) runs.backend.pool = resources_pool(options->resources);
+    EngineOptions own = *options;
+    if (!own.prefill_size) own.prefill_size = streams ? PREFILL_STREAMED : PREFILL;
+    RunnerOptions runs = engine_runner_options(&own);
+    runs.part_rows = streams ? DECODER_PART_MAX : 0;
     Model *model = model_open(options->directory, &tables, error);
     Runner *runner = model ? runner_open(model, &runs, error) : NULL;
     const bool ok = runner && make(options, runner, source, out, error);

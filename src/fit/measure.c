@@ -10,7 +10,8 @@
 
 enum {
     MEMORY_BYTES = 256 << 20, /* more than the caches hold, */
-    MEMORY_PART = 4,          /* and at most one part in so many of what is free */
+    MEMORY_PART = 4,          /* and at most one part in so many of what is free, */
+    MEMORY_LEAST = 24 << 20,  /* but room for a product's weights */
     PATTERN_BYTES = 1 << 20,
     ROW_BYTES_MAX = 16 << 20,   /* of a product of one row */
     PROMPT_BYTES_MAX = 2 << 20, /* of a prompt's, which is computed from caches */
@@ -172,7 +173,7 @@ bool fit_measure(
     *out = (FitMachine){.memory = memory_available()};
     Bench b = {.model = model, .bytes = MEMORY_BYTES};
     if (out->memory / MEMORY_PART < b.bytes) b.bytes = out->memory / MEMORY_PART / ALIGN * ALIGN;
-    if (b.bytes < 4 * ROW_BYTES_MAX) return fail(error, ERROR_MEMORY, "no memory to measure this machine");
+    if (b.bytes < MEMORY_LEAST) return fail(error, ERROR_MEMORY, "no memory to measure this machine");
     b.memory = mmap(NULL, b.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (b.memory == MAP_FAILED) return fail(error, ERROR_MEMORY, "no memory to measure this machine");
 #ifdef MADV_HUGEPAGE

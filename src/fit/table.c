@@ -103,6 +103,33 @@ static int parts_of(const FitModel *model) {
     return 0;
 }
 
+/* What a reader takes in for so many bytes: whole blocks, in which they begin anywhere. A mapped file begins with one.
+ */
+static uint64_t blocks_of(const void *data, size_t bytes) {
+    if (!data) return 0;
+    const size_t before = (uintptr_t)data % BANK_ALIGN;
+    return (before + bytes + BANK_ALIGN - 1) / BANK_ALIGN * BANK_ALIGN;
+}
+
+static uint64_t blocks_of_weight(const Weight *w) {
+    const size_t rows = (size_t)w->rows, scales = weight_scale_bytes(w) * rows;
+    return blocks_of(w->data, weight_row_bytes(w) * rows) + blocks_of(w->scales, scales) + blocks_of(w->biases, scales);
+}
+
+/* Of the largest expert: each has a place for it. */
+static uint64_t largest_expert(const Spec *spec) {
+    uint64_t most = 0;
+    for (int i = 0; i < spec->layer_count; i++) {
+        const MoeFfn *moe = &spec->layers[i].moe;
+        for (int e = 0; spec->layers[i].ffn == FFN_MOE && e < moe->experts; e++) {
+            const uint64_t bytes =
+                blocks_of_weight(&moe->gate[e]) + blocks_of_weight(&moe->up[e]) + blocks_of_weight(&moe->down[e]);
+            if (bytes > most) most = bytes;
+        }
+    }
+    return most;
+}
+
 void fit_model(const Runner *runner, FitModel *out) {
     const Model *model = runner_model(runner);
     const Spec *spec = model_spec(model);
@@ -117,8 +144,7 @@ void fit_model(const Runner *runner, FitModel *out) {
     out->besides_bytes = runner_besides_bytes(runner, &resident);
     out->dense_bytes = model_experts(model) ? resident : resident - counting.routed_bytes;
     out->parts = parts_of(out);
-    if (out->experts) /* each part begins and ends with a whole block */
-        out->expert_bytes = counting.routed_bytes / (uint64_t)out->experts + (uint64_t)out->parts * BANK_ALIGN;
+    if (out->experts) out->expert_bytes = largest_expert(spec);
     if (model_experts(model)) out->expert_bytes = model_expert_bytes(model) / (uint64_t)out->experts;
     const Backend *backend = runner_backend(runner);
     out->can_stream = backend->sources && backend->ops->narrow;

@@ -102,6 +102,31 @@ static void test_streamed(void) {
     }
 }
 
+/* What just does by the plan does for the engine, also where it wants more of a step than a token's logits; and no less
+ * than a page of the cache and an expert less does for either. */
+static void test_floor(void) {
+    static const Pooling poolings[] = {POOLING_NONE, POOLING_LAST, POOLING_MEAN};
+    for (size_t i = 0; i < COUNT_OF(poolings); i++) {
+        EngineOptions options = options_of(0);
+        options.model.stream_experts = true;
+        options.pooling = poolings[i];
+        const EnginePlan whole = must_plan(&options, PLAN_KNOWN);
+        Error error = {0};
+        options.model.memory_budget = whole.fit.floor;
+        const EnginePlan least = must_plan(&options, PLAN_KNOWN);
+        TEST(least.fit.held >= least.model.layer_cycle);
+        Engine *engine = engine_open(&options, &error);
+        TEST_MSG(engine, "%s", error.text);
+        engine_close(engine);
+        options.model.memory_budget = whole.fit.floor - 1;
+        EnginePlan none;
+        TEST(!engine_plan(&options, PLAN_KNOWN, &none, &error) && error.code == ERROR_MEMORY);
+        engine = engine_open(&options, &error);
+        TEST_MSG(!engine && error.code == ERROR_MEMORY, "%s", error.text);
+        engine_close(engine);
+    }
+}
+
 static void test_too_small(void) {
     EngineOptions options = options_of(1 << 20);
     Error error = {0};
@@ -121,6 +146,7 @@ int main(void) {
     if (!fixture_open(&f, "olmoe") || !fixture_write_variant(&f, 0, checkpoint)) return 1;
     test_table();
     test_streamed();
+    test_floor();
     test_too_small();
     TEST(kept(true) == 1);
     rmdir(calibrations);
