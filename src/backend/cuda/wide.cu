@@ -49,10 +49,12 @@ __device__ __forceinline__ void multiply_wide(float (&d)[16], const uint32_t a[4
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-/* Eight rows by 16 bytes lie together; along the columns they are a tile's rows apart. */
-template <int N> __device__ __forceinline__ uint64_t input_matrix(uint32_t at) {
-    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(N * 16 >> 4) << 16 | (uint64_t)(128 >> 4) << 32;
+/* Eight rows by 16 bytes lie together; along the columns they are a tile's rows apart. Low word; the high one is the
+ * same for all. */
+template <int N> __device__ __forceinline__ uint32_t input_matrix(uint32_t at) {
+    return (at & 0x3ffff) >> 4 | (uint32_t)(N * 16 >> 4) << 16;
 }
+__device__ __forceinline__ uint64_t matrix_of(uint32_t low) { return (uint64_t)(128 >> 4) << 32 | low; }
 #endif
 
 /* A run of groups after the other in canonical order: of each slice its rounds, of each round pieces that fill a slot. */
@@ -164,23 +166,24 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 1)
 #pragma unroll
     for (int i = 0; i < NUMBERS; i++) total[i] = c[i] = 0;
     uint32_t one[16], other[16];
-    Turn slot, in, used; /* used: of the inputs that the multiplications before the last ones have read */
+    Turn slot, in;
     Pieces at = {first_slice};
-    int left = 0, within = 0;
-    bool flying = false;
-    /* A group's weights, as f16. */
+    /* Of the slot that the warp is at: the groups that are left, and where its next tile is. */
+    int left = 0;
+    const uint8_t *own_tiles = memory + INPUT_SLOTS * INPUT_BYTES + warp * ring.share * bytes, *tile = own_tiles;
+    uint32_t last_used = 0; /* the barrier of the inputs that the multiplications under way read */
+    /* The next group's weights, as f16. */
     const auto prepare = [&](uint32_t(&a)[16]) {
         if (left == 0) {
             while ((left = at.count(columns, ring)) <= 0) at.next(columns, ring);
-            within = 0;
+            at.next(columns, ring);
+            tile = own_tiles + slot.at * ring.slot_bytes;
             barrier_wait(full + slot.at * 8, slot.phase);
         }
         Piece<KIND> numbers;
-        piece_take(numbers, memory + INPUT_SLOTS * INPUT_BYTES + slot.at * ring.slot_bytes +
-                (warp * ring.share + within) * bytes, lane, scales);
-        within++;
+        piece_take(numbers, tile, lane, scales);
+        tile += bytes;
         if (--left == 0) {
-            at.next(columns, ring);
             __syncwarp();
             if (lane == 0) barrier_arrive(empty + slot.at * 8);
             slot.next(WEIGHT_SLOTS);
@@ -189,37 +192,39 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 1)
         for (int s = 0; s < 4; s++) piece_numbers(numbers, s, a + 4 * s);
     };
     const auto issue = [&](const uint32_t(&a)[16]) {
+        const uint32_t matrix = input_matrix<N>(inputs + in.at * INPUT_BYTES);
         barrier_wait(in_full + in.at * 8, in.phase);
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-        for (int s = 0; s < 4; s++)
-            multiply_wide(c, a + 4 * s, input_matrix<N>(inputs + in.at * INPUT_BYTES + s * 2 * N * 16));
+        for (int s = 0; s < 4; s++) multiply_wide(c, a + 4 * s, matrix_of(matrix + s * 2 * N));
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        in.next(INPUT_SLOTS);
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-        if (flying) {
-            __syncwarp();
-            if (lane == 0) barrier_arrive(in_empty + used.at * 8);
-            used.next(INPUT_SLOTS);
-        }
-        flying = true;
+        if (lane == 0 && last_used) barrier_arrive(last_used);
+        last_used = in_empty + in.at * 8;
+        in.next(INPUT_SLOTS);
     };
-    for (int slice = first_slice; slice < end_slice; slice++) {
+    const auto groups_of = [&](int slice) {
         int groups = 0;
         for (int round = 0; round < columns.rounds; round++)
             groups += max(0, min(columns.run, columns.groups - (round * SLICES + slice) * columns.run));
+        return groups;
+    };
+    int remaining = 0;
+    for (int slice = first_slice; slice < end_slice; slice++) remaining += groups_of(slice);
+    if (remaining > 0) prepare(one);
+    for (int slice = first_slice; slice < end_slice; slice++) {
+        const int groups = groups_of(slice);
         if (groups == 0) continue;
+        /* What comes next is prepared before the last multiplications of a slice are waited for. */
         for (int i = 0; i < groups / 2; i++) {
-            prepare(one);
             issue(one);
             prepare(other);
             issue(other);
+            if ((remaining -= 2) > 0) prepare(one);
         }
-        if (groups % 2) {
-            prepare(one);
-            issue(one);
-        }
+        if (groups % 2) issue(one);
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        if (groups % 2 && --remaining > 0) prepare(one);
         if (splits > 1 && place.on) {
             const int64_t width = (int64_t)ring.units * TILE_ROWS;
             float *to = ring.partials + ((int64_t)slice * p.rows + token) * width + place.unit * TILE_ROWS + g;
@@ -270,20 +275,17 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 1)
     float *out = p.out[GLU ? 0 : place.index] + row;
     const int64_t stride = w.rows;
     const bool here[2] = {row < w.rows, row + 8 < w.rows};
+    float old[NUMBERS]; /* all under way together */
 #pragma unroll
-    for (int first = 0; first < NUMBERS; first += 16) {
-        float old[16];
+    for (int i = 0; i < NUMBERS; i++) {
+        const int k = token + i / 4 * 8 + 2 * t + i % 2, h = i / 2 % 2;
+        old[i] = p.mode == PRODUCT_ADD && k < p.rows && here[h] ? load(out + k * stride + 8 * h) : 0;
+    }
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            const int k = token + (first + i) / 4 * 8 + 2 * t + i % 2, h = i / 2 % 2;
-            old[i] = p.mode == PRODUCT_ADD && k < p.rows && here[h] ? load(out + k * stride + 8 * h) : 0;
-        }
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            const int k = token + (first + i) / 4 * 8 + 2 * t + i % 2, h = i / 2 % 2;
-            if (k < p.rows && here[h])
-                out[k * stride + 8 * h] = p.mode == PRODUCT_ADD ? old[i] + p.scale * total[first + i] : total[first + i];
-        }
+    for (int i = 0; i < NUMBERS; i++) {
+        const int k = token + i / 4 * 8 + 2 * t + i % 2, h = i / 2 % 2;
+        if (k < p.rows && here[h])
+            out[k * stride + 8 * h] = p.mode == PRODUCT_ADD ? old[i] + p.scale * total[i] : total[i];
     }
 #endif
 }
