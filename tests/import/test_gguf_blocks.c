@@ -98,6 +98,10 @@ static void check_type(uint32_t type, const uint8_t *blocks, const uint8_t *valu
         .biases = biases};
     TEST((double)weight_bytes(&w) * 8 == promised[promise].bits * ELEMENTS);
     weight_dequantize_row(&w, 0, 0, ELEMENTS, out);
+    for (int i = 0; type == TYPE_Q2_K && i < GROUPS; i++) { /* so that they take 16 bits */
+        const float scale = scales[i];
+        TEST(fabsf(scale) > 65504 || fabsf(scale) < 0x1p-14f || f16_to_f32(f32_to_f16(scale)) == scale);
+    }
     bool inexact = promised[promise].nearest;
     int unequal = 0;
     for (int i = 0; i < ELEMENTS; i++) {

@@ -211,9 +211,9 @@ static void convert_q2_k(const uint8_t *block, uint8_t *codes, float *scales, fl
         float values[32];
         const uint8_t *sub = block + 2 * group, *quarters = block + 16 + group / 4 * 32;
         for (int i = 0; i < 32; i++) codes[i] = quarters[i] >> group % 4 * 2 & 3;
-        scales[group] = d * (float)(sub[0] & 15);
-        biases[group] = -(dmin * (float)(sub[0] >> 4));
-        if (sub[0] == sub[1]) continue; /* one scale: exact */
+        scales[group] = half_or_same(d * (float)(sub[0] & 15));
+        biases[group] = half_or_same(-(dmin * (float)(sub[0] >> 4)));
+        if (sub[0] == sub[1]) continue; /* one scale: the codes as they are */
         for (int i = 0; i < 32; i++)
             values[i] = d * (float)(sub[i / 16] & 15) * (float)codes[i] - dmin * (float)(sub[i / 16] >> 4);
         convert_q2_k_group(values, codes, &scales[group], &biases[group]);
