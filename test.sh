@@ -103,5 +103,6 @@ step streaming "$python" tests/server/check_streaming.py
 step chaos "$python" tests/server/check_chaos.py
 step tls "$python" tests/server/check_tls.py
 step operations "$python" tests/server/check_operations.py
+step replicas "$python" tests/server/check_replicas.py
 step real "$python" tests/real/check_real.py
 finish
