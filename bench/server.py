@@ -12,10 +12,12 @@ server at a time, the others idle. Rows are medians of the rounds; `bar` is what
   cost      µs of processor time per token and stream outside the threads that compute (apus only)
   tools     the same of streams with tools, whose answers are read for calls and reasoning (apus only); what the thread of masks
             takes beside each step is a row of its own
+  overhead  ms from sending a prompt of 200 words to its first token, less the time in which it was read; and ms of a scrape of /metrics beside
+            the streams, on a connection that is open (apus only)
   idle      processor ticks and context switches of the idle server in 10 s (apus only)
   memory    anonymous memory in MB when all answers are given, so that no page of the KV cache is in use
 The client is one thread that reads raw sockets: what it takes from the servers' cores is small, and the same for all."""
-import argparse, csv, http.client, json, os, platform, random, re, select, shlex, socket, statistics, subprocess, sys, time
+import argparse, csv, http.client, json, os, platform, random, re, select, shlex, socket, statistics, subprocess, sys, threading, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WORDS = """the of and to in is you that it he was for on are as with his they at be this have from or one had by word but not what all
@@ -162,6 +164,36 @@ def measure_one(server, text, tokens):
     return (streams[0].usage()["completion_tokens"] - 1) / (streams[0].last - streams[0].first)
 
 
+def measure_overhead(server, text):
+    """ms to the first token beyond the reading of the prompt, which the server's metrics tell."""
+    def read():
+        text = ask(server.port, "/metrics")[1]
+        return [float(re.search(rb"^apus_request_prefill_time_seconds_" + part + rb"{.*} (.*)$", text, re.M).group(1)) for part in (b"count", b"sum")]
+    time.sleep(0.2)  # what was answered before is noted
+    before, start = read(), time.perf_counter()
+    streams, _, _ = burst(server, [text], 2)
+    seconds, end = streams[0].first - start, time.perf_counter() + 1
+    while (after := read())[0] == before[0] and time.perf_counter() < end:  # it is noted when the answer has ended
+        time.sleep(0.001)
+    return (seconds - (after[1] - before[1])) * 1e3
+
+
+def measure_scrape(server, texts, tokens):
+    """Median ms of /metrics while the streams are given."""
+    thread, times = threading.Thread(target=burst, args=(server, texts, tokens)), []
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    thread.start()
+    time.sleep(0.05)
+    while thread.is_alive():
+        start = time.perf_counter()
+        connection.request("GET", "/metrics")
+        connection.getresponse().read()
+        times.append((time.perf_counter() - start) * 1e3)
+        time.sleep(0.02)
+    connection.close()
+    return statistics.median(times)
+
+
 def measure_run(command):
     """Seconds from exec to the first byte of an answer."""
     start = time.perf_counter()
@@ -212,7 +244,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--prompt", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="streams,prompt,one,start,idle,memory", help="which measurements, by comma")
+    parser.add_argument("--only", default="streams,prompt,one,start,overhead,idle,memory", help="which measurements, by comma")
     parser.add_argument("--no-header", action="store_true")
     parser.add_argument("model")
     a = parser.parse_args()
@@ -278,6 +310,11 @@ def main():
                 masks.append(mask)
             row(f"cost, {a.streams} streams with tools", "apus", costs, "us per token and stream", bar="<= 30")
             row(f"masks, {a.streams} streams with tools", "apus", masks, "us per token and stream")
+        if "overhead" in only:
+            firsts = [measure_overhead(ours, words(200)) for _ in range(a.rounds)]
+            row("first token over prefill", "apus", firsts, "ms", bar="<= 1")
+            scrapes = [measure_scrape(ours, [f"Write a long story about {words(12)}." for _ in range(a.streams)], a.tokens) for _ in range(a.rounds)]
+            row(f"scrape beside {a.streams} streams", "apus", scrapes, "ms", bar="<= 1")
         if "schema" in only:
             free, kept = [], []
             for _ in range(a.rounds):
