@@ -78,6 +78,7 @@ for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_
 beside cli "$python" tests/cli/check_cli.py
 beside swiftlm "$python" tests/cli/check_swiftlm.py
 beside package tests/cli/check_package.sh
+beside install tests/cli/check_install.sh
 beside hub "$python" tests/hub/check_hub.py
 beside api "$python" tests/server/check_api.py
 beside models "$python" tests/server/check_models.py

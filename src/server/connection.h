@@ -57,6 +57,7 @@ typedef struct Http {
     Workers *workers;
     Connection *first;
     int count;
+    bool crowded;                           /* heads and bodies were so large that their memory is worth giving back */
     size_t head_bytes, reply_bytes;         /* that they hold */
     int completing;                         /* of them, with a request of the engine whose answer is not out */
     int64_t next_deadline_ns, pause_end_ns; /* of accepting; 0: none */

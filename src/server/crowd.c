@@ -1,5 +1,9 @@
 #include "server/crowd.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 /* Bytes per second of a request that began at least SLOW_S ago, or −1. */
 static double slowness(const Connection *c, int64_t now) {
     enum { SLOW_S = 1 };
@@ -32,4 +36,15 @@ void crowd_end_unread(Http *http) {
         if (others < 1) return;
         connection_drop(worst);
     }
+}
+
+void crowd_calm(Http *http) {
+    enum { MANY_BYTES = 16 << 20, FEW_BYTES = 1 << 20 };
+    const size_t held = http->head_bytes + __atomic_load_n(&http->server->body_bytes, __ATOMIC_RELAXED);
+    if (held > MANY_BYTES) http->crowded = true;
+    if (!http->crowded || held > FEW_BYTES) return;
+    http->crowded = false;
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }

@@ -8,3 +8,5 @@
 bool crowd_end_one(Http *http, int64_t now);
 /* While answers that nobody takes are too much together: ends who has taken nothing for longest. */
 void crowd_end_unread(Http *http);
+/* After a crowd of large heads or bodies, their memory goes back to the system: glibc would keep it. */
+void crowd_calm(Http *http);

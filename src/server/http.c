@@ -140,6 +140,7 @@ static void *serve(void *argument) {
             poller_set(http->poller, http->listener, POLLER_NONE, POLLER_READ, &http->listener);
         }
         cut_off(http, now);
+        crowd_calm(http);
     }
     return NULL;
 }

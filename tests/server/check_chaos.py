@@ -2,10 +2,11 @@
 """Clients that vanish, dawdle, send far too much or two requests in one, weights that shrink, and a shutdown under load: the server lives,
 its memory stays, and who streams beside them does not notice.
     check_chaos.py            1,000 disconnects, 400 slow connections
-    check_chaos.py long       10,000 of each"""
+    check_chaos.py long       10,000 of each; and gaps of a real model's stream beside all of it, held against twice those alone (a few minutes, on
+                              a machine that does nothing else)"""
 import json, multiprocessing, os, random, resource, signal, socket, sys, tempfile, threading, time
 
-from apus_server import Checks, Server
+from apus_server import CACHE, Checks, Server
 from tiny_model import write_tiny_model
 
 check = Checks()
@@ -171,6 +172,28 @@ def large(server):
     check(sum(b" 413 " in out[:20] for out in got) >= 2, f"who announces 100 MB is told: {[out[:80] for out in got]}")
 
 
+def wide(server):
+    """Headers of 60 KiB each that do not end: together they have their limit, and a small request is answered."""
+    sockets = []
+    for _ in range(2000):
+        s = connect(server, timeout=30)
+        s.setblocking(False)
+        try:
+            s.send((POST + "X: " + "a" * 60000).encode())
+        except OSError:
+            pass
+        sockets.append(s)
+    check(server.chat("hi", max_tokens=1)[0] == 200, f"an answer beside {len(sockets)} wide heads")
+    refused = 0
+    for s in sockets:
+        try:
+            refused += s.recv(100).startswith(b"HTTP/1.1 503 ")
+        except OSError:
+            pass
+        s.close()
+    check(refused > 0, f"{refused} of {len(sockets)} were refused")
+
+
 def smuggled(server):
     for data in SMUGGLED:
         s = connect(server, timeout=5)
@@ -254,6 +277,28 @@ def terminated(model):
             check(whole, f"an answer at the end: {out[:60]} ... {out[-60:]}")
 
 
+def undisturbed():
+    """With a real model, whose tokens take longer than what a scheduler of two cores makes of clients in Python."""
+    path = os.path.join(CACHE, "qwen-0.5b.gguf")
+    if not os.path.exists(path):
+        print(f"{path} is absent: tools/fetch_models.py qwen-0.5b; gaps of a real model are not looked at")
+        return
+    with Server(path, "--slots", 16, "--threads", 1, "--ctx-size", 4096) as server:
+        server.chat("hi", max_tokens=8)
+        steady = Steady(server)
+        time.sleep(15)
+        alone, longest, count = steady.stop()
+        print(f"a real model alone: p99 of gaps {alone * 1e3:.1f} ms, longest {longest * 1e3:.1f} of {count}")
+        for part in (smuggled, slow, wide, large, long_prompts):
+            steady, start = Steady(server), time.time()
+            time.sleep(2)
+            part(server)
+            time.sleep(max(0, 8 - (time.time() - start)))
+            beside, longest, count = steady.stop()
+            print(f"{part.__name__}: p99 of gaps {beside * 1e3:.1f} ms, longest {longest * 1e3:.1f} of {count}")
+            check(beside <= 2 * alone, f"{part.__name__} beside a real model: p99 of gaps {beside * 1e3:.1f} ms, alone {alone * 1e3:.1f}")
+
+
 def main():
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit[1], 20000), limit[1]))
@@ -266,7 +311,7 @@ def main():
             time.sleep(3)
             alone, longest, count = steady.stop()
             print(f"alone: p99 of gaps {alone * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms of {count}; {before / MIB:.0f} MiB")
-            for part in (smuggled, disconnects, slow, large, long_prompts):
+            for part in (smuggled, disconnects, slow, wide, large, long_prompts):
                 steady, start = Steady(server), time.time()
                 part(server)
                 beside, longest, count = steady.stop()
@@ -278,6 +323,8 @@ def main():
                     check(beside <= max(2 * alone, 0.1), f"{part.__name__}: p99 of gaps {beside * 1e3:.1f} ms, alone {alone * 1e3:.1f}")
             check(memory(server, "VmRSS") < before + 48 * MIB, f"memory is flat: {before / MIB:.0f} MiB, then {memory(server, 'VmRSS') / MIB:.0f}")
             check(memory(server, "VmHWM") < before + BUDGET, f"the most was {memory(server, 'VmHWM') / MIB:.0f} MiB")
+        if LONG:
+            undisturbed()
         descriptors(model)
         shrunk(model)
         terminated(model)

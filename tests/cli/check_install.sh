@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# The Debian package in a bare root: what it depends on is unpacked there and nothing else; dpkg installs it, and the server starts as its unit has it start
+# and answers (77: this is no Debian, or not run by root).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+for tool in apt-get dpkg-deb dpkg-shlibdeps cpack curl; do command -v $tool >/dev/null || { echo "$tool is not here"; exit 77; }; done
+[ "$(id -u)" = 0 ] || { echo "only root can change its root"; exit 77; }
+place=$(mktemp -d)
+server=0
+trap '[ $server = 0 ] || kill -9 $server 2>/dev/null || true; rm -rf "$place"' EXIT
+cpack --config build/CPackConfig.cmake -B "$place" >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
+mkdir -p "$place/archives/partial" "$place/root/tmp" "$place/root/dev" "$place/root/proc"
+: >"$place/status"
+apt-get -o Dir::State::status="$place/status" -o Dir::Cache::archives="$place/archives" -o APT::Sandbox::User=root -o Debug::NoLocking=true \
+    install -y -q --no-install-recommends --download-only "$place"/apus*.deb dpkg dash coreutils diffutils libc-bin ca-certificates >"$place/log" 2>&1 ||
+    { tail -n 5 "$place/log"; echo "the packages that it depends on cannot be had"; exit 77; }
+for package in "$place"/archives/*.deb; do
+    case $package in */apus_*) continue ;; esac
+    dpkg-deb -x "$package" "$place/root"
+done
+: >"$place/root/dev/null"
+mkdir -p "$place/root/var/lib/dpkg/info" "$place/root/var/lib/dpkg/updates"
+touch "$place/root/var/lib/dpkg/status"
+cp "$place"/apus*.deb "$place/root/tmp/apus.deb"
+# What it depends on lies there without being known to dpkg.
+chroot "$place/root" dpkg --force-depends -i /tmp/apus.deb >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }
+chroot "$place/root" dpkg -s apus | grep -q '^Status: install ok installed'
+chroot "$place/root" apus --version
+python3 - "$place/root/model" <<'PYTHON'
+import os, sys
+sys.path.insert(0, "tests/server")
+from tiny_model import write_tiny_model
+os.makedirs(sys.argv[1])
+write_tiny_model(sys.argv[1])
+PYTHON
+printf 'model = /model\nport = 0\nthreads = 1\n' >>"$place/root/etc/apus.conf"
+unit=$(find "$place/root" -name apus.service | head -n 1)
+command=$(sed -n 's/^ExecStart=//p' "$unit")
+# shellcheck disable=SC2086
+chroot "$place/root" env APUS_CACHE=/var/cache/apus HOME=/var/cache/apus $command >"$place/out" 2>"$place/err" &
+server=$!
+for _ in $(seq 100); do
+    port=$(sed -n 's|.*http://127.0.0.1:\([0-9]*\)/v1.*|\1|p' "$place/out" | head -n 1)
+    [ -z "$port" ] || break
+    sleep 0.1
+done
+[ -n "$port" ] || { cat "$place/out" "$place/err"; exit 1; }
+curl -sf "http://127.0.0.1:$port/health" | grep -q '"status":"ok"'
+curl -sf "http://127.0.0.1:$port/v1/chat/completions" -H 'Content-Type: application/json' \
+    -d '{"model":"model","messages":[{"role":"user","content":"Hello"}],"max_tokens":3}' | grep -q '"completion_tokens":3'
+kill -TERM $server
+wait $server
+server=0
+echo "installed in a root of $(find "$place"/archives -name '*.deb' | wc -l) packages, started, answered, stopped"
