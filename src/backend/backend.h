@@ -408,7 +408,8 @@ typedef struct BackendOps {
     /* Scratch of the current step, released all at once by begin(). plan counts it; the others carve it from one block.
      */
     float *(*scratch)(Backend *, int64_t count);
-    /* Logits as host memory that the caller may overwrite, valid until the next begin(); after wait(). */
+    /* Logits as host memory that the caller may overwrite, valid until the next begin(); after wait(). NULL: they
+     * cannot be read, and wait() says why. */
     float *(*read_logits)(Backend *, float *logits, int64_t count);
 
     void (*embed)(Backend *, const Embed *);
@@ -459,6 +460,8 @@ typedef struct BackendOptions {
     struct Pool *pool;    /* threads shared with other backends, of which one at a time computes; NULL: its own */
 } BackendOptions;
 
+/* Whether this name of a device, as in BackendOptions, is not the processor's; "auto" is where there is a GPU. */
+bool backend_on_device(const char *device);
 NODISCARD Backend *backend_open(const BackendOptions *options, Error *error);
 NODISCARD Backend *plan_open(int rows_max, Error *error);
 /* After a walk of the decoder on plan: bytes of scratch, or false with the first shape error met. */

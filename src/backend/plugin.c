@@ -59,16 +59,24 @@ static bool parse_device(const char *name, int *device) {
     return name[size] == ':' && end != name + size + 1 && !*end && number >= 0 && number < 1024;
 }
 
-Backend *plugin_open(const BackendOptions *options, Error *error) {
-    int device;
-    if (!parse_device(options->device, &device)) {
-        fail(error, ERROR_USAGE, "--device %s: there are cpu, cuda, cuda:N and auto", options->device);
+const Plugin *plugin_find(const char *name, int *device, Error *error) {
+    if (!parse_device(strcmp(name, "auto") ? name : cuda_name, device)) {
+        fail(error, ERROR_USAGE, "--device %s: there are cpu, cuda, cuda:N and auto", name);
         return NULL;
     }
     const Plugin *plugin = load(error);
     const int count = plugin ? plugin->device_count(error) : 0;
-    if (count && device >= count) fail(error, ERROR_USAGE, "no such device, there are %d", count);
-    Backend *backend = device < count ? plugin->open(options, device, error) : NULL;
+    if (count && *device >= count) fail(error, ERROR_USAGE, "no such device, there are %d", count);
+    if (*device < count) return plugin;
+    fail_while(error, "--device %s", name);
+    return NULL;
+}
+
+Backend *plugin_open(const BackendOptions *options, Error *error) {
+    int device;
+    const Plugin *plugin = plugin_find(options->device, &device, error);
+    if (!plugin) return NULL;
+    Backend *backend = plugin->open(options, device, error);
     if (!backend) fail_while(error, "--device %s", options->device);
     return backend;
 }

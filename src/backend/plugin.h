@@ -5,7 +5,11 @@
 
 #include "backend/backend.h"
 
-enum { PLUGIN_ABI = 3 }; /* grows with every change of backend.h */
+enum { PLUGIN_ABI = 4 }; /* grows with every change of backend.h */
+
+typedef struct DeviceMemory {
+    uint64_t free, total; /* bytes */
+} DeviceMemory;
 
 typedef struct Plugin {
     uint32_t abi, table_bytes, options_bytes; /* PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions) */
@@ -13,10 +17,16 @@ typedef struct Plugin {
     /* One line for people: "NVIDIA H200, 141 GB, 140 GB free". Empty for a device that there is not. */
     void (*device_describe)(int device, char *text, size_t size);
     Backend *(*open)(const BackendOptions *options, int device, Error *error);
+    bool (*device_memory)(int device, DeviceMemory *out, Error *error);
+    uint64_t (*weight_bytes)(const Weight *weight); /* that it takes on the device once it is bound */
+    /* What a backend takes there besides weights, scratch and what is asked of alloc(). */
+    uint64_t (*work_bytes)(int rows_max, int64_t cols_max);
 } Plugin;
 typedef const Plugin *PluginEntry(void);
 #define PLUGIN_ENTRY "apus_plugin"
 
+/* The library, and which of its devices a name says; "auto" is the first. */
+NODISCARD const Plugin *plugin_find(const char *name, int *device, Error *error);
 /* What options->device names ("cuda", "cuda:1"), opened. */
 NODISCARD Backend *plugin_open(const BackendOptions *options, Error *error);
 /* Whether "auto" finds a device to use. */

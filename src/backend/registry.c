@@ -96,7 +96,7 @@ static void list_available(char *text, size_t size) {
             used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", isas[i].name);
 }
 
-static bool wants_plugin(const char *device) {
+bool backend_on_device(const char *device) {
     if (!device || !strcmp(device, "cpu")) return false;
     return strcmp(device, "auto") || plugin_usable();
 }
@@ -115,14 +115,8 @@ static Backend *cpu_open(const BackendOptions *options, Error *error) {
     return NULL;
 }
 
-static Backend *device_open(const BackendOptions *options, Error *error) {
-    BackendOptions first = *options;
-    if (!strcmp(options->device, "auto")) first.device = "cuda";
-    return plugin_open(&first, error);
-}
-
 Backend *backend_open(const BackendOptions *options, Error *error) {
-    Backend *backend = wants_plugin(options->device) ? device_open(options, error) : cpu_open(options, error);
+    Backend *backend = backend_on_device(options->device) ? plugin_open(options, error) : cpu_open(options, error);
     if (backend) backend->bf16_pages = options->bf16_pages && !backend->exact;
     return backend && options->wrap ? options->wrap(backend, error) : backend;
 }

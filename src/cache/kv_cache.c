@@ -115,12 +115,37 @@ size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens) {
 
 /* ---- the cache ---- */
 
+/* What pages of a group can take of a budget. A sequence has as many pages of every exact group without a window, and
+ * of one with a window at most as many as of these: wherever one page of the group is in use, so are those. */
+static size_t group_part(const KvPlan *plan, int g, size_t budget) {
+    size_t together = 0;
+    for (int i = 0; i < plan->group_count; i++) {
+        const bool with = plan->group[i].kind == CACHE_PAGES && !plan->group[i].coded &&
+            (plan->group[i].window == 0 || plan->group[i].window == plan->group[g].window);
+        if (i == g || with) together += plan->group[i].page_bytes;
+    }
+    if (plan->group[g].kind != CACHE_PAGES) return budget;
+    return (budget < together ? 1 : budget / together) * plan->group[g].page_bytes;
+}
+
+size_t kv_taken_bytes(const KvPlan *plan, const Backend *backend, size_t budget) {
+    size_t bytes = 0, more;
+    for (int g = 0; g < plan->group_count; g++) {
+        if (plan->group[g].backend != backend) continue;
+        more = group_part(plan, g, budget);
+        bytes = bytes > SIZE_MAX - more ? SIZE_MAX : bytes + more;
+    }
+    return bytes;
+}
+
 static bool open_groups(KvCache *cache, size_t budget, Error *error) {
     const KvPlan *plan = cache->plan;
     cache->pool = page_pool_open(budget, error);
     if (!cache->pool) return false;
     for (int g = 0; g < plan->group_count; g++)
-        if (page_pool_add(cache->pool, plan->group[g].backend, plan->group[g].page_bytes, error) != g) return false;
+        if (page_pool_add(cache->pool, plan->group[g].backend, plan->group[g].page_bytes, group_part(plan, g, budget),
+                error) != g)
+            return false;
     const size_t layers = (size_t)plan->layer_count;
     cache->layers = malloc(layers * sizeof *cache->layers);
     cache->encode = calloc(layers, sizeof *cache->encode);

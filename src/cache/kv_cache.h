@@ -37,6 +37,9 @@ void kv_plan_free(KvPlan *plan); /* safe on a zeroed one */
 /* Bytes that a sequence of this many tokens needs at most. format NULL: exact. */
 size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens);
 
+/* What exact pages take of a backend's memory with such a budget of kv_open: on a device at once. */
+size_t kv_taken_bytes(const KvPlan *plan, const Backend *backend, size_t budget);
+
 typedef struct KvCache KvCache;
 
 /* The coded side of a sequence. */

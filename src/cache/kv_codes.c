@@ -45,7 +45,7 @@ static int code_kind(KvCache *cache, Backend *backend, size_t bytes, Error *erro
         fail(error, ERROR_UNSUPPORTED, "more than %d sizes of coded pages", CODE_KINDS_MAX);
         return -1;
     }
-    const int kind = page_pool_add(cache->pool, backend, bytes, error);
+    const int kind = page_pool_add(cache->pool, backend, bytes, SIZE_MAX, error);
     if (kind < 0) return -1;
     CHECK(kind == groups + cache->code_kind_count);
     cache->code_kind[cache->code_kind_count].backend = backend;

@@ -49,9 +49,10 @@ void page_pool_close(PagePool *pool) {
     free(pool);
 }
 
-int page_pool_add(PagePool *pool, Backend *backend, size_t page_bytes, Error *error) {
+int page_pool_add(PagePool *pool, Backend *backend, size_t page_bytes, size_t most, Error *error) {
     CHECK(pool->count < PAGE_KINDS_MAX && page_bytes > 0);
-    const size_t fit = pool->budget / page_bytes, count = fit < PAGES_MAX ? fit : PAGES_MAX;
+    const size_t fit = (most < pool->budget ? most : pool->budget) / page_bytes,
+                 count = fit < PAGES_MAX ? fit : PAGES_MAX;
     if (count == 0) {
         fail(error, ERROR_LIMIT, "a KV cache of %zu bytes has no room for one page of %zu", pool->budget, page_bytes);
         return -1;

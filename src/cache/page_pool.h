@@ -15,8 +15,8 @@ typedef bool PageEvict(void *context);
 
 NODISCARD PagePool *page_pool_open(size_t budget, Error *error);
 void page_pool_close(PagePool *pool); /* NULL is fine */
-/* A kind of pages, which could use up the whole budget; its number, or −1. */
-int page_pool_add(PagePool *pool, Backend *backend, size_t page_bytes, Error *error);
+/* A kind of pages, of which at most `most` bytes are in use, which may be the whole budget; its number, or −1. */
+int page_pool_add(PagePool *pool, Backend *backend, size_t page_bytes, size_t most, Error *error);
 void page_pool_set_evict(PagePool *pool, PageEvict *evict, void *context);
 size_t page_pool_used(const PagePool *pool);
 size_t page_pool_budget(const PagePool *pool);

@@ -196,7 +196,7 @@ static bool make_loaded(Models *m, Entry *entry, Error *error) {
     const uint64_t failures = entry->failures;
     while (entry->state != MODEL_LOADED || is_damaged(entry)) {
         if (entry->state == MODEL_LOADED && entry->holders > 0)
-            return fail(error, ERROR_IO, "the files of %s could not be read", entry->name);
+            return fail(error, ERROR_IO, "the files of %s could not be read, or its device failed", entry->name);
         if (entry->state == MODEL_LOADED) {
             unload(m, entry);
             continue;

@@ -38,10 +38,11 @@ typedef enum ModelState { MODEL_UNLOADED, MODEL_LOADING, MODEL_LOADED, MODEL_UNL
 typedef struct ModelStatus {
     const char *name; /* lives as long as the models */
     ModelState state;
-    int holders;       /* who have taken it */
-    int64_t created;   /* when it was loaded last, in seconds since 1970; 0: never */
-    int context;       /* tokens; 0: never loaded */
-    bool damaged;      /* its files could not be read; ERROR_IO for who asks, until they are whole again */
+    int holders;     /* who have taken it */
+    int64_t created; /* when it was loaded last, in seconds since 1970; 0: never */
+    int context;     /* tokens; 0: never loaded */
+    bool damaged; /* its files could not be read, or its device failed; ERROR_IO for who asks, until it is loaded again
+                   */
     EngineStats stats; /* all zero unless it is loaded */
 } ModelStatus;
 

@@ -11,6 +11,7 @@ static EngineOptions options_of(const BenchPlan *plan) {
             .memory_budget = (uint64_t)plan->memory_budget,
             .expert_io = plan->expert_io},
         .backend = {.device = plan->device, .cpu = plan->cpu, .threads = plan->threads, .precise = plan->precise},
+        .gpu_layers = plan->gpu_layers,
         .slots = 1,
         .prefill_size = plan->chunk,
         .calibrations = calibrations_path()};

@@ -146,7 +146,8 @@ static bool measure(const BenchPlan *plan, const Tokens *tokens, Buffer *out, Er
         .threads = plan->threads,
         .precise = plan->precise,
         .rows_max = plan->chunk};
-    if (!walk_open(&walk, plan->directory, &options, &backend, formats, count, plan->prompt, error)) return false;
+    if (!walk_open(&walk, plan->directory, &options, &backend, plan->gpu_layers, formats, count, plan->prompt, error))
+        return false;
     const int first = plan->prompt / 2; /* the second half is compared */
     Quality *q = calloc((size_t)count, sizeof *q);
     float *exact = malloc(COMPARE_ROWS * (size_t)model_vocab(walk.model) * sizeof *exact);

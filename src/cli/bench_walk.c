@@ -65,8 +65,8 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
         .wrap = trace ? trace_open : NULL,
         .rows_max = plan->chunk};
     const double start = clock_seconds();
-    if (!walk_open(
-            &bench->walk, plan->directory, &options, &backend, plan->formats, plan->format_count, longest, error))
+    if (!walk_open(&bench->walk, plan->directory, &options, &backend, plan->gpu_layers, plan->formats,
+            plan->format_count, longest, error))
         return false;
     bench->load_s = clock_seconds() - start;
     Model *model = bench->walk.model;

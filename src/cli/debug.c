@@ -183,7 +183,7 @@ static bool write_logits(Walk *walk, const Tokens *ids, int steps, int chunk, FI
 
 static int debug_logits(int argc, char **argv) {
     const char *list = NULL, *path = NULL, *cpu = "auto", *device = "cpu", *form = "f16";
-    int64_t steps = 0, threads = 0, chunk = LOGITS_ROWS;
+    int64_t steps = 0, threads = 0, chunk = LOGITS_ROWS, layers = 0;
     bool precise = false;
     const Option options[] = {
         {"--tokens", NULL, OPTION_TEXT, &list, 0, 0, "IDS", "token ids: 1,2,3 or @FILE"},
@@ -191,6 +191,8 @@ static int debug_logits(int argc, char **argv) {
         {"--chunk", NULL, OPTION_INTEGER, &chunk, 1, RUNNER_ROWS_MAX, "N", "tokens per prefill step (256)"},
         {"--device", NULL, OPTION_TEXT, &device, 0, 0, "NAME",
             "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},
+        {"--gpu-layers", "-ngl", OPTION_INTEGER, &layers, 0, 4096, "N",
+            "the last N layers are on the GPU, the others here (all)"},
         {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "ref computes in f32 throughout, KV pages included (auto)"},
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, 1024, "N", "threads (one per core)"},
         {"--precise", NULL, OPTION_FLAG, &precise, 0, 0, NULL, "activations as 16 bits instead of 8"},
@@ -220,7 +222,7 @@ static int debug_logits(int argc, char **argv) {
     const ModelOptions model = {
         .context = (int)ids.count, /* beyond max_position_embeddings as well: the reference computes that too */
         .warn = warn};
-    ok = ok && walk_open(&walk, directory.data, &model, &backend, &format, 1, (int)ids.count, &error);
+    ok = ok && walk_open(&walk, directory.data, &model, &backend, (int)layers, &format, 1, (int)ids.count, &error);
     for (size_t i = 0; ok && i < ids.count; i++)
         if (ids.ids[i] >= model_vocab(walk.model))
             ok = fail(&error, ERROR_USAGE, "--tokens: %d is not below the vocabulary of %d", ids.ids[i],

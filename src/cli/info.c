@@ -30,10 +30,9 @@ static bool describe(const EngineOptions *options, Buffer *text, Error *error) {
     return ok;
 }
 
-static bool fit(const EngineOptions *options, int gpu_layers, Buffer *text, Error *error) {
+static bool fit(const EngineOptions *options, Buffer *text, Error *error) {
     EnginePlan plan;
     if (!engine_plan(options, PLAN_MEASURED, &plan, error)) return false;
-    plan.wishes.gpu_layers = gpu_layers;
     buffer_printf(text, "%-12s %s\n", "machine", plan.backend);
     fit_explain(&plan.machine, &plan.model, &plan.wishes, &plan.fit, text);
     return true;
@@ -42,13 +41,10 @@ static bool fit(const EngineOptions *options, int gpu_layers, Buffer *text, Erro
 int command_info(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     bool wanted = false;
-    int64_t gpu_layers = 0;
     const Option options[] = {
         {"--fit", NULL, OPTION_FLAG, &wanted, 0, 0, NULL, "measure this machine and say how the model would run on it"},
         {"--slots", "-np", OPTION_INTEGER, &engine.slots, 1, 1024, "N", "answers computed at once (8)"},
         ENGINE_OPTIONS(engine),
-        {"--gpu-layers", "-ngl", OPTION_INTEGER, &gpu_layers, 0, 1024, "N",
-            "layers for a GPU: has its place in the plan, and none are taken so far (0)"},
         {0},
     };
     Arguments arguments;
@@ -59,7 +55,7 @@ int command_info(int argc, char **argv) {
     EngineOptions wishes;
     const bool ok = model_resolve(arguments.values[0], &directory, &error) &&
         engine_options(&engine, directory.data, &wishes, &error) &&
-        (wanted ? fit(&wishes, (int)gpu_layers, &text, &error) : describe(&wishes, &text, &error));
+        (wanted ? fit(&wishes, &text, &error) : describe(&wishes, &text, &error));
     if (ok) printf("%s", text.data ? text.data : "");
     buffer_free(&directory);
     buffer_free(&text);

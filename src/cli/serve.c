@@ -34,7 +34,6 @@ enum {
 typedef struct SwiftArguments {
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k, max_tokens, mem_limit;
-    const char *gpu_layers;
     bool thinking, info, prefetch;
 } SwiftArguments;
 
@@ -241,10 +240,6 @@ static RequestDefaults request_defaults(const SwiftArguments *swift) {
 }
 
 static bool settle_swift(const SwiftArguments *swift, EngineArguments *engine, Error *error) {
-    if (swift->gpu_layers && strcmp(swift->gpu_layers, "auto"))
-        return fail(error, ERROR_USAGE,
-            "--gpu-layers %s is not there yet: a model runs on one device; --device cuda has all layers there",
-            swift->gpu_layers);
     if (swift->mem_limit) engine->memory_budget = swift->mem_limit << 20;
     const char *experts = engine->stream_experts ? getenv("SWIFTLM_TOP_K") : NULL;
     char *end = NULL;
@@ -316,7 +311,6 @@ int command_serve(int argc, char **argv) {
             "requests that do not say have models think that can be told (the model's)"},
         {"--info", NULL, OPTION_FLAG, &swift.info, 0, 0, NULL, "print what `apus info` does, and serve nothing"},
         {"--mem-limit", NULL, OPTION_INTEGER, &swift.mem_limit, 1, 1e9, "MB", "--memory-budget in megabytes"},
-        {"--gpu-layers", NULL, OPTION_TEXT, &swift.gpu_layers, 0, 0, "auto", "auto: all where --device says"},
         {"--ssd-prefetch", NULL, OPTION_FLAG, &swift.prefetch, 0, 0, NULL,
             "nothing more than --stream-experts, which reads ahead anyway"},
         LATER_OPTIONS,

@@ -1,6 +1,7 @@
 #include "cli/session.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,25 @@ static void show_reading(void *context, uint64_t done, uint64_t total) {
     fflush(stderr);
 }
 
+static bool take_gpu_layers(const char *text, EngineOptions *out, Error *error) {
+    const bool there = backend_on_device(out->backend.device);
+    if (!text || !strcmp(text, "all")) return true;
+    if (!strcmp(text, "auto")) {
+        out->gpu_layers = there ? GPU_LAYERS_AUTO : GPU_LAYERS_ALL;
+        return true;
+    }
+    char *end;
+    const long count = strtol(text, &end, 10);
+    if (end == text || *end || count < 0 || count > INT_MAX)
+        return fail(error, ERROR_USAGE, "--gpu-layers %.40s: want a number of layers, auto or all", text);
+    if (count > 0 && !there)
+        return fail(
+            error, ERROR_USAGE, "--gpu-layers %.40s needs a GPU: --device cuda, or auto where there is one", text);
+    out->gpu_layers = (int)count;
+    if (count == 0) out->backend.device = NULL;
+    return true;
+}
+
 bool engine_options(const EngineArguments *arguments, const char *directory, EngineOptions *out, Error *error) {
     *out = (EngineOptions){
         .directory = directory,
@@ -55,7 +75,7 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
         .fit = engine_fit,
         .calibrations = calibrations_path(),
     };
-    return cache_options(&arguments->cache, out, error);
+    return take_gpu_layers(arguments->gpu_layers, out, error) && cache_options(&arguments->cache, out, error);
 }
 
 ChatModel *session_open(const char *directory, const EngineArguments *arguments, Error *error) {

@@ -8,7 +8,7 @@
 
 /* Options shared by every command that loads a model; engine_option_table lists them for the tables. */
 typedef struct EngineArguments {
-    const char *device, *cpu, *weights;
+    const char *device, *gpu_layers, *cpu, *weights;
     Pooling pooling;
     int64_t threads, context, slots, queue, prefill_size;
     bool strict_config, precise, stream_experts, ssd_prefetch;
@@ -25,6 +25,8 @@ typedef struct EngineArguments {
 #define ENGINE_OPTIONS(e)                                                                                              \
     {"--device", NULL, OPTION_TEXT, &(e).device, 0, 0, "NAME",                                                         \
         "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},                                                 \
+    {"--gpu-layers", "-ngl", OPTION_TEXT, &(e).gpu_layers, 0, 0, "N",                                                   \
+        "the last N layers are on the GPU, the others here; auto: as many as fit; all (all)"},                         \
     {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instructions: auto, ref, avx2, avx512, amx, neon (auto)"},    \
     {"--threads", "-t", OPTION_INTEGER, &(e).threads, 0, 1024, "N", "threads that compute (one per core)"},            \
     {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N",                                                \

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "engine/placement.h"
 
 enum { SPARE_TOKENS = 4096 }; /* that a mark keeps exactly while the sequence goes on, and pages that are copied */
 
@@ -36,16 +37,21 @@ static bool open_cache(Walk *walk, const KvFormat *formats, int count, int token
 }
 
 bool walk_open(Walk *walk, const char *directory, const ModelOptions *options, const BackendOptions *backend,
-    const KvFormat *formats, int count, int tokens, Error *error) {
+    int gpu_layers, const KvFormat *formats, int count, int tokens, Error *error) {
     *walk = (Walk){0};
     walk->positions = calloc(RUNNER_ROWS_MAX, sizeof *walk->positions);
     walk->outputs = calloc(RUNNER_ROWS_MAX, sizeof *walk->outputs);
     bool ok = walk->positions && walk->outputs;
     if (!ok) fail(error, ERROR_MEMORY, "no memory for the steps of a walk");
-    ok = ok && (walk->model = model_open(directory, options, error));
+    const EngineOptions placed = {.backend = *backend, .gpu_layers = gpu_layers};
+    ModelOptions own = *options;
+    RunnerOptions runs = {.backend = *backend};
+    own.device_layers = gpu_layers;
+    ok = ok && (walk->model = model_open(directory, &own, error));
+    if (ok) placement_runner(&placed, walk->model, &runs);
     if (ok && tokens > model_context(walk->model))
         ok = fail(error, ERROR_LIMIT, "%d tokens do not fit the context of %d", tokens, model_context(walk->model));
-    ok = ok && (walk->runner = runner_open(walk->model, &(RunnerOptions){.backend = *backend}, error)) &&
+    ok = ok && (walk->runner = runner_open(walk->model, &runs, error)) &&
         open_cache(walk, formats, count, tokens, error);
     if (!ok) walk_close(walk);
     return ok;

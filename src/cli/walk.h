@@ -16,9 +16,10 @@ typedef struct Walk {
     int32_t *positions, *outputs; /* [RUNNER_ROWS_MAX] */
 } Walk;
 
-/* A sequence for each format (count 0: one, exact) with room for `tokens` positions; the first is chosen. */
+/* A sequence for each format (count 0: one, exact) with room for `tokens` positions; the first is chosen. The backend
+ * has the last gpu_layers layers, the processor the others; 0: it has all. */
 NODISCARD bool walk_open(Walk *walk, const char *directory, const ModelOptions *options, const BackendOptions *backend,
-    const KvFormat *formats, int count, int tokens, Error *error);
+    int gpu_layers, const KvFormat *formats, int count, int tokens, Error *error);
 void walk_close(Walk *walk);
 void walk_choose(Walk *walk, int sequence); /* what all below works on */
 int walk_length(const Walk *walk);

@@ -10,6 +10,7 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "cache/kv_page.h"
+#include "engine/placement.h"
 
 enum {
     QUEUE_BYTES = 128 << 20, /* of memory that waits for the disk */
@@ -53,7 +54,14 @@ static bool make_identity(const EngineOptions *options, const Runner *runner, Sp
     if (!add_files(options->directory, key)) return false;
     const int size = snprintf(text, sizeof text, "%s %d %s %d %d", APUS_VERSION, LAYOUT_VERSION,
         runner_backend(runner)->ops->name, options->backend.precise, plan->layer_count);
+
     *key = spill_key(*key, text, (size_t)size);
+    if (runner_upper(runner) != runner_backend(runner)) { /* what a layer reads hangs on who computed those below */
+        const int there = placement_layers(options, plan->layer_count);
+        const char *upper = runner_upper(runner)->ops->name;
+        *key = spill_key(*key, upper, strlen(upper));
+        *key = spill_key(*key, &there, sizeof there);
+    }
     if (options->model.experts_used)
         *key = spill_key(*key, &options->model.experts_used, sizeof options->model.experts_used);
     for (int i = 0; i < plan->layer_count; i++)

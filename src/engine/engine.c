@@ -14,6 +14,7 @@
 #include "engine/check.h"
 #include "engine/expert_memory.h"
 #include "engine/kv_choice.h"
+#include "engine/placement.h"
 #include "engine/resources.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -38,7 +39,7 @@ struct Engine {
     Thread thread;
     uint64_t steps, prompt_tokens, generated_tokens;
     double step_s;
-    bool damaged;
+    bool damaged; /* everybody's answers are lost until the model is loaded again */
     uint64_t kv_blocks;
     size_t kv_idle_bytes; /* counted at */
     int64_t idle_counted_ns;
@@ -332,6 +333,14 @@ static int64_t step_patience_ns(const Engine *engine) {
     return (int64_t)(fmax(least, TIMES * expected) * 1e9);
 }
 
+/* Of the step. */
+static const Part *largest_part(const Scheduler *s) {
+    const Part *largest = s->parts;
+    for (int i = 1; i < s->part_count; i++)
+        if (s->parts[i].rows > largest->rows) largest = &s->parts[i];
+    return largest;
+}
+
 static void run_step(Engine *engine) {
     Scheduler *s = &engine->scheduler;
     scheduler_plan(s);
@@ -361,8 +370,13 @@ static void run_step(Engine *engine) {
         return;
     }
     if (error.code == ERROR_CANCELLED) return; /* by those who have rows in it */
-    log_error("a step of %d rows failed: %s", s->step.rows, error.text);
-    engine->damaged = model_damaged(runner_model(engine->runner)); /* experts may well be read the next time */
+    if (!engine->damaged) log_error("a step of %d rows failed: %s", s->step.rows, error.text);
+    if (error.code == ERROR_MEMORY) { /* of the device: the others can have the step without it */
+        request_fail(largest_part(s)->request, &error);
+        return;
+    }
+    /* Experts may well be read the next time; a device that has failed has lost everything. */
+    engine->damaged = error.code == ERROR_DEVICE || model_damaged(runner_model(engine->runner));
     mutex_lock(&engine->mutex); /* who hears of the failure must find it in the statistics */
     engine->stats.damaged = engine->damaged;
     mutex_unlock(&engine->mutex);
@@ -478,18 +492,23 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     if ((options->fit && !options->fit(options, error)) || !check_engine_options(options, error)) return false;
     engine->notify = options->notify;
     engine->notify_context = options->notify_context;
-    const RunnerOptions runner = engine_runner_options(options);
+    RunnerOptions runner = engine_runner_options(options);
     engine->resources = options->resources;
     engine->pooling = options->pooling;
+    own.model.device_layers = options->gpu_layers > 0 ? options->gpu_layers : 0;
     engine->model = model_open(options->directory, &options->model, error);
-    engine->runner = engine->model ? runner_open(engine->model, &runner, error) : NULL;
+    if (!engine->model) return false;
+    placement_runner(options, engine->model, &runner);
+    engine->runner = runner_open(engine->model, &runner, error);
     if (!engine->runner) return false;
+    placement_leave(options, engine->model);
     model_watch_experts(engine->model, step_given_up, engine);
     engine->vocab = model_vocab(engine->model);
     engine->eos_count = model_eos(engine->model, engine->eos);
     uint64_t left = 0;
     if (!expert_room(engine->runner, options, free_memory(engine), &left, error)) return false;
-    size_t most = options->kv_bytes ? options->kv_bytes : free_memory(engine) / 2;
+    size_t most = options->kv_bytes;
+    if (!most && !placement_kv_most(options, engine->runner, free_memory(engine), &most, error)) return false;
     if (left && !options->kv_bytes) {
         const uint64_t share = expert_cache_share(engine->runner, left);
         most = share < most ? share : most;
@@ -578,7 +597,7 @@ bool engine_kv_biased(const Engine *engine) {
 
 Pooling engine_pooling(const Engine *engine) { return engine->pooling; }
 
-const char *engine_backend(const Engine *engine) { return runner_backend(engine->runner)->ops->name; }
+const char *engine_backend(const Engine *engine) { return runner_upper(engine->runner)->ops->name; }
 
 EngineStats engine_stats(Engine *engine) {
     mutex_lock(&engine->mutex);

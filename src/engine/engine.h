@@ -12,6 +12,7 @@ typedef struct Engine Engine;
 typedef struct Request Request;
 
 enum { LOGPROBS_TOP_MAX = 20, CHOICES_MAX = 128, STALL_MS = 120 * 1000 };
+enum { GPU_LAYERS_ALL = 0, GPU_LAYERS_AUTO = -1 /* for `fit` to say */ };
 
 /* What is made of the states of a text's tokens: one vector for all of it. */
 typedef enum Pooling { POOLING_NONE, POOLING_LAST, POOLING_MEAN } Pooling;
@@ -20,7 +21,9 @@ typedef struct EngineOptions EngineOptions;
 struct EngineOptions {
     const char *directory;
     ModelOptions model;
-    BackendOptions backend;      /* rows_max is the engine's to say */
+    BackendOptions backend; /* rows_max is the engine's to say */
+    int gpu_layers; /* the backend has the last so many layers and the output matrix, the processor the others; or
+                       GPU_LAYERS_… */
     struct Resources *resources; /* shared with other engines (resources.h); NULL: threads of its own */
     int slots;                   /* sequences that run at once */
     int queue_max;               /* requests that wait; one more is ERROR_BUSY */
@@ -154,7 +157,7 @@ typedef struct EngineStats {
     uint64_t prefix_evictions;                           /* pages that made room */
     uint64_t parked, resumed;                            /* choices */
     SourceStats experts;                                 /* streamed ones; zero: there are none */
-    bool damaged;  /* a mapped file of the model shrank: no answer is right until it is loaded again */
+    bool damaged;  /* a mapped file of the model shrank, or its device failed: it must be loaded again */
     bool stalled;  /* the step that is being computed takes too long to be well */
     double step_s; /* in steps */
     uint64_t spilled_pages, spilled_bytes, restored_pages; /* to and from disk */

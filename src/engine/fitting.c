@@ -1,8 +1,10 @@
 #include "engine/fitting.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/plugin.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/expert_memory.h"
@@ -10,8 +12,6 @@
 #include "model/decoder.h"
 
 enum { PREFILL = 512, PREFILL_STREAMED = 8192 };
-
-static bool on_cpu(const EngineOptions *o) { return !o->backend.device || !strcmp(o->backend.device, "cpu"); }
 
 static FitWishes wishes_of(const EngineOptions *o) {
     return (FitWishes){.slots = o->slots,
@@ -21,7 +21,11 @@ static FitWishes wishes_of(const EngineOptions *o) {
             : o->kv_format.k == KV_EXACT ? FIT_EXACT
                                          : FIT_CODED,
         .stream = o->model.stream_experts,
-        .prompt = FIT_PROMPT};
+        .prompt = FIT_PROMPT,
+        .gpu_layers = !backend_on_device(o->backend.device) ? 0
+            : o->gpu_layers == GPU_LAYERS_AUTO              ? FIT_GPU_AUTO
+            : o->gpu_layers == GPU_LAYERS_ALL               ? INT_MAX
+                                                            : o->gpu_layers};
 }
 
 /* ---- calibrations ---- */
@@ -45,14 +49,34 @@ static bool recall(const EngineOptions *o, EnginePlan *plan) {
     return known;
 }
 
-static bool measure(const EngineOptions *o, const Runner *runner, EnginePlan *plan, Error *error) {
+/* Of what the processor has where layers are on a GPU. */
+static BackendOptions host_options(const EngineOptions *o) {
+    BackendOptions host = o->backend;
+    host.device = NULL;
+    return host;
+}
+
+static bool look_at_gpu(const EngineOptions *o, const Runner *runner, EnginePlan *plan, Error *error) {
+    int device;
+    DeviceMemory memory;
+    const Plugin *plugin = plugin_find(o->backend.device, &device, error);
+    if (!plugin || !plugin->device_memory(device, &memory, error)) return false;
+    plan->machine.gpu_memory = memory.free;
+    fit_model_gpu(runner, plugin, &plan->model);
+    return true;
+}
+
+static bool measure(const EngineOptions *o, const Runner *runner, PlanSource source, EnginePlan *plan, Error *error) {
     const FitMachine before = plan->machine;
-    if (!fit_measure(&plan->model, &o->backend, model_largest_file(runner_model(runner)), &plan->machine, error))
+    const BackendOptions host = host_options(o);
+    if (!fit_measure(&plan->model, &host, model_largest_file(runner_model(runner)), &plan->machine, error))
         return false;
     plan->machine.measured_decode = before.measured_decode;
     plan->machine.measured_prompt = before.measured_prompt;
+    plan->machine.gpu_memory = before.gpu_memory;
     engine_plan_keep(o, plan);
-    return true;
+    return source == PLAN_KNOWN || !before.gpu_memory ||
+        fit_measure_gpu(&plan->model, &o->backend, &plan->machine, error);
 }
 
 static bool make(const EngineOptions *o, const Runner *runner, PlanSource source, EnginePlan *plan, Error *error) {
@@ -61,16 +85,16 @@ static bool make(const EngineOptions *o, const Runner *runner, PlanSource source
     const size_t memory = o->resources ? resources_available(o->resources) : memory_available();
     (void)recall(o, plan);
     plan->machine.memory = memory;
+    if (backend_on_device(o->backend.device) && !look_at_gpu(o, runner, plan, error)) return false;
     if (!fit_plan(&plan->machine, &plan->model, &plan->wishes, &plan->fit, error)) return false;
     const bool blind = plan->fit.stream && plan->machine.disk.block_bytes == 0;
     if (source == PLAN_KNOWN && !blind) return true;
-    if (!measure(o, runner, plan, error)) return false;
+    if (!measure(o, runner, source, plan, error)) return false;
     plan->machine.memory = memory;
     return fit_plan(&plan->machine, &plan->model, &plan->wishes, &plan->fit, error);
 }
 
 bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *out, Error *error) {
-    if (!on_cpu(options)) return fail(error, ERROR_UNSUPPORTED, "plans are for the CPU so far");
     ModelOptions tables = options->model; /* mapped: no page of weights is touched */
     tables.stream_experts = false;
     tables.weights = NULL;
@@ -78,6 +102,7 @@ bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *ou
     const bool streams = options->model.stream_experts;
     *out = (EnginePlan){.wishes = wishes_of(options)};
     EngineOptions own = *options;
+    own.backend = host_options(options);
     if (!own.prefill_size) own.prefill_size = streams ? PREFILL_STREAMED : PREFILL;
     RunnerOptions runs = engine_runner_options(&own);
     runs.part_rows = streams ? DECODER_PART_MAX : 0;
@@ -94,11 +119,21 @@ bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *ou
 
 /* ---- what comes of it ---- */
 
+static void choose_layers(EngineOptions *o, const Fit *fit) {
+    if (o->gpu_layers == GPU_LAYERS_AUTO && fit->gpu_layers == 0) {
+        log_warn("--gpu-layers auto: the processor has all layers, as none fits the GPU%s",
+            fit->gpu_fit ? " or is faster there" : "");
+        o->backend.device = NULL;
+    }
+    o->gpu_layers = fit->gpu_layers;
+}
+
 static void choose(EngineOptions *o, const FitMachine *machine, const Fit *fit) {
     if (fit->stream && !o->model.stream_experts) log_info("experts are streamed, as the model does not fit");
     o->model.stream_experts = fit->stream;
     const size_t usual = machine->memory / 2 < fit->kv_wanted ? machine->memory / 2 : fit->kv_wanted;
-    if (!o->kv_bytes && (fit->stream || fit->kv_bytes < usual)) o->kv_bytes = fit->kv_bytes;
+    if (!o->kv_bytes && (fit->stream || fit->gpu_layers || fit->kv_bytes < usual)) o->kv_bytes = fit->kv_bytes;
+    if (o->gpu_layers) choose_layers(o, fit);
     if (!fit->stream) return;
     o->model.memory_budget = fit->budget;
     o->model.expert_buffered = machine->disk.block_bytes > 0 && !machine->disk.direct;
@@ -109,16 +144,15 @@ bool engine_fit(EngineOptions *options, Error *error) {
     EnginePlan plan;
     Error why = {0};
     Buffer text = {0};
-    const bool limited = options->model.memory_budget || options->model.stream_experts;
-    bool ok = engine_plan(options, PLAN_KNOWN, &plan, &why);
-    if (ok) {
+    const bool limited = options->model.memory_budget || options->model.stream_experts || options->gpu_layers;
+    const bool whole = backend_on_device(options->backend.device) && options->gpu_layers == GPU_LAYERS_ALL;
+    bool ok = whole || engine_plan(options, PLAN_KNOWN, &plan, &why);
+    if (ok && !whole) {
         fit_summary(&plan.machine, &plan.model, &plan.fit, &text);
         /* A conversation with a model that is simply there needs no words about it. */
         log_line(options->slots > 1 || plan.fit.stream ? LOG_INFO : LOG_DEBUG, "%s", text.data ? text.data : "");
         choose(options, &plan.machine, &plan.fit);
-    } else if (why.code == ERROR_UNSUPPORTED && !on_cpu(options)) {
-        ok = true;
-    } else if (why.code == ERROR_MEMORY && !limited) {
+    } else if (!ok && why.code == ERROR_MEMORY && !limited) {
         log_warn("%s", why.text);
         ok = true;
     }

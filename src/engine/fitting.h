@@ -16,12 +16,12 @@ typedef enum PlanSource {
     PLAN_MEASURED /* anew, and kept */
 } PlanSource;
 
-/* Looks at the model of the options, of which no weight is read. ERROR_MEMORY, with the floor, when it does not fit;
- * ERROR_UNSUPPORTED for devices, whose memory the plan does not know. */
+/* Looks at the model of the options, of which no weight is read, and at the memory of their device. ERROR_MEMORY, with
+ * the floor, when it does not fit. */
 NODISCARD bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *out, Error *error);
 /* Keeps what was measured end to end beside the plan's machine; a failure is logged. */
 void engine_plan_keep(const EngineOptions *options, const EnginePlan *plan);
 /* Makes the plan, logs it, and has the options say what it chose where they left a choice: whether experts are
- * streamed, the cache's memory, tokens per step. Where nobody set a limit, a model that does not fit is a warning only.
- */
+ * streamed, the cache's memory, tokens per step, which layers a GPU has (a device that is to have all of them anyway
+ * needs no plan). Where nobody set a limit, a model that does not fit is a warning only. */
 NODISCARD bool engine_fit(EngineOptions *options, Error *error);

@@ -44,6 +44,31 @@ static void explain_cache(const FitModel *model, const FitWishes *wishes, const 
             wishes->slots, model->context, model->kv_coded && !fit->coded ? "; --kv-cache turbo takes less" : "");
 }
 
+static void explain_gpu(
+    const FitMachine *machine, const FitModel *model, const FitWishes *wishes, const Fit *fit, Buffer *out) {
+    line(out, "GPU layers");
+    buffer_printf(out, "%d of %d", fit->gpu_layers, model->layers);
+    if (!machine->gpu_memory) {
+        buffer_printf(out, ": %s\n", wishes->gpu_layers ? "there is no GPU" : "--device names no GPU");
+        return;
+    }
+    if (fit->gpu_layers)
+        buffer_printf(out, ", %s: %.3f GB of weights, %.3f GB of the KV cache, %.3f GB to work in, of %.3f GB free",
+            fit->gpu_layers == model->layers ? "all" : "the last ones and the output matrix",
+            (double)fit->gpu_bytes * GB, (double)fit->gpu_kv_bytes * GB, (double)model->gpu_work_bytes * GB,
+            (double)machine->gpu_memory * GB);
+    if (wishes->gpu_layers != FIT_GPU_AUTO)
+        buffer_printf(out, "; %d would fit with the cache of a sequence\n", fit->gpu_fit);
+    else if (fit->gpu_layers == fit->gpu_fit)
+        buffer_printf(out, "; %s fit with the cache of a sequence\n", fit->gpu_layers ? "so many" : "none");
+    else
+        buffer_printf(out, "; %d would fit, but it is slower than the processor\n", fit->gpu_fit);
+    if (machine->gpu_rows <= 0) return;
+    line(out, "");
+    buffer_printf(out, "a row goes through weights there at %.1f GB/s: %.2f ms of a token\n", machine->gpu_rows * GB,
+        fit->gpu_s * MS);
+}
+
 static void explain_kind(const FitMachine *machine, const FitModel *model, int k, Buffer *out) {
     const FitKind *kind = &model->kind[k];
     const Weight *like = &kind->like;
@@ -95,11 +120,10 @@ static void explain_speed(
 
 void fit_explain(
     const FitMachine *machine, const FitModel *model, const FitWishes *wishes, const Fit *fit, Buffer *out) {
-    explain_memory(machine, model, wishes, fit, out);
+    const FitModel host = fit_host_part(model, fit->gpu_layers);
+    explain_memory(machine, &host, wishes, fit, out);
     explain_cache(model, wishes, fit, out);
-    line(out, "GPU layers");
-    buffer_printf(
-        out, "0 of %d%s: not on this backend\n", model->layers, wishes->gpu_layers ? ", whatever was asked for" : "");
+    explain_gpu(machine, model, wishes, fit, out);
     if (machine->read <= 0) return;
     line(out, "threads");
     buffer_printf(
@@ -109,10 +133,15 @@ void fit_explain(
     if (fit->decode > 0) explain_speed(machine, model, wishes, fit, out);
 }
 
-void fit_summary(const FitMachine *machine, const FitModel *model, const Fit *fit, Buffer *out) {
+void fit_summary(const FitMachine *machine, const FitModel *whole, const Fit *fit, Buffer *out) {
+    const FitModel host = fit_host_part(whole, fit->gpu_layers), *model = &host;
+    const uint64_t cache = fit->kv_bytes - fit->gpu_kv_bytes;
     buffer_printf(out, "plan: %.2f GB of %.2f GB: weights %.2f",
-        (double)(model->dense_bytes + model->besides_bytes + fit->experts_bytes + fit->kv_bytes) * GB,
+        (double)(model->dense_bytes + model->besides_bytes + fit->experts_bytes + cache) * GB,
         (double)machine->memory * GB, (double)model->dense_bytes * GB);
+    if (fit->gpu_layers)
+        buffer_printf(out, ", %d of %d layers on the GPU with %.2f and %.2f of the cache", fit->gpu_layers,
+            whole->layers, (double)fit->gpu_bytes * GB, (double)fit->gpu_kv_bytes * GB);
     if (model->experts)
         buffer_printf(out, ", experts %.2f (%d of %d%s)", (double)fit->experts_bytes * GB, fit->held, model->experts,
             fit->stream ? ", streamed" : "");

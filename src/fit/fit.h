@@ -40,6 +40,10 @@ typedef struct FitModel {
     uint64_t kv_least, kv_exact;     /* bytes of the smallest cache, of one sequence of the context, */
     uint64_t kv_coded;               /* of one that is coded; 0: this model's cannot be */
     double kv_token_bytes;           /* that a token reads of the cache for each token before it */
+    /* What a GPU would hold: of its largest layer, of the output matrix, of the embedding where it has all layers and
+     * that is another one, and besides of the largest step. 0: there is none. */
+    uint64_t gpu_layer_bytes, gpu_head_bytes, gpu_embedding_bytes, gpu_work_bytes;
+    uint64_t embedding_bytes; /* of the checkpoint, which the host holds unless it has no layer */
 } FitModel;
 
 typedef struct FitMachine {
@@ -50,9 +54,13 @@ typedef struct FitMachine {
     double prompts[FIT_KINDS_MAX];           /* operations a second of a prompt's products */
     DiskProbe disk;                          /* block_bytes 0: not measured */
     double measured_decode, measured_prompt; /* tok/s that `apus bench --fit` saw last; 0: it did not run */
+    uint64_t gpu_memory;                     /* that is free; 0: there is no GPU. Never kept, nor is */
+    double gpu_rows; /* bytes a second that one row's products go through there; 0: not measured */
 } FitMachine;
 
 typedef enum FitForm { FIT_EXACT, FIT_CODED, FIT_AUTO /* exact where that fits */ } FitForm;
+
+enum { FIT_GPU_AUTO = -1 };
 
 typedef struct FitWishes {
     int slots;
@@ -61,7 +69,7 @@ typedef struct FitWishes {
     FitForm form;
     bool stream;       /* experts stay in their files also where they would fit */
     int depth, prompt; /* tokens before the one whose time is predicted; tokens of a prompt */
-    int gpu_layers;    /* asked for */
+    int gpu_layers;    /* the last so many are the GPU's; FIT_GPU_AUTO: as many as fit */
 } FitWishes;
 
 typedef struct Fit {
@@ -69,6 +77,10 @@ typedef struct Fit {
     uint64_t budget, floor;           /* the least that would do */
     uint64_t experts_bytes, kv_bytes; /* what the budget leaves for them, beside dense and besides of the model */
     uint64_t kv_wanted;               /* what the slots need in the chosen form */
+    int gpu_layers;                   /* the GPU's, with so many bytes of weights and of the cache; the above, */
+    uint64_t gpu_bytes, gpu_kv_bytes; /* but for kv_wanted and kv_bytes, is about the others */
+    int gpu_fit;                      /* how many would fit */
+    double gpu_s;                     /* of a token: weights there */
     int held;                         /* experts */
     double hit;                       /* expected part of the experts wanted that is there */
     /* Seconds of a token: weights of all tokens and cache, experts that are there, that are read, reading them. */
@@ -82,6 +94,12 @@ typedef struct Fit {
 /* ERROR_MEMORY, with the floor, when the budget is too small. */
 NODISCARD bool fit_plan(
     const FitMachine *machine, const FitModel *model, const FitWishes *wishes, Fit *out, Error *error);
+/* gpu.c: the GPU's part of the plan: gpu_layers and what they take. ERROR_MEMORY, with all numbers, where as many as
+ * were asked for do not fit. And a model as the host sees it when so many layers are elsewhere. */
+NODISCARD bool fit_gpu(
+    const FitMachine *machine, const FitModel *model, const FitWishes *wishes, Fit *fit, Error *error);
+FitModel fit_host_part(const FitModel *model, int gpu_layers);
+
 /* What the cache of a model whose experts are streamed gets of what both share when nobody says: a part, so that each
  * has the least that it needs. */
 uint64_t fit_cache_share(uint64_t room, uint64_t cache_least, uint64_t experts_least);
@@ -95,6 +113,11 @@ void fit_explain(
 void fit_summary(const FitMachine *machine, const FitModel *model, const Fit *fit, Buffer *out);
 /* What a runner's model needs. */
 void fit_model(const Runner *runner, FitModel *out);
+/* And what a GPU would hold of it: the runner is the processor's. */
+struct Plugin;
+void fit_model_gpu(const Runner *runner, const struct Plugin *plugin, FitModel *out);
+/* gpu_rows: some hundredths of a second on the device that the options name, besides opening it. */
+NODISCARD bool fit_measure_gpu(const FitModel *model, const BackendOptions *device, FitMachine *out, Error *error);
 /* Some tenths of a second with as many threads as the backend is to have, and half a second of reading where there are
  * experts: path, a large file of the model. The disk stays unmeasured where a figure of it is not to be had. */
 NODISCARD bool fit_measure(

@@ -132,13 +132,43 @@ static void time_prompt(const FitMachine *machine, const FitModel *model, const 
     fit->prompt = wishes->prompt / (longer + APART * shorter);
 }
 
+/* ---- layers on a GPU ---- */
+
+/* Both parts of the cache hold the same tokens: that which holds fewer decides. */
+static void share_gpu_cache(const FitModel *model, const FitWishes *wishes, Fit *fit) {
+    const uint64_t layers = (uint64_t)model->layers, there = (uint64_t)fit->gpu_layers, here = layers - there;
+    uint64_t each = fit->gpu_kv_bytes / there;
+    if (here) each = least(each, fit->kv_bytes / here);
+    fit->kv_wanted = model->kv_exact * (uint64_t)wishes->slots;
+    fit->kv_bytes = least((each + 1) * layers, wishes->kv_bytes ? wishes->kv_bytes : fit->kv_wanted); /* rounded up */
+    fit->gpu_kv_bytes = each * there;
+}
+
+static double token_bytes(const FitModel *model) {
+    double bytes = 0;
+    for (int k = 0; k < model->kind_count; k++) bytes += model->kind[k].bytes;
+    return bytes;
+}
+
+static void time_gpu(const FitMachine *machine, const FitModel *model, const FitModel *host, Fit *fit) {
+    fit->gpu_s = (token_bytes(model) - token_bytes(host)) / machine->gpu_rows;
+    fit->decode_s += fit->gpu_s;
+    fit->decode = 1 / fit->decode_s;
+}
+
 bool fit_plan(const FitMachine *machine, const FitModel *model, const FitWishes *wishes, Fit *out, Error *error) {
     *out = (Fit){0};
-    if (!share_memory(machine, model, wishes, out, error)) return false;
-    const bool disk = machine->disk.block_bytes > 0 || !out->stream;
-    if (machine->read > 0 && disk) {
-        time_token(machine, model, wishes, out);
-        time_prompt(machine, model, wishes, out);
+    if (!fit_gpu(machine, model, wishes, out, error)) return false;
+    const FitModel host = fit_host_part(model, out->gpu_layers);
+    FitWishes left = *wishes;
+    if (out->gpu_layers) left.kv_bytes = wishes->kv_bytes / (uint64_t)model->layers * (uint64_t)host.layers;
+    if (!share_memory(machine, &host, &left, out, error)) return false;
+    if (out->gpu_layers) share_gpu_cache(model, wishes, out);
+    const bool disk = machine->disk.block_bytes > 0 || !out->stream, gpu = machine->gpu_rows > 0 || !out->gpu_layers;
+    if (machine->read > 0 && disk && gpu) {
+        time_token(machine, &host, &left, out);
+        if (out->gpu_layers) time_gpu(machine, model, &host, out);
+        if (!out->gpu_layers) time_prompt(machine, model, wishes, out);
     }
     return true;
 }

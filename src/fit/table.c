@@ -1,6 +1,7 @@
 /* What a model needs, from its Spec and its runner. */
 #include <string.h>
 
+#include "backend/plugin.h"
 #include "fit/fit.h"
 #include "model/part.h"
 
@@ -154,6 +155,54 @@ void fit_model(const Runner *runner, FitModel *out) {
     CHECK(kv_format_parse("turbo", &turbo, NULL));
     for (int g = 0; g < kv->group_count; g++)
         if (kv->group[g].coded) out->kv_coded = kv_bytes_for(kv, &turbo, kv->context);
+    out->embedding_bytes = weight_bytes(&spec->embedding);
     out->kv_token_bytes =
         (double)(runner_kv_bytes(runner, KV_PAGE_TOKENS) - runner_kv_bytes(runner, 0)) / KV_PAGE_TOKENS;
+}
+
+/* ---- on a GPU ---- */
+
+typedef struct GpuCounting {
+    const Plugin *plugin;
+    uint64_t bytes;
+    int64_t cols_max;
+} GpuCounting;
+
+static void add_gpu_weight(void *context, Weight *w) {
+    GpuCounting *c = context;
+    c->bytes += c->plugin->weight_bytes(w);
+    c->cols_max = w->cols > c->cols_max ? w->cols : c->cols_max;
+}
+
+static void add_gpu_vector(void *context, const float **vector, int64_t count) {
+    Weight row = {.rows = 1, .cols = count, .dtype = DTYPE_F32};
+    add_gpu_weight(context, &row);
+}
+
+static void add_gpu_norm(void *context, const Norm **norm) {
+    if ((*norm)->weight) add_gpu_vector(context, NULL, (*norm)->width);
+    if ((*norm)->bias) add_gpu_vector(context, NULL, (*norm)->width);
+}
+
+static void add_gpu_rope(void *context, const Rope **rope) { add_gpu_vector(context, NULL, (*rope)->dims / 2); }
+
+void fit_model_gpu(const Runner *runner, const Plugin *plugin, FitModel *out) {
+    const Spec *spec = model_spec(runner_model(runner));
+    GpuCounting c = {.plugin = plugin};
+    const Visitor visitor = {
+        .weight = add_gpu_weight, .norm = add_gpu_norm, .rope = add_gpu_rope, .vector = add_gpu_vector, .context = &c};
+    for (int i = 0; i < spec->layer_count; i++) {
+        Layer layer = spec->layers[i];
+        c.bytes = 0;
+        layer_visit(&layer, &visitor);
+        if (c.bytes > out->gpu_layer_bytes) out->gpu_layer_bytes = c.bytes;
+    }
+    Weight head = spec->head, embedding = spec->embedding;
+    c.bytes = 0;
+    add_gpu_weight(&c, &head);
+    out->gpu_head_bytes = c.bytes;
+    out->gpu_embedding_bytes = spec->tied ? 0 : plugin->weight_bytes(&embedding);
+    const int rows = runner_backend(runner)->rows_max;
+    const uint64_t arrival = (uint64_t)rows * (uint64_t)spec->hidden * sizeof(float);
+    out->gpu_work_bytes = runner_scratch_bytes(runner) + arrival + plugin->work_bytes(rows, c.cols_max);
 }

@@ -134,6 +134,7 @@ bool bound_open(Bound *bound, const Spec *spec, Backend *const *backends, int ba
         ok = size_mul((size_t)backends[0]->rows_max, (size_t)spec->hidden, &floats) &&
             size_mul(floats, sizeof(float), &bytes) && (bound->staging = malloc(bytes));
         if (!ok) fail(error, ERROR_MEMORY, "no memory for a step of %d rows", backends[0]->rows_max);
+        ok = ok && (bound->arrival = backends[1]->ops->alloc(backends[1], bytes, MEMORY_STEP, error));
     }
     if (!ok) bound_close(bound);
     return ok;
@@ -144,6 +145,7 @@ void bound_close(Bound *bound) {
         const Binding *binding = &bound->bindings[i];
         binding->backend->ops->unbind(binding->backend, &binding->weight);
     }
+    if (bound->arrival) bound->backends[1]->ops->release(bound->backends[1], bound->arrival);
     free(bound->bindings);
     free(bound->staging);
     arena_free(&bound->arena);

@@ -17,13 +17,17 @@ typedef struct Bound {
     const Norm *final_norm; /* this and the head: on the last layer's */
     Weight head;
     bool coarse_head; /* 8-bit activations for the head of a precise family: nobody asked for more */
-    int part_rows;    /* each layer is walked over so many rows of a step after the other; 0: over all at once */
+    int part_rows;    /* each layer of the first backend is walked over so many rows of a step after the other; 0: over
+                         all at once */
     bool in_turns; /* the halves of a step's sequences behind each other, so that one is computed while experts of the
                       other come; the same bits. Only where layer_count layers are one backend's */
     bool hints;    /* there is memory for telling sources what the next layer will likely want; */
     bool hinting;  /* they are told */
     int64_t width; /* floats per row that the largest part of a layer needs */
-    void *staging; /* [rows_max, hidden] host memory between two backends; NULL: there is only one */
+    /* [rows_max, hidden] between two backends: host memory, and the second's where it arrives; NULL: there is only one
+     */
+    void *staging;
+    float *arrival;
 
     Arena arena;
     struct Binding *bindings; /* to undo */

@@ -1,24 +1,29 @@
 /* The one decoder. All memory of a step is three blocks taken from each backend at its start (the residual stream, one
- * work area that the parts of a layer use in turn, the rows whose logits are wanted), and the logits. */
+ * work area that the parts of a layer use in turn, the rows whose logits are wanted), and the logits. A second backend
+ * has its residual stream in memory of its own, where it arrives. */
 #include "model/decoder.h"
 
 /* A step on one backend. */
 typedef struct Stage {
     Backend *backend;
+    int part;                /* rows that a layer is walked over at once */
     bool walk;               /* the operations are to be called */
     float *h, *work, *extra; /* extra: a parallel layer's input, then the wanted rows */
     float *ahead;            /* one row's work; NULL: no hints are given */
 } Stage;
 
 static int smaller(int a, int b) { return a < b ? a : b; }
-/* Rows that a layer is walked over at once. */
-static int part_rows(const Bound *bound, int rows) { return bound->part_rows ? smaller(bound->part_rows, rows) : rows; }
 
-static Stage stage_begin(const Bound *bound, Backend *backend, const Step *step) {
-    Stage stage = {.backend = backend, .walk = backend->ops->begin(backend, step)};
+/* On the backend of that number. */
+static Stage stage_begin(const Bound *bound, int number, const Step *step) {
+    Backend *backend = bound->backends[number];
+    const bool parts = number == 0 && bound->part_rows > 0;
+    Stage stage = {.backend = backend,
+        .part = parts ? smaller(bound->part_rows, step->rows) : step->rows,
+        .walk = backend->ops->begin(backend, step)};
     const int64_t rows = step->rows, hidden = bound->spec->hidden;
-    stage.h = backend->ops->scratch(backend, rows * hidden);
-    stage.work = backend->ops->scratch(backend, part_rows(bound, step->rows) * bound->width);
+    stage.h = number ? bound->arrival : backend->ops->scratch(backend, rows * hidden);
+    stage.work = backend->ops->scratch(backend, stage.part * bound->width);
     stage.extra = backend->ops->scratch(backend, rows * hidden);
     if (bound->hints) stage.ahead = backend->ops->scratch(backend, bound->width);
     return stage;
@@ -117,7 +122,7 @@ static Step step_part(const Step *step, int first, int rows, Run runs[DECODER_PA
 /* A layer over all rows, part by part: whatever part of it is read from elsewhere for the first one is there for the
  * others. */
 static void layer_walk(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Step *step) {
-    const int part = part_rows(bound, step->rows);
+    const int part = stage->part;
     if (part == step->rows) {
         layer_forward(bound, i, cache, stage, &(Rows){.rows = step->rows});
         return;
@@ -150,9 +155,9 @@ static Step step_runs(const Step *step, int first, int count, Run runs[DECODER_T
     return own;
 }
 
-static bool walks_in_turns(const Bound *bound, const Step *step) {
-    return bound->in_turns && step->run_count > 1 && step->run_count <= DECODER_TURN_RUNS && step->axes == 1 &&
-        part_rows(bound, step->rows) == step->rows;
+static bool walks_in_turns(const Bound *bound, const Stage *stage, const Step *step) {
+    return bound->in_turns && stage->walk && step->run_count > 1 && step->run_count <= DECODER_TURN_RUNS &&
+        step->axes == 1 && stage->part == step->rows;
 }
 
 /* Each half's FFN of a layer comes behind the other half's mixer of it: between the choice of experts and their use
@@ -249,6 +254,16 @@ static uint64_t cache_number(const Spec *spec, const KvLayer *cache) {
     return hash | 1;
 }
 
+/* The residual goes from one backend to the next before that one's step begins, to memory that stays: so it may repeat
+ * a walk, and what was computed before is not repeated. */
+static Stage stage_follow(const Bound *bound, const Stage *before, int number, const Step *step, uint64_t *ticket) {
+    Backend *backend = before->backend;
+    const size_t residual = (size_t)step->rows * (size_t)bound->spec->hidden * sizeof(float);
+    *ticket = backend->ops->submit(backend);
+    backend_move(backend, before->h, bound->backends[number], bound->arrival, residual, bound->staging);
+    return stage_begin(bound, number, step);
+}
+
 float *decoder_forward(
     const Bound *bound, const KvLayer *cache, const Step *given, int count, const int32_t *output, uint64_t *tickets) {
     const Spec *spec = bound->spec;
@@ -256,29 +271,29 @@ float *decoder_forward(
     const Step *step = &whole;
     whole.output_count = count;
     whole.outputs = output;
-    /* What comes from another backend comes while the step is walked. */
-    whole.cache = bound->backend_count > 1 || step->state_count > 0 ? 0 : cache_number(spec, cache);
-    const size_t residual = (size_t)step->rows * (size_t)spec->hidden * sizeof(float);
-    Stage stages[BACKENDS_MAX], *stage = stages;
-    for (int b = 0; b < bound->backend_count; b++) stages[b] = stage_begin(bound, bound->backends[b], step);
-    if (stage->walk) embed(bound, stage, step);
-    const bool in_turns = walks_in_turns(bound, step) && stage->walk;
-    if (in_turns) walk_in_turns(bound, cache, stage, step);
+    whole.cache = step->state_count > 0 ? 0 : cache_number(spec, cache);
+    int number = 0;
+    Stage stage = stage_begin(bound, number, step);
+    if (stage.walk) embed(bound, &stage, step);
+    const bool in_turns = walks_in_turns(bound, &stage, step);
+    if (in_turns) walk_in_turns(bound, cache, &stage, step);
     for (int i = 0; i < spec->layer_count && !in_turns; i++) {
-        Stage *own = &stages[bound->place[i]];
-        if (own != stage) backend_move(stage->backend, stage->h, own->backend, own->h, residual, bound->staging);
-        stage = own;
-        if (stage->walk) layer_walk(bound, i, &cache[i], stage, step);
+        if (bound->place[i] != number) {
+            stage = stage_follow(bound, &stage, number + 1, step, &tickets[number]);
+            number++;
+        }
+        if (stage.walk) layer_walk(bound, i, &cache[i], &stage, step);
     }
     float *logits = NULL;
+    const BackendOps *ops = stage.backend->ops;
     if (count > 0 || step->state_count > 0) {
         const int64_t at = decoder_states_at(spec, count), states = (int64_t)step->state_count * spec->hidden;
-        const int64_t sums = step->scales && stage->backend->ops->sum_logits ? count : 0;
-        logits = stage->backend->ops->scratch(stage->backend, decoder_results(spec, step, count, sums > 0));
-        if (stage->walk && count > 0) head_forward(bound, stage, count, output, logits);
-        if (stage->walk && states > 0) states_forward(bound, stage, step, logits + at);
-        if (stage->walk && sums > 0) sums_forward(bound, stage, step, count, logits);
+        const int64_t sums = step->scales && ops->sum_logits ? count : 0;
+        logits = ops->scratch(stage.backend, decoder_results(spec, step, count, sums > 0));
+        if (stage.walk && count > 0) head_forward(bound, &stage, count, output, logits);
+        if (stage.walk && states > 0) states_forward(bound, &stage, step, logits + at);
+        if (stage.walk && sums > 0) sums_forward(bound, &stage, step, count, logits);
     }
-    for (int b = 0; b < bound->backend_count; b++) tickets[b] = bound->backends[b]->ops->submit(bound->backends[b]);
+    tickets[number] = ops->submit(stage.backend);
     return logits;
 }

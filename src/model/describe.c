@@ -138,6 +138,13 @@ void runner_describe(const Runner *runner, Buffer *out) {
     const bool mixed = spec->precise && runner->bound.coarse_head;
     buffer_printf(out, "%-12s %s%s; ", "machine", backend_describe(runner->backends[0]),
         mixed ? " (int8 for the output matrix)" : "");
-    describe_bytes(out, runner->scratch_bytes);
+    describe_bytes(out, runner->scratch_bytes[0]);
     buffer_printf(out, " to work in, steps of up to %d rows\n", runner->backends[0]->rows_max);
+    if (runner->backend_count < 2) return;
+    int first = 0;
+    while (runner->bound.place[first] == 0) first++;
+    buffer_printf(
+        out, "%-12s %s, from layer %d of %d on; ", "", backend_describe(runner->backends[1]), first, spec->layer_count);
+    describe_bytes(out, runner->scratch_bytes[1]);
+    buffer_printf(out, " to work in\n");
 }

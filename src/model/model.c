@@ -56,6 +56,7 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
         .checkpoint = &model->checkpoint,
         .weights = model->weights,
         .experts_stay = options->stream_experts,
+        .device_layers = options->device_layers,
         .strict_config = options->strict_config,
         .warn = options->warn,
         .warn_context = options->warn_context};
@@ -63,6 +64,8 @@ static bool load_spec(Model *model, const ModelOptions *options, FamilyLoad *loa
     const bool ok = spec_load(&source, load, &target, error);
     model->eos_count = target.eos_count;
     model->weight_bytes = target.weight_bytes;
+    if (ok && options->device_layers)
+        model->device_bytes = model_layer_bytes(model, model->spec.layer_count - options->device_layers);
     return ok;
 }
 
@@ -149,6 +152,7 @@ void model_close(Model *model) {
 }
 
 const Spec *model_spec(const Model *model) { return &model->spec; }
+int model_layers(const Model *model) { return model->spec.layer_count; }
 int model_hidden(const Model *model) { return (int)model->spec.hidden; }
 int model_vocab(const Model *model) { return model->spec.vocab; }
 int model_context(const Model *model) { return model->context; }

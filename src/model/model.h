@@ -31,6 +31,9 @@ typedef struct ModelOptions {
     bool expert_hints;         /* experts of the next layer are read ahead where that proves to be faster */
     const char *expert_trace;  /* a file for what is wanted (weights/bank_trace.h); NULL: none */
     const char *expert_faults; /* for tests: what goes wrong with reads (bank_faults_read()); NULL: nothing */
+    /* The last so many layers will be a device's: their matrices stay in the mapped files, neither read nor touched
+     * ahead, and so do their experts, which are not streamed. 0: none. */
+    int device_layers;
     int context;        /* tokens a sequence may hold; 0: what the model was made for, at most MODEL_CONTEXT_DEFAULT */
     bool strict_config; /* a config field that the family neither uses nor lists as irrelevant is an error, not a
                            warning */
@@ -58,7 +61,11 @@ uint64_t model_expert_bytes(const Model *model); /* of all that are */
 uint64_t model_expert_floor(const Model *model); /* the fewest that model_hold_experts() takes */
 uint64_t model_expert_cycle(const Model *model); /* of what one token uses in all layers: with less, few are found */
 
+/* Layers from `first` on have been bound to a device: pages of the mapped files with their matrices may leave this
+ * process's memory. They come again if they are read. */
+void model_leave_layers(const Model *model, int first);
 const struct Spec *model_spec(const Model *model);
+int model_layers(const Model *model);
 int model_vocab(const Model *model);   /* width of the logits */
 int model_hidden(const Model *model);  /* of the residual stream */
 int model_context(const Model *model); /* tokens a sequence may hold */

@@ -21,7 +21,8 @@ struct Model {
     Spec spec;
     int32_t eos[EOS_MAX];
     int eos_count;
-    uint64_t weight_bytes, streamed_bytes; /* of the files' tensors; those that the bank reads */
+    uint64_t weight_bytes, streamed_bytes; /* of the files' tensors; those that the bank reads, */
+    uint64_t device_bytes;                 /* and those of layers that are to be a device's */
     int experts_used, experts_made_for;    /* by a token, of the layer with most; 0: none were left out */
     uint64_t memory_budget, expert_bytes_max;
     bool expert_hints;
@@ -32,4 +33,6 @@ struct Model {
 NODISCARD bool model_cut_experts(Model *model, int used, Error *error);
 /* Notes where the routed experts of the Spec lie, and takes their addresses away. */
 NODISCARD bool model_stream(Model *model, const ModelOptions *options, Error *error);
+/* Of the matrices of layers from `first` on. */
+uint64_t model_layer_bytes(const Model *model, int first);
 NODISCARD Model *model_load(const char *directory, const ModelOptions *options, FamilyFind *find, Error *error);

@@ -31,14 +31,15 @@ static bool make_kv_plan(const Bound *bound, int context, KvPlan *plan, Error *e
 
 /* The decoder over a backend that computes nothing, with the largest step there can be: every shape is checked, scratch
  * is counted. */
-static bool plan_step(Runner *runner, Backend *plan, int rows, Error *error) {
+static bool plan_step(Runner *runner, Backend *const *plans, int count, int split, int rows, Error *error) {
     const Model *model = runner->model;
     Bound bound = {0};
     KvPlan kv = {0};
-    uint64_t ticket;
+    uint64_t tickets[BACKENDS_MAX];
     int32_t *zeros = calloc((size_t)rows, sizeof *zeros);
     bool ok = zeros || fail(error, ERROR_MEMORY, "no memory for a step of %d rows", rows);
-    ok = ok && bound_open(&bound, &model->spec, &plan, 1, 0, error) && make_kv_plan(&bound, model->context, &kv, error);
+    ok = ok && bound_open(&bound, &model->spec, plans, count, split, error) &&
+        make_kv_plan(&bound, model->context, &kv, error);
     if (ok) {
         bound.part_rows = runner->part_rows;
         bound.hints = model->expert_hints;
@@ -53,8 +54,8 @@ static bool plan_step(Runner *runner, Backend *plan, int rows, Error *error) {
             .scales = &scale,
             .state_count = runner->states_max,
             .states = zeros};
-        decoder_forward(&bound, kv.layers, &step, runner->outputs_max, zeros, &ticket);
-        ok = plan_result(plan, &runner->scratch_bytes, error);
+        decoder_forward(&bound, kv.layers, &step, runner->outputs_max, zeros, tickets);
+        for (int i = 0; ok && i < count; i++) ok = plan_result(plans[i], &runner->scratch_bytes[i], error);
     }
     kv_plan_free(&kv);
     bound_close(&bound);
@@ -62,10 +63,13 @@ static bool plan_step(Runner *runner, Backend *plan, int rows, Error *error) {
     return ok;
 }
 
-static bool plan_runner(Runner *runner, int rows, Error *error) {
-    Backend *plan = plan_open(rows, error);
-    const bool ok = plan && plan_step(runner, plan, rows, error);
-    backend_close(plan);
+static bool plan_runner(Runner *runner, int split, int rows, Error *error) {
+    Backend *plans[BACKENDS_MAX] = {0};
+    const int count = split ? 2 : 1;
+    bool ok = true;
+    for (int i = 0; ok && i < count; i++) ok = (plans[i] = plan_open(rows, error));
+    ok = ok && plan_step(runner, plans, count, split, rows, error);
+    for (int i = 0; i < count; i++) backend_close(plans[i]);
     return ok;
 }
 
@@ -74,11 +78,25 @@ static bool plan_runner(Runner *runner, int rows, Error *error) {
 static bool open_backend(Runner *runner, const BackendOptions *wanted, int rows, Error *error) {
     BackendOptions options = *wanted;
     options.rows_max = rows;
-    options.scratch_bytes = runner->scratch_bytes;
+    options.scratch_bytes = runner->scratch_bytes[runner->backend_count];
     options.precise = wanted->precise || runner->model->spec.precise;
     Backend *backend = backend_open(&options, error);
     if (backend) runner->backends[runner->backend_count++] = backend;
     return backend != NULL;
+}
+
+/* Experts come from their files to the first backend alone. */
+static bool can_stream(const Runner *runner, int split, Error *error) {
+    const Spec *spec = &runner->model->spec;
+    const Backend *first = runner->backends[0];
+    bool above = false;
+    for (int i = split; split && i < spec->layer_count; i++)
+        above = above || (spec->layers[i].ffn == FFN_MOE && spec->layers[i].moe.source);
+    if (first->sources && first->ops->narrow && !above) return true;
+    return fail(error, ERROR_UNSUPPORTED,
+        "%s cannot stream experts: that is the processor's. With --gpu-layers N the last N layers and their experts "
+        "are on the GPU, and those of the others are streamed",
+        above ? runner->backends[1]->ops->name : first->ops->name);
 }
 
 static bool open_parts(Runner *runner, const RunnerOptions *options, Error *error) {
@@ -93,13 +111,11 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
     runner->outputs_max = outputs;
     runner->states_max = options->states_max < rows ? options->states_max : rows;
     runner->part_rows = options->part_rows ? options->part_rows : runner->model->bank ? DECODER_PART_MAX : 0;
-    if (!plan_runner(runner, rows, error) || !open_backend(runner, &options->backend, rows, error) ||
+    if (!plan_runner(runner, options->split, rows, error) || !open_backend(runner, &options->backend, rows, error) ||
         (options->split && !open_backend(runner, &options->upper, rows, error)) ||
         !bound_open(&runner->bound, spec, runner->backends, runner->backend_count, options->split, error))
         return false;
-    for (int i = 0; i < runner->backend_count && (runner->model->bank || runner->part_rows); i++)
-        if (!runner->backends[i]->sources || !runner->backends[i]->ops->narrow)
-            return fail(error, ERROR_UNSUPPORTED, "%s cannot stream experts", runner->backends[i]->ops->name);
+    if ((runner->model->bank || runner->part_rows) && !can_stream(runner, options->split, error)) return false;
     runner->bound.part_rows = runner->part_rows;
     runner->bound.hints = runner->model->expert_hints;
     runner->bound.coarse_head = !(options->split ? options->upper.precise : options->backend.precise);
@@ -127,8 +143,14 @@ void runner_close(Runner *runner) {
     free(runner);
 }
 
+uint64_t runner_scratch_bytes(const Runner *runner) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < runner->backend_count; i++) bytes += runner->scratch_bytes[i];
+    return bytes;
+}
 const Model *runner_model(const Runner *runner) { return runner->model; }
 Backend *runner_backend(const Runner *runner) { return runner->backends[0]; }
+Backend *runner_upper(const Runner *runner) { return runner->backends[runner->backend_count - 1]; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->kv; }
 const float *runner_states(const Runner *runner) { return runner->states; }
 const float *runner_sums(const Runner *runner) { return runner->sums; }
@@ -229,6 +251,7 @@ bool runner_forward(
     const Spec *spec = &runner->model->spec;
     const bool summed = step->scales && last->ops->sum_logits && count > 0;
     *logits = last->ops->read_logits(last, out, decoder_results(spec, step, count, summed));
+    if (!*logits) return last->ops->wait(last, tickets[runner->backend_count - 1], error) && false;
     runner->states = *logits + decoder_states_at(spec, count);
     runner->sums = summed ? *logits + decoder_sums_at(spec, step, count) : NULL;
     return true;

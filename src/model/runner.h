@@ -34,8 +34,10 @@ NODISCARD bool runner_budget_left(
  * returned, what steps work in, threads and tables. */
 uint64_t runner_besides_bytes(const Runner *runner, uint64_t *resident);
 
+uint64_t runner_scratch_bytes(const Runner *runner); /* of all backends */
 const Model *runner_model(const Runner *runner);
-Backend *runner_backend(const Runner *runner); /* of the first layer */
+Backend *runner_backend(const Runner *runner); /* of the first layer, */
+Backend *runner_upper(const Runner *runner);   /* and of the last one: another where layers are split */
 const KvPlan *runner_kv_plan(const Runner *runner);
 /* Bytes of the cache that one more token reads at a depth. */
 uint64_t runner_kv_bytes(const Runner *runner, int depth);

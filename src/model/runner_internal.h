@@ -8,7 +8,7 @@ struct Runner {
     const Model *model;
     int backend_count;
     Backend *backends[BACKENDS_MAX];
-    size_t scratch_bytes;
+    size_t scratch_bytes[BACKENDS_MAX];
     int outputs_max, states_max, part_rows;
     const float *states, *sums; /* of the last step */
     Bound bound;

@@ -58,8 +58,9 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
         return false;
     BankLayer *layers = calloc((size_t)spec->layer_count, sizeof *layers);
     if (!layers) return fail(error, ERROR_MEMORY, "no memory for a table of experts");
+    const int end = spec->layer_count - asked->device_layers;
     int count = 0;
-    for (int i = 0; i < spec->layer_count; i++) {
+    for (int i = 0; i < end; i++) {
         const MoeFfn *moe = &spec->layers[i].moe;
         if (spec->layers[i].ffn != FFN_MOE) continue;
         layers[count++] =
@@ -68,13 +69,14 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
     if (count > 0)
         model->bank = bank_open(&model->checkpoint, layers, count, &options, error);
     else
-        fail(error, ERROR_USAGE, "a model of family %s has no experts to stream", spec->family);
+        fail(error, ERROR_USAGE, "a model of family %s has no experts to stream%s", spec->family,
+            asked->device_layers ? " in the layers that the processor has" : "");
     free(layers);
     model->expert_hints = asked->expert_hints;
     model->memory_budget = asked->memory_budget;
     model->expert_bytes_max = asked->expert_bytes_max;
     count = 0;
-    for (int i = 0; model->bank && i < spec->layer_count; i++) {
+    for (int i = 0; model->bank && i < end; i++) {
         MoeFfn *moe = &spec->layers[i].moe;
         if (spec->layers[i].ffn != FFN_MOE) continue;
         for (int e = 0; e < moe->experts; e++)
@@ -97,8 +99,8 @@ bool model_hold_experts(const Model *model, uint64_t bytes, Error *error) {
 
 uint64_t runner_besides_bytes(const Runner *runner, uint64_t *resident) {
     const Model *model = runner->model;
-    *resident = model->weight_bytes - model->streamed_bytes + model->arena.used;
-    return runner->scratch_bytes + OTHER_BYTES;
+    *resident = model->weight_bytes - model->streamed_bytes - model->device_bytes + model->arena.used;
+    return runner->scratch_bytes[0] + OTHER_BYTES;
 }
 
 bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t free_bytes, uint64_t *bytes, Error *error) {

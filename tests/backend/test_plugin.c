@@ -48,8 +48,44 @@ static void check_device(void) {
     }
 }
 
+/* A kernel that writes where nothing is: the step fails, nothing is opened beside what that left, and when all of it is
+ * closed the device is as new. */
+static void check_fault(void) {
+    Error error = {0};
+    int device;
+    DeviceMemory memory = {0};
+    const Plugin *plugin = plugin_find("cuda", &device, &error);
+    TEST(plugin && device == 0 && plugin->device_memory(device, &memory, &error));
+    TEST(memory.free > 0 && memory.free <= memory.total);
+    Backend *one = open_device("cuda", &error), *other = open_device("cuda", &error);
+    if (!one || !other) return;
+    const int32_t zero = 0;
+    const Run run = {.rows = 1};
+    const Step step = {.rows = 1, .tokens = &zero, .positions = &zero, .run_count = 1, .runs = &run, .axes = 1};
+    const Norm norm = {.kind = NORM_RMS, .width = 64, .eps = 1e-6F};
+    for (int i = 0; i < 2; i++) { /* it stays so */
+        error = (Error){0};
+        if (one->ops->begin(one, &step)) one->ops->norm(one, 1, (const float *)64, &norm, (float *)64);
+        const uint64_t ticket = one->ops->submit(one);
+        TEST(!one->ops->wait(one, ticket, &error));
+        TEST_MSG(error.code == ERROR_DEVICE, "%s", error.text);
+    }
+    backend_close(one);
+    TEST_MSG(!open_device("cuda", &error) && error.code == ERROR_DEVICE && strstr(error.text, "has failed"), "%s",
+        error.text);
+    backend_close(other);
+    one = open_device("cuda", &error);
+    TEST_MSG(one || strstr(error.text, "must be started again"), "%s", error.text); /* as the driver is */
+    printf("%s\n", one ? "the device can be used again" : error.text);
+    if (!one) return;
+    (void)one->ops->begin(one, &step);
+    TEST_MSG(one->ops->wait(one, one->ops->submit(one), &error), "%s", error.text);
+    backend_close(one);
+}
+
 int main(void) {
     check_names();
     check_device();
+    if (plugin_usable()) check_fault();
     return test_done();
 }

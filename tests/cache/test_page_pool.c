@@ -61,9 +61,10 @@ static void keep(Keeper *keeper, int kind, int32_t page) {
 
 int main(void) {
     PagePool *pool = page_pool_open(BUDGET, NULL);
-    TEST(page_pool_add(pool, &fake_backend, SMALL, NULL) == 0 && page_pool_add(pool, &fake_backend, LARGE, NULL) == 1);
+    TEST(page_pool_add(pool, &fake_backend, SMALL, SIZE_MAX, NULL) == 0 &&
+        page_pool_add(pool, &fake_backend, LARGE, SIZE_MAX, NULL) == 1);
     Error error = {0};
-    TEST(page_pool_add(pool, &fake_backend, BUDGET + 1, &error) == -1 && error.code == ERROR_LIMIT);
+    TEST(page_pool_add(pool, &fake_backend, BUDGET + 1, SIZE_MAX, &error) == -1 && error.code == ERROR_LIMIT);
 
     /* One budget for both sizes. */
     int32_t small[PAGES], large[PAGES];

@@ -259,6 +259,9 @@ const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->plan; }
 const float *runner_states(const Runner *runner) { return &runner->state; } /* of one request at a time */
 const float *runner_sums(const Runner *runner) { return NULL; }
 Backend *runner_backend(const Runner *runner) { return (Backend *)&runner->backend; }
+Backend *runner_upper(const Runner *runner) { return (Backend *)&runner->backend; }
+int model_layers(const Model *model) { return 1; }
+void model_leave_layers(const Model *model, int first) {}
 
 /* Of everything that a row sees. */
 static inline uint64_t fake_seen(const Runner *runner, const KvCache *cache, const Run *run, int position) {

@@ -236,6 +236,68 @@ static void test_nothing_read(void) {
 
 /* ---- words ---- */
 
+/* 100 MB a layer, 200 for the output matrix, 1 GB to work in; a sequence of the cache takes 128 MiB a layer. */
+static FitModel gpu_model(void) {
+    FitModel model = dense_model();
+    model.gpu_layer_bytes = 100000000;
+    model.gpu_head_bytes = 200000000;
+    model.gpu_embedding_bytes = 300000000;
+    model.gpu_work_bytes = 1000000000;
+    model.embedding_bytes = 512 * MIB;
+    return model;
+}
+
+/* 0.95 · 6 GB − 1.2 GB = 4.5 GB: 19 layers of 100 MB and 134 MB; the cache is a sequence's, then what is left. */
+static void test_gpu_auto(void) {
+    FitMachine machine = machine_of(20 * GIB);
+    const FitModel model = gpu_model();
+    FitWishes wishes = wishes_of(1);
+    wishes.gpu_layers = FIT_GPU_AUTO;
+    Fit fit = must(&machine, &model, &wishes);
+    TEST(fit.gpu_layers == 0 && fit.gpu_bytes == 0); /* there is none */
+    machine.gpu_memory = 6000000000;
+    fit = must(&machine, &model, &wishes);
+    TEST(fit.gpu_layers == 19 && fit.gpu_fit == 19 && fit.gpu_bytes == 2100000000);
+    TEST_MSG(
+        fit.gpu_kv_bytes == 19 * 128 * MIB && fit.kv_wanted == 4 * GIB, "%llu", (unsigned long long)fit.gpu_kv_bytes);
+    wishes.slots = 8;
+    const Fit more = must(&machine, &model, &wishes);
+    TEST(more.gpu_layers == 19 && more.gpu_kv_bytes >= fit.gpu_kv_bytes && more.gpu_kv_bytes <= 2600000000);
+    TEST(more.kv_bytes / 32 <= more.gpu_kv_bytes / 19 + 1); /* the host's part is no larger than it can be used */
+    machine.gpu_memory = 100 * GIB;
+    fit = must(&machine, &model, &wishes);
+    TEST(fit.gpu_layers == 32 && fit.gpu_bytes == 3700000000 && fit.gpu_kv_bytes == 32 * GIB); /* with the embedding */
+    machine.gpu_rows = 30e9;
+    fit = must(&machine, &model, &wishes);
+    TEST(fit.gpu_layers == 0 && fit.gpu_fit == 32); /* the processor's 40 GB/s are more */
+    machine.gpu_rows = 3600e9;
+    fit = must(&machine, &model, &wishes);
+    TEST(fit.gpu_layers == 32 && near(fit.gpu_s, 1e-3) && near(fit.decode_s, 1e-3));
+    wishes.gpu_layers = 16;
+    const Fit half = must(&machine, &model, &wishes);
+    wishes.gpu_layers = 0;
+    const Fit none = must(&machine, &model, &wishes);
+    TEST_MSG(near(half.decode_s, none.decode_s / 2 + 0.5e-3), "%g %g", half.decode_s, none.decode_s);
+    const FitModel host = fit_host_part(&model, 16);
+    TEST(host.layers == 16 && host.dense_bytes == (4 * GIB - 512 * MIB) / 2 + 512 * MIB && host.kv_exact == 2 * GIB);
+}
+
+static void test_gpu_too_small(void) {
+    FitMachine machine = machine_of(20 * GIB);
+    const FitModel model = gpu_model();
+    FitWishes wishes = wishes_of(1);
+    Fit fit;
+    Error error = {0};
+    machine.gpu_memory = 3000000000;
+    wishes.gpu_layers = 30;
+    TEST(!fit_plan(&machine, &model, &wishes, &fit, &error) && error.code == ERROR_MEMORY);
+    TEST_MSG(strstr(error.text, "30 layers take 4.216 GB of the GPU's memory, of which 3.000 GB are free") &&
+            strstr(error.text, "--gpu-layers 7 would fit"),
+        "%s", error.text);
+    wishes.gpu_layers = 7;
+    TEST(fit_plan(&machine, &model, &wishes, &fit, &error) && fit.gpu_layers == 7);
+}
+
 static void test_explained(void) {
     const FitMachine machine = machine_of(12 * GIB);
     const FitModel model = mixture();
@@ -264,6 +326,8 @@ int main(void) {
     test_hit_rate();
     test_disk_rate();
     test_nothing_read();
+    test_gpu_auto();
+    test_gpu_too_small();
     test_explained();
     return test_done();
 }

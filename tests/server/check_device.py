@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A tiny model on a device, through the server: COUNT mixed requests (lengths, temperatures, log-probabilities, n, schemas), first one by one,
 then by 32 clients at once, some of which leave amid a stream; each answer must be the one it was alone, bit for bit.
-tests/server/check_device.py [DEVICE] [COUNT]; tests/cuda.sh runs it on a GPU."""
+tests/server/check_device.py [DEVICE] [COUNT] [OPTIONS of apus serve…]; tests/cuda.sh runs it on a GPU."""
 import http.client, json, random, sys, tempfile, threading
 
 from apus_server import Server
@@ -54,10 +54,10 @@ def client(port, numbers, alone, same):
 
 def main():
     device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 2000
+    count, options = int(sys.argv[2]) if len(sys.argv) > 2 else 2000, sys.argv[3:]
     with tempfile.TemporaryDirectory() as directory:
         write_tiny_model(directory)
-        with Server(directory, "--device", device, "--slots", SLOTS, name="tiny") as server:
+        with Server(directory, "--device", device, "--slots", SLOTS, *options, name="tiny") as server:
             alone = [answer(server.port, request_of(i)) for i in range(count)]
             order, same = list(range(count)), []  # a client that fails leaves its numbers out
             random.Random(1).shuffle(order)
@@ -67,7 +67,7 @@ def main():
             for thread in threads:
                 thread.join()
         refused = sum(status != 200 for status, _ in alone)
-        print(f"{count} answers on {device}: {count - len(same)} differ from alone, {refused} refused")
+        print(f"{count} answers on {' '.join([device, *options])}: {count - len(same)} differ from alone, {refused} refused")
         sys.exit(1 if len(same) < count or refused else 0)
 
 

@@ -3,11 +3,53 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "backend/cuda/cuda.h"
 #include "backend/plugin.h"
+#include "base/thread.h"
 
-enum { CAPABILITY_LEAST = 8 };
+enum { CAPABILITY_LEAST = 8, DEVICES_MAX = 1024 };
+
+/* A fault of the device stays with all that this process has there, until it is reset, and that takes everything away:
+ * so the last backend that is closed does it, and until then none is opened. Some drivers let a process not return at
+ * all: that shows within moments. */
+enum { RESETS = 20, RESET_WAIT_MS = 100 };
+static struct {
+    bool ready;
+    Mutex mutex;
+    int users[DEVICES_MAX];
+    bool broken[DEVICES_MAX];
+} devices;
+
+static bool device_enter(int device, Error *error) {
+    mutex_lock(&devices.mutex);
+    const bool broken = devices.broken[device], used = devices.users[device] > 0;
+    if (!broken) devices.users[device]++;
+    mutex_unlock(&devices.mutex);
+    return !broken ||
+        fail(error, ERROR_DEVICE, "the GPU has failed, and %s",
+            used ? "can be used again when nothing of before is left on it"
+                 : "the driver does not give it to this process again: the program must be started again");
+}
+
+static bool device_reset(int device) {
+    for (int i = 0; i < RESETS; i++) {
+        (void)cudaSetDevice(device);
+        (void)cudaDeviceReset();
+        if (cudaSetDevice(device) == cudaSuccess && cudaFree(NULL) == cudaSuccess) return true;
+        (void)cudaGetLastError();
+        nanosleep(&(struct timespec){.tv_nsec = RESET_WAIT_MS * 1000000L}, NULL);
+    }
+    return false;
+}
+
+static void device_leave(int device, bool failed) {
+    mutex_lock(&devices.mutex);
+    devices.broken[device] |= failed;
+    if (--devices.users[device] == 0 && devices.broken[device]) devices.broken[device] = !device_reset(device);
+    mutex_unlock(&devices.mutex);
+}
 
 /* ---- memory ---- */
 
@@ -70,11 +112,15 @@ static float *cuda_read_logits(Backend *backend, float *logits, int64_t count) {
         cudaFreeHost(b->logits);
         b->logits = NULL;
         b->logits_count = 0;
-        CHECK(cudaMallocHost((void **)&b->logits, (size_t)count * sizeof *logits) == cudaSuccess);
+        const cudaError_t code = cudaMallocHost((void **)&b->logits, (size_t)count * sizeof *logits);
+        if (!cuda_ok(b, code, "host memory for logits")) {
+            b->logits = NULL;
+            return NULL;
+        }
         b->logits_count = (size_t)count;
     }
     cuda_download(backend, b->logits, logits, (size_t)count * sizeof *logits);
-    return b->logits;
+    return b->fault.code == ERROR_NONE ? b->logits : NULL;
 }
 
 /* ---- pages ---- */
@@ -129,6 +175,7 @@ static void cuda_close(Backend *backend) {
     cudaFree(b->scratch);
     cudaFreeHost(b->logits);
     if (b->stream) cudaStreamDestroy(b->stream);
+    device_leave(b->device, b->fault.code == ERROR_DEVICE);
     free(b);
 }
 
@@ -195,6 +242,24 @@ static void device_describe(int device, char *text, size_t size) {
     snprintf(text, size, "%s, %.0f GB, %.0f GB free", p.name, (double)total * 1e-9, (double)free * 1e-9);
 }
 
+static bool device_memory(int device, DeviceMemory *out, Error *error) {
+    size_t free = 0, total = 0;
+    if (!device_enter(device, error)) return false;
+    device_leave(device, false);
+    if (!cuda_expect(cudaSetDevice(device), "CUDA", error) ||
+        !cuda_expect(cudaMemGetInfo(&free, &total), "CUDA", error))
+        return false;
+    *out = (DeviceMemory){free, total};
+    return true;
+}
+
+/* Kernels, graphs, events, blocks of steps: what one context with a model of 32 layers was seen to take, and more. */
+enum { OTHER_BYTES = 192 << 20 };
+static uint64_t work_bytes(int rows_max, int64_t cols_max) {
+    return product_input_bytes(rows_max, cols_max) + CUDA_PARTIALS_BYTES + PRODUCT_PARTIAL_BYTES + cuda_loader_bytes() +
+        OTHER_BYTES;
+}
+
 static bool open_device(CudaBackend *b, const BackendOptions *options, Error *error) {
     struct cudaDeviceProp p;
     if (!cuda_expect(cudaGetDeviceProperties(&p, b->device), "CUDA", error) ||
@@ -215,9 +280,11 @@ static bool open_device(CudaBackend *b, const BackendOptions *options, Error *er
 }
 
 static Backend *cuda_open(const BackendOptions *options, int device, Error *error) {
+    CHECK(device >= 0 && device < DEVICES_MAX);
     CudaBackend *b = calloc(1, sizeof *b);
-    if (!b) {
-        fail(error, ERROR_MEMORY, "no memory for a backend");
+    if (!b) fail(error, ERROR_MEMORY, "no memory for a backend");
+    if (!b || !device_enter(device, error)) {
+        free(b);
         return NULL;
     }
     b->base = (Backend){.ops = &cuda_ops, .rows_max = options->rows_max};
@@ -230,7 +297,9 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
 
 __attribute__((visibility("default"))) const Plugin *apus_plugin(void);
 const Plugin *apus_plugin(void) {
-    static const Plugin plugin = {
-        PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions), device_count, device_describe, cuda_open};
+    static const Plugin plugin = {PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions), device_count, device_describe,
+        cuda_open, device_memory, cuda_weight_bytes, work_bytes};
+    if (!devices.ready) mutex_init(&devices.mutex);
+    devices.ready = true;
     return &plugin;
 }

@@ -117,20 +117,38 @@ static bool pack(CudaBackend *b, const Weight *w, const Tiles *t, uint8_t *data,
     return true;
 }
 
+/* Bytes of what lies behind each other in a bound weight's memory. */
+typedef struct Parts {
+    size_t tiles, factors, bias, row;
+} Parts;
+
+static Parts parts_of(const Weight *w) {
+    const Tiles t = tiles_of(w);
+    const size_t tile_rows = ((size_t)t.rows + TILE_ROWS - 1) / TILE_ROWS;
+    const bool vector = w->rows == 1 && w->quant == QUANT_NONE && w->dtype == DTYPE_F32;
+    return (Parts){.tiles = up_to(tile_rows * (size_t)t.groups * (size_t)t.bytes, ALIGN),
+        .factors = up_to(tile_rows * sizeof(float), ALIGN),
+        .bias = w->bias ? up_to((size_t)t.rows * sizeof(float), ALIGN) : 0,
+        .row = vector ? (size_t)w->cols * sizeof(float) : 0};
+}
+
+uint64_t cuda_weight_bytes(const Weight *weight) {
+    const Parts p = parts_of(weight);
+    return p.tiles + p.factors + p.bias + p.row;
+}
+
+size_t cuda_loader_bytes(void) { return (size_t)LOADER_BYTES * LOADER_BUFFERS; }
+
 static bool make(CudaBackend *b, CudaWeight *made, const Weight *w, Error *error) {
     Tiles *t = &made->tiles;
     *t = tiles_of(w);
-    const size_t tile_rows = ((size_t)t->rows + TILE_ROWS - 1) / TILE_ROWS;
-    const size_t tiles = up_to(tile_rows * (size_t)t->groups * (size_t)t->bytes, ALIGN);
-    const size_t factors = up_to(tile_rows * sizeof(float), ALIGN);
-    const size_t bias = w->bias ? up_to((size_t)t->rows * sizeof(float), ALIGN) : 0;
-    const bool vector = w->rows == 1 && w->quant == QUANT_NONE && w->dtype == DTYPE_F32;
-    const size_t row = vector ? (size_t)w->cols * sizeof(float) : 0;
+    const Parts p = parts_of(w);
+    const size_t tiles = p.tiles, factors = p.factors, bias = p.bias, row = p.row;
     uint8_t *memory = made->memory = cuda_take(b, tiles + factors + bias + row, error);
     if (!memory) return false;
     t->data = memory;
     t->factors = (const float *)(const void *)(memory + tiles);
-    if (vector) {
+    if (row) {
         made->vector = (float *)(void *)(memory + tiles + factors + bias);
         if (!cuda_expect(cudaMemcpy(made->vector, w->data, row, cudaMemcpyHostToDevice), "loading weights", error))
             return false;

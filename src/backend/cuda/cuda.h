@@ -123,6 +123,8 @@ bool cuda_bind(Backend *backend, Weight *weight, Error *error);
 void cuda_unbind(Backend *backend, const Weight *weight);
 const Tiles *cuda_tiles(CudaBackend *b, const Weight *weight);
 void cuda_loader_close(CudaBackend *b);
+size_t cuda_loader_bytes(void);                   /* on the device, while weights are bound */
+uint64_t cuda_weight_bytes(const Weight *weight); /* on the device, once it is bound */
 /* Of a layer's experts; NULL: the step has failed. */
 const CudaBank *cuda_bank(CudaBackend *b, const Weight *weights, int count);
 void cuda_banks_forget(CudaBackend *b);

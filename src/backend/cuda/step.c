@@ -267,7 +267,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
     const int turn = (int)(b->ticket % CUDA_STEPS);
     cuda_ok(b, cudaEventSynchronize(b->block.sent[turn]), "the step before the last");
     const bool again = step->rows < b->host_rows && repeatable(step);
-    if (!set_tables(b, step, again)) return true; /* a fault */
+    if (!set_tables(b, step, again) || b->fault.code != ERROR_NONE) return false; /* wait() says so */
     fill_rows(b, step);
     const CudaKey key = {step->rows, step->output_count, b->pages, step->scales != NULL, step->cache};
     CudaGraph *graph = again ? find_graph(b, &key) : NULL;
@@ -302,5 +302,6 @@ bool cuda_wait(Backend *backend, uint64_t ticket, Error *error) {
     cuda_ok(b, cudaGetLastError(), "a step");
     if (b->fault.code == ERROR_NONE) return true;
     if (error) *error = b->fault;
+    if (b->fault.code == ERROR_MEMORY) b->fault = (Error){0}; /* nothing is broken: the next step may well fit */
     return false;
 }

@@ -13,7 +13,8 @@ typedef struct LoadSource {
     const Json *generation; /* generation_config.json; NULL: there is none */
     Checkpoint *checkpoint;
     WeightStore *weights; /* where matrices go; NULL: they stay in the mapped files */
-    bool experts_stay;    /* but those of routed experts stay there in any case */
+    bool experts_stay;    /* but those of routed experts stay there in any case, */
+    int device_layers;    /* and all of the last so many layers */
     bool strict_config; /* a field that the family neither uses nor knows to be irrelevant is an error, not a warning */
     void (*warn)(void *context, const char *line); /* NULL: warnings are dropped */
     void *warn_context;

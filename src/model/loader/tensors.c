@@ -1,5 +1,6 @@
 /* The part of the Loader that fetches tensors: by name, checked for type and shape, quantised or plain.
  * Formats: mlx/ops.cpp (quantize); which module is quantised and how: mlx_lm/utils.py load_model. */
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,9 +54,24 @@ static const TensorEntry *take(Loader *ld, const char *name, const char *suffix)
     return entry;
 }
 
+/* Whether a name is that of a layer which a device will have: "….layers.31.…". */
+static bool of_device(const Loader *ld, Slice name) {
+    static const char layers[] = "layers.";
+    const size_t size = sizeof layers - 1;
+    for (size_t at = 0; ld->source->device_layers && at + size < name.size; at++) {
+        if (memcmp(name.data + at, layers, size) != 0) continue;
+        int layer = 0;
+        for (at += size; at < name.size && isdigit((unsigned char)name.data[at]) && layer < LAYERS_MAX; at++)
+            layer = 10 * layer + name.data[at] - '0';
+        return layer >= ld->spec->layer_count - ld->source->device_layers;
+    }
+    return false;
+}
+
 /* Where a matrix, or a part of one, will lie. */
 static const void *place(const Loader *ld, const TensorEntry *entry) {
-    const bool stays = !ld->source->weights || ld->in_file || (ld->experts && ld->source->experts_stay);
+    const bool stays =
+        !ld->source->weights || ld->in_file || (ld->experts && ld->source->experts_stay) || of_device(ld, entry->name);
     return stays ? entry->tensor.data : weights_place(ld->source->weights, entry);
 }
 

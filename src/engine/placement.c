@@ -1,0 +1,48 @@
+#include "engine/placement.h"
+
+#include "backend/plugin.h"
+
+enum { GPU_PERCENT = 95 }; /* of what is free there */
+
+int placement_layers(const EngineOptions *options, int layers) {
+    return options->gpu_layers > 0 && options->gpu_layers < layers ? options->gpu_layers : layers;
+}
+
+void placement_runner(const EngineOptions *options, const Model *model, RunnerOptions *out) {
+    const int layers = model_layers(model), there = placement_layers(options, layers);
+    if (there == layers) return;
+    out->split = layers - there;
+    out->upper = out->backend;
+    out->backend.device = NULL;
+    out->backend.wrap = NULL;
+}
+
+void placement_leave(const EngineOptions *options, const Model *model) {
+    const int layers = model_layers(model);
+    if (backend_on_device(options->backend.device))
+        model_leave_layers(model, layers - placement_layers(options, layers));
+}
+
+/* A part of a budget, in thousandths: what a backend takes of it. Pages of any size fit the budget that is tried. */
+static size_t thousandths(const KvPlan *plan, const Backend *backend) {
+    const size_t large = (size_t)1 << 50;
+    return kv_taken_bytes(plan, backend, large) / (large / 1000) + 1;
+}
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+bool placement_kv_most(
+    const EngineOptions *options, const Runner *runner, size_t host_free, size_t *most, Error *error) {
+    const Backend *lower = runner_backend(runner), *upper = runner_upper(runner);
+    const KvPlan *plan = runner_kv_plan(runner);
+    *most = host_free / 2;
+    if (!backend_on_device(options->backend.device)) return true;
+    int device;
+    DeviceMemory memory;
+    const Plugin *plugin = plugin_find(options->backend.device, &device, error);
+    if (!plugin || !plugin->device_memory(device, &memory, error)) return false;
+    const uint64_t work = plugin->work_bytes(upper->rows_max, 0), free = memory.free / 100 * GPU_PERCENT;
+    const size_t there = free > work ? (size_t)(free - work) / thousandths(plan, upper) * 1000 : 0;
+    *most = lower == upper ? there : least(there, *most / thousandths(plan, lower) * 1000);
+    return true;
+}

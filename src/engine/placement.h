@@ -1,0 +1,14 @@
+/* Which layers of a model a GPU has and which the processor, and what memory that leaves for the KV cache. */
+#pragma once
+#include "engine/engine.h"
+
+/* How many of so many the backend of the options has. */
+int placement_layers(const EngineOptions *options, int layers);
+/* The backends of a runner of this model, whose only one is the options' before. */
+void placement_runner(const EngineOptions *options, const Model *model, RunnerOptions *out);
+/* Once it is open: the host forgets what the GPU has. */
+void placement_leave(const EngineOptions *options, const Model *model);
+/* What the KV cache may take when nobody says: half of what is free on the host, and of a GPU what is free there but
+ * for what steps take. */
+NODISCARD bool placement_kv_most(
+    const EngineOptions *options, const Runner *runner, size_t host_free, size_t *most, Error *error);

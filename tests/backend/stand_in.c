@@ -1,0 +1,144 @@
+/* A stand-in for a GPU, as a library of the same kind (backend/plugin.h): the reference backend behind the fence, so
+ * that whoever touches its memory dies, with a memory of its own size and faults when they are wanted. What surrounds a
+ * device is tested with it where there is none (tests/server/check_gpu_layers.py).
+ * APUS_STAND_IN_BYTES: its memory (1 GB). APUS_STAND_IN_FAULT: a file; a step that finds it there fails like a device
+ * that broke, and all that follow, until everything of before is closed. APUS_STAND_IN_FULL: a file; a step of more
+ * than one row that finds it there has no memory. */
+#include "backend/cpu/ref.h"
+#include "backend/plugin.h"
+#include "fence.h"
+
+#include <unistd.h>
+
+typedef struct Block {
+    struct Block *next;
+    const void *memory;
+    size_t bytes;
+} Block;
+
+static size_t used;
+static Block *blocks;
+static BackendOps ops; /* the fence's, but for these: */
+static const BackendOps *fence;
+static bool broken;
+static int rows;
+
+static size_t total(void) {
+    const char *text = getenv("APUS_STAND_IN_BYTES");
+    return text ? (size_t)strtoull(text, NULL, 10) : (size_t)1000000000;
+}
+
+static bool take(const void *memory, size_t bytes) {
+    Block *block = malloc(sizeof *block);
+    if (!block) return false;
+    *block = (Block){blocks, memory, bytes};
+    blocks = block;
+    used += bytes;
+    return true;
+}
+
+static bool has_room(size_t bytes, Error *error) {
+    return used + bytes <= total() ||
+        fail(error, ERROR_MEMORY, "no room on the GPU for %.2f GB, %.2f of %.2f GB are free", (double)bytes * 1e-9,
+            (double)(total() - used) * 1e-9, (double)total() * 1e-9);
+}
+
+static void give_back(const void *memory) {
+    for (Block **at = &blocks; *at; at = &(*at)->next) {
+        Block *block = *at;
+        if (block->memory != memory) continue;
+        used -= block->bytes;
+        *at = block->next;
+        free(block);
+        return;
+    }
+}
+
+static void *stand_in_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
+    void *memory = has_room(bytes, error) ? fence->alloc(backend, bytes, owner, error) : NULL;
+    if (memory) (void)take(memory, bytes);
+    return memory;
+}
+
+static void stand_in_release(Backend *backend, void *memory) {
+    fence->release(backend, memory);
+    give_back(memory);
+}
+
+static bool stand_in_bind(Backend *backend, Weight *w, Error *error) {
+    return has_room(weight_bytes(w), error) && fence->bind(backend, w, error) && take(w->data, weight_bytes(w));
+}
+
+static void stand_in_unbind(Backend *backend, const Weight *w) {
+    give_back(w->data);
+    fence->unbind(backend, w);
+}
+
+static bool stand_in_begin(Backend *backend, const Step *step) {
+    rows = step->rows;
+    return fence->begin(backend, step);
+}
+
+void backend_close(Backend *backend) { backend->ops->close(backend); } /* the fence's of what it is before */
+
+static bool wanted(const char *name) {
+    const char *path = getenv(name);
+    return path && access(path, F_OK) == 0;
+}
+
+static bool stand_in_wait(Backend *backend, uint64_t ticket, Error *error) {
+    if (!fence->wait(backend, ticket, error)) return false;
+    broken = broken || wanted("APUS_STAND_IN_FAULT");
+    if (broken) return fail(error, ERROR_DEVICE, "a step: an illegal memory access was encountered");
+    return !wanted("APUS_STAND_IN_FULL") || rows == 1 || fail(error, ERROR_MEMORY, "no room on the GPU for 1.00 GB");
+}
+
+static void stand_in_close(Backend *backend) {
+    fence->close(backend);
+    broken = false;
+}
+
+static int device_count(Error *error) { return 1; }
+static void device_describe(int device, char *text, size_t size) { snprintf(text, size, "stand-in"); }
+static bool device_memory(int device, DeviceMemory *out, Error *error) {
+    *out = (DeviceMemory){total() - used, total()};
+    return true;
+}
+static uint64_t bound_bytes(const Weight *weight) { return weight_bytes(weight); }
+static uint64_t work_bytes(int rows_max, int64_t cols_max) { return 1 << 20; }
+
+static Backend *stand_in_open(const BackendOptions *options, int device, Error *error) {
+    if (broken || wanted("APUS_STAND_IN_FAULT")) {
+        fail(error, ERROR_DEVICE, "the GPU has failed");
+        return NULL;
+    }
+    BackendOptions own = *options;
+    own.device = own.cpu = NULL;
+    own.threads = 1;
+    own.pool = NULL;
+    own.wrap = NULL;
+    Backend *inner = ref_open(&own, error), *backend = inner ? fence_open(inner, error) : NULL;
+    if (!backend) return NULL;
+    if (!fence) {
+        fence = backend->ops;
+        ops = *fence;
+        ops.name = "stand-in";
+        ops.alloc = stand_in_alloc;
+        ops.release = stand_in_release;
+        ops.bind = stand_in_bind;
+        ops.unbind = stand_in_unbind;
+        ops.begin = stand_in_begin;
+        ops.wait = stand_in_wait;
+        ops.close = stand_in_close;
+    }
+    backend->ops = &ops;
+    backend->sources = false; /* as a GPU */
+    return backend;
+}
+
+__attribute__((visibility("default"))) const Plugin *apus_plugin(void);
+const Plugin *apus_plugin(void) {
+    static const Plugin plugin = {PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions), device_count, device_describe,
+        stand_in_open, device_memory, bound_bytes, work_bytes};
+    return &plugin;
+}

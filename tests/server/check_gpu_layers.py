@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Layers split between a device and the processor, through the server: --gpu-layers in all its forms, with prompts that share a beginning,
+forks, parking, pages on disk, streamed experts; memory of the device that is too small, by numbers; a device that has no memory for a step, and
+one that breaks. The device is build/stand-in/apus-cuda.so (tests/backend/stand_in.c), which computes as --cpu ref does, bit for bit."""
+import json, os, re, shutil, subprocess, sys, tempfile, threading, time
+
+import apus_server
+from apus_server import Checks, Server
+from tiny_model import write_tiny_mixture, write_tiny_model
+
+check = Checks()
+LAYERS, REF = 4, ("--cpu", "ref", "--threads", 1)
+GPU = ("--device", "cuda", *REF)
+STAND_IN = os.path.join(os.path.dirname(apus_server.BINARY), "stand-in", "apus-cuda.so")
+
+
+def ask(server, prompt="abc", **fields):
+    request = {"max_tokens": 24, "temperature": 1, "seed": 5, "logprobs": True, "top_logprobs": 2, "ignore_eos": True, **fields}
+    status, answer = server.chat(prompt, **request)
+    return status, [(c["message"]["content"], c["logprobs"]) for c in answer["choices"]] if status == 200 else answer["error"]["message"]
+
+
+def several(server):
+    """One after the other with a common beginning, then all together, one of them forked: pages are shared, parked and taken again."""
+    beginning = "".join(chr(97 + i * 7 % 26) for i in range(500))
+    alone = [ask(server, beginning + ending) for ending in ("x", "yy", "zzz")]
+    together = [None] * 6
+    def one(i):
+        together[i] = ask(server, beginning * (1 + i % 2) + str(i), n=2 if i == 3 else 1, max_tokens=60)
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return alone + together
+
+
+def run(*command, environment=None):
+    done = subprocess.run([apus_server.BINARY, *map(str, command)], capture_output=True, text=True, timeout=60, env={**os.environ, **(environment or {})})
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_same(model):
+    with Server(model, *REF) as server:
+        wanted = several(server)
+    check(all(status == 200 for status, _ in wanted), f"{wanted}")
+    for layers in (1, 2, 3, 99, "all", 0, "auto"):
+        with Server(model, *GPU, "--gpu-layers", layers) as server:
+            check(several(server) == wanted, f"--gpu-layers {layers}: other answers")
+    with Server(model, *GPU, "--gpu-layers", 2, "--kv-memory", "4M", "--slots", 6) as server:
+        check(several(server) == wanted, "--gpu-layers 2 with little memory: other answers")
+        parked = re.search(r"^apus_num_preemptions_total(?:{[^}]*})? ([1-9]\d*)", server.request("GET", "/metrics")[2].decode(), re.M)
+        check(parked, "nothing was parked")
+
+
+def test_disk(model):
+    with tempfile.TemporaryDirectory() as directory:
+        prompt = "abcdefgh" * 60
+        def served(*options):
+            with Server(model, *GPU, "--cache-dir", directory, *options) as server:
+                answer = server.chat(prompt, max_tokens=8, temperature=0, logprobs=True)[1]
+            return answer["choices"][0]["logprobs"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        first, cold = served("--gpu-layers", 2)
+        again, warm = served("--gpu-layers", 2)
+        other, others = served("--gpu-layers", 1)
+        check(first == again == other and cold == 0 and warm >= 384, f"pages on disk: {cold} {warm}")
+        check(others == 0, "another split reads pages of this one")
+
+
+def test_streamed():
+    with tempfile.TemporaryDirectory() as model:
+        write_tiny_mixture(model)
+        prompts, mixed = ("abc", "xyz" * 200), ("--device", "cuda", "--threads", 1)  # the reference backend streams nothing
+        for layers in (2, 5):
+            with Server(model, *mixed, "--gpu-layers", layers) as server:
+                wanted = [ask(server, prompt) for prompt in prompts]
+            with Server(model, *mixed, "--stream-experts", "--gpu-layers", layers) as server:
+                check(server.health()["experts"]["test-model"]["experts"] == 32 * (6 - layers), "experts of the processor's layers")
+                check([ask(server, prompt) for prompt in prompts] == wanted, f"streamed, --gpu-layers {layers}: other answers")
+        code, _, err = run("serve", model, *GPU, "--port", 0, "--stream-experts")
+        check(code == 1 and "cannot stream experts" in err and "--gpu-layers N" in err, err)
+
+
+def test_memory(model):
+    short = ("--slots", 1, "--ctx-size", 256, "--prefill-size", 32)
+    wrong = r"4 layers take 0\.00\d GB of the GPU's memory, of which 0\.00\d GB are free: .*; --gpu-layers (\d) would fit"
+    for size in range(1000000, 4000000, 100000):  # until one or two layers fit
+        small = {"APUS_STAND_IN_BYTES": str(size)}
+        code, _, err = run("serve", model, *GPU, "--port", 0, "--gpu-layers", LAYERS, *short, environment=small)
+        found = re.search(wrong, err)
+        if not check(code == 1 and found, f"{size}: {code} {err}") or int(found.group(1)) > 0:
+            break
+    fit = int(found.group(1)) if found else 0
+    check(0 < fit < LAYERS, f"{fit} layers fit {size} bytes")
+    code, out, err = run("info", model, *GPU, "--fit", "--gpu-layers", fit, *short, environment=small)
+    said = rf"GPU layers +{fit} of 4, the last ones and the output matrix: .* GB free; {fit} would fit"
+    check(code == 0 and re.search(said, out) and "goes through weights there at" in out, f"{code} {out} {err}")
+    code, _, err = run("serve", model, *GPU, "--port", 0, environment={"APUS_STAND_IN_BYTES": "300000"})
+    check(code == 1 and "no room on the GPU for" in err and "GB are free" in err, err)
+    code, _, err = run("serve", model, *GPU, "--port", 0, "--gpu-layers", 2, "--kv-memory", "2G")
+    check(code == 1 and "layers take" in err and "of the KV cache" in err, err)
+    with Server(model, "--device", "cuda", "--gpu-layers", "auto", *short, environment=small) as server:
+        check(ask(server)[0] == 200, "--gpu-layers auto with little memory")
+    for wrong in ("x", "-1", "3x", ""):
+        code, _, err = run("serve", model, *GPU, "--port", 0, f"--gpu-layers={wrong}")
+        check(code == 1 or code == 2 and "--gpu-layers" in err, f"{wrong}: {code} {err}")
+
+
+def test_full(model, directory):
+    full = os.path.join(directory, "full")
+    with Server(model, *GPU, "--gpu-layers", 2, "--slots", 4, environment={"APUS_STAND_IN_FULL": full}) as server:
+        wanted, results = ask(server, "abc", max_tokens=400), {}
+        decoding = threading.Thread(target=lambda: results.update(answer=ask(server, "abc", max_tokens=400)))
+        decoding.start()
+        time.sleep(0.1)
+        open(full, "w").close()
+        status, message = ask(server, "x" * 600)
+        os.remove(full)
+        decoding.join()
+        check(status != 200 and "no room on the GPU" in message, f"{status} {message}")
+        check(results["answer"] == wanted, "a request beside one that has no memory is not as alone")
+        check(server.health()["status"] == "ok" and ask(server, "abc", max_tokens=400) == wanted, "after one that had no memory")
+
+
+def test_fault(model, directory):
+    fault = os.path.join(directory, "fault")
+    with Server(model, *GPU, "--gpu-layers", 2, environment={"APUS_STAND_IN_FAULT": fault}) as server:
+        wanted = ask(server)
+        open(fault, "w").close()
+        failed = [None] * 4
+        def one(i):
+            failed[i] = ask(server, "abc" * (i + 1))
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=30)
+        check(all(f and f[0] != 200 for f in failed), f"requests of a device that broke: {failed}")
+        status, _, body = server.request("GET", "/health")
+        check(status == 503 and json.loads(body)["status"] == "damaged", f"{status} {body}")
+        os.remove(fault)
+        check(ask(server) == wanted, "the model is loaded again when the device can be used again")
+        check(server.health()["status"] == "ok", "/health afterwards")
+
+
+def main():
+    if not os.path.exists(STAND_IN):
+        print(f"{STAND_IN} is absent")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as model:
+        shutil.copy(apus_server.BINARY, home)
+        shutil.copy(STAND_IN, home)
+        apus_server.BINARY = os.path.join(home, os.path.basename(apus_server.BINARY))
+        os.environ["XDG_CACHE_HOME"] = os.path.join(home, "cache")
+        write_tiny_model(model)
+        for test in sys.argv[1:] or ("same", "disk", "memory", "full", "fault"):
+            if test != "streamed":
+                globals()["test_" + test](*((model, home) if test in ("full", "fault") else (model,)))
+        if "streamed" in sys.argv[1:] or not sys.argv[1:]:
+            test_streamed()
+    check.done()
+
+
+main()
