@@ -187,28 +187,26 @@ def together(model, o, budget=0):
 
 
 def peer(o, limit, prompt=0):
-    """mmap, and nothing else said: pages come when they are touched. The better of two repetitions of decoding behind its warm-up: the first
-    reads much for the first time."""
-    command = [o.peer, "-m", o.gguf, "-n", str(o.peer_generate), "-t", str(o.threads or os.cpu_count()), "-r", "1" if prompt else "2", "-o", "jsonl",
-               "-p", str(prompt)]
+    """mmap, and nothing else said: pages come when they are touched. Decoding: the better of two repetitions behind its warm-up, as the first
+    reads much for the first time. Or a prompt, once. Stopped: what it cannot have exceeded."""
+    command = [o.peer, "-m", o.gguf, "-t", str(o.threads or os.cpu_count()), "-o", "json",
+               *(["-p", str(prompt), "-n", "0", "-r", "1", "--no-warmup"] if prompt else ["-p", "0", "-n", str(o.peer_generate), "-r", "2"])]
     group = Group(limit)
     if not group.path:
         print("no memory control group can be made here: the peer is left out", file=sys.stderr)
         return None
     drop_cache(o.gguf)
+    most = (prompt or 2 * o.peer_generate) / o.peer_seconds
     try:
         run = group.run(command, o.peer_seconds)
-        text = run.stdout if run.returncode == 0 else ""
-    except subprocess.TimeoutExpired as stopped:
-        print(f"the peer was stopped after {o.peer_seconds} s", file=sys.stderr)
-        text = (stopped.stdout or b"").decode(errors="replace")
+        speed = max(json.loads(run.stdout)[-1]["samples_ts"]) if run.returncode == 0 else 0
+    except subprocess.TimeoutExpired:
+        print(f"the peer was stopped after {o.peer_seconds} s: no more than {most:.2f} tok/s", file=sys.stderr)
+        speed = most
     finally:
         peak = group.close()
-    tests = [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
-    speed = lambda kind, most: max([max(t["samples_ts"]) for t in tests if t[kind]] or [most])
-    row = {"what": "llama.cpp mmap", "budget_mb": round(limit / 1e6), "tg": speed("n_gen", 2 * o.peer_generate / o.peer_seconds),
-           "peak_mb": round(peak / 1e6), "group": group.kind, "command": " ".join(command)}
-    return row | ({"pp": speed("n_prompt", 2 * prompt / o.peer_seconds)} if prompt else {})
+    return {"what": "llama.cpp mmap", "budget_mb": round(limit / 1e6), "pp" if prompt else "tg": speed, "peak_mb": round(peak / 1e6), "group": group.kind,
+            "command": " ".join(command)}
 
 
 # ---- rows ----
@@ -378,9 +376,9 @@ def mmap(o):
             if not table.has("apus", ratio, turn):
                 table.add(bench(o.model, o, limit - MARGIN), ratio, turn)
             if not table.has("llama.cpp mmap", ratio, turn):
-                row = peer(o, limit, PROMPT)
-                if row:
-                    table.add(row, ratio, turn)
+                row, prompt = peer(o, limit), peer(o, limit, PROMPT)
+                if row and prompt:
+                    table.add(prompt | row, ratio, turn)
     compare(table, "apus", "llama.cpp mmap", numbers(o.ratios), lambda key, ratio: 3, "×")
 
 
