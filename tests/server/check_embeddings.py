@@ -67,6 +67,9 @@ def test_vectors(server, model, pooling):
     create = lambda input, **more: client.embeddings.create(model=server.name, input=input, **more)
     whole = create(prompts)
     check([d.index for d in whole.data] == list(range(40)) and whole.usage.prompt_tokens == whole.usage.total_tokens == sum(map(len, prompts)) and whole.model == server.name, whole.usage)
+    metrics = server.request("GET", "/metrics")[2].decode()
+    check(f'apus_embeddings_total{{model_name="{server.name}"}} 40\n' in metrics and f'apus_request_prompt_tokens_count{{model_name="{server.name}"}} 40\n' in metrics,
+          "the metrics count them")
     for prompt, data in zip(prompts, whole.data):
         wanted, found = oracle(model, prompt, pooling), np.array(data.embedding)
         check(np.abs(found - wanted).max() < TOLERANCE * np.abs(wanted).max(), f"{len(prompt)} tokens: off by {np.abs(found - wanted).max()}")

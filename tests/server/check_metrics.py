@@ -57,6 +57,14 @@ def main():
               value(after, "apus_request_success_total", finished_reason="stop") == 3, "reasons")
         first = value(after, "apus_time_to_first_token_seconds_sum")
         check(0 < first < value(after, "apus_e2e_request_latency_seconds_sum"), f"first token after {first}")
+        gaps = value(after, "apus_inter_token_latency_seconds_count")
+        check(gaps == value(after, "apus_generation_tokens_total") - 3, f"{gaps} gaps between the tokens of three answers")
+        check(value(after, "apus_request_decode_tokens_per_second_count") == 3 and value(after, "apus_slots") == 2, "rates and slots")
+        # What routers of the Kubernetes gateway look for.
+        check(value(after, "vllm:num_requests_waiting") == value(after, "vllm:num_requests_running") == 0, "nobody waits or runs")
+        check(value(after, "vllm:kv_cache_usage_perc") == 0, "what only the prefix cache holds does not count as used")
+        info = [dict(labels) for name, labels in after if name == "vllm:cache_config_info"]
+        check(len(info) == 1 and info[0]["block_size"] == "128" and int(info[0]["num_gpu_blocks"]) == 2 * 4096 // 128, f"{info}")
         check(after[("apus_http_responses_total", (("status", "400"),))] == 1, "one request was refused")
         for name, family in families.items():
             if family.type == "counter":
