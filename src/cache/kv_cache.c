@@ -30,7 +30,9 @@ static bool plan_layer(KvPlan *plan, int i, const CacheSpec *spec, Backend *back
     if (spec->kind == CACHE_SHARED) {
         CHECK(spec->layer >= 0 && spec->layer < i);
         *layer = plan->layers[spec->layer];
-        return true;
+        return plan->group[layer->group].backend == backend ||
+            fail(error, ERROR_UNSUPPORTED, "layer %d has the cache of layer %d, and cannot be elsewhere", i,
+                spec->layer);
     }
     size_t bytes = spec->state_bytes;
     bool coded = false;

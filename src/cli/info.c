@@ -4,6 +4,7 @@
 #include "cli/models.h"
 #include "cli/session.h"
 #include "engine/fitting.h"
+#include "engine/placement.h"
 
 static const Command command = {"info", "MODEL",
     "What a model is: layers, parameters, bytes by kind, and what it needs here.",
@@ -20,8 +21,9 @@ static bool describe(const EngineOptions *options, Buffer *text, Error *error) {
     ModelOptions tables = options->model;
     tables.weights = NULL;
     tables.stream_experts = false;
-    const RunnerOptions runs = {.backend = options->backend};
+    RunnerOptions runs = {.backend = options->backend};
     Model *model = model_open(options->directory, &tables, error);
+    if (model) placement_runner(options, model, &runs);
     Runner *runner = model ? runner_open(model, &runs, error) : NULL;
     if (runner) runner_describe(runner, text);
     const bool ok = runner != NULL;

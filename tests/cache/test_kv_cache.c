@@ -226,7 +226,30 @@ static void test_state(void) {
     kv_plan_free(&plan);
 }
 
+/* What a backend that takes memory at once must give for a budget: never more than pages of its groups can be in use.
+ */
+static void test_taken(void) {
+    const size_t page = 2 * KV_PAGE_TOKENS * fake_token_bytes, budget = 12 * page;
+    KvPlan plan = make_plan();
+    TEST(kv_taken_bytes(&plan, &fake_backend, budget) == 12 * page + 6 * page); /* one can have all, the window half */
+    kv_plan_free(&plan);
+    Backend upper = fake_backend, *backends[LAYERS];
+    for (int i = 0; i < LAYERS; i++) backends[i] = i < 2 ? &fake_backend : &upper;
+    TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL) && plan.group_count == 4);
+    /* Groups of half such pages on each: those without a window hold alike, six of each size together. */
+    TEST(kv_taken_bytes(&plan, &fake_backend, budget) == 6 * page + 3 * page);
+    TEST(kv_taken_bytes(&plan, &upper, budget) == 6 * page + 3 * page);
+    KvCache *cache = kv_open(&plan, budget, NULL);
+    KvSequence s;
+    TEST(cache && kv_sequence_open(cache, NULL, &s, NULL) && kv_reserve(cache, &s, 6 * KV_PAGE_TOKENS, NULL));
+    TEST(kv_bytes_used(cache) == budget);
+    kv_sequence_close(cache, &s);
+    kv_close(cache);
+    kv_plan_free(&plan);
+}
+
 int main(void) {
+    test_taken();
     test_random_life();
     test_counts();
     test_memory_returns();
