@@ -40,7 +40,7 @@ static size_t records_bytes(void) {
     return ATTENTION_QUERIES * (scan_query_bytes(ATTENTION_HEAD_MAX) + scan_query_bytes(KV_CODE_DIM));
 }
 size_t attention_thread_bytes(void) {
-    return SPACES * SPACE_FLOATS * sizeof(float) + records_bytes() + sizeof(ScanSpace);
+    return SPACES * SPACE_FLOATS * sizeof(float) + records_bytes() + sizeof(ScanWork);
 }
 size_t attention_shared_bytes(void) { return SHARED_FLOATS * sizeof(float); }
 
@@ -54,7 +54,7 @@ static Space thread_space(const Job *job, int index) {
         .coded = floats + 3 * SPACE_FLOATS,
         .coded_total = floats + 4 * SPACE_FLOATS,
         .records = records,
-        .scan = (ScanSpace *)(void *)(records + records_bytes())};
+        .work = (ScanWork *)(void *)(records + records_bytes())};
 }
 
 static uint8_t *page_head(const Job *job, const Run *run, int position, int kv_head) {
@@ -303,15 +303,12 @@ static void visit_span(
     const size_t bytes = (size_t)tile->queries * (size_t)tile->value_stride * sizeof(float);
     memset(tile->o, 0, bytes);
     if (tile->coded) memset(tile->coded, 0, bytes);
-    space->scan->waiting = NULL;
     for (int base = first / KV_PAGE_TOKENS * KV_PAGE_TOKENS; base < last; base += KV_PAGE_TOKENS) {
         const int exact = exact_queries(job, place, coded, base);
-        if (exact > 0) job->kernels->scan->finish(tile, space->scan);
         if (exact > 0) visit_exact(job, place, space, tile, exact, base);
-        if (exact < tile->queries) codes_visit(job, place, coded, tile, exact, base, space->scan);
+        if (exact < tile->queries) codes_visit(job, place, coded, tile, exact, base, space->work);
         for (int i = 0; i < tile->queries; i++) tile->kinds[i] |= i < exact ? ATTENTION_EXACT : ATTENTION_CODED;
     }
-    job->kernels->scan->finish(tile, space->scan);
 }
 
 /* total ← total · a + part · b, where either may be nothing so far. */

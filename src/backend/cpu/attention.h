@@ -2,10 +2,9 @@
  *
  * Keys are visited by absolute position in spans of ATTENTION_SPAN, a span page by page. Within a span a query keeps
  * (m, l, o): the largest score, the sum of exp(s − m), the sum of exp(s − m)·v; a page with largest score m' makes them
- * (M, l·e^(m−M) + Σ, o·e^(m−M) + Σv) with M = max(m, m'). Of codes the logarithm of a value's scale counts in m', so
- * that it belongs to the heaviest, and m is some tens at most from the largest score. Span results are merged in order.
- * Pages and spans without a visible key for a query are skipped, and so are keys that are not visible. So the result
- * depends on the query's position and the cache alone.
+ * (M, l·e^(m−M) + Σ, o·e^(m−M) + Σv) with M = max(m, m'). Span results are merged in order. Pages and spans without a
+ * visible key for a query are skipped, and so are keys that are not visible. So the result depends on the query's
+ * position and the cache alone.
  *
  * A page of a layer, per kv head: K as [16 positions][head_dim][16], so that lanes are positions and no sum runs across
  * a register, then V as [position][value_dim rounded up to 16], elements of the layout's dtype, then
@@ -49,7 +48,7 @@ typedef struct AttentionTile {
     float softcap;
     const float *q; /* as packed by attention_pack */
     int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
-    float m[ATTENTION_QUERIES + 16], l[ATTENTION_QUERIES]; /* vectors of m go beyond its end */
+    float m[ATTENTION_QUERIES], l[ATTENTION_QUERIES];
     int kinds[ATTENTION_QUERIES]; /* what was met, which follows from the positions: ATTENTION_EXACT, ATTENTION_CODED */
     const float
         *latent;  /* [queries][value_stride] is multiplied with the values, and added to the scores; NULL: none */

@@ -112,7 +112,7 @@ size_t codes_record_bytes(const KvLayout *l) {
 }
 
 static void record_part(const Job *job, const ScanForm *f, const float *q, ScanQuery *record) {
-    for (int i = 0; i < f->layout.d; i++) scan_rotated(record)[i] = q[i] * SCAN_TO_TWO;
+    memcpy(scan_rotated(record), q, (size_t)f->layout.d * sizeof *q);
     kv_rotate(f->layout.d, 1, scan_rotated(record));
     job->kernels->scan->quantise(record, f->form, f->layout.d, f->layout.group);
 }
@@ -128,15 +128,14 @@ void codes_record(const Job *job, const Run *run, int row, int head, ScanQuery *
         return;
     }
     const Rope *rope = op->kv.rope;
-    const float scale = rope ? rope->scale * SCAN_TO_TWO : 0;
     uint64_t pairs = pairs_of(job, run, kv_head);
     for (int n = 0, pair = 0; pairs; pair++, pairs >>= 1) {
         if (!(pairs & 1)) continue;
         const float *bias = op->kv.k_bias + (int64_t)kv_head * d;
         int a, b;
         pair_dims(rope, pair, &a, &b);
-        record->turns[n][0] = scale * (q[a] * bias[a] + q[b] * bias[b]);
-        record->turns[n++][1] = scale * (q[b] * bias[a] - q[a] * bias[b]);
+        record->turns[n][0] = rope->scale * (q[a] * bias[a] + q[b] * bias[b]);
+        record->turns[n++][1] = rope->scale * (q[b] * bias[a] - q[a] * bias[b]);
     }
     record_part(job, &job->keys[code->k], q, record);
 }
@@ -171,7 +170,7 @@ void codes_tile(const Job *job, const Place *place, const ScanQuery *records, Co
 }
 
 void codes_visit(
-    const Job *job, const Place *place, CodedTile *coded, AttentionTile *tile, int first, int base, ScanSpace *space) {
+    const Job *job, const Place *place, CodedTile *coded, AttentionTile *tile, int first, int base, ScanWork *work) {
     const KvLayer *kv = &job->op->kv;
     const KvCoding *coding = place->run->coding;
     const int number = base / KV_PAGE_TOKENS;
@@ -190,7 +189,7 @@ void codes_visit(
         page->start_sine[n] = start.sine;
     }
     const ScanKernels *scan = job->kernels->scan;
-    (job->layout->latent ? scan->latent_page : scan->page)(tile, first, page, space);
+    (job->layout->latent ? scan->latent_page : scan->page)(tile, first, page, work);
 }
 
 void codes_add(const Job *job, float *coded, float *o) {

@@ -27,7 +27,7 @@ typedef struct Space {
     float *q, *o, *total;       /* [ATTENTION_QUERIES][ATTENTION_HEAD_MAX] */
     float *coded, *coded_total; /* the same, of coded values in their rotated space */
     uint8_t *records;           /* of a tile's queries */
-    ScanSpace *scan;
+    ScanWork *work;
 } Space;
 
 typedef struct Place { /* queries of a kv head of a run: numbers first … first + count − 1 in the order (row, head) */
@@ -57,6 +57,6 @@ ScanQuery *codes_shared_record(const Job *job, const Run *run, int kv_head, int 
 void codes_tile(const Job *job, const Place *place, const ScanQuery *records, CodedTile *tile);
 /* Takes the page at `base` in for the queries that see it as codes, from `first` on. */
 void codes_visit(
-    const Job *job, const Place *place, CodedTile *coded, AttentionTile *tile, int first, int base, ScanSpace *space);
+    const Job *job, const Place *place, CodedTile *coded, AttentionTile *tile, int first, int base, ScanWork *work);
 /* o += what coded values, weighted in their rotated space, stand for. coded is overwritten. */
 void codes_add(const Job *job, float *coded, float *o);

@@ -3,8 +3,7 @@
  * A query is rotated and rounded to int8 with one step for the whole head. Codes of 16 tokens (keys) or 16 dims
  * (values) are looked up, in registers, a byte each, and four of them meet four of the query's or four weights in each
  * lane. Weights
- * are p · scale of the token, rounded to bytes with one step per page and group of dims, which their largest logarithm
- * gives; what the rounding of a token
+ * are p · scale of the token, rounded to bytes with one step per page and group of dims; what the rounding of a token
  * leaves is carried to the token 16 further, so that many small weights beside a large one do not vanish. Every integer
  * sum is exact, and floats are added in one order whatever the number of queries: a query's result depends on itself
  * and the page alone.
@@ -23,7 +22,6 @@ enum {
     SCAN_TILE_MAX = 6, /* queries of a register tile */
     SCAN_CHUNK = 4,    /* blocks that are looked up at a time where many queries meet them */
 };
-#define SCAN_TO_TWO 1.44269504f /* log₂ e: scores of codes are logarithms to the base 2 */
 
 /* A query as scans use it: this, then float rotated[d], then int8_t codes[d]. */
 typedef struct ScanQuery {
@@ -49,61 +47,55 @@ typedef struct ScanForm {
     uint8_t table[SCAN_TABLE]; /* of the kernel's: what an index stands for */
 } ScanForm;
 
+/* How many lines of what comes next are fetched at a time while half a page is computed: of its values with its keys,
+ * of the next keys with its values. In a burst they would wait for memory, and loads behind them, and memory would idle
+ * while floats are computed. */
+typedef struct ScanFetch {
+    int product, query; /* in a piece of a product; in a pass over a query's floats */
+} ScanFetch;
+
 /* A page of a kv head: its two halves (KvHalf). */
 typedef struct ScanPage {
     const ScanForm *keys, *values;
     const uint8_t *k, *v;
-    const uint8_t *next_k;        /* of the page after this, or of this */
-    int fetch_keys, fetch_values; /* lines of what comes next at a time while these are multiplied; 0: none */
-    int pairs;                    /* whose bias was taken out of the keys */
+    const uint8_t *next_k;                                                  /* of the page after this, or of this */
+    ScanFetch fetch_k, fetch_v;                                             /* of these and of v; 0: none */
+    int pairs;                                                              /* whose bias was taken out of the keys */
     const float *cosines[KV_CODE_BIAS_PAIRS], *sines[KV_CODE_BIAS_PAIRS];   /* [KV_PAGE_TOKENS] turns of offsets */
     float start_cosine[KV_CODE_BIAS_PAIRS], start_sine[KV_CODE_BIAS_PAIRS]; /* of the page's first token */
     const ScanQuery *queries;                                               /* of the tile */
     size_t stride;                                                          /* from query to query in bytes */
 } ScanPage;
 
-/* Weights of queries for the tokens of a page: step · bytes. */
+/* Weights of queries for the tokens of a page. */
 typedef struct ScanWeights {
-    float log[SCAN_GROUPS_MAX][ATTENTION_QUERIES]; /* log₂ of the step before m and the query's constant count */
-    float step[SCAN_GROUPS_MAX][ATTENTION_QUERIES];
-    float half[SCAN_GROUPS_MAX][ATTENTION_QUERIES]; /* half the sum of the bytes: a code stands for value + 1/2 */
+    float step[ATTENTION_QUERIES][SCAN_GROUPS_MAX];
+    float half[ATTENTION_QUERIES][SCAN_GROUPS_MAX]; /* half the sum of the bytes: a code stands for value + 1/2 */
     _Alignas(64) uint8_t bytes[ATTENTION_QUERIES * SCAN_GROUPS_MAX * KV_PAGE_TOKENS]; /* [query][group][token] */
 } ScanWeights;
 
-/* Lines of what comes next that are still to be fetched, a few at a time while half a page is computed: in a burst they
- * would wait for memory, and loads behind them, and memory would idle while floats are computed. */
+/* Lines that are on their way while something is computed. */
 typedef struct ScanAhead {
     const uint8_t *at;
-    int left, together;
+    int left;
+    ScanFetch fetch;
 } ScanAhead;
 
-/* A page at work. What vectors are loaded from begins on a line of the cache. */
+/* Work space of a thread. What vectors are loaded from begins on a line of the cache. */
 typedef struct ScanWork {
-    const ScanForm *values;
-    const uint8_t *v;
-    int first, count, weighed; /* queries of the tile, how many of them, and of how many the weights are there */
     _Alignas(64) uint8_t unpacked[ATTENTION_HEAD_MAX * KV_PAGE_TOKENS]; /* some blocks; of latents the page */
     _Alignas(64) uint8_t turned[KV_CODE_GROUP * KV_PAGE_TOKENS];        /* latents of a group as values lie */
     _Alignas(64) int32_t sums[SCAN_TILE_MAX * KV_PAGE_TOKENS];
     _Alignas(64) float scales[SCAN_GROUPS_MAX * KV_PAGE_TOKENS];
     _Alignas(64) float p[ATTENTION_QUERIES * KV_PAGE_TOKENS];
     _Alignas(64) float mean[ATTENTION_HEAD_MAX];
-    _Alignas(64) float logs[SCAN_GROUPS_MAX * KV_PAGE_TOKENS]; /* log₂ of the values' scales */
-    _Alignas(64) float inverse[KV_PAGE_TOKENS];                /* 1 / scale of the first group */
-    _Alignas(64) float lanes[ATTENTION_QUERIES][16];           /* the largest of p in each lane */
-    float most[ATTENTION_QUERIES];                             /* of p */
-    float factor[ATTENTION_QUERIES];                           /* for what values gave before this page */
-    float constant[ATTENTION_QUERIES]; /* what a page's mean adds to all its scores, and is not in p */
-    float sum[ATTENTION_QUERIES];      /* of weights before their steps, without the values' scales */
+    float most[ATTENTION_QUERIES];     /* of scores */
+    float factor[ATTENTION_QUERIES];   /* for what values gave before this page */
+    float constant[ATTENTION_QUERIES]; /* what a page's mean adds to all its scores */
+    float weight[ATTENTION_QUERIES];   /* of a page's tokens together */
     _Alignas(64) ScanWeights weights;
     ScanAhead ahead;
 } ScanWork;
-
-/* Work space of a thread: while a page's keys are multiplied, the weights of the one before are computed, whose values
- * come after. Neither waits for the other so, and instructions of both fill the processor. */
-typedef struct ScanSpace {
-    ScanWork work[2], *waiting; /* a page that is not taken in yet; NULL: none */
-} ScanSpace;
 
 struct ScanKernels {
     void (*table)(KvForm form, bool values, uint8_t table[SCAN_TABLE]);
@@ -111,19 +103,14 @@ struct ScanKernels {
     void (*plan)(ScanPage *page, int queries);
     /* The query's step, codes and sums for keys of this form, from what it is rotated. */
     void (*quantise)(ScanQuery *query, KvForm form, int d, int group);
-    /* Scores of queries first ≤ i < first + count of the page: work->p[i − first][token], and `most` of them. They are
-     * logarithms to the base 2 of weights with their value's scale, but for `constant`. */
+    /* Scores of queries first ≤ i < first + count of the page: work->p[i − first][token]. */
     void (*scores)(const ScanPage *page, int first, int count, ScanWork *work);
     /* The largest code of a query, or the largest weight, for codes of this form. */
     int (*most)(KvForm form, bool values);
-    /* From there to weights->bytes, log and half, and sum. p is overwritten. */
-    void (*weigh)(ScanWork *work);
-    /* o[i] ← o[i] · work->factor[i] + weights · values, in the rotated space; o [count][stride]. */
-    void (*values)(ScanWork *work, int stride, float *o);
-    /* Takes a page in for the tile's queries from `first` on, which see all of it: m, l and `coded`. The page before is
-     * taken in, this one with the next, or by finish, before anything else is done with the tile. */
-    void (*page)(AttentionTile *tile, int first, const ScanPage *page, ScanSpace *space);
-    void (*finish)(AttentionTile *tile, ScanSpace *space);
-    /* A page of latents and keys that rotate, at once. */
-    void (*latent_page)(AttentionTile *tile, int first, const ScanPage *page, ScanSpace *space);
+    /* o[i] ← o[i] · work->factor[i] + work->p[i] · values, in the rotated space; o [count][stride]. */
+    void (*values)(const ScanPage *page, int count, ScanWork *work, int stride, float *o);
+    /* Takes a page in for the tile's queries from `first` on, which see all of it: m, l and `coded`. */
+    void (*page)(AttentionTile *tile, int first, const ScanPage *page, ScanWork *work);
+    /* The same of a page of latents and keys that rotate. */
+    void (*latent_page)(AttentionTile *tile, int first, const ScanPage *page, ScanWork *work);
 };

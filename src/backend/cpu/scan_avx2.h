@@ -6,13 +6,11 @@
 
 typedef __m256i Ints;
 enum { INT_LANES = 8, SCAN_TILE = 6, TILE_REGS = 1, TOGETHER = 2, KEYS_UNSIGNED = false };
-VEC_INLINE int tile_regs_of(int queries) { return TILE_REGS; }
 /* Queries for which codes are looked up again in each tile: tables of several registers leave too few for sums. */
 VEC_INLINE int direct_most(KvForm form) { return form == KV_CODE5 || form == KV_CODE6 ? 3 : 12; }
 VEC_INLINE int key_offset(KvForm form) { return form_is_wide(form) ? 0 : 56; }
 VEC_INLINE int query_most(KvForm form) { return form_is_wide(form) ? 127 : 74; }
 VEC_INLINE int weight_most(KvForm form) { return form_is_wide(form) ? 126 : 136; }
-VEC_INLINE float weight_log(KvForm form) { return form_is_wide(form) ? log2f(126) : log2f(136); }
 VEC_INLINE Ints ints_zero(void) { return _mm256_setzero_si256(); }
 VEC_INLINE Ints ints_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
 VEC_INLINE void ints_keep(Ints *x) { __asm__ volatile("" : "+x"(*x)); } /* in a register, as it is now */
@@ -105,24 +103,13 @@ VEC_INLINE void wholes_store_bytes(uint8_t *p, const Wholes x[4]) {
         ints_store(p + i * 16, _mm256_permutevar8x32_epi32(_mm256_packus_epi16(one, other), order));
     }
 }
-/* x − ⌊x⌋, and ⌊x⌋ for vec_raise; x counts as −125 where it is below. */
-VEC_INLINE Vec vec_fraction(Vec x, Vec *n) {
-    x = vec_max(x, vec_set(-125));
-    *n = (Vec){_mm256_floor_ps(x.a), _mm256_floor_ps(x.b)};
-    return vec_sub(x, *n);
+/* x − ⌊x⌋, and ⌊x⌋ for vec_raise. */
+VEC_INLINE Vec vec_fraction(Vec x, Vec *whole) {
+    *whole = (Vec){_mm256_floor_ps(x.a), _mm256_floor_ps(x.b)};
+    return vec_sub(x, *whole);
 }
 VEC_INLINE __m256 raise_half(__m256 a, __m256 n) {
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
 }
-/* a · 2ⁿ for 1 ≤ a < 2 and whole −125 ≤ n ≤ 127 */
+/* a · 2ⁿ for ½ < a < 2 and whole −125 ≤ n ≤ 0 */
 VEC_INLINE Vec vec_raise(Vec a, Vec n) { return (Vec){raise_half(a.a, n.a), raise_half(a.b, n.b)}; }
-VEC_INLINE __m256 exponent_half(__m256 x, __m256 *mantissa) {
-    const __m256i bits = _mm256_castps_si256(x), one = _mm256_set1_epi32(127 << 23);
-    const __m256i fraction = _mm256_and_si256(bits, _mm256_set1_epi32((1 << 23) - 1));
-    *mantissa = _mm256_castsi256_ps(_mm256_or_si256(fraction, one));
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_sub_epi32(bits, one), 23));
-}
-/* x = mantissa · 2^exponent with 1 ≤ mantissa < 2, for normal x > 0 */
-VEC_INLINE Vec vec_exponent(Vec x, Vec *mantissa) {
-    return (Vec){exponent_half(x.a, &mantissa->a), exponent_half(x.b, &mantissa->b)};
-}

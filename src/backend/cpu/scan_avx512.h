@@ -5,18 +5,15 @@ typedef __m512i Ints;
 enum {
     INT_LANES = 16,
     SCAN_TILE = 6,        /* queries of a register tile, */
-    TILE_REGS = 4,        /* by registers of codes, at most */
+    TILE_REGS = 4,        /* by registers of codes */
     TOGETHER = 1,         /* quads of narrow codes whose products are added before they are widened */
     KEYS_UNSIGNED = true, /* index − 128 as it is, with the offset */
 };
-/* Sums enough to hide the latency of products; where two do, more would only be in each other's way. */
-VEC_INLINE int tile_regs_of(int queries) { return queries > 4 ? 2 : 4; }
 /* Queries for which codes are looked up again in each tile. */
 VEC_INLINE int direct_most(KvForm form) { return 12; }
 VEC_INLINE int key_offset(KvForm form) { return 128; }
 VEC_INLINE int query_most(KvForm form) { return 127; }
 VEC_INLINE int weight_most(KvForm form) { return 254; }
-VEC_INLINE float weight_log(KvForm form) { return log2f(254); }
 VEC_INLINE Ints ints_zero(void) { return _mm512_setzero_si512(); }
 VEC_INLINE Ints ints_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 VEC_INLINE void ints_keep(Ints *x) { __asm__ volatile("" : "+v"(*x)); } /* in a register, as it is now */
@@ -68,15 +65,10 @@ VEC_INLINE void wholes_store_bytes(uint8_t *p, const Wholes x[4]) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high)));
 }
-/* x − ⌊x⌋, and x for vec_raise. */
-VEC_INLINE Vec vec_fraction(Vec x, Vec *n) {
-    *n = x;
-    return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+/* x − ⌊x⌋, and ⌊x⌋ for vec_raise. */
+VEC_INLINE Vec vec_fraction(Vec x, Vec *whole) {
+    *whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    return _mm512_sub_ps(x, *whole);
 }
-/* a · 2^⌊n⌋ for 1 ≤ a < 2 */
+/* a · 2ⁿ for ½ < a < 2 and whole −125 ≤ n ≤ 0 */
 VEC_INLINE Vec vec_raise(Vec a, Vec n) { return _mm512_scalef_ps(a, n); }
-/* x = mantissa · 2^exponent with 1 ≤ mantissa < 2, for normal x > 0 */
-VEC_INLINE Vec vec_exponent(Vec x, Vec *mantissa) {
-    *mantissa = _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_zero);
-    return _mm512_getexp_ps(x);
-}

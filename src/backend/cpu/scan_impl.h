@@ -3,7 +3,8 @@
 #include <float.h>
 
 #include "backend/cpu/scan_tile.h"
-#include "backend/cpu/scan_weights.h"
+
+enum { TOKENS = KV_PAGE_TOKENS, LANES = 16, TOKEN_BLOCKS = TOKENS / LANES, TOKEN_QUADS = TOKENS / 4 };
 
 static void scan_table(KvForm form, bool values, uint8_t *table) {
     memset(table, 0, SCAN_TABLE);
@@ -53,21 +54,24 @@ static int blocks_together(const ScanForm *f, int queries, int left) {
     return is_direct(f, queries) || left < SCAN_CHUNK ? left : SCAN_CHUNK;
 }
 
-static int fetch_over(const ScanForm *f, bool values, int queries, size_t bytes) {
+/* Some two thirds of the time pass in products, and the rest in two passes over each query's floats. */
+static ScanFetch fetch_over(const ScanForm *f, bool values, int queries, size_t bytes) {
     const Source source = is_direct(f, queries) ? (Source)f->form : SOURCE_NARROW;
-    const int blocks = values ? f->layout.d / LANES : TOKEN_BLOCKS, quads = values ? TOKEN_QUADS : f->layout.d / 4,
-              parts = FETCH_PARTS ? quads / part_quads(source) : 1,
-              calls = tiles_of(queries) * (blocks * QUAD_REGS / tile_regs_of(queries)) * parts + 1;
-    return ((int)(bytes / 64) + calls - 1) / calls;
+    const int regs = (values ? f->layout.d / LANES : TOKEN_BLOCKS) * QUAD_REGS,
+              quads = values ? TOKEN_QUADS : f->layout.d / 4, pieces = FETCH_PARTS ? quads / part_quads(source) : 1,
+              calls = tiles_of(queries) * (regs / TILE_REGS) * pieces + 1, lines = (int)(bytes / 64);
+    int product = (lines * 7 / calls + 5) / 10;
+    if (product * calls > lines) product--;
+    return (ScanFetch){product, (lines - product * calls) / (2 * queries) + 1};
 }
 
 static void scan_plan(ScanPage *page, int queries) {
-    page->fetch_keys = fetch_over(page->keys, false, queries, page->values->layout.bytes);
-    page->fetch_values = fetch_over(page->values, true, queries, page->keys->layout.bytes);
+    page->fetch_v = fetch_over(page->keys, false, queries, page->values->layout.bytes);
+    page->fetch_k = fetch_over(page->values, true, queries, page->keys->layout.bytes);
 }
 
-static void start_fetching(ScanWork *work, const uint8_t *from, size_t bytes, int together) {
-    work->ahead = (ScanAhead){from, (int)(bytes / 64), together};
+static void start_fetching(ScanWork *work, const uint8_t *from, size_t bytes, ScanFetch fetch) {
+    work->ahead = (ScanAhead){from, (int)(bytes / 64), fetch};
 }
 
 /* Some blocks as products take them: as they are, or looked up. quads: of a run. */
@@ -123,24 +127,22 @@ typedef struct Meet {
     float step, more;
 } Meet;
 
-/* p ← before + (sums · step + more) · scale; gives each lane's largest. */
+/* p ← p + (sums · step + more) · scale, where p is `constant` before the first group; gives each lane's largest. */
 VEC_INLINE Vec add_group(
-    Meet meet, const float *scales, int tokens, const int32_t *sums, const float *before, float *p) {
-    const Vec step = vec_set(meet.step), more = vec_set(meet.more);
+    Meet meet, const float *scales, int tokens, const int32_t *sums, bool first, float constant, float *p) {
+    const Vec step = vec_set(meet.step), more = vec_set(meet.more), start = vec_set(constant);
     Vec most = vec_set(-INFINITY);
     for (int t = 0; t < tokens; t += LANES) {
         const Vec part = vec_fma(vec_from_ints(sums + t), step, more);
-        const Vec score = vec_fma(part, vec_load(scales + t), vec_load(before + t));
+        const Vec score = vec_fma(part, vec_load(scales + t), first ? start : vec_load(p + t));
         most = vec_max(most, score);
         vec_store(p + t, score);
     }
     return most;
 }
 
-/* Integer products with the tokens of some blocks: the rotated queries' part of p. waiting: a page whose weights are
- * computed on the way. */
-static void score_blocks(
-    const ScanPage *page, int first, int count, int block, int blocks, ScanWork *work, ScanWork *waiting) {
+/* Integer products with the tokens of some blocks: the rotated queries' part of p. */
+static void score_blocks(const ScanPage *page, int first, int count, int block, int blocks, ScanWork *work) {
     const ScanForm *f = page->keys;
     const int d = f->layout.d, group = f->layout.group, tokens = blocks * LANES;
     const float centre = 0.5f - (float)key_offset(f->form);
@@ -154,22 +156,24 @@ static void score_blocks(
             p.codes = codes + g * run;
             p.x = (const uint8_t *)scan_codes(query_at(page, first + from), d) + g * group;
             multiply(f, false, count, height, &p);
-            if (waiting) weigh_until(waiting, waiting->count * (tile + 1) / tiles_of(count));
             const float *scales = work->scales + g * TOKENS + block * LANES;
             for (int i = 0; i < height; i++) {
                 const ScanQuery *query = query_at(page, first + from + i);
                 const Meet meet = {query->step, query->step * query->sums[g] * centre};
-                float *to = work->p + (from + i) * TOKENS + block * LANES, *lanes = work->lanes[from + i];
-                const Vec most = add_group(
-                    meet, scales, tokens, work->sums + i * tokens, g == 0 ? work->logs + block * LANES : to, to);
-                if (g + 1 == f->layout.groups) vec_store(lanes, block ? vec_max(most, vec_load(lanes)) : most);
+                float *to = work->p + (from + i) * TOKENS + block * LANES;
+                fetch_ahead(&work->ahead);
+                const Vec lanes =
+                    add_group(meet, scales, tokens, work->sums + i * tokens, g == 0, work->constant[from + i], to);
+                if (g + 1 < f->layout.groups) continue;
+                const float most = vec_most(lanes);
+                if (block == 0 || most > work->most[from + i]) work->most[from + i] = most;
             }
         }
     }
 }
 
-/* p ← p + ⟨q, B⟩; gives each lane's largest. */
-static Vec add_bias(const ScanPage *page, const ScanQuery *query, float *p) {
+/* p ← p + ⟨q, B⟩; gives the largest. */
+static float add_bias(const ScanPage *page, const ScanQuery *query, float *p) {
     float along[KV_CODE_BIAS_PAIRS], across[KV_CODE_BIAS_PAIRS];
     Vec most = vec_set(-INFINITY);
     for (int n = 0; n < page->pairs; n++) {
@@ -186,153 +190,172 @@ static Vec add_bias(const ScanPage *page, const ScanQuery *query, float *p) {
         most = vec_max(most, score);
         vec_store(p + t, score);
     }
-    return most;
+    return vec_most(most);
 }
 
-static void score_page(const ScanPage *page, int first, int count, ScanWork *work, ScanWork *waiting) {
+static void scan_scores(const ScanPage *page, int first, int count, ScanWork *work) {
     const ScanForm *f = page->keys;
-    take_logs(page->values, page->v, work);
     load_scales(f, page->k, work->scales);
     load_mean(f, page->k, work->mean);
     for (int i = 0; i < count; i++)
         work->constant[i] = score_of_mean(query_at(page, first + i), f->layout.d, work->mean);
     for (int block = 0, blocks; block < TOKEN_BLOCKS; block += blocks) {
         blocks = blocks_together(f, count, TOKEN_BLOCKS - block);
-        score_blocks(page, first, count, block, blocks, work, waiting);
+        score_blocks(page, first, count, block, blocks, work);
     }
     for (int i = 0; page->pairs && i < count; i++)
-        vec_store(work->lanes[i], add_bias(page, query_at(page, first + i), work->p + i * TOKENS));
-    for (int i = 0; i < count; i++) work->most[i] = vec_most(vec_load(work->lanes[i]));
-    work->values = page->values;
-    work->v = page->v;
-    work->first = first;
-    work->count = count;
-    work->weighed = 0;
-}
-
-static void scan_scores(const ScanPage *page, int first, int count, ScanWork *work) {
-    score_page(page, first, count, work, NULL);
+        work->most[i] = add_bias(page, query_at(page, first + i), work->p + i * TOKENS);
 }
 
 /* ---- values ---- */
 
 static int scan_most(KvForm form, bool values) { return values ? weight_most(form) : query_most(form); }
 
+/* The largest p · scale. */
+VEC_INLINE float heaviest(const float *p, const float *scales) {
+    Vec most = vec_set(0);
+    for (int t = 0; t < TOKENS; t += LANES) most = vec_max(most, vec_mul(vec_load(p + t), vec_load(scales + t)));
+    return vec_most(most);
+}
+
+/* Bytes of p · scale · inverse, each the step that the running sum over a lane's tokens takes when it is rounded; gives
+ * the sum of the bytes. */
+VEC_INLINE float round_weights(const float *p, const float *scales, float inverse, uint8_t *bytes) {
+    Vec exact = vec_set(0);
+    Wholes before = wholes_of(exact);
+    for (int t = 0; t < TOKENS; t += 4 * LANES) {
+        Wholes steps[4];
+        for (int i = 0; i < 4; i++) {
+            const int at = t + i * LANES;
+            exact = vec_fma(vec_mul(vec_load(p + at), vec_load(scales + at)), vec_set(inverse), exact);
+            const Wholes now = wholes_of(exact);
+            steps[i] = wholes_less(now, before);
+            before = now;
+        }
+        wholes_store_bytes(bytes + t, steps);
+    }
+    return vec_sum(vec_of_wholes(before));
+}
+
+/* Weights of all queries. One after the other, in passes: each waits long for what it divides by. */
+static void weigh(const ScanForm *f, const uint8_t *page, int count, ScanWork *work) {
+    ScanWeights *w = &work->weights;
+    const float most = (float)weight_most(f->form);
+    float top[ATTENTION_QUERIES], inverse[ATTENTION_QUERIES];
+    load_scales(f, page, work->scales);
+    for (int g = 0; g < f->layout.groups; g++) {
+        const float *scales = work->scales + g * TOKENS;
+        for (int i = 0; i < count; i++) {
+            fetch_ahead(&work->ahead);
+            top[i] = heaviest(work->p + i * TOKENS, scales);
+        }
+        for (int i = 0; i < count; i++) {
+            const bool some = top[i] > FLT_MIN * 256; /* less would add nothing, and its inverse is infinite */
+            inverse[i] = some ? most / top[i] : 0;
+            w->step[i][g] = some ? top[i] / most : 0;
+        }
+        for (int i = 0; i < count; i++) {
+            uint8_t *bytes = w->bytes + (i * f->layout.groups + g) * TOKENS;
+            fetch_ahead(&work->ahead);
+            w->half[i][g] = 0.5f * round_weights(work->p + i * TOKENS, scales, inverse[i], bytes);
+        }
+    }
+}
+
 /* Dims of some blocks, of one group. */
-static void add_blocks(int block, int blocks, ScanWork *work, int stride, float *o) {
-    const ScanForm *f = work->values;
+static void add_blocks(const ScanPage *page, int count, int block, int blocks, ScanWork *work, int stride, float *o) {
+    const ScanForm *f = page->values;
     const ScanWeights *w = &work->weights;
-    const int count = work->count, group = block * LANES / f->layout.group, groups = f->layout.groups,
-              dims = blocks * LANES;
-    Product p = open_product(f, true, count, work->v, block, blocks, TOKEN_QUADS, work);
+    const int group = block * LANES / f->layout.group, groups = f->layout.groups, dims = blocks * LANES;
+    Product p = open_product(f, true, count, page->v, block, blocks, TOKEN_QUADS, work);
     p.x_stride = groups * TOKENS;
     for (int tile = 0; tile < tiles_of(count); tile++) {
         const int from = tile_at(count, tile), height = tile_at(count, tile + 1) - from;
         p.x = w->bytes + (from * groups + group) * TOKENS;
         multiply(f, true, count, height, &p);
         for (int i = 0; i < height; i++) {
-            const float each = w->step[group][from + i];
-            const Vec step = vec_set(each), more = vec_set(each * w->half[group][from + i]),
+            const Vec step = vec_set(w->step[from + i][group]), half = vec_set(w->half[from + i][group]),
                       factor = vec_set(work->factor[from + i]);
             float *row = o + (int64_t)(from + i) * stride + block * LANES;
             for (int j = 0; j < dims; j += LANES) {
-                const Vec before = vec_fma(vec_load(row + j), factor, more);
-                vec_store(row + j, vec_fma(vec_from_ints(work->sums + i * dims + j), step, before));
+                const Vec whole = vec_add(vec_from_ints(work->sums + i * dims + j), half);
+                vec_store(row + j, vec_fma(whole, step, vec_mul(vec_load(row + j), factor)));
             }
         }
     }
 }
 
-static void scan_values(ScanWork *work, int stride, float *o) {
-    const ScanForm *f = work->values;
+static void scan_values(const ScanPage *page, int count, ScanWork *work, int stride, float *o) {
+    const ScanForm *f = page->values;
     const int group_blocks = f->layout.group / LANES, all = f->layout.d / LANES;
+    weigh(f, page->v, count, work);
     for (int block = 0, blocks; block < all; block += blocks) {
-        blocks = blocks_together(f, work->count, group_blocks - block % group_blocks);
-        add_blocks(block, blocks, work, stride, o);
+        blocks = blocks_together(f, count, group_blocks - block % group_blocks);
+        add_blocks(page, count, block, blocks, work, stride, o);
     }
 }
 
 /* ---- a page ---- */
 
-/* Softcap on scores, which become nothing but what weights are made of. */
+/* 2ˣ to 3e-6 for x ≤ 0, 1 for 0; below −125 some 1e-38. */
+VEC_INLINE Vec power_of_two(Vec x) {
+    Vec n;
+    const Vec r = vec_fraction(vec_max(x, vec_set(-125)), &n);
+    Vec p = vec_set(0.01342653149f);
+    p = vec_fma(p, r, vec_set(0.05224271954f));
+    p = vec_fma(p, r, vec_set(0.2412800906f));
+    p = vec_fma(p, r, vec_set(0.6930448591f));
+    p = vec_fma(p, r, vec_set(1));
+    return vec_raise(p, n);
+}
+
 static void cap_scores(float softcap, int count, ScanWork *work) {
-    const Vec cap = vec_set(softcap * TO_TWO), inverse = vec_set(1 / (softcap * TO_TWO));
     for (int i = 0; i < count; i++) {
-        float *p = work->p + i * TOKENS;
         Vec most = vec_set(-INFINITY);
-        for (int t = 0; t < TOKENS; t += LANES) {
-            const Vec log = vec_load(work->logs + t);
-            const Vec score = vec_add(vec_sub(vec_load(p + t), log), vec_set(work->constant[i]));
-            const Vec capped = vec_fma(cap, vec_tanh(vec_mul(score, inverse)), log);
-            most = vec_max(most, capped);
-            vec_store(p + t, capped);
+        for (float *p = work->p + i * TOKENS; p < work->p + (i + 1) * TOKENS; p += LANES) {
+            const Vec s = vec_mul(vec_set(softcap), vec_tanh(vec_mul(vec_load(p), vec_set(1.0f / softcap))));
+            vec_store(p, s);
+            most = vec_max(most, s);
         }
         work->most[i] = vec_most(most);
-        work->constant[i] = 0;
     }
 }
 
-/* The tile's m for queries from `first` on with this page, and factors for what they have so far. */
-static void raise_most(AttentionTile *t, int first, int count, ScanWork *work) {
-    for (int i = 0; i < count; i += LANES) {
-        float *m = t->m + first + i;
-        const Vec before = vec_load(m);
-        const Vec page = vec_mul(vec_add(vec_load(work->most + i), vec_load(work->constant + i)), vec_set(1 / TO_TWO));
-        const Vec now = vec_max(before, page);
-        vec_store(m, now);
-        vec_store(work->factor + i, vec_exp_falling(vec_sub(before, now)));
-    }
-}
-
-/* Steps of weights, and the tile's l. What coded values gave so far is left to be multiplied by the factors. */
-static void add_weights(AttentionTile *t, int first, int count, int groups, ScanWork *work) {
-    ScanWeights *w = &work->weights;
-    for (int i = 0; i < count; i += LANES) {
-        const Vec m = vec_load(t->m + first + i), constant = vec_load(work->constant + i);
-        const Vec more = vec_fma(m, vec_set(-TO_TWO), constant);
-        for (int g = 0; g < groups; g++) {
-            const Vec log = vec_add(vec_load(w->log[g] + i), more);
-            vec_store(w->step[g] + i, vec_exp_falling(vec_mul(log, vec_set(1 / TO_TWO))));
-        }
-    }
+/* Scores of the tile's queries from `first` on to weights in place. What coded values gave so far is left to be
+ * multiplied by the factors. */
+static void soften_page(AttentionTile *t, int first, int count, ScanWork *work) {
+    const float to_two = 1.44269504f;
+    float factor[ATTENTION_QUERIES + LANES];
+    if (t->softcap > 0) cap_scores(t->softcap, count, work);
     for (int i = 0; i < count; i++) {
-        const int query = first + i;
-        const float factor = work->factor[i];
-        t->l[query] = fmaf(t->l[query], factor, work->sum[i] * w->step[0][i]);
-        if (t->kinds[query] & ATTENTION_EXACT && factor != 1)
-            scale_row(t->value_stride, factor, t->o + (int64_t)query * t->value_stride);
+        const float before = t->m[first + i], now = before > work->most[i] ? before : work->most[i];
+        factor[i] = before - now;
+        t->m[first + i] = now;
+    }
+    for (int i = 0; i < count; i += LANES) vec_store(factor + i, vec_exp_falling(vec_load_some(factor + i, count - i)));
+    memcpy(work->factor, factor, (size_t)count * sizeof *factor);
+    for (int i = 0; i < count; i++) {
+        const Vec now = vec_set(-to_two * t->m[first + i]);
+        Vec sum = vec_set(0);
+        fetch_ahead(&work->ahead);
+        for (float *p = work->p + i * TOKENS; p < work->p + (i + 1) * TOKENS; p += LANES) {
+            const Vec e = power_of_two(vec_fma(vec_load(p), vec_set(to_two), now));
+            vec_store(p, e);
+            sum = vec_add(sum, e);
+        }
+        t->l[first + i] = fmaf(t->l[first + i], factor[i], vec_sum(sum));
+        if (t->kinds[first + i] & ATTENTION_EXACT && factor[i] != 1)
+            scale_row(t->value_stride, factor[i], t->o + (int64_t)(first + i) * t->value_stride);
     }
 }
 
-/* What is left to do with a page whose weights are there. */
-static void take_values(AttentionTile *t, ScanWork *work) {
-    add_weights(t, work->first, work->count, work->values->layout.groups, work);
-    scan_values(work, t->value_stride, t->coded + (int64_t)work->first * t->value_stride);
-}
-
-static void scan_page(AttentionTile *t, int first, const ScanPage *page, ScanSpace *space) {
-    ScanWork *waiting = space->waiting, *work = &space->work[waiting == &space->work[0]];
-    if (waiting)
-        start_fetching(work, waiting->v, waiting->values->layout.bytes, page->fetch_keys);
-    else
-        start_fetching(work, page->next_k, page->keys->layout.bytes, page->fetch_keys);
-    score_page(page, first, t->queries - first, work, waiting);
-    if (t->softcap > 0) cap_scores(t->softcap, work->count, work);
-    if (waiting) {
-        start_fetching(waiting, page->next_k, page->keys->layout.bytes, page->fetch_values);
-        take_values(t, waiting);
-    }
-    raise_most(t, work->first, work->count, work);
-    space->waiting = work;
-}
-
-static void scan_finish(AttentionTile *t, ScanSpace *space) {
-    ScanWork *work = space->waiting;
-    if (!work) return;
-    start_fetching(work, work->v, 0, 0);
-    scan_weigh(work);
-    take_values(t, work);
-    space->waiting = NULL;
+static void scan_page(AttentionTile *t, int first, const ScanPage *page, ScanWork *work) {
+    const int count = t->queries - first, stride = t->value_stride;
+    start_fetching(work, page->v, page->values->layout.bytes, page->fetch_v);
+    scan_scores(page, first, count, work);
+    soften_page(t, first, count, work);
+    start_fetching(work, page->next_k, page->keys->layout.bytes, page->fetch_k);
+    scan_values(page, count, work, stride, t->coded + (int64_t)first * stride);
 }
 
 #include "backend/cpu/scan_latent.h"
@@ -343,10 +366,8 @@ static const ScanKernels scan_kernels = {
     .quantise = scan_quantise,
     .scores = scan_scores,
     .most = scan_most,
-    .weigh = scan_weigh,
     .values = scan_values,
     .page = scan_page,
-    .finish = scan_finish,
     .latent_page = scan_latent_page,
 };
 

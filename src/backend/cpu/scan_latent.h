@@ -31,12 +31,13 @@ static LatentPart open_part(const ScanForm *f, const uint8_t *codes, int behind,
 
 /* Fetches the next page with the products, a line at a time until it is there. */
 static void multiply_bytes(const ScanForm *f, bool values, int height, const Product *p) {
+    if (p->ahead->left <= 0) p->ahead->fetch.product = 0;
     products[values][form_is_wide(f->form) ? SOURCE_WIDE : SOURCE_NARROW][height - 1](p);
 }
 
 /* ---- scores ---- */
 
-/* p ← p + what a part adds, p being the scales' logarithms before the first; the largest is known after the last. */
+/* p ← p + what a part adds, p being `constant` before the first; the largest is known after the last. */
 static void score_part(const ScanPage *page, const LatentPart *part, int first, int count, ScanWork *work) {
     const KvCodeLayout *l = &part->form->layout;
     const float centre = 0.5f - (float)key_offset(part->form->form);
@@ -59,10 +60,12 @@ static void score_part(const ScanPage *page, const LatentPart *part, int first, 
                 for (int i = 0; i < height; i++) {
                     const ScanQuery *query = record_of(page, part, first + from + i);
                     const Meet meet = {query->step, query->step * query->sums[g] * centre};
-                    float *to = work->p + (from + i) * TOKENS + block * LANES, *lanes = work->lanes[from + i];
-                    const Vec most = add_group(meet, work->scales + g * TOKENS + block * LANES, tokens,
-                        work->sums + i * tokens, g == 0 && !part->behind ? work->logs + block * LANES : to, to);
-                    if (g + 1 == l->groups) vec_store(lanes, block ? vec_max(most, vec_load(lanes)) : most);
+                    const Vec lanes = add_group(meet, work->scales + g * TOKENS + block * LANES, tokens,
+                        work->sums + i * tokens, g == 0 && !part->behind, work->constant[from + i],
+                        work->p + (from + i) * TOKENS + block * LANES);
+                    if (g + 1 < l->groups) continue;
+                    const float most = vec_most(lanes);
+                    if (block == 0 || most > work->most[from + i]) work->most[from + i] = most;
                 }
             }
         }
@@ -109,9 +112,8 @@ static void add_latents_of(const LatentPart *part, int count, ScanWork *work, in
             p.x = w->bytes + (from * groups + g) * TOKENS;
             multiply_bytes(f, true, height, &p);
             for (int i = 0; i < height; i++) {
-                const Vec step = vec_set(w->step[g][from + i]), half = vec_set(w->half[g][from + i]),
-                          factor = vec_set(work->factor[from + i]),
-                          weight = vec_set(work->sum[from + i] * w->step[0][from + i]);
+                const Vec step = vec_set(w->step[from + i][g]), half = vec_set(w->half[from + i][g]),
+                          factor = vec_set(work->factor[from + i]), weight = vec_set(work->weight[from + i]);
                 float *row = o + (int64_t)(from + i) * stride + g * dims;
                 for (int j = 0; j < dims; j += LANES) {
                     const Vec whole = vec_add(vec_from_ints(work->sums + i * dims + j), half);
@@ -126,25 +128,22 @@ static void add_latents_of(const LatentPart *part, int count, ScanWork *work, in
 
 /* ---- a page ---- */
 
-static void scan_latent_page(AttentionTile *t, int first, const ScanPage *page, ScanSpace *space) {
-    ScanWork *work = &space->work[0];
+static void scan_latent_page(AttentionTile *t, int first, const ScanPage *page, ScanWork *work) {
     const int count = t->queries - first, width = page->keys->layout.d;
     const LatentPart latent = open_part(page->keys, page->k, 0, work),
                      rotating = open_part(page->values, page->v, width, work);
     for (int i = 0; i < count; i++)
         work->constant[i] = score_of_mean(record_of(page, &latent, first + i), width, latent.mean) +
             score_of_mean(record_of(page, &rotating, first + i), page->values->layout.d, rotating.mean);
-    start_fetching(work, page->next_k, page->keys->layout.bytes, 1);
-    take_logs(page->keys, page->k, work);
+    start_fetching(work, page->next_k, page->keys->layout.bytes, (ScanFetch){.product = 1});
     score_part(page, &latent, first, count, work);
     score_part(page, &rotating, first, count, work);
-    for (int i = 0; i < count; i++) work->most[i] = vec_most(vec_load(work->lanes[i]));
-    if (t->softcap > 0) cap_scores(t->softcap, count, work);
-    raise_most(t, first, count, work);
-    work->values = page->keys;
-    work->count = count;
-    work->weighed = 0;
-    scan_weigh(work);
-    add_weights(t, first, count, page->keys->layout.groups, work);
+    soften_page(t, first, count, work);
+    for (int i = 0; i < count; i++) {
+        Vec sum = vec_set(0);
+        for (int token = 0; token < TOKENS; token += LANES) sum = vec_add(sum, vec_load(work->p + i * TOKENS + token));
+        work->weight[i] = vec_sum(sum);
+    }
+    weigh(page->keys, page->k, count, work);
     add_latents_of(&latent, count, work, t->value_stride, t->coded + (int64_t)first * t->value_stride);
 }

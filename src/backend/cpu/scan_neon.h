@@ -3,12 +3,10 @@
 
 typedef int32x4_t Ints;
 enum { INT_LANES = 4, SCAN_TILE = 5, TILE_REGS = 4, TOGETHER = 1, KEYS_UNSIGNED = false };
-VEC_INLINE int tile_regs_of(int queries) { return TILE_REGS; }
 VEC_INLINE int direct_most(KvForm form) { return 10; }
 VEC_INLINE int key_offset(KvForm form) { return 0; }
 VEC_INLINE int query_most(KvForm form) { return 127; }
 VEC_INLINE int weight_most(KvForm form) { return 126; }
-VEC_INLINE float weight_log(KvForm form) { return log2f(126); }
 VEC_INLINE Ints ints_zero(void) { return vdupq_n_s32(0); }
 VEC_INLINE Ints ints_load(const uint8_t *p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }
 VEC_INLINE void ints_keep(Ints *x) { __asm__ volatile("" : "+w"(*x)); } /* in a register, as it is now */
@@ -80,22 +78,10 @@ VEC_INLINE void wholes_store_bytes(uint8_t *p, const Wholes x[4]) {
         vst1q_s8((int8_t *)p + 16 * i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
     }
 }
-/* x − ⌊x⌋, and ⌊x⌋ for vec_raise; x counts as −125 where it is below. */
-VEC_INLINE Vec vec_fraction(Vec x, Vec *n) {
-    x = vec_max(x, vec_set(-125));
-    for (int i = 0; i < 4; i++) n->v[i] = vrndmq_f32(x.v[i]);
-    return vec_sub(x, *n);
+/* x − ⌊x⌋, and ⌊x⌋ for vec_raise. */
+VEC_INLINE Vec vec_fraction(Vec x, Vec *whole) {
+    for (int i = 0; i < 4; i++) whole->v[i] = vrndmq_f32(x.v[i]);
+    return vec_sub(x, *whole);
 }
-/* a · 2ⁿ for 1 ≤ a < 2 and whole −125 ≤ n ≤ 127 */
+/* a · 2ⁿ for ½ < a < 2 and whole −125 ≤ n ≤ 0 */
 VEC_INLINE Vec vec_raise(Vec a, Vec n) { return vec_scale2(a, n); }
-/* x = mantissa · 2^exponent with 1 ≤ mantissa < 2, for normal x > 0 */
-VEC_INLINE Vec vec_exponent(Vec x, Vec *mantissa) {
-    const int32x4_t one = vdupq_n_s32(127 << 23);
-    Vec exponent;
-    for (int i = 0; i < 4; i++) {
-        const int32x4_t bits = vreinterpretq_s32_f32(x.v[i]), fraction = vandq_s32(bits, vdupq_n_s32((1 << 23) - 1));
-        mantissa->v[i] = vreinterpretq_f32_s32(vorrq_s32(fraction, one));
-        exponent.v[i] = vcvtq_f32_s32(vshrq_n_s32(vsubq_s32(bits, one), 23));
-    }
-    return exponent;
-}

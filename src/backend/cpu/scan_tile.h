@@ -28,9 +28,11 @@ typedef struct Product {
 VEC_INLINE void fetch_lines(const uint8_t *at, int lines) {
     for (int l = 0; l < lines; l++) __builtin_prefetch(at + l * 64, 0, 3);
 }
-/* The next lines, as many as go together; `times` more will follow before it is looked what is left. */
-VEC_INLINE int lines_together(const ScanAhead *ahead, int times) {
-    return ahead->left < ahead->together * times ? ahead->left / times : ahead->together;
+VEC_INLINE void fetch_ahead(ScanAhead *ahead) {
+    const int lines = ahead->left < ahead->fetch.query ? ahead->left : ahead->fetch.query;
+    fetch_lines(ahead->at, lines);
+    ahead->at += (ptrdiff_t)lines * 64;
+    ahead->left -= lines;
 }
 
 /* Quads n … n + TOGETHER − 1 of a part. at: of each register's codes. */
@@ -77,7 +79,7 @@ VEC_INLINE void product_tile(
         p->codes + (first + r) / QUAD_REGS * p->block_bytes + (first + r) % QUAD_REGS * (INT_LANES * 4);
     int quads = p->quads;
     const uint8_t *ahead = p->ahead->at;
-    const int lines = lines_together(p->ahead, FETCH_PARTS ? p->quads / whole : 1);
+    const int lines = p->ahead->fetch.product;
     if (!FETCH_PARTS) fetch_lines(ahead, lines);
     for (; quads >= whole; quads -= whole, x += whole * 4) {
         if (FETCH_PARTS) {
@@ -96,10 +98,10 @@ VEC_INLINE void product_tile(
 }
 
 VEC_INLINE void product(const int queries, const Source source, const bool values, const Product *p) {
-    const int regs = p->blocks * QUAD_REGS, together = tile_regs_of(queries);
+    const int regs = p->blocks * QUAD_REGS;
     int r = 0;
-    for (; r + together <= regs; r += together) product_tile(queries, together, source, values, p, r);
-    for (; together > (int)QUAD_REGS && r < regs; r++) product_tile(queries, 1, source, values, p, r);
+    for (; r + TILE_REGS <= regs; r += TILE_REGS) product_tile(queries, TILE_REGS, source, values, p, r);
+    for (; (int)TILE_REGS > (int)QUAD_REGS && r < regs; r++) product_tile(queries, 1, source, values, p, r);
 }
 
 _Static_assert((int)SCAN_TILE <= (int)SCAN_TILE_MAX, "there is room for as many sums");
