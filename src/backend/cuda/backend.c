@@ -115,6 +115,7 @@ static float *cuda_read_logits(Backend *backend, float *logits, int64_t count) {
         const cudaError_t code = cudaMallocHost((void **)&b->logits, (size_t)count * sizeof *logits);
         if (!cuda_ok(b, code, "host memory for logits")) {
             b->logits = NULL;
+            b->read.from = NULL; /* or a captured step would copy them to nowhere */
             return NULL;
         }
         b->logits_count = (size_t)count;

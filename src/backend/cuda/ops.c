@@ -11,13 +11,13 @@ static RowNorm row_norm(const Norm *norm) {
 
 /* ---- what goes in and out ---- */
 
-/* Host integers for kernels: the step's own lie on the device already; others are sent. */
+/* Host integers for kernels: the step's own lie on the device already; others are sent. NULL: there is no room. */
 static const int32_t *device_ints(
     CudaBackend *b, const int32_t *from, const int32_t *of_step, const int32_t *there, int count) {
     if (of_step && from == of_step) return there;
     CHECK(!b->capturing);
     const size_t bytes = (size_t)count * sizeof *from;
-    if (!cuda_room(b, &b->spare, bytes, &b->fault)) return there;
+    if (!cuda_room(b, &b->spare, bytes, &b->fault)) return NULL;
     cuda_ok(b, cudaMemcpyAsync(b->spare.memory, from, bytes, cudaMemcpyHostToDevice, b->stream), "sending numbers");
     return b->spare.memory;
 }
@@ -29,14 +29,15 @@ void cuda_embed(Backend *backend, const Embed *op) {
     if (op->given)
         cuda_ok(b, cudaMemcpyAsync(op->out, op->given, bytes, cudaMemcpyHostToDevice, b->stream), "sending embeddings");
     const int32_t *tokens = device_ints(b, op->tokens, b->step.tokens, cuda_step_tokens(b), op->rows);
-    cuda_ok(b, rows_embed(b->stream, op->rows, tokens, cuda_tiles(b, op->table), op->scale, op->out), "embed");
+    if (tokens)
+        cuda_ok(b, rows_embed(b->stream, op->rows, tokens, cuda_tiles(b, op->table), op->scale, op->out), "embed");
 }
 
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
     CudaBackend *b = cuda_of(backend);
     b->handed = NULL;
     const int32_t *there = device_ints(b, index, b->step.outputs, cuda_step_outputs(b), count);
-    cuda_ok(b, rows_gather(b->stream, count, there, x, width, out), "gather");
+    if (there) cuda_ok(b, rows_gather(b->stream, count, there, x, width, out), "gather");
 }
 
 /* ---- rows ---- */

@@ -302,6 +302,8 @@ bool cuda_wait(Backend *backend, uint64_t ticket, Error *error) {
     cuda_ok(b, cudaGetLastError(), "a step");
     if (b->fault.code == ERROR_NONE) return true;
     if (error) *error = b->fault;
-    if (b->fault.code == ERROR_MEMORY) b->fault = (Error){0}; /* nothing is broken: the next step may well fit */
+    if (b->fault.code != ERROR_MEMORY) return false;
+    b->fault = (Error){0};  /* nothing is broken: the next step may well fit; */
+    b->graphs_stale = true; /* but a walk that ended early has not made room for all that capturing one needs */
     return false;
 }
