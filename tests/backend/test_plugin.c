@@ -83,9 +83,74 @@ static void check_fault(void) {
     backend_close(one);
 }
 
+/* ---- memory ---- */
+
+enum { HOGS_MAX = 256, HOG_LEAST = 1 << 20, WIDTH = 64 };
+
+/* All that the device has left, in pieces. */
+static int fill_device(Backend *backend, void *hogs[HOGS_MAX]) {
+    Error error;
+    int count = 0;
+    for (size_t bytes = (size_t)1 << 40; bytes >= HOG_LEAST && count < HOGS_MAX;) {
+        hogs[count] = backend->ops->alloc(backend, bytes, MEMORY_STEP, &error);
+        if (hogs[count])
+            count++;
+        else
+            bytes /= 2;
+    }
+    return count;
+}
+
+/* A step of two rows that takes one of them out; at a position so far that its page tables are large, or not. */
+static bool take_row(Backend *backend, int32_t row, int position, const float *x, float *out, Error *error) {
+    const int32_t zeros[2] = {0, 0};
+    const Run run = {.rows = 2, .position = position};
+    const Step step = {.rows = 2,
+        .tokens = zeros,
+        .positions = zeros,
+        .run_count = 1,
+        .runs = &run,
+        .axes = 1,
+        .output_count = 1,
+        .outputs = &row};
+    if (backend->ops->begin(backend, &step)) backend->ops->gather(backend, 1, &row, x, WIDTH, out);
+    return backend->ops->wait(backend, backend->ops->submit(backend), error);
+}
+
+/* A step that finds no memory for its numbers fails alone: those after it have their own, not those before it. */
+static void check_full(void) {
+    Error error = {0};
+    Backend *backend = backend_open(
+        &(BackendOptions){.device = "cuda", .threads = 1, .rows_max = 2, .scratch_bytes = 1 << 10}, &error);
+    TEST_MSG(backend != NULL, "%s", error.text);
+    if (!backend) return;
+    float rows[2][WIDTH], got[WIDTH];
+    for (int i = 0; i < 2 * WIDTH; i++) rows[i / WIDTH][i % WIDTH] = (float)i;
+    float *x = backend->ops->alloc(backend, sizeof rows, MEMORY_STEP, &error),
+          *out = backend->ops->alloc(backend, sizeof got, MEMORY_STEP, &error);
+    backend->ops->upload(backend, x, rows, sizeof rows);
+    void *hogs[HOGS_MAX];
+    for (int i = 0; i < 6; i++) {
+        const bool full = i % 3 == 1;
+        const int count = full ? fill_device(backend, hogs) : 0;
+        const bool ok = take_row(backend, i % 2, full ? 1 << 26 : 0, x, out, &error);
+        TEST_MSG(full ? !ok && error.code == ERROR_MEMORY : ok, "step %d: %s", i, error.text);
+        for (int h = 0; h < count; h++) backend->ops->release(backend, hogs[h]);
+        if (full) continue;
+        backend->ops->download(backend, got, out, sizeof got);
+        TEST_MSG(!memcmp(got, rows[i % 2], sizeof got), "step %d has the numbers of another", i);
+    }
+    backend->ops->release(backend, x);
+    backend->ops->release(backend, out);
+    backend_close(backend);
+}
+
 int main(void) {
     check_names();
     check_device();
-    if (plugin_usable()) check_fault();
+    if (plugin_usable()) {
+        check_full();
+        check_fault();
+    }
     return test_done();
 }

@@ -295,6 +295,16 @@ uint64_t cuda_submit(Backend *backend) {
     return b->ticket;
 }
 
+/* Nothing is broken, and the next step may well fit. But this one may have ended before its numbers were brought, so
+ * that the device would take the next one's from where those of the step before are, and before there was room for all
+ * that capturing such a walk needs. */
+static void recover(CudaBackend *b) {
+    const int32_t next = (int32_t)((b->ticket + 1) % CUDA_STEPS);
+    b->fault = (Error){0};
+    b->graphs_stale = true;
+    b->base.ops->upload(&b->base, b->block.turn, &next, sizeof next);
+}
+
 bool cuda_wait(Backend *backend, uint64_t ticket, Error *error) {
     CudaBackend *b = cuda_of(backend);
     cuda_enter(b);
@@ -302,8 +312,6 @@ bool cuda_wait(Backend *backend, uint64_t ticket, Error *error) {
     cuda_ok(b, cudaGetLastError(), "a step");
     if (b->fault.code == ERROR_NONE) return true;
     if (error) *error = b->fault;
-    if (b->fault.code != ERROR_MEMORY) return false;
-    b->fault = (Error){0};  /* nothing is broken: the next step may well fit; */
-    b->graphs_stale = true; /* but a walk that ended early has not made room for all that capturing one needs */
+    if (b->fault.code == ERROR_MEMORY) recover(b);
     return false;
 }
