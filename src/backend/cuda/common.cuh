@@ -8,7 +8,9 @@
 
 constexpr int BLOCK = 256, WARPS = BLOCK / 32;
 
-extern bool launch_early, launch_apart; /* apart: the next kernel begins when the one before it has ended */
+extern bool launch_early;
+/* This thread's next kernel begins when the one before it has ended. Other threads load models or copy pages. */
+extern __thread bool launch_apart;
 
 /* The grid that follows may begin. What it reads from here it waits for. */
 __device__ __forceinline__ void let_next_begin() {

@@ -1,7 +1,8 @@
 /* Operations on rows: norms, sums, activations, what goes in and out of a step. */
 #include "backend/cuda/tile.cuh"
 
-bool launch_early, launch_apart;
+bool launch_early;
+__thread bool launch_apart;
 extern "C" void kernels_begin_early(int yes) { launch_early = yes; }
 
 static dim3 blocks_for(int64_t count, int each) {
