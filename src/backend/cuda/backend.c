@@ -126,8 +126,14 @@ static float *cuda_read_logits(Backend *backend, float *logits, int64_t count) {
 
 /* ---- pages ---- */
 
+/* Room to bring such pages to the host and back is made now: when there is none later, it is too late to say so. */
 static size_t cuda_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
-    return kv_canonical_bytes(layout, KV_PAGE_TOKENS);
+    CudaBackend *b = cuda_of(backend);
+    const size_t bytes = kv_canonical_bytes(layout, KV_PAGE_TOKENS);
+    Error error;
+    cuda_enter(b);
+    (void)cuda_room(b, &b->staging, bytes, &error);
+    return bytes;
 }
 
 static void transfer(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *host, bool in) {
@@ -136,7 +142,10 @@ static void transfer(Backend *backend, const KvLayer *layer, int32_t page, int t
     const size_t bytes = kv_canonical_bytes(l, tokens);
     uint8_t *there = layer->base + (size_t)page * layer->page_stride + layer->layer_offset;
     cuda_enter(b);
-    if (!cuda_room(b, &b->staging, kv_canonical_bytes(l, KV_PAGE_TOKENS), &b->fault)) return;
+    if (!cuda_room(b, &b->staging, kv_canonical_bytes(l, KV_PAGE_TOKENS), &b->fault)) {
+        b->fault.code = ERROR_DEVICE; /* for good: nobody knows that the page does not hold what it should */
+        return;
+    }
     if (in) cuda_upload(backend, b->staging.memory, host, bytes);
     cuda_ok(b,
         page_transfer(b->stream, there, b->staging.memory, tokens, l->kv_heads, l->head_dim, l->value_dim,
