@@ -37,14 +37,25 @@ static void add(Line *line, const char *text, size_t size) {
 
 static void add_text(Line *line, const char *text) { add(line, text, strlen(text)); }
 
+/* The bytes of a control code: below the space, or of the other 32, which terminals take in UTF-8, too; 0: it is none.
+ */
+static size_t control_size(const char *text) {
+    const unsigned char c = (unsigned char)text[0], next = c ? (unsigned char)text[1] : 0;
+    return c < 0x20 || c == 0x7F ? 1 : c == 0xC2 && next >= 0x80 && next < 0xA0 ? 2 : 0;
+}
+
 /* Between quotes, as JSON has it. */
 static void add_quoted(Line *line, const char *text) {
     const bool utf8 = utf8_valid(slice_of(text));
     add(line, "\"", 1);
-    for (; *text && line->size < sizeof line->text - 2 * END_ROOM - 6; text++) {
+    for (; *text; text++) {
         char code[8];
         const unsigned char c = (unsigned char)*text;
-        if (c < 0x20 || c == 0x7F || (c > 0x7F && !utf8))
+        const bool within = utf8 && (c & 0xC0) == 0x80; /* a character, which is not cut */
+        if (!within && line->size >= sizeof line->text - 2 * END_ROOM - 6) break;
+        if (utf8 && control_size(text) == 2)
+            add(line, code, (size_t)snprintf(code, sizeof code, "\\u%04x", (unsigned char)*++text));
+        else if (c < 0x20 || c == 0x7F || (c > 0x7F && !utf8))
             add(line, code, (size_t)snprintf(code, sizeof code, "\\u%04x", c));
         else if (c == '"' || c == '\\')
             add(line, (char[]){'\\', (char)c}, 2);
@@ -69,8 +80,11 @@ static void begin(Line *line, LogLevel level, const char *message) {
         add_text(line, head);
         const size_t start = line->size;
         add_text(line, message);
-        for (size_t i = start; i < line->size; i++) /* one line, and no control codes for the terminal */
-            if ((unsigned char)line->text[i] < 0x20 || line->text[i] == 0x7F) line->text[i] = ' ';
+        line->text[line->size] = '\0';
+        for (size_t i = start, n; i < line->size; i += n ? n : 1) { /* one line, no control codes for the terminal */
+            n = control_size(line->text + i);
+            memset(line->text + i, ' ', n);
+        }
         return;
     }
     strftime(head, sizeof head, "{\"time\":\"%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &parts));
@@ -105,7 +119,7 @@ void log_line(LogLevel level, const char *format, ...) {
 
 static bool is_plain(const char *text) {
     for (const char *c = text; *c; c++)
-        if (*c <= ' ' || *c == '"' || *c == '=' || *c == '\\' || *c == 0x7F) return false;
+        if (*c <= ' ' || *c > '~' || *c == '"' || *c == '=' || *c == '\\') return false;
     return *text;
 }
 

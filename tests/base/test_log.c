@@ -37,15 +37,30 @@ static int lines(void) {
 
 static const LogField fields[] = {{"id", "req_1", 0}, {NULL, "hidden", 0}, {"path", "/a b\n\"\xff", 0},
     {"ms", NULL, 1.23456}, {"empty", "", 0}, {"tokens", NULL, 123456789}};
+/* Codes that terminals obey: CSI as one character, and as a byte. */
+static const LogField codes[] = {{"path",
+                                     "/\xc2\x9b"
+                                     "31m",
+                                     0},
+    {"byte",
+        "\x9b"
+        "31m",
+        0},
+    {"word", "\xc3\xa9", 0}};
 
 static void test_text(void) {
     char path[32];
     const int before = begin(path);
     log_debug("not at this level");
     log_info("two\nlines\x1b[0m");
+    log_info("a\xc2\x9b"
+             "31mb\xc3\xa9");
+    log_fields(LOG_INFO, "codes", codes, COUNT_OF(codes));
     log_fields(LOG_INFO, "request", fields, COUNT_OF(fields));
     end(path, before);
-    TEST_MSG(lines() == 2 && strstr(text, " info  two lines [0m\n"), "%s", text);
+    TEST_MSG(lines() == 4 && strstr(text, " info  two lines [0m\n"), "%s", text);
+    TEST_MSG(strstr(text, " info  a  31mb\xc3\xa9\n"), "%s", text);
+    TEST_MSG(strstr(text, " codes path=\"/\\u009b31m\" byte=\"\\u009b31m\" word=\"\xc3\xa9\"\n"), "%s", text);
     TEST_MSG(
         strstr(text, " info  request id=req_1 path=\"/a b\\u000a\\\"\\u00ff\" ms=1.235 empty=\"\" tokens=123456789\n"),
         "%s", text);
@@ -62,9 +77,15 @@ static void test_json(void) {
     log_error("%s", longest);
     log_fields(LOG_INFO, longest, fields, COUNT_OF(fields));
     log_fields(LOG_INFO, "request", &(LogField){"path", longest, 0}, 1);
+    memset(longest, 1, 600); /* six bytes each: where the line is cut depends on what follows */
+    for (size_t i = 600; i < 2000; i += 2) memcpy(longest + i, "\xc3\xa9", 2);
+    for (size_t i = 0; i < 4; i++) {
+        longest[2000] = '\0';
+        log_error("%.*s%s", (int)i, "abc", longest);
+    }
     log_set_format(LOG_TEXT);
     end(path, before);
-    TEST(lines() == 5);
+    TEST(lines() == 9);
     int number = 0;
     for (char *line = text; *line; number++) {
         char *stop = strchr(line, '\n');
