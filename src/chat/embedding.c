@@ -38,9 +38,8 @@ static bool take(const EmbeddingJob *job, Request *request, float *out, Error *e
     Finish finish = FINISH_NONE;
     while (finish == FINISH_NONE) {
         TokenOut token;
+        if (job->given_up(job->context)) return fail(error, ERROR_CANCELLED, "nobody waits for the embeddings");
         (void)request_read(request, 0, &token, 1, LOOK_MS, &finish);
-        if (finish == FINISH_NONE && job->given_up(job->context))
-            return fail(error, ERROR_CANCELLED, "nobody waits for the embeddings");
     }
     if (finish == FINISH_ERROR) {
         request_error(request, error);

@@ -7,7 +7,7 @@ typedef struct EmbeddingJob {
     int count;
     int dimensions;                  /* of each vector: so many of the model's first ones */
     uint64_t cache_space;            /* as of RequestOptions */
-    bool (*given_up)(void *context); /* asked ten times a second: nobody wants them any more */
+    bool (*given_up)(void *context); /* asked for each, and ten times a second: nobody wants them */
     void *context;
 } EmbeddingJob;
 

@@ -67,7 +67,7 @@ static Exchange *open_exchange(Connection *c) {
     x->request = &c->request;
     x->wire = &c->wire;
     x->client = c->client;
-    x->started_ns = clock_ns();
+    x->started_ns = c->begun_ns;
     x->last = c->request.close || __atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED) > 0;
     head_take_request_id(x);
     return x;

@@ -29,6 +29,7 @@ static void cut_off(Http *http, int64_t now) {
     enum { STEP_NS = 100 * 1000000 };
     if (now < http->next_deadline_ns) return;
     int64_t next = INT64_MAX;
+    http->next_deadline_ns = INT64_MAX; /* who is told that its time is over gets a new deadline */
     for (Connection *c = http->first, *following; c; c = following) {
         following = c->next;
         if (!c->deadline_ns) continue;
@@ -40,6 +41,7 @@ static void cut_off(Http *http, int64_t now) {
         connection_advance(c);
     }
     const int64_t soonest = now + STEP_NS;
+    if (http->next_deadline_ns < next) next = http->next_deadline_ns;
     http->next_deadline_ns = next > soonest ? next : soonest;
 }
 

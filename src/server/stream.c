@@ -47,6 +47,7 @@ static void write_error_event(Exchange *x, const ApiError *error) {
         api_write_error(&x->out, error);
         buffer_text(&x->out, "\n\n");
     }
+    generation_cancel(&x->generation); /* it may take long until the client has read this */
     x->ended = true;
     x->record.code = error->code;
 }
@@ -109,6 +110,15 @@ static void look_for_client(Stream *stream, int64_t now) {
     if (reply_client_gone(stream->x)) stream->state = STREAM_LOST;
 }
 
+/* Who takes nothing has no more time than others: why the stream ends stands behind what waits for him. */
+static void end_behind(Stream *stream) {
+    Exchange *x = stream->x;
+    ApiError error = {0};
+    if (x->ended || generation_done(&x->generation) || !deadlines_must_end(x, &error)) return;
+    write_error_event(x, &error);
+    frame(stream);
+}
+
 static void advance(Stream *stream) {
     Exchange *x = stream->x;
     const int64_t now = clock_ns();
@@ -126,6 +136,7 @@ static void advance(Stream *stream) {
         frame(stream);
         if (x->reply.failed) stream->state = STREAM_LOST;
     }
+    if (stream->state == STREAM_RUNS) end_behind(stream);
 }
 
 /* ---- the thread ---- */

@@ -27,6 +27,7 @@ static void open_server(int slots, int64_t request_timeout_s, int64_t queue_time
         .queue_timeout_s = queue_timeout_s,
         .models = {.sources = &source, .count = 1, .engine = chat_engine_options(&fixture, slots, 8)}};
     options.models.engine.stall_ms = 100;
+    options.models.engine.pooling = POOLING_LAST;
     server = server_open(&options, &error);
     if (!server) fprintf(stderr, "%s\n", error.text);
     CHECK(server != NULL);
@@ -125,6 +126,61 @@ static void test_stream_timeout(void) {
     fake_permit(3);
     read_on(client);
     TEST_MSG(strstr(answer.data, "\"code\":\"request_timeout\"") && !strstr(answer.data, "[DONE]"), "%s", answer.data);
+    close(client);
+    close_server();
+}
+
+/* Who reads nothing holds the slot no longer than others, and finds the reason behind what it has not read. */
+static void test_unread_stream_timeout(void) {
+    open_server(1, 0, 0, NULL);
+    fake.gated = true;
+    const int client = connect_client(), few = 1, many = 1 << 20;
+    post(client, "x-request-timeout: 0.5\r\n",
+        CHAT_BODY(",\"stream\":true,\"logprobs\":true,\"top_logprobs\":20,\"max_tokens\":2000"));
+    fake_wait_arrived(1);
+    CHECK(!setsockopt(client, SOL_SOCKET, SO_RCVBUF, &few, sizeof few));
+    CHECK(!setsockopt(server->http->first->wire.fd, SOL_SOCKET, SO_SNDBUF, &few, sizeof few));
+    fake_permit(500);
+    sleep_ms(1000);
+    fake_permit(20);
+    TEST_MSG(ask("x-request-timeout: 5\r\n", CHAT_BODY(",\"max_tokens\":1")) == 200, "%s", answer.data);
+    CHECK(!setsockopt(client, SOL_SOCKET, SO_RCVBUF, &many, sizeof many)); /* else reading takes a minute */
+    TEST(client_read(client, &answer) == 200);
+    read_on(client);
+    TEST(strstr(answer.data, "\"code\":\"request_timeout\"") && !strstr(answer.data, "[DONE]"));
+    close(client);
+    close_server();
+}
+
+/* The time begins with the first byte, not when the headers are whole. */
+static void test_slow_head_timeout(void) {
+    open_server(1, 0, 0, NULL);
+    fake.gated = true;
+    const int client = connect_client();
+    client_send_text(client, "\r\n"); /* may stand before a request */
+    sleep_ms(1000);
+    const int64_t start = clock_ns();
+    post(client, "x-request-timeout: 1.2\r\n", CHAT_BODY(""));
+    TEST(client_read(client, &answer) == 504);
+    const double seconds = (double)(clock_ns() - start) * 1e-9;
+    TEST_MSG(seconds < 0.9, "%.1f s", seconds);
+    close(client);
+    close_server();
+}
+
+/* Vectors that are computed faster than anybody looks at the clock end in time, too. */
+static void test_embeddings_timeout(void) {
+    open_server(1, 0, 0, NULL);
+    const int client = connect_client();
+    const Slice body = SLICE("{\"model\":\"fake\",\"input\":[\"a\",\"b\"]}");
+    char head[256];
+    snprintf(head, sizeof head,
+        "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "x-request-timeout: 1e-6\r\nContent-Length: %zu\r\n\r\n",
+        body.size);
+    client_send_text(client, head);
+    client_send(client, body.data, body.size);
+    TEST_MSG(client_read(client, &answer) == 504, "%s", answer.data);
     close(client);
     close_server();
 }
@@ -248,7 +304,11 @@ static void test_unread_answers(void) {
     for (int i = 0; i < 2; i++) {
         clients[i] = connect_client();
         client_post(clients[i], "/tokenize", buffer_view(&body));
-        sleep_ms(500);
+        const int64_t limit = clock_ns() + 60 * INT64_C(1000000000); /* until it waits, and until the first one ended */
+        while ((i ? __atomic_load_n(&server->connections, __ATOMIC_RELAXED) > 1
+                  : __atomic_load_n(&server->http->reply_bytes, __ATOMIC_RELAXED) == REPLIES_BYTES_MAX) &&
+            clock_ns() < limit)
+            sleep_ms(10);
     }
     TEST(client_read(clients[1], &answer) == 200);
     TEST_MSG(client_read(clients[0], &answer) == 0, "%zu bytes", answer.size);
@@ -278,11 +338,29 @@ static void test_slow_gives_way(void) {
     close_server();
 }
 
+/* Whoever is told that its time is over is not kept longer than it may read that. */
+static void test_dawdler_ends(void) {
+    open_server(1, 0, 0, NULL);
+    const int client = connect_client();
+    client_send_text(client, "GET /he");
+    sleep_ms(100);
+    server->http->first->deadline_ns = server->http->next_deadline_ns = 1; /* else in 10 s */
+    CHECK(write(server->http->wake[1], "", 1) == 1);
+    TEST(client_read(client, &answer) == 408);
+    sleep_ms(LINGER_S * 1000 + 500);
+    TEST(__atomic_load_n(&server->connections, __ATOMIC_RELAXED) == 0);
+    close(client);
+    close_server();
+}
+
 int main(void) {
     log_set_level(LOG_ERROR);
     test_request_timeout();
     test_client_timeout();
     test_stream_timeout();
+    test_unread_stream_timeout();
+    test_slow_head_timeout();
+    test_embeddings_timeout();
     test_queue_timeout();
     test_loading();
     test_stalled();
@@ -291,6 +369,7 @@ int main(void) {
     test_crowd_of_heads();
     test_unread_answers();
     test_slow_gives_way();
+    test_dawdler_ends();
     buffer_free(&answer);
     return test_done();
 }
