@@ -52,6 +52,15 @@ static bool has_room(const Connection *c) {
     return c->http->head_bytes <= HEADS_BYTES_MAX || c->head_bytes <= HEAD_BYTES_FREE;
 }
 
+/* What came behind a request is held for as long as its client takes to read the answer: where there is no room for
+ * that, the connection ends with the answer. */
+static void shed_ahead(Connection *c) {
+    if (c->state != SENDING || !c->ahead.capacity || has_room(c)) return;
+    buffer_free(&c->ahead);
+    c->last = true;
+    count_held(c);
+}
+
 static void forget_held(Connection *c) {
     c->http->head_bytes -= c->head_bytes;
     c->http->reply_bytes -= c->reply_bytes;
@@ -91,6 +100,7 @@ void connection_answered(Connection *c) {
     c->failed |= c->reply.failed;
     c->state = c->failed ? CLOSED : SENDING;
     count_held(c);
+    shed_ahead(c);
     set_deadline(c, READER_DEADLINE_S);
 }
 
@@ -205,6 +215,7 @@ static void take_bytes(Connection *c, const char *bytes, size_t size) {
     if (size > 0 && c->state != CLOSED) buffer_append(&c->ahead, bytes, size);
     if (c->ahead.failed) c->state = CLOSED;
     count_held(c);
+    shed_ahead(c);
     if (c->state != READING || has_room(c)) return;
     api_fail(&error, 503, "overloaded", NULL, "The server is reading too many large headers. Please try again.");
     refuse_and_close(c, &error);

@@ -290,6 +290,30 @@ static void test_crowd_of_heads(void) {
     close_server();
 }
 
+/* What came behind a request is not kept where there is no room for it: the connection ends with the answer. */
+static void test_crowd_of_requests(void) {
+    static const char first[] = "GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                      second[] = "GET /nowhere HTTP/1.1\r\nHost: localhost\r\nX: ";
+    open_server(1, 0, 0, NULL);
+    const int client = connect_client();
+    Buffer both = {0};
+    buffer_text(&both, first);
+    buffer_text(&both, second);
+    for (int i = 0; i < 2 * HEAD_BYTES_FREE; i++) buffer_byte(&both, 'x');
+    buffer_text(&both, "\r\n\r\n");
+    server->http->head_bytes += HEADS_BYTES_MAX; /* others' */
+    client_send(client, both.data, both.size);
+    TEST(client_read(client, &answer) == 404);
+    char byte;
+    TEST(!strstr(answer.data + 1, "HTTP/1.1 ") && recv(client, &byte, 1, 0) == 0); /* one answer */
+    close(client);
+    sleep_ms(100);
+    TEST_MSG(server->http->head_bytes == HEADS_BYTES_MAX, "%zu", server->http->head_bytes - HEADS_BYTES_MAX);
+    server->http->head_bytes = 0;
+    buffer_free(&both);
+    close_server();
+}
+
 /* Of answers that clients do not take, the one goes first of which nothing was taken for longest; the last one stays.
  */
 static void test_unread_answers(void) {
@@ -367,6 +391,7 @@ int main(void) {
     test_capabilities();
     test_reload();
     test_crowd_of_heads();
+    test_crowd_of_requests();
     test_unread_answers();
     test_slow_gives_way();
     test_dawdler_ends();
