@@ -89,11 +89,16 @@ typedef struct Signals {
     bool stop;
 } Signals;
 
+static bool read_keys(const char *file, Buffer *keys, Error *error) {
+    return file_read(file, KEY_FILE_BYTES_MAX, keys, error) &&
+        (keys->size || fail(error, ERROR_USAGE, "--api-key-file %s: it is empty", file));
+}
+
 /* Certificate and keys may have been renewed. */
 static void reload(const Signals *s) {
     Error error = {0};
     Buffer keys = {0};
-    const bool read = !s->key_file || file_read(s->key_file, KEY_FILE_BYTES_MAX, &keys, &error);
+    const bool read = !s->key_file || read_keys(s->key_file, &keys, &error);
     if (read && server_reload(s->server, buffer_view(&keys), &error))
         log_info("the certificate and the API keys were read again");
     else
@@ -205,8 +210,7 @@ static int serve_models(const Arguments *arguments, const EngineArguments *engin
 /* An empty key would let everybody in while it looks as if one were asked for. */
 static bool take_keys(const char *key, const char *file, Buffer *keys, Error *error) {
     if (key && file) return fail(error, ERROR_USAGE, "--api-key and --api-key-file: give one of them");
-    if (file && !file_read(file, KEY_FILE_BYTES_MAX, keys, error)) return false;
-    if (file) return keys->size || fail(error, ERROR_USAGE, "--api-key-file %s: it is empty", file);
+    if (file) return read_keys(file, keys, error);
     if (key && !key[0])
         return fail(error, ERROR_USAGE, "--api-key or APUS_API_KEY is empty: leave it out to ask for no key");
     if (key) buffer_text(keys, key);
