@@ -85,8 +85,10 @@ static void accept_clients(Http *http, int64_t now) {
         if (fd < 0) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
             if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-            const int why = errno;
-            if (crowd_end_one(http, now)) continue;
+            const int why = errno; /* others are of the network, or of one client */
+            const bool scarce = why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM;
+            if (scarce && i > 0) return; /* as above */
+            if (scarce && crowd_end_one(http, now)) continue;
             pause_accepting(http, now, strerror(why));
             return;
         }
