@@ -34,7 +34,7 @@ static void count_weight(void *context, Weight *w) { *(uint64_t *)context += wei
 uint64_t model_layer_bytes(const Model *model, int first) {
     uint64_t bytes = 0;
     const Visitor visitor = {.weight = count_weight, .context = &bytes};
-    for (int i = first; i < model->spec.layer_count; i++) {
+    for (int i = first > 0 ? first : 0; i < model->spec.layer_count; i++) {
         Layer layer = model->spec.layers[i];
         layer_visit(&layer, &visitor);
     }

@@ -31,8 +31,8 @@ typedef struct ModelOptions {
     bool expert_hints;         /* experts of the next layer are read ahead where that proves to be faster */
     const char *expert_trace;  /* a file for what is wanted (weights/bank_trace.h); NULL: none */
     const char *expert_faults; /* for tests: what goes wrong with reads (bank_faults_read()); NULL: nothing */
-    /* The last so many layers will be a device's: their matrices stay in the mapped files, neither read nor touched
-     * ahead, and so do their experts, which are not streamed. 0: none. */
+    /* The last so many layers, or all, will be a device's: their matrices stay in the mapped files, neither read nor
+     * touched ahead, and so do their experts, which are not streamed. 0: none. */
     int device_layers;
     int context;        /* tokens a sequence may hold; 0: what the model was made for, at most MODEL_CONTEXT_DEFAULT */
     bool strict_config; /* a config field that the family neither uses nor lists as irrelevant is an error, not a

@@ -33,6 +33,6 @@ struct Model {
 NODISCARD bool model_cut_experts(Model *model, int used, Error *error);
 /* Notes where the routed experts of the Spec lie, and takes their addresses away. */
 NODISCARD bool model_stream(Model *model, const ModelOptions *options, Error *error);
-/* Of the matrices of layers from `first` on. */
+/* Of the matrices of layers from `first` on; of all where it is below 0, as more were asked for than there are. */
 uint64_t model_layer_bytes(const Model *model, int first);
 NODISCARD Model *model_load(const char *directory, const ModelOptions *options, FamilyFind *find, Error *error);

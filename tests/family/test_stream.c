@@ -3,6 +3,7 @@
 #include "fixture.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 
 #include "model/model_internal.h"
@@ -570,7 +571,28 @@ static void check_refusals(void) {
     setup_close(&s);
 }
 
+/* More layers for a device than the model has are all of them. */
+static void check_device_layers(void) {
+    static const int wanted[] = {1, 2, 99, INT_MAX};
+    Setup s = {0};
+    Error error = {0};
+    uint64_t before = 0;
+    if (!setup_open(&s, &(Case){"llama", 0})) return;
+    for (size_t i = 0; i < COUNT_OF(wanted); i++) {
+        Model *model = model_open(s.directory, &(ModelOptions){.device_layers = wanted[i]}, &error);
+        TEST_MSG(model, "%s", error.text);
+        if (!model) continue;
+        const bool all = wanted[i] >= model_layers(model);
+        TEST(all == (model->device_bytes == model_layer_bytes(model, 0)) && model->device_bytes >= before);
+        TEST(model->device_bytes > 0 && model->device_bytes < model->weight_bytes);
+        before = model->device_bytes;
+        model_close(model);
+    }
+    setup_close(&s);
+}
+
 int main(void) {
+    check_device_layers();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_case(&cases[i]);
     check_errors("threads");
     check_errors("io_uring");
