@@ -24,8 +24,19 @@ static int find_group(KvPlan *plan, CacheKind kind, int window, bool coded, Back
     return plan->group_count++;
 }
 
-static bool plan_layer(KvPlan *plan, int i, const CacheSpec *spec, Backend *backend, Error *error) {
+/* A sequence has one form in all layers: where one backend cannot code, none does. Exact pages of all then go together,
+ * and what a device holds is its layers' part. */
+static bool can_code(const KvPlan *plan, const KvLayout *layout, Backend *const *backends) {
+    bool can = true;
+    for (int i = 0; can && i < plan->layer_count; i++)
+        can = (i > 0 && backends[i] == backends[i - 1]) ||
+            backends[i]->ops->kv_code_bytes(backends[i], layout, KV_CODE4, false) > 0;
+    return can;
+}
+
+static bool plan_layer(KvPlan *plan, int i, const CacheSpec *spec, Backend *const *backends, Error *error) {
     KvLayer *layer = &plan->layers[i];
+    Backend *backend = backends[i];
     if (spec->kind == CACHE_NONE) return true;
     if (spec->kind == CACHE_SHARED) {
         CHECK(spec->layer >= 0 && spec->layer < i);
@@ -47,7 +58,7 @@ static bool plan_layer(KvPlan *plan, int i, const CacheSpec *spec, Backend *back
         layer->k_bias = spec->k_bias;
         layer->rope = spec->rope;
         bytes = backend->ops->kv_layer_bytes(backend, &layer->layout);
-        coded = spec->window == 0 && backend->ops->kv_code_bytes(backend, &layer->layout, KV_CODE4, false) > 0;
+        coded = spec->window == 0 && can_code(plan, &layer->layout, backends);
     }
     const int g = find_group(plan, spec->kind, spec->window, coded, backend);
     if (g < 0)
@@ -66,7 +77,7 @@ bool kv_plan_make(
     bool ok = plan->layers || fail(error, ERROR_MEMORY, "no memory for the plan of a KV cache");
     for (int i = 0; ok && i < layer_count; i++) {
         plan->rows_max = backends[i]->rows_max > plan->rows_max ? backends[i]->rows_max : plan->rows_max;
-        ok = plan_layer(plan, i, &specs[i], backends[i], error);
+        ok = plan_layer(plan, i, &specs[i], backends, error);
     }
     for (int i = 0; ok && i < layer_count; i++)
         if (specs[i].kind != CACHE_NONE) plan->layers[i].page_stride = plan->group[plan->layers[i].group].page_bytes;

@@ -30,7 +30,8 @@ typedef struct KvPlan {
     KvLayer *layers; /* [layer_count] without memory: base is NULL. All zero: the layer remembers nothing */
 } KvPlan;
 
-/* specs and backends: [layer_count]; layers of one group lie on one backend. */
+/* specs and backends: [layer_count]; layers of one group lie on one backend. Coded are layers that all of the backends
+ * can code. */
 NODISCARD bool kv_plan_make(
     KvPlan *plan, const CacheSpec *specs, Backend *const *backends, int layer_count, int context, Error *error);
 void kv_plan_free(KvPlan *plan); /* safe on a zeroed one */

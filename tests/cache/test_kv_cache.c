@@ -11,6 +11,9 @@ enum { LAYERS = 6, WINDOW = 200, CONTEXT = 2000, SLOTS = 6, STEP_MAX = 300 };
 
 static size_t fake_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
 
+static size_t fake_code_bytes_some(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 64; }
+
+static const BackendOps coding_ops = {FAKE_PAGE_OPS, .kv_code_bytes = fake_code_bytes_some};
 static const BackendOps fake_ops = {FAKE_PAGE_OPS, .kv_code_bytes = fake_code_bytes};
 static Backend fake_backend = {.ops = &fake_ops, .rows_max = STEP_MAX};
 
@@ -248,8 +251,25 @@ static void test_taken(void) {
     kv_plan_free(&plan);
 }
 
+/* Where one backend can code pages and the other cannot, all stay exact: else a sequence's exact pages of the one would
+ * go with codes of the other, and a device would have to take the whole budget. */
+static void test_taken_beside_codes(void) {
+    const size_t page = KV_PAGE_TOKENS * fake_token_bytes, budget = 12 * page;
+    Backend lower = {.ops = &coding_ops, .rows_max = STEP_MAX}, upper = fake_backend, *backends[LAYERS];
+    KvPlan plan;
+    for (int i = 0; i < LAYERS; i++) backends[i] = &lower;
+    TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL) && plan.group[0].coded && !plan.group[1].coded);
+    kv_plan_free(&plan);
+    for (int i = 2; i < LAYERS; i++) backends[i] = &upper;
+    TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL) && plan.group_count == 4);
+    for (int g = 0; g < plan.group_count; g++) TEST(!plan.group[g].coded);
+    TEST(kv_taken_bytes(&plan, &upper, budget) == 6 * page + 3 * page);
+    kv_plan_free(&plan);
+}
+
 int main(void) {
     test_taken();
+    test_taken_beside_codes();
     test_random_life();
     test_counts();
     test_memory_returns();
