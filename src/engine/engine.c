@@ -517,7 +517,8 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     own.kv_format = engine->kv_format;
     const size_t pool = options->kv_bytes ? most : default_pool(engine, options->slots, most);
     size_t experts = 0;
-    if (left && !expert_hold(engine->model, left - pool, &experts, error)) return false;
+    const uint64_t held = expert_cache_held(engine->runner, pool);
+    if (left && !expert_hold(engine->model, left - held, &experts, error)) return false;
     engine->kv = kv_open(runner_kv_plan(engine->runner), pool, error);
     engine->account.promised = pool + experts;
     if (engine->resources) resources_enter(engine->resources, &engine->account);

@@ -16,12 +16,18 @@ RunnerOptions engine_runner_options(const EngineOptions *options) {
 
 static uint64_t least_cache(const Runner *runner) { return kv_bytes_for(runner_kv_plan(runner), NULL, KV_PAGE_TOKENS); }
 
+uint64_t expert_cache_held(const Runner *runner, uint64_t bytes) {
+    const Backend *host = runner_backend(runner);
+    const uint64_t held = host == runner_upper(runner) ? bytes : kv_taken_bytes(runner_kv_plan(runner), host, bytes);
+    return held < bytes ? held : bytes;
+}
+
 bool expert_room(
     const Runner *runner, const EngineOptions *options, uint64_t free_bytes, uint64_t *bytes, Error *error) {
     *bytes = 0;
     if (!model_experts(runner_model(runner))) return true;
     const uint64_t least = options->kv_bytes ? options->kv_bytes : least_cache(runner);
-    return runner_budget_left(runner, least, free_bytes, bytes, error);
+    return runner_budget_left(runner, expert_cache_held(runner, least), free_bytes, bytes, error);
 }
 
 uint64_t expert_cache_share(const Runner *runner, uint64_t bytes) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "engine/expert_memory.h"
 #include "family/fixture.h"
 
 static char checkpoint[64], calibrations[] = "/tmp/apus-fitting-XXXXXX";
@@ -127,6 +128,48 @@ static void test_floor(void) {
     }
 }
 
+static size_t no_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
+
+/* As devices are, which code no pages. */
+static Backend *without_codes(Backend *inner, Error *error) {
+    static BackendOps ops;
+    ops = *inner->ops;
+    ops.kv_code_bytes = no_code_bytes;
+    inner->ops = &ops;
+    return inner;
+}
+
+/* Of layers that are elsewhere the cache is elsewhere, too: beside the experts the host holds its own part alone. */
+static void test_split_cache(void) {
+    enum { SPLIT = 1, CACHE = 1 << 20 };
+    Error error = {0};
+    const EngineOptions options = {.slots = 1, .kv_bytes = CACHE};
+    uint64_t room;
+    Model *model = model_open(checkpoint, &(ModelOptions){.stream_experts = true, .device_layers = SPLIT}, &error);
+    TEST_MSG(model, "%s", error.text);
+    if (!model) return;
+    const int layers = model_layers(model);
+    RunnerOptions runs = {
+        .backend = fixture_backend("auto", 1, 100), .split = layers - SPLIT, .upper = fixture_backend("auto", 1, 100)};
+    runs.upper.wrap = without_codes;
+    Runner *runner = runner_open(model, &runs, &error);
+    TEST_MSG(runner, "%s", error.text);
+    if (runner) {
+        const uint64_t host = expert_cache_held(runner, CACHE),
+                       least = CACHE / (uint64_t)layers * (uint64_t)(layers - SPLIT);
+        TEST_MSG(host <= least + CACHE / 8 && host >= least - CACHE / 8, "%llu of %d", (unsigned long long)host, CACHE);
+        /* A budget that would just do does. */
+        uint64_t resident;
+        const uint64_t besides = runner_besides_bytes(runner, &resident);
+        const uint64_t floor = besides + resident + host + model_expert_floor(model);
+        const uint64_t enough = (floor / 9 + 1) * 10 - resident; /* of which nine tenths are taken */
+        TEST_MSG(expert_room(runner, &options, enough, &room, &error), "%s", error.text);
+        TEST(!expert_room(runner, &options, enough - CACHE / 8, &room, &error) && error.code == ERROR_MEMORY);
+    }
+    runner_close(runner);
+    model_close(model);
+}
+
 static void test_too_small(void) {
     EngineOptions options = options_of(1 << 20);
     Error error = {0};
@@ -147,6 +190,7 @@ int main(void) {
     test_table();
     test_streamed();
     test_floor();
+    test_split_cache();
     test_too_small();
     TEST(kept(true) == 1);
     rmdir(calibrations);
