@@ -508,7 +508,8 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     uint64_t left = 0;
     if (!expert_room(engine->runner, options, free_memory(engine), &left, error)) return false;
     size_t most = options->kv_bytes;
-    if (!most && !placement_kv_most(options, engine->runner, free_memory(engine), &most, error)) return false;
+    if (!asked->kv_bytes && !placement_kv_most(options, engine->runner, free_memory(engine), &most, error))
+        return false;
     if (left && !options->kv_bytes) {
         const uint64_t share = expert_cache_share(engine->runner, left);
         most = share < most ? share : most;

@@ -35,7 +35,8 @@ bool placement_kv_most(
     const EngineOptions *options, const Runner *runner, size_t host_free, size_t *most, Error *error) {
     const Backend *lower = runner_backend(runner), *upper = runner_upper(runner);
     const KvPlan *plan = runner_kv_plan(runner);
-    *most = host_free / 2;
+    const bool planned = *most > 0;
+    if (!planned) *most = host_free / 2;
     if (!backend_on_device(options->backend.device)) return true;
     int device;
     DeviceMemory memory;
@@ -43,6 +44,7 @@ bool placement_kv_most(
     if (!plugin || !plugin->device_memory(device, &memory, error)) return false;
     const uint64_t work = plugin->work_bytes(upper->rows_max, 0), free = memory.free / 100 * GPU_PERCENT;
     const size_t there = free > work ? (size_t)(free - work) / thousandths(plan, upper) * 1000 : 0;
-    *most = lower == upper ? there : least(there, *most / thousandths(plan, lower) * 1000);
+    if (!planned) *most = lower == upper ? there : *most / thousandths(plan, lower) * 1000;
+    *most = least(there, *most);
     return true;
 }

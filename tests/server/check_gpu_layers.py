@@ -106,6 +106,13 @@ def test_memory(model):
         check(code == 1 or code == 2 and "--gpu-layers" in err, f"{wrong}: {code} {err}")
 
 
+def test_auto(model):
+    for size in range(1000000, 6000000, 250000):  # windows take more of a cache than the plan's mean of all layers
+        command = ("run", model, *GPU, "--gpu-layers", "auto", "--prefill-size", 32, "-n", 4, "hello")
+        code, _, err = run(*command, environment={"APUS_STAND_IN_BYTES": str(size)})
+        check(code == 0, f"--gpu-layers auto with {size} bytes: {code} {err}")
+
+
 def test_full(model, directory):
     full = os.path.join(directory, "full")
     with Server(model, *GPU, "--gpu-layers", 2, "--slots", 4, environment={"APUS_STAND_IN_FULL": full}) as server:
@@ -153,7 +160,7 @@ def main():
         apus_server.BINARY = os.path.join(home, os.path.basename(apus_server.BINARY))
         os.environ["XDG_CACHE_HOME"] = os.path.join(home, "cache")
         write_tiny_model(model)
-        for test in sys.argv[1:] or ("same", "disk", "memory", "full", "fault"):
+        for test in sys.argv[1:] or ("same", "disk", "memory", "auto", "full", "fault"):
             if test != "streamed":
                 globals()["test_" + test](*((model, home) if test in ("full", "fault") else (model,)))
         if "streamed" in sys.argv[1:] or not sys.argv[1:]:
