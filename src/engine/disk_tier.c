@@ -14,7 +14,7 @@
 
 enum {
     QUEUE_BYTES = 128 << 20, /* of memory that waits for the disk */
-    LAYOUT_VERSION = 1,      /* of the bytes of a page, and of what computes them alike */
+    LAYOUT_VERSION = 2,      /* of the bytes of a page, and of what computes them alike */
 };
 
 struct DiskTier {
@@ -54,7 +54,6 @@ static bool make_identity(const EngineOptions *options, const Runner *runner, Sp
     if (!add_files(options->directory, key)) return false;
     const int size = snprintf(text, sizeof text, "%s %d %s %d %d", APUS_VERSION, LAYOUT_VERSION,
         runner_backend(runner)->ops->name, options->backend.precise, plan->layer_count);
-
     *key = spill_key(*key, text, (size_t)size);
     if (runner_upper(runner) != runner_backend(runner)) { /* what a layer reads hangs on who computed those below */
         const int there = placement_layers(options, plan->layer_count);

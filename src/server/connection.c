@@ -273,6 +273,7 @@ void connection_link(Connection *c) {
     http->first = c;
     http->count++;
     __atomic_add_fetch(&http->server->connections, 1, __ATOMIC_RELAXED);
+    c->begun_ns = clock_ns();
     set_deadline(c, HEAD_DEADLINE_S);
 }
 
@@ -305,6 +306,7 @@ static void end_answer(Connection *c) {
     Buffer ahead = c->ahead;
     c->ahead = (Buffer){0};
     c->state = c->last ? LINGERING : READING;
+    c->begun_ns = clock_ns();
     set_deadline(c, c->last ? LINGER_S : IDLE_DEADLINE_S);
     if (c->last)
         wire_end(&c->wire);

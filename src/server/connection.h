@@ -35,8 +35,8 @@ typedef struct Connection {
     char client[CLIENT_MAX]; /* its address */
     int64_t deadline_ns;     /* 0: none */
     HttpRequest request;
-    int64_t begun_ns;  /* when it did, */
-    uint64_t received; /* and bytes since */
+    int64_t begun_ns;  /* when it did, or since when the connection waits for it, */
+    uint64_t received; /* and its bytes since */
     Exchange *x;       /* from the end of the headers until it is answered */
     bool failed;       /* the answer was given up */
     bool last;         /* the connection ends with it */

@@ -15,7 +15,7 @@ bool crowd_end_one(Http *http, int64_t now) {
     Connection *idle = NULL, *slow = NULL;
     double slowest = 0;
     for (Connection *c = http->first; c; c = c->next) {
-        if (connection_is_idle(c) && (!idle || c->deadline_ns < idle->deadline_ns)) idle = c;
+        if (connection_is_idle(c) && (!idle || c->begun_ns < idle->begun_ns)) idle = c;
         const double rate = slowness(c, now);
         if (rate >= 0 && (!slow || rate < slowest)) slow = c, slowest = rate;
     }

@@ -3,7 +3,7 @@
 #pragma once
 #include "server/connection.h"
 
-/* Makes room for one more: of those between requests the one that would end first, else who has long begun a request
+/* Makes room for one more: of those between requests the one that is for longest, else who has long begun a request
  * and sends it slowest. False: there is nobody. */
 bool crowd_end_one(Http *http, int64_t now);
 /* While answers that nobody takes are too much together: ends who has taken nothing for longest. */

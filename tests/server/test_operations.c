@@ -318,6 +318,30 @@ static void wait_connections(int count) {
     while (__atomic_load_n(&server->connections, __ATOMIC_RELAXED) != count) sleep_ms(10);
 }
 
+/* When there is no room, who has been between requests for longest gives way to the next: not who has just come. */
+static void test_crowd_of_idle(void) {
+    static const char request[] = "GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    open_server(1, 0, 0, NULL);
+    server->http->max = 2;
+    const int first = connect_client();
+    client_send_text(first, request);
+    TEST(client_read(first, &answer) == 404);
+    sleep_ms(50);
+    const int second = connect_client();
+    wait_connections(2);
+    const int third = connect_client();
+    client_send_text(third, request);
+    TEST(client_read(third, &answer) == 404);
+    client_send_text(second, request);
+    TEST(client_read(second, &answer) == 404);
+    char byte;
+    TEST(recv(first, &byte, 1, 0) == 0);
+    close(first);
+    close(second);
+    close(third);
+    close_server();
+}
+
 /* Of answers that clients do not take, the one goes first of which nothing was taken for longest; the last one stays.
  */
 static void test_unread_answers(void) {
@@ -395,6 +419,7 @@ int main(void) {
     test_reload();
     test_crowd_of_heads();
     test_crowd_of_requests();
+    test_crowd_of_idle();
     test_unread_answers();
     test_slow_gives_way();
     test_dawdler_ends();
