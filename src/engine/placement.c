@@ -1,8 +1,7 @@
 #include "engine/placement.h"
 
 #include "backend/plugin.h"
-
-enum { GPU_PERCENT = 95 }; /* of what is free there */
+#include "fit/fit.h"
 
 int placement_layers(const EngineOptions *options, int layers) {
     return options->gpu_layers > 0 && options->gpu_layers < layers ? options->gpu_layers : layers;
@@ -42,7 +41,7 @@ bool placement_kv_most(
     DeviceMemory memory;
     const Plugin *plugin = plugin_find(options->backend.device, &device, error);
     if (!plugin || !plugin->device_memory(device, &memory, error)) return false;
-    const uint64_t work = plugin->work_bytes(upper->rows_max, 0), free = memory.free / 100 * GPU_PERCENT;
+    const uint64_t work = plugin->work_bytes(upper->rows_max, 0), free = memory.free / 100 * FIT_GPU_PERCENT;
     const size_t there = free > work ? (size_t)(free - work) / thousandths(plan, upper) * 1000 : 0;
     if (!planned) *most = lower == upper ? there : *most / thousandths(plan, lower) * 1000;
     *most = least(there, *most);

@@ -61,6 +61,8 @@ typedef struct FitMachine {
 typedef enum FitForm { FIT_EXACT, FIT_CODED, FIT_AUTO /* exact where that fits */ } FitForm;
 
 enum { FIT_GPU_AUTO = -1 };
+/* Of what is free on a GPU that may be taken: other programs draw their windows meanwhile. */
+enum { FIT_GPU_PERCENT = 95 };
 
 typedef struct FitWishes {
     int slots;

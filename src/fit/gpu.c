@@ -1,8 +1,6 @@
 /* Which layers a GPU has. Layers are taken to be alike, as large as the largest of them. */
 #include "fit/fit.h"
 
-enum { USABLE_PERCENT = 95 }; /* of what is free there: other programs draw their windows meanwhile */
-
 /* Of the cache, of one layer: what was asked for, or a sequence of the context. */
 static uint64_t cache_bytes(const FitModel *model, const FitWishes *wishes) {
     return (wishes->kv_bytes ? wishes->kv_bytes : model->kv_exact) / (uint64_t)model->layers;
@@ -42,7 +40,7 @@ static bool too_many(const FitMachine *machine, const FitModel *model, const Fit
 }
 
 bool fit_gpu(const FitMachine *machine, const FitModel *model, const FitWishes *wishes, Fit *fit, Error *error) {
-    const uint64_t room = machine->gpu_memory / 100 * USABLE_PERCENT, layers = (uint64_t)model->layers;
+    const uint64_t room = machine->gpu_memory / 100 * FIT_GPU_PERCENT, layers = (uint64_t)model->layers;
     if (!machine->gpu_memory || !wishes->gpu_layers) return true;
     const uint64_t cache = cache_bytes(model, wishes), least = wishes->kv_bytes ? cache : model->kv_least / layers;
     fit->gpu_fit = most_layers(model, room, cache);

@@ -1,49 +1,21 @@
 /* What operators ask of the server: deadlines, what /health says of trouble, and what is done when clients want more
  * than there is. Over the fake model, spoken to byte by byte. */
-#include <time.h>
 
 #include "base/clock.h"
-#include "chat/chat_fixture.h"
 #include "server/connection.h"
 #include "server/crowd.h"
-#include "server/http_client.h"
-#include "server/server.h"
-
-#define CHAT "/v1/chat/completions"
-#define CHAT_BODY(more)                                                                                                \
-    "{\"model\":\"fake\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"temperature\":1" more "}"
-
-static ChatFixture fixture;
-static Server *server;
-static Buffer answer;
+#include "server/server_fixture.h"
 
 static void open_server(int slots, int64_t request_timeout_s, int64_t queue_timeout_s, const char *keys) {
-    Error error = {0};
     chat_fixture_open(&fixture, true);
-    const ModelSource source = {"fake", fixture.directory};
     ServerOptions options = {.host = "127.0.0.1",
         .api_keys = {keys, keys ? strlen(keys) : 0},
         .request_timeout_s = request_timeout_s,
         .queue_timeout_s = queue_timeout_s,
-        .models = {.sources = &source, .count = 1, .engine = chat_engine_options(&fixture, slots, 8)}};
+        .models = {.engine = chat_engine_options(&fixture, slots, 8)}};
     options.models.engine.stall_ms = 100;
     options.models.engine.pooling = POOLING_LAST;
-    server = server_open(&options, &error);
-    if (!server) fprintf(stderr, "%s\n", error.text);
-    CHECK(server != NULL);
-}
-
-static void close_server(void) {
-    fake_open_gate();
-    server_close(server);
-    TEST_MSG(fake.leaked_bytes == 0, "%zu bytes of pages were left in use", fake.leaked_bytes);
-    chat_fixture_close(&fixture);
-}
-
-static int connect_client(void) { return client_connect(server_port(server)); }
-
-static void sleep_ms(int ms) {
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+    serve_fixture(&options);
 }
 
 static int get(const char *path, const char *headers) {

@@ -2,17 +2,11 @@
 #include "server/server.h"
 
 #include <stdatomic.h>
-#include <time.h>
 
 #include "base/clock.h"
-#include "chat/chat_fixture.h"
 #include "server/exchange.h"
 #include "server/http.h"
-#include "server/http_client.h"
-
-#define CHAT "/v1/chat/completions"
-#define CHAT_BODY(more)                                                                                                \
-    "{\"model\":\"fake\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"temperature\":1" more "}"
+#include "server/server_fixture.h"
 
 /* ---- big allocations that fail on demand; not under sanitizers, which own malloc ---- */
 
@@ -29,32 +23,11 @@ void *realloc(void *memory, size_t size) {
 
 /* ---- a server ---- */
 
-static ChatFixture fixture;
-static Server *server;
-static Buffer answer;
-
 static void open_server(int slots, int queue_max) {
-    Error error = {0};
     chat_fixture_open(&fixture, true);
-    const ModelSource source = {"fake", fixture.directory};
-    const ServerOptions options = {.host = "127.0.0.1",
-        .models = {.sources = &source, .count = 1, .engine = chat_engine_options(&fixture, slots, queue_max)}};
-    server = server_open(&options, &error);
-    if (!server) fprintf(stderr, "%s\n", error.text);
-    CHECK(server != NULL);
-}
-
-static void close_server(void) {
-    fake_open_gate();
-    server_close(server);
-    TEST_MSG(fake.leaked_bytes == 0, "%zu bytes of pages were left in use", fake.leaked_bytes);
-    chat_fixture_close(&fixture);
-}
-
-static int connect_client(void) { return client_connect(server_port(server)); }
-
-static void sleep_ms(int ms) {
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+    ServerOptions options = {
+        .host = "127.0.0.1", .models = {.engine = chat_engine_options(&fixture, slots, queue_max)}};
+    serve_fixture(&options);
 }
 
 static int ask(const char *path, const char *body) {
