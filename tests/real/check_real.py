@@ -1,5 +1,7 @@
 """Real models against mlx-lm's goldens (tools/make_real_goldens.py): perplexity of two pages within 0.5 %, greedy choices equal
-wherever the reference leads by more than 0.1, memory of the served 1.5B, and the time from process start to first token."""
+wherever the reference leads by more than 0.1; on the processor memory of the served 1.5B, and the time from process start to first token.
+tests/real/check_real.py [--device cuda] [OPTIONS of apus debug logits…]: on a device, too, how far its distributions are from those of
+--cpu ref (f32 throughout), which must not be further than the processor's own are. APUS_MODELS: names, or NAME=DIRECTORY."""
 import json, os, subprocess, sys, tempfile, time
 
 import numpy as np
@@ -12,14 +14,16 @@ check = Checks()
 MODELS = os.environ.get("APUS_MODELS", "gemma-270m qwen-0.5b qwen-1.5b").split()
 NLL_RATIO = 0.005  # of perplexity: ln(1.005) in nats per token
 LEAD = 0.1
+OPTIONS = sys.argv[1:]
+ON_DEVICE = "--device" in OPTIONS
 
 
-def logits(model, ids, *options):
+def logits(model, ids, *options, where=OPTIONS):
     with tempfile.TemporaryDirectory() as directory:
         tokens, out = os.path.join(directory, "ids"), os.path.join(directory, "logits.npy")
         with open(tokens, "w") as f:
             f.write(",".join(map(str, ids)))
-        subprocess.run([BINARY, "debug", "logits", model, "--tokens", "@" + tokens, "--out", out, *options], check=True)
+        subprocess.run([BINARY, "debug", "logits", model, "--tokens", "@" + tokens, "--out", out, *where, *options], check=True)
         return np.load(out)
 
 
@@ -38,17 +42,37 @@ def nll(out, ids):
     return total / (len(ids) - 1)
 
 
+def divergences(reference, *others):
+    """Of each row Σ p·(ln p − ln q), in nats."""
+    def log_softmax(row):
+        row = row.astype(np.float64) - row.max()
+        return row - np.log(np.exp(row).sum())
+    sums = [[] for _ in others]
+    for rows in zip(reference, *others):
+        p, *qs = map(log_softmax, rows)
+        for one, q in zip(sums, qs):
+            one.append((np.exp(p) * (p - q)).sum())
+    return sums
+
+
 for name in MODELS:
+    name, _, directory = name.partition("=")
     golden_path = os.path.join(HERE, name + ".json")
     golden = json.load(open(golden_path))
-    model = model_path(name)
+    model = directory or model_path(name)
     for page, wanted in golden["pages"].items():
         ids = encode(model, open(os.path.join(HERE, page + ".txt")).read())
         check(len(ids) == wanted["tokens"] and ids[:16] == wanted["first"], f"{name}: tokens of the {page} page")
-        got = nll(logits(model, ids), ids)
+        out = logits(model, ids)
+        got = nll(out, ids)
         ratio = np.exp(got - wanted["nll"]) - 1
         check(abs(ratio) < NLL_RATIO, f"{name}: perplexity of {page} differs by {ratio:.3%}")
         print(f"{name} {page}: perplexity {np.exp(got):.4f}, mlx-lm {np.exp(wanted['nll']):.4f} ({ratio:+.3%})")
+        if ON_DEVICE:
+            device, processor = divergences(logits(model, ids, "--cpu", "ref", where=()), out, logits(model, ids, where=()))
+            check(np.mean(device) <= np.mean(processor), f"{name}: {page}: further from f32 than the processor")
+            print(f"{name} {page}: KL from f32, nats, mean and p99: here {np.mean(device):.3g} {np.quantile(device, 0.99):.3g}, "
+                  f"processor {np.mean(processor):.3g} {np.quantile(processor, 0.99):.3g}")
     compared = 0
     for answer in golden["answers"]:
         ids = answer["prompt"] + answer["answer"]
@@ -71,7 +95,7 @@ def resident(pid):
     return anonymous, total
 
 
-if sys.platform == "linux":
+if sys.platform == "linux" and not OPTIONS:
     with Server(model_path("qwen-1.5b"), "--ctx-size", 4096, "--slots", 4) as server:
         server.chat("Write a story about a swift. " * 40, max_tokens=64)
         anonymous, total = resident(server.process.pid)
@@ -80,6 +104,7 @@ if sys.platform == "linux":
                       if f.endswith(".safetensors") and "qwen-1.5b" in d and "compact" in d)
         print(f"served 1.5B: resident {total / 1e6:.0f} MB = anonymous {anonymous / 1e6:.0f} MB + mapped; weights {weights / 1e6:.0f} MB, KV at most {kv / 1e6:.0f} MB")
         check(total <= weights + kv + 80e6, "resident memory ≤ weights + KV + 80 MB")
+if not OPTIONS:
     times = []
     for _ in range(5):
         start = time.time()
