@@ -102,6 +102,7 @@ wait
 # These measure times and memory, or take all cores.
 step streaming "$python" tests/server/check_streaming.py
 step chaos "$python" tests/server/check_chaos.py
+step restart "$python" tests/server/check_restart.py
 step gpu-layers "$python" tests/server/check_gpu_layers.py
 step tls "$python" tests/server/check_tls.py
 step operations "$python" tests/server/check_operations.py

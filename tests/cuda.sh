@@ -17,4 +17,5 @@ check() { APUS_BINARY=$(realpath "$build/apus") python3 "$(dirname "$0")/server/
 check 2000
 check 500 --gpu-layers 2                 # of 4
 check 300 --gpu-layers 1 --kv-memory 4M  # parked and taken again
+APUS_BINARY=$(realpath "$build/apus") python3 "$(dirname "$0")/server/check_restart.py" --gpu || failed=1
 exit $failed

@@ -18,7 +18,8 @@ typedef struct Entry {
     int context;
     uint64_t failures; /* loads that failed */
     Error why;         /* the last of them did */
-    bool damaged;      /* since it could not be read, until it is loaded anew */
+    bool damaged;      /* since it could not be read, until it is loaded anew; */
+    bool lost;         /* as its device has failed, for good */
     int64_t mended_ns; /* when that was tried last */
 } Entry;
 
@@ -186,7 +187,11 @@ void models_close(Models *m) {
 
 /* Under the mutex. */
 static bool is_damaged(Entry *entry) {
-    if (entry->state == MODEL_LOADED && engine_stats(entry->model->engine).damaged) entry->damaged = true;
+    if (entry->state == MODEL_LOADED) {
+        const EngineStats stats = engine_stats(entry->model->engine);
+        entry->damaged |= stats.damaged;
+        entry->lost |= stats.lost;
+    }
     return entry->damaged;
 }
 
@@ -194,9 +199,10 @@ static bool is_damaged(Entry *entry) {
  * any more. */
 static bool make_loaded(Models *m, Entry *entry, Error *error) {
     const uint64_t failures = entry->failures;
-    while (entry->state != MODEL_LOADED || is_damaged(entry)) {
+    while (is_damaged(entry) || entry->state != MODEL_LOADED) {
+        if (entry->lost) return fail(error, ERROR_DEVICE, "the device of %s has failed", entry->name);
         if (entry->state == MODEL_LOADED && entry->holders > 0)
-            return fail(error, ERROR_IO, "the files of %s could not be read, or its device failed", entry->name);
+            return fail(error, ERROR_IO, "the files of %s could not be read", entry->name);
         if (entry->state == MODEL_LOADED) {
             unload(m, entry);
             continue;

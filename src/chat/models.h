@@ -22,8 +22,9 @@ typedef struct ModelsOptions {
 NODISCARD Models *models_open(const ModelsOptions *options, Error *error);
 void models_close(Models *models); /* nobody holds a model any more; NULL is fine */
 
-/* The model of that name, loaded if need be; it stays until it is released. ERROR_NOT_FOUND: there is none; else the
- * load failed: who waited for it gets the same error, who asks afterwards tries again. */
+/* The model of that name, loaded if need be; it stays until it is released. ERROR_NOT_FOUND: there is none;
+ * ERROR_DEVICE: its device has failed; else the load failed: who waited for it gets the same error, who asks afterwards
+ * tries again. */
 NODISCARD ChatModel *models_take(Models *models, Slice name, Error *error);
 /* Of a model that is damaged: tries to load it anew, as models_take does, but not often. */
 void models_mend(Models *models, int index);
@@ -38,11 +39,11 @@ typedef enum ModelState { MODEL_UNLOADED, MODEL_LOADING, MODEL_LOADED, MODEL_UNL
 typedef struct ModelStatus {
     const char *name; /* lives as long as the models */
     ModelState state;
-    int holders;     /* who have taken it */
-    int64_t created; /* when it was loaded last, in seconds since 1970; 0: never */
-    int context;     /* tokens; 0: never loaded */
-    bool damaged; /* its files could not be read, or its device failed; ERROR_IO for who asks, until it is loaded again
-                   */
+    int holders;       /* who have taken it */
+    int64_t created;   /* when it was loaded last, in seconds since 1970; 0: never */
+    int context;       /* tokens; 0: never loaded */
+    bool damaged;      /* its files could not be read: ERROR_IO for who asks, until it is loaded again; or its device
+                          failed: ERROR_DEVICE for good */
     EngineStats stats; /* all zero unless it is loaded */
 } ModelStatus;
 

@@ -1,24 +1,18 @@
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "cli/commands.h"
+#include "cli/events.h"
 #include "cli/models.h"
 #include "cli/service.h"
 #include "cli/session.h"
 #include "server/server.h"
 
-enum {
-    GRACE_S = 30, /* a model stays at least so long after its last answer */
-    KEY_FILE_BYTES_MAX = 1 << 20
-};
+enum { GRACE_S = 30 /* a model stays at least so long after its last answer */ };
 
 /* What SwiftLM has and this program has not. Sources/SwiftLM/Server.swift. */
 #define LATER_OPTIONS                                                                                                  \
@@ -79,81 +73,21 @@ static void print_ready(const Server *server, const ServerOptions *options, doub
     fflush(stdout);
 }
 
-/* What signals do to a server. */
-typedef struct Signals {
-    sigset_t set;
-    const char *key_file; /* NULL: none */
-    Mutex mutex;          /* of what follows */
-    Condition stopped;
-    Server *server; /* NULL: it is not there yet */
-    bool stop;
-} Signals;
-
-static bool read_keys(const char *file, Buffer *keys, Error *error) {
-    return file_read(file, KEY_FILE_BYTES_MAX, keys, error) &&
-        (keys->size || fail(error, ERROR_USAGE, "--api-key-file %s: it is empty", file));
-}
-
-/* Certificate and keys may have been renewed. */
-static void reload(const Signals *s) {
-    Error error = {0};
-    Buffer keys = {0};
-    const bool read = !s->key_file || read_keys(s->key_file, &keys, &error);
-    if (read && server_reload(s->server, buffer_view(&keys), &error))
-        log_info("the certificate and the API keys were read again");
-    else
-        log_error("everything stays as it was: %s", error.text);
-    buffer_free(&keys);
-}
-
-/* Who wants the end a second time, or before there is a server, does not wait for anything. */
-static void *take_signals(void *argument) {
-    enum { INTERRUPTED = 130 };
-    Signals *s = argument;
-    for (;;) {
-        int number;
-        sigwait(&s->set, &number);
-        mutex_lock(&s->mutex);
-        if (number == SIGHUP) {
-            if (s->server && !s->stop) reload(s);
-        } else {
-            if (!s->server || s->stop) _exit(INTERRUPTED);
-            s->stop = true;
-            condition_signal(&s->stopped);
-        }
-        mutex_unlock(&s->mutex);
-    }
-    return NULL;
-}
-
-static bool watch_signals(Signals *s, Error *error) {
-    Thread thread;
-    sigemptyset(&s->set);
-    sigaddset(&s->set, SIGINT);
-    sigaddset(&s->set, SIGTERM);
-    if (!isatty(STDIN_FILENO)) sigaddset(&s->set, SIGHUP); /* of a terminal, it means that it is closed */
-    pthread_sigmask(SIG_BLOCK, &s->set, NULL);             /* before any thread: all inherit it */
-    signal(SIGPIPE, SIG_IGN);
-    mutex_init(&s->mutex);
-    condition_init(&s->stopped);
-    return thread_start(&thread, take_signals, s, "signals", error);
-}
-
-static int serve(const ServerOptions *options, const char *key_file) {
-    static Signals signals; /* its thread ends with the process */
+static int serve(ServerOptions *options, const char *key_file) {
+    static Events events;
     Error error = {0};
     const double start = clock_seconds();
-    signals.key_file = key_file;
-    Server *server = watch_signals(&signals, &error) ? server_open(options, &error) : NULL;
+    const bool ready = events_open(&events, key_file, &error);
+    options->listener = events.restart.listener;
+    options->restarted = events.restart.reason[0] ? events.restart.reason : NULL;
+    options->models.engine.failed = events_device_failed;
+    options->models.engine.failed_context = &events;
+    Server *server = ready ? server_open(options, &error) : NULL;
     if (!server) return report(&error);
-    mutex_lock(&signals.mutex);
-    signals.server = server;
-    mutex_unlock(&signals.mutex);
+    events_concern(&events, server);
     print_ready(server, options, clock_seconds() - start);
     service_notify("READY=1");
-    mutex_lock(&signals.mutex);
-    while (!signals.stop) condition_wait(&signals.stopped, &signals.mutex);
-    mutex_unlock(&signals.mutex);
+    events_wait(&events);
     service_notify("STOPPING=1");
     printf("stopping: waiting for answers under way (Ctrl-C again: at once)\n");
     fflush(stdout);
@@ -210,7 +144,7 @@ static int serve_models(const Arguments *arguments, const EngineArguments *engin
 /* An empty key would let everybody in while it looks as if one were asked for. */
 static bool take_keys(const char *key, const char *file, Buffer *keys, Error *error) {
     if (key && file) return fail(error, ERROR_USAGE, "--api-key and --api-key-file: give one of them");
-    if (file) return read_keys(file, keys, error);
+    if (file) return events_read_keys(file, keys, error);
     if (key && !key[0])
         return fail(error, ERROR_USAGE, "--api-key or APUS_API_KEY is empty: leave it out to ask for no key");
     if (key) buffer_text(keys, key);

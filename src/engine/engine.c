@@ -39,7 +39,8 @@ struct Engine {
     Thread thread;
     uint64_t steps, prompt_tokens, generated_tokens;
     double step_s;
-    bool damaged; /* everybody's answers are lost until the model is loaded again */
+    bool damaged; /* everybody's answers are lost until the model is loaded again, */
+    bool lost;    /* by another process */
     uint64_t kv_blocks;
     size_t kv_idle_bytes; /* counted at */
     int64_t idle_counted_ns;
@@ -48,6 +49,8 @@ struct Engine {
 
     void (*notify)(void *context);
     void *notify_context;
+    void (*failed)(void *context, const Error *why);
+    void *failed_context;
 
     Mutex mutex;
     Condition wake, round_ended;
@@ -376,11 +379,15 @@ static void run_step(Engine *engine) {
         return;
     }
     /* Experts may well be read the next time; a device that has failed has lost everything. */
-    engine->damaged = error.code == ERROR_DEVICE || model_damaged(runner_model(engine->runner));
+    const bool told = engine->lost;
+    engine->lost = error.code == ERROR_DEVICE;
+    engine->damaged = engine->lost || model_damaged(runner_model(engine->runner));
     mutex_lock(&engine->mutex); /* who hears of the failure must find it in the statistics */
     engine->stats.damaged = engine->damaged;
+    engine->stats.lost = engine->lost;
     mutex_unlock(&engine->mutex);
     for (int i = 0; i < s->part_count; i++) request_fail(s->parts[i].request, &error);
+    if (engine->lost && !told && engine->failed) engine->failed(engine->failed_context, &error);
 }
 
 /* ---- the thread ---- */
@@ -413,6 +420,7 @@ static void publish_stats(Engine *engine) {
         .steps = engine->steps,
         .step_s = engine->step_s,
         .damaged = engine->damaged,
+        .lost = engine->lost,
         .prompt_tokens = engine->prompt_tokens,
         .generated_tokens = engine->generated_tokens,
         .prefix_lookups = s->prompts_looked_up,
@@ -492,6 +500,8 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     if ((options->fit && !options->fit(options, error)) || !check_engine_options(options, error)) return false;
     engine->notify = options->notify;
     engine->notify_context = options->notify_context;
+    engine->failed = options->failed;
+    engine->failed_context = options->failed_context;
     RunnerOptions runner = engine_runner_options(options);
     engine->resources = options->resources;
     engine->pooling = options->pooling;

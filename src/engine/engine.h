@@ -42,6 +42,10 @@ struct EngineOptions {
      */
     void (*notify)(void *context);
     void *notify_context;
+    /* Called once by the engine thread when its device has failed: all requests end with this error, those that come
+     * later as well, and the process cannot use the device again. NULL: nobody is told. */
+    void (*failed)(void *context, const Error *why);
+    void *failed_context;
     int stall_ms; /* a step that takes longer, and ten times longer than expected, is taken for hung; 0: STALL_MS */
 };
 
@@ -157,7 +161,8 @@ typedef struct EngineStats {
     uint64_t prefix_evictions;                           /* pages that made room */
     uint64_t parked, resumed;                            /* choices */
     SourceStats experts;                                 /* streamed ones; zero: there are none */
-    bool damaged;  /* a mapped file of the model shrank, or its device failed: it must be loaded again */
+    bool damaged;  /* a mapped file of the model shrank, or its device failed: it must be loaded again, */
+    bool lost;     /* by another process, as the device has failed */
     bool stalled;  /* the step that is being computed takes too long to be well */
     double step_s; /* in steps */
     uint64_t spilled_pages, spilled_bytes, restored_pages; /* to and from disk */

@@ -159,7 +159,9 @@ void connection_give_back(Connection *c) {
 static void answer(void *context) {
     Connection *c = context;
     Exchange *x = c->x;
-    c->failed = !x->route->answer(x, slice_of(x->request->path + strlen(x->route->path)));
+    ApiError error;
+    c->failed = head_wait(x, &error) ? !x->route->answer(x, slice_of(x->request->path + strlen(x->route->path)))
+                                     : !reply_error(x, &error);
     if (!c->failed && !reply_send_some(&c->wire, &x->reply, &c->sent)) c->failed = true;
     close_exchange(c);
     connection_give_back(c);

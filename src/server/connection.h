@@ -65,6 +65,8 @@ typedef struct Http {
     Connection *back;
     Tls *tls;      /* NULL: none */
     bool stopping; /* atomic */
+    bool retires;  /* atomic: nobody is to be accepted, */
+    bool deaf;     /* and is */
     bool started;
     char bytes[READ_BYTES];
 } Http;

@@ -7,14 +7,18 @@
 #include "server/keys.h"
 #include "server/params.h"
 
-enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48 };
+enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48, REASON_MAX = 256 };
 
 typedef struct Server {
     struct Http *http;
     Models *models;
-    Mutex lock; /* over the keys, which may be read anew */
-    Keys keys;  /* without any: none is asked for */
-    char *host; /* bound address */
+    Mutex lock;              /* over the keys, which may be read anew, and the reason */
+    Keys keys;               /* without any: none is asked for */
+    char reason[REASON_MAX]; /* why it is not well, or was started again; "": nothing was said */
+    Condition woken;         /* `loaded` or `stopping` has changed */
+    bool restarted;          /* in the place of another */
+    bool retires;            /* atomic: another takes its place */
+    char *host;              /* bound address */
     int port;
     const char *tls_certificate, *tls_key; /* files, which the options outlive; NULL: no TLS */
     bool loopback;                         /* bound to a loopback address: Host must be one, too */

@@ -6,11 +6,14 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/clock.h"
 #include "server/body.h"
 #include "server/deadlines.h"
 #include "server/routes.h"
 
 static const char *header(const Exchange *x, const char *name) { return http_request_header(x->request, name); }
+
+enum { LOADING_WAIT_S = 60 };
 
 /* The name part of "name:port" or "[v6]:port". */
 static Slice host_name(const char *host) {
@@ -106,14 +109,37 @@ static bool check_queue(const Exchange *x, ApiError *error) {
     return api_fail(error, 429, "queue_full", NULL, "The server is busy: %d requests wait already.", waiting);
 }
 
+static bool still_loading(ApiError *error) {
+    return api_fail(error, 503, "loading", NULL, "The server is loading its models. Please try again.");
+}
+
+bool head_wait(Exchange *x, ApiError *error) {
+    Server *server = x->server;
+    int64_t end_ns = x->started_ns + LOADING_WAIT_S * INT64_C(1000000000);
+    if (x->deadline_ns && x->deadline_ns < end_ns) end_ns = x->deadline_ns;
+    if (x->route->public || __atomic_load_n(&server->loaded, __ATOMIC_ACQUIRE)) return true;
+    mutex_lock(&server->lock);
+    bool loaded, waits = true;
+    while (!(loaded = __atomic_load_n(&server->loaded, __ATOMIC_ACQUIRE)) && waits) {
+        const int64_t left_ns = end_ns - clock_ns();
+        waits = left_ns > 0 && !__atomic_load_n(&server->stopping, __ATOMIC_RELAXED) &&
+            condition_wait_ms(&server->woken, &server->lock, left_ns / 1000000 + 1);
+    }
+    mutex_unlock(&server->lock);
+    return loaded || still_loading(error);
+}
+
 bool head_check(Exchange *x, ApiError *error) {
     const char *method = x->request->method;
     if (!check_headers(x, error) || !check_route(x, x->request->path, method, error)) return false;
-    if (!x->route->public && !__atomic_load_n(&x->server->loaded, __ATOMIC_ACQUIRE))
-        return api_fail(error, 503, "loading", NULL, "The server is loading its models. Please try again.");
+    const bool loaded = __atomic_load_n(&x->server->loaded, __ATOMIC_ACQUIRE);
+    if (!x->route->public && !loaded && !x->server->restarted) return still_loading(error);
     if (!deadlines_set(x, error)) return false;
     if (strcmp(method, "POST") != 0) return true;
+    if (__atomic_load_n(&x->server->retires, __ATOMIC_RELAXED))
+        return api_fail(
+            error, 503, "restarting", NULL, "The server restarts, as its device has failed. Please try again.");
     if (__atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED))
         return api_fail(error, 503, "shutting_down", NULL, "The server is shutting down.");
-    return check_body_headers(x, error) && (!x->route->completes || check_queue(x, error));
+    return check_body_headers(x, error) && (!x->route->completes || !loaded || check_queue(x, error));
 }

@@ -6,3 +6,5 @@
 void head_take_request_id(Exchange *x); /* the client's own, or one made up */
 /* Sets x->route. */
 NODISCARD bool head_check(Exchange *x, ApiError *error);
+/* Of a server that loads in the place of another, for up to a minute until it has. */
+NODISCARD bool head_wait(Exchange *x, ApiError *error);

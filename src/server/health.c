@@ -1,6 +1,7 @@
 #include "server/health.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/process.h"
 #include "server/metrics.h"
@@ -73,20 +74,33 @@ static void write_capabilities(const Server *server, const Health *h, Buffer *ou
     buffer_slice(out, buffer_view(&h->experts));
 }
 
+static void write_reason(Server *server, Buffer *out) {
+    char reason[REASON_MAX];
+    mutex_lock(&server->lock);
+    memcpy(reason, server->reason, sizeof reason);
+    mutex_unlock(&server->lock);
+    if (!reason[0]) return;
+    buffer_text(out, ",\"reason\":");
+    json_write_string(out, slice_of(reason));
+}
+
 bool answer_health(Exchange *x, Slice rest) {
-    const Server *server = x->server;
+    Server *server = x->server;
     const bool stopping = __atomic_load_n(&server->stopping, __ATOMIC_RELAXED) > 0;
     const bool loaded = __atomic_load_n(&server->loaded, __ATOMIC_ACQUIRE);
     Health h = {0};
     if (loaded) look_at_models(server->models, &h);
-    const char *status = stopping ? "draining"
-        : !loaded                 ? "loading"
-        : h.damaged               ? "damaged"
-        : h.stalled               ? "stalled"
-                                  : NULL;
+    const bool retires = __atomic_load_n(&server->retires, __ATOMIC_RELAXED);
+    const char *status = retires || (!loaded && server->restarted && !stopping) ? "restarting"
+        : stopping                                                              ? "draining"
+        : !loaded                                                               ? "loading"
+        : h.damaged                                                             ? "damaged"
+        : h.stalled                                                             ? "stalled"
+                                                                                : NULL;
     Buffer body = {0};
     buffer_printf(&body, "{\"status\":\"%s\",\"running\":%d,\"waiting\":%d,\"kv_bytes\":%zu,\"kv_bytes_total\":%zu",
         status ? status : "ok", h.all.running, h.all.waiting, h.all.kv_bytes, h.all.kv_bytes_total);
+    if (status) write_reason(server, &body);
     if (loaded && x->trusted) write_capabilities(server, &h, &body);
     buffer_byte(&body, '}');
     body.failed |= h.models.failed || h.experts.failed;

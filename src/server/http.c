@@ -73,6 +73,12 @@ static void pause_accepting(Http *http, int64_t now, const char *why) {
     http->pause_end_ns = now + ACCEPT_PAUSE_MS * INT64_C(1000000);
 }
 
+static void stop_accepting(Http *http) {
+    if (!http->deaf && !http->pause_end_ns) poller_set(http->poller, http->listener, POLLER_READ, POLLER_NONE, NULL);
+    http->pause_end_ns = 0;
+    http->deaf = true;
+}
+
 static void accept_clients(Http *http, int64_t now) {
     for (int i = 0; i < ACCEPTS_MAX; i++) {
         const bool full = http->count >= http->max;
@@ -137,8 +143,9 @@ static void *serve(void *argument) {
         }
         if (greetings) greet(http);
         const int64_t now = clock_ns();
+        if (__atomic_load_n(&http->retires, __ATOMIC_RELAXED)) stop_accepting(http);
         if (back) take_back(http);
-        if (clients) accept_clients(http, now);
+        if (clients && !http->deaf) accept_clients(http, now);
         if (http->pause_end_ns && now >= http->pause_end_ns) {
             http->pause_end_ns = 0;
             poller_set(http->poller, http->listener, POLLER_NONE, POLLER_READ, &http->listener);
@@ -167,6 +174,15 @@ bool http_reload(Server *server, Error *error) {
     tls_close(before); /* connections that have it keep it */
     return true;
 }
+
+static void wake(Http *http) { (void)!write(http->wake[1], "", 1); }
+
+void http_retire(Server *server) {
+    __atomic_store_n(&server->http->retires, true, __ATOMIC_RELAXED);
+    wake(server->http);
+}
+
+int http_listener(const Server *server) { return server->http->listener; }
 
 /* ---- start and stop ---- */
 
@@ -199,11 +215,11 @@ static bool open_poller(Http *http, Error *error) {
     return fail(error, ERROR_IO, "cannot wait for connections: %s", strerror(errno));
 }
 
-bool http_start(Server *server, Error *error) {
+bool http_start(Server *server, int listener, Error *error) {
     Http *http = calloc(1, sizeof *http);
     if (!http) return fail(error, ERROR_MEMORY, "no memory for connections");
     *http = (Http){.server = server,
-        .listener = -1,
+        .listener = listener,
         .poller = -1,
         .greeting = -1,
         .wake = {-1, -1},
@@ -215,7 +231,7 @@ bool http_start(Server *server, Error *error) {
         http->tls = tls_open(server->tls_certificate, server->tls_key, error);
         if (!http->tls) return false;
     }
-    http->listener = listener_open(server, LISTEN_QUEUE, error);
+    http->listener = listener_open(server, http->listener, LISTEN_QUEUE, error);
     if (http->listener < 0 || !open_poller(http, error)) return false;
     http->workers = workers_open(ANSWERS_MAX + OTHER_ANSWERS, error);
     if (!http->workers || !thread_start(&http->thread, serve, http, "http", error)) return false;
@@ -232,7 +248,7 @@ void http_stop(Server *server) {
     if (!http) return;
     __atomic_store_n(&http->stopping, true, __ATOMIC_RELAXED);
     if (http->started) {
-        (void)!write(http->wake[1], "", 1);
+        wake(http);
         thread_join(http->thread);
     }
     for (Connection *c = http->first; c; c = c->next) shutdown(c->wire.fd, SHUT_RDWR); /* who answers one notices */

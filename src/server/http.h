@@ -14,9 +14,13 @@ enum {
     LINGER_S = 2,            /* after a last answer, so that a client that still sends can read it */
 };
 
-NODISCARD bool http_start(Server *server, Error *error);
+/* listener: a socket that listens already, its own from now on; −1: it opens one. */
+NODISCARD bool http_start(Server *server, int listener, Error *error);
 /* Takes a socket that is connected already; false: no memory, and it is closed. */
 NODISCARD bool http_adopt(Server *server, int fd);
 /* Certificate and key anew, for connections that come from now on; false: it stays as it was. */
 NODISCARD bool http_reload(Server *server, Error *error);
-void http_stop(Server *server); /* returns when no request is being answered */
+/* Nobody is accepted any more: who connects waits in the queue of the socket, */
+void http_retire(Server *server);
+int http_listener(const Server *server); /* which this is */
+void http_stop(Server *server);          /* returns when no request is being answered */

@@ -22,7 +22,7 @@ static int listen_at(const struct sockaddr *address, socklen_t size, int queue) 
     return -1;
 }
 
-int listener_open(Server *server, int queue, Error *error) {
+int listener_open(Server *server, int given, int queue, Error *error) {
     union {
         struct sockaddr any;
         struct sockaddr_in v4;
@@ -46,7 +46,7 @@ int listener_open(Server *server, int queue, Error *error) {
         ok = fail(
             error, ERROR_USAGE, "--host %s can be reached from other machines: set --api-key as well", server->host);
     if (!ok) return -1;
-    const int fd = listen_at(&address.any, size, queue);
+    const int fd = given >= 0 ? given : listen_at(&address.any, size, queue);
     if (fd < 0) {
         const int reason = errno;
         fail(error, ERROR_IO, "cannot listen on %s port %d: %s%s", server->host, server->port, strerror(reason),

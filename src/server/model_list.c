@@ -18,6 +18,9 @@ bool model_unknown(const Server *server, Slice name, ApiError *error) {
 
 bool model_failed(Slice name, const Error *why, ApiError *error) {
     if (why->code == ERROR_BUSY) return api_fail(error, 409, "model_in_use", "model", "The model %s.", why->text);
+    if (why->code == ERROR_DEVICE)
+        return api_fail(error, 503, "device_failed", "model", "The device that computes the model '%.*s' has failed.",
+            name.size < NAME_SHOWN ? (int)name.size : NAME_SHOWN, name.data);
     log_error("%.*s: %s", SLICE_SHOWN(name), why->text);
     return api_fail(error, 503, "model_load_failed", "model",
         "The model '%.*s' could not be loaded; the server's log says why.", SLICE_SHOWN(name));

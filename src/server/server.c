@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -13,12 +14,12 @@
 #include "server/metrics.h"
 #include "server/stream.h"
 
-enum { FAREWELL_S = 1, DRAIN_STEP_MS = 20 };
+enum { FAREWELL_S = 1, DRAIN_STEP_MS = 20, RETIRE_S = 5 };
 
 /* What answers from the first connection on. */
 static bool listen_first(Server *server, const ServerOptions *options, Error *error) {
     server->metrics = metrics_open(options->models.count, error);
-    return server->metrics && http_start(server, error);
+    return server->metrics && http_start(server, options->restarted ? options->listener : -1, error);
 }
 
 static bool load(Server *server, const ServerOptions *options, Error *error) {
@@ -28,7 +29,10 @@ static bool load(Server *server, const ServerOptions *options, Error *error) {
     models.engine.notify = stream_writer_wake;
     models.engine.notify_context = server->streams;
     server->models = models_open(&models, error);
+    mutex_lock(&server->lock);
     __atomic_store_n(&server->loaded, server->models != NULL, __ATOMIC_RELEASE);
+    mutex_unlock(&server->lock);
+    condition_broadcast(&server->woken);
     return server->models;
 }
 
@@ -57,6 +61,9 @@ Server *server_open(const ServerOptions *options, Error *error) {
         server->drain_s = options->drain_s;
         server->started = (int64_t)time(NULL);
         mutex_init(&server->lock);
+        condition_init(&server->woken);
+        server->restarted = options->restarted != NULL;
+        if (server->restarted) server_explain(server, options->restarted);
         server->text_bytes_max = body_text_max();
         server->defaults = options->defaults;
     }
@@ -99,18 +106,41 @@ static void drain(const Server *server, int seconds) {
     while (__atomic_load_n(&server->answering, __ATOMIC_RELAXED) > 0 && clock_ns() < deadline) sleep_ms(DRAIN_STEP_MS);
 }
 
+/* What runs may finish, for a while; and the rest is told why it ends, before connections are cut. */
+static void stop_answering(Server *server, int seconds) {
+    mutex_lock(&server->lock);
+    __atomic_store_n(&server->stopping, 1, __ATOMIC_RELAXED);
+    mutex_unlock(&server->lock);
+    condition_broadcast(&server->woken);
+    drain(server, seconds);
+    __atomic_store_n(&server->stopping, 2, __ATOMIC_RELAXED);
+    drain(server, FAREWELL_S);
+}
+
+void server_explain(Server *server, const char *reason) {
+    mutex_lock(&server->lock);
+    snprintf(server->reason, sizeof server->reason, "%s", reason);
+    mutex_unlock(&server->lock);
+}
+
+int server_retire(Server *server, const char *reason) {
+    server_explain(server, reason);
+    __atomic_store_n(&server->retires, true, __ATOMIC_RELAXED);
+    http_retire(server);
+    stop_answering(server, server->drain_s < RETIRE_S ? server->drain_s : RETIRE_S);
+    return http_listener(server);
+}
+
 void server_close(Server *server) {
     if (!server) return;
-    __atomic_store_n(&server->stopping, 1, __ATOMIC_RELAXED);
-    drain(server, server->drain_s); /* what runs may finish, for a while */
-    __atomic_store_n(&server->stopping, 2, __ATOMIC_RELAXED);
-    drain(server, FAREWELL_S); /* and the rest is told why it ends, before connections are cut */
+    stop_answering(server, server->drain_s);
     http_stop(server);
     models_close(server->models);
     stream_writer_close(server->streams);
     metrics_close(server->metrics);
     free(server->host);
     keys_free(&server->keys);
+    condition_destroy(&server->woken);
     mutex_destroy(&server->lock);
     free(server);
 }

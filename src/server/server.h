@@ -19,6 +19,10 @@ typedef struct ServerOptions {
     int drain_s;               /* for answers under way when the server is closed */
     RequestDefaults defaults;
     ModelsOptions models; /* each model's name is its id in /v1/models */
+    /* Of a server in the place of one that was retired: why that was (copied), and the socket that listens already, its
+     * own from now on. Requests then wait until it has loaded, instead of being refused. NULL: it is none. */
+    const char *restarted;
+    int listener;
 } ServerOptions;
 
 typedef struct Server Server;
@@ -29,3 +33,8 @@ NODISCARD Server *server_open(const ServerOptions *options, Error *error);
 NODISCARD bool server_reload(Server *server, Slice api_keys, Error *error);
 int server_port(const Server *server);
 void server_close(Server *server); /* refuses new work, ends what runs, joins */
+/* /health tells this beside a status that is not well, from now on. Thread: any. */
+void server_explain(Server *server, const char *reason);
+/* For another server to take its place: requests are refused, what runs may finish for a moment, and who connects waits
+ * in the queue of the socket, which this returns. Nothing else is let go: the process is to become another program. */
+int server_retire(Server *server, const char *reason);

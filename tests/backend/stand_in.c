@@ -1,9 +1,9 @@
 /* A stand-in for a GPU, as a library of the same kind (backend/plugin.h): the reference backend behind the fence, so
  * that whoever touches its memory dies, with a memory of its own size and faults when they are wanted. What surrounds a
  * device is tested with it where there is none (tests/server/check_gpu_layers.py).
- * APUS_STAND_IN_BYTES: its memory (1 GB). APUS_STAND_IN_FAULT: a file; a step that finds it there fails like a device
- * that broke, and all that follow, until everything of before is closed. APUS_STAND_IN_FULL: a file; a step of more
- * than one row that finds it there has no memory. */
+ * APUS_STAND_IN_BYTES: its memory (1 GB). APUS_STAND_IN_FAULT: a file; a step that finds it there takes it away and
+ * fails like a device that broke, and so does all that follows in this process. APUS_STAND_IN_FULL: a file; a step of
+ * more than one row that finds it there has no memory. */
 #include "backend/cpu/ref.h"
 #include "backend/plugin.h"
 #include "fence.h"
@@ -86,16 +86,16 @@ static bool wanted(const char *name) {
     return path && access(path, F_OK) == 0;
 }
 
-static bool stand_in_wait(Backend *backend, uint64_t ticket, Error *error) {
-    if (!fence->wait(backend, ticket, error)) return false;
-    broken = broken || wanted("APUS_STAND_IN_FAULT");
-    if (broken) return fail(error, ERROR_DEVICE, "a step: an illegal memory access was encountered");
-    return !wanted("APUS_STAND_IN_FULL") || rows == 1 || fail(error, ERROR_MEMORY, "no room on the GPU for 1.00 GB");
+static bool faults(void) {
+    const char *path = getenv("APUS_STAND_IN_FAULT");
+    return path && unlink(path) == 0;
 }
 
-static void stand_in_close(Backend *backend) {
-    fence->close(backend);
-    broken = false;
+static bool stand_in_wait(Backend *backend, uint64_t ticket, Error *error) {
+    if (!fence->wait(backend, ticket, error)) return false;
+    broken = broken || faults();
+    if (broken) return fail(error, ERROR_DEVICE, "a step: an illegal memory access was encountered");
+    return !wanted("APUS_STAND_IN_FULL") || rows == 1 || fail(error, ERROR_MEMORY, "no room on the GPU for 1.00 GB");
 }
 
 static int device_count(Error *error) { return 1; }
@@ -108,7 +108,7 @@ static uint64_t bound_bytes(const Weight *weight) { return weight_bytes(weight);
 static uint64_t work_bytes(int rows_max, int64_t cols_max) { return 1 << 20; }
 
 static Backend *stand_in_open(const BackendOptions *options, int device, Error *error) {
-    if (broken || wanted("APUS_STAND_IN_FAULT")) {
+    if (broken) {
         fail(error, ERROR_DEVICE, "the GPU has failed");
         return NULL;
     }
@@ -129,7 +129,6 @@ static Backend *stand_in_open(const BackendOptions *options, int device, Error *
         ops.unbind = stand_in_unbind;
         ops.begin = stand_in_begin;
         ops.wait = stand_in_wait;
-        ops.close = stand_in_close;
     }
     backend->ops = &ops;
     backend->sources = false; /* as a GPU */

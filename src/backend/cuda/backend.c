@@ -3,52 +3,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "backend/cuda/cuda.h"
 #include "backend/plugin.h"
-#include "base/thread.h"
 
 enum { CAPABILITY_LEAST = 8, DEVICES_MAX = 1024 };
 
-/* A fault of the device stays with all that this process has there, until it is reset, and that takes everything away:
- * so the last backend that is closed does it, and until then none is opened. Some drivers let a process not return at
- * all: that shows within moments. */
-enum { RESETS = 20, RESET_WAIT_MS = 100 };
-static struct {
-    bool ready;
-    Mutex mutex;
-    int users[DEVICES_MAX];
-    bool broken[DEVICES_MAX];
-} devices;
+/* A fault of the device stays with all that this process has there, and drivers give it back to no process that one has
+ * hit (not after cudaDeviceReset either): whoever serves becomes another program (cli/restart.h). */
+static bool broken[DEVICES_MAX];
 
-static bool device_enter(int device, Error *error) {
-    mutex_lock(&devices.mutex);
-    const bool broken = devices.broken[device], used = devices.users[device] > 0;
-    if (!broken) devices.users[device]++;
-    mutex_unlock(&devices.mutex);
-    return !broken ||
-        fail(error, ERROR_DEVICE, "the GPU has failed, and %s",
-            used ? "can be used again when nothing of before is left on it"
-                 : "the driver does not give it to this process again: the program must be started again");
-}
-
-static bool device_reset(int device) {
-    for (int i = 0; i < RESETS; i++) {
-        (void)cudaSetDevice(device);
-        (void)cudaDeviceReset();
-        if (cudaSetDevice(device) == cudaSuccess && cudaFree(NULL) == cudaSuccess) return true;
-        (void)cudaGetLastError();
-        nanosleep(&(struct timespec){.tv_nsec = RESET_WAIT_MS * 1000000L}, NULL);
-    }
-    return false;
-}
-
-static void device_leave(int device, bool failed) {
-    mutex_lock(&devices.mutex);
-    devices.broken[device] |= failed;
-    if (--devices.users[device] == 0 && devices.broken[device]) devices.broken[device] = !device_reset(device);
-    mutex_unlock(&devices.mutex);
+static bool device_works(int device, Error *error) {
+    return !__atomic_load_n(&broken[device], __ATOMIC_RELAXED) ||
+        fail(error, ERROR_DEVICE, "the GPU has failed, and the program must be started again");
 }
 
 /* ---- memory ---- */
@@ -185,7 +152,7 @@ static void cuda_close(Backend *backend) {
     cudaFree(b->scratch);
     cudaFreeHost(b->logits);
     if (b->stream) cudaStreamDestroy(b->stream);
-    device_leave(b->device, b->fault.code == ERROR_DEVICE);
+    if (b->fault.code == ERROR_DEVICE) __atomic_store_n(&broken[b->device], true, __ATOMIC_RELAXED);
     free(b);
 }
 
@@ -254,8 +221,7 @@ static void device_describe(int device, char *text, size_t size) {
 
 static bool device_memory(int device, DeviceMemory *out, Error *error) {
     size_t free = 0, total = 0;
-    if (!device_enter(device, error)) return false;
-    device_leave(device, false);
+    if (!device_works(device, error)) return false;
     if (!cuda_expect(cudaSetDevice(device), "CUDA", error) ||
         !cuda_expect(cudaMemGetInfo(&free, &total), "CUDA", error))
         return false;
@@ -293,7 +259,7 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
     CHECK(device >= 0 && device < DEVICES_MAX);
     CudaBackend *b = calloc(1, sizeof *b);
     if (!b) fail(error, ERROR_MEMORY, "no memory for a backend");
-    if (!b || !device_enter(device, error)) {
+    if (!b || !device_works(device, error)) {
         free(b);
         return NULL;
     }
@@ -309,7 +275,5 @@ __attribute__((visibility("default"))) const Plugin *apus_plugin(void);
 const Plugin *apus_plugin(void) {
     static const Plugin plugin = {PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions), device_count, device_describe,
         cuda_open, device_memory, cuda_weight_bytes, work_bytes};
-    if (!devices.ready) mutex_init(&devices.mutex);
-    devices.ready = true;
     return &plugin;
 }

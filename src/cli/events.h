@@ -1,0 +1,29 @@
+/* What happens to a server from outside: signals, and the end of its device. */
+#pragma once
+#include <signal.h>
+
+#include "base/thread.h"
+#include "cli/restart.h"
+#include "server/server.h"
+
+typedef struct Events {
+    sigset_t set;
+    const char *key_file; /* NULL: none */
+    Restart restart;
+    Thread thread;
+    Mutex mutex; /* of what follows */
+    Condition came;
+    Server *server;   /* NULL: it is not there yet */
+    bool stop, leave; /* somebody wants the server's end; the thread's */
+    bool failed;      /* its device has, */
+    char why[RESTART_REASON_MAX];
+} Events;
+
+/* Before there are threads. Its thread ends with the process. key_file: read anew on SIGHUP. */
+NODISCARD bool events_open(Events *events, const char *key_file, Error *error);
+void events_concern(Events *events, Server *server); /* now it is there */
+/* Until somebody wants the server's end. When its device fails, the process becomes another program meanwhile. */
+void events_wait(Events *events);
+/* EngineOptions.failed */
+void events_device_failed(void *events, const Error *why);
+NODISCARD bool events_read_keys(const char *file, Buffer *keys, Error *error);
