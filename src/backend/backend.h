@@ -384,9 +384,9 @@ typedef struct BackendOps {
      * [token][kv_head][head_dim], then V as [token][kv_head][value_dim], in the layout's dtype, then the energy of the
      * queries as f32 [token][kv_head]: the mean of |q·scale|² over the query heads of the row that appended the key, of
      * |q_latent·scale|² where there are such, which kv_survey reads; who codes nothing may leave the latter. It has
-     * kv_canonical_bytes() in host memory, aligned to nothing. */
-    void (*page_read)(Backend *, const KvLayer *, int32_t page, int tokens, void *out);
-    void (*page_write)(Backend *, const KvLayer *, int32_t page, int tokens, const void *from);
+     * kv_canonical_bytes() in host memory, aligned to nothing. False: the device failed, and wait() says why. */
+    bool (*page_read)(Backend *, const KvLayer *, int32_t page, int tokens, void *out);
+    bool (*page_write)(Backend *, const KvLayer *, int32_t page, int tokens, const void *from);
     /* Bytes of a page of codes of one layer, of its keys or its values; 0: this backend does not code such a layer.
      * kv_code.h has the form and what it means. Coding happens between steps. */
     size_t (*kv_code_bytes)(Backend *, const KvLayout *, KvForm form, bool values);

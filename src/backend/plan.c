@@ -61,8 +61,10 @@ static void plan_transfer(Backend *backend, void *to, const void *from, size_t b
 static size_t plan_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
     return kv_canonical_bytes(layout, KV_PAGE_TOKENS);
 }
-static void plan_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {}
-static void plan_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {}
+static bool plan_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) { return true; }
+static bool plan_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+    return true;
+}
 static size_t plan_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
 static void plan_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {}
 static void plan_kv_encode(Backend *backend, int count, const KvEncode *pages) {}

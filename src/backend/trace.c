@@ -213,9 +213,9 @@ static size_t trace_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
     return inner->ops->kv_layer_bytes(inner, layout);
 }
 
-static void trace_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+static bool trace_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
     Backend *inner = trace(backend)->inner;
-    inner->ops->page_read(inner, layer, page, tokens, out);
+    return inner->ops->page_read(inner, layer, page, tokens, out);
 }
 
 static size_t trace_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
@@ -233,9 +233,9 @@ static void trace_kv_encode(Backend *backend, int count, const KvEncode *pages) 
     inner->ops->kv_encode(inner, count, pages);
 }
 
-static void trace_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+static bool trace_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
     Backend *inner = trace(backend)->inner;
-    inner->ops->page_write(inner, layer, page, tokens, from);
+    return inner->ops->page_write(inner, layer, page, tokens, from);
 }
 
 static bool trace_begin(Backend *backend, const Step *step) {

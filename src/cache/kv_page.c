@@ -1,5 +1,7 @@
 #include "cache/kv_page.h"
 
+#include <string.h>
+
 #include "cache/kv_internal.h"
 
 /* A layer with pages of its own. */
@@ -18,7 +20,25 @@ size_t kv_page_bytes(const KvPlan *plan) {
     return bytes;
 }
 
-void kv_page_read(const KvCache *cache, const KvSequence *sequence, int page, void *out) {
+/* Whether none of these numbers is infinite or none: the bits of an exponent are all ones in those. */
+static bool all_finite(const uint8_t *at, size_t count, DType dtype) {
+    const uint32_t wide = 0x7f800000;
+    const uint16_t narrow = dtype == DTYPE_F16 ? 0x7c00 : 0x7f80;
+    unsigned bad = 0;
+    for (size_t i = 0; dtype == DTYPE_F32 && i < count; i++) {
+        uint32_t x;
+        memcpy(&x, at + i * sizeof x, sizeof x);
+        bad |= (x & wide) == wide;
+    }
+    for (size_t i = 0; dtype != DTYPE_F32 && i < count; i++) {
+        uint16_t x;
+        memcpy(&x, at + i * sizeof x, sizeof x);
+        bad |= (x & narrow) == narrow;
+    }
+    return !bad;
+}
+
+bool kv_page_read(const KvCache *cache, const KvSequence *sequence, int page, void *out) {
     const KvPlan *plan = cache->plan;
     const KvLayer *layers = cache->layers;
     uint8_t *at = out;
@@ -27,9 +47,14 @@ void kv_page_read(const KvCache *cache, const KvSequence *sequence, int page, vo
         Backend *backend = plan->group[layers[i].group].backend;
         const int32_t number = sequence->tables[layers[i].group][page];
         CHECK(number >= 0);
-        backend->ops->page_read(backend, &layers[i], number, KV_PAGE_TOKENS, at);
-        at += kv_canonical_bytes(&layers[i].layout, KV_PAGE_TOKENS);
+        const KvLayout *l = &layers[i].layout;
+        const size_t count = (size_t)KV_PAGE_TOKENS * (size_t)l->kv_heads * (size_t)(l->head_dim + l->value_dim);
+        if (!backend->ops->page_read(backend, &layers[i], number, KV_PAGE_TOKENS, at) ||
+            !all_finite(at, count, l->dtype))
+            return false;
+        at += kv_canonical_bytes(l, KV_PAGE_TOKENS);
     }
+    return true;
 }
 
 bool kv_page_write(KvCache *cache, KvSequence *sequence, const void *from, Error *error) {
@@ -41,7 +66,9 @@ bool kv_page_write(KvCache *cache, KvSequence *sequence, const void *from, Error
     for (int i = 0; i < plan->layer_count; i++) {
         if (!own_pages(&layers[i], i)) continue;
         Backend *backend = plan->group[layers[i].group].backend;
-        backend->ops->page_write(backend, &layers[i], sequence->tables[layers[i].group][page], KV_PAGE_TOKENS, at);
+        const int32_t number = sequence->tables[layers[i].group][page];
+        if (!backend->ops->page_write(backend, &layers[i], number, KV_PAGE_TOKENS, at))
+            return fail(error, ERROR_DEVICE, "a page cannot be written");
         at += kv_canonical_bytes(&layers[i].layout, KV_PAGE_TOKENS);
     }
     kv_advance(cache, sequence, tokens);

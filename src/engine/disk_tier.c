@@ -126,8 +126,10 @@ static void keep_page(DiskTier *tier, SpillKey key, const KvSequence *sequence, 
     if (!spill_room(tier->spill, tier->page_bytes) || spill_find(tier->spill, key)) return;
     void *bytes = malloc(tier->page_bytes);
     if (!bytes) return;
-    kv_page_read(tier->kv, sequence, page, bytes);
-    spill_put(tier->spill, key, bytes, tier->page_bytes);
+    if (kv_page_read(tier->kv, sequence, page, bytes))
+        spill_put(tier->spill, key, bytes, tier->page_bytes);
+    else
+        free(bytes);
 }
 
 void disk_tier_keep(

@@ -172,12 +172,13 @@ static inline size_t fence_kv_layer_bytes(Backend *backend, const KvLayout *layo
     Backend *inner = fence_of(backend)->inner;
     return inner->ops->kv_layer_bytes(inner, layout);
 }
-static inline void fence_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+static inline bool fence_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
     Fence *f = fence_of(backend);
     fence_own(f, layer->base, 1, "pages of somebody else");
     Backend *inner = fence_enter(f);
-    inner->ops->page_read(inner, layer, page, tokens, out);
+    const bool ok = inner->ops->page_read(inner, layer, page, tokens, out);
     fence_leave(f);
+    return ok;
 }
 static inline size_t fence_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
     Backend *inner = fence_of(backend)->inner;
@@ -202,13 +203,14 @@ static inline void fence_kv_encode(Backend *backend, int count, const KvEncode *
     inner->ops->kv_encode(inner, count, pages);
     fence_leave(f);
 }
-static inline void fence_page_write(
+static inline bool fence_page_write(
     Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
     Fence *f = fence_of(backend);
     fence_own(f, layer->base, 1, "pages of somebody else");
     Backend *inner = fence_enter(f);
-    inner->ops->page_write(inner, layer, page, tokens, from);
+    const bool ok = inner->ops->page_write(inner, layer, page, tokens, from);
     fence_leave(f);
+    return ok;
 }
 
 /* ---- the step ---- */

@@ -150,16 +150,16 @@ static inline KvLayer mirror_layer(Mirror *m, const KvLayer *layer) {
     there.base = mirror_twin(m, layer->base);
     return there;
 }
-static inline void mirror_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+static inline bool mirror_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
     Mirror *m = mirror_of(backend);
     const KvLayer there = mirror_layer(m, layer);
-    m->inner->ops->page_read(m->inner, &there, page, tokens, out);
+    return m->inner->ops->page_read(m->inner, &there, page, tokens, out);
 }
-static inline void mirror_page_write(
+static inline bool mirror_page_write(
     Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
     Mirror *m = mirror_of(backend);
     const KvLayer there = mirror_layer(m, layer);
-    m->inner->ops->page_write(m->inner, &there, page, tokens, from);
+    return m->inner->ops->page_write(m->inner, &there, page, tokens, from);
 }
 static inline size_t mirror_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
     return 0;

@@ -112,7 +112,7 @@ static void write_pages(Backend *backend, const KvLayer *layer, const int32_t *t
         floats_from_f32(at, dtype, &v[p][0][0][0], KV_PAGE_TOKENS * HEADS * WIDTH);
         at += (size_t)(KV_PAGE_TOKENS * HEADS * WIDTH) * dtype_bytes(dtype);
         memcpy(at, energies[p], sizeof energies[p]);
-        backend->ops->page_write(backend, layer, table[p], KV_PAGE_TOKENS, canonical);
+        TEST(backend->ops->page_write(backend, layer, table[p], KV_PAGE_TOKENS, canonical));
     }
     free(canonical);
 }

@@ -30,7 +30,7 @@ static uint8_t *read_all(Backend *backend, const Cache *cache, const Shape *s, c
     for (int page = 0; page * KV_PAGE_TOKENS < seq->position; page++) {
         const int tokens = tokens_in_page(seq, page);
         out[*size + canonical_bytes(s, tokens)] = 0xa5;
-        backend->ops->page_read(backend, &cache->layer, seq->pages[page], tokens, out + *size);
+        TEST(backend->ops->page_read(backend, &cache->layer, seq->pages[page], tokens, out + *size));
         *size += canonical_bytes(s, tokens);
         TEST_MSG(out[*size] == 0xa5, "%s: a page reads more than it has", s->name);
     }
@@ -39,7 +39,7 @@ static uint8_t *read_all(Backend *backend, const Cache *cache, const Shape *s, c
 
 static void write_all(Backend *backend, const Cache *cache, const Shape *s, const Sequence *seq, const uint8_t *from) {
     for (int page = 0; page * KV_PAGE_TOKENS < seq->position; page++) {
-        backend->ops->page_write(backend, &cache->layer, seq->pages[page], tokens_in_page(seq, page), from);
+        TEST(backend->ops->page_write(backend, &cache->layer, seq->pages[page], tokens_in_page(seq, page), from));
         from += canonical_bytes(s, tokens_in_page(seq, page));
     }
 }

@@ -133,6 +133,48 @@ static void check_form(const char *name, const char *directory, const KvFormat *
     remove_cache();
 }
 
+/* ---- pages that cannot be trusted ---- */
+
+static const BackendOps *whole_ops;
+static BackendOps spoiled_ops;
+static uint16_t spoiled_bits; /* of a number in every page; 0: the device has failed */
+
+static bool spoiled_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+    if (!spoiled_bits || !whole_ops->page_read(backend, layer, page, tokens, out)) return false;
+    memcpy((uint8_t *)out + 6, &spoiled_bits, sizeof spoiled_bits);
+    return true;
+}
+
+static Backend *spoil(Backend *inner, Error *error) {
+    whole_ops = inner->ops;
+    spoiled_ops = *inner->ops;
+    spoiled_ops.page_read = spoiled_read;
+    inner->ops = &spoiled_ops;
+    return inner;
+}
+
+/* What a device that fails gives, or one that computes what is no number, does not come to the disk. */
+static void check_spoiled(const char *directory) {
+    static const uint16_t bits[] = {0, 0x7e00, 0xfc00, 0x3c00}; /* none, NaN, −∞; 1 as a control */
+    const Wish wish = {0};
+    for (size_t i = 0; i < COUNT_OF(bits); i++) {
+        Error error = {0};
+        EngineOptions options = engine_options(directory, &wish);
+        new_cache();
+        spoiled_bits = bits[i];
+        options.backend.wrap = spoil;
+        Engine *engine = engine_open(&options, &error);
+        TEST_MSG(engine, "%s", error.text);
+        if (!engine) abort();
+        (void)ask(engine, &wish);
+        engine_close(engine);
+        const Answer after = ask_new(directory, &wish);
+        const bool control = i == COUNT_OF(bits) - 1;
+        TEST_MSG(after.cached == (control ? WHOLE_PAGES : 0), "%x: %d tokens of spoiled pages", bits[i], after.cached);
+        remove_cache();
+    }
+}
+
 /* Whoever has no time gets a page after another. */
 static void check_pieces(const char *directory) {
     const Wish wish = {0};
@@ -171,6 +213,7 @@ static void check_model(const char *name, const char *directory) {
     turbo.after = 256;
     turbo.hot = turbo.sink = KV_PAGE_TOKENS;
     check_pieces(directory);
+    check_spoiled(directory);
     check_form(name, directory, NULL);
     check_form(name, directory, &turbo);
 }

@@ -33,7 +33,7 @@ static void save(const KvPlan *plan, const KvCache *cache, const KvSequence *s, 
             const int tokens = tokens_in_page(s->length, page);
             saved->page[i][page] = malloc(kv_canonical_bytes(&layer->layout, tokens));
             if (!saved->page[i][page]) abort();
-            backend->ops->page_read(backend, layer, number, tokens, saved->page[i][page]);
+            TEST(backend->ops->page_read(backend, layer, number, tokens, saved->page[i][page]));
         }
 }
 
@@ -45,8 +45,8 @@ static bool restore(const KvPlan *plan, KvCache *cache, KvSequence *s, Saved *sa
             const KvLayer *layer = &kv_layers(cache)[i];
             Backend *backend = plan->group[layer->group].backend;
             if (!saved->page[i][page]) continue;
-            backend->ops->page_write(backend, layer, s->tables[layer->group][page], tokens_in_page(saved->length, page),
-                saved->page[i][page]);
+            TEST(backend->ops->page_write(backend, layer, s->tables[layer->group][page],
+                tokens_in_page(saved->length, page), saved->page[i][page]));
             free(saved->page[i][page]);
         }
     kv_advance(cache, s, saved->length);

@@ -60,10 +60,12 @@ static void copy_page(const KvLayer *layer, int32_t page, int tokens, uint8_t *c
     }
 }
 
-void cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+bool cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
     copy_page(layer, page, tokens, out, false);
+    return true;
 }
 
-void cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+bool cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
     copy_page(layer, page, tokens, (uint8_t *)from, true);
+    return true;
 }

@@ -48,12 +48,14 @@ static void transfer_page(const KvLayer *layer, int32_t page, int tokens, uint8_
     }
 }
 
-void ref_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+bool ref_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
     transfer_page(layer, page, tokens, out, false);
+    return true;
 }
 
-void ref_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+bool ref_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
     transfer_page(layer, page, tokens, (uint8_t *)from, true);
+    return true;
 }
 
 /* ---- codes ---- */

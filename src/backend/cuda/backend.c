@@ -103,15 +103,15 @@ static size_t cuda_kv_layer_bytes(Backend *backend, const KvLayout *layout) {
     return bytes;
 }
 
-static void transfer(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *host, bool in) {
+static bool transfer(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *host, bool in) {
     CudaBackend *b = cuda_of(backend);
     const KvLayout *l = &layer->layout;
     const size_t bytes = kv_canonical_bytes(l, tokens);
     uint8_t *there = layer->base + (size_t)page * layer->page_stride + layer->layer_offset;
     cuda_enter(b);
     if (!cuda_room(b, &b->staging, kv_canonical_bytes(l, KV_PAGE_TOKENS), &b->fault)) {
-        b->fault.code = ERROR_DEVICE; /* for good: nobody knows that the page does not hold what it should */
-        return;
+        b->fault.code = ERROR_DEVICE; /* for good */
+        return false;
     }
     if (in) cuda_upload(backend, b->staging.memory, host, bytes);
     cuda_ok(b,
@@ -119,12 +119,13 @@ static void transfer(Backend *backend, const KvLayer *layer, int32_t page, int t
             (int)dtype_bytes(l->dtype), in),
         "a page");
     if (!in) cuda_download(backend, host, b->staging.memory, bytes);
+    return b->fault.code == ERROR_NONE;
 }
-static void cuda_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
-    transfer(backend, layer, page, tokens, out, false);
+static bool cuda_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out) {
+    return transfer(backend, layer, page, tokens, out, false);
 }
-static void cuda_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
-    transfer(backend, layer, page, tokens, (void *)from, true);
+static bool cuda_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
+    return transfer(backend, layer, page, tokens, (void *)from, true);
 }
 
 /* No pages as codes so far. */

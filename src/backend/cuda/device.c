@@ -43,6 +43,8 @@ bool cuda_room(CudaBackend *b, CudaRoom *room, size_t bytes, Error *error) {
     cudaFree(room->memory);
     room->bytes = 0;
     room->memory = cuda_take(b, bytes, error);
-    if (room->memory) room->bytes = bytes;
-    return room->memory != NULL;
+    if (!room->memory) return false;
+    room->bytes = bytes;
+    /* Kernels that work on blocks of rows read beyond the last one, and make nothing of it. */
+    return cuda_expect(cudaMemsetAsync(room->memory, 0, bytes, b->stream), "clearing memory", error);
 }
