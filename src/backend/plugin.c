@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/thread.h"
+
 static const char cuda_name[] = "cuda";
 
 /* Beside the program. */
@@ -20,11 +22,8 @@ static bool library_path(char path[PATH_MAX], Error *error) {
     return true;
 }
 
-/* Loaded once and never let go: the driver's threads run in it. */
-static const Plugin *load(Error *error) {
-    static const Plugin *loaded;
+static const Plugin *load_first(Error *error) {
     char path[PATH_MAX];
-    if (loaded) return loaded;
     if (!library_path(path, error)) return NULL;
     if (access(path, R_OK)) {
         fail(error, ERROR_UNSUPPORTED, "this build has no apus-cuda.so beside it");
@@ -43,7 +42,17 @@ static const Plugin *load(Error *error) {
         fail(error, ERROR_UNSUPPORTED, "%s belongs to another version of apus", path);
         return NULL;
     }
-    loaded = plugin;
+    return plugin;
+}
+
+/* Loaded once and never let go: the driver's threads run in it. */
+static const Plugin *load(Error *error) {
+    static Mutex lock = PTHREAD_MUTEX_INITIALIZER;
+    static const Plugin *loaded;
+    mutex_lock(&lock);
+    if (!loaded) loaded = load_first(error);
+    const Plugin *plugin = loaded;
+    mutex_unlock(&lock);
     return plugin;
 }
 

@@ -61,7 +61,7 @@ static bool look_at_gpu(const EngineOptions *o, const Runner *runner, EnginePlan
     DeviceMemory memory;
     const Plugin *plugin = plugin_find(o->backend.device, &device, error);
     if (!plugin || !plugin->device_memory(device, &memory, error)) return false;
-    plan->machine.gpu_memory = memory.free;
+    plan->machine.gpu_memory = memory.free ? memory.free : 1; /* a full one is one, too */
     fit_model_gpu(runner, plugin, &plan->model);
     return true;
 }

@@ -101,6 +101,11 @@ def test_memory(model):
     check(code == 1 and "layers take" in err and "of the KV cache" in err, err)
     with Server(model, "--device", "cuda", "--gpu-layers", "auto", *short, environment=small) as server:
         check(ask(server)[0] == 200, "--gpu-layers auto with little memory")
+    full = {"APUS_STAND_IN_BYTES": "0"}
+    code, _, err = run("serve", model, *GPU, "--port", 0, "--gpu-layers", 2, *short, environment=full)
+    check(code == 1 and "of which 0.000 GB are free" in err and "--gpu-layers 0 would fit" in err, err)
+    with Server(model, "--device", "cuda", "--gpu-layers", "auto", *short, environment=full) as server:
+        check(ask(server)[0] == 200, "--gpu-layers auto without memory")
     for wrong in ("x", "-1", "3x", ""):
         code, _, err = run("serve", model, *GPU, "--port", 0, f"--gpu-layers={wrong}")
         check(code == 1 or code == 2 and "--gpu-layers" in err, f"{wrong}: {code} {err}")
