@@ -96,8 +96,9 @@ typedef struct CudaBackend {
 
     Step step;
     CudaStepBlock block;
-    int pages;                               /* of the longest run of the step; of repeatable ones a power of two */
-    bool short_runs, long_runs, single_rows; /* whether the step has them, or only them (kernels.h) */
+    int pages;                    /* of the longest run of the step; of repeatable ones a power of two */
+    bool short_runs, single_rows; /* whether the step has them, or only them (kernels.h) */
+    int long_runs;                /* how many it has */
     uint64_t ticket;
     cudaEvent_t done[CUDA_STEPS];
     CudaGraph graphs[CUDA_GRAPHS_MAX], *capturing;

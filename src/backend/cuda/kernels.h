@@ -201,11 +201,13 @@ typedef struct Attend {
     int64_t page_stride;   /* pages includes the layer's offset */
     const int32_t *tables; /* [runs][table_stride] */
     int table_stride;
-    int spans, slices;         /* of ATTENTION_SPAN and ATTENTION_SLICE tokens that the longest row may see */
-    int short_runs, long_runs; /* whether the step may have such */
-    int single_rows;           /* every run is one row, which sees no later ones */
-    int shared_bytes;          /* that a block may have */
-    float *partials;           /* [rows] of attention_part_floats() a head */
+    int spans, slices; /* of ATTENTION_SPAN and ATTENTION_SLICE tokens that the longest row may see */
+    int short_runs;    /* whether the step may have such */
+    int long_runs;     /* how many it has */
+    int single_rows;   /* every run is one row, which sees no later ones */
+    int shared_bytes;  /* that a block may have */
+    int wide;          /* whether the device is one that attention_wide.cu is for */
+    float *partials;   /* [rows] of attention_part_floats() a head */
 } Attend;
 
 enum { ATTENTION_SPAN = 256, ATTENTION_SLICE = 64, ATTENTION_LONG_RUN = 4 };

@@ -255,6 +255,7 @@ static void attend(CudaBackend *b, const Attention *op) {
     a.long_runs = b->long_runs;
     a.single_rows = b->single_rows;
     a.shared_bytes = b->shared_bytes;
+    a.wide = b->wide;
     if (a.norm_full) {
         if (!cuda_room(b, &b->spare, 4 * sizeof(float) * (size_t)b->base.rows_max, &b->fault)) return;
         a.whole = b->spare.memory;

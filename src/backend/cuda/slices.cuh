@@ -2,8 +2,9 @@
  *
  * Keys and values are cut by position into slices of 64 tokens. In a slice, for each query on its own: the largest
  * score; p = 2^(score − largest) as f16; the sum of p; o = Σ p·v, a chain of multiplications by blocks of 16 tokens.
- * Slices are then folded together in order. Both kernels do exactly that: one row at a time with a warp per slice
- * (scanning), or many rows with all their slices in one warp (tiles), so a row has the same bits in both.
+ * Slices are then folded together in order. All kernels do exactly that: one row at a time with a warp per slice
+ * (scanning), or many rows with all their slices in one warp (tiles) or warpgroup (attention_wide.cu), so a row has the
+ * same bits in each.
  *
  * Tokens are the rows of A = K and queries the columns of B = Qᵀ; then dims the rows of A = Vᵀ and queries the columns
  * of B = Pᵀ. Column c of a tile of rows is head c mod group of row c / group. */
@@ -66,9 +67,17 @@ struct Sight {
     int first[2], end[2];
 };
 
-/* Apart: few models have it, and code that is jumped over costs others time. */
-static __device__ __noinline__ float capped(float s, float softcap) {
+__device__ __forceinline__ float capped_here(float s, float softcap) {
     return softcap * LOG2E * tanhf(s / (softcap * LOG2E));
+}
+/* Apart: few models have it, and code that is jumped over costs others time. */
+static __device__ __noinline__ float capped(float s, float softcap) { return capped_here(s, softcap); }
+
+/* Below 2^-126 it is 0. */
+__device__ __forceinline__ float power_of_two(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
 }
 
 /* A slice's scores to f16 exponentials as B: of block b words {tokens 2t, 2t + 1; tokens 2t + 8, 2t + 9} of column g.
@@ -100,7 +109,7 @@ __device__ __forceinline__ void exponentials(float s[BLOCKS][4], const Sight &si
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 float &v = s[b][2 * h + c];
-                v = v == NONE ? 0 : exp2f(v - most[c]);
+                v = v == NONE ? 0 : power_of_two(v - most[c]);
                 sum[c] += v;
             }
 #pragma unroll
@@ -133,8 +142,8 @@ __device__ __forceinline__ void values_numbers(const Values &v, int d, uint32_t 
 /* One slice into what has been folded so far. */
 __device__ __forceinline__ void fold_factors(float &most, float slice_most, float &keep, float &take) {
     const float next = fmaxf(most, slice_most);
-    keep = exp2f(most - next);
-    take = exp2f(slice_most - next);
+    keep = power_of_two(most - next);
+    take = power_of_two(slice_most - next);
     most = next;
 }
 __device__ __forceinline__ float folded(float old, float keep, float slice, float take) {
@@ -156,8 +165,8 @@ __device__ __forceinline__ FoldFactors fold_factors_of(float &most, float2 part,
     next = fmaxf(next, most);
     const float before = __shfl_up_sync(~0u, next, 1), previous = lane ? before : most;
     most = __shfl_sync(~0u, next, 31);
-    const float take = exp2f(part.x - next);
-    return {exp2f(previous - next), take, part.y * take};
+    const float take = power_of_two(part.x - next);
+    return {power_of_two(previous - next), take, part.y * take};
 }
 __device__ __forceinline__ void fold(const FoldFactors &f, float value, float &sum, float &o) {
     sum = fmaf(sum, f.keep, f.sum);

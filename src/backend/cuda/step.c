@@ -240,10 +240,13 @@ static bool set_tables(CudaBackend *b, const Step *step, bool again) {
     if (again)
         while (pages & (pages - 1)) pages += pages & -pages;
     b->pages = b->block.table_stride = pages;
-    b->short_runs = b->long_runs = false;
+    b->short_runs = false;
+    b->long_runs = 0;
     b->single_rows = true;
     for (int i = 0; i < step->run_count; i++) {
-        *(step->runs[i].rows < ATTENTION_LONG_RUN ? &b->short_runs : &b->long_runs) = true;
+        const bool is_long = step->runs[i].rows >= ATTENTION_LONG_RUN;
+        b->short_runs = b->short_runs || !is_long;
+        b->long_runs += is_long;
         b->single_rows = b->single_rows && step->runs[i].rows == 1 && step->runs[i].span_count == 0;
     }
     b->block.run_count = step->run_count;
