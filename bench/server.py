@@ -228,8 +228,10 @@ def rollup(server, field):
     return int(re.search(rf"^{field}:\s+(\d+) kB", server.proc("smaps_rollup"), re.M).group(1)) * 1024
 
 
-def in_process(apus, model, tokens):
-    out = subprocess.run([apus, "bench", model, "-p", "0", "-n", str(tokens), "-d", "32", "-r", "1", "--json"], capture_output=True, text=True)
+def in_process(apus, options, model, tokens):
+    device = re.findall(r"--device\s+\S+", options)
+    command = [apus, "bench", model, "-p", "0", "-n", str(tokens), "-d", "32", "-r", "1", "--json", *shlex.split(" ".join(device))]
+    out = subprocess.run(command, capture_output=True, text=True)
     if out.returncode:
         sys.exit(out.stderr)
     return json.loads(out.stdout)
@@ -336,11 +338,11 @@ def main():
                 text = f"Write a long story about {words(12)}."
                 for server in servers:
                     singles[server.name].append(measure_one(server, text, a.tokens))
-                alone.append(in_process(a.apus, a.model, a.tokens)["tg"])
+                alone.append(in_process(a.apus, a.apus_options, a.model, a.tokens)["tg"])
             rows("one stream", singles, "tok/s", True, "")
             row("one stream, apus bench", "apus", alone, "tok/s", statistics.median(singles["apus"]) / statistics.median(alone), ">= 0.98")
         if "memory" in only:
-            weights = in_process(a.apus, a.model, 1)["weight_bytes"]
+            weights = in_process(a.apus, a.apus_options, a.model, 1)["weight_bytes"]
             rows("memory, anonymous", {s.name: [rollup(s, "Anonymous") / 1e6] for s in servers}, "MB", False,
                  f"<= {(weights * 0.05 + 64e6) / 1e6:.0f}")
         if "idle" in only:

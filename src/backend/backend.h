@@ -118,7 +118,8 @@ enum { POSITION_AXES_MAX = 3 };
 /* A step: a ragged batch. rows ≤ the backend's rows_max. No padding anywhere. */
 typedef struct Step {
     int rows;
-    const int32_t *tokens;    /* [rows]; −1: the row is given in embeddings */
+    const int32_t *tokens; /* [rows]; −1: the row is given in embeddings; −2 − i: what the step before drew for its
+                              output i, of backends that draw */
     const int32_t *positions; /* [axes][rows] what a rope turns by. Of text: the place in the cache, on every axis */
     int run_count;
     const Run *runs;         /* in row order, covering all rows */
@@ -129,8 +130,9 @@ typedef struct Step {
     int output_count;
     const int32_t *outputs;
     uint64_t cache;
-    const float *scales; /* [output_count] for sum_logits; NULL: it is not wanted */
-    int state_count;     /* rows whose state behind the final norm is wanted */
+    const float *scales;      /* [output_count] for sum_logits; NULL: it is not wanted */
+    const struct Draw *draws; /* [output_count] for draw; NULL: nothing is drawn */
+    int state_count;          /* rows whose state behind the final norm is wanted */
     const int32_t *states;
 } Step;
 
@@ -348,6 +350,27 @@ typedef struct LogitSums {
     const float *scales; /* [rows], the step's */
     float *out;          /* [rows, 2, blocks of vocab] */
 } LogitSums;
+enum { LOGIT_GROUP = 64 /* blocks */ };
+
+/* How the token that follows an output is drawn from its logits, without the host: as engine/sampler.h says. */
+typedef struct Draw {
+    double uniform;  /* in (0, 1) */
+    float scale;     /* of the exponents: 1 / temperature; 0: the token is the one with the largest logit */
+    float top_p;     /* 1: off */
+    float min_p_log; /* its logarithm; −∞: off */
+    int top_k;       /* 0: off */
+} Draw;
+
+/* Draws a token for each row in the arithmetic of engine/sampler.c, bit for bit: so it does not matter who draws. Rows
+ * whose logits the sampler would have to mend first, or that are no numbers, get −1. */
+typedef struct LogitDraws {
+    int rows;
+    int64_t vocab;
+    const float *logits; /* [rows, vocab] */
+    const Draw *draws;   /* [rows], the step's */
+    float *work;         /* [rows, 2, blocks of vocab] */
+} LogitDraws;
+
 /* The blocks of a row; where the sums of so many logits lie behind them in scratch. */
 static inline int64_t logit_blocks(int64_t vocab) { return (vocab + LOGIT_BLOCK - 1) / LOGIT_BLOCK; }
 static inline int64_t logit_sums_at(int64_t logits) { return (logits + 15) / 16 * 16; }
@@ -428,6 +451,9 @@ typedef struct BackendOps {
     /* x = cap·tanh(scale·x/cap); cap 0: x = scale·x */
     void (*logits)(Backend *, int64_t count, float *x, float scale, float cap);
     void (*sum_logits)(Backend *, const LogitSums *); /* NULL: whoever draws does as well */
+    void (*draw)(Backend *, const LogitDraws *);      /* NULL: the step's draws are not looked at */
+    /* What a step drew, [output_count], once it has been waited for and until the next but one begins. */
+    const int32_t *(*drawn)(Backend *, uint64_t ticket); /* NULL with draw */
     /* residual += scale · norm(y) */
     void (*add)(Backend *, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm);
     void (*close)(Backend *);

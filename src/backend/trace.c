@@ -282,6 +282,16 @@ static void trace_sum_logits(Backend *backend, const LogitSums *op) {
     inner->ops->sum_logits(inner, op);
 }
 
+static void trace_draw(Backend *backend, const LogitDraws *op) {
+    Backend *inner = trace(backend)->inner;
+    inner->ops->draw(inner, op);
+}
+
+static const int32_t *trace_drawn(Backend *backend, uint64_t ticket) {
+    Backend *inner = trace(backend)->inner;
+    return inner->ops->drawn(inner, ticket);
+}
+
 static void trace_embed(Backend *backend, const Embed *op) {
     TraceBackend *t = trace(backend);
     Shape shape = shape_of(KIND_EMBED);
@@ -458,6 +468,8 @@ static const BackendOps trace_ops = {
     .gather = trace_gather,
     .logits = trace_logits,
     .sum_logits = trace_sum_logits,
+    .draw = trace_draw,
+    .drawn = trace_drawn,
     .add = trace_add,
     .close = trace_close,
 };
@@ -473,6 +485,7 @@ Backend *trace_open(Backend *inner, Error *error) {
     t->ops = trace_ops;
     t->ops.name = inner->ops->name;
     if (!inner->ops->sum_logits) t->ops.sum_logits = NULL;
+    if (!inner->ops->draw) t->ops.draw = NULL;
     t->base.ops = &t->ops;
     t->inner = inner;
     return &t->base;

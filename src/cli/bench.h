@@ -77,6 +77,7 @@ typedef struct BenchWalk {
     int32_t *tokens; /* random, as many as the longest sequence, and for as many steps together */
     uint32_t random; /* what the next token is made of */
     float *logits;   /* of the last step */
+    double *ended;   /* [generate] clock_seconds() of each step that generates */
     double load_s;
     int64_t kv_resident[WALK_FORMATS_MAX]; /* what our anonymous memory grew by as each sequence was filled */
     LimitsRange *ranges;                   /* what a generated token reads */
@@ -86,9 +87,11 @@ typedef struct BenchWalk {
 NODISCARD bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error *error);
 void bench_walk_close(BenchWalk *bench); /* safe on a zeroed one */
 NODISCARD bool bench_walk_feed(BenchWalk *bench, int count, Error *error);
-NODISCARD bool bench_walk_together(BenchWalk *bench, int streams, Error *error); /* a token for each */
-NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error);         /* to this length, forwards or back */
-uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth); /* that a token reads of the cache there */
+/* Steps of `count` sequences from `first` on (with one of a processor the chosen one). Random tokens and nothing is
+ * drawn, or, of a backend that draws, what comes next at this temperature, one step ahead, as the engine goes. */
+NODISCARD bool bench_walk_generate(BenchWalk *bench, int first, int count, int steps, float temperature, Error *error);
+NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error); /* to this length, forwards or back */
+uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth);         /* that a token reads of the cache there */
 
 /* Of a streamed model, else zeroed: so far; added to a sum, as it grew since `before`; and as a member of an object. */
 SourceStats bench_experts_now(const BenchWalk *bench);

@@ -73,7 +73,8 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
     model_step_cost(model, &bench->weight_bytes, &bench->operations);
     const int tokens = longest + WALK_FORMATS_MAX;
     bench->tokens = calloc((size_t)tokens, sizeof *bench->tokens);
-    if (!bench->tokens) return fail(error, ERROR_MEMORY, "no memory for the tokens of a step");
+    bench->ended = calloc((size_t)(plan->generate + 1), sizeof *bench->ended);
+    if (!bench->tokens || !bench->ended) return fail(error, ERROR_MEMORY, "no memory for the tokens of a step");
     bench->random = 1;
     for (int i = 0; i < tokens; i++) bench->tokens[i] = random_token(bench);
     /* The first step reads the weights in and touches all of its work space. */
@@ -85,6 +86,7 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
 void bench_walk_close(BenchWalk *bench) {
     walk_close(&bench->walk);
     free(bench->tokens);
+    free(bench->ended);
     free(bench->ranges);
     *bench = (BenchWalk){0};
 }
@@ -135,11 +137,24 @@ bool bench_walk_feed(BenchWalk *bench, int count, Error *error) {
     return true;
 }
 
-bool bench_walk_together(BenchWalk *bench, int streams, Error *error) {
-    /* Tokens that no other sequence has a step later: experts that it used would be there for the next one. */
+/* Tokens that no other sequence has a step later: experts that it used would be there for the next one. */
+static bool step_together(BenchWalk *bench, int streams, Error *error) {
     int32_t tokens[WALK_FORMATS_MAX];
     for (int i = 0; i < streams; i++) tokens[i] = random_token(bench);
     return walk_step_together(&bench->walk, tokens, streams, &bench->logits, error);
+}
+
+bool bench_walk_generate(BenchWalk *bench, int first, int count, int steps, float temperature, Error *error) {
+    int32_t tokens[WALK_FORMATS_MAX];
+    if (runner_goes_ahead(bench->walk.runner)) {
+        for (int i = 0; i < count; i++) tokens[i] = random_token(bench);
+        return walk_draw(&bench->walk, first, count, tokens, steps, temperature, bench->ended, error);
+    }
+    for (int i = 0; i < steps; i++) {
+        if (!(count > 1 ? step_together(bench, count, error) : bench_walk_feed(bench, 1, error))) return false;
+        bench->ended[i] = clock_seconds();
+    }
+    return true;
 }
 
 bool bench_walk_go(BenchWalk *bench, int depth, Error *error) {

@@ -1,7 +1,9 @@
 #include "cli/walk.h"
 
+#include <math.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "engine/placement.h"
 
@@ -121,6 +123,72 @@ bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **lo
     if (!runner_forward(walk->runner, walk->cache, &step, count, walk->outputs, logits, error)) return false;
     for (int i = 0; i < count; i++) kv_advance(walk->cache, &walk->sequence[i].now, 1);
     return true;
+}
+
+/* ---- steps that draw ---- */
+
+typedef struct DrawStep {
+    RunnerStep begun;
+    Run runs[WALK_FORMATS_MAX];
+    int32_t tokens[WALK_FORMATS_MAX], positions[WALK_FORMATS_MAX], outputs[WALK_FORMATS_MAX];
+    Draw draws[WALK_FORMATS_MAX];
+} DrawStep;
+
+/* The step behind `ahead` others that have not ended. */
+static bool begin_draw(Walk *walk, int first, int count, int ahead, float scale, DrawStep *s, Error *error) {
+    for (int i = 0; i < count; i++) {
+        KvSequence *sequence = &walk->sequence[first + i].now;
+        if (!kv_reserve(walk->cache, sequence, ahead + 1, error)) return false;
+        s->positions[i] = sequence->length + ahead;
+        s->outputs[i] = i;
+        s->runs[i] = (Run){.row = i, .rows = 1};
+        kv_run(sequence, &s->runs[i]);
+        s->runs[i].position = s->positions[i];
+        walk->random = walk->random * 1664525u + 1013904223u;
+        s->draws[i] =
+            (Draw){.uniform = (walk->random + 0.5) * 0x1p-32, .scale = scale, .top_p = 1, .min_p_log = -INFINITY};
+    }
+    const Step step = {.rows = count,
+        .tokens = s->tokens,
+        .positions = s->positions,
+        .run_count = count,
+        .runs = s->runs,
+        .axes = 1,
+        .draws = s->draws};
+    runner_begin(walk->runner, walk->cache, &step, count, s->outputs, &s->begun);
+    return true;
+}
+
+static bool end_draw(Walk *walk, int first, int count, const DrawStep *s, Error *error) {
+    float *none;
+    if (!runner_end(walk->runner, &s->begun, &none, error)) return false;
+    for (int i = 0; i < count; i++) kv_advance(walk->cache, &walk->sequence[first + i].now, 1);
+    return true;
+}
+
+/* Whether every sequence can take so many tokens before one of its steps has ended. */
+static bool can_go(const Walk *walk, int first, int count, int tokens) {
+    bool can = true;
+    for (int i = 0; i < count; i++) can = can && kv_step_rows(&walk->sequence[first + i].now) >= tokens;
+    return can;
+}
+
+bool walk_draw(Walk *walk, int first, int count, const int32_t *tokens, int steps, float temperature, double *ended,
+    Error *error) {
+    static DrawStep both[2]; /* of one walk at a time: too large for a stack */
+    int done = 0;
+    bool ok = true;
+    for (int begun = 0; ok && done < steps;) {
+        const bool more = begun < steps && begun - done < 2 && can_go(walk, first, count, begun - done + 1);
+        DrawStep *s = &both[(more ? begun : done) % 2];
+        for (int i = 0; more && i < count; i++) s->tokens[i] = begun ? -2 - i : tokens[i];
+        ok = more ? begin_draw(walk, first, count, begun - done, temperature > 0 ? 1 / temperature : 0, s, error)
+                  : end_draw(walk, first, count, s, error);
+        begun += more && ok;
+        if (!more && ok) ended[done++] = clock_seconds();
+        if (!ok && more && begun > done) (void)end_draw(walk, first, count, &both[done % 2], &(Error){0});
+    }
+    return ok;
 }
 
 bool walk_mark(Walk *walk, Error *error) {

@@ -14,6 +14,7 @@ typedef struct Walk {
         KvSequence now, mark; /* mark: what walk_return() returns to */
     } sequence[WALK_FORMATS_MAX];
     int32_t *positions, *outputs; /* [RUNNER_ROWS_MAX] */
+    uint32_t random;              /* what the next draw is made of */
 } Walk;
 
 /* A sequence for each format (count 0: one, exact) with room for `tokens` positions; the first is chosen. The backend
@@ -31,6 +32,11 @@ int walk_rows(const Walk *walk, int wanted); /* tokens that the next step can ta
 NODISCARD bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float **logits, Error *error);
 /* One step of the first `count` sequences, a token for each; logits of all. */
 NODISCARD bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **logits, Error *error);
+/* So many steps of `count` sequences from `first` on, a token for each to begin with; what comes next each step draws
+ * where its logits are, at a temperature, and the step after it begins before it has ended, as the engine does it.
+ * ended: [steps] clock_seconds() of each. Only of runners that go ahead. */
+NODISCARD bool walk_draw(
+    Walk *walk, int first, int count, const int32_t *tokens, int steps, float temperature, double *ended, Error *error);
 NODISCARD bool walk_mark(Walk *walk, Error *error); /* this place can be returned to */
 /* To the marked place, if that is at this length; otherwise the mark is gone, with the pages it kept. */
 NODISCARD bool walk_return(Walk *walk, int length, bool *there, Error *error);

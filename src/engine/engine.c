@@ -33,8 +33,11 @@ struct Engine {
     AllowedAhead *ahead;
     float *logits;  /* of the step, [outputs, vocab]: the runner's, until the next step */
     float *working; /* [vocab] */
-    float *scales;  /* of the step's outputs, for what a device finds out about their logits */
     Scheduler scheduler;
+    StepPlan *next; /* has been begun as well, ahead of the end of the step before; NULL: none */
+    int under_way;  /* steps */
+    int64_t ended_ns;
+    SourceStats experts; /* when the step began */
     bool thread_runs;
     Thread thread;
     uint64_t steps, prompt_tokens, generated_tokens;
@@ -94,29 +97,40 @@ static bool check_numbers(Request *request, const float *values, int count) {
     return false;
 }
 
-/* Draws a choice's next token, of those that are allowed. False: that was its end, or the request failed. */
-static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
-    TokenOut token = {.id = -1};
-    const int position = request->prompt_count + choice->generated;
-    const bool over = choice->allowed == ALLOWED_END;
-    if (!check_numbers(request, logits, engine->vocab)) return false;
-    if (choice->generated < request->sampling.min_tokens)
-        for (int i = 0; i < engine->eos_count; i++) {
-            logits[engine->eos[i]] = -INFINITY;
-            engine->scratch.known.logits = NULL;
-        }
-    if (!over) (void)sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
+/* A choice's next token; an id of −1: nothing may follow. False: that was its end, or the request failed. */
+static bool take_token(Engine *engine, Request *request, AnswerChoice *choice, const TokenOut *token) {
     Finish finish = FINISH_NONE;
-    if (over || (!request->sampling.ignore_eos && is_eos(engine, token.id))) {
+    if (token->id < 0 || (!request->sampling.ignore_eos && is_eos(engine, token->id))) {
         finish = FINISH_STOP;
     } else {
-        request_append(request, choice, &token);
+        request_append(request, choice, token);
         choice->allowed = ALLOWED_UNKNOWN;
         engine->generated_tokens++;
         if (++choice->generated == request->max_tokens) finish = last_finish(engine, request, choice);
     }
     if (finish != FINISH_NONE) scheduler_end_choice(&engine->scheduler, request, choice, finish);
     return finish == FINISH_NONE;
+}
+
+/* Draws it of those that are allowed. */
+static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
+    TokenOut token = {.id = -1};
+    const int position = request->prompt_count + choice->generated;
+    if (!check_numbers(request, logits, engine->vocab)) return false;
+    if (choice->generated < request->sampling.min_tokens)
+        for (int i = 0; i < engine->eos_count; i++) {
+            logits[engine->eos[i]] = -INFINITY;
+            engine->scratch.known.logits = NULL;
+        }
+    if (choice->allowed != ALLOWED_END)
+        (void)sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
+    return take_token(engine, request, choice, &token);
+}
+
+/* One that was drawn where its logits are, of a request without a constraint. */
+static bool take_drawn(Engine *engine, Request *request, AnswerChoice *choice, int32_t id) {
+    const TokenOut token = {.id = id, .logprob = NAN};
+    return take_token(engine, request, choice, &token);
 }
 
 /* A choice's next token from its logits. What follows a token that was the only one allowed may be so, too: it is drawn
@@ -167,7 +181,9 @@ static void start_choice(Engine *engine, Request *request) {
         memcpy(logits, request->logits, (size_t)engine->vocab * sizeof *logits);
     }
     sampler_prompt(&choice->sampler, request->prompt, request->prompt_count);
-    if (!next_token(engine, request, choice, logits)) return;
+    const bool goes_on = request->first < 0 ? next_token(engine, request, choice, logits)
+                                            : take_drawn(engine, request, choice, request->first);
+    if (!goes_on) return;
     Error error = {0};
     if (!take_prompt(engine, request, choice, &error)) request_fail(request, &error);
 }
@@ -209,7 +225,7 @@ static void end_embedding(Engine *engine, Request *request) {
 }
 
 /* What the device has found out about an output of the step, if it did. */
-static void know_sums(Engine *engine, int output) {
+static void know_sums(Engine *engine, const StepPlan *plan, int output) {
     SamplerScratch *s = &engine->scratch;
     const float *sums = runner_sums(engine->runner);
     s->known.logits = NULL;
@@ -217,10 +233,12 @@ static void know_sums(Engine *engine, int output) {
     s->known.logits = engine->logits + (size_t)output * (size_t)engine->vocab;
     s->known.maxima = sums + (size_t)output * 2 * (size_t)s->blocks;
     s->known.sums = s->known.maxima + s->blocks;
-    s->known.scale = engine->scales[output];
+    s->known.scale = plan->scales[output];
 }
 
-static void finish_prompt_part(Engine *engine, Request *request, const Part *part, float *logits) {
+/* logits: of its first output; drawn: instead of them, what follows its last one; −1: nothing was. */
+static void finish_prompt_part(
+    Engine *engine, Request *request, const StepPlan *plan, const Part *part, float *logits, int32_t drawn) {
     const int first = request->prefilled;
     sequence_keep(&engine->scheduler.sequences, request, NULL, part->rows);
     kv_advance(engine->kv, &request->kv, part->rows);
@@ -239,7 +257,7 @@ static void finish_prompt_part(Engine *engine, Request *request, const Part *par
         if (last) end_embedding(engine, request);
         return;
     }
-    float *final = last ? logits + (size_t)(part->outputs - 1) * (size_t)engine->vocab : NULL;
+    float *final = last && drawn < 0 ? logits + (size_t)(part->outputs - 1) * (size_t)engine->vocab : NULL;
     if (last && request->choice_count > 1) memcpy(request->logits, final, (size_t)engine->vocab * sizeof *logits);
     if (request->echo) { /* row i tells what follows it; the prompt's first token follows nothing */
         TokenOut token = {.id = request->prompt[0], .logprob = NAN};
@@ -251,34 +269,48 @@ static void finish_prompt_part(Engine *engine, Request *request, const Part *par
             request_append_prompt(request, &token);
         }
     }
-    if (!last || !check_numbers(request, final, engine->vocab)) return;
+    if (!last || (final && !check_numbers(request, final, engine->vocab))) return;
     sequence_leave(&engine->scheduler.sequences, request, NULL);
     if (request->choice_count == 1) request->logits = final;
-    know_sums(engine, part->output + part->outputs - 1);
+    know_sums(engine, plan, part->output + part->outputs - 1);
+    request->first = drawn;
     request_set_answering(request);
     request->granted = 1;    /* the slot that read the prompt */
     settle(engine, request); /* while the step's logits last */
 }
 
-static void finish_part(Engine *engine, const Part *part) {
+static void finish_part(Engine *engine, const StepPlan *plan, const Part *part) {
     Request *request = part->request;
-    float *logits = engine->logits + (size_t)part->output * (size_t)engine->vocab;
+    const KvSequence *kv = sequence_of(request, part->choice);
     if (request->failed || allowed_is_late(request)) return; /* its rows are computed again */
+    /* It has ended since, or a token that this one follows must be drawn again. */
+    if (!kv->tables || kv->length != part->position) return;
+    const bool drawn = plan->drawn && part->outputs > 0;
+    const int32_t id = drawn ? runner_drawn(engine->runner)[part->output] : -1;
+    if (drawn && id < 0) {
+        request->by_host = true;
+        return;
+    }
+    float *logits = plan->drawn ? NULL : engine->logits + (size_t)part->output * (size_t)engine->vocab;
     if (!part->choice) {
-        finish_prompt_part(engine, request, part, logits);
+        finish_prompt_part(engine, request, plan, part, logits, id);
         return;
     }
     sequence_keep(&engine->scheduler.sequences, request, part->choice, part->rows);
     kv_advance(engine->kv, &part->choice->kv, part->rows);
     if (part->outputs == 0) return;
-    know_sums(engine, part->output);
+    if (drawn) {
+        (void)take_drawn(engine, request, part->choice, id);
+        return;
+    }
+    know_sums(engine, plan, part->output);
     next_token(engine, request, part->choice, logits);
 }
 
 /* Who draws after this step: those whose answer goes on, and the first of each prompt that is read to its end. */
-static void look_ahead(Engine *engine) {
-    for (int i = 0; i < engine->scheduler.part_count; i++) {
-        const Part *part = &engine->scheduler.parts[i];
+static void look_ahead(Engine *engine, const StepPlan *plan) {
+    for (int i = 0; i < plan->part_count; i++) {
+        const Part *part = &plan->parts[i];
         Request *request = part->request;
         if (part->choice && part->outputs > 0) allowed_ahead_add(engine->ahead, request, part->choice);
         if (!part->choice && request->prefilled + part->rows == request->prompt_count)
@@ -287,15 +319,17 @@ static void look_ahead(Engine *engine) {
     allowed_ahead_begin(engine->ahead);
 }
 
-/* Whether everybody who has rows in the step has gone, or all must. */
+/* Whether everybody who has rows in the step has gone, or all must. Experts are streamed to no step ahead of another:
+ * so it is the first plan's. */
 static bool step_given_up(void *context) {
     Engine *engine = context;
+    const StepPlan *plan = engine->scheduler.plans;
     mutex_lock(&engine->mutex);
     bool wanted = !engine->closing;
     mutex_unlock(&engine->mutex);
     bool any = false;
-    for (int i = 0; wanted && !any && i < engine->scheduler.part_count; i++) {
-        const Part *part = &engine->scheduler.parts[i];
+    for (int i = 0; wanted && !any && i < plan->part_count; i++) {
+        const Part *part = &plan->parts[i];
         any = !atomic_load(&part->request->cancel) && !(part->choice && atomic_load(&part->choice->stop));
     }
     return !any;
@@ -307,87 +341,119 @@ static SourceStats expert_stats(const Engine *engine) {
 }
 
 /* A request is told once of a step, however many of its choices have rows in it. */
-static void note_experts(Engine *engine, const SourceStats *before) {
+static void note_experts(Engine *engine, const StepPlan *plan) {
     const SourceStats after = expert_stats(engine);
-    const Part *parts = engine->scheduler.parts;
-    for (int i = 0; after.experts > 0 && i < engine->scheduler.part_count; i++) {
+    for (int i = 0; after.experts > 0 && i < plan->part_count; i++) {
         int first = 0;
-        while (parts[first].request != parts[i].request) first++;
-        if (first == i) request_add_experts(parts[i].request, before, &after);
+        while (plan->parts[first].request != plan->parts[i].request) first++;
+        if (first == i) request_add_experts(plan->parts[i].request, &engine->experts, &after);
     }
 }
 
-/* With which scale each output will be drawn from. */
-static void want_sums(Engine *engine) {
-    Scheduler *s = &engine->scheduler;
-    for (int i = 0; i < s->part_count; i++)
-        for (int k = 0; k < s->parts[i].outputs; k++)
-            engine->scales[s->parts[i].output + k] = sampler_scale(&s->parts[i].request->sampling);
-    s->step.scales = engine->scales;
-    engine->scratch.known.logits = NULL; /* they are others now */
-}
-
-/* How long the step that is planned may take: while nothing is known of the model's speed, longer than usual. */
-static int64_t step_patience_ns(const Engine *engine) {
+/* How long a step may take: while nothing is known of the model's speed, longer than usual. */
+static int64_t step_patience_ns(const Engine *engine, const StepPlan *plan) {
     enum { TIMES = 10 };
-    const Scheduler *s = &engine->scheduler;
-    const double least = engine->stall_ms * 1e-3,
-                 expected = s->prompt_row_s > 0 ? s->prompt_row_s * s->step.rows : least;
+    const double row_s = engine->scheduler.prompt_row_s, least = engine->stall_ms * 1e-3,
+                 expected = row_s > 0 ? row_s * plan->step.rows : least;
     return (int64_t)(fmax(least, TIMES * expected) * 1e9);
 }
 
-/* Of the step. */
-static const Part *largest_part(const Scheduler *s) {
-    const Part *largest = s->parts;
-    for (int i = 1; i < s->part_count; i++)
-        if (s->parts[i].rows > largest->rows) largest = &s->parts[i];
+static const Part *largest_part(const StepPlan *plan) {
+    const Part *largest = plan->parts;
+    for (int i = 1; i < plan->part_count; i++)
+        if (plan->parts[i].rows > largest->rows) largest = &plan->parts[i];
     return largest;
 }
 
-static void run_step(Engine *engine) {
-    Scheduler *s = &engine->scheduler;
-    scheduler_plan(s);
-    if (s->part_count == 0) {
-        allowed_ahead_end(engine->ahead, true);
-        return;
-    }
-    Error error = {0};
-    look_ahead(engine);
-    want_sums(engine);
+static void begin_step(Engine *engine, StepPlan *plan) {
+    if (engine->resources && engine->under_way == 0) resources_begin_step(engine->resources);
+    engine->under_way++;
     engine->steps++;
-    if (engine->resources) resources_begin_step(engine->resources);
-    const SourceStats before = expert_stats(engine);
-    const int64_t start = clock_ns();
-    atomic_store(&engine->step_due_ns, start + step_patience_ns(engine));
-    const bool ok =
-        runner_forward(engine->runner, engine->kv, &s->step, s->output_count, s->outputs, &engine->logits, &error);
-    atomic_store(&engine->step_due_ns, 0);
-    allowed_ahead_end(engine->ahead, false);
-    const double seconds = (double)(clock_ns() - start) * 1e-9;
-    if (engine->resources) resources_end_step(engine->resources);
+    engine->experts = expert_stats(engine);
+    for (int i = 0; i < plan->part_count; i++) request_retain(plan->parts[i].request); /* it may end before the step */
+    plan->begun_ns = clock_ns();
+    if (!plan->ahead) atomic_store(&engine->step_due_ns, plan->begun_ns + step_patience_ns(engine, plan));
+    runner_begin(engine->runner, engine->kv, &plan->step, plan->output_count, plan->outputs, &plan->begun);
+}
+
+/* Waits for the step. */
+static bool end_step(Engine *engine, StepPlan *plan, Error *error) {
+    const bool ok = runner_end(engine->runner, &plan->begun, &engine->logits, error);
+    const int64_t now = clock_ns();
+    engine->scratch.known.logits = NULL; /* they are others now */
+    atomic_store(&engine->step_due_ns, engine->next ? now + step_patience_ns(engine, engine->next) : 0);
+    if (!plan->ahead) allowed_ahead_end(engine->ahead, false);
+    const int64_t start = plan->begun_ns > engine->ended_ns ? plan->begun_ns : engine->ended_ns;
+    const double seconds = (double)(now - start) * 1e-9;
+    engine->ended_ns = now;
+    if (--engine->under_way == 0 && engine->resources) resources_end_step(engine->resources);
     engine->step_s += seconds;
-    note_experts(engine, &before);
-    if (ok) {
-        scheduler_note_step(s, seconds);
-        for (int i = 0; i < s->part_count; i++) finish_part(engine, &s->parts[i]);
-        return;
-    }
-    if (error.code == ERROR_CANCELLED) return; /* by those who have rows in it */
-    if (!engine->damaged) log_error("a step of %d rows failed: %s", s->step.rows, error.text);
-    if (error.code == ERROR_MEMORY) { /* of the device: the others can have the step without it */
-        request_fail(largest_part(s)->request, &error);
+    note_experts(engine, plan);
+    if (ok) scheduler_note_step(&engine->scheduler, plan, seconds);
+    return ok;
+}
+
+static void release_parts(StepPlan *plan) {
+    for (int i = 0; i < plan->part_count; i++) request_release(plan->parts[i].request);
+    plan->part_count = 0;
+}
+
+/* What was begun ahead is nobody's. */
+static void drop_next(Engine *engine) {
+    StepPlan *next = engine->next;
+    Error ignored = {0};
+    engine->next = NULL;
+    if (!next) return;
+    (void)end_step(engine, next, &ignored);
+    release_parts(next);
+}
+
+static void fail_step(Engine *engine, const StepPlan *plan, const Error *error) {
+    if (error->code == ERROR_CANCELLED) return; /* by those who have rows in it */
+    if (!engine->damaged) log_error("a step of %d rows failed: %s", plan->step.rows, error->text);
+    if (error->code == ERROR_MEMORY) { /* of the device: the others can have the step without it */
+        request_fail(largest_part(plan)->request, error);
         return;
     }
     /* Experts may well be read the next time; a device that has failed has lost everything. */
     const bool told = engine->lost;
-    engine->lost = error.code == ERROR_DEVICE;
+    engine->lost = error->code == ERROR_DEVICE;
     engine->damaged = engine->lost || model_damaged(runner_model(engine->runner));
     mutex_lock(&engine->mutex); /* who hears of the failure must find it in the statistics */
     engine->stats.damaged = engine->damaged;
     engine->stats.lost = engine->lost;
     mutex_unlock(&engine->mutex);
-    for (int i = 0; i < s->part_count; i++) request_fail(s->parts[i].request, &error);
-    if (engine->lost && !told && engine->failed) engine->failed(engine->failed_context, &error);
+    for (int i = 0; i < plan->part_count; i++) request_fail(plan->parts[i].request, error);
+    if (engine->lost && !told && engine->failed) engine->failed(engine->failed_context, error);
+}
+
+/* A step, and where that is possible the beginning of the one after it, so that the device has something to do while
+ * this one's tokens are handed out. */
+static void run_step(Engine *engine) {
+    Scheduler *s = &engine->scheduler;
+    StepPlan *now = engine->next ? engine->next : s->plans, *next = &s->plans[now == s->plans];
+    if (!engine->next) {
+        scheduler_plan(s, now);
+        if (now->part_count == 0) {
+            allowed_ahead_end(engine->ahead, true);
+            return;
+        }
+        look_ahead(engine, now);
+        begin_step(engine, now);
+    }
+    engine->next = NULL;
+    if (!(engine->resources && resources_others_wait(engine->resources)) && scheduler_plan_ahead(s, now, next)) {
+        begin_step(engine, next);
+        engine->next = next;
+    }
+    Error error = {0};
+    if (end_step(engine, now, &error)) {
+        for (int i = 0; i < now->part_count; i++) finish_part(engine, now, &now->parts[i]);
+    } else {
+        fail_step(engine, now, &error);
+        drop_next(engine);
+    }
+    release_parts(now);
 }
 
 /* ---- the thread ---- */
@@ -465,7 +531,8 @@ static void *engine_run(void *argument) {
         count_idle(engine);
         mutex_lock(&engine->mutex);
         publish_stats(engine);
-        while (!engine->closing && !s->waiting.first && !s->active.first) condition_wait(&engine->wake, &engine->mutex);
+        while (!engine->closing && !s->waiting.first && !s->active.first && !engine->next)
+            condition_wait(&engine->wake, &engine->mutex);
         const bool closing = engine->closing;
         if (!closing) scheduler_admit(s);
         publish_stats(engine); /* with what has been let in, though its first step may take seconds */
@@ -476,6 +543,7 @@ static void *engine_run(void *argument) {
         settle_all(engine);
         end_round(engine);
     }
+    drop_next(engine);
     cancel_all(engine);
     end_round(engine);
     return NULL;
@@ -542,8 +610,7 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     engine->ahead = allowed_ahead_open(options->slots, engine->vocab, ends, error);
     if (!engine->ahead) return false;
     engine->working = malloc((size_t)engine->vocab * sizeof *engine->working);
-    engine->scales = calloc((size_t)(options->slots + ECHO_ROWS), sizeof *engine->scales);
-    if (!engine->working || !engine->scales) return fail(error, ERROR_MEMORY, "no memory for a row of logits");
+    if (!engine->working) return fail(error, ERROR_MEMORY, "no memory for a row of logits");
     const int context = engine->scheduler.context;
     const size_t whole = kv_bytes_for(runner_kv_plan(engine->runner), &engine->kv_format, context);
     engine->kv_blocks = (uint64_t)((double)pool / (double)whole * context / KV_PAGE_TOKENS);
@@ -578,7 +645,6 @@ void engine_close(Engine *engine) {
     allowed_ahead_close(engine->ahead);
     sampler_scratch_close(&engine->scratch);
     free(engine->working);
-    free(engine->scales);
     if (engine->resources) resources_leave(engine->resources, &engine->account);
     kv_close(engine->kv);
     runner_close(engine->runner);

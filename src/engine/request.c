@@ -110,6 +110,7 @@ Request *request_new(const RequestOptions *options, const RequestShape *shape, i
     request->max_tokens = max_tokens;
     request->choice_count = options->choices;
     request->choices = choices;
+    request->first = -1;
     request->waiting = options->choices;
     request->echo = options->echo_logprobs;
     request->pooling = options->embeds ? shape->pooling : POOLING_NONE;

@@ -82,6 +82,8 @@ struct Request {
     int waiting;               /* choices in CHOICE_WAITING */
     KvSequence kv;             /* of the prompt, until the last choice to start takes it over, or pages run out */
     float *logits;             /* [vocab] behind the prompt: own memory with several choices, else the step's */
+    int32_t first;             /* token behind the prompt, drawn already; −1: not yet */
+    bool by_host;              /* what its logits were once must be seen to here */
     bool failed;
 
     Mutex mutex;

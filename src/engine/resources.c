@@ -54,6 +54,13 @@ void resources_end_step(Resources *resources) {
     if (others) condition_broadcast(&resources->turn);
 }
 
+bool resources_others_wait(Resources *resources) {
+    mutex_lock(&resources->mutex);
+    const bool others = resources->asked != resources->served + 1;
+    mutex_unlock(&resources->mutex);
+    return others;
+}
+
 /* ---- memory ---- */
 
 void resources_enter(Resources *resources, MemoryAccount *account) {

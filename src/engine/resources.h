@@ -15,6 +15,8 @@ struct Pool *resources_pool(Resources *resources);
 /* Around a step: engines that want one take turns, in the order of asking. */
 void resources_begin_step(Resources *resources);
 void resources_end_step(Resources *resources);
+/* Whether another engine waits for the end of the step that is under way. */
+bool resources_others_wait(Resources *resources);
 
 /* What an engine will take at most, and has taken of it so far: others must not count on the rest. */
 typedef struct MemoryAccount {

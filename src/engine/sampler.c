@@ -9,6 +9,7 @@
 #include "base/checked.h"
 
 enum { BLOCK = LOGIT_BLOCK /* and a word of a mask */, LANES = 16, BUCKET_BITS = 11, BUCKETS = 1 << BUCKET_BITS };
+enum { GROUP = LOGIT_GROUP };
 static const uint32_t SEEN = 1u << 31;
 static const float EXP_MIN = -87; /* below it e^x counts as 0 */
 
@@ -143,22 +144,28 @@ WIDE static void exp_sums_wide(const float *x, int count, const float *maxima, f
     exp_sums_body(x, count, maxima, max, scale, sums);
 }
 
-static float find_max(SamplerScratch *s, float *logits, const uint64_t *mask) {
-    if (mask)
-        (wide() ? masked_maxima_wide : masked_maxima_base)(logits, s->vocab, mask, s->maxima);
-    else
-        (wide() ? maxima_wide : maxima_base)(logits, s->vocab, s->maxima);
+static float find_max(SamplerScratch *s, const float *logits) {
+    (wide() ? maxima_wide : maxima_base)(logits, s->vocab, s->maxima);
+    return block_max(s->maxima, s->blocks);
+}
+static float find_allowed_max(SamplerScratch *s, float *logits, const uint64_t *mask) {
+    if (!mask) return find_max(s, logits);
+    (wide() ? masked_maxima_wide : masked_maxima_base)(logits, s->vocab, mask, s->maxima);
     return block_max(s->maxima, s->blocks);
 }
 
-/* Σ exp((x − max)·scale), with its parts in sums. */
+/* Σ exp((x − max)·scale), with its parts in sums and groups. */
 static double exp_total(SamplerScratch *s, const float *logits, float max, float scale) {
     if (s->known_sums && scale == s->known.scale)
         memcpy(s->sums, s->known_sums, (size_t)s->blocks * sizeof *s->sums);
     else
         (wide() ? exp_sums_wide : exp_sums_base)(logits, s->vocab, s->maxima, max, scale, s->sums);
     double total = 0;
-    for (int b = 0; b < s->blocks; b++) total += (double)s->sums[b];
+    for (int g = 0; g * GROUP < s->blocks; g++) {
+        s->groups[g] = 0;
+        for (int b = g * GROUP; b < s->blocks && b < (g + 1) * GROUP; b++) s->groups[g] += (double)s->sums[b];
+        total += s->groups[g];
+    }
     return total;
 }
 
@@ -181,11 +188,11 @@ static float prepare(SamplerScratch *s, float *logits, const uint64_t *mask) {
         }
     }
     s->known.logits = NULL;
-    const float max = find_max(s, logits, mask);
+    const float max = find_allowed_max(s, logits, mask);
     if (isfinite(max)) return max;
     for (int i = 0; i < s->vocab; i++)
         if (s->maxima[i / BLOCK] > -INFINITY || !mask) logits[i] = max < 0 || logits[i] == INFINITY ? 0 : -INFINITY;
-    return find_max(s, logits, mask);
+    return find_allowed_max(s, logits, mask);
 }
 
 /* ---- candidates ---- */
@@ -294,9 +301,9 @@ static void collect_nucleus(SamplerScratch *s, const float *logits, float max, d
     keep_top(s, s->weights, target);
 }
 
-static void keep_likely(SamplerScratch *s, float max, float min_p) {
+static void keep_likely(SamplerScratch *s, float max, float min_p_log) {
     int kept = 0;
-    const float threshold = max + logf(min_p);
+    const float threshold = max + min_p_log;
     for (int i = 0; i < s->count; i++) {
         if (s->values[i] < threshold && s->values[i] < max) continue;
         s->ids[kept] = s->ids[i];
@@ -325,10 +332,9 @@ void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4
 }
 
 /* In (0, 1). */
-static double draw_uniform(const Sampler *sampler, int position) {
-    const uint64_t seed = sampler->options->seed;
+static double draw_uniform(uint64_t seed, uint32_t choice, int position) {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    const uint32_t counter[4] = {(uint32_t)position, sampler->choice, 0, 0};
+    const uint32_t counter[4] = {(uint32_t)position, choice, 0, 0};
     uint32_t bits[4];
     philox4x32(counter, key, bits);
     const uint64_t wide_bits = (uint64_t)bits[0] << 32 | bits[1];
@@ -355,11 +361,17 @@ static int32_t draw_candidate(SamplerScratch *s, float max, float scale, double 
     return last;
 }
 
-/* From the whole vocabulary: first the block, then the token in it. */
+/* From the whole vocabulary: first the group of blocks, then the block, then the token in it. */
 static int32_t draw_any(SamplerScratch *s, const float *logits, float max, float scale, double uniform) {
     double target = uniform * exp_total(s, logits, max, scale);
-    int chosen = 0;
-    for (int b = 0; b < s->blocks; b++) {
+    int group = 0, chosen = 0;
+    for (int g = 0; g * GROUP < s->blocks; g++) {
+        if (s->groups[g] <= 0) continue;
+        group = g;
+        if (target < s->groups[g]) break;
+        target -= s->groups[g];
+    }
+    for (int b = group * GROUP; b < s->blocks && b < (group + 1) * GROUP; b++) {
         if (s->sums[b] <= 0) continue;
         chosen = b;
         if (target < (double)s->sums[b]) break;
@@ -382,32 +394,47 @@ static float scale_of(const SamplingOptions *o) {
     return inverse < 1e30f ? inverse : 1e30f; /* finite: 0 · scale is 0 */
 }
 
-float sampler_scale(const SamplingOptions *o) {
-    const bool any = o->temperature > 0 && o->top_k <= 0 && !(o->top_p < 1) && !(o->min_p > 0);
-    return any ? scale_of(o) : 1;
+/* Whether the whole vocabulary is drawn from. */
+static bool draws_any(const SamplingOptions *o) {
+    return o->temperature > 0 && o->top_k <= 0 && !(o->top_p < 1) && !(o->min_p > 0);
 }
 
-static int32_t draw(const Sampler *sampler, SamplerScratch *s, const float *logits, float max, int position) {
-    const SamplingOptions *o = sampler->options;
-    if (!(o->temperature > 0)) return first_equal(s, logits, max);
-    const float scale = scale_of(o);
-    const double uniform = draw_uniform(sampler, position);
-    const bool top_k = o->top_k > 0 && o->top_k < s->vocab, top_p = o->top_p<1, min_p = o->min_p> 0;
-    if (!top_k && !top_p && !min_p) return draw_any(s, logits, max, scale, uniform);
+float sampler_scale(const SamplingOptions *o) { return draws_any(o) ? scale_of(o) : 1; }
+
+Draw sampler_leave(const SamplingOptions *o, int choice, int position) {
+    if (!(o->temperature > 0)) return (Draw){.scale = 0};
+    return (Draw){.uniform = draw_uniform(o->seed, (uint32_t)choice, position),
+        .scale = scale_of(o),
+        .top_p = o->top_p < 1 ? o->top_p : 1,
+        .min_p_log = o->min_p > 0 ? logf(o->min_p) : -INFINITY,
+        .top_k = o->top_k > 0 ? o->top_k : 0};
+}
+
+static int32_t draw(SamplerScratch *s, const float *logits, float max, const Draw *d) {
+    if (d->scale == 0) return first_equal(s, logits, max);
+    const bool top_k = d->top_k > 0 && d->top_k < s->vocab, top_p = d->top_p<1, min_p = d->min_p_log> - INFINITY;
+    if (!top_k && !top_p && !min_p) return draw_any(s, logits, max, d->scale, d->uniform);
     if (top_k) {
-        collect_top(s, logits, o->top_k);
+        collect_top(s, logits, d->top_k);
         if (top_p) {
             const double total = weigh(s, max, 1);
-            keep_top(s, s->weights, (double)o->top_p * total);
+            keep_top(s, s->weights, (double)d->top_p * total);
         }
     } else if (top_p) {
-        collect_nucleus(s, logits, max, (double)o->top_p);
+        collect_nucleus(s, logits, max, (double)d->top_p);
     } else {
-        const float threshold = max + logf(o->min_p);
+        const float threshold = max + d->min_p_log;
         collect(s, logits, threshold < max ? threshold : max);
     }
-    if (min_p) keep_likely(s, max, o->min_p);
-    return draw_candidate(s, max, scale, uniform);
+    if (min_p) keep_likely(s, max, d->min_p_log);
+    return draw_candidate(s, max, d->scale, d->uniform);
+}
+
+int32_t sampler_draw(SamplerScratch *scratch, const float *logits, const Draw *d) {
+    scratch->total = 0;
+    scratch->known_sums = NULL;
+    const float max = find_max(scratch, logits);
+    return isfinite(max) ? draw(scratch, logits, max, d) : -1;
 }
 
 /* ---- history ---- */
@@ -456,6 +483,10 @@ static void penalise(const Sampler *sampler, SamplerScratch *scratch, float *log
     }
 }
 
+bool sampler_can_leave(const SamplingOptions *o) {
+    return !penalties_on(o) && o->bias_count == 0 && o->logprobs < 0 && (!(o->temperature > 0) || draws_any(o));
+}
+
 /* ---- the whole ---- */
 
 /* Descending; insertion keeps ties in order of id. For a handful. */
@@ -496,7 +527,8 @@ void sampler_logprobs(SamplerScratch *scratch, float *logits, int32_t id, int to
 int32_t sampler_next(Sampler *sampler, SamplerScratch *scratch, float *logits, int position, TokenOut *out) {
     penalise(sampler, scratch, logits);
     const float max = prepare(scratch, logits, sampler->mask);
-    out->id = draw(sampler, scratch, logits, max, position);
+    const Draw left = sampler_leave(sampler->options, (int)sampler->choice, position);
+    out->id = draw(scratch, logits, max, &left);
     out->logprob = NAN;
     out->top_count = 0;
     if (sampler->options->logprobs >= 0) fill_logprobs(scratch, logits, max, out->id, sampler->options->logprobs, out);
@@ -512,11 +544,13 @@ bool sampler_scratch_open(SamplerScratch *scratch, int vocab, Error *error) {
     *scratch = (SamplerScratch){.vocab = vocab, .blocks = blocks};
     scratch->maxima = malloc((size_t)blocks * sizeof(float));
     scratch->sums = malloc((size_t)blocks * sizeof(float));
+    scratch->groups = malloc((size_t)(blocks / GROUP + 1) * sizeof(double));
     scratch->ids = malloc((size_t)(vocab + 1) * sizeof(int32_t)); /* collect writes one past what it keeps */
     scratch->values = malloc((size_t)(vocab + 1) * sizeof(float));
     scratch->weights = malloc((size_t)(vocab + 1) * sizeof(float));
     scratch->histogram = malloc(BUCKETS * sizeof(double));
-    if (scratch->maxima && scratch->sums && scratch->ids && scratch->values && scratch->weights && scratch->histogram)
+    if (scratch->maxima && scratch->sums && scratch->groups && scratch->ids && scratch->values && scratch->weights &&
+        scratch->histogram)
         return true;
     sampler_scratch_close(scratch);
     return fail(error, ERROR_MEMORY, "no memory to sample from %d tokens", vocab);
@@ -525,6 +559,7 @@ bool sampler_scratch_open(SamplerScratch *scratch, int vocab, Error *error) {
 void sampler_scratch_close(SamplerScratch *scratch) {
     free(scratch->maxima);
     free(scratch->sums);
+    free(scratch->groups);
     free(scratch->ids);
     free(scratch->values);
     free(scratch->weights);

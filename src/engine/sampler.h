@@ -4,17 +4,19 @@
  * machine with IEEE floats. What the mask excludes counts as −∞ and is never drawn, whatever the other logits are.
  * Random numbers: Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011). */
 #pragma once
+#include "backend/backend.h"
 #include "engine/engine.h"
 
 /* Working memory for one thread that samples. */
 typedef struct SamplerScratch {
     int vocab, blocks;
-    float *maxima; /* [blocks] of the logits; −∞: nothing in the block counts, and it may not have been written */
-    float *sums;   /* [blocks] of exponentials */
-    double total;  /* of all exponentials; 0: not known yet */
-    int count;     /* candidates, by ascending id */
-    int32_t *ids;  /* [vocab] */
-    float *values; /* [vocab] */
+    float *maxima;  /* [blocks] of the logits; −∞: nothing in the block counts, and it may not have been written */
+    float *sums;    /* [blocks] of exponentials; */
+    double *groups; /* of LOGIT_GROUP blocks each */
+    double total;   /* of all exponentials; 0: not known yet */
+    int count;      /* candidates, by ascending id */
+    int32_t *ids;   /* [vocab] */
+    float *values;  /* [vocab] */
     float *weights;
     double *histogram;
     /* What a device has found out about a row of logits (LogitSums in backend.h): known.maxima and sums, [blocks], of
@@ -28,6 +30,13 @@ typedef struct SamplerScratch {
 
 /* The scale of the exponents that drawing with these options will need the sums of first. */
 float sampler_scale(const SamplingOptions *options);
+
+/* Whether a backend that draws can do so with these options, whatever was drawn before; then how, for a choice's token
+ * at this position of its sequence. The token is the one that sampler_next() would draw without a mask. */
+bool sampler_can_leave(const SamplingOptions *options);
+Draw sampler_leave(const SamplingOptions *options, int choice, int position);
+/* What the backend then draws (LogitDraws in backend.h). */
+int32_t sampler_draw(SamplerScratch *scratch, const float *logits, const Draw *draw);
 
 /* The history of one choice. */
 typedef struct Sampler {

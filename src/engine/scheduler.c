@@ -20,6 +20,34 @@ static int most_tokens(const KvPlan *plan, const KvFormat *format, size_t pool, 
     return low;
 }
 
+static bool step_plan_open(StepPlan *plan, size_t rows, size_t slots, Error *error) {
+    const size_t outputs = slots + ECHO_ROWS;
+    *plan = (StepPlan){
+        .tokens = calloc(rows, sizeof *plan->tokens),
+        .positions = calloc(rows, sizeof *plan->positions),
+        .outputs = calloc(outputs, sizeof *plan->outputs),
+        .scales = calloc(outputs, sizeof *plan->scales),
+        .draws = calloc(outputs, sizeof *plan->draws),
+        .states = calloc(rows, sizeof *plan->states),
+        .runs = calloc(slots, sizeof *plan->runs),
+        .parts = calloc(slots, sizeof *plan->parts),
+    };
+    return (plan->tokens && plan->positions && plan->outputs && plan->scales && plan->draws && plan->states &&
+               plan->runs && plan->parts) ||
+        fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
+}
+
+static void step_plan_close(StepPlan *plan) {
+    free(plan->tokens);
+    free(plan->positions);
+    free(plan->outputs);
+    free(plan->scales);
+    free(plan->draws);
+    free(plan->states);
+    free(plan->runs);
+    free(plan->parts);
+}
+
 bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error) {
     const size_t rows = (size_t)options->slots + (size_t)options->prefill_size, slots = (size_t)options->slots;
     *s = (Scheduler){
@@ -27,17 +55,15 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
         .queue_max = options->queue_max,
         .prefill_size = options->prefill_size,
         .pool = kv_bytes_total(kv),
-        .tokens = calloc(rows, sizeof *s->tokens),
-        .positions = calloc(rows, sizeof *s->positions),
-        .outputs = calloc(slots + ECHO_ROWS, sizeof *s->outputs),
-        .states = calloc(rows, sizeof *s->states),
-        .runs = calloc(slots, sizeof *s->runs),
-        .parts = calloc(slots, sizeof *s->parts),
+        .draws = runner_draws(runner),
+        .goes_ahead = runner_goes_ahead(runner),
         .turns = calloc(slots, sizeof *s->turns),
     };
-    if (!s->tokens || !s->positions || !s->outputs || !s->states || !s->runs || !s->parts || !s->turns) {
+    bool ok = s->turns || fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
+    for (int i = 0; ok && i < (s->goes_ahead ? 2 : 1); i++) ok = step_plan_open(&s->plans[i], rows, slots, error);
+    if (!ok) {
         scheduler_close(s);
-        return fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
+        return false;
     }
     const KvPlan *plan = runner_kv_plan(runner);
     s->model_context = model_context(runner_model(runner));
@@ -56,12 +82,7 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
 void scheduler_close(Scheduler *s) {
     sequences_close(&s->sequences);
     free(s->turns);
-    free(s->tokens);
-    free(s->positions);
-    free(s->outputs);
-    free(s->states);
-    free(s->runs);
-    free(s->parts);
+    for (int i = 0; i < 2; i++) step_plan_close(&s->plans[i]);
     *s = (Scheduler){0};
 }
 

@@ -38,10 +38,26 @@ typedef struct Turn {
 typedef struct Part {
     Request *request;
     AnswerChoice *choice; /* NULL: a piece of the prompt */
-    int rows;
-    int output, outputs; /* which logits are its */
-    int state, states;   /* and which states */
+    int rows, position;   /* of its first row in the sequence */
+    int output, outputs;  /* which logits are its */
+    int state, states;    /* and which states */
 } Part;
+
+/* A step and whose its rows are. */
+typedef struct StepPlan {
+    Step step;
+    int32_t *tokens, *positions, *outputs, *states;
+    float *scales; /* of the outputs, as they will be drawn from: by the engine, */
+    Draw *draws;   /* or all where their logits are: */
+    bool drawn;
+    Run *runs;
+    Part *parts;
+    int part_count, output_count, state_count;
+    int prompt_rows;
+    bool ahead;       /* of the step before, which has not ended */
+    RunnerStep begun; /* the engine's, as is */
+    int64_t begun_ns;
+} StepPlan;
 
 typedef struct Scheduler {
     Sequences sequences;
@@ -62,13 +78,9 @@ typedef struct Scheduler {
     Turn *turns; /* by age */
     int turn_count, readers;
     bool left_out; /* somebody has no turn, as a mask is late, and keeps pages */
-    Step step;
-    int32_t *tokens, *positions, *outputs, *states;
-    Run *runs;
-    Part *parts;
-    int part_count, output_count, state_count;
-    int prompt_rows;     /* of this step */
-    double prompt_row_s; /* what one takes; 0: not known yet */
+    StepPlan plans[2];
+    bool draws, goes_ahead; /* whether the runner does */
+    double prompt_row_s;    /* what one takes; 0: not known yet */
 } Scheduler;
 
 NODISCARD bool scheduler_open(
@@ -84,8 +96,12 @@ void scheduler_queue(Scheduler *scheduler, Request *request); /* takes over a re
 void scheduler_admit(Scheduler *scheduler);                   /* by the engine thread */
 
 /* Engine thread. */
-void scheduler_plan(Scheduler *scheduler); /* fills step, parts and outputs; no parts: nothing to run */
-void scheduler_note_step(Scheduler *scheduler, double seconds); /* what the planned step took */
+void scheduler_plan(Scheduler *scheduler, StepPlan *plan); /* no parts: nothing to run */
+/* The step after one that is under way and draws its own tokens: for the same choices, less those that end with it for
+ * certain. What is computed for one that ends otherwise is nobody's. False: the other step must end first, as somebody
+ * has more to do than to go on, or pages are short. */
+bool scheduler_plan_ahead(Scheduler *scheduler, const StepPlan *under_way, StepPlan *plan);
+void scheduler_note_step(Scheduler *scheduler, const StepPlan *plan, double seconds); /* what it took */
 /* Gives up its slot and pages; a prompt that is being read (choice NULL) or a running choice. */
 void scheduler_park(Scheduler *scheduler, Request *request, AnswerChoice *choice);
 void scheduler_free_slot(Scheduler *scheduler, Request *request);

@@ -49,8 +49,8 @@ static int prefill_limit(const Scheduler *s) {
     return smaller(fitting > PREFILL_LEAST ? fitting : PREFILL_LEAST, s->prefill_size);
 }
 
-void scheduler_note_step(Scheduler *s, double seconds) {
-    if (s->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / s->prompt_rows;
+void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds) {
+    if (plan->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / plan->prompt_rows;
 }
 
 /* Splits the step's prompt tokens over the prompts: half to the oldest, equal parts of the rest to the others; what
@@ -129,29 +129,64 @@ static void reserve(Scheduler *s, Turn *turn) {
 
 /* ---- the step ---- */
 
-static void add_part(Scheduler *s, const Turn *turn) {
+/* Whether the token behind so many of an answer can be drawn where its logits are. */
+static bool can_leave(const Scheduler *s, const Request *r, const AnswerChoice *choice, int generated) {
+    return s->draws && !r->by_host && !r->constraint && !r->echo && generated >= r->sampling.min_tokens &&
+        (choice || r->choice_count == 1) && sampler_can_leave(&r->sampling);
+}
+
+/* How the outputs of a part are drawn from, the last of which follows so many tokens of the answer. */
+static void add_draws(const Scheduler *s, StepPlan *plan, const Part *part, int generated) {
+    const Request *r = part->request;
+    if (part->outputs == 0) return;
+    const int choice = part->choice ? (int)(part->choice - r->choices) : 0;
+    for (int i = 0; i < part->outputs; i++) plan->scales[part->output + i] = sampler_scale(&r->sampling);
+    plan->drawn = plan->drawn && can_leave(s, r, part->choice, generated);
+    if (plan->drawn) plan->draws[part->output] = sampler_leave(&r->sampling, choice, r->prompt_count + generated);
+}
+
+static void plan_begin(StepPlan *plan, bool ahead) {
+    plan->part_count = plan->output_count = plan->state_count = plan->prompt_rows = 0;
+    plan->step = (Step){.tokens = plan->tokens, .positions = plan->positions, .runs = plan->runs, .axes = 1};
+    plan->drawn = true;
+    plan->ahead = ahead;
+}
+
+static void plan_end(StepPlan *plan) {
+    plan->drawn = plan->drawn && plan->output_count > 0 && plan->state_count == 0;
+    plan->step.draws = plan->drawn ? plan->draws : NULL;
+    plan->step.scales = plan->drawn ? NULL : plan->scales;
+    plan->step.run_count = plan->part_count;
+    plan->step.state_count = plan->state_count;
+    plan->step.states = plan->states;
+}
+
+static void add_part(Scheduler *s, StepPlan *plan, const Turn *turn) {
     Request *r = turn->request;
     const KvSequence *kv = sequence_of(r, turn->choice);
     if (turn->rows == 0 || !kv->tables || r->failed) return; /* failed by another of its turns, perhaps */
-    const int row = s->step.rows, rows = turn->rows, first = s->output_count;
+    const int row = plan->step.rows, rows = turn->rows, first = plan->output_count;
     const bool last = kv->length + rows == sequence_tokens(r, turn->choice);
     const int wanted = r->whole && !turn->choice ? rows : last;
-    const int outputs = r->pooling ? 0 : wanted, states = r->pooling ? wanted : 0, first_state = s->state_count;
-    sequence_text(r, turn->choice, kv->length, rows, s->tokens + row);
-    for (int i = 0; i < rows; i++) s->positions[row + i] = kv->length + i;
-    for (int i = 0; i < outputs; i++) s->outputs[s->output_count++] = row + rows - outputs + i;
-    for (int i = 0; i < states; i++) s->states[s->state_count++] = row + rows - states + i;
-    s->runs[s->part_count] = (Run){.row = row, .rows = rows};
-    kv_run(kv, &s->runs[s->part_count]);
-    s->step.rows += rows;
-    if (turn->reads) s->prompt_rows += rows;
-    s->parts[s->part_count++] = (Part){.request = r,
+    const int outputs = r->pooling ? 0 : wanted, states = r->pooling ? wanted : 0, first_state = plan->state_count;
+    sequence_text(r, turn->choice, kv->length, rows, plan->tokens + row);
+    for (int i = 0; i < rows; i++) plan->positions[row + i] = kv->length + i;
+    for (int i = 0; i < outputs; i++) plan->outputs[plan->output_count++] = row + rows - outputs + i;
+    for (int i = 0; i < states; i++) plan->states[plan->state_count++] = row + rows - states + i;
+    plan->runs[plan->part_count] = (Run){.row = row, .rows = rows};
+    kv_run(kv, &plan->runs[plan->part_count]);
+    plan->step.rows += rows;
+    if (turn->reads) plan->prompt_rows += rows;
+    Part *part = &plan->parts[plan->part_count++];
+    *part = (Part){.request = r,
         .choice = turn->choice,
         .rows = rows,
+        .position = kv->length,
         .output = first,
         .outputs = outputs,
         .state = first_state,
         .states = states};
+    add_draws(s, plan, part, turn->choice ? turn->choice->generated : 0);
 }
 
 /* Prompts that have begun go on with what the disk has of them, the oldest first, a little in each round. */
@@ -169,19 +204,71 @@ static void seek_on_disk(Scheduler *s) {
     }
 }
 
-void scheduler_plan(Scheduler *s) {
+void scheduler_plan(Scheduler *s, StepPlan *plan) {
     seek_on_disk(s);
-    s->part_count = s->output_count = s->state_count = s->prompt_rows = 0;
-    s->step = (Step){.tokens = s->tokens, .positions = s->positions, .runs = s->runs, .axes = 1};
+    plan_begin(plan, false);
     collect_turns(s);
     share_prefill(s);
     for (int i = 0; i < s->turn_count; i++)
         if (s->turns[i].rows > 0) reserve(s, &s->turns[i]);
     for (int i = 0; i < s->turn_count; i++)
-        if (!s->turns[i].reads) add_part(s, &s->turns[i]);
+        if (!s->turns[i].reads) add_part(s, plan, &s->turns[i]);
     for (int i = 0; i < s->turn_count; i++)
-        if (s->turns[i].reads) add_part(s, &s->turns[i]);
-    s->step.run_count = s->part_count;
-    s->step.state_count = s->state_count;
-    s->step.states = s->states;
+        if (s->turns[i].reads) add_part(s, plan, &s->turns[i]);
+    plan_end(plan);
+}
+
+/* ---- one step ahead ---- */
+
+/* Whether each sequence that has something to do is in the step with one token, behind which it draws. */
+static bool all_go_on(const Scheduler *s, const StepPlan *plan) {
+    int running = 0, going = 0;
+    if (!s->goes_ahead || !plan->drawn || plan->step.rows != plan->part_count) return false;
+    for (const Request *r = s->active.first; r; r = r->next) {
+        if (r->failed || request_reads_prompt(r)) return false;
+        for (int i = 0; i < r->choice_count; i++) running += r->choices[i].state == CHOICE_RUNNING;
+    }
+    for (int i = 0; i < plan->part_count; i++) {
+        const Part *part = &plan->parts[i];
+        if (!part->choice) return false;
+        going += part->choice->state == CHOICE_RUNNING && part->choice->kv.length == part->position;
+    }
+    return running == going;
+}
+
+/* The row behind a part's. False: there is no room for it. */
+static bool add_ahead(Scheduler *s, StepPlan *plan, const Part *before) {
+    Request *r = before->request;
+    AnswerChoice *choice = before->choice;
+    KvSequence *kv = &choice->kv;
+    const int row = plan->part_count, position = before->position + 1;
+    Error ignored;
+    if (kv_step_rows(kv) < 2 || !kv_reserve(s->sequences.kv, kv, 2, &ignored)) return false;
+    plan->tokens[row] = -2 - before->output;
+    plan->positions[row] = position;
+    plan->outputs[row] = row;
+    plan->runs[row] = (Run){.row = row, .rows = 1};
+    kv_run(kv, &plan->runs[row]);
+    plan->runs[row].position = position;
+    plan->parts[row] =
+        (Part){.request = r, .choice = choice, .rows = 1, .position = position, .output = row, .outputs = 1};
+    add_draws(s, plan, &plan->parts[row], choice->generated + 1);
+    plan->step.rows = plan->part_count = plan->output_count = row + 1;
+    return true;
+}
+
+bool scheduler_plan_ahead(Scheduler *s, const StepPlan *under_way, StepPlan *plan) {
+    if (!all_go_on(s, under_way)) return false;
+    plan_begin(plan, true);
+    for (int i = 0; i < under_way->part_count; i++) {
+        const Part *part = &under_way->parts[i];
+        const Request *r = part->request;
+        AnswerChoice *choice = part->choice;
+        if (choice->state != CHOICE_RUNNING || choice->generated + 1 >= r->max_tokens || atomic_load(&r->cancel) ||
+            atomic_load(&choice->stop))
+            continue;
+        if (!add_ahead(s, plan, part)) return false;
+    }
+    plan_end(plan);
+    return plan->part_count > 0;
 }

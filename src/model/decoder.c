@@ -235,12 +235,17 @@ int64_t decoder_results(const Spec *spec, const Step *step, int count, bool summ
     return states ? decoder_states_at(spec, count) + states : (int64_t)count * spec->vocab;
 }
 
-static void sums_forward(const Bound *bound, const Stage *stage, const Step *step, int count, float *logits) {
-    const LogitSums op = {.rows = count,
-        .vocab = bound->spec->vocab,
-        .logits = logits,
-        .scales = step->scales,
-        .out = logits + decoder_sums_at(bound->spec, step, count)};
+/* What follows the logits: tokens are drawn, or what drawing begins with is found out. */
+static void draw_forward(const Bound *bound, const Stage *stage, const Step *step, int count, float *logits) {
+    float *work = logits + decoder_sums_at(bound->spec, step, count);
+    const LogitDraws draws = {
+        .rows = count, .vocab = bound->spec->vocab, .logits = logits, .draws = step->draws, .work = work};
+    if (step->draws) {
+        stage->backend->ops->draw(stage->backend, &draws);
+        return;
+    }
+    const LogitSums op = {
+        .rows = count, .vocab = bound->spec->vocab, .logits = logits, .scales = step->scales, .out = work};
     stage->backend->ops->sum_logits(stage->backend, &op);
 }
 
@@ -288,11 +293,11 @@ float *decoder_forward(
     const BackendOps *ops = stage.backend->ops;
     if (count > 0 || step->state_count > 0) {
         const int64_t at = decoder_states_at(spec, count), states = (int64_t)step->state_count * spec->hidden;
-        const int64_t sums = step->scales && ops->sum_logits ? count : 0;
-        logits = ops->scratch(stage.backend, decoder_results(spec, step, count, sums > 0));
+        const bool summed = count > 0 && (step->draws || (step->scales && ops->sum_logits));
+        logits = ops->scratch(stage.backend, decoder_results(spec, step, count, summed));
         if (stage.walk && count > 0) head_forward(bound, &stage, count, output, logits);
         if (stage.walk && states > 0) states_forward(bound, &stage, step, logits + at);
-        if (stage.walk && sums > 0) sums_forward(bound, &stage, step, count, logits);
+        if (stage.walk && summed) draw_forward(bound, &stage, step, count, logits);
     }
     tickets[number] = ops->submit(stage.backend);
     return logits;

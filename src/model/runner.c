@@ -205,8 +205,13 @@ static void check_step(const Runner *runner, const Step *step) {
         row += step->runs[r].rows;
     }
     CHECK(row == step->rows && row > 0 && row <= runner->backends[0]->rows_max);
-    const int least = step->embeddings ? -1 : 0;
-    for (int i = 0; i < row; i++) CHECK(step->tokens[i] >= least && step->tokens[i] < runner->model->spec.vocab);
+    const bool ahead = runner_goes_ahead(runner);
+    for (int i = 0; i < row; i++) {
+        const int token = step->tokens[i];
+        CHECK(token < runner->model->spec.vocab);
+        CHECK(token >= 0 || (token == -1 && step->embeddings) ||
+            (token < -1 && ahead && -2 - token < runner->backends[0]->rows_max));
+    }
 }
 
 /* Between which ways a decoding step of a streamed model has the choice; NULL: there is only one. */
@@ -229,30 +234,62 @@ static float *forward(Runner *runner, KvCache *cache, const Step *step, int coun
     return out;
 }
 
-bool runner_forward(
-    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error) {
+bool runner_draws(const Runner *runner) { return runner->backends[runner->backend_count - 1]->ops->draw; }
+
+/* Tokens are where the last layer is, and experts that are read for one step would be taken from another. A state
+ * would have gone on with a token that is dropped later. */
+bool runner_goes_ahead(const Runner *runner) {
+    for (int g = 0; g < runner->kv.group_count; g++)
+        if (runner->kv.group[g].kind == CACHE_STATE) return false;
+    return runner_draws(runner) && runner->backend_count == 1 && !runner->model->bank;
+}
+
+const int32_t *runner_drawn(const Runner *runner) { return runner->drawn; }
+
+void runner_begin(
+    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, RunnerStep *begun) {
     check_step(runner, step);
     CHECK(count >= 0 && count <= step->rows && count <= runner->outputs_max);
     CHECK(step->state_count >= 0 && step->state_count <= step->rows && step->state_count <= runner->states_max);
-    uint64_t tickets[BACKENDS_MAX];
-    runner->sums = NULL;
+    CHECK(!step->draws || runner_draws(runner));
     if (runner->model->bank) bank_begin(runner->model->bank);
-    float *out = forward(runner, cache, step, count, output, tickets);
+    *begun = (RunnerStep){.step = *step, .count = count};
+    begun->out = forward(runner, cache, step, count, output, begun->tickets);
+}
+
+bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *error) {
+    const Step *step = &begun->step;
+    const int count = begun->count;
     bool ok = true;
+    runner->states = runner->sums = NULL;
+    runner->drawn = NULL;
     for (int i = 0; i < runner->backend_count; i++) {
         Backend *backend = runner->backends[i];
-        ok = backend->ops->wait(backend, tickets[i], ok ? error : NULL) && ok;
+        ok = backend->ops->wait(backend, begun->tickets[i], ok ? error : NULL) && ok;
     }
     if (runner->model->bank && !bank_end(runner->model->bank, ok ? error : NULL)) ok = false;
     const char *damaged = model_damaged(runner->model);
     if (ok && damaged) ok = fail(error, ERROR_IO, "%s shrank while it was in use", damaged);
-    if (!ok || !out) return ok;
+    if (!ok || !begun->out) return ok;
     Backend *last = runner->backends[runner->backend_count - 1];
+    const uint64_t ticket = begun->tickets[runner->backend_count - 1];
     const Spec *spec = &runner->model->spec;
+    if (step->draws) {
+        runner->drawn = last->ops->drawn(last, ticket);
+        *logits = NULL;
+        return true;
+    }
     const bool summed = step->scales && last->ops->sum_logits && count > 0;
-    *logits = last->ops->read_logits(last, out, decoder_results(spec, step, count, summed));
-    if (!*logits) return last->ops->wait(last, tickets[runner->backend_count - 1], error) && false;
+    *logits = last->ops->read_logits(last, begun->out, decoder_results(spec, step, count, summed));
+    if (!*logits) return last->ops->wait(last, ticket, error) && false;
     runner->states = *logits + decoder_states_at(spec, count);
     runner->sums = summed ? *logits + decoder_sums_at(spec, step, count) : NULL;
     return true;
+}
+
+bool runner_forward(
+    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error) {
+    RunnerStep begun;
+    runner_begin(runner, cache, step, count, output, &begun);
+    return runner_end(runner, &begun, logits, error);
 }

@@ -6,7 +6,7 @@
 
 typedef struct Runner Runner;
 
-enum { RUNNER_ROWS_MAX = 1 << 18 };
+enum { RUNNER_ROWS_MAX = 1 << 18, RUNNER_PARTS_MAX = 2 /* backends that have layers */ };
 
 typedef struct RunnerOptions {
     BackendOptions backend; /* rows_max 0: RUNNER_ROWS_DEFAULT */
@@ -47,6 +47,26 @@ uint64_t runner_kv_bytes(const Runner *runner, int depth);
  * device fault, or a file of the model that shrank (its path is named); the sequences of the step are lost. */
 NODISCARD bool runner_forward(
     Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error);
+
+/* The same in two halves, so that a step can be begun before the one before it has ended, which is what
+ * runner_goes_ahead() is about: two at most, ended in the order of their beginning, and logits are read of a step only
+ * that is ended before the next begins. What the step points at stays until then. */
+typedef struct RunnerStep {
+    Step step;
+    int count;
+    float *out;                         /* of the backend */
+    uint64_t tickets[RUNNER_PARTS_MAX]; /* of each backend */
+} RunnerStep;
+void runner_begin(
+    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, RunnerStep *begun);
+NODISCARD bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *error);
+
+/* Whether a step's draws (Step.draws) are made where its logits are: *logits is then NULL. */
+bool runner_draws(const Runner *runner);
+/* Whether a step may be begun before the one before has ended, with tokens that the latter draws (Step.tokens). */
+bool runner_goes_ahead(const Runner *runner);
+/* What the step that ended last drew, [count], until the next but one begins; −1: it could not. NULL: nothing. */
+const int32_t *runner_drawn(const Runner *runner);
 
 /* Behind the final norm, the states of the rows that the last step named in its `states`: [state_count, hidden], valid
  * as long as its logits. */

@@ -3,9 +3,12 @@
  * device is tested with it where there is none (tests/server/check_gpu_layers.py).
  * APUS_STAND_IN_BYTES: its memory (1 GB). APUS_STAND_IN_FAULT: a file; a step that finds it there takes it away and
  * fails like a device that broke, and so does all that follows in this process. APUS_STAND_IN_FULL: a file; a step of
- * more than one row that finds it there has no memory. */
+ * more than one row that finds it there has no memory.
+ * It draws tokens, with the sampler itself, so that steps are begun ahead; their tokens show when they are waited for.
+ */
 #include "backend/cpu/ref.h"
 #include "backend/plugin.h"
+#include "engine/sampler.h"
 #include "fence.h"
 
 #include <unistd.h>
@@ -74,9 +77,57 @@ static void stand_in_unbind(Backend *backend, const Weight *w) {
     fence->unbind(backend, w);
 }
 
+/* Of the last two steps. */
+static int32_t *drawn[2];
+static uint64_t begun, waited;
+static int32_t *tokens; /* of the step, with those that the step before drew */
+
+/* What one process has of them is one engine's, so one backend's at a time. */
+static bool open_tokens(int rows_max) {
+    for (int i = 0; i < 2; i++) free(drawn[i]);
+    free(tokens);
+    for (int i = 0; i < 2; i++) drawn[i] = malloc((size_t)rows_max * sizeof **drawn);
+    tokens = malloc((size_t)rows_max * sizeof *tokens);
+    begun = waited = 0;
+    return drawn[0] && drawn[1] && tokens;
+}
+
 static bool stand_in_begin(Backend *backend, const Step *step) {
+    Step own = *step;
+    fence_expect(begun - waited < 2, "more than two steps under way");
     rows = step->rows;
-    return fence->begin(backend, step);
+    begun++;
+    for (int i = 0; i < rows; i++) {
+        const int32_t token = step->tokens[i], *before = drawn[(begun - 1) % 2];
+        tokens[i] = token < -1 ? before[-2 - token] : token;
+    }
+    own.tokens = tokens;
+    return fence->begin(backend, &own);
+}
+
+static void stand_in_embed(Backend *backend, const Embed *op) {
+    Embed own = *op;
+    own.tokens = tokens;
+    fence->embed(backend, &own);
+}
+
+static void stand_in_draw(Backend *backend, const LogitDraws *op) {
+    Fence *f = fence_of(backend);
+    SamplerScratch scratch;
+    Error error = {0};
+    fence_expect(sampler_scratch_open(&scratch, (int)op->vocab, &error), "no memory to draw");
+    fence_own_floats(f, op->logits, op->rows * op->vocab, "logits to draw from");
+    fence_own_floats(f, op->work, op->rows * 2 * logit_blocks(op->vocab), "where drawing works");
+    fence_enter_step(f);
+    for (int i = 0; i < op->rows; i++)
+        drawn[begun % 2][i] = sampler_draw(&scratch, op->logits + i * op->vocab, &op->draws[i]);
+    fence_leave(f);
+    sampler_scratch_close(&scratch);
+}
+
+static const int32_t *stand_in_drawn(Backend *backend, uint64_t ticket) {
+    fence_expect(waited > 0, "tokens of a step that was not waited for");
+    return drawn[waited % 2];
 }
 
 void backend_close(Backend *backend) { backend->ops->close(backend); } /* the fence's of what it is before */
@@ -92,6 +143,7 @@ static bool faults(void) {
 }
 
 static bool stand_in_wait(Backend *backend, uint64_t ticket, Error *error) {
+    waited++;
     if (!fence->wait(backend, ticket, error)) return false;
     broken = broken || faults();
     if (broken) return fail(error, ERROR_DEVICE, "a step: an illegal memory access was encountered");
@@ -117,6 +169,10 @@ static Backend *stand_in_open(const BackendOptions *options, int device, Error *
     own.threads = 1;
     own.pool = NULL;
     own.wrap = NULL;
+    if (!open_tokens(options->rows_max)) {
+        fail(error, ERROR_MEMORY, "no memory for tokens");
+        return NULL;
+    }
     Backend *inner = ref_open(&own, error), *backend = inner ? fence_open(inner, error) : NULL;
     if (!backend) return NULL;
     if (!fence) {
@@ -128,6 +184,9 @@ static Backend *stand_in_open(const BackendOptions *options, int device, Error *
         ops.bind = stand_in_bind;
         ops.unbind = stand_in_unbind;
         ops.begin = stand_in_begin;
+        ops.embed = stand_in_embed;
+        ops.draw = stand_in_draw;
+        ops.drawn = stand_in_drawn;
         ops.wait = stand_in_wait;
     }
     backend->ops = &ops;

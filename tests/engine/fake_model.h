@@ -1,13 +1,14 @@
 /* A model that costs nothing, linked in place of the real one. Its cache holds what was written: each position the hash
  * of all tokens up to it, computed from the position before as found through the page table. So a wrong page, position
  * or token changes every later logit. Logits are a function of all that a row sees, and of the form in which it sees
- * it. The cache is the real one, over a backend of plain memory. Steps can be held at a gate, counted and made to fail.
- */
+ * it. The cache is the real one, over a backend of plain memory. Steps can be held at a gate, counted and made to fail;
+ * it can draw tokens and begin steps ahead, as a device does. */
 #pragma once
 #include <stddef.h>
 #include <stdlib.h>
 
 #include "base/thread.h"
+#include "engine/sampler.h"
 #include "model/runner.h"
 #include "test.h"
 
@@ -27,6 +28,8 @@ static struct Fake {
     int vocab, context;
     int window;      /* of a second layer; 0: there is none */
     bool coded;      /* the first layer's pages can be codes */
+    bool draws;      /* tokens, and so steps may be begun ahead */
+    int refuse;      /* it cannot draw each so many-th token; 0: it always can */
     int32_t eos;     /* the end token, */
     float eos_logit; /* and what is added to its logit */
     int fail_at;     /* this step fails, counted from 1; 0: none */
@@ -40,6 +43,7 @@ static struct Fake {
     ErrorCode fail_code; /* of that step; 0: ERROR_DEVICE; ERROR_IO: as a file of the model shrank */
     int nan_at;          /* the step whose logits are not numbers */
     size_t leaked_bytes; /* of pages that were in use when their cache closed */
+    int ahead, drawn;    /* steps that were begun ahead, tokens */
 } fake;
 
 struct Model {
@@ -53,6 +57,11 @@ struct Runner {
     Backend backend;
     const KvCache *cache; /* of the last step */
     float state;          /* of its last row */
+    SamplerScratch scratch;
+    int32_t *drawn[2]; /* [outputs_max] by the last two steps */
+    bool failed[2];
+    uint64_t begun, ended; /* steps */
+    bool drew;             /* the step that ended last */
 };
 static _Thread_local bool fake_engine_thread;
 
@@ -72,7 +81,8 @@ static inline void fake_reset(void) {
     fake.fail_code = ERROR_NONE;
     fake.leaked_bytes = 0;
     fake.window = 0;
-    fake.coded = fake.gated = false;
+    fake.coded = fake.gated = fake.draws = false;
+    fake.refuse = fake.ahead = fake.drawn = 0;
     mutex_unlock(&fake.mutex);
 }
 
@@ -230,9 +240,12 @@ static const BackendOps fake_ops = {.name = "fake",
 Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error) {
     Runner *runner = calloc(1, sizeof *runner);
     float *logits = malloc((size_t)options->outputs_max * (size_t)fake.vocab * sizeof *logits);
-    if (!runner || !logits) {
+    int32_t *drawn = malloc((size_t)options->outputs_max * 2 * sizeof *drawn);
+    SamplerScratch scratch = {0};
+    if (!runner || !logits || !drawn || !sampler_scratch_open(&scratch, fake.vocab, error)) {
         free(runner);
         free(logits);
+        free(drawn);
         fail(error, ERROR_MEMORY, "no memory for a fake runner");
         return NULL;
     }
@@ -240,6 +253,8 @@ Runner *runner_open(const Model *model, const RunnerOptions *options, Error *err
         .rows_max = options->backend.rows_max,
         .outputs_max = options->outputs_max,
         .logits = logits,
+        .scratch = scratch,
+        .drawn = {drawn, drawn + options->outputs_max},
         .backend = {.ops = &fake_ops, .rows_max = options->backend.rows_max}};
     const CacheSpec specs[2] = {{.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
         {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = fake.window}};
@@ -251,8 +266,15 @@ Runner *runner_open(const Model *model, const RunnerOptions *options, Error *err
 void runner_close(Runner *runner) {
     if (!runner) return;
     kv_plan_free(&runner->plan);
+    sampler_scratch_close(&runner->scratch);
+    free(runner->drawn[0]);
     free(runner->logits);
     free(runner);
+}
+bool runner_draws(const Runner *runner) { return fake.draws; }
+bool runner_goes_ahead(const Runner *runner) { return fake.draws; }
+const int32_t *runner_drawn(const Runner *runner) {
+    return runner->drew ? runner->drawn[(runner->ended - 1) % 2] : NULL;
 }
 const Model *runner_model(const Runner *runner) { return runner->model; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->plan; }
@@ -285,21 +307,38 @@ static inline uint64_t fake_seen(const Runner *runner, const KvCache *cache, con
     return seen;
 }
 
-bool runner_forward(
-    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error) {
+static inline int32_t fake_token(const Runner *runner, int32_t token) {
+    if (token >= 0) return token;
+    CHECK(token < -1 && -2 - token < runner->outputs_max && runner->begun > 1);
+    token = runner->drawn[runner->begun % 2][-2 - token]; /* the step before this one's */
+    return token < 0 ? 0 : token;
+}
+
+static inline int32_t fake_draw(Runner *runner, const float *logits, const Draw *draw) {
+    fake.drawn++;
+    return fake.refuse && fake.drawn % fake.refuse == 0 ? -1 : sampler_draw(&runner->scratch, logits, draw);
+}
+
+void runner_begin(
+    Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, RunnerStep *begun) {
     fake_engine_thread = true;
     runner->cache = cache;
     const int number = fake_gate(step, count);
     CHECK(step->rows > 0 && step->rows <= runner->rows_max && count <= step->rows && count <= runner->outputs_max);
-    if (number == fake.fail_at)
-        return fail(
-            error, fake.fail_code ? fake.fail_code : ERROR_DEVICE, "the fake device failed in step %d", fake.fail_at);
+    CHECK(runner->begun - runner->ended < (fake.draws ? 2 : 1));
+    *begun = (RunnerStep){.step = *step, .count = count};
+    fake.ahead += runner->begun > runner->ended;
+    const int turn = (int)(runner->begun++ % 2);
+    runner->failed[turn] = number == fake.fail_at;
+    if (runner->failed[turn]) return;
     int row = 0, done = 0;
+    int32_t last = 0;
     for (int i = 0; i < step->run_count; i++) {
         const Run *run = &step->runs[i];
         CHECK(run->row == row && run->rows > 0);
         for (int position = run->position; position < run->position + run->rows; position++, row++) {
             CHECK(step->positions[row] == position);
+            last = fake_token(runner, step->tokens[row]);
             for (int l = 0; l < runner->plan.layer_count; l++) {
                 const KvLayer *layer = &kv_layers(cache)[l];
                 const int32_t *table = run->tables[layer->group];
@@ -307,17 +346,29 @@ bool runner_forward(
                 const uint64_t hash =
                     position > 0 ? fake_page(layer, table[before / KV_PAGE_TOKENS])[before % KV_PAGE_TOKENS] : 0;
                 fake_page(layer, table[position / KV_PAGE_TOKENS])[position % KV_PAGE_TOKENS] =
-                    fake_next_hash(hash, step->tokens[row]);
+                    fake_next_hash(hash, last);
             }
             if (done == count || output[done] != row) continue;
-            fake_logits(fake_seen(runner, cache, run, position), runner->logits + (size_t)done * (size_t)fake.vocab);
-            float *logits_of_row = runner->logits + (size_t)done * (size_t)fake.vocab;
-            for (int id = 0; number == fake.nan_at && id < fake.vocab; id++) logits_of_row[id] = NAN;
+            float *logits = runner->logits + (size_t)done * (size_t)fake.vocab;
+            fake_logits(fake_seen(runner, cache, run, position), logits);
+            for (int id = 0; number == fake.nan_at && id < fake.vocab; id++) logits[id] = NAN;
+            if (step->draws) {
+                runner->drawn[turn][done] = fake_draw(runner, logits, &step->draws[done]);
+                for (int id = 0; id < fake.vocab; id++) logits[id] = NAN; /* nobody may look at them */
+            }
             done++;
         }
     }
     CHECK(row == step->rows && done == count);
-    runner->state = number == fake.nan_at ? NAN : (float)step->tokens[row - 1];
-    *logits = runner->logits;
-    return true;
+    runner->state = number == fake.nan_at ? NAN : (float)last;
+}
+
+bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *error) {
+    CHECK(runner->ended < runner->begun);
+    const int turn = (int)(runner->ended++ % 2);
+    runner->drew = begun->step.draws;
+    *logits = runner->drew ? NULL : runner->logits;
+    if (!runner->failed[turn]) return true;
+    return fail(
+        error, fake.fail_code ? fake.fail_code : ERROR_DEVICE, "the fake device failed in step %d", fake.fail_at);
 }

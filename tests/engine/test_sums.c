@@ -1,5 +1,7 @@
 /* Drawing from what a device has found out about logits is drawing from the logits: the same tokens and probabilities;
- * and what a GPU finds out is what the sampler does, bit for bit. The latter is nothing to do where there is no GPU. */
+ * what a GPU finds out is what the sampler does, bit for bit, and so is what it draws. The latter is nothing to do
+ * where there is no GPU. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,17 +130,98 @@ static void check_device(Backend *b, int vocab) {
     free(sums);
 }
 
+/* ---- tokens that a device draws ---- */
+
+enum { DRAWS = 64, SEEDS = 12 };
+
+static void draws_of(Draw draws[DRAWS], uint32_t seed) {
+    for (int i = 0; i < DRAWS; i++) {
+        const float temperatures[] = {0, 1, 0.7f, 1e-3f, 5, 0.1f};
+        SamplingOptions options = plain(temperatures[(i + (int)seed) % (int)COUNT_OF(temperatures)]);
+        options.seed = (uint64_t)seed << 33 | 7;
+        options.logprobs = -1;
+        TEST(sampler_can_leave(&options));
+        draws[i] = sampler_leave(&options, i % 3, 100 * i);
+    }
+}
+
+/* Logits in which some stand out, ties, and rows that nobody can draw from. */
+static void logits_to_draw(float *logits, int vocab, uint32_t seed) {
+    random_logits(logits, (int64_t)DRAWS * vocab, (uint32_t)vocab + seed);
+    for (int row = 0; row < DRAWS; row++) {
+        float *x = logits + (size_t)row * (size_t)vocab;
+        if (row % 4 == 1)
+            for (int i = 0; i < vocab; i++) x[i] *= 4;
+        if (row % 4 == 2)
+            for (int i = 0; i < vocab; i++) x[i] = floorf(x[i]);
+        if (row % 8 == 3)
+            for (int i = 0; i < vocab; i++) x[i] = i % 7 ? -INFINITY : x[i];
+    }
+    for (int i = 0; i < vocab; i++) logits[i] = NAN;
+    logits[vocab + vocab / 2] = NAN;
+    logits[2 * vocab + vocab / 3] = INFINITY;
+    logits[4 * vocab + 1] = NAN; /* which counts as −∞ */
+}
+
+static void check_draws(Backend *b, int vocab) {
+    const size_t count = (size_t)DRAWS * (size_t)vocab;
+    float *logits = malloc(count * sizeof *logits);
+    CHECK(logits);
+    Error error = {0};
+    float *there = b->ops->alloc(b, count * sizeof *logits, MEMORY_STEP, &error),
+          *work = b->ops->alloc(b, DRAWS * 2 * (size_t)logit_blocks(vocab) * sizeof *work, MEMORY_STEP, &error);
+    TEST_MSG(there && work, "%s", error.text);
+    SamplerScratch s = scratch_of(vocab);
+    static const int32_t zeros[DRAWS];
+    const int32_t *tables[1] = {zeros};
+    const Run run = {.rows = DRAWS, .tables = tables};
+    for (uint32_t seed = 0; seed < SEEDS; seed++) {
+        Draw draws[DRAWS];
+        draws_of(draws, seed);
+        logits_to_draw(logits, vocab, seed);
+        b->ops->upload(b, there, logits, count * sizeof *logits);
+        const Step step = {.rows = DRAWS,
+            .tokens = zeros,
+            .positions = zeros,
+            .run_count = 1,
+            .runs = &run,
+            .axes = 1,
+            .output_count = DRAWS,
+            .outputs = zeros,
+            .draws = draws};
+        b->ops->begin(b, &step);
+        b->ops->draw(b, &(LogitDraws){DRAWS, vocab, there, draws, work});
+        const uint64_t ticket = b->ops->submit(b);
+        TEST_MSG(b->ops->wait(b, ticket, &error), "%s", error.text);
+        const int32_t *drawn = b->ops->drawn(b, ticket);
+        for (int i = 0; i < DRAWS; i++) {
+            const float *row = logits + (size_t)i * (size_t)vocab;
+            const bool numbers = !isnan(row[0]) && !isnan(row[vocab / 2]) && !isnan(row[vocab - 1]);
+            const int32_t expected = numbers ? sampler_draw(&s, row, &draws[i]) : -1;
+            TEST_MSG(drawn[i] == expected && (expected < 0) == (i < 3), "row %d of %d, seed %u: %d instead of %d", i,
+                vocab, seed, drawn[i], expected);
+        }
+    }
+    sampler_scratch_close(&s);
+    b->ops->release(b, there);
+    b->ops->release(b, work);
+    free(logits);
+}
+
 int main(void) {
     check_known(1000);
     check_known(64);
     Error error = {0};
-    const BackendOptions options = {.device = "cuda", .cpu = "auto", .rows_max = ROWS, .scratch_bytes = 1 << 10};
+    const BackendOptions options = {.device = "cuda", .cpu = "auto", .rows_max = DRAWS, .scratch_bytes = 1 << 10};
     Backend *device = backend_open(&options, &error);
     TEST_MSG((device != NULL) == plugin_usable(), "%s", error.text);
     if (!device) return test_done();
     check_device(device, 151936);
     check_device(device, 1000);
     check_device(device, 37);
+    check_draws(device, 151936);
+    check_draws(device, 1000);
+    check_draws(device, 37);
     backend_close(device);
     return test_done();
 }

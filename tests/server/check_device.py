@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A tiny model on a device, through the server: COUNT mixed requests (lengths, temperatures, log-probabilities, n, schemas), first one by one,
+"""A tiny model on a device, through the server: COUNT mixed requests (lengths, temperatures, some with log-probabilities, n, schemas, stop strings), first one by one,
 then by 32 clients at once, some of which leave amid a stream; each answer must be the one it was alone, bit for bit.
 tests/server/check_device.py [DEVICE] [COUNT] [OPTIONS of apus serve…]; tests/cuda.sh runs it on a GPU."""
 import http.client, json, random, sys, tempfile, threading
@@ -15,9 +15,13 @@ def request_of(number):
     rng = random.Random(number)
     prompt = "".join(rng.choice("abcdefgh ") for _ in range(rng.randrange(1, 400)))
     request = {"model": "tiny", "messages": [{"role": "user", "content": prompt}], "max_tokens": rng.randrange(1, 60), "seed": number,
-               "temperature": rng.choice([0, 1]), "logprobs": True, "top_logprobs": 3}
+               "temperature": rng.choice([0, 1])}
+    if rng.random() < 0.3:  # the others' tokens may be drawn on the device
+        request.update(logprobs=True, top_logprobs=3)
     if rng.random() < 0.2:
         request["n"] = 3
+    if rng.random() < 0.2:
+        request["stop"] = [rng.choice("abcdefgh") + rng.choice("abcdefgh ")]
     if rng.random() < 0.2:
         request["response_format"] = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
     return request
@@ -35,7 +39,7 @@ def answer(port, request):
     connection.close()
     if response.status != 200:
         return response.status, value
-    return 200, [(c["message"]["content"], c["finish_reason"], c["logprobs"]) for c in value["choices"]]
+    return 200, [(c["message"]["content"], c["finish_reason"], c.get("logprobs")) for c in value["choices"]]
 
 
 def leave(port, request):

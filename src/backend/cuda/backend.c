@@ -191,6 +191,8 @@ static const BackendOps cuda_ops = {
     .gather = cuda_gather,
     .logits = cuda_logits,
     .sum_logits = cuda_sum_logits,
+    .draw = cuda_draw,
+    .drawn = cuda_drawn,
     .add = cuda_add,
     .close = cuda_close,
 };

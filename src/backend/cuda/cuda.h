@@ -51,10 +51,18 @@ typedef struct CudaStepBlock {
     bool filled[CUDA_GROUPS_MAX];
 } CudaStepBlock;
 
+/* What is made of a step's logits. */
+typedef enum CudaDrawing {
+    DRAWING_NONE,
+    DRAWING_SUMS,
+    DRAWING_LARGEST, /* tokens, each the one with the largest logit */
+    DRAWING_ANY,     /* tokens */
+} CudaDrawing;
+
 /* What a repeated walk has in common with the one that was kept. */
 typedef struct CudaKey {
     int rows, outputs, pages; /* pages: of the longest run, rounded up to a power of two */
-    bool sums;                /* of the logits are wanted */
+    int drawing;              /* CudaDrawing */
     uint64_t cache;
 } CudaKey;
 
@@ -96,6 +104,8 @@ typedef struct CudaBackend {
 
     Step step;
     CudaStepBlock block;
+    CudaDrawing drawing;          /* of the step */
+    DrawnTokens drawn;            /* of the last step, and of the last two for the host, pinned: [rows_max] */
     int pages;                    /* of the longest run of the step; of repeatable ones a power of two */
     bool short_runs, single_rows; /* whether the step has them, or only them (kernels.h) */
     int long_runs;                /* how many it has */
@@ -140,6 +150,7 @@ StepRows cuda_step_rows(const CudaBackend *b);
 const int32_t *cuda_step_tokens(const CudaBackend *b);
 const int32_t *cuda_step_outputs(const CudaBackend *b);
 const float *cuda_step_scales(const CudaBackend *b);
+DrawRows cuda_step_draws(const CudaBackend *b);
 /* Page tables of a group: [runs][b->block.table_stride] */
 const int32_t *cuda_step_tables(CudaBackend *b, int group);
 
@@ -159,5 +170,7 @@ void cuda_activate(Backend *backend, int64_t count, const float *x, Activation a
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out);
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap);
 void cuda_sum_logits(Backend *backend, const LogitSums *op);
+void cuda_draw(Backend *backend, const LogitDraws *op);
+const int32_t *cuda_drawn(Backend *backend, uint64_t ticket);
 void cuda_add(
     Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm);

@@ -79,11 +79,27 @@ cudaError_t rows_logits(cudaStream_t stream, int64_t count, float *x, float scal
 /* sum_logits in backend.h; copy: where sums go as well; NULL: nowhere */
 cudaError_t rows_sum_logits(
     cudaStream_t stream, int rows, int vocab, const float *logits, const float *scales, float *sums, float *copy);
+
+/* Of each row that is drawn, in the step's block (Draw); the tokens: on the device, and in host[(*turn + 1) % 2] for
+ * the step that has moved *turn on. */
+enum { DRAW_VOCAB_MAX = 1 << 20 };
+typedef struct DrawRows {
+    const float *scales;
+    const int32_t *uniform_low, *uniform_high; /* halves of doubles */
+} DrawRows;
+typedef struct DrawnTokens {
+    int32_t *device, *host[2];
+    const int32_t *turn;
+} DrawnTokens;
+/* largest: no row's scale is another than 0. work as in LogitDraws; of larger vocabularies than DRAW_VOCAB_MAX nothing
+ * is drawn */
+cudaError_t rows_draw(cudaStream_t stream, int rows, int vocab, const float *logits, int largest, float *work,
+    const DrawRows *draws, const DrawnTokens *drawn);
 cudaError_t rows_gather(
     cudaStream_t stream, int count, const int32_t *index, const float *x, int64_t width, float *out);
-/* tokens below 0 are left to others */
-cudaError_t rows_embed(
-    cudaStream_t stream, int rows, const int32_t *tokens, const Tiles *table, float scale, float *out);
+/* a token of −1 is left to others, −2 − i is drawn[i] */
+cudaError_t rows_embed(cudaStream_t stream, int rows, const int32_t *tokens, const int32_t *drawn, const Tiles *table,
+    float scale, float *out);
 
 typedef struct Router { /* Routing */
     int rows, experts, used;

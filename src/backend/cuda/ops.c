@@ -30,7 +30,9 @@ void cuda_embed(Backend *backend, const Embed *op) {
         cuda_ok(b, cudaMemcpyAsync(op->out, op->given, bytes, cudaMemcpyHostToDevice, b->stream), "sending embeddings");
     const int32_t *tokens = device_ints(b, op->tokens, b->step.tokens, cuda_step_tokens(b), op->rows);
     if (tokens)
-        cuda_ok(b, rows_embed(b->stream, op->rows, tokens, cuda_tiles(b, op->table), op->scale, op->out), "embed");
+        cuda_ok(b,
+            rows_embed(b->stream, op->rows, tokens, b->drawn.device, cuda_tiles(b, op->table), op->scale, op->out),
+            "embed");
 }
 
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
@@ -82,6 +84,21 @@ void cuda_sum_logits(Backend *backend, const LogitSums *op) {
         b, rows_sum_logits(b->stream, op->rows, (int)op->vocab, op->logits, scales, op->out, copy), "sums of logits");
 }
 
+void cuda_draw(Backend *backend, const LogitDraws *op) {
+    CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
+    CHECK(op->draws == b->step.draws && op->rows == b->step.output_count);
+    const DrawRows draws = cuda_step_draws(b);
+    cuda_ok(b,
+        rows_draw(b->stream, op->rows, (int)op->vocab, op->logits, b->drawing == DRAWING_LARGEST, op->work, &draws,
+            &b->drawn),
+        "drawing tokens");
+}
+
+const int32_t *cuda_drawn(Backend *backend, uint64_t ticket) {
+    return cuda_of(backend)->drawn.host[ticket % CUDA_STEPS];
+}
+
 /* ---- products ---- */
 
 static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
@@ -113,8 +130,9 @@ void cuda_matmul(Backend *backend, const Matmul *op) {
         p.weight[i] = *cuda_tiles(b, op->weight[i]);
         p.out[i] = op->out[i];
     }
-    const bool wanted = b->capturing && op->count == 1 && op->out[0] == b->read.from && b->read.rows == b->step.rows &&
-        b->read.outputs == b->step.output_count && b->read.count == wanted_floats(b, op->rows, op->weight[0]->rows);
+    const bool wanted = b->capturing && !b->step.draws && op->count == 1 && op->out[0] == b->read.from &&
+        b->read.rows == b->step.rows && b->read.outputs == b->step.output_count &&
+        b->read.count == wanted_floats(b, op->rows, op->weight[0]->rows);
     if (wanted) p.copy = b->logits;
     cuda_ok(b, product_run(b->stream, &p), "product");
     if (!wanted || !p.copy) return;

@@ -18,6 +18,8 @@ enum {
     TOKENS,
     OUTPUTS,
     SCALES, /* f32 of each output */
+    UNIFORM_LOWS,
+    UNIFORM_HIGHS,
     ARRAYS
 };
 
@@ -71,13 +73,20 @@ bool cuda_steps_open(CudaBackend *b, Error *error) {
         if (!cuda_expect(cudaEventCreateWithFlags(&b->block.sent[i], cudaEventDisableTiming), "an event", error) ||
             !cuda_expect(cudaEventCreateWithFlags(&b->done[i], cudaEventDisableTiming), "an event", error))
             return false;
-    return block_grow(b, BLOCK_INTS_LEAST, error);
+    const size_t drawn = (size_t)b->base.rows_max * sizeof(int32_t);
+    for (int i = 0; i < CUDA_STEPS; i++)
+        if (!cuda_expect(cudaMallocHost((void **)&b->drawn.host[i], drawn), "memory for tokens", error)) return false;
+    b->drawn.turn = b->block.turn;
+    b->drawn.device = cuda_take(b, drawn, error);
+    return b->drawn.device && block_grow(b, BLOCK_INTS_LEAST, error);
 }
 
 void cuda_steps_close(CudaBackend *b) {
     forget_graphs(b);
     block_free(b);
     cudaFree(b->block.turn);
+    cudaFree(b->drawn.device);
+    for (int i = 0; i < CUDA_STEPS; i++) cudaFreeHost(b->drawn.host[i]);
     for (int i = 0; i < CUDA_STEPS; i++) {
         if (b->block.sent[i]) cudaEventDestroy(b->block.sent[i]);
         if (b->done[i]) cudaEventDestroy(b->done[i]);
@@ -102,6 +111,19 @@ const int32_t *cuda_step_tokens(const CudaBackend *b) { return array(b, b->block
 const int32_t *cuda_step_outputs(const CudaBackend *b) { return array(b, b->block.device, OUTPUTS); }
 const float *cuda_step_scales(const CudaBackend *b) {
     return (const float *)(const void *)array(b, b->block.device, SCALES);
+}
+DrawRows cuda_step_draws(const CudaBackend *b) {
+    return (DrawRows){.scales = cuda_step_scales(b),
+        .uniform_low = array(b, b->block.device, UNIFORM_LOWS),
+        .uniform_high = array(b, b->block.device, UNIFORM_HIGHS)};
+}
+
+static void fill_draw(CudaBackend *b, const Draw *draw, int output) {
+    int32_t *block = host_block(b), halves[2];
+    memcpy(halves, &draw->uniform, sizeof halves);
+    memcpy(array(b, block, SCALES) + output, &draw->scale, sizeof draw->scale);
+    array(b, block, UNIFORM_LOWS)[output] = halves[0];
+    array(b, block, UNIFORM_HIGHS)[output] = halves[1];
 }
 
 static void fill_run(CudaBackend *b, const Run *run, int index) {
@@ -130,6 +152,7 @@ static void fill_rows(CudaBackend *b, const Step *step) {
     memcpy(array(b, block, TOKENS), step->tokens, rows);
     if (step->outputs) memcpy(array(b, block, OUTPUTS), step->outputs, (size_t)step->output_count * sizeof(int32_t));
     if (step->scales) memcpy(array(b, block, SCALES), step->scales, (size_t)step->output_count * sizeof *step->scales);
+    for (int i = 0; step->draws && i < step->output_count; i++) fill_draw(b, &step->draws[i], i);
     for (int i = 0; i < step->run_count; i++) fill_run(b, &step->runs[i], i);
 }
 
@@ -180,8 +203,8 @@ static bool repeatable(const Step *step) {
 static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
     for (int i = 0; i < b->graph_count; i++) {
         const CudaKey *k = &b->graphs[i].key;
-        if (k->rows == key->rows && k->outputs == key->outputs && k->pages == key->pages && k->sums == key->sums &&
-            k->cache == key->cache)
+        if (k->rows == key->rows && k->outputs == key->outputs && k->pages == key->pages &&
+            k->drawing == key->drawing && k->cache == key->cache)
             return &b->graphs[i];
     }
     return NULL;
@@ -217,7 +240,8 @@ static void end_capture(CudaBackend *b) {
     CudaGraph *graph = b->capturing;
     cudaGraph_t captured = NULL;
     b->capturing = NULL;
-    if (!graph->copied && b->read.from && b->read.rows == b->step.rows && b->read.outputs == b->step.output_count) {
+    if (!graph->copied && !b->step.draws && b->read.from && b->read.rows == b->step.rows &&
+        b->read.outputs == b->step.output_count) {
         graph->logits = b->read.from;
         graph->logits_count = b->read.count;
         cuda_ok(b,
@@ -257,12 +281,20 @@ static bool set_tables(CudaBackend *b, const Step *step, bool again) {
         b, b->block.tables + (size_t)CUDA_GROUPS_MAX * (size_t)step->run_count * (size_t)pages, &b->fault);
 }
 
+static CudaDrawing drawing_of(const Step *step) {
+    if (!step->draws) return step->scales ? DRAWING_SUMS : DRAWING_NONE;
+    for (int i = 0; i < step->output_count; i++)
+        if (step->draws[i].scale != 0) return DRAWING_ANY;
+    return DRAWING_LARGEST;
+}
+
 bool cuda_begin(Backend *backend, const Step *step) {
     CudaBackend *b = cuda_of(backend);
     cuda_enter(b);
     cuda_loader_close(b);
     if (b->graphs_stale) forget_graphs(b);
     b->step = *step;
+    b->drawing = drawing_of(step);
     b->read.there = false;
     b->handed = NULL;
     b->scratch_used = 0;
@@ -272,7 +304,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
     const bool again = step->rows < b->host_rows && repeatable(step);
     if (!set_tables(b, step, again) || b->fault.code != ERROR_NONE) return false; /* wait() says so */
     fill_rows(b, step);
-    const CudaKey key = {step->rows, step->output_count, b->pages, step->scales != NULL, step->cache};
+    const CudaKey key = {step->rows, step->output_count, b->pages, b->drawing, step->cache};
     CudaGraph *graph = again ? find_graph(b, &key) : NULL;
     if (graph && graph->exec) {
         replay(b, graph);
