@@ -216,7 +216,19 @@ typedef struct MatmulAdd {
     float scale;
     float *residual;  /* [rows, weight->rows] */
     const Norm *next; /* a hint: through what the residual will be read next; NULL: not known */
+    bool partial;     /* x and the weight are a part's columns: sum_parts() follows and does what is left */
 } MatmulAdd;
+
+/* Of the parts of a divided backend, where each computes some terms of one sum, in the order of the parts:
+ * residual += scale · norm(Σ terms); residual NULL: terms = Σ terms. */
+typedef struct PartSum {
+    int rows;
+    int64_t width;
+    float *terms; /* [rows, width] this part's; NULL: of the partial product before */
+    float *residual;
+    float scale;
+    const Norm *norm; /* NULL: none */
+} PartSum;
 
 enum {
     EXPERTS_MAX = 1024,    /* of a layer */
@@ -456,6 +468,15 @@ typedef struct BackendOps {
     const int32_t *(*drawn)(Backend *, uint64_t ticket); /* NULL with draw */
     /* residual += scale · norm(y) */
     void (*add)(Backend *, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm);
+
+    /* ---- as a part of a divided backend (tensor_parallel.h); all NULL: it has no more to say ---- */
+
+    /* The calling thread works for this one from here on. */
+    void (*enter)(Backend *);
+    /* Open parts get to know each other, before anything else. */
+    bool (*join)(Backend *const *parts, int count, Error *);
+    /* Every part's is called for the same place of a step, in turn. */
+    void (*sum_parts)(Backend *, const PartSum *);
     void (*close)(Backend *);
 } BackendOps;
 
@@ -483,9 +504,11 @@ typedef struct BackendOptions {
     Backend *(*wrap)(Backend *inner, Error *);
     int rows_max;
     size_t scratch_bytes; /* counted by plan */
+    int tensor_parallel;  /* each layer is divided among so many of the device's kind, from it on; 0 and 1: it is not */
     struct Pool *pool;    /* threads shared with other backends, of which one at a time computes; NULL: its own */
 } BackendOptions;
 
+enum { BACKEND_PARTS_MAX = 2 }; /* tensor_parallel is at most */
 /* Whether this name of a device, as in BackendOptions, is not the processor's; "auto" is where there is a GPU. */
 bool backend_on_device(const char *device);
 NODISCARD Backend *backend_open(const BackendOptions *options, Error *error);

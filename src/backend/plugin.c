@@ -81,11 +81,32 @@ const Plugin *plugin_find(const char *name, int *device, Error *error) {
     return NULL;
 }
 
-Backend *plugin_open(const BackendOptions *options, Error *error) {
+const Plugin *plugin_memory(const BackendOptions *options, uint64_t *free_bytes, Error *error) {
+    int device;
+    const int parts = options->tensor_parallel > 1 ? options->tensor_parallel : 1;
+    const Plugin *plugin = plugin_find(options->device, &device, error);
+    if (!plugin) return NULL;
+    uint64_t least = UINT64_MAX;
+    for (int p = 0; p < parts; p++) {
+        DeviceMemory memory;
+        if (!plugin->device_memory(device + p, &memory, error)) return NULL;
+        least = memory.free < least ? memory.free : least;
+    }
+    *free_bytes = least * (uint64_t)parts;
+    return plugin;
+}
+
+Backend *plugin_open(const BackendOptions *options, int behind, Error *error) {
     int device;
     const Plugin *plugin = plugin_find(options->device, &device, error);
     if (!plugin) return NULL;
-    Backend *backend = plugin->open(options, device, error);
+    const int count = plugin->device_count(error);
+    if (device + behind >= count) {
+        fail(error, ERROR_USAGE, "--tensor-parallel %d needs as many GPUs from %s on, there are %d in all",
+            options->tensor_parallel, options->device, count);
+        return NULL;
+    }
+    Backend *backend = plugin->open(options, device + behind, error);
     if (!backend) fail_while(error, "--device %s", options->device);
     return backend;
 }

@@ -5,7 +5,7 @@
 
 #include "backend/backend.h"
 
-enum { PLUGIN_ABI = 6 }; /* grows with every change of backend.h */
+enum { PLUGIN_ABI = 7 }; /* grows with every change of backend.h */
 
 typedef struct DeviceMemory {
     uint64_t free, total; /* bytes */
@@ -27,8 +27,10 @@ typedef const Plugin *PluginEntry(void);
 
 /* The library, and which of its devices a name says; "auto" is the first. */
 NODISCARD const Plugin *plugin_find(const char *name, int *device, Error *error);
-/* What options->device names ("cuda", "cuda:1"), opened. */
-NODISCARD Backend *plugin_open(const BackendOptions *options, Error *error);
+/* The library, and what is free on the devices of these options: of several, as often what the fullest has. */
+NODISCARD const Plugin *plugin_memory(const BackendOptions *options, uint64_t *free_bytes, Error *error);
+/* What options->device names ("cuda", "cuda:1"), or so many devices behind it, opened. */
+NODISCARD Backend *plugin_open(const BackendOptions *options, int behind, Error *error);
 /* Whether "auto" finds a device to use. */
 bool plugin_usable(void);
 /* One line: the devices, or why there are none. */

@@ -9,6 +9,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/ref.h"
 #include "backend/plugin.h"
+#include "backend/tensor_parallel.h"
 #include "base/slice.h"
 
 static bool always(void) { return true; }
@@ -115,8 +116,27 @@ static Backend *cpu_open(const BackendOptions *options, Error *error) {
     return NULL;
 }
 
+static Backend *open_part(const BackendOptions *options, int part, Error *error) {
+    return backend_on_device(options->device) ? plugin_open(options, part, error) : cpu_open(options, error);
+}
+
+static Backend *open_parts(const BackendOptions *options, Error *error) {
+    Backend *parts[BACKEND_PARTS_MAX];
+    const int count = options->tensor_parallel;
+    if (count > BACKEND_PARTS_MAX) {
+        fail(error, ERROR_USAGE, "--tensor-parallel %d: at most %d so far", count, BACKEND_PARTS_MAX);
+        return NULL;
+    }
+    for (int p = 0; p < count; p++) {
+        if ((parts[p] = open_part(options, p, error))) continue;
+        while (p > 0) backend_close(parts[--p]);
+        return NULL;
+    }
+    return tensor_parallel_open(parts, count, options->scratch_bytes, error);
+}
+
 Backend *backend_open(const BackendOptions *options, Error *error) {
-    Backend *backend = backend_on_device(options->device) ? plugin_open(options, error) : cpu_open(options, error);
+    Backend *backend = options->tensor_parallel > 1 ? open_parts(options, error) : open_part(options, 0, error);
     if (backend) backend->bf16_pages = options->bf16_pages && !backend->exact;
     return backend && options->wrap ? options->wrap(backend, error) : backend;
 }

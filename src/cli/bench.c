@@ -132,7 +132,7 @@ static bool run(const Wish *wish, const char *model, BenchPlan *plan, Error *err
 int command_bench(int argc, char **argv) {
     BenchPlan plan = {.device = "cpu", .cpu = "auto"};
     Wish wish = {.depths = "0", .formats = ""};
-    int64_t prompt = 512, generate = 64, rounds = 5, threads = 0, chunk = 512, layers = 0;
+    int64_t prompt = 512, generate = 64, rounds = 5, threads = 0, chunk = 512, layers = 0, parts = 1;
     const Option options[] = {
         {"-p", "--prompt", OPTION_INTEGER, &prompt, 0, TOKENS_MAX, "N", "prompt tokens (512)"},
         {"-n", "--generate", OPTION_INTEGER, &generate, 0, TOKENS_MAX, "N", "tokens to generate (64)"},
@@ -144,6 +144,8 @@ int command_bench(int argc, char **argv) {
             "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},
         {"--gpu-layers", "-ngl", OPTION_INTEGER, &layers, 0, 4096, "N",
             "the last N layers are on the GPU, the others here (all)"},
+        {"--tensor-parallel", NULL, OPTION_INTEGER, &parts, 1, BACKEND_PARTS_MAX, "N",
+            "each layer is divided among N GPUs, the one of --device and those behind it (1)"},
         {"--cpu", NULL, OPTION_TEXT, &plan.cpu, 0, 0, "ISA", "instruction set (auto)"},
         {"--streams", NULL, OPTION_TEXT, &wish.streams, 0, 0, "N,…",
             "sequences that generate together, measured in turn"},
@@ -170,6 +172,7 @@ int command_bench(int argc, char **argv) {
     plan.threads = (int)threads;
     plan.chunk = (int)chunk;
     plan.gpu_layers = (int)layers;
+    plan.tensor_parallel = (int)parts;
     Error error = {0};
     return run(&wish, arguments.count ? arguments.values[0] : NULL, &plan, &error) ? 0 : report(&error);
 }

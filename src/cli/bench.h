@@ -17,7 +17,7 @@ typedef struct BenchPlan {
     const char *device, *cpu;
     const char *against; /* a command, or NULL */
     const char *only;    /* which operations */
-    int prompt, generate, rounds, threads, chunk, gpu_layers;
+    int prompt, generate, rounds, threads, chunk, gpu_layers, tensor_parallel;
     int depths[DEPTHS_MAX], depth_count;
     KvFormat formats[WALK_FORMATS_MAX]; /* of the KV cache, measured in turn; none: exact */
     int format_count;

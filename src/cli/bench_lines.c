@@ -523,7 +523,8 @@ static void add_latent_attentions(List *list) {
 
 static void add_others(List *list) {
     static const int rows[] = {1, LINE_ROWS_MAX};
-    const Weight table = {EMBED_ROWS, COLS, QUANT_AFFINE, 4, 64, DTYPE_BF16, NULL, NULL, NULL, NULL};
+    const Weight table = {
+        .rows = EMBED_ROWS, .cols = COLS, .quant = QUANT_AFFINE, .bits = 4, .group = 64, .dtype = DTYPE_BF16};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         list_add(list, (Line){.run = run_norm, .rows = rows[i], .width = COLS}, "norm %d rows %d", COLS, rows[i]);
         list_add(list, (Line){.run = run_activate, .rows = rows[i], .width = ROWS}, "silu %d rows %d", ROWS, rows[i]);

@@ -62,6 +62,7 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
         .cpu = plan->cpu,
         .threads = plan->threads,
         .precise = plan->precise,
+        .tensor_parallel = plan->tensor_parallel,
         .wrap = trace ? trace_open : NULL,
         .rows_max = plan->chunk};
     const double start = clock_seconds();

@@ -183,7 +183,7 @@ static bool write_logits(Walk *walk, const Tokens *ids, int steps, int chunk, FI
 
 static int debug_logits(int argc, char **argv) {
     const char *list = NULL, *path = NULL, *cpu = "auto", *device = "cpu", *form = "f16";
-    int64_t steps = 0, threads = 0, chunk = LOGITS_ROWS, layers = 0;
+    int64_t steps = 0, threads = 0, chunk = LOGITS_ROWS, layers = 0, parts = 1;
     bool precise = false;
     const Option options[] = {
         {"--tokens", NULL, OPTION_TEXT, &list, 0, 0, "IDS", "token ids: 1,2,3 or @FILE"},
@@ -193,6 +193,8 @@ static int debug_logits(int argc, char **argv) {
             "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},
         {"--gpu-layers", "-ngl", OPTION_INTEGER, &layers, 0, 4096, "N",
             "the last N layers are on the GPU, the others here (all)"},
+        {"--tensor-parallel", NULL, OPTION_INTEGER, &parts, 1, BACKEND_PARTS_MAX, "N",
+            "each layer is divided among N GPUs, the one of --device and those behind it (1)"},
         {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "ref computes in f32 throughout, KV pages included (auto)"},
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, 1024, "N", "threads (one per core)"},
         {"--precise", NULL, OPTION_FLAG, &precise, 0, 0, NULL, "activations as 16 bits instead of 8"},
@@ -217,8 +219,12 @@ static int debug_logits(int argc, char **argv) {
     else if (ok)
         buffer_text(&text, list);
     ok = ok && parse_ids(text.data ? text.data : "", INT32_MAX, &ids, &error);
-    const BackendOptions backend = {
-        .device = device, .cpu = cpu, .threads = (int)threads, .precise = precise, .rows_max = (int)chunk};
+    const BackendOptions backend = {.device = device,
+        .cpu = cpu,
+        .threads = (int)threads,
+        .precise = precise,
+        .rows_max = (int)chunk,
+        .tensor_parallel = (int)parts};
     const ModelOptions model = {
         .context = (int)ids.count, /* beyond max_position_embeddings as well: the reference computes that too */
         .warn = warn};

@@ -55,7 +55,8 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
         .backend = {.device = arguments->device,
             .cpu = arguments->cpu,
             .threads = (int)arguments->threads,
-            .precise = arguments->precise},
+            .precise = arguments->precise,
+            .tensor_parallel = (int)arguments->tensor_parallel},
         .model = {.weights = arguments->weights,
             .stream_experts = arguments->stream_experts,
             .memory_budget = (uint64_t)arguments->memory_budget,
@@ -75,6 +76,9 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
         .fit = engine_fit,
         .calibrations = calibrations_path(),
     };
+    if (arguments->tensor_parallel > 1 && !backend_on_device(arguments->device))
+        return fail(error, ERROR_USAGE, "--tensor-parallel %lld needs GPUs: --device cuda",
+            (long long)arguments->tensor_parallel);
     return take_gpu_layers(arguments->gpu_layers, out, error) && cache_options(&arguments->cache, out, error);
 }
 

@@ -10,7 +10,7 @@
 typedef struct EngineArguments {
     const char *device, *gpu_layers, *cpu, *weights;
     Pooling pooling;
-    int64_t threads, context, slots, queue, prefill_size;
+    int64_t threads, context, slots, queue, prefill_size, tensor_parallel;
     bool strict_config, precise, stream_experts, ssd_prefetch;
     int64_t memory_budget, experts_used;
     const char *expert_io, *expert_faults, *route_trace;
@@ -18,8 +18,8 @@ typedef struct EngineArguments {
 } EngineArguments;
 #define ENGINE_ARGUMENTS_DEFAULT                                                                                       \
     (EngineArguments) {                                                                                                \
-        .device = "cpu", .cpu = "auto", .weights = "mmap", .slots = 8, .queue = 256, .expert_io = "auto",              \
-        .cache = CACHE_ARGUMENTS_DEFAULT                                                                               \
+        .device = "cpu", .cpu = "auto", .weights = "mmap", .slots = 8, .queue = 256, .tensor_parallel = 1,             \
+        .expert_io = "auto", .cache = CACHE_ARGUMENTS_DEFAULT                                                          \
     }
 /* clang-format off */
 #define ENGINE_OPTIONS(e)                                                                                              \
@@ -27,6 +27,8 @@ typedef struct EngineArguments {
         "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},                                                 \
     {"--gpu-layers", "-ngl", OPTION_TEXT, &(e).gpu_layers, 0, 0, "N",                                                   \
         "the last N layers are on the GPU, the others here; auto: as many as fit; all (all)"},                         \
+    {"--tensor-parallel", NULL, OPTION_INTEGER, &(e).tensor_parallel, 1, BACKEND_PARTS_MAX, "N",                       \
+        "each layer is divided among N GPUs, the one of --device and those behind it (1)"},                            \
     {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instructions: auto, ref, avx2, avx512, amx, neon (auto)"},    \
     {"--threads", "-t", OPTION_INTEGER, &(e).threads, 0, 1024, "N", "threads that compute (one per core)"},            \
     {"--ctx-size", "-c", OPTION_INTEGER, &(e).context, 0, 1 << 24, "N",                                                \

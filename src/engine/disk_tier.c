@@ -61,6 +61,8 @@ static bool make_identity(const EngineOptions *options, const Runner *runner, Sp
         *key = spill_key(*key, upper, strlen(upper));
         *key = spill_key(*key, &there, sizeof there);
     }
+    const int parts = options->backend.tensor_parallel; /* other sums */
+    if (parts > 1) *key = spill_key(*key, &parts, sizeof parts);
     if (options->model.experts_used)
         *key = spill_key(*key, &options->model.experts_used, sizeof options->model.experts_used);
     for (int i = 0; i < plan->layer_count; i++)

@@ -53,15 +53,14 @@ static bool recall(const EngineOptions *o, EnginePlan *plan) {
 static BackendOptions host_options(const EngineOptions *o) {
     BackendOptions host = o->backend;
     host.device = NULL;
+    host.tensor_parallel = 0;
     return host;
 }
 
 static bool look_at_gpu(const EngineOptions *o, const Runner *runner, EnginePlan *plan, Error *error) {
-    int device;
-    DeviceMemory memory;
-    const Plugin *plugin = plugin_find(o->backend.device, &device, error);
-    if (!plugin || !plugin->device_memory(device, &memory, error)) return false;
-    plan->machine.gpu_memory = memory.free ? memory.free : 1; /* a full one is one, too */
+    const Plugin *plugin = plugin_memory(&o->backend, &plan->machine.gpu_memory, error);
+    if (!plugin) return false;
+    if (!plan->machine.gpu_memory) plan->machine.gpu_memory = 1; /* a full one is one, too */
     fit_model_gpu(runner, plugin, &plan->model);
     return true;
 }

@@ -37,11 +37,12 @@ bool placement_kv_most(
     const bool planned = *most > 0;
     if (!planned) *most = host_free / 2;
     if (!backend_on_device(options->backend.device)) return true;
-    int device;
-    DeviceMemory memory;
-    const Plugin *plugin = plugin_find(options->backend.device, &device, error);
-    if (!plugin || !plugin->device_memory(device, &memory, error)) return false;
-    const uint64_t work = plugin->work_bytes(upper->rows_max, 0), free = memory.free / 100 * FIT_GPU_PERCENT;
+    uint64_t free;
+    const Plugin *plugin = plugin_memory(&options->backend, &free, error);
+    if (!plugin) return false;
+    const uint64_t parts = (uint64_t)(options->backend.tensor_parallel > 1 ? options->backend.tensor_parallel : 1);
+    const uint64_t work = parts * plugin->work_bytes(upper->rows_max, 0);
+    free = free / 100 * FIT_GPU_PERCENT;
     const size_t there = free > work ? (size_t)(free - work) / thousandths(plan, upper) * 1000 : 0;
     if (!planned) *most = lower == upper ? there : *most / thousandths(plan, lower) * 1000;
     *most = least(there, *most);

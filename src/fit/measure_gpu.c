@@ -72,6 +72,7 @@ static bool pass(Bench *b, double *seconds, Error *error) {
 bool fit_measure_gpu(const FitModel *model, const BackendOptions *device, FitMachine *out, Error *error) {
     BackendOptions own = *device;
     own.rows_max = 1;
+    own.tensor_parallel = 0;
     own.scratch_bytes = SCRATCH_BYTES;
     const uint64_t part = out->gpu_memory / MEMORY_PART / WEIGHTS;
     Bench b = {.backend = backend_open(&own, error)};

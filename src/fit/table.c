@@ -51,7 +51,7 @@ static void add_layer(Counting *counting, const Weight *w, double times, bool ro
 
 static void add_weight(void *context, Weight *w) { add_layer(context, w, 1, false); }
 
-static void add_bank(void *context, Weight **weights, int count) {
+static void add_bank(void *context, Weight **weights, int count, Split split) {
     Counting *counting = context;
     const MoeFfn *moe = counting->moe;
     const Weight *bank = *weights;
@@ -174,17 +174,19 @@ static void add_gpu_weight(void *context, Weight *w) {
     c->cols_max = w->cols > c->cols_max ? w->cols : c->cols_max;
 }
 
-static void add_gpu_vector(void *context, const float **vector, int64_t count) {
+static void add_gpu_vector(void *context, const float **vector, int64_t count, Split split) {
     Weight row = {.rows = 1, .cols = count, .dtype = DTYPE_F32};
     add_gpu_weight(context, &row);
 }
 
 static void add_gpu_norm(void *context, const Norm **norm) {
-    if ((*norm)->weight) add_gpu_vector(context, NULL, (*norm)->width);
-    if ((*norm)->bias) add_gpu_vector(context, NULL, (*norm)->width);
+    if ((*norm)->weight) add_gpu_vector(context, NULL, (*norm)->width, SPLIT_NONE);
+    if ((*norm)->bias) add_gpu_vector(context, NULL, (*norm)->width, SPLIT_NONE);
 }
 
-static void add_gpu_rope(void *context, const Rope **rope) { add_gpu_vector(context, NULL, (*rope)->dims / 2); }
+static void add_gpu_rope(void *context, const Rope **rope) {
+    add_gpu_vector(context, NULL, (*rope)->dims / 2, SPLIT_NONE);
+}
 
 void fit_model_gpu(const Runner *runner, const Plugin *plugin, FitModel *out) {
     const Spec *spec = model_spec(runner_model(runner));

@@ -44,13 +44,13 @@ static void bind_weight(void *context, Weight *weight) {
     if (!b->failed) b->bound->bindings[b->bound->binding_count++] = (Binding){b->backend, *weight};
 }
 
-static void bind_vector(void *context, const float **vector, int64_t count) {
-    Weight row = {.rows = 1, .cols = count, .dtype = DTYPE_F32, .data = *vector};
+static void bind_vector(void *context, const float **vector, int64_t count, Split split) {
+    Weight row = {.rows = 1, .cols = count, .dtype = DTYPE_F32, .data = *vector, .split = split};
     bind_weight(context, &row);
     *vector = row.data;
 }
 
-static void bind_bank(void *context, Weight **weights, int count) {
+static void bind_bank(void *context, Weight **weights, int count, Split split) {
     Binder *b = context;
     Weight *copy = b->failed ? NULL : arena_alloc(&b->bound->arena, (size_t)count, sizeof *copy);
     if (!copy) {
@@ -58,8 +58,10 @@ static void bind_bank(void *context, Weight **weights, int count) {
         return;
     }
     memcpy(copy, *weights, (size_t)count * sizeof *copy);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        copy[i].split = split;
         if (copy[i].data) bind_weight(b, &copy[i]); /* others come from a source */
+    }
     *weights = copy;
 }
 
@@ -71,8 +73,8 @@ static void bind_norm(void *context, const Norm **norm) {
         return;
     }
     *copy = **norm;
-    if (copy->weight) bind_vector(b, &copy->weight, copy->width);
-    if (copy->bias) bind_vector(b, &copy->bias, copy->width);
+    if (copy->weight) bind_vector(b, &copy->weight, copy->width, SPLIT_NONE);
+    if (copy->bias) bind_vector(b, &copy->bias, copy->width, SPLIT_NONE);
     *norm = copy;
 }
 
@@ -84,7 +86,7 @@ static void bind_rope(void *context, const Rope **rope) {
         return;
     }
     *copy = **rope;
-    bind_vector(b, &copy->frequencies, copy->dims / 2);
+    bind_vector(b, &copy->frequencies, copy->dims / 2, SPLIT_NONE);
     *rope = copy;
 }
 

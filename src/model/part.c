@@ -41,6 +41,11 @@ void visit_weight(const Visitor *visitor, Weight *weight) {
     if (visitor->weight) visitor->weight(visitor->context, weight);
 }
 
+void visit_split(const Visitor *visitor, Weight *weight, Split split) {
+    weight->split = split;
+    visit_weight(visitor, weight);
+}
+
 void visit_norm(const Visitor *visitor, const Norm **norm) {
     if (visitor->norm && *norm) visitor->norm(visitor->context, norm);
 }
@@ -49,13 +54,13 @@ void visit_rope(const Visitor *visitor, const Rope **rope) {
     if (visitor->rope && *rope) visitor->rope(visitor->context, rope);
 }
 
-void visit_vector(const Visitor *visitor, const float **vector, int64_t count) {
-    if (visitor->vector && *vector) visitor->vector(visitor->context, vector, count);
+void visit_vector(const Visitor *visitor, const float **vector, int64_t count, Split split) {
+    if (visitor->vector && *vector) visitor->vector(visitor->context, vector, count, split);
 }
 
-void visit_bank(const Visitor *visitor, Weight **weights, int count) {
+void visit_bank(const Visitor *visitor, Weight **weights, int count, Split split) {
     if (visitor->bank)
-        visitor->bank(visitor->context, weights, count);
+        visitor->bank(visitor->context, weights, count, split);
     else
         for (int i = 0; i < count; i++) visit_weight(visitor, &(*weights)[i]);
 }

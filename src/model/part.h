@@ -11,10 +11,10 @@ typedef struct Visitor {
     void (*weight)(void *context, Weight *weight);
     void (*norm)(void *context, const Norm **norm); /* not called for NULL, nor are the others */
     void (*rope)(void *context, const Rope **rope);
-    void (*vector)(void *context, const float **vector, int64_t count);
+    void (*vector)(void *context, const float **vector, int64_t count, Split split);
     /* Weights of one kind, which lie elsewhere and are not the visitor's own: to change them it makes a copy. NULL: its
      * `weight` sees each. */
-    void (*bank)(void *context, Weight **weights, int count);
+    void (*bank)(void *context, Weight **weights, int count, Split split);
     void *context;
 } Visitor;
 
@@ -51,10 +51,11 @@ void layer_describe(const Layer *layer, Buffer *out);
 
 /* For the parts. */
 void visit_weight(const Visitor *visitor, Weight *weight);
+void visit_split(const Visitor *visitor, Weight *weight, Split split); /* the same, and how it may be divided */
 void visit_norm(const Visitor *visitor, const Norm **norm);
 void visit_rope(const Visitor *visitor, const Rope **rope);
-void visit_vector(const Visitor *visitor, const float **vector, int64_t count);
-void visit_bank(const Visitor *visitor, Weight **weights, int count);
+void visit_vector(const Visitor *visitor, const float **vector, int64_t count, Split split);
+void visit_bank(const Visitor *visitor, Weight **weights, int count, Split split);
 /* Of products with all of these weights. */
 PartCost cost_of_weights(const Weight *const *weights, int count);
 const char *activation_name(Activation activation);

@@ -85,6 +85,25 @@ static bool open_backend(Runner *runner, const BackendOptions *wanted, int rows,
     return backend != NULL;
 }
 
+/* What cannot be divided among devices. Whether matrices can, shows when they are bound. */
+static bool can_divide(const Model *model, int parts, Error *error) {
+    const Spec *spec = &model->spec;
+    const char *what = model->bank ? "experts that stay in their files" : NULL;
+    for (int i = 0; !what && i < spec->layer_count; i++) {
+        const Layer *layer = &spec->layers[i];
+        const Attention *op = &layer->attention.op;
+        if (layer->mixer == MIXER_LATENT)
+            what = "latent attention";
+        else if (op->norm_full)
+            what = "norms over all heads together";
+        else if (op->kv.layout.kv_heads % parts)
+            return fail(error, ERROR_UNSUPPORTED, "--tensor-parallel %d: %d heads of keys and values cannot be divided",
+                parts, op->kv.layout.kv_heads);
+    }
+    if (!what) return true;
+    return fail(error, ERROR_UNSUPPORTED, "--tensor-parallel %d: %s cannot be divided so far", parts, what);
+}
+
 /* Experts come from their files to the first backend alone. */
 static bool can_stream(const Runner *runner, int split, Error *error) {
     const Spec *spec = &runner->model->spec;
@@ -111,6 +130,10 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
     runner->outputs_max = outputs;
     runner->states_max = options->states_max < rows ? options->states_max : rows;
     runner->part_rows = options->part_rows ? options->part_rows : runner->model->bank ? DECODER_PART_MAX : 0;
+    const int parts = options->backend.tensor_parallel;
+    if (parts > 1 && options->split)
+        return fail(error, ERROR_USAGE, "--tensor-parallel has all layers on its devices: no --gpu-layers");
+    if (parts > 1 && !can_divide(runner->model, parts, error)) return false;
     if (!plan_runner(runner, options->split, rows, error) || !open_backend(runner, &options->backend, rows, error) ||
         (options->split && !open_backend(runner, &options->upper, rows, error)) ||
         !bound_open(&runner->bound, spec, runner->backends, runner->backend_count, options->split, error))

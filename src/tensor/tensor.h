@@ -57,6 +57,13 @@ const char *quant_name(Quant quant);
 
 enum { K_COLS = 256, K_BYTES = 20, K_SYMMETRIC_BYTES = 18 }; /* of one record of scales */
 
+/* How a backend of several devices divides a weight. */
+typedef enum Split {
+    SPLIT_NONE,    /* each has all of it */
+    SPLIT_ROWS,    /* each has so many rows; of a vector, elements */
+    SPLIT_COLUMNS, /* each has so many columns, and what they give is summed */
+} Split;
+
 /* A matrix to multiply by: y[rows] = W[rows, cols] · x[cols] (+ bias). In the file's layout (mlx/ops.cpp, quantize): a
  * row is cols·bits/8 bytes, one little-endian bit stream, element i = bits [i·b, (i+1)·b); rows are contiguous; scales
  * and biases are [rows, cols/group], or records. A slice of rows is again a Weight (weight_rows), so fused projections
@@ -71,6 +78,7 @@ typedef struct Weight {
     const void *scales; /* NULL when plain */
     const void *biases; /* affine only: the group's zero point, not the layer's bias */
     const float *bias;  /* added to the product, f32 [rows], or NULL */
+    Split split;        /* said by who binds it */
 } Weight;
 
 size_t weight_row_bytes(const Weight *w);   /* bytes of one row of data */
@@ -81,6 +89,11 @@ static inline bool quant_is_affine(Quant q) { return q == QUANT_AFFINE || q >= Q
 /* Scale and bias of a group of such a weight, exact. */
 void weight_scale(const Weight *w, int64_t row, int64_t group, float *scale, float *bias);
 Weight weight_rows(const Weight *w, int64_t first, int64_t count);
+/* A slice of columns is a copy: first and count are multiples of weight_column_unit(). It lies in `memory`, aligned as
+ * malloc() does, of weight_columns_bytes() of its shape, data first; the bias stays where it is. */
+int64_t weight_column_unit(const Weight *w);
+size_t weight_columns_bytes(const Weight *slice);
+Weight weight_columns(const Weight *w, int64_t first, int64_t count, void *memory);
 /* Elements [first, first+count) of one row as f32, exactly as mx.dequantize, or GGUF's definition, computes them in
  * f32.
  */

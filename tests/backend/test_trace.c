@@ -24,8 +24,8 @@ static Data data_make(void) {
     if (!d.codes || !d.scales) abort();
     for (int i = 0; i < OUT * COLS; i++) d.codes[i] = (uint8_t)test_random(&ops_seed);
     for (int i = 0; i < OUT * COLS / 16; i++) d.scales[i] = f32_to_bf16(0.01f * test_uniform(&ops_seed));
-    d.weight =
-        (Weight){OUT, COLS, QUANT_AFFINE, 4, 32, DTYPE_BF16, d.codes, d.scales, d.scales + OUT * COLS / 32, NULL};
+    d.weight = (Weight){
+        OUT, COLS, QUANT_AFFINE, 4, 32, DTYPE_BF16, d.codes, d.scales, d.scales + OUT * COLS / 32, NULL, SPLIT_NONE};
     d.back = d.weight;
     d.back.rows = COLS;
     d.back.cols = OUT;
@@ -53,7 +53,7 @@ static void walk(Backend *b, const Data *d, Results *r) {
     const Glu glu = {ROWS, d->x, NULL, &d->weight, &d->weight, ACT_SILU, r->glu};
     ops->glu(b, &glu);
     memcpy(r->add, d->x, sizeof r->add);
-    const MatmulAdd add = {ROWS, r->glu, &d->back, NULL, 0.5f, r->add, NULL};
+    const MatmulAdd add = {ROWS, r->glu, &d->back, NULL, 0.5f, r->add, NULL, false};
     ops->matmul_add(b, &add);
     ops->add(b, ROWS, COLS, r->add, d->x, 2, NULL);
     float *q = copy_floats(d->x, ROWS * HEADS * DIM), *k = copy_floats(d->x, ROWS * KV_HEADS * DIM);

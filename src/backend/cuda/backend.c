@@ -150,6 +150,7 @@ static void cuda_close(Backend *backend) {
     cuda_banks_forget(b);
     CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
+    cuda_parts_close(b);
     cudaFree(b->scratch);
     cudaFreeHost(b->logits);
     if (b->stream) cudaStreamDestroy(b->stream);
@@ -194,6 +195,9 @@ static const BackendOps cuda_ops = {
     .draw = cuda_draw,
     .drawn = cuda_drawn,
     .add = cuda_add,
+    .enter = cuda_parts_enter,
+    .join = cuda_parts_join,
+    .sum_parts = cuda_sum_parts,
     .close = cuda_close,
 };
 

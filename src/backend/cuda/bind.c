@@ -175,6 +175,11 @@ bool cuda_bind(Backend *backend, Weight *weight, Error *error) {
         free(made);
         return false;
     }
+    if (weight->split == SPLIT_COLUMNS && !cuda_parts_room(b, weight->rows, error)) {
+        cudaFree(made->memory);
+        free(made);
+        return false;
+    }
     if (weight->cols > b->cols_max) b->cols_max = weight->cols;
     made->next = b->weights;
     b->weights = made;

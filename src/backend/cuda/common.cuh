@@ -9,8 +9,25 @@
 constexpr int BLOCK = 256, WARPS = BLOCK / 32;
 
 extern bool launch_early;
-/* This thread's next kernel begins when the one before it has ended. Other threads load models or copy pages. */
-extern __thread bool launch_apart;
+/* This thread's next kernel on one of these streams begins when the one before it has ended. Other threads load models
+ * or copy pages; a step may be walked on two GPUs at once. */
+enum { LAUNCH_STREAMS = 2 };
+extern __thread cudaStream_t launch_apart[LAUNCH_STREAMS];
+static inline void launch_put_apart(cudaStream_t stream) {
+    int at = 0;
+    for (int i = 0; i < LAUNCH_STREAMS; i++)
+        if (!launch_apart[i] || launch_apart[i] == stream) at = i;
+    launch_apart[at] = stream;
+}
+static inline bool launch_takes_apart(cudaStream_t stream) {
+    bool apart = false;
+    for (int i = 0; i < LAUNCH_STREAMS; i++) {
+        if (launch_apart[i] != stream) continue;
+        launch_apart[i] = nullptr;
+        apart = true;
+    }
+    return apart;
+}
 
 /* The grid that follows may begin. What it reads from here it waits for. */
 __device__ __forceinline__ void let_next_begin() {
@@ -37,12 +54,11 @@ static cudaError_t launch_clusters(
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = attributes;
-    if (launch_early && !launch_apart) {
+    if (!launch_takes_apart(stream) && launch_early) {
         attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[0].val.programmaticStreamSerializationAllowed = 1;
         config.numAttrs = 1;
     }
-    launch_apart = false;
     if (cluster > 1) {
         cudaLaunchAttribute &a = attributes[config.numAttrs++];
         a.id = cudaLaunchAttributeClusterDimension;

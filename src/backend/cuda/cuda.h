@@ -76,6 +76,14 @@ typedef struct CudaGraph {
     bool copied; /* by the product that makes them */
 } CudaGraph;
 
+/* As one of two that divide layers (parts.c). */
+typedef struct CudaPart {
+    struct CudaBackend *other; /* NULL: it is alone */
+    PartExchange exchange;     /* what stays of it */
+    int64_t width;             /* of a row that there is room for */
+    int sums;                  /* of the step so far */
+} CudaPart;
+
 typedef struct CudaBackend {
     Backend base;
     int device, multiprocessors, shared_bytes;
@@ -116,6 +124,7 @@ typedef struct CudaBackend {
     int host_rows;     /* steps of so many rows or more need on the host what the device has computed: no graphs */
     bool graphs_stale; /* some of the memory that they know is gone */
     uint64_t clock;
+    CudaPart part;
 } CudaBackend;
 
 static inline CudaBackend *cuda_of(Backend *backend) { return (CudaBackend *)backend; }
@@ -153,6 +162,14 @@ const float *cuda_step_scales(const CudaBackend *b);
 DrawRows cuda_step_draws(const CudaBackend *b);
 /* Page tables of a group: [runs][b->block.table_stride] */
 const int32_t *cuda_step_tables(CudaBackend *b, int group);
+
+/* parts.c */
+void cuda_parts_enter(Backend *backend);
+bool cuda_parts_join(Backend *const *parts, int count, Error *error);
+void cuda_parts_close(CudaBackend *b);
+bool cuda_parts_room(CudaBackend *b, int64_t width, Error *error);
+bool cuda_parts_lost(CudaBackend *b); /* the other did not answer */
+void cuda_sum_parts(Backend *backend, const PartSum *op);
 
 /* experts.c */
 void cuda_experts(Backend *backend, const Experts *op);

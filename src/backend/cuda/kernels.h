@@ -151,6 +151,24 @@ typedef struct Product {
 size_t product_input_bytes(int rows, int64_t cols);
 cudaError_t product_run(cudaStream_t stream, Product *product);
 
+/* ---- sums over two GPUs (parts.cu) ---- */
+
+enum { PART_WORD_ROWS = 8, PART_SUMS_MAX = 1024 /* in a step */ };
+typedef struct PartExchange {
+    float *terms;    /* this one's; become the sum where there is no residual */
+    float *residual; /* += scale · sum */
+    float scale;
+    int64_t count;
+    int index, number;      /* which of the two this is; which sum of the step */
+    const int32_t *ticket;  /* the step's number, the same on both */
+    uint8_t *mine, *theirs; /* what the other has written, and where it reads */
+    int64_t slot_bytes, marks_offset, data_offset;
+    int *lost, *lost_host; /* set, for good, when the other did not answer */
+} PartExchange;
+/* Of one of the places in `mine`; fills in the offsets. */
+int64_t parts_slot_bytes(int rows_max, int64_t width, PartExchange *places);
+cudaError_t parts_sum(cudaStream_t stream, int rows, const PartExchange *exchange);
+
 /* ---- experts ---- */
 
 /* Pairs of a row and one of its experts that go through kernels which read the choice themselves. */

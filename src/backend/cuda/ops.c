@@ -183,12 +183,16 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
         p.soon_count = (int)op->next->width;
     }
     p.out[0] = op->residual;
-    if (op->norm) {
+    if (op->partial) {
+        p.mode = PRODUCT_STORE;
+        p.out[0] = b->part.exchange.terms;
+    } else if (op->norm) {
         if (!cuda_room(b, &b->spare, bytes, &b->fault)) return;
         p.out[0] = b->spare.memory;
     }
     cuda_ok(b, product_run(b->stream, &p), "added product");
-    if (op->norm) cuda_add(backend, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
+    if (op->norm && !op->partial)
+        cuda_add(backend, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
 }
 
 /* ---- the router ---- */

@@ -2,7 +2,7 @@
 #include "backend/cuda/tile.cuh"
 
 bool launch_early;
-__thread bool launch_apart;
+__thread cudaStream_t launch_apart[LAUNCH_STREAMS];
 extern "C" void kernels_begin_early(int yes) { launch_early = yes; }
 
 static dim3 blocks_for(int64_t count, int each) {
@@ -19,10 +19,10 @@ __global__ void __launch_bounds__(1024) bring_kernel(const int4 *even, const int
     if (threadIdx.x == 0) *turn += 1;
 }
 extern "C" cudaError_t step_bring(cudaStream_t stream, int32_t *const host[2], int32_t *device, int32_t *turn) {
-    launch_apart = true;
+    launch_put_apart(stream);
     const cudaError_t error = launch(
         stream, bring_kernel, dim3(1), 1024, 0, (const int4 *)host[0], (const int4 *)host[1], (int4 *)device, turn);
-    launch_apart = true;
+    launch_put_apart(stream);
     return error;
 }
 

@@ -5,7 +5,8 @@
 
 #include "backend/cuda/cuda.h"
 
-/* A block begins with how many integers it has (step_bring), then come arrays of an integer per row, then tables. */
+/* A block begins with how many integers it has (step_bring) and the step's number, then come arrays of an integer per
+ * row, then tables. */
 enum { HEADER = 4, BLOCK_INTS_LEAST = 1 << 14 };
 enum {
     POSITIONS = 0,
@@ -304,6 +305,8 @@ bool cuda_begin(Backend *backend, const Step *step) {
     const bool again = step->rows < b->host_rows && repeatable(step);
     if (!set_tables(b, step, again) || b->fault.code != ERROR_NONE) return false; /* wait() says so */
     fill_rows(b, step);
+    host_block(b)[1] = (int32_t)b->ticket;
+    b->part.sums = 0;
     const CudaKey key = {step->rows, step->output_count, b->pages, b->drawing, step->cache};
     CudaGraph *graph = again ? find_graph(b, &key) : NULL;
     if (graph && graph->exec) {
@@ -345,6 +348,8 @@ bool cuda_wait(Backend *backend, uint64_t ticket, Error *error) {
     cuda_enter(b);
     if (ticket + CUDA_STEPS > b->ticket) cuda_ok(b, cudaEventSynchronize(b->done[ticket % CUDA_STEPS]), "a step");
     cuda_ok(b, cudaGetLastError(), "a step");
+    if (b->fault.code == ERROR_NONE && cuda_parts_lost(b))
+        fail(&b->fault, ERROR_DEVICE, "the other GPU did not answer");
     if (b->fault.code == ERROR_NONE) return true;
     if (error) *error = b->fault;
     if (b->fault.code == ERROR_MEMORY) recover(b);

@@ -4,9 +4,9 @@
 static int64_t glu_width(const Layer *layer) { return layer->glu.gate.rows; }
 
 static void glu_visit(Layer *layer, const Visitor *visitor) {
-    visit_weight(visitor, &layer->glu.gate);
-    visit_weight(visitor, &layer->glu.up);
-    visit_weight(visitor, &layer->glu.down);
+    visit_split(visitor, &layer->glu.gate, SPLIT_ROWS);
+    visit_split(visitor, &layer->glu.up, SPLIT_ROWS);
+    visit_split(visitor, &layer->glu.down, SPLIT_COLUMNS);
 }
 
 static PartCost glu_cost(const Layer *layer, int depth) {

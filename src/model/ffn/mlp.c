@@ -4,8 +4,8 @@
 static int64_t mlp_width(const Layer *layer) { return layer->mlp.up.rows; }
 
 static void mlp_visit(Layer *layer, const Visitor *visitor) {
-    visit_weight(visitor, &layer->mlp.up);
-    visit_weight(visitor, &layer->mlp.down);
+    visit_split(visitor, &layer->mlp.up, SPLIT_ROWS);
+    visit_split(visitor, &layer->mlp.down, SPLIT_COLUMNS);
 }
 
 static PartCost mlp_cost(const Layer *layer, int depth) {

@@ -22,10 +22,10 @@ static void moe_visit(Layer *layer, const Visitor *visitor) {
     MoeFfn *moe = &layer->moe;
     visit_weight(visitor, &moe->router);
     if (moe->shared_gate.rows) visit_weight(visitor, &moe->shared_gate);
-    visit_vector(visitor, &moe->choice_bias, moe->experts);
-    visit_bank(visitor, &moe->gate, banks_of(moe));
-    visit_bank(visitor, &moe->up, banks_of(moe));
-    visit_bank(visitor, &moe->down, banks_of(moe));
+    visit_vector(visitor, &moe->choice_bias, moe->experts, SPLIT_NONE);
+    visit_bank(visitor, &moe->gate, banks_of(moe), SPLIT_ROWS);
+    visit_bank(visitor, &moe->up, banks_of(moe), SPLIT_ROWS);
+    visit_bank(visitor, &moe->down, banks_of(moe), SPLIT_COLUMNS);
 }
 
 /* A token reads the router, the experts it uses (taken to be as large as the first), and the shared one. */

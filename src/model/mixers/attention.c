@@ -11,15 +11,15 @@ static int64_t attention_width(const Layer *layer) {
 static void attention_visit(Layer *layer, const Visitor *visitor) {
     AttentionMixer *mixer = &layer->attention;
     Attention *op = &mixer->op;
-    visit_weight(visitor, &mixer->q);
-    visit_weight(visitor, &mixer->k);
-    visit_weight(visitor, &mixer->v);
-    visit_weight(visitor, &mixer->o);
-    if (mixer->gate.rows) visit_weight(visitor, &mixer->gate);
+    visit_split(visitor, &mixer->q, SPLIT_ROWS);
+    visit_split(visitor, &mixer->k, SPLIT_ROWS);
+    visit_split(visitor, &mixer->v, SPLIT_ROWS);
+    visit_split(visitor, &mixer->o, SPLIT_COLUMNS);
+    if (mixer->gate.rows) visit_split(visitor, &mixer->gate, SPLIT_ROWS);
     visit_norm(visitor, &op->q_norm);
     visit_norm(visitor, &op->k_norm);
     visit_rope(visitor, &op->rope);
-    visit_vector(visitor, &op->sinks, op->heads);
+    visit_vector(visitor, &op->sinks, op->heads, SPLIT_ROWS);
 }
 
 static PartCost attention_cost(const Layer *layer, int depth) {

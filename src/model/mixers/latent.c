@@ -22,8 +22,8 @@ static void latent_visit(Layer *layer, const Visitor *visitor) {
     visit_weight(visitor, &mixer->k);
     visit_weight(visitor, &mixer->latent);
     visit_weight(visitor, &mixer->o);
-    visit_bank(visitor, &mixer->embed, mixer->op.heads);
-    visit_bank(visitor, &mixer->unembed, mixer->op.heads);
+    visit_bank(visitor, &mixer->embed, mixer->op.heads, SPLIT_NONE);
+    visit_bank(visitor, &mixer->unembed, mixer->op.heads, SPLIT_NONE);
     visit_norm(visitor, &mixer->q_norm);
     visit_norm(visitor, &mixer->latent_norm);
     visit_rope(visitor, &mixer->op.rope);

@@ -1,0 +1,89 @@
+/* As one of two parts of a divided backend: memory into which the other writes, and the sums. */
+#include <string.h>
+
+#include "backend/cuda/cuda.h"
+
+enum { PARTS = 2, PART_SLOTS = 4 };
+
+void cuda_parts_enter(Backend *backend) { cuda_enter(cuda_of(backend)); }
+
+static bool reach(CudaBackend *b, CudaBackend *other, Error *error) {
+    int can = 0;
+    cuda_enter(b);
+    if (!cuda_expect(cudaDeviceCanAccessPeer(&can, b->device, other->device), "CUDA", error)) return false;
+    if (!can)
+        return fail(error, ERROR_UNSUPPORTED, "GPU %d cannot reach the memory of GPU %d", b->device, other->device);
+    const cudaError_t code = cudaDeviceEnablePeerAccess(other->device, 0);
+    if (code == cudaErrorPeerAccessAlreadyEnabled) (void)cudaGetLastError();
+    return code == cudaErrorPeerAccessAlreadyEnabled || cuda_expect(code, "the other GPU's memory", error);
+}
+
+static bool part_open(CudaBackend *b, CudaBackend *other, int index, Error *error) {
+    CudaPart *part = &b->part;
+    *part = (CudaPart){.other = other, .exchange = {.index = index}};
+    if (!reach(b, other, error)) return false;
+    void *lost = NULL;
+    if (!(part->exchange.lost = cuda_take(b, sizeof(int), error)) ||
+        !cuda_expect(cudaMemset(part->exchange.lost, 0, sizeof(int)), "CUDA", error) ||
+        !cuda_expect(cudaHostAlloc(&lost, sizeof(int), cudaHostAllocMapped | cudaHostAllocPortable), "CUDA", error))
+        return false;
+    part->exchange.lost_host = lost;
+    *part->exchange.lost_host = 0;
+    return true;
+}
+
+bool cuda_parts_join(Backend *const *parts, int count, Error *error) {
+    CHECK(count == PARTS);
+    for (int p = 0; p < PARTS; p++)
+        if (!part_open(cuda_of(parts[p]), cuda_of(parts[1 - p]), p, error)) return false;
+    return true;
+}
+
+void cuda_parts_close(CudaBackend *b) {
+    cudaFree(b->part.exchange.lost);
+    cudaFree(b->part.exchange.mine);
+    cudaFree(b->part.exchange.terms);
+    cudaFreeHost(b->part.exchange.lost_host);
+}
+
+/* The other knows where this is from b->part, so a place may still change. */
+bool cuda_parts_room(CudaBackend *b, int64_t width, Error *error) {
+    CudaPart *part = &b->part;
+    PartExchange *e = &part->exchange;
+    if (!part->other || width <= part->width) return true;
+    const size_t bytes = PART_SLOTS * (size_t)parts_slot_bytes(b->base.rows_max, width, e);
+    cudaFree(e->mine);
+    cudaFree(e->terms);
+    part->width = 0;
+    e->terms = NULL;
+    e->mine = cuda_take(b, bytes, error);
+    if (!e->mine || !cuda_expect(cudaMemset(e->mine, 0, bytes), "CUDA", error)) return false;
+    e->terms = cuda_take(b, (size_t)b->base.rows_max * (size_t)width * sizeof(float), error);
+    if (!e->terms || !cuda_expect(cudaDeviceSynchronize(), "CUDA", error)) return false;
+    part->width = width;
+    return true;
+}
+
+bool cuda_parts_lost(CudaBackend *b) {
+    const volatile int *lost = b->part.exchange.lost_host;
+    return lost && *lost;
+}
+
+void cuda_sum_parts(Backend *backend, const PartSum *op) {
+    CudaBackend *b = cuda_of(backend);
+    const CudaPart *other = &b->part.other->part;
+    PartExchange e = b->part.exchange;
+    b->handed = NULL;
+    CHECK(op->width <= b->part.width && b->part.width == other->width && b->part.sums < PART_SUMS_MAX);
+    e.theirs = other->exchange.mine;
+    e.ticket = b->block.device + 1;
+    e.number = b->part.sums++;
+    if (op->terms) e.terms = op->terms;
+    e.residual = op->norm ? NULL : op->residual;
+    e.scale = op->scale;
+    e.count = op->rows * op->width;
+    cuda_ok(b, parts_sum(b->stream, op->rows, &e), "a sum over GPUs");
+    if (!op->norm) return;
+    const RowNorm norm = {op->norm->kind, op->norm->width, op->norm->eps, op->norm->weight, op->norm->bias};
+    cuda_ok(b, rows_add(b->stream, op->rows, op->width, op->residual, e.terms, op->scale, &norm), "add");
+}

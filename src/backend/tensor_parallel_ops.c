@@ -1,0 +1,305 @@
+/* Operations: each part's own of every one. */
+#include "backend/tensor_parallel_internal.h"
+
+/* The next part at or behind `part` that walks, for which the thread then works; NULL: there is none. */
+static Backend *next_part(Parallel *t, int *part) {
+    while (*part < t->count && !t->walks[*part]) ++*part;
+    return *part < t->count ? parallel_enter(t, *part) : NULL;
+}
+#define EACH_PART(t, p, part) (int p = 0; (part = next_part(t, &p)); p++)
+
+static const float *vector_of(const float *vector, int part) {
+    return vector ? ((const Shared *)(const void *)vector)->data[part] : NULL;
+}
+
+/* In *room. */
+static const Norm *norm_of(const Norm *norm, int part, Norm *room) {
+    if (!norm) return NULL;
+    *room = *norm;
+    room->weight = vector_of(norm->weight, part);
+    room->bias = vector_of(norm->bias, part);
+    return room;
+}
+
+static void parallel_embed(Backend *backend, const Embed *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part) {
+            Norm next;
+            Embed own = *op;
+            own.table = &shared_of(op->table)->part[p];
+            own.out = parallel_at(t, p, op->out);
+            own.next = norm_of(op->next, p, &next);
+            part->ops->embed(part, &own);
+        }
+}
+
+static void parallel_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part) {
+            Norm own;
+            part->ops->norm(part, rows, parallel_at(t, p, x), norm_of(norm, p, &own), parallel_at(t, p, out));
+        }
+}
+
+static void parallel_matmul(Backend *backend, const Matmul *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part) {
+                Norm norm;
+            Matmul own = *op;
+            own.x = parallel_at(t, p, op->x);
+            own.norm = norm_of(op->norm, p, &norm);
+            for (int i = 0; i < op->count; i++) {
+                own.weight[i] = &shared_of(op->weight[i])->part[p];
+                own.out[i] = parallel_at(t, p, op->out[i]);
+            }
+            part->ops->matmul(part, &own);
+        }
+}
+
+static void parallel_glu(Backend *backend, const Glu *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part) {
+            Norm norm;
+            Glu own = *op;
+            own.x = parallel_at(t, p, op->x);
+            own.norm = norm_of(op->norm, p, &norm);
+            own.gate = &shared_of(op->gate)->part[p];
+            own.up = &shared_of(op->up)->part[p];
+            own.out = parallel_at(t, p, op->out);
+            part->ops->glu(part, &own);
+        }
+}
+
+/* ---- sums over the parts ---- */
+
+/* y[part], where each has its terms, becomes the sum in the order of the parts, on all of them. */
+static void sum_on_host(Parallel *t, float *const *y, int64_t count) {
+    Backend *part;
+    const size_t bytes = (size_t)count * sizeof(float);
+    for
+        EACH_PART(t, p, part) {
+            part->ops->download(part, p ? t->more : t->sum, y[p], bytes);
+            for (int64_t i = 0; p > 0 && i < count; i++) t->sum[i] += t->more[i];
+        }
+    for
+        EACH_PART(t, p, part) part->ops->upload(part, y[p], t->sum, bytes);
+}
+
+static MatmulAdd own_product(const Parallel *t, int part, const MatmulAdd *op, Norm *norm, Norm *next) {
+    MatmulAdd own = *op;
+    own.x = parallel_at(t, part, op->x);
+    own.weight = &shared_of(op->weight)->part[part];
+    own.norm = norm_of(op->norm, part, norm);
+    own.residual = parallel_at(t, part, op->residual);
+    own.next = norm_of(op->next, part, next);
+    own.partial = op->weight->split == SPLIT_COLUMNS;
+    return own;
+}
+
+/* First the products of all, then their sums: nobody waits for what is not on its way yet. */
+static void add_among_parts(Parallel *t, const MatmulAdd *op) {
+    Backend *part;
+    Norm norm, next;
+    for
+        EACH_PART(t, p, part) {
+            const MatmulAdd own = own_product(t, p, op, &norm, &next);
+            part->ops->matmul_add(part, &own);
+        }
+    if (op->weight->split != SPLIT_COLUMNS) return;
+    for
+        EACH_PART(t, p, part) {
+            const PartSum sum = {.rows = op->rows,
+                .width = op->weight->rows,
+                .residual = parallel_at(t, p, op->residual),
+                .scale = op->scale,
+                .norm = norm_of(op->norm, p, &norm)};
+            part->ops->sum_parts(part, &sum);
+        }
+}
+
+static void parallel_matmul_add(Backend *backend, const MatmulAdd *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    const int64_t width = op->weight->rows;
+    if (parallel_sums(t) || op->weight->split != SPLIT_COLUMNS) {
+        add_among_parts(t, op);
+        return;
+    }
+    for
+        EACH_PART(t, p, part) {
+            const Matmul own = {.rows = op->rows,
+                .x = parallel_at(t, p, op->x),
+                .count = 1,
+                .weight = {&shared_of(op->weight)->part[p]},
+                .out = {t->terms[p]}};
+            part->ops->matmul(part, &own);
+        }
+    sum_on_host(t, t->terms, op->rows * width);
+    for
+        EACH_PART(t, p, part) {
+            Norm norm;
+            part->ops->add(part, op->rows, width, parallel_at(t, p, op->residual), t->terms[p], op->scale,
+                norm_of(op->norm, p, &norm));
+        }
+}
+
+/* ---- attention ---- */
+
+static void parallel_attention(Backend *backend, const Attention *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part) {
+            Norm q_norm, k_norm;
+            Attention own = *op;
+            own.heads /= t->count;
+            own.kv = parallel_layer(t, p, &op->kv);
+            own.q_norm = norm_of(op->q_norm, p, &q_norm);
+            own.k_norm = norm_of(op->k_norm, p, &k_norm);
+            own.rope = parallel_rope(t, p, op->rope);
+            own.sinks = vector_of(op->sinks, p);
+            own.q = parallel_at(t, p, op->q);
+            own.k = parallel_at(t, p, op->k);
+            own.v = parallel_at(t, p, op->v);
+            own.gate = parallel_at(t, p, op->gate);
+            own.out = parallel_at(t, p, op->out);
+            part->ops->attention(part, &own);
+        }
+}
+
+/* Who divides a model refuses it. */
+static void parallel_latent(Backend *backend, const Latent *op) { CHECK(!"latents in parts"); }
+
+/* ---- experts ---- */
+
+static void parallel_route(Backend *backend, const Routing *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part) {
+            Routing own = *op;
+            own.logits = parallel_at(t, p, op->logits);
+            own.bias = vector_of(op->bias, p);
+            own.shared_logits = parallel_at(t, p, op->shared_logits);
+            own.index = parallel_at(t, p, op->index);
+            own.weight = parallel_at(t, p, op->weight);
+            part->ops->route(part, &own);
+        }
+}
+
+static void parallel_experts(Backend *backend, const Experts *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    const int64_t width = op->down[0].rows;
+    float *out[BACKEND_PARTS_MAX] = {0};
+    for
+        EACH_PART(t, p, part) {
+            Experts own = *op;
+            own.x = parallel_at(t, p, op->x);
+            own.gate = parallel_bank(t, p, op->gate, op->count);
+            own.up = parallel_bank(t, p, op->up, op->count);
+            own.down = parallel_bank(t, p, op->down, op->count);
+            own.index = parallel_at(t, p, op->index);
+            own.weight = parallel_at(t, p, op->weight);
+            own.work = parallel_at(t, p, op->work);
+            own.out = out[p] = parallel_at(t, p, op->out);
+            CHECK(own.gate && own.up && own.down);
+            part->ops->experts(part, &own);
+        }
+    if (!parallel_sums(t)) {
+        sum_on_host(t, out, op->rows * width);
+        return;
+    }
+    for
+        EACH_PART(t, p, part) {
+            const PartSum sum = {.rows = op->rows, .width = width, .terms = out[p]};
+            part->ops->sum_parts(part, &sum);
+        }
+}
+
+/* ---- rows ---- */
+
+/* Between the two products of a part without a gate: what is divided. */
+static void parallel_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part)
+    part->ops->activate(part, count / t->count, parallel_at(t, p, x), activation, parallel_at(t, p, out));
+}
+
+static void parallel_gather(
+    Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part)
+    part->ops->gather(part, count, index, parallel_at(t, p, x), width, parallel_at(t, p, out));
+}
+
+/* Every part has all of the logits, and so draws the same tokens, which it needs for the next step. */
+static void parallel_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for EACH_PART (t, p, part) part->ops->logits(part, count, parallel_at(t, p, x), scale, cap);
+}
+
+static void parallel_sum_logits(Backend *backend, const LogitSums *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for EACH_PART (t, p, part) {
+        LogitSums own = *op;
+        own.logits = parallel_at(t, p, op->logits);
+        own.out = parallel_at(t, p, op->out);
+        part->ops->sum_logits(part, &own);
+    }
+}
+
+static void parallel_draw(Backend *backend, const LogitDraws *op) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for EACH_PART (t, p, part) {
+        LogitDraws own = *op;
+        own.logits = parallel_at(t, p, op->logits);
+        own.work = parallel_at(t, p, op->work);
+        part->ops->draw(part, &own);
+    }
+}
+
+static void parallel_add(
+    Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm) {
+    Parallel *t = parallel_of(backend);
+    Backend *part;
+    for
+        EACH_PART(t, p, part) {
+            Norm own;
+            part->ops->add(
+                part, rows, width, parallel_at(t, p, residual), parallel_at(t, p, y), scale, norm_of(norm, p, &own));
+        }
+}
+
+void parallel_operations(BackendOps *ops) {
+    ops->embed = parallel_embed;
+    ops->norm = parallel_norm;
+    ops->matmul = parallel_matmul;
+    ops->glu = parallel_glu;
+    ops->matmul_add = parallel_matmul_add;
+    ops->attention = parallel_attention;
+    ops->latent = parallel_latent;
+    ops->route = parallel_route;
+    ops->experts = parallel_experts;
+    ops->activate = parallel_activate;
+    ops->gather = parallel_gather;
+    ops->logits = parallel_logits;
+    ops->sum_logits = parallel_sum_logits;
+    ops->draw = parallel_draw;
+    ops->add = parallel_add;
+}

@@ -1,0 +1,72 @@
+/* Each layer divided between two backends: the same model, other sums. */
+#include "compare.h"
+
+static int divided, refused;
+
+static bool open_parts(FixtureRun *run, const Fixture *f, const char *directory, const char *cpu, Error *error) {
+    RunnerOptions options = {.backend = fixture_backend(cpu, 1, FIXTURE_TOKENS_MAX)};
+    options.backend.tensor_parallel = 2;
+    return fixture_run_try(run, directory, &(ModelOptions){.context = f->count}, &options, error);
+}
+
+/* Within the bounds of one backend, and the same bits in any cut. */
+static void check_parts(const Fixture *f, int variant, const FixtureRun *run, const char *cpu) {
+    const size_t size = (size_t)(f->count * f->vocab);
+    float *whole = calloc(size, sizeof *whole), *pieces = calloc(size, sizeof *pieces);
+    if (whole && pieces && fixture_walk(run->runner, f->tokens, f->count, f->count, f->steps, whole)) {
+        if (runner_backend(run->runner)->exact)
+            check_exact(f, variant, whole);
+        else
+            check_fast(f, variant, cpu, whole);
+        static const int chunks[] = {1, 7};
+        for (size_t c = 0; c < COUNT_OF(chunks); c++) {
+            TEST(fixture_walk(run->runner, f->tokens, f->count, chunks[c], 0, pieces));
+            TEST_MSG(
+                !memcmp(whole, pieces, size * sizeof *whole), "%s on two %s in pieces of %d", f->name, cpu, chunks[c]);
+        }
+    }
+    free(whole);
+    free(pieces);
+}
+
+/* What cannot be divided says so. */
+static void check_variant(const Fixture *f, int variant, const char *cpu, const char *directory) {
+    FixtureRun run;
+    Error error = {0};
+    if (!open_parts(&run, f, directory, cpu, &error)) {
+        TEST_MSG(strstr(error.text, "divided") != NULL, "%s variant %d: %s", f->name, variant, error.text);
+        refused++;
+        return;
+    }
+    divided++;
+    check_parts(f, variant, &run, cpu);
+    fixture_run_close(&run);
+}
+
+int main(int count, char **arguments) {
+    enum { NAMES_MAX = 128 };
+    static char names[NAMES_MAX][64];
+    int total = fixture_names(names, NAMES_MAX);
+    for (int i = 1; i < count; i++) snprintf(names[i - 1], sizeof names[0], "%s", arguments[i]);
+    total = count > 1 ? count - 1 : total;
+    for (int i = 0; i < total; i++) {
+        Fixture f;
+        if (!fixture_open(&f, names[i])) continue;
+        for (int v = 0; v < (int)f.variants->size; v++) {
+            char directory[64];
+            const bool written = fixture_write_variant(&f, v, directory);
+            TEST(written);
+            for (size_t c = 0; written && c < COUNT_OF(fixture_cpus); c++) {
+                const char *cpu = fixture_cpus[c];
+                if (strcmp(cpu, "fence") && fixture_cpu_here(cpu) && fixture_computes(cpu, f.name))
+                    check_variant(&f, v, cpu, directory);
+            }
+            fixture_remove(directory);
+        }
+        fixture_close(&f);
+    }
+    printf("%d divided, %d refused\n", divided, refused);
+    /* Groups of 32 and more are too large for most halves of these models, and many have heads of an odd number. */
+    TEST_MSG(count > 1 || divided > refused / 2, "%d divided, %d refused", divided, refused);
+    return test_done();
+}
