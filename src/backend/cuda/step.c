@@ -315,7 +315,10 @@ bool cuda_begin(Backend *backend, const Step *step) {
     }
     if (graph && b->fault.code == ERROR_NONE) {
         b->capturing = graph;
-        cuda_ok(b, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capturing a step");
+        /* The other of two is told of the same step while this one is captured already, and waits for events. */
+        const enum cudaStreamCaptureMode mode =
+            b->part.other ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeThreadLocal;
+        cuda_ok(b, cudaStreamBeginCapture(b->stream, mode), "capturing a step");
     } else {
         if (again) add_graph(b, &key);
         host_block(b)[0] = (int32_t)up_to_four(b->block.tables);
