@@ -50,7 +50,7 @@ static void parallel_matmul(Backend *backend, const Matmul *op) {
     Backend *part;
     for
         EACH_PART(t, p, part) {
-                Norm norm;
+            Norm norm;
             Matmul own = *op;
             own.x = parallel_at(t, p, op->x);
             own.norm = norm_of(op->norm, p, &norm);
@@ -249,29 +249,32 @@ static void parallel_gather(
 static void parallel_logits(Backend *backend, int64_t count, float *x, float scale, float cap) {
     Parallel *t = parallel_of(backend);
     Backend *part;
-    for EACH_PART (t, p, part) part->ops->logits(part, count, parallel_at(t, p, x), scale, cap);
+    for
+        EACH_PART(t, p, part) part->ops->logits(part, count, parallel_at(t, p, x), scale, cap);
 }
 
 static void parallel_sum_logits(Backend *backend, const LogitSums *op) {
     Parallel *t = parallel_of(backend);
     Backend *part;
-    for EACH_PART (t, p, part) {
-        LogitSums own = *op;
-        own.logits = parallel_at(t, p, op->logits);
-        own.out = parallel_at(t, p, op->out);
-        part->ops->sum_logits(part, &own);
-    }
+    for
+        EACH_PART(t, p, part) {
+            LogitSums own = *op;
+            own.logits = parallel_at(t, p, op->logits);
+            own.out = parallel_at(t, p, op->out);
+            part->ops->sum_logits(part, &own);
+        }
 }
 
 static void parallel_draw(Backend *backend, const LogitDraws *op) {
     Parallel *t = parallel_of(backend);
     Backend *part;
-    for EACH_PART (t, p, part) {
-        LogitDraws own = *op;
-        own.logits = parallel_at(t, p, op->logits);
-        own.work = parallel_at(t, p, op->work);
-        part->ops->draw(part, &own);
-    }
+    for
+        EACH_PART(t, p, part) {
+            LogitDraws own = *op;
+            own.logits = parallel_at(t, p, op->logits);
+            own.work = parallel_at(t, p, op->work);
+            part->ops->draw(part, &own);
+        }
 }
 
 static void parallel_add(
