@@ -22,6 +22,7 @@
 struct Engine {
     Resources *resources; /* NULL: it has the machine for itself */
     MemoryAccount account;
+    double kv_host; /* part of the cache that is memory of the host */
     Model *model;
     Runner *runner;
     KvCache *kv;
@@ -502,7 +503,8 @@ static void publish_stats(Engine *engine) {
     memcpy(engine->stats.kv_form_bytes, use.bytes, sizeof use.bytes);
     memcpy(engine->stats.kv_form_pages, use.pages, sizeof use.pages);
     engine->stats.experts = expert_stats(engine);
-    atomic_store(&engine->account.used, engine->stats.kv_bytes + engine->stats.experts.bytes);
+    const size_t here = (size_t)((double)engine->stats.kv_bytes * engine->kv_host);
+    atomic_store(&engine->account.used, here + engine->stats.experts.bytes);
 }
 
 static void cancel_all(Engine *engine) {
@@ -599,7 +601,8 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
     const uint64_t held = expert_cache_held(engine->runner, pool);
     if (left && !expert_hold(engine->model, left - held, &experts, error)) return false;
     engine->kv = kv_open(runner_kv_plan(engine->runner), pool, error);
-    engine->account.promised = pool + experts;
+    engine->kv_host = placement_kv_host(options, engine->runner, pool);
+    engine->account.promised = (size_t)((double)pool * engine->kv_host) + experts;
     if (engine->resources) resources_enter(engine->resources, &engine->account);
     if (!engine->kv || !scheduler_open(&engine->scheduler, engine->runner, engine->kv, options, error)) return false;
     if (engine->scheduler.context < model_context(engine->model))

@@ -30,6 +30,13 @@ static size_t thousandths(const KvPlan *plan, const Backend *backend) {
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
+double placement_kv_host(const EngineOptions *options, const Runner *runner, size_t bytes) {
+    const Backend *lower = runner_backend(runner);
+    if (!backend_on_device(options->backend.device) || !bytes) return 1;
+    if (lower == runner_upper(runner)) return 0;
+    return (double)least(kv_taken_bytes(runner_kv_plan(runner), lower, bytes), bytes) / (double)bytes;
+}
+
 bool placement_kv_most(
     const EngineOptions *options, const Runner *runner, size_t host_free, size_t *most, Error *error) {
     const Backend *lower = runner_backend(runner), *upper = runner_upper(runner);

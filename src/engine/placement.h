@@ -12,3 +12,5 @@ void placement_leave(const EngineOptions *options, const Model *model);
  * free on the host), as far as a GPU has room for what its layers take of that, beside what steps take. */
 NODISCARD bool placement_kv_most(
     const EngineOptions *options, const Runner *runner, size_t host_free, size_t *most, Error *error);
+/* The part of a KV cache of so many bytes that is memory of the host. */
+double placement_kv_host(const EngineOptions *options, const Runner *runner, size_t bytes);

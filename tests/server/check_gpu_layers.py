@@ -111,6 +111,23 @@ def test_memory(model):
         check(code == 1 or code == 2 and "--gpu-layers" in err, f"{wrong}: {code} {err}")
 
 
+def test_account(model):
+    """What a cache takes of the device is none of the host's memory that the next model does without."""
+    with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory() as other:
+        write_tiny_model(other)
+        command = ["serve", model, other, "--port", "0", "--gpu-layers", "3", "--kv-memory", "4G", "--slots", "2", *map(str, GPU)]
+        process = subprocess.Popen([apus_server.BINARY, *command], stdout=subprocess.PIPE, stderr=log, text=True,
+                                   env={**os.environ, "APUS_STAND_IN_BYTES": str(10 ** 12)})
+        while "Ctrl-C" not in (process.stdout.readline() or "Ctrl-C"):
+            pass
+        process.terminate()
+        process.wait(timeout=30)
+        log.seek(0)
+        text = log.read()
+    memory = [float(found) for found in re.findall(r"plan: \S+ GB of (\S+) GB", text)]
+    check(len(memory) == 2 and 0.5 < memory[0] - memory[1] < 3, f"the first model's cache takes a fourth of 4.3 GB here: {memory} {text}")
+
+
 def test_auto(model):
     for size in range(1000000, 6000000, 250000):  # windows take more of a cache than the plan's mean of all layers
         command = ("run", model, *GPU, "--gpu-layers", "auto", "--prefill-size", 32, "-n", 4, "hello")
@@ -144,7 +161,7 @@ def main():
         apus_server.BINARY = os.path.join(home, os.path.basename(apus_server.BINARY))
         os.environ["XDG_CACHE_HOME"] = os.path.join(home, "cache")
         write_tiny_model(model)
-        for test in sys.argv[1:] or ("same", "disk", "memory", "auto", "full"):
+        for test in sys.argv[1:] or ("same", "disk", "memory", "account", "auto", "full"):
             if test != "streamed":
                 globals()["test_" + test](*((model, home) if test == "full" else (model,)))
         if "streamed" in sys.argv[1:] or not sys.argv[1:]:
