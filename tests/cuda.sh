@@ -1,21 +1,59 @@
 #!/usr/bin/env bash
-# The tests that need a GPU: every operation and attention against the reference, families, batches, restored pages and split
-# layers, all on "cuda" beside the processor's backends; then mixed requests through the server,
-# also with half of the layers there. Skipped where apus doctor finds no GPU.
+# The tests that need a GPU, a line each: every operation and attention against the reference, families, batches, restored pages and
+# split layers, all on "cuda" beside the processor's backends; mixed requests through the server, some of whose clients leave,
+# also with half of the layers there, with little memory, with pages on disk; a server whose GPU breaks; real models, where they are
+# (APUS_MODELS: names, or NAME=DIRECTORY); compute-sanitizer, where it is. Skipped where apus doctor finds no GPU.
 #   tests/cuda.sh [BUILD]       default: build
 set -uo pipefail
-build=${1:-build}
+build=$(realpath "${1:-build}") here=$(realpath "$(dirname "$0")") # the tests find their data from the root
+cd "$here/.."
 if "$build/apus" doctor | grep -q '^gpu *none'; then
     "$build/apus" doctor | grep '^gpu'
     exit 77
 fi
-failed=0
+export APUS_BINARY=$build/apus
+python=python3 failed=0 logs=$(mktemp -d)
+venv=${XDG_CACHE_HOME:-$HOME/.cache}/apus/venv/bin/python
+[ -x "$venv" ] && python=$venv
+
+# step NAME COMMAND…: its last line that says a result, and its whole output where it fails. Exit code 77 means skipped.
+step() {
+    local name=$1 start=$SECONDS code=0 result=ok
+    shift
+    "$@" >"$logs/$name" 2>&1 </dev/null || code=$?
+    case $code in 0) ;; 77) result=skipped ;; *) result=FAILED failed=1 ;; esac
+    printf '%-8s %-20s %4d s   %s\n' $result "$name" $((SECONDS - start)) \
+        "$(grep -aE 'passed|differ|ERROR SUMMARY|RACECHECK SUMMARY|absent' "$logs/$name" | tail -n 2 | paste -sd' ')"
+    [ $result = FAILED ] && tail -n 20 "$logs/$name"
+    return 0
+}
+
+uname -sr
+"$build/apus" doctor | grep -E '^(apus|processor|gpu)'
 for name in plugin handed sums ops attention pages rope golden step batch given split restore together; do
-    "$build/test_$name" || failed=1
+    step $name "$build/test_$name"
 done
-check() { APUS_BINARY=$(realpath "$build/apus") python3 "$(dirname "$0")/server/check_device.py" cuda "$@" || failed=1; }
-check 2000
-check 500 --gpu-layers 2                 # of 4
-check 300 --gpu-layers 1 --kv-memory 4M  # parked and taken again
-APUS_BINARY=$(realpath "$build/apus") python3 "$(dirname "$0")/server/check_restart.py" --gpu || failed=1
+
+device() { local name=$1; shift; step "$name" "$python" "$here/server/check_device.py" cuda "$@"; }
+device requests 2000
+device layers 500 --gpu-layers 2                 # of 4
+device parked 300 --gpu-layers 1 --kv-memory 4M  # parked and taken again
+device disk 300 --cache-dir "$logs/cache"
+step restart "$python" "$here/server/check_restart.py" --gpu
+step real env APUS_MODELS="${APUS_MODELS:-gemma-270m qwen-0.5b}" "$python" "$here/real/check_real.py" --device cuda
+[ -s "$logs/real" ] && grep -E 'KL|perplexity' "$logs/real"
+
+# racecheck sees no order in what one lane of a warp tells others through an mbarrier for all of its warp, as these kernels do.
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+if [ -n "$sanitizer" ]; then
+    check() { local tool=$1 name=$2; shift 2; step "$tool-$name" "$sanitizer" --tool "$tool" --error-exitcode 1 --print-limit 20 "$@" "$build/test_$name"; }
+    for name in handed sums pages step; do check memcheck $name; done
+    for name in handed pages step; do check initcheck $name; done
+    for name in handed pages; do
+        check racecheck $name --kernel-name-exclude kns=stream_kernel --kernel-name-exclude kns=wide_kernel
+    done
+else
+    echo "skipped  sanitizer                  no compute-sanitizer"
+fi
+rm -rf "$logs"
 exit $failed

@@ -153,6 +153,23 @@ def test_again(model, home):
     check(server.code == 0, f"exit code {server.code}")
 
 
+def test_queue(model, home):
+    """Who waits for a turn hears of it as well, at once."""
+    file = os.path.join(home, "fault")
+    with Server(model, *GPU, "--slots", 2, environment={FAULT: file}, log=subprocess.DEVNULL) as server:
+        wanted = ask(server)
+        threads, answers = in_threads(40, lambda i: ask(server, "x" * (i * 8), max_tokens=1000))
+        end = time.time() + 30
+        while server.health()["waiting"] < 30 and time.time() < end:
+            time.sleep(0.005)
+        break_device(file)
+        start = time.time()
+        join(threads, "in the queue")
+        check(all(a[0] in (0, 200, 500, 503) for a in answers) and sum(a[0] in (500, 503) for a in answers) > 30, [a[0] for a in answers])
+        check(ask_again(server) == wanted, "the answer after a restart")
+        print(f"40 requests of which 2 ran have ended, and another is answered, {time.time() - start:.2f} s after the fault")
+
+
 def test_service(model, home):
     """With TLS, keys, several models, a service manager; SIGTERM during a restart ends it."""
     file = os.path.join(home, "fault")
@@ -236,7 +253,7 @@ def main():
         os.environ["XDG_CACHE_HOME"] = os.path.join(home, "cache")
         write_tiny_model(model)
         names = [name for name in sys.argv[1:] if not name.startswith("-")]
-        for test in names or ("again", "service", "ended", "foreign", "terminal"):
+        for test in names or ("again", "queue", "service", "ended", "foreign", "terminal"):
             globals()["test_" + test](model, home)
     check.done()
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cuda/copy.h"
 #include "backend/cuda/cuda.h"
 
 enum { LOADER_BYTES = 32 << 20, LOADER_BUFFERS = 2, ALIGN = 256 };
@@ -9,6 +10,7 @@ enum { LOADER_BYTES = 32 << 20, LOADER_BUFFERS = 2, ALIGN = 256 };
 typedef struct CudaLoader {
     uint8_t *host[LOADER_BUFFERS], *device[LOADER_BUFFERS];
     cudaEvent_t free[LOADER_BUFFERS]; /* what was sent from here has been packed */
+    Copier *copier;
     size_t bytes;
     int turn;
 } CudaLoader;
@@ -24,6 +26,7 @@ void cuda_loader_close(CudaBackend *b) {
         cudaFree(loader->device[i]);
         if (loader->free[i]) cudaEventDestroy(loader->free[i]);
     }
+    copier_close(loader->copier);
     free(loader);
     b->loader = NULL;
 }
@@ -36,6 +39,8 @@ static bool loader_open(CudaBackend *b, size_t bytes, Error *error) {
     if (!loader) return fail(error, ERROR_MEMORY, "no memory to load weights");
     b->loader = loader;
     loader->bytes = bytes > LOADER_BYTES ? bytes : LOADER_BYTES;
+    loader->copier = copier_open(error);
+    if (!loader->copier) return false;
     for (int i = 0; i < LOADER_BUFFERS; i++)
         if (!cuda_expect(cudaMallocHost((void **)&loader->host[i], loader->bytes), "memory to load weights", error) ||
             !cuda_expect(cudaMalloc((void **)&loader->device[i], loader->bytes), "memory to load weights", error) ||
@@ -88,8 +93,8 @@ static bool send_rows(CudaBackend *b, const Weight *w, int64_t first, int count,
         .dtype = w->dtype};
     for (int i = 0; i < 3; i++) {
         if (!parts[i].from) continue;
-        memcpy(loader->host[turn] + used, (const uint8_t *)parts[i].from + (size_t)first * parts[i].bytes,
-            rows * parts[i].bytes);
+        copier_copy(loader->copier, loader->host[turn] + used,
+            (const uint8_t *)parts[i].from + (size_t)first * parts[i].bytes, rows * parts[i].bytes);
         *parts[i].to = loader->device[turn] + used;
         used += up_to(rows * parts[i].bytes, ALIGN);
     }
