@@ -14,7 +14,12 @@
 #include "server/metrics.h"
 #include "server/stream.h"
 
-enum { FAREWELL_S = 1, DRAIN_STEP_MS = 20, RETIRE_S = 5 };
+enum {
+    FAREWELL_S = 1,
+    DRAIN_STEP_MS = 20,
+    RETIRE_S = 5,
+    LET_IN_MS = 100, /* in which who has just been let in says what it wants, and hears that another is coming */
+};
 
 /* What answers from the first connection on. */
 static bool listen_first(Server *server, const ServerOptions *options, Error *error) {
@@ -31,6 +36,7 @@ static bool load(Server *server, const ServerOptions *options, Error *error) {
     server->models = models_open(&models, error);
     mutex_lock(&server->lock);
     __atomic_store_n(&server->loaded, server->models != NULL, __ATOMIC_RELEASE);
+    server->reason[0] = 0; /* of what was before */
     mutex_unlock(&server->lock);
     condition_broadcast(&server->woken);
     return server->models;
@@ -127,6 +133,7 @@ int server_retire(Server *server, const char *reason) {
     server_explain(server, reason);
     __atomic_store_n(&server->retires, true, __ATOMIC_RELAXED);
     http_retire(server);
+    sleep_ms(LET_IN_MS);
     stop_answering(server, server->drain_s < RETIRE_S ? server->drain_s : RETIRE_S);
     return http_listener(server);
 }
