@@ -82,6 +82,7 @@ typedef struct CudaPart {
     PartExchange exchange;     /* what stays of it */
     int64_t width;             /* of a row that there is room for */
     int sums;                  /* of the step so far */
+    bool summed;               /* the partial product before has done the next sum itself, but for a norm */
 } CudaPart;
 
 typedef struct CudaBackend {
@@ -169,6 +170,8 @@ bool cuda_parts_join(Backend *const *parts, int count, Error *error);
 void cuda_parts_close(CudaBackend *b);
 bool cuda_parts_room(CudaBackend *b, int64_t width, Error *error);
 bool cuda_parts_lost(CudaBackend *b); /* the other did not answer */
+/* Where a partial product goes, which sums by itself if it can. */
+void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *product);
 void cuda_sum_parts(Backend *backend, const PartSum *op);
 
 /* experts.c */

@@ -1,5 +1,6 @@
 /* What both forms of few rows share: which weight a unit is of, its inputs, its end. */
 #pragma once
+#include "backend/cuda/parts.cuh"
 #include "backend/cuda/product.cuh"
 
 /* Which weight a unit belongs to, and which of its tile rows it is. */
@@ -34,6 +35,10 @@ __device__ __forceinline__ void finish(
         const int t = 2 * k + lane / TILE_ROWS;
         old[k] = p.mode == PRODUCT_ADD && on && t < p.rows ? load(out + (int64_t)t * w.rows) : 0;
     }
+    const bool divided = !GLU && p.part.theirs;
+    const uint32_t mark = divided ? part_mark(p.part) : 0;
+    const int64_t slot = divided ? part_slot(p.part) : 0;
+    float values[FEW_ROWS_MAX / 2] = {};
     ready();
 #pragma unroll
     for (int k = 0; k < FEW_ROWS_MAX / 2; k++) {
@@ -48,16 +53,26 @@ __device__ __forceinline__ void finish(
             for (int s = 1; s < SLICES; s++) sum[part] += from[s * TILE_ROWS * FEW_ROWS_MAX];
         }
         const float v = product_sum(sum[0], factors[t], factor, w.bias != nullptr, bias);
-        float *to = out + (int64_t)t * w.rows;
         if constexpr (GLU) {
             const float up = product_sum(sum[1], factors[t], other, p.weight[1].bias != nullptr, other_bias);
             const float result = gated_usually(p.activation, v, up);
-            *to = result;
+            out[(int64_t)t * w.rows] = result;
             if (p.hands) p.hands[(int64_t)t * ((w.rows + TILE_COLS - 1) / TILE_COLS * TILE_COLS) + row] = __float2half_rn(result);
         } else {
-            *to = p.mode == PRODUCT_ADD ? old[k] + p.scale * v : v;
-            if (p.copy) p.copy[(int64_t)t * w.rows + row] = v;
+            values[k] = v;
+            if (divided) word_put((uint64_t *)(p.part.theirs + slot) + (int64_t)t * w.rows + row, v, mark);
         }
+    }
+    if constexpr (GLU) return;
+#pragma unroll
+    for (int k = 0; k < FEW_ROWS_MAX / 2; k++) {
+        const int t = 2 * k + lane / TILE_ROWS;
+        if (t >= p.rows || !on) continue;
+        const int64_t at = (int64_t)t * w.rows;
+        float v = values[k];
+        if (divided) v = part_add(p.part, v, part_word(p.part, slot, mark, at + row));
+        out[at] = p.mode == PRODUCT_ADD ? old[k] + p.scale * v : v;
+        if (p.copy) p.copy[at + row] = v;
     }
 }
 

@@ -125,6 +125,15 @@ enum { PRODUCTS_MAX = 4, FEW_ROWS_MAX = 8, PRODUCT_PARTIAL_BYTES = 32 << 20 };
 /* A gated product can leave its result as f16 for the next one to begin with: widths that are multiples, at most so
  * many. */
 enum { HANDED_COLS = 64, HANDED_COLS_MAX = 16384 };
+/* Where two GPUs exchange the terms of a sum (parts.cu). */
+enum { PART_WORD_ROWS = 8, PART_SUMS_MAX = 1024 /* in a step */ };
+typedef struct PartPlace {
+    uint8_t *mine, *theirs; /* what the other writes, and where it reads; NULL: there is no other */
+    int64_t slot_bytes;     /* of one of the places there */
+    const int32_t *ticket;  /* the step's number, the same on both */
+    int number, index;      /* which sum of the step, which of the two this is */
+    int *lost, *lost_host;  /* set, for good, when the other did not answer */
+} PartPlace;
 typedef enum ProductMode { PRODUCT_STORE, PRODUCT_ADD, PRODUCT_GLU } ProductMode;
 
 typedef struct Product {
@@ -140,6 +149,8 @@ typedef struct Product {
     const float *soon; /* the weights of the norm that reads the result next, so many; NULL: not known */
     int soon_count;
     float *copy; /* few rows: where the result goes as well; NULL: nowhere, or afterwards: it did not */
+    PartPlace part; /* STORE and ADD, few rows, one weight: the product is one of two GPUs' terms; theirs NULL: it is whole,
+                       or afterwards: it was not summed */
     int handed;  /* inputs has x as f16 already, as a gated product left it */
     int hands;   /* GLU: it shall; 0 afterwards if it did not */
     int multiprocessors;
@@ -150,20 +161,18 @@ typedef struct Product {
 
 size_t product_input_bytes(int rows, int64_t cols);
 cudaError_t product_run(cudaStream_t stream, Product *product);
+/* Whether so many rows go the way of a few. */
+int product_is_few(const Product *product);
 
 /* ---- sums over two GPUs (parts.cu) ---- */
 
-enum { PART_WORD_ROWS = 8, PART_SUMS_MAX = 1024 /* in a step */ };
 typedef struct PartExchange {
     float *terms;    /* this one's; become the sum where there is no residual */
     float *residual; /* += scale · sum */
     float scale;
     int64_t count;
-    int index, number;      /* which of the two this is; which sum of the step */
-    const int32_t *ticket;  /* the step's number, the same on both */
-    uint8_t *mine, *theirs; /* what the other has written, and where it reads */
-    int64_t slot_bytes, marks_offset, data_offset;
-    int *lost, *lost_host; /* set, for good, when the other did not answer */
+    PartPlace place;
+    int64_t marks_offset, data_offset;
 } PartExchange;
 /* Of one of the places in `mine`; fills in the offsets. */
 int64_t parts_slot_bytes(int rows_max, int64_t width, PartExchange *places);

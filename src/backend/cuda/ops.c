@@ -184,13 +184,13 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
     }
     p.out[0] = op->residual;
     if (op->partial) {
-        p.mode = PRODUCT_STORE;
-        p.out[0] = b->part.exchange.terms;
+        cuda_parts_product(b, op, &p);
     } else if (op->norm) {
         if (!cuda_room(b, &b->spare, bytes, &b->fault)) return;
         p.out[0] = b->spare.memory;
     }
     cuda_ok(b, product_run(b->stream, &p), "added product");
+    b->part.summed = op->partial && p.part.theirs;
     if (op->norm && !op->partial)
         cuda_add(backend, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
 }

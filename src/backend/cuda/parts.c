@@ -20,15 +20,15 @@ static bool reach(CudaBackend *b, CudaBackend *other, Error *error) {
 
 static bool part_open(CudaBackend *b, CudaBackend *other, int index, Error *error) {
     CudaPart *part = &b->part;
-    *part = (CudaPart){.other = other, .exchange = {.index = index}};
+    *part = (CudaPart){.other = other, .exchange = {.place = {.index = index}}};
     if (!reach(b, other, error)) return false;
     void *lost = NULL;
-    if (!(part->exchange.lost = cuda_take(b, sizeof(int), error)) ||
-        !cuda_expect(cudaMemset(part->exchange.lost, 0, sizeof(int)), "CUDA", error) ||
+    if (!(part->exchange.place.lost = cuda_take(b, sizeof(int), error)) ||
+        !cuda_expect(cudaMemset(part->exchange.place.lost, 0, sizeof(int)), "CUDA", error) ||
         !cuda_expect(cudaHostAlloc(&lost, sizeof(int), cudaHostAllocMapped | cudaHostAllocPortable), "CUDA", error))
         return false;
-    part->exchange.lost_host = lost;
-    *part->exchange.lost_host = 0;
+    part->exchange.place.lost_host = lost;
+    *part->exchange.place.lost_host = 0;
     return true;
 }
 
@@ -40,10 +40,10 @@ bool cuda_parts_join(Backend *const *parts, int count, Error *error) {
 }
 
 void cuda_parts_close(CudaBackend *b) {
-    cudaFree(b->part.exchange.lost);
-    cudaFree(b->part.exchange.mine);
+    cudaFree(b->part.exchange.place.lost);
+    cudaFree(b->part.exchange.place.mine);
     cudaFree(b->part.exchange.terms);
-    cudaFreeHost(b->part.exchange.lost_host);
+    cudaFreeHost(b->part.exchange.place.lost_host);
 }
 
 /* The other knows where this is from b->part, so a place may still change. */
@@ -52,12 +52,12 @@ bool cuda_parts_room(CudaBackend *b, int64_t width, Error *error) {
     PartExchange *e = &part->exchange;
     if (!part->other || width <= part->width) return true;
     const size_t bytes = PART_SLOTS * (size_t)parts_slot_bytes(b->base.rows_max, width, e);
-    cudaFree(e->mine);
+    cudaFree(e->place.mine);
     cudaFree(e->terms);
     part->width = 0;
     e->terms = NULL;
-    e->mine = cuda_take(b, bytes, error);
-    if (!e->mine || !cuda_expect(cudaMemset(e->mine, 0, bytes), "CUDA", error)) return false;
+    e->place.mine = cuda_take(b, bytes, error);
+    if (!e->place.mine || !cuda_expect(cudaMemset(e->place.mine, 0, bytes), "CUDA", error)) return false;
     e->terms = cuda_take(b, (size_t)b->base.rows_max * (size_t)width * sizeof(float), error);
     if (!e->terms || !cuda_expect(cudaDeviceSynchronize(), "CUDA", error)) return false;
     part->width = width;
@@ -65,24 +65,37 @@ bool cuda_parts_room(CudaBackend *b, int64_t width, Error *error) {
 }
 
 bool cuda_parts_lost(CudaBackend *b) {
-    const volatile int *lost = b->part.exchange.lost_host;
+    const volatile int *lost = b->part.exchange.place.lost_host;
     return lost && *lost;
+}
+
+static PartPlace next_place(const CudaBackend *b) {
+    PartPlace place = b->part.exchange.place;
+    place.theirs = b->part.other->part.exchange.place.mine;
+    place.ticket = b->block.device + 1;
+    place.number = b->part.sums;
+    return place;
+}
+
+void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *product) {
+    product->part = next_place(b);
+    if (!op->norm && product_is_few(product)) return;
+    product->mode = PRODUCT_STORE;
+    product->out[0] = b->part.exchange.terms;
 }
 
 void cuda_sum_parts(Backend *backend, const PartSum *op) {
     CudaBackend *b = cuda_of(backend);
-    const CudaPart *other = &b->part.other->part;
     PartExchange e = b->part.exchange;
     b->handed = NULL;
-    CHECK(op->width <= b->part.width && b->part.width == other->width && b->part.sums < PART_SUMS_MAX);
-    e.theirs = other->exchange.mine;
-    e.ticket = b->block.device + 1;
-    e.number = b->part.sums++;
+    CHECK(op->width <= b->part.width && b->part.sums < PART_SUMS_MAX);
+    e.place = next_place(b);
+    b->part.sums++;
     if (op->terms) e.terms = op->terms;
     e.residual = op->norm ? NULL : op->residual;
     e.scale = op->scale;
     e.count = op->rows * op->width;
-    cuda_ok(b, parts_sum(b->stream, op->rows, &e), "a sum over GPUs");
+    if (op->terms || !b->part.summed) cuda_ok(b, parts_sum(b->stream, op->rows, &e), "a sum over GPUs");
     if (!op->norm) return;
     const RowNorm norm = {op->norm->kind, op->norm->width, op->norm->eps, op->norm->weight, op->norm->bias};
     cuda_ok(b, rows_add(b->stream, op->rows, op->width, op->residual, e.terms, op->scale, &norm), "add");

@@ -72,6 +72,11 @@ static cudaError_t run_part(
     return product_few(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
 }
 
+extern "C" int product_is_few(const Product *p) {
+    enum { BESIDES = 18 << 10 }; /* what a block keeps in shared memory besides inputs: less than this */
+    return p->rows <= FEW_ROWS_MAX && (int64_t)p->rows * few_stride(groups_of(p->cols)) + BESIDES <= p->shared_bytes;
+}
+
 extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     ProductWork work = {};
     work.rows = p->rows;
@@ -86,13 +91,13 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     work.inputs = (const __half *)p->inputs;
     const size_t whole = ((size_t)p->rows + INPUT_TILE - 1) / INPUT_TILE * INPUT_TILE;
     work.input_factors = (const float *)((const uint8_t *)p->inputs + whole * work.groups * TILE_COLS * sizeof(__half));
-    /* What a block of few rows keeps in shared memory besides inputs: less than this. */
-    enum { BESIDES = 18 << 10 };
-    const bool many = p->rows > FEW_ROWS_MAX || (int64_t)p->rows * few_stride(work.groups) + BESIDES > p->shared_bytes;
+    const bool many = !product_is_few(p);
     bool prepared = false;
     work.tile = !p->wide || p->rows > 64 ? INPUT_TILE : p->rows > 32 ? 64 : 32;
     if (many || p->rows > ROWS_PREPARED_BY_FEW) p->hands = p->handed = 0;
     if (many) p->copy = nullptr;
+    if (many) p->part.theirs = nullptr;
+    work.part = p->part;
     work.copy = p->copy;
     if (p->handed) work.handed = (const __half *)p->inputs;
     if (p->hands) work.hands = (__half *)p->inputs;

@@ -17,6 +17,7 @@ struct ProductWork {
     int soon_count;
     const __half *handed;       /* few: x as f16, which will do if that loses nothing; NULL: it is not there */
     __half *hands;              /* GLU of few: also the result as f16, [rows][groups of columns of the next product] */
+    PartPlace part; /* of few, one weight; theirs NULL: the product is whole */
     Tiles weight[PRODUCTS_MAX];
     float *out[PRODUCTS_MAX];
 };
