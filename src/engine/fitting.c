@@ -62,6 +62,12 @@ static bool look_at_gpu(const EngineOptions *o, const Runner *runner, EnginePlan
     if (!plugin) return false;
     if (!plan->machine.gpu_memory) plan->machine.gpu_memory = 1; /* a full one is one, too */
     fit_model_gpu(runner, plugin, &plan->model);
+    if (o->backend.tensor_parallel < 2) return true;
+    const uint64_t gpus = (uint64_t)o->backend.tensor_parallel; /* what they do not divide, each has */
+    plan->model.gpus = (int)gpus;
+    plan->model.gpu_head_bytes *= gpus;
+    plan->model.gpu_embedding_bytes *= gpus;
+    plan->model.gpu_work_bytes *= gpus;
     return true;
 }
 
@@ -74,8 +80,10 @@ static bool measure(const EngineOptions *o, const Runner *runner, PlanSource sou
     plan->machine.measured_prompt = before.measured_prompt;
     plan->machine.gpu_memory = before.gpu_memory;
     engine_plan_keep(o, plan);
-    return source == PLAN_KNOWN || !before.gpu_memory ||
-        fit_measure_gpu(&plan->model, &o->backend, &plan->machine, error);
+    if (source == PLAN_KNOWN || !before.gpu_memory) return true;
+    if (!fit_measure_gpu(&plan->model, &o->backend, &plan->machine, error)) return false;
+    if (plan->model.gpus > 1) plan->machine.gpu_rows *= plan->model.gpus; /* as one of them was measured */
+    return true;
 }
 
 static bool make(const EngineOptions *o, const Runner *runner, PlanSource source, EnginePlan *plan, Error *error) {

@@ -53,10 +53,10 @@ static void explain_gpu(
         return;
     }
     if (fit->gpu_layers)
-        buffer_printf(out, ", %s: %.3f GB of weights, %.3f GB of the KV cache, %.3f GB to work in, of %.3f GB free",
+        buffer_printf(out, ", %s%s: %.3f GB of weights, %.3f GB of the KV cache, %.3f GB to work in, of %.3f GB free",
             fit->gpu_layers == model->layers ? "all" : "the last ones and the output matrix",
-            (double)fit->gpu_bytes * GB, (double)fit->gpu_kv_bytes * GB, (double)model->gpu_work_bytes * GB,
-            (double)machine->gpu_memory * GB);
+            model->gpus > 1 ? ", divided among GPUs that have together" : "", (double)fit->gpu_bytes * GB,
+            (double)fit->gpu_kv_bytes * GB, (double)model->gpu_work_bytes * GB, (double)machine->gpu_memory * GB);
     if (wishes->gpu_layers != FIT_GPU_AUTO)
         buffer_printf(out, "; %d would fit with the cache of a sequence\n", fit->gpu_fit);
     else if (fit->gpu_layers == fit->gpu_fit)

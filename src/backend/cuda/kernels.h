@@ -148,11 +148,11 @@ typedef struct Product {
     void *inputs;      /* room for product_input_bytes(rows_max, cols) */
     const float *soon; /* the weights of the norm that reads the result next, so many; NULL: not known */
     int soon_count;
-    float *copy; /* few rows: where the result goes as well; NULL: nowhere, or afterwards: it did not */
-    PartPlace part; /* STORE and ADD, few rows, one weight: the product is one of two GPUs' terms; theirs NULL: it is whole,
-                       or afterwards: it was not summed */
-    int handed;  /* inputs has x as f16 already, as a gated product left it */
-    int hands;   /* GLU: it shall; 0 afterwards if it did not */
+    float *copy;    /* few rows: where the result goes as well; NULL: nowhere, or afterwards: it did not */
+    PartPlace part; /* STORE and ADD, few rows, one weight: the product is one of two GPUs' terms; theirs NULL: it is
+                       whole, or afterwards: it was not summed */
+    int handed;     /* inputs has x as f16 already, as a gated product left it */
+    int hands;      /* GLU: it shall; 0 afterwards if it did not */
     int multiprocessors;
     int shared_bytes; /* that a block may have */
     int wide;         /* whether the device is one that wide.cu is for */
