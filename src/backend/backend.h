@@ -397,9 +397,12 @@ typedef struct BackendOps {
 
     /* ---- memory: never in a step ---- */
 
-    /* Zeroed; on the CPU taken from the system only as it is used. MEMORY_CACHE begins on a huge page. */
+    /* Zeroed; on the CPU taken from the system only as it is used. MEMORY_CACHE begins on a huge page; on a device only
+     * what commit() was called for is there. */
     void *(*alloc)(Backend *, size_t bytes, MemoryOwner owner, Error *);
     void (*release)(Backend *, void *memory); /* NULL is fine */
+    /* A part of a cache will be used, until discard(). False: there is no room for it. NULL: that needs no telling. */
+    bool (*commit)(Backend *, void *memory, size_t bytes);
     /* What lies there is not needed any more: it may become zeros and go back to the system. */
     void (*discard)(Backend *, void *memory, size_t bytes);
     /* Makes a weight in host memory one that operations can use: its pointers become the backend's. On the CPU they

@@ -108,6 +108,16 @@ static size_t bytes_at(const Parallel *t, const void *memory, size_t bytes) {
     return r->divided ? bytes / (size_t)t->count : bytes;
 }
 
+static bool parallel_commit(Backend *backend, void *memory, size_t bytes) {
+    Parallel *t = parallel_of(backend);
+    bool ok = true;
+    for (int p = 0; ok && p < t->count; p++) {
+        Backend *part = parallel_enter(t, p);
+        ok = !part->ops->commit || part->ops->commit(part, parallel_at(t, p, memory), bytes_at(t, memory, bytes));
+    }
+    return ok;
+}
+
 static void parallel_discard(Backend *backend, void *memory, size_t bytes) {
     Parallel *t = parallel_of(backend);
     for (int p = 0; p < t->count; p++) {
@@ -216,6 +226,7 @@ static void parallel_kv_encode(Backend *backend, int count, const KvEncode *page
 void parallel_memory(BackendOps *ops) {
     ops->alloc = parallel_alloc;
     ops->release = parallel_release;
+    ops->commit = parallel_commit;
     ops->discard = parallel_discard;
     ops->upload = parallel_upload;
     ops->download = parallel_download;

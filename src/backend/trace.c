@@ -178,6 +178,11 @@ static void trace_release(Backend *backend, void *memory) {
     inner->ops->release(inner, memory);
 }
 
+static bool trace_commit(Backend *backend, void *memory, size_t bytes) {
+    Backend *inner = trace(backend)->inner;
+    return !inner->ops->commit || inner->ops->commit(inner, memory, bytes);
+}
+
 static void trace_discard(Backend *backend, void *memory, size_t bytes) {
     Backend *inner = trace(backend)->inner;
     inner->ops->discard(inner, memory, bytes);
@@ -437,6 +442,7 @@ static void trace_close(Backend *backend) {
 static const BackendOps trace_ops = {
     .alloc = trace_alloc,
     .release = trace_release,
+    .commit = trace_commit,
     .discard = trace_discard,
     .bind = trace_bind,
     .unbind = trace_unbind,

@@ -90,11 +90,30 @@ static int32_t take_lowest(PageStore *store) {
     return store->lowest * WORD + bit;
 }
 
+static bool evict(const PagePool *pool) { return pool->evict && pool->evict(pool->evict_context); }
+
+static void give_up(PageStore *store, int32_t page) {
+    store->taken[page / WORD] &= ~((uint64_t)1 << page % WORD);
+    if (page / WORD < store->lowest) store->lowest = page / WORD;
+    store->used--;
+}
+
+static bool commit(const PageStore *store, int32_t page) {
+    Backend *backend = store->backend;
+    return !backend->ops->commit ||
+        backend->ops->commit(backend, store->base + (size_t)page * store->bytes, store->bytes);
+}
+
 int32_t page_take(PagePool *pool, int kind) {
     PageStore *store = &pool->store[kind];
     while (pool->used + store->bytes > pool->budget || store->used == store->page_count)
-        if (!pool->evict || !pool->evict(pool->evict_context)) return -1;
+        if (!evict(pool)) return -1;
     const int32_t page = take_lowest(store);
+    while (!commit(store, page))
+        if (!evict(pool)) {
+            give_up(store, page);
+            return -1;
+        }
     store->owners[page] = 1;
     pool->used += store->bytes;
     return page;
@@ -130,9 +149,7 @@ void page_release(PagePool *pool, int kind, int32_t page) {
     PageStore *store = &pool->store[kind];
     CHECK(store->owners[page] > 0);
     if (--store->owners[page] > 0) return;
-    store->taken[page / WORD] &= ~((uint64_t)1 << page % WORD);
-    if (page / WORD < store->lowest) store->lowest = page / WORD;
-    store->used--;
+    give_up(store, page);
     pool->used -= store->bytes;
     give_back(store, page);
 }

@@ -3,7 +3,9 @@
 
 /* Of the cache, of one layer: what was asked for, or a sequence of the context. */
 static uint64_t cache_bytes(const FitModel *model, const FitWishes *wishes) {
-    return (wishes->kv_bytes ? wishes->kv_bytes : model->kv_exact) / (uint64_t)model->layers;
+    const bool coded = wishes->form == FIT_CODED && model->kv_coded;
+    const uint64_t sequence = coded ? model->kv_coded : model->kv_exact;
+    return (wishes->kv_bytes ? wishes->kv_bytes : sequence) / (uint64_t)model->layers;
 }
 
 static uint64_t weights(const FitModel *model, int layers) {
@@ -68,7 +70,7 @@ FitModel fit_host_part(const FitModel *model, int gpu_layers) {
     host.cycle = model->cycle / model->layers * left;
     host.kv_least = (uint64_t)((double)model->kv_least * part);
     host.kv_exact = (uint64_t)((double)model->kv_exact * part);
-    host.kv_coded = 0; /* one form of the cache for all layers, and devices have no other */
+    host.kv_coded = (uint64_t)((double)model->kv_coded * part);
     host.kv_token_bytes *= part;
     for (int k = 0; k < host.kind_count; k++) {
         host.kind[k].bytes *= part;

@@ -101,6 +101,8 @@ static inline void *mirror_alloc(Backend *backend, size_t bytes, MemoryOwner own
     *block = (MirrorBlock){
         .host = calloc(1, bytes), .device = m->inner->ops->alloc(m->inner, bytes, owner, error), .bytes = bytes};
     mirror_expect(block->host && block->device, "no memory");
+    if (owner == MEMORY_CACHE && m->inner->ops->commit)
+        mirror_expect(m->inner->ops->commit(m->inner, block->device, bytes), "no memory to commit");
     return block->host;
 }
 /* The device's address of a place in a block. */
@@ -162,10 +164,51 @@ static inline bool mirror_page_write(
     return m->inner->ops->page_write(m->inner, &there, page, tokens, from);
 }
 static inline size_t mirror_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
-    return 0;
+    Mirror *m = mirror_of(backend);
+    return m->inner->ops->kv_code_bytes(m->inner, layout, form, values);
 }
-static inline void mirror_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {}
-static inline void mirror_kv_encode(Backend *backend, int count, const KvEncode *pages) {}
+static inline Rope mirror_rope(Mirror *m, const Rope *rope) {
+    Rope there = *rope;
+    there.frequencies = mirror_bring(m, rope->frequencies, rope->dims / 2);
+    return there;
+}
+/* With what codes need; rope: a place for the layer's. */
+static inline KvLayer mirror_coded_layer(Mirror *m, const KvLayer *layer, Rope *rope) {
+    KvLayer there = mirror_layer(m, layer);
+    for (int form = 0; form < KV_FORMS; form++) {
+        if (layer->k_codes[form].base) there.k_codes[form].base = mirror_twin(m, layer->k_codes[form].base);
+        if (layer->v_codes[form].base) there.v_codes[form].base = mirror_twin(m, layer->v_codes[form].base);
+    }
+    there.k_bias = mirror_bring(m, layer->k_bias, (int64_t)layer->layout.kv_heads * layer->layout.head_dim);
+    if (layer->rope) {
+        *rope = mirror_rope(m, layer->rope);
+        there.rope = rope;
+    }
+    return there;
+}
+static inline void mirror_done(Mirror *m);
+static inline void mirror_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
+    Mirror *m = mirror_of(backend);
+    for (int i = 0; i < count; i++) {
+        Rope rope;
+        const KvLayer layer = mirror_coded_layer(m, surveys[i].layer, &rope);
+        KvSurvey there = surveys[i];
+        there.layer = &layer;
+        m->inner->ops->kv_survey(m->inner, 1, &there);
+        mirror_done(m);
+    }
+}
+static inline void mirror_kv_encode(Backend *backend, int count, const KvEncode *pages) {
+    Mirror *m = mirror_of(backend);
+    for (int i = 0; i < count; i++) {
+        Rope rope;
+        const KvLayer layer = mirror_coded_layer(m, pages[i].layer, &rope);
+        KvEncode there = pages[i];
+        there.layer = &layer;
+        m->inner->ops->kv_encode(m->inner, 1, &there);
+        mirror_done(m);
+    }
+}
 
 /* ---- the step ---- */
 
@@ -252,10 +295,10 @@ static inline void mirror_attention(Backend *backend, const Attention *op) {
     Mirror *m = mirror_of(backend);
     Attention there = *op;
     Norm q_norm, k_norm;
-    Rope rope;
+    Rope rope, layer_rope;
     const int rows = m->rows;
     const KvLayout *l = &op->kv.layout;
-    there.kv = mirror_layer(m, &op->kv);
+    there.kv = mirror_coded_layer(m, &op->kv, &layer_rope);
     if (op->q_norm) {
         q_norm = mirror_norm(m, op->q_norm);
         there.q_norm = &q_norm;
@@ -265,8 +308,7 @@ static inline void mirror_attention(Backend *backend, const Attention *op) {
         there.k_norm = &k_norm;
     }
     if (op->rope) {
-        rope = *op->rope;
-        rope.frequencies = mirror_bring(m, rope.frequencies, rope.dims / 2);
+        rope = mirror_rope(m, op->rope);
         there.rope = &rope;
     }
     there.sinks = mirror_bring(m, op->sinks, op->heads);

@@ -34,6 +34,16 @@ static const BackendOps fake_ops = {
     .alloc = fake_alloc, .release = fake_release, .discard = fake_discard, .copy = fake_copy};
 static Backend fake_backend = {.ops = &fake_ops};
 
+/* A backend whose memory comes when pages are used, as long as there is some. */
+static int pages_left;
+static bool fake_commit(Backend *backend, void *memory, size_t bytes) {
+    TEST(bytes == SMALL);
+    return pages_left-- > 0;
+}
+static const BackendOps late_ops = {
+    .alloc = fake_alloc, .release = fake_release, .commit = fake_commit, .discard = fake_discard, .copy = fake_copy};
+static Backend late_backend = {.ops = &late_ops};
+
 /* Somebody who keeps pages beyond their sequences, oldest first. */
 typedef struct Keeper {
     PagePool *pool;
@@ -57,6 +67,26 @@ static void keep(Keeper *keeper, int kind, int32_t page) {
     page_retain(keeper->pool, kind, page);
     keeper->kept[keeper->count].kind = kind;
     keeper->kept[keeper->count++].page = page;
+}
+
+/* What finds no memory is asked of keepers, and a page that got none is free again. */
+static void test_late_memory(void) {
+    PagePool *pool = page_pool_open(BUDGET, NULL);
+    Keeper keeper = {.pool = pool};
+    memset(handed_out, 0, sizeof handed_out);
+    TEST(page_pool_add(pool, &late_backend, SMALL, SIZE_MAX, NULL) == 0);
+    pages_left = 2;
+    const int32_t first = page_take(pool, 0), second = page_take(pool, 0);
+    TEST(first >= 0 && second >= 0 && page_take(pool, 0) == -1);
+    TEST(page_pool_pages(pool, 0) == 2 && page_pool_used(pool) == 2 * SMALL);
+    page_pool_set_evict(pool, keeper_evict, &keeper);
+    keep(&keeper, 0, first);
+    page_release(pool, 0, first);
+    pages_left = 0;
+    TEST(page_take(pool, 0) == -1 && keeper.count == 0 && page_pool_pages(pool, 0) == 1);
+    pages_left = 1;
+    TEST(page_take(pool, 0) >= 0 && page_pool_pages(pool, 0) == 2);
+    page_pool_close(pool);
 }
 
 int main(void) {
@@ -112,5 +142,6 @@ int main(void) {
         if (page_owners(pool, 1, large[i]) > 0) page_release(pool, 1, large[i]);
     TEST_MSG(discards == 1, "%d discards", discards);
     page_pool_close(pool);
+    test_late_memory();
     return test_done();
 }

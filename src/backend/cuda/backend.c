@@ -23,6 +23,7 @@ static bool device_works(int device, Error *error) {
 static void *cuda_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
     CudaBackend *b = cuda_of(backend);
     cuda_enter(b);
+    if (owner == MEMORY_CACHE && b->can_reserve) return cuda_reserve(b, bytes, error);
     void *memory = cuda_take(b, bytes, error);
     if (memory && !cuda_expect(cudaMemsetAsync(memory, 0, bytes, b->stream), "clearing memory", error)) {
         cudaFree(memory);
@@ -37,10 +38,8 @@ static void cuda_release(Backend *backend, void *memory) {
     cuda_enter(b);
     cudaStreamSynchronize(b->stream);
     b->graphs_stale = true;
-    cudaFree(memory);
+    if (!cuda_unreserve(b, memory)) cudaFree(memory);
 }
-
-static void cuda_discard(Backend *backend, void *memory, size_t bytes) {}
 
 static void move(Backend *backend, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     CudaBackend *b = cuda_of(backend);
@@ -128,11 +127,6 @@ static bool cuda_page_write(Backend *backend, const KvLayer *layer, int32_t page
     return transfer(backend, layer, page, tokens, (void *)from, true);
 }
 
-/* No pages as codes so far. */
-static size_t cuda_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
-static void cuda_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {}
-static void cuda_kv_encode(Backend *backend, int count, const KvEncode *pages) {}
-
 /* ---- opening ---- */
 
 static void cuda_close(Backend *backend) {
@@ -148,6 +142,8 @@ static void cuda_close(Backend *backend) {
         free(one);
     }
     cuda_banks_forget(b);
+    cuda_codes_close(b);
+    cuda_reserves_close(b);
     CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
     cuda_parts_close(b);
@@ -162,6 +158,7 @@ static const BackendOps cuda_ops = {
     .name = "cuda",
     .alloc = cuda_alloc,
     .release = cuda_release,
+    .commit = cuda_commit,
     .discard = cuda_discard,
     .bind = cuda_bind,
     .unbind = cuda_unbind,
@@ -254,6 +251,7 @@ static bool open_device(CudaBackend *b, const BackendOptions *options, Error *er
     b->multiprocessors = p.multiProcessorCount;
     b->shared_bytes = (int)p.sharedMemPerBlockOptin;
     kernels_begin_early(p.major >= 9);
+    b->can_reserve = cuda_reserves_open(b->device);
     b->wide = p.major == 9 && p.minor == 0 && kernels_have_wide();
     snprintf(b->base.description, sizeof b->base.description, "%s, f16 activations", p.name);
     b->scratch_count = options->scratch_bytes / sizeof(float);

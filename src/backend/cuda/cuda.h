@@ -6,6 +6,7 @@
  * (step.c). */
 #pragma once
 #include <cuda_runtime_api.h>
+#include <string.h>
 
 #include "backend/backend.h"
 #include "backend/cuda/kernels.h"
@@ -59,10 +60,32 @@ typedef enum CudaDrawing {
     DRAWING_ANY,     /* tokens */
 } CudaDrawing;
 
+/* Coded pages: what is kept for them, and what this step sees of them (codes.c). */
+enum { CUDA_ROTATIONS_MAX = 8, CUDA_CODED_LAYERS_MAX = 1024 };
+typedef struct CudaCodes {
+    int layers, heads; /* that were coded so far: largest KvLayer.index and one, most kv heads */
+    uint16_t layer_heads[CUDA_CODED_LAYERS_MAX];
+    bool ready; /* books and edges are there */
+    CodeBooks books;
+    CodeEdges edges;
+    Rotation rotations[CUDA_ROTATIONS_MAX], *on_device;
+    int rotation_count;
+    CudaRoom jobs, queries;
+    /* Of the step: whether rows see codes, and whether others do not; of those others, whether there are short runs and
+     * long ones; the most slices that a row that sees codes sees exactly, the most pages that it sees as codes. */
+    bool seen, mixed, short_runs, coded_short, coded_long;
+    int long_runs, exact, pages;
+    size_t records; /* where they lie in the block */
+    int record_ints;
+    uint64_t forms; /* which layers have kernels of their own */
+} CudaCodes;
+
 /* What a repeated walk has in common with the one that was kept. */
 typedef struct CudaKey {
     int rows, outputs, pages; /* pages: of the longest run, rounded up to a power of two */
     int drawing;              /* CudaDrawing */
+    int coded, exact;         /* whether rows see codes, and all do; slices that such a row sees exactly */
+    uint64_t forms;
     uint64_t cache;
 } CudaKey;
 
@@ -84,6 +107,8 @@ typedef struct CudaPart {
     int sums;                  /* of the step so far */
     bool summed;               /* the partial product before has done the next sum itself, but for a norm */
 } CudaPart;
+
+typedef struct CudaReserve CudaReserve;
 
 typedef struct CudaBackend {
     Backend base;
@@ -108,11 +133,15 @@ typedef struct CudaBackend {
     } read;
     CudaWeight *weights;
     CudaBank *banks;
+    CudaReserve *reserves;
+    bool can_reserve;
+    int idle_pieces; /* of their memory: not used by anybody */
     int64_t cols_max;
     struct CudaLoader *loader; /* only while weights are bound */
 
     Step step;
     CudaStepBlock block;
+    CudaCodes codes;
     CudaDrawing drawing;          /* of the step */
     DrawnTokens drawn;            /* of the last step, and of the last two for the host, pinned: [rows_max] */
     int pages;                    /* of the longest run of the step; of repeatable ones a power of two */
@@ -128,6 +157,19 @@ typedef struct CudaBackend {
     CudaPart part;
 } CudaBackend;
 
+static inline Turning cuda_turning(const Rope *rope) {
+    if (!rope) return (Turning){0};
+    Turning t = {.dims = rope->dims,
+        .interleaved = rope->interleaved,
+        .frequencies = rope->frequencies,
+        .scale = rope->scale,
+        .dynamic_positions = rope->dynamic.positions,
+        .dynamic_theta = rope->dynamic.theta,
+        .dynamic_factor = rope->dynamic.factor};
+    memcpy(t.sections, rope->sections, sizeof t.sections);
+    return t;
+}
+
 static inline CudaBackend *cuda_of(Backend *backend) { return (CudaBackend *)backend; }
 
 /* device.c */
@@ -138,6 +180,15 @@ bool cuda_expect(cudaError_t code, const char *what, Error *error);
 void cuda_enter(CudaBackend *b); /* the device is the calling thread's */
 bool cuda_room(CudaBackend *b, CudaRoom *room, size_t bytes, Error *error);
 void *cuda_take(CudaBackend *b, size_t bytes, Error *error);
+
+/* reserve.c */
+/* Whether caches' memory can come as it is used. */
+bool cuda_reserves_open(int device);
+void cuda_reserves_close(CudaBackend *b);
+void *cuda_reserve(CudaBackend *b, size_t bytes, Error *error);
+bool cuda_unreserve(CudaBackend *b, void *memory); /* false: it is no reserve */
+bool cuda_commit(Backend *backend, void *memory, size_t bytes);
+void cuda_discard(Backend *backend, void *memory, size_t bytes);
 
 /* bind.c */
 bool cuda_bind(Backend *backend, Weight *weight, Error *error);
@@ -157,6 +208,11 @@ bool cuda_begin(Backend *backend, const Step *step);
 uint64_t cuda_submit(Backend *backend);
 bool cuda_wait(Backend *backend, uint64_t ticket, Error *error);
 StepRows cuda_step_rows(const CudaBackend *b);
+/* The same for those who know no codes: rows that see some are alone and see nothing. */
+StepRows cuda_step_exact_rows(const CudaBackend *b);
+/* For those who do: up to where rows see codes, from where on. */
+const int32_t *cuda_step_code_ends(const CudaBackend *b);
+const int32_t *cuda_step_code_sinks(const CudaBackend *b);
 const int32_t *cuda_step_tokens(const CudaBackend *b);
 const int32_t *cuda_step_outputs(const CudaBackend *b);
 const float *cuda_step_scales(const CudaBackend *b);
@@ -173,6 +229,28 @@ bool cuda_parts_lost(CudaBackend *b); /* the other did not answer */
 /* Where a partial product goes, which sums by itself if it can. */
 void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *product);
 void cuda_sum_parts(Backend *backend, const PartSum *op);
+
+/* codes.c */
+size_t cuda_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
+void cuda_kv_survey(Backend *backend, int count, const KvSurvey *surveys);
+void cuda_kv_encode(Backend *backend, int count, const KvEncode *pages);
+void cuda_codes_close(CudaBackend *b);
+/* Which rotation is that of so many dims, a new one if need be; 0 after a failure, which wait() tells. */
+int cuda_rotation(CudaBackend *b, int d);
+
+/* code_tables.c */
+/* Finds out what the step sees as codes; integers that its records take in the block. `again`: it may be repeated. */
+size_t cuda_codes_look(CudaBackend *b, const Step *step, bool again);
+void cuda_codes_fill(const CudaBackend *b, int32_t *records);
+/* Of a run: how many of its rows, the first, see none. */
+int cuda_exact_rows(const Run *run);
+/* Whether all that see this layer's codes see those that have kernels of their own. */
+bool cuda_only_four(const Step *step, int layer);
+
+/* attend_codes.c */
+/* Whether rows of the step see codes in this layer, and what these rows get. a: as attend() has it. */
+bool cuda_sees_codes(const CudaBackend *b, const KvLayer *layer);
+void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *a);
 
 /* experts.c */
 void cuda_experts(Backend *backend, const Experts *op);

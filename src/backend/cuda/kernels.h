@@ -266,6 +266,80 @@ int attention_part_floats(const Attend *attend);
 /* Rows first_row … of the step. */
 cudaError_t attention_scan(cudaStream_t stream, const Attend *attend);
 
+/* ---- coded pages ---- */
+
+enum { CODE_FORMS = 6 /* KV_FORMS */, CODE_DIM_MAX = 256, CODE_JOBS_MAX = 64 };
+
+/* Levels of every form, four to a word, and what lies between those of its positive half. CODE8 counts itself. */
+typedef struct CodeBooks {
+    uint32_t words[CODE_FORMS][16];
+} CodeBooks;
+typedef struct CodeEdges {
+    float edge[CODE_FORMS][31];
+} CodeEdges;
+
+/* R of kv_code.h: signs as bits, or the matrix itself where d is no power of two. */
+typedef struct Rotation {
+    int d;
+    const float *matrix; /* [d][d] */
+    uint32_t signs[2][CODE_DIM_MAX / 32];
+} Rotation;
+
+/* Of a layer, what coding and a survey need. */
+typedef struct CodeLayer {
+    int kv_heads, head_dim, value_dim, dtype;
+    int k_group, v_group; /* dims that share a scale */
+    const float *bias;    /* [kv_heads · head_dim] or NULL */
+    Turning rope;
+} CodeLayer;
+
+typedef struct CodeJob {
+    CodeLayer layer;
+    const uint8_t *from; /* the exact page of the layer */
+    int position;        /* of its first token */
+    /* Coding: */
+    uint8_t *k_to, *v_to;
+    int k_form, v_form;
+    int rotation_k, rotation_v; /* which */
+    const uint64_t *pairs;      /* [kv_heads] */
+} CodeJob;
+
+size_t code_head_bytes(int d, int group, int form, int values);
+/* jobs and rotations: on the device. heads: of any layer. */
+cudaError_t codes_encode(cudaStream_t stream, const CodeJob *jobs, int count, int heads, int dims,
+    const Rotation *rotations, const CodeBooks *books, const CodeEdges *edges);
+/* out [count][heads][3]: of a page, the sums of |k − its page's mean|², of |k|², and of the queries' energies, after
+ * every pair of a bias is out. */
+cudaError_t codes_survey(cudaStream_t stream, const CodeJob *jobs, int count, int heads, double *out);
+
+/* What attention needs beside Attend where rows see codes. */
+typedef struct AttendCodes {
+    const int32_t *ends, *sinks; /* [rows] of the step: tokens from sink to end are seen as codes; end 0: none */
+    const int32_t *records; /* [runs][record_ints] of the layer: forms of k and v, pairs of each head, page tables */
+    int record_ints, heads, table_stride;
+    int four; /* every form is CODE4 */
+    int k_group, v_group;
+    const uint8_t *k_base[CODE_FORMS], *v_base[CODE_FORMS];
+    int64_t k_stride[CODE_FORMS], v_stride[CODE_FORMS];
+    const float *bias;
+    Turning rope; /* of the bias */
+    Rotation k_rotation, v_rotation;
+    CodeBooks books;
+    int exact;        /* slices that a row sees exactly, at most */
+    int pages;        /* coded ones of rows in short runs, at most */
+    uint8_t *queries; /* [rows][heads] of code_query_bytes() */
+    float *folded;    /* [rows][heads][value_dim + 2] of long runs */
+} AttendCodes;
+/* Whether codes are scanned as integers; otherwise by kernels that take any shape. */
+int attention_codes_fast(const Attend *attend);
+size_t code_query_bytes(const Attend *attend);
+/* Floats that a row needs for each head in Attend.partials. */
+size_t code_part_floats(const Attend *attend, const AttendCodes *codes);
+/* Once; then long runs as a whole; then rows first_row … of the step. */
+cudaError_t attention_codes_queries(cudaStream_t stream, const Attend *attend, const AttendCodes *codes);
+cudaError_t attention_codes_runs(cudaStream_t stream, const Attend *attend, const AttendCodes *codes);
+cudaError_t attention_codes_rows(cudaStream_t stream, const Attend *attend, const AttendCodes *codes);
+
 /* A page's tokens to or from canonical order. */
 cudaError_t page_transfer(cudaStream_t stream, uint8_t *page, uint8_t *canonical, int tokens, int kv_heads,
     int head_dim, int value_dim, int bytes, int in);

@@ -223,19 +223,6 @@ void cuda_route(Backend *backend, const Routing *op) {
 
 /* ---- attention ---- */
 
-static Turning turning(const Rope *rope) {
-    if (!rope) return (Turning){0};
-    Turning t = {.dims = rope->dims,
-        .interleaved = rope->interleaved,
-        .frequencies = rope->frequencies,
-        .scale = rope->scale,
-        .dynamic_positions = rope->dynamic.positions,
-        .dynamic_theta = rope->dynamic.theta,
-        .dynamic_factor = rope->dynamic.factor};
-    memcpy(t.sections, rope->sections, sizeof t.sections);
-    return t;
-}
-
 static void copy_columns(
     Backend *backend, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count) {
     CudaBackend *b = cuda_of(backend);
@@ -243,6 +230,24 @@ static void copy_columns(
     cuda_ok(b, rows_copy(b->stream, rows, from, from_width, to, to_width, count), "copying columns");
 }
 void cuda_latent(Backend *backend, const Latent *op) { latent_attend(backend, op, copy_columns); }
+
+/* Rows that see every page exactly. beside: others of the step see codes. */
+static void attend_exact(CudaBackend *b, Attend a, bool beside) {
+    if (beside) {
+        a.step = cuda_step_exact_rows(b);
+        a.short_runs = b->codes.short_runs;
+        a.long_runs = b->codes.long_runs;
+    }
+    const size_t each = (size_t)a.heads * (size_t)attention_part_floats(&a) * sizeof(float);
+    int rows = each ? (int)(CUDA_PARTIALS_BYTES / each) : a.step.rows;
+    rows = rows < 1 ? 1 : rows > a.step.rows ? a.step.rows : rows;
+    if (!cuda_room(b, &b->partials, each * (size_t)rows, &b->fault)) return;
+    a.partials = b->partials.memory;
+    for (a.first_row = 0; a.first_row < a.step.rows; a.first_row += rows) {
+        a.rows = a.step.rows - a.first_row < rows ? a.step.rows - a.first_row : rows;
+        cuda_ok(b, attention_scan(b->stream, &a), "attention");
+    }
+}
 
 static void attend(CudaBackend *b, const Attention *op) {
     const KvLayout *l = &op->kv.layout;
@@ -259,7 +264,7 @@ static void attend(CudaBackend *b, const Attention *op) {
         .k_norm = row_norm(op->k_norm),
         .norm_full = op->norm_full,
         .norm_last = op->norm_last,
-        .rope = turning(op->rope),
+        .rope = cuda_turning(op->rope),
         .sinks = op->sinks,
         .q = op->q,
         .k = op->k,
@@ -283,20 +288,14 @@ static void attend(CudaBackend *b, const Attention *op) {
         a.whole = b->spare.memory;
         cuda_ok(b, attention_norms(b->stream, &a), "attention");
     }
-    if (attention_is_simple(&a)) {
+    const bool coded = cuda_sees_codes(b, &op->kv);
+    if (!coded && attention_is_simple(&a)) {
         cuda_ok(b, attention_simple(b->stream, &a), "attention");
         return;
     }
     cuda_ok(b, attention_prepare(b->stream, &a), "attention");
-    const size_t each = (size_t)a.heads * (size_t)attention_part_floats(&a) * sizeof(float);
-    int rows = each ? (int)(CUDA_PARTIALS_BYTES / each) : a.step.rows;
-    rows = rows < 1 ? 1 : rows > a.step.rows ? a.step.rows : rows;
-    if (!cuda_room(b, &b->partials, each * (size_t)rows, &b->fault)) return;
-    a.partials = b->partials.memory;
-    for (a.first_row = 0; a.first_row < a.step.rows; a.first_row += rows) {
-        a.rows = a.step.rows - a.first_row < rows ? a.step.rows - a.first_row : rows;
-        cuda_ok(b, attention_scan(b->stream, &a), "attention");
-    }
+    if (!coded || b->codes.mixed) attend_exact(b, a, coded);
+    if (coded) cuda_attend_codes(b, op, &a);
 }
 
 void cuda_attention(Backend *backend, const Attention *op) {

@@ -21,6 +21,11 @@ enum {
     SCALES, /* f32 of each output */
     UNIFORM_LOWS,
     UNIFORM_HIGHS,
+    CODE_ENDS,
+    CODE_SINKS,
+    EXACT_PLACES, /* as those above, for who knows no codes */
+    EXACT_RUN_ROWS,
+    EXACT_RUN_OFFSETS,
     ARRAYS
 };
 
@@ -108,6 +113,16 @@ StepRows cuda_step_rows(const CudaBackend *b) {
         .rows = b->step.rows,
         .axes = b->step.axes};
 }
+StepRows cuda_step_exact_rows(const CudaBackend *b) {
+    int32_t *block = b->block.device;
+    StepRows rows = cuda_step_rows(b);
+    rows.places = array(b, block, EXACT_PLACES);
+    rows.run_rows = array(b, block, EXACT_RUN_ROWS);
+    rows.run_offsets = array(b, block, EXACT_RUN_OFFSETS);
+    return rows;
+}
+const int32_t *cuda_step_code_ends(const CudaBackend *b) { return array(b, b->block.device, CODE_ENDS); }
+const int32_t *cuda_step_code_sinks(const CudaBackend *b) { return array(b, b->block.device, CODE_SINKS); }
 const int32_t *cuda_step_tokens(const CudaBackend *b) { return array(b, b->block.device, TOKENS); }
 const int32_t *cuda_step_outputs(const CudaBackend *b) { return array(b, b->block.device, OUTPUTS); }
 const float *cuda_step_scales(const CudaBackend *b) {
@@ -127,8 +142,24 @@ static void fill_draw(CudaBackend *b, const Draw *draw, int output) {
     array(b, block, UNIFORM_HIGHS)[output] = halves[1];
 }
 
+/* What of a run's rows is codes, and the run as it is without those. */
+static void fill_coded(CudaBackend *b, const Run *run) {
+    int32_t *block = host_block(b);
+    const int exact = cuda_exact_rows(run);
+    for (int t = 0; t < run->rows; t++) {
+        const int row = run->row + t, place = run->position + t;
+        const bool coded = t >= exact;
+        array(b, block, CODE_ENDS)[row] = coded ? kv_cold_end(run->coding, place) : 0;
+        array(b, block, CODE_SINKS)[row] = coded ? run->coding->sink : 0;
+        array(b, block, EXACT_PLACES)[row] = coded ? -1 : place;
+        array(b, block, EXACT_RUN_ROWS)[row] = coded ? 1 : exact;
+        array(b, block, EXACT_RUN_OFFSETS)[row] = coded ? 0 : t;
+    }
+}
+
 static void fill_run(CudaBackend *b, const Run *run, int index) {
     int32_t *block = host_block(b);
+    if (b->codes.seen) fill_coded(b, run);
     for (int t = 0; t < run->rows; t++) {
         const int row = run->row + t, place = run->position + t;
         array(b, block, PLACES)[row] = place;
@@ -155,6 +186,7 @@ static void fill_rows(CudaBackend *b, const Step *step) {
     if (step->scales) memcpy(array(b, block, SCALES), step->scales, (size_t)step->output_count * sizeof *step->scales);
     for (int i = 0; step->draws && i < step->output_count; i++) fill_draw(b, &step->draws[i], i);
     for (int i = 0; i < step->run_count; i++) fill_run(b, &step->runs[i], i);
+    if (b->codes.seen) cuda_codes_fill(b, block + b->codes.records);
 }
 
 static int pages_of(const Run *run) { return (run->position + run->rows - 1) / KV_PAGE_TOKENS + 1; }
@@ -205,7 +237,8 @@ static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
     for (int i = 0; i < b->graph_count; i++) {
         const CudaKey *k = &b->graphs[i].key;
         if (k->rows == key->rows && k->outputs == key->outputs && k->pages == key->pages &&
-            k->drawing == key->drawing && k->cache == key->cache)
+            k->drawing == key->drawing && k->cache == key->cache && k->coded == key->coded && k->exact == key->exact &&
+            k->forms == key->forms)
             return &b->graphs[i];
     }
     return NULL;
@@ -277,7 +310,8 @@ static bool set_tables(CudaBackend *b, const Step *step, bool again) {
     b->block.run_count = step->run_count;
     memset(b->block.filled, 0, sizeof b->block.filled);
     b->block.rows = step->rows;
-    b->block.tables = HEADER + (size_t)ARRAYS * (size_t)step->rows;
+    b->codes.records = HEADER + (size_t)ARRAYS * (size_t)step->rows;
+    b->block.tables = b->codes.records + cuda_codes_look(b, step, again);
     return block_grow(
         b, b->block.tables + (size_t)CUDA_GROUPS_MAX * (size_t)step->run_count * (size_t)pages, &b->fault);
 }
@@ -307,7 +341,14 @@ bool cuda_begin(Backend *backend, const Step *step) {
     fill_rows(b, step);
     host_block(b)[1] = (int32_t)b->ticket;
     b->part.sums = 0;
-    const CudaKey key = {step->rows, step->output_count, b->pages, b->drawing, step->cache};
+    const CudaKey key = {.rows = step->rows,
+        .outputs = step->output_count,
+        .pages = b->pages,
+        .drawing = b->drawing,
+        .coded = b->codes.seen + (b->codes.seen && !b->codes.mixed),
+        .exact = b->codes.seen ? b->codes.exact : 0,
+        .forms = b->codes.seen ? b->codes.forms : 0,
+        .cache = step->cache};
     CudaGraph *graph = again ? find_graph(b, &key) : NULL;
     if (graph && graph->exec) {
         replay(b, graph);

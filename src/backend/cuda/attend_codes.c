@@ -1,0 +1,59 @@
+/* Attention of the rows of a step that see coded pages. */
+#include "backend/cuda/cuda.h"
+#include "backend/kv_code.h"
+
+bool cuda_sees_codes(const CudaBackend *b, const KvLayer *layer) {
+    bool any = false;
+    for (int form = 0; b->codes.seen && form < KV_FORMS; form++) any = any || layer->k_codes[form].base;
+    return any;
+}
+
+void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *attend) {
+    CudaCodes *codes = &b->codes;
+    const KvLayer *layer = &op->kv;
+    const KvLayout *l = &layer->layout;
+    const bool biased = layer->k_bias && kv_bias_possible(layer->rope);
+    Attend a = *attend;
+    CHECK(layer->index < codes->layers && a.window == 0 && !a.q_latent);
+    AttendCodes c = {.ends = cuda_step_code_ends(b),
+        .sinks = cuda_step_code_sinks(b),
+        .records = b->block.device + codes->records +
+            (size_t)layer->index * (size_t)b->block.run_count * (size_t)codes->record_ints,
+        .record_ints = codes->record_ints,
+        .heads = codes->heads,
+        .table_stride = b->block.table_stride,
+        .four = cuda_only_four(&b->step, layer->index),
+        .k_group = kv_group_dims(l->head_dim),
+        .v_group = kv_group_dims(l->value_dim),
+        .bias = biased ? layer->k_bias : NULL,
+        .rope = cuda_turning(biased ? layer->rope : NULL),
+        .k_rotation = codes->rotations[cuda_rotation(b, l->head_dim)],
+        .v_rotation = codes->rotations[cuda_rotation(b, l->value_dim)],
+        .books = codes->books,
+        .exact = codes->exact};
+    for (int form = 0; form < KV_FORMS; form++) {
+        c.k_base[form] = layer->k_codes[form].base;
+        c.v_base[form] = layer->v_codes[form].base;
+        c.k_stride[form] = (int64_t)layer->k_codes[form].stride;
+        c.v_stride[form] = (int64_t)layer->v_codes[form].stride;
+    }
+    const bool fast = attention_codes_fast(&a);
+    c.pages = codes->coded_short || !fast ? codes->pages : 0;
+    const size_t heads = (size_t)(a.step.rows * a.heads), each_query = (code_query_bytes(&a) + 15) / 16 * 16;
+    const size_t query_bytes = heads * each_query,
+                 folded_bytes = fast && codes->coded_long ? heads * (size_t)(a.value_dim + 2) * sizeof(float) : 0;
+    if (!cuda_room(b, &codes->queries, query_bytes + folded_bytes, &b->fault)) return;
+    c.queries = codes->queries.memory;
+    c.folded = (float *)(void *)(c.queries + query_bytes);
+    cuda_ok(b, attention_codes_queries(b->stream, &a, &c), "attention to codes");
+    if (fast && codes->coded_long) cuda_ok(b, attention_codes_runs(b->stream, &a, &c), "attention to codes");
+    const size_t each = (size_t)a.heads * code_part_floats(&a, &c) * sizeof(float);
+    int rows = (int)(CUDA_PARTIALS_BYTES / each);
+    rows = rows < 1 ? 1 : rows > a.step.rows ? a.step.rows : rows;
+    if (!cuda_room(b, &b->partials, each * (size_t)rows, &b->fault)) return;
+    a.partials = b->partials.memory;
+    for (a.first_row = 0; a.first_row < a.step.rows; a.first_row += rows) {
+        a.rows = a.step.rows - a.first_row < rows ? a.step.rows - a.first_row : rows;
+        cuda_ok(b, attention_codes_rows(b->stream, &a, &c), "attention to codes");
+    }
+}

@@ -1,0 +1,234 @@
+/* Coded pages: what kernels need to know of forms and rotations, coding and surveys between steps. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/cuda.h"
+#include "backend/kv_code.h"
+
+/* ---- what is known of forms and rotations ---- */
+
+static void open_books(CudaCodes *codes) {
+    for (KvForm form = KV_CODE3; form < KV_CODE8; form++) {
+        const int count = 1 << kv_form_bits(form);
+        memcpy(codes->books.words[form], kv_codebook(form), (size_t)count);
+        memcpy(codes->edges.edge[form], kv_code_edges(form), (size_t)(count / 2 - 1) * sizeof(float));
+    }
+    codes->ready = true;
+}
+
+static bool is_power_of_two(int d) { return (d & (d - 1)) == 0; }
+
+/* R on the device: that of unit vectors, one a lane. */
+static float *matrix_of(CudaBackend *b, int d) {
+    const size_t bytes = (size_t)d * (size_t)d * sizeof(float);
+    float *host = calloc(1, bytes), *device = NULL;
+    if (!host) {
+        fail(&b->fault, ERROR_MEMORY, "no memory for a rotation");
+        return NULL;
+    }
+    for (int i = 0; i < d; i++) host[i * d + i] = 1;
+    kv_rotate(d, d, host);
+    device = cuda_take(b, bytes, &b->fault);
+    if (device) cuda_ok(b, cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "a rotation");
+    free(host);
+    return device;
+}
+
+int cuda_rotation(CudaBackend *b, int d) {
+    CudaCodes *codes = &b->codes;
+    for (int i = 0; i < codes->rotation_count; i++)
+        if (codes->rotations[i].d == d) return i;
+    CHECK(codes->rotation_count < CUDA_ROTATIONS_MAX);
+    Rotation *r = &codes->rotations[codes->rotation_count];
+    *r = (Rotation){.d = d};
+    float signs[2 * CODE_DIM_MAX];
+    kv_rotation_signs(d, signs);
+    for (int i = 0; i < 2 * d; i++)
+        if (signs[i] < 0) r->signs[i / d][i % d / 32] |= UINT32_C(1) << i % d % 32;
+    if (!is_power_of_two(d) && !(r->matrix = matrix_of(b, d))) return 0;
+    if (!codes->on_device) codes->on_device = cuda_take(b, sizeof codes->rotations, &b->fault);
+    if (!codes->on_device) return 0;
+    codes->rotation_count++;
+    cuda_ok(b, cudaMemcpy(codes->on_device, codes->rotations, sizeof codes->rotations, cudaMemcpyHostToDevice),
+        "rotations");
+    return codes->rotation_count - 1;
+}
+
+void cuda_codes_close(CudaBackend *b) {
+    CudaCodes *codes = &b->codes;
+    for (int i = 0; i < codes->rotation_count; i++) cudaFree((void *)(uintptr_t)codes->rotations[i].matrix);
+    cudaFree(codes->on_device);
+    cudaFree(codes->jobs.memory);
+    cudaFree(codes->queries.memory);
+}
+
+/* Latents stay exact, and so do heads beyond what kernels have room for. */
+size_t cuda_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+    const int d = values ? layout->value_dim : layout->head_dim;
+    if (layout->latent || layout->head_dim > CODE_DIM_MAX || layout->value_dim > CODE_DIM_MAX) return 0;
+    if (!kv_code_dim(layout->head_dim) || !kv_code_dim(layout->value_dim)) return 0;
+    return (size_t)layout->kv_heads * code_head_bytes(d, kv_group_dims(d), (int)form, values);
+}
+
+/* ---- coding ---- */
+
+static CodeLayer code_layer(const KvLayer *layer) {
+    const KvLayout *l = &layer->layout;
+    const bool biased = layer->k_bias && kv_bias_possible(layer->rope);
+    return (CodeLayer){.kv_heads = l->kv_heads,
+        .head_dim = l->head_dim,
+        .value_dim = l->value_dim,
+        .dtype = l->dtype,
+        .k_group = kv_group_dims(l->head_dim),
+        .v_group = kv_group_dims(l->value_dim),
+        .bias = biased ? layer->k_bias : NULL,
+        .rope = cuda_turning(biased ? layer->rope : NULL)};
+}
+
+static const uint8_t *exact_page(const KvLayer *layer, int32_t page) {
+    CHECK(page >= 0);
+    return layer->base + (size_t)page * layer->page_stride + layer->layer_offset;
+}
+
+static uint8_t *code_page(const KvStore *store, int32_t page) {
+    CHECK(page >= 0 && store->base);
+    return store->base + (size_t)page * store->stride;
+}
+
+/* Jobs, and what else they point to, to the device: `bytes` in all. */
+static void *send_jobs(CudaBackend *b, const void *jobs, size_t bytes, size_t more) {
+    if (!cuda_room(b, &b->codes.jobs, bytes + more, &b->fault)) return NULL;
+    b->handed = NULL;
+    cuda_ok(b, cudaMemcpyAsync(b->codes.jobs.memory, jobs, bytes, cudaMemcpyHostToDevice, b->stream), "sending pages");
+    return b->codes.jobs.memory;
+}
+
+static void note_layer(CudaBackend *b, const KvLayer *layer) {
+    CudaCodes *codes = &b->codes;
+    if (!codes->ready) open_books(codes);
+    CHECK(layer->index < CUDA_CODED_LAYERS_MAX);
+    codes->layer_heads[layer->index] = (uint16_t)layer->layout.kv_heads;
+    if (layer->index < codes->layers && layer->layout.kv_heads <= codes->heads) return;
+    if (layer->index >= codes->layers) codes->layers = layer->index + 1;
+    if (layer->layout.kv_heads > codes->heads) codes->heads = layer->layout.kv_heads;
+    b->graphs_stale = true; /* records lie elsewhere */
+}
+
+void cuda_kv_encode(Backend *backend, int count, const KvEncode *pages) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_enter(b);
+    int heads = 1, dims = 1;
+    for (int i = 0; i < count; i++) {
+        const KvLayout *l = &pages[i].layer->layout;
+        note_layer(b, pages[i].layer);
+        heads = l->kv_heads > heads ? l->kv_heads : heads;
+        dims = l->head_dim > dims ? l->head_dim : dims;
+        dims = l->value_dim > dims ? l->value_dim : dims;
+    }
+    const size_t each = (size_t)heads * sizeof(uint64_t), bytes = (size_t)count * (sizeof(CodeJob) + each);
+    CodeJob *jobs = calloc(1, bytes);
+    if (!jobs || !cuda_room(b, &b->codes.jobs, bytes, &b->fault)) {
+        /* For good: the page would not hold what it should. */
+        b->fault.code = ERROR_DEVICE;
+        free(jobs);
+        return;
+    }
+    uint64_t *pairs = (uint64_t *)(void *)(jobs + count);
+    const uint64_t *there = (const uint64_t *)(const void *)((const CodeJob *)b->codes.jobs.memory + count);
+    for (int i = 0; i < count; i++) {
+        const KvEncode *page = &pages[i];
+        const KvLayer *layer = page->layer;
+        memcpy(pairs + (size_t)(i * heads), page->code->bias_pairs, (size_t)layer->layout.kv_heads * sizeof *pairs);
+        jobs[i] = (CodeJob){.layer = code_layer(layer),
+            .from = exact_page(layer, page->from),
+            .position = page->position,
+            .k_to = code_page(&layer->k_codes[page->code->k], page->k_to),
+            .v_to = code_page(&layer->v_codes[page->code->v], page->v_to),
+            .k_form = page->code->k,
+            .v_form = page->code->v,
+            .rotation_k = cuda_rotation(b, layer->layout.head_dim),
+            .rotation_v = cuda_rotation(b, layer->layout.value_dim),
+            .pairs = there + (size_t)(i * heads)};
+    }
+    if (send_jobs(b, jobs, bytes, 0) && b->codes.on_device)
+        cuda_ok(b,
+            codes_encode(b->stream, b->codes.jobs.memory, count, heads, dims, b->codes.on_device, &b->codes.books,
+                &b->codes.edges),
+            "coding pages");
+    free(jobs);
+}
+
+/* ---- survey ---- */
+
+/* The layer as functions of host memory want it. */
+static void survey_decide(CudaBackend *b, const KvSurvey *survey, const double *sums, int heads) {
+    const KvLayout *l = &survey->layer->layout;
+    const int pages = survey->tokens / KV_PAGE_TOKENS;
+    float *bias = NULL, *frequencies = NULL;
+    KvLayer layer = *survey->layer;
+    Rope rope = {0};
+    if (layer.rope) rope = *layer.rope;
+    if (layer.k_bias && layer.rope) {
+        const size_t bias_bytes = (size_t)(l->kv_heads * l->head_dim) * sizeof(float),
+                     rope_bytes = (size_t)(rope.dims / 2) * sizeof(float);
+        bias = malloc(bias_bytes);
+        frequencies = malloc(rope_bytes + 1);
+        if (bias && frequencies) {
+            b->base.ops->download(&b->base, bias, layer.k_bias, bias_bytes);
+            b->base.ops->download(&b->base, frequencies, rope.frequencies, rope_bytes);
+        } else {
+            fail(&b->fault, ERROR_MEMORY, "no memory for a survey of pages");
+        }
+        rope.frequencies = frequencies;
+        layer.rope = &rope;
+    }
+    layer.k_bias = bias && frequencies ? bias : NULL;
+    KvSurvey own = *survey;
+    own.layer = &layer;
+    const KvForm asked = survey->code->k;
+    for (int h = 0; h < l->kv_heads; h++) {
+        KvStatistics s = {.tokens = survey->tokens};
+        for (int page = 0; page < pages; page++) {
+            const double *of = sums + ((size_t)(page * heads) + (size_t)h) * 3;
+            s.k_square += of[0];
+            s.k_whole += of[1];
+            s.q_square += of[2];
+        }
+        kv_survey_decide(&own, asked, h, &s);
+    }
+    free(bias);
+    free(frequencies);
+}
+
+void cuda_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
+    CudaBackend *b = cuda_of(backend);
+    cuda_enter(b);
+    int heads = 1, pages = 0;
+    for (int i = 0; i < count; i++) {
+        heads = surveys[i].layer->layout.kv_heads > heads ? surveys[i].layer->layout.kv_heads : heads;
+        pages += surveys[i].tokens / KV_PAGE_TOKENS;
+    }
+    const size_t bytes = (size_t)pages * sizeof(CodeJob), sums_bytes = (size_t)(pages * heads) * 3 * sizeof(double);
+    CodeJob *jobs = calloc(1, bytes + 1);
+    double *sums = calloc(1, sums_bytes + 1);
+    int n = 0;
+    for (int i = 0; jobs && i < count; i++)
+        for (int page = 0; page < surveys[i].tokens / KV_PAGE_TOKENS; page++)
+            jobs[n++] = (CodeJob){.layer = code_layer(surveys[i].layer),
+                .from = exact_page(surveys[i].layer, surveys[i].table[page]),
+                .position = page * KV_PAGE_TOKENS};
+    if (!jobs || !sums) {
+        fail(&b->fault, ERROR_MEMORY, "no memory for a survey of pages");
+    } else if (pages && send_jobs(b, jobs, bytes, sums_bytes)) {
+        double *there = (double *)(void *)((CodeJob *)b->codes.jobs.memory + pages);
+        cuda_ok(b, codes_survey(b->stream, b->codes.jobs.memory, pages, heads, there), "a survey of pages");
+        b->base.ops->download(backend, sums, there, sums_bytes);
+    }
+    const double *of = sums;
+    for (int i = 0; sums && i < count; i++) {
+        survey_decide(b, &surveys[i], of, heads);
+        of += (size_t)(surveys[i].tokens / KV_PAGE_TOKENS * heads) * 3;
+    }
+    free(jobs);
+    free(sums);
+}
