@@ -9,6 +9,50 @@ static bool open_parts(FixtureRun *run, const Fixture *f, const char *directory,
     return fixture_run_try(run, directory, &(ModelOptions){.context = f->count}, &options, error);
 }
 
+/* The first page of the first layer after a prompt, in canonical order; it is also written to the second page and read
+ * from there. What the caller frees. */
+static uint8_t *first_page(const FixtureRun *run, const Fixture *f, int tokens, size_t *bytes) {
+    Error error = {0};
+    KvSequence s = {0};
+    const KvPlan *plan = runner_kv_plan(run->runner);
+    float *logits = calloc((size_t)(tokens * f->vocab), sizeof *logits);
+    KvCache *cache = kv_open(plan, 2 * kv_bytes_for(plan, NULL, tokens), &error);
+    uint8_t *page = NULL, *again = NULL;
+    if (logits && cache && kv_sequence_open(cache, NULL, &s, &error) &&
+        fixture_step(run->runner, cache, &s, f->tokens, tokens, logits, &error)) {
+        const KvLayer *layer = &kv_layers(cache)[0];
+        Backend *backend = plan->group[layer->group].backend;
+        const int32_t from = s.tables[layer->group][0], to = from + 1;
+        *bytes = kv_canonical_bytes(&layer->layout, tokens);
+        page = calloc(1, *bytes);
+        again = calloc(1, *bytes);
+        TEST(backend->ops->page_read(backend, layer, from, tokens, page));
+        TEST(backend->ops->page_write(backend, layer, to, tokens, page));
+        TEST(backend->ops->page_read(backend, layer, to, tokens, again));
+        TEST_MSG(!memcmp(page, again, *bytes), "%s: a page that was written is another", f->name);
+    }
+    TEST_MSG(page != NULL, "%s", error.text);
+    if (cache) kv_sequence_close(cache, &s);
+    kv_close(cache);
+    free(logits);
+    free(again);
+    return page;
+}
+
+/* The first layer's keys and values are sums that nobody divides: the same bits, in the same order of heads. */
+static void check_page(const Fixture *f, const FixtureRun *divided_run, const char *cpu, const char *directory) {
+    FixtureRun run;
+    size_t bytes = 0, own_bytes = 0;
+    const int tokens = f->count < KV_PAGE_TOKENS ? f->count : KV_PAGE_TOKENS;
+    const RunnerOptions options = {.backend = fixture_backend(cpu, 1, FIXTURE_TOKENS_MAX)};
+    if (!fixture_run_open(&run, directory, &(ModelOptions){.context = f->count}, &options)) return;
+    uint8_t *whole = first_page(&run, f, tokens, &bytes), *own = first_page(divided_run, f, tokens, &own_bytes);
+    TEST_MSG(whole && own && bytes == own_bytes && !memcmp(whole, own, bytes), "%s on two %s: pages", f->name, cpu);
+    free(whole);
+    free(own);
+    fixture_run_close(&run);
+}
+
 /* Within the bounds of one backend, and the same bits in any cut. */
 static void check_parts(const Fixture *f, int variant, const FixtureRun *run, const char *cpu) {
     const size_t size = (size_t)(f->count * f->vocab);
@@ -41,6 +85,7 @@ static void check_variant(const Fixture *f, int variant, const char *cpu, const 
     }
     divided++;
     check_parts(f, variant, &run, cpu);
+    if (variant == 0) check_page(f, &run, cpu, directory);
     fixture_run_close(&run);
 }
 
