@@ -104,6 +104,7 @@ step streaming "$python" tests/server/check_streaming.py
 step chaos "$python" tests/server/check_chaos.py
 step restart "$python" tests/server/check_restart.py
 step gpu-layers "$python" tests/server/check_gpu_layers.py
+step cuda tests/cuda.sh build
 step tls "$python" tests/server/check_tls.py
 step operations "$python" tests/server/check_operations.py
 step replicas "$python" tests/server/check_replicas.py
