@@ -157,7 +157,7 @@ static inline Attention attention_of(const Bench *b, const KvLayer *layer) {
 
 /* Appends rows[i] tokens of each sequence in one step (0: not in it); outputs of sequence 0 go to out. */
 static inline void advance(Backend *backend, Bench *b, const Cache *cache, const int rows[1 + STRANGERS], float *out) {
-    static float q[ROWS_MAX * 5000], k[ROWS_MAX * 1024], v[ROWS_MAX * 1024], q_latent[ROWS_MAX * 5000],
+    static float q[ROWS_MAX * 5000], k[ROWS_MAX * 2048], v[ROWS_MAX * 2048], q_latent[ROWS_MAX * 5000],
         y[ROWS_MAX * 5000];
     static int32_t positions[POSITION_AXES_MAX * ROWS_MAX], tokens[ROWS_MAX];
     float *const in[4] = {q, k, v, q_latent};
@@ -195,13 +195,14 @@ static inline int rows_of_step(const Sequence *seq, int wanted) {
     return end - seq->position;
 }
 
-/* The whole of sequence 0 in steps of `chunk` tokens; with strangers beside it: as many of theirs as there are left. */
+/* The whole of sequence 0 in steps of `chunk` tokens; with strangers beside it: as many of theirs as there are left,
+ * one of each beside single ones. */
 static inline void compute(Backend *backend, Bench *b, int chunk, bool strangers, float *out) {
     Cache cache = cache_make(backend, b);
     while (b->sequence[0].position < b->sequence[0].tokens) {
         int rows[1 + STRANGERS] = {0};
         for (int i = 0; i <= (strangers ? STRANGERS : 0); i++) {
-            rows[i] = rows_of_step(&b->sequence[i], i == 0 ? chunk : 1 + i * 3 % 8);
+            rows[i] = rows_of_step(&b->sequence[i], i == 0 || chunk == 1 ? chunk : 1 + i * 3 % 8);
         }
         advance(backend, b, &cache, rows, out);
     }

@@ -167,8 +167,11 @@ __device__ __forceinline__ void rows_pack(const float (&s)[SLICE / 2], uint32_t 
 }
 
 template <int N> __device__ __forceinline__ void parts_fold(float *o, const float (&part)[N], const Factors &f) {
+    if (!__all_sync(~0u, f.keep[0] == 1 && f.keep[1] == 1))
 #pragma unroll
-    for (int i = 0; i < N; i++) o[i] = folded(o[i], f.keep[i / 2 % 2], part[i], f.take[i / 2 % 2]);
+        for (int i = 0; i < N; i++) o[i] *= f.keep[i / 2 % 2];
+#pragma unroll
+    for (int i = 0; i < N; i++) o[i] = fmaf(part[i], f.take[i / 2 % 2], o[i]); /* as folded() */
 }
 #endif
 
@@ -213,8 +216,8 @@ __global__ void __launch_bounds__(GROUP_THREADS *(CONSUMERS + 1), 1)
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     wait_for_previous();
-    const int consumer = warp / 4, columns = tile.count * group;
-    const uint32_t own_queries = queries + consumer * T::QUERY_BYTES;
+    const int consumer = __shfl_sync(~0u, warp / 4, 0), columns = tile.count * group;
+    const uint32_t query_low = tile_low(queries + consumer * T::QUERY_BYTES);
 #pragma unroll 8
     for (int i = threadIdx.x % GROUP_THREADS; i < GROUP_COLUMNS * HD / 4; i += GROUP_THREADS) {
         const int row = i / (HD / 4), piece = i % (HD / 4), column = consumer * GROUP_COLUMNS + row;
@@ -240,7 +243,12 @@ __global__ void __launch_bounds__(GROUP_THREADS *(CONSUMERS + 1), 1)
         rows.most[r] = a.sinks ? __ldg(a.sinks + head) * LOG2E : NONE;
         rows.sum[r] = a.sinks ? 1 : 0;
     }
-    float o[HD / 2], s[UNIT / 2];
+    constexpr int PARTS = HD > 128 ? 2 : 1;
+    float o[HD / 2], s[UNIT / 2], part[PARTS][PIECE / 2];
+#pragma unroll
+    for (int i = 0; i < PARTS * PIECE / 2; i++) part[i / (PIECE / 2)][i % (PIECE / 2)] = 0;
+#pragma unroll
+    for (int i = 0; i < UNIT / 2; i++) s[i] = 0;
 #pragma unroll
     for (int i = 0; i < HD / 2; i++) o[i] = 0;
     const auto leave = [&](uint32_t barrier) {
@@ -250,22 +258,24 @@ __global__ void __launch_bounds__(GROUP_THREADS *(CONSUMERS + 1), 1)
     const auto scores = [&](const Turn &turn, bool there) {
         const uint32_t from = ring + turn.at * 2 * T::SIDE_BYTES;
         if (there) barrier_wait(keys.full + turn.at * 8, turn.phase);
+        const uint32_t low = tile_low(from);
         products_fence();
-        rows_multiply(s, swizzled(own_queries), swizzled(from));
+        rows_multiply(s, moved(query_low, 0), moved(low, 0));
 #pragma unroll
         for (int i = 1; i < HD / 16; i++)
-            rows_add(s, swizzled(own_queries + i / 4 * GROUP_COLUMNS * 128 + i % 4 * 32),
-                swizzled(from + i / 4 * UNIT * 128 + i % 4 * 32));
+            rows_add(s, moved(query_low, i / 4 * GROUP_COLUMNS * 128 + i % 4 * 32),
+                moved(low, i / 4 * UNIT * 128 + i % 4 * 32));
         products_commit();
     };
     /* Of a slice of the unit, dims from `dim` on. */
     const auto sums = [&](float(&part)[PIECE / 2], const uint32_t(&p)[BLOCKS][4], const Turn &turn, int slice, int dim) {
         const uint32_t from = ring + (turn.at * 2 + 1) * T::SIDE_BYTES + dim / 64 * UNIT * 128 + dim % 64 * 2 +
             slice * SLICE * 128;
+        const uint32_t low = tile_low(from, UNIT * 128);
         products_fence();
-        columns_multiply(part, p[0], swizzled(from, UNIT * 128));
+        columns_multiply(part, p[0], moved(low, 0));
 #pragma unroll
-        for (int b = 1; b < BLOCKS; b++) columns_add(part, p[b], swizzled(from + b * 16 * 128, UNIT * 128));
+        for (int b = 1; b < BLOCKS; b++) columns_add(part, p[b], moved(low, b * 16 * 128));
         products_commit();
     };
     Turn turn;
@@ -285,24 +295,22 @@ __global__ void __launch_bounds__(GROUP_THREADS *(CONSUMERS + 1), 1)
         rows_pack(head, p);
         barrier_wait(values.full + at.at * 8, at.phase);
         if constexpr (HD <= 128) {
-            float part[HD / 2];
-            sums(part, p, at, 0, 0);
+            sums(part[0], p, at, 0, 0);
             float(&tail)[SLICE / 2] = *(float(*)[SLICE / 2])(s + SLICE / 2);
             const Factors later = rows_exponentials<CAPS>(tail, rows, token + SLICE + 2 * t, masks, a.softcap);
             products_wait<0>();
-            products_touch(part);
+            products_touch(part[0]);
             products_touch(tail); /* p's registers are free only now */
             rows_pack(tail, p);
-            parts_fold(o, part, f);
-            sums(part, p, at, 1, 0);
+            parts_fold(o, part[0], f);
+            sums(part[0], p, at, 1, 0);
             scores(turn, token + UNIT < end);
             products_wait<1>();
-            products_touch(part);
+            products_touch(part[0]);
             leave(values.empty + at.at * 8);
-            parts_fold(o, part, later);
+            parts_fold(o, part[0], later);
         } else {
             constexpr int PIECES = HD / PIECE;
-            float part[2][PIECE / 2];
             sums(part[0], p, at, 0, 0);
             sums(part[1], p, at, 0, PIECE);
 #pragma unroll

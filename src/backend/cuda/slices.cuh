@@ -146,14 +146,15 @@ __device__ __forceinline__ void fold_factors(float &most, float slice_most, floa
     take = power_of_two(slice_most - next);
     most = next;
 }
+/* Where keep is 1, as it is once the largest score is behind, nothing happens to what there was. */
 __device__ __forceinline__ float folded(float old, float keep, float slice, float take) {
-    return fmaf(old, keep, slice * take);
+    return fmaf(slice, take, old * keep);
 }
 
 /* The same for many slices: what each is folded with depends on the scores alone, so 32 lanes compute it for 32 slices
  * in order, most being the largest before them and afterwards. part: a slice's largest and sum. */
 struct __align__(16) FoldFactors {
-    float keep, take, sum; /* sum: times take */
+    float keep, take, sum;
 };
 __device__ __forceinline__ FoldFactors fold_factors_of(float &most, float2 part, int lane) {
     float next = part.x;
@@ -165,12 +166,11 @@ __device__ __forceinline__ FoldFactors fold_factors_of(float &most, float2 part,
     next = fmaxf(next, most);
     const float before = __shfl_up_sync(~0u, next, 1), previous = lane ? before : most;
     most = __shfl_sync(~0u, next, 31);
-    const float take = power_of_two(part.x - next);
-    return {power_of_two(previous - next), take, part.y * take};
+    return {power_of_two(previous - next), power_of_two(part.x - next), part.y};
 }
 __device__ __forceinline__ void fold(const FoldFactors &f, float value, float &sum, float &o) {
-    sum = fmaf(sum, f.keep, f.sum);
-    o = fmaf(o, f.keep, value * f.take);
+    sum = folded(sum, f.keep, f.sum, f.take);
+    o = folded(o, f.keep, value, f.take);
 }
 
 __device__ __forceinline__ const __half *half_head(const Attend &a, const int32_t *table, int token, int kv_head) {
