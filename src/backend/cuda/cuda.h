@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "backend/cuda/draw.h"
 #include "backend/cuda/kernels.h"
 
 enum {
@@ -44,7 +45,6 @@ typedef struct CudaBank {
 typedef struct CudaStepBlock {
     int32_t *host[CUDA_STEPS], *device;
     int32_t *turn; /* on the device: which of the two comes next */
-    cudaEvent_t sent[CUDA_STEPS];
     size_t ints;
     /* Of this step: where page tables begin, how long they are. */
     size_t tables;

@@ -1,5 +1,6 @@
 /* Drawing tokens from logits. The arithmetic is engine/sampler.c's, bit for bit. */
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/draw.h"
 
 /* ---- blocks' maxima and sums ----
  * A warp has a block of 64 logits, a lane two of them, 32 apart, as the sampler adds them. */
@@ -47,16 +48,10 @@ __global__ void __launch_bounds__(BLOCK) maxima_kernel(const float *logits, int 
     }
 }
 
-__global__ void __launch_bounds__(BLOCK)
-    logit_sums_kernel(const float *logits, int vocab, int blocks, const float *scales, float *out, float *copy) {
-    __shared__ float shared[WARPS];
-    let_next_begin();
-    wait_for_previous();
+/* The sums of this block's part of a row's blocks, to `to`. Gives the row's largest logit. */
+__device__ float sum_blocks(
+    const float *row, int vocab, int blocks, float scale, const float *maxima, float *to, float *shared) {
     const int lane = threadIdx.x % 32, first = (blockIdx.x * WARPS + threadIdx.x / 32) * SUM_BLOCKS;
-    const float *row = logits + (int64_t)blockIdx.y * vocab, scale = load(scales + blockIdx.y);
-    const float *maxima = out + (int64_t)blockIdx.y * 2 * blocks;
-    float *to = copy ? copy : out; /* nobody here needs the sums */
-    to += ((int64_t)blockIdx.y * 2 + 1) * blocks;
     float2 v[SUM_BLOCKS];
     logits_take(row, vocab, first, v);
     float most = -INFINITY;
@@ -72,6 +67,16 @@ __global__ void __launch_bounds__(BLOCK)
         }
         if (lane == 0) to[first + i] = sum;
     }
+    return most;
+}
+__global__ void __launch_bounds__(BLOCK)
+    logit_sums_kernel(const float *logits, int vocab, int blocks, const float *scales, float *out, float *copy) {
+    __shared__ float shared[WARPS];
+    let_next_begin();
+    wait_for_previous();
+    const int64_t row = blockIdx.y;
+    float *to = (copy ? copy : out) + (2 * row + 1) * blocks; /* nobody here needs the sums */
+    sum_blocks(logits + row * vocab, vocab, blocks, load(scales + row), out + 2 * row * blocks, to, shared);
 }
 static dim3 sums_grid(int rows, int blocks) {
     constexpr int each = WARPS * SUM_BLOCKS;
@@ -157,40 +162,99 @@ __device__ int draw_any(
     return s.at;
 }
 
-/* A block for each row. */
+/* Of the blocks that share a row, whether this one ends last: it sees what all have written. All threads get it. */
+__device__ bool ends_last(int32_t *ended, int *shared) {
+    __threadfence();
+    block_sync();
+    if (threadIdx.x == 0) *shared = atomicAdd(ended, 1);
+    block_sync();
+    const bool last = *shared == gridDim.x - 1;
+    block_sync();
+    if (last && threadIdx.x == 0) *ended = 0;
+    __threadfence();
+    return last;
+}
+
+__device__ bool are_numbers(const float *row, int vocab) {
+    return vocab <= DRAW_VOCAB_MAX && !isnan(load(row)) && !isnan(load(row + vocab / 2)) &&
+        !isnan(load(row + vocab - 1));
+}
+
+/* By one thread. */
+__device__ void tell(const DrawnTokens &drawn, int row, int id) {
+    drawn.device[row] = id;
+    drawn.host[(__ldcg(drawn.turn) + 1) & 1][row] = id; /* the step has counted on already */
+}
+
+/* Greater for greater floats, both zeros alike; never 0. */
+__device__ __forceinline__ uint32_t order(float value) {
+    const uint32_t bits = __float_as_uint(value + 0.0f);
+    return bits >> 31 ? ~bits : bits | 1u << 31;
+}
+
+/* The largest logit's token: the greatest pair of a logit and how far its token is from the end. */
+__global__ void __launch_bounds__(BLOCK) largest_kernel(const float *logits, int vocab, DrawnTokens drawn) {
+    __shared__ unsigned long long shared[WARPS];
+    __shared__ int last;
+    let_next_begin();
+    wait_for_previous();
+    const int r = blockIdx.y, lane = threadIdx.x % 32;
+    const int first = (blockIdx.x * WARPS + threadIdx.x / 32) * SUM_BLOCKS;
+    const float *row = logits + (int64_t)r * vocab;
+    float2 v[SUM_BLOCKS];
+    logits_take(row, vocab, first, v);
+    float most = -INFINITY;
+    int id = 0;
+#pragma unroll
+    for (int i = 0; i < SUM_BLOCKS; i++) {
+        const int at = (first + i) * LOGITS + lane;
+        if (v[i].x > most) most = v[i].x, id = at;
+        if (v[i].y > most) most = v[i].y, id = at + 32;
+    }
+    unsigned long long best = (unsigned long long)order(most) << 32 | ~(uint32_t)id;
+#pragma unroll
+    for (int i = 16; i; i >>= 1) best = max(best, __shfl_xor_sync(~0u, best, i));
+    if (lane == 0) shared[threadIdx.x / 32] = best;
+    block_sync();
+    if (threadIdx.x == 0) {
+        for (int i = 1; i < WARPS; i++) best = max(best, shared[i]);
+        atomicMax((unsigned long long *)drawn.best + r, best);
+    }
+    if (!ends_last(drawn.ended + r, &last) || threadIdx.x != 0) return;
+    best = atomicExch((unsigned long long *)drawn.best + r, 0);
+    const bool finite = best >> 32 > order(-INFINITY) && best >> 32 < order(INFINITY);
+    tell(drawn, r, finite && are_numbers(row, vocab) ? (int)~(uint32_t)best : -1);
+}
+
+/* Sums of blocks, and where the last of a row's are, its token. */
 __global__ void __launch_bounds__(BLOCK)
-    draw_kernel(const float *logits, int vocab, int blocks, const float *work, DrawRows rows, DrawnTokens drawn) {
+    draw_kernel(const float *logits, int vocab, int blocks, float *work, DrawRows rows, DrawnTokens drawn) {
     __shared__ DrawArea s;
     let_next_begin();
     wait_for_previous();
-    const int r = blockIdx.x;
-    const float *row = logits + (int64_t)r * vocab, *maxima = work + (int64_t)r * 2 * blocks;
-    const float scale = load(rows.scales + r);
-    float most = -INFINITY;
-    for (int i = threadIdx.x; i < blocks; i += BLOCK) most = fmaxf(most, load(maxima + i));
-    most = block_max(most, s.floats);
+    const int r = blockIdx.y;
+    const float *row = logits + (int64_t)r * vocab, scale = load(rows.scales + r);
+    float *maxima = work + (int64_t)r * 2 * blocks, *sums = maxima + blocks;
+    const float most = sum_blocks(row, vocab, blocks, scale, maxima, sums, s.floats);
+    if (!ends_last(drawn.ended + r, &s.at)) return;
     int id = -1;
-    const bool numbers = vocab <= DRAW_VOCAB_MAX && !isnan(load(row)) && !isnan(load(row + vocab / 2)) && !isnan(load(row + vocab - 1));
-    if (numbers && isfinite(most) && scale == 0) {
+    const bool can = isfinite(most) && are_numbers(row, vocab);
+    if (can && scale == 0) {
         const int first = LOGITS * first_equal(maxima, blocks, most, &s.at);
         id = first + first_equal(row + first, min(vocab - first, LOGITS), most, &s.at);
-    } else if (numbers && isfinite(most)) {
+    } else if (can) {
         const double uniform = __hiloint2double(__ldcg(rows.uniform_high + r), __ldcg(rows.uniform_low + r));
-        id = draw_any(row, vocab, maxima + blocks, blocks, most, scale, uniform, s);
+        id = draw_any(row, vocab, sums, blocks, most, scale, uniform, s);
     }
-    if (threadIdx.x != 0) return;
-    drawn.device[r] = id;
-    drawn.host[(__ldcg(drawn.turn) + 1) & 1][r] = id; /* the step has counted on already */
+    if (threadIdx.x == 0) tell(drawn, r, id);
 }
 
 extern "C" cudaError_t rows_draw(cudaStream_t stream, int rows, int vocab, const float *logits, int largest,
     float *work, const DrawRows *draws, const DrawnTokens *drawn) {
     const int blocks = (vocab + LOGITS - 1) / LOGITS;
     const dim3 grid = sums_grid(rows, blocks);
-    cudaError_t error = launch(stream, maxima_kernel, grid, BLOCK, 0, logits, vocab, blocks, work, (float *)0);
-    if (!error && !largest)
-        error =
-            launch(stream, logit_sums_kernel, grid, BLOCK, 0, logits, vocab, blocks, draws->scales, work, (float *)0);
+    if (largest) return launch(stream, largest_kernel, grid, BLOCK, 0, logits, vocab, *drawn);
+    const cudaError_t error = launch(stream, maxima_kernel, grid, BLOCK, 0, logits, vocab, blocks, work, (float *)0);
     if (error) return error;
-    return launch(stream, draw_kernel, dim3(rows), BLOCK, 0, logits, vocab, blocks, work, *draws, *drawn);
+    return launch(stream, draw_kernel, grid, BLOCK, 0, logits, vocab, blocks, work, *draws, *drawn);
 }

@@ -51,7 +51,8 @@ cudaError_t tiles_pack(cudaStream_t stream, const RawRows *raw, const Tiles *til
 /* ---- a step's numbers ---- */
 
 /* From host[*turn % 2], pinned, to the device, and *turn + 1. The first number says how many there are, a multiple of
- * four. */
+ * four; there is room for STEP_INTS_LEAST. */
+enum { STEP_INTS_LEAST = 1 << 14 };
 cudaError_t step_bring(cudaStream_t stream, int32_t *const host[2], int32_t *device, int32_t *turn);
 
 /* ---- rows ---- */
@@ -76,25 +77,6 @@ cudaError_t rows_sigmoid(cudaStream_t stream, int64_t count, float *x, const flo
 cudaError_t rows_copy(
     cudaStream_t stream, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count);
 cudaError_t rows_logits(cudaStream_t stream, int64_t count, float *x, float scale, float cap);
-/* sum_logits in backend.h; copy: where sums go as well; NULL: nowhere */
-cudaError_t rows_sum_logits(
-    cudaStream_t stream, int rows, int vocab, const float *logits, const float *scales, float *sums, float *copy);
-
-/* Of each row that is drawn, in the step's block (Draw); the tokens: on the device, and in host[(*turn + 1) % 2] for
- * the step that has moved *turn on. */
-enum { DRAW_VOCAB_MAX = 1 << 20 };
-typedef struct DrawRows {
-    const float *scales;
-    const int32_t *uniform_low, *uniform_high; /* halves of doubles */
-} DrawRows;
-typedef struct DrawnTokens {
-    int32_t *device, *host[2];
-    const int32_t *turn;
-} DrawnTokens;
-/* largest: no row's scale is another than 0. work as in LogitDraws; of larger vocabularies than DRAW_VOCAB_MAX nothing
- * is drawn */
-cudaError_t rows_draw(cudaStream_t stream, int rows, int vocab, const float *logits, int largest, float *work,
-    const DrawRows *draws, const DrawnTokens *drawn);
 cudaError_t rows_gather(
     cudaStream_t stream, int count, const int32_t *index, const float *x, int64_t width, float *out);
 /* a token of −1 is left to others, −2 − i is drawn[i] */

@@ -10,18 +10,25 @@ static dim3 blocks_for(int64_t count, int each) {
     return dim3((unsigned)(blocks < 65536 ? blocks : 65536));
 }
 
-/* Kernels look at the step's numbers before those before them have ended: this one must have. */
-__global__ void __launch_bounds__(1024) bring_kernel(const int4 *even, const int4 *odd, int4 *out, int32_t *turn) {
-    const int4 *from = __ldcg(turn) & 1 ? odd : even;
-    const int count = __ldcv((const int *)from) / 4;
-    for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = __ldcv(from + i);
+/* Kernels look at the step's numbers before those before them have ended: this one must have. What lies in host memory is
+ * far away: the first part of both blocks is asked for before it is known which one it is and how long. */
+constexpr int BRING = 1024;
+__global__ void __launch_bounds__(BRING) bring_kernel(const int4 *even, const int4 *odd, int4 *out, int32_t *turn) {
+    __shared__ int count;
+    const int4 first[2] = {__ldcv(even + threadIdx.x), __ldcv(odd + threadIdx.x)};
+    const bool is_odd = __ldcg(turn) & 1;
+    const int4 mine = is_odd ? first[1] : first[0];
+    if (threadIdx.x == 0) count = mine.x / 4;
     __syncthreads();
+    if (threadIdx.x < count) out[threadIdx.x] = mine;
+    const int4 *from = is_odd ? odd : even;
+    for (int i = threadIdx.x + BRING; i < count; i += BRING) out[i] = __ldcv(from + i);
     if (threadIdx.x == 0) *turn += 1;
 }
 extern "C" cudaError_t step_bring(cudaStream_t stream, int32_t *const host[2], int32_t *device, int32_t *turn) {
     launch_put_apart(stream);
     const cudaError_t error = launch(
-        stream, bring_kernel, dim3(1), 1024, 0, (const int4 *)host[0], (const int4 *)host[1], (int4 *)device, turn);
+        stream, bring_kernel, dim3(1), BRING, 0, (const int4 *)host[0], (const int4 *)host[1], (int4 *)device, turn);
     launch_put_apart(stream);
     return error;
 }

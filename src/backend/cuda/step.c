@@ -7,7 +7,7 @@
 
 /* A block begins with how many integers it has (step_bring) and the step's number, then come arrays of an integer per
  * row, then tables. */
-enum { HEADER = 4, BLOCK_INTS_LEAST = 1 << 14 };
+enum { HEADER = 4 };
 enum {
     POSITIONS = 0,
     PLACES = POSITION_AXES_MAX,
@@ -76,27 +76,29 @@ bool cuda_steps_open(CudaBackend *b, Error *error) {
             cudaMemcpy(b->block.turn, &first, sizeof first, cudaMemcpyHostToDevice), "memory for a step", error))
         return false;
     for (int i = 0; i < CUDA_STEPS; i++)
-        if (!cuda_expect(cudaEventCreateWithFlags(&b->block.sent[i], cudaEventDisableTiming), "an event", error) ||
-            !cuda_expect(cudaEventCreateWithFlags(&b->done[i], cudaEventDisableTiming), "an event", error))
+        if (!cuda_expect(cudaEventCreateWithFlags(&b->done[i], cudaEventDisableTiming), "an event", error))
             return false;
     const size_t drawn = (size_t)b->base.rows_max * sizeof(int32_t);
     for (int i = 0; i < CUDA_STEPS; i++)
         if (!cuda_expect(cudaMallocHost((void **)&b->drawn.host[i], drawn), "memory for tokens", error)) return false;
     b->drawn.turn = b->block.turn;
-    b->drawn.device = cuda_take(b, drawn, error);
-    return b->drawn.device && block_grow(b, BLOCK_INTS_LEAST, error);
+    /* One piece of memory: what drawing works in, the tokens. */
+    const size_t each = sizeof *b->drawn.best + sizeof *b->drawn.ended, work = (size_t)b->base.rows_max * each;
+    if (!(b->drawn.best = cuda_take(b, work + drawn, error))) return false;
+    b->drawn.ended = (int32_t *)(b->drawn.best + b->base.rows_max);
+    b->drawn.device = b->drawn.ended + b->base.rows_max;
+    return cuda_expect(cudaMemset(b->drawn.best, 0, work), "memory for tokens", error) &&
+        block_grow(b, STEP_INTS_LEAST, error);
 }
 
 void cuda_steps_close(CudaBackend *b) {
     forget_graphs(b);
     block_free(b);
     cudaFree(b->block.turn);
-    cudaFree(b->drawn.device);
+    cudaFree(b->drawn.best);
     for (int i = 0; i < CUDA_STEPS; i++) cudaFreeHost(b->drawn.host[i]);
-    for (int i = 0; i < CUDA_STEPS; i++) {
-        if (b->block.sent[i]) cudaEventDestroy(b->block.sent[i]);
+    for (int i = 0; i < CUDA_STEPS; i++)
         if (b->done[i]) cudaEventDestroy(b->done[i]);
-    }
 }
 
 /* ---- numbers ---- */
@@ -335,7 +337,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
     b->scratch_used = 0;
     b->ticket++;
     const int turn = (int)(b->ticket % CUDA_STEPS);
-    cuda_ok(b, cudaEventSynchronize(b->block.sent[turn]), "the step before the last");
+    cuda_ok(b, cudaEventSynchronize(b->done[turn]), "the step before the last");
     const bool again = step->rows < b->host_rows && repeatable(step);
     if (!set_tables(b, step, again) || b->fault.code != ERROR_NONE) return false; /* wait() says so */
     fill_rows(b, step);
@@ -372,7 +374,6 @@ uint64_t cuda_submit(Backend *backend) {
     CudaBackend *b = cuda_of(backend);
     if (b->capturing) end_capture(b);
     const int turn = (int)(b->ticket % CUDA_STEPS);
-    cuda_ok(b, cudaEventRecord(b->block.sent[turn], b->stream), "a step");
     cuda_ok(b, cudaEventRecord(b->done[turn], b->stream), "a step");
     return b->ticket;
 }
