@@ -11,7 +11,8 @@
 enum { BLOCK = LOGIT_BLOCK /* and a word of a mask */, LANES = 16, BUCKET_BITS = 11, BUCKETS = 1 << BUCKET_BITS };
 enum { GROUP = LOGIT_GROUP };
 static const uint32_t SEEN = 1u << 31;
-static const float EXP_MIN = -87; /* below it e^x counts as 0 */
+static const float EXP_MIN = -87;        /* below it e^x counts as 0 */
+static const float WEIGHT_ONE = 0x1p40f; /* parts of a candidate's weight of 1; the sum of 2^24 fits */
 
 /* The loops over the whole vocabulary are compiled twice. Both do the same arithmetic in the same 16 lanes and without
  * fused multiply-adds, so they agree bit for bit. */
@@ -219,10 +220,13 @@ static uint32_t sort_key(float value) {
     return bits >> 31 ? ~bits : bits | 1u << 31;
 }
 
+/* What candidates weigh is counted in whole parts, so that the order of adding does not matter. */
+static uint64_t count_weight(float weight) { return (uint64_t)(weight * WEIGHT_ONE); }
+
 /* The key at which the weight of the values, taken from the largest down, reaches target; *rest is what values of
  * exactly this key have to add. A radix select: 11 bits of the key at a time. weights NULL: each weighs 1. */
 static uint32_t find_cut(
-    SamplerScratch *s, const float *values, const float *weights, int count, double target, double *rest) {
+    SamplerScratch *s, const float *values, const uint64_t *weights, int count, uint64_t target, uint64_t *rest) {
     static const int shifts[] = {32 - BUCKET_BITS, 32 - 2 * BUCKET_BITS, 0};
     uint32_t cut = 0, known = 0;
     for (int level = 0; level < 3; level++) {
@@ -234,11 +238,11 @@ static uint32_t find_cut(
             const uint32_t key = sort_key(values[i]);
             if ((key & known) != cut) continue;
             const uint32_t bucket = (key >> shift) & (buckets - 1);
-            s->histogram[bucket] += weights ? (double)weights[i] : 1;
+            s->histogram[bucket] += weights ? weights[i] : 1;
             lowest = bucket < lowest ? bucket : lowest;
         }
         uint32_t bucket = buckets - 1;
-        while (bucket > lowest && (s->histogram[bucket] < target || s->histogram[bucket] <= 0))
+        while (bucket > lowest && (s->histogram[bucket] < target || s->histogram[bucket] == 0))
             target -= s->histogram[bucket--];
         cut |= bucket << shift;
         known |= (buckets - 1) << shift;
@@ -248,8 +252,8 @@ static uint32_t find_cut(
 }
 
 /* Keeps the largest candidates until their weight reaches target; always at least one. */
-static void keep_top(SamplerScratch *s, const float *weights, double target) {
-    double rest;
+static void keep_top(SamplerScratch *s, const uint64_t *weights, uint64_t target) {
+    uint64_t rest;
     const uint32_t cut = find_cut(s, s->values, weights, s->count, target, &rest);
     int kept = 0;
     bool tie = true;
@@ -257,8 +261,9 @@ static void keep_top(SamplerScratch *s, const float *weights, double target) {
         const uint32_t key = sort_key(s->values[i]);
         if (key < cut || (key == cut && !tie)) continue;
         if (key == cut) {
-            rest -= weights ? (double)weights[i] : 1;
-            tie = rest > 0;
+            const uint64_t weight = weights ? weights[i] : 1;
+            tie = rest > weight;
+            rest -= tie ? weight : 0;
         }
         s->ids[kept] = s->ids[i];
         s->values[kept] = s->values[i];
@@ -271,28 +276,28 @@ static void keep_top(SamplerScratch *s, const float *weights, double target) {
 static void collect_top(SamplerScratch *s, const float *logits, int k) {
     float threshold = -FLT_MAX;
     if (k < s->blocks) {
-        double rest;
-        const uint32_t key = find_cut(s, s->maxima, NULL, s->blocks, k, &rest);
+        uint64_t rest;
+        const uint32_t key = find_cut(s, s->maxima, NULL, s->blocks, (uint64_t)k, &rest);
         const uint32_t bits = key >> 31 ? key & ~(1u << 31) : ~key;
         memcpy(&threshold, &bits, sizeof threshold);
         if (threshold < -FLT_MAX) threshold = -FLT_MAX;
     }
     collect(s, logits, threshold);
-    if (s->count > k) keep_top(s, NULL, k);
+    if (s->count > k) keep_top(s, NULL, (uint64_t)k);
 }
 
-static double weigh(SamplerScratch *s, float max, float scale) {
-    double total = 0;
+static uint64_t weigh(SamplerScratch *s, float max, float scale) {
+    uint64_t total = 0;
     for (int i = 0; i < s->count; i++) {
-        s->weights[i] = exp_negative((s->values[i] - max) * scale);
-        total += (double)s->weights[i];
+        s->weights[i] = count_weight(exp_negative((s->values[i] - max) * scale));
+        total += s->weights[i];
     }
     return total;
 }
 
 /* The fewest of the likeliest tokens that hold `share` of all probability. */
 static void collect_nucleus(SamplerScratch *s, const float *logits, float max, double share) {
-    const double target = share * whole_total(s, logits, max);
+    const uint64_t target = (uint64_t)(share * whole_total(s, logits, max) * (double)WEIGHT_ONE);
     for (float reach = 4;; reach *= 2) {
         const bool all = reach > -EXP_MIN || max - reach < -FLT_MAX;
         collect(s, logits, all ? -FLT_MAX : max - reach);
@@ -350,13 +355,13 @@ static int32_t first_equal(const SamplerScratch *s, const float *logits, float m
 }
 
 static int32_t draw_candidate(SamplerScratch *s, float max, float scale, double uniform) {
-    double target = uniform * weigh(s, max, scale);
+    uint64_t target = (uint64_t)(uniform * (double)weigh(s, max, scale));
     int32_t last = s->ids[0];
     for (int i = 0; i < s->count; i++) {
-        if (s->weights[i] <= 0) continue;
+        if (s->weights[i] == 0) continue;
         last = s->ids[i];
-        target -= (double)s->weights[i];
-        if (target < 0) break;
+        if (target < s->weights[i]) break;
+        target -= s->weights[i];
     }
     return last;
 }
@@ -417,8 +422,8 @@ static int32_t draw(SamplerScratch *s, const float *logits, float max, const Dra
     if (top_k) {
         collect_top(s, logits, d->top_k);
         if (top_p) {
-            const double total = weigh(s, max, 1);
-            keep_top(s, s->weights, (double)d->top_p * total);
+            const uint64_t total = weigh(s, max, 1);
+            keep_top(s, s->weights, (uint64_t)((double)d->top_p * (double)total));
         }
     } else if (top_p) {
         collect_nucleus(s, logits, max, (double)d->top_p);
@@ -483,9 +488,7 @@ static void penalise(const Sampler *sampler, SamplerScratch *scratch, float *log
     }
 }
 
-bool sampler_can_leave(const SamplingOptions *o) {
-    return !penalties_on(o) && o->bias_count == 0 && o->logprobs < 0 && (!(o->temperature > 0) || draws_any(o));
-}
+bool sampler_can_leave(const SamplingOptions *o) { return !penalties_on(o) && o->bias_count == 0 && o->logprobs < 0; }
 
 /* ---- the whole ---- */
 
@@ -547,8 +550,8 @@ bool sampler_scratch_open(SamplerScratch *scratch, int vocab, Error *error) {
     scratch->groups = malloc((size_t)(blocks / GROUP + 1) * sizeof(double));
     scratch->ids = malloc((size_t)(vocab + 1) * sizeof(int32_t)); /* collect writes one past what it keeps */
     scratch->values = malloc((size_t)(vocab + 1) * sizeof(float));
-    scratch->weights = malloc((size_t)(vocab + 1) * sizeof(float));
-    scratch->histogram = malloc(BUCKETS * sizeof(double));
+    scratch->weights = malloc((size_t)(vocab + 1) * sizeof(uint64_t));
+    scratch->histogram = malloc(BUCKETS * sizeof(uint64_t));
     if (scratch->maxima && scratch->sums && scratch->groups && scratch->ids && scratch->values && scratch->weights &&
         scratch->histogram)
         return true;

@@ -17,8 +17,8 @@ typedef struct SamplerScratch {
     int count;      /* candidates, by ascending id */
     int32_t *ids;   /* [vocab] */
     float *values;  /* [vocab] */
-    float *weights;
-    double *histogram;
+    uint64_t *weights;
+    uint64_t *histogram;
     /* What a device has found out about a row of logits (LogitSums in backend.h): known.maxima and sums, [blocks], of
      * known.logits with exponents times known.scale. logits NULL: nothing. Whoever changes the row takes that back. */
     struct {

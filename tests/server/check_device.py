@@ -18,6 +18,9 @@ def request_of(number):
                "temperature": rng.choice([0, 1])}
     if rng.random() < 0.3:  # the others' tokens may be drawn on the device
         request.update(logprobs=True, top_logprobs=3)
+    for name, value in ("top_p", 0.9), ("top_k", 20), ("min_p", 0.02), ("frequency_penalty", 0.3):
+        if rng.random() < 0.2:
+            request[name] = value
     if rng.random() < 0.2:
         request["n"] = 3
     if rng.random() < 0.2:

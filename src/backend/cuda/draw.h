@@ -15,8 +15,8 @@ cudaError_t rows_sum_logits(
  * the step that has moved *turn on. */
 enum { DRAW_VOCAB_MAX = 1 << 20 };
 typedef struct DrawRows {
-    const float *scales;
-    const int32_t *uniform_low, *uniform_high; /* halves of doubles */
+    const float *scales, *top_p, *min_p_log;
+    const int32_t *top_k, *uniform_low, *uniform_high; /* halves of doubles */
 } DrawRows;
 typedef struct DrawnTokens {
     int32_t *device, *host[2];

@@ -21,6 +21,9 @@ enum {
     SCALES, /* f32 of each output */
     UNIFORM_LOWS,
     UNIFORM_HIGHS,
+    TOP_KS,
+    TOP_PS, /* f32 */
+    MIN_PS,
     CODE_ENDS,
     CODE_SINKS,
     EXACT_PLACES, /* as those above, for who knows no codes */
@@ -132,6 +135,9 @@ const float *cuda_step_scales(const CudaBackend *b) {
 }
 DrawRows cuda_step_draws(const CudaBackend *b) {
     return (DrawRows){.scales = cuda_step_scales(b),
+        .top_p = (const float *)(const void *)array(b, b->block.device, TOP_PS),
+        .min_p_log = (const float *)(const void *)array(b, b->block.device, MIN_PS),
+        .top_k = array(b, b->block.device, TOP_KS),
         .uniform_low = array(b, b->block.device, UNIFORM_LOWS),
         .uniform_high = array(b, b->block.device, UNIFORM_HIGHS)};
 }
@@ -140,6 +146,9 @@ static void fill_draw(CudaBackend *b, const Draw *draw, int output) {
     int32_t *block = host_block(b), halves[2];
     memcpy(halves, &draw->uniform, sizeof halves);
     memcpy(array(b, block, SCALES) + output, &draw->scale, sizeof draw->scale);
+    memcpy(array(b, block, TOP_PS) + output, &draw->top_p, sizeof draw->top_p);
+    memcpy(array(b, block, MIN_PS) + output, &draw->min_p_log, sizeof draw->min_p_log);
+    array(b, block, TOP_KS)[output] = draw->top_k;
     array(b, block, UNIFORM_LOWS)[output] = halves[0];
     array(b, block, UNIFORM_HIGHS)[output] = halves[1];
 }
