@@ -30,7 +30,7 @@ step() {
 
 uname -sr
 "$build/apus" doctor | grep -E '^(apus|processor|gpu)'
-for name in plugin handed sums ops attention pages rope golden step batch given split restore together parallel; do
+for name in plugin handed sums ops attention attention_codes pages rope golden step batch coded given split restore together parallel; do
     step $name "$build/test_$name"
 done
 
