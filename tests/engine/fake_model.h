@@ -4,6 +4,7 @@
  * it. The cache is the real one, over a backend of plain memory. Steps can be held at a gate, counted and made to fail;
  * it can draw tokens and begin steps ahead, as a device does. */
 #pragma once
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -40,10 +41,10 @@ static struct Fake {
     int permits, arrived; /* steps that may run; steps that came to the gate */
     int steps;            /* finished */
     FakeStep log[FAKE_STEPS];
-    ErrorCode fail_code; /* of that step; 0: ERROR_DEVICE; ERROR_IO: as a file of the model shrank */
-    int nan_at;          /* the step whose logits are not numbers */
-    size_t leaked_bytes; /* of pages that were in use when their cache closed */
-    int ahead, drawn;    /* steps that were begun ahead, tokens */
+    ErrorCode fail_code;     /* of that step; 0: ERROR_DEVICE; ERROR_IO: as a file of the model shrank */
+    int nan_at;              /* the step whose logits are not numbers */
+    size_t leaked_bytes;     /* of pages that were in use when their cache closed */
+    atomic_int ahead, drawn; /* steps that were begun ahead, tokens; of all engines */
 } fake;
 
 struct Model {
@@ -315,8 +316,8 @@ static inline int32_t fake_token(const Runner *runner, int32_t token) {
 }
 
 static inline int32_t fake_draw(Runner *runner, const float *logits, const Draw *draw) {
-    fake.drawn++;
-    return fake.refuse && fake.drawn % fake.refuse == 0 ? -1 : sampler_draw(&runner->scratch, logits, draw);
+    const int number = atomic_fetch_add(&fake.drawn, 1) + 1;
+    return fake.refuse && number % fake.refuse == 0 ? -1 : sampler_draw(&runner->scratch, logits, draw);
 }
 
 void runner_begin(
@@ -327,7 +328,7 @@ void runner_begin(
     CHECK(step->rows > 0 && step->rows <= runner->rows_max && count <= step->rows && count <= runner->outputs_max);
     CHECK(runner->begun - runner->ended < (fake.draws ? 2 : 1));
     *begun = (RunnerStep){.step = *step, .count = count};
-    fake.ahead += runner->begun > runner->ended;
+    if (runner->begun > runner->ended) atomic_fetch_add(&fake.ahead, 1);
     const int turn = (int)(runner->begun++ % 2);
     runner->failed[turn] = number == fake.fail_at;
     if (runner->failed[turn]) return;
