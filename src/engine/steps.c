@@ -230,7 +230,7 @@ static bool all_go_on(const Scheduler *s, const StepPlan *plan) {
     }
     for (int i = 0; i < plan->part_count; i++) {
         const Part *part = &plan->parts[i];
-        if (!part->choice) return false;
+        if (!part->choice || part->outputs == 0) return false;
         going += part->choice->state == CHOICE_RUNNING && part->choice->kv.length == part->position;
     }
     return running == going;

@@ -155,6 +155,43 @@ static void test_found_again(void) {
     for (int i = 0; i < 40; i++) TEST_MSG(!memcmp(&first[i], &second[i], sizeof(Seen)), "request %d", i);
 }
 
+/* A parked answer is read again row by row: nothing is drawn behind such a row, so no step begins ahead of it. least:
+ * so many rows of prompts and answers are read one at a time beside others that draw. */
+static void test_row_by_row(int prefill_size, int count, int least) {
+    enum { MOST = 4, PARKED = 2 };
+    static const int prompts[MOST] = {200, 10, 200, 10}, tokens[MOST] = {700, 800, 700, 300};
+    static Case c[MOST];
+    Seen alone[MOST], seen;
+    Request *requests[MOST];
+    fake_reset();
+    for (int i = 0; i < count; i++) {
+        make_prompt(&c[i], prompts[i], (uint64_t)i + 3);
+        c[i].options.max_tokens = tokens[i];
+        c[i].options.sampling.ignore_eos = true;
+        Engine *engine = open_engine(1, 1, 64, 0);
+        alone[i] = run_one(engine, &c[i].options);
+        close_engine(engine);
+    }
+    const int before = fake.steps;
+    fake.draws = fake.gated = true;
+    Engine *engine = open_engine(3, MOST, prefill_size, 18 * FAKE_PAGE_BYTES);
+    for (int i = 0; i < count; i++) requests[i] = submit(engine, &c[i].options);
+    fake_open_gate();
+    for (int i = 0; i < count; i++) {
+        read_all(requests[i], 1, &seen);
+        TEST_MSG(!memcmp(&seen, &alone[i], sizeof seen), "request %d", i);
+    }
+    TEST(request_stats(requests[PARKED]).parked > 0);
+    for (int i = 0; i < count; i++) request_free(requests[i]);
+    close_engine(engine);
+    int rows = 0;
+    for (int i = before; i < fake.steps; i++) {
+        const FakeStep *step = &fake.log[i % FAKE_STEPS];
+        rows += step->rows == step->runs && step->outputs > 0 && step->outputs < step->runs;
+    }
+    TEST_MSG(rows >= least, "%d rows", rows);
+}
+
 /* ---- who is there while a step ahead is under way ---- */
 
 static void test_cancel(void) {
@@ -257,6 +294,7 @@ int main(void) {
     setting("not always drawn", 0, false, 97, 400);
     test_lengths();
     test_found_again();
+    test_row_by_row(1, 3, 260);
     test_cancel();
     test_close();
     test_fault(ERROR_DEVICE);
