@@ -114,7 +114,8 @@ struct Rows {
 };
 __device__ __forceinline__ float4 four_at(const float *from, int count, bool whole) {
     if (whole) return __ldcg((const float4 *)from);
-    return make_float4(count > 0 ? load(from) : 0, count > 1 ? load(from + 1) : 0, count > 2 ? load(from + 2) : 0, 0);
+    return make_float4(count > 0 ? load(from) : 0, count > 1 ? load(from + 1) : 0, count > 2 ? load(from + 2) : 0,
+        count > 3 ? load(from + 3) : 0);
 }
 __device__ __forceinline__ void four_put(float *to, const float4 &v, int count, bool whole) {
     if (whole) {
