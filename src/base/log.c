@@ -1,6 +1,7 @@
 #include "base/log.h"
 
 #include <math.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,9 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "base/utf8.h"
 
-enum { LOG_LINE_MAX = 4096 };
+enum { LOG_LINE_MAX = 4096, LOG_WAIT_MS = 100 };
 
 static atomic_int log_level = LOG_INFO, log_format = LOG_TEXT;
 
@@ -94,14 +96,40 @@ static void begin(Line *line, LogLevel level, const char *message) {
     add_quoted(line, message);
 }
 
-static void end(Line *line) {
+static void finish(Line *line) {
     if (as_json()) line->text[line->size++] = '}';
     line->text[line->size++] = '\n';
+}
+
+/* False: it would have had to wait for longer. A pipe that takes anything takes LOG_LINE_MAX bytes at once (PIPE_BUF).
+ */
+static bool put(const Line *line, int wait_ms) {
+    struct pollfd file = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&file, 1, wait_ms) == 0) return false;
     for (size_t done = 0; done < line->size;) {
         const ssize_t n = write(STDERR_FILENO, line->text + done, line->size - done);
-        if (n <= 0) return;
+        if (n <= 0) break;
         done += (size_t)n;
     }
+    return true;
+}
+
+/* Whoever reads the log may have stopped: the server goes on without it, and says later how much is missing. */
+static void end(Line *line) {
+    static Mutex mutex = PTHREAD_MUTEX_INITIALIZER;
+    static uint64_t lost; /* since the last line that was written */
+    finish(line);
+    mutex_lock(&mutex);
+    if (lost) {
+        char message[64];
+        Line notice;
+        snprintf(message, sizeof message, "%llu lines were not read in time and are lost", (unsigned long long)lost);
+        begin(&notice, LOG_WARN, message);
+        finish(&notice);
+        if (put(&notice, 0)) lost = 0;
+    }
+    if (lost || !put(line, LOG_WAIT_MS)) lost++;
+    mutex_unlock(&mutex);
 }
 
 void log_line(LogLevel level, const char *format, ...) {

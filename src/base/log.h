@@ -1,4 +1,5 @@
-/* Log lines on standard error, each one write: "12:00:01.234 info  message name=value", or a JSON object each. Only
+/* Log lines on standard error, each one write: "12:00:01.234 info  message name=value", or a JSON object each. A
+ * pipe that is full is waited for once, for 0.1 s; until it is read again lines are lost, and counted. Only
  * engine, server and cli log; lower layers return errors. Prompts and answers are never logged. Threads: any. */
 #pragma once
 #include "base/error.h"

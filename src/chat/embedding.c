@@ -34,11 +34,13 @@ static bool scale(const float *state, int dimensions, float *out) {
     return true;
 }
 
-static bool take(const EmbeddingJob *job, Request *request, float *out, Error *error) {
+/* waits: no other of the job has begun. */
+static bool take(const EmbeddingJob *job, Request *request, bool waits, float *out, Error *error) {
     Finish finish = FINISH_NONE;
     while (finish == FINISH_NONE) {
         TokenOut token;
-        if (job->given_up(job->context)) return fail(error, ERROR_CANCELLED, "nobody waits for the embeddings");
+        waits = waits && !request_stats(request).admitted;
+        if (job->given_up(job->context, waits)) return fail(error, ERROR_CANCELLED, "nobody waits for the embeddings");
         (void)request_read(request, 0, &token, 1, LOOK_MS, &finish);
     }
     if (finish == FINISH_ERROR) {
@@ -65,7 +67,8 @@ bool embedding_compute(const ChatModel *model, const EmbeddingJob *job, float *o
             ok = false;
         } else { /* no room for more: the oldest one first */
             Request *oldest = waiting[taken % AT_ONCE];
-            ok = take(job, oldest, out + (size_t)taken++ * (size_t)job->dimensions, error);
+            ok = take(job, oldest, taken == 0, out + (size_t)taken * (size_t)job->dimensions, error);
+            taken++;
             request_free(oldest);
         }
     }

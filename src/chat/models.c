@@ -9,6 +9,7 @@
 #include "engine/resources.h"
 
 typedef struct Entry {
+    Models *models;
     char *name, *directory;
     ModelState state;
     ChatModel *model; /* LOADED */
@@ -34,7 +35,8 @@ struct Models {
     Condition changed;
     bool loading; /* one at a time: the next must see what the last has taken */
     bool closing;
-    bool thread_runs;
+    bool loader_begun, thread_runs;
+    Thread loader; /* of the last load, so that whoever has waited long enough for it may go */
     Thread thread; /* unloads what is idle */
 };
 
@@ -45,11 +47,9 @@ static Entry *find(Models *m, Slice name) {
     return index < 0 ? NULL : &m->entries[index];
 }
 
-/* Gives the mutex up meanwhile. */
-static bool load(Models *m, Entry *entry, Error *error) {
-    m->loading = true;
-    entry->state = MODEL_LOADING;
-    mutex_unlock(&m->mutex);
+static void *load(void *argument) {
+    Entry *entry = argument;
+    Models *m = entry->models;
     EngineOptions options = m->engine;
     options.directory = entry->directory;
     options.resources = m->resources;
@@ -65,7 +65,6 @@ static bool load(Models *m, Entry *entry, Error *error) {
     if (!model) {
         entry->failures++;
         entry->why = why;
-        if (error) *error = why;
     } else {
         entry->damaged = false;
         entry->created = model->created;
@@ -73,7 +72,18 @@ static bool load(Models *m, Entry *entry, Error *error) {
         log_debug("loaded %s in %.2f s", entry->name, seconds);
     }
     condition_broadcast(&m->changed);
-    return model != NULL;
+    mutex_unlock(&m->mutex);
+    return NULL;
+}
+
+/* Nothing else loads. */
+static bool begin_load(Models *m, Entry *entry, Error *error) {
+    if (m->loader_begun) thread_join(m->loader); /* it is done but for its end */
+    m->loader_begun = thread_start(&m->loader, load, entry, "apus-load", error);
+    if (!m->loader_begun) return false;
+    m->loading = true;
+    entry->state = MODEL_LOADING;
+    return true;
 }
 
 /* Gives the mutex up meanwhile. */
@@ -128,6 +138,7 @@ static bool copy_sources(Models *m, const ModelsOptions *options, Error *error) 
         Entry *entry = &m->entries[m->count];
         if (find(m, slice_of(source->name)))
             return fail(error, ERROR_USAGE, "two models are called %s; give one another name", source->name);
+        entry->models = m;
         entry->name = strdup(source->name);
         entry->directory = strdup(source->directory);
         if (entry->name && entry->directory) continue;
@@ -146,7 +157,7 @@ static bool open_parts(Models *m, const ModelsOptions *options, Error *error) {
     m->resources = resources_open(options->engine.backend.threads, error);
     if (!m->resources) return false;
     for (int i = 0; i < m->count; i++)
-        if (!models_load(m, slice_of(m->entries[i].name), error)) return false;
+        if (!models_load(m, slice_of(m->entries[i].name), 0, error)) return false;
     m->thread_runs = m->idle_ns > 0 && thread_start(&m->thread, unload_idle, m, "apus-models", error);
     return m->thread_runs || m->idle_ns == 0;
 }
@@ -171,6 +182,7 @@ void models_close(Models *m) {
     condition_broadcast(&m->changed);
     mutex_unlock(&m->mutex);
     if (m->thread_runs) thread_join(m->thread);
+    if (m->loader_begun) thread_join(m->loader);
     for (int i = 0; i < m->count; i++) {
         CHECK(m->entries[i].holders == 0);
         chat_model_close(m->entries[i].model);
@@ -195,9 +207,20 @@ static bool is_damaged(Entry *entry) {
     return entry->damaged;
 }
 
+/* Under the mutex, which it gives up meanwhile; false: it is past the deadline. */
+static bool wait_change(Models *m, int64_t deadline_ns) {
+    if (!deadline_ns) {
+        condition_wait(&m->changed, &m->mutex);
+        return true;
+    }
+    const int64_t left_ns = deadline_ns - clock_ns();
+    if (left_ns > 0) condition_wait_ms(&m->changed, &m->mutex, left_ns / 1000000 + 1);
+    return left_ns > 0;
+}
+
 /* Under the mutex: the entry is loaded, or the error says why not. What is damaged is loaded anew when nobody holds it
  * any more. */
-static bool make_loaded(Models *m, Entry *entry, Error *error) {
+static bool make_loaded(Models *m, Entry *entry, int64_t deadline_ns, Error *error) {
     const uint64_t failures = entry->failures;
     while (is_damaged(entry) || entry->state != MODEL_LOADED) {
         if (entry->lost) return fail(error, ERROR_DEVICE, "the device of %s has failed", entry->name);
@@ -211,18 +234,18 @@ static bool make_loaded(Models *m, Entry *entry, Error *error) {
             if (error) *error = entry->why;
             return false;
         }
-        if (entry->state == MODEL_UNLOADED && !m->loading) return load(m, entry, error);
-        condition_wait(&m->changed, &m->mutex);
+        if (entry->state == MODEL_UNLOADED && !m->loading && !begin_load(m, entry, error)) return false;
+        if (!wait_change(m, deadline_ns)) return fail(error, ERROR_CANCELLED, "%s is not loaded yet", entry->name);
     }
     return true;
 }
 
-ChatModel *models_take(Models *m, Slice name, Error *error) {
+ChatModel *models_take(Models *m, Slice name, int64_t deadline_ns, Error *error) {
     mutex_lock(&m->mutex);
     Entry *entry = find(m, name);
     if (!entry)
         fail(error, ERROR_NOT_FOUND, "there is no model %.*s", SLICE_SHOWN(name));
-    else if (!make_loaded(m, entry, error))
+    else if (!make_loaded(m, entry, deadline_ns, error))
         entry = NULL;
     ChatModel *model = entry ? entry->model : NULL;
     if (model) entry->holders++;
@@ -231,14 +254,15 @@ ChatModel *models_take(Models *m, Slice name, Error *error) {
 }
 
 void models_mend(Models *m, int index) {
-    enum { AGAIN_S = 1 };
+    enum { AGAIN_S = 1, WAIT_S = 1 }; /* who asks how it is gets an answer while a large model is loaded */
     mutex_lock(&m->mutex);
     Entry *entry = &m->entries[index];
     const int64_t now = clock_ns();
     if (is_damaged(entry) && now - entry->mended_ns > AGAIN_S * INT64_C(1000000000)) {
         entry->mended_ns = now;
         Error why = {0};
-        if (!make_loaded(m, entry, &why)) log_debug("%s: %s", entry->name, why.text);
+        if (!make_loaded(m, entry, now + WAIT_S * INT64_C(1000000000), &why))
+            log_debug("%s: %s", entry->name, why.text);
     }
     mutex_unlock(&m->mutex);
 }
@@ -254,8 +278,8 @@ void models_release(Models *m, ChatModel *model) {
     mutex_unlock(&m->mutex);
 }
 
-bool models_load(Models *m, Slice name, Error *error) {
-    ChatModel *model = models_take(m, name, error);
+bool models_load(Models *m, Slice name, int64_t deadline_ns, Error *error) {
+    ChatModel *model = models_take(m, name, deadline_ns, error);
     models_release(m, model);
     return model != NULL;
 }

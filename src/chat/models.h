@@ -23,14 +23,14 @@ NODISCARD Models *models_open(const ModelsOptions *options, Error *error);
 void models_close(Models *models); /* nobody holds a model any more; NULL is fine */
 
 /* The model of that name, loaded if need be; it stays until it is released. ERROR_NOT_FOUND: there is none;
- * ERROR_DEVICE: its device has failed; else the load failed: who waited for it gets the same error, who asks afterwards
- * tries again. */
-NODISCARD ChatModel *models_take(Models *models, Slice name, Error *error);
-/* Of a model that is damaged: tries to load it anew, as models_take does, but not often. */
+ * ERROR_DEVICE: its device has failed; ERROR_CANCELLED: the deadline (of clock_ns; 0: none) came before it was loaded,
+ * which goes on; else the load failed: who waited for it gets the same error, who asks afterwards tries again. */
+NODISCARD ChatModel *models_take(Models *models, Slice name, int64_t deadline_ns, Error *error);
+/* Of a model that is damaged: begins to load it anew, but not often, and waits for that for a second at most. */
 void models_mend(Models *models, int index);
 void models_release(Models *models, ChatModel *model); /* NULL is fine */
 /* As models_take and models_release at once. */
-NODISCARD bool models_load(Models *models, Slice name, Error *error);
+NODISCARD bool models_load(Models *models, Slice name, int64_t deadline_ns, Error *error);
 /* ERROR_BUSY while somebody holds it; fine when it is not loaded. */
 NODISCARD bool models_unload(Models *models, Slice name, Error *error);
 

@@ -57,11 +57,10 @@ static bool take_model(Exchange *x, const Json *body, ApiError *error) {
     const Json *name = json_get(body, "model");
     const int index = name && name->type == JSON_STRING ? models_find(x->server->models, json_slice(name)) : -1;
     if (index < 0) return true;
-    Error why = {0};
     x->model_index = index;
     x->record.model = models_name(x->server->models, x->model_index);
-    x->model = models_take(x->server->models, json_slice(name), &why);
-    return x->model || model_failed(json_slice(name), &why, error);
+    x->model = model_take(x, json_slice(name), error);
+    return x->model;
 }
 
 bool completion_fits(const ChatModel *model, size_t bytes, const char *field, ApiError *error) {

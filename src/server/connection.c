@@ -183,7 +183,8 @@ static void take_end(Connection *c) {
     const bool completes = c->x->route->completes, room = !completes || c->http->completing < ANSWERS_MAX;
     c->completes = completes && room;
     c->http->completing += c->completes;
-    if (room && workers_give(c->http->workers, answer, c, &why)) return; /* it is no longer ours */
+    const int spare = c->x->route->probe ? 0 : PROBE_ANSWERS;
+    if (room && workers_give(c->http->workers, spare, answer, c, &why)) return; /* it is no longer ours */
     if (room && why.code != ERROR_BUSY)
         api_out_of_memory(&error);
     else

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 
@@ -22,10 +23,16 @@ bool deadlines_set(Exchange *x, ApiError *error) {
     if (!given) return true;
     char *end;
     const double seconds = strtod(given, &end);
-    if (end == given || *end || !(seconds > 0) || seconds > TIMEOUT_MAX_S)
+    const bool decimal = !given[strspn(given, "0123456789.eE+-")]; /* strtod knows hexadecimal ones, too */
+    if (end == given || *end || !decimal || !(seconds > 0) || seconds > TIMEOUT_MAX_S)
         return api_fail(error, 400, "invalid_value", name, "The header %s must be a number of seconds.", name);
     shorten(x, seconds);
     return true;
+}
+
+int64_t deadlines_next_ns(const Exchange *x) {
+    const int64_t one = x->deadline_ns, other = x->queue_deadline_ns;
+    return one && (!other || one < other) ? one : other;
 }
 
 bool deadlines_over(const Exchange *x, bool waits, ApiError *error) {

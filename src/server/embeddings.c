@@ -97,13 +97,12 @@ static bool take_inputs(Embedding *e, Arena *arena, const Json *input, ApiError 
 
 static bool take_model(Exchange *x, const Json *body, Embedding *e, ApiError *error) {
     const Json *name = door_get(body, "model");
-    Error why = {0};
     if (!name) return api_missing("model", error);
     x->model_index = models_find(x->server->models, json_slice(name));
     if (x->model_index < 0) return model_unknown(x->server, json_slice(name), error);
     x->record.model = models_name(x->server->models, x->model_index);
-    e->model = models_take(x->server->models, json_slice(name), &why);
-    if (!e->model) return model_failed(json_slice(name), &why, error);
+    e->model = model_take(x, json_slice(name), error);
+    if (!e->model) return false;
     return engine_pooling(e->model->engine) ||
         api_fail(error, 400, "unsupported_model", "model",
             "The model '%s' was not made for embeddings: nothing in its files says how the states of its tokens become "
@@ -126,10 +125,14 @@ static bool read_request(Exchange *x, const Json *body, Arena *arena, Embedding 
 
 /* ---- the answer ---- */
 
-static bool given_up(void *context) {
-    const Exchange *x = context;
-    ApiError ignored;
-    return server_stopped(x->server) || deadlines_over(x, false, &ignored) || reply_client_gone(x);
+typedef struct Wait {
+    const Exchange *x;
+    ApiError over; /* why it has ended */
+} Wait;
+
+static bool given_up(void *context, bool waits) {
+    Wait *wait = context;
+    return server_stopped(wait->x->server) || deadlines_over(wait->x, waits, &wait->over) || reply_client_gone(wait->x);
 }
 
 static void write_base64(const float *vector, int dimensions, Buffer *out) {
@@ -187,19 +190,23 @@ static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiErr
     enum { DECIMAL_BYTES = 16, BASE64_BYTES = 6 }; /* of a number: "-1.23456789e-38,", and a float's six characters */
     const size_t numbers = (size_t)e->count * (size_t)e->dimensions, size = e->base64 ? BASE64_BYTES : DECIMAL_BYTES;
     const CacheRequest cache = {0};
+    Wait wait = {.x = x};
     const EmbeddingJob job = {.prompts = e->inputs,
         .count = e->count,
         .dimensions = e->dimensions,
         .cache_space = cache_space(&cache, x->key),
         .given_up = given_up,
-        .context = x};
+        .context = &wait};
     Error why = {0};
     body_free(x);
     if (!body_hold(x, numbers * (sizeof *e->vectors + 2 * size), error)) return false; /* twice: also in the reply */
     e->vectors = arena_alloc(arena, numbers, sizeof *e->vectors);
     if (!e->vectors) return api_out_of_memory(error);
-    if (!embedding_compute(e->model, &job, e->vectors, &why))
-        return !deadlines_over(x, false, error) && api_engine_failed(error, &why);
+    if (!embedding_compute(e->model, &job, e->vectors, &why)) {
+        if (!wait.over.status) return api_engine_failed(error, &why);
+        *error = wait.over;
+        return false;
+    }
     metrics_note_embeddings(
         x->server->metrics, x->model_index, e->inputs, e->count, (double)(clock_ns() - x->started_ns) * 1e-9);
     x->record.prompt_tokens = e->tokens;

@@ -18,8 +18,7 @@ enum {
     READY_MAX = 256,
     ACCEPTS_MAX = 64, /* before those that are connected get their turn */
     ACCEPT_PAUSE_MS = 100,
-    OTHER_ANSWERS = 16, /* than completions */
-    OTHER_FILES = 256,  /* descriptors that are not for connections */
+    OTHER_FILES = 256, /* descriptors that are not for connections */
     LISTEN_QUEUE = 4096,
     GREETINGS_MAX = 4, /* steps of TLS handshakes before the others get their turn */
 };
@@ -233,7 +232,7 @@ bool http_start(Server *server, int listener, Error *error) {
     }
     http->listener = listener_open(server, http->listener, LISTEN_QUEUE, error);
     if (http->listener < 0 || !open_poller(http, error)) return false;
-    http->workers = workers_open(ANSWERS_MAX + OTHER_ANSWERS, error);
+    http->workers = workers_open(ANSWERS_MAX + OTHER_ANSWERS + PROBE_ANSWERS, error);
     if (!http->workers || !thread_start(&http->thread, serve, http, "http", error)) return false;
     http->started = true;
     return true;

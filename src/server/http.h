@@ -7,6 +7,8 @@
 enum {
     CONNECTIONS_MAX = 16384, /* more wait in the listener's queue */
     ANSWERS_MAX = 512,       /* of the engine, at once, until they are out; one more is asked to come again */
+    OTHER_ANSWERS = 16,      /* than the engine's, beside as many */
+    PROBE_ANSWERS = 8,       /* /health and /metrics, when all those threads work */
     HEAD_DEADLINE_S = 10,    /* from a connection's, or a request's first byte to the end of its headers */
     BODY_DEADLINE_S = 60,    /* from there to the end of its body */
     IDLE_DEADLINE_S = 60,    /* between requests */

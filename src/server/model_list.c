@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "server/body.h"
+#include "server/deadlines.h"
 #include "server/reply.h"
 
 enum { NAME_SHOWN = 200 };
@@ -16,7 +17,9 @@ bool model_unknown(const Server *server, Slice name, ApiError *error) {
     return false;
 }
 
-bool model_failed(Slice name, const Error *why, ApiError *error) {
+/* Why a model could not be taken. */
+static bool model_failed(const Exchange *x, Slice name, const Error *why, ApiError *error) {
+    if (why->code == ERROR_CANCELLED && deadlines_over(x, true, error)) return false;
     if (why->code == ERROR_BUSY) return api_fail(error, 409, "model_in_use", "model", "The model %s.", why->text);
     if (why->code == ERROR_DEVICE)
         return api_fail(error, 503, "device_failed", "model", "The device that computes the model '%.*s' has failed.",
@@ -24,6 +27,13 @@ bool model_failed(Slice name, const Error *why, ApiError *error) {
     log_error("%.*s: %s", SLICE_SHOWN(name), why->text);
     return api_fail(error, 503, "model_load_failed", "model",
         "The model '%.*s' could not be loaded; the server's log says why.", SLICE_SHOWN(name));
+}
+
+ChatModel *model_take(const Exchange *x, Slice name, ApiError *error) {
+    Error why = {0};
+    ChatModel *model = models_take(x->server->models, name, deadlines_next_ns(x), &why);
+    if (!model) model_failed(x, name, &why, error);
+    return model;
 }
 
 static void write_model(const ModelStatus *status, Buffer *out) {
@@ -67,17 +77,25 @@ static bool read_name(Exchange *x, Arena *arena, Slice *name, ApiError *error) {
     return models_find(x->server->models, *name) >= 0 || model_unknown(x->server, *name, error);
 }
 
-static bool change(Exchange *x, bool (*act)(Models *, Slice name, Error *)) {
+static bool load_model(const Exchange *x, Slice name, Error *why) {
+    return models_load(x->server->models, name, deadlines_next_ns(x), why);
+}
+
+static bool unload_model(const Exchange *x, Slice name, Error *why) {
+    return models_unload(x->server->models, name, why);
+}
+
+static bool change(Exchange *x, bool (*act)(const Exchange *x, Slice name, Error *why)) {
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
     ApiError error = {0};
     Error why = {0};
     Slice name = {0};
     bool ok = read_name(x, &arena, &name, &error);
-    if (ok && !act(x->server->models, name, &why)) ok = model_failed(name, &why, &error);
+    if (ok && !act(x, name, &why)) ok = model_failed(x, name, &why, &error);
     const bool result = ok ? reply_model(x, name) : reply_error(x, &error);
     arena_free(&arena);
     return result;
 }
 
-bool answer_load(Exchange *x, Slice rest) { return change(x, models_load); }
-bool answer_unload(Exchange *x, Slice rest) { return change(x, models_unload); }
+bool answer_load(Exchange *x, Slice rest) { return change(x, load_model); }
+bool answer_unload(Exchange *x, Slice rest) { return change(x, unload_model); }

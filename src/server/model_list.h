@@ -10,5 +10,6 @@ bool answer_unload(Exchange *x, Slice rest);
 
 /* 404 with the names that there are. */
 bool model_unknown(const Server *server, Slice name, ApiError *error);
-/* Why a model could not be taken; the details, which name files, go to the log. */
-bool model_failed(Slice name, const Error *why, ApiError *error);
+/* As models_take, within the request's time; its holder releases it. The details of a failure, which name files, go to
+ * the log. */
+NODISCARD ChatModel *model_take(const Exchange *x, Slice name, ApiError *error);

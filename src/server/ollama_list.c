@@ -57,10 +57,9 @@ bool answer_ollama_version(Exchange *x, Slice rest) {
 }
 
 static bool write_show(Exchange *x, Slice name, Buffer *out, ApiError *error) {
-    Error why = {0};
     if (models_find(x->server->models, name) < 0) return model_unknown(x->server, name, error);
-    ChatModel *model = models_take(x->server->models, name, &why);
-    if (!model) return model_failed(name, &why, error);
+    ChatModel *model = model_take(x, name, error);
+    if (!model) return false;
     buffer_text(out, "{\"modelfile\":\"\",\"parameters\":\"\"");
     door_text("template", model->template ? template_source(model->template) : SLICE(""), out);
     buffer_printf(out,

@@ -18,7 +18,6 @@ enum {
 static ChatModel *take_model(Exchange *x, const Json *body, ApiError *error) {
     const Json *value = door_get(body, "model");
     Slice name = {0};
-    Error why = {0};
     if (!value && models_count(x->server->models) > 1) {
         api_missing("model", error);
         return NULL;
@@ -31,9 +30,7 @@ static ChatModel *take_model(Exchange *x, const Json *body, ApiError *error) {
         model_unknown(x->server, name, error);
         return NULL;
     }
-    ChatModel *model = models_take(x->server->models, name, &why);
-    if (!model) model_failed(name, &why, error);
-    return model;
+    return model_take(x, name, error);
 }
 
 static bool read_flag(const Json *body, const char *name, bool *flag, ApiError *error) {

@@ -14,9 +14,10 @@ typedef struct Job {
 struct Workers {
     Mutex mutex;
     Condition given, gone;
-    int max, count; /* of threads */
-    int idle;       /* of them without a job */
-    Thread ended;   /* the one that ended last, for the next to join */
+    int max, working; /* jobs that have not ended */
+    int count;        /* of threads */
+    int idle;         /* of them without a job */
+    Thread ended;     /* the one that ended last, for the next to join */
     bool one_ended, stopping;
     int job_count;
     Job jobs[]; /* given to idle threads, which have not taken them yet */
@@ -41,6 +42,7 @@ static void *work(void *argument) {
         mutex_unlock(&workers->mutex);
         job.run(job.context);
         mutex_lock(&workers->mutex);
+        workers->working--;
     }
     const Thread before = workers->ended;
     const bool join = workers->one_ended;
@@ -66,19 +68,22 @@ Workers *workers_open(int max, Error *error) {
     return workers;
 }
 
-/* A new thread counts as idle until it has taken the job that it was started for. */
 static bool start_worker(Workers *workers, Error *error) {
     Thread thread;
-    if (workers->count == workers->max) return fail(error, ERROR_BUSY, "all %d threads work", workers->max);
     if (!thread_start(&thread, work, workers, "answer", error)) return false;
     workers->count++;
     return true;
 }
 
-bool workers_give(Workers *workers, void (*run)(void *context), void *context, Error *error) {
+bool workers_give(Workers *workers, int spare, void (*run)(void *context), void *context, Error *error) {
     mutex_lock(&workers->mutex);
-    const bool ok = workers->idle > workers->job_count || start_worker(workers, error);
-    if (ok) workers->jobs[workers->job_count++] = (Job){run, context};
+    const bool ok = workers->working + spare < workers->max
+        ? workers->idle > workers->job_count || start_worker(workers, error)
+        : fail(error, ERROR_BUSY, "%d of %d threads work", workers->working, workers->max);
+    if (ok) {
+        workers->jobs[workers->job_count++] = (Job){run, context};
+        workers->working++;
+    }
     mutex_unlock(&workers->mutex);
     if (ok) condition_signal(&workers->given);
     return ok;

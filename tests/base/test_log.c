@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "base/json.h"
 #include "test.h"
 
@@ -103,8 +104,37 @@ static void test_json(void) {
     }
 }
 
+/* Who reads the log has stopped: lines are lost, nobody waits for him, and later he hears how many they were. */
+static void test_full_pipe(void) {
+    enum { LINES = 2000 };
+    int ends[2];
+    const int before = dup(STDERR_FILENO);
+    CHECK(before >= 0 && !pipe(ends) && dup2(ends[1], STDERR_FILENO) >= 0);
+    const int64_t start = clock_ns();
+    alarm(20); /* a line that waits for ever ends the test */
+    for (int i = 0; i < LINES; i++) log_info("%0100d", i);
+    alarm(0);
+    const double seconds = (double)(clock_ns() - start) * 1e-9;
+    const ssize_t got = read(ends[0], text, sizeof text - 1);
+    CHECK(got > 0);
+    text[got] = '\0';
+    const int written = lines();
+    log_info("read again");
+    char rest[512] = "", said[80];
+    CHECK(read(ends[0], rest, sizeof rest - 1) > 0);
+    snprintf(said, sizeof said, "warn  %d lines were not read in time and are lost\n", LINES - written);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    close(ends[0]);
+    close(ends[1]);
+    TEST_MSG(written > 100 && written < LINES && text[got - 1] == '\n', "%d lines", written);
+    TEST_MSG(seconds < 2, "%.1f s", seconds);
+    TEST_MSG(strstr(rest, said) && strstr(rest, "info  read again\n"), "%s", rest);
+}
+
 int main(void) {
     test_text();
+    test_full_pipe();
     test_json();
     return test_done();
 }

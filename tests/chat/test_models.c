@@ -33,8 +33,8 @@ static void test_names(void) {
     CHECK(models != NULL);
     TEST(models_count(models) == 2 && models_find(models, SLICE("b")) == 1 && models_find(models, SLICE("c")) == -1);
     TEST(state(models, 0) == MODEL_LOADED && state(models, 1) == MODEL_LOADED);
-    TEST(!models_take(models, SLICE("c"), &error) && error.code == ERROR_NOT_FOUND);
-    ChatModel *a = models_take(models, SLICE("a"), &error), *b = models_take(models, SLICE("b"), &error);
+    TEST(!models_take(models, SLICE("c"), 0, &error) && error.code == ERROR_NOT_FOUND);
+    ChatModel *a = models_take(models, SLICE("a"), 0, &error), *b = models_take(models, SLICE("b"), 0, &error);
     TEST(a && b && a != b && !strcmp(a->name, "a") && !strcmp(b->name, "b"));
     models_release(models, a);
     models_release(models, b);
@@ -69,7 +69,7 @@ static void test_unload(void) {
     Error error = {0};
     Models *models = open_models(two, 2, 0, &error);
     CHECK(models != NULL);
-    ChatModel *a = models_take(models, SLICE("a"), &error);
+    ChatModel *a = models_take(models, SLICE("a"), 0, &error);
     fake.gated = true;
     Request *request = ask(a);
     fake_wait_arrived(1);
@@ -78,7 +78,7 @@ static void test_unload(void) {
     TEST(models_unload(models, SLICE("b"), &error) && state(models, 1) == MODEL_UNLOADED);
     TEST(models_unload(models, SLICE("b"), &error)); /* again is fine */
     TEST(models_status(models, 1).stats.kv_bytes_total == 0 && models_status(models, 0).stats.running == 1);
-    ChatModel *b = models_take(models, SLICE("b"), &error);
+    ChatModel *b = models_take(models, SLICE("b"), 0, &error);
     TEST(b && state(models, 1) == MODEL_LOADED && models_status(models, 1).holders == 1);
     fake_open_gate();
     TEST(finished(request));
@@ -94,7 +94,7 @@ static void test_idle(void) {
     Error error = {0};
     Models *models = open_models(two, 2, IDLE_MS, &error);
     CHECK(models != NULL);
-    ChatModel *a = models_take(models, SLICE("a"), &error);
+    ChatModel *a = models_take(models, SLICE("a"), 0, &error);
     TEST(becomes(models, 1, MODEL_UNLOADED)); /* nobody asked for it */
     sleep_ms(2 * IDLE_MS);
     TEST(state(models, 0) == MODEL_LOADED); /* whoever holds it has all the time */
@@ -102,7 +102,7 @@ static void test_idle(void) {
     models_release(models, a);
     TEST(becomes(models, 0, MODEL_UNLOADED));
     TEST(clock_ns() - before >= IDLE_MS * INT64_C(1000000));
-    a = models_take(models, SLICE("a"), &error); /* on demand */
+    a = models_take(models, SLICE("a"), 0, &error); /* on demand */
     TEST(a && finished(ask(a)));
     models_release(models, a);
     models_close(models);
@@ -117,7 +117,7 @@ typedef struct Taker {
 
 static void *take(void *argument) {
     Taker *taker = argument;
-    ChatModel *model = models_take(taker->models, SLICE("b"), &taker->error);
+    ChatModel *model = models_take(taker->models, SLICE("b"), 0, &taker->error);
     taker->taken = model != NULL;
     models_release(taker->models, model);
     return NULL;
@@ -144,13 +144,36 @@ static void test_failed_load(void) {
         thread_join(takers[i].thread);
         TEST(!takers[i].taken && strstr(takers[i].error.text, "tokenizer.json"));
     }
-    ChatModel *a = models_take(models, SLICE("a"), &error);
+    ChatModel *a = models_take(models, SLICE("a"), 0, &error);
     TEST(a && finished(ask(a)));
     models_release(models, a);
     TEST(rename(away, path) == 0);
-    TEST(models_load(models, SLICE("b"), &error) && state(models, 1) == MODEL_LOADED);
+    TEST(models_load(models, SLICE("b"), 0, &error) && state(models, 1) == MODEL_LOADED);
     models_close(models);
     chat_fixture_close(&other);
+}
+
+/* Who waits no longer goes, and the load goes on for the others; with nobody left the process may end. */
+static void test_slow_load(void) {
+    const ModelSource two[] = {{"a", fixture.directory}, {"b", fixture.directory}};
+    Error error = {0};
+    Models *models = open_models(two, 2, 0, &error);
+    CHECK(models != NULL);
+    for (int i = 0; i < 2; i++) {
+        CHECK(models_unload(models, SLICE("b"), &error));
+        fake.load_ms = 600;
+        const int64_t start = clock_ns();
+        TEST(!models_take(models, SLICE("b"), start + 100 * INT64_C(1000000), &error) && error.code == ERROR_CANCELLED);
+        const double seconds = (double)(clock_ns() - start) * 1e-9;
+        TEST_MSG(seconds >= 0.1 && seconds < 0.5, "%.2f s", seconds);
+        TEST(state(models, 1) == MODEL_LOADING);
+        fake.load_ms = 0;
+        if (i == 1) break;
+        ChatModel *b = models_take(models, SLICE("b"), start + 60 * INT64_C(1000000000), &error);
+        TEST(b && finished(ask(b)));
+        models_release(models, b);
+    }
+    models_close(models);
 }
 
 /* What one engine was promised, the next does not count on; used memory is not counted twice. */
@@ -209,6 +232,7 @@ int main(void) {
     test_unload();
     test_idle();
     test_failed_load();
+    test_slow_load();
     chat_fixture_close(&fixture);
     test_accounts();
     test_turns();

@@ -44,6 +44,7 @@ static struct Fake {
     ErrorCode fail_code;     /* of that step; 0: ERROR_DEVICE; ERROR_IO: as a file of the model shrank */
     int nan_at;              /* the step whose logits are not numbers */
     size_t leaked_bytes;     /* of pages that were in use when their cache closed */
+    atomic_int load_ms;      /* that the next models take to be opened */
     atomic_int ahead, drawn; /* steps that were begun ahead, tokens; of all engines */
 } fake;
 
@@ -83,7 +84,7 @@ static inline void fake_reset(void) {
     fake.leaked_bytes = 0;
     fake.window = 0;
     fake.coded = fake.gated = fake.draws = false;
-    fake.refuse = fake.ahead = fake.drawn = 0;
+    fake.refuse = fake.ahead = fake.drawn = fake.load_ms = 0;
     mutex_unlock(&fake.mutex);
 }
 
@@ -130,6 +131,8 @@ static inline void fake_logits(uint64_t hash, float *out) {
 /* ---- model.h ---- */
 
 Model *model_open(const char *directory, const ModelOptions *options, Error *error) {
+    const int ms = atomic_load(&fake.load_ms);
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
     Model *model = calloc(1, sizeof *model);
     if (!model) {
         fail(error, ERROR_MEMORY, "no memory for a fake model");

@@ -162,6 +162,29 @@ static void test_sentencepiece(void) {
     arena_free(&arena);
 }
 
+/* Cutting a piece takes its length squared: many long ones are refused before they take minutes. */
+static void test_long_pieces(void) {
+    enum { LENGTH = 4096 };
+    static char texts[PIECES_MAX][LENGTH + 1];
+    Piece pieces[PIECES_MAX] = {{"<unk>", UNK, 0}, {"<s>", C, 0}, {"</s>", C, 0}};
+    for (int i = 3; i < PIECES_MAX; i++) {
+        memset(texts[i], 'a', LENGTH);
+        texts[i][0] = (char)('0' + i);
+        pieces[i] = (Piece){texts[i], N, -1};
+    }
+    for (int count = PIECES_MAX / 4; count <= PIECES_MAX; count *= 4) {
+        Builder b = {0};
+        Arena arena = {0};
+        Error error;
+        vocabulary_build(&b, "phi3", "llama", pieces, (size_t)count);
+        build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
+        build_u32(&b, "tokenizer.ggml.eos_token_id", 2);
+        const Json *root = rebuild(&b, false, &arena, &error);
+        TEST_MSG(count == PIECES_MAX ? !root && error.code == ERROR_LIMIT : root != NULL, "%d: %s", count, error.text);
+        arena_free(&arena);
+    }
+}
+
 static void test_gemma(void) {
     static const Piece pieces[] = {{"<pad>", C, -1000}, {"<bos>", C, -1000}, {"<unk>", UNK, 0}, {"  ", U, -1000},
         {"   ", U, -1000}, {MARK, N, -9}, {"a", N, -8}, {MARK "a", N, -3}, {"<unused0>", C, -1000}};
@@ -361,6 +384,7 @@ int main(void) {
     close(fd);
     test_byte_level();
     test_sentencepiece();
+    test_long_pieces();
     test_gemma();
     test_control();
     test_config();

@@ -37,3 +37,35 @@ static int connect_client(void) { return client_connect(server_port(server)); }
 static void sleep_ms(int ms) {
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
 }
+
+static inline int get(const char *path, const char *headers) {
+    const int client = connect_client();
+    char head[256];
+    snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", path, headers);
+    client_send_text(client, head);
+    const int status = client_read(client, &answer);
+    close(client);
+    return status;
+}
+
+static inline void post_to(const char *path, int client, const char *headers, const char *body) {
+    char head[512];
+    snprintf(head, sizeof head,
+        "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n%s\r\n", path,
+        strlen(body), headers);
+    client_send_text(client, head);
+    client_send_text(client, body);
+}
+
+/* A chat with more headers. */
+static inline void post(int client, const char *headers, const char *body) { post_to(CHAT, client, headers, body); }
+
+static inline int ask_path(const char *path, const char *headers, const char *body) {
+    const int client = connect_client();
+    post_to(path, client, headers, body);
+    const int status = client_read(client, &answer);
+    close(client);
+    return status;
+}
+
+static inline int ask(const char *headers, const char *body) { return ask_path(CHAT, headers, body); }

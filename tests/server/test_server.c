@@ -30,28 +30,10 @@ static void open_server(int slots, int queue_max) {
     serve_fixture(&options);
 }
 
-static int ask(const char *path, const char *body) {
-    const int client = connect_client();
-    client_post(client, path, slice_of(body));
-    const int status = client_read(client, &answer);
-    close(client);
-    return status;
-}
-
-static int get(const char *path) {
-    const int client = connect_client();
-    client_send_text(client, "GET ");
-    client_send_text(client, path);
-    client_send_text(client, " HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    const int status = client_read(client, &answer);
-    close(client);
-    return status;
-}
-
 /* A number of /health. */
 static int health(const char *name) {
     char field[32];
-    get("/health");
+    get("/health", "");
     snprintf(field, sizeof field, "\"%s\":", name);
     const char *at = strstr(answer.data, field);
     return at ? (int)strtol(at + strlen(field), NULL, 10) : -1;
@@ -162,7 +144,7 @@ static void test_crowd_of_bodies(void) {
         close(client);
         free(other);
     }
-    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 200);
+    TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":1")) == 200);
     for (int i = 0; i < 2; i++) { /* what they began is served */
         client_send(dawdlers[i], body + part, size - part);
         TEST(client_read(dawdlers[i], &answer) == 200);
@@ -220,7 +202,7 @@ static void test_full_queue(void) {
     fake_wait_arrived(1);
     static const char *const bodies[] = {CHAT_BODY(""), "{"};
     for (int i = 0; i < 2; i++) {
-        const int status = ask(i ? "/v1/completions" : CHAT, bodies[i]);
+        const int status = ask_path(i ? "/v1/completions" : CHAT, "", bodies[i]);
         TEST_MSG(status == 429 && strstr(answer.data, "queue_full") && strstr(answer.data, "Retry-After"), "%d %s",
             status, answer.data);
     }
@@ -228,7 +210,7 @@ static void test_full_queue(void) {
     TEST(client_read(client, &answer) == 200);
     close(client);
     wait_health("running", 0);
-    TEST(ask(CHAT, "{") == 400 && ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 200);
+    TEST(ask_path(CHAT, "", "{") == 400 && ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":1")) == 200);
     close_server();
 }
 
@@ -258,7 +240,7 @@ static void test_constraints(void) {
         snprintf(body, sizeof body,
             "{\"model\":\"fake\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"temperature\":1%s}",
             cases[i].more);
-        const int status = ask(CHAT, body);
+        const int status = ask_path(CHAT, "", body);
         TEST_MSG(status == cases[i].status && strstr(answer.data, cases[i].expected), "%s: %d %s", cases[i].more,
             status, answer.data);
     }
@@ -268,7 +250,7 @@ static void test_constraints(void) {
 /* Scoring a prompt computes a token that is nobody's. */
 static void test_only_echo(void) {
     open_server(1, 1);
-    TEST(ask("/v1/completions",
+    TEST(ask_path("/v1/completions", "",
              "{\"model\":\"fake\",\"prompt\":\"Hello\",\"max_tokens\":0,\"echo\":true,\"logprobs\":1}") == 200);
     TEST_MSG(strstr(answer.data, "\"completion_tokens\":0,\"total_tokens\":5") != NULL, "%s", answer.data);
     close_server();
@@ -302,14 +284,14 @@ static void test_damage(void) {
     CHECK(rename(path, away) == 0);
     fake.fail_code = ERROR_IO;
     fake.fail_at = 1;
-    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":3")) == 500);
+    TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":3")) == 500);
     wait_health("running", 0);
-    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":3")) == 503 && strstr(answer.data, "model_load_failed"));
-    TEST(get("/health") == 503 && strstr(answer.data, "\"damaged\""));
+    TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":3")) == 503 && strstr(answer.data, "model_load_failed"));
+    TEST(get("/health", "") == 503 && strstr(answer.data, "\"damaged\""));
     CHECK(rename(away, path) == 0);
-    for (int i = 0; i < 50 && get("/health") != 200; i++) sleep_ms(100);
-    TEST_MSG(get("/health") == 200 && strstr(answer.data, "\"ok\""), "%s", answer.data);
-    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":3")) == 200);
+    for (int i = 0; i < 50 && get("/health", "") != 200; i++) sleep_ms(100);
+    TEST_MSG(get("/health", "") == 200 && strstr(answer.data, "\"ok\""), "%s", answer.data);
+    TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":3")) == 200);
     close_server();
 }
 
@@ -317,8 +299,8 @@ static void test_damage(void) {
 static void test_not_numbers(void) {
     open_server(1, 1);
     fake.nan_at = 2;
-    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":3")) == 500 && strstr(answer.data, "gave no numbers"));
-    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":3")) == 200);
+    TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":3")) == 500 && strstr(answer.data, "gave no numbers"));
+    TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":3")) == 200);
     close_server();
 }
 
@@ -332,7 +314,7 @@ static void test_too_long(void) {
         buffer_text(&body, "{\"model\":\"fake\",\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"");
         for (size_t i = 0; i < size; i++) buffer_byte(&body, 'a');
         buffer_text(&body, "\"}]}");
-        TEST(ask(CHAT, body.data) == 400 && strstr(answer.data, "context_length_exceeded"));
+        TEST(ask_path(CHAT, "", body.data) == 400 && strstr(answer.data, "context_length_exceeded"));
         TEST_MSG((strstr(answer.data, "are at least 4097 tokens") != NULL) == over, "%s", answer.data);
         buffer_free(&body);
     }
@@ -343,11 +325,11 @@ static void test_too_long(void) {
 static void test_text_budget(void) {
     open_server(1, 1);
     server->text_bytes_max = 1;
-    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 200);
+    TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":1")) == 200);
     __atomic_add_fetch(&server->text_bytes, 1, __ATOMIC_RELAXED); /* somebody else's */
-    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 503 && strstr(answer.data, "Retry-After"));
+    TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":1")) == 503 && strstr(answer.data, "Retry-After"));
     __atomic_sub_fetch(&server->text_bytes, 1, __ATOMIC_RELAXED);
-    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 200);
+    TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":1")) == 200);
     /* The client may have its answer before what it was made of is gone. */
     for (int i = 0; i < 100 && __atomic_load_n(&server->text_bytes, __ATOMIC_RELAXED); i++) sleep_ms(10);
     TEST(__atomic_load_n(&server->text_bytes, __ATOMIC_RELAXED) == 0);
@@ -379,7 +361,7 @@ static void test_body_of_get(void) {
 static void test_unread_refusals(void) {
     open_server(1, 1);
     __atomic_add_fetch(&server->answering, ANSWERS_MAX, __ATOMIC_RELAXED); /* such are counted, for the end */
-    TEST(ask(CHAT, CHAT_BODY(",\"max_tokens\":1")) == 200);
+    TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":1")) == 200);
     __atomic_sub_fetch(&server->answering, ANSWERS_MAX, __ATOMIC_RELAXED);
     close_server();
 }

@@ -9,7 +9,12 @@
 #include "base/utf8.h"
 #include "import/gguf/internal.h"
 
-enum { TOKENS_MAX = 1 << 22, PIECE_BYTES_MAX = 4096 };
+enum {
+    TOKENS_MAX = 1 << 22,
+    PIECE_BYTES_MAX = 4096,
+    SPLIT_BYTES_MAX =
+        1 << 29, /* that are looked up to cut pieces in two, a second's work; of Gemma's 262,144 it is 27 million */
+};
 
 typedef struct Token {
     Slice text;
@@ -237,13 +242,17 @@ static int merge_order_late(const void *a, const void *b) {
 }
 
 static bool merges_rebuild(Vocabulary *v) {
-    size_t capacity = 0;
+    size_t capacity = 0, looked_up = 0;
     bool late = v->rules->late_export;
     for (uint32_t id = 0; id < v->count; id++) {
         const Token *token = &v->tokens[id];
         if (token->score != token->score) return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.scores[%u] is NaN", id);
         bool splits = token->type == GGUF_TOKEN_NORMAL || (late && token->type == GGUF_TOKEN_USER_DEFINED);
-        if (splits && !piece_split(v, id, &capacity)) return false;
+        if (!splits) continue;
+        if (!piece_split(v, id, &capacity)) return false;
+        looked_up += token->text.size * token->text.size; /* both parts, for each byte */
+        if (looked_up > SPLIT_BYTES_MAX)
+            return fail(v->error, ERROR_LIMIT, "tokenizer.ggml.tokens has too many long pieces");
     }
     if (v->merge_count) {
         qsort(v->merges, v->merge_count, sizeof *v->merges, late ? merge_order_late : merge_order_early);
