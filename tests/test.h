@@ -7,6 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What a sanitizer proves is memory and threads, and it takes ten to fifty times as long: tests that compare numbers of
+ * every cut, every kind and every count take a sample of them there, which still goes through all code. The whole set
+ * runs without. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 static int test_passed, test_failed;
 
 #define TEST(condition)                                                                                                \

@@ -428,7 +428,8 @@ int main(int argument_count, char **arguments) {
     CpuBackend cpus[COUNT_OF(THREADS) * SETS];
     int count = 0;
     for (int i = 0; i < set_count; i++)
-        for (size_t t = 0; t < (is_short ? 2 : COUNT_OF(THREADS)); t++) cpus[count++] = open_cpu(sets[i], THREADS[t]);
+        for (size_t t = 0; t < (is_short || SANITIZED ? 2 : COUNT_OF(THREADS)); t++)
+            cpus[count++] = open_cpu(sets[i], THREADS[t]);
     test_kinds(cpus, count);
     for (int i = 0; i < set_count && !is_short; i++) { /* many threads take turns on few cores: a product or two */
         CpuBackend many = open_cpu(sets[i], MANY_THREADS);

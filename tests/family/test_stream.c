@@ -150,11 +150,7 @@ static bool step_long(Setup *s, Runner *runner, int rows, float *logits) {
 
 /* A prompt of 40,000 tokens with memory for the experts of a layer: each is read but once. Sanitizers get a shorter
  * one, as the time of attention grows with its square. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { LONG_ROWS = 4000 };
-#else
-enum { LONG_ROWS = 40000 };
-#endif
+enum { LONG_ROWS = SANITIZED ? 4000 : 40000 };
 static void check_long_prompt(void) {
     enum { ROWS = LONG_ROWS };
     Setup s = {0};

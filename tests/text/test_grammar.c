@@ -259,12 +259,8 @@ static char *repeated(const char *first, const char *middle, const char *last, i
 
 /* Compiles and walks over text: within seconds of CPU time, refused or not. Sanitizers slow it down. */
 static void check_limit(const char *what, GrammarKind kind, const char *source, const char *text, int compiles) {
-    enum { SECONDS_MAX = 1, SANITIZED = 20 };
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    const double limit = SECONDS_MAX * SANITIZED;
-#else
-    const double limit = SECONDS_MAX;
-#endif
+    enum { SECONDS_MAX = 1, SLOWER = 20 };
+    const double limit = SANITIZED ? SECONDS_MAX * SLOWER : SECONDS_MAX;
     Error error = {0};
     const double begin = cpu_seconds();
     Grammar *g = grammar_compile(kind, slice_of(source), GRAMMAR_SPACE_FLEXIBLE, NULL, &error);

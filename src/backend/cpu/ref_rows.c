@@ -1,10 +1,13 @@
 /* What the operations of the reference backend have in common: memory, dot products, norms. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "backend/cpu/ref_internal.h"
 
-enum { LANES = 16 }; /* partial sums of a dot product: lets the compiler use vectors without changing the order */
+/* Partial sums of a dot product: vectors, without changing the order. */
+enum { LANES = 16 };
+typedef float Lanes __attribute__((vector_size(LANES * sizeof(float))));
 
 float *ref_take(RefBackend *r, int64_t count) {
     float *memory = malloc((size_t)(count ? count : 1) * sizeof *memory);
@@ -13,10 +16,14 @@ float *ref_take(RefBackend *r, int64_t count) {
 }
 
 float ref_dot(const float *a, const float *b, int64_t count) {
-    float lanes[LANES] = {0};
+    Lanes lanes = {0};
     int64_t i = 0;
-    for (; i + LANES <= count; i += LANES)
-        for (int j = 0; j < LANES; j++) lanes[j] += a[i + j] * b[i + j];
+    for (; i + LANES <= count; i += LANES) {
+        Lanes x, y;
+        memcpy(&x, a + i, sizeof x);
+        memcpy(&y, b + i, sizeof y);
+        lanes += x * y;
+    }
     for (; i < count; i++) lanes[i % LANES] += a[i] * b[i];
     for (int half = LANES / 2; half > 0; half /= 2)
         for (int j = 0; j < half; j++) lanes[j] += lanes[j + half];
