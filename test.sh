@@ -64,12 +64,17 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/apus
 python=$cache/venv/bin/python
 step python-environment tools/python_env.sh "$cache/venv" || finish
 
-step aarch64 tests/aarch64.sh
-step asan-build configure asan build-asan && step asan unit build-asan
+for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
+
+beside aarch64 tests/aarch64.sh
+beside cuda-build cuda_build
+beside hub "$python" tests/hub/check_hub.py
+
+# Sanitizers: a sample of what tests compare number by number (SANITIZED in tests/test.h); all of it has run in `unit`.
 # (Tests of allocations fork a process for each; that takes a second under TSan, and their threads are those of the other tests.)
-step tsan-build configure tsan build-tsan && step tsan env TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan \
-    --output-on-failure -R 'test_(ahead|engine|spill|models|pool|chat|server|request|scheduler|map|file|constraint|sharing|stream|disk)' -E '_allocations$'
-step cuda-build cuda_build
+step asan-build configure asan build-asan && step asan unit build-asan
+threads='test_(ahead|engine|spill|models|pool|chat|server|operations|crowds|log|request|scheduler|map|file|constraint|sharing|stream|disk)'
+step tsan-build configure tsan build-tsan && TSAN_OPTIONS=halt_on_error=1 step tsan unit build-tsan -R "$threads" -E '_allocations$'
 
 beside tokenizers "$python" tests/text/check_tokenizers.py
 beside vocabularies "$python" tests/import/check_vocabularies.py --count 1000
@@ -78,12 +83,10 @@ beside grammar "$python" tests/text/check_grammar.py
 beside logits "$python" tests/model/check_logits.py
 beside hostile "$python" tests/model/check_hostile.py
 
-for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
 beside cli "$python" tests/cli/check_cli.py
 beside swiftlm "$python" tests/cli/check_swiftlm.py
 beside package tests/cli/check_package.sh
 beside install tests/cli/check_install.sh
-beside hub "$python" tests/hub/check_hub.py
 beside api "$python" tests/server/check_api.py
 beside models "$python" tests/server/check_models.py
 beside openapi "$python" tests/server/check_openapi.py --count 600
