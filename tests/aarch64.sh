@@ -30,7 +30,7 @@ emulate() {
 }
 
 failed=""
-emulate test_batch &
+emulate test_batch short &
 batch=$!
 emulate test_linear short || failed="$failed test_linear"
 emulate test_ops || failed="$failed test_ops"
