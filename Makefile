@@ -32,7 +32,7 @@ bench: release ## speed of MODEL=… beside the machine's memory limit
 	@build/apus bench $(MODEL)
 
 clean: ## remove every build folder
-	rm -rf build build-debug build-asan build-tsan build-fuzz build-aarch64
+	rm -rf build build-debug build-asan build-tsan build-fuzz build-aarch64 build-cuda
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z ]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
