@@ -52,6 +52,7 @@ configure() { cmake --preset "$1" && cmake --build "$2"; }
 cuda_build() { # for every architecture; where there is no GPU, compiling is all that can be tested
     tools/install.sh cuda && cmake --preset release -B build-cuda -DAPUS_CUDA=ON && cmake --build build-cuda --target apus-cuda
 }
+emulated_build() { cmake --preset release && cmake --build build --target emulated; } # with headers that cuda_build has brought
 unit() { ctest --test-dir "$1" --output-on-failure -j 2 "${@:2}"; }
 
 tools/install.sh test || exit 1
@@ -106,6 +107,7 @@ for client in openai anthropic langchain ai python_langchain python_litellm pyth
 done
 beside malformed "$python" tests/server/check_malformed.py
 wait
+step emulated-build emulated_build && step emulated tests/emulated.sh build
 
 # These measure times and memory, or take all cores.
 step streaming "$python" tests/server/check_streaming.py

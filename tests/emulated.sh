@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The CUDA backend's kernels on the processor, against the reference (tests/emulator/emulator.h), a line each:
+#   tests/emulated.sh BUILD         what takes about a minute
+#   tests/emulated.sh BUILD all     whole models as well, which takes many
+# Skipped where there is no BUILD/emulated/apus-cuda.so (cmake --build BUILD --target emulated).
+set -uo pipefail
+build=$(realpath "${1:-build}") set=${2:-usual} failed=0
+cd "$(dirname "$0")/.."
+if [ ! -e "$build/emulated/apus-cuda.so" ]; then
+    echo "no emulated backend in $build"
+    exit 77
+fi
+log=$(mktemp)
+
+# step NAME SEED MULTIPROCESSORS
+step() {
+    local start=$SECONDS result=ok
+    EMULATOR_SEED=$2 EMULATOR_MULTIPROCESSORS=$3 tests/emulator/run.sh "$build" "test_$1" >"$log" 2>&1 </dev/null || result=FAILED failed=1
+    printf '%-7s %-20s seed %d, %2d multiprocessors %4d s   %s\n' $result "$1" "$2" "$3" $((SECONDS - start)) \
+        "$(grep -a passed "$log" | tail -n 1)"
+    [ $result = ok ] || tail -n 40 "$log"
+}
+
+step handed 1 4
+step handed 2 1
+step rope 3 4
+step pages 4 3
+step sums 5 4
+step ops 6 4
+if [ "$set" = all ]; then
+    for name in step attention attention_codes golden batch coded given together; do step $name 7 4; done
+    step ops 8 11
+    step attention 9 2
+fi
+rm -f "$log"
+exit $failed
