@@ -131,6 +131,7 @@ template <int HD, int GROUP> __global__ void __launch_bounds__(BLOCK, HD > 128 ?
     /* Waits for it; the row's own token is put in its place. */
     const auto take = [&](int token, bool value) {
         asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 1) : "memory");
+        __syncwarp(); /* a lane waits for its own copies alone, and others' zeros lie where the token goes */
         uint8_t *at = s.ring[warp][taken];
         const int in = place - token;
         if (in >= 0 && in < 16 && lane < PIECES)
