@@ -155,13 +155,12 @@ static bool make(CudaBackend *b, CudaWeight *made, const Weight *w, Error *error
     t->factors = (const float *)(const void *)(memory + tiles);
     if (row) {
         made->vector = (float *)(void *)(memory + tiles + factors + bias);
-        if (!cuda_expect(cudaMemcpy(made->vector, w->data, row, cudaMemcpyHostToDevice), "loading weights", error))
-            return false;
+        if (!cuda_expect(cuda_send(b, made->vector, w->data, row), "loading weights", error)) return false;
     }
     if (bias) {
         t->bias = (const float *)(const void *)(memory + tiles + factors);
-        if (!cuda_expect(cudaMemcpy((void *)t->bias, w->bias, (size_t)t->rows * sizeof(float), cudaMemcpyHostToDevice),
-                "loading weights", error))
+        if (!cuda_expect(
+                cuda_send(b, (void *)t->bias, w->bias, (size_t)t->rows * sizeof(float)), "loading weights", error))
             return false;
     }
     return pack(b, w, t, memory, (float *)(void *)(memory + tiles), error);
@@ -252,7 +251,7 @@ static CudaBank *bank_make(CudaBackend *b, const Weight *weights, int count) {
             if (t->rows > bank->most.rows) bank->most.rows = t->rows;
             if (t->groups > bank->most.groups) bank->most.groups = t->groups;
         }
-        cuda_ok(b, cudaMemcpy(bank->tiles, tiles, bytes, cudaMemcpyHostToDevice), "experts");
+        cuda_ok(b, cuda_send(b, bank->tiles, tiles, bytes), "experts");
     }
     free(tiles);
     if (b->fault.code == ERROR_NONE) return bank;

@@ -29,7 +29,7 @@ static float *matrix_of(CudaBackend *b, int d) {
     for (int i = 0; i < d; i++) host[i * d + i] = 1;
     kv_rotate(d, d, host);
     device = cuda_take(b, bytes, &b->fault);
-    if (device) cuda_ok(b, cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "a rotation");
+    if (device) cuda_ok(b, cuda_send(b, device, host, bytes), "a rotation");
     free(host);
     return device;
 }
@@ -49,8 +49,7 @@ int cuda_rotation(CudaBackend *b, int d) {
     if (!codes->on_device) codes->on_device = cuda_take(b, sizeof codes->rotations, &b->fault);
     if (!codes->on_device) return 0;
     codes->rotation_count++;
-    cuda_ok(b, cudaMemcpy(codes->on_device, codes->rotations, sizeof codes->rotations, cudaMemcpyHostToDevice),
-        "rotations");
+    cuda_ok(b, cuda_send(b, codes->on_device, codes->rotations, sizeof codes->rotations), "rotations");
     return codes->rotation_count - 1;
 }
 
@@ -99,7 +98,7 @@ static uint8_t *code_page(const KvStore *store, int32_t page) {
 static void *send_jobs(CudaBackend *b, const void *jobs, size_t bytes, size_t more) {
     if (!cuda_room(b, &b->codes.jobs, bytes + more, &b->fault)) return NULL;
     b->handed = NULL;
-    cuda_ok(b, cudaMemcpyAsync(b->codes.jobs.memory, jobs, bytes, cudaMemcpyHostToDevice, b->stream), "sending pages");
+    cuda_ok(b, cuda_send(b, b->codes.jobs.memory, jobs, bytes), "sending pages");
     return b->codes.jobs.memory;
 }
 

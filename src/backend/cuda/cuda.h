@@ -180,6 +180,9 @@ bool cuda_expect(cudaError_t code, const char *what, Error *error);
 void cuda_enter(CudaBackend *b); /* the device is the calling thread's */
 bool cuda_room(CudaBackend *b, CudaRoom *room, size_t bytes, Error *error);
 void *cuda_take(CudaBackend *b, size_t bytes, Error *error);
+/* Host memory to the device before all that is enqueued from now on; `from` is the caller's again. Not cudaMemcpy,
+ * which uses a stream that this backend's does not wait for, and returns before the bytes are there. */
+cudaError_t cuda_send(CudaBackend *b, void *to, const void *from, size_t bytes);
 
 /* reserve.c */
 /* Whether caches' memory can come as it is used. */

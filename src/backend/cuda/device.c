@@ -34,6 +34,10 @@ void *cuda_take(CudaBackend *b, size_t bytes, Error *error) {
     return NULL;
 }
 
+cudaError_t cuda_send(CudaBackend *b, void *to, const void *from, size_t bytes) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream);
+}
+
 /* At least so many bytes; what was there is lost when it grows, and graphs that know its address with it. */
 bool cuda_room(CudaBackend *b, CudaRoom *room, size_t bytes, Error *error) {
     if (bytes <= room->bytes) return true;

@@ -24,7 +24,7 @@ static bool part_open(CudaBackend *b, CudaBackend *other, int index, Error *erro
     if (!reach(b, other, error)) return false;
     void *lost = NULL;
     if (!(part->exchange.place.lost = cuda_take(b, sizeof(int), error)) ||
-        !cuda_expect(cudaMemset(part->exchange.place.lost, 0, sizeof(int)), "CUDA", error) ||
+        !cuda_expect(cudaMemsetAsync(part->exchange.place.lost, 0, sizeof(int), b->stream), "CUDA", error) ||
         !cuda_expect(cudaHostAlloc(&lost, sizeof(int), cudaHostAllocMapped | cudaHostAllocPortable), "CUDA", error))
         return false;
     part->exchange.place.lost_host = lost;

@@ -75,8 +75,7 @@ static bool block_grow(CudaBackend *b, size_t least, Error *error) {
 bool cuda_steps_open(CudaBackend *b, Error *error) {
     const int32_t first = 1; /* as the first ticket is */
     if (!(b->block.turn = cuda_take(b, sizeof first, error)) ||
-        !cuda_expect(
-            cudaMemcpy(b->block.turn, &first, sizeof first, cudaMemcpyHostToDevice), "memory for a step", error))
+        !cuda_expect(cuda_send(b, b->block.turn, &first, sizeof first), "memory for a step", error))
         return false;
     for (int i = 0; i < CUDA_STEPS; i++)
         if (!cuda_expect(cudaEventCreateWithFlags(&b->done[i], cudaEventDisableTiming), "an event", error))
@@ -90,7 +89,7 @@ bool cuda_steps_open(CudaBackend *b, Error *error) {
     if (!(b->drawn.best = cuda_take(b, work + drawn, error))) return false;
     b->drawn.ended = (int32_t *)(b->drawn.best + b->base.rows_max);
     b->drawn.device = b->drawn.ended + b->base.rows_max;
-    return cuda_expect(cudaMemset(b->drawn.best, 0, work), "memory for tokens", error) &&
+    return cuda_expect(cudaMemsetAsync(b->drawn.best, 0, work, b->stream), "memory for tokens", error) &&
         block_grow(b, STEP_INTS_LEAST, error);
 }
 
