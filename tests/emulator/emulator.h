@@ -11,7 +11,7 @@
  *
  * Which thread runs next, in which order blocks come, and whether a copy or a wgmma happens when it is ordered or only
  * when it is waited for, is drawn by EMULATOR_SEED (default 1): a missing barrier or wait shows up as a wrong result
- * with some of the seeds. Shared memory and cudaMalloc's begin as NaNs. Where all wait for ever, where memory is
+ * with some of the seeds. So is when the default stream does what cudaMemcpy and cudaMemset were asked for. Shared memory and cudaMalloc's begin as NaNs. Where all wait for ever, where memory is
  * misused, or a launch asks for what no device has, the program ends with a report of who is where.
  *
  *   EMULATOR_SEED=N             another order

@@ -18,7 +18,7 @@ Cluster cluster;
 
 /* ---- chance ---- */
 
-static uint64_t random_state;
+static uint64_t random_state = 1;
 
 static uint32_t draw_word() {
     random_state ^= random_state << 13;

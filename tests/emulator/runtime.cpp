@@ -1,5 +1,5 @@
 /* The part of the CUDA runtime and driver that the backend calls, for one device that is this processor. What is enqueued is
- * done at once, or kept while a stream is captured. */
+ * done at once, or kept while a stream is captured; on the default stream, for which others do not wait, some time. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <mutex>
@@ -72,12 +72,40 @@ static void perform(const Action &a) {
                 a.config.gridDim.y, a.config.gridDim.z, a.config.blockDim.x, (size_t)a.config.dynamicSmemBytes, cluster.name);
     }
 }
+
+/* What the default stream has not done yet, with the bytes that a copy brings in `arguments`. */
+static std::vector<Action> undone;
+enum { UNDONE_CHANCE = 16 };
+static void do_undone() {
+    std::vector<Action> all;
+    {
+        std::lock_guard<std::mutex> lock(tables);
+        all.swap(undone);
+    }
+    for (Action &a : all) {
+        if (a.kind == Action::COPY) a.from = a.arguments.data();
+        perform(a);
+    }
+}
+static void leave_undone(const Action &action) {
+    Action a = action;
+    if (a.kind == Action::COPY) a.arguments.assign((const uint8_t *)a.from, (const uint8_t *)a.from + a.bytes);
+    std::lock_guard<std::mutex> lock(tables);
+    undone.push_back(a);
+}
+static bool may_go_on() { /* the default stream */
+    std::lock_guard<std::mutex> lock(tables);
+    return !undone.empty() && chance(UNDONE_CHANCE);
+}
+
 static cudaError_t enqueue(cudaStream_t stream, const Action &action) {
     Stream *s = (Stream *)stream;
-    if (s && s->captured)
+    if (s && s->captured) {
         s->captured->push_back(action);
-    else
-        perform(action);
+        return cudaSuccess;
+    }
+    if (!s ? action.kind == Action::LAUNCH : may_go_on()) do_undone();
+    perform(action);
     return cudaSuccess;
 }
 
@@ -157,6 +185,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFree(void *p) {
+    do_undone();
     std::lock_guard<std::mutex> lock(tables);
     const auto found = allocations.find(p);
     if (!p) return cudaSuccess;
@@ -190,8 +219,19 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     a.bytes = bytes;
     return enqueue(stream, a);
 }
+/* From memory that is not pinned it returns when it has taken the bytes. */
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
-    return cudaMemcpyAsync(to, from, bytes, kind, NULL);
+    Action a = {};
+    a.kind = Action::COPY;
+    a.to = to;
+    a.from = from;
+    a.bytes = bytes;
+    if (kind != cudaMemcpyHostToDevice) {
+        do_undone();
+        return enqueue(NULL, a);
+    }
+    leave_undone(a);
+    return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
     Action a = {};
@@ -201,7 +241,15 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     a.bytes = bytes;
     return enqueue(stream, a);
 }
-cudaError_t cudaMemset(void *to, int value, size_t bytes) { return cudaMemsetAsync(to, value, bytes, NULL); }
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    Action a = {};
+    a.kind = Action::SET;
+    a.to = to;
+    a.value = value;
+    a.bytes = bytes;
+    leave_undone(a);
+    return cudaSuccess;
+}
 
 /* ---- streams, events, graphs ---- */
 
@@ -214,9 +262,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    if (!stream) do_undone();
     return stream && ((Stream *)stream)->captured ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize(void) {
+    do_undone();
+    return cudaSuccess;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     *event = (cudaEvent_t)malloc(1);
     return cudaSuccess;
