@@ -30,7 +30,7 @@ step() {
 
 uname -sr
 "$build/apus" doctor | grep -E '^(apus|processor|gpu)'
-for name in plugin handed sums ops attention attention_codes pages rope golden step batch coded given split restore together parallel; do
+for name in plugin handed generated whole sums ops attention attention_codes pages rope golden step batch coded given split restore together parallel; do
     step $name "$build/test_$name"
 done
 
@@ -50,7 +50,7 @@ if [ -n "$sanitizer" ]; then
     for name in handed sums pages step; do check memcheck $name; done
     for name in handed pages step; do check initcheck $name; done
     for name in handed pages; do
-        check racecheck $name --kernel-name-exclude kns=stream_kernel --kernel-name-exclude kns=wide_kernel
+        check racecheck $name --kernel-name-exclude kns=stream_kernel --kernel-name-exclude kns=wide_kernel --kernel-name-exclude kns=integer_few_kernel --kernel-name-exclude kns=integer_many_kernel
     done
 else
     echo "skipped  sanitizer                  no compute-sanitizer"

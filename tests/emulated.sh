@@ -12,10 +12,10 @@ if [ ! -e "$build/emulated/apus-cuda.so" ]; then
 fi
 log=$(mktemp)
 
-# step NAME SEED MULTIPROCESSORS
+# step NAME SEED MULTIPROCESSORS [ARGUMENT…]
 step() {
     local start=$SECONDS result=ok
-    EMULATOR_SEED=$2 EMULATOR_MULTIPROCESSORS=$3 tests/emulator/run.sh "$build" "test_$1" >"$log" 2>&1 </dev/null || result=FAILED failed=1
+    EMULATOR_SEED=$2 EMULATOR_MULTIPROCESSORS=$3 tests/emulator/run.sh "$build" "test_$1" "${@:4}" >"$log" 2>&1 </dev/null || result=FAILED failed=1
     printf '%-7s %-20s seed %d, %2d multiprocessors %4d s   %s\n' $result "$1" "$2" "$3" $((SECONDS - start)) \
         "$(grep -a passed "$log" | tail -n 1)"
     [ $result = ok ] || tail -n 40 "$log"
@@ -27,6 +27,7 @@ step rope 3 4
 step pages 4 3
 step sums 5 4
 step ops 6 4
+step generated 7 4 short
 if [ "$set" = all ]; then
     for name in step attention attention_codes golden batch coded given together; do step $name 7 4; done
     step ops 8 11

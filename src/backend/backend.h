@@ -18,7 +18,10 @@
  * Operations return nothing; a fault of the device is sticky and surfaces in wait(). Threads: one at a time.
  *
  * Determinism: on the CPU a row's result depends on nothing but that row, its sequence's cache and the chosen
- * instruction set: not on how many rows share the step, nor on the number of threads. Bit for bit. */
+ * instruction set: not on how many rows share the step, nor on the number of threads. Bit for bit. On a device the same
+ * holds, but rows that lie behind the end of their prompts may be computed by another arithmetic than those of prompts:
+ * where Backend.generated_max is not 0, whoever steps says which they are (Step.generated and the operations'), always
+ * the same of a token, and Step.many always or never. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -118,6 +121,9 @@ enum { POSITION_AXES_MAX = 3 };
 /* A step: a ragged batch. rows ≤ the backend's rows_max. No padding anywhere. */
 typedef struct Step {
     int rows;
+    int generated; /* so many rows, the first ones, lie behind the end of their prompts */
+    bool many; /* they may be more than Backend.generated_max: to operations that multiply by weights all rows are as
+                  a prompt's (their `generated` is 0), in every step that sees these caches */
     const int32_t *tokens; /* [rows]; −1: the row is given in embeddings; −2 − i: what the step before drew for its
                               output i, of backends that draw */
     const int32_t *positions; /* [axes][rows] what a rope turns by. Of text: the place in the cache, on every axis */
@@ -187,7 +193,7 @@ enum { MATMUL_MAX = 4 };
 
 /* Several matrices with one input: out[i] = W[i] · norm(x) + bias[i]. Every W[i] has cols = width of x. */
 typedef struct Matmul {
-    int rows;
+    int rows, generated;
     const float *x;   /* [rows, cols] */
     const Norm *norm; /* applied to each row first; NULL: none */
     int count;
@@ -199,7 +205,7 @@ typedef struct Matmul {
 
 /* out = act(gate · norm(x)) ∘ (up · norm(x)) */
 typedef struct Glu {
-    int rows;
+    int rows, generated;
     const float *x;
     const Norm *norm;
     const Weight *gate, *up;
@@ -209,7 +215,7 @@ typedef struct Glu {
 
 /* residual += scale · norm(W · x + bias). norm: of sandwich and post-norm models; NULL: none. */
 typedef struct MatmulAdd {
-    int rows;
+    int rows, generated;
     const float *x;
     const Weight *weight;
     const Norm *norm;
@@ -271,9 +277,9 @@ typedef enum ExpertsStage { EXPERTS_WHOLE, EXPERTS_WANT, EXPERTS_REST, EXPERTS_H
 
 /* out[r] = Σ weight[r, i] · down_e(act(gate_e · x[r]) ∘ (up_e · x[r])), e = index[r, i], summed in the order of i. */
 typedef struct Experts {
-    int rows, count, used;          /* count: of matrices in each bank, a shared expert included */
-    const float *x;                 /* [rows, hidden] */
-    const Weight *gate, *up, *down; /* [count]; experts may differ in their inner width */
+    int rows, generated, count, used; /* count: of matrices in each bank, a shared expert included */
+    const float *x;                   /* [rows, hidden] */
+    const Weight *gate, *up, *down;   /* [count]; experts may differ in their inner width */
     /* Brings those experts whose matrices have no address, and which backends that say so compute where they come to
      * lie, in host memory; NULL: all are bound. A result is the same, whatever order they come in. */
     ExpertSource *source;
@@ -285,6 +291,19 @@ typedef struct Experts {
     float *work; /* [rows, used, inner + hidden + 2]: inner, the largest rows of gate; hidden, the rows of down */
     float *out;  /* [rows, hidden] */
 } Experts;
+
+/* A mixture as a whole, what these do in turn: normed = norm(x) (norm NULL: nothing), the router's product, its choice,
+ * the experts, residual += scale · out_norm(their sum). Only the residual is sure to be there afterwards. */
+typedef struct Mixture {
+    const float *x;
+    const Norm *norm, *out_norm;
+    float *normed; /* [rows, hidden] what router and experts read, where there is a norm */
+    Matmul router;
+    Routing route;
+    Experts experts;
+    float *residual;
+    float scale;
+} Mixture;
 
 /* out[r] = scale · table[tokens[r]], or given[r] where the token is −1 */
 typedef struct Embed {
@@ -322,7 +341,7 @@ typedef struct Attention {
  * score = scale · (rotated query · key + embed·(rest of the query) · latent); out = unembed · Σ weight · latent. */
 typedef struct Latent {
     Attention attention;           /* heads, kv (one kv head, latent), scale, rope; the rest is the operation's */
-    int rows, plain;               /* plain: elements of a head's query that do not rotate, the first ones */
+    int rows, generated, plain;    /* plain: elements of a head's query that do not rotate, the first ones */
     const float *q;                /* [rows, heads·(plain + head_dim)] */
     float *k;                      /* [rows, head_dim], may be overwritten */
     const float *latent;           /* [rows, value_dim] */
@@ -459,6 +478,7 @@ typedef struct BackendOps {
     void (*latent)(Backend *, const Latent *);
     void (*route)(Backend *, const Routing *);
     void (*experts)(Backend *, const Experts *);
+    void (*mixture)(Backend *, const Mixture *); /* experts without a source; NULL: the operations in turn will do */
     /* out = act(x), elementwise; MLPs without a gate. out may be x */
     void (*activate)(Backend *, int64_t count, const float *x, Activation activation, float *out);
     /* out[i] = x[index[i]] for rows of width floats: the rows whose logits are wanted */
@@ -487,10 +507,12 @@ enum { BACKEND_DESCRIPTION_MAX = 96 };
 
 struct Backend { /* first member of every backend's own struct */
     const BackendOps *ops;
-    int rows_max;    /* largest step */
-    bool exact;      /* f32 throughout: activations are not rounded, KV pages are f32 */
-    bool bf16_pages; /* exact KV pages are bf16 instead of f16 */
-    bool sources;    /* experts may come from a source */
+    int rows_max;      /* largest step */
+    int generated_max; /* rows that operations may be told are generated; 0: a row's arithmetic does not depend on that
+                        */
+    bool exact;        /* f32 throughout: activations are not rounded, KV pages are f32 */
+    bool bf16_pages;   /* exact KV pages are bf16 instead of f16 */
+    bool sources;      /* experts may come from a source */
     char description[BACKEND_DESCRIPTION_MAX];
 };
 

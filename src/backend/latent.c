@@ -17,8 +17,8 @@ static void host_copy(
 
 /* A matrix for each head: out[row, head] = W[head] · x[row, head]. A head's x are x_width apart, the rows' all of them.
  * spare: [rows · (rows + cols of a matrix)] to bring a head's rows together in. */
-static void multiply_heads(Backend *backend, CopyColumns *copy, int rows, int heads, const float *x, int64_t x_width,
-    const Weight *weight, float *spare, float *out) {
+static void multiply_heads(Backend *backend, CopyColumns *copy, int rows, int generated, int heads, const float *x,
+    int64_t x_width, const Weight *weight, float *spare, float *out) {
     const int64_t in = weight[0].cols, width = weight[0].rows;
     float *from = spare, *to = spare + rows * in;
     for (int h = 0; h < heads; h++) {
@@ -26,6 +26,7 @@ static void multiply_heads(Backend *backend, CopyColumns *copy, int rows, int he
         float *result = out + h * width;
         if (rows > 1) copy(backend, rows, own, heads * x_width, from, in, in);
         const Matmul op = {.rows = rows,
+            .generated = generated,
             .x = rows > 1 ? from : own,
             .count = 1,
             .weight = {&weight[h]},
@@ -42,7 +43,7 @@ void latent_attend(Backend *backend, const Latent *op, CopyColumns *copy) {
     float *work = op->work, *rotating = carve(&work, queries * l->head_dim),
           *latents = carve(&work, queries * l->value_dim), *attended = carve(&work, queries * l->value_dim);
     copy(backend, (int)queries, op->q + op->plain, width, rotating, l->head_dim, l->head_dim);
-    multiply_heads(backend, copy, rows, heads, op->q, width, op->embed, work, latents);
+    multiply_heads(backend, copy, rows, op->generated, heads, op->q, width, op->embed, work, latents);
     Attention attention = op->attention;
     attention.q = rotating;
     attention.k = op->k;
@@ -50,7 +51,7 @@ void latent_attend(Backend *backend, const Latent *op, CopyColumns *copy) {
     attention.q_latent = latents;
     attention.out = attended;
     backend->ops->attention(backend, &attention);
-    multiply_heads(backend, copy, rows, heads, attended, l->value_dim, op->unembed, work, op->out);
+    multiply_heads(backend, copy, rows, op->generated, heads, attended, l->value_dim, op->unembed, work, op->out);
 }
 
 void host_latent(Backend *backend, const Latent *op) { latent_attend(backend, op, host_copy); }

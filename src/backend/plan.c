@@ -31,6 +31,12 @@ static void check_rows(Backend *backend, const char *what, int rows) {
     expect(backend, rows > 0 && rows <= backend->rows_max, what, rows, backend->rows_max);
 }
 
+/* There may be none. */
+static void check_generated(Backend *backend, int generated, int rows) {
+    expect(backend, generated >= 0 && generated <= rows && generated <= backend->generated_max, "generated rows",
+        generated, rows);
+}
+
 static void check_width(Backend *backend, const char *what, int64_t width, int64_t most) {
     expect(backend, width > 0, what, width, 1);
     if (width > most && plan(backend)->error.code == ERROR_NONE)
@@ -71,10 +77,14 @@ static void plan_kv_encode(Backend *backend, int count, const KvEncode *pages) {
 
 static bool plan_begin(Backend *backend, const Step *step) {
     check_rows(backend, "rows of a step", step->rows);
+    expect(
+        backend, step->generated >= 0 && step->generated <= step->rows, "generated rows", step->generated, step->rows);
     return true;
 }
 static void plan_narrow(Backend *backend, const Step *rows) {
     check_rows(backend, "rows of a part of a step", rows->rows);
+    expect(
+        backend, rows->generated >= 0 && rows->generated <= rows->rows, "generated rows", rows->generated, rows->rows);
 }
 static uint64_t plan_submit(Backend *backend) { return 0; }
 static bool plan_wait(Backend *backend, uint64_t ticket, Error *error) { return true; }
@@ -103,6 +113,7 @@ static void plan_norm(Backend *backend, int rows, const float *x, const Norm *no
 
 static void plan_matmul(Backend *backend, const Matmul *m) {
     check_rows(backend, "rows of a product", m->rows);
+    check_generated(backend, m->generated, m->rows);
     expect(backend, m->count > 0 && m->count <= MATMUL_MAX, "matrices of a product", m->count, MATMUL_MAX);
     for (int i = 0; i < m->count; i++) {
         check_weight(backend, m->weight[i]);
@@ -113,6 +124,7 @@ static void plan_matmul(Backend *backend, const Matmul *m) {
 
 static void plan_glu(Backend *backend, const Glu *g) {
     check_rows(backend, "rows of a gated product", g->rows);
+    check_generated(backend, g->generated, g->rows);
     check_weight(backend, g->gate);
     check_weight(backend, g->up);
     equal(backend, "rows of gate and up", g->gate->rows, g->up->rows);
@@ -122,6 +134,7 @@ static void plan_glu(Backend *backend, const Glu *g) {
 
 static void plan_matmul_add(Backend *backend, const MatmulAdd *m) {
     check_rows(backend, "rows of a product", m->rows);
+    check_generated(backend, m->generated, m->rows);
     check_weight(backend, m->weight);
     check_norm(backend, "width of the norm after a product", m->norm, m->weight->rows);
 }
@@ -139,6 +152,7 @@ static void plan_route(Backend *backend, const Routing *r) {
 
 static void plan_experts(Backend *backend, const Experts *e) {
     check_rows(backend, "rows of experts", e->rows);
+    check_generated(backend, e->generated, e->rows);
     for (int i = 0; i < e->count; i++) {
         check_weight(backend, &e->gate[i]);
         check_weight(backend, &e->up[i]);
@@ -182,6 +196,7 @@ static void plan_latent(Backend *backend, const Latent *op) {
     const KvLayout *l = &a->kv.layout;
     Attention inner = *a;
     check_rows(backend, "rows of latent attention", op->rows);
+    check_generated(backend, op->generated, op->rows);
     plan_attention(backend, &inner);
     equal(backend, "kv heads of latent attention", l->kv_heads, 1);
     check_width(backend, "width of a latent with its key", l->head_dim + l->value_dim + 16, ATTENTION_HEAD_MAX);
@@ -262,7 +277,7 @@ Backend *plan_open(int rows_max, Error *error) {
         fail(error, ERROR_MEMORY, "no memory for the plan of a step");
         return NULL;
     }
-    p->base = (Backend){.ops = &plan_ops, .rows_max = rows_max, .description = "plan"};
+    p->base = (Backend){.ops = &plan_ops, .rows_max = rows_max, .generated_max = rows_max, .description = "plan"};
     return &p->base;
 }
 

@@ -136,6 +136,7 @@ static void parallel_matmul_add(Backend *backend, const MatmulAdd *op) {
     for
         EACH_PART(t, p, part) {
             const Matmul own = {.rows = op->rows,
+                .generated = op->generated,
                 .x = parallel_at(t, p, op->x),
                 .count = 1,
                 .weight = {&shared_of(op->weight)->part[p]},

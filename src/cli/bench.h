@@ -87,6 +87,7 @@ typedef struct BenchWalk {
 NODISCARD bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error *error);
 void bench_walk_close(BenchWalk *bench); /* safe on a zeroed one */
 NODISCARD bool bench_walk_feed(BenchWalk *bench, int count, Error *error);
+NODISCARD bool bench_walk_on(BenchWalk *bench, Error *error); /* by a token, as of an answer */
 /* Steps of `count` sequences from `first` on (with one of a processor the chosen one). Random tokens and nothing is
  * drawn, or, of a backend that draws, what comes next at this temperature, one step ahead, as the engine goes. */
 NODISCARD bool bench_walk_generate(BenchWalk *bench, int first, int count, int steps, float temperature, Error *error);

@@ -25,7 +25,7 @@ typedef struct Trace {
 
 static bool trace_step(BenchWalk *bench, int tokens, Trace *trace, Error *error) {
     const int64_t start = clock_ns();
-    if (!bench_walk_feed(bench, tokens, error)) return false;
+    if (!(tokens > 1 ? bench_walk_feed(bench, tokens, error) : bench_walk_on(bench, error))) return false;
     const double step_us = (double)(clock_ns() - start) * 1e-3;
     int count;
     const TraceLine *lines = trace_lines(runner_backend(bench->walk.runner), &count);

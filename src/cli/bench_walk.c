@@ -138,6 +138,10 @@ bool bench_walk_feed(BenchWalk *bench, int count, Error *error) {
     return true;
 }
 
+bool bench_walk_on(BenchWalk *bench, Error *error) {
+    return walk_step_on(&bench->walk, bench->tokens[walk_length(&bench->walk)], &bench->logits, error);
+}
+
 /* Tokens that no other sequence has a step later: experts that it used would be there for the next one. */
 static bool step_together(BenchWalk *bench, int streams, Error *error) {
     int32_t tokens[WALK_FORMATS_MAX];
@@ -152,7 +156,7 @@ bool bench_walk_generate(BenchWalk *bench, int first, int count, int steps, floa
         return walk_draw(&bench->walk, first, count, tokens, steps, temperature, bench->ended, error);
     }
     for (int i = 0; i < steps; i++) {
-        if (!(count > 1 ? step_together(bench, count, error) : bench_walk_feed(bench, 1, error))) return false;
+        if (!(count > 1 ? step_together(bench, count, error) : bench_walk_on(bench, error))) return false;
         bench->ended[i] = clock_seconds();
     }
     return true;

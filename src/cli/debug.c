@@ -173,7 +173,8 @@ static bool write_logits(Walk *walk, const Tokens *ids, int steps, int chunk, FI
     for (int done = 0; ok && done < count;) {
         const int prefill = count - steps - done;
         const int rows = walk_rows(walk, prefill <= 0 ? 1 : prefill < chunk ? prefill : chunk);
-        ok = walk_step(walk, ids->ids + done, rows, rows, &logits, error) &&
+        ok = (prefill > 0 ? walk_step(walk, ids->ids + done, rows, rows, &logits, error)
+                          : walk_step_on(walk, ids->ids[done], &logits, error)) &&
             (fwrite(logits, sizeof *logits, (size_t)rows * (size_t)vocab, file) == (size_t)rows * (size_t)vocab ||
                 fail(error, ERROR_IO, "cannot write the logits"));
         done += rows;

@@ -93,18 +93,36 @@ int walk_rows(const Walk *walk, int wanted) {
     return wanted < most ? wanted : most;
 }
 
-bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float **logits, Error *error) {
+/* Rows of a step that are told from a prompt's. */
+static int generated(const Walk *walk, int count) { return runner_generated_max(walk->runner) ? count : 0; }
+static bool many(const Walk *walk, int count) { return count > runner_generated_max(walk->runner); }
+
+static bool one_step(
+    Walk *walk, const int32_t *tokens, int count, int answered, int outputs, float **logits, Error *error) {
     KvSequence *sequence = now(walk);
     if (!kv_reserve(walk->cache, sequence, count, error)) return false;
     for (int i = 0; i < count; i++) walk->positions[i] = sequence->length + i;
     for (int i = 0; i < outputs; i++) walk->outputs[i] = count - outputs + i;
     Run run = {.row = 0, .rows = count};
     kv_run(sequence, &run);
-    const Step step = {
-        .rows = count, .tokens = tokens, .positions = walk->positions, .run_count = 1, .runs = &run, .axes = 1};
+    const Step step = {.rows = count,
+        .generated = answered,
+        .tokens = tokens,
+        .positions = walk->positions,
+        .run_count = 1,
+        .runs = &run,
+        .axes = 1};
     if (!runner_forward(walk->runner, walk->cache, &step, outputs, walk->outputs, logits, error)) return false;
     kv_advance(walk->cache, sequence, count);
     return true;
+}
+
+bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float **logits, Error *error) {
+    return one_step(walk, tokens, count, 0, outputs, logits, error);
+}
+
+bool walk_step_on(Walk *walk, int32_t token, float **logits, Error *error) {
+    return one_step(walk, &token, 1, generated(walk, 1), 1, logits, error);
 }
 
 bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **logits, Error *error) {
@@ -118,8 +136,14 @@ bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **lo
         runs[i] = (Run){.row = i, .rows = 1};
         kv_run(sequence, &runs[i]);
     }
-    const Step step = {
-        .rows = count, .tokens = tokens, .positions = walk->positions, .run_count = count, .runs = runs, .axes = 1};
+    const Step step = {.rows = count,
+        .generated = generated(walk, count),
+        .many = many(walk, count),
+        .tokens = tokens,
+        .positions = walk->positions,
+        .run_count = count,
+        .runs = runs,
+        .axes = 1};
     if (!runner_forward(walk->runner, walk->cache, &step, count, walk->outputs, logits, error)) return false;
     for (int i = 0; i < count; i++) kv_advance(walk->cache, &walk->sequence[i].now, 1);
     return true;
@@ -149,6 +173,8 @@ static bool begin_draw(Walk *walk, int first, int count, int ahead, float scale,
             (Draw){.uniform = (walk->random + 0.5) * 0x1p-32, .scale = scale, .top_p = 1, .min_p_log = -INFINITY};
     }
     const Step step = {.rows = count,
+        .generated = generated(walk, count),
+        .many = many(walk, count),
         .tokens = s->tokens,
         .positions = s->positions,
         .run_count = count,

@@ -30,7 +30,9 @@ int walk_rows(const Walk *walk, int wanted); /* tokens that the next step can ta
 /* One step of count ≤ walk_rows() tokens; logits of the last `outputs` rows at *logits [outputs, vocab], until the
  * next. */
 NODISCARD bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float **logits, Error *error);
-/* One step of the first `count` sequences, a token for each; logits of all. */
+/* One step of one token as of an answer, whose arithmetic may be another than a prompt's; its logits. */
+NODISCARD bool walk_step_on(Walk *walk, int32_t token, float **logits, Error *error);
+/* The same of the first `count` sequences, a token for each; logits of all. */
 NODISCARD bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **logits, Error *error);
 /* So many steps of `count` sequences from `first` on, a token for each to begin with; what comes next each step draws
  * where its logits are, at a temperature, and the step after it begins before it has ended, as the engine does it.

@@ -219,7 +219,7 @@ static void settle_all(Engine *engine) {
 /* What it read stays to be found; may free it. */
 static void end_embedding(Engine *engine, Request *request) {
     if (!check_numbers(request, request->embedding, model_hidden(engine->model))) return;
-    sequence_leave(&engine->scheduler.sequences, request, NULL);
+    sequence_leave(&engine->scheduler.sequences, request);
     request_set_answering(request);
     scheduler_end_choice(&engine->scheduler, request, request->choices, FINISH_STOP);
     settle(engine, request);
@@ -247,7 +247,7 @@ static void finish_prompt_part(
     if (request->prefilled > atomic_load(&request->prompt_read))
         atomic_store(&request->prompt_read, request->prefilled);
     for (int i = 0; i < RESUME_POINTS; i++)
-        if (request->resume[i] == request->prefilled) sequence_leave(&engine->scheduler.sequences, request, NULL);
+        if (request->resume[i] == request->prefilled) sequence_leave(&engine->scheduler.sequences, request);
     engine->prompt_tokens += (uint64_t)part->rows;
     const bool last = request->prefilled == request->prompt_count;
     if (request->pooling) {
@@ -271,7 +271,7 @@ static void finish_prompt_part(
         }
     }
     if (!last || (final && !check_numbers(request, final, engine->vocab))) return;
-    sequence_leave(&engine->scheduler.sequences, request, NULL);
+    sequence_leave(&engine->scheduler.sequences, request);
     if (request->choice_count == 1) request->logits = final;
     know_sums(engine, plan, part->output + part->outputs - 1);
     request->first = drawn;

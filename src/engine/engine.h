@@ -25,9 +25,11 @@ struct EngineOptions {
     int gpu_layers; /* the backend has the last so many layers and the output matrix, the processor the others; or
                        GPU_LAYERS_… */
     struct Resources *resources; /* shared with other engines (resources.h); NULL: threads of its own */
-    int slots;                   /* sequences that run at once */
-    int queue_max;               /* requests that wait; one more is ERROR_BUSY */
-    int prefill_size;            /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2; with fit 0: what suits */
+    /* Sequences that run at once. A backend may multiply answers by weights otherwise than prompts, but so many
+     * only (Backend.generated_max): with more slots than that it multiplies all as prompts. */
+    int slots;
+    int queue_max;    /* requests that wait; one more is ERROR_BUSY */
+    int prefill_size; /* prompt tokens per step, 1…RUNNER_ROWS_MAX/2; with fit 0: what suits */
     /* Called first, on a copy: says what is left open, as engine_fit() of fitting.h does; NULL: it stays as it is. */
     bool (*fit)(EngineOptions *options, Error *error);
     const char *calibrations;    /* the directory of what is known of it (fit/fit.h); NULL: nothing is */

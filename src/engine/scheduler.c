@@ -50,11 +50,15 @@ static void step_plan_close(StepPlan *plan) {
 
 bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error) {
     const size_t rows = (size_t)options->slots + (size_t)options->prefill_size, slots = (size_t)options->slots;
+    const int most = runner_generated_max(runner);
+    const bool many = most > 0 && options->slots > most;
     *s = (Scheduler){
         .slots = options->slots,
         .queue_max = options->queue_max,
         .prefill_size = options->prefill_size,
         .pool = kv_bytes_total(kv),
+        .generated_max = most && many ? options->slots + options->prefill_size : most,
+        .many = many,
         .draws = runner_draws(runner),
         .goes_ahead = runner_goes_ahead(runner),
         .turns = calloc(slots, sizeof *s->turns),
@@ -69,7 +73,7 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
     s->model_context = model_context(runner_model(runner));
     s->context = most_tokens(plan, &options->kv_format, s->pool, s->model_context);
     if (s->context >= 2) {
-        if (sequences_open(&s->sequences, runner, kv, options, error)) return true;
+        if (sequences_open(&s->sequences, runner, kv, options, s->generated_max > 0, error)) return true;
         scheduler_close(s);
         return false;
     }

@@ -6,8 +6,11 @@
  * come, first served, but a request that waits for pages may be passed PASSES_MAX times. A step has one row per running
  * choice and up to prefill_size prompt tokens: half of them for the oldest prompt, the other half shared by the younger
  * ones, so that a short prompt does not wait for a long one. Beside running choices there are fewer prompt tokens where
- * the machine is slow: a step then takes some STEP_MS, as streams stand still that long. Pages of a
- * prompt that are on disk are read before its first row, a few between one step and the next. */
+ * the machine is slow: a step then takes some STEP_MS, as streams stand still that long. Pages of a prompt that are on
+ * disk are read before its first row, a few between one step and the next.
+ * A runner may tell tokens of answers from those of prompts (runner_generated_max): then they come first in a step and
+ * are counted, also where they are read again or forced, so that a token is computed alike whatever happens to it; and
+ * what is left to be found ends where the prompt does, as others may have the answer in theirs. */
 #pragma once
 #include "engine/sequences.h"
 
@@ -31,6 +34,7 @@ typedef struct Turn {
     Request *request;
     AnswerChoice *choice; /* NULL: its prompt */
     bool reads;           /* several tokens, as of a prompt; or one that was just drawn */
+    bool generated;       /* they are told from a prompt's */
     int rows;
 } Turn;
 
@@ -62,7 +66,9 @@ typedef struct StepPlan {
 typedef struct Scheduler {
     Sequences sequences;
     int slots, queue_max, prefill_size;
-    int context; /* tokens a sequence may hold: the model's, or fewer when the page pool is smaller */
+    int generated_max; /* rows of a step that are told from prompts'; 0: none, as the runner does not */
+    bool many;         /* slots are more than the runner's products can tell (Step.many) */
+    int context;       /* tokens a sequence may hold: the model's, or fewer when the page pool is smaller */
     int model_context;
     size_t pool; /* bytes */
 
@@ -75,9 +81,9 @@ typedef struct Scheduler {
     int lookups;        /* left in this round */
     uint64_t park_count, resume_count, prompts_looked_up, prompts_found, tokens_found;
 
-    Turn *turns; /* by age */
-    int turn_count, readers;
-    bool left_out; /* somebody has no turn, as a mask is late, and keeps pages */
+    Turn *turns;                             /* by age */
+    int turn_count, readers, answer_readers; /* of those, whose rows are generated */
+    bool left_out;                           /* somebody has no turn, as a mask is late, and keeps pages */
     StepPlan plans[2];
     bool draws, goes_ahead; /* whether the runner does */
     double prompt_row_s;    /* what one takes; 0: not known yet */

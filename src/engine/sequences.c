@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool sequences_open(Sequences *s, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error) {
-    *s = (Sequences){.plan = runner_kv_plan(runner), .kv = kv};
+bool sequences_open(
+    Sequences *s, const Runner *runner, KvCache *kv, const EngineOptions *options, bool apart, Error *error) {
+    *s = (Sequences){.plan = runner_kv_plan(runner), .kv = kv, .apart = apart};
     s->eos_count = model_eos(runner_model(runner), s->eos);
     s->text = malloc((size_t)model_context(runner_model(runner)) * sizeof *s->text);
     if (!s->text) return fail(error, ERROR_MEMORY, "no memory for the text of a sequence");
@@ -65,7 +66,7 @@ bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error 
     KvSequence *kv = sequence_of(request, choice);
     if (!kv_sequence_open(s->kv, &request->format, kv, error)) return false;
     if (!s->prefix || request->cache_off || (request->whole && !choice)) return true;
-    const int count = sequence_tokens(request, choice) - 1;
+    const int count = s->apart && choice ? request->prompt_count : sequence_tokens(request, choice) - 1;
     sequence_text(request, choice, 0, count, s->text);
     (void)prefix_find(s->prefix, request->space, s->text, count, kv);
     if (!choice) set_resume_points(s, request, count);
@@ -83,20 +84,29 @@ void sequence_keep(Sequences *s, const Request *request, const AnswerChoice *cho
     const KvSequence *kv = choice ? &choice->kv : &request->kv;
     const int end = kv->length + rows;
     if (!s->disk || request->cache_off || end / KV_PAGE_TOKENS == kv->length / KV_PAGE_TOKENS) return;
+    if (s->apart && end > request->prompt_count) return;
     sequence_text(request, choice, 0, end, s->text);
     disk_tier_keep(s->disk, request->space, &request->format, s->text, kv, end);
 }
 
-void sequence_leave(Sequences *s, Request *request, AnswerChoice *choice) {
+static void leave(Sequences *s, Request *request, AnswerChoice *choice) {
     const KvSequence *kv = sequence_of(request, choice);
     if (!s->prefix || request->cache_off || !kv->tables) return;
     sequence_text(request, choice, 0, kv->length, s->text);
     prefix_insert(s->prefix, request->space, s->text, kv);
 }
 
+void sequence_leave(Sequences *s, Request *request) { leave(s, request, NULL); }
+
+/* What windows and codes have left of a prompt may be too little to go on from; it was left when it had been read. */
+static bool end_at_prompt(Sequences *s, const Request *request, KvSequence *kv) {
+    return !s->apart || kv->length <= request->prompt_count || kv_truncate(s->kv, kv, request->prompt_count);
+}
+
 void sequence_end(Sequences *s, Request *request, AnswerChoice *choice) {
-    if (!request->failed) sequence_leave(s, request, choice);
-    kv_sequence_close(s->kv, sequence_of(request, choice));
+    KvSequence *kv = sequence_of(request, choice);
+    if (kv->tables && !request->failed && end_at_prompt(s, request, kv)) leave(s, request, choice);
+    kv_sequence_close(s->kv, kv);
 }
 
 size_t sequence_bytes_found(const Sequences *s, const KvSequence *kv) {

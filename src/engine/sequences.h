@@ -10,13 +10,14 @@ typedef struct Sequences {
     KvCache *kv;
     PrefixCache *prefix; /* NULL: off */
     DiskTier *disk;      /* NULL: off */
+    bool apart; /* tokens of answers are computed otherwise than prompts': only the latter are kept and found */
     int eos_count;
     int32_t eos[EOS_MAX];
     int32_t *text; /* [context] working memory: a prompt and an answer in one piece */
 } Sequences;
 
 NODISCARD bool sequences_open(
-    Sequences *sequences, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error);
+    Sequences *sequences, const Runner *runner, KvCache *kv, const EngineOptions *options, bool apart, Error *error);
 void sequences_close(Sequences *sequences); /* safe on a zeroed one */
 
 /* Of a prompt (choice NULL) or of a choice, the prompt and its answer so far: */
@@ -37,9 +38,10 @@ bool sequence_continue(Sequences *sequences, Request *request, int64_t deadline_
 int sequence_rows_to_resume(const Request *request);
 /* Pages that the computed step's rows have filled go to disk; before kv_advance(). */
 void sequence_keep(Sequences *sequences, const Request *request, const AnswerChoice *choice, int rows);
-/* Leaves it to be found, unless the request leaves nothing. */
-void sequence_leave(Sequences *sequences, Request *request, AnswerChoice *choice);
-/* Closes it if it is open; what it held is left to be found unless its request failed. */
+/* Leaves a prompt to be found, as far as it was read, unless the request leaves nothing. */
+void sequence_leave(Sequences *sequences, Request *request);
+/* Closes it if it is open; what it held, or of that what is its prompt's, is left to be found unless its request
+ * failed. */
 void sequence_end(Sequences *sequences, Request *request, AnswerChoice *choice);
 /* Bytes of its pages that need not be taken any more: all but those of a page that is begun, which is copied. */
 size_t sequence_bytes_found(const Sequences *sequences, const KvSequence *kv);

@@ -15,7 +15,8 @@ static int rows_left(const Scheduler *s, const Turn *turn) {
     if (!turn->choice && s->sequences.disk && !turn->request->sought) return 0;
     const KvSequence *kv = sequence_of(turn->request, turn->choice);
     const int rows = smaller(sequence_tokens(turn->request, turn->choice) - kv->length, kv_step_rows(kv));
-    return turn->choice ? rows : smaller(rows, sequence_rows_to_resume(turn->request));
+    if (!turn->choice) return smaller(rows, sequence_rows_to_resume(turn->request));
+    return s->generated_max && !turn->generated ? smaller(rows, turn->request->prompt_count - kv->length) : rows;
 }
 
 /* All but a choice's next token is read as prompts are: so is the answer of a choice that was parked. */
@@ -23,8 +24,13 @@ static bool is_reader(const Turn *turn) {
     return !turn->choice || sequence_tokens(turn->request, turn->choice) - turn->choice->kv.length > 1;
 }
 
+/* Whether its next token is one of an answer, and told from a prompt's. */
+static bool is_generated(const Scheduler *s, const Turn *turn) {
+    return s->generated_max && turn->choice && turn->choice->kv.length >= turn->request->prompt_count;
+}
+
 static void collect_turns(Scheduler *s) {
-    s->turn_count = s->readers = 0;
+    s->turn_count = s->readers = s->answer_readers = 0;
     s->left_out = false;
     for (Request *r = s->active.first; r; r = r->next) {
         s->left_out = s->left_out || allowed_is_late(r);
@@ -35,9 +41,12 @@ static void collect_turns(Scheduler *s) {
                 s->turns[s->turn_count++] = (Turn){.request = r, .choice = &r->choices[i]};
     }
     for (int i = 0; i < s->turn_count; i++) {
-        s->turns[i].reads = is_reader(&s->turns[i]);
-        s->turns[i].rows = !s->turns[i].reads;
-        s->readers += s->turns[i].reads;
+        Turn *turn = &s->turns[i];
+        turn->reads = is_reader(turn);
+        turn->generated = is_generated(s, turn);
+        turn->rows = !turn->reads;
+        s->readers += turn->reads;
+        s->answer_readers += turn->reads && turn->generated;
     }
 }
 
@@ -53,28 +62,42 @@ void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds) {
     if (plan->prompt_rows >= PREFILL_LEAST) s->prompt_row_s = seconds / plan->prompt_rows;
 }
 
+/* Rows that are left for those who read. */
+typedef struct Room {
+    int rows, generated; /* and so many of them may be of answers, if these are told from prompts */
+} Room;
+
+/* Up to `most` more rows. */
+static void give(const Scheduler *s, Turn *turn, int most, Room *room) {
+    int rows = smaller(most, rows_left(s, turn) - turn->rows);
+    if (turn->generated) rows = smaller(rows, room->generated);
+    turn->rows += rows;
+    room->rows -= rows;
+    if (turn->generated) room->generated -= rows;
+}
+
 /* Splits the step's prompt tokens over the prompts: half to the oldest, equal parts of the rest to the others; what
- * somebody does not need goes to the oldest who does. */
+ * somebody does not need goes to the oldest who does. Answers that are read are prompts here, but for a part of what
+ * may be told from them. */
 static void share_prefill(Scheduler *s) {
-    int left = prefill_limit(s), echo_left = ECHO_ROWS;
-    const int share = s->readers > 1 ? left / 2 / (s->readers - 1) : 0;
+    Room room = {prefill_limit(s), s->generated_max - (s->turn_count - s->readers)};
+    int echo_left = ECHO_ROWS;
+    const int share = s->readers > 1 ? room.rows / 2 / (s->readers - 1) : 0;
+    const int answer_share = s->answer_readers ? smaller(share, room.generated / s->answer_readers) : 0;
     bool oldest = true;
     for (int i = 0; i < s->turn_count; i++) {
         Turn *turn = &s->turns[i];
         if (!turn->reads) continue;
-        turn->rows = oldest ? 0 : smaller(share, rows_left(s, turn));
-        left -= turn->rows;
+        if (!oldest) give(s, turn, turn->generated ? answer_share : share, &room);
         oldest = false;
     }
     for (int i = 0; i < s->turn_count; i++) {
         Turn *turn = &s->turns[i];
         if (!turn->reads) continue;
-        const int more = smaller(left, rows_left(s, turn) - turn->rows);
-        turn->rows += more;
-        left -= more;
+        give(s, turn, room.rows, &room);
         if (!turn->request->echo || turn->choice) continue;
         if (turn->rows > echo_left) {
-            left += turn->rows - echo_left;
+            room.rows += turn->rows - echo_left;
             turn->rows = echo_left;
         }
         echo_left -= turn->rows;
@@ -145,9 +168,10 @@ static void add_draws(const Scheduler *s, StepPlan *plan, const Part *part, int 
     if (plan->drawn) plan->draws[part->output] = sampler_leave(&r->sampling, choice, r->prompt_count + generated);
 }
 
-static void plan_begin(StepPlan *plan, bool ahead) {
+static void plan_begin(StepPlan *plan, bool many, bool ahead) {
     plan->part_count = plan->output_count = plan->state_count = plan->prompt_rows = 0;
-    plan->step = (Step){.tokens = plan->tokens, .positions = plan->positions, .runs = plan->runs, .axes = 1};
+    plan->step =
+        (Step){.many = many, .tokens = plan->tokens, .positions = plan->positions, .runs = plan->runs, .axes = 1};
     plan->drawn = true;
     plan->ahead = ahead;
 }
@@ -176,7 +200,10 @@ static void add_part(Scheduler *s, StepPlan *plan, const Turn *turn) {
     plan->runs[plan->part_count] = (Run){.row = row, .rows = rows};
     kv_run(kv, &plan->runs[plan->part_count]);
     plan->step.rows += rows;
-    if (turn->reads) plan->prompt_rows += rows;
+    if (turn->generated)
+        plan->step.generated += rows;
+    else if (turn->reads)
+        plan->prompt_rows += rows;
     Part *part = &plan->parts[plan->part_count++];
     *part = (Part){.request = r,
         .choice = turn->choice,
@@ -206,7 +233,7 @@ static void seek_on_disk(Scheduler *s) {
 
 void scheduler_plan(Scheduler *s, StepPlan *plan) {
     seek_on_disk(s);
-    plan_begin(plan, false);
+    plan_begin(plan, s->many, false);
     collect_turns(s);
     share_prefill(s);
     for (int i = 0; i < s->turn_count; i++)
@@ -214,7 +241,9 @@ void scheduler_plan(Scheduler *s, StepPlan *plan) {
     for (int i = 0; i < s->turn_count; i++)
         if (!s->turns[i].reads) add_part(s, plan, &s->turns[i]);
     for (int i = 0; i < s->turn_count; i++)
-        if (s->turns[i].reads) add_part(s, plan, &s->turns[i]);
+        if (s->turns[i].reads && s->turns[i].generated) add_part(s, plan, &s->turns[i]);
+    for (int i = 0; i < s->turn_count; i++)
+        if (s->turns[i].reads && !s->turns[i].generated) add_part(s, plan, &s->turns[i]);
     plan_end(plan);
 }
 
@@ -254,12 +283,13 @@ static bool add_ahead(Scheduler *s, StepPlan *plan, const Part *before) {
         (Part){.request = r, .choice = choice, .rows = 1, .position = position, .output = row, .outputs = 1};
     add_draws(s, plan, &plan->parts[row], choice->generated + 1);
     plan->step.rows = plan->part_count = plan->output_count = row + 1;
+    if (s->generated_max) plan->step.generated = row + 1;
     return true;
 }
 
 bool scheduler_plan_ahead(Scheduler *s, const StepPlan *under_way, StepPlan *plan) {
     if (!all_go_on(s, under_way)) return false;
-    plan_begin(plan, true);
+    plan_begin(plan, s->many, true);
     for (int i = 0; i < under_way->part_count; i++) {
         const Part *part = &under_way->parts[i];
         const Request *r = part->request;

@@ -5,11 +5,11 @@
 typedef struct Block {
     Backend *backend;
     const KvLayer *cache; /* what the layer remembers */
-    int rows;
-    const float *x;  /* [rows, hidden] */
-    const Norm *in;  /* applied to x first; NULL: none */
-    float *work;     /* [rows · the part's width] */
-    float *residual; /* [rows, hidden] += scale · out(result) */
+    int rows, generated;  /* the first so many lie behind the end of their prompts (Step.generated) */
+    const float *x;       /* [rows, hidden] */
+    const Norm *in;       /* applied to x first; NULL: none */
+    float *work;          /* [rows · the part's width] */
+    float *residual;      /* [rows, hidden] += scale · out(result) */
     const Norm *out;
     const Norm *next; /* through what the residual will be read next; NULL: not known */
     float scale;

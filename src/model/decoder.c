@@ -37,7 +37,7 @@ static const Norm *norm_after(const Bound *bound, int i) {
 
 /* Rows from `first` on of a step on one layer, and what they work in. */
 typedef struct Rows {
-    int first, rows, lane;
+    int first, rows, generated, lane;
 } Rows;
 
 static Block mixer_block(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Rows *r) {
@@ -46,6 +46,7 @@ static Block mixer_block(const Bound *bound, int i, const KvLayer *cache, const 
     return (Block){.backend = stage->backend,
         .cache = cache,
         .rows = r->rows,
+        .generated = r->generated,
         .x = layer->parallel ? stage->extra + (int64_t)r->first * bound->spec->hidden : h,
         .in = layer->parallel ? NULL : layer->mixer_in,
         .work = stage->work,
@@ -97,10 +98,20 @@ static void layer_forward(const Bound *bound, int i, const KvLayer *cache, const
     part->forward(layer, &block);
 }
 
+/* What operations that multiply by weights are told. */
+static int told(const Step *step) { return step->many ? 0 : step->generated; }
+
+/* So many of the rows from `first` on. */
+static int generated_of(const Step *step, int first, int rows) {
+    const int left = step->generated - first;
+    return left < 0 ? 0 : smaller(left, rows);
+}
+
 /* Rows of a step as a step of their own. */
 static Step step_part(const Step *step, int first, int rows, Run runs[DECODER_PART_MAX]) {
     Step part = *step;
     part.rows = rows;
+    part.generated = generated_of(step, first, rows);
     part.tokens += first;
     part.positions += first;
     part.runs = runs;
@@ -124,7 +135,7 @@ static Step step_part(const Step *step, int first, int rows, Run runs[DECODER_PA
 static void layer_walk(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Step *step) {
     const int part = stage->part;
     if (part == step->rows) {
-        layer_forward(bound, i, cache, stage, &(Rows){.rows = step->rows});
+        layer_forward(bound, i, cache, stage, &(Rows){.rows = step->rows, .generated = told(step)});
         return;
     }
     CHECK(step->axes == 1 && part <= DECODER_PART_MAX);
@@ -132,7 +143,7 @@ static void layer_walk(const Bound *bound, int i, const KvLayer *cache, const St
         Run runs[DECODER_PART_MAX];
         const Step own = step_part(step, first, smaller(part, step->rows - first), runs);
         stage->backend->ops->narrow(stage->backend, &own);
-        layer_forward(bound, i, cache, stage, &(Rows){.first = first, .rows = own.rows});
+        layer_forward(bound, i, cache, stage, &(Rows){.first = first, .rows = own.rows, .generated = told(&own)});
     }
 }
 
@@ -152,6 +163,7 @@ static Step step_runs(const Step *step, int first, int count, Run runs[DECODER_T
         runs[i].row -= row;
         own.rows += runs[i].rows;
     }
+    own.generated = generated_of(step, row, own.rows);
     return own;
 }
 
@@ -168,7 +180,10 @@ static void walk_in_turns(const Bound *bound, const KvLayer *cache, const Stage 
     const Step steps[] = {step_runs(step, 0, half, runs[0]), step_runs(step, half, step->run_count - half, runs[1])};
     for (int i = 0; i <= layers; i++) {
         for (int lane = 0; lane < SOURCE_LANES; lane++) {
-            const Rows r = {.first = lane ? steps[0].rows : 0, .rows = steps[lane].rows, .lane = lane};
+            const Rows r = {.first = lane ? steps[0].rows : 0,
+                .rows = steps[lane].rows,
+                .generated = told(&steps[lane]),
+                .lane = lane};
             Stage own = *stage;
             own.work += r.first * bound->width;
             stage->backend->ops->narrow(stage->backend, &steps[lane]);
@@ -197,11 +212,21 @@ static void embed(const Bound *bound, const Stage *stage, const Step *step) {
     stage->backend->ops->embed(stage->backend, &op);
 }
 
-static void head_forward(const Bound *bound, const Stage *stage, int count, const int32_t *output, float *logits) {
+/* Of the rows that are gathered; they come first there as well. */
+static int generated_outputs(const Step *step, int count, const int32_t *output) {
+    int generated = 0;
+    while (generated < count && output[generated] < step->generated) generated++;
+    for (int i = generated; i < count; i++) CHECK(output[i] >= step->generated);
+    return step->many ? 0 : generated;
+}
+
+static void head_forward(
+    const Bound *bound, const Stage *stage, const Step *step, int count, const int32_t *output, float *logits) {
     const Spec *spec = bound->spec;
     const BackendOps *ops = stage->backend->ops;
     ops->gather(stage->backend, count, output, stage->h, spec->hidden, stage->extra);
     const Matmul head = {.rows = count,
+        .generated = generated_outputs(step, count, output),
         .x = stage->extra,
         .norm = bound->final_norm,
         .count = 1,
@@ -269,6 +294,11 @@ static Stage stage_follow(const Bound *bound, const Stage *before, int number, c
     return stage_begin(bound, number, step);
 }
 
+/* Of a step's generated rows, what a backend is told that makes no difference of them. */
+static int generated_on(const Backend *backend, const Step *step) {
+    return backend->generated_max ? step->generated : 0;
+}
+
 float *decoder_forward(
     const Bound *bound, const KvLayer *cache, const Step *given, int count, const int32_t *output, uint64_t *tickets) {
     const Spec *spec = bound->spec;
@@ -277,6 +307,7 @@ float *decoder_forward(
     whole.output_count = count;
     whole.outputs = output;
     whole.cache = step->state_count > 0 ? 0 : cache_number(spec, cache);
+    whole.generated = generated_on(bound->backends[0], given);
     int number = 0;
     Stage stage = stage_begin(bound, number, step);
     if (stage.walk) embed(bound, &stage, step);
@@ -284,6 +315,7 @@ float *decoder_forward(
     if (in_turns) walk_in_turns(bound, cache, &stage, step);
     for (int i = 0; i < spec->layer_count && !in_turns; i++) {
         if (bound->place[i] != number) {
+            whole.generated = generated_on(bound->backends[number + 1], given);
             stage = stage_follow(bound, &stage, number + 1, step, &tickets[number]);
             number++;
         }
@@ -295,7 +327,7 @@ float *decoder_forward(
         const int64_t at = decoder_states_at(spec, count), states = (int64_t)step->state_count * spec->hidden;
         const bool summed = count > 0 && (step->draws || (step->scales && ops->sum_logits));
         logits = ops->scratch(stage.backend, decoder_results(spec, step, count, summed));
-        if (stage.walk && count > 0) head_forward(bound, &stage, count, output, logits);
+        if (stage.walk && count > 0) head_forward(bound, &stage, step, count, output, logits);
         if (stage.walk && states > 0) states_forward(bound, &stage, step, logits + at);
         if (stage.walk && summed) draw_forward(bound, &stage, step, count, logits);
     }

@@ -46,6 +46,7 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
         const Run run = {.rows = rows};
         const float scale = 1; /* nobody reads any */
         const Step step = {.rows = rows,
+            .generated = rows,
             .tokens = zeros,
             .positions = zeros,
             .run_count = 1,
@@ -175,6 +176,14 @@ const Model *runner_model(const Runner *runner) { return runner->model; }
 Backend *runner_backend(const Runner *runner) { return runner->backends[0]; }
 Backend *runner_upper(const Runner *runner) { return runner->backends[runner->backend_count - 1]; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->kv; }
+int runner_generated_max(const Runner *runner) {
+    int least = 0;
+    for (int i = 0; i < runner->backend_count; i++) {
+        const int most = runner->backends[i]->generated_max;
+        if (most && (!least || most < least)) least = most;
+    }
+    return least;
+}
 const float *runner_states(const Runner *runner) { return runner->states; }
 const float *runner_sums(const Runner *runner) { return runner->sums; }
 
@@ -228,6 +237,8 @@ static void check_step(const Runner *runner, const Step *step) {
         row += step->runs[r].rows;
     }
     CHECK(row == step->rows && row > 0 && row <= runner->backends[0]->rows_max);
+    CHECK(step->generated >= 0 && step->generated <= row);
+    CHECK(step->generated == 0 || step->many || step->generated <= runner_generated_max(runner));
     const bool ahead = runner_goes_ahead(runner);
     for (int i = 0; i < row; i++) {
         const int token = step->tokens[i];

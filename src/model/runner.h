@@ -42,6 +42,10 @@ const KvPlan *runner_kv_plan(const Runner *runner);
 /* Bytes of the cache that one more token reads at a depth. */
 uint64_t runner_kv_bytes(const Runner *runner, int depth);
 
+/* Rows of a step that may be said to lie behind the end of their prompts (Step.generated); outputs that are such rows
+ * come before others. 0: none may, as it makes no difference. */
+int runner_generated_max(const Runner *runner);
+
 /* Runs the step: what it leaves goes into the cache, and f32 logits of the rows named in output (indices into the
  * step's rows) are at *logits [count, vocab]: host memory that may be overwritten, valid until the next step. False: a
  * device fault, or a file of the model that shrank (its path is named); the sequences of the step are lost. */

@@ -38,6 +38,7 @@ typedef struct Bench {
     Norm q_norm, k_norm;
     Rope rope;
     int axes;
+    bool generated; /* the rows of sequence 0 and those before them lie behind their prompts */
     float *norm_weight, *frequencies, *sinks;
     Sequence sequence[1 + STRANGERS];
 } Bench;
@@ -171,6 +172,7 @@ static inline void advance(Backend *backend, Bench *b, const Cache *cache, const
         owner[step.run_count] = i;
         add_run(b, &b->sequence[i], rows[i], &step, &runs[step.run_count++], in);
     }
+    if (b->generated) step.generated = own + rows[0];
     for (int i = 0; i < step.run_count; i++) fill_positions(b, &b->sequence[owner[i]], &runs[i], step.rows, positions);
     Attention op = attention_of(b, &cache->layer);
     op.q = q;

@@ -22,6 +22,32 @@ static const Shape shapes[] = {
     {"several spans, window across", 3, 1, 32, 32, DTYPE_F32, 2300, 1100, 0, PLAIN, 0, NO_NORM, true, false},
 };
 
+/* Rows that lie behind their prompts, in steps of one and of some, alone and beside strangers of both kinds. */
+static void check_generated(Bench *b, const char *name, const float *expected) {
+    static const struct {
+        int chunk;
+        bool strangers;
+    } cuts[] = {{1, false}, {1, true}, {3, true}, {7, false}, {13, true}, {50, true}};
+    const Shape *s = b->shape;
+    const int64_t count = (int64_t)s->tokens * out_width(s);
+    float *first = random_floats(count, 0), *other = random_floats(count, 0);
+    Backend *backend = open_backend(name, 1, false, ROWS_MAX);
+    b->generated = true;
+    for (size_t i = 0; backend->generated_max && i < COUNT_OF(cuts); i++) {
+        float *out = i == 0 ? first : other;
+        memset(out, 0, (size_t)count * sizeof *out);
+        compute(backend, b, cuts[i].chunk, cuts[i].strangers, out);
+        const double far = distance(out, expected, count);
+        TEST_MSG(far <= tolerance(s), "%s: %s: generated: %g from ref", name, s->name, far);
+        TEST_MSG(same_bits(first, out, count), "%s: %s: generated: steps of %d%s: %g away", name, s->name,
+            cuts[i].chunk, cuts[i].strangers ? " beside strangers" : "", distance(out, first, count));
+    }
+    b->generated = false;
+    backend_close(backend);
+    free(first);
+    free(other);
+}
+
 /* number: of the shape, for the sample that sanitizers get. */
 static void check_shape(const Shape *s, size_t number, const char *const *names, int name_count) {
     Bench b = bench_make(s);
@@ -38,6 +64,7 @@ static void check_shape(const Shape *s, size_t number, const char *const *names,
         const double far = distance(first, expected, count);
         TEST_MSG(far <= tolerance(s), "%s: %s: %g from ref", names[n], s->name, far);
         backend_close(single);
+        check_generated(&b, names[n], expected);
         for (int threads = 1; threads <= (is_device(names[n]) ? 1 : THREADS_MAX); threads++) {
             /* More threads than cores make many small steps slow: those are left to few threads. */
             static const struct {

@@ -138,6 +138,33 @@ static void check_distortion(Backend *ref, const Case *c, Bench *b, const float 
     free(exact);
 }
 
+/* Rows that lie behind their prompts, in steps of some and of one, alone and beside strangers of both kinds. */
+static void check_generated(
+    const Case *c, Bench *b, float *bias, const char *name, const float *expected, bool in_short) {
+    static const struct {
+        int chunk;
+        bool strangers;
+    } cuts[] = {{7, false}, {50, true}, {1, false}, {3, true}, {1, true}};
+    const Shape *s = &c->shape;
+    const int64_t count = (int64_t)s->tokens * out_width(s);
+    float *first = random_floats(count, 0), *other = random_floats(count, 0);
+    Backend *backend = open_backend(name, 1, false, ROWS_MAX);
+    b->generated = true;
+    for (size_t i = 0; backend->generated_max && i < (in_short ? 2 : COUNT_OF(cuts)); i++) {
+        float *out = i == 0 ? first : other;
+        memset(out, 0, (size_t)count * sizeof *out);
+        compute_coded(backend, c, b, bias, cuts[i].chunk, cuts[i].strangers, out);
+        const double far = mean_square(out, expected, count), size = mean_square(expected, NULL, count);
+        TEST_MSG(far <= 0.01 * size, "%s: %s: generated: %g from ref, of %g", name, s->name, far, size);
+        TEST_MSG(same_bits(first, out, count), "%s: %s: generated: steps of %d%s: %g away", name, s->name,
+            cuts[i].chunk, cuts[i].strangers ? " beside strangers" : "", distance(out, first, count));
+    }
+    b->generated = false;
+    backend_close(backend);
+    free(first);
+    free(other);
+}
+
 /* Every so-many-th cut, from one of them on. */
 static void check_case(const Case *c, size_t first_cut, size_t stride) {
     static const struct {
@@ -165,6 +192,7 @@ static void check_case(const Case *c, size_t first_cut, size_t stride) {
          */
         TEST_MSG(far <= 0.01 * size, "%s: %s: %g from ref, of %g", vector_names[n], s->name, far, size);
         backend_close(single);
+        check_generated(c, &b, bias, vector_names[n], expected, stride > 1);
         for (size_t i = first_cut % stride; i < COUNT_OF(cuts); i += stride) {
             Backend *backend = open_backend(vector_names[n], cuts[i].threads, false, ROWS_MAX);
             memset(other, 0, (size_t)count * sizeof *other);

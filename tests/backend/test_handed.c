@@ -1,9 +1,10 @@
 /* What a gated product hands to the next one on a device is what that would have read: the same bits as when the result
- * is copied in between, in range and where f16 would overflow or lose much. Nothing to do where there is no GPU. */
+ * is copied in between, in range and where f16 would overflow or lose much; of generated rows, what integers are made
+ * of. Nothing to do where there is no GPU. */
 #include "backend/plugin.h"
-#include "ops.h"
+#include "matrices.h"
 
-enum { WIDTH = 256, INNER = 9 * 64, ROWS_MAX = 4 };
+enum { WIDTH = 256, INNER = 9 * 64, ROWS_MAX = 32 };
 
 typedef struct Device {
     Backend *backend;
@@ -19,6 +20,12 @@ static Weight weight_bind(Backend *b, int64_t rows, int64_t cols, float scale) {
     free(data);
     return w;
 }
+static Matrix coded_bind(Backend *b, int64_t rows, int64_t cols) {
+    Matrix m = matrix_make(&kinds[0], rows, cols, false);
+    Error error = {0};
+    TEST_MSG(b->ops->bind(b, &m.weight, &error), "%s", error.text);
+    return m;
+}
 static float *take(Backend *b, int64_t count) {
     Error error = {0};
     float *memory = b->ops->alloc(b, (size_t)count * sizeof *memory, MEMORY_STEP, &error);
@@ -27,25 +34,29 @@ static float *take(Backend *b, int64_t count) {
 }
 
 /* handed: whether nothing comes between the two products */
-static void run(const Device *d, const float *x, int rows, bool handed, float *result) {
+static void run(const Device *d, const float *x, int rows, int generated, bool handed, float *result) {
     Backend *b = d->backend;
     const size_t bytes = (size_t)rows * INNER * sizeof(float), out = (size_t)rows * WIDTH * sizeof(float);
     float zeros[ROWS_MAX * WIDTH] = {0};
     b->ops->upload(b, d->x, x, out);
     b->ops->upload(b, d->y, zeros, out);
-    const Glu glu = {.rows = rows, .x = d->x, .gate = &d->gate, .up = &d->up, .out = d->inner};
+    const Glu glu = {.rows = rows, .generated = generated, .x = d->x, .gate = &d->gate, .up = &d->up, .out = d->inner};
     b->ops->glu(b, &glu);
     if (!handed) b->ops->copy(b, d->other, d->inner, bytes);
-    const MatmulAdd down = {
-        .rows = rows, .x = handed ? d->inner : d->other, .weight = &d->down, .scale = 1, .residual = d->y};
+    const MatmulAdd down = {.rows = rows,
+        .generated = generated,
+        .x = handed ? d->inner : d->other,
+        .weight = &d->down,
+        .scale = 1,
+        .residual = d->y};
     b->ops->matmul_add(b, &down);
     b->ops->download(b, result, d->y, out);
 }
 
-static void check(const Device *d, int rows, float scale) {
+static void check(const Device *d, int rows, int generated, float scale) {
     float *x = random_floats(rows * WIDTH, scale), one[ROWS_MAX * WIDTH], other[ROWS_MAX * WIDTH];
-    run(d, x, rows, true, one);
-    run(d, x, rows, false, other);
+    run(d, x, rows, generated, true, one);
+    run(d, x, rows, generated, false, other);
     TEST_MSG(same_bits(one, other, rows * WIDTH), "%d rows of inputs times %g", rows, (double)scale);
     TEST_MSG(isfinite(one[0]) && one[0] != 0, "%d rows of inputs times %g: %g", rows, (double)scale, (double)one[0]);
     free(x);
@@ -61,18 +72,28 @@ int main(void) {
     d.gate = weight_bind(d.backend, INNER, WIDTH, 1);
     d.up = weight_bind(d.backend, INNER, WIDTH, 1);
     d.down = weight_bind(d.backend, WIDTH, INNER, 1);
+    Matrix gate = coded_bind(d.backend, INNER, WIDTH), up = coded_bind(d.backend, INNER, WIDTH),
+           down = coded_bind(d.backend, WIDTH, INNER);
     d.x = take(d.backend, ROWS_MAX * WIDTH);
     d.y = take(d.backend, ROWS_MAX * WIDTH);
     d.inner = take(d.backend, ROWS_MAX * INNER);
     d.other = take(d.backend, ROWS_MAX * INNER);
+    Device coded = d;
+    coded.gate = gate.weight, coded.up = up.weight, coded.down = down.weight;
     const int32_t zeros[ROWS_MAX] = {0}, *tables[1] = {zeros};
     const Run whole = {.rows = ROWS_MAX, .tables = tables};
     const Step step = {
         .rows = ROWS_MAX, .tokens = zeros, .positions = zeros, .run_count = 1, .runs = &whole, .axes = 1};
     d.backend->ops->begin(d.backend, &step);
     for (int rows = 1; rows <= ROWS_MAX; rows++)
-        for (size_t i = 0; i < COUNT_OF(scales); i++) check(&d, rows, scales[i]);
+        for (size_t i = 0; i < COUNT_OF(scales); i++) {
+            if (rows <= 4) check(&d, rows, 0, scales[i]);
+            check(&coded, rows, rows, scales[i]);
+        }
     TEST_MSG(d.backend->ops->wait(d.backend, d.backend->ops->submit(d.backend), &error), "%s", error.text);
     backend_close(d.backend);
+    matrix_free(&gate);
+    matrix_free(&up);
+    matrix_free(&down);
     return test_done();
 }

@@ -48,12 +48,13 @@ static void walk(Backend *b, const Data *d, Results *r) {
     TEST(ops->scratch(b, 64) != NULL);
     ops->embed(b, &(Embed){.rows = ROWS, .tokens = tokens, .table = &d->weight, .scale = 0.5f, .out = r->embed});
     ops->norm(b, ROWS, d->x, &norm, r->norm);
-    const Matmul matmul = {ROWS, d->x, &norm, 2, {&d->weight, &d->weight}, {r->matmul[0], r->matmul[1]}, false, false};
+    const Matmul matmul = {
+        ROWS, 0, d->x, &norm, 2, {&d->weight, &d->weight}, {r->matmul[0], r->matmul[1]}, false, false};
     for (int layer = 0; layer < 2; layer++) ops->matmul(b, &matmul);
-    const Glu glu = {ROWS, d->x, NULL, &d->weight, &d->weight, ACT_SILU, r->glu};
+    const Glu glu = {ROWS, 0, d->x, NULL, &d->weight, &d->weight, ACT_SILU, r->glu};
     ops->glu(b, &glu);
     memcpy(r->add, d->x, sizeof r->add);
-    const MatmulAdd add = {ROWS, r->glu, &d->back, NULL, 0.5f, r->add, NULL, false};
+    const MatmulAdd add = {ROWS, 0, r->glu, &d->back, NULL, 0.5f, r->add, NULL, false};
     ops->matmul_add(b, &add);
     ops->add(b, ROWS, COLS, r->add, d->x, 2, NULL);
     float *q = copy_floats(d->x, ROWS * HEADS * DIM), *k = copy_floats(d->x, ROWS * KV_HEADS * DIM);
@@ -67,7 +68,7 @@ static void walk(Backend *b, const Data *d, Results *r) {
     ops->attention(b, &attention);
     ops->activate(b, ROWS * COLS, d->x, ACT_GELU, r->activate);
     ops->gather(b, 1, last, r->add, COLS, r->gather);
-    const Matmul head = {1, r->gather, &norm, 1, {&d->weight}, {r->head}, false, false};
+    const Matmul head = {1, 0, r->gather, &norm, 1, {&d->weight}, {r->head}, false, false};
     ops->matmul(b, &head);
     ops->logits(b, OUT, r->head, 0.5f, 30);
     TEST_MSG(ops->wait(b, ops->submit(b), &error), "%s", error.text);

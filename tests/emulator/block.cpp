@@ -251,6 +251,16 @@ void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) 
     if (bytes == 0 || bytes % 16 || (uintptr_t)from % 16) fault("a bulk copy of %u bytes from %p: not in sixteens", bytes, from);
     bulk_add(to, from, NULL, bytes, barrier, 16);
 }
+void copy_tensor(uint32_t to, const TensorMap *map, TensorPlace place, uint32_t barrier) {
+    if (to % 1024) fault("a copy of a tensor to %#x: its rows would be turned otherwise", to);
+    for (int i = 0; i < 3; i++)
+        if (place.at[i] + (uint64_t)map->box[i] > map->dims[i]) fault("a copy of a tensor beyond its dimension %d", i);
+    for (uint32_t row = 0; row < map->box[1]; row++)
+        for (uint32_t piece = 0; piece < 8; piece++)
+            copy_bulk(to + row * 128 + (piece ^ (row & 7)) * 16,
+                map->base + place.at[2] * map->strides[1] + (place.at[1] + row) * map->strides[0] + place.at[0] * 2 + piece * 16,
+                16, barrier);
+}
 void store_bulk(uint32_t to, const void *value, uint32_t bytes, uint32_t barrier) { bulk_add(to, NULL, value, bytes, barrier, bytes); }
 
 /* Any of those under way. */

@@ -11,8 +11,9 @@
  *
  * Which thread runs next, in which order blocks come, and whether a copy or a wgmma happens when it is ordered or only
  * when it is waited for, is drawn by EMULATOR_SEED (default 1): a missing barrier or wait shows up as a wrong result
- * with some of the seeds. So is when the default stream does what cudaMemcpy and cudaMemset were asked for. Shared memory and cudaMalloc's begin as NaNs. Where all wait for ever, where memory is
- * misused, or a launch asks for what no device has, the program ends with a report of who is where.
+ * with some of the seeds. So is when the default stream does what cudaMemcpy and cudaMemset were asked for. Shared
+ * memory and cudaMalloc's begin as NaNs. Where all wait for ever, where memory is misused, or a launch asks for what no
+ * device has, the program ends with a report of who is where.
  *
  *   EMULATOR_SEED=N             another order
  *   EMULATOR_MULTIPROCESSORS=N  of the device, 4 if not said
@@ -95,6 +96,16 @@ bool barrier_passed(uint32_t at, uint32_t parity, bool wait);
 
 /* ---- copies under way ---- */
 void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier);
+/* Of f16 in three dimensions; rows of 128 bytes come to lie as wgmma reads them. */
+struct TensorMap {
+    const uint8_t *base;
+    uint64_t dims[3], strides[2];
+    uint32_t box[3];
+};
+struct TensorPlace {
+    uint32_t at[3];
+};
+void copy_tensor(uint32_t to, const TensorMap *map, TensorPlace place, uint32_t barrier);
 void store_bulk(
     uint32_t to, const void *value, uint32_t bytes, uint32_t barrier); /* st.async: the value is taken at once */
 void copy_async(uint32_t to, const void *from, uint32_t bytes, uint32_t from_bytes);

@@ -45,6 +45,7 @@ uint32_t special_cluster_nctarank();
 uint32_t special_laneid();
 uint64_t special_globaltimer();
 uint64_t special_clock64();
+inline void max_NaN_f32(float &d, float a, float b) { d = a != a || b != b ? NAN : a > b ? a : b; }
 template <class T> inline void mov_u32(T &d, uint32_t v) { d = (T)v; }
 template <class T> inline void mov_b32(T &d, uint32_t v) { d = (T)v; }
 template <class T> inline void mov_u64(T &d, uint64_t v) { d = (T)v; }
@@ -218,6 +219,10 @@ inline void cp_async_bulk_shared_global_mbarrier_complete_tx_bytes(
 inline void cp_async_bulk_shared_cluster_shared_mbarrier_complete_tx_bytes(
     uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
     copy_bulk(to, shared_pointer(from, bytes, 16), bytes, barrier);
+}
+inline void cp_async_bulk_tensor_3d_shared_cluster_global_mbarrier_complete_tx_bytes(
+    uint32_t to, uint64_t map, TensorPlace place, uint32_t barrier) {
+    copy_tensor(to, (const TensorMap *)map, place, barrier);
 }
 inline void cp_async_cg_shared_global(uint32_t to, uint64_t from, uint32_t bytes, uint32_t there = 16) {
     if (bytes != 16) fault("cp.async.cg of %u bytes", bytes);

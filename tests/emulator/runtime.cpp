@@ -133,7 +133,7 @@ cudaError_t launch(const cudaLaunchConfig_t &config, const Kernel &kernel, const
     const uint64_t threads = (uint64_t)config.blockDim.x * config.blockDim.y * config.blockDim.z;
     const bool grid = config.gridDim.x > 0 && config.gridDim.y > 0 && config.gridDim.z > 0 && config.gridDim.x < 1u << 31 &&
         config.gridDim.y < 1 << 16 && config.gridDim.z < 1 << 16;
-    if (!grid || threads == 0 || threads > BLOCK_MAX || config.dynamicSmemBytes > (size_t)most || a.cluster > 8 ||
+    if (!grid || threads == 0 || threads > BLOCK_MAX || config.dynamicSmemBytes > (size_t)most || a.cluster > CLUSTER_MAX ||
         a.cluster == 0 || config.gridDim.x % a.cluster) {
         fprintf(stderr, "emulator: no launch of %u × %u × %u blocks of %llu threads, %zu bytes of shared memory, clusters of %u\n",
             config.gridDim.x, config.gridDim.y, config.gridDim.z, (unsigned long long)threads, config.dynamicSmemBytes, a.cluster);
@@ -401,6 +401,19 @@ static CUresult unmap(CUdeviceptr at, size_t bytes) {
 }
 static CUresult allow(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count) { return CUDA_SUCCESS; }
 
+static CUresult encode_tiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *base, const cuuint64_t *dims,
+    const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
+    CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+    static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap), "it lies there");
+    const bool known = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 && rank == 3 && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
+        interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && box[0] == 64 && box[1] <= 256 && box[2] == 1 && steps[0] == 1 &&
+        steps[1] == 1 && steps[2] == 1;
+    if (!known || (uintptr_t)base % 16 || strides[0] % 16 || strides[1] % 16 || strides[1] >> 40) return CUDA_ERROR_INVALID_VALUE;
+    const TensorMap made = {(const uint8_t *)base, {dims[0], dims[1], dims[2]}, {strides[0], strides[1]}, {box[0], box[1], box[2]}};
+    memcpy(map, &made, sizeof made);
+    return CUDA_SUCCESS;
+}
+
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags,
     cudaDriverEntryPointQueryResult *result) {
     static const struct {
@@ -408,7 +421,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
         void *function;
     } functions[] = {{"cuDeviceGetAttribute", (void *)attribute}, {"cuMemAddressReserve", (void *)reserve},
         {"cuMemAddressFree", (void *)unreserve}, {"cuMemCreate", (void *)create}, {"cuMemRelease", (void *)destroy},
-        {"cuMemMap", (void *)map}, {"cuMemUnmap", (void *)unmap}, {"cuMemSetAccess", (void *)allow}};
+        {"cuTensorMapEncodeTiled", (void *)encode_tiled}, {"cuMemMap", (void *)map}, {"cuMemUnmap", (void *)unmap}, {"cuMemSetAccess", (void *)allow}};
     *result = cudaDriverEntryPointSymbolNotFound;
     for (const auto &f : functions)
         if (!strcmp(f.name, name)) {

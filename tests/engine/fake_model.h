@@ -18,11 +18,13 @@ enum {
     FAKE_PAGE_BYTES = KV_PAGE_TOKENS * sizeof(uint64_t),
     FAKE_CODE_BYTES = KV_PAGE_TOKENS * sizeof(uint16_t),
     FAKE_STEPS = 4096,
+    FAKE_GENERATED = 1 << 20, /* what makes the difference */
     FAKE_EOS = 2
 };
 
 typedef struct FakeStep {
-    int rows, runs, outputs, largest_run, last_small_run, first_large_run;
+    int rows, generated, runs, outputs, largest_run, last_small_run, first_large_run;
+    bool many;
 } FakeStep;
 
 static struct Fake {
@@ -30,6 +32,7 @@ static struct Fake {
     int window;      /* of a second layer; 0: there is none */
     bool coded;      /* the first layer's pages can be codes */
     bool draws;      /* tokens, and so steps may be begun ahead */
+    int generated;   /* rows of a step that leave something else in the cache, as those of answers; 0: none do */
     int refuse;      /* it cannot draw each so many-th token; 0: it always can */
     int32_t eos;     /* the end token, */
     float eos_logit; /* and what is added to its logit */
@@ -84,7 +87,7 @@ static inline void fake_reset(void) {
     fake.leaked_bytes = 0;
     fake.window = 0;
     fake.coded = fake.gated = fake.draws = false;
-    fake.refuse = fake.ahead = fake.drawn = fake.load_ms = 0;
+    fake.generated = fake.refuse = fake.ahead = fake.drawn = fake.load_ms = 0;
     mutex_unlock(&fake.mutex);
 }
 
@@ -167,7 +170,12 @@ static inline int fake_gate(const Step *step, int outputs) {
     while (fake.gated && fake.permits == 0) condition_wait(&fake.changed, &fake.mutex);
     if (fake.permits > 0) fake.permits--;
     FakeStep *log = &fake.log[fake.steps++ % FAKE_STEPS];
-    *log = (FakeStep){.rows = step->rows, .runs = step->run_count, .outputs = outputs, .first_large_run = INT32_MAX};
+    *log = (FakeStep){.rows = step->rows,
+        .generated = step->generated,
+        .many = step->many,
+        .runs = step->run_count,
+        .outputs = outputs,
+        .first_large_run = INT32_MAX};
     for (int i = 0; i < step->run_count; i++) {
         const int rows = step->runs[i].rows;
         if (rows > log->largest_run) log->largest_run = rows;
@@ -276,6 +284,7 @@ void runner_close(Runner *runner) {
     free(runner);
 }
 bool runner_draws(const Runner *runner) { return fake.draws; }
+int runner_generated_max(const Runner *runner) { return fake.generated; }
 bool runner_goes_ahead(const Runner *runner) { return fake.draws; }
 const int32_t *runner_drawn(const Runner *runner) {
     return runner->drew ? runner->drawn[(runner->ended - 1) % 2] : NULL;
@@ -329,6 +338,8 @@ void runner_begin(
     runner->cache = cache;
     const int number = fake_gate(step, count);
     CHECK(step->rows > 0 && step->rows <= runner->rows_max && count <= step->rows && count <= runner->outputs_max);
+    CHECK(step->generated >= 0 && step->generated <= step->rows);
+    CHECK(step->generated == 0 || step->many || step->generated <= fake.generated);
     CHECK(runner->begun - runner->ended < (fake.draws ? 2 : 1));
     *begun = (RunnerStep){.step = *step, .count = count};
     if (runner->begun > runner->ended) atomic_fetch_add(&fake.ahead, 1);
@@ -350,7 +361,7 @@ void runner_begin(
                 const uint64_t hash =
                     position > 0 ? fake_page(layer, table[before / KV_PAGE_TOKENS])[before % KV_PAGE_TOKENS] : 0;
                 fake_page(layer, table[position / KV_PAGE_TOKENS])[position % KV_PAGE_TOKENS] =
-                    fake_next_hash(hash, last);
+                    fake_next_hash(hash, row < step->generated ? last + FAKE_GENERATED : last);
             }
             if (done == count || output[done] != row) continue;
             float *logits = runner->logits + (size_t)done * (size_t)fake.vocab;

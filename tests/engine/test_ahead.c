@@ -59,7 +59,7 @@ static void *read_cases(void *argument) {
     return NULL;
 }
 
-static void setting(const char *name, int window, bool coded, int refuse, int pages) {
+static void setting(const char *name, int window, bool coded, int refuse, int generated, int pages) {
     const KvFormat codes = {.k = KV_CODE4, .v = KV_CODE4, .after = 128, .hot = 128};
     static Case cases[CASES];
     static Seen alone[CASES][CHOICES], together[CASES][CHOICES];
@@ -69,6 +69,7 @@ static void setting(const char *name, int window, bool coded, int refuse, int pa
     fake.eos_logit = -2;
     fake.window = window;
     fake.coded = coded;
+    fake.generated = generated;
     for (int i = 0; i < CASES; i++) make_plain(&cases[i], i);
     Engine *engine = open_with(1, 4000 * FAKE_PAGE_BYTES, coded ? &codes : NULL);
     for (int i = 0; i < CASES; i++) {
@@ -129,8 +130,9 @@ static void test_lengths(void) {
 }
 
 /* The step behind the end of an answer is under way when the next request comes, which finds the answer's pages. */
-static void test_found_again(void) {
+static void test_found_again(int generated) {
     fake_reset();
+    fake.generated = generated;
     fake.eos_logit = 1;
     static Case c;
     Seen first[40], second[40];
@@ -287,13 +289,18 @@ static void test_no_numbers(void) {
 
 int main(void) {
     log_set_level(LOG_ERROR);
-    setting("exact", 0, false, 0, 400);
-    setting("few pages", 0, false, 0, 14);
-    setting("a window", 150, false, 0, 100);
-    setting("codes", 0, true, 0, 60);
-    setting("not always drawn", 0, false, 97, 400);
+    setting("exact", 0, false, 0, 0, 400);
+    setting("few pages", 0, false, 0, 0, 14);
+    setting("a window", 150, false, 0, 0, 100);
+    setting("codes", 0, true, 0, 0, 60);
+    setting("not always drawn", 0, false, 97, 0, 400);
+    setting("answers apart", 0, false, 97, SLOTS, 400);
+    setting("answers apart, few pages", 0, false, 0, 64, 14);
+    setting("answers apart, a window", 150, false, 0, 10, 60);
+    setting("answers apart, codes", 0, true, 97, 10, 60);
     test_lengths();
-    test_found_again();
+    test_found_again(0);
+    test_found_again(2);
     test_row_by_row(1, 3, 260);
     test_cancel();
     test_close();

@@ -125,8 +125,9 @@ static void make_cases(void) {
     }
 }
 
-static void test_obeying(void) {
+static void test_obeying(int generated) {
     fake_reset();
+    fake.generated = generated;
     fake.eos_logit = -2;
     atomic_store(&freed, 0);
     make_cases();
@@ -182,10 +183,11 @@ static bool narrow_accept(Constraint *constraint, ConstraintState *state, int32_
 }
 
 /* The same answer, logprobs and all, as from a sampler that is given each row of logits; in fewer steps than tokens. */
-static void test_forced(void) {
+static void test_forced(int generated) {
     enum { COUNT = 60 };
     static const ConstraintOps ops = {.mask = narrow_mask, .accept = narrow_accept, .free = automaton_free};
     fake_reset();
+    fake.generated = generated;
     Case c;
     make_prompt(&c, 50, 4);
     c.options.max_tokens = COUNT;
@@ -221,7 +223,7 @@ static void test_forced(void) {
         equal += sampler_next(&sampler, &scratch, logits, 50 + i, &token) == seen.ids[i];
         hash = mix_token(hash, &token);
         CHECK(narrow_accept(&a->base, &state, token.id, &error));
-        all += 3 * (prompt = fake_next_hash(prompt, token.id));
+        all += 3 * (prompt = fake_next_hash(prompt, token.id + (generated ? FAKE_GENERATED : 0)));
     }
     TEST_MSG(equal == COUNT && hash == seen.hash, "%d of %d tokens", equal, COUNT);
     sampler_scratch_close(&scratch);
@@ -536,8 +538,10 @@ static void test_nothing(void) {
 
 int main(void) {
     log_set_level(LOG_ERROR);
-    test_obeying();
-    test_forced();
+    test_obeying(0);
+    test_obeying(9);
+    test_forced(0);
+    test_forced(4); /* fewer than a run has tokens */
     test_literal();
     test_literal_slow();
     test_forced_runs();

@@ -1,5 +1,6 @@
 /* The disk tier behind real decoders: a new engine goes on where an old one's pages end, and answers as a cold one
- * does, bit for bit, exactly or coded, with windows, on damaged files, beside another that has the directory. */
+ * does, bit for bit, exactly or coded, with windows, on damaged files, beside another that has the directory; also
+ * where answers are computed otherwise than prompts. */
 #include "engine/disk_tier.h"
 
 #include "family/fixture.h"
@@ -20,13 +21,13 @@ typedef struct Answer {
 typedef struct Wish {
     const KvFormat *format;
     uint64_t space;
-    bool cache_off, no_disk;
+    bool cache_off, no_disk, apart;
 } Wish;
 
 static EngineOptions engine_options(const char *directory, const Wish *wish) {
     return (EngineOptions){.directory = directory,
         .model = {.context = 512},
-        .backend = fixture_backend("auto", 2, 0),
+        .backend = fixture_backend(wish->apart ? "generated" : "auto", 2, 0),
         .slots = 2,
         .queue_max = 4,
         .prefill_size = 150,
@@ -48,12 +49,10 @@ static void make_prompt(const Model *model, int32_t prompt[PROMPT]) {
     for (int i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(test_random(&state) % (uint64_t)model_vocab(model));
 }
 
-static Answer ask(Engine *engine, const Wish *wish) {
+static Answer ask_this(Engine *engine, const Wish *wish, const int32_t *prompt, int count) {
     Answer answer = {0};
-    int32_t prompt[PROMPT];
-    make_prompt(engine_model(engine), prompt);
     const RequestOptions options = {.prompt = prompt,
-        .prompt_count = PROMPT,
+        .prompt_count = count,
         .max_tokens = ANSWER,
         .choices = 1,
         .kv_format = wish->format,
@@ -73,6 +72,12 @@ static Answer ask(Engine *engine, const Wish *wish) {
     answer.cached = request_stats(request).cached_tokens;
     request_free(request);
     return answer;
+}
+
+static Answer ask(Engine *engine, const Wish *wish) {
+    int32_t prompt[PROMPT];
+    make_prompt(engine_model(engine), prompt);
+    return ask_this(engine, wish, prompt, PROMPT);
 }
 
 /* By an engine of its own. */
@@ -207,6 +212,30 @@ static void check_pieces(const char *directory) {
     remove_cache();
 }
 
+/* A page that an answer has filled is none of a prompt's that has the same text. */
+static void check_apart(const char *name, const char *directory) {
+    enum { BEGIN = 2 * KV_PAGE_TOKENS - ANSWER / 2 };
+    const Wish wish = {.apart = true}, cold_wish = {.apart = true, .no_disk = true};
+    int32_t prompt[PROMPT];
+    new_cache();
+    Engine *engine = open_engine(directory, &wish);
+    make_prompt(engine_model(engine), prompt);
+    const Answer first = ask_this(engine, &wish, prompt, BEGIN);
+    engine_close(engine);
+    for (int i = 0; i < ANSWER; i++) prompt[BEGIN + i] = first.tokens[i].id;
+    engine = open_engine(directory, &cold_wish);
+    const Answer cold = ask_this(engine, &cold_wish, prompt, PROMPT);
+    engine_close(engine);
+    for (int again = 0; again < 2; again++) {
+        engine = open_engine(directory, &wish);
+        const Answer warm = ask_this(engine, &wish, prompt, PROMPT);
+        TEST_MSG(same(&warm, &cold), "%s: not as cold", name);
+        TEST_MSG(warm.cached == (again ? WHOLE_PAGES : KV_PAGE_TOKENS), "%s: %d were found", name, warm.cached);
+        engine_close(engine);
+    }
+    remove_cache();
+}
+
 static void check_model(const char *name, const char *directory) {
     KvFormat turbo;
     TEST(kv_format_parse("turbo", &turbo, NULL));
@@ -214,6 +243,7 @@ static void check_model(const char *name, const char *directory) {
     turbo.hot = turbo.sink = KV_PAGE_TOKENS;
     check_pieces(directory);
     check_spoiled(directory);
+    check_apart(name, directory);
     check_form(name, directory, NULL);
     check_form(name, directory, &turbo);
 }

@@ -1,5 +1,6 @@
 /* What engines over real decoders share and give up: answers begun with pages that others left, in the same form or as
- * codes, and answers parked over and over, are those of a cold engine bit for bit, logprobs too. Random weights. */
+ * codes, and answers parked over and over, are those of a cold engine bit for bit, logprobs too; also where answers are
+ * computed otherwise than prompts. Random weights. */
 #include <time.h>
 
 #include "base/log.h"
@@ -42,11 +43,13 @@ static void make_case(Case *c, int number, int vocab) {
             .logprobs = 3}};
 }
 
+static const char *cpu = "auto"; /* or "generated": answers are computed otherwise than prompts */
+
 static Engine *open_engine(const char *directory, const KvFormat *format, int slots, size_t bytes, bool prefix_off) {
     Error error = {0};
     const EngineOptions options = {.directory = directory,
         .model = {.context = CONTEXT},
-        .backend = fixture_backend("auto", 2, 0),
+        .backend = fixture_backend(cpu, 2, 0),
         .slots = slots,
         .queue_max = MANY,
         .prefill_size = 96,
@@ -215,6 +218,9 @@ int main(void) {
             check_parting(fixtures[i].name, directory, &format);
         }
         check_many(fixtures[i].name, directory, i == 1);
+        cpu = "generated";
+        if (i < 2) check_sharing(fixtures[i].name, directory, i == 1 ? &coded : &(KvFormat){0});
+        cpu = "auto";
         fixture_remove(directory);
         fixture_close(&f);
     }

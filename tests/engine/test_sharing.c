@@ -12,9 +12,12 @@ typedef struct Setting {
     const char *name;
     int window;
     bool coded;
+    int generated;
 } Setting;
-static const Setting settings[] = {
-    {"exact", 0, false}, {"windows", 200, false}, {"codes", 0, true}, {"codes and windows", 150, true}};
+static const Setting settings[] = {{"exact", 0, false, 0}, {"windows", 200, false, 0}, {"codes", 0, true, 0},
+    {"codes and windows", 150, true, 0}, {"answers apart", 0, false, SLOTS},
+    {"answers apart and windows", 200, false, 9}, {"answers apart and codes", 0, true, 64},
+    {"answers apart, codes and windows", 150, true, 20}};
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
 static void use_setting(int i) {
@@ -22,6 +25,7 @@ static void use_setting(int i) {
     fake.context = 1024;
     fake.window = settings[i].window;
     fake.coded = settings[i].coded;
+    fake.generated = settings[i].generated;
 }
 
 static Engine *open_sharing(int slots, size_t pages, bool prefix_off) {
@@ -136,7 +140,8 @@ static void test_warm(int setting) {
         Request *next = submit(warm, &c.options);
         read_all(next, 1, &seen);
         const int found = request_stats(next).cached_tokens; /* an answer's last token is not computed */
-        TEST_MSG(found <= count + 89 && found > count + 89 - PREFIX_PART_LEAST, "%d of %d", found, count + 95);
+        const int most = fake.generated ? count : count + 89;
+        TEST_MSG(found <= most && found > most - PREFIX_PART_LEAST, "%d of %d", found, count + 95);
         request_free(next);
     }
     c.prompt[200] ^= 1;
@@ -313,6 +318,7 @@ static void test_soak(int setting) {
 int main(void) {
     log_set_level(LOG_ERROR);
     for (int i = 0; i < SETTINGS; i++) {
+        if (SANITIZED && i > 4 && i < SETTINGS - 1) continue; /* the last one has both */
         test_warm(i);
         test_parting(i);
         test_parking(i);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "backend/fence.h"
+#include "backend/generated.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "model/runner.h"
@@ -299,16 +300,21 @@ static inline void fixture_remove(const char *directory) {
 /* ---- running ---- */
 
 /* Backends to try; those that the machine or the build lacks are passed over. "ref" is everywhere, and so is "fence":
- * ref behind tests/backend/fence.h. Its proof is the system's, without a sanitizer. */
+ * ref behind tests/backend/fence.h. Its proof is the system's, without a sanitizer. "generated", which is none of them:
+ * the best behind tests/backend/generated.h. */
 static const char *const fixture_cpus[] = {"ref", SANITIZED ? "" : "fence", "avx2", "avx512", "amx", "neon", "cuda"};
 
 static inline BackendOptions fixture_backend(const char *cpu, int threads, int rows_max) {
-    const bool fence = strcmp(cpu, "fence") == 0;
+    const bool fence = strcmp(cpu, "fence") == 0, generated = strcmp(cpu, "generated") == 0;
     return (BackendOptions){.device = strcmp(cpu, "cuda") ? NULL : cpu,
-        .cpu = fence ? "ref" : cpu,
+        .cpu = fence    ? "ref"
+            : generated ? "auto"
+                        : cpu,
         .threads = threads,
         .rows_max = rows_max,
-        .wrap = fence ? fence_open : NULL};
+        .wrap = fence   ? fence_open
+            : generated ? generated_open
+                        : NULL};
 }
 
 static inline bool fixture_cpu_here(const char *cpu) {
@@ -362,9 +368,10 @@ static inline bool fixture_run_open(
     return ok;
 }
 
-/* One step: rows tokens of one sequence; embeddings: [rows, hidden] where a token is −1. logits: [rows, vocab]. */
-static inline bool fixture_step_given(Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens,
-    const float *embeddings, int rows, float *logits, Error *error) {
+/* One step: rows tokens of one sequence, as a prompt's or, where the backend makes a difference, an answer's;
+ * embeddings: [rows, hidden] where a token is −1. logits: [rows, vocab]. */
+static inline bool fixture_step_as(Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens,
+    const float *embeddings, int rows, bool generated, float *logits, Error *error) {
     int32_t positions[FIXTURE_TOKENS_MAX], output[FIXTURE_TOKENS_MAX];
     for (int i = 0; i < rows; i++) {
         positions[i] = s->length + i;
@@ -373,6 +380,7 @@ static inline bool fixture_step_given(Runner *runner, KvCache *cache, KvSequence
     if (!kv_reserve(cache, s, rows, error)) return false;
     const Run run = {.rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables};
     const Step step = {.rows = rows,
+        .generated = generated && runner_generated_max(runner) ? rows : 0,
         .tokens = tokens,
         .positions = positions,
         .run_count = 1,
@@ -386,12 +394,17 @@ static inline bool fixture_step_given(Runner *runner, KvCache *cache, KvSequence
     return true;
 }
 
+static inline bool fixture_step_given(Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens,
+    const float *embeddings, int rows, float *logits, Error *error) {
+    return fixture_step_as(runner, cache, s, tokens, embeddings, rows, false, logits, error);
+}
+
 static inline bool fixture_step(
     Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens, int rows, float *logits, Error *error) {
     return fixture_step_given(runner, cache, s, tokens, NULL, rows, logits, error);
 }
 
-/* All tokens in steps of `chunk`, the last `steps` of them singly. logits: [count, vocab]. */
+/* All tokens in steps of `chunk`, the last `steps` of them singly, as an answer's. logits: [count, vocab]. */
 static inline bool fixture_walk(Runner *runner, const int32_t *tokens, int count, int chunk, int steps, float *logits) {
     Error error = {0};
     KvSequence s = {0};
@@ -401,7 +414,8 @@ static inline bool fixture_walk(Runner *runner, const int32_t *tokens, int count
     for (int done = 0; ok && done < count;) {
         const int left = count - steps - done;
         const int rows = left <= 0 ? 1 : left < chunk ? left : chunk;
-        ok = fixture_step(runner, cache, &s, tokens + done, rows, logits + (size_t)done * (size_t)vocab, &error);
+        ok = fixture_step_as(
+            runner, cache, &s, tokens + done, NULL, rows, left <= 0, logits + (size_t)done * (size_t)vocab, &error);
         done += rows;
     }
     TEST_MSG(ok, "%s", error.text);

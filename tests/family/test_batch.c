@@ -1,8 +1,8 @@
 /* What a sequence computes depends on nothing but itself: one prompt = pieces of 1, 7 and 128 tokens = together with
- * seven strangers, bit for bit, on every backend. */
+ * seven strangers, bit for bit, on every backend. So does an answer, whose rows may be computed otherwise. */
 #include "fixture.h"
 
-enum { TOKENS = 270, STRANGERS = 7, ROWS = 512 };
+enum { TOKENS = 270, STRANGERS = 7, ROWS = 512, PROMPT = 200 /* of them, where an answer follows */, PIECE = 31 };
 
 static const struct {
     const char *name;
@@ -31,21 +31,36 @@ static bool batch_add(Batch *b, KvCache *cache, KvSequence *s, const int32_t *to
     return true;
 }
 
-/* One step: ours somewhere among strangers, everybody with a chunk of another size. */
+/* Rows of a sequence in the next step: of its answer a few, or of its prompt. */
+static int crowd_rows(const KvSequence *s, int prompt, uint64_t *random) {
+    const bool answers = s->length >= prompt;
+    const int left = (answers ? TOKENS : prompt) - s->length,
+              most = 1 + (int)(test_random(random) % (answers ? 5 : 60));
+    return left < most ? left : most;
+}
+
+/* One step: ours somewhere among strangers, everybody with a chunk of another size; answers come first. prompt: where
+ * each one's ends. */
 static bool crowd_step(const FixtureRun *run, KvCache *cache, KvSequence s[STRANGERS + 1],
-    int32_t tokens[STRANGERS + 1][TOKENS], int ours, uint64_t *random, float *logits) {
+    int32_t tokens[STRANGERS + 1][TOKENS], const int prompt[STRANGERS + 1], int ours, uint64_t *random, float *logits) {
     Batch *b = calloc(1, sizeof *b);
     Error error = {0};
     int added[STRANGERS + 1] = {0}, wanted = 0;
+    const int generated_max = runner_generated_max(run->runner);
     bool ok = true;
-    for (int i = 0; ok && i <= STRANGERS; i++) {
-        const int left = TOKENS - s[i].length, most = 1 + (int)(test_random(random) % 60);
-        added[i] = left < most ? left : most;
+    for (int turn = 0; turn < 2 * (STRANGERS + 1); turn++) {
+        const int i = turn % (STRANGERS + 1);
+        const bool answers = s[i].length >= prompt[i];
+        if (answers != (turn <= STRANGERS)) continue;
+        added[i] = crowd_rows(&s[i], prompt[i], random);
+        if (answers && generated_max && added[i] > generated_max - b->step.generated)
+            added[i] = generated_max - b->step.generated;
         if (added[i] == 0) continue;
         if (i == ours) {
             for (; wanted < added[i]; wanted++) b->output[wanted] = b->step.rows + wanted;
         }
-        ok = batch_add(b, cache, &s[i], tokens[i], added[i]);
+        ok = ok && batch_add(b, cache, &s[i], tokens[i], added[i]);
+        if (answers && generated_max) b->step.generated = b->step.rows;
     }
     b->step.tokens = b->tokens;
     b->step.positions = b->positions;
@@ -61,9 +76,11 @@ static bool crowd_step(const FixtureRun *run, KvCache *cache, KvSequence s[STRAN
     return ok;
 }
 
-static bool crowd_walk(const FixtureRun *run, const int32_t *mine, float *logits) {
+/* end: of our prompt; those of strangers end anywhere, if ours does. */
+static bool crowd_walk(const FixtureRun *run, const int32_t *mine, int end, float *logits) {
     static int32_t tokens[STRANGERS + 1][TOKENS];
     const int ours = 3;
+    int prompt[STRANGERS + 1];
     uint64_t random = 7;
     Error error = {0};
     KvSequence s[STRANGERS + 1] = {0};
@@ -74,10 +91,30 @@ static bool crowd_walk(const FixtureRun *run, const int32_t *mine, float *logits
         for (int t = 0; t < TOKENS; t++) {
             tokens[i][t] = i == ours ? mine[t] : (int32_t)(test_random(&random) % (uint64_t)run->vocab);
         }
+        prompt[i] = i == ours || end == TOKENS ? end : 1 + (int)(test_random(&random) % TOKENS);
         ok = kv_sequence_open(cache, NULL, &s[i], &error);
     }
-    while (ok && s[ours].length < TOKENS) ok = crowd_step(run, cache, s, tokens, ours, &random, logits);
+    while (ok && s[ours].length < TOKENS) ok = crowd_step(run, cache, s, tokens, prompt, ours, &random, logits);
     for (int i = 0; cache && i <= STRANGERS; i++) kv_sequence_close(cache, &s[i]);
+    kv_close(cache);
+    return ok;
+}
+
+/* A prompt, then its answer in pieces, as one is read again. */
+static bool pieces_walk(const FixtureRun *run, const int32_t *tokens, float *logits) {
+    Error error = {0};
+    KvSequence s = {0};
+    const KvPlan *plan = runner_kv_plan(run->runner);
+    KvCache *cache = kv_open(plan, kv_bytes_for(plan, NULL, TOKENS), &error);
+    bool ok = cache && kv_sequence_open(cache, NULL, &s, &error);
+    while (ok && s.length < TOKENS) {
+        const bool answers = s.length >= PROMPT;
+        const int at = s.length, left = (answers ? TOKENS : PROMPT) - at, rows = left < PIECE ? left : PIECE;
+        ok = fixture_step_as(
+            run->runner, cache, &s, tokens + at, NULL, rows, answers, logits + (size_t)at * (size_t)run->vocab, &error);
+    }
+    TEST_MSG(ok, "%s", error.text);
+    if (cache) kv_sequence_close(cache, &s);
     kv_close(cache);
     return ok;
 }
@@ -85,6 +122,24 @@ static bool crowd_walk(const FixtureRun *run, const int32_t *mine, float *logits
 static bool open_run(FixtureRun *run, const char *directory, const char *cpu, int threads) {
     const RunnerOptions options = {.backend = fixture_backend(cpu, threads, ROWS)};
     return fixture_run_open(run, directory, &(ModelOptions){.context = TOKENS}, &options);
+}
+
+/* whole: as if all were a prompt; other: as much room. */
+static void test_answer(const FixtureRun *two, const FixtureRun *run, const char *label, const int32_t *tokens,
+    float *whole, float *other) {
+    const size_t size = (size_t)TOKENS * (size_t)run->vocab, begin = (size_t)PROMPT * (size_t)run->vocab;
+    const bool differs = strcmp(runner_backend(run->runner)->ops->name, "generated") == 0;
+    memcpy(other, whole, size * sizeof *whole);
+    TEST(fixture_walk(two->runner, tokens, TOKENS, TOKENS, TOKENS - PROMPT, whole));
+    TEST_MSG(memcmp(whole, other, begin * sizeof *whole) == 0, "%s before an answer", label);
+    for (size_t i = begin; differs && i < size; i += (size_t)run->vocab)
+        TEST_MSG(memcmp(whole + i, other + i, (size_t)run->vocab * sizeof *whole) != 0, "%s: no difference", label);
+    memset(other, 0, size * sizeof *other);
+    TEST(pieces_walk(run, tokens, other));
+    TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s with an answer in pieces", label);
+    memset(other, 0, size * sizeof *other);
+    TEST(crowd_walk(run, tokens, PROMPT, other));
+    TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s with an answer among strangers", label);
 }
 
 /* Two threads for the whole prompt, one for what must equal it. */
@@ -102,8 +157,9 @@ static void test_model(const FixtureRun *two, const FixtureRun *run, const char 
         TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s in pieces of %d", label, chunks[c]);
     }
     memset(other, 0, size * sizeof *other);
-    TEST(crowd_walk(run, tokens, other));
+    TEST(crowd_walk(run, tokens, TOKENS, other));
     TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s among strangers", label);
+    if (runner_generated_max(run->runner)) test_answer(two, run, label, tokens, whole, other);
     free(whole);
     free(other);
 }
@@ -118,7 +174,7 @@ static void test_case(const char *directory, size_t i, const char *cpu) {
     fixture_run_close(&two);
 }
 
-/* short, for an emulator: without the fence, whose proof is the same everywhere. */
+/* short, for an emulator: without the fence and answers of a CPU, whose proofs are the same everywhere. */
 int main(int argc, char **argv) {
     const bool in_short = argc > 1 && !strcmp(argv[1], "short");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -131,6 +187,7 @@ int main(int argc, char **argv) {
             if (!fixture_computes(fixture_cpus[c], f.name)) continue;
             if (fixture_cpu_here(fixture_cpus[c])) test_case(directory, i, fixture_cpus[c]);
         }
+        if (!in_short) test_case(directory, i, "generated");
         fixture_remove(directory);
         fixture_close(&f);
     }

@@ -64,7 +64,7 @@ static void check_parts(const Fixture *f, int variant, const FixtureRun *run, co
             check_fast(f, variant, cpu, whole);
         static const int chunks[] = {1, 7};
         for (size_t c = 0; c < COUNT_OF(chunks); c++) {
-            TEST(fixture_walk(run->runner, f->tokens, f->count, chunks[c], 0, pieces));
+            TEST(fixture_walk(run->runner, f->tokens, f->count, chunks[c], f->steps, pieces));
             TEST_MSG(
                 !memcmp(whole, pieces, size * sizeof *whole), "%s on two %s in pieces of %d", f->name, cpu, chunks[c]);
         }

@@ -57,7 +57,7 @@ static void check_mixed(
         TEST_MSG(memcmp(whole, alone, size * sizeof *whole) != 0, "%s: %s computes as ref alone", f->name, label);
         static const int chunks[] = {1, 7};
         for (size_t c = 0; c < COUNT_OF(chunks); c++) {
-            TEST(fixture_walk(run.runner, f->tokens, f->count, chunks[c], 0, pieces));
+            TEST(fixture_walk(run.runner, f->tokens, f->count, chunks[c], f->steps, pieces));
             TEST_MSG(!memcmp(whole, pieces, size * sizeof *whole), "%s: %s in pieces of %d", f->name, label, chunks[c]);
         }
         fixture_run_close(&run);

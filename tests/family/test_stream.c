@@ -363,8 +363,13 @@ static bool walk_pair(Setup *s, Runner *runner, float *logits) {
             ok = ok && kv_reserve(cache, &sequences[k], 1, &error);
             runs[k] = (Run){.row = k, .rows = 1, .position = i, .tables = (const int32_t *const *)sequences[k].tables};
         }
-        const Step step = {
-            .rows = 2, .tokens = tokens, .positions = positions, .run_count = 2, .runs = runs, .axes = 1};
+        const Step step = {.rows = 2,
+            .generated = runner_generated_max(runner) > 0, /* the first one */
+            .tokens = tokens,
+            .positions = positions,
+            .run_count = 2,
+            .runs = runs,
+            .axes = 1};
         float *out;
         ok = ok && runner_forward(runner, cache, &step, 2, outputs, &out, &error);
         if (ok) memcpy(logits + (size_t)(i * 2 * s->f.vocab), out, sizeof *out * 2 * (size_t)s->f.vocab);
@@ -599,6 +604,7 @@ int main(void) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         check_ways(&cases[i], "ref", true);
         check_ways(&cases[i], "auto", false);
+        check_ways(&cases[i], "generated", false);
     }
     check_cut();
     check_hints();

@@ -8,13 +8,10 @@ bool cuda_sees_codes(const CudaBackend *b, const KvLayer *layer) {
     return any;
 }
 
-void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *attend) {
-    CudaCodes *codes = &b->codes;
-    const KvLayer *layer = &op->kv;
+static AttendCodes codes_of(CudaBackend *b, const KvLayer *layer) {
+    const CudaCodes *codes = &b->codes;
     const KvLayout *l = &layer->layout;
     const bool biased = layer->k_bias && kv_bias_possible(layer->rope);
-    Attend a = *attend;
-    CHECK(layer->index < codes->layers && a.window == 0 && !a.q_latent);
     AttendCodes c = {.ends = cuda_step_code_ends(b),
         .sinks = cuda_step_code_sinks(b),
         .records = b->block.device + codes->records +
@@ -37,6 +34,30 @@ void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *attend
         c.k_stride[form] = (int64_t)layer->k_codes[form].stride;
         c.v_stride[form] = (int64_t)layer->v_codes[form].stride;
     }
+    return c;
+}
+
+/* Rows of a step, first … end − 1, as many at a time as there is room for their parts of `each` floats. */
+static void codes_rows(CudaBackend *b, Attend a, const AttendCodes *c, int first, int end, size_t each,
+    cudaError_t (*kernel)(cudaStream_t stream, const Attend *attend, const AttendCodes *codes)) {
+    int rows = (int)(CUDA_PARTIALS_BYTES / (each * sizeof(float)));
+    rows = rows < 1 ? 1 : rows > end - first ? end - first : rows;
+    if (first == end || !cuda_room(b, &b->partials, each * sizeof(float) * (size_t)rows, &b->fault)) return;
+    a.partials = b->partials.memory;
+    for (a.first_row = first; a.first_row < end; a.first_row += rows) {
+        a.rows = end - a.first_row < rows ? end - a.first_row : rows;
+        cuda_ok(b, kernel(b->stream, &a, c), "attention to codes");
+    }
+}
+
+bool cuda_codes_generated(CudaBackend *b, const KvLayer *layer, const Attend *a) {
+    const AttendCodes c = codes_of(b, layer);
+    return c.four && attention_generated_codes_fits(a, &c);
+}
+
+/* Of rows from `first` on, by kernels that take codes of every form. */
+static void others(CudaBackend *b, Attend a, AttendCodes c, int first) {
+    CudaCodes *codes = &b->codes;
     const bool fast = attention_codes_fast(&a);
     c.pages = codes->coded_short || !fast ? codes->pages : 0;
     const size_t heads = (size_t)(a.step.rows * a.heads), each_query = (code_query_bytes(&a) + 15) / 16 * 16;
@@ -47,13 +68,22 @@ void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *attend
     c.folded = (float *)(void *)(c.queries + query_bytes);
     cuda_ok(b, attention_codes_queries(b->stream, &a, &c), "attention to codes");
     if (fast && codes->coded_long) cuda_ok(b, attention_codes_runs(b->stream, &a, &c), "attention to codes");
-    const size_t each = (size_t)a.heads * code_part_floats(&a, &c) * sizeof(float);
-    int rows = (int)(CUDA_PARTIALS_BYTES / each);
-    rows = rows < 1 ? 1 : rows > a.step.rows ? a.step.rows : rows;
-    if (!cuda_room(b, &b->partials, each * (size_t)rows, &b->fault)) return;
-    a.partials = b->partials.memory;
-    for (a.first_row = 0; a.first_row < a.step.rows; a.first_row += rows) {
-        a.rows = a.step.rows - a.first_row < rows ? a.step.rows - a.first_row : rows;
-        cuda_ok(b, attention_codes_rows(b->stream, &a, &c), "attention to codes");
+    codes_rows(b, a, &c, first, a.step.rows, (size_t)a.heads * code_part_floats(&a, &c), attention_codes_rows);
+}
+
+void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *attend) {
+    CudaCodes *codes = &b->codes;
+    Attend a = *attend;
+    CHECK(op->kv.index < codes->layers && a.window == 0 && !a.q_latent);
+    AttendCodes c = codes_of(b, &op->kv);
+    const bool generated = a.generated && attention_generated_codes_fits(&a, &c);
+    const int first = generated && c.four ? a.generated : 0; /* of those for other kernels */
+    if (first < a.step.rows) others(b, a, c, first);
+    if (!generated) return;
+    if (!cuda_room(b, &b->arrivals, GENERATED_ARRIVALS * sizeof *a.arrivals, &b->fault)) return; /* zeros */
+    a.arrivals = b->arrivals.memory;
+    for (int row = 0, end; row < a.generated; row = end) {
+        end = row + ATTENTION_GENERATED_ROWS < a.generated ? row + ATTENTION_GENERATED_ROWS : a.generated;
+        codes_rows(b, a, &c, row, end, attention_generated_codes_floats(&a, &c), attention_generated_codes);
     }
 }

@@ -283,8 +283,8 @@ extern "C" cudaError_t attention_scan(cudaStream_t stream, const Attend *a) {
     if (attention_has_tiles(*a)) {
         cudaError_t done = cudaSuccess;
         if (a->short_runs) done = attention_scan_tiles(stream, *a);
-        if (!done && a->long_runs && a->first_row == 0) 
-            done = a->wide ? attention_run_wide(stream, *a) : attention_run_tiles(stream, *a);
+        if (!done && a->long_runs && a->first_row == a->generated)
+            done = attention_run_tiles(stream, *a);
         return done;
     }
     const cudaError_t error = a->dtype == F32 ? scan<F32>(stream, *a)

@@ -41,5 +41,3 @@ cudaError_t attention_run_tiles(cudaStream_t stream, const Attend &a);
 /* attention_rows.cu: whether it is for rows that attention_is_simple() has found to be single ones; those. */
 bool attention_is_many(const Attend &a);
 cudaError_t attention_many(cudaStream_t stream, const Attend &a);
-/* attention_wide.cu: long runs, if a.wide. */
-cudaError_t attention_run_wide(cudaStream_t stream, const Attend &a);

@@ -144,7 +144,7 @@ static void cuda_close(Backend *backend) {
     cuda_banks_forget(b);
     cuda_codes_close(b);
     cuda_reserves_close(b);
-    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice};
+    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->mixture};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
     cuda_parts_close(b);
     cudaFree(b->scratch);
@@ -185,6 +185,7 @@ static const BackendOps cuda_ops = {
     .latent = cuda_latent,
     .route = cuda_route,
     .experts = cuda_experts,
+    .mixture = cuda_mixture,
     .activate = cuda_activate,
     .gather = cuda_gather,
     .logits = cuda_logits,
@@ -253,6 +254,7 @@ static bool open_device(CudaBackend *b, const BackendOptions *options, Error *er
     kernels_begin_early(p.major >= 9);
     b->can_reserve = cuda_reserves_open(b->device);
     b->wide = p.major == 9 && p.minor == 0 && kernels_have_wide();
+    b->base.generated_max = b->wide ? GENERATED_MAX : 0;
     snprintf(b->base.description, sizeof b->base.description, "%s, f16 activations", p.name);
     b->scratch_count = options->scratch_bytes / sizeof(float);
     if (!cuda_expect(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "CUDA", error)) return false;

@@ -82,9 +82,10 @@ typedef struct CudaCodes {
 
 /* What a repeated walk has in common with the one that was kept. */
 typedef struct CudaKey {
-    int rows, outputs, pages; /* pages: of the longest run, rounded up to a power of two */
-    int drawing;              /* CudaDrawing */
-    int coded, exact;         /* whether rows see codes, and all do; slices that such a row sees exactly */
+    int rows, generated, many, outputs;
+    int pages;        /* of the longest run, rounded up to a power of two */
+    int drawing;      /* CudaDrawing */
+    int coded, exact; /* whether rows see codes, and all do; slices that such a row sees exactly */
     uint64_t forms;
     uint64_t cache;
 } CudaKey;
@@ -119,7 +120,7 @@ typedef struct CudaBackend {
 
     float *scratch;
     size_t scratch_count, scratch_used;
-    CudaRoom inputs, partials, spare, staging, choice;
+    CudaRoom inputs, partials, spare, staging, choice, arrivals, mixture;
     const float *handed; /* what the last operation, a gated product, has left in `inputs` as f16, too; NULL: nothing */
     float *logits;       /* pinned */
     size_t logits_count;
@@ -168,6 +169,11 @@ static inline Turning cuda_turning(const Rope *rope) {
         .dynamic_factor = rope->dynamic.factor};
     memcpy(t.sections, rope->sections, sizeof t.sections);
     return t;
+}
+
+static inline RowNorm row_norm(const Norm *norm) {
+    if (!norm) return (RowNorm){0};
+    return (RowNorm){norm->kind, norm->width, norm->eps, norm->weight, norm->bias};
 }
 
 static inline CudaBackend *cuda_of(Backend *backend) { return (CudaBackend *)backend; }
@@ -254,9 +260,12 @@ bool cuda_only_four(const Step *step, int layer);
 /* Whether rows of the step see codes in this layer, and what these rows get. a: as attend() has it. */
 bool cuda_sees_codes(const CudaBackend *b, const KvLayer *layer);
 void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *a);
+/* Whether all rows that see this layer's codes have one kernel, if they are generated. */
+bool cuda_codes_generated(CudaBackend *b, const KvLayer *layer, const Attend *a);
 
 /* experts.c */
 void cuda_experts(Backend *backend, const Experts *op);
+void cuda_mixture(Backend *backend, const Mixture *op);
 
 /* ops.c */
 void cuda_embed(Backend *backend, const Embed *op);
@@ -266,6 +275,7 @@ void cuda_glu(Backend *backend, const Glu *op);
 void cuda_matmul_add(Backend *backend, const MatmulAdd *op);
 void cuda_attention(Backend *backend, const Attention *op);
 void cuda_latent(Backend *backend, const Latent *op);
+Router cuda_router(const Routing *op);
 void cuda_route(Backend *backend, const Routing *op);
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out);

@@ -126,3 +126,134 @@ void cuda_experts(Backend *backend, const Experts *op) {
         fail(&b->fault, ERROR_MEMORY, "no memory for a choice of experts");
     free(numbers);
 }
+
+/* ---- mixtures of generated rows ---- */
+
+/* All that a mixture's weights say about the way its generated rows go. */
+typedef struct Banks {
+    const CudaBank *gate, *up, *down;
+} Banks;
+static bool banks_of(CudaBackend *b, const Experts *op, Banks *banks) {
+    *banks =
+        (Banks){cuda_bank(b, op->gate, op->count), cuda_bank(b, op->up, op->count), cuda_bank(b, op->down, op->count)};
+    return banks->gate && banks->up && banks->down;
+}
+static bool whole_fits(CudaBackend *b, const Mixture *op, const Banks *banks) {
+    const Tiles *router = cuda_tiles(b, op->router.weight[0]),
+                *shared = op->router.count > 1 ? cuda_tiles(b, op->router.weight[1]) : router;
+    const CudaBank *gate = banks->gate, *up = banks->up, *down = banks->down;
+    return router->kind == shared->kind && router->bytes == shared->bytes && gate->alike && up->alike && down->alike &&
+        gate->most.kind == up->most.kind && gate->most.bytes == up->most.bytes && router->groups == gate->most.groups &&
+        mixture_fits(&gate->most, 1, b->shared_bytes) && mixture_fits(&down->most, 0, b->shared_bytes) &&
+        op->experts.used <= EXPERTS_USED_MAX + 1;
+}
+
+static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+static void run_whole(CudaBackend *b, const Mixture *op, const Banks *banks) {
+    const Experts *e = &op->experts;
+    const int rows = e->generated, pairs = rows * e->used;
+    const int64_t hidden = op->router.weight[0]->cols;
+    const Tiles *gate = &banks->gate->most, *down = &banks->down->most;
+    const size_t chunk_bytes = aligned(experts_chunk_ints(pairs) * sizeof(int32_t)),
+                 x_bytes = aligned(rows * mixture_input_bytes(hidden)),
+                 between_bytes = pairs * mixture_input_bytes((int64_t)down->groups * TILE_COLS);
+    if (!cuda_room(b, &b->mixture, chunk_bytes + x_bytes + between_bytes, &b->fault)) return;
+    int32_t *chunks = b->mixture.memory;
+    uint8_t *x = (uint8_t *)b->mixture.memory + chunk_bytes, *between = x + x_bytes;
+    MixtureRouter router = {.rows = rows,
+        .width = (int)hidden,
+        .x = op->x,
+        .norm = row_norm(op->norm),
+        .weight = *cuda_tiles(b, op->router.weight[0]),
+        .route = cuda_router(&op->route),
+        .inputs = x,
+        .shared_bytes = b->shared_bytes};
+    if (op->router.count > 1) router.shared = *cuda_tiles(b, op->router.weight[1]);
+    cuda_ok(b, mixture_choose(b->stream, &router), "a mixture");
+    float *residual = op->out_norm ? NULL : op->residual;
+    const MixtureSum sum = {.rows = rows,
+        .used = e->used,
+        .experts = e->count,
+        .most = *down,
+        .bank = banks->down->tiles,
+        .index = e->index,
+        .weight = e->weight,
+        .x = between,
+        .out = e->out,
+        .residual = residual,
+        .scale = op->scale,
+        .shared_bytes = b->shared_bytes};
+    const bool alone = rows == 1 && mixture_sum_fits(&sum);
+    if (!alone) cuda_ok(b, experts_sort(b->stream, pairs, e->count, e->index, chunks), "a mixture");
+    MixtureProduct product = {.pairs = pairs,
+        .each = e->used,
+        .experts = e->count,
+        .most = *gate,
+        .bank = {banks->gate->tiles, banks->up->tiles},
+        .index = e->index,
+        .chunks = alone ? NULL : chunks,
+        .x = x,
+        .inputs = between,
+        .activation = (int)e->activation,
+        .multiprocessors = b->multiprocessors,
+        .shared_bytes = b->shared_bytes};
+    cuda_ok(b, mixture_product(b->stream, &product), "a mixture");
+    if (alone) {
+        cuda_ok(b, mixture_sum(b->stream, &sum), "a mixture");
+    } else {
+        product.each = 1;
+        product.most = *down;
+        product.bank[0] = banks->down->tiles;
+        product.bank[1] = NULL;
+        product.x = between;
+        product.out = e->work;
+        cuda_ok(b, mixture_product(b->stream, &product), "a mixture");
+        cuda_ok(b, mixture_combine(b->stream, rows, e->used, hidden, e->work, e->weight, e->out, residual, op->scale),
+            "a mixture");
+    }
+    if (op->out_norm) cuda_add(&b->base, rows, hidden, op->residual, e->out, op->scale, op->out_norm);
+}
+
+/* Rows from `first` on. */
+static void run_in_turn(Backend *backend, const Mixture *op, int first) {
+    const BackendOps *ops = backend->ops;
+    const int64_t hidden = op->router.weight[0]->cols, pairs = (int64_t)first * op->experts.used;
+    Matmul router = op->router;
+    Routing route = op->route;
+    Experts experts = op->experts;
+    router.rows = route.rows = experts.rows -= first;
+    if (first) router.generated = experts.generated = 0;
+    const float *x = op->x + first * hidden;
+    float *normed = op->normed + first * hidden;
+    router.x += first * hidden;
+    for (int i = 0; i < router.count; i++) router.out[i] += first * router.weight[i]->rows;
+    route.logits += (int64_t)first * route.experts;
+    if (route.shared_logits) route.shared_logits += first * (1 + route.shared_pair);
+    route.index += pairs;
+    route.weight += pairs;
+    experts.x += first * hidden;
+    experts.index += pairs;
+    experts.weight += pairs;
+    experts.out += first * hidden;
+    if (op->norm) ops->norm(backend, router.rows, x, op->norm, normed);
+    ops->matmul(backend, &router);
+    ops->route(backend, &route);
+    ops->experts(backend, &experts);
+    ops->add(backend, router.rows, hidden, op->residual + first * hidden, experts.out, op->scale, op->out_norm);
+}
+
+void cuda_mixture(Backend *backend, const Mixture *op) {
+    CudaBackend *b = cuda_of(backend);
+    Banks banks;
+    int first = 0;
+    b->handed = NULL;
+    if (op->experts.generated > 0) {
+        if (!banks_of(b, &op->experts, &banks)) return;
+        if (whole_fits(b, op, &banks)) {
+            run_whole(b, op, &banks);
+            first = op->experts.generated;
+        }
+    }
+    if (first < op->experts.rows) run_in_turn(backend, op, first);
+}

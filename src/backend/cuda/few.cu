@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(BLOCK, 2) few_kernel(const __grid_constant__ P
 #pragma unroll
         for (int k = 0; k < 4; k++) c[k] = 0;
         __syncthreads();
-        if (warp == done % WARPS) finish<GLU>(p, unit, sums[done % 2], factors, [] {});
+        if (warp == done % WARPS) finish<GLU>(p, unit, SumsInTiles{sums[done % 2]}, factors, [] {});
         done++;
     }
 }

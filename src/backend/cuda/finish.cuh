@@ -15,66 +15,111 @@ __device__ __forceinline__ int weight_of(const ProductWork &p, int unit, int &ti
     return i;
 }
 
-/* Of a unit whose slices' sums lie in `sums` [part][warp][16][8]: the ordered sum and what follows it. One warp.
- * ready() returns once the sums are there; what else is needed is loaded before. */
-template <bool GLU, class Ready>
-__device__ __forceinline__ void finish(
-    const ProductWork &p, int unit, const float *sums, const float *factors, const Ready &ready) {
-    int tile_row;
-    const int index = weight_of(p, unit, tile_row);
-    const Tiles &w = p.weight[index];
-    const int lane = threadIdx.x % 32, r = lane % TILE_ROWS, row = tile_row * TILE_ROWS + r;
-    const bool on = row < w.rows;
-    const float factor = __ldg(w.factors + tile_row), other = GLU ? __ldg(p.weight[1].factors + tile_row) : 0;
-    const float bias = w.bias && on ? __ldg(w.bias + row) : 0;
-    const float other_bias = GLU && p.weight[1].bias && on ? __ldg(p.weight[1].bias + row) : 0;
-    float *out = p.out[index] + row;
-    float old[FEW_ROWS_MAX / 2];
-#pragma unroll
-    for (int k = 0; k < FEW_ROWS_MAX / 2; k++) {
-        const int t = 2 * k + lane / TILE_ROWS;
-        old[k] = p.mode == PRODUCT_ADD && on && t < p.rows ? load(out + (int64_t)t * w.rows) : 0;
+/* What follows the sums of a unit of at most so many rows. One warp. */
+template <bool GLU, int ROWS = FEW_ROWS_MAX> struct Ending {
+    int row, width;
+    bool on, biased;
+    float factor, other, bias, other_bias;
+    float *out, old[ROWS / 2];
+
+    /* What is needed besides the sums: of the weights, the tile row's factors first; then what other kernels may have
+     * written. */
+    static __device__ __forceinline__ float2 factors_of(const ProductWork &p, int unit) {
+        int tile_row;
+        const int index = weight_of(p, unit, tile_row);
+        return make_float2(__ldg(p.weight[index].factors + tile_row), GLU ? __ldg(p.weight[1].factors + tile_row) : 0);
     }
+    __device__ __forceinline__ void expect(const ProductWork &p, int unit, float2 both) {
+        int tile_row;
+        const int index = weight_of(p, unit, tile_row), lane = threadIdx.x % 32;
+        const Tiles &w = p.weight[index];
+        factor = both.x;
+        other = both.y;
+        width = w.rows;
+        biased = w.bias != nullptr;
+        row = tile_row * TILE_ROWS + lane % TILE_ROWS;
+        on = row < w.rows;
+        bias = w.bias && on ? __ldg(w.bias + row) : 0;
+        other_bias = GLU && p.weight[1].bias && on ? __ldg(p.weight[1].bias + row) : 0;
+        out = p.out[index] + row;
+    }
+    __device__ __forceinline__ void take(const ProductWork &p) {
+#pragma unroll
+        for (int k = 0; k < ROWS / 2; k++) {
+            const int t = 2 * k + (int)threadIdx.x % 32 / TILE_ROWS;
+            old[k] = p.mode == PRODUCT_ADD && on && t < p.rows ? load(out + (int64_t)t * width) : 0;
+        }
+    }
+    /* slice_sum(part, slice, r, token) is where one of the sums lies. */
+    template <class Sum>
+    __device__ __forceinline__ void finish(
+        const ProductWork &p, const Sum &slice_sum, const float *factors, bool divided, uint32_t mark, int64_t slot) {
+        const int lane = threadIdx.x % 32, r = lane % TILE_ROWS;
+        float values[ROWS / 2] = {};
+#pragma unroll
+        for (int k = 0; k < ROWS / 2; k++) {
+            const int t = 2 * k + lane / TILE_ROWS;
+            if (t >= p.rows || !on) continue;
+            float sum[GLU ? 2 : 1];
+#pragma unroll
+            for (int part = 0; part < (GLU ? 2 : 1); part++) {
+                float each[SLICES];
+#pragma unroll
+                for (int s = 0; s < SLICES; s++) each[s] = *slice_sum(part, s, r, t);
+                sum[part] = each[0];
+#pragma unroll
+                for (int s = 1; s < SLICES; s++) sum[part] += each[s];
+            }
+            const float v = product_sum(sum[0], factors[t], factor, biased, bias);
+            if constexpr (GLU) {
+                const float up = product_sum(sum[1], factors[t], other, p.weight[1].bias != nullptr, other_bias);
+                const float result = gated_usually(p.activation, v, up);
+                out[(int64_t)t * width] = result;
+                if (p.hands)
+                    p.hands[(int64_t)t * ((width + TILE_COLS - 1) / TILE_COLS * TILE_COLS) + row] =
+                        __float2half_rn(result);
+            } else {
+                values[k] = v;
+                if (divided) word_put((uint64_t *)(p.part.theirs + slot) + (int64_t)t * width + row, v, mark);
+            }
+        }
+        if constexpr (!GLU) {
+#pragma unroll
+            for (int k = 0; k < ROWS / 2; k++) {
+                const int t = 2 * k + lane / TILE_ROWS;
+                if (t >= p.rows || !on) continue;
+                const int64_t at = (int64_t)t * width;
+                float v = values[k];
+                if (divided) v = part_add(p.part, v, part_word(p.part, slot, mark, at + row));
+                out[at] = p.mode == PRODUCT_ADD ? old[k] + p.scale * v : v;
+                if (p.copy) p.copy[at + row] = v;
+            }
+        }
+    }
+};
+
+/* Of a unit: the ordered sum of its slices' and what follows it. ready() returns once they and the factors are there;
+ * what else is needed is loaded before. */
+template <bool GLU, class Sum, class Ready>
+__device__ __forceinline__ void finish(
+    const ProductWork &p, int unit, const Sum &slice_sum, const float *factors, const Ready &ready) {
+    Ending<GLU> ending;
+    ending.expect(p, unit, ending.factors_of(p, unit));
+    ending.take(p);
     const bool divided = !GLU && p.part.theirs;
     const uint32_t mark = divided ? part_mark(p.part) : 0;
     const int64_t slot = divided ? part_slot(p.part) : 0;
-    float values[FEW_ROWS_MAX / 2] = {};
     ready();
-#pragma unroll
-    for (int k = 0; k < FEW_ROWS_MAX / 2; k++) {
-        const int t = 2 * k + lane / TILE_ROWS;
-        if (t >= p.rows || !on) continue;
-        float sum[GLU ? 2 : 1];
-#pragma unroll
-        for (int part = 0; part < (GLU ? 2 : 1); part++) {
-            const float *from = sums + (part * SLICES * TILE_ROWS + r) * FEW_ROWS_MAX + t;
-            sum[part] = from[0];
-#pragma unroll
-            for (int s = 1; s < SLICES; s++) sum[part] += from[s * TILE_ROWS * FEW_ROWS_MAX];
-        }
-        const float v = product_sum(sum[0], factors[t], factor, w.bias != nullptr, bias);
-        if constexpr (GLU) {
-            const float up = product_sum(sum[1], factors[t], other, p.weight[1].bias != nullptr, other_bias);
-            const float result = gated_usually(p.activation, v, up);
-            out[(int64_t)t * w.rows] = result;
-            if (p.hands) p.hands[(int64_t)t * ((w.rows + TILE_COLS - 1) / TILE_COLS * TILE_COLS) + row] = __float2half_rn(result);
-        } else {
-            values[k] = v;
-            if (divided) word_put((uint64_t *)(p.part.theirs + slot) + (int64_t)t * w.rows + row, v, mark);
-        }
-    }
-    if constexpr (GLU) return;
-#pragma unroll
-    for (int k = 0; k < FEW_ROWS_MAX / 2; k++) {
-        const int t = 2 * k + lane / TILE_ROWS;
-        if (t >= p.rows || !on) continue;
-        const int64_t at = (int64_t)t * w.rows;
-        float v = values[k];
-        if (divided) v = part_add(p.part, v, part_word(p.part, slot, mark, at + row));
-        out[at] = p.mode == PRODUCT_ADD ? old[k] + p.scale * v : v;
-        if (p.copy) p.copy[at + row] = v;
-    }
+    ending.finish(p, slice_sum, factors, divided, mark, slot);
 }
+
+/* Sums [part][slice][16][8]. */
+struct SumsInTiles {
+    const float *sums;
+    __device__ __forceinline__ const float *operator()(int part, int slice, int row, int token) const {
+        return sums + ((part * SLICES + slice) * TILE_ROWS + row) * FEW_ROWS_MAX + token;
+    }
+};
 
 /* Rows that are f16 already; false: of one of them that loses too much. What is in range was not rounded otherwise. */
 __device__ __forceinline__ bool take_handed(

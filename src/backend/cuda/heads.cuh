@@ -71,17 +71,19 @@ static __device__ __noinline__ void head_prepare(const Attend &a, const float *x
     if (norm.width && a.norm_last) head_norm(norm, whole, first, width, head);
 }
 
-/* Usual heads in registers, in the order of head_prepare(). */
+/* Usual heads in registers, in the order of head_prepare(): v[j] is dim lane + 32j. Others go through `head`, in shared
+ * memory. */
 template <int HD>
-__device__ __forceinline__ void head_take(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
-    int first, const float2 *turns, float *head) {
-    if (HD < 64 || a.rope.interleaved || a.rope.dims != HD || norm.kind || a.norm_last) {
-        head_prepare(a, x, norm, whole, first, turns, head);
-        return;
-    }
+__device__ __forceinline__ void head_values(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
+    int first, const float2 *turns, float *head, float v[HD / 32]) {
     constexpr int N = HD / 32;
     const int lane = threadIdx.x % 32;
-    float v[N];
+    if (HD < 64 || a.rope.interleaved || a.rope.dims != HD || norm.kind || a.norm_last) {
+        head_prepare(a, x, norm, whole, first, turns, head);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = head[lane + 32 * j];
+        return;
+    }
 #pragma unroll
     for (int j = 0; j < N; j++) v[j] = load(x + lane + 32 * j);
     if (norm.width) {
@@ -96,8 +98,18 @@ __device__ __forceinline__ void head_take(const Attend &a, const float *x, const
     for (int j = 0; j < N / 2; j++) {
         const float one = v[j] * a.rope.scale, other = v[j + N / 2] * a.rope.scale;
         const float2 turn = turns[lane + 32 * j];
-        head[lane + 32 * j] = one * turn.x - other * turn.y;
-        head[lane + 32 * j + HD / 2] = one * turn.y + other * turn.x;
+        v[j] = one * turn.x - other * turn.y;
+        v[j + N / 2] = one * turn.y + other * turn.x;
     }
+}
+
+/* The same in shared memory. */
+template <int HD>
+__device__ __forceinline__ void head_take(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
+    int first, const float2 *turns, float *head) {
+    float v[HD / 32];
+    head_values<HD>(a, x, norm, whole, first, turns, head, v);
+#pragma unroll
+    for (int j = 0; j < HD / 32; j++) head[threadIdx.x % 32 + 32 * j] = v[j];
     __syncwarp();
 }

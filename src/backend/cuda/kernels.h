@@ -103,7 +103,7 @@ cudaError_t rows_combine(cudaStream_t stream, int rows, int used, int64_t width,
 
 /* ---- products ---- */
 
-enum { PRODUCTS_MAX = 4, FEW_ROWS_MAX = 8, PRODUCT_PARTIAL_BYTES = 32 << 20 };
+enum { PRODUCTS_MAX = 4, FEW_ROWS_MAX = 8, GENERATED_MAX = 32, PRODUCT_PARTIAL_BYTES = 32 << 20 };
 /* A gated product can leave its result as f16 for the next one to begin with: widths that are multiples, at most so
  * many. */
 enum { HANDED_COLS = 64, HANDED_COLS_MAX = 16384 };
@@ -120,6 +120,7 @@ typedef enum ProductMode { PRODUCT_STORE, PRODUCT_ADD, PRODUCT_GLU } ProductMode
 
 typedef struct Product {
     int rows, cols;
+    int generated; /* 1: these rows lie behind their prompts' ends (integer.cuh), at most GENERATED_MAX; 0: none does */
     const float *x; /* [rows, cols] */
     const RowNorm *norm;
     int mode, count; /* GLU: weight 0 is the gate, 1 is up, out[0] takes the result. ADD: one weight */
@@ -179,11 +180,65 @@ typedef struct ExpertProduct {
     int activation;
     int multiprocessors, shared_bytes;
 } ExpertProduct;
+/* What sorting leaves: how many chunks; from CHUNKS_AT on expert, first and count of each; then pairs in that order. */
+enum { CHUNKS_AT = 4, CHUNK_INTS = 3 };
 size_t experts_chunk_ints(int pairs);
 cudaError_t experts_sort(cudaStream_t stream, int pairs, int experts, const int32_t *index, int32_t *chunks);
 cudaError_t experts_product(cudaStream_t stream, const ExpertProduct *product);
 /* Whether matrices of so many groups of columns can go that way. */
 int experts_fit(int groups, int shared_bytes);
+
+/* ---- mixtures of generated rows (mixture.cu) ----
+ * A row's inputs pass between these as the whole numbers that integer.cuh makes of them. */
+
+size_t mixture_input_bytes(int64_t cols); /* of a row */
+/* Whether banks packed like this go this way; gated: of the first product. */
+int mixture_fits(const Tiles *most, int gated, int shared_bytes);
+
+/* Rows normed, their experts chosen, what these read prepared. */
+typedef struct MixtureRouter {
+    int rows, width;
+    const float *x;
+    RowNorm norm;         /* width 0: none */
+    Tiles weight, shared; /* shared.rows 0: there is none */
+    Router route;         /* no logits are read; shared_logits: whether there are any */
+    uint8_t *inputs;      /* [rows] */
+    int shared_bytes;
+} MixtureRouter;
+cudaError_t mixture_choose(cudaStream_t stream, const MixtureRouter *router);
+
+/* As ExpertProduct, of banks that are packed like `most`, which has the most rows and columns of them. */
+typedef struct MixtureProduct {
+    int pairs, each, experts;
+    Tiles most;
+    const Tiles *bank[2];
+    const int32_t *index, *chunks;
+    const uint8_t *x; /* [pairs / each] inputs */
+    uint8_t *inputs;  /* gated: [pairs] for the next product */
+    float *out;       /* otherwise: [pairs, rows] */
+    int activation;
+    int multiprocessors, shared_bytes;
+} MixtureProduct;
+cudaError_t mixture_product(cudaStream_t stream, const MixtureProduct *product);
+
+/* out[r] = Σ weight[r, i] · (matrix of expert index[r, i] · x[r, i]) in the order of i, or residual += scale · that. Of
+ * few rows: each reads its experts' matrices by itself. The kernel before is one of mixture_product(). */
+typedef struct MixtureSum {
+    int rows, used, experts;
+    Tiles most;
+    const Tiles *bank;
+    const int32_t *index;
+    const float *weight;
+    const uint8_t *x;      /* [rows, used] inputs */
+    float *out, *residual; /* one of them */
+    float scale;
+    int shared_bytes;
+} MixtureSum;
+int mixture_sum_fits(const MixtureSum *sum);
+cudaError_t mixture_sum(cudaStream_t stream, const MixtureSum *sum);
+/* The same of results that are there, y[r, i]. */
+cudaError_t mixture_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y, const float *weight,
+    float *out, float *residual, float scale);
 
 /* ---- attention ---- */
 
@@ -210,6 +265,7 @@ typedef struct Turning { /* Rope */
 typedef struct Attend {
     StepRows step;
     int first_row, rows; /* which of the step */
+    int generated;       /* so many rows of the step have kernels of their own */
     int heads, kv_heads, head_dim, value_dim, dtype;
     float scale, softcap;
     int window;
@@ -226,13 +282,16 @@ typedef struct Attend {
     int64_t page_stride;   /* pages includes the layer's offset */
     const int32_t *tables; /* [runs][table_stride] */
     int table_stride;
-    int spans, slices; /* of ATTENTION_SPAN and ATTENTION_SLICE tokens that the longest row may see */
-    int short_runs;    /* whether the step may have such */
-    int long_runs;     /* how many it has */
-    int single_rows;   /* every run is one row, which sees no later ones */
-    int shared_bytes;  /* that a block may have */
-    int wide;          /* whether the device is one that attention_wide.cu is for */
-    float *partials;   /* [rows] of attention_part_floats() a head */
+    int spans, slices;  /* of ATTENTION_SPAN and ATTENTION_SLICE tokens that the longest row may see */
+    int short_runs;     /* whether the step may have such */
+    int long_runs;      /* how many it has */
+    int runs;           /* of the step, at most */
+    int single_rows;    /* every run is one row, which sees no later ones */
+    int shared_bytes;   /* that a block may have */
+    int wide;           /* whether the device is one that attention_prompt.cu is for */
+    float *partials;    /* [rows] of attention_part_floats() a head */
+    int prepared;       /* for generated rows: attention_prepare() was before; else every run is one row */
+    unsigned *arrivals; /* for generated rows: GENERATED_ARRIVALS zeros, which are so again afterwards */
 } Attend;
 
 enum { ATTENTION_SPAN = 256, ATTENTION_SLICE = 64, ATTENTION_LONG_RUN = 4 };
@@ -245,8 +304,21 @@ cudaError_t attention_simple(cudaStream_t stream, const Attend *attend);
 cudaError_t attention_prepare(cudaStream_t stream, const Attend *attend);
 /* Floats of partial results that a row needs for each head. */
 int attention_part_floats(const Attend *attend);
-/* Rows first_row … of the step. */
+/* Rows first_row … of the step, those that are generated left out. */
 cudaError_t attention_scan(cudaStream_t stream, const Attend *attend);
+
+/* Generated rows, first_row … first_row + rows − 1 of the step, at most ATTENTION_GENERATED_ROWS, whatever else is in
+ * it: whether there are kernels of their own for the layer; floats of partials that a row needs; those. */
+enum { ATTENTION_GENERATED_ROWS = 64, GENERATED_ARRIVALS = 1 << 16 };
+int attention_generated_fits(const Attend *attend);
+size_t attention_generated_floats(const Attend *attend);
+cudaError_t attention_generated(cudaStream_t stream, const Attend *attend);
+
+/* All rows behind those: whether there are kernels for the layer, which are then for every such row; bytes of partials
+ * that the step needs; those kernels. */
+int attention_prompt_fits(const Attend *attend);
+size_t attention_prompt_bytes(const Attend *attend);
+cudaError_t attention_prompt(cudaStream_t stream, const Attend *attend);
 
 /* ---- coded pages ---- */
 
@@ -321,6 +393,12 @@ size_t code_part_floats(const Attend *attend, const AttendCodes *codes);
 cudaError_t attention_codes_queries(cudaStream_t stream, const Attend *attend, const AttendCodes *codes);
 cudaError_t attention_codes_runs(cudaStream_t stream, const Attend *attend, const AttendCodes *codes);
 cudaError_t attention_codes_rows(cudaStream_t stream, const Attend *attend, const AttendCodes *codes);
+
+/* Generated rows that see codes, as attention_generated(): those whose codes have four bits, others stay as they are.
+ */
+int attention_generated_codes_fits(const Attend *attend, const AttendCodes *codes);
+size_t attention_generated_codes_floats(const Attend *attend, const AttendCodes *codes);
+cudaError_t attention_generated_codes(cudaStream_t stream, const Attend *attend, const AttendCodes *codes);
 
 /* A page's tokens to or from canonical order. */
 cudaError_t page_transfer(cudaStream_t stream, uint8_t *page, uint8_t *canonical, int tokens, int kv_heads,

@@ -4,11 +4,6 @@
 #include "backend/cuda/cuda.h"
 #include "backend/latent.h"
 
-static RowNorm row_norm(const Norm *norm) {
-    if (!norm) return (RowNorm){0};
-    return (RowNorm){norm->kind, norm->width, norm->eps, norm->weight, norm->bias};
-}
-
 /* ---- what goes in and out ---- */
 
 /* Host integers for kernels: the step's own lie on the device already; others are sent. NULL: there is no room. */
@@ -113,6 +108,28 @@ static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
         .partials = b->partials.memory};
 }
 
+/* Generated rows and those of prompts are products of their own. */
+static cudaError_t run(CudaBackend *b, Product *p, int generated) {
+    if (generated == 0 || generated == p->rows) {
+        p->generated = generated > 0;
+        return product_run(b->stream, p);
+    }
+    p->hands = p->handed = 0;
+    p->copy = NULL;
+    p->part.theirs = NULL;
+    Product part = *p;
+    part.rows = generated;
+    part.generated = 1;
+    const cudaError_t error = product_run(b->stream, &part);
+    if (error) return error;
+    part = *p;
+    part.rows = p->rows - generated;
+    part.x += (int64_t)generated * p->cols;
+    for (int i = 0; i < p->count; i++)
+        if (part.out[i]) part.out[i] += (int64_t)generated * p->weight[i].rows;
+    return product_run(b->stream, &part);
+}
+
 /* What is read after a step that gives so many logits. */
 static int64_t wanted_floats(const CudaBackend *b, int rows, int64_t vocab) {
     const int64_t logits = rows * vocab;
@@ -134,7 +151,7 @@ void cuda_matmul(Backend *backend, const Matmul *op) {
         b->read.rows == b->step.rows && b->read.outputs == b->step.output_count &&
         b->read.count == wanted_floats(b, op->rows, op->weight[0]->rows);
     if (wanted) p.copy = b->logits;
-    cuda_ok(b, product_run(b->stream, &p), "product");
+    cuda_ok(b, run(b, &p, op->generated), "product");
     if (!wanted || !p.copy) return;
     b->capturing->copied = true;
     b->capturing->logits = b->read.from;
@@ -155,7 +172,7 @@ void cuda_glu(Backend *backend, const Glu *op) {
     p.mode = PRODUCT_GLU;
     if (p.weight[0].kind == p.weight[1].kind && p.weight[0].bytes == p.weight[1].bytes) {
         p.hands = op->gate->rows <= b->cols_max && op->gate->rows % HANDED_COLS == 0;
-        cuda_ok(b, product_run(b->stream, &p), "gated product");
+        cuda_ok(b, run(b, &p, op->generated), "gated product");
         if (p.hands) b->handed = op->out;
         return;
     }
@@ -164,7 +181,7 @@ void cuda_glu(Backend *backend, const Glu *op) {
     if (!cuda_room(b, &b->spare, (size_t)count * sizeof(float), &b->fault)) return;
     p.mode = PRODUCT_STORE;
     p.out[1] = b->spare.memory;
-    cuda_ok(b, product_run(b->stream, &p), "gated product");
+    cuda_ok(b, run(b, &p, op->generated), "gated product");
     cuda_ok(b, rows_gate(b->stream, count, op->out, p.out[1], op->activation), "gated product");
 }
 
@@ -189,7 +206,7 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
         if (!cuda_room(b, &b->spare, bytes, &b->fault)) return;
         p.out[0] = b->spare.memory;
     }
-    cuda_ok(b, product_run(b->stream, &p), "added product");
+    cuda_ok(b, run(b, &p, op->generated), "added product");
     b->part.summed = op->partial && p.part.theirs;
     if (op->norm && !op->partial)
         cuda_add(backend, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
@@ -197,10 +214,8 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
 
 /* ---- the router ---- */
 
-void cuda_route(Backend *backend, const Routing *op) {
-    CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
-    const Router router = {.rows = op->rows,
+Router cuda_router(const Routing *op) {
+    return (Router){.rows = op->rows,
         .experts = op->experts,
         .used = op->used,
         .logits = op->logits,
@@ -218,6 +233,12 @@ void cuda_route(Backend *backend, const Routing *op) {
         .shared_pair = op->shared_pair,
         .index = op->index,
         .weight = op->weight};
+}
+
+void cuda_route(Backend *backend, const Routing *op) {
+    CudaBackend *b = cuda_of(backend);
+    b->handed = NULL;
+    const Router router = cuda_router(op);
     cuda_ok(b, rows_route(b->stream, &router), "a router");
 }
 
@@ -231,6 +252,35 @@ static void copy_columns(
 }
 void cuda_latent(Backend *backend, const Latent *op) { latent_attend(backend, op, copy_columns); }
 
+/* Rows first … end − 1, as many at a time as there is room for their parts, of `each` bytes. */
+static void attend_rows(CudaBackend *b, Attend a, int first, int end, size_t each,
+    cudaError_t (*kernel)(cudaStream_t stream, const Attend *attend)) {
+    int rows = each ? (int)(CUDA_PARTIALS_BYTES / each) : end - first;
+    rows = rows < 1 ? 1 : rows > end - first ? end - first : rows;
+    if (!cuda_room(b, &b->partials, each * (size_t)rows, &b->fault)) return;
+    a.partials = b->partials.memory;
+    for (a.first_row = first; a.first_row < end; a.first_row += rows) {
+        a.rows = end - a.first_row < rows ? end - a.first_row : rows;
+        cuda_ok(b, kernel(b->stream, &a), "attention");
+    }
+}
+
+static void attend_generated(CudaBackend *b, Attend a) {
+    if (!cuda_room(b, &b->arrivals, GENERATED_ARRIVALS * sizeof *a.arrivals, &b->fault)) return; /* zeros */
+    a.arrivals = b->arrivals.memory;
+    for (int first = 0, end; first < a.generated; first = end) {
+        end = first + ATTENTION_GENERATED_ROWS < a.generated ? first + ATTENTION_GENERATED_ROWS : a.generated;
+        a.rows = end - first;
+        attend_rows(b, a, first, end, attention_generated_floats(&a) * sizeof(float), attention_generated);
+    }
+}
+
+static void attend_prompts(CudaBackend *b, Attend a) {
+    if (!cuda_room(b, &b->partials, attention_prompt_bytes(&a), &b->fault)) return;
+    a.partials = b->partials.memory;
+    cuda_ok(b, attention_prompt(b->stream, &a), "attention");
+}
+
 /* Rows that see every page exactly. beside: others of the step see codes. */
 static void attend_exact(CudaBackend *b, Attend a, bool beside) {
     if (beside) {
@@ -238,15 +288,14 @@ static void attend_exact(CudaBackend *b, Attend a, bool beside) {
         a.short_runs = b->codes.short_runs;
         a.long_runs = b->codes.long_runs;
     }
-    const size_t each = (size_t)a.heads * (size_t)attention_part_floats(&a) * sizeof(float);
-    int rows = each ? (int)(CUDA_PARTIALS_BYTES / each) : a.step.rows;
-    rows = rows < 1 ? 1 : rows > a.step.rows ? a.step.rows : rows;
-    if (!cuda_room(b, &b->partials, each * (size_t)rows, &b->fault)) return;
-    a.partials = b->partials.memory;
-    for (a.first_row = 0; a.first_row < a.step.rows; a.first_row += rows) {
-        a.rows = a.step.rows - a.first_row < rows ? a.step.rows - a.first_row : rows;
-        cuda_ok(b, attention_scan(b->stream, &a), "attention");
+    if (a.generated) attend_generated(b, a);
+    if (a.generated == a.step.rows) return;
+    if (attention_prompt_fits(&a)) {
+        attend_prompts(b, a);
+        return;
     }
+    const size_t each = (size_t)a.heads * (size_t)attention_part_floats(&a) * sizeof(float);
+    attend_rows(b, a, a.generated, a.step.rows, each, attention_scan);
 }
 
 static void attend(CudaBackend *b, const Attention *op) {
@@ -281,6 +330,7 @@ static void attend(CudaBackend *b, const Attention *op) {
     a.short_runs = b->short_runs;
     a.long_runs = b->long_runs;
     a.single_rows = b->single_rows;
+    a.runs = b->step.run_count;
     a.shared_bytes = b->shared_bytes;
     a.wide = b->wide;
     if (a.norm_full) {
@@ -289,11 +339,14 @@ static void attend(CudaBackend *b, const Attention *op) {
         cuda_ok(b, attention_norms(b->stream, &a), "attention");
     }
     const bool coded = cuda_sees_codes(b, &op->kv);
-    if (!coded && attention_is_simple(&a)) {
+    if (attention_generated_fits(&a)) a.generated = b->step.generated;
+    if (!coded && !a.generated && !attention_prompt_fits(&a) && attention_is_simple(&a)) {
         cuda_ok(b, attention_simple(b->stream, &a), "attention");
         return;
     }
-    cuda_ok(b, attention_prepare(b->stream, &a), "attention");
+    const bool alone = a.single_rows && a.generated == a.step.rows;
+    a.prepared = !alone || (coded && !cuda_codes_generated(b, &op->kv, &a));
+    if (a.prepared) cuda_ok(b, attention_prepare(b->stream, &a), "attention");
     if (!coded || b->codes.mixed) attend_exact(b, a, coded);
     if (coded) cuda_attend_codes(b, op, &a);
 }

@@ -4,44 +4,50 @@
 #include "backend/backend.h"
 #include "backend/cuda/finish.cuh"
 
-/* What sorting leaves: how many chunks; from CHUNKS_AT on expert, first and count of each; then pairs in that order. */
-enum { CHUNKS_AT = 4, CHUNK_INTS = 3 };
 extern "C" size_t experts_chunk_ints(int pairs) { return CHUNKS_AT + (size_t)pairs * (CHUNK_INTS + 1); }
 
-enum { SORTERS = 512 };
+enum { SORTERS = 512, SORTED_MAX = GENERATED_MAX * (EXPERTS_USED_MAX + 1) };
 
+/* Which of an expert's pairs share a chunk, and in which order, differs from time to time; their results don't. */
 __global__ void __launch_bounds__(SORTERS) sort_kernel(int pairs, int experts, const int32_t *index, int32_t *out) {
-    __shared__ int32_t chosen[EXPERT_PAIRS_MAX], begin[EXPERTS_MAX + 2], chunk[EXPERTS_MAX + 2];
+    __shared__ int32_t place[SORTED_MAX], count[EXPERTS_MAX + 1], begin[EXPERTS_MAX + 1], chunk[EXPERTS_MAX + 1];
     let_next_begin();
+    for (int e = threadIdx.x; e < experts; e += SORTERS) count[e] = 0;
+    __syncthreads();
     wait_for_previous();
-    for (int i = threadIdx.x; i < pairs; i += SORTERS) chosen[i] = __ldcg(index + i);
+    for (int i = threadIdx.x; i < pairs; i += SORTERS) place[i] = atomicAdd(&count[__ldcg(index + i)], 1);
     __syncthreads();
-    for (int e = threadIdx.x; e < experts; e += SORTERS) {
-        int count = 0;
-        for (int i = 0; i < pairs; i++) count += chosen[i] == e;
-        begin[e + 1] = count;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        begin[0] = chunk[0] = 0;
-        for (int e = 0; e < experts; e++) {
-            chunk[e + 1] = chunk[e] + (begin[e + 1] + FEW_ROWS_MAX - 1) / FEW_ROWS_MAX;
-            begin[e + 1] += begin[e];
+    if (threadIdx.x < 32) {
+        int pairs_before = 0, chunks_before = 0;
+        for (int first = 0; first < experts; first += 32) {
+            const int e = first + threadIdx.x, own = e < experts ? count[e] : 0;
+            const int own_chunks = (own + FEW_ROWS_MAX - 1) / FEW_ROWS_MAX;
+            int both = own << 16 | own_chunks; /* sums up to this one */
+#pragma unroll
+            for (int i = 1; i < 32; i *= 2) {
+                const int v = __shfl_up_sync(~0u, both, i);
+                both += (int)threadIdx.x >= i ? v : 0;
+            }
+            if (e < experts) {
+                begin[e] = pairs_before + (both >> 16) - own;
+                chunk[e] = chunks_before + (both & 0xffff) - own_chunks;
+            }
+            const int all = __shfl_sync(~0u, both, 31);
+            pairs_before += all >> 16;
+            chunks_before += all & 0xffff;
         }
-        out[0] = chunk[experts];
+        if (threadIdx.x == 0) out[0] = chunks_before;
     }
     __syncthreads();
     int32_t *order = out + CHUNKS_AT + CHUNK_INTS * pairs;
-    for (int e = threadIdx.x; e < experts; e += SORTERS) {
-        int at = begin[e];
-        for (int i = 0; at < begin[e + 1]; i++)
-            if (chosen[i] == e) order[at++] = i;
-        int32_t *to = out + CHUNKS_AT + CHUNK_INTS * chunk[e];
-        for (int first = begin[e]; first < begin[e + 1]; first += FEW_ROWS_MAX, to += CHUNK_INTS) {
-            to[0] = e;
-            to[1] = first;
-            to[2] = min((int)FEW_ROWS_MAX, begin[e + 1] - first);
-        }
+    for (int i = threadIdx.x; i < pairs; i += SORTERS) {
+        const int e = __ldcg(index + i), at = place[i];
+        order[begin[e] + at] = i;
+        if (at % FEW_ROWS_MAX) continue;
+        int32_t *to = out + CHUNKS_AT + CHUNK_INTS * (chunk[e] + at / FEW_ROWS_MAX);
+        to[0] = e;
+        to[1] = begin[e] + at;
+        to[2] = min((int)FEW_ROWS_MAX, count[e] - at);
     }
 }
 extern "C" cudaError_t experts_sort(

@@ -79,7 +79,9 @@ static PartPlace next_place(const CudaBackend *b) {
 
 void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *product) {
     product->part = next_place(b);
-    if (!op->norm && product_is_few(product)) return;
+    const bool mixed = op->generated > 0 && op->generated < op->rows;
+    product->generated = op->generated > 0;
+    if (!op->norm && !mixed && product_is_few(product)) return;
     product->mode = PRODUCT_STORE;
     product->out[0] = b->part.exchange.terms;
 }

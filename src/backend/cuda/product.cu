@@ -1,7 +1,8 @@
 /* Products with weights: which form, and inputs as f16 for those that do not prepare them themselves. */
-#include "backend/cuda/product.cuh"
+#include "backend/cuda/integer.cuh"
 
 enum {
+    INTEGER_FEW_ROWS = 4, /* more generated rows, and integer_many.cu is faster */
     ROWS_PREPARED_BY_FEW = 2, /* more, and every block's doing the same costs more than a kernel that does it once */
 };
 
@@ -33,14 +34,50 @@ static int groups_of(int64_t cols) { return (int)((cols + TILE_COLS - 1) / TILE_
 
 extern "C" size_t product_input_bytes(int rows, int64_t cols) {
     const size_t whole = ((size_t)rows + INPUT_TILE - 1) / INPUT_TILE * INPUT_TILE;
-    return whole * ((size_t)groups_of(cols) * TILE_COLS * sizeof(__half) + sizeof(float));
+    return whole * ((size_t)groups_of(cols) * TILE_COLS * sizeof(__half) + sizeof(float)) +
+        (size_t)integer_many_bytes(groups_of(cols));
 }
 
 static int tile_rows(const Tiles &w) { return (w.rows + TILE_ROWS - 1) / TILE_ROWS; }
 
+/* What `inputs` has been filled with. */
+enum Prepared { PREPARED_NOTHING, PREPARED_HALVES, PREPARED_NORMED };
+
+static bool is_integer(const Product *p, const Tiles &w) { return p->generated && p->wide && integer_fits(w); }
+
+/* Of generated rows; work: as run_part() makes it. */
+static cudaError_t run_integer(cudaStream_t stream, const Product *p, int kind, ProductWork work, Prepared *prepared) {
+    work.x = p->x;
+    if (work.norm.width && !integer_norm(work.norm)) {
+        if (*prepared != PREPARED_NORMED) {
+            const cudaError_t error = rows_norm(stream, p->rows, p->x, p->norm, (float *)p->inputs);
+            if (error) return error;
+            *prepared = PREPARED_NORMED;
+        }
+        work.x = (const float *)p->inputs;
+        work.norm = RowNorm{};
+    }
+    bool fits = false;
+    if (p->rows > INTEGER_FEW_ROWS || !integer_few_fits(work, p->shared_bytes)) {
+        const cudaError_t error = product_integer_many(stream, kind, work, *p, &fits);
+        if (error || fits) return error;
+    }
+    ProductWork piece = work;
+    piece.rows = work.rows < FEW_ROWS_MAX ? work.rows : FEW_ROWS_MAX;
+    while (piece.rows > 1 && !integer_few_fits(piece, p->shared_bytes)) piece.rows = (piece.rows + 1) / 2;
+    for (int row = 0, rows = piece.rows; row < work.rows; row += rows) {
+        piece.rows = work.rows - row < rows ? work.rows - row : rows;
+        piece.x = work.x + (int64_t)row * work.cols;
+        for (int i = 0; i < work.count; i++) piece.out[i] = work.out[i] + (int64_t)row * work.weight[i].rows;
+        const cudaError_t error = product_integer_few(stream, kind, piece, p->multiprocessors, p->shared_bytes, &fits);
+        if (error) return error;
+    }
+    return fits ? cudaSuccess : cudaErrorInvalidConfiguration;
+}
+
 /* Weights first … end − 1, which are packed alike. */
 static cudaError_t run_part(
-    cudaStream_t stream, const Product *p, int first, int end, ProductWork work, bool many, bool *prepared) {
+    cudaStream_t stream, const Product *p, int first, int end, ProductWork work, bool many, Prepared *prepared) {
     const bool glu = p->mode == PRODUCT_GLU;
     work.count = end - first;
     work.units = 0;
@@ -50,13 +87,14 @@ static cudaError_t run_part(
         work.units += glu && i > first ? 0 : tile_rows(p->weight[i]);
     }
     const int kind = p->weight[first].kind;
+    if (is_integer(p, p->weight[first])) return run_integer(stream, p, kind, work, prepared);
     const bool own = !many && p->rows <= ROWS_PREPARED_BY_FEW;
-    if (!own && !*prepared) {
+    if (!own && *prepared != PREPARED_HALVES) {
         const auto kernel = many ? prepare_kernel<true> : prepare_kernel<false>;
         const cudaError_t error = launch(stream, kernel, dim3(p->rows), BLOCK, 0, p->x, p->rows, p->cols, work.groups,
             work.tile, work.norm, (__half *)p->inputs, (float *)work.input_factors);
         if (error) return error;
-        *prepared = true;
+        *prepared = PREPARED_HALVES;
     }
     work.x = own ? p->x : nullptr;
     bool fits = false;
@@ -72,17 +110,28 @@ static cudaError_t run_part(
     return product_few(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
 }
 
-extern "C" int product_is_few(const Product *p) {
+static bool halves_are_few(const Product *p) {
     enum { BESIDES = 18 << 10 }; /* what a block keeps in shared memory besides inputs: less than this */
     return p->rows <= FEW_ROWS_MAX && (int64_t)p->rows * few_stride(groups_of(p->cols)) + BESIDES <= p->shared_bytes;
 }
 
-extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
+static ProductWork work_of(const Product *p) {
     ProductWork work = {};
     work.rows = p->rows;
     work.cols = p->cols;
     work.groups = groups_of(p->cols);
     work.mode = p->mode;
+    return work;
+}
+extern "C" int product_is_few(const Product *p) {
+    if (!is_integer(p, p->weight[0])) return halves_are_few(p);
+    ProductWork work = work_of(p);
+    work.weight[0] = p->weight[0];
+    return (p->rows <= INTEGER_FEW_ROWS || !integer_many_fits(*p)) && integer_few_fits(work, p->shared_bytes);
+}
+
+extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
+    ProductWork work = work_of(p);
     work.activation = p->activation;
     work.scale = p->scale;
     work.soon = p->soon;
@@ -91,12 +140,15 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     work.inputs = (const __half *)p->inputs;
     const size_t whole = ((size_t)p->rows + INPUT_TILE - 1) / INPUT_TILE * INPUT_TILE;
     work.input_factors = (const float *)((const uint8_t *)p->inputs + whole * work.groups * TILE_COLS * sizeof(__half));
-    const bool many = !product_is_few(p);
-    bool prepared = false;
+    const bool integer = is_integer(p, p->weight[0]), few = product_is_few(p), many = !halves_are_few(p);
+    Prepared prepared = PREPARED_NOTHING;
     work.tile = !p->wide || p->rows > 64 ? INPUT_TILE : p->rows > 32 ? 64 : 32;
-    if (many || p->rows > ROWS_PREPARED_BY_FEW) p->hands = p->handed = 0;
-    if (many) p->copy = nullptr;
-    if (many) p->part.theirs = nullptr;
+    /* Who leaves a result to the next product, and who can begin with that: so many rows go the same way there. */
+    if (integer ? p->rows <= INTEGER_FEW_ROWS || !integer_many_fits(*p) : many || p->rows > ROWS_PREPARED_BY_FEW)
+        p->hands = p->handed = 0;
+    if (integer && p->hands) p->hands = integer_many_hands(*p);
+    if (!few) p->copy = nullptr;
+    if (!few) p->part.theirs = nullptr;
     work.part = p->part;
     work.copy = p->copy;
     if (p->handed) work.handed = (const __half *)p->inputs;

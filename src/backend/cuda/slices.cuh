@@ -2,9 +2,8 @@
  *
  * Keys and values are cut by position into slices of 64 tokens. In a slice, for each query on its own: the largest
  * score; p = 2^(score − largest) as f16; the sum of p; o = Σ p·v, a chain of multiplications by blocks of 16 tokens.
- * Slices are then folded together in order. All kernels do exactly that: one row at a time with a warp per slice
- * (scanning), or many rows with all their slices in one warp (tiles) or warpgroup (attention_wide.cu), so a row has the
- * same bits in each.
+ * Slices are then folded together in order. All kernels of slices do exactly that: one row at a time with a warp per
+ * slice (scanning), or many rows with all their slices in one warp (tiles), so a row has the same bits in each.
  *
  * Tokens are the rows of A = K and queries the columns of B = Qᵀ; then dims the rows of A = Vᵀ and queries the columns
  * of B = Pᵀ. Column c of a tile of rows is head c mod group of row c / group. */

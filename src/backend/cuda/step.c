@@ -246,9 +246,9 @@ static bool repeatable(const Step *step) {
 static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
     for (int i = 0; i < b->graph_count; i++) {
         const CudaKey *k = &b->graphs[i].key;
-        if (k->rows == key->rows && k->outputs == key->outputs && k->pages == key->pages &&
-            k->drawing == key->drawing && k->cache == key->cache && k->coded == key->coded && k->exact == key->exact &&
-            k->forms == key->forms)
+        if (k->rows == key->rows && k->generated == key->generated && k->many == key->many &&
+            k->outputs == key->outputs && k->pages == key->pages && k->drawing == key->drawing &&
+            k->cache == key->cache && k->coded == key->coded && k->exact == key->exact && k->forms == key->forms)
             return &b->graphs[i];
     }
     return NULL;
@@ -352,6 +352,8 @@ bool cuda_begin(Backend *backend, const Step *step) {
     host_block(b)[1] = (int32_t)b->ticket;
     b->part.sums = 0;
     const CudaKey key = {.rows = step->rows,
+        .generated = step->generated,
+        .many = step->many,
         .outputs = step->output_count,
         .pages = b->pages,
         .drawing = b->drawing,

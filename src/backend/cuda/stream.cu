@@ -3,19 +3,10 @@
  * before has ended; eight multiply, each its slice; one adds the slices up and finishes, so that nobody waits for that.
  * A block takes little of a multiprocessor's registers: the next kernel's blocks find room beside it and order their
  * first weights. */
-#include "backend/cuda/bulk.cuh"
 #include "backend/cuda/finish.cuh"
-#include "backend/cuda/product.cuh"
+#include "backend/cuda/ring.cuh"
 
-enum { MULTIPLIERS = WARPS, ORDERING = WARPS, FINISHING, ALL_WARPS, SUM_BUFFERS = 2, SLOTS_MAX = 8 };
-enum { SLOT_BYTES = 37 << 10, BYTES_IN_FLIGHT = 2 * SLOT_BYTES };
-
-/* A slot has `share` groups of each slice, one slice after another. */
-struct Ring {
-    int slots, share, slot_bytes, pieces; /* pieces: slots of a run */
-    int window;                           /* slots under way at most */
-};
-
+enum { MULTIPLIERS = WARPS, ORDERING = WARPS, FINISHING, ALL_WARPS, SUM_BUFFERS = 2 };
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 /* So many neighbouring tiles, each read while those before it are multiplied. */
 template <int KIND, int COUNT>
@@ -43,62 +34,6 @@ __device__ __forceinline__ void tiles_multiply(
         multiply(c, a[2], other.x, other.y);
         multiply(c, a[3], other.z, other.w);
     }
-}
-
-/* What comes next finds the weights of its norm in the L2; each block brings a line or a few. One warp. */
-__device__ __forceinline__ void soon_bring(const float *p, int count) {
-    constexpr int LINE = 32;
-    for (int i = (blockIdx.x + threadIdx.x % 32 * gridDim.x) * LINE; i < count; i += gridDim.x * 32 * LINE)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i));
-}
-
-__device__ __forceinline__ void order(
-    const ProductWork &p, const Ring &ring, uint32_t slots, uint32_t full, uint32_t empty) {
-    const int run = slice_run(p.groups), rounds = slice_rounds(p.groups), bytes = p.weight[0].bytes;
-    const int parts = p.mode == PRODUCT_GLU ? 2 : 1;
-    Turn turn, landed;
-    int flying = 0;
-    const uint64_t policy = policy_first();
-    for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x)
-        for (int part = 0; part < parts; part++) {
-            int row;
-            const Tiles &w = p.weight[weight_of(p, unit, row) + part];
-            const uint8_t *tiles = w.data + (int64_t)row * p.groups * bytes;
-            for (int round = 0; round < rounds; round++)
-                for (int piece = 0; piece < ring.pieces; piece++) {
-                    /* More would only lengthen the queue that everybody's loads stand in. */
-                    if (flying == ring.window) {
-                        barrier_wait(full + landed.at * 8, landed.phase);
-                        landed.next(ring.slots);
-                    } else {
-                        flying++;
-                    }
-                    barrier_wait(empty + turn.at * 8, turn.phase ^ 1);
-                    const uint32_t to = slots + turn.at * ring.slot_bytes, barrier = full + turn.at * 8;
-                    const int first = round * SLICES * run;
-                    if (ring.pieces == 1) {
-                        const int count = min(SLICES * run, p.groups - first);
-                        barrier_expect(barrier, count * bytes);
-                        copy_bulk(to, tiles + (int64_t)first * bytes, count * bytes, barrier, policy);
-                    } else {
-                        int total = 0;
-                        for (int s = 0; s < SLICES; s++) {
-                            const int at = first + s * run + piece * ring.share;
-                            total += max(0, min(min(ring.share, run - piece * ring.share), p.groups - at));
-                        }
-                        barrier_expect(barrier, total * bytes);
-                        for (int s = 0; s < SLICES; s++) {
-                            const int at = first + s * run + piece * ring.share;
-                            const int count = min(min(ring.share, run - piece * ring.share), p.groups - at);
-                            if (count > 0)
-                                copy_bulk(
-                                    to + s * ring.share * bytes, tiles + (int64_t)at * bytes, count * bytes, barrier,
-                                    policy);
-                        }
-                    }
-                    turn.next(ring.slots);
-                }
-        }
 }
 #endif
 
@@ -131,7 +66,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     __syncthreads();
     if (warp == ORDERING) {
         if (p.soon) soon_bring(p.soon, p.soon_count);
-        if (lane == 0) order(p, ring, shared_address(memory), full, empty);
+        if (lane == 0) ring_order(p, ring, shared_address(memory), full, empty, nullptr);
         __syncwarp();
         wait_for_previous();
         return;
@@ -140,7 +75,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     if (warp == FINISHING) {
         wait_for_previous();
         for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
-            finish<GLU>(p, unit, sums[buffer.at], factors, [&] { barrier_wait(summed + 8 * buffer.at, buffer.phase); });
+            finish<GLU>(p, unit, SumsInTiles{sums[buffer.at]}, factors, [&] { barrier_wait(summed + 8 * buffer.at, buffer.phase); });
             __syncwarp();
             if (lane == 0) barrier_arrive(taken + 8 * buffer.at);
             buffer.next(SUM_BUFFERS);
@@ -200,10 +135,6 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
 #endif
 }
 
-/* Above so many bytes of weights a kernel lasts so long that more slots are worth more to it than its successor's being
- * there early. */
-enum { LARGE_BYTES = 15 << 20 };
-
 struct Stream {
     cudaStream_t stream;
     const ProductWork *work;
@@ -212,23 +143,11 @@ struct Stream {
     template <int KIND, bool GLU, int BYTES> cudaError_t go() const {
         const ProductWork &w = *work;
         const auto kernel = stream_kernel<KIND, GLU, BYTES>;
-        const int run = slice_run(w.groups), bytes = w.weight[0].bytes;
-        Ring ring = {};
-        ring.share = run;
-        while (ring.share > 1 && SLICES * ring.share * bytes > SLOT_BYTES) ring.share = (ring.share + 1) / 2;
-        ring.pieces = (run + ring.share - 1) / ring.share;
-        ring.slot_bytes = SLICES * ring.share * bytes;
         cudaFuncAttributes attributes;
         cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
         if (error) return error;
         const int inputs = w.rows * few_stride(w.groups), fixed = (int)attributes.sharedSizeBytes;
-        /* Half of a multiprocessor's memory if two slots fit there: then the next kernel finds room as well. */
-        const int half = shared_max / 2 - 1024;
-        const bool large = (int64_t)w.units * (GLU ? 2 : 1) * w.groups * bytes >= LARGE_BYTES;
-        int slots = (half - fixed - inputs) / ring.slot_bytes;
-        if (slots < 2 || large) slots = (shared_max - fixed - inputs) / ring.slot_bytes;
-        ring.slots = slots < SLOTS_MAX ? slots : SLOTS_MAX;
-        ring.window = BYTES_IN_FLIGHT / ring.slot_bytes < ring.slots ? BYTES_IN_FLIGHT / ring.slot_bytes : ring.slots;
+        const Ring ring = ring_of(w, w.mode == PRODUCT_GLU ? 2 : 1, inputs + fixed, shared_max);
         *fits = ring.slots >= 2;
         if (!*fits) return cudaSuccess;
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - fixed);

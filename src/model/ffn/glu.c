@@ -21,6 +21,7 @@ static void glu_forward(const Layer *layer, const Block *block) {
     const GluFfn *ffn = &layer->glu;
     const BackendOps *ops = block->backend->ops;
     const Glu inner = {.rows = block->rows,
+        .generated = block->generated,
         .x = block->x,
         .norm = block->in,
         .gate = &ffn->gate,
@@ -29,6 +30,7 @@ static void glu_forward(const Layer *layer, const Block *block) {
         .out = block->work};
     ops->glu(block->backend, &inner);
     const MatmulAdd down = {.rows = block->rows,
+        .generated = block->generated,
         .x = block->work,
         .weight = &ffn->down,
         .norm = block->out,

@@ -19,11 +19,17 @@ static void mlp_describe(const Layer *layer, Buffer *out) {
 static void mlp_forward(const Layer *layer, const Block *block) {
     const MlpFfn *ffn = &layer->mlp;
     const BackendOps *ops = block->backend->ops;
-    const Matmul up = {
-        .rows = block->rows, .x = block->x, .norm = block->in, .count = 1, .weight = {&ffn->up}, .out = {block->work}};
+    const Matmul up = {.rows = block->rows,
+        .generated = block->generated,
+        .x = block->x,
+        .norm = block->in,
+        .count = 1,
+        .weight = {&ffn->up},
+        .out = {block->work}};
     ops->matmul(block->backend, &up);
     ops->activate(block->backend, block->rows * ffn->up.rows, block->work, ffn->activation, block->work);
     const MatmulAdd down = {.rows = block->rows,
+        .generated = block->generated,
         .x = block->work,
         .weight = &ffn->down,
         .norm = block->out,

@@ -68,18 +68,18 @@ static Places places_of(const MoeFfn *moe, const Block *block) {
     return p;
 }
 
-/* Which experts each row uses. */
-static void choose(const MoeFfn *moe, const Block *block, const Places *p) {
-    const BackendOps *ops = block->backend->ops;
-    if (block->in) ops->norm(block->backend, block->rows, block->x, block->in, p->x);
-    const Matmul router = {.rows = block->rows,
+static Matmul router_of(const MoeFfn *moe, const Block *block, const Places *p) {
+    return (Matmul){.rows = block->rows,
+        .generated = block->generated,
         .x = p->in,
         .count = moe->shared_gate.rows ? 2 : 1,
         .weight = {&moe->router, &moe->shared_gate},
         .out = {p->logits, p->shared_logits},
         .fine = true};
-    ops->matmul(block->backend, &router);
-    const Routing route = {.rows = block->rows,
+}
+
+static Routing route_of(const MoeFfn *moe, const Block *block, const Places *p) {
+    return (Routing){.rows = block->rows,
         .experts = moe->experts,
         .used = moe->used,
         .logits = p->logits,
@@ -97,11 +97,11 @@ static void choose(const MoeFfn *moe, const Block *block, const Places *p) {
         .shared_pair = moe->shared_gate.rows == 2,
         .index = p->index,
         .weight = p->weight};
-    ops->route(block->backend, &route);
 }
 
-static void use_experts(const MoeFfn *moe, const Block *block, const Places *p, ExpertsStage stage) {
-    const Experts experts = {.rows = block->rows,
+static Experts experts_of(const MoeFfn *moe, const Block *block, const Places *p, ExpertsStage stage) {
+    return (Experts){.rows = block->rows,
+        .generated = block->generated,
         .count = banks_of(moe),
         .used = slots_of(moe),
         .x = p->in,
@@ -117,6 +117,20 @@ static void use_experts(const MoeFfn *moe, const Block *block, const Places *p, 
         .weight = p->weight,
         .work = p->work,
         .out = p->sum};
+}
+
+/* Which experts each row uses. */
+static void choose(const MoeFfn *moe, const Block *block, const Places *p) {
+    const BackendOps *ops = block->backend->ops;
+    if (block->in) ops->norm(block->backend, block->rows, block->x, block->in, p->x);
+    const Matmul router = router_of(moe, block, p);
+    ops->matmul(block->backend, &router);
+    const Routing route = route_of(moe, block, p);
+    ops->route(block->backend, &route);
+}
+
+static void use_experts(const MoeFfn *moe, const Block *block, const Places *p, ExpertsStage stage) {
+    const Experts experts = experts_of(moe, block, p, stage);
     block->backend->ops->experts(block->backend, &experts);
 }
 
@@ -132,12 +146,25 @@ static void moe_hint(const Layer *layer, const Block *block) { choose_and_tell(&
 
 static void moe_forward(const Layer *layer, const Block *block) {
     const MoeFfn *moe = &layer->moe;
+    const BackendOps *ops = block->backend->ops;
     const Places p = places_of(moe, block);
     const bool begun = block->begun && moe->source;
+    if (ops->mixture && !moe->source) {
+        const Mixture mixture = {.x = block->x,
+            .norm = block->in,
+            .out_norm = block->out,
+            .normed = p.x,
+            .router = router_of(moe, block, &p),
+            .route = route_of(moe, block, &p),
+            .experts = experts_of(moe, block, &p, EXPERTS_WHOLE),
+            .residual = block->residual,
+            .scale = block->scale};
+        ops->mixture(block->backend, &mixture);
+        return;
+    }
     if (!begun) choose(moe, block, &p);
     use_experts(moe, block, &p, begun ? EXPERTS_REST : EXPERTS_WHOLE);
-    block->backend->ops->add(
-        block->backend, block->rows, moe->router.cols, block->residual, p.sum, block->scale, block->out);
+    ops->add(block->backend, block->rows, moe->router.cols, block->residual, p.sum, block->scale, block->out);
 }
 
 const Part moe_part = {.width = moe_width,

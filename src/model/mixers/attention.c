@@ -61,6 +61,7 @@ static void attention_forward(const Layer *layer, const Block *block) {
     float *attended = gate + block->rows * mixer->gate.rows;
 
     const Matmul project = {.rows = block->rows,
+        .generated = block->generated,
         .x = block->x,
         .norm = block->in,
         .count = mixer->gate.rows ? 4 : 3,
@@ -78,6 +79,7 @@ static void attention_forward(const Layer *layer, const Block *block) {
     ops->attention(block->backend, &attention);
 
     const MatmulAdd back = {.rows = block->rows,
+        .generated = block->generated,
         .x = attended,
         .weight = &mixer->o,
         .norm = block->out,

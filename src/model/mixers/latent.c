@@ -68,20 +68,27 @@ static void latent_forward(const Layer *layer, const Block *block) {
     float *q = block->work, *k = q + rows * mixer->q.rows, *latent = k + rows * mixer->k.rows;
     float *out = latent + rows * mixer->latent.rows, *q_in = out + rows * results(mixer);
     const Matmul project = {.rows = block->rows,
+        .generated = block->generated,
         .x = block->x,
         .norm = block->in,
         .count = 3,
         .weight = {narrow ? &mixer->q_in : &mixer->q, &mixer->k, &mixer->latent},
         .out = {narrow ? q_in : q, k, latent}};
     ops->matmul(block->backend, &project);
-    const Matmul widen = {
-        .rows = block->rows, .x = q_in, .norm = mixer->q_norm, .count = 1, .weight = {&mixer->q}, .out = {q}};
+    const Matmul widen = {.rows = block->rows,
+        .generated = block->generated,
+        .x = q_in,
+        .norm = mixer->q_norm,
+        .count = 1,
+        .weight = {&mixer->q},
+        .out = {q}};
     if (narrow) ops->matmul(block->backend, &widen);
     ops->norm(block->backend, block->rows, latent, mixer->latent_norm, latent);
 
     Latent op = operation(mixer);
     op.attention.kv = *block->cache;
     op.rows = block->rows;
+    op.generated = block->generated;
     op.q = q;
     op.k = k;
     op.latent = latent;
@@ -90,6 +97,7 @@ static void latent_forward(const Layer *layer, const Block *block) {
     ops->latent(block->backend, &op);
 
     const MatmulAdd back = {.rows = block->rows,
+        .generated = block->generated,
         .x = out,
         .weight = &mixer->o,
         .norm = block->out,

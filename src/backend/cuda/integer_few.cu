@@ -1,0 +1,468 @@
+/* Products of one to eight generated rows (integer.cuh) on compute capability 9.0 and later. As in stream.cu weights pass
+ * through a ring of slots; one warp orders copies, which begin before the kernel before has ended; eight multiply, each
+ * its slice, for which it prepares the inputs itself; one adds the slices up and finishes.
+ *
+ * A multiplication's eight columns are the planes of four rows: high and low of a row are neighbours, so that a lane has
+ * both sums of its row. More rows take a second one. */
+#include "backend/cuda/integer.cuh"
+#include "backend/cuda/ring.cuh"
+
+enum { MULTIPLIERS = WARPS, ORDERING = WARPS, FINISHING, ALL_WARPS, SUM_BUFFERS = 4, CHAIN_ROWS = 4 };
+
+enum { STAGE_FOURS = 8 * TILE_COLS / 4, STAGE_ROUNDS = 4 }; /* of a warp's share of a round; rounds, at most */
+__host__ __device__ __forceinline__ int stage_rounds(int rounds) { return rounds < STAGE_ROUNDS ? rounds : STAGE_ROUNDS; }
+enum { FIXED = 1 << 10 }; /* more than the shared memory that a block has besides */
+template <int N> struct Count {
+    static constexpr int value = N;
+};
+
+/* Inputs in shared memory: planes [row][group][high, low][64], then numbers [row][group] of so many bytes: unit and the
+ * offsets of the sub-groups. */
+template <int SUBS> struct Numbers {
+    static constexpr int BYTES = SUBS == 1 ? 8 : 16;
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+template <int KIND, int SUBS> __host__ __device__ constexpr int tile_bytes() { return Kind<KIND>::CODE_BYTES + SUBS * 64; }
+
+/* Sums [part][slice][row][16]. */
+template <int ROWS> struct SumsInRows {
+    const float *sums;
+    __device__ __forceinline__ const float *operator()(int part, int slice, int row, int token) const {
+        return sums + ((part * SLICES + slice) * ROWS + token) * TILE_ROWS + row;
+    }
+};
+
+/* A warp's share of rows: its slice's columns. */
+template <int SUBS> struct Preparing {
+    const ProductWork &p;
+    const int run, rounds, warp, lane;
+    uint8_t *planes;
+    float *numbers;
+    float *squares;          /* [row][warp] */
+    float4 *stage;           /* of the warp */
+    volatile int *came;
+
+    __device__ __forceinline__ int group(int round) const { return (round * SLICES + warp) * run + lane / 4; }
+    __device__ __forceinline__ bool on(int round) const { return lane / 4 < run && group(round) < p.groups; }
+    /* Of a row, or of weights, the lane's 16 columns of a round; anything. */
+    __device__ __forceinline__ void own(const float *row, int round, float v[16]) const {
+        const int first = group(round) * TILE_COLS + lane % 4 * 16;
+#pragma unroll
+        for (int i = 0; i < 16; i++) v[i] = on(round) && first + i < p.cols ? load(row + first + i) : 0;
+    }
+    /* Aligned rows of whole groups: weights; of inputs */
+    __device__ __forceinline__ void own_weights(const float *row, int round, float v[16]) const {
+        const float4 *from = (const float4 *)(row + group(round) * TILE_COLS + lane % 4 * 16);
+#pragma unroll
+        for (int i = 0; i < 4; i++) put_four(v + 4 * i, on(round) ? __ldg(from + i) : make_float4(0, 0, 0, 0));
+    }
+    /* so many rounds into the warp's part of shared memory, where fours lie so that neither way two lanes meet in a bank;
+     * arrived() returns once they are there. */
+    __device__ __forceinline__ void bring(const float *row, int round, int rounds) const {
+        __syncwarp();
+        for (int k = 0; k < rounds; k++) {
+            const int first = ((round + k) * SLICES + warp) * run * TILE_COLS, count = min(run * TILE_COLS, p.cols - first);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int four = 32 * i + lane;
+                const bool there = 4 * four < count;
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                                 shared_address(stage + k * STAGE_FOURS + (four ^ (four >> 3 & 3)))),
+                             "l"(row + (there ? first + 4 * four : 0)), "r"(there ? 16 : 0)
+                             : "memory");
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    __device__ __forceinline__ void arrived() const {
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncwarp();
+        *came = 1;
+    }
+    __device__ __forceinline__ void brought(int k, float v[16]) const {
+#pragma unroll
+        for (int i = 0; i < 4; i++) put_four(v + 4 * i, stage[k * STAGE_FOURS + 4 * lane + (i ^ (lane >> 1 & 3))]);
+    }
+    static __device__ __forceinline__ void put_four(float v[4], const float4 &four) {
+        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+    }
+    __device__ __forceinline__ void put(const float y[16], int row, int round) const {
+        const IntegerPart part = integer_part(y);
+        if (!on(round)) return;
+        const int at = row * p.groups + group(round), t = lane % 4;
+        *(uint4 *)(planes + at * 128 + t * 16) = part.high;
+        *(uint4 *)(planes + at * 128 + 64 + t * 16) = part.low;
+        if constexpr (SUBS == 1) {
+            if (t == 0)
+                *(float2 *)(numbers + at * 2) =
+                    make_float2(integer_unit(part.step), integer_offset(part.step, part.sum[0] + part.sum[1]));
+        } else {
+            if (t == 0)
+                *(float4 *)(numbers + at * 4) = make_float4(integer_unit(part.step),
+                    integer_offset(part.step, part.sum[0]), integer_offset(part.step, part.sum[1]), 0);
+        }
+    }
+    /* v: the lane's columns. */
+    template <bool NORMED> __device__ __forceinline__ void finish(float v[16], const float weights[16], int row, int round, float &square) const {
+        if constexpr (NORMED) {
+            square += integer_square(v);
+            if (round + 1 == rounds) {
+                const float sum = warp_sum(square);
+                if (lane == 0) squares[row * WARPS + warp] = sum;
+            }
+#pragma unroll
+            for (int k = 0; k < 16; k++) v[k] *= weights[k];
+        }
+        put(v, row, round);
+    }
+    /* The rounds of a row, as many as there is room for, are under way together; of rows that have only one the next
+     * one, too. */
+    template <bool NORMED> __device__ __forceinline__ void whole() const {
+        float weights[16];
+        if constexpr (NORMED) own_weights(p.norm.weight, 0, weights);
+        const int together = stage_rounds(rounds);
+        wait_for_previous();
+        bring(p.x, 0, together);
+#pragma unroll 1
+        for (int row = 0; row < p.rows; row++) {
+            const float *x = p.x + (int64_t)row * p.cols;
+            float square = 0;
+#pragma unroll 1
+            for (int round = 0; round < rounds; round++) {
+                const int k = round % STAGE_ROUNDS;
+                float v[16];
+                if (k == 0) {
+                    if (round > 0 || (row > 0 && rounds > 1)) bring(x, round, min(together, rounds - round));
+                    arrived();
+                }
+                brought(k, v);
+                if (rounds == 1 && row + 1 < p.rows) bring(x + p.cols, 0, 1);
+                if (NORMED && (round > 0 || (row > 0 && rounds > 1))) own_weights(p.norm.weight, round, weights);
+                finish<NORMED>(v, weights, row, round, square);
+            }
+        }
+    }
+    static __device__ __noinline__ void odd(const Preparing self) {
+        wait_for_previous();
+        const ProductWork &p = self.p;
+        const bool normed = p.norm.width != 0;
+#pragma unroll 1
+        for (int row = 0; row < p.rows; row++) {
+            float square = 0;
+#pragma unroll 1
+            for (int round = 0; round < self.rounds; round++) {
+                float v[16], weights[16];
+                self.own(p.x + (int64_t)row * p.cols, round, v);
+                *self.came = 1;
+                if (!normed) {
+                    self.finish<false>(v, v, row, round, square);
+                    continue;
+                }
+                self.own(p.norm.weight, round, weights);
+                self.finish<true>(v, weights, row, round, square);
+            }
+        }
+    }
+    __device__ __forceinline__ void all() const {
+        const bool aligned = p.cols % TILE_COLS == 0 && (((uintptr_t)p.x | (uintptr_t)p.norm.weight) & 15) == 0;
+        if (!aligned)
+            odd(*this);
+        else if (p.norm.width)
+            whole<true>();
+        else
+            whole<false>();
+        __syncwarp();
+    }
+};
+
+/* So many neighbouring tiles, some at a time. x, numbers: of the lane. */
+template <int KIND, int SUBS, int CHAINS, int COUNT>
+__device__ __forceinline__ void integer_tiles(float sums[CHAINS][2], const uint8_t *tile, int scales,
+    const uint8_t *const x[CHAINS], const uint8_t *const numbers[CHAINS]) {
+    constexpr int MOST = SUBS > 1 || CHAINS > 1 || Kind<KIND>::WORDS > 4 ? 2 : 4, BATCH = COUNT < MOST ? COUNT : MOST,
+                  BYTES = Numbers<SUBS>::BYTES, TILE = tile_bytes<KIND, SUBS>();
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int first = 0; first < COUNT; first += BATCH) {
+        Piece<KIND> pieces[BATCH];
+        uint2 others[BATCH]; /* scales of the second sub-group */
+        uint4 words[BATCH][CHAINS];
+        float4 number[BATCH][CHAINS]; /* unit, offsets */
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            if (first + i >= COUNT) break;
+            const uint8_t *from = tile + (first + i) * TILE;
+            piece_take(pieces[i], from, lane, scales);
+            if constexpr (SUBS == 2) others[i] = *(const uint2 *)(from + scales + 64);
+#pragma unroll
+            for (int c = 0; c < CHAINS; c++) {
+                words[i][c] = *(const uint4 *)(x[c] + (first + i) * 128);
+                if constexpr (SUBS == 1) {
+                    const float2 v = *(const float2 *)(numbers[c] + (first + i) * BYTES);
+                    number[i][c] = make_float4(v.x, v.y, 0, 0);
+                } else {
+                    number[i][c] = *(const float4 *)(numbers[c] + (first + i) * BYTES);
+                }
+            }
+        }
+        int n[BATCH][CHAINS][SUBS][4];
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                if (first + i >= COUNT) break;
+                uint32_t a[4];
+                integer_codes(pieces[i], 2 * half, a);
+                integer_codes(pieces[i], 2 * half + 1, a + 2);
+#pragma unroll
+                for (int c = 0; c < CHAINS; c++)
+#pragma unroll
+                    for (int sub = 0; sub < SUBS; sub++) {
+                        uint32_t b0 = half ? words[i][c].z : words[i][c].x, b1 = half ? words[i][c].w : words[i][c].y;
+                        if (SUBS == 2 && lane % 4 / 2 != sub) b0 = b1 = 0;
+                        if (half == 0)
+#pragma unroll
+                            for (int k = 0; k < 4; k++) n[i][c][sub][k] = 0;
+                        integer_multiply(n[i][c][sub], a, b0, b1);
+                    }
+            }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            if (first + i >= COUNT) break;
+#pragma unroll
+            for (int c = 0; c < CHAINS; c++)
+#pragma unroll
+                for (int sub = 0; sub < SUBS; sub++) {
+                    const uint2 scale = sub ? others[i] : pieces[i].scales;
+                    const float offset = sub ? number[i][c].z : number[i][c].y;
+                    const int *m = n[i][c][sub];
+                    sums[c][0] = integer_term(sums[c][0], integer_pair<KIND>(scale.x), number[i][c].x, offset, m[0], m[1]);
+                    sums[c][1] = integer_term(sums[c][1], integer_pair<KIND>(scale.y), number[i][c].x, offset, m[2], m[3]);
+                }
+        }
+    }
+}
+
+/* Units one after another. What the next two need is on its way, of factors what the next 32 do, a lane each. */
+template <bool GLU, int ROWS>
+__device__ __forceinline__ void units_finish(const ProductWork &p, const float *sums, float *factors,
+    const float (*squares)[WARPS], uint32_t summed, uint32_t taken) {
+    const int lane = threadIdx.x % 32;
+    Turn buffer;
+    using End = Ending<GLU, ROWS>;
+    End ending[2];
+    int count = 0; /* of the units so far */
+    const auto factors_ahead = [&](int first) {
+        const int unit = blockIdx.x + (first + lane) * gridDim.x;
+        return unit < p.units ? End::factors_of(p, unit) : make_float2(0, 0);
+    };
+    float2 near = factors_ahead(0), far = factors_ahead(32);
+    const auto expect = [&](End &next, int number) { /* the unit behind the last one or the one after that */
+        const int unit = blockIdx.x + number * gridDim.x;
+        const bool beyond = number / 32 != count / 32;
+        const float2 both = make_float2(__shfl_sync(~0u, beyond ? far.x : near.x, number % 32),
+            GLU ? __shfl_sync(~0u, beyond ? far.y : near.y, number % 32) : 0);
+        if (unit < p.units) next.expect(p, unit, both);
+        return unit < p.units;
+    };
+    expect(ending[0], 0);
+    expect(ending[1], 1);
+    wait_for_previous();
+    ending[0].take(p);
+    if (blockIdx.x + gridDim.x < p.units) ending[1].take(p);
+    const bool divided = !GLU && p.part.theirs;
+    const uint32_t mark = divided ? part_mark(p.part) : 0;
+    const int64_t slot = divided ? part_slot(p.part) : 0;
+    barrier_wait(summed, 0);
+    if (lane < p.rows) {
+        float factor = 1;
+        if (p.norm.width) {
+            float sum = squares[lane][0];
+#pragma unroll
+            for (int i = 1; i < WARPS; i++) sum += squares[lane][i];
+            factor = 1.0f / sqrtf(sum / (float)p.norm.width + p.norm.eps);
+        }
+        factors[lane] = factor;
+    }
+    __syncwarp();
+    for (int unit = blockIdx.x; unit < p.units;) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (unit >= p.units) break;
+            barrier_wait(summed + 8 * buffer.at, buffer.phase);
+            ending[i].finish(p, SumsInRows<ROWS>{sums + buffer.at * (GLU ? 2 : 1) * SLICES * ROWS * TILE_ROWS}, factors,
+                divided, mark, slot);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(taken + 8 * buffer.at);
+            buffer.next(SUM_BUFFERS);
+            unit += gridDim.x;
+            if (++count % 32 == 0) {
+                near = far;
+                far = factors_ahead(count + 32);
+            }
+            if (expect(ending[i], count + 1)) ending[i].take(p);
+        }
+    }
+}
+#endif
+
+template <int KIND, int SUBS, int CHAINS>
+__global__ void __launch_bounds__(32 * ALL_WARPS, 2)
+    integer_few_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    constexpr int ROWS = CHAINS * CHAIN_ROWS;
+    extern __shared__ __align__(128) uint8_t memory[]; /* slots, planes, stages, sums, numbers */
+    __shared__ float factors[FEW_ROWS_MAX], squares[FEW_ROWS_MAX][WARPS];
+    __shared__ uint64_t barriers[2 * SLOTS_MAX + 2 * SUM_BUFFERS];
+    __shared__ volatile int came; /* whether the first warp has its inputs */
+    let_next_begin();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t full = shared_address(barriers), empty = full + 8 * SLOTS_MAX, summed = empty + 8 * SLOTS_MAX,
+                   taken = summed + 8 * SUM_BUFFERS;
+    if (threadIdx.x == 0) {
+        came = 0;
+        for (int i = 0; i < ring.slots; i++) {
+            barrier_make(full + 8 * i, 1);
+            barrier_make(empty + 8 * i, MULTIPLIERS);
+        }
+        for (int i = 0; i < SUM_BUFFERS; i++) {
+            barrier_make(summed + 8 * i, MULTIPLIERS);
+            barrier_make(taken + 8 * i, 1);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    const bool glu = p.mode == PRODUCT_GLU;
+    uint8_t *const planes = memory + ring.slots * ring.slot_bytes;
+    float4 *const stages = (float4 *)(planes + p.rows * p.groups * 128);
+    float *const sums = (float *)(stages + MULTIPLIERS * STAGE_FOURS * stage_rounds(slice_rounds(p.groups)));
+    uint8_t *const numbers = (uint8_t *)(sums + SUM_BUFFERS * (glu ? 2 : 1) * SLICES * ROWS * TILE_ROWS);
+    if (warp == ORDERING) {
+        if (p.soon) soon_bring(p.soon, p.soon_count);
+        if (lane == 0) ring_order(p, ring, shared_address(memory), full, empty, &came);
+        __syncwarp();
+        wait_for_previous();
+        return;
+    }
+    if (warp == FINISHING) {
+        if (glu)
+            units_finish<true, ROWS>(p, sums, factors, squares, summed, taken);
+        else
+            units_finish<false, ROWS>(p, sums, factors, squares, summed, taken);
+        return;
+    }
+    const int run = slice_run(p.groups), rounds = slice_rounds(p.groups);
+    const Preparing<SUBS> preparing = {
+        p, run, rounds, warp, lane, planes, (float *)numbers, &squares[0][0], stages + warp * STAGE_FOURS * stage_rounds(rounds), &came};
+    preparing.all();
+
+    const int scales = Kind<KIND>::CODE_BYTES + g * 8;
+    const uint8_t *x[CHAINS], *number[CHAINS];
+#pragma unroll
+    for (int c = 0; c < CHAINS; c++) {
+        x[c] = planes + min(c * CHAIN_ROWS + g / 2, p.rows - 1) * p.groups * 128 + g % 2 * 64 + t * 16;
+        number[c] = numbers + min(c * CHAIN_ROWS + t, p.rows - 1) * p.groups * Numbers<SUBS>::BYTES;
+    }
+    Turn turn, buffer;
+    for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
+        barrier_wait(taken + 8 * buffer.at, buffer.phase ^ 1);
+        float *to = sums + (buffer.at * (glu ? 2 : 1) * SLICES + warp) * ROWS * TILE_ROWS + t * TILE_ROWS + g;
+#pragma unroll 1
+        for (int part = 0; part < (glu ? 2 : 1); part++) {
+            float sum[CHAINS][2] = {};
+#pragma unroll 1
+            for (int round = 0; round < rounds; round++)
+#pragma unroll 1
+                for (int piece = 0; piece < ring.pieces; piece++) {
+                    const int first = (round * SLICES + warp) * run + piece * ring.share;
+                    const int count = min(min(ring.share, run - piece * ring.share), p.groups - first);
+                    const uint8_t *tile = memory + turn.at * ring.slot_bytes + warp * ring.share * tile_bytes<KIND, SUBS>();
+                    const uint8_t *inputs[CHAINS], *factor[CHAINS];
+#pragma unroll
+                    for (int c = 0; c < CHAINS; c++) {
+                        inputs[c] = x[c] + first * 128;
+                        factor[c] = number[c] + first * Numbers<SUBS>::BYTES;
+                    }
+                    barrier_wait(full + 8 * turn.at, turn.phase);
+                    const auto tiles = [&](auto many) {
+                        constexpr int COUNT = decltype(many)::value;
+                        integer_tiles<KIND, SUBS, CHAINS, COUNT>(sum, tile, scales, inputs, factor);
+                    };
+                    constexpr bool USUAL = SUBS == 1;
+                    switch (USUAL ? count : 0) {
+                    case 8: tiles(Count<USUAL ? 8 : 1>()); break;
+                    case 7: tiles(Count<USUAL ? 7 : 1>()); break;
+                    case 3: tiles(Count<USUAL ? 3 : 1>()); break;
+                    default:
+#pragma unroll 1
+                        for (int i = 0; i < count; i++) {
+                            tiles(Count<1>());
+                            tile += tile_bytes<KIND, SUBS>();
+#pragma unroll
+                            for (int c = 0; c < CHAINS; c++) {
+                                inputs[c] += 128;
+                                factor[c] += Numbers<SUBS>::BYTES;
+                            }
+                        }
+                    }
+                    __syncwarp();
+                    if (lane == 0) barrier_arrive(empty + 8 * turn.at);
+                    turn.next(ring.slots);
+                }
+#pragma unroll
+            for (int c = 0; c < CHAINS; c++) {
+                if (c * CHAIN_ROWS + t >= p.rows) continue;
+                to[c * CHAIN_ROWS * TILE_ROWS] = sum[c][0];
+                to[c * CHAIN_ROWS * TILE_ROWS + 8] = sum[c][1];
+            }
+            to += SLICES * ROWS * TILE_ROWS;
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(summed + 8 * buffer.at);
+        buffer.next(SUM_BUFFERS);
+    }
+#endif
+}
+
+static int parts_of(const ProductWork &w) { return w.mode == PRODUCT_GLU ? 2 : 1; }
+static int besides_of(const ProductWork &w) {
+    const int number = w.weight[0].subs == 1 ? Numbers<1>::BYTES : Numbers<2>::BYTES;
+    return w.rows * w.groups * (128 + number) + MULTIPLIERS * STAGE_FOURS * stage_rounds(slice_rounds(w.groups)) * (int)sizeof(float4) +
+        SUM_BUFFERS * parts_of(w) * SLICES * (w.rows > CHAIN_ROWS ? 2 : 1) * CHAIN_ROWS * TILE_ROWS * (int)sizeof(float);
+}
+bool integer_few_fits(const ProductWork &w, int shared_max) {
+    return w.rows <= FEW_ROWS_MAX && ring_of(w, parts_of(w), besides_of(w) + FIXED, shared_max, true).slots >= 2;
+}
+
+struct IntegerFew {
+    cudaStream_t stream;
+    const ProductWork *work;
+    int multiprocessors, shared_max;
+    bool *fits;
+    template <int KIND, int SUBS, int CHAINS> cudaError_t go() const {
+        const ProductWork &w = *work;
+        const auto kernel = integer_few_kernel<KIND, SUBS, CHAINS>;
+        const int besides = besides_of(w);
+        const Ring ring = ring_of(w, parts_of(w), besides + FIXED, shared_max, true);
+        *fits = ring.slots >= 2;
+        if (!*fits) return cudaSuccess;
+        const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - FIXED);
+        if (error) return error;
+        const int blocks = w.units < multiprocessors ? w.units : multiprocessors;
+        return launch(stream, kernel, dim3(blocks), 32 * ALL_WARPS, (size_t)ring.slots * ring.slot_bytes + besides, w, ring);
+    }
+    template <int KIND> cudaError_t operator()() const {
+        if constexpr (integer_kind(KIND)) {
+            const bool few = work->rows <= CHAIN_ROWS;
+            if (work->weight[0].subs == 1) return few ? go<KIND, 1, 1>() : go<KIND, 1, 2>();
+            return few ? go<KIND, 2, 1>() : go<KIND, 2, 2>();
+        }
+        *fits = false;
+        return cudaSuccess;
+    }
+};
+cudaError_t product_integer_few(
+    cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits) {
+    return with_kind(kind, IntegerFew{stream, &work, multiprocessors, shared_max, fits});
+}

@@ -1,0 +1,130 @@
+/* A CPU's backend that computes generated rows by another arithmetic, as a device may: it is told of every operation
+ * which they are, or aborts, and makes their results a little larger. Opened through BackendOptions.wrap =
+ * generated_open. */
+#pragma once
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "backend/backend.h"
+
+enum { GENERATED_ROWS_MAX = 64 };
+static const float generated_gain = 1.0625f;
+
+/* In the place of the backend's own table. */
+typedef struct Generated {
+    BackendOps ops;
+    const BackendOps *inner;
+    Step step;   /* or the part of it that is walked now, */
+    int whole;   /* and generated rows of the whole */
+    int count;   /* rows that were gathered; −1: none were so far, */
+    int outputs; /* and so many of them are generated */
+    bool inside; /* experts, which are products of other rows */
+} Generated;
+
+static inline Generated *generated_of(Backend *backend) { return (Generated *)(uintptr_t)backend->ops; }
+
+static inline void generated_check(const Generated *g, const char *what, int rows, int generated) {
+    const int wanted = g->step.many ? 0 : g->count < 0 ? g->step.generated : g->outputs;
+    if (g->inside || (generated == wanted && rows == (g->count < 0 ? g->step.rows : g->count))) return;
+    if (g->count < 0 && rows == 1 && generated == (wanted > 0)) return; /* a hint's */
+    fprintf(stderr, "generated: %s of %d rows, %d of them generated, in a step with %d and %d\n", what, rows, generated,
+        g->step.rows, g->step.generated);
+    abort();
+}
+
+static inline void generated_change(const Generated *g, float *x, int64_t count) {
+    for (int64_t i = 0; !g->inside && i < count; i++) x[i] *= generated_gain;
+}
+
+static inline void generated_set(Generated *g, const Step *step) {
+    g->step = *step;
+    g->count = -1;
+    if ((step->many || step->generated <= GENERATED_ROWS_MAX) && step->generated <= step->rows && step->generated >= 0)
+        return;
+    fprintf(stderr, "generated: %d of %d rows\n", step->generated, step->rows);
+    abort();
+}
+
+static inline bool generated_begin(Backend *backend, const Step *step) {
+    Generated *g = generated_of(backend);
+    generated_set(g, step);
+    g->whole = step->generated;
+    return g->inner->begin(backend, step);
+}
+static inline void generated_narrow(Backend *backend, const Step *rows) {
+    Generated *g = generated_of(backend);
+    generated_set(g, rows);
+    g->inner->narrow(backend, rows);
+}
+static inline void generated_gather(
+    Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
+    Generated *g = generated_of(backend);
+    g->inner->gather(backend, count, index, x, width, out);
+    g->count = count;
+    g->outputs = 0;
+    while (g->outputs < count && index[g->outputs] < g->whole) g->outputs++;
+}
+
+static inline void generated_matmul(Backend *backend, const Matmul *op) {
+    Generated *g = generated_of(backend);
+    generated_check(g, "a product", op->rows, op->generated);
+    g->inner->matmul(backend, op);
+    for (int i = 0; i < op->count; i++) generated_change(g, op->out[i], op->generated * op->weight[i]->rows);
+}
+static inline void generated_glu(Backend *backend, const Glu *op) {
+    Generated *g = generated_of(backend);
+    generated_check(g, "a gated product", op->rows, op->generated);
+    g->inner->glu(backend, op);
+    generated_change(g, op->out, op->generated * op->gate->rows);
+}
+static inline void generated_matmul_add(Backend *backend, const MatmulAdd *op) {
+    Generated *g = generated_of(backend);
+    generated_check(g, "a product that is added", op->rows, op->generated);
+    g->inner->matmul_add(backend, op);
+}
+static inline void generated_attention(Backend *backend, const Attention *op) {
+    Generated *g = generated_of(backend);
+    g->inner->attention(backend, op);
+    generated_change(g, op->out, (int64_t)g->step.generated * op->heads * op->kv.layout.value_dim);
+}
+static inline void generated_latent(Backend *backend, const Latent *op) {
+    Generated *g = generated_of(backend);
+    generated_check(g, "latent attention", op->rows, op->generated);
+    g->inner->latent(backend, op); /* of operations that are seen here as well */
+}
+static inline void generated_experts(Backend *backend, const Experts *op) {
+    Generated *g = generated_of(backend);
+    generated_check(g, "experts", op->rows, op->generated);
+    g->inside = true;
+    g->inner->experts(backend, op);
+    g->inside = false;
+    if (op->stage == EXPERTS_WHOLE || op->stage == EXPERTS_REST)
+        generated_change(g, op->out, op->generated * op->down[0].rows);
+}
+static inline void generated_close(Backend *backend) {
+    Generated *g = generated_of(backend);
+    backend->ops = g->inner;
+    free(g);
+    backend_close(backend);
+}
+
+static inline Backend *generated_open(Backend *inner, Error *error) {
+    Generated *g = calloc(1, sizeof *g);
+    if (!g) abort();
+    g->inner = inner->ops;
+    g->ops = *inner->ops;
+    g->ops.name = "generated";
+    g->ops.begin = generated_begin;
+    if (inner->ops->narrow) g->ops.narrow = generated_narrow;
+    g->ops.gather = generated_gather;
+    g->ops.matmul = generated_matmul;
+    g->ops.glu = generated_glu;
+    g->ops.matmul_add = generated_matmul_add;
+    g->ops.attention = generated_attention;
+    g->ops.latent = generated_latent;
+    g->ops.experts = generated_experts;
+    g->ops.close = generated_close;
+    inner->ops = &g->ops;
+    inner->generated_max = GENERATED_ROWS_MAX;
+    return inner;
+}
