@@ -169,6 +169,7 @@ int main(int argc, char **argv) {
     static const Shape shapes[] = {{16, 64}, {40, 192}, {33, 4160}, {24, 14336}};
     const bool emulated = argc > 1 && !strcmp(argv[1], "short");
     Backend *b = open_backend("cuda", 1, false, ROWS_MOST);
+    TEST_MSG((b != NULL) == plugin_usable(), "a backend where a GPU can be used");
     if (!b) return test_done();
     if (emulated) most_rows = 5;
     const int32_t zeros[ROWS_MOST] = {0}, *tables[1] = {zeros};

@@ -46,6 +46,18 @@ __device__ __forceinline__ void take_eight(Chain &c, int from, int to, const Sum
     }
 }
 
+/* A warp's ring in shared memory, through which keys and values pass 16 tokens at a time. */
+template <int HD> constexpr int SLOT_BYTES = PIECE * HD * 2;
+
+/* The row's heads of a kv head: queries as f16 times scale · log2 e, its own key and value. */
+template <int HD, int GROUP = GENERATED_GROUP_MAX> struct RowHeads {
+    enum { QUERY_STRIDE = HD + 32 /* lanes that read together find different banks */ };
+    __half queries[GROUP][QUERY_STRIDE], key[HD], value[HD];
+    float2 turns[HD / 2];
+    float own[GROUP]; /* scores of the own key */
+    float energies[GROUP];
+};
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 __device__ __forceinline__ uint32_t address_in(uint32_t own, int rank) {
     uint32_t at;
@@ -104,8 +116,6 @@ __device__ __forceinline__ void piece_exponentials(
     sum[1] = sums[1];
 }
 
-/* A warp's ring in shared memory, through which keys and values pass 16 tokens at a time. */
-template <int HD> constexpr int SLOT_BYTES = PIECE * HD * 2;
 __device__ __forceinline__ void copy_sixteen(uint32_t to, const void *from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
@@ -298,14 +308,6 @@ __device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS
         }
 }
 
-/* The row's heads of a kv head: queries as f16 times scale · log2 e, its own key and value. */
-template <int HD, int GROUP = GENERATED_GROUP_MAX> struct RowHeads {
-    enum { QUERY_STRIDE = HD + 32 /* lanes that read together find different banks */ };
-    __half queries[GROUP][QUERY_STRIDE], key[HD], value[HD];
-    float2 turns[HD / 2];
-    float own[GROUP]; /* scores of the own key */
-    float energies[GROUP];
-};
 template <int HD, int GROUP>
 __device__ __forceinline__ void heads_begin(const Attend &a, int row, RowHeads<HD, GROUP> &s) {
     if (a.prepared || threadIdx.x >= a.rope.dims / 2) return;

@@ -8,6 +8,21 @@
 
 enum { CODED_PIECE = 64, CODED_PIECES = PAGE_TOKENS / CODED_PIECE, BYTES_STRIDE_MORE = 16 };
 
+template <int HD> struct CodedShared {
+    RowHeads<HD, CODED_GROUP_MAX> heads;
+    int8_t numbers[CODED_GROUP_MAX][HD + BYTES_STRIDE_MORE]; /* rotated queries */
+    __half rotated[CODED_GROUP_MAX][RowHeads<HD, CODED_GROUP_MAX>::QUERY_STRIDE];
+    float units[CODED_GROUP_MAX], half_sums[CODED_GROUP_MAX];
+    /* Of the warps' coded pages: */
+    __half means[WARPS][HD];
+    uint2 k_scales[WARPS][PAGE_TOKENS / 4], v_scales[WARPS][PAGE_TOKENS / 4];
+    float2 sums[WARPS][CODED_GROUP_MAX];
+    int last;
+};
+
+/* The ring of a warp with a coded page: what 64 tokens have as keys or values fits a slot. */
+template <int HD> constexpr int CODED_SLOTS = (12 << 10) / SLOT_BYTES<HD>;
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 /* Sums of integers begin as the bits of 1.5 · 2^23, so that they end as a float that is so much larger. */
 static constexpr int SUM_BASE = 0x4b400000;
@@ -41,20 +56,6 @@ template <int HD> __device__ __forceinline__ void lanes_rotate(const Rotation &r
         v[j] = scale * __uint_as_float(__float_as_uint(v[j]) ^ (r.signs[!back][j] >> lane) << 31);
 }
 
-template <int HD> struct CodedShared {
-    RowHeads<HD, CODED_GROUP_MAX> heads;
-    int8_t numbers[CODED_GROUP_MAX][HD + BYTES_STRIDE_MORE]; /* rotated queries */
-    __half rotated[CODED_GROUP_MAX][RowHeads<HD, CODED_GROUP_MAX>::QUERY_STRIDE];
-    float units[CODED_GROUP_MAX], half_sums[CODED_GROUP_MAX];
-    /* Of the warps' coded pages: */
-    __half means[WARPS][HD];
-    uint2 k_scales[WARPS][PAGE_TOKENS / 4], v_scales[WARPS][PAGE_TOKENS / 4];
-    float2 sums[WARPS][CODED_GROUP_MAX];
-    int last;
-};
-
-/* The ring of a warp with a coded page: what 64 tokens have as keys or values fits a slot. */
-template <int HD> constexpr int CODED_SLOTS = (12 << 10) / SLOT_BYTES<HD>;
 template <int HD> struct CodedRing {
     const uint8_t *slots, *keys, *values; /* codes */
     uint32_t address;
