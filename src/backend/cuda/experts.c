@@ -138,6 +138,13 @@ static bool banks_of(CudaBackend *b, const Experts *op, Banks *banks) {
         (Banks){cuda_bank(b, op->gate, op->count), cuda_bank(b, op->up, op->count), cuda_bank(b, op->down, op->count)};
     return banks->gate && banks->up && banks->down;
 }
+/* Slots have room for the widest one's rounds; those of a narrower one may be longer. */
+static bool rounds_fit(CudaBackend *b, const Experts *op, const Tiles *most) {
+    const int room = mixture_round(most->groups);
+    for (int e = 0; most->groups > room && e < op->count; e++)
+        if (mixture_round(cuda_tiles(b, &op->down[e])->groups) > room) return false;
+    return true;
+}
 static bool whole_fits(CudaBackend *b, const Mixture *op, const Banks *banks) {
     const Tiles *router = cuda_tiles(b, op->router.weight[0]),
                 *shared = op->router.count > 1 ? cuda_tiles(b, op->router.weight[1]) : router;
@@ -145,7 +152,7 @@ static bool whole_fits(CudaBackend *b, const Mixture *op, const Banks *banks) {
     return router->kind == shared->kind && router->bytes == shared->bytes && gate->alike && up->alike && down->alike &&
         gate->most.kind == up->most.kind && gate->most.bytes == up->most.bytes && router->groups == gate->most.groups &&
         mixture_fits(&gate->most, 1, b->shared_bytes) && mixture_fits(&down->most, 0, b->shared_bytes) &&
-        op->experts.used <= EXPERTS_USED_MAX + 1;
+        rounds_fit(b, &op->experts, &down->most) && op->experts.used <= EXPERTS_USED_MAX + 1;
 }
 
 static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }

@@ -194,6 +194,8 @@ int experts_fit(int groups, int shared_bytes);
 size_t mixture_input_bytes(int64_t cols); /* of a row */
 /* Whether banks packed like this go this way; gated: of the first product. */
 int mixture_fits(const Tiles *most, int gated, int shared_bytes);
+/* Tiles of a tile row that lie in shared memory together; not the more the wider the matrix is. */
+int mixture_round(int groups);
 
 /* Rows normed, their experts chosen, what these read prepared. */
 typedef struct MixtureRouter {

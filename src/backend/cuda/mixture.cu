@@ -801,6 +801,8 @@ extern "C" cudaError_t mixture_product(cudaStream_t stream, const MixtureProduct
     return with_kind(product->most.kind, ProductLaunch{stream, product});
 }
 
+extern "C" int mixture_round(int groups) { return slot_tiles(groups); }
+
 /* Members are as many as there may be: it must not matter how many rows there are. */
 extern "C" int mixture_fits(const Tiles *most, int gated, int shared_bytes) {
     Slots slots;
