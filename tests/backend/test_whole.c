@@ -13,11 +13,12 @@ typedef struct Whole {
     Matrix bank[3][COUNT + 1], router, shared_gate;
 } Whole;
 
-static Whole whole_make(const Kind *kind, const Kind *other, const Kind *router, int hidden, int inner, int variant) {
+static Whole whole_make(
+    const Kind *kind, const Kind *other, const Kind *router, int hidden, int inner, int wider, int variant) {
     Whole w = {.hidden = hidden, .inner = inner, .used = variant % 3 + 1, .shared = variant % 3};
     w.activation = variant % 2 ? ACT_SILU_CLAMPED : ACT_SILU;
     for (int e = 0; e <= COUNT; e++) {
-        const int width = e == COUNT ? 2 * inner : inner;
+        const int width = e == COUNT ? wider : inner;
         for (int i = 0; i < 3; i++)
             w.bank[i][e] =
                 matrix_make(i == 2 ? other : kind, i == 2 ? hidden : width, i == 2 ? width : hidden, variant % 2);
@@ -171,14 +172,11 @@ static void run_whole(const There *t, int variant, int rows, int generated, cons
     b->ops->download(b, out, t->residual, bytes);
 }
 
-static void check_whole(Backend *device, Backend *ref, int k, int size, int variant) {
-    static const int row_counts[] = {2, 3, 5, 8, 9, 17, 33, GENERATED}, sizes[][2] = {{2, 2}, {5, 3}, {10, 4}};
+/* wider: the shared expert's inner width. */
+static void check_size(Backend *device, Backend *ref, int k, int hidden, int inner, int wider, int variant) {
+    static const int row_counts[] = {2, 3, 5, 8, 9, 17, 33, GENERATED};
     const Kind *kind = &kinds[k], *other = variant % 2 ? &kinds[(k + 5) % COUNT_OF(kinds)] : kind;
-    int unit = 32;
-    if (kind->group > unit) unit = kind->group;
-    if (other->group > unit) unit = other->group;
-    const int hidden = unit * sizes[size][0], inner = unit * sizes[size][1];
-    Whole whole = whole_make(kind, other, variant % 3 ? kind : &kinds[10] /* bf16 */, hidden, inner, variant);
+    Whole whole = whole_make(kind, other, variant % 3 ? kind : &kinds[10] /* bf16 */, hidden, inner, wider, variant);
     There there = there_make(device, &whole), wanted_there = there_make(ref, &whole);
     float *x = random_floats(GENERATED * hidden, 2), *wanted = random_floats(GENERATED * hidden, 1),
           *one = random_floats(GENERATED * hidden, 1), *out = random_floats(GENERATED * hidden, 1);
@@ -208,6 +206,16 @@ static void check_whole(Backend *device, Backend *ref, int k, int size, int vari
     whole_free(&whole);
 }
 
+static void check_whole(Backend *device, Backend *ref, int k, int size, int variant) {
+    static const int sizes[][2] = {{2, 2}, {5, 3}, {10, 4}};
+    const Kind *kind = &kinds[k], *other = variant % 2 ? &kinds[(k + 5) % COUNT_OF(kinds)] : kind;
+    int unit = 32;
+    if (kind->group > unit) unit = kind->group;
+    if (other->group > unit) unit = other->group;
+    const int hidden = unit * sizes[size][0], inner = unit * sizes[size][1];
+    check_size(device, ref, k, hidden, inner, 2 * inner, variant);
+}
+
 int main(void) {
     Error error = {0};
     const BackendOptions options = {.device = "cuda", .cpu = "auto", .rows_max = GENERATED, .scratch_bytes = 1 << 10};
@@ -215,6 +223,8 @@ int main(void) {
     TEST_MSG((device != NULL) == plugin_usable(), "%s", error.text);
     for (int k = 0; device && k < (int)COUNT_OF(kinds); k++)
         for (int i = 0; i < 2; i++) check_whole(device, ref, k, (k + i) % 3, (k + 3 * i) % 5);
+    /* A row of the wider one is read in two pieces, both shorter than the others' rows. */
+    if (device) check_size(device, ref, 0, 64, 4096, 4160, 0);
     backend_close(device);
     backend_close(ref);
     return test_done();
