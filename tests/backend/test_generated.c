@@ -2,6 +2,7 @@
  * others and beside rows of prompts, whose bits they do not change. Nothing to do where there is no GPU. */
 #include <math.h>
 
+#include "backend/plugin.h"
 #include "matrices.h"
 
 enum { ROWS_MOST = 64, WEIGHT_ROWS_MOST = 72 };
