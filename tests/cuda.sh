@@ -47,7 +47,7 @@ step real env APUS_MODELS="${APUS_MODELS:-gemma-270m qwen-0.5b}" "$python" "$her
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 if [ -n "$sanitizer" ]; then
     check() { local tool=$1 name=$2; shift 2; step "$tool-$name" "$sanitizer" --tool "$tool" --error-exitcode 1 --print-limit 20 "$@" "$build/test_$name"; }
-    for name in handed sums pages step; do check memcheck $name; done
+    for name in handed whole sums pages step; do check memcheck $name; done
     for name in handed pages step; do check initcheck $name; done
     for name in handed pages; do
         check racecheck $name --kernel-name-exclude kns=stream_kernel --kernel-name-exclude kns=wide_kernel --kernel-name-exclude kns=integer_few_kernel --kernel-name-exclude kns=integer_many_kernel
