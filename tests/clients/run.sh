@@ -9,6 +9,10 @@ name=$1
 # stamp DIR LIST: the file that says that DIR holds what LIST says.
 stamp() { echo "$1/made-$(cksum <"$2" | tr -d ' ')"; }
 
+# One installs; who comes meanwhile waits (macOS has no flock: one by one there).
+mkdir -p "$cache"
+exec 9>"$cache/lock"
+if command -v flock >/dev/null; then flock 9; fi
 if [ -f "$name.mjs" ]; then
     node=$cache/node
     version=$(node -p 'process.versions.node.split(".")[0]')
@@ -29,4 +33,5 @@ else
     fi
     set -- "$python/bin/python" "$name.py"
 fi
+exec 9>&-
 exec python3 serve.py "$@"
