@@ -49,6 +49,7 @@ def check_usage(model):
 
 def check_run(model):
     options = ["--temp", "0", "-n", "6"]
+    apus("run", model, "Name", *options)  # the first to use a GGUF file converts it, and says so
     one, several = apus("run", model, "Name three small birds", *options), apus("run", model, "Name", "three", "small", "birds", *options)
     check(one[0] == 0 and one == several, f"a prompt of several words: {one} {several}")
     with open("/dev/full", "w") as full:

@@ -48,8 +48,11 @@ def test_same(model):
         with Server(model, *GPU, "--gpu-layers", layers) as server:
             check(several(server) == wanted, f"--gpu-layers {layers}: other answers")
     with Server(model, *GPU, "--gpu-layers", 2, "--kv-memory", "4M", "--slots", 6) as server:
-        check(several(server) == wanted, "--gpu-layers 2 with little memory: other answers")
-        parked = re.search(r"^apus_num_preemptions_total(?:{[^}]*})? ([1-9]\d*)", server.request("GET", "/metrics")[2].decode(), re.M)
+        for _ in range(5):  # until so many were there together that somebody had to give way
+            check(several(server) == wanted, "--gpu-layers 2 with little memory: other answers")
+            parked = re.search(r"^apus_num_preemptions_total(?:{[^}]*})? ([1-9]\d*)", server.request("GET", "/metrics")[2].decode(), re.M)
+            if parked:
+                break
         check(parked, "nothing was parked")
 
 
