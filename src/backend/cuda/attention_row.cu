@@ -2,32 +2,12 @@
  * scanned and folded (slices.cuh). A cluster of blocks has a row and a kv head; its blocks have pages in turn. What
  * earlier steps have left is loaded before the kernel before has ended. The bits are those of the other kernels: a warp
  * has 16 tokens' scores and a part of the dims' sums, each of which it computes as they do. */
+#include "backend/cuda/cluster.cuh"
 #include "backend/cuda/heads.cuh"
 #include "backend/cuda/slices.cuh"
 
 enum { PAGE_SLICES = PAGE_TOKENS / SLICE, SLICE_WARPS = WARPS / PAGE_SLICES, CLUSTER_MAX = 8 };
 enum { GROUP_MAX = 8, PARTS_BYTES_MAX = 160 << 10 };
-
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-__device__ __forceinline__ uint32_t cluster_rank() {
-    uint32_t r;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return r;
-}
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-/* Where a block of the cluster has what this one has at p. */
-__device__ __forceinline__ uint32_t cluster_address(const void *p, int rank) {
-    uint32_t at;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(at)
-                 : "r"((uint32_t)__cvta_generic_to_shared(p)), "r"(rank));
-    return at;
-}
-__device__ __forceinline__ void cluster_store(uint32_t at, float2 v) {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
-}
-#endif
 
 /* Keys of 16 tokens and values of 64 tokens and HD / 4 dims: what a warp needs of a page. */
 template <int HD> struct Fragment {

@@ -144,7 +144,7 @@ static void cuda_close(Backend *backend) {
     cuda_banks_forget(b);
     cuda_codes_close(b);
     cuda_reserves_close(b);
-    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->mixture};
+    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->arrivals, &b->mixture};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
     cuda_parts_close(b);
     cudaFree(b->scratch);

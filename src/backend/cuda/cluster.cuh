@@ -21,4 +21,7 @@ __device__ __forceinline__ uint32_t cluster_address(const void *p, int rank) {
 __device__ __forceinline__ void cluster_store(uint32_t at, float v) {
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
+__device__ __forceinline__ void cluster_store(uint32_t at, float2 v) {
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
+}
 #endif
