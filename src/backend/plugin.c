@@ -81,9 +81,13 @@ const Plugin *plugin_find(const char *name, int *device, Error *error) {
     return NULL;
 }
 
+static int parts_of(const BackendOptions *options) {
+    return options->tensor_parallel > 1 ? options->tensor_parallel : 1;
+}
+
 const Plugin *plugin_memory(const BackendOptions *options, uint64_t *free_bytes, Error *error) {
     int device;
-    const int parts = options->tensor_parallel > 1 ? options->tensor_parallel : 1;
+    const int parts = parts_of(options);
     const Plugin *plugin = plugin_find(options->device, &device, error);
     if (!plugin) return NULL;
     uint64_t least = UINT64_MAX;
@@ -94,6 +98,19 @@ const Plugin *plugin_memory(const BackendOptions *options, uint64_t *free_bytes,
     }
     *free_bytes = least * (uint64_t)parts;
     return plugin;
+}
+
+double plugin_read_speed(const BackendOptions *options) {
+    int device;
+    Error error;
+    const Plugin *plugin = plugin_find(options->device, &device, &error);
+    double all = 0;
+    for (int p = 0; plugin && p < parts_of(options); p++) {
+        const double speed = plugin->read_speed(device + p);
+        if (speed <= 0) return 0;
+        all += speed;
+    }
+    return all;
 }
 
 Backend *plugin_open(const BackendOptions *options, int behind, Error *error) {

@@ -5,7 +5,7 @@
 
 #include "backend/backend.h"
 
-enum { PLUGIN_ABI = 9 }; /* grows with every change of backend.h */
+enum { PLUGIN_ABI = 10 }; /* grows with every change of backend.h */
 
 typedef struct DeviceMemory {
     uint64_t free, total; /* bytes */
@@ -21,6 +21,9 @@ typedef struct Plugin {
     uint64_t (*weight_bytes)(const Weight *weight); /* that it takes on the device once it is bound */
     /* What a backend takes there besides weights, scratch and what is asked of alloc(). */
     uint64_t (*work_bytes)(int rows_max, int64_t cols_max);
+    /* Bytes a second that its memory is read with at best, measured now, in some hundredths of a second and memory of
+     * its own; 0: it could not be. Between steps. */
+    double (*read_speed)(int device);
 } Plugin;
 typedef const Plugin *PluginEntry(void);
 #define PLUGIN_ENTRY "apus_plugin"
@@ -29,6 +32,8 @@ typedef const Plugin *PluginEntry(void);
 NODISCARD const Plugin *plugin_find(const char *name, int *device, Error *error);
 /* The library, and what is free on the devices of these options: of several, as often what the fullest has. */
 NODISCARD const Plugin *plugin_memory(const BackendOptions *options, uint64_t *free_bytes, Error *error);
+/* read_speed of the devices of these options together; 0: not all could be measured. */
+double plugin_read_speed(const BackendOptions *options);
 /* What options->device names ("cuda", "cuda:1"), or so many devices behind it, opened. */
 NODISCARD Backend *plugin_open(const BackendOptions *options, int behind, Error *error);
 /* Whether "auto" finds a device to use. */

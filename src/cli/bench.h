@@ -42,13 +42,17 @@ typedef struct Series {
 void series_add(Series *series, double value); /* beyond SERIES_MAX: dropped */
 /* 0: the smallest, 0.5: the median, 1: the largest; 0 when there is none. */
 double series_at(const Series *series, double part);
+/* ,"name":median,"name_min":…,"name_max":…; nothing of an empty one. */
+void series_json(Buffer *out, const char *name, const Series *series);
 static inline double series_median(const Series *series) { return series_at(series, 0.5); }
 
-/* What the machine can do, measured with threads of its own in the same seconds as the rest. */
+/* What the machine can do, measured in the same seconds as the rest: the processor, with threads of its own, or GPUs,
+ * of which only reading is measured. Series of what is not measured are empty. */
 typedef struct Machine {
     Pool *pool;
     LimitsMemory memory;
     const char *isa;
+    BackendOptions gpu;     /* device NULL: it is not one */
     Series read, read_best; /* GB/s */
     Series int8, f32;       /* GOP/s, GFLOP/s */
     Series issue;           /* vector instructions, G/s */
@@ -56,7 +60,7 @@ typedef struct Machine {
 NODISCARD bool machine_open(
     Machine *machine, int threads, const char *isa, const LimitsRange *ranges, int64_t count, Error *error);
 void machine_close(Machine *machine);  /* safe on a zeroed one */
-double machine_read(Machine *machine); /* GB/s now */
+double machine_read(Machine *machine); /* GB/s now; 0: it is not measured */
 void machine_peaks(Machine *machine);  /* int8, f32 and issue now */
 void machine_forget(Machine *machine); /* begins new series */
 /* Seconds that this much takes at least, by the medians; *by: what binds, "read", "int8" or "f32". */
@@ -86,6 +90,8 @@ typedef struct BenchWalk {
 } BenchWalk;
 NODISCARD bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error *error);
 void bench_walk_close(BenchWalk *bench); /* safe on a zeroed one */
+/* Where its weights are; no limits are those of layers on both sides. */
+NODISCARD bool bench_walk_machine(const BenchWalk *bench, const BenchPlan *plan, Machine *machine, Error *error);
 NODISCARD bool bench_walk_feed(BenchWalk *bench, int count, Error *error);
 NODISCARD bool bench_walk_on(BenchWalk *bench, Error *error); /* by a token, as of an answer */
 /* Steps of `count` sequences from `first` on (with one of a processor the chosen one). Random tokens and nothing is

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "backend/plugin.h"
 #include "cli/bench.h"
 
 /* ---- series ---- */
@@ -27,6 +28,12 @@ double series_at(const Series *series, double part) {
     return sorted[(int)lround(part * (series->count - 1))];
 }
 
+void series_json(Buffer *out, const char *name, const Series *series) {
+    if (!series->count) return;
+    buffer_printf(out, ",\"%s\":%.5g,\"%s_min\":%.5g,\"%s_max\":%.5g", name, series_median(series), name,
+        series_at(series, 0), name, series_at(series, 1));
+}
+
 /* ---- limits ---- */
 
 bool machine_open(
@@ -44,6 +51,12 @@ void machine_close(Machine *machine) {
 }
 
 double machine_read(Machine *machine) {
+    if (machine->gpu.device) {
+        const double speed = plugin_read_speed(&machine->gpu) * 1e-9;
+        if (speed > 0) series_add(&machine->read, speed);
+        return speed;
+    }
+    if (!machine->pool) return 0;
     const LimitsRead read = limits_read(machine->pool, &machine->memory);
     series_add(&machine->read, read.median * 1e-9);
     series_add(&machine->read_best, read.best * 1e-9);
@@ -51,6 +64,7 @@ double machine_read(Machine *machine) {
 }
 
 void machine_peaks(Machine *machine) {
+    if (!machine->pool) return;
     series_add(&machine->int8, limits_int8(machine->pool, machine->isa) * 1e-9);
     series_add(&machine->f32, limits_f32(machine->pool, machine->isa) * 1e-9);
     series_add(&machine->issue, limits_issue(machine->pool, machine->isa) * 1e-9);

@@ -72,7 +72,7 @@ static bool measure_prompt(BenchWalk *bench, const BenchPlan *plan, int depth, R
     if (!bench_walk_feed(bench, plan->prompt, error)) return false;
     const double speed = plan->prompt / (clock_seconds() - start);
     bench_experts_count(bench, &experts, &r->pp_experts);
-    const double peak = r->int8.value[r->int8.count - 1];
+    const double peak = r->int8.count ? r->int8.value[r->int8.count - 1] : 0;
     series_add(&r->pp, speed);
     if (peak > 0) series_add(&r->pp_share, speed * (double)bench->operations * 1e-9 / peak);
     return true;
@@ -93,9 +93,10 @@ static bool measure_generation(
     bench_experts_count(bench, &experts, &r->tg_experts);
     const double read = (before + machine_read(machine)) / 2;
     series_add(&r->tg, speed);
+    if (machine->read_best.count) series_add(&r->read_best, series_at(&machine->read_best, 1));
+    if (read <= 0) return true;
     series_add(&r->read, read);
-    series_add(&r->read_best, series_at(&machine->read_best, 1));
-    if (read > 0) series_add(&r->tg_share, speed * (double)r->bytes * 1e-9 / read);
+    series_add(&r->tg_share, speed * (double)r->bytes * 1e-9 / read);
     return true;
 }
 
@@ -106,7 +107,7 @@ static bool round_once(
     if (peer_first && !run_peer(plan, depth, r, error)) return false;
     machine_forget(machine);
     machine_peaks(machine);
-    series_add(&r->int8, series_median(&machine->int8));
+    if (machine->int8.count) series_add(&r->int8, series_median(&machine->int8));
     if (plan->prompt && !measure_prompt(bench, plan, depth, r, error)) return false;
     if (plan->generate && !measure_generation(bench, machine, plan, depth, r, error)) return false;
     return !plan->against || peer_first || run_peer(plan, depth, r, error);
@@ -117,12 +118,6 @@ static bool round_once(
 /* Of each depth, each format. */
 static int results_count(const BenchPlan *plan) {
     return plan->depth_count * (plan->format_count ? plan->format_count : 1);
-}
-
-static void json_series(Buffer *out, const char *name, const Series *series) {
-    if (!series->count) return;
-    buffer_printf(out, ",\"%s\":%.5g,\"%s_min\":%.5g,\"%s_max\":%.5g", name, series_median(series), name,
-        series_at(series, 0), name, series_at(series, 1));
 }
 
 /* A line per depth and format. */
@@ -139,18 +134,18 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
         buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"prompt\":%d,\"generate\":%d,\"depth\":%d,\"rounds\":%d",
             backend->ops->name, plan->threads, plan->prompt, plan->generate, r->depth, plan->rounds);
         buffer_printf(out, ",\"kv_cache\":\"%s\"", r->format);
-        json_series(out, "pp", &r->pp);
-        json_series(out, "tg", &r->tg);
+        series_json(out, "pp", &r->pp);
+        series_json(out, "tg", &r->tg);
         if (r->token_ms.count)
             buffer_printf(out, ",\"token_ms\":%.5g,\"token_ms_p99\":%.5g", series_median(&r->token_ms),
                 series_at(&r->token_ms, 0.99));
-        json_series(out, "read_gbs", &r->read);
-        json_series(out, "read_best_gbs", &r->read_best);
-        json_series(out, "int8_gops", &r->int8);
-        json_series(out, "pp_of_limit", &r->pp_share);
-        json_series(out, "tg_of_limit", &r->tg_share);
-        json_series(out, "peer_pp", &r->peer_pp);
-        json_series(out, "peer_tg", &r->peer_tg);
+        series_json(out, "read_gbs", &r->read);
+        series_json(out, "read_best_gbs", &r->read_best);
+        series_json(out, "int8_gops", &r->int8);
+        series_json(out, "pp_of_limit", &r->pp_share);
+        series_json(out, "tg_of_limit", &r->tg_share);
+        series_json(out, "peer_pp", &r->peer_pp);
+        series_json(out, "peer_tg", &r->peer_tg);
         buffer_printf(out, ",\"bytes_per_token\":%llu,\"weight_bytes\":%llu,\"operations_per_token\":%llu",
             (unsigned long long)r->bytes, (unsigned long long)bench->weight_bytes,
             (unsigned long long)bench->operations);
@@ -191,25 +186,33 @@ static void write_expected(Buffer *out, const char *what, double expected, const
         out, "%9.1f tok/s  by the plan: %+.0f %%\n", expected, 100 * (expected / series_median(measured) - 1));
 }
 
+static void write_share(Buffer *out, const Series *share, const char *limit) {
+    if (share->count) buffer_printf(out, ", %.0f %% of %s", 100 * series_median(share), limit);
+    buffer_byte(out, '\n');
+}
+
 static void write_results(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *r) {
     char what[48], cache[KV_FORMAT_NAME_MAX + 2] = "";
     if (plan->format_count) snprintf(cache, sizeof cache, " %s", r->format);
     if (r->pp.count) {
         snprintf(what, sizeof what, "  pp %-6d @ %d%s", plan->prompt, r->depth, cache);
         write_spread(out, what, "tok/s", &r->pp);
-        buffer_printf(out, "  %.0f GOP/s, %.0f %% of the int8 peak\n",
-            series_median(&r->pp) * (double)bench->operations * 1e-9, 100 * series_median(&r->pp_share));
+        buffer_printf(out, "  %.0f GOP/s", series_median(&r->pp) * (double)bench->operations * 1e-9);
+        write_share(out, &r->pp_share, "the int8 peak");
         write_expected(out, "    expected: pp", r->expected_pp, &r->pp);
         write_peer(out, "    against: pp", &r->pp, &r->peer_pp);
     }
     if (r->tg.count) {
         snprintf(what, sizeof what, "  tg %-6d @ %d%s", plan->generate, r->depth, cache);
         write_spread(out, what, "tok/s", &r->tg);
-        buffer_printf(out, "  %.1f GB/s, %.0f %% of the read limit\n", series_median(&r->tg) * (double)r->bytes * 1e-9,
-            100 * series_median(&r->tg_share));
+        buffer_printf(out, "  %.1f GB/s", series_median(&r->tg) * (double)r->bytes * 1e-9);
+        write_share(out, &r->tg_share, "the read limit");
         write_expected(out, "    expected: tg", r->expected_tg, &r->tg);
         write_peer(out, "    against: tg", &r->tg, &r->peer_tg);
-        write_spread(out, "    read limit", "GB/s", &r->read);
+        if (r->read.count)
+            write_spread(out, "    read limit", "GB/s", &r->read);
+        else
+            buffer_text(out, "  ");
         buffer_printf(out, "  %.0f MB of weights and %.0f MB of KV cache per token, which took %.0f MB of memory\n",
             (double)bench->weight_bytes * 1e-6, (double)(r->bytes - bench->weight_bytes) * 1e-6,
             (double)r->kv_resident * 1e-6);
@@ -234,7 +237,7 @@ static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *pl
     for (int i = 0; i < results_count(plan); i++) write_results(out, bench, plan, &results[i]);
     ExpertSource *source = model_experts(bench->walk.model);
     if (source) write_experts(out, source->stats(source));
-    write_spread(out, "  int8 peak", "GOP/s", &results[0].int8);
+    if (results[0].int8.count) write_spread(out, "  int8 peak", "GOP/s", &results[0].int8);
     buffer_printf(out, "  %.2f GOP per token\n", (double)bench->operations * 1e-9);
 }
 
@@ -280,9 +283,7 @@ bool bench_model(const BenchPlan *plan, Error *error) {
         free(results);
         return false;
     }
-    bool ok = bench_walk_open(&bench, plan, false, error) &&
-        machine_open(&machine, plan->threads, runner_backend(bench.walk.runner)->ops->name, bench.ranges,
-            bench.range_count, error) &&
+    bool ok = bench_walk_open(&bench, plan, false, error) && bench_walk_machine(&bench, plan, &machine, error) &&
         measure(&bench, &machine, plan, results, error);
     if (ok && plan->fit) score(plan, &fit, results);
     if (ok) {

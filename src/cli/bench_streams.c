@@ -32,8 +32,9 @@ static bool measure_one(BenchWalk *bench, Machine *machine, const BenchPlan *pla
     bench_experts_count(bench, &experts, &r->experts);
     const double read = (before + machine_read(machine)) / 2;
     series_add(&r->tg, steps * r->streams);
+    if (read <= 0) return true;
     series_add(&r->read, read);
-    if (read > 0) series_add(&r->share, steps * (double)bench->weight_bytes * 1e-9 / read);
+    series_add(&r->share, steps * (double)bench->weight_bytes * 1e-9 / read);
     return true;
 }
 
@@ -66,9 +67,11 @@ static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *pl
         bench_pad(out, what, 22);
         buffer_printf(out, "%8.1f ", tg);
         bench_pad(out, figures, 18);
-        buffer_printf(out, " %6.2f × the first %8.2f ms a step, %.0f %% of reading the weights at %.1f GB/s\n",
-            tg / series_median(&first->tg), 1e3 * r->streams / tg, 100 * series_median(&r->share),
-            series_median(&r->read));
+        buffer_printf(out, " %6.2f × the first %8.2f ms a step", tg / series_median(&first->tg), 1e3 * r->streams / tg);
+        if (r->read.count)
+            buffer_printf(out, ", %.0f %% of reading the weights at %.1f GB/s", 100 * series_median(&r->share),
+                series_median(&r->read));
+        buffer_byte(out, '\n');
     }
 }
 
@@ -82,9 +85,9 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
         json_write_string(out, slice_of(backend_describe(backend)));
         buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"streams\":%d,\"generate\":%d,\"depth\":%d,\"rounds\":%d",
             backend->ops->name, plan->threads, r->streams, plan->generate, r->depth, plan->rounds);
-        buffer_printf(out, ",\"tg\":%.5g,\"tg_min\":%.5g,\"tg_max\":%.5g,\"read_gbs\":%.5g,\"tg_of_limit\":%.4f",
-            series_median(&r->tg), series_at(&r->tg, 0), series_at(&r->tg, 1), series_median(&r->read),
-            series_median(&r->share));
+        series_json(out, "tg", &r->tg);
+        series_json(out, "read_gbs", &r->read);
+        series_json(out, "tg_of_limit", &r->share);
         if (model_experts(bench->walk.model)) bench_experts_json(out, "experts", &r->experts);
         buffer_text(out, "}\n");
     }
@@ -96,9 +99,7 @@ bool bench_streams(const BenchPlan *plan, Error *error) {
     BenchWalk bench;
     Machine machine = {0};
     Buffer text = {0};
-    bool ok = bench_walk_open(&bench, plan, false, error) &&
-        machine_open(&machine, plan->threads, runner_backend(bench.walk.runner)->ops->name, bench.ranges,
-            bench.range_count, error) &&
+    bool ok = bench_walk_open(&bench, plan, false, error) && bench_walk_machine(&bench, plan, &machine, error) &&
         measure(&bench, &machine, plan, results, error);
     if (ok) {
         (plan->json ? write_json : write_table)(&text, &bench, plan, results);

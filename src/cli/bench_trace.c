@@ -116,9 +116,13 @@ static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *pl
     buffer_printf(out, "%s on %s: a step of %d token%s at depth %d, medians of %d steps\n", plan->model,
         backend_describe(runner_backend(bench->walk.runner)), step_tokens(plan), step_tokens(plan) == 1 ? "" : "s",
         depth, trace->step.us.count);
-    buffer_printf(out, "limits of the same seconds: read %.1f GB/s [%.1f … %.1f], int8 %.0f GOP/s, f32 %.0f GFLOP/s\n",
-        series_median(&machine->read), series_at(&machine->read, 0), series_at(&machine->read, 1),
-        series_median(&machine->int8), series_median(&machine->f32));
+    if (machine->read.count)
+        buffer_printf(out, "limits of the same seconds: read %.1f GB/s [%.1f … %.1f]", series_median(&machine->read),
+            series_at(&machine->read, 0), series_at(&machine->read, 1));
+    if (machine->int8.count)
+        buffer_printf(
+            out, ", int8 %.0f GOP/s, f32 %.0f GFLOP/s", series_median(&machine->int8), series_median(&machine->f32));
+    buffer_text(out, machine->read.count ? "\n" : "");
     bench_pad(out, "operation", NAME_WIDTH);
     buffer_text(out, "  calls    µs/step % step   MB read    GB/s   GOP/s   floor µs  of its limit\n");
     double floor_us = 0;
@@ -154,8 +158,10 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
     json_write_string(out, slice_of(backend_describe(backend)));
     buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"tokens\":%d,\"depth\":%d,\"steps\":%d", backend->ops->name,
         plan->threads, step_tokens(plan), depth, trace->step.us.count);
-    buffer_printf(out, ",\"read_gbs\":%.3f,\"int8_gops\":%.1f,\"f32_gflops\":%.1f,\"lines\":[",
-        series_median(&machine->read), series_median(&machine->int8), series_median(&machine->f32));
+    series_json(out, "read_gbs", &machine->read);
+    series_json(out, "int8_gops", &machine->int8);
+    series_json(out, "f32_gflops", &machine->f32);
+    buffer_text(out, ",\"lines\":[");
     double floor_us = 0;
     for (int i = 0; i < count; i++) {
         const Figures f = figures_of(trace, &trace->rows[i], lines[i].integer);
@@ -176,8 +182,7 @@ static bool trace_depths(BenchWalk *bench, const BenchPlan *plan, Buffer *out, E
     for (int i = 0; ok && i < plan->depth_count; i++) {
         Trace *trace = calloc(1, sizeof *trace);
         if (!trace) return fail(error, ERROR_MEMORY, "no memory for the trace");
-        ok = machine_open(&trace->machine, plan->threads, runner_backend(bench->walk.runner)->ops->name, bench->ranges,
-            bench->range_count, error);
+        ok = bench_walk_machine(bench, plan, &trace->machine, error);
         for (int round = 0; ok && round < plan->rounds; round++)
             ok = trace_round(bench, plan, plan->depths[i], trace, error);
         if (ok && i && !plan->json) buffer_byte(out, '\n');

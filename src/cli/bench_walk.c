@@ -84,6 +84,17 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
         walk_restart(&bench->walk, error);
 }
 
+bool bench_walk_machine(const BenchWalk *bench, const BenchPlan *plan, Machine *machine, Error *error) {
+    const Runner *runner = bench->walk.runner;
+    *machine = (Machine){0};
+    if (!backend_on_device(plan->device))
+        return machine_open(
+            machine, plan->threads, runner_backend(runner)->ops->name, bench->ranges, bench->range_count, error);
+    if (runner_backend(runner) == runner_upper(runner))
+        machine->gpu = (BackendOptions){.device = plan->device, .tensor_parallel = plan->tensor_parallel};
+    return true;
+}
+
 void bench_walk_close(BenchWalk *bench) {
     walk_close(&bench->walk);
     free(bench->tokens);

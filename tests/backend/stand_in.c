@@ -158,6 +158,7 @@ static bool device_memory(int device, DeviceMemory *out, Error *error) {
 }
 static uint64_t bound_bytes(const Weight *weight) { return weight_bytes(weight); }
 static uint64_t work_bytes(int rows_max, int64_t cols_max) { return 1 << 20; }
+static double read_speed(int device) { return 2e12; }
 
 static Backend *stand_in_open(const BackendOptions *options, int device, Error *error) {
     if (broken) {
@@ -197,6 +198,6 @@ static Backend *stand_in_open(const BackendOptions *options, int device, Error *
 __attribute__((visibility("default"))) const Plugin *apus_plugin(void);
 const Plugin *apus_plugin(void) {
     static const Plugin plugin = {PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions), device_count, device_describe,
-        stand_in_open, device_memory, bound_bytes, work_bytes};
+        stand_in_open, device_memory, bound_bytes, work_bytes, read_speed};
     return &plugin;
 }

@@ -77,6 +77,18 @@ static void check_fault(void) {
     }
 }
 
+static void check_read_speed(void) {
+    Error error = {0};
+    int device;
+    DeviceMemory before, after;
+    const Plugin *plugin = plugin_find("cuda", &device, &error);
+    TEST(plugin && plugin->device_memory(device, &before, &error));
+    const double speed = plugin_read_speed(&(BackendOptions){.device = "cuda"});
+    TEST_MSG(speed > 1e6 && speed < 1e14, "%g bytes/s", speed);
+    TEST(plugin->device_memory(device, &after, &error) && after.free == before.free);
+    TEST(plugin_read_speed(&(BackendOptions){.device = "cuda:1000"}) == 0);
+}
+
 /* ---- memory ---- */
 
 enum { HOGS_MAX = 256, HOG_LEAST = 1 << 20, WIDTH = 64 };
@@ -143,6 +155,7 @@ int main(void) {
     check_names();
     check_device();
     if (plugin_usable()) {
+        check_read_speed();
         check_full();
         check_fault();
     }

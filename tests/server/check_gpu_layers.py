@@ -138,6 +138,25 @@ def test_auto(model):
         check(code == 0, f"--gpu-layers auto with {size} bytes: {code} {err}")
 
 
+def test_bench(model):
+    """The device's own limit, and none where both sides have layers."""
+    options = ("bench", model, *GPU, "-p", 8, "-n", 4, "-d", 16, "-r", 2)
+    code, out, err = run(*options, "--json")
+    line = json.loads(out) if check(code == 0, err) else {}
+    reached = line.get("tg", 0) * line.get("bytes_per_token", 0) / 2e12
+    check(line.get("read_gbs") == 2000 and abs(line["tg_of_limit"] / reached - 1) < 0.5 and "int8_gops" not in line, out)
+    code, out, err = run(*options)
+    check(code == 0 and re.search(r"GB/s, \d+ % of the read limit", out) and re.search(r"read limit +2000.0 GB/s", out) and "int8" not in out, out + err)
+    code, out, err = run(*options, "--streams", "1,2", "--json")
+    check(code == 0 and all(json.loads(line)["read_gbs"] == 2000 for line in out.splitlines()), out + err)
+    code, out, err = run(*options, "--streams", "2")
+    check(code == 0 and "% of reading the weights at 2000.0 GB/s" in out, out + err)
+    code, out, err = run(*options, "--gpu-layers", 2, "--json")
+    check(code == 0 and not {"read_gbs", "tg_of_limit", "int8_gops", "pp_of_limit"} & set(json.loads(out)), out + err)
+    code, out, err = run(*options, "--gpu-layers", 2)
+    check(code == 0 and "limit" not in out and "MB of weights and" in out, out + err)
+
+
 def test_full(model, directory):
     full = os.path.join(directory, "full")
     with Server(model, *GPU, "--gpu-layers", 2, "--slots", 4, environment={"APUS_STAND_IN_FULL": full}) as server:
@@ -164,7 +183,7 @@ def main():
         apus_server.BINARY = os.path.join(home, os.path.basename(apus_server.BINARY))
         os.environ["XDG_CACHE_HOME"] = os.path.join(home, "cache")
         write_tiny_model(model)
-        for test in sys.argv[1:] or ("same", "disk", "memory", "account", "auto", "full"):
+        for test in sys.argv[1:] or ("same", "disk", "memory", "account", "auto", "bench", "full"):
             if test != "streamed":
                 globals()["test_" + test](*((model, home) if test == "full" else (model,)))
         if "streamed" in sys.argv[1:] or not sys.argv[1:]:

@@ -281,6 +281,6 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
 __attribute__((visibility("default"))) const Plugin *apus_plugin(void);
 const Plugin *apus_plugin(void) {
     static const Plugin plugin = {PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions), device_count, device_describe,
-        cuda_open, device_memory, cuda_weight_bytes, work_bytes};
+        cuda_open, device_memory, cuda_weight_bytes, work_bytes, cuda_read_speed};
     return &plugin;
 }

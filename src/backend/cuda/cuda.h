@@ -190,6 +190,9 @@ void *cuda_take(CudaBackend *b, size_t bytes, Error *error);
  * which uses a stream that this backend's does not wait for, and returns before the bytes are there. */
 cudaError_t cuda_send(CudaBackend *b, void *to, const void *from, size_t bytes);
 
+/* limits.c */
+double cuda_read_speed(int device); /* bytes a second; 0: it could not be measured */
+
 /* reserve.c */
 /* Whether caches' memory can come as it is used. */
 bool cuda_reserves_open(int device);

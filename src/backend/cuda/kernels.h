@@ -406,6 +406,9 @@ cudaError_t attention_generated_codes(cudaStream_t stream, const Attend *attend,
 cudaError_t page_transfer(cudaStream_t stream, uint8_t *page, uint8_t *canonical, int tokens, int kv_heads,
     int head_dim, int value_dim, int bytes, int in);
 
+/* Reads all of it, zeros, at most 16 bytes left out. */
+cudaError_t limits_read(cudaStream_t stream, void *memory, size_t bytes, int multiprocessors);
+
 /* Whether wide.cu was compiled for what it needs, compute capability 9.0 and nothing else. */
 int kernels_have_wide(void);
 /* Once per device, before all else: whether kernels may begin before their predecessor has ended. */
