@@ -82,6 +82,9 @@ ChatModel *chat_model_open(const char *name, const EngineOptions *options, Error
         chat_model_close(m);
         return NULL;
     }
+    if (tokenizer_vocab(m->tokenizer) > chat_model_vocab(m))
+        log_warn("%s: the tokenizer has %d tokens, the model %d: a text with one of the others is refused", name,
+            tokenizer_vocab(m->tokenizer), chat_model_vocab(m));
     m->sampling = recommended_sampling(engine_model(m->engine));
     make_fingerprint(m);
     return m;

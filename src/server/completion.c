@@ -73,6 +73,30 @@ bool completion_fits(const ChatModel *model, size_t bytes, const char *field, Ap
         (long long)context, bytes, field, bytes / longest, field);
 }
 
+bool completion_knows(const ChatModel *model, const Tokens *prompt, const char *field, ApiError *error) {
+    enum { SHOWN = 64 };
+    const int vocab = chat_model_vocab(model);
+    size_t at = 0;
+    while (at < prompt->count && prompt->ids[at] < vocab) at++;
+    if (at == prompt->count) return true;
+    Buffer text = {0};
+    if (!tokenizer_bytes(model->tokenizer, prompt->ids[at], &text, NULL)) buffer_clear(&text);
+    api_fail(error, 400, "invalid_value", field,
+        "Invalid '%s': '%.*s' is token %d, and this model's vocabulary ends with %d. Its tokenizer was made for a "
+        "larger "
+        "one.",
+        field, text.size < SHOWN ? (int)text.size : SHOWN, text.data ? text.data : "", prompt->ids[at], vocab - 1);
+    buffer_free(&text);
+    return false;
+}
+
+static bool check_vocabulary(const Exchange *x, const ApiRequest *request, ApiError *error) {
+    bool ok = true;
+    for (int p = 0; ok && p < x->prompt_count; p++)
+        ok = completion_knows(x->model, &x->prompts[p], request->messages ? "messages" : "prompt", error);
+    return ok;
+}
+
 static bool check_context(const Exchange *x, const ApiRequest *request, ApiError *error) {
     const int64_t context = chat_model_context(x->model), limit = request->max_tokens;
     const int64_t wanted = limit > 0 && !request->cut ? limit : limit == 0 ? 0 : 1;
@@ -160,6 +184,7 @@ static bool understand(Exchange *x, Arena *arena, ApiError *error) {
     ApiRequest request;
     Constraint *constraint;
     if (!read_request(x, &request, arena, error) || !check_context(x, &request, error) ||
+        !check_vocabulary(x, &request, error) ||
         !tool_rules_constrain(&request, x->model, x->prompts, &constraint, error))
         return false;
     const bool ok = submit(x, &request, constraint, error);

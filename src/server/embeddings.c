@@ -59,6 +59,7 @@ static bool take_input(Embedding *e, const Json *value, const char *param, ApiEr
         if (!tokenizer_encode(e->model->tokenizer, text, CONTROL_AS_TEXT, true, tokens, &why))
             return refuse(&why, param, error);
     }
+    if (!completion_knows(e->model, tokens, param, error)) return false;
     e->tokens += (int64_t)tokens->count;
     if (tokens->count == 0)
         return api_fail(error, 400, "invalid_value", param, "Invalid '%s': the input is empty.", param);

@@ -23,6 +23,8 @@ typedef struct Endpoint {
 
 /* Before a text of so many bytes is made tokens: false when that could only show that the context is too short. */
 NODISCARD bool completion_fits(const ChatModel *model, size_t bytes, const char *field, ApiError *error);
+/* Whether the model has every token of the prompt: a tokenizer may have more than it. */
+NODISCARD bool completion_knows(const ChatModel *model, const Tokens *prompt, const char *field, ApiError *error);
 /* The prompt of a request that is a chat. */
 bool chat_make_prompts(Exchange *x, const ApiRequest *request, ApiError *error);
 

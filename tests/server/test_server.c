@@ -321,6 +321,23 @@ static void test_too_long(void) {
     close_server();
 }
 
+/* A tokenizer with more tokens than the model: texts without them are answered, others are the client's fault. */
+static void test_large_vocabulary(void) {
+#define PROMPT(text) "{\"model\":\"fake\",\"max_tokens\":1,\"prompt\":" text "}"
+    chat_fixture_open(&fixture, true);
+    fake.vocab = CHAT_E1;
+    fake.eos = 0;
+    serve_fixture(&(ServerOptions){.host = "127.0.0.1", .models = {.engine = chat_engine_options(&fixture, 1, 1)}});
+    TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":1")) == 400);
+    TEST_MSG(strstr(answer.data, "\"param\":\"messages\"") && strstr(answer.data, "'<|start|>' is token 98") &&
+            strstr(answer.data, "ends with 95"),
+        "%s", answer.data);
+    TEST(ask_path("/v1/completions", "", PROMPT("[\"fine\",\"caf\u00e9\"]")) == 400);
+    TEST_MSG(strstr(answer.data, "\"param\":\"prompt\"") && strstr(answer.data, "is token 96"), "%s", answer.data);
+    TEST(ask_path("/v1/completions", "", PROMPT("[\"fine\",\"too\"]")) == 200);
+    close_server();
+}
+
 /* What is made of bodies together has its limit; one alone is always let in. */
 static void test_text_budget(void) {
     open_server(1, 1);
@@ -381,6 +398,7 @@ int main(void) {
     test_damage();
     test_not_numbers();
     test_too_long();
+    test_large_vocabulary();
     test_text_budget();
     test_body_of_get();
     test_unread_refusals();
