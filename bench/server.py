@@ -97,14 +97,27 @@ class Stream:
             body["cache_prompt"] = False
         body.update(more)
         data = json.dumps(body).encode()
+        self.name = server.name
         self.socket = socket.create_connection(("127.0.0.1", server.port))
         self.socket.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
                             b"Content-Length: %d\r\n\r\n" % len(data) + data)
         self.blocks, self.first, self.last, self.ended = [], None, None, False
 
+    def check_status(self):
+        """Ends with the server's message where the answer is none: the connection may stay open behind it."""
+        head, found, body = b"".join(self.blocks).partition(b"\r\n\r\n")
+        if not found or b" 200 " in head.split(b"\r\n")[0]:
+            return
+        length = re.search(rb"^content-length: *(\d+)", head, re.I | re.M)
+        while (not length or len(body) < int(length[1])) and (block := self.socket.recv(1 << 16)):
+            body += block
+        sys.exit(f"{self.name}: {head.splitlines()[0].decode()}: {body.decode('utf-8', 'replace')}")
+
     def read(self):
         block = self.socket.recv(1 << 16)
         self.blocks.append(block)
+        if self.first is None:
+            self.check_status()
         if self.first is None and re.search(rb'"content":"[^"]', block):
             self.first = time.perf_counter()
         self.ended = not block or b"data: [DONE]" in block

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What a service manager and an operator do with a server: the log as JSON, notifications, keys and certificates exchanged by SIGHUP, a crowd of TLS
-handshakes, the time to drain, and a text that is too long to be tokenized."""
-import json, multiprocessing, os, signal, socket, ssl, subprocess, tempfile, time
+handshakes, the time to drain, a text that is too long to be tokenized, and bench/server.py."""
+import json, multiprocessing, os, signal, socket, ssl, subprocess, sys, tempfile, time
 
-from apus_server import BINARY, Checks, Server
+from apus_server import BINARY, ROOT, Checks, Server
 from tiny_model import write_tiny_model
 
 check = Checks()
@@ -200,10 +200,21 @@ def usage(model):
         check(done.returncode == 2 and option in done.stderr, f"{option} {value}: {done.returncode} {done.stderr}")
 
 
+def bench(model):
+    """It measures, and ends with the message of a server that refuses."""
+    def run(*options):
+        command = [sys.executable, os.path.join(ROOT, "bench", "server.py"), "--apus", BINARY, "--only", "streams", "--streams", "2", "--tokens", "4", "--rounds", "1"]
+        return subprocess.run([*command, *options, model], capture_output=True, text=True, timeout=60)
+    done = run()
+    check(done.returncode == 0 and '"streams, 2 of 4",apus,' in done.stdout, (done.stdout, done.stderr))
+    done = run("--apus-options", "--ctx-size 16")
+    check(done.returncode == 1 and "apus: HTTP/1.1 400" in done.stderr and "maximum context length is 16 tokens" in done.stderr, done.stderr)
+
+
 def main():
     with tempfile.TemporaryDirectory() as model:
         write_tiny_model(model)
-        for part in (log, notify, reload, handshakes, long_text, usage):
+        for part in (log, notify, reload, handshakes, long_text, usage, bench):
             part(model)
     check.done()
 
