@@ -135,9 +135,11 @@ const char *nearest_name(Slice wrong, const char *(*name_at)(const void *names, 
     return nearest;
 }
 
-/* options: NULL for a command without any. */
+/* All of them, then --help. options: NULL for a command without any. */
 static const char *option_name_at(const void *options, int i) {
-    return options ? ((const Option *)options)[i].name : NULL;
+    const Option *all = options;
+    if (i > 0 && (!all || !all[i - 1].name)) return NULL;
+    return all && all[i].name ? all[i].name : "--help";
 }
 
 static OptionsResult unknown_option(const Command *command, const Option *options, const char *text, size_t size) {

@@ -30,6 +30,8 @@ def check_usage(model):
         (["serve", model, "--kv-memori=1G"], "did you mean --kv-memory?"),
         (["run", model, "x", "--temprature", "0"], "did you mean --temperature?"),
         (["srve", model], "did you mean serve?"),
+        (["serve", "--hlep"], "did you mean --help?"),
+        (["doctor", "--hepl"], "did you mean --help?"),
         (["list", "--nams"], "unknown option '--nams'"),  # a command that has none
         (["serve", model, "--kv-memory", "4X"], "want a size, as in 512M or 4G"),
         (["serve", model, "--cache-disk", "4 "], "want a size, as in 512M or 4G"),
