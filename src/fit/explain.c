@@ -35,13 +35,14 @@ static void explain_memory(
 }
 
 static void explain_cache(const FitModel *model, const FitWishes *wishes, const Fit *fit, Buffer *out) {
+    const uint64_t coded = fit->gpu_layers ? model->gpu_kv_coded : model->kv_coded;
     line(out, "KV cache");
     buffer_printf(out, "%s, %.3f GB", fit->coded ? "turbo" : "exact", (double)fit->kv_bytes * GB);
     if (fit->kv_bytes >= fit->kv_wanted)
         buffer_printf(out, ": all of %d × %d tokens\n", wishes->slots, model->context);
     else
         buffer_printf(out, " of the %.3f GB that %d × %d tokens would take%s\n", (double)fit->kv_wanted * GB,
-            wishes->slots, model->context, model->kv_coded && !fit->coded ? "; --kv-cache turbo takes less" : "");
+            wishes->slots, model->context, coded && !fit->coded ? "; --kv-cache turbo takes less" : "");
 }
 
 static void explain_gpu(

@@ -43,6 +43,7 @@ typedef struct FitModel {
     /* What a GPU would hold: of its largest layer, of the output matrix, of the embedding where it has all layers and
      * that is another one, and besides of the largest step. 0: there is none. */
     uint64_t gpu_layer_bytes, gpu_head_bytes, gpu_embedding_bytes, gpu_work_bytes;
+    uint64_t gpu_kv_coded;    /* in place of kv_coded where it has layers: what it cannot code stays exact everywhere */
     int gpus;                 /* more than 1: all of it is that of so many together, which divide layers */
     uint64_t embedding_bytes; /* of the checkpoint, which the host holds unless it has no layer */
 } FitModel;

@@ -3,8 +3,8 @@
 
 /* Of the cache, of one layer: what was asked for, or a sequence of the context. */
 static uint64_t cache_bytes(const FitModel *model, const FitWishes *wishes) {
-    const bool coded = wishes->form == FIT_CODED && model->kv_coded;
-    const uint64_t sequence = coded ? model->kv_coded : model->kv_exact;
+    const bool coded = wishes->form == FIT_CODED && model->gpu_kv_coded;
+    const uint64_t sequence = coded ? model->gpu_kv_coded : model->kv_exact;
     return (wishes->kv_bytes ? wishes->kv_bytes : sequence) / (uint64_t)model->layers;
 }
 
@@ -70,7 +70,7 @@ FitModel fit_host_part(const FitModel *model, int gpu_layers) {
     host.cycle = model->cycle / model->layers * left;
     host.kv_least = (uint64_t)((double)model->kv_least * part);
     host.kv_exact = (uint64_t)((double)model->kv_exact * part);
-    host.kv_coded = (uint64_t)((double)model->kv_coded * part);
+    host.kv_coded = (uint64_t)((double)model->gpu_kv_coded * part);
     host.kv_token_bytes *= part;
     for (int k = 0; k < host.kind_count; k++) {
         host.kind[k].bytes *= part;

@@ -43,15 +43,18 @@ uint64_t fit_cache_share(uint64_t room, uint64_t cache_least, uint64_t experts_l
     return most(least(room / KV_PART, room - experts_least), cache_least);
 }
 
+static bool wants_codes(const FitWishes *wishes, uint64_t exact, uint64_t coded, uint64_t cache) {
+    const bool fits = exact * (uint64_t)wishes->slots <= cache;
+    return coded > 0 && (wishes->form == FIT_CODED || (wishes->form == FIT_AUTO && !fits));
+}
+
 /* Which form of the cache, and what it may take of the room. */
 static void share_cache(const FitModel *model, const FitWishes *wishes, uint64_t room, Fit *fit) {
     const uint64_t slots = (uint64_t)wishes->slots, floor = (uint64_t)model->layer_cycle * model->expert_bytes;
     uint64_t cache = room;
     if (fit->stream) cache = fit_cache_share(room, model->kv_least, floor);
     if (wishes->kv_bytes) cache = least(wishes->kv_bytes, room);
-    const bool codes = model->kv_coded > 0;
-    const bool exact_fits = model->kv_exact * slots <= cache;
-    fit->coded = codes && (wishes->form == FIT_CODED || (wishes->form == FIT_AUTO && !exact_fits));
+    fit->coded = wants_codes(wishes, model->kv_exact, model->kv_coded, cache);
     fit->kv_wanted = (fit->coded ? model->kv_coded : model->kv_exact) * slots;
     fit->kv_bytes = wishes->kv_bytes ? cache : least(fit->kv_wanted, cache);
 }
@@ -139,8 +142,10 @@ static void share_gpu_cache(const FitModel *model, const FitWishes *wishes, Fit 
     const uint64_t layers = (uint64_t)model->layers, there = (uint64_t)fit->gpu_layers, here = layers - there;
     uint64_t each = fit->gpu_kv_bytes / there;
     if (here) each = least(each, fit->kv_bytes / here);
-    fit->kv_wanted = model->kv_exact * (uint64_t)wishes->slots;
-    fit->kv_bytes = least((each + 1) * layers, wishes->kv_bytes ? wishes->kv_bytes : fit->kv_wanted); /* rounded up */
+    const uint64_t both = (each + 1) * layers; /* rounded up */
+    fit->coded = wants_codes(wishes, model->kv_exact, model->gpu_kv_coded, both);
+    fit->kv_wanted = (fit->coded ? model->gpu_kv_coded : model->kv_exact) * (uint64_t)wishes->slots;
+    fit->kv_bytes = least(both, wishes->kv_bytes ? wishes->kv_bytes : fit->kv_wanted);
     fit->gpu_kv_bytes = each * there;
 }
 

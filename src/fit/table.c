@@ -131,6 +131,15 @@ static uint64_t largest_expert(const Spec *spec) {
     return most;
 }
 
+/* Of a sequence of the context; 0: nothing of it can be coded. */
+static uint64_t coded_bytes(const KvPlan *kv) {
+    KvFormat turbo;
+    CHECK(kv_format_parse("turbo", &turbo, NULL));
+    for (int g = 0; g < kv->group_count; g++)
+        if (kv->group[g].coded) return kv_bytes_for(kv, &turbo, kv->context);
+    return 0;
+}
+
 void fit_model(const Runner *runner, FitModel *out) {
     const Model *model = runner_model(runner);
     const Spec *spec = model_spec(model);
@@ -151,10 +160,7 @@ void fit_model(const Runner *runner, FitModel *out) {
     out->can_stream = backend->sources && backend->ops->narrow;
     out->kv_least = kv_bytes_for(kv, NULL, KV_PAGE_TOKENS);
     out->kv_exact = kv_bytes_for(kv, NULL, kv->context);
-    KvFormat turbo;
-    CHECK(kv_format_parse("turbo", &turbo, NULL));
-    for (int g = 0; g < kv->group_count; g++)
-        if (kv->group[g].coded) out->kv_coded = kv_bytes_for(kv, &turbo, kv->context);
+    out->kv_coded = coded_bytes(kv);
     out->embedding_bytes = weight_bytes(&spec->embedding);
     out->kv_token_bytes =
         (double)(runner_kv_bytes(runner, KV_PAGE_TOKENS) - runner_kv_bytes(runner, 0)) / KV_PAGE_TOKENS;
@@ -188,6 +194,17 @@ static void add_gpu_rope(void *context, const Rope **rope) {
     add_gpu_vector(context, NULL, (*rope)->dims / 2, SPLIT_NONE);
 }
 
+/* As coded_bytes(), where it has layers. */
+static uint64_t gpu_coded_bytes(const KvPlan *kv, const Plugin *plugin) {
+    KvPlan own = *kv;
+    for (int i = 0; i < own.layer_count; i++) {
+        const KvLayer *layer = &own.layers[i];
+        if (layer->page_stride && !plugin->code_bytes(&layer->layout, KV_CODE4, false))
+            own.group[layer->group].coded = false;
+    }
+    return coded_bytes(&own);
+}
+
 void fit_model_gpu(const Runner *runner, const Plugin *plugin, FitModel *out) {
     const Spec *spec = model_spec(runner_model(runner));
     GpuCounting c = {.plugin = plugin};
@@ -206,5 +223,6 @@ void fit_model_gpu(const Runner *runner, const Plugin *plugin, FitModel *out) {
     out->gpu_embedding_bytes = spec->tied ? 0 : plugin->weight_bytes(&embedding);
     const int rows = runner_backend(runner)->rows_max;
     const uint64_t arrival = (uint64_t)rows * (uint64_t)spec->hidden * sizeof(float);
+    out->gpu_kv_coded = gpu_coded_bytes(runner_kv_plan(runner), plugin);
     out->gpu_work_bytes = runner_scratch_bytes(runner) + arrival + plugin->work_bytes(rows, c.cols_max);
 }

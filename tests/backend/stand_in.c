@@ -7,6 +7,7 @@
  * It draws tokens, with the sampler itself, so that steps are begun ahead; their tokens show when they are waited for.
  */
 #include "backend/cpu/ref.h"
+#include "backend/kv_code.h"
 #include "backend/plugin.h"
 #include "engine/sampler.h"
 #include "fence.h"
@@ -157,6 +158,9 @@ static bool device_memory(int device, DeviceMemory *out, Error *error) {
     return true;
 }
 static uint64_t bound_bytes(const Weight *weight) { return weight_bytes(weight); }
+static size_t code_bytes(const KvLayout *layout, KvForm form, bool values) {
+    return kv_code_bytes(layout, form, values);
+}
 static uint64_t work_bytes(int rows_max, int64_t cols_max) { return 1 << 20; }
 static double read_speed(int device) { return 2e12; }
 
@@ -198,6 +202,6 @@ static Backend *stand_in_open(const BackendOptions *options, int device, Error *
 __attribute__((visibility("default"))) const Plugin *apus_plugin(void);
 const Plugin *apus_plugin(void) {
     static const Plugin plugin = {PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions), device_count, device_describe,
-        stand_in_open, device_memory, bound_bytes, work_bytes, read_speed};
+        stand_in_open, device_memory, bound_bytes, code_bytes, work_bytes, read_speed};
     return &plugin;
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "backend/kv_code.h"
+#include "backend/plugin.h"
 #include "engine/expert_memory.h"
 #include "family/fixture.h"
 
@@ -170,6 +172,31 @@ static void test_split_cache(void) {
     model_close(model);
 }
 
+static uint64_t there_bytes(const Weight *weight) { return weight_bytes(weight); }
+static uint64_t there_work(int rows_max, int64_t cols_max) { return 0; }
+static size_t there_codes(const KvLayout *layout, KvForm form, bool values) {
+    return layout->latent ? 0 : kv_code_bytes(layout, form, values);
+}
+
+/* A GPU that keeps latents exact, as NVIDIA's do here: what is counted as coded is what it codes. */
+static void test_gpu_codes(const char *directory, bool latent) {
+    static const Plugin plugin = {.weight_bytes = there_bytes, .code_bytes = there_codes, .work_bytes = there_work};
+    Error error = {0};
+    FitModel fit = {0};
+    Model *model = model_open(directory, &(ModelOptions){0}, &error);
+    Runner *runner =
+        model ? runner_open(model, &(RunnerOptions){.backend = fixture_backend("auto", 1, 100)}, &error) : NULL;
+    TEST_MSG(runner, "%s", error.text);
+    if (runner) {
+        fit_model(runner, &fit);
+        fit_model_gpu(runner, &plugin, &fit);
+        TEST(fit.kv_coded > 0);
+        TEST(fit.gpu_kv_coded == (latent ? 0 : fit.kv_coded));
+    }
+    runner_close(runner);
+    model_close(model);
+}
+
 static void test_too_small(void) {
     EngineOptions options = options_of(1 << 20);
     Error error = {0};
@@ -192,8 +219,13 @@ int main(void) {
     test_floor();
     test_split_cache();
     test_too_small();
+    test_gpu_codes(checkpoint, false);
     TEST(kept(true) == 1);
     rmdir(calibrations);
+    fixture_remove(checkpoint);
+    fixture_close(&f);
+    if (!fixture_open(&f, "deepseek-v3") || !fixture_write_variant(&f, 0, checkpoint)) return 1;
+    test_gpu_codes(checkpoint, true);
     fixture_remove(checkpoint);
     fixture_close(&f);
     return test_done();

@@ -243,6 +243,7 @@ static FitModel gpu_model(void) {
     model.gpu_head_bytes = 200000000;
     model.gpu_embedding_bytes = 300000000;
     model.gpu_work_bytes = 1000000000;
+    model.gpu_kv_coded = model.kv_coded;
     model.embedding_bytes = 512 * MIB;
     return model;
 }
@@ -280,6 +281,34 @@ static void test_gpu_auto(void) {
     TEST_MSG(near(half.decode_s, none.decode_s / 2 + 0.5e-3), "%g %g", half.decode_s, none.decode_s);
     const FitModel host = fit_host_part(&model, 16);
     TEST(host.layers == 16 && host.dense_bytes == (4 * GIB - 512 * MIB) / 2 + 512 * MIB && host.kv_exact == 2 * GIB);
+}
+
+/* The cache has one form on both sides, that which both can have. */
+static void test_gpu_form(void) {
+    static const int layers[] = {FIT_GPU_AUTO, 16, 32};
+    FitMachine machine = machine_of(64 * GIB);
+    FitModel model = gpu_model();
+    machine.gpu_memory = 100 * GIB;
+    for (size_t i = 0; i < COUNT_OF(layers); i++) {
+        FitWishes wishes = wishes_of(2);
+        wishes.gpu_layers = layers[i];
+        wishes.form = FIT_CODED;
+        model.gpu_kv_coded = model.kv_coded;
+        Fit fit = must(&machine, &model, &wishes);
+        TEST(fit.coded && fit.kv_wanted == 2 * GIB && fit.kv_bytes == 2 * GIB);
+        model.gpu_kv_coded = 0;
+        fit = must(&machine, &model, &wishes);
+        TEST(!fit.coded && fit.kv_wanted == 8 * GIB && fit.kv_bytes == 8 * GIB);
+        wishes.gpu_layers = 0;
+        TEST(must(&machine, &model, &wishes).coded);
+        wishes.gpu_layers = layers[i];
+        wishes.form = FIT_AUTO;
+        model.gpu_kv_coded = model.kv_coded;
+        TEST(!must(&machine, &model, &wishes).coded);
+        wishes.slots = 40;
+        fit = must(&machine, &model, &wishes);
+        TEST(fit.coded && fit.kv_wanted == 40 * GIB);
+    }
 }
 
 static void test_gpu_too_small(void) {
@@ -327,6 +356,7 @@ int main(void) {
     test_disk_rate();
     test_nothing_read();
     test_gpu_auto();
+    test_gpu_form();
     test_gpu_too_small();
     test_explained();
     return test_done();

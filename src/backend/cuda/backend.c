@@ -234,6 +234,10 @@ static bool device_memory(int device, DeviceMemory *out, Error *error) {
     return true;
 }
 
+static size_t code_bytes(const KvLayout *layout, KvForm form, bool values) {
+    return cuda_kv_code_bytes(NULL, layout, form, values);
+}
+
 /* Kernels, graphs, events, blocks of steps: what one context with a model of 32 layers was seen to take, and more. */
 enum { OTHER_BYTES = 192 << 20 };
 static uint64_t work_bytes(int rows_max, int64_t cols_max) {
@@ -281,6 +285,6 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
 __attribute__((visibility("default"))) const Plugin *apus_plugin(void);
 const Plugin *apus_plugin(void) {
     static const Plugin plugin = {PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions), device_count, device_describe,
-        cuda_open, device_memory, cuda_weight_bytes, work_bytes, cuda_read_speed};
+        cuda_open, device_memory, cuda_weight_bytes, code_bytes, work_bytes, cuda_read_speed};
     return &plugin;
 }
