@@ -432,6 +432,9 @@ typedef struct BackendOps {
     void (*upload)(Backend *, void *to, const void *from, size_t bytes);
     void (*download)(Backend *, void *to, const void *from, size_t bytes);
     void (*copy)(Backend *, void *to, const void *from, size_t bytes); /* both the backend's; a page, for instance */
+    /* Host memory from which uploads are fast, and its end. Both NULL: they are as fast from any. */
+    void *(*take_host)(Backend *, size_t bytes, Error *);
+    void (*give_host)(Backend *, void *memory);
 
     /* ---- pages ---- */
 

@@ -126,18 +126,39 @@ static bool bind_layers(Bound *bound, int split, Error *error) {
     return !binder.failed;
 }
 
+/* For what goes up to the second backend: where that reads it fast. */
+static void *take_staging(Backend *upper, size_t bytes, Error *error) {
+    if (upper->ops->take_host) return upper->ops->take_host(upper, bytes, error);
+    void *memory = malloc(bytes);
+    if (!memory) fail(error, ERROR_MEMORY, "no memory for %zu bytes between two backends", bytes);
+    return memory;
+}
+
+static bool open_seam(Bound *bound, Error *error) {
+    Backend *upper = bound->backends[1];
+    const int rows = bound->backends[0]->rows_max;
+    size_t floats, bytes;
+    if (!size_mul((size_t)rows, (size_t)bound->spec->hidden, &floats) || !size_mul(floats, sizeof(float), &bytes))
+        return fail(error, ERROR_MEMORY, "no memory for a step of %d rows", rows);
+    bound->staging = take_staging(upper, bytes, error);
+    if (bound->staging) bound->arrival = upper->ops->alloc(upper, bytes, MEMORY_STEP, error);
+    return bound->arrival;
+}
+
+static void close_seam(Bound *bound) {
+    Backend *upper = bound->backends[1];
+    if (bound->arrival) upper->ops->release(upper, bound->arrival);
+    if (bound->staging && upper->ops->give_host)
+        upper->ops->give_host(upper, bound->staging);
+    else
+        free(bound->staging);
+}
+
 bool bound_open(Bound *bound, const Spec *spec, Backend *const *backends, int backend_count, int split, Error *error) {
     CHECK(backend_count >= 1 && backend_count <= BACKENDS_MAX && (split > 0) == (backend_count > 1));
     *bound = (Bound){.spec = spec, .backend_count = backend_count};
     for (int i = 0; i < backend_count; i++) bound->backends[i] = backends[i];
-    bool ok = bind_layers(bound, split, error);
-    if (ok && backend_count > 1) {
-        size_t floats, bytes;
-        ok = size_mul((size_t)backends[0]->rows_max, (size_t)spec->hidden, &floats) &&
-            size_mul(floats, sizeof(float), &bytes) && (bound->staging = malloc(bytes));
-        if (!ok) fail(error, ERROR_MEMORY, "no memory for a step of %d rows", backends[0]->rows_max);
-        ok = ok && (bound->arrival = backends[1]->ops->alloc(backends[1], bytes, MEMORY_STEP, error));
-    }
+    const bool ok = bind_layers(bound, split, error) && (backend_count == 1 || open_seam(bound, error));
     if (!ok) bound_close(bound);
     return ok;
 }
@@ -147,9 +168,8 @@ void bound_close(Bound *bound) {
         const Binding *binding = &bound->bindings[i];
         binding->backend->ops->unbind(binding->backend, &binding->weight);
     }
-    if (bound->arrival) bound->backends[1]->ops->release(bound->backends[1], bound->arrival);
+    close_seam(bound);
     free(bound->bindings);
-    free(bound->staging);
     arena_free(&bound->arena);
     *bound = (Bound){0};
 }

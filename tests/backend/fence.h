@@ -26,6 +26,7 @@ typedef struct Fence {
     int block_count; /* alive; the first is the scratch */
     FenceBlock blocks[FENCE_BLOCKS_MAX];
     size_t scratch_used;
+    int host_blocks;      /* that take_host gave out */
     bool walking, waited; /* between begin and submit; after wait */
     float *logits;        /* what read_logits gave out: host memory */
     int64_t logits_count;
@@ -426,9 +427,20 @@ static inline void fence_add(
     fence_leave(f);
 }
 
+static inline void *fence_take_host(Backend *backend, size_t bytes, Error *error) {
+    void *memory = malloc(bytes);
+    if (!memory) fail(error, ERROR_MEMORY, "no memory for %zu bytes", bytes);
+    fence_of(backend)->host_blocks += memory != NULL;
+    return memory;
+}
+static inline void fence_give_host(Backend *backend, void *memory) {
+    fence_expect(memory && fence_of(backend)->host_blocks-- > 0, "host memory that was never handed out");
+    free(memory);
+}
+
 static inline void fence_close(Backend *backend) {
     Fence *f = fence_of(backend);
-    fence_expect(f->block_count <= 1, "memory or a weight that nobody gave back");
+    fence_expect(f->block_count <= 1 && !f->host_blocks, "memory or a weight that nobody gave back");
     if (f->region) munmap(f->region, fence_region_bytes);
     backend_close(f->inner);
     free(f->logits);
@@ -445,6 +457,8 @@ static const BackendOps fence_ops = {
     .upload = fence_upload,
     .download = fence_download,
     .copy = fence_copy,
+    .take_host = fence_take_host,
+    .give_host = fence_give_host,
     .kv_layer_bytes = fence_kv_layer_bytes,
     .page_read = fence_page_read,
     .page_write = fence_page_write,

@@ -58,6 +58,17 @@ static void cuda_copy(Backend *backend, void *to, const void *from, size_t bytes
     move(backend, to, from, bytes, cudaMemcpyDeviceToDevice);
 }
 
+/* Pinned. */
+static void *cuda_take_host(Backend *backend, size_t bytes, Error *error) {
+    void *memory = NULL;
+    cuda_enter(cuda_of(backend));
+    return cuda_expect(cudaMallocHost(&memory, bytes), "host memory for copies", error) ? memory : NULL;
+}
+static void cuda_give_host(Backend *backend, void *memory) {
+    cuda_enter(cuda_of(backend));
+    cudaFreeHost(memory);
+}
+
 static float *cuda_scratch(Backend *backend, int64_t count) {
     CudaBackend *b = cuda_of(backend);
     float *memory = b->scratch + b->scratch_used;
@@ -165,6 +176,8 @@ static const BackendOps cuda_ops = {
     .upload = cuda_upload,
     .download = cuda_download,
     .copy = cuda_copy,
+    .take_host = cuda_take_host,
+    .give_host = cuda_give_host,
     .kv_layer_bytes = cuda_kv_layer_bytes,
     .page_read = cuda_page_read,
     .page_write = cuda_page_write,
