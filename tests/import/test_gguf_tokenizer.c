@@ -14,7 +14,7 @@ typedef struct Piece {
     float score;
 } Piece;
 
-enum { PIECES_MAX = 64 };
+enum { PIECES_MAX = 1200 };
 
 static char path[] = "/tmp/apus-tokenizer-XXXXXX";
 
@@ -162,27 +162,86 @@ static void test_sentencepiece(void) {
     arena_free(&arena);
 }
 
-/* Cutting a piece takes its length squared: many long ones are refused before they take minutes. */
+static const Json *rebuild_pieces(const Piece *pieces, int count, Arena *arena, Error *error) {
+    Builder b = {0};
+    vocabulary_build(&b, "phi3", "llama", pieces, (size_t)count);
+    build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
+    build_u32(&b, "tokenizer.ggml.eos_token_id", 2);
+    return rebuild(&b, false, arena, error);
+}
+
+/* Long pieces that are made of nothing cost nothing; each of those that are made of each other in every way does. */
 static void test_long_pieces(void) {
-    enum { LENGTH = 4096 };
+    enum { LENGTH = 4096, NESTED_FEW = 100 };
     static char texts[PIECES_MAX][LENGTH + 1];
-    Piece pieces[PIECES_MAX] = {{"<unk>", UNK, 0}, {"<s>", C, 0}, {"</s>", C, 0}};
-    for (int i = 3; i < PIECES_MAX; i++) {
-        memset(texts[i], 'a', LENGTH);
-        texts[i][0] = (char)('0' + i);
-        pieces[i] = (Piece){texts[i], N, -1};
-    }
-    for (int count = PIECES_MAX / 4; count <= PIECES_MAX; count *= 4) {
-        Builder b = {0};
+    static Piece pieces[PIECES_MAX] = {{"<unk>", UNK, 0}, {"<s>", C, 0}, {"</s>", C, 0}};
+    for (int kind = 0; kind < 3; kind++) {
+        const int count = kind == 1 ? 3 + NESTED_FEW : PIECES_MAX;
         Arena arena = {0};
         Error error;
-        vocabulary_build(&b, "phi3", "llama", pieces, (size_t)count);
-        build_u32(&b, "tokenizer.ggml.bos_token_id", 1);
-        build_u32(&b, "tokenizer.ggml.eos_token_id", 2);
-        const Json *root = rebuild(&b, false, &arena, &error);
-        TEST_MSG(count == PIECES_MAX ? !root && error.code == ERROR_LIMIT : root != NULL, "%d: %s", count, error.text);
+        for (int i = 3; i < count; i++) {
+            memset(texts[i], 'a', LENGTH + 1);
+            texts[i][kind ? i - 2 : LENGTH] = 0;
+            if (!kind) snprintf(texts[i], 8, "%d", i);
+            if (!kind) texts[i][strlen(texts[i])] = 'a';
+            pieces[i] = (Piece){texts[i], N, -1};
+        }
+        const Json *root = rebuild_pieces(pieces, count, &arena, &error),
+                   *model = root ? json_get(root, "model") : NULL;
+        if (kind == 2)
+            TEST_MSG(!root && error.code == ERROR_LIMIT && strstr(error.text, "made of others"), "%s", error.text);
+        else
+            TEST_MSG(root && json_get(model, "merges")->size == (kind ? NESTED_FEW * (NESTED_FEW - 1) / 2 : 0), "%s",
+                error.text);
         arena_free(&arena);
     }
+}
+
+static bool is_piece(const Piece *pieces, int count, Slice text) {
+    for (int i = 3; i < count; i++)
+        if (slice_is(text, pieces[i].text)) return true;
+    return false;
+}
+
+/* Against all cuts of all pieces, looked up one by one. */
+static void test_every_cut(void) {
+    enum { COUNT = 400, LETTERS = 7 };
+    static char texts[COUNT][2 * LETTERS + 1];
+    Piece pieces[COUNT] = {{"<unk>", UNK, 0}, {"<s>", C, 0}, {"</s>", C, 0}};
+    uint64_t seed = 5;
+    int count = 3;
+    uint32_t cuts = 0;
+    while (count < COUNT) {
+        char *text = texts[count], *end = text;
+        for (uint64_t left = 1 + test_random(&seed) % LETTERS; left > 0; left--) {
+            const Slice letter = test_random(&seed) % 3 ? SLICE("a")
+                : test_random(&seed) % 2                ? SLICE("b")
+                                                        : SLICE("\xC3\xA9");
+            memcpy(end, letter.data, letter.size);
+            end += letter.size;
+        }
+        *end = 0;
+        if (is_piece(pieces, count, slice_of(text))) continue;
+        pieces[count++] = (Piece){text, N, (float)(test_random(&seed) % 8)};
+    }
+    for (int i = 3; i < count; i++)
+        for (size_t cut = 1; cut < strlen(pieces[i].text); cut++)
+            cuts += is_piece(pieces, count, (Slice){pieces[i].text, cut}) &&
+                is_piece(pieces, count, slice_of(pieces[i].text + cut));
+    Arena arena = {0};
+    Error error;
+    const Json *root = rebuild_pieces(pieces, count, &arena, &error);
+    const Json *merges = root ? json_get(json_get(root, "model"), "merges") : NULL;
+    TEST_MSG(
+        merges && cuts > COUNT && merges->size == cuts, "%u of %u: %s", merges ? merges->size : 0, cuts, error.text);
+    for (const Json *merge = merges ? json_first(merges) : NULL; merge && merge != merges->end; merge = merge->end) {
+        const Slice left = json_slice(json_first(merge)), right = json_slice(json_next(json_first(merge)));
+        char whole[64];
+        snprintf(whole, sizeof whole, "%.*s%.*s", SLICE_ARGS(left), SLICE_ARGS(right));
+        TEST(is_piece(pieces, count, left) && is_piece(pieces, count, right) &&
+            is_piece(pieces, count, slice_of(whole)));
+    }
+    arena_free(&arena);
 }
 
 static void test_gemma(void) {
@@ -385,6 +444,7 @@ int main(void) {
     test_byte_level();
     test_sentencepiece();
     test_long_pieces();
+    test_every_cut();
     test_gemma();
     test_control();
     test_config();

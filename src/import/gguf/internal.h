@@ -176,6 +176,11 @@ int64_t gguf_source_row(const GgufOutput *output, int64_t row);
 /* --- The JSON files -------------------------------------------------------------------------------------------- */
 
 NODISCARD bool gguf_config(Buffer *out, const GgufFile *file, const GgufPlan *plan, Error *error);
+static const uint32_t GGUF_NESTS_IN_NONE = UINT32_MAX;
+/* For each text which other one, the longest, it begins with (or ends with), or GGUF_NESTS_IN_NONE; empty ones are not
+ * looked at. No two are alike. False: no memory. (nest.c) */
+NODISCARD bool gguf_nest(const Slice *texts, uint32_t count, bool ends, uint32_t *out);
+
 /* A byte-level vocabulary's pre-tokenizer (pre_tokenizers.c). */
 typedef struct GgufPre {
     const char *name;                  /* tokenizer.ggml.pre */

@@ -12,8 +12,7 @@
 enum {
     TOKENS_MAX = 1 << 22,
     PIECE_BYTES_MAX = 4096,
-    SPLIT_BYTES_MAX =
-        1 << 29, /* that are looked up to cut pieces in two, a second's work; of Gemma's 262,144 it is 27 million */
+    MERGE_BYTES_MAX = 1 << 29, /* of what merges make, all together, as they are written down */
 };
 
 typedef struct Token {
@@ -205,20 +204,48 @@ static uint32_t characters(Slice text) {
     return count;
 }
 
+/* For each token the longest other one that it begins with, or that it ends with, or GGUF_NESTS_IN_NONE. All that it
+ * begins with are found from one to the next. */
+typedef struct Ends {
+    uint32_t *first, *last; /* [tokens] */
+} Ends;
+
+static void ends_close(Ends *ends) {
+    free(ends->first);
+    free(ends->last);
+}
+
+static bool ends_open(const Vocabulary *v, Ends *ends) {
+    Slice *texts = malloc(v->count * sizeof *texts);
+    *ends = (Ends){malloc(v->count * sizeof *ends->first), malloc(v->count * sizeof *ends->last)};
+    bool ok = texts && ends->first && ends->last;
+    for (uint32_t id = 0; ok && id < v->count; id++)
+        texts[id] = v->tokens[id].type == GGUF_TOKEN_UNUSED ? (Slice){0} : v->tokens[id].text;
+    ok = ok && gguf_nest(texts, v->count, false, ends->first) && gguf_nest(texts, v->count, true, ends->last);
+    free(texts);
+    if (ok) return true;
+    ends_close(ends);
+    return fail(v->error, ERROR_MEMORY, "no memory to cut %u tokens", v->count);
+}
+
 /* Every way to cut a piece into two others is a merge. */
-static bool piece_split(Vocabulary *v, uint32_t id, size_t *capacity) {
+static bool piece_split(Vocabulary *v, const Ends *ends, uint32_t id, size_t *capacity) {
     const Token *token = &v->tokens[id];
+    uint32_t by_size[PIECE_BYTES_MAX + 1]; /* that it ends with */
     if (token->text.size > PIECE_BYTES_MAX) {
         return fail(v->error, ERROR_LIMIT, "tokenizer.ggml.tokens[%u] has more than %d bytes", id, PIECE_BYTES_MAX);
     }
+    for (size_t i = 0; i <= token->text.size; i++) by_size[i] = GGUF_NESTS_IN_NONE;
+    for (uint32_t at = ends->last[id]; at != GGUF_NESTS_IN_NONE; at = ends->last[at])
+        by_size[v->tokens[at].text.size] = at;
     /* Converters overwrite the scores of added pieces; the originals have 0, above all others. */
     Merge merge = {.piece = id, .score = token->type == GGUF_TOKEN_USER_DEFINED ? 0 : token->score};
-    for (size_t cut = 1; cut < token->text.size; cut++) {
-        if (((uint8_t)token->text.data[cut] & 0xC0) == 0x80) continue;
-        Slice left = {token->text.data, cut}, right = {token->text.data + cut, token->text.size - cut};
-        if (!part_find(v, left, &merge.left) || !part_find(v, right, &merge.right)) continue;
-        merge.left_length = characters(left);
-        merge.right_length = characters(right);
+    for (uint32_t at = ends->first[id]; at != GGUF_NESTS_IN_NONE; at = ends->first[at]) {
+        merge.left = at;
+        merge.right = by_size[token->text.size - v->tokens[at].text.size];
+        if (merge.right == GGUF_NESTS_IN_NONE) continue;
+        merge.left_length = characters(v->tokens[merge.left].text);
+        merge.right_length = characters(v->tokens[merge.right].text);
         if (!merge_append(v, capacity, merge)) return false;
     }
     return true;
@@ -241,23 +268,32 @@ static int merge_order_late(const void *a, const void *b) {
     return merge_order(x, y);
 }
 
-static bool merges_rebuild(Vocabulary *v) {
-    size_t capacity = 0, looked_up = 0;
+static bool pieces_split(Vocabulary *v, const Ends *ends) {
+    size_t capacity = 0, bytes = 0;
     bool late = v->rules->late_export;
     for (uint32_t id = 0; id < v->count; id++) {
         const Token *token = &v->tokens[id];
         if (token->score != token->score) return fail(v->error, ERROR_FORMAT, "tokenizer.ggml.scores[%u] is NaN", id);
         bool splits = token->type == GGUF_TOKEN_NORMAL || (late && token->type == GGUF_TOKEN_USER_DEFINED);
         if (!splits) continue;
-        if (!piece_split(v, id, &capacity)) return false;
-        looked_up += token->text.size * token->text.size; /* both parts, for each byte */
-        if (looked_up > SPLIT_BYTES_MAX)
-            return fail(v->error, ERROR_LIMIT, "tokenizer.ggml.tokens has too many long pieces");
+        const size_t before = v->merge_count;
+        if (!piece_split(v, ends, id, &capacity)) return false;
+        bytes += (v->merge_count - before) * token->text.size;
+        if (bytes > MERGE_BYTES_MAX)
+            return fail(v->error, ERROR_LIMIT, "tokenizer.ggml.tokens has too many pieces that are made of others");
     }
     if (v->merge_count) {
         qsort(v->merges, v->merge_count, sizeof *v->merges, late ? merge_order_late : merge_order_early);
     }
     return true;
+}
+
+static bool merges_rebuild(Vocabulary *v) {
+    Ends ends;
+    if (!ends_open(v, &ends)) return false;
+    const bool ok = pieces_split(v, &ends);
+    ends_close(&ends);
+    return ok;
 }
 
 /* --- Writing --------------------------------------------------------------------------------------------------- */
