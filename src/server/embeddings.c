@@ -2,8 +2,6 @@
  */
 #include "server/embeddings.h"
 
-#include <stdio.h>
-
 #include "base/clock.h"
 #include "chat/embedding.h"
 #include "server/body.h"
@@ -11,6 +9,7 @@
 #include "server/door.h"
 #include "server/endpoint.h"
 #include "server/fields.h"
+#include "server/inputs.h"
 #include "server/metrics.h"
 #include "server/model_list.h"
 #include "server/reply.h"
@@ -29,69 +28,36 @@ typedef struct Embedding {
 
 /* ---- the inputs ---- */
 
-static bool refuse(const Error *why, const char *param, ApiError *error) {
-    if (why->code == ERROR_MEMORY) return api_out_of_memory(error);
-    return api_fail(error, 400, "invalid_value", param, "%s.", why->text);
-}
-
-static bool take_ids(const Embedding *e, const Json *list, const char *param, Tokens *tokens, ApiError *error) {
-    int index = 0;
-    for (JSON_EACH(item, list)) {
-        char path[API_PARAM_MAX];
-        int64_t id;
-        snprintf(path, sizeof path, "%.64s[%d]", param, index++);
-        if (!api_integer(item, path, 0, chat_model_vocab(e->model) - 1, &id, error)) return false;
-        if (!tokens_push(tokens, (int32_t)id)) return api_out_of_memory(error);
-    }
-    return true;
-}
-
-static bool take_input(Embedding *e, const Json *value, const char *param, ApiError *error) {
-    const int context = chat_model_context(e->model);
+static bool take_input(void *context, const Json *value, const char *param, ApiError *error) {
+    Embedding *e = context;
+    const int most = chat_model_context(e->model);
     Tokens *tokens = &e->inputs[e->count++];
     Slice text;
     Error why = {0};
     if (value->type == JSON_ARRAY) {
-        if (!take_ids(e, value, param, tokens, error)) return false;
+        if (!input_ids(value, param, chat_model_vocab(e->model), tokens, error)) return false;
     } else {
         if (!api_string(value, param, &text, error) || !completion_fits(e->model, text.size, param, error))
             return false;
         if (!tokenizer_encode(e->model->tokenizer, text, CONTROL_AS_TEXT, true, tokens, &why))
-            return refuse(&why, param, error);
+            return input_refuse(&why, param, error);
     }
     if (!completion_knows(e->model, tokens, param, error)) return false;
     e->tokens += (int64_t)tokens->count;
     if (tokens->count == 0)
         return api_fail(error, 400, "invalid_value", param, "Invalid '%s': the input is empty.", param);
-    return tokens->count < (size_t)context ||
+    return tokens->count < (size_t)most ||
         api_fail(error, 400, "context_length_exceeded", param,
             "This model's maximum context length is %d tokens, and an input must be shorter. However, '%s' has %zu. "
             "Please reduce its length.",
-            context, param, tokens->count);
+            most, param, tokens->count);
 }
 
-/* string | [string] | [id] | [[id]] */
 static bool take_inputs(Embedding *e, Arena *arena, const Json *input, ApiError *error) {
-    const bool list = input->type == JSON_ARRAY;
-    if (list && input->size == 0) return api_fail(error, 400, "empty_array", "input", "Invalid 'input': empty array.");
-    const bool many = list && json_first(input)->type != JSON_INTEGER;
-    const uint32_t count = many ? input->size : 1;
-    if (count > INPUTS_MAX)
-        return api_fail(error, 400, "array_above_max_length", "input", "Invalid 'input': at most %d inputs, got %u.",
-            INPUTS_MAX, count);
+    uint32_t count;
+    if (!inputs_count(input, "input", INPUTS_MAX, &count, error)) return false;
     e->inputs = arena_alloc(arena, count, sizeof *e->inputs);
-    if (!e->inputs) return api_out_of_memory(error);
-    if (!many) return take_input(e, input, "input", error);
-    int index = 0;
-    for (JSON_EACH(item, input)) {
-        char param[API_PARAM_MAX];
-        snprintf(param, sizeof param, "input[%d]", index++);
-        if (item->type != json_first(input)->type)
-            return api_fail(error, 400, "invalid_type", param,
-                "Invalid type for '%s': the inputs of one request must all be of one kind.", param);
-        if (!take_input(e, item, param, error)) return false;
-    }
-    return true;
+    return e->inputs ? inputs_each(input, "input", take_input, e, error) : api_out_of_memory(error);
 }
 
 /* ---- the request ---- */

@@ -1,9 +1,9 @@
 /* POST /v1/completions: prompts as text or token ids, echo, and the older shape of logprobs. */
 #include <math.h>
-#include <stdio.h>
 
 #include "chat/infill.h"
 #include "server/endpoint.h"
+#include "server/inputs.h"
 #include "server/shape.h"
 
 static bool keep_text(Exchange *x, int prompt, Slice text) {
@@ -12,41 +12,37 @@ static bool keep_text(Exchange *x, int prompt, Slice text) {
     return copy;
 }
 
-static bool take_text(Exchange *x, const ApiRequest *request, const Json *value, const char *param, ApiError *error) {
+typedef struct Prompts {
+    Exchange *x;
+    const ApiRequest *request;
+} Prompts;
+
+static bool take_text(const Prompts *p, const Json *value, const char *param, ApiError *error) {
+    Exchange *x = p->x;
+    const Slice suffix = p->request->suffix;
     Slice text;
     if (!api_string(value, param, &text, error)) return false;
-    if (!completion_fits(x->model, text.size + request->suffix.size, "prompt", error)) return false;
+    if (!completion_fits(x->model, text.size + suffix.size, "prompt", error)) return false;
     const int number = x->prompt_count++;
     Tokens *prompt = &x->prompts[number];
-    if (request->form.echo && !keep_text(x, number, text)) return api_out_of_memory(error);
+    if (p->request->form.echo && !keep_text(x, number, text)) return api_out_of_memory(error);
     Error why = {0};
-    const bool infill = request->suffix.size > 0;
-    if (infill ? !infill_prompt(x->model, text, request->suffix, prompt, &why)
-               : !tokenizer_encode(x->model->tokenizer, text, CONTROL_AS_TEXT, true, prompt, &why))
-        return why.code == ERROR_UNSUPPORTED
-            ? api_fail(error, 400, "unsupported_parameter", "suffix", "Unsupported parameter: 'suffix': %s.", why.text)
-            : why.code == ERROR_MEMORY ? api_out_of_memory(error)
-                                       : api_fail(error, 400, "invalid_value", param, "%s.", why.text);
-    return prompt->count > 0 ||
-        api_fail(error, 400, "invalid_value", param, "Invalid '%s': the prompt is empty.", param);
+    if (suffix.size > 0 ? infill_prompt(x->model, text, suffix, prompt, &why)
+                        : tokenizer_encode(x->model->tokenizer, text, CONTROL_AS_TEXT, true, prompt, &why))
+        return true;
+    return why.code == ERROR_UNSUPPORTED
+        ? api_fail(error, 400, "unsupported_parameter", "suffix", "Unsupported parameter: 'suffix': %s.", why.text)
+        : input_refuse(&why, param, error);
 }
 
-static bool take_ids(Exchange *x, const ApiRequest *request, const Json *value, const char *param, ApiError *error) {
+static bool take_ids(const Prompts *p, const Json *value, const char *param, ApiError *error) {
+    Exchange *x = p->x;
     const int number = x->prompt_count++;
     Tokens *prompt = &x->prompts[number];
-    if (value->size == 0)
-        return api_fail(error, 400, "invalid_value", param, "Invalid '%s': the prompt is empty.", param);
-    if (request->suffix.size > 0)
+    if (value->size > 0 && p->request->suffix.size > 0)
         return api_fail(error, 400, "invalid_value", "suffix", "'suffix' is for prompts that are texts.");
-    int index = 0;
-    for (JSON_EACH(item, value)) {
-        char path[API_PARAM_MAX];
-        snprintf(path, sizeof path, "%.64s[%d]", param, index++);
-        int64_t id;
-        if (!api_integer(item, path, 0, request->vocab - 1, &id, error)) return false;
-        if (!tokens_push(prompt, (int32_t)id)) return api_out_of_memory(error);
-    }
-    if (!request->form.echo) return true;
+    if (!input_ids(value, param, p->request->vocab, prompt, error)) return false;
+    if (!p->request->form.echo) return true;
     Buffer text = {0};
     Error why = {0};
     const bool ok = tokenizer_decode(x->model->tokenizer, prompt->ids, prompt->count, false, &text, &why) &&
@@ -55,17 +51,17 @@ static bool take_ids(Exchange *x, const ApiRequest *request, const Json *value, 
     return ok || api_out_of_memory(error);
 }
 
-/* string | [string] | [id] | [[id]] */
+static bool take_prompt(void *context, const Json *value, const char *param, ApiError *error) {
+    const Prompts *p = context;
+    if (!(value->type == JSON_ARRAY ? take_ids : take_text)(p, value, param, error)) return false;
+    return p->x->prompts[p->x->prompt_count - 1].count > 0 ||
+        api_fail(error, 400, "invalid_value", param, "Invalid '%s': the prompt is empty.", param);
+}
+
 static bool make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) {
-    const Json *prompt = request->prompt;
-    const bool list = prompt->type == JSON_ARRAY;
-    if (list && prompt->size == 0)
-        return api_fail(error, 400, "empty_array", "prompt", "Invalid 'prompt': empty array.");
-    const bool many = list && json_first(prompt)->type != JSON_INTEGER;
-    const uint32_t count = many ? prompt->size : 1;
-    if (count > PROMPTS_MAX)
-        return api_fail(error, 400, "array_above_max_length", "prompt", "Invalid 'prompt': at most %d prompts, got %u.",
-            PROMPTS_MAX, count);
+    Prompts prompts = {x, request};
+    uint32_t count;
+    if (!inputs_count(request->prompt, "prompt", PROMPTS_MAX, &count, error)) return false;
     if (count * (uint32_t)request->choices > CHOICES_MAX)
         return api_fail(error, 400, "integer_above_max_value", "n",
             "Invalid 'n': at most %d choices over all prompts, got %u.", CHOICES_MAX,
@@ -73,20 +69,7 @@ static bool make_prompts(Exchange *x, const ApiRequest *request, ApiError *error
     x->prompts = arena_alloc(&x->arena, count, sizeof *x->prompts);
     x->prompt_texts = arena_alloc(&x->arena, count, sizeof *x->prompt_texts);
     if (!x->prompts || !x->prompt_texts) return api_out_of_memory(error);
-    if (!list) return take_text(x, request, prompt, "prompt", error);
-    if (!many) return take_ids(x, request, prompt, "prompt", error);
-    int index = 0;
-    for (JSON_EACH(item, prompt)) {
-        char param[API_PARAM_MAX];
-        snprintf(param, sizeof param, "prompt[%d]", index++);
-        if (item->type != json_first(prompt)->type)
-            return api_fail(error, 400, "invalid_type", param,
-                "Invalid type for '%s': the prompts of one request must all be of one kind.", param);
-        if (!(item->type == JSON_ARRAY ? take_ids(x, request, item, param, error)
-                                       : take_text(x, request, item, param, error)))
-            return false;
-    }
-    return true;
+    return inputs_each(request->prompt, "prompt", take_prompt, &prompts, error);
 }
 
 /* ---- shapes ---- */

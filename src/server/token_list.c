@@ -1,11 +1,10 @@
 #include "server/token_list.h"
 
-#include <stdio.h>
-
 #include "base/utf8.h"
 #include "server/body.h"
 #include "server/door.h"
 #include "server/fields.h"
+#include "server/inputs.h"
 #include "server/model_list.h"
 #include "server/reply.h"
 
@@ -36,11 +35,6 @@ static ChatModel *take_model(Exchange *x, const Json *body, ApiError *error) {
 static bool read_flag(const Json *body, const char *name, bool *flag, ApiError *error) {
     const Json *value = door_get(body, name);
     return !value || api_bool(value, name, flag, error);
-}
-
-static bool refuse(const Error *why, const char *param, ApiError *error) {
-    if (why->code == ERROR_MEMORY) return api_out_of_memory(error);
-    return api_fail(error, 400, "invalid_value", param, "%s.", why->text);
 }
 
 /* ---- to tokens ---- */
@@ -106,7 +100,8 @@ static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error
     Tokens tokens = {0};
     Error why = {0};
     const ControlTokens mode = control ? CONTROL_RECOGNISED : CONTROL_AS_TEXT;
-    bool ok = tokenizer_encode(model->tokenizer, text, mode, special, &tokens, &why) || refuse(&why, "content", error);
+    bool ok =
+        tokenizer_encode(model->tokenizer, text, mode, special, &tokens, &why) || input_refuse(&why, "content", error);
     if (ok) write_tokens(model, &tokens, pieces, texts, out);
     tokens_free(&tokens);
     models_release(x->server->models, model);
@@ -114,18 +109,6 @@ static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error
 }
 
 /* ---- and back ---- */
-
-static bool read_ids(const Json *list, int vocab, Tokens *tokens, ApiError *error) {
-    int index = 0;
-    for (JSON_EACH(item, list)) {
-        char param[API_PARAM_MAX];
-        int64_t id;
-        snprintf(param, sizeof param, "tokens[%d]", index++);
-        if (!api_integer(item, param, 0, vocab - 1, &id, error)) return false;
-        if (!tokens_push(tokens, (int32_t)id)) return api_out_of_memory(error);
-    }
-    return true;
-}
 
 static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error) {
     const Json *list = door_get(body, "tokens");
@@ -136,10 +119,10 @@ static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *err
     Tokens tokens = {0};
     Buffer text = {.limit = ANSWER_BYTES_MAX};
     Error why = {0};
-    bool ok = read_ids(list, tokenizer_vocab(model->tokenizer), &tokens, error);
+    bool ok = input_ids(list, "tokens", tokenizer_vocab(model->tokenizer), &tokens, error);
     if (ok)
         ok = tokenizer_decode(model->tokenizer, tokens.ids, tokens.count, false, &text, &why) ||
-            refuse(&why, "tokens", error);
+            input_refuse(&why, "tokens", error);
     if (ok) {
         buffer_text(out, "{\"content\":");
         json_write_string(out, buffer_view(&text));
