@@ -115,5 +115,8 @@ double bench_fit_prompt(const EnginePlan *fit, int depth);
 /* Keeps what was measured instead, for apus info. */
 void bench_fit_keep(const BenchPlan *plan, EnginePlan *fit, double decode, double prompt);
 
+/* {"model":…,"backend":…,"isa":…,"threads":…: how every object begins. */
+void bench_walk_json(const BenchWalk *bench, const BenchPlan *plan, Buffer *out);
+NODISCARD bool bench_print(const Buffer *text, Error *error);
 /* text, then blanks up to a width in characters. */
 void bench_pad(Buffer *out, const char *text, int width);

@@ -163,6 +163,12 @@ void bench_memory(uint64_t *peak, uint64_t *anonymous) {
     fclose(status);
 }
 
+bool bench_print(const Buffer *text, Error *error) {
+    if (text->failed) return fail(error, ERROR_MEMORY, "no memory for the table");
+    fwrite(text->data, 1, text->size, stdout);
+    return true;
+}
+
 void bench_pad(Buffer *out, const char *text, int width) {
     buffer_text(out, text);
     int shown = 0;

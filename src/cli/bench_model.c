@@ -122,17 +122,13 @@ static int results_count(const BenchPlan *plan) {
 
 /* A line per depth and format. */
 static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Results *results) {
-    const Backend *backend = runner_backend(bench->walk.runner);
     uint64_t peak, anonymous;
     bench_memory(&peak, &anonymous);
     for (int i = 0; i < results_count(plan); i++) {
         const Results *r = &results[i];
-        buffer_text(out, "{\"model\":");
-        json_write_string(out, slice_of(plan->model));
-        buffer_text(out, ",\"backend\":");
-        json_write_string(out, slice_of(backend_describe(backend)));
-        buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"prompt\":%d,\"generate\":%d,\"depth\":%d,\"rounds\":%d",
-            backend->ops->name, plan->threads, plan->prompt, plan->generate, r->depth, plan->rounds);
+        bench_walk_json(bench, plan, out);
+        buffer_printf(out, ",\"prompt\":%d,\"generate\":%d,\"depth\":%d,\"rounds\":%d", plan->prompt, plan->generate,
+            r->depth, plan->rounds);
         buffer_printf(out, ",\"kv_cache\":\"%s\"", r->format);
         series_json(out, "pp", &r->pp);
         series_json(out, "tg", &r->tg);
@@ -288,9 +284,8 @@ bool bench_model(const BenchPlan *plan, Error *error) {
     if (ok && plan->fit) score(plan, &fit, results);
     if (ok) {
         (plan->json ? write_json : write_table)(&text, &bench, plan, results);
-        ok = !text.failed || fail(error, ERROR_MEMORY, "no memory for the table");
+        ok = bench_print(&text, error);
     }
-    if (ok) fwrite(text.data, 1, text.size, stdout);
     buffer_free(&text);
     machine_close(&machine);
     bench_walk_close(&bench);

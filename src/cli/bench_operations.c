@@ -167,9 +167,8 @@ bool bench_operations(const BenchPlan *plan, Error *error) {
     bool ok = o.lines && o.timings ? measure(&o, plan, error) : fail(error, ERROR_MEMORY, "no memory for the lines");
     if (ok) {
         (plan->json ? write_json : write_table)(&text, &o, plan);
-        ok = !text.failed || fail(error, ERROR_MEMORY, "no memory for the table");
+        ok = bench_print(&text, error);
     }
-    if (ok) fwrite(text.data, 1, text.size, stdout);
     buffer_free(&text);
     machine_close(&o.machine);
     bed_close(&o.bed);

@@ -168,8 +168,8 @@ bool bench_quality(const BenchPlan *plan, const char *text, Error *error) {
     Tokens tokens = {0};
     Buffer out = {0};
     bool ok = plan->format_count > 0 || fail(error, ERROR_USAGE, "--quality: name forms with --kv-cache");
-    ok = ok && read_tokens(plan, text, &tokens, error) && measure(plan, &tokens, &out, error);
-    if (ok) fwrite(out.data, 1, out.size, stdout);
+    ok = ok && read_tokens(plan, text, &tokens, error) && measure(plan, &tokens, &out, error) &&
+        bench_print(&out, error);
     buffer_free(&out);
     tokens_free(&tokens);
     return ok;

@@ -5,7 +5,6 @@
 
 #include "backend/backend.h"
 #include "base/clock.h"
-#include "base/json.h"
 #include "cli/bench.h"
 
 enum { HOT = 1000 }; /* a temperature at which tokens are as random as the processor's: streams do not become alike */
@@ -76,15 +75,11 @@ static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *pl
 }
 
 static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, const Result *results) {
-    const Backend *backend = runner_backend(bench->walk.runner);
     for (int i = 0; i < plan->depth_count * plan->stream_count; i++) {
         const Result *r = &results[i];
-        buffer_text(out, "{\"model\":");
-        json_write_string(out, slice_of(plan->model));
-        buffer_text(out, ",\"backend\":");
-        json_write_string(out, slice_of(backend_describe(backend)));
-        buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"streams\":%d,\"generate\":%d,\"depth\":%d,\"rounds\":%d",
-            backend->ops->name, plan->threads, r->streams, plan->generate, r->depth, plan->rounds);
+        bench_walk_json(bench, plan, out);
+        buffer_printf(out, ",\"streams\":%d,\"generate\":%d,\"depth\":%d,\"rounds\":%d", r->streams, plan->generate,
+            r->depth, plan->rounds);
         series_json(out, "tg", &r->tg);
         series_json(out, "read_gbs", &r->read);
         series_json(out, "tg_of_limit", &r->share);
@@ -103,9 +98,8 @@ bool bench_streams(const BenchPlan *plan, Error *error) {
         measure(&bench, &machine, plan, results, error);
     if (ok) {
         (plan->json ? write_json : write_table)(&text, &bench, plan, results);
-        ok = !text.failed || fail(error, ERROR_MEMORY, "no memory for the table");
+        ok = bench_print(&text, error);
     }
-    if (ok) fwrite(text.data, 1, text.size, stdout);
     buffer_free(&text);
     machine_close(&machine);
     bench_walk_close(&bench);

@@ -148,16 +148,11 @@ static void write_json_row(Buffer *out, const char *name, const Figures *f, doub
 
 static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, int depth, const Trace *trace) {
     const Machine *machine = &trace->machine;
-    const Backend *backend = runner_backend(bench->walk.runner);
     int count;
-    const TraceLine *lines = trace_lines(backend, &count);
+    const TraceLine *lines = trace_lines(runner_backend(bench->walk.runner), &count);
     const double step_us = series_median(&trace->step.us);
-    buffer_text(out, "{\"model\":");
-    json_write_string(out, slice_of(plan->model));
-    buffer_text(out, ",\"backend\":");
-    json_write_string(out, slice_of(backend_describe(backend)));
-    buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d,\"tokens\":%d,\"depth\":%d,\"steps\":%d", backend->ops->name,
-        plan->threads, step_tokens(plan), depth, trace->step.us.count);
+    bench_walk_json(bench, plan, out);
+    buffer_printf(out, ",\"tokens\":%d,\"depth\":%d,\"steps\":%d", step_tokens(plan), depth, trace->step.us.count);
     series_json(out, "read_gbs", &machine->read);
     series_json(out, "int8_gops", &machine->int8);
     series_json(out, "f32_gflops", &machine->f32);
@@ -196,9 +191,8 @@ static bool trace_depths(BenchWalk *bench, const BenchPlan *plan, Buffer *out, E
 bool bench_trace(const BenchPlan *plan, Error *error) {
     BenchWalk bench;
     Buffer text = {0};
-    bool ok = bench_walk_open(&bench, plan, true, error) && trace_depths(&bench, plan, &text, error) &&
-        (!text.failed || fail(error, ERROR_MEMORY, "no memory for the table"));
-    if (ok) fwrite(text.data, 1, text.size, stdout);
+    const bool ok = bench_walk_open(&bench, plan, true, error) && trace_depths(&bench, plan, &text, error) &&
+        bench_print(&text, error);
     buffer_free(&text);
     bench_walk_close(&bench);
     return ok;

@@ -3,6 +3,7 @@
 
 #include "backend/trace.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "cli/bench.h"
 #include "model/part.h"
 
@@ -101,6 +102,15 @@ void bench_walk_close(BenchWalk *bench) {
     free(bench->ended);
     free(bench->ranges);
     *bench = (BenchWalk){0};
+}
+
+void bench_walk_json(const BenchWalk *bench, const BenchPlan *plan, Buffer *out) {
+    const Backend *backend = runner_backend(bench->walk.runner);
+    buffer_text(out, "{\"model\":");
+    json_write_string(out, slice_of(plan->model));
+    buffer_text(out, ",\"backend\":");
+    json_write_string(out, slice_of(backend_describe(backend)));
+    buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d", backend->ops->name, plan->threads);
 }
 
 SourceStats bench_experts_now(const BenchWalk *bench) {
