@@ -25,14 +25,6 @@ template <int SUBS> struct Numbers {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 template <int KIND, int SUBS> __host__ __device__ constexpr int tile_bytes() { return Kind<KIND>::CODE_BYTES + SUBS * 64; }
 
-/* Sums [part][slice][row][16]. */
-template <int ROWS> struct SumsInRows {
-    const float *sums;
-    __device__ __forceinline__ const float *operator()(int part, int slice, int row, int token) const {
-        return sums + ((part * SLICES + slice) * ROWS + token) * TILE_ROWS + row;
-    }
-};
-
 /* A warp's share of rows: its slice's columns. */
 template <int SUBS> struct Preparing {
     const ProductWork &p;
@@ -244,65 +236,119 @@ __device__ __forceinline__ void integer_tiles(float sums[CHAINS][2], const uint8
     }
 }
 
-/* Units one after another. What the next two need is on its way, of factors what the next 32 do, a lane each. */
-template <bool GLU, int ROWS>
-__device__ __forceinline__ void units_finish(const ProductWork &p, const float *sums, float *factors,
-    const float (*squares)[WARPS], uint32_t summed, uint32_t taken) {
-    const int lane = threadIdx.x % 32;
+/* What a unit's end needs besides the sums. A lane has a row of the tile, and every second row of inputs. */
+template <int ROWS> struct UnitEnding {
+    int row, width; /* row: beyond the width if there is none */
+    float factor, other, bias, other_bias, old[ROWS / 2];
+    float *out;
+
+    static __device__ __forceinline__ float2 factors_of(const ProductWork &p, bool glu, int unit) {
+        int tile_row;
+        const int index = weight_of(p, unit, tile_row);
+        return make_float2(__ldg(p.weight[index].factors + tile_row), glu ? __ldg(p.weight[1].factors + tile_row) : 0);
+    }
+    __device__ __forceinline__ void expect(const ProductWork &p, bool glu, int unit, float2 both) {
+        int tile_row;
+        const int index = weight_of(p, unit, tile_row);
+        const Tiles &w = p.weight[index];
+        factor = both.x;
+        other = both.y;
+        width = w.rows;
+        row = tile_row * TILE_ROWS + threadIdx.x % TILE_ROWS;
+        /* −0 changes nothing that it is added to */
+        bias = w.bias && row < width ? __ldg(w.bias + row) : -0.0f;
+        other_bias = glu && p.weight[1].bias && row < width ? __ldg(p.weight[1].bias + row) : -0.0f;
+        out = p.out[index] + row;
+    }
+    /* Once those before have written it. */
+    __device__ __forceinline__ void take(int rows, bool adds) {
+#pragma unroll
+        for (int k = 0; k < ROWS / 2; k++) {
+            const int t = 2 * k + (int)threadIdx.x % 32 / TILE_ROWS;
+            old[k] = adds && row < width && t < rows ? load(out + (int64_t)t * width) : 0;
+        }
+    }
+};
+
+/* sums: [slice][row of inputs][16] */
+template <int ROWS> __device__ __forceinline__ float slices_added(const float *sums, int t) {
+    const float *from = sums + t * TILE_ROWS + threadIdx.x % TILE_ROWS;
+    float each[SLICES];
+#pragma unroll
+    for (int s = 0; s < SLICES; s++) each[s] = from[s * ROWS * TILE_ROWS];
+    float sum = each[0];
+#pragma unroll
+    for (int s = 1; s < SLICES; s++) sum += each[s];
+    return sum;
+}
+
+/* Units one after another. What the next one needs is on its way, of factors what the next 32 do, a lane each. */
+template <int ROWS>
+__device__ __forceinline__ void units_finish(
+    const ProductWork &p, const float *sums, const float (*squares)[WARPS], uint32_t summed, uint32_t taken) {
+    const int lane = threadIdx.x % 32, rows = p.rows, activation = p.activation;
+    const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.part.theirs != nullptr;
+    constexpr int PART = SLICES * ROWS * TILE_ROWS;
     Turn buffer;
-    using End = Ending<GLU, ROWS>;
-    End ending[2];
-    int count = 0; /* of the units so far */
     const auto factors_ahead = [&](int first) {
         const int unit = blockIdx.x + (first + lane) * gridDim.x;
-        return unit < p.units ? End::factors_of(p, unit) : make_float2(0, 0);
+        return unit < p.units ? UnitEnding<ROWS>::factors_of(p, glu, unit) : make_float2(0, 0);
     };
     float2 near = factors_ahead(0), far = factors_ahead(32);
-    const auto expect = [&](End &next, int number) { /* the unit behind the last one or the one after that */
-        const int unit = blockIdx.x + number * gridDim.x;
-        const bool beyond = number / 32 != count / 32;
-        const float2 both = make_float2(__shfl_sync(~0u, beyond ? far.x : near.x, number % 32),
-            GLU ? __shfl_sync(~0u, beyond ? far.y : near.y, number % 32) : 0);
-        if (unit < p.units) next.expect(p, unit, both);
-        return unit < p.units;
-    };
-    expect(ending[0], 0);
-    expect(ending[1], 1);
+    UnitEnding<ROWS> next;
+    next.expect(p, glu, blockIdx.x, make_float2(__shfl_sync(~0u, near.x, 0), __shfl_sync(~0u, near.y, 0)));
     wait_for_previous();
-    ending[0].take(p);
-    if (blockIdx.x + gridDim.x < p.units) ending[1].take(p);
-    const bool divided = !GLU && p.part.theirs;
+    next.take(rows, adds);
     const uint32_t mark = divided ? part_mark(p.part) : 0;
     const int64_t slot = divided ? part_slot(p.part) : 0;
-    barrier_wait(summed, 0);
-    if (lane < p.rows) {
-        float factor = 1;
-        if (p.norm.width) {
+    float input_factor = 1;
+#pragma unroll 1
+    for (int unit = blockIdx.x, number = 1; unit < p.units; unit += gridDim.x, number++) { /* number: of the next */
+        const UnitEnding<ROWS> ending = next;
+        if (number % 32 == 0) {
+            near = far;
+            far = factors_ahead(number + 32);
+        }
+        const float2 both = make_float2(__shfl_sync(~0u, near.x, number % 32), __shfl_sync(~0u, near.y, number % 32));
+        if (unit + gridDim.x < p.units) {
+            next.expect(p, glu, unit + gridDim.x, both);
+            next.take(rows, adds);
+        }
+        const float *from = sums + buffer.at * (glu ? 2 : 1) * PART;
+        barrier_wait(summed + 8 * buffer.at, buffer.phase);
+        if (number == 1 && p.norm.width && lane < rows) {
             float sum = squares[lane][0];
 #pragma unroll
             for (int i = 1; i < WARPS; i++) sum += squares[lane][i];
-            factor = 1.0f / sqrtf(sum / (float)p.norm.width + p.norm.eps);
+            input_factor = 1.0f / sqrtf(sum / (float)p.norm.width + p.norm.eps);
         }
-        factors[lane] = factor;
-    }
-    __syncwarp();
-    for (int unit = blockIdx.x; unit < p.units;) {
+        float values[ROWS / 2];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            if (unit >= p.units) break;
-            barrier_wait(summed + 8 * buffer.at, buffer.phase);
-            ending[i].finish(p, SumsInRows<ROWS>{sums + buffer.at * (GLU ? 2 : 1) * SLICES * ROWS * TILE_ROWS}, factors,
-                divided, mark, slot);
-            __syncwarp();
-            if (lane == 0) barrier_arrive(taken + 8 * buffer.at);
-            buffer.next(SUM_BUFFERS);
-            unit += gridDim.x;
-            if (++count % 32 == 0) {
-                near = far;
-                far = factors_ahead(count + 32);
-            }
-            if (expect(ending[i], count + 1)) ending[i].take(p);
+        for (int k = 0; k < ROWS / 2; k++) {
+            if (2 * k >= rows) break;
+            const int t = 2 * k + lane / TILE_ROWS;
+            const float factor = __shfl_sync(~0u, input_factor, t);
+            float v = slices_added<ROWS>(from, t) * (factor * ending.factor) + ending.bias;
+            if (glu)
+                v = gated_usually(
+                    activation, v, slices_added<ROWS>(from + PART, t) * (factor * ending.other) + ending.other_bias);
+            values[k] = v;
+            if (divided && ending.row < ending.width && t < rows)
+                word_put((uint64_t *)(p.part.theirs + slot) + (int64_t)t * ending.width + ending.row, v, mark);
         }
+#pragma unroll
+        for (int k = 0; k < ROWS / 2; k++) {
+            const int t = 2 * k + lane / TILE_ROWS;
+            if (t >= rows || ending.row >= ending.width) continue;
+            const int64_t at = (int64_t)t * ending.width;
+            float v = values[k];
+            if (divided) v = part_add(p.part, v, part_word(p.part, slot, mark, at + ending.row));
+            ending.out[at] = adds ? ending.old[k] + p.scale * v : v;
+            if (p.copy) p.copy[at + ending.row] = v;
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(taken + 8 * buffer.at);
+        buffer.next(SUM_BUFFERS);
     }
 }
 #endif
@@ -313,7 +359,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int ROWS = CHAINS * CHAIN_ROWS;
     extern __shared__ __align__(128) uint8_t memory[]; /* slots, planes, stages, sums, numbers */
-    __shared__ float factors[FEW_ROWS_MAX], squares[FEW_ROWS_MAX][WARPS];
+    __shared__ float squares[FEW_ROWS_MAX][WARPS];
     __shared__ uint64_t barriers[2 * SLOTS_MAX + 2 * SUM_BUFFERS];
     __shared__ volatile int came; /* whether the first warp has its inputs */
     let_next_begin();
@@ -346,10 +392,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
         return;
     }
     if (warp == FINISHING) {
-        if (glu)
-            units_finish<true, ROWS>(p, sums, factors, squares, summed, taken);
-        else
-            units_finish<false, ROWS>(p, sums, factors, squares, summed, taken);
+        units_finish<ROWS>(p, sums, squares, summed, taken);
         return;
     }
     const int run = slice_run(p.groups), rounds = slice_rounds(p.groups);
@@ -393,6 +436,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
                     switch (USUAL ? count : 0) {
                     case 8: tiles(Count<USUAL ? 8 : 1>()); break;
                     case 7: tiles(Count<USUAL ? 7 : 1>()); break;
+                    case 6: tiles(Count<USUAL ? 6 : 1>()); break;
                     case 3: tiles(Count<USUAL ? 3 : 1>()); break;
                     default:
 #pragma unroll 1
