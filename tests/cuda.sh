@@ -30,7 +30,7 @@ step() {
 
 uname -sr
 "$build/apus" doctor | grep -E '^(apus|processor|gpu)'
-for name in plugin handed generated whole sums ops attention attention_codes pages rope golden step batch coded given split restore together parallel; do
+for name in plugin handed generated prompts whole sums ops attention attention_codes pages rope golden step batch coded given split restore together parallel; do
     step $name "$build/test_$name"
 done
 

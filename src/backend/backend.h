@@ -210,7 +210,9 @@ typedef struct Glu {
     const Norm *norm;
     const Weight *gate, *up;
     Activation activation;
-    float *out; /* [rows, gate->rows] */
+    float *out;         /* [rows, gate->rows] */
+    const Weight *then; /* of the MatmulAdd that comes next and alone reads `out`, which may hold anything in between
+                           that the backend makes of it; NULL: others may read it */
 } Glu;
 
 /* residual += scale · norm(W · x + bias). norm: of sandwich and post-norm models; NULL: none. */

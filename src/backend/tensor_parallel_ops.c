@@ -74,6 +74,7 @@ static void parallel_glu(Backend *backend, const Glu *op) {
             own.gate = &shared_of(op->gate)->part[p];
             own.up = &shared_of(op->up)->part[p];
             own.out = parallel_at(t, p, op->out);
+            own.then = op->then ? &shared_of(op->then)->part[p] : NULL;
             part->ops->glu(part, &own);
         }
 }

@@ -16,7 +16,7 @@
 #include "backend/cuda/slices.cuh"
 #include "backend/cuda/wgmma.cuh"
 
-enum { GROUP_THREADS = 128, GROUP_COLUMNS = 64, CONSUMERS = 2, STAGES = 2, SPAN = 4096 };
+enum { GROUP_THREADS = 128, GROUP_COLUMNS = 64, CONSUMERS = 2, SPAN = 4096 };
 enum { BLOCK_COLUMNS = CONSUMERS * GROUP_COLUMNS, BLOCK_THREADS = (CONSUMERS + 1) * GROUP_THREADS, ALIGNMENT = 1024 };
 static constexpr float SLACK = 8; /* p ≤ 256 */
 static constexpr size_t PARTS_MAX = 128 << 20;
@@ -24,6 +24,7 @@ static constexpr size_t PARTS_MAX = 128 << 20;
 template <int HD> struct PromptTile {
     static constexpr int UNIT = HD > 128 ? 64 : 128;
     static constexpr bool HELD = HD <= 128; /* queries are in registers, else in shared memory */
+    static constexpr int STAGES = HELD ? 3 : 2;
     static constexpr int SIDE_BYTES = UNIT * HD * 2, QUERY_BYTES = HELD ? 0 : GROUP_COLUMNS * HD * 2;
     static constexpr int BYTES = ALIGNMENT + CONSUMERS * QUERY_BYTES + 2 * STAGES * SIDE_BYTES;
 };
@@ -88,7 +89,7 @@ template <int HD>
 __device__ __forceinline__ void units_bring(const Attend &a, const CUtensorMap *map, const int32_t *table, int kv_head,
     int first, int end, int seen_end, uint8_t *ring, Ring keys, Ring values, uint32_t landed) {
     using T = PromptTile<HD>;
-    constexpr int UNIT = T::UNIT;
+    constexpr int UNIT = T::UNIT, STAGES = T::STAGES;
     const int lane = threadIdx.x % 32;
     Turn turn;
     for (int token = first; token < end; token += UNIT) {
@@ -198,18 +199,20 @@ __device__ __forceinline__ void unit_sum(const float (&s)[UNIT / 2], Columns &c,
 
 template <int HD, bool CAPS>
 __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-    prompt_kernel(const __grid_constant__ Attend a, const __grid_constant__ CUtensorMap map) {
+    prompt_kernel(const __grid_constant__ Attend a, const __grid_constant__ CUtensorMap map, int together) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using T = PromptTile<HD>;
-    constexpr int UNIT = T::UNIT;
+    constexpr int UNIT = T::UNIT, STAGES = T::STAGES;
     extern __shared__ uint8_t unaligned[];
     __shared__ uint64_t barriers[4 * STAGES + 1];
     let_next_begin();
     uint8_t *memory = unaligned + (-shared_address(unaligned) & (ALIGNMENT - 1)); /* queries, ring */
     uint8_t *ring = memory + CONSUMERS * T::QUERY_BYTES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int group = a.heads / a.kv_heads, kv_head = blockIdx.x % a.kv_heads;
-    const RowTile tile = tile_find(a, blockIdx.x / a.kv_heads, BLOCK_COLUMNS / group);
+    /* Some kv heads' blocks come one after the other, then others'. */
+    const int group = a.heads / a.kv_heads, blocks = (int)gridDim.x / a.kv_heads * together,
+              kv_head = (int)blockIdx.x / blocks * together + (int)blockIdx.x % together;
+    const RowTile tile = tile_find(a, (int)blockIdx.x % blocks / together, BLOCK_COLUMNS / group);
     const Ring keys = {shared_address(barriers), shared_address(barriers + STAGES)},
                values = {shared_address(barriers + 2 * STAGES), shared_address(barriers + 3 * STAGES)};
     const uint32_t landed = shared_address(barriers + 4 * STAGES);
@@ -519,6 +522,18 @@ template <int HD> static cudaError_t map_pages(const Attend &a, CUtensorMap *map
         : cudaErrorInvalidValue;
 }
 
+/* So many kv heads at a time that what they see stays in the L2 from tile to tile. */
+static int heads_together(const Attend &a) {
+    constexpr int64_t ROOM = 8 << 20;
+    const int64_t bytes = (int64_t)a.slices * SLICE * a.head_dim * 2 * (int64_t)sizeof(__half);
+    int together = a.kv_heads;
+    while (together > 1 && together * bytes > ROOM) {
+        together--;
+        while (a.kv_heads % together) together--;
+    }
+    return together;
+}
+
 template <int HD> static cudaError_t prompts(cudaStream_t stream, const Attend &a) {
     const auto kernel = a.softcap > 0 ? prompt_kernel<HD, true> : prompt_kernel<HD, false>;
     constexpr int BYTES = PromptTile<HD>::BYTES;
@@ -527,7 +542,8 @@ template <int HD> static cudaError_t prompts(cudaStream_t stream, const Attend &
     if (!error) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     const int spans = spans_of(a);
     if (!error)
-        error = launch(stream, kernel, dim3(tiles_of(a) * a.kv_heads, spans), BLOCK_THREADS, (size_t)BYTES, a, map);
+        error = launch(stream, kernel, dim3(tiles_of(a) * a.kv_heads, spans), BLOCK_THREADS, (size_t)BYTES, a, map,
+            heads_together(a));
     if (error || spans == 1) return error;
     return launch(stream, prompt_fold_kernel<HD>, dim3(a.step.rows - a.generated, a.heads), HD, 0, a, spans);
 }

@@ -121,6 +121,8 @@ typedef struct CudaBackend {
     float *scratch;
     size_t scratch_count, scratch_used;
     CudaRoom inputs, partials, spare, staging, choice, arrivals, mixture;
+    const float *passed; /* what the last operation, a gated product of a prompt, has left for the next one only */
+    bool sliced;         /* products are of an expert's rows (kernels.h, Product) */
     const float *handed; /* what the last operation, a gated product, has left in `inputs` as f16, too; NULL: nothing */
     float *logits;       /* pinned */
     size_t logits_count;

@@ -86,8 +86,10 @@ static void run_expert(Backend *backend, const Experts *op, int e, int rows, flo
     const Glu glu = {
         .rows = rows, .x = y, .gate = &op->gate[e], .up = &op->up[e], .activation = op->activation, .out = inner};
     const Matmul down = {.rows = rows, .x = inner, .count = 1, .weight = {&op->down[e]}, .out = {y}};
+    cuda_of(backend)->sliced = true;
     backend->ops->glu(backend, &glu);
     backend->ops->matmul(backend, &down);
+    cuda_of(backend)->sliced = false;
 }
 
 static void run(Backend *backend, const Experts *op, int32_t *index, int32_t *place, int32_t *row) {

@@ -121,6 +121,7 @@ typedef enum ProductMode { PRODUCT_STORE, PRODUCT_ADD, PRODUCT_GLU } ProductMode
 typedef struct Product {
     int rows, cols;
     int generated; /* 1: these rows lie behind their prompts' ends (integer.cuh), at most GENERATED_MAX; 0: none does */
+    int sliced;    /* the order of sums is pairs.cu's, whatever the rows: they are one expert's */
     const float *x; /* [rows, cols] */
     const RowNorm *norm;
     int mode, count; /* GLU: weight 0 is the gate, 1 is up, out[0] takes the result. ADD: one weight */
@@ -131,11 +132,14 @@ typedef struct Product {
     void *inputs;      /* room for product_input_bytes(rows_max, cols) */
     const float *soon; /* the weights of the norm that reads the result next, so many; NULL: not known */
     int soon_count;
-    float *copy;    /* few rows: where the result goes as well; NULL: nowhere, or afterwards: it did not */
-    PartPlace part; /* STORE and ADD, few rows, one weight: the product is one of two GPUs' terms; theirs NULL: it is
-                       whole, or afterwards: it was not summed */
-    int handed;     /* inputs has x as f16 already, as a gated product left it */
-    int hands;      /* GLU: it shall; 0 afterwards if it did not */
+    float *copy;       /* few rows: where the result goes as well; NULL: nowhere, or afterwards: it did not */
+    PartPlace part;    /* STORE and ADD, few rows, one weight: the product is one of two GPUs' terms; theirs NULL: it is
+                          whole, or afterwards: it was not summed */
+    int handed;        /* inputs has x as f16 already, as a gated product left it */
+    int hands;         /* GLU: it shall; 0 afterwards if it did not */
+    const Tiles *then; /* GLU: of the product that alone reads the result; NULL: others may */
+    int passed; /* GLU, afterwards: the result is there as that product's inputs and not as floats. ADD and STORE: x is
+                 */
     int multiprocessors;
     int shared_bytes; /* that a block may have */
     int wide;         /* whether the device is one that wide.cu is for */

@@ -1,4 +1,4 @@
-/* Products of 9 to 64 rows: tiles of 32 or 64 inputs, two blocks to a multiprocessor. Where that makes few blocks, they
+/* Products of up to 64 rows: tiles of 32 or 64 inputs, two blocks to a multiprocessor. Where that makes few blocks, they
  * share out the slices of the sums as well, and another kernel adds those up. */
 #include "backend/cuda/wide.cuh"
 
@@ -100,18 +100,11 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
             slot.next(WEIGHTS);
         }
     };
-    const auto groups_of = [&](int slice) {
-        int groups = 0;
-        for (int round = 0; round < columns.rounds; round++)
-            groups += max(0, min(columns.run, columns.groups - (round * SLICES + slice) * columns.run));
-        return groups;
-    };
-    int remaining = 0;
-    for (int slice = first_slice; slice < end_slice; slice++) remaining += groups_of(slice);
+    int remaining = chain_groups(columns, first_slice, slices);
     if (remaining > 0) take();
 #pragma unroll 1
-    for (int slice = first_slice; slice < end_slice; slice++) {
-        const int groups = groups_of(slice);
+    for (int slice = first_slice; slice < end_slice; slice += ring.chain) {
+        const int groups = chain_groups(columns, slice, ring.chain);
         if (groups == 0) break;
 #pragma unroll 1
         for (int i = 0; i < groups; i++) {
@@ -133,7 +126,7 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
         if (ring.splits > 1) {
             const Place place = place_of<GLU>(p, block, warp);
             const int64_t width = (int64_t)ring.units * TILE_ROWS;
-            float *to = ring.partials + (int64_t)slice * p.rows * width + place.unit * TILE_ROWS + lane / 4;
+            float *to = ring.partials + (int64_t)(slice / ring.chain) * p.rows * width + place.unit * TILE_ROWS + lane / 4;
 #pragma unroll
             for (int i = 0; i < NUMBERS; i++) {
                 const int k = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -142,7 +135,7 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
         }
 #pragma unroll
         for (int i = 0; i < NUMBERS; i++) {
-            total[i] = slice == 0 ? c[i] : total[i] + c[i];
+            total[i] = slice == first_slice ? c[i] : total[i] + c[i];
             c[i] = 0;
         }
     }
@@ -150,14 +143,14 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
     asm volatile("bar.sync 1, %0;" ::"n"(32 * WIDE_MULTIPLIERS) : "memory");
     sums_put((float *)memory, total);
     asm volatile("bar.sync 1, %0;" ::"n"(32 * WIDE_MULTIPLIERS) : "memory");
-    finish_sums<GLU, N, WIDE_MULTIPLIERS>(p, block, 0, (const float *)memory, warp);
+    finish_sums<GLU, N, WIDE_MULTIPLIERS>(p, block, 0, (float *)memory, warp);
 #endif
 }
 
-/* Slices' sums in order, and what follows them; a thread per row of weights. */
+/* Chains' sums in order, and what follows them; a thread per row of weights. */
 template <bool GLU>
 __global__ void __launch_bounds__(BLOCK)
-    add_slices_kernel(const __grid_constant__ ProductWork p, const float *partials, int units) {
+    add_slices_kernel(const __grid_constant__ ProductWork p, const float *partials, int units, int chain) {
     let_next_begin();
     const int at = blockIdx.x * BLOCK + threadIdx.x, token = blockIdx.y;
     const int64_t width = (int64_t)units * TILE_ROWS, slice = p.rows * width;
@@ -167,25 +160,27 @@ __global__ void __launch_bounds__(BLOCK)
     const int index = weight_of(p, at / TILE_ROWS, tile_row), row = tile_row * TILE_ROWS + at % TILE_ROWS;
     const Tiles &w = p.weight[index];
     if (row >= w.rows) return;
-    const int run = slice_run(p.groups);
+    const int run = slice_run(p.groups) * chain;
     const float factor = load(p.input_factors + token), *from = partials + token * width + at;
     float v[GLU ? 2 : 1];
 #pragma unroll
     for (int part = 0; part < (GLU ? 2 : 1); part++, from += (int64_t)p.units * TILE_ROWS) {
         float sum = load(from);
-        for (int s = 1; s < SLICES && s * run < p.groups; s++) sum += load(from + s * slice);
+        for (int s = 1; s < SLICES / chain && s * run < p.groups; s++) sum += load(from + s * slice);
         v[part] = product_of(p.weight[index + part], row, sum, factor);
     }
     float *out = p.out[index] + (int64_t)token * w.rows + row;
     if constexpr (GLU)
-        *out = gated_usually(p.activation, v[0], v[1]);
+        *out = p.activation == 0 && p.chains == PROMPT_CHAINS ? silu_prompt(v[0], v[1])
+                                                              : gated_usually(p.activation, v[0], v[1]);
     else
         *out = p.mode == PRODUCT_ADD ? load(out) + p.scale * v[0] : v[0];
 }
 
 cudaError_t slices_add(cudaStream_t stream, const ProductWork &work, const WideRing &ring) {
     return launch(stream, work.mode == PRODUCT_GLU ? add_slices_kernel<true> : add_slices_kernel<false>,
-        dim3((work.units * TILE_ROWS + BLOCK - 1) / BLOCK, work.rows), BLOCK, 0, work, (const float *)ring.partials, ring.units);
+        dim3((work.units * TILE_ROWS + BLOCK - 1) / BLOCK, work.rows), BLOCK, 0, work, (const float *)ring.partials, ring.units,
+        ring.chain);
 }
 
 struct NarrowGo {
@@ -204,7 +199,9 @@ struct NarrowGo {
         if (error) return error;
         ring.units = w.units * (GLU ? 2 : 1);
         ring.blocks = (ring.units + WIDE_MULTIPLIERS - 1) / WIDE_MULTIPLIERS;
-        ring.splits = splits_of(ring.blocks, 2 * product->multiprocessors, w.groups, (int64_t)SLICES * w.rows * ring.units * TILE_ROWS);
+        ring.chain = SLICES / w.chains;
+        ring.splits = splits_of(ring.blocks, 2 * product->multiprocessors, w.groups,
+            (int64_t)w.chains * w.rows * ring.units * TILE_ROWS, w.chains);
         ring.partials = product->partials;
         error = launch(stream, kernel, dim3(ring.blocks * ring.splits), 32 * WIDE_WARPS, shared, w, ring);
         return error || ring.splits == 1 ? error : slices_add(stream, w, ring);

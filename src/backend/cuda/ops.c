@@ -105,6 +105,7 @@ static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
         .multiprocessors = b->multiprocessors,
         .shared_bytes = b->shared_bytes,
         .wide = b->wide && b->partials.memory,
+        .sliced = b->sliced,
         .partials = b->partials.memory};
 }
 
@@ -115,6 +116,7 @@ static cudaError_t run(CudaBackend *b, Product *p, int generated) {
         return product_run(b->stream, p);
     }
     p->hands = p->handed = 0;
+    p->then = NULL;
     p->copy = NULL;
     p->part.theirs = NULL;
     Product part = *p;
@@ -160,7 +162,7 @@ void cuda_matmul(Backend *backend, const Matmul *op) {
 
 void cuda_glu(Backend *backend, const Glu *op) {
     CudaBackend *b = cuda_of(backend);
-    b->handed = NULL;
+    b->handed = b->passed = NULL;
     Product p = product(b, op->rows, op->x, op->gate->cols);
     const RowNorm norm = row_norm(op->norm);
     if (op->norm) p.norm = &norm;
@@ -172,8 +174,10 @@ void cuda_glu(Backend *backend, const Glu *op) {
     p.mode = PRODUCT_GLU;
     if (p.weight[0].kind == p.weight[1].kind && p.weight[0].bytes == p.weight[1].bytes) {
         p.hands = op->gate->rows <= b->cols_max && op->gate->rows % HANDED_COLS == 0;
+        if (op->then) p.then = cuda_tiles(b, op->then);
         cuda_ok(b, run(b, &p, op->generated), "gated product");
         if (p.hands) b->handed = op->out;
+        if (p.passed) b->passed = op->out;
         return;
     }
     /* Matrices that are packed differently are two products. */
@@ -190,7 +194,8 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
     Product p = product(b, op->rows, op->x, op->weight->cols);
     const size_t bytes = (size_t)op->rows * (size_t)op->weight->rows * sizeof(float);
     p.handed = b->handed == op->x && op->weight->cols <= HANDED_COLS_MAX;
-    b->handed = NULL;
+    p.passed = b->passed == op->x;
+    b->handed = b->passed = NULL;
     p.count = 1;
     p.weight[0] = *cuda_tiles(b, op->weight);
     p.mode = op->norm ? PRODUCT_STORE : PRODUCT_ADD;

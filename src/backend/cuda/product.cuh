@@ -7,6 +7,7 @@
 struct ProductWork {
     int rows, cols, groups, count, mode, activation, units;
     int tile; /* many: rows of a tile of inputs */
+    int chains; /* of multiplications, whose sums are added in order: SLICES, or PROMPT_CHAINS */
     float scale;
     const float *x; /* few: rows that the kernel itself prepares; NULL: `inputs` has them */
     RowNorm norm;   /* width 0: none */
@@ -16,6 +17,10 @@ struct ProductWork {
     const float *soon; /* weights of the norm that comes next, so many; NULL: not known */
     int soon_count;
     const __half *handed;       /* few: x as f16, which will do if that loses nothing; NULL: it is not there */
+    __half *passes;             /* GLU of a prompt: the result goes there, as the next product's inputs */
+    unsigned *most;             /* passes: the greatest of each row */
+    const float *pass_factors;  /* passes: what undoes the power of two that a row is multiplied by */
+    const int *marks;           /* NULL, or it is done again: whether any tile of inputs is, then which */
     __half *hands;              /* GLU of few: also the result as f16, [rows][groups of columns of the next product] */
     PartPlace part; /* of few, one weight; theirs NULL: the product is whole */
     Tiles weight[PRODUCTS_MAX];
@@ -148,7 +153,7 @@ static __device__ __noinline__ float odd_prepare(
 
 /* Rows as models have them, and no more code than that takes: whole groups of columns, aligned, up to four rounds, RMS
  * norms. The numbers are odd_prepare()'s. */
-__device__ __forceinline__ bool row_is_plain(const float *x, int width, const RowNorm &norm) {
+__host__ __device__ __forceinline__ bool row_is_plain(const float *x, int width, const RowNorm &norm) {
     return width % TILE_COLS == 0 && width <= 256 * TILE_COLS && (((uintptr_t)x | (uintptr_t)norm.weight) & 15) == 0 &&
         (norm.width == 0 || (norm.kind == 0 && norm.weight));
 }
@@ -165,13 +170,16 @@ template <int ROUNDS, bool NORMED> struct PlainRow {
             }
         }
     }
-    template <class Store>
-    __device__ __forceinline__ float prepare(
-        const float *x, int width, const RowNorm &norm, const Columns &c, Reductions &shared, int turn, const Store &store) {
+    __device__ __forceinline__ void take(const float *x, const Columns &c) {
         bool once;
 #pragma unroll
         for (int i = 0; i < ROUNDS * RUN_FOURS; i++)
             v[i] = __ldcg((const float4 *)(x + c.at(i / RUN_FOURS, i % RUN_FOURS, once)));
+    }
+    template <class Store>
+    __device__ __forceinline__ float prepare(
+        int width, const RowNorm &norm, const Columns &c, Reductions &shared, int turn, const Store &store) {
+        bool once;
         float factor = 1;
         if constexpr (NORMED) {
             float sum = 0;
@@ -207,17 +215,31 @@ template <int ROUNDS, bool NORMED> struct PlainRow {
 
 /* Rows as f16, normed; times a power of two where the largest value is far from 1, so that nothing overflows and little
  * is lost below. store(row, column, values): four columns, up to the padded width; what was stored may be stored again.
- * done(row, what undoes the power). ready() returns once the rows are there. */
-template <int ROUNDS, bool NORMED, class Ready, class Store, class Done>
+ * done(row, what undoes the power). ready() returns once the rows are there. AHEAD: the next row is loaded while one is
+ * prepared. */
+template <int ROUNDS, bool NORMED, bool AHEAD = false, class Ready, class Store, class Done>
 __device__ __forceinline__ void plain_rows(const float *x, int rows, int width, const Columns &c, const RowNorm &norm,
     Reductions &shared, const Ready &ready, const Store &store, const Done &done) {
     PlainRow<ROUNDS, NORMED> plain;
     plain.expect(norm, c);
     ready();
+    if constexpr (AHEAD) {
+        PlainRow<ROUNDS, false> next;
+        next.take(x, c);
 #pragma unroll 1
-    for (int row = 0; row < rows; row++)
-        done(row, plain.prepare(x + (int64_t)row * width, width, norm, c, shared, row % 2,
-                 [&](int at, uint2 v) { store(row, at, v); }));
+        for (int row = 0; row < rows; row++) {
+#pragma unroll
+            for (int i = 0; i < ROUNDS * RUN_FOURS; i++) plain.v[i] = next.v[i];
+            if (row + 1 < rows) next.take(x + (int64_t)(row + 1) * width, c);
+            done(row, plain.prepare(width, norm, c, shared, row % 2, [&](int at, uint2 v) { store(row, at, v); }));
+        }
+    } else {
+#pragma unroll 1
+        for (int row = 0; row < rows; row++) {
+            plain.take(x + (int64_t)row * width, c);
+            done(row, plain.prepare(width, norm, c, shared, row % 2, [&](int at, uint2 v) { store(row, at, v); }));
+        }
+    }
 }
 template <class Ready, class Store, class Done>
 __device__ __forceinline__ void inputs_prepare(const float *x, int rows, int width, const Columns &c, const RowNorm &norm,
@@ -250,10 +272,14 @@ __device__ __forceinline__ float product_of(const Tiles &w, int row, float sum, 
         sum, input_factor, __ldg(w.factors + row / TILE_ROWS), w.bias != nullptr, w.bias ? __ldg(w.bias + row) : 0);
 }
 
-/* Many rows' inputs lie in tiles of so many rows or less, in each [group][chunk of 8][row][8 halves], where chunk 2s + h of a
+/* Where wide.cu is, a prompt's sums are of fewer chains than other f16 products', each of so many slices in turn: sums
+ * that wait for the next chain's have no room in registers beside those of wide tiles. */
+enum { PROMPT_CHAINS = 2 };
+
+/* Many rows' inputs lie in tiles of INPUT_TILE_MOST rows or less, in each [group][chunk of 8][row][8 halves], where chunk 2s + h of a
  * group has columns 16t + 4s + 2h, and one more, for t = 0 … 3: eight rows of a chunk are a matrix that ldmatrix reads
  * and wgmma multiplies by. */
-enum { INPUT_TILE = 128 };
+enum { INPUT_TILE = 128, INPUT_TILE_MOST = 256 };
 __host__ __device__ __forceinline__ int64_t input_chunk(int groups, int row, int64_t group, int chunk, int tile) {
     return (((int64_t)(row / tile) * groups + group) * 8 + chunk) * tile + row % tile;
 }
@@ -265,5 +291,10 @@ cudaError_t product_few(
     cudaStream_t stream, int kind, const ProductWork &work, int blocks_max, int shared_max, bool *fits);
 cudaError_t product_many(cudaStream_t stream, int kind, const ProductWork &work);
 cudaError_t product_wide(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits);
+/* Whether weights of a kind have tiles of INPUT_TILE_MOST rows of inputs: codes and numbers have room in registers beside
+ * the sums. */
+constexpr bool wide_tiles_fit(int kind) { return kind != TILE_F16; }
+/* Of tiles for so many rows of a prompt: INPUT_TILE or INPUT_TILE_MOST rows, whichever takes less time. */
+int product_wide_tile(const Product &product, int groups);
 cudaError_t product_stream(
     cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits);

@@ -27,7 +27,8 @@ static void glu_forward(const Layer *layer, const Block *block) {
         .gate = &ffn->gate,
         .up = &ffn->up,
         .activation = ffn->activation,
-        .out = block->work};
+        .out = block->work,
+        .then = &ffn->down};
     ops->glu(block->backend, &inner);
     const MatmulAdd down = {.rows = block->rows,
         .generated = block->generated,
