@@ -46,6 +46,23 @@ __device__ __forceinline__ void take_eight(Chain &c, int from, int to, const Sum
     }
 }
 
+/* The same of eight parts; those that are not there are {NONE, 0} and zeros, which change nothing. */
+template <class Sums, class Part>
+__device__ __forceinline__ void take_eight(Chain &c, const Sums &sums, const Part &part) {
+    float2 s[8], o[8];
+    float keep[8], take[8];
+#pragma unroll
+    for (int w = 0; w < 8; w++) s[w] = sums(w), o[w] = part(w);
+#pragma unroll
+    for (int w = 0; w < 8; w++) fold_factors(c.most, s[w].x, keep[w], take[w]);
+#pragma unroll
+    for (int w = 0; w < 8; w++) {
+        c.sum = folded(c.sum, keep[w], s[w].y, take[w]);
+        c.o.x = folded(c.o.x, keep[w], o[w].x, take[w]);
+        c.o.y = folded(c.o.y, keep[w], o[w].y, take[w]);
+    }
+}
+
 /* A warp's ring in shared memory, through which keys and values pass 16 tokens at a time. */
 template <int HD> constexpr int SLOT_BYTES = PIECE * HD * 2;
 
@@ -56,6 +73,7 @@ template <int HD, int GROUP = GENERATED_GROUP_MAX> struct RowHeads {
     float2 turns[HD / 2];
     float own[GROUP]; /* scores of the own key */
     float energies[GROUP];
+    float squares[2][WARPS]; /* of norms over all heads: the warps' sums of q's and k's */
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -308,27 +326,92 @@ __device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS
         }
 }
 
+/* What does not depend on the kernel before: turns; weights of norms are brought near. */
 template <int HD, int GROUP>
-__device__ __forceinline__ void heads_begin(const Attend &a, int row, RowHeads<HD, GROUP> &s) {
-    if (a.prepared || threadIdx.x >= a.rope.dims / 2) return;
-    float sn, cs;
-    sincosf(angle_of(a.rope, a.step, row, threadIdx.x), &sn, &cs);
-    s.turns[threadIdx.x] = make_float2(cs, sn);
+__device__ __forceinline__ void heads_begin(const Attend &a, int row, int kv_head, int group, RowHeads<HD, GROUP> &s) {
+    if (a.prepared) return;
+    if (threadIdx.x < a.rope.dims / 2) {
+        float sn, cs;
+        sincosf(angle_of(a.rope, a.step, row, threadIdx.x), &sn, &cs);
+        s.turns[threadIdx.x] = make_float2(cs, sn);
+    }
+    constexpr int LINE = 32;
+    const auto soon = [&](const RowNorm &norm, int heads) {
+        const int first = a.norm_full ? kv_head * heads * HD : 0, count = a.norm_full ? heads * HD : HD;
+        if (norm.width && norm.weight && threadIdx.x * LINE < count)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(norm.weight + first + threadIdx.x * LINE));
+    };
+    soon(a.q_norm, group);
+    soon(a.k_norm, 1);
 }
-/* own_key, energies: where the row's are in its page. spare: HD floats of the warp's own. appends: it also puts key and value into the page, and the queries' energy. query(head, v): what else is done with a
- * query, whose dim lane + 32j v[j] is, times scale · log2 e. */
+/* Norms over all heads of q and of k, by the whole block, in the order of row_scaling(); all of their rows are RMS. */
+template <int HD, int GROUP>
+__device__ __forceinline__ void heads_whole(const Attend &a, int row, RowHeads<HD, GROUP> &s, Scaling whole[2]) {
+    const float *const x[2] = {a.q + (int64_t)row * a.heads * HD, a.k + (int64_t)row * a.kv_heads * HD};
+    const int width[2] = {a.heads * HD, a.k ? a.kv_heads * HD : 0};
+    const float eps[2] = {a.q_norm.eps, a.k_norm.eps};
+    float sum[2] = {0, 0};
+#pragma unroll 1
+    for (int first = 4 * threadIdx.x; first < a.heads * HD; first += 2 * 4 * BLOCK) {
+        float4 v[2][2];
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const int at = first + j * 4 * BLOCK;
+                v[n][j] = at < width[n] ? __ldcg((const float4 *)(x[n] + at)) : make_float4(0, 0, 0, 0);
+            }
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                sum[n] +=
+                    (v[n][j].x * v[n][j].x + v[n][j].y * v[n][j].y) + (v[n][j].z * v[n][j].z + v[n][j].w * v[n][j].w);
+    }
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        sum[n] = warp_sum(sum[n]);
+        if (threadIdx.x % 32 == 0) s.squares[n][threadIdx.x / 32] = sum[n];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        sum[n] = s.squares[n][0];
+#pragma unroll
+        for (int i = 1; i < WARPS; i++) sum[n] += s.squares[n][i];
+        whole[n] = {0, 1.0f / sqrtf(sum[n] / (float)width[n] + eps[n])};
+    }
+}
+/* own_key: where the row's is in its page. spare: HD floats of the warp's own. appends: it also puts key and value into
+ * the page, and keeps what heads_energy() wants. query(head, v): what else is done with a query, whose dim lane + 32j v[j]
+ * is, times scale · log2 e. */
 template <int HD, int GROUP, class Use>
-__device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, float *energies, int row, int kv_head,
-    int group, bool appends, RowHeads<HD, GROUP> &s, float *spare, const Use &use) {
+__device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, int row, int kv_head, int group,
+    bool appends, RowHeads<HD, GROUP> &s, float *spare, const Use &use) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     __half *own_value = own_key + PAGE_TOKENS * HD;
+    Scaling whole[2] = {{0, 1}, {0, 1}};
 #pragma unroll 1
-    for (int h = warp; h <= group; h += WARPS) {
-        const bool key = h == group;
+    for (int h = warp; h < group + WARPS; h += WARPS) { /* every warp goes through the first round */
+        const bool on = h <= group, key = h == group, there = key && (a.prepared || !a.k);
         const int head = key ? kv_head : kv_head * group + h;
-        const float *x = key ? a.k + ((int64_t)row * a.kv_heads + head) * HD : a.q + ((int64_t)row * a.heads + head) * HD;
+        const float *x = (key ? a.k + (int64_t)row * a.kv_heads * HD : a.q + (int64_t)row * a.heads * HD) + head * HD;
         float v[HD / 32], value[HD / 32], square = 0;
-        if (key && (a.prepared || !a.k)) {
+#pragma unroll
+        for (int j = 0; j < HD / 32; j++) {
+            v[j] = on && !there ? load(x + lane + 32 * j) : 0;
+            value[j] = key && !there ? load(a.v + ((int64_t)row * a.kv_heads + kv_head) * HD + lane + 32 * j) : 0;
+        }
+        if (h == warp && a.norm_full && !a.prepared) {
+            if (a.whole) {
+                whole[0] = whole_scaling(a, row, 0);
+                whole[1] = whole_scaling(a, row, 1);
+            } else {
+                heads_whole(a, row, s, whole);
+            }
+        }
+        if (!on) break;
+        if (there) {
 #pragma unroll
             for (int j = 0; j < HD / 32; j++) {
                 s.key[lane + 32 * j] = __ushort_as_half(__ldcg((const unsigned short *)own_key + lane + 32 * j));
@@ -336,17 +419,11 @@ __device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, flo
             }
             continue;
         }
-#pragma unroll
-        for (int j = 0; j < HD / 32; j++)
-            value[j] = key ? load(a.v + ((int64_t)row * a.kv_heads + kv_head) * HD + lane + 32 * j) : 0;
-        if (a.prepared) {
-#pragma unroll
-            for (int j = 0; j < HD / 32; j++) v[j] = load(x + lane + 32 * j);
-        } else {
+        if (!a.prepared) {
             const RowNorm &norm = key ? a.k_norm : a.q_norm;
-            const Scaling whole = whole_scaling(a, row, key);
-            head_values<HD>(
-                a, x, norm, a.norm_full && norm.width ? &whole : nullptr, head * HD, s.turns, spare, v);
+            const Scaling scaling = key ? whole[1] : whole[0];
+            head_turned<HD>(
+                a, x, norm, a.norm_full && norm.width ? &scaling : nullptr, head * HD, s.turns, spare, v);
         }
         if (key) {
 #pragma unroll
@@ -370,11 +447,15 @@ __device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, flo
         if (lane == 0) s.energies[h] = square;
     }
     __syncthreads();
-    if (appends && threadIdx.x == 0) {
-        float energy = s.energies[0];
-        for (int h = 1; h < group; h++) energy += s.energies[h];
-        *energies = energy / (float)group;
-    }
+}
+/* The energy of the row's queries into its page. */
+template <int HD, int GROUP>
+__device__ __forceinline__ void heads_energy(const RowHeads<HD, GROUP> &s, int group, float *energies) {
+    if (threadIdx.x) return;
+    float energy = s.energies[0];
+#pragma unroll 1
+    for (int h = 1; h < group; h++) energy += s.energies[h];
+    *energies = energy / (float)group;
 }
 template <int HD, int GROUP>
 __device__ __forceinline__ void heads_query(const RowHeads<HD, GROUP> &s, int first, int group, Query<HD> &q) {

@@ -332,14 +332,15 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, 2)
         exact_bring();
     }
     __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD;
-    float *energies = energies_at(a, table, place) + kv_head * PAGE_TOKENS + place % PAGE_TOKENS;
-    heads_begin(a, row, s.heads);
+    float *energy = energies_at(a, table, place) + kv_head * PAGE_TOKENS + place % PAGE_TOKENS;
+    const bool appends = a.k && !a.prepared && span == first_span;
+    heads_begin(a, row, kv_head, group, s.heads);
     __syncthreads();
     wait_for_previous();
     if (exact && there && a.prepared) exact_bring();
     /* The last slot is free until heads are done. */
     float *spare = ring + (SLOTS - 1) * SLOT_BYTES<HD> / 4;
-    heads_take(a, own_key, energies, row, kv_head, group, a.k && !a.prepared && span == first_span, s.heads, spare,
+    heads_take(a, own_key, row, kv_head, group, appends, s.heads, spare,
         [&](int h, float *x) {
             if (exact) return;
             float most = 0;
@@ -370,6 +371,7 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, 2)
             coded_page_fold<HD>(codes, c.books, s, cap, group, ring, s.sums[warp]);
         }
     }
+    if (appends) heads_energy(s.heads, group, energy);
     heads_own(s.heads, group, cap);
     __syncthreads();
 

@@ -48,16 +48,20 @@ template <class... P, class... A>
 static cudaError_t launch_clusters(
     cudaStream_t stream, void (*kernel)(P...), dim3 grid, int block, size_t shared, int cluster, A... arguments) {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attributes[2];
+    cudaLaunchAttribute attributes[3];
     config.gridDim = grid;
     config.blockDim = dim3(block);
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = attributes;
+    /* A multiprocessor holds blocks of two kernels only if it is cut into shared memory and L1 for both alike. */
+    attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attributes[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    config.numAttrs = 1;
     if (!launch_takes_apart(stream) && launch_early) {
-        attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attributes[0].val.programmaticStreamSerializationAllowed = 1;
-        config.numAttrs = 1;
+        cudaLaunchAttribute &a = attributes[config.numAttrs++];
+        a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        a.val.programmaticStreamSerializationAllowed = 1;
     }
     if (cluster > 1) {
         cudaLaunchAttribute &a = attributes[config.numAttrs++];

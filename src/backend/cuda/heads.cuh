@@ -71,10 +71,10 @@ static __device__ __noinline__ void head_prepare(const Attend &a, const float *x
     if (norm.width && a.norm_last) head_norm(norm, whole, first, width, head);
 }
 
-/* Usual heads in registers, in the order of head_prepare(): v[j] is dim lane + 32j. Others go through `head`, in shared
- * memory. */
+/* Usual heads in registers, in the order of head_prepare(): v[j] is dim lane + 32j, as it comes and as it leaves. Others go
+ * through `head`, in shared memory. */
 template <int HD>
-__device__ __forceinline__ void head_values(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
+__device__ __forceinline__ void head_turned(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
     int first, const float2 *turns, float *head, float v[HD / 32]) {
     constexpr int N = HD / 32;
     const int lane = threadIdx.x % 32;
@@ -84,8 +84,6 @@ __device__ __forceinline__ void head_values(const Attend &a, const float *x, con
         for (int j = 0; j < N; j++) v[j] = head[lane + 32 * j];
         return;
     }
-#pragma unroll
-    for (int j = 0; j < N; j++) v[j] = load(x + lane + 32 * j);
     if (norm.width) {
         float sum = 0;
 #pragma unroll
@@ -108,7 +106,9 @@ template <int HD>
 __device__ __forceinline__ void head_take(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
     int first, const float2 *turns, float *head) {
     float v[HD / 32];
-    head_values<HD>(a, x, norm, whole, first, turns, head, v);
+#pragma unroll
+    for (int j = 0; j < HD / 32; j++) v[j] = load(x + threadIdx.x % 32 + 32 * j);
+    head_turned<HD>(a, x, norm, whole, first, turns, head, v);
 #pragma unroll
     for (int j = 0; j < HD / 32; j++) head[threadIdx.x % 32 + 32 * j] = v[j];
     __syncwarp();

@@ -277,7 +277,8 @@ typedef struct Attend {
     int window;
     RowNorm q_norm, k_norm; /* width 0: none */
     int norm_full, norm_last;
-    float *whole; /* [rows][4] norm_full: mean and factor of q's and of k's norm */
+    float *whole; /* [rows][4] norm_full: mean and factor of q's and of k's norm; NULL: both are RMS, kernels of
+                     generated rows that come alone find their factors out */
     Turning rope;
     const float *sinks;
     float *q;

@@ -338,19 +338,19 @@ static void attend(CudaBackend *b, const Attention *op) {
     a.runs = b->step.run_count;
     a.shared_bytes = b->shared_bytes;
     a.wide = b->wide;
-    if (a.norm_full) {
+    const bool coded = cuda_sees_codes(b, &op->kv);
+    if (attention_generated_fits(&a)) a.generated = b->step.generated;
+    const bool alone = a.single_rows && a.generated == a.step.rows;
+    a.prepared = !alone || (coded && !cuda_codes_generated(b, &op->kv, &a));
+    if (a.norm_full && (a.prepared || a.q_norm.kind || a.k_norm.kind)) { /* else kernels find it out */
         if (!cuda_room(b, &b->spare, 4 * sizeof(float) * (size_t)b->base.rows_max, &b->fault)) return;
         a.whole = b->spare.memory;
         cuda_ok(b, attention_norms(b->stream, &a), "attention");
     }
-    const bool coded = cuda_sees_codes(b, &op->kv);
-    if (attention_generated_fits(&a)) a.generated = b->step.generated;
     if (!coded && !a.generated && !attention_prompt_fits(&a) && attention_is_simple(&a)) {
         cuda_ok(b, attention_simple(b->stream, &a), "attention");
         return;
     }
-    const bool alone = a.single_rows && a.generated == a.step.rows;
-    a.prepared = !alone || (coded && !cuda_codes_generated(b, &op->kv, &a));
     if (a.prepared) cuda_ok(b, attention_prepare(b->stream, &a), "attention");
     if (!coded || b->codes.mixed) attend_exact(b, a, coded);
     if (coded) cuda_attend_codes(b, op, &a);
