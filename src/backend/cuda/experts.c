@@ -157,6 +157,8 @@ static bool whole_fits(CudaBackend *b, const Mixture *op, const Banks *banks) {
         rounds_fit(b, &op->experts, &down->most) && op->experts.used <= EXPERTS_USED_MAX + 1;
 }
 
+/* So many rows read each expert's matrices by themselves. */
+enum { MIXTURE_FEW = 4 };
 static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 static void run_whole(CudaBackend *b, const Mixture *op, const Banks *banks) {
@@ -164,57 +166,68 @@ static void run_whole(CudaBackend *b, const Mixture *op, const Banks *banks) {
     const int rows = e->generated, pairs = rows * e->used;
     const int64_t hidden = op->router.weight[0]->cols;
     const Tiles *gate = &banks->gate->most, *down = &banks->down->most;
-    const size_t chunk_bytes = aligned(experts_chunk_ints(pairs) * sizeof(int32_t)),
-                 x_bytes = aligned(rows * mixture_input_bytes(hidden)),
-                 between_bytes = pairs * mixture_input_bytes((int64_t)down->groups * TILE_COLS);
-    if (!cuda_room(b, &b->mixture, chunk_bytes + x_bytes + between_bytes, &b->fault)) return;
-    int32_t *chunks = b->mixture.memory;
-    uint8_t *x = (uint8_t *)b->mixture.memory + chunk_bytes, *between = x + x_bytes;
     MixtureRouter router = {.rows = rows,
         .width = (int)hidden,
         .x = op->x,
         .norm = row_norm(op->norm),
         .weight = *cuda_tiles(b, op->router.weight[0]),
-        .route = cuda_router(&op->route),
-        .inputs = x,
-        .shared_bytes = b->shared_bytes};
+        .route = cuda_router(&op->route)};
     if (op->router.count > 1) router.shared = *cuda_tiles(b, op->router.weight[1]);
-    cuda_ok(b, mixture_choose(b->stream, &router), "a mixture");
+    const size_t chunk_bytes = aligned(experts_chunk_ints(pairs) * sizeof(int32_t)),
+                 x_bytes = aligned(rows * mixture_input_bytes(hidden)),
+                 found_bytes = aligned(rows * mixture_router_floats(&router) * sizeof(float)),
+                 factor_bytes = aligned(rows * sizeof(float)),
+                 between_bytes = pairs * mixture_input_bytes((int64_t)down->groups * TILE_COLS);
+    if (!cuda_room(b, &b->mixture, chunk_bytes + x_bytes + found_bytes + factor_bytes + between_bytes, &b->fault))
+        return;
+    int32_t *chunks = b->mixture.memory;
+    uint8_t *x = (uint8_t *)b->mixture.memory + chunk_bytes;
+    router.inputs = x;
+    router.found = (float *)(x + x_bytes);
+    router.factors = (float *)(x + x_bytes + found_bytes);
+    uint8_t *between = x + x_bytes + found_bytes + factor_bytes;
+    cuda_ok(b, mixture_route(b->stream, &router), "a mixture");
     float *residual = op->out_norm ? NULL : op->residual;
     const MixtureSum sum = {.rows = rows,
         .used = e->used,
         .experts = e->count,
         .most = *down,
         .bank = banks->down->tiles,
-        .index = e->index,
-        .weight = e->weight,
+        .router = router,
         .x = between,
         .out = e->out,
         .residual = residual,
         .scale = op->scale,
         .shared_bytes = b->shared_bytes};
-    const bool alone = rows == 1 && mixture_sum_fits(&sum);
-    if (!alone) cuda_ok(b, experts_sort(b->stream, pairs, e->count, e->index, chunks), "a mixture");
+    const int sum_bytes = mixture_sum_bytes(&sum);
+    const bool few = rows <= MIXTURE_FEW && sum_bytes;
+    if (!few) {
+        cuda_ok(b, mixture_choose(b->stream, &router), "a mixture");
+        cuda_ok(b, experts_sort(b->stream, pairs, e->count, e->index, chunks), "a mixture");
+    }
     MixtureProduct product = {.pairs = pairs,
         .each = e->used,
         .experts = e->count,
         .most = *gate,
         .bank = {banks->gate->tiles, banks->up->tiles},
-        .index = e->index,
-        .chunks = alone ? NULL : chunks,
+        .chunks = few ? NULL : chunks,
+        .router = router,
+        .factors = router.factors,
         .x = x,
         .inputs = between,
         .activation = (int)e->activation,
         .multiprocessors = b->multiprocessors,
-        .shared_bytes = b->shared_bytes};
+        .shared_bytes = b->shared_bytes,
+        .leaves = sum_bytes};
     cuda_ok(b, mixture_product(b->stream, &product), "a mixture");
-    if (alone) {
+    if (few) {
         cuda_ok(b, mixture_sum(b->stream, &sum), "a mixture");
     } else {
         product.each = 1;
         product.most = *down;
         product.bank[0] = banks->down->tiles;
         product.bank[1] = NULL;
+        product.factors = NULL;
         product.x = between;
         product.out = e->work;
         cuda_ok(b, mixture_product(b->stream, &product), "a mixture");

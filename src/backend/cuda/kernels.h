@@ -201,7 +201,7 @@ int mixture_fits(const Tiles *most, int gated, int shared_bytes);
 /* Tiles of a tile row that lie in shared memory together; not the more the wider the matrix is. */
 int mixture_round(int groups);
 
-/* Rows normed, their experts chosen, what these read prepared. */
+/* What rows' experts are chosen by, and what these read. */
 typedef struct MixtureRouter {
     int rows, width;
     const float *x;
@@ -209,8 +209,12 @@ typedef struct MixtureRouter {
     Tiles weight, shared; /* shared.rows 0: there is none */
     Router route;         /* no logits are read; shared_logits: whether there are any */
     uint8_t *inputs;      /* [rows] */
-    int shared_bytes;
+    float *found;         /* [rows] of mixture_router_floats(): sums that logits are made of */
+    float *factors;       /* [rows], many rows: of the norm, which comes behind products */
 } MixtureRouter;
+size_t mixture_router_floats(const MixtureRouter *router);
+cudaError_t mixture_route(cudaStream_t stream, const MixtureRouter *router);
+/* The choice, of many rows, before these are sorted. Few rows' products make it by themselves. */
 cudaError_t mixture_choose(cudaStream_t stream, const MixtureRouter *router);
 
 /* As ExpertProduct, of banks that are packed like `most`, which has the most rows and columns of them. */
@@ -218,29 +222,33 @@ typedef struct MixtureProduct {
     int pairs, each, experts;
     Tiles most;
     const Tiles *bank[2];
-    const int32_t *index, *chunks;
-    const uint8_t *x; /* [pairs / each] inputs */
-    uint8_t *inputs;  /* gated: [pairs] for the next product */
-    float *out;       /* otherwise: [pairs, rows] */
+    const int32_t *chunks; /* NULL: few rows, whose choice is made here */
+    MixtureRouter router;  /* few rows */
+    const float *factors;  /* many rows: of [pairs / each] inputs; NULL: 1 */
+    const uint8_t *x;      /* [pairs / each] inputs */
+    uint8_t *inputs;       /* gated: [pairs] for the next product */
+    float *out;            /* otherwise: [pairs, rows] */
     int activation;
     int multiprocessors, shared_bytes;
+    int leaves; /* so much of the latter to the next kernel */
 } MixtureProduct;
 cudaError_t mixture_product(cudaStream_t stream, const MixtureProduct *product);
 
 /* out[r] = Σ weight[r, i] · (matrix of expert index[r, i] · x[r, i]) in the order of i, or residual += scale · that. Of
- * few rows: each reads its experts' matrices by itself. The kernel before is one of mixture_product(). */
+ * few rows: each reads its experts' matrices by itself. The kernel before is mixture_product()'s, the one before that
+ * mixture_route()'s. */
 typedef struct MixtureSum {
     int rows, used, experts;
     Tiles most;
     const Tiles *bank;
-    const int32_t *index;
-    const float *weight;
+    MixtureRouter router;
     const uint8_t *x;      /* [rows, used] inputs */
     float *out, *residual; /* one of them */
     float scale;
     int shared_bytes;
 } MixtureSum;
-int mixture_sum_fits(const MixtureSum *sum);
+/* Of shared memory that a block takes; 0: it does not fit. */
+int mixture_sum_bytes(const MixtureSum *sum);
 cudaError_t mixture_sum(cudaStream_t stream, const MixtureSum *sum);
 /* The same of results that are there, y[r, i]. */
 cudaError_t mixture_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y, const float *weight,

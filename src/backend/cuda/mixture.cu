@@ -1,12 +1,13 @@
-/* A mixture of experts of generated rows in three kernels: norm, router and choice; gate and up; down, the weighted sum
- * and the residual. The second begins with weights as soon as the choice is there, the third while the second computes.
- * Products are integer.cuh's, but for the router's, which are exact but for their sums' rounding. Pairs of a row and one
- * of its experts are the rows of products; up to eight pairs of one expert make a chunk, which reads its matrix once. */
+/* A mixture of experts of generated rows. Few rows take three kernels: the router's product with its norm, and the inputs
+ * of products; gate and up, whose blocks choose by themselves; down, the weighted sum and the residual, whose blocks do so
+ * as well while the second computes, and bring their weights near. More rows' choices are sorted first. Products are
+ * integer.cuh's, but for the router's, which are exact but for their sums' rounding. Pairs of a row and one of its experts
+ * are the rows of products; of more rows up to eight pairs of one expert make a chunk, which reads its matrix once. */
 #include "backend/cuda/bulk.cuh"
-#include "backend/cuda/cluster.cuh"
 #include "backend/cuda/integer.cuh"
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/route.cuh"
+
 
 /* A row's inputs: of each group the planes of high and low bytes, in each 16 of lane t after the other, and then the
  * offset of either half, the unit, and the offset of the group. */
@@ -21,94 +22,26 @@ __device__ __forceinline__ float4 terms_of(float step, int first, int second) {
 
 /* ---- the router ---- */
 
-enum { ROUTER_BLOCK = 512, ROUTER_WARPS = ROUTER_BLOCK / 32, ROUTER_BLOCKS = 8 };
-
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/* Over a block of the router's; shared: a float of each warp, free again after the next barrier. */
-__device__ __forceinline__ float router_sum(float v, float *shared) {
-    v = warp_sum(v);
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
-    __syncthreads();
-    float sum = shared[0];
-#pragma unroll
-    for (int i = 1; i < ROUTER_WARPS; i++) sum += shared[i];
-    return sum;
-}
-
-/* The row, normed, as f32 in shared memory with zeros up to the end of its last group. */
-template <class Ready>
-__device__ __forceinline__ void router_row(const MixtureRouter &p, float *xs, float *reduced, const Ready &ready) {
-    const int64_t width = p.width;
-    const int padded = p.weight.groups * TILE_COLS;
-    const RowNorm &norm = p.norm;
-    const float *weights = norm.width ? norm.weight : nullptr;
-    const bool aligned = ((uintptr_t)weights & 15) == 0;
-    const auto weight_four = [&](int at) {
-        if (!weights) return make_float4(1, 1, 1, 1);
-        if (aligned && at + 4 <= width) return __ldg((const float4 *)(weights + at));
-        return make_float4(at < width ? weights[at] : 0, at + 1 < width ? weights[at + 1] : 0,
-            at + 2 < width ? weights[at + 2] : 0, at + 3 < width ? weights[at + 3] : 0);
-    };
-    const float4 first = weight_four(4 * threadIdx.x);
-    ready();
-    const Row<0> row(p.x + blockIdx.y * width, width);
-    Scaling s = {0, 1};
-    float sum = 0;
-    for (int at = 4 * threadIdx.x; at < padded; at += 4 * ROUTER_BLOCK) {
-        const float4 v = row.four(at);
-        *(float4 *)(xs + at) = v;
-        sum += norm.kind ? (v.x + v.y) + (v.z + v.w) : four_square(v);
-    }
-    if (norm.width && norm.kind) {
-        s.mean = router_sum(sum, reduced) / (float)width;
-        __syncthreads();
-        sum = 0;
-        for (int at = 4 * threadIdx.x; at < padded; at += 4 * ROUTER_BLOCK) {
-            const float4 v = *(const float4 *)(xs + at);
-            const float a = v.x - s.mean, b = v.y - s.mean, c = v.z - s.mean, d = v.w - s.mean;
-            sum += four_square(
-                make_float4(at < width ? a : 0, at + 1 < width ? b : 0, at + 2 < width ? c : 0, at + 3 < width ? d : 0));
-        }
-    }
-    if (norm.width) s.factor = 1.0f / sqrtf(router_sum(sum, reduced) / (float)width + norm.eps);
-    for (int at = 4 * threadIdx.x; at < padded; at += 4 * ROUTER_BLOCK) {
-        float4 v = *(const float4 *)(xs + at);
-        const float4 w = at < 4 * ROUTER_BLOCK ? first : weight_four(at);
-        const auto one = [&](float x, float weight, int column) {
-            if (column >= width) return 0.0f;
-            x = (norm.kind ? (x - s.mean) * s.factor : x * s.factor) * weight;
-            return norm.kind && norm.bias ? x + __ldg(norm.bias + column) : x;
-        };
-        if (norm.width)
-            v = make_float4(one(v.x, w.x, at), one(v.y, w.y, at + 1), one(v.z, w.z, at + 2), one(v.w, w.w, at + 3));
-        *(float4 *)(xs + at) = v;
-    }
-}
-
-/* Eight groups from `first` on as inputs of products; a warp. */
-__device__ __forceinline__ void router_leave(const MixtureRouter &p, const float *xs, int first) {
-    const int lane = threadIdx.x % 32, group = first + lane / 4, t = lane % 4;
-    const bool on = group < p.weight.groups;
-    float y[16];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float4 v = on ? *(const float4 *)(xs + group * TILE_COLS + 16 * t + 4 * i) : make_float4(0, 0, 0, 0);
-        y[4 * i] = v.x, y[4 * i + 1] = v.y, y[4 * i + 2] = v.z, y[4 * i + 3] = v.w;
-    }
-    const IntegerPart part = integer_part(y);
-    if (!on) return;
-    uint8_t *to = p.inputs + blockIdx.y * inputs_bytes(p.weight.groups) + group * RECORD;
-    *(uint4 *)(to + t * 16) = part.high;
-    *(uint4 *)(to + LOW_AT + t * 16) = part.low;
-    if (t == 0) *(float4 *)(to + TERMS_AT) = terms_of(part.step, part.sum[0], part.sum[1]);
+/* Of a row the router leaves for each run of groups of columns the sums of its tile rows, then of its squares. */
+constexpr int ROUTER_RUN = WARPS;
+struct RouterShape {
+    int own, all, runs, stride; /* tile rows, with the shared expert's; what a run leaves */
+    __host__ __device__ __forceinline__ explicit RouterShape(const MixtureRouter &p)
+        : own((p.weight.rows + TILE_ROWS - 1) / TILE_ROWS), all(own + (p.shared.rows > 0)),
+          runs((p.weight.groups + ROUTER_RUN - 1) / ROUTER_RUN), stride(all * TILE_ROWS + 4) {}
+};
+extern "C" size_t mixture_router_floats(const MixtureRouter *router) {
+    const RouterShape shape(*router);
+    return (size_t)shape.runs * shape.stride;
 }
 
 /* A lane's part of rows g and g + 8 of a tile times its 16 columns. */
-template <int KIND> __device__ __forceinline__ void router_multiply(float acc[2], const Piece<KIND> &piece, const float *x) {
-    float codes[2] = {0, 0}, sum = 0;
+template <int KIND>
+__device__ __forceinline__ void router_multiply(float sum[2], const Piece<KIND> &piece, const float x[16]) {
+    float codes[2] = {0, 0}, all = 0;
 #pragma unroll
     for (int s = 0; s < 4; s++) {
-        const float4 v = *(const float4 *)(x + 4 * s);
+        const float *v = x + 4 * s;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float2 c;
@@ -116,138 +49,186 @@ template <int KIND> __device__ __forceinline__ void router_multiply(float acc[2]
                 c = __half22float2(as_half2(piece.w[4 * s + i]));
             else
                 c = __half22float2(piece_pair<KIND>(piece, s, i));
-            codes[i % 2] = fmaf(c.x, i < 2 ? v.x : v.z, codes[i % 2]);
-            codes[i % 2] = fmaf(c.y, i < 2 ? v.y : v.w, codes[i % 2]);
+            codes[i % 2] = fmaf(c.x, i < 2 ? v[0] : v[2], codes[i % 2]);
+            codes[i % 2] = fmaf(c.y, i < 2 ? v[1] : v[3], codes[i % 2]);
         }
-        sum += (v.x + v.y) + (v.z + v.w);
+        all += (v[0] + v[1]) + (v[2] + v[3]);
     }
     if constexpr (KIND == TILE_F16) {
-        acc[0] += codes[0];
-        acc[1] += codes[1];
+        sum[0] = codes[0];
+        sum[1] = codes[1];
     } else {
         const float2 low = __half22float2(as_half2(piece.scales.x)), high = __half22float2(as_half2(piece.scales.y));
-        acc[0] = fmaf(low.x, codes[0], fmaf(low.y, sum, acc[0]));
-        acc[1] = fmaf(high.x, codes[1], fmaf(high.y, sum, acc[1]));
+        sum[0] = fmaf(low.x, codes[0], low.y * all);
+        sum[1] = fmaf(high.x, codes[1], high.y * all);
     }
 }
-#endif
+__device__ __forceinline__ float quad_sum(float v) {
+    v += __shfl_xor_sync(~0u, v, 1);
+    return v + __shfl_xor_sync(~0u, v, 2);
+}
 
-/* A cluster per row. Blocks have tile rows in turn, `parts` of them the same ones, and their warps groups of columns in
- * turn. The first block adds their sums up and chooses. */
-template <int KIND>
-__global__ void __launch_bounds__(ROUTER_BLOCK) choose_kernel(const __grid_constant__ MixtureRouter p, int parts) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    extern __shared__ __align__(16) float xs[]; /* the row; then what blocks have summed: [part][tile row][16] */
-    __shared__ float sums[ROUTER_WARPS][TILE_ROWS], reduced[ROUTER_WARPS];
-    __shared__ Choice choice;
-    constexpr int AHEAD = 2;
+/* Any row's 16 columns, normed, and the sum of their squares where the norm's factor comes behind. */
+static __device__ __noinline__ void router_odd(
+    const MixtureRouter &p, int64_t row, int column, float *shared, float v[17]) {
+    const float *x = p.x + row * p.width;
+    const bool weighed = integer_norm(p.norm);
+    Scaling s = {0, 1};
+    if (p.norm.width && !weighed) s = row_scaling(p.norm, shared, Row<0>(x, p.width));
+    for (int i = 0; i < 16; i++) v[i] = column + i < p.width ? load(x + column + i) : 0;
+    v[16] = integer_square(v);
+    for (int i = 0; i < 16; i++)
+        if (p.norm.width && column + i < p.width)
+            v[i] = weighed ? v[i] * __ldg(p.norm.weight + column + i) : scaled(p.norm, s, v[i], column + i);
+}
+
+/* A block has a run of groups, a warp one of them, of a tile row; or, behind the tile rows, the inputs that it becomes
+ * and its squares. Of an RMS norm only the weights are in the inputs (integer.cuh). */
+template <int KIND> __global__ void __launch_bounds__(BLOCK) router_kernel(const __grid_constant__ MixtureRouter p) {
+    __shared__ float sums[WARPS][TILE_ROWS], reduced[WARPS];
     let_next_begin();
-    cluster_arrive();
+    const RouterShape shape(p);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int rank = (int)cluster_rank(), blocks = gridDim.x / parts, part = rank / blocks, groups = p.weight.groups;
-    const int own = (p.weight.rows + TILE_ROWS - 1) / TILE_ROWS, all = own + (p.shared.rows > 0);
-    const int begin = part * ROUTER_WARPS + warp, step = parts * ROUTER_WARPS;
-    float *found = xs + groups * TILE_COLS;
-    Piece<KIND> piece[AHEAD];
-    const auto take = [&](int tile_row, int group) {
-        if (tile_row >= all) return;
-        const Tiles &w = tile_row < own ? p.weight : p.shared;
-        const int row = tile_row < own ? tile_row : 0;
+    const int tile_row = blockIdx.x % (shape.all + 1), run = blockIdx.x / (shape.all + 1), group = run * ROUTER_RUN + warp;
+    const int groups = p.weight.groups, column = group * TILE_COLS + 16 * t;
+    const int64_t row = blockIdx.y, width = p.width;
+    const bool multiplies = tile_row < shape.all, on = group < groups;
+    const Tiles &w = tile_row < shape.own ? p.weight : p.shared;
+    Piece<KIND> piece;
+    float factor = 1;
+    if (multiplies && on) {
+        const int at = tile_row < shape.own ? tile_row : 0;
+        piece_load(piece, w.data + ((int64_t)at * groups + group) * w.bytes, lane, scale_offset<KIND>(lane, w.subs));
+        factor = __ldg(w.factors + at);
+    }
+    float y[16] = {}, square = 0;
+    if (integer_norm(p.norm) && row_is_plain(p.x, p.width, p.norm)) {
+        float4 weight[4];
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-            if (group + i * step < groups)
-                piece_load(piece[i], w.data + ((int64_t)row * groups + group + i * step) * w.bytes, lane,
-                    scale_offset<KIND>(lane, w.subs));
-    };
-    take(rank % blocks, begin);
-    /* What ends a sum: a row of the router's or of the shared expert's. */
-    float factor = 0, bias = 0;
-    const auto finish_take = [&](int i) {
-        const bool shared = i >= own * TILE_ROWS;
-        const Tiles &w = shared ? p.shared : p.weight;
-        const int row = shared ? i - own * TILE_ROWS : i;
-        factor = row < w.rows ? __ldg(w.factors + row / TILE_ROWS) : 0;
-        bias = w.bias && row < w.rows ? __ldg(w.bias + row) : 0;
-    };
-    const bool finishes = rank == 0 && threadIdx.x < BLOCK;
-    if (finishes && threadIdx.x < all * TILE_ROWS) finish_take(threadIdx.x);
-    router_row(p, xs, reduced, [] { wait_for_previous(); });
-    cluster_wait(); /* all have begun */
-    __syncthreads();
-    for (int tile_row = rank % blocks; tile_row < all; tile_row += blocks) {
-        float acc[2] = {0, 0};
-        for (int group = begin; group < groups; group += AHEAD * step) {
+        for (int i = 0; i < 4; i++)
+            if (on) weight[i] = __ldg((const float4 *)(p.norm.weight + column + 4 * i));
+        wait_for_previous();
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++)
-                if (group + i * step < groups)
-                    router_multiply<KIND>(acc, piece[i], xs + (group + i * step) * TILE_COLS + 16 * t);
-            if (group + AHEAD * step < groups)
-                take(tile_row, group + AHEAD * step);
-            else
-                take(tile_row + blocks, begin);
+        for (int i = 0; i < 4; i++) {
+            if (!on) continue;
+            const float4 v = __ldcg((const float4 *)(p.x + row * width + column + 4 * i));
+            y[4 * i] = v.x, y[4 * i + 1] = v.y, y[4 * i + 2] = v.z, y[4 * i + 3] = v.w;
         }
+        square = integer_square(y);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (!on) continue;
+            y[4 * i] *= weight[i].x, y[4 * i + 1] *= weight[i].y, y[4 * i + 2] *= weight[i].z, y[4 * i + 3] *= weight[i].w;
+        }
+    } else {
+        wait_for_previous();
+        float odd[17];
+        router_odd(p, row, column, reduced, odd);
+#pragma unroll
+        for (int i = 0; i < 16; i++) y[i] = odd[i];
+        square = odd[16];
+    }
+    float *found = p.found + (row * shape.runs + run) * shape.stride;
+    if (multiplies) {
+        float sum[2] = {};
+        if (on) router_multiply<KIND>(sum, piece, y);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            acc[i] += __shfl_xor_sync(~0u, acc[i], 1);
-            acc[i] += __shfl_xor_sync(~0u, acc[i], 2);
-            if (t == 0) sums[warp][g + 8 * i] = acc[i];
+            sum[i] = quad_sum(sum[i]) * factor;
+            if (t == 0) sums[warp][g + 8 * i] = sum[i];
         }
-        __syncthreads();
-        if (threadIdx.x < TILE_ROWS) {
-            float sum = sums[0][threadIdx.x];
+        block_sync();
+        if (threadIdx.x >= TILE_ROWS) return;
+        float all = sums[0][threadIdx.x];
 #pragma unroll
-            for (int i = 1; i < ROUTER_WARPS; i++) sum += sums[i][threadIdx.x];
-            cluster_store(cluster_address(found + (part * all + tile_row) * TILE_ROWS + threadIdx.x, 0), sum);
-        }
-        if (tile_row + blocks < all) __syncthreads();
-    }
-    cluster_arrive();
-    cluster_wait();
-    if (threadIdx.x >= BLOCK) {
-        for (int first = 8 * (rank + (int)gridDim.x * (warp - WARPS)); first < groups; first += 8 * (int)gridDim.x * WARPS)
-            router_leave(p, xs, first);
+        for (int i = 1; i < WARPS; i++) all += sums[i][threadIdx.x];
+        found[tile_row * TILE_ROWS + threadIdx.x] = all;
         return;
     }
-    if (!finishes) return;
-    for (int i = threadIdx.x; i < all * TILE_ROWS; i += BLOCK) {
-        if (i >= BLOCK) finish_take(i);
-        const bool shared = i >= own * TILE_ROWS;
-        const Tiles &w = shared ? p.shared : p.weight;
-        const int row = shared ? i - own * TILE_ROWS : i;
-        if (row >= w.rows) continue;
-        float sum = found[i];
-        for (int k = 1; k < parts; k++) sum += found[k * all * TILE_ROWS + i];
-        (shared ? choice.shared : choice.score)[row] = product_sum(sum, 1, factor, w.bias != nullptr, bias);
+    square = quad_sum(square);
+    if (lane == 0) sums[warp][0] = square;
+    const IntegerPart part = integer_part(y);
+    if (on && lane < 4) {
+        uint8_t *to = p.inputs + row * inputs_bytes(groups) + group * RECORD;
+        *(uint4 *)(to + t * 16) = part.high;
+        *(uint4 *)(to + LOW_AT + t * 16) = part.low;
+        if (t == 0) *(float4 *)(to + TERMS_AT) = terms_of(part.step, part.sum[0], part.sum[1]);
     }
+    block_sync();
+    if (threadIdx.x) return;
+    float all = sums[0][0];
+#pragma unroll
+    for (int i = 1; i < WARPS; i++) all += sums[i][0];
+    found[shape.all * TILE_ROWS] = all;
+}
+
+/* A row's logits from what the router has left; the norm's factor where a thread has a logit. BLOCK threads; thread i mod
+ * BLOCK has written logit i. */
+__device__ __forceinline__ float router_found(const MixtureRouter &p, int64_t row, Choice &c) {
+    constexpr int BATCH = 4; /* loads under way together */
+    const RouterShape shape(p);
+    const bool weighed = integer_norm(p.norm);
+    float factor = 1;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < shape.all * TILE_ROWS; i += BLOCK) {
+        const float *found = p.found + row * shape.runs * shape.stride;
+        float sum = 0, squares = 0;
+#pragma unroll 1
+        for (int run = 0; run < shape.runs; run += BATCH, found += BATCH * shape.stride) {
+            float v[BATCH], square[BATCH];
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) {
+                const bool on = run + k < shape.runs;
+                v[k] = on ? load(found + k * shape.stride + i) : 0;
+                square[k] = on && weighed ? load(found + k * shape.stride + shape.all * TILE_ROWS) : 0;
+            }
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) sum += v[k], squares += square[k];
+        }
+        if (weighed) factor = 1.0f / sqrtf(squares / (float)p.width + p.norm.eps);
+        const bool shared = i >= shape.own * TILE_ROWS;
+        const Tiles &w = shared ? p.shared : p.weight;
+        const int at = shared ? i - shape.own * TILE_ROWS : i;
+        if (at < w.rows)
+            (shared ? c.shared : c.score)[at] = product_sum(sum, factor, 1, w.bias != nullptr, w.bias ? __ldg(w.bias + at) : 0);
+    }
+    return factor;
+}
+
+/* The choice of many rows, a block each. */
+__global__ void __launch_bounds__(BLOCK) choose_kernel(const __grid_constant__ MixtureRouter p) {
+    __shared__ Choice choice;
+    let_next_begin();
+    wait_for_previous();
+    const int64_t row = blockIdx.x;
+    const float factor = router_found(p, row, choice);
     choose(p.route, choice);
     const int slots = p.route.used + p.route.shared;
     if (threadIdx.x < slots) {
-        p.route.index[(int64_t)blockIdx.y * slots + threadIdx.x] = choice.index[threadIdx.x];
-        p.route.weight[(int64_t)blockIdx.y * slots + threadIdx.x] = choice.weight[threadIdx.x];
+        p.route.index[row * slots + threadIdx.x] = choice.index[threadIdx.x];
+        p.route.weight[row * slots + threadIdx.x] = choice.weight[threadIdx.x];
     }
-#endif
+    if (threadIdx.x == 0) p.factors[row] = factor;
 }
 
-struct Choose {
+struct RouterLaunch {
     cudaStream_t stream;
     const MixtureRouter *router;
     template <int KIND> cudaError_t operator()() const {
-        const MixtureRouter &p = *router;
-        const int tile_rows = (p.weight.rows + TILE_ROWS - 1) / TILE_ROWS + (p.shared.rows > 0);
-        int blocks = 1;
-        while (blocks < tile_rows && blocks < ROUTER_BLOCKS) blocks *= 2;
-        const int parts = ROUTER_BLOCKS / blocks;
-        const size_t bytes = ((size_t)p.weight.groups * TILE_COLS + parts * tile_rows * TILE_ROWS) * sizeof(float);
-        const cudaError_t error =
-            cudaFuncSetAttribute(choose_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        if (error) return error;
-        return launch_clusters(
-            stream, choose_kernel<KIND>, dim3(ROUTER_BLOCKS, p.rows), ROUTER_BLOCK, bytes, ROUTER_BLOCKS, p, parts);
+        const RouterShape shape(*router);
+        return launch(
+            stream, router_kernel<KIND>, dim3((shape.all + 1) * shape.runs, router->rows), BLOCK, 0, *router);
     }
 };
-extern "C" cudaError_t mixture_choose(cudaStream_t stream, const MixtureRouter *router) {
-    return with_kind(router->weight.kind, Choose{stream, router});
+extern "C" cudaError_t mixture_route(cudaStream_t stream, const MixtureRouter *router) {
+    return with_kind(router->weight.kind, RouterLaunch{stream, router});
 }
+extern "C" cudaError_t mixture_choose(cudaStream_t stream, const MixtureRouter *router) {
+    return launch(stream, choose_kernel, dim3(router->rows), BLOCK, 0, *router);
+}
+
+/* Of a choice in shared memory this stays; where the rest is others may come. */
+constexpr int CHOICE_KEPT = (int)offsetof(Choice, score), CHOICE_BYTES = (int)(sizeof(Choice) + 15) / 16 * 16;
 
 /* ---- products ---- */
 
@@ -283,23 +264,34 @@ __device__ __forceinline__ void slots_make(const Slots &slots, uint32_t full, ui
     __syncthreads();
 }
 
-/* Rounds of one or two tile rows, side by side, into slots. One thread. */
-__device__ __forceinline__ void rows_order(const Tiles &one, const Tiles &two, int first, int second, const Slots &slots,
-    Turn &turn, uint32_t memory, uint32_t full, uint32_t empty, uint64_t policy) {
-    const int all = SLICES * slice_run(one.groups);
-    const uint8_t *from[2] = {one.data + (int64_t)first * one.groups * one.bytes,
-        second < 0 ? nullptr : two.data + (int64_t)second * one.groups * one.bytes};
+/* Pieces into slots, in order; source(i, bytes): where piece i is. A warp: it takes a thread long to order one, so lanes
+ * order so many at once, in the beginning as many as there are slots, then two. */
+template <class Source>
+__device__ __forceinline__ void pieces_order(int pieces, int &at_once, const Slots &slots, Turn &turn, uint32_t memory,
+    uint32_t full, uint32_t empty, uint64_t policy, const Source &source) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int at = 0; at < one.groups; at += all) {
-        const uint32_t bytes = min(all, one.groups - at) * one.bytes;
-#pragma unroll 1
-        for (int i = 0; i < 2; i++) {
-            const uint8_t *tiles = i ? from[1] : from[0];
-            if (!tiles) continue;
-            barrier_wait(empty + 8 * turn.at, turn.phase ^ 1);
-            barrier_expect(full + 8 * turn.at, bytes);
-            copy_bulk(memory + turn.at * slots.bytes, tiles + (int64_t)at * one.bytes, bytes, full + 8 * turn.at, policy);
-            turn.next(slots.count);
+    for (int done = 0; done < pieces; at_once = 2) {
+        const int many = min(at_once, pieces - done);
+        int slot = turn.at + lane;
+        uint32_t phase = turn.phase;
+        if (slot >= slots.count) {
+            slot -= slots.count;
+            phase ^= 1;
+        }
+        if (lane < many) {
+            uint32_t bytes;
+            const uint8_t *from = source(done + lane, bytes);
+            barrier_wait(empty + 8 * slot, phase ^ 1);
+            barrier_expect(full + 8 * slot, bytes);
+            copy_bulk(memory + slot * slots.bytes, from, bytes, full + 8 * slot, policy);
+        }
+        __syncwarp();
+        done += many;
+        turn.at += many;
+        if (turn.at >= slots.count) {
+            turn.at -= slots.count;
+            turn.phase ^= 1;
         }
     }
 }
@@ -313,9 +305,9 @@ template <int PARTS> struct Inputs {
 /* COUNT neighbouring tiles of two tile rows times the inputs of 4 · PARTS members; APART: the second row's are others, so
  * many bytes further on. */
 template <int KIND, int SUBS, int PARTS, bool APART, int COUNT>
-__device__ __forceinline__ void tiles_add(float acc[2][PARTS][2], const uint8_t *one, const uint8_t *two, int bytes,
+__device__ __forceinline__ void tiles_add(float acc[2][PARTS][2], const uint8_t *one, const uint8_t *two,
     const Inputs<PARTS> &inputs, int at, int apart) {
-    constexpr int ROWS = 2, OWN = APART ? 2 : 1;
+    constexpr int ROWS = 2, OWN = APART ? 2 : 1, BYTES = Kind<KIND>::CODE_BYTES + SUBS * 64;
     const int lane = threadIdx.x % 32, t = lane % 4;
     Piece<KIND> piece[COUNT][ROWS];
     uint2 scales[COUNT][ROWS][SUBS];
@@ -325,7 +317,7 @@ __device__ __forceinline__ void tiles_add(float acc[2][PARTS][2], const uint8_t 
     for (int u = 0; u < COUNT; u++) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const uint8_t *tile = (r ? two : one) + u * bytes;
+            const uint8_t *tile = (r ? two : one) + u * BYTES;
             const int from = Kind<KIND>::CODE_BYTES + lane / 4 * 8;
             piece_take(piece[u][r], tile, lane, from);
             scales[u][r][0] = piece[u][r].scales;
@@ -382,25 +374,30 @@ __device__ __forceinline__ void tiles_add(float acc[2][PARTS][2], const uint8_t 
             }
 }
 template <int KIND, int SUBS, int PARTS, bool APART>
-__device__ __forceinline__ void run_add(float acc[2][PARTS][2], const uint8_t *one, const uint8_t *two, int bytes, int count,
+__device__ __forceinline__ void run_add(float acc[2][PARTS][2], const uint8_t *one, const uint8_t *two, int count,
     const Inputs<PARTS> &inputs, int at, int apart) {
-    constexpr int MOST = PARTS * SUBS * Kind<KIND>::WORDS > 4 ? 1 : 2;
+    constexpr int MOST = PARTS * SUBS * Kind<KIND>::WORDS > 4 ? 1 : 2, BYTES = Kind<KIND>::CODE_BYTES + SUBS * 64;
     int i = 0;
 #pragma unroll 1
-    for (; i + MOST <= count; i += MOST)
-        tiles_add<KIND, SUBS, PARTS, APART, MOST>(
-            acc, one + i * bytes, two + i * bytes, bytes, inputs, at + i * RECORD, apart);
+    for (; i + MOST <= count; i += MOST, one += MOST * BYTES, two += MOST * BYTES)
+        tiles_add<KIND, SUBS, PARTS, APART, MOST>(acc, one, two, inputs, at + i * RECORD, apart);
     if constexpr (MOST > 1)
-        if (i < count)
-            tiles_add<KIND, SUBS, PARTS, APART, 1>(
-                acc, one + i * bytes, two + i * bytes, bytes, inputs, at + i * RECORD, apart);
+        if (i < count) tiles_add<KIND, SUBS, PARTS, APART, 1>(acc, one, two, inputs, at + i * RECORD, apart);
+}
+template <int KIND, int PARTS, bool APART>
+__device__ __forceinline__ void run_add(float acc[2][PARTS][2], const Tiles &w, const uint8_t *one, const uint8_t *two,
+    int count, const Inputs<PARTS> &inputs, int at, int apart) {
+    if (w.subs == 1)
+        run_add<KIND, 1, PARTS, APART>(acc, one, two, count, inputs, at, apart);
+    else
+        run_add<KIND, 2, PARTS, APART>(acc, one, two, count, inputs, at, apart);
 }
 
 /* Rounds of two tile rows, or one and nothing sensible, times the inputs: this warp's slice. */
 template <int KIND, int PARTS, bool APART>
 __device__ __forceinline__ void rows_add(float acc[2][PARTS][2], const Tiles &w, bool both, const Slots &slots, Turn &turn,
-    const uint8_t *memory, uint32_t full, uint32_t empty, const Inputs<PARTS> &inputs, int apart) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, run = slice_run(w.groups), all = SLICES * run;
+    const uint8_t *memory, uint32_t full, uint32_t empty, const Inputs<PARTS> &inputs, int apart, int run) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = SLICES * run;
 #pragma unroll 1
     for (int first = 0; first < w.groups; first += all) {
         const int at = first + warp * run, count = min(run, w.groups - at), offset = warp * run * w.bytes;
@@ -413,10 +410,7 @@ __device__ __forceinline__ void rows_add(float acc[2][PARTS][2], const Tiles &w,
             turn.next(slots.count);
         }
         const uint8_t *one = memory + here * slots.bytes + offset, *two = memory + other * slots.bytes + offset;
-        if (w.subs == 1)
-            run_add<KIND, 1, PARTS, APART>(acc, one, two, w.bytes, count, inputs, at * RECORD, apart);
-        else
-            run_add<KIND, 2, PARTS, APART>(acc, one, two, w.bytes, count, inputs, at * RECORD, apart);
+        run_add<KIND, PARTS, APART>(acc, w, one, two, count, inputs, at * RECORD, apart);
         __syncwarp();
         if (lane == 0) {
             barrier_arrive(empty + 8 * here);
@@ -476,65 +470,94 @@ __device__ __forceinline__ void pair_leave(uint8_t *to, float one, float two) {
 #endif
 
 /* A block takes neighbouring units, each four tile rows of one chunk's matrix, or of its gate and up in turn; its eight
- * warps are the slices of the sum, one more orders copies. MOST: members of a chunk, at most. */
+ * warps are the slices of the sum, one more orders copies. MOST: members of a chunk, at most. One: a block has a unit of a
+ * row's expert, and chooses for itself. */
 template <int KIND, bool GLU, int MOST>
 __global__ void __launch_bounds__(PRODUCT_BLOCK, 2)
     product_kernel(const __grid_constant__ MixtureProduct p, const __grid_constant__ Slots slots) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    constexpr bool ALONE = MOST == 1;
     constexpr int GATED = GLU ? 2 : 1, PARTS = (MOST + 3) / 4, SUM_ROWS = SLICES * MOST, SUMS = SUM_ROWS * SUM_STRIDE;
-    extern __shared__ __align__(128) uint8_t memory[]; /* slots, inputs, sums */
+    extern __shared__ __align__(128) uint8_t memory[]; /* slots, inputs, a choice, in which come sums */
     __shared__ uint64_t barriers[2 * SLOTS_MAX];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t full = shared_address(barriers), empty = full + 8 * SLOTS_MAX;
+    const int stride = (int)inputs_bytes(p.most.groups);
+    uint8_t *inputs = memory + slots.count * slots.bytes;
+    Choice &choice = *(Choice *)(inputs + MOST * stride);
+    float *sums = choice.score, own_factor = 1;
     slots_make(slots, full, empty);
     for (int part = 0; part < GATED; part++) banks_touch(p.bank[part], p.experts);
+    /* One: x is the unit of the expert, y which of the row's, z the row. */
+    const int blocks = ALONE ? gridDim.x : ((p.most.rows + TILE_ROWS - 1) / TILE_ROWS + UNIT_ROWS - 1) / UNIT_ROWS;
     wait_for_previous();
-    let_next_begin(); /* only now: mixture_sum() reads the choice before this kernel has ended */
-    const int blocks = ((p.most.rows + TILE_ROWS - 1) / TILE_ROWS + UNIT_ROWS - 1) / UNIT_ROWS; /* units of a chunk */
-    const int units = (p.chunks ? __ldcg(p.chunks) : p.pairs) * blocks, each = (units + (int)gridDim.x - 1) / (int)gridDim.x;
-    const int begin = blockIdx.x * each, end = min(units, begin + each);
+    if (!ALONE) let_next_begin();
+    int begin = 0, end = 1;
+    if constexpr (ALONE) {
+        if (warp < MULTIPLIERS) {
+            own_factor = __shfl_sync(~0u, router_found(p.router, blockIdx.z, choice), 0);
+            choose_index(p.router.route, choice);
+        }
+        __syncthreads();
+        /* Only now: mixture_sum() reads what the router left before this kernel has ended, and its weights are not to
+         * come before this one's. */
+        let_next_begin();
+    } else {
+        const int units = __ldcg(p.chunks) * blocks, each = (units + (int)gridDim.x - 1) / (int)gridDim.x;
+        begin = blockIdx.x * each;
+        end = min(units, begin + each);
+    }
+    const auto chunk_of = [&](int unit) { return ALONE ? blockIdx.z * gridDim.y + blockIdx.y : unit / blocks; };
+    const auto first_of = [&](int unit) { return (ALONE ? blockIdx.x : unit % blocks) * UNIT_ROWS; };
     const auto expert_of = [&](int chunk) {
-        return __ldcg(p.chunks ? p.chunks + CHUNKS_AT + CHUNK_INTS * chunk : p.index + chunk);
+        return ALONE ? choice.index[blockIdx.y] : __ldcg(p.chunks + CHUNKS_AT + CHUNK_INTS * chunk);
     };
     Turn turn;
     if (warp == ORDERING) {
-        if (lane) return;
         const uint64_t policy = policy_first();
         Tiles w[GATED];
+        int at_once = slots.count;
         for (int unit = begin, now = -1; unit < end; unit++) {
-            if (unit / blocks != now) {
-                now = unit / blocks;
+            if ((int)chunk_of(unit) != now) {
+                now = chunk_of(unit);
                 const int expert = expert_of(now);
 #pragma unroll
                 for (int part = 0; part < GATED; part++) w[part] = p.bank[part][expert];
             }
-            const int first = unit % blocks * UNIT_ROWS;
+            const int first = first_of(unit);
             const int rows = min((int)UNIT_ROWS, (w[0].rows + TILE_ROWS - 1) / TILE_ROWS - first);
-#pragma unroll 1
-            for (int i = 0; i < rows; i += GLU ? 1 : 2)
-                rows_order(w[0], w[GATED - 1], first + i, GLU ? first + i : i + 1 < rows ? first + i + 1 : -1, slots, turn,
-                    shared_address(memory), full, empty, policy);
+            /* Pairs of tile rows side by side, round by round. */
+            const int rounds = slice_rounds(w[0].groups), all = slot_tiles(w[0].groups);
+            const auto source = [&](int i, uint32_t &bytes) {
+                const int pair = rounds == 1 ? i / 2 : i / (2 * rounds);
+                const bool one = !GLU && 2 * pair + 1 == rows;
+                i -= pair * 2 * rounds;
+                const int round = one ? i : i / 2, part = one ? 0 : i % 2, row = first + (GLU ? pair : 2 * pair + part);
+                const uint8_t *data = GLU && part ? w[GATED - 1].data : w[0].data;
+                bytes = min(all, w[0].groups - round * all) * w[0].bytes;
+                return data + ((int64_t)row * w[0].groups + round * all) * w[0].bytes;
+            };
+            pieces_order((GLU ? 2 : 1) * rows * rounds, at_once, slots, turn, shared_address(memory), full, empty, policy, source);
         }
         return;
     }
-    const int stride = (int)inputs_bytes(p.most.groups);
-    uint8_t *inputs = memory + slots.count * slots.bytes;
-    float *sums = (float *)(inputs + MOST * stride);
     Tiles w[GATED];
-    int count = 1, pair = 0;
+    int count = 1, pair = 0, run = 0;
     Inputs<PARTS> own;
     for (int unit = begin, now = -1; unit < end; unit++) {
-        if (unit / blocks != now) {
-            now = unit / blocks;
+        if ((int)chunk_of(unit) != now) {
+            now = chunk_of(unit);
             const int expert = expert_of(now);
             pair = now;
-            if (MOST > 1 && p.chunks) {
+            if (!ALONE) {
                 const int32_t *from = p.chunks + CHUNKS_AT + CHUNK_INTS * now;
                 count = __ldcg(from + 2);
                 if (lane < count) pair = __ldcg(p.chunks + CHUNKS_AT + CHUNK_INTS * p.pairs + __ldcg(from + 1) + lane);
             }
 #pragma unroll
             for (int part = 0; part < GATED; part++) w[part] = p.bank[part][expert];
+            run = slice_run(w[0].groups);
+            if (!ALONE && p.factors && warp < count)  own_factor = load(p.factors + __shfl_sync(~0u, pair, warp) / p.each);
             int row[MOST];
 #pragma unroll
             for (int i = 0; i < MOST; i++) row[i] = __shfl_sync(~0u, pair, i) / p.each;
@@ -550,7 +573,7 @@ __global__ void __launch_bounds__(PRODUCT_BLOCK, 2)
                 own.terms[n] = inputs + min(4 * n + t, count - 1) * stride + TERMS_AT;
             }
         }
-        const int first = unit % blocks * UNIT_ROWS, mine = first * TILE_ROWS + 2 * lane;
+        const int first = first_of(unit), mine = first * TILE_ROWS + 2 * lane;
         const int rows = min((int)UNIT_ROWS, (w[0].rows + TILE_ROWS - 1) / TILE_ROWS - first);
         if (rows <= 0) continue;
         /* What finishes a member, which a warp does. */
@@ -566,7 +589,7 @@ __global__ void __launch_bounds__(PRODUCT_BLOCK, 2)
 #pragma unroll 1
         for (int i = 0; i < rows; i += GLU ? 1 : 2) {
             float acc[2][PARTS][2] = {};
-            rows_add<KIND, PARTS, false>(acc, w[0], GLU || i + 1 < rows, slots, turn, memory, full, empty, own, 0);
+            rows_add<KIND, PARTS, false>(acc, w[0], GLU || i + 1 < rows, slots, turn, memory, full, empty, own, 0, run);
             float *to = sums + warp * MOST * SUM_STRIDE + i * TILE_ROWS + g;
 #pragma unroll
             for (int r = 0; r < 2; r++, to += GLU ? SUMS : TILE_ROWS)
@@ -585,8 +608,8 @@ __global__ void __launch_bounds__(PRODUCT_BLOCK, 2)
             for (int part = 0; part < GATED; part++) {
                 v[part] = slices_add(sums + part * SUMS + warp * SUM_STRIDE + 2 * lane, MOST * SUM_STRIDE);
                 const bool biased = w[part].bias != nullptr;
-                v[part].x = product_sum(v[part].x, 1, factor[part], biased, bias[part].x);
-                v[part].y = product_sum(v[part].y, 1, factor[part], biased, bias[part].y);
+                v[part].x = product_sum(v[part].x, own_factor, factor[part], biased, bias[part].x);
+                v[part].y = product_sum(v[part].y, own_factor, factor[part], biased, bias[part].y);
             }
             const bool one = mine < w[0].rows, two = mine + 1 < w[0].rows;
             if constexpr (GLU) {
@@ -604,39 +627,37 @@ __global__ void __launch_bounds__(PRODUCT_BLOCK, 2)
 #endif
 }
 
-/* ---- one row's sum ---- */
+/* ---- a row's sum ---- */
 
-/* What follows a sum: a row of an expert's matrix. */
-struct Finish {
-    int64_t row;
-    int tile_row, at;
-    float weight, factor, bias;
-    bool biased;
-    __device__ __forceinline__ void take(const MixtureSum &p, int i) {
-        const Tiles &w = p.bank[__ldcg(p.index + row * p.used + i)];
-        weight = load(p.weight + row * p.used + i);
-        factor = __ldg(w.factors + tile_row);
-        biased = w.bias != nullptr;
-        bias = biased && at < w.rows ? __ldg(w.bias + at) : 0;
-    }
-};
+/* Sums of an expert's slices; one float more puts neighbours into other banks. */
+constexpr int SUM_FLOATS = SLICES * TILE_ROWS + 1;
 
-/* A block has a tile row of all matrices that a row uses. */
+/* A block has a tile row of all matrices that a row uses. A lane knows the expert of its number. */
 template <int KIND>
 __global__ void __launch_bounds__(PRODUCT_BLOCK, 2)
     sum_kernel(const __grid_constant__ MixtureSum p, const __grid_constant__ Slots slots) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    extern __shared__ __align__(128) uint8_t memory[]; /* slots, inputs, sums of each expert's slices, their results */
+    extern __shared__ __align__(128) uint8_t memory[]; /* slots, a choice, in which come inputs and sums */
     __shared__ uint64_t barriers[2 * SLOTS_MAX];
     let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t full = shared_address(barriers), empty = full + 8 * SLOTS_MAX;
-    const int tile_row = blockIdx.x;
+    const int tile_row = blockIdx.x, stride = (int)inputs_bytes(p.most.groups);
     const int64_t row = blockIdx.y;
-    /* The choice was there before the kernel before began to compute. */
-    Tiles own = {};
-    if (lane < p.used) own = p.bank[__ldcg(p.index + row * p.used + lane)];
+    Choice &choice = *(Choice *)(memory + slots.count * slots.bytes);
+    uint8_t *inputs = (uint8_t *)choice.score;
     slots_make(slots, full, empty);
+    banks_touch(p.bank, p.experts);
+    /* What the router left was there before the kernel before began to compute. */
+    if (warp < MULTIPLIERS) {
+        (void)router_found(p.router, row, choice);
+        choose_index(p.router.route, choice);
+    }
+    __syncthreads();
+    Tiles own = {};
+    own.groups = 1;
+    if (lane < p.used) own = p.bank[choice.index[lane]];
+    const int own_run = slice_run(own.groups);
     const auto tiles_of = [&](int i) {
         Tiles w = p.most;
         w.data = (const uint8_t *)__shfl_sync(~0u, (unsigned long long)own.data, i);
@@ -644,34 +665,51 @@ __global__ void __launch_bounds__(PRODUCT_BLOCK, 2)
         return w;
     };
     /* Two neighbours of the same width are multiplied side by side. */
-    const auto both = [&](int i) {
-        const int next = __shfl_sync(~0u, own.groups, min(i + 1, p.used - 1));
-        return i + 1 < p.used && next == __shfl_sync(~0u, own.groups, i);
-    };
+    const int next = __shfl_sync(~0u, own.groups, (lane + 1) % 32);
+    const unsigned alike = __ballot_sync(~0u, lane + 1 < p.used && next == own.groups);
+    const bool resident = slots.count >= p.used && slice_rounds(p.most.groups) == 1; /* each expert has its slot */
     Turn turn;
     if (warp == ORDERING) {
         const uint64_t policy = policy_first();
+        int at_once = resident ? p.used : 2;
+        const auto order = [&](int pieces, const auto &source) {
+            pieces_order(pieces, at_once, slots, turn, shared_address(memory), full, empty, policy, source);
+        };
+        if (resident)
+            order(p.used, [&](int i, uint32_t &bytes) {
+                bytes = own.groups * own.bytes;
+                return own.data + (int64_t)tile_row * bytes;
+            });
 #pragma unroll 1
-        for (int i = 0; i < p.used;) {
-            const bool two = both(i);
+        for (int i = 0; !resident && i < p.used;) {
+            const bool two = alike >> i & 1;
             const Tiles w = tiles_of(i), other = tiles_of(two ? i + 1 : i);
-            if (lane == 0)
-                rows_order(w, other, tile_row, two ? tile_row : -1, slots, turn, shared_address(memory), full, empty, policy);
+            const int rounds = slice_rounds(w.groups), all = slot_tiles(w.groups);
+            order((two ? 2 : 1) * rounds, [&](int k, uint32_t &bytes) {
+                const int round = two ? k / 2 : k;
+                bytes = min(all, w.groups - round * all) * w.bytes;
+                return (two && k % 2 ? other.data : w.data) + ((int64_t)tile_row * w.groups + round * all) * w.bytes;
+            });
             i += 1 + two;
         }
-        __syncwarp();
         wait_for_previous();
         return;
     }
-    const int stride = (int)inputs_bytes(p.most.groups);
-    uint8_t *inputs = memory + slots.count * slots.bytes;
-    float *sums = (float *)(inputs + p.used * stride), *results = sums + p.used * SLICES * TILE_ROWS;
-    /* What ends the sum: nothing of it changes any more. */
-    const int r = threadIdx.x % TILE_ROWS, first = threadIdx.x / TILE_ROWS, at = tile_row * TILE_ROWS + r;
-    const int64_t to = row * p.most.rows + at;
-    Finish finish = {row, tile_row, at};
-    if (first < p.used) finish.take(p, first);
-    const float old = p.residual && first == 0 && at < p.most.rows ? load(p.residual + to) : 0;
+    float *sums = (float *)(inputs + p.used * stride);
+    /* What ends the sum of two rows: nothing of it changes any more. */
+    constexpr int ROWS = TILE_ROWS / WARPS;
+    const int first = tile_row * TILE_ROWS + warp * ROWS;
+    float factor = 0, bias[ROWS] = {};
+    const bool biased = own.bias != nullptr;
+    if (lane < p.used) factor = __ldg(own.factors + tile_row);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        if (biased && first + i < own.rows) bias[i] = __ldg(own.bias + first + i);
+    const int64_t to = row * p.most.rows + first + lane;
+    const bool writes = lane < ROWS && first + lane < p.most.rows;
+    const float old = p.residual && writes ? load(p.residual + to) : 0;
+    if (warp == 0) choose_weights(p.router.route, choice);
+    block_sync(); /* inputs may come */
     wait_for_previous();
     {
         constexpr int BATCH = 5; /* loads under way together */
@@ -688,40 +726,63 @@ __global__ void __launch_bounds__(PRODUCT_BLOCK, 2)
         }
     }
     block_sync();
+    const auto sums_leave = [&](int i, const float acc[1][2]) {
+        if (t) return;
+        sums[i * SUM_FLOATS + warp * TILE_ROWS + g] = acc[0][0];
+        sums[i * SUM_FLOATS + warp * TILE_ROWS + g + 8] = acc[0][1];
+    };
+    if (resident && alike + 1 == 1u << (p.used - 1)) {
+        const int run = __shfl_sync(~0u, own_run, 0), count = min(run, __shfl_sync(~0u, own.groups, 0) - warp * run);
+        if (lane < p.used) barrier_wait(full + 8 * lane, 0);
+        __syncwarp();
+        const uint8_t *tiles = memory + warp * run * p.most.bytes;
+        Inputs<1> x = {{inputs + warp * run * RECORD + g % 2 * LOW_AT + t * 16}, {inputs + warp * run * RECORD + TERMS_AT}};
+        int i = 0;
 #pragma unroll 1
-    for (int i = 0; i < p.used;) {
-        const bool two = both(i);
-        const Tiles w = tiles_of(i);
-        float acc[2][1][2] = {};
-        const Inputs<1> own_inputs = {
-            {inputs + i * stride + g % 2 * LOW_AT + t * 16}, {inputs + i * stride + TERMS_AT}};
-        rows_add<KIND, 1, true>(acc, w, two, slots, turn, memory, full, empty, own_inputs, two ? stride : 0);
-#pragma unroll
-        for (int r = 0; r < 2; r++, i++) {
-            if (r && !two) break;
-            if (t == 0) {
-                sums[(i * SLICES + warp) * TILE_ROWS + g] = acc[r][0][0];
-                sums[(i * SLICES + warp) * TILE_ROWS + g + 8] = acc[r][0][1];
-            }
+        for (; i < p.used; i += 2, tiles += 2 * slots.bytes, x.x[0] += 2 * stride, x.terms[0] += 2 * stride) {
+            const bool two = i + 1 < p.used;
+            float acc[2][1][2] = {};
+            run_add<KIND, 1, true>(acc, p.most, tiles, two ? tiles + slots.bytes : tiles, count, x, 0, two ? stride : 0);
+            sums_leave(i, acc[0]);
+            if (two) sums_leave(i + 1, acc[1]);
+        }
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < p.used;) {
+            const bool two = alike >> i & 1;
+            const Tiles w = tiles_of(i);
+            float acc[2][1][2] = {};
+            const Inputs<1> x = {{inputs + i * stride + g % 2 * LOW_AT + t * 16}, {inputs + i * stride + TERMS_AT}};
+            rows_add<KIND, 1, true>(
+                acc, w, two, slots, turn, memory, full, empty, x, two ? stride : 0, __shfl_sync(~0u, own_run, i));
+            sums_leave(i, acc[0]);
+            if (two) sums_leave(i + 1, acc[1]);
+            i += 1 + two;
         }
     }
     block_sync();
-    for (int i = first; i < p.used; i += BLOCK / TILE_ROWS) {
-        const float *from = sums + i * SLICES * TILE_ROWS + r;
-        float sum = from[0];
+    float v[ROWS] = {}, sum[ROWS] = {};
+    if (lane < p.used)
 #pragma unroll
-        for (int s = 1; s < SLICES; s++) sum += from[s * TILE_ROWS];
-        if (i != first) finish.take(p, i);
-        results[i * TILE_ROWS + r] = finish.weight * product_sum(sum, 1, finish.factor, finish.biased, finish.bias);
-    }
-    block_sync();
-    if (threadIdx.x >= TILE_ROWS || at >= p.most.rows) return;
-    float sum = 0;
-    for (int i = 0; i < p.used; i++) sum += results[i * TILE_ROWS + r];
+        for (int i = 0; i < ROWS; i++) {
+            const float *from = sums + lane * SUM_FLOATS + warp * ROWS + i;
+            v[i] = from[0];
+#pragma unroll
+            for (int s = 1; s < SLICES; s++) v[i] += from[s * TILE_ROWS];
+            v[i] = choice.weight[lane] * product_sum(v[i], 1, factor, biased, bias[i]);
+        }
+#pragma unroll 1
+    for (int e = 0; e < p.used; e++)
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) sum[i] += __shfl_sync(~0u, v[i], e);
+    float all = sum[0];
+#pragma unroll
+    for (int i = 1; i < ROWS; i++) all = lane == i ? sum[i] : all;
+    if (!writes) return;
     if (p.residual)
-        p.residual[to] = old + p.scale * sum;
+        p.residual[to] = old + p.scale * all;
     else
-        p.out[to] = sum;
+        p.out[to] = all;
 #endif
 }
 
@@ -748,12 +809,11 @@ extern "C" cudaError_t mixture_combine(cudaStream_t stream, int rows, int used, 
 
 /* ---- launching ---- */
 
-/* Room for slots beside what else a block keeps; few: of half a multiprocessor, so that the next kernel's blocks, or
- * another one of these, find room beside it. False: not even two. */
-static bool slots_of(const Tiles &most, int pieces, int besides, int shared_bytes, bool half, Slots *slots) {
-    enum { FIXED = 1 << 10 };
+enum { FIXED = 1 << 10 }; /* that a block has besides */
+/* Room for slots beside what else a block keeps. False: not even two. */
+static bool slots_of(const Tiles &most, int pieces, int besides, int room, Slots *slots) {
     slots->bytes = slot_tiles(most.groups) * most.bytes;
-    const int left = (half ? shared_bytes / 2 - FIXED : shared_bytes) - FIXED - besides;
+    const int left = room - FIXED - besides;
     slots->count = left > 0 ? left / slots->bytes : 0;
     if (slots->count > pieces) slots->count = pieces;
     if (slots->count > SLOTS_MAX) slots->count = SLOTS_MAX;
@@ -762,7 +822,8 @@ static bool slots_of(const Tiles &most, int pieces, int besides, int shared_byte
 static int pieces_of(const Tiles &most, int rows) { return rows * slice_rounds(most.groups); }
 
 static int product_besides(const Tiles &most, int members, bool gated) {
-    return members * ((int)inputs_bytes(most.groups) + (gated ? 2 : 1) * SLICES * SUM_STRIDE * (int)sizeof(float));
+    const int sums = CHOICE_KEPT + members * (gated ? 2 : 1) * SLICES * SUM_STRIDE * (int)sizeof(float);
+    return members * (int)inputs_bytes(most.groups) + (sums > CHOICE_BYTES ? sums : CHOICE_BYTES);
 }
 
 template <class Kernel> static cudaError_t allow(Kernel kernel, size_t bytes) {
@@ -775,17 +836,20 @@ struct ProductLaunch {
     template <int KIND, bool GLU, int MOST> cudaError_t go() const {
         const MixtureProduct &p = *product;
         const int rows = UNIT_ROWS * (GLU ? 2 : 1), besides = product_besides(p.most, MOST, GLU);
+        const int pieces = pieces_of(p.most, rows);
         Slots slots;
-        bool half = slots_of(p.most, pieces_of(p.most, rows), besides, p.shared_bytes, true, &slots);
-        if (!half && !slots_of(p.most, pieces_of(p.most, rows), besides, p.shared_bytes, false, &slots))
+        bool half = slots_of(p.most, pieces, besides, p.shared_bytes / 2 - FIXED, &slots);
+        if (!half && !slots_of(p.most, pieces, besides, p.shared_bytes, &slots))
             return cudaErrorInvalidValue; /* mixture_fits() knows */
+        /* A row's units are hardly more than multiprocessors: each has one, as long as the sum's blocks fit beside. */
+        if (half && MOST == 1 && p.pairs == p.each) slots_of(p.most, pieces, besides, p.shared_bytes - p.leaves, &slots);
         const size_t bytes = (size_t)slots.count * slots.bytes + besides;
         const auto kernel = product_kernel<KIND, GLU, MOST>;
         const cudaError_t error = allow(kernel, bytes);
         if (error) return error;
         const int blocks = ((p.most.rows + TILE_ROWS - 1) / TILE_ROWS + UNIT_ROWS - 1) / UNIT_ROWS;
-        /* Pairs alone: a unit each, which is what a row's pairs are on most devices anyway. */
-        const int units = p.pairs * blocks, most = p.chunks ? (half ? 2 : 1) * p.multiprocessors : units;
+        if (MOST == 1) return launch(stream, kernel, dim3(blocks, p.each, p.pairs / p.each), PRODUCT_BLOCK, bytes, p, slots);
+        const int units = p.pairs * blocks, most = (half ? 2 : 1) * p.multiprocessors;
         return launch(stream, kernel, dim3(units < most ? units : most), PRODUCT_BLOCK, bytes, p, slots);
     }
     template <int KIND> cudaError_t operator()() const {
@@ -807,11 +871,22 @@ extern "C" int mixture_round(int groups) { return slot_tiles(groups); }
 extern "C" int mixture_fits(const Tiles *most, int gated, int shared_bytes) {
     Slots slots;
     return integer_fits(*most) &&
-        slots_of(*most, 2, product_besides(*most, FEW_ROWS_MAX, gated), shared_bytes, false, &slots);
+        slots_of(*most, 2, product_besides(*most, FEW_ROWS_MAX, gated), shared_bytes, &slots);
 }
 
-static int sum_besides(const Tiles &most, int used) {
-    return used * ((int)inputs_bytes(most.groups) + (SLICES + 1) * TILE_ROWS * (int)sizeof(float));
+/* Half of a multiprocessor, so that the next kernel's blocks find room beside it, if that will do. */
+static bool sum_slots(const MixtureSum &p, Slots *slots, int *besides) {
+    const int pieces = pieces_of(p.most, p.used);
+    const int rest = CHOICE_KEPT + p.used * ((int)inputs_bytes(p.most.groups) + SUM_FLOATS * (int)sizeof(float));
+    *besides = rest > CHOICE_BYTES ? rest : CHOICE_BYTES;
+    return slots_of(p.most, pieces, *besides, p.shared_bytes / 2 - FIXED, slots) ||
+        slots_of(p.most, pieces, *besides, p.shared_bytes, slots);
+}
+extern "C" int mixture_sum_bytes(const MixtureSum *sum) {
+    Slots slots;
+    int besides;
+    if (sum->used > 32 || !sum_slots(*sum, &slots, &besides)) return 0;
+    return slots.count * slots.bytes + besides + FIXED;
 }
 struct SumLaunch {
     cudaStream_t stream;
@@ -819,11 +894,9 @@ struct SumLaunch {
     template <int KIND> cudaError_t operator()() const {
         if constexpr (integer_kind(KIND)) {
             const MixtureSum &p = *sum;
-            const int pieces = pieces_of(p.most, p.used), besides = sum_besides(p.most, p.used);
             Slots slots;
-            if (!slots_of(p.most, pieces, besides, p.shared_bytes, true, &slots) &&
-                !slots_of(p.most, pieces, besides, p.shared_bytes, false, &slots))
-                return cudaErrorInvalidValue;
+            int besides;
+            if (!sum_slots(p, &slots, &besides)) return cudaErrorInvalidValue;
             const size_t bytes = (size_t)slots.count * slots.bytes + besides;
             const cudaError_t error = allow(sum_kernel<KIND>, bytes);
             if (error) return error;
@@ -834,11 +907,6 @@ struct SumLaunch {
         }
     }
 };
-extern "C" int mixture_sum_fits(const MixtureSum *sum) {
-    Slots slots;
-    return sum->used <= 32 &&
-        slots_of(sum->most, 2, sum_besides(sum->most, sum->used), sum->shared_bytes, false, &slots);
-}
 extern "C" cudaError_t mixture_sum(cudaStream_t stream, const MixtureSum *sum) {
     return with_kind(sum->most.kind, SumLaunch{stream, sum});
 }

@@ -13,14 +13,14 @@ __device__ static uint32_t ordered(float v) {
 
 /* Of a row, in shared memory. */
 struct Choice {
-    float score[EXPERTS_MAX]; /* logits at first */
+    int32_t index[EXPERTS_USED_MAX + 1]; /* what is chosen */
+    float weight[EXPERTS_USED_MAX + 1];
+    alignas(16) float score[EXPERTS_MAX]; /* logits at first */
     float shared[2];          /* logits of the shared one, where there are */
     union {
         float value[EXPERTS_MAX]; /* what the choice is made by */
         uint32_t key[EXPERTS_MAX]; /* the same in the order of whole numbers */
     };
-    int32_t index[EXPERTS_USED_MAX + 1];
-    float weight[EXPERTS_USED_MAX + 1];
     uint8_t taken[EXPERTS_MAX];
     float worth[EXPERT_GROUPS_MAX];
     uint8_t kept[EXPERT_GROUPS_MAX];
@@ -48,8 +48,10 @@ __device__ static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float2 softmax_of(const float *x, int count) {
     const int lane = threadIdx.x % 32;
     float most = -INFINITY, sum = 0;
+#pragma unroll 1
     for (int i = lane; i < count; i += 32) most = fmaxf(most, x[i]);
     most = warp_max(most);
+#pragma unroll 1
     for (int i = lane; i < count; i += 32) sum += expf(x[i] - most);
     return make_float2(most, warp_sum(sum));
 }
@@ -122,34 +124,79 @@ enum { RANKED_MAX = 128 }; /* more, and one search after the other takes less */
 
 /* Each expert's rank is how many come before it. All threads; the values have become keys. */
 __device__ __forceinline__ void rank_all(const Router &r, Choice &c) {
-    int room = 8;
-    while (room < r.experts) room *= 2;
-    const int parts = BLOCK / room, expert = threadIdx.x / parts; /* so many threads count for an expert */
+    const int shift = 5 - max(0, 29 - __clz(r.experts - 1)); /* 2 to this many threads count for an expert: 32 for eight */
+    const int parts = 1 << shift, expert = threadIdx.x >> shift;
     const uint32_t own = expert < r.experts ? c.key[expert] : 0;
     int rank = 0;
-#pragma unroll 4
-    for (int i = threadIdx.x % parts; i < r.experts; i += parts) {
+#pragma unroll 8
+    for (int i = threadIdx.x & (parts - 1); i < r.experts; i += parts) {
         const uint32_t key = c.key[i];
         rank += key > own || (key == own && i < expert);
     }
+#pragma unroll 1
     for (int i = 1; i < parts; i *= 2) rank += __shfl_xor_sync(~0u, rank, i);
-    if (threadIdx.x % parts == 0 && expert < r.experts && rank < r.used) {
+    if ((threadIdx.x & (parts - 1)) == 0 && expert < r.experts && rank < r.used) {
         c.index[rank] = expert;
         c.weight[rank] = c.score[expert];
     }
 }
 
-/* Of the chosen ones' scores; a warp. */
-__device__ __forceinline__ void weigh(const Router &r, Choice &c) {
+/* One after the other; a warp. Apart from what nearly all models need, whose code is short then. */
+static __device__ __noinline__ void search_best(const Router &r, Choice &c) {
+    if (r.groups) keep_groups(r, c);
+    if (r.score == ROUTE_SPARSEMIXER)
+        mix_sparsely(r, c);
+    else
+        take_best(r, c);
+}
+
+/* Which ones, by logits, of which thread i mod BLOCK has written logit i. All BLOCK threads; afterwards they see it. */
+__device__ __forceinline__ void choose_index(const Router &r, Choice &c) {
+    const bool search = r.groups || r.score == ROUTE_SPARSEMIXER || r.experts > RANKED_MAX;
+    const bool softmax = r.score == ROUTE_SOFTMAX && (r.bias || search); /* otherwise logits have the same order */
+    float2 s = make_float2(0, 1);
+    if (softmax) {
+        block_sync();
+        s = softmax_of(c.score, r.experts);
+        block_sync();
+    }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < r.experts; i += BLOCK) {
+        float score = c.score[i];
+        if (r.score == ROUTE_SIGMOID) score = sigmoid(score);
+        if (softmax) score = expf(score - s.x) / s.y;
+        c.score[i] = score;
+        c.taken[i] = 0;
+        const float value = score + (r.bias ? __ldg(r.bias + i) : 0);
+        if (search)
+            c.value[i] = value;
+        else
+            c.key[i] = ordered(value);
+    }
+    if (threadIdx.x == 0 && r.shared) c.index[r.used] = r.experts;
+    block_sync();
+    if (!search) {
+        rank_all(r, c);
+    } else if (threadIdx.x < 32) {
+        search_best(r, c);
+    }
+    block_sync();
+}
+
+/* What the chosen ones weigh; a warp. */
+__device__ __forceinline__ void choose_weights(const Router &r, Choice &c) {
     const int lane = threadIdx.x % 32;
     float *weight = c.weight;
-    if (r.score == ROUTE_TOP_SOFTMAX) {
-        const float2 s = softmax_of(weight, r.used);
+    const bool search = r.groups || r.experts > RANKED_MAX;
+    if (r.score == ROUTE_TOP_SOFTMAX || (r.score == ROUTE_SOFTMAX && !r.bias && !search)) {
+        const bool top = r.score == ROUTE_TOP_SOFTMAX;
+        const float2 s = softmax_of(top ? weight : c.score, top ? r.used : r.experts);
         __syncwarp();
-        for (int i = lane; i < r.used; i += 32) weight[i] = expf(weight[i] - s.x) / s.y;
+        if (lane < r.used) weight[lane] = expf(weight[lane] - s.x) / s.y;
         __syncwarp();
     }
     float sum = r.epsilon;
+#pragma unroll 4
     for (int i = 0; i < r.used; i++) sum += weight[i];
     float others = 1, shared = 1;
     if (r.shared_pair) {
@@ -161,46 +208,13 @@ __device__ __forceinline__ void weigh(const Router &r, Choice &c) {
         shared = sigmoid(c.shared[0]);
     }
     __syncwarp();
-    for (int i = lane; i < r.used; i += 32) weight[i] = weight[i] * ((r.normalise ? 1 / sum : 1) * r.scale) * others;
-    if (lane == 0 && r.shared) {
-        c.index[r.used] = r.experts;
-        weight[r.used] = shared;
-    }
+    if (lane < r.used) weight[lane] = weight[lane] * ((r.normalise ? 1 / sum : 1) * r.scale) * others;
+    if (lane == 0 && r.shared) weight[r.used] = shared;
 }
 
-/* By logits that lie there. All BLOCK threads; afterwards they see what is chosen. */
+/* Both; afterwards all BLOCK threads see what is chosen. */
 __device__ __forceinline__ void choose(const Router &r, Choice &c) {
-    const int warp = threadIdx.x / 32;
-    for (int i = threadIdx.x; i < r.experts; i += BLOCK) {
-        if (r.score == ROUTE_SIGMOID) c.score[i] = sigmoid(c.score[i]);
-        c.taken[i] = 0;
-    }
-    block_sync();
-    float2 s = make_float2(0, 1);
-    if (r.score == ROUTE_SOFTMAX) {
-        s = softmax_of(c.score, r.experts);
-        block_sync();
-    }
-    const bool search = r.groups || r.score == ROUTE_SPARSEMIXER || r.experts > RANKED_MAX;
-    for (int i = threadIdx.x; i < r.experts; i += BLOCK) {
-        if (r.score == ROUTE_SOFTMAX) c.score[i] = expf(c.score[i] - s.x) / s.y;
-        const float value = c.score[i] + (r.bias ? __ldg(r.bias + i) : 0);
-        if (search)
-            c.value[i] = value;
-        else
-            c.key[i] = ordered(value);
-    }
-    block_sync();
-    if (!search) {
-        rank_all(r, c);
-        block_sync();
-    } else if (warp == 0) {
-        if (r.groups) keep_groups(r, c);
-        if (r.score == ROUTE_SPARSEMIXER)
-            mix_sparsely(r, c);
-        else
-            take_best(r, c);
-    }
-    if (warp == 0) weigh(r, c);
+    choose_index(r, c);
+    if (threadIdx.x < 32) choose_weights(r, c);
     block_sync();
 }
