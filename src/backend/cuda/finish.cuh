@@ -15,8 +15,9 @@ __device__ __forceinline__ int weight_of(const ProductWork &p, int unit, int &ti
     return i;
 }
 
-/* What follows the sums of a unit of at most so many rows. One warp. */
-template <bool GLU, int ROWS = FEW_ROWS_MAX> struct Ending {
+/* What follows the sums of a unit. One warp. */
+template <bool GLU> struct Ending {
+    static constexpr int ROWS = FEW_ROWS_MAX;
     int row, width;
     bool on, biased;
     float factor, other, bias, other_bias;

@@ -121,7 +121,7 @@ typedef enum ProductMode { PRODUCT_STORE, PRODUCT_ADD, PRODUCT_GLU } ProductMode
 typedef struct Product {
     int rows, cols;
     int generated; /* 1: these rows lie behind their prompts' ends (integer.cuh), at most GENERATED_MAX; 0: none does */
-    int sliced;    /* the order of sums is pairs.cu's, whatever the rows: they are one expert's */
+    int sliced;    /* the order of sums is pairs.cu's, whatever the rows: an expert's, or of Step.many */
     const float *x; /* [rows, cols] */
     const RowNorm *norm;
     int mode, count; /* GLU: weight 0 is the gate, 1 is up, out[0] takes the result. ADD: one weight */

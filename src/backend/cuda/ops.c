@@ -105,7 +105,7 @@ static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
         .multiprocessors = b->multiprocessors,
         .shared_bytes = b->shared_bytes,
         .wide = b->wide && b->partials.memory,
-        .sliced = b->sliced,
+        .sliced = b->sliced || b->step.many,
         .partials = b->partials.memory};
 }
 
