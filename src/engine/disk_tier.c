@@ -14,7 +14,7 @@
 
 enum {
     QUEUE_BYTES = 128 << 20, /* of memory that waits for the disk */
-    LAYOUT_VERSION = 3,      /* of the bytes of a page, and of what computes them alike */
+    LAYOUT_VERSION = 4,      /* of the bytes of a page, and of what computes them alike */
 };
 
 struct DiskTier {

@@ -22,7 +22,8 @@ static const Shape shapes[] = {
     {"full norm, 64 wide", 6, 3, 64, 64, DTYPE_F16, 150, 0, 0, ROPE_HALF, 64, NORM_FULL, false, false},
     {"full norm over 2,560", 20, 10, 128, 128, DTYPE_F16, 40, 0, 0, ROPE_HALF, 128, NORM_FULL, false, false},
     {"32 kv heads, several spans", 32, 32, 64, 64, DTYPE_F16, 1060, 0, 0, ROPE_HALF, 64, NO_NORM, false, false},
-    {"groups of 3, window across spans", 3, 1, 128, 128, DTYPE_F16, 1400, 1150, 20, ROPE_HALF, 128, NO_NORM, true, false},
+    {"groups of 3, window across spans", 3, 1, 128, 128, DTYPE_F16, 1400, 1150, 20, ROPE_HALF, 128, NO_NORM, true,
+        false},
     {"several spans, window across", 3, 1, 32, 32, DTYPE_F32, 2300, 1100, 0, PLAIN, 0, NO_NORM, true, false},
 };
 
