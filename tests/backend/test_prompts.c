@@ -101,7 +101,7 @@ static void check(Backend *b, const Kind *kind, int64_t cols) {
           *cut[2] = {random_floats(count, 0), random_floats(count, 0)};
     for (Way way = 0; way < WAYS; way++) {
         run(b, &s, way, 0, most_rows, whole[0], whole[1]);
-        if (way == STORE) {
+        if (way == STORE) { /* inputs, scales and weights made of them are rounded to f16: 2^-11 of a term each */
             const double far = error_of(&s, whole[0]);
             TEST_MSG(far < 2e-3, "%s %d bits, %d columns: %g", quant_name(kind->quant), kind->bits, (int)cols, far);
         }

@@ -138,8 +138,7 @@ typedef struct Product {
     int handed;        /* inputs has x as f16 already, as a gated product left it */
     int hands;         /* GLU: it shall; 0 afterwards if it did not */
     const Tiles *then; /* GLU: of the product that alone reads the result; NULL: others may */
-    int passed; /* GLU, afterwards: the result is there as that product's inputs and not as floats. ADD and STORE: x is
-                 */
+    int passed; /* GLU, afterwards: the result is there as that product's inputs, not as floats. ADD, STORE: x is */
     int multiprocessors;
     int shared_bytes; /* that a block may have */
     int wide;         /* whether the device is one that wide.cu is for */

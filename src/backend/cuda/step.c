@@ -341,7 +341,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
     b->step = *step;
     b->drawing = drawing_of(step);
     b->read.there = false;
-    b->handed = NULL;
+    b->handed = b->passed = NULL;
     b->scratch_used = 0;
     b->ticket++;
     const int turn = (int)(b->ticket % CUDA_STEPS);
