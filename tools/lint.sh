@@ -37,6 +37,12 @@ else
     echo "bans: none of the banned functions in ${#sources[@]} files"
 fi
 
+# What others have packed does not belong in the tree.
+if packed=$(git ls-files 2>/dev/null | grep -E '\.(whl|deb|zip|gz|xz|tgz|so|o|a|jar)$') && [ -n "$packed" ]; then
+    sed 's/$/: packed or compiled/' <<<"$packed"
+    broken=1
+fi
+
 if ! command -v clang-format >/dev/null; then
     echo "format: not checked, clang-format is not installed"
     broken=1

@@ -42,24 +42,26 @@ struct Spreading {
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/* Keys or values of a piece from a page, of which `there` tokens are; the rest is zeros. */
+/* Keys or values of a piece from a page, of which `there` tokens are; beyond them the last one again, or zeros if none is. */
 template <int HD> __device__ __forceinline__ void piece_keys(const __half *from, int there, uint4 k[HD / 16]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    keys_load<HD>(k, [&](int h, int i) {
-        return g + h < there ? __ldcg((const uint4 *)(from + (g + h) * HD + 32 * i + 8 * t)) : make_uint4(0, 0, 0, 0);
-    });
+    if (there <= 0) {
+        keys_load<HD>(k, [](int, int) { return make_uint4(0, 0, 0, 0); });
+        return;
+    }
+    const __half *const rows[2] = {from + min(g, there - 1) * HD + 8 * t, from + min(g + 8, there - 1) * HD + 8 * t};
+    keys_load<HD>(k, [&](int h, int i) { return __ldcg((const uint4 *)(rows[h / 8] + 32 * i)); });
 }
 template <int HD> __device__ __forceinline__ void piece_values(const __half *from, int there, Values v[HD / 64]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint4 none = make_uint4(0, 0, 0, 0);
-    from += PAGE_TOKENS * HD;
+    from += PAGE_TOKENS * HD + 8 * g;
 #pragma unroll
-    for (int d = 0; d < HD / 64; d++)
+    for (int i = 0; i < 4; i++) {
+        const __half *row = from + min(2 * t + i % 2 + i / 2 * 8, there - 1) * HD;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = 2 * t + i % 2 + i / 2 * 8;
-            v[d].v[i] = row < there ? __ldcg((const uint4 *)(from + row * HD + 64 * d + 8 * g)) : none;
-        }
+        for (int d = 0; d < HD / 64; d++)
+            v[d].v[i] = there > 0 ? __ldcg((const uint4 *)(row + 64 * d)) : make_uint4(0, 0, 0, 0);
+    }
 }
 #endif
 
@@ -71,7 +73,6 @@ template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK, 
     /* [warp][head][dim], twice if there are rounds; then what blocks send: [page][dim], [page][head] */
     extern __shared__ __align__(128) float parts[];
     __shared__ __align__(16) SpreadShared<HD> s;
-    let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int group = a.heads / a.kv_heads, rank = blockIdx.x, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
     const int place = __ldcg(a.step.places + row), first = a.window && place >= a.window ? place - a.window + 1 : 0;
@@ -103,9 +104,11 @@ template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK, 
     float *sent = parts + (ROUNDS ? 2 : 1) * part_floats;
     float2 *received = (float2 *)(sent + spread.slots * share);
     /* Pages of these spans that the row does not see change nothing. */
+#pragma unroll 1
     for (int slot = 0; slot < spans * SPAN_PAGES; slot++) {
         const int at = first_span * SPAN_PAGES + slot;
         if (at >= first_page && at < end_page) continue;
+#pragma unroll 1
         for (int i = threadIdx.x; i < share; i += BLOCK) sent[slot * share + i] = 0;
         if (threadIdx.x < group) received[slot * group + threadIdx.x] = make_float2(NONE, 0);
     }
@@ -126,6 +129,7 @@ template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK, 
         piece_keys<HD>(from, there_of(page), k);
         piece_values<HD>(from, there_of(page), v);
     }
+    let_next_begin(); /* only now: what the next kernel begins with would take time from the one before */
     const bool appends = a.k && !a.prepared && rank == 0;
     heads_take(a, own_key, row, kv_head, group, appends, s.heads, s.spare[warp], [](int, float *) {});
     const float cap = a.softcap * LOG2E;

@@ -48,16 +48,12 @@ template <class... P, class... A>
 static cudaError_t launch_clusters(
     cudaStream_t stream, void (*kernel)(P...), dim3 grid, int block, size_t shared, int cluster, A... arguments) {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attributes[3];
+    cudaLaunchAttribute attributes[2];
     config.gridDim = grid;
     config.blockDim = dim3(block);
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = attributes;
-    /* A multiprocessor holds blocks of two kernels only if it is cut into shared memory and L1 for both alike. */
-    attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-    attributes[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-    config.numAttrs = 1;
     if (!launch_takes_apart(stream) && launch_early) {
         cudaLaunchAttribute &a = attributes[config.numAttrs++];
         a.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -1,6 +1,7 @@
 /* Products of one to eight generated rows (integer.cuh) on compute capability 9.0 and later. As in stream.cu weights pass
  * through a ring of slots; one warp orders copies, which begin before the kernel before has ended; eight multiply, each
- * its slice, for which it prepares the inputs itself; one adds the slices up and finishes.
+ * its slice, for which it prepares the inputs itself; one adds the slices up and finishes, of a single row two units at
+ * once. Short slots are multiplied in twos.
  *
  * A multiplication's eight columns are the planes of four rows: high and low of a row are neighbours, so that a lane has
  * both sums of its row. More rows take a second one. */
@@ -95,9 +96,9 @@ template <int SUBS> struct Preparing {
                     integer_offset(part.step, part.sum[0]), integer_offset(part.step, part.sum[1]), 0);
         }
     }
-    /* v: the lane's columns. */
-    template <bool NORMED> __device__ __forceinline__ void finish(float v[16], const float weights[16], int row, int round, float &square) const {
-        if constexpr (NORMED) {
+    /* v: the lane's columns. weights: of the norm, if there is one. */
+    __device__ __forceinline__ void finish(float v[16], const float weights[16], int row, int round, float &square) const {
+        if (p.norm.width) {
             square += integer_square(v);
             if (round + 1 == rounds) {
                 const float sum = warp_sum(square);
@@ -110,9 +111,10 @@ template <int SUBS> struct Preparing {
     }
     /* The rounds of a row, as many as there is room for, are under way together; of rows that have only one the next
      * one, too. */
-    template <bool NORMED> __device__ __forceinline__ void whole() const {
+    __device__ __forceinline__ void whole() const {
+        const bool normed = p.norm.width != 0;
         float weights[16];
-        if constexpr (NORMED) own_weights(p.norm.weight, 0, weights);
+        if (normed) own_weights(p.norm.weight, 0, weights);
         const int together = stage_rounds(rounds);
         wait_for_previous();
         bring(p.x, 0, together);
@@ -130,15 +132,14 @@ template <int SUBS> struct Preparing {
                 }
                 brought(k, v);
                 if (rounds == 1 && row + 1 < p.rows) bring(x + p.cols, 0, 1);
-                if (NORMED && (round > 0 || (row > 0 && rounds > 1))) own_weights(p.norm.weight, round, weights);
-                finish<NORMED>(v, weights, row, round, square);
+                if (normed && (round > 0 || (row > 0 && rounds > 1))) own_weights(p.norm.weight, round, weights);
+                finish(v, weights, row, round, square);
             }
         }
     }
     static __device__ __noinline__ void odd(const Preparing self) {
         wait_for_previous();
         const ProductWork &p = self.p;
-        const bool normed = p.norm.width != 0;
 #pragma unroll 1
         for (int row = 0; row < p.rows; row++) {
             float square = 0;
@@ -147,46 +148,44 @@ template <int SUBS> struct Preparing {
                 float v[16], weights[16];
                 self.own(p.x + (int64_t)row * p.cols, round, v);
                 *self.came = 1;
-                if (!normed) {
-                    self.finish<false>(v, v, row, round, square);
-                    continue;
-                }
-                self.own(p.norm.weight, round, weights);
-                self.finish<true>(v, weights, row, round, square);
+                if (p.norm.width) self.own(p.norm.weight, round, weights);
+                self.finish(v, weights, row, round, square);
             }
         }
     }
     __device__ __forceinline__ void all() const {
         const bool aligned = p.cols % TILE_COLS == 0 && (((uintptr_t)p.x | (uintptr_t)p.norm.weight) & 15) == 0;
-        if (!aligned)
-            odd(*this);
-        else if (p.norm.width)
-            whole<true>();
+        if (aligned)
+            whole();
         else
-            whole<false>();
+            odd(*this);
         __syncwarp();
     }
 };
 
-/* So many neighbouring tiles, some at a time. x, numbers: of the lane. */
-template <int KIND, int SUBS, int CHAINS, int COUNT>
-__device__ __forceinline__ void integer_tiles(float sums[CHAINS][2], const uint8_t *tile, int scales,
+/* So many neighbouring tiles of a tile row, or of two that have the same inputs, some at a time. x, numbers: of the lane. */
+template <int KIND, int SUBS, int CHAINS, int SIDES, int COUNT>
+__device__ __forceinline__ void integer_tiles(float sums[SIDES][CHAINS][2], const uint8_t *const tile[SIDES], int scales,
     const uint8_t *const x[CHAINS], const uint8_t *const numbers[CHAINS]) {
-    constexpr int MOST = SUBS > 1 || CHAINS > 1 || Kind<KIND>::WORDS > 4 ? 2 : 4, BATCH = COUNT < MOST ? COUNT : MOST,
+    constexpr bool LARGE = SUBS > 1 || CHAINS > 1 || Kind<KIND>::WORDS > 4;
+    constexpr int MOST = LARGE ? 2 / SIDES : SIDES > 1 ? 3 : 4, BATCH = COUNT < MOST ? COUNT : MOST,
                   BYTES = Numbers<SUBS>::BYTES, TILE = tile_bytes<KIND, SUBS>();
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int first = 0; first < COUNT; first += BATCH) {
-        Piece<KIND> pieces[BATCH];
-        uint2 others[BATCH]; /* scales of the second sub-group */
+        Piece<KIND> pieces[BATCH][SIDES];
+        uint2 others[BATCH][SIDES]; /* scales of the second sub-group */
         uint4 words[BATCH][CHAINS];
         float4 number[BATCH][CHAINS]; /* unit, offsets */
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             if (first + i >= COUNT) break;
-            const uint8_t *from = tile + (first + i) * TILE;
-            piece_take(pieces[i], from, lane, scales);
-            if constexpr (SUBS == 2) others[i] = *(const uint2 *)(from + scales + 64);
+#pragma unroll
+            for (int s = 0; s < SIDES; s++) {
+                const uint8_t *from = tile[s] + (first + i) * TILE;
+                piece_take(pieces[i][s], from, lane, scales);
+                if constexpr (SUBS == 2) others[i][s] = *(const uint2 *)(from + scales + 64);
+            }
 #pragma unroll
             for (int c = 0; c < CHAINS; c++) {
                 words[i][c] = *(const uint4 *)(x[c] + (first + i) * 128);
@@ -198,45 +197,75 @@ __device__ __forceinline__ void integer_tiles(float sums[CHAINS][2], const uint8
                 }
             }
         }
-        int n[BATCH][CHAINS][SUBS][4];
+        int n[BATCH][SIDES][CHAINS][SUBS][4];
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 if (first + i >= COUNT) break;
-                uint32_t a[4];
-                integer_codes(pieces[i], 2 * half, a);
-                integer_codes(pieces[i], 2 * half + 1, a + 2);
 #pragma unroll
-                for (int c = 0; c < CHAINS; c++)
+                for (int s = 0; s < SIDES; s++) {
+                    uint32_t a[4];
+                    integer_codes(pieces[i][s], 2 * half, a);
+                    integer_codes(pieces[i][s], 2 * half + 1, a + 2);
 #pragma unroll
-                    for (int sub = 0; sub < SUBS; sub++) {
-                        uint32_t b0 = half ? words[i][c].z : words[i][c].x, b1 = half ? words[i][c].w : words[i][c].y;
-                        if (SUBS == 2 && lane % 4 / 2 != sub) b0 = b1 = 0;
-                        if (half == 0)
+                    for (int c = 0; c < CHAINS; c++)
 #pragma unroll
-                            for (int k = 0; k < 4; k++) n[i][c][sub][k] = 0;
-                        integer_multiply(n[i][c][sub], a, b0, b1);
-                    }
+                        for (int sub = 0; sub < SUBS; sub++) {
+                            uint32_t b0 = half ? words[i][c].z : words[i][c].x, b1 = half ? words[i][c].w : words[i][c].y;
+                            if (SUBS == 2 && lane % 4 / 2 != sub) b0 = b1 = 0;
+                            if (half == 0)
+#pragma unroll
+                                for (int k = 0; k < 4; k++) n[i][s][c][sub][k] = 0;
+                            integer_multiply(n[i][s][c][sub], a, b0, b1);
+                        }
+                }
             }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             if (first + i >= COUNT) break;
 #pragma unroll
-            for (int c = 0; c < CHAINS; c++)
+            for (int s = 0; s < SIDES; s++)
 #pragma unroll
-                for (int sub = 0; sub < SUBS; sub++) {
-                    const uint2 scale = sub ? others[i] : pieces[i].scales;
-                    const float offset = sub ? number[i][c].z : number[i][c].y;
-                    const int *m = n[i][c][sub];
-                    sums[c][0] = integer_term(sums[c][0], integer_pair<KIND>(scale.x), number[i][c].x, offset, m[0], m[1]);
-                    sums[c][1] = integer_term(sums[c][1], integer_pair<KIND>(scale.y), number[i][c].x, offset, m[2], m[3]);
-                }
+                for (int c = 0; c < CHAINS; c++)
+#pragma unroll
+                    for (int sub = 0; sub < SUBS; sub++) {
+                        const uint2 scale = sub ? others[i][s] : pieces[i][s].scales;
+                        const float unit = number[i][c].x, offset = sub ? number[i][c].z : number[i][c].y;
+                        const int *m = n[i][s][c][sub];
+                        float *sum = sums[s][c];
+                        sum[0] = integer_term(sum[0], integer_pair<KIND>(scale.x), unit, offset, m[0], m[1]);
+                        sum[1] = integer_term(sum[1], integer_pair<KIND>(scale.y), unit, offset, m[2], m[3]);
+                    }
         }
     }
 }
+/* Any number of them, in loops: code that is fetched anew takes longer than what it computes. */
+template <int KIND, int SUBS, int CHAINS, int SIDES>
+__device__ __forceinline__ void integer_run(float sums[SIDES][CHAINS][2], const uint8_t *tile[SIDES], int scales,
+    const uint8_t *x[CHAINS], const uint8_t *numbers[CHAINS], int count) {
+    const auto tiles = [&](int times, auto many) {
+        constexpr int COUNT = decltype(many)::value;
+#pragma unroll 1
+        for (; times > 0; times--) {
+            integer_tiles<KIND, SUBS, CHAINS, SIDES, COUNT>(sums, tile, scales, x, numbers);
+#pragma unroll
+            for (int s = 0; s < SIDES; s++) tile[s] += COUNT * tile_bytes<KIND, SUBS>();
+#pragma unroll
+            for (int c = 0; c < CHAINS; c++) {
+                x[c] += COUNT * 128;
+                numbers[c] += COUNT * Numbers<SUBS>::BYTES;
+            }
+        }
+    };
+    constexpr int MOST = SIDES > 1 ? 2 : 4; /* of up to eight, few ones */
+    const int most = count % 3 == 0 ? 0 : max(count, 0) / MOST, threes = (max(count, 0) - MOST * most) / 3;
+    tiles(most, Count<MOST>());
+    tiles(threes, Count<3>());
+    tiles(count - MOST * most - 3 * threes, Count<1>());
+}
 
-/* What a unit's end needs besides the sums. A lane has a row of the tile, and every second row of inputs. */
+/* What a unit's end needs besides the sums. A lane has a row of the tile, and every second row of inputs, or the only one. */
 template <int ROWS> struct UnitEnding {
     int row, width; /* row: beyond the width if there is none */
     float factor, other, bias, other_bias, old[ROWS / 2];
@@ -264,7 +293,7 @@ template <int ROWS> struct UnitEnding {
     __device__ __forceinline__ void take(int rows, bool adds) {
 #pragma unroll
         for (int k = 0; k < ROWS / 2; k++) {
-            const int t = 2 * k + (int)threadIdx.x % 32 / TILE_ROWS;
+            const int t = rows == 1 ? k : 2 * k + (int)threadIdx.x % 32 / TILE_ROWS;
             old[k] = adds && row < width && t < rows ? load(out + (int64_t)t * width) : 0;
         }
     }
@@ -282,7 +311,8 @@ template <int ROWS> __device__ __forceinline__ float slices_added(const float *s
     return sum;
 }
 
-/* Units one after another. What the next one needs is on its way, of factors what the next 32 do, a lane each. */
+/* Units one after another, of a single row of inputs two at a time: half of the lanes each. What the next ones need is on
+ * its way, of factors what the next 32 do, a lane each. */
 template <int ROWS>
 __device__ __forceinline__ void units_finish(
     const ProductWork &p, const float *sums, const float (*squares)[WARPS], uint32_t summed, uint32_t taken) {
@@ -290,65 +320,81 @@ __device__ __forceinline__ void units_finish(
     const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.part.theirs != nullptr;
     constexpr int PART = SLICES * ROWS * TILE_ROWS;
     Turn buffer;
+    const int half = lane / TILE_ROWS, step = rows == 1 ? 2 : 1, mine = rows == 1 ? half : 0;
+    const auto unit_at = [&](int number) { return (int)(blockIdx.x + number * gridDim.x); };
     const auto factors_ahead = [&](int first) {
-        const int unit = blockIdx.x + (first + lane) * gridDim.x;
+        const int unit = unit_at(first + lane);
         return unit < p.units ? UnitEnding<ROWS>::factors_of(p, glu, unit) : make_float2(0, 0);
     };
     float2 near = factors_ahead(0), far = factors_ahead(32);
-    UnitEnding<ROWS> next;
-    next.expect(p, glu, blockIdx.x, make_float2(__shfl_sync(~0u, near.x, 0), __shfl_sync(~0u, near.y, 0)));
+    UnitEnding<ROWS> next = {};
+    const auto expect = [&](int number) {
+        const float2 both = make_float2(__shfl_sync(~0u, near.x, number % 32), __shfl_sync(~0u, near.y, number % 32));
+        next.row = next.width = 0;
+        if (unit_at(number) < p.units) next.expect(p, glu, unit_at(number), both);
+    };
+    expect(mine);
     wait_for_previous();
     next.take(rows, adds);
     const uint32_t mark = divided ? part_mark(p.part) : 0;
     const int64_t slot = divided ? part_slot(p.part) : 0;
     float input_factor = 1;
 #pragma unroll 1
-    for (int unit = blockIdx.x, number = 1; unit < p.units; unit += gridDim.x, number++) { /* number: of the next */
+    for (int number = 0; unit_at(number) < p.units; number += step) {
         const UnitEnding<ROWS> ending = next;
-        if (number % 32 == 0) {
+        if ((number + step) % 32 == 0) {
             near = far;
-            far = factors_ahead(number + 32);
+            far = factors_ahead(number + step + 32);
         }
-        const float2 both = make_float2(__shfl_sync(~0u, near.x, number % 32), __shfl_sync(~0u, near.y, number % 32));
-        if (unit + gridDim.x < p.units) {
-            next.expect(p, glu, unit + gridDim.x, both);
+        if (unit_at(number + step) < p.units) {
+            expect(number + step + mine);
             next.take(rows, adds);
         }
-        const float *from = sums + buffer.at * (glu ? 2 : 1) * PART;
+        const bool two = step == 2 && unit_at(number + 1) < p.units;
+        Turn second = buffer;
+        second.next(SUM_BUFFERS);
+        const float *from = sums + (two && half ? second.at : buffer.at) * (glu ? 2 : 1) * PART;
         barrier_wait(summed + 8 * buffer.at, buffer.phase);
-        if (number == 1 && p.norm.width && lane < rows) {
+        if (two) barrier_wait(summed + 8 * second.at, second.phase);
+        if (number == 0 && p.norm.width && lane < rows) {
             float sum = squares[lane][0];
 #pragma unroll
             for (int i = 1; i < WARPS; i++) sum += squares[lane][i];
             input_factor = 1.0f / sqrtf(sum / (float)p.norm.width + p.norm.eps);
         }
-        float values[ROWS / 2];
+        /* Of a sum over two GPUs all terms are on their way before the first is waited for. */
+#pragma unroll 1
+        for (int pass = divided ? 0 : 1; pass < 2; pass++)
+#pragma unroll 1
+            for (int k = 0; 2 * k < rows; k++) {
+                const int t = rows == 1 ? 0 : 2 * k + half;
+                const float factor = __shfl_sync(~0u, input_factor, t);
+                float v = slices_added<ROWS>(from, t) * (factor * ending.factor) + ending.bias;
+                if (glu)
+                    v = gated_usually(
+                        activation, v, slices_added<ROWS>(from + PART, t) * (factor * ending.other) + ending.other_bias);
+                if (t >= rows || ending.row >= ending.width) continue;
+                const int64_t at = (int64_t)t * ending.width;
+                if (divided) {
+                    if (pass == 0) {
+                        word_put((uint64_t *)(p.part.theirs + slot) + at + ending.row, v, mark);
+                        continue;
+                    }
+                    v = part_add(p.part, v, part_word(p.part, slot, mark, at + ending.row));
+                }
+                float old = ending.old[0];
 #pragma unroll
-        for (int k = 0; k < ROWS / 2; k++) {
-            if (2 * k >= rows) break;
-            const int t = 2 * k + lane / TILE_ROWS;
-            const float factor = __shfl_sync(~0u, input_factor, t);
-            float v = slices_added<ROWS>(from, t) * (factor * ending.factor) + ending.bias;
-            if (glu)
-                v = gated_usually(
-                    activation, v, slices_added<ROWS>(from + PART, t) * (factor * ending.other) + ending.other_bias);
-            values[k] = v;
-            if (divided && ending.row < ending.width && t < rows)
-                word_put((uint64_t *)(p.part.theirs + slot) + (int64_t)t * ending.width + ending.row, v, mark);
-        }
-#pragma unroll
-        for (int k = 0; k < ROWS / 2; k++) {
-            const int t = 2 * k + lane / TILE_ROWS;
-            if (t >= rows || ending.row >= ending.width) continue;
-            const int64_t at = (int64_t)t * ending.width;
-            float v = values[k];
-            if (divided) v = part_add(p.part, v, part_word(p.part, slot, mark, at + ending.row));
-            ending.out[at] = adds ? ending.old[k] + p.scale * v : v;
-            if (p.copy) p.copy[at + ending.row] = v;
-        }
+                for (int i = 1; i < ROWS / 2; i++) old = k == i ? ending.old[i] : old;
+                ending.out[at] = adds ? old + p.scale * v : v;
+                if (p.copy) p.copy[at + ending.row] = v;
+            }
         __syncwarp();
-        if (lane == 0) barrier_arrive(taken + 8 * buffer.at);
+        if (lane == 0) {
+            barrier_arrive(taken + 8 * buffer.at);
+            if (two) barrier_arrive(taken + 8 * second.at);
+        }
         buffer.next(SUM_BUFFERS);
+        if (two) buffer.next(SUM_BUFFERS);
     }
 }
 #endif
@@ -362,7 +408,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     __shared__ float squares[FEW_ROWS_MAX][WARPS];
     __shared__ uint64_t barriers[2 * SLOTS_MAX + 2 * SUM_BUFFERS];
     __shared__ volatile int came; /* whether the first warp has its inputs */
-    let_next_begin();
+    if (!ring.late) let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t full = shared_address(barriers), empty = full + 8 * SLOTS_MAX, summed = empty + 8 * SLOTS_MAX,
                    taken = summed + 8 * SUM_BUFFERS;
@@ -399,6 +445,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     const Preparing<SUBS> preparing = {
         p, run, rounds, warp, lane, planes, (float *)numbers, &squares[0][0], stages + warp * STAGE_FOURS * stage_rounds(rounds), &came};
     preparing.all();
+    if (ring.late) let_next_begin();
 
     const int scales = Kind<KIND>::CODE_BYTES + g * 8;
     const uint8_t *x[CHAINS], *number[CHAINS];
@@ -408,63 +455,93 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
         number[c] = numbers + min(c * CHAIN_ROWS + t, p.rows - 1) * p.groups * Numbers<SUBS>::BYTES;
     }
     Turn turn, buffer;
-    for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
-        barrier_wait(taken + 8 * buffer.at, buffer.phase ^ 1);
-        float *to = sums + (buffer.at * (glu ? 2 : 1) * SLICES + warp) * ROWS * TILE_ROWS + t * TILE_ROWS + g;
+    const int parts = glu ? 2 : 1;
+    /* [slice][row of inputs][16] of a part, where the lane puts its own */
+    const auto place_of = [&](int part) {
+        return sums + ((buffer.at * parts + part) * SLICES + warp) * ROWS * TILE_ROWS + t * TILE_ROWS + g;
+    };
+    const auto put = [&](float *to, const float sum[CHAINS][2]) {
+#pragma unroll
+        for (int c = 0; c < CHAINS; c++) {
+            if (c * CHAIN_ROWS + t >= p.rows) continue;
+            to[c * CHAIN_ROWS * TILE_ROWS] = sum[c][0];
+            to[c * CHAIN_ROWS * TILE_ROWS + 8] = sum[c][1];
+        }
+    };
+    const auto room = [&] { barrier_wait(taken + 8 * buffer.at, buffer.phase ^ 1); };
+    const auto told = [&] {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(summed + 8 * buffer.at);
+        buffer.next(SUM_BUFFERS);
+    };
+    const auto inputs_at = [&](int group, const uint8_t *inputs[CHAINS], const uint8_t *factor[CHAINS]) {
+#pragma unroll
+        for (int c = 0; c < CHAINS; c++) {
+            inputs[c] = x[c] + group * 128;
+            factor[c] = number[c] + group * Numbers<SUBS>::BYTES;
+        }
+    };
+    const uint8_t *const own = memory + warp * ring.share * tile_bytes<KIND, SUBS>(); /* of the first slot */
+    if constexpr (CHAINS == 1) {
+        if (ring.twos) { /* a unit's gate and up, or two units */
+            const int first = warp * run, count = min(run, p.groups - first);
 #pragma unroll 1
-        for (int part = 0; part < (glu ? 2 : 1); part++) {
-            float sum[CHAINS][2] = {};
+            for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
+                const bool both = glu || unit + (int)gridDim.x < p.units;
+                const int here = turn.at;
+                barrier_wait(full + 8 * here, turn.phase);
+                turn.next(ring.slots);
+                const int other = both ? turn.at : here;
+                if (both) {
+                    barrier_wait(full + 8 * other, turn.phase);
+                    turn.next(ring.slots);
+                }
+                float sum[2][CHAINS][2] = {};
+                const uint8_t *tile[2] = {own + here * ring.slot_bytes, own + other * ring.slot_bytes};
+                const uint8_t *inputs[CHAINS], *factor[CHAINS];
+                inputs_at(first, inputs, factor);
+                integer_run<KIND, SUBS, CHAINS, 2>(sum, tile, scales, inputs, factor, count);
+                __syncwarp();
+                if (lane == 0) {
+                    barrier_arrive(empty + 8 * here);
+                    if (both) barrier_arrive(empty + 8 * other);
+                }
+                room();
+                put(place_of(0), sum[0]);
+                if (!glu) told();
+                if (!both) break;
+                if (!glu) {
+                    room();
+                    unit += gridDim.x;
+                }
+                put(place_of(glu ? 1 : 0), sum[1]);
+                told();
+            }
+            return;
+        }
+    }
+    for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
+        room();
+#pragma unroll 1
+        for (int part = 0; part < parts; part++) {
+            float sum[1][CHAINS][2] = {};
 #pragma unroll 1
             for (int round = 0; round < rounds; round++)
 #pragma unroll 1
                 for (int piece = 0; piece < ring.pieces; piece++) {
                     const int first = (round * SLICES + warp) * run + piece * ring.share;
                     const int count = min(min(ring.share, run - piece * ring.share), p.groups - first);
-                    const uint8_t *tile = memory + turn.at * ring.slot_bytes + warp * ring.share * tile_bytes<KIND, SUBS>();
-                    const uint8_t *inputs[CHAINS], *factor[CHAINS];
-#pragma unroll
-                    for (int c = 0; c < CHAINS; c++) {
-                        inputs[c] = x[c] + first * 128;
-                        factor[c] = number[c] + first * Numbers<SUBS>::BYTES;
-                    }
+                    const uint8_t *tile[1] = {own + turn.at * ring.slot_bytes}, *inputs[CHAINS], *factor[CHAINS];
+                    inputs_at(first, inputs, factor);
                     barrier_wait(full + 8 * turn.at, turn.phase);
-                    const auto tiles = [&](auto many) {
-                        constexpr int COUNT = decltype(many)::value;
-                        integer_tiles<KIND, SUBS, CHAINS, COUNT>(sum, tile, scales, inputs, factor);
-                    };
-                    constexpr bool USUAL = SUBS == 1;
-                    switch (USUAL ? count : 0) {
-                    case 8: tiles(Count<USUAL ? 8 : 1>()); break;
-                    case 7: tiles(Count<USUAL ? 7 : 1>()); break;
-                    case 6: tiles(Count<USUAL ? 6 : 1>()); break;
-                    case 3: tiles(Count<USUAL ? 3 : 1>()); break;
-                    default:
-#pragma unroll 1
-                        for (int i = 0; i < count; i++) {
-                            tiles(Count<1>());
-                            tile += tile_bytes<KIND, SUBS>();
-#pragma unroll
-                            for (int c = 0; c < CHAINS; c++) {
-                                inputs[c] += 128;
-                                factor[c] += Numbers<SUBS>::BYTES;
-                            }
-                        }
-                    }
+                    integer_run<KIND, SUBS, CHAINS, 1>(sum, tile, scales, inputs, factor, count);
                     __syncwarp();
                     if (lane == 0) barrier_arrive(empty + 8 * turn.at);
                     turn.next(ring.slots);
                 }
-#pragma unroll
-            for (int c = 0; c < CHAINS; c++) {
-                if (c * CHAIN_ROWS + t >= p.rows) continue;
-                to[c * CHAIN_ROWS * TILE_ROWS] = sum[c][0];
-                to[c * CHAIN_ROWS * TILE_ROWS + 8] = sum[c][1];
-            }
-            to += SLICES * ROWS * TILE_ROWS;
+            put(place_of(part), sum[0]);
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(summed + 8 * buffer.at);
-        buffer.next(SUM_BUFFERS);
+        told();
     }
 #endif
 }
@@ -479,6 +556,10 @@ bool integer_few_fits(const ProductWork &w, int shared_max) {
     return w.rows <= FEW_ROWS_MAX && ring_of(w, parts_of(w), besides_of(w) + FIXED, shared_max, true).slots >= 2;
 }
 
+/* Two slots with so few groups of a slice, and a warp waits less for what it has loaded. What comes behind large products of
+ * one input, which are a layer's queries, keys and values, begins late: attention's beginning would take time from them. */
+enum { TWOS_SHARE = 4, LATE_BYTES = 8 << 20 };
+
 struct IntegerFew {
     cudaStream_t stream;
     const ProductWork *work;
@@ -488,9 +569,13 @@ struct IntegerFew {
         const ProductWork &w = *work;
         const auto kernel = integer_few_kernel<KIND, SUBS, CHAINS>;
         const int besides = besides_of(w);
-        const Ring ring = ring_of(w, parts_of(w), besides + FIXED, shared_max, true);
+        Ring ring = ring_of(w, parts_of(w), besides + FIXED, shared_max, true);
         *fits = ring.slots >= 2;
         if (!*fits) return cudaSuccess;
+        ring.twos = CHAINS == 1 && ring.share <= TWOS_SHARE && slice_rounds(w.groups) == 1 && ring.pieces == 1 &&
+            ring.slots >= 4 && (parts_of(w) > 1 || w.units >= 2 * multiprocessors);
+        ring.late = w.mode == PRODUCT_STORE && w.count > 1 &&
+            (int64_t)w.units * w.groups * w.weight[0].bytes >= LATE_BYTES;
         const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - FIXED);
         if (error) return error;
         const int blocks = w.units < multiprocessors ? w.units : multiprocessors;

@@ -10,6 +10,8 @@ enum { SLOTS_MAX = 8, SLOT_BYTES = 37 << 10, BYTES_IN_FLIGHT = 2 * SLOT_BYTES };
 struct Ring {
     int slots, share, slot_bytes, pieces; /* pieces: slots of a run */
     int window, early; /* slots under way at most; before the inputs are there */
+    int twos; /* integer_few.cu: two slots are multiplied together */
+    int late; /* integer_few.cu: the next kernel begins once inputs are prepared */
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -53,11 +55,13 @@ __device__ __forceinline__ void ring_order(const ProductWork &p, const Ring &rin
                         copy_bulk(to, tiles + (int64_t)first * bytes, count * bytes, barrier, policy);
                     } else {
                         int total = 0;
+#pragma unroll 1
                         for (int s = 0; s < SLICES; s++) {
                             const int at = first + s * run + piece * ring.share;
                             total += max(0, min(min(ring.share, run - piece * ring.share), p.groups - at));
                         }
                         barrier_expect(barrier, total * bytes);
+#pragma unroll 1
                         for (int s = 0; s < SLICES; s++) {
                             const int at = first + s * run + piece * ring.share;
                             const int count = min(min(ring.share, run - piece * ring.share), p.groups - at);
@@ -75,7 +79,7 @@ __device__ __forceinline__ void ring_order(const ProductWork &p, const Ring &rin
 
 /* Above so many bytes of weights a kernel lasts so long that more slots are worth more to it than its successor's being
  * there early. Generated rows' also where it is gated or has more columns than rows, which are a layer's larger products. */
-enum { LARGE_BYTES = 15 << 20, EARLY_SLOTS = 1 };
+enum { LARGE_BYTES = 15 << 20, EARLY_SLOTS = 1, SLOTS_DOWN = 4 /* under way, of those with more columns */ };
 
 /* parts: matrices of a unit; besides: bytes of shared memory that a block needs for other things. No slots: it does not fit. */
 static inline Ring ring_of(const ProductWork &w, int parts, int besides, int shared_max, bool eager = false) {
@@ -88,11 +92,13 @@ static inline Ring ring_of(const ProductWork &w, int parts, int besides, int sha
     /* Half of a multiprocessor's memory if two slots fit there: then the next kernel finds room as well. */
     const int half = shared_max / 2 - 1024;
     const bool large = (int64_t)w.units * parts * w.groups * bytes >= LARGE_BYTES;
-    eager = eager && (parts > 1 || w.groups * TILE_COLS > w.weight[0].rows);
+    const bool down = eager && parts == 1 && w.groups * TILE_COLS > w.weight[0].rows;
+    eager = eager && (parts > 1 || down);
     int slots = (half - besides) / ring.slot_bytes;
     if (slots < 2 || large || eager) slots = (shared_max - besides) / ring.slot_bytes;
     ring.slots = slots < SLOTS_MAX ? slots : SLOTS_MAX;
-    ring.window = BYTES_IN_FLIGHT / ring.slot_bytes < ring.slots ? BYTES_IN_FLIGHT / ring.slot_bytes : ring.slots;
+    const int usual = BYTES_IN_FLIGHT / ring.slot_bytes, most = down && usual < SLOTS_DOWN ? SLOTS_DOWN : usual;
+    ring.window = most < ring.slots ? most : ring.slots;
     ring.early = EARLY_SLOTS < ring.window ? EARLY_SLOTS : ring.window;
     return ring;
 }
