@@ -176,9 +176,10 @@ def entry(text, at):
         end = text.index('(', end)
         word = re.search(r'(\w+)\s*$', text[:end]).group(1)
         close = close_of(text, end)
-        if word != '__launch_bounds__':
+        if word not in ('__launch_bounds__', '__maxnreg__'):
             break
-        bounds = split(text[end + 1:close], ',')[0].strip()
+        if word == '__launch_bounds__':
+            bounds = split(text[end + 1:close], ',')[0].strip()
         end = close + 1
     body = re.match(r'\s*\{', text[close + 1:])
     return (close + 1 + body.end(), bounds) if body else None

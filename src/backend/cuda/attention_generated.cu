@@ -11,6 +11,9 @@
 #include "backend/cuda/attention_generated.cuh"
 
 enum { CLUSTER_MAX = 16 };
+/* Of a quarter of a multiprocessor's registers the kernel before (integer_few.cu) has 3 warps' 96: so many leave room for two
+ * warps beside them, and a block need not wait until others are gone. */
+enum { BESIDE_REGISTERS = (16384 / 32 - 3 * 96) / 2 };
 
 /* Pairs of dims that a thread folds of `group` heads, at most. */
 template <int HD, int NT> constexpr int THREAD_PAIRS = NT * 8 * HD / 2 / BLOCK < 1 ? 1 : NT * 8 * HD / 2 / BLOCK;
@@ -67,7 +70,7 @@ template <int HD> __device__ __forceinline__ void piece_values(const __half *fro
 
 /* A block has a page at most (or several: ROUNDS), whose keys and values are in registers before the kernel before has
  * ended. */
-template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK, HD * NT > 128 ? 1 : 2)
+template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK) __maxnreg__(HD * NT > 128 ? 255 : BESIDE_REGISTERS)
     spread_kernel(const __grid_constant__ Attend a, const __grid_constant__ Spreading spread) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     /* [warp][head][dim], twice if there are rounds; then what blocks send: [page][dim], [page][head] */
@@ -75,12 +78,14 @@ template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK, 
     __shared__ __align__(16) SpreadShared<HD> s;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int group = a.heads / a.kv_heads, rank = blockIdx.x, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
-    const int place = __ldcg(a.step.places + row), first = a.window && place >= a.window ? place - a.window + 1 : 0;
+    const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.runs + row); /* on their way together */
+    const TurnReady turns(a, row);
+    const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
     if (place < 0) { /* others have the row */
         wait_for_previous();
         return;
     }
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    const int32_t *table = a.tables + (int64_t)run * a.table_stride;
     const int first_page = first / PAGE_TOKENS, end_page = first < place ? (place - 1) / PAGE_TOKENS + 1 : first_page;
     const int first_span = first_page / SPAN_PAGES, spans = (end_page + SPAN_PAGES - 1) / SPAN_PAGES - first_span;
     const int part_floats = WARPS * group * HD;
@@ -95,10 +100,12 @@ template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK, 
         return page < end_page && piece + PIECE > first ? place - piece : 0;
     };
     const __half *from = piece_of(page);
-    if (!a.prepared) {
+    const bool usual = heads_usual(a, group);
+    const auto bring = [&] {
         piece_keys<HD>(from, there_of(page), k);
         piece_values<HD>(from, there_of(page), v);
-    }
+    };
+    if (usual) bring();
 
     const int share = group * HD / spread.cluster;
     float *sent = parts + (ROUNDS ? 2 : 1) * part_floats;
@@ -121,17 +128,20 @@ template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK, 
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD;
     float *energy = energies_at(a, table, place) + kv_head * PAGE_TOKENS + place % PAGE_TOKENS;
-    heads_begin(a, row, kv_head, group, s.heads);
+    heads_begin(a, row, kv_head, group, turns, s.heads);
     __syncthreads();
+    const HeadReady<HD> ready(a, usual, row, kv_head, group, s.heads);
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); /* all have begun */
     wait_for_previous();
-    if (a.prepared) {
-        piece_keys<HD>(from, there_of(page), k);
-        piece_values<HD>(from, there_of(page), v);
-    }
     let_next_begin(); /* only now: what the next kernel begins with would take time from the one before */
     const bool appends = a.k && !a.prepared && rank == 0;
-    heads_take(a, own_key, row, kv_head, group, appends, s.heads, s.spare[warp], [](int, float *) {});
+    float square = 0;
+    if (usual) {
+        square = heads_take_ready(a, ready, own_key, row, kv_head, group, appends, s.heads);
+    } else { /* nothing is kept in registers over the call */
+        heads_take_rarely(a, own_key, row, kv_head, group, appends, s.heads, s.spare[warp]);
+        bring();
+    }
     const float cap = a.softcap * LOG2E;
 #pragma unroll 1
     for (float *part = parts; page < end_page; page += spread.cluster) {
@@ -182,9 +192,10 @@ template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK, 
         if (!ROUNDS) break;
         part = part == parts ? parts + part_floats : parts; /* where nobody reads any more */
     }
-    if (appends) heads_energy(s.heads, group, energy);
+    if (appends && usual) heads_squares(s.heads, group, square);
     heads_own(s.heads, group, cap);
     __syncthreads();
+    if (appends) heads_energy(s.heads, group, energy);
     barrier_wait(barrier, 0);
 #pragma unroll 1
     for (int at = 2 * threadIdx.x; at < share; at += 2 * BLOCK) {
@@ -223,13 +234,15 @@ template <int HD, int NT, bool DEEP> __global__ void __launch_bounds__(BLOCK, HD
     __shared__ __align__(16) SpanShared<HD> s;
     let_next_begin();
     const int warp = threadIdx.x / 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
-    const int place = __ldcg(a.step.places + row), first = a.window && place >= a.window ? place - a.window + 1 : 0;
+    const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.runs + row); /* on their way together */
+    const TurnReady turns(a, row);
+    const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
     const int spans = max(1, (place + SPAN - 1) / SPAN - first / SPAN), span = first / SPAN + blockIdx.x;
     if ((int)blockIdx.x >= spans || place < 0 /* others have the row */) {
         wait_for_previous();
         return;
     }
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    const int32_t *table = a.tables + (int64_t)run * a.table_stride;
     const int begin = max(first, span * SPAN), end = max(begin, min(place, (span + 1) * SPAN));
     const int first_page = begin / PAGE_TOKENS, end_page = begin < end ? (end - 1) / PAGE_TOKENS + 1 : first_page;
     const int page = span * SPAN_PAGES + warp, low = max(begin, page * PAGE_TOKENS),
@@ -242,7 +255,7 @@ template <int HD, int NT, bool DEEP> __global__ void __launch_bounds__(BLOCK, HD
         for (int i = 0; i < SLOTS; i++) ring.bring();
     __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD;
     float *energy = energies_at(a, table, place) + kv_head * PAGE_TOKENS + place % PAGE_TOKENS;
-    heads_begin(a, row, kv_head, group, s.heads);
+    heads_begin(a, row, kv_head, group, turns, s.heads);
     __syncthreads();
     wait_for_previous();
     if (a.prepared)

@@ -326,13 +326,24 @@ __device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS
         }
 }
 
+/* What turns of a row are made of, to be asked for before anything waits. */
+struct TurnReady {
+    int position;
+    float frequency;
+    __device__ __forceinline__ TurnReady(const Attend &a, int row) : position(0), frequency(0) {
+        if (a.prepared) return;
+        position = __ldcg(a.step.positions + row);
+        if (threadIdx.x < a.rope.dims / 2) frequency = __ldg(a.rope.frequencies + threadIdx.x);
+    }
+};
 /* What does not depend on the kernel before: turns; weights of norms are brought near. */
 template <int HD, int GROUP>
-__device__ __forceinline__ void heads_begin(const Attend &a, int row, int kv_head, int group, RowHeads<HD, GROUP> &s) {
+__device__ __forceinline__ void heads_begin(
+    const Attend &a, int row, int kv_head, int group, const TurnReady &ready, RowHeads<HD, GROUP> &s) {
     if (a.prepared) return;
     if (threadIdx.x < a.rope.dims / 2) {
         float sn, cs;
-        sincosf(angle_of(a.rope, a.step, row, threadIdx.x), &sn, &cs);
+        sincosf(angle_of(a.rope, a.step, row, threadIdx.x, ready.position, ready.frequency), &sn, &cs);
         s.turns[threadIdx.x] = make_float2(cs, sn);
     }
     constexpr int LINE = 32;
@@ -447,6 +458,99 @@ __device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, int
         if (lane == 0) s.energies[h] = square;
     }
     __syncthreads();
+}
+/* Heads of the usual kind, one for a warp at most: what does not depend on the kernel before is in registers, so that what is
+ * left to do with a head is little code without branches. After heads_begin(), all threads of the block seeing it. */
+__device__ __forceinline__ bool heads_usual(const Attend &a, int group) {
+    return !a.prepared && a.k && !a.whole && group < WARPS && a.rope.dims == a.head_dim && !a.rope.interleaved &&
+        !a.norm_last && !a.q_norm.kind && !a.k_norm.kind;
+}
+template <int HD> struct HeadReady {
+    bool normed;
+    const float *x; /* the warp's head: a query's, or the key's of the warp behind them */
+    float2 turn[HD / 64];
+    float weight[HD / 32];
+
+    template <int GROUP>
+    __device__ __forceinline__ HeadReady(
+        const Attend &a, bool usual, int row, int kv_head, int group, const RowHeads<HD, GROUP> &s) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const bool key = warp == group;
+        const RowNorm &norm = key ? a.k_norm : a.q_norm;
+        normed = norm.width != 0;
+        const int head = key ? kv_head : kv_head * group + warp;
+        x = (key ? a.k + (int64_t)row * a.kv_heads * HD : a.q + (int64_t)row * a.heads * HD) + head * HD + lane;
+#pragma unroll
+        for (int j = 0; j < HD / 64; j++) turn[j] = usual ? s.turns[lane + 32 * j] : make_float2(0, 0);
+        const bool weighed = usual && normed && norm.weight && warp <= group;
+#pragma unroll
+        for (int j = 0; j < HD / 32; j++)
+            weight[j] = weighed ? __ldg(norm.weight + (a.norm_full ? head * HD : 0) + lane + 32 * j) : 1;
+    }
+};
+/* Any other. Apart from these, whose code is short then. */
+template <int HD, int GROUP>
+static __device__ __noinline__ void heads_take_rarely(const Attend &a, __half *own_key, int row, int kv_head, int group,
+    bool appends, RowHeads<HD, GROUP> &s, float *spare) {
+    heads_take(a, own_key, row, kv_head, group, appends, s, spare, [](int, float *) {});
+}
+/* The numbers are heads_take()'s. What the warp has for heads_squares(). */
+template <int HD, int GROUP>
+__device__ __forceinline__ float heads_take_ready(const Attend &a, const HeadReady<HD> &ready, __half *own_key, int row,
+    int kv_head, int group, bool appends, RowHeads<HD, GROUP> &s) {
+    constexpr int N = HD / 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float square = 0;
+    const bool key = warp == group;
+    float v[N] = {}, value[N] = {};
+    if (warp <= group)
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = load(ready.x + 32 * j);
+    if (key)
+#pragma unroll
+        for (int j = 0; j < N; j++) value[j] = load(a.v + ((int64_t)row * a.kv_heads + kv_head) * HD + lane + 32 * j);
+    Scaling whole[2] = {{0, 1}, {0, 1}};
+    if (a.norm_full) heads_whole(a, row, s, whole);
+    if (warp <= group) {
+        if (ready.normed) {
+            float factor = whole[key].factor;
+            if (!a.norm_full) {
+                float sum = 0;
+#pragma unroll
+                for (int j = 0; j < N; j++) sum += v[j] * v[j];
+                factor = 1.0f / sqrtf(warp_sum(sum) / (float)HD + (key ? a.k_norm.eps : a.q_norm.eps));
+            }
+#pragma unroll
+            for (int j = 0; j < N; j++) v[j] = v[j] * factor * ready.weight[j];
+        }
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            const float one = v[j] * a.rope.scale, other = v[j + N / 2] * a.rope.scale;
+            v[j] = one * ready.turn[j].x - other * ready.turn[j].y;
+            v[j + N / 2] = one * ready.turn[j].y + other * ready.turn[j].x;
+        }
+        __half *to = (key ? s.key : s.queries[warp]) + lane;
+        const float scale = key ? 1 : a.scale * LOG2E;
+#pragma unroll
+        for (int j = 0; j < N; j++) to[32 * j] = __float2half_rn(v[j] * scale);
+#pragma unroll
+        for (int j = 0; j < N; j++) square += v[j] * a.scale * (v[j] * a.scale);
+        if (key)
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                const int i = lane + 32 * j;
+                s.value[i] = __float2half_rn(value[j]);
+                if (appends) own_key[i] = s.key[i], own_key[PAGE_TOKENS * HD + i] = s.value[i];
+            }
+    }
+    __syncthreads();
+    return square;
+}
+/* What heads_energy() wants. */
+template <int HD, int GROUP> __device__ __forceinline__ void heads_squares(RowHeads<HD, GROUP> &s, int group, float square) {
+    if ((int)threadIdx.x / 32 >= group) return;
+    square = warp_sum(square);
+    if (threadIdx.x % 32 == 0) s.energies[threadIdx.x / 32] = square;
 }
 /* The energy of the row's queries into its page. */
 template <int HD, int GROUP>

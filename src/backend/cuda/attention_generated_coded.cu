@@ -334,7 +334,7 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, 2)
     __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD;
     float *energy = energies_at(a, table, place) + kv_head * PAGE_TOKENS + place % PAGE_TOKENS;
     const bool appends = a.k && !a.prepared && span == first_span;
-    heads_begin(a, row, kv_head, group, s.heads);
+    heads_begin(a, row, kv_head, group, TurnReady(a, row), s.heads);
     __syncthreads();
     wait_for_previous();
     if (exact && there && a.prepared) exact_bring();

@@ -2,7 +2,7 @@
 #pragma once
 #include "backend/cuda/attention.cuh"
 
-static __device__ float dynamic_angle(const Turning &rope, int position, int pair) {
+static __device__ __noinline__ float dynamic_angle(const Turning &rope, int position, int pair) {
     const double grown =
         (double)rope.dynamic_factor * (position + 1) / rope.dynamic_positions - ((double)rope.dynamic_factor - 1);
     const double theta = rope.dynamic_theta * pow(grown, (double)rope.dims / (rope.dims - 2));
@@ -10,8 +10,8 @@ static __device__ float dynamic_angle(const Turning &rope, int position, int pai
     return (float)position * (float)exp((double)(-(float)pair * each));
 }
 
-static __device__ float angle_of(const Turning &rope, const StepRows &step, int row, int pair) {
-    const int first = __ldcg(step.positions + row);
+/* first: the row's position on the first axis; frequency: the pair's */
+static __device__ float angle_of(const Turning &rope, const StepRows &step, int row, int pair, int first, float frequency) {
     if (rope.dynamic_positions && first >= rope.dynamic_positions) return dynamic_angle(rope, first, pair);
     int axis = 0;
     for (int end = 0; axis < step.axes; axis++) {
@@ -19,7 +19,10 @@ static __device__ float angle_of(const Turning &rope, const StepRows &step, int 
         if (pair < end) break;
     }
     const int position = axis < step.axes ? __ldcg(step.positions + axis * step.rows + row) : first;
-    return (float)position * __ldg(rope.frequencies + pair);
+    return (float)position * frequency;
+}
+static __device__ float angle_of(const Turning &rope, const StepRows &step, int row, int pair) {
+    return angle_of(rope, step, row, pair, __ldcg(step.positions + row), __ldg(rope.frequencies + pair));
 }
 
 /* What attention_norms() has left of a row for q (0) or k (1). */

@@ -80,8 +80,7 @@ template <int SUBS> struct Preparing {
     static __device__ __forceinline__ void put_four(float v[4], const float4 &four) {
         v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
     }
-    __device__ __forceinline__ void put(const float y[16], int row, int round) const {
-        const IntegerPart part = integer_part(y);
+    __device__ __forceinline__ void put(const IntegerPart &part, int row, int round) const {
         if (!on(round)) return;
         const int at = row * p.groups + group(round), t = lane % 4;
         *(uint4 *)(planes + at * 128 + t * 16) = part.high;
@@ -97,17 +96,15 @@ template <int SUBS> struct Preparing {
         }
     }
     /* v: the lane's columns. weights: of the norm, if there is one. */
-    __device__ __forceinline__ void finish(float v[16], const float weights[16], int row, int round, float &square) const {
-        if (p.norm.width) {
-            square += integer_square(v);
-            if (round + 1 == rounds) {
-                const float sum = warp_sum(square);
-                if (lane == 0) squares[row * WARPS + warp] = sum;
-            }
-#pragma unroll
-            for (int k = 0; k < 16; k++) v[k] *= weights[k];
+    __device__ __forceinline__ void weigh(float v[16], const float weights[16], int row, int round, float &square) const {
+        if (!p.norm.width) return;
+        square += integer_square(v);
+        if (round + 1 == rounds) {
+            const float sum = warp_sum(square);
+            if (lane == 0) squares[row * WARPS + warp] = sum;
         }
-        put(v, row, round);
+#pragma unroll
+        for (int k = 0; k < 16; k++) v[k] *= weights[k];
     }
     /* The rounds of a row, as many as there is room for, are under way together; of rows that have only one the next
      * one, too. */
@@ -123,17 +120,32 @@ template <int SUBS> struct Preparing {
             const float *x = p.x + (int64_t)row * p.cols;
             float square = 0;
 #pragma unroll 1
-            for (int round = 0; round < rounds; round++) {
-                const int k = round % STAGE_ROUNDS;
-                float v[16];
-                if (k == 0) {
-                    if (round > 0 || (row > 0 && rounds > 1)) bring(x, round, min(together, rounds - round));
-                    arrived();
-                }
-                brought(k, v);
-                if (rounds == 1 && row + 1 < p.rows) bring(x + p.cols, 0, 1);
-                if (normed && (round > 0 || (row > 0 && rounds > 1))) own_weights(p.norm.weight, round, weights);
-                finish(v, weights, row, round, square);
+            for (int first = 0; first < rounds; first += STAGE_ROUNDS) {
+                const int many = min(together, rounds - first);
+                if (first > 0 || (row > 0 && rounds > 1)) bring(x, first, many);
+                arrived();
+                const auto some = [&](int k, auto count) {
+                    constexpr int COUNT = decltype(count)::value;
+                    float v[COUNT][16];
+                    IntegerPart part[COUNT];
+#pragma unroll
+                    for (int i = 0; i < COUNT; i++) brought(k + i, v[i]);
+                    if (COUNT == 1 && rounds == 1 && row + 1 < p.rows) bring(x + p.cols, 0, 1);
+#pragma unroll
+                    for (int i = 0; i < COUNT; i++) {
+                        const int round = first + k + i;
+                        if (normed && (round > 0 || (row > 0 && rounds > 1))) own_weights(p.norm.weight, round, weights);
+                        weigh(v[i], weights, row, round, square);
+                    }
+#pragma unroll
+                    for (int i = 0; i < COUNT; i++) part[i] = integer_part(v[i]);
+#pragma unroll
+                    for (int i = 0; i < COUNT; i++) put(part[i], row, first + k + i);
+                };
+                int k = 0;
+#pragma unroll 1
+                for (; k + 1 < many; k += 2) some(k, Count<2>()); /* one waits for the other's exchanges */
+                if (k < many) some(k, Count<1>());
             }
         }
     }
@@ -149,7 +161,8 @@ template <int SUBS> struct Preparing {
                 self.own(p.x + (int64_t)row * p.cols, round, v);
                 *self.came = 1;
                 if (p.norm.width) self.own(p.norm.weight, round, weights);
-                self.finish(v, weights, row, round, square);
+                self.weigh(v, weights, row, round, square);
+                self.put(integer_part(v), row, round);
             }
         }
     }
@@ -558,7 +571,19 @@ bool integer_few_fits(const ProductWork &w, int shared_max) {
 
 /* Two slots with so few groups of a slice, and a warp waits less for what it has loaded. What comes behind large products of
  * one input, which are a layer's queries, keys and values, begins late: attention's beginning would take time from them. */
-enum { TWOS_SHARE = 4, LATE_BYTES = 8 << 20 };
+enum { TWOS_SHARE = 4, LATE_BYTES = 4 << 20 };
+/* Blocks that begin one after another, as those before them end, would meet on the first multiprocessors that have room for
+ * two, and others have none. More than half of the memory keeps them apart: large q, k, v, beside each of which a block of
+ * attention finds room then, if that has few. Gated products of short slots take no more, so that they are there before the
+ * product before has ended. */
+static void keep_apart(const ProductWork &w, int besides, int shared_max, Ring &ring) {
+    const int least = shared_max / 2 + 2048 - FIXED, slots = (least - besides) / ring.slot_bytes;
+    const bool gated = ring.twos && w.mode == PRODUCT_GLU && slots >= 4;
+    if (!(ring.late && w.apart) && !gated) return;
+    ring.least = least;
+    if (gated && slots < ring.slots) ring.slots = slots;
+    if (ring.window > ring.slots) ring.window = ring.slots;
+}
 
 struct IntegerFew {
     cudaStream_t stream;
@@ -576,10 +601,13 @@ struct IntegerFew {
             ring.slots >= 4 && (parts_of(w) > 1 || w.units >= 2 * multiprocessors);
         ring.late = w.mode == PRODUCT_STORE && w.count > 1 &&
             (int64_t)w.units * w.groups * w.weight[0].bytes >= LATE_BYTES;
-        const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - FIXED);
+        keep_apart(w, besides, shared_max, ring);
+        cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - FIXED);
+        if (!error) error = allow_beside(kernel);
         if (error) return error;
         const int blocks = w.units < multiprocessors ? w.units : multiprocessors;
-        return launch(stream, kernel, dim3(blocks), 32 * ALL_WARPS, (size_t)ring.slots * ring.slot_bytes + besides, w, ring);
+        const int bytes = ring.slots * ring.slot_bytes + besides;
+        return launch(stream, kernel, dim3(blocks), 32 * ALL_WARPS, (size_t)(bytes > ring.least ? bytes : ring.least), w, ring);
     }
     template <int KIND> cudaError_t operator()() const {
         if constexpr (integer_kind(KIND)) {

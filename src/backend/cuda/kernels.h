@@ -132,6 +132,7 @@ typedef struct Product {
     void *inputs;      /* room for product_input_bytes(rows_max, cols) */
     const float *soon; /* the weights of the norm that reads the result next, so many; NULL: not known */
     int soon_count;
+    int apart;         /* few rows, several weights: what comes next has few blocks, which shall find room beside these */
     float *copy;       /* few rows: where the result goes as well; NULL: nowhere, or afterwards: it did not */
     PartPlace part;    /* STORE and ADD, few rows, one weight: the product is one of two GPUs' terms; theirs NULL: it is
                           whole, or afterwards: it was not summed */
@@ -324,6 +325,8 @@ cudaError_t attention_scan(cudaStream_t stream, const Attend *attend);
 /* Generated rows, first_row … first_row + rows − 1 of the step, at most ATTENTION_GENERATED_ROWS, whatever else is in
  * it: whether there are kernels of their own for the layer; floats of partials that a row needs; those. */
 enum { ATTENTION_GENERATED_ROWS = 64, GENERATED_ARRIVALS = 1 << 16 };
+/* Up to so many pages of one row it has few blocks, which are there before their queries are. */
+enum { ATTENTION_FEW_PAGES = 16 };
 int attention_generated_fits(const Attend *attend);
 size_t attention_generated_floats(const Attend *attend);
 cudaError_t attention_generated(cudaStream_t stream, const Attend *attend);

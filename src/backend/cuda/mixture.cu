@@ -216,6 +216,8 @@ struct RouterLaunch {
     const MixtureRouter *router;
     template <int KIND> cudaError_t operator()() const {
         const RouterShape shape(*router);
+        const cudaError_t error = allow_beside(router_kernel<KIND>);
+        if (error) return error;
         return launch(
             stream, router_kernel<KIND>, dim3((shape.all + 1) * shape.runs, router->rows), BLOCK, 0, *router);
     }
@@ -827,7 +829,8 @@ static int product_besides(const Tiles &most, int members, bool gated) {
 }
 
 template <class Kernel> static cudaError_t allow(Kernel kernel, size_t bytes) {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    return error ? error : allow_beside(kernel);
 }
 
 struct ProductLaunch {

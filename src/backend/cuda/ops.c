@@ -145,6 +145,7 @@ void cuda_matmul(Backend *backend, const Matmul *op) {
     const RowNorm norm = row_norm(op->norm);
     if (op->norm) p.norm = &norm;
     p.count = op->count;
+    p.apart = op->rows == 1 && b->pages <= ATTENTION_FEW_PAGES;
     for (int i = 0; i < op->count; i++) {
         p.weight[i] = *cuda_tiles(b, op->weight[i]);
         p.out[i] = op->out[i];

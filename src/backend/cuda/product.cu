@@ -261,6 +261,7 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     work.scale = p->scale;
     work.soon = p->soon;
     work.soon_count = p->soon_count;
+    work.apart = p->apart;
     if (p->norm) work.norm = *p->norm;
     work.inputs = (const __half *)p->inputs;
     work.input_factors = (const float *)((const uint8_t *)p->inputs + whole_tiles(p->rows) * work.groups * TILE_COLS * sizeof(__half));

@@ -12,6 +12,7 @@ struct Ring {
     int window, early; /* slots under way at most; before the inputs are there */
     int twos; /* integer_few.cu: two slots are multiplied together */
     int late; /* integer_few.cu: the next kernel begins once inputs are prepared */
+    int least; /* integer_few.cu: bytes of shared memory that a block asks for at least */
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -99,6 +100,7 @@ static inline Ring ring_of(const ProductWork &w, int parts, int besides, int sha
     ring.slots = slots < SLOTS_MAX ? slots : SLOTS_MAX;
     const int usual = BYTES_IN_FLIGHT / ring.slot_bytes, most = down && usual < SLOTS_DOWN ? SLOTS_DOWN : usual;
     ring.window = most < ring.slots ? most : ring.slots;
-    ring.early = EARLY_SLOTS < ring.window ? EARLY_SLOTS : ring.window;
+    const int early = eager && parts > 1 && ring.share > SLICES / 2 ? parts : EARLY_SLOTS; /* a large unit's */
+    ring.early = early < ring.window ? early : ring.window;
     return ring;
 }

@@ -13,6 +13,7 @@
 #define __CUDA_ARCH__ 900
 #define __CUDA_ARCH_FEAT_SM90_ALL 1
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __noinline__ __attribute__((noinline))
 #undef __forceinline__
 #define __forceinline__ inline
