@@ -132,12 +132,12 @@ typedef struct Product {
     void *inputs;      /* room for product_input_bytes(rows_max, cols) */
     const float *soon; /* the weights of the norm that reads the result next, so many; NULL: not known */
     int soon_count;
-    int apart;         /* few rows, several weights: what comes next has few blocks, which shall find room beside these */
-    float *copy;       /* few rows: where the result goes as well; NULL: nowhere, or afterwards: it did not */
-    PartPlace part;    /* STORE and ADD, few rows, one weight: the product is one of two GPUs' terms; theirs NULL: it is
-                          whole, or afterwards: it was not summed */
-    int handed;        /* inputs has x as f16 already, as a gated product left it */
-    int hands;         /* GLU: it shall; 0 afterwards if it did not */
+    int apart;      /* few rows, several weights: what comes next has few blocks, which shall find room beside these */
+    float *copy;    /* few rows: where the result goes as well; NULL: nowhere, or afterwards: it did not */
+    PartPlace part; /* STORE and ADD, few rows, one weight: the product is one of two GPUs' terms; theirs NULL: it is
+                       whole, or afterwards: it was not summed */
+    int handed;     /* inputs has x as f16 already, as a gated product left it */
+    int hands;      /* GLU: it shall; 0 afterwards if it did not */
     const Tiles *then; /* GLU: of the product that alone reads the result; NULL: others may */
     int passed; /* GLU, afterwards: the result is there as that product's inputs, not as floats. ADD, STORE: x is */
     int multiprocessors;
