@@ -6,13 +6,13 @@
  * row's bits depend on nothing but what it sees, and work can be dealt out in two ways: a row and kv head to a cluster,
  * of which a block has a page and a warp a piece at a time; or a span to a block, of which a warp has a page.
  *
- * What earlier steps have left is loaded before the kernel before has ended; the row's own key and value are not needed
- * until the end. A row that follows others of the same step, whose keys it sees, comes prepared (attention_prepare). */
+ * What earlier steps have left is loaded before the kernel before has ended (in clusters: where heads are usual,
+ * heads_usual()); the row's own key and value are not needed until the end. A row that follows others of the same step, whose keys it sees, comes prepared (attention_prepare). */
 #include "backend/cuda/attention_generated.cuh"
 
 enum { CLUSTER_MAX = 16 };
-/* Of a quarter of a multiprocessor's registers the kernel before (integer_few.cu) has 3 warps' 96: so many leave room for two
- * warps beside them, and a block need not wait until others are gone. */
+/* Of a quarter of a multiprocessor's 512 registers a lane the kernel before, whose ten warps have 96 each (integer_few.cu), takes
+ * 288 where three of them are. With so many two warps find room beside them, and a block need not wait until others are gone. */
 enum { BESIDE_REGISTERS = (16384 / 32 - 3 * 96) / 2 };
 
 /* Pairs of dims that a thread folds of `group` heads, at most. */
@@ -69,7 +69,7 @@ template <int HD> __device__ __forceinline__ void piece_values(const __half *fro
 #endif
 
 /* A block has a page at most (or several: ROUNDS), whose keys and values are in registers before the kernel before has
- * ended. */
+ * ended, but for rare kinds of heads. */
 template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK) __maxnreg__(HD * NT > 128 ? 255 : BESIDE_REGISTERS)
     spread_kernel(const __grid_constant__ Attend a, const __grid_constant__ Spreading spread) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

@@ -459,12 +459,13 @@ __device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, int
     }
     __syncthreads();
 }
-/* Heads of the usual kind, one for a warp at most: what does not depend on the kernel before is in registers, so that what is
- * left to do with a head is little code without branches. After heads_begin(), all threads of the block seeing it. */
+/* Whether heads are of the usual kind, and one for a warp at most. */
 __device__ __forceinline__ bool heads_usual(const Attend &a, int group) {
     return !a.prepared && a.k && !a.whole && group < WARPS && a.rope.dims == a.head_dim && !a.rope.interleaved &&
         !a.norm_last && !a.q_norm.kind && !a.k_norm.kind;
 }
+/* What does not depend on the kernel before, in registers, so that what is left to do with a usual head is little code without
+ * branches. After heads_begin(), all threads of the block seeing it. */
 template <int HD> struct HeadReady {
     bool normed;
     const float *x; /* the warp's head: a query's, or the key's of the warp behind them */
@@ -488,13 +489,13 @@ template <int HD> struct HeadReady {
             weight[j] = weighed ? __ldg(norm.weight + (a.norm_full ? head * HD : 0) + lane + 32 * j) : 1;
     }
 };
-/* Any other. Apart from these, whose code is short then. */
+/* Heads of any kind, in a function apart, so that the code of usual ones is short. */
 template <int HD, int GROUP>
 static __device__ __noinline__ void heads_take_rarely(const Attend &a, __half *own_key, int row, int kv_head, int group,
     bool appends, RowHeads<HD, GROUP> &s, float *spare) {
     heads_take(a, own_key, row, kv_head, group, appends, s, spare, [](int, float *) {});
 }
-/* The numbers are heads_take()'s. What the warp has for heads_squares(). */
+/* Usual heads; the numbers are heads_take()'s. Returns what the warp has for heads_squares(). */
 template <int HD, int GROUP>
 __device__ __forceinline__ float heads_take_ready(const Attend &a, const HeadReady<HD> &ready, __half *own_key, int row,
     int kv_head, int group, bool appends, RowHeads<HD, GROUP> &s) {

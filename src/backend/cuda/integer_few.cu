@@ -573,9 +573,9 @@ bool integer_few_fits(const ProductWork &w, int shared_max) {
  * one input, which are a layer's queries, keys and values, begins late: attention's beginning would take time from them. */
 enum { TWOS_SHARE = 4, LATE_BYTES = 4 << 20 };
 /* Blocks that begin one after another, as those before them end, would meet on the first multiprocessors that have room for
- * two, and others have none. More than half of the memory keeps them apart: large q, k, v, beside each of which a block of
- * attention finds room then, if that has few. Gated products of short slots take no more, so that they are there before the
- * product before has ended. */
+ * two, and others have none. More than half of the memory keeps them apart: large q, k, v, where attention has few blocks, which
+ * find room beside them (unless q, k, v take all of it); and gated products of short slots, which are left no more than that,
+ * so that they are there before the product before has ended. */
 static void keep_apart(const ProductWork &w, int besides, int shared_max, Ring &ring) {
     const int least = shared_max / 2 + 2048 - FIXED, slots = (least - besides) / ring.slot_bytes;
     const bool gated = ring.twos && w.mode == PRODUCT_GLU && slots >= 4;

@@ -80,7 +80,8 @@ __device__ __forceinline__ void ring_order(const ProductWork &p, const Ring &rin
 
 /* Above so many bytes of weights a kernel lasts so long that more slots are worth more to it than its successor's being
  * there early. Generated rows' also where it is gated or has more columns than rows, which are a layer's larger products. */
-enum { LARGE_BYTES = 15 << 20, EARLY_SLOTS = 1, SLOTS_DOWN = 4 /* under way, of those with more columns */ };
+enum { LARGE_BYTES = 15 << 20, EARLY_SLOTS = 1, SLOTS_DOWN = 4 /* under way, of those with more columns */,
+       LONG_SHARE = 4 };
 
 /* parts: matrices of a unit; besides: bytes of shared memory that a block needs for other things. No slots: it does not fit. */
 static inline Ring ring_of(const ProductWork &w, int parts, int besides, int shared_max, bool eager = false) {
@@ -100,7 +101,8 @@ static inline Ring ring_of(const ProductWork &w, int parts, int besides, int sha
     ring.slots = slots < SLOTS_MAX ? slots : SLOTS_MAX;
     const int usual = BYTES_IN_FLIGHT / ring.slot_bytes, most = down && usual < SLOTS_DOWN ? SLOTS_DOWN : usual;
     ring.window = most < ring.slots ? most : ring.slots;
-    const int early = eager && parts > 1 && ring.share > SLICES / 2 ? parts : EARLY_SLOTS; /* a large unit's */
+    /* Both slots of a gated unit where they have more groups of a slice than that. */
+    const int early = eager && parts > 1 && ring.share > LONG_SHARE ? parts : EARLY_SLOTS;
     ring.early = early < ring.window ? early : ring.window;
     return ring;
 }
