@@ -17,11 +17,18 @@ template <int N> struct Count {
     static constexpr int value = N;
 };
 
-/* Inputs in shared memory: planes [row][group][high, low][64], then numbers [row][group] of so many bytes: unit and the
- * offsets of the sub-groups. */
+/* Inputs in shared memory: planes [row][group][high, low][64]; behind the warps' areas numbers [row][group] of so many bytes: unit
+ * and the offsets of the sub-groups. */
 template <int SUBS> struct Numbers {
     static constexpr int BYTES = SUBS == 1 ? 8 : 16;
 };
+
+/* Floats of shared memory of a multiplying warp's own: the inputs that it prepares pass through them, then they are its sums
+ * [buffer][part][row of inputs][16]. rows: of all chains. */
+__host__ __device__ __forceinline__ int area_floats(int groups, int parts, int rows) {
+    const int stage = 4 * STAGE_FOURS * stage_rounds(slice_rounds(groups)), sums = SUM_BUFFERS * parts * rows * TILE_ROWS;
+    return stage > sums ? stage : sums;
+}
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 template <int KIND, int SUBS> __host__ __device__ constexpr int tile_bytes() { return Kind<KIND>::CODE_BYTES + SUBS * 64; }
@@ -312,12 +319,12 @@ template <int ROWS> struct UnitEnding {
     }
 };
 
-/* sums: [slice][row of inputs][16] */
-template <int ROWS> __device__ __forceinline__ float slices_added(const float *sums, int t) {
+/* sums: the first warp's [row of inputs][16]; the others' are `area` floats apart. */
+__device__ __forceinline__ float slices_added(const float *sums, int area, int t) {
     const float *from = sums + t * TILE_ROWS + threadIdx.x % TILE_ROWS;
     float each[SLICES];
 #pragma unroll
-    for (int s = 0; s < SLICES; s++) each[s] = from[s * ROWS * TILE_ROWS];
+    for (int s = 0; s < SLICES; s++) each[s] = from[s * area];
     float sum = each[0];
 #pragma unroll
     for (int s = 1; s < SLICES; s++) sum += each[s];
@@ -328,10 +335,10 @@ template <int ROWS> __device__ __forceinline__ float slices_added(const float *s
  * its way, of factors what the next 32 do, a lane each. */
 template <int ROWS>
 __device__ __forceinline__ void units_finish(
-    const ProductWork &p, const float *sums, const float (*squares)[WARPS], uint32_t summed, uint32_t taken) {
+    const ProductWork &p, const float *areas, int area, const float (*squares)[WARPS], uint32_t summed, uint32_t taken) {
     const int lane = threadIdx.x % 32, rows = p.rows, activation = p.activation;
     const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.part.theirs != nullptr;
-    constexpr int PART = SLICES * ROWS * TILE_ROWS;
+    constexpr int PART = ROWS * TILE_ROWS;
     Turn buffer;
     const int half = lane / TILE_ROWS, step = rows == 1 ? 2 : 1, mine = rows == 1 ? half : 0;
     const auto unit_at = [&](int number) { return (int)(blockIdx.x + number * gridDim.x); };
@@ -366,7 +373,7 @@ __device__ __forceinline__ void units_finish(
         const bool two = step == 2 && unit_at(number + 1) < p.units;
         Turn second = buffer;
         second.next(SUM_BUFFERS);
-        const float *from = sums + (two && half ? second.at : buffer.at) * (glu ? 2 : 1) * PART;
+        const float *from = areas + (two && half ? second.at : buffer.at) * (glu ? 2 : 1) * PART;
         barrier_wait(summed + 8 * buffer.at, buffer.phase);
         if (two) barrier_wait(summed + 8 * second.at, second.phase);
         if (number == 0 && p.norm.width && lane < rows) {
@@ -382,10 +389,10 @@ __device__ __forceinline__ void units_finish(
             for (int k = 0; 2 * k < rows; k++) {
                 const int t = rows == 1 ? 0 : 2 * k + half;
                 const float factor = __shfl_sync(~0u, input_factor, t);
-                float v = slices_added<ROWS>(from, t) * (factor * ending.factor) + ending.bias;
+                float v = slices_added(from, area, t) * (factor * ending.factor) + ending.bias;
                 if (glu)
                     v = gated_usually(
-                        activation, v, slices_added<ROWS>(from + PART, t) * (factor * ending.other) + ending.other_bias);
+                        activation, v, slices_added(from + PART, area, t) * (factor * ending.other) + ending.other_bias);
                 if (t >= rows || ending.row >= ending.width) continue;
                 const int64_t at = (int64_t)t * ending.width;
                 if (divided) {
@@ -417,7 +424,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     integer_few_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int ROWS = CHAINS * CHAIN_ROWS;
-    extern __shared__ __align__(128) uint8_t memory[]; /* slots, planes, stages, sums, numbers */
+    extern __shared__ __align__(128) uint8_t memory[]; /* slots, planes, areas, numbers */
     __shared__ float squares[FEW_ROWS_MAX][WARPS];
     __shared__ uint64_t barriers[2 * SLOTS_MAX + 2 * SUM_BUFFERS];
     __shared__ volatile int came; /* whether the first warp has its inputs */
@@ -440,9 +447,9 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     __syncthreads();
     const bool glu = p.mode == PRODUCT_GLU;
     uint8_t *const planes = memory + ring.slots * ring.slot_bytes;
-    float4 *const stages = (float4 *)(planes + p.rows * p.groups * 128);
-    float *const sums = (float *)(stages + MULTIPLIERS * STAGE_FOURS * stage_rounds(slice_rounds(p.groups)));
-    uint8_t *const numbers = (uint8_t *)(sums + SUM_BUFFERS * (glu ? 2 : 1) * SLICES * ROWS * TILE_ROWS);
+    float *const areas = (float *)(planes + p.rows * p.groups * 128);
+    const int area = area_floats(p.groups, glu ? 2 : 1, ROWS);
+    uint8_t *const numbers = (uint8_t *)(areas + MULTIPLIERS * area);
     if (warp == ORDERING) {
         if (p.soon) soon_bring(p.soon, p.soon_count);
         if (lane == 0) ring_order(p, ring, shared_address(memory), full, empty, &came);
@@ -451,12 +458,12 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
         return;
     }
     if (warp == FINISHING) {
-        units_finish<ROWS>(p, sums, squares, summed, taken);
+        units_finish<ROWS>(p, areas, area, squares, summed, taken);
         return;
     }
     const int run = slice_run(p.groups), rounds = slice_rounds(p.groups);
     const Preparing<SUBS> preparing = {
-        p, run, rounds, warp, lane, planes, (float *)numbers, &squares[0][0], stages + warp * STAGE_FOURS * stage_rounds(rounds), &came};
+        p, run, rounds, warp, lane, planes, (float *)numbers, &squares[0][0], (float4 *)(areas + warp * area), &came};
     preparing.all();
     if (ring.late) let_next_begin();
 
@@ -469,9 +476,9 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     }
     Turn turn, buffer;
     const int parts = glu ? 2 : 1;
-    /* [slice][row of inputs][16] of a part, where the lane puts its own */
+    /* [row of inputs][16] of a part, where the lane puts its own */
     const auto place_of = [&](int part) {
-        return sums + ((buffer.at * parts + part) * SLICES + warp) * ROWS * TILE_ROWS + t * TILE_ROWS + g;
+        return areas + warp * area + (buffer.at * parts + part) * ROWS * TILE_ROWS + t * TILE_ROWS + g;
     };
     const auto put = [&](float *to, const float sum[CHAINS][2]) {
 #pragma unroll
@@ -562,8 +569,8 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
 static int parts_of(const ProductWork &w) { return w.mode == PRODUCT_GLU ? 2 : 1; }
 static int besides_of(const ProductWork &w) {
     const int number = w.weight[0].subs == 1 ? Numbers<1>::BYTES : Numbers<2>::BYTES;
-    return w.rows * w.groups * (128 + number) + MULTIPLIERS * STAGE_FOURS * stage_rounds(slice_rounds(w.groups)) * (int)sizeof(float4) +
-        SUM_BUFFERS * parts_of(w) * SLICES * (w.rows > CHAIN_ROWS ? 2 : 1) * CHAIN_ROWS * TILE_ROWS * (int)sizeof(float);
+    const int area = area_floats(w.groups, parts_of(w), w.rows > CHAIN_ROWS ? 2 * CHAIN_ROWS : CHAIN_ROWS);
+    return w.rows * w.groups * (128 + number) + MULTIPLIERS * area * (int)sizeof(float);
 }
 bool integer_few_fits(const ProductWork &w, int shared_max) {
     return w.rows <= FEW_ROWS_MAX && ring_of(w, parts_of(w), besides_of(w) + FIXED, shared_max, true).slots >= 2;
@@ -572,6 +579,9 @@ bool integer_few_fits(const ProductWork &w, int shared_max) {
 /* Two slots with so few groups of a slice, and a warp waits less for what it has loaded. What comes behind large products of
  * one input, which are a layer's queries, keys and values, begins late: attention's beginning would take time from them. */
 enum { TWOS_SHARE = 4, LATE_BYTES = 4 << 20 };
+/* Of one row with so many units to a multiprocessor an output matrix has two blocks there: nothing else is to begin beside it,
+ * and sixteen warps multiply faster than eight. */
+enum { TWICE_UNITS = 20 };
 /* Blocks that begin one after another, as those before them end, would meet on the first multiprocessors that have room for
  * two, and others have none. More than half of the memory keeps them apart: large q, k, v, where attention has few blocks, which
  * find room beside them (unless q, k, v take all of it); and gated products of short slots, which are left no more than that,
@@ -594,7 +604,10 @@ struct IntegerFew {
         const ProductWork &w = *work;
         const auto kernel = integer_few_kernel<KIND, SUBS, CHAINS>;
         const int besides = besides_of(w);
-        Ring ring = ring_of(w, parts_of(w), besides + FIXED, shared_max, true);
+        Ring ring = ring_of(w, parts_of(w), besides + FIXED, shared_max / 2 - 2 * FIXED, true);
+        const bool twice = w.rows == 1 && w.mode == PRODUCT_STORE && w.count == 1 &&
+            w.units >= TWICE_UNITS * multiprocessors && ring.slots >= 2;
+        if (!twice) ring = ring_of(w, parts_of(w), besides + FIXED, shared_max, true);
         *fits = ring.slots >= 2;
         if (!*fits) return cudaSuccess;
         ring.twos = CHAINS == 1 && ring.share <= TWOS_SHARE && slice_rounds(w.groups) == 1 && ring.pieces == 1 &&
@@ -605,7 +618,7 @@ struct IntegerFew {
         cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - FIXED);
         if (!error) error = allow_beside(kernel);
         if (error) return error;
-        const int blocks = w.units < multiprocessors ? w.units : multiprocessors;
+        const int most = (twice ? 2 : 1) * multiprocessors, blocks = w.units < most ? w.units : most;
         const int bytes = ring.slots * ring.slot_bytes + besides;
         return launch(stream, kernel, dim3(blocks), 32 * ALL_WARPS, (size_t)(bytes > ring.least ? bytes : ring.least), w, ring);
     }
