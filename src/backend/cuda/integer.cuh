@@ -43,12 +43,13 @@ constexpr int64_t integer_many_bytes(int groups) { return (int64_t)GENERATED_MAX
 
 /* ---- inputs ---- */
 
-/* Columns in a word of a plane of four, from the lowest byte on: 0, 2, 1, 3. */
-__device__ __forceinline__ uint32_t integer_low(const uint32_t q[4]) {
-    return __byte_perm(__byte_perm(q[0], q[2], 0x0040), __byte_perm(q[1], q[3], 0x0040), 0x5410);
-}
-__device__ __forceinline__ uint32_t integer_high(const uint32_t q[4]) {
-    return __byte_perm(__byte_perm(q[0] + 128, q[2] + 128, 0x0051), __byte_perm(q[1] + 128, q[3] + 128, 0x0051), 0x5410);
+/* A number is taken from the lowest bits of NUMBER_AT + q: its low byte is 128 too much there, the next one is high. */
+constexpr float NUMBER_AT = 12582912.0f + 128;
+/* Words of both planes of four numbers' bits; columns, from the lowest byte on: 0, 2, 1, 3. */
+__device__ __forceinline__ void integer_planes(const uint32_t q[4], uint32_t &high, uint32_t &low) {
+    const uint32_t even = __byte_perm(q[0], q[2], 0x5140), odd = __byte_perm(q[1], q[3], 0x5140);
+    high = __byte_perm(even, odd, 0x7632);
+    low = __byte_perm(even, odd, 0x5410) ^ 0x80808080;
 }
 
 __device__ __forceinline__ float integer_square(const float v[16]) {
@@ -93,9 +94,8 @@ __device__ __forceinline__ IntegerPart integer_part(const float y[16]) {
     for (int i = 0; i < 4; i++) {
         uint32_t q[4];
 #pragma unroll
-        for (int k = 0; k < 4; k++) q[k] = __float_as_uint(fmaf(y[4 * i + k], up, 12582912.0f)); /* the lowest bits */
-        high[i] = integer_high(q);
-        low[i] = integer_low(q);
+        for (int k = 0; k < 4; k++) q[k] = __float_as_uint(fmaf(y[4 * i + k], up, NUMBER_AT));
+        integer_planes(q, high[i], low[i]);
         sum = __dp4a((int)high[i], 0x01010101, sum);
     }
     sum *= 256;

@@ -13,6 +13,11 @@ enum { MULTIPLIERS = WARPS, ORDERING = WARPS, FINISHING, ALL_WARPS, SUM_BUFFERS 
 enum { STAGE_FOURS = 8 * TILE_COLS / 4, STAGE_ROUNDS = 4 }; /* of a warp's share of a round; rounds, at most */
 __host__ __device__ __forceinline__ int stage_rounds(int rounds) { return rounds < STAGE_ROUNDS ? rounds : STAGE_ROUNDS; }
 enum { FIXED = 1 << 10 }; /* more than the shared memory that a block has besides */
+/* A kernel is for 1 row of inputs, or for those of one chain or two. */
+__host__ __device__ __forceinline__ constexpr int chains_of(int rows) { return rows > CHAIN_ROWS ? 2 : 1; }
+__host__ __device__ __forceinline__ constexpr int kernel_rows(int rows) {
+    return rows == 1 ? 1 : rows > CHAIN_ROWS ? 2 * CHAIN_ROWS : CHAIN_ROWS;
+}
 template <int N> struct Count {
     static constexpr int value = N;
 };
@@ -24,7 +29,7 @@ template <int SUBS> struct Numbers {
 };
 
 /* Floats of shared memory of a multiplying warp's own: the inputs that it prepares pass through them, then they are its sums
- * [buffer][part][row of inputs][16]. rows: of all chains. */
+ * [buffer][part][row of inputs][16]. rows: the kernel's. */
 __host__ __device__ __forceinline__ int area_floats(int groups, int parts, int rows) {
     const int stage = 4 * STAGE_FOURS * stage_rounds(slice_rounds(groups)), sums = SUM_BUFFERS * parts * rows * TILE_ROWS;
     return stage > sums ? stage : sums;
@@ -39,7 +44,7 @@ template <int SUBS> struct Preparing {
     const int run, rounds, warp, lane;
     uint8_t *planes;
     float *numbers;
-    float *squares;          /* [row][warp] */
+    float *squares; /* [row][warp][lane]: of the norm */
     float4 *stage;           /* of the warp */
     volatile int *came;
 
@@ -106,10 +111,7 @@ template <int SUBS> struct Preparing {
     __device__ __forceinline__ void weigh(float v[16], const float weights[16], int row, int round, float &square) const {
         if (!p.norm.width) return;
         square += integer_square(v);
-        if (round + 1 == rounds) {
-            const float sum = warp_sum(square);
-            if (lane == 0) squares[row * WARPS + warp] = sum;
-        }
+        if (round + 1 == rounds) squares[(row * WARPS + warp) * 32 + lane] = square;
 #pragma unroll
         for (int k = 0; k < 16; k++) v[k] *= weights[k];
     }
@@ -288,7 +290,7 @@ __device__ __forceinline__ void integer_run(float sums[SIDES][CHAINS][2], const 
 /* What a unit's end needs besides the sums. A lane has a row of the tile, and every second row of inputs, or the only one. */
 template <int ROWS> struct UnitEnding {
     int row, width; /* row: beyond the width if there is none */
-    float factor, other, bias, other_bias, old[ROWS / 2];
+    float factor, other, bias, other_bias, old[(ROWS + 1) / 2];
     float *out;
 
     static __device__ __forceinline__ float2 factors_of(const ProductWork &p, bool glu, int unit) {
@@ -312,8 +314,8 @@ template <int ROWS> struct UnitEnding {
     /* Once those before have written it. */
     __device__ __forceinline__ void take(int rows, bool adds) {
 #pragma unroll
-        for (int k = 0; k < ROWS / 2; k++) {
-            const int t = rows == 1 ? k : 2 * k + (int)threadIdx.x % 32 / TILE_ROWS;
+        for (int k = 0; k < (ROWS + 1) / 2; k++) {
+            const int t = ROWS == 1 ? k : 2 * k + (int)threadIdx.x % 32 / TILE_ROWS;
             old[k] = adds && row < width && t < rows ? load(out + (int64_t)t * width) : 0;
         }
     }
@@ -331,16 +333,32 @@ __device__ __forceinline__ float slices_added(const float *sums, int area, int t
     return sum;
 }
 
+/* Σ x² of a row: lanes as warp_sum() adds them, then slices in order. */
+__device__ __forceinline__ float squares_added(const float *from) {
+    float each[WARPS];
+#pragma unroll
+    for (int s = 0; s < WARPS; s++) each[s] = from[s * 32 + threadIdx.x % 32];
+#pragma unroll
+    for (int i = 16; i; i >>= 1)
+#pragma unroll
+        for (int s = 0; s < WARPS; s++) each[s] += __shfl_xor_sync(~0u, each[s], i);
+    float sum = each[0];
+#pragma unroll
+    for (int s = 1; s < WARPS; s++) sum += each[s];
+    return sum;
+}
+
 /* Units one after another, of a single row of inputs two at a time: half of the lanes each. What the next ones need is on
  * its way, of factors what the next 32 do, a lane each. */
 template <int ROWS>
 __device__ __forceinline__ void units_finish(
-    const ProductWork &p, const float *areas, int area, const float (*squares)[WARPS], uint32_t summed, uint32_t taken) {
-    const int lane = threadIdx.x % 32, rows = p.rows, activation = p.activation;
+    const ProductWork &p, const float *areas, int area, const float *squares, uint32_t prepared, uint32_t summed, uint32_t taken) {
+    constexpr bool ALONE = ROWS == 1;
+    const int lane = threadIdx.x % 32, rows = ALONE ? 1 : p.rows, activation = p.activation;
     const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.part.theirs != nullptr;
     constexpr int PART = ROWS * TILE_ROWS;
     Turn buffer;
-    const int half = lane / TILE_ROWS, step = rows == 1 ? 2 : 1, mine = rows == 1 ? half : 0;
+    const int half = lane / TILE_ROWS, step = ALONE ? 2 : 1, mine = ALONE ? half : 0;
     const auto unit_at = [&](int number) { return (int)(blockIdx.x + number * gridDim.x); };
     const auto factors_ahead = [&](int first) {
         const int unit = unit_at(first + lane);
@@ -358,7 +376,16 @@ __device__ __forceinline__ void units_finish(
     next.take(rows, adds);
     const uint32_t mark = divided ? part_mark(p.part) : 0;
     const int64_t slot = divided ? part_slot(p.part) : 0;
-    float input_factor = 1;
+    float input_factor = 1; /* of the row that is the lane's number */
+    if (p.norm.width) {
+        barrier_wait(prepared, 0);
+#pragma unroll 1
+        for (int t = 0; t < rows; t++) {
+            const float sum = squares_added(squares + t * WARPS * 32);
+            input_factor = t == lane ? sum : input_factor;
+        }
+        input_factor = 1.0f / sqrtf(input_factor / (float)p.norm.width + p.norm.eps);
+    }
 #pragma unroll 1
     for (int number = 0; unit_at(number) < p.units; number += step) {
         const UnitEnding<ROWS> ending = next;
@@ -376,18 +403,12 @@ __device__ __forceinline__ void units_finish(
         const float *from = areas + (two && half ? second.at : buffer.at) * (glu ? 2 : 1) * PART;
         barrier_wait(summed + 8 * buffer.at, buffer.phase);
         if (two) barrier_wait(summed + 8 * second.at, second.phase);
-        if (number == 0 && p.norm.width && lane < rows) {
-            float sum = squares[lane][0];
-#pragma unroll
-            for (int i = 1; i < WARPS; i++) sum += squares[lane][i];
-            input_factor = 1.0f / sqrtf(sum / (float)p.norm.width + p.norm.eps);
-        }
         /* Of a sum over two GPUs all terms are on their way before the first is waited for. */
 #pragma unroll 1
         for (int pass = divided ? 0 : 1; pass < 2; pass++)
 #pragma unroll 1
             for (int k = 0; 2 * k < rows; k++) {
-                const int t = rows == 1 ? 0 : 2 * k + half;
+                const int t = ALONE ? 0 : 2 * k + half;
                 const float factor = __shfl_sync(~0u, input_factor, t);
                 float v = slices_added(from, area, t) * (factor * ending.factor) + ending.bias;
                 if (glu)
@@ -404,7 +425,7 @@ __device__ __forceinline__ void units_finish(
                 }
                 float old = ending.old[0];
 #pragma unroll
-                for (int i = 1; i < ROWS / 2; i++) old = k == i ? ending.old[i] : old;
+                for (int i = 1; i < (ROWS + 1) / 2; i++) old = k == i ? ending.old[i] : old;
                 ending.out[at] = adds ? old + p.scale * v : v;
                 if (p.copy) p.copy[at + ending.row] = v;
             }
@@ -419,25 +440,25 @@ __device__ __forceinline__ void units_finish(
 }
 #endif
 
-template <int KIND, int SUBS, int CHAINS>
+template <int KIND, int SUBS, int ROWS>
 __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     integer_few_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    constexpr int ROWS = CHAINS * CHAIN_ROWS;
-    extern __shared__ __align__(128) uint8_t memory[]; /* slots, planes, areas, numbers */
-    __shared__ float squares[FEW_ROWS_MAX][WARPS];
-    __shared__ uint64_t barriers[2 * SLOTS_MAX + 2 * SUM_BUFFERS];
+    constexpr int CHAINS = chains_of(ROWS);
+    extern __shared__ __align__(128) uint8_t memory[]; /* slots, planes, areas, squares, numbers */
+    __shared__ uint64_t barriers[2 * SLOTS_MAX + 2 * SUM_BUFFERS + 1];
     __shared__ volatile int came; /* whether the first warp has its inputs */
     if (!ring.late) let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t full = shared_address(barriers), empty = full + 8 * SLOTS_MAX, summed = empty + 8 * SLOTS_MAX,
-                   taken = summed + 8 * SUM_BUFFERS;
+                   taken = summed + 8 * SUM_BUFFERS, prepared = taken + 8 * SUM_BUFFERS;
     if (threadIdx.x == 0) {
         came = 0;
         for (int i = 0; i < ring.slots; i++) {
             barrier_make(full + 8 * i, 1);
             barrier_make(empty + 8 * i, MULTIPLIERS);
         }
+        barrier_make(prepared, MULTIPLIERS);
         for (int i = 0; i < SUM_BUFFERS; i++) {
             barrier_make(summed + 8 * i, MULTIPLIERS);
             barrier_make(taken + 8 * i, 1);
@@ -449,7 +470,8 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     uint8_t *const planes = memory + ring.slots * ring.slot_bytes;
     float *const areas = (float *)(planes + p.rows * p.groups * 128);
     const int area = area_floats(p.groups, glu ? 2 : 1, ROWS);
-    uint8_t *const numbers = (uint8_t *)(areas + MULTIPLIERS * area);
+    float *const squares = areas + MULTIPLIERS * area;
+    uint8_t *const numbers = (uint8_t *)(squares + (p.norm.width ? p.rows * WARPS * 32 : 0));
     if (warp == ORDERING) {
         if (p.soon) soon_bring(p.soon, p.soon_count);
         if (lane == 0) ring_order(p, ring, shared_address(memory), full, empty, &came);
@@ -458,13 +480,14 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
         return;
     }
     if (warp == FINISHING) {
-        units_finish<ROWS>(p, areas, area, squares, summed, taken);
+        units_finish<ROWS>(p, areas, area, squares, prepared, summed, taken);
         return;
     }
     const int run = slice_run(p.groups), rounds = slice_rounds(p.groups);
     const Preparing<SUBS> preparing = {
-        p, run, rounds, warp, lane, planes, (float *)numbers, &squares[0][0], (float4 *)(areas + warp * area), &came};
+        p, run, rounds, warp, lane, planes, (float *)numbers, squares, (float4 *)(areas + warp * area), &came};
     preparing.all();
+    if (p.norm.width && lane == 0) barrier_arrive(prepared);
     if (ring.late) let_next_begin();
 
     const int scales = Kind<KIND>::CODE_BYTES + g * 8;
@@ -478,12 +501,12 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     const int parts = glu ? 2 : 1;
     /* [row of inputs][16] of a part, where the lane puts its own */
     const auto place_of = [&](int part) {
-        return areas + warp * area + (buffer.at * parts + part) * ROWS * TILE_ROWS + t * TILE_ROWS + g;
+        return areas + warp * area + (buffer.at * parts + part) * ROWS * TILE_ROWS + (ROWS == 1 ? 0 : t * TILE_ROWS) + g;
     };
     const auto put = [&](float *to, const float sum[CHAINS][2]) {
 #pragma unroll
         for (int c = 0; c < CHAINS; c++) {
-            if (c * CHAIN_ROWS + t >= p.rows) continue;
+            if (c * CHAIN_ROWS + t >= (ROWS == 1 ? 1 : p.rows)) continue;
             to[c * CHAIN_ROWS * TILE_ROWS] = sum[c][0];
             to[c * CHAIN_ROWS * TILE_ROWS + 8] = sum[c][1];
         }
@@ -569,8 +592,8 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
 static int parts_of(const ProductWork &w) { return w.mode == PRODUCT_GLU ? 2 : 1; }
 static int besides_of(const ProductWork &w) {
     const int number = w.weight[0].subs == 1 ? Numbers<1>::BYTES : Numbers<2>::BYTES;
-    const int area = area_floats(w.groups, parts_of(w), w.rows > CHAIN_ROWS ? 2 * CHAIN_ROWS : CHAIN_ROWS);
-    return w.rows * w.groups * (128 + number) + MULTIPLIERS * area * (int)sizeof(float);
+    const int area = area_floats(w.groups, parts_of(w), kernel_rows(w.rows)), squares = w.norm.width ? w.rows * WARPS * 32 : 0;
+    return w.rows * w.groups * (128 + number) + (MULTIPLIERS * area + squares) * (int)sizeof(float);
 }
 bool integer_few_fits(const ProductWork &w, int shared_max) {
     return w.rows <= FEW_ROWS_MAX && ring_of(w, parts_of(w), besides_of(w) + FIXED, shared_max, true).slots >= 2;
@@ -600,9 +623,9 @@ struct IntegerFew {
     const ProductWork *work;
     int multiprocessors, shared_max;
     bool *fits;
-    template <int KIND, int SUBS, int CHAINS> cudaError_t go() const {
+    template <int KIND, int SUBS, int ROWS> cudaError_t go() const {
         const ProductWork &w = *work;
-        const auto kernel = integer_few_kernel<KIND, SUBS, CHAINS>;
+        const auto kernel = integer_few_kernel<KIND, SUBS, ROWS>;
         const int besides = besides_of(w);
         Ring ring = ring_of(w, parts_of(w), besides + FIXED, shared_max / 2 - 2 * FIXED, true);
         const bool twice = w.rows == 1 && w.mode == PRODUCT_STORE && w.count == 1 &&
@@ -610,7 +633,7 @@ struct IntegerFew {
         if (!twice) ring = ring_of(w, parts_of(w), besides + FIXED, shared_max, true);
         *fits = ring.slots >= 2;
         if (!*fits) return cudaSuccess;
-        ring.twos = CHAINS == 1 && ring.share <= TWOS_SHARE && slice_rounds(w.groups) == 1 && ring.pieces == 1 &&
+        ring.twos = chains_of(ROWS) == 1 && ring.share <= TWOS_SHARE && slice_rounds(w.groups) == 1 && ring.pieces == 1 &&
             ring.slots >= 4 && (parts_of(w) > 1 || w.units >= 2 * multiprocessors);
         ring.late = w.mode == PRODUCT_STORE && w.count > 1 &&
             (int64_t)w.units * w.groups * w.weight[0].bytes >= LATE_BYTES;
@@ -622,11 +645,16 @@ struct IntegerFew {
         const int bytes = ring.slots * ring.slot_bytes + besides;
         return launch(stream, kernel, dim3(blocks), 32 * ALL_WARPS, (size_t)(bytes > ring.least ? bytes : ring.least), w, ring);
     }
+    template <int KIND, int SUBS> cudaError_t of_rows() const {
+        switch (kernel_rows(work->rows)) {
+        case 1: return go<KIND, SUBS, 1>();
+        case CHAIN_ROWS: return go<KIND, SUBS, CHAIN_ROWS>();
+        default: return go<KIND, SUBS, 2 * CHAIN_ROWS>();
+        }
+    }
     template <int KIND> cudaError_t operator()() const {
         if constexpr (integer_kind(KIND)) {
-            const bool few = work->rows <= CHAIN_ROWS;
-            if (work->weight[0].subs == 1) return few ? go<KIND, 1, 1>() : go<KIND, 1, 2>();
-            return few ? go<KIND, 2, 1>() : go<KIND, 2, 2>();
+            return work->weight[0].subs == 1 ? of_rows<KIND, 1>() : of_rows<KIND, 2>();
         }
         *fits = false;
         return cudaSuccess;
