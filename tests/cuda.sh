@@ -50,7 +50,7 @@ if [ -n "$sanitizer" ]; then
     for name in handed whole sums pages step; do check memcheck $name; done
     for name in handed pages step; do check initcheck $name; done
     for name in handed pages; do
-        check racecheck $name --kernel-name-exclude kns=stream_kernel --kernel-name-exclude kns=prompt_kernel --kernel-name-exclude kns=narrow_kernel --kernel-name-exclude kns=integer_few_kernel --kernel-name-exclude kns=integer_many_kernel
+        check racecheck $name --kernel-name-exclude kns=stream_kernel --kernel-name-exclude kns=prompt_kernel --kernel-name-exclude kns=narrow_kernel --kernel-name-exclude kns=integer_few_kernel --kernel-name-exclude kns=integer_one_kernel --kernel-name-exclude kns=integer_many_kernel --kernel-name-exclude kns=mixture_row_kernel
     done
 else
     echo "skipped  sanitizer                  no compute-sanitizer"

@@ -1,10 +1,10 @@
-/* Products of one to eight generated rows (integer.cuh) on compute capability 9.0 and later. As in stream.cu weights pass
- * through a ring of slots; one warp orders copies, which begin before the kernel before has ended; eight multiply, each
- * its slice, for which it prepares the inputs itself; one adds the slices up and finishes, of a single row two units at
- * once. Short slots are multiplied in twos.
+/* Products of up to eight generated rows (integer.cuh; a single one that is aligned is integer_one.cuh's) on compute
+ * capability 9.0 and later. As in stream.cu weights pass through a ring of slots; one warp orders copies, which begin
+ * before the kernel before has ended; eight multiply, each its slice, for which it prepares the inputs itself; one adds
+ * the slices up and finishes. Short slots are multiplied in twos.
  *
- * A multiplication's eight columns are the planes of four rows: high and low of a row are neighbours, so that a lane has
- * both sums of its row. More rows take a second one. */
+ * A multiplication's eight columns are the planes of four rows: high and low of a row are neighbours, so that a lane
+ * has both sums of its row. More rows take a second one. */
 #include "backend/cuda/integer_few.cuh"
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 /* A warp's share of rows: its slice's columns. */
@@ -14,7 +14,7 @@ template <int SUBS> struct Preparing {
     uint8_t *planes;
     float *numbers;
     float *squares; /* [row][warp][lane]: of the norm */
-    float4 *stage;           /* of the warp */
+    float4 *stage;  /* of the warp */
     volatile int *came;
 
     __device__ __forceinline__ int group(int round) const { return (round * SLICES + warp) * run + lane / 4; }
@@ -31,12 +31,13 @@ template <int SUBS> struct Preparing {
 #pragma unroll
         for (int i = 0; i < 4; i++) put_four(v + 4 * i, on(round) ? __ldg(from + i) : make_float4(0, 0, 0, 0));
     }
-    /* so many rounds into the warp's part of shared memory, where fours lie so that neither way two lanes meet in a bank;
-     * arrived() returns once they are there. */
+    /* so many rounds into the warp's part of shared memory, where fours lie so that neither way two lanes meet in a
+     * bank; arrived() returns once they are there. */
     __device__ __forceinline__ void bring(const float *row, int round, int rounds) const {
         __syncwarp();
         for (int k = 0; k < rounds; k++) {
-            const int first = ((round + k) * SLICES + warp) * run * TILE_COLS, count = min(run * TILE_COLS, p.cols - first);
+            const int first = ((round + k) * SLICES + warp) * run * TILE_COLS,
+                      count = min(run * TILE_COLS, p.cols - first);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int four = 32 * i + lane;
@@ -77,7 +78,8 @@ template <int SUBS> struct Preparing {
         }
     }
     /* v: the lane's columns. weights: of the norm, if there is one. */
-    __device__ __forceinline__ void weigh(float v[16], const float weights[16], int row, int round, float &square) const {
+    __device__ __forceinline__ void weigh(
+        float v[16], const float weights[16], int row, int round, float &square) const {
         if (!p.norm.width) return;
         square += integer_square(v);
         if (round + 1 == rounds) squares[(row * WARPS + warp) * 32 + lane] = square;
@@ -112,7 +114,8 @@ template <int SUBS> struct Preparing {
 #pragma unroll
                     for (int i = 0; i < COUNT; i++) {
                         const int round = first + k + i;
-                        if (normed && (round > 0 || (row > 0 && rounds > 1))) own_weights(p.norm.weight, round, weights);
+                        if (normed && (round > 0 || (row > 0 && rounds > 1)))
+                            own_weights(p.norm.weight, round, weights);
                         weigh(v[i], weights, row, round, square);
                     }
 #pragma unroll
@@ -154,10 +157,10 @@ template <int SUBS> struct Preparing {
     }
 };
 
-/* What a unit's end needs besides the sums. A lane has a row of the tile, and every second row of inputs, or the only one. */
+/* What a unit's end needs besides the sums. A lane has a row of the tile, and every second row of inputs. */
 template <int ROWS> struct UnitEnding {
     int row, width; /* row: beyond the width if there is none */
-    float factor, other, bias, other_bias, old[(ROWS + 1) / 2];
+    float factor, other, bias, other_bias, old[ROWS / 2];
     float *out;
 
     static __device__ __forceinline__ float2 factors_of(const ProductWork &p, bool glu, int unit) {
@@ -181,24 +184,21 @@ template <int ROWS> struct UnitEnding {
     /* Once those before have written it. */
     __device__ __forceinline__ void take(int rows, bool adds) {
 #pragma unroll
-        for (int k = 0; k < (ROWS + 1) / 2; k++) {
-            const int t = ROWS == 1 ? k : 2 * k + (int)threadIdx.x % 32 / TILE_ROWS;
+        for (int k = 0; k < ROWS / 2; k++) {
+            const int t = 2 * k + (int)threadIdx.x % 32 / TILE_ROWS;
             old[k] = adds && row < width && t < rows ? load(out + (int64_t)t * width) : 0;
         }
     }
 };
 
-/* Units one after another, of a single row of inputs two at a time: half of the lanes each. What the next ones need is on
- * its way, of factors what the next 32 do, a lane each. */
+/* Units one after another. What the next one needs is on its way, of factors what the next 32 do, a lane each. */
 template <int ROWS>
-__device__ __forceinline__ void units_finish(
-    const ProductWork &p, const float *areas, int area, const float *squares, uint32_t prepared, uint32_t summed, uint32_t taken) {
-    constexpr bool ALONE = ROWS == 1;
-    const int lane = threadIdx.x % 32, rows = ALONE ? 1 : p.rows, activation = p.activation;
+__device__ __forceinline__ void units_finish(const ProductWork &p, const float *areas, int area, const float *squares,
+    uint32_t prepared, uint32_t summed, uint32_t taken) {
+    const int lane = threadIdx.x % 32, half = lane / TILE_ROWS, rows = p.rows, activation = p.activation;
     const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.part.theirs != nullptr;
     constexpr int PART = ROWS * TILE_ROWS;
     Turn buffer;
-    const int half = lane / TILE_ROWS, step = ALONE ? 2 : 1, mine = ALONE ? half : 0;
     const auto unit_at = [&](int number) { return (int)(blockIdx.x + number * gridDim.x); };
     const auto factors_ahead = [&](int first) {
         const int unit = unit_at(first + lane);
@@ -211,7 +211,7 @@ __device__ __forceinline__ void units_finish(
         next.row = next.width = 0;
         if (unit_at(number) < p.units) next.expect(p, glu, unit_at(number), both);
     };
-    expect(mine);
+    expect(0);
     wait_for_previous();
     next.take(rows, adds);
     const uint32_t mark = divided ? part_mark(p.part) : 0;
@@ -227,33 +227,29 @@ __device__ __forceinline__ void units_finish(
         input_factor = 1.0f / sqrtf(input_factor / (float)p.norm.width + p.norm.eps);
     }
 #pragma unroll 1
-    for (int number = 0; unit_at(number) < p.units; number += step) {
+    for (int number = 0; unit_at(number) < p.units; number++) {
         const UnitEnding<ROWS> ending = next;
-        if ((number + step) % 32 == 0) {
+        if ((number + 1) % 32 == 0) {
             near = far;
-            far = factors_ahead(number + step + 32);
+            far = factors_ahead(number + 1 + 32);
         }
-        if (unit_at(number + step) < p.units) {
-            expect(number + step + mine);
+        if (unit_at(number + 1) < p.units) {
+            expect(number + 1);
             next.take(rows, adds);
         }
-        const bool two = step == 2 && unit_at(number + 1) < p.units;
-        Turn second = buffer;
-        second.next(SUM_BUFFERS);
-        const float *from = areas + (two && half ? second.at : buffer.at) * (glu ? 2 : 1) * PART;
+        const float *from = areas + buffer.at * (glu ? 2 : 1) * PART;
         barrier_wait(summed + 8 * buffer.at, buffer.phase);
-        if (two) barrier_wait(summed + 8 * second.at, second.phase);
         /* Of a sum over two GPUs all terms are on their way before the first is waited for. */
 #pragma unroll 1
         for (int pass = divided ? 0 : 1; pass < 2; pass++)
 #pragma unroll 1
             for (int k = 0; 2 * k < rows; k++) {
-                const int t = ALONE ? 0 : 2 * k + half;
+                const int t = 2 * k + half;
                 const float factor = __shfl_sync(~0u, input_factor, t);
                 float v = slices_added(from, area, t) * (factor * ending.factor) + ending.bias;
                 if (glu)
-                    v = gated_usually(
-                        activation, v, slices_added(from + PART, area, t) * (factor * ending.other) + ending.other_bias);
+                    v = gated_usually(activation, v,
+                        slices_added(from + PART, area, t) * (factor * ending.other) + ending.other_bias);
                 if (t >= rows || ending.row >= ending.width) continue;
                 const int64_t at = (int64_t)t * ending.width;
                 if (divided) {
@@ -265,17 +261,13 @@ __device__ __forceinline__ void units_finish(
                 }
                 float old = ending.old[0];
 #pragma unroll
-                for (int i = 1; i < (ROWS + 1) / 2; i++) old = k == i ? ending.old[i] : old;
+                for (int i = 1; i < ROWS / 2; i++) old = k == i ? ending.old[i] : old;
                 ending.out[at] = adds ? old + p.scale * v : v;
                 if (p.copy) p.copy[at + ending.row] = v;
             }
         __syncwarp();
-        if (lane == 0) {
-            barrier_arrive(taken + 8 * buffer.at);
-            if (two) barrier_arrive(taken + 8 * second.at);
-        }
+        if (lane == 0) barrier_arrive(taken + 8 * buffer.at);
         buffer.next(SUM_BUFFERS);
-        if (two) buffer.next(SUM_BUFFERS);
     }
 }
 #endif
@@ -341,12 +333,12 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     const int parts = glu ? 2 : 1;
     /* [row of inputs][16] of a part, where the lane puts its own */
     const auto place_of = [&](int part) {
-        return areas + warp * area + (buffer.at * parts + part) * ROWS * TILE_ROWS + (ROWS == 1 ? 0 : t * TILE_ROWS) + g;
+        return areas + warp * area + (buffer.at * parts + part) * ROWS * TILE_ROWS + t * TILE_ROWS + g;
     };
     const auto put = [&](float *to, const float sum[CHAINS][2]) {
 #pragma unroll
         for (int c = 0; c < CHAINS; c++) {
-            if (c * CHAIN_ROWS + t >= (ROWS == 1 ? 1 : p.rows)) continue;
+            if (c * CHAIN_ROWS + t >= p.rows) continue;
             to[c * CHAIN_ROWS * TILE_ROWS] = sum[c][0];
             to[c * CHAIN_ROWS * TILE_ROWS + 8] = sum[c][1];
         }
@@ -436,10 +428,10 @@ bool integer_few_fits(const ProductWork &w, int shared_max) {
 struct IntegerFew {
     cudaStream_t stream;
     const ProductWork *work;
-    int multiprocessors, shared_max;
-    bool *fits;
+    const FewShape *shape;
+    int shared_max;
     template <int KIND, int SUBS> cudaError_t of_rows() const {
-        const auto go = [&](auto kernel) { return few_launch(stream, kernel, *work, multiprocessors, shared_max, fits); };
+        const auto go = [&](auto kernel) { return few_launch(stream, kernel, *work, *shape, shared_max); };
         if (chains_of(work->rows) == 1) return go(integer_few_kernel<KIND, SUBS, CHAIN_ROWS>);
         return go(integer_few_kernel<KIND, SUBS, 2 * CHAIN_ROWS>);
     }
@@ -447,12 +439,14 @@ struct IntegerFew {
         if constexpr (integer_kind(KIND)) {
             return work->weight[0].subs == 1 ? of_rows<KIND, 1>() : of_rows<KIND, 2>();
         }
-        *fits = false;
-        return cudaSuccess;
+        return cudaErrorInvalidValue;
     }
 };
 cudaError_t product_integer_few(
     cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits) {
-    if (is_single(work)) return product_integer_one(stream, kind, work, multiprocessors, shared_max, fits);
-    return with_kind(kind, IntegerFew{stream, &work, multiprocessors, shared_max, fits});
+    const FewShape shape = integer_kind(kind) ? few_shape(work, multiprocessors, shared_max) : FewShape{};
+    *fits = shape.blocks > 0;
+    if (!*fits) return cudaSuccess;
+    if (is_single(work)) return product_integer_one(stream, work, shape, shared_max);
+    return with_kind(kind, IntegerFew{stream, &work, &shape, shared_max});
 }

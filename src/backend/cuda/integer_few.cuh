@@ -166,12 +166,12 @@ __device__ __forceinline__ float squares_added(const float *from) {
 
 #endif
 
-static int parts_of(const ProductWork &w) { return w.mode == PRODUCT_GLU ? 2 : 1; }
+static inline int parts_of(const ProductWork &w) { return w.mode == PRODUCT_GLU ? 2 : 1; }
 /* Whether a row's inputs come as integer_one.cu wants them. */
-static bool is_single(const ProductWork &w) {
+static inline bool is_single(const ProductWork &w) {
     return w.rows == 1 && w.cols % TILE_COLS == 0 && (((uintptr_t)w.x | (uintptr_t)w.norm.weight) & 15) == 0;
 }
-static int besides_of(const ProductWork &w) {
+static inline int besides_of(const ProductWork &w) {
     const int number = w.weight[0].subs == 1 ? Numbers<1>::BYTES : Numbers<2>::BYTES;
     const int rows = is_single(w) ? 1 : CHAIN_ROWS * chains_of(w.rows);
     const int area = area_floats(w.groups, parts_of(w), rows), squares = w.norm.width ? w.rows * WARPS * 32 : 0;
@@ -187,7 +187,7 @@ enum { TWICE_UNITS = 20 };
  * two, and others have none. More than half of the memory keeps them apart: large q, k, v, where attention has few blocks, which
  * find room beside them (unless q, k, v take all of it); and gated products of short slots, which are left no more than that,
  * so that they are there before the product before has ended. */
-static void keep_apart(const ProductWork &w, int besides, int shared_max, Ring &ring) {
+static inline void keep_apart(const ProductWork &w, int besides, int shared_max, Ring &ring) {
     const int least = shared_max / 2 + 2048 - FIXED, slots = (least - besides) / ring.slot_bytes;
     const bool gated = ring.twos && w.mode == PRODUCT_GLU && slots >= 4;
     if (!(ring.late && w.apart) && !gated) return;
@@ -195,35 +195,39 @@ static void keep_apart(const ProductWork &w, int besides, int shared_max, Ring &
     if (gated && slots < ring.slots) ring.slots = slots;
     if (ring.window > ring.slots) ring.window = ring.slots;
 }
-/* A kernel's ring. No slots: it does not fit. */
-static Ring few_ring(const ProductWork &w, int multiprocessors, int shared_max, bool *twice) {
-    const int besides = besides_of(w);
-    Ring ring = ring_of(w, parts_of(w), besides + FIXED, shared_max / 2 - 2 * FIXED, true);
-    *twice = w.rows == 1 && w.mode == PRODUCT_STORE && w.count == 1 && w.units >= TWICE_UNITS * multiprocessors &&
+/* How a kernel is launched. No slots: it does not fit. */
+struct FewShape {
+    Ring ring;
+    int blocks;
+    size_t bytes; /* of shared memory that is asked for */
+};
+static inline FewShape few_shape(const ProductWork &w, int multiprocessors, int shared_max) {
+    const int besides = besides_of(w), parts = parts_of(w);
+    Ring ring = ring_of(w, parts, besides + FIXED, shared_max / 2 - 2 * FIXED, true);
+    const bool twice = w.rows == 1 && w.mode == PRODUCT_STORE && w.count == 1 && w.units >= TWICE_UNITS * multiprocessors &&
         ring.slots >= 2;
-    if (!*twice) ring = ring_of(w, parts_of(w), besides + FIXED, shared_max, true);
-    if (ring.slots < 2) return Ring{};
+    if (!twice) ring = ring_of(w, parts, besides + FIXED, shared_max, true);
+    if (ring.slots < 2) return FewShape{};
     ring.twos = chains_of(w.rows) == 1 && ring.share <= TWOS_SHARE && slice_rounds(w.groups) == 1 && ring.pieces == 1 &&
-        ring.slots >= 4 && (parts_of(w) > 1 || w.units >= 2 * multiprocessors);
+        ring.slots >= 4 && (parts > 1 || w.units >= 2 * multiprocessors);
     ring.late =
         w.mode == PRODUCT_STORE && w.count > 1 && (int64_t)w.units * w.groups * w.weight[0].bytes >= LATE_BYTES;
     keep_apart(w, besides, shared_max, ring);
-    return ring;
+    const int most = (twice ? 2 : 1) * multiprocessors, rounds = slice_rounds(w.groups);
+    /* What a block of one long unit cannot use the next kernel can. */
+    if (w.units <= most && parts == 1 && rounds > 1 && ring.slots > rounds * ring.pieces) ring.slots = rounds * ring.pieces;
+    const int bytes = ring.slots * ring.slot_bytes + besides;
+    return FewShape{ring, w.units < most ? w.units : most, (size_t)(bytes > ring.least ? bytes : ring.least)};
+}
+template <class Kernel> static cudaError_t few_allow(Kernel kernel, int shared_max) {
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - FIXED);
+    return error ? error : allow_beside(kernel);
 }
 template <class Kernel>
-static cudaError_t few_launch(cudaStream_t stream, Kernel kernel, const ProductWork &w, int multiprocessors, int shared_max, bool *fits) {
-    bool twice;
-    const Ring ring = few_ring(w, multiprocessors, shared_max, &twice);
-    *fits = ring.slots > 0;
-    if (!*fits) return cudaSuccess;
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - FIXED);
-    if (!error) error = allow_beside(kernel);
-    if (error) return error;
-    const int most = (twice ? 2 : 1) * multiprocessors, blocks = w.units < most ? w.units : most;
-    const int bytes = ring.slots * ring.slot_bytes + besides_of(w);
-    return launch(stream, kernel, dim3(blocks), 32 * ALL_WARPS, (size_t)(bytes > ring.least ? bytes : ring.least), w, ring);
+static cudaError_t few_launch(cudaStream_t stream, Kernel kernel, const ProductWork &w, const FewShape &shape, int shared_max) {
+    const cudaError_t error = few_allow(kernel, shared_max);
+    return error ? error : launch(stream, kernel, dim3(shape.blocks), 32 * ALL_WARPS, shape.bytes, w, shape.ring);
 }
 
-/* integer_one.cu: is_single(). */
-cudaError_t product_integer_one(
-    cudaStream_t stream, int kind, const ProductWork &work, int multiprocessors, int shared_max, bool *fits);
+/* integer_one.cu: is_single(), a kind of integer_kind(). */
+cudaError_t product_integer_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max);

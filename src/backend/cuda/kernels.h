@@ -133,6 +133,7 @@ typedef struct Product {
     const float *soon; /* the weights of the norm that reads the result next, so many; NULL: not known */
     int soon_count;
     int apart;      /* few rows, several weights: what comes next has few blocks, which shall find room beside these */
+    int mixed;      /* a row of a model that has mixtures (mixture_row.cuh) */
     float *copy;    /* few rows: where the result goes as well; NULL: nowhere, or afterwards: it did not */
     PartPlace part; /* STORE and ADD, few rows, one weight: the product is one of two GPUs' terms; theirs NULL: it is
                        whole, or afterwards: it was not summed */

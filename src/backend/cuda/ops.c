@@ -106,6 +106,7 @@ static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
         .shared_bytes = b->shared_bytes,
         .wide = b->wide && b->partials.memory,
         .sliced = b->sliced || b->step.many,
+        .mixed = b->banks != NULL,
         .partials = b->partials.memory};
 }
 

@@ -262,6 +262,7 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     work.soon = p->soon;
     work.soon_count = p->soon_count;
     work.apart = p->apart;
+    work.mixed = p->mixed;
     if (p->norm) work.norm = *p->norm;
     work.inputs = (const __half *)p->inputs;
     work.input_factors = (const float *)((const uint8_t *)p->inputs + whole_tiles(p->rows) * work.groups * TILE_COLS * sizeof(__half));

@@ -17,6 +17,7 @@ struct ProductWork {
     const float *soon; /* weights of the norm that comes next, so many; NULL: not known */
     int soon_count;
     int apart;                  /* few: as in Product */
+    int mixed;                  /* few: as in Product */
     const __half *handed;       /* few: x as f16, which will do if that loses nothing; NULL: it is not there */
     __half *passes;             /* GLU of a prompt: the result goes there, as the next product's inputs */
     unsigned *most;             /* passes: the greatest of each row */

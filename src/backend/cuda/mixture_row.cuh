@@ -1,0 +1,14 @@
+/* What a model's generated row is made of where it has mixtures, but for attention and routers, is one function: each time a kernel is
+ * another one than the one before, what it begins with is fetched anew. */
+#pragma once
+#include "backend/cuda/integer_few.cuh"
+
+/* Of weights on their way, of so many bytes each. */
+struct Slots {
+    int count, bytes;
+};
+
+cudaError_t mixture_row_product(cudaStream_t stream, const MixtureProduct &product, const Slots &slots, dim3 grid, size_t bytes);
+cudaError_t mixture_row_sum(cudaStream_t stream, const MixtureSum &sum, const Slots &slots, dim3 grid, size_t bytes);
+/* As integer_one.cu's. */
+cudaError_t mixture_row_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max);
