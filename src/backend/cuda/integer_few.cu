@@ -163,11 +163,6 @@ template <int ROWS> struct UnitEnding {
     float factor, other, bias, other_bias, old[ROWS / 2];
     float *out;
 
-    static __device__ __forceinline__ float2 factors_of(const ProductWork &p, bool glu, int unit) {
-        int tile_row;
-        const int index = weight_of(p, unit, tile_row);
-        return make_float2(__ldg(p.weight[index].factors + tile_row), glu ? __ldg(p.weight[1].factors + tile_row) : 0);
-    }
     __device__ __forceinline__ void expect(const ProductWork &p, bool glu, int unit, float2 both) {
         int tile_row;
         const int index = weight_of(p, unit, tile_row);
@@ -194,7 +189,7 @@ template <int ROWS> struct UnitEnding {
 /* Units one after another. What the next one needs is on its way, of factors what the next 32 do, a lane each. */
 template <int ROWS>
 __device__ __forceinline__ void units_finish(const ProductWork &p, const float *areas, int area, const float *squares,
-    uint32_t prepared, uint32_t summed, uint32_t taken) {
+    const FewBarriers &b) {
     const int lane = threadIdx.x % 32, half = lane / TILE_ROWS, rows = p.rows, activation = p.activation;
     const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.part.theirs != nullptr;
     constexpr int PART = ROWS * TILE_ROWS;
@@ -202,7 +197,7 @@ __device__ __forceinline__ void units_finish(const ProductWork &p, const float *
     const auto unit_at = [&](int number) { return (int)(blockIdx.x + number * gridDim.x); };
     const auto factors_ahead = [&](int first) {
         const int unit = unit_at(first + lane);
-        return unit < p.units ? UnitEnding<ROWS>::factors_of(p, glu, unit) : make_float2(0, 0);
+        return unit < p.units ? unit_factors(p, glu, unit) : make_float2(0, 0);
     };
     float2 near = factors_ahead(0), far = factors_ahead(32);
     UnitEnding<ROWS> next = {};
@@ -218,7 +213,7 @@ __device__ __forceinline__ void units_finish(const ProductWork &p, const float *
     const int64_t slot = divided ? part_slot(p.part) : 0;
     float input_factor = 1; /* of the row that is the lane's number */
     if (p.norm.width) {
-        barrier_wait(prepared, 0);
+        barrier_wait(b.prepared, 0);
 #pragma unroll 1
         for (int t = 0; t < rows; t++) {
             const float sum = squares_added(squares + t * WARPS * 32);
@@ -238,7 +233,7 @@ __device__ __forceinline__ void units_finish(const ProductWork &p, const float *
             next.take(rows, adds);
         }
         const float *from = areas + buffer.at * (glu ? 2 : 1) * PART;
-        barrier_wait(summed + 8 * buffer.at, buffer.phase);
+        barrier_wait(b.summed + 8 * buffer.at, buffer.phase);
         /* Of a sum over two GPUs all terms are on their way before the first is waited for. */
 #pragma unroll 1
         for (int pass = divided ? 0 : 1; pass < 2; pass++)
@@ -266,7 +261,7 @@ __device__ __forceinline__ void units_finish(const ProductWork &p, const float *
                 if (p.copy) p.copy[at + ending.row] = v;
             }
         __syncwarp();
-        if (lane == 0) barrier_arrive(taken + 8 * buffer.at);
+        if (lane == 0) barrier_arrive(b.taken + 8 * buffer.at);
         buffer.next(SUM_BUFFERS);
     }
 }
@@ -278,26 +273,11 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int CHAINS = chains_of(ROWS);
     extern __shared__ __align__(128) uint8_t memory[]; /* slots, planes, areas, squares, numbers */
-    __shared__ uint64_t barriers[2 * SLOTS_MAX + 2 * SUM_BUFFERS + 1];
-    __shared__ volatile int came; /* whether the first warp has its inputs */
+    __shared__ uint64_t words[FEW_WORDS];
     if (!ring.late) let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t full = shared_address(barriers), empty = full + 8 * SLOTS_MAX, summed = empty + 8 * SLOTS_MAX,
-                   taken = summed + 8 * SUM_BUFFERS, prepared = taken + 8 * SUM_BUFFERS;
-    if (threadIdx.x == 0) {
-        came = 0;
-        for (int i = 0; i < ring.slots; i++) {
-            barrier_make(full + 8 * i, 1);
-            barrier_make(empty + 8 * i, MULTIPLIERS);
-        }
-        barrier_make(prepared, MULTIPLIERS);
-        for (int i = 0; i < SUM_BUFFERS; i++) {
-            barrier_make(summed + 8 * i, MULTIPLIERS);
-            barrier_make(taken + 8 * i, 1);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
+    const FewBarriers b(words);
+    b.make(ring.slots);
     const bool glu = p.mode == PRODUCT_GLU;
     uint8_t *const planes = memory + ring.slots * ring.slot_bytes;
     float *const areas = (float *)(planes + p.rows * p.groups * 128);
@@ -305,21 +285,18 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     float *const squares = areas + MULTIPLIERS * area;
     uint8_t *const numbers = (uint8_t *)(squares + (p.norm.width ? p.rows * WARPS * 32 : 0));
     if (warp == ORDERING) {
-        if (p.soon) soon_bring(p.soon, p.soon_count);
-        if (lane == 0) ring_order(p, ring, shared_address(memory), full, empty, &came);
-        __syncwarp();
-        wait_for_previous();
+        few_order(p, ring, memory, b);
         return;
     }
     if (warp == FINISHING) {
-        units_finish<ROWS>(p, areas, area, squares, prepared, summed, taken);
+        units_finish<ROWS>(p, areas, area, squares, b);
         return;
     }
     const int run = slice_run(p.groups), rounds = slice_rounds(p.groups);
     const Preparing<SUBS> preparing = {
-        p, run, rounds, warp, lane, planes, (float *)numbers, squares, (float4 *)(areas + warp * area), &came};
+        p, run, rounds, warp, lane, planes, (float *)numbers, squares, (float4 *)(areas + warp * area), b.came};
     preparing.all();
-    if (p.norm.width && lane == 0) barrier_arrive(prepared);
+    if (p.norm.width && lane == 0) barrier_arrive(b.prepared);
     if (ring.late) let_next_begin();
 
     const int scales = Kind<KIND>::CODE_BYTES + g * 8;
@@ -343,10 +320,10 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
             to[c * CHAIN_ROWS * TILE_ROWS + 8] = sum[c][1];
         }
     };
-    const auto room = [&] { barrier_wait(taken + 8 * buffer.at, buffer.phase ^ 1); };
+    const auto room = [&] { barrier_wait(b.taken + 8 * buffer.at, buffer.phase ^ 1); };
     const auto told = [&] {
         __syncwarp();
-        if (lane == 0) barrier_arrive(summed + 8 * buffer.at);
+        if (lane == 0) barrier_arrive(b.summed + 8 * buffer.at);
         buffer.next(SUM_BUFFERS);
     };
     const auto inputs_at = [&](int group, const uint8_t *inputs[CHAINS], const uint8_t *factor[CHAINS]) {
@@ -364,11 +341,11 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
             for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
                 const bool both = glu || unit + (int)gridDim.x < p.units;
                 const int here = turn.at;
-                barrier_wait(full + 8 * here, turn.phase);
+                barrier_wait(b.full + 8 * here, turn.phase);
                 turn.next(ring.slots);
                 const int other = both ? turn.at : here;
                 if (both) {
-                    barrier_wait(full + 8 * other, turn.phase);
+                    barrier_wait(b.full + 8 * other, turn.phase);
                     turn.next(ring.slots);
                 }
                 float sum[2][CHAINS][2] = {};
@@ -378,8 +355,8 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
                 integer_run<KIND, SUBS, CHAINS, 2>(sum, tile, scales, inputs, factor, deal_of<2>(count));
                 __syncwarp();
                 if (lane == 0) {
-                    barrier_arrive(empty + 8 * here);
-                    if (both) barrier_arrive(empty + 8 * other);
+                    barrier_arrive(b.empty + 8 * here);
+                    if (both) barrier_arrive(b.empty + 8 * other);
                 }
                 room();
                 put(place_of(0), sum[0]);
@@ -408,10 +385,10 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
                     const int count = min(min(ring.share, run - piece * ring.share), p.groups - first);
                     const uint8_t *tile[1] = {own + turn.at * ring.slot_bytes}, *inputs[CHAINS], *factor[CHAINS];
                     inputs_at(first, inputs, factor);
-                    barrier_wait(full + 8 * turn.at, turn.phase);
+                    barrier_wait(b.full + 8 * turn.at, turn.phase);
                     integer_run<KIND, SUBS, CHAINS, 1>(sum, tile, scales, inputs, factor, deal_of<1>(count));
                     __syncwarp();
-                    if (lane == 0) barrier_arrive(empty + 8 * turn.at);
+                    if (lane == 0) barrier_arrive(b.empty + 8 * turn.at);
                     turn.next(ring.slots);
                 }
             put(place_of(part), sum[0]);

@@ -149,6 +149,46 @@ __device__ __forceinline__ float slices_added(const float *sums, int area, int t
     return sum;
 }
 
+/* Words of shared memory that a block has besides: barriers, and whether the first warp has its inputs. */
+enum { FEW_WORDS = 2 * SLOTS_MAX + 2 * SUM_BUFFERS + 2 };
+struct FewBarriers {
+    uint32_t full, empty, summed, taken, prepared; /* of slots, of buffers of sums, of the inputs */
+    volatile int *came;
+
+    __device__ __forceinline__ explicit FewBarriers(uint64_t *words)
+        : full(shared_address(words)), empty(full + 8 * SLOTS_MAX), summed(empty + 8 * SLOTS_MAX),
+          taken(summed + 8 * SUM_BUFFERS), prepared(taken + 8 * SUM_BUFFERS), came((volatile int *)(words + FEW_WORDS - 1)) {}
+    __device__ __forceinline__ void make(int slots) const {
+        if (threadIdx.x == 0) {
+            *came = 0;
+            for (int i = 0; i < slots; i++) {
+                barrier_make(full + 8 * i, 1);
+                barrier_make(empty + 8 * i, MULTIPLIERS);
+            }
+            barrier_make(prepared, MULTIPLIERS);
+            for (int i = 0; i < SUM_BUFFERS; i++) {
+                barrier_make(summed + 8 * i, MULTIPLIERS);
+                barrier_make(taken + 8 * i, 1);
+            }
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
+        __syncthreads();
+    }
+};
+/* What the ordering warp does. */
+__device__ __forceinline__ void few_order(const ProductWork &p, const Ring &ring, const uint8_t *memory, const FewBarriers &b) {
+    if (p.soon) soon_bring(p.soon, p.soon_count);
+    if (threadIdx.x % 32 == 0) ring_order(p, ring, shared_address(memory), b.full, b.empty, b.came);
+    __syncwarp();
+    wait_for_previous();
+}
+/* Of a unit's matrix, and of the other one of a gated unit. */
+__device__ __forceinline__ float2 unit_factors(const ProductWork &p, bool glu, int unit) {
+    int tile_row;
+    const int index = weight_of(p, unit, tile_row);
+    return make_float2(__ldg(p.weight[index].factors + tile_row), glu ? __ldg(p.weight[1].factors + tile_row) : 0);
+}
+
 /* Σ x² of a row: lanes as warp_sum() adds them, then slices in order. */
 __device__ __forceinline__ float squares_added(const float *from) {
     float each[WARPS];

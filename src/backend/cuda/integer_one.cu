@@ -6,8 +6,8 @@ template <int KIND, int SUBS>
 __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     integer_one_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    __shared__ uint64_t barriers[ONE_WORDS];
-    integer_one<KIND, SUBS>(p, ring, barriers);
+    __shared__ uint64_t words[FEW_WORDS];
+    integer_one<KIND, SUBS>(p, ring, words);
 #endif
 }
 

@@ -129,11 +129,6 @@ struct OneEnding {
     float *copy;
     float factor, other, bias, other_bias, old;
 
-    static __device__ __forceinline__ float2 factors_of(const ProductWork &p, bool glu, int unit) {
-        int tile_row;
-        const int index = weight_of(p, unit, tile_row);
-        return make_float2(__ldg(p.weight[index].factors + tile_row), glu ? __ldg(p.weight[1].factors + tile_row) : 0);
-    }
     __device__ __forceinline__ void expect(const ProductWork &p, bool glu, int unit, float2 both) {
         int tile_row;
         const int index = weight_of(p, unit, tile_row);
@@ -152,14 +147,14 @@ struct OneEnding {
 
 /* Two units at a time, half of the lanes each. What the next ones need is on its way, of factors what the next 32 do, a lane each. */
 __device__ __forceinline__ void one_finish(
-    const ProductWork &p, const OneLayout &at, uint8_t *memory, uint32_t prepared, uint32_t summed, uint32_t taken) {
+    const ProductWork &p, const OneLayout &at, uint8_t *memory, const FewBarriers &b) {
     const int lane = threadIdx.x % 32, half = lane / TILE_ROWS;
     const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.part.theirs != nullptr;
     const int part = TILE_ROWS, buffer_floats = (glu ? 2 : 1) * part, area = at.area / 4;
     const auto unit_at = [&](int number) { return (int)(blockIdx.x + number * gridDim.x); };
     const auto factors_ahead = [&](int first) {
         const int unit = unit_at(first + lane);
-        return unit < p.units ? OneEnding::factors_of(p, glu, unit) : make_float2(0, 0);
+        return unit < p.units ? unit_factors(p, glu, unit) : make_float2(0, 0);
     };
     float2 near = factors_ahead(0), far = factors_ahead(32);
     OneEnding next = {};
@@ -175,7 +170,7 @@ __device__ __forceinline__ void one_finish(
     const int64_t slot = divided ? part_slot(p.part) : 0;
     float input_factor = 1;
     if (p.norm.width) {
-        barrier_wait(prepared, 0);
+        barrier_wait(b.prepared, 0);
         input_factor = 1.0f / sqrtf(squares_added((const float *)(memory + at.squares)) / (float)p.norm.width + p.norm.eps);
     }
     Turn buffer;
@@ -195,8 +190,8 @@ __device__ __forceinline__ void one_finish(
         Turn second = buffer;
         second.next(SUM_BUFFERS);
         const float *from = (const float *)(memory + at.areas) + (two && half ? second.at : buffer.at) * buffer_floats;
-        barrier_wait(summed + 8 * buffer.at, buffer.phase);
-        if (two) barrier_wait(summed + 8 * second.at, second.phase);
+        barrier_wait(b.summed + 8 * buffer.at, buffer.phase);
+        if (two) barrier_wait(b.summed + 8 * second.at, second.phase);
         float v = slices_added(from, area, 0) * factor + ending.bias;
         if (glu) v = gated_usually(p.activation, v, slices_added(from + part, area, 0) * other + ending.other_bias);
         if (ending.out) {
@@ -210,48 +205,29 @@ __device__ __forceinline__ void one_finish(
         }
         __syncwarp();
         if (lane == 0) {
-            barrier_arrive(taken + 8 * buffer.at);
-            if (two) barrier_arrive(taken + 8 * second.at);
+            barrier_arrive(b.taken + 8 * buffer.at);
+            if (two) barrier_arrive(b.taken + 8 * second.at);
         }
         buffer = second;
         if (two) buffer.next(SUM_BUFFERS);
     }
 }
 
-/* Words of shared memory that a block has besides: barriers, and whether the first warp has its inputs. */
-enum { ONE_WORDS = 2 * SLOTS_MAX + 2 * SUM_BUFFERS + 2 };
-template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ring, uint64_t *barriers) {
+/* words: FEW_WORDS of shared memory */
+template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ring, uint64_t *words) {
     constexpr int TILE = tile_bytes<KIND, SUBS>();
     extern __shared__ __align__(128) uint8_t memory[]; /* slots, planes, areas, squares, numbers */
-    volatile int &came = *(volatile int *)(barriers + ONE_WORDS - 1);
     if (!ring.late) let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t full = shared_address(barriers), empty = full + 8 * SLOTS_MAX, summed = empty + 8 * SLOTS_MAX,
-                   taken = summed + 8 * SUM_BUFFERS, prepared = taken + 8 * SUM_BUFFERS;
-    if (threadIdx.x == 0) {
-        came = 0;
-        for (int i = 0; i < ring.slots; i++) {
-            barrier_make(full + 8 * i, 1);
-            barrier_make(empty + 8 * i, MULTIPLIERS);
-        }
-        barrier_make(prepared, MULTIPLIERS);
-        for (int i = 0; i < SUM_BUFFERS; i++) {
-            barrier_make(summed + 8 * i, MULTIPLIERS);
-            barrier_make(taken + 8 * i, 1);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
+    const FewBarriers b(words);
+    b.make(ring.slots);
     const OneLayout at(p, ring);
     if (warp == ORDERING) {
-        if (p.soon) soon_bring(p.soon, p.soon_count);
-        if (lane == 0) ring_order(p, ring, shared_address(memory), full, empty, &came);
-        __syncwarp();
-        wait_for_previous();
+        few_order(p, ring, memory, b);
         return;
     }
     if (warp == FINISHING) {
-        one_finish(p, at, memory, prepared, summed, taken);
+        one_finish(p, at, memory, b);
         return;
     }
     const bool glu = p.mode == PRODUCT_GLU;
@@ -271,7 +247,7 @@ template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const 
         wait_for_previous();
         own.bring(mine, 0, 0);
         copies_arrived();
-        if (threadIdx.x == 0) came = 1;
+        if (threadIdx.x == 0) *b.came = 1;
         own.brought(0, v);
         if (square) {
             const float all = integer_square(v);
@@ -282,10 +258,10 @@ template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const 
         own.leave(integer_part(v), 0);
     } else {
         wait_for_previous();
-        rounds_prepare(own, mine, weights, rounds, square, &came);
+        rounds_prepare(own, mine, weights, rounds, square, b.came);
     }
     __syncwarp();
-    if (square && lane == 0) barrier_arrive(prepared);
+    if (square && lane == 0) barrier_arrive(b.prepared);
     if (ring.late) let_next_begin();
 
     Turn turn, buffer;
@@ -296,10 +272,10 @@ template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const 
         to[0] = sum[0][0];
         to[8] = sum[0][1];
     };
-    const auto room = [&] { barrier_wait(taken + 8 * buffer.at, buffer.phase ^ 1); };
+    const auto room = [&] { barrier_wait(b.taken + 8 * buffer.at, buffer.phase ^ 1); };
     const auto told = [&] {
         __syncwarp();
-        if (lane == 0) barrier_arrive(summed + 8 * buffer.at);
+        if (lane == 0) barrier_arrive(b.summed + 8 * buffer.at);
         buffer.next(SUM_BUFFERS);
     };
     if (ring.twos) { /* a unit's gate and up, or two units */
@@ -307,11 +283,11 @@ template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const 
         for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
             const bool both = glu || unit + (int)gridDim.x < p.units;
             const int here = turn.at;
-            barrier_wait(full + 8 * here, turn.phase);
+            barrier_wait(b.full + 8 * here, turn.phase);
             turn.next(ring.slots);
             const int other = both ? turn.at : here;
             if (both) {
-                barrier_wait(full + 8 * other, turn.phase);
+                barrier_wait(b.full + 8 * other, turn.phase);
                 turn.next(ring.slots);
             }
             float sum[2][1][2] = {};
@@ -320,8 +296,8 @@ template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const 
             integer_run<KIND, SUBS, 1, 2>(sum, tile, scales, inputs, factor, deal);
             __syncwarp();
             if (lane == 0) {
-                barrier_arrive(empty + 8 * here);
-                if (both) barrier_arrive(empty + 8 * other);
+                barrier_arrive(b.empty + 8 * here);
+                if (both) barrier_arrive(b.empty + 8 * other);
             }
             room();
             put(0, sum[0]);
@@ -351,10 +327,10 @@ template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const 
                         own_deal = deal_of<1>(min(min(ring.share, run - piece * ring.share), p.groups - first - group));
                     const uint8_t *tile[1] = {memory + tiles + turn.at * ring.slot_bytes}, *inputs[1] = {memory + x + group * 128},
                                   *factor[1] = {memory + number + group * Numbers<SUBS>::BYTES};
-                    barrier_wait(full + 8 * turn.at, turn.phase);
+                    barrier_wait(b.full + 8 * turn.at, turn.phase);
                     integer_run<KIND, SUBS, 1, 1>(sum, tile, scales, inputs, factor, own_deal);
                     __syncwarp();
-                    if (lane == 0) barrier_arrive(empty + 8 * turn.at);
+                    if (lane == 0) barrier_arrive(b.empty + 8 * turn.at);
                     turn.next(ring.slots);
                 }
             if (part == 0) room();
