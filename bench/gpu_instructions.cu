@@ -1,7 +1,7 @@
-/* What instructions of a kernel cost by where they come from, for bench/results/cuda-h100.md:
- *   nvcc -std=c++17 -O3 -ftemplate-depth=3000 -arch=sm_90a bench/gpu_instructions.cu -o gpu_instructions && ./gpu_instructions
- * (compiling takes minutes).
- * First a loop of so many KB; then kernels of 8 KB, run once each, that take turns, some of them behind code that is skipped. */
+/* What instructions of a kernel cost by where they come from, for bench/results/cuda-h100.md. Compiling takes minutes:
+ *   nvcc -std=c++17 -O3 -ftemplate-depth=3000 -arch=sm_90a bench/gpu_instructions.cu -o gpu_instructions
+ * First a loop of so many KB; then kernels of 8 KB, run once each, that take turns, some of them behind code that is
+ * skipped. */
 #include <algorithm>
 #include <cstdio>
 #include <cuda_runtime.h>
@@ -54,7 +54,8 @@ template <int KB> static void loop(float *out, long long *cycles) {
 }
 
 /* never: not 0, and the code before is run. */
-template <int KB_BEFORE, int ID> __global__ void __launch_bounds__(256) once_kernel(float *out, long long *cycles, int never) {
+template <int KB_BEFORE, int ID>
+__global__ void __launch_bounds__(256) once_kernel(float *out, long long *cycles, int never) {
     asm volatile("griddepcontrol.launch_dependents;");
     float x[8];
     begin(x);
@@ -112,9 +113,12 @@ int main() {
     turns("two in turn, 32 KB before", {once_kernel<32, 4>, once_kernel<32, 5>}, out, cycles);
     turns("two in turn, 64 KB before", {once_kernel<64, 2>, once_kernel<64, 6>}, out, cycles);
     turns("six in turn",
-        {once_kernel<0, 1>, once_kernel<0, 3>, once_kernel<0, 7>, once_kernel<0, 8>, once_kernel<0, 9>, once_kernel<0, 10>}, out, cycles);
+        {once_kernel<0, 1>, once_kernel<0, 3>, once_kernel<0, 7>, once_kernel<0, 8>, once_kernel<0, 9>,
+            once_kernel<0, 10>},
+        out, cycles);
     turns("six in turn, 32 KB before",
-        {once_kernel<32, 1>, once_kernel<32, 3>, once_kernel<32, 7>, once_kernel<32, 8>, once_kernel<32, 9>, once_kernel<32, 10>}, out,
-        cycles);
+        {once_kernel<32, 1>, once_kernel<32, 3>, once_kernel<32, 7>, once_kernel<32, 8>, once_kernel<32, 9>,
+            once_kernel<32, 10>},
+        out, cycles);
     return 0;
 }

@@ -31,7 +31,8 @@ void *shared_memory(uint32_t number, size_t bytes, size_t align) {
     if (align < 4) align = 4;
     const size_t at = (block->used + align - 1) / align * align;
     block->declared_bytes = (block->declared_bytes + align - 1) / align * align + bytes;
-    if (block->declared_bytes > SHARED_USUAL) fault("%s: %zu bytes of declared shared memory", cluster.name, block->declared_bytes);
+    if (block->declared_bytes > SHARED_USUAL)
+        fault("%s: %zu bytes of declared shared memory", cluster.name, block->declared_bytes);
     if (block->declared_bytes + cluster.rest_bytes > SHARED_MAX)
         fault("%s: %zu and %zu bytes of shared memory", cluster.name, block->declared_bytes, cluster.rest_bytes);
     fill_with_garbage(block->memory + at, bytes);
@@ -205,7 +206,8 @@ static void counter_check(Block *block, Counter *c) {
             Thread *t = warp.lanes[__builtin_ctz(left)];
             if (t->barrier != (uint64_t *)c) continue;
             if (!t->waits)
-                fault("an mbarrier passes a phase while thread %u of the block has not seen the one before (%s)", t->index.x, t->where);
+                fault("an mbarrier passes a phase while thread %u of the block has not seen the one before (%s)",
+                    t->index.x, t->where);
             make_ready(t);
         }
 }
@@ -248,7 +250,8 @@ static void bulk_add(uint32_t to, const void *from, const void *value, uint32_t 
     cluster.bulks.push_back(bulk);
 }
 void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
-    if (bytes == 0 || bytes % 16 || (uintptr_t)from % 16) fault("a bulk copy of %u bytes from %p: not in sixteens", bytes, from);
+    if (bytes == 0 || bytes % 16 || (uintptr_t)from % 16)
+        fault("a bulk copy of %u bytes from %p: not in sixteens", bytes, from);
     bulk_add(to, from, NULL, bytes, barrier, 16);
 }
 void copy_tensor(uint32_t to, const TensorMap *map, TensorPlace place, uint32_t barrier) {
@@ -258,10 +261,13 @@ void copy_tensor(uint32_t to, const TensorMap *map, TensorPlace place, uint32_t 
     for (uint32_t row = 0; row < map->box[1]; row++)
         for (uint32_t piece = 0; piece < 8; piece++)
             copy_bulk(to + row * 128 + (piece ^ (row & 7)) * 16,
-                map->base + place.at[2] * map->strides[1] + (place.at[1] + row) * map->strides[0] + place.at[0] * 2 + piece * 16,
+                map->base + place.at[2] * map->strides[1] + (place.at[1] + row) * map->strides[0] + place.at[0] * 2 +
+                    piece * 16,
                 16, barrier);
 }
-void store_bulk(uint32_t to, const void *value, uint32_t bytes, uint32_t barrier) { bulk_add(to, NULL, value, bytes, barrier, bytes); }
+void store_bulk(uint32_t to, const void *value, uint32_t bytes, uint32_t barrier) {
+    bulk_add(to, NULL, value, bytes, barrier, bytes);
+}
 
 /* Any of those under way. */
 void perform_bulk() {

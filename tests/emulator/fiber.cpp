@@ -85,7 +85,8 @@ static void go(void **save, Thread *to, bool for_good) {
     self = to;
 #ifdef __SANITIZE_ADDRESS__
     void *fake = NULL;
-    __sanitizer_start_switch_fiber(for_good ? NULL : &fake, to ? bottom_of(to) : main_bottom, to ? (size_t)STACK_BYTES : main_bytes);
+    __sanitizer_start_switch_fiber(
+        for_good ? NULL : &fake, to ? bottom_of(to) : main_bottom, to ? (size_t)STACK_BYTES : main_bytes);
     emulator_switch(save, to ? to->stack : main_stack);
     __sanitizer_finish_switch_fiber(fake, NULL, NULL);
 #else
@@ -116,7 +117,8 @@ static Thread *take_next() {
     if (ready.empty()) return NULL;
     if (current >= ready.size() || chance(WARP_CHANCE)) current = draw((uint32_t)ready.size());
     Warp *warp = ready[current];
-    const uint32_t turn = draw_word() & 31, turned = warp->ready >> turn | (uint32_t)((uint64_t)warp->ready << (32 - turn));
+    const uint32_t turn = draw_word() & 31,
+                   turned = warp->ready >> turn | (uint32_t)((uint64_t)warp->ready << (32 - turn));
     const uint32_t lane = (turn + (uint32_t)__builtin_ctz(turned)) & 31;
     warp->ready &= ~(1u << lane);
     if (warp->ready == 0) {
@@ -180,7 +182,7 @@ static void thread_begin(Block *block, Warp *warp, uint32_t at) {
     thread->where = "its beginning";
     thread->serial = stacks_used;
     uint64_t *top = (uint64_t *)((uintptr_t)(stack_take() + STACK_BYTES) & ~(uintptr_t)15) - 1;
-    *--top = 0;                      /* returns to nowhere */
+    *--top = 0; /* returns to nowhere */
     *--top = 0;
     *--top = (uint64_t)thread_main;
     for (int i = 0; i < 6; i++) *--top = 0;
@@ -254,7 +256,8 @@ static void place_cluster(uint32_t number, uint32_t across) {
     }
 }
 
-static void begin(const cudaLaunchConfig_t &config, const Kernel &kernel, const void *arguments, uint32_t size, bool measuring) {
+static void begin(
+    const cudaLaunchConfig_t &config, const Kernel &kernel, const void *arguments, uint32_t size, bool measuring) {
     cluster.config = &config;
     gridDim = config.gridDim;
     blockDim = config.blockDim;

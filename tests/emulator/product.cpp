@@ -1,6 +1,7 @@
-/* Products of small matrices by warps. The registers of lane 4g + t: of a 16 × 16 matrix of halves a, words (row g; columns
- * 2t, 2t + 1), (g + 8; the same), (g; 2t + 8, 2t + 9), (g + 8; those); of b alike with its columns as rows; of sums (g; 2t,
- * 2t + 1), (g + 8; the same). With integers the same words have four columns. Source: NVIDIA's PTX ISA, 9.7.14 and 9.7.15. */
+/* Products of small matrices by warps. The registers of lane 4g + t: of a 16 × 16 matrix of halves a, words (row g;
+ * columns 2t, 2t + 1), (g + 8; the same), (g; 2t + 8, 2t + 9), (g + 8; those); of b alike with its columns as rows; of
+ * sums (g; 2t, 2t + 1), (g + 8; the same). With integers the same words have four columns. Source: NVIDIA's PTX
+ * ISA, 9.7.14 and 9.7.15. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -17,8 +18,8 @@ enum { ROWS = 16, STEP = 16, BYTES = 32, COLUMNS_MAX = 256 };
 
 static inline float half_at(uint16_t bits) { return _cvtsh_ss(bits); }
 
-/* sums + a · b, b as [step][column]: 16 products are added up in order as doubles, which holds nearly all of them exactly, and
- * rounded once. The one arithmetic of f16 products here. */
+/* sums + a · b, b as [step][column]: 16 products are added up in order as doubles, which holds nearly all of them
+ * exactly, and rounded once. The one arithmetic of f16 products here. */
 static void multiply_halves(const float (*a)[STEP], const float *b, int columns, float *sums) {
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < columns; c += 8) {
@@ -86,7 +87,8 @@ static void compute_integers(void *const put[LANES], uint32_t mask) {
         const ptx::MultiplyIntegers &m = *(const ptx::MultiplyIntegers *)put[lane];
         a_bytes(a, lane, m.a, m.a_unsigned);
         for (int i = 0; i < 4; i++) sums[sum_at(lane, i, 8)] = m.from[i];
-        for (int i = 0; i < 8; i++) b[lane / 4][lane % 4 * 4 + i / 4 * 16 + i % 4] = byte_of(m.b[i / 4], i % 4, m.b_unsigned);
+        for (int i = 0; i < 8; i++)
+            b[lane / 4][lane % 4 * 4 + i / 4 * 16 + i % 4] = byte_of(m.b[i / 4], i % 4, m.b_unsigned);
     }
     multiply_bytes(a, b, 8, sums);
     for (int lane = 0; lane < LANES; lane++)
@@ -109,7 +111,8 @@ static void compute_load(void *const put[LANES], uint32_t mask) {
         for (int lane = 0; lane < LANES; lane++) {
             uint16_t halves[2];
             for (int k = 0; k < 2; k++) {
-                const int row = first.turned ? lane % 4 * 2 + k : lane / 4, column = first.turned ? lane / 4 : lane % 4 * 2 + k;
+                const int row = first.turned ? lane % 4 * 2 + k : lane / 4,
+                          column = first.turned ? lane / 4 : lane % 4 * 2 + k;
                 memcpy(&halves[k], ((const Matrices *)put[8 * m + row])->row + 2 * column, 2);
             }
             *((const Matrices *)put[lane])->words[m] = halves[0] | (uint32_t)halves[1] << 16;
@@ -121,7 +124,8 @@ static void compute_store(void *const put[LANES], uint32_t mask) {
     for (int m = 0; m < first.count; m++)
         for (int lane = 0; lane < LANES; lane++)
             for (int k = 0; k < 2; k++) {
-                const int row = first.turned ? lane % 4 * 2 + k : lane / 4, column = first.turned ? lane / 4 : lane % 4 * 2 + k;
+                const int row = first.turned ? lane % 4 * 2 + k : lane / 4,
+                          column = first.turned ? lane / 4 : lane % 4 * 2 + k;
                 const uint16_t half = (uint16_t)(((const Matrices *)put[lane])->from[m] >> 16 * k);
                 memcpy(((const Matrices *)put[8 * m + row])->row + 2 * column, &half, 2);
             }
@@ -130,7 +134,8 @@ static void compute_turn(void *const put[LANES], uint32_t mask) {
     uint16_t matrix[8][8];
     if (mask != ~0u) fault("movmatrix without all lanes");
     for (int lane = 0; lane < LANES; lane++)
-        for (int k = 0; k < 2; k++) matrix[lane / 4][lane % 4 * 2 + k] = (uint16_t)(*(const uint32_t *)put[lane] >> 16 * k);
+        for (int k = 0; k < 2; k++)
+            matrix[lane / 4][lane % 4 * 2 + k] = (uint16_t)(*(const uint32_t *)put[lane] >> 16 * k);
     for (int lane = 0; lane < LANES; lane++)
         *(uint32_t *)put[lane] = matrix[lane % 4 * 2][lane / 4] | (uint32_t)matrix[lane % 4 * 2 + 1][lane / 4] << 16;
 }
@@ -139,8 +144,8 @@ static void compute_turn(void *const put[LANES], uint32_t mask) {
  * Its four warps have 16 rows each and share b; here each warp multiplies when all of its own lanes have come. What is
  * under way is done at the latest when it is waited for. */
 
-/* Where row `row`'s byte `byte` of a step of a matrix lies that a descriptor describes; turned: where column `byte` / 2's half
- * lies, rows being next to one another. */
+/* Where row `row`'s byte `byte` of a step of a matrix lies that a descriptor describes; turned: where column `byte` /
+ * 2's half lies, rows being next to one another. */
 static const uint8_t *matrix_at(uint64_t matrix, int row, int byte, bool turned) {
     const uint32_t first = (uint32_t)(matrix & 0x3fff) << 4, leading = (uint32_t)(matrix >> 16 & 0x3fff) << 4,
                    stride = (uint32_t)(matrix >> 32 & 0x3fff) << 4, swizzle = (uint32_t)(matrix >> 62);
@@ -191,7 +196,8 @@ static void product_integers(const Product &p) {
     }
     for (int k = 0; k < BYTES; k++) {
         if (p.a_shared)
-            for (int r = 0; r < ROWS; r++) a[r][k] = byte_of(*matrix_at(p.a_matrix, p.warp_row + r, k, false), 0, p.a_unsigned);
+            for (int r = 0; r < ROWS; r++)
+                a[r][k] = byte_of(*matrix_at(p.a_matrix, p.warp_row + r, k, false), 0, p.a_unsigned);
         for (int c = 0; c < p.columns; c++) b[c][k] = byte_of(*matrix_at(p.b_matrix, c, k, false), 0, p.b_unsigned);
     }
     multiply_bytes(a, b, p.columns, sums);
@@ -222,11 +228,12 @@ static void compute_wide(void *const put[LANES], uint32_t mask) {
     Warp *warp = self->warp;
     if (mask != ~0u) fault("wgmma without all lanes");
     if (warp->block->thread_count % (4 * LANES)) fault("wgmma in a block that is not of warpgroups");
-    Product p = {{}, {}, w.a_matrix, w.b_matrix, w.columns, warp->number % 4 * ROWS, w.integers, w.a_unsigned, w.b_unsigned,
-        w.a_shared, w.adds, w.a_turned, w.b_turned, self->where};
+    Product p = {{}, {}, w.a_matrix, w.b_matrix, w.columns, warp->number % 4 * ROWS, w.integers, w.a_unsigned,
+        w.b_unsigned, w.a_shared, w.adds, w.a_turned, w.b_turned, self->where};
     for (int lane = 0; lane < LANES; lane++) {
         const ptx::Wide &other = *(const ptx::Wide *)put[lane];
-        if (other.a_matrix != w.a_matrix || other.b_matrix != w.b_matrix || other.columns != w.columns || other.adds != w.adds)
+        if (other.a_matrix != w.a_matrix || other.b_matrix != w.b_matrix || other.columns != w.columns ||
+            other.adds != w.adds)
             fault("lanes of a warp have different wgmma");
         p.sums[lane] = other.sums;
         memcpy(p.a[lane], other.a, sizeof other.a);
@@ -240,7 +247,9 @@ static void compute_commit(void *const put[LANES], uint32_t mask) {
     for (size_t count : warp->groups) grouped += count;
     warp->groups.push_back(warp->products.size() - grouped);
 }
-static void compute_wait(void *const put[LANES], uint32_t mask) { products_finish(self->warp, *(const uint32_t *)put[0], false); }
+static void compute_wait(void *const put[LANES], uint32_t mask) {
+    products_finish(self->warp, *(const uint32_t *)put[0], false);
+}
 
 } // namespace emulator
 

@@ -79,10 +79,11 @@ void report_deadlock() {
                     if (t->where == first->where && t->waits == first->waits) alike |= t->bit;
                 }
                 left &= ~alike;
-                fprintf(stderr, "  block %u %u %u, warp %zu, lanes %08x at %s: %s\n", block.index.x, block.index.y, block.index.z,
-                    w, alike, first->where, first->waits ? first->waits : "runs");
+                fprintf(stderr, "  block %u %u %u, warp %zu, lanes %08x at %s: %s\n", block.index.x, block.index.y,
+                    block.index.z, w, alike, first->where, first->waits ? first->waits : "runs");
                 bool known = first == self;
-                for (int i = 0; i < count; i++) known |= told[i]->where == first->where && told[i]->waits == first->waits;
+                for (int i = 0; i < count; i++)
+                    known |= told[i]->where == first->where && told[i]->waits == first->waits;
                 if (!known && count < GROUPS_MAX) {
                     told[count++] = first;
                     print_calls_of(first);

@@ -1,5 +1,6 @@
-/* The part of the CUDA runtime and driver that the backend calls, for one device that is this processor. What is enqueued is
- * done at once, or kept while a stream is captured; on the default stream, for which others do not wait, some time. */
+/* The part of the CUDA runtime and driver that the backend calls, for one device that is this processor. What is
+ * enqueued is done at once, or kept while a stream is captured; on the default stream, for which others do not wait,
+ * some time. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <mutex>
@@ -68,8 +69,9 @@ static void perform(const Action &a) {
         clock_gettime(CLOCK_MONOTONIC, &end);
         if (traces)
             fprintf(stderr, "%9.3f ms  %u × %u × %u of %u, %zu bytes  %s\n",
-                (double)(end.tv_sec - begin.tv_sec) * 1e3 + (double)(end.tv_nsec - begin.tv_nsec) * 1e-6, a.config.gridDim.x,
-                a.config.gridDim.y, a.config.gridDim.z, a.config.blockDim.x, (size_t)a.config.dynamicSmemBytes, cluster.name);
+                (double)(end.tv_sec - begin.tv_sec) * 1e3 + (double)(end.tv_nsec - begin.tv_nsec) * 1e-6,
+                a.config.gridDim.x, a.config.gridDim.y, a.config.gridDim.z, a.config.blockDim.x,
+                (size_t)a.config.dynamicSmemBytes, cluster.name);
     }
 }
 
@@ -131,12 +133,14 @@ cudaError_t launch(const cudaLaunchConfig_t &config, const Kernel &kernel, const
         if (found != dynamic_most.end() && found->second > most) most = found->second;
     }
     const uint64_t threads = (uint64_t)config.blockDim.x * config.blockDim.y * config.blockDim.z;
-    const bool grid = config.gridDim.x > 0 && config.gridDim.y > 0 && config.gridDim.z > 0 && config.gridDim.x < 1u << 31 &&
-        config.gridDim.y < 1 << 16 && config.gridDim.z < 1 << 16;
-    if (!grid || threads == 0 || threads > BLOCK_MAX || config.dynamicSmemBytes > (size_t)most || a.cluster > CLUSTER_MAX ||
-        a.cluster == 0 || config.gridDim.x % a.cluster) {
-        fprintf(stderr, "emulator: no launch of %u × %u × %u blocks of %llu threads, %zu bytes of shared memory, clusters of %u\n",
-            config.gridDim.x, config.gridDim.y, config.gridDim.z, (unsigned long long)threads, config.dynamicSmemBytes, a.cluster);
+    const bool grid = config.gridDim.x > 0 && config.gridDim.y > 0 && config.gridDim.z > 0 &&
+        config.gridDim.x < 1u << 31 && config.gridDim.y < 1 << 16 && config.gridDim.z < 1 << 16;
+    if (!grid || threads == 0 || threads > BLOCK_MAX || config.dynamicSmemBytes > (size_t)most ||
+        a.cluster > CLUSTER_MAX || a.cluster == 0 || config.gridDim.x % a.cluster) {
+        fprintf(stderr,
+            "emulator: no launch of %u × %u × %u blocks of %llu threads, %zu bytes of shared memory, clusters of %u\n",
+            config.gridDim.x, config.gridDim.y, config.gridDim.z, (unsigned long long)threads, config.dynamicSmemBytes,
+            a.cluster);
         return threads == 0 || !grid ? cudaErrorInvalidConfiguration : cudaErrorInvalidValue;
     }
     return enqueue(config.stream, a);
@@ -159,9 +163,11 @@ struct Allocation {
 static std::unordered_map<void *, Allocation> allocations;
 static size_t used_bytes;
 
-/* Ends at a page that nobody may touch, so that who reads or writes beyond it is found; freed memory is not there at all. */
+/* Ends at a page that nobody may touch, so that who reads or writes beyond it is found; freed memory is not there at
+ * all. */
 static void *take(size_t bytes) {
-    const size_t size = (bytes + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN, whole = (size + PAGE - 1) / PAGE * PAGE;
+    const size_t size = (bytes + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN,
+                 whole = (size + PAGE - 1) / PAGE * PAGE;
     std::lock_guard<std::mutex> lock(tables);
     if (used_bytes + size > TOTAL_BYTES) return NULL;
     void *memory = mmap(NULL, whole + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -380,7 +386,8 @@ static CUresult unreserve(CUdeviceptr at, size_t bytes) {
     munmap((void *)at, bytes);
     return CUDA_SUCCESS;
 }
-static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *kind, unsigned long long flags) {
+static CUresult create(
+    CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *kind, unsigned long long flags) {
     std::lock_guard<std::mutex> lock(tables);
     if (used_bytes + bytes > TOTAL_BYTES) return CUDA_ERROR_OUT_OF_MEMORY;
     used_bytes += bytes;
@@ -392,36 +399,43 @@ static CUresult destroy(CUmemGenericAllocationHandle handle) {
     used_bytes -= handle;
     return CUDA_SUCCESS;
 }
-static CUresult map(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+static CUresult map(
+    CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
     return mprotect((void *)at, bytes, PROT_READ | PROT_WRITE) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 static CUresult unmap(CUdeviceptr at, size_t bytes) {
     void *memory = mmap((void *)at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     return memory == MAP_FAILED ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
-static CUresult allow(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count) { return CUDA_SUCCESS; }
+static CUresult allow(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count) {
+    return CUDA_SUCCESS;
+}
 
-static CUresult encode_tiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *base, const cuuint64_t *dims,
-    const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
-    CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+static CUresult encode_tiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *base,
+    const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps,
+    CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+    CUtensorMapFloatOOBfill fill) {
     static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap), "it lies there");
     const bool known = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 && rank == 3 && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
         interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && box[0] == 64 && box[1] <= 256 && box[2] == 1 && steps[0] == 1 &&
         steps[1] == 1 && steps[2] == 1;
-    if (!known || (uintptr_t)base % 16 || strides[0] % 16 || strides[1] % 16 || strides[1] >> 40) return CUDA_ERROR_INVALID_VALUE;
-    const TensorMap made = {(const uint8_t *)base, {dims[0], dims[1], dims[2]}, {strides[0], strides[1]}, {box[0], box[1], box[2]}};
+    if (!known || (uintptr_t)base % 16 || strides[0] % 16 || strides[1] % 16 || strides[1] >> 40)
+        return CUDA_ERROR_INVALID_VALUE;
+    const TensorMap made = {
+        (const uint8_t *)base, {dims[0], dims[1], dims[2]}, {strides[0], strides[1]}, {box[0], box[1], box[2]}};
     memcpy(map, &made, sizeof made);
     return CUDA_SUCCESS;
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags,
-    cudaDriverEntryPointQueryResult *result) {
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+    unsigned long long flags, cudaDriverEntryPointQueryResult *result) {
     static const struct {
         const char *name;
         void *function;
     } functions[] = {{"cuDeviceGetAttribute", (void *)attribute}, {"cuMemAddressReserve", (void *)reserve},
         {"cuMemAddressFree", (void *)unreserve}, {"cuMemCreate", (void *)create}, {"cuMemRelease", (void *)destroy},
-        {"cuTensorMapEncodeTiled", (void *)encode_tiled}, {"cuMemMap", (void *)map}, {"cuMemUnmap", (void *)unmap}, {"cuMemSetAccess", (void *)allow}};
+        {"cuTensorMapEncodeTiled", (void *)encode_tiled}, {"cuMemMap", (void *)map}, {"cuMemUnmap", (void *)unmap},
+        {"cuMemSetAccess", (void *)allow}};
     *result = cudaDriverEntryPointSymbolNotFound;
     for (const auto &f : functions)
         if (!strcmp(f.name, name)) {

@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
         if (h < group) {
             const int index = j * group + h;
             float *q = a.q + row * q_width + (int64_t)index * a.head_dim;
-            head_prepare(a, q, a.q_norm, a.norm_full && a.q_norm.width ? &q_whole : nullptr, index * a.head_dim,
-                turns, head);
+            head_prepare(
+                a, q, a.q_norm, a.norm_full && a.q_norm.width ? &q_whole : nullptr, index * a.head_dim, turns, head);
             float square = 0;
             for (int i = lane; i < a.head_dim; i += 32) {
                 q[i] = head[i];
@@ -283,8 +283,7 @@ extern "C" cudaError_t attention_scan(cudaStream_t stream, const Attend *a) {
     if (attention_has_tiles(*a)) {
         cudaError_t done = cudaSuccess;
         if (a->short_runs) done = attention_scan_tiles(stream, *a);
-        if (!done && a->long_runs && a->first_row == a->generated)
-            done = attention_run_tiles(stream, *a);
+        if (!done && a->long_runs && a->first_row == a->generated) done = attention_run_tiles(stream, *a);
         return done;
     }
     const cudaError_t error = a->dtype == F32 ? scan<F32>(stream, *a)

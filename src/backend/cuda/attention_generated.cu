@@ -7,12 +7,14 @@
  * of which a block has a page and a warp a piece at a time; or a span to a block, of which a warp has a page.
  *
  * What earlier steps have left is loaded before the kernel before has ended (in clusters: where heads are usual,
- * heads_usual()); the row's own key and value are not needed until the end. A row that follows others of the same step, whose keys it sees, comes prepared (attention_prepare). */
+ * heads_usual()); the row's own key and value are not needed until the end. A row that follows others of the same step,
+ * whose keys it sees, comes prepared (attention_prepare). */
 #include "backend/cuda/attention_generated.cuh"
 
 enum { CLUSTER_MAX = 16 };
-/* Of a quarter of a multiprocessor's 512 registers a lane the kernel before, whose ten warps have 96 each (integer_few.cu), takes
- * 288 where three of them are. With so many two warps find room beside them, and a block need not wait until others are gone. */
+/* Of a quarter of a multiprocessor's 512 registers a lane the kernel before, whose ten warps have 96 each
+ * (integer_few.cu), takes 288 where three of them are. With so many two warps find room beside them, and a block need
+ * not wait until others are gone. */
 enum { BESIDE_REGISTERS = (16384 / 32 - 3 * 96) / 2 };
 
 /* Pairs of dims that a thread folds of `group` heads, at most. */
@@ -45,7 +47,8 @@ struct Spreading {
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/* Keys or values of a piece from a page, of which `there` tokens are; beyond them the last one again, or zeros if none is. */
+/* Keys or values of a piece from a page, of which `there` tokens are; beyond them the last one again, or zeros if none
+ * is. */
 template <int HD> __device__ __forceinline__ void piece_keys(const __half *from, int there, uint4 k[HD / 16]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     if (there <= 0) {
@@ -70,7 +73,8 @@ template <int HD> __device__ __forceinline__ void piece_values(const __half *fro
 
 /* A block has a page at most (or several: ROUNDS), whose keys and values are in registers before the kernel before has
  * ended, but for rare kinds of heads. */
-template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK) __maxnreg__(HD * NT > 128 ? 255 : BESIDE_REGISTERS)
+template <int HD, int NT, bool ROUNDS>
+__global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESIDE_REGISTERS)
     spread_kernel(const __grid_constant__ Attend a, const __grid_constant__ Spreading spread) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     /* [warp][head][dim], twice if there are rounds; then what blocks send: [page][dim], [page][head] */
@@ -182,9 +186,11 @@ template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK) 
         for (int at = 2 * threadIdx.x; at < group * HD; at += 2 * BLOCK) {
             const int head = at / HD, dim = at % HD, to = (int)__umulhi(at, spread.share_of);
             Chain chain = {NONE, 0, make_float2(0, 0)};
-            take_eight(chain, [&](int w) { return sums[w][head]; },
+            take_eight(
+                chain, [&](int w) { return sums[w][head]; },
                 [&](int w) { return *(const float2 *)(part + w * group * HD + at); });
-            push(address_in(shared_address(sent + slot * share + at - to * share), to), chain.o, address_in(barrier, to));
+            push(address_in(shared_address(sent + slot * share + at - to * share), to), chain.o,
+                address_in(barrier, to));
             if (dim / 2 < spread.cluster)
                 push(address_in(shared_address(received + slot * group + head), dim / 2),
                     make_float2(chain.most, chain.sum), address_in(barrier, dim / 2));
@@ -204,7 +210,8 @@ template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK) 
 #pragma unroll 1
         for (int slot = 0; slot < spans * SPAN_PAGES; slot += SPAN_PAGES) {
             Chain own = {NONE, 0, make_float2(0, 0)};
-            take_eight(own, [&](int w) { return received[(slot + w) * group + head]; },
+            take_eight(
+                own, [&](int w) { return received[(slot + w) * group + head]; },
                 [&](int w) { return *(const float2 *)(sent + (slot + w) * share + at); });
             chain.take(make_float2(own.most, own.sum), own.o);
         }
@@ -216,7 +223,11 @@ template <int HD, int NT, bool ROUNDS> __global__ void __launch_bounds__(BLOCK) 
 /* ---- a block for a span ---- */
 
 /* Slots of a warp's ring. deep: a block has a multiprocessor to itself. */
-template <int HD, bool DEEP> constexpr int RING_SLOTS = (DEEP ? 24 << 10 : HD > 128 ? 16 << 10 : 12 << 10) / SLOT_BYTES<HD>;
+template <int HD, bool DEEP>
+constexpr int RING_SLOTS = (DEEP              ? 24 << 10
+                                   : HD > 128 ? 16 << 10
+                                              : 12 << 10) /
+    SLOT_BYTES<HD>;
 
 template <int HD> struct SpanShared {
     RowHeads<HD> heads;
@@ -226,14 +237,16 @@ template <int HD> struct SpanShared {
 };
 
 /* apart: another kernel folds the spans. */
-template <int HD, int NT, bool DEEP> __global__ void __launch_bounds__(BLOCK, HD * NT > 128 || DEEP ? 1 : 2)
+template <int HD, int NT, bool DEEP>
+__global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
     span_kernel(const __grid_constant__ Attend a, int most_spans, int apart) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int PAIRS = THREAD_PAIRS<HD, NT>, SLOTS = RING_SLOTS<HD, DEEP>, RING_FLOATS = SLOTS * SLOT_BYTES<HD> / 4;
     extern __shared__ __align__(128) float rings[]; /* of each warp, at last its part */
     __shared__ __align__(16) SpanShared<HD> s;
     let_next_begin();
-    const int warp = threadIdx.x / 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
+    const int warp = threadIdx.x / 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y,
+              row = a.first_row + blockIdx.z;
     const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.runs + row); /* on their way together */
     const TurnReady turns(a, row);
     const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
@@ -281,8 +294,10 @@ template <int HD, int NT, bool DEEP> __global__ void __launch_bounds__(BLOCK, HD
         chain[i] = {NONE, 0, make_float2(0, 0)};
         const int at = 2 * (i * BLOCK + threadIdx.x), head = at / HD;
         if (head >= group) continue;
-        take_eight(chain[i], first_page - span * SPAN_PAGES, end_page - span * SPAN_PAGES,
-            [&](int w) { return s.sums[w][head]; }, [&](int w) { return *(const float2 *)(rings + w * RING_FLOATS + at); });
+        take_eight(
+            chain[i], first_page - span * SPAN_PAGES, end_page - span * SPAN_PAGES,
+            [&](int w) { return s.sums[w][head]; },
+            [&](int w) { return *(const float2 *)(rings + w * RING_FLOATS + at); });
     }
     if (spans > 1 || apart) {
         const int64_t stride = left_floats<HD>(group), rows = (int64_t)blockIdx.z * a.kv_heads + kv_head;
@@ -327,7 +342,8 @@ template <int HD, int NT, bool DEEP> __global__ void __launch_bounds__(BLOCK, HD
 #pragma unroll 1
                 for (int w = 0; w < count; w += 8) {
                     const auto from = [&](int n) { return rings + min(w + n, count - 1) * (int)stride; };
-                    take_eight(chain[i], 0, count - w, [&](int n) { return ((const float2 *)(from(n) + group * HD))[head]; },
+                    take_eight(
+                        chain[i], 0, count - w, [&](int n) { return ((const float2 *)(from(n) + group * HD))[head]; },
                         [&](int n) { return *(const float2 *)(from(n) + at); });
                 }
             }
@@ -344,13 +360,15 @@ template <int HD, int NT, bool DEEP> __global__ void __launch_bounds__(BLOCK, HD
 /* What span_kernel() has left apart: spans and, behind them, the row's own token. A block has so many dims of a head.
  */
 enum { FOLD_DIMS = 32, FOLD_SPANS = BLOCK / (FOLD_DIMS / 4) };
-template <int HD> __global__ void __launch_bounds__(BLOCK) fold_kernel(const __grid_constant__ Attend a, int most_spans) {
+template <int HD>
+__global__ void __launch_bounds__(BLOCK) fold_kernel(const __grid_constant__ Attend a, int most_spans) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     __shared__ __align__(16) float o[FOLD_SPANS][FOLD_DIMS];
     __shared__ float2 sums[FOLD_SPANS];
     __shared__ FoldFactors factors[FOLD_SPANS];
     let_next_begin();
-    const int lane = threadIdx.x % 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
+    const int lane = threadIdx.x % 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y,
+              row = a.first_row + blockIdx.z;
     const int dim = blockIdx.x * FOLD_DIMS, head = dim / HD;
     const int place = __ldcg(a.step.places + row), first = a.window && place >= a.window ? place - a.window + 1 : 0;
     const int spans = max(1, (place + SPAN - 1) / SPAN - first / SPAN);
@@ -435,11 +453,11 @@ template <int HD, int NT, bool DEEP> static cudaError_t in_spans(cudaStream_t st
     cudaError_t error =
         cudaFuncSetAttribute(span_kernel<HD, NT, DEEP>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (!error)
-        error = launch(stream, span_kernel<HD, NT, DEEP>, dim3(spans, a.kv_heads, a.rows), BLOCK, (size_t)bytes, a, spans,
-            (int)apart);
-    return error || !apart
-        ? error
-        : launch(stream, fold_kernel<HD>, dim3(a.heads / a.kv_heads * HD / FOLD_DIMS, a.kv_heads, a.rows), BLOCK, 0, a, spans);
+        error = launch(stream, span_kernel<HD, NT, DEEP>, dim3(spans, a.kv_heads, a.rows), BLOCK, (size_t)bytes, a,
+            spans, (int)apart);
+    return error || !apart ? error
+                           : launch(stream, fold_kernel<HD>,
+                                 dim3(a.heads / a.kv_heads * HD / FOLD_DIMS, a.kv_heads, a.rows), BLOCK, 0, a, spans);
 }
 template <int HD> static cudaError_t generated(cudaStream_t stream, const Attend &a) {
     const bool wide = a.heads / a.kv_heads > 8;

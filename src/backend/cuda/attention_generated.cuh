@@ -64,7 +64,7 @@ __device__ __forceinline__ void take_eight(Chain &c, const Sums &sums, const Par
 }
 
 /* A warp's ring in shared memory, through which keys and values pass 16 tokens at a time. */
-template <int HD> constexpr int SLOT_BYTES = PIECE * HD * 2;
+template <int HD> constexpr int SLOT_BYTES = 2 * (PIECE * HD);
 
 /* The row's heads of a kv head: queries as f16 times scale · log2 e, its own key and value. */
 template <int HD, int GROUP = GENERATED_GROUP_MAX> struct RowHeads {
@@ -85,8 +85,8 @@ __device__ __forceinline__ uint32_t address_in(uint32_t own, int rank) {
 /* Into a block of the cluster, whose barrier counts it. */
 __device__ __forceinline__ void push(uint32_t at, float2 v, uint32_t barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(at),
-        "f"(v.x), "f"(v.y), "r"(barrier)
-        : "memory");
+                 "f"(v.x), "f"(v.y), "r"(barrier)
+                 : "memory");
 }
 
 /* The scores of a piece. Even and odd steps are chains of their own. */
@@ -159,7 +159,8 @@ static __device__ __noinline__ void slot_bring_some(uint32_t to, const __half *f
     }
 }
 /* The same without a call, where many warps wait for memory rather than for instructions. */
-template <int HD> __device__ __forceinline__ void slot_bring_here(uint32_t to, const __half *from, int there, bool value) {
+template <int HD>
+__device__ __forceinline__ void slot_bring_here(uint32_t to, const __half *from, int there, bool value) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < HD / 16; j++) {
@@ -183,15 +184,14 @@ template <int HD> __device__ __forceinline__ void slot_bring(uint32_t to, const 
     for (int j = 0; j < PIECE / ROWS; j++) {
         const int at = value ? value_place(j * ROWS + row, piece) : key_place(j * ROWS + row, piece);
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + j * ROWS * HD * 2 + at * 16),
-            "l"(from + j * ROWS * HD)
-            : "memory");
+                     "l"(from + j * ROWS * HD)
+                     : "memory");
     }
 }
 template <int HD> __device__ __forceinline__ void slot_keys(uint4 k[HD / 16], const uint8_t *slot) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    keys_load<HD>(k, [&](int h, int i) {
-        return *(const uint4 *)(slot + ((g + h) * (HD / 8) + key_place(g + h, 4 * i + t)) * 16);
-    });
+    keys_load<HD>(k,
+        [&](int h, int i) { return *(const uint4 *)(slot + ((g + h) * (HD / 8) + key_place(g + h, 4 * i + t)) * 16); });
 }
 template <int HD> __device__ __forceinline__ void slot_values(Values v[HD / 64], const uint8_t *slot) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -255,11 +255,11 @@ template <int HD> __device__ __forceinline__ void part_put(float *to, const floa
     }
 }
 
-/* The warp's pieces, on their way through the ring, into its part [head][dim] and its sums. The part may lie in the ring.
- */
+/* The warp's pieces, on their way through the ring, into its part [head][dim] and its sums. The part may lie in the
+ * ring. */
 template <int HD, int NT, int SLOTS, bool QUICK>
-__device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS, QUICK> &ring, const Query<HD> query[NT],
-    float cap, int group, float *part, float2 *sums) {
+__device__ __forceinline__ void pieces_fold(const Pieces &p, PieceRing<HD, SLOTS, QUICK> &ring,
+    const Query<HD> query[NT], float cap, int group, float *part, float2 *sums) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float most[NT][2], sum[NT][2], o[NT][HD / 64][4][4];
 #pragma unroll
@@ -394,8 +394,8 @@ __device__ __forceinline__ void heads_whole(const Attend &a, int row, RowHeads<H
     }
 }
 /* own_key: where the row's is in its page. spare: HD floats of the warp's own. appends: it also puts key and value into
- * the page, and keeps what heads_energy() wants. query(head, v): what else is done with a query, whose dim lane + 32j v[j]
- * is, times scale · log2 e. */
+ * the page, and keeps what heads_energy() wants. query(head, v): what else is done with a query, whose dim lane + 32j
+ * v[j] is, times scale · log2 e. */
 template <int HD, int GROUP, class Use>
 __device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, int row, int kv_head, int group,
     bool appends, RowHeads<HD, GROUP> &s, float *spare, const Use &use) {
@@ -433,8 +433,7 @@ __device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, int
         if (!a.prepared) {
             const RowNorm &norm = key ? a.k_norm : a.q_norm;
             const Scaling scaling = key ? whole[1] : whole[0];
-            head_turned<HD>(
-                a, x, norm, a.norm_full && norm.width ? &scaling : nullptr, head * HD, s.turns, spare, v);
+            head_turned<HD>(a, x, norm, a.norm_full && norm.width ? &scaling : nullptr, head * HD, s.turns, spare, v);
         }
         if (key) {
 #pragma unroll
@@ -464,8 +463,8 @@ __device__ __forceinline__ bool heads_usual(const Attend &a, int group) {
     return !a.prepared && a.k && !a.whole && group < WARPS && a.rope.dims == a.head_dim && !a.rope.interleaved &&
         !a.norm_last && !a.q_norm.kind && !a.k_norm.kind;
 }
-/* What does not depend on the kernel before, in registers, so that what is left to do with a usual head is little code without
- * branches. After heads_begin(), all threads of the block seeing it. */
+/* What does not depend on the kernel before, in registers, so that what is left to do with a usual head is little code
+ * without branches. After heads_begin(), all threads of the block seeing it. */
 template <int HD> struct HeadReady {
     bool normed;
     const float *x; /* the warp's head: a query's, or the key's of the warp behind them */
@@ -548,7 +547,8 @@ __device__ __forceinline__ float heads_take_ready(const Attend &a, const HeadRea
     return square;
 }
 /* What heads_energy() wants. */
-template <int HD, int GROUP> __device__ __forceinline__ void heads_squares(RowHeads<HD, GROUP> &s, int group, float square) {
+template <int HD, int GROUP>
+__device__ __forceinline__ void heads_squares(RowHeads<HD, GROUP> &s, int group, float square) {
     if ((int)threadIdx.x / 32 >= group) return;
     square = warp_sum(square);
     if (threadIdx.x % 32 == 0) s.energies[threadIdx.x / 32] = square;
@@ -598,4 +598,3 @@ __device__ __forceinline__ void parts_bring(float *to, const float *from, int fl
     __syncthreads();
 }
 #endif
-

@@ -33,8 +33,7 @@ template <int HD> __device__ __forceinline__ void lanes_rotate(const Rotation &r
     const int lane = threadIdx.x % 32;
     const float scale = 1.0f / sqrtf((float)HD);
 #pragma unroll
-    for (int j = 0; j < HD / 32; j++)
-        v[j] = __uint_as_float(__float_as_uint(v[j]) ^ (r.signs[back][j] >> lane) << 31);
+    for (int j = 0; j < HD / 32; j++) v[j] = __uint_as_float(__float_as_uint(v[j]) ^ (r.signs[back][j] >> lane) << 31);
 #pragma unroll
     for (int stride = 1; stride < 32; stride *= 2)
 #pragma unroll
@@ -75,7 +74,7 @@ template <int HD> struct CodedRing {
     /* k[row of 16 tokens][two tiles of dims] or v[row of 16 dims][two tiles of tokens] */
     __device__ __forceinline__ void take(uint4 w[HD / 16]) {
         copies_wait<CODED_SLOTS<HD> - 1>();
-        const uint4 *at = (const uint4 *)(slots + out % CODED_SLOTS<HD> * SLOT_BYTES<HD>) + threadIdx.x % 32;
+        const uint4 *at = (const uint4 *)(slots + out % CODED_SLOTS<HD> * SLOT_BYTES<HD>)+(int)threadIdx.x % 32;
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) w[i] = at[i * 32];
         out++;
@@ -85,8 +84,7 @@ template <int HD> struct CodedRing {
 };
 
 /* The products of the page's mean with queries, of columns 2t and 2t + 1. */
-template <int HD>
-__device__ __forceinline__ void page_mean(const __half *mean, const __half *query, float of[2]) {
+template <int HD> __device__ __forceinline__ void page_mean(const __half *mean, const __half *query, float of[2]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float s[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -150,7 +148,8 @@ __device__ __forceinline__ void coded_page_fold(
             const float2 pair = __half22float2(as_half2(m % 2 ? scales.y : scales.x));
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float of = fmaf(i / 2 ? pair.y : pair.x, fmaf(sum_of(products[i]), unit[i % 2], half_sum[i % 2]), mean[i % 2]);
+                const float of =
+                    fmaf(i / 2 ? pair.y : pair.x, fmaf(sum_of(products[i]), unit[i % 2], half_sum[i % 2]), mean[i % 2]);
                 scores[m][i] = cap > 0 ? score_capped(of, cap) : of;
             }
         }
@@ -279,7 +278,8 @@ __device__ __forceinline__ void piece_fold(
 #endif
 
 /* Blocks: of each span, then of exact pages, of which a warp has a piece. */
-template <int HD> __global__ void __launch_bounds__(BLOCK, 2)
+template <int HD>
+__global__ void __launch_bounds__(BLOCK, 2)
     generated_coded_kernel(const __grid_constant__ Attend a, const __grid_constant__ AttendCodes c, int most_spans) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int PAIRS = 8 * HD / 2 / BLOCK;
@@ -340,26 +340,25 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, 2)
     if (exact && there && a.prepared) exact_bring();
     /* The last slot is free until heads are done. */
     float *spare = ring + (SLOTS - 1) * SLOT_BYTES<HD> / 4;
-    heads_take(a, own_key, row, kv_head, group, appends, s.heads, spare,
-        [&](int h, float *x) {
-            if (exact) return;
-            float most = 0;
-            int sum = 0;
-            lanes_rotate<HD>(c.k_rotation, false, x);
+    heads_take(a, own_key, row, kv_head, group, appends, s.heads, spare, [&](int h, float *x) {
+        if (exact) return;
+        float most = 0;
+        int sum = 0;
+        lanes_rotate<HD>(c.k_rotation, false, x);
 #pragma unroll
-            for (int j = 0; j < HD / 32; j++) most = fmaxf(most, fabsf(x[j]));
-            most = warp_max(most);
-            const float by = most > 0 ? 127.0f / most : 0;
+        for (int j = 0; j < HD / 32; j++) most = fmaxf(most, fabsf(x[j]));
+        most = warp_max(most);
+        const float by = most > 0 ? 127.0f / most : 0;
 #pragma unroll
-            for (int j = 0; j < HD / 32; j++) {
-                const int number = __float2int_rn(x[j] * by);
-                sum += number;
-                s.numbers[h][lane + 32 * j] = (int8_t)number;
-                s.rotated[h][lane + 32 * j] = __float2half_rn(x[j]);
-            }
-            sum = __reduce_add_sync(~0u, sum);
-            if (lane == 0) s.units[h] = most / 127.0f, s.half_sums[h] = 0.5f * (float)sum;
-        });
+        for (int j = 0; j < HD / 32; j++) {
+            const int number = __float2int_rn(x[j] * by);
+            sum += number;
+            s.numbers[h][lane + 32 * j] = (int8_t)number;
+            s.rotated[h][lane + 32 * j] = __float2half_rn(x[j]);
+        }
+        sum = __reduce_add_sync(~0u, sum);
+        if (lane == 0) s.units[h] = most / 127.0f, s.half_sums[h] = 0.5f * (float)sum;
+    });
     const float cap = a.softcap * LOG2E;
     if (there) {
         if (exact) {
@@ -384,7 +383,8 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, 2)
         const int at = 2 * (i * BLOCK + threadIdx.x), head = at / HD;
         if (head >= group) continue;
         Chain chain = {NONE, 0, make_float2(0, 0)};
-        take_eight(chain, from, to, [&](int w) { return s.sums[w][head]; },
+        take_eight(
+            chain, from, to, [&](int w) { return s.sums[w][head]; },
             [&](int w) { return *(const float2 *)(rings + w * RING_FLOATS + at); });
         __stcg((float2 *)(mine + at), chain.o);
         if (at % HD == 0) __stcg((float2 *)(mine + group * HD) + head, make_float2(chain.most, chain.sum));
@@ -414,7 +414,8 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, 2)
 #pragma unroll 1
             for (int w = 0; w < count; w += 8) {
                 const auto from = [&](int n) { return rings + min(w + n, count - 1) * stride; };
-                take_eight(chain[0][i], 0, count - w, [&](int n) { return ((const float2 *)(from(n) + group * HD))[head]; },
+                take_eight(
+                    chain[0][i], 0, count - w, [&](int n) { return ((const float2 *)(from(n) + group * HD))[head]; },
                     [&](int n) { return *(const float2 *)(from(n) + at); });
             }
         }
@@ -493,8 +494,8 @@ template <int HD> static cudaError_t generated_codes(cudaStream_t stream, const 
     const cudaError_t error =
         cudaFuncSetAttribute(generated_coded_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error) return error;
-    return launch(stream, generated_coded_kernel<HD>, dim3(coded_blocks(a, c), a.kv_heads, a.rows), BLOCK, (size_t)bytes,
-        a, c, coded_spans(a));
+    return launch(stream, generated_coded_kernel<HD>, dim3(coded_blocks(a, c), a.kv_heads, a.rows), BLOCK,
+        (size_t)bytes, a, c, coded_spans(a));
 }
 extern "C" cudaError_t attention_generated_codes(cudaStream_t stream, const Attend *a, const AttendCodes *c) {
     return a->head_dim == 64 ? generated_codes<64>(stream, *a, *c) : generated_codes<128>(stream, *a, *c);

@@ -501,8 +501,8 @@ static EncodeTiled encode_tiled() {
     static EncodeTiled found = [] {
         void *function = nullptr;
         cudaDriverEntryPointQueryResult result;
-        const cudaError_t error = cudaGetDriverEntryPointByVersion(
-            "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
+        const cudaError_t error =
+            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
         return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? (EncodeTiled)function : nullptr;
     }();
     return found;

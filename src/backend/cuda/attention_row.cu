@@ -81,8 +81,8 @@ template <int HD> struct RowShared {
     float energies[GROUP_MAX];
 };
 
-/* What a warp has summed up of a slice for a head, DIMS dims of it: a part. Parts are folded by the blocks of the cluster
- * in turn, each of which gets what all slices have of its own: [part][slice] of this. */
+/* What a warp has summed up of a slice for a head, DIMS dims of it: a part. Parts are folded by the blocks of the
+ * cluster in turn, each of which gets what all slices have of its own: [part][slice] of this. */
 template <int HD> struct __align__(16) Part {
     float o[HD / SLICE_WARPS];
     union {
@@ -91,7 +91,8 @@ template <int HD> struct __align__(16) Part {
     };
 };
 
-template <int HD> __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
+template <int HD>
+__global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
     row_kernel(const __grid_constant__ Attend a, int cluster, int slices) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     constexpr int WORDS = Fragment<HD>::WORDS, DIMS = HD / SLICE_WARPS;
@@ -129,8 +130,9 @@ template <int HD> __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
         const Scaling whole = whole_scaling(a, row, key);
 #pragma unroll
         for (int j = 0; j < HD / 32; j++) value[j] = key ? load(v + lane + 32 * j) : 0;
-        head_take<HD>(a, key ? a.k + ((int64_t)row * a.kv_heads + kv_head) * HD
-                             : a.q + ((int64_t)row * a.heads + kv_head * group + h) * HD,
+        head_take<HD>(a,
+            key ? a.k + ((int64_t)row * a.kv_heads + kv_head) * HD
+                : a.q + ((int64_t)row * a.heads + kv_head * group + h) * HD,
             key ? a.k_norm : a.q_norm, a.norm_full && (key ? a.k_norm : a.q_norm).width ? &whole : nullptr,
             (key ? kv_head : kv_head * group + h) * HD, s.turns, head);
         if (!last) continue;
@@ -239,8 +241,8 @@ template <int HD> static size_t parts_bytes(const Attend &a, int cluster) {
     return (size_t)parts * (size_t)pages_of(a) * PAGE_SLICES * sizeof(Part<HD>);
 }
 
-/* Few rows: as many blocks as there are pages, if they go through few each; else other kernels have more blocks. Many: a
- * block goes through several pages, if its parts still let two blocks onto a multiprocessor. */
+/* Few rows: as many blocks as there are pages, if they go through few each; else other kernels have more blocks. Many:
+ * a block goes through several pages, if its parts still let two blocks onto a multiprocessor. */
 enum { BLOCKS_ENOUGH = 256, ROUNDS_OF_FEW = 2, PARTS_BYTES_USUAL = 96 << 10 };
 template <int HD> static int cluster_of(const Attend &a) {
     int cluster = 1;
@@ -257,8 +259,8 @@ template <int HD> static size_t parts_bytes_max(const Attend &a) {
 }
 
 template <int HD> static cudaError_t rows(cudaStream_t stream, const Attend &a) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        row_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)parts_bytes_max<HD>(a));
+    const cudaError_t error =
+        cudaFuncSetAttribute(row_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)parts_bytes_max<HD>(a));
     if (error) return error;
     const int cluster = cluster_of<HD>(a);
     return launch_clusters(stream, row_kernel<HD>, dim3(cluster, a.kv_heads, a.step.rows), BLOCK,
@@ -287,5 +289,7 @@ extern "C" int attention_is_simple(const Attend *a) {
 
 extern "C" cudaError_t attention_simple(cudaStream_t stream, const Attend *a) {
     if (is_many(*a)) return attention_many(stream, *a);
-    return a->head_dim == 64 ? rows<64>(stream, *a) : a->head_dim == 128 ? rows<128>(stream, *a) : rows<256>(stream, *a);
+    return a->head_dim == 64 ? rows<64>(stream, *a)
+        : a->head_dim == 128 ? rows<128>(stream, *a)
+                             : rows<256>(stream, *a);
 }

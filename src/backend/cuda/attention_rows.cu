@@ -1,7 +1,7 @@
-/* Attention of many rows that come alone, in one kernel: a block has a row and a kv head, whose queries and key it norms
- * and turns, and goes through all that they see. Each of its warps has slices in turn, which come through a ring of its
- * own in shared memory, 16 tokens' keys or values at a time; after each round the slices' sums are folded in order. The
- * bits are those of the other kernels (slices.cuh). */
+/* Attention of many rows that come alone, in one kernel: a block has a row and a kv head, whose queries and key it
+ * norms and turns, and goes through all that they see. Each of its warps has slices in turn, which come through a ring
+ * of its own in shared memory, 16 tokens' keys or values at a time; after each round the slices' sums are folded in
+ * order. The bits are those of the other kernels (slices.cuh). */
 #include "backend/cuda/heads.cuh"
 #include "backend/cuda/slices.cuh"
 
@@ -9,7 +9,8 @@ enum { RING_BYTES = 12 << 10, MANY_BLOCKS_LEAST = 128 };
 
 /* GROUP: most heads of a kv head. */
 template <int HD, int GROUP> struct ManyRows {
-    static constexpr int SLOT_BYTES = 16 * HD * 2, SLOTS = RING_BYTES * (GROUP > 4 ? 2 : 3) / 3 / SLOT_BYTES < 2
+    static constexpr int SLOT_BYTES = 16 * HD * 2,
+                         SLOTS = RING_BYTES * (GROUP > 4 ? 2 : 3) / 3 / SLOT_BYTES < 2
         ? 2
         : RING_BYTES * (GROUP > 4 ? 2 : 3) / 3 / SLOT_BYTES;
     struct Shared {
@@ -34,8 +35,8 @@ __device__ __forceinline__ void copy_sixteen(uint32_t to, const void *from, bool
 __device__ __forceinline__ int key_place(int row, int piece) { return piece ^ (row & 1) << 2; }
 __device__ __forceinline__ int value_place(int row, int piece) { return piece ^ (row & 6); }
 
-template <int HD, int GROUP> __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2)
-    many_rows_kernel(const __grid_constant__ Attend a) {
+template <int HD, int GROUP>
+__global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2) many_rows_kernel(const __grid_constant__ Attend a) {
     using M = ManyRows<HD, GROUP>;
     constexpr int PIECES = HD / 8, SLOTS = M::SLOTS, PAIRS = GROUP * HD / BLOCK;
     extern __shared__ __align__(128) uint8_t memory[];
@@ -90,8 +91,9 @@ template <int HD, int GROUP> __global__ void __launch_bounds__(BLOCK, HD > 128 ?
         const bool key = h == group;
         float *head = s.row.heads[h], square = 0;
         const Scaling whole = whole_scaling(a, row, key);
-        head_take<HD>(a, key ? a.k + ((int64_t)row * a.kv_heads + kv_head) * HD
-                             : a.q + ((int64_t)row * a.heads + kv_head * group + h) * HD,
+        head_take<HD>(a,
+            key ? a.k + ((int64_t)row * a.kv_heads + kv_head) * HD
+                : a.q + ((int64_t)row * a.heads + kv_head * group + h) * HD,
             key ? a.k_norm : a.q_norm, a.norm_full && (key ? a.k_norm : a.q_norm).width ? &whole : nullptr,
             (key ? kv_head : kv_head * group + h) * HD, s.row.turns, head);
 #pragma unroll

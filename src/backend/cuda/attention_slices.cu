@@ -119,7 +119,8 @@ template <int HD> __global__ void __launch_bounds__(32 * FOLD_WARPS) fold_kernel
         const int count = min((int)FOLD_BATCH, end - batch);
         if (warp == 0) {
             for (int s = 0; s < count; s += 32) {
-                const float2 part = s + lane < count ? __ldcg(parts.sums + at + batch + s + lane) : make_float2(NONE, 0);
+                const float2 part =
+                    s + lane < count ? __ldcg(parts.sums + at + batch + s + lane) : make_float2(NONE, 0);
                 const FoldFactors own = fold_factors_of(most, part, lane);
                 if (s + lane < count) factors[s + lane] = own;
             }
@@ -142,7 +143,8 @@ template <int HD> __global__ void __launch_bounds__(32 * FOLD_WARPS) fold_kernel
 template <int HD, int NT> static cudaError_t scan_slices(cudaStream_t stream, const Attend &a) {
     const cudaError_t error =
         launch(stream, slice_kernel<HD, NT>, dim3((a.slices + 3) / 4, a.kv_heads, a.rows), 128, 0, a);
-    return error ? error : launch(stream, fold_kernel<HD>, dim3(a.heads, a.rows, HD / FOLD_DIMS), 32 * FOLD_WARPS, 0, a);
+    return error ? error
+                 : launch(stream, fold_kernel<HD>, dim3(a.heads, a.rows, HD / FOLD_DIMS), 32 * FOLD_WARPS, 0, a);
 }
 
 template <int HD> static cudaError_t scan(cudaStream_t stream, const Attend &a) {

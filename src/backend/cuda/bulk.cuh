@@ -1,5 +1,5 @@
-/* The copy engine of compute capability 9.0 and later: pieces of memory into shared memory, and barriers that count their
- * bytes. */
+/* The copy engine of compute capability 9.0 and later: pieces of memory into shared memory, and barriers that count
+ * their bytes. */
 #pragma once
 #include "backend/cuda/tile.cuh"
 

@@ -73,8 +73,8 @@ static cudaError_t launch(
     return launch_clusters(stream, kernel, grid, block, shared, 1, arguments...);
 }
 
-/* A multiprocessor is cut into L1 and shared memory for the kernel that comes onto it while it is empty, and stays so as long
- * as that one runs: without this others, which would fit beside it, have to wait. */
+/* A multiprocessor is cut into L1 and shared memory for the kernel that comes onto it while it is empty, and stays so
+ * as long as that one runs: without this others, which would fit beside it, have to wait. */
 template <class Kernel> static cudaError_t allow_beside(Kernel kernel) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 }

@@ -34,7 +34,8 @@ __device__ __forceinline__ void logits_take(const float *row, int vocab, int fir
     }
 }
 
-__global__ void __launch_bounds__(BLOCK) maxima_kernel(const float *logits, int vocab, int blocks, float *out, float *copy) {
+__global__ void __launch_bounds__(BLOCK)
+    maxima_kernel(const float *logits, int vocab, int blocks, float *out, float *copy) {
     let_next_begin();
     wait_for_previous();
     const int first = (blockIdx.x * WARPS + threadIdx.x / 32) * SUM_BLOCKS;
@@ -205,7 +206,8 @@ __device__ int collect_part(
         uint32_t wanted = __ballot_sync(~0u, some + lane < end && load(maxima + some + lane) >= threshold);
         for (; wanted; wanted &= wanted - 1) {
             const int id = (some + __ffs(wanted) - 1) * LOGITS + lane;
-            const float x = id < vocab ? load(row + id) : -INFINITY, y = id + 32 < vocab ? load(row + id + 32) : -INFINITY;
+            const float x = id < vocab ? load(row + id) : -INFINITY,
+                        y = id + 32 < vocab ? load(row + id + 32) : -INFINITY;
             const uint32_t low = __ballot_sync(~0u, x >= threshold), high = __ballot_sync(~0u, y >= threshold);
             const int x_at = at + count + __popc(low & before), y_at = at + count + __popc(low) + __popc(high & before);
             if (put && low >> lane & 1) s.ids[x_at] = id, s.values[x_at] = x;
@@ -216,7 +218,8 @@ __device__ int collect_part(
     return count;
 }
 
-/* All of a row that is ≥ threshold, which is finite. Gives how many they are; more than CANDIDATES_MAX are not there. */
+/* All of a row that is ≥ threshold, which is finite. Gives how many they are; more than CANDIDATES_MAX are not there.
+ */
 __device__ int collect(const float *row, int vocab, const float *maxima, int blocks, float threshold, DrawArea &s) {
     const int warp = threadIdx.x / 32;
     const int own = collect_part(row, vocab, maxima, blocks, threshold, false, 0, s);
@@ -232,8 +235,8 @@ __device__ int collect(const float *row, int vocab, const float *maxima, int blo
     return count;
 }
 
-/* The sampler's find_cut(): the key at which the weight of the values, taken from the largest down, reaches target, and what
- * is left of that for values of this key. of_blocks: values are a row's maxima; weights NULL: each weighs 1. */
+/* The sampler's find_cut(): the key at which the weight of the values, taken from the largest down, reaches target, and
+ * what is left of that for values of this key. of_blocks: values are a row's maxima; weights NULL: each weighs 1. */
 __device__ uint32_t find_cut(const float *values, bool of_blocks, const unsigned long long *weights, int count,
     unsigned long long target, unsigned long long *rest, DrawArea &s) {
     const int digit = DIGITS - 1 - threadIdx.x; /* the thread's, from the largest down */

@@ -9,7 +9,8 @@ __global__ void __launch_bounds__(BLOCK) route_kernel(const __grid_constant__ Ro
     const int64_t row = blockIdx.x;
     for (int i = threadIdx.x; i < r.experts; i += BLOCK) choice.score[i] = load(r.logits + row * r.experts + i);
     const int shared = 1 + r.shared_pair;
-    if (r.shared_logits && threadIdx.x < shared) choice.shared[threadIdx.x] = load(r.shared_logits + shared * row + threadIdx.x);
+    if (r.shared_logits && threadIdx.x < shared)
+        choice.shared[threadIdx.x] = load(r.shared_logits + shared * row + threadIdx.x);
     block_sync();
     choose(r, choice);
     const int slots = r.used + r.shared;
@@ -30,7 +31,8 @@ __global__ void combine_kernel(
     for (int64_t i = blockIdx.x * BLOCK + threadIdx.x; i < width; i += gridDim.x * BLOCK) {
         float sum = 0;
         for (int k = 0; k < used; k++)
-            sum += load(weight + row * used + k) * load(y + (place ? __ldcg(place + row * used + k) : row * used + k) * width + i);
+            sum += load(weight + row * used + k) *
+                load(y + (place ? __ldcg(place + row * used + k) : row * used + k) * width + i);
         out[row * width + i] = sum;
     }
 }

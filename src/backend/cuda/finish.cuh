@@ -123,8 +123,7 @@ struct SumsInTiles {
 };
 
 /* Rows that are f16 already; false: of one of them that loses too much. What is in range was not rounded otherwise. */
-__device__ __forceinline__ bool take_handed(
-    const ProductWork &p, uint8_t *inputs, float *factors, Reductions &shared) {
+__device__ __forceinline__ bool take_handed(const ProductWork &p, uint8_t *inputs, float *factors, Reductions &shared) {
     const Columns c(p.groups);
     const int stride = few_stride(p.groups), eights = c.run * 8, lane = threadIdx.x % 32;
     wait_for_previous();
@@ -136,11 +135,11 @@ __device__ __forceinline__ bool take_handed(
             if (i / 2 >= c.rounds || at >= eights || first + 8 * at >= c.padded()) continue;
             const uint4 v = __ldcg((const uint4 *)(p.handed + (int64_t)row * c.padded() + first + 8 * at));
             *(uint4 *)(inputs + row * stride + 2 * (first + 8 * at)) = v;
-            most = __hmax2(most, __hmax2(__hmax2(__habs2(as_half2(v.x)), __habs2(as_half2(v.y))),
-                                     __hmax2(__habs2(as_half2(v.z)), __habs2(as_half2(v.w)))));
+            most = __hmax2(most,
+                __hmax2(__hmax2(__habs2(as_half2(v.x)), __habs2(as_half2(v.y))),
+                    __hmax2(__habs2(as_half2(v.z)), __habs2(as_half2(v.w)))));
         }
-        const float greatest =
-            slices_most(fmaxf(__low2float(most), __high2float(most)), shared.most[row % 2]);
+        const float greatest = slices_most(fmaxf(__low2float(most), __high2float(most)), shared.most[row % 2]);
         constexpr float LEAST = 0.015625f, MOST = 32768;
         if (!(greatest > LEAST && greatest < MOST)) {
             block_sync(); /* what was reduced here has been read */

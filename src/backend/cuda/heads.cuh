@@ -11,7 +11,8 @@ static __device__ __noinline__ float dynamic_angle(const Turning &rope, int posi
 }
 
 /* first: the row's position on the first axis; frequency: the pair's */
-static __device__ float angle_of(const Turning &rope, const StepRows &step, int row, int pair, int first, float frequency) {
+static __device__ float angle_of(
+    const Turning &rope, const StepRows &step, int row, int pair, int first, float frequency) {
     if (rope.dynamic_positions && first >= rope.dynamic_positions) return dynamic_angle(rope, first, pair);
     int axis = 0;
     for (int end = 0; axis < step.axes; axis++) {
@@ -56,8 +57,8 @@ static __device__ void head_norm(const RowNorm &norm, const Scaling *whole, int 
 }
 
 /* A warp's head of q or k: normed, turned, in `head`. */
-static __device__ __noinline__ void head_prepare(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
-    int first, const float2 *turns, float *head) {
+static __device__ __noinline__ void head_prepare(const Attend &a, const float *x, const RowNorm &norm,
+    const Scaling *whole, int first, const float2 *turns, float *head) {
     const int lane = threadIdx.x % 32, width = a.head_dim;
 #pragma unroll 8
     for (int i = lane; i < width; i += 32) head[i] = load(x + i);
@@ -74,8 +75,8 @@ static __device__ __noinline__ void head_prepare(const Attend &a, const float *x
     if (norm.width && a.norm_last) head_norm(norm, whole, first, width, head);
 }
 
-/* Usual heads in registers, in the order of head_prepare(): v[j] is dim lane + 32j, as it comes and as it leaves. Others go
- * through `head`, in shared memory. */
+/* Usual heads in registers, in the order of head_prepare(): v[j] is dim lane + 32j, as it comes and as it leaves.
+ * Others go through `head`, in shared memory. */
 template <int HD>
 __device__ __forceinline__ void head_turned(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
     int first, const float2 *turns, float *head, float v[HD / 32]) {

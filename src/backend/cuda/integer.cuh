@@ -1,19 +1,19 @@
 /* Products of generated rows: codes of weights times inputs as whole numbers, whose sums are exact, so that a group's
  * sum depends neither on the instruction nor on who is beside the row.
  *
- * Inputs. A group is 64 columns of a row, beyond its width 0. Of an RMS norm only the weights go into it, y = x · weight;
- * its factor comes behind the sum. Other norms, and those without weights, are computed before (rows_norm()).
+ * Inputs. A group is 64 columns of a row, beyond its width 0. Of an RMS norm only the weights go into it, y = x ·
+ * weight; its factor comes behind the sum. Other norms, and those without weights, are computed before (rows_norm()).
  *   m = max |y|, q = rint(y · (32512 / m)), step = m / 32512; q = 256 · high + low, both of them a byte with a sign.
  * Where m is less than 2^−80 all is 0; where it is 2^126, infinite or not a number, step is not a number.
- * The norm's factor: 1 / sqrt(Σ x² / width + eps); order of the sum: integer_square() of 16 columns; the rounds' of a slice
- * added in order; over the 32 lanes of a warp, lane 4 · (group within its run) + (16 columns within the group), as
- * warp_sum() does; the slices' in order.
+ * The norm's factor: 1 / sqrt(Σ x² / width + eps); order of the sum: integer_square() of 16 columns; the rounds' of a
+ * slice added in order; over the 32 lanes of a warp, lane 4 · (group within its run) + (16 columns within the group),
+ * as warp_sum() does; the slices' in order.
  *
  * Sums. Of a row of weights and a row of inputs, `subs` times per group (a sub-group is 64 / subs columns):
  *   S = Σ code · q, exact; sum = fmaf(scale, unit · S, sum), then sum = fmaf(bias, offset, sum)
- * with unit = step · 2^−24 and offset = step · Σ q, both rounded once; integer_term(). Groups of a slice in order (all of its
- * rounds, tile.cuh), in each its sub-groups in order, from 0 on; then slices in order, the first one taken as it is;
- * those without groups are 0 and may be left out. The end is product_sum()'s.
+ * with unit = step · 2^−24 and offset = step · Σ q, both rounded once; integer_term(). Groups of a slice in order (all
+ * of its rounds, tile.cuh), in each its sub-groups in order, from 0 on; then slices in order, the first one taken as it
+ * is; those without groups are 0 and may be left out. The end is product_sum()'s.
  *
  * Codes are bytes without sign. Those of the second eight rows may be 16 times as much, which their scale undoes. */
 #pragma once
@@ -37,9 +37,14 @@ cudaError_t product_integer_many(
 bool integer_many_fits(const Product &product);
 /* Whether a gated product can leave its result as the next one's inputs. */
 bool integer_many_hands(const Product &product);
-/* Where in Product.inputs the latter keeps its own, behind what other products of so many rows have there; their bytes. */
-constexpr int64_t integer_many_at(int groups) { return (int64_t)INPUT_TILE * (groups * TILE_COLS * 2 + (int64_t)sizeof(float)); }
-constexpr int64_t integer_many_bytes(int groups) { return (int64_t)GENERATED_MAX * (groups * 152 + (int64_t)sizeof(float)); }
+/* Where in Product.inputs the latter keeps its own, behind what other products of so many rows have there; their bytes.
+ */
+constexpr int64_t integer_many_at(int groups) {
+    return (int64_t)INPUT_TILE * (groups * TILE_COLS * 2 + (int64_t)sizeof(float));
+}
+constexpr int64_t integer_many_bytes(int groups) {
+    return (int64_t)GENERATED_MAX * (groups * 152 + (int64_t)sizeof(float));
+}
 
 /* ---- inputs ---- */
 
@@ -55,7 +60,8 @@ __device__ __forceinline__ void integer_planes(const uint32_t q[4], uint32_t &hi
 __device__ __forceinline__ float integer_square(const float v[16]) {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < 16; i += 4) sum += (v[i] * v[i] + v[i + 1] * v[i + 1]) + (v[i + 2] * v[i + 2] + v[i + 3] * v[i + 3]);
+    for (int i = 0; i < 16; i += 4)
+        sum += (v[i] * v[i] + v[i + 1] * v[i + 1]) + (v[i + 2] * v[i + 2] + v[i + 3] * v[i + 3]);
     return sum;
 }
 
@@ -119,8 +125,8 @@ __device__ __forceinline__ uint32_t integer_chosen(uint32_t low, uint32_t high, 
     return r;
 }
 
-/* Codes of step s (columns 16t + 4s …) of rows g and g + 8 as words in the order of the inputs: A's registers s mod 2 · 2
- * and one more of multiplication s / 2, whose B registers are words s of the inputs. */
+/* Codes of step s (columns 16t + 4s …) of rows g and g + 8 as words in the order of the inputs: A's registers s mod 2 ·
+ * 2 and one more of multiplication s / 2, whose B registers are words s of the inputs. */
 template <int KIND> __device__ __forceinline__ void integer_codes(const Piece<KIND> &p, int s, uint32_t a[2]) {
     using K = Kind<KIND>;
     if constexpr (KIND == TILE_Q8) {
@@ -135,8 +141,8 @@ template <int KIND> __device__ __forceinline__ void integer_codes(const Piece<KI
 #pragma unroll
         for (int odd = 0; odd < 2; odd++) {
             const uint32_t code = odd ? p.w[s] >> 16 : p.w[s];
-            pairs[odd] = integer_chosen(0x8f8e8d8c, 0x98949290, code) &
-                integer_chosen(0x898a8b8c, 0x80848688, code ^ 0x8888);
+            pairs[odd] =
+                integer_chosen(0x8f8e8d8c, 0x98949290, code) & integer_chosen(0x898a8b8c, 0x80848688, code ^ 0x8888);
         }
         a[0] = __byte_perm(pairs[0], pairs[1], 0x6420);
         a[1] = __byte_perm(pairs[0], pairs[1], 0x7531);

@@ -188,8 +188,8 @@ template <int ROWS> struct UnitEnding {
 
 /* Units one after another. What the next one needs is on its way, of factors what the next 32 do, a lane each. */
 template <int ROWS>
-__device__ __forceinline__ void units_finish(const ProductWork &p, const float *areas, int area, const float *squares,
-    const FewBarriers &b) {
+__device__ __forceinline__ void units_finish(
+    const ProductWork &p, const float *areas, int area, const float *squares, const FewBarriers &b) {
     const int lane = threadIdx.x % 32, half = lane / TILE_ROWS, rows = p.rows, activation = p.activation;
     const bool glu = p.mode == PRODUCT_GLU, adds = p.mode == PRODUCT_ADD, divided = p.part.theirs != nullptr;
     constexpr int PART = ROWS * TILE_ROWS;

@@ -1,5 +1,5 @@
-/* What products of one generated row (integer_one.cu) and of a few (integer_few.cu) share: how shared memory is laid out, tiles times
- * inputs, sums over slices, how long the ring is. */
+/* What products of one generated row (integer_one.cu) and of a few (integer_few.cu) share: how shared memory is laid
+ * out, tiles times inputs, sums over slices, how long the ring is. */
 #pragma once
 #include "backend/cuda/integer.cuh"
 #include "backend/cuda/ring.cuh"
@@ -7,36 +7,40 @@
 enum { MULTIPLIERS = WARPS, ORDERING = WARPS, FINISHING, ALL_WARPS, SUM_BUFFERS = 4, CHAIN_ROWS = 4 };
 
 enum { STAGE_FOURS = 8 * TILE_COLS / 4, STAGE_ROUNDS = 4 }; /* of a warp's share of a round; rounds, at most */
-__host__ __device__ __forceinline__ int stage_rounds(int rounds) { return rounds < STAGE_ROUNDS ? rounds : STAGE_ROUNDS; }
+__host__ __device__ __forceinline__ int stage_rounds(int rounds) {
+    return rounds < STAGE_ROUNDS ? rounds : STAGE_ROUNDS;
+}
 enum { FIXED = 1 << 10 }; /* more than the shared memory that a block has besides */
 __host__ __device__ __forceinline__ constexpr int chains_of(int rows) { return rows > CHAIN_ROWS ? 2 : 1; }
-template <int N> struct Count {
-    static constexpr int value = N;
-};
+template <int N> struct Count { static constexpr int value = N; };
 
-/* Inputs in shared memory: planes [row][group][high, low][64]; behind the warps' areas numbers [row][group] of so many bytes: unit
- * and the offsets of the sub-groups. */
-template <int SUBS> struct Numbers {
-    static constexpr int BYTES = SUBS == 1 ? 8 : 16;
-};
+/* Inputs in shared memory: planes [row][group][high, low][64]; behind the warps' areas numbers [row][group] of so many
+ * bytes: unit and the offsets of the sub-groups. */
+template <int SUBS> struct Numbers { static constexpr int BYTES = SUBS == 1 ? 8 : 16; };
 
-/* Floats of shared memory of a multiplying warp's own: the inputs that it prepares pass through them, then they are its sums
- * [buffer][part][row of inputs][16]. rows: the kernel's. */
+/* Floats of shared memory of a multiplying warp's own: the inputs that it prepares pass through them, then they are its
+ * sums [buffer][part][row of inputs][16]. rows: the kernel's. */
 __host__ __device__ __forceinline__ int area_floats(int groups, int parts, int rows) {
-    const int stage = 4 * STAGE_FOURS * stage_rounds(slice_rounds(groups)), sums = SUM_BUFFERS * parts * rows * TILE_ROWS;
+    const int stage = 4 * STAGE_FOURS * stage_rounds(slice_rounds(groups)),
+              sums = SUM_BUFFERS * parts * rows * TILE_ROWS;
     return stage > sums ? stage : sums;
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-template <int KIND, int SUBS> __host__ __device__ constexpr int tile_bytes() { return Kind<KIND>::CODE_BYTES + SUBS * 64; }
+template <int KIND, int SUBS> __host__ __device__ constexpr int tile_bytes() {
+    return Kind<KIND>::CODE_BYTES + SUBS * 64;
+}
 
-/* So many neighbouring tiles of a tile row, or of two that have the same inputs, some at a time. x, numbers: of the lane. */
+/* So many neighbouring tiles of a tile row, or of two that have the same inputs, some at a time. x, numbers: of the
+ * lane. */
 template <int KIND, int SUBS, int CHAINS, int SIDES, int COUNT>
-__device__ __forceinline__ void integer_tiles(float sums[SIDES][CHAINS][2], const uint8_t *const tile[SIDES], int scales,
-    const uint8_t *const x[CHAINS], const uint8_t *const numbers[CHAINS]) {
+__device__ __forceinline__ void integer_tiles(float sums[SIDES][CHAINS][2], const uint8_t *const tile[SIDES],
+    int scales, const uint8_t *const x[CHAINS], const uint8_t *const numbers[CHAINS]) {
     constexpr bool LARGE = SUBS > 1 || CHAINS > 1 || Kind<KIND>::WORDS > 4;
-    constexpr int MOST = LARGE ? 2 / SIDES : SIDES > 1 ? 3 : 4, BATCH = COUNT < MOST ? COUNT : MOST,
-                  BYTES = Numbers<SUBS>::BYTES, TILE = tile_bytes<KIND, SUBS>();
+    constexpr int MOST = LARGE ? 2 / SIDES
+        : SIDES > 1            ? 3
+                               : 4,
+                  BATCH = COUNT < MOST ? COUNT : MOST, BYTES = Numbers<SUBS>::BYTES, TILE = tile_bytes<KIND, SUBS>();
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int first = 0; first < COUNT; first += BATCH) {
@@ -79,7 +83,8 @@ __device__ __forceinline__ void integer_tiles(float sums[SIDES][CHAINS][2], cons
                     for (int c = 0; c < CHAINS; c++)
 #pragma unroll
                         for (int sub = 0; sub < SUBS; sub++) {
-                            uint32_t b0 = half ? words[i][c].z : words[i][c].x, b1 = half ? words[i][c].w : words[i][c].y;
+                            uint32_t b0 = half ? words[i][c].z : words[i][c].x,
+                                     b1 = half ? words[i][c].w : words[i][c].y;
                             if (SUBS == 2 && lane % 4 / 2 != sub) b0 = b1 = 0;
                             if (half == 0)
 #pragma unroll
@@ -157,7 +162,8 @@ struct FewBarriers {
 
     __device__ __forceinline__ explicit FewBarriers(uint64_t *words)
         : full(shared_address(words)), empty(full + 8 * SLOTS_MAX), summed(empty + 8 * SLOTS_MAX),
-          taken(summed + 8 * SUM_BUFFERS), prepared(taken + 8 * SUM_BUFFERS), came((volatile int *)(words + FEW_WORDS - 1)) {}
+          taken(summed + 8 * SUM_BUFFERS), prepared(taken + 8 * SUM_BUFFERS),
+          came((volatile int *)(words + FEW_WORDS - 1)) {}
     __device__ __forceinline__ void make(int slots) const {
         if (threadIdx.x == 0) {
             *came = 0;
@@ -176,7 +182,8 @@ struct FewBarriers {
     }
 };
 /* What the ordering warp does. */
-__device__ __forceinline__ void few_order(const ProductWork &p, const Ring &ring, const uint8_t *memory, const FewBarriers &b) {
+__device__ __forceinline__ void few_order(
+    const ProductWork &p, const Ring &ring, const uint8_t *memory, const FewBarriers &b) {
     if (p.soon) soon_bring(p.soon, p.soon_count);
     if (threadIdx.x % 32 == 0) ring_order(p, ring, shared_address(memory), b.full, b.empty, b.came);
     __syncwarp();
@@ -217,16 +224,17 @@ static inline int besides_of(const ProductWork &w) {
     const int area = area_floats(w.groups, parts_of(w), rows), squares = w.norm.width ? w.rows * WARPS * 32 : 0;
     return w.rows * w.groups * (128 + number) + (MULTIPLIERS * area + squares) * (int)sizeof(float);
 }
-/* Two slots with so few groups of a slice, and a warp waits less for what it has loaded. What comes behind large products of
- * one input, which are a layer's queries, keys and values, begins late: attention's beginning would take time from them. */
+/* Two slots with so few groups of a slice, and a warp waits less for what it has loaded. What comes behind large
+ * products of one input, which are a layer's queries, keys and values, begins late: attention's beginning would take
+ * time from them. */
 enum { TWOS_SHARE = 4, LATE_BYTES = 4 << 20 };
-/* Of one row with so many units to a multiprocessor an output matrix has two blocks there: nothing else is to begin beside it,
- * and sixteen warps multiply faster than eight. */
+/* Of one row with so many units to a multiprocessor an output matrix has two blocks there: nothing else is to begin
+ * beside it, and sixteen warps multiply faster than eight. */
 enum { TWICE_UNITS = 20 };
-/* Blocks that begin one after another, as those before them end, would meet on the first multiprocessors that have room for
- * two, and others have none. More than half of the memory keeps them apart: large q, k, v, where attention has few blocks, which
- * find room beside them (unless q, k, v take all of it); and gated products of short slots, which are left no more than that,
- * so that they are there before the product before has ended. */
+/* Blocks that begin one after another, as those before them end, would meet on the first multiprocessors that have room
+ * for two, and others have none. More than half of the memory keeps them apart: large q, k, v, where attention has few
+ * blocks, which find room beside them (unless q, k, v take all of it); and gated products of short slots, which are
+ * left no more than that, so that they are there before the product before has ended. */
 static inline void keep_apart(const ProductWork &w, int besides, int shared_max, Ring &ring) {
     const int least = shared_max / 2 + 2048 - FIXED, slots = (least - besides) / ring.slot_bytes;
     const bool gated = ring.twos && w.mode == PRODUCT_GLU && slots >= 4;
@@ -244,27 +252,29 @@ struct FewShape {
 static inline FewShape few_shape(const ProductWork &w, int multiprocessors, int shared_max) {
     const int besides = besides_of(w), parts = parts_of(w);
     Ring ring = ring_of(w, parts, besides + FIXED, shared_max / 2 - 2 * FIXED, true);
-    const bool twice = w.rows == 1 && w.mode == PRODUCT_STORE && w.count == 1 && w.units >= TWICE_UNITS * multiprocessors &&
-        ring.slots >= 2;
+    const bool twice = w.rows == 1 && w.mode == PRODUCT_STORE && w.count == 1 &&
+        w.units >= TWICE_UNITS * multiprocessors && ring.slots >= 2;
     if (!twice) ring = ring_of(w, parts, besides + FIXED, shared_max, true);
     if (ring.slots < 2) return FewShape{};
     ring.twos = chains_of(w.rows) == 1 && ring.share <= TWOS_SHARE && slice_rounds(w.groups) == 1 && ring.pieces == 1 &&
         ring.slots >= 4 && (parts > 1 || w.units >= 2 * multiprocessors);
-    ring.late =
-        w.mode == PRODUCT_STORE && w.count > 1 && (int64_t)w.units * w.groups * w.weight[0].bytes >= LATE_BYTES;
+    ring.late = w.mode == PRODUCT_STORE && w.count > 1 && (int64_t)w.units * w.groups * w.weight[0].bytes >= LATE_BYTES;
     keep_apart(w, besides, shared_max, ring);
     const int most = (twice ? 2 : 1) * multiprocessors, rounds = slice_rounds(w.groups);
     /* What a block of one long unit cannot use the next kernel can. */
-    if (w.units <= most && parts == 1 && rounds > 1 && ring.slots > rounds * ring.pieces) ring.slots = rounds * ring.pieces;
+    if (w.units <= most && parts == 1 && rounds > 1 && ring.slots > rounds * ring.pieces)
+        ring.slots = rounds * ring.pieces;
     const int bytes = ring.slots * ring.slot_bytes + besides;
     return FewShape{ring, w.units < most ? w.units : most, (size_t)(bytes > ring.least ? bytes : ring.least)};
 }
 template <class Kernel> static cudaError_t few_allow(Kernel kernel, int shared_max) {
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - FIXED);
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_max - FIXED);
     return error ? error : allow_beside(kernel);
 }
 template <class Kernel>
-static cudaError_t few_launch(cudaStream_t stream, Kernel kernel, const ProductWork &w, const FewShape &shape, int shared_max) {
+static cudaError_t few_launch(
+    cudaStream_t stream, Kernel kernel, const ProductWork &w, const FewShape &shape, int shared_max) {
     const cudaError_t error = few_allow(kernel, shared_max);
     return error ? error : launch(stream, kernel, dim3(shape.blocks), 32 * ALL_WARPS, shape.bytes, w, shape.ring);
 }

@@ -1,21 +1,24 @@
-/* Products of 9 to GENERATED_MAX generated rows: integer.cuh's sums by wgmma. A row of inputs is two columns of its operand,
- * the planes of high and of low bytes, so that both sums of a result lie in one thread. Scaling those is more work than
- * multiplying: what hides one behind the other is that four warpgroups share a multiprocessor. */
+/* Products of 9 to GENERATED_MAX generated rows: integer.cuh's sums by wgmma. A row of inputs is two columns of its
+ * operand, the planes of high and of low bytes, so that both sums of a result lie in one thread. Scaling those is more
+ * work than multiplying: what hides one behind the other is that four warpgroups share a multiprocessor. */
 #include "backend/cuda/integer.cuh"
 #include "backend/cuda/wide.cuh"
 
-/* Inputs of a group, N rows: {unit, offset} of the whole group; planes as [step s of 16 columns][row: high, low][16 bytes];
- * {unit, offset} of its two halves. */
+/* Inputs of a group, N rows: {unit, offset} of the whole group; planes as [step s of 16 columns][row: high, low][16
+ * bytes]; {unit, offset} of its two halves. */
 struct ManyInputs {
     int rows; /* N */
     __host__ __device__ __forceinline__ int bytes() const { return rows * 152; }
     __host__ __device__ __forceinline__ int planes() const { return rows * 8; }
     __host__ __device__ __forceinline__ int halves() const { return rows * 136; }
     /* Rows p and p + 4 lie together, as a thread needs them. */
-    __host__ __device__ __forceinline__ static int place(int row) { return ((row / 8 * 4 + row % 4) * 2 + row / 4 % 2) * 8; }
+    __host__ __device__ __forceinline__ static int place(int row) {
+        return ((row / 8 * 4 + row % 4) * 2 + row / 4 % 2) * 8;
+    }
     /* part: which 16 columns of the group the lane has. */
     __device__ __forceinline__ void put(const IntegerPart &p, uint8_t *group, int row, int part) const {
-        const uint32_t high[4] = {p.high.x, p.high.y, p.high.z, p.high.w}, low[4] = {p.low.x, p.low.y, p.low.z, p.low.w};
+        const uint32_t high[4] = {p.high.x, p.high.y, p.high.z, p.high.w},
+                       low[4] = {p.low.x, p.low.y, p.low.z, p.low.w};
 #pragma unroll
         for (int s = 0; s < 4; s++) {
             uint8_t *plane = group + planes() + (s * rows + row) * 32 + part * 4;
@@ -27,16 +30,19 @@ struct ManyInputs {
         *(float2 *)(group + place(row)) = make_float2(unit, integer_offset(p.step, p.sum[0] + p.sum[1]));
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            *(float2 *)(group + halves() + half * rows * 8 + place(row)) = make_float2(unit, integer_offset(p.step, p.sum[half]));
+            *(float2 *)(group + halves() + half * rows * 8 + place(row)) =
+                make_float2(unit, integer_offset(p.step, p.sum[half]));
     }
 };
 static inline int many_tile(int rows) { return rows <= 16 ? 16 : 32; }
 static_assert(GENERATED_MAX <= 32, "");
 /* Behind them a factor per row. */
-__host__ __device__ __forceinline__ constexpr int64_t many_factors(int groups, int tile) { return (int64_t)groups * tile * 152; }
+__host__ __device__ __forceinline__ constexpr int64_t many_factors(int groups, int tile) {
+    return (int64_t)groups * tile * 152;
+}
 
-__global__ void __launch_bounds__(BLOCK)
-    integer_prepare_kernel(const float *x, int cols, int groups, int tile, RowNorm norm, uint8_t *inputs, float *factors) {
+__global__ void __launch_bounds__(BLOCK) integer_prepare_kernel(
+    const float *x, int cols, int groups, int tile, RowNorm norm, uint8_t *inputs, float *factors) {
     __shared__ float sums[WARPS];
     let_next_begin();
     const int row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = lane % 4;
@@ -50,7 +56,8 @@ __global__ void __launch_bounds__(BLOCK)
         if (aligned && at + 16 <= cols) {
 #pragma unroll
             for (int i = 0; i < 16; i += 4) {
-                const float4 four = constant ? __ldg((const float4 *)(data + at + i)) : __ldcg((const float4 *)(data + at + i));
+                const float4 four =
+                    constant ? __ldg((const float4 *)(data + at + i)) : __ldcg((const float4 *)(data + at + i));
                 v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
             }
         } else {
@@ -78,65 +85,68 @@ __global__ void __launch_bounds__(BLOCK)
         if (on) layout.put(p, inputs + (int64_t)group * layout.bytes(), row, part);
     }
     if (norm.width) sum = slices_sum(sum, sums);
-    if (threadIdx.x == 0 && blockIdx.y == 0) factors[row] = norm.width ? 1.0f / sqrtf(sum / (float)norm.width + norm.eps) : 1;
+    if (threadIdx.x == 0 && blockIdx.y == 0)
+        factors[row] = norm.width ? 1.0f / sqrtf(sum / (float)norm.width + norm.eps) : 1;
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 /* d = a · b of 64 rows by 32 columns: inputs' high and low planes in turn. */
 __device__ __forceinline__ void multiply_planes(int (&d)[16], const uint32_t (&a)[8], uint64_t b, uint64_t b_next) {
-    asm volatile("wgmma.fence.sync.aligned;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-                 "{%16, %17, %18, %19}, %24, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-                 "{%20, %21, %22, %23}, %25, 1;\n"
-                 "wgmma.commit_group.sync.aligned;"
-                 : "=&r"(d[0]), "=&r"(d[1]), "=&r"(d[2]), "=&r"(d[3]), "=&r"(d[4]), "=&r"(d[5]), "=&r"(d[6]), "=&r"(d[7]),
-                   "=&r"(d[8]), "=&r"(d[9]), "=&r"(d[10]), "=&r"(d[11]), "=&r"(d[12]), "=&r"(d[13]), "=&r"(d[14]), "=&r"(d[15])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "l"(b), "l"(b_next)
-                 : "memory");
+    asm volatile(
+        "wgmma.fence.sync.aligned;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "{%16, %17, %18, %19}, %24, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "{%20, %21, %22, %23}, %25, 1;\n"
+        "wgmma.commit_group.sync.aligned;"
+        : "=&r"(d[0]), "=&r"(d[1]), "=&r"(d[2]), "=&r"(d[3]), "=&r"(d[4]), "=&r"(d[5]), "=&r"(d[6]), "=&r"(d[7]),
+        "=&r"(d[8]), "=&r"(d[9]), "=&r"(d[10]), "=&r"(d[11]), "=&r"(d[12]), "=&r"(d[13]), "=&r"(d[14]), "=&r"(d[15])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "l"(b), "l"(b_next)
+        : "memory");
 }
 /* All multiplications but the last LEFT are done. */
 template <int LEFT> __device__ __forceinline__ void planes_done(int (&d)[16]) {
     asm volatile("wgmma.wait_group.sync.aligned %16;"
                  : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
-                   "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15])
-                 : "n"(LEFT) : "memory");
+                 "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15])
+                 : "n"(LEFT)
+                 : "memory");
 }
 /* d = a · b of 64 rows by 64 columns: inputs' high and low planes in turn. */
 __device__ __forceinline__ void multiply_planes(int (&d)[32], const uint32_t (&a)[8], uint64_t b, uint64_t b_next) {
-    asm volatile("wgmma.fence.sync.aligned;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "{%32, %33, %34, %35}, %40, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "{%36, %37, %38, %39}, %41, 1;\n"
-                 "wgmma.commit_group.sync.aligned;"
-                 : "=&r"(d[0]), "=&r"(d[1]), "=&r"(d[2]), "=&r"(d[3]), "=&r"(d[4]), "=&r"(d[5]), "=&r"(d[6]), "=&r"(d[7]),
-                   "=&r"(d[8]), "=&r"(d[9]), "=&r"(d[10]), "=&r"(d[11]), "=&r"(d[12]), "=&r"(d[13]), "=&r"(d[14]), "=&r"(d[15]),
-                   "=&r"(d[16]), "=&r"(d[17]), "=&r"(d[18]), "=&r"(d[19]), "=&r"(d[20]), "=&r"(d[21]), "=&r"(d[22]), "=&r"(d[23]),
-                   "=&r"(d[24]), "=&r"(d[25]), "=&r"(d[26]), "=&r"(d[27]), "=&r"(d[28]), "=&r"(d[29]), "=&r"(d[30]), "=&r"(d[31])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "l"(b), "l"(b_next)
-                 : "memory");
+    asm volatile(
+        "wgmma.fence.sync.aligned;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %40, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%36, %37, %38, %39}, %41, 1;\n"
+        "wgmma.commit_group.sync.aligned;"
+        : "=&r"(d[0]), "=&r"(d[1]), "=&r"(d[2]), "=&r"(d[3]), "=&r"(d[4]), "=&r"(d[5]), "=&r"(d[6]), "=&r"(d[7]),
+        "=&r"(d[8]), "=&r"(d[9]), "=&r"(d[10]), "=&r"(d[11]), "=&r"(d[12]), "=&r"(d[13]), "=&r"(d[14]), "=&r"(d[15]),
+        "=&r"(d[16]), "=&r"(d[17]), "=&r"(d[18]), "=&r"(d[19]), "=&r"(d[20]), "=&r"(d[21]), "=&r"(d[22]), "=&r"(d[23]),
+        "=&r"(d[24]), "=&r"(d[25]), "=&r"(d[26]), "=&r"(d[27]), "=&r"(d[28]), "=&r"(d[29]), "=&r"(d[30]), "=&r"(d[31])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "l"(b), "l"(b_next)
+        : "memory");
 }
 /* All multiplications but the last LEFT are done. */
 template <int LEFT> __device__ __forceinline__ void planes_done(int (&d)[32]) {
     asm volatile("wgmma.wait_group.sync.aligned %32;"
                  : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
-                   "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
-                   "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
-                   "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
-                 : "n"(LEFT) : "memory");
+                 "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
+                 "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
+                 "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
+                 : "n"(LEFT)
+                 : "memory");
 }
 #endif
 
-template <int N> struct Count {
-    static constexpr int value = N;
-};
+template <int N> struct Count { static constexpr int value = N; };
 
 /* f(Count<0>), f(Count<1>), … */
 template <int END, int AT = 0, class F> __device__ __forceinline__ void steps_upto(const F &f) {
@@ -152,20 +162,22 @@ constexpr int MANY_FEW = 32, MANY_MOST = 104;
 
 /* N: rows of inputs. */
 template <int N> struct ManyShape {
-    static constexpr int DEPTH = N == 16 ? 2 : 1; /* multiplications of a warpgroup under way; more would want registers */
+    static constexpr int DEPTH =
+        N == 16 ? 2 : 1; /* multiplications of a warpgroup under way; more would want registers */
     static constexpr int TOTAL_BYTES = MANY_TILES * TILE_ROWS * N * 4;
     static constexpr int ROOM = (226 << 10) / MANY_BLOCKS - 2304 * MANY_GROUPS - 1024; /* of shared memory */
 };
 
-/* A block has two warpgroups and eight tile rows, of a gated product four of the gate and four of up. A slot of its ring has
- * so many groups' inputs, then those of each tile row's weights. Slices that blocks share out are left as [block's tile
- * rows][slice][eight inputs][thread] fours. */
+/* A block has two warpgroups and eight tile rows, of a gated product four of the gate and four of up. A slot of its
+ * ring has so many groups' inputs, then those of each tile row's weights. Slices that blocks share out are left as
+ * [block's tile rows][slice][eight inputs][thread] fours. */
 struct ManyRing {
     WideRing ring;
     int slots;
 };
 
-/* What a thread has of eight inputs: rows g and g + 8 of two tile rows, one of each warpgroup, and inputs t and t + 4. */
+/* What a thread has of eight inputs: rows g and g + 8 of two tile rows, one of each warpgroup, and inputs t and t + 4.
+ */
 template <bool GLU> struct ManyEnd {
     Place place[2];
     float factor[2], bias[2][2];
@@ -200,7 +212,8 @@ template <bool GLU> struct ManyEnd {
 #pragma unroll
                 for (int r = 0; r < 2; r++)
                     before.old[m][j][r] = p.mode == PRODUCT_ADD && k < p.rows && on[m][r]
-                        ? load(out[m][r] + (int64_t)(8 * i + 4 * j) * p.weight[place[m].index].rows) : 0;
+                        ? load(out[m][r] + (int64_t)(8 * i + 4 * j) * p.weight[place[m].index].rows)
+                        : 0;
         }
     }
     __device__ __forceinline__ void finish(const ProductWork &p, int i, int warp, int lane, const float4 both[2],
@@ -234,7 +247,8 @@ template <bool GLU> struct ManyEnd {
 };
 /* Of a gated product eight inputs' results of 64 rows, which are a group of the next product's columns. A warp. */
 template <int N>
-__device__ __forceinline__ void hand_on(const ProductWork &p, int block, int i, int lane, float (*handed)[TILE_COLS + 4]) {
+__device__ __forceinline__ void hand_on(
+    const ProductWork &p, int block, int i, int lane, float (*handed)[TILE_COLS + 4]) {
     constexpr ManyInputs LAYOUT = {N};
     const int next_groups = (p.weight[0].rows + TILE_COLS - 1) / TILE_COLS;
     if (block >= next_groups) return;
@@ -247,7 +261,8 @@ __device__ __forceinline__ void hand_on(const ProductWork &p, int block, int i, 
     const IntegerPart part = integer_part(y);
     if (8 * i + lane / 4 >= p.rows) return;
     LAYOUT.put(part, (uint8_t *)p.hands + (int64_t)block * LAYOUT.bytes(), 8 * i + lane / 4, lane % 4);
-    if (block == 0 && lane % 4 == 0) ((float *)((uint8_t *)p.hands + many_factors(next_groups, N)))[8 * i + lane / 4] = 1;
+    if (block == 0 && lane % 4 == 0)
+        ((float *)((uint8_t *)p.hands + many_factors(next_groups, N)))[8 * i + lane / 4] = 1;
 }
 
 template <int KIND, int SUBS, bool GLU, int N>
@@ -263,8 +278,8 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
     const WideRing &ring = many.ring;
     let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int block = blockIdx.x % ring.blocks, slices = SLICES / ring.splits, first_slice = blockIdx.x / ring.blocks * slices,
-              end_slice = first_slice + slices;
+    const int block = blockIdx.x % ring.blocks, slices = SLICES / ring.splits,
+              first_slice = blockIdx.x / ring.blocks * slices, end_slice = first_slice + slices;
     const uint32_t slots = shared_address(memory) + M::TOTAL_BYTES, full = shared_address(barriers),
                    empty = full + 8 * MANY_SLOTS;
     const int input_bytes = ring.share * LAYOUT.bytes();
@@ -307,8 +322,8 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
                 barrier_wait(empty + turn.at * 8, turn.phase ^ 1);
                 barrier_expect(full + turn.at * 8, count * LAYOUT.bytes());
                 copy_bulk(slots + turn.at * ring.slot_bytes,
-                    (const uint8_t *)p.inputs + (int64_t)at.first(columns, ring) * LAYOUT.bytes(), count * LAYOUT.bytes(),
-                    full + turn.at * 8);
+                    (const uint8_t *)p.inputs + (int64_t)at.first(columns, ring) * LAYOUT.bytes(),
+                    count * LAYOUT.bytes(), full + turn.at * 8);
                 turn.next(many.slots);
             }
         }
@@ -345,7 +360,8 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
         steps_upto<COUNT>([&](auto which) {
             constexpr int part = decltype(which)::value, at = part % DEPTH;
             const float4 *from = (const float4 *)(inputs + part / SUBS * LAYOUT.bytes() +
-                (SUBS == 2 ? LAYOUT.halves() + part % SUBS * N * 8 : 0)) + t;
+                                     (SUBS == 2 ? LAYOUT.halves() + part % SUBS * N * 8 : 0)) +
+                t;
             float4 factors[N / 8];
 #pragma unroll
             for (int i = 0; i < N / 8; i++) factors[i] = from[i * 4];
@@ -435,7 +451,8 @@ __global__ void __launch_bounds__(128 * (MANY_GROUPS + 1), MANY_BLOCKS)
 
 /* Slices' sums in order, and what follows them: of a block's tile rows eight inputs. */
 template <bool GLU, int N>
-__global__ void __launch_bounds__(128) integer_add_kernel(const __grid_constant__ ProductWork p, const float *partials) {
+__global__ void __launch_bounds__(128)
+    integer_add_kernel(const __grid_constant__ ProductWork p, const float *partials) {
     __shared__ __align__(16) float handed[8][TILE_COLS + 4];
     let_next_begin();
     const int block = blockIdx.x, i = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -457,7 +474,8 @@ __global__ void __launch_bounds__(128) integer_add_kernel(const __grid_constant_
 #pragma unroll
         for (int s = 1; s < SLICES; s++)
             if (s < slices)
-                both[m] = make_float4(both[m].x + v[s][m].x, both[m].y + v[s][m].y, both[m].z + v[s][m].z, both[m].w + v[s][m].w);
+                both[m] = make_float4(
+                    both[m].x + v[s][m].x, both[m].y + v[s][m].y, both[m].z + v[s][m].z, both[m].w + v[s][m].w);
     }
     end.finish(p, i, warp, lane, both, before, handed);
     if constexpr (GLU) {
@@ -494,8 +512,8 @@ struct IntegerMany {
         ring.partials = product->partials;
         error = launch(stream, kernel, dim3(ring.blocks * ring.splits), 128 * (MANY_GROUPS + 1), shared, w, many);
         if (error || ring.splits == 1) return error;
-        return launch(
-            stream, integer_add_kernel<GLU, N>, dim3(ring.blocks, (w.rows + 7) / 8), 128, 0, w, (const float *)ring.partials);
+        return launch(stream, integer_add_kernel<GLU, N>, dim3(ring.blocks, (w.rows + 7) / 8), 128, 0, w,
+            (const float *)ring.partials);
     }
     template <int KIND, int SUBS, bool GLU> cudaError_t sized() const {
         return work->tile == 16 ? go<KIND, SUBS, GLU, 16>() : go<KIND, SUBS, GLU, 32>();
@@ -509,7 +527,8 @@ struct IntegerMany {
     }
 };
 
-static cudaError_t integer_prepare(cudaStream_t stream, const ProductWork &w, const float *x, uint8_t *inputs, float *factors) {
+static cudaError_t integer_prepare(
+    cudaStream_t stream, const ProductWork &w, const float *x, uint8_t *inputs, float *factors) {
     const int rounds = w.norm.width ? 1 : slice_rounds(w.groups);
     return launch(stream, integer_prepare_kernel, dim3(w.rows, rounds), BLOCK, 0, x, w.cols, w.groups, w.tile, w.norm,
         inputs, factors);
@@ -525,7 +544,8 @@ bool integer_many_hands(const Product &p) {
     return at + integer_many_bytes(groups) <= next_at || next_at + integer_many_bytes(next) <= at;
 }
 
-cudaError_t product_integer_many(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits) {
+cudaError_t product_integer_many(
+    cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits) {
     *fits = integer_many_fits(product);
     if (!*fits) return cudaSuccess;
     ProductWork w = work;

@@ -1,7 +1,7 @@
-/* Products of a single generated row (integer.cuh) on compute capability 9.0 and later, in the roles of integer_few.cu: what a layer
- * takes beyond reading its weights is the way from the input's being there to the result's, so as little code as can be lies on it.
- * Addresses, counts and what else does not depend on the kernel before are in registers before it has ended; the finishing warp ends
- * two units at once. The numbers are integer_few.cu's. */
+/* Products of a single generated row (integer.cuh) on compute capability 9.0 and later, in the roles of integer_few.cu:
+ * what a layer takes beyond reading its weights is the way from the input's being there to the result's, so as little
+ * code as can be lies on it. Addresses, counts and what else does not depend on the kernel before are in registers
+ * before it has ended; the finishing warp ends two units at once. The numbers are integer_few.cu's. */
 #pragma once
 #include "backend/cuda/integer_few.cuh"
 
@@ -44,8 +44,8 @@ template <int SUBS> struct OnePreparing {
         const int own = (int)threadIdx.x % 32 / 4;
         return own < run && round * step() + group + own < groups;
     }
-    /* from: where the lane's first four of the first round is. Fours that are not there are left as they are: whoever gets them
-     * keeps nothing of it. */
+    /* from: where the lane's first four of the first round is. Fours that are not there are left as they are: whoever
+     * gets them keeps nothing of it. */
     __device__ __forceinline__ void bring(const float *from, int round, int slot) const {
         const int fours = 16 * min(run, groups - round * step() - group);
         from += round * step() * TILE_COLS;
@@ -53,7 +53,8 @@ template <int SUBS> struct OnePreparing {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (32 * i + (int)threadIdx.x % 32 < fours)
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * 512), "l"(from + 128 * i) : "memory");
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * 512), "l"(from + 128 * i)
+                             : "memory");
     }
     __device__ __forceinline__ void brought(int slot, float v[16]) const {
 #pragma unroll
@@ -70,10 +71,11 @@ template <int SUBS> struct OnePreparing {
         if (threadIdx.x % 4) return;
         uint8_t *const numbers = memory + number + round * step() * Numbers<SUBS>::BYTES;
         if constexpr (SUBS == 1)
-            *(float2 *)numbers = make_float2(integer_unit(part.step), integer_offset(part.step, part.sum[0] + part.sum[1]));
+            *(float2 *)numbers =
+                make_float2(integer_unit(part.step), integer_offset(part.step, part.sum[0] + part.sum[1]));
         else
-            *(float4 *)numbers = make_float4(
-                integer_unit(part.step), integer_offset(part.step, part.sum[0]), integer_offset(part.step, part.sum[1]), 0);
+            *(float4 *)numbers = make_float4(integer_unit(part.step), integer_offset(part.step, part.sum[0]),
+                integer_offset(part.step, part.sum[1]), 0);
     }
 };
 __device__ __forceinline__ void copies_arrived() {
@@ -91,8 +93,8 @@ __device__ __forceinline__ void weights_take(const float *from, bool on, float v
 
 /* More rounds than one, as many under way together as there is room for. */
 template <int SUBS>
-__device__ __forceinline__ void rounds_prepare(const OnePreparing<SUBS> &own, const float *x, const float *weights, int rounds,
-    float *square, volatile int *came) {
+__device__ __forceinline__ void rounds_prepare(const OnePreparing<SUBS> &own, const float *x, const float *weights,
+    int rounds, float *square, volatile int *came) {
     float sum = 0;
 #pragma unroll 1
     for (int first = 0; first < rounds; first += STAGE_ROUNDS) {
@@ -145,7 +147,8 @@ struct OneEnding {
     }
 };
 
-/* Two units at a time, half of the lanes each. What the next ones need is on its way, of factors what the next 32 do, a lane each. */
+/* Two units at a time, half of the lanes each. What the next ones need is on its way, of factors what the next 32 do, a
+ * lane each. */
 __device__ __forceinline__ void one_finish(
     const ProductWork &p, const OneLayout &at, uint8_t *memory, const FewBarriers &b) {
     const int lane = threadIdx.x % 32, half = lane / TILE_ROWS;
@@ -171,7 +174,8 @@ __device__ __forceinline__ void one_finish(
     float input_factor = 1;
     if (p.norm.width) {
         barrier_wait(b.prepared, 0);
-        input_factor = 1.0f / sqrtf(squares_added((const float *)(memory + at.squares)) / (float)p.norm.width + p.norm.eps);
+        input_factor =
+            1.0f / sqrtf(squares_added((const float *)(memory + at.squares)) / (float)p.norm.width + p.norm.eps);
     }
     Turn buffer;
 #pragma unroll 1
@@ -214,7 +218,8 @@ __device__ __forceinline__ void one_finish(
 }
 
 /* words: FEW_WORDS of shared memory */
-template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ring, uint64_t *words) {
+template <int KIND, int SUBS>
+__device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ring, uint64_t *words) {
     constexpr int TILE = tile_bytes<KIND, SUBS>();
     extern __shared__ __align__(128) uint8_t memory[]; /* slots, planes, areas, squares, numbers */
     if (!ring.late) let_next_begin();
@@ -238,7 +243,8 @@ template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const 
     int tiles = warp * ring.share * TILE, sums = at.areas + warp * at.area + g * 4;
     int deal = ring.twos ? deal_of<2>(min(run, p.groups - first)) : deal_of<1>(min(ring.share, p.groups - first));
     settle(x, number, tiles, sums, deal);
-    const float *const mine = p.x + first * TILE_COLS + 4 * lane, *const weights = p.norm.weight + (first + lane / 4) * TILE_COLS + t * 16;
+    const float *const mine = p.x + first * TILE_COLS + 4 * lane,
+                       *const weights = p.norm.weight + (first + lane / 4) * TILE_COLS + t * 16;
     float *const square = p.norm.width ? (float *)(memory + at.squares) + warp * 32 + lane : nullptr;
     if (rounds == 1) {
         const bool on = own.on(0);
@@ -291,7 +297,8 @@ template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const 
                 turn.next(ring.slots);
             }
             float sum[2][1][2] = {};
-            const uint8_t *tile[2] = {memory + tiles + here * ring.slot_bytes, memory + tiles + other * ring.slot_bytes};
+            const uint8_t *tile[2] = {
+                memory + tiles + here * ring.slot_bytes, memory + tiles + other * ring.slot_bytes};
             const uint8_t *inputs[1] = {memory + x}, *factor[1] = {memory + number};
             integer_run<KIND, SUBS, 1, 2>(sum, tile, scales, inputs, factor, deal);
             __syncwarp();
@@ -325,7 +332,8 @@ template <int KIND, int SUBS> __device__ __forceinline__ void integer_one(const 
                     int own_deal = deal;
                     if (round + piece)
                         own_deal = deal_of<1>(min(min(ring.share, run - piece * ring.share), p.groups - first - group));
-                    const uint8_t *tile[1] = {memory + tiles + turn.at * ring.slot_bytes}, *inputs[1] = {memory + x + group * 128},
+                    const uint8_t *tile[1] = {memory + tiles + turn.at * ring.slot_bytes},
+                                  *inputs[1] = {memory + x + group * 128},
                                   *factor[1] = {memory + number + group * Numbers<SUBS>::BYTES};
                     barrier_wait(b.full + 8 * turn.at, turn.phase);
                     integer_run<KIND, SUBS, 1, 1>(sum, tile, scales, inputs, factor, own_deal);

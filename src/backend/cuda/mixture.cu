@@ -1,8 +1,9 @@
-/* A mixture of experts of generated rows. Few rows take three kernels: the router's product with its norm, and the inputs
- * of products; gate and up, whose blocks choose by themselves; down, the weighted sum and the residual, whose blocks do so
- * as well while the second computes, and bring their weights near. More rows' choices are sorted first. Products are
- * integer.cuh's, but for the router's, which are exact but for their sums' rounding. Pairs of a row and one of its experts
- * are the rows of products; of more rows up to eight pairs of one expert make a chunk, which reads its matrix once. */
+/* A mixture of experts of generated rows. Few rows take three kernels: the router's product with its norm, and the
+ * inputs of products; gate and up, whose blocks choose by themselves; down, the weighted sum and the residual, whose
+ * blocks do so as well while the second computes, and bring their weights near. More rows' choices are sorted first.
+ * Products are integer.cuh's, but for the router's, which are exact but for their sums' rounding. Pairs of a row and
+ * one of its experts are the rows of products; of more rows up to eight pairs of one expert make a chunk, which reads
+ * its matrix once. */
 #include "backend/cuda/mixture.cuh"
 
 extern "C" size_t mixture_input_bytes(int64_t cols) { return inputs_bytes((int)((cols + TILE_COLS - 1) / TILE_COLS)); }
@@ -68,7 +69,8 @@ template <int KIND> __global__ void __launch_bounds__(BLOCK) router_kernel(const
     let_next_begin();
     const RouterShape shape(p);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int tile_row = blockIdx.x % (shape.all + 1), run = blockIdx.x / (shape.all + 1), group = run * ROUTER_RUN + warp;
+    const int tile_row = blockIdx.x % (shape.all + 1), run = blockIdx.x / (shape.all + 1),
+              group = run * ROUTER_RUN + warp;
     const int groups = p.weight.groups, column = group * TILE_COLS + 16 * t;
     const int64_t row = blockIdx.y, width = p.width;
     const bool multiplies = tile_row < shape.all, on = group < groups;
@@ -97,7 +99,8 @@ template <int KIND> __global__ void __launch_bounds__(BLOCK) router_kernel(const
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if (!on) continue;
-            y[4 * i] *= weight[i].x, y[4 * i + 1] *= weight[i].y, y[4 * i + 2] *= weight[i].z, y[4 * i + 3] *= weight[i].w;
+            y[4 * i] *= weight[i].x, y[4 * i + 1] *= weight[i].y, y[4 * i + 2] *= weight[i].z,
+                y[4 * i + 3] *= weight[i].w;
         }
     } else {
         wait_for_previous();
@@ -164,8 +167,7 @@ struct RouterLaunch {
         const RouterShape shape(*router);
         const cudaError_t error = allow_beside(router_kernel<KIND>);
         if (error) return error;
-        return launch(
-            stream, router_kernel<KIND>, dim3((shape.all + 1) * shape.runs, router->rows), BLOCK, 0, *router);
+        return launch(stream, router_kernel<KIND>, dim3((shape.all + 1) * shape.runs, router->rows), BLOCK, 0, *router);
     }
 };
 extern "C" cudaError_t mixture_route(cudaStream_t stream, const MixtureRouter *router) {
@@ -175,8 +177,8 @@ extern "C" cudaError_t mixture_choose(cudaStream_t stream, const MixtureRouter *
     return launch(stream, choose_kernel, dim3(router->rows), BLOCK, 0, *router);
 }
 
-__global__ void __launch_bounds__(BLOCK)
-    mixture_combine_kernel(int used, int64_t width, const float *y, const float *weight, float *out, float *residual, float scale) {
+__global__ void __launch_bounds__(BLOCK) mixture_combine_kernel(
+    int used, int64_t width, const float *y, const float *weight, float *out, float *residual, float scale) {
     let_next_begin();
     wait_for_previous();
     const int64_t row = blockIdx.y;
@@ -236,7 +238,8 @@ struct ProductLaunch {
         if (!half && !slots_of(p.most, pieces, besides, p.shared_bytes, &slots))
             return cudaErrorInvalidValue; /* mixture_fits() knows */
         /* A row's units are hardly more than multiprocessors: each has one, as long as the sum's blocks fit beside. */
-        if (half && MOST == 1 && p.pairs == p.each) slots_of(p.most, pieces, besides, p.shared_bytes - p.leaves, &slots);
+        if (half && MOST == 1 && p.pairs == p.each)
+            slots_of(p.most, pieces, besides, p.shared_bytes - p.leaves, &slots);
         const size_t bytes = (size_t)slots.count * slots.bytes + besides;
         const int blocks = ((p.most.rows + TILE_ROWS - 1) / TILE_ROWS + UNIT_ROWS - 1) / UNIT_ROWS;
         if constexpr (MOST == 1) {
@@ -245,7 +248,8 @@ struct ProductLaunch {
             const cudaError_t error = few_allow(product_kernel<KIND, GLU>, p.shared_bytes);
             if (error) return error;
             const int units = p.pairs * blocks, most = (half ? 2 : 1) * p.multiprocessors;
-            return launch(stream, product_kernel<KIND, GLU>, dim3(units < most ? units : most), PRODUCT_BLOCK, bytes, p, slots);
+            return launch(
+                stream, product_kernel<KIND, GLU>, dim3(units < most ? units : most), PRODUCT_BLOCK, bytes, p, slots);
         }
     }
     template <int KIND> cudaError_t operator()() const {
@@ -266,8 +270,7 @@ extern "C" int mixture_round(int groups) { return slot_tiles(groups); }
 /* Members are as many as there may be: it must not matter how many rows there are. */
 extern "C" int mixture_fits(const Tiles *most, int gated, int shared_bytes) {
     Slots slots;
-    return integer_fits(*most) &&
-        slots_of(*most, 2, product_besides(*most, FEW_ROWS_MAX, gated), shared_bytes, &slots);
+    return integer_fits(*most) && slots_of(*most, 2, product_besides(*most, FEW_ROWS_MAX, gated), shared_bytes, &slots);
 }
 
 /* Half of a multiprocessor, so that the next kernel's blocks find room beside it, if that will do. */

@@ -1,5 +1,5 @@
-/* Of a mixture's generated rows (mixture.cu): what the router leaves and what is made of it, products of the chosen experts, their
- * sum. */
+/* Of a mixture's generated rows (mixture.cu): what the router leaves and what is made of it, products of the chosen
+ * experts, their sum. */
 #pragma once
 #include "backend/cuda/bulk.cuh"
 #include "backend/cuda/integer_few.cuh"
@@ -28,8 +28,8 @@ struct RouterShape {
           runs((p.weight.groups + ROUTER_RUN - 1) / ROUTER_RUN), stride(all * TILE_ROWS + 4) {}
 };
 
-/* A row's logits from what the router has left; the norm's factor where a thread has a logit. BLOCK threads; thread i mod
- * BLOCK has written logit i. */
+/* A row's logits from what the router has left; the norm's factor where a thread has a logit. BLOCK threads; thread i
+ * mod BLOCK has written logit i. */
 __device__ __forceinline__ float router_found(const MixtureRouter &p, int64_t row, Choice &c) {
     constexpr int BATCH = 4; /* loads under way together */
     const RouterShape shape(p);
@@ -56,7 +56,8 @@ __device__ __forceinline__ float router_found(const MixtureRouter &p, int64_t ro
         const Tiles &w = shared ? p.shared : p.weight;
         const int at = shared ? i - shape.own * TILE_ROWS : i;
         if (at < w.rows)
-            (shared ? c.shared : c.score)[at] = product_sum(sum, factor, 1, w.bias != nullptr, w.bias ? __ldg(w.bias + at) : 0);
+            (shared ? c.shared : c.score)[at] =
+                product_sum(sum, factor, 1, w.bias != nullptr, w.bias ? __ldg(w.bias + at) : 0);
     }
     return factor;
 }
@@ -98,8 +99,8 @@ __device__ __forceinline__ void slots_make(const Slots &slots, uint32_t full, ui
     __syncthreads();
 }
 
-/* Pieces into slots, in order; source(i, bytes): where piece i is. A warp: it takes a thread long to order one, so lanes
- * order so many at once, in the beginning as many as there are slots, then two. */
+/* Pieces into slots, in order; source(i, bytes): where piece i is. A warp: it takes a thread long to order one, so
+ * lanes order so many at once, in the beginning as many as there are slots, then two. */
 template <class Source>
 __device__ __forceinline__ void pieces_order(int pieces, int &at_once, const Slots &slots, Turn &turn, uint32_t memory,
     uint32_t full, uint32_t empty, uint64_t policy, const Source &source) {
@@ -132,15 +133,13 @@ __device__ __forceinline__ void pieces_order(int pieces, int &at_once, const Slo
 
 /* Where a lane finds inputs: x[n] of the member and plane that its column of B is, terms[n] of the member whose sums it
  * gets. */
-template <int PARTS> struct Inputs {
-    const uint8_t *x[PARTS], *terms[PARTS];
-};
+template <int PARTS> struct Inputs { const uint8_t *x[PARTS], *terms[PARTS]; };
 
-/* COUNT neighbouring tiles of two tile rows times the inputs of 4 · PARTS members; APART: the second row's are others, so
- * many bytes further on. */
+/* COUNT neighbouring tiles of two tile rows times the inputs of 4 · PARTS members; APART: the second row's are others,
+ * so many bytes further on. */
 template <int KIND, int SUBS, int PARTS, bool APART, int COUNT>
-__device__ __forceinline__ void tiles_add(float acc[2][PARTS][2], const uint8_t *one, const uint8_t *two,
-    const Inputs<PARTS> &inputs, int at, int apart) {
+__device__ __forceinline__ void tiles_add(
+    float acc[2][PARTS][2], const uint8_t *one, const uint8_t *two, const Inputs<PARTS> &inputs, int at, int apart) {
     constexpr int ROWS = 2, OWN = APART ? 2 : 1, BYTES = Kind<KIND>::CODE_BYTES + SUBS * 64;
     const int lane = threadIdx.x % 32, t = lane % 4;
     Piece<KIND> piece[COUNT][ROWS];
@@ -196,7 +195,8 @@ __device__ __forceinline__ void tiles_add(float acc[2][PARTS][2], const uint8_t 
         for (int sub = 0; sub < SUBS; sub++)
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                const float2 low = integer_pair<KIND>(scales[u][r][sub].x), high = integer_pair<KIND>(scales[u][r][sub].y);
+                const float2 low = integer_pair<KIND>(scales[u][r][sub].x),
+                             high = integer_pair<KIND>(scales[u][r][sub].y);
 #pragma unroll
                 for (int n = 0; n < PARTS; n++) {
                     const float4 &v = term[u][APART ? r : 0][n];
@@ -230,8 +230,8 @@ __device__ __forceinline__ void run_add(float acc[2][PARTS][2], const Tiles &w, 
 
 /* Rounds of two tile rows, or one and nothing sensible, times the inputs: this warp's slice. */
 template <int KIND, int SUBS, int PARTS, bool APART>
-__device__ __forceinline__ void rows_add(float acc[2][PARTS][2], const Tiles &w, bool both, const Slots &slots, Turn &turn,
-    const uint8_t *memory, uint32_t full, uint32_t empty, const Inputs<PARTS> &inputs, int apart, int run) {
+__device__ __forceinline__ void rows_add(float acc[2][PARTS][2], const Tiles &w, bool both, const Slots &slots,
+    Turn &turn, const uint8_t *memory, uint32_t full, uint32_t empty, const Inputs<PARTS> &inputs, int apart, int run) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = SLICES * run;
 #pragma unroll 1
     for (int first = 0; first < w.groups; first += all) {
@@ -281,10 +281,12 @@ __device__ __forceinline__ float2 slices_add(const float *from, int stride) {
     return sum;
 }
 
-/* A group's 64 columns, two neighbours of each lane, as inputs of the next product. The numbers are integer_part()'s. */
+/* A group's 64 columns, two neighbours of each lane, as inputs of the next product. The numbers are integer_part()'s.
+ */
 __device__ __forceinline__ void pair_leave(uint8_t *to, float one, float two) {
     const int lane = threadIdx.x % 32;
-    const float m = __uint_as_float(__reduce_max_sync(~0u, max(__float_as_uint(one) & 0x7fffffff, __float_as_uint(two) & 0x7fffffff)));
+    const float m = __uint_as_float(
+        __reduce_max_sync(~0u, max(__float_as_uint(one) & 0x7fffffff, __float_as_uint(two) & 0x7fffffff)));
     const bool some = m >= 0x1p-80f;
     const float up = some ? __fdividef(32512.0f, m) : 0;
     const float step = m < 0x1p126f ? (some ? m * (1 / 32512.0f) : 0) : __uint_as_float(0x7fffffff);
@@ -304,8 +306,8 @@ __device__ __forceinline__ void pair_leave(uint8_t *to, float one, float two) {
 }
 
 /* A block takes neighbouring units, each four tile rows of one chunk's matrix, or of its gate and up in turn; its eight
- * warps are the slices of the sum, one more orders copies. MOST: members of a chunk, at most. One: a block has a unit of a
- * row's expert, and chooses for itself. */
+ * warps are the slices of the sum, one more orders copies. MOST: members of a chunk, at most. One: a block has a unit
+ * of a row's expert, and chooses for itself. */
 template <int KIND, int SUBS, bool GLU, int MOST>
 __device__ __forceinline__ void experts_product(const MixtureProduct &p, const Slots &slots, uint64_t *barriers) {
     constexpr bool ALONE = MOST == 1;
@@ -368,7 +370,8 @@ __device__ __forceinline__ void experts_product(const MixtureProduct &p, const S
                 bytes = min(all, w[0].groups - round * all) * w[0].bytes;
                 return data + ((int64_t)row * w[0].groups + round * all) * w[0].bytes;
             };
-            pieces_order((GLU ? 2 : 1) * rows * rounds, at_once, slots, turn, shared_address(memory), full, empty, policy, source);
+            pieces_order((GLU ? 2 : 1) * rows * rounds, at_once, slots, turn, shared_address(memory), full, empty,
+                policy, source);
         }
         return;
     }
@@ -388,7 +391,8 @@ __device__ __forceinline__ void experts_product(const MixtureProduct &p, const S
 #pragma unroll
             for (int part = 0; part < GATED; part++) w[part] = p.bank[part][expert];
             run = slice_run(w[0].groups);
-            if (!ALONE && p.factors && warp < count)  own_factor = load(p.factors + __shfl_sync(~0u, pair, warp) / p.each);
+            if (!ALONE && p.factors && warp < count)
+                own_factor = load(p.factors + __shfl_sync(~0u, pair, warp) / p.each);
             int row[MOST];
 #pragma unroll
             for (int i = 0; i < MOST; i++) row[i] = __shfl_sync(~0u, pair, i) / p.each;
@@ -420,7 +424,8 @@ __device__ __forceinline__ void experts_product(const MixtureProduct &p, const S
 #pragma unroll 1
         for (int i = 0; i < rows; i += GLU ? 1 : 2) {
             float acc[2][PARTS][2] = {};
-            rows_add<KIND, SUBS, PARTS, false>(acc, w[0], GLU || i + 1 < rows, slots, turn, memory, full, empty, own, 0, run);
+            rows_add<KIND, SUBS, PARTS, false>(
+                acc, w[0], GLU || i + 1 < rows, slots, turn, memory, full, empty, own, 0, run);
             float *to = sums + warp * MOST * SUM_STRIDE + i * TILE_ROWS + g;
 #pragma unroll
             for (int r = 0; r < 2; r++, to += GLU ? SUMS : TILE_ROWS)
@@ -560,13 +565,15 @@ __device__ __forceinline__ void experts_sum(const MixtureSum &p, const Slots &sl
         if (lane < p.used) barrier_wait(full + 8 * lane, 0);
         __syncwarp();
         const uint8_t *tiles = memory + warp * run * p.most.bytes;
-        Inputs<1> x = {{inputs + warp * run * RECORD + g % 2 * LOW_AT + t * 16}, {inputs + warp * run * RECORD + TERMS_AT}};
+        Inputs<1> x = {
+            {inputs + warp * run * RECORD + g % 2 * LOW_AT + t * 16}, {inputs + warp * run * RECORD + TERMS_AT}};
         int i = 0;
 #pragma unroll 1
         for (; i < p.used; i += 2, tiles += 2 * slots.bytes, x.x[0] += 2 * stride, x.terms[0] += 2 * stride) {
             const bool two = i + 1 < p.used;
             float acc[2][1][2] = {};
-            run_add<KIND, SUBS, 1, true>(acc, p.most, tiles, two ? tiles + slots.bytes : tiles, count, x, 0, two ? stride : 0);
+            run_add<KIND, SUBS, 1, true>(
+                acc, p.most, tiles, two ? tiles + slots.bytes : tiles, count, x, 0, two ? stride : 0);
             sums_leave(i, acc[0]);
             if (two) sums_leave(i + 1, acc[1]);
         }

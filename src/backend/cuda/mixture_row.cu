@@ -15,7 +15,8 @@ struct MixtureRow {
     };
 };
 
-/* What is last here ptxas puts next to the function's beginning, where instructions are there soonest: the experts' products. */
+/* What is last here ptxas puts next to the function's beginning, where instructions are there soonest: the experts'
+ * products. */
 template <int KIND, int SUBS>
 __global__ void __launch_bounds__(32 * ALL_WARPS, 2) mixture_row_kernel(const __grid_constant__ MixtureRow p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -48,7 +49,8 @@ struct MixtureRowLaunch {
         return cudaErrorInvalidValue;
     }
 };
-cudaError_t mixture_row_product(cudaStream_t stream, const MixtureProduct &product, const Slots &slots, dim3 grid, size_t bytes) {
+cudaError_t mixture_row_product(
+    cudaStream_t stream, const MixtureProduct &product, const Slots &slots, dim3 grid, size_t bytes) {
     MixtureRow row = {STAGE_EXPERTS, slots, {}};
     row.experts = product;
     return with_kind(product.most.kind,
@@ -57,12 +59,14 @@ cudaError_t mixture_row_product(cudaStream_t stream, const MixtureProduct &produ
 cudaError_t mixture_row_sum(cudaStream_t stream, const MixtureSum &sum, const Slots &slots, dim3 grid, size_t bytes) {
     MixtureRow row = {STAGE_SUM, slots, {}};
     row.sum = sum;
-    return with_kind(sum.most.kind, MixtureRowLaunch{stream, &row, sum.most.subs, grid, PRODUCT_BLOCK, bytes, sum.shared_bytes});
+    return with_kind(
+        sum.most.kind, MixtureRowLaunch{stream, &row, sum.most.subs, grid, PRODUCT_BLOCK, bytes, sum.shared_bytes});
 }
 cudaError_t mixture_row_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max) {
     MixtureRow row = {STAGE_ONE, {}, {}};
     row.one.work = work;
     row.one.ring = shape.ring;
     return with_kind(work.weight[0].kind,
-        MixtureRowLaunch{stream, &row, work.weight[0].subs, dim3(shape.blocks), 32 * ALL_WARPS, shape.bytes, shared_max});
+        MixtureRowLaunch{
+            stream, &row, work.weight[0].subs, dim3(shape.blocks), 32 * ALL_WARPS, shape.bytes, shared_max});
 }

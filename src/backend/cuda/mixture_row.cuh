@@ -1,5 +1,5 @@
-/* What a model's generated row is made of where it has mixtures, but for attention and routers, is one function: of functions that
- * take turns less is in the caches of instructions (bench/results/cuda-h100.md). */
+/* What a model's generated row is made of where it has mixtures, but for attention and routers, is one function: of
+ * functions that take turns less is in the caches of instructions (bench/results/cuda-h100.md). */
 #pragma once
 #include "backend/cuda/integer_few.cuh"
 
@@ -8,7 +8,8 @@ struct Slots {
     int count, bytes;
 };
 
-cudaError_t mixture_row_product(cudaStream_t stream, const MixtureProduct &product, const Slots &slots, dim3 grid, size_t bytes);
+cudaError_t mixture_row_product(
+    cudaStream_t stream, const MixtureProduct &product, const Slots &slots, dim3 grid, size_t bytes);
 cudaError_t mixture_row_sum(cudaStream_t stream, const MixtureSum &sum, const Slots &slots, dim3 grid, size_t bytes);
 /* As integer_one.cu's. */
 cudaError_t mixture_row_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max);

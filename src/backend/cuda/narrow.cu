@@ -1,5 +1,5 @@
-/* Products of up to 64 rows: tiles of 32 or 64 inputs, two blocks to a multiprocessor. Where that makes few blocks, they
- * share out the slices of the sums as well, and another kernel adds those up. */
+/* Products of up to 64 rows: tiles of 32 or 64 inputs, two blocks to a multiprocessor. Where that makes few blocks,
+ * they share out the slices of the sums as well, and another kernel adds those up. */
 #include "backend/cuda/wide.cuh"
 
 /* N: rows of inputs in a tile. */
@@ -126,7 +126,8 @@ __global__ void __launch_bounds__(32 * WIDE_WARPS, 2)
         if (ring.splits > 1) {
             const Place place = place_of<GLU>(p, block, warp);
             const int64_t width = (int64_t)ring.units * TILE_ROWS;
-            float *to = ring.partials + (int64_t)(slice / ring.chain) * p.rows * width + place.unit * TILE_ROWS + lane / 4;
+            float *to =
+                ring.partials + (int64_t)(slice / ring.chain) * p.rows * width + place.unit * TILE_ROWS + lane / 4;
 #pragma unroll
             for (int i = 0; i < NUMBERS; i++) {
                 const int k = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -179,8 +180,8 @@ __global__ void __launch_bounds__(BLOCK)
 
 cudaError_t slices_add(cudaStream_t stream, const ProductWork &work, const WideRing &ring) {
     return launch(stream, work.mode == PRODUCT_GLU ? add_slices_kernel<true> : add_slices_kernel<false>,
-        dim3((work.units * TILE_ROWS + BLOCK - 1) / BLOCK, work.rows), BLOCK, 0, work, (const float *)ring.partials, ring.units,
-        ring.chain);
+        dim3((work.units * TILE_ROWS + BLOCK - 1) / BLOCK, work.rows), BLOCK, 0, work, (const float *)ring.partials,
+        ring.units, ring.chain);
 }
 
 struct NarrowGo {
@@ -192,7 +193,8 @@ struct NarrowGo {
         const ProductWork &w = *work;
         const auto kernel = narrow_kernel<KIND, GLU, N>;
         WideRing ring = ring_of(slice_run(w.groups), w.weight[0].bytes, Narrow<N>::SLOT_BYTES);
-        const size_t shared = (size_t)Narrow<N>::INPUTS * Narrow<N>::INPUT_BYTES + (size_t)Narrow<N>::WEIGHTS * ring.slot_bytes;
+        const size_t shared =
+            (size_t)Narrow<N>::INPUTS * Narrow<N>::INPUT_BYTES + (size_t)Narrow<N>::WEIGHTS * ring.slot_bytes;
         *fits = shared + 1024 <= (size_t)product->shared_bytes;
         if (!*fits) return cudaSuccess;
         cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);

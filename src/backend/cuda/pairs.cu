@@ -123,8 +123,8 @@ template <int KIND, int PARTS> struct Batch {
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
                 if (i < count)
-                    piece_load(piece[part][i], w[part].data + ((int64_t)tile_row * w[0].groups + group + i) * w[0].bytes,
-                        lane, scales);
+                    piece_load(piece[part][i],
+                        w[part].data + ((int64_t)tile_row * w[0].groups + group + i) * w[0].bytes, lane, scales);
     }
     /* x: of the first group */
     __device__ __forceinline__ void multiply_by(const uint8_t *x, int count, float c[PARTS][4]) const {
@@ -152,7 +152,8 @@ template <int KIND, int PARTS> struct Batch {
  * A unit's first tiles are on their way while its inputs are prepared or the unit before is finished. */
 template <int KIND, bool GLU>
 __global__ void __launch_bounds__(BLOCK, 2) pairs_kernel(const __grid_constant__ ExpertProduct p) {
-    constexpr int PARTS = GLU ? 2 : 1, SUMS = PARTS * SLICES * TILE_ROWS * FEW_ROWS_MAX, SIZE = Batch<KIND, PARTS>::SIZE;
+    constexpr int PARTS = GLU ? 2 : 1, SUMS = PARTS * SLICES * TILE_ROWS * FEW_ROWS_MAX,
+                  SIZE = Batch<KIND, PARTS>::SIZE;
     extern __shared__ __align__(16) uint8_t inputs[];
     __shared__ float sums[2][SUMS];
     __shared__ Reductions shared;

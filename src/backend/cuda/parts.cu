@@ -4,10 +4,11 @@
  *
  * A few rows go as words of a number and the sum's own mark: nobody waits for anything but the words themselves, which
  * arrive after 0.6 µs (NVLink of H200s), and the product that makes the terms exchanges and adds them itself where it
- * can (finish.cuh). Many go as blocks of plain numbers, with a mark behind each. A mark is the step's number and the place of the sum in it, read from memory, so that graphs can repeat
- * it. Room for two sums in turn is enough: who writes the next but one has received all of the next, which the other
- * sent after it had read the one before. (The first of a step has two places of its own, as steps may have odd numbers of
- * sums.) Who waits for too long says so and goes on; then nothing of it is right, and the step fails. */
+ * can (finish.cuh). Many go as blocks of plain numbers, with a mark behind each. A mark is the step's number and the
+ * place of the sum in it, read from memory, so that graphs can repeat it. Room for two sums in turn is enough: who
+ * writes the next but one has received all of the next, which the other sent after it had read the one before. (The
+ * first of a step has two places of its own, as steps may have odd numbers of sums.) Who waits for too long says so and
+ * goes on; then nothing of it is right, and the step fails. */
 #include "backend/cuda/parts.cuh"
 
 constexpr int PIECE = 4;   /* numbers of a thread in a block of many */
@@ -74,8 +75,7 @@ static int64_t up_to(int64_t size, int64_t align) { return (size + align - 1) / 
 extern "C" int64_t parts_slot_bytes(int rows_max, int64_t width, PartExchange *places) {
     const int64_t most = rows_max * width, few = PART_WORD_ROWS * width;
     places->marks_offset = up_to(few * (int64_t)sizeof(uint64_t), 256);
-    places->data_offset =
-        up_to(places->marks_offset + (most / (BLOCK * PIECE) + 1) * (int64_t)sizeof(uint32_t), 256);
+    places->data_offset = up_to(places->marks_offset + (most / (BLOCK * PIECE) + 1) * (int64_t)sizeof(uint32_t), 256);
     places->place.slot_bytes = up_to(places->data_offset + most * (int64_t)sizeof(float), 256);
     return places->place.slot_bytes;
 }

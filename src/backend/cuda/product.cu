@@ -2,12 +2,12 @@
 #include "backend/cuda/integer.cuh"
 
 enum {
-    INTEGER_FEW_ROWS = 4, /* more generated rows, and integer_many.cu is faster */
+    INTEGER_FEW_ROWS = 4,     /* more generated rows, and integer_many.cu is faster */
     ROWS_PREPARED_BY_FEW = 2, /* more, and every block's doing the same costs more than a kernel that does it once */
 };
 
-/* Of rows that a gated product leaves as the next one's inputs: the greatest of each, what undoes its scaling; marks: of
- * all, then of tiles of INPUT_TILE_MOST rows, those of which some are to be scaled. */
+/* Of rows that a gated product leaves as the next one's inputs: the greatest of each, what undoes its scaling; marks:
+ * of all, then of tiles of INPUT_TILE_MOST rows, those of which some are to be scaled. */
 struct Passing {
     unsigned *most;
     float *factors;
@@ -32,9 +32,8 @@ __global__ void __launch_bounds__(BLOCK)
  * writes pieces of some length; or one, which it writes as it comes. passing: what is cleared for the result, or
  * nothing. ROUNDS: of plain rows, 0: any. */
 template <int ROUNDS, bool NORMED>
-__global__ void __launch_bounds__(BLOCK)
-    prepare_tiles_kernel(const float *x, int rows, int cols, int groups, int tile, int each, RowNorm norm, __half *inputs,
-        float *factors, Passing passing) {
+__global__ void __launch_bounds__(BLOCK) prepare_tiles_kernel(const float *x, int rows, int cols, int groups, int tile,
+    int each, RowNorm norm, __half *inputs, float *factors, Passing passing) {
     extern __shared__ __align__(16) uint8_t pieces[]; /* [chunk][row], 16 bytes of each */
     __shared__ Reductions shared;
     let_next_begin();
@@ -155,11 +154,10 @@ static cudaError_t prepare_tiles(cudaStream_t stream, const Product *p, const Pr
         : work.norm.width      ? prepare_tiles_kernel<1, true>
                                : prepare_tiles_kernel<1, false>;
     const size_t shared = each > 1 ? bytes() : 0; /* the widest rows are written as they come */
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     return error ? error
-                 : launch(stream, kernel, dim3((unsigned)((p->rows + each - 1) / each)), BLOCK, shared,
-                       p->x, p->rows, p->cols, work.groups, work.tile, each, work.norm, (__half *)work.inputs,
+                 : launch(stream, kernel, dim3((unsigned)((p->rows + each - 1) / each)), BLOCK, shared, p->x, p->rows,
+                       p->cols, work.groups, work.tile, each, work.norm, (__half *)work.inputs,
                        (float *)work.input_factors, work.passes ? passing_of(p) : Passing{});
 }
 
@@ -214,7 +212,8 @@ static bool is_prompt(const Product *p) { return p->wide && !p->generated && !p-
 
 static bool halves_are_few(const Product *p) {
     enum { BESIDES = 18 << 10 }; /* what a block keeps in shared memory besides inputs: less than this */
-    return !is_prompt(p) && p->rows <= FEW_ROWS_MAX && (int64_t)p->rows * few_stride(groups_of(p->cols)) + BESIDES <= p->shared_bytes;
+    return !is_prompt(p) && p->rows <= FEW_ROWS_MAX &&
+        (int64_t)p->rows * few_stride(groups_of(p->cols)) + BESIDES <= p->shared_bytes;
 }
 
 static ProductWork work_of(const Product *p) {
@@ -247,7 +246,8 @@ static void take_prompt(Product *p, ProductWork *work) {
         return;
     }
     p->passed = p->then && work->tile == INPUT_TILE_MOST && wide_tiles_fit(p->then->kind) && p->activation == 0 &&
-        p->then->cols == w.rows && w.rows % TILE_COLS == 0 && p->rows >= INPUT_TILE_MOST && ((uintptr_t)p->out[0] & 15) == 0;
+        p->then->cols == w.rows && w.rows % TILE_COLS == 0 && p->rows >= INPUT_TILE_MOST &&
+        ((uintptr_t)p->out[0] & 15) == 0;
     if (!p->passed) return;
     const Passing passing = passing_of(p);
     work->passes = (__half *)p->out[0];
@@ -265,7 +265,8 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     work.mixed = p->mixed;
     if (p->norm) work.norm = *p->norm;
     work.inputs = (const __half *)p->inputs;
-    work.input_factors = (const float *)((const uint8_t *)p->inputs + whole_tiles(p->rows) * work.groups * TILE_COLS * sizeof(__half));
+    work.input_factors =
+        (const float *)((const uint8_t *)p->inputs + whole_tiles(p->rows) * work.groups * TILE_COLS * sizeof(__half));
     const bool integer = is_integer(p, p->weight[0]), few = product_is_few(p), many = !halves_are_few(p);
     Prepared prepared = p->mode != PRODUCT_GLU && p->passed ? PREPARED_HALVES : PREPARED_NOTHING;
     work.tile = !p->wide || p->rows > 64 ? INPUT_TILE : p->rows > 32 ? 64 : 32;

@@ -6,25 +6,25 @@
 /* What a kernel of products gets. Units: tile rows of all weights in turn; GLU: of the gate, with up's beside it. */
 struct ProductWork {
     int rows, cols, groups, count, mode, activation, units;
-    int tile; /* many: rows of a tile of inputs */
+    int tile;   /* many: rows of a tile of inputs */
     int chains; /* of multiplications, whose sums are added in order: SLICES, or PROMPT_CHAINS */
     float scale;
     const float *x; /* few: rows that the kernel itself prepares; NULL: `inputs` has them */
     RowNorm norm;   /* width 0: none */
     const __half *inputs;
     const float *input_factors; /* [rows] */
-    float *copy; /* STORE of few, one weight: the result goes there, too; NULL: nowhere */
-    const float *soon; /* weights of the norm that comes next, so many; NULL: not known */
+    float *copy;                /* STORE of few, one weight: the result goes there, too; NULL: nowhere */
+    const float *soon;          /* weights of the norm that comes next, so many; NULL: not known */
     int soon_count;
-    int apart;                  /* few: as in Product */
-    int mixed;                  /* few: as in Product */
-    const __half *handed;       /* few: x as f16, which will do if that loses nothing; NULL: it is not there */
-    __half *passes;             /* GLU of a prompt: the result goes there, as the next product's inputs */
-    unsigned *most;             /* passes: the greatest of each row */
-    const float *pass_factors;  /* passes: what undoes the power of two that a row is multiplied by */
-    const int *marks;           /* NULL, or it is done again: whether any tile of inputs is, then which */
-    __half *hands;              /* GLU of few: also the result as f16, [rows][groups of columns of the next product] */
-    PartPlace part; /* of few, one weight; theirs NULL: the product is whole */
+    int apart;                 /* few: as in Product */
+    int mixed;                 /* few: as in Product */
+    const __half *handed;      /* few: x as f16, which will do if that loses nothing; NULL: it is not there */
+    __half *passes;            /* GLU of a prompt: the result goes there, as the next product's inputs */
+    unsigned *most;            /* passes: the greatest of each row */
+    const float *pass_factors; /* passes: what undoes the power of two that a row is multiplied by */
+    const int *marks;          /* NULL, or it is done again: whether any tile of inputs is, then which */
+    __half *hands;             /* GLU of few: also the result as f16, [rows][groups of columns of the next product] */
+    PartPlace part;            /* of few, one weight; theirs NULL: the product is whole */
     Tiles weight[PRODUCTS_MAX];
     float *out[PRODUCTS_MAX];
 };
@@ -44,7 +44,8 @@ struct Columns {
     /* Of the first of a lane's fours. Beyond the last one of the warp it is that again, and `once` is false. */
     __device__ __forceinline__ int at(int round, int four, bool &once) const {
         const int first = (round * SLICES + (int)threadIdx.x / 32) * run * TILE_COLS;
-        const int end = min(first + run * TILE_COLS, padded()), column = first + 4 * ((int)threadIdx.x % 32 + 32 * four);
+        const int end = min(first + run * TILE_COLS, padded()),
+                  column = first + 4 * ((int)threadIdx.x % 32 + 32 * four);
         once = column < end;
         return max(min(column, end - 4), 0);
     }
@@ -87,10 +88,11 @@ __device__ __forceinline__ int half_shift(float most) {
 __device__ __forceinline__ float four_most(float most, const float4 &v) {
     return fmaxf(most, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
 }
-__device__ __forceinline__ float four_square(const float4 &v) { return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w); }
+__device__ __forceinline__ float four_square(const float4 &v) {
+    return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+}
 __device__ __forceinline__ uint2 half_four(const float4 &v, float up) {
-    return make_uint2(
-        as_word(__floats2half2_rn(v.x * up, v.y * up)), as_word(__floats2half2_rn(v.z * up, v.w * up)));
+    return make_uint2(as_word(__floats2half2_rn(v.x * up, v.y * up)), as_word(__floats2half2_rn(v.z * up, v.w * up)));
 }
 
 /* Any row: each four is read again whenever it is needed. */
@@ -132,7 +134,8 @@ static __device__ __noinline__ float odd_prepare(
             sum = 0;
         }
         each_four(c, [&](int at) {
-            sum += four_square(make_float4(row.centred(at), row.centred(at + 1), row.centred(at + 2), row.centred(at + 3)));
+            sum += four_square(
+                make_float4(row.centred(at), row.centred(at + 1), row.centred(at + 2), row.centred(at + 3)));
         });
         row.scaling.factor = 1.0f / sqrtf(slices_sum(sum, shared.sums[1]) / (float)row.width + row.norm.eps);
     }
@@ -198,8 +201,8 @@ template <int ROUNDS, bool NORMED> struct PlainRow {
         for (int i = 0; i < ROUNDS * RUN_FOURS; i++) {
             if constexpr (NORMED) {
                 const float4 &w = weights[i];
-                v[i] = make_float4(v[i].x * factor * w.x, v[i].y * factor * w.y, v[i].z * factor * w.z,
-                    v[i].w * factor * w.w);
+                v[i] = make_float4(
+                    v[i].x * factor * w.x, v[i].y * factor * w.y, v[i].z * factor * w.z, v[i].w * factor * w.w);
             }
             most = four_most(most, v[i]);
             store(c.at(i / RUN_FOURS, i % RUN_FOURS, once), half_four(v[i], 1));
@@ -244,8 +247,8 @@ __device__ __forceinline__ void plain_rows(const float *x, int rows, int width, 
     }
 }
 template <class Ready, class Store, class Done>
-__device__ __forceinline__ void inputs_prepare(const float *x, int rows, int width, const Columns &c, const RowNorm &norm,
-    Reductions &shared, const Ready &ready, const Store &store, const Done &done) {
+__device__ __forceinline__ void inputs_prepare(const float *x, int rows, int width, const Columns &c,
+    const RowNorm &norm, Reductions &shared, const Ready &ready, const Store &store, const Done &done) {
     if (row_is_plain(x, width, norm)) {
         const bool normed = norm.width != 0;
         if (c.rounds == 1) {
@@ -260,8 +263,9 @@ __device__ __forceinline__ void inputs_prepare(const float *x, int rows, int wid
     }
     ready();
     for (int row = 0; row < rows; row++)
-        done(row, odd_prepare(OddRow{x + (int64_t)row * width, width, norm, {0, 1}}, c, shared, row % 2,
-                 [=](int at, uint2 v) { store(row, at, v); }));
+        done(row,
+            odd_prepare(OddRow{x + (int64_t)row * width, width, norm, {0, 1}}, c, shared, row % 2,
+                [=](int at, uint2 v) { store(row, at, v); }));
 }
 
 /* Sum of a row of weights and a row of inputs, both of which were scaled, plus the layer's bias. */
@@ -278,9 +282,9 @@ __device__ __forceinline__ float product_of(const Tiles &w, int row, float sum, 
  * that wait for the next chain's have no room in registers beside those of wide tiles. */
 enum { PROMPT_CHAINS = 2 };
 
-/* Many rows' inputs lie in tiles of INPUT_TILE_MOST rows or less, in each [group][chunk of 8][row][8 halves], where chunk 2s + h of a
- * group has columns 16t + 4s + 2h, and one more, for t = 0 … 3: eight rows of a chunk are a matrix that ldmatrix reads
- * and wgmma multiplies by. */
+/* Many rows' inputs lie in tiles of INPUT_TILE_MOST rows or less, in each [group][chunk of 8][row][8 halves], where
+ * chunk 2s + h of a group has columns 16t + 4s + 2h, and one more, for t = 0 … 3: eight rows of a chunk are a matrix
+ * that ldmatrix reads and wgmma multiplies by. */
 enum { INPUT_TILE = 128, INPUT_TILE_MOST = 256 };
 __host__ __device__ __forceinline__ int64_t input_chunk(int groups, int row, int64_t group, int chunk, int tile) {
     return (((int64_t)(row / tile) * groups + group) * 8 + chunk) * tile + row % tile;
@@ -293,8 +297,8 @@ cudaError_t product_few(
     cudaStream_t stream, int kind, const ProductWork &work, int blocks_max, int shared_max, bool *fits);
 cudaError_t product_many(cudaStream_t stream, int kind, const ProductWork &work);
 cudaError_t product_wide(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits);
-/* Whether weights of a kind have tiles of INPUT_TILE_MOST rows of inputs: codes and numbers have room in registers beside
- * the sums. */
+/* Whether weights of a kind have tiles of INPUT_TILE_MOST rows of inputs: codes and numbers have room in registers
+ * beside the sums. */
 constexpr bool wide_tiles_fit(int kind) { return kind != TILE_F16; }
 /* Of tiles for so many rows of a prompt: INPUT_TILE or INPUT_TILE_MOST rows, whichever takes less time. */
 int product_wide_tile(const Product &product, int groups);

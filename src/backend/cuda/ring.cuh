@@ -9,10 +9,10 @@ enum { SLOTS_MAX = 8, SLOT_BYTES = 37 << 10, BYTES_IN_FLIGHT = 2 * SLOT_BYTES };
 /* A slot has `share` groups of each slice, one slice after another. */
 struct Ring {
     int slots, share, slot_bytes, pieces; /* pieces: slots of a run */
-    int window, early; /* slots under way at most; before the inputs are there */
-    int twos; /* integer_few.cu: two slots are multiplied together */
-    int late; /* integer_few.cu: the next kernel begins once inputs are prepared */
-    int least; /* integer_few.cu: bytes of shared memory that a block asks for at least */
+    int window, early;                    /* slots under way at most; before the inputs are there */
+    int twos;                             /* integer_few.cu: two slots are multiplied together */
+    int late;                             /* integer_few.cu: the next kernel begins once inputs are prepared */
+    int least;                            /* integer_few.cu: bytes of shared memory that a block asks for at least */
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -25,8 +25,8 @@ __device__ __forceinline__ void soon_bring(const float *p, int count) {
 
 /* came: set once the block's inputs are there; until then fewer weights are under way, which they would wait behind.
  * NULL: nobody says so. */
-__device__ __forceinline__ void ring_order(const ProductWork &p, const Ring &ring, uint32_t slots, uint32_t full,
-    uint32_t empty, const volatile int *came) {
+__device__ __forceinline__ void ring_order(
+    const ProductWork &p, const Ring &ring, uint32_t slots, uint32_t full, uint32_t empty, const volatile int *came) {
     const int run = slice_run(p.groups), rounds = slice_rounds(p.groups), bytes = p.weight[0].bytes;
     const int parts = p.mode == PRODUCT_GLU ? 2 : 1;
     Turn turn, landed;
@@ -67,9 +67,8 @@ __device__ __forceinline__ void ring_order(const ProductWork &p, const Ring &rin
                             const int at = first + s * run + piece * ring.share;
                             const int count = min(min(ring.share, run - piece * ring.share), p.groups - at);
                             if (count > 0)
-                                copy_bulk(
-                                    to + s * ring.share * bytes, tiles + (int64_t)at * bytes, count * bytes, barrier,
-                                    policy);
+                                copy_bulk(to + s * ring.share * bytes, tiles + (int64_t)at * bytes, count * bytes,
+                                    barrier, policy);
                         }
                     }
                     turn.next(ring.slots);
@@ -79,11 +78,17 @@ __device__ __forceinline__ void ring_order(const ProductWork &p, const Ring &rin
 #endif
 
 /* Above so many bytes of weights a kernel lasts so long that more slots are worth more to it than its successor's being
- * there early. Generated rows' also where it is gated or has more columns than rows, which are a layer's larger products. */
-enum { LARGE_BYTES = 15 << 20, EARLY_SLOTS = 1, SLOTS_DOWN = 4 /* under way, of those with more columns */,
-       LONG_SHARE = 4 };
+ * there early. Generated rows' also where it is gated or has more columns than rows, which are a layer's larger
+ * products. */
+enum {
+    LARGE_BYTES = 15 << 20,
+    EARLY_SLOTS = 1,
+    SLOTS_DOWN = 4 /* under way, of those with more columns */,
+    LONG_SHARE = 4
+};
 
-/* parts: matrices of a unit; besides: bytes of shared memory that a block needs for other things. No slots: it does not fit. */
+/* parts: matrices of a unit; besides: bytes of shared memory that a block needs for other things. No slots: it does not
+ * fit. */
 static inline Ring ring_of(const ProductWork &w, int parts, int besides, int shared_max, bool eager = false) {
     const int run = slice_run(w.groups), bytes = w.weight[0].bytes;
     Ring ring = {};

@@ -16,9 +16,9 @@ struct Choice {
     int32_t index[EXPERTS_USED_MAX + 1]; /* what is chosen */
     float weight[EXPERTS_USED_MAX + 1];
     alignas(16) float score[EXPERTS_MAX]; /* logits at first */
-    float shared[2];          /* logits of the shared one, where there are */
+    float shared[2];                      /* logits of the shared one, where there are */
     union {
-        float value[EXPERTS_MAX]; /* what the choice is made by */
+        float value[EXPERTS_MAX];  /* what the choice is made by */
         uint32_t key[EXPERTS_MAX]; /* the same in the order of whole numbers */
     };
     uint8_t taken[EXPERTS_MAX];
@@ -124,7 +124,8 @@ enum { RANKED_MAX = 128 }; /* more, and one search after the other takes less */
 
 /* Each expert's rank is how many come before it. All threads; the values have become keys. */
 __device__ __forceinline__ void rank_all(const Router &r, Choice &c) {
-    const int shift = 5 - max(0, 29 - __clz(r.experts - 1)); /* 2 to this many threads count for an expert: 32 for eight */
+    const int shift =
+        5 - max(0, 29 - __clz(r.experts - 1)); /* 2 to this many threads count for an expert: 32 for eight */
     const int parts = 1 << shift, expert = threadIdx.x >> shift;
     const uint32_t own = expert < r.experts ? c.key[expert] : 0;
     int rank = 0;

@@ -10,8 +10,8 @@ static dim3 blocks_for(int64_t count, int each) {
     return dim3((unsigned)(blocks < 65536 ? blocks : 65536));
 }
 
-/* Kernels look at the step's numbers before those before them have ended: this one must have. What lies in host memory is
- * far away: the first part of both blocks is asked for before it is known which one it is and how long. */
+/* Kernels look at the step's numbers before those before them have ended: this one must have. What lies in host memory
+ * is far away: the first part of both blocks is asked for before it is known which one it is and how long. */
 constexpr int BRING = 1024;
 __global__ void __launch_bounds__(BRING) bring_kernel(const int4 *even, const int4 *odd, int4 *out, int32_t *turn) {
     __shared__ int count;

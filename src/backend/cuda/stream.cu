@@ -75,7 +75,8 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
     if (warp == FINISHING) {
         wait_for_previous();
         for (int unit = blockIdx.x; unit < p.units; unit += gridDim.x) {
-            finish<GLU>(p, unit, SumsInTiles{sums[buffer.at]}, factors, [&] { barrier_wait(summed + 8 * buffer.at, buffer.phase); });
+            finish<GLU>(p, unit, SumsInTiles{sums[buffer.at]}, factors,
+                [&] { barrier_wait(summed + 8 * buffer.at, buffer.phase); });
             __syncwarp();
             if (lane == 0) barrier_arrive(taken + 8 * buffer.at);
             buffer.next(SUM_BUFFERS);

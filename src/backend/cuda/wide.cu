@@ -1,6 +1,6 @@
-/* Products of prompts: tiles of 128 or 256 inputs. Blocks stay and take tile after tile; while other warps finish what the
- * multiplying ones have left them in shared memory, those are at the next. A block's last tile those finish themselves.
- * Of 256 inputs sums of a chain wait there for the next one's, too. */
+/* Products of prompts: tiles of 128 or 256 inputs. Blocks stay and take tile after tile; while other warps finish what
+ * the multiplying ones have left them in shared memory, those are at the next. A block's last tile those finish
+ * themselves. Of 256 inputs sums of a chain wait there for the next one's, too. */
 #include "backend/cuda/wide.cuh"
 
 /* N: inputs of a tile. They come in pieces of STEPS times 16 columns. */
@@ -115,7 +115,8 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
                         barrier_wait(shared_address(b.inputs_empty + turn.at), turn.phase ^ 1);
                         barrier_expect(full, INPUT_BYTES);
                         copy_bulk(shared_address(memory + turn.at * INPUT_BYTES),
-                            p.inputs + input_chunk(p.groups, item.token, first, j * 2 * STEPS, N) * 8, INPUT_BYTES, full);
+                            p.inputs + input_chunk(p.groups, item.token, first, j * 2 * STEPS, N) * 8, INPUT_BYTES,
+                            full);
                         turn.next(INPUTS);
                     }
                 }
@@ -143,8 +144,8 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
                 for (int slice = item.first_slice; slice < item.first_slice + slices; slice += ring.chain) {
                     if (slice * columns.run >= columns.groups) break;
                     barrier_wait(shared_address(&b.sums_full), phase);
-                    leave_chain<GLU, N, FINISHERS>(p, ring, item.block, item.token, slice / ring.chain, sums,
-                        warp - (Shape::WARPS - FINISHERS));
+                    leave_chain<GLU, N, FINISHERS>(
+                        p, ring, item.block, item.token, slice / ring.chain, sums, warp - (Shape::WARPS - FINISHERS));
                     taken();
                 }
             }
@@ -205,7 +206,8 @@ __global__ void __launch_bounds__(32 * PromptShape<N>::WARPS, 1)
     const auto release = [&] {
         if (lane == 0 && last_used) barrier_arrive(last_used);
     };
-    /* Multiplies by a group of columns while the next one's weights become f16, and those after them are on their way. */
+    /* Multiplies by a group of columns while the next one's weights become f16, and those after them are on their way.
+     */
     const auto step = [&](const uint32_t(&a)[16], uint32_t(&next)[16]) {
 #pragma unroll
         for (int first = 0; first < 4; first += STEPS) {
@@ -320,8 +322,9 @@ struct Prompt {
         const int bands = (int)((ring.blocks * block_bytes + BAND_BYTES - 1) / BAND_BYTES);
         ring.band = (ring.blocks + bands - 1) / bands;
         ring.chain = SLICES / w.chains;
-        ring.splits = Shape::WIDEST ? 1 : splits_of(ring.blocks * ring.tokens, product->multiprocessors, w.groups,
-            (int64_t)w.chains * w.rows * ring.units * TILE_ROWS, w.chains);
+        ring.splits = Shape::WIDEST ? 1
+                                    : splits_of(ring.blocks * ring.tokens, product->multiprocessors, w.groups,
+                                          (int64_t)w.chains * w.rows * ring.units * TILE_ROWS, w.chains);
         ring.partials = product->partials;
         const int items = ring.blocks * ring.tokens * ring.splits;
         error = launch(stream, kernel, dim3(min(items, product->multiprocessors)), 32 * Shape::WARPS, shared, w, ring);
@@ -355,7 +358,8 @@ int product_wide_tile(const Product &product, int groups) {
     const auto tiles = [&](int rows) { return blocks * ((product.rows + rows - 1) / rows); };
     const int splits = splits_of(tiles(INPUT_TILE), product.multiprocessors, groups,
         (int64_t)PROMPT_CHAINS * product.rows * units * TILE_ROWS, PROMPT_CHAINS);
-    const int time = splits == 1 ? waves(tiles(INPUT_TILE)) * 2 * TIME : waves(tiles(INPUT_TILE) * splits) * TIME + ADDING;
+    const int time =
+        splits == 1 ? waves(tiles(INPUT_TILE)) * 2 * TIME : waves(tiles(INPUT_TILE) * splits) * TIME + ADDING;
     return waves(tiles(INPUT_TILE_MOST)) * 2 * widest <= time ? INPUT_TILE_MOST : INPUT_TILE;
 }
 
