@@ -1,7 +1,9 @@
-/* Decoding of llama.cpp at a depth, without minutes of reading a prompt: the state of a short text is written many times over into the
- * cache, as values do not change how long attention takes. Prints llama-bench's JSON, so that `apus bench --against` takes it.
+/* Decoding of llama.cpp at a depth, without minutes of reading a prompt: the state of a short text is written many
+ * times over into the cache, as values do not change how long attention takes. Prints llama-bench's JSON, so that `apus
+ * bench --against` takes it.
  *
  *   bench/peers.sh DIR builds it: DIR/peer_depth MODEL.gguf f16|q8_0|q4_0 DEPTH TOKENS THREADS */
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +29,9 @@ static void decode(struct llama_context *context, llama_token *tokens, int count
     if (llama_decode(context, llama_batch_get_one(tokens, count))) fail("llama_decode failed");
 }
 
-/* llama-kv-cache.cpp, state_write: a magic number and the sequence, streams, cells, for each cell its position and sequences; whether values are transposed, layers; for
- * each layer its keys (type, bytes of a cell, cells), then for each layer its values. */
+/* llama-kv-cache.cpp, state_write: a magic number and the sequence, streams, cells, for each cell its position and
+ * sequences; whether values are transposed, layers; for each layer its keys (type, bytes of a cell, cells), then for
+ * each layer its values. */
 static uint8_t *copy(uint8_t *out, const uint8_t **in, size_t size) {
     memcpy(out, *in, size);
     *in += size;
@@ -81,15 +84,25 @@ static void fill(struct llama_context *context, int depth) {
     if (!state || !deep || !llama_state_seq_get_data(context, state, size, 0)) fail("no state");
     llama_memory_clear(llama_get_memory(context), true);
     if (!llama_state_seq_set_data(context, deep, repeat(deep, state, times), 0)) fail("the repeated state is refused");
-    if (llama_memory_seq_pos_max(llama_get_memory(context), 0) != depth - 1) fail("the cache is not as deep as was asked");
+    if (llama_memory_seq_pos_max(llama_get_memory(context), 0) != depth - 1)
+        fail("the cache is not as deep as was asked");
     free(deep);
     free(state);
 }
 
+static int number(const char *text) {
+    char *end;
+    const long value = strtol(text, &end, 10);
+    if (end == text || *end || value < 0 || value > INT_MAX) fail("DEPTH, TOKENS and THREADS are numbers");
+    return (int)value;
+}
+
 int main(int argc, char **argv) {
     if (argc != 6) fail("usage: peer_depth MODEL.gguf f16|q8_0|q4_0 DEPTH TOKENS THREADS");
-    const int depth = atoi(argv[3]) / SEED_TOKENS * SEED_TOKENS, count = atoi(argv[4]), threads = atoi(argv[5]);
-    const enum ggml_type type = !strcmp(argv[2], "q8_0") ? GGML_TYPE_Q8_0 : !strcmp(argv[2], "q4_0") ? GGML_TYPE_Q4_0 : GGML_TYPE_F16;
+    const int depth = number(argv[3]) / SEED_TOKENS * SEED_TOKENS, count = number(argv[4]), threads = number(argv[5]);
+    const enum ggml_type type = !strcmp(argv[2], "q8_0") ? GGML_TYPE_Q8_0
+        : !strcmp(argv[2], "q4_0")                       ? GGML_TYPE_Q4_0
+                                                         : GGML_TYPE_F16;
     llama_backend_init();
     struct llama_model *model = llama_model_load_from_file(argv[1], llama_model_default_params());
     struct llama_context_params params = llama_context_default_params();

@@ -4,7 +4,7 @@
 #   tools/lint.sh format   rewrite the files in the project's format
 set -euo pipefail
 cd "$(dirname "$0")/.."
-mapfile -t sources < <(find src tests -name '*.[ch]' | sort)
+mapfile -t sources < <(find src tests bench -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
 broken=0
 
 if [ "${1:-}" = format ]; then
@@ -64,9 +64,13 @@ for path in sources:
     start = name = None
     for number, line in enumerate(lines, 1):
         # A definition begins at the left margin and ends its line with '{'; it ends with '}' at the left margin.
-        match = re.match(r'[A-Za-z_].*?\b(\w+)\(', line)
-        if start is None and match and not line.startswith(('typedef', 'struct', 'enum', 'union')):
-            name = match.group(1)
+        # Attributes that look like calls, __launch_bounds__(256), may fill the first line of a kernel.
+        names = re.findall(r'\b([A-Za-z]\w*)\(', line) if re.match(r'[A-Za-z_]', line) or name == '' else []
+        if start is None and not line.startswith(('typedef', 'struct', 'enum', 'union')):
+            if names:
+                name = names[0]
+            elif line.startswith('__'):
+                name = ''
         if start is None and name and line.endswith('{') and not line.startswith(('typedef', 'struct', 'enum', 'union')):
             start = number
         elif line.endswith(';') and start is None:
