@@ -6,6 +6,7 @@
 OLD and NEW are binaries, MODEL a checkpoint directory (converted once by either). Each round runs both, first one then the other in
 turn. Prints and appends a row per figure: medians of both, and the median of the rounds' ratios new ÷ old of speeds (above 1: faster).
 """
+
 import argparse
 import csv
 import json
@@ -24,7 +25,9 @@ FIGURES = [  # name, arguments of `apus bench`, field
 
 
 def bench(binary, model, arguments, field):
-    out = subprocess.run([binary, "bench", model, "-r", "1", "--json", *arguments], capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [binary, "bench", model, "-r", "1", "--json", *arguments], capture_output=True, text=True, check=True
+    )
     return json.loads([line for line in out.stdout.splitlines() if line.startswith("{")][-1])[field]
 
 
@@ -68,10 +71,14 @@ def main():
     for model in o.models:
         for name, arguments, field in FIGURES + [("starts per second", None, None)]:
             rounds = o.rounds if arguments else 4 * o.rounds
-            results = pairs(o.old, o.new, rounds, lambda b: bench(b, model, arguments, field) if arguments else start(b, model))
+            results = pairs(
+                o.old, o.new, rounds, lambda b: bench(b, model, arguments, field) if arguments else start(b, model)
+            )
             before, after = (statistics.median(r[i] for r in results) for i in (0, 1))
             ratio = statistics.median(new / old for old, new in results)
-            rows.append([os.path.basename(model.rstrip("/")), name, f"{before:.2f}", f"{after:.2f}", f"{ratio:.3f}", rounds])
+            rows.append(
+                [os.path.basename(model.rstrip("/")), name, f"{before:.2f}", f"{after:.2f}", f"{ratio:.3f}", rounds]
+            )
             print(f"{rows[-1][0]:28s} {name:24s} old {before:9.2f}  new {after:9.2f}  ratio {ratio:.3f}", flush=True)
     if o.out:
         new_file = not os.path.exists(o.out)
@@ -80,7 +87,9 @@ def main():
             if new_file:
                 writer.writerow(["machine", "commits", "model", "figure", "old", "new", "ratio", "rounds", "command"])
             for row in rows:
-                writer.writerow([f"{processor()}, {os.cpu_count()} cores", o.commits, *row, "bench/builds.py OLD NEW MODEL"])
+                writer.writerow(
+                    [f"{processor()}, {os.cpu_count()} cores", o.commits, *row, "bench/builds.py OLD NEW MODEL"]
+                )
 
 
 if __name__ == "__main__":

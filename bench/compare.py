@@ -5,11 +5,38 @@ For each model and peer `apus bench --against` runs both in turn, round by round
 what the peer gets as -m (the same name in the cache by default). Without a peer only our own figures are written. A row is one figure:
 what is pp512, tg64, tg64@4096 …; limit is GB/s that the same weights are read with right before and after, or the int8 peak in GOP/s.
 --apus-options are passed to apus bench, e.g. '--cpu avx2'. --out appends."""
-import argparse, csv, itertools, json, os, platform, shlex, subprocess, sys
+
+import argparse
+import csv
+import itertools
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
 
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "apus", "models")
-COLUMNS = ["model", "isa", "threads", "what", "ours", "ours_min", "ours_max", "peer", "theirs", "theirs_min", "theirs_max", "ratio",
-           "limit", "of_limit", "rounds", "machine", "commit", "command"]
+COLUMNS = [
+    "model",
+    "isa",
+    "threads",
+    "what",
+    "ours",
+    "ours_min",
+    "ours_max",
+    "peer",
+    "theirs",
+    "theirs_min",
+    "theirs_max",
+    "ratio",
+    "limit",
+    "of_limit",
+    "rounds",
+    "machine",
+    "commit",
+    "command",
+]
 
 
 def machine():
@@ -40,7 +67,12 @@ def rows_of(result, peer):
         if what not in result:
             continue
         depth = f"@{result['depth']}" if result["depth"] else ""
-        row = {"what": f"{what}{count}{depth}", "limit": result.get(limit), "of_limit": result.get(what + "_of_limit"), "peer": peer}
+        row = {
+            "what": f"{what}{count}{depth}",
+            "limit": result.get(limit),
+            "of_limit": result.get(what + "_of_limit"),
+            "peer": peer,
+        }
         for suffix in ("", "_min", "_max"):
             row["ours" + suffix] = result[what + suffix]
             row["theirs" + suffix] = result.get(f"peer_{what}{suffix}")
@@ -73,8 +105,23 @@ def main():
     for model, depth, peer in itertools.product(a.models, a.d.split(","), a.peer or [""]):
         model, _, gguf = model.partition("=")
         name, _, command = peer.partition("=")
-        run = [a.apus, "bench", model, "-p", a.p, "-n", a.n, "-d", depth, "-r", a.r, "--threads", a.threads, "--json",
-               *shlex.split(a.apus_options)]
+        run = [
+            a.apus,
+            "bench",
+            model,
+            "-p",
+            a.p,
+            "-n",
+            a.n,
+            "-d",
+            depth,
+            "-r",
+            a.r,
+            "--threads",
+            a.threads,
+            "--json",
+            *shlex.split(a.apus_options),
+        ]
         if peer:
             run += ["--against", peer_command(command, gguf or os.path.join(CACHE, model + ".gguf"), depth, a)]
         result = subprocess.run(run, capture_output=True, text=True)

@@ -2,7 +2,16 @@
 """Whether experts that lie in one piece would be read faster than as they lie in a checkpoint, in nine: codes, scales and biases of gate, up and
 down. bench/expert_layout.py FILE [--hidden 2048 --inner 1024] reads from random places of a large file on the disk in question, around the page
 cache, a megabyte a read at most where they lie in one piece, eight reads at once as the engine's threads do, misses of a layer at a time; both ways in turn. A line of JSON per round, then the medians."""
-import argparse, concurrent.futures, json, mmap, os, random, statistics, threading, time
+
+import argparse
+import concurrent.futures
+import json
+import mmap
+import os
+import random
+import statistics
+import threading
+import time
 
 ALIGN, READERS, CUT = 4096, 8, 1 << 20
 
@@ -30,6 +39,7 @@ def measure(fd, pool, local, layers):
         while done < size:
             got = os.preadv(fd, [memoryview(local.memory)[done:size]], offset + done)
             done += got // ALIGN * ALIGN if done + got < size else got
+
     begin = time.perf_counter()
     for layer in layers:
         list(pool.map(read, layer))
@@ -51,8 +61,10 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
         for turn in range(options.rounds):
             for way in sorted(rates, reverse=turn % 2 == 1):
-                experts = [[pieces(options.hidden, options.inner, rng, size)[way == "whole"] for _ in range(options.misses)]
-                           for _ in range(options.layers)]
+                experts = [
+                    [pieces(options.hidden, options.inner, rng, size)[way == "whole"] for _ in range(options.misses)]
+                    for _ in range(options.layers)
+                ]
                 layers = [[piece for expert in layer for piece in expert] for layer in experts]
                 total = sum(n for layer in layers for _, n in layer)
                 seconds = measure(fd, pool, local, layers)

@@ -11,7 +11,18 @@
              a disk cache that are too small: every answer that is checked equals the answer of its request alone, at the end no page is
              held but by the prefix cache, and the memory of the second half is that of the first. MODEL tiny: one with random weights
 A line of JSON per result; exit code 1 when something that is not a speed failed."""
-import argparse, concurrent.futures, http.client, json, os, random, statistics, sys, tempfile, threading, time
+
+import argparse
+import concurrent.futures
+import http.client
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "server"))
@@ -48,9 +59,15 @@ def say(**fields):
 
 def count_tokens(model, texts):
     import subprocess
+
     lines = "".join(json.dumps({"text": t, "special": True, "bos": False}) + "\n" for t in texts)
-    out = subprocess.run([os.environ.get("APUS_BINARY", os.path.join(ROOT, "build", "apus")), "debug", "tokens", model], input=lines,
-                         capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [os.environ.get("APUS_BINARY", os.path.join(ROOT, "build", "apus")), "debug", "tokens", model],
+        input=lines,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     return [len(json.loads(line)["ids"]) for line in out.splitlines()]
 
 
@@ -63,7 +80,7 @@ def planted(model, tokens, rng):
     per_word = count_tokens(model, [" ".join(words)])[0] / len(words)
     for record, size in zip(records, sizes):
         take = max(1, round((64 - size) / per_word))
-        text.append(record + " " + " ".join(words[at:at + take]))
+        text.append(record + " " + " ".join(words[at : at + take]))
         at = (at + take) % (len(words) // 2)
     return " ".join(text), keys
 
@@ -73,7 +90,13 @@ def ask_all(server, text, keys):
     whoever still sees it can go on: what is measured is the cache and not how well the model takes instructions."""
     answers = {}
     for thing in keys:
-        body = {"model": server.name, "prompt": f"{text}\n\nThe number of the {thing} is", "temperature": 0, "max_tokens": 6, "logprobs": 1}
+        body = {
+            "model": server.name,
+            "prompt": f"{text}\n\nThe number of the {thing} is",
+            "temperature": 0,
+            "max_tokens": 6,
+            "logprobs": 1,
+        }
         status, _, answer = server.request("POST", "/v1/completions", body, timeout=3600)
         if status != 200:
             raise RuntimeError(answer.decode())
@@ -90,20 +113,40 @@ def passkey(options):
     for form in ["f16", *options.kv_cache.split(",")]:
         for step in options.steps if form != "f16" else [512]:
             start = time.monotonic()
-            with Server(options.model, "--kv-cache", form, "--prefill-size", step, "--ctx-size", size + 1024, "--slots", 1) as server:
+            with Server(
+                options.model, "--kv-cache", form, "--prefill-size", step, "--ctx-size", size + 1024, "--slots", 1
+            ) as server:
                 answers = ask_all(server, text, keys)
             found = {thing for thing, (answer, _) in answers.items() if str(keys[thing]) in answer}
             reference = found if form == "f16" else reference
             first.setdefault(form, answers)
-            say(what="passkey", model=options.model, kv_cache=form, tokens=size, step=step, planted=len(keys), found=len(found),
-                lost=sorted(reference - found), same_bits=first[form] == answers, seconds=round(time.monotonic() - start, 1),
-                ok=reference <= found and first[form] == answers)
+            say(
+                what="passkey",
+                model=options.model,
+                kv_cache=form,
+                tokens=size,
+                step=step,
+                planted=len(keys),
+                found=len(found),
+                lost=sorted(reference - found),
+                same_bits=first[form] == answers,
+                seconds=round(time.monotonic() - start, 1),
+                ok=reference <= found and first[form] == answers,
+            )
 
 
 def first_token(server, messages, **fields):
     """Seconds to the first content of a stream, and all its log-probabilities."""
-    body = {"model": server.name, "messages": messages, "stream": True, "temperature": 0, "logprobs": True, "top_logprobs": 3,
-            "stream_options": {"include_usage": True}, **fields}
+    body = {
+        "model": server.name,
+        "messages": messages,
+        "stream": True,
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 3,
+        "stream_options": {"include_usage": True},
+        **fields,
+    }
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=1200)
     start = time.perf_counter()
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
@@ -135,8 +178,18 @@ def prefix(options):
                 warm.append(b)
                 same = same and logprobs == again
                 cached = usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
-        say(what="prefix", model=options.model, kv_cache=form, prompt=cached[1], cached=cached[0], cold_s=round(statistics.median(cold), 4),
-            warm_s=round(statistics.median(warm), 4), ratio=round(statistics.median(warm) / statistics.median(cold), 4), same_bits=same, ok=same)
+        say(
+            what="prefix",
+            model=options.model,
+            kv_cache=form,
+            prompt=cached[1],
+            cached=cached[0],
+            cold_s=round(statistics.median(cold), 4),
+            warm_s=round(statistics.median(warm), 4),
+            ratio=round(statistics.median(warm) / statistics.median(cold), 4),
+            same_bits=same,
+            ok=same,
+        )
 
 
 def many(server, bodies, at_once):
@@ -156,30 +209,65 @@ def requests(options):
     probe = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
     for form in ["f16", *options.kv_cache.split(",")]:
         bytes_per_token = options.bytes_per_token
-        with Server(options.model, "--kv-cache", form, "--ctx-size", context, "--slots", 8, "--queue", 128, "--kv-memory",
-                    f"{2 * context * bytes_per_token >> 20}M") as server:
-            free = [{"model": server.name, "messages": [{"role": "user", "content": f"Tell me in two sentences about: {topic} ({i})"}],
-                     "seed": i, "temperature": 0.7} for i, topic in enumerate(topics)]
+        with Server(
+            options.model,
+            "--kv-cache",
+            form,
+            "--ctx-size",
+            context,
+            "--slots",
+            8,
+            "--queue",
+            128,
+            "--kv-memory",
+            f"{2 * context * bytes_per_token >> 20}M",
+        ) as server:
+            free = [
+                {
+                    "model": server.name,
+                    "messages": [{"role": "user", "content": f"Tell me in two sentences about: {topic} ({i})"}],
+                    "seed": i,
+                    "temperature": 0.7,
+                }
+                for i, topic in enumerate(topics)
+            ]
             server.request("POST", "/v1/chat/completions", {"model": server.name, **probe})
             rates, fixed_rates, bad = [], [], 0
             for _ in range(options.rounds):
                 answers, rate = many(server, free, 64)
                 bad += sum(status != 200 for status, _ in answers)
                 # The same answers, cut at what they have anyway.
-                short = [{**body, "max_tokens": answer["usage"]["completion_tokens"]} if status == 200 else {**body, "max_tokens": 64}
-                         for body, (status, answer) in zip(free, answers)]
+                short = [
+                    {**body, "max_tokens": answer["usage"]["completion_tokens"]}
+                    if status == 200
+                    else {**body, "max_tokens": 64}
+                    for body, (status, answer) in zip(free, answers)
+                ]
                 _, fixed = many(server, short, 64)
                 rates.append(rate)
                 fixed_rates.append(fixed)
-        say(what="requests", model=options.model, kv_cache=form, tokens_per_s=round(statistics.median(rates), 1),
+        say(
+            what="requests",
+            model=options.model,
+            kv_cache=form,
+            tokens_per_s=round(statistics.median(rates), 1),
             with_max_tokens=round(statistics.median(fixed_rates), 1),
-            ratio=round(statistics.median(a / b for a, b in zip(rates, fixed_rates)), 3), failed=bad, ok=bad == 0)
+            ratio=round(statistics.median(a / b for a, b in zip(rates, fixed_rates)), 3),
+            failed=bad,
+            ok=bad == 0,
+        )
 
 
 def gaps_of_a_stream(server, gaps, stop):
     """Seconds between the events of answers that run beside."""
     while not stop.is_set():
-        body = {"model": server.name, "messages": [{"role": "user", "content": "Count."}], "stream": True, "max_tokens": 200, "ignore_eos": True}
+        body = {
+            "model": server.name,
+            "messages": [{"role": "user", "content": "Count."}],
+            "stream": True,
+            "max_tokens": 200,
+            "ignore_eos": True,
+        }
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=1200)
         connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
         last = None
@@ -217,23 +305,43 @@ def restart(options):
         cached, prompt = usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
         during = max((b - a for a, b in gaps if b > begin and a < end), default=0)
         before = statistics.median(b - a for a, b in gaps if b < begin and b > a)
-        say(what="restart", model=options.model, kv_cache=form, prompt=prompt, cached=cached, cold_s=round(cold, 3), warm_s=round(warm, 3),
-            stream_gap_ms=[round(1e3 * before, 1), round(1e3 * during, 1)], same_bits=logprobs == again,
-            ok=logprobs == again and prompt - cached < 256)
+        say(
+            what="restart",
+            model=options.model,
+            kv_cache=form,
+            prompt=prompt,
+            cached=cached,
+            cold_s=round(cold, 3),
+            warm_s=round(warm, 3),
+            stream_gap_ms=[round(1e3 * before, 1), round(1e3 * during, 1)],
+            same_bits=logprobs == again,
+            ok=logprobs == again and prompt - cached < 256,
+        )
 
 
 def soak_body(server, rng, shared, talks, forms):
     if talks and rng.random() < 0.25:  # the next turn of one that was answered, or an edit of it
         messages = list(rng.choice(talks))
-        messages[0] = messages[0] if rng.random() < 0.8 else {"role": "user", "content": messages[0]["content"][:-9] + "edited"}
+        messages[0] = (
+            messages[0] if rng.random() < 0.8 else {"role": "user", "content": messages[0]["content"][:-9] + "edited"}
+        )
     else:
         start = rng.choice(shared)
         messages = [{"role": "system", "content": start}] if rng.random() < 0.3 else []
-        start = start[:rng.randrange(20, len(start))]
+        start = start[: rng.randrange(20, len(start))]
     text = start if not messages else ""
-    messages.append({"role": "user", "content": text + " ".join(rng.choice(FILLER) for _ in range(rng.randrange(1, 12)))})
-    body = {"model": server.name, "messages": messages, "max_tokens": rng.randrange(1, 9) if rng.random() < 0.9 else 150,
-            "seed": rng.randrange(1000), "temperature": rng.choice([0, 1.0]), "kv_cache": rng.choice(forms), "ignore_eos": True}
+    messages.append(
+        {"role": "user", "content": text + " ".join(rng.choice(FILLER) for _ in range(rng.randrange(1, 12)))}
+    )
+    body = {
+        "model": server.name,
+        "messages": messages,
+        "max_tokens": rng.randrange(1, 9) if rng.random() < 0.9 else 150,
+        "seed": rng.randrange(1000),
+        "temperature": rng.choice([0, 1.0]),
+        "kv_cache": rng.choice(forms),
+        "ignore_eos": True,
+    }
     if rng.random() < 0.1:
         body["n"] = 3
     if rng.random() < 0.3:
@@ -256,7 +364,9 @@ def figures(server):
 
 def ask_and_vanish(server, body, rng):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
-    connection.request("POST", "/v1/chat/completions", json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
+    connection.request(
+        "POST", "/v1/chat/completions", json.dumps({**body, "stream": True}), {"Content-Type": "application/json"}
+    )
     if rng.random() < 0.5:
         response = connection.getresponse()
         for _ in range(rng.randrange(6)):
@@ -271,9 +381,13 @@ def soak(options):
     shared = [" ".join(rng.choice(FILLER) for _ in range(options.words)) for _ in range(6)]
     wrong, failed, talks, counts = [], [], [], {"cancelled": 0, "checked": 0, "done": 0}
     common = [options.model, "--turbo-after", 256, "--turbo-hot", 128, "--ctx-size", 2048, "--queue", 64]
-    with tempfile.TemporaryDirectory() as directory, \
-            Server(*common, "--slots", 16, "--kv-memory", options.kv_memory, "--cache-dir", directory, "--cache-disk", "256M") as server, \
-            Server(*common, "--no-prefix-cache", "--slots", 1) as alone:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Server(
+            *common, "--slots", 16, "--kv-memory", options.kv_memory, "--cache-dir", directory, "--cache-disk", "256M"
+        ) as server,
+        Server(*common, "--no-prefix-cache", "--slots", 1) as alone,
+    ):
         memory = []
 
         def one(i):
@@ -310,13 +424,32 @@ def soak(options):
         memory.append(resident(server))
         now = figures(server)
     held = now["apus_kv_cache_used_bytes"] - now["apus_prefix_cache_bytes"]
-    growth = memory[-1] - max(memory[:len(memory) // 2 + 1])
-    say(what="soak", model=options.model, requests=options.count, **counts, failed=failed[:5], wrong=len(wrong), first_wrong=wrong[:1], idle=idle,
-        leaked_bytes=max(0, held), growth_mb=round(growth / 1e6, 1), anonymous_mb=[round(m / 1e6) for m in memory], seconds=round(seconds),
-        **{name.removeprefix("apus_").removesuffix("_total"): int(now[name]) for name in (
-            "apus_num_preemptions_total", "apus_prefix_cache_hits_total", "apus_prefix_cache_evictions_total", "apus_disk_cache_written_pages_total",
-            "apus_disk_cache_restored_pages_total")},
-        ok=not failed and not wrong and idle and held <= 0 and growth < GROWTH_MAX)
+    growth = memory[-1] - max(memory[: len(memory) // 2 + 1])
+    say(
+        what="soak",
+        model=options.model,
+        requests=options.count,
+        **counts,
+        failed=failed[:5],
+        wrong=len(wrong),
+        first_wrong=wrong[:1],
+        idle=idle,
+        leaked_bytes=max(0, held),
+        growth_mb=round(growth / 1e6, 1),
+        anonymous_mb=[round(m / 1e6) for m in memory],
+        seconds=round(seconds),
+        **{
+            name.removeprefix("apus_").removesuffix("_total"): int(now[name])
+            for name in (
+                "apus_num_preemptions_total",
+                "apus_prefix_cache_hits_total",
+                "apus_prefix_cache_evictions_total",
+                "apus_disk_cache_written_pages_total",
+                "apus_disk_cache_restored_pages_total",
+            )
+        },
+        ok=not failed and not wrong and idle and held <= 0 and growth < GROWTH_MAX,
+    )
 
 
 def main():
@@ -328,7 +461,9 @@ def main():
     parser.add_argument("--steps", type=lambda text: [int(s) for s in text.split(",")], default=STEPS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=10000)
-    parser.add_argument("--checked", type=float, default=0.2, help="share of the soak's answers that are held against the answer alone")
+    parser.add_argument(
+        "--checked", type=float, default=0.2, help="share of the soak's answers that are held against the answer alone"
+    )
     parser.add_argument("--kv-memory", default="64M", help="of the soak; of tiny 2M")
     parser.add_argument("--words", type=int, default=200, help="of the soak's shared beginnings")
     parser.add_argument("--bytes-per-token", type=int, default=28672, help="of an f16 cache")
@@ -337,12 +472,16 @@ def main():
     options.model = path if os.path.exists(path) else options.model
     options.tokens = options.tokens or {"passkey": 16384, "restart": 8192}.get(options.what, 4096)
     with tempfile.TemporaryDirectory() as directory:
-        options.kv_cache = options.kv_cache or ("f16,turbo,turbo3,turbo4,turbo5,turbo6,q8,q8/turbo3" if options.what == "soak" else "turbo")
+        options.kv_cache = options.kv_cache or (
+            "f16,turbo,turbo3,turbo4,turbo5,turbo6,q8,q8/turbo3" if options.what == "soak" else "turbo"
+        )
         if options.model == "tiny":
             options.kv_memory = "2M"
             write_tiny_model(directory)
             options.model = directory
-        {"passkey": passkey, "prefix": prefix, "requests": requests, "restart": restart, "soak": soak}[options.what](options)
+        {"passkey": passkey, "prefix": prefix, "requests": requests, "restart": restart, "soak": soak}[options.what](
+            options
+        )
     sys.exit(1 if failures else 0)
 
 

@@ -6,39 +6,96 @@
 
 Runs `apus bench` once, which measures the forms in turn at each depth; rows go to the CSV (kv_mb: what a token reads of the cache;
 resident_mb: what the process grew by when the sequence was read), and a picture of both to the SVG."""
-import argparse, csv, json, os, platform, subprocess, sys
+
+import argparse
+import csv
+import json
+import os
+import platform
+import subprocess
+import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FIELDS = ["model", "isa", "kv_cache", "depth", "tg", "tg_min", "tg_max", "against_f16", "of_limit", "read_gbs", "kv_mb", "resident_mb", "smaller",
-          "machine", "commit", "command"]
+FIELDS = [
+    "model",
+    "isa",
+    "kv_cache",
+    "depth",
+    "tg",
+    "tg_min",
+    "tg_max",
+    "against_f16",
+    "of_limit",
+    "read_gbs",
+    "kv_mb",
+    "resident_mb",
+    "smaller",
+    "machine",
+    "commit",
+    "command",
+]
 COLOURS = ["#444444", "#1f77b4", "#2ca02c", "#d62728", "#9467bd", "#ff7f0e", "#8c564b"]
 
 
 def machine():
     with open("/proc/cpuinfo") as file:
-        name = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), platform.processor())
+        name = next(
+            (line.split(":")[1].strip() for line in file if line.startswith("model name")), platform.processor()
+        )
     return f"{name}, {os.cpu_count()} cores"
 
 
 def measure(options):
     binary = os.environ.get("APUS_BINARY", os.path.join(ROOT, "build", "apus"))
-    command = ["bench", options.model, "-p", "0", "-n", str(options.generate), "-r", str(options.rounds), "-d", options.depths, "--kv-cache",
-               options.kv_cache, "--json", *(["--cpu", options.cpu] if options.cpu else [])]
+    command = [
+        "bench",
+        options.model,
+        "-p",
+        "0",
+        "-n",
+        str(options.generate),
+        "-r",
+        str(options.rounds),
+        "-d",
+        options.depths,
+        "--kv-cache",
+        options.kv_cache,
+        "--json",
+        *(["--cpu", options.cpu] if options.cpu else []),
+    ]
     out = subprocess.run([binary, *command], capture_output=True, text=True)
     if out.returncode:
         sys.exit(out.stderr)
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True
+    ).stdout.strip()
     lines = [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")]
     exact = {line["depth"]: line for line in lines if line["kv_cache"] == "f16"}
     rows = []
     for line in lines:
-        kv, resident, f16 = line["bytes_per_token"] - line["weight_bytes"], line["kv_resident_bytes"], exact.get(line["depth"])
-        rows.append({"model": line["model"], "isa": line["isa"], "kv_cache": line["kv_cache"], "depth": line["depth"],
-                     **{key: round(line[key], 2) for key in ("tg", "tg_min", "tg_max")},
-                     "against_f16": round(line["tg"] / f16["tg"], 3) if f16 else "", "of_limit": round(line["tg_of_limit"], 3),
-                     "read_gbs": round(line["read_gbs"], 1), "kv_mb": round(kv / 1e6, 1), "resident_mb": round(resident / 1e6, 1),
-                     "smaller": round(f16["kv_resident_bytes"] / resident, 2) if f16 and resident > 0 else "", "machine": machine(),
-                     "commit": commit, "command": "apus " + " ".join(command)})
+        kv, resident, f16 = (
+            line["bytes_per_token"] - line["weight_bytes"],
+            line["kv_resident_bytes"],
+            exact.get(line["depth"]),
+        )
+        rows.append(
+            {
+                "model": line["model"],
+                "isa": line["isa"],
+                "kv_cache": line["kv_cache"],
+                "depth": line["depth"],
+                **{key: round(line[key], 2) for key in ("tg", "tg_min", "tg_max")},
+                "against_f16": round(line["tg"] / f16["tg"], 3) if f16 else "",
+                "of_limit": round(line["tg_of_limit"], 3),
+                "read_gbs": round(line["read_gbs"], 1),
+                "kv_mb": round(kv / 1e6, 1),
+                "resident_mb": round(resident / 1e6, 1),
+                "smaller": round(f16["kv_resident_bytes"] / resident, 2) if f16 and resident > 0 else "",
+                "machine": machine(),
+                "commit": commit,
+                "command": "apus " + " ".join(command),
+            }
+        )
     return rows
 
 
@@ -48,11 +105,15 @@ def panel(rows, field, title, left, forms):
     deepest, most = max(int(r["depth"]) for r in rows), 1.05 * max(float(r[field]) for r in rows)
     x = lambda depth: left + width * int(depth) / deepest
     y = lambda value: top + height * (1 - float(value) / most)
-    parts = [f'<text x="{left}" y="{top - 16}" class="title">{title}</text>',
-             f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#bbb"/>']
+    parts = [
+        f'<text x="{left}" y="{top - 16}" class="title">{title}</text>',
+        f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#bbb"/>',
+    ]
     for i in range(5):
         depth, value = deepest * i / 4, most / 1.05 * i / 4
-        parts.append(f'<text x="{x(depth):.0f}" y="{top + height + 18}" text-anchor="middle">{depth / 1024:.0f}K</text>')
+        parts.append(
+            f'<text x="{x(depth):.0f}" y="{top + height + 18}" text-anchor="middle">{depth / 1024:.0f}K</text>'
+        )
         parts.append(f'<text x="{left - 6}" y="{y(value) + 4:.0f}" text-anchor="end">{value:.0f}</text>')
         parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y(value):.0f}" y2="{y(value):.0f}" stroke="#eee"/>')
     for i, form in enumerate(forms):
@@ -64,8 +125,10 @@ def panel(rows, field, title, left, forms):
 
 def plot(rows, path):
     forms = list(dict.fromkeys(r["kv_cache"] for r in rows))
-    parts = ['<svg xmlns="http://www.w3.org/2000/svg" width="960" height="370" font-family="sans-serif" font-size="12">',
-             '<style>.title{font-size:14px;font-weight:bold}</style><rect width="960" height="370" fill="white"/>']
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg" width="960" height="370" font-family="sans-serif" font-size="12">',
+        '<style>.title{font-size:14px;font-weight:bold}</style><rect width="960" height="370" fill="white"/>',
+    ]
     parts += panel(rows, "tg", f"{rows[0]['model']}, {rows[0]['isa']}: tokens/s over the context", 60, forms)
     parts += panel(rows, "kv_mb", "pages of the KV cache, MB", 520, forms)
     for i, form in enumerate(forms):

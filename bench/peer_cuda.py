@@ -9,12 +9,21 @@ source that the same release carries. DIR then holds all that is needed but CUDA
     tools/make_bench_gguf.py llama-8b 8b.gguf
     LD_LIBRARY_PATH=/usr/local/cuda/lib64 DIR/llama-bench -m 8b.gguf -ngl 99 -fa 1 -p 2048 -n 128 -d 512
     … DIR/llama-batched-bench -m 8b.gguf -ngl 99 -fa 1 -c 36864 -npp 512 -ntg 32 -npl 1,4,8,16,32,64"""
-import argparse, concurrent.futures, pathlib, re, shutil, struct, subprocess
+
+import argparse
+import concurrent.futures
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
 
 VERSION = "3.22.1"  # of node-llama-cpp; llama.cpp v0.5.0
 PACKAGES = {"libraries": "@node-llama-cpp/linux-x64-cuda", "source": "node-llama-cpp"}
 LIBRARIES = ["libllama-common.so", "libllama.cuda.v0.5.0.so", "libggml.cuda.v0.5.0.so", "libggml-base.so"]
-CONTAINER = struct.pack("<IHH", 0xBA55ED50, 1, 16)  # what each source file's kernels begin with; then the bytes behind these 16
+CONTAINER = struct.pack(
+    "<IHH", 0xBA55ED50, 1, 16
+)  # what each source file's kernels begin with; then the bytes behind these 16
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("directory", type=pathlib.Path)
@@ -25,7 +34,9 @@ work = a.directory.resolve() / "build"
 
 
 def run(*command, cwd=None):
-    return subprocess.run([str(word) for word in command], cwd=cwd, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        [str(word) for word in command], cwd=cwd, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def fetch(folder, package):
@@ -38,8 +49,20 @@ def fetch(folder, package):
 def compile_program(name, source, libraries):
     tool = work / "llama.cpp" / "tools" / source
     include = [f"-I{work / 'llama.cpp' / part}" for part in ("common", "include", "ggml/include", "vendor")]
-    run("g++", "-std=c++17", "-O2", *include, tool / f"{source}.cpp", tool / "main.cpp", "-o", a.directory / name, f"-L{libraries}",
-        *(f"-l:{library}" for library in LIBRARIES), "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined")
+    run(
+        "g++",
+        "-std=c++17",
+        "-O2",
+        *include,
+        tool / f"{source}.cpp",
+        tool / "main.cpp",
+        "-o",
+        a.directory / name,
+        f"-L{libraries}",
+        *(f"-l:{library}" for library in LIBRARIES),
+        "-Wl,-rpath,$ORIGIN",
+        "-Wl,--allow-shlib-undefined",
+    )
 
 
 def compile_kernels(ptx):
@@ -52,7 +75,13 @@ def compile_kernels(ptx):
             older.write_text(re.sub(r"^\.version 9\.1$", ".version 9.0", ptx.read_text(), count=1, flags=re.MULTILINE))
             run("ptxas", f"-arch={a.arch}", older, "-o", cubin)
             older.unlink()
-        run("fatbinary", "-64", "--compress-all", f"--create={fatbin}", f"--image3=kind=elf,sm={a.arch[3:]},file={cubin}")
+        run(
+            "fatbinary",
+            "-64",
+            "--compress-all",
+            f"--create={fatbin}",
+            f"--image3=kind=elf,sm={a.arch[3:]},file={cubin}",
+        )
     return fatbin.read_bytes()
 
 
@@ -80,7 +109,15 @@ work.mkdir(parents=True, exist_ok=True)
 for folder, package in PACKAGES.items():
     fetch(folder, package)
 if not (work / "llama.cpp").exists():
-    run("git", "-c", "advice.detachedHead=false", "clone", "-q", work / "source" / "package" / "llama" / "gitRelease.bundle", work / "llama.cpp")
+    run(
+        "git",
+        "-c",
+        "advice.detachedHead=false",
+        "clone",
+        "-q",
+        work / "source" / "package" / "llama" / "gitRelease.bundle",
+        work / "llama.cpp",
+    )
 libraries = work / "libraries" / "package" / "bins" / "linux-x64-cuda"
 for file in [libraries / name for name in LIBRARIES] + list(libraries.glob("libggml-cpu-*.so")):
     shutil.copy(file, a.directory)

@@ -17,7 +17,23 @@ server at a time, the others idle. Rows are medians of the rounds; `bar` is what
   idle      processor ticks and context switches of the idle server in 10 s (apus only)
   memory    anonymous memory in MB when all answers are given, so that no page of the KV cache is in use
 The client is one thread that reads raw sockets: what it takes from the servers' cores is small, and the same for all."""
-import argparse, csv, http.client, json, os, platform, random, re, select, shlex, socket, statistics, subprocess, sys, threading, time
+
+import argparse
+import csv
+import http.client
+import json
+import os
+import platform
+import random
+import re
+import select
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WORDS = """the of and to in is you that it he was for on are as with his they at be this have from or one had by word but not what all
@@ -26,10 +42,35 @@ like him into time has look two more write go see number no way could people my 
 day did get come made may part""".split()
 
 # As long as any answer here.
-SCHEMA = {"type": "json_schema", "json_schema": {"name": "list", "strict": True, "schema": {"type": "object", "properties": {"items": {
-    "type": "array", "minItems": 200, "items": {"type": "object", "properties": {
-        "name": {"type": "string", "maxLength": 40}, "kind": {"enum": ["animal", "plant", "stone"]}, "count": {"type": "integer"}, "found": {"type": "boolean"}},
-        "required": ["name", "kind", "count", "found"], "additionalProperties": False}}}, "required": ["items"], "additionalProperties": False}}}
+SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "list",
+        "strict": True,
+        "schema": {
+            "type": "object",
+            "properties": {
+                "items": {
+                    "type": "array",
+                    "minItems": 200,
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "name": {"type": "string", "maxLength": 40},
+                            "kind": {"enum": ["animal", "plant", "stone"]},
+                            "count": {"type": "integer"},
+                            "found": {"type": "boolean"},
+                        },
+                        "required": ["name", "kind", "count", "found"],
+                        "additionalProperties": False,
+                    },
+                }
+            },
+            "required": ["items"],
+            "additionalProperties": False,
+        },
+    },
+}
 
 
 def free_port():
@@ -85,22 +126,44 @@ class Server:
         return result
 
 
-TOOLS = [{"type": "function", "function": {"name": name, "description": f"Tells the {name} of a place", "parameters": {
-    "type": "object", "properties": {"place": {"type": "string"}, "days": {"type": "integer"}}, "required": ["place"]}}} for name in ("weather", "population", "history")]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"Tells the {name} of a place",
+            "parameters": {
+                "type": "object",
+                "properties": {"place": {"type": "string"}, "days": {"type": "integer"}},
+                "required": ["place"],
+            },
+        },
+    }
+    for name in ("weather", "population", "history")
+]
 
 
 class Stream:
     def __init__(self, server, text, tokens, **more):
-        body = {"model": server.model, "messages": [{"role": "user", "content": text}], "max_tokens": tokens, "temperature": 0,
-                "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
+        body = {
+            "model": server.model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         if server.name != "apus":
             body["cache_prompt"] = False
         body.update(more)
         data = json.dumps(body).encode()
         self.name = server.name
         self.socket = socket.create_connection(("127.0.0.1", server.port))
-        self.socket.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-                            b"Content-Length: %d\r\n\r\n" % len(data) + data)
+        self.socket.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(data) + data
+        )
         self.blocks, self.first, self.last, self.ended = [], None, None, False
 
     def check_status(self):
@@ -162,9 +225,19 @@ def measure_streams(server, texts, tokens, **more):
     before = server.tasks()
     streams, start, after = burst(server, texts, tokens, server.tasks, **more)
     made = sum(s.usage()["completion_tokens"] for s in streams)
+
     def spent(wanted):
-        return sum(ran - before.get(task, (0, 0, 0))[1] for task, (name, ran, _) in after.items() if wanted(name)) / made * 1e6
-    return made / (max(s.last for s in streams) - start), spent(lambda n: n not in ("apus-engine", "worker", "apus-masks")), spent(lambda n: n == "apus-masks")
+        return (
+            sum(ran - before.get(task, (0, 0, 0))[1] for task, (name, ran, _) in after.items() if wanted(name))
+            / made
+            * 1e6
+        )
+
+    return (
+        made / (max(s.last for s in streams) - start),
+        spent(lambda n: n not in ("apus-engine", "worker", "apus-masks")),
+        spent(lambda n: n == "apus-masks"),
+    )
 
 
 def measure_prompt(server, text):
@@ -179,9 +252,14 @@ def measure_one(server, text, tokens):
 
 def measure_overhead(server, text):
     """ms to the first token beyond the reading of the prompt, which the server's metrics tell."""
+
     def read():
         text = ask(server.port, "/metrics")[1]
-        return [float(re.search(rb"^apus_request_prefill_time_seconds_" + part + rb"{.*} (.*)$", text, re.M).group(1)) for part in (b"count", b"sum")]
+        return [
+            float(re.search(rb"^apus_request_prefill_time_seconds_" + part + rb"{.*} (.*)$", text, re.M).group(1))
+            for part in (b"count", b"sum")
+        ]
+
     time.sleep(0.2)  # what was answered before is noted
     before, start = read(), time.perf_counter()
     streams, _, _ = burst(server, [text], 2)
@@ -229,9 +307,11 @@ def measure_start(name, command, model):
 
 def measure_idle(server, seconds):
     time.sleep(1)  # connections just closed are taken down
+
     def ticks():
         fields = server.proc("stat").rsplit(")", 1)[1].split()
         return int(fields[11]) + int(fields[12])
+
     before, switches = ticks(), sum(t[2] for t in server.tasks().values())
     time.sleep(seconds)
     return ticks() - before, sum(t[2] for t in server.tasks().values()) - switches
@@ -243,7 +323,21 @@ def rollup(server, field):
 
 def in_process(apus, options, model, tokens):
     device = re.findall(r"--device\s+\S+", options)
-    command = [apus, "bench", model, "-p", "0", "-n", str(tokens), "-d", "32", "-r", "1", "--json", *shlex.split(" ".join(device))]
+    command = [
+        apus,
+        "bench",
+        model,
+        "-p",
+        "0",
+        "-n",
+        str(tokens),
+        "-d",
+        "32",
+        "-r",
+        "1",
+        "--json",
+        *shlex.split(" ".join(device)),
+    ]
     out = subprocess.run(command, capture_output=True, text=True)
     if out.returncode:
         sys.exit(out.stderr)
@@ -259,31 +353,73 @@ def main():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--prompt", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="streams,prompt,one,start,overhead,idle,memory", help="which measurements, by comma")
+    parser.add_argument(
+        "--only", default="streams,prompt,one,start,overhead,idle,memory", help="which measurements, by comma"
+    )
     parser.add_argument("--no-header", action="store_true")
     parser.add_argument("model")
     a = parser.parse_args()
     only = a.only.split(",")
 
-    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    columns = ["model", "what", "server", "value", "min", "max", "unit", "apus_ratio", "bar", "rounds", "machine", "commit", "command"]
+    cpu = next(
+        (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
+        platform.machine(),
+    )
+    commit = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    columns = [
+        "model",
+        "what",
+        "server",
+        "value",
+        "min",
+        "max",
+        "unit",
+        "apus_ratio",
+        "bar",
+        "rounds",
+        "machine",
+        "commit",
+        "command",
+    ]
     out = csv.DictWriter(sys.stdout, columns)
     if not a.no_header:
         out.writeheader()
     shown = shlex.join(["bench/server.py", *sys.argv[1:]])
 
     def row(what, server, values, unit, ratio="", bar=""):
-        out.writerow(dict(model=a.model, what=what, server=server, value=round(statistics.median(values), 3), min=round(min(values), 3),
-                          max=round(max(values), 3), unit=unit, apus_ratio=ratio and round(ratio, 3), bar=bar, rounds=len(values),
-                          machine=f"{cpu}, {os.cpu_count()} cores", commit=commit, command=shown))
+        out.writerow(
+            dict(
+                model=a.model,
+                what=what,
+                server=server,
+                value=round(statistics.median(values), 3),
+                min=round(min(values), 3),
+                max=round(max(values), 3),
+                unit=unit,
+                apus_ratio=ratio and round(ratio, 3),
+                bar=bar,
+                rounds=len(values),
+                machine=f"{cpu}, {os.cpu_count()} cores",
+                commit=commit,
+                command=shown,
+            )
+        )
         sys.stdout.flush()
 
     def rows(what, values, unit, more_is_better, bar):
         ours = statistics.median(values["apus"])
         for name, series in values.items():
             theirs = statistics.median(series)
-            row(what, name, series, unit, "" if name == "apus" else ours / theirs if more_is_better else theirs / ours, bar)
+            row(
+                what,
+                name,
+                series,
+                unit,
+                "" if name == "apus" else ours / theirs if more_is_better else theirs / ours,
+                bar,
+            )
 
     commands = {"apus": f"{a.apus} serve {shlex.quote(a.model)} --model-name bench --port {{port}} {a.apus_options}"}
     commands.update(peer.split("=", 1) for peer in a.peer)
@@ -328,7 +464,10 @@ def main():
         if "overhead" in only:
             firsts = [measure_overhead(ours, words(200)) for _ in range(a.rounds)]
             row("first token over prefill", "apus", firsts, "ms", bar="<= 1")
-            scrapes = [measure_scrape(ours, [f"Write a long story about {words(12)}." for _ in range(a.streams)], a.tokens) for _ in range(a.rounds)]
+            scrapes = [
+                measure_scrape(ours, [f"Write a long story about {words(12)}." for _ in range(a.streams)], a.tokens)
+                for _ in range(a.rounds)
+            ]
             row(f"scrape beside {a.streams} streams", "apus", scrapes, "ms", bar="<= 1")
         if "schema" in only:
             free, kept = [], []
@@ -336,7 +475,14 @@ def main():
                 texts = [f"Write a long list of {words(12)} as JSON." for _ in range(a.streams)]
                 free.append(measure_streams(ours, texts, a.tokens)[0])
                 kept.append(measure_streams(ours, texts, a.tokens, response_format=SCHEMA)[0])
-            row(f"schema, {a.streams} streams", "apus", kept, "tok/s", statistics.median(k / f for k, f in zip(kept, free)), ">= 0.97")
+            row(
+                f"schema, {a.streams} streams",
+                "apus",
+                kept,
+                "tok/s",
+                statistics.median(k / f for k, f in zip(kept, free)),
+                ">= 0.97",
+            )
         if "prompt" in only:
             firsts, count = {s.name: [] for s in servers}, 0
             for _ in range(a.rounds):
@@ -353,11 +499,23 @@ def main():
                     singles[server.name].append(measure_one(server, text, a.tokens))
                 alone.append(in_process(a.apus, a.apus_options, a.model, a.tokens)["tg"])
             rows("one stream", singles, "tok/s", True, "")
-            row("one stream, apus bench", "apus", alone, "tok/s", statistics.median(singles["apus"]) / statistics.median(alone), ">= 0.98")
+            row(
+                "one stream, apus bench",
+                "apus",
+                alone,
+                "tok/s",
+                statistics.median(singles["apus"]) / statistics.median(alone),
+                ">= 0.98",
+            )
         if "memory" in only:
             weights = in_process(a.apus, a.apus_options, a.model, 1)["weight_bytes"]
-            rows("memory, anonymous", {s.name: [rollup(s, "Anonymous") / 1e6] for s in servers}, "MB", False,
-                 f"<= {(weights * 0.05 + 64e6) / 1e6:.0f}")
+            rows(
+                "memory, anonymous",
+                {s.name: [rollup(s, "Anonymous") / 1e6] for s in servers},
+                "MB",
+                False,
+                f"<= {(weights * 0.05 + 64e6) / 1e6:.0f}",
+            )
         if "idle" in only:
             ticks, switches = measure_idle(ours, 10)
             row("idle, ticks in 10 s", "apus", [ticks], "ticks", bar="0")

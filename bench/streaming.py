@@ -33,14 +33,54 @@ experts there, whose token takes T_cpu (of `together`: as many sequences with al
     serial = 1 / (T_io + T_cpu)                                             no overlap
 `busy` is what the disk gave while something was read, of the probe; `accounted` is (waiting + T_cpu) of the time of a token; `tail` the 99th percentile
 of a token's times by their median."""
-import argparse, csv, json, os, re, statistics, subprocess, sys
+
+import argparse
+import csv
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BINARY = os.environ.get("APUS_BINARY", os.path.join(ROOT, "build", "apus"))
 BARS = {"limit": 80, "sync": 85, "serial": 97}
-FIELDS = ["model", "what", "part", "round", "budget_mb", "held", "experts", "tg", "pp", "expected_tg", "expected_pp", "hit", "read_mb_token", "disk_gbs",
-          "read_gbs_busy", "stall_ms_token", "routed_mb", "token_mb", "pp_read_over_bank", "peak_mb", "group", "machine", "commit", "command",
-          "missing_token", "t0_us", "hints_token", "hints_right", "token_ms", "token_ms_p99", "unique_mb", "pp_read_mb", "length"]
+FIELDS = [
+    "model",
+    "what",
+    "part",
+    "round",
+    "budget_mb",
+    "held",
+    "experts",
+    "tg",
+    "pp",
+    "expected_tg",
+    "expected_pp",
+    "hit",
+    "read_mb_token",
+    "disk_gbs",
+    "read_gbs_busy",
+    "stall_ms_token",
+    "routed_mb",
+    "token_mb",
+    "pp_read_over_bank",
+    "peak_mb",
+    "group",
+    "machine",
+    "commit",
+    "command",
+    "missing_token",
+    "t0_us",
+    "hints_token",
+    "hints_right",
+    "token_ms",
+    "token_ms_p99",
+    "unique_mb",
+    "pp_read_mb",
+    "length",
+]
 PROMPT = 512
 PARTS = 9  # reads of an expert
 MARGIN = 64 << 20
@@ -49,6 +89,7 @@ SECONDS_MAX = 300
 
 # ---- the machine ----
 
+
 def machine():
     with open("/proc/cpuinfo") as file:
         name = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown")
@@ -56,7 +97,9 @@ def machine():
 
 
 def commit():
-    return subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True
+    ).stdout.strip()
 
 
 class Group:
@@ -68,8 +111,10 @@ class Group:
         self.path, self.kind = None, ""
         if not limit:
             return
-        for base, file, peak, kind in ((self.V1, "memory.limit_in_bytes", "memory.max_usage_in_bytes", "v1"),
-                                       (self.V2, "memory.max", "memory.peak", "v2")):
+        for base, file, peak, kind in (
+            (self.V1, "memory.limit_in_bytes", "memory.max_usage_in_bytes", "v1"),
+            (self.V2, "memory.max", "memory.peak", "v2"),
+        ):
             path = os.path.join(base, f"apus-bench-{os.getpid()}")
             try:
                 os.mkdir(path)
@@ -102,13 +147,18 @@ class Group:
 
 def drop_cache(path):
     """What another group has in the page cache costs the tested one nothing."""
-    for name in [path] if os.path.isfile(path) else [os.path.join(path, n) for n in os.listdir(path) if n.endswith(".safetensors")]:
+    for name in (
+        [path]
+        if os.path.isfile(path)
+        else [os.path.join(path, n) for n in os.listdir(path) if n.endswith(".safetensors")]
+    ):
         fd = os.open(name, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
 
 
 # ---- one run ----
+
 
 def last_json(run):
     if run.returncode:
@@ -118,8 +168,25 @@ def last_json(run):
 
 def sizes(model, tokens, prompt=PROMPT, slots=1):
     """Bytes of the least budget, without experts; of all experts; of what the cache takes beside the least. By `apus info --fit`."""
-    run = subprocess.run([BINARY, "info", model, "--fit", "--stream-experts", "--slots", str(slots), "--prefill-size", str(prompt), "-c", str(tokens),
-                          "--memory-budget", "1T"], capture_output=True, text=True)
+    run = subprocess.run(
+        [
+            BINARY,
+            "info",
+            model,
+            "--fit",
+            "--stream-experts",
+            "--slots",
+            str(slots),
+            "--prefill-size",
+            str(prompt),
+            "-c",
+            str(tokens),
+            "--memory-budget",
+            "1T",
+        ],
+        capture_output=True,
+        text=True,
+    )
     if run.returncode:
         sys.exit(run.stderr)
     number = lambda pattern: [float(x) for x in re.search(pattern, run.stdout).groups()]
@@ -136,14 +203,20 @@ def budget_of(part, floor, bank, cache):
 
 def run_apus(model, o, arguments, limit=0):
     """The result of `apus bench`, what the group held at most, and what kind of group it was."""
-    command = [BINARY, "bench", model, "-r", "1", "--json", *map(str, arguments)] + (["--threads", str(o.threads)] if o.threads else [])
+    command = [BINARY, "bench", model, "-r", "1", "--json", *map(str, arguments)] + (
+        ["--threads", str(o.threads)] if o.threads else []
+    )
     group = Group(limit if o.group else 0)
     drop_cache(model)
     try:
         result = last_json(group.run(command))
     finally:
         peak = group.close()
-    return result, {"peak_mb": round(peak / 1e6) if peak else "", "group": group.kind, "command": "apus " + " ".join(command[1:])}
+    return result, {
+        "peak_mb": round(peak / 1e6) if peak else "",
+        "group": group.kind,
+        "command": "apus " + " ".join(command[1:]),
+    }
 
 
 def streamed(budget, *more):
@@ -152,10 +225,15 @@ def streamed(budget, *more):
 
 def experts_of(result, tokens, counts):
     wanted = counts["hits"] + counts["misses"]
-    row = {"hit": counts["hits"] / wanted if wanted else 1, "read_mb_token": counts["read_bytes"] / tokens / 1e6,
-           "read_gbs_busy": counts["read_bytes"] / counts["read_s"] / 1e9 if counts["read_s"] else "", "stall_ms_token": counts["stall_s"] / tokens * 1e3,
-           "missing_token": counts["missing"] / tokens, "hints_token": counts["hints"] / tokens,
-           "hints_right": counts["hint_hits"] / counts["hints"] if counts["hints"] else ""}
+    row = {
+        "hit": counts["hits"] / wanted if wanted else 1,
+        "read_mb_token": counts["read_bytes"] / tokens / 1e6,
+        "read_gbs_busy": counts["read_bytes"] / counts["read_s"] / 1e9 if counts["read_s"] else "",
+        "stall_ms_token": counts["stall_s"] / tokens * 1e3,
+        "missing_token": counts["missing"] / tokens,
+        "hints_token": counts["hints"] / tokens,
+        "hints_right": counts["hint_hits"] / counts["hints"] if counts["hints"] else "",
+    }
     if "expert_slots" in result:
         row |= {"held": result["expert_slots"], "experts": result["experts"]}
     return row
@@ -163,16 +241,32 @@ def experts_of(result, tokens, counts):
 
 def bench(model, o, budget=0, prompt=PROMPT, what=None, more=(), limit=None, fit=True, generate=None):
     generate = o.generate if generate is None else generate
-    result, row = run_apus(model, o, [*(["--fit"] if fit else []), "-p", prompt, "-n", generate, *(streamed(budget, *more) if budget else more)],
-                           limit if limit else budget + MARGIN if budget else 0)
-    row |= {"what": what or ("apus" if budget else "resident"), "budget_mb": round(budget / 1e6), "tg": result.get("tg", ""), "pp": result.get("pp", ""),
-            "expected_tg": result.get("expected_tg", ""), "expected_pp": result.get("expected_pp", ""), "disk_gbs": result.get("disk_gbs", ""),
-            "routed_mb": result.get("routed_bytes", 0) / 1e6, "token_mb": result["bytes_per_token"] / 1e6,
-            "token_ms": result.get("token_ms", ""), "token_ms_p99": result.get("token_ms_p99", "")}
+    result, row = run_apus(
+        model,
+        o,
+        [*(["--fit"] if fit else []), "-p", prompt, "-n", generate, *(streamed(budget, *more) if budget else more)],
+        limit if limit else budget + MARGIN if budget else 0,
+    )
+    row |= {
+        "what": what or ("apus" if budget else "resident"),
+        "budget_mb": round(budget / 1e6),
+        "tg": result.get("tg", ""),
+        "pp": result.get("pp", ""),
+        "expected_tg": result.get("expected_tg", ""),
+        "expected_pp": result.get("expected_pp", ""),
+        "disk_gbs": result.get("disk_gbs", ""),
+        "routed_mb": result.get("routed_bytes", 0) / 1e6,
+        "token_mb": result["bytes_per_token"] / 1e6,
+        "token_ms": result.get("token_ms", ""),
+        "token_ms_p99": result.get("token_ms_p99", ""),
+    }
     if budget:
         row |= experts_of(result, generate or 1, result["tg_experts"])
         one = result["expert_cache_bytes"] / result["expert_slots"]
-        row |= {"pp_read_mb": result["pp_experts"]["read_bytes"] / 1e6, "pp_read_over_bank": result["pp_experts"]["read_bytes"] / (one * result["experts"])}
+        row |= {
+            "pp_read_mb": result["pp_experts"]["read_bytes"] / 1e6,
+            "pp_read_over_bank": result["pp_experts"]["read_bytes"] / (one * result["experts"]),
+        }
         if "disk_one_gbs" in result:
             row["t0_us"] = one / PARTS * (1 / result["disk_one_gbs"] - 1 / result["disk_gbs"]) / 1e3
     return row
@@ -180,17 +274,37 @@ def bench(model, o, budget=0, prompt=PROMPT, what=None, more=(), limit=None, fit
 
 def together(model, o, budget=0):
     """Several sequences, a token for each in a step; tokens are those of all."""
-    result, row = run_apus(model, o, ["-p", PROMPT, "-n", o.generate, "--streams", o.together, *(streamed(budget) if budget else [])],
-                           budget + MARGIN if budget else 0)
-    row |= {"what": f"{'apus' if budget else 'resident'} {o.together}", "budget_mb": round(budget / 1e6), "tg": result["tg"]}
+    result, row = run_apus(
+        model,
+        o,
+        ["-p", PROMPT, "-n", o.generate, "--streams", o.together, *(streamed(budget) if budget else [])],
+        budget + MARGIN if budget else 0,
+    )
+    row |= {
+        "what": f"{'apus' if budget else 'resident'} {o.together}",
+        "budget_mb": round(budget / 1e6),
+        "tg": result["tg"],
+    }
     return row | (experts_of(result, o.generate * o.together, result["experts"]) if budget else {})
 
 
 def peer(o, limit, prompt=0):
     """mmap, and nothing else said: pages come when they are touched. Decoding: the better of two repetitions behind its warm-up, as the first
     reads much for the first time. Or a prompt, once. Stopped: what it cannot have exceeded."""
-    command = [o.peer, "-m", o.gguf, "-t", str(o.threads or os.cpu_count()), "-o", "json",
-               *(["-p", str(prompt), "-n", "0", "-r", "1", "--no-warmup"] if prompt else ["-p", "0", "-n", str(o.peer_generate), "-r", "2"])]
+    command = [
+        o.peer,
+        "-m",
+        o.gguf,
+        "-t",
+        str(o.threads or os.cpu_count()),
+        "-o",
+        "json",
+        *(
+            ["-p", str(prompt), "-n", "0", "-r", "1", "--no-warmup"]
+            if prompt
+            else ["-p", "0", "-n", str(o.peer_generate), "-r", "2"]
+        ),
+    ]
     group = Group(limit)
     if not group.path:
         print("no memory control group can be made here: the peer is left out", file=sys.stderr)
@@ -205,11 +319,18 @@ def peer(o, limit, prompt=0):
         speed = most
     finally:
         peak = group.close()
-    return {"what": "llama.cpp mmap", "budget_mb": round(limit / 1e6), "pp" if prompt else "tg": speed, "peak_mb": round(peak / 1e6), "group": group.kind,
-            "command": " ".join(command)}
+    return {
+        "what": "llama.cpp mmap",
+        "budget_mb": round(limit / 1e6),
+        "pp" if prompt else "tg": speed,
+        "peak_mb": round(peak / 1e6),
+        "group": group.kind,
+        "command": " ".join(command),
+    }
 
 
 # ---- rows ----
+
 
 def rows_of(path):
     return list(csv.DictReader(open(path))) if path and os.path.exists(path) and os.path.getsize(path) else []
@@ -231,7 +352,11 @@ class Table:
         return (self.model, what, f"{part:g}", str(number)) in self.done
 
     def add(self, row, part, number):
-        row = self.same | {key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()} | {"part": f"{part:g}", "round": number}
+        row = (
+            self.same
+            | {key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()}
+            | {"part": f"{part:g}", "round": number}
+        )
         fresh = not os.path.exists(self.path) or os.path.getsize(self.path) == 0
         with open(self.path, "a", newline="") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
@@ -240,7 +365,11 @@ class Table:
             writer.writerow(row)
         speed = f"{row['tg']:.2f} tok/s" if row.get("tg") else ""
         speed += f", prompt {row['pp']:.0f} tok/s" if row.get("pp") else ""
-        print(f"{row['what']:17} {part:>4g}  round {number}: {speed}" + (f", expected {row['expected_tg']:.2f}" if row.get("expected_tg") else ""), flush=True)
+        print(
+            f"{row['what']:17} {part:>4g}  round {number}: {speed}"
+            + (f", expected {row['expected_tg']:.2f}" if row.get("expected_tg") else ""),
+            flush=True,
+        )
 
     def rows(self):
         return [r for r in rows_of(self.path) if r["model"] == self.model]
@@ -261,8 +390,11 @@ def of(rows, what, part=None, turn=None):
 
 def all_hit(rows, turn, suffix=""):
     """Seconds of a token with all experts there, of the same round; where that has no such run, of one without streaming."""
-    here = [r for r in of(rows, "apus" + suffix, turn=turn) if number(r, "part") >= 100] or of(rows, "resident" + suffix, turn=turn) or \
-        of(rows, "resident" + suffix)
+    here = (
+        [r for r in of(rows, "apus" + suffix, turn=turn) if number(r, "part") >= 100]
+        or of(rows, "resident" + suffix, turn=turn)
+        or of(rows, "resident" + suffix)
+    )
     return 1 / median(here, "tg") if here else 0
 
 
@@ -276,11 +408,21 @@ def limits(row, rows):
     io_s = number(row, "read_mb_token") * 1e6 / disk + number(row, "missing_token") * t0_s if disk else 0
     token_s, hit = 1 / number(row, "tg"), number(row, "hit")
     routed_s = cpu_s * median(alone, "routed_mb") / median(alone, "token_mb")
-    out = {"tg": 1 / token_s, "pp": number(row, "pp"), "hit": hit, "io_s": io_s, "disk": disk / 1e9, "expected": number(row, "expected_tg"),
-           "limit": 1 / max(io_s, cpu_s), "serial": 1 / (io_s + cpu_s),
-           "sync": 1 / (cpu_s - routed_s + max(io_s, hit * routed_s) + (1 - hit) * routed_s),
-           "busy": number(row, "read_gbs_busy") * 1e9 / disk if disk else 0, "accounted": (number(row, "stall_ms_token") / 1e3 + cpu_s) / token_s,
-           "tail": number(row, "token_ms_p99") / number(row, "token_ms") if number(row, "token_ms") else 0, "right": number(row, "hints_right")}
+    out = {
+        "tg": 1 / token_s,
+        "pp": number(row, "pp"),
+        "hit": hit,
+        "io_s": io_s,
+        "disk": disk / 1e9,
+        "expected": number(row, "expected_tg"),
+        "limit": 1 / max(io_s, cpu_s),
+        "serial": 1 / (io_s + cpu_s),
+        "sync": 1 / (cpu_s - routed_s + max(io_s, hit * routed_s) + (1 - hit) * routed_s),
+        "busy": number(row, "read_gbs_busy") * 1e9 / disk if disk else 0,
+        "accounted": (number(row, "stall_ms_token") / 1e3 + cpu_s) / token_s,
+        "tail": number(row, "token_ms_p99") / number(row, "token_ms") if number(row, "token_ms") else 0,
+        "right": number(row, "hints_right"),
+    }
     if several:
         out["sync"] = out["serial"] = 0  # bounds of one sequence
     for name in BARS:
@@ -298,24 +440,42 @@ def summary(rows):
         for part in sorted({r["part"] for r in of(rows, what)}, key=float):
             each = [limits(r, rows) for r in of(rows, what, part)]
             line = {key: statistics.median(e[key] for e in each) for key in each[0]}
-            lines.append(line | {"what": what, "part": float(part), "rounds": len(each), "peer": median(of(rows, "llama.cpp mmap", part), "tg")})
+            lines.append(
+                line
+                | {
+                    "what": what,
+                    "part": float(part),
+                    "rounds": len(each),
+                    "peer": median(of(rows, "llama.cpp mmap", part), "tg"),
+                }
+            )
     return resident, lines
 
 
 def show(rows):
     resident, lines = summary(rows)
-    print(f"\nall in memory: {resident:.2f} tok/s" + "".join(f"; {w[9:]} together: {median(of(rows, w), 'tg'):.2f}" for w in
-                                                            sorted({r["what"] for r in rows if r["what"].startswith("resident ")})))
-    print(f"{'way':17} part   tok/s   hit   T_io ms  disk GB/s  busy   limit of it    sync of it  serial of it  accounted  tail  right  expected  llama.cpp")
+    print(
+        f"\nall in memory: {resident:.2f} tok/s"
+        + "".join(
+            f"; {w[9:]} together: {median(of(rows, w), 'tg'):.2f}"
+            for w in sorted({r["what"] for r in rows if r["what"].startswith("resident ")})
+        )
+    )
+    print(
+        f"{'way':17} part   tok/s   hit   T_io ms  disk GB/s  busy   limit of it    sync of it  serial of it  accounted  tail  right  expected  llama.cpp"
+    )
     share = lambda value: f"{value:4.0f} %" if value else "     -"
     for l in lines:
         pair = lambda name: f"{l[name]:7.2f} {share(l['of_' + name])}"
-        print(f"{l['what']:17} {l['part']:3.0f} % {l['tg']:7.2f} {100 * l['hit']:4.0f} % {1e3 * l['io_s']:8.1f} {l['disk']:9.2f} {share(100 * l['busy'])} {pair('limit')} "
-              f"{pair('sync')} {pair('serial')} {share(100 * l['accounted'])}    {l['tail']:5.2f} {share(100 * l['right'])} "
-              f"{100 * (l['expected'] / l['tg'] - 1) if l['expected'] else float('nan'):+6.0f} % {l['peer'] or float('nan'):8.2f}")
+        print(
+            f"{l['what']:17} {l['part']:3.0f} % {l['tg']:7.2f} {100 * l['hit']:4.0f} % {1e3 * l['io_s']:8.1f} {l['disk']:9.2f} {share(100 * l['busy'])} {pair('limit')} "
+            f"{pair('sync')} {pair('serial')} {share(100 * l['accounted'])}    {l['tail']:5.2f} {share(100 * l['right'])} "
+            f"{100 * (l['expected'] / l['tg'] - 1) if l['expected'] else float('nan'):+6.0f} % {l['peer'] or float('nan'):8.2f}"
+        )
 
 
 # ---- what can be asked for ----
+
 
 def numbers(text):
     return [float(p) for p in text.split(",")]
@@ -329,9 +489,11 @@ def turns(values, turn):
 def sweep(o):
     table = Table(o.csv, o.model)
     at = sizes(o.model, max(PROMPT, o.generate) + 16)
-    ways = {"plain": ("apus", lambda b: bench(o.model, o, b)),
-            "ahead": ("apus ahead", lambda b: bench(o.model, o, b, what="apus ahead", more=["--ssd-prefetch"])),
-            "together": (f"apus {o.together}", lambda b: together(o.model, o, b))}
+    ways = {
+        "plain": ("apus", lambda b: bench(o.model, o, b)),
+        "ahead": ("apus ahead", lambda b: bench(o.model, o, b, what="apus ahead", more=["--ssd-prefetch"])),
+        "together": (f"apus {o.together}", lambda b: together(o.model, o, b)),
+    }
     several = sizes(o.model, max(PROMPT, o.generate) + 16, slots=o.together) if "together" in o.ways else at
     asked = [ways[name] for name in o.ways.split(",")]
     for turn in range(o.rounds):
@@ -359,8 +521,10 @@ def compare(table, ours, theirs, parts, bars, unit="%"):
         for key, name in (("tg", "decoding"), ("pp", "prompt")):
             if median(mine, key) and median(other, key):
                 bar = bars(key, part)
-                print(f"{part:4g} {unit}  {name:8} {median(mine, key):8.2f} against {median(other, key):8.2f} tok/s: "
-                      f"{median(mine, key) / median(other, key):6.2f} times" + (f" (to be {bar:g})" if bar else ""))
+                print(
+                    f"{part:4g} {unit}  {name:8} {median(mine, key):8.2f} against {median(other, key):8.2f} tok/s: "
+                    f"{median(mine, key) / median(other, key):6.2f} times" + (f" (to be {bar:g})" if bar else "")
+                )
 
 
 def mmap(o):
@@ -371,7 +535,10 @@ def mmap(o):
         for ratio in turns(numbers(o.ratios), turn):
             limit = int(size / ratio)
             if limit - MARGIN < floor:
-                print(f"{ratio:g}: {limit / 1e6:.0f} MB is less than the least of {(floor + MARGIN) / 1e6:.0f} MB", file=sys.stderr)
+                print(
+                    f"{ratio:g}: {limit / 1e6:.0f} MB is less than the least of {(floor + MARGIN) / 1e6:.0f} MB",
+                    file=sys.stderr,
+                )
                 continue
             if not table.has("apus", ratio, turn):
                 table.add(bench(o.model, o, limit - MARGIN), ratio, turn)
@@ -391,14 +558,32 @@ def page_cache(o):
             if not table.has("apus", part, turn):
                 table.add(bench(o.model, o, budget), part, turn)
             if not table.has("page cache", part, turn):
-                table.add(bench(o.model, o, least, what="page cache", more=["--expert-io", "page-cache"], limit=budget + MARGIN, fit=False), part, turn)
-    compare(table, "apus", "page cache", numbers(o.parts), lambda key, part: 0 if key == "pp" else 2 if part <= 30 else 1.4 if part < 100 else 1)
+                table.add(
+                    bench(
+                        o.model,
+                        o,
+                        least,
+                        what="page cache",
+                        more=["--expert-io", "page-cache"],
+                        limit=budget + MARGIN,
+                        fit=False,
+                    ),
+                    part,
+                    turn,
+                )
+    compare(
+        table,
+        "apus",
+        "page cache",
+        numbers(o.parts),
+        lambda key, part: 0 if key == "pp" else 2 if part <= 30 else 1.4 if part < 100 else 1,
+    )
 
 
 def unique_experts(trace):
     """That the second half of the steps' wants name: the walk reads its prompt once to warm up."""
     wants = [line.split() for line in open(trace) if line[0].isdigit()]
-    return len({(w[0], e) for w in wants[len(wants) // 2:] for e in w[1:]})
+    return len({(w[0], e) for w in wants[len(wants) // 2 :] for e in w[1:]})
 
 
 def prompts(o):
@@ -410,19 +595,27 @@ def prompts(o):
             size = ["--prefill-size", str(length)]
             budget = budget_of(o.part, *at) + 2 * at[2]  # a step of a whole prompt works in some two caches of it
             if not table.has("prompt", length, turn):
-                row = bench(o.model, o, budget, prompt=length, what="prompt", more=[*size, "--route-trace", trace], generate=0)
+                row = bench(
+                    o.model, o, budget, prompt=length, what="prompt", more=[*size, "--route-trace", trace], generate=0
+                )
                 one = at[1] / row["experts"]
                 table.add(row | {"unique_mb": unique_experts(trace) * one / 1e6, "length": length}, length, turn)
                 os.unlink(trace)
             if not table.has("prompt resident", length, turn):
-                table.add(bench(o.model, o, prompt=length, what="prompt resident", more=size, generate=0, fit=False), length, turn)
+                table.add(
+                    bench(o.model, o, prompt=length, what="prompt resident", more=size, generate=0, fit=False),
+                    length,
+                    turn,
+                )
     for length in map(int, numbers(o.lengths)):
         mine, other = of(table.rows(), "prompt", str(length)), of(table.rows(), "prompt resident", str(length))
         unique, read, disk = median(mine, "unique_mb"), median(mine, "pp_read_mb"), median(mine, "disk_gbs")
         ours_s, resident_s = length / median(mine, "pp"), length / median(other, "pp")
-        print(f"{length:6} tokens: {read:6.0f} MB read, {read / unique:.3f} of the {unique:.0f} MB that it uses (to be 1.05 at most); {ours_s:.2f} s, "
-              f"{ours_s / max(unique / disk / 1e3, resident_s):.2f} of the longer of reading, {unique / disk / 1e3:.2f} s, and computing, {resident_s:.2f} s"
-              + (" (to be 1.3 at most)" if length == 4096 else ""))
+        print(
+            f"{length:6} tokens: {read:6.0f} MB read, {read / unique:.3f} of the {unique:.0f} MB that it uses (to be 1.05 at most); {ours_s:.2f} s, "
+            f"{ours_s / max(unique / disk / 1e3, resident_s):.2f} of the longer of reading, {unique / disk / 1e3:.2f} s, and computing, {resident_s:.2f} s"
+            + (" (to be 1.3 at most)" if length == 4096 else "")
+        )
 
 
 def fits(o):
@@ -436,12 +629,29 @@ def fits(o):
 
 
 def resident(o):
-    out = [sys.executable, os.path.join(ROOT, "bench", "compare.py"), "--apus", BINARY, "--peer", f"llama.cpp={o.peer} -fa 1", "-p", str(PROMPT), "-n",
-           str(o.generate), "-r", str(o.rounds), "--out", o.csv, f"{o.model}={o.gguf}"]
+    out = [
+        sys.executable,
+        os.path.join(ROOT, "bench", "compare.py"),
+        "--apus",
+        BINARY,
+        "--peer",
+        f"llama.cpp={o.peer} -fa 1",
+        "-p",
+        str(PROMPT),
+        "-n",
+        str(o.generate),
+        "-r",
+        str(o.rounds),
+        "--out",
+        o.csv,
+        f"{o.model}={o.gguf}",
+    ]
     out += ["--threads", str(o.threads)] if o.threads else []
     code = subprocess.run(out, cwd=ROOT).returncode
     for row in list(csv.DictReader(open(o.csv)))[-2:]:
-        print(f"{row['what']}: {row['ours']} against {row['theirs']} tok/s: {row['ratio']} times; {100 * float(row['of_limit']):.0f} % of the limit")
+        print(
+            f"{row['what']}: {row['ours']} against {row['theirs']} tok/s: {row['ratio']} times; {100 * float(row['of_limit']):.0f} % of the limit"
+        )
     sys.exit(code)
 
 
@@ -450,7 +660,9 @@ def deep(o):
         if not o.shape:
             sys.exit(f"{o.model}: no such model; --shape makes one")
         cut = ["--layers", str(o.cut)] if o.cut else []
-        subprocess.run([sys.executable, os.path.join(ROOT, "tools", "make_bench_model.py"), o.shape, o.model, *cut], check=True)
+        subprocess.run(
+            [sys.executable, os.path.join(ROOT, "tools", "make_bench_model.py"), o.shape, o.model, *cut], check=True
+        )
     here = json.load(open(os.path.join(o.model, "config.json")))["num_hidden_layers"]
     table = Table(o.csv, o.model)
     floor, bank, cache = sizes(o.model, max(PROMPT, o.generate) + 16)
@@ -466,14 +678,16 @@ def deep(o):
 {table.model}: {here} layers, {files:.1f} GB of files, {budget / 1e9:.2f} GB of memory: {files * 1e9 / budget:.1f} times as large
   measured     {tg:.2f} tok/s = {1e3 * token_s:.1f} ms; {100 * hit:.0f} % of the experts wanted were there
   disk         {read:.1f} MB a token at the probed {disk:.2f} GB/s: {1e3 * io_s:.1f} ms, so at most {1 / io_s:.2f} tok/s; measured is {100 * io_s / token_s:.0f} % of that
-               and while it was busy the disk gave {median(rows, 'read_gbs_busy'):.2f} GB/s
+               and while it was busy the disk gave {median(rows, "read_gbs_busy"):.2f} GB/s
   {o.layers} layers    the same memory for each layer's experts: {bank * times / 1e9:.1f} GB of experts, {o.part:g} % of them held, {read * times:.0f} MB read a token
                at most 1 / ({read * times:.0f} MB / {disk:.2f} GB/s) = {1 / (io_s * times):.2f} tok/s
                measured × {here} / {o.layers} = {tg / times:.2f} tok/s (the output matrix, which does not grow, is counted {times:.1f} times: a little more)""")
     for gbs in (3.0, 7.0, 14.0):
         disk_s, rest_s = read * times / gbs / 1e3, (token_s - stall_s) * times
-        print(f"               a disk of {gbs:.0f} GB/s: 1 / max({1e3 * disk_s:.0f} ms, {1e3 * rest_s:.0f} ms of this machine's cores) = "
-              f"{1 / max(disk_s, rest_s):.2f} tok/s at most, 1 / their sum = {1 / (disk_s + rest_s):.2f} at least")
+        print(
+            f"               a disk of {gbs:.0f} GB/s: 1 / max({1e3 * disk_s:.0f} ms, {1e3 * rest_s:.0f} ms of this machine's cores) = "
+            f"{1 / max(disk_s, rest_s):.2f} tok/s at most, 1 / their sum = {1 / (disk_s + rest_s):.2f} at least"
+        )
 
 
 def plot(rows, path):
@@ -484,28 +698,43 @@ def plot(rows, path):
     y = lambda value: top + height * (1 - min(value, most) / most)
     plain = [l for l in lines if l["what"] == "apus"]
     ahead = [l | {"ahead": l["tg"]} for l in lines if l["what"] == "apus ahead"]
-    curves = [("apus, measured", "tg", "#d62728", ""), ("apus, reading ahead", "ahead", "#ff7f0e", ""), ("sync: one conversation, by the probed disk", "sync", "#444444", "5,4"),
-              ("limit: perfect overlap", "limit", "#bbbbbb", "2,3"), ("llama.cpp, mmap", "peer", "#1f77b4", "")]
-    parts = ['<svg xmlns="http://www.w3.org/2000/svg" width="680" height="440" font-family="sans-serif" font-size="12">',
-             '<style>.title{font-size:14px;font-weight:bold}</style><rect width="680" height="440" fill="white"/>',
-             f'<text x="{left}" y="{top - 18}" class="title">{rows[0]["model"]}: tokens/s over the part of the experts that memory holds</text>',
-             f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#bbb"/>']
+    curves = [
+        ("apus, measured", "tg", "#d62728", ""),
+        ("apus, reading ahead", "ahead", "#ff7f0e", ""),
+        ("sync: one conversation, by the probed disk", "sync", "#444444", "5,4"),
+        ("limit: perfect overlap", "limit", "#bbbbbb", "2,3"),
+        ("llama.cpp, mmap", "peer", "#1f77b4", ""),
+    ]
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg" width="680" height="440" font-family="sans-serif" font-size="12">',
+        '<style>.title{font-size:14px;font-weight:bold}</style><rect width="680" height="440" fill="white"/>',
+        f'<text x="{left}" y="{top - 18}" class="title">{rows[0]["model"]}: tokens/s over the part of the experts that memory holds</text>',
+        f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#bbb"/>',
+    ]
     for i in range(6):
         value, part = most / 1.1 * i / 5, 20 * i
         parts.append(f'<text x="{x(part):.0f}" y="{top + height + 18}" text-anchor="middle">{part} %</text>')
         parts.append(f'<text x="{left - 6}" y="{y(value) + 4:.0f}" text-anchor="end">{value:.0f}</text>')
         parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y(value):.0f}" y2="{y(value):.0f}" stroke="#eee"/>')
-    parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y(resident_speed):.0f}" y2="{y(resident_speed):.0f}" stroke="#2ca02c"/>')
-    parts.append(f'<text x="{left + 6}" y="{y(resident_speed) - 6:.0f}" fill="#2ca02c">all in memory, without streaming</text>')
+    parts.append(
+        f'<line x1="{left}" x2="{left + width}" y1="{y(resident_speed):.0f}" y2="{y(resident_speed):.0f}" stroke="#2ca02c"/>'
+    )
+    parts.append(
+        f'<text x="{left + 6}" y="{y(resident_speed) - 6:.0f}" fill="#2ca02c">all in memory, without streaming</text>'
+    )
     at = 0
     for name, key, colour, dash in curves:
         line = [l for l in (ahead if key == "ahead" else plain) if l[key]]
         if not line:
             continue
         points = " ".join(f"{x(l['part']):.1f},{y(l[key]):.1f}" for l in line)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>')
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
+        )
         row, column = divmod(at, 2)
-        parts.append(f'<rect x="{left + 290 * column}" y="{top + height + 40 + 20 * row}" width="14" height="4" fill="{colour}"/>')
+        parts.append(
+            f'<rect x="{left + 290 * column}" y="{top + height + 40 + 20 * row}" width="14" height="4" fill="{colour}"/>'
+        )
         parts.append(f'<text x="{left + 20 + 290 * column}" y="{top + height + 46 + 20 * row}">{name}</text>')
         at += 1
     with open(path, "w") as file:
@@ -547,7 +776,15 @@ def main():
         show(rows)
         plot(rows, o.svg)
     else:
-        {"sweep": sweep, "mmap": mmap, "page-cache": page_cache, "prompts": prompts, "fits": fits, "resident": resident, "deep": deep}[o.what](o)
+        {
+            "sweep": sweep,
+            "mmap": mmap,
+            "page-cache": page_cache,
+            "prompts": prompts,
+            "fits": fits,
+            "resident": resident,
+            "deep": deep,
+        }[o.what](o)
 
 
 if __name__ == "__main__":

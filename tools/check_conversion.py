@@ -5,6 +5,7 @@ some thousand texts. Exits 1 on a difference. Used by hand; needs gguf 0.19, mlx
 
     tools/check_conversion.py model.gguf DIRECTORY [--tokenizer tokenizer.json]
 """
+
 import argparse
 import json
 import random
@@ -19,18 +20,67 @@ import numpy as np
 ROWS_AT_A_TIME = 4096
 # Seen from the other side than src/family's rows and src/import/gguf/plan.c, which this checks.
 NAMES = {
-    "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
-    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj", "attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
 }
-GEMMA_NAMES = {"ffn_norm": "pre_feedforward_layernorm", "post_attention_norm": "post_attention_layernorm",
-               "post_ffw_norm": "post_feedforward_layernorm"}
+GEMMA_NAMES = {
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 INTERLEAVED = ("llama", "smollm3")
-PIECES = ["héllo", "日本語", "👍🏽", "  ", "\n", "\n\n\n", "\t", "3.14", "12345", "é", "e\u0301", "ﬁ", "한국어", "don't", "I'LL",
-          "<|im_start|>", "<|endoftext|>", "<bos>", "<start_of_turn>", "</s>", "▁", "▁▁", "\x00", "\u200d", "नमस्ते",
-          "ไทย", " ", "a", "the", " quick", "ZZZ", "::", "->", "{}", "\r\n", "\u2028", "return x;"]
+PIECES = [
+    "héllo",
+    "日本語",
+    "👍🏽",
+    "  ",
+    "\n",
+    "\n\n\n",
+    "\t",
+    "3.14",
+    "12345",
+    "é",
+    "e\u0301",
+    "ﬁ",
+    "한국어",
+    "don't",
+    "I'LL",
+    "<|im_start|>",
+    "<|endoftext|>",
+    "<bos>",
+    "<start_of_turn>",
+    "</s>",
+    "▁",
+    "▁▁",
+    "\x00",
+    "\u200d",
+    "नमस्ते",
+    "ไทย",
+    " ",
+    "a",
+    "the",
+    " quick",
+    "ZZZ",
+    "::",
+    "->",
+    "{}",
+    "\r\n",
+    "\u2028",
+    "return x;",
+]
 
 
 def heads_apart(values, heads):
@@ -68,8 +118,9 @@ def compare_tensors(reader, directory):
             if quantised:
                 kind = config["quantization"].get(module, config["quantization"])
                 scales, biases = (weights[f"{module}.{p}"][piece].astype(mx.float32) for p in ("scales", "biases"))
-                actual = np.array(mx.dequantize(weights[f"{module}.weight"][piece], scales, biases, kind["group_size"],
-                                                kind["bits"]))
+                actual = np.array(
+                    mx.dequantize(weights[f"{module}.weight"][piece], scales, biases, kind["group_size"], kind["bits"])
+                )
                 if tensor.tensor_type.name == "Q6_K":
                     limit = np.repeat(np.abs(np.array(scales)), kind["group_size"], axis=1) * np.float32(0.5001)
             else:
@@ -89,11 +140,12 @@ def compare_tensors(reader, directory):
 
 def compare_tokenizers(made, original):
     from tokenizers import Tokenizer
+
     made, original = Tokenizer.from_file(str(made)), Tokenizer.from_file(str(original))
     generator = random.Random(1)
     texts = ["".join(generator.choices(PIECES, k=generator.randint(1, 12))) for _ in range(6000)]
     source = Path(__file__).read_text()
-    texts += [source[at:at + 200] for at in range(0, len(source), 100)]
+    texts += [source[at : at + 200] for at in range(0, len(source), 100)]
     wrong = 0
     for text in texts:
         for special in (False, True):

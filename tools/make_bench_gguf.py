@@ -4,7 +4,8 @@ tools/make_bench_gguf.py SHAPE FILE [--layers N]. Needs gguf (0.17.1 was used) a
 
 A mixture's routers prefer experts as make_bench_model.py's do, by a part that all rows of the embedding share; the embedding is Q4_1,
 which can hold it."""
-import argparse, os, sys
+
+import argparse
 
 import gguf
 import numpy as np
@@ -88,8 +89,12 @@ for i in range(layers):
     b = f"blk.{i}."
     floats(b + "attn_norm.weight", width, 1)
     floats(b + "ffn_norm.weight", width, 1)
-    for name, rows, cols in (("attn_q", heads * head, width), ("attn_k", kv * head, width), ("attn_v", kv * head, width),
-                             ("attn_output", width, heads * head)):
+    for name, rows, cols in (
+        ("attn_q", heads * head, width),
+        ("attn_k", kv * head, width),
+        ("attn_v", kv * head, width),
+        ("attn_output", width, heads * head),
+    ):
         matrix(b + name, rows, cols)
         if arch == "qwen2" and name != "attn_output":
             floats(b + name + ".bias", rows, 0)

@@ -6,36 +6,148 @@ A mixture's routers prefer experts as those of real models do: the embedding has
 each router adds to its logits -zipf·log(rank) of the expert, in an order of its own per layer, beside noise of the token
 with a deviation of 1. With the exponents here a cache of 20 % of the experts, least recently used out first, is hit by
 65 to 75 % of a text of random tokens; even routers would hit it 20 % of the time, whatever it holds."""
-import argparse, json, math, os, struct
+
+import argparse
+import json
+import math
+import os
+import struct
 
 import numpy as np
 
 SHAPES = {
-    "llama-1b": dict(model_type="llama", hidden_size=2048, num_hidden_layers=16, intermediate_size=8192, num_attention_heads=32,
-                     num_key_value_heads=8, head_dim=64, vocab_size=128256, rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=True),
-    "llama-8b": dict(model_type="llama", hidden_size=4096, num_hidden_layers=32, intermediate_size=14336, num_attention_heads=32,
-                     num_key_value_heads=8, head_dim=128, vocab_size=128256, rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=False),
-    "llama-70b": dict(model_type="llama", hidden_size=8192, num_hidden_layers=80, intermediate_size=28672, num_attention_heads=64,
-                      num_key_value_heads=8, head_dim=128, vocab_size=128256, rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=False),
-    "qwen-0.5b": dict(model_type="qwen2", hidden_size=896, num_hidden_layers=24, intermediate_size=4864, num_attention_heads=14,
-                      num_key_value_heads=2, vocab_size=151936, rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True),
-    "qwen-1.5b": dict(model_type="qwen2", hidden_size=1536, num_hidden_layers=28, intermediate_size=8960, num_attention_heads=12,
-                      num_key_value_heads=2, vocab_size=151936, rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True),
-    "moe-small": dict(model_type="olmoe", hidden_size=512, num_hidden_layers=12, intermediate_size=256, num_experts=64, num_experts_per_tok=8,
-                      norm_topk_prob=False, num_attention_heads=8, num_key_value_heads=8, vocab_size=8192, rms_norm_eps=1e-5,
-                      rope_theta=10000.0, tie_word_embeddings=False),
-    "olmoe-1b-7b": dict(model_type="olmoe", hidden_size=2048, num_hidden_layers=16, intermediate_size=1024, num_experts=64,
-                        num_experts_per_tok=8, norm_topk_prob=False, num_attention_heads=16, num_key_value_heads=16, vocab_size=50304,
-                        rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False),
-    "qwen3-30b-a3b": dict(model_type="qwen3_moe", hidden_size=2048, num_hidden_layers=48, intermediate_size=6144, moe_intermediate_size=768,
-                          num_experts=128, num_experts_per_tok=8, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
-                          num_attention_heads=32, num_key_value_heads=4, head_dim=128, vocab_size=151936, rms_norm_eps=1e-6,
-                          rope_theta=1000000.0, tie_word_embeddings=False),
+    "llama-1b": dict(
+        model_type="llama",
+        hidden_size=2048,
+        num_hidden_layers=16,
+        intermediate_size=8192,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=64,
+        vocab_size=128256,
+        rms_norm_eps=1e-5,
+        rope_theta=500000.0,
+        tie_word_embeddings=True,
+    ),
+    "llama-8b": dict(
+        model_type="llama",
+        hidden_size=4096,
+        num_hidden_layers=32,
+        intermediate_size=14336,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=128256,
+        rms_norm_eps=1e-5,
+        rope_theta=500000.0,
+        tie_word_embeddings=False,
+    ),
+    "llama-70b": dict(
+        model_type="llama",
+        hidden_size=8192,
+        num_hidden_layers=80,
+        intermediate_size=28672,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=128256,
+        rms_norm_eps=1e-5,
+        rope_theta=500000.0,
+        tie_word_embeddings=False,
+    ),
+    "qwen-0.5b": dict(
+        model_type="qwen2",
+        hidden_size=896,
+        num_hidden_layers=24,
+        intermediate_size=4864,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        vocab_size=151936,
+        rms_norm_eps=1e-6,
+        rope_theta=1000000.0,
+        tie_word_embeddings=True,
+    ),
+    "qwen-1.5b": dict(
+        model_type="qwen2",
+        hidden_size=1536,
+        num_hidden_layers=28,
+        intermediate_size=8960,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        vocab_size=151936,
+        rms_norm_eps=1e-6,
+        rope_theta=1000000.0,
+        tie_word_embeddings=True,
+    ),
+    "moe-small": dict(
+        model_type="olmoe",
+        hidden_size=512,
+        num_hidden_layers=12,
+        intermediate_size=256,
+        num_experts=64,
+        num_experts_per_tok=8,
+        norm_topk_prob=False,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        vocab_size=8192,
+        rms_norm_eps=1e-5,
+        rope_theta=10000.0,
+        tie_word_embeddings=False,
+    ),
+    "olmoe-1b-7b": dict(
+        model_type="olmoe",
+        hidden_size=2048,
+        num_hidden_layers=16,
+        intermediate_size=1024,
+        num_experts=64,
+        num_experts_per_tok=8,
+        norm_topk_prob=False,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        vocab_size=50304,
+        rms_norm_eps=1e-5,
+        rope_theta=10000.0,
+        tie_word_embeddings=False,
+    ),
+    "qwen3-30b-a3b": dict(
+        model_type="qwen3_moe",
+        hidden_size=2048,
+        num_hidden_layers=48,
+        intermediate_size=6144,
+        moe_intermediate_size=768,
+        num_experts=128,
+        num_experts_per_tok=8,
+        norm_topk_prob=True,
+        decoder_sparse_step=1,
+        mlp_only_layers=[],
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        head_dim=128,
+        vocab_size=151936,
+        rms_norm_eps=1e-6,
+        rope_theta=1000000.0,
+        tie_word_embeddings=False,
+    ),
     # The experts of Qwen3.5-122B-A10B, its shared one too; what stands beside them is a Qwen2-MoE's.
-    "122b-a10b": dict(model_type="qwen2_moe", hidden_size=3072, num_hidden_layers=48, intermediate_size=8192, moe_intermediate_size=1024,
-                      shared_expert_intermediate_size=1024, num_experts=256, num_experts_per_tok=8, norm_topk_prob=True,
-                      decoder_sparse_step=1, mlp_only_layers=[], num_attention_heads=24, num_key_value_heads=2, vocab_size=151936,
-                      rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=False),
+    "122b-a10b": dict(
+        model_type="qwen2_moe",
+        hidden_size=3072,
+        num_hidden_layers=48,
+        intermediate_size=8192,
+        moe_intermediate_size=1024,
+        shared_expert_intermediate_size=1024,
+        num_experts=256,
+        num_experts_per_tok=8,
+        norm_topk_prob=True,
+        decoder_sparse_step=1,
+        mlp_only_layers=[],
+        num_attention_heads=24,
+        num_key_value_heads=2,
+        vocab_size=151936,
+        rms_norm_eps=1e-6,
+        rope_theta=1000000.0,
+        tie_word_embeddings=False,
+    ),
 }
 ZIPF = {64: 1.3, 128: 0.85, 256: 0.65}  # by the number of experts
 MODES = {"affine": None, "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
@@ -102,7 +214,9 @@ class Values:
         self.config, self.bits, self.mode = config, bits, mode
         self.codes = self.rng.integers(0, 2**32, BLOCK, dtype=np.uint32)
         self.spread = self.rng.uniform(0.8, 1.2, 1000003).astype(np.float32)
-        self.shared = np.repeat(np.sign(self.rng.standard_normal(config["hidden_size"] // 64)), 64)  # what all embeddings have
+        self.shared = np.repeat(
+            np.sign(self.rng.standard_normal(config["hidden_size"] // 64)), 64
+        )  # what all embeddings have
 
     def take(self, block, first, count):
         at = first % len(block)

@@ -2,6 +2,7 @@
 """Writes src/import/gguf/grids.c: the code books of GGUF's IQ types, as the gguf package has them.
 Made with gguf 0.19.0, numpy 2.4.6, Python 3.11:  tools/make_gguf_grids.py && tools/lint.sh format
 """
+
 from pathlib import Path
 
 import numpy as np

@@ -7,6 +7,7 @@ quant.bin is a row of records, little-endian: six u32 (operation 0 dequantise 1 
 src/tensor/tensor.h; bits; group; rows), then COLS columns per row of: packed data, scales, biases (affine) and f32 values.
 blocks.bin: two u32 (type as numbered by GGUF, elements), the blocks, f32 values.
 """
+
 import struct
 from pathlib import Path
 
@@ -49,15 +50,37 @@ def odd_floats(rows, groups, dtype, turn):
 
 
 # Where the scale is.
-FURTHER = {"Q2_K": 80, "Q3_K": 108, "IQ2_XXS": 0, "IQ2_XS": 0, "IQ3_XXS": 0, "IQ1_S": 0, "IQ3_S": 0, "IQ2_S": 0, "IQ4_XS": 0,
-           "IQ1_M": 0, "TQ1_0": 52, "TQ2_0": 64, "MXFP4": 0}
+FURTHER = {
+    "Q2_K": 80,
+    "Q3_K": 108,
+    "IQ2_XXS": 0,
+    "IQ2_XS": 0,
+    "IQ3_XXS": 0,
+    "IQ1_S": 0,
+    "IQ3_S": 0,
+    "IQ2_S": 0,
+    "IQ4_XS": 0,
+    "IQ1_M": 0,
+    "TQ1_0": 52,
+    "TQ2_0": 64,
+    "MXFP4": 0,
+}
 
 
 def make_blocks(path):
     """Random bits make every field take every value; only the f16 scales are kept ordinary."""
     out = bytearray()
-    halves = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2],
-              "Q6_K": [208], "IQ4_NL": [0]}
+    halves = {
+        "Q4_0": [0],
+        "Q4_1": [0, 2],
+        "Q5_0": [0],
+        "Q5_1": [0, 2],
+        "Q8_0": [0],
+        "Q4_K": [0, 2],
+        "Q5_K": [0, 2],
+        "Q6_K": [208],
+        "IQ4_NL": [0],
+    }
     for name, places in halves.items():
         kind = gguf.GGMLQuantizationType[name]
         elements, size = gguf.GGML_QUANT_SIZES[kind]
@@ -66,7 +89,7 @@ def make_blocks(path):
         for place in places:
             scale = (rng.standard_normal(count) * 0.01).astype(np.float16)
             scale[0] = 0 if place == 2 else -0.02
-            blocks[:, place:place + 2] = scale.view(np.uint8).reshape(count, 2)
+            blocks[:, place : place + 2] = scale.view(np.uint8).reshape(count, 2)
         if name == "Q6_K":  # the second block lies on a grid of 256 points, so it stays exact
             blocks[1, 192:208] = np.repeat([3, 4, 0, 1, 2, 4, 128, 2], 2).astype(np.uint8)
         values = gguf.dequantize(blocks.reshape(1, -1), kind).astype(np.float32)
@@ -89,7 +112,7 @@ def make_blocks(path):
                 blocks[:, 0] = more.integers(118, 128, count)
             elif name != "MXFP4":
                 halves = 4 if name == "Q2_K" else 2
-                blocks[:, place:place + halves] = scale.view(np.uint8).reshape(count, 4)[:, :halves]
+                blocks[:, place : place + halves] = scale.view(np.uint8).reshape(count, 4)[:, :halves]
             if name == "Q2_K":  # some sub-blocks in pairs of one scale
                 blocks[:, 1:8:4] = blocks[:, 0:8:4]
             values = gguf.dequantize(blocks.reshape(1, -1), kind).astype(np.float32)
@@ -112,8 +135,11 @@ def main():
                 turn += 3
                 values = mx.dequantize(data, scales.astype(mx.float32), biases.astype(mx.float32), group, bits)
                 record(out, 0, AFFINE, dtype, bits, group, rows, [data, scales, biases, values])
-    for quant, mode, bits, group, rows in ((MXFP4, "mxfp4", 4, 32, 16), (NVFP4, "nvfp4", 4, 16, 16),
-                                           (MXFP8, "mxfp8", 8, 32, 16)):
+    for quant, mode, bits, group, rows in (
+        (MXFP4, "mxfp4", 4, 32, 16),
+        (NVFP4, "nvfp4", 4, 16, 16),
+        (MXFP8, "mxfp8", 8, 32, 16),
+    ):
         data = mx.array(rng.integers(0, 2**32, (rows, COLS * bits // 32), dtype=np.uint32))
         codes = rng.integers(0, 256, (rows, COLS // group), dtype=np.uint8)
         codes.reshape(-1)[:8] = [0, 1, 127, 128, 254, 255, 2, 126]

@@ -4,25 +4,35 @@
 The model is the converted checkpoint with every matrix dequantised to f32. mlx-cpu multiplies at about 1 GFLOP/s, so products go
 through numpy's BLAS; everything else is mlx-lm. Stored per model: perplexity of a page of English and of code; for five prompts a
 greedy answer of 64 tokens by mlx-lm and at each of its positions the argmax and the lead over the second logit."""
-import json, os, subprocess, sys
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
-from pathlib import Path
 from tokenizers import Tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))) / "apus" / "models"
-PROMPTS = ["Write a C function that reverses a string in place.", "Explain in two sentences what a hash table is.",
-           "List three uses of a thread pool.", "What does `git rebase -i HEAD~3` do?", "Translate to German: The weather is fine today."]
+PROMPTS = [
+    "Write a C function that reverses a string in place.",
+    "Explain in two sentences what a hash table is.",
+    "List three uses of a thread pool.",
+    "What does `git rebase -i HEAD~3` do?",
+    "Translate to German: The weather is fine today.",
+]
 ANSWER = 64
 
 
 class F32Linear(nn.Module):
     """y = x Wᵀ + b in f32 by numpy."""
+
     def __init__(self, weight, bias=None):
         super().__init__()
         self._w, self._b = weight, bias
@@ -42,7 +52,13 @@ class F32Embedding(F32Linear):
 
 def dense(module):
     if hasattr(module, "scales"):
-        w = mx.dequantize(module.weight, module.scales.astype(mx.float32), module.biases.astype(mx.float32), module.group_size, module.bits)
+        w = mx.dequantize(
+            module.weight,
+            module.scales.astype(mx.float32),
+            module.biases.astype(mx.float32),
+            module.group_size,
+            module.bits,
+        )
     else:
         w = module.weight
     return np.array(w.astype(mx.float32))
@@ -50,8 +66,13 @@ def dense(module):
 
 def in_f32(model):
     for path, module in model.named_modules():
-        kind = F32Embedding if isinstance(module, (nn.Embedding, nn.QuantizedEmbedding)) else \
-            F32Linear if isinstance(module, (nn.Linear, nn.QuantizedLinear)) else None
+        kind = (
+            F32Embedding
+            if isinstance(module, (nn.Embedding, nn.QuantizedEmbedding))
+            else F32Linear
+            if isinstance(module, (nn.Linear, nn.QuantizedLinear))
+            else None
+        )
         if kind:
             bias = np.array(module["bias"].astype(mx.float32)) if "bias" in module else None
             parent = model
@@ -95,10 +116,16 @@ def main(name):
             out = logits(model, feed, cache)[-1]
             feed = [int(out.argmax())]
             answer += feed
-        out = logits(model, ids + answer)[len(ids) - 1:-1]
+        out = logits(model, ids + answer)[len(ids) - 1 : -1]
         order = np.sort(out, axis=1)
-        golden["answers"].append({"prompt": ids, "answer": answer, "argmax": out.argmax(axis=1).tolist(),
-                                  "lead": [round(float(x), 4) for x in order[:, -1] - order[:, -2]]})
+        golden["answers"].append(
+            {
+                "prompt": ids,
+                "answer": answer,
+                "argmax": out.argmax(axis=1).tolist(),
+                "lead": [round(float(x), 4) for x in order[:, -1] - order[:, -2]],
+            }
+        )
         print(name, tokenizer.decode(answer)[:100].replace("\n", "⏎"), flush=True)
     (ROOT / "tests" / "real" / f"{name}.json").write_text(json.dumps(golden) + "\n")
 

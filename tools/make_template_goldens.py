@@ -5,6 +5,7 @@ The environment is transformers' own (5.23 with jinja2 3.1.6, MarkupSafe 3.0.3, 
 templates use although transformers has none.
     python3 tools/make_template_goldens.py > tests/text/data/jinja_goldens.json
 """
+
 import json
 import os
 import re
@@ -18,15 +19,35 @@ assert jinja2.__version__ == "3.1.6" and sys.version_info[:2] == (3, 11), "the g
 
 NOW = "2025-06-09T14:05:06"
 VARIABLES = {
-    "s": "Hello, World", "u": "Größe ǅ ß ﬁ İ ΑΣ Σ", "n": 42, "f": 2.5, "neg": -7, "t": True, "no": None, "empty": "",
-    "list": [3, 1, 2], "words": ["banana", "Apple", "cherry", "apple"], "nested": [[1, 2], [3, 4]],
-    "d": {"b": 1, "a": 2, "C": 3}, "html": "<a href=\"x\">T & 'q'</a>", "multi": "one\ntwo\n\n  three\n",
-    "users": [{"name": "Zoe", "age": 31, "city": "NY"}, {"name": "adam", "age": 25, "city": "CA"},
-              {"name": "Bob", "age": 31, "city": "ny"}, {"name": "Eve", "age": None, "addr": {"zip": [9, 8]}}],
-    "messages": [{"role": "user", "content": "Hi"}], "big": 9007199254740993, "items": {"items": 1, "get": 2, "x": {"y": "z"}},
+    "s": "Hello, World",
+    "u": "Größe ǅ ß ﬁ İ ΑΣ Σ",
+    "n": 42,
+    "f": 2.5,
+    "neg": -7,
+    "t": True,
+    "no": None,
+    "empty": "",
+    "list": [3, 1, 2],
+    "words": ["banana", "Apple", "cherry", "apple"],
+    "nested": [[1, 2], [3, 4]],
+    "d": {"b": 1, "a": 2, "C": 3},
+    "html": "<a href=\"x\">T & 'q'</a>",
+    "multi": "one\ntwo\n\n  three\n",
+    "users": [
+        {"name": "Zoe", "age": 31, "city": "NY"},
+        {"name": "adam", "age": 25, "city": "CA"},
+        {"name": "Bob", "age": 31, "city": "ny"},
+        {"name": "Eve", "age": None, "addr": {"zip": [9, 8]}},
+    ],
+    "messages": [{"role": "user", "content": "Hi"}],
+    "big": 9007199254740993,
+    "items": {"items": 1, "get": 2, "x": {"y": "z"}},
     "long": "The quick brown fox jumps over the lazy dog, well-known for its half-hearted state-of-the-art agility--and more.",
     "deep": {"list": [{"k": "v" * 30, "n": [1, 2, 3]}, {"k": "w" * 40}], "text": "word " * 30, "tuple": [1]},
-    "spaces": "\u00a0\u3000 x \u2003y\u001c\u0085", "emoji": "a😀b\u0301c", "nul": "a\u0000b\u007f\u200b", "quote": "it's \"x\"\\",
+    "spaces": "\u00a0\u3000 x \u2003y\u001c\u0085",
+    "emoji": "a😀b\u0301c",
+    "nul": "a\u0000b\u007f\u200b",
+    "quote": 'it\'s "x"\\',
     "huge": 123456789012345678901234567890,
 }
 
@@ -281,14 +302,40 @@ LINES = r"""
 """.strip("\n").split("\n")
 
 MULTILINE = [
-    "a\n{% if t %}\nb\n{% endif %}\nc\n", "  {% if t %}  \n  b\n  {%- endif %}\n c", "a\n\n{%- if t %}\n\nb {% endif +%}\nc\n\n",
-    "{% for x in list %}\n  {{ x }}\n{% endfor %}\nend\n", "a {# c #}\nb\n  {# d #}\nc {#- e -#} \n d", "x\r\ny\rz\n", "\n\na\n", "a\n\n", "",
-    "\n", "  {{ 1 }}  \n  {{- 2 -}}  \n 3", "{% raw %}\n a \n{% endraw %}\nb", "  {%- raw %} a {% endraw -%}\n b", "a\n  {%+ if t %}b{% endif %}",
-    "{{ 'x\ny' }}|{{ [1,\n 2] }}", "{% set x = [\n 1,\n 2] %}\n{{ x }}", "a{% if t -%}\n  b\n{%- endif %}\n", "\t{% if t %}\tb\t{% endif %}\n",
-    "a \u00a0{%- if t %}b{% endif %}", "\u3000{% if t %}b{% endif %}", "line\n   {# x #}   {% if t %}y{% endif %}\n", "{% if t %}\n\n\nx{% endif %}",
-    "{#\n multi\n line #}\nx", "{% raw -%}\n  x\n{%- endraw +%}\ny", "a\n{{ 1 }}\n{{ 2 -}}\n\n b", "{%- set a = 1 -%}\n\n{{ a }}\n",
-    "{% macro m() %}\n  in\n{% endmacro %}\n{{ m() }}|\n", "{% for x in list -%}\n {{ x }},\n{%- endfor %}", "{{ 1 }}\n", "{% if t %}a{% endif %}\n\n",
-    "x {% if t %}\n y\n   {% else %}\n z\n {% endif %}\n w", "{{ '{{' }} {{ '%}' }} {{ \"#}\" }} }} %} #}", "{ { } } {{ {} }} {{{}}}", "{{ {'a': {'b': 1}}['a']['b']}}",
+    "a\n{% if t %}\nb\n{% endif %}\nc\n",
+    "  {% if t %}  \n  b\n  {%- endif %}\n c",
+    "a\n\n{%- if t %}\n\nb {% endif +%}\nc\n\n",
+    "{% for x in list %}\n  {{ x }}\n{% endfor %}\nend\n",
+    "a {# c #}\nb\n  {# d #}\nc {#- e -#} \n d",
+    "x\r\ny\rz\n",
+    "\n\na\n",
+    "a\n\n",
+    "",
+    "\n",
+    "  {{ 1 }}  \n  {{- 2 -}}  \n 3",
+    "{% raw %}\n a \n{% endraw %}\nb",
+    "  {%- raw %} a {% endraw -%}\n b",
+    "a\n  {%+ if t %}b{% endif %}",
+    "{{ 'x\ny' }}|{{ [1,\n 2] }}",
+    "{% set x = [\n 1,\n 2] %}\n{{ x }}",
+    "a{% if t -%}\n  b\n{%- endif %}\n",
+    "\t{% if t %}\tb\t{% endif %}\n",
+    "a \u00a0{%- if t %}b{% endif %}",
+    "\u3000{% if t %}b{% endif %}",
+    "line\n   {# x #}   {% if t %}y{% endif %}\n",
+    "{% if t %}\n\n\nx{% endif %}",
+    "{#\n multi\n line #}\nx",
+    "{% raw -%}\n  x\n{%- endraw +%}\ny",
+    "a\n{{ 1 }}\n{{ 2 -}}\n\n b",
+    "{%- set a = 1 -%}\n\n{{ a }}\n",
+    "{% macro m() %}\n  in\n{% endmacro %}\n{{ m() }}|\n",
+    "{% for x in list -%}\n {{ x }},\n{%- endfor %}",
+    "{{ 1 }}\n",
+    "{% if t %}a{% endif %}\n\n",
+    "x {% if t %}\n y\n   {% else %}\n z\n {% endif %}\n w",
+    "{{ '{{' }} {{ '%}' }} {{ \"#}\" }} }} %} #}",
+    "{ { } } {{ {} }} {{{}}}",
+    "{{ {'a': {'b': 1}}['a']['b']}}",
     "\n  {%- if t %}\n  a\n  {%- elif n %}\n  b\n  {%- else %}\n  c\n  {%- endif %}\n",
 ]
 
@@ -304,12 +351,14 @@ def render(source):
 
 def main():
     import datetime
+
     jinja2.defaults.DEFAULT_FILTERS["from_json"] = json.loads
 
     class Frozen(datetime.datetime):
         @classmethod
         def now(cls, tz=None):
             return cls.fromisoformat(NOW)
+
     utils.datetime = Frozen
     cases = []
     for source in LINES + MULTILINE:
@@ -323,9 +372,11 @@ def main():
             raise SystemExit(f"an address in the output of {case['template']!r}: {text!r}")
         if text is not None:
             text.encode()
-    print("{\"made by\": \"tools/make_template_goldens.py, jinja2 3.1.6, MarkupSafe 3.0.3, transformers 5.23, Python 3.11\",")
-    print("\"variables\": " + json.dumps({**VARIABLES, "now": NOW}, ensure_ascii=False) + ",")
-    print("\"cases\": [\n" + ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases) + "\n]}")
+    print(
+        '{"made by": "tools/make_template_goldens.py, jinja2 3.1.6, MarkupSafe 3.0.3, transformers 5.23, Python 3.11",'
+    )
+    print('"variables": ' + json.dumps({**VARIABLES, "now": NOW}, ensure_ascii=False) + ",")
+    print('"cases": [\n' + ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases) + "\n]}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ changed since, and newer Pythons do as these tables do.
 
 usage: tools/make_unicode_tables.py > src/text/unicode/unicode_tables.c
 """
+
 import collections
 import unicodedata
 
@@ -21,12 +22,70 @@ assert unicodedata.unidata_version == "14.0.0", unicodedata.unidata_version
 CODES = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 TEXT = "".join(map(chr, CODES))
 # The order is that of enum UnicodeCategory in unicode.h.
-CATEGORIES = ["Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf",
-              "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs"]
+CATEGORIES = [
+    "Cn",
+    "Lu",
+    "Ll",
+    "Lt",
+    "Lm",
+    "Lo",
+    "Mn",
+    "Mc",
+    "Me",
+    "Nd",
+    "Nl",
+    "No",
+    "Pc",
+    "Pd",
+    "Ps",
+    "Pe",
+    "Pi",
+    "Pf",
+    "Po",
+    "Sm",
+    "Sc",
+    "Sk",
+    "So",
+    "Zs",
+    "Zl",
+    "Zp",
+    "Cc",
+    "Cf",
+    "Co",
+    "Cs",
+]
 CONTROL_SPACE = len(CATEGORIES)  # control codes that are white space get a category of their own
-SCRIPTS = ["Arabic", "Armenian", "Bengali", "Bopomofo", "Cyrillic", "Devanagari", "Ethiopic", "Georgian", "Greek",
-           "Gujarati", "Gurmukhi", "Han", "Hangul", "Hebrew", "Hiragana", "Kannada", "Katakana", "Khmer", "Lao",
-           "Latin", "Malayalam", "Mongolian", "Myanmar", "Oriya", "Sinhala", "Tamil", "Telugu", "Thai", "Tibetan"]
+SCRIPTS = [
+    "Arabic",
+    "Armenian",
+    "Bengali",
+    "Bopomofo",
+    "Cyrillic",
+    "Devanagari",
+    "Ethiopic",
+    "Georgian",
+    "Greek",
+    "Gujarati",
+    "Gurmukhi",
+    "Han",
+    "Hangul",
+    "Hebrew",
+    "Hiragana",
+    "Kannada",
+    "Katakana",
+    "Khmer",
+    "Lao",
+    "Latin",
+    "Malayalam",
+    "Mongolian",
+    "Myanmar",
+    "Oriya",
+    "Sinhala",
+    "Tamil",
+    "Telugu",
+    "Thai",
+    "Tibetan",
+]
 BLOCK = 128  # of the two-stage table of categories
 REPEAT_MIN = 8
 REPEATS = [REPEAT_MIN << i for i in range(9)]
@@ -81,7 +140,9 @@ def literal(c):
         return chr(c)
     if c < 0xA0:
         return f"\\{c:03o}"
-    shown = CATEGORY[c][0] in "LNS" and CATEGORY[c] != "Sk" and unicodedata.bidirectional(chr(c)) in ("L", "EN", "ON", "ET")
+    shown = (
+        CATEGORY[c][0] in "LNS" and CATEGORY[c] != "Sk" and unicodedata.bidirectional(chr(c)) in ("L", "EN", "ON", "ET")
+    )
     return chr(c) if shown else f"\\u{c:04X}" if c < 0x10000 else f"\\U{c:08X}"
 
 
@@ -129,7 +190,7 @@ def emit_categories():
         table[c] = CONTROL_SPACE
     blocks, index = [], []
     for start in range(0, 0x110000, BLOCK):
-        block = table[start:start + BLOCK]
+        block = table[start : start + BLOCK]
         if block not in blocks:
             blocks.append(block)
         index.append(blocks.index(block))
@@ -142,7 +203,7 @@ def emit_categories():
     text = "".join(chr(ord("A") + v) for block in blocks for v in block)
     print("const char unicode_blocks[] =")
     for at in range(0, len(text), WIDTH - 8):
-        line = text[at:at + WIDTH - 8].replace("\\", "\\\\")
+        line = text[at : at + WIDTH - 8].replace("\\", "\\\\")
         print(f'    "{line}"')
     print("    ;\n")
 
@@ -159,6 +220,7 @@ def emit_scripts():
 
 def emit_flags():
     """Properties that follow from the category but for these characters: one bit each, as in unicode_tables.h."""
+
     def of_category(*names):
         return {c for c in CODES if CATEGORY[c].startswith(names)}
 
@@ -166,13 +228,15 @@ def emit_flags():
     for _, (start, end) in pre_tokenizers.Punctuation("removed").pre_tokenize_str(TEXT):
         kept.update(CODES[start:end])
     punctuation = set(CODES) - kept
-    properties = [(members(r"\w"), of_category("L", "M", "Nd", "Pc")),
-                  (punctuation, of_category("P")),
-                  (members(r"\p{Lowercase}"), of_category("Ll")),
-                  (members(r"\p{Uppercase}"), of_category("Lu")),
-                  (members(r"\p{Case_Ignorable}"), of_category("Mn", "Me", "Cf", "Lm", "Sk")),
-                  ({c for c in CODES if chr(c).isdigit()} | of_category("Nd"), of_category("Nd")),
-                  (members(r"\p{Alphabetic}"), of_category("L", "Nl"))]
+    properties = [
+        (members(r"\w"), of_category("L", "M", "Nd", "Pc")),
+        (punctuation, of_category("P")),
+        (members(r"\p{Lowercase}"), of_category("Ll")),
+        (members(r"\p{Uppercase}"), of_category("Lu")),
+        (members(r"\p{Case_Ignorable}"), of_category("Mn", "Me", "Cf", "Lm", "Sk")),
+        ({c for c in CODES if chr(c).isdigit()} | of_category("Nd"), of_category("Nd")),
+        (members(r"\p{Alphabetic}"), of_category("L", "Nl")),
+    ]
     differ = [have ^ category for have, category in properties]
     assert all(c < 0x80 and CATEGORY[c][0] in "PS" for c in punctuation if c < 0x80)
     emit_spans("unicode_flags", lambda c: sum(1 << bit for bit, codes in enumerate(differ) if c in codes))
@@ -229,8 +293,10 @@ def emit_case():
             upper[low] = c
     emit_case_runs("unicode_upper_runs", upper)
     print("/* Where title case or three characters come in: character, upper case, title case, filled up with NUL. */")
-    emit_string("unicode_case_special",
-                [ord(x) for c, up, title in special for x in chr(c) + up.ljust(3, "\0") + title.ljust(3, "\0")])
+    emit_string(
+        "unicode_case_special",
+        [ord(x) for c, up, title in special for x in chr(c) + up.ljust(3, "\0") + title.ljust(3, "\0")],
+    )
     emit_count("unicode_case_special", 7)
 
     extra = []
@@ -266,7 +332,7 @@ def emit_combining(nfd):
 def find(pool, codes):
     """Where codes occur in the pool, appended as far as they do not."""
     for at in range(len(pool) - len(codes) + 1):
-        if pool[at:at + len(codes)] == codes:
+        if pool[at : at + len(codes)] == codes:
             return at
     shared = next(n for n in range(len(codes), -1, -1) if n == 0 or pool[-n:] == codes[:n])
     pool.extend(codes[shared:])

@@ -4,7 +4,11 @@
 knows the future (Belady's). tools/replay_routes.py FILE [--share 0.05,0.1,…]
 
 The first line is the cache of the engine that wrote the trace. It must have the engine's own counters: else the exit code is 1."""
-import argparse, collections, heapq, sys
+
+import argparse
+import collections
+import heapq
+import sys
 
 
 def read(path):
@@ -16,7 +20,7 @@ def read(path):
                 slots, cycle = int(words[3]), int(words[5])
                 first, counts = [], [int(word) for word in words[7:]]
                 for count in counts:
-                    first.append(sum(counts[:len(first)]))
+                    first.append(sum(counts[: len(first)]))
                 head = slots, sum(counts), len(counts)
             elif words[0] == "cycle":
                 cycle = int(words[1])
@@ -58,7 +62,9 @@ def replay_lru(events, slots, layers, hints=True):
             if len(kept) == slots:
                 victim = None
                 if slots < cycle and not hint:
-                    victim = min((k for k in reversed(kept) if not here <= k < here + count), key=uses.__getitem__, default=None)  # the newest of several
+                    victim = min(
+                        (k for k in reversed(kept) if not here <= k < here + count), key=uses.__getitem__, default=None
+                    )  # the newest of several
                 kept.pop(next(iter(kept)) if victim is None else victim)
                 evictions += 1
             kept[e] = None

@@ -9,6 +9,7 @@ src/backend/kv_*.c finds them (numpy 2.4.6, double precision). test_kv_code.c co
   page D F K|V S h    FNV-1a of the indices [token][dim] of a page of numbers from seed S
   sums D F K|V S m s  sums of its means (keys) and of its scales
 """
+
 import math
 import sys
 
@@ -67,7 +68,7 @@ def climb(start, score):
     """From integers to neighbouring ones as long as that loses less."""
     best, at = score(start), start
     while True:
-        tries = [at[:i] + [at[i] + step] + at[i + 1:] for i in range(len(at)) for step in (-1, 1)]
+        tries = [at[:i] + [at[i] + step] + at[i + 1 :] for i in range(len(at)) for step in (-1, 1)]
         tries = [t for t in tries if t[0] >= 0 and all(a < b for a, b in zip(t, t[1:]))]
         scores = [score(t) for t in tries]
         if min(scores) >= best - 1e-12:
@@ -89,9 +90,46 @@ def midway(values, step):
     return [0.0] + [(a + b + 1) / 2 * step for a, b in zip(values, values[1:])] + [FAR]
 
 
-FREE = {5: ([2, 7, 12, 17, 22, 27, 33, 39, 45, 51, 58, 66, 75, 86, 100, 121], 0.026804212851565958),
-        6: ([0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 37, 40, 43, 46, 49, 52, 55, 59, 63, 68,
-             73, 80, 89, 103], 0.03598091234968406)}
+FREE = {
+    5: ([2, 7, 12, 17, 22, 27, 33, 39, 45, 51, 58, 66, 75, 86, 100, 121], 0.026804212851565958),
+    6: (
+        [
+            0,
+            2,
+            4,
+            6,
+            8,
+            10,
+            12,
+            14,
+            16,
+            18,
+            20,
+            22,
+            24,
+            26,
+            28,
+            30,
+            32,
+            34,
+            37,
+            40,
+            43,
+            46,
+            49,
+            52,
+            55,
+            59,
+            63,
+            68,
+            73,
+            80,
+            89,
+            103,
+        ],
+        0.03598091234968406,
+    ),
+}
 
 
 def codebooks():

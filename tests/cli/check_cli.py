@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The command line as a newcomer meets it: mistyped options, prompts of several words, a full device, a port that is taken, addresses of
 this machine, and `apus chat` on a terminal of its own."""
+
 import json
 import os
 import pty
@@ -20,7 +21,9 @@ check = Checks()
 
 
 def apus(*arguments, **options):
-    result = subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, **options)
+    result = subprocess.run(
+        [BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, **options
+    )
     return result.returncode, result.stdout, result.stderr
 
 
@@ -52,14 +55,19 @@ def check_usage(model):
 def check_run(model):
     options = ["--temp", "0", "-n", "6"]
     apus("run", model, "Name", *options)  # the first to use a GGUF file converts it, and says so
-    one, several = apus("run", model, "Name three small birds", *options), apus("run", model, "Name", "three", "small", "birds", *options)
+    one, several = (
+        apus("run", model, "Name three small birds", *options),
+        apus("run", model, "Name", "three", "small", "birds", *options),
+    )
     check(one[0] == 0 and one == several, f"a prompt of several words: {one} {several}")
     with open("/dev/full", "w") as full:
         code = subprocess.run([BINARY, "run", model, "x", *options], stdout=full, stderr=subprocess.PIPE, text=True)
         check(code.returncode == 1 and "cannot write" in code.stderr, f"a full device: {code}")
         code = subprocess.run([BINARY, "list"], stdout=full, stderr=subprocess.PIPE, text=True)
         check(code.returncode == 1 and "cannot write" in code.stderr, f"a full device, list: {code}")
-    both = subprocess.run([BINARY, "run", model, "x", "--stats", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+    both = subprocess.run(
+        [BINARY, "run", model, "x", "--stats", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ).stdout
     check(re.search(r"\n\d+ prompt tokens, ", both), f"--stats on a line of its own: {both!r}")
 
 
@@ -67,15 +75,30 @@ def check_settings(model):
     """A file, the environment and the command line: the later wins."""
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "apus.conf")
+
         def written(text):
             with open(path, "w") as file:
                 file.write(text)
-        written(f"# a comment\n\nmodel = {model}\n  model-name= from the file \nport = 0\nverbose = true\nctx-size = 512\n")
-        for environment, options, wanted in [({}, [], ("from the file", 512)), ({"APUS_MODEL_NAME": "env"}, [], ("env", 512)),
-                                             ({"APUS_MODEL_NAME": "env", "APUS_CTX_SIZE": "256", "APUS_PORT": "tcp://10.0.0.1:80"},
-                                              ["--model-name", "argv"], ("argv", 256))]:
-            process = subprocess.Popen([BINARY, "serve", "--config", path, *options], stdout=subprocess.PIPE, text=True,
-                                       env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+
+        written(
+            f"# a comment\n\nmodel = {model}\n  model-name= from the file \nport = 0\nverbose = true\nctx-size = 512\n"
+        )
+        for environment, options, wanted in [
+            ({}, [], ("from the file", 512)),
+            ({"APUS_MODEL_NAME": "env"}, [], ("env", 512)),
+            (
+                {"APUS_MODEL_NAME": "env", "APUS_CTX_SIZE": "256", "APUS_PORT": "tcp://10.0.0.1:80"},
+                ["--model-name", "argv"],
+                ("argv", 256),
+            ),
+        ]:
+            process = subprocess.Popen(
+                [BINARY, "serve", "--config", path, *options],
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **environment},
+                stderr=subprocess.DEVNULL,
+            )
             said = []
             for line in process.stdout:
                 said.append(line)
@@ -84,10 +107,18 @@ def check_settings(model):
             port = int(re.search(r":(\d+)/v1", "".join(said)).group(1))
             listed = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models"))["data"][0]
             process.terminate()
-            check(process.wait() == 0 and listed["id"] == wanted[0], f"{options} {environment}: {listed['id']}, want {wanted[0]}")
-        for text, problem in [("prot = 1\n", "apus.conf:1: apus serve: unknown option '--prot'; did you mean --port?"),
-                              ("\nport = x\n", "apus.conf:2:"), ("verbose = maybe\n", "want true or false"), ("port\n", "want: name = value"), ("port = 1\0\n", "a zero byte"),
-                              (f"model = {model}\n" * 17, "unexpected argument")]:
+            check(
+                process.wait() == 0 and listed["id"] == wanted[0],
+                f"{options} {environment}: {listed['id']}, want {wanted[0]}",
+            )
+        for text, problem in [
+            ("prot = 1\n", "apus.conf:1: apus serve: unknown option '--prot'; did you mean --port?"),
+            ("\nport = x\n", "apus.conf:2:"),
+            ("verbose = maybe\n", "want true or false"),
+            ("port\n", "want: name = value"),
+            ("port = 1\0\n", "a zero byte"),
+            (f"model = {model}\n" * 17, "unexpected argument"),
+        ]:
             written(text)
             code, _, err = apus("serve", "--config", path)
             check(code == 2 and problem in err, f"{text!r}: {err!r}")
@@ -103,14 +134,21 @@ def check_ports(model):
     with Server(model) as server:
         code, _, err = apus("serve", model, "--port", server.port)
         check(code == 1 and "Address already in use" in err and "--port 0" in err, f"a port that is taken: {err!r}")
-        for host, wanted in [("127.0.0.1", 200), ("127.0.0.2", 200), ("localhost", 200), ("[::1]", 200), ("127.0.0.1.evil.example", 403),
-                             ("1270.0.0.1", 403), ("example.com", 403)]:
+        for host, wanted in [
+            ("127.0.0.1", 200),
+            ("127.0.0.2", 200),
+            ("localhost", 200),
+            ("[::1]", 200),
+            ("127.0.0.1.evil.example", 403),
+            ("1270.0.0.1", 403),
+            ("example.com", 403),
+        ]:
             status, _, body = server.request("GET", "/health", headers={"Host": f"{host}:{server.port}"})
             check(status == wanted, f"Host {host}: {status} {body[:80]}")
         port = server.port
     with Server(model, "--port", port) as again:
         check(again.port == port, "the port of a server that ended can be taken at once")
-    with Server(model, name="it's \"quoted\"") as server:
+    with Server(model, name='it\'s "quoted"') as server:
         pass
     check(server.code == 0, "a name with quotes")
 
@@ -130,7 +168,7 @@ class Terminal:
             if time.monotonic() > end or not select.select([self.fd], [], [], end - time.monotonic())[0]:
                 raise RuntimeError(f"waiting for {wanted!r}: {self.text[-300:]!r}")
             self.text += os.read(self.fd, 65536).decode("utf-8", "replace")
-        before, self.text = self.text[:found.end()], self.text[found.end():]
+        before, self.text = self.text[: found.end()], self.text[found.end() :]
         return before
 
     def type(self, text):
@@ -179,7 +217,10 @@ def check_chat(model):
         terminal.type("\x04")
         code = terminal.end()
         messages = [m["content"] for m in json.load(open(saved)) if m["role"] == "user"]
-        check(messages == ["Grüße, 世界 🐦!", "first line\nsecond line and more", "oXnce"], f"what was typed arrived: {messages}")
+        check(
+            messages == ["Grüße, 世界 🐦!", "first line\nsecond line and more", "oXnce"],
+            f"what was typed arrived: {messages}",
+        )
         check(code == 0, f"Ctrl-D leaves: {code}")
         terminal = Terminal(home, "chat", model, "-n", 4000, "--temp", 0)
         terminal.wait(prompt)
@@ -196,33 +237,65 @@ def check_fetch():
     """Fetching without a network, and stopped: a hint or a word, never a traceback."""
     tool = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "fetch_models.py")
     with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.devnull}
+        environment = {
+            **os.environ,
+            "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+            "PIP_EXTRA_INDEX_URL": "",
+            "PIP_CONFIG_FILE": os.devnull,
+        }
         start = time.monotonic()
-        result = subprocess.run([sys.executable, tool, "qwen-0.5b", "--cache", cache], capture_output=True, text=True, env=environment)
-        check(result.returncode == 1 and "APUS_MODEL=" in result.stderr and "attempt 2 of 3" in result.stderr and
-              "Traceback" not in result.stderr, f"no network: {result}")
+        result = subprocess.run(
+            [sys.executable, tool, "qwen-0.5b", "--cache", cache], capture_output=True, text=True, env=environment
+        )
+        check(
+            result.returncode == 1
+            and "APUS_MODEL=" in result.stderr
+            and "attempt 2 of 3" in result.stderr
+            and "Traceback" not in result.stderr,
+            f"no network: {result}",
+        )
         check(time.monotonic() - start < 60, "a missing network is noticed in time")
-        listen = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # who runs tests behind other work ignores it, and so would the child
-        process = subprocess.Popen([sys.executable, tool, "qwen-0.5b", "--cache", cache], stderr=subprocess.PIPE, text=True, env=environment,
-                                   preexec_fn=listen)
+        listen = lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # who runs tests behind other work ignores it, and so would the child
+        process = subprocess.Popen(
+            [sys.executable, tool, "qwen-0.5b", "--cache", cache],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            preexec_fn=listen,
+        )
         process.stderr.readline()
         process.send_signal(signal.SIGINT)
         problem = process.communicate()[1]
-        check(process.returncode == 130 and "Traceback" not in problem and "interrupted" in problem, f"Ctrl-C: {process.returncode} {problem!r}")
+        check(
+            process.returncode == 130 and "Traceback" not in problem and "interrupted" in problem,
+            f"Ctrl-C: {process.returncode} {problem!r}",
+        )
 
 
 def check_script(model):
     """run.sh takes a model's name as whoever calls it sees it."""
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "run.sh")
     folder, name = os.path.split(model)
-    process = subprocess.Popen([script, "--port", "0"], cwd=folder, env={**os.environ, "APUS_MODEL": name}, text=True, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        [script, "--port", "0"],
+        cwd=folder,
+        env={**os.environ, "APUS_MODEL": name},
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     lines = []
     for line in process.stdout:
         lines.append(line)
         if "stops the server" in line:
             process.send_signal(signal.SIGTERM)
-    check(process.wait() == 0 and any("/v1/chat/completions" in line for line in lines), f"APUS_MODEL={name} in {folder}: {lines}")
+    check(
+        process.wait() == 0 and any("/v1/chat/completions" in line for line in lines),
+        f"APUS_MODEL={name} in {folder}: {lines}",
+    )
 
 
 def main():

@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
 """SwiftLM's command line on our binary: each of its options does the same, or says that it is not there yet; the examples of its README,
 with a small model in place of theirs."""
-import json, os, subprocess, sys, tempfile
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "server"))
 from apus_server import BINARY, Checks, Server
@@ -14,17 +19,41 @@ THINKS = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation
 # The whole of its --help (Sources/SwiftLM/Server.swift), each with values and what is to be seen of it.
 SERVED, LATER, OTHERS = "serves", "not there yet", "something else"
 OPTIONS = [
-    ("--model", SERVED), ("--port", SERVED), ("--host", SERVED), ("--max-tokens", SERVED), ("--ctx-size", SERVED), ("--temp", SERVED),
-    ("--top-p", SERVED), ("--top-k", SERVED), ("--min-p", SERVED), ("--repeat-penalty", SERVED), ("--parallel", SERVED),
-    ("--thinking", SERVED), ("--api-key", SERVED), ("--prefill-size", SERVED), ("--turbo-kv", SERVED), ("--ssd-prefetch", SERVED),
-    ("--info", OTHERS), ("--mem-limit", OTHERS), ("--gpu-layers", OTHERS), ("--stream-experts", OTHERS), ("--vision", LATER),
-    ("--audio", LATER), ("--cors", LATER), ("--calibrate", LATER), ("--draft-model", LATER), ("--num-draft-tokens", LATER),
-    ("--dflash", LATER), ("--dflash-block-size", LATER)]
+    ("--model", SERVED),
+    ("--port", SERVED),
+    ("--host", SERVED),
+    ("--max-tokens", SERVED),
+    ("--ctx-size", SERVED),
+    ("--temp", SERVED),
+    ("--top-p", SERVED),
+    ("--top-k", SERVED),
+    ("--min-p", SERVED),
+    ("--repeat-penalty", SERVED),
+    ("--parallel", SERVED),
+    ("--thinking", SERVED),
+    ("--api-key", SERVED),
+    ("--prefill-size", SERVED),
+    ("--turbo-kv", SERVED),
+    ("--ssd-prefetch", SERVED),
+    ("--info", OTHERS),
+    ("--mem-limit", OTHERS),
+    ("--gpu-layers", OTHERS),
+    ("--stream-experts", OTHERS),
+    ("--vision", LATER),
+    ("--audio", LATER),
+    ("--cors", LATER),
+    ("--calibrate", LATER),
+    ("--draft-model", LATER),
+    ("--num-draft-tokens", LATER),
+    ("--dflash", LATER),
+    ("--dflash-block-size", LATER),
+]
 VALUES = {"--cors": "*", "--draft-model": "x", "--num-draft-tokens": "4", "--dflash-block-size": "16"}
 
 
 class SwiftServer(Server):
     """Started as `apus --model MODEL …`."""
+
     COMMAND = ["--model"]
 
     def __init__(self, model, *options, environment=None):
@@ -32,7 +61,9 @@ class SwiftServer(Server):
 
 
 def run(*arguments, environment=None):
-    result = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=60, env={**os.environ, **(environment or {})})
+    result = subprocess.run(
+        [BINARY, *arguments], capture_output=True, text=True, timeout=60, env={**os.environ, **(environment or {})}
+    )
     return result.returncode, result.stdout, result.stderr
 
 
@@ -44,7 +75,13 @@ def answer(server, **fields):
 
 def test_defaults(model):
     """Options that are for requests which do not say, beside requests that do."""
-    asked = {"--temp": ("temperature", 0.3), "--top-p": ("top_p", 0.2), "--top-k": ("top_k", 2), "--min-p": ("min_p", 0.9), "--repeat-penalty": ("repetition_penalty", 1.9)}
+    asked = {
+        "--temp": ("temperature", 0.3),
+        "--top-p": ("top_p", 0.2),
+        "--top-k": ("top_k", 2),
+        "--min-p": ("min_p", 0.9),
+        "--repeat-penalty": ("repetition_penalty", 1.9),
+    }
     with SwiftServer(model) as server:
         said = {option: answer(server, max_tokens=40, **{field: value}) for option, (field, value) in asked.items()}
         plain = answer(server, max_tokens=40)
@@ -57,9 +94,28 @@ def test_defaults(model):
 
 
 def test_lengths(model):
-    with SwiftServer(model, "--max-tokens", 7, "--ctx-size", 256, "--prefill-size", 16, "--parallel", 2, "--turbo-kv", "--ssd-prefetch", "--gpu-layers", "auto") as server:
-        check(answer(server, ignore_eos=True)[1] == 7 and answer(server, ignore_eos=True, max_tokens=9)[1] == 9, "--max-tokens")
-        status, _, body = server.request("POST", "/v1/completions", {"model": server.name, "prompt": "x", "ignore_eos": True})
+    with SwiftServer(
+        model,
+        "--max-tokens",
+        7,
+        "--ctx-size",
+        256,
+        "--prefill-size",
+        16,
+        "--parallel",
+        2,
+        "--turbo-kv",
+        "--ssd-prefetch",
+        "--gpu-layers",
+        "auto",
+    ) as server:
+        check(
+            answer(server, ignore_eos=True)[1] == 7 and answer(server, ignore_eos=True, max_tokens=9)[1] == 9,
+            "--max-tokens",
+        )
+        status, _, body = server.request(
+            "POST", "/v1/completions", {"model": server.name, "prompt": "x", "ignore_eos": True}
+        )
         check(json.loads(body)["usage"]["completion_tokens"] == 7, "--max-tokens of completions")
         check(server.chat("x" * 300)[0] == 400, "--ctx-size")
     with SwiftServer(model, "--max-tokens", 100000, "--ctx-size", 256) as server:
@@ -73,17 +129,27 @@ def test_thinking(model):
         json.dump({"eos_token": "<|end|>", "chat_template": THINKS}, file)
     with SwiftServer(model) as plain, SwiftServer(model, "--thinking") as thinking:
         greedy = dict(temperature=0, max_tokens=20)
-        on, off, unsaid = (answer(plain, **greedy, **more)[0] for more in (dict(enable_thinking=True), dict(enable_thinking=False), {}))
+        on, off, unsaid = (
+            answer(plain, **greedy, **more)[0] for more in (dict(enable_thinking=True), dict(enable_thinking=False), {})
+        )
         check(len({on, off, unsaid}) == 3, "the template tells them apart")
         check(answer(thinking, **greedy)[0] == on, "--thinking")
-        check(answer(thinking, **greedy, enable_thinking=False)[0] == off and answer(thinking, **greedy, chat_template_kwargs={"enable_thinking": False})[0] == off, "a request overrides it")
+        check(
+            answer(thinking, **greedy, enable_thinking=False)[0] == off
+            and answer(thinking, **greedy, chat_template_kwargs={"enable_thinking": False})[0] == off,
+            "a request overrides it",
+        )
     with open(os.path.join(model, "tokenizer_config.json"), "w") as file:
         file.write(config)
 
 
 def test_key(model):
     with SwiftServer(model, "--api-key", "secret", "--host", "127.0.0.1") as server:
-        check(server.request("GET", "/v1/models")[0] == 401 and server.request("GET", "/v1/models", headers={"Authorization": "Bearer secret"})[0] == 200, "--api-key")
+        check(
+            server.request("GET", "/v1/models")[0] == 401
+            and server.request("GET", "/v1/models", headers={"Authorization": "Bearer secret"})[0] == 200,
+            "--api-key",
+        )
 
 
 def test_others(model):
@@ -114,7 +180,10 @@ def test_later(model):
             value = [VALUES[option]] if option in VALUES else []
             for command in ([], ["serve"]):
                 code, out, err = run(*command, "--model", model, option, *value)
-                check(code == 2 and f"option {option} is not there yet: " in err and err.count("\n") == 1 and not out, f"{option}: {code} {out} {err}")
+                check(
+                    code == 2 and f"option {option} is not there yet: " in err and err.count("\n") == 1 and not out,
+                    f"{option}: {code} {out} {err}",
+                )
             check(f"{option} " not in help_text, f"{option} is in --help")
         else:
             check(f"{option} " in help_text, f"{option} is not in --help")
@@ -127,7 +196,13 @@ def test_later(model):
 
 def test_examples(model):
     """README.md of SwiftLM, where the examples name models of theirs by ours; `model` of a request names it as --model-name does."""
-    examples = [[], ["--stream-experts"], ["--draft-model", model, "--num-draft-tokens", "4"], ["--stream-experts", "--draft-model", model], ["--vision"]]
+    examples = [
+        [],
+        ["--stream-experts"],
+        ["--draft-model", model, "--num-draft-tokens", "4"],
+        ["--stream-experts", "--draft-model", model],
+        ["--vision"],
+    ]
     for options in examples[2:]:
         code, _, err = run("--port", "0", "--model", model, *options)
         check(code == 2 and "not there yet" in err, f"{options}: {err}")
@@ -135,16 +210,40 @@ def test_examples(model):
         check(answer(server, max_tokens=5)[1] > 0, "--stream-experts")
     with SwiftServer(model, "--model-name", "gemma-4-26b-a4b-it-4bit") as server:
         server.name = "gemma-4-26b-a4b-it-4bit"
-        aegis = [{"role": "system", "content": "You are Aegis-AI, a local home security agent. Output strictly in JSON format."},
-                 {"role": "user", "content": "Clip 1: Delivery person drops package at 14:02. Clip 2: Delivery person walks away down driveway at 14:03. Do these clips "
-                  "represent the same security event? Output a JSON object with a `duplicate` boolean and a `reason` string."}]
+        aegis = [
+            {
+                "role": "system",
+                "content": "You are Aegis-AI, a local home security agent. Output strictly in JSON format.",
+            },
+            {
+                "role": "user",
+                "content": "Clip 1: Delivery person drops package at 14:02. Clip 2: Delivery person walks away down driveway at 14:03. Do these clips "
+                "represent the same security event? Output a JSON object with a `duplicate` boolean and a `reason` string.",
+            },
+        ]
         events = server.stream("/v1/chat/completions", {"messages": aegis, "max_tokens": 20})
         check(events[-1] == "[DONE]" and len(events) > 3, events)
-        check(server.chat("Summarize the history of computing in 3 sentences.", kv_bits=4, max_tokens=20)[0] == 200, "kv_bits")
-        status, body = server.chat([{"role": "user", "content": [{"type": "text", "text": "Describe the contents of this image."},
-                                    {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,/9j/4AAQSkZJRgABAQ"}}]}])
+        check(
+            server.chat("Summarize the history of computing in 3 sentences.", kv_bits=4, max_tokens=20)[0] == 200,
+            "kv_bits",
+        )
+        status, body = server.chat(
+            [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "Describe the contents of this image."},
+                        {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,/9j/4AAQSkZJRgABAQ"}},
+                    ],
+                }
+            ]
+        )
         check(status == 400 and "image_url" in json.dumps(body), body)
-        check(server.health()["status"] == "ok" and json.loads(server.request("GET", "/v1/models")[2])["data"][0]["id"] == server.name, "health and models")
+        check(
+            server.health()["status"] == "ok"
+            and json.loads(server.request("GET", "/v1/models")[2])["data"][0]["id"] == server.name,
+            "health and models",
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """What the scripts for Python share: the server's address, questions, and a count of what holds. CLIENT.py URL MODEL"""
-import enum, os, sys
+
+import enum
+import os
+import sys
 
 import pydantic
 
@@ -16,6 +19,7 @@ RESULT = "31 degrees, sunny"
 
 class City(pydantic.BaseModel):
     """A city"""
+
     name: str
     country: str
 

@@ -1,13 +1,16 @@
 """pydantic-ai by OpenAI's chat and its Responses: text, stream, tools, objects by tool and by schema, errors."""
+
+from common import ABOUT, CAPITAL, RESULT, WEATHER, City, Place, check, model, refused, url
 from pydantic_ai import Agent, ModelHTTPError, NativeOutput, ToolOutput, UsageLimits
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from common import ABOUT, CAPITAL, City, Place, RESULT, WEATHER, check, model, refused, url
-
 of_openai = OpenAIProvider(base_url=url + "/v1", api_key="none")
-WAYS = {"chat": lambda name: OpenAIChatModel(name, provider=of_openai), "responses": lambda name: OpenAIResponsesModel(name, provider=of_openai)}
+WAYS = {
+    "chat": lambda name: OpenAIChatModel(name, provider=of_openai),
+    "responses": lambda name: OpenAIResponsesModel(name, provider=of_openai),
+}
 settings = {"temperature": 0, "max_tokens": 100, "parallel_tool_calls": False}
 for way, of in WAYS.items():
     plain = Agent(of(model), model_settings={"temperature": 0, "max_tokens": 100})
@@ -31,8 +34,26 @@ for way, of in WAYS.items():
         pass
     check(asked and asked[0] == "Paris", f"{way}, a tool: {asked}")
     for kind in (ToolOutput, NativeOutput):
-        city = Agent(of(model), output_type=kind(City), model_settings=settings if kind is ToolOutput else {"temperature": 0, "max_tokens": 100}).run_sync(ABOUT).output
+        city = (
+            Agent(
+                of(model),
+                output_type=kind(City),
+                model_settings=settings if kind is ToolOutput else {"temperature": 0, "max_tokens": 100},
+            )
+            .run_sync(ABOUT)
+            .output
+        )
         check(isinstance(city, City) and "Paris" in city.name, f"{way}, {kind}: {city}")
-    refused(lambda: Agent(of("other")).run_sync(CAPITAL), ModelHTTPError, lambda e: e.status_code == 404, f"{way}, another model")
-    refused(lambda: Agent(of(model), model_settings={"temperature": 9}).run_sync(CAPITAL), ModelHTTPError, lambda e: e.status_code == 400, f"{way}, temperature 9")
+    refused(
+        lambda: Agent(of("other")).run_sync(CAPITAL),
+        ModelHTTPError,
+        lambda e: e.status_code == 404,
+        f"{way}, another model",
+    )
+    refused(
+        lambda: Agent(of(model), model_settings={"temperature": 9}).run_sync(CAPITAL),
+        ModelHTTPError,
+        lambda e: e.status_code == 400,
+        f"{way}, temperature 9",
+    )
 check.done()

@@ -1,5 +1,8 @@
 """serve.py COMMAND…: serves the 0.5B and runs COMMAND URL MODEL beside it."""
-import os, subprocess, sys
+
+import os
+import subprocess
+import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "server"))
 from apus_server import Server, model_path  # noqa: E402

@@ -3,6 +3,7 @@
 into the cache the other finds whole; no fault of network, server or disk ever leaves a wrong file, and every pull goes on
 where it was.
     check_hub.py [PART…]   only the tests whose names hold a PART"""
+
 import fcntl
 import hashlib
 import http.client
@@ -25,16 +26,35 @@ from fake_hub import FakeHub, Repo, git_sha1  # noqa: E402
 check = Checks()
 random.seed(20261122)
 MB = 1 << 20
-PYTHON_PATTERNS = ["*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja"]  # mlx-lm's
+PYTHON_PATTERNS = [
+    "*.json",
+    "model*.safetensors",
+    "tokenizer.model",
+    "*.tiktoken",
+    "*.txt",
+    "*.jsonl",
+    "*.jinja",
+]  # mlx-lm's
 NAME = "org/tiny"
 FOLDER = "models--org--tiny"
 
 
 def checkpoint(size=30 * MB + 12345, **fields):
-    files = {"config.json": b'{"model_type": "llama"}', "generation_config.json": b"{}", "tokenizer.json": b'{"version": "1.0"}',
-             "tokenizer_config.json": b"{}", "chat_template.jinja": b"{{ messages }}", "empty.txt": b"", "sub/folder/special.json": b"[]",
-             "model.safetensors": random.randbytes(size), "README.md": b"# Tiny", "modeling.py": b"raise", "pytorch_model.bin": b"x",
-             ".gitattributes": b"*", "naïve “file”.json": b"1"}
+    files = {
+        "config.json": b'{"model_type": "llama"}',
+        "generation_config.json": b"{}",
+        "tokenizer.json": b'{"version": "1.0"}',
+        "tokenizer_config.json": b"{}",
+        "chat_template.jinja": b"{{ messages }}",
+        "empty.txt": b"",
+        "sub/folder/special.json": b"[]",
+        "model.safetensors": random.randbytes(size),
+        "README.md": b"# Tiny",
+        "modeling.py": b"raise",
+        "pytorch_model.bin": b"x",
+        ".gitattributes": b"*",
+        "naïve “file”.json": b"1",
+    }
     return Repo(files, large=["model.safetensors", "pytorch_model.bin"], **fields)
 
 
@@ -44,16 +64,32 @@ def wanted(repo):
 
 class Home:
     """A cache of its own, and apus in it."""
+
     def __init__(self, hub, folder=None, **environment):
         self.hub, self.folder = hub, Path(folder or tempfile.mkdtemp(prefix="apus-hub-"))
         self.cache = self.folder / "hub"
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and k.lower() not in ("http_proxy", "https_proxy")}
-        self.environment = {**clean, "HF_ENDPOINT": hub.url, "HF_HOME": str(self.folder), "APUS_CACHE": str(self.folder / "apus"),
-                            "NO_PROXY": "*", **environment}
+        clean = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith("HF_") and k.lower() not in ("http_proxy", "https_proxy")
+        }
+        self.environment = {
+            **clean,
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(self.folder),
+            "APUS_CACHE": str(self.folder / "apus"),
+            "NO_PROXY": "*",
+            **environment,
+        }
 
     def start(self, *arguments, **environment):
-        return subprocess.Popen([BINARY, *arguments], env={**self.environment, **environment}, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [BINARY, *arguments],
+            env={**self.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def run(self, *arguments, timeout=120, **environment):
         process = self.start(*arguments, **environment)
@@ -86,6 +122,7 @@ class Home:
 
 class Scene:
     """A hub with one repository and an empty home."""
+
     def __init__(self, repo=None, **faults):
         self.repo = repo or checkpoint()
         self.hub = FakeHub({NAME: self.repo})
@@ -102,8 +139,13 @@ class Scene:
 
 def python(home, code, **environment):
     """Runs code with huggingface_hub in the home's cache; its last line of output as JSON."""
-    result = subprocess.run([sys.executable, "-c", "import json, huggingface_hub as hub, logging\n" + code],
-                            env={**home.environment, "HF_HUB_DISABLE_XET": "1", **environment}, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, "-c", "import json, huggingface_hub as hub, logging\n" + code],
+        env={**home.environment, "HF_HUB_DISABLE_XET": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     if result.returncode:
         return {"error": result.stderr.strip().splitlines()[-1]}
     return json.loads(result.stdout.strip().splitlines()[-1])
@@ -149,16 +191,25 @@ def test_layout_both_ways():
         got = python(theirs, f"print(json.dumps(hub.snapshot_download({NAME!r}, allow_patterns={PYTHON_PATTERNS!r})))")
         check(got == str(theirs.snapshot(repo)), f"huggingface_hub downloads: {got}")
         a, b = listing(ours.cache), listing(theirs.cache)
-        check(a == b, f"the caches differ: only ours {sorted(set(a) - set(b))}, only theirs {sorted(set(b) - set(a))}, "
-              f"other {[k for k in a if k in b and a[k] != b[k]]}")
-        check(a[FOLDER + "/refs/main"][1] == hashlib.sha256(repo.branches["main"].encode()).hexdigest(), "the ref has no newline")
+        check(
+            a == b,
+            f"the caches differ: only ours {sorted(set(a) - set(b))}, only theirs {sorted(set(b) - set(a))}, "
+            f"other {[k for k in a if k in b and a[k] != b[k]]}",
+        )
+        check(
+            a[FOLDER + "/refs/main"][1] == hashlib.sha256(repo.branches["main"].encode()).hexdigest(),
+            "the ref has no newline",
+        )
         # Theirs reads ours, without the hub.
         local = f"local_files_only=True, allow_patterns={PYTHON_PATTERNS!r}"
         got = python(ours, f"print(json.dumps(hub.snapshot_download({NAME!r}, {local})))", HF_HUB_OFFLINE="1")
         check(got == str(ours.snapshot(repo)), f"huggingface_hub finds our snapshot whole: {got}")
-        got = python(ours, "i = hub.scan_cache_dir(); r = list(i.repos)[0]\n"
-                     "print(json.dumps([len(i.warnings), len(i.incomplete_files), r.repo_id, r.nb_files, r.size_on_disk, "
-                     "[sorted(v.refs) for v in r.revisions]]))")
+        got = python(
+            ours,
+            "i = hub.scan_cache_dir(); r = list(i.repos)[0]\n"
+            "print(json.dumps([len(i.warnings), len(i.incomplete_files), r.repo_id, r.nb_files, r.size_on_disk, "
+            "[sorted(v.refs) for v in r.revisions]]))",
+        )
         size = sum(len(d) for d in {repo.etag(p): repo.files[p] for p in wanted(repo)}.values())
         blobs = len({repo.etag(p) for p in wanted(repo)})
         check(got == [0, 0, NAME, blobs, size, [["main"]]], f"scan_cache_dir: {got}")
@@ -166,7 +217,10 @@ def test_layout_both_ways():
         check(got == str(ours.snapshot(repo) / "config.json"), f"try_to_load_from_cache: {got}")
         # What is not needed was not taken, and huggingface_hub knows it.
         got = python(ours, f"print(json.dumps(hub.snapshot_download({NAME!r}, local_files_only=True)))")
-        check("IncompleteSnapshotError" in got.get("error", "") and "README.md" not in wanted(repo), f"what was left out is known: {got}")
+        check(
+            "IncompleteSnapshotError" in got.get("error", "") and "README.md" not in wanted(repo),
+            f"what was left out is known: {got}",
+        )
         # Ours reads theirs, without the hub.
         code, out, err = theirs.run("pull", NAME, HF_HUB_OFFLINE="1")
         check(code == 0 and out.strip() == str(theirs.snapshot(repo)), f"apus finds their snapshot whole: {out} {err}")
@@ -174,15 +228,25 @@ def test_layout_both_ways():
         check(NAME in out and "safetensors" in out, f"apus lists their model: {out}")
         asked = len(hub.log)
         pulls(theirs, repo, "pull into their cache")
-        check(len(hub.log) == asked + 1, f"all that is asked of the hub is the commit: {[e['path'] for e in hub.log[asked:]]}")
+        check(
+            len(hub.log) == asked + 1,
+            f"all that is asked of the hub is the commit: {[e['path'] for e in hub.log[asked:]]}",
+        )
         theirs.remove()
 
 
 def test_needed_files_only():
     """A repository that holds nothing else is whole for huggingface_hub without patterns, too."""
-    repo = Repo({"config.json": b"{}", "model-00001-of-00002.safetensors": random.randbytes(1000), "tokenizer.model": b"t",
-                 "model-00002-of-00002.safetensors": random.randbytes(2000), "model.safetensors.index.json": b'{"weight_map": {}}'},
-                large=["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "tokenizer.model"])
+    repo = Repo(
+        {
+            "config.json": b"{}",
+            "model-00001-of-00002.safetensors": random.randbytes(1000),
+            "tokenizer.model": b"t",
+            "model-00002-of-00002.safetensors": random.randbytes(2000),
+            "model.safetensors.index.json": b'{"weight_map": {}}',
+        },
+        large=["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "tokenizer.model"],
+    )
     with Scene(repo) as (hub, home, repo):
         code, out, err = home.run("pull", NAME)
         check(code == 0 and home.whole(repo, sorted(repo.files)), f"all five files: {err}")
@@ -199,7 +263,10 @@ def test_new_commit():
         asked = hub.sent
         pulls(home, repo, "second commit")
         check(hub.sent - asked < 1000, f"only what is new is downloaded: {hub.sent - asked} bytes")
-        check(old.exists() and (home.cache / FOLDER / "refs/main").read_text() == "f" * 40, "the old snapshot stays, the ref moves")
+        check(
+            old.exists() and (home.cache / FOLDER / "refs/main").read_text() == "f" * 40,
+            "the old snapshot stays, the ref moves",
+        )
         code, out, _ = home.run("list")
         check(sum(NAME in line for line in out.splitlines()) == 2, f"both are listed: {out}")
         code, out, _ = home.run("rm", f"{NAME}@{old.name}")
@@ -278,7 +345,10 @@ def test_ctrl_c():
         until(lambda: hub.sent > 3 * MB)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=10)
-        check(process.returncode == 1 and "the same command goes on from here" in err and "Traceback" not in err, f"Ctrl-C: {err}")
+        check(
+            process.returncode == 1 and "the same command goes on from here" in err and "Traceback" not in err,
+            f"Ctrl-C: {err}",
+        )
         code, out, err = home.run("list")
         check(NAME not in out and "unfinished" in err, f"not listed, but mentioned: {out} {err}")
         hub.faults.clear()
@@ -342,8 +412,16 @@ def test_damaged_blobs():
 
 
 def test_ranges():
-    for fault in ({"no_ranges": True}, {"no_ranges": True, "cut": [5 * MB, 2]}, {"416": [True, 2]}, {"wrong_range": [True, 3]},
-                  {"short": [1000, 2]}, {"expired": [True, 3]}, {"cdn_status": [503, 2]}, {"resolve_status": [500, 2]}):
+    for fault in (
+        {"no_ranges": True},
+        {"no_ranges": True, "cut": [5 * MB, 2]},
+        {"416": [True, 2]},
+        {"wrong_range": [True, 3]},
+        {"short": [1000, 2]},
+        {"expired": [True, 3]},
+        {"cdn_status": [503, 2]},
+        {"resolve_status": [500, 2]},
+    ):
         with Scene(checkpoint(20 * MB), **fault) as (hub, home, repo):
             pulls(home, repo, f"{fault}")
     for fault in ({"gzip": True}, {"wrong_range": True}, {"short": 0}):
@@ -356,7 +434,16 @@ def test_ranges():
 
 
 def test_hostile_lists():
-    for path in ("../evil.json", "/etc/evil.json", "a/../../evil.json", "a\\..\\evil.json", "a/", "a//b.json", "evil\n.json", "./x.json"):
+    for path in (
+        "../evil.json",
+        "/etc/evil.json",
+        "a/../../evil.json",
+        "a\\..\\evil.json",
+        "a/",
+        "a//b.json",
+        "evil\n.json",
+        "./x.json",
+    ):
         with Scene(checkpoint(1000), hostile_path=path) as (hub, home, repo):
             hub.page = 100
             code, out, err = home.run("pull", NAME)
@@ -379,14 +466,35 @@ def test_redirects():
         hub.faults["moved"] = {"old/name": "new/name"}
         hub.repos["old/name"] = repo
         code, out, err = home.run("pull", "old/name")
-        check(code == 0 and "models--old--name" in out, f"a renamed repository keeps the name that was asked for: {err}")
+        check(
+            code == 0 and "models--old--name" in out, f"a renamed repository keeps the name that was asked for: {err}"
+        )
 
 
 def test_https():
     folder = Path(tempfile.mkdtemp())
     pem = folder / "pem"
-    made = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", folder / "key", "-out", folder / "crt", "-days",
-                           "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"], capture_output=True)
+    made = subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            folder / "key",
+            "-out",
+            folder / "crt",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+        ],
+        capture_output=True,
+    )
     if made.returncode:
         print("https: no openssl command here, left out")
         return
@@ -399,7 +507,9 @@ def test_https():
         code, out, err = home.run("pull", NAME, SSL_CERT_FILE=str(folder / "crt"))
         check(code == 0, f"a known one is not: {err}")
         home.remove()
-        code, out, err = home.run("pull", NAME, SSL_CERT_FILE=str(folder / "crt"), HF_ENDPOINT=hub.url.replace("localhost", "127.0.0.1"))
+        code, out, err = home.run(
+            "pull", NAME, SSL_CERT_FILE=str(folder / "crt"), HF_ENDPOINT=hub.url.replace("localhost", "127.0.0.1")
+        )
         check(code == 1 and not home.snapshot(repo).exists(), f"nor is it good for another host: {err}")
         repo.large.add("model.safetensors")
         home.remove()
@@ -415,9 +525,17 @@ def test_token():
         err = pulls(home, repo, "private", code=1)
         check("HF_TOKEN" in err, f"it says what to set: {err}")
         pulls(home, repo, "with a token", HF_TOKEN="good-token")
-        check(all(e["headers"].get("Authorization") == "Bearer good-token" for e in hub.asked("api")[1:] if "search" not in e["path"]),
-              "the endpoint gets the token")
-        check(hub.asked("cdn") and not any("Authorization" in e["headers"] for e in hub.asked("cdn")), "the CDN does not")
+        check(
+            all(
+                e["headers"].get("Authorization") == "Bearer good-token"
+                for e in hub.asked("api")[1:]
+                if "search" not in e["path"]
+            ),
+            "the endpoint gets the token",
+        )
+        check(
+            hub.asked("cdn") and not any("Authorization" in e["headers"] for e in hub.asked("cdn")), "the CDN does not"
+        )
     with Scene(checkpoint(1000)) as (hub, home, repo):
         repo.private = True
         home.folder.mkdir(exist_ok=True)
@@ -427,7 +545,15 @@ def test_token():
         home.folder.mkdir()
         (home.folder / "other").write_text(" good-token ")
         pulls(home, repo, "a token from HF_TOKEN_PATH", HF_TOKEN_PATH=str(home.folder / "other"))
-        err = pulls(home, repo, "a bad token", code=2, HF_TOKEN="bad-token", HF_HOME=str(home.folder / "x"), HF_HUB_CACHE=str(home.cache) + "2")
+        err = pulls(
+            home,
+            repo,
+            "a bad token",
+            code=2,
+            HF_TOKEN="bad-token",
+            HF_HOME=str(home.folder / "x"),
+            HF_HUB_CACHE=str(home.cache) + "2",
+        )
         check("does not know the token in HF_TOKEN" in err and "bad-token" not in err, f"a bad token: {err}")
         err = pulls(home, repo, "a token with a line break", code=2, HF_TOKEN="good\r\nX-Evil: 1")
         check("no token has" in err, f"a header smuggled in: {err}")
@@ -449,7 +575,10 @@ def test_messages():
         hub.repos["mlx-community/Tiny-4bit"] = repo
         for token in ({}, {"HF_TOKEN": "good-token"}):
             code, out, err = home.run("pull", "mlx-community/tiny-8bit", **token)
-            check(code == 1 and "did you mean" in err and "mlx-community/Tiny-4bit" in err and NAME in err, f"near names: {err}")
+            check(
+                code == 1 and "did you mean" in err and "mlx-community/Tiny-4bit" in err and NAME in err,
+                f"near names: {err}",
+            )
         code, out, err = home.run("run", "some/folder", "hello")
         check(code == 1 and "no directory here" in err and "is not on" in err, f"a path that is none: {err}")
         for status, text in ((500, "trouble (500)"), (503, "trouble (503)"), (429, "too many requests")):
@@ -464,20 +593,37 @@ def test_messages():
         pulls(home, repo, "429 once")
         check(2 <= time.time() - start < 6, f"waits as long as it is told: {time.time() - start:.1f} s")
         home.remove()
-        hub.faults["status"] = [(429, {"RateLimit": '"api";r=0;t=1', "RateLimit-Policy": '"fixed window";"api";q=500;w=300'}), 1]
+        hub.faults["status"] = [
+            (429, {"RateLimit": '"api";r=0;t=1', "RateLimit-Policy": '"fixed window";"api";q=500;w=300'}),
+            1,
+        ]
         pulls(home, repo, "429 with RateLimit")
         home.remove()
         hub.faults["status"] = (429, {"Retry-After": "3600"})
         start = time.time()
         code, out, err = home.run("pull", NAME)
-        check(code == 1 and "3600 s" in err and "HF_TOKEN" in err and time.time() - start < 5, f"too long to wait: {err}")
+        check(
+            code == 1 and "3600 s" in err and "HF_TOKEN" in err and time.time() - start < 5, f"too long to wait: {err}"
+        )
         hub.faults.clear()
         hub.faults["resolve_status"] = (403, {"X-Error-Message": "Access to this resource is disabled."})
         code, out, err = home.run("pull", NAME)
         check(code == 2 and "Access to this resource is disabled." in err, f"403: {err}")
         code, out, err = home.run("pull", "no-slash")
         check(code == 2 and "ORG/NAME" in err, f"no name: {err}")
-        for name in ("a/b/c", "../x", "a/..", "a--b/c", "/a/b", "a/b:", "a/b@", "a/b:../x", "a/b@../x", "-a/b", "a/b.git"):
+        for name in (
+            "a/b/c",
+            "../x",
+            "a/..",
+            "a--b/c",
+            "/a/b",
+            "a/b:",
+            "a/b@",
+            "a/b:../x",
+            "a/b@../x",
+            "-a/b",
+            "a/b.git",
+        ):
             code, out, err = home.run("pull", name)
             check(code == 2, f"{name}: {code} {err}")
 
@@ -490,7 +636,9 @@ def test_offline():
         asked = len(hub.log)
         pulls(home, repo, "offline and there", HF_HUB_OFFLINE="yes")
         check(len(hub.log) == asked, "the hub is not asked")
-        blob = next(p for p in (home.cache / FOLDER / "blobs").iterdir() if p.name == git_sha1(repo.files["tokenizer.json"]))
+        blob = next(
+            p for p in (home.cache / FOLDER / "blobs").iterdir() if p.name == git_sha1(repo.files["tokenizer.json"])
+        )
         blob.rename(blob.with_name("away"))
         code, out, err = home.run("pull", NAME, HF_HUB_OFFLINE="1")
         check(code == 1 and "tokenizer.json is missing" in err, f"a part is an error: {err}")
@@ -509,7 +657,10 @@ def test_offline():
 
 def mount_small(folder, size):
     folder.mkdir(parents=True)
-    return subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True).returncode == 0
+    return (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True).returncode
+        == 0
+    )
 
 
 def test_full_disk():
@@ -600,22 +751,40 @@ def test_together_with_python():
 def gguf_repo():
     sizes = {"q4_k_m": 30, "q8_0": 60, "fp16": 110, "q2_k": 20}
     files = {f"tiny-{q}.gguf": random.randbytes(s * 1000) for q, s in sizes.items()}
-    files |= {"README.md": b"#", "mmproj-f16.gguf": b"m", "big-00001-of-00002.gguf": b"1", "big-00002-of-00002.gguf": b"2",
-              "config.json": b"{}", "other/tiny-q2_k.gguf": b"o"}
+    files |= {
+        "README.md": b"#",
+        "mmproj-f16.gguf": b"m",
+        "big-00001-of-00002.gguf": b"1",
+        "big-00002-of-00002.gguf": b"2",
+        "config.json": b"{}",
+        "other/tiny-q2_k.gguf": b"o",
+    }
     return Repo(files, large=[p for p in files if p.endswith(".gguf")])
 
 
 def test_gguf():
     with Scene(gguf_repo()) as (hub, home, repo):
         code, out, err = home.run("pull", NAME)
-        check(code == 2 and f"{NAME}:q8_0. q8_0 (" in err and "fits this machine best, q4_k_m" in err and "mmproj" not in err
-              and "big-" not in err and err.index("q4_k_m") < err.index("fp16"), f"the choice: {err}")
+        check(
+            code == 2
+            and f"{NAME}:q8_0. q8_0 (" in err
+            and "fits this machine best, q4_k_m" in err
+            and "mmproj" not in err
+            and "big-" not in err
+            and err.index("q4_k_m") < err.index("fp16"),
+            f"the choice: {err}",
+        )
         check(not hub.asked("cdn"), "nothing is downloaded meanwhile")
         for name in ("Q4_K_M", "q4_k_m", "tiny-q4_k_m.gguf"):
             code, out, err = home.run("pull", f"{NAME}:{name}")
             check(code == 0 and out.strip() == str(home.snapshot(repo) / "tiny-q4_k_m.gguf"), f"{name}: {err}")
         check(home.whole(repo, ["tiny-q4_k_m.gguf"]), "one file only")
-        for name, text in (("Q9_9", "has none or several"), ("Q2_K", "other/tiny-q2_k.gguf"), ("README.md", "has none"), ("big-00001-of-00002.gguf", "none")):
+        for name, text in (
+            ("Q9_9", "has none or several"),
+            ("Q2_K", "other/tiny-q2_k.gguf"),
+            ("README.md", "has none"),
+            ("big-00001-of-00002.gguf", "none"),
+        ):
             code, out, err = home.run("pull", f"{NAME}:{name}")
             check(code != 0 and text in err, f"{name}: {err}")
         code, out, _ = home.run("list")
@@ -638,10 +807,16 @@ def test_list_and_rm():
         pulls(home, repo, "pull")
         code, out, err = home.run("list")
         row = [line for line in out.splitlines() if line.startswith(NAME)]
-        check(len(row) == 1 and "3 MB" in row[0] and "now" in row[0] and "safetensors" in row[0] and not err, f"a row: {out} {err}")
+        check(
+            len(row) == 1 and "3 MB" in row[0] and "now" in row[0] and "safetensors" in row[0] and not err,
+            f"a row: {out} {err}",
+        )
         # Conversions: tied to their file, named when it is gone.
         models = home.folder / "apus" / "models"
-        for name, source in (("compact-here-00000001", home.folder / "token"), ("compact-gone-00000002", home.folder / "gone.gguf")):
+        for name, source in (
+            ("compact-here-00000001", home.folder / "token"),
+            ("compact-gone-00000002", home.folder / "gone.gguf"),
+        ):
             (models / name).mkdir(parents=True)
             (models / name / "config.json").write_text("{}")
             (models / name / "source.txt").write_text(str(source))
@@ -649,8 +824,13 @@ def test_list_and_rm():
         (models / "compact-half-00000003.partial" / "model.safetensors").write_bytes(b"x" * MB)
         (home.folder / "token").write_text("")
         code, out, err = home.run("list")
-        check("conversion of " in out and f"orphan: {home.folder}/gone.gguf is gone" in out and "half" not in out and "unfinished" in err,
-              f"conversions: {out} {err}")
+        check(
+            "conversion of " in out
+            and f"orphan: {home.folder}/gone.gguf is gone" in out
+            and "half" not in out
+            and "unfinished" in err,
+            f"conversions: {out} {err}",
+        )
         for name in ("compact-gone-00000002", "compact-half-00000003.partial", NAME):
             code, out, err = home.run("rm", name)
             check(code == 0 and f"removed {name}" in out, f"rm: {out} {err}")
@@ -667,9 +847,19 @@ def test_search():
         hub.repos["mlx-community/Qwen3-0.6B-4bit"] = repo
         repo.gated = "manual"
         code, out, err = home.run("search", "qwen3")
-        check(code == 0 and "mlx-community/Qwen3-0.6B-4bit" in out and "494M" in out and "gated" in out and NAME not in out, f"{out} {err}")
+        check(
+            code == 0
+            and "mlx-community/Qwen3-0.6B-4bit" in out
+            and "494M" in out
+            and "gated" in out
+            and NAME not in out,
+            f"{out} {err}",
+        )
         code, out, err = home.run("search", "nothing like it & more")
-        check(code == 0 and "no model" in out and "search=nothing%20like%20it%20%26%20more" in hub.log[-1]["path"], f"{out} {hub.log[-1]['path']}")
+        check(
+            code == 0 and "no model" in out and "search=nothing%20like%20it%20%26%20more" in hub.log[-1]["path"],
+            f"{out} {hub.log[-1]['path']}",
+        )
         code, out, err = home.run("search", "x", HF_HUB_OFFLINE="1")
         check(code == 2, f"offline: {err}")
 
@@ -681,10 +871,17 @@ def test_progress():
     with Scene(checkpoint(12 * MB), bytes_per_s=4 * MB) as (hub, home, repo):
         err = pulls(home, repo, "a log")
         lines = err.splitlines()
-        check(any("MB/s" in line and "left" in line and "%" in line for line in lines) and "\r" not in err and len(lines) < 20, f"plain lines: {err!r}")
+        check(
+            any("MB/s" in line and "left" in line and "%" in line for line in lines)
+            and "\r" not in err
+            and len(lines) < 20,
+            f"plain lines: {err!r}",
+        )
         home.remove()
         leader, follower = pty.openpty()
-        process = subprocess.Popen([BINARY, "pull", NAME], env=home.environment, stdout=subprocess.DEVNULL, stderr=follower)
+        process = subprocess.Popen(
+            [BINARY, "pull", NAME], env=home.environment, stdout=subprocess.DEVNULL, stderr=follower
+        )
         os.close(follower)
         shown = b""
         try:
@@ -692,21 +889,34 @@ def test_progress():
                 shown += block
         except OSError:
             pass
-        check(process.wait() == 0 and b"\r" in shown and b"MB/s" in shown and b"left" in shown and shown.endswith(b"\r\x1b[K"), f"a line on a terminal: {shown[-300:]}")
+        check(
+            process.wait() == 0
+            and b"\r" in shown
+            and b"MB/s" in shown
+            and b"left" in shown
+            and shown.endswith(b"\r\x1b[K"),
+            f"a line on a terminal: {shown[-300:]}",
+        )
 
 
 def test_used_by_name():
     """A model is pulled by its name alone on first use, and a GGUF file of the hub is converted."""
     root = Path(__file__).resolve().parent.parent.parent
     with tempfile.TemporaryDirectory() as folder:
-        made = subprocess.run([sys.executable, root / "tools/make_bench_model.py", "qwen-0.5b", folder, "--layers", "1", "--bits", "2"], capture_output=True, text=True)
+        made = subprocess.run(
+            [sys.executable, root / "tools/make_bench_model.py", "qwen-0.5b", folder, "--layers", "1", "--bits", "2"],
+            capture_output=True,
+            text=True,
+        )
         check(made.returncode == 0, f"a model: {made.stderr}")
         files = {p.name: p.read_bytes() for p in Path(folder).iterdir()}
     with Scene(Repo(files, large=["model.safetensors"])) as (hub, home, repo):
         for what in ("first", "second"):
             asked = len(hub.log)
             code, out, err = home.run("info", NAME)
-            check(code == 0 and "qwen2" in out and (what == "first") == (len(hub.log) > asked), f"{what} use: {out} {err}")
+            check(
+                code == 0 and "qwen2" in out and (what == "first") == (len(hub.log) > asked), f"{what} use: {out} {err}"
+            )
         code, out, err = home.run("info", NAME, HF_ENDPOINT="http://127.0.0.1:9")
         check(code == 0, f"what is there needs no network: {err}")
 
@@ -715,13 +925,27 @@ def test_used_by_python():
     """mlx-lm and transformers load what apus pulled, without the hub, and apus what mlx-lm pulled."""
     root = Path(__file__).resolve().parent.parent.parent
     with tempfile.TemporaryDirectory() as folder:
-        made = subprocess.run([sys.executable, root / "tools/make_bench_model.py", "qwen-0.5b", folder, "--layers", "1"], capture_output=True, text=True)
+        made = subprocess.run(
+            [sys.executable, root / "tools/make_bench_model.py", "qwen-0.5b", folder, "--layers", "1"],
+            capture_output=True,
+            text=True,
+        )
         check(made.returncode == 0, f"a model: {made.stderr}")
         files = {p.name: p.read_bytes() for p in Path(folder).iterdir()}
     vocabulary = {chr(33 + i): i for i in range(90)}
-    files["tokenizer.json"] = json.dumps({"version": "1.0", "added_tokens": [], "pre_tokenizer": None, "decoder": None, "normalizer": None,
-                                          "truncation": None, "padding": None, "post_processor": None,
-                                          "model": {"type": "BPE", "vocab": vocabulary, "merges": []}}).encode()
+    files["tokenizer.json"] = json.dumps(
+        {
+            "version": "1.0",
+            "added_tokens": [],
+            "pre_tokenizer": None,
+            "decoder": None,
+            "normalizer": None,
+            "truncation": None,
+            "padding": None,
+            "post_processor": None,
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+        }
+    ).encode()
     files["tokenizer_config.json"] = b'{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "!"}'
     with Scene(Repo(files, large=["model.safetensors"])) as (hub, home, repo):
         code, _, err = home.run("pull", NAME)
@@ -730,7 +954,11 @@ def test_used_by_python():
         load = f"import mlx_lm\nprint(json.dumps(type(mlx_lm.load({NAME!r})[0]).__name__))"
         got = python(home, load, HF_HUB_OFFLINE="1")
         check(got == "Model", f"mlx-lm loads ours: {got}")
-        tokens = python(home, f"from transformers import AutoTokenizer\nprint(json.dumps(AutoTokenizer.from_pretrained({NAME!r}).encode('ab')))", HF_HUB_OFFLINE="1")
+        tokens = python(
+            home,
+            f"from transformers import AutoTokenizer\nprint(json.dumps(AutoTokenizer.from_pretrained({NAME!r}).encode('ab')))",
+            HF_HUB_OFFLINE="1",
+        )
         check(tokens == [vocabulary["a"], vocabulary["b"]], f"transformers reads ours: {tokens}")
         check(len(hub.log) == asked, "without the hub")
         home.remove()
@@ -745,7 +973,9 @@ def events(server, body, headers=None):
     status, _, raw = server.request("POST", "/v1/models/pull", body, headers)
     if status != 200:
         return status, json.loads(raw)["error"]
-    return status, [line[6:] if line == "data: [DONE]" else json.loads(line[6:]) for line in raw.decode().split("\n\n") if line]
+    return status, [
+        line[6:] if line == "data: [DONE]" else json.loads(line[6:]) for line in raw.decode().split("\n\n") if line
+    ]
 
 
 def test_server():
@@ -761,25 +991,50 @@ def test_server():
             check(not hub.log and not home.cache.exists(), "and nothing happens")
         with Server(model, "--allow-pull", environment=environment) as server:
             check(json.loads(server.request("GET", "/v1/models/local")[2])["data"] == [], "nothing is here")
-            for body, status in (({}, 400), ({"model": 3}, 400), ({"model": "x"}, 400), ({"model": "a/b", "c": 1}, 400), ({"model": "a/" + "b" * 9999}, 400),
-                                 ({"model": "a/b\u0000"}, 400), ({"model": "../../etc"}, 400)):
+            for body, status in (
+                ({}, 400),
+                ({"model": 3}, 400),
+                ({"model": "x"}, 400),
+                ({"model": "a/b", "c": 1}, 400),
+                ({"model": "a/" + "b" * 9999}, 400),
+                ({"model": "a/b\u0000"}, 400),
+                ({"model": "../../etc"}, 400),
+            ):
                 got = events(server, body)
                 check(got[0] == status and got[1]["message"], f"{body}: {got}")
             status, got = events(server, {"model": "org/absent"})
             check(got[-1]["error"]["code"] == "model_not_found" and "[DONE]" not in got, f"not found: {got}")
             status, got = events(server, {"model": NAME})
-            moves = [e for e in got if isinstance(e, dict) and e["status"] == "downloading" and 0 < e["completed_bytes"] <= e["total_bytes"]]
-            check(status == 200 and got[-1] == "[DONE]" and got[-2] == {"status": "done", "model": NAME} and len(moves) >= 2
-                  and any(e["bytes_per_second"] > 0 and e["seconds_left"] is not None for e in moves), f"events: {got}")
+            moves = [
+                e
+                for e in got
+                if isinstance(e, dict) and e["status"] == "downloading" and 0 < e["completed_bytes"] <= e["total_bytes"]
+            ]
+            check(
+                status == 200
+                and got[-1] == "[DONE]"
+                and got[-2] == {"status": "done", "model": NAME}
+                and len(moves) >= 2
+                and any(e["bytes_per_second"] > 0 and e["seconds_left"] is not None for e in moves),
+                f"events: {got}",
+            )
             check(home.whole(repo), "the model is whole")
             local = json.loads(server.request("GET", "/v1/models/local")[2])
-            check(len(local["data"]) == 1 and local["data"][0]["id"] == NAME and local["data"][0]["format"] == "safetensors"
-                  and local["data"][0]["bytes"] > 9 * MB and time.time() - local["data"][0]["last_used"] < 60, f"local: {local}")
+            check(
+                len(local["data"]) == 1
+                and local["data"][0]["id"] == NAME
+                and local["data"][0]["format"] == "safetensors"
+                and local["data"][0]["bytes"] > 9 * MB
+                and time.time() - local["data"][0]["last_used"] < 60,
+                f"local: {local}",
+            )
             # A second one meanwhile is refused; a client that goes stops its pull; the next one goes on.
             home.remove()
             hub.faults["bytes_per_s"], hub.sent = MB, 0
             connection = http.client.HTTPConnection("127.0.0.1", server.port)
-            connection.request("POST", "/v1/models/pull", json.dumps({"model": NAME}), {"Content-Type": "application/json"})
+            connection.request(
+                "POST", "/v1/models/pull", json.dumps({"model": NAME}), {"Content-Type": "application/json"}
+            )
             response = connection.getresponse()
             until(lambda: hub.sent > MB)
             check(events(server, {"model": NAME})[1].get("code") == "pull_in_progress", "one at a time")
@@ -790,11 +1045,16 @@ def test_server():
             check(home.unfinished() and home.never_wrong(), "what has arrived stays")
             hub.faults.clear()
             status, got = events(server, {"model": NAME})
-            check(got[-1] == "[DONE]" and home.whole(repo) and hub.sent < 12 * MB, f"it went on: {hub.sent / MB:.1f} MB for 9")
+            check(
+                got[-1] == "[DONE]" and home.whole(repo) and hub.sent < 12 * MB,
+                f"it went on: {hub.sent / MB:.1f} MB for 9",
+            )
             # The server stops while one runs.
             home.remove()
             hub.faults["bytes_per_s"] = MB
-            connection.request("POST", "/v1/models/pull", json.dumps({"model": NAME}), {"Content-Type": "application/json"})
+            connection.request(
+                "POST", "/v1/models/pull", json.dumps({"model": NAME}), {"Content-Type": "application/json"}
+            )
             connection.getresponse()
             start = time.time()
         check(server.code == 0 and time.time() - start < 15, f"it stops: {server.code}")

@@ -1,6 +1,7 @@
 """Plays the Hugging Face Hub on this machine: the API, resolve addresses, and on another port the CDN that they send to.
 
 What is unusual is said in `hub.faults`, a dict; a fault with a count ends after so many uses. Every request is in `hub.log`."""
+
 import gzip
 import hashlib
 import http.server
@@ -22,7 +23,9 @@ class Repo:
         self.files, self.large = dict(files), set(large)
         self.gated, self.private = False, False
         self.entries = {}
-        self.branches = {"main": hashlib.sha1(json.dumps(sorted((k, git_sha1(v)) for k, v in files.items())).encode()).hexdigest()}
+        self.branches = {
+            "main": hashlib.sha1(json.dumps(sorted((k, git_sha1(v)) for k, v in files.items())).encode()).hexdigest()
+        }
         self.__dict__.update(fields)
 
     def entry(self, path):
@@ -36,7 +39,9 @@ class Repo:
         entry = {"type": "file", "oid": git_sha1(data), "size": len(data), "path": path}
         if path in self.large:
             pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:%b\nsize %d\n" % (
-                hashlib.sha256(data).hexdigest().encode(), len(data))
+                hashlib.sha256(data).hexdigest().encode(),
+                len(data),
+            )
             entry["oid"] = git_sha1(pointer)
             entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": len(pointer)}
         return entry
@@ -61,6 +66,7 @@ class FakeHub:
 
         class Handler(HubHandler):
             pass
+
         Handler.hub, Handler.role = hub, role
 
         class Server(http.server.ThreadingHTTPServer):
@@ -69,6 +75,7 @@ class FakeHub:
 
             def handle_error(self, request, address):  # clients that vanish are what is being tested
                 pass
+
         server = Server(("127.0.0.1", 0), Handler)
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -135,7 +142,9 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         hub = self.hub
         with hub.lock:
-            hub.log.append({"role": self.role, "method": self.command, "path": self.path, "headers": dict(self.headers)})
+            hub.log.append(
+                {"role": self.role, "method": self.command, "path": self.path, "headers": dict(self.headers)}
+            )
         if self.role == "cdn":
             return self.cdn()
         if status := hub.fault("status"):
@@ -179,18 +188,36 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
 
     def search(self, query):
         text = query["search"][0].lower()
-        hits = [{"id": name, "downloads": len(name), "gated": bool(repo.gated), "tags": ["gguf"] if any(
-            p.endswith(".gguf") for p in repo.files) else ["mlx"], "safetensors": {"total": 494032768}}
-            for name, repo in sorted(self.hub.repos.items()) if text in name.lower()]
-        self.answer_json(hits[:int(query["limit"][0])])
+        hits = [
+            {
+                "id": name,
+                "downloads": len(name),
+                "gated": bool(repo.gated),
+                "tags": ["gguf"] if any(p.endswith(".gguf") for p in repo.files) else ["mlx"],
+                "safetensors": {"total": 494032768},
+            }
+            for name, repo in sorted(self.hub.repos.items())
+            if text in name.lower()
+        ]
+        self.answer_json(hits[: int(query["limit"][0])])
 
     def revision(self, name, revision):
         if moved := self.hub.fault("moved"):
             if name in moved:
                 return self.answer(307, headers={"Location": f"/api/models/{moved[name]}/revision/{revision}"})
         if (repo := self.repo(name)) and (commit := self.commit(repo, revision)):
-            self.answer_json({"id": name, "modelId": name, "sha": commit, "tags": [], "private": False, "downloads": 0,
-                              "likes": 0, "siblings": [{"rfilename": path} for path in repo.files]})
+            self.answer_json(
+                {
+                    "id": name,
+                    "modelId": name,
+                    "sha": commit,
+                    "tags": [],
+                    "private": False,
+                    "downloads": 0,
+                    "likes": 0,
+                    "siblings": [{"rfilename": path} for path in repo.files],
+                }
+            )
 
     def tree(self, name, revision, query):
         repo = self.repo(name)
@@ -205,8 +232,10 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
             entries[0] = {**repo.entry(sorted(repo.files)[0]), "path": hostile}
         headers = {}
         if start + self.hub.page < len(entries):
-            headers["Link"] = f'<{self.hub.url}/api/models/{name}/tree/{revision}?recursive=true&cursor={start + self.hub.page}>; rel="next"'
-        self.answer_json(entries[start:start + self.hub.page], headers)
+            headers["Link"] = (
+                f'<{self.hub.url}/api/models/{name}/tree/{revision}?recursive=true&cursor={start + self.hub.page}>; rel="next"'
+            )
+        self.answer_json(entries[start : start + self.hub.page], headers)
 
     def resolve(self, name, revision, path):
         repo = self.repo(name)
@@ -227,7 +256,9 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
 
     def cdn(self):
         found = re.fullmatch(r"/([^/]+/[^/]+)/(.+)", urllib.parse.urlsplit(self.path).path)
-        if self.hub.fault("outage"):  # eight connections break, one after the other; what comes meanwhile waits for the end
+        if self.hub.fault(
+            "outage"
+        ):  # eight connections break, one after the other; what comes meanwhile waits for the end
             with self.hub.lock:
                 self.hub.outage = getattr(self.hub, "outage", []) + [time.time()]
                 number, begin = len(self.hub.outage), self.hub.outage[0]
@@ -257,7 +288,7 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
         body = data[begin:end]
         if hub.fault("wrong_bytes") and body:
             at = len(body) // 2
-            body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1:]
+            body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
         if hub.fault("gzip"):
             fields = {**fields, "Content-Encoding": "gzip"}
             body = gzip.compress(body)
@@ -277,9 +308,9 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
         speed = hub.fault("bytes_per_s")
         step = max(1, speed // 20) if speed else 1 << 16
         for at in range(0, len(body), step):
-            self.wfile.write(body[at:at + step])
+            self.wfile.write(body[at : at + step])
             with hub.lock:
-                hub.sent += len(body[at:at + step])
+                hub.sent += len(body[at : at + step])
             if speed:
                 time.sleep(step / speed)
         if stall := hub.fault("stall_s"):

@@ -6,6 +6,7 @@ standard error that names what is wrong, within 2 seconds and without taking mem
 
 Every case is the same small valid llama checkpoint with one thing changed. Needs nothing but Python.
 """
+
 import argparse
 import json
 import os
@@ -28,10 +29,23 @@ VOCAB, HIDDEN, INNER, LAYERS, HEADS, KV_HEADS = 300, 64, 96, 2, 4, 2
 
 
 def base_config():
-    return {"model_type": "llama", "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "intermediate_size": INNER,
-            "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": 16, "vocab_size": VOCAB,
-            "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 256, "tie_word_embeddings": True,
-            "hidden_act": "silu", "attention_bias": False, "eos_token_id": 299}
+    return {
+        "model_type": "llama",
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "intermediate_size": INNER,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": 16,
+        "vocab_size": VOCAB,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": True,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "eos_token_id": 299,
+    }
 
 
 def base_tensors():
@@ -73,14 +87,37 @@ def base_tokenizer():
     letters = byte_letters()
     vocab = {letters[b]: b for b in range(256)}
     vocab.update({"he": 256, "ll": 257})
-    special = {"id": 299, "content": "<|end|>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-               "special": True}
+    special = {
+        "id": 299,
+        "content": "<|end|>",
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [special], "normalizer": None,
-            "pre_tokenizer": level, "post_processor": None, "decoder": level,
-            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                      "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab,
-                      "merges": [["h", "e"], ["l", "l"]]}}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [special],
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": None,
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": vocab,
+            "merges": [["h", "e"], ["l", "l"]],
+        },
+    }
 
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
@@ -101,8 +138,14 @@ class Files(dict):
     """A model directory: name → text, bytes or something to write as JSON."""
 
     def __init__(self):
-        super().__init__({"config.json": base_config(), "model.safetensors": safetensors(TENSORS),
-                          "tokenizer.json": base_tokenizer(), "tokenizer_config.json": {"chat_template": TEMPLATE}})
+        super().__init__(
+            {
+                "config.json": base_config(),
+                "model.safetensors": safetensors(TENSORS),
+                "tokenizer.json": base_tokenizer(),
+                "tokenizer_config.json": {"chat_template": TEMPLATE},
+            }
+        )
 
     def write(self, directory):
         for name, content in self.items():
@@ -137,8 +180,16 @@ def config(**changes):
 
 
 def config_cases():
-    for field in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
-                  "num_hidden_layers", "vocab_size", "max_position_embeddings"):
+    for field in (
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "intermediate_size",
+        "num_hidden_layers",
+        "vocab_size",
+        "max_position_embeddings",
+    ):
         for value in (-1, 0, 1 << 40, 10**30, 1.5, 1e300, "x", [4], {}, True):
             yield Case(f"{field} {json.dumps(value)}", config(**{field: value}), "config.json", field)
         if field not in ("head_dim", "num_key_value_heads", "max_position_embeddings"):
@@ -151,7 +202,7 @@ def config_cases():
     for field in ("tie_word_embeddings", "attention_bias", "mlp_bias", "rope_traditional"):
         for value in ("x", 1, []):
             yield Case(f"{field} {json.dumps(value)}", config(**{field: value}), "config.json", field)
-    big = (1 << 24)
+    big = 1 << 24
     yield Case("vocab_size 2^24", config(vocab_size=big), "model.embed_tokens.weight", "300, 64", str(big))
     yield Case("hidden_size 2^24", config(hidden_size=big), "model.", "64", str(big))
     yield Case("intermediate_size 2^24", config(intermediate_size=big), "mlp.", str(big))
@@ -159,7 +210,9 @@ def config_cases():
     yield Case("num_hidden_layers 3", config(num_hidden_layers=3), "model.layers.2.", "missing")
     yield Case("num_attention_heads 2^24", config(num_attention_heads=big), (str(big), "q_proj"))
     yield Case("head_dim 2^24", config(head_dim=big), "head_dim", str(big))
-    yield Case("heads do not divide", config(num_key_value_heads=3), "num_attention_heads", "num_key_value_heads", "4", "3")
+    yield Case(
+        "heads do not divide", config(num_key_value_heads=3), "num_attention_heads", "num_key_value_heads", "4", "3"
+    )
     files = config(num_attention_heads=3, num_key_value_heads=3)
     del files["config.json"]["head_dim"]
     yield Case("hidden does not divide", files, "hidden_size", "num_attention_heads", "64", "3")
@@ -173,15 +226,28 @@ def config_cases():
     yield Case("window missing", config(layer_types=["full_attention", "sliding_attention"]), "sliding_window")
     yield Case("sliding_window", config(model_type="mistral", sliding_window=-5), "sliding_window", "-5")
     for name, scaling in {
-            "text": "x", "number": 5, "list": [], "unknown": {"type": "nope"}, "type of type": {"type": 5},
-            "no factor": {"type": "linear"}, "negative": {"type": "linear", "factor": -2}, "zero": {"type": "linear", "factor": 0},
-            "factor text": {"rope_type": "llama3", "factor": "x"}, "huge": {"rope_type": "dynamic", "factor": 1e300},
-            "short list": {"type": "longrope", "original_max_position_embeddings": 64, "short_factor": [1], "long_factor": [1]},
-            "list of text": {"type": "longrope", "original_max_position_embeddings": 64, "long_factor": ["x"] * 8},
-            "no original": {"type": "longrope", "long_factor": [1.0] * 8},
-            "mscale text": {"type": "yarn", "factor": 2.0, "mscale": "x"},
-            "mscale_all_dim text": {"type": "yarn", "factor": 2.0, "mscale_all_dim": "x"},
-            "beta zero": {"type": "yarn", "factor": 2.0, "beta_fast": 0}}.items():
+        "text": "x",
+        "number": 5,
+        "list": [],
+        "unknown": {"type": "nope"},
+        "type of type": {"type": 5},
+        "no factor": {"type": "linear"},
+        "negative": {"type": "linear", "factor": -2},
+        "zero": {"type": "linear", "factor": 0},
+        "factor text": {"rope_type": "llama3", "factor": "x"},
+        "huge": {"rope_type": "dynamic", "factor": 1e300},
+        "short list": {
+            "type": "longrope",
+            "original_max_position_embeddings": 64,
+            "short_factor": [1],
+            "long_factor": [1],
+        },
+        "list of text": {"type": "longrope", "original_max_position_embeddings": 64, "long_factor": ["x"] * 8},
+        "no original": {"type": "longrope", "long_factor": [1.0] * 8},
+        "mscale text": {"type": "yarn", "factor": 2.0, "mscale": "x"},
+        "mscale_all_dim text": {"type": "yarn", "factor": 2.0, "mscale_all_dim": "x"},
+        "beta zero": {"type": "yarn", "factor": 2.0, "beta_fast": 0},
+    }.items():
         yield Case(f"rope_scaling {name}", config(rope_scaling=scaling), "rope_scaling")
     for value in (5, "", None, ["llama"], "nope", "x" * 100000, "two\nlines \u001b[31m"):
         yield Case(f"model_type {json.dumps(value)[:30]}", config(model_type=value), "config.json", "model_type")
@@ -190,11 +256,26 @@ def config_cases():
     yield Case("a field with a line end", config(**{"two\nlines": 1, "hidden_size": -1}), "hidden_size")
     raw = json.dumps(base_config())
     for name, text in {
-            "empty": "", "blank": "  \n", "cut": raw[:100], "two": raw + raw, "list": "[]", "number": "5", "null": "null",
-            "not json": "model_type: llama\n", "NaN": raw.replace("1e-05", "NaN"), "Infinity": raw.replace("1e-05", "Infinity"),
-            "comma": raw[:-1] + ",}", "twice": raw[:-1] + ', "hidden_size": 64}', "deep": '{"a":' * 100000, "mark": "\ufeff" + raw,
-            "utf-16": raw.encode("utf-16"), "latin-1": raw.replace("silu", "sil\xfc").encode("latin-1"), "zeros": b"\0" * 4096,
-            "random": random.Random(2).randbytes(5000), "surrogate": raw.replace("silu", "\\ud800")}.items():
+        "empty": "",
+        "blank": "  \n",
+        "cut": raw[:100],
+        "two": raw + raw,
+        "list": "[]",
+        "number": "5",
+        "null": "null",
+        "not json": "model_type: llama\n",
+        "NaN": raw.replace("1e-05", "NaN"),
+        "Infinity": raw.replace("1e-05", "Infinity"),
+        "comma": raw[:-1] + ",}",
+        "twice": raw[:-1] + ', "hidden_size": 64}',
+        "deep": '{"a":' * 100000,
+        "mark": "\ufeff" + raw,
+        "utf-16": raw.encode("utf-16"),
+        "latin-1": raw.replace("silu", "sil\xfc").encode("latin-1"),
+        "zeros": b"\0" * 4096,
+        "random": random.Random(2).randbytes(5000),
+        "surrogate": raw.replace("silu", "\\ud800"),
+    }.items():
         files = Files()
         files["config.json"] = text
         yield Case(f"config {name}", files, "config.json")
@@ -232,8 +313,13 @@ Q = "model.layers.1.self_attn.q_proj"
 
 
 def header_case(name, key, value, *expect):
-    return Case(f"header: {name}", weights(lambda header: header[Q + ".weight"].update({key: value})), "model.safetensors",
-                Q + ".weight", *expect)
+    return Case(
+        f"header: {name}",
+        weights(lambda header: header[Q + ".weight"].update({key: value})),
+        "model.safetensors",
+        Q + ".weight",
+        *expect,
+    )
 
 
 def weight_cases():
@@ -243,11 +329,29 @@ def weight_cases():
         files = Files()
         files["model.safetensors"] = whole[:size]
         yield Case(f"cut at {size}", files, "model.safetensors")
-    for size in (1, header_size - 1, header_size + 1, len(whole), 10**8, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, (1 << 64) - 8):
+    for size in (
+        1,
+        header_size - 1,
+        header_size + 1,
+        len(whole),
+        10**8,
+        1 << 40,
+        (1 << 63) - 1,
+        1 << 63,
+        (1 << 64) - 1,
+        (1 << 64) - 8,
+    ):
         files = Files()
         files["model.safetensors"] = struct.pack("<Q", size) + whole[8:]
         yield Case(f"header size {size}", files, "model.safetensors")
-    for name, text in {"list": b"[]", "text": b'"x"', "not json": b"{]", "empty": b"", "deep": b'{"a":' * 1000, "zero": b"\0" * 64}.items():
+    for name, text in {
+        "list": b"[]",
+        "text": b'"x"',
+        "not json": b"{]",
+        "empty": b"",
+        "deep": b'{"a":' * 1000,
+        "zero": b"\0" * 64,
+    }.items():
         files = Files()
         files["model.safetensors"] = struct.pack("<Q", len(text)) + text + whole[8 + header_size :]
         yield Case(f"header is {name}", files, "model.safetensors")
@@ -266,22 +370,56 @@ def weight_cases():
     yield header_case("offsets negative", "data_offsets", [-16384, 0])
     yield header_case("offsets behind the end", "data_offsets", [1 << 40, (1 << 40) + 16384])
     yield header_case("offsets wrap", "data_offsets", [(1 << 63) - 16384, (1 << 63) - 1])
-    yield Case("header: overlap", weights(lambda header: header[Q + ".weight"].update(data_offsets=[0, 16384])), "model.safetensors", "overlap")
+    yield Case(
+        "header: overlap",
+        weights(lambda header: header[Q + ".weight"].update(data_offsets=[0, 16384])),
+        "model.safetensors",
+        "overlap",
+    )
     yield Case("header: no object", weights(lambda header: header.update({Q + ".weight": 5})), Q)
     raw = TENSORS[Q + ".weight"][2]
     for dtype in ("I32", "U32"):
         yield Case(f"{dtype} weight", weights(tensors=changed(Q + ".weight", [dtype, [64, 64], raw])), Q, dtype)
-    yield Case("transposed", weights(tensors=changed("model.layers.0.mlp.up_proj.weight", ["F32", [64, 96], bytes(4 * 64 * 96)])),
-               "model.layers.0.mlp.up_proj.weight", "64, 96", "96, 64")
+    yield Case(
+        "transposed",
+        weights(tensors=changed("model.layers.0.mlp.up_proj.weight", ["F32", [64, 96], bytes(4 * 64 * 96)])),
+        "model.layers.0.mlp.up_proj.weight",
+        "64, 96",
+        "96, 64",
+    )
     yield Case("rank 3", weights(tensors=changed(Q + ".weight", ["F32", [1, 64, 64], raw])), Q, "1, 64, 64")
     yield Case("rank 0", weights(tensors=changed(Q + ".weight", ["F32", [], raw[:4]])), Q)
     yield Case("no elements", weights(tensors=changed(Q + ".weight", ["F32", [0, 64], b""])), Q, "0, 64")
-    yield Case("norm shape", weights(tensors=changed("model.norm.weight", ["F32", [63], bytes(4 * 63)])), "model.norm.weight", "63", "64")
-    yield Case("norm dtype", weights(tensors=changed("model.norm.weight", ["I64", [64], bytes(8 * 64)])), "model.norm.weight", "I64")
-    yield Case("more columns than can be", large(intermediate=(1 << 18) + 64), "model.layers.0.mlp.down_proj.weight", "64, 262208",
-               "262208 columns", "at most 262144")
-    yield Case("a wider norm than can be", large(hidden=(1 << 17) + 64, intermediate=64), "norm", "131136", "at most 131072")
-    for name in ("model.embed_tokens.weight", "model.norm.weight", Q + ".weight", "model.layers.0.input_layernorm.weight"):
+    yield Case(
+        "norm shape",
+        weights(tensors=changed("model.norm.weight", ["F32", [63], bytes(4 * 63)])),
+        "model.norm.weight",
+        "63",
+        "64",
+    )
+    yield Case(
+        "norm dtype",
+        weights(tensors=changed("model.norm.weight", ["I64", [64], bytes(8 * 64)])),
+        "model.norm.weight",
+        "I64",
+    )
+    yield Case(
+        "more columns than can be",
+        large(intermediate=(1 << 18) + 64),
+        "model.layers.0.mlp.down_proj.weight",
+        "64, 262208",
+        "262208 columns",
+        "at most 262144",
+    )
+    yield Case(
+        "a wider norm than can be", large(hidden=(1 << 17) + 64, intermediate=64), "norm", "131136", "at most 131072"
+    )
+    for name in (
+        "model.embed_tokens.weight",
+        "model.norm.weight",
+        Q + ".weight",
+        "model.layers.0.input_layernorm.weight",
+    ):
         yield Case(f"missing {name}", weights(tensors=changed(name, None)), name, "missing")
     files = Files()
     del files["model.safetensors"]
@@ -301,9 +439,17 @@ def large(hidden=None, intermediate=None):
     """A checkpoint of one layer that is what it says, in a file of holes."""
     hidden, inner = hidden or HIDDEN, intermediate or INNER
     shapes = {"model.embed_tokens.weight": [VOCAB, hidden], "model.norm.weight": [hidden]}
-    for name, shape in {"input_layernorm": [hidden], "post_attention_layernorm": [hidden], "self_attn.q_proj": [2, hidden],
-                        "self_attn.k_proj": [2, hidden], "self_attn.v_proj": [2, hidden], "self_attn.o_proj": [hidden, 2],
-                        "mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden], "mlp.down_proj": [hidden, inner]}.items():
+    for name, shape in {
+        "input_layernorm": [hidden],
+        "post_attention_layernorm": [hidden],
+        "self_attn.q_proj": [2, hidden],
+        "self_attn.k_proj": [2, hidden],
+        "self_attn.v_proj": [2, hidden],
+        "self_attn.o_proj": [hidden, 2],
+        "mlp.gate_proj": [inner, hidden],
+        "mlp.up_proj": [inner, hidden],
+        "mlp.down_proj": [hidden, inner],
+    }.items():
         shapes[f"model.layers.0.{name}.weight"] = shape
     header, end = {}, 0
     for name, shape in shapes.items():
@@ -317,8 +463,14 @@ def large(hidden=None, intermediate=None):
             f.write(struct.pack("<Q", len(text)) + text)
             f.truncate(8 + len(text) + end)
 
-    files = config(hidden_size=hidden, intermediate_size=inner, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
-                   head_dim=2)
+    files = config(
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=2,
+    )
     files["model.safetensors"] = write
     return files
 
@@ -355,18 +507,42 @@ def quant_cases():
     yield Case("biases of another shape", quantised(biases=("F32", [64, 1])), Q + ".biases", "64, 1")
     yield Case("fp scales, odd bits", quantised(data=("U32", [64, 6]), scales=("U8", [64, 2])), Q, "U8")
     symmetric = {"group_size": 32, "bits": 4, "mode": "symmetric"}
-    yield Case("symmetric, bf16 scales", quantised(scales=("BF16", [64, 2]), biases=None, block=symmetric), Q + ".biases", "missing")
+    yield Case(
+        "symmetric, bf16 scales",
+        quantised(scales=("BF16", [64, 2]), biases=None, block=symmetric),
+        Q + ".biases",
+        "missing",
+    )
     for bits in (2, 3, 6):
-        yield Case(f"symmetric, {bits} bits", quantised(data=("U32", [64, 2 * bits]), scales=("F16", [64, 2]), biases=None,
-                   block=dict(symmetric, bits=bits)), Q + ".biases", "missing")
-    yield Case("symmetric, said of this module only by halves", quantised(scales=("F16", [64, 2]), biases=None,
-               block=dict(symmetric, **{Q: {"group_size": 32, "bits": 4}})), Q + ".biases", "missing")
+        yield Case(
+            f"symmetric, {bits} bits",
+            quantised(
+                data=("U32", [64, 2 * bits]), scales=("F16", [64, 2]), biases=None, block=dict(symmetric, bits=bits)
+            ),
+            Q + ".biases",
+            "missing",
+        )
+    yield Case(
+        "symmetric, said of this module only by halves",
+        quantised(scales=("F16", [64, 2]), biases=None, block=dict(symmetric, **{Q: {"group_size": 32, "bits": 4}})),
+        Q + ".biases",
+        "missing",
+    )
     yield Case("a record for fewer columns than it has", quantised(scales=("U8", [64, 20]), biases=None), Q, "20")
-    for rule in ({"group_size": 64, "bits": 4}, {"group_size": 32, "bits": 8}, {"group_size": 32, "bits": 4, "mode": "mxfp4"},
-                 {"group_size": "x", "bits": 4}, {"group_size": 32, "bits": -4}):
-        yield Case(f"override {json.dumps(rule)}", quantised(block={"group_size": 32, "bits": 4, Q: rule}), "config.json", Q)
+    for rule in (
+        {"group_size": 64, "bits": 4},
+        {"group_size": 32, "bits": 8},
+        {"group_size": 32, "bits": 4, "mode": "mxfp4"},
+        {"group_size": "x", "bits": 4},
+        {"group_size": 32, "bits": -4},
+    ):
+        yield Case(
+            f"override {json.dumps(rule)}", quantised(block={"group_size": 32, "bits": 4, Q: rule}), "config.json", Q
+        )
     for method in ("awq", "nope"):
-        yield Case(f"quant_method {method}", config(quantization_config={"quant_method": method}), "quant_method", method)
+        yield Case(
+            f"quant_method {method}", config(quantization_config={"quant_method": method}), "quant_method", method
+        )
 
 
 def index_cases():
@@ -382,11 +558,31 @@ def index_cases():
         return {"metadata": {}, "weight_map": {name: file for name in TENSORS}}
 
     outside = os.path.join(tempfile.gettempdir(), "model.safetensors")
-    for file in ("../model.safetensors", outside, "/etc/passwd", "a/../../b.safetensors", "..", ".", "", "sub/x.safetensors", "a\0b",
-                 "two\nlines.safetensors", "absent.safetensors", "x" * 5000, "config.json"):
+    for file in (
+        "../model.safetensors",
+        outside,
+        "/etc/passwd",
+        "a/../../b.safetensors",
+        "..",
+        ".",
+        "",
+        "sub/x.safetensors",
+        "a\0b",
+        "two\nlines.safetensors",
+        "absent.safetensors",
+        "x" * 5000,
+        "config.json",
+    ):
         yield Case(f"index to {json.dumps(file)[:40]}", index(all_in(file)), ("index", file.replace("\n", " ")))
-    for name, content in {"empty": "", "list": [], "not json": "{", "no map": {}, "map is a list": {"weight_map": []},
-                          "map of numbers": {"weight_map": {Q: 5}}, "empty map": {"weight_map": {}}}.items():
+    for name, content in {
+        "empty": "",
+        "list": [],
+        "not json": "{",
+        "no map": {},
+        "map is a list": {"weight_map": []},
+        "map of numbers": {"weight_map": {Q: 5}},
+        "empty map": {"weight_map": {}},
+    }.items():
         yield Case(f"index is {name}", index(content), "model.safetensors.index.json")
     many = {"weight_map": {f"t{i}": f"model-{i}.safetensors" for i in range(100000)}}
     yield Case("index of 100,000 files", index(many), "safetensors")
@@ -405,8 +601,15 @@ def tokenizer_cases():
     del files["tokenizer.json"]
     yield Case("tokenizer missing", files, "tokenizer.json", commands=("run",))
     raw = json.dumps(base_tokenizer())
-    for name, text in {"empty": "", "cut": raw[:500], "list": "[]", "object": "{}", "null": "null", "random": random.Random(3).randbytes(999),
-                       "deep": "[" * 100000}.items():
+    for name, text in {
+        "empty": "",
+        "cut": raw[:500],
+        "list": "[]",
+        "object": "{}",
+        "null": "null",
+        "random": random.Random(3).randbytes(999),
+        "deep": "[" * 100000,
+    }.items():
         files = Files()
         files["tokenizer.json"] = text
         yield Case(f"tokenizer is {name}", files, "tokenizer.json", commands=("run",))
@@ -427,16 +630,26 @@ def tokenizer_cases():
     yield case("added id 2^40", lambda t: t["added_tokens"][0].update(id=1 << 40))
     yield case("added without content", lambda t: t["added_tokens"][0].pop("content"))
     for pattern in ("(", "[", "a{100000}{100000}", "(" * 50000, "\\p{Nope}", "(?<", "*", "(?P<x>a)\\1" + "(" * 3):
-        yield case(f"pattern {pattern[:12]}", lambda t, pattern=pattern: t.update(pre_tokenizer={
-            "type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}))
+        yield case(
+            f"pattern {pattern[:12]}",
+            lambda t, pattern=pattern: t.update(
+                pre_tokenizer={"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+            ),
+        )
     yield case("pre-tokenizer", lambda t: t.update(pre_tokenizer={"type": "Nope"}))
     yield case("pre-tokenizers inside each other", lambda t: t.update(pre_tokenizer=nest(60)))
     yield case("normalizer", lambda t: t.update(normalizer={"type": "Nope"}))
     yield case("decoder", lambda t: t.update(decoder={"type": "Nope"}))
     yield case("post-processor", lambda t: t.update(post_processor={"type": "Nope"}))
     # ids behind the model's vocabulary: the tokenizer is fine, the prompt is not
-    yield Case("ids behind the vocabulary", changed(lambda t: t["model"]["vocab"].update(he=5000)), "5000", "300", commands=("run",),
-               code=2)
+    yield Case(
+        "ids behind the vocabulary",
+        changed(lambda t: t["model"]["vocab"].update(he=5000)),
+        "5000",
+        "300",
+        commands=("run",),
+        code=2,
+    )
 
 
 def nest(depth):
@@ -449,21 +662,39 @@ def nest(depth):
 def template_cases():
     loops = "{% for a in range(1000) %}" * 8 + "x" + "{% endfor %}" * 8
     for name, text in {
-            "loop of 10^9": "{% for i in range(1000000000) %}{% endfor %}", "loops in loops": loops,
-            "loop over itself": "{% set l = [1] %}{% for i in l %}{{ l.append(1) or '' }}{% endfor %}",
-            "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-            "huge text": "{{ 'aaaaaaaaaa' * 1000000000000 }}", "growing text": "{% set ns = namespace(s='aaaa') %}{% for i in range(60) %}"
-            "{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
-            "huge list": "{{ (range(1000000000) | list) | length }}", "huge number": "{{ 10 ** (10 ** 10) }}",
-            "not closed": "{% for m in messages %}", "not a tag": "{% nope %}", "not an expression": "{{ 1 + }}", "open": "{{ ",
-            "deep": "{{ " + "(" * 100000 + ")" * 100000 + " }}", "deep blocks": "{% if 1 %}" * 100000, "unknown filter": "{{ 'x' | nope }}",
-            "unknown function": "{{ nope() }}", "raise": "{{ raise_exception('no, not this one') }}",
-            "attribute of nothing": "{{ nope.a.b }}", "division": "{{ 1 / 0 }}", "format": "{{ '%1000000000d' % 1 }}",
-            "width": "{{ 'x'.center(10000000000) }}", "nothing": "{% set x = 1 %}"}.items():
+        "loop of 10^9": "{% for i in range(1000000000) %}{% endfor %}",
+        "loops in loops": loops,
+        "loop over itself": "{% set l = [1] %}{% for i in l %}{{ l.append(1) or '' }}{% endfor %}",
+        "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "huge text": "{{ 'aaaaaaaaaa' * 1000000000000 }}",
+        "growing text": "{% set ns = namespace(s='aaaa') %}{% for i in range(60) %}"
+        "{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
+        "huge list": "{{ (range(1000000000) | list) | length }}",
+        "huge number": "{{ 10 ** (10 ** 10) }}",
+        "not closed": "{% for m in messages %}",
+        "not a tag": "{% nope %}",
+        "not an expression": "{{ 1 + }}",
+        "open": "{{ ",
+        "deep": "{{ " + "(" * 100000 + ")" * 100000 + " }}",
+        "deep blocks": "{% if 1 %}" * 100000,
+        "unknown filter": "{{ 'x' | nope }}",
+        "unknown function": "{{ nope() }}",
+        "raise": "{{ raise_exception('no, not this one') }}",
+        "attribute of nothing": "{{ nope.a.b }}",
+        "division": "{{ 1 / 0 }}",
+        "format": "{{ '%1000000000d' % 1 }}",
+        "width": "{{ 'x'.center(10000000000) }}",
+        "nothing": "{% set x = 1 %}",
+    }.items():
         files = Files()
         files["tokenizer_config.json"] = {"chat_template": text}
-        yield Case(f"template: {name}", files, {"raise": "no, not this one", "nothing": "prompt is empty"}.get(name, "template"),
-                   commands=("run",), code=2 if name == "nothing" else 1)
+        yield Case(
+            f"template: {name}",
+            files,
+            {"raise": "no, not this one", "nothing": "prompt is empty"}.get(name, "template"),
+            commands=("run",),
+            code=2 if name == "nothing" else 1,
+        )
     for name, value in {"number": 5, "list of numbers": [5], "object": {"a": 1}}.items():
         files = Files()
         files["tokenizer_config.json"] = {"chat_template": value}
@@ -562,6 +793,7 @@ def check(apus, case, verbose):
 
 def check_valid(apus):
     """Without this, a program that always fails would pass."""
+
     def action(directory):
         for command in ("info", "run"):
             outcome = run(arguments_of(apus, command, directory))

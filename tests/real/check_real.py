@@ -2,7 +2,13 @@
 wherever the reference leads by more than 0.1; on the processor memory of the served 1.5B, and the time from process start to first token.
 tests/real/check_real.py [--device cuda] [OPTIONS of apus debug logits…]: on a device, too, how far its distributions are from those of
 --cpu ref (f32 throughout), which must not be further than the processor's own are. APUS_MODELS: names, or NAME=DIRECTORY."""
-import json, os, subprocess, sys, tempfile, time
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
 
 import numpy as np
 
@@ -23,13 +29,17 @@ def logits(model, ids, *options, where=OPTIONS):
         tokens, out = os.path.join(directory, "ids"), os.path.join(directory, "logits.npy")
         with open(tokens, "w") as f:
             f.write(",".join(map(str, ids)))
-        subprocess.run([BINARY, "debug", "logits", model, "--tokens", "@" + tokens, "--out", out, *where, *options], check=True)
+        subprocess.run(
+            [BINARY, "debug", "logits", model, "--tokens", "@" + tokens, "--out", out, *where, *options], check=True
+        )
         return np.load(out)
 
 
 def encode(model, text):
     line = json.dumps({"text": text, "special": True, "bos": True}) + "\n"
-    out = subprocess.run([BINARY, "debug", "tokens", model], input=line, capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [BINARY, "debug", "tokens", model], input=line, capture_output=True, text=True, check=True
+    ).stdout
     return json.loads(out)["ids"]
 
 
@@ -44,9 +54,11 @@ def nll(out, ids):
 
 def divergences(reference, *others):
     """Of each row Σ p·(ln p − ln q), in nats."""
+
     def log_softmax(row):
         row = row.astype(np.float64) - row.max()
         return row - np.log(np.exp(row).sum())
+
     sums = [[] for _ in others]
     for rows in zip(reference, *others):
         p, *qs = map(log_softmax, rows)
@@ -72,12 +84,14 @@ for name in MODELS:
             reference, own = logits(model, ids, "--cpu", "ref", where=()), logits(model, ids, where=())
             device, processor = divergences(*(rows[::4] for rows in (reference, out, own)))
             check(np.mean(device) <= np.mean(processor), f"{name}: {page}: further from f32 than the processor")
-            print(f"{name} {page}: KL from f32, nats, mean and p99: here {np.mean(device):.3g} {np.quantile(device, 0.99):.3g}, "
-                  f"processor {np.mean(processor):.3g} {np.quantile(processor, 0.99):.3g}")
+            print(
+                f"{name} {page}: KL from f32, nats, mean and p99: here {np.mean(device):.3g} {np.quantile(device, 0.99):.3g}, "
+                f"processor {np.mean(processor):.3g} {np.quantile(processor, 0.99):.3g}"
+            )
     compared = 0
     for answer in golden["answers"]:
         ids = answer["prompt"] + answer["answer"]
-        ours = logits(model, ids, "--steps", str(len(answer["answer"])))[len(answer["prompt"]) - 1:-1].argmax(axis=1)
+        ours = logits(model, ids, "--steps", str(len(answer["answer"])))[len(answer["prompt"]) - 1 : -1].argmax(axis=1)
         for i, (token, best, lead) in enumerate(zip(ours, answer["argmax"], answer["lead"])):
             if lead > LEAD:
                 compared += 1
@@ -101,9 +115,15 @@ if sys.platform == "linux" and not OPTIONS:
         server.chat("Write a story about a swift. " * 40, max_tokens=64)
         anonymous, total = resident(server.process.pid)
         kv = server.health()["kv_bytes_total"]
-        weights = sum(os.path.getsize(os.path.join(d, f)) for d, _, files in os.walk(CACHE) for f in files
-                      if f.endswith(".safetensors") and "qwen-1.5b" in d and "compact" in d)
-        print(f"served 1.5B: resident {total / 1e6:.0f} MB = anonymous {anonymous / 1e6:.0f} MB + mapped; weights {weights / 1e6:.0f} MB, KV at most {kv / 1e6:.0f} MB")
+        weights = sum(
+            os.path.getsize(os.path.join(d, f))
+            for d, _, files in os.walk(CACHE)
+            for f in files
+            if f.endswith(".safetensors") and "qwen-1.5b" in d and "compact" in d
+        )
+        print(
+            f"served 1.5B: resident {total / 1e6:.0f} MB = anonymous {anonymous / 1e6:.0f} MB + mapped; weights {weights / 1e6:.0f} MB, KV at most {kv / 1e6:.0f} MB"
+        )
         check(total <= weights + kv + 80e6, "resident memory ≤ weights + KV + 80 MB")
 if not OPTIONS:
     times = []

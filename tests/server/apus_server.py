@@ -1,5 +1,13 @@
 """Starts build/apus serve on a free port for the tests and stops it again."""
-import http.client, json, os, re, signal, subprocess, sys, time
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BINARY = os.environ.get("APUS_BINARY", os.path.join(ROOT, "build", "apus"))
@@ -18,9 +26,20 @@ class Server:
     def __init__(self, model, *options, name=None, environment=None, prefix=(), command=None, log=None):
         """log: a file for what it logs, with a line per request then."""
         self.name = name or "test-model"
-        command = [*prefix, BINARY, *(command or ["serve", model]), "--port", "0", "--model-name", self.name, *map(str, options)]
+        command = [
+            *prefix,
+            BINARY,
+            *(command or ["serve", model]),
+            "--port",
+            "0",
+            "--model-name",
+            self.name,
+            *map(str, options),
+        ]
         quiet = {} if log else {"APUS_NO_REQUEST_LOG": "true"}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **quiet, **(environment or {})})
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **quiet, **(environment or {})}
+        )
         self.port = None
         for line in self.process.stdout:
             found = re.search(r"API\s+https?://[^:]+:(\d+)/v1", line)
@@ -58,7 +77,9 @@ class Server:
     def chat(self, messages, **fields):
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
-        status, _, body = self.request("POST", "/v1/chat/completions", {"model": self.name, "messages": messages, **fields})
+        status, _, body = self.request(
+            "POST", "/v1/chat/completions", {"model": self.name, "messages": messages, **fields}
+        )
         return status, json.loads(body)
 
     def stream(self, path, body):
@@ -89,6 +110,7 @@ class Server:
 
 class Checks:
     """Counts; prints what failed; exit code at the end."""
+
     def __init__(self):
         self.passed, self.failed = 0, 0
 

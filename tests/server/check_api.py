@@ -1,5 +1,12 @@
 """The API on a real model: shapes of every answer, streams equal whole answers, seeds, isolation, cancellation, limits."""
-import http.client, json, os, signal, socket, threading, time
+
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+import time
 
 import shapes
 from apus_server import Checks, Server, model_path
@@ -44,10 +51,18 @@ def test_shapes(s):
     status, answer = s.chat("Say hello.", **SHORT)
     check(status == 200, "chat answers")
     valid(shapes.CHAT, answer, "chat")
-    check(answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"], "usage adds up")
-    begun = [{"role": "user", "content": "What is the capital of France?"}, {"role": "assistant", "content": "The capital of France is"}]
+    check(
+        answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"],
+        "usage adds up",
+    )
+    begun = [
+        {"role": "user", "content": "What is the capital of France?"},
+        {"role": "assistant", "content": "The capital of France is"},
+    ]
     status, on = s.chat(begun, continue_final_message=True, **SHORT)
-    check(status == 200 and on["choices"][0]["message"]["content"].startswith(" Paris"), f"continue_final_message: {on}")
+    check(
+        status == 200 and on["choices"][0]["message"]["content"].startswith(" Paris"), f"continue_final_message: {on}"
+    )
     for wrong in (begun[:1], begun[:1] + [{"role": "assistant", "content": ""}]):
         status, on = s.chat(wrong, continue_final_message=True, **SHORT)
         check(status == 400 and on["error"]["param"] == "continue_final_message", f"nothing to continue: {on}")
@@ -56,27 +71,48 @@ def test_shapes(s):
 
 
 def test_stream_equals_whole(s):
-    for fields in ({**SHORT}, {**SHORT, "n": 2, "temperature": 1, "seed": 5}, {**SHORT, "logprobs": True, "top_logprobs": 3},
-                   {**SHORT, "stop": ["o", "zz"]}, {"max_tokens": 40, "seed": 3, "temperature": 1.5, "logprobs": True}):
+    for fields in (
+        {**SHORT},
+        {**SHORT, "n": 2, "temperature": 1, "seed": 5},
+        {**SHORT, "logprobs": True, "top_logprobs": 3},
+        {**SHORT, "stop": ["o", "zz"]},
+        {"max_tokens": 40, "seed": 3, "temperature": 1.5, "logprobs": True},
+    ):
         status, whole = s.chat("Tell me about 你好, emoji 🙂 and the ocean.", **fields)
         check(status == 200, f"whole answer for {fields}: {whole}")
-        events = s.stream("/v1/chat/completions", {"messages": [{"role": "user", "content": "Tell me about 你好, emoji 🙂 and the ocean."}],
-                                                    "stream_options": {"include_usage": True}, **fields})
+        events = s.stream(
+            "/v1/chat/completions",
+            {
+                "messages": [{"role": "user", "content": "Tell me about 你好, emoji 🙂 and the ocean."}],
+                "stream_options": {"include_usage": True},
+                **fields,
+            },
+        )
         choices, chunks = join_stream(events)
-        for usage in (chunks[-1]["usage"], whole["usage"]):  # what earlier requests left is found once more by the second
+        for usage in (
+            chunks[-1]["usage"],
+            whole["usage"],
+        ):  # what earlier requests left is found once more by the second
             usage.pop("prompt_tokens_details")
-        check(all("usage" in c for c in chunks) and chunks[-1]["choices"] == [] and chunks[-1]["usage"] == whole["usage"],
-              f"usage of the stream is that of the whole: {chunks[-1]} {whole['usage']}")
+        check(
+            all("usage" in c for c in chunks) and chunks[-1]["choices"] == [] and chunks[-1]["usage"] == whole["usage"],
+            f"usage of the stream is that of the whole: {chunks[-1]} {whole['usage']}",
+        )
         for c in whole["choices"]:
             got = choices[c["index"]]
-            check(got["text"] == c["message"]["content"], f"stream = whole: {got['text']!r} {c['message']['content']!r}")
+            check(
+                got["text"] == c["message"]["content"], f"stream = whole: {got['text']!r} {c['message']['content']!r}"
+            )
             check(got["finish"] == c["finish_reason"], "same finish")
             if fields.get("logprobs"):
                 check(got["logprobs"] == c["logprobs"]["content"], "same logprobs")
                 tokens = c["logprobs"]["content"]
                 joined = b"".join(bytes(t["bytes"]) for t in tokens).decode("utf-8", "replace")
                 check(joined.startswith(c["message"]["content"].rstrip("\ufffd")), f"bytes rejoin: {joined!r}")
-                check(all(len(t["top_logprobs"]) == fields.get("top_logprobs", 0) for t in tokens), "as many alternatives as asked for")
+                check(
+                    all(len(t["top_logprobs"]) == fields.get("top_logprobs", 0) for t in tokens),
+                    "as many alternatives as asked for",
+                )
         if "stop" in fields:
             check("o" not in whole["choices"][0]["message"]["content"], "the stop string is cut off")
 
@@ -85,6 +121,7 @@ def test_completions(s):
     def complete(**fields):
         status, _, body = s.request("POST", "/v1/completions", {"model": s.name, **fields})
         return status, json.loads(body)
+
     status, a = complete(prompt="The capital of France is", temperature=0)
     valid(shapes.COMPLETION, a, "completion")
     check(a["usage"]["completion_tokens"] == 16 or a["choices"][0]["finish_reason"] == "stop", "16 tokens by default")
@@ -94,27 +131,52 @@ def test_completions(s):
     status, c = complete(prompt=[785, 6722, 315], temperature=0, echo=True, logprobs=2, max_tokens=0)
     valid(shapes.COMPLETION, c, "prompt scoring")
     lp = c["choices"][0]["logprobs"]
-    check(len(lp["tokens"]) == 3 and lp["token_logprobs"][0] is None and all(x < 0 for x in lp["token_logprobs"][1:]), f"prompt logprobs {lp}")
+    check(
+        len(lp["tokens"]) == 3 and lp["token_logprobs"][0] is None and all(x < 0 for x in lp["token_logprobs"][1:]),
+        f"prompt logprobs {lp}",
+    )
     status, all_of = complete(prompt=["Once upon", "The"], n=4, max_tokens=6, seed=3, logprobs=0)
     status, best = complete(prompt=["Once upon", "The"], best_of=4, n=2, max_tokens=6, seed=3)
     mean = lambda c: sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["token_logprobs"])  # noqa: E731
-    wanted = [c["text"] for p in (0, 4) for c in sorted(all_of["choices"][p:p + 4], key=mean, reverse=True)[:2]]
-    check([c["text"] for c in best["choices"]] == wanted and best["choices"][0]["logprobs"] is None, f"best_of gives the likeliest: {best} {wanted}")
-    check([c["index"] for c in best["choices"]] == [0, 1, 2, 3] and best["usage"]["completion_tokens"] == all_of["usage"]["completion_tokens"], "and counts all")
-    status, middle = complete(prompt="def add(a, b):\n    ", suffix="\n\nprint(add(2, 3))\n", max_tokens=24, temperature=0)
+    wanted = [c["text"] for p in (0, 4) for c in sorted(all_of["choices"][p : p + 4], key=mean, reverse=True)[:2]]
+    check(
+        [c["text"] for c in best["choices"]] == wanted and best["choices"][0]["logprobs"] is None,
+        f"best_of gives the likeliest: {best} {wanted}",
+    )
+    check(
+        [c["index"] for c in best["choices"]] == [0, 1, 2, 3]
+        and best["usage"]["completion_tokens"] == all_of["usage"]["completion_tokens"],
+        "and counts all",
+    )
+    status, middle = complete(
+        prompt="def add(a, b):\n    ", suffix="\n\nprint(add(2, 3))\n", max_tokens=24, temperature=0
+    )
     check(status == 200 and middle["choices"][0]["text"].startswith("return a + b"), f"suffix: {middle}")
-    events = s.stream("/v1/completions", {"prompt": "word " * 300, "max_tokens": 2, "return_progress": True, "cache_prompt": False})
+    events = s.stream(
+        "/v1/completions", {"prompt": "word " * 300, "max_tokens": 2, "return_progress": True, "cache_prompt": False}
+    )
     told = [json.loads(e)["prompt_progress"] for e in events[:-1] if "prompt_progress" in e]
-    check(told and told[-1]["processed"] == told[-1]["total"] and [t["processed"] for t in told] == sorted({t["processed"] for t in told}), f"progress: {told}")
+    check(
+        told
+        and told[-1]["processed"] == told[-1]["total"]
+        and [t["processed"] for t in told] == sorted({t["processed"] for t in told}),
+        f"progress: {told}",
+    )
     events = s.stream("/v1/completions", {"prompt": "The capital of France is", "temperature": 0})
     for e in events[:-1]:
         valid(shapes.COMPLETION_CHUNK, json.loads(e), "completion chunk")
-    check("".join(json.loads(e)["choices"][0]["text"] for e in events[:-1]) == a["choices"][0]["text"], "completion stream = whole")
+    check(
+        "".join(json.loads(e)["choices"][0]["text"] for e in events[:-1]) == a["choices"][0]["text"],
+        "completion stream = whole",
+    )
 
 
 def test_isolation(s):
     prompts = [f"Write one sentence about the number {i}." for i in range(64)]
-    fields = [dict(max_tokens=12 + i % 9, **({"temperature": 0} if i % 2 else {"temperature": 1, "seed": i})) for i in range(64)]
+    fields = [
+        dict(max_tokens=12 + i % 9, **({"temperature": 0} if i % 2 else {"temperature": 1, "seed": i}))
+        for i in range(64)
+    ]
     alone = {}
     for i in range(0, 64, 4):
         alone[i] = s.chat(prompts[i], **fields[i])[1]["choices"]
@@ -123,6 +185,7 @@ def test_isolation(s):
     def one(i):
         status, answer = s.chat(prompts[i], **fields[i])
         together[i] = answer["choices"] if status == 200 else (status, answer)
+
     threads = [threading.Thread(target=one, args=(i,)) for i in range(64)]
     [t.start() for t in threads]
     [t.join() for t in threads]
@@ -133,9 +196,19 @@ def test_isolation(s):
 
 def test_disconnect(s):
     for stream in (False, True):
-        body = json.dumps({"model": s.name, "stream": stream, "ignore_eos": True, "max_tokens": 400, "messages": [{"role": "user", "content": "Count."}]})
+        body = json.dumps(
+            {
+                "model": s.name,
+                "stream": stream,
+                "ignore_eos": True,
+                "max_tokens": 400,
+                "messages": [{"role": "user", "content": "Count."}],
+            }
+        )
         raw = socket.create_connection(("127.0.0.1", s.port))
-        raw.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        raw.sendall(
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
         start = time.time()
         while s.health()["running"] == 0 and time.time() - start < 10:
             time.sleep(0.01)
@@ -144,22 +217,34 @@ def test_disconnect(s):
         start = time.time()
         while s.health()["running"] > 0 and time.time() - start < 10:
             time.sleep(0.01)
-        check(time.time() - start < 1.5, f"a vanished client's slot is freed (stream {stream}): {time.time() - start:.2f} s")
+        check(
+            time.time() - start < 1.5,
+            f"a vanished client's slot is freed (stream {stream}): {time.time() - start:.2f} s",
+        )
 
 
 def test_limits(s):
     status, answer = s.chat("word " * 5000, max_tokens=10)
-    check(status == 400 and answer["error"]["code"] == "context_length_exceeded" and "512" in answer["error"]["message"], f"a full context: {answer}")
+    check(
+        status == 400 and answer["error"]["code"] == "context_length_exceeded" and "512" in answer["error"]["message"],
+        f"a full context: {answer}",
+    )
     status, answer = s.chat("hi", max_tokens=100000)
     check(status == 400 and answer["error"]["code"] == "context_length_exceeded", "max_tokens beyond the context")
     status, answer = s.chat("hi", ignore_eos=True, temperature=0)
-    check(status == 200 and answer["choices"][0]["finish_reason"] == "length" and answer["usage"]["total_tokens"] == 512,
-          f"without max_tokens an answer may fill the context: {answer.get('usage')}")
+    check(
+        status == 200 and answer["choices"][0]["finish_reason"] == "length" and answer["usage"]["total_tokens"] == 512,
+        f"without max_tokens an answer may fill the context: {answer.get('usage')}",
+    )
 
 
 def test_keepalive(s):
     connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
-    for body, wanted in ((b"{", 400), (b'{"model":"x"}', 400), (b'{"model":"x","messages":[{"role":"user","content":"a"}]}', 404)):
+    for body, wanted in (
+        (b"{", 400),
+        (b'{"model":"x"}', 400),
+        (b'{"model":"x","messages":[{"role":"user","content":"a"}]}', 404),
+    ):
         connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         data = response.read()
@@ -176,7 +261,9 @@ def raw_stream(s, version, fields, receive_bytes=None):
     raw.settimeout(120)
     raw.connect(("127.0.0.1", s.port))
     body = json.dumps({"model": s.name, "stream": True, "messages": [{"role": "user", "content": "Count."}], **fields})
-    raw.sendall(f"POST /v1/chat/completions {version}\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    raw.sendall(
+        f"POST /v1/chat/completions {version}\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    )
     return raw
 
 
@@ -200,9 +287,9 @@ def unchunk(body):
         size = int(size, 16)
         if size == 0:
             return out if body == b"\r\n" else None
-        if body[size:size + 2] != b"\r\n":
+        if body[size : size + 2] != b"\r\n":
             return None
-        out, body = out + body[:size], body[size + 2:]
+        out, body = out + body[:size], body[size + 2 :]
 
 
 def is_whole(events):
@@ -217,17 +304,29 @@ def test_stream_wire(s):
         check(is_whole(unchunk(body)), f"chunks hold the events (request {again} of a connection): {body[-200:]}")
         if not again:  # the connection lives on behind a stream
             text = json.dumps({"model": s.name, "prompt": "One, two,", "stream": True, **SHORT})
-            raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+            raw.sendall(
+                f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+            )
     raw.close()
     raw = raw_stream(s, "HTTP/1.0", SHORT)
     head, _, body = read_until(raw, b"never").partition(b"\r\n\r\n")
-    check(b"chunked" not in head.lower() and is_whole(body), f"HTTP/1.0 gets no chunks: {head} {body[:80]} {body[-80:]}")
+    check(
+        b"chunked" not in head.lower() and is_whole(body), f"HTTP/1.0 gets no chunks: {head} {body[:80]} {body[-80:]}"
+    )
     raw.close()
 
 
 def test_slow_reader(s):
     """Somebody who does not read his events (more of them than sockets hold) keeps nobody up and loses nothing."""
-    fields = {"max_tokens": 300, "ignore_eos": True, "logprobs": True, "top_logprobs": 20, "n": 3, "temperature": 1, "seed": 1}
+    fields = {
+        "max_tokens": 300,
+        "ignore_eos": True,
+        "logprobs": True,
+        "top_logprobs": 20,
+        "n": 3,
+        "temperature": 1,
+        "seed": 1,
+    }
     slow = raw_stream(s, "HTTP/1.1", fields, 4096)
     start = time.time()
     events = s.stream("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], **SHORT})
@@ -237,8 +336,13 @@ def test_slow_reader(s):
     head, _, body = read_until(slow, b"\r\n0\r\n\r\n").partition(b"\r\n\r\n")
     content = unchunk(body)
     check(is_whole(content), f"the slow reader gets everything: {len(body)} bytes")
-    entries = sum(len(c["logprobs"]["content"]) for line in (content or b"").split(b"\n\n") if line.startswith(b"data: {")
-                  for c in json.loads(line[6:])["choices"] if c.get("logprobs"))
+    entries = sum(
+        len(c["logprobs"]["content"])
+        for line in (content or b"").split(b"\n\n")
+        if line.startswith(b"data: {")
+        for c in json.loads(line[6:])["choices"]
+        if c.get("logprobs")
+    )
     check(entries == 900, f"{entries} of 900 tokens, {len(body)} bytes, {time.time() - start:.1f} s")
     slow.close()
 
@@ -292,15 +396,28 @@ def test_shutdown(path):
         content = unchunk(read_until(long, b"\r\n0\r\n\r\n").partition(b"\r\n\r\n")[2])
         check(content is not None, "a stream that is cut ends as HTTP should")
         last = (content or b"").rstrip(b"\n").rpartition(b"\n\n")[2]
-        check(last.startswith(b"data: {") and json.loads(last[6:])["error"]["code"] == "shutting_down", f"and says why: {last}")
+        check(
+            last.startswith(b"data: {") and json.loads(last[6:])["error"]["code"] == "shutting_down",
+            f"and says why: {last}",
+        )
         s.process.wait(30)  # a second signal would end it at once
     check(s.code == 0, "SIGTERM beside streams: exit code 0")
 
 
 path = model_path("qwen-0.5b")
 with Server(path, "--ctx-size", 512, "--slots", 8) as server:
-    for test in (test_shapes, test_stream_equals_whole, test_completions, test_disconnect, test_limits, test_keepalive, test_stream_wire,
-                 test_slow_reader, test_isolation, test_idle):
+    for test in (
+        test_shapes,
+        test_stream_equals_whole,
+        test_completions,
+        test_disconnect,
+        test_limits,
+        test_keepalive,
+        test_stream_wire,
+        test_slow_reader,
+        test_isolation,
+        test_idle,
+    ):
         start = time.time()
         test(server)
         print(f"{test.__name__}: {time.time() - start:.1f} s")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The KV cache as clients see it: fields that choose its form and whom it is shared with, what is refused, what answers tell."""
+
 import json
 import os
 import tempfile
@@ -14,8 +15,10 @@ LONG = "".join(f"Line {i}: the swift number {i * 37 % 101} flew {i * 53 % 97} mi
 def refused(server, param, words, **fields):
     status, answer = server.chat("Hi", max_tokens=1, **fields)
     error = answer.get("error", {})
-    check(status == 400 and error.get("param") == param and all(word in error.get("message", "") for word in words),
-          f"{fields}: {status} {error}")
+    check(
+        status == 400 and error.get("param") == param and all(word in error.get("message", "") for word in words),
+        f"{fields}: {status} {error}",
+    )
 
 
 def answered(server, **fields):
@@ -41,9 +44,16 @@ def check_fields(server):
     refused(server, "cache_salt", ["empty"], cache_salt="")
     refused(server, "cache_salt", ["string"], cache_salt=7)
     refused(server, "cache_prompt", ["boolean"], cache_prompt="no")
-    for fields, form in (({}, "f16"), ({"kv_cache": "f16"}, "f16"), ({"kv_cache": "turbo"}, "turbo"), ({"kv_cache": "q8/turbo3"}, "q8/turbo3"),
-                         ({"kv_bits": 8}, "q8"), ({"kv_bits": 8, "kv_group_size": 32}, "q8"), ({"kv_bits": None}, "f16"),
-                         ({"cache_prompt": False, "cache_salt": "s", "prompt_cache_key": "k"}, "f16")):
+    for fields, form in (
+        ({}, "f16"),
+        ({"kv_cache": "f16"}, "f16"),
+        ({"kv_cache": "turbo"}, "turbo"),
+        ({"kv_cache": "q8/turbo3"}, "q8/turbo3"),
+        ({"kv_bits": 8}, "q8"),
+        ({"kv_bits": 8, "kv_group_size": 32}, "q8"),
+        ({"kv_bits": None}, "f16"),
+        ({"cache_prompt": False, "cache_salt": "s", "prompt_cache_key": "k"}, "f16"),
+    ):
         if answer := answered(server, **fields):
             cache = answer["timings"]["kv_cache"]
             check(cache["format"] == form and "note" not in cache, f"{fields}: {cache}")
@@ -53,7 +63,9 @@ def check_fields(server):
 
 
 def check_coded(server):
-    status, _, body = server.request("POST", "/v1/completions", {"model": server.name, "prompt": LONG, "max_tokens": 2, "kv_cache": "turbo"})
+    status, _, body = server.request(
+        "POST", "/v1/completions", {"model": server.name, "prompt": LONG, "max_tokens": 2, "kv_cache": "turbo"}
+    )
     cache = json.loads(body)["timings"]["kv_cache"]
     check(cache["coded_bytes"] > 0 and cache["noise"] > 0 and 0 <= cache["layers_raised"] <= 24, cache)
 
@@ -62,16 +74,24 @@ def check_timings(server):
     status, answer = server.chat(LONG, max_tokens=10, temperature=0, ignore_eos=True)
     timings, usage = answer["timings"], answer["usage"]
     check(timings["cache_n"] == usage["prompt_tokens_details"]["cached_tokens"], f"{timings} {usage}")
-    check(timings["cache_n"] + timings["prompt_n"] == usage["prompt_tokens"] and timings["predicted_n"] == 10, f"{timings} {usage}")
+    check(
+        timings["cache_n"] + timings["prompt_n"] == usage["prompt_tokens"] and timings["predicted_n"] == 10,
+        f"{timings} {usage}",
+    )
     check(timings["prompt_ms"] > 0 and timings["predicted_per_second"] > 0, timings)
-    events = server.stream("/v1/completions", {"prompt": "One, two,", "max_tokens": 5, "stream_options": {"include_usage": True}})
+    events = server.stream(
+        "/v1/completions", {"prompt": "One, two,", "max_tokens": 5, "stream_options": {"include_usage": True}}
+    )
     check('"timings":{"cache_n"' in events[-2] and events[-1] == "[DONE]", events[-2])
 
 
 def complete(server, prompt=LONG, **fields):
     """Tokens of the prompt, of these found, and the answer with its logprobs."""
-    status, _, body = server.request("POST", "/v1/completions", {"model": server.name, "prompt": prompt, "max_tokens": 12,
-                                                                  "temperature": 0, "logprobs": 2, **fields})
+    status, _, body = server.request(
+        "POST",
+        "/v1/completions",
+        {"model": server.name, "prompt": prompt, "max_tokens": 12, "temperature": 0, "logprobs": 2, **fields},
+    )
     answer = json.loads(body)
     if not check(status == 200, answer):
         return 0, 0, None
@@ -82,10 +102,18 @@ def check_sharing(server):
     """Found again by whom it may be, and then the same to the last digit."""
     tokens, found, cold = complete(server, cache_salt="a")
     check(found == 0, f"nobody asked this before, but {found} tokens were found")
-    for fields, wanted in (({"cache_salt": "a"}, tokens), ({"cache_salt": "b"}, 0), ({"cache_salt": "a", "cache_prompt": False}, 0),
-                           ({"cache_salt": "a", "prompt_cache_key": "k"}, 0), ({"cache_salt": "a", "kv_cache": "turbo"}, 0)):
+    for fields, wanted in (
+        ({"cache_salt": "a"}, tokens),
+        ({"cache_salt": "b"}, 0),
+        ({"cache_salt": "a", "cache_prompt": False}, 0),
+        ({"cache_salt": "a", "prompt_cache_key": "k"}, 0),
+        ({"cache_salt": "a", "kv_cache": "turbo"}, 0),
+    ):
         _, found, answer = complete(server, **fields)
-        check(found == 0 if wanted == 0 else tokens - 17 <= found < tokens, f"{fields}: {found} of {tokens} tokens were found")
+        check(
+            found == 0 if wanted == 0 else tokens - 17 <= found < tokens,
+            f"{fields}: {found} of {tokens} tokens were found",
+        )
         check(answer == cold or "kv_cache" in fields, f"{fields}: warm = cold")
 
 
@@ -104,12 +132,18 @@ def check_conversations(server, **fields):
         talk = [system, {"role": "user", "content": f"{name} asks: {LONG[::-1][:600]}"}]
         found, warm = converse(server, talk, **fields)
         _, cold = converse(server, talk, cache_prompt=False, **fields)
-        check(warm == cold and (number == 0 or found >= size - 160), f"{fields}: {found} of {size} tokens of a system prompt were found")
+        check(
+            warm == cold and (number == 0 or found >= size - 160),
+            f"{fields}: {found} of {size} tokens of a system prompt were found",
+        )
     talk += [{"role": "assistant", "content": "So it flew."}, {"role": "user", "content": LONG[:900]}]
     converse(server, talk, **fields)
     talk[1] = {"role": "user", "content": "Another question: " + LONG[:1200]}
     found, warm = converse(server, talk, **fields)
-    check(found >= size - 160 and warm == converse(server, talk, cache_prompt=False, **fields)[1], f"{fields}: {found} found of an edited talk")
+    check(
+        found >= size - 160 and warm == converse(server, talk, cache_prompt=False, **fields)[1],
+        f"{fields}: {found} found of an edited talk",
+    )
 
 
 def check_parting(server, **fields):
@@ -118,7 +152,10 @@ def check_parting(server, **fields):
     for number, name in enumerate(("Ada", "Grace", "Mary")):
         _, found, warm = complete(server, LONG + name + LONG[::-1][:900], **fields)
         _, _, cold = complete(server, LONG + name + LONG[::-1][:900], cache_prompt=False, **fields)
-        check(warm == cold and (number < 2 or found >= size - 130), f"{fields}: {found} of {size} shared tokens were found")
+        check(
+            warm == cold and (number < 2 or found >= size - 130),
+            f"{fields}: {found} of {size} shared tokens were found",
+        )
 
 
 def check_restart(*options):
@@ -133,7 +170,9 @@ def check_restart(*options):
         check(all(os.stat(file).st_mode & 0o077 == 0 for file in files) and len(files) == 2, f"{files}")
         with Server(*start, "--cache-dir", directory) as server, Server(*start, "--cache-dir", directory) as second:
             tokens, found, answer = complete(server, turn)
-            check(0 <= tokens - found < 128 + 20 and answer == cold[2], f"{found} of {tokens} tokens were found on disk")
+            check(
+                0 <= tokens - found < 128 + 20 and answer == cold[2], f"{found} of {tokens} tokens were found on disk"
+            )
             check(complete(second, turn)[1] == 0, "a second server runs without the directory")
         with Server(*start, "--cache-dir", "/proc/apus") as server:
             check(complete(server, "Hello")[2], "a directory that cannot be is no reason to stop")

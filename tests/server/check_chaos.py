@@ -4,7 +4,18 @@ its memory stays, and who streams beside them does not notice.
     check_chaos.py            1,000 disconnects, 400 slow connections
     check_chaos.py long       10,000 of each; and gaps of a real model's stream beside all of it, held against twice those alone (a few minutes, on
                               a machine that does nothing else)"""
-import json, multiprocessing, os, random, resource, signal, socket, sys, tempfile, threading, time
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
 
 from apus_server import CACHE, Checks, Server
 from tiny_model import write_tiny_model
@@ -20,21 +31,55 @@ CHUNKED = POST + "Transfer-Encoding: chunked\r\n\r\n"
 HIDDEN = "GET /v1/models HTTP/1.1\r\n" + HOST + "\r\n"
 # Each ends where one reader sees the request end; another one would see the hidden request as part of it, or the other way round.
 SMUGGLED = [
-    POST + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", POST + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
-    POST + "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}", POST + "Content-Length: 0\r\nContent-Length: 2\r\n\r\n{}",
-    POST + "Content-Length: 2, 2\r\n\r\n{}", POST + "Content-Length: -2\r\n\r\n{}", POST + "Content-Length: +2\r\n\r\n{}", POST + "Content-Length: 0x2\r\n\r\n{}",
-    POST + "Content-Length: 2 2\r\n\r\n{}", POST + "Content-Length: \r\n\r\n{}", POST + "Content-Length : 2\r\n\r\n{}", POST + "Content-Length\t: 2\r\n\r\n{}",
-    POST + "Content-Length: 2\x0b\r\n\r\n{}", POST + "Content-Length: 2\r\n \r\n\r\n{}", POST + "Content_Length: 2\r\nContent-Length: 2;\r\n\r\n{}",
-    POST + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", POST + " Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", POST + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-    POST + "Transfer-Encoding: gzip\r\n\r\n0\r\n\r\n", POST + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", POST + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-    POST + "Transfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n", POST + "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    POST + "Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n", POST + "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", POST + "Transfer-Encoding: \"chunked\"\r\n\r\n0\r\n\r\n",
-    POST + "Transfer-Encoding: chunked;a=b\r\n\r\n0\r\n\r\n", POST + "X: y\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", POST + "X: y\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    POST + "X: y\0\r\n\r\n", POST + "X y: z\r\n\r\n", POST + "X: a\r\n b\r\n\r\n", POST + "Content-Length: 2\n\n{}",
-    POST.replace("1.1", "1.0") + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", CHUNKED + "zz\r\n\r\n0\r\n\r\n", CHUNKED + "0 \r\n\r\n", CHUNKED + "0x0\r\n\r\n",
-    CHUNKED + "0\n\r\n", CHUNKED + "1\r\naa\r\n0\r\n\r\n", CHUNKED + "1;a\nb\r\na\r\n0\r\n\r\n", CHUNKED + "1\r\na\n0\r\n\r\n", CHUNKED + "-0\r\n\r\n",
-    CHUNKED + "0\r\nX: y\r\n z\r\n\r\n", CHUNKED + "10000000000000000\r\n\r\n", CHUNKED + "0;" + "a" * 65536 + "\r\n\r\n",
-    "GET  / HTTP/1.1\r\n" + HOST + "\r\n", "GET / HTTP/1.1 x\r\n" + HOST + "\r\n", "GET / HTTP/1.1\r\n" + HOST + HOST + "\r\n", "GET /" + "a" * 9000 + " HTTP/1.1\r\n" + HOST + "\r\n",
+    POST + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    POST + "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+    POST + "Content-Length: 0\r\nContent-Length: 2\r\n\r\n{}",
+    POST + "Content-Length: 2, 2\r\n\r\n{}",
+    POST + "Content-Length: -2\r\n\r\n{}",
+    POST + "Content-Length: +2\r\n\r\n{}",
+    POST + "Content-Length: 0x2\r\n\r\n{}",
+    POST + "Content-Length: 2 2\r\n\r\n{}",
+    POST + "Content-Length: \r\n\r\n{}",
+    POST + "Content-Length : 2\r\n\r\n{}",
+    POST + "Content-Length\t: 2\r\n\r\n{}",
+    POST + "Content-Length: 2\x0b\r\n\r\n{}",
+    POST + "Content-Length: 2\r\n \r\n\r\n{}",
+    POST + "Content_Length: 2\r\nContent-Length: 2;\r\n\r\n{}",
+    POST + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    POST + " Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: gzip\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
+    POST + "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+    POST + 'Transfer-Encoding: "chunked"\r\n\r\n0\r\n\r\n',
+    POST + "Transfer-Encoding: chunked;a=b\r\n\r\n0\r\n\r\n",
+    POST + "X: y\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    POST + "X: y\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    POST + "X: y\0\r\n\r\n",
+    POST + "X y: z\r\n\r\n",
+    POST + "X: a\r\n b\r\n\r\n",
+    POST + "Content-Length: 2\n\n{}",
+    POST.replace("1.1", "1.0") + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    CHUNKED + "zz\r\n\r\n0\r\n\r\n",
+    CHUNKED + "0 \r\n\r\n",
+    CHUNKED + "0x0\r\n\r\n",
+    CHUNKED + "0\n\r\n",
+    CHUNKED + "1\r\naa\r\n0\r\n\r\n",
+    CHUNKED + "1;a\nb\r\na\r\n0\r\n\r\n",
+    CHUNKED + "1\r\na\n0\r\n\r\n",
+    CHUNKED + "-0\r\n\r\n",
+    CHUNKED + "0\r\nX: y\r\n z\r\n\r\n",
+    CHUNKED + "10000000000000000\r\n\r\n",
+    CHUNKED + "0;" + "a" * 65536 + "\r\n\r\n",
+    "GET  / HTTP/1.1\r\n" + HOST + "\r\n",
+    "GET / HTTP/1.1 x\r\n" + HOST + "\r\n",
+    "GET / HTTP/1.1\r\n" + HOST + HOST + "\r\n",
+    "GET /" + "a" * 9000 + " HTTP/1.1\r\n" + HOST + "\r\n",
     "GET / HTTP/1.1\r\n" + HOST + "X: " + "a" * 70000 + "\r\n\r\n",
 ]
 
@@ -44,7 +89,15 @@ def connect(server, timeout=20):
 
 
 def body(server, **fields):
-    return json.dumps({"model": server.name, "messages": [{"role": "user", "content": "hello"}], "temperature": 1, "ignore_eos": True, **fields}).encode()
+    return json.dumps(
+        {
+            "model": server.name,
+            "messages": [{"role": "user", "content": "hello"}],
+            "temperature": 1,
+            "ignore_eos": True,
+            **fields,
+        }
+    ).encode()
 
 
 def post(data):
@@ -91,10 +144,13 @@ def stream_on(port, data, stop, results):
 
 class Steady:
     """A client beside the others, in a process of its own."""
+
     def __init__(self, server):
         self.stopping, self.results = multiprocessing.Event(), multiprocessing.Queue()
-        self.process = multiprocessing.Process(target=stream_on, args=(
-            server.port, post(body(server, stream=True, max_tokens=1000)), self.stopping, self.results))
+        self.process = multiprocessing.Process(
+            target=stream_on,
+            args=(server.port, post(body(server, stream=True, max_tokens=1000)), self.stopping, self.results),
+        )
         self.process.start()
 
     def stop(self):
@@ -113,6 +169,7 @@ def together(jobs):
 
 def disconnects(server, count=DISCONNECTS):
     """Clients that go at any point: within the headers, the body, while they wait, or within their answer."""
+
     def go(seed):
         rng = random.Random(seed)
         for _ in range(count // 16):
@@ -121,7 +178,7 @@ def disconnects(server, count=DISCONNECTS):
             s = connect(server)
             try:
                 part = rng.random() < 0.4
-                s.sendall(data[:rng.randrange(len(data))] if part else data)
+                s.sendall(data[: rng.randrange(len(data))] if part else data)
                 if not part and rng.random() < 0.5:
                     s.recv(rng.choice((1, 100, 1500)))
                 if rng.random() < 0.3:
@@ -129,6 +186,7 @@ def disconnects(server, count=DISCONNECTS):
             except OSError:
                 pass
             s.close()
+
     together([lambda seed=seed: go(seed) for seed in range(16)])
 
 
@@ -155,6 +213,7 @@ def slow(server):
 
 def large(server):
     """Bodies of 100 MB: announced, then in chunks, four at once."""
+
     def go(chunked):
         s = connect(server)
         block = b" " * MIB
@@ -166,9 +225,13 @@ def large(server):
             pass  # it hung up
         out, _ = receive(s)
         got.append(out)
+
     got = []
     together([lambda chunked=chunked: go(chunked) for chunked in (False, True, False, True)])
-    check(len(got) == 4 and all(b" 413 " in out[:20] or not out or out.startswith(b"<") for out in got), f"100 MB: {[out[:80] for out in got]}")
+    check(
+        len(got) == 4 and all(b" 413 " in out[:20] or not out or out.startswith(b"<") for out in got),
+        f"100 MB: {[out[:80] for out in got]}",
+    )
     check(sum(b" 413 " in out[:20] for out in got) >= 2, f"who announces 100 MB is told: {[out[:80] for out in got]}")
 
 
@@ -204,7 +267,14 @@ def smuggled(server):
             error = json.loads(answer)["error"]["message"]
         except ValueError:
             error = None
-        check(out.count(b"HTTP/1.1 ") == 1 and out[9:10] == b"4" and error and b"Connection: close" in head and took < 1.5, f"{data[-60:]!r}: {took:.1f} s {out[:300]}")
+        check(
+            out.count(b"HTTP/1.1 ") == 1
+            and out[9:10] == b"4"
+            and error
+            and b"Connection: close" in head
+            and took < 1.5,
+            f"{data[-60:]!r}: {took:.1f} s {out[:300]}",
+        )
 
 
 def descriptors(model):
@@ -228,13 +298,19 @@ def descriptors(model):
 
 def long_prompts(server):
     """Four messages of 30 MB, which no context holds: refused from their size."""
+
     def go(text):
         start = time.time()
         status, answer = server.chat(text, max_tokens=1)
         got.append((status, answer["error"]["code"], round(time.time() - start, 2)))
+
     got = []
     together([lambda text=text: go(text) for text in ("a" * (30 * MIB), "word " * (6 * MIB)) * 2])
-    check(all(code in ("context_length_exceeded", "overloaded") for _, code, _ in got) and any(status == 400 for status, _, _ in got), f"30 MB: {got}")
+    check(
+        all(code in ("context_length_exceeded", "overloaded") for _, code, _ in got)
+        and any(status == 400 for status, _, _ in got),
+        f"30 MB: {got}",
+    )
 
 
 def shrunk(model):
@@ -273,7 +349,9 @@ def terminated(model):
         code = server.process.wait(timeout=30)
         check(code == 0 and time.time() - start < 14, f"exit code {code} after {time.time() - start:.1f} s")
         for out in outs:
-            whole = out.endswith(b"0\r\n\r\n") if b"chunked" in out else out.startswith(b"HTTP/1.1 ") and out.endswith(b"}")
+            whole = (
+                out.endswith(b"0\r\n\r\n") if b"chunked" in out else out.startswith(b"HTTP/1.1 ") and out.endswith(b"}")
+            )
             check(whole, f"an answer at the end: {out[:60]} ... {out[-60:]}")
 
 
@@ -296,7 +374,10 @@ def undisturbed():
             time.sleep(max(0, 8 - (time.time() - start)))
             beside, longest, count = steady.stop()
             print(f"{part.__name__}: p99 of gaps {beside * 1e3:.1f} ms, longest {longest * 1e3:.1f} of {count}")
-            check(beside <= 2 * alone, f"{part.__name__} beside a real model: p99 of gaps {beside * 1e3:.1f} ms, alone {alone * 1e3:.1f}")
+            check(
+                beside <= 2 * alone,
+                f"{part.__name__} beside a real model: p99 of gaps {beside * 1e3:.1f} ms, alone {alone * 1e3:.1f}",
+            )
 
 
 def main():
@@ -310,18 +391,28 @@ def main():
             before, steady = memory(server, "VmRSS"), Steady(server)
             time.sleep(3)
             alone, longest, count = steady.stop()
-            print(f"alone: p99 of gaps {alone * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms of {count}; {before / MIB:.0f} MiB")
+            print(
+                f"alone: p99 of gaps {alone * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms of {count}; {before / MIB:.0f} MiB"
+            )
             for part in (smuggled, disconnects, slow, wide, large, long_prompts):
                 steady, start = Steady(server), time.time()
                 part(server)
                 beside, longest, count = steady.stop()
                 check(server.alive() and server.wait_idle(), f"the server lives and is idle after {part.__name__}")
-                print(f"{part.__name__}: {time.time() - start:.1f} s; p99 of gaps {beside * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms of {count}; "
-                      f"{memory(server, 'VmRSS') / MIB:.0f} MiB, at most {memory(server, 'VmHWM') / MIB:.0f}")
+                print(
+                    f"{part.__name__}: {time.time() - start:.1f} s; p99 of gaps {beside * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms of {count}; "
+                    f"{memory(server, 'VmRSS') / MIB:.0f} MiB, at most {memory(server, 'VmHWM') / MIB:.0f}"
+                )
                 # Two cores are shared with the clients of this test: below 100 ms it is the scheduler's doing.
                 if part is not disconnects:  # whose requests take part in the batch
-                    check(beside <= max(2 * alone, 0.1), f"{part.__name__}: p99 of gaps {beside * 1e3:.1f} ms, alone {alone * 1e3:.1f}")
-            check(memory(server, "VmRSS") < before + 48 * MIB, f"memory is flat: {before / MIB:.0f} MiB, then {memory(server, 'VmRSS') / MIB:.0f}")
+                    check(
+                        beside <= max(2 * alone, 0.1),
+                        f"{part.__name__}: p99 of gaps {beside * 1e3:.1f} ms, alone {alone * 1e3:.1f}",
+                    )
+            check(
+                memory(server, "VmRSS") < before + 48 * MIB,
+                f"memory is flat: {before / MIB:.0f} MiB, then {memory(server, 'VmRSS') / MIB:.0f}",
+            )
             check(memory(server, "VmHWM") < before + BUDGET, f"the most was {memory(server, 'VmHWM') / MIB:.0f} MiB")
         if LONG:
             undisturbed()

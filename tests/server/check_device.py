@@ -2,7 +2,13 @@
 """A tiny model on a device, through the server: COUNT mixed requests (lengths, temperatures, some with log-probabilities, n, schemas, stop strings), first one by one,
 then by 32 clients at once, some of which leave amid a stream; each answer must be the one it was alone, bit for bit.
 tests/server/check_device.py [DEVICE] [COUNT] [OPTIONS of apus serve…]; tests/cuda.sh runs it on a GPU."""
-import http.client, json, random, sys, tempfile, threading
+
+import http.client
+import json
+import random
+import sys
+import tempfile
+import threading
 
 from apus_server import Server
 from tiny_model import write_tiny_model
@@ -14,8 +20,13 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 def request_of(number):
     rng = random.Random(number)
     prompt = "".join(rng.choice("abcdefgh ") for _ in range(rng.randrange(1, 400)))
-    request = {"model": "tiny", "messages": [{"role": "user", "content": prompt}], "max_tokens": rng.randrange(1, 60), "seed": number,
-               "temperature": rng.choice([0, 1])}
+    request = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": rng.randrange(1, 60),
+        "seed": number,
+        "temperature": rng.choice([0, 1]),
+    }
     if rng.random() < 0.3:  # the others' tokens may be drawn on the device
         request.update(logprobs=True, top_logprobs=3)
     for name, value in ("top_p", 0.9), ("top_k", 20), ("min_p", 0.02), ("frequency_penalty", 0.3):
@@ -68,13 +79,18 @@ def main():
             alone = [answer(server.port, request_of(i)) for i in range(count)]
             order, same = list(range(count)), []  # a client that fails leaves its numbers out
             random.Random(1).shuffle(order)
-            threads = [threading.Thread(target=client, args=(server.port, order[i::CLIENTS], alone, same)) for i in range(CLIENTS)]
+            threads = [
+                threading.Thread(target=client, args=(server.port, order[i::CLIENTS], alone, same))
+                for i in range(CLIENTS)
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
         refused = sum(status != 200 for status, _ in alone)
-        print(f"{count} answers on {' '.join([device, *options])}: {count - len(same)} differ from alone, {refused} refused")
+        print(
+            f"{count} answers on {' '.join([device, *options])}: {count - len(same)} differ from alone, {refused} refused"
+        )
         sys.exit(1 if len(same) < count or refused else 0)
 
 

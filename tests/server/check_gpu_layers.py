@@ -2,7 +2,16 @@
 """Layers split between a device and the processor, through the server: --gpu-layers in all its forms, with prompts that share a beginning,
 forks, parking, pages on disk, streamed experts; memory of the device that is too small, by numbers; a device that has no memory for a step.
 The device is build/stand-in/apus-cuda.so (tests/backend/stand_in.c), which computes as --cpu ref does, bit for bit."""
-import json, os, re, shutil, subprocess, sys, tempfile, threading, time
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 
 import apus_server
 from apus_server import Checks, Server
@@ -15,9 +24,19 @@ STAND_IN = os.path.join(os.path.dirname(apus_server.BINARY), "stand-in", "apus-c
 
 
 def ask(server, prompt="abc", **fields):
-    request = {"max_tokens": 24, "temperature": 1, "seed": 5, "logprobs": True, "top_logprobs": 2, "ignore_eos": True, **fields}
+    request = {
+        "max_tokens": 24,
+        "temperature": 1,
+        "seed": 5,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "ignore_eos": True,
+        **fields,
+    }
     status, answer = server.chat(prompt, **request)
-    return status, [(c["message"]["content"], c["logprobs"]) for c in answer["choices"]] if status == 200 else answer["error"]["message"]
+    return status, [(c["message"]["content"], c["logprobs"]) for c in answer["choices"]] if status == 200 else answer[
+        "error"
+    ]["message"]
 
 
 def several(server):
@@ -25,8 +44,10 @@ def several(server):
     beginning = "".join(chr(97 + i * 7 % 26) for i in range(500))
     alone = [ask(server, beginning + ending) for ending in ("x", "yy", "zzz")]
     together = [None] * 6
+
     def one(i):
         together[i] = ask(server, beginning * (1 + i % 2) + str(i), n=2 if i == 3 else 1, max_tokens=60)
+
     threads = [threading.Thread(target=one, args=(i,)) for i in range(6)]
     for thread in threads:
         thread.start()
@@ -36,7 +57,13 @@ def several(server):
 
 
 def run(*command, environment=None):
-    done = subprocess.run([apus_server.BINARY, *map(str, command)], capture_output=True, text=True, timeout=60, env={**os.environ, **(environment or {})})
+    done = subprocess.run(
+        [apus_server.BINARY, *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **(environment or {})},
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -50,7 +77,11 @@ def test_same(model):
     with Server(model, *GPU, "--gpu-layers", 2, "--kv-memory", "4M", "--slots", 6) as server:
         for _ in range(5):  # until so many were there together that somebody had to give way
             check(several(server) == wanted, "--gpu-layers 2 with little memory: other answers")
-            parked = re.search(r"^apus_num_preemptions_total(?:{[^}]*})? ([1-9]\d*)", server.request("GET", "/metrics")[2].decode(), re.M)
+            parked = re.search(
+                r"^apus_num_preemptions_total(?:{[^}]*})? ([1-9]\d*)",
+                server.request("GET", "/metrics")[2].decode(),
+                re.M,
+            )
             if parked:
                 break
         check(parked, "nothing was parked")
@@ -59,10 +90,12 @@ def test_same(model):
 def test_disk(model):
     with tempfile.TemporaryDirectory() as directory:
         prompt = "abcdefgh" * 60
+
         def served(*options):
             with Server(model, *GPU, "--cache-dir", directory, *options) as server:
                 answer = server.chat(prompt, max_tokens=8, temperature=0, logprobs=True)[1]
             return answer["choices"][0]["logprobs"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
         first, cold = served("--gpu-layers", 2)
         again, warm = served("--gpu-layers", 2)
         other, others = served("--gpu-layers", 1)
@@ -73,20 +106,31 @@ def test_disk(model):
 def test_streamed():
     with tempfile.TemporaryDirectory() as model:
         write_tiny_mixture(model)
-        prompts, mixed = ("abc", "xyz" * 200), ("--device", "cuda", "--threads", 1)  # the reference backend streams nothing
+        prompts, mixed = (
+            ("abc", "xyz" * 200),
+            ("--device", "cuda", "--threads", 1),
+        )  # the reference backend streams nothing
         for layers in (2, 5):
             with Server(model, *mixed, "--gpu-layers", layers) as server:
                 wanted = [ask(server, prompt) for prompt in prompts]
             with Server(model, *mixed, "--stream-experts", "--gpu-layers", layers) as server:
-                check(server.health()["experts"]["test-model"]["experts"] == 32 * (6 - layers), "experts of the processor's layers")
-                check([ask(server, prompt) for prompt in prompts] == wanted, f"streamed, --gpu-layers {layers}: other answers")
+                check(
+                    server.health()["experts"]["test-model"]["experts"] == 32 * (6 - layers),
+                    "experts of the processor's layers",
+                )
+                check(
+                    [ask(server, prompt) for prompt in prompts] == wanted,
+                    f"streamed, --gpu-layers {layers}: other answers",
+                )
         code, _, err = run("serve", model, *GPU, "--port", 0, "--stream-experts")
         check(code == 1 and "cannot stream experts" in err and "--gpu-layers N" in err, err)
 
 
 def test_memory(model):
     short = ("--slots", 1, "--ctx-size", 256, "--prefill-size", 32)
-    wrong = r"4 layers take 0\.00\d GB of the GPU's memory, of which 0\.00\d GB are free: .*; --gpu-layers (\d) would fit"
+    wrong = (
+        r"4 layers take 0\.00\d GB of the GPU's memory, of which 0\.00\d GB are free: .*; --gpu-layers (\d) would fit"
+    )
     for size in range(1000000, 4000000, 100000):  # until one or two layers fit
         small = {"APUS_STAND_IN_BYTES": str(size)}
         code, _, err = run("serve", model, *GPU, "--port", 0, "--gpu-layers", LAYERS, *short, environment=small)
@@ -118,9 +162,27 @@ def test_account(model):
     """What a cache takes of the device is none of the host's memory that the next model does without."""
     with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory() as other:
         write_tiny_model(other)
-        command = ["serve", model, other, "--port", "0", "--gpu-layers", "3", "--kv-memory", "4G", "--slots", "2", *map(str, GPU)]
-        process = subprocess.Popen([apus_server.BINARY, *command], stdout=subprocess.PIPE, stderr=log, text=True,
-                                   env={**os.environ, "APUS_STAND_IN_BYTES": str(10 ** 12)})
+        command = [
+            "serve",
+            model,
+            other,
+            "--port",
+            "0",
+            "--gpu-layers",
+            "3",
+            "--kv-memory",
+            "4G",
+            "--slots",
+            "2",
+            *map(str, GPU),
+        ]
+        process = subprocess.Popen(
+            [apus_server.BINARY, *command],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, "APUS_STAND_IN_BYTES": str(10**12)},
+        )
         while "Ctrl-C" not in (process.stdout.readline() or "Ctrl-C"):
             pass
         process.terminate()
@@ -128,7 +190,10 @@ def test_account(model):
         log.seek(0)
         text = log.read()
     memory = [float(found) for found in re.findall(r"plan: \S+ GB of (\S+) GB", text)]
-    check(len(memory) == 2 and 0.5 < memory[0] - memory[1] < 3, f"the first model's cache takes a fourth of 4.3 GB here: {memory} {text}")
+    check(
+        len(memory) == 2 and 0.5 < memory[0] - memory[1] < 3,
+        f"the first model's cache takes a fourth of 4.3 GB here: {memory} {text}",
+    )
 
 
 def test_auto(model):
@@ -144,9 +209,17 @@ def test_bench(model):
     code, out, err = run(*options, "--json")
     line = json.loads(out) if check(code == 0, err) else {}
     reached = line.get("tg", 0) * line.get("bytes_per_token", 0) / 2e12
-    check(line.get("read_gbs") == 2000 and abs(line["tg_of_limit"] / reached - 1) < 0.5 and "int8_gops" not in line, out)
+    check(
+        line.get("read_gbs") == 2000 and abs(line["tg_of_limit"] / reached - 1) < 0.5 and "int8_gops" not in line, out
+    )
     code, out, err = run(*options)
-    check(code == 0 and re.search(r"GB/s, \d+ % of the read limit", out) and re.search(r"read limit +2000.0 GB/s", out) and "int8" not in out, out + err)
+    check(
+        code == 0
+        and re.search(r"GB/s, \d+ % of the read limit", out)
+        and re.search(r"read limit +2000.0 GB/s", out)
+        and "int8" not in out,
+        out + err,
+    )
     code, out, err = run(*options, "--streams", "1,2", "--json")
     check(code == 0 and all(json.loads(line)["read_gbs"] == 2000 for line in out.splitlines()), out + err)
     code, out, err = run(*options, "--streams", "2")
@@ -170,7 +243,10 @@ def test_full(model, directory):
         decoding.join()
         check(status != 200 and "no room on the GPU" in message, f"{status} {message}")
         check(results["answer"] == wanted, "a request beside one that has no memory is not as alone")
-        check(server.health()["status"] == "ok" and ask(server, "abc", max_tokens=400) == wanted, "after one that had no memory")
+        check(
+            server.health()["status"] == "ok" and ask(server, "abc", max_tokens=400) == wanted,
+            "after one that had no memory",
+        )
 
 
 def main():

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """/metrics: what Prometheus' own parser makes of it, figures that follow requests, and a model whose name needs escapes."""
+
 import math
 import time
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from apus_server import Checks, Server, model_path
+from prometheus_client.parser import text_string_to_metric_families
 
 check = Checks()
 NAME = 'a "model"\\name'
@@ -18,7 +18,9 @@ def scrape(server):
     families = {family.name: family for family in text_string_to_metric_families(body.decode())}
     samples = {}
     for family in families.values():
-        check(family.documentation and family.type in ("counter", "gauge", "histogram"), f"{family.name}: help and type")
+        check(
+            family.documentation and family.type in ("counter", "gauge", "histogram"), f"{family.name}: help and type"
+        )
         for sample in family.samples:
             key = sample.name, tuple(sorted(sample.labels.items()))
             check(key not in samples, f"{key} comes twice")
@@ -38,6 +40,7 @@ def check_histograms(families):
 
 def main():
     with Server(model_path("qwen-0.5b"), "--ctx-size", 4096, "--slots", 2, name=NAME) as server:
+
         def value(samples, name, **labels):
             return samples.get((name, tuple(sorted({"model_name": NAME, **labels}.items()))))
 
@@ -52,19 +55,37 @@ def main():
         families, after = scrape(server)
         check_histograms(families)
         check(value(after, "apus_request_generation_tokens_count") == 3, "three answers were seen")
-        check(value(after, "apus_request_generation_tokens_sum") == value(after, "apus_generation_tokens_total"), "tokens agree")
-        check(value(after, "apus_request_success_total", finished_reason="length") +
-              value(after, "apus_request_success_total", finished_reason="stop") == 3, "reasons")
+        check(
+            value(after, "apus_request_generation_tokens_sum") == value(after, "apus_generation_tokens_total"),
+            "tokens agree",
+        )
+        check(
+            value(after, "apus_request_success_total", finished_reason="length")
+            + value(after, "apus_request_success_total", finished_reason="stop")
+            == 3,
+            "reasons",
+        )
         first = value(after, "apus_time_to_first_token_seconds_sum")
         check(0 < first < value(after, "apus_e2e_request_latency_seconds_sum"), f"first token after {first}")
         gaps = value(after, "apus_inter_token_latency_seconds_count")
-        check(gaps == value(after, "apus_generation_tokens_total") - 3, f"{gaps} gaps between the tokens of three answers")
-        check(value(after, "apus_request_decode_tokens_per_second_count") == 3 and value(after, "apus_slots") == 2, "rates and slots")
+        check(
+            gaps == value(after, "apus_generation_tokens_total") - 3, f"{gaps} gaps between the tokens of three answers"
+        )
+        check(
+            value(after, "apus_request_decode_tokens_per_second_count") == 3 and value(after, "apus_slots") == 2,
+            "rates and slots",
+        )
         # What routers of the Kubernetes gateway look for.
-        check(value(after, "vllm:num_requests_waiting") == value(after, "vllm:num_requests_running") == 0, "nobody waits or runs")
+        check(
+            value(after, "vllm:num_requests_waiting") == value(after, "vllm:num_requests_running") == 0,
+            "nobody waits or runs",
+        )
         check(value(after, "vllm:kv_cache_usage_perc") == 0, "what only the prefix cache holds does not count as used")
         info = [dict(labels) for name, labels in after if name == "vllm:cache_config_info"]
-        check(len(info) == 1 and info[0]["block_size"] == "128" and int(info[0]["num_gpu_blocks"]) == 2 * 4096 // 128, f"{info}")
+        check(
+            len(info) == 1 and info[0]["block_size"] == "128" and int(info[0]["num_gpu_blocks"]) == 2 * 4096 // 128,
+            f"{info}",
+        )
         check(after[("apus_http_responses_total", (("status", "400"),))] == 1, "one request was refused")
         for name, family in families.items():
             if family.type == "counter":

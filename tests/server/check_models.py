@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Two real models in one server: `model` in a request chooses, answers are those of each model served alone, one is unloaded and
 loaded again while the other answers, and a file that shrinks fails its own model only, by name in the log."""
+
 import json
 import os
 import re
@@ -17,9 +18,19 @@ PROMPTS = ["The capital of France is", "def fibonacci(n):", "Once upon a time", 
 
 
 def complete(server, model, prompt, tokens=24, **fields):
-    status, _, body = server.request("POST", "/v1/completions",
-                                     {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0.8, "seed": 7,
-                                      "logprobs": 1, **fields})
+    status, _, body = server.request(
+        "POST",
+        "/v1/completions",
+        {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "temperature": 0.8,
+            "seed": 7,
+            "logprobs": 1,
+            **fields,
+        },
+    )
     answer = json.loads(body)
     return status, answer["choices"] if status == 200 else answer["error"]
 
@@ -31,11 +42,16 @@ def alone(path, name):
 
 class Both(Server):
     """apus serve A B."""
+
     def __init__(self, *arguments):
         self.log = tempfile.TemporaryFile("w+")
         self.name = "both"
-        self.process = subprocess.Popen([BINARY, "serve", *map(str, arguments), "--port", "0", "-v"], stdout=subprocess.PIPE,
-                                        stderr=self.log, text=True)
+        self.process = subprocess.Popen(
+            [BINARY, "serve", *map(str, arguments), "--port", "0", "-v"],
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
         self.port, self.models = None, []
         for line in self.process.stdout:
             if found := re.search(r"API\s+http://[^:]+:(\d+)/v1", line):
@@ -94,8 +110,10 @@ def unload_beside(server, busy, other, expected):
     thread.join()
     check(answers[0][0] == 200, "what answered meanwhile has its answer")
     status, answer = manage(server, "load", "nobody")
-    check(status == 404 and answer["error"]["code"] == "model_not_found" and busy in answer["error"]["message"],
-          "an unknown model is refused with the names that there are")
+    check(
+        status == 404 and answer["error"]["code"] == "model_not_found" and busy in answer["error"]["message"],
+        "an unknown model is refused with the names that there are",
+    )
 
 
 def shrink(server, victim, other, directory, expected):
@@ -125,7 +143,10 @@ def main():
             shrink(server, "gemma-270m", "qwen-0.5b", copy, expected)
         check(server.code == 0, "it ends when told to")
     refused = subprocess.run([BINARY, "serve", paths["qwen-0.5b"], paths["qwen-0.5b"]], capture_output=True, text=True)
-    check(refused.returncode != 0 and "two models are called qwen-0.5b" in refused.stderr, f"names must differ: {refused.stderr}")
+    check(
+        refused.returncode != 0 and "two models are called qwen-0.5b" in refused.stderr,
+        f"names must differ: {refused.stderr}",
+    )
     check.done()
 
 

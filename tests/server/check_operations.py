@@ -1,7 +1,17 @@
 #!/usr/bin/env python3
 """What a service manager and an operator do with a server: the log as JSON, notifications, keys and certificates exchanged by SIGHUP, a crowd of TLS
 handshakes, the time to drain, a text that is too long to be tokenized, and bench/server.py."""
-import json, multiprocessing, os, signal, socket, ssl, subprocess, sys, tempfile, time
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
 
 from apus_server import BINARY, ROOT, Checks, Server
 from tiny_model import write_tiny_model
@@ -14,15 +24,32 @@ def log(model):
     """Every line is JSON; a request has one, with its numbers and never its text."""
     with tempfile.TemporaryFile("w+") as file:
         with Server(model, "--slots", 2, "--threads", 1, "--log-format", "json", log=file) as server:
-            asked = [server.chat(SECRET, max_tokens=7, ignore_eos=True)[0], server.chat(SECRET, temperature=9)[0], server.request("GET", "/" + "secret" * 3)[0]]
+            asked = [
+                server.chat(SECRET, max_tokens=7, ignore_eos=True)[0],
+                server.chat(SECRET, temperature=9)[0],
+                server.request("GET", "/" + "secret" * 3)[0],
+            ]
             check(asked == [200, 400, 404], asked)
-            status, _, _ = server.request("POST", "/v1/completions", {"model": server.name, "prompt": SECRET, "max_tokens": 2000, "ignore_eos": True},
-                                          {"x-request-timeout": "0.02", "x-request-id": "mine-1"})
+            status, _, _ = server.request(
+                "POST",
+                "/v1/completions",
+                {"model": server.name, "prompt": SECRET, "max_tokens": 2000, "ignore_eos": True},
+                {"x-request-timeout": "0.02", "x-request-id": "mine-1"},
+            )
             check(status == 504, status)
-            server.stream("/v1/chat/completions", {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 5, "ignore_eos": True})
+            server.stream(
+                "/v1/chat/completions",
+                {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 5, "ignore_eos": True},
+            )
             with socket.create_connection(("127.0.0.1", server.port)) as s:  # goes before it is answered
-                body = json.dumps({"model": server.name, "prompt": SECRET, "max_tokens": 1900, "n": 16, "ignore_eos": True}).encode()
-                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nx-request-id: gone\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                body = json.dumps(
+                    {"model": server.name, "prompt": SECRET, "max_tokens": 1900, "n": 16, "ignore_eos": True}
+                ).encode()
+                s.sendall(
+                    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nx-request-id: gone\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                    % len(body)
+                    + body
+                )
             server.wait_idle()
             server.request("GET", "/metrics")
         file.seek(0)
@@ -33,12 +60,28 @@ def log(model):
     requests = [line for line in lines if line["message"] == "request"]
     # A line is written when its answer is out: that of the next request may come before it.
     requests.sort(key=lambda line: (line["status"], "stream" in line))
-    check([line["status"] for line in requests] == [200, 200, 400, 404, 499, 504], [line["status"] for line in requests])
+    check(
+        [line["status"] for line in requests] == [200, 200, 400, 404, 499, 504], [line["status"] for line in requests]
+    )
     first, stream, wrong, _, gone, late = requests
-    check(first["completion_tokens"] == 7 and first["prompt_tokens"] > len(SECRET) and first["finish"] == "length" and first["model"] == "test-model" and
-          first["path"] == "/v1/chat/completions" and first["client"] == "127.0.0.1" and first["ms"] >= first["decode_ms"] > 0, first)
+    check(
+        first["completion_tokens"] == 7
+        and first["prompt_tokens"] > len(SECRET)
+        and first["finish"] == "length"
+        and first["model"] == "test-model"
+        and first["path"] == "/v1/chat/completions"
+        and first["client"] == "127.0.0.1"
+        and first["ms"] >= first["decode_ms"] > 0,
+        first,
+    )
     check(wrong["code"] == "decimal_above_max_value" and "finish" not in wrong, wrong)
-    check(late["code"] == "request_timeout" and late["id"] == "mine-1" and late["finish"] == "abort" and late["completion_tokens"] < 2000, late)
+    check(
+        late["code"] == "request_timeout"
+        and late["id"] == "mine-1"
+        and late["finish"] == "abort"
+        and late["completion_tokens"] < 2000,
+        late,
+    )
     check(stream["stream"] == 1 and stream["completion_tokens"] == 5, stream)
     check(gone["id"] == "gone", gone)
     with tempfile.TemporaryFile("w+") as file:
@@ -53,11 +96,19 @@ def notify(model):
     with tempfile.TemporaryDirectory() as place, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
         s.bind(os.path.join(place, "notify"))
         s.settimeout(10)
-        with Server(model, "--slots", 1, "--threads", 1, "--drain-timeout", "2s", environment={"NOTIFY_SOCKET": s.getsockname()}) as server:
+        with Server(
+            model, "--slots", 1, "--threads", 1, "--drain-timeout", "2s", environment={"NOTIFY_SOCKET": s.getsockname()}
+        ) as server:
             check(s.recv(100) == b"READY=1", "ready")
             with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
-                body = json.dumps({"model": server.name, "prompt": "x", "max_tokens": 1900, "n": 128, "ignore_eos": True}).encode()
-                client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                body = json.dumps(
+                    {"model": server.name, "prompt": "x", "max_tokens": 1900, "n": 128, "ignore_eos": True}
+                ).encode()
+                client.sendall(
+                    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                    % len(body)
+                    + body
+                )
                 start = time.time()
                 while server.health()["running"] == 0 and time.time() < start + 10:
                     time.sleep(0.01)
@@ -74,13 +125,34 @@ def notify(model):
 
 def certificate(place, name):
     paths = [os.path.join(place, part) for part in ("certificate.pem", "key.pem")]
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", f"/CN={name}", "-addext",
-                    "subjectAltName=IP:127.0.0.1", "-keyout", paths[1], "-out", paths[0]], check=True, capture_output=True)
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            paths[1],
+            "-out",
+            paths[0],
+        ],
+        check=True,
+        capture_output=True,
+    )
     return paths
 
 
 def reload(model):
     """SIGHUP: new connections get the new certificate, the new keys are asked for; what cannot be read changes nothing."""
+
     def name(server):
         with insecure.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=10)) as s:
             return s.getpeercert(binary_form=True)
@@ -106,9 +178,24 @@ def reload(model):
         paths, keys = certificate(place, "one"), os.path.join(place, "keys")
         with open(keys, "w") as file:
             file.write("first\n")
-        with open(os.path.join(place, "log"), "w+") as file, Server(
-                model, "--slots", 1, "--threads", 1, "--tls-cert", paths[0], "--tls-key", paths[1], "--api-key-file", keys, log=file,
-                prefix=["sh", "-c", 'exec "$@" </dev/null', "sh"]) as server:
+        with (
+            open(os.path.join(place, "log"), "w+") as file,
+            Server(
+                model,
+                "--slots",
+                1,
+                "--threads",
+                1,
+                "--tls-cert",
+                paths[0],
+                "--tls-key",
+                paths[1],
+                "--api-key-file",
+                keys,
+                log=file,
+                prefix=["sh", "-c", 'exec "$@" </dev/null', "sh"],
+            ) as server,
+        ):
             before = name(server)
             ask(server, "first", 200)
             kept = insecure.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=10))
@@ -153,6 +240,7 @@ def flood(port, hello, done, count):
 
 def handshakes(model):
     """Who only comes for handshakes does not keep others waiting: requests on connections that are open already."""
+
     def delays(seconds):
         found, end = [], time.time() + seconds
         while time.time() < end:
@@ -180,8 +268,10 @@ def handshakes(model):
             beside = delays(3)
             done.set()
             other.join()
-            print(f"{count.value / 3:.0f} handshakes a second beside it: a request takes {alone[len(alone) // 2] * 1e3:.2f} ms alone, "
-                  f"{beside[len(beside) // 2] * 1e3:.2f} then, 99 of 100 within {beside[int(len(beside) * 0.99)] * 1e3:.1f}, {len(beside)} of them")
+            print(
+                f"{count.value / 3:.0f} handshakes a second beside it: a request takes {alone[len(alone) // 2] * 1e3:.2f} ms alone, "
+                f"{beside[len(beside) // 2] * 1e3:.2f} then, 99 of 100 within {beside[int(len(beside) * 0.99)] * 1e3:.1f}, {len(beside)} of them"
+            )
             # Four of a millisecond or two before each turn, on processors that others use, too; all that have come would take half a second.
             check(beside[int(len(beside) * 0.9)] < 0.2, "a request beside handshakes")
             check(count.value > 100, "there were handshakes")
@@ -191,24 +281,52 @@ def long_text(model):
     with Server(model, "--slots", 1, "--threads", 1) as server:
         for size, wanted in ((4 << 20, 200), ((4 << 20) + 1, 400)):
             status, _, body = server.request("POST", "/tokenize", {"content": "a" * size})
-            check(status == wanted and (status == 200 or json.loads(body)["error"]["code"] == "string_above_max_length"), f"{size}: {status} {body[:200]}")
+            check(
+                status == wanted and (status == 200 or json.loads(body)["error"]["code"] == "string_above_max_length"),
+                f"{size}: {status} {body[:200]}",
+            )
 
 
 def usage(model):
-    for option, value in (("--log-format", "xml"), ("--request-timeout", "0"), ("--queue-timeout", "soon"), ("--drain-timeout", "-1")):
+    for option, value in (
+        ("--log-format", "xml"),
+        ("--request-timeout", "0"),
+        ("--queue-timeout", "soon"),
+        ("--drain-timeout", "-1"),
+    ):
         done = subprocess.run([BINARY, "serve", model, option, value], capture_output=True, text=True)
         check(done.returncode == 2 and option in done.stderr, f"{option} {value}: {done.returncode} {done.stderr}")
 
 
 def bench(model):
     """It measures, and ends with the message of a server that refuses."""
+
     def run(*options):
-        command = [sys.executable, os.path.join(ROOT, "bench", "server.py"), "--apus", BINARY, "--only", "streams", "--streams", "2", "--tokens", "4", "--rounds", "1"]
+        command = [
+            sys.executable,
+            os.path.join(ROOT, "bench", "server.py"),
+            "--apus",
+            BINARY,
+            "--only",
+            "streams",
+            "--streams",
+            "2",
+            "--tokens",
+            "4",
+            "--rounds",
+            "1",
+        ]
         return subprocess.run([*command, *options, model], capture_output=True, text=True, timeout=60)
+
     done = run()
     check(done.returncode == 0 and '"streams, 2 of 4",apus,' in done.stdout, (done.stdout, done.stderr))
     done = run("--apus-options", "--ctx-size 16")
-    check(done.returncode == 1 and "apus: HTTP/1.1 400" in done.stderr and "maximum context length is 16 tokens" in done.stderr, done.stderr)
+    check(
+        done.returncode == 1
+        and "apus: HTTP/1.1 400" in done.stderr
+        and "maximum context length is 16 tokens" in done.stderr,
+        done.stderr,
+    )
 
 
 def main():

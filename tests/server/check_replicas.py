@@ -1,7 +1,19 @@
 #!/usr/bin/env python3
 """Ten replicas behind nginx (least_conn), as docs/operations.md sets it up: streams and whole answers go on all the time while one replica after another is
 killed, and drained; only what a killed one was answering ends. Skipped where there is no nginx."""
-import json, os, random, re, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 
 from apus_server import ROOT, Checks, Server
 from tiny_model import write_tiny_model
@@ -14,7 +26,7 @@ def documented(ports, port):
     """The configuration of the documentation, with our addresses."""
     with open(os.path.join(ROOT, "docs", "operations.md")) as file:
         text = file.read()
-    block = text[text.index("    upstream apus {"):text.index("\nNothing is kept between requests")]
+    block = text[text.index("    upstream apus {") : text.index("\nNothing is kept between requests")]
     server = re.search(r"^ *server 10\.0\.0\.1:5413 (.*)$", block, re.M).group(1)
     block = re.sub(r"^ *server 10\..*\n", "", block, flags=re.M)
     servers = "\n".join(f"server 127.0.0.1:{p} {server}" for p in ports)
@@ -25,11 +37,17 @@ def start_nginx(nginx, place, ports):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    paths = "\n".join(f"{name}_temp_path {place}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    paths = "\n".join(
+        f"{name}_temp_path {place}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
     with open(os.path.join(place, "nginx.conf"), "w") as file:
-        file.write(f"daemon off; worker_processes 1; pid {place}/pid; error_log {place}/error.log;\nevents {{ worker_connections 512; }}\n"
-                   f"http {{\naccess_log off;\n{paths}\n{documented(ports, port)}\n}}\n")
-    process = subprocess.Popen([nginx, "-p", place, "-e", f"{place}/error.log", "-c", os.path.join(place, "nginx.conf")])
+        file.write(
+            f"daemon off; worker_processes 1; pid {place}/pid; error_log {place}/error.log;\nevents {{ worker_connections 512; }}\n"
+            f"http {{\naccess_log off;\n{paths}\n{documented(ports, port)}\n}}\n"
+        )
+    process = subprocess.Popen(
+        [nginx, "-p", place, "-e", f"{place}/error.log", "-c", os.path.join(place, "nginx.conf")]
+    )
     end = time.time() + 10
     while time.time() < end and process.poll() is None:
         try:
@@ -42,17 +60,27 @@ def start_nginx(nginx, place, ports):
 
 class Client(threading.Thread):
     """Asks again and again; what did not end well, with when it ran."""
+
     def __init__(self, port, number):
         super().__init__()
         self.port, self.number, self.stopping, self.answers, self.broken, self.failed = port, number, False, 0, [], []
 
     def ask(self, stream):
-        body = json.dumps({"model": "test-model", "messages": [{"role": "user", "content": f"{self.number} {random.random()}"}], "max_tokens": 900, "ignore_eos": True,
-                           "stream": stream}).encode()
+        body = json.dumps(
+            {
+                "model": "test-model",
+                "messages": [{"role": "user", "content": f"{self.number} {random.random()}"}],
+                "max_tokens": 900,
+                "ignore_eos": True,
+                "stream": stream,
+            }
+        ).encode()
         out = b""
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as s:
-            s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                      b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            s.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n" % len(body) + body
+            )
             while part := s.recv(65536):
                 out += part
         return out
@@ -65,12 +93,16 @@ class Client(threading.Thread):
                 out = self.ask(stream)
             except OSError as error:
                 out = str(error).encode()
-            whole = b"data: [DONE]" in out[-40:] if stream else out.endswith(b"}") and b'"finish_reason":"length"' in out
+            whole = (
+                b"data: [DONE]" in out[-40:] if stream else out.endswith(b"}") and b'"finish_reason":"length"' in out
+            )
             if out.startswith(b"HTTP/1.1 200") and whole:
                 self.answers += 1
             else:
                 # Events, or the start of an answer, had come: nobody could ask anew for them.
-                (self.broken if out.startswith(b"HTTP/1.1 200") else self.failed).append((start, time.time(), out[:200]))
+                (self.broken if out.startswith(b"HTTP/1.1 200") else self.failed).append(
+                    (start, time.time(), out[:200])
+                )
 
 
 def running(server):
@@ -95,7 +127,9 @@ def main():
             lost = hit = 0
             for i in range(KILLS):
                 before = sum(len(client.failed) + len(client.broken) for client in clients)
-                held, victim = max((running(replica), number) for number, replica in enumerate(replicas) if replica.alive())
+                held, victim = max(
+                    (running(replica), number) for number, replica in enumerate(replicas) if replica.alive()
+                )
                 replicas[victim].process.kill()
                 replicas[victim].process.wait()
                 hit += held
@@ -126,7 +160,9 @@ def main():
         check(not failed, f"requests of which nothing was answered are asked elsewhere: {failed[:2]}")
         answers = sum(client.answers for client in clients)
         check(answers > 100 and all(client.answers > 2 for client in clients), f"{answers} answers")
-        print(f"{REPLICAS} replicas, {CLIENTS} clients: {answers} answers; {KILLS} kills of replicas that gave {hit} answers ended {ended} streams that had begun, and no other request")
+        print(
+            f"{REPLICAS} replicas, {CLIENTS} clients: {answers} answers; {KILLS} kills of replicas that gave {hit} answers ended {ended} streams that had begun, and no other request"
+        )
     check.done()
 
 

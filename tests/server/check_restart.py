@@ -2,11 +2,23 @@
 """A server whose device breaks starts again in its own place: who is answered hears of it, who comes next waits and is answered, in the same process, on the
 same socket; the third time too, and then it stays as it is and says so. The device is build/stand-in/apus-cuda.so (tests/backend/stand_in.c).
 tests/server/check_restart.py [--gpu]: with the GPU that is here, and build/faulty/apus-cuda.so before its library."""
-import http.client, json, os, shutil, signal, socket, ssl, subprocess, sys, tempfile, threading, time
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 
 import apus_server
 from apus_server import Checks, Server
-from tiny_model import write_tiny_mixture, write_tiny_model
+from tiny_model import write_tiny_model
 
 check = Checks()
 ON_GPU = "--gpu" in sys.argv
@@ -17,8 +29,17 @@ RESTARTS = 3
 
 
 def body(prompt="abc", **fields):
-    return {"model": "test-model", "messages": [{"role": "user", "content": prompt}], "max_tokens": 24, "temperature": 1, "seed": 5, "logprobs": True,
-            "top_logprobs": 2, "ignore_eos": True, **fields}
+    return {
+        "model": "test-model",
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": 24,
+        "temperature": 1,
+        "seed": 5,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "ignore_eos": True,
+        **fields,
+    }
 
 
 def ask(server, prompt="abc", path="/v1/chat/completions", **fields):
@@ -28,7 +49,9 @@ def ask(server, prompt="abc", path="/v1/chat/completions", **fields):
     except (OSError, http.client.HTTPException):
         return 0, None
     value = json.loads(raw)
-    return status, [(c["message"]["content"], c["logprobs"]) for c in value["choices"]] if status == 200 else value["error"]
+    return status, [(c["message"]["content"], c["logprobs"]) for c in value["choices"]] if status == 200 else value[
+        "error"
+    ]
 
 
 def ask_again(server):
@@ -43,8 +66,10 @@ def ask_again(server):
 
 def in_threads(count, run):
     results = [None] * count
+
     def one(i):
         results[i] = run(i)
+
     threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(count)]
     for thread in threads:
         thread.start()
@@ -98,8 +123,12 @@ def break_device(file):
 def stream(server, got):
     """Reads events one by one; got: first their number, then the last."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request("POST", "/v1/chat/completions", json.dumps(body("abc", max_tokens=1500, stream=True, logprobs=False, top_logprobs=None)),
-                       {"Content-Type": "application/json"})
+    connection.request(
+        "POST",
+        "/v1/chat/completions",
+        json.dumps(body("abc", max_tokens=1500, stream=True, logprobs=False, top_logprobs=None)),
+        {"Content-Type": "application/json"},
+    )
     response, last = connection.getresponse(), b""
     for line in response:
         if line.startswith(b"data: "):
@@ -125,10 +154,20 @@ def broken(server, file, what):
     late, after = in_threads(8, lambda i: ask_again(server))
     join([*late, *health], what)
     seen = said[0]
-    print(f"{what}: whoever came next was answered after {time.time() - start:.2f} s; /health: {' '.join(state for state, _ in seen)}")
+    print(
+        f"{what}: whoever came next was answered after {time.time() - start:.2f} s; /health: {' '.join(state for state, _ in seen)}"
+    )
     check(all(b"error" in g["last"] and b"data" not in g["last"] for g in got), f"{what}: ends of streams: {got}")
-    check(answers[0][0] == 500 and ("illegal" in answers[0][1]["message"] or "unspecified" in answers[0][1]["message"]), f"{what}: {answers}")
-    check(all(state in ("damaged", "restarting", "RemoteDisconnected", "ConnectionResetError", "ok") for state, _ in seen), f"{what}: /health said {seen}")
+    check(
+        answers[0][0] == 500 and ("illegal" in answers[0][1]["message"] or "unspecified" in answers[0][1]["message"]),
+        f"{what}: {answers}",
+    )
+    check(
+        all(
+            state in ("damaged", "restarting", "RemoteDisconnected", "ConnectionResetError", "ok") for state, _ in seen
+        ),
+        f"{what}: /health said {seen}",
+    )
     return after, seen
 
 
@@ -141,7 +180,10 @@ def test_again(model, home):
         for i in range(RESTARTS):
             after, seen = broken(server, file, f"fault {i + 1}")
             check(all(a == wanted for a in after), f"who came meanwhile: {after}")
-            check(any(state == "restarting" and reason for state, reason in seen), f"/health never said that it restarts: {seen}")
+            check(
+                any(state == "restarting" and reason for state, reason in seen),
+                f"/health never said that it restarts: {seen}",
+            )
             check(ask(server) == wanted, "the answer after a restart")
             check(server.process.pid == pid and server.alive(), "the process is another one")
             check(open(f"/proc/{pid}/comm").read() == "apus\n", "its name")
@@ -172,39 +214,93 @@ def test_queue(model, home):
         break_device(file)
         start = time.time()
         join(threads, "in the queue")
-        check(all(a[0] in (0, 200, 500, 503) for a in answers) and sum(a[0] in (500, 503) for a in answers) > 30, [a[0] for a in answers])
+        check(
+            all(a[0] in (0, 200, 500, 503) for a in answers) and sum(a[0] in (500, 503) for a in answers) > 30,
+            [a[0] for a in answers],
+        )
         check(ask_again(server) == wanted, "the answer after a restart")
-        print(f"40 requests of which 2 ran have ended, and another is answered, {time.time() - start:.2f} s after the fault")
+        print(
+            f"40 requests of which 2 ran have ended, and another is answered, {time.time() - start:.2f} s after the fault"
+        )
 
 
 def test_service(model, home):
     """With TLS, keys, several models, a service manager; SIGTERM during a restart ends it."""
     file = os.path.join(home, "fault")
     paths = [os.path.join(home, part) for part in ("certificate.pem", "key.pem")]
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=one", "-addext", "subjectAltName=IP:127.0.0.1",
-                    "-keyout", paths[1], "-out", paths[0]], check=True, capture_output=True)
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            "/CN=one",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            paths[1],
+            "-out",
+            paths[0],
+        ],
+        check=True,
+        capture_output=True,
+    )
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with tempfile.TemporaryDirectory() as other, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
         write_tiny_model(other)
         notified.bind(os.path.join(home, "notify"))
         notified.settimeout(30)
-        command = ["serve", model, other, "--port", "0", *map(str, GPU), "--gpu-layers", "2", "--slots", "2", "--tls-cert", paths[0], "--tls-key", paths[1], "--api-key", "secret-one"]
-        process = subprocess.Popen([apus_server.BINARY, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                   env={**os.environ, FAULT: file, "NOTIFY_SOCKET": notified.getsockname()})
+        command = [
+            "serve",
+            model,
+            other,
+            "--port",
+            "0",
+            *map(str, GPU),
+            "--gpu-layers",
+            "2",
+            "--slots",
+            "2",
+            "--tls-cert",
+            paths[0],
+            "--tls-key",
+            paths[1],
+            "--api-key",
+            "secret-one",
+        ]
+        process = subprocess.Popen(
+            [apus_server.BINARY, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, FAULT: file, "NOTIFY_SOCKET": notified.getsockname()},
+        )
         port = next(int(line.rsplit(":", 1)[1].split("/")[0]) for line in process.stdout if "API  " in line)
         check(notified.recv(100) == b"READY=1", "ready")
+
         def request(model, key="secret-one"):
             connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
-            connection.request("POST", "/v1/chat/completions", json.dumps({**body(), "model": os.path.basename(model)}),
-                               {"Content-Type": "application/json", "Authorization": f"Bearer {key}"})
+            connection.request(
+                "POST",
+                "/v1/chat/completions",
+                json.dumps({**body(), "model": os.path.basename(model)}),
+                {"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
+            )
             response = connection.getresponse()
             return response.status, json.loads(response.read()).get("choices")
+
         def again(model):
             end = time.time() + 30
             while (answer := request(model))[0] == 503 and time.time() < end:
                 time.sleep(0.05)
             return answer
+
         wanted = [request(model), request(other)]
         check(all(status == 200 for status, _ in wanted), wanted)
         for which in (model, other):
@@ -245,7 +341,13 @@ def test_terminal(model, home):
     file = os.path.join(home, "fault")
     for command in (["run", model, "hello", "-n", "8"], ["bench", model, "-p", "8", "-n", "4", "-r", "1"]):
         break_device(file)
-        done = subprocess.run([apus_server.BINARY, *command, *map(str, GPU)], capture_output=True, text=True, timeout=60, env={**os.environ, FAULT: file})
+        done = subprocess.run(
+            [apus_server.BINARY, *command, *map(str, GPU)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, FAULT: file},
+        )
         check(done.returncode == 1 and "illegal" in done.stderr, f"{command[0]}: {done.returncode} {done.stderr}")
         if os.path.exists(file):
             os.remove(file)

@@ -1,5 +1,8 @@
 """Serves the model and runs sdk.mjs against it."""
-import os, subprocess, sys
+
+import os
+import subprocess
+import sys
 
 from apus_server import Server, model_path
 

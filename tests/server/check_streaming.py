@@ -2,7 +2,18 @@
 """Experts that are streamed with a fifth of them in memory, over HTTP: while reads fail, come short, are slow or never come back, every answer
 that is completed is the one that a server gives that has all experts in memory, everything else is a clean error, and the server goes on.
 --count N requests (60) for each way of reading; half of them several at a time, some with clients that vanish."""
-import argparse, concurrent.futures, http.client, json, os, random, re, subprocess, tempfile, threading, time
+
+import argparse
+import concurrent.futures
+import http.client
+import json
+import os
+import random
+import re
+import subprocess
+import tempfile
+import threading
+import time
 
 from apus_server import BINARY, ROOT, Checks, Server
 from tiny_model import write_tiny_mixture
@@ -30,19 +41,34 @@ def least_budget(model):
     command = [BINARY, "serve", model, "--port", "0", *map(str, COMMON), "--stream-experts", "--memory-budget", "1M"]
     result = subprocess.run(command, capture_output=True, text=True)
     found = re.search(r"([0-9.]+) GB would just do", result.stderr)
-    check(result.returncode == 1 and found, f"too small a budget is refused with the least that would do: {result.stderr[-300:]}")
+    check(
+        result.returncode == 1 and found,
+        f"too small a budget is refused with the least that would do: {result.stderr[-300:]}",
+    )
     return float(found.group(1)) * 1e9
 
 
 def body(rng):
     text = " ".join(rng.choice(WORDS) for _ in range(rng.randrange(2, 20)))
-    return {"messages": [{"role": "user", "content": text}], "max_tokens": rng.randrange(2, 16), "seed": rng.randrange(1000),
-            "temperature": rng.choice([0, 1.0]), "ignore_eos": True, "logprobs": True, "top_logprobs": 2}
+    return {
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": rng.randrange(2, 16),
+        "seed": rng.randrange(1000),
+        "temperature": rng.choice([0, 1.0]),
+        "ignore_eos": True,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
 
 
 def vanish(server, asked, rng):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request("POST", "/v1/chat/completions", json.dumps({**asked, "model": server.name, "stream": True}), {"Content-Type": "application/json"})
+    connection.request(
+        "POST",
+        "/v1/chat/completions",
+        json.dumps({**asked, "model": server.name, "stream": True}),
+        {"Content-Type": "application/json"},
+    )
     time.sleep(rng.random() * 0.05)
     connection.close()
 
@@ -62,10 +88,16 @@ def soak(server, resident, count, seed):
             status, _, answer = server.request("POST", "/v1/chat/completions", {**asked, "model": server.name})
             answer = json.loads(answer)
             if status == 200:
-                other = json.loads(resident.request("POST", "/v1/chat/completions", {**asked, "model": resident.name})[2])
+                other = json.loads(
+                    resident.request("POST", "/v1/chat/completions", {**asked, "model": resident.name})[2]
+                )
                 outcome = "right" if answer["choices"] == other["choices"] else "wrong"
             else:
-                outcome = "refused" if status == 500 and re.search("cannot read an expert|became shorter", str(answer)) else "strange"
+                outcome = (
+                    "refused"
+                    if status == 500 and re.search("cannot read an expert|became shorter", str(answer))
+                    else "strange"
+                )
                 if outcome == "strange":
                     print(status, answer)
         with lock:
@@ -88,8 +120,15 @@ def check_faults(model, budget, resident, io, seed):
         check(done["right"] >= options.count * 0.4, f"{io}: {done}")
         check(server.wait_idle(), f"{io}: nobody is left")
         figure, health = figures(server), server.health()["experts"][server.name]
-        check(figure["apus_expert_cache_evictions_total"] > 0 and figure["apus_expert_cache_hits_total"] > 0, "hits and evictions")
-        check(health["hits"] == figure["apus_expert_cache_hits_total"] and health["slots"] == figure["apus_expert_cache_slots"], health)
+        check(
+            figure["apus_expert_cache_evictions_total"] > 0 and figure["apus_expert_cache_hits_total"] > 0,
+            "hits and evictions",
+        )
+        check(
+            health["hits"] == figure["apus_expert_cache_hits_total"]
+            and health["slots"] == figure["apus_expert_cache_slots"],
+            health,
+        )
         check(0 < health["percent_of_limit"] <= 100 and health["read_gb_per_s"] > 0 and io in health["io"], health)
         print(f"{io}: {done}, hit rate {health['hit_rate']}, {health['percent_of_limit']} % of the limit")
     check(server.code == 0, f"{io}: exit code {server.code}")
@@ -115,19 +154,28 @@ def check_trace(model, least, bank):
         with start(model, int(least + bank * share), "--route-trace", trace, *more) as server:
             with concurrent.futures.ThreadPoolExecutor(4) as pool:
                 rng = random.Random(share)
-                for status, _, _ in pool.map(lambda b: server.request("POST", "/v1/chat/completions", {**b, "model": server.name}),
-                                             [{**body(rng), "max_tokens": 60} for _ in range(6)]):
+                for status, _, _ in pool.map(
+                    lambda b: server.request("POST", "/v1/chat/completions", {**b, "model": server.name}),
+                    [{**body(rng), "max_tokens": 60} for _ in range(6)],
+                ):
                     check(status == 200, status)
             for _ in range(3):
                 server.chat("anchor", max_tokens=60, ignore_eos=True)
             check(server.wait_idle(), "nobody is left")  # a step may be under way whose answer has ended
             figure = figures(server)
-        replay = subprocess.run([os.path.join(ROOT, "tools", "replay_routes.py"), trace], capture_output=True, text=True)
+        replay = subprocess.run(
+            [os.path.join(ROOT, "tools", "replay_routes.py"), trace], capture_output=True, text=True
+        )
         check(replay.returncode == 0, replay.stdout + replay.stderr)
-        counted = f"{figure['apus_expert_cache_hits_total']:.0f} hits, {figure['apus_expert_cache_misses_total']:.0f} misses"
+        counted = (
+            f"{figure['apus_expert_cache_hits_total']:.0f} hits, {figure['apus_expert_cache_misses_total']:.0f} misses"
+        )
         check(counted in replay.stdout, f"{counted}: {replay.stdout}")
         hints = figure["apus_expert_hints_total"]
-        check((hints > 0) == ("--ssd-prefetch" in more) and figure["apus_expert_hint_hits_total"] <= hints, f"{hints} hints")
+        check(
+            (hints > 0) == ("--ssd-prefetch" in more) and figure["apus_expert_hint_hits_total"] <= hints,
+            f"{hints} hints",
+        )
 
 
 def check_held_once(budget):
@@ -141,14 +189,22 @@ def check_held_once(budget):
             for text in ("anchor boat", "harbour"):
                 server.chat(text, max_tokens=8, ignore_eos=True)
             result = subprocess.run(["fincore", "-b", "-n", "-o", "RES", path], capture_output=True, text=True)
-            check(result.returncode == 0 and int(result.stdout) < 1e6, f"in the page cache: {result.stdout} {result.stderr}")
+            check(
+                result.returncode == 0 and int(result.stdout) < 1e6,
+                f"in the page cache: {result.stdout} {result.stderr}",
+            )
 
 
 def check_cancel(model, budget):
     """Each read takes 0.4 s, a step several seconds; a client that goes ends it at once."""
     with start(model, budget, "--expert-io", "threads", "--expert-faults", "slow:400") as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-        asked = {"model": server.name, "messages": [{"role": "user", "content": "anchor boat"}], "max_tokens": 100, "stream": True}
+        asked = {
+            "model": server.name,
+            "messages": [{"role": "user", "content": "anchor boat"}],
+            "max_tokens": 100,
+            "stream": True,
+        }
         connection.request("POST", "/v1/chat/completions", json.dumps(asked), {"Content-Type": "application/json"})
         end = time.time() + 20
         while server.health()["running"] == 0 and time.time() < end:

@@ -1,12 +1,23 @@
 """Tools on a real model: calls, streamed and whole, their answers in history."""
+
 import json
 
 import shapes
 from apus_server import Checks, Server, model_path
 
 check = Checks()
-WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "The weather of a city now", "parameters": {
-    "type": "object", "properties": {"city": {"type": "string"}, "unit": {"enum": ["C", "F"]}}, "required": ["city"]}}}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city now",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "unit": {"enum": ["C", "F"]}},
+            "required": ["city"],
+        },
+    },
+}
 ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
 GREEDY = {"temperature": 0, "max_tokens": 100}
 
@@ -43,19 +54,31 @@ def same_as_whole(s, **fields):
     message, calls, finish = joined(s.stream("/v1/chat/completions", {"messages": ASK, **GREEDY, **fields}))
     check(message["content"] == (whole["message"]["content"] or ""), f"content: {message} {whole}")
     mine = [(c["function"]["name"], c["function"]["arguments"]) for c in whole["message"].get("tool_calls", [])]
-    check([(c["name"], c["arguments"]) for c in calls] == mine and finish == whole["finish_reason"], f"calls: {calls} {whole}")
+    check(
+        [(c["name"], c["arguments"]) for c in calls] == mine and finish == whole["finish_reason"],
+        f"calls: {calls} {whole}",
+    )
     return whole
 
 
 def test_many(s):
     """A model that calls on and on is stopped."""
-    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris", "unit": "C"}'}}
-    history = ASK + [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "call_1", "content": "18 C, sunny"}]
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city": "Paris", "unit": "C"}'},
+    }
+    history = ASK + [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "18 C, sunny"},
+    ]
     status, answer = s.chat(history, temperature=0, tools=[WEATHER])
     choice = answer["choices"][0]
     calls = choice["message"].get("tool_calls") or []
-    check(status == 200 and (len(calls) < 32 or (len(calls) == 32 and choice["finish_reason"] == "tool_calls")),
-          f"{len(calls)} calls, {choice['finish_reason']}")
+    check(
+        status == 200 and (len(calls) < 32 or (len(calls) == 32 and choice["finish_reason"] == "tool_calls")),
+        f"{len(calls)} calls, {choice['finish_reason']}",
+    )
 
 
 def test_auto(s):
@@ -64,11 +87,19 @@ def test_auto(s):
     if not check(calls and whole["finish_reason"] == "tool_calls", f"the model calls: {whole}"):
         return
     call = calls[0]
-    check(call["function"]["name"] == "get_weather" and "Paris" in json.loads(call["function"]["arguments"])["city"], call)
+    check(
+        call["function"]["name"] == "get_weather" and "Paris" in json.loads(call["function"]["arguments"])["city"], call
+    )
     check(call["id"].startswith("call_") and len(call["id"]) == 29, call["id"])
     for arguments in (call["function"]["arguments"], "no JSON"):
-        history = ASK + [{"role": "assistant", "content": None, "tool_calls": [{**call, "function": {"name": "get_weather", "arguments": arguments}}]},
-                         {"role": "tool", "tool_call_id": call["id"], "content": "It is 31 degrees."}]
+        history = ASK + [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{**call, "function": {"name": "get_weather", "arguments": arguments}}],
+            },
+            {"role": "tool", "tool_call_id": call["id"], "content": "It is 31 degrees."},
+        ]
         status, answer = s.chat(history, tools=[WEATHER], **GREEDY)
         check(status == 200, f"the call's answer is taken: {answer}")
     cut = s.chat(ASK, tools=[WEATHER], temperature=0, max_tokens=12)[1]["choices"][0]
@@ -81,7 +112,10 @@ def test_auto(s):
 
 
 def calls_of(answer):
-    return [(c["function"]["name"], c["function"]["arguments"]) for c in answer["choices"][0]["message"].get("tool_calls", [])]
+    return [
+        (c["function"]["name"], c["function"]["arguments"])
+        for c in answer["choices"][0]["message"].get("tool_calls", [])
+    ]
 
 
 def check_valid(answer, schemas, what):
@@ -92,40 +126,106 @@ def check_valid(answer, schemas, what):
 
 def test_demanded(s):
     """Whatever the model would rather say, and however wildly it draws."""
-    schemas = {"get_weather": WEATHER["function"]["parameters"], "roll": {"type": "object", "additionalProperties": False, "required": ["dice", "sides"],
-               "properties": {"dice": {"type": "integer", "minimum": 1, "maximum": 99}, "sides": {"enum": [4, 6, 20]}}}, "stop": {"type": "object"}}
+    schemas = {
+        "get_weather": WEATHER["function"]["parameters"],
+        "roll": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["dice", "sides"],
+            "properties": {"dice": {"type": "integer", "minimum": 1, "maximum": 99}, "sides": {"enum": [4, 6, 20]}},
+        },
+        "stop": {"type": "object"},
+    }
     tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in schemas.items()]
     poem = [{"role": "user", "content": "Write a poem about the sea."}]
-    for choice, allowed in (("required", set(schemas)), ({"type": "function", "function": {"name": "roll"}}, {"roll"}),
-                            ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": n}} for n in ("roll", "stop")]}}, {"roll", "stop"})):
+    for choice, allowed in (
+        ("required", set(schemas)),
+        ({"type": "function", "function": {"name": "roll"}}, {"roll"}),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "required",
+                    "tools": [{"type": "function", "function": {"name": n}} for n in ("roll", "stop")],
+                },
+            },
+            {"roll", "stop"},
+        ),
+    ):
         for fields in ({"temperature": 0}, *({"temperature": 1.8, "seed": seed} for seed in range(3))):
-            status, answer = s.chat(poem, tools=tools, tool_choice=choice, max_tokens=120, parallel_tool_calls=False, **fields)
+            status, answer = s.chat(
+                poem, tools=tools, tool_choice=choice, max_tokens=120, parallel_tool_calls=False, **fields
+            )
             check(status == 200, answer)
             if answer["choices"][0]["finish_reason"] == "length":  # a text without bounds, drawn wildly
                 continue
-            check(len(calls_of(answer)) == 1 and calls_of(answer)[0][0] in allowed and answer["choices"][0]["message"]["content"] is None,
-                  f"{choice}: {answer['choices'][0]}")
+            check(
+                len(calls_of(answer)) == 1
+                and calls_of(answer)[0][0] in allowed
+                and answer["choices"][0]["message"]["content"] is None,
+                f"{choice}: {answer['choices'][0]}",
+            )
             check_valid(answer, schemas, choice)
     whole = same_as_whole(s, tools=tools, tool_choice="required")
     check(whole["finish_reason"] == "tool_calls", whole)
-    either = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object", "properties": {"poem": {"type": "boolean"}}, "required": ["poem"], "additionalProperties": False}}}
+    either = {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "a",
+            "schema": {
+                "type": "object",
+                "properties": {"poem": {"type": "boolean"}},
+                "required": ["poem"],
+                "additionalProperties": False,
+            },
+        },
+    }
     status, answer = s.chat(poem, tools=tools, response_format=either, temperature=0, max_tokens=100)
     content = answer["choices"][0]["message"]["content"] if status == 200 else None
-    check(status == 200 and (calls_of(answer) or isinstance(json.loads(content)["poem"], bool)), f"calls, or what response_format says: {answer}")
+    check(
+        status == 200 and (calls_of(answer) or isinstance(json.loads(content)["poem"], bool)),
+        f"calls, or what response_format says: {answer}",
+    )
     odd = {"type": "object", "properties": {"a": {"not": {"format": "date"}}}, "required": ["a"]}
-    status, answer = s.chat(poem, tools=[{"type": "function", "function": {"name": "f", "parameters": odd, "strict": True}}], max_tokens=50)
-    check(status == 400 and answer["error"]["param"] == "tools[0].function.parameters" and "not" in answer["error"]["message"], answer)
-    status, answer = s.chat(poem, tools=[{"type": "function", "function": {"name": "f", "parameters": odd}}], tool_choice="required", max_tokens=200, temperature=0)
+    status, answer = s.chat(
+        poem, tools=[{"type": "function", "function": {"name": "f", "parameters": odd, "strict": True}}], max_tokens=50
+    )
+    check(
+        status == 400
+        and answer["error"]["param"] == "tools[0].function.parameters"
+        and "not" in answer["error"]["message"],
+        answer,
+    )
+    status, answer = s.chat(
+        poem,
+        tools=[{"type": "function", "function": {"name": "f", "parameters": odd}}],
+        tool_choice="required",
+        max_tokens=200,
+        temperature=0,
+    )
     check(status == 200 and [name for name, _ in calls_of(answer)][:1] == ["f"], answer)
 
 
 def test_free_calls(s):
     """In auto, what is called is a tool, with arguments that fit."""
-    city = {"type": "object", "properties": {"city": {"enum": ["PARIS", "ROME"]}, "days": {"type": "integer", "maximum": 3, "minimum": 1}}, "required": ["city", "days"], "additionalProperties": False}
-    tools = [{"type": "function", "function": {"name": "forecast", "description": "Weather forecast", "parameters": city}}]
+    city = {
+        "type": "object",
+        "properties": {"city": {"enum": ["PARIS", "ROME"]}, "days": {"type": "integer", "maximum": 3, "minimum": 1}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    tools = [
+        {"type": "function", "function": {"name": "forecast", "description": "Weather forecast", "parameters": city}}
+    ]
     seen = 0
     for seed in range(6):
-        status, answer = s.chat("What is the weather in Paris and in Rome? Use <tool_call>.", tools=tools, temperature=1.2, seed=seed, max_tokens=200)
+        status, answer = s.chat(
+            "What is the weather in Paris and in Rome? Use <tool_call>.",
+            tools=tools,
+            temperature=1.2,
+            seed=seed,
+            max_tokens=200,
+        )
         check(status == 200, answer)
         if answer["choices"][0]["finish_reason"] == "tool_calls":
             seen += 1

@@ -1,14 +1,34 @@
 """Writes a model that answers nonsense at once: Gemma 3's structure (windows, and layers that can be kept as codes) with random weights, a
 vocabulary of printable ASCII, and a chat template; or a mixture of experts. For tests of what is around a model."""
-import json, os, random, struct
+
+import json
+import os
+import random
+import struct
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD, INNER, VOCAB = 64, 4, 4, 2, 32, 96, 100
-MIXTURE = {"model_type": "olmoe", "hidden_size": 256, "num_hidden_layers": 6, "intermediate_size": 128, "num_experts": 32,
-           "num_experts_per_tok": 4, "norm_topk_prob": True, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": VOCAB,
-           "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": False, "hidden_act": "silu", "eos_token_id": 98,
-           "quantization": {"group_size": 64, "bits": 4}}
-TEMPLATE = ("{% for m in messages %}{{ '<|start|>' + m.role + '\\n' + m.content + '<|end|>\\n' }}{% endfor %}"
-            "{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}")
+MIXTURE = {
+    "model_type": "olmoe",
+    "hidden_size": 256,
+    "num_hidden_layers": 6,
+    "intermediate_size": 128,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "norm_topk_prob": True,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": VOCAB,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e4,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+    "eos_token_id": 98,
+    "quantization": {"group_size": 64, "bits": 4},
+}
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|start|>' + m.role + '\\n' + m.content + '<|end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}"
+)
 
 
 def _tensors():
@@ -16,14 +36,27 @@ def _tensors():
     yield "model.norm.weight", (HIDDEN,)
     for i in range(LAYERS):
         at = f"model.layers.{i}."
-        for norm in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"):
+        for norm in (
+            "input_layernorm",
+            "post_attention_layernorm",
+            "pre_feedforward_layernorm",
+            "post_feedforward_layernorm",
+        ):
             yield at + norm + ".weight", (HIDDEN,)
-        for name, rows, columns in (("q_proj", HEADS * HEAD, HIDDEN), ("k_proj", KV_HEADS * HEAD, HIDDEN), ("v_proj", KV_HEADS * HEAD, HIDDEN),
-                                    ("o_proj", HIDDEN, HEADS * HEAD)):
+        for name, rows, columns in (
+            ("q_proj", HEADS * HEAD, HIDDEN),
+            ("k_proj", KV_HEADS * HEAD, HIDDEN),
+            ("v_proj", KV_HEADS * HEAD, HIDDEN),
+            ("o_proj", HIDDEN, HEADS * HEAD),
+        ):
             yield at + f"self_attn.{name}.weight", (rows, columns)
         for norm in ("q_norm", "k_norm"):
             yield at + f"self_attn.{norm}.weight", (HEAD,)
-        for name, rows, columns in (("gate_proj", INNER, HIDDEN), ("up_proj", INNER, HIDDEN), ("down_proj", HIDDEN, INNER)):
+        for name, rows, columns in (
+            ("gate_proj", INNER, HIDDEN),
+            ("up_proj", INNER, HIDDEN),
+            ("down_proj", HIDDEN, INNER),
+        ):
             yield at + f"mlp.{name}.weight", (rows, columns)
 
 
@@ -47,10 +80,25 @@ def _weights():
 
 def write_tiny_model(directory, context=2048, template=TEMPLATE):
     _write_tensors(os.path.join(directory, "model.safetensors"), _weights())
-    config = {"model_type": "gemma3_text", "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "intermediate_size": INNER,
-              "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD, "rms_norm_eps": 1e-6, "vocab_size": VOCAB,
-              "sliding_window": 192, "sliding_window_pattern": 2, "query_pre_attn_scalar": HEAD, "rope_theta": 1e6,
-              "rope_local_base_freq": 1e4, "max_position_embeddings": context, "hidden_activation": "gelu_pytorch_tanh", "eos_token_id": 98}
+    config = {
+        "model_type": "gemma3_text",
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "intermediate_size": INNER,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": VOCAB,
+        "sliding_window": 192,
+        "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": HEAD,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "max_position_embeddings": context,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "eos_token_id": 98,
+    }
     _write_rest(directory, config, template)
 
 
@@ -59,7 +107,12 @@ def _mixture(rng):
 
     def plain(name, *shape, spread=0.15, middle=0.0):
         count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        return name + ".weight", "F16", shape, struct.pack(f"<{count}e", *(rng.gauss(middle, spread) for _ in range(count)))
+        return (
+            name + ".weight",
+            "F16",
+            shape,
+            struct.pack(f"<{count}e", *(rng.gauss(middle, spread) for _ in range(count))),
+        )
 
     yield plain("model.embed_tokens", VOCAB, hidden, spread=1)
     yield plain("lm_head", VOCAB, hidden)
@@ -71,7 +124,11 @@ def _mixture(rng):
         for name in "qkvo":
             yield plain(f"{at}self_attn.{name}_proj", hidden, hidden, spread=0.06)
         yield plain(at + "mlp.gate", experts, hidden)
-        for name, rows, columns in (("gate_proj", inner, hidden), ("up_proj", inner, hidden), ("down_proj", hidden, inner)):
+        for name, rows, columns in (
+            ("gate_proj", inner, hidden),
+            ("up_proj", inner, hidden),
+            ("down_proj", hidden, inner),
+        ):
             stack, groups = f"{at}mlp.switch_mlp.{name}.", experts * rows * columns // 64
             yield stack + "weight", "U32", (experts, rows, columns // 8), rng.randbytes(experts * rows * columns // 2)
             yield stack + "scales", "F16", (experts, rows, columns // 64), struct.pack("<e", 0.02) * groups
@@ -85,13 +142,35 @@ def write_tiny_mixture(directory, context=2048):
 
 
 def _write_rest(directory, config, template=TEMPLATE):
-    special = [{"id": i, "content": text, "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-               for i, text in ((97, "<|start|>"), (98, "<|end|>"))]
-    vocabulary = {("\u0120" if i == 0 else chr(32 + i)): i for i in range(95)} | {"\u010a": 95, "\u00c3": 96, "\u00c2": 99}
-    tokenizer = {"added_tokens": special, "normalizer": None, "post_processor": None, "decoder": {"type": "ByteLevel"},
-                 "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-                 "model": {"type": "BPE", "merges": [], "vocab": vocabulary}}
-    for name, value in (("config.json", config), ("tokenizer.json", tokenizer),
-                        ("tokenizer_config.json", {"eos_token": "<|end|>", "chat_template": template})):
+    special = [
+        {
+            "id": i,
+            "content": text,
+            "special": True,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+        }
+        for i, text in ((97, "<|start|>"), (98, "<|end|>"))
+    ]
+    vocabulary = {("\u0120" if i == 0 else chr(32 + i)): i for i in range(95)} | {
+        "\u010a": 95,
+        "\u00c3": 96,
+        "\u00c2": 99,
+    }
+    tokenizer = {
+        "added_tokens": special,
+        "normalizer": None,
+        "post_processor": None,
+        "decoder": {"type": "ByteLevel"},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+        "model": {"type": "BPE", "merges": [], "vocab": vocabulary},
+    }
+    for name, value in (
+        ("config.json", config),
+        ("tokenizer.json", tokenizer),
+        ("tokenizer_config.json", {"eos_token": "<|end|>", "chat_template": template}),
+    ):
         with open(os.path.join(directory, name), "w") as file:
             json.dump(value, file)

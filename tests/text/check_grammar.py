@@ -8,6 +8,7 @@ texts of every schema checked by jsonschema. --suite: a checkout of json-schema-
 --bench: maskbench/data of guidance-ai/jsonschemabench, of which --count files are taken, evenly; prints verdicts and times of
 masks, and those of llguidance where that is installed (--llguidance). Exit 77 when the library or the tokenizer is missing.
 """
+
 import argparse
 import collections
 import decimal
@@ -41,7 +42,9 @@ except ImportError:
 
 def ask(program, model, requests):
     text = "".join(json.dumps(request) + "\n" for request in requests)
-    done = subprocess.run([*program, "grammar", str(model)], input=text, capture_output=True, text=True, encoding="utf-8")
+    done = subprocess.run(
+        [*program, "grammar", str(model)], input=text, capture_output=True, text=True, encoding="utf-8"
+    )
     lines = done.stdout.split("\n")[:-1]
     if done.returncode or len(lines) != len(requests):
         sys.exit(f"{len(lines)} answers to {len(requests)} requests: exit {done.returncode}: {done.stderr[-500:]}")
@@ -84,20 +87,31 @@ def ordered(value, schema, root, depth=0):
             value = ordered(value, part, root, depth + 1)
     for keyword in ("anyOf", "oneOf"):
         for part in schema.get(keyword) or []:
-            if valid(value, {**part, "$defs": root.get("$defs", {}), "definitions": root.get("definitions", {})} if isinstance(part, dict) else part):
+            if valid(
+                value,
+                {**part, "$defs": root.get("$defs", {}), "definitions": root.get("definitions", {})}
+                if isinstance(part, dict)
+                else part,
+            ):
                 value = ordered(value, part, root, depth + 1)
                 break
     if isinstance(value, dict) and (schema.get("properties") or schema.get("required")):
         properties = schema.get("properties") or {}
         keys = [k for k in properties if k in value] + [
-            k for k in schema.get("required") or [] if k in value and k not in properties]
+            k for k in schema.get("required") or [] if k in value and k not in properties
+        ]
         keys += [k for k in value if k not in keys]
-        return {k: ordered(value[k], properties.get(k, schema.get("additionalProperties")), root, depth + 1) for k in keys}
+        return {
+            k: ordered(value[k], properties.get(k, schema.get("additionalProperties")), root, depth + 1) for k in keys
+        }
     if isinstance(value, dict):
         return {k: ordered(v, schema.get("additionalProperties"), root, depth + 1) for k, v in value.items()}
     if isinstance(value, list):
         prefix = schema.get("prefixItems") or []
-        return [ordered(v, prefix[i] if i < len(prefix) else schema.get("items"), root, depth + 1) for i, v in enumerate(value)]
+        return [
+            ordered(v, prefix[i] if i < len(prefix) else schema.get("items"), root, depth + 1)
+            for i, v in enumerate(value)
+        ]
     return value
 
 
@@ -128,8 +142,11 @@ def texts(value):
 
 
 def check_samples(count, program, model, schemas):
-    requests = [{"schema": schema, "sample": SAMPLE_TOKENS, "seed": seed, "compact": bool(seed % 2)}
-                for schema in schemas for seed in range(SAMPLES)]
+    requests = [
+        {"schema": schema, "sample": SAMPLE_TOKENS, "seed": seed, "compact": bool(seed % 2)}
+        for schema in schemas
+        for seed in range(SAMPLES)
+    ]
     for request, answer in zip(requests, ask(program, model, requests)):
         if "unsupported" in answer:
             continue
@@ -159,8 +176,12 @@ def check_data(count, program, model):
         for text, want, answer in zip(good + bad, [True] * len(good) + [False] * len(bad), answers):
             count.check("text", answer.get("accepted") is want, lambda: f"{entry[kind]!r}: {text!r}: {answer}")
             if kind == "schema" and want:
-                count.check("own", valid(json.loads(text), entry[kind]), lambda: f"{entry[kind]!r}: {text!r} is not valid")
-    check_samples(count, program, model, [entry["schema"] for entry in data if "schema" in entry and "unsupported" not in entry])
+                count.check(
+                    "own", valid(json.loads(text), entry[kind]), lambda: f"{entry[kind]!r}: {text!r} is not valid"
+                )
+    check_samples(
+        count, program, model, [entry["schema"] for entry in data if "schema" in entry and "unsupported" not in entry]
+    )
 
 
 def check_suite(count, program, model, directory):
@@ -196,8 +217,10 @@ def quantiles(values):
     if not values:
         return "none"
     at = lambda q: values[min(len(values) - 1, int(q * len(values)))]  # noqa: E731
-    return (f"{len(values)}: median {at(.5):.1f} mean {sum(values) / len(values):.1f} p90 {at(.9):.1f} p99 {at(.99):.1f} "
-            f"p99.9 {at(.999):.1f} max {values[-1]:.0f} µs")
+    return (
+        f"{len(values)}: median {at(0.5):.1f} mean {sum(values) / len(values):.1f} p90 {at(0.9):.1f} p99 {at(0.99):.1f} "
+        f"p99.9 {at(0.999):.1f} max {values[-1]:.0f} µs"
+    )
 
 
 def check_bench(count, program, model, tokenizer, options):
@@ -208,7 +231,9 @@ def check_bench(count, program, model, tokenizer, options):
     for index, entry in enumerate(entries):
         for test in entry["tests"] or [{"data": {}, "valid": None}]:
             value = ordered(test["data"], entry["schema"], entry["schema"])
-            requests.append({"schema": entry["schema"], "text": json.dumps(value, ensure_ascii=False, separators=(",", ":"))})
+            requests.append(
+                {"schema": entry["schema"], "text": json.dumps(value, ensure_ascii=False, separators=(",", ":"))}
+            )
             owner.append((index, test["valid"], value))
     refused, masks, first, compiles, why, tokens = set(), [], [], [], collections.Counter(), collections.Counter()
     for (index, good, value), request, answer in zip(owner, requests, ask(program, model, requests)):
@@ -227,9 +252,17 @@ def check_bench(count, program, model, tokenizer, options):
             good = valid(value, entries[index]["schema"])  # some are invalid once formats count
         if good is not None:
             kind = "bench: valid accepted" if good else "bench: invalid refused"
-            count.check(kind, answer["accepted"] == bool(good), lambda: f"{name}: {json.dumps(request)[:700]}: at {answer['at']} of {answer['tokens']}")
-    print(f"bench: {len(entries) - len(refused)} of {len(entries)} schemas compiled; refused: {dict(why.most_common(20))}")
-    print(f"of {tokens['tokens']} tokens {tokens['skipped']} are forced, {tokens['skipped_same']} of them as in the whole text")
+            count.check(
+                kind,
+                answer["accepted"] == bool(good),
+                lambda: f"{name}: {json.dumps(request)[:700]}: at {answer['at']} of {answer['tokens']}",
+            )
+    print(
+        f"bench: {len(entries) - len(refused)} of {len(entries)} schemas compiled; refused: {dict(why.most_common(20))}"
+    )
+    print(
+        f"of {tokens['tokens']} tokens {tokens['skipped']} are forced, {tokens['skipped_same']} of them as in the whole text"
+    )
     # Where the tokenizer would spell it otherwise behind more than one token, there may be a few.
     count.check("bench: forced as spelled", tokens["skipped_same"] >= 0.99 * tokens["skipped"], lambda: tokens)
     print(f"masks {quantiles(masks)}\nfirst mask with compiling {quantiles(first)}\ncompiling {quantiles(compiles)}")
@@ -245,6 +278,7 @@ def compare_llguidance(count, tokenizer, requests, owner):
     import llguidance.numpy
     import tokenizers
     import transformers
+
     hf = transformers.PreTrainedTokenizerFast(tokenizer_file=str(CACHE / tokenizer / "tokenizer.json"))
     vocabulary = llguidance.hf.from_tokenizer(hf)
     encoder = tokenizers.Tokenizer.from_file(str(CACHE / tokenizer / "tokenizer.json"))

@@ -8,6 +8,7 @@ For each string: ids with control tokens recognised and as text, and with the po
 for random ids: the decoded text with and without special tokens, and the same one id at a time, never later than the
 library's DecodeStream. Exit 77 when tokenizers or the library are missing and cannot be had.
 """
+
 import argparse
 import json
 import os
@@ -32,7 +33,9 @@ def skip(why):
 
 def answers(program, mode, directory, requests):
     text = "".join(json.dumps(request) + "\n" for request in requests)
-    done = subprocess.run([*program, mode, str(directory)], input=text, capture_output=True, text=True, encoding="utf-8")
+    done = subprocess.run(
+        [*program, mode, str(directory)], input=text, capture_output=True, text=True, encoding="utf-8"
+    )
     lines = done.stdout.split("\n")[:-1]
     if done.returncode or len(lines) != len(requests):
         sys.exit(f"{directory}: {len(lines)} answers to {len(requests)} requests: {done.stderr.strip()}")
@@ -65,7 +68,9 @@ def check_encoding(count, reference, program, directory, texts):
     config = json.loads((directory / "tokenizer_config.json").read_text())
     some = texts[:500]
     want = [encoding.ids for encoding in reference.encode_batch(some)]
-    if config.get("add_bos_token") and not reference.num_special_tokens_to_add(False):  # only the configuration asks for it
+    if config.get("add_bos_token") and not reference.num_special_tokens_to_add(
+        False
+    ):  # only the configuration asks for it
         bos = config["bos_token"]
         bos = reference.token_to_id(bos if isinstance(bos, str) else bos["content"])
         want = [[bos] + ids_ for ids_ in want]
@@ -86,10 +91,14 @@ def check_decoding(count, reference, program, directory, ids):
     for skip_special in (True, False):
         want = reference.decode_batch(ids, skip_special_tokens=skip_special)
         got = answers(program, "detokens", directory, [{"ids": i, "skip_special": skip_special} for i in ids])
-        streams = answers(program, "detokens", directory, [{"ids": i, "skip_special": skip_special, "stream": True} for i in ids])
+        streams = answers(
+            program, "detokens", directory, [{"ids": i, "skip_special": skip_special, "stream": True} for i in ids]
+        )
         for i, text, whole, stream in zip(ids, want, got, streams):
             pieces = stream["pieces"]
-            count.check("decode", whole["text"] == text, lambda: f"{i[:30]}: {whole['text'][:200]!r}, not {text[:200]!r}")
+            count.check(
+                "decode", whole["text"] == text, lambda: f"{i[:30]}: {whole['text'][:200]!r}, not {text[:200]!r}"
+            )
             excused = "\ufffd" in text and has_byte_run(reference, i)
             same = len(pieces) == len(i) + 1 and ("".join(pieces) == text or excused)
             count.check("stream", same, lambda: f"{i[:30]}: {pieces[:40]}, not {text[:200]!r}")
@@ -98,6 +107,7 @@ def check_decoding(count, reference, program, directory, ids):
 
 def check_delay(count, reference, ids, streams):
     from tokenizers.decoders import DecodeStream
+
     for i, stream in list(zip(ids, streams))[:1000]:
         theirs, shown, ours, late = DecodeStream(skip_special_tokens=False), 0, 0, False
         try:
@@ -136,7 +146,9 @@ def main():
         ids = check_encoding(count, reference, program, directory, texts)
         rng = random.Random(options.seed)
         size = reference.get_vocab_size()
-        ids = ids[:options.count // 2] + [[rng.randrange(size + 50) for _ in range(rng.randrange(1, 12))] for _ in range(options.count // 4)]
+        ids = ids[: options.count // 2] + [
+            [rng.randrange(size + 50) for _ in range(rng.randrange(1, 12))] for _ in range(options.count // 4)
+        ]
         streams = check_decoding(count, reference, program, directory, ids)
         check_delay(count, reference, ids, streams)
         print(f"{name}: {len(texts)} strings, {count.right} checks right, wrong: {count.wrong or 'none'}", flush=True)
