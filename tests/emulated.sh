@@ -29,6 +29,7 @@ step sums 5 4
 step ops 6 4
 step generated 7 4 short
 step prompts 3 4 520
+step whole 5 4 short
 if [ "$set" = all ]; then
     for name in step attention attention_codes golden batch coded given together; do step $name 7 4; done
     step ops 8 11

@@ -4,6 +4,9 @@
  * Products are integer.cuh's, but for the router's, which are exact but for their sums' rounding. Pairs of a row and
  * one of its experts are the rows of products; of more rows up to eight pairs of one expert make a chunk, which reads
  * its matrix once. */
+extern "C" {
+#include "base/error.h"
+}
 #include "backend/cuda/mixture.cuh"
 
 extern "C" size_t mixture_input_bytes(int64_t cols) { return inputs_bytes((int)((cols + TILE_COLS - 1) / TILE_COLS)); }
@@ -210,14 +213,19 @@ __global__ void __launch_bounds__(PRODUCT_BLOCK, 2)
 #endif
 }
 
-/* Room for slots beside what else a block keeps. False: not even two. */
-static bool slots_of(const Tiles &most, int pieces, int besides, int room, Slots *slots) {
+/* A block needs two slots, or as many as it has pieces: the next piece arrives while the one before it is multiplied.
+ */
+static int slots_least(int pieces) { return pieces < 2 ? pieces : 2; }
+
+/* Slots that fit `room` bytes of shared memory beside the `besides` bytes that a block keeps as well. False: fewer fit
+ * than a block needs; *slots is not to be used then. */
+NODISCARD static bool slots_of(const Tiles &most, int pieces, int besides, int room, Slots *slots) {
     slots->bytes = slot_tiles(most.groups) * most.bytes;
     const int left = room - FIXED - besides;
     slots->count = left > 0 ? left / slots->bytes : 0;
     if (slots->count > pieces) slots->count = pieces;
     if (slots->count > EXPERT_SLOTS_MAX) slots->count = EXPERT_SLOTS_MAX;
-    return slots->count >= (pieces < 2 ? pieces : 2);
+    return slots->count >= slots_least(pieces);
 }
 static int pieces_of(const Tiles &most, int rows) { return rows * slice_rounds(most.groups); }
 
@@ -237,9 +245,13 @@ struct ProductLaunch {
         bool half = slots_of(p.most, pieces, besides, p.shared_bytes / 2 - FIXED, &slots);
         if (!half && !slots_of(p.most, pieces, besides, p.shared_bytes, &slots))
             return cudaErrorInvalidValue; /* mixture_fits() knows */
-        /* A row's units are hardly more than multiprocessors: each has one, as long as the sum's blocks fit beside. */
-        if (half && MOST == 1 && p.pairs == p.each)
-            slots_of(p.most, pieces, besides, p.shared_bytes - p.leaves, &slots);
+        /* A row's units are hardly more than multiprocessors: each has one, as long as the sum's blocks fit beside.
+         * Where they leave too little, the slots of half a multiprocessor stay. */
+        Slots beside;
+        if (half && MOST == 1 && p.pairs == p.each &&
+            slots_of(p.most, pieces, besides, p.shared_bytes - p.leaves, &beside))
+            slots = beside;
+        CHECK(slots.count >= slots_least(pieces));
         const size_t bytes = (size_t)slots.count * slots.bytes + besides;
         const int blocks = ((p.most.rows + TILE_ROWS - 1) / TILE_ROWS + UNIT_ROWS - 1) / UNIT_ROWS;
         if constexpr (MOST == 1) {
@@ -274,7 +286,7 @@ extern "C" int mixture_fits(const Tiles *most, int gated, int shared_bytes) {
 }
 
 /* Half of a multiprocessor, so that the next kernel's blocks find room beside it, if that will do. */
-static bool sum_slots(const MixtureSum &p, Slots *slots, int *besides) {
+NODISCARD static bool sum_slots(const MixtureSum &p, Slots *slots, int *besides) {
     const int pieces = pieces_of(p.most, p.used);
     const int rest = CHOICE_KEPT + p.used * ((int)inputs_bytes(p.most.groups) + SUM_FLOATS * (int)sizeof(float));
     *besides = rest > CHOICE_BYTES ? rest : CHOICE_BYTES;
@@ -291,6 +303,7 @@ extern "C" cudaError_t mixture_sum(cudaStream_t stream, const MixtureSum *sum) {
     Slots slots;
     int besides;
     if (!sum_slots(*sum, &slots, &besides)) return cudaErrorInvalidValue;
+    CHECK(slots.count >= slots_least(pieces_of(sum->most, sum->used)));
     return mixture_row_sum(stream, *sum, slots, dim3((sum->most.rows + TILE_ROWS - 1) / TILE_ROWS, sum->rows),
         (size_t)slots.count * slots.bytes + besides);
 }

@@ -15,12 +15,14 @@ struct MixtureRow {
     };
 };
 
+enum { ROW_WORDS = (int)FEW_WORDS > (int)EXPERT_WORDS ? (int)FEW_WORDS : (int)EXPERT_WORDS };
+
 /* What is last here ptxas puts next to the function's beginning, where instructions are there soonest: the experts'
  * products. */
 template <int KIND, int SUBS>
 __global__ void __launch_bounds__(32 * ALL_WARPS, 2) mixture_row_kernel(const __grid_constant__ MixtureRow p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-    __shared__ uint64_t words[(int)FEW_WORDS > (int)EXPERT_WORDS ? (int)FEW_WORDS : (int)EXPERT_WORDS];
+    __shared__ uint64_t words[ROW_WORDS];
     if (p.stage == STAGE_ONE)
         integer_one<KIND, SUBS>(p.one.work, p.one.ring, words);
     else if (p.stage == STAGE_SUM)
