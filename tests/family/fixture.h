@@ -327,16 +327,6 @@ static inline bool fixture_cpu_here(const char *cpu) {
     return here || strcmp(cpu, "ref") == 0; /* ref missing is a failure that shows when a model is opened */
 }
 
-/* Whether the backend computes what the fixture's model is made of. CUDA has no kernels for some parts so far, and says
- * so when it meets them (lacks() in backend/cuda/ops.c). */
-static inline bool fixture_computes(const char *cpu, const char *name) {
-    static const char *const lacking[] = {"afmoe", "deepseek", "hunyuan", "klear", "phimoe"};
-    if (strcmp(cpu, "cuda") != 0) return true;
-    for (size_t i = 0; i < COUNT_OF(lacking); i++)
-        if (strncmp(name, lacking[i], strlen(lacking[i])) == 0) return false;
-    return true;
-}
-
 /* A model and what runs it. */
 typedef struct FixtureRun {
     Model *model;
