@@ -1,6 +1,7 @@
 #include "backend/plugin.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,50 @@ static bool library_path(char path[PATH_MAX], Error *error) {
     return true;
 }
 
+/* ELF, 64 bits: the file's header, and a segment of it. */
+typedef struct ElfHeader {
+    uint8_t identity[16];
+    uint16_t type, machine;
+    uint32_t version;
+    uint64_t entry, segments_at, sections_at;
+    uint32_t flags;
+    uint16_t header_bytes, segment_bytes, segment_count, section_bytes, section_count, names;
+} ElfHeader;
+typedef struct ElfSegment {
+    uint32_t type, flags;
+    uint64_t offset, address, physical, file_bytes, memory_bytes, align;
+} ElfSegment;
+
+/* Bytes of the file that its headers speak of. 0: it is not such a file, which dlopen() says itself. */
+static uint64_t library_bytes(FILE *file) {
+    static const uint8_t elf64[] = {0x7f, 'E', 'L', 'F', 2};
+    ElfHeader header;
+    if (fread(&header, sizeof header, 1, file) != 1 || memcmp(header.identity, elf64, sizeof elf64)) return 0;
+    uint64_t end = header.sections_at + (uint64_t)header.section_bytes * header.section_count;
+    const bool segments = header.segment_bytes == sizeof(ElfSegment) && header.segments_at < INT64_MAX &&
+        !fseeko(file, (off_t)header.segments_at, SEEK_SET);
+    for (int i = 0; segments && i < header.segment_count; i++) {
+        ElfSegment segment;
+        if (fread(&segment, sizeof segment, 1, file) != 1) return end;
+        const uint64_t segment_end = segment.offset + segment.file_bytes;
+        end = segment_end > end ? segment_end : end;
+    }
+    return end;
+}
+
+/* A library that was copied by half is refused here: the loader maps it, and touching what is missing is SIGBUS. */
+static bool library_whole(const char *path, Error *error) {
+    FILE *file = fopen(path, "rb");
+    if (!file) return fail(error, ERROR_IO, "%s: %s", path, strerror(errno));
+    const uint64_t wanted = library_bytes(file);
+    const bool known = !fseeko(file, 0, SEEK_END);
+    const off_t size = ftello(file);
+    fclose(file);
+    return !known || size < 0 || (uint64_t)size >= wanted ||
+        fail(error, ERROR_FORMAT, "%s is incomplete: %lld of %llu bytes; copy it again", path, (long long)size,
+            (unsigned long long)wanted);
+}
+
 static const Plugin *load_first(Error *error) {
     char path[PATH_MAX];
     if (!library_path(path, error)) return NULL;
@@ -29,6 +74,7 @@ static const Plugin *load_first(Error *error) {
         fail(error, ERROR_UNSUPPORTED, "this build has no apus-cuda.so beside it");
         return NULL;
     }
+    if (!library_whole(path, error)) return NULL;
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     PluginEntry *entry = NULL;
     if (library) *(void **)&entry = dlsym(library, PLUGIN_ENTRY);

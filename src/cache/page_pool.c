@@ -22,6 +22,7 @@ typedef struct PageStore {
 
 struct PagePool {
     size_t budget, used;
+    bool backend_full; /* the last page that was not to be had failed for the backend's memory, not for the budget */
     PageEvict *evict;
     void *evict_context;
     int count;
@@ -106,12 +107,14 @@ static bool commit(const PageStore *store, int32_t page) {
 
 int32_t page_take(PagePool *pool, int kind) {
     PageStore *store = &pool->store[kind];
+    pool->backend_full = false;
     while (pool->used + store->bytes > pool->budget || store->used == store->page_count)
         if (!evict(pool)) return -1;
     const int32_t page = take_lowest(store);
     while (!commit(store, page))
         if (!evict(pool)) {
             give_up(store, page);
+            pool->backend_full = true;
             return -1;
         }
     store->owners[page] = 1;
@@ -162,6 +165,11 @@ void page_release_range(PagePool *pool, int kind, int32_t *table, int first, int
 }
 
 bool page_pool_full(const PagePool *pool, Error *error) {
+    if (pool->backend_full)
+        return fail(error, ERROR_LIMIT,
+            "the device has no memory for another page of the KV cache, of which %zu of %zu bytes are in use; other "
+            "processes may have taken it",
+            pool->used, pool->budget);
     return fail(error, ERROR_LIMIT, "the KV cache is full: %zu of %zu bytes are in use", pool->used, pool->budget);
 }
 

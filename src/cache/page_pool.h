@@ -28,7 +28,7 @@ void page_retain(PagePool *pool, int kind, int32_t page);
 void page_release(PagePool *pool, int kind, int32_t page);
 /* Entries first ≤ i < end of a table, which become −1; those that are −1 already are passed over. */
 void page_release_range(PagePool *pool, int kind, int32_t *table, int first, int end);
-/* ERROR_LIMIT that says how full the pool is; false. */
+/* ERROR_LIMIT that says why the last page_take() failed: the budget is spent, or the backend has no memory; false. */
 bool page_pool_full(const PagePool *pool, Error *error);
 size_t page_pool_page_bytes(const PagePool *pool, int kind);
 int page_pool_pages(const PagePool *pool, int kind); /* in use */

@@ -93,6 +93,9 @@ static bool check_wish(const Wish *wish, const char *model, BenchPlan *plan, Err
     if (wish->operations && model) return fail(error, ERROR_USAGE, "--operations measures without a model: %s", model);
     if (wish->operations && (wish->trace || plan->against))
         return fail(error, ERROR_USAGE, "--operations goes with neither --trace nor --against");
+    if ((wish->operations || wish->trace) && backend_on_device(plan->device))
+        return fail(error, ERROR_USAGE, "%s takes times of the processor's operations, not those of --device %s",
+            wish->operations ? "--operations" : "--trace", plan->device);
     if (!wish->operations && !model) return fail(error, ERROR_USAGE, "name a model, or --operations");
     if (plan->only && !wish->operations) return fail(error, ERROR_USAGE, "--only chooses among --operations");
     if (wish->trace && plan->against) return fail(error, ERROR_USAGE, "--trace does not go with --against");

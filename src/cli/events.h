@@ -19,7 +19,8 @@ typedef struct Events {
     char why[RESTART_REASON_MAX];
 } Events;
 
-/* Before there are threads. Its thread ends with the process. key_file: read anew on SIGHUP. */
+/* Called before any other thread exists, also a driver's: all inherit the mask. Its thread ends with the process.
+ * key_file: read anew on SIGHUP. */
 NODISCARD bool events_open(Events *events, const char *key_file, Error *error);
 void events_concern(Events *events, Server *server); /* now it is there */
 /* Until somebody wants the server's end. When its device fails, the process becomes another program meanwhile. */

@@ -73,21 +73,19 @@ static void print_ready(const Server *server, const ServerOptions *options, doub
     fflush(stdout);
 }
 
-static int serve(ServerOptions *options, const char *key_file) {
-    static Events events;
+static int serve(ServerOptions *options, Events *events) {
     Error error = {0};
     const double start = clock_seconds();
-    const bool ready = events_open(&events, key_file, &error);
-    options->listener = events.restart.listener;
-    options->restarted = events.restart.reason[0] ? events.restart.reason : NULL;
+    options->listener = events->restart.listener;
+    options->restarted = events->restart.reason[0] ? events->restart.reason : NULL;
     options->models.engine.failed = events_device_failed;
-    options->models.engine.failed_context = &events;
-    Server *server = ready ? server_open(options, &error) : NULL;
+    options->models.engine.failed_context = events;
+    Server *server = server_open(options, &error);
     if (!server) return report(&error);
-    events_concern(&events, server);
+    events_concern(events, server);
     print_ready(server, options, clock_seconds() - start);
     service_notify("READY=1");
-    events_wait(&events);
+    events_wait(events);
     service_notify("STOPPING=1");
     printf("stopping: waiting for answers under way (Ctrl-C again: at once)\n");
     fflush(stdout);
@@ -125,6 +123,7 @@ static bool served_add(Served *served, const char *model, const char *name, Erro
 
 static int serve_models(const Arguments *arguments, const EngineArguments *engine, const char *name,
     const char *key_file, ServerOptions *options) {
+    static Events events; /* its thread ends with the process */
     Error error = {0};
     Served *served = calloc(1, sizeof *served);
     bool ok = served || fail(&error, ERROR_MEMORY, "no memory for the list of models");
@@ -133,9 +132,11 @@ static int serve_models(const Arguments *arguments, const EngineArguments *engin
     if (ok) {
         options->models.sources = served->sources;
         options->models.count = served->count;
-        ok = engine_options(engine, NULL, &options->models.engine, &error);
+        /* Signals are blocked before the options are read: --device auto opens the device, whose driver starts threads,
+         * and a thread that does not inherit the mask would take SIGTERM with its default action. */
+        ok = events_open(&events, key_file, &error) && engine_options(engine, NULL, &options->models.engine, &error);
     }
-    const int code = ok ? serve(options, key_file) : report(&error);
+    const int code = ok ? serve(options, &events) : report(&error);
     if (served) served_free(served);
     free(served);
     return code;

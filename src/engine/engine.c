@@ -634,6 +634,7 @@ Engine *engine_open(const EngineOptions *options, Error *error) {
     condition_init(&engine->round_ended);
     if (open_parts(engine, options, error)) return engine;
     engine_close(engine);
+    placement_explain(options, error);
     return NULL;
 }
 

@@ -1,5 +1,7 @@
 #include "engine/placement.h"
 
+#include <limits.h>
+
 #include "backend/plugin.h"
 #include "fit/fit.h"
 
@@ -54,4 +56,24 @@ bool placement_kv_most(
     if (!planned) *most = lower == upper ? there : *most / thousandths(plan, lower) * 1000;
     *most = least(there, *most);
     return true;
+}
+
+void placement_explain(const EngineOptions *options, Error *error) {
+    const bool memory = error && (error->code == ERROR_MEMORY || (error->code == ERROR_LIMIT && !options->kv_bytes));
+    const bool whole = options->gpu_layers == GPU_LAYERS_ALL && backend_on_device(options->backend.device);
+    if (!memory || !whole || !options->fit) return;
+    EngineOptions own = *options;
+    Error why = {0};
+    own.gpu_layers = INT_MAX; /* as a number of layers: GPU_LAYERS_ALL is not planned */
+    if (!options->fit(&own, &why)) {
+        if (why.code == ERROR_MEMORY) *error = why;
+        return;
+    }
+    uint64_t free_bytes;
+    if (!plugin_memory(&options->backend, &free_bytes, &why)) return;
+    why = *error;
+    fail(error, why.code,
+        "%s; %.3f GB of the GPU's memory are free without this model: --gpu-layers auto puts as many layers there as "
+        "fit",
+        why.text, (double)free_bytes * 1e-9);
 }

@@ -14,3 +14,8 @@ NODISCARD bool placement_kv_most(
     const EngineOptions *options, const Runner *runner, size_t host_free, size_t *most, Error *error);
 /* The part of a KV cache of so many bytes that is memory of the host. */
 double placement_kv_host(const EngineOptions *options, const Runner *runner, size_t bytes);
+/* After engine_open() has failed and its device memory has been released: where the whole model was to be on a device
+ * that has no room for it, the error becomes the plan's, which says what the model needs, what is free and how many
+ * layers would fit. Where only the KV cache found no room, the error keeps its text, and what is free is added. Other
+ * errors stay. */
+void placement_explain(const EngineOptions *options, Error *error);

@@ -34,7 +34,8 @@ static bool too_many(const FitMachine *machine, const FitModel *model, const Fit
     const uint64_t needed = weights(model, fit->gpu_layers) + model->gpu_work_bytes + least;
     return fail(error, ERROR_MEMORY,
         "%d layers take %.3f GB of the GPU's memory, of which %.3f GB are free: %.3f GB each, %.3f GB for the output "
-        "matrix%s, %.3f GB to work in, %.3f GB of the KV cache; --gpu-layers %d would fit",
+        "matrix%s, %.3f GB to work in, %.3f GB of the KV cache; --gpu-layers %d would fit, and --gpu-layers auto "
+        "chooses by itself",
         fit->gpu_layers, (double)needed * gb, (double)machine->gpu_memory * gb, (double)model->gpu_layer_bytes * gb,
         (double)(weights(model, fit->gpu_layers) - model->gpu_layer_bytes * (uint64_t)fit->gpu_layers) * gb,
         fit->gpu_layers == model->layers && model->gpu_embedding_bytes ? " and the embedding" : "",

@@ -12,6 +12,7 @@
 #include "engine/sampler.h"
 #include "fence.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 typedef struct Block {
@@ -151,7 +152,19 @@ static bool stand_in_wait(Backend *backend, uint64_t ticket, Error *error) {
     return !wanted("APUS_STAND_IN_FULL") || rows == 1 || fail(error, ERROR_MEMORY, "no room on the GPU for 1.00 GB");
 }
 
-static int device_count(Error *error) { return 1; }
+/* A driver starts threads when it is opened. One that does not inherit a mask of blocked signals takes them. */
+static void *driver_thread(void *argument) {
+    for (;;) pause();
+    return argument;
+}
+static void start_driver(void) {
+    pthread_t thread;
+    if (!pthread_create(&thread, NULL, driver_thread, NULL)) pthread_detach(thread);
+}
+static int device_count(Error *error) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    return pthread_once(&once, start_driver) ? 0 : 1;
+}
 static void device_describe(int device, char *text, size_t size) { snprintf(text, size, "stand-in"); }
 static bool device_memory(int device, DeviceMemory *out, Error *error) {
     *out = (DeviceMemory){total() - used, total()};

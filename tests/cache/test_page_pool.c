@@ -79,6 +79,9 @@ static void test_late_memory(void) {
     const int32_t first = page_take(pool, 0), second = page_take(pool, 0);
     TEST(first >= 0 && second >= 0 && page_take(pool, 0) == -1);
     TEST(page_pool_pages(pool, 0) == 2 && page_pool_used(pool) == 2 * SMALL);
+    Error error = {0};
+    TEST(!page_pool_full(pool, &error) && error.code == ERROR_LIMIT);
+    TEST_MSG(strstr(error.text, "the device has no memory") && strstr(error.text, "200 of 10000"), "%s", error.text);
     page_pool_set_evict(pool, keeper_evict, &keeper);
     keep(&keeper, 0, first);
     page_release(pool, 0, first);
@@ -101,6 +104,8 @@ int main(void) {
     for (int i = 0; i < 9; i++) TEST((large[i] = page_take(pool, 1)) >= 0);
     for (int i = 0; i < 10; i++) TEST((small[i] = page_take(pool, 0)) >= 0);
     TEST(page_pool_used(pool) == BUDGET && page_take(pool, 0) == -1 && page_take(pool, 1) == -1);
+    TEST(!page_pool_full(pool, &error));
+    TEST_MSG(!strcmp(error.text, "the KV cache is full: 10000 of 10000 bytes are in use"), "%s", error.text);
     page_release(pool, 1, large[0]);
     for (int i = 10; i < 20; i++) TEST((small[i] = page_take(pool, 0)) >= 0);
     TEST(page_take(pool, 0) == -1);

@@ -142,8 +142,7 @@ def test_memory(model):
     code, out, err = run("info", model, *GPU, "--fit", "--gpu-layers", fit, *short, environment=small)
     said = rf"GPU layers +{fit} of 4, the last ones and the output matrix: .* GB free; {fit} would fit"
     check(code == 0 and re.search(said, out) and "goes through weights there at" in out, f"{code} {out} {err}")
-    code, _, err = run("serve", model, *GPU, "--port", 0, environment={"APUS_STAND_IN_BYTES": "300000"})
-    check(code == 1 and "no room on the GPU for" in err and "GB are free" in err, err)
+    test_whole_model(model)
     code, _, err = run("serve", model, *GPU, "--port", 0, "--gpu-layers", 2, "--kv-memory", "2G")
     check(code == 1 and "layers take" in err and "of the KV cache" in err, err)
     with Server(model, "--device", "cuda", "--gpu-layers", "auto", *short, environment=small) as server:
@@ -156,6 +155,69 @@ def test_memory(model):
     for wrong in ("x", "-1", "3x", ""):
         code, _, err = run("serve", model, *GPU, "--port", 0, f"--gpu-layers={wrong}")
         check(code == 1 or code == 2 and "--gpu-layers" in err, f"{wrong}: {code} {err}")
+
+
+def test_whole_model(model):
+    """--device cuda alone: what the model takes, what is free, and the option that works; which then does."""
+    wrong = (
+        r"4 layers take \d\.\d+ GB of the GPU's memory, of which 0\.\d+ GB are free: .* of the KV cache; "
+        r"--gpu-layers [0-3] would fit, and --gpu-layers auto chooses by itself"
+    )
+    cache = r"a KV cache of .* bytes .*; 0\.\d+ GB of the GPU's memory are free .*: --gpu-layers auto puts as many layers"
+    failed = 0
+    for size in (0, 300_000, 1_000_000, 2_000_000, 2_500_000, 3_000_000, 4_000_000):
+        small = {"APUS_STAND_IN_BYTES": str(size)}
+        command = ("run", model, *GPU, "--prefill-size", 32, "-n", 2, "hello")
+        code, _, err = run(*command, environment=small)
+        if code == 0:
+            continue
+        failed += 1
+        check(code == 1 and re.search(wrong if size < 2_000_000 else f"{wrong}|{cache}", err), f"{size} bytes: {code} {err}")
+        code, _, err = run(*command, "--gpu-layers", "auto", environment=small)
+        check(code == 0, f"{size} bytes, --gpu-layers auto: {code} {err}")
+    check(failed >= 4, f"{failed} sizes were too small for the model")
+
+
+def test_sigterm(model):
+    """An answer under way ends, and the server leaves with 0, whether or not the options have opened the device."""
+    for device in ("cuda", "auto"):
+        with Server(model, "--device", device, *REF) as server:
+            answers = []
+            asked = threading.Thread(target=lambda: answers.append(ask(server, max_tokens=200)))
+            asked.start()
+            while not server.health()["running"]:
+                time.sleep(0.005)
+            server.process.terminate()
+            asked.join()
+            code = server.process.wait(timeout=30)
+        check(code == 0 and answers[0][0] == 200, f"--device {device}, SIGTERM: {code} {answers}")
+
+
+def test_truncated(home):
+    """Half of the library, as of a copy under way, is an error with a name."""
+    library = os.path.join(home, "apus-cuda.so")
+    with open(library, "rb") as file:
+        whole = file.read()
+    try:
+        for size in (0, 40, 64, 100, 4096, len(whole) // 2, len(whole) - 1):
+            with open(library, "wb") as file:
+                file.write(whole[:size])
+            code, out, err = run("doctor")
+            said = re.search(rf"^gpu +none: .*(file too short|is incomplete: {size} of {len(whole)} bytes)", out, re.M)
+            check(code == 0 and said, f"{size} of {len(whole)} bytes: {code} {out} {err}")
+    finally:
+        with open(library, "wb") as file:
+            file.write(whole)
+    check("stand-in" in run("doctor")[1], "the whole library")
+
+
+def test_processor_only(model):
+    """What measures the processor's operations says so."""
+    for command in (("bench", "--operations"), ("bench", model, "--trace")):
+        for device in ("cuda", "cuda:0", "auto"):
+            code, _, err = run(*command, "--device", device)
+            said = f"{command[-1]} takes times of the processor's operations, not those of --device {device}"
+            check(code == 2 and said in err, f"{command} {device}: {code} {err}")
 
 
 def test_account(model):
@@ -259,9 +321,9 @@ def main():
         apus_server.BINARY = os.path.join(home, os.path.basename(apus_server.BINARY))
         os.environ["XDG_CACHE_HOME"] = os.path.join(home, "cache")
         write_tiny_model(model)
-        for test in sys.argv[1:] or ("same", "disk", "memory", "account", "auto", "bench", "full"):
+        for test in sys.argv[1:] or ("same", "disk", "memory", "account", "auto", "bench", "full", "sigterm", "truncated", "processor_only"):
             if test != "streamed":
-                globals()["test_" + test](*((model, home) if test == "full" else (model,)))
+                globals()["test_" + test](*{"full": (model, home), "truncated": (home,)}.get(test, (model,)))
         if "streamed" in sys.argv[1:] or not sys.argv[1:]:
             test_streamed()
     check.done()

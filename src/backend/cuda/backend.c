@@ -240,11 +240,17 @@ static void device_describe(int device, char *text, size_t size) {
 static bool device_memory(int device, DeviceMemory *out, Error *error) {
     size_t free = 0, total = 0;
     if (!device_works(device, error)) return false;
-    if (!cuda_expect(cudaSetDevice(device), "CUDA", error) ||
-        !cuda_expect(cudaMemGetInfo(&free, &total), "CUDA", error))
-        return false;
+    cudaError_t code = cudaSetDevice(device);
+    if (!code) code = cudaMemGetInfo(&free, &total);
+    /* A device without room for a context has none for anything else. */
+    struct cudaDeviceProp p;
+    if (code == cudaErrorMemoryAllocation && !cudaGetDeviceProperties(&p, device)) {
+        (void)cudaGetLastError();
+        *out = (DeviceMemory){0, p.totalGlobalMem};
+        return true;
+    }
     *out = (DeviceMemory){free, total};
-    return true;
+    return cuda_expect(code, "CUDA", error);
 }
 
 static size_t code_bytes(const KvLayout *layout, KvForm form, bool values) {
