@@ -1,4 +1,4 @@
-/* What instructions of a kernel cost by where they come from, for bench/results/cuda-h100.md. Compiling takes minutes:
+/* What instructions of a kernel cost by where they come from, for docs/design/gpu-kernels.md. Compiling takes minutes:
  *   nvcc -std=c++17 -O3 -ftemplate-depth=3000 -arch=sm_90a bench/gpu_instructions.cu -o gpu_instructions
  * First a loop of so many KB; then kernels of 8 KB, run once each, that take turns, some of them behind code that is
  * skipped. */

@@ -31,7 +31,7 @@ static const Command prompt_command = {"debug prompt", "[MODEL]", "Renders a cha
 static const Command logits_command = {"debug logits", "MODEL", "Logits of a token sequence as an .npy file.",
     "Example: apus debug logits DIR --tokens 1,2,3 --steps 1 --cpu ref --out logits.npy\n"};
 
-static const Command fields_command = {"debug fields", "", "The fields of requests, as docs/api.md shows them.", ""};
+static const Command fields_command = {"debug fields", "", "The fields of requests, as docs/api shows them.", ""};
 
 static void warn(void *context, const char *line) { log_warn("%s", line); }
 
@@ -250,9 +250,12 @@ static int debug_fields(int argc, char **argv) {
     const OptionsResult result = options_parse(&fields_command, NULL, argc, argv, 0, 0, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Buffer out = {0};
-    fields_write(&out);
-    buffer_byte(&out, '\n');
-    door_fields_write(&out);
+    size_t count;
+    const FieldTable *tables = field_tables(&count);
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0) buffer_byte(&out, '\n');
+        field_table_write(&tables[i], &out);
+    }
     if (!out.failed) fwrite(out.data, 1, out.size, stdout);
     buffer_free(&out);
     return 0;

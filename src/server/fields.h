@@ -1,4 +1,4 @@
-/* Every field of every request, as rows of tables: requests are read by them, docs/api.md shows them, and a test walks
+/* Every field of every request, as rows of tables: requests are read by them, docs/api shows them, and a test walks
  * them to prove that nothing is ignored. Fields of chat/completions and completions go into an ApiRequest; those of the
  * other doors are checked, and copied into the chat completion that the door writes where the chat has the same. */
 #pragma once
@@ -65,6 +65,15 @@ NODISCARD bool fields_read(ApiRequest *request, Door door, const Json *body, Api
 /* Checks every field of another door's body, and the members of those whose members have rows; appends
  * ,"as":value of those that the chat has, too. chat: NULL where none is written. */
 NODISCARD bool fields_check(Door door, const Json *body, Buffer *chat, ApiError *error);
-/* The tables as Markdown. */
-void fields_write(Buffer *out);
-void door_fields_write(Buffer *out);
+
+/* A table of fields in the documents. Every field with these `doors` is a row of one table. */
+typedef struct FieldTable {
+    const char *document; /* path in the repository */
+    const char *routes;   /* paths of the API, as the marker before the table names them */
+    unsigned doors;
+} FieldTable;
+
+const FieldTable *field_tables(size_t *count);
+/* Appends a marker line (an HTML comment) and the table as Markdown. tools/write_docs.py copies both to the document.
+ */
+void field_table_write(const FieldTable *table, Buffer *out);

@@ -1,4 +1,4 @@
-/* The tables of fields as docs/api.md has them. */
+/* The tables of fields as the documents of docs/api show them. */
 #include <math.h>
 
 #include "server/fields.h"
@@ -37,12 +37,30 @@ static const char *const statuses[] = {[FIELD_HONOURED] = "honoured",
     [FIELD_NEUTRAL] = "neutral",
     [FIELD_REFUSED] = "refused"};
 
-void fields_write(Buffer *out) {
+static const FieldTable tables[] = {
+    {"docs/api/openai.md", "/v1/chat/completions, /v1/completions", DOOR_CHAT | DOOR_TEXT},
+    {"docs/api/openai.md", "/v1/embeddings", DOOR_EMBEDDINGS},
+    {"docs/api/responses.md", "/v1/responses", DOOR_RESPONSES},
+    {"docs/api/anthropic.md", "/v1/messages", DOOR_MESSAGES},
+    {"docs/api/ollama.md", "/api/chat, /api/generate", DOOR_OLLAMA_CHAT | DOOR_GENERATE},
+    {"docs/api/ollama.md", "/api/chat", DOOR_OLLAMA_CHAT},
+    {"docs/api/ollama.md", "/api/generate", DOOR_GENERATE},
+    {"docs/api/ollama.md", "/api/embed", DOOR_OLLAMA_EMBED},
+    {"docs/api/native.md", "/tokenize", DOOR_TOKENIZE},
+    {"docs/api/native.md", "/detokenize", DOOR_DETOKENIZE},
+};
+
+const FieldTable *field_tables(size_t *count) {
+    *count = COUNT_OF(tables);
+    return tables;
+}
+
+static void write_openai_rows(Buffer *out) {
     size_t count;
-    const Field *table = fields_all(&count);
+    const Field *fields = fields_all(&count);
     buffer_text(out, "| field | chat | completions | status | values | default | |\n|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < count; i++) {
-        const Field *f = &table[i];
+        const Field *f = &fields[i];
         buffer_printf(out, "| `%s` | %s | %s | %s | ", f->name, f->doors & DOOR_CHAT ? "✓" : "",
             f->doors & DOOR_TEXT ? "✓" : "", statuses[f->status]);
         write_form(f, out);
@@ -50,24 +68,20 @@ void fields_write(Buffer *out) {
     }
 }
 
-void door_fields_write(Buffer *out) {
-    static const struct {
-        unsigned doors;
-        const char *name;
-    } doors[] = {{DOOR_RESPONSES, "`/v1/responses`"}, {DOOR_MESSAGES, "`/v1/messages`"},
-        {DOOR_OLLAMA_CHAT | DOOR_GENERATE, "`/api/chat`, `/api/generate`"}, {DOOR_OLLAMA_CHAT, "`/api/chat`"},
-        {DOOR_GENERATE, "`/api/generate`"}, {DOOR_OLLAMA_EMBED, "`/api/embed`"}, {DOOR_EMBEDDINGS, "`/v1/embeddings`"},
-        {DOOR_TOKENIZE, "`/tokenize`"}, {DOOR_DETOKENIZE, "`/detokenize`"}};
+void field_table_write(const FieldTable *table, Buffer *out) {
+    buffer_printf(out, "<!-- fields of %s -->\n", table->routes);
+    if (table->doors & DOOR_CHAT) {
+        write_openai_rows(out);
+        return;
+    }
     size_t count;
-    const DoorField *table = door_fields_all(&count);
-    for (size_t d = 0; d < COUNT_OF(doors); d++) {
-        buffer_printf(out, "%s| %s | status | values | |\n|---|---|---|---|\n", d ? "\n" : "", doors[d].name);
-        for (size_t i = 0; i < count; i++) {
-            const Field *f = &table[i].field;
-            if (f->doors != doors[d].doors) continue;
-            buffer_printf(out, "| `%s` | %s | ", f->name, statuses[f->status]);
-            write_form(f, out);
-            buffer_printf(out, " | %s |\n", f->what);
-        }
+    const DoorField *fields = door_fields_all(&count);
+    buffer_text(out, "| field | status | values | |\n|---|---|---|---|\n");
+    for (size_t i = 0; i < count; i++) {
+        const Field *f = &fields[i].field;
+        if (f->doors != table->doors) continue;
+        buffer_printf(out, "| `%s` | %s | ", f->name, statuses[f->status]);
+        write_form(f, out);
+        buffer_printf(out, " | %s |\n", f->what);
     }
 }

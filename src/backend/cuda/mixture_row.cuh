@@ -1,5 +1,5 @@
 /* What a model's generated row is made of where it has mixtures, but for attention and routers, is one function: of
- * functions that take turns less is in the caches of instructions (bench/results/cuda-h100.md). */
+ * functions that take turns less is in the caches of instructions (docs/design/gpu-kernels.md). */
 #pragma once
 #include "backend/cuda/integer_few.cuh"
 
