@@ -1,95 +1,111 @@
 #!/usr/bin/env python3
 """What the documents name is there: links and their anchors, files, families, metrics, options. Prints each fault."""
+
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md'), *(ROOT / 'bench').rglob('*.md')])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").rglob("*.md")])
 # Options in documents that are of other programs.
-FOREIGN = {'--build', '--help', '--target', '--kv-cache-usage-percentage-metric', '--info', '--vision', '--audio', '--cors',
-           '--draft-model', '--num-draft-tokens', '--dflash', '--dflash-block-size', '--calibrate', '--now', '--enable'}
+FOREIGN = {
+    "--build",
+    "--help",
+    "--target",
+    "--kv-cache-usage-percentage-metric",
+    "--info",
+    "--vision",
+    "--audio",
+    "--cors",
+    "--draft-model",
+    "--num-draft-tokens",
+    "--dflash",
+    "--dflash-block-size",
+    "--calibrate",
+    "--now",
+    "--enable",
+}
 faults = []
 
 
 def read(path):
-    return path.read_text(encoding='utf-8')
+    return path.read_text(encoding="utf-8")
 
 
 def code_of(folder, *endings):
-    return ''.join(read(path) for path in sorted((ROOT / folder).rglob('*')) if path.suffix in endings)
+    return "".join(read(path) for path in sorted((ROOT / folder).rglob("*")) if path.suffix in endings)
 
 
 def anchors(path):
-    titles = re.findall(r'^#+ (.*)$', read(path), re.M)
-    return {re.sub(r'[^\w\- ]', '', title.lower()).strip().replace(' ', '-') for title in titles}
+    titles = re.findall(r"^#+ (.*)$", read(path), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 def check_links(path, text):
-    for target in re.findall(r'\]\(([^)\s]+)\)', text):
-        if re.match(r'[a-z]+:', target):
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
             continue
-        name, _, anchor = target.partition('#')
+        name, _, anchor = target.partition("#")
         file = (path.parent / name).resolve() if name else path
         if not file.exists():
-            faults.append(f'{path.relative_to(ROOT)}: {target} does not exist')
+            faults.append(f"{path.relative_to(ROOT)}: {target} does not exist")
         elif anchor and anchor not in anchors(file):
-            faults.append(f'{path.relative_to(ROOT)}: {target} has no such section')
+            faults.append(f"{path.relative_to(ROOT)}: {target} has no such section")
 
 
 def check_paths(path, text):
-    for name in re.findall(r'`((?:src|tests|docs|bench|tools|packaging)/[\w./*-]*)', text):
-        if re.search(r'LAYER|NAME', name):  # stands for many
+    for name in re.findall(r"`((?:src|tests|docs|bench|tools|packaging)/[\w./*-]*)", text):
+        if re.search(r"LAYER|NAME", name):  # stands for many
             continue
-        if not (list(ROOT.glob(name)) if '*' in name else (ROOT / name).exists()):
-            faults.append(f'{path.relative_to(ROOT)}: {name} does not exist')
+        if not (list(ROOT.glob(name)) if "*" in name else (ROOT / name).exists()):
+            faults.append(f"{path.relative_to(ROOT)}: {name} does not exist")
 
 
 def check_glossary():
-    path = ROOT / 'docs/glossary.md'
-    rows = [row for row in read(path).split('\n') if row.startswith('| ')][1:]
-    names = [row.split(' | ')[0][2:] for row in rows]
+    path = ROOT / "docs/glossary.md"
+    rows = [row for row in read(path).split("\n") if row.startswith("| ")][1:]
+    names = [row.split(" | ")[0][2:] for row in rows]
     if names != sorted(names, key=str.casefold):
-        faults.append('docs/glossary.md: the terms are not in alphabetical order')
+        faults.append("docs/glossary.md: the terms are not in alphabetical order")
     for row in rows:
-        for name in row.rstrip(' |').split(' | ')[-1].split(', '):
-            if not (ROOT / 'src' / name).exists():
-                faults.append(f'docs/glossary.md: src/{name} does not exist')
+        for name in row.rstrip(" |").split(" | ")[-1].split(", "):
+            if not (ROOT / "src" / name).exists():
+                faults.append(f"docs/glossary.md: src/{name} does not exist")
 
 
 def check_families():
-    registered = set(re.findall(r'row\("(\w+)"', read(ROOT / 'src/family/registry.c')))
-    table = read(ROOT / 'README.md').split('## Models')[1].split('##')[0]
-    rows = [row.split('|')[2] for row in table.split('\n') if row.startswith('|')]
-    shown = set(re.findall(r'`(\w+)`', ' '.join(rows[2:])))
+    registered = set(re.findall(r'row\("(\w+)"', read(ROOT / "src/family/registry.c")))
+    table = read(ROOT / "README.md").split("## Models")[1].split("##")[0]
+    rows = [row.split("|")[2] for row in table.split("\n") if row.startswith("|")]
+    shown = set(re.findall(r"`(\w+)`", " ".join(rows[2:])))
     for name in sorted(registered ^ shown):
-        faults.append(f'README.md and src/family/registry.c: only one of them has {name}')
+        faults.append(f"README.md and src/family/registry.c: only one of them has {name}")
 
 
 def check_metrics(text):
-    code = read(ROOT / 'src/server/metrics.c')
+    code = read(ROOT / "src/server/metrics.c")
     made = set(re.findall(r'"(apus_[a-z0-9_]+|process_[a-z_]+(?=")|vllm:[a-z_]+)', code))
-    shown = set(re.findall(r'\b(apus_[a-z0-9_]+|vllm:[a-z_]+)', text)) - {'apus_plugin', 'apus_calibration'}
+    shown = set(re.findall(r"\b(apus_[a-z0-9_]+|vllm:[a-z_]+)", text)) - {"apus_plugin", "apus_calibration"}
     for name in sorted(made):
         if name not in text:
-            faults.append(f'docs: no document has the metric {name}')
-    for name in sorted(shown - made - {'vllm:gpu_cache_usage_perc'}):
-        faults.append(f'docs: src/server/metrics.c has no metric {name}')
+            faults.append(f"docs: no document has the metric {name}")
+    for name in sorted(shown - made - {"vllm:gpu_cache_usage_perc"}):
+        faults.append(f"docs: src/server/metrics.c has no metric {name}")
 
 
 def check_options(text):
-    known = set(re.findall(r'--[a-z][a-z-]+', code_of('src/cli', '.c', '.h')))
-    known |= set(re.findall(r'--[a-z][a-z-]+', code_of('bench', '.py', '.sh') + code_of('tools', '.py', '.sh')))
-    known |= set(re.findall(r'--[a-z][a-z-]+', code_of('tests/server', '.py') + read(ROOT / 'run.sh')))
-    for name in sorted(set(re.findall(r'(?<![\w-])--[a-z][a-z-]+[a-z]', text)) - known - FOREIGN):
-        faults.append(f'docs: no program has the option {name}')
+    known = set(re.findall(r"--[a-z][a-z-]+", code_of("src/cli", ".c", ".h")))
+    known |= set(re.findall(r"--[a-z][a-z-]+", code_of("bench", ".py", ".sh") + code_of("tools", ".py", ".sh")))
+    known |= set(re.findall(r"--[a-z][a-z-]+", code_of("tests/server", ".py") + read(ROOT / "run.sh")))
+    for name in sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z]", text)) - known - FOREIGN):
+        faults.append(f"docs: no program has the option {name}")
 
 
 def check_sizes():
-    if (ROOT / 'ARCHITECTURE.md').stat().st_size > 10000:
-        faults.append('ARCHITECTURE.md: more than 10,000 bytes')
-    if read(ROOT / 'CHANGELOG.md').count('\n') > 30:
-        faults.append('CHANGELOG.md: more than 30 lines for its first version')
+    if (ROOT / "ARCHITECTURE.md").stat().st_size > 10000:
+        faults.append("ARCHITECTURE.md: more than 10,000 bytes")
+    if read(ROOT / "CHANGELOG.md").count("\n") > 30:
+        faults.append("CHANGELOG.md: more than 30 lines for its first version")
 
 
 def main():
@@ -99,13 +115,13 @@ def main():
         check_paths(path, text)
     check_glossary()
     check_families()
-    everything = '\n'.join(texts.values())
+    everything = "\n".join(texts.values())
     check_metrics(everything)
     check_options(everything)
     check_sizes()
-    print('\n'.join(faults) if faults else f'docs: {len(texts)} documents name what is there')
+    print("\n".join(faults) if faults else f"docs: {len(texts)} documents name what is there")
     return 1 if faults else 0
 
 
-if __name__ == '__main__':
+if __name__ == "__main__":
     sys.exit(main())
