@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
-"""What the documents name is there: links and their anchors, files, families, metrics, options. Prints each fault."""
+"""What the documents name is there: links and their anchors, files, families, metrics, options. Prints each fault.
+
+tools/check_docs.py [build/apus]
+"""
 
 import pathlib
 import re
+import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -101,6 +105,23 @@ def check_options(text):
         faults.append(f"docs: no program has the option {name}")
 
 
+def check_commands(text, apus):
+    """Options of a command line that begins with apus, in code or in a CSV's command, are that command's."""
+    names = {}
+    for line in re.findall(r"`(?:build/)?(apus [^`]*)`|^ *(?:build/)?(apus [^#`\n]*)", text, re.M):
+        line = line[0] or line[1]
+        match = re.match(r"apus (serve|run|chat|info|bench|convert|pull|search|list|rm|doctor) ", line)
+        if not match:
+            continue
+        command = match.group(1)
+        if command not in names:
+            printed = subprocess.run([apus, command, "--help=names"], check=True, capture_output=True, text=True)
+            names[command] = set(printed.stdout.split())
+        for option in re.findall(r"(?<=[ \[])--[a-z][a-z-]*", line):
+            if option not in names[command]:
+                faults.append(f"docs: apus {command} has no {option}: {line}")
+
+
 def check_sizes():
     if (ROOT / "ARCHITECTURE.md").stat().st_size > 10000:
         faults.append("ARCHITECTURE.md: more than 10,000 bytes")
@@ -119,6 +140,11 @@ def main():
     check_metrics(everything)
     check_options(everything)
     check_sizes()
+    apus = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/apus"
+    if apus.exists():
+        check_commands(everything, apus)
+    else:
+        print(f"docs: options of each command are not checked, as {apus} is not built")
     print("\n".join(faults) if faults else f"docs: {len(texts)} documents name what is there")
     return 1 if faults else 0
 
