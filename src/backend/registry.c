@@ -7,7 +7,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/ref.h"
+#include "backend/cpu/ref/ref.h"
 #include "backend/plugin.h"
 #include "backend/tensor_parallel.h"
 #include "base/slice.h"

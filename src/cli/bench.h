@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "backend/cpu/limits.h"
+#include "backend/cpu/limits/limits.h"
 #include "base/buffer.h"
 #include "cli/walk.h"
 #include "engine/fitting.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "backend/cpu/limits.h"
+#include "backend/cpu/limits/limits.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "fit/fit.h"

@@ -6,7 +6,7 @@
  * more than one row that finds it there has no memory.
  * It draws tokens, with the sampler itself, so that steps are begun ahead; their tokens show when they are waited for.
  */
-#include "backend/cpu/ref.h"
+#include "backend/cpu/ref/ref.h"
 #include "backend/kv_code.h"
 #include "backend/plugin.h"
 #include "engine/sampler.h"

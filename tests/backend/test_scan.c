@@ -2,7 +2,7 @@
  * queries; and near what the codes stand for, a query's scores and values having the same bits alone or among others.
  */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/scan.h"
+#include "backend/cpu/attention/scan.h"
 #include "ops.h"
 
 static const int dims[] = {16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 576};

@@ -8,8 +8,8 @@
  * are computed with the same arithmetic as full vectors. */
 #pragma once
 #include "backend/backend.h"
-#include "backend/cpu/attention.h"
-#include "backend/cpu/linear.h"
+#include "backend/cpu/attention/attention.h"
+#include "backend/cpu/linear/linear.h"
 #include "backend/cpu/pool.h"
 
 typedef struct CpuKernels {

@@ -3,7 +3,7 @@
  * threads have the same to do however rows are spread over experts, and wait for each other three times instead of
  * several times per expert. */
 #include "backend/cpu/experts.h"
-#include "backend/cpu/product.h"
+#include "backend/cpu/linear/product.h"
 
 enum { TOGETHER_MAX = 64, SUM_ALONE = 1 << 15 /* floats that threads are not woken for */ };
 

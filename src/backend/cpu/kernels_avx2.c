@@ -1,7 +1,7 @@
 /* The row and attention kernels for AVX2. */
-#include "backend/cpu/attention_impl.h"
+#include "backend/cpu/attention/attention_impl.h"
 #include "backend/cpu/rows_impl.h"
-#include "backend/cpu/scan_impl.h"
+#include "backend/cpu/attention/scan_impl.h"
 
 const CpuKernels cpu_kernels_avx2 = {
     .name = "avx2",

@@ -4,9 +4,9 @@
 #include <sys/auxv.h>
 #endif
 
-#include "backend/cpu/attention_impl.h"
+#include "backend/cpu/attention/attention_impl.h"
 #include "backend/cpu/rows_impl.h"
-#include "backend/cpu/scan_impl.h"
+#include "backend/cpu/attention/scan_impl.h"
 
 bool neon_available(void) {
 #if defined(__linux__)

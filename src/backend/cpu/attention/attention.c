@@ -1,0 +1,496 @@
+/* The attention operation over the kernels of attention_impl.h: prepare heads and append to the cache, then visit
+ * pages.
+ *
+ * The queries of a run that share a kv head, in the order (row, head), are cut into tiles. When there are fewer tiles
+ * than the threads could use (decoding), the spans of each tile are shared out instead and merged afterwards, in the
+ * order in which a single thread would. */
+#include "backend/cpu/attention/attention_job.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+
+enum {
+    SHARED_FLOATS = 16 << 20, /* partial results of shared-out spans */
+    ITEMS_PER_THREAD = 4,     /* tiles per thread below which spans are shared out */
+    FEW_ROWS = 4,
+    ALONE_PRODUCTS = 1 << 17, /* work that one thread does sooner than it wakes another: some 5 µs */
+};
+
+/* A query's result over some spans: largest score, sum of exponentials; the weighted values of the kinds that were met
+ * are kept beside it. */
+typedef struct Partial {
+    float m, l;
+    int kinds;
+} Partial;
+
+/* Of a query or some, [value_stride] each. */
+typedef struct Values {
+    float *exact, *coded;
+} Values;
+
+/* ---- memory of a thread ---- */
+
+enum { SPACE_FLOATS = ATTENTION_QUERIES * ATTENTION_HEAD_MAX, SPACES = 5 };
+_Static_assert(NORM_WIDTH_MAX <= SPACES * SPACE_FLOATS, "elementwise operations keep a normalised row there");
+
+/* As codes_record_bytes() at most. */
+static size_t records_bytes(void) {
+    return ATTENTION_QUERIES * (scan_query_bytes(ATTENTION_HEAD_MAX) + scan_query_bytes(KV_CODE_DIM));
+}
+size_t attention_thread_bytes(void) {
+    return SPACES * SPACE_FLOATS * sizeof(float) + records_bytes() + sizeof(ScanWork);
+}
+size_t attention_shared_bytes(void) { return SHARED_FLOATS * sizeof(float); }
+
+static Space thread_space(const Job *job, int index) {
+    uint8_t *memory = job->cpu->attention + attention_shared_bytes() + (size_t)index * attention_thread_bytes();
+    float *floats = (float *)(void *)memory;
+    uint8_t *records = (uint8_t *)(floats + SPACES * SPACE_FLOATS);
+    return (Space){.q = floats,
+        .o = floats + SPACE_FLOATS,
+        .total = floats + 2 * SPACE_FLOATS,
+        .coded = floats + 3 * SPACE_FLOATS,
+        .coded_total = floats + 4 * SPACE_FLOATS,
+        .records = records,
+        .work = (ScanWork *)(void *)(records + records_bytes())};
+}
+
+static uint8_t *page_head(const Job *job, const Run *run, int position, int kv_head) {
+    const KvLayer *kv = &job->op->kv;
+    return attention_head(kv, run->tables[kv->group][position / KV_PAGE_TOKENS], kv_head);
+}
+
+/* ---- heads ---- */
+
+typedef struct Angles {
+    const Step *step;
+    const RopeTable *table;
+} Angles;
+
+static void compute_angles(void *argument, int index, int count) {
+    const Angles *a = argument;
+    const int half = a->table->rope->dims / 2, rows = a->step->rows;
+    for (int row = rows * index / count; row < rows * (index + 1) / count; row++) {
+        float *c = a->table->cosines + (size_t)row * (size_t)half, *s = a->table->sines + (size_t)row * (size_t)half;
+        rope_angles(a->table->rope, a->step, row, c);
+        for (int i = 0; i < half; i++) {
+            s[i] = sinf(c[i]);
+            c[i] = cosf(c[i]);
+        }
+    }
+}
+
+static bool same_angles(const Rope *a, const Rope *b) {
+    return a->dims == b->dims && !memcmp(a->sections, b->sections, sizeof a->sections) &&
+        a->dynamic.positions == b->dynamic.positions && a->dynamic.theta == b->dynamic.theta &&
+        a->dynamic.factor == b->dynamic.factor &&
+        (a->frequencies == b->frequencies ||
+            !memcmp(a->frequencies, b->frequencies, (size_t)(a->dims / 2) * sizeof(float)));
+}
+
+static const RopeTable *angles_of(CpuBackend *cpu, const Rope *rope) {
+    for (int i = 0; i < cpu->rope_count; i++)
+        if (same_angles(cpu->ropes[i].rope, rope)) return &cpu->ropes[i];
+    CHECK(rope->dims / 2 <= CPU_ROPE_PAIRS);
+    /* More ropes than places: the last is computed again and again. */
+    RopeTable *table = &cpu->ropes[cpu->rope_count < CPU_ROPES ? cpu->rope_count++ : CPU_ROPES - 1];
+    table->rope = rope;
+    Angles angles = {&cpu->step, table};
+    if (cpu->step.rows <= FEW_ROWS)
+        compute_angles(&angles, 0, 1);
+    else
+        pool_run(cpu->pool, compute_angles, &angles);
+    return table;
+}
+
+static void rotate_head(const Job *job, int row, float *head) {
+    if (!job->rope) return;
+    const size_t at = (size_t)row * (size_t)(job->op->rope->dims / 2);
+    job->kernels->rotate(job->op->rope, job->rope->cosines + at, job->rope->sines + at, head);
+}
+
+static void narrow(const Job *job, const float *x, int count, void *out) {
+    if (job->layout->dtype == DTYPE_F16)
+        job->kernels->to_f16(x, count, out);
+    else
+        floats_from_f32(out, job->layout->dtype, x, count);
+}
+
+static void append_head(
+    const Job *job, const Run *run, int position, int kv_head, const float *k, const float *v, float energy) {
+    const KvLayout *l = job->layout;
+    const size_t size = dtype_bytes(l->dtype);
+    const int slot = position % KV_PAGE_TOKENS;
+    uint8_t *page = page_head(job, run, position, kv_head);
+    uint8_t *block = page + (size_t)(slot / 16) * 16 * (size_t)l->head_dim * size;
+    uint8_t *values = page + attention_key_bytes(l) + (size_t)slot * (size_t)job->value_stride * size;
+    attention_energies(l, page)[slot] = energy;
+    narrow(job, v, l->value_dim, values);
+    memset(values + (size_t)l->value_dim * size, 0, (size_t)(job->value_stride - l->value_dim) * size);
+    if (l->dtype == DTYPE_F32) {
+        float *keys = (float *)(void *)block + slot % 16;
+        for (int d = 0; d < l->head_dim; d++) keys[d * 16] = k[d];
+        return;
+    }
+    uint16_t halfs[ATTENTION_HEAD_MAX], *keys = (uint16_t *)(void *)block + slot % 16;
+    narrow(job, k, l->head_dim, halfs);
+    for (int d = 0; d < l->head_dim; d++) keys[d * 16] = halfs[d];
+}
+
+/* One kv head of a row and its query heads; q and k are prepared in place. */
+static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
+    const Attention *op = job->op;
+    const KvLayout *l = job->layout;
+    const CpuKernels *rows = job->cpu->kernels;
+    const int width = l->head_dim, position = run->position + row - run->row;
+    float energy = 0;
+    for (int h = kv_head * job->group; h < (kv_head + 1) * job->group; h++) {
+        float *q = op->q + ((int64_t)row * op->heads + h) * width;
+        if (op->q_norm && !op->norm_full && !op->norm_last) rows->norm_row(q, op->q_norm, q);
+        rotate_head(job, row, q);
+        if (op->q_norm && op->norm_last) rows->norm_row(q, op->q_norm, q);
+        for (int i = 0; i < width; i++) q[i] *= op->scale;
+        float *latent = op->q_latent ? op->q_latent + ((int64_t)row * op->heads + h) * l->value_dim : NULL;
+        for (int i = 0; latent && i < l->value_dim; i++) latent[i] *= op->scale;
+        energy += latent ? job->kernels->square(latent, l->value_dim) : job->kernels->square(q, width);
+        if (job->shared && codes_end(job, run, position)) {
+            const int query = (row - run->row) * job->group + h - kv_head * job->group;
+            codes_record(job, run, row, h, codes_shared_record(job, run, kv_head, query));
+        }
+    }
+    if (!op->k) return;
+    const int64_t at = (int64_t)row * l->kv_heads + kv_head;
+    float *k = op->k + at * width;
+    if (op->k_norm && !op->norm_full && !op->norm_last) rows->norm_row(k, op->k_norm, k);
+    rotate_head(job, row, k);
+    if (op->k_norm && op->norm_last) rows->norm_row(k, op->k_norm, k);
+    append_head(
+        job, run, run->position + row - run->row, kv_head, k, op->v + at * l->value_dim, energy / (float)job->group);
+}
+
+static void norm_whole_row(const Job *job, int64_t row) {
+    const Attention *op = job->op;
+    float *q = op->q + row * op->heads * job->layout->head_dim;
+    if (op->q_norm) job->cpu->kernels->norm_row(q, op->q_norm, q);
+    if (!op->k) return;
+    float *k = op->k + row * job->layout->kv_heads * job->layout->head_dim;
+    if (op->k_norm) job->cpu->kernels->norm_row(k, op->k_norm, k);
+}
+
+/* Neighbouring rows go to one thread, as their keys share lines of memory. */
+static void prepare_rows(const Job *job, int index, int count) {
+    const Step *step = &job->cpu->step;
+    const int kv_heads = job->layout->kv_heads;
+    const bool whole = job->op->norm_full || step->rows >= count * FEW_ROWS;
+    const int64_t units = whole ? step->rows : (int64_t)step->rows * kv_heads;
+    const Run *run = step->runs;
+    for (int64_t unit = units * index / count; unit < units * (index + 1) / count; unit++) {
+        const int row = (int)(whole ? unit : unit / kv_heads);
+        while (row >= run->row + run->rows) run++;
+        if (job->op->norm_full) norm_whole_row(job, row);
+        const int first = whole ? 0 : (int)(unit % kv_heads), last = whole ? kv_heads : first + 1;
+        for (int h = first; h < last; h++) prepare_head(job, run, row, h);
+    }
+}
+
+/* ---- tiles ---- */
+
+static int blocks_of(const Job *job, const Run *run) {
+    return (run->rows * job->group + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES;
+}
+
+static Place find_tile(const Job *job, int64_t item) {
+    const Run *run = job->cpu->step.runs;
+    for (int64_t own; item >= (own = (int64_t)blocks_of(job, run) * job->layout->kv_heads); run++) item -= own;
+    /* Later rows see more: they come first, so that the threads end together. */
+    const int blocks = blocks_of(job, run), block = blocks - 1 - (int)(item / job->layout->kv_heads);
+    const int first = block * ATTENTION_QUERIES, left = run->rows * job->group - first;
+    const int count = left < ATTENTION_QUERIES ? left : ATTENTION_QUERIES;
+    return (Place){run, (int)(item % job->layout->kv_heads), first, count};
+}
+
+static int row_of(const Job *job, const Place *place, int i) {
+    return place->run->row + (place->first + i) / job->group;
+}
+static int head_of(const Job *job, const Place *place, int i) {
+    return place->kv_head * job->group + (place->first + i) % job->group;
+}
+
+static void fill_tile(const Job *job, const Place *place, const Space *space, AttentionTile *tile) {
+    tile->queries = place->count;
+    tile->head_dim = job->layout->head_dim;
+    tile->value_stride = job->value_stride;
+    tile->dtype = job->layout->dtype;
+    tile->softcap = job->op->softcap;
+    tile->q = tile->latent = NULL; /* packed when an exact page is met */
+    tile->o = space->o;
+    tile->coded = job->coded ? space->coded : NULL;
+    for (int i = 0; i < place->count; i++) {
+        const int row = row_of(job, place, i), position = place->run->position + row - place->run->row;
+        const Visible seen = run_visible(place->run, job->op->window, position);
+        tile->first[i] = seen.first;
+        tile->last[i] = seen.end;
+    }
+}
+
+static const float *query_of(const Job *job, const Place *place, int i) {
+    return job->op->q +
+        ((int64_t)row_of(job, place, i) * job->op->heads + head_of(job, place, i)) * job->layout->head_dim;
+}
+
+/* Behind the packed queries there is room for them, as head_dim and value_stride together fit ATTENTION_HEAD_MAX. */
+static const float *pack_latents(const Job *job, const Place *place, float *out) {
+    const int width = job->layout->value_dim, stride = job->value_stride;
+    CHECK(job->layout->head_dim + stride <= ATTENTION_HEAD_MAX);
+    for (int i = 0; i < place->count; i++) {
+        const int64_t query = (int64_t)row_of(job, place, i) * job->op->heads + head_of(job, place, i);
+        memcpy(out + (int64_t)i * stride, job->op->q_latent + query * width, (size_t)width * sizeof *out);
+        memset(out + (int64_t)i * stride + width, 0, (size_t)(stride - width) * sizeof *out);
+    }
+    return out;
+}
+
+static void pack_tile(const Job *job, const Place *place, const Space *space, AttentionTile *tile) {
+    const float *rows[ATTENTION_QUERIES];
+    for (int i = 0; i < place->count; i++) rows[i] = query_of(job, place, i);
+    job->kernels->pack(place->count, job->layout->head_dim, rows, space->q);
+    tile->q = space->q;
+    if (job->op->q_latent) tile->latent = pack_latents(job, place, space->q + place->count * job->layout->head_dim);
+}
+
+/* The exact page at `base` for the first queries. */
+static void visit_exact(
+    const Job *job, const Place *place, const Space *space, AttentionTile *tile, int queries, int base) {
+    const int next = base + KV_PAGE_TOKENS, all = tile->queries;
+    const KvLayer *kv = &job->op->kv;
+    const uint8_t *k = page_head(job, place->run, base, place->kv_head), *k_next = k;
+    if (next < tile->last[all - 1] && place->run->tables[kv->group][next / KV_PAGE_TOKENS] >= 0)
+        k_next = page_head(job, place->run, next, place->kv_head);
+    if (!tile->q) pack_tile(job, place, space, tile);
+    int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
+    for (int i = queries; i < all; i++) { /* the others see nothing before its end */
+        first[i] = tile->first[i];
+        last[i] = tile->last[i];
+        tile->first[i] = tile->last[i] = next;
+    }
+    job->kernels->page(tile, k, k + attention_key_bytes(job->layout), k_next, base);
+    for (int i = queries; i < all; i++) {
+        tile->first[i] = first[i];
+        tile->last[i] = last[i];
+    }
+}
+
+/* How many queries see the page at `base` exactly: the first of them, as the others are later in the text. */
+static int exact_queries(const Job *job, const Place *place, const CodedTile *coded, int base) {
+    if (!job->coded || !place->run->coding || base < place->run->coding->sink) return place->count;
+    int exact = 0;
+    while (exact < place->count && coded->end[exact] <= base) exact++;
+    return exact;
+}
+
+static void visit_span(
+    const Job *job, const Place *place, const Space *space, CodedTile *coded, AttentionTile *tile, int span) {
+    const int from = span * ATTENTION_SPAN, to = from + ATTENTION_SPAN;
+    const int first = tile->first[0] < from ? from : tile->first[0];
+    const int last = tile->last[tile->queries - 1] > to ? to : tile->last[tile->queries - 1];
+    for (int i = 0; i < tile->queries; i++) {
+        tile->m[i] = -INFINITY;
+        tile->l[i] = 0;
+        tile->kinds[i] = 0;
+    }
+    const size_t bytes = (size_t)tile->queries * (size_t)tile->value_stride * sizeof(float);
+    memset(tile->o, 0, bytes);
+    if (tile->coded) memset(tile->coded, 0, bytes);
+    for (int base = first / KV_PAGE_TOKENS * KV_PAGE_TOKENS; base < last; base += KV_PAGE_TOKENS) {
+        const int exact = exact_queries(job, place, coded, base);
+        if (exact > 0) visit_exact(job, place, space, tile, exact, base);
+        if (exact < tile->queries) codes_visit(job, place, coded, tile, exact, base, space->work);
+        for (int i = 0; i < tile->queries; i++) tile->kinds[i] |= i < exact ? ATTENTION_EXACT : ATTENTION_CODED;
+    }
+}
+
+/* total ← total · a + part · b, where either may be nothing so far. */
+static void mix(const Job *job, int kind, const Partial *total, float *to, float a, const Partial *part,
+    const float *from, float b) {
+    if (part->kinds & kind)
+        job->kernels->mix(job->value_stride, to, a, from, b);
+    else if (a != 1 && (total->kinds & kind))
+        job->kernels->mix(job->value_stride, to, a, to, 0);
+}
+
+/* total ← total and then part. A part without a visible key (l = 0) changes nothing. */
+static void merge(const Job *job, Partial *total, const Values *sums, const Partial *part, const Values *more) {
+    if (part->l == 0) return;
+    const float most = total->m > part->m ? total->m : part->m;
+    const float a = total->m == most ? 1 : expf(total->m - most), b = part->m == most ? 1 : expf(part->m - most);
+    mix(job, ATTENTION_EXACT, total, sums->exact, a, part, more->exact, b);
+    mix(job, ATTENTION_CODED, total, sums->coded, a, part, more->coded, b);
+    *total = (Partial){most, total->l * a + part->l * b, total->kinds | part->kinds};
+}
+
+static void start_total(const Job *job, int head, Partial *total, const Values *sums) {
+    *total = job->op->sinks ? (Partial){job->op->sinks[head], 1, 0} : (Partial){-INFINITY, 0, 0};
+    memset(sums->exact, 0, (size_t)job->value_stride * sizeof *sums->exact);
+    if (job->coded) memset(sums->coded, 0, (size_t)job->value_stride * sizeof *sums->coded);
+}
+
+static void finish_query(const Job *job, int row, int head, const Partial *total, const Values *sums) {
+    const int width = job->layout->value_dim;
+    if (total->kinds & ATTENTION_CODED) codes_add(job, sums->coded, sums->exact);
+    const int64_t at = ((int64_t)row * job->op->heads + head) * width;
+    const float *gate = job->op->gate ? job->op->gate + at : NULL;
+    float *out = job->op->out + at;
+    for (int i = 0; i < width; i++) out[i] = sums->exact[i] / total->l;
+    for (int i = 0; gate && i < width; i++) out[i] /= 1.0f + expf(-gate[i]);
+}
+
+static Values values_at(const Job *job, float *exact, float *coded, int query) {
+    const size_t at = (size_t)query * (size_t)job->value_stride;
+    return (Values){exact + at, coded + at};
+}
+
+static void make_records(const Job *job, const Place *place, const CodedTile *coded, const Space *space) {
+    for (int i = 0; i < place->count; i++) {
+        if (!coded->end[i]) continue;
+        uint8_t *record = space->records + (size_t)i * codes_record_bytes(job->layout);
+        codes_record(job, place->run, row_of(job, place, i), head_of(job, place, i), (ScanQuery *)(void *)record);
+    }
+}
+
+static void whole_tile(const Job *job, const Place *place, const Space *space) {
+    AttentionTile tile;
+    CodedTile coded;
+    Partial total[ATTENTION_QUERIES];
+    Values sums[ATTENTION_QUERIES];
+    fill_tile(job, place, space, &tile);
+    if (job->coded) {
+        codes_tile(job, place, (const ScanQuery *)(const void *)space->records, &coded);
+        make_records(job, place, &coded, space);
+    }
+    for (int i = 0; i < tile.queries; i++) {
+        sums[i] = values_at(job, space->total, space->coded_total, i);
+        start_total(job, head_of(job, place, i), &total[i], &sums[i]);
+    }
+    const int last = (tile.last[tile.queries - 1] - 1) / ATTENTION_SPAN;
+    for (int span = tile.first[0] / ATTENTION_SPAN; span <= last; span++) {
+        visit_span(job, place, space, &coded, &tile, span);
+        for (int i = 0; i < tile.queries; i++) {
+            const Partial part = {tile.m[i], tile.l[i], tile.kinds[i]};
+            const Values more = values_at(job, space->o, space->coded, i);
+            merge(job, &total[i], &sums[i], &part, &more);
+        }
+    }
+    for (int i = 0; i < tile.queries; i++)
+        finish_query(job, row_of(job, place, i), head_of(job, place, i), &total[i], &sums[i]);
+}
+
+/* ---- shared-out spans ---- */
+
+static int64_t partial_floats(const Job *job) { return 16 + job->value_stride * (job->coded ? 2 : 1); }
+
+/* Where the partial result of a query over a span waits: [row of step][head][span]. */
+static float *partial_of(const Job *job, int row, int head, int span) {
+    const int64_t query = (int64_t)row * job->op->heads + head;
+    return (float *)(void *)job->cpu->attention + (query * job->spans + span) * partial_floats(job);
+}
+
+static void span_of_tile(const Job *job, const Place *place, int span, const Space *space) {
+    AttentionTile tile;
+    CodedTile coded;
+    const size_t stride = (size_t)job->value_stride;
+    fill_tile(job, place, space, &tile);
+    if (job->coded) codes_tile(job, place, codes_shared_record(job, place->run, place->kv_head, place->first), &coded);
+    visit_span(job, place, space, &coded, &tile, job->first_span + span);
+    for (int i = 0; i < tile.queries; i++) {
+        float *to = partial_of(job, row_of(job, place, i), head_of(job, place, i), span);
+        const Partial part = {tile.m[i], tile.l[i], tile.kinds[i]};
+        const Values from = values_at(job, space->o, space->coded, i);
+        memcpy(to, &part, sizeof part);
+        if (part.kinds & ATTENTION_EXACT) memcpy(to + 16, from.exact, stride * sizeof *to);
+        if (part.kinds & ATTENTION_CODED) memcpy(to + 16 + stride, from.coded, stride * sizeof *to);
+    }
+}
+
+static void merge_query(const Job *job, int row, int head, const Space *space) {
+    const Values sums = {space->total, space->coded_total};
+    Partial total;
+    start_total(job, head, &total, &sums);
+    for (int span = 0; span < job->spans; span++) {
+        float *from = partial_of(job, row, head, span);
+        Partial part;
+        memcpy(&part, from, sizeof part);
+        merge(job, &total, &sums, &part, &(Values){from + 16, from + 16 + job->value_stride});
+    }
+    finish_query(job, row, head, &total, &sums);
+}
+
+/* ---- the operation ---- */
+
+static void attention_task(void *argument, int index, int count) {
+    const Job *job = argument;
+    Pool *pool = job->cpu->pool;
+    const Space space = thread_space(job, index);
+    prepare_rows(job, index, count);
+    if (count > 1) pool_barrier(pool, index);
+    /* Spans one after the other, each for all kv heads: their pages lie beside each other. */
+    const int64_t tiles = job->shared ? job->items / job->spans : job->items;
+    for (int64_t item, items; pool_next(pool, 0, index, 1, &item, &items);) {
+        const Place place = find_tile(job, item % tiles);
+        if (job->shared)
+            span_of_tile(job, &place, (int)(item / tiles), &space);
+        else
+            whole_tile(job, &place, &space);
+    }
+    if (!job->shared) return;
+    if (count > 1) pool_barrier(pool, index);
+    const int queries = job->cpu->step.rows * job->op->heads;
+    for (int i = queries * index / count; i < queries * (index + 1) / count; i++)
+        merge_query(job, i / job->op->heads, i % job->op->heads, &space);
+}
+
+/* Cuts the work; gives the number of products of a query and a key element. */
+static int64_t plan_job(Job *job) {
+    const Step *step = &job->cpu->step;
+    int first = INT32_MAX, last = 0;
+    int64_t visits = 0;
+    for (int i = 0; i < step->run_count; i++) {
+        const Run *run = &step->runs[i];
+        const int end = run->position + run->rows, begin = run_visible(run, job->op->window, run->position).first;
+        first = begin < first ? begin : first;
+        last = end > last ? end : last;
+        visits += (int64_t)run->rows * (end - begin);
+        job->items += (int64_t)blocks_of(job, run) * job->layout->kv_heads;
+    }
+    job->first_span = first / ATTENTION_SPAN;
+    job->spans = (last - 1) / ATTENTION_SPAN + 1 - job->first_span;
+    const int64_t queries = (int64_t)step->rows * job->op->heads, partials = queries * job->spans * partial_floats(job),
+                  records = job->coded ? queries * (int64_t)codes_record_bytes(job->layout) / 4 : 0;
+    job->shared = job->spans > 1 && job->items < (int64_t)pool_threads(job->cpu->pool) * ITEMS_PER_THREAD &&
+        partials + 16 + records <= SHARED_FLOATS;
+    job->records = job->cpu->attention + (partials + 15) / 16 * 64;
+    if (job->shared) job->items *= job->spans;
+    return visits * job->op->heads * (job->layout->head_dim + (job->op->q_latent ? job->layout->value_dim : 0));
+}
+
+void cpu_attention(Backend *backend, const Attention *op) {
+    CpuBackend *cpu = cpu_backend(backend);
+    const KvLayout *layout = &op->kv.layout;
+    CHECK(dtype_is_float(layout->dtype) && op->heads % layout->kv_heads == 0);
+    CHECK(layout->head_dim <= ATTENTION_HEAD_MAX && layout->value_dim <= ATTENTION_HEAD_MAX);
+    Job job = {.cpu = cpu,
+        .op = op,
+        .layout = layout,
+        .kernels = cpu->kernels->attention,
+        .group = op->heads / layout->kv_heads,
+        .value_stride = attention_value_stride(layout->value_dim)};
+    if (op->rope) job.rope = angles_of(cpu, op->rope);
+    codes_plan(&job);
+    const int64_t products = plan_job(&job);
+    pool_share(cpu->pool, 0, job.items);
+    if (products < ALONE_PRODUCTS)
+        attention_task(&job, 0, 1);
+    else
+        pool_run(cpu->pool, attention_task, &job);
+}

@@ -1,0 +1,85 @@
+/* backend/cpu/attention/: attention over pages; the bits of a row do not depend on batch, cuts or threads.
+ *
+ * Keys are visited by absolute position in spans of ATTENTION_SPAN, a span page by page. Within a span a query keeps
+ * (m, l, o): the largest score, the sum of exp(s − m), the sum of exp(s − m)·v; a page with largest score m' makes them
+ * (M, l·e^(m−M) + Σ, o·e^(m−M) + Σv) with M = max(m, m'). Span results are merged in order. Pages and spans without a
+ * visible key for a query are skipped, and so are keys that are not visible. So the result depends on the query's
+ * position and the cache alone.
+ *
+ * A page of a layer, per kv head: K as [16 positions][head_dim][16], so that lanes are positions and no sum runs across
+ * a register, then V as [position][value_dim rounded up to 16], elements of the layout's dtype, then
+ * the energy of the queries that came with each key as f32 [position]. */
+#pragma once
+#include "backend/backend.h"
+
+enum {
+    ATTENTION_SPAN = 1024, /* a multiple of KV_PAGE_TOKENS: beginning and merging a span costs as much as half a page */
+    ATTENTION_QUERIES = 48, /* of one kv head, that visit a page together */
+    ATTENTION_EXACT = 1,    /* some visible key lay in a page as it was computed */
+    ATTENTION_CODED = 2,    /* … or among codes */
+};
+
+static inline int attention_value_stride(int value_dim) { return (value_dim + 15) / 16 * 16; }
+static inline size_t attention_key_bytes(const KvLayout *l) {
+    return (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim * dtype_bytes(l->dtype);
+}
+static inline size_t attention_energy_offset(const KvLayout *l) {
+    return attention_key_bytes(l) +
+        (size_t)KV_PAGE_TOKENS * (size_t)attention_value_stride(l->value_dim) * dtype_bytes(l->dtype);
+}
+static inline size_t attention_head_bytes(const KvLayout *l) {
+    return attention_energy_offset(l) + KV_PAGE_TOKENS * sizeof(float);
+}
+static inline float *attention_energies(const KvLayout *l, uint8_t *head) {
+    return (float *)(void *)(head + attention_energy_offset(l));
+}
+/* What a page holds for a kv head. */
+static inline uint8_t *attention_head(const KvLayer *kv, int32_t page, int kv_head) {
+    CHECK(page >= 0);
+    return kv->base + (size_t)page * kv->page_stride + kv->layer_offset +
+        (size_t)kv_head * attention_head_bytes(&kv->layout);
+}
+
+/* Queries of one kv head that visit pages together. Query i sees positions first[i] ≤ j < last[i]; neither decreases
+ * with i. */
+typedef struct AttentionTile {
+    int queries, head_dim, value_stride;
+    DType dtype;
+    float softcap;
+    const float *q; /* as packed by attention_pack */
+    int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
+    float m[ATTENTION_QUERIES], l[ATTENTION_QUERIES];
+    int kinds[ATTENTION_QUERIES]; /* what was met, which follows from the positions: ATTENTION_EXACT, ATTENTION_CODED */
+    const float
+        *latent;  /* [queries][value_stride] is multiplied with the values, and added to the scores; NULL: none */
+    float *o;     /* [queries][value_stride] */
+    float *coded; /* the same of values that are kept as codes, in their rotated space; NULL: none are seen */
+} AttentionTile;
+
+typedef struct ScanKernels ScanKernels; /* scan.h */
+
+typedef struct AttentionKernels {
+    /* Queries in the order that page() reads them: [head_dim][queries of a register tile], tile after tile. */
+    void (*pack)(int queries, int head_dim, const float *const *q, float *out);
+    /* Takes one page in: k and v of the kv head; base: position of its first token. next: the page after, or k. */
+    void (*page)(AttentionTile *tile, const uint8_t *k, const uint8_t *v, const uint8_t *next, int base);
+    /* out = total·a + part·b */
+    void (*mix)(int count, float *total, float a, const float *part, float b);
+    /* Rotation of a head by cos and sin [dims/2], times the rope's scale. */
+    void (*rotate)(const Rope *rope, const float *cosines, const float *sines, float *head);
+    void (*to_f16)(const float *x, int count, uint16_t *out);
+    float (*square)(const float *x, int count); /* Σ x² */
+    const ScanKernels *scan;
+} AttentionKernels;
+
+/* The operation, and the memory it needs besides the step's scratch. */
+typedef struct CpuBackend CpuBackend;
+size_t attention_thread_bytes(void);
+size_t attention_shared_bytes(void);
+size_t attention_turns_bytes(void);
+void cpu_attention(Backend *backend, const Attention *op);
+bool cpu_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out);
+bool cpu_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from);
+size_t cpu_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
+void cpu_kv_survey(Backend *backend, int count, const KvSurvey *surveys);
+void cpu_kv_encode(Backend *backend, int count, const KvEncode *pages);

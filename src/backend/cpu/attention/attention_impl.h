@@ -1,0 +1,300 @@
+/* Attention's kernels, compiled once per instruction set; attention.h has the order of the arithmetic.
+ * Both products are register tiles of queries × 16 lanes: lanes are positions for q·K, columns for p·V, and each sum
+ * goes over its index in order, so the shape of a tile does not show in the result. */
+#include "backend/cpu/attention/attention.h"
+#include "backend/cpu/vec16.h"
+
+/* Tile heights, and how many registers beside each other fill the register file for a tile of `queries`. */
+#if defined(__AVX512F__)
+enum { TILE = 12, TILE_USUAL = 12, REGISTERS = 32 };
+VEC_INLINE int tile_regs(int queries) { return queries <= 6 ? 4 : 2; }
+#else
+enum { TILE = 7, TILE_USUAL = 6, REGISTERS = 16 };
+VEC_INLINE int tile_regs(int queries) { return queries == 1 ? 8 : queries <= 3 ? 4 : 2; }
+#endif
+enum { PAGE = KV_PAGE_TOKENS, REGS_MAX = 64 / REG_LANES, COLUMN_REGS = 16 / REG_LANES };
+
+VEC_INLINE Reg load_kv(const uint8_t *p, int64_t index, DType dtype) {
+    if (dtype == DTYPE_F16) return reg_load_f16((const uint16_t *)(const void *)p + index);
+    if (dtype == DTYPE_BF16) return reg_load_bf16((const uint16_t *)(const void *)p + index);
+    return reg_load((const float *)(const void *)p + index);
+}
+
+/* sum[i][r] += left[i·stride] · right[r] */
+VEC_INLINE void tile_step(const int queries, const int regs, const float *left, int64_t stride, const uint8_t *right,
+    const int64_t offset[REGS_MAX], DType dtype, Reg sum[TILE][REGS_MAX]) {
+    if (queries * regs + regs + 1 <= REGISTERS) {
+        Reg loaded[REGS_MAX];
+        for (int r = 0; r < regs; r++) loaded[r] = load_kv(right, offset[r], dtype);
+        for (int i = 0; i < queries; i++) {
+            const Reg x = reg_set(left[i * stride]);
+            for (int r = 0; r < regs; r++) sum[i][r] = reg_fma(x, loaded[r], sum[i][r]);
+        }
+        return;
+    }
+    for (int r = 0; r < regs; r++) {
+        const Reg loaded = load_kv(right, offset[r], dtype);
+        for (int i = 0; i < queries; i++) sum[i][r] = reg_fma(reg_set(left[i * stride]), loaded, sum[i][r]);
+        __asm__("" ::: "memory"); /* load left again rather than keep it: there is no register for it */
+    }
+}
+
+/* Scores of a tile with the keys from `from` to `to` and some around them: p[query][position]. ahead: bytes from a key
+ * to what will be wanted when the keys are done. */
+VEC_INLINE void score_tile(const int queries, const DType dtype, int head_dim, const float *q, const uint8_t *k,
+    int64_t ahead, int from, int to, float *p) {
+    const int regs = tile_regs(queries), width = REG_LANES * regs;
+    const int64_t size = dtype == DTYPE_F32 ? 4 : 2;
+    int64_t offset[REGS_MAX];
+    for (int r = 0; r < regs; r++) offset[r] = (int64_t)(r / COLUMN_REGS) * head_dim * 16 + r % COLUMN_REGS * REG_LANES;
+    for (int at = from / width * width; at < to; at += width) {
+        Reg sum[TILE][REGS_MAX];
+        const uint8_t *keys = k + (int64_t)at * head_dim * size;
+        for (int i = 0; i < queries; i++)
+            for (int r = 0; r < regs; r++) sum[i][r] = reg_zero();
+        for (int64_t d = 0; d < head_dim; d++) {
+            for (int64_t line = 0; line < width * size; line += 64) prefetch(keys + d * width * size + line + ahead);
+            tile_step(queries, regs, q + d * queries, 1, keys + d * 16 * size, offset, dtype, sum);
+        }
+        for (int i = 0; i < queries; i++)
+            for (int r = 0; r < regs; r++) reg_store(p + i * PAGE + at + r * REG_LANES, sum[i][r]);
+    }
+}
+
+VEC_INLINE void add_columns(const int queries, const int regs, const DType dtype, int64_t stride, const float *p,
+    const uint8_t *v, int64_t column, const uint8_t *next, int from, int to, float *o) {
+    const int64_t size = dtype == DTYPE_F32 ? 4 : 2, width = REG_LANES * regs;
+    int64_t offset[REGS_MAX];
+    Reg sum[TILE][REGS_MAX];
+    for (int r = 0; r < regs; r++) offset[r] = r * REG_LANES;
+    for (int i = 0; i < queries; i++)
+        for (int r = 0; r < regs; r++) sum[i][r] = reg_load(o + i * stride + column + r * REG_LANES);
+    for (int64_t j = from; j < to; j++) {
+        for (int64_t line = 0; line < width * size; line += 64)
+            prefetch(next + (column * PAGE + j * width) * size + line);
+        tile_step(queries, regs, p + j, PAGE, v + (j * stride + column) * size, offset, dtype, sum);
+    }
+    for (int i = 0; i < queries; i++)
+        for (int r = 0; r < regs; r++) reg_store(o + i * stride + column + r * REG_LANES, sum[i][r]);
+}
+
+/* o[query] += Σ p·v over positions from ≤ j < to. */
+VEC_INLINE void add_tile(const int queries, const DType dtype, int stride, const float *p, const uint8_t *v,
+    const uint8_t *next, int from, int to, float *o) {
+    const int regs = tile_regs(queries);
+    int column = 0;
+    for (; column + REG_LANES * regs <= stride; column += REG_LANES * regs)
+        add_columns(queries, regs, dtype, stride, p, v, column, next, from, to, o);
+    for (; regs > COLUMN_REGS && column < stride; column += 16)
+        add_columns(queries, COLUMN_REGS, dtype, stride, p, v, column, next, from, to, o);
+}
+
+/* p[query][j] += latent query · value of j, for some queries beside each other. */
+VEC_INLINE void add_latents(
+    const int queries, const DType dtype, int64_t stride, const float *latent, const uint8_t *value, float *p) {
+    Reg sum[4][COLUMN_REGS];
+    for (int i = 0; i < queries; i++)
+        for (int r = 0; r < COLUMN_REGS; r++) sum[i][r] = reg_zero();
+    for (int64_t column = 0; column < stride; column += 16)
+        for (int r = 0; r < COLUMN_REGS; r++) {
+            const Reg v = load_kv(value, column + r * REG_LANES, dtype);
+            for (int i = 0; i < queries; i++)
+                sum[i][r] = reg_fma(reg_load(latent + i * stride + column + r * REG_LANES), v, sum[i][r]);
+        }
+    for (int i = 0; i < queries; i++) {
+        float lanes[16];
+        for (int r = 0; r < COLUMN_REGS; r++) reg_store(lanes + r * REG_LANES, sum[i][r]);
+        p[i * PAGE] += vec_sum(vec_load(lanes));
+    }
+}
+
+VEC_INLINE void latent_tile(
+    const DType dtype, int queries, int64_t stride, const float *latent, const uint8_t *v, int from, int to, float *p) {
+    const int64_t size = dtype == DTYPE_F32 ? 4 : 2;
+    for (int j = from; j < to; j++) {
+        const uint8_t *value = v + j * stride * size;
+        int i = 0;
+        for (; i + 4 <= queries; i += 4) add_latents(4, dtype, stride, latent + i * stride, value, p + i * PAGE + j);
+        for (; i < queries; i++) add_latents(1, dtype, stride, latent + i * stride, value, p + i * PAGE + j);
+    }
+}
+
+static void add_latent_scores(
+    DType dtype, int queries, int64_t stride, const float *latent, const uint8_t *v, int from, int to, float *p) {
+    if (dtype == DTYPE_F16) latent_tile(DTYPE_F16, queries, stride, latent, v, from, to, p);
+    if (dtype == DTYPE_BF16) latent_tile(DTYPE_BF16, queries, stride, latent, v, from, to, p);
+    if (dtype == DTYPE_F32) latent_tile(DTYPE_F32, queries, stride, latent, v, from, to, p);
+}
+
+typedef void ScoreTile(int head_dim, const float *q, const uint8_t *k, int64_t ahead, int from, int to, float *p);
+typedef void AddTile(int stride, const float *p, const uint8_t *v, const uint8_t *next, int from, int to, float *o);
+
+#define TILE_FUNCTIONS(queries, dtype)                                                                                 \
+    static void score_##queries##_##dtype(                                                                             \
+        int head_dim, const float *q, const uint8_t *k, int64_t ahead, int from, int to, float *p) {                   \
+        score_tile(queries, DTYPE_##dtype, head_dim, q, k, ahead, from, to, p);                                        \
+    }                                                                                                                  \
+    static void add_##queries##_##dtype(                                                                               \
+        int stride, const float *p, const uint8_t *v, const uint8_t *next, int from, int to, float *o) {               \
+        add_tile(queries, DTYPE_##dtype, stride, p, v, next, from, to, o);                                             \
+    }
+#define TILE_FUNCTIONS_OF(queries)                                                                                     \
+    TILE_FUNCTIONS(queries, F16) TILE_FUNCTIONS(queries, BF16) TILE_FUNCTIONS(queries, F32)
+TILE_FUNCTIONS_OF(1)
+TILE_FUNCTIONS_OF(2)
+TILE_FUNCTIONS_OF(3)
+TILE_FUNCTIONS_OF(4)
+TILE_FUNCTIONS_OF(5)
+TILE_FUNCTIONS_OF(6)
+TILE_FUNCTIONS_OF(7)
+#if defined(__AVX512F__)
+TILE_FUNCTIONS_OF(8)
+TILE_FUNCTIONS_OF(9)
+TILE_FUNCTIONS_OF(10)
+TILE_FUNCTIONS_OF(11)
+TILE_FUNCTIONS_OF(12)
+#define EACH_HEIGHT(f, dtype)                                                                                          \
+    {                                                                                                                  \
+        f##_1_##dtype, f##_2_##dtype, f##_3_##dtype, f##_4_##dtype, f##_5_##dtype, f##_6_##dtype, f##_7_##dtype,       \
+            f##_8_##dtype, f##_9_##dtype, f##_10_##dtype, f##_11_##dtype, f##_12_##dtype                               \
+    }
+#else
+#define EACH_HEIGHT(f, dtype)                                                                                          \
+    { f##_1_##dtype, f##_2_##dtype, f##_3_##dtype, f##_4_##dtype, f##_5_##dtype, f##_6_##dtype, f##_7_##dtype }
+#endif
+enum { KIND_F16, KIND_BF16, KIND_F32, KINDS };
+static ScoreTile *const score_tiles[KINDS][TILE] = {
+    EACH_HEIGHT(score, F16), EACH_HEIGHT(score, BF16), EACH_HEIGHT(score, F32)};
+static AddTile *const add_tiles[KINDS][TILE] = {EACH_HEIGHT(add, F16), EACH_HEIGHT(add, BF16), EACH_HEIGHT(add, F32)};
+
+static int kind_of(DType dtype) { return dtype == DTYPE_F16 ? KIND_F16 : dtype == DTYPE_BF16 ? KIND_BF16 : KIND_F32; }
+
+/* Register tiles of even heights: where tile i of a tile of queries begins. */
+static int tile_count(int queries) { return queries <= TILE ? 1 : (queries + TILE_USUAL - 1) / TILE_USUAL; }
+static int tile_start(int queries, int i) { return queries * i / tile_count(queries); }
+
+static void attention_pack(int queries, int head_dim, const float *const *q, float *out) {
+    for (int t = 0; t < tile_count(queries); t++) {
+        const int start = tile_start(queries, t), height = tile_start(queries, t + 1) - start;
+        for (int i = 0; i < height; i++)
+            for (int d = 0; d < head_dim; d++) out[d * height + i] = q[start + i][d];
+        out += height * head_dim;
+    }
+}
+
+/* Scores of one query to weights in place, for its visible keys from ≤ j < to of the page; gives the factor for what it
+ * had before. */
+static float soften(AttentionTile *t, int query, int from, int to, float *p) {
+    const int begin = from / 16 * 16;
+    const Vec none = vec_set(-INFINITY);
+    Vec most = none;
+    for (int j = begin; j < to; j += 16) {
+        Vec s = vec_load(p + j);
+        if (t->softcap > 0) s = vec_mul(vec_set(t->softcap), vec_tanh(vec_mul(s, vec_set(1.0f / t->softcap))));
+        if (j < from || j + 16 > to) s = vec_select(mask_range(from - j, to - j), s, none);
+        vec_store(p + j, s);
+        most = vec_max(most, s);
+    }
+    const float before = t->m[query], page = vec_most(most), now = before > page ? before : page;
+    Vec sum = vec_set(0);
+    for (int j = begin; j < to; j += 16) {
+        const Vec e = vec_exp_falling(vec_sub(vec_load(p + j), vec_set(now)));
+        vec_store(p + j, e);
+        sum = vec_add(sum, e);
+    }
+    const float factor = before == now ? 1 : vec_first(vec_exp_falling(vec_set(before - now)));
+    t->m[query] = now;
+    t->l[query] = fmaf(t->l[query], factor, vec_sum(sum));
+    return factor;
+}
+
+static void scale_row(int count, float factor, float *o) {
+    for (int i = 0; i < count; i += 16) vec_store(o + i, vec_mul(vec_load(o + i), vec_set(factor)));
+}
+
+/* What a query has so far. */
+static void scale_both(AttentionTile *t, int query, float factor) {
+    const int64_t at = (int64_t)query * t->value_stride;
+    scale_row(t->value_stride, factor, t->o + at);
+    if (t->coded) scale_row(t->value_stride, factor, t->coded + at);
+}
+
+static int clamp_to_page(int position) { return position < 0 ? 0 : position > PAGE ? PAGE : position; }
+
+static void attention_page(AttentionTile *t, const uint8_t *k, const uint8_t *v, const uint8_t *next, int base) {
+    const int kind = kind_of(t->dtype), stride = t->value_stride;
+    const float *q = t->q;
+    for (int part = 0; part < tile_count(t->queries); part++) {
+        const int start = tile_start(t->queries, part), end = tile_start(t->queries, part + 1), height = end - start;
+        _Alignas(64) float p[TILE * PAGE];
+        int from[TILE], to[TILE];
+        for (int i = 0; i < height; i++) {
+            from[i] = clamp_to_page(t->first[start + i] - base);
+            to[i] = clamp_to_page(t->last[start + i] - base);
+        }
+        const float *tile_q = q;
+        q += height * t->head_dim;
+        if (from[0] >= to[height - 1]) continue;
+        score_tiles[kind][height - 1](t->head_dim, tile_q, k, v - k, from[0], to[height - 1], p);
+        if (t->latent)
+            add_latent_scores(
+                t->dtype, height, stride, t->latent + (int64_t)start * stride, v, from[0], to[height - 1], p);
+        float *o = t->o + (int64_t)start * stride;
+        for (int i = 0; i < height; i++) {
+            if (from[i] >= to[i]) continue;
+            const float factor = soften(t, start + i, from[i], to[i], p + i * PAGE);
+            if (factor != 1) scale_both(t, start + i, factor);
+        }
+        /* What all see, together; the ends of each alone, so that nobody meets a key he does not see. */
+        int common = from[height - 1], common_end = to[0];
+        if (common >= common_end) common = common_end = PAGE;
+        for (int i = 0; i < height && from[i] < common; i++)
+            add_tiles[kind][0](
+                stride, p + i * PAGE, v, v, from[i], to[i] < common ? to[i] : common, o + (int64_t)i * stride);
+        if (common < common_end) add_tiles[kind][height - 1](stride, p, v, next, common, common_end, o);
+        for (int i = 0; i < height; i++)
+            if (to[i] > common_end)
+                add_tiles[kind][0](stride, p + i * PAGE, v, v, from[i] > common_end ? from[i] : common_end, to[i],
+                    o + (int64_t)i * stride);
+    }
+}
+
+static void attention_mix(int count, float *total, float a, const float *part, float b) {
+    for (int i = 0; i < count; i += 16)
+        vec_store(total + i, vec_fma(vec_load(total + i), vec_set(a), vec_mul(vec_load(part + i), vec_set(b))));
+}
+
+static void attention_rotate(const Rope *rope, const float *cosines, const float *sines, float *head) {
+    const int half = rope->dims / 2;
+    if (rope->interleaved) {
+        for (int i = 0; i < half; i++) {
+            const float a = head[2 * i] * rope->scale, b = head[2 * i + 1] * rope->scale;
+            head[2 * i] = a * cosines[i] - b * sines[i];
+            head[2 * i + 1] = a * sines[i] + b * cosines[i];
+        }
+        return;
+    }
+    for (int i = 0; i < half; i++) {
+        const float a = head[i] * rope->scale, b = head[half + i] * rope->scale;
+        head[i] = a * cosines[i] - b * sines[i];
+        head[half + i] = a * sines[i] + b * cosines[i];
+    }
+}
+
+static void to_f16(const float *x, int count, uint16_t *out) {
+    for (int i = 0; i < count; i += 16) {
+        uint16_t lanes[16];
+        const int n = count - i < 16 ? count - i : 16;
+        vec_store_f16(lanes, vec_load_some(x + i, n));
+        memcpy(out + i, lanes, (size_t)n * sizeof *lanes);
+    }
+}
+
+static float attention_square(const float *x, int count) {
+    Vec sum = vec_set(0);
+    for (int i = 0; i < count; i += 16) {
+        const Vec v = vec_load_some(x + i, count - i);
+        sum = vec_fma(v, v, sum);
+    }
+    return vec_sum(sum);
+}

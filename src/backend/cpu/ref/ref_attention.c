@@ -1,0 +1,225 @@
+/* Attention of the reference backend: one query head after another, one key after another. Coded pages are seen as the
+ * exact pages that they stand for. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/ref/ref_internal.h"
+
+static void rotate(const Rope *rope, const float *angles, float *head) {
+    const int half = rope->dims / 2;
+    for (int i = 0; i < half; i++) {
+        const float c = cosf(angles[i]), s = sinf(angles[i]);
+        const int first = rope->interleaved ? 2 * i : i, second = rope->interleaved ? 2 * i + 1 : i + half;
+        const float a = head[first] * rope->scale, b = head[second] * rope->scale;
+        head[first] = a * c - b * s;
+        head[second] = a * s + b * c;
+    }
+}
+
+static void prepare_heads(
+    const Attention *a, const float *x, int heads, const Norm *norm, const Step *step, int row, float *out) {
+    const Rope *rope = a->rope;
+    const int head_dim = a->kv.layout.head_dim;
+    const bool full = a->norm_full;
+    float angles[ATTENTION_HEAD_MAX / 2];
+    if (rope) rope_angles(rope, step, row, angles);
+    if (norm && full)
+        ref_norm_row(x, norm, (int64_t)heads * head_dim, out);
+    else
+        memcpy(out, x, (size_t)heads * (size_t)head_dim * sizeof *out);
+    for (int h = 0; h < heads; h++) {
+        float *head = out + (int64_t)h * head_dim;
+        if (norm && !full && !a->norm_last) ref_norm_row(head, norm, head_dim, head);
+        if (rope) rotate(rope, angles, head);
+        if (norm && a->norm_last) ref_norm_row(head, norm, head_dim, head);
+    }
+}
+
+static int32_t page_of(const Attention *a, const Run *run, int position) {
+    return run->tables[a->kv.group][position / KV_PAGE_TOKENS];
+}
+
+static float *key_at(const Attention *a, const Run *run, int position, int head) {
+    return ref_head(&a->kv, page_of(a, run, position), head) +
+        (size_t)(position % KV_PAGE_TOKENS) * (size_t)a->kv.layout.head_dim;
+}
+
+static float *value_at(const Attention *a, const Run *run, int position, int head) {
+    const KvLayout *l = &a->kv.layout;
+    return ref_head(&a->kv, page_of(a, run, position), head) + (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim +
+        (size_t)(position % KV_PAGE_TOKENS) * (size_t)l->value_dim;
+}
+
+/* What the coded pages of a run stand for: heads as in exact pages, [page][kv_head], from page `first` on. */
+typedef struct Decoded {
+    float *heads; /* NULL: nothing is coded */
+    int first, count;
+} Decoded;
+
+typedef struct Attending {
+    const Attention *a;
+    const Step *step;
+    Decoded *decoded; /* [run] */
+    float *spare;     /* [threads]: scores, then the heads of a row */
+    int longest;
+} Attending;
+
+/* What a row at `position` sees of token j, of a kv head. */
+typedef struct Token {
+    const float *key, *value;
+} Token;
+
+static Token token_at(const Attending *work, int run_index, int position, int j, int head) {
+    const Attention *a = work->a;
+    const KvLayout *l = &a->kv.layout;
+    const Run *run = &work->step->runs[run_index];
+    const Decoded *decoded = &work->decoded[run_index];
+    const bool coded = decoded->heads && j >= run->coding->sink && j < kv_cold_end(run->coding, position);
+    const size_t index = (size_t)((j / KV_PAGE_TOKENS - decoded->first) * l->kv_heads + head);
+    const float *memory =
+        coded ? decoded->heads + index * ref_head_floats(l) : ref_head(&a->kv, page_of(a, run, j), head);
+    const size_t t = (size_t)(j % KV_PAGE_TOKENS);
+    return (Token){
+        memory + t * (size_t)l->head_dim, memory + KV_PAGE_TOKENS * (size_t)l->head_dim + t * (size_t)l->value_dim};
+}
+
+/* One query head: softmax over the visible keys, in order of position. */
+static void attend(const Attending *work, int run_index, int position, int head, const float *q, const float *q_latent,
+    float *scores, float *out) {
+    const Attention *a = work->a;
+    const Run *run = &work->step->runs[run_index];
+    const KvLayout *l = &a->kv.layout;
+    const int kv_head = head / (a->heads / l->kv_heads);
+    const Visible seen = run_visible(run, a->window, position);
+    float most = a->sinks ? a->sinks[head] : -INFINITY;
+    for (int j = seen.first; j < seen.end; j++) {
+        const Token token = token_at(work, run_index, position, j, kv_head);
+        float s = ref_dot(q, token.key, l->head_dim);
+        if (q_latent) s += ref_dot(q_latent, token.value, l->value_dim);
+        s *= a->scale;
+        if (a->softcap > 0) s = a->softcap * tanhf(s / a->softcap);
+        scores[j - seen.first] = s;
+        most = fmaxf(most, s);
+    }
+    float sum = a->sinks ? expf(a->sinks[head] - most) : 0;
+    memset(out, 0, (size_t)l->value_dim * sizeof *out);
+    for (int j = seen.first; j < seen.end; j++) {
+        const float p = expf(scores[j - seen.first] - most);
+        const float *v = token_at(work, run_index, position, j, kv_head).value;
+        sum += p;
+        for (int i = 0; i < l->value_dim; i++) out[i] += p * v[i];
+    }
+    for (int i = 0; i < l->value_dim; i++) out[i] /= sum;
+}
+
+/* Beside each key, the energy of the queries of its row: heads [heads][each]. */
+static void store_energies(const Attention *a, const Run *run, int position, const float *heads, int each) {
+    const KvLayout *l = &a->kv.layout;
+    const int group = a->heads / l->kv_heads, width = group * each;
+    for (int h = 0; h < l->kv_heads; h++) {
+        const float *q = heads + (int64_t)h * width;
+        ref_energies(&a->kv, page_of(a, run, position), h)[position % KV_PAGE_TOKENS] =
+            ref_dot(q, q, width) * a->scale * a->scale / (float)group;
+    }
+}
+
+/* Rows of all runs in turn; each head of each row is computed alone. */
+static void attend_task(void *argument, int index, int count) {
+    const Attending *work = argument;
+    const Attention *a = work->a;
+    const KvLayout *l = &a->kv.layout;
+    const int64_t width = (int64_t)a->heads * l->head_dim;
+    float *scores = work->spare + index * (work->longest + width), *heads = scores + work->longest;
+    for (int i = 0; i < work->step->run_count; i++) {
+        const Run *run = &work->step->runs[i];
+        for (int t = index; t < run->rows; t += count) {
+            const int64_t row = run->row + t;
+            prepare_heads(a, a->q + row * width, a->heads, a->q_norm, work->step, (int)row, heads);
+            const float *latents = a->q_latent ? a->q_latent + row * a->heads * l->value_dim : NULL;
+            if (a->k)
+                store_energies(
+                    a, run, run->position + t, latents ? latents : heads, latents ? l->value_dim : l->head_dim);
+            for (int h = 0; h < a->heads; h++) {
+                const int64_t at = (row * a->heads + h) * l->value_dim;
+                attend(work, i, run->position + t, h, heads + (int64_t)h * l->head_dim,
+                    latents ? latents + (int64_t)h * l->value_dim : NULL, scores, a->out + at);
+            }
+            const int64_t first = row * a->heads * l->value_dim;
+            for (int64_t j = first; a->gate && j < first + (int64_t)a->heads * l->value_dim; j++)
+                a->out[j] /= 1.0f + expf(-a->gate[j]);
+        }
+    }
+}
+
+/* A head as the cache holds it: f32 memory, values of the layout's type. */
+static void store_head(float *out, const float *head, int count, DType dtype) {
+    uint16_t narrow[KV_PAGE_TOKENS];
+    for (int i = 0; i < count; i += KV_PAGE_TOKENS) {
+        const int n = count - i < KV_PAGE_TOKENS ? count - i : KV_PAGE_TOKENS;
+        if (dtype == DTYPE_F32) {
+            memcpy(out + i, head + i, (size_t)n * sizeof *out);
+            continue;
+        }
+        floats_from_f32(narrow, dtype, head + i, n);
+        floats_to_f32(out + i, narrow, dtype, n);
+    }
+}
+
+static void append(const Attention *a, const Step *step, float *heads) {
+    const KvLayout *l = &a->kv.layout;
+    for (int i = 0; i < step->run_count; i++) {
+        const Run *run = &step->runs[i];
+        for (int t = 0; t < run->rows; t++) {
+            const int64_t row = run->row + t;
+            const int position = run->position + t;
+            prepare_heads(a, a->k + row * l->kv_heads * l->head_dim, l->kv_heads, a->k_norm, step, (int)row, heads);
+            for (int h = 0; h < l->kv_heads; h++) {
+                store_head(key_at(a, run, position, h), heads + (int64_t)h * l->head_dim, l->head_dim, l->dtype);
+                store_head(value_at(a, run, position, h), a->v + (row * l->kv_heads + h) * l->value_dim, l->value_dim,
+                    l->dtype);
+            }
+        }
+    }
+}
+
+/* Decodes what rows of a run see as codes; false: no memory. */
+static bool decode_run(RefBackend *r, const Attention *a, const Run *run, Decoded *out) {
+    const KvLayer *kv = &a->kv;
+    *out = (Decoded){0};
+    if (!run->coding || run->coding->layers[kv->index].k == KV_EXACT) return true;
+    out->first = run->coding->sink / KV_PAGE_TOKENS;
+    out->count = kv_cold_end(run->coding, run->position + run->rows - 1) / KV_PAGE_TOKENS - out->first;
+    if (out->count == 0) return true;
+    const size_t head_floats = ref_head_floats(&kv->layout);
+    out->heads = ref_take(r, (int64_t)out->count * kv->layout.kv_heads * (int64_t)head_floats);
+    for (int i = 0; out->heads && i < out->count * kv->layout.kv_heads; i++) {
+        const int page = out->first + i / kv->layout.kv_heads, head = i % kv->layout.kv_heads;
+        ref_decode_head(kv, &run->coding->layers[kv->index], head, page * KV_PAGE_TOKENS,
+            run->coding->k_pages[kv->index][page], run->coding->v_pages[kv->index][page],
+            out->heads + (size_t)i * head_floats);
+    }
+    return out->heads;
+}
+
+void ref_attention(Backend *backend, const Attention *a) {
+    RefBackend *r = ref_backend(backend);
+    const int runs = r->step.run_count;
+    Attending work = {.a = a, .step = &r->step, .decoded = calloc((size_t)runs, sizeof *work.decoded)};
+    bool ready = work.decoded;
+    for (int i = 0; ready && i < runs; i++) {
+        const int end = r->step.runs[i].position + r->step.runs[i].rows;
+        work.longest = end > work.longest ? end : work.longest;
+        ready = decode_run(r, a, &r->step.runs[i], &work.decoded[i]);
+    }
+    if (ready)
+        work.spare = ref_take(r, pool_threads(r->pool) * (work.longest + (int64_t)a->heads * a->kv.layout.head_dim));
+    if (work.spare) {
+        if (a->k) append(a, &r->step, work.spare);
+        pool_run(r->pool, attend_task, &work);
+    }
+    r->starved = r->starved || !work.spare;
+    for (int i = 0; work.decoded && i < runs; i++) free(work.decoded[i].heads);
+    free(work.decoded);
+    free(work.spare);
+}
