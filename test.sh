@@ -59,6 +59,7 @@ tools/install.sh test || exit 1
 step build configure release build || finish
 step lint tools/lint.sh
 step unit unit build
+step app-lint tests/app/run.sh lint
 [ "$mode" = fast ] && finish
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/apus

@@ -38,7 +38,7 @@ else
 fi
 
 # What others have packed does not belong in the tree.
-if packed=$(git ls-files 2>/dev/null | grep -E '\.(whl|deb|zip|gz|xz|tgz|so|o|a|jar)$') && [ -n "$packed" ]; then
+if packed=$(git ls-files 2>/dev/null | grep -E '\.(whl|deb|zip|gz|xz|tgz|so|o|a|jar)$' | grep -v '^app/dist/') && [ -n "$packed" ]; then
     sed 's/$/: packed or compiled/' <<<"$packed"
     broken=1
 fi

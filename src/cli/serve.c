@@ -152,6 +152,25 @@ static bool take_keys(const char *key, const char *file, Buffer *keys, Error *er
     return !keys->failed || fail(error, ERROR_MEMORY, "no memory for the API key");
 }
 
+/* The origins of URLs that have commas between them, with spaces between them and a NUL behind. They go into a header,
+ * so they hold no other characters than those of scheme, host and port. */
+static bool take_origins(const char *urls, Buffer *origins, Error *error) {
+    for (const char *at = urls; *at;) {
+        const size_t size = strcspn(at, ","),
+                     scheme = !strncmp(at, "https://", 8) ? 8
+            : !strncmp(at, "http://", 7)                  ? 7
+                                                          : 0;
+        const size_t host = strspn(at + scheme, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-:[]");
+        if (!scheme || !host || (scheme + host < size && at[scheme + host] != '/'))
+            return fail(error, ERROR_USAGE, "--mcp %.*s: want http://HOST:PORT or https://HOST", (int)size, at);
+        if (origins->size) buffer_byte(origins, ' ');
+        buffer_append(origins, at, scheme + host);
+        at += size + (at[size] == ',');
+    }
+    buffer_byte(origins, 0);
+    return !origins->failed || fail(error, ERROR_MEMORY, "no memory for the addresses of MCP servers");
+}
+
 static bool take_log(const char *form, Error *error) {
     const bool json = !strcmp(form, "json");
     log_set_format(json ? LOG_JSON : LOG_TEXT);
@@ -202,7 +221,7 @@ int command_serve(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
     const char *host = "127.0.0.1", *key = NULL, *key_file = NULL, *name = NULL, *config = NULL, *pooling = NULL;
     const char *certificate = NULL, *certificate_key = NULL;
-    const char *log = "text";
+    const char *log = "text", *mcp = NULL;
     int64_t port = 5413, idle = 0, request_timeout = 0, queue_timeout = 0, drain = 10;
     bool verbose = false, pull = false, quiet = false, open_metrics = false;
     SwiftArguments swift = {.temperature = -1, .top_p = -1, .min_p = -1, .repetition_penalty = -1, .top_k = -1};
@@ -235,6 +254,8 @@ int command_serve(int argc, char **argv) {
         {"--open-metrics", NULL, OPTION_FLAG, &open_metrics, 0, 0, NULL, "/metrics needs no API key"},
         {"--log-format", NULL, OPTION_TEXT, &log, 0, 0, "FORM", "lines of the log: text, or json (text)"},
         {"--no-request-log", NULL, OPTION_FLAG, &quiet, 0, 0, NULL, "no line of the log for each request"},
+        {"--mcp", NULL, OPTION_TEXT, &mcp, 0, 0, "URLS",
+            "MCP servers, as in http://127.0.0.1:9000, that the web app may connect to; several with commas (none)"},
         {"--allow-pull", NULL, OPTION_FLAG, &pull, 0, 0, NULL,
             "clients may have models fetched from the hub into the cache (/v1/models/pull)"},
         {"--max-tokens", NULL, OPTION_INTEGER, &swift.max_tokens, 1, INT32_MAX, "N",
@@ -261,19 +282,20 @@ int command_serve(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     if (verbose) log_set_level(LOG_DEBUG);
     Error error = {0};
-    Buffer keys = {0};
+    Buffer keys = {0}, origins = {0};
     if (!take_log(log, &error)) return report(&error);
     if (swift.info) return print_info(&arguments);
     if (!certificate != !certificate_key)
         return fail(&error, ERROR_USAGE, "--tls-cert and --tls-key: one needs the other"), report(&error);
     if (!settle_swift(&swift, &engine, &error) || !take_pooling(pooling, &engine.pooling, &error) ||
-        !take_keys(key, key_file, &keys, &error))
+        !take_keys(key, key_file, &keys, &error) || (mcp && !take_origins(mcp, &origins, &error)))
         return report(&error);
     ServerOptions server = {.host = host,
         .port = (int)port,
         .api_keys = buffer_view(&keys),
         .tls_certificate = certificate,
         .tls_key = certificate_key,
+        .mcp_origins = mcp ? origins.data : NULL,
         .allow_pull = pull,
         .open_metrics = open_metrics,
         .log_requests = !quiet,
@@ -284,5 +306,6 @@ int command_serve(int argc, char **argv) {
         .models.idle_unload_ms = (idle > 0 && idle < GRACE_S ? GRACE_S : idle) * 1000};
     const int code = serve_models(&arguments, &engine, name, key_file, &server);
     buffer_free(&keys);
+    buffer_free(&origins);
     return code;
 }

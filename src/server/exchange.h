@@ -24,8 +24,9 @@ typedef struct Server {
     bool loopback;                         /* bound to a loopback address: Host must be one, too */
     struct StreamWriter *streams;
     struct Metrics *metrics;
-    bool allow_pull;   /* clients may have models fetched */
-    bool open_metrics; /* /metrics wants no key */
+    const char *mcp_origins; /* of sites that the app may connect to, with spaces between them; NULL: none */
+    bool allow_pull;         /* clients may have models fetched */
+    bool open_metrics;       /* /metrics wants no key */
     bool log_requests;
     int64_t started;                            /* seconds since 1970 */
     bool loaded;                                /* atomic: the models are there */

@@ -10,6 +10,7 @@
 #include "server/body.h"
 #include "server/deadlines.h"
 #include "server/routes.h"
+#include "server/web.h"
 
 static const char *header(const Exchange *x, const char *name) { return http_request_header(x->request, name); }
 
@@ -70,7 +71,8 @@ static bool check_body_headers(Exchange *x, ApiError *error) {
 }
 
 static bool check_route(Exchange *x, const char *url, const char *method, ApiError *error) {
-    x->route = route_find(url, method, &x->allowed);
+    x->route = web_page(x);
+    if (!x->route) x->route = route_find(url, method, &x->allowed);
     x->key = find_key(x);
     const bool open = x->route && (x->route->public || (x->server->open_metrics && x->route->metrics));
     x->trusted = key_given(x);

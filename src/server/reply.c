@@ -26,11 +26,11 @@ static const char *reason_of(int status) {
     static const struct {
         int status;
         const char *reason;
-    } reasons[] = {{200, "OK"}, {400, "Bad Request"}, {401, "Unauthorized"}, {403, "Forbidden"}, {404, "Not Found"},
-        {405, "Method Not Allowed"}, {408, "Request Timeout"}, {409, "Conflict"}, {413, "Content Too Large"},
-        {414, "URI Too Long"}, {415, "Unsupported Media Type"}, {417, "Expectation Failed"}, {429, "Too Many Requests"},
-        {431, "Request Header Fields Too Large"}, {500, "Internal Server Error"}, {503, "Service Unavailable"},
-        {504, "Gateway Timeout"}, {505, "HTTP Version Not Supported"}};
+    } reasons[] = {{200, "OK"}, {304, "Not Modified"}, {400, "Bad Request"}, {401, "Unauthorized"}, {403, "Forbidden"},
+        {404, "Not Found"}, {405, "Method Not Allowed"}, {408, "Request Timeout"}, {409, "Conflict"},
+        {413, "Content Too Large"}, {414, "URI Too Long"}, {415, "Unsupported Media Type"}, {417, "Expectation Failed"},
+        {429, "Too Many Requests"}, {431, "Request Header Fields Too Large"}, {500, "Internal Server Error"},
+        {503, "Service Unavailable"}, {504, "Gateway Timeout"}, {505, "HTTP Version Not Supported"}};
     for (size_t i = 0; i < COUNT_OF(reasons); i++)
         if (reasons[i].status == status) return reasons[i].reason;
     return "";
@@ -72,6 +72,15 @@ static const char json[] = "application/json";
 
 bool reply_json(Exchange *x, int status, Buffer *body) { return reply(x, status, json, body, NULL); }
 bool reply_text(Exchange *x, const char *type, Buffer *body) { return reply(x, 200, type, body, NULL); }
+
+bool reply_file(Exchange *x, int status, const char *type, const char *headers, Slice bytes) {
+    write_head(x, status, type);
+    buffer_text(&x->reply, headers);
+    if (status != 304) buffer_printf(&x->reply, "Content-Length: %zu\r\n", bytes.size);
+    buffer_text(&x->reply, "\r\n");
+    if (status != 304 && strcmp(x->request->method, "HEAD") != 0) buffer_slice(&x->reply, bytes);
+    return !x->reply.failed;
+}
 
 bool reply_error(Exchange *x, const ApiError *error) {
     Buffer body = {0};

@@ -5,6 +5,8 @@
 /* These write to x->reply, which the connection sends. False: there is no memory to answer with. */
 bool reply_json(Exchange *x, int status, Buffer *body);       /* takes the buffer */
 bool reply_text(Exchange *x, const char *type, Buffer *body); /* 200; takes the buffer */
+/* status 200 or 304, which has no body. headers: whole lines. bytes: borrowed. */
+bool reply_file(Exchange *x, int status, const char *type, const char *headers, Slice bytes);
 bool reply_error(Exchange *x, const ApiError *error);
 
 /* An answer in pieces: its head, then chunks, which may be empty; the last one ends it. */

@@ -11,6 +11,7 @@
 #include "server/pull.h"
 #include "server/reply.h"
 #include "server/token_list.h"
+#include "server/web.h"
 
 static bool answer(Exchange *x, Slice rest) { return completion_answer(x, x->route->endpoint); }
 static bool count(Exchange *x, Slice rest) { return completion_count(x, x->route->endpoint); }
@@ -37,6 +38,8 @@ static bool answer_root(Exchange *x, Slice rest) {
 
 static const Route routes[] = {
     {.method = "GET", .path = "/", .answer = answer_root},
+    {.method = "GET", .path = "/assets/", .answer = answer_asset, .public = true, .probe = true},
+    {.method = "GET", .path = "/sw.js", .answer = answer_worker, .public = true, .probe = true},
     {.method = "GET", .path = "/health", .answer = answer_health, .public = true, .probe = true},
     {.method = "GET", .path = "/metrics", .answer = answer_metrics, .metrics = true, .probe = true},
     {.method = "GET", .path = "/v1/models", .answer = answer_models},

@@ -59,6 +59,7 @@ Server *server_open(const ServerOptions *options, Error *error) {
         server->port = options->port;
         server->tls_certificate = options->tls_certificate;
         server->tls_key = options->tls_key;
+        server->mcp_origins = options->mcp_origins;
         server->allow_pull = options->allow_pull;
         server->open_metrics = options->open_metrics;
         server->log_requests = options->log_requests;

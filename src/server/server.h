@@ -11,6 +11,7 @@ typedef struct ServerOptions {
     int port;                              /* 0: any free one */
     Slice api_keys;                        /* one per line (keys_read); NULL: none is asked for (only on loopback) */
     const char *tls_certificate, *tls_key; /* PEM files; NULL: no TLS */
+    const char *mcp_origins;               /* that the app may connect to, separated by spaces; NULL: none */
     bool allow_pull;                       /* clients may have models fetched from the hub */
     bool open_metrics;                     /* /metrics wants no key */
     bool log_requests;         /* a line of the log for each; false: for none that is not asked for in detail */

@@ -34,7 +34,7 @@ static void close_server(void) {
 
 static int connect_client(void) { return client_connect(server_port(server)); }
 
-static void sleep_ms(int ms) {
+static inline void sleep_ms(int ms) {
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
 }
 

@@ -1,0 +1,474 @@
+import { signal } from '@preact/signals';
+import { ApiError, call, callStream } from '../lib/api.js';
+import { attachmentText } from '../lib/attachments.js';
+import { newId } from '../lib/tree.js';
+import { addMessages, chat, chats, chatModel, messages, path, updateMessage, writing } from './chats.js';
+import { served, takesImages } from './server.js';
+import { t } from './settings.js';
+import { toolsOf } from './tools.js';
+import { announcement, go } from './ui.js';
+
+/* Answers while they are written. What comes is collected and shown once per frame. */
+
+/** @typedef {import('../lib/types.js').Message} Message */
+/** @typedef {import('../lib/types.js').Chat} Chat */
+
+/**
+ * @typedef {object} Live
+ * @property {string} content
+ * @property {string} reasoning
+ * @property {import('../lib/types.js').ToolCall[]} calls
+ * @property {'queued' | 'reading' | 'thinking' | 'writing'} phase
+ * @property {number} read tokens of the prompt so far
+ * @property {number} toRead
+ * @property {number} perSecond
+ */
+
+/** By message. @type {import('@preact/signals').Signal<Map<string, import('@preact/signals').Signal<Live>>>} */
+export const live = signal(new Map());
+/** @type {Map<string, AbortController>} by message */
+const running = new Map();
+
+const SAVE_MS = 1000;
+const HIDDEN_MS = 300;
+const CONNECT_TRIES = 4;
+
+/** Whether the shown chat is being answered. */
+export function busy() {
+    for (const id of live.value.keys()) if (messages.value.get(id)?.chat === chat.value.id) return true;
+    return false;
+}
+
+export function stop() {
+    for (const [id, controller] of running) if (messages.peek().get(id)?.chat === chat.peek().id) controller.abort();
+}
+
+/** @param {string} text */
+function titleOf(text) {
+    const line = text.replace(/\s+/g, ' ').trim();
+    return line.length > 60 ? `${line.slice(0, 57).trimEnd()}…` : line;
+}
+
+/**
+ * Sends a message of the user and has it answered.
+ * @param {string} text
+ * @param {import('../lib/types.js').Attachment[]} attachments
+ * @param {string | null} [parent] behind which message; the end of the shown path if it is not given
+ */
+export function sendMessage(text, attachments, parent = path.peek().at(-1)?.id ?? null) {
+    /** @type {Message} */
+    const message = { id: newId(), chat: chat.peek().id, parent, role: 'user', content: text, created: Date.now() };
+    if (attachments.length > 0) message.attachments = attachments;
+    addMessages([message], titleOf(text || attachments[0]?.name || ''));
+    go('chat', chat.peek().id);
+    return answer(message.id);
+}
+
+/** @param {Message} message @param {boolean} images */
+function contentOf(message, images) {
+    const list = message.attachments ?? [];
+    const texts = list.filter((item) => item.kind !== 'image').map(attachmentText);
+    const text = [...texts, message.content].filter(Boolean).join('\n\n');
+    const pictures = images ? list.filter((item) => item.kind === 'image') : [];
+    if (pictures.length === 0) return text;
+    return [
+        ...pictures.map((item) => ({ type: 'image_url', image_url: { url: item.text } })),
+        { type: 'text', text: text || ' ' },
+    ];
+}
+
+/**
+ * The messages of a request.
+ * @param {Chat} owner
+ * @param {Message[]} list
+ * @param {boolean} images
+ */
+export function requestMessages(owner, list, images) {
+    /** @type {any[]} */
+    const out = owner.system.trim() ? [{ role: 'system', content: owner.system }] : [];
+    for (const message of list) {
+        if (message.role === 'tool') {
+            out.push({ role: 'tool', tool_call_id: message.callId, content: message.content });
+        } else if (message.role === 'user') {
+            out.push({ role: 'user', content: contentOf(message, images) });
+        } else if (message.content || message.calls?.length) {
+            /** @type {any} */
+            const made = { role: 'assistant', content: message.content };
+            if (message.calls?.length)
+                made.tool_calls = message.calls.map((item) => ({
+                    id: item.id,
+                    type: 'function',
+                    function: { name: item.name, arguments: item.arguments },
+                }));
+            out.push(made);
+        }
+    }
+    return out;
+}
+
+/** What a chat's settings add to a request. @param {Chat} owner */
+function requestOptions(owner) {
+    const { thinking, reasoning_effort, thinking_budget, stop: stops, ...numbers } = owner.params;
+    /** @type {Record<string, any>} */
+    const body = {};
+    for (const [key, value] of Object.entries(numbers)) if (value !== undefined && value !== null) body[key] = value;
+    if (stops?.length) body.stop = stops;
+    if (thinking) body.enable_thinking = thinking === 'on';
+    if (reasoning_effort && thinking !== 'off') body.reasoning_effort = reasoning_effort;
+    if (thinking_budget !== undefined && thinking !== 'off') body.thinking_budget = thinking_budget;
+    if (owner.schema.trim()) {
+        const schema = JSON.parse(owner.schema);
+        body.response_format = { type: 'json_schema', json_schema: { name: 'answer', schema, strict: true } };
+    }
+    const tools = toolsOf(owner);
+    if (tools.length > 0) body.tools = tools;
+    return body;
+}
+
+/**
+ * Answers a message.
+ * @param {string | null} parent
+ * @param {string} [modelId] another than the chat's
+ */
+export async function answer(parent, modelId) {
+    const owner = chat.peek();
+    /** @type {Message} */
+    const message = {
+        id: newId(),
+        chat: owner.id,
+        parent,
+        role: 'assistant',
+        content: '',
+        created: Date.now(),
+        model: modelId ?? chatModel.peek(),
+        state: 'streaming',
+    };
+    addMessages([message]);
+    await write(message, []);
+}
+
+/** Goes on with an answer that was cut. @param {Message} message */
+export async function goOn(message) {
+    const next = { ...message, state: /** @type {const} */ ('streaming'), error: undefined };
+    updateMessage(next);
+    await write(next, next.content || next.reasoning ? [next] : []);
+}
+
+/** The messages before one. @param {Message} message */
+function before(message) {
+    const list = [];
+    const all = messages.peek();
+    for (let id = message.parent; id; id = all.get(id)?.parent ?? null) {
+        const found = all.get(id);
+        if (!found) break;
+        list.unshift(found);
+    }
+    return list;
+}
+
+/**
+ * @param {Message} message what is written; its content so far stays
+ * @param {Message[]} begun it, if it goes on from its content
+ */
+async function write(message, begun) {
+    const owner = chats.peek().find((item) => item.id === message.chat) ?? chat.peek();
+    const controller = new AbortController();
+    running.set(message.id, controller);
+    writing.add(owner.id);
+    const writer = new Writer(message);
+    try {
+        const item = served.peek().find((one) => one.id === message.model);
+        const history = requestMessages(owner, before(message), takesImages(item));
+        const body = {
+            model: message.model,
+            ...requestOptions(owner),
+            stream: true,
+            stream_options: { include_usage: true },
+            return_progress: true,
+        };
+        const continues = begun.length > 0 && Boolean(message.content);
+        if (continues) {
+            history.push({ role: 'assistant', content: message.content });
+            Object.assign(body, { continue_final_message: true });
+        } else {
+            message.content = '';
+            message.reasoning = '';
+        }
+        await receive(writer, { ...body, messages: history }, controller.signal);
+        writer.end();
+    } catch (error) {
+        writer.fail(error, controller.signal.aborted);
+    }
+    running.delete(message.id);
+    writer.close();
+    writing.delete(owner.id);
+    await updateMessage(writer.message);
+    await afterAnswer(writer.message);
+}
+
+/** @param {Message} message */
+async function afterAnswer(message) {
+    if (message.state !== 'done') return;
+    if (message.calls?.length) {
+        const { runCalls } = await import('./calls.js');
+        await runCalls(message);
+        return;
+    }
+    if (chat.peek().id === message.chat) announcement.value = `${t('answerReady')}: ${message.content.slice(0, 400)}`;
+}
+
+/**
+ * Takes the events in. Where the server keeps streams, a lost connection is made again and goes on behind the last event.
+ * @param {Writer} writer
+ * @param {any} body
+ * @param {AbortSignal} signal
+ */
+async function receive(writer, body, signal) {
+    let stream = '';
+    let last = '';
+    try {
+        const events = callStream('/v1/chat/completions', {
+            body,
+            signal,
+            onOpen: (headers) => {
+                stream = headers.get('x-stream-id') ?? '';
+                if (stream) writer.message.stream = stream;
+            },
+        });
+        for await (const event of events) {
+            last = event.eventId ?? last;
+            writer.take(event);
+        }
+        return;
+    } catch (error) {
+        if (!stream || !(error instanceof ApiError) || error.code !== 'stream_cut' || signal.aborted) throw error;
+    }
+    await resume(writer, stream, last, signal);
+}
+
+/**
+ * @param {Writer} writer
+ * @param {string} stream
+ * @param {string} last number of the last event that came
+ * @param {AbortSignal} signal
+ */
+async function resume(writer, stream, last, signal) {
+    for (let tries = 0; ; tries++) {
+        try {
+            const query = last ? `?after=${encodeURIComponent(last)}` : '';
+            for await (const event of callStream(`/v1/streams/${encodeURIComponent(stream)}${query}`, { signal })) {
+                last = event.eventId ?? last;
+                tries = 0;
+                writer.take(event);
+            }
+            return;
+        } catch (error) {
+            const cut = error instanceof ApiError && (error.code === 'stream_cut' || error.code === 'unreachable');
+            if (!cut || signal.aborted || tries >= CONNECT_TRIES) throw error;
+            await new Promise((done) => setTimeout(done, 500 * 2 ** tries));
+        }
+    }
+}
+
+/** Answers that were being written when the page was closed. @param {Message} message */
+export async function pickUp(message) {
+    if (running.has(message.id)) return;
+    if (!message.stream) {
+        updateMessage({ ...message, state: 'lost' });
+        return;
+    }
+    const controller = new AbortController();
+    running.set(message.id, controller);
+    writing.add(message.chat);
+    const writer = new Writer({ ...message, content: '', reasoning: '', calls: undefined });
+    try {
+        await resume(writer, message.stream, '', controller.signal);
+        writer.end();
+    } catch (error) {
+        // The server has nothing of it any more: what was stored stays.
+        if (error instanceof ApiError && error.status === 404 && !writer.message.content)
+            writer.message = { ...message, state: 'lost' };
+        else writer.fail(error, controller.signal.aborted);
+    }
+    running.delete(message.id);
+    writer.close();
+    writing.delete(message.chat);
+    await updateMessage(writer.message);
+    await afterAnswer(writer.message);
+}
+
+/** Has the server stop a stream that this page no longer hears. @param {string} id */
+export const cancelStream = (id) => call(`/v1/streams/${encodeURIComponent(id)}`, { method: 'DELETE' }).catch(() => {});
+
+/** Collects what comes of one answer, shows it once per frame and stores it once per second. */
+class Writer {
+    /** @param {Message} message */
+    constructor(message) {
+        this.message = message;
+        this.started = performance.now();
+        this.firstMs = 0;
+        this.thinkingFrom = 0;
+        this.counted = 0;
+        this.saved = this.started;
+        this.frame = 0;
+        this.timer = 0;
+        this.finish = '';
+        /** @type {Live} */
+        this.state = {
+            content: message.content,
+            reasoning: message.reasoning ?? '',
+            calls: [],
+            phase: 'queued',
+            read: 0,
+            toRead: 0,
+            perSecond: 0,
+        };
+        this.view = signal({ ...this.state });
+        live.value = new Map(live.peek()).set(message.id, this.view);
+    }
+
+    /** @param {any} event a chunk of a chat completion */
+    take(event) {
+        const progress = event.prompt_progress;
+        if (progress) {
+            this.state.phase = 'reading';
+            this.state.read = progress.processed ?? 0;
+            this.state.toRead = progress.total ?? 0;
+        }
+        const choice = event.choices?.[0];
+        const delta = choice?.delta ?? {};
+        if (delta.reasoning_content) {
+            if (!this.thinkingFrom) this.thinkingFrom = performance.now();
+            this.#first();
+            this.state.phase = 'thinking';
+            this.state.reasoning += delta.reasoning_content;
+        }
+        if (delta.content) {
+            this.#first();
+            this.#endThinking();
+            this.state.phase = 'writing';
+            this.state.content += delta.content;
+        }
+        for (const piece of delta.tool_calls ?? []) {
+            this.#first();
+            this.#endThinking();
+            this.state.phase = 'writing';
+            this.#takeCall(piece);
+        }
+        if (choice?.finish_reason) this.finish = choice.finish_reason;
+        if (event.usage) this.#takeUsage(event);
+        this.#show();
+    }
+
+    /** @param {any} piece */
+    #takeCall(piece) {
+        const calls = this.state.calls;
+        const at = piece.index ?? calls.length;
+        while (calls.length <= at) calls.push({ id: '', name: '', arguments: '' });
+        const entry = { ...calls[at] };
+        entry.id ||= piece.id ?? '';
+        entry.name += piece.function?.name ?? '';
+        entry.arguments += piece.function?.arguments ?? '';
+        this.state.calls = calls.map((item, i) => (i === at ? entry : item));
+    }
+
+    #first() {
+        this.counted++;
+        if (!this.firstMs) this.firstMs = performance.now() - this.started;
+        else this.state.perSecond = (1000 * this.counted) / (performance.now() - this.started - this.firstMs + 1);
+    }
+
+    #endThinking() {
+        if (!this.thinkingFrom || this.message.reasoningMs) return;
+        this.message = { ...this.message, reasoningMs: performance.now() - this.thinkingFrom };
+    }
+
+    /** @param {any} event */
+    #takeUsage(event) {
+        const usage = event.usage;
+        const timings = event.timings ?? {};
+        this.message = {
+            ...this.message,
+            stats: {
+                firstMs: this.firstMs,
+                promptTokens: usage.prompt_tokens ?? 0,
+                cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0,
+                tokens: usage.completion_tokens ?? 0,
+                perSecond: timings.predicted_per_second ?? this.state.perSecond,
+                promptPerSecond: timings.prompt_per_second ?? 0,
+                totalMs: performance.now() - this.started,
+            },
+        };
+    }
+
+    #show() {
+        if (this.frame || this.timer) return;
+        // Frames do not come to a page that is hidden.
+        if (document.hidden) this.timer = window.setTimeout(() => this.#draw(), HIDDEN_MS);
+        else this.frame = requestAnimationFrame(() => this.#draw());
+    }
+
+    #draw() {
+        cancelAnimationFrame(this.frame);
+        clearTimeout(this.timer);
+        this.frame = this.timer = 0;
+        this.view.value = { ...this.state };
+        const now = performance.now();
+        if (now - this.saved < SAVE_MS) return;
+        this.saved = now;
+        this.#copy();
+        updateMessage(this.message, true);
+    }
+
+    #copy() {
+        const { content, reasoning, calls } = this.state;
+        this.message = { ...this.message, content };
+        if (reasoning) this.message.reasoning = reasoning;
+        if (calls.length > 0) this.message.calls = calls;
+    }
+
+    end() {
+        this.#endThinking();
+        this.#copy();
+        this.message.state = this.finish === 'length' ? 'length' : 'done';
+        delete this.message.error;
+        delete this.message.stream;
+    }
+
+    /** @param {unknown} error @param {boolean} stopped */
+    fail(error, stopped) {
+        this.#endThinking();
+        this.#copy();
+        delete this.message.calls; // a call that was cut cannot be run
+        if (stopped) {
+            if (this.message.stream) cancelStream(this.message.stream);
+            this.message.state = 'stopped';
+        } else {
+            this.message.state = 'error';
+            const known = error instanceof ApiError;
+            const code = known ? error.code || String(error.status) : 'app';
+            this.message.error = { message: error instanceof Error ? error.message : String(error), code };
+        }
+        delete this.message.stream;
+    }
+
+    close() {
+        cancelAnimationFrame(this.frame);
+        clearTimeout(this.timer);
+        const rest = new Map(live.peek());
+        rest.delete(this.message.id);
+        live.value = rest;
+    }
+}
+
+/** @type {Set<string>} answers of other runs of the page that were looked at */
+const looked = new Set();
+
+/** Answers in the shown chat that nothing in this page writes. */
+export function pickUpLost() {
+    for (const message of messages.peek().values()) {
+        if (message.state !== 'streaming' || running.has(message.id) || looked.has(message.id)) continue;
+        looked.add(message.id);
+        pickUp(message);
+    }
+}
