@@ -26,13 +26,13 @@ typedef struct Asset {
         SYMBOL "web_asset_" #number ":\n.incbin \"" APUS_WEB_DIRECTORY "/" file "\"\n"                                 \
         SYMBOL "web_asset_end_" #number ":\n.byte 0\n.text\n");                                                        \
     extern const char web_asset_##number[], web_asset_end_##number[];
-#include "assets.inc"
+#include <assets.inc>
 #undef ASSET
 
 static const Asset assets[] = {
 #define ASSET(number, path, file, type, hash, immutable)                                                               \
     {path, type, "\"" hash "\"", immutable, web_asset_##number, web_asset_end_##number},
-#include "assets.inc"
+#include <assets.inc>
 #undef ASSET
 };
 /* clang-format on */
