@@ -9,12 +9,12 @@ cd "$(dirname "$0")/.."
 system=/usr/aarch64-linux-gnu
 for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
     if ! command -v $tool >/dev/null; then
-        echo "no $tool here"
+        echo "skipped: no $tool"
         exit 77
     fi
 done
 if [ ! -e $system/lib/ld-linux-aarch64.so.1 ]; then
-    echo "no C library for ARM64 in $system"
+    echo "skipped: no C library for ARM64 in $system"
     exit 77
 fi
 

@@ -7,7 +7,7 @@ set -uo pipefail
 build=$(realpath "${1:-build}") set=${2:-usual} failed=0
 cd "$(dirname "$0")/.."
 if [ ! -e "$build/emulated/apus-cuda.so" ]; then
-    echo "no emulated backend in $build"
+    echo "skipped: no emulated backend in $build"
     exit 77
 fi
 log=$(mktemp)

@@ -25,6 +25,7 @@ static inline Backend *open_backend(const char *name, int threads, bool precise,
     Error error = {0};
     if (device && precise) return NULL;
     Backend *backend = backend_open(&options, &error);
+    if (!backend) test_skip_backend(name);
     if (!backend && device && error.code == ERROR_UNSUPPORTED) return NULL;
     if (!backend) TEST_MSG(error.code == ERROR_USAGE && strstr(error.text, "ref"), "%s: %s", name, error.text);
     return backend;

@@ -68,6 +68,7 @@ int main(void) {
     const BackendOptions options = {.device = "cuda", .cpu = "auto", .rows_max = ROWS_MAX, .scratch_bytes = 1 << 10};
     Device d = {.backend = backend_open(&options, &error)};
     TEST_MSG((d.backend != NULL) == plugin_usable(), "%s", error.text);
+    if (!d.backend) test_skip_backend("cuda");
     if (!d.backend) return test_done();
     d.gate = weight_bind(d.backend, INNER, WIDTH, 1);
     d.up = weight_bind(d.backend, INNER, WIDTH, 1);

@@ -159,7 +159,8 @@ static void test_backend(const char *name, int threads, DType dtype, bool latent
     const BackendOptions options = {.cpu = name, .threads = threads, .rows_max = 1};
     Error error;
     Backend *backend = backend_open(&options, &error);
-    if (!backend) return; /* the machine lacks it */
+    if (!backend) test_skip_backend(name);
+    if (!backend) return;
     fill(dtype);
     KvLayer layer = {.layout = {HEADS, D, WIDTH, dtype, latent}, .k_bias = latent ? NULL : bias, .rope = &rope};
     layer.page_stride = (backend->ops->kv_layer_bytes(backend, &layer.layout) + 63) / 64 * 64;

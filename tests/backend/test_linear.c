@@ -420,15 +420,12 @@ int main(int argument_count, char **arguments) {
     const CpuKernels *sets[SETS];
     const int set_count = kernel_sets(sets);
     for (int i = 0; i < set_count; i++) printf("%s%s", sets[i]->name, i < set_count - 1 ? ", " : "\n");
-    if (set_count == 0) {
-        printf("this machine has neither AVX2 nor NEON with dot products\n");
-        return 77;
-    }
+    if (set_count == 0) return test_skip_all("products: neither AVX2 nor NEON with dot products on this machine");
     static const int THREADS[] = {1, 2, 4};
     CpuBackend cpus[COUNT_OF(THREADS) * SETS];
     int count = 0;
     for (int i = 0; i < set_count; i++)
-        for (size_t t = 0; t < (is_short || SANITIZED ? 2 : COUNT_OF(THREADS)); t++)
+        for (size_t t = 0; t < (is_short || test_sampled() ? 2 : COUNT_OF(THREADS)); t++)
             cpus[count++] = open_cpu(sets[i], THREADS[t]);
     test_kinds(cpus, count);
     for (int i = 0; i < set_count && !is_short; i++) { /* many threads take turns on few cores: a product or two */

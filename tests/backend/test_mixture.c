@@ -106,7 +106,7 @@ static void check_all(const char *name, int threads, bool precise) {
     for (int k = 0; k < kind_count; k++) {
         const int inner = k % 2 ? 256 : 384;
         Bank *bank = bank_make(&kinds[k], &kinds[k % 3 ? k : (k + 5) % kind_count], inner);
-        for (size_t i = SANITIZED ? (size_t)k % 4 : 0; i < COUNT_OF(row_counts); i += SANITIZED ? 4 : 1)
+        for (size_t i = test_sampled() ? (size_t)k % 4 : 0; i < COUNT_OF(row_counts); i += test_sampled() ? 4 : 1)
             check(backend, single, quant_name(kinds[k].quant), bank, inner, row_counts[i], i % 2);
         check(backend, single, quant_name(kinds[k].quant), bank, inner, ROWS_MAX, true);
         bank_free(bank);

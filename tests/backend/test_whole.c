@@ -265,6 +265,7 @@ int main(int argc, char **argv) {
     const BackendOptions options = {.device = "cuda", .cpu = "auto", .rows_max = GENERATED, .scratch_bytes = 1 << 10};
     Backend *device = backend_open(&options, &error), *ref = open_backend("ref", 0, false, GENERATED);
     TEST_MSG((device != NULL) == plugin_usable(), "%s", error.text);
+    if (!device) test_skip_backend("cuda");
     for (int k = 0; device && !in_short && k < (int)COUNT_OF(kinds); k++)
         for (int i = 0; i < 2; i++) check_whole(device, ref, k, (k + i) % 3, (k + 3 * i) % 5);
     /* A row of the wider one is read in two pieces, both shorter than the others' rows. */

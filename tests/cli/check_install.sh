@@ -3,8 +3,8 @@
 # and answers (77: this is no Debian, or not run by root).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-for tool in apt-get dpkg-deb dpkg-shlibdeps cpack curl; do command -v $tool >/dev/null || { echo "$tool is not here"; exit 77; }; done
-[ "$(id -u)" = 0 ] || { echo "only root can change its root"; exit 77; }
+for tool in apt-get dpkg-deb dpkg-shlibdeps cpack curl; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
+[ "$(id -u)" = 0 ] || { echo "skipped: only root can change its root"; exit 77; }
 place=$(mktemp -d)
 server=0
 trap '[ $server = 0 ] || kill -9 $server 2>/dev/null || true; rm -rf "$place"' EXIT
@@ -13,7 +13,7 @@ mkdir -p "$place/archives/partial" "$place/root/tmp" "$place/root/dev" "$place/r
 : >"$place/status"
 apt-get -o Dir::State::status="$place/status" -o Dir::Cache::archives="$place/archives" -o APT::Sandbox::User=root -o Debug::NoLocking=true \
     install -y -q --no-install-recommends --download-only "$place"/apus*.deb dpkg dash coreutils diffutils libc-bin ca-certificates >"$place/log" 2>&1 ||
-    { tail -n 5 "$place/log"; echo "the packages that it depends on cannot be had"; exit 77; }
+    { tail -n 5 "$place/log"; echo "skipped: the packages that it depends on cannot be had"; exit 77; }
 for package in "$place"/archives/*.deb; do
     case $package in */apus_*) continue ;; esac
     dpkg-deb -x "$package" "$place/root"

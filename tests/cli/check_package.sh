@@ -3,7 +3,7 @@
 # closed as a service that listens can be (77: the tools to make a package are not here).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-for tool in dpkg-deb dpkg-shlibdeps cpack; do command -v $tool >/dev/null || { echo "$tool is not here"; exit 77; }; done
+for tool in dpkg-deb dpkg-shlibdeps cpack; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 cpack --config build/CPackConfig.cmake -B "$place" >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }

@@ -16,7 +16,7 @@ if command -v flock >/dev/null; then flock 9; fi
 if [ -f "$name.mjs" ]; then
     node=$cache/node
     version=$(node -p 'process.versions.node.split(".")[0]')
-    [ "$version" -ge 20 ] || { echo "these libraries want Node 20; this is Node $version"; exit 77; }
+    [ "$version" -ge 20 ] || { echo "skipped: these libraries want Node 20; this is Node $version"; exit 77; }
     if [ ! -f "$(stamp "$node" package-lock.json)" ]; then
         rm -rf "$node" && mkdir -p "$node" && cp package.json package-lock.json "$node"
         npm ci --prefix "$node" --silent --no-audit --no-fund

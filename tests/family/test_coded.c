@@ -250,10 +250,10 @@ static void test_case(const char *directory, size_t number, const char *cpu) {
         float *exact = calloc((size_t)TOKENS * (size_t)one.vocab, sizeof *exact);
         TEST(walk(&one, NULL, ROWS, exact));
         for (size_t f = 0; f < (slow ? 1 : COUNT_OF(formats)); f++) {
-            if (SANITIZED && !slow && f != number % COUNT_OF(formats)) continue;
+            if (test_sampled() && !slow && f != number % COUNT_OF(formats)) continue;
             char label[128];
             snprintf(label, sizeof label, "%s on %s, format %zu", name, cpu, f);
-            test_format(&two, &one, &formats[f], SANITIZED || slow || f > 0, exact, label);
+            test_format(&two, &one, &formats[f], test_sampled() || slow || f > 0, exact, label);
         }
         free(exact);
     }

@@ -17,7 +17,7 @@ CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cac
 def model_path(name):
     path = os.path.join(CACHE, name + ".gguf")
     if not os.path.exists(path):
-        print(f"{path} is absent: tools/fetch_models.py {name}")
+        print(f"skipped: {path} is absent: tools/fetch_models.py {name}")
         sys.exit(77)
     return path
 

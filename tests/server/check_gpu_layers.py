@@ -313,7 +313,7 @@ def test_full(model, directory):
 
 def main():
     if not os.path.exists(STAND_IN):
-        print(f"{STAND_IN} is absent")
+        print(f"skipped: {STAND_IN} is absent")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as model:
         shutil.copy(apus_server.BINARY, home)

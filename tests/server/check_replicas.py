@@ -112,7 +112,7 @@ def running(server):
 def main():
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/sbin")
     if not nginx:
-        print("there is no nginx here (apt-get install nginx-light)")
+        print("skipped: no nginx (apt-get install nginx-light)")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as model, tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o777)

@@ -356,7 +356,7 @@ def test_terminal(model, home):
 def main():
     library = os.path.join(BUILD, "faulty" if ON_GPU else "stand-in", "apus-cuda.so")
     if not os.path.exists(library):
-        print(f"{library} is absent")
+        print(f"skipped: {library} is absent")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as model:
         shutil.copy(apus_server.BINARY, home)

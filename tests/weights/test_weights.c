@@ -124,7 +124,7 @@ static void test_too_large(void) {
 }
 
 int main(void) {
-    if (!mkdtemp(root)) return 77;
+    if (!mkdtemp(root)) return 1;
     snprintf(path, sizeof path, "%s/model.safetensors", root);
     write_file();
     test_read();
