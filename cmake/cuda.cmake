@@ -43,19 +43,20 @@ endif()
 foreach(code ${APUS_CUDA_CODE})
   list(APPEND cuda_flags -gencode arch=${code})
 endforeach()
-file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
+file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
 set(objects)
 foreach(kernel ${kernels})
-  get_filename_component(name ${kernel} NAME_WE)
+  file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR}/src/backend/cuda ${kernel})
   set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+  get_filename_component(folder ${object} DIRECTORY)
   add_custom_command(OUTPUT ${object}
-    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${folder}
     COMMAND ${nvcc} ${cuda_flags} -MD -MF ${object}.d -c ${kernel} -o ${object}
-    DEPENDS ${kernel} DEPFILE ${object}.d VERBATIM COMMENT "nvcc ${name}.cu")
+    DEPENDS ${kernel} DEPFILE ${object}.d VERBATIM COMMENT "nvcc ${name}")
   list(APPEND objects ${object})
 endforeach()
 
-file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.c)
+file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.c)
 file(GLOB tensor_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/tensor/tensor.c ${CMAKE_SOURCE_DIR}/src/tensor/quant.c
      ${CMAKE_SOURCE_DIR}/src/tensor/float16.c ${CMAKE_SOURCE_DIR}/src/base/error.c ${CMAKE_SOURCE_DIR}/src/base/utf8.c
      ${CMAKE_SOURCE_DIR}/src/base/thread.c ${CMAKE_SOURCE_DIR}/src/base/clock.c

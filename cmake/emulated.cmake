@@ -26,25 +26,27 @@ set(emulated_flags -std=c++17 -O2 -g1 -fPIC -fvisibility=hidden -fno-weak -fno-e
 if(APUS_SANITIZE)
   list(APPEND emulated_flags -fsanitize=${APUS_SANITIZE} -fno-sanitize=vptr -fno-sanitize-recover=all)
 endif()
-file(GLOB emulated_headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cuh)
-file(GLOB emulated_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
+file(GLOB_RECURSE emulated_headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cuh)
+file(GLOB_RECURSE emulated_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
 file(GLOB emulated_parts CONFIGURE_DEPENDS ${emulator}/*.cpp)
 set(emulated_translations)
 foreach(file ${emulated_headers} ${emulated_kernels})
-  get_filename_component(name ${file} NAME)
+  file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR}/src/backend/cuda ${file})
+  get_filename_component(folder ${translated}/${name} DIRECTORY)
   add_custom_command(OUTPUT ${translated}/${name}
-    COMMAND ${CMAKE_COMMAND} -E make_directory ${translated}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${folder}
     COMMAND ${APUS_PYTHON} ${emulator}/translate.py ${file} ${translated}/${name}
     DEPENDS ${file} ${emulator}/translate.py VERBATIM)
   list(APPEND emulated_translations ${translated}/${name})
 endforeach()
 set(emulated_objects)
 foreach(file ${emulated_kernels} ${emulated_parts})
-  get_filename_component(name ${file} NAME)
+  get_filename_component(name ${file} NAME) # kernels are called differently in all folders
   set(source ${file})
   set(flags ${emulated_flags})
   if(file MATCHES "[.]cu$")
-    set(source ${translated}/${name})
+    file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR}/src/backend/cuda ${file})
+    set(source ${translated}/${path})
   else()
     list(REMOVE_ITEM flags -fno-weak)
   endif()
@@ -55,11 +57,12 @@ foreach(file ${emulated_kernels} ${emulated_parts})
   list(APPEND emulated_objects ${object})
 endforeach()
 
-file(GLOB emulated_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.c ${CMAKE_SOURCE_DIR}/src/tensor/tensor.c
+file(GLOB_RECURSE emulated_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.c)
+file(GLOB emulated_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/tensor/tensor.c
      ${CMAKE_SOURCE_DIR}/src/tensor/quant.c ${CMAKE_SOURCE_DIR}/src/tensor/float16.c ${CMAKE_SOURCE_DIR}/src/base/error.c
      ${CMAKE_SOURCE_DIR}/src/base/utf8.c ${CMAKE_SOURCE_DIR}/src/base/thread.c ${CMAKE_SOURCE_DIR}/src/base/clock.c ${CMAKE_SOURCE_DIR}/src/backend/kv_*.c
      ${CMAKE_SOURCE_DIR}/src/backend/step.c ${CMAKE_SOURCE_DIR}/src/backend/latent.c)
-add_library(emulated MODULE EXCLUDE_FROM_ALL ${emulated_sources} ${emulated_objects})
+add_library(emulated MODULE EXCLUDE_FROM_ALL ${emulated_host} ${emulated_sources} ${emulated_objects})
 set_target_properties(emulated PROPERTIES PREFIX "" OUTPUT_NAME apus-cuda SUFFIX ".so" POSITION_INDEPENDENT_CODE ON
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated LINKER_LANGUAGE C)
 target_include_directories(emulated SYSTEM PRIVATE ${APUS_EMULATED_INCLUDE})

@@ -7,7 +7,8 @@
  *
  * A thread of a block is a fiber (fiber.cpp): it runs until it meets others (block.cpp): at a barrier, at an operation
  * of its warp, at an mbarrier. The blocks of a cluster are alive together, clusters come one after the other, kernels
- * end before their launch returns. One device, so that kernels which wait for another GPU (parts.cu) are not for it.
+ * end before their launch returns. One device, so that kernels which wait for another GPU (tensor_parallel.cu) are not
+ * for it.
  *
  * Which thread runs next, in which order blocks come, and whether a copy or a wgmma happens when it is ordered or only
  * when it is waited for, is drawn by EMULATOR_SEED (default 1): a missing barrier or wait shows up as a wrong result

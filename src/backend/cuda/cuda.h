@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "backend/cuda/draw.h"
+#include "backend/cuda/runtime/sampling.h"
 #include "backend/cuda/kernels.h"
 
 enum {
@@ -60,7 +60,7 @@ typedef enum CudaDrawing {
     DRAWING_ANY,     /* tokens */
 } CudaDrawing;
 
-/* Coded pages: what is kept for them, and what this step sees of them (codes.c). */
+/* Coded pages: what is kept for them, and what this step sees of them (kv_quant.c). */
 enum { CUDA_ROTATIONS_MAX = 8, CUDA_CODED_LAYERS_MAX = 1024 };
 typedef struct CudaCodes {
     int layers, heads; /* that were coded so far: largest KvLayer.index and one, most kv heads */
@@ -100,7 +100,7 @@ typedef struct CudaGraph {
     bool copied; /* by the product that makes them */
 } CudaGraph;
 
-/* As one of two that divide layers (parts.c). */
+/* As one of two that divide layers (tensor_parallel.c). */
 typedef struct CudaPart {
     struct CudaBackend *other; /* NULL: it is alone */
     PartExchange exchange;     /* what stays of it */
@@ -114,7 +114,7 @@ typedef struct CudaReserve CudaReserve;
 typedef struct CudaBackend {
     Backend base;
     int device, multiprocessors, shared_bytes;
-    bool wide; /* wide.cu's products */
+    bool wide; /* gemm_wgmma.cu's products */
     cudaStream_t stream;
     Error fault; /* the first; sticky */
 
@@ -195,7 +195,7 @@ cudaError_t cuda_send(CudaBackend *b, void *to, const void *from, size_t bytes);
 /* limits.c */
 double cuda_read_speed(int device); /* bytes a second; 0: it could not be measured */
 
-/* reserve.c */
+/* kv_memory.c */
 /* Whether caches' memory can come as it is used. */
 bool cuda_reserves_open(int device);
 void cuda_reserves_close(CudaBackend *b);
@@ -234,7 +234,7 @@ DrawRows cuda_step_draws(const CudaBackend *b);
 /* Page tables of a group: [runs][b->block.table_stride] */
 const int32_t *cuda_step_tables(CudaBackend *b, int group);
 
-/* parts.c */
+/* tensor_parallel.c */
 void cuda_parts_enter(Backend *backend);
 bool cuda_parts_join(Backend *const *parts, int count, Error *error);
 void cuda_parts_close(CudaBackend *b);
@@ -244,7 +244,7 @@ bool cuda_parts_lost(CudaBackend *b); /* the other did not answer */
 void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *product);
 void cuda_sum_parts(Backend *backend, const PartSum *op);
 
-/* codes.c */
+/* kv_quant.c */
 size_t cuda_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
 void cuda_kv_survey(Backend *backend, int count, const KvSurvey *surveys);
 void cuda_kv_encode(Backend *backend, int count, const KvEncode *pages);
@@ -252,7 +252,7 @@ void cuda_codes_close(CudaBackend *b);
 /* Which rotation is that of so many dims, a new one if need be; 0 after a failure, which wait() tells. */
 int cuda_rotation(CudaBackend *b, int d);
 
-/* code_tables.c */
+/* kv_quant_step.c */
 /* Finds out what the step sees as codes; integers that its records take in the block. `again`: it may be repeated. */
 size_t cuda_codes_look(CudaBackend *b, const Step *step, bool again);
 void cuda_codes_fill(const CudaBackend *b, int32_t *records);
@@ -261,14 +261,14 @@ int cuda_exact_rows(const Run *run);
 /* Whether all that see this layer's codes see those that have kernels of their own. */
 bool cuda_only_four(const Step *step, int layer);
 
-/* attend_codes.c */
+/* kvq_attention.c */
 /* Whether rows of the step see codes in this layer, and what these rows get. a: as attend() has it. */
 bool cuda_sees_codes(const CudaBackend *b, const KvLayer *layer);
 void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *a);
 /* Whether all rows that see this layer's codes have one kernel, if they are generated. */
 bool cuda_codes_generated(CudaBackend *b, const KvLayer *layer, const Attend *a);
 
-/* experts.c */
+/* moe.c */
 void cuda_experts(Backend *backend, const Experts *op);
 void cuda_mixture(Backend *backend, const Mixture *op);
 

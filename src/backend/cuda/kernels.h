@@ -107,7 +107,7 @@ enum { PRODUCTS_MAX = 4, FEW_ROWS_MAX = 8, GENERATED_MAX = 32, PRODUCT_PARTIAL_B
 /* A gated product can leave its result as f16 for the next one to begin with: widths that are multiples, at most so
  * many. */
 enum { HANDED_COLS = 64, HANDED_COLS_MAX = 16384 };
-/* Where two GPUs exchange the terms of a sum (parts.cu). */
+/* Where two GPUs exchange the terms of a sum (tensor_parallel.cu). */
 enum { PART_WORD_ROWS = 8, PART_SUMS_MAX = 1024 /* in a step */ };
 typedef struct PartPlace {
     uint8_t *mine, *theirs; /* what the other writes, and where it reads; NULL: there is no other */
@@ -120,8 +120,9 @@ typedef enum ProductMode { PRODUCT_STORE, PRODUCT_ADD, PRODUCT_GLU } ProductMode
 
 typedef struct Product {
     int rows, cols;
-    int generated; /* 1: these rows lie behind their prompts' ends (integer.cuh), at most GENERATED_MAX; 0: none does */
-    int sliced;    /* the order of sums is pairs.cu's, whatever the rows: an expert's, or of Step.many */
+    int generated;  /* 1: these rows lie behind their prompts' ends (gemm_int.cuh), at most GENERATED_MAX; 0: none does
+                     */
+    int sliced;     /* the order of sums is moe_gemv.cu's, whatever the rows: an expert's, or of Step.many */
     const float *x; /* [rows, cols] */
     const RowNorm *norm;
     int mode, count; /* GLU: weight 0 is the gate, 1 is up, out[0] takes the result. ADD: one weight */
@@ -133,7 +134,7 @@ typedef struct Product {
     const float *soon; /* the weights of the norm that reads the result next, so many; NULL: not known */
     int soon_count;
     int apart;      /* few rows, several weights: what comes next has few blocks, which shall find room beside these */
-    int mixed;      /* a row of a model that has mixtures (mixture_row.cuh) */
+    int mixed;      /* a row of a model that has mixtures (fused_moe_row.cuh) */
     float *copy;    /* few rows: where the result goes as well; NULL: nowhere, or afterwards: it did not */
     PartPlace part; /* STORE and ADD, few rows, one weight: the product is one of two GPUs' terms; theirs NULL: it is
                        whole, or afterwards: it was not summed */
@@ -143,7 +144,7 @@ typedef struct Product {
     int passed; /* GLU, afterwards: the result is there as that product's inputs, not as floats. ADD, STORE: x is */
     int multiprocessors;
     int shared_bytes; /* that a block may have */
-    int wide;         /* whether the device is one that wide.cu is for */
+    int wide;         /* whether the device is one that gemm_wgmma.cu is for */
     float *partials;  /* wide: PRODUCT_PARTIAL_BYTES */
 } Product;
 
@@ -152,7 +153,7 @@ cudaError_t product_run(cudaStream_t stream, Product *product);
 /* Whether so many rows go the way of a few. */
 int product_is_few(const Product *product);
 
-/* ---- sums over two GPUs (parts.cu) ---- */
+/* ---- sums over two GPUs (tensor_parallel.cu) ---- */
 
 typedef struct PartExchange {
     float *terms;    /* this one's; become the sum where there is no residual */
@@ -193,8 +194,8 @@ cudaError_t experts_product(cudaStream_t stream, const ExpertProduct *product);
 /* Whether matrices of so many groups of columns can go that way. */
 int experts_fit(int groups, int shared_bytes);
 
-/* ---- mixtures of generated rows (mixture.cu) ----
- * A row's inputs pass between these as the whole numbers that integer.cuh makes of them. */
+/* ---- mixtures of generated rows (fused_moe.cu) ----
+ * A row's inputs pass between these as the whole numbers that gemm_int.cuh makes of them. */
 
 size_t mixture_input_bytes(int64_t cols); /* of a row */
 /* Whether banks packed like this go this way; gated: of the first product. */
@@ -304,7 +305,7 @@ typedef struct Attend {
     int runs;           /* of the step, at most */
     int single_rows;    /* every run is one row, which sees no later ones */
     int shared_bytes;   /* that a block may have */
-    int wide;           /* whether the device is one that attention_prompt.cu is for */
+    int wide;           /* whether the device is one that flash_prefill_wgmma.cu is for */
     float *partials;    /* [rows] of attention_part_floats() a head */
     int prepared;       /* for generated rows: attention_prepare() was before; else every run is one row */
     unsigned *arrivals; /* for generated rows: GENERATED_ARRIVALS zeros, which are so again afterwards */
@@ -425,7 +426,7 @@ cudaError_t page_transfer(cudaStream_t stream, uint8_t *page, uint8_t *canonical
 /* Reads all of it, zeros, at most 16 bytes left out. */
 cudaError_t limits_read(cudaStream_t stream, void *memory, size_t bytes, int multiprocessors);
 
-/* Whether wide.cu was compiled for what it needs, compute capability 9.0 and nothing else. */
+/* Whether gemm_wgmma.cu was compiled for what it needs, compute capability 9.0 and nothing else. */
 int kernels_have_wide(void);
 /* Once per device, before all else: whether kernels may begin before their predecessor has ended. */
 void kernels_begin_early(int yes);

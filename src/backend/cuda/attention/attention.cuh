@@ -1,0 +1,43 @@
+/* What the kernels of attention share: where things lie in pages, what a row sees. */
+#pragma once
+#include "backend/cuda/runtime/common.cuh"
+
+enum { PAGE_TOKENS = 128, HEAD_MAX = 1024, PAIRS_MAX = HEAD_MAX / 2, CHUNK = 32 };
+enum { F32 = 0, F16 = 1, BF16 = 2 }; /* DType */
+enum { TILE_RUN_LEAST = ATTENTION_LONG_RUN };
+
+__device__ __forceinline__ int dtype_size(int dtype) { return dtype == F32 ? 4 : 2; }
+
+/* Where a kv head's keys lie in the page of a position. */
+__device__ __forceinline__ uint8_t *head_at(const Attend &a, const int32_t *table, int position, int kv_head) {
+    const int64_t page = __ldcg(table + position / PAGE_TOKENS);
+    return a.pages + page * a.page_stride +
+        (int64_t)kv_head * PAGE_TOKENS * (a.head_dim + a.value_dim) * dtype_size(a.dtype);
+}
+
+/* Beside the keys of a page [kv_head][token], the energy of the queries of their rows (backend.h, page_read). */
+__device__ __forceinline__ float *energies_at(const Attend &a, const int32_t *table, int position) {
+    return (float *)head_at(a, table, position, a.kv_heads);
+}
+
+struct Seen {
+    int first, end;
+};
+__device__ __forceinline__ Seen seen_by(const Attend &a, int row) {
+    const int place = __ldcg(a.step.places + row);
+    Seen s = {a.window && place >= a.window ? place - a.window + 1 : 0, place + 1};
+    const int begin = __ldcg(a.step.span_begins + row), end = __ldcg(a.step.span_ends + row);
+    if (begin < end) {
+        s.first = min(s.first, begin);
+        s.end = end;
+    }
+    return s;
+}
+
+/* flash_prefill_mma.cu: whether it has kernels for the layer; rows of short runs; rows of longer ones. */
+bool attention_has_tiles(const Attend &a);
+cudaError_t attention_scan_tiles(cudaStream_t stream, const Attend &a);
+cudaError_t attention_run_tiles(cudaStream_t stream, const Attend &a);
+/* flash_decode_rows.cu: whether it is for rows that attention_is_simple() has found to be single ones; those. */
+bool attention_is_many(const Attend &a);
+cudaError_t attention_many(cudaStream_t stream, const Attend &a);

@@ -1,0 +1,491 @@
+/* Attention of rows that lie behind their prompts' ends, over f16 pages, for every depth.
+ *
+ * Keys and values are cut by position: pieces of 16 tokens, pages of 8 pieces, spans of 8 pages. Of a piece, for each
+ * query on its own: the largest score; p = 2^(score − largest) as f16; the sum of p; o = Σ p·v. Pieces are folded in
+ * order into their page, pages into their span, spans into the row, and at last the row's own token and the sink. So a
+ * row's bits depend on nothing but what it sees, and work can be dealt out in two ways: a row and kv head to a cluster,
+ * of which a block has a page and a warp a piece at a time; or a span to a block, of which a warp has a page.
+ *
+ * What earlier steps have left is loaded before the kernel before has ended (in clusters: where heads are usual,
+ * heads_usual()); the row's own key and value are not needed until the end. A row that follows others of the same step,
+ * whose keys it sees, comes prepared (attention_prepare). */
+#include "backend/cuda/attention/flash_decode.cuh"
+
+enum { CLUSTER_MAX = 16 };
+/* Of a quarter of a multiprocessor's 512 registers a lane the kernel before, whose ten warps have 96 each
+ * (gemv_int.cu), takes 288 where three of them are. With so many two warps find room beside them, and a block need
+ * not wait until others are gone. */
+enum { BESIDE_REGISTERS = (16384 / 32 - 3 * 96) / 2 };
+
+/* Pairs of dims that a thread folds of `group` heads, at most. */
+template <int HD, int NT> constexpr int THREAD_PAIRS = NT * 8 * HD / 2 / BLOCK < 1 ? 1 : NT * 8 * HD / 2 / BLOCK;
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+/* The row's own token, then the sink; what comes of two dims from `at` of the kv head's. */
+template <int HD, int GROUP>
+__device__ __forceinline__ void row_end(
+    const Attend &a, const RowHeads<HD, GROUP> &s, int row, int kv_head, int group, int at, Chain chain) {
+    const int head = at / HD;
+    chain.take(make_float2(s.own[head], 1), __half22float2(*(const __half2 *)(s.value + at % HD)));
+    if (a.sinks) chain.take(make_float2(__ldg(a.sinks + kv_head * group + head) * LOG2E, 1), make_float2(0, 0));
+    *(float2 *)(a.out + ((int64_t)row * a.heads + kv_head * group) * HD + at) =
+        make_float2(chain.o.x / chain.sum, chain.o.y / chain.sum);
+}
+#endif
+
+/* ---- a cluster for a row and kv head ---- */
+
+template <int HD> struct SpreadShared {
+    RowHeads<HD> heads;
+    float spare[WARPS][HD];
+    float2 sums[2][WARPS][GENERATED_GROUP_MAX]; /* of each warp's piece: the largest score, the sum */
+    uint64_t barrier;
+};
+struct Spreading {
+    int cluster, slots; /* slots: pages of whole spans that a row may see some of */
+    unsigned share_of;  /* 2^32 by the dims that a block folds, rounded up */
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+/* Keys or values of a piece from a page, of which `there` tokens are; beyond them the last one again, or zeros if none
+ * is. */
+template <int HD> __device__ __forceinline__ void piece_keys(const __half *from, int there, uint4 k[HD / 16]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if (there <= 0) {
+        keys_load<HD>(k, [](int, int) { return make_uint4(0, 0, 0, 0); });
+        return;
+    }
+    const __half *const rows[2] = {from + min(g, there - 1) * HD + 8 * t, from + min(g + 8, there - 1) * HD + 8 * t};
+    keys_load<HD>(k, [&](int h, int i) { return __ldcg((const uint4 *)(rows[h / 8] + 32 * i)); });
+}
+template <int HD> __device__ __forceinline__ void piece_values(const __half *from, int there, Values v[HD / 64]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    from += PAGE_TOKENS * HD + 8 * g;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const __half *row = from + min(2 * t + i % 2 + i / 2 * 8, there - 1) * HD;
+#pragma unroll
+        for (int d = 0; d < HD / 64; d++)
+            v[d].v[i] = there > 0 ? __ldcg((const uint4 *)(row + 64 * d)) : make_uint4(0, 0, 0, 0);
+    }
+}
+#endif
+
+/* A block has a page at most (or several: ROUNDS), whose keys and values are in registers before the kernel before has
+ * ended, but for rare kinds of heads. */
+template <int HD, int NT, bool ROUNDS>
+__global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESIDE_REGISTERS)
+    spread_kernel(const __grid_constant__ Attend a, const __grid_constant__ Spreading spread) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    /* [warp][head][dim], twice if there are rounds; then what blocks send: [page][dim], [page][head] */
+    extern __shared__ __align__(128) float parts[];
+    __shared__ __align__(16) SpreadShared<HD> s;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int group = a.heads / a.kv_heads, rank = blockIdx.x, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
+    const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.runs + row); /* on their way together */
+    const TurnReady turns(a, row);
+    const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
+    if (place < 0) { /* others have the row */
+        wait_for_previous();
+        return;
+    }
+    const int32_t *table = a.tables + (int64_t)run * a.table_stride;
+    const int first_page = first / PAGE_TOKENS, end_page = first < place ? (place - 1) / PAGE_TOKENS + 1 : first_page;
+    const int first_span = first_page / SPAN_PAGES, spans = (end_page + SPAN_PAGES - 1) / SPAN_PAGES - first_span;
+    const int part_floats = WARPS * group * HD;
+    int page = first_page + rank;
+    uint4 k[HD / 16];
+    Values v[HD / 64];
+    const auto piece_of = [&](int page) {
+        return half_head(a, table, min(page * PAGE_TOKENS, place), kv_head) + warp * PIECE * HD;
+    };
+    const auto there_of = [&](int page) {
+        const int piece = page * PAGE_TOKENS + warp * PIECE;
+        return page < end_page && piece + PIECE > first ? place - piece : 0;
+    };
+    const __half *from = piece_of(page);
+    const bool usual = heads_usual(a, group);
+    const auto bring = [&] {
+        piece_keys<HD>(from, there_of(page), k);
+        piece_values<HD>(from, there_of(page), v);
+    };
+    if (usual) bring();
+
+    const int share = group * HD / spread.cluster;
+    float *sent = parts + (ROUNDS ? 2 : 1) * part_floats;
+    float2 *received = (float2 *)(sent + spread.slots * share);
+    /* Pages of these spans that the row does not see change nothing. */
+#pragma unroll 1
+    for (int slot = 0; slot < spans * SPAN_PAGES; slot++) {
+        const int at = first_span * SPAN_PAGES + slot;
+        if (at >= first_page && at < end_page) continue;
+#pragma unroll 1
+        for (int i = threadIdx.x; i < share; i += BLOCK) sent[slot * share + i] = 0;
+        if (threadIdx.x < group) received[slot * group + threadIdx.x] = make_float2(NONE, 0);
+    }
+    const uint32_t barrier = shared_address(&s.barrier);
+    if (threadIdx.x == 0) {
+        barrier_make(barrier, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_expect(barrier, (end_page - first_page) * (share * 4 + group * 8));
+    }
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD;
+    float *energy = energies_at(a, table, place) + kv_head * PAGE_TOKENS + place % PAGE_TOKENS;
+    heads_begin(a, row, kv_head, group, turns, s.heads);
+    __syncthreads();
+    const HeadReady<HD> ready(a, usual, row, kv_head, group, s.heads);
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); /* all have begun */
+    wait_for_previous();
+    let_next_begin(); /* only now: what the next kernel begins with would take time from the one before */
+    const bool appends = a.k && !a.prepared && rank == 0;
+    float square = 0;
+    if (usual) {
+        square = heads_take_ready(a, ready, own_key, row, kv_head, group, appends, s.heads);
+    } else { /* nothing is kept in registers over the call */
+        heads_take_rarely(a, own_key, row, kv_head, group, appends, s.heads, s.spare[warp]);
+        bring();
+    }
+    const float cap = a.softcap * LOG2E;
+#pragma unroll 1
+    for (float *part = parts; page < end_page; page += spread.cluster) {
+        const int piece = page * PAGE_TOKENS + warp * PIECE, next = page + spread.cluster;
+        float2(*sums)[GENERATED_GROUP_MAX] = s.sums[ROUNDS && part != parts];
+        if (ROUNDS) from = piece_of(next);
+        const bool on[2] = {piece + g >= first && piece + g < place, piece + g + 8 >= first && piece + g + 8 < place};
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            Query<HD> query;
+            float scores[4], most[2], sum[2], o[HD / 64][4][4] = {};
+            uint32_t weights[2];
+            heads_query(s.heads, n * 8, group, query);
+            piece_scores<HD>(k, query, scores);
+            if (ROUNDS && n == NT - 1) piece_keys<HD>(from, there_of(next), k);
+            piece_exponentials(scores, on, cap, weights, most, sum);
+            if (g == 0)
+#pragma unroll
+                for (int c = 0; c < 2; c++)
+                    if (n * 8 + 2 * t + c < group) sums[warp][n * 8 + 2 * t + c] = make_float2(most[c], sum[c]);
+#pragma unroll
+            for (int d = 0; d < HD / 64; d++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    uint32_t numbers[4];
+                    values_numbers(v[d], e, numbers);
+                    multiply(o[d][e], numbers, weights[0], weights[1]);
+                }
+            if (ROUNDS && n == NT - 1) piece_values<HD>(from, there_of(next), v);
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                if (n * 8 + 2 * t + c < group) part_put<HD>(part + (warp * group + n * 8 + 2 * t + c) * HD, o, c);
+        }
+        __syncthreads();
+        /* The page's pieces in order. */
+        const int slot = page - first_span * SPAN_PAGES;
+#pragma unroll 1
+        for (int at = 2 * threadIdx.x; at < group * HD; at += 2 * BLOCK) {
+            const int head = at / HD, dim = at % HD, to = (int)__umulhi(at, spread.share_of);
+            Chain chain = {NONE, 0, make_float2(0, 0)};
+            take_eight(
+                chain, [&](int w) { return sums[w][head]; },
+                [&](int w) { return *(const float2 *)(part + w * group * HD + at); });
+            push(address_in(shared_address(sent + slot * share + at - to * share), to), chain.o,
+                address_in(barrier, to));
+            if (dim / 2 < spread.cluster)
+                push(address_in(shared_address(received + slot * group + head), dim / 2),
+                    make_float2(chain.most, chain.sum), address_in(barrier, dim / 2));
+        }
+        if (!ROUNDS) break;
+        part = part == parts ? parts + part_floats : parts; /* where nobody reads any more */
+    }
+    if (appends && usual) heads_squares(s.heads, group, square);
+    heads_own(s.heads, group, cap);
+    __syncthreads();
+    if (appends) heads_energy(s.heads, group, energy);
+    barrier_wait(barrier, 0);
+#pragma unroll 1
+    for (int at = 2 * threadIdx.x; at < share; at += 2 * BLOCK) {
+        const int head = (rank * share + at) / HD;
+        Chain chain = {NONE, 0, make_float2(0, 0)};
+#pragma unroll 1
+        for (int slot = 0; slot < spans * SPAN_PAGES; slot += SPAN_PAGES) {
+            Chain own = {NONE, 0, make_float2(0, 0)};
+            take_eight(
+                own, [&](int w) { return received[(slot + w) * group + head]; },
+                [&](int w) { return *(const float2 *)(sent + (slot + w) * share + at); });
+            chain.take(make_float2(own.most, own.sum), own.o);
+        }
+        row_end(a, s.heads, row, kv_head, group, rank * share + at, chain);
+    }
+#endif
+}
+
+/* ---- a block for a span ---- */
+
+/* Slots of a warp's ring. deep: a block has a multiprocessor to itself. */
+template <int HD, bool DEEP>
+constexpr int RING_SLOTS = (DEEP              ? 24 << 10
+                                   : HD > 128 ? 16 << 10
+                                              : 12 << 10) /
+    SLOT_BYTES<HD>;
+
+template <int HD> struct SpanShared {
+    RowHeads<HD> heads;
+    float spare[WARPS][HD];
+    float2 sums[WARPS][GENERATED_GROUP_MAX]; /* of each warp's page */
+    int last;
+};
+
+/* apart: another kernel folds the spans. */
+template <int HD, int NT, bool DEEP>
+__global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
+    span_kernel(const __grid_constant__ Attend a, int most_spans, int apart) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    constexpr int PAIRS = THREAD_PAIRS<HD, NT>, SLOTS = RING_SLOTS<HD, DEEP>, RING_FLOATS = SLOTS * SLOT_BYTES<HD> / 4;
+    extern __shared__ __align__(128) float rings[]; /* of each warp, at last its part */
+    __shared__ __align__(16) SpanShared<HD> s;
+    let_next_begin();
+    const int warp = threadIdx.x / 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y,
+              row = a.first_row + blockIdx.z;
+    const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.runs + row); /* on their way together */
+    const TurnReady turns(a, row);
+    const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
+    const int spans = max(1, (place + SPAN - 1) / SPAN - first / SPAN), span = first / SPAN + blockIdx.x;
+    if ((int)blockIdx.x >= spans || place < 0 /* others have the row */) {
+        wait_for_previous();
+        return;
+    }
+    const int32_t *table = a.tables + (int64_t)run * a.table_stride;
+    const int begin = max(first, span * SPAN), end = max(begin, min(place, (span + 1) * SPAN));
+    const int first_page = begin / PAGE_TOKENS, end_page = begin < end ? (end - 1) / PAGE_TOKENS + 1 : first_page;
+    const int page = span * SPAN_PAGES + warp, low = max(begin, page * PAGE_TOKENS),
+              high = min(end, (page + 1) * PAGE_TOKENS);
+    Pieces pieces = {nullptr, low / PIECE, low < high ? (high - 1) / PIECE + 1 : 0, first, place};
+    if (low < high) pieces.page = half_head(a, table, low, kv_head);
+    PieceRing<HD, SLOTS, DEEP> ring((const uint8_t *)(rings + warp * RING_FLOATS), pieces);
+    if (!a.prepared)
+#pragma unroll 1
+        for (int i = 0; i < SLOTS; i++) ring.bring();
+    __half *own_key = (__half *)half_head(a, table, place, kv_head) + place % PAGE_TOKENS * HD;
+    float *energy = energies_at(a, table, place) + kv_head * PAGE_TOKENS + place % PAGE_TOKENS;
+    heads_begin(a, row, kv_head, group, turns, s.heads);
+    __syncthreads();
+    wait_for_previous();
+    if (a.prepared)
+#pragma unroll 1
+        for (int i = 0; i < SLOTS; i++) ring.bring();
+    const bool appends = a.k && !a.prepared && blockIdx.x == 0;
+    heads_take(a, own_key, row, kv_head, group, appends, s.heads, s.spare[warp], [](int, float *) {});
+    const float cap = a.softcap * LOG2E;
+    if (appends) heads_energy(s.heads, group, energy);
+    heads_own(s.heads, group, cap);
+    if (low < high) {
+        Query<HD> query[NT];
+#pragma unroll
+        for (int n = 0; n < NT; n++) heads_query(s.heads, n * 8, group, query[n]);
+        pieces_fold<HD, NT>(pieces, ring, query, cap, group, rings + warp * RING_FLOATS, s.sums[warp]);
+    }
+    __syncthreads();
+
+    /* The span's pages in order. */
+    Chain chain[PAIRS];
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        chain[i] = {NONE, 0, make_float2(0, 0)};
+        const int at = 2 * (i * BLOCK + threadIdx.x), head = at / HD;
+        if (head >= group) continue;
+        take_eight(
+            chain[i], first_page - span * SPAN_PAGES, end_page - span * SPAN_PAGES,
+            [&](int w) { return s.sums[w][head]; },
+            [&](int w) { return *(const float2 *)(rings + w * RING_FLOATS + at); });
+    }
+    if (spans > 1 || apart) {
+        const int64_t stride = left_floats<HD>(group), rows = (int64_t)blockIdx.z * a.kv_heads + kv_head;
+        float *all = a.partials + rows * (most_spans + apart) * stride, *mine = all + blockIdx.x * stride;
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            const int at = 2 * (i * BLOCK + threadIdx.x), head = at / HD;
+            if (head >= group) continue;
+            __stcg((float2 *)(mine + at), chain[i].o);
+            if (at % HD == 0) __stcg((float2 *)(mine + group * HD) + head, make_float2(chain[i].most, chain[i].sum));
+        }
+        if (apart) {
+            float *own = all + most_spans * stride;
+            for (int at = threadIdx.x; blockIdx.x == 0 && at < group * HD; at += BLOCK) {
+                __stcg(own + at, __half2float(s.heads.value[at % HD]));
+                if (at % HD == 0) __stcg((float2 *)(own + group * HD) + at / HD, make_float2(s.heads.own[at / HD], 1));
+            }
+            return;
+        }
+        /* The last block to arrive has all spans. */
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            unsigned *counter = a.arrivals + rows;
+            s.last = atomicAdd(counter, 1u) == (unsigned)spans - 1;
+            if (s.last) *counter = 0;
+        }
+        __syncthreads();
+        if (!s.last) return;
+        __threadfence();
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) chain[i] = {NONE, 0, make_float2(0, 0)};
+        const int batch = WARPS * RING_FLOATS / (int)stride;
+        for (int first = 0; first < spans; first += batch) {
+            const int count = min(batch, spans - first);
+            __syncthreads();
+            parts_bring(rings, all + first * stride, count * (int)stride);
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++) {
+                const int at = 2 * (i * BLOCK + threadIdx.x), head = at / HD;
+                if (head >= group) continue;
+#pragma unroll 1
+                for (int w = 0; w < count; w += 8) {
+                    const auto from = [&](int n) { return rings + min(w + n, count - 1) * (int)stride; };
+                    take_eight(
+                        chain[i], 0, count - w, [&](int n) { return ((const float2 *)(from(n) + group * HD))[head]; },
+                        [&](int n) { return *(const float2 *)(from(n) + at); });
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const int at = 2 * (i * BLOCK + threadIdx.x);
+        if (at < group * HD) row_end(a, s.heads, row, kv_head, group, at, chain[i]);
+    }
+#endif
+}
+
+/* What span_kernel() has left apart: spans and, behind them, the row's own token. A block has so many dims of a head.
+ */
+enum { FOLD_DIMS = 32, FOLD_SPANS = BLOCK / (FOLD_DIMS / 4) };
+template <int HD>
+__global__ void __launch_bounds__(BLOCK) fold_kernel(const __grid_constant__ Attend a, int most_spans) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    __shared__ __align__(16) float o[FOLD_SPANS][FOLD_DIMS];
+    __shared__ float2 sums[FOLD_SPANS];
+    __shared__ FoldFactors factors[FOLD_SPANS];
+    let_next_begin();
+    const int lane = threadIdx.x % 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y,
+              row = a.first_row + blockIdx.z;
+    const int dim = blockIdx.x * FOLD_DIMS, head = dim / HD;
+    const int place = __ldcg(a.step.places + row), first = a.window && place >= a.window ? place - a.window + 1 : 0;
+    const int spans = max(1, (place + SPAN - 1) / SPAN - first / SPAN);
+    const int64_t stride = left_floats<HD>(group), rows = (int64_t)blockIdx.z * a.kv_heads + kv_head;
+    const float *all = a.partials + rows * (most_spans + 1) * stride, *own = all + most_spans * stride;
+    const float sink = a.sinks ? __ldg(a.sinks + kv_head * group + head) * LOG2E : NONE;
+    const int at = threadIdx.x % (FOLD_DIMS / 4) * 4, number = threadIdx.x / (FOLD_DIMS / 4);
+    wait_for_previous();
+    if (place < 0) return;
+    float2 own_sums = make_float2(0, 0);
+    float own_value = 0, most = NONE, sum = 0, out = 0; /* warp 0, a dim to a lane */
+    if (threadIdx.x < 32) {
+        own_sums = __ldcg((const float2 *)(own + group * HD) + head);
+        own_value = __ldcg(own + dim + lane);
+    }
+    for (int span = 0; span < spans; span += FOLD_SPANS) {
+        const int count = min(spans - span, FOLD_SPANS);
+        if (number < count) {
+            const float *from = all + (span + number) * stride;
+            *(float4 *)&o[number][at] = __ldcg((const float4 *)(from + dim + at));
+            if (at == 0) sums[number] = __ldcg((const float2 *)(from + group * HD) + head);
+        }
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            factors[lane] = fold_factors_of(most, lane < count ? sums[lane] : make_float2(NONE, 0), lane);
+            __syncwarp();
+#pragma unroll 8
+            for (int w = 0; w < count; w++) fold(factors[w], o[w][lane], sum, out);
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x >= 32) return;
+    Chain chain = {most, sum, make_float2(out, 0)};
+    chain.take(own_sums, make_float2(own_value, 0));
+    if (a.sinks) chain.take(make_float2(sink, 1), make_float2(0, 0));
+    a.out[((int64_t)row * a.heads + kv_head * group) * HD + dim + lane] = chain.o.x / chain.sum;
+#endif
+}
+
+/* ---- dealing ---- */
+
+/* Ways to deal work out; which one, a.rows does not say, as they may be some of a step's. */
+enum Dealing { IN_CLUSTERS, IN_SPANS, IN_SPANS_APART };
+enum { BLOCKS_MAX = 132 /* that have a multiprocessor each */, ROUNDS_MAX = 2, APART_ROWS_MAX = 32, APART_SPANS = 9 };
+static int pages_seen(const Attend &a) {
+    const int pages = a.slices * SLICE / PAGE_TOKENS;
+    return a.window ? min(pages, (a.window - 1 + PAGE_TOKENS - 1) / PAGE_TOKENS + 1) : pages;
+}
+static int spans_seen(const Attend &a) {
+    const int spans = (a.slices * SLICE / PAGE_TOKENS + SPAN_PAGES - 1) / SPAN_PAGES;
+    return a.window ? min(spans, (a.window - 1 + SPAN - 1) / SPAN + 1) : spans;
+}
+static int slots_of(const Attend &a) { return spans_seen(a) * SPAN_PAGES; }
+template <int HD> static int spread_bytes(const Attend &a, int cluster, bool rounds) {
+    const int group = a.heads / a.kv_heads;
+    return (rounds ? 2 : 1) * WARPS * group * HD * (int)sizeof(float) +
+        slots_of(a) * (group * HD / cluster * (int)sizeof(float) + group * (int)sizeof(float2));
+}
+/* cluster: of how many blocks one is. Many spans of few rows are folded by blocks of their own. */
+static Dealing dealing_of(const Attend &a, int &cluster) {
+    const int pages = pages_seen(a), each = a.generated * a.kv_heads, group = a.heads / a.kv_heads;
+    cluster = 1;
+    while (cluster < CLUSTER_MAX && cluster < pages && each * 2 * cluster <= BLOCKS_MAX) cluster *= 2;
+    const int rounds = group <= 8 ? ROUNDS_MAX : 1;
+    if (cluster > 1 && pages <= rounds * cluster) return IN_CLUSTERS;
+    return each <= APART_ROWS_MAX && spans_seen(a) >= APART_SPANS ? IN_SPANS_APART : IN_SPANS;
+}
+
+template <int HD, int NT, bool ROUNDS>
+static cudaError_t in_cluster(cudaStream_t stream, const Attend &a, int cluster) {
+    const auto kernel = spread_kernel<HD, NT, ROUNDS>;
+    const int share = a.heads / a.kv_heads * HD / cluster, bytes = spread_bytes<HD>(a, cluster, ROUNDS);
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (!error) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (error) return error;
+    const Spreading spreading = {cluster, slots_of(a), (unsigned)((1ull << 32) / (unsigned)share) + 1};
+    return launch_clusters(
+        stream, kernel, dim3(cluster, a.kv_heads, a.rows), BLOCK, (size_t)bytes, cluster, a, spreading);
+}
+template <int HD, int NT, bool DEEP> static cudaError_t in_spans(cudaStream_t stream, const Attend &a, bool apart) {
+    const int spans = spans_seen(a), bytes = RING_SLOTS<HD, DEEP> * SLOT_BYTES<HD> * WARPS;
+    cudaError_t error =
+        cudaFuncSetAttribute(span_kernel<HD, NT, DEEP>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (!error)
+        error = launch(stream, span_kernel<HD, NT, DEEP>, dim3(spans, a.kv_heads, a.rows), BLOCK, (size_t)bytes, a,
+            spans, (int)apart);
+    return error || !apart ? error
+                           : launch(stream, fold_kernel<HD>,
+                                 dim3(a.heads / a.kv_heads * HD / FOLD_DIMS, a.kv_heads, a.rows), BLOCK, 0, a, spans);
+}
+template <int HD> static cudaError_t generated(cudaStream_t stream, const Attend &a) {
+    const bool wide = a.heads / a.kv_heads > 8;
+    int cluster;
+    const Dealing dealing = dealing_of(a, cluster);
+    const bool apart = dealing == IN_SPANS_APART, rounds = pages_seen(a) > cluster;
+    if (dealing == IN_CLUSTERS && wide) return in_cluster<HD, 2, false>(stream, a, cluster);
+    if (dealing == IN_CLUSTERS && rounds) return in_cluster<HD, 1, true>(stream, a, cluster);
+    if (dealing == IN_CLUSTERS) return in_cluster<HD, 1, false>(stream, a, cluster);
+    if (wide) return in_spans<HD, 2, false>(stream, a, apart);
+    const bool deep = a.rows * a.kv_heads * spans_seen(a) <= BLOCKS_MAX;
+    return HD <= 128 && deep ? in_spans<HD, 1, HD <= 128>(stream, a, apart) : in_spans<HD, 1, false>(stream, a, apart);
+}
+
+extern "C" int attention_generated_fits(const Attend *a) {
+    return launch_early && attention_has_tiles(*a) && a->heads / a->kv_heads <= GENERATED_GROUP_MAX &&
+        a->kv_heads <= GENERATED_ARRIVALS / ATTENTION_GENERATED_ROWS;
+}
+extern "C" size_t attention_generated_floats(const Attend *a) {
+    const int group = a->heads / a->kv_heads, part = (group * (a->head_dim + 2) + 3) / 4 * 4;
+    int spans = spans_seen(*a), cluster;
+    const Dealing dealing = dealing_of(*a, cluster);
+    if (dealing == IN_CLUSTERS || (dealing == IN_SPANS && spans == 1)) return 0;
+    if (dealing == IN_SPANS_APART) spans++; /* the row's own token */
+    return (size_t)spans * (size_t)a->kv_heads * (size_t)part;
+}
+extern "C" cudaError_t attention_generated(cudaStream_t stream, const Attend *a) {
+    return a->head_dim == 64 ? generated<64>(stream, *a)
+        : a->head_dim == 128 ? generated<128>(stream, *a)
+                             : generated<256>(stream, *a);
+}

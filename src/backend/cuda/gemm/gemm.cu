@@ -1,0 +1,294 @@
+/* Products with weights: which form, and inputs as f16 for those that do not prepare them themselves. */
+#include "backend/cuda/gemm/gemm_int.cuh"
+
+enum {
+    INTEGER_FEW_ROWS = 4,     /* more generated rows, and gemm_int_wgmma.cu is faster */
+    ROWS_PREPARED_BY_FEW = 2, /* more, and every block's doing the same costs more than a kernel that does it once */
+};
+
+/* Of rows that a gated product leaves as the next one's inputs: the greatest of each, what undoes its scaling; marks:
+ * of all, then of tiles of INPUT_TILE_MOST rows, those of which some are to be scaled. */
+struct Passing {
+    unsigned *most;
+    float *factors;
+    int *marks;
+};
+
+/* Beside f16 inputs a factor per row: [row][column]. */
+__global__ void __launch_bounds__(BLOCK)
+    prepare_kernel(const float *x, int cols, int groups, RowNorm norm, __half *inputs, float *factors) {
+    __shared__ Reductions shared;
+    let_next_begin();
+    const int row = blockIdx.x;
+    inputs_prepare(
+        x + (int64_t)row * cols, 1, cols, Columns(groups), norm, shared, [] { wait_for_previous(); },
+        [=](int, int at, uint2 v) { *(uint2 *)(inputs + (int64_t)row * groups * 64 + at) = v; },
+        [&](int, float factor) {
+            if (threadIdx.x == 0) factors[row] = factor;
+        });
+}
+
+/* The same as input_chunk() says. A block has a few rows (each) and puts them together in shared memory, so that it
+ * writes pieces of some length; or one, which it writes as it comes. passing: what is cleared for the result, or
+ * nothing. ROUNDS: of plain rows, 0: any. */
+template <int ROUNDS, bool NORMED>
+__global__ void __launch_bounds__(BLOCK) prepare_tiles_kernel(const float *x, int rows, int cols, int groups, int tile,
+    int each, RowNorm norm, __half *inputs, float *factors, Passing passing) {
+    extern __shared__ __align__(16) uint8_t pieces[]; /* [chunk][row], 16 bytes of each */
+    __shared__ Reductions shared;
+    let_next_begin();
+    const int first = blockIdx.x * each, count = min(each, rows - first), stride = each * 16 + 16;
+    const auto ready = [] { wait_for_previous(); };
+    const auto store = [=](int row, int at, uint2 v) {
+        if (each == 1) {
+            uint32_t *to =
+                (uint32_t *)(inputs + input_chunk(groups, first, at / 64, at % 16 / 4 * 2, tile) * 8) + at % 64 / 16;
+            *to = v.x;
+            to[tile * 4] = v.y;
+            return;
+        }
+        uint32_t *to = (uint32_t *)(pieces + (at / 64 * 8 + at % 16 / 4 * 2) * stride + row * 16 + at % 64 / 16 * 4);
+        *to = v.x;
+        to[stride / 4] = v.y;
+    };
+    const auto done = [&](int row, float factor) {
+        if (threadIdx.x == 0) factors[first + row] = factor;
+    };
+    const float *rows_at = x + (int64_t)first * cols;
+    if constexpr (ROUNDS > 0)
+        plain_rows<ROUNDS, NORMED, true>(rows_at, count, cols, Columns(groups), norm, shared, ready, store, done);
+    else
+        inputs_prepare(rows_at, count, cols, Columns(groups), norm, shared, ready, store, done);
+    __syncthreads();
+    for (int i = threadIdx.x; i < groups * 8 * each && each > 1; i += BLOCK) {
+        const int chunk = i / each, row = i % each;
+        if (row < count)
+            *(uint4 *)(inputs + input_chunk(groups, first + row, chunk / 8, chunk % 8, tile) * 8) =
+                *(const uint4 *)(pieces + chunk * stride + row * 16);
+    }
+    const int row = first + threadIdx.x;
+    if (!passing.most || threadIdx.x >= count) return;
+    passing.most[row] = 0;
+    if (row % INPUT_TILE_MOST == 0) passing.marks[1 + row / INPUT_TILE_MOST] = 0;
+    if (row == 0) passing.marks[0] = 0;
+}
+
+/* Of rows that have been passed on: what undoes their scaling, and marks of those that are to be scaled. A block per
+ * tile of inputs. */
+__global__ void __launch_bounds__(INPUT_TILE_MOST) passed_kernel(int rows, Passing passing) {
+    const int row = blockIdx.x * INPUT_TILE_MOST + threadIdx.x;
+    let_next_begin();
+    wait_for_previous();
+    if (row >= rows) return;
+    const float most = __uint_as_float(__ldcg(passing.most + row));
+    const bool good = half_range(most);
+    passing.factors[row] = good ? 1 : ldexpf(1, -half_shift(most));
+    if (good) return;
+    atomicOr(passing.marks + 1 + blockIdx.x, 1);
+    atomicOr(passing.marks, 1);
+}
+
+static int groups_of(int64_t cols) { return (int)((cols + TILE_COLS - 1) / TILE_COLS); }
+
+/* Of a row of a prompt, before the inputs: its factor; its part of Passing. */
+enum { PROMPT_WORDS = 4 };
+static size_t whole_tiles(int rows) { return ((size_t)rows + INPUT_TILE_MOST - 1) / INPUT_TILE_MOST * INPUT_TILE_MOST; }
+
+extern "C" size_t product_input_bytes(int rows, int64_t cols) {
+    const size_t whole = whole_tiles(rows);
+    return whole * ((size_t)groups_of(cols) * TILE_COLS * sizeof(__half) + PROMPT_WORDS * sizeof(float)) +
+        (size_t)integer_many_bytes(groups_of(cols));
+}
+
+static int tile_rows(const Tiles &w) { return (w.rows + TILE_ROWS - 1) / TILE_ROWS; }
+
+/* What `inputs` has been filled with. */
+enum Prepared { PREPARED_NOTHING, PREPARED_HALVES, PREPARED_NORMED };
+
+static bool is_integer(const Product *p, const Tiles &w) { return p->generated && p->wide && integer_fits(w); }
+
+/* Of generated rows; work: as run_part() makes it. */
+static cudaError_t run_integer(cudaStream_t stream, const Product *p, int kind, ProductWork work, Prepared *prepared) {
+    work.x = p->x;
+    if (work.norm.width && !integer_norm(work.norm)) {
+        if (*prepared != PREPARED_NORMED) {
+            const cudaError_t error = rows_norm(stream, p->rows, p->x, p->norm, (float *)p->inputs);
+            if (error) return error;
+            *prepared = PREPARED_NORMED;
+        }
+        work.x = (const float *)p->inputs;
+        work.norm = RowNorm{};
+    }
+    bool fits = false;
+    if (p->rows > INTEGER_FEW_ROWS || !integer_few_fits(work, p->shared_bytes)) {
+        const cudaError_t error = product_integer_many(stream, kind, work, *p, &fits);
+        if (error || fits) return error;
+    }
+    ProductWork piece = work;
+    piece.rows = work.rows < FEW_ROWS_MAX ? work.rows : FEW_ROWS_MAX;
+    while (piece.rows > 1 && !integer_few_fits(piece, p->shared_bytes)) piece.rows = (piece.rows + 1) / 2;
+    for (int row = 0, rows = piece.rows; row < work.rows; row += rows) {
+        piece.rows = work.rows - row < rows ? work.rows - row : rows;
+        piece.x = work.x + (int64_t)row * work.cols;
+        for (int i = 0; i < work.count; i++) piece.out[i] = work.out[i] + (int64_t)row * work.weight[i].rows;
+        const cudaError_t error = product_integer_few(stream, kind, piece, p->multiprocessors, p->shared_bytes, &fits);
+        if (error) return error;
+    }
+    return fits ? cudaSuccess : cudaErrorInvalidConfiguration;
+}
+
+static Passing passing_of(const Product *p) {
+    const size_t whole = whole_tiles(p->rows);
+    float *factors = (float *)p->inputs + whole;
+    return {(unsigned *)(factors + whole), factors, (int *)(factors + 2 * whole)};
+}
+
+static cudaError_t prepare_tiles(cudaStream_t stream, const Product *p, const ProductWork &work) {
+    constexpr size_t ROOM = 90 << 10; /* of a block; two share a multiprocessor */
+    constexpr int ROWS_LEAST = 1024;  /* fewer would make few blocks */
+    int each = p->rows < ROWS_LEAST ? 1 : 4;
+    const auto bytes = [&] { return (size_t)work.groups * 8 * (each * 16 + 16); };
+    while (each > 1 && bytes() > ROOM) each /= 2;
+    const bool plain = slice_rounds(work.groups) == 1 && row_is_plain(p->x, p->cols, work.norm);
+    const auto kernel = !plain ? prepare_tiles_kernel<0, false>
+        : work.norm.width      ? prepare_tiles_kernel<1, true>
+                               : prepare_tiles_kernel<1, false>;
+    const size_t shared = each > 1 ? bytes() : 0; /* the widest rows are written as they come */
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    return error ? error
+                 : launch(stream, kernel, dim3((unsigned)((p->rows + each - 1) / each)), BLOCK, shared, p->x, p->rows,
+                       p->cols, work.groups, work.tile, each, work.norm, (__half *)work.inputs,
+                       (float *)work.input_factors, work.passes ? passing_of(p) : Passing{});
+}
+
+/* Weights first … end − 1, which are packed alike. */
+static cudaError_t run_part(
+    cudaStream_t stream, const Product *p, int first, int end, ProductWork work, bool many, Prepared *prepared) {
+    const bool glu = p->mode == PRODUCT_GLU;
+    work.count = end - first;
+    work.units = 0;
+    for (int i = first; i < end; i++) {
+        work.weight[i - first] = p->weight[i];
+        work.out[i - first] = p->out[glu ? 0 : i];
+        work.units += glu && i > first ? 0 : tile_rows(p->weight[i]);
+    }
+    const int kind = p->weight[first].kind;
+    if (is_integer(p, p->weight[first])) return run_integer(stream, p, kind, work, prepared);
+    const bool own = !many && p->rows <= ROWS_PREPARED_BY_FEW;
+    if (!own && *prepared != PREPARED_HALVES) {
+        const cudaError_t error = many
+            ? prepare_tiles(stream, p, work)
+            : launch(stream, prepare_kernel, dim3(p->rows), BLOCK, 0, p->x, p->cols, work.groups, work.norm,
+                  (__half *)work.inputs, (float *)work.input_factors);
+        if (error) return error;
+        *prepared = PREPARED_HALVES;
+    }
+    work.x = own ? p->x : nullptr;
+    bool fits = false;
+    if (many) {
+        if (!p->wide) return product_many(stream, kind, work);
+        const auto go = [&] {
+            const cudaError_t error = product_wide(stream, kind, work, *p, &fits);
+            return error || fits ? error
+                                 : cudaErrorInvalidConfiguration; /* every kind fits where there is gemm_wgmma.cu */
+        };
+        cudaError_t error = go();
+        if (error || !work.passes) return error;
+        /* Rows that are too large or too small for f16 are seldom, and only when all are there is it known which. */
+        const Passing passing = passing_of(p);
+        error = launch(stream, passed_kernel, dim3((unsigned)(whole_tiles(p->rows) / INPUT_TILE_MOST)), INPUT_TILE_MOST,
+            0, p->rows, passing);
+        work.marks = passing.marks;
+        return error ? error : go();
+    }
+    if (launch_early) { /* as of compute capability 9.0 */
+        const cudaError_t error = product_stream(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
+        if (error || fits) return error;
+    }
+    return product_few(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
+}
+
+/* A prompt's rows, of which other steps may have more. */
+static bool is_prompt(const Product *p) { return p->wide && !p->generated && !p->sliced; }
+
+static bool halves_are_few(const Product *p) {
+    enum { BESIDES = 18 << 10 }; /* what a block keeps in shared memory besides inputs: less than this */
+    return !is_prompt(p) && p->rows <= FEW_ROWS_MAX &&
+        (int64_t)p->rows * few_stride(groups_of(p->cols)) + BESIDES <= p->shared_bytes;
+}
+
+static ProductWork work_of(const Product *p) {
+    ProductWork work = {};
+    work.rows = p->rows;
+    work.cols = p->cols;
+    work.groups = groups_of(p->cols);
+    work.mode = p->mode;
+    return work;
+}
+extern "C" int product_is_few(const Product *p) {
+    if (!is_integer(p, p->weight[0])) return halves_are_few(p);
+    ProductWork work = work_of(p);
+    work.weight[0] = p->weight[0];
+    return (p->rows <= INTEGER_FEW_ROWS || !integer_many_fits(*p)) && integer_few_fits(work, p->shared_bytes);
+}
+
+/* A prompt's rows: where inputs are, and whether the result is left as inputs. */
+static void take_prompt(Product *p, ProductWork *work) {
+    const size_t whole = whole_tiles(p->rows);
+    const Tiles &w = p->weight[0];
+    if (p->rows > INPUT_TILE) work->tile = product_wide_tile(*p, work->groups);
+    work->input_factors = (const float *)p->inputs;
+    work->inputs = (const __half *)((const float *)p->inputs + PROMPT_WORDS * whole);
+    if (p->mode != PRODUCT_GLU) {
+        if (!p->passed) return;
+        work->tile = INPUT_TILE_MOST;
+        work->inputs = (const __half *)p->x;
+        work->input_factors = passing_of(p).factors;
+        return;
+    }
+    p->passed = p->then && work->tile == INPUT_TILE_MOST && wide_tiles_fit(p->then->kind) && p->activation == 0 &&
+        p->then->cols == w.rows && w.rows % TILE_COLS == 0 && p->rows >= INPUT_TILE_MOST &&
+        ((uintptr_t)p->out[0] & 15) == 0;
+    if (!p->passed) return;
+    const Passing passing = passing_of(p);
+    work->passes = (__half *)p->out[0];
+    work->most = passing.most;
+    work->pass_factors = passing.factors;
+}
+
+extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
+    ProductWork work = work_of(p);
+    work.activation = p->activation;
+    work.scale = p->scale;
+    work.soon = p->soon;
+    work.soon_count = p->soon_count;
+    work.apart = p->apart;
+    work.mixed = p->mixed;
+    if (p->norm) work.norm = *p->norm;
+    work.inputs = (const __half *)p->inputs;
+    work.input_factors =
+        (const float *)((const uint8_t *)p->inputs + whole_tiles(p->rows) * work.groups * TILE_COLS * sizeof(__half));
+    const bool integer = is_integer(p, p->weight[0]), few = product_is_few(p), many = !halves_are_few(p);
+    Prepared prepared = p->mode != PRODUCT_GLU && p->passed ? PREPARED_HALVES : PREPARED_NOTHING;
+    work.tile = !p->wide || p->rows > 64 ? INPUT_TILE : p->rows > 32 ? 64 : 32;
+    work.chains = is_prompt(p) ? PROMPT_CHAINS : SLICES;
+    if (is_prompt(p)) take_prompt(p, &work);
+    /* Who leaves a result to the next product, and who can begin with that: so many rows go the same way there. */
+    if (integer ? p->rows <= INTEGER_FEW_ROWS || !integer_many_fits(*p) : many || p->rows > ROWS_PREPARED_BY_FEW)
+        p->hands = p->handed = 0;
+    if (integer && p->hands) p->hands = integer_many_hands(*p);
+    if (!few) p->copy = nullptr;
+    if (!few) p->part.theirs = nullptr;
+    work.part = p->part;
+    work.copy = p->copy;
+    if (p->handed) work.handed = (const __half *)p->inputs;
+    if (p->hands) work.hands = (__half *)p->inputs;
+    for (int first = 0, end; first < p->count; first = end) {
+        const Tiles &w = p->weight[first];
+        for (end = first + 1; end < p->count && p->weight[end].kind == w.kind && p->weight[end].bytes == w.bytes;
+             end++) {}
+        const cudaError_t error = run_part(stream, p, first, end, work, many, &prepared);
+        if (error) return error;
+    }
+    return cudaSuccess;
+}

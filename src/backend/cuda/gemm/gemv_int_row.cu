@@ -1,0 +1,30 @@
+/* Products of a single generated row (gemv_int_row.cuh), where a model has no mixtures. */
+#include "backend/cuda/gemm/gemv_int_row.cuh"
+#include "backend/cuda/moe/fused_moe_row.cuh"
+
+template <int KIND, int SUBS>
+__global__ void __launch_bounds__(32 * ALL_WARPS, 2)
+    integer_one_kernel(const __grid_constant__ ProductWork p, const __grid_constant__ Ring ring) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    __shared__ uint64_t words[FEW_WORDS];
+    integer_one<KIND, SUBS>(p, ring, words);
+#endif
+}
+
+struct IntegerOne {
+    cudaStream_t stream;
+    const ProductWork *work;
+    const FewShape *shape;
+    int shared_max;
+    template <int KIND> cudaError_t operator()() const {
+        if constexpr (integer_kind(KIND)) {
+            const auto go = [&](auto kernel) { return few_launch(stream, kernel, *work, *shape, shared_max); };
+            return work->weight[0].subs == 1 ? go(integer_one_kernel<KIND, 1>) : go(integer_one_kernel<KIND, 2>);
+        }
+        return cudaErrorInvalidValue;
+    }
+};
+cudaError_t product_integer_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max) {
+    if (work.mixed) return mixture_row_one(stream, work, shape, shared_max);
+    return with_kind(work.weight[0].kind, IntegerOne{stream, &work, &shape, shared_max});
+}

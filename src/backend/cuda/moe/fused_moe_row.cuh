@@ -1,0 +1,15 @@
+/* What a model's generated row is made of where it has mixtures, but for attention and routers, is one function: of
+ * functions that take turns less is in the caches of instructions (docs/design/gpu-kernels.md). */
+#pragma once
+#include "backend/cuda/gemm/gemv_int.cuh"
+
+/* Of weights on their way, of so many bytes each. */
+struct Slots {
+    int count, bytes;
+};
+
+cudaError_t mixture_row_product(
+    cudaStream_t stream, const MixtureProduct &product, const Slots &slots, dim3 grid, size_t bytes);
+cudaError_t mixture_row_sum(cudaStream_t stream, const MixtureSum &sum, const Slots &slots, dim3 grid, size_t bytes);
+/* As gemv_int_row.cu's. */
+cudaError_t mixture_row_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max);

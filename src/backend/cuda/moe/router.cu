@@ -1,0 +1,43 @@
+/* The router of a mixture of experts, and the sum over a row's experts. */
+#include "backend/cuda/moe/router.cuh"
+
+/* A block per row. */
+__global__ void __launch_bounds__(BLOCK) route_kernel(const __grid_constant__ Router r) {
+    __shared__ Choice choice;
+    let_next_begin();
+    wait_for_previous();
+    const int64_t row = blockIdx.x;
+    for (int i = threadIdx.x; i < r.experts; i += BLOCK) choice.score[i] = load(r.logits + row * r.experts + i);
+    const int shared = 1 + r.shared_pair;
+    if (r.shared_logits && threadIdx.x < shared)
+        choice.shared[threadIdx.x] = load(r.shared_logits + shared * row + threadIdx.x);
+    block_sync();
+    choose(r, choice);
+    const int slots = r.used + r.shared;
+    for (int i = threadIdx.x; i < slots; i += BLOCK) {
+        r.index[row * slots + i] = choice.index[i];
+        r.weight[row * slots + i] = choice.weight[i];
+    }
+}
+extern "C" cudaError_t rows_route(cudaStream_t stream, const Router *router) {
+    return launch(stream, route_kernel, dim3(router->rows), BLOCK, 0, *router);
+}
+
+__global__ void combine_kernel(
+    int used, int64_t width, const float *y, const int32_t *place, const float *weight, float *out) {
+    let_next_begin();
+    wait_for_previous();
+    const int64_t row = blockIdx.y;
+    for (int64_t i = blockIdx.x * BLOCK + threadIdx.x; i < width; i += gridDim.x * BLOCK) {
+        float sum = 0;
+        for (int k = 0; k < used; k++)
+            sum += load(weight + row * used + k) *
+                load(y + (place ? __ldcg(place + row * used + k) : row * used + k) * width + i);
+        out[row * width + i] = sum;
+    }
+}
+extern "C" cudaError_t rows_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y,
+    const int32_t *place, const float *weight, float *out) {
+    const dim3 grid((unsigned)((width + BLOCK - 1) / BLOCK), rows);
+    return launch(stream, combine_kernel, grid, BLOCK, 0, used, width, y, place, weight, out);
+}

@@ -1,0 +1,158 @@
+/* Operations on rows: norms, sums, activations, what goes in and out of a step. */
+#include "backend/cuda/gemm/tile.cuh"
+
+bool launch_early;
+__thread cudaStream_t launch_apart[LAUNCH_STREAMS];
+extern "C" void kernels_begin_early(int yes) { launch_early = yes; }
+
+static dim3 blocks_for(int64_t count, int each) {
+    const int64_t blocks = (count + each - 1) / each;
+    return dim3((unsigned)(blocks < 65536 ? blocks : 65536));
+}
+
+/* Kernels look at the step's numbers before those before them have ended: this one must have. What lies in host memory
+ * is far away: the first part of both blocks is asked for before it is known which one it is and how long. */
+constexpr int BRING = 1024;
+__global__ void __launch_bounds__(BRING) bring_kernel(const int4 *even, const int4 *odd, int4 *out, int32_t *turn) {
+    __shared__ int count;
+    const int4 first[2] = {__ldcv(even + threadIdx.x), __ldcv(odd + threadIdx.x)};
+    const bool is_odd = __ldcg(turn) & 1;
+    const int4 mine = is_odd ? first[1] : first[0];
+    if (threadIdx.x == 0) count = mine.x / 4;
+    __syncthreads();
+    if (threadIdx.x < count) out[threadIdx.x] = mine;
+    const int4 *from = is_odd ? odd : even;
+    for (int i = threadIdx.x + BRING; i < count; i += BRING) out[i] = __ldcv(from + i);
+    if (threadIdx.x == 0) *turn += 1;
+}
+extern "C" cudaError_t step_bring(cudaStream_t stream, int32_t *const host[2], int32_t *device, int32_t *turn) {
+    launch_put_apart(stream);
+    const cudaError_t error = launch(
+        stream, bring_kernel, dim3(1), BRING, 0, (const int4 *)host[0], (const int4 *)host[1], (int4 *)device, turn);
+    launch_put_apart(stream);
+    return error;
+}
+
+__global__ void norm_kernel(const float *x, RowNorm norm, float *out) {
+    __shared__ float shared[WARPS];
+    let_next_begin();
+    wait_for_previous();
+    const Row<0> row(x + blockIdx.x * norm.width, norm.width);
+    const Scaling s = row_scaling(norm, shared, row);
+    for (int64_t i = threadIdx.x; i < norm.width; i += BLOCK)
+        out[blockIdx.x * norm.width + i] = scaled(norm, s, load(row.data + i), i);
+}
+extern "C" cudaError_t rows_norm(cudaStream_t stream, int rows, const float *x, const RowNorm *norm, float *out) {
+    return launch(stream, norm_kernel, dim3(rows), BLOCK, 0, x, *norm, out);
+}
+
+__global__ void add_kernel(int64_t width, float *residual, const float *y, float scale, RowNorm norm) {
+    __shared__ float shared[WARPS];
+    let_next_begin();
+    wait_for_previous();
+    const Row<0> row(y + blockIdx.x * width, width);
+    float *to = residual + blockIdx.x * width;
+    if (norm.width == 0) {
+        for (int64_t i = threadIdx.x; i < width; i += BLOCK) to[i] = load(to + i) + scale * load(row.data + i);
+        return;
+    }
+    const Scaling s = row_scaling(norm, shared, row);
+    for (int64_t i = threadIdx.x; i < width; i += BLOCK)
+        to[i] = load(to + i) + scale * scaled(norm, s, load(row.data + i), i);
+}
+extern "C" cudaError_t rows_add(
+    cudaStream_t stream, int rows, int64_t width, float *residual, const float *y, float scale, const RowNorm *norm) {
+    return launch(stream, add_kernel, dim3(rows), BLOCK, 0, width, residual, y, scale, norm ? *norm : RowNorm{});
+}
+
+__global__ void activate_kernel(int64_t count, const float *x, int activation, float *out) {
+    let_next_begin();
+    wait_for_previous();
+    for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK)
+        out[i] = activated(activation, load(x + i));
+}
+extern "C" cudaError_t rows_activate(cudaStream_t stream, int64_t count, const float *x, int activation, float *out) {
+    return launch(stream, activate_kernel, blocks_for(count, BLOCK), BLOCK, 0, count, x, activation, out);
+}
+
+__global__ void gate_kernel(int64_t count, float *gate, const float *up, int activation) {
+    let_next_begin();
+    wait_for_previous();
+    for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK)
+        gate[i] = gated(activation, load(gate + i), load(up + i));
+}
+extern "C" cudaError_t rows_gate(cudaStream_t stream, int64_t count, float *gate, const float *up, int activation) {
+    return launch(stream, gate_kernel, blocks_for(count, BLOCK), BLOCK, 0, count, gate, up, activation);
+}
+
+__global__ void sigmoid_kernel(int64_t count, float *x, const float *gate) {
+    let_next_begin();
+    wait_for_previous();
+    for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK)
+        x[i] = load(x + i) / (1.0f + expf(-load(gate + i)));
+}
+extern "C" cudaError_t rows_sigmoid(cudaStream_t stream, int64_t count, float *x, const float *gate) {
+    return launch(stream, sigmoid_kernel, blocks_for(count, BLOCK), BLOCK, 0, count, x, gate);
+}
+
+__global__ void copy_kernel(const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count) {
+    let_next_begin();
+    wait_for_previous();
+    for (int64_t i = threadIdx.x; i < count; i += BLOCK)
+        to[blockIdx.x * to_width + i] = load(from + blockIdx.x * from_width + i);
+}
+extern "C" cudaError_t rows_copy(
+    cudaStream_t stream, int rows, const float *from, int64_t from_width, float *to, int64_t to_width, int64_t count) {
+    return launch(stream, copy_kernel, dim3(rows), BLOCK, 0, from, from_width, to, to_width, count);
+}
+
+__global__ void logits_kernel(int64_t count, float *x, float scale, float cap) {
+    let_next_begin();
+    wait_for_previous();
+    for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK) {
+        const float v = scale * load(x + i);
+        x[i] = cap > 0 ? cap * tanhf(v / cap) : v;
+    }
+}
+extern "C" cudaError_t rows_logits(cudaStream_t stream, int64_t count, float *x, float scale, float cap) {
+    return launch(stream, logits_kernel, blocks_for(count, BLOCK), BLOCK, 0, count, x, scale, cap);
+}
+
+__global__ void gather_kernel(const int32_t *index, const float *x, int64_t width, float *out) {
+    let_next_begin();
+    wait_for_previous();
+    const float *from = x + __ldcg(index + blockIdx.y) * width;
+    for (int64_t i = blockIdx.x * BLOCK + threadIdx.x; i < width; i += gridDim.x * BLOCK)
+        out[blockIdx.y * width + i] = load(from + i);
+}
+extern "C" cudaError_t rows_gather(
+    cudaStream_t stream, int count, const int32_t *index, const float *x, int64_t width, float *out) {
+    const unsigned across = (unsigned)((width + 4 * BLOCK - 1) / (4 * BLOCK));
+    return launch(stream, gather_kernel, dim3(across, count), BLOCK, 0, index, x, width, out);
+}
+
+template <int KIND>
+__global__ void embed_kernel(const int32_t *tokens, const int32_t *drawn, Tiles table, float scale, float *out) {
+    let_next_begin();
+    wait_for_previous();
+    int token = __ldcg(tokens + blockIdx.y);
+    if (token == -1) return;
+    if (token < -1) token = max(__ldcg(drawn + (-2 - token)), 0); /* nobody looks at what becomes of no token */
+    for (int i = blockIdx.x * BLOCK + threadIdx.x; i < table.cols; i += gridDim.x * BLOCK)
+        out[(int64_t)blockIdx.y * table.cols + i] = scale * tile_element<KIND>(table, token, i);
+}
+struct Embedding {
+    cudaStream_t stream;
+    int rows;
+    const int32_t *tokens, *drawn;
+    const Tiles *table;
+    float scale, *out;
+    template <int KIND> cudaError_t operator()() const {
+        return launch(stream, embed_kernel<KIND>, dim3((table->cols + BLOCK - 1) / BLOCK, rows), BLOCK, 0, tokens,
+            drawn, *table, scale, out);
+    }
+};
+extern "C" cudaError_t rows_embed(cudaStream_t stream, int rows, const int32_t *tokens, const int32_t *drawn,
+    const Tiles *table, float scale, float *out) {
+    return with_kind(table->kind, Embedding{stream, rows, tokens, drawn, table, scale, out});
+}
