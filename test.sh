@@ -5,7 +5,7 @@
 #   ./test.sh             everything (needs a few GB of cache on the first run)
 #   ./test.sh fast        lint and the release tests
 set -uo pipefail
-cd "$(dirname "$0")"
+cd "$(dirname "$0")" || exit 1
 mode=${1:-all}
 
 logs=build/test-logs
@@ -35,6 +35,7 @@ beside() {
     step "$@" &
     set +m
 }
+# shellcheck disable=SC2154 # the loop's own
 trap 'for group in $(jobs -rp); do kill -- -"$group"; done' EXIT
 trap 'exit 130' INT TERM
 

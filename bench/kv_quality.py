@@ -34,7 +34,9 @@ COLUMNS = [
 
 
 def texts():
-    read = lambda path: open(path, encoding="utf-8").read()
+    def read(path):
+        return open(path, encoding="utf-8").read()
+
     return {
         "english": "".join(map(read, LICENCES)),
         "python": "".join(read(sys.modules[name].__file__) for name in ("argparse", "tarfile")),

@@ -103,8 +103,13 @@ def panel(rows, field, title, left, forms):
     """Lines over depth in a box of 380 × 260 at `left`."""
     top, width, height = 50, 380, 260
     deepest, most = max(int(r["depth"]) for r in rows), 1.05 * max(float(r[field]) for r in rows)
-    x = lambda depth: left + width * int(depth) / deepest
-    y = lambda value: top + height * (1 - float(value) / most)
+
+    def x(depth):
+        return left + width * int(depth) / deepest
+
+    def y(value):
+        return top + height * (1 - float(value) / most)
+
     parts = [
         f'<text x="{left}" y="{top - 16}" class="title">{title}</text>',
         f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#bbb"/>',

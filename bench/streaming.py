@@ -189,7 +189,10 @@ def sizes(model, tokens, prompt=PROMPT, slots=1):
     )
     if run.returncode:
         sys.exit(run.stderr)
-    number = lambda pattern: [float(x) for x in re.search(pattern, run.stdout).groups()]
+
+    def number(pattern):
+        return [float(x) for x in re.search(pattern, run.stdout).groups()]
+
     (floor,) = number(r"([\d.]+) GB would just do")
     _, _, _, bank = number(r"experts +streamed: (\d+) of (\d+) are kept, ([\d.]+) of ([\d.]+) GB")
     (cache,) = number(r"KV cache +\w+, ([\d.]+) GB")
@@ -464,13 +467,19 @@ def show(rows):
     print(
         f"{'way':17} part   tok/s   hit   T_io ms  disk GB/s  busy   limit of it    sync of it  serial of it  accounted  tail  right  expected  llama.cpp"
     )
-    share = lambda value: f"{value:4.0f} %" if value else "     -"
-    for l in lines:
-        pair = lambda name: f"{l[name]:7.2f} {share(l['of_' + name])}"
+
+    def share(value):
+        return f"{value:4.0f} %" if value else "     -"
+
+    for one in lines:
+
+        def pair(name):
+            return f"{one[name]:7.2f} {share(one['of_' + name])}"
+
         print(
-            f"{l['what']:17} {l['part']:3.0f} % {l['tg']:7.2f} {100 * l['hit']:4.0f} % {1e3 * l['io_s']:8.1f} {l['disk']:9.2f} {share(100 * l['busy'])} {pair('limit')} "
-            f"{pair('sync')} {pair('serial')} {share(100 * l['accounted'])}    {l['tail']:5.2f} {share(100 * l['right'])} "
-            f"{100 * (l['expected'] / l['tg'] - 1) if l['expected'] else float('nan'):+6.0f} % {l['peer'] or float('nan'):8.2f}"
+            f"{one['what']:17} {one['part']:3.0f} % {one['tg']:7.2f} {100 * one['hit']:4.0f} % {1e3 * one['io_s']:8.1f} {one['disk']:9.2f} {share(100 * one['busy'])} {pair('limit')} "
+            f"{pair('sync')} {pair('serial')} {share(100 * one['accounted'])}    {one['tail']:5.2f} {share(100 * one['right'])} "
+            f"{100 * (one['expected'] / one['tg'] - 1) if one['expected'] else float('nan'):+6.0f} % {one['peer'] or float('nan'):8.2f}"
         )
 
 
@@ -693,11 +702,16 @@ def deep(o):
 def plot(rows, path):
     resident_speed, lines = summary(rows)
     left, top, width, height = 60, 50, 560, 280
-    most = 1.1 * max([resident_speed] + [min(l["sync"], 1.3 * resident_speed) for l in lines if l["sync"]])
-    x = lambda part: left + width * part / 100
-    y = lambda value: top + height * (1 - min(value, most) / most)
-    plain = [l for l in lines if l["what"] == "apus"]
-    ahead = [l | {"ahead": l["tg"]} for l in lines if l["what"] == "apus ahead"]
+    most = 1.1 * max([resident_speed] + [min(one["sync"], 1.3 * resident_speed) for one in lines if one["sync"]])
+
+    def x(part):
+        return left + width * part / 100
+
+    def y(value):
+        return top + height * (1 - min(value, most) / most)
+
+    plain = [one for one in lines if one["what"] == "apus"]
+    ahead = [one | {"ahead": one["tg"]} for one in lines if one["what"] == "apus ahead"]
     curves = [
         ("apus, measured", "tg", "#d62728", ""),
         ("apus, reading ahead", "ahead", "#ff7f0e", ""),
@@ -724,10 +738,10 @@ def plot(rows, path):
     )
     at = 0
     for name, key, colour, dash in curves:
-        line = [l for l in (ahead if key == "ahead" else plain) if l[key]]
+        line = [one for one in (ahead if key == "ahead" else plain) if one[key]]
         if not line:
             continue
-        points = " ".join(f"{x(l['part']):.1f},{y(l[key]):.1f}" for l in line)
+        points = " ".join(f"{x(one['part']):.1f},{y(one[key]):.1f}" for one in line)
         parts.append(
             f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
         )

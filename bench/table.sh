@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 out=${1:?usage: bench/table.sh OUT.csv MODEL[=FILE.gguf] …}
 shift
 [ $# -gt 0 ] || { echo "bench/table.sh: name a model" >&2; exit 2; }
-threads=(${THREADS:-2 1})
+read -ra threads <<<"${THREADS:-2 1}"
 failed=0
 
 # measure ISA THREADS ROUNDS OPTIONS…: one run of compare.py over all models and peers.

@@ -4,7 +4,7 @@
 #   tests/aarch64.sh
 # Takes a cross compiler and qemu (tools/install.sh test); without them it is skipped, with code 77.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 system=/usr/aarch64-linux-gnu
 for tool in aarch64-linux-gnu-gcc qemu-aarch64; do

@@ -6,7 +6,7 @@
 #   tests/cuda.sh [BUILD]       default: build
 set -uo pipefail
 build=$(realpath "${1:-build}") here=$(realpath "$(dirname "$0")") # the tests find their data from the root
-cd "$here/.."
+cd "$here/.." || exit 1
 if "$build/apus" doctor | grep -q '^gpu *none'; then
     "$build/apus" doctor | sed -n 's/^gpu */skipped: gpu /p'
     exit 77

@@ -5,7 +5,7 @@
 # Skipped where there is no BUILD/emulated/apus-cuda.so (cmake --build BUILD --target emulated).
 set -uo pipefail
 build=$(realpath "${1:-build}") set=${2:-usual} failed=0
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 if [ ! -e "$build/emulated/apus-cuda.so" ]; then
     echo "skipped: no emulated backend in $build"
     exit 77

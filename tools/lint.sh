@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
-# What a machine can say about style: layers, circles of files, banned functions, format. Sizes are shown and not judged.
+# What a machine can say about style: layers, circles of files, banned functions, format of C, C++ and CUDA, Python (ruff),
+# shell (shellcheck). Sizes are shown and not judged.
 #   tools/lint.sh          check
 #   tools/lint.sh format   rewrite the files in the project's format
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mapfile -t sources < <(find src tests bench -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
+mapfile -t python < <(find bench tests tools -name '*.py' | sort)
+mapfile -t shell < <(find .ci bench packaging tests tools ./*.sh -name '*.sh' -o -path .ci/run | sort)
+ruff=$(command -v ruff || echo "${XDG_CACHE_HOME:-$HOME/.cache}/apus/venv/bin/ruff") # tools/python_env.sh brings it
 broken=0
 
 if [ "${1:-}" = format ]; then
     clang-format -i "${sources[@]}"
+    "$ruff" check --quiet --fix --select I "${python[@]}"
+    "$ruff" format --quiet "${python[@]}"
     exit
 fi
 
@@ -39,7 +45,7 @@ fi
 
 # What others have packed does not belong in the tree.
 if packed=$(git ls-files 2>/dev/null | grep -E '\.(whl|deb|zip|gz|xz|tgz|so|o|a|jar)$' | grep -v '^app/dist/') && [ -n "$packed" ]; then
-    sed 's/$/: packed or compiled/' <<<"$packed"
+    echo "packed or compiled: $packed"
     broken=1
 fi
 
@@ -51,6 +57,25 @@ elif unformatted=$(clang-format --dry-run -Werror "${sources[@]}" 2>&1); then
 else
     echo "format: 'make format' would change"
     sed -nE 's/^([^:]+):[0-9]+:[0-9]+: error:.*/\1/p' <<<"$unformatted" | sort | uniq -c | sort -rn | sed 's/^/  lines /'
+    broken=1
+fi
+
+if ! [ -x "$ruff" ]; then
+    echo "python: not checked, ruff is not installed: tools/python_env.sh ${ruff%/bin/ruff}"
+    broken=1
+elif "$ruff" check --quiet --output-format concise "${python[@]}" && "$ruff" format --quiet --check "${python[@]}"; then
+    echo "python: ${#python[@]} files as ruff wants them"
+else
+    echo "python: 'make format' writes ruff's format"
+    broken=1
+fi
+
+if ! command -v shellcheck >/dev/null; then
+    echo "shell: not checked, shellcheck is not installed"
+    broken=1
+elif shellcheck --severity warning "${shell[@]}"; then
+    echo "shell: ${#shell[@]} files without a warning of shellcheck"
+else
     broken=1
 fi
 

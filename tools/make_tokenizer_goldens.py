@@ -609,7 +609,10 @@ def make_goldens(directory):
 
     assert tokenizers.__version__ == "0.23.3", tokenizers.__version__
     os.makedirs(directory, exist_ok=True)
-    dump = lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    def dump(value):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
     models = {"bytes": bytes_tail(), "spm": spm_tail()}
     tails = {}
     for name, (vocab, merges) in models.items():

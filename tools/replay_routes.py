@@ -19,7 +19,7 @@ def read(path):
             if words[0] == "apus-routes":
                 slots, cycle = int(words[3]), int(words[5])
                 first, counts = [], [int(word) for word in words[7:]]
-                for count in counts:
+                for _count in counts:
                     first.append(sum(counts[: len(first)]))
                 head = slots, sum(counts), len(counts)
             elif words[0] == "cycle":

@@ -80,7 +80,10 @@ def climb(start, score):
 def levels_for(edges, most):
     """The integers whose levels, value + 1/2, suit the edges best."""
     c = [mean(a, b) for a, b in zip(edges, edges[1:])]
-    score = lambda v: loss(edges, [x + 0.5 for x in v]) if v[-1] <= most else 1
+
+    def score(v):
+        return loss(edges, [x + 0.5 for x in v]) if v[-1] <= most else 1
+
     starts = ([round(x * top / c[-1] - 0.5) for x in c] for top in np.arange(most / 2, most + 0.5, 0.05))
     starts = [v for v in starts if v[0] >= 0 and all(a < b for a, b in zip(v, v[1:]))]
     return climb(min(starts, key=score), score)[1]
@@ -138,7 +141,10 @@ def codebooks():
     four = cut(three)
     books = {3: (three, levels_for(three, 63), three), 4: (four, levels_for(four, 63), four)}
     for bits, (values, step) in FREE.items():  # found by the same search over grids; no neighbour may be better
-        score = lambda v: loss(midway(v, step), [x + 0.5 for x in v])
+
+        def score(v):
+            return loss(midway(v, step), [x + 0.5 for x in v])
+
         assert climb(values, score)[1] == values
         books[bits] = (midway(values, step), values, lloyd(1 << bits - 1))
     return books

@@ -255,9 +255,12 @@ def check_fetch():
             f"no network: {result}",
         )
         check(time.monotonic() - start < 60, "a missing network is noticed in time")
-        listen = lambda: signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # who runs tests behind other work ignores it, and so would the child
+
+        def listen():
+            return signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            )  # who runs tests behind other work ignores it, and so would the child
+
         process = subprocess.Popen(
             [sys.executable, tool, "qwen-0.5b", "--cache", cache],
             stderr=subprocess.PIPE,

@@ -217,9 +217,9 @@ def translate(text, path):
             continue
         at_word = at == 0 or not (text[at - 1].isalnum() or text[at - 1] == "_")
         match = at_word and (SHARED.match(text, at) or ASM.match(text, at))
-        if not match and at_word and text.startswith('__shared__', at):
+        if not match and at_word and text.startswith("__shared__", at):
             line = text.count(chr(10), 0, at) + 1
-            raise SyntaxError(f'{path}:{line}: a declaration of shared memory that is not understood')
+            raise SyntaxError(f"{path}:{line}: a declaration of shared memory that is not understood")
         if not match:
             made.append(text[at])
             at += 1

@@ -294,7 +294,7 @@ def test_cut_at_random_points():
     for round_ in range(50):
         repo = checkpoint(size + round_ * 1017)
         with Scene(repo, cut=[random.randrange(0, 8 * MB), random.randrange(1, 5)]) as (hub, home, repo):
-            err = pulls(home, repo, f"cut {round_}")
+            pulls(home, repo, f"cut {round_}")
             check(hub.sent < 1.3 * size + 4 * MB, f"cut {round_}: {hub.sent} bytes were sent for {size}")
 
 

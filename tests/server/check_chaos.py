@@ -287,7 +287,10 @@ def descriptors(model):
             s.sendall(b"GET /")  # so that it is not idle
             crowd.append(s)
         time.sleep(0.3)
-        ticks = lambda: sum(map(int, open(f"/proc/{server.process.pid}/stat").read().rsplit(")", 1)[1].split()[11:13]))
+
+        def ticks():
+            return sum(map(int, open(f"/proc/{server.process.pid}/stat").read().rsplit(")", 1)[1].split()[11:13]))
+
         start = ticks()
         time.sleep(1)
         check(ticks() - start < 20, f"{ticks() - start} ticks of 10 ms in a second of waiting")

@@ -105,7 +105,10 @@ def test_vectors(server, model, pooling):
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
     rng = random.Random(5)
     prompts = [[rng.randrange(97) for _ in range(rng.randint(1, 300))] for _ in range(40)]
-    create = lambda input, **more: client.embeddings.create(model=server.name, input=input, **more)
+
+    def create(input, **more):
+        return client.embeddings.create(model=server.name, input=input, **more)
+
     whole = create(prompts)
     check(
         [d.index for d in whole.data] == list(range(40))

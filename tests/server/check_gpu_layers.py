@@ -163,7 +163,9 @@ def test_whole_model(model):
         r"4 layers take \d\.\d+ GB of the GPU's memory, of which 0\.\d+ GB are free: .* of the KV cache; "
         r"--gpu-layers [0-3] would fit, and --gpu-layers auto chooses by itself"
     )
-    cache = r"a KV cache of .* bytes .*; 0\.\d+ GB of the GPU's memory are free .*: --gpu-layers auto puts as many layers"
+    cache = (
+        r"a KV cache of .* bytes .*; 0\.\d+ GB of the GPU's memory are free .*: --gpu-layers auto puts as many layers"
+    )
     failed = 0
     for size in (0, 300_000, 1_000_000, 2_000_000, 2_500_000, 3_000_000, 4_000_000):
         small = {"APUS_STAND_IN_BYTES": str(size)}
@@ -172,7 +174,10 @@ def test_whole_model(model):
         if code == 0:
             continue
         failed += 1
-        check(code == 1 and re.search(wrong if size < 2_000_000 else f"{wrong}|{cache}", err), f"{size} bytes: {code} {err}")
+        check(
+            code == 1 and re.search(wrong if size < 2_000_000 else f"{wrong}|{cache}", err),
+            f"{size} bytes: {code} {err}",
+        )
         code, _, err = run(*command, "--gpu-layers", "auto", environment=small)
         check(code == 0, f"{size} bytes, --gpu-layers auto: {code} {err}")
     check(failed >= 4, f"{failed} sizes were too small for the model")
@@ -321,7 +326,18 @@ def main():
         apus_server.BINARY = os.path.join(home, os.path.basename(apus_server.BINARY))
         os.environ["XDG_CACHE_HOME"] = os.path.join(home, "cache")
         write_tiny_model(model)
-        for test in sys.argv[1:] or ("same", "disk", "memory", "account", "auto", "bench", "full", "sigterm", "truncated", "processor_only"):
+        for test in sys.argv[1:] or (
+            "same",
+            "disk",
+            "memory",
+            "account",
+            "auto",
+            "bench",
+            "full",
+            "sigterm",
+            "truncated",
+            "processor_only",
+        ):
             if test != "streamed":
                 globals()["test_" + test](*{"full": (model, home), "truncated": (home,)}.get(test, (model,)))
         if "streamed" in sys.argv[1:] or not sys.argv[1:]:

@@ -87,7 +87,7 @@ def main():
             f"{info}",
         )
         check(after[("apus_http_responses_total", (("status", "400"),))] == 1, "one request was refused")
-        for name, family in families.items():
+        for _name, family in families.items():
             if family.type == "counter":
                 for sample in family.samples:
                     key = sample.name, tuple(sorted(sample.labels.items()))

@@ -143,7 +143,7 @@ def ask(server, number):
         return status, raw.decode()
     if path == "/api/chat" and body["stream"]:
         lines = [json.loads(line) for line in raw.decode().splitlines()]
-        return "".join(l["message"]["content"] for l in lines), lines[-1]["eval_count"], lines[-1]["done_reason"]
+        return "".join(line["message"]["content"] for line in lines), lines[-1]["eval_count"], lines[-1]["done_reason"]
     if body.get("stream") and path != "/api/chat":
         return joined([json.loads(line[6:]) for line in raw.decode().split("\n") if line.startswith("data: {")])
     return clean(json.loads(raw))

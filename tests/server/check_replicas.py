@@ -125,7 +125,7 @@ def main():
             time.sleep(2)
             check(not any(client.failed or client.broken for client in clients), "all is well before")
             lost = hit = 0
-            for i in range(KILLS):
+            for _i in range(KILLS):
                 before = sum(len(client.failed) + len(client.broken) for client in clients)
                 held, victim = max(
                     (running(replica), number) for number, replica in enumerate(replicas) if replica.alive()
