@@ -75,7 +75,7 @@ beside hub "$python" tests/hub/check_hub.py
 
 # Sanitizers: a sample of what tests compare number by number (SANITIZED in tests/test.h); all of it has run in `unit`.
 # (Tests of allocations fork a process for each; that takes a second under TSan, and their threads are those of the other tests.
-# test_crowds writes into the numbers of the thread of connections, to stand for crowds.)
+# test_load_shedding writes into the numbers of the thread of connections, to stand for crowds.)
 step asan-build configure asan build-asan && step asan unit build-asan
 threads='test_(ahead|engine|spill|models|pool|chat|server|operations|log|request|scheduler|map|file|constraint|sharing|stream|disk)'
 step tsan-build configure tsan build-tsan && TSAN_OPTIONS=halt_on_error=1 step tsan unit build-tsan -R "$threads" -E '_allocations$'

@@ -35,7 +35,7 @@ def read(path):
     return head, events, counters
 
 
-USE, AGE_STEPS = 256, 32  # as in src/weights/bank_steps.c
+USE, AGE_STEPS = 256, 32  # as in src/weights/expert_cache_steps.c
 
 
 def replay_lru(events, slots, layers, hints=True):

@@ -20,15 +20,15 @@
  * Determinism: on the CPU a row's result depends on nothing but that row, its sequence's cache and the chosen
  * instruction set: not on how many rows share the step, nor on the number of threads. Bit for bit. On a device the same
  * holds, but rows that lie behind the end of their prompts may be computed by another arithmetic than those of prompts:
- * where Backend.generated_max is not 0, whoever steps says which they are (Step.generated and the operations'), always
- * the same of a token, and Step.many always or never. */
+ * where Backend.decode_rows_max is not 0, whoever steps says which they are (Step.generated and the operations'),
+ * always the same of a token, and Step.many always or never. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/error.h"
-#include "tensor/source.h"
+#include "tensor/expert_provider.h"
 
 /* What every backend computes; plan refuses more. */
 enum {
@@ -60,9 +60,9 @@ typedef struct KvLayout {
 size_t kv_canonical_bytes(const KvLayout *layout, int tokens);
 
 /* How one half of a page, its keys or its values, is kept: as it was computed, or as codes of so many bits. */
-typedef enum KvForm { KV_EXACT, KV_CODE3, KV_CODE4, KV_CODE5, KV_CODE6, KV_CODE8, KV_FORMS } KvForm;
+typedef enum KvForm { KV_FULL, KV_Q3, KV_Q4, KV_Q5, KV_Q6, KV_Q8, KV_FORMS } KvForm;
 
-/* Coded pages of one form: page n lies at base + n · stride, stride = ops->kv_code_bytes(). */
+/* Coded pages of one form: page n lies at base + n · stride, stride = ops->kv_quant_bytes(). */
 typedef struct KvStore {
     uint8_t *base; /* backend memory; NULL: not used so far */
     size_t stride;
@@ -75,78 +75,78 @@ typedef struct KvLayer {
     size_t page_stride;
     size_t layer_offset;
     int group;           /* which page table of a run: layers that keep pages alike share one */
-    int index;           /* of the layer: which tables of a KvCoding */
+    int index;           /* of the layer: which tables of a KvQuantView */
     const float *k_bias; /* [kv_heads·head_dim] what every key held before its rope, bound; NULL: nothing */
     const Rope *rope;    /* NULL: none */
-    KvStore k_codes[KV_FORMS], v_codes[KV_FORMS];
+    KvStore k_quant[KV_FORMS], v_quant[KV_FORMS];
 } KvLayer;
 
-/* How one layer of a sequence is coded: asked for, then decided by kv_survey() and from then on constant. */
-typedef struct KvCode {
+/* How one layer of a sequence is coded: asked for, then decided by kv_calibrate() and from then on constant. */
+typedef struct KvQuant {
     KvForm k, v;          /* both EXACT: the layer is not coded; otherwise neither is. K never CODE3 */
     float noise;          /* predicted standard deviation of a score's error with 4-bit keys */
     uint64_t *bias_pairs; /* [kv_heads] bit i: pair i of the rope has its bias taken out before coding */
-} KvCode;
+} KvQuant;
 
 /* Which pages of a sequence are seen as codes, and where those are. Every page is coded once, whole, from its exact
  * form, so what a row sees depends on its position alone, however the text is cut into steps: row p sees tokens
  * sink ≤ t < kv_cold_end(p) as codes, all others exactly. In a step with row p pages from sink to kv_cold_end(p) are
  * coded, and pages from kv_cold_end(first row) on, and those below sink, are there exactly. */
-typedef struct KvCoding {
+typedef struct KvQuantView {
     int after;                                /* rows before it see everything exactly */
     int hot, sink;                            /* tokens, multiples of KV_PAGE_TOKENS */
-    const KvCode *layers;                     /* [KvLayer.index] */
+    const KvQuant *layers;                    /* [KvLayer.index] */
     int32_t *const *k_pages, *const *v_pages; /* [KvLayer.index][page] of the form's store; −1: none */
-} KvCoding;
-int kv_cold_end(const KvCoding *coding, int position); /* a multiple of KV_PAGE_TOKENS ≥ sink; coding NULL: 0 */
+} KvQuantView;
+int kv_cold_end(const KvQuantView *quant, int position); /* a multiple of KV_PAGE_TOKENS ≥ sink; coding NULL: 0 */
 
 /* Positions that see each other whichever comes first, as the parts of an image do: begin ≤ position < end. */
-typedef struct RunSpan {
+typedef struct BidirectionalSpan {
     int begin, end;
-} RunSpan;
+} BidirectionalSpan;
 
 /* Consecutive rows of a step that belong to one sequence. Key j is visible to position i iff j ≤ i and (window == 0 or
  * j > i − window), or i and j lie in one span. */
-typedef struct Run {
+typedef struct SequenceChunk {
     int row, rows;                /* which rows of the step */
     int position;                 /* of the first row in its sequence: its place in the cache */
     const int32_t *const *tables; /* [group][page]: page tables of the sequence, covering position + rows tokens */
-    const KvCoding *coding;       /* NULL: every page is exact */
+    const KvQuantView *quant;     /* NULL: every page is exact */
     int span_count;
-    const RunSpan *spans; /* in order, without overlap; each lies within the run */
-} Run;
+    const BidirectionalSpan *spans; /* in order, without overlap; each lies within the run */
+} SequenceChunk;
 
-enum { POSITION_AXES_MAX = 3 };
+enum { POSITION_DIMS_MAX = 3 };
 
 /* A step: a ragged batch. rows ≤ the backend's rows_max. No padding anywhere. */
 typedef struct Step {
     int rows;
-    int generated; /* so many rows, the first ones, lie behind the end of their prompts */
-    bool many; /* they may be more than Backend.generated_max: to operations that multiply by weights all rows are as
-                  a prompt's (their `generated` is 0), in every step that sees these caches */
+    int decode_rows;       /* so many rows, the first ones, lie behind the end of their prompts */
+    bool uniform_matmul;   /* they may be more than Backend.decode_rows_max: to operations that multiply by weights all
+                    rows are as   a prompt's (their `generated` is 0), in every step that sees these caches */
     const int32_t *tokens; /* [rows]; −1: the row is given in embeddings; −2 − i: what the step before drew for its
                               output i, of backends that draw */
     const int32_t *positions; /* [axes][rows] what a rope turns by. Of text: the place in the cache, on every axis */
-    int run_count;
-    const Run *runs;         /* in row order, covering all rows */
-    int axes;                /* 1; 3 where places have time, height and width */
-    const float *embeddings; /* [rows, hidden] of rows without a token, as the first layer reads them; NULL: none */
+    int chunk_count;
+    const SequenceChunk *chunks; /* in row order, covering all rows */
+    int position_dims;           /* 1; 3 where places have time, height and width */
+    const float *embeddings;     /* [rows, hidden] of rows without a token, as the first layer reads them; NULL: none */
     /* For backends that repeat a walk (begin): the rows whose logits are wanted, and a number that only steps share
      * whose pages lie in the same memory; 0: not known, and nothing is repeated. */
     int output_count;
     const int32_t *outputs;
     uint64_t cache;
-    const float *scales;      /* [output_count] for sum_logits; NULL: it is not wanted */
-    const struct Draw *draws; /* [output_count] for draw; NULL: nothing is drawn */
-    int state_count;          /* rows whose state behind the final norm is wanted */
-    const int32_t *states;
+    const float *scales;                      /* [output_count] for sum_logits; NULL: it is not wanted */
+    const struct SampleParams *sample_params; /* [output_count] for draw; NULL: nothing is drawn */
+    int hidden_row_count;                     /* rows whose state behind the final norm is wanted */
+    const int32_t *hidden_rows;
 } Step;
 
 /* Keys first ≤ j < end are visible to this position of the run. Neither decreases from one position to the next. */
-typedef struct Visible {
+typedef struct AttentionRange {
     int first, end;
-} Visible;
-Visible run_visible(const Run *run, int window, int position);
+} AttentionRange;
+AttentionRange attention_range(const SequenceChunk *chunk, int window, int position);
 
 /* ---- parameters of operations ---- */
 
@@ -175,8 +175,9 @@ struct Rope {
     bool interleaved;         /* pairs (2i, 2i+1); otherwise (i, i + dims/2) */
     const float *frequencies; /* [dims/2], bound */
     float scale;              /* multiplies the rotated values of q and k (yarn, longrope: mscale); 1 otherwise */
-    int sections[POSITION_AXES_MAX]; /* pairs that turn by each axis of the positions, in order; all 0: axis 0 for all
-                                      */
+    int mrope_section[POSITION_DIMS_MAX]; /* pairs that turn by each axis of the positions, in order; all 0: axis 0 for
+                                           * all
+                                           */
     /* Dynamic NTK scaling, positions > 0: beyond so many positions the frequencies are those of a theta that grows with
      * the row's own position. (mlx_lm/models/rope_utils.py lets it grow with the length of the call instead, which
      * would make a row depend on how the text is cut; token by token it is the same.) */
@@ -193,7 +194,7 @@ enum { MATMUL_MAX = 4 };
 
 /* Several matrices with one input: out[i] = W[i] · norm(x) + bias[i]. Every W[i] has cols = width of x. */
 typedef struct Matmul {
-    int rows, generated;
+    int rows, decode_rows;
     const float *x;   /* [rows, cols] */
     const Norm *norm; /* applied to each row first; NULL: none */
     int count;
@@ -205,7 +206,7 @@ typedef struct Matmul {
 
 /* out = act(gate · norm(x)) ∘ (up · norm(x)) */
 typedef struct Glu {
-    int rows, generated;
+    int rows, decode_rows;
     const float *x;
     const Norm *norm;
     const Weight *gate, *up;
@@ -217,26 +218,26 @@ typedef struct Glu {
 
 /* residual += scale · norm(W · x + bias). norm: of sandwich and post-norm models; NULL: none. */
 typedef struct MatmulAdd {
-    int rows, generated;
+    int rows, decode_rows;
     const float *x;
     const Weight *weight;
     const Norm *norm;
     float scale;
     float *residual;  /* [rows, weight->rows] */
     const Norm *next; /* a hint: through what the residual will be read next; NULL: not known */
-    bool partial;     /* x and the weight are a part's columns: sum_parts() follows and does what is left */
+    bool partial;     /* x and the weight are a part's columns: all_reduce() follows and does what is left */
 } MatmulAdd;
 
 /* Of the parts of a divided backend, where each computes some terms of one sum, in the order of the parts:
  * residual += scale · norm(Σ terms); residual NULL: terms = Σ terms. */
-typedef struct PartSum {
+typedef struct RankSum {
     int rows;
     int64_t width;
     float *terms; /* [rows, width] this part's; NULL: of the partial product before */
     float *residual;
     float scale;
     const Norm *norm; /* NULL: none */
-} PartSum;
+} RankSum;
 
 enum {
     EXPERTS_MAX = 1024,    /* of a layer */
@@ -258,12 +259,12 @@ typedef struct Routing {
     int rows, experts, used;
     const float *logits; /* [rows, experts] */
     RouteScore score;
-    const float *bias;       /* [experts] added to the scores for the choice alone; NULL: none */
-    int groups, groups_used; /* only experts of the best groups count, the others as score 0: a group is as good as its
+    const float *bias;      /* [experts] added to the scores for the choice alone; NULL: none */
+    int groups, topk_group; /* only experts of the best groups count, the others as score 0: a group is as good as its
                                 two best together; 0: no groups */
-    bool group_best;         /* a group is as good as its best alone */
-    float band;
-    bool normalise;             /* weights are divided by their sum + epsilon */
+    bool group_best;        /* a group is as good as its best alone */
+    float jitter_eps;
+    bool norm_topk_prob;        /* weights are divided by their sum + epsilon */
     float epsilon, scale;       /* scale: of all weights, at last */
     int shared;                 /* 1: one more expert, number `experts`, is used by every row, behind the others */
     const float *shared_logits; /* [rows] its weight is the sigmoid of this; NULL: 1 */
@@ -275,17 +276,17 @@ typedef struct Routing {
 
 /* With a source, the operation in two parts, so that something else can be computed between them, or what is likely to
  * be wanted soon. Only `index` of what it reads is needed for the first and for a hint. */
-typedef enum ExpertsStage { EXPERTS_WHOLE, EXPERTS_WANT, EXPERTS_REST, EXPERTS_HINT } ExpertsStage;
+typedef enum ExpertsStage { EXPERTS_WHOLE, EXPERTS_REQUEST, EXPERTS_COMPUTE, EXPERTS_PREFETCH } ExpertsStage;
 
 /* out[r] = Σ weight[r, i] · down_e(act(gate_e · x[r]) ∘ (up_e · x[r])), e = index[r, i], summed in the order of i. */
 typedef struct Experts {
-    int rows, generated, count, used; /* count: of matrices in each bank, a shared expert included */
-    const float *x;                   /* [rows, hidden] */
-    const Weight *gate, *up, *down;   /* [count]; experts may differ in their inner width */
+    int rows, decode_rows, count, used; /* count: of matrices in each bank, a shared expert included */
+    const float *x;                     /* [rows, hidden] */
+    const Weight *gate, *up, *down;     /* [count]; experts may differ in their inner width */
     /* Brings those experts whose matrices have no address, and which backends that say so compute where they come to
      * lie, in host memory; NULL: all are bound. A result is the same, whatever order they come in. */
-    ExpertSource *source;
-    int layer, lane; /* of the source's */
+    ExpertProvider *source;
+    int layer, micro_batch; /* of the source's */
     ExpertsStage stage;
     Activation activation;
     const int32_t *index; /* [rows, used] of the backend, as route left them */
@@ -296,7 +297,7 @@ typedef struct Experts {
 
 /* A mixture as a whole, what these do in turn: normed = norm(x) (norm NULL: nothing), the router's product, its choice,
  * the experts, residual += scale · out_norm(their sum). Only the residual is sure to be there afterwards. */
-typedef struct Mixture {
+typedef struct MoeBlock {
     const float *x;
     const Norm *norm, *out_norm;
     float *normed; /* [rows, hidden] what router and experts read, where there is a norm */
@@ -305,7 +306,7 @@ typedef struct Mixture {
     Experts experts;
     float *residual;
     float scale;
-} Mixture;
+} MoeBlock;
 
 /* out[r] = scale · table[tokens[r]], or given[r] where the token is −1 */
 typedef struct Embed {
@@ -341,35 +342,35 @@ typedef struct Attention {
  * which rotates, and a latent, which takes the place of the values. A head has matrices from its query to the latent's
  * space and from there to its result, so that the cache holds the latent alone:
  * score = scale · (rotated query · key + embed·(rest of the query) · latent); out = unembed · Σ weight · latent. */
-typedef struct Latent {
-    Attention attention;           /* heads, kv (one kv head, latent), scale, rope; the rest is the operation's */
-    int rows, generated, plain;    /* plain: elements of a head's query that do not rotate, the first ones */
-    const float *q;                /* [rows, heads·(plain + head_dim)] */
-    float *k;                      /* [rows, head_dim], may be overwritten */
-    const float *latent;           /* [rows, value_dim] */
-    const Weight *embed, *unembed; /* [heads] value_dim × plain, width × value_dim */
-    float *work;                   /* [rows · latent_width()] */
-    float *out;                    /* [rows, heads·width] */
-} Latent;
-int64_t latent_width(const Latent *op); /* floats per row */
+typedef struct Mla {
+    Attention attention;          /* heads, kv (one kv head, latent), scale, rope; the rest is the operation's */
+    int rows, decode_rows, plain; /* plain: elements of a head's query that do not rotate, the first ones */
+    const float *q;               /* [rows, heads·(plain + head_dim)] */
+    float *k;                     /* [rows, head_dim], may be overwritten */
+    const float *latent;          /* [rows, value_dim] */
+    const Weight *embed, *w_uv;   /* [heads] value_dim × plain, width × value_dim */
+    float *work;                  /* [rows · mla_width()] */
+    float *out;                   /* [rows, heads·width] */
+} Mla;
+int64_t mla_width(const Mla *op); /* floats per row */
 
 /* A look at the first tokens of a sequence, before any of its pages is coded. */
-typedef struct KvSurvey {
+typedef struct KvCalibration {
     const KvLayer *layer;
     const int32_t *table; /* of exact pages */
     int tokens;           /* whole pages */
     bool raise;           /* K may get a form with more bits where the noise asks for it */
-    KvCode *code;         /* k and v as asked for; k, noise and bias_pairs are filled */
-} KvSurvey;
+    KvQuant *code;        /* k and v as asked for; k, noise and bias_pairs are filled */
+} KvCalibration;
 
 /* One page of a layer to be coded. */
-typedef struct KvEncode {
+typedef struct KvQuantise {
     const KvLayer *layer;
-    const KvCode *code;
+    const KvQuant *code;
     int position;       /* of the page's first token */
     int32_t from;       /* the exact page, full */
     int32_t k_to, v_to; /* of the stores of code->k and code->v */
-} KvEncode;
+} KvQuantise;
 
 enum { LOGIT_BLOCK = 64 };
 
@@ -386,23 +387,23 @@ typedef struct LogitSums {
 enum { LOGIT_GROUP = 64 /* blocks */ };
 
 /* How the token that follows an output is drawn from its logits, without the host: as engine/sampler.h says. */
-typedef struct Draw {
+typedef struct SampleParams {
     double uniform;  /* in (0, 1) */
     float scale;     /* of the exponents: 1 / temperature; 0: the token is the one with the largest logit */
     float top_p;     /* 1: off */
     float min_p_log; /* its logarithm; −∞: off */
     int top_k;       /* 0: off */
-} Draw;
+} SampleParams;
 
 /* Draws a token for each row in the arithmetic of engine/sampler.c, bit for bit: so it does not matter who draws. Rows
  * whose logits the sampler would have to mend first, or that are no numbers, get −1. */
-typedef struct LogitDraws {
+typedef struct LogitSampling {
     int rows;
     int64_t vocab;
-    const float *logits; /* [rows, vocab] */
-    const Draw *draws;   /* [rows], the step's */
-    float *work;         /* [rows, 2, blocks of vocab] */
-} LogitDraws;
+    const float *logits;               /* [rows, vocab] */
+    const SampleParams *sample_params; /* [rows], the step's */
+    float *work;                       /* [rows, 2, blocks of vocab] */
+} LogitSampling;
 
 /* The blocks of a row; where the sums of so many logits lie behind them in scratch. */
 static inline int64_t logit_blocks(int64_t vocab) { return (vocab + LOGIT_BLOCK - 1) / LOGIT_BLOCK; }
@@ -425,7 +426,7 @@ typedef struct BackendOps {
     /* A part of a cache will be used, until discard(). False: there is no room for it. NULL: that needs no telling. */
     bool (*commit)(Backend *, void *memory, size_t bytes);
     /* What lies there is not needed any more: it may become zeros and go back to the system. */
-    void (*discard)(Backend *, void *memory, size_t bytes);
+    void (*decommit)(Backend *, void *memory, size_t bytes);
     /* Makes a weight in host memory one that operations can use: its pointers become the backend's. On the CPU they
      * stay as they are, and so does the host memory's lifetime. Norms, frequencies and other vectors are weights of one
      * f32 row. unbind() takes what bind() made. */
@@ -445,15 +446,15 @@ typedef struct BackendOps {
     /* The first `tokens` tokens of a layer's page in canonical order, which every backend shares: K as
      * [token][kv_head][head_dim], then V as [token][kv_head][value_dim], in the layout's dtype, then the energy of the
      * queries as f32 [token][kv_head]: the mean of |q·scale|² over the query heads of the row that appended the key, of
-     * |q_latent·scale|² where there are such, which kv_survey reads; who codes nothing may leave the latter. It has
+     * |q_latent·scale|² where there are such, which kv_calibrate reads; who codes nothing may leave the latter. It has
      * kv_canonical_bytes() in host memory, aligned to nothing. False: the device failed, and wait() says why. */
     bool (*page_read)(Backend *, const KvLayer *, int32_t page, int tokens, void *out);
     bool (*page_write)(Backend *, const KvLayer *, int32_t page, int tokens, const void *from);
     /* Bytes of a page of codes of one layer, of its keys or its values; 0: this backend does not code such a layer.
-     * kv_code.h has the form and what it means. Coding happens between steps. */
-    size_t (*kv_code_bytes)(Backend *, const KvLayout *, KvForm form, bool values);
-    void (*kv_survey)(Backend *, int count, const KvSurvey *);
-    void (*kv_encode)(Backend *, int count, const KvEncode *);
+     * kv_quant.h has the form and what it means. Coding happens between steps. */
+    size_t (*kv_quant_bytes)(Backend *, const KvLayout *, KvForm form, bool values);
+    void (*kv_calibrate)(Backend *, int count, const KvCalibration *);
+    void (*kv_quantise)(Backend *, int count, const KvQuantise *);
 
     /* ---- the step ---- */
 
@@ -462,7 +463,7 @@ typedef struct BackendOps {
     bool (*begin)(Backend *, const Step *);
     /* The operations that follow work on consecutive rows of the step, which this describes as if they were a step of
      * their own; scratch stays as it is. NULL: such a backend takes steps whole. */
-    void (*narrow)(Backend *, const Step *rows);
+    void (*set_rows)(Backend *, const Step *rows);
     /* Ends the walk; the results are there once its ticket was waited for. At most two steps are under way. */
     uint64_t (*submit)(Backend *);
     /* False when the device failed. */
@@ -480,10 +481,10 @@ typedef struct BackendOps {
     void (*glu)(Backend *, const Glu *);
     void (*matmul_add)(Backend *, const MatmulAdd *);
     void (*attention)(Backend *, const Attention *);
-    void (*latent)(Backend *, const Latent *);
+    void (*latent)(Backend *, const Mla *);
     void (*route)(Backend *, const Routing *);
     void (*experts)(Backend *, const Experts *);
-    void (*mixture)(Backend *, const Mixture *); /* experts without a source; NULL: the operations in turn will do */
+    void (*moe_block)(Backend *, const MoeBlock *); /* experts without a source; NULL: the operations in turn will do */
     /* out = act(x), elementwise; MLPs without a gate. out may be x */
     void (*activate)(Backend *, int64_t count, const float *x, Activation activation, float *out);
     /* out[i] = x[index[i]] for rows of width floats: the rows whose logits are wanted */
@@ -491,9 +492,9 @@ typedef struct BackendOps {
     /* x = cap·tanh(scale·x/cap); cap 0: x = scale·x */
     void (*logits)(Backend *, int64_t count, float *x, float scale, float cap);
     void (*sum_logits)(Backend *, const LogitSums *); /* NULL: whoever draws does as well */
-    void (*draw)(Backend *, const LogitDraws *);      /* NULL: the step's draws are not looked at */
+    void (*sample)(Backend *, const LogitSampling *); /* NULL: the step's draws are not looked at */
     /* What a step drew, [output_count], once it has been waited for and until the next but one begins. */
-    const int32_t *(*drawn)(Backend *, uint64_t ticket); /* NULL with draw */
+    const int32_t *(*sampled)(Backend *, uint64_t ticket); /* NULL with draw */
     /* residual += scale · norm(y) */
     void (*add)(Backend *, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm);
 
@@ -504,7 +505,7 @@ typedef struct BackendOps {
     /* Open parts get to know each other, before anything else. */
     bool (*join)(Backend *const *parts, int count, Error *);
     /* Every part's is called for the same place of a step, in turn. */
-    void (*sum_parts)(Backend *, const PartSum *);
+    void (*all_reduce)(Backend *, const RankSum *);
     void (*close)(Backend *);
 } BackendOps;
 
@@ -512,12 +513,13 @@ enum { BACKEND_DESCRIPTION_MAX = 96 };
 
 struct Backend { /* first member of every backend's own struct */
     const BackendOps *ops;
-    int rows_max;      /* largest step */
-    int generated_max; /* rows that operations may be told are generated; 0: a row's arithmetic does not depend on that
-                        */
-    bool exact;        /* f32 throughout: activations are not rounded, KV pages are f32 */
-    bool bf16_pages;   /* exact KV pages are bf16 instead of f16 */
-    bool sources;      /* experts may come from a source */
+    int rows_max;        /* largest step */
+    int decode_rows_max; /* rows that operations may be told are generated; 0: a row's arithmetic does not depend on
+                          * that
+                          */
+    bool exact;          /* f32 throughout: activations are not rounded, KV pages are f32 */
+    bool bf16_pages;     /* exact KV pages are bf16 instead of f16 */
+    bool sources;        /* experts may come from a source */
     char description[BACKEND_DESCRIPTION_MAX];
 };
 
@@ -538,7 +540,7 @@ typedef struct BackendOptions {
     struct Pool *pool;    /* threads shared with other backends, of which one at a time computes; NULL: its own */
 } BackendOptions;
 
-enum { BACKEND_PARTS_MAX = 2 }; /* tensor_parallel is at most */
+enum { BACKEND_RANKS_MAX = 2 }; /* tensor_parallel is at most */
 /* Whether this name of a device, as in BackendOptions, is not the processor's; "auto" is where there is a GPU. */
 bool backend_on_device(const char *device);
 NODISCARD Backend *backend_open(const BackendOptions *options, Error *error);

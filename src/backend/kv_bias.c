@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 
 enum { LANES = 16 };
 
@@ -11,25 +11,25 @@ enum { LANES = 16 };
 #define BIAS_REST 0.05
 
 bool kv_bias_possible(const Rope *rope) {
-    return rope && rope->dynamic.positions == 0 && rope->sections[0] == 0 && rope->sections[1] == 0 &&
-        rope->sections[2] == 0;
+    return rope && rope->dynamic.positions == 0 && rope->mrope_section[0] == 0 && rope->mrope_section[1] == 0 &&
+        rope->mrope_section[2] == 0;
 }
 
 static int bias_pair_count(const Rope *rope) {
-    return rope->dims / 2 < KV_CODE_BIAS_PAIRS ? rope->dims / 2 : KV_CODE_BIAS_PAIRS;
+    return rope->dims / 2 < KV_QUANT_BIAS_PAIRS ? rope->dims / 2 : KV_QUANT_BIAS_PAIRS;
 }
 
 /* The two numbers of a head that pair i turns. */
 static int first_of(const Rope *rope, int i) { return rope->interleaved ? 2 * i : i; }
 static int second_of(const Rope *rope, int i) { return rope->interleaved ? 2 * i + 1 : i + rope->dims / 2; }
 
-KvTurn kv_bias_turn(const Rope *rope, int pair, int position) {
+KvRotation kv_bias_rotation(const Rope *rope, int pair, int position) {
     const float angle = (float)position * rope->frequencies[pair];
-    return (KvTurn){cosf(angle), sinf(angle)};
+    return (KvRotation){cosf(angle), sinf(angle)};
 }
 
-KvTurn kv_turns(KvTurn a, KvTurn b) {
-    return (KvTurn){a.cosine * b.cosine - a.sine * b.sine, a.sine * b.cosine + a.cosine * b.sine};
+KvRotation kv_rotation_compose(KvRotation a, KvRotation b) {
+    return (KvRotation){a.cosine * b.cosine - a.sine * b.sine, a.sine * b.cosine + a.cosine * b.sine};
 }
 
 /* What a pair of the bias is at `turn`, times the rope's scale. */
@@ -37,7 +37,7 @@ typedef struct Pair {
     float first, second;
 } Pair;
 
-static Pair turned(const KvBias *bias, int i, KvTurn turn) {
+static Pair rotated(const KvBias *bias, int i, KvRotation turn) {
     const float a = bias->bias[first_of(bias->rope, i)] * bias->rope->scale;
     const float b = bias->bias[second_of(bias->rope, i)] * bias->rope->scale;
     return (Pair){a * turn.cosine - b * turn.sine, a * turn.sine + b * turn.cosine};
@@ -45,21 +45,21 @@ static Pair turned(const KvBias *bias, int i, KvTurn turn) {
 
 void kv_bias_at(const KvBias *bias, int d, int t, float *out) {
     memset(out, 0, (size_t)d * sizeof *out);
-    for (int i = 0; i < KV_CODE_BIAS_PAIRS; i++) {
+    for (int i = 0; i < KV_QUANT_BIAS_PAIRS; i++) {
         if (!(bias->pairs >> i & 1)) continue;
-        const KvTurn start = kv_bias_turn(bias->rope, i, bias->position);
-        const Pair pair = turned(bias, i, kv_turns(start, kv_bias_turn(bias->rope, i, t)));
+        const KvRotation start = kv_bias_rotation(bias->rope, i, bias->position);
+        const Pair pair = rotated(bias, i, kv_rotation_compose(start, kv_bias_rotation(bias->rope, i, t)));
         out[first_of(bias->rope, i)] = pair.first;
         out[second_of(bias->rope, i)] = pair.second;
     }
 }
 
 void kv_subtract_bias(int d, float *x, const KvBias *bias) {
-    for (int i = 0; i < KV_CODE_BIAS_PAIRS; i++) {
+    for (int i = 0; i < KV_QUANT_BIAS_PAIRS; i++) {
         if (!(bias->pairs >> i & 1)) continue;
-        const KvTurn start = kv_bias_turn(bias->rope, i, bias->position);
+        const KvRotation start = kv_bias_rotation(bias->rope, i, bias->position);
         for (int t = 0; t < KV_PAGE_TOKENS; t++) {
-            const Pair pair = turned(bias, i, kv_turns(start, kv_bias_turn(bias->rope, i, t)));
+            const Pair pair = rotated(bias, i, kv_rotation_compose(start, kv_bias_rotation(bias->rope, i, t)));
             float *column = x + (size_t)(t / LANES) * (size_t)d * LANES + t % LANES;
             column[first_of(bias->rope, i) * LANES] -= pair.first;
             column[second_of(bias->rope, i) * LANES] -= pair.second;
@@ -77,7 +77,7 @@ static double left_by_mean(double frequency) {
 
 uint64_t kv_bias_pairs(const Rope *rope, const float *bias, double content_square) {
     if (!kv_bias_possible(rope)) return 0;
-    double energy[KV_CODE_BIAS_PAIRS], rest = 0;
+    double energy[KV_QUANT_BIAS_PAIRS], rest = 0;
     const int count = bias_pair_count(rope);
     for (int i = 0; i < count; i++) {
         const double a = (double)bias[first_of(rope, i)] * rope->scale;
@@ -99,5 +99,5 @@ uint64_t kv_bias_pairs(const Rope *rope, const float *bias, double content_squar
 
 uint64_t kv_bias_all(const Rope *rope) {
     const int count = bias_pair_count(rope);
-    return count == KV_CODE_BIAS_PAIRS ? UINT64_MAX : (UINT64_C(1) << count) - 1;
+    return count == KV_QUANT_BIAS_PAIRS ? UINT64_MAX : (UINT64_C(1) << count) - 1;
 }

@@ -4,7 +4,7 @@
  * cells' means as the integers of at most 7 bits that lose least. CODE5, CODE6: the best integer levels themselves
  * (Lloyd-Max with levels on a grid: edges midway between neighbours), which a rounded Lloyd-Max would miss by 9 % with
  * 64 levels. tests/backend/kv_goldens.py computes them. */
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 
 static const int8_t code3[] = {-59, -37, -21, -7, 6, 20, 36, 58};
 static const int8_t code4[] = {-55, -41, -32, -25, -19, -13, -8, -3, 2, 7, 12, 18, 24, 31, 40, 54};
@@ -32,28 +32,28 @@ static const struct Codebook {
     const int8_t *values;
     const float *edges;
 } codebooks[KV_FORMS] = {
-    [KV_EXACT] = {16, NULL, NULL},
-    [KV_CODE3] = {3, code3, edges3},
-    [KV_CODE4] = {4, code4, edges4},
-    [KV_CODE5] = {5, code5, edges5},
-    [KV_CODE6] = {6, code6, edges6},
-    [KV_CODE8] = {8, code8, NULL},
+    [KV_FULL] = {16, NULL, NULL},
+    [KV_Q3] = {3, code3, edges3},
+    [KV_Q4] = {4, code4, edges4},
+    [KV_Q5] = {5, code5, edges5},
+    [KV_Q6] = {6, code6, edges6},
+    [KV_Q8] = {8, code8, NULL},
 };
 
 int kv_form_bits(KvForm form) { return codebooks[form].bits; }
 
 const int8_t *kv_codebook(KvForm form) {
-    CHECK(form != KV_EXACT);
+    CHECK(form != KV_FULL);
     return codebooks[form].values;
 }
 
-const float *kv_code_edges(KvForm form) {
-    CHECK(form != KV_EXACT && form != KV_CODE8);
+const float *kv_quant_edges(KvForm form) {
+    CHECK(form != KV_FULL && form != KV_Q8);
     return codebooks[form].edges;
 }
 
 int kv_group_dims(int d) {
     for (int parts = 1; parts < d; parts++)
-        if (d % parts == 0 && d / parts <= KV_CODE_GROUP && d / parts % KV_CODE_DIM == 0) return d / parts;
-    return KV_CODE_DIM;
+        if (d % parts == 0 && d / parts <= KV_QUANT_GROUP && d / parts % KV_QUANT_DIM == 0) return d / parts;
+    return KV_QUANT_DIM;
 }

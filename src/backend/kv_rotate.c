@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 
 enum { PALEY_MAX = 28, FACTORS_MAX = 3 };
 
@@ -53,10 +53,10 @@ static bool factor(int d, int *power, const struct Paley *factors[FACTORS_MAX], 
     return true;
 }
 
-bool kv_code_dim(int d) {
+bool kv_quant_dim(int d) {
     const struct Paley *factors[FACTORS_MAX];
     int power, count;
-    return d >= KV_CODE_DIM && d <= ATTENTION_HEAD_MAX && d % KV_CODE_DIM == 0 && factor(d, &power, factors, &count);
+    return d >= KV_QUANT_DIM && d <= ATTENTION_HEAD_MAX && d % KV_QUANT_DIM == 0 && factor(d, &power, factors, &count);
 }
 
 /* ---- the transform of x [d][lanes] ---- */

@@ -32,9 +32,9 @@ static void check_rows(Backend *backend, const char *what, int rows) {
 }
 
 /* There may be none. */
-static void check_generated(Backend *backend, int generated, int rows) {
-    expect(backend, generated >= 0 && generated <= rows && generated <= backend->generated_max, "generated rows",
-        generated, rows);
+static void check_generated(Backend *backend, int decode_rows, int rows) {
+    expect(backend, decode_rows >= 0 && decode_rows <= rows && decode_rows <= backend->decode_rows_max,
+        "generated rows", decode_rows, rows);
 }
 
 static void check_width(Backend *backend, const char *what, int64_t width, int64_t most) {
@@ -60,7 +60,7 @@ static void check_norm(Backend *backend, const char *what, const Norm *norm, int
 /* Nobody computes here, so nothing is kept either. */
 static void *plan_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) { return plan_memory; }
 static void plan_release(Backend *backend, void *memory) {}
-static void plan_discard(Backend *backend, void *memory, size_t bytes) {}
+static void plan_decommit(Backend *backend, void *memory, size_t bytes) {}
 static bool plan_bind(Backend *backend, Weight *weight, Error *error) { return true; }
 static void plan_unbind(Backend *backend, const Weight *weight) {}
 static void plan_transfer(Backend *backend, void *to, const void *from, size_t bytes) {}
@@ -71,20 +71,20 @@ static bool plan_page_read(Backend *backend, const KvLayer *layer, int32_t page,
 static bool plan_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
     return true;
 }
-static size_t plan_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
-static void plan_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {}
-static void plan_kv_encode(Backend *backend, int count, const KvEncode *pages) {}
+static size_t plan_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
+static void plan_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {}
+static void plan_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {}
 
 static bool plan_begin(Backend *backend, const Step *step) {
     check_rows(backend, "rows of a step", step->rows);
-    expect(
-        backend, step->generated >= 0 && step->generated <= step->rows, "generated rows", step->generated, step->rows);
+    expect(backend, step->decode_rows >= 0 && step->decode_rows <= step->rows, "generated rows", step->decode_rows,
+        step->rows);
     return true;
 }
-static void plan_narrow(Backend *backend, const Step *rows) {
+static void plan_set_rows(Backend *backend, const Step *rows) {
     check_rows(backend, "rows of a part of a step", rows->rows);
-    expect(
-        backend, rows->generated >= 0 && rows->generated <= rows->rows, "generated rows", rows->generated, rows->rows);
+    expect(backend, rows->decode_rows >= 0 && rows->decode_rows <= rows->rows, "generated rows", rows->decode_rows,
+        rows->rows);
 }
 static uint64_t plan_submit(Backend *backend) { return 0; }
 static bool plan_wait(Backend *backend, uint64_t ticket, Error *error) { return true; }
@@ -113,7 +113,7 @@ static void plan_norm(Backend *backend, int rows, const float *x, const Norm *no
 
 static void plan_matmul(Backend *backend, const Matmul *m) {
     check_rows(backend, "rows of a product", m->rows);
-    check_generated(backend, m->generated, m->rows);
+    check_generated(backend, m->decode_rows, m->rows);
     expect(backend, m->count > 0 && m->count <= MATMUL_MAX, "matrices of a product", m->count, MATMUL_MAX);
     for (int i = 0; i < m->count; i++) {
         check_weight(backend, m->weight[i]);
@@ -124,7 +124,7 @@ static void plan_matmul(Backend *backend, const Matmul *m) {
 
 static void plan_glu(Backend *backend, const Glu *g) {
     check_rows(backend, "rows of a gated product", g->rows);
-    check_generated(backend, g->generated, g->rows);
+    check_generated(backend, g->decode_rows, g->rows);
     check_weight(backend, g->gate);
     check_weight(backend, g->up);
     equal(backend, "rows of gate and up", g->gate->rows, g->up->rows);
@@ -134,7 +134,7 @@ static void plan_glu(Backend *backend, const Glu *g) {
 
 static void plan_matmul_add(Backend *backend, const MatmulAdd *m) {
     check_rows(backend, "rows of a product", m->rows);
-    check_generated(backend, m->generated, m->rows);
+    check_generated(backend, m->decode_rows, m->rows);
     check_weight(backend, m->weight);
     check_norm(backend, "width of the norm after a product", m->norm, m->weight->rows);
 }
@@ -146,13 +146,13 @@ static void plan_route(Backend *backend, const Routing *r) {
         backend, "experts used by a row", r->used, r->experts < EXPERTS_USED_MAX ? r->experts : EXPERTS_USED_MAX);
     if (!r->groups) return;
     check_width(backend, "groups of experts", r->groups, EXPERT_GROUPS_MAX);
-    check_width(backend, "groups of experts used", r->groups_used, r->groups);
+    check_width(backend, "groups of experts used", r->topk_group, r->groups);
     if (r->groups > 0) equal(backend, "experts left over by groups", r->experts % r->groups, 0);
 }
 
 static void plan_experts(Backend *backend, const Experts *e) {
     check_rows(backend, "rows of experts", e->rows);
-    check_generated(backend, e->generated, e->rows);
+    check_generated(backend, e->decode_rows, e->rows);
     for (int i = 0; i < e->count; i++) {
         check_weight(backend, &e->gate[i]);
         check_weight(backend, &e->up[i]);
@@ -179,8 +179,8 @@ static void plan_attention(Backend *backend, const Attention *a) {
         equal(backend, "odd rotated width", a->rope->dims % 2, 0);
         expect(backend, a->rope->dims <= l->head_dim, "rotated width", a->rope->dims, l->head_dim);
         int64_t pairs = 0;
-        for (int axis = 0; axis < POSITION_AXES_MAX; axis++) {
-            const int section = a->rope->sections[axis];
+        for (int axis = 0; axis < POSITION_DIMS_MAX; axis++) {
+            const int section = a->rope->mrope_section[axis];
             expect(backend, section >= 0, "pairs of one of the rope's sections", section, 0);
             pairs += section;
         }
@@ -191,23 +191,23 @@ static void plan_attention(Backend *backend, const Attention *a) {
     equal(backend, "keys without values", a->k == NULL, a->v == NULL);
 }
 
-static void plan_latent(Backend *backend, const Latent *op) {
+static void plan_latent(Backend *backend, const Mla *op) {
     const Attention *a = &op->attention;
     const KvLayout *l = &a->kv.layout;
     Attention inner = *a;
     check_rows(backend, "rows of latent attention", op->rows);
-    check_generated(backend, op->generated, op->rows);
+    check_generated(backend, op->decode_rows, op->rows);
     plan_attention(backend, &inner);
     equal(backend, "kv heads of latent attention", l->kv_heads, 1);
     check_width(backend, "width of a latent with its key", l->head_dim + l->value_dim + 16, ATTENTION_HEAD_MAX);
     expect(backend, l->latent && !a->q_norm && !a->k_norm && !a->gate, "parts of latent attention", 1, 0);
     for (int h = 0; h < a->heads; h++) {
         check_weight(backend, &op->embed[h]);
-        check_weight(backend, &op->unembed[h]);
+        check_weight(backend, &op->w_uv[h]);
         equal(backend, "rows of a query's way to the latent", op->embed[h].rows, l->value_dim);
         equal(backend, "columns of a query's way to the latent", op->embed[h].cols, op->plain);
-        equal(backend, "columns of the way from the latent", op->unembed[h].cols, l->value_dim);
-        equal(backend, "rows of the way from the latent", op->unembed[h].rows, op->unembed[0].rows);
+        equal(backend, "columns of the way from the latent", op->w_uv[h].cols, l->value_dim);
+        equal(backend, "rows of the way from the latent", op->w_uv[h].rows, op->w_uv[0].rows);
     }
 }
 
@@ -236,7 +236,7 @@ static const BackendOps plan_ops = {
     .name = "plan",
     .alloc = plan_alloc,
     .release = plan_release,
-    .discard = plan_discard,
+    .decommit = plan_decommit,
     .bind = plan_bind,
     .unbind = plan_unbind,
     .upload = plan_transfer,
@@ -245,11 +245,11 @@ static const BackendOps plan_ops = {
     .kv_layer_bytes = plan_kv_layer_bytes,
     .page_read = plan_page_read,
     .page_write = plan_page_write,
-    .kv_code_bytes = plan_kv_code_bytes,
-    .kv_survey = plan_kv_survey,
-    .kv_encode = plan_kv_encode,
+    .kv_quant_bytes = plan_kv_quant_bytes,
+    .kv_calibrate = plan_kv_calibrate,
+    .kv_quantise = plan_kv_quantise,
     .begin = plan_begin,
-    .narrow = plan_narrow,
+    .set_rows = plan_set_rows,
     .submit = plan_submit,
     .wait = plan_wait,
     .scratch = plan_scratch,
@@ -277,7 +277,7 @@ Backend *plan_open(int rows_max, Error *error) {
         fail(error, ERROR_MEMORY, "no memory for the plan of a step");
         return NULL;
     }
-    p->base = (Backend){.ops = &plan_ops, .rows_max = rows_max, .generated_max = rows_max, .description = "plan"};
+    p->base = (Backend){.ops = &plan_ops, .rows_max = rows_max, .decode_rows_max = rows_max, .description = "plan"};
     return &p->base;
 }
 

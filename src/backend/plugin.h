@@ -19,7 +19,7 @@ typedef struct Plugin {
     Backend *(*open)(const BackendOptions *options, int device, Error *error);
     bool (*device_memory)(int device, DeviceMemory *out, Error *error);
     uint64_t (*weight_bytes)(const Weight *weight); /* that it takes on the device once it is bound */
-    /* kv_code_bytes() of any backend there. */
+    /* kv_quant_bytes() of any backend there. */
     size_t (*code_bytes)(const KvLayout *layout, KvForm form, bool values);
     /* What a backend takes there besides weights, scratch and what is asked of alloc(). */
     uint64_t (*work_bytes)(int rows_max, int64_t cols_max);

@@ -121,10 +121,10 @@ static Backend *open_part(const BackendOptions *options, int part, Error *error)
 }
 
 static Backend *open_parts(const BackendOptions *options, Error *error) {
-    Backend *parts[BACKEND_PARTS_MAX];
+    Backend *parts[BACKEND_RANKS_MAX];
     const int count = options->tensor_parallel;
-    if (count > BACKEND_PARTS_MAX) {
-        fail(error, ERROR_USAGE, "--tensor-parallel %d: at most %d so far", count, BACKEND_PARTS_MAX);
+    if (count > BACKEND_RANKS_MAX) {
+        fail(error, ERROR_USAGE, "--tensor-parallel %d: at most %d so far", count, BACKEND_RANKS_MAX);
         return NULL;
     }
     for (int p = 0; p < count; p++) {

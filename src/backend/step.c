@@ -3,10 +3,10 @@
 
 #include "backend/backend.h"
 
-Visible run_visible(const Run *run, int window, int position) {
-    Visible seen = {window && position >= window ? position - window + 1 : 0, position + 1};
-    for (int i = 0; i < run->span_count; i++) {
-        const RunSpan *span = &run->spans[i];
+AttentionRange attention_range(const SequenceChunk *chunk, int window, int position) {
+    AttentionRange seen = {window && position >= window ? position - window + 1 : 0, position + 1};
+    for (int i = 0; i < chunk->span_count; i++) {
+        const BidirectionalSpan *span = &chunk->spans[i];
         if (position < span->begin || position >= span->end) continue;
         if (span->begin < seen.first) seen.first = span->begin;
         seen.end = span->end;
@@ -14,9 +14,9 @@ Visible run_visible(const Run *run, int window, int position) {
     return seen;
 }
 
-int64_t latent_width(const Latent *op) {
+int64_t mla_width(const Mla *op) {
     const KvLayout *l = &op->attention.kv.layout;
-    const int64_t width = op->unembed[0].rows, widest = width > op->plain ? width : op->plain;
+    const int64_t width = op->w_uv[0].rows, widest = width > op->plain ? width : op->plain;
     return op->attention.heads * (int64_t)(l->head_dim + 2 * l->value_dim) + l->value_dim + widest;
 }
 
@@ -25,10 +25,10 @@ size_t kv_canonical_bytes(const KvLayout *l, int tokens) {
         ((size_t)(l->head_dim + l->value_dim) * dtype_bytes(l->dtype) + sizeof(float));
 }
 
-int kv_cold_end(const KvCoding *coding, int position) {
-    if (!coding || position < coding->after) return coding ? coding->sink : 0;
-    const int end = (position - coding->hot) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
-    return end > coding->sink ? end : coding->sink;
+int kv_cold_end(const KvQuantView *quant, int position) {
+    if (!quant || position < quant->after) return quant ? quant->sink : 0;
+    const int end = (position - quant->hot) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+    return end > quant->sink ? end : quant->sink;
 }
 
 static float dynamic_step(const Rope *rope, int position) {
@@ -47,8 +47,8 @@ void rope_angles(const Rope *rope, const Step *step, int row, float *angles) {
         return;
     }
     int i = 0;
-    for (int axis = 0; axis < step->axes; axis++) {
-        const int end = i + rope->sections[axis] < pairs ? i + rope->sections[axis] : pairs;
+    for (int axis = 0; axis < step->position_dims; axis++) {
+        const int end = i + rope->mrope_section[axis] < pairs ? i + rope->mrope_section[axis] : pairs;
         for (; i < end; i++) angles[i] = (float)position[axis * step->rows] * rope->frequencies[i];
     }
     for (; i < pairs; i++) angles[i] = (float)*position * rope->frequencies[i];

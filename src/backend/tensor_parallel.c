@@ -62,10 +62,10 @@ static float *parallel_read_logits(Backend *backend, float *logits, int64_t coun
     return part->ops->read_logits(part, parallel_at(t, 0, logits), count);
 }
 
-static const int32_t *parallel_drawn(Backend *backend, uint64_t ticket) {
+static const int32_t *parallel_sampled(Backend *backend, uint64_t ticket) {
     Parallel *t = parallel_of(backend);
     Backend *part = parallel_enter(t, 0);
-    return part->ops->drawn(part, t->tickets[ticket % PARALLEL_STEPS][0]);
+    return part->ops->sampled(part, t->tickets[ticket % PARALLEL_STEPS][0]);
 }
 
 /* ---- opening ---- */
@@ -94,7 +94,7 @@ static const BackendOps parallel_ops = {
     .wait = parallel_wait,
     .scratch = parallel_scratch,
     .read_logits = parallel_read_logits,
-    .drawn = parallel_drawn,
+    .sampled = parallel_sampled,
     .close = parallel_close,
 };
 
@@ -107,7 +107,7 @@ static bool join(Parallel *t, size_t scratch_bytes, Error *error) {
     parallel_operations(&t->ops);
     t->ops.name = inner->name;
     if (!inner->sum_logits) t->ops.sum_logits = NULL;
-    if (!inner->draw) t->ops.draw = NULL;
+    if (!inner->sample) t->ops.sample = NULL;
     t->base.ops = &t->ops;
     t->base.sources = false;
     (void)snprintf(t->base.description, sizeof t->base.description, "%d × %.*s", t->count, BACKEND_DESCRIPTION_MAX - 8,
@@ -117,7 +117,7 @@ static bool join(Parallel *t, size_t scratch_bytes, Error *error) {
 }
 
 Backend *tensor_parallel_open(Backend *const *parts, int count, size_t scratch_bytes, Error *error) {
-    CHECK(count > 1 && count <= BACKEND_PARTS_MAX);
+    CHECK(count > 1 && count <= BACKEND_RANKS_MAX);
     Parallel *t = calloc(1, sizeof *t);
     if (!t) {
         for (int p = 0; p < count; p++) parts[p]->ops->close(parts[p]);

@@ -9,7 +9,7 @@
  * It is a backend like any other, not a matter of the decoder, so that nobody else knows of parts, and so that two
  * processors' backends prove on any machine what two GPUs do. Addresses that it hands out are of no memory at all; each
  * part has its own in their place. Whoever binds says how a weight is divided (Weight.split). Parts that can sum among
- * themselves do (sum_parts); for others it is done on the host. */
+ * themselves do (all_reduce); for others it is done on the host. */
 #pragma once
 #include "backend/backend.h"
 

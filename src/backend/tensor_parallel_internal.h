@@ -10,47 +10,47 @@ typedef struct Region {
     uint8_t *start;
     size_t bytes; /* of the range */
     bool divided;
-    uint8_t *part[BACKEND_PARTS_MAX];
+    uint8_t *part[BACKEND_RANKS_MAX];
 } Region;
 
 /* What the data of a bound weight points to; of a vector or a bias the pointer leads to the parts' alike. */
 typedef struct Shared {
-    const void *data[BACKEND_PARTS_MAX];
-    const float *bias[BACKEND_PARTS_MAX];
-    Weight part[BACKEND_PARTS_MAX];
-    void *columns[BACKEND_PARTS_MAX]; /* copies that parts compute with where they lie; NULL: none */
+    const void *data[BACKEND_RANKS_MAX];
+    const float *bias[BACKEND_RANKS_MAX];
+    Weight part[BACKEND_RANKS_MAX];
+    void *columns[BACKEND_RANKS_MAX]; /* copies that parts compute with where they lie; NULL: none */
 } Shared;
 
 /* The parts' matrices of a layer's experts, each behind the other. */
 typedef struct SharedBank {
     struct SharedBank *next;
     const Weight *weights; /* whose it is */
-    Weight *part[BACKEND_PARTS_MAX];
+    Weight *part[BACKEND_RANKS_MAX];
 } SharedBank;
 
 /* A rope of each part: at one place, as backends keep what they have computed for one. */
 typedef struct SharedRope {
     struct SharedRope *next;
     const Rope *rope; /* whose it is */
-    Rope part[BACKEND_PARTS_MAX];
+    Rope part[BACKEND_RANKS_MAX];
 } SharedRope;
 
 typedef struct Parallel {
     Backend base;
     BackendOps ops;
     int count;
-    Backend *part[BACKEND_PARTS_MAX];
-    bool walks[BACKEND_PARTS_MAX]; /* whose operations are to be called in this step */
+    Backend *part[BACKEND_RANKS_MAX];
+    bool walks[BACKEND_RANKS_MAX]; /* whose operations are to be called in this step */
 
     int region_count; /* the first is the scratch */
     Region region[PARALLEL_REGIONS_MAX];
     size_t scratch_used;
-    uint64_t ticket, tickets[PARALLEL_STEPS][BACKEND_PARTS_MAX];
+    uint64_t ticket, tickets[PARALLEL_STEPS][BACKEND_RANKS_MAX];
 
     void *columns; /* room for a matrix's columns while it is bound */
     size_t columns_bytes;
     /* Of parts that cannot sum: their terms, [rows_max, widest], and the host's room for one and another. */
-    float *terms[BACKEND_PARTS_MAX];
+    float *terms[BACKEND_RANKS_MAX];
     float *sum, *more;
     int64_t widest;
     uint8_t *page; /* a part's of a page in canonical order */
@@ -73,7 +73,7 @@ Backend *parallel_enter(Parallel *t, int part);
 void *parallel_at(const Parallel *t, int part, const void *memory);
 KvLayer parallel_layer(const Parallel *t, int part, const KvLayer *layer);
 /* Whether the parts sum among themselves. */
-static inline bool parallel_sums(const Parallel *t) { return t->part[0]->ops->sum_parts != NULL; }
+static inline bool parallel_sums(const Parallel *t) { return t->part[0]->ops->all_reduce != NULL; }
 
 /* tensor_parallel_bind.c */
 bool parallel_bind(Backend *backend, Weight *weight, Error *error);

@@ -118,11 +118,11 @@ static bool parallel_commit(Backend *backend, void *memory, size_t bytes) {
     return ok;
 }
 
-static void parallel_discard(Backend *backend, void *memory, size_t bytes) {
+static void parallel_decommit(Backend *backend, void *memory, size_t bytes) {
     Parallel *t = parallel_of(backend);
     for (int p = 0; p < t->count; p++) {
         Backend *part = parallel_enter(t, p);
-        part->ops->discard(part, parallel_at(t, p, memory), bytes_at(t, memory, bytes));
+        part->ops->decommit(part, parallel_at(t, p, memory), bytes_at(t, memory, bytes));
     }
 }
 
@@ -219,22 +219,22 @@ static bool parallel_page_write(Backend *backend, const KvLayer *layer, int32_t 
 }
 
 /* No pages as codes: how a layer is coded is decided over all its heads, and no part sees them. */
-static size_t parallel_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
-static void parallel_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {}
-static void parallel_kv_encode(Backend *backend, int count, const KvEncode *pages) {}
+static size_t parallel_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
+static void parallel_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {}
+static void parallel_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {}
 
 void parallel_memory(BackendOps *ops) {
     ops->alloc = parallel_alloc;
     ops->release = parallel_release;
     ops->commit = parallel_commit;
-    ops->discard = parallel_discard;
+    ops->decommit = parallel_decommit;
     ops->upload = parallel_upload;
     ops->download = parallel_download;
     ops->copy = parallel_copy;
     ops->kv_layer_bytes = parallel_kv_layer_bytes;
     ops->page_read = parallel_page_read;
     ops->page_write = parallel_page_write;
-    ops->kv_code_bytes = parallel_kv_code_bytes;
-    ops->kv_survey = parallel_kv_survey;
-    ops->kv_encode = parallel_kv_encode;
+    ops->kv_quant_bytes = parallel_kv_quant_bytes;
+    ops->kv_calibrate = parallel_kv_calibrate;
+    ops->kv_quantise = parallel_kv_quantise;
 }

@@ -117,12 +117,12 @@ static void add_among_parts(Parallel *t, const MatmulAdd *op) {
     if (op->weight->split != SPLIT_COLUMNS) return;
     for
         EACH_PART(t, p, part) {
-            const PartSum sum = {.rows = op->rows,
+            const RankSum sum = {.rows = op->rows,
                 .width = op->weight->rows,
                 .residual = parallel_at(t, p, op->residual),
                 .scale = op->scale,
                 .norm = norm_of(op->norm, p, &norm)};
-            part->ops->sum_parts(part, &sum);
+            part->ops->all_reduce(part, &sum);
         }
 }
 
@@ -137,7 +137,7 @@ static void parallel_matmul_add(Backend *backend, const MatmulAdd *op) {
     for
         EACH_PART(t, p, part) {
             const Matmul own = {.rows = op->rows,
-                .generated = op->generated,
+                .decode_rows = op->decode_rows,
                 .x = parallel_at(t, p, op->x),
                 .count = 1,
                 .weight = {&shared_of(op->weight)->part[p]},
@@ -178,7 +178,7 @@ static void parallel_attention(Backend *backend, const Attention *op) {
 }
 
 /* Who divides a model refuses it. */
-static void parallel_latent(Backend *backend, const Latent *op) { CHECK(!"latents in parts"); }
+static void parallel_latent(Backend *backend, const Mla *op) { CHECK(!"latents in parts"); }
 
 /* ---- experts ---- */
 
@@ -201,7 +201,7 @@ static void parallel_experts(Backend *backend, const Experts *op) {
     Parallel *t = parallel_of(backend);
     Backend *part;
     const int64_t width = op->down[0].rows;
-    float *out[BACKEND_PARTS_MAX] = {0};
+    float *out[BACKEND_RANKS_MAX] = {0};
     for
         EACH_PART(t, p, part) {
             Experts own = *op;
@@ -222,8 +222,8 @@ static void parallel_experts(Backend *backend, const Experts *op) {
     }
     for
         EACH_PART(t, p, part) {
-            const PartSum sum = {.rows = op->rows, .width = width, .terms = out[p]};
-            part->ops->sum_parts(part, &sum);
+            const RankSum sum = {.rows = op->rows, .width = width, .terms = out[p]};
+            part->ops->all_reduce(part, &sum);
         }
 }
 
@@ -267,15 +267,15 @@ static void parallel_sum_logits(Backend *backend, const LogitSums *op) {
         }
 }
 
-static void parallel_draw(Backend *backend, const LogitDraws *op) {
+static void parallel_sample(Backend *backend, const LogitSampling *op) {
     Parallel *t = parallel_of(backend);
     Backend *part;
     for
         EACH_PART(t, p, part) {
-            LogitDraws own = *op;
+            LogitSampling own = *op;
             own.logits = parallel_at(t, p, op->logits);
             own.work = parallel_at(t, p, op->work);
-            part->ops->draw(part, &own);
+            part->ops->sample(part, &own);
         }
 }
 
@@ -305,6 +305,6 @@ void parallel_operations(BackendOps *ops) {
     ops->gather = parallel_gather;
     ops->logits = parallel_logits;
     ops->sum_logits = parallel_sum_logits;
-    ops->draw = parallel_draw;
+    ops->sample = parallel_sample;
     ops->add = parallel_add;
 }

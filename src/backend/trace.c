@@ -183,9 +183,9 @@ static bool trace_commit(Backend *backend, void *memory, size_t bytes) {
     return !inner->ops->commit || inner->ops->commit(inner, memory, bytes);
 }
 
-static void trace_discard(Backend *backend, void *memory, size_t bytes) {
+static void trace_decommit(Backend *backend, void *memory, size_t bytes) {
     Backend *inner = trace(backend)->inner;
-    inner->ops->discard(inner, memory, bytes);
+    inner->ops->decommit(inner, memory, bytes);
 }
 
 static bool trace_bind(Backend *backend, Weight *weight, Error *error) {
@@ -223,19 +223,19 @@ static bool trace_page_read(Backend *backend, const KvLayer *layer, int32_t page
     return inner->ops->page_read(inner, layer, page, tokens, out);
 }
 
-static size_t trace_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+static size_t trace_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
     Backend *inner = trace(backend)->inner;
-    return inner->ops->kv_code_bytes(inner, layout, form, values);
+    return inner->ops->kv_quant_bytes(inner, layout, form, values);
 }
 
-static void trace_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
+static void trace_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {
     Backend *inner = trace(backend)->inner;
-    inner->ops->kv_survey(inner, count, surveys);
+    inner->ops->kv_calibrate(inner, count, surveys);
 }
 
-static void trace_kv_encode(Backend *backend, int count, const KvEncode *pages) {
+static void trace_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
     Backend *inner = trace(backend)->inner;
-    inner->ops->kv_encode(inner, count, pages);
+    inner->ops->kv_quantise(inner, count, pages);
 }
 
 static bool trace_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from) {
@@ -256,10 +256,10 @@ static bool trace_begin(Backend *backend, const Step *step) {
     return t->inner->ops->begin(t->inner, step);
 }
 
-static void trace_narrow(Backend *backend, const Step *rows) {
+static void trace_set_rows(Backend *backend, const Step *rows) {
     TraceBackend *t = trace(backend);
     t->step = *rows;
-    t->inner->ops->narrow(t->inner, rows);
+    t->inner->ops->set_rows(t->inner, rows);
 }
 
 static uint64_t trace_submit(Backend *backend) {
@@ -287,14 +287,14 @@ static void trace_sum_logits(Backend *backend, const LogitSums *op) {
     inner->ops->sum_logits(inner, op);
 }
 
-static void trace_draw(Backend *backend, const LogitDraws *op) {
+static void trace_sample(Backend *backend, const LogitSampling *op) {
     Backend *inner = trace(backend)->inner;
-    inner->ops->draw(inner, op);
+    inner->ops->sample(inner, op);
 }
 
-static const int32_t *trace_drawn(Backend *backend, uint64_t ticket) {
+static const int32_t *trace_sampled(Backend *backend, uint64_t ticket) {
     Backend *inner = trace(backend)->inner;
-    return inner->ops->drawn(inner, ticket);
+    return inner->ops->sampled(inner, ticket);
 }
 
 static void trace_embed(Backend *backend, const Embed *op) {
@@ -351,13 +351,13 @@ static void trace_attention(Backend *backend, const Attention *op) {
     shape.window = op->window;
     shape.dtype = (int32_t)l->dtype;
     uint64_t bytes = 0, operations = 0;
-    for (int r = 0; r < t->step.run_count; r++) {
-        const Run *run = &t->step.runs[r];
-        const int end = run->position + run->rows;
-        const int read = end - run_visible(run, op->window, run->position).first;
+    for (int r = 0; r < t->step.chunk_count; r++) {
+        const SequenceChunk *chunk = &t->step.chunks[r];
+        const int end = chunk->position + chunk->rows;
+        const int read = end - attention_range(chunk, op->window, chunk->position).first;
         bytes += (uint64_t)read * (uint64_t)l->kv_heads * width * dtype_bytes(l->dtype);
-        for (int position = run->position; position < end; position++) {
-            const Visible seen = run_visible(run, op->window, position);
+        for (int position = chunk->position; position < end; position++) {
+            const AttentionRange seen = attention_range(chunk, op->window, position);
             operations += 2 * (uint64_t)(seen.end - seen.first) * (uint64_t)op->heads * width;
         }
     }
@@ -366,7 +366,7 @@ static void trace_attention(Backend *backend, const Attention *op) {
     note(t, &shape, clock_ns() - start, bytes, operations, false);
 }
 
-static void trace_latent(Backend *backend, const Latent *op) {
+static void trace_latent(Backend *backend, const Mla *op) {
     TraceBackend *t = trace(backend);
     const Shape shape = shape_of(KIND_LATENT);
     const int64_t start = clock_ns();
@@ -443,7 +443,7 @@ static const BackendOps trace_ops = {
     .alloc = trace_alloc,
     .release = trace_release,
     .commit = trace_commit,
-    .discard = trace_discard,
+    .decommit = trace_decommit,
     .bind = trace_bind,
     .unbind = trace_unbind,
     .upload = trace_upload,
@@ -452,11 +452,11 @@ static const BackendOps trace_ops = {
     .kv_layer_bytes = trace_kv_layer_bytes,
     .page_read = trace_page_read,
     .page_write = trace_page_write,
-    .kv_code_bytes = trace_kv_code_bytes,
-    .kv_survey = trace_kv_survey,
-    .kv_encode = trace_kv_encode,
+    .kv_quant_bytes = trace_kv_quant_bytes,
+    .kv_calibrate = trace_kv_calibrate,
+    .kv_quantise = trace_kv_quantise,
     .begin = trace_begin,
-    .narrow = trace_narrow,
+    .set_rows = trace_set_rows,
     .submit = trace_submit,
     .wait = trace_wait,
     .scratch = trace_scratch,
@@ -474,8 +474,8 @@ static const BackendOps trace_ops = {
     .gather = trace_gather,
     .logits = trace_logits,
     .sum_logits = trace_sum_logits,
-    .draw = trace_draw,
-    .drawn = trace_drawn,
+    .sample = trace_sample,
+    .sampled = trace_sampled,
     .add = trace_add,
     .close = trace_close,
 };
@@ -491,7 +491,7 @@ Backend *trace_open(Backend *inner, Error *error) {
     t->ops = trace_ops;
     t->ops.name = inner->ops->name;
     if (!inner->ops->sum_logits) t->ops.sum_logits = NULL;
-    if (!inner->ops->draw) t->ops.draw = NULL;
+    if (!inner->ops->sample) t->ops.sample = NULL;
     t->base.ops = &t->ops;
     t->inner = inner;
     return &t->base;

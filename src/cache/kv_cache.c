@@ -11,15 +11,15 @@ enum { LAYER_ALIGN = 64 }; /* every layer's part of a page starts on a cache lin
 /* ---- the plan ---- */
 
 /* The group of such a layer, a new one if need be; −1: there are too many. */
-static int find_group(KvPlan *plan, CacheKind kind, int window, bool coded, Backend *backend) {
+static int find_group(KvPlan *plan, CacheKind kind, int window, bool quantised, Backend *backend) {
     for (int g = 0; g < plan->group_count; g++)
-        if (plan->group[g].kind == kind && plan->group[g].window == window && plan->group[g].coded == coded &&
+        if (plan->group[g].kind == kind && plan->group[g].window == window && plan->group[g].quantised == quantised &&
             plan->group[g].backend == backend)
             return g;
     if (plan->group_count == KV_GROUPS_MAX) return -1;
     plan->group[plan->group_count].kind = kind;
     plan->group[plan->group_count].window = window;
-    plan->group[plan->group_count].coded = coded;
+    plan->group[plan->group_count].quantised = quantised;
     plan->group[plan->group_count].backend = backend;
     return plan->group_count++;
 }
@@ -30,7 +30,7 @@ static bool can_code(const KvPlan *plan, const KvLayout *layout, Backend *const 
     bool can = true;
     for (int i = 0; can && i < plan->layer_count; i++)
         can = (i > 0 && backends[i] == backends[i - 1]) ||
-            backends[i]->ops->kv_code_bytes(backends[i], layout, KV_CODE4, false) > 0;
+            backends[i]->ops->kv_quant_bytes(backends[i], layout, KV_Q4, false) > 0;
     return can;
 }
 
@@ -46,7 +46,7 @@ static bool plan_layer(KvPlan *plan, int i, const CacheSpec *spec, Backend *cons
                 spec->layer);
     }
     size_t bytes = spec->state_bytes;
-    bool coded = false;
+    bool quantised = false;
     if (spec->kind == CACHE_PAGES) {
         layer->layout = (KvLayout){.kv_heads = spec->kv_heads,
             .head_dim = spec->head_dim,
@@ -58,9 +58,9 @@ static bool plan_layer(KvPlan *plan, int i, const CacheSpec *spec, Backend *cons
         layer->k_bias = spec->k_bias;
         layer->rope = spec->rope;
         bytes = backend->ops->kv_layer_bytes(backend, &layer->layout);
-        coded = spec->window == 0 && can_code(plan, &layer->layout, backends);
+        quantised = spec->window == 0 && can_code(plan, &layer->layout, backends);
     }
-    const int g = find_group(plan, spec->kind, spec->window, coded, backend);
+    const int g = find_group(plan, spec->kind, spec->window, quantised, backend);
     if (g < 0)
         return fail(error, ERROR_UNSUPPORTED, "config.json: more than %d kinds of attention window", KV_GROUPS_MAX);
     layer->index = i;
@@ -98,13 +98,13 @@ static int group_pages(const KvPlan *plan, int group, int64_t tokens) {
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The larger of what is held in the first step with codes, when no exact page has been given back, and at the end. */
-static size_t coded_bytes_for(const KvPlan *plan, const KvFormat *format, int g, int tokens) {
+static size_t quantised_bytes_for(const KvPlan *plan, const KvFormat *format, int g, int tokens) {
     const int64_t step = format->hot + KV_PAGE_TOKENS;
     const int64_t first = smaller(tokens, format->after + step);
     const int64_t last = smaller(tokens, format->sink + format->hot + KV_PAGE_TOKENS + step);
     const size_t page = plan->group[g].page_bytes;
-    const size_t begin = (size_t)kv_pages(first) * page + kv_code_bytes_for(plan, format, g, (int)first);
-    const size_t end = (size_t)kv_pages(last) * page + kv_code_bytes_for(plan, format, g, tokens);
+    const size_t begin = (size_t)kv_pages(first) * page + kv_quant_bytes_for(plan, format, g, (int)first);
+    const size_t end = (size_t)kv_pages(last) * page + kv_quant_bytes_for(plan, format, g, tokens);
     return begin > end ? begin : end;
 }
 
@@ -115,8 +115,8 @@ static size_t group_bytes_for(const KvPlan *plan, const KvFormat *format, int g,
         const int64_t most = (int64_t)window + plan->rows_max + KV_PAGE_TOKENS;
         held = held < most ? held : most;
     }
-    const bool coded = format && format->k != KV_EXACT && plan->group[g].coded;
-    if (coded && tokens > format->after) return coded_bytes_for(plan, format, g, tokens);
+    const bool quantised = format && format->k != KV_FULL && plan->group[g].quantised;
+    if (quantised && tokens > format->after) return quantised_bytes_for(plan, format, g, tokens);
     return (size_t)group_pages(plan, g, held) * plan->group[g].page_bytes;
 }
 
@@ -133,7 +133,7 @@ size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens) {
 static size_t group_part(const KvPlan *plan, int g, size_t budget) {
     size_t together = 0;
     for (int i = 0; i < plan->group_count; i++) {
-        const bool with = plan->group[i].kind == CACHE_PAGES && !plan->group[i].coded &&
+        const bool with = plan->group[i].kind == CACHE_PAGES && !plan->group[i].quantised &&
             (plan->group[i].window == 0 || plan->group[i].window == plan->group[g].window);
         if (i == g || with) together += plan->group[i].page_bytes;
     }
@@ -162,10 +162,10 @@ static bool open_groups(KvCache *cache, size_t budget, Error *error) {
     const size_t layers = (size_t)plan->layer_count;
     cache->layers = malloc(layers * sizeof *cache->layers);
     cache->encode = calloc(layers, sizeof *cache->encode);
-    cache->survey = calloc(layers, sizeof *cache->survey);
+    cache->calibration = calloc(layers, sizeof *cache->calibration);
     cache->k_kinds = calloc(layers, sizeof *cache->k_kinds);
     cache->v_kinds = calloc(layers, sizeof *cache->v_kinds);
-    if (!cache->layers || !cache->encode || !cache->survey || !cache->k_kinds || !cache->v_kinds)
+    if (!cache->layers || !cache->encode || !cache->calibration || !cache->k_kinds || !cache->v_kinds)
         return fail(error, ERROR_MEMORY, "no memory for a KV cache");
     memcpy(cache->layers, plan->layers, layers * sizeof *cache->layers);
     for (int i = 0; i < plan->layer_count; i++)
@@ -191,7 +191,7 @@ void kv_close(KvCache *cache) {
     page_pool_close(cache->pool);
     free(cache->layers);
     free(cache->encode);
-    free(cache->survey);
+    free(cache->calibration);
     free(cache->k_kinds);
     free(cache->v_kinds);
     free(cache);
@@ -221,17 +221,17 @@ static bool open_exact(KvCache *cache, KvSequence *sequence, Error *error) {
 
 bool kv_sequence_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error) {
     if (!open_exact(cache, sequence, error)) return false;
-    bool coded = false;
-    for (int g = 0; format && format->k != KV_EXACT && g < cache->plan->group_count; g++)
-        coded = coded || cache->plan->group[g].coded;
-    if (!coded || kv_codes_open(cache, format, sequence, error)) return true;
+    bool quantised = false;
+    for (int g = 0; format && format->k != KV_FULL && g < cache->plan->group_count; g++)
+        quantised = quantised || cache->plan->group[g].quantised;
+    if (!quantised || kv_quant_pages_open(cache, format, sequence, error)) return true;
     kv_sequence_close(cache, sequence);
     return false;
 }
 
 void kv_sequence_close(KvCache *cache, KvSequence *sequence) {
     if (!sequence->tables) return;
-    kv_codes_close(cache, sequence);
+    kv_quant_pages_close(cache, sequence);
     for (int g = 0; g < cache->plan->group_count; g++)
         page_release_range(cache->pool, g, sequence->tables[g], 0, group_pages(cache->plan, g, sequence->reserved));
     free(sequence->tables[0]);
@@ -260,9 +260,9 @@ static bool reserve_group(KvCache *cache, KvSequence *sequence, int g, int64_t e
     const int filling = filling_page(cache->plan, g, sequence->length);
     int32_t *table = sequence->tables[g];
     if (end > sequence->length && filling < before && !own_page(cache, g, &table[filling], error)) return false;
-    const bool coding = sequence->codes && sequence->codes->active;
+    const bool view = sequence->quant && sequence->quant->active;
     for (int i = before; i < after; i++) {
-        const int page = coding ? after - 1 - (i - before) : i; /* the last, which stay the longest, take low places */
+        const int page = view ? after - 1 - (i - before) : i; /* the last, which stay the longest, take low places */
         table[page] = page_take(cache->pool, g);
         if (table[page] < 0) return page_pool_full(cache->pool, error);
     }
@@ -278,7 +278,7 @@ bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error) 
             cache->table_pages * KV_PAGE_TOKENS);
     }
     CHECK(tokens <= kv_step_rows(sequence));
-    if (!kv_codes_reserve(cache, sequence, tokens, error)) return false;
+    if (!kv_quant_pages_reserve(cache, sequence, tokens, error)) return false;
     bool ok = true;
     for (int g = 0; ok && g < plan->group_count; g++) ok = reserve_group(cache, sequence, g, end, error);
     for (int g = 0; !ok && g < plan->group_count; g++)
@@ -289,10 +289,10 @@ bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error) 
     return ok;
 }
 
-void kv_run(const KvSequence *sequence, Run *run) {
-    run->tables = (const int32_t *const *)sequence->tables;
-    run->coding = sequence->codes && sequence->codes->active ? &sequence->codes->coding : NULL;
-    run->position = sequence->length;
+void kv_run(const KvSequence *sequence, SequenceChunk *chunk) {
+    chunk->tables = (const int32_t *const *)sequence->tables;
+    chunk->quant = sequence->quant && sequence->quant->active ? &sequence->quant->view : NULL;
+    chunk->position = sequence->length;
 }
 
 /* The first page that a token at this position, or a later one, can see. */
@@ -308,7 +308,7 @@ void kv_advance(KvCache *cache, KvSequence *sequence, int tokens) {
     for (int g = 0; g < cache->plan->group_count; g++)
         page_release_range(cache->pool, g, sequence->tables[g], first_visible_page(cache->plan, g, before),
             first_visible_page(cache->plan, g, sequence->length));
-    kv_codes_advance(cache, sequence);
+    kv_quant_pages_advance(cache, sequence);
 }
 
 bool kv_truncate(KvCache *cache, KvSequence *sequence, int length) {
@@ -319,11 +319,11 @@ bool kv_truncate(KvCache *cache, KvSequence *sequence, int length) {
         const int first = first_visible_page(plan, g, length);
         if (plan->group[g].window && first * KV_PAGE_TOKENS < length && sequence->tables[g][first] < 0) return false;
     }
-    if (!kv_codes_can_truncate(cache, sequence, length)) return false;
+    if (!kv_quant_pages_can_truncate(cache, sequence, length)) return false;
     for (int g = 0; g < plan->group_count; g++)
         page_release_range(cache->pool, g, sequence->tables[g], group_pages(plan, g, length),
             group_pages(plan, g, sequence->reserved));
-    kv_codes_truncate(cache, sequence, length);
+    kv_quant_pages_truncate(cache, sequence, length);
     sequence->length = length;
     sequence->reserved = kv_pages(length) * KV_PAGE_TOKENS;
     return true;
@@ -339,7 +339,7 @@ void kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to) {
             if (page >= 0) page_retain(cache->pool, g, page);
         }
     }
-    kv_codes_fork(cache, from, to);
+    kv_quant_pages_fork(cache, from, to);
     to->length = from->length;
     to->reserved = kv_pages(from->length) * KV_PAGE_TOKENS;
 }

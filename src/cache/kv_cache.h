@@ -5,7 +5,7 @@
  * stands for that page of all its layers. Full pages are immutable, so they can be shared; the page being filled, and a
  * state, are copied by whoever writes while others hold them too. Window groups free pages that no later token can see.
  * A sequence of a coded format has, from `after` tokens on, pages of codes per layer, and frees the exact ones that no
- * later row sees exactly. What a row sees depends on its position alone (KvCoding), however the text is cut.
+ * later row sees exactly. What a row sees depends on its position alone (KvQuantView), however the text is cut.
  * Threads: the engine thread; a plan is constant once it is made. */
 #pragma once
 #include "backend/backend.h"
@@ -22,7 +22,7 @@ typedef struct KvPlan {
     struct {
         CacheKind kind; /* PAGES or STATE */
         int window;     /* 0: nothing ever leaves */
-        bool coded;     /* its layers can be kept as codes */
+        bool quantised; /* its layers can be kept as codes */
         Backend *backend;
         size_t page_bytes; /* this group's layers, one after another */
     } group[KV_GROUPS_MAX];
@@ -44,21 +44,21 @@ size_t kv_taken_bytes(const KvPlan *plan, const Backend *backend, size_t budget)
 typedef struct KvCache KvCache;
 
 /* The coded side of a sequence. */
-typedef struct KvCodes {
+typedef struct KvQuantPages {
     KvFormat format;
     bool active;                  /* the layers' codes are decided: `after` tokens were held once */
     int end;                      /* tokens, whole pages: pages from sink to here are coded; */
     int freed;                    /* and from sink to here they are not exact any more */
-    KvCode *layers;               /* [layer] */
+    KvQuant *layers;              /* [layer] */
     int32_t **k_pages, **v_pages; /* [layer][page]; −1: none. Full pages, shared like exact ones */
-    KvCoding coding;              /* all of this, as a run needs it */
-} KvCodes;
+    KvQuantView view;             /* all of this, as a run needs it */
+} KvQuantPages;
 
 typedef struct KvSequence {
-    int length;       /* tokens held */
-    int reserved;     /* tokens that the tables have pages for */
-    int32_t **tables; /* [group][page]; −1: freed. A state is page 0 of its group */
-    KvCodes *codes;   /* NULL: everything stays exact */
+    int length;          /* tokens held */
+    int reserved;        /* tokens that the tables have pages for */
+    int32_t **tables;    /* [group][page]; −1: freed. A state is page 0 of its group */
+    KvQuantPages *quant; /* NULL: everything stays exact */
 } KvSequence;
 
 /* Page memory for at most budget_bytes over all groups. The plan outlives the cache. */
@@ -73,7 +73,7 @@ typedef struct KvUse {
     size_t bytes[KV_FORMS];
     uint64_t pages[KV_FORMS];
     int raised;  /* of one sequence that is coded: layers whose keys have a better form than asked for, */
-    float noise; /* and the largest of its layers (KvCode) */
+    float noise; /* and the largest of its layers (KvQuant) */
 } KvUse;
 
 /* format NULL: exact. Layers that cannot be coded stay exact. */
@@ -90,7 +90,7 @@ int kv_step_rows(const KvSequence *sequence);
  * it held, some of it perhaps also as codes. */
 NODISCARD bool kv_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error);
 /* Of the reserved step: its place in the cache, for run->position = the sequence's length. */
-void kv_run(const KvSequence *sequence, Run *run);
+void kv_run(const KvSequence *sequence, SequenceChunk *chunk);
 /* After a step wrote them. Frees pages that no later row sees, or not exactly. */
 void kv_advance(KvCache *cache, KvSequence *sequence, int tokens);
 /* Forgets positions ≥ length. False when what a row there would see (of a window, or exactly) is gone, or when a state

@@ -10,13 +10,13 @@ typedef struct Name {
 } Name;
 
 static const Name names[] = {
-    {"f16", KV_EXACT, KV_EXACT, KV_RAISE_NONE},
-    {"turbo", KV_CODE4, KV_CODE4, KV_RAISE_MEASURED},
-    {"turbo3", KV_CODE4, KV_CODE3, KV_RAISE_NONE},
-    {"turbo4", KV_CODE4, KV_CODE4, KV_RAISE_NONE},
-    {"turbo5", KV_CODE5, KV_CODE4, KV_RAISE_NONE},
-    {"turbo6", KV_CODE6, KV_CODE5, KV_RAISE_NONE},
-    {"q8", KV_CODE8, KV_CODE8, KV_RAISE_NONE},
+    {"f16", KV_FULL, KV_FULL, KV_RAISE_NONE},
+    {"turbo", KV_Q4, KV_Q4, KV_RAISE_MEASURED},
+    {"turbo3", KV_Q4, KV_Q3, KV_RAISE_NONE},
+    {"turbo4", KV_Q4, KV_Q4, KV_RAISE_NONE},
+    {"turbo5", KV_Q5, KV_Q4, KV_RAISE_NONE},
+    {"turbo6", KV_Q6, KV_Q5, KV_RAISE_NONE},
+    {"q8", KV_Q8, KV_Q8, KV_RAISE_NONE},
 };
 enum { NAMES = sizeof names / sizeof *names };
 
@@ -30,7 +30,7 @@ bool kv_format_parse(const char *text, KvFormat *out, Error *error) {
     const char *slash = strchr(text, '/');
     const Name *k = find_name(text, slash ? (size_t)(slash - text) : strlen(text));
     const Name *v = slash ? find_name(slash + 1, strlen(slash + 1)) : k;
-    if (!k || !v || (k->k == KV_EXACT) != (v->v == KV_EXACT))
+    if (!k || !v || (k->k == KV_FULL) != (v->v == KV_FULL))
         return fail(error, ERROR_USAGE,
             "\"%.40s\" is no form of a KV cache: f16, turbo, turbo3, turbo4, turbo5, turbo6 and q8 are, and two of the "
             "coded ones as KEYS/VALUES",

@@ -1,5 +1,5 @@
 /* In which form a sequence keeps what has left its hot window. Asked for by an option or a request; what a layer really
- * has is in KvCode. */
+ * has is in KvQuant. */
 #pragma once
 #include "backend/backend.h"
 

@@ -16,8 +16,8 @@ struct KvCache {
         size_t bytes;
     } code_kind[CODE_KINDS_MAX];
     int (*k_kinds)[KV_FORMS], (*v_kinds)[KV_FORMS]; /* [layer] the kind of each form's pages */
-    KvEncode *encode;                               /* [layer] */
-    KvSurvey *survey;                               /* [layer] */
+    KvQuantise *encode;                             /* [layer] */
+    KvCalibration *calibration;                     /* [layer] */
 };
 
 static inline int kv_pages(int64_t tokens) { return (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS); }
@@ -26,14 +26,14 @@ static inline int kv_pages(int64_t tokens) { return (int)((tokens + KV_PAGE_TOKE
 
 /* A layer that keeps codes of its own. */
 bool kv_layer_coded(const KvPlan *plan, int layer);
-size_t kv_code_bytes_for(const KvPlan *plan, const KvFormat *format, int group, int tokens);
-NODISCARD bool kv_codes_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error);
-void kv_codes_close(KvCache *cache, KvSequence *sequence);
+size_t kv_quant_bytes_for(const KvPlan *plan, const KvFormat *format, int group, int tokens);
+NODISCARD bool kv_quant_pages_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error);
+void kv_quant_pages_close(KvCache *cache, KvSequence *sequence);
 /* Decides and codes what rows of the coming step see as codes. */
-NODISCARD bool kv_codes_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error);
+NODISCARD bool kv_quant_pages_reserve(KvCache *cache, KvSequence *sequence, int tokens, Error *error);
 /* Exact pages that no row from the sequence's length on sees become codes only. */
-void kv_codes_advance(KvCache *cache, KvSequence *sequence);
+void kv_quant_pages_advance(KvCache *cache, KvSequence *sequence);
 /* Whether a row at this position would find what it sees exactly. */
-bool kv_codes_can_truncate(const KvCache *cache, const KvSequence *sequence, int length);
-void kv_codes_truncate(KvCache *cache, KvSequence *sequence, int length);
-void kv_codes_fork(KvCache *cache, const KvSequence *from, KvSequence *to);
+bool kv_quant_pages_can_truncate(const KvCache *cache, const KvSequence *sequence, int length);
+void kv_quant_pages_truncate(KvCache *cache, KvSequence *sequence, int length);
+void kv_quant_pages_fork(KvCache *cache, const KvSequence *from, KvSequence *to);

@@ -144,7 +144,7 @@ static void give_back(PageStore *store, int32_t page) {
         bool used = false;
         for (size_t i = huge / store->bytes; i <= last && i < (size_t)store->page_count; i++)
             used |= store->owners[i] > 0;
-        if (!used) store->backend->ops->discard(store->backend, store->base + huge, size);
+        if (!used) store->backend->ops->decommit(store->backend, store->base + huge, size);
     }
 }
 

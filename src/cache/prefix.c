@@ -103,7 +103,7 @@ static void walk_codes(Walk *walk, PrefixNode *node) {
     if (!node->decision) return;
     if (walk->codes_end < 0)
         walk->codes_end = node->decision->end * KV_PAGE_TOKENS;
-    else if (node->codes && walk->codes_end == before)
+    else if (node->quant && walk->codes_end == before)
         walk->codes_end = before + KV_PAGE_TOKENS;
 }
 
@@ -117,14 +117,14 @@ static bool is_whole(const PrefixCache *p, const Walk *walk, const PrefixNode *t
             continue;
         }
         const int sink = need->sink < need->pages ? need->sink : need->pages;
-        if (need->exact[g] < walk->start[g] || (plan->group[g].coded && walk->leading[g] < sink)) return false;
+        if (need->exact[g] < walk->start[g] || (plan->group[g].quantised && walk->leading[g] < sink)) return false;
     }
     return true;
 }
 
 static void consider(
     const PrefixCache *p, const KvSequence *sequence, const Walk *walk, PrefixNode *tip, int length, Found *found) {
-    const KvFormat *format = sequence->codes ? &sequence->codes->format : NULL;
+    const KvFormat *format = sequence->quant ? &sequence->quant->format : NULL;
     if (!format || length <= format->after) {
         const PrefixNeed need = prefix_need(p, format, length, -1);
         if (is_whole(p, walk, tip, &need)) *found = (Found){tip, need, false};
@@ -170,9 +170,9 @@ static Found find(
     }
 }
 
-int prefix_find(PrefixCache *p, uint64_t space, const int32_t *tokens, int count, KvSequence *sequence) {
+int prefix_find(PrefixCache *p, uint64_t salt, const int32_t *tokens, int count, KvSequence *sequence) {
     CHECK(sequence->length == 0 && sequence->reserved == 0);
-    const PrefixRoot key = prefix_root_key(space, sequence);
+    const PrefixRoot key = prefix_root_key(salt, sequence);
     bool known;
     const int at = prefix_root_place(p, &key, &known);
     const Found found = known ? find(p, sequence, p->roots[at].node, tokens, count) : (Found){0};
@@ -194,14 +194,14 @@ int prefix_find(PrefixCache *p, uint64_t space, const int32_t *tokens, int count
 
 bool prefix_forgets(const PrefixCache *p, const KvSequence *sequence) {
     const KvPlan *plan = p->kv->plan;
-    bool forgets = sequence->codes != NULL;
+    bool forgets = sequence->quant != NULL;
     for (int g = 0; g < plan->group_count; g++)
         forgets = forgets || plan->group[g].window > 0 || plan->group[g].kind == CACHE_STATE;
     return forgets;
 }
 
-int prefix_common(const PrefixCache *p, uint64_t space, const int32_t *tokens, int count, const KvSequence *sequence) {
-    const PrefixRoot key = prefix_root_key(space, sequence);
+int prefix_common(const PrefixCache *p, uint64_t salt, const int32_t *tokens, int count, const KvSequence *sequence) {
+    const PrefixRoot key = prefix_root_key(salt, sequence);
     bool known;
     const int at = prefix_root_place(p, &key, &known);
     const PrefixNode *node = known ? p->roots[at].node : NULL;
@@ -256,9 +256,9 @@ static void mark_stale(PrefixCache *p, PrefixNode *node, const Kept *kept) {
 }
 
 static PrefixNeed need_of(const PrefixCache *p, const KvSequence *s, int length) {
-    const KvCodes *codes = s->codes;
-    const bool active = codes && codes->active && length >= codes->format.after;
-    return prefix_need(p, codes ? &codes->format : NULL, length, active ? codes->end : -1);
+    const KvQuantPages *quant = s->quant;
+    const bool active = quant && quant->active && length >= quant->format.after;
+    return prefix_need(p, quant ? &quant->format : NULL, length, active ? quant->end : -1);
 }
 
 /* A page that ended earlier in the same text goes on: it becomes the longer one, unless that lacks what it has. */
@@ -298,12 +298,12 @@ static PrefixNode *covering(
 static bool leave(PrefixCache *p, PrefixNode **at, const int32_t *tokens, const KvSequence *s, const Kept *kept) {
     PrefixNode *node = *at;
     const PrefixNeed *need = &kept->end;
-    const KvCodes *codes = s->codes;
-    const bool active = codes && codes->active;
+    const KvQuantPages *quant = s->quant;
+    const bool active = quant && quant->active;
     for (int page = 0; page < need->pages; page++) {
         const int begin = page * KV_PAGE_TOKENS, left = s->length - begin;
         const int count = left < KV_PAGE_TOKENS ? left : KV_PAGE_TOKENS;
-        if (active && begin == codes->format.after && !prefix_hold_decision(p, node, s)) return false;
+        if (active && begin == quant->format.after && !prefix_hold_decision(p, node, s)) return false;
         PrefixNode *next = count < KV_PAGE_TOKENS ? covering(p, node, tokens + begin, count, need) : NULL;
         if (!next) next = enter(p, node, tokens + begin, count, need);
         if (!next) return false;
@@ -315,11 +315,11 @@ static bool leave(PrefixCache *p, PrefixNode **at, const int32_t *tokens, const 
     return true;
 }
 
-void prefix_insert(PrefixCache *p, uint64_t space, const int32_t *tokens, const KvSequence *sequence) {
+void prefix_insert(PrefixCache *p, uint64_t salt, const int32_t *tokens, const KvSequence *sequence) {
     if (sequence->length == 0) return;
     const int pages = kv_pages(sequence->length);
     while (p->stats.nodes > 0 && p->stats.nodes + pages > PREFIX_NODES_MAX) (void)evict_tip(p, false);
-    const PrefixRoot key = prefix_root_key(space, sequence);
+    const PrefixRoot key = prefix_root_key(salt, sequence);
     PrefixNode *root = prefix_open_root(p, &key), *last = root;
     if (!root) return;
     const int parting = first_parting(root, tokens, sequence->length) * KV_PAGE_TOKENS;

@@ -12,7 +12,7 @@ typedef enum PrefixOrder { PREFIX_USED, PREFIX_STALE, PREFIX_ORDERS } PrefixOrde
 
 /* How the layers are coded behind one text of `after` tokens, and that text's codes. */
 typedef struct PrefixDecision {
-    KvCode *layers;   /* [layer] */
+    KvQuant *layers;  /* [layer] */
     uint64_t *pairs;  /* what their bias_pairs point into */
     int first, end;   /* pages whose codes are here */
     int32_t *pages[]; /* [page][2·layer], of after / KV_PAGE_TOKENS pages: as a node's codes */
@@ -27,14 +27,14 @@ typedef struct PrefixNode {
     PrefixLink link[PREFIX_ORDERS];
     unsigned stale;               /* bit g: the group's page serves earlier ends only; any: in the list of stale ones */
     int32_t pages[KV_GROUPS_MAX]; /* exact; −1: none. A state is that of this node's end */
-    int32_t *codes;               /* [2·layer] keys', then values' pages of each layer; NULL: none */
+    int32_t *quant;               /* [2·layer] keys', then values' pages of each layer; NULL: none */
     PrefixDecision *decision;     /* of the node at depth after / KV_PAGE_TOKENS, and of all below it; NULL: none yet */
     int32_t tokens[KV_PAGE_TOKENS];
 } PrefixNode;
 
 typedef struct PrefixRoot {
-    uint64_t space;
-    bool coded;
+    uint64_t salt;
+    bool quantised;
     KvFormat format; /* zero unless coded */
     PrefixNode *node;
 } PrefixRoot;
@@ -65,7 +65,7 @@ void prefix_renew(PrefixCache *prefix, PrefixOrder order, PrefixNode *node);
 void prefix_set_stale(PrefixCache *prefix, PrefixNode *node, unsigned stale);
 /* From a tip to its root, so that a page is never older than what follows it. */
 void prefix_touch(PrefixCache *prefix, PrefixNode *node);
-PrefixRoot prefix_root_key(uint64_t space, const KvSequence *sequence);
+PrefixRoot prefix_root_key(uint64_t salt, const KvSequence *sequence);
 /* Where this root is, or belongs. */
 int prefix_root_place(const PrefixCache *prefix, const PrefixRoot *key, bool *found);
 PrefixNode *prefix_open_root(

@@ -42,14 +42,14 @@ void prefix_touch(PrefixCache *p, PrefixNode *node) {
 /* ---- roots ---- */
 
 static int compare_root(const PrefixRoot *a, const PrefixRoot *b) {
-    if (a->space != b->space) return a->space < b->space ? -1 : 1;
-    if (a->coded != b->coded) return a->coded ? 1 : -1;
+    if (a->salt != b->salt) return a->salt < b->salt ? -1 : 1;
+    if (a->quantised != b->quantised) return a->quantised ? 1 : -1;
     return memcmp(&a->format, &b->format, sizeof a->format);
 }
 
-PrefixRoot prefix_root_key(uint64_t space, const KvSequence *sequence) {
-    PrefixRoot key = {.space = space, .coded = sequence->codes != NULL};
-    if (key.coded) key.format = sequence->codes->format;
+PrefixRoot prefix_root_key(uint64_t salt, const KvSequence *sequence) {
+    PrefixRoot key = {.salt = salt, .quantised = sequence->quant != NULL};
+    if (key.quantised) key.format = sequence->quant->format;
     return key;
 }
 

@@ -13,8 +13,8 @@ PrefixNeed prefix_need(const PrefixCache *prefix, const KvFormat *format, int le
     PrefixNeed need = {.length = length, .pages = kv_pages(length)};
     int exact = 0; /* of coded groups */
     if (codes_end >= 0) {
-        const KvCoding coding = {.after = format->after, .hot = format->hot, .sink = format->sink};
-        exact = smaller(kv_cold_end(&coding, length), codes_end) / KV_PAGE_TOKENS;
+        const KvQuantView view = {.after = format->after, .hot = format->hot, .sink = format->sink};
+        exact = smaller(kv_cold_end(&view, length), codes_end) / KV_PAGE_TOKENS;
         need.sink = format->sink / KV_PAGE_TOKENS;
         need.codes_end = codes_end;
     }
@@ -24,7 +24,7 @@ PrefixNeed prefix_need(const PrefixCache *prefix, const KvFormat *format, int le
             need.exact[g] = need.pages - 1;
         else if (window)
             need.exact[g] = (length >= window ? length - window + 1 : 0) / KV_PAGE_TOKENS;
-        else if (plan->group[g].coded)
+        else if (plan->group[g].quantised)
             need.exact[g] = exact;
     }
     return need;
@@ -32,7 +32,7 @@ PrefixNeed prefix_need(const PrefixCache *prefix, const KvFormat *format, int le
 
 bool prefix_needs(const PrefixCache *prefix, const PrefixNeed *need, int group, int page) {
     if (page >= need->pages) return false;
-    return page >= need->exact[group] || (prefix->kv->plan->group[group].coded && page < need->sink);
+    return page >= need->exact[group] || (prefix->kv->plan->group[group].quantised && page < need->sink);
 }
 
 /* ---- references ---- */
@@ -47,27 +47,27 @@ static void release(PrefixCache *prefix, int kind, int32_t page) {
     prefix->stats.bytes -= page_pool_page_bytes(prefix->kv->pool, kind);
 }
 
-static int code_kind_of(const KvCache *kv, const KvCode *layers, int i) {
+static int code_kind_of(const KvCache *kv, const KvQuant *layers, int i) {
     const int n = kv->plan->layer_count;
     return i < n ? kv->k_kinds[i][layers[i].k] : kv->v_kinds[i - n][layers[i - n].v];
 }
 
-static void release_codes(PrefixCache *prefix, const KvCode *layers, int32_t *codes) {
-    for (int i = 0; codes && i < 2 * prefix->kv->plan->layer_count; i++)
-        if (codes[i] >= 0) release(prefix, code_kind_of(prefix->kv, layers, i), codes[i]);
-    free(codes);
+static void release_codes(PrefixCache *prefix, const KvQuant *layers, int32_t *quant) {
+    for (int i = 0; quant && i < 2 * prefix->kv->plan->layer_count; i++)
+        if (quant[i] >= 0) release(prefix, code_kind_of(prefix->kv, layers, i), quant[i]);
+    free(quant);
 }
 
 /* One page's codes of all layers, held by the tree from now on. NULL: no memory. */
 static int32_t *hold_codes(PrefixCache *prefix, const KvSequence *sequence, int page) {
-    const KvCodes *from = sequence->codes;
+    const KvQuantPages *from = sequence->quant;
     const int n = prefix->kv->plan->layer_count;
-    int32_t *codes = malloc(2 * (size_t)n * sizeof *codes);
-    for (int i = 0; codes && i < 2 * n; i++) {
-        codes[i] = i < n ? from->k_pages[i][page] : from->v_pages[i - n][page];
-        if (codes[i] >= 0) retain(prefix, code_kind_of(prefix->kv, from->layers, i), codes[i]);
+    int32_t *quant = malloc(2 * (size_t)n * sizeof *quant);
+    for (int i = 0; quant && i < 2 * n; i++) {
+        quant[i] = i < n ? from->k_pages[i][page] : from->v_pages[i - n][page];
+        if (quant[i] >= 0) retain(prefix, code_kind_of(prefix->kv, from->layers, i), quant[i]);
     }
-    return codes;
+    return quant;
 }
 
 /* ---- holding ---- */
@@ -80,15 +80,15 @@ bool prefix_hold(PrefixCache *prefix, PrefixNode *node, int page, const KvSequen
         retain(prefix, g, exact);
         node->pages[g] = exact;
     }
-    if (!node->decision || node->codes || (page + 1) * KV_PAGE_TOKENS > need->codes_end) return true;
-    if (page < node->decision->first || page * KV_PAGE_TOKENS < sequence->codes->format.after) return true;
-    node->codes = hold_codes(prefix, sequence, page);
-    return node->codes != NULL;
+    if (!node->decision || node->quant || (page + 1) * KV_PAGE_TOKENS > need->codes_end) return true;
+    if (page < node->decision->first || page * KV_PAGE_TOKENS < sequence->quant->format.after) return true;
+    node->quant = hold_codes(prefix, sequence, page);
+    return node->quant != NULL;
 }
 
-static PrefixDecision *copy_decision(const KvCache *kv, const KvCodes *codes) {
+static PrefixDecision *copy_decision(const KvCache *kv, const KvQuantPages *quant) {
     const size_t layers = (size_t)kv->plan->layer_count;
-    const size_t pages = (size_t)codes->format.after / KV_PAGE_TOKENS;
+    const size_t pages = (size_t)quant->format.after / KV_PAGE_TOKENS;
     size_t heads = 0;
     for (size_t i = 0; i < layers; i++) heads += (size_t)kv->layers[i].layout.kv_heads;
     PrefixDecision *decision = calloc(1, sizeof *decision + pages * sizeof *decision->pages);
@@ -101,23 +101,23 @@ static PrefixDecision *copy_decision(const KvCache *kv, const KvCodes *codes) {
         free(decision);
         return NULL;
     }
-    memcpy(decision->layers, codes->layers, layers * sizeof *decision->layers);
+    memcpy(decision->layers, quant->layers, layers * sizeof *decision->layers);
     uint64_t *pairs = decision->pairs;
     for (size_t i = 0; i < layers; pairs += kv->layers[i++].layout.kv_heads) {
-        if (!codes->layers[i].bias_pairs) continue;
-        memcpy(pairs, codes->layers[i].bias_pairs, (size_t)kv->layers[i].layout.kv_heads * sizeof *pairs);
+        if (!quant->layers[i].bias_pairs) continue;
+        memcpy(pairs, quant->layers[i].bias_pairs, (size_t)kv->layers[i].layout.kv_heads * sizeof *pairs);
         decision->layers[i].bias_pairs = pairs;
     }
-    decision->first = decision->end = codes->format.sink / KV_PAGE_TOKENS;
+    decision->first = decision->end = quant->format.sink / KV_PAGE_TOKENS;
     return decision;
 }
 
 bool prefix_hold_decision(PrefixCache *prefix, PrefixNode *node, const KvSequence *sequence) {
-    const KvCodes *codes = sequence->codes;
-    if (!node->decision) node->decision = copy_decision(prefix->kv, codes);
+    const KvQuantPages *quant = sequence->quant;
+    if (!node->decision) node->decision = copy_decision(prefix->kv, quant);
     PrefixDecision *decision = node->decision;
     if (!decision) return false;
-    for (; decision->end < smaller(codes->end, codes->format.after) / KV_PAGE_TOKENS; decision->end++) {
+    for (; decision->end < smaller(quant->end, quant->format.after) / KV_PAGE_TOKENS; decision->end++) {
         decision->pages[decision->end] = hold_codes(prefix, sequence, decision->end);
         if (!decision->pages[decision->end]) return false;
     }
@@ -138,8 +138,8 @@ static bool owns_decision(const PrefixNode *node) {
 void prefix_release_pages(PrefixCache *prefix, PrefixNode *node) {
     for (int g = 0; g < prefix->kv->plan->group_count; g++) prefix_release_group(prefix, node, g);
     PrefixDecision *decision = node->decision;
-    if (node->codes) release_codes(prefix, decision->layers, node->codes);
-    node->codes = NULL;
+    if (node->quant) release_codes(prefix, decision->layers, node->quant);
+    node->quant = NULL;
     if (owns_decision(node)) {
         for (int i = decision->first; i < decision->end; i++)
             release_codes(prefix, decision->layers, decision->pages[i]);
@@ -152,13 +152,13 @@ void prefix_release_pages(PrefixCache *prefix, PrefixNode *node) {
 
 /* ---- what forgetting would free ---- */
 
-static size_t idle_codes(const PrefixCache *prefix, const KvCode *layers, const int32_t *codes) {
+static size_t idle_codes(const PrefixCache *prefix, const KvQuant *layers, const int32_t *quant) {
     const KvCache *kv = prefix->kv;
     size_t bytes = 0;
-    for (int i = 0; codes && i < 2 * kv->plan->layer_count; i++) {
-        if (codes[i] < 0) continue;
+    for (int i = 0; quant && i < 2 * kv->plan->layer_count; i++) {
+        if (quant[i] < 0) continue;
         const int kind = code_kind_of(kv, layers, i);
-        if (page_owners(kv->pool, kind, codes[i]) == 1) bytes += page_pool_page_bytes(kv->pool, kind);
+        if (page_owners(kv->pool, kind, quant[i]) == 1) bytes += page_pool_page_bytes(kv->pool, kind);
     }
     return bytes;
 }
@@ -173,7 +173,7 @@ size_t prefix_node_idle(const PrefixCache *prefix, const PrefixNode *node) {
     size_t bytes = 0;
     for (int g = 0; g < prefix->kv->plan->group_count; g++) bytes += idle_group(prefix, node, g);
     const PrefixDecision *decision = node->decision;
-    if (node->codes) bytes += idle_codes(prefix, decision->layers, node->codes);
+    if (node->quant) bytes += idle_codes(prefix, decision->layers, node->quant);
     if (owns_decision(node))
         for (int i = decision->first; i < decision->end; i++)
             bytes += idle_codes(prefix, decision->layers, decision->pages[i]);
@@ -189,17 +189,17 @@ bool prefix_frees_stale(const PrefixCache *prefix, const PrefixNode *node) {
 bool prefix_holds(const PrefixCache *prefix, const PrefixNode *node) {
     for (int g = 0; g < prefix->kv->plan->group_count; g++)
         if (node->pages[g] >= 0) return true;
-    return node->codes || owns_decision(node);
+    return node->quant || owns_decision(node);
 }
 
 /* ---- lending ---- */
 
 static void lend_codes(
-    PrefixCache *prefix, const KvCode *layers, const int32_t *codes, int page, KvSequence *sequence) {
+    PrefixCache *prefix, const KvQuant *layers, const int32_t *quant, int page, KvSequence *sequence) {
     const int n = prefix->kv->plan->layer_count;
     for (int i = 0; i < 2 * n; i++) {
-        *(i < n ? &sequence->codes->k_pages[i][page] : &sequence->codes->v_pages[i - n][page]) = codes[i];
-        if (codes[i] >= 0) page_retain(prefix->kv->pool, code_kind_of(prefix->kv, layers, i), codes[i]);
+        *(i < n ? &sequence->quant->k_pages[i][page] : &sequence->quant->v_pages[i - n][page]) = quant[i];
+        if (quant[i] >= 0) page_retain(prefix->kv->pool, code_kind_of(prefix->kv, layers, i), quant[i]);
     }
 }
 
@@ -211,26 +211,26 @@ void prefix_lend(PrefixCache *prefix, const PrefixNode *node, int page, const Pr
         sequence->tables[g][plan->group[g].kind == CACHE_STATE ? 0 : page] = node->pages[g];
         page_retain(prefix->kv->pool, g, node->pages[g]);
     }
-    if (node->codes && (page + 1) * KV_PAGE_TOKENS <= need->codes_end)
-        lend_codes(prefix, node->decision->layers, node->codes, page, sequence);
+    if (node->quant && (page + 1) * KV_PAGE_TOKENS <= need->codes_end)
+        lend_codes(prefix, node->decision->layers, node->quant, page, sequence);
 }
 
 void prefix_lend_decision(
     PrefixCache *prefix, const PrefixDecision *decision, const PrefixNeed *need, KvSequence *sequence) {
-    KvCodes *codes = sequence->codes;
+    KvQuantPages *quant = sequence->quant;
     for (int i = 0; i < prefix->kv->plan->layer_count; i++) {
-        uint64_t *pairs = codes->layers[i].bias_pairs;
-        codes->layers[i] = decision->layers[i];
-        codes->layers[i].bias_pairs = pairs;
+        uint64_t *pairs = quant->layers[i].bias_pairs;
+        quant->layers[i] = decision->layers[i];
+        quant->layers[i].bias_pairs = pairs;
         if (pairs)
             memcpy(
                 pairs, decision->layers[i].bias_pairs, (size_t)prefix->kv->layers[i].layout.kv_heads * sizeof *pairs);
     }
     for (int page = decision->first; page < decision->end; page++)
         lend_codes(prefix, decision->layers, decision->pages[page], page, sequence);
-    codes->active = true;
-    codes->end = need->codes_end;
-    const KvFormat *f = &codes->format;
-    const KvCoding coding = {.after = f->after, .hot = f->hot, .sink = f->sink};
-    codes->freed = smaller(kv_cold_end(&coding, need->length), codes->end);
+    quant->active = true;
+    quant->end = need->codes_end;
+    const KvFormat *f = &quant->format;
+    const KvQuantView view = {.after = f->after, .hot = f->hot, .sink = f->sink};
+    quant->freed = smaller(kv_cold_end(&view, need->length), quant->end);
 }

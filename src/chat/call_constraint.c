@@ -122,7 +122,7 @@ static bool give_forced(
     Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max, int *count, Error *error) {
     const CallConstraint *c = own(constraint);
     *count = 0;
-    return state & FREE_BIT || constraint_forced(c->grammar, state, c->tokenizer, last, tokens, max, count, error);
+    return state & FREE_BIT || constraint_jump_ahead(c->grammar, state, c->tokenizer, last, tokens, max, count, error);
 }
 
 static void free_constraint(Constraint *constraint) {
@@ -171,7 +171,7 @@ static bool begin_states(CallConstraint *c, const CallRules *rules, Error *error
 
 static Constraint *make(ChatModel *model, const CallRules *rules, Grammar *grammar, size_t words, Error *error) {
     static const ConstraintOps ops = {
-        .mask = give_mask, .forced = give_forced, .accept = accept_token, .free = free_constraint};
+        .mask = give_mask, .jump_ahead = give_forced, .accept = accept_token, .free = free_constraint};
     CallConstraint *c = calloc(1, sizeof *c + words * sizeof *c->mask);
     if (!c) {
         fail(error, ERROR_MEMORY, "no memory for a constraint");

@@ -21,10 +21,10 @@ static bool accept_token(Constraint *constraint, ConstraintState *state, int32_t
     return grammar_accept(grammar_of(constraint), state, token, error);
 }
 
-bool constraint_forced(Grammar *grammar, GrammarState state, const Tokenizer *tokenizer, int32_t last, int32_t *tokens,
-    int max, int *count, Error *error) {
+bool constraint_jump_ahead(Grammar *grammar, GrammarState state, const Tokenizer *tokenizer, int32_t last,
+    int32_t *tokens, int max, int *count, Error *error) {
     Tokens found = {0};
-    const bool ok = grammar_forced_tokens(grammar, state, tokenizer, last, &found, error);
+    const bool ok = grammar_jump_ahead_tokens(grammar, state, tokenizer, last, &found, error);
     *count = found.count < (size_t)max ? (int)found.count : max;
     if (*count > 0) memcpy(tokens, found.ids, (size_t)*count * sizeof *tokens);
     tokens_free(&found);
@@ -34,7 +34,7 @@ bool constraint_forced(Grammar *grammar, GrammarState state, const Tokenizer *to
 static bool give_forced(
     Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max, int *count, Error *error) {
     const GrammarConstraint *c = own(constraint);
-    return constraint_forced(c->grammar, state, c->tokenizer, last, tokens, max, count, error);
+    return constraint_jump_ahead(c->grammar, state, c->tokenizer, last, tokens, max, count, error);
 }
 
 static void free_constraint(Constraint *constraint) {
@@ -44,7 +44,7 @@ static void free_constraint(Constraint *constraint) {
 
 Constraint *constraint_of(ChatModel *model, Grammar *grammar, Error *error) {
     static const ConstraintOps ops = {
-        .mask = give_mask, .forced = give_forced, .accept = accept_token, .free = free_constraint};
+        .mask = give_mask, .jump_ahead = give_forced, .accept = accept_token, .free = free_constraint};
     const Vocabulary *vocabulary = chat_model_vocabulary(model, error);
     GrammarConstraint *c = vocabulary ? calloc(1, sizeof *c) : NULL;
     if (!c) {

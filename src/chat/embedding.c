@@ -17,7 +17,7 @@ static Request *submit(const ChatModel *model, const EmbeddingJob *job, int inde
         .max_tokens = 1,
         .choices = 1,
         .kv_format = &exact,
-        .cache_space = job->cache_space,
+        .cache_salt = job->cache_salt,
         .embeds = true,
         .sampling = {.top_p = 1, .repetition_penalty = 1, .logprobs = -1},
     };

@@ -5,8 +5,8 @@
 typedef struct EmbeddingJob {
     const Tokens *prompts; /* each of at least one token, and fewer than the context holds */
     int count;
-    int dimensions;       /* of each vector: so many of the model's first ones */
-    uint64_t cache_space; /* as of RequestOptions */
+    int dimensions;      /* of each vector: so many of the model's first ones */
+    uint64_t cache_salt; /* as of RequestOptions */
     /* Asked for each, and ten times a second: nobody wants them. waits: none has begun. */
     bool (*given_up)(void *context, bool waits);
     void *context;

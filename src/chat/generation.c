@@ -45,7 +45,7 @@ static bool open_prompt(Generation *g, const GenerationOptions *options, Error *
         .choices = options->choices,
         .echo_logprobs = options->echo_logprobs,
         .kv_format = options->kv_format,
-        .cache_space = options->cache_space,
+        .cache_salt = options->cache_salt,
         .cache_off = options->cache_off,
         .constraint = options->constraint,
         .sampling = options->sampling,

@@ -18,7 +18,7 @@ typedef struct GenerationOptions {
     const Slice *stops;        /* copied */
     int stop_count;            /* ≤ STOP_STRINGS_MAX */
     const KvFormat *kv_format; /* these four as of RequestOptions */
-    uint64_t cache_space;
+    uint64_t cache_salt;
     bool cache_off;
     Constraint *constraint;
     bool parsed;             /* answers are taken apart: events instead of text */

@@ -58,8 +58,8 @@ static bool give_forced(
     Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max, int *count, Error *error) {
     Constraint *inner = own(constraint)->inner;
     *count = 0;
-    if (reasons(state) || state == AT_BEGIN || !inner || !inner->ops->forced) return true;
-    return inner->ops->forced(inner, state, last, tokens, max, count, error);
+    if (reasons(state) || state == AT_BEGIN || !inner || !inner->ops->jump_ahead) return true;
+    return inner->ops->jump_ahead(inner, state, last, tokens, max, count, error);
 }
 
 /* Bytes of the marker that the text ends with. */
@@ -147,7 +147,7 @@ bool reasoning_is_counted(const ChatModel *model, bool open) {
 
 Constraint *reasoning_constraint(ChatModel *model, Constraint *inner, bool open, int64_t budget, Error *error) {
     static const ConstraintOps ops = {
-        .mask = give_mask, .forced = give_forced, .accept = accept_token, .free = free_constraint};
+        .mask = give_mask, .jump_ahead = give_forced, .accept = accept_token, .free = free_constraint};
     int32_t begins = -1;
     if (!reasoning_is_counted(model, open)) return inner;
     if (!open) CHECK(tokenizer_id(model->tokenizer, slice_of(model->reasoning->open), &begins));

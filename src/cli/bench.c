@@ -57,7 +57,7 @@ static bool parse_streams(const char *text, BenchPlan *plan, Error *error) {
         at = end;
     }
     if (plan->format_count > 1) return fail(error, ERROR_USAGE, "--streams takes one form of the KV cache");
-    if (!plan->format_count) plan->formats[0] = (KvFormat){.k = KV_EXACT};
+    if (!plan->format_count) plan->formats[0] = (KvFormat){.k = KV_FULL};
     for (int i = 1; i < most; i++) plan->formats[i] = plan->formats[0];
     plan->format_count = most;
     return true;
@@ -147,7 +147,7 @@ int command_bench(int argc, char **argv) {
             "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},
         {"--gpu-layers", "-ngl", OPTION_INTEGER, &layers, 0, 4096, "N",
             "the last N layers are on the GPU, the others here (all)"},
-        {"--tensor-parallel", NULL, OPTION_INTEGER, &parts, 1, BACKEND_PARTS_MAX, "N",
+        {"--tensor-parallel", NULL, OPTION_INTEGER, &parts, 1, BACKEND_RANKS_MAX, "N",
             "each layer is divided among N GPUs, the one of --device and those behind it (1)"},
         {"--cpu", NULL, OPTION_TEXT, &plan.cpu, 0, 0, "ISA", "instruction set (auto)"},
         {"--streams", NULL, OPTION_TEXT, &wish.streams, 0, 0, "N,…",

@@ -101,9 +101,9 @@ NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error); /* to t
 uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth);         /* that a token reads of the cache there */
 
 /* Of a streamed model, else zeroed: so far; added to a sum, as it grew since `before`; and as a member of an object. */
-SourceStats bench_experts_now(const BenchWalk *bench);
-void bench_experts_count(const BenchWalk *bench, const SourceStats *before, SourceStats *sum);
-void bench_experts_json(Buffer *out, const char *name, const SourceStats *stats);
+ExpertProviderStats bench_experts_now(const BenchWalk *bench);
+void bench_experts_count(const BenchWalk *bench, const ExpertProviderStats *before, ExpertProviderStats *sum);
+void bench_experts_json(Buffer *out, const char *name, const ExpertProviderStats *stats);
 
 /* ---- bench_fit.c: what was expected, of `apus bench --fit` ---- */
 

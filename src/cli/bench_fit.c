@@ -24,15 +24,15 @@ static EngineOptions options_of(const BenchPlan *plan) {
 bool bench_fit(const BenchPlan *plan, EnginePlan *out, Error *error) {
     const EngineOptions options = options_of(plan);
     if (!engine_plan(&options, PLAN_MEASURED, out, error)) return false;
-    if (plan->prompt) out->wishes.prompt = plan->prompt;
+    if (plan->prompt) out->request.prompt = plan->prompt;
     return true;
 }
 
 static Fit expected(const EnginePlan *fit, int depth) {
-    FitWishes wishes = fit->wishes;
+    FitRequest request = fit->request;
     Fit out;
-    wishes.depth = depth;
-    return fit_plan(&fit->machine, &fit->model, &wishes, &out, NULL) ? out : (Fit){0};
+    request.depth = depth;
+    return fit_plan(&fit->machine, &fit->model, &request, &out, NULL) ? out : (Fit){0};
 }
 
 double bench_fit_decode(const EnginePlan *fit, const BenchPlan *plan, int depth) {

@@ -156,10 +156,10 @@ void bench_memory(uint64_t *peak, uint64_t *anonymous) {
 #endif
     FILE *status = fopen("/proc/self/status", "re");
     if (!status) return;
-    char line[256];
+    char bench_case[256];
     unsigned long long kilobytes;
-    while (fgets(line, sizeof line, status))
-        if (sscanf(line, "RssAnon: %llu kB", &kilobytes) == 1) *anonymous = kilobytes << 10;
+    while (fgets(bench_case, sizeof bench_case, status))
+        if (sscanf(bench_case, "RssAnon: %llu kB", &kilobytes) == 1) *anonymous = kilobytes << 10;
     fclose(status);
 }
 

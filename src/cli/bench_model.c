@@ -24,7 +24,7 @@ typedef struct Results {
     double expected_pp, expected_tg; /* --fit; 0: nothing is */
     double disk, disk_one,
         routed; /* --fit: bytes per second at its best and one read at a time; of experts per token */
-    SourceStats pp_experts, tg_experts; /* counted while these were measured */
+    ExpertProviderStats pp_experts, tg_experts; /* counted while these were measured */
 } Results;
 
 /* The command for a depth: {depth} replaced. */
@@ -50,14 +50,14 @@ static bool run_peer(const BenchPlan *plan, int depth, Results *r, Error *error)
     if (!pipe) return fail(error, ERROR_IO, "cannot run %s", shell);
     for (size_t got; (got = fread(block, 1, sizeof block, pipe)) > 0;) buffer_append(&text, block, got);
     const int status = pclose(pipe);
-    const Json *runs = status || text.failed ? NULL : json_parse(&arena, buffer_view(&text), error);
-    const bool ok = runs && runs->type == JSON_ARRAY;
+    const Json *chunks = status || text.failed ? NULL : json_parse(&arena, buffer_view(&text), error);
+    const bool ok = chunks && chunks->type == JSON_ARRAY;
     if (!ok) fail(error, ERROR_FORMAT, "--against: the command did not print a JSON array (exit status %d)", status);
     if (ok) {
-        for (JSON_EACH(run, runs)) {
-            const Json *generated = json_get(run, "n_gen"), *speed = json_get(run, "avg_ts");
-            if (json_is_number(generated) && json_is_number(speed))
-                series_add(json_number(generated) > 0 ? &r->peer_tg : &r->peer_pp, json_number(speed));
+        for (JSON_EACH(run, chunks)) {
+            const Json *decode_rows = json_get(run, "n_gen"), *speed = json_get(run, "avg_ts");
+            if (json_is_number(decode_rows) && json_is_number(speed))
+                series_add(json_number(decode_rows) > 0 ? &r->peer_tg : &r->peer_pp, json_number(speed));
         }
     }
     buffer_free(&text);
@@ -67,7 +67,7 @@ static bool run_peer(const BenchPlan *plan, int depth, Results *r, Error *error)
 
 static bool measure_prompt(BenchWalk *bench, const BenchPlan *plan, int depth, Results *r, Error *error) {
     if (!bench_walk_go(bench, depth, error)) return false;
-    const SourceStats experts = bench_experts_now(bench);
+    const ExpertProviderStats experts = bench_experts_now(bench);
     const double start = clock_seconds();
     if (!bench_walk_feed(bench, plan->prompt, error)) return false;
     const double speed = plan->prompt / (clock_seconds() - start);
@@ -84,7 +84,7 @@ static bool measure_generation(
     r->kv_resident = bench->kv_resident[bench->walk.chosen];
     r->bytes = bench->weight_bytes + bench_walk_kv_bytes(bench, depth + plan->generate / 2);
     machine_forget(machine);
-    const SourceStats experts = bench_experts_now(bench);
+    const ExpertProviderStats experts = bench_experts_now(bench);
     const double before = machine_read(machine), start = clock_seconds();
     if (!bench_walk_generate(bench, bench->walk.chosen, 1, plan->generate, 0, error)) return false;
     const double speed = plan->generate / (clock_seconds() - start);
@@ -146,7 +146,7 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
             (unsigned long long)r->bytes, (unsigned long long)bench->weight_bytes,
             (unsigned long long)bench->operations);
         if (model_experts(bench->walk.model)) {
-            const SourceStats all = bench_experts_now(bench);
+            const ExpertProviderStats all = bench_experts_now(bench);
             buffer_printf(out, ",\"expert_slots\":%d,\"experts\":%d,\"expert_cache_bytes\":%zu,\"expert_io\":\"%s\"",
                 all.slots, all.experts, all.bytes, all.io);
             bench_experts_json(out, "pp_experts", &r->pp_experts);
@@ -215,7 +215,7 @@ static void write_results(Buffer *out, const BenchWalk *bench, const BenchPlan *
     }
 }
 
-static void write_experts(Buffer *out, SourceStats s) {
+static void write_experts(Buffer *out, ExpertProviderStats s) {
     const double wanted = (double)(s.hits + s.misses);
     buffer_printf(out,
         "  experts: %d of %d in %.2f GB, by %s; %.1f %% of %.0f were there, %.2f GB read at %.2f GB/s, waited %.2f s\n",
@@ -231,7 +231,7 @@ static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *pl
     buffer_printf(out, "  loaded in %.3f s; memory %.0f MB at most, %.0f MB of it our own (the rest is the files)\n",
         bench->load_s, (double)peak * 1e-6, (double)anonymous * 1e-6);
     for (int i = 0; i < results_count(plan); i++) write_results(out, bench, plan, &results[i]);
-    ExpertSource *source = model_experts(bench->walk.model);
+    ExpertProvider *source = model_experts(bench->walk.model);
     if (source) write_experts(out, source->stats(source));
     if (results[0].int8.count) write_spread(out, "  int8 peak", "GOP/s", &results[0].int8);
     buffer_printf(out, "  %.2f GOP per token\n", (double)bench->operations * 1e-9);

@@ -106,13 +106,13 @@ static int by_size(const void *a, const void *b) {
 static void write_row(Buffer *out, const BenchPlan *plan, const Walk *walk, int f, Quality *q) {
     char name[KV_FORMAT_NAME_MAX];
     double sum = 0;
-    bool coded;
+    bool quantised;
     for (int i = 0; i < q->count; i++) sum += q->divergence[i];
     qsort(q->divergence, (size_t)q->count, sizeof *q->divergence, by_size);
     kv_format_name(&walk->sequence[f].format, name, sizeof name);
     const double mean = sum / q->count, p99 = q->divergence[(size_t)(q->count - 1) * 99 / 100];
     const double perplexity = exp((q->nll - q->exact_nll) / q->count) - 1;
-    const double smaller = (double)walk_kv_bytes(walk, 0, &coded) / (double)walk_kv_bytes(walk, f, &coded);
+    const double smaller = (double)walk_kv_bytes(walk, 0, &quantised) / (double)walk_kv_bytes(walk, f, &quantised);
     const double same = 100.0 * q->same / q->count, sure = q->sure ? 100.0 * q->sure_same / q->sure : 100;
     if (plan->json)
         buffer_printf(out,
@@ -135,7 +135,7 @@ static void write_results(Buffer *out, const BenchPlan *plan, const Walk *walk, 
 
 static bool measure(const BenchPlan *plan, const Tokens *tokens, Buffer *out, Error *error) {
     Walk walk;
-    KvFormat formats[WALK_FORMATS_MAX] = {{.k = KV_EXACT}};
+    KvFormat formats[WALK_FORMATS_MAX] = {{.k = KV_FULL}};
     const int count = plan->format_count + 1;
     if (count > WALK_FORMATS_MAX)
         return fail(error, ERROR_USAGE, "--quality compares at most %d forms", WALK_FORMATS_MAX - 1);

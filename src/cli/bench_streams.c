@@ -15,7 +15,7 @@ typedef struct Result {
     Series tg;    /* tokens/s of all */
     Series read;  /* GB/s around them */
     Series share; /* of reading the weights once per step */
-    SourceStats experts;
+    ExpertProviderStats experts;
 } Result;
 
 static bool measure_one(BenchWalk *bench, Machine *machine, const BenchPlan *plan, Result *r, Error *error) {
@@ -24,7 +24,7 @@ static bool measure_one(BenchWalk *bench, Machine *machine, const BenchPlan *pla
         if (!bench_walk_go(bench, r->depth, error)) return false;
     }
     machine_forget(machine);
-    const SourceStats experts = bench_experts_now(bench);
+    const ExpertProviderStats experts = bench_experts_now(bench);
     const double before = machine_read(machine), start = clock_seconds();
     if (!bench_walk_generate(bench, 0, r->streams, plan->generate, HOT, error)) return false;
     const double steps = plan->generate / (clock_seconds() - start);

@@ -28,18 +28,18 @@ static bool trace_step(BenchWalk *bench, int tokens, Trace *trace, Error *error)
     if (!(tokens > 1 ? bench_walk_feed(bench, tokens, error) : bench_walk_on(bench, error))) return false;
     const double step_us = (double)(clock_ns() - start) * 1e-3;
     int count;
-    const TraceLine *lines = trace_lines(runner_backend(bench->walk.runner), &count);
+    const TraceLine *bench_cases = trace_lines(runner_backend(bench->walk.runner), &count);
     double inside_us = 0, bytes = 0, operations = 0;
     for (int i = 0; i < count; i++) {
-        if (!lines[i].calls) continue;
+        if (!bench_cases[i].calls) continue;
         Row *row = &trace->rows[i];
-        series_add(&row->us, (double)lines[i].ns * 1e-3);
-        series_add(&row->bytes, (double)lines[i].bytes);
-        series_add(&row->operations, (double)lines[i].operations);
-        series_add(&row->calls, lines[i].calls);
-        inside_us += (double)lines[i].ns * 1e-3;
-        bytes += (double)lines[i].bytes;
-        operations += (double)lines[i].operations;
+        series_add(&row->us, (double)bench_cases[i].ns * 1e-3);
+        series_add(&row->bytes, (double)bench_cases[i].bytes);
+        series_add(&row->operations, (double)bench_cases[i].operations);
+        series_add(&row->calls, bench_cases[i].calls);
+        inside_us += (double)bench_cases[i].ns * 1e-3;
+        bytes += (double)bench_cases[i].bytes;
+        operations += (double)bench_cases[i].operations;
     }
     series_add(&trace->between.us, step_us - inside_us);
     series_add(&trace->step.us, step_us);
@@ -111,7 +111,7 @@ static Figures step_figures(const Trace *trace, double floor_us) {
 static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, int depth, const Trace *trace) {
     const Machine *machine = &trace->machine;
     int count;
-    const TraceLine *lines = trace_lines(runner_backend(bench->walk.runner), &count);
+    const TraceLine *bench_cases = trace_lines(runner_backend(bench->walk.runner), &count);
     const double step_us = series_median(&trace->step.us);
     buffer_printf(out, "%s on %s: a step of %d token%s at depth %d, medians of %d steps\n", plan->model,
         backend_describe(runner_backend(bench->walk.runner)), step_tokens(plan), step_tokens(plan) == 1 ? "" : "s",
@@ -127,9 +127,9 @@ static void write_table(Buffer *out, const BenchWalk *bench, const BenchPlan *pl
     buffer_text(out, "  calls    µs/step % step   MB read    GB/s   GOP/s   floor µs  of its limit\n");
     double floor_us = 0;
     for (int i = 0; i < count; i++) {
-        const Figures f = figures_of(trace, &trace->rows[i], lines[i].integer);
+        const Figures f = figures_of(trace, &trace->rows[i], bench_cases[i].integer);
         if (f.calls == 0) continue;
-        write_row(out, lines[i].name, &f, step_us);
+        write_row(out, bench_cases[i].name, &f, step_us);
         floor_us += f.floor_us;
     }
     const Figures rest = figures_of(trace, &trace->between, false), step = step_figures(trace, floor_us);
@@ -149,7 +149,7 @@ static void write_json_row(Buffer *out, const char *name, const Figures *f, doub
 static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *plan, int depth, const Trace *trace) {
     const Machine *machine = &trace->machine;
     int count;
-    const TraceLine *lines = trace_lines(runner_backend(bench->walk.runner), &count);
+    const TraceLine *bench_cases = trace_lines(runner_backend(bench->walk.runner), &count);
     const double step_us = series_median(&trace->step.us);
     bench_walk_json(bench, plan, out);
     buffer_printf(out, ",\"tokens\":%d,\"depth\":%d,\"steps\":%d", step_tokens(plan), depth, trace->step.us.count);
@@ -159,9 +159,9 @@ static void write_json(Buffer *out, const BenchWalk *bench, const BenchPlan *pla
     buffer_text(out, ",\"lines\":[");
     double floor_us = 0;
     for (int i = 0; i < count; i++) {
-        const Figures f = figures_of(trace, &trace->rows[i], lines[i].integer);
+        const Figures f = figures_of(trace, &trace->rows[i], bench_cases[i].integer);
         if (f.calls == 0) continue;
-        write_json_row(out, lines[i].name, &f, step_us);
+        write_json_row(out, bench_cases[i].name, &f, step_us);
         buffer_byte(out, ',');
         floor_us += f.floor_us;
     }

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "cli/bench.h"
-#include "model/part.h"
+#include "model/component.h"
 
 enum { MARGIN_TOKENS = 16, PARTS = 3 };
 
@@ -57,7 +57,7 @@ bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error 
         .memory_budget = (uint64_t)plan->memory_budget,
         .expert_io = plan->expert_io,
         .expert_faults = plan->expert_faults,
-        .expert_hints = plan->ssd_prefetch,
+        .expert_prefetch = plan->ssd_prefetch,
         .expert_trace = plan->route_trace};
     const BackendOptions backend = {.device = plan->device,
         .cpu = plan->cpu,
@@ -113,29 +113,29 @@ void bench_walk_json(const BenchWalk *bench, const BenchPlan *plan, Buffer *out)
     buffer_printf(out, ",\"isa\":\"%s\",\"threads\":%d", backend->ops->name, plan->threads);
 }
 
-SourceStats bench_experts_now(const BenchWalk *bench) {
-    ExpertSource *source = model_experts(bench->walk.model);
-    return source ? source->stats(source) : (SourceStats){0};
+ExpertProviderStats bench_experts_now(const BenchWalk *bench) {
+    ExpertProvider *source = model_experts(bench->walk.model);
+    return source ? source->stats(source) : (ExpertProviderStats){0};
 }
 
-void bench_experts_count(const BenchWalk *bench, const SourceStats *before, SourceStats *sum) {
-    const SourceStats now = bench_experts_now(bench);
+void bench_experts_count(const BenchWalk *bench, const ExpertProviderStats *before, ExpertProviderStats *sum) {
+    const ExpertProviderStats now = bench_experts_now(bench);
     sum->hits += now.hits - before->hits;
     sum->misses += now.misses - before->misses;
     sum->missing += now.missing - before->missing;
-    sum->hints += now.hints - before->hints;
-    sum->hint_hits += now.hint_hits - before->hint_hits;
+    sum->prefetches += now.prefetches - before->prefetches;
+    sum->prefetch_hits += now.prefetch_hits - before->prefetch_hits;
     sum->read_bytes += now.read_bytes - before->read_bytes;
     sum->read_s += now.read_s - before->read_s;
     sum->stall_s += now.stall_s - before->stall_s;
 }
 
-void bench_experts_json(Buffer *out, const char *name, const SourceStats *s) {
+void bench_experts_json(Buffer *out, const char *name, const ExpertProviderStats *s) {
     const struct {
         const char *name;
         uint64_t value;
-    } counts[] = {{"hits", s->hits}, {"misses", s->misses}, {"missing", s->missing}, {"hints", s->hints},
-        {"hint_hits", s->hint_hits}, {"read_bytes", s->read_bytes}};
+    } counts[] = {{"hits", s->hits}, {"misses", s->misses}, {"missing", s->missing}, {"hints", s->prefetches},
+        {"hint_hits", s->prefetch_hits}, {"read_bytes", s->read_bytes}};
     buffer_printf(out, ",\"%s\":{", name);
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         buffer_printf(out, "\"%s\":%llu,", counts[i].name, (unsigned long long)counts[i].value);
@@ -144,9 +144,9 @@ void bench_experts_json(Buffer *out, const char *name, const SourceStats *s) {
 
 uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth) {
     const Walk *walk = &bench->walk;
-    bool coded;
-    const size_t bytes = walk_kv_bytes(walk, walk->chosen, &coded);
-    return coded ? bytes : runner_kv_bytes(walk->runner, depth);
+    bool quantised;
+    const size_t bytes = walk_kv_bytes(walk, walk->chosen, &quantised);
+    return quantised ? bytes : runner_kv_bytes(walk->runner, depth);
 }
 
 bool bench_walk_feed(BenchWalk *bench, int count, Error *error) {
@@ -172,9 +172,9 @@ static bool step_together(BenchWalk *bench, int streams, Error *error) {
 
 bool bench_walk_generate(BenchWalk *bench, int first, int count, int steps, float temperature, Error *error) {
     int32_t tokens[WALK_FORMATS_MAX];
-    if (runner_goes_ahead(bench->walk.runner)) {
+    if (runner_can_lookahead(bench->walk.runner)) {
         for (int i = 0; i < count; i++) tokens[i] = random_token(bench);
-        return walk_draw(&bench->walk, first, count, tokens, steps, temperature, bench->ended, error);
+        return walk_sample(&bench->walk, first, count, tokens, steps, temperature, bench->ended, error);
     }
     for (int i = 0; i < steps; i++) {
         if (!(count > 1 ? step_together(bench, count, error) : bench_walk_on(bench, error))) return false;

@@ -194,7 +194,7 @@ static int debug_logits(int argc, char **argv) {
             "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},
         {"--gpu-layers", "-ngl", OPTION_INTEGER, &layers, 0, 4096, "N",
             "the last N layers are on the GPU, the others here (all)"},
-        {"--tensor-parallel", NULL, OPTION_INTEGER, &parts, 1, BACKEND_PARTS_MAX, "N",
+        {"--tensor-parallel", NULL, OPTION_INTEGER, &parts, 1, BACKEND_RANKS_MAX, "N",
             "each layer is divided among N GPUs, the one of --device and those behind it (1)"},
         {"--cpu", NULL, OPTION_TEXT, &cpu, 0, 0, "ISA", "ref computes in f32 throughout, KV pages included (auto)"},
         {"--threads", "-t", OPTION_INTEGER, &threads, 0, 1024, "N", "threads (one per core)"},

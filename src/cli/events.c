@@ -96,7 +96,7 @@ static void start_again(Events *s) {
     }
     log_error("the device has failed: %s; starting again", s->why);
     service_notify("STATUS=starting again: the device has failed");
-    const int listener = server_retire(s->server, s->why);
+    const int listener = server_drain(s->server, s->why);
     leave_signals(s);
     fflush(NULL);
     if (!s->stop && !restart_now(&s->restart, listener, s->why, &error)) {

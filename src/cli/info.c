@@ -21,10 +21,10 @@ static bool describe(const EngineOptions *options, Buffer *text, Error *error) {
     ModelOptions tables = options->model;
     tables.weights = NULL;
     tables.stream_experts = false;
-    RunnerOptions runs = {.backend = options->backend};
+    RunnerOptions chunks = {.backend = options->backend};
     Model *model = model_open(options->directory, &tables, error);
-    if (model) placement_runner(options, model, &runs);
-    Runner *runner = model ? runner_open(model, &runs, error) : NULL;
+    if (model) placement_runner(options, model, &chunks);
+    Runner *runner = model ? runner_open(model, &chunks, error) : NULL;
     if (runner) runner_describe(runner, text);
     const bool ok = runner != NULL;
     runner_close(runner);
@@ -36,7 +36,7 @@ static bool fit(const EngineOptions *options, Buffer *text, Error *error) {
     EnginePlan plan;
     if (!engine_plan(options, PLAN_MEASURED, &plan, error)) return false;
     buffer_printf(text, "%-12s %s\n", "machine", plan.backend);
-    fit_explain(&plan.machine, &plan.model, &plan.wishes, &plan.fit, text);
+    fit_explain(&plan.machine, &plan.model, &plan.request, &plan.fit, text);
     return true;
 }
 
@@ -54,10 +54,10 @@ int command_info(int argc, char **argv) {
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
     Error error = {0};
     Buffer directory = {0}, text = {0};
-    EngineOptions wishes;
+    EngineOptions request;
     const bool ok = model_resolve(arguments.values[0], &directory, &error) &&
-        engine_options(&engine, directory.data, &wishes, &error) &&
-        (wanted ? fit(&wishes, &text, &error) : describe(&wishes, &text, &error));
+        engine_options(&engine, directory.data, &request, &error) &&
+        (wanted ? fit(&request, &text, &error) : describe(&request, &text, &error));
     if (ok) printf("%s", text.data ? text.data : "");
     buffer_free(&directory);
     buffer_free(&text);

@@ -62,7 +62,7 @@ bool engine_options(const EngineArguments *arguments, const char *directory, Eng
             .memory_budget = (uint64_t)arguments->memory_budget,
             .expert_io = arguments->expert_io,
             .expert_faults = arguments->expert_faults,
-            .expert_hints = arguments->ssd_prefetch,
+            .expert_prefetch = arguments->ssd_prefetch,
             .expert_trace = arguments->route_trace,
             .experts_used = (int)arguments->experts_used,
             .progress = show_reading,

@@ -27,7 +27,7 @@ typedef struct EngineArguments {
         "cpu, cuda, cuda:N, or auto: a GPU where there is one (cpu)"},                                                 \
     {"--gpu-layers", "-ngl", OPTION_TEXT, &(e).gpu_layers, 0, 0, "N",                                                   \
         "the last N layers are on the GPU, the others here; auto: as many as fit; all (all)"},                         \
-    {"--tensor-parallel", NULL, OPTION_INTEGER, &(e).tensor_parallel, 1, BACKEND_PARTS_MAX, "N",                       \
+    {"--tensor-parallel", NULL, OPTION_INTEGER, &(e).tensor_parallel, 1, BACKEND_RANKS_MAX, "N",                       \
         "each layer is divided among N GPUs, the one of --device and those behind it (1)"},                            \
     {"--cpu", NULL, OPTION_TEXT, &(e).cpu, 0, 0, "ISA", "instructions: auto, ref, avx2, avx512, amx, neon (auto)"},    \
     {"--threads", "-t", OPTION_INTEGER, &(e).threads, 0, 1024, "N", "threads that compute (one per core)"},            \

@@ -15,7 +15,7 @@ static bool open_sequence(Walk *walk, KvSequence *sequence, Error *error) {
 
 static bool open_cache(Walk *walk, const KvFormat *formats, int count, int tokens, Error *error) {
     const KvPlan *plan = runner_kv_plan(walk->runner);
-    const KvFormat exact = {.k = KV_EXACT};
+    const KvFormat exact = {.k = KV_FULL};
     size_t bytes = 0;
     walk->format_count = count ? count : 1;
     CHECK(walk->format_count <= WALK_FORMATS_MAX);
@@ -47,13 +47,13 @@ bool walk_open(Walk *walk, const char *directory, const ModelOptions *options, c
     if (!ok) fail(error, ERROR_MEMORY, "no memory for the steps of a walk");
     const EngineOptions placed = {.backend = *backend, .gpu_layers = gpu_layers};
     ModelOptions own = *options;
-    RunnerOptions runs = {.backend = *backend};
+    RunnerOptions chunks = {.backend = *backend};
     own.device_layers = gpu_layers;
     ok = ok && (walk->model = model_open(directory, &own, error));
-    if (ok) placement_runner(&placed, walk->model, &runs);
+    if (ok) placement_runner(&placed, walk->model, &chunks);
     if (ok && tokens > model_context(walk->model))
         ok = fail(error, ERROR_LIMIT, "%d tokens do not fit the context of %d", tokens, model_context(walk->model));
-    ok = ok && (walk->runner = runner_open(walk->model, &runs, error)) &&
+    ok = ok && (walk->runner = runner_open(walk->model, &chunks, error)) &&
         open_cache(walk, formats, count, tokens, error);
     if (!ok) walk_close(walk);
     return ok;
@@ -79,12 +79,12 @@ static KvSequence *mark(Walk *walk) { return &walk->sequence[walk->chosen].mark;
 
 int walk_length(const Walk *walk) { return walk->sequence[walk->chosen].now.length; }
 
-size_t walk_kv_bytes(const Walk *walk, int sequence, bool *coded) {
+size_t walk_kv_bytes(const Walk *walk, int sequence, bool *quantised) {
     KvUse use = {0};
     size_t bytes = 0;
     kv_sequence_use(walk->cache, &walk->sequence[sequence].now, &use);
     for (int form = 0; form < KV_FORMS; form++) bytes += use.bytes[form];
-    *coded = bytes > use.bytes[KV_EXACT];
+    *quantised = bytes > use.bytes[KV_FULL];
     return bytes;
 }
 
@@ -94,8 +94,8 @@ int walk_rows(const Walk *walk, int wanted) {
 }
 
 /* Rows of a step that are told from a prompt's. */
-static int generated(const Walk *walk, int count) { return runner_generated_max(walk->runner) ? count : 0; }
-static bool many(const Walk *walk, int count) { return count > runner_generated_max(walk->runner); }
+static int decode_rows(const Walk *walk, int count) { return runner_decode_rows_max(walk->runner) ? count : 0; }
+static bool uniform_matmul(const Walk *walk, int count) { return count > runner_decode_rows_max(walk->runner); }
 
 static bool one_step(
     Walk *walk, const int32_t *tokens, int count, int answered, int outputs, float **logits, Error *error) {
@@ -103,15 +103,15 @@ static bool one_step(
     if (!kv_reserve(walk->cache, sequence, count, error)) return false;
     for (int i = 0; i < count; i++) walk->positions[i] = sequence->length + i;
     for (int i = 0; i < outputs; i++) walk->outputs[i] = count - outputs + i;
-    Run run = {.row = 0, .rows = count};
-    kv_run(sequence, &run);
+    SequenceChunk chunk = {.row = 0, .rows = count};
+    kv_run(sequence, &chunk);
     const Step step = {.rows = count,
-        .generated = answered,
+        .decode_rows = answered,
         .tokens = tokens,
         .positions = walk->positions,
-        .run_count = 1,
-        .runs = &run,
-        .axes = 1};
+        .chunk_count = 1,
+        .chunks = &chunk,
+        .position_dims = 1};
     if (!runner_forward(walk->runner, walk->cache, &step, outputs, walk->outputs, logits, error)) return false;
     kv_advance(walk->cache, sequence, count);
     return true;
@@ -122,28 +122,28 @@ bool walk_step(Walk *walk, const int32_t *tokens, int count, int outputs, float 
 }
 
 bool walk_step_on(Walk *walk, int32_t token, float **logits, Error *error) {
-    return one_step(walk, &token, 1, generated(walk, 1), 1, logits, error);
+    return one_step(walk, &token, 1, decode_rows(walk, 1), 1, logits, error);
 }
 
 bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **logits, Error *error) {
-    Run runs[WALK_FORMATS_MAX];
+    SequenceChunk chunks[WALK_FORMATS_MAX];
     CHECK(count <= walk->format_count);
     for (int i = 0; i < count; i++) {
         KvSequence *sequence = &walk->sequence[i].now;
         if (!kv_reserve(walk->cache, sequence, 1, error)) return false;
         walk->positions[i] = sequence->length;
         walk->outputs[i] = i;
-        runs[i] = (Run){.row = i, .rows = 1};
-        kv_run(sequence, &runs[i]);
+        chunks[i] = (SequenceChunk){.row = i, .rows = 1};
+        kv_run(sequence, &chunks[i]);
     }
     const Step step = {.rows = count,
-        .generated = generated(walk, count),
-        .many = many(walk, count),
+        .decode_rows = decode_rows(walk, count),
+        .uniform_matmul = uniform_matmul(walk, count),
         .tokens = tokens,
         .positions = walk->positions,
-        .run_count = count,
-        .runs = runs,
-        .axes = 1};
+        .chunk_count = count,
+        .chunks = chunks,
+        .position_dims = 1};
     if (!runner_forward(walk->runner, walk->cache, &step, count, walk->outputs, logits, error)) return false;
     for (int i = 0; i < count; i++) kv_advance(walk->cache, &walk->sequence[i].now, 1);
     return true;
@@ -151,41 +151,41 @@ bool walk_step_together(Walk *walk, const int32_t *tokens, int count, float **lo
 
 /* ---- steps that draw ---- */
 
-typedef struct DrawStep {
+typedef struct SampleStep {
     RunnerStep begun;
-    Run runs[WALK_FORMATS_MAX];
+    SequenceChunk chunks[WALK_FORMATS_MAX];
     int32_t tokens[WALK_FORMATS_MAX], positions[WALK_FORMATS_MAX], outputs[WALK_FORMATS_MAX];
-    Draw draws[WALK_FORMATS_MAX];
-} DrawStep;
+    SampleParams sample_params[WALK_FORMATS_MAX];
+} SampleStep;
 
 /* The step behind `ahead` others that have not ended. */
-static bool begin_draw(Walk *walk, int first, int count, int ahead, float scale, DrawStep *s, Error *error) {
+static bool begin_sample(Walk *walk, int first, int count, int lookahead, float scale, SampleStep *s, Error *error) {
     for (int i = 0; i < count; i++) {
         KvSequence *sequence = &walk->sequence[first + i].now;
-        if (!kv_reserve(walk->cache, sequence, ahead + 1, error)) return false;
-        s->positions[i] = sequence->length + ahead;
+        if (!kv_reserve(walk->cache, sequence, lookahead + 1, error)) return false;
+        s->positions[i] = sequence->length + lookahead;
         s->outputs[i] = i;
-        s->runs[i] = (Run){.row = i, .rows = 1};
-        kv_run(sequence, &s->runs[i]);
-        s->runs[i].position = s->positions[i];
+        s->chunks[i] = (SequenceChunk){.row = i, .rows = 1};
+        kv_run(sequence, &s->chunks[i]);
+        s->chunks[i].position = s->positions[i];
         walk->random = walk->random * 1664525u + 1013904223u;
-        s->draws[i] =
-            (Draw){.uniform = (walk->random + 0.5) * 0x1p-32, .scale = scale, .top_p = 1, .min_p_log = -INFINITY};
+        s->sample_params[i] = (SampleParams){
+            .uniform = (walk->random + 0.5) * 0x1p-32, .scale = scale, .top_p = 1, .min_p_log = -INFINITY};
     }
     const Step step = {.rows = count,
-        .generated = generated(walk, count),
-        .many = many(walk, count),
+        .decode_rows = decode_rows(walk, count),
+        .uniform_matmul = uniform_matmul(walk, count),
         .tokens = s->tokens,
         .positions = s->positions,
-        .run_count = count,
-        .runs = s->runs,
-        .axes = 1,
-        .draws = s->draws};
+        .chunk_count = count,
+        .chunks = s->chunks,
+        .position_dims = 1,
+        .sample_params = s->sample_params};
     runner_begin(walk->runner, walk->cache, &step, count, s->outputs, &s->begun);
     return true;
 }
 
-static bool end_draw(Walk *walk, int first, int count, const DrawStep *s, Error *error) {
+static bool end_sample(Walk *walk, int first, int count, const SampleStep *s, Error *error) {
     float *none;
     if (!runner_end(walk->runner, &s->begun, &none, error)) return false;
     for (int i = 0; i < count; i++) kv_advance(walk->cache, &walk->sequence[first + i].now, 1);
@@ -199,20 +199,20 @@ static bool can_go(const Walk *walk, int first, int count, int tokens) {
     return can;
 }
 
-bool walk_draw(Walk *walk, int first, int count, const int32_t *tokens, int steps, float temperature, double *ended,
+bool walk_sample(Walk *walk, int first, int count, const int32_t *tokens, int steps, float temperature, double *ended,
     Error *error) {
-    static DrawStep both[2]; /* of one walk at a time: too large for a stack */
+    static SampleStep both[2]; /* of one walk at a time: too large for a stack */
     int done = 0;
     bool ok = true;
     for (int begun = 0; ok && done < steps;) {
         const bool more = begun < steps && begun - done < 2 && can_go(walk, first, count, begun - done + 1);
-        DrawStep *s = &both[(more ? begun : done) % 2];
+        SampleStep *s = &both[(more ? begun : done) % 2];
         for (int i = 0; more && i < count; i++) s->tokens[i] = begun ? -2 - i : tokens[i];
-        ok = more ? begin_draw(walk, first, count, begun - done, temperature > 0 ? 1 / temperature : 0, s, error)
-                  : end_draw(walk, first, count, s, error);
+        ok = more ? begin_sample(walk, first, count, begun - done, temperature > 0 ? 1 / temperature : 0, s, error)
+                  : end_sample(walk, first, count, s, error);
         begun += more && ok;
         if (!more && ok) ended[done++] = clock_seconds();
-        if (!ok && more && begun > done) (void)end_draw(walk, first, count, &both[done % 2], &(Error){0});
+        if (!ok && more && begun > done) (void)end_sample(walk, first, count, &both[done % 2], &(Error){0});
     }
     return ok;
 }

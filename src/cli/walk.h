@@ -25,7 +25,7 @@ void walk_close(Walk *walk);
 void walk_choose(Walk *walk, int sequence); /* what all below works on */
 int walk_length(const Walk *walk);
 /* Bytes of the pages that a sequence holds; *coded: whether some of them are codes. */
-size_t walk_kv_bytes(const Walk *walk, int sequence, bool *coded);
+size_t walk_kv_bytes(const Walk *walk, int sequence, bool *quantised);
 int walk_rows(const Walk *walk, int wanted); /* tokens that the next step can take, of so many */
 /* One step of count ≤ walk_rows() tokens; logits of the last `outputs` rows at *logits [outputs, vocab], until the
  * next. */
@@ -37,7 +37,7 @@ NODISCARD bool walk_step_together(Walk *walk, const int32_t *tokens, int count, 
 /* So many steps of `count` sequences from `first` on, a token for each to begin with; what comes next each step draws
  * where its logits are, at a temperature, and the step after it begins before it has ended, as the engine does it.
  * ended: [steps] clock_seconds() of each. Only of runners that go ahead. */
-NODISCARD bool walk_draw(
+NODISCARD bool walk_sample(
     Walk *walk, int first, int count, const int32_t *tokens, int steps, float temperature, double *ended, Error *error);
 NODISCARD bool walk_mark(Walk *walk, Error *error); /* this place can be returned to */
 /* To the marked place, if that is at this length; otherwise the mark is gone, with the pages it kept. */

@@ -4,9 +4,9 @@
 #include <limits.h>
 
 static bool check_format(const KvFormat *f, Error *error) {
-    if (f->k == KV_EXACT) return true;
+    if (f->k == KV_FULL) return true;
     const bool whole = f->after % KV_PAGE_TOKENS == 0 && f->hot % KV_PAGE_TOKENS == 0 && f->sink % KV_PAGE_TOKENS == 0;
-    if (whole && f->v != KV_EXACT && f->sink >= 0 && f->hot >= KV_PAGE_TOKENS && f->after >= f->sink) return true;
+    if (whole && f->v != KV_FULL && f->sink >= 0 && f->hot >= KV_PAGE_TOKENS && f->after >= f->sink) return true;
     return fail(error, ERROR_USAGE,
         "a KV cache coded from %d tokens on without the newest %d and the first %d cannot be: these are multiples of "
         "%d, the second is not 0, and the first not below the third",

@@ -21,8 +21,8 @@ typedef struct ConstraintOps {
     bool (*mask)(Constraint *constraint, ConstraintState state, uint64_t *mask, bool *any, Error *error);
     /* Tokens, at most `max`, that spell what must follow: the model need not be asked how it would spell it. last: the
      * token before them, −1: there is none. NULL: never any. False: a limit. */
-    bool (*forced)(Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max, int *count,
-        Error *error);
+    bool (*jump_ahead)(Constraint *constraint, ConstraintState state, int32_t last, int32_t *tokens, int max,
+        int *count, Error *error);
     /* Moves on by a token that the mask had, or that was forced. False: a limit. */
     bool (*accept)(Constraint *constraint, ConstraintState *state, int32_t token, Error *error);
     void (*free)(Constraint *constraint);

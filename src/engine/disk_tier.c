@@ -61,8 +61,8 @@ static bool make_identity(const EngineOptions *options, const Runner *runner, Sp
         *key = spill_key(*key, upper, strlen(upper));
         *key = spill_key(*key, &there, sizeof there);
     }
-    const int parts = options->backend.tensor_parallel; /* other sums */
-    if (parts > 1) *key = spill_key(*key, &parts, sizeof parts);
+    const int slices = options->backend.tensor_parallel; /* other sums */
+    if (slices > 1) *key = spill_key(*key, &slices, sizeof slices);
     if (options->model.experts_used)
         *key = spill_key(*key, &options->model.experts_used, sizeof options->model.experts_used);
     for (int i = 0; i < plan->layer_count; i++)
@@ -114,10 +114,10 @@ SpillStats disk_tier_stats(const DiskTier *tier) { return tier ? spill_stats(tie
 
 /* ---- pages ---- */
 
-static SpillKey first_key(uint64_t space, const KvFormat *format) {
-    const KvFormat exact = {.k = KV_EXACT}; /* whose lengths mean nothing */
-    const SpillKey key = spill_key((SpillKey){{0}}, &space, sizeof space);
-    return spill_key(key, format->k == KV_EXACT ? &exact : format, sizeof *format);
+static SpillKey first_key(uint64_t salt, const KvFormat *format) {
+    const KvFormat exact = {.k = KV_FULL}; /* whose lengths mean nothing */
+    const SpillKey key = spill_key((SpillKey){{0}}, &salt, sizeof salt);
+    return spill_key(key, format->k == KV_FULL ? &exact : format, sizeof *format);
 }
 
 static SpillKey next_key(SpillKey key, const int32_t *text, int page) {
@@ -134,19 +134,19 @@ static void keep_page(DiskTier *tier, SpillKey key, const KvSequence *sequence, 
         free(bytes);
 }
 
-void disk_tier_keep(
-    DiskTier *tier, uint64_t space, const KvFormat *format, const int32_t *text, const KvSequence *sequence, int end) {
-    SpillKey key = first_key(space, format);
+void disk_tier_spill(
+    DiskTier *tier, uint64_t salt, const KvFormat *format, const int32_t *text, const KvSequence *sequence, int end) {
+    SpillKey key = first_key(salt, format);
     for (int page = 0; page < end / KV_PAGE_TOKENS; page++) {
         key = next_key(key, text, page);
         if (page >= sequence->length / KV_PAGE_TOKENS) keep_page(tier, key, sequence, page);
     }
 }
 
-bool disk_tier_find(DiskTier *tier, uint64_t space, const KvFormat *format, const int32_t *text, int count,
+bool disk_tier_find(DiskTier *tier, uint64_t salt, const KvFormat *format, const int32_t *text, int count,
     int64_t deadline_ns, KvSequence *sequence) {
     Error error;
-    SpillKey key = first_key(space, format);
+    SpillKey key = first_key(salt, format);
     const int from = sequence->length / KV_PAGE_TOKENS;
     for (int page = 0; page < count / KV_PAGE_TOKENS; page++) {
         if (page > from && clock_ns() >= deadline_ns) return true;

@@ -13,10 +13,10 @@ void disk_tier_close(DiskTier *tier); /* NULL is fine */
 
 /* A step was computed that carries the sequence, whose text this is, to `end` tokens; before kv_advance(). Never waits:
  * what there is no room for is dropped. */
-void disk_tier_keep(
-    DiskTier *tier, uint64_t space, const KvFormat *format, const int32_t *text, const KvSequence *sequence, int end);
+void disk_tier_spill(
+    DiskTier *tier, uint64_t salt, const KvFormat *format, const int32_t *text, const KvSequence *sequence, int end);
 /* Continues the sequence with what the disk has of its text, count tokens at most: a page, and more of them until the
  * deadline (clock_ns()). False: that was all; true: there may be more. */
-bool disk_tier_find(DiskTier *tier, uint64_t space, const KvFormat *format, const int32_t *text, int count,
+bool disk_tier_find(DiskTier *tier, uint64_t salt, const KvFormat *format, const int32_t *text, int count,
     int64_t deadline_ns, KvSequence *sequence);
 SpillStats disk_tier_stats(const DiskTier *tier); /* NULL: all zero */

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/thread.h"
-#include "engine/allowed.h"
+#include "engine/token_mask.h"
 #include "engine/check.h"
 #include "engine/expert_memory.h"
 #include "engine/kv_choice.h"
@@ -31,14 +31,14 @@ struct Engine {
     Pooling pooling;
     int32_t eos[EOS_MAX];
     SamplerScratch scratch;
-    AllowedAhead *ahead;
+    MaskWorkers *lookahead;
     float *logits;  /* of the step, [outputs, vocab]: the runner's, until the next step */
     float *working; /* [vocab] */
     Scheduler scheduler;
     StepPlan *next; /* has been begun as well, ahead of the end of the step before; NULL: none */
     int under_way;  /* steps */
     int64_t ended_ns;
-    SourceStats experts; /* when the step began */
+    ExpertProviderStats experts; /* when the step began */
     bool thread_runs;
     Thread thread;
     uint64_t steps, prompt_tokens, generated_tokens;
@@ -71,11 +71,11 @@ static bool is_eos(const Engine *engine, int32_t id) {
     return false;
 }
 
-static bool update_allowed(Engine *engine, Request *request, AnswerChoice *choice) {
+static bool update_token_mask(Engine *engine, Request *request, AnswerChoice *choice) {
     Error error = {0};
     const EndTokens ends = {engine->eos, engine->eos_count};
     const int64_t start = clock_ns();
-    const bool ok = allowed_update(request, choice, engine->vocab, ends, &error);
+    const bool ok = token_mask_update(request, choice, engine->vocab, ends, &error);
     if (request->constraint && clock_ns() - start > LATE_MS * INT64_C(1000000)) request->constraint->slow = true;
     if (ok) return true;
     request_fail(request, &error);
@@ -84,7 +84,7 @@ static bool update_allowed(Engine *engine, Request *request, AnswerChoice *choic
 
 /* An answer that has all its tokens is whole when nothing else may follow. */
 static Finish last_finish(Engine *engine, Request *request, AnswerChoice *choice) {
-    const bool whole = update_allowed(engine, request, choice) && choice->allowed == ALLOWED_END;
+    const bool whole = update_token_mask(engine, request, choice) && choice->mask_kind == MASK_END;
     return whole ? FINISH_STOP : FINISH_LENGTH;
 }
 
@@ -105,7 +105,7 @@ static bool take_token(Engine *engine, Request *request, AnswerChoice *choice, c
         finish = FINISH_STOP;
     } else {
         request_append(request, choice, token);
-        choice->allowed = ALLOWED_UNKNOWN;
+        choice->mask_kind = MASK_UNKNOWN;
         engine->generated_tokens++;
         if (++choice->generated == request->max_tokens) finish = last_finish(engine, request, choice);
     }
@@ -114,7 +114,7 @@ static bool take_token(Engine *engine, Request *request, AnswerChoice *choice, c
 }
 
 /* Draws it of those that are allowed. */
-static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
+static bool sample_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
     TokenOut token = {.id = -1};
     const int position = request->prompt_count + choice->generated;
     if (!check_numbers(request, logits, engine->vocab)) return false;
@@ -123,13 +123,12 @@ static bool draw_token(Engine *engine, Request *request, AnswerChoice *choice, f
             logits[engine->eos[i]] = -INFINITY;
             engine->scratch.known.logits = NULL;
         }
-    if (choice->allowed != ALLOWED_END)
-        (void)sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
+    if (choice->mask_kind != MASK_END) (void)sampler_next(&choice->sampler, &engine->scratch, logits, position, &token);
     return take_token(engine, request, choice, &token);
 }
 
 /* One that was drawn where its logits are, of a request without a constraint. */
-static bool take_drawn(Engine *engine, Request *request, AnswerChoice *choice, int32_t id) {
+static bool take_sampled(Engine *engine, Request *request, AnswerChoice *choice, int32_t id) {
     const TokenOut token = {.id = id, .logprob = NAN};
     return take_token(engine, request, choice, &token);
 }
@@ -139,19 +138,19 @@ static bool take_drawn(Engine *engine, Request *request, AnswerChoice *choice, i
  * A long run is drawn in several steps, as others wait meanwhile; what may follow tokens that were forced is found out
  * beside that step. False: the choice has ended, or the request failed. */
 static bool next_token(Engine *engine, Request *request, AnswerChoice *choice, float *logits) {
-    bool forced = false, forces = true;
-    for (int i = 0; forces && i < FORCED_MAX; i++) {
-        const bool over = choice->forced_at == choice->forced_count; /* a mask is wanted next */
-        if (i > 0 && over && (request->constraint->slow || choice->forced_count > 0)) break;
-        if (!update_allowed(engine, request, choice)) return false;
-        forces = allowed_forces(choice);
-        if (forced && !forces) break;
-        if (forced) { /* nothing else is looked at */
+    bool jump_ahead = false, forces = true;
+    for (int i = 0; forces && i < JUMP_AHEAD_MAX; i++) {
+        const bool over = choice->jump_ahead_at == choice->jump_ahead_count; /* a mask is wanted next */
+        if (i > 0 && over && (request->constraint->slow || choice->jump_ahead_count > 0)) break;
+        if (!update_token_mask(engine, request, choice)) return false;
+        forces = token_mask_forces(choice);
+        if (jump_ahead && !forces) break;
+        if (jump_ahead) { /* nothing else is looked at */
             logits[choice->only] = 0;
             engine->scratch.known.logits = NULL;
         }
-        if (!draw_token(engine, request, choice, logits)) return false;
-        forced = forces;
+        if (!sample_token(engine, request, choice, logits)) return false;
+        jump_ahead = forces;
     }
     return true;
 }
@@ -183,7 +182,7 @@ static void start_choice(Engine *engine, Request *request) {
     }
     sampler_prompt(&choice->sampler, request->prompt, request->prompt_count);
     const bool goes_on = request->first < 0 ? next_token(engine, request, choice, logits)
-                                            : take_drawn(engine, request, choice, request->first);
+                                            : take_sampled(engine, request, choice, request->first);
     if (!goes_on) return;
     Error error = {0};
     if (!take_prompt(engine, request, choice, &error)) request_fail(request, &error);
@@ -195,7 +194,7 @@ static void settle(Engine *engine, Request *request) {
     for (int i = 0; i < request->choice_count; i++)
         if (atomic_load(&request->choices[i].stop)) scheduler_end_choice(s, request, &request->choices[i], FINISH_STOP);
     bool ended = request->failed || atomic_load(&request->cancel);
-    while (!ended && request->waiting > 0 && request->granted > 0 && !allowed_is_late(request)) {
+    while (!ended && request->waiting > 0 && request->granted > 0 && !token_mask_is_late(request)) {
         request->granted--;
         start_choice(engine, request);
         ended = request->failed;
@@ -219,7 +218,7 @@ static void settle_all(Engine *engine) {
 /* What it read stays to be found; may free it. */
 static void end_embedding(Engine *engine, Request *request) {
     if (!check_numbers(request, request->embedding, model_hidden(engine->model))) return;
-    sequence_leave(&engine->scheduler.sequences, request);
+    sequence_publish(&engine->scheduler.sequences, request);
     request_set_answering(request);
     scheduler_end_choice(&engine->scheduler, request, request->choices, FINISH_STOP);
     settle(engine, request);
@@ -239,26 +238,26 @@ static void know_sums(Engine *engine, const StepPlan *plan, int output) {
 
 /* logits: of its first output; drawn: instead of them, what follows its last one; −1: nothing was. */
 static void finish_prompt_part(
-    Engine *engine, Request *request, const StepPlan *plan, const Part *part, float *logits, int32_t drawn) {
+    Engine *engine, Request *request, const StepPlan *plan, const StepSlice *part, float *logits, int32_t sampled) {
     const int first = request->prefilled;
-    sequence_keep(&engine->scheduler.sequences, request, NULL, part->rows);
+    sequence_spill(&engine->scheduler.sequences, request, NULL, part->rows);
     kv_advance(engine->kv, &request->kv, part->rows);
     request->prefilled += part->rows;
     if (request->prefilled > atomic_load(&request->prompt_read))
         atomic_store(&request->prompt_read, request->prefilled);
     for (int i = 0; i < RESUME_POINTS; i++)
-        if (request->resume[i] == request->prefilled) sequence_leave(&engine->scheduler.sequences, request);
+        if (request->resume[i] == request->prefilled) sequence_publish(&engine->scheduler.sequences, request);
     engine->prompt_tokens += (uint64_t)part->rows;
     const bool last = request->prefilled == request->prompt_count;
     if (request->pooling) {
         const int hidden = model_hidden(engine->model);
         const float *states =
-            part->states ? runner_states(engine->runner) + (size_t)part->state * (size_t)hidden : NULL;
-        request_pool(request, request->prefilled - part->states, part->states, hidden, states);
+            part->hidden_rows ? runner_hidden_rows(engine->runner) + (size_t)part->state * (size_t)hidden : NULL;
+        request_pool(request, request->prefilled - part->hidden_rows, part->hidden_rows, hidden, states);
         if (last) end_embedding(engine, request);
         return;
     }
-    float *final = last && drawn < 0 ? logits + (size_t)(part->outputs - 1) * (size_t)engine->vocab : NULL;
+    float *final = last && sampled < 0 ? logits + (size_t)(part->outputs - 1) * (size_t)engine->vocab : NULL;
     if (last && request->choice_count > 1) memcpy(request->logits, final, (size_t)engine->vocab * sizeof *logits);
     if (request->echo) { /* row i tells what follows it; the prompt's first token follows nothing */
         TokenOut token = {.id = request->prompt[0], .logprob = NAN};
@@ -271,37 +270,37 @@ static void finish_prompt_part(
         }
     }
     if (!last || (final && !check_numbers(request, final, engine->vocab))) return;
-    sequence_leave(&engine->scheduler.sequences, request);
+    sequence_publish(&engine->scheduler.sequences, request);
     if (request->choice_count == 1) request->logits = final;
     know_sums(engine, plan, part->output + part->outputs - 1);
-    request->first = drawn;
+    request->first = sampled;
     request_set_answering(request);
     request->granted = 1;    /* the slot that read the prompt */
     settle(engine, request); /* while the step's logits last */
 }
 
-static void finish_part(Engine *engine, const StepPlan *plan, const Part *part) {
+static void finish_part(Engine *engine, const StepPlan *plan, const StepSlice *part) {
     Request *request = part->request;
     const KvSequence *kv = sequence_of(request, part->choice);
-    if (request->failed || allowed_is_late(request)) return; /* its rows are computed again */
+    if (request->failed || token_mask_is_late(request)) return; /* its rows are computed again */
     /* It has ended since, or a token that this one follows must be drawn again. */
     if (!kv->tables || kv->length != part->position) return;
-    const bool drawn = plan->drawn && part->outputs > 0;
-    const int32_t id = drawn ? runner_drawn(engine->runner)[part->output] : -1;
-    if (drawn && id < 0) {
+    const bool sampled = plan->sampled && part->outputs > 0;
+    const int32_t id = sampled ? runner_sampled(engine->runner)[part->output] : -1;
+    if (sampled && id < 0) {
         request->by_host = true;
         return;
     }
-    float *logits = plan->drawn ? NULL : engine->logits + (size_t)part->output * (size_t)engine->vocab;
+    float *logits = plan->sampled ? NULL : engine->logits + (size_t)part->output * (size_t)engine->vocab;
     if (!part->choice) {
         finish_prompt_part(engine, request, plan, part, logits, id);
         return;
     }
-    sequence_keep(&engine->scheduler.sequences, request, part->choice, part->rows);
+    sequence_spill(&engine->scheduler.sequences, request, part->choice, part->rows);
     kv_advance(engine->kv, &part->choice->kv, part->rows);
     if (part->outputs == 0) return;
-    if (drawn) {
-        (void)take_drawn(engine, request, part->choice, id);
+    if (sampled) {
+        (void)take_sampled(engine, request, part->choice, id);
         return;
     }
     know_sums(engine, plan, part->output);
@@ -310,14 +309,14 @@ static void finish_part(Engine *engine, const StepPlan *plan, const Part *part) 
 
 /* Who draws after this step: those whose answer goes on, and the first of each prompt that is read to its end. */
 static void look_ahead(Engine *engine, const StepPlan *plan) {
-    for (int i = 0; i < plan->part_count; i++) {
-        const Part *part = &plan->parts[i];
+    for (int i = 0; i < plan->slice_count; i++) {
+        const StepSlice *part = &plan->slices[i];
         Request *request = part->request;
-        if (part->choice && part->outputs > 0) allowed_ahead_add(engine->ahead, request, part->choice);
+        if (part->choice && part->outputs > 0) mask_workers_add(engine->lookahead, request, part->choice);
         if (!part->choice && request->prefilled + part->rows == request->prompt_count)
-            allowed_ahead_add(engine->ahead, request, &request->choices[0]);
+            mask_workers_add(engine->lookahead, request, &request->choices[0]);
     }
-    allowed_ahead_begin(engine->ahead);
+    mask_workers_begin(engine->lookahead);
 }
 
 /* Whether everybody who has rows in the step has gone, or all must. Experts are streamed to no step ahead of another:
@@ -329,25 +328,25 @@ static bool step_given_up(void *context) {
     bool wanted = !engine->closing;
     mutex_unlock(&engine->mutex);
     bool any = false;
-    for (int i = 0; wanted && !any && i < plan->part_count; i++) {
-        const Part *part = &plan->parts[i];
+    for (int i = 0; wanted && !any && i < plan->slice_count; i++) {
+        const StepSlice *part = &plan->slices[i];
         any = !atomic_load(&part->request->cancel) && !(part->choice && atomic_load(&part->choice->stop));
     }
     return !any;
 }
 
-static SourceStats expert_stats(const Engine *engine) {
-    ExpertSource *source = model_experts(engine->model);
-    return source ? source->stats(source) : (SourceStats){0};
+static ExpertProviderStats expert_stats(const Engine *engine) {
+    ExpertProvider *source = model_experts(engine->model);
+    return source ? source->stats(source) : (ExpertProviderStats){0};
 }
 
 /* A request is told once of a step, however many of its choices have rows in it. */
 static void note_experts(Engine *engine, const StepPlan *plan) {
-    const SourceStats after = expert_stats(engine);
-    for (int i = 0; after.experts > 0 && i < plan->part_count; i++) {
+    const ExpertProviderStats after = expert_stats(engine);
+    for (int i = 0; after.experts > 0 && i < plan->slice_count; i++) {
         int first = 0;
-        while (plan->parts[first].request != plan->parts[i].request) first++;
-        if (first == i) request_add_experts(plan->parts[i].request, &engine->experts, &after);
+        while (plan->slices[first].request != plan->slices[i].request) first++;
+        if (first == i) request_add_experts(plan->slices[i].request, &engine->experts, &after);
     }
 }
 
@@ -359,10 +358,10 @@ static int64_t step_patience_ns(const Engine *engine, const StepPlan *plan) {
     return (int64_t)(fmax(least, TIMES * expected) * 1e9);
 }
 
-static const Part *largest_part(const StepPlan *plan) {
-    const Part *largest = plan->parts;
-    for (int i = 1; i < plan->part_count; i++)
-        if (plan->parts[i].rows > largest->rows) largest = &plan->parts[i];
+static const StepSlice *largest_part(const StepPlan *plan) {
+    const StepSlice *largest = plan->slices;
+    for (int i = 1; i < plan->slice_count; i++)
+        if (plan->slices[i].rows > largest->rows) largest = &plan->slices[i];
     return largest;
 }
 
@@ -371,9 +370,10 @@ static void begin_step(Engine *engine, StepPlan *plan) {
     engine->under_way++;
     engine->steps++;
     engine->experts = expert_stats(engine);
-    for (int i = 0; i < plan->part_count; i++) request_retain(plan->parts[i].request); /* it may end before the step */
+    for (int i = 0; i < plan->slice_count; i++)
+        request_retain(plan->slices[i].request); /* it may end before the step */
     plan->begun_ns = clock_ns();
-    if (!plan->ahead) atomic_store(&engine->step_due_ns, plan->begun_ns + step_patience_ns(engine, plan));
+    if (!plan->lookahead) atomic_store(&engine->step_due_ns, plan->begun_ns + step_patience_ns(engine, plan));
     runner_begin(engine->runner, engine->kv, &plan->step, plan->output_count, plan->outputs, &plan->begun);
 }
 
@@ -383,7 +383,7 @@ static bool end_step(Engine *engine, StepPlan *plan, Error *error) {
     const int64_t now = clock_ns();
     engine->scratch.known.logits = NULL; /* they are others now */
     atomic_store(&engine->step_due_ns, engine->next ? now + step_patience_ns(engine, engine->next) : 0);
-    if (!plan->ahead) allowed_ahead_end(engine->ahead, false);
+    if (!plan->lookahead) mask_workers_end(engine->lookahead, false);
     const int64_t start = plan->begun_ns > engine->ended_ns ? plan->begun_ns : engine->ended_ns;
     const double seconds = (double)(now - start) * 1e-9;
     engine->ended_ns = now;
@@ -395,8 +395,8 @@ static bool end_step(Engine *engine, StepPlan *plan, Error *error) {
 }
 
 static void release_parts(StepPlan *plan) {
-    for (int i = 0; i < plan->part_count; i++) request_release(plan->parts[i].request);
-    plan->part_count = 0;
+    for (int i = 0; i < plan->slice_count; i++) request_release(plan->slices[i].request);
+    plan->slice_count = 0;
 }
 
 /* What was begun ahead is nobody's. */
@@ -417,15 +417,15 @@ static void fail_step(Engine *engine, const StepPlan *plan, const Error *error) 
         return;
     }
     /* Experts may well be read the next time; a device that has failed has lost everything. */
-    const bool told = engine->lost;
+    const bool decode_rows_for_matmul = engine->lost;
     engine->lost = error->code == ERROR_DEVICE;
     engine->damaged = engine->lost || model_damaged(runner_model(engine->runner));
     mutex_lock(&engine->mutex); /* who hears of the failure must find it in the statistics */
     engine->stats.damaged = engine->damaged;
     engine->stats.lost = engine->lost;
     mutex_unlock(&engine->mutex);
-    for (int i = 0; i < plan->part_count; i++) request_fail(plan->parts[i].request, error);
-    if (engine->lost && !told && engine->failed) engine->failed(engine->failed_context, error);
+    for (int i = 0; i < plan->slice_count; i++) request_fail(plan->slices[i].request, error);
+    if (engine->lost && !decode_rows_for_matmul && engine->failed) engine->failed(engine->failed_context, error);
 }
 
 /* A step, and where that is possible the beginning of the one after it, so that the device has something to do while
@@ -435,21 +435,21 @@ static void run_step(Engine *engine) {
     StepPlan *now = engine->next ? engine->next : s->plans, *next = &s->plans[now == s->plans];
     if (!engine->next) {
         scheduler_plan(s, now);
-        if (now->part_count == 0) {
-            allowed_ahead_end(engine->ahead, true);
+        if (now->slice_count == 0) {
+            mask_workers_end(engine->lookahead, true);
             return;
         }
         look_ahead(engine, now);
         begin_step(engine, now);
     }
     engine->next = NULL;
-    if (!(engine->resources && resources_others_wait(engine->resources)) && scheduler_plan_ahead(s, now, next)) {
+    if (!(engine->resources && resources_others_wait(engine->resources)) && scheduler_plan_lookahead(s, now, next)) {
         begin_step(engine, next);
         engine->next = next;
     }
     Error error = {0};
     if (end_step(engine, now, &error)) {
-        for (int i = 0; i < now->part_count; i++) finish_part(engine, now, &now->parts[i]);
+        for (int i = 0; i < now->slice_count; i++) finish_part(engine, now, &now->slices[i]);
     } else {
         fail_step(engine, now, &error);
         drop_next(engine);
@@ -494,7 +494,7 @@ static void publish_stats(Engine *engine) {
         .prefix_hits = s->prompts_found,
         .prefix_tokens = s->tokens_found,
         .prefix_evictions = prefix.evictions,
-        .parked = s->park_count,
+        .preempted = s->preempt_count,
         .resumed = s->resume_count,
         .spilled_pages = disk.written,
         .spilled_bytes = disk.written_bytes,
@@ -610,8 +610,8 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
             model_context(engine->model));
     if (!sampler_scratch_open(&engine->scratch, engine->vocab, error)) return false;
     const EndTokens ends = {engine->eos, engine->eos_count};
-    engine->ahead = allowed_ahead_open(options->slots, engine->vocab, ends, error);
-    if (!engine->ahead) return false;
+    engine->lookahead = mask_workers_open(options->slots, engine->vocab, ends, error);
+    if (!engine->lookahead) return false;
     engine->working = malloc((size_t)engine->vocab * sizeof *engine->working);
     if (!engine->working) return fail(error, ERROR_MEMORY, "no memory for a row of logits");
     const int context = engine->scheduler.context;
@@ -646,7 +646,7 @@ void engine_close(Engine *engine) {
     mutex_unlock(&engine->mutex);
     if (engine->thread_runs) thread_join(engine->thread);
     scheduler_close(&engine->scheduler);
-    allowed_ahead_close(engine->ahead);
+    mask_workers_close(engine->lookahead);
     sampler_scratch_close(&engine->scratch);
     free(engine->working);
     if (engine->resources) resources_leave(engine->resources, &engine->account);

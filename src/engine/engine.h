@@ -77,7 +77,7 @@ typedef struct RequestOptions {
     bool echo_logprobs; /* logprobs of the prompt's tokens as well (completions with echo), without bias and penalties;
                          * implies logprobs ≥ 0 */
     const KvFormat *kv_format; /* copied; NULL: the engine's */
-    uint64_t cache_space;      /* requests find what others of the same space computed: a hash of key and salt */
+    uint64_t cache_salt;       /* requests find what others of the same space computed: a hash of key and salt */
     bool cache_off;            /* finds nothing and leaves nothing to be found */
     bool embeds;               /* the prompt's states are pooled and nothing is drawn: choices 1, max_tokens 1 */
     SamplingOptions sampling;
@@ -99,14 +99,14 @@ typedef struct TokenOut {
 
 typedef struct RequestStats {
     int prompt_tokens;
-    int cached_tokens;                     /* of the prompt: not computed, as the prefix cache had them */
-    int read_tokens;                       /* of the prompt, cached ones included, so far */
-    int parked;                            /* times that a choice made room for others */
-    size_t kv_exact_bytes, kv_coded_bytes; /* of pages of the choice that ended last; */
-    size_t kv_f16_bytes;                   /* had everything stayed exact */
-    int kv_raised;                         /* layers whose keys got a better form than asked for, as their noise or */
-    float kv_noise;                        /* a list asked for it; the largest noise of a layer (KvCode) */
-    bool admitted;                         /* out of the queue */
+    int cached_tokens;                        /* of the prompt: not computed, as the prefix cache had them */
+    int read_tokens;                          /* of the prompt, cached ones included, so far */
+    int preempted;                            /* times that a choice made room for others */
+    size_t kv_full_bytes, kv_quantised_bytes; /* of pages of the choice that ended last; */
+    size_t kv_f16_bytes;                      /* had everything stayed exact */
+    int kv_raised;  /* layers whose keys got a better form than asked for, as their noise or */
+    float kv_noise; /* a list asked for it; the largest noise of a layer (KvQuant) */
+    bool admitted;  /* out of the queue */
     double queued_s, prefill_s, decode_s;
     /* Of the steps that it had rows in, also with others: streamed experts that were there, that were not; what was
      * read; the time in which nothing was computed, as one was waited for. */
@@ -161,8 +161,8 @@ typedef struct EngineStats {
     uint64_t prompt_tokens, generated_tokens;            /* computed */
     uint64_t prefix_lookups, prefix_hits, prefix_tokens; /* prompts looked up, found in part; tokens found */
     uint64_t prefix_evictions;                           /* pages that made room */
-    uint64_t parked, resumed;                            /* choices */
-    SourceStats experts;                                 /* streamed ones; zero: there are none */
+    uint64_t preempted, resumed;                         /* choices */
+    ExpertProviderStats experts;                         /* streamed ones; zero: there are none */
     bool damaged;  /* a mapped file of the model shrank, or its device failed: it must be loaded again, */
     bool lost;     /* by another process, as the device has failed */
     bool stalled;  /* the step that is being computed takes too long to be well */

@@ -10,7 +10,7 @@ RunnerOptions engine_runner_options(const EngineOptions *options) {
     runner.backend.rows_max = options->slots + options->prefill_size;
     if (options->resources) runner.backend.pool = resources_pool(options->resources);
     if (options->pooling) /* of the mean, any row's */
-        runner.states_max = options->pooling == POOLING_MEAN ? runner.backend.rows_max : options->slots;
+        runner.hidden_rows_max = options->pooling == POOLING_MEAN ? runner.backend.rows_max : options->slots;
     return runner;
 }
 
@@ -36,14 +36,14 @@ uint64_t expert_cache_share(const Runner *runner, uint64_t bytes) {
 
 bool expert_hold(const Model *model, uint64_t bytes, size_t *taken, Error *error) {
     if (!model_hold_experts(model, bytes, error)) return false;
-    ExpertSource *source = model_experts(model);
-    const SourceStats stats = source->stats(source);
+    ExpertProvider *source = model_experts(model);
+    const ExpertProviderStats stats = source->stats(source);
     *taken = stats.bytes;
     log_info("experts: %d of %d fit into %.2f GB, the others are read by %s", stats.slots, stats.experts,
         (double)stats.bytes * 1e-9, stats.io);
-    if (stats.bytes < model_expert_cycle(model))
+    if (stats.bytes < model_expert_working_set(model))
         log_warn(
             "a token uses experts of %.2f GB, of which %.2f GB can be kept: many will be read again for each token",
-            (double)model_expert_cycle(model) * 1e-9, (double)stats.bytes * 1e-9);
+            (double)model_expert_working_set(model) * 1e-9, (double)stats.bytes * 1e-9);
     return true;
 }

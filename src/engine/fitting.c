@@ -13,13 +13,13 @@
 
 enum { PREFILL = 512, PREFILL_STREAMED = 8192 };
 
-static FitWishes wishes_of(const EngineOptions *o) {
-    return (FitWishes){.slots = o->slots,
+static FitRequest wishes_of(const EngineOptions *o) {
+    return (FitRequest){.slots = o->slots,
         .budget = o->model.memory_budget,
         .kv_bytes = o->kv_bytes,
-        .form = o->kv_auto               ? FIT_AUTO
-            : o->kv_format.k == KV_EXACT ? FIT_EXACT
-                                         : FIT_CODED,
+        .form = o->kv_auto              ? FIT_AUTO
+            : o->kv_format.k == KV_FULL ? FIT_EXACT
+                                        : FIT_CODED,
         .stream = o->model.stream_experts,
         .prompt = FIT_PROMPT,
         .gpu_layers = !backend_on_device(o->backend.device) ? 0
@@ -93,12 +93,12 @@ static bool make(const EngineOptions *o, const Runner *runner, PlanSource source
     (void)recall(o, plan);
     plan->machine.memory = memory;
     if (backend_on_device(o->backend.device) && !look_at_gpu(o, runner, plan, error)) return false;
-    if (!fit_plan(&plan->machine, &plan->model, &plan->wishes, &plan->fit, error)) return false;
+    if (!fit_plan(&plan->machine, &plan->model, &plan->request, &plan->fit, error)) return false;
     const bool blind = plan->fit.stream && plan->machine.disk.block_bytes == 0;
     if (source == PLAN_KNOWN && !blind) return true;
     if (!measure(o, runner, source, plan, error)) return false;
     plan->machine.memory = memory;
-    return fit_plan(&plan->machine, &plan->model, &plan->wishes, &plan->fit, error);
+    return fit_plan(&plan->machine, &plan->model, &plan->request, &plan->fit, error);
 }
 
 bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *out, Error *error) {
@@ -107,14 +107,14 @@ bool engine_plan(const EngineOptions *options, PlanSource source, EnginePlan *ou
     tables.weights = NULL;
     tables.warn = NULL;
     const bool streams = options->model.stream_experts;
-    *out = (EnginePlan){.wishes = wishes_of(options)};
+    *out = (EnginePlan){.request = wishes_of(options)};
     EngineOptions own = *options;
     own.backend = host_options(options);
     if (!own.prefill_size) own.prefill_size = streams ? PREFILL_STREAMED : PREFILL;
-    RunnerOptions runs = engine_runner_options(&own);
-    runs.part_rows = streams ? DECODER_PART_MAX : 0;
+    RunnerOptions chunks = engine_runner_options(&own);
+    chunks.layer_tile_rows = streams ? LAYER_TILE_ROWS_MAX : 0;
     Model *model = model_open(options->directory, &tables, error);
-    Runner *runner = model ? runner_open(model, &runs, error) : NULL;
+    Runner *runner = model ? runner_open(model, &chunks, error) : NULL;
     const bool ok = runner && make(options, runner, source, out, error);
     runner_close(runner);
     model_close(model);

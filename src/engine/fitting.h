@@ -6,7 +6,7 @@
 typedef struct EnginePlan {
     FitModel model;
     FitMachine machine;
-    FitWishes wishes;
+    FitRequest request;
     Fit fit;
     char backend[BACKEND_DESCRIPTION_MAX];
 } EnginePlan;

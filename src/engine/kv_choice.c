@@ -10,7 +10,7 @@ static bool fits_exactly(const EngineOptions *options, const KvPlan *plan, size_
 
 static bool can_code(const KvPlan *plan) {
     for (int g = 0; g < plan->group_count; g++)
-        if (plan->group[g].coded) return true;
+        if (plan->group[g].quantised) return true;
     return false;
 }
 
@@ -23,7 +23,7 @@ static bool check_listed(const KvFormat *format, int layers, Error *error) {
 
 bool kv_choose(const EngineOptions *options, const KvPlan *plan, size_t memory, KvFormat *out, Error *error) {
     *out = options->kv_format;
-    if (out->k == KV_EXACT) return true;
+    if (out->k == KV_FULL) return true;
     if (!check_listed(out, plan->layer_count, error)) return false;
     const bool fits = options->kv_auto && fits_exactly(options, plan, memory);
     if (!fits && !can_code(plan))
@@ -31,7 +31,7 @@ bool kv_choose(const EngineOptions *options, const KvPlan *plan, size_t memory, 
     else if (options->kv_auto)
         log_info("KV cache: %s", fits ? "exact, which fits" : "coded, as exact pages would not fit");
     if (!fits) return true;
-    out->k = out->v = KV_EXACT; /* the lengths stay, for requests that ask for codes */
+    out->k = out->v = KV_FULL; /* the lengths stay, for requests that ask for codes */
     out->raise = KV_RAISE_NONE;
     return true;
 }

@@ -21,7 +21,7 @@ void placement_runner(const EngineOptions *options, const Model *model, RunnerOp
 void placement_leave(const EngineOptions *options, const Model *model) {
     const int layers = model_layers(model);
     if (backend_on_device(options->backend.device))
-        model_leave_layers(model, layers - placement_layers(options, layers));
+        model_drop_host_pages(model, layers - placement_layers(options, layers));
 }
 
 /* A part of a budget, in thousandths: what a backend takes of it. Pages of any size fit the budget that is tried. */
@@ -49,8 +49,8 @@ bool placement_kv_most(
     uint64_t free;
     const Plugin *plugin = plugin_memory(&options->backend, &free, error);
     if (!plugin) return false;
-    const uint64_t parts = (uint64_t)(options->backend.tensor_parallel > 1 ? options->backend.tensor_parallel : 1);
-    const uint64_t work = parts * plugin->work_bytes(upper->rows_max, 0);
+    const uint64_t slices = (uint64_t)(options->backend.tensor_parallel > 1 ? options->backend.tensor_parallel : 1);
+    const uint64_t work = slices * plugin->work_bytes(upper->rows_max, 0);
     free = free / 100 * FIT_GPU_PERCENT;
     const size_t there = free > work ? (size_t)(free - work) / thousandths(plan, upper) * 1000 : 0;
     if (!planned) *most = lower == upper ? there : *most / thousandths(plan, lower) * 1000;

@@ -116,7 +116,7 @@ Request *request_new(const RequestOptions *options, const RequestShape *shape, i
     request->pooling = options->embeds ? shape->pooling : POOLING_NONE;
     request->whole = request->echo || request->pooling == POOLING_MEAN;
     request->format = *options->kv_format;
-    request->space = options->cache_space;
+    request->salt = options->cache_salt;
     request->cache_off = options->cache_off;
     request->constraint = constraint_retain(options->constraint);
     if (request->echo && request->sampling.logprobs < 0) request->sampling.logprobs = 0;
@@ -233,13 +233,13 @@ int request_note_found(Request *request, int tokens) {
     return more;
 }
 
-void request_count_park(Request *request) {
+void request_count_preemption(Request *request) {
     mutex_lock(&request->mutex);
-    request->parks++;
+    request->preemptions++;
     mutex_unlock(&request->mutex);
 }
 
-void request_add_experts(Request *request, const SourceStats *before, const SourceStats *after) {
+void request_add_experts(Request *request, const ExpertProviderStats *before, const ExpertProviderStats *after) {
     mutex_lock(&request->mutex);
     request->experts.hits += after->hits - before->hits;
     request->experts.misses += after->misses - before->misses;
@@ -350,15 +350,15 @@ RequestStats request_stats(Request *request) {
     const int64_t end = request->ended_ns ? request->ended_ns : clock_ns();
     const int64_t admitted = request->admitted_ns ? request->admitted_ns : end;
     const int64_t answering = request->answering_ns ? request->answering_ns : end;
-    size_t coded = 0;
-    for (int form = KV_EXACT + 1; form < KV_FORMS; form++) coded += request->kv_use.bytes[form];
+    size_t quantised = 0;
+    for (int form = KV_FULL + 1; form < KV_FORMS; form++) quantised += request->kv_use.bytes[form];
     const RequestStats stats = {
         .prompt_tokens = request->prompt_count,
         .cached_tokens = request->cached,
         .read_tokens = atomic_load(&request->prompt_read),
-        .parked = request->parks,
-        .kv_exact_bytes = request->kv_use.bytes[KV_EXACT],
-        .kv_coded_bytes = coded,
+        .preempted = request->preemptions,
+        .kv_full_bytes = request->kv_use.bytes[KV_FULL],
+        .kv_quantised_bytes = quantised,
         .kv_raised = request->kv_use.raised,
         .kv_noise = request->kv_use.noise,
         .kv_f16_bytes = request->kv_f16_bytes,

@@ -8,7 +8,7 @@
 #include "engine/sampler.h"
 #include "cache/kv_cache.h"
 
-enum { RESUME_POINTS = 2, FORCED_MAX = 64 /* tokens that a choice draws in a step as nothing else may follow */ };
+enum { RESUME_POINTS = 2, JUMP_AHEAD_MAX = 64 /* tokens that a choice draws in a step as nothing else may follow */ };
 
 typedef enum ChoiceState {
     CHOICE_WAITING, /* for its first token */
@@ -17,12 +17,12 @@ typedef enum ChoiceState {
     CHOICE_ENDED,
 } ChoiceState;
 
-typedef enum Allowed {
-    ALLOWED_UNKNOWN, /* until allowed_update() */
-    ALLOWED_ANY,
-    ALLOWED_SOME, /* what is in the mask */
-    ALLOWED_END,  /* nothing but an end */
-} Allowed;
+typedef enum TokenMaskKind {
+    MASK_UNKNOWN, /* until token_mask_update() */
+    MASK_ANY,
+    MASK_SOME, /* what is in the mask */
+    MASK_END,  /* nothing but an end */
+} TokenMaskKind;
 
 /* One answer, and the sequence that computes it. */
 typedef struct AnswerChoice {
@@ -31,12 +31,12 @@ typedef struct AnswerChoice {
     KvSequence kv; /* of the prompt and the answer but for its last token; of less while it is read again */
     Sampler sampler;
     int generated;
-    ConstraintState where; /* behind all but, while `allowed` is unknown, the last token; these six only with a */
-    Allowed allowed;       /* constraint */
+    ConstraintState where;   /* behind all but, while `allowed` is unknown, the last token; these six only with a */
+    TokenMaskKind mask_kind; /* constraint */
     uint64_t *mask;
-    int32_t only;               /* the one token that is in it; −1: there are more */
-    int32_t forced[FORCED_MAX]; /* tokens that come next, whatever the logits are: */
-    int forced_at, forced_count;
+    int32_t only;                       /* the one token that is in it; −1: there are more */
+    int32_t jump_ahead[JUMP_AHEAD_MAX]; /* tokens that come next, whatever the logits are: */
+    int jump_ahead_at, jump_ahead_count;
 
     atomic_bool stop;
 
@@ -52,7 +52,7 @@ struct Request {
     const int32_t *prompt;
     int prompt_count, max_tokens, choice_count, top_max;
     KvFormat format;
-    uint64_t space; /* of prefixes that it may find */
+    uint64_t salt; /* of prefixes that it may find */
     bool cache_off;
     bool echo;
     bool whole;             /* every row of the prompt is wanted, so none may be found */
@@ -71,8 +71,8 @@ struct Request {
 
     /* engine thread; next under the engine's mutex while the request waits */
     struct Request *next;
-    bool parked;               /* before the prompt was read */
-    int passes;                /* later requests that were preferred to this one while it waited for pages */
+    bool preempted;            /* before the prompt was read */
+    int skips;                 /* later requests that were preferred to this one while it waited for pages */
     int prefilled;             /* prompt tokens in the cache; */
     atomic_int prompt_read;    /* the same for readers: it never falls */
     bool sought;               /* on disk */
@@ -90,10 +90,10 @@ struct Request {
     Condition changed;
     Error error;
     int prompt_written;
-    int cached, parks;
-    SourceStats experts; /* what the steps that it had rows in added to the source's */
-    KvUse kv_use;        /* of the choice that ended last; */
-    size_t kv_f16_bytes; /* had everything stayed exact */
+    int cached, preemptions;
+    ExpertProviderStats experts; /* what the steps that it had rows in added to the source's */
+    KvUse kv_use;                /* of the choice that ended last; */
+    size_t kv_f16_bytes;         /* had everything stayed exact */
     int64_t submitted_ns, admitted_ns, answering_ns, ended_ns; /* 0: not yet */
 };
 
@@ -121,8 +121,8 @@ void request_set_admitted(Request *request, int cached);
 /* So many of its tokens are in the cache without being computed: how many of them it had not had before. What it read
  * before it was parked was computed. */
 int request_note_found(Request *request, int tokens);
-void request_count_park(Request *request);
-void request_add_experts(Request *request, const SourceStats *before, const SourceStats *after);
+void request_count_preemption(Request *request);
+void request_add_experts(Request *request, const ExpertProviderStats *before, const ExpertProviderStats *after);
 /* The states of prompt tokens `first` and following, some of which it may have had before; the last one is the end. */
 void request_pool(Request *request, int first, int count, int hidden, const float *states);
 void request_set_kv_use(Request *request, const KvUse *use, size_t f16_bytes);

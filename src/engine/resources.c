@@ -8,7 +8,7 @@
 struct Resources {
     Pool *pool;
     Mutex mutex; /* over the following */
-    Condition turn;
+    Condition candidate;
     uint64_t asked, served; /* steps */
     MemoryAccount *accounts;
 };
@@ -20,7 +20,7 @@ Resources *resources_open(int threads, Error *error) {
         return NULL;
     }
     mutex_init(&resources->mutex);
-    condition_init(&resources->turn);
+    condition_init(&resources->candidate);
     resources->pool = pool_open(threads, error);
     if (resources->pool) return resources;
     resources_close(resources);
@@ -31,7 +31,7 @@ void resources_close(Resources *resources) {
     if (!resources) return;
     CHECK(!resources->accounts);
     pool_close(resources->pool);
-    condition_destroy(&resources->turn);
+    condition_destroy(&resources->candidate);
     mutex_destroy(&resources->mutex);
     free(resources);
 }
@@ -43,7 +43,7 @@ Pool *resources_pool(Resources *resources) { return resources->pool; }
 void resources_begin_step(Resources *resources) {
     mutex_lock(&resources->mutex);
     const uint64_t mine = resources->asked++;
-    while (resources->served != mine) condition_wait(&resources->turn, &resources->mutex);
+    while (resources->served != mine) condition_wait(&resources->candidate, &resources->mutex);
     mutex_unlock(&resources->mutex);
 }
 
@@ -51,7 +51,7 @@ void resources_end_step(Resources *resources) {
     mutex_lock(&resources->mutex);
     const bool others = ++resources->served != resources->asked;
     mutex_unlock(&resources->mutex);
-    if (others) condition_broadcast(&resources->turn);
+    if (others) condition_broadcast(&resources->candidate);
 }
 
 bool resources_others_wait(Resources *resources) {

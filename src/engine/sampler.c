@@ -337,7 +337,7 @@ void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4
 }
 
 /* In (0, 1). */
-static double draw_uniform(uint64_t seed, uint32_t choice, int position) {
+static double sample_uniform(uint64_t seed, uint32_t choice, int position) {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     const uint32_t counter[4] = {(uint32_t)position, choice, 0, 0};
     uint32_t bits[4];
@@ -354,7 +354,7 @@ static int32_t first_equal(const SamplerScratch *s, const float *logits, float m
     return id;
 }
 
-static int32_t draw_candidate(SamplerScratch *s, float max, float scale, double uniform) {
+static int32_t sample_candidate(SamplerScratch *s, float max, float scale, double uniform) {
     uint64_t target = (uint64_t)(uniform * (double)weigh(s, max, scale));
     int32_t last = s->ids[0];
     for (int i = 0; i < s->count; i++) {
@@ -367,7 +367,7 @@ static int32_t draw_candidate(SamplerScratch *s, float max, float scale, double 
 }
 
 /* From the whole vocabulary: first the group of blocks, then the block, then the token in it. */
-static int32_t draw_any(SamplerScratch *s, const float *logits, float max, float scale, double uniform) {
+static int32_t sample_any(SamplerScratch *s, const float *logits, float max, float scale, double uniform) {
     double target = uniform * exp_total(s, logits, max, scale);
     int group = 0, chosen = 0;
     for (int g = 0; g * GROUP < s->blocks; g++) {
@@ -406,19 +406,19 @@ static bool draws_any(const SamplingOptions *o) {
 
 float sampler_scale(const SamplingOptions *o) { return draws_any(o) ? scale_of(o) : 1; }
 
-Draw sampler_leave(const SamplingOptions *o, int choice, int position) {
-    if (!(o->temperature > 0)) return (Draw){.scale = 0};
-    return (Draw){.uniform = draw_uniform(o->seed, (uint32_t)choice, position),
+SampleParams sampler_device_params(const SamplingOptions *o, int choice, int position) {
+    if (!(o->temperature > 0)) return (SampleParams){.scale = 0};
+    return (SampleParams){.uniform = sample_uniform(o->seed, (uint32_t)choice, position),
         .scale = scale_of(o),
         .top_p = o->top_p < 1 ? o->top_p : 1,
         .min_p_log = o->min_p > 0 ? logf(o->min_p) : -INFINITY,
         .top_k = o->top_k > 0 ? o->top_k : 0};
 }
 
-static int32_t draw(SamplerScratch *s, const float *logits, float max, const Draw *d) {
+static int32_t sample(SamplerScratch *s, const float *logits, float max, const SampleParams *d) {
     if (d->scale == 0) return first_equal(s, logits, max);
     const bool top_k = d->top_k > 0 && d->top_k < s->vocab, top_p = d->top_p<1, min_p = d->min_p_log> - INFINITY;
-    if (!top_k && !top_p && !min_p) return draw_any(s, logits, max, d->scale, d->uniform);
+    if (!top_k && !top_p && !min_p) return sample_any(s, logits, max, d->scale, d->uniform);
     if (top_k) {
         collect_top(s, logits, d->top_k);
         if (top_p) {
@@ -432,14 +432,14 @@ static int32_t draw(SamplerScratch *s, const float *logits, float max, const Dra
         collect(s, logits, threshold < max ? threshold : max);
     }
     if (min_p) keep_likely(s, max, d->min_p_log);
-    return draw_candidate(s, max, d->scale, d->uniform);
+    return sample_candidate(s, max, d->scale, d->uniform);
 }
 
-int32_t sampler_draw(SamplerScratch *scratch, const float *logits, const Draw *d) {
+int32_t sampler_sample(SamplerScratch *scratch, const float *logits, const SampleParams *d) {
     scratch->total = 0;
     scratch->known_sums = NULL;
     const float max = find_max(scratch, logits);
-    return isfinite(max) ? draw(scratch, logits, max, d) : -1;
+    return isfinite(max) ? sample(scratch, logits, max, d) : -1;
 }
 
 /* ---- history ---- */
@@ -488,7 +488,9 @@ static void penalise(const Sampler *sampler, SamplerScratch *scratch, float *log
     }
 }
 
-bool sampler_can_leave(const SamplingOptions *o) { return !penalties_on(o) && o->bias_count == 0 && o->logprobs < 0; }
+bool sampler_device_possible(const SamplingOptions *o) {
+    return !penalties_on(o) && o->bias_count == 0 && o->logprobs < 0;
+}
 
 /* ---- the whole ---- */
 
@@ -530,8 +532,8 @@ void sampler_logprobs(SamplerScratch *scratch, float *logits, int32_t id, int to
 int32_t sampler_next(Sampler *sampler, SamplerScratch *scratch, float *logits, int position, TokenOut *out) {
     penalise(sampler, scratch, logits);
     const float max = prepare(scratch, logits, sampler->mask);
-    const Draw left = sampler_leave(sampler->options, (int)sampler->choice, position);
-    out->id = draw(scratch, logits, max, &left);
+    const SampleParams left = sampler_device_params(sampler->options, (int)sampler->choice, position);
+    out->id = sample(scratch, logits, max, &left);
     out->logprob = NAN;
     out->top_count = 0;
     if (sampler->options->logprobs >= 0) fill_logprobs(scratch, logits, max, out->id, sampler->options->logprobs, out);

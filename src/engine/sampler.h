@@ -33,10 +33,10 @@ float sampler_scale(const SamplingOptions *options);
 
 /* Whether a backend that draws can do so with these options, whatever was drawn before; then how, for a choice's token
  * at this position of its sequence. The token is the one that sampler_next() would draw without a mask. */
-bool sampler_can_leave(const SamplingOptions *options);
-Draw sampler_leave(const SamplingOptions *options, int choice, int position);
-/* What the backend then draws (LogitDraws in backend.h). */
-int32_t sampler_draw(SamplerScratch *scratch, const float *logits, const Draw *draw);
+bool sampler_device_possible(const SamplingOptions *options);
+SampleParams sampler_device_params(const SamplingOptions *options, int choice, int position);
+/* What the backend then draws (LogitSampling in backend.h). */
+int32_t sampler_sample(SamplerScratch *scratch, const float *logits, const SampleParams *sample);
 
 /* The history of one choice. */
 typedef struct Sampler {

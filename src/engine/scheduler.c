@@ -27,13 +27,13 @@ static bool step_plan_open(StepPlan *plan, size_t rows, size_t slots, Error *err
         .positions = calloc(rows, sizeof *plan->positions),
         .outputs = calloc(outputs, sizeof *plan->outputs),
         .scales = calloc(outputs, sizeof *plan->scales),
-        .draws = calloc(outputs, sizeof *plan->draws),
-        .states = calloc(rows, sizeof *plan->states),
-        .runs = calloc(slots, sizeof *plan->runs),
-        .parts = calloc(slots, sizeof *plan->parts),
+        .sample_params = calloc(outputs, sizeof *plan->sample_params),
+        .hidden_rows = calloc(rows, sizeof *plan->hidden_rows),
+        .chunks = calloc(slots, sizeof *plan->chunks),
+        .slices = calloc(slots, sizeof *plan->slices),
     };
-    return (plan->tokens && plan->positions && plan->outputs && plan->scales && plan->draws && plan->states &&
-               plan->runs && plan->parts) ||
+    return (plan->tokens && plan->positions && plan->outputs && plan->scales && plan->sample_params &&
+               plan->hidden_rows && plan->chunks && plan->slices) ||
         fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
 }
 
@@ -42,29 +42,29 @@ static void step_plan_close(StepPlan *plan) {
     free(plan->positions);
     free(plan->outputs);
     free(plan->scales);
-    free(plan->draws);
-    free(plan->states);
-    free(plan->runs);
-    free(plan->parts);
+    free(plan->sample_params);
+    free(plan->hidden_rows);
+    free(plan->chunks);
+    free(plan->slices);
 }
 
 bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const EngineOptions *options, Error *error) {
     const size_t rows = (size_t)options->slots + (size_t)options->prefill_size, slots = (size_t)options->slots;
-    const int most = runner_generated_max(runner);
-    const bool many = most > 0 && options->slots > most;
+    const int most = runner_decode_rows_max(runner);
+    const bool uniform_matmul = most > 0 && options->slots > most;
     *s = (Scheduler){
         .slots = options->slots,
         .queue_max = options->queue_max,
         .prefill_size = options->prefill_size,
         .pool = kv_bytes_total(kv),
-        .generated_max = most && many ? options->slots + options->prefill_size : most,
-        .many = many,
-        .draws = runner_draws(runner),
-        .goes_ahead = runner_goes_ahead(runner),
-        .turns = calloc(slots, sizeof *s->turns),
+        .decode_rows_max = most && uniform_matmul ? options->slots + options->prefill_size : most,
+        .uniform_matmul = uniform_matmul,
+        .sample_params = runner_samples(runner),
+        .can_lookahead = runner_can_lookahead(runner),
+        .candidates = calloc(slots, sizeof *s->candidates),
     };
-    bool ok = s->turns || fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
-    for (int i = 0; ok && i < (s->goes_ahead ? 2 : 1); i++) ok = step_plan_open(&s->plans[i], rows, slots, error);
+    bool ok = s->candidates || fail(error, ERROR_MEMORY, "no memory for a step of %zu rows", rows);
+    for (int i = 0; ok && i < (s->can_lookahead ? 2 : 1); i++) ok = step_plan_open(&s->plans[i], rows, slots, error);
     if (!ok) {
         scheduler_close(s);
         return false;
@@ -73,7 +73,7 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
     s->model_context = model_context(runner_model(runner));
     s->context = most_tokens(plan, &options->kv_format, s->pool, s->model_context);
     if (s->context >= 2) {
-        if (sequences_open(&s->sequences, runner, kv, options, s->generated_max > 0, error)) return true;
+        if (sequences_open(&s->sequences, runner, kv, options, s->decode_rows_max > 0, error)) return true;
         scheduler_close(s);
         return false;
     }
@@ -85,7 +85,7 @@ bool scheduler_open(Scheduler *s, const Runner *runner, KvCache *kv, const Engin
 
 void scheduler_close(Scheduler *s) {
     sequences_close(&s->sequences);
-    free(s->turns);
+    free(s->candidates);
     for (int i = 0; i < 2; i++) step_plan_close(&s->plans[i]);
     *s = (Scheduler){0};
 }
@@ -179,7 +179,7 @@ static bool fits(Scheduler *s, size_t bytes) {
 /* ---- admission ---- */
 
 bool scheduler_full(const Scheduler *s) {
-    const int open = s->slots - atomic_load(&s->used) - atomic_load(&s->parked);
+    const int open = s->slots - atomic_load(&s->used) - atomic_load(&s->preempted);
     return s->waiting.count >= s->queue_max + (open > 0 ? open : 0);
 }
 
@@ -219,12 +219,12 @@ static bool enter(Scheduler *s, Request *request, AnswerChoice *choice) {
 
 /* Those who were parked come first, the oldest before all. False: some still are. */
 static bool resume(Scheduler *s) {
-    for (Request *r = s->active.first; r && atomic_load(&s->parked) > 0; r = r->next) {
+    for (Request *r = s->active.first; r && atomic_load(&s->preempted) > 0; r = r->next) {
         if (r->failed || atomic_load(&r->cancel)) continue;
-        if (r->parked) {
+        if (r->preempted) {
             if (!enter(s, r, NULL)) return false;
-            r->parked = false;
-            atomic_fetch_sub(&s->parked, 1);
+            r->preempted = false;
+            atomic_fetch_sub(&s->preempted, 1);
             s->resume_count++;
         }
         for (int i = 0; i < r->choice_count; i++) {
@@ -232,26 +232,26 @@ static bool resume(Scheduler *s) {
             if (choice->state != CHOICE_PARKED || atomic_load(&choice->stop)) continue;
             if (!enter(s, r, choice)) return false;
             choice->state = CHOICE_RUNNING;
-            atomic_fetch_sub(&s->parked, 1);
+            atomic_fetch_sub(&s->preempted, 1);
             s->resume_count++;
         }
     }
     return true;
 }
 
-void scheduler_park(Scheduler *s, Request *request, AnswerChoice *choice) {
+void scheduler_preempt(Scheduler *s, Request *request, AnswerChoice *choice) {
     sequence_end(&s->sequences, request, choice);
     if (choice) {
         choice->state = CHOICE_PARKED;
     } else {
-        request->parked = true;
+        request->preempted = true;
         request->prefilled = 0;
         request->sought = false;
     }
-    atomic_fetch_add(&s->parked, 1);
+    atomic_fetch_add(&s->preempted, 1);
     scheduler_free_slot(s, request);
-    s->park_count++;
-    request_count_park(request);
+    s->preempt_count++;
+    request_count_preemption(request);
 }
 
 static bool admit(Scheduler *s, Request *request) {
@@ -269,7 +269,7 @@ static bool admit(Scheduler *s, Request *request) {
 /* Everybody who waits longer than somebody who got in was passed. True: one of them will not be passed again. */
 static bool count_passes(Request *first, const Request *end) {
     bool patient = true;
-    for (Request *r = first; r != end; r = r->next) patient = ++r->passes < PASSES_MAX && patient;
+    for (Request *r = first; r != end; r = r->next) patient = ++r->skips < SKIPS_MAX && patient;
     return !patient;
 }
 
@@ -312,7 +312,7 @@ void scheduler_admit(Scheduler *s) {
             closed = count_passes(s->waiting.first, next);
             list_append(&s->active, request);
         } else {
-            closed = closed || request->passes >= PASSES_MAX;
+            closed = closed || request->skips >= SKIPS_MAX;
             before = request;
         }
         request = next;
@@ -331,7 +331,7 @@ static void note_use(const Scheduler *s, Request *request, const KvSequence *kv)
 void scheduler_end_choice(Scheduler *s, Request *request, AnswerChoice *choice, Finish finish) {
     if (choice->state == CHOICE_ENDED) return;
     if (choice->state == CHOICE_WAITING) request->waiting--;
-    if (choice->state == CHOICE_PARKED) atomic_fetch_sub(&s->parked, 1);
+    if (choice->state == CHOICE_PARKED) atomic_fetch_sub(&s->preempted, 1);
     if (choice->state == CHOICE_RUNNING) {
         if (choice->kv.tables) note_use(s, request, &choice->kv);
         sequence_end(&s->sequences, request, choice);
@@ -350,7 +350,7 @@ void scheduler_end_all(Scheduler *s, Request *request, Finish finish) {
 
 void scheduler_retire(Scheduler *s, Request *request) {
     while (request->slots > 0) scheduler_free_slot(s, request);
-    if (request->parked) atomic_fetch_sub(&s->parked, 1);
+    if (request->preempted) atomic_fetch_sub(&s->preempted, 1);
     sequence_end(&s->sequences, request, NULL);
     Request *before = NULL;
     for (Request *r = s->active.first; r != request; r = r->next) before = r;

@@ -50,7 +50,7 @@ static void set_resume_points(const Sequences *s, Request *request, int count) {
     const KvSequence *kv = &request->kv;
     if (!prefix_forgets(s->prefix, kv)) return;
     request->resume[0] = first_message(s, s->text, count);
-    request->resume[1] = prefix_common(s->prefix, request->space, s->text, count, kv);
+    request->resume[1] = prefix_common(s->prefix, request->salt, s->text, count, kv);
 }
 
 int sequence_rows_to_resume(const Request *request) {
@@ -68,35 +68,35 @@ bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error 
     if (!s->prefix || request->cache_off || (request->whole && !choice)) return true;
     const int count = s->apart && choice ? request->prompt_count : sequence_tokens(request, choice) - 1;
     sequence_text(request, choice, 0, count, s->text);
-    (void)prefix_find(s->prefix, request->space, s->text, count, kv);
+    (void)prefix_find(s->prefix, request->salt, s->text, count, kv);
     if (!choice) set_resume_points(s, request, count);
     return true;
 }
 
-bool sequence_continue(Sequences *s, Request *request, int64_t deadline_ns) {
+bool sequence_resume_from_disk(Sequences *s, Request *request, int64_t deadline_ns) {
     if (request->cache_off || request->whole) return false;
     const int count = request->prompt_count - 1;
     sequence_text(request, NULL, 0, count, s->text);
-    return disk_tier_find(s->disk, request->space, &request->format, s->text, count, deadline_ns, &request->kv);
+    return disk_tier_find(s->disk, request->salt, &request->format, s->text, count, deadline_ns, &request->kv);
 }
 
-void sequence_keep(Sequences *s, const Request *request, const AnswerChoice *choice, int rows) {
+void sequence_spill(Sequences *s, const Request *request, const AnswerChoice *choice, int rows) {
     const KvSequence *kv = choice ? &choice->kv : &request->kv;
     const int end = kv->length + rows;
     if (!s->disk || request->cache_off || end / KV_PAGE_TOKENS == kv->length / KV_PAGE_TOKENS) return;
     if (s->apart && end > request->prompt_count) return;
     sequence_text(request, choice, 0, end, s->text);
-    disk_tier_keep(s->disk, request->space, &request->format, s->text, kv, end);
+    disk_tier_spill(s->disk, request->salt, &request->format, s->text, kv, end);
 }
 
 static void leave(Sequences *s, Request *request, AnswerChoice *choice) {
     const KvSequence *kv = sequence_of(request, choice);
     if (!s->prefix || request->cache_off || !kv->tables) return;
     sequence_text(request, choice, 0, kv->length, s->text);
-    prefix_insert(s->prefix, request->space, s->text, kv);
+    prefix_insert(s->prefix, request->salt, s->text, kv);
 }
 
-void sequence_leave(Sequences *s, Request *request) { leave(s, request, NULL); }
+void sequence_publish(Sequences *s, Request *request) { leave(s, request, NULL); }
 
 /* What windows and codes have left of a prompt may be too little to go on from; it was left when it had been read. */
 static bool end_at_prompt(Sequences *s, const Request *request, KvSequence *kv) {

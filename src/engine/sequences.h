@@ -33,13 +33,13 @@ void sequence_text(const Request *request, const AnswerChoice *choice, int first
 NODISCARD bool sequence_begin(Sequences *sequences, Request *request, AnswerChoice *choice, Error *error);
 /* Continues a prompt that has begun with what the disk has of it, until the deadline: reads files, so not under a
  * mutex. False: that was all. */
-bool sequence_continue(Sequences *sequences, Request *request, int64_t deadline_ns);
+bool sequence_resume_from_disk(Sequences *sequences, Request *request, int64_t deadline_ns);
 /* Tokens that a prompt may read up to its next resume point. */
 int sequence_rows_to_resume(const Request *request);
 /* Pages that the computed step's rows have filled go to disk; before kv_advance(). */
-void sequence_keep(Sequences *sequences, const Request *request, const AnswerChoice *choice, int rows);
+void sequence_spill(Sequences *sequences, const Request *request, const AnswerChoice *choice, int rows);
 /* Leaves a prompt to be found, as far as it was read, unless the request leaves nothing. */
-void sequence_leave(Sequences *sequences, Request *request);
+void sequence_publish(Sequences *sequences, Request *request);
 /* Closes it if it is open; what it held, or of that what is its prompt's, is left to be found unless its request
  * failed. */
 void sequence_end(Sequences *sequences, Request *request, AnswerChoice *choice);

@@ -10,16 +10,16 @@ static const MoeNames names = {
 static Moe load_moe(Loader *ld, const Dims *d) {
     Moe moe = family_moe_open(ld, &names, d->hidden, load_int(ld, "moe_intermediate_size"), load_int(ld, "num_experts"),
         load_int(ld, "num_experts_per_tok"));
-    const int groups = load_int_or(ld, "n_group", 1), groups_used = load_int_or(ld, "topk_group", 1);
+    const int groups = load_int_or(ld, "n_group", 1), topk_group = load_int_or(ld, "topk_group", 1);
     const bool softmax = load_text_is(ld, "score_func", "softmax");
     if (!softmax) load_expect_text(ld, "score_func", "sigmoid");
     moe.ffn.score = softmax ? ROUTE_SOFTMAX : ROUTE_SIGMOID;
     moe.ffn.groups = groups > 1 ? groups : 0;
-    moe.ffn.groups_used = groups > 1 ? groups_used : 0;
-    moe.ffn.normalise = load_bool_or(ld, "route_norm", true) && moe.ffn.used > 1;
+    moe.ffn.topk_group = groups > 1 ? topk_group : 0;
+    moe.ffn.norm_topk_prob = load_bool_or(ld, "route_norm", true) && moe.ffn.used > 1;
     moe.ffn.epsilon = 1e-20f;
     moe.ffn.scale = load_positive_or(ld, "route_scale", 2.826);
-    moe.shared = family_moe_shared(ld, moe.inner, load_count_or(ld, "num_shared_experts", 1));
+    moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "num_shared_experts", 1));
     return moe;
 }
 

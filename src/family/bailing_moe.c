@@ -22,7 +22,7 @@ static Moe load_moe(Loader *ld, const Dims *d, bool bias) {
     if (!sigmoid) moe.ffn.score = ROUTE_SOFTMAX;
     moe.names.bias = load_bool_or(ld, "moe_router_enable_expert_bias", false) ? "gate.expert_bias" : NULL;
     moe.bias = bias;
-    const int shared = load_int_or(ld, "moe_shared_expert_intermediate_size", moe.inner);
+    const int shared = load_int_or(ld, "moe_shared_expert_intermediate_size", moe.intermediate_size);
     const int count = load_count_or(ld, "num_shared_experts", 0);
     if (load_bool_or(ld, "moe_router_enable_shared_expert", true)) moe.shared = family_moe_shared(ld, shared, count);
     return moe;

@@ -18,7 +18,7 @@ typedef struct DeepSeek {
 
 static Dims load_dims(Loader *ld, Spec *spec) {
     const Dims d = {.hidden = load_int(ld, "hidden_size"),
-        .inner = load_int(ld, "intermediate_size"),
+        .intermediate_size = load_int(ld, "intermediate_size"),
         .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)};
     spec->hidden = d.hidden;
     spec->layer_count = load_int(ld, "num_hidden_layers");
@@ -47,7 +47,7 @@ static DeepSeek load_fields(Loader *ld, Spec *spec) {
     if (s.mixed)
         s.moe = family_moe_open(ld, &moe_usual, s.d.hidden, load_int(ld, "moe_intermediate_size"), experts,
             load_int_or(ld, "num_experts_per_tok", 1));
-    s.moe.shared = family_moe_shared(ld, s.moe.inner, shared);
+    s.moe.shared = family_moe_shared(ld, s.moe.intermediate_size, shared);
     load_expect_text(ld, "hidden_act", "silu");
     load_ignore(ld, "num_key_value_heads", "aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers",
         "head_dim", "qk_head_dim", "router_aux_loss_coef", "output_router_logits", NULL);
@@ -57,24 +57,24 @@ static DeepSeek load_fields(Loader *ld, Spec *spec) {
     return s;
 }
 
-static LatentMixer attention(Loader *ld, const DeepSeek *s) {
+static MlaMixer attention(Loader *ld, const DeepSeek *s) {
     const HeadSizes *n = &s->sizes;
     const int64_t q = (int64_t)n->heads * (n->plain + s->rope_dim);
     const KvLayout layout = {.kv_heads = 1, .head_dim = s->rope_dim, .value_dim = n->latent, .latent = true};
     const Weight kv = load_linear(ld, "self_attn.kv_a_proj_with_mqa", n->latent + s->rope_dim, s->d.hidden, s->bias);
-    LatentMixer mixer = {.op = {.heads = n->heads, .kv.layout = layout, .scale = s->scale, .rope = s->rope},
+    MlaMixer mixer = {.op = {.heads = n->heads, .kv.layout = layout, .scale = s->scale, .rope = s->rope},
         .latent = load_part(&kv, 0, n->latent),
         .k = load_part(&kv, n->latent, s->rope_dim),
         .o = load_linear(ld, "self_attn.o_proj", s->d.hidden, (int64_t)n->heads * n->width, s->bias),
         .latent_norm = load_rms(ld, "self_attn.kv_a_layernorm", n->latent, 1e-6f)};
     if (s->q_rank) {
-        mixer.q_in = load_linear(ld, "self_attn.q_a_proj", s->q_rank, s->d.hidden, s->bias);
+        mixer.q_a = load_linear(ld, "self_attn.q_a_proj", s->q_rank, s->d.hidden, s->bias);
         mixer.q_norm = load_rms(ld, "self_attn.q_a_layernorm", s->q_rank, 1e-6f);
         mixer.q = load_linear(ld, "self_attn.q_b_proj", q, s->q_rank, false);
     } else {
         mixer.q = load_linear(ld, "self_attn.q_proj", q, s->d.hidden, false);
     }
-    load_latent_heads(ld, "self_attn", n, &mixer.embed, &mixer.unembed);
+    load_mla_heads(ld, "self_attn", n, &mixer.embed, &mixer.w_uv);
     return mixer;
 }
 
@@ -84,7 +84,7 @@ static void load_blocks(Loader *ld, Spec *spec, const DeepSeek *s) {
         const bool experts = s->mixed && i >= s->dense && i % s->every == 0;
         load_scope(ld, "model.layers.%d.", i);
         layer->mixer_in = load_rms(ld, "input_layernorm", s->d.hidden, s->d.eps);
-        layer->mixer = MIXER_LATENT;
+        layer->mixer = MIXER_MLA;
         layer->latent = attention(ld, s);
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", s->d.hidden, s->d.eps);
         family_moe_layer(ld, layer, experts ? &s->moe : NULL, &s->d, false);
@@ -97,7 +97,7 @@ static void load_v2(Loader *ld, Spec *spec) {
     ffn->scale = load_positive_or(ld, "routed_scaling_factor", 1);
     if (load_text_is(ld, "topk_method", "group_limited_greedy")) {
         ffn->groups = load_int(ld, "n_group");
-        ffn->groups_used = load_int(ld, "topk_group");
+        ffn->topk_group = load_int(ld, "topk_group");
         ffn->group_best = true;
     }
     load_expect_text(ld, "scoring_func", "softmax");

@@ -10,7 +10,7 @@ static void load(Loader *ld, Spec *spec) {
         load_int(ld, "n_routed_experts"), load_int(ld, "num_experts_per_tok"));
     family_moe_sigmoid(ld, &moe);
     moe.names.stack = "experts";
-    moe.shared = family_moe_shared(ld, moe.inner, load_count_or(ld, "n_shared_experts", 0));
+    moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "n_shared_experts", 0));
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
     const Windows windows = {.types = load_list(ld, "layer_types", spec->layer_count)};
     load_expect_text(ld, "hidden_act", "silu");

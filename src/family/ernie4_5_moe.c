@@ -18,13 +18,13 @@ static void load(Loader *ld, Spec *spec) {
     const bool bias = load_bool_or(ld, "use_bias", false);
     const int first = load_count_or(ld, "moe_layer_start_index", 0), every = load_int_or(ld, "moe_layer_interval", 1),
               last = load_count_or(ld, "moe_layer_end_index", spec->layer_count - 1);
-    const int inner = load_count_or(ld, "moe_intermediate_size", 0);
-    Moe moe = family_moe_open(ld, &moe_usual, d.hidden, inner ? inner : d.inner, load_int(ld, "moe_num_experts"),
-        load_int_or(ld, "moe_k", 1));
+    const int intermediate_size = load_count_or(ld, "moe_intermediate_size", 0);
+    Moe moe = family_moe_open(ld, &moe_usual, d.hidden, intermediate_size ? intermediate_size : d.intermediate_size,
+        load_int(ld, "moe_num_experts"), load_int_or(ld, "moe_k", 1));
     moe.ffn.score = score_of(ld);
-    moe.ffn.normalise = true;
+    moe.ffn.norm_topk_prob = true;
     moe.ffn.epsilon = 1e-20f; /* the reference's bound of 1e-12 is never met */
-    moe.shared = family_moe_shared(ld, moe.inner, load_count_or(ld, "moe_num_shared_experts", 0));
+    moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "moe_num_shared_experts", 0));
     moe.bias = bias;
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .interleaved = true});
     load_expect_text(ld, "hidden_act", "silu");

@@ -13,7 +13,7 @@ static void load(Loader *ld, Spec *spec) {
     Moe moe = family_moe_open(ld, &moe_deepseek, d.hidden, load_int(ld, "moe_intermediate_size"),
         load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
     family_moe_sigmoid(ld, &moe);
-    moe.shared = family_moe_shared(ld, moe.inner, load_count_or(ld, "num_shared_experts", 0));
+    moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "num_shared_experts", 0));
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 1000000});
     const Windows windows = {
         .types = load_list(ld, "layer_types", spec->layer_count), .width = load_int_or(ld, "sliding_window", 0)};

@@ -7,7 +7,7 @@
 Dims family_dims(Loader *ld, Spec *spec) {
     Dims d = {.hidden = load_int(ld, "hidden_size"),
         .heads = load_int(ld, "num_attention_heads"),
-        .inner = load_int(ld, "intermediate_size"),
+        .intermediate_size = load_int(ld, "intermediate_size"),
         .eps = load_positive(ld, "rms_norm_eps")};
     d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
     d.head_dim = load_int_or(ld, "head_dim", 0);
@@ -77,21 +77,22 @@ void family_qk_norms(Loader *ld, Layer *layer, const char *q, const char *k, con
     layer->attention.op.k_norm = load_rms(ld, name, d->head_dim, d->eps);
 }
 
-GluFfn family_glu_at(Loader *ld, const char *home, int hidden, int inner, Activation activation, bool bias) {
+GluFfn family_glu_at(
+    Loader *ld, const char *home, int hidden, int intermediate_size, Activation activation, bool bias) {
     char gate[64], up[64], down[64];
     snprintf(gate, sizeof gate, "%s.gate_proj", home);
     snprintf(up, sizeof up, "%s.up_proj", home);
     snprintf(down, sizeof down, "%s.down_proj", home);
     return (GluFfn){
-        .gate = load_linear(ld, gate, inner, hidden, bias),
-        .up = load_linear(ld, up, inner, hidden, bias),
-        .down = load_linear(ld, down, hidden, inner, bias),
+        .gate = load_linear(ld, gate, intermediate_size, hidden, bias),
+        .up = load_linear(ld, up, intermediate_size, hidden, bias),
+        .down = load_linear(ld, down, hidden, intermediate_size, bias),
         .activation = activation,
     };
 }
 
 GluFfn family_glu(Loader *ld, const Dims *d, Activation activation, bool bias) {
-    return family_glu_at(ld, "mlp", d->hidden, d->inner, activation, bias);
+    return family_glu_at(ld, "mlp", d->hidden, d->intermediate_size, activation, bias);
 }
 
 Windows family_windows_switched(Loader *ld, const Spec *spec) {

@@ -14,7 +14,7 @@ typedef struct Family {
 } Family;
 
 typedef struct Dims {
-    int hidden, heads, kv_heads, head_dim, inner;
+    int hidden, heads, kv_heads, head_dim, intermediate_size;
     float eps;
 } Dims;
 
@@ -40,7 +40,7 @@ void family_qk_norms(Loader *ld, Layer *layer, const char *q, const char *k, con
 GluFfn family_glu(Loader *ld, const Dims *dims, Activation activation, bool bias);
 
 /* The same under HOME. */
-GluFfn family_glu_at(Loader *ld, const char *home, int hidden, int inner, Activation activation, bool bias);
+GluFfn family_glu_at(Loader *ld, const char *home, int hidden, int intermediate_size, Activation activation, bool bias);
 
 /* Names of a mixture of experts: HOME.ROUTER; the experts HOME.STACK.{gate,up,down}_proj, or HOME.experts.N.GATE, UP
  * and DOWN one by one; HOME.SHARED.{gate,up,down}_proj of the shared one; HOME.BIAS for the choice. */
@@ -54,13 +54,13 @@ extern const MoeNames moe_deepseek; /* the same, and mlp.gate.e_score_correction
 typedef struct Moe {
     MoeNames names;
     MoeFfn ffn; /* experts, used, and how they are chosen; no weights */
-    int hidden, inner;
+    int hidden, intermediate_size;
     int shared;             /* inner width of the shared expert; 0: none */
     bool bias, router_bias; /* of all experts; of the router */
 } Moe;
 
 /* The usual ones: experts with silu, used with the softmax over all as it is. */
-Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int inner, int experts, int used);
+Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermediate_size, int experts, int used);
 /* The inner width of one shared expert that stands for `count` of them, each so wide. */
 int family_moe_shared(Loader *ld, int each, int count);
 /* What DeepSeek-V3's configs say about the choice, and those of who followed: sigmoids, a bias for the choice alone,

@@ -23,7 +23,7 @@ static void load_text(Loader *ld, Spec *spec, int heads, int kv_heads, int vocab
         .heads = load_int_or(ld, "num_attention_heads", heads),
         .kv_heads = load_int_or(ld, "num_key_value_heads", kv_heads),
         .head_dim = load_int_or(ld, "head_dim", 256),
-        .inner = load_int_or(ld, "intermediate_size", 6912),
+        .intermediate_size = load_int_or(ld, "intermediate_size", 6912),
         .eps = load_positive_or(ld, "rms_norm_eps", 1e-6)};
     family_check(ld, &d);
     spec->precise = true; /* of the 270M's clear greedy choices 8 bits flip 4 in 320, by up to 0.83 in logit */
@@ -69,8 +69,8 @@ static void load_wrapper(Loader *ld, Spec *spec) {
     load_skip(ld, "vision_tower.");
     load_skip(ld, "multi_modal_projector.");
     load_enter(ld, "text_config", "language_model.");
-    const int inner = load_int_or(ld, "vocab_size", 262208);
-    load_text(ld, spec, 8, 4, outer ? outer : inner);
+    const int intermediate_size = load_int_or(ld, "vocab_size", 262208);
+    load_text(ld, spec, 8, 4, outer ? outer : intermediate_size);
 }
 
 static const GgufName names[] = {

@@ -10,7 +10,7 @@ static void load(Loader *ld, Spec *spec) {
     Moe moe = family_moe_open(ld, &moe_deepseek, d.hidden, load_int(ld, "moe_intermediate_size"),
         load_int(ld, "n_routed_experts"), load_int(ld, "num_experts_per_tok"));
     family_moe_sigmoid(ld, &moe);
-    moe.shared = family_moe_shared(ld, moe.inner, load_count_or(ld, "n_shared_experts", 0));
+    moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "n_shared_experts", 0));
     const Rope *rope = load_rope(
         ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_rotary_dims(ld, d.head_dim, 0.5), .theta = 10000});
     load_expect_text(ld, "hidden_act", "silu");

@@ -7,8 +7,8 @@ static const MoeNames names = {"mlp", "router", "experts", "gate_proj", "up_proj
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
-    Moe moe = family_moe_open(
-        ld, &names, d.hidden, d.inner, load_int(ld, "num_local_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
+        load_int(ld, "num_experts_per_tok"));
     moe.ffn.score = ROUTE_TOP_SOFTMAX;
     moe.ffn.activation = ACT_SILU_CLAMPED;
     moe.bias = moe.router_bias = true;

@@ -13,17 +13,18 @@ static void load_fused(Loader *ld, const Moe *moe, Layer *layer) {
     *ffn = moe->ffn;
     ffn->router = load_linear(ld, "block_sparse_moe.router.layer", experts, moe->hidden, false);
     ffn->gate = load_experts(
-        ld, "block_sparse_moe.input_linear", NULL, experts, 0, 2 * (int64_t)moe->inner, moe->hidden, false);
+        ld, "block_sparse_moe.input_linear", NULL, experts, 0, 2 * (int64_t)moe->intermediate_size, moe->hidden, false);
     ffn->up = load_halves(ld, ffn->gate, experts);
-    ffn->down = load_experts(ld, "block_sparse_moe.output_linear", NULL, experts, 0, moe->hidden, moe->inner, false);
+    ffn->down = load_experts(
+        ld, "block_sparse_moe.output_linear", NULL, experts, 0, moe->hidden, moe->intermediate_size, false);
 }
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const bool bias = load_bool_or(ld, "attention_bias", false);
     const float scale = load_positive(ld, "attention_multiplier"), residual = load_positive(ld, "residual_multiplier");
-    Moe moe = family_moe_open(
-        ld, &names, d.hidden, d.inner, load_int(ld, "num_local_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
+        load_int(ld, "num_experts_per_tok"));
     moe.ffn.score = ROUTE_TOP_SOFTMAX;
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
     load_expect_text(ld, "hidden_act", "silu");

@@ -7,10 +7,11 @@ static const MoeNames names = {
     "mlp", "gate.wg", "switch_mlp", "gate_proj", "up_proj", "down_proj", "shared_mlp", .bias = NULL};
 
 static Moe load_moe(Loader *ld, const Dims *d, int experts, bool mixed, int i) {
-    const int inner = load_int_at(ld, "moe_intermediate_size", i, d->inner), used = load_int_at(ld, "moe_topk", i, 1);
+    const int intermediate_size = load_int_at(ld, "moe_intermediate_size", i, d->intermediate_size),
+              used = load_int_at(ld, "moe_topk", i, 1);
     const int shared = load_int_at(ld, "num_shared_expert", i, 1);
-    Moe moe = family_moe_open(ld, &names, d->hidden, inner, experts, used);
-    if (mixed) moe.shared = family_moe_shared(ld, d->inner, shared);
+    Moe moe = family_moe_open(ld, &names, d->hidden, intermediate_size, experts, used);
+    if (mixed) moe.shared = family_moe_shared(ld, d->intermediate_size, shared);
     return moe;
 }
 

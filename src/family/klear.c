@@ -13,9 +13,9 @@ static void load(Loader *ld, Spec *spec) {
     Moe moe = family_moe_open(ld, &names, d.hidden, load_int(ld, "moe_intermediate_size"), load_int(ld, "num_experts"),
         load_int(ld, "num_experts_per_tok"));
     moe.ffn.score = ROUTE_SIGMOID;
-    moe.ffn.normalise = load_bool_or(ld, "norm_topk_prob", false);
+    moe.ffn.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
     moe.ffn.epsilon = 1e-20f;
-    moe.shared = family_moe_shared(ld, moe.inner, load_int(ld, "n_shared_experts"));
+    moe.shared = family_moe_shared(ld, moe.intermediate_size, load_int(ld, "n_shared_experts"));
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000});
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_bool(ld, "use_sliding_window", false);

@@ -12,7 +12,7 @@ static void load_ends(Loader *ld, Spec *spec, const Dims *d) {
 
 static void load(Loader *ld, Spec *spec) {
     Dims d = family_dims(ld, spec);
-    d.inner = load_int(ld, "intermediate_size_mlp");
+    d.intermediate_size = load_int(ld, "intermediate_size_mlp");
     const bool norms = load_bool_or(ld, "use_qk_norm", false);
     const Json *rotate = load_list(ld, "no_rope_layers", spec->layer_count);
     const Rope *rope = load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .interleaved = true});
@@ -30,7 +30,7 @@ static void load(Loader *ld, Spec *spec) {
             ld, &d, "o_proj", family_flag(ld, "no_rope_layers", rotate, i) ? rope : NULL, false, false);
         if (norms) layer->attention.op.q_norm = layer->attention.op.k_norm = load_rms(ld, NULL, d.head_dim, d.eps);
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        layer->glu = family_glu_at(ld, "feed_forward", d.hidden, d.inner, ACT_SILU, false);
+        layer->glu = family_glu_at(ld, "feed_forward", d.hidden, d.intermediate_size, ACT_SILU, false);
     }
 }
 

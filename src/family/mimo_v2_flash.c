@@ -52,7 +52,7 @@ static AttentionMixer attention(Loader *ld, const Kind *k, int hidden, float val
 
 static Dims load_sizes(Loader *ld, Spec *spec) {
     const Dims d = {.hidden = load_int(ld, "hidden_size"),
-        .inner = load_int(ld, "intermediate_size"),
+        .intermediate_size = load_int(ld, "intermediate_size"),
         .eps = load_positive(ld, "layernorm_epsilon")};
     spec->hidden = d.hidden;
     spec->layer_count = load_int(ld, "num_hidden_layers");
@@ -70,7 +70,7 @@ static void load(Loader *ld, Spec *spec) {
     Moe moe = family_moe_open(ld, &moe_deepseek, d.hidden, load_int(ld, "moe_intermediate_size"),
         load_int(ld, "n_routed_experts"), load_int(ld, "num_experts_per_tok"));
     family_moe_sigmoid(ld, &moe);
-    moe.shared = family_moe_shared(ld, moe.inner, load_count_or(ld, "n_shared_experts", 0));
+    moe.shared = family_moe_shared(ld, moe.intermediate_size, load_count_or(ld, "n_shared_experts", 0));
     load_expect_text(ld, "hidden_act", "silu");
     load_expect_text(ld, "scoring_func", "sigmoid");
     load_expect_bool(ld, "attention_bias", false);

@@ -15,10 +15,10 @@ static void check_types(Loader *ld, const Json *types) {
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const bool norms = load_bool_or(ld, "use_qk_norm", true);
-    Moe moe = family_moe_open(
-        ld, &names, d.hidden, d.inner, load_int(ld, "num_local_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
+        load_int(ld, "num_experts_per_tok"));
     moe.ffn.score = ROUTE_SIGMOID;
-    moe.ffn.normalise = true;
+    moe.ffn.norm_topk_prob = true;
     moe.ffn.epsilon = 1e-20f;
     const Rope *rope = load_rope(
         ld, &(RopeOptions){.head_dim = d.head_dim, .dims = load_int_or(ld, "rotary_dim", d.head_dim), .theta = 10000});

@@ -6,8 +6,8 @@ static const MoeNames names = {"block_sparse_moe", "gate", "switch_mlp", "w1", "
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
-    Moe moe = family_moe_open(
-        ld, &names, d.hidden, d.inner, load_int(ld, "num_local_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
+        load_int(ld, "num_experts_per_tok"));
     moe.ffn.score = ROUTE_TOP_SOFTMAX;
     const Rope *rope = load_rope(ld,
         &(RopeOptions){

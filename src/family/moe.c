@@ -11,13 +11,13 @@ const MoeNames moe_deepseek = {"mlp", "gate", "switch_mlp", "gate_proj", "up_pro
 /* What keeps a sum of weights that are all 0 from being divided by; nothing beside any other. */
 static const float tiny = 1e-20f;
 
-Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int inner, int experts, int used) {
+Moe family_moe_open(Loader *ld, const MoeNames *names, int hidden, int intermediate_size, int experts, int used) {
     load_require(ld, used <= experts && used <= EXPERTS_USED_MAX,
         "%d experts are to be used, of %d experts at most %d can be", used, experts, EXPERTS_USED_MAX);
     return (Moe){.names = *names,
         .ffn = {.experts = experts, .used = used, .score = ROUTE_SOFTMAX, .scale = 1, .activation = ACT_SILU},
         .hidden = hidden,
-        .inner = inner};
+        .intermediate_size = intermediate_size};
 }
 
 int family_moe_shared(Loader *ld, int each, int count) {
@@ -29,13 +29,13 @@ int family_moe_shared(Loader *ld, int each, int count) {
 
 void family_moe_sigmoid(Loader *ld, Moe *moe) {
     MoeFfn *ffn = &moe->ffn;
-    const int groups = load_int_or(ld, "n_group", 1), groups_used = load_int_or(ld, "topk_group", 1);
+    const int groups = load_int_or(ld, "n_group", 1), topk_group = load_int_or(ld, "topk_group", 1);
     ffn->score = ROUTE_SIGMOID;
-    ffn->normalise = load_bool_or(ld, "norm_topk_prob", true) && ffn->used > 1;
+    ffn->norm_topk_prob = load_bool_or(ld, "norm_topk_prob", true) && ffn->used > 1;
     ffn->epsilon = tiny;
     ffn->scale = load_positive_or(ld, "routed_scaling_factor", 1);
     ffn->groups = groups > 1 ? groups : 0;
-    ffn->groups_used = groups > 1 ? groups_used : 0;
+    ffn->topk_group = groups > 1 ? topk_group : 0;
     load_expect_text(ld, "topk_method", "noaux_tc");
 }
 
@@ -65,11 +65,11 @@ static MoeFfn load_moe(Loader *ld, const Moe *moe) {
     ffn.router = load_linear(ld, name, ffn.experts, moe->hidden, moe->router_bias);
     if (moe->names.bias) {
         snprintf(name, sizeof name, "%s.%s", moe->names.home, moe->names.bias);
-        ffn.choice_bias = load_vector(ld, name, ffn.experts, 0);
+        ffn.correction_bias = load_vector(ld, name, ffn.experts, 0);
     }
-    ffn.gate = bank(ld, moe, "gate_proj", moe->names.gate, moe->inner, moe->hidden);
-    ffn.up = bank(ld, moe, "up_proj", moe->names.up, moe->inner, moe->hidden);
-    ffn.down = bank(ld, moe, "down_proj", moe->names.down, moe->hidden, moe->inner);
+    ffn.gate = bank(ld, moe, "gate_proj", moe->names.gate, moe->intermediate_size, moe->hidden);
+    ffn.up = bank(ld, moe, "up_proj", moe->names.up, moe->intermediate_size, moe->hidden);
+    ffn.down = bank(ld, moe, "down_proj", moe->names.down, moe->hidden, moe->intermediate_size);
     if (moe->shared > 0) load_shared(ld, moe, &ffn);
     return ffn;
 }

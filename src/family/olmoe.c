@@ -5,9 +5,9 @@
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
     const bool bias = load_bool_or(ld, "attention_bias", false);
-    Moe moe = family_moe_open(
-        ld, &moe_usual, d.hidden, d.inner, load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
-    moe.ffn.normalise = load_bool_or(ld, "norm_topk_prob", false);
+    Moe moe = family_moe_open(ld, &moe_usual, d.hidden, d.intermediate_size, load_int(ld, "num_experts"),
+        load_int(ld, "num_experts_per_tok"));
+    moe.ffn.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
     moe.bias = load_bool_or(ld, "mlp_bias", false);
     const Rope *rope = load_rope(ld,
         &(RopeOptions){

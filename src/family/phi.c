@@ -5,7 +5,7 @@
 static void load(Loader *ld, Spec *spec) {
     Dims d = {.hidden = load_int_or(ld, "hidden_size", 2560),
         .heads = load_int_or(ld, "num_attention_heads", 32),
-        .inner = load_int_or(ld, "intermediate_size", 10240),
+        .intermediate_size = load_int_or(ld, "intermediate_size", 10240),
         .eps = load_positive_or(ld, "layer_norm_eps", 1e-5)};
     d.kv_heads = load_int_or(ld, "num_key_value_heads", d.heads);
     family_check(ld, &d);
@@ -29,8 +29,8 @@ static void load(Loader *ld, Spec *spec) {
         layer->mixer_in = load_layer_norm(ld, "input_layernorm", d.hidden, d.eps);
         layer->attention = family_attention(ld, &d, "dense", rope, true, true);
         layer->ffn = FFN_MLP;
-        layer->mlp = (MlpFfn){.up = load_linear(ld, "mlp.fc1", d.inner, d.hidden, true),
-            .down = load_linear(ld, "mlp.fc2", d.hidden, d.inner, true),
+        layer->mlp = (MlpFfn){.up = load_linear(ld, "mlp.fc1", d.intermediate_size, d.hidden, true),
+            .down = load_linear(ld, "mlp.fc2", d.hidden, d.intermediate_size, true),
             .activation = ACT_GELU_TANH};
     }
 }

@@ -38,10 +38,10 @@ static void load(Loader *ld, Spec *spec) {
         layer->attention = attention(ld, &d, rope);
         layer->attention.op.window = window;
         layer->ffn_in = load_rms(ld, "post_attention_layernorm", d.hidden, d.eps);
-        const Weight gate_up = load_linear(ld, "mlp.gate_up_proj", 2 * (int64_t)d.inner, d.hidden, false);
-        layer->glu = (GluFfn){.gate = load_part(&gate_up, 0, d.inner),
-            .up = load_part(&gate_up, d.inner, d.inner),
-            .down = load_linear(ld, "mlp.down_proj", d.hidden, d.inner, false),
+        const Weight gate_up = load_linear(ld, "mlp.gate_up_proj", 2 * (int64_t)d.intermediate_size, d.hidden, false);
+        layer->glu = (GluFfn){.gate = load_part(&gate_up, 0, d.intermediate_size),
+            .up = load_part(&gate_up, d.intermediate_size, d.intermediate_size),
+            .down = load_linear(ld, "mlp.down_proj", d.hidden, d.intermediate_size, false),
             .activation = ACT_SILU};
     }
 }

@@ -12,10 +12,10 @@ static void load_ends(Loader *ld, Spec *spec, const Dims *d) {
 
 static void load(Loader *ld, Spec *spec) {
     const Dims d = family_dims(ld, spec);
-    Moe moe = family_moe_open(
-        ld, &names, d.hidden, d.inner, load_int(ld, "num_local_experts"), load_int(ld, "num_experts_per_tok"));
+    Moe moe = family_moe_open(ld, &names, d.hidden, d.intermediate_size, load_int(ld, "num_local_experts"),
+        load_int(ld, "num_experts_per_tok"));
     moe.ffn.score = ROUTE_SPARSEMIXER;
-    moe.ffn.band = 2 * load_positive_or(ld, "router_jitter_noise", 0.01);
+    moe.ffn.jitter_eps = 2 * load_positive_or(ld, "router_jitter_noise", 0.01);
     const Rope *rope =
         load_rope(ld, &(RopeOptions){.head_dim = d.head_dim, .theta = 10000, .original_positions = 4096});
     const int window = load_int_or(ld, "sliding_window", 0);

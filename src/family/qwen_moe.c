@@ -19,7 +19,7 @@ static QwenMoe load_fields(Loader *ld, Spec *spec) {
         .every = load_int_or(ld, "decoder_sparse_step", 1)};
     q.moe = family_moe_open(ld, &moe_usual, q.d.hidden, load_int(ld, "moe_intermediate_size"),
         load_int(ld, "num_experts"), load_int(ld, "num_experts_per_tok"));
-    q.moe.ffn.normalise = load_bool_or(ld, "norm_topk_prob", false);
+    q.moe.ffn.norm_topk_prob = load_bool_or(ld, "norm_topk_prob", false);
     q.rope = load_rope(ld,
         &(RopeOptions){
             .head_dim = q.d.head_dim, .theta = 1000000, .interleaved = load_bool_or(ld, "rope_traditional", false)});

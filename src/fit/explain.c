@@ -8,13 +8,13 @@ static const double GB = 1e-9, MS = 1e3;
 static void line(Buffer *out, const char *what) { buffer_printf(out, "%-12s ", what); }
 
 static void explain_memory(
-    const FitMachine *machine, const FitModel *model, const FitWishes *wishes, const Fit *fit, Buffer *out) {
+    const FitMachine *machine, const FitModel *model, const FitRequest *request, const Fit *fit, Buffer *out) {
     line(out, "memory");
     buffer_printf(out, "%.3f GB can be taken; the budget is %.3f GB%s, %.3f GB would just do\n",
         (double)machine->memory * GB, (double)fit->budget * GB,
-        !wishes->budget                        ? ", nine tenths of it"
-            : wishes->budget > machine->memory ? ", as no more is there"
-                                               : "",
+        !request->budget                        ? ", nine tenths of it"
+            : request->budget > machine->memory ? ", as no more is there"
+                                                : "",
         (double)fit->floor * GB + MEMORY_HALF_DIGIT);
     line(out, "weights");
     buffer_printf(out, "%.3f GB%s in memory, and %.3f GB to work in\n", (double)model->dense_bytes * GB,
@@ -34,23 +34,23 @@ static void explain_memory(
         buffer_printf(out, "some %.0f %% of those wanted will be there\n", 100 * fit->hit);
 }
 
-static void explain_cache(const FitModel *model, const FitWishes *wishes, const Fit *fit, Buffer *out) {
-    const uint64_t coded = fit->gpu_layers ? model->gpu_kv_coded : model->kv_coded;
+static void explain_cache(const FitModel *model, const FitRequest *request, const Fit *fit, Buffer *out) {
+    const uint64_t quantised = fit->gpu_layers ? model->gpu_kv_quantised : model->kv_quantised;
     line(out, "KV cache");
-    buffer_printf(out, "%s, %.3f GB", fit->coded ? "turbo" : "exact", (double)fit->kv_bytes * GB);
+    buffer_printf(out, "%s, %.3f GB", fit->quantised ? "turbo" : "exact", (double)fit->kv_bytes * GB);
     if (fit->kv_bytes >= fit->kv_wanted)
-        buffer_printf(out, ": all of %d × %d tokens\n", wishes->slots, model->context);
+        buffer_printf(out, ": all of %d × %d tokens\n", request->slots, model->context);
     else
         buffer_printf(out, " of the %.3f GB that %d × %d tokens would take%s\n", (double)fit->kv_wanted * GB,
-            wishes->slots, model->context, coded && !fit->coded ? "; --kv-cache turbo takes less" : "");
+            request->slots, model->context, quantised && !fit->quantised ? "; --kv-cache turbo takes less" : "");
 }
 
 static void explain_gpu(
-    const FitMachine *machine, const FitModel *model, const FitWishes *wishes, const Fit *fit, Buffer *out) {
+    const FitMachine *machine, const FitModel *model, const FitRequest *request, const Fit *fit, Buffer *out) {
     line(out, "GPU layers");
     buffer_printf(out, "%d of %d", fit->gpu_layers, model->layers);
     if (!machine->gpu_memory) {
-        buffer_printf(out, ": %s\n", wishes->gpu_layers ? "there is no GPU" : "--device names no GPU");
+        buffer_printf(out, ": %s\n", request->gpu_layers ? "there is no GPU" : "--device names no GPU");
         return;
     }
     if (fit->gpu_layers)
@@ -58,7 +58,7 @@ static void explain_gpu(
             fit->gpu_layers == model->layers ? "all" : "the last ones and the output matrix",
             model->gpus > 1 ? ", divided among GPUs that have together" : "", (double)fit->gpu_bytes * GB,
             (double)fit->gpu_kv_bytes * GB, (double)model->gpu_work_bytes * GB, (double)machine->gpu_memory * GB);
-    if (wishes->gpu_layers != FIT_GPU_AUTO)
+    if (request->gpu_layers != FIT_GPU_AUTO)
         buffer_printf(out, "; %d would fit with the cache of a sequence\n", fit->gpu_fit);
     else if (fit->gpu_layers == fit->gpu_fit)
         buffer_printf(out, "; %s fit with the cache of a sequence\n", fit->gpu_layers ? "so many" : "none");
@@ -96,17 +96,17 @@ static void explain_disk(const DiskProbe *disk, Buffer *out) {
 }
 
 static void explain_speed(
-    const FitMachine *machine, const FitModel *model, const FitWishes *wishes, const Fit *fit, Buffer *out) {
+    const FitMachine *machine, const FitModel *model, const FitRequest *request, const Fit *fit, Buffer *out) {
     line(out, "decoding");
     buffer_printf(out, "%.1f tok/s expected behind %d tokens, for one: %.1f ms = %.1f ms for what every token reads",
-        fit->decode, wishes->depth, fit->decode_s * MS, fit->dense_s * MS);
+        fit->decode, request->depth, fit->decode_s * MS, fit->dense_s * MS);
     if (model->experts) buffer_printf(out, " + %.1f ms for experts that are there", fit->hits_s * MS);
     if (fit->stream && fit->disk_s > 0)
         buffer_printf(out, ", while %.3f GB are read in %.1f ms, + %.1f ms for these", fit->read_bytes * GB,
             fit->disk_s * MS, fit->misses_s * MS);
     buffer_printf(out, "; %s\n", fit->disk_s > fit->decode_s / 2 ? "the disk decides" : "memory and cores decide");
     line(out, "prompts");
-    buffer_printf(out, "%.0f tok/s expected of %d tokens: %.0f ms of products", fit->prompt, wishes->prompt,
+    buffer_printf(out, "%.0f tok/s expected of %d tokens: %.0f ms of products", fit->prompt, request->prompt,
         fit->prompt_compute_s * MS);
     if (fit->prompt_disk_s > 0)
         buffer_printf(out, " beside %.0f ms of reading %.2f GB of experts once", fit->prompt_disk_s * MS,
@@ -120,18 +120,18 @@ static void explain_speed(
 }
 
 void fit_explain(
-    const FitMachine *machine, const FitModel *model, const FitWishes *wishes, const Fit *fit, Buffer *out) {
+    const FitMachine *machine, const FitModel *model, const FitRequest *request, const Fit *fit, Buffer *out) {
     const FitModel host = fit_host_part(model, fit->gpu_layers);
-    explain_memory(machine, &host, wishes, fit, out);
-    explain_cache(model, wishes, fit, out);
-    explain_gpu(machine, model, wishes, fit, out);
+    explain_memory(machine, &host, request, fit, out);
+    explain_cache(model, request, fit, out);
+    explain_gpu(machine, model, request, fit, out);
     if (machine->read <= 0) return;
     line(out, "threads");
     buffer_printf(
         out, "%d, one per core; together they read memory at %.1f GB/s\n", machine->threads, machine->read * GB);
     for (int k = 0; k < model->kind_count; k++) explain_kind(machine, model, k, out);
     if (machine->disk.block_bytes > 0) explain_disk(&machine->disk, out);
-    if (fit->decode > 0) explain_speed(machine, model, wishes, fit, out);
+    if (fit->decode > 0) explain_speed(machine, model, request, fit, out);
 }
 
 void fit_summary(const FitMachine *machine, const FitModel *whole, const Fit *fit, Buffer *out) {

@@ -37,14 +37,15 @@ typedef struct FitModel {
     bool precise;                    /* 16-bit activations, whatever the backend is asked for */
     bool can_stream;                 /* the backend computes experts where they come to lie */
     int context;                     /* tokens of a sequence; */
-    uint64_t kv_least, kv_exact;     /* bytes of the smallest cache, of one sequence of the context, */
-    uint64_t kv_coded;               /* of one that is coded; 0: this model's cannot be */
+    uint64_t kv_least, kv_full;      /* bytes of the smallest cache, of one sequence of the context, */
+    uint64_t kv_quantised;           /* of one that is coded; 0: this model's cannot be */
     double kv_token_bytes;           /* that a token reads of the cache for each token before it */
     /* What a GPU would hold: of its largest layer, of the output matrix, of the embedding where it has all layers and
      * that is another one, and besides of the largest step. 0: there is none. */
     uint64_t gpu_layer_bytes, gpu_head_bytes, gpu_embedding_bytes, gpu_work_bytes;
-    uint64_t gpu_kv_coded;    /* in place of kv_coded where it has layers: what it cannot code stays exact everywhere */
-    int gpus;                 /* more than 1: all of it is that of so many together, which divide layers */
+    uint64_t
+        gpu_kv_quantised; /* in place of kv_quantised where it has layers: what it cannot code stays exact everywhere */
+    int gpus;             /* more than 1: all of it is that of so many together, which divide layers */
     uint64_t embedding_bytes; /* of the checkpoint, which the host holds unless it has no layer */
 } FitModel;
 
@@ -66,7 +67,7 @@ enum { FIT_GPU_AUTO = -1 };
 /* Of what is free on a GPU that may be taken: other programs draw their windows meanwhile. */
 enum { FIT_GPU_PERCENT = 95 };
 
-typedef struct FitWishes {
+typedef struct FitRequest {
     int slots;
     uint64_t budget;   /* of everything the model makes the host hold; 0: nine tenths of the memory */
     uint64_t kv_bytes; /* 0: what the slots need */
@@ -74,10 +75,10 @@ typedef struct FitWishes {
     bool stream;       /* experts stay in their files also where they would fit */
     int depth, prompt; /* tokens before the one whose time is predicted; tokens of a prompt */
     int gpu_layers;    /* the last so many are the GPU's; FIT_GPU_AUTO: as many as fit */
-} FitWishes;
+} FitRequest;
 
 typedef struct Fit {
-    bool stream, coded;
+    bool stream, quantised;
     uint64_t budget, floor;           /* the least that would do */
     uint64_t experts_bytes, kv_bytes; /* what the budget leaves for them, beside dense and besides of the model */
     uint64_t kv_wanted;               /* what the slots need in the chosen form */
@@ -97,11 +98,11 @@ typedef struct Fit {
 
 /* ERROR_MEMORY, with the floor, when the budget is too small. */
 NODISCARD bool fit_plan(
-    const FitMachine *machine, const FitModel *model, const FitWishes *wishes, Fit *out, Error *error);
+    const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *out, Error *error);
 /* gpu.c: the GPU's part of the plan: gpu_layers and what they take. ERROR_MEMORY, with all numbers, where as many as
  * were asked for do not fit. And a model as the host sees it when so many layers are elsewhere. */
 NODISCARD bool fit_gpu(
-    const FitMachine *machine, const FitModel *model, const FitWishes *wishes, Fit *fit, Error *error);
+    const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *fit, Error *error);
 FitModel fit_host_part(const FitModel *model, int gpu_layers);
 
 /* What the cache of a model whose experts are streamed gets of what both share when nobody says: a part, so that each
@@ -112,7 +113,7 @@ double fit_hit_rate(const FitModel *model, int held);
 
 /* Each choice with its reason and numbers, a line each: the table of `apus info --fit`. */
 void fit_explain(
-    const FitMachine *machine, const FitModel *model, const FitWishes *wishes, const Fit *fit, Buffer *out);
+    const FitMachine *machine, const FitModel *model, const FitRequest *request, const Fit *fit, Buffer *out);
 /* The same in a line, for a log. */
 void fit_summary(const FitMachine *machine, const FitModel *model, const Fit *fit, Buffer *out);
 /* What a runner's model needs. */

@@ -2,10 +2,10 @@
 #include "fit/fit.h"
 
 /* Of the cache, of one layer: what was asked for, or a sequence of the context. */
-static uint64_t cache_bytes(const FitModel *model, const FitWishes *wishes) {
-    const bool coded = wishes->form == FIT_CODED && model->gpu_kv_coded;
-    const uint64_t sequence = coded ? model->gpu_kv_coded : model->kv_exact;
-    return (wishes->kv_bytes ? wishes->kv_bytes : sequence) / (uint64_t)model->layers;
+static uint64_t cache_bytes(const FitModel *model, const FitRequest *request) {
+    const bool quantised = request->form == FIT_CODED && model->gpu_kv_quantised;
+    const uint64_t sequence = quantised ? model->gpu_kv_quantised : model->kv_full;
+    return (request->kv_bytes ? request->kv_bytes : sequence) / (uint64_t)model->layers;
 }
 
 static uint64_t weights(const FitModel *model, int layers) {
@@ -42,19 +42,19 @@ static bool too_many(const FitMachine *machine, const FitModel *model, const Fit
         (double)model->gpu_work_bytes * gb, (double)least * gb, fit->gpu_fit);
 }
 
-bool fit_gpu(const FitMachine *machine, const FitModel *model, const FitWishes *wishes, Fit *fit, Error *error) {
+bool fit_gpu(const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *fit, Error *error) {
     const uint64_t room = machine->gpu_memory / 100 * FIT_GPU_PERCENT, layers = (uint64_t)model->layers;
-    if (!machine->gpu_memory || !wishes->gpu_layers) return true;
-    const uint64_t cache = cache_bytes(model, wishes), least = wishes->kv_bytes ? cache : model->kv_least / layers;
+    if (!machine->gpu_memory || !request->gpu_layers) return true;
+    const uint64_t cache = cache_bytes(model, request), least = request->kv_bytes ? cache : model->kv_least / layers;
     fit->gpu_fit = most_layers(model, room, cache);
-    fit->gpu_layers = wishes->gpu_layers < model->layers ? wishes->gpu_layers : model->layers;
-    if (wishes->gpu_layers == FIT_GPU_AUTO) fit->gpu_layers = is_slower(machine, model) ? 0 : fit->gpu_fit;
+    fit->gpu_layers = request->gpu_layers < model->layers ? request->gpu_layers : model->layers;
+    if (request->gpu_layers == FIT_GPU_AUTO) fit->gpu_layers = is_slower(machine, model) ? 0 : fit->gpu_fit;
     if (fit->gpu_layers > most_layers(model, room, least))
         return too_many(machine, model, fit, least * (uint64_t)fit->gpu_layers, error);
     if (!fit->gpu_layers) return true;
     fit->gpu_bytes = weights(model, fit->gpu_layers);
     const uint64_t there = (uint64_t)fit->gpu_layers, left = room - fit->gpu_bytes - model->gpu_work_bytes;
-    const uint64_t wanted = wishes->kv_bytes ? cache * there : cache * there * (uint64_t)wishes->slots;
+    const uint64_t wanted = request->kv_bytes ? cache * there : cache * there * (uint64_t)request->slots;
     fit->gpu_kv_bytes = wanted < left ? wanted : left;
     return true;
 }
@@ -70,8 +70,8 @@ FitModel fit_host_part(const FitModel *model, int gpu_layers) {
     host.experts = model->experts / model->layers * left;
     host.cycle = model->cycle / model->layers * left;
     host.kv_least = (uint64_t)((double)model->kv_least * part);
-    host.kv_exact = (uint64_t)((double)model->kv_exact * part);
-    host.kv_coded = (uint64_t)((double)model->gpu_kv_coded * part);
+    host.kv_full = (uint64_t)((double)model->kv_full * part);
+    host.kv_quantised = (uint64_t)((double)model->gpu_kv_quantised * part);
     host.kv_token_bytes *= part;
     for (int k = 0; k < host.kind_count; k++) {
         host.kind[k].bytes *= part;

@@ -71,9 +71,13 @@ static Weight place(Bench *b, Weight w) {
 }
 
 static double product_s(Bench *b, const Weight *shape, int rows, int calls) {
-    const Run run = {.rows = rows};
-    const Step step = {
-        .rows = rows, .tokens = b->zeros, .positions = b->zeros, .run_count = 1, .runs = &run, .axes = 1};
+    const SequenceChunk chunk = {.rows = rows};
+    const Step step = {.rows = rows,
+        .tokens = b->zeros,
+        .positions = b->zeros,
+        .chunk_count = 1,
+        .chunks = &chunk,
+        .position_dims = 1};
     b->backend->ops->begin(b->backend, &step);
     const int64_t start = clock_ns();
     for (int i = 0; i < calls; i++) {
@@ -184,7 +188,7 @@ bool fit_measure(
     munmap(b.memory, b.bytes);
     if (!ok || !model->experts) return ok;
     const int64_t bytes = (int64_t)model->expert_bytes;
-    if (!disk_probe(path, BANK_IO_AUTO, bytes / model->parts, bytes, &out->disk, error)) return false;
+    if (!disk_probe(path, EXPERT_CACHE_IO_AUTO, bytes / model->parts, bytes, &out->disk, error)) return false;
     if (!is_whole(&out->disk)) out->disk = (DiskProbe){0};
     return true;
 }

@@ -54,21 +54,21 @@ static bool bind_weights(Bench *b, const FitKind *kind, uint64_t most, Error *er
 
 static bool pass(Bench *b, double *seconds, Error *error) {
     const int32_t zero = 0;
-    const Run run = {.rows = 1};
-    const int generated = b->backend->generated_max > 0;
+    const SequenceChunk chunk = {.rows = 1};
+    const int decode_rows = b->backend->decode_rows_max > 0;
     const Step step = {.rows = 1,
-        .generated = generated,
+        .decode_rows = decode_rows,
         .tokens = &zero,
         .positions = &zero,
-        .run_count = 1,
-        .runs = &run,
-        .axes = 1};
+        .chunk_count = 1,
+        .chunks = &chunk,
+        .position_dims = 1};
     const BackendOps *ops = b->backend->ops;
     const int64_t start = clock_ns();
     (void)ops->begin(b->backend, &step);
     for (int i = 0; i < CALLS; i++) {
         const Matmul op = {.rows = 1,
-            .generated = generated,
+            .decode_rows = decode_rows,
             .x = b->x,
             .count = 1,
             .weight = {&b->weight[i % WEIGHTS]},

@@ -43,20 +43,20 @@ uint64_t fit_cache_share(uint64_t room, uint64_t cache_least, uint64_t experts_l
     return most(least(room / KV_PART, room - experts_least), cache_least);
 }
 
-static bool wants_codes(const FitWishes *wishes, uint64_t exact, uint64_t coded, uint64_t cache) {
-    const bool fits = exact * (uint64_t)wishes->slots <= cache;
-    return coded > 0 && (wishes->form == FIT_CODED || (wishes->form == FIT_AUTO && !fits));
+static bool wants_codes(const FitRequest *request, uint64_t exact, uint64_t quantised, uint64_t cache) {
+    const bool fits = exact * (uint64_t)request->slots <= cache;
+    return quantised > 0 && (request->form == FIT_CODED || (request->form == FIT_AUTO && !fits));
 }
 
 /* Which form of the cache, and what it may take of the room. */
-static void share_cache(const FitModel *model, const FitWishes *wishes, uint64_t room, Fit *fit) {
-    const uint64_t slots = (uint64_t)wishes->slots, floor = (uint64_t)model->layer_cycle * model->expert_bytes;
+static void share_cache(const FitModel *model, const FitRequest *request, uint64_t room, Fit *fit) {
+    const uint64_t slots = (uint64_t)request->slots, floor = (uint64_t)model->layer_cycle * model->expert_bytes;
     uint64_t cache = room;
     if (fit->stream) cache = fit_cache_share(room, model->kv_least, floor);
-    if (wishes->kv_bytes) cache = least(wishes->kv_bytes, room);
-    fit->coded = wants_codes(wishes, model->kv_exact, model->kv_coded, cache);
-    fit->kv_wanted = (fit->coded ? model->kv_coded : model->kv_exact) * slots;
-    fit->kv_bytes = wishes->kv_bytes ? cache : least(fit->kv_wanted, cache);
+    if (request->kv_bytes) cache = least(request->kv_bytes, room);
+    fit->quantised = wants_codes(request, model->kv_full, model->kv_quantised, cache);
+    fit->kv_wanted = (fit->quantised ? model->kv_quantised : model->kv_full) * slots;
+    fit->kv_bytes = request->kv_bytes ? cache : least(fit->kv_wanted, cache);
 }
 
 static bool too_small(const FitModel *model, const Fit *fit, uint64_t cache, uint64_t experts, Error *error) {
@@ -70,21 +70,21 @@ static bool too_small(const FitModel *model, const Fit *fit, uint64_t cache, uin
 }
 
 static bool share_memory(
-    const FitMachine *machine, const FitModel *model, const FitWishes *wishes, Fit *fit, Error *error) {
-    const uint64_t cache = wishes->kv_bytes ? wishes->kv_bytes : model->kv_least,
+    const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *fit, Error *error) {
+    const uint64_t cache = request->kv_bytes ? request->kv_bytes : model->kv_least,
                    fixed = model->dense_bytes + model->besides_bytes;
-    const uint64_t sequence = wishes->kv_bytes          ? wishes->kv_bytes
-        : wishes->form == FIT_EXACT || !model->kv_coded ? model->kv_exact
-                                                        : model->kv_coded;
-    fit->budget = wishes->budget ? least(wishes->budget, machine->memory) : machine->memory / 10 * 9;
+    const uint64_t sequence = request->kv_bytes              ? request->kv_bytes
+        : request->form == FIT_EXACT || !model->kv_quantised ? model->kv_full
+                                                             : model->kv_quantised;
+    fit->budget = request->budget ? least(request->budget, machine->memory) : machine->memory / 10 * 9;
     const bool whole = fixed + experts_bytes(model) + sequence <= fit->budget;
     const bool streams = model->experts > 0 && model->can_stream;
-    fit->stream = streams && (wishes->stream || !whole);
+    fit->stream = streams && (request->stream || !whole);
     const uint64_t experts = fit->stream ? (uint64_t)model->layer_cycle * model->expert_bytes : experts_bytes(model);
     fit->floor = fixed + cache + experts;
     if (fit->floor > fit->budget) return too_small(model, fit, cache, experts, error);
     const uint64_t room = fit->budget - fixed - (fit->stream ? 0 : experts_bytes(model));
-    share_cache(model, wishes, room, fit);
+    share_cache(model, request, room, fit);
     fit->experts_bytes = fit->stream ? least(room - fit->kv_bytes, experts_bytes(model)) : experts_bytes(model);
     fit->held = model->experts ? (int)(fit->experts_bytes / model->expert_bytes) : 0;
     fit->hit = fit->stream ? fit_hit_rate(model, fit->held) : 1;
@@ -93,9 +93,9 @@ static bool share_memory(
 
 /* ---- time ---- */
 
-static void time_token(const FitMachine *machine, const FitModel *model, const FitWishes *wishes, Fit *fit) {
+static void time_token(const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *fit) {
     double routed_s = 0;
-    fit->dense_s = model->layers * LAYER_S + model->kv_token_bytes * wishes->depth / machine->read;
+    fit->dense_s = model->layers * LAYER_S + model->kv_token_bytes * request->depth / machine->read;
     for (int k = 0; k < model->kind_count; k++) {
         const FitKind *kind = &model->kind[k];
         const double seconds = kind->bytes / machine->rows[k];
@@ -120,11 +120,11 @@ static void time_token(const FitMachine *machine, const FitModel *model, const F
     fit->decode = 1 / fit->decode_s;
 }
 
-static void time_prompt(const FitMachine *machine, const FitModel *model, const FitWishes *wishes, Fit *fit) {
+static void time_prompt(const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *fit) {
     for (int k = 0; k < model->kind_count; k++) {
         const FitKind *kind = &model->kind[k];
         const double besides = kind->routed ? BESIDES_ROUTED : BESIDES;
-        fit->prompt_compute_s += (1 + besides) * wishes->prompt * kind->operations / machine->prompts[k];
+        fit->prompt_compute_s += (1 + besides) * request->prompt * kind->operations / machine->prompts[k];
     }
     if (fit->stream && fit->held < model->experts) { /* what is left of the prompt before is of its last layers */
         fit->prompt_read_bytes = (double)experts_bytes(model);
@@ -132,20 +132,20 @@ static void time_prompt(const FitMachine *machine, const FitModel *model, const 
     }
     const double longer = larger(fit->prompt_compute_s, fit->prompt_disk_s);
     const double shorter = fit->prompt_compute_s + fit->prompt_disk_s - longer;
-    fit->prompt = wishes->prompt / (longer + APART * shorter);
+    fit->prompt = request->prompt / (longer + APART * shorter);
 }
 
 /* ---- layers on a GPU ---- */
 
 /* Both parts of the cache hold the same tokens: that which holds fewer decides. */
-static void share_gpu_cache(const FitModel *model, const FitWishes *wishes, Fit *fit) {
+static void share_gpu_cache(const FitModel *model, const FitRequest *request, Fit *fit) {
     const uint64_t layers = (uint64_t)model->layers, there = (uint64_t)fit->gpu_layers, here = layers - there;
     uint64_t each = fit->gpu_kv_bytes / there;
     if (here) each = least(each, fit->kv_bytes / here);
     const uint64_t both = (each + 1) * layers; /* rounded up */
-    fit->coded = wants_codes(wishes, model->kv_exact, model->gpu_kv_coded, both);
-    fit->kv_wanted = (fit->coded ? model->gpu_kv_coded : model->kv_exact) * (uint64_t)wishes->slots;
-    fit->kv_bytes = least(both, wishes->kv_bytes ? wishes->kv_bytes : fit->kv_wanted);
+    fit->quantised = wants_codes(request, model->kv_full, model->gpu_kv_quantised, both);
+    fit->kv_wanted = (fit->quantised ? model->gpu_kv_quantised : model->kv_full) * (uint64_t)request->slots;
+    fit->kv_bytes = least(both, request->kv_bytes ? request->kv_bytes : fit->kv_wanted);
     fit->gpu_kv_bytes = each * there;
 }
 
@@ -161,19 +161,19 @@ static void time_gpu(const FitMachine *machine, const FitModel *model, const Fit
     fit->decode = 1 / fit->decode_s;
 }
 
-bool fit_plan(const FitMachine *machine, const FitModel *model, const FitWishes *wishes, Fit *out, Error *error) {
+bool fit_plan(const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *out, Error *error) {
     *out = (Fit){0};
-    if (!fit_gpu(machine, model, wishes, out, error)) return false;
+    if (!fit_gpu(machine, model, request, out, error)) return false;
     const FitModel host = fit_host_part(model, out->gpu_layers);
-    FitWishes left = *wishes;
-    if (out->gpu_layers) left.kv_bytes = wishes->kv_bytes / (uint64_t)model->layers * (uint64_t)host.layers;
+    FitRequest left = *request;
+    if (out->gpu_layers) left.kv_bytes = request->kv_bytes / (uint64_t)model->layers * (uint64_t)host.layers;
     if (!share_memory(machine, &host, &left, out, error)) return false;
-    if (out->gpu_layers) share_gpu_cache(model, wishes, out);
+    if (out->gpu_layers) share_gpu_cache(model, request, out);
     const bool disk = machine->disk.block_bytes > 0 || !out->stream, gpu = machine->gpu_rows > 0 || !out->gpu_layers;
     if (machine->read > 0 && disk && gpu) {
         time_token(machine, &host, &left, out);
         if (out->gpu_layers) time_gpu(machine, model, &host, out);
-        if (!out->gpu_layers) time_prompt(machine, model, wishes, out);
+        if (!out->gpu_layers) time_prompt(machine, model, request, out);
     }
     return true;
 }

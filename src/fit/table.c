@@ -3,7 +3,7 @@
 
 #include "backend/plugin.h"
 #include "fit/fit.h"
-#include "model/part.h"
+#include "model/component.h"
 
 /* ---- weights by kind ---- */
 
@@ -108,8 +108,8 @@ static int parts_of(const FitModel *model) {
  */
 static uint64_t blocks_of(const void *data, size_t bytes) {
     if (!data) return 0;
-    const size_t before = (uintptr_t)data % BANK_ALIGN;
-    return (before + bytes + BANK_ALIGN - 1) / BANK_ALIGN * BANK_ALIGN;
+    const size_t before = (uintptr_t)data % EXPERT_CACHE_ALIGN;
+    return (before + bytes + EXPERT_CACHE_ALIGN - 1) / EXPERT_CACHE_ALIGN * EXPERT_CACHE_ALIGN;
 }
 
 static uint64_t blocks_of_weight(const Weight *w) {
@@ -132,11 +132,11 @@ static uint64_t largest_expert(const Spec *spec) {
 }
 
 /* Of a sequence of the context; 0: nothing of it can be coded. */
-static uint64_t coded_bytes(const KvPlan *kv) {
+static uint64_t quantised_bytes(const KvPlan *kv) {
     KvFormat turbo;
     CHECK(kv_format_parse("turbo", &turbo, NULL));
     for (int g = 0; g < kv->group_count; g++)
-        if (kv->group[g].coded) return kv_bytes_for(kv, &turbo, kv->context);
+        if (kv->group[g].quantised) return kv_bytes_for(kv, &turbo, kv->context);
     return 0;
 }
 
@@ -157,10 +157,10 @@ void fit_model(const Runner *runner, FitModel *out) {
     if (out->experts) out->expert_bytes = largest_expert(spec);
     if (model_experts(model)) out->expert_bytes = model_expert_bytes(model) / (uint64_t)out->experts;
     const Backend *backend = runner_backend(runner);
-    out->can_stream = backend->sources && backend->ops->narrow;
+    out->can_stream = backend->sources && backend->ops->set_rows;
     out->kv_least = kv_bytes_for(kv, NULL, KV_PAGE_TOKENS);
-    out->kv_exact = kv_bytes_for(kv, NULL, kv->context);
-    out->kv_coded = coded_bytes(kv);
+    out->kv_full = kv_bytes_for(kv, NULL, kv->context);
+    out->kv_quantised = quantised_bytes(kv);
     out->embedding_bytes = weight_bytes(&spec->embedding);
     out->kv_token_bytes =
         (double)(runner_kv_bytes(runner, KV_PAGE_TOKENS) - runner_kv_bytes(runner, 0)) / KV_PAGE_TOKENS;
@@ -194,15 +194,15 @@ static void add_gpu_rope(void *context, const Rope **rope) {
     add_gpu_vector(context, NULL, (*rope)->dims / 2, SPLIT_NONE);
 }
 
-/* As coded_bytes(), where it has layers. */
-static uint64_t gpu_coded_bytes(const KvPlan *kv, const Plugin *plugin) {
+/* As quantised_bytes(), where it has layers. */
+static uint64_t gpu_quantised_bytes(const KvPlan *kv, const Plugin *plugin) {
     KvPlan own = *kv;
     for (int i = 0; i < own.layer_count; i++) {
         const KvLayer *layer = &own.layers[i];
-        if (layer->page_stride && !plugin->code_bytes(&layer->layout, KV_CODE4, false))
-            own.group[layer->group].coded = false;
+        if (layer->page_stride && !plugin->code_bytes(&layer->layout, KV_Q4, false))
+            own.group[layer->group].quantised = false;
     }
-    return coded_bytes(&own);
+    return quantised_bytes(&own);
 }
 
 void fit_model_gpu(const Runner *runner, const Plugin *plugin, FitModel *out) {
@@ -223,6 +223,6 @@ void fit_model_gpu(const Runner *runner, const Plugin *plugin, FitModel *out) {
     out->gpu_embedding_bytes = spec->tied ? 0 : plugin->weight_bytes(&embedding);
     const int rows = runner_backend(runner)->rows_max;
     const uint64_t arrival = (uint64_t)rows * (uint64_t)spec->hidden * sizeof(float);
-    out->gpu_kv_coded = gpu_coded_bytes(runner_kv_plan(runner), plugin);
+    out->gpu_kv_quantised = gpu_quantised_bytes(runner_kv_plan(runner), plugin);
     out->gpu_work_bytes = runner_scratch_bytes(runner) + arrival + plugin->work_bytes(rows, c.cols_max);
 }

@@ -3,7 +3,7 @@
  * closed anywhere, used by one thread at a time. */
 #pragma once
 #include "base/arena.h"
-#include "model/part.h"
+#include "model/component.h"
 
 enum { BACKENDS_MAX = 2 };
 
@@ -16,14 +16,14 @@ typedef struct Bound {
     Weight embedding;       /* on the first layer's backend */
     const Norm *final_norm; /* this and the head: on the last layer's */
     Weight head;
-    bool coarse_head; /* 8-bit activations for the head of a precise family: nobody asked for more */
-    int part_rows;    /* each layer of the first backend is walked over so many rows of a step after the other; 0: over
-                         all at once */
-    bool in_turns; /* the halves of a step's sequences behind each other, so that one is computed while experts of the
-                      other come; the same bits. Only where layer_count layers are one backend's */
-    bool hints;    /* there is memory for telling sources what the next layer will likely want; */
-    bool hinting;  /* they are told */
-    int64_t width; /* floats per row that the largest part of a layer needs */
+    bool coarse_head;       /* 8-bit activations for the head of a precise family: nobody asked for more */
+    int layer_tile_rows;    /* each layer of the first backend is walked over so many rows of a step after the other; 0:
+                         over    all at once */
+    bool two_batch_overlap; /* the halves of a step's sequences behind each other, so that one is computed while experts
+                      of the other come; the same bits. Only where layer_count layers are one backend's */
+    bool prefetches;        /* there is memory for telling sources what the next layer will likely want; */
+    bool prefetching;       /* they are told */
+    int64_t width;          /* floats per row that the largest part of a layer needs */
     /* [rows_max, hidden] between two backends: host memory, and the second's where it arrives; NULL: there is only one
      */
     void *staging;

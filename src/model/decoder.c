@@ -17,15 +17,15 @@ static int smaller(int a, int b) { return a < b ? a : b; }
 /* On the backend of that number. */
 static Stage stage_begin(const Bound *bound, int number, const Step *step) {
     Backend *backend = bound->backends[number];
-    const bool parts = number == 0 && bound->part_rows > 0;
+    const bool parts = number == 0 && bound->layer_tile_rows > 0;
     Stage stage = {.backend = backend,
-        .part = parts ? smaller(bound->part_rows, step->rows) : step->rows,
+        .part = parts ? smaller(bound->layer_tile_rows, step->rows) : step->rows,
         .walk = backend->ops->begin(backend, step)};
     const int64_t rows = step->rows, hidden = bound->spec->hidden;
     stage.h = number ? bound->arrival : backend->ops->scratch(backend, rows * hidden);
     stage.work = backend->ops->scratch(backend, stage.part * bound->width);
     stage.extra = backend->ops->scratch(backend, rows * hidden);
-    if (bound->hints) stage.ahead = backend->ops->scratch(backend, bound->width);
+    if (bound->prefetches) stage.ahead = backend->ops->scratch(backend, bound->width);
     return stage;
 }
 
@@ -37,7 +37,7 @@ static const Norm *norm_after(const Bound *bound, int i) {
 
 /* Rows from `first` on of a step on one layer, and what they work in. */
 typedef struct Rows {
-    int first, rows, generated, lane;
+    int first, rows, decode_rows, micro_batch;
 } Rows;
 
 static Block mixer_block(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Rows *r) {
@@ -46,7 +46,7 @@ static Block mixer_block(const Bound *bound, int i, const KvLayer *cache, const 
     return (Block){.backend = stage->backend,
         .cache = cache,
         .rows = r->rows,
-        .generated = r->generated,
+        .decode_rows = r->decode_rows,
         .x = layer->parallel ? stage->extra + (int64_t)r->first * bound->spec->hidden : h,
         .in = layer->parallel ? NULL : layer->mixer_in,
         .work = stage->work,
@@ -54,7 +54,7 @@ static Block mixer_block(const Bound *bound, int i, const KvLayer *cache, const 
         .out = layer->mixer_out,
         .next = layer->parallel ? NULL : layer->ffn_in,
         .scale = layer->residual_scale,
-        .lane = r->lane};
+        .micro_batch = r->micro_batch};
 }
 
 static Block ffn_block(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Rows *r) {
@@ -72,60 +72,61 @@ static void mixer_forward(const Bound *bound, int i, const KvLayer *cache, const
     if (layer->parallel) /* `extra` for both parts */
         stage->backend->ops->norm(stage->backend, r->rows, block.residual, layer->mixer_in,
             stage->extra + (int64_t)r->first * bound->spec->hidden);
-    part_of_mixer(layer)->forward(layer, &block);
+    mixer_ops(layer)->forward(layer, &block);
 }
 
 /* What the next layer would want if this one's FFN changed nothing: it is right about most. */
-static void give_hint(const Bound *bound, int i, const Stage *stage, const Rows *r) {
+static void prefetch_next_layer(const Bound *bound, int i, const Stage *stage, const Rows *r) {
     if (i + 1 == bound->spec->layer_count) return;
     const Layer *next = &bound->layers[i + 1];
-    if (next->parallel || !part_of_ffn(next)->hint) return;
+    if (next->parallel || !ffn_ops(next)->prefetch) return;
     Block block = ffn_block(bound, i + 1, NULL, stage, r);
     block.work = stage->ahead;
-    part_of_ffn(next)->hint(next, &block);
+    ffn_ops(next)->prefetch(next, &block);
 }
 
 static void layer_forward(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Rows *r) {
     const Layer *layer = &bound->layers[i];
-    const Part *part = part_of_ffn(layer);
+    const ComponentOps *part = ffn_ops(layer);
     mixer_forward(bound, i, cache, stage, r);
     Block block = ffn_block(bound, i, cache, stage, r);
-    if (bound->hinting && r->rows == 1 && part->begin) {
+    if (bound->prefetching && r->rows == 1 && part->begin) {
         part->begin(layer, &block);
         block.begun = true;
-        give_hint(bound, i, stage, r);
+        prefetch_next_layer(bound, i, stage, r);
     }
     part->forward(layer, &block);
 }
 
 /* What operations that multiply by weights are told. */
-static int told(const Step *step) { return step->many ? 0 : step->generated; }
+static int decode_rows_for_matmul(const Step *step) { return step->uniform_matmul ? 0 : step->decode_rows; }
 
 /* So many of the rows from `first` on. */
-static int generated_of(const Step *step, int first, int rows) {
-    const int left = step->generated - first;
+static int decode_rows_of(const Step *step, int first, int rows) {
+    const int left = step->decode_rows - first;
     return left < 0 ? 0 : smaller(left, rows);
 }
 
 /* Rows of a step as a step of their own. */
-static Step step_part(const Step *step, int first, int rows, Run runs[DECODER_PART_MAX]) {
+static Step step_tile(const Step *step, int first, int rows, SequenceChunk chunks[LAYER_TILE_ROWS_MAX]) {
     Step part = *step;
     part.rows = rows;
-    part.generated = generated_of(step, first, rows);
+    part.decode_rows = decode_rows_of(step, first, rows);
     part.tokens += first;
     part.positions += first;
-    part.runs = runs;
-    part.run_count = 0;
-    for (int r = 0; r < step->run_count; r++) {
-        const Run *run = &step->runs[r];
-        const int begin = run->row > first ? run->row : first, end = smaller(run->row + run->rows, first + rows);
+    part.chunks = chunks;
+    part.chunk_count = 0;
+    for (int r = 0; r < step->chunk_count; r++) {
+        const SequenceChunk *chunk = &step->chunks[r];
+        const int begin = chunk->row > first ? chunk->row : first,
+                  end = smaller(chunk->row + chunk->rows, first + rows);
         if (begin >= end) continue;
-        CHECK(run->span_count == 0);
-        Run *own = &runs[part.run_count++];
-        *own = *run;
+        CHECK(chunk->span_count == 0);
+        SequenceChunk *own = &chunks[part.chunk_count++];
+        *own = *chunk;
         own->row = begin - first;
         own->rows = end - begin;
-        own->position = run->position + begin - run->row;
+        own->position = chunk->position + begin - chunk->row;
     }
     return part;
 }
@@ -135,67 +136,69 @@ static Step step_part(const Step *step, int first, int rows, Run runs[DECODER_PA
 static void layer_walk(const Bound *bound, int i, const KvLayer *cache, const Stage *stage, const Step *step) {
     const int part = stage->part;
     if (part == step->rows) {
-        layer_forward(bound, i, cache, stage, &(Rows){.rows = step->rows, .generated = told(step)});
+        layer_forward(bound, i, cache, stage, &(Rows){.rows = step->rows, .decode_rows = decode_rows_for_matmul(step)});
         return;
     }
-    CHECK(step->axes == 1 && part <= DECODER_PART_MAX);
+    CHECK(step->position_dims == 1 && part <= LAYER_TILE_ROWS_MAX);
     for (int first = 0; first < step->rows; first += part) {
-        Run runs[DECODER_PART_MAX];
-        const Step own = step_part(step, first, smaller(part, step->rows - first), runs);
-        stage->backend->ops->narrow(stage->backend, &own);
-        layer_forward(bound, i, cache, stage, &(Rows){.first = first, .rows = own.rows, .generated = told(&own)});
+        SequenceChunk chunks[LAYER_TILE_ROWS_MAX];
+        const Step own = step_tile(step, first, smaller(part, step->rows - first), chunks);
+        stage->backend->ops->set_rows(stage->backend, &own);
+        layer_forward(bound, i, cache, stage,
+            &(Rows){.first = first, .rows = own.rows, .decode_rows = decode_rows_for_matmul(&own)});
     }
 }
 
 /* ---- in turns ---- */
 
 /* Some of a step's runs, whole, as a step of their own. */
-static Step step_runs(const Step *step, int first, int count, Run runs[DECODER_TURN_RUNS]) {
+static Step step_runs(const Step *step, int first, int count, SequenceChunk chunks[MICRO_BATCH_CHUNKS_MAX]) {
     Step own = *step;
-    const int row = step->runs[first].row;
+    const int row = step->chunks[first].row;
     own.tokens += row;
     own.positions += row;
-    own.runs = runs;
-    own.run_count = count;
+    own.chunks = chunks;
+    own.chunk_count = count;
     own.rows = 0;
     for (int i = 0; i < count; i++) {
-        runs[i] = step->runs[first + i];
-        runs[i].row -= row;
-        own.rows += runs[i].rows;
+        chunks[i] = step->chunks[first + i];
+        chunks[i].row -= row;
+        own.rows += chunks[i].rows;
     }
-    own.generated = generated_of(step, row, own.rows);
+    own.decode_rows = decode_rows_of(step, row, own.rows);
     return own;
 }
 
-static bool walks_in_turns(const Bound *bound, const Stage *stage, const Step *step) {
-    return bound->in_turns && stage->walk && step->run_count > 1 && step->run_count <= DECODER_TURN_RUNS &&
-        step->axes == 1 && stage->part == step->rows;
+static bool overlaps_two_batches(const Bound *bound, const Stage *stage, const Step *step) {
+    return bound->two_batch_overlap && stage->walk && step->chunk_count > 1 &&
+        step->chunk_count <= MICRO_BATCH_CHUNKS_MAX && step->position_dims == 1 && stage->part == step->rows;
 }
 
 /* Each half's FFN of a layer comes behind the other half's mixer of it: between the choice of experts and their use
  * there is always what the other half computes. Rows do not depend on each other. */
-static void walk_in_turns(const Bound *bound, const KvLayer *cache, const Stage *stage, const Step *step) {
-    const int layers = bound->spec->layer_count, half = step->run_count / 2;
-    Run runs[SOURCE_LANES][DECODER_TURN_RUNS];
-    const Step steps[] = {step_runs(step, 0, half, runs[0]), step_runs(step, half, step->run_count - half, runs[1])};
+static void walk_two_batches(const Bound *bound, const KvLayer *cache, const Stage *stage, const Step *step) {
+    const int layers = bound->spec->layer_count, half = step->chunk_count / 2;
+    SequenceChunk chunks[PROVIDER_MICRO_BATCHES][MICRO_BATCH_CHUNKS_MAX];
+    const Step steps[] = {
+        step_runs(step, 0, half, chunks[0]), step_runs(step, half, step->chunk_count - half, chunks[1])};
     for (int i = 0; i <= layers; i++) {
-        for (int lane = 0; lane < SOURCE_LANES; lane++) {
-            const Rows r = {.first = lane ? steps[0].rows : 0,
-                .rows = steps[lane].rows,
-                .generated = told(&steps[lane]),
-                .lane = lane};
+        for (int micro_batch = 0; micro_batch < PROVIDER_MICRO_BATCHES; micro_batch++) {
+            const Rows r = {.first = micro_batch ? steps[0].rows : 0,
+                .rows = steps[micro_batch].rows,
+                .decode_rows = decode_rows_for_matmul(&steps[micro_batch]),
+                .micro_batch = micro_batch};
             Stage own = *stage;
             own.work += r.first * bound->width;
-            stage->backend->ops->narrow(stage->backend, &steps[lane]);
+            stage->backend->ops->set_rows(stage->backend, &steps[micro_batch]);
             if (i > 0) {
                 Block block = ffn_block(bound, i - 1, &cache[i - 1], &own, &r);
                 block.begun = true;
-                part_of_ffn(&bound->layers[i - 1])->forward(&bound->layers[i - 1], &block);
+                ffn_ops(&bound->layers[i - 1])->forward(&bound->layers[i - 1], &block);
             }
             if (i == layers) continue;
             mixer_forward(bound, i, &cache[i], &own, &r);
             const Block block = ffn_block(bound, i, &cache[i], &own, &r);
-            const Part *part = part_of_ffn(&bound->layers[i]);
+            const ComponentOps *part = ffn_ops(&bound->layers[i]);
             if (part->begin) part->begin(&bound->layers[i], &block);
         }
     }
@@ -213,11 +216,11 @@ static void embed(const Bound *bound, const Stage *stage, const Step *step) {
 }
 
 /* Of the rows that are gathered; they come first there as well. */
-static int generated_outputs(const Step *step, int count, const int32_t *output) {
-    int generated = 0;
-    while (generated < count && output[generated] < step->generated) generated++;
-    for (int i = generated; i < count; i++) CHECK(output[i] >= step->generated);
-    return step->many ? 0 : generated;
+static int decode_outputs(const Step *step, int count, const int32_t *output) {
+    int decode_rows = 0;
+    while (decode_rows < count && output[decode_rows] < step->decode_rows) decode_rows++;
+    for (int i = decode_rows; i < count; i++) CHECK(output[i] >= step->decode_rows);
+    return step->uniform_matmul ? 0 : decode_rows;
 }
 
 static void head_forward(
@@ -226,7 +229,7 @@ static void head_forward(
     const BackendOps *ops = stage->backend->ops;
     ops->gather(stage->backend, count, output, stage->h, spec->hidden, stage->extra);
     const Matmul head = {.rows = count,
-        .generated = generated_outputs(step, count, output),
+        .decode_rows = decode_outputs(step, count, output),
         .x = stage->extra,
         .norm = bound->final_norm,
         .count = 1,
@@ -239,34 +242,38 @@ static void head_forward(
 }
 
 /* What the output matrix would read. */
-static void states_forward(const Bound *bound, const Stage *stage, const Step *step, float *states) {
+static void hidden_rows_forward(const Bound *bound, const Stage *stage, const Step *step, float *hidden_rows) {
     const BackendOps *ops = stage->backend->ops;
-    ops->gather(stage->backend, step->state_count, step->states, stage->h, bound->spec->hidden, stage->extra);
-    ops->norm(stage->backend, step->state_count, stage->extra, bound->final_norm, states);
+    ops->gather(stage->backend, step->hidden_row_count, step->hidden_rows, stage->h, bound->spec->hidden, stage->extra);
+    ops->norm(stage->backend, step->hidden_row_count, stage->extra, bound->final_norm, hidden_rows);
 }
 
-int64_t decoder_states_at(const Spec *spec, int count) {
+int64_t decoder_hidden_rows_at(const Spec *spec, int count) {
     enum { ALIGN = 16 };
     return ((int64_t)count * spec->vocab + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 int64_t decoder_sums_at(const Spec *spec, const Step *step, int count) {
-    const int64_t states = (int64_t)step->state_count * spec->hidden;
-    return logit_sums_at(states ? decoder_states_at(spec, count) + states : (int64_t)count * spec->vocab);
+    const int64_t hidden_rows = (int64_t)step->hidden_row_count * spec->hidden;
+    return logit_sums_at(
+        hidden_rows ? decoder_hidden_rows_at(spec, count) + hidden_rows : (int64_t)count * spec->vocab);
 }
 int64_t decoder_results(const Spec *spec, const Step *step, int count, bool summed) {
-    const int64_t states = (int64_t)step->state_count * spec->hidden;
+    const int64_t hidden_rows = (int64_t)step->hidden_row_count * spec->hidden;
     if (summed) return decoder_sums_at(spec, step, count) + 2 * count * logit_blocks(spec->vocab);
-    return states ? decoder_states_at(spec, count) + states : (int64_t)count * spec->vocab;
+    return hidden_rows ? decoder_hidden_rows_at(spec, count) + hidden_rows : (int64_t)count * spec->vocab;
 }
 
 /* What follows the logits: tokens are drawn, or what drawing begins with is found out. */
-static void draw_forward(const Bound *bound, const Stage *stage, const Step *step, int count, float *logits) {
+static void sample_forward(const Bound *bound, const Stage *stage, const Step *step, int count, float *logits) {
     float *work = logits + decoder_sums_at(bound->spec, step, count);
-    const LogitDraws draws = {
-        .rows = count, .vocab = bound->spec->vocab, .logits = logits, .draws = step->draws, .work = work};
-    if (step->draws) {
-        stage->backend->ops->draw(stage->backend, &draws);
+    const LogitSampling sample_params = {.rows = count,
+        .vocab = bound->spec->vocab,
+        .logits = logits,
+        .sample_params = step->sample_params,
+        .work = work};
+    if (step->sample_params) {
+        stage->backend->ops->sample(stage->backend, &sample_params);
         return;
     }
     const LogitSums op = {
@@ -295,8 +302,8 @@ static Stage stage_follow(const Bound *bound, const Stage *before, int number, c
 }
 
 /* Of a step's generated rows, what a backend is told that makes no difference of them. */
-static int generated_on(const Backend *backend, const Step *step) {
-    return backend->generated_max ? step->generated : 0;
+static int decode_rows_on(const Backend *backend, const Step *step) {
+    return backend->decode_rows_max ? step->decode_rows : 0;
 }
 
 float *decoder_forward(
@@ -306,16 +313,16 @@ float *decoder_forward(
     const Step *step = &whole;
     whole.output_count = count;
     whole.outputs = output;
-    whole.cache = step->state_count > 0 ? 0 : cache_number(spec, cache);
-    whole.generated = generated_on(bound->backends[0], given);
+    whole.cache = step->hidden_row_count > 0 ? 0 : cache_number(spec, cache);
+    whole.decode_rows = decode_rows_on(bound->backends[0], given);
     int number = 0;
     Stage stage = stage_begin(bound, number, step);
     if (stage.walk) embed(bound, &stage, step);
-    const bool in_turns = walks_in_turns(bound, &stage, step);
-    if (in_turns) walk_in_turns(bound, cache, &stage, step);
-    for (int i = 0; i < spec->layer_count && !in_turns; i++) {
+    const bool two_batch_overlap = overlaps_two_batches(bound, &stage, step);
+    if (two_batch_overlap) walk_two_batches(bound, cache, &stage, step);
+    for (int i = 0; i < spec->layer_count && !two_batch_overlap; i++) {
         if (bound->place[i] != number) {
-            whole.generated = generated_on(bound->backends[number + 1], given);
+            whole.decode_rows = decode_rows_on(bound->backends[number + 1], given);
             stage = stage_follow(bound, &stage, number + 1, step, &tickets[number]);
             number++;
         }
@@ -323,13 +330,14 @@ float *decoder_forward(
     }
     float *logits = NULL;
     const BackendOps *ops = stage.backend->ops;
-    if (count > 0 || step->state_count > 0) {
-        const int64_t at = decoder_states_at(spec, count), states = (int64_t)step->state_count * spec->hidden;
-        const bool summed = count > 0 && (step->draws || (step->scales && ops->sum_logits));
+    if (count > 0 || step->hidden_row_count > 0) {
+        const int64_t at = decoder_hidden_rows_at(spec, count),
+                      hidden_rows = (int64_t)step->hidden_row_count * spec->hidden;
+        const bool summed = count > 0 && (step->sample_params || (step->scales && ops->sum_logits));
         logits = ops->scratch(stage.backend, decoder_results(spec, step, count, summed));
         if (stage.walk && count > 0) head_forward(bound, &stage, step, count, output, logits);
-        if (stage.walk && states > 0) states_forward(bound, &stage, step, logits + at);
-        if (stage.walk && summed) draw_forward(bound, &stage, step, count, logits);
+        if (stage.walk && hidden_rows > 0) hidden_rows_forward(bound, &stage, step, logits + at);
+        if (stage.walk && summed) sample_forward(bound, &stage, step, count, logits);
     }
     tickets[number] = ops->submit(stage.backend);
     return logits;

@@ -78,9 +78,9 @@ static void describe_context(const Runner *runner, Buffer *out) {
     }
 }
 
-static bool coded(const KvPlan *plan, int layer) {
+static bool quantised(const KvPlan *plan, int layer) {
     const KvLayer *l = &plan->layers[layer];
-    return l->page_stride > 0 && plan->group[l->group].coded;
+    return l->page_stride > 0 && plan->group[l->group].quantised;
 }
 
 static bool biased(const KvPlan *plan, int layer) { return plan->layers[layer].k_bias; }
@@ -105,7 +105,7 @@ static void describe_forms(const Runner *runner, Buffer *out) {
     enum { SHORT = 8192, LONG = 32768 };
     const KvPlan *plan = &runner->kv;
     bool any = false;
-    for (int i = 0; i < plan->layer_count; i++) any = any || coded(plan, i);
+    for (int i = 0; i < plan->layer_count; i++) any = any || quantised(plan, i);
     if (!any) return;
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         KvFormat format;
@@ -119,7 +119,7 @@ static void describe_forms(const Runner *runner, Buffer *out) {
         buffer_printf(out, " for %d\n", LONG);
     }
     buffer_printf(out, "%-12s coded in ", "");
-    describe_which(plan, coded, out);
+    describe_which(plan, quantised, out);
     buffer_printf(out, "; key biases, taken out before, in ");
     describe_which(plan, biased, out);
     buffer_printf(out, "\n");

@@ -7,7 +7,7 @@
 
 #include "model/loader/load.h"
 #include "model/model_internal.h"
-#include "model/part.h"
+#include "model/component.h"
 
 enum { CONFIG_BYTES_MAX = 16 << 20 };
 /* DeepSeek-V3's matrices of heads, where quantised files hold them joined, take 2 GB (loader/latent.c). */
@@ -142,7 +142,7 @@ void model_close(Model *model) {
     if (!model) {
         return;
     }
-    bank_close(model->bank);
+    expert_cache_close(model->bank);
     weights_close(model->weights);
     checkpoint_close(&model->checkpoint);
     buffer_free(&model->config_text);
@@ -163,7 +163,7 @@ void model_step_cost(const Model *model, uint64_t *bytes, uint64_t *operations) 
     *bytes = weight_bytes(&spec->head);
     *operations = 0;
     for (int i = 0; i < spec->layer_count; i++) {
-        const PartCost cost = layer_cost(&spec->layers[i], 0);
+        const ComponentCost cost = layer_cost(&spec->layers[i], 0);
         *bytes += cost.weight_bytes;
         *operations += cost.operations;
     }

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "tensor/source.h"
+#include "tensor/expert_provider.h"
 
 typedef struct Model Model;
 struct Spec;
@@ -28,9 +28,9 @@ typedef struct ModelOptions {
     int expert_depth;       /* reads under way at most; 0: as many as any drive needs */
     bool expert_buffered;   /* read through the page cache, which keeps nothing of it, also where it can be avoided */
     uint64_t expert_bytes_max; /* whatever the budget leaves; 0: no limit */
-    bool expert_hints;         /* experts of the next layer are read ahead where that proves to be faster */
-    const char *expert_trace;  /* a file for what is wanted (weights/bank_trace.h); NULL: none */
-    const char *expert_faults; /* for tests: what goes wrong with reads (bank_faults_read()); NULL: nothing */
+    bool expert_prefetch;      /* experts of the next layer are read ahead where that proves to be faster */
+    const char *expert_trace;  /* a file for what is wanted (weights/expert_cache_trace.h); NULL: none */
+    const char *expert_faults; /* for tests: what goes wrong with reads (expert_cache_faults_read()); NULL: nothing */
     /* The last so many layers, or all, will be a device's: their matrices stay in the mapped files, neither read nor
      * touched ahead, and so do their experts, which are not streamed. 0: none. */
     int device_layers;
@@ -53,17 +53,18 @@ bool model_experts_cut(const Model *model, int *used, int *made_for);
 /* Takes memory for as many of the experts as fit these bytes, before the first step. Only with stream_experts.
  * ERROR_MEMORY when one layer's do not fit. */
 NODISCARD bool model_hold_experts(const Model *model, uint64_t bytes, Error *error);
-ExpertSource *model_experts(const Model *model); /* NULL: they are not streamed */
+ExpertProvider *model_experts(const Model *model); /* NULL: they are not streamed */
 /* given_up is asked by whoever waits for an expert, on the thread that runs the step: whether nobody wants the step any
  * more; then it fails with ERROR_CANCELLED. */
 void model_watch_experts(const Model *model, bool (*given_up)(void *context), void *context);
 uint64_t model_expert_bytes(const Model *model); /* of all that are */
 uint64_t model_expert_floor(const Model *model); /* the fewest that model_hold_experts() takes */
-uint64_t model_expert_cycle(const Model *model); /* of what one token uses in all layers: with less, few are found */
+uint64_t model_expert_working_set(
+    const Model *model); /* of what one token uses in all layers: with less, few are found */
 
 /* Layers from `first` on have been bound to a device: pages of the mapped files with their matrices may leave this
  * process's memory. They come again if they are read. */
-void model_leave_layers(const Model *model, int first);
+void model_drop_host_pages(const Model *model, int first);
 const struct Spec *model_spec(const Model *model);
 int model_layers(const Model *model);
 int model_vocab(const Model *model);   /* width of the logits */

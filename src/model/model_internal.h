@@ -3,7 +3,7 @@
 #include "base/buffer.h"
 #include "model/loader/loader.h"
 #include "model/model.h"
-#include "weights/bank.h"
+#include "weights/expert_cache.h"
 #include "weights/weights.h"
 
 /* The family of a model_type, or NULL. */
@@ -14,7 +14,7 @@ struct Model {
     const char *directory;
     Checkpoint checkpoint;
     WeightStore *weights;                /* NULL: matrices lie in the mapped files */
-    ExpertBank *bank;                    /* NULL: experts are weights like others */
+    ExpertCache *bank;                   /* NULL: experts are weights like others */
     Buffer config_text, generation_text; /* the JSON nodes point into them */
     const Json *config;                  /* root of config.json */
     const Json *generation_config;       /* NULL: there is none */
@@ -25,7 +25,7 @@ struct Model {
     uint64_t device_bytes;                 /* and those of layers that are to be a device's */
     int experts_used, experts_made_for;    /* by a token, of the layer with most; 0: none were left out */
     uint64_t memory_budget, expert_bytes_max;
-    bool expert_hints;
+    bool expert_prefetch;
     int context;
 };
 

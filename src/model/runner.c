@@ -20,7 +20,7 @@ static bool make_kv_plan(const Bound *bound, int context, KvPlan *plan, Error *e
     bool ok = specs && backends;
     if (!ok) fail(error, ERROR_MEMORY, "no memory for the plan of a KV cache");
     for (int i = 0; ok && i < count; i++) {
-        specs[i] = layer_remembers(&bound->layers[i]);
+        specs[i] = layer_cache(&bound->layers[i]);
         backends[i] = bound_backend(bound, i);
     }
     ok = ok && kv_plan_make(plan, specs, backends, count, context, error);
@@ -41,20 +41,20 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
     ok = ok && bound_open(&bound, &model->spec, plans, count, split, error) &&
         make_kv_plan(&bound, model->context, &kv, error);
     if (ok) {
-        bound.part_rows = runner->part_rows;
-        bound.hints = model->expert_hints;
-        const Run run = {.rows = rows};
+        bound.layer_tile_rows = runner->layer_tile_rows;
+        bound.prefetches = model->expert_prefetch;
+        const SequenceChunk chunk = {.rows = rows};
         const float scale = 1; /* nobody reads any */
         const Step step = {.rows = rows,
-            .generated = rows,
+            .decode_rows = rows,
             .tokens = zeros,
             .positions = zeros,
-            .run_count = 1,
-            .runs = &run,
-            .axes = 1,
+            .chunk_count = 1,
+            .chunks = &chunk,
+            .position_dims = 1,
             .scales = &scale,
-            .state_count = runner->states_max,
-            .states = zeros};
+            .hidden_row_count = runner->hidden_rows_max,
+            .hidden_rows = zeros};
         decoder_forward(&bound, kv.layers, &step, runner->outputs_max, zeros, tickets);
         for (int i = 0; ok && i < count; i++) ok = plan_result(plans[i], &runner->scratch_bytes[i], error);
     }
@@ -93,7 +93,7 @@ static bool can_divide(const Model *model, int parts, Error *error) {
     for (int i = 0; !what && i < spec->layer_count; i++) {
         const Layer *layer = &spec->layers[i];
         const Attention *op = &layer->attention.op;
-        if (layer->mixer == MIXER_LATENT)
+        if (layer->mixer == MIXER_MLA)
             what = "latent attention";
         else if (op->norm_full)
             what = "norms over all heads together";
@@ -112,7 +112,7 @@ static bool can_stream(const Runner *runner, int split, Error *error) {
     bool above = false;
     for (int i = split; split && i < spec->layer_count; i++)
         above = above || (spec->layers[i].ffn == FFN_MOE && spec->layers[i].moe.source);
-    if (first->sources && first->ops->narrow && !above) return true;
+    if (first->sources && first->ops->set_rows && !above) return true;
     return fail(error, ERROR_UNSUPPORTED,
         "%s cannot stream experts: that is the processor's. With --gpu-layers N the last N layers and their experts "
         "are on the GPU, and those of the others are streamed",
@@ -129,8 +129,10 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
             spec->layer_count);
     const int outputs = options->outputs_max && options->outputs_max < rows ? options->outputs_max : rows;
     runner->outputs_max = outputs;
-    runner->states_max = options->states_max < rows ? options->states_max : rows;
-    runner->part_rows = options->part_rows ? options->part_rows : runner->model->bank ? DECODER_PART_MAX : 0;
+    runner->hidden_rows_max = options->hidden_rows_max < rows ? options->hidden_rows_max : rows;
+    runner->layer_tile_rows = options->layer_tile_rows ? options->layer_tile_rows
+        : runner->model->bank                          ? LAYER_TILE_ROWS_MAX
+                                                       : 0;
     const int parts = options->backend.tensor_parallel;
     if (parts > 1 && options->split)
         return fail(error, ERROR_USAGE, "--tensor-parallel has all layers on its devices: no --gpu-layers");
@@ -139,9 +141,9 @@ static bool open_parts(Runner *runner, const RunnerOptions *options, Error *erro
         (options->split && !open_backend(runner, &options->upper, rows, error)) ||
         !bound_open(&runner->bound, spec, runner->backends, runner->backend_count, options->split, error))
         return false;
-    if ((runner->model->bank || runner->part_rows) && !can_stream(runner, options->split, error)) return false;
-    runner->bound.part_rows = runner->part_rows;
-    runner->bound.hints = runner->model->expert_hints;
+    if ((runner->model->bank || runner->layer_tile_rows) && !can_stream(runner, options->split, error)) return false;
+    runner->bound.layer_tile_rows = runner->layer_tile_rows;
+    runner->bound.prefetches = runner->model->expert_prefetch;
     runner->bound.coarse_head = !(options->split ? options->upper.precise : options->backend.precise);
     return make_kv_plan(&runner->bound, runner->model->context, &runner->kv, error);
 }
@@ -176,15 +178,15 @@ const Model *runner_model(const Runner *runner) { return runner->model; }
 Backend *runner_backend(const Runner *runner) { return runner->backends[0]; }
 Backend *runner_upper(const Runner *runner) { return runner->backends[runner->backend_count - 1]; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->kv; }
-int runner_generated_max(const Runner *runner) {
+int runner_decode_rows_max(const Runner *runner) {
     int least = 0;
     for (int i = 0; i < runner->backend_count; i++) {
-        const int most = runner->backends[i]->generated_max;
+        const int most = runner->backends[i]->decode_rows_max;
         if (most && (!least || most < least)) least = most;
     }
     return least;
 }
-const float *runner_states(const Runner *runner) { return runner->states; }
+const float *runner_hidden_rows(const Runner *runner) { return runner->hidden_rows; }
 const float *runner_sums(const Runner *runner) { return runner->sums; }
 
 uint64_t runner_kv_bytes(const Runner *runner, int depth) {
@@ -198,48 +200,48 @@ uint64_t runner_kv_bytes(const Runner *runner, int depth) {
 /* ---- the step ---- */
 
 /* Whatever a row sees as codes is there for every coded layer. */
-static void check_codes(const KvPlan *kv, const KvCoding *coding, int cold) {
+static void check_codes(const KvPlan *kv, const KvQuantView *quant, int cold) {
     for (int i = 0; i < kv->layer_count; i++) {
-        const KvCode *code = &coding->layers[i];
-        if (code->k == KV_EXACT) continue;
-        for (int page = coding->sink / KV_PAGE_TOKENS; page < cold / KV_PAGE_TOKENS; page++)
-            CHECK(coding->k_pages[i][page] >= 0 && coding->v_pages[i][page] >= 0);
+        const KvQuant *code = &quant->layers[i];
+        if (code->k == KV_FULL) continue;
+        for (int page = quant->sink / KV_PAGE_TOKENS; page < cold / KV_PAGE_TOKENS; page++)
+            CHECK(quant->k_pages[i][page] >= 0 && quant->v_pages[i][page] >= 0);
     }
 }
 
 /* A step must hold together: runs in row order over all rows, every position that a row may see in a page of the
  * sequence. */
-static void check_run(const KvPlan *kv, const Run *run) {
-    CHECK(run->rows > 0 && run->position >= 0);
-    const int end = run->position + run->rows;
-    for (int i = 0; i < run->span_count; i++) {
-        const RunSpan *span = &run->spans[i];
-        CHECK(span->begin >= (i ? span[-1].end : run->position) && span->begin < span->end && span->end <= end);
+static void check_run(const KvPlan *kv, const SequenceChunk *chunk) {
+    CHECK(chunk->rows > 0 && chunk->position >= 0);
+    const int end = chunk->position + chunk->rows;
+    for (int i = 0; i < chunk->span_count; i++) {
+        const BidirectionalSpan *span = &chunk->spans[i];
+        CHECK(span->begin >= (i ? span[-1].end : chunk->position) && span->begin < span->end && span->end <= end);
     }
     for (int g = 0; g < kv->group_count; g++) {
-        const KvCoding *coding = kv->group[g].coded ? run->coding : NULL;
-        const int first = run_visible(run, kv->group[g].window, run->position).first;
+        const KvQuantView *quant = kv->group[g].quantised ? chunk->quant : NULL;
+        const int first = attention_range(chunk, kv->group[g].window, chunk->position).first;
         const int pages = kv->group[g].kind == CACHE_STATE ? 1 : (end - 1) / KV_PAGE_TOKENS + 1;
-        const int sink = coding ? coding->sink / KV_PAGE_TOKENS : 0;
-        const int cold = kv_cold_end(coding, run->position) / KV_PAGE_TOKENS; /* 0 without codes */
+        const int sink = quant ? quant->sink / KV_PAGE_TOKENS : 0;
+        const int cold = kv_cold_end(quant, chunk->position) / KV_PAGE_TOKENS; /* 0 without codes */
         for (int page = first / KV_PAGE_TOKENS; page < pages; page++)
-            CHECK((page >= sink && page < cold) || run->tables[g][page] >= 0);
+            CHECK((page >= sink && page < cold) || chunk->tables[g][page] >= 0);
     }
-    if (run->coding) check_codes(kv, run->coding, kv_cold_end(run->coding, end - 1));
+    if (chunk->quant) check_codes(kv, chunk->quant, kv_cold_end(chunk->quant, end - 1));
 }
 
 static void check_step(const Runner *runner, const Step *step) {
     int row = 0;
-    CHECK(step->axes >= 1 && step->axes <= POSITION_AXES_MAX);
-    for (int r = 0; r < step->run_count; r++) {
-        CHECK(step->runs[r].row == row);
-        check_run(&runner->kv, &step->runs[r]);
-        row += step->runs[r].rows;
+    CHECK(step->position_dims >= 1 && step->position_dims <= POSITION_DIMS_MAX);
+    for (int r = 0; r < step->chunk_count; r++) {
+        CHECK(step->chunks[r].row == row);
+        check_run(&runner->kv, &step->chunks[r]);
+        row += step->chunks[r].rows;
     }
     CHECK(row == step->rows && row > 0 && row <= runner->backends[0]->rows_max);
-    CHECK(step->generated >= 0 && step->generated <= row);
-    CHECK(step->generated == 0 || step->many || step->generated <= runner_generated_max(runner));
-    const bool ahead = runner_goes_ahead(runner);
+    CHECK(step->decode_rows >= 0 && step->decode_rows <= row);
+    CHECK(step->decode_rows == 0 || step->uniform_matmul || step->decode_rows <= runner_decode_rows_max(runner));
+    const bool ahead = runner_can_lookahead(runner);
     for (int i = 0; i < row; i++) {
         const int token = step->tokens[i];
         CHECK(token < runner->model->spec.vocab);
@@ -249,44 +251,45 @@ static void check_step(const Runner *runner, const Step *step) {
 }
 
 /* Between which ways a decoding step of a streamed model has the choice; NULL: there is only one. */
-static Trial *trial_of(Runner *runner, const Step *step) {
-    const ExpertBank *bank = runner->model->bank;
-    if (!bank || step->rows != step->run_count || runner->backend_count > 1) return NULL;
-    if (step->run_count > 1) return bank_lanes_fit(bank, step->rows) ? &runner->turns : NULL;
-    return runner->bound.hints ? &runner->hints : NULL;
+static Autotuner *trial_of(Runner *runner, const Step *step) {
+    const ExpertCache *bank = runner->model->bank;
+    if (!bank || step->rows != step->chunk_count || runner->backend_count > 1) return NULL;
+    if (step->chunk_count > 1) return expert_cache_micro_batches_fit(bank, step->rows) ? &runner->turns : NULL;
+    return runner->bound.prefetches ? &runner->prefetches : NULL;
 }
 
 static float *forward(Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output,
     uint64_t tickets[BACKENDS_MAX]) {
-    Trial *trial = trial_of(runner, step);
-    const bool other = trial && trial_begin(trial, step->rows);
+    Autotuner *trial = trial_of(runner, step);
+    const bool other = trial && autotuner_begin(trial, step->rows);
     const int64_t start = clock_ns();
-    runner->bound.in_turns = other && trial == &runner->turns;
-    runner->bound.hinting = other && trial == &runner->hints;
+    runner->bound.two_batch_overlap = other && trial == &runner->turns;
+    runner->bound.prefetching = other && trial == &runner->prefetches;
     float *out = decoder_forward(&runner->bound, kv_layers(cache), step, count, output, tickets);
-    if (trial) trial_end(trial, (double)(clock_ns() - start) * 1e-9);
+    if (trial) autotuner_end(trial, (double)(clock_ns() - start) * 1e-9);
     return out;
 }
 
-bool runner_draws(const Runner *runner) { return runner->backends[runner->backend_count - 1]->ops->draw; }
+bool runner_samples(const Runner *runner) { return runner->backends[runner->backend_count - 1]->ops->sample; }
 
 /* Tokens are where the last layer is, and experts that are read for one step would be taken from another. A state
  * would have gone on with a token that is dropped later. */
-bool runner_goes_ahead(const Runner *runner) {
+bool runner_can_lookahead(const Runner *runner) {
     for (int g = 0; g < runner->kv.group_count; g++)
         if (runner->kv.group[g].kind == CACHE_STATE) return false;
-    return runner_draws(runner) && runner->backend_count == 1 && !runner->model->bank;
+    return runner_samples(runner) && runner->backend_count == 1 && !runner->model->bank;
 }
 
-const int32_t *runner_drawn(const Runner *runner) { return runner->drawn; }
+const int32_t *runner_sampled(const Runner *runner) { return runner->sampled; }
 
 void runner_begin(
     Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, RunnerStep *begun) {
     check_step(runner, step);
     CHECK(count >= 0 && count <= step->rows && count <= runner->outputs_max);
-    CHECK(step->state_count >= 0 && step->state_count <= step->rows && step->state_count <= runner->states_max);
-    CHECK(!step->draws || runner_draws(runner));
-    if (runner->model->bank) bank_begin(runner->model->bank);
+    CHECK(step->hidden_row_count >= 0 && step->hidden_row_count <= step->rows &&
+        step->hidden_row_count <= runner->hidden_rows_max);
+    CHECK(!step->sample_params || runner_samples(runner));
+    if (runner->model->bank) expert_cache_begin(runner->model->bank);
     *begun = (RunnerStep){.step = *step, .count = count};
     begun->out = forward(runner, cache, step, count, output, begun->tickets);
 }
@@ -295,28 +298,28 @@ bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *
     const Step *step = &begun->step;
     const int count = begun->count;
     bool ok = true;
-    runner->states = runner->sums = NULL;
-    runner->drawn = NULL;
+    runner->hidden_rows = runner->sums = NULL;
+    runner->sampled = NULL;
     for (int i = 0; i < runner->backend_count; i++) {
         Backend *backend = runner->backends[i];
         ok = backend->ops->wait(backend, begun->tickets[i], ok ? error : NULL) && ok;
     }
-    if (runner->model->bank && !bank_end(runner->model->bank, ok ? error : NULL)) ok = false;
+    if (runner->model->bank && !expert_cache_end(runner->model->bank, ok ? error : NULL)) ok = false;
     const char *damaged = model_damaged(runner->model);
     if (ok && damaged) ok = fail(error, ERROR_IO, "%s shrank while it was in use", damaged);
     if (!ok || !begun->out) return ok;
     Backend *last = runner->backends[runner->backend_count - 1];
     const uint64_t ticket = begun->tickets[runner->backend_count - 1];
     const Spec *spec = &runner->model->spec;
-    if (step->draws) {
-        runner->drawn = last->ops->drawn(last, ticket);
+    if (step->sample_params) {
+        runner->sampled = last->ops->sampled(last, ticket);
         *logits = NULL;
         return true;
     }
     const bool summed = step->scales && last->ops->sum_logits && count > 0;
     *logits = last->ops->read_logits(last, begun->out, decoder_results(spec, step, count, summed));
     if (!*logits) return last->ops->wait(last, ticket, error) && false;
-    runner->states = *logits + decoder_states_at(spec, count);
+    runner->hidden_rows = *logits + decoder_hidden_rows_at(spec, count);
     runner->sums = summed ? *logits + decoder_sums_at(spec, step, count) : NULL;
     return true;
 }

@@ -6,17 +6,17 @@
 
 typedef struct Runner Runner;
 
-enum { RUNNER_ROWS_MAX = 1 << 18, RUNNER_PARTS_MAX = 2 /* backends that have layers */ };
+enum { RUNNER_ROWS_MAX = 1 << 18, RUNNER_BACKENDS_MAX = 2 /* backends that have layers */ };
 
 typedef struct RunnerOptions {
     BackendOptions backend; /* rows_max 0: RUNNER_ROWS_DEFAULT */
     int split;              /* layers from here on, and the output matrix, are another backend's; 0: none */
     BackendOptions upper;   /* which; its rows_max is not looked at */
-    int part_rows;          /* layers are walked over so many rows of a step after the other, ≤ DECODER_PART_MAX; 0:
-                               over that many where experts are streamed, so that a step reads each but once, otherwise over all
-                             */
-    int outputs_max;        /* rows of a step whose logits may be wanted; 0: all */
-    int states_max;         /* the same of states behind the final norm; 0: none */
+    int layer_tile_rows; /* layers are walked over so many rows of a step after the other, ≤ LAYER_TILE_ROWS_MAX; 0:
+                      over that many where experts are streamed, so that a step reads each but once, otherwise over all
+                    */
+    int outputs_max;     /* rows of a step whose logits may be wanted; 0: all */
+    int hidden_rows_max; /* the same of states behind the final norm; 0: none */
 } RunnerOptions;
 
 /* Walks the decoder once on the plan backend, where every shape is checked and scratch is counted, and opens the real
@@ -44,7 +44,7 @@ uint64_t runner_kv_bytes(const Runner *runner, int depth);
 
 /* Rows of a step that may be said to lie behind the end of their prompts (Step.generated); outputs that are such rows
  * come before others. 0: none may, as it makes no difference. */
-int runner_generated_max(const Runner *runner);
+int runner_decode_rows_max(const Runner *runner);
 
 /* Runs the step: what it leaves goes into the cache, and f32 logits of the rows named in output (indices into the
  * step's rows) are at *logits [count, vocab]: host memory that may be overwritten, valid until the next step. False: a
@@ -53,28 +53,28 @@ NODISCARD bool runner_forward(
     Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, float **logits, Error *error);
 
 /* The same in two halves, so that a step can be begun before the one before it has ended, which is what
- * runner_goes_ahead() is about: two at most, ended in the order of their beginning, and logits are read of a step only
- * that is ended before the next begins. What the step points at stays until then. */
+ * runner_can_lookahead() is about: two at most, ended in the order of their beginning, and logits are read of a step
+ * only that is ended before the next begins. What the step points at stays until then. */
 typedef struct RunnerStep {
     Step step;
     int count;
-    float *out;                         /* of the backend */
-    uint64_t tickets[RUNNER_PARTS_MAX]; /* of each backend */
+    float *out;                            /* of the backend */
+    uint64_t tickets[RUNNER_BACKENDS_MAX]; /* of each backend */
 } RunnerStep;
 void runner_begin(
     Runner *runner, KvCache *cache, const Step *step, int count, const int32_t *output, RunnerStep *begun);
 NODISCARD bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *error);
 
 /* Whether a step's draws (Step.draws) are made where its logits are: *logits is then NULL. */
-bool runner_draws(const Runner *runner);
+bool runner_samples(const Runner *runner);
 /* Whether a step may be begun before the one before has ended, with tokens that the latter draws (Step.tokens). */
-bool runner_goes_ahead(const Runner *runner);
+bool runner_can_lookahead(const Runner *runner);
 /* What the step that ended last drew, [count], until the next but one begins; −1: it could not. NULL: nothing. */
-const int32_t *runner_drawn(const Runner *runner);
+const int32_t *runner_sampled(const Runner *runner);
 
-/* Behind the final norm, the states of the rows that the last step named in its `states`: [state_count, hidden], valid
- * as long as its logits. */
-const float *runner_states(const Runner *runner);
+/* Behind the final norm, the states of the rows that the last step named in its `states`: [hidden_row_count, hidden],
+ * valid as long as its logits. */
+const float *runner_hidden_rows(const Runner *runner);
 
 /* What sum_logits (backend.h) made of the last step's logits with its `scales`, [count, 2, blocks], valid as long as
  * they are; NULL: nothing, as the backend leaves that to whoever draws. */

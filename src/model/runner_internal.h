@@ -2,19 +2,19 @@
 #pragma once
 #include "model/bound.h"
 #include "model/runner.h"
-#include "model/trial.h"
+#include "model/autotuner.h"
 
-_Static_assert((int)BACKENDS_MAX == RUNNER_PARTS_MAX, "a ticket for each");
+_Static_assert((int)BACKENDS_MAX == RUNNER_BACKENDS_MAX, "a ticket for each");
 
 struct Runner {
     const Model *model;
     int backend_count;
     Backend *backends[BACKENDS_MAX];
     size_t scratch_bytes[BACKENDS_MAX];
-    int outputs_max, states_max, part_rows;
-    const float *states, *sums; /* of the step that ended last, */
-    const int32_t *drawn;       /* too */
+    int outputs_max, hidden_rows_max, layer_tile_rows;
+    const float *hidden_rows, *sums; /* of the step that ended last, */
+    const int32_t *sampled;          /* too */
     Bound bound;
     KvPlan kv;
-    Trial turns, hints; /* steps of several sequences and of one, with experts that are streamed */
+    Autotuner turns, prefetches; /* steps of several sequences and of one, with experts that are streamed */
 };

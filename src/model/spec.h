@@ -11,7 +11,7 @@
 /* A part of a layer computes f(in(h)) and adds it: h += scale · out(f(in(h))). Which of the two norms exist is the
  * placement: in alone is pre-norm, out alone post-norm, both sandwich, none plain. */
 
-typedef enum MixerKind { MIXER_ATTENTION, MIXER_LATENT } MixerKind;
+typedef enum MixerKind { MIXER_ATTENTION, MIXER_MLA } MixerKind;
 typedef enum FfnKind { FFN_GLU, FFN_MLP, FFN_MOE } FfnKind;
 
 typedef struct AttentionMixer {
@@ -21,12 +21,12 @@ typedef struct AttentionMixer {
     float value_scale; /* multiplies the values; where it is not 1, o has no bias and no norm follows */
 } AttentionMixer;
 
-typedef struct LatentMixer {      /* Latent of backend.h */
-    Attention op;                 /* all that is known at load */
-    Weight q_in, q, k, latent, o; /* q reads what q_in gives, normalised; q_in without rows: it reads the input */
+typedef struct MlaMixer {        /* Latent of backend.h */
+    Attention op;                /* all that is known at load */
+    Weight q_a, q, k, latent, o; /* q reads what q_a gives, normalised; q_a without rows: it reads the input */
     const Norm *q_norm, *latent_norm;
-    Weight *embed, *unembed; /* [heads] */
-} LatentMixer;
+    Weight *embed, *w_uv; /* [heads] */
+} MlaMixer;
 
 typedef struct GluFfn { /* down · (act(gate · x) ∘ (up · x)) */
     Weight gate, up, down;
@@ -38,17 +38,17 @@ typedef struct MlpFfn { /* down · act(up · x) */
     Activation activation;
 } MlpFfn;
 
-typedef struct MoeFfn {       /* Σ weight · glu of the experts that a router picks (Routing, Experts of backend.h) */
-    Weight router;            /* [experts, hidden] */
-    Weight shared_gate;       /* [1 or 2, hidden]; no rows: the shared expert's weight is 1 */
-    const float *choice_bias; /* [experts], or NULL */
+typedef struct MoeFfn { /* Σ weight · glu of the experts that a router picks (Routing, Experts of backend.h) */
+    Weight router;      /* [experts, hidden] */
+    Weight shared_gate; /* [1 or 2, hidden]; no rows: the shared expert's weight is 1 */
+    const float *correction_bias; /* [experts], or NULL */
     int experts, used, shared;
     RouteScore score;
-    int groups, groups_used;
-    bool group_best, normalise;
-    float band, epsilon, scale;
+    int groups, topk_group;
+    bool group_best, norm_topk_prob;
+    float jitter_eps, epsilon, scale;
     Weight *gate, *up, *down; /* [experts + shared]; without addresses where a source brings them: */
-    ExpertSource *source;     /* NULL: they are in memory */
+    ExpertProvider *source;   /* NULL: they are in memory */
     int source_layer;
     Activation activation;
 } MoeFfn;
@@ -61,7 +61,7 @@ typedef struct Layer {
     float residual_scale; /* of both parts */
     union {
         AttentionMixer attention;
-        LatentMixer latent;
+        MlaMixer latent;
     };
     union {
         GluFfn glu;

@@ -39,24 +39,24 @@ bool model_experts_cut(const Model *model, int *used, int *made_for) {
     return model->experts_used > 0;
 }
 
-static bool read_io(const char *name, BankOptions *out, Error *error) {
+static bool read_io(const char *name, ExpertCacheOptions *out, Error *error) {
     if (!name || !strcmp(name, "auto")) return true;
     out->cached = !strcmp(name, "page-cache");
-    out->io = out->cached || !strcmp(name, "threads") ? BANK_IO_THREADS : BANK_IO_URING;
-    return out->io == BANK_IO_THREADS || !strcmp(name, "io_uring") ||
+    out->io = out->cached || !strcmp(name, "threads") ? EXPERT_CACHE_IO_THREADS : EXPERT_CACHE_IO_URING;
+    return out->io == EXPERT_CACHE_IO_THREADS || !strcmp(name, "io_uring") ||
         fail(error, ERROR_USAGE, "experts read by \"%s\": auto, io_uring, threads or page-cache", name);
 }
 
 bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
     Spec *spec = &model->spec;
-    BankFaults faults;
-    BankOptions options = {.faults = &faults,
+    ExpertCacheFaults faults;
+    ExpertCacheOptions options = {.faults = &faults,
         .trace = asked->expert_trace,
         .depth = asked->expert_depth,
         .buffered = asked->expert_buffered};
-    if (!read_io(asked->expert_io, &options, error) || !bank_faults_read(asked->expert_faults, &faults, error))
+    if (!read_io(asked->expert_io, &options, error) || !expert_cache_faults_read(asked->expert_faults, &faults, error))
         return false;
-    BankLayer *layers = calloc((size_t)spec->layer_count, sizeof *layers);
+    ExpertCacheLayer *layers = calloc((size_t)spec->layer_count, sizeof *layers);
     if (!layers) return fail(error, ERROR_MEMORY, "no memory for a table of experts");
     const int end = spec->layer_count - asked->device_layers;
     int count = 0;
@@ -64,15 +64,15 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
         const MoeFfn *moe = &spec->layers[i].moe;
         if (spec->layers[i].ffn != FFN_MOE) continue;
         layers[count++] =
-            (BankLayer){.count = moe->experts, .used = moe->used, .matrices = {moe->gate, moe->up, moe->down}};
+            (ExpertCacheLayer){.count = moe->experts, .used = moe->used, .matrices = {moe->gate, moe->up, moe->down}};
     }
     if (count > 0)
-        model->bank = bank_open(&model->checkpoint, layers, count, &options, error);
+        model->bank = expert_cache_open(&model->checkpoint, layers, count, &options, error);
     else
         fail(error, ERROR_USAGE, "a model of family %s has no experts to stream%s", spec->family,
             asked->device_layers ? " in the layers that the processor has" : "");
     free(layers);
-    model->expert_hints = asked->expert_hints;
+    model->expert_prefetch = asked->expert_prefetch;
     model->memory_budget = asked->memory_budget;
     model->expert_bytes_max = asked->expert_bytes_max;
     count = 0;
@@ -85,7 +85,7 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
         forget(moe->gate, moe->experts);
         forget(moe->up, moe->experts);
         forget(moe->down, moe->experts);
-        moe->source = bank_source(model->bank);
+        moe->source = expert_cache_source(model->bank);
         moe->source_layer = count++;
     }
     return model->bank != NULL;
@@ -94,7 +94,7 @@ bool model_stream(Model *model, const ModelOptions *asked, Error *error) {
 bool model_hold_experts(const Model *model, uint64_t bytes, Error *error) {
     CHECK(model->bank);
     const uint64_t most = model->expert_bytes_max;
-    return bank_allocate(model->bank, most && most < bytes ? most : bytes, error);
+    return expert_cache_allocate(model->bank, most && most < bytes ? most : bytes, error);
 }
 
 uint64_t runner_besides_bytes(const Runner *runner, uint64_t *resident) {
@@ -107,7 +107,7 @@ bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t free_byte
     const Model *model = runner->model;
     uint64_t resident;
     const uint64_t fixed = runner_besides_bytes(runner, &resident) + resident, most = free_bytes + resident;
-    const uint64_t needed = fixed + least + bank_floor_bytes(model->bank);
+    const uint64_t needed = fixed + least + expert_cache_floor_bytes(model->bank);
     uint64_t budget = model->memory_budget ? model->memory_budget : most / 10 * 9;
     if (budget > most) {
         log_warn("%.2f GB of memory are there, not %.2f", (double)most * 1e-9, (double)budget * 1e-9);
@@ -119,16 +119,16 @@ bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t free_byte
             "experts, "
             "%.3f GB of the KV cache and %.3f GB of experts",
             (double)budget * 1e-9, (double)needed * 1e-9 + MEMORY_HALF_DIGIT, (double)resident * 1e-9,
-            (double)least * 1e-9, (double)bank_floor_bytes(model->bank) * 1e-9);
+            (double)least * 1e-9, (double)expert_cache_floor_bytes(model->bank) * 1e-9);
     *bytes = budget - fixed;
     return true;
 }
 
 void model_watch_experts(const Model *model, bool (*given_up)(void *context), void *context) {
-    if (model->bank) bank_watch(model->bank, given_up, context);
+    if (model->bank) expert_cache_watch(model->bank, given_up, context);
 }
 
-ExpertSource *model_experts(const Model *model) { return model->bank ? bank_source(model->bank) : NULL; }
-uint64_t model_expert_bytes(const Model *model) { return bank_bytes(model->bank); }
-uint64_t model_expert_floor(const Model *model) { return bank_floor_bytes(model->bank); }
-uint64_t model_expert_cycle(const Model *model) { return bank_cycle_bytes(model->bank); }
+ExpertProvider *model_experts(const Model *model) { return model->bank ? expert_cache_source(model->bank) : NULL; }
+uint64_t model_expert_bytes(const Model *model) { return expert_cache_bytes(model->bank); }
+uint64_t model_expert_floor(const Model *model) { return expert_cache_floor_bytes(model->bank); }
+uint64_t model_expert_working_set(const Model *model) { return expert_cache_working_set_bytes(model->bank); }

@@ -7,7 +7,7 @@ static bool refuse_large(ApiError *error) {
     return api_fail(error, 413, NULL, NULL, "The request body is larger than %d bytes.", BODY_BYTES_MAX);
 }
 
-static bool refuse_crowd(ApiError *error) {
+static bool refuse_overload(ApiError *error) {
     return api_fail(error, 503, "overloaded", NULL,
         "The server is reading too many large requests at once: at most %d bytes. Please try again.", BODIES_BYTES_MAX);
 }
@@ -34,14 +34,14 @@ bool body_admit(Exchange *x, ApiError *error) { return body_hold(x, x->body.size
 bool body_fits(const Server *server, uint64_t bytes, ApiError *error) {
     if (bytes > BODY_BYTES_MAX) return refuse_large(error);
     const size_t others = __atomic_load_n(&server->body_bytes, __ATOMIC_RELAXED);
-    return others <= BODIES_BYTES_MAX - bytes || refuse_crowd(error);
+    return others <= BODIES_BYTES_MAX - bytes || refuse_overload(error);
 }
 
 static bool append(Exchange *x, const char *data, size_t size) {
     if (size > BODY_BYTES_MAX - x->body.size) return refuse_large(&x->refusal);
     if (__atomic_add_fetch(&x->server->body_bytes, size, __ATOMIC_RELAXED) > BODIES_BYTES_MAX) {
         __atomic_sub_fetch(&x->server->body_bytes, size, __ATOMIC_RELAXED);
-        return refuse_crowd(&x->refusal);
+        return refuse_overload(&x->refusal);
     }
     buffer_append(&x->body, data, size);
     if (!x->body.failed) return true;

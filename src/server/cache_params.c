@@ -13,9 +13,9 @@ enum { FORM_BYTES_MAX = 24 };
 static bool parse_form(CacheRequest *cache, const char *text, Error *error) {
     if (!kv_format_parse(text, &cache->format, error)) return false;
     if (!cache->server_format) return true; /* of a model that is not served: refused soon */
-    if (cache->format.k == KV_EXACT) {
+    if (cache->format.k == KV_FULL) {
         cache->format = *cache->server_format;
-        cache->format.k = cache->format.v = KV_EXACT;
+        cache->format.k = cache->format.v = KV_FULL;
         cache->format.raise = KV_RAISE_NONE;
         memset(cache->format.raised, 0, sizeof cache->format.raised);
     } else if (cache->server_format->hot > 0) {
@@ -108,7 +108,7 @@ static void add_text(Sha256 *sha, Slice text) {
     sha256_add(sha, text.data, text.size);
 }
 
-uint64_t cache_space(const CacheRequest *cache, const char *api_key) {
+uint64_t cache_salt(const CacheRequest *cache, const char *api_key) {
     uint8_t digest[SHA256_BYTES];
     Sha256 sha;
     sha256_begin(&sha);

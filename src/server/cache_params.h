@@ -24,4 +24,4 @@ bool cache_read_prompt(CacheRequest *cache, const Json *value, const char *field
 NODISCARD bool cache_settle(CacheRequest *cache, ApiError *error);
 
 /* Whose computed prompts a request may find: those with the same API key (NULL: none was sent), salt and key. */
-uint64_t cache_space(const CacheRequest *cache, const char *api_key);
+uint64_t cache_salt(const CacheRequest *cache, const char *api_key);

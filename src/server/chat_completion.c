@@ -1,10 +1,10 @@
 /* POST /v1/chat/completions: shapes of chat.completion and chat.completion.chunk. */
 #include "chat/tool_prompt.h"
-#include "server/answer_shape.h"
+#include "server/answer_writer.h"
 #include "server/endpoint.h"
 #include "server/messages.h"
 #include "server/reasoning.h"
-#include "server/shape.h"
+#include "server/writer.h"
 
 static bool refuse_messages(const Error *why, ApiError *error) {
     if (why->code == ERROR_MEMORY) return api_out_of_memory(error);
@@ -36,7 +36,7 @@ bool chat_make_prompts(Exchange *x, const ApiRequest *request, ApiError *error) 
         api_fail(error, 400, "invalid_value", "messages", "Invalid 'messages': they give an empty prompt.");
 }
 
-static void begin_event(Exchange *x, Buffer *out) { shape_event_head(x, "chat.completion.chunk", out); }
+static void begin_event(Exchange *x, Buffer *out) { writer_event_head(x, "chat.completion.chunk", out); }
 
 /* Opens an event about one choice. */
 static void begin_choice(Exchange *x, int choice, Buffer *out) {
@@ -59,7 +59,7 @@ static void write_start(Exchange *x, int choice, Buffer *out) {
 
 static void write_logprobs(Exchange *x, Choice *choice, Buffer *out) {
     if (x->form.logprobs)
-        shape_chat_logprobs(x, choice, out);
+        writer_chat_logprobs(x, choice, out);
     else
         buffer_text(out, "null");
 }
@@ -107,7 +107,7 @@ static void write_chunk(Exchange *x, int index, int at, Buffer *out) {
     else
         buffer_text(out, "null");
     buffer_text(out, ",\"finish_reason\":null}]");
-    shape_obfuscation(x, start, out);
+    writer_obfuscation(x, start, out);
     end_event(x, out);
 }
 
@@ -120,7 +120,7 @@ static void write_delta(Exchange *x, int index, Buffer *out) {
 }
 
 static const char *finish_name(const Choice *choice) {
-    return answer_ends_in_calls(choice) ? "tool_calls" : shape_finish(choice->finish);
+    return answer_ends_in_calls(choice) ? "tool_calls" : writer_finish(choice->finish);
 }
 
 static void write_finish(Exchange *x, int index, Buffer *out) {
@@ -133,8 +133,8 @@ static void write_finish(Exchange *x, int index, Buffer *out) {
 static void write_usage_event(Exchange *x, Buffer *out) {
     begin_event(x, out);
     buffer_text(out, ",\"choices\":[],\"usage\":");
-    shape_usage(x, out);
-    shape_timings(x, out);
+    writer_usage(x, out);
+    writer_timings(x, out);
     buffer_text(out, "}\n\n");
 }
 
@@ -177,7 +177,7 @@ static void write_message(Exchange *x, int index, Buffer *out) {
 
 static void write_whole(Exchange *x, Buffer *out) {
     Generation *g = &x->generation;
-    shape_head(x, "chat.completion", out);
+    writer_head(x, "chat.completion", out);
     buffer_text(out, ",\"choices\":[");
     for (int i = 0; i < g->choice_count; i++) {
         Choice *choice = &g->choices[i];
@@ -188,8 +188,8 @@ static void write_whole(Exchange *x, Buffer *out) {
         buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(choice));
     }
     buffer_text(out, "],\"usage\":");
-    shape_usage(x, out);
-    shape_timings(x, out);
+    writer_usage(x, out);
+    writer_timings(x, out);
     buffer_byte(out, '}');
 }
 

@@ -142,7 +142,7 @@ static bool submit(Exchange *x, const ApiRequest *request, Constraint *constrain
         .stops = request->stops,
         .stop_count = request->stop_count,
         .kv_format = request->cache.format_given ? &request->cache.format : NULL,
-        .cache_space = cache_space(&request->cache, x->key),
+        .cache_salt = cache_salt(&request->cache, x->key),
         .cache_off = request->cache.off,
         .constraint = constraint,
     };
@@ -162,9 +162,9 @@ static void free_prompts(Exchange *x) {
 }
 
 static void think_unless_told(ApiRequest *request) {
-    const bool told = request->tools.thinking_given || request->tools.effort.data ||
+    const bool decode_rows_for_matmul = request->tools.thinking_given || request->tools.effort.data ||
         json_get(request->template_arguments, "enable_thinking");
-    if (!told) tools_hint_thinking(&request->tools, true);
+    if (!decode_rows_for_matmul) tools_hint_thinking(&request->tools, true);
 }
 
 /* The request and its prompts. */

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "server/body.h"
 #include "server/completion.h"
-#include "server/head.h"
+#include "server/request_head.h"
 #include "server/http.h"
 #include "server/pull.h"
 #include "server/reply.h"
@@ -26,13 +26,13 @@ static void set_deadline(Connection *c, int seconds) {
 }
 
 static void watch(Connection *c, PollerWay way) {
-    const int poller = wire_greets(&c->wire) ? c->http->greeting : c->http->poller;
+    const int poller = transport_in_handshake(&c->transport) ? c->http->handshake : c->http->poller;
     if (poller != c->poller) {
-        (void)poller_set(c->poller, c->wire.fd, c->way, POLLER_NONE, c);
+        (void)poller_set(c->poller, c->transport.fd, c->way, POLLER_NONE, c);
         c->way = POLLER_NONE;
     }
     c->poller = poller;
-    if (!poller_set(poller, c->wire.fd, c->way, way, c)) c->state = CLOSED; /* no memory */
+    if (!poller_set(poller, c->transport.fd, c->way, way, c)) c->state = CLOSED; /* no memory */
     c->way = way;
 }
 
@@ -74,11 +74,11 @@ static Exchange *open_exchange(Connection *c) {
     if (!x) return NULL;
     x->server = c->http->server;
     x->request = &c->request;
-    x->wire = &c->wire;
+    x->transport = &c->transport;
     x->client = c->client;
     x->started_ns = c->begun_ns;
     x->last = c->request.close || __atomic_load_n(&x->server->stopping, __ATOMIC_RELAXED) > 0;
-    head_take_request_id(x);
+    request_head_take_id(x);
     return x;
 }
 
@@ -131,13 +131,13 @@ static void take_head(Connection *c) {
         c->state = CLOSED;
         return;
     }
-    const bool taken = head_check(x, &x->refusal);
+    const bool taken = request_head_check(x, &x->refusal);
     if (!taken && (c->request.awaits || (x->refusal.status == 413 && c->request.length > BODY_DISCARD_MAX))) {
         refuse_and_close(c, &x->refusal); /* before the body */
     } else if (c->request.awaits && c->request.has_body) {
         const Buffer text = {.data = (char *)(uintptr_t)go_on, .size = sizeof go_on - 1};
         size_t sent = 0;
-        if (!reply_send_some(&c->wire, &text, &sent) || sent < text.size) c->state = CLOSED;
+        if (!reply_send_some(&c->transport, &text, &sent) || sent < text.size) c->state = CLOSED;
     }
 }
 
@@ -160,9 +160,9 @@ static void answer(void *context) {
     Connection *c = context;
     Exchange *x = c->x;
     ApiError error;
-    c->failed = head_wait(x, &error) ? !x->route->answer(x, slice_of(x->request->path + strlen(x->route->path)))
-                                     : !reply_error(x, &error);
-    if (!c->failed && !reply_send_some(&c->wire, &x->reply, &c->sent)) c->failed = true;
+    c->failed = request_head_wait(x, &error) ? !x->route->answer(x, slice_of(x->request->path + strlen(x->route->path)))
+                                             : !reply_error(x, &error);
+    if (!c->failed && !reply_send_some(&c->transport, &x->reply, &c->sent)) c->failed = true;
     close_exchange(c);
     connection_give_back(c);
 }
@@ -256,7 +256,7 @@ Connection *connection_make(Http *http, int fd) {
         return NULL;
     }
     mutex_lock(&http->lock);
-    const bool opened = wire_open(&c->wire, fd, http->tls);
+    const bool opened = transport_open(&c->transport, fd, http->tls);
     mutex_unlock(&http->lock);
     if (!opened) {
         free(c);
@@ -289,7 +289,7 @@ void connection_drop(Connection *c) {
     http_request_next(&c->request);
     buffer_free(&c->ahead);
     buffer_free(&c->reply);
-    wire_close(&c->wire);
+    transport_close(&c->transport);
     if (c->previous)
         c->previous->next = c->next;
     else
@@ -312,7 +312,7 @@ static void end_answer(Connection *c) {
     c->begun_ns = clock_ns();
     set_deadline(c, c->last ? LINGER_S : IDLE_DEADLINE_S);
     if (c->last)
-        wire_end(&c->wire);
+        transport_end(&c->transport);
     else
         take_bytes(c, ahead.data, ahead.size);
     buffer_free(&ahead);
@@ -321,13 +321,14 @@ static void end_answer(Connection *c) {
 
 static void send_answer(Connection *c) {
     const size_t before = c->sent;
-    if (!reply_send_some(&c->wire, &c->reply, &c->sent)) c->state = CLOSED;
+    if (!reply_send_some(&c->transport, &c->reply, &c->sent)) c->state = CLOSED;
     if (c->sent > before) set_deadline(c, READER_DEADLINE_S);
 }
 
 /* As far as it goes without waiting; the connection may be gone then. */
 void connection_advance(Connection *c) {
-    while (c->state == SENDING || ((c->state == READING || c->state == LINGERING) && wire_pending(&c->wire))) {
+    while (
+        c->state == SENDING || ((c->state == READING || c->state == LINGERING) && transport_pending(&c->transport))) {
         if (c->state != SENDING) {
             connection_receive(c);
             continue;
@@ -343,7 +344,7 @@ void connection_advance(Connection *c) {
 
 void connection_receive(Connection *c) {
     char *bytes = c->http->bytes;
-    const ssize_t got = wire_receive(&c->wire, bytes, READ_BYTES);
+    const ssize_t got = transport_receive(&c->transport, bytes, READ_BYTES);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (got <= 0)
         c->state = CLOSED;
@@ -351,7 +352,7 @@ void connection_receive(Connection *c) {
         take_bytes(c, bytes, (size_t)got);
 }
 
-void connection_dawdled(Connection *c) {
+void connection_timed_out(Connection *c) {
     ApiError error;
     if (c->state != READING || !http_request_begun(&c->request)) {
         c->state = CLOSED;

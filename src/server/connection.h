@@ -5,7 +5,7 @@
 #include "server/exchange.h"
 #include "server/http.h"
 #include "server/poller.h"
-#include "server/wire.h"
+#include "server/transport.h"
 #include "server/workers.h"
 
 enum {
@@ -28,7 +28,7 @@ typedef struct Connection {
     struct Connection *next, *previous; /* of all */
     struct Connection *next_back;       /* of those that come back from workers */
     struct Http *http;
-    Wire wire;
+    Transport transport;
     ConnectionState state;
     int poller; /* that watches it, for */
     PollerWay way;
@@ -51,8 +51,8 @@ typedef struct Connection {
 typedef struct Http {
     Server *server;
     int listener, poller, wake[2];
-    int greeting; /* a poller of those within a handshake, of whom a few get their turn before the others get theirs */
-    int max;      /* connections */
+    int handshake; /* a poller of those within a handshake, of whom a few get their turn before the others get theirs */
+    int max;       /* connections */
     Thread thread;
     Workers *workers;
     Connection *first;
@@ -63,10 +63,10 @@ typedef struct Http {
     int64_t next_deadline_ns, pause_end_ns; /* of accepting; 0: none */
     Mutex lock;                             /* of what follows */
     Connection *back;
-    Tls *tls;      /* NULL: none */
-    bool stopping; /* atomic */
-    bool retires;  /* atomic: nobody is to be accepted, */
-    bool deaf;     /* and is */
+    Tls *tls;             /* NULL: none */
+    bool stopping;        /* atomic */
+    bool draining;        /* atomic: nobody is to be accepted, */
+    bool listener_closed; /* and is */
     bool started;
     char bytes[READ_BYTES];
 } Http;
@@ -77,8 +77,8 @@ void connection_link(Connection *c);    /* it is one of all now */
 void connection_receive(Connection *c); /* what can be read */
 /* As far as it goes without waiting; the connection may be gone then. */
 void connection_advance(Connection *c);
-void connection_answered(Connection *c); /* a worker is done with it */
-void connection_dawdled(Connection *c);  /* its deadline is over */
+void connection_answered(Connection *c);  /* a worker is done with it */
+void connection_timed_out(Connection *c); /* its deadline is over */
 void connection_drop(Connection *c);
 void connection_give_back(Connection *c); /* to the thread of connections, from any other */
 /* It waits for a request of which nothing has come. */

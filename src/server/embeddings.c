@@ -6,7 +6,7 @@
 #include "chat/embedding.h"
 #include "server/body.h"
 #include "server/deadlines.h"
-#include "server/door.h"
+#include "server/adapter.h"
 #include "server/endpoint.h"
 #include "server/fields.h"
 #include "server/inputs.h"
@@ -17,7 +17,7 @@
 enum { ANSWER_BYTES_MAX = 256 << 20 };
 
 typedef struct Embedding {
-    Door door;
+    Adapter adapter;
     ChatModel *model;
     Tokens *inputs;
     int count, dimensions;
@@ -63,7 +63,7 @@ static bool take_inputs(Embedding *e, Arena *arena, const Json *input, ApiError 
 /* ---- the request ---- */
 
 static bool take_model(Exchange *x, const Json *body, Embedding *e, ApiError *error) {
-    const Json *name = door_get(body, "model");
+    const Json *name = adapter_get(body, "model");
     if (!name) return api_missing("model", error);
     x->model_index = models_find(x->server->models, json_slice(name));
     if (x->model_index < 0) return model_unknown(x->server, json_slice(name), error);
@@ -78,10 +78,10 @@ static bool take_model(Exchange *x, const Json *body, Embedding *e, ApiError *er
 }
 
 static bool read_request(Exchange *x, const Json *body, Arena *arena, Embedding *e, ApiError *error) {
-    if (!fields_check(e->door, body, NULL, error)) return false;
-    const Json *input = door_get(body, "input"), *dimensions = door_get(body, "dimensions");
+    if (!fields_check(e->adapter, body, NULL, error)) return false;
+    const Json *input = adapter_get(body, "input"), *dimensions = adapter_get(body, "dimensions");
     if (!input) return api_missing("input", error);
-    e->base64 = door_is(body, "encoding_format", "base64");
+    e->base64 = adapter_is(body, "encoding_format", "base64");
     if (!take_model(x, body, e, error)) return false;
     const int hidden = model_hidden(engine_model(e->model->engine));
     int64_t wanted = hidden;
@@ -161,7 +161,7 @@ static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiErr
     const EmbeddingJob job = {.prompts = e->inputs,
         .count = e->count,
         .dimensions = e->dimensions,
-        .cache_space = cache_space(&cache, x->key),
+        .cache_salt = cache_salt(&cache, x->key),
         .given_up = given_up,
         .context = &wait};
     Error why = {0};
@@ -177,7 +177,7 @@ static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiErr
     metrics_note_embeddings(
         x->server->metrics, x->model_index, e->inputs, e->count, (double)(clock_ns() - x->started_ns) * 1e-9);
     x->record.prompt_tokens = e->tokens;
-    if (e->door == DOOR_OLLAMA_EMBED)
+    if (e->adapter == DOOR_OLLAMA_EMBED)
         write_lists(x, e, out);
     else
         write_answer(e, out);
@@ -187,10 +187,10 @@ static bool compute(Exchange *x, Arena *arena, Embedding *e, Buffer *out, ApiErr
         : api_out_of_memory(error);
 }
 
-static bool answer(Exchange *x, Door door) {
+static bool answer(Exchange *x, Adapter adapter) {
     enum { VECTORS_BYTES_MAX = 64 << 20 };
     ApiError error = {0};
-    Embedding e = {.door = door};
+    Embedding e = {.adapter = adapter};
     Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE + VECTORS_BYTES_MAX};
     Buffer out = {.limit = ANSWER_BYTES_MAX};
     const Json *body = body_object(x, &arena, &error);

@@ -17,7 +17,7 @@ typedef struct Server {
     char reason[REASON_MAX]; /* why it is not well, or was started again; "": nothing was said */
     Condition woken;         /* `loaded` or `stopping` has changed */
     bool restarted;          /* in the place of another */
-    bool retires;            /* atomic: another takes its place */
+    bool draining;           /* atomic: another takes its place */
     char *host;              /* bound address */
     int port;
     const char *tls_certificate, *tls_key; /* files, which the options outlive; NULL: no TLS */
@@ -79,7 +79,7 @@ typedef struct RequestRecord {
 typedef struct Exchange {
     Server *server;
     const HttpRequest *request;
-    struct Wire *wire;
+    struct Transport *transport;
     const struct Route *route; /* NULL: there is none */
     const char *allowed;       /* of a known path asked for with another method: the method it has */
     const char *key;           /* the API key that was sent, right or wrong; NULL: none */

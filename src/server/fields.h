@@ -4,7 +4,7 @@
 #pragma once
 #include "server/params.h"
 
-typedef enum Door {
+typedef enum Adapter {
     DOOR_CHAT = 1 << 0, /* /v1/chat/completions */
     DOOR_TEXT = 1 << 1, /* /v1/completions */
     DOOR_RESPONSES = 1 << 2,
@@ -15,7 +15,7 @@ typedef enum Door {
     DOOR_DETOKENIZE = 1 << 7,
     DOOR_EMBEDDINGS = 1 << 8,
     DOOR_OLLAMA_EMBED = 1 << 9, /* /api/embed */
-} Door;
+} Adapter;
 
 typedef enum FieldStatus {
     FIELD_HONOURED,
@@ -42,7 +42,7 @@ enum { FIELD_NOWHERE = -1 };
 
 typedef struct Field {
     const char *name; /* of a member of an object: "options.seed" */
-    unsigned doors;
+    unsigned adapters;
     FieldStatus status;
     FieldType type;
     int at; /* byte of ApiRequest where its value is kept, or FIELD_NOWHERE */
@@ -53,24 +53,24 @@ typedef struct Field {
     const char *what;
 } Field;
 
-typedef struct DoorField {
+typedef struct AdapterField {
     Field field;
     const char *as; /* the chat's field that is the same; NULL: what it means is the door's to write */
-} DoorField;
+} AdapterField;
 
-const Field *fields_all(size_t *count);          /* of chat/completions and completions */
-const DoorField *door_fields_all(size_t *count); /* of the other doors */
+const Field *fields_all(size_t *count);                /* of chat/completions and completions */
+const AdapterField *adapter_fields_all(size_t *count); /* of the other doors */
 /* Reads every field of a body; null is absent. Unknown ones are errors. */
-NODISCARD bool fields_read(ApiRequest *request, Door door, const Json *body, ApiError *error);
+NODISCARD bool fields_read(ApiRequest *request, Adapter adapter, const Json *body, ApiError *error);
 /* Checks every field of another door's body, and the members of those whose members have rows; appends
  * ,"as":value of those that the chat has, too. chat: NULL where none is written. */
-NODISCARD bool fields_check(Door door, const Json *body, Buffer *chat, ApiError *error);
+NODISCARD bool fields_check(Adapter adapter, const Json *body, Buffer *chat, ApiError *error);
 
 /* A table of fields in the documents. Every field with these `doors` is a row of one table. */
 typedef struct FieldTable {
     const char *document; /* path in the repository */
     const char *routes;   /* paths of the API, as the marker before the table names them */
-    unsigned doors;
+    unsigned adapters;
 } FieldTable;
 
 const FieldTable *field_tables(size_t *count);

@@ -73,11 +73,11 @@ static bool read_value(ApiRequest *request, const Field *f, const Json *value, A
     return true;
 }
 
-static const Field *find_field(Door door, Slice name) {
+static const Field *find_field(Adapter adapter, Slice name) {
     size_t count;
     const Field *table = fields_all(&count);
     for (size_t i = 0; i < count; i++)
-        if (table[i].doors & door && slice_is(name, table[i].name)) return &table[i];
+        if (table[i].adapters & adapter && slice_is(name, table[i].name)) return &table[i];
     return NULL;
 }
 
@@ -89,9 +89,9 @@ static bool unknown(Slice key, ApiError *error) {
         "Unrecognized request argument supplied: %s", readable ? name : "(a long name)");
 }
 
-bool fields_read(ApiRequest *request, Door door, const Json *body, ApiError *error) {
+bool fields_read(ApiRequest *request, Adapter adapter, const Json *body, ApiError *error) {
     for (JSON_EACH_PAIR(key, value, body)) {
-        const Field *field = find_field(door, json_slice(key));
+        const Field *field = find_field(adapter, json_slice(key));
         if (!field) return unknown(json_slice(key), error);
         if (value->type == JSON_NULL) continue;
         if (!read_value(request, field, value, error)) return false;
@@ -102,28 +102,28 @@ bool fields_read(ApiRequest *request, Door door, const Json *body, ApiError *err
 
 /* ---- other doors ---- */
 
-static const DoorField *find_door_field(Door door, const char *path) {
+static const AdapterField *find_adapter_field(Adapter adapter, const char *path) {
     size_t count;
-    const DoorField *table = door_fields_all(&count);
+    const AdapterField *table = adapter_fields_all(&count);
     for (size_t i = 0; i < count; i++)
-        if (table[i].field.doors & door && !strcmp(path, table[i].field.name)) return &table[i];
+        if (table[i].field.adapters & adapter && !strcmp(path, table[i].field.name)) return &table[i];
     return NULL;
 }
 
 /* The object's members have rows of their own. */
-static bool has_members(Door door, const char *path) {
+static bool has_members(Adapter adapter, const char *path) {
     size_t count;
-    const DoorField *table = door_fields_all(&count);
+    const AdapterField *table = adapter_fields_all(&count);
     const size_t size = strlen(path);
     for (size_t i = 0; i < count; i++) {
         const Field *f = &table[i].field;
-        if (f->doors & door && !strncmp(f->name, path, size) && f->name[size] == '.') return true;
+        if (f->adapters & adapter && !strncmp(f->name, path, size) && f->name[size] == '.') return true;
     }
     return false;
 }
 
-static bool check_value(Door door, const char *path, const Json *value, Buffer *chat, ApiError *error) {
-    const DoorField *row = find_door_field(door, path);
+static bool check_value(Adapter adapter, const char *path, const Json *value, Buffer *chat, ApiError *error) {
+    const AdapterField *row = find_adapter_field(adapter, path);
     if (!row) return unknown(slice_of(path), error);
     const Field *field = &row->field;
     if (value->type == JSON_NULL) return true;
@@ -136,20 +136,20 @@ static bool check_value(Door door, const char *path, const Json *value, Buffer *
 }
 
 /* inside: the name of what the object is the value of, with a dot; "" of a body. Objects are two deep at most. */
-static bool check_object(Door door, const char *inside, const Json *object, Buffer *chat, ApiError *error) {
+static bool check_object(Adapter adapter, const char *inside, const Json *object, Buffer *chat, ApiError *error) {
     for (JSON_EACH_PAIR(key, value, object)) {
         char path[API_PARAM_MAX];
         const int size = snprintf(path, sizeof path, "%s%.*s", inside, SLICE_SHOWN(json_slice(key)));
         if (memchr(key->string, '.', key->size) || (size_t)size != strlen(inside) + key->size)
             return unknown(slice_of(path), error); /* no name of ours, though it may look like one */
-        if (!check_value(door, path, value, chat, error)) return false;
-        if (value->type != JSON_OBJECT || !has_members(door, path)) continue;
+        if (!check_value(adapter, path, value, chat, error)) return false;
+        if (value->type != JSON_OBJECT || !has_members(adapter, path)) continue;
         snprintf(path + size, sizeof path - (size_t)size, ".");
-        if (!check_object(door, path, value, chat, error)) return false;
+        if (!check_object(adapter, path, value, chat, error)) return false;
     }
     return true;
 }
 
-bool fields_check(Door door, const Json *body, Buffer *chat, ApiError *error) {
-    return check_object(door, "", body, chat, error);
+bool fields_check(Adapter adapter, const Json *body, Buffer *chat, ApiError *error) {
+    return check_object(adapter, "", body, chat, error);
 }

@@ -61,8 +61,8 @@ static void write_openai_rows(Buffer *out) {
     buffer_text(out, "| field | chat | completions | status | values | default | |\n|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < count; i++) {
         const Field *f = &fields[i];
-        buffer_printf(out, "| `%s` | %s | %s | %s | ", f->name, f->doors & DOOR_CHAT ? "✓" : "",
-            f->doors & DOOR_TEXT ? "✓" : "", statuses[f->status]);
+        buffer_printf(out, "| `%s` | %s | %s | %s | ", f->name, f->adapters & DOOR_CHAT ? "✓" : "",
+            f->adapters & DOOR_TEXT ? "✓" : "", statuses[f->status]);
         write_form(f, out);
         buffer_printf(out, " | %s | %s |\n", f->standing, f->what);
     }
@@ -70,16 +70,16 @@ static void write_openai_rows(Buffer *out) {
 
 void field_table_write(const FieldTable *table, Buffer *out) {
     buffer_printf(out, "<!-- fields of %s -->\n", table->routes);
-    if (table->doors & DOOR_CHAT) {
+    if (table->adapters & DOOR_CHAT) {
         write_openai_rows(out);
         return;
     }
     size_t count;
-    const DoorField *fields = door_fields_all(&count);
+    const AdapterField *fields = adapter_fields_all(&count);
     buffer_text(out, "| field | status | values | |\n|---|---|---|---|\n");
     for (size_t i = 0; i < count; i++) {
         const Field *f = &fields[i].field;
-        if (f->doors != table->doors) continue;
+        if (f->adapters != table->adapters) continue;
         buffer_printf(out, "| `%s` | %s | ", f->name, statuses[f->status]);
         write_form(f, out);
         buffer_printf(out, " | %s |\n", f->what);

@@ -15,7 +15,7 @@ static double percent_of_limit(const EngineStats *stats) {
 }
 
 static void write_expert_health(const EngineStats *stats, Buffer *out) {
-    const SourceStats *e = &stats->experts;
+    const ExpertProviderStats *e = &stats->experts;
     const double wanted = (double)e->hits + (double)e->misses;
     buffer_printf(out,
         ":{\"experts\":%d,\"slots\":%d,\"io\":\"%s\",\"hits\":%llu,\"misses\":%llu,\"hit_rate\":%.4f,"
@@ -90,13 +90,13 @@ bool answer_health(Exchange *x, Slice rest) {
     const bool loaded = __atomic_load_n(&server->loaded, __ATOMIC_ACQUIRE);
     Health h = {0};
     if (loaded) look_at_models(server->models, &h);
-    const bool retires = __atomic_load_n(&server->retires, __ATOMIC_RELAXED);
-    const char *status = retires || (!loaded && server->restarted && !stopping) ? "restarting"
-        : stopping                                                              ? "draining"
-        : !loaded                                                               ? "loading"
-        : h.damaged                                                             ? "damaged"
-        : h.stalled                                                             ? "stalled"
-                                                                                : NULL;
+    const bool draining = __atomic_load_n(&server->draining, __ATOMIC_RELAXED);
+    const char *status = draining || (!loaded && server->restarted && !stopping) ? "restarting"
+        : stopping                                                               ? "draining"
+        : !loaded                                                                ? "loading"
+        : h.damaged                                                              ? "damaged"
+        : h.stalled                                                              ? "stalled"
+                                                                                 : NULL;
     Buffer body = {0};
     buffer_printf(&body, "{\"status\":\"%s\",\"running\":%d,\"waiting\":%d,\"kv_bytes\":%zu,\"kv_bytes_total\":%zu",
         status ? status : "ok", h.all.running, h.all.waiting, h.all.kv_bytes, h.all.kv_bytes_total);

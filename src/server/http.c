@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/connection.h"
-#include "server/crowd.h"
+#include "server/load_shedding.h"
 #include "server/listener.h"
 
 enum {
@@ -36,7 +36,7 @@ static void cut_off(Http *http, int64_t now) {
             if (c->deadline_ns < next) next = c->deadline_ns;
             continue;
         }
-        connection_dawdled(c);
+        connection_timed_out(c);
         connection_advance(c);
     }
     const int64_t soonest = now + STEP_NS;
@@ -60,7 +60,7 @@ static void take_back(Http *http) {
             connection_link(c);
         connection_advance(c);
     }
-    crowd_end_unread(http);
+    shed_unread(http);
 }
 
 /* ---- accepting ---- */
@@ -73,16 +73,17 @@ static void pause_accepting(Http *http, int64_t now, const char *why) {
 }
 
 static void stop_accepting(Http *http) {
-    if (!http->deaf && !http->pause_end_ns) poller_set(http->poller, http->listener, POLLER_READ, POLLER_NONE, NULL);
+    if (!http->listener_closed && !http->pause_end_ns)
+        poller_set(http->poller, http->listener, POLLER_READ, POLLER_NONE, NULL);
     http->pause_end_ns = 0;
-    http->deaf = true;
+    http->listener_closed = true;
 }
 
 static void accept_clients(Http *http, int64_t now) {
     for (int i = 0; i < ACCEPTS_MAX; i++) {
         const bool full = http->count >= http->max;
         if (full && i > 0) return; /* whether another one waits is not known yet */
-        if (full && !crowd_end_one(http, now)) {
+        if (full && !shed_one(http, now)) {
             pause_accepting(http, now, "there are no more");
             return;
         }
@@ -93,7 +94,7 @@ static void accept_clients(Http *http, int64_t now) {
             const int why = errno; /* others are of the network, or of one client */
             const bool scarce = why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM;
             if (scarce && i > 0) return; /* as above */
-            if (scarce && crowd_end_one(http, now)) continue;
+            if (scarce && shed_one(http, now)) continue;
             pause_accepting(http, now, strerror(why));
             return;
         }
@@ -119,9 +120,9 @@ static void tell_ready(Connection *c) {
 }
 
 /* A handshake takes as long as a hundred requests: those who come only for that do not keep the others waiting. */
-static void greet(Http *http) {
+static void handshake(Http *http) {
     void *ready[GREETINGS_MAX];
-    const int count = poller_wait(http->greeting, ready, GREETINGS_MAX, 0);
+    const int count = poller_wait(http->handshake, ready, GREETINGS_MAX, 0);
     for (int i = 0; i < count; i++) tell_ready(ready[i]);
 }
 
@@ -131,26 +132,26 @@ static void *serve(void *argument) {
     void *ready[READY_MAX];
     while (!__atomic_load_n(&http->stopping, __ATOMIC_RELAXED)) {
         const int count = poller_wait(http->poller, ready, READY_MAX, wait_ms(http, clock_ns()));
-        bool back = false, clients = false, greetings = false;
+        bool back = false, clients = false, handshakes = false;
         for (int i = 0; i < count; i++) {
             const bool woken = ready[i] == &http->wake, came = ready[i] == &http->listener,
-                       greets = ready[i] == &http->greeting;
+                       in_handshake = ready[i] == &http->handshake;
             back |= woken;
             clients |= came;
-            greetings |= greets;
-            if (!woken && !came && !greets) tell_ready(ready[i]);
+            handshakes |= in_handshake;
+            if (!woken && !came && !in_handshake) tell_ready(ready[i]);
         }
-        if (greetings) greet(http);
+        if (handshakes) handshake(http);
         const int64_t now = clock_ns();
-        if (__atomic_load_n(&http->retires, __ATOMIC_RELAXED)) stop_accepting(http);
+        if (__atomic_load_n(&http->draining, __ATOMIC_RELAXED)) stop_accepting(http);
         if (back) take_back(http);
-        if (clients && !http->deaf) accept_clients(http, now);
+        if (clients && !http->listener_closed) accept_clients(http, now);
         if (http->pause_end_ns && now >= http->pause_end_ns) {
             http->pause_end_ns = 0;
             poller_set(http->poller, http->listener, POLLER_NONE, POLLER_READ, &http->listener);
         }
         cut_off(http, now);
-        crowd_calm(http);
+        shed_reset(http);
     }
     return NULL;
 }
@@ -176,8 +177,8 @@ bool http_reload(Server *server, Error *error) {
 
 static void wake(Http *http) { (void)!write(http->wake[1], "", 1); }
 
-void http_retire(Server *server) {
-    __atomic_store_n(&server->http->retires, true, __ATOMIC_RELAXED);
+void http_drain(Server *server) {
+    __atomic_store_n(&server->http->draining, true, __ATOMIC_RELAXED);
     wake(server->http);
 }
 
@@ -203,12 +204,12 @@ static int raise_limit(void) {
 
 static bool open_poller(Http *http, Error *error) {
     http->poller = poller_open();
-    http->greeting = poller_open();
-    bool ok = http->poller >= 0 && http->greeting >= 0 && !pipe(http->wake);
+    http->handshake = poller_open();
+    bool ok = http->poller >= 0 && http->handshake >= 0 && !pipe(http->wake);
     for (int i = 0; ok && i < 2; i++)
         ok = !fcntl(http->wake[i], F_SETFD, FD_CLOEXEC) && !fcntl(http->wake[i], F_SETFL, O_NONBLOCK);
     if (ok && poller_set(http->poller, http->wake[0], POLLER_NONE, POLLER_READ, &http->wake) &&
-        poller_set(http->poller, http->greeting, POLLER_NONE, POLLER_READ, &http->greeting) &&
+        poller_set(http->poller, http->handshake, POLLER_NONE, POLLER_READ, &http->handshake) &&
         poller_set(http->poller, http->listener, POLLER_NONE, POLLER_READ, &http->listener))
         return true;
     return fail(error, ERROR_IO, "cannot wait for connections: %s", strerror(errno));
@@ -220,7 +221,7 @@ bool http_start(Server *server, int listener, Error *error) {
     *http = (Http){.server = server,
         .listener = listener,
         .poller = -1,
-        .greeting = -1,
+        .handshake = -1,
         .wake = {-1, -1},
         .next_deadline_ns = INT64_MAX};
     mutex_init(&http->lock);
@@ -250,7 +251,8 @@ void http_stop(Server *server) {
         wake(http);
         thread_join(http->thread);
     }
-    for (Connection *c = http->first; c; c = c->next) shutdown(c->wire.fd, SHUT_RDWR); /* who answers one notices */
+    for (Connection *c = http->first; c; c = c->next)
+        shutdown(c->transport.fd, SHUT_RDWR); /* who answers one notices */
     workers_close(http->workers);
     for (Connection *c = http->back, *following; c; c = following) {
         following = c->next_back;
@@ -260,7 +262,7 @@ void http_stop(Server *server) {
     tls_close(http->tls);
     close_file(http->listener);
     close_file(http->poller);
-    close_file(http->greeting);
+    close_file(http->handshake);
     close_file(http->wake[0]);
     close_file(http->wake[1]);
     mutex_destroy(&http->lock);

@@ -23,6 +23,6 @@ NODISCARD bool http_adopt(Server *server, int fd);
 /* Certificate and key anew, for connections that come from now on; false: it stays as it was. */
 NODISCARD bool http_reload(Server *server, Error *error);
 /* Nobody is accepted any more: who connects waits in the queue of the socket, */
-void http_retire(Server *server);
+void http_drain(Server *server);
 int http_listener(const Server *server); /* which this is */
 void http_stop(Server *server);          /* returns when no request is being answered */

@@ -85,7 +85,7 @@ typedef struct ModelMetrics {
     Histogram histograms[OBSERVED];
     uint64_t finished[FINISHES]; /* answers */
     uint64_t embeddings;
-    uint64_t kv_exact_bytes, kv_coded_bytes, kv_f16_bytes; /* of requests, when they ended */
+    uint64_t kv_full_bytes, kv_quantised_bytes, kv_f16_bytes; /* of requests, when they ended */
 } ModelMetrics;
 
 struct Metrics {
@@ -127,8 +127,8 @@ static void note_request(ModelMetrics *model, Request *request, double answer_to
     const RequestStats stats = request_stats(request);
     note(model, PROMPT, stats.prompt_tokens);
     note(model, QUEUE, stats.queued_s);
-    model->kv_exact_bytes += stats.kv_exact_bytes;
-    model->kv_coded_bytes += stats.kv_coded_bytes;
+    model->kv_full_bytes += stats.kv_full_bytes;
+    model->kv_quantised_bytes += stats.kv_quantised_bytes;
     model->kv_f16_bytes += stats.kv_f16_bytes;
     if (answer_tokens == 0) return; /* it was given up before its first token */
     note(model, FIRST_TOKEN, stats.queued_s + stats.prefill_s);
@@ -238,7 +238,7 @@ static const struct Figure {
     {"apus_prefix_cache_evictions_total", "counter", "Pages that left the prefix cache to make room.",
         FIGURE(prefix_evictions, FIGURE_COUNT)},
     {"apus_num_preemptions_total", "counter", "Answers that were parked to make room for others.",
-        FIGURE(parked, FIGURE_COUNT)},
+        FIGURE(preempted, FIGURE_COUNT)},
     {"apus_num_resumptions_total", "counter", "Parked answers that went on.", FIGURE(resumed, FIGURE_COUNT)},
     {"apus_experts", "gauge", "Experts that are streamed, of all layers.", FIGURE(experts.experts, FIGURE_INT)},
     {"apus_expert_cache_slots", "gauge", "Experts that fit into memory at once.", FIGURE(experts.slots, FIGURE_INT)},
@@ -250,12 +250,12 @@ static const struct Figure {
     {"apus_expert_cache_evictions_total", "counter", "Streamed experts that left memory to make room.",
         FIGURE(experts.evictions, FIGURE_COUNT)},
     {"apus_expert_hints_total", "counter", "Streamed experts read ahead (--ssd-prefetch).",
-        FIGURE(experts.hints, FIGURE_COUNT)},
+        FIGURE(experts.prefetches, FIGURE_COUNT)},
     {"apus_expert_hint_hits_total", "counter", "Experts read ahead that were wanted afterwards.",
-        FIGURE(experts.hint_hits, FIGURE_COUNT)},
+        FIGURE(experts.prefetch_hits, FIGURE_COUNT)},
     {"apus_expert_hint_losses_total", "counter",
         "Experts that made room for one read ahead and were wanted afterwards.",
-        FIGURE(experts.hint_losses, FIGURE_COUNT)},
+        FIGURE(experts.prefetch_losses, FIGURE_COUNT)},
     {"apus_expert_read_bytes_total", "counter", "Bytes of experts read from files.",
         FIGURE(experts.read_bytes, FIGURE_COUNT)},
     {"apus_expert_read_seconds_total", "counter", "Time in which experts were being read.",
@@ -395,8 +395,8 @@ static void write_requests(const Metrics *metrics, const ModelStatus *status, Bu
     for (int i = 0; i < metrics->model_count; i++) {
         const ModelMetrics *m = &metrics->models[i];
         const char *name = "apus_request_kv_cache_bytes_total";
-        write_count(name, status[i].name, ",kept=\"exact\"", m->kv_exact_bytes, out);
-        write_count(name, status[i].name, ",kept=\"coded\"", m->kv_coded_bytes, out);
+        write_count(name, status[i].name, ",kept=\"exact\"", m->kv_full_bytes, out);
+        write_count(name, status[i].name, ",kept=\"coded\"", m->kv_quantised_bytes, out);
         write_count(name, status[i].name, ",kept=\"f16\"", m->kv_f16_bytes, out);
     }
     for (int what = 0; what < OBSERVED; what++) {

@@ -5,8 +5,8 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "server/answer_shape.h"
-#include "server/door.h"
+#include "server/answer_writer.h"
+#include "server/adapter.h"
 #include "server/endpoint.h"
 #include "server/ollama_request.h"
 
@@ -18,7 +18,7 @@ static void write_head(const Exchange *x, Buffer *out) {
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
     buffer_text(out, "{\"model\":");
     json_write_string(out, slice_of(x->model->name));
-    door_text("created_at", slice_of(date), out);
+    adapter_text("created_at", slice_of(date), out);
 }
 
 static int64_t nanoseconds(double seconds) { return (int64_t)(seconds * 1e9); }

@@ -2,28 +2,28 @@
 
 #include <stdio.h>
 
-#include "server/door.h"
+#include "server/adapter.h"
 #include "server/fields.h"
 
 /* ---- what both have ---- */
 
 /* Options that are not the chat's under another name. */
 static void write_options(const Json *body, Buffer *out) {
-    const Json *options = door_get(body, "options");
-    const Json *count = options ? door_get(options, "num_predict") : NULL;
-    const Json *penalty = options ? door_get(options, "repeat_penalty") : NULL;
-    const Json *window = options ? door_get(options, "repeat_last_n") : NULL;
-    if (count && json_number(count) > 0) door_copy(options, "num_predict", "max_tokens", out);
+    const Json *options = adapter_get(body, "options");
+    const Json *count = options ? adapter_get(options, "num_predict") : NULL;
+    const Json *penalty = options ? adapter_get(options, "repeat_penalty") : NULL;
+    const Json *window = options ? adapter_get(options, "repeat_last_n") : NULL;
+    if (count && json_number(count) > 0) adapter_copy(options, "num_predict", "max_tokens", out);
     if (window && json_number(window) == 0)
         buffer_text(out, ",\"repetition_penalty\":1");
     else if (penalty)
-        door_copy(options, "repeat_penalty", "repetition_penalty", out);
+        adapter_copy(options, "repeat_penalty", "repetition_penalty", out);
 }
 
 static bool write_format(const Json *body, Buffer *out, ApiError *error) {
-    const Json *format = door_get(body, "format");
-    if (!format || door_is(body, "format", "")) return true;
-    if (door_is(body, "format", "json")) {
+    const Json *format = adapter_get(body, "format");
+    if (!format || adapter_is(body, "format", "")) return true;
+    if (adapter_is(body, "format", "json")) {
         buffer_text(out, ",\"response_format\":{\"type\":\"json_object\"}");
         return true;
     }
@@ -35,10 +35,10 @@ static bool write_format(const Json *body, Buffer *out, ApiError *error) {
 }
 
 /* Streams are what Ollama answers unless told otherwise. */
-static bool write_common(Door door, const Json *body, Buffer *out, ApiError *error) {
+static bool write_common(Adapter adapter, const Json *body, Buffer *out, ApiError *error) {
     buffer_text(out, "{\"n\":1");
-    if (!fields_check(door, body, out, error)) return false;
-    if (!door_get(body, "stream")) buffer_text(out, ",\"stream\":true");
+    if (!fields_check(adapter, body, out, error)) return false;
+    if (!adapter_get(body, "stream")) buffer_text(out, ",\"stream\":true");
     write_options(body, out);
     return write_format(body, out, error);
 }
@@ -49,8 +49,8 @@ static bool finish(ApiRequest *request, const Json *body, Buffer *chat, bool ok,
         return false;
     }
     buffer_byte(chat, '}');
-    if (!door_read(request, chat, error)) return false;
-    const Json *think = door_get(body, "think");
+    if (!adapter_read(request, chat, error)) return false;
+    const Json *think = adapter_get(body, "think");
     if (think && think->type == JSON_BOOL) tools_hint_thinking(&request->tools, think->boolean);
     if (think && think->type == JSON_STRING) tools_hint_effort(&request->tools, json_slice(think));
     request->cut = true;
@@ -65,7 +65,7 @@ typedef struct Ids {
 } Ids;
 
 static void write_id(const Json *object, const char *name, int number, Buffer *out) {
-    const Json *id = door_get(object, name);
+    const Json *id = adapter_get(object, name);
     if (id)
         json_write(out, id);
     else
@@ -76,16 +76,16 @@ static bool write_calls(const Json *calls, const char *param, Ids *ids, Buffer *
     if (!api_type(calls, JSON_ARRAY, param, error)) return false;
     int count = 0;
     for (JSON_EACH(call, calls)) {
-        const Json *function = door_get(call, "function"), *name = function ? door_get(function, "name") : NULL;
+        const Json *function = adapter_get(call, "function"), *name = function ? adapter_get(function, "name") : NULL;
         if (!name) return api_missing(param, error);
         Buffer arguments = {0};
-        const Json *given = door_get(function, "arguments");
+        const Json *given = adapter_get(function, "arguments");
         if (given) json_write(&arguments, given);
         buffer_text(out, count++ ? ",{\"id\":" : ",\"tool_calls\":[{\"id\":");
         write_id(call, "id", ids->called++, out);
         buffer_text(out, ",\"type\":\"function\",\"function\":{\"name\":");
         json_write(out, name);
-        door_text("arguments", given ? buffer_view(&arguments) : SLICE("{}"), out);
+        adapter_text("arguments", given ? buffer_view(&arguments) : SLICE("{}"), out);
         buffer_text(out, "}}");
         out->failed |= arguments.failed;
         buffer_free(&arguments);
@@ -98,18 +98,18 @@ static bool write_message(const Json *message, int index, Ids *ids, Buffer *out,
     char param[API_PARAM_MAX];
     snprintf(param, sizeof param, "messages[%d]", index);
     if (!api_type(message, JSON_OBJECT, param, error)) return false;
-    const Json *images = door_get(message, "images"), *calls = door_get(message, "tool_calls");
+    const Json *images = adapter_get(message, "images"), *calls = adapter_get(message, "tool_calls");
     if (images && (images->type != JSON_ARRAY || images->size > 0)) return api_unsupported("messages.images", error);
-    if (!door_get(message, "role")) return api_missing(param, error);
+    if (!adapter_get(message, "role")) return api_missing(param, error);
     buffer_text(out, index ? ",{\"role\":" : "{\"role\":");
-    json_write(out, door_get(message, "role"));
-    if (door_get(message, "content"))
-        door_copy(message, "content", "content", out);
+    json_write(out, adapter_get(message, "role"));
+    if (adapter_get(message, "content"))
+        adapter_copy(message, "content", "content", out);
     else
         buffer_text(out, ",\"content\":\"\"");
-    door_copy(message, "thinking", "reasoning_content", out);
-    door_copy(message, "tool_name", "name", out);
-    if (door_is(message, "role", "tool")) {
+    adapter_copy(message, "thinking", "reasoning_content", out);
+    adapter_copy(message, "tool_name", "name", out);
+    if (adapter_is(message, "role", "tool")) {
         buffer_text(out, ",\"tool_call_id\":");
         write_id(message, "tool_call_id", ids->answered++, out);
     }
@@ -121,7 +121,7 @@ static bool write_message(const Json *message, int index, Ids *ids, Buffer *out,
 }
 
 static bool write_messages(const Json *body, Buffer *out, ApiError *error) {
-    const Json *messages = door_get(body, "messages");
+    const Json *messages = adapter_get(body, "messages");
     if (!messages) return api_missing("messages", error);
     if (!api_type(messages, JSON_ARRAY, "messages", error)) return false;
     Ids ids = {0};
@@ -130,7 +130,7 @@ static bool write_messages(const Json *body, Buffer *out, ApiError *error) {
     for (JSON_EACH(message, messages))
         if (!write_message(message, index++, &ids, out, error)) return false;
     buffer_byte(out, ']');
-    door_copy(body, "tools", "tools", out);
+    adapter_copy(body, "tools", "tools", out);
     return true;
 }
 
@@ -143,19 +143,19 @@ bool ollama_read_chat(ApiRequest *request, const Json *body, ApiError *error) {
 /* ---- generate ---- */
 
 static bool write_prompt(const Json *body, Buffer *out, ApiError *error) {
-    const Json *prompt = door_get(body, "prompt"), *system = door_get(body, "system");
+    const Json *prompt = adapter_get(body, "prompt"), *system = adapter_get(body, "system");
     Slice text;
     if (!prompt) return api_missing("prompt", error);
     buffer_text(out, ",\"messages\":[");
     if (system) {
         if (!api_string(system, "system", &text, error)) return false;
         buffer_text(out, "{\"role\":\"system\"");
-        door_text("content", text, out);
+        adapter_text("content", text, out);
         buffer_text(out, "},");
     }
     if (!api_string(prompt, "prompt", &text, error)) return false;
     buffer_text(out, "{\"role\":\"user\"");
-    door_text("content", text, out);
+    adapter_text("content", text, out);
     buffer_text(out, "}]");
     return true;
 }

@@ -8,8 +8,8 @@ static bool only_with(const char *field, const char *other, ApiError *error) {
         error, 400, "invalid_value", field, "The '%s' parameter is only allowed when '%s' is true.", field, other);
 }
 
-static bool read_fields(ApiRequest *request, Door door, const Json *body, ApiError *error) {
-    if (!fields_read(request, door, body, error)) return false;
+static bool read_fields(ApiRequest *request, Adapter adapter, const Json *body, ApiError *error) {
+    if (!fields_read(request, adapter, body, error)) return false;
     if (!request->model.data) return api_missing("model", error);
     if (request->stream_options && !request->form.stream) return only_with("stream_options", "stream", error);
     if (request->form.progress && !request->form.stream) return only_with("return_progress", "stream", error);

@@ -34,8 +34,9 @@ bool reasoning_settle(const ApiRequest *request, const ChatModel *model, ChatPro
     const ToolRequest *r = &request->tools;
     const bool switches = knows(model, "enable_thinking"), grades = knows(model, "reasoning_effort");
     const bool off = r->effort.data && slice_is(r->effort, "none");
-    if (r->effort.data && !switches && !grades && !off && !r->hint) return api_unsupported("reasoning_effort", error);
-    if (r->thinking_given && r->thinking && !switches && !r->hint) return api_unsupported("enable_thinking", error);
+    if (r->effort.data && !switches && !grades && !off && !r->prefetch)
+        return api_unsupported("reasoning_effort", error);
+    if (r->thinking_given && r->thinking && !switches && !r->prefetch) return api_unsupported("enable_thinking", error);
     Buffer pairs = {0};
     buffer_byte(&pairs, '{');
     if (r->effort.data && grades && !off) {

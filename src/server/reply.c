@@ -10,7 +10,7 @@
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/routes.h"
-#include "server/wire.h"
+#include "server/transport.h"
 
 #ifndef POLLRDHUP
 #define POLLRDHUP 0 /* where there is none, POLLHUP comes when the client has ended its side */
@@ -18,7 +18,7 @@
 
 /* Not by looking for the end among what has arrived: bytes of a next request may lie before it. */
 bool reply_client_gone(const Exchange *x) {
-    struct pollfd client = {.fd = x->wire->fd, .events = POLLRDHUP};
+    struct pollfd client = {.fd = x->transport->fd, .events = POLLRDHUP};
     return poll(&client, 1, 0) > 0;
 }
 
@@ -52,7 +52,7 @@ static void write_head(Exchange *x, int status, const char *type) {
 }
 
 static bool reply(Exchange *x, int status, const char *type, Buffer *body, const char *allow) {
-    const bool head_only = x->request->method && !strcmp(x->request->method, "HEAD");
+    const bool request_head_only = x->request->method && !strcmp(x->request->method, "HEAD");
     bool ok = !body->failed && body->data;
     if (ok) {
         write_head(x, status, type);
@@ -61,7 +61,7 @@ static bool reply(Exchange *x, int status, const char *type, Buffer *body, const
         if (allow) buffer_printf(&x->reply, "Allow: %s\r\n", allow);
         if (status == 401) buffer_text(&x->reply, "WWW-Authenticate: Bearer\r\n");
         buffer_printf(&x->reply, "Content-Length: %zu\r\n\r\n", body->size);
-        if (!head_only) buffer_slice(&x->reply, buffer_view(body));
+        if (!request_head_only) buffer_slice(&x->reply, buffer_view(body));
         ok = !x->reply.failed;
     }
     buffer_free(body);
@@ -114,9 +114,9 @@ void reply_stream_chunk(Exchange *x, Slice bytes, bool last) {
     if (chunks && last) buffer_text(&x->reply, "0\r\n\r\n");
 }
 
-bool reply_send_some(Wire *wire, const Buffer *bytes, size_t *sent) {
+bool reply_send_some(Transport *transport, const Buffer *bytes, size_t *sent) {
     while (*sent < bytes->size) {
-        const ssize_t now = wire_send(wire, bytes->data + *sent, bytes->size - *sent);
+        const ssize_t now = transport_send(transport, bytes->data + *sent, bytes->size - *sent);
         if (now < 0 && errno == EINTR) continue;
         if (now < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
         *sent += (size_t)now;
@@ -126,8 +126,8 @@ bool reply_send_some(Wire *wire, const Buffer *bytes, size_t *sent) {
 
 bool reply_send(Exchange *x) {
     size_t sent = 0;
-    while (!x->reply.failed && reply_send_some(x->wire, &x->reply, &sent)) {
-        struct pollfd client = {.fd = x->wire->fd, .events = POLLOUT};
+    while (!x->reply.failed && reply_send_some(x->transport, &x->reply, &sent)) {
+        struct pollfd client = {.fd = x->transport->fd, .events = POLLOUT};
         if (sent == x->reply.size) {
             buffer_clear(&x->reply);
             return true;

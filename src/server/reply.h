@@ -15,5 +15,5 @@ void reply_stream_chunk(Exchange *x, Slice bytes, bool last);
 /* Sends x->reply and waits until the client has taken it; false: it is gone. */
 bool reply_send(Exchange *x);
 /* Sends what the client takes at once of the bytes from *sent on; false: it is gone. */
-bool reply_send_some(struct Wire *wire, const Buffer *bytes, size_t *sent);
+bool reply_send_some(struct Transport *transport, const Buffer *bytes, size_t *sent);
 bool reply_client_gone(const Exchange *x);

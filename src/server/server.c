@@ -130,10 +130,10 @@ void server_explain(Server *server, const char *reason) {
     mutex_unlock(&server->lock);
 }
 
-int server_retire(Server *server, const char *reason) {
+int server_drain(Server *server, const char *reason) {
     server_explain(server, reason);
-    __atomic_store_n(&server->retires, true, __ATOMIC_RELAXED);
-    http_retire(server);
+    __atomic_store_n(&server->draining, true, __ATOMIC_RELAXED);
+    http_drain(server);
     sleep_ms(LET_IN_MS);
     stop_answering(server, server->drain_s < RETIRE_S ? server->drain_s : RETIRE_S);
     return http_listener(server);

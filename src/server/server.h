@@ -38,4 +38,4 @@ void server_close(Server *server); /* refuses new work, ends what runs, joins */
 void server_explain(Server *server, const char *reason);
 /* For another server to take its place: requests are refused, what runs may finish for a moment, and who connects waits
  * in the queue of the socket, which this returns. Nothing else is let go: the process is to become another program. */
-int server_retire(Server *server, const char *reason);
+int server_drain(Server *server, const char *reason);

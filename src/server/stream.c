@@ -9,7 +9,7 @@
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/reply.h"
-#include "server/shape.h"
+#include "server/writer.h"
 
 enum {
     PERIOD_MS = 100, /* between looks at clients that are behind, or gone */
@@ -63,7 +63,7 @@ static void collect_events(Exchange *x) {
         return;
     }
     metrics_note_tokens(x->server->metrics, x->model_index, g, x->given);
-    shape_progress(x, &x->out);
+    writer_progress(x, &x->out);
     for (int i = 0; i < g->choice_count; i++) {
         const Choice *choice = &g->choices[i];
         if (choice->text.size > 0 || choice->events.count > 0 || choice->token_count > 0)
@@ -94,7 +94,7 @@ static void frame(Stream *stream) {
 static bool send_reply(Stream *stream, int64_t now) {
     Exchange *x = stream->x;
     const size_t before = stream->sent;
-    if (x->reply.failed || !reply_send_some(x->wire, &x->reply, &stream->sent)) stream->state = STREAM_LOST;
+    if (x->reply.failed || !reply_send_some(x->transport, &x->reply, &stream->sent)) stream->state = STREAM_LOST;
     if (stream->sent > before || x->reply.size == 0) stream->last_taken_ns = now;
     if (now - stream->last_taken_ns > READER_DEADLINE_S * INT64_C(1000000000)) stream->state = STREAM_LOST;
     if (stream->state == STREAM_LOST || stream->sent < x->reply.size) return false;

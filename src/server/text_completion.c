@@ -4,7 +4,7 @@
 #include "chat/infill.h"
 #include "server/endpoint.h"
 #include "server/inputs.h"
-#include "server/shape.h"
+#include "server/writer.h"
 
 static bool keep_text(Exchange *x, int prompt, Slice text) {
     const char *copy = arena_copy(&x->arena, text);
@@ -86,7 +86,7 @@ static void add_top(const Exchange *x, const TokenOut *token, Buffer *out) {
     buffer_byte(out, '{');
     for (int k = 0; k < token->top_count; k++) {
         Buffer name = {0};
-        shape_token(x, token->top[k].id, &name);
+        writer_token(x, token->top[k].id, &name);
         buffer_byte(&name, '\n');
         const bool again = seen.size && memmem(seen.data, seen.size, name.data, name.size);
         buffer_slice(&seen, buffer_view(&name));
@@ -112,13 +112,13 @@ static void add_column(const Exchange *x, const TokenOut *token, LogprobColumns 
         buffer_byte(&columns->offsets, ',');
     }
     json_write_integer(&columns->offsets, columns->offset);
-    columns->offset += shape_token(x, token->id, &columns->tokens);
+    columns->offset += writer_token(x, token->id, &columns->tokens);
     if (isnan(token->logprob)) { /* the first token of a prompt has no context */
         buffer_text(&columns->logprobs, "null");
         buffer_text(&columns->tops, "null");
         return;
     }
-    shape_logprob(token->logprob, &columns->logprobs);
+    writer_logprob(token->logprob, &columns->logprobs);
     add_top(x, token, &columns->tops);
 }
 
@@ -166,7 +166,7 @@ static void write_text(Exchange *x, Choice *choice, bool echo, Buffer *out) {
 static void write_event(Exchange *x, int index, bool echo, bool last, Buffer *out) {
     Choice *choice = &x->generation.choices[index];
     const size_t start = out->size;
-    shape_event_head(x, "text_completion", out);
+    writer_event_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[{\"index\":");
     json_write_integer(out, index);
     buffer_text(out, ",\"text\":");
@@ -177,10 +177,10 @@ static void write_event(Exchange *x, int index, bool echo, bool last, Buffer *ou
     else
         write_columns(x, index, echo, out);
     if (last)
-        buffer_printf(out, ",\"finish_reason\":\"%s\"}]", shape_finish(choice->finish));
+        buffer_printf(out, ",\"finish_reason\":\"%s\"}]", writer_finish(choice->finish));
     else
         buffer_text(out, ",\"finish_reason\":null}]");
-    if (!last) shape_obfuscation(x, start, out);
+    if (!last) writer_obfuscation(x, start, out);
     buffer_text(out, x->form.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
@@ -196,10 +196,10 @@ static void write_finish(Exchange *x, int index, Buffer *out) {
 }
 
 static void write_usage_event(Exchange *x, Buffer *out) {
-    shape_event_head(x, "text_completion", out);
+    writer_event_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[],\"usage\":");
-    shape_usage(x, out);
-    shape_timings(x, out);
+    writer_usage(x, out);
+    writer_timings(x, out);
     buffer_text(out, "}\n\n");
 }
 
@@ -209,7 +209,7 @@ static void write_choice(Exchange *x, int index, int choice_index, Buffer *out) 
     write_text(x, choice, x->form.echo, out);
     buffer_text(out, ",\"logprobs\":");
     write_columns(x, choice_index, x->form.echo, out);
-    buffer_printf(out, ",\"finish_reason\":\"%s\"}", shape_finish(choice->finish));
+    buffer_printf(out, ",\"finish_reason\":\"%s\"}", writer_finish(choice->finish));
 }
 
 /* The log-probability per token. */
@@ -233,7 +233,7 @@ static int find_best(const Exchange *x, int prompt) {
 static void write_whole(Exchange *x, Buffer *out) {
     Generation *g = &x->generation;
     const int shown = x->form.best > 0 ? x->form.best : g->choice_count / x->prompt_count;
-    shape_head(x, "text_completion", out);
+    writer_head(x, "text_completion", out);
     buffer_text(out, ",\"choices\":[");
     for (int i = 0; i < g->choice_count && x->form.best > 0; i++) x->given[i].score = score(&g->choices[i]);
     for (int i = 0; i < shown * x->prompt_count; i++) {
@@ -242,8 +242,8 @@ static void write_whole(Exchange *x, Buffer *out) {
         write_choice(x, i, choice, out);
     }
     buffer_text(out, "],\"usage\":");
-    shape_usage(x, out);
-    shape_timings(x, out);
+    writer_usage(x, out);
+    writer_timings(x, out);
     buffer_byte(out, '}');
 }
 

@@ -2,7 +2,7 @@
 
 #include "base/utf8.h"
 #include "server/body.h"
-#include "server/door.h"
+#include "server/adapter.h"
 #include "server/fields.h"
 #include "server/inputs.h"
 #include "server/model_list.h"
@@ -15,7 +15,7 @@ enum {
 
 /* The model that the body names; the only one there is needs no name. */
 static ChatModel *take_model(Exchange *x, const Json *body, ApiError *error) {
-    const Json *value = door_get(body, "model");
+    const Json *value = adapter_get(body, "model");
     Slice name = {0};
     if (!value && models_count(x->server->models) > 1) {
         api_missing("model", error);
@@ -33,7 +33,7 @@ static ChatModel *take_model(Exchange *x, const Json *body, ApiError *error) {
 }
 
 static bool read_flag(const Json *body, const char *name, bool *flag, ApiError *error) {
-    const Json *value = door_get(body, name);
+    const Json *value = adapter_get(body, name);
     return !value || api_bool(value, name, flag, error);
 }
 
@@ -81,8 +81,8 @@ static void write_tokens(const ChatModel *model, const Tokens *tokens, bool piec
 }
 
 static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error) {
-    const Json *content = door_get(body, "content") ? door_get(body, "content") : door_get(body, "prompt");
-    bool special = !door_get(body, "content"), control = true, pieces = false,
+    const Json *content = adapter_get(body, "content") ? adapter_get(body, "content") : adapter_get(body, "prompt");
+    bool special = !adapter_get(body, "content"), control = true, pieces = false,
          texts = false; /* the defaults of llama.cpp, and of vLLM */
     Slice text;
     if (!fields_check(DOOR_TOKENIZE, body, NULL, error) || !read_flag(body, "add_special", &special, error) ||
@@ -111,7 +111,7 @@ static bool tokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error
 /* ---- and back ---- */
 
 static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *error) {
-    const Json *list = door_get(body, "tokens");
+    const Json *list = adapter_get(body, "tokens");
     if (!fields_check(DOOR_DETOKENIZE, body, NULL, error)) return false;
     if (!list) return api_missing("tokens", error);
     ChatModel *model = take_model(x, body, error);
@@ -126,7 +126,7 @@ static bool detokenize(Exchange *x, const Json *body, Buffer *out, ApiError *err
     if (ok) {
         buffer_text(out, "{\"content\":");
         json_write_string(out, buffer_view(&text));
-        door_text("prompt", buffer_view(&text), out);
+        adapter_text("prompt", buffer_view(&text), out);
         buffer_byte(out, '}');
     }
     buffer_free(&text);

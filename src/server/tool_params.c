@@ -204,12 +204,12 @@ bool tools_read_reasoning(ToolRequest *tools, const Json *value, const char *fie
 }
 
 void tools_hint_thinking(ToolRequest *tools, bool thinking) {
-    tools->hint = tools->thinking_given = true;
+    tools->prefetch = tools->thinking_given = true;
     tools->thinking = thinking;
 }
 
 void tools_hint_effort(ToolRequest *tools, Slice effort) {
-    tools->hint = true;
+    tools->prefetch = true;
     tools->effort = effort;
 }
 

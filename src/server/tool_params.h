@@ -19,7 +19,7 @@ typedef struct ToolRequest {
     bool single;  /* at most one call */
     Slice effort; /* reasoning_effort; data NULL: not given */
     bool thinking, thinking_given;
-    bool hint;             /* effort and thinking are for models that can be told: others are not asked */
+    bool prefetch;         /* effort and thinking are for models that can be told: others are not asked */
     int64_t budget;        /* most tokens of reasoning; −1: any number */
     const char *budget_by; /* the field that said so; NULL: none */
 } ToolRequest;

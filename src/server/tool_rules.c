@@ -116,7 +116,7 @@ static bool settle_reasoning(
         constraint_release(*constraint);
         return api_out_of_memory(error);
     }
-    if (budget >= 0 && !request->tools.hint && !reasoning_is_counted(model, open)) {
+    if (budget >= 0 && !request->tools.prefetch && !reasoning_is_counted(model, open)) {
         constraint_release(*constraint);
         return api_unsupported(request->tools.budget_by, error);
     }

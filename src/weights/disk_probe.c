@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "weights/bank_io_internal.h"
+#include "weights/expert_cache_io_internal.h"
 
 enum {
     SETTINGS = DISK_DEPTHS + 4, /* buffered and direct twice, and large blocks */
@@ -27,9 +27,9 @@ const int disk_depths[DISK_DEPTHS] = {1, 4, 8, 16, 32};
 
 typedef struct Probe {
     const char *path;
-    BankIoKind kind;
-    uint8_t *memory; /* MEMORY_BYTES_MAX */
-    BankRead *reads; /* [the largest depth] */
+    ExpertCacheIoKind kind;
+    uint8_t *memory;        /* MEMORY_BYTES_MAX */
+    ExpertCacheRead *reads; /* [the largest depth] */
     uint64_t random;
     bool silent; /* reads do not come back: they may yet be written to where they were to go */
 } Probe;
@@ -41,13 +41,13 @@ static uint64_t next_random(Probe *p) { /* xorshift64 */
 }
 
 static int64_t whole_blocks(int64_t bytes, int64_t most) {
-    const int64_t rounded = (bytes + BANK_ALIGN - 1) / BANK_ALIGN * BANK_ALIGN;
-    return rounded < BANK_ALIGN ? BANK_ALIGN : rounded < most ? rounded : most;
+    const int64_t rounded = (bytes + EXPERT_CACHE_ALIGN - 1) / EXPERT_CACHE_ALIGN * EXPERT_CACHE_ALIGN;
+    return rounded < EXPERT_CACHE_ALIGN ? EXPERT_CACHE_ALIGN : rounded < most ? rounded : most;
 }
 
 /* Whether the page cache holds a part of it: then reading through it would tell of memory, not of the disk. */
 static bool is_cached(int fd, uint64_t offset, size_t size) {
-    unsigned char pages[LARGE_BYTES_MAX / BANK_ALIGN]; /* or larger ones than BANK_ALIGN, and fewer */
+    unsigned char pages[LARGE_BYTES_MAX / EXPERT_CACHE_ALIGN]; /* or larger ones than EXPERT_CACHE_ALIGN, and fewer */
     CHECK(size <= LARGE_BYTES_MAX);
     void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, (off_t)offset);
     if (map == MAP_FAILED) return true;
@@ -58,8 +58,8 @@ static bool is_cached(int fd, uint64_t offset, size_t size) {
 }
 
 /* Begins to read a random block. False: through the page cache, and all those that were tried are in it. */
-static bool begin(Probe *p, BankIo *io, BankRead *read, int64_t block) {
-    const BankFile *file = &io->files[0];
+static bool begin(Probe *p, ExpertCacheIo *io, ExpertCacheRead *read, int64_t block) {
+    const ExpertCacheFile *file = &io->files[0];
     const uint64_t places = (file->size - (uint64_t)block) / PLACE_BYTES + 1;
     bool fresh = false;
     for (int i = 0; i < PLACES_TRIED && !fresh; i++) {
@@ -68,23 +68,23 @@ static bool begin(Probe *p, BankIo *io, BankRead *read, int64_t block) {
     }
     if (!fresh) return false;
     read->size = read->need = (size_t)block;
-    bank_io_submit(io, read);
+    expert_cache_io_submit(io, read);
     return true;
 }
 
 /* Random blocks of the file, `depth` at a time, until the time of a setting is over. *rate stays 0 when a read fails.
  */
-static void run(Probe *p, BankIo *io, int64_t block, int depth, double *rate) {
+static void run(Probe *p, ExpertCacheIo *io, int64_t block, int depth, double *rate) {
     const int64_t start = clock_ns();
     int64_t bytes = 0, now = start;
     int under_way = 0;
     bool failed = false;
     for (int i = 0; i < depth; i++) {
-        p->reads[i] = (BankRead){.to = p->memory + (size_t)i * (size_t)block};
+        p->reads[i] = (ExpertCacheRead){.to = p->memory + (size_t)i * (size_t)block};
         if (begin(p, io, &p->reads[i], block)) under_way++;
     }
     while (under_way > 0) {
-        BankRead *read = bank_io_wait(io, SILENCE_MS);
+        ExpertCacheRead *read = expert_cache_io_wait(io, SILENCE_MS);
         p->silent = !read;
         if (p->silent) return;
         under_way--;
@@ -99,12 +99,12 @@ static void run(Probe *p, BankIo *io, int64_t block, int depth, double *rate) {
 static bool measure(Probe *p, bool buffered, int64_t block, int at, double *rate, Error *error) {
     int depth = disk_depths[at];
     while (depth > 1 && depth * block > MEMORY_BYTES_MAX) depth /= 2;
-    BankIo *io = bank_io_open(p->kind, &p->path, 1, depth, NULL, error);
+    ExpertCacheIo *io = expert_cache_io_open(p->kind, &p->path, 1, depth, NULL, error);
     if (!io) return false;
-    const bool there = bank_io_size(io, 0) >= (size_t)block && (!buffered || bank_io_buffer(io, false));
+    const bool there = expert_cache_io_size(io, 0) >= (size_t)block && (!buffered || expert_cache_io_buffer(io, false));
     if (there) run(p, io, block, depth, rate);
     if (p->silent) return fail(error, ERROR_IO, "%s: the disk does not answer", p->path);
-    bank_io_close(io);
+    expert_cache_io_close(io);
     return true;
 }
 
@@ -138,7 +138,7 @@ static bool probe(Probe *p, DiskProbe *out, Error *error) {
 }
 
 bool disk_probe(
-    const char *path, BankIoKind kind, int64_t block_bytes, int64_t large_bytes, DiskProbe *out, Error *error) {
+    const char *path, ExpertCacheIoKind kind, int64_t block_bytes, int64_t large_bytes, DiskProbe *out, Error *error) {
     *out = (DiskProbe){.block_bytes = whole_blocks(block_bytes, BLOCK_BYTES_MAX),
         .large_bytes = whole_blocks(large_bytes, LARGE_BYTES_MAX)};
     Probe p = {.path = path, .kind = kind, .random = (uint64_t)clock_ns() | 1};

@@ -1,7 +1,7 @@
 /* What the disk under a file gives: random reads of an expert's size at several depths, around the page cache and
  * through it. Reads only, and leaves nothing in the page cache. */
 #pragma once
-#include "weights/bank_io.h"
+#include "weights/expert_cache_io.h"
 
 enum { DISK_DEPTHS = 5 };
 extern const int disk_depths[DISK_DEPTHS]; /* reads under way: 1, 4, 8, 16, 32 */
@@ -19,6 +19,6 @@ typedef struct DiskProbe {
 /* path: a file of at least a few such blocks. block_bytes: what is usually read at once; large_bytes: a whole expert.
  * Takes at most half a second beside the reads under way when that has passed. */
 NODISCARD bool disk_probe(
-    const char *path, BankIoKind kind, int64_t block_bytes, int64_t large_bytes, DiskProbe *out, Error *error);
+    const char *path, ExpertCacheIoKind kind, int64_t block_bytes, int64_t large_bytes, DiskProbe *out, Error *error);
 /* Bytes a second with so many reads under way. */
 double disk_rate(const DiskProbe *probe, double under_way);

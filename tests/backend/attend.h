@@ -28,8 +28,8 @@ typedef struct Sequence {
     const int32_t *tables[2];
     int position; /* tokens in the cache */
     int span_count;
-    RunSpan spans[SPANS_MAX];
-    const KvCoding *coding;
+    BidirectionalSpan spans[SPANS_MAX];
+    const KvQuantView *quant;
     const int32_t *places; /* [axes][tokens] what the rope turns by; NULL: the place in the cache on every axis */
 } Sequence;
 
@@ -37,8 +37,8 @@ typedef struct Bench {
     const Shape *shape;
     Norm q_norm, k_norm;
     Rope rope;
-    int axes;
-    bool generated; /* the rows of sequence 0 and those before them lie behind their prompts */
+    int position_dims;
+    bool decode_rows; /* the rows of sequence 0 and those before them lie behind their prompts */
     float *norm_weight, *frequencies, *sinks;
     Sequence sequence[1 + STRANGERS];
 } Bench;
@@ -49,7 +49,7 @@ static inline int v_width(const Shape *s) { return s->kv_heads * s->value_dim; }
 static inline int out_width(const Shape *s) { return s->heads * s->value_dim; }
 
 static inline Bench bench_make(const Shape *s) {
-    Bench b = {.shape = s, .axes = 1};
+    Bench b = {.shape = s, .position_dims = 1};
     b.norm_weight = random_floats(q_width(s), 1);
     b.sinks = random_floats(s->heads, 3);
     b.frequencies = random_floats(s->rope_dims / 2, 1);
@@ -116,16 +116,16 @@ static inline Cache cache_make(Backend *backend, Bench *b) {
 }
 
 /* The next rows of a sequence as a run of the step, its inputs behind those of the runs before. */
-static inline void add_run(const Bench *b, Sequence *seq, int rows, Step *step, Run *run, float *const *in) {
+static inline void add_run(const Bench *b, Sequence *seq, int rows, Step *step, SequenceChunk *run, float *const *in) {
     const Shape *s = b->shape;
     const int widths[4] = {q_width(s), k_width(s), v_width(s), out_width(s)};
     const float *const from[4] = {seq->q, seq->k, seq->v, seq->q_latent};
     for (int i = 0; i < (s->latent ? 4 : 3); i++)
         memcpy(in[i] + step->rows * widths[i], from[i] + seq->position * widths[i],
             sizeof(float) * (size_t)(rows * widths[i]));
-    *run =
-        (Run){.row = step->rows, .rows = rows, .position = seq->position, .tables = seq->tables, .coding = seq->coding};
-    const RunSpan *span = seq->spans, *end = seq->spans + seq->span_count;
+    *run = (SequenceChunk){
+        .row = step->rows, .rows = rows, .position = seq->position, .tables = seq->tables, .quant = seq->quant};
+    const BidirectionalSpan *span = seq->spans, *end = seq->spans + seq->span_count;
     while (span < end && span->begin < seq->position) span++;
     for (run->spans = span; span < end && span->begin < seq->position + rows; span++) run->span_count++;
     step->rows += rows;
@@ -135,8 +135,9 @@ static inline void add_run(const Bench *b, Sequence *seq, int rows, Step *step, 
 }
 
 /* Positions of a sequence's run, once it is known how many rows the step has. */
-static inline void fill_positions(const Bench *b, const Sequence *seq, const Run *run, int rows, int32_t *positions) {
-    for (int axis = 0; axis < b->axes; axis++)
+static inline void fill_positions(
+    const Bench *b, const Sequence *seq, const SequenceChunk *run, int rows, int32_t *positions) {
+    for (int axis = 0; axis < b->position_dims; axis++)
         for (int t = 0; t < run->rows; t++)
             positions[axis * rows + run->row + t] =
                 seq->places ? seq->places[axis * seq->tokens + run->position + t] : run->position + t;
@@ -160,20 +161,21 @@ static inline Attention attention_of(const Bench *b, const KvLayer *layer) {
 static inline void advance(Backend *backend, Bench *b, const Cache *cache, const int rows[1 + STRANGERS], float *out) {
     static float q[ROWS_MAX * 5000], k[ROWS_MAX * 2048], v[ROWS_MAX * 2048], q_latent[ROWS_MAX * 5000],
         y[ROWS_MAX * 5000];
-    static int32_t positions[POSITION_AXES_MAX * ROWS_MAX], tokens[ROWS_MAX];
+    static int32_t positions[POSITION_DIMS_MAX * ROWS_MAX], tokens[ROWS_MAX];
     float *const in[4] = {q, k, v, q_latent};
-    Run runs[1 + STRANGERS];
+    SequenceChunk chunks[1 + STRANGERS];
     int owner[1 + STRANGERS], own = 0;
-    Step step = {.tokens = tokens, .positions = positions, .runs = runs, .axes = b->axes};
+    Step step = {.tokens = tokens, .positions = positions, .chunks = chunks, .position_dims = b->position_dims};
     for (int n = STRANGERS; n >= 0; n--) { /* the sequence under test in the middle */
         const int i = (n + 4) % (1 + STRANGERS);
         if (rows[i] == 0) continue;
         if (i == 0) own = step.rows;
-        owner[step.run_count] = i;
-        add_run(b, &b->sequence[i], rows[i], &step, &runs[step.run_count++], in);
+        owner[step.chunk_count] = i;
+        add_run(b, &b->sequence[i], rows[i], &step, &chunks[step.chunk_count++], in);
     }
-    if (b->generated) step.generated = own + rows[0];
-    for (int i = 0; i < step.run_count; i++) fill_positions(b, &b->sequence[owner[i]], &runs[i], step.rows, positions);
+    if (b->decode_rows) step.decode_rows = own + rows[0];
+    for (int i = 0; i < step.chunk_count; i++)
+        fill_positions(b, &b->sequence[owner[i]], &chunks[i], step.rows, positions);
     Attention op = attention_of(b, &cache->layer);
     op.q = q;
     op.k = k;

@@ -109,7 +109,7 @@ static inline void fence_release(Backend *backend, void *memory) {
     *block = f->blocks[--f->block_count];
 }
 
-static inline void fence_discard(Backend *backend, void *memory, size_t bytes) {
+static inline void fence_decommit(Backend *backend, void *memory, size_t bytes) {
     Fence *f = fence_of(backend);
     fence_own(f, memory, bytes, "a discard beyond what was handed out");
     fence_enter(f);
@@ -181,27 +181,27 @@ static inline bool fence_page_read(Backend *backend, const KvLayer *layer, int32
     fence_leave(f);
     return ok;
 }
-static inline size_t fence_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+static inline size_t fence_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
     Backend *inner = fence_of(backend)->inner;
-    return inner->ops->kv_code_bytes(inner, layout, form, values);
+    return inner->ops->kv_quant_bytes(inner, layout, form, values);
 }
-static inline void fence_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
+static inline void fence_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {
     Fence *f = fence_of(backend);
     fence_expect(!f->walking, "a survey within a step");
     Backend *inner = fence_enter(f);
-    inner->ops->kv_survey(inner, count, surveys);
+    inner->ops->kv_calibrate(inner, count, surveys);
     fence_leave(f);
 }
-static inline void fence_kv_encode(Backend *backend, int count, const KvEncode *pages) {
+static inline void fence_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
     Fence *f = fence_of(backend);
     fence_expect(!f->walking, "coding within a step");
     for (int i = 0; i < count; i++) {
-        const KvStore *k = &pages[i].layer->k_codes[pages[i].code->k], *v = &pages[i].layer->v_codes[pages[i].code->v];
+        const KvStore *k = &pages[i].layer->k_quant[pages[i].code->k], *v = &pages[i].layer->v_quant[pages[i].code->v];
         fence_own(f, k->base + (size_t)pages[i].k_to * k->stride, k->stride, "codes of keys beyond the cache");
         fence_own(f, v->base + (size_t)pages[i].v_to * v->stride, v->stride, "codes of values beyond the cache");
     }
     Backend *inner = fence_enter(f);
-    inner->ops->kv_encode(inner, count, pages);
+    inner->ops->kv_quantise(inner, count, pages);
     fence_leave(f);
 }
 static inline bool fence_page_write(
@@ -229,9 +229,9 @@ static inline bool fence_begin(Backend *backend, const Step *step) {
     fence_leave(f);
     return f->walking;
 }
-static inline void fence_narrow(Backend *backend, const Step *rows) {
+static inline void fence_set_rows(Backend *backend, const Step *rows) {
     Backend *inner = fence_enter_step(fence_of(backend));
-    inner->ops->narrow(inner, rows);
+    inner->ops->set_rows(inner, rows);
     fence_leave(fence_of(backend));
 }
 static inline uint64_t fence_submit(Backend *backend) {
@@ -340,7 +340,7 @@ static inline void fence_attention(Backend *backend, const Attention *op) {
     inner->ops->attention(inner, op);
     fence_leave(f);
 }
-static inline void fence_latent(Backend *backend, const Latent *op) {
+static inline void fence_latent(Backend *backend, const Mla *op) {
     Fence *f = fence_of(backend);
     const Rope *rope = op->attention.rope;
     const KvLayout *l = &op->attention.kv.layout;
@@ -348,14 +348,14 @@ static inline void fence_latent(Backend *backend, const Latent *op) {
     if (rope) fence_own_floats(f, rope->frequencies, rope->dims / 2, "frequencies that were not bound");
     for (int h = 0; h < heads; h++) {
         fence_own_weight(f, &op->embed[h]);
-        fence_own_weight(f, &op->unembed[h]);
+        fence_own_weight(f, &op->w_uv[h]);
     }
     fence_own(f, op->attention.kv.base, 1, "pages of somebody else");
     fence_own_floats(f, op->q, rows * heads * (op->plain + l->head_dim), "queries");
     fence_own_floats(f, op->k, rows * l->head_dim, "keys");
     fence_own_floats(f, op->latent, rows * l->value_dim, "latents");
-    fence_own_floats(f, op->work, rows * latent_width(op), "where latent attention works");
-    fence_own_floats(f, op->out, rows * heads * op->unembed[0].rows, "what latent attention writes");
+    fence_own_floats(f, op->work, rows * mla_width(op), "where latent attention works");
+    fence_own_floats(f, op->out, rows * heads * op->w_uv[0].rows, "what latent attention writes");
     Backend *inner = fence_enter_step(f);
     inner->ops->latent(inner, op);
     fence_leave(f);
@@ -451,7 +451,7 @@ static const BackendOps fence_ops = {
     .name = "fence",
     .alloc = fence_alloc,
     .release = fence_release,
-    .discard = fence_discard,
+    .decommit = fence_decommit,
     .bind = fence_bind,
     .unbind = fence_unbind,
     .upload = fence_upload,
@@ -462,11 +462,11 @@ static const BackendOps fence_ops = {
     .kv_layer_bytes = fence_kv_layer_bytes,
     .page_read = fence_page_read,
     .page_write = fence_page_write,
-    .kv_code_bytes = fence_kv_code_bytes,
-    .kv_survey = fence_kv_survey,
-    .kv_encode = fence_kv_encode,
+    .kv_quant_bytes = fence_kv_quant_bytes,
+    .kv_calibrate = fence_kv_calibrate,
+    .kv_quantise = fence_kv_quantise,
     .begin = fence_begin,
-    .narrow = fence_narrow,
+    .set_rows = fence_set_rows,
     .submit = fence_submit,
     .wait = fence_wait,
     .scratch = fence_scratch,

@@ -7,7 +7,7 @@
 
 #include "backend/backend.h"
 
-enum { GENERATED_ROWS_MAX = 64 };
+enum { DECODE_ROWS_MAX = 64 };
 static const float generated_gain = 1.0625f;
 
 /* In the place of the backend's own table. */
@@ -21,14 +21,14 @@ typedef struct Generated {
     bool inside; /* experts, which are products of other rows */
 } Generated;
 
-static inline Generated *generated_of(Backend *backend) { return (Generated *)(uintptr_t)backend->ops; }
+static inline Generated *decode_rows_of(Backend *backend) { return (Generated *)(uintptr_t)backend->ops; }
 
-static inline void generated_check(const Generated *g, const char *what, int rows, int generated) {
-    const int wanted = g->step.many ? 0 : g->count < 0 ? g->step.generated : g->outputs;
-    if (g->inside || (generated == wanted && rows == (g->count < 0 ? g->step.rows : g->count))) return;
-    if (g->count < 0 && rows == 1 && generated == (wanted > 0)) return; /* a hint's */
-    fprintf(stderr, "generated: %s of %d rows, %d of them generated, in a step with %d and %d\n", what, rows, generated,
-        g->step.rows, g->step.generated);
+static inline void generated_check(const Generated *g, const char *what, int rows, int decode_rows) {
+    const int wanted = g->step.uniform_matmul ? 0 : g->count < 0 ? g->step.decode_rows : g->outputs;
+    if (g->inside || (decode_rows == wanted && rows == (g->count < 0 ? g->step.rows : g->count))) return;
+    if (g->count < 0 && rows == 1 && decode_rows == (wanted > 0)) return; /* a hint's */
+    fprintf(stderr, "generated: %s of %d rows, %d of them generated, in a step with %d and %d\n", what, rows,
+        decode_rows, g->step.rows, g->step.decode_rows);
     abort();
 }
 
@@ -39,26 +39,27 @@ static inline void generated_change(const Generated *g, float *x, int64_t count)
 static inline void generated_set(Generated *g, const Step *step) {
     g->step = *step;
     g->count = -1;
-    if ((step->many || step->generated <= GENERATED_ROWS_MAX) && step->generated <= step->rows && step->generated >= 0)
+    if ((step->uniform_matmul || step->decode_rows <= DECODE_ROWS_MAX) && step->decode_rows <= step->rows &&
+        step->decode_rows >= 0)
         return;
-    fprintf(stderr, "generated: %d of %d rows\n", step->generated, step->rows);
+    fprintf(stderr, "generated: %d of %d rows\n", step->decode_rows, step->rows);
     abort();
 }
 
 static inline bool generated_begin(Backend *backend, const Step *step) {
-    Generated *g = generated_of(backend);
+    Generated *g = decode_rows_of(backend);
     generated_set(g, step);
-    g->whole = step->generated;
+    g->whole = step->decode_rows;
     return g->inner->begin(backend, step);
 }
-static inline void generated_narrow(Backend *backend, const Step *rows) {
-    Generated *g = generated_of(backend);
+static inline void generated_set_rows(Backend *backend, const Step *rows) {
+    Generated *g = decode_rows_of(backend);
     generated_set(g, rows);
-    g->inner->narrow(backend, rows);
+    g->inner->set_rows(backend, rows);
 }
 static inline void generated_gather(
     Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out) {
-    Generated *g = generated_of(backend);
+    Generated *g = decode_rows_of(backend);
     g->inner->gather(backend, count, index, x, width, out);
     g->count = count;
     g->outputs = 0;
@@ -66,43 +67,43 @@ static inline void generated_gather(
 }
 
 static inline void generated_matmul(Backend *backend, const Matmul *op) {
-    Generated *g = generated_of(backend);
-    generated_check(g, "a product", op->rows, op->generated);
+    Generated *g = decode_rows_of(backend);
+    generated_check(g, "a product", op->rows, op->decode_rows);
     g->inner->matmul(backend, op);
-    for (int i = 0; i < op->count; i++) generated_change(g, op->out[i], op->generated * op->weight[i]->rows);
+    for (int i = 0; i < op->count; i++) generated_change(g, op->out[i], op->decode_rows * op->weight[i]->rows);
 }
 static inline void generated_glu(Backend *backend, const Glu *op) {
-    Generated *g = generated_of(backend);
-    generated_check(g, "a gated product", op->rows, op->generated);
+    Generated *g = decode_rows_of(backend);
+    generated_check(g, "a gated product", op->rows, op->decode_rows);
     g->inner->glu(backend, op);
-    generated_change(g, op->out, op->generated * op->gate->rows);
+    generated_change(g, op->out, op->decode_rows * op->gate->rows);
 }
 static inline void generated_matmul_add(Backend *backend, const MatmulAdd *op) {
-    Generated *g = generated_of(backend);
-    generated_check(g, "a product that is added", op->rows, op->generated);
+    Generated *g = decode_rows_of(backend);
+    generated_check(g, "a product that is added", op->rows, op->decode_rows);
     g->inner->matmul_add(backend, op);
 }
 static inline void generated_attention(Backend *backend, const Attention *op) {
-    Generated *g = generated_of(backend);
+    Generated *g = decode_rows_of(backend);
     g->inner->attention(backend, op);
-    generated_change(g, op->out, (int64_t)g->step.generated * op->heads * op->kv.layout.value_dim);
+    generated_change(g, op->out, (int64_t)g->step.decode_rows * op->heads * op->kv.layout.value_dim);
 }
-static inline void generated_latent(Backend *backend, const Latent *op) {
-    Generated *g = generated_of(backend);
-    generated_check(g, "latent attention", op->rows, op->generated);
+static inline void generated_latent(Backend *backend, const Mla *op) {
+    Generated *g = decode_rows_of(backend);
+    generated_check(g, "latent attention", op->rows, op->decode_rows);
     g->inner->latent(backend, op); /* of operations that are seen here as well */
 }
 static inline void generated_experts(Backend *backend, const Experts *op) {
-    Generated *g = generated_of(backend);
-    generated_check(g, "experts", op->rows, op->generated);
+    Generated *g = decode_rows_of(backend);
+    generated_check(g, "experts", op->rows, op->decode_rows);
     g->inside = true;
     g->inner->experts(backend, op);
     g->inside = false;
-    if (op->stage == EXPERTS_WHOLE || op->stage == EXPERTS_REST)
-        generated_change(g, op->out, op->generated * op->down[0].rows);
+    if (op->stage == EXPERTS_WHOLE || op->stage == EXPERTS_COMPUTE)
+        generated_change(g, op->out, op->decode_rows * op->down[0].rows);
 }
 static inline void generated_close(Backend *backend) {
-    Generated *g = generated_of(backend);
+    Generated *g = decode_rows_of(backend);
     backend->ops = g->inner;
     free(g);
     backend_close(backend);
@@ -115,7 +116,7 @@ static inline Backend *generated_open(Backend *inner, Error *error) {
     g->ops = *inner->ops;
     g->ops.name = "generated";
     g->ops.begin = generated_begin;
-    if (inner->ops->narrow) g->ops.narrow = generated_narrow;
+    if (inner->ops->set_rows) g->ops.set_rows = generated_set_rows;
     g->ops.gather = generated_gather;
     g->ops.matmul = generated_matmul;
     g->ops.glu = generated_glu;
@@ -125,6 +126,6 @@ static inline Backend *generated_open(Backend *inner, Error *error) {
     g->ops.experts = generated_experts;
     g->ops.close = generated_close;
     inner->ops = &g->ops;
-    inner->generated_max = GENERATED_ROWS_MAX;
+    inner->decode_rows_max = DECODE_ROWS_MAX;
     return inner;
 }

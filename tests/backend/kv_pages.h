@@ -2,7 +2,7 @@
 #pragma once
 #include <math.h>
 
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 #include "test.h"
 
 enum { KV_DIM_MAX = 576, KV_NUMBERS_MAX = KV_PAGE_TOKENS * KV_DIM_MAX };
@@ -22,20 +22,20 @@ static inline void kv_block(int d, const float *tokens, float *blocks) {
 
 /* out [groups][128]: Σ q · value over a group's dims. */
 static inline void kv_score_integers(int d, KvForm form, const uint8_t *page, const int8_t *q, int32_t *out) {
-    const KvCodeLayout layout = kv_code_layout(d, form, false);
+    const KvQuantLayout layout = kv_quant_layout(d, form, false);
     memset(out, 0, (size_t)(layout.groups * KV_PAGE_TOKENS) * sizeof *out);
     for (int t = 0; t < KV_PAGE_TOKENS; t++)
         for (int i = 0; i < d; i++)
             out[i / layout.group * KV_PAGE_TOKENS + t] +=
-                q[i] * kv_codebook(form)[kv_code_get(&layout, form, false, page, t, i)];
+                q[i] * kv_codebook(form)[kv_quant_get(&layout, form, false, page, t, i)];
 }
 
 /* out [d]: Σ weight · value over `count` tokens from the first on. */
 static inline void kv_value_integers(
     int d, KvForm form, const uint8_t *page, const int32_t *weights, int first, int count, int32_t *out) {
-    const KvCodeLayout layout = kv_code_layout(d, form, true);
+    const KvQuantLayout layout = kv_quant_layout(d, form, true);
     memset(out, 0, (size_t)d * sizeof *out);
     for (int t = first; t < first + count; t++)
         for (int i = 0; i < d; i++)
-            out[i] += weights[t] * kv_codebook(form)[kv_code_get(&layout, form, true, page, t, i)];
+            out[i] += weights[t] * kv_codebook(form)[kv_quant_get(&layout, form, true, page, t, i)];
 }

@@ -128,7 +128,7 @@ static inline void mirror_release(Backend *backend, void *memory) {
         return;
     }
 }
-static inline void mirror_discard(Backend *backend, void *memory, size_t bytes) {}
+static inline void mirror_decommit(Backend *backend, void *memory, size_t bytes) {}
 static inline bool mirror_bind(Backend *backend, Weight *weight, Error *error) { return true; }
 static inline void mirror_unbind(Backend *backend, const Weight *weight) {}
 static inline void mirror_upload(Backend *backend, void *to, const void *from, size_t bytes) {
@@ -163,9 +163,9 @@ static inline bool mirror_page_write(
     const KvLayer there = mirror_layer(m, layer);
     return m->inner->ops->page_write(m->inner, &there, page, tokens, from);
 }
-static inline size_t mirror_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+static inline size_t mirror_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
     Mirror *m = mirror_of(backend);
-    return m->inner->ops->kv_code_bytes(m->inner, layout, form, values);
+    return m->inner->ops->kv_quant_bytes(m->inner, layout, form, values);
 }
 static inline Rope mirror_rope(Mirror *m, const Rope *rope) {
     Rope there = *rope;
@@ -176,8 +176,8 @@ static inline Rope mirror_rope(Mirror *m, const Rope *rope) {
 static inline KvLayer mirror_coded_layer(Mirror *m, const KvLayer *layer, Rope *rope) {
     KvLayer there = mirror_layer(m, layer);
     for (int form = 0; form < KV_FORMS; form++) {
-        if (layer->k_codes[form].base) there.k_codes[form].base = mirror_twin(m, layer->k_codes[form].base);
-        if (layer->v_codes[form].base) there.v_codes[form].base = mirror_twin(m, layer->v_codes[form].base);
+        if (layer->k_quant[form].base) there.k_quant[form].base = mirror_twin(m, layer->k_quant[form].base);
+        if (layer->v_quant[form].base) there.v_quant[form].base = mirror_twin(m, layer->v_quant[form].base);
     }
     there.k_bias = mirror_bring(m, layer->k_bias, (int64_t)layer->layout.kv_heads * layer->layout.head_dim);
     if (layer->rope) {
@@ -187,25 +187,25 @@ static inline KvLayer mirror_coded_layer(Mirror *m, const KvLayer *layer, Rope *
     return there;
 }
 static inline void mirror_done(Mirror *m);
-static inline void mirror_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
+static inline void mirror_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {
     Mirror *m = mirror_of(backend);
     for (int i = 0; i < count; i++) {
         Rope rope;
         const KvLayer layer = mirror_coded_layer(m, surveys[i].layer, &rope);
-        KvSurvey there = surveys[i];
+        KvCalibration there = surveys[i];
         there.layer = &layer;
-        m->inner->ops->kv_survey(m->inner, 1, &there);
+        m->inner->ops->kv_calibrate(m->inner, 1, &there);
         mirror_done(m);
     }
 }
-static inline void mirror_kv_encode(Backend *backend, int count, const KvEncode *pages) {
+static inline void mirror_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
     Mirror *m = mirror_of(backend);
     for (int i = 0; i < count; i++) {
         Rope rope;
         const KvLayer layer = mirror_coded_layer(m, pages[i].layer, &rope);
-        KvEncode there = pages[i];
+        KvQuantise there = pages[i];
         there.layer = &layer;
-        m->inner->ops->kv_encode(m->inner, 1, &there);
+        m->inner->ops->kv_quantise(m->inner, 1, &there);
         mirror_done(m);
     }
 }
@@ -361,7 +361,7 @@ static const BackendOps mirror_ops = {
     .name = "cuda",
     .alloc = mirror_alloc,
     .release = mirror_release,
-    .discard = mirror_discard,
+    .decommit = mirror_decommit,
     .bind = mirror_bind,
     .unbind = mirror_unbind,
     .upload = mirror_upload,
@@ -370,9 +370,9 @@ static const BackendOps mirror_ops = {
     .kv_layer_bytes = mirror_kv_layer_bytes,
     .page_read = mirror_page_read,
     .page_write = mirror_page_write,
-    .kv_code_bytes = mirror_kv_code_bytes,
-    .kv_survey = mirror_kv_survey,
-    .kv_encode = mirror_kv_encode,
+    .kv_quant_bytes = mirror_kv_quant_bytes,
+    .kv_calibrate = mirror_kv_calibrate,
+    .kv_quantise = mirror_kv_quantise,
     .begin = mirror_begin,
     .submit = mirror_submit,
     .wait = mirror_wait,

@@ -5,7 +5,7 @@
 
 static inline bool naive_sees(const Sequence *seq, int window, int i, int j) {
     for (int n = 0; n < seq->span_count; n++) {
-        const RunSpan *span = &seq->spans[n];
+        const BidirectionalSpan *span = &seq->spans[n];
         if (span->begin <= i && i < span->end && span->begin <= j && j < span->end) return true;
     }
     return j <= i && (window == 0 || j > i - window);
@@ -15,9 +15,9 @@ static inline bool naive_sees(const Sequence *seq, int window, int i, int j) {
 static inline double naive_angle(const Bench *b, const Sequence *seq, int t, int pair) {
     const Rope *rope = &b->rope;
     int axis = 0;
-    for (int end = 0, n = 0; b->axes > 1 && n < POSITION_AXES_MAX; n++) {
-        if (pair >= end && pair < end + rope->sections[n]) axis = n;
-        end += rope->sections[n];
+    for (int end = 0, n = 0; b->position_dims > 1 && n < POSITION_DIMS_MAX; n++) {
+        if (pair >= end && pair < end + rope->mrope_section[n]) axis = n;
+        end += rope->mrope_section[n];
     }
     const int place = seq->places ? seq->places[axis * seq->tokens + t] : t;
     if (rope->dynamic.positions == 0 || place < rope->dynamic.positions)

@@ -7,7 +7,7 @@
  * It draws tokens, with the sampler itself, so that steps are begun ahead; their tokens show when they are waited for.
  */
 #include "backend/cpu/ref/ref.h"
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 #include "backend/plugin.h"
 #include "engine/sampler.h"
 #include "fence.h"
@@ -80,18 +80,18 @@ static void stand_in_unbind(Backend *backend, const Weight *w) {
 }
 
 /* Of the last two steps. */
-static int32_t *drawn[2];
+static int32_t *sampled[2];
 static uint64_t begun, waited;
 static int32_t *tokens; /* of the step, with those that the step before drew */
 
 /* What one process has of them is one engine's, so one backend's at a time. */
 static bool open_tokens(int rows_max) {
-    for (int i = 0; i < 2; i++) free(drawn[i]);
+    for (int i = 0; i < 2; i++) free(sampled[i]);
     free(tokens);
-    for (int i = 0; i < 2; i++) drawn[i] = malloc((size_t)rows_max * sizeof **drawn);
+    for (int i = 0; i < 2; i++) sampled[i] = malloc((size_t)rows_max * sizeof **sampled);
     tokens = malloc((size_t)rows_max * sizeof *tokens);
     begun = waited = 0;
-    return drawn[0] && drawn[1] && tokens;
+    return sampled[0] && sampled[1] && tokens;
 }
 
 static bool stand_in_begin(Backend *backend, const Step *step) {
@@ -100,7 +100,7 @@ static bool stand_in_begin(Backend *backend, const Step *step) {
     rows = step->rows;
     begun++;
     for (int i = 0; i < rows; i++) {
-        const int32_t token = step->tokens[i], *before = drawn[(begun - 1) % 2];
+        const int32_t token = step->tokens[i], *before = sampled[(begun - 1) % 2];
         tokens[i] = token < -1 ? before[-2 - token] : token;
     }
     own.tokens = tokens;
@@ -113,7 +113,7 @@ static void stand_in_embed(Backend *backend, const Embed *op) {
     fence->embed(backend, &own);
 }
 
-static void stand_in_draw(Backend *backend, const LogitDraws *op) {
+static void stand_in_sample(Backend *backend, const LogitSampling *op) {
     Fence *f = fence_of(backend);
     SamplerScratch scratch;
     Error error = {0};
@@ -122,14 +122,14 @@ static void stand_in_draw(Backend *backend, const LogitDraws *op) {
     fence_own_floats(f, op->work, op->rows * 2 * logit_blocks(op->vocab), "where drawing works");
     fence_enter_step(f);
     for (int i = 0; i < op->rows; i++)
-        drawn[begun % 2][i] = sampler_draw(&scratch, op->logits + i * op->vocab, &op->draws[i]);
+        sampled[begun % 2][i] = sampler_sample(&scratch, op->logits + i * op->vocab, &op->sample_params[i]);
     fence_leave(f);
     sampler_scratch_close(&scratch);
 }
 
-static const int32_t *stand_in_drawn(Backend *backend, uint64_t ticket) {
+static const int32_t *stand_in_sampled(Backend *backend, uint64_t ticket) {
     fence_expect(waited > 0, "tokens of a step that was not waited for");
-    return drawn[waited % 2];
+    return sampled[waited % 2];
 }
 
 void backend_close(Backend *backend) { backend->ops->close(backend); } /* the fence's of what it is before */
@@ -172,7 +172,7 @@ static bool device_memory(int device, DeviceMemory *out, Error *error) {
 }
 static uint64_t bound_bytes(const Weight *weight) { return weight_bytes(weight); }
 static size_t code_bytes(const KvLayout *layout, KvForm form, bool values) {
-    return kv_code_bytes(layout, form, values);
+    return kv_quant_bytes(layout, form, values);
 }
 static uint64_t work_bytes(int rows_max, int64_t cols_max) { return 1 << 20; }
 static double read_speed(int device) { return 2e12; }
@@ -203,8 +203,8 @@ static Backend *stand_in_open(const BackendOptions *options, int device, Error *
         ops.unbind = stand_in_unbind;
         ops.begin = stand_in_begin;
         ops.embed = stand_in_embed;
-        ops.draw = stand_in_draw;
-        ops.drawn = stand_in_drawn;
+        ops.sample = stand_in_sample;
+        ops.sampled = stand_in_sampled;
         ops.wait = stand_in_wait;
     }
     backend->ops = &ops;

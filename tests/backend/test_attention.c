@@ -37,8 +37,8 @@ static void check_generated(Bench *b, const char *name, const float *expected) {
     const int64_t count = (int64_t)s->tokens * out_width(s);
     float *first = random_floats(count, 0), *other = random_floats(count, 0);
     Backend *backend = open_backend(name, 1, false, ROWS_MAX);
-    b->generated = true;
-    for (size_t i = 0; backend->generated_max && i < COUNT_OF(cuts); i++) {
+    b->decode_rows = true;
+    for (size_t i = 0; backend->decode_rows_max && i < COUNT_OF(cuts); i++) {
         float *out = i == 0 ? first : other;
         memset(out, 0, (size_t)count * sizeof *out);
         compute(backend, b, cuts[i].chunk, cuts[i].strangers, out);
@@ -47,7 +47,7 @@ static void check_generated(Bench *b, const char *name, const float *expected) {
         TEST_MSG(same_bits(first, out, count), "%s: %s: generated: steps of %d%s: %g away", name, s->name,
             cuts[i].chunk, cuts[i].strangers ? " beside strangers" : "", distance(out, first, count));
     }
-    b->generated = false;
+    b->decode_rows = false;
     backend_close(backend);
     free(first);
     free(other);
@@ -117,8 +117,9 @@ static void check_far_positions(const char *name) {
             const int position = starts[i] + t;
             float q1[2] = {q[2 * t], q[2 * t + 1]}, k1[2] = {k[2 * t], k[2 * t + 1]};
             const int32_t token = 0, at = position;
-            const Run run = {.rows = 1, .position = position, .tables = tables};
-            const Step step = {.rows = 1, .tokens = &token, .positions = &at, .run_count = 1, .runs = &run, .axes = 1};
+            const SequenceChunk run = {.rows = 1, .position = position, .tables = tables};
+            const Step step = {
+                .rows = 1, .tokens = &token, .positions = &at, .chunk_count = 1, .chunks = &run, .position_dims = 1};
             const Attention op = {.heads = 1,
                 .kv = cache.layer,
                 .scale = 1,

@@ -2,7 +2,7 @@
  * result the same, bit for bit, in whatever steps its sequence is cut, beside whichever strangers, with any number of
  * threads. Exact pages are spoiled as soon as every row to come sees their codes. */
 #include "attend.h"
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 
 enum { AFTER = 384, HOT = 256, SINK = 128, KV_HEADS_MAX = 4 };
 
@@ -13,35 +13,28 @@ typedef struct Case {
 } Case;
 
 static const Case cases[] = {
-    {{"groups of 6", 6, 1, 128, 128, DTYPE_F16, 1200, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_CODE4, KV_CODE4, 0},
-    {{"groups of 7, values of 3 bits", 14, 2, 64, 64, DTYPE_F16, 1300, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_CODE4,
-        KV_CODE3, 0},
-    {{"no groups, 5 and 6 bits", 2, 2, 80, 80, DTYPE_F32, 900, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_CODE5,
-        KV_CODE6, 0},
-    {{"8 bits, sinks, softcap", 4, 2, 96, 96, DTYPE_BF16, 900, 0, 30, PLAIN, 0, NO_NORM, true, false}, KV_CODE8,
-        KV_CODE8, 0},
-    {{"two groups of dims", 4, 1, 256, 160, DTYPE_F16, 800, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_CODE6, KV_CODE5,
-        0},
-    {{"bias", 6, 2, 64, 64, DTYPE_F32, 1100, 0, 0, ROPE_HALF, 64, NO_NORM, false, false}, KV_CODE4, KV_CODE4, 40},
-    {{"bias, interleaved", 12, 1, 128, 128, DTYPE_F32, 900, 0, 0, ROPE_INTERLEAVED, 96, NORM_HEAD, false, false},
-        KV_CODE5, KV_CODE4, 0},
-    {{"one kv head for 50", 50, 1, 64, 64, DTYPE_F16, 700, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_CODE4, KV_CODE4,
-        0},
-    {{"latents", 7, 1, 64, 512, DTYPE_F16, 650, 0, 0, ROPE_INTERLEAVED, 64, NO_NORM, false, true}, KV_CODE4, KV_CODE3,
-        0},
-    {{"latents for 51", 51, 1, 16, 64, DTYPE_F32, 700, 0, 20, ROPE_HALF, 16, NO_NORM, true, true}, KV_CODE6, KV_CODE4,
-        0},
-    {{"latents of 5 bits", 13, 1, 80, 192, DTYPE_BF16, 700, 0, 0, PLAIN, 0, NO_NORM, false, true}, KV_CODE5, KV_CODE8,
-        0},
-    {{"latents of 8 bits", 1, 1, 32, 96, DTYPE_F16, 1300, 0, 0, PLAIN, 0, NO_NORM, false, true}, KV_CODE8, KV_CODE4, 0},
+    {{"groups of 6", 6, 1, 128, 128, DTYPE_F16, 1200, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_Q4, KV_Q4, 0},
+    {{"groups of 7, values of 3 bits", 14, 2, 64, 64, DTYPE_F16, 1300, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_Q4,
+        KV_Q3, 0},
+    {{"no groups, 5 and 6 bits", 2, 2, 80, 80, DTYPE_F32, 900, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_Q5, KV_Q6, 0},
+    {{"8 bits, sinks, softcap", 4, 2, 96, 96, DTYPE_BF16, 900, 0, 30, PLAIN, 0, NO_NORM, true, false}, KV_Q8, KV_Q8, 0},
+    {{"two groups of dims", 4, 1, 256, 160, DTYPE_F16, 800, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_Q6, KV_Q5, 0},
+    {{"bias", 6, 2, 64, 64, DTYPE_F32, 1100, 0, 0, ROPE_HALF, 64, NO_NORM, false, false}, KV_Q4, KV_Q4, 40},
+    {{"bias, interleaved", 12, 1, 128, 128, DTYPE_F32, 900, 0, 0, ROPE_INTERLEAVED, 96, NORM_HEAD, false, false}, KV_Q5,
+        KV_Q4, 0},
+    {{"one kv head for 50", 50, 1, 64, 64, DTYPE_F16, 700, 0, 0, PLAIN, 0, NO_NORM, false, false}, KV_Q4, KV_Q4, 0},
+    {{"latents", 7, 1, 64, 512, DTYPE_F16, 650, 0, 0, ROPE_INTERLEAVED, 64, NO_NORM, false, true}, KV_Q4, KV_Q3, 0},
+    {{"latents for 51", 51, 1, 16, 64, DTYPE_F32, 700, 0, 20, ROPE_HALF, 16, NO_NORM, true, true}, KV_Q6, KV_Q4, 0},
+    {{"latents of 5 bits", 13, 1, 80, 192, DTYPE_BF16, 700, 0, 0, PLAIN, 0, NO_NORM, false, true}, KV_Q5, KV_Q8, 0},
+    {{"latents of 8 bits", 1, 1, 32, 96, DTYPE_F16, 1300, 0, 0, PLAIN, 0, NO_NORM, false, true}, KV_Q8, KV_Q4, 0},
 };
 
 /* The coded side of sequence 0. */
 typedef struct Codes {
-    KvCode code;
+    KvQuant code;
     uint64_t pairs[KV_HEADS_MAX];
     int32_t pages[PAGES], *table;
-    KvCoding coding;
+    KvQuantView quant;
     uint8_t *k, *v;
     int end; /* of what is coded */
 } Codes;
@@ -50,40 +43,40 @@ static void codes_open(Backend *backend, const Case *c, Cache *cache, float *bia
     KvLayer *layer = &cache->layer;
     *codes = (Codes){.code = {.k = c->k, .v = c->v, .bias_pairs = codes->pairs}, .end = SINK};
     codes->table = codes->pages;
-    codes->coding = (KvCoding){.after = AFTER,
+    codes->quant = (KvQuantView){.after = AFTER,
         .hot = HOT,
         .sink = SINK,
         .layers = &codes->code,
         .k_pages = &codes->table,
         .v_pages = &codes->table};
     for (int i = 0; i < PAGES; i++) codes->pages[i] = -1;
-    const size_t k = backend->ops->kv_code_bytes(backend, &layer->layout, c->k, false),
-                 v = backend->ops->kv_code_bytes(backend, &layer->layout, c->v, true);
+    const size_t k = backend->ops->kv_quant_bytes(backend, &layer->layout, c->k, false),
+                 v = backend->ops->kv_quant_bytes(backend, &layer->layout, c->v, true);
     Error error;
     codes->k = backend->ops->alloc(backend, PAGES * k, MEMORY_CACHE, &error);
     codes->v = backend->ops->alloc(backend, PAGES * v, MEMORY_CACHE, &error);
     if (!k || !v || !codes->k || !codes->v) abort();
-    layer->k_codes[c->k] = (KvStore){codes->k, k};
-    layer->v_codes[c->v] = (KvStore){codes->v, v};
+    layer->k_quant[c->k] = (KvStore){codes->k, k};
+    layer->v_quant[c->v] = (KvStore){codes->v, v};
     if (c->bias > 0) layer->k_bias = bias;
     layer->rope = c->shape.rope ? rope : NULL;
 }
 
-/* What kv_codes_reserve does before a step: decides once, then codes what its rows see as codes. */
+/* What kv_quant_pages_reserve does before a step: decides once, then codes what its rows see as codes. */
 static void code_until(Backend *backend, const Cache *cache, Sequence *seq, Codes *codes, int rows) {
-    const int end = kv_cold_end(&codes->coding, seq->position + rows - 1);
+    const int end = kv_cold_end(&codes->quant, seq->position + rows - 1);
     if (codes->end == SINK && end > SINK) {
-        const KvSurvey survey = {&cache->layer, seq->pages, AFTER, false, &codes->code};
-        backend->ops->kv_survey(backend, 1, &survey);
+        const KvCalibration survey = {&cache->layer, seq->pages, AFTER, false, &codes->code};
+        backend->ops->kv_calibrate(backend, 1, &survey);
     }
     for (; codes->end < end; codes->end += KV_PAGE_TOKENS) {
         const int page = codes->end / KV_PAGE_TOKENS;
         codes->pages[page] = (page * 5 + 3) % PAGES;
-        const KvEncode encode = {
+        const KvQuantise encode = {
             &cache->layer, &codes->code, codes->end, seq->pages[page], codes->pages[page], codes->pages[page]};
-        backend->ops->kv_encode(backend, 1, &encode);
+        backend->ops->kv_quantise(backend, 1, &encode);
     }
-    for (int page = SINK / KV_PAGE_TOKENS; page < kv_cold_end(&codes->coding, seq->position) / KV_PAGE_TOKENS; page++) {
+    for (int page = SINK / KV_PAGE_TOKENS; page < kv_cold_end(&codes->quant, seq->position) / KV_PAGE_TOKENS; page++) {
         if (seq->pages[page] < 0) continue;
         memset(cache->memory + (size_t)seq->pages[page] * cache->layer.page_stride + cache->layer.layer_offset, 0xff,
             backend->ops->kv_layer_bytes(backend, &cache->layer.layout));
@@ -104,7 +97,7 @@ static void compute_coded(
     Sequence *seq = &b->sequence[0];
     Codes codes;
     codes_open(backend, c, &cache, bias, &b->rope, &codes);
-    seq->coding = &codes.coding;
+    seq->quant = &codes.quant;
     while (seq->position < seq->tokens) {
         int rows[1 + STRANGERS] = {rows_allowed(seq, chunk)};
         for (int i = 1; i <= (strangers ? STRANGERS : 0); i++) rows[i] = rows_of_step(&b->sequence[i], 1 + i * 3 % 8);
@@ -112,7 +105,7 @@ static void compute_coded(
         advance(backend, b, &cache, rows, out);
     }
     TEST_MSG(c->bias == 0 || codes.pairs[0], "%s: no pair has a bias that matters", c->shape.name);
-    seq->coding = NULL;
+    seq->quant = NULL;
     backend->ops->release(backend, cache.memory);
     backend->ops->release(backend, codes.k);
     backend->ops->release(backend, codes.v);
@@ -127,8 +120,7 @@ static double mean_square(const float *a, const float *b, int64_t count) {
 /* How far codes are from what they stand for, in rows that see some. A code of 4 bits is 9.7 % off, and each bit more
  * halves that; of latents both the scores and the sums are, √2 of it. Of 8 bits, uniform steps, a percent. */
 static void check_distortion(Backend *ref, const Case *c, Bench *b, const float *coded) {
-    static const double most[KV_FORMS] = {
-        [KV_CODE4] = 0.137, [KV_CODE5] = 0.07, [KV_CODE6] = 0.037, [KV_CODE8] = 0.014};
+    static const double most[KV_FORMS] = {[KV_Q4] = 0.137, [KV_Q5] = 0.07, [KV_Q6] = 0.037, [KV_Q8] = 0.014};
     const int64_t width = out_width(&c->shape), from = (AFTER + HOT) * width, count = c->shape.tokens * width - from;
     float *exact = random_floats(c->shape.tokens * width, 0);
     compute(ref, b, 512, false, exact);
@@ -149,8 +141,8 @@ static void check_generated(
     const int64_t count = (int64_t)s->tokens * out_width(s);
     float *first = random_floats(count, 0), *other = random_floats(count, 0);
     Backend *backend = open_backend(name, 1, false, ROWS_MAX);
-    b->generated = true;
-    for (size_t i = 0; backend->generated_max && i < (in_short ? 2 : COUNT_OF(cuts)); i++) {
+    b->decode_rows = true;
+    for (size_t i = 0; backend->decode_rows_max && i < (in_short ? 2 : COUNT_OF(cuts)); i++) {
         float *out = i == 0 ? first : other;
         memset(out, 0, (size_t)count * sizeof *out);
         compute_coded(backend, c, b, bias, cuts[i].chunk, cuts[i].strangers, out);
@@ -159,7 +151,7 @@ static void check_generated(
         TEST_MSG(same_bits(first, out, count), "%s: %s: generated: steps of %d%s: %g away", name, s->name,
             cuts[i].chunk, cuts[i].strangers ? " beside strangers" : "", distance(out, first, count));
     }
-    b->generated = false;
+    b->decode_rows = false;
     backend_close(backend);
     free(first);
     free(other);

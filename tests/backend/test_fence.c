@@ -50,7 +50,7 @@ static void forget_memory(const Place *p) {
     p->fence->ops->submit(p->fence);
     backend_close(p->fence);
 }
-static void discard_too_much(const Place *p) { p->fence->ops->discard(p->fence, p->pages, 4097); }
+static void discard_too_much(const Place *p) { p->fence->ops->decommit(p->fence, p->pages, 4097); }
 static void nothing(const Place *p) {}
 
 /* The signal that ends a process that does this; 0: none does. */
@@ -97,8 +97,9 @@ static void walk(Place *p, const float *values, const float *bias) {
     const BackendOps *ops = f->ops;
     Error error = {0};
     const int32_t token = 0;
-    const Run run = {.rows = 1};
-    const Step step = {.rows = 1, .tokens = &token, .positions = &token, .run_count = 1, .runs = &run, .axes = 1};
+    const SequenceChunk chunk = {.rows = 1};
+    const Step step = {
+        .rows = 1, .tokens = &token, .positions = &token, .chunk_count = 1, .chunks = &chunk, .position_dims = 1};
     TEST(ops->begin(f, &step));
     p->scratch = ops->scratch(f, COLS);
     float *out = ops->scratch(f, ROWS);

@@ -75,18 +75,22 @@ static const char *const way_names[] = {"stored", "normed", "layer norm", "added
 
 /* out: [rows][of both matrices, if there are two] */
 static void run(Backend *b, Way way, const Matrix *one, const Matrix *two, const Norm *norm, const float *x, int rows,
-    int generated, float *out) {
+    int decode_rows, float *out) {
     const int64_t width = one->weight.rows;
     float *second = random_floats(rows * width, 0);
     if (way == ADD) {
         for (int64_t i = 0; i < rows * width; i++) out[i] = (float)(i % width % 7);
         b->ops->matmul_add(b,
-            &(MatmulAdd){
-                .rows = rows, .generated = generated, .x = x, .weight = &one->weight, .scale = 0.5f, .residual = out});
+            &(MatmulAdd){.rows = rows,
+                .decode_rows = decode_rows,
+                .x = x,
+                .weight = &one->weight,
+                .scale = 0.5f,
+                .residual = out});
     } else if (way == GLU) {
         b->ops->glu(b,
             &(Glu){.rows = rows,
-                .generated = generated,
+                .decode_rows = decode_rows,
                 .x = x,
                 .norm = norm,
                 .gate = &one->weight,
@@ -95,7 +99,7 @@ static void run(Backend *b, Way way, const Matrix *one, const Matrix *two, const
     } else {
         b->ops->matmul(b,
             &(Matmul){.rows = rows,
-                .generated = generated,
+                .decode_rows = decode_rows,
                 .x = x,
                 .norm = way == STORE ? NULL : norm,
                 .count = 2,
@@ -156,7 +160,7 @@ static void check(Backend *b, const Kind *kind, Shape shape) {
     float *x = inputs_make(shape.cols), *out = random_floats(ROWS_MOST * shape.rows, 0);
     const int rows = most_rows < 10 ? most_rows : 10;
     b->ops->matmul(
-        b, &(Matmul){.rows = rows, .generated = rows, .x = x, .count = 1, .weight = {&one.weight}, .out = {out}});
+        b, &(Matmul){.rows = rows, .decode_rows = rows, .x = x, .count = 1, .weight = {&one.weight}, .out = {out}});
     near_exact("stored", kind, &one, x, rows, out);
     for (int way = 0; way < WAYS; way++) check_way(b, way, kind, &one, &two, x);
     free(x);
@@ -177,9 +181,9 @@ int main(int argc, char **argv) {
     if (!b) return test_done();
     if (emulated) most_rows = 5;
     const int32_t zeros[ROWS_MOST] = {0}, *tables[1] = {zeros};
-    const Run whole = {.rows = ROWS_MOST, .tables = tables};
+    const SequenceChunk whole = {.rows = ROWS_MOST, .tables = tables};
     const Step step = {
-        .rows = ROWS_MOST, .tokens = zeros, .positions = zeros, .run_count = 1, .runs = &whole, .axes = 1};
+        .rows = ROWS_MOST, .tokens = zeros, .positions = zeros, .chunk_count = 1, .chunks = &whole, .position_dims = 1};
     b->ops->begin(b, &step);
     for (size_t s = 0; s < (emulated ? EMULATED : COUNT_OF(shapes)); s++)
         for (size_t k = 0; k < COUNT_OF(kinds); k++)

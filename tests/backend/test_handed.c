@@ -34,17 +34,18 @@ static float *take(Backend *b, int64_t count) {
 }
 
 /* handed: whether nothing comes between the two products */
-static void run(const Device *d, const float *x, int rows, int generated, bool handed, float *result) {
+static void run(const Device *d, const float *x, int rows, int decode_rows, bool handed, float *result) {
     Backend *b = d->backend;
     const size_t bytes = (size_t)rows * INNER * sizeof(float), out = (size_t)rows * WIDTH * sizeof(float);
     float zeros[ROWS_MAX * WIDTH] = {0};
     b->ops->upload(b, d->x, x, out);
     b->ops->upload(b, d->y, zeros, out);
-    const Glu glu = {.rows = rows, .generated = generated, .x = d->x, .gate = &d->gate, .up = &d->up, .out = d->inner};
+    const Glu glu = {
+        .rows = rows, .decode_rows = decode_rows, .x = d->x, .gate = &d->gate, .up = &d->up, .out = d->inner};
     b->ops->glu(b, &glu);
     if (!handed) b->ops->copy(b, d->other, d->inner, bytes);
     const MatmulAdd down = {.rows = rows,
-        .generated = generated,
+        .decode_rows = decode_rows,
         .x = handed ? d->inner : d->other,
         .weight = &d->down,
         .scale = 1,
@@ -53,10 +54,10 @@ static void run(const Device *d, const float *x, int rows, int generated, bool h
     b->ops->download(b, result, d->y, out);
 }
 
-static void check(const Device *d, int rows, int generated, float scale) {
+static void check(const Device *d, int rows, int decode_rows, float scale) {
     float *x = random_floats(rows * WIDTH, scale), one[ROWS_MAX * WIDTH], other[ROWS_MAX * WIDTH];
-    run(d, x, rows, generated, true, one);
-    run(d, x, rows, generated, false, other);
+    run(d, x, rows, decode_rows, true, one);
+    run(d, x, rows, decode_rows, false, other);
     TEST_MSG(same_bits(one, other, rows * WIDTH), "%d rows of inputs times %g", rows, (double)scale);
     TEST_MSG(isfinite(one[0]) && one[0] != 0, "%d rows of inputs times %g: %g", rows, (double)scale, (double)one[0]);
     free(x);
@@ -82,9 +83,9 @@ int main(void) {
     Device coded = d;
     coded.gate = gate.weight, coded.up = up.weight, coded.down = down.weight;
     const int32_t zeros[ROWS_MAX] = {0}, *tables[1] = {zeros};
-    const Run whole = {.rows = ROWS_MAX, .tables = tables};
+    const SequenceChunk whole = {.rows = ROWS_MAX, .tables = tables};
     const Step step = {
-        .rows = ROWS_MAX, .tokens = zeros, .positions = zeros, .run_count = 1, .runs = &whole, .axes = 1};
+        .rows = ROWS_MAX, .tokens = zeros, .positions = zeros, .chunk_count = 1, .chunks = &whole, .position_dims = 1};
     d.backend->ops->begin(d.backend, &step);
     for (int rows = 1; rows <= ROWS_MAX; rows++)
         for (size_t i = 0; i < COUNT_OF(scales); i++) {

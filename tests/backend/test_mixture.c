@@ -16,7 +16,7 @@ typedef struct Bank {
     Weight weight[3][COUNT + 1];
 } Bank;
 
-static Bank *bank_make(const Kind *kind, const Kind *other, int inner) {
+static Bank *expert_cache_make(const Kind *kind, const Kind *other, int inner) {
     Bank *bank = calloc(1, sizeof *bank);
     for (int e = 0; e <= COUNT; e++) {
         const int width = e == COUNT ? 2 * inner : inner;
@@ -29,7 +29,7 @@ static Bank *bank_make(const Kind *kind, const Kind *other, int inner) {
     return bank;
 }
 
-static void bank_free(Bank *bank) {
+static void expert_cache_free(Bank *bank) {
     for (int i = 0; i < 3; i++)
         for (int e = 0; e <= COUNT; e++) matrix_free(&bank->matrix[i][e]);
     free(bank);
@@ -71,7 +71,7 @@ static void check(
     float wanted[HIDDEN];
     int32_t index[PAIRS_MAX];
     choose(rows, skew, index);
-    const Step step = {.rows = rows, .axes = 1};
+    const Step step = {.rows = rows, .position_dims = 1};
     backend->ops->begin(backend, &step);
     single->ops->begin(single, &step);
     const Experts op = {.rows = rows,
@@ -105,11 +105,11 @@ static void check_all(const char *name, int threads, bool precise) {
     const int kind_count = sizeof kinds / sizeof kinds[0];
     for (int k = 0; k < kind_count; k++) {
         const int inner = k % 2 ? 256 : 384;
-        Bank *bank = bank_make(&kinds[k], &kinds[k % 3 ? k : (k + 5) % kind_count], inner);
+        Bank *bank = expert_cache_make(&kinds[k], &kinds[k % 3 ? k : (k + 5) % kind_count], inner);
         for (size_t i = test_sampled() ? (size_t)k % 4 : 0; i < COUNT_OF(row_counts); i += test_sampled() ? 4 : 1)
             check(backend, single, quant_name(kinds[k].quant), bank, inner, row_counts[i], i % 2);
         check(backend, single, quant_name(kinds[k].quant), bank, inner, ROWS_MAX, true);
-        bank_free(bank);
+        expert_cache_free(bank);
     }
     backend_close(single);
     backend_close(backend);
@@ -144,7 +144,7 @@ static void check_many(const char *name) {
         .weight = weights,
         .work = work,
         .out = out};
-    const Step step = {.rows = ROWS, .axes = 1};
+    const Step step = {.rows = ROWS, .position_dims = 1};
     backend->ops->begin(backend, &step);
     backend->ops->experts(backend, &op);
     backend_close(backend);

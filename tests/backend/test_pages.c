@@ -169,8 +169,9 @@ static void check_shared(Backend *backend, const Shape *s) {
     const int32_t tokens[ROWS] = {0};
     int32_t positions[ROWS];
     for (int i = 0; i < ROWS; i++) positions[i] = i;
-    const Run run = {.rows = ROWS, .tables = b.sequence[0].tables};
-    const Step step = {.rows = ROWS, .tokens = tokens, .positions = positions, .run_count = 1, .runs = &run, .axes = 1};
+    const SequenceChunk chunk = {.rows = ROWS, .tables = b.sequence[0].tables};
+    const Step step = {
+        .rows = ROWS, .tokens = tokens, .positions = positions, .chunk_count = 1, .chunks = &chunk, .position_dims = 1};
     backend->ops->begin(backend, &step);
     for (int i = 0; i < 2; i++) {
         q[i] = copy_floats(b.sequence[0].q, q_count);

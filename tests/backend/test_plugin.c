@@ -59,8 +59,9 @@ static void check_fault(void) {
     Backend *one = open_device("cuda", &error), *other = open_device("cuda", &error);
     if (!one || !other) return;
     const int32_t zero = 0;
-    const Run run = {.rows = 1};
-    const Step step = {.rows = 1, .tokens = &zero, .positions = &zero, .run_count = 1, .runs = &run, .axes = 1};
+    const SequenceChunk chunk = {.rows = 1};
+    const Step step = {
+        .rows = 1, .tokens = &zero, .positions = &zero, .chunk_count = 1, .chunks = &chunk, .position_dims = 1};
     const Norm norm = {.kind = NORM_RMS, .width = 64, .eps = 1e-6F};
     for (int i = 0; i < 2; i++) { /* it stays so */
         error = (Error){0};
@@ -110,13 +111,13 @@ static int fill_device(Backend *backend, void *hogs[HOGS_MAX]) {
 /* A step of two rows that takes one of them out; at a position so far that its page tables are large, or not. */
 static bool take_row(Backend *backend, int32_t row, int position, const float *x, float *out, Error *error) {
     const int32_t zeros[2] = {0, 0};
-    const Run run = {.rows = 2, .position = position};
+    const SequenceChunk chunk = {.rows = 2, .position = position};
     const Step step = {.rows = 2,
         .tokens = zeros,
         .positions = zeros,
-        .run_count = 1,
-        .runs = &run,
-        .axes = 1,
+        .chunk_count = 1,
+        .chunks = &chunk,
+        .position_dims = 1,
         .output_count = 1,
         .outputs = &row};
     if (backend->ops->begin(backend, &step)) backend->ops->gather(backend, 1, &row, x, WIDTH, out);

@@ -16,7 +16,7 @@ static void sleep_ns(long ns) {
 
 typedef struct Counts {
     Pool *pool;
-    int runs[MOST_THREADS];
+    int chunks[MOST_THREADS];
     _Atomic int first, second; /* threads before and behind the barrier */
     _Atomic int early;         /* that were let through too early */
     _Atomic int taken[ITEMS];
@@ -24,7 +24,7 @@ typedef struct Counts {
 
 static void count_run(void *argument, int index, int count) {
     Counts *c = argument;
-    c->runs[index]++;
+    c->chunks[index]++;
     atomic_fetch_add(&c->first, 1);
     pool_barrier(c->pool, index);
     if (atomic_load(&c->first) % count != 0) atomic_fetch_add(&c->early, 1);
@@ -49,7 +49,7 @@ static void check_runs(int threads) {
         pool_run(counts.pool, count_run, &counts);
     }
     pool_close(counts.pool);
-    for (int i = 0; i < threads; i++) TEST(counts.runs[i] == ROUNDS);
+    for (int i = 0; i < threads; i++) TEST(counts.chunks[i] == ROUNDS);
     TEST(atomic_load(&counts.early) == 0);
     bool once = true;
     for (int i = 0; i < ITEMS; i++) once = once && atomic_load(&counts.taken[i]) == ROUNDS;

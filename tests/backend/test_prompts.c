@@ -13,9 +13,9 @@ static int most_rows = ROWS_MOST; /* fewer on an emulator */
 static void step_begin(Backend *b) {
     static const int32_t zeros[ROWS_MOST];
     const int32_t *tables[1] = {zeros};
-    const Run whole = {.rows = most_rows, .tables = tables};
+    const SequenceChunk whole = {.rows = most_rows, .tables = tables};
     const Step step = {
-        .rows = most_rows, .tokens = zeros, .positions = zeros, .run_count = 1, .runs = &whole, .axes = 1};
+        .rows = most_rows, .tokens = zeros, .positions = zeros, .chunk_count = 1, .chunks = &whole, .position_dims = 1};
     b->ops->begin(b, &step);
 }
 

@@ -8,17 +8,17 @@ static const Shape half = {"half", 4, 2, 32, 32, DTYPE_F32, TOKENS, 0, 0, ROPE_H
 static const Shape part = {
     "part", 4, 2, 48, 32, DTYPE_F16, TOKENS, 40, 0, ROPE_INTERLEAVED, 24, NORM_HEAD, false, false};
 
-static void set_sections(Bench *b, int time, int height, int width) {
-    const int sections[POSITION_AXES_MAX] = {time, height, width};
-    memcpy(b->rope.sections, sections, sizeof sections);
-    b->axes = POSITION_AXES_MAX;
+static void set_mrope_section(Bench *b, int time, int height, int width) {
+    const int mrope_section[POSITION_DIMS_MAX] = {time, height, width};
+    memcpy(b->rope.mrope_section, mrope_section, sizeof mrope_section);
+    b->position_dims = POSITION_DIMS_MAX;
 }
 
 /* Text, an image of 9 × 12 patches at one time, text again from the image's largest place on. */
 static void make_places(int32_t *places) {
     enum { BEGIN = 50, ROWS = 9, COLS = 12, END = BEGIN + ROWS * COLS, GONE = ROWS * COLS - COLS };
     for (int t = 0; t < TOKENS; t++)
-        for (int axis = 0; axis < POSITION_AXES_MAX; axis++) {
+        for (int axis = 0; axis < POSITION_DIMS_MAX; axis++) {
             const int row = (t - BEGIN) / COLS, col = (t - BEGIN) % COLS;
             const int image = BEGIN + (axis == 1 ? row : axis == 2 ? col : 0);
             places[axis * TOKENS + t] = t < BEGIN ? t : t < END ? image : t - GONE;
@@ -27,14 +27,14 @@ static void make_places(int32_t *places) {
 
 /* ---- through attention ---- */
 
-static void check_axes(const Shape *shape, int time, int height, int width) {
-    static int32_t places[POSITION_AXES_MAX * TOKENS];
+static void check_position_dims(const Shape *shape, int time, int height, int width) {
+    static int32_t places[POSITION_DIMS_MAX * TOKENS];
     make_places(places);
     Bench b = bench_make(shape);
-    set_sections(&b, time, height, width);
+    set_mrope_section(&b, time, height, width);
     b.sequence[0].places = places;
     b.sequence[0].span_count = 1; /* as an image has it */
-    b.sequence[0].spans[0] = (RunSpan){50, 158};
+    b.sequence[0].spans[0] = (BidirectionalSpan){50, 158};
     check_naive(&b, tolerance(shape));
     bench_free(&b);
 }
@@ -57,7 +57,7 @@ static void check_text(const char *name, const Shape *shape, int time, int heigh
     const int64_t count = (int64_t)TOKENS * out_width(shape);
     float *one = random_floats(count, 0), *three = random_floats(count, 0);
     compute(backend, &b, 64, true, one);
-    set_sections(&b, time, height, width);
+    set_mrope_section(&b, time, height, width);
     compute(backend, &b, 64, true, three);
     TEST_MSG(same_bits(one, three, count), "%s: %s: text on three axes: %g away", name, shape->name,
         distance(three, one, count));
@@ -73,12 +73,16 @@ static void turn_by(Backend *backend, Bench *b, const Rope *const *ropes, int co
     enum { ROWS = 20 };
     static float q[ROWS * 4 * 48], k[ROWS * 2 * 48], v[ROWS * 2 * 32];
     float *const in[3] = {q, k, v};
-    int32_t positions[POSITION_AXES_MAX * ROWS], tokens[ROWS] = {0};
+    int32_t positions[POSITION_DIMS_MAX * ROWS], tokens[ROWS] = {0};
     Cache cache = cache_make(backend, b);
-    Run run;
-    Step step = {.tokens = tokens, .positions = positions, .run_count = 1, .runs = &run, .axes = POSITION_AXES_MAX};
-    add_run(b, &b->sequence[0], ROWS, &step, &run, in);
-    for (int i = 0; i < POSITION_AXES_MAX * ROWS; i++) positions[i] = 100 + i * i;
+    SequenceChunk chunk;
+    Step step = {.tokens = tokens,
+        .positions = positions,
+        .chunk_count = 1,
+        .chunks = &chunk,
+        .position_dims = POSITION_DIMS_MAX};
+    add_run(b, &b->sequence[0], ROWS, &step, &chunk, in);
+    for (int i = 0; i < POSITION_DIMS_MAX * ROWS; i++) positions[i] = 100 + i * i;
     Attention op = attention_of(b, &cache.layer);
     op.out = out;
     backend->ops->begin(backend, &step);
@@ -107,9 +111,9 @@ static void check_several_ropes(const char *name, const Shape *shape) {
     float other[16];
     for (int i = 0; i < 16; i++) other[i] = 0.5f * b.frequencies[i % (shape->rope_dims / 2)];
     for (int i = 0; i < ROPES; i++) ropes[i] = b.rope;
-    ropes[1].sections[0] = ropes[1].sections[1] = 5;
-    ropes[2].sections[0] = 3;
-    ropes[2].sections[2] = 7;
+    ropes[1].mrope_section[0] = ropes[1].mrope_section[1] = 5;
+    ropes[2].mrope_section[0] = 3;
+    ropes[2].mrope_section[2] = 7;
     ropes[3].dynamic.positions = 90;
     ropes[3].dynamic.theta = 5000;
     ropes[3].dynamic.factor = 2;
@@ -151,10 +155,10 @@ static void check_dynamic(const Shape *shape, int reach) {
 
 static void check_angles(void) {
     enum { ROWS = 3, PAIRS = 6 };
-    static const int32_t positions[POSITION_AXES_MAX * ROWS] = {0, 7, 100, 1, 8, 200, 2, 9, 300};
+    static const int32_t positions[POSITION_DIMS_MAX * ROWS] = {0, 7, 100, 1, 8, 200, 2, 9, 300};
     static const float frequencies[PAIRS] = {1, 0.5f, 0.25f, 0.125f, 0, 2};
     static const struct {
-        int axes, sections[POSITION_AXES_MAX], axis_of[PAIRS];
+        int position_dims, mrope_section[POSITION_DIMS_MAX], axis_of[PAIRS];
     } cases[] = {
         {1, {0, 0, 0}, {0, 0, 0, 0, 0, 0}},
         {3, {0, 0, 0}, {0, 0, 0, 0, 0, 0}},
@@ -167,8 +171,8 @@ static void check_angles(void) {
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         Rope rope = {.dims = 2 * PAIRS, .frequencies = frequencies, .scale = 1};
-        memcpy(rope.sections, cases[c].sections, sizeof rope.sections);
-        const Step step = {.rows = ROWS, .positions = positions, .axes = cases[c].axes};
+        memcpy(rope.mrope_section, cases[c].mrope_section, sizeof rope.mrope_section);
+        const Step step = {.rows = ROWS, .positions = positions, .position_dims = cases[c].position_dims};
         for (int row = 0; row < ROWS; row++) {
             float angles[PAIRS];
             rope_angles(&rope, &step, row, angles);
@@ -189,12 +193,12 @@ static void check_dynamic_angles(void) {
     for (int i = 0; i < DIMS / 2; i++) frequencies[i] = powf(10000, -2.0f * (float)i / DIMS);
     const Rope rope = {
         .dims = DIMS, .frequencies = frequencies, .scale = 1, .dynamic = {.positions = 8, .theta = 10000, .factor = 2}};
-    const Step step = {.rows = ROWS, .positions = positions, .axes = 1};
+    const Step step = {.rows = ROWS, .positions = positions, .position_dims = 1};
     for (int row = 0; row < ROWS; row++) {
         const int place = positions[row];
         const double grown = 2.0 * (place + 1) / 8 - 1, theta = 10000 * pow(grown, (double)DIMS / (DIMS - 2));
         rope_angles(&rope, &step, row, angles);
-        rope_angles(&rope, &(Step){.rows = 1, .positions = positions + row, .axes = 1}, 0, alone);
+        rope_angles(&rope, &(Step){.rows = 1, .positions = positions + row, .position_dims = 1}, 0, alone);
         for (int i = 0; i < DIMS / 2; i++) {
             const double wanted =
                 place < 8 ? (double)((float)place * frequencies[i]) : place * pow(theta, -2.0 * i / DIMS);
@@ -207,10 +211,10 @@ static void check_dynamic_angles(void) {
 
 /* ---- the plan ---- */
 
-static bool planned(const int sections[POSITION_AXES_MAX], Error *error) {
+static bool planned(const int mrope_section[POSITION_DIMS_MAX], Error *error) {
     const float frequencies[16] = {0};
     Rope rope = {.dims = 32, .frequencies = frequencies, .scale = 1};
-    memcpy(rope.sections, sections, sizeof rope.sections);
+    memcpy(rope.mrope_section, mrope_section, sizeof rope.mrope_section);
     float x = 0;
     size_t bytes;
     Backend *plan = plan_open(1, error);
@@ -224,8 +228,8 @@ static bool planned(const int sections[POSITION_AXES_MAX], Error *error) {
 }
 
 static void check_plan(void) {
-    static const int good[][POSITION_AXES_MAX] = {{0, 0, 0}, {16, 0, 0}, {6, 5, 5}, {4, 4, 4}, {8, 0, 8}};
-    static const int bad[][POSITION_AXES_MAX] = {
+    static const int good[][POSITION_DIMS_MAX] = {{0, 0, 0}, {16, 0, 0}, {6, 5, 5}, {4, 4, 4}, {8, 0, 8}};
+    static const int bad[][POSITION_DIMS_MAX] = {
         {17, 0, 0}, {6, 6, 5}, {-1, 8, 8}, {8, 8, -1}, {INT32_MAX, INT32_MAX, 18}};
     Error error = {0};
     for (size_t i = 0; i < COUNT_OF(good); i++) TEST_MSG(planned(good[i], &error), "sections %zu: %s", i, error.text);
@@ -238,8 +242,8 @@ int main(void) {
     check_angles();
     check_dynamic_angles();
     check_plan();
-    check_axes(&half, 6, 5, 5);
-    check_axes(&part, 4, 4, 2);
+    check_position_dims(&half, 6, 5, 5);
+    check_position_dims(&part, 4, 4, 2);
     check_moved_places(&half);
     check_dynamic(&half, 100);
     check_dynamic(&part, 20);

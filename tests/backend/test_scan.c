@@ -6,8 +6,8 @@
 #include "ops.h"
 
 static const int dims[] = {16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 576};
-static const KvForm k_forms[] = {KV_CODE4, KV_CODE5, KV_CODE6, KV_CODE8};
-static const KvForm v_forms[] = {KV_CODE3, KV_CODE4, KV_CODE5, KV_CODE6, KV_CODE8};
+static const KvForm k_forms[] = {KV_Q4, KV_Q5, KV_Q6, KV_Q8};
+static const KvForm v_forms[] = {KV_Q3, KV_Q4, KV_Q5, KV_Q6, KV_Q8};
 enum { DIM_MOST = 576, ONE_F16 = 0x3c00 };
 
 static ScanWork work;
@@ -19,7 +19,7 @@ static const ScanKernels *kernels_of(const Backend *backend) {
 }
 
 static ScanForm form_of(const ScanKernels *kernels, KvForm form, int d, bool values) {
-    ScanForm f = {.form = form, .layout = kv_code_layout(d, form, values)};
+    ScanForm f = {.form = form, .layout = kv_quant_layout(d, form, values)};
     kernels->table(form, values, f.table);
     return f;
 }
@@ -40,7 +40,7 @@ static const int *doubled(const ScanForm *f, bool values, const uint8_t *page) {
     const int8_t *codebook = kv_codebook(f->form);
     for (int t = 0; t < KV_PAGE_TOKENS; t++)
         for (int j = 0; j < f->layout.d; j++)
-            all[t * f->layout.d + j] = 2 * codebook[kv_code_get(&f->layout, f->form, values, page, t, j)] + 1;
+            all[t * f->layout.d + j] = 2 * codebook[kv_quant_get(&f->layout, f->form, values, page, t, j)] + 1;
     return all;
 }
 
@@ -145,9 +145,9 @@ static void check_backend(const char *name, const ScanKernels *kernels) {
             for (size_t f = 0; f < COUNT_OF(k_forms); f++) check_scores(name, kernels, k_forms[f], dims[i], count);
             for (size_t f = 0; f < COUNT_OF(v_forms); f++) check_values(name, kernels, v_forms[f], dims[i], count);
         }
-        check_alone(name, kernels, KV_CODE4, KV_CODE3, dims[i]);
-        check_alone(name, kernels, KV_CODE5, KV_CODE6, dims[i]);
-        check_alone(name, kernels, KV_CODE8, KV_CODE4, dims[i]);
+        check_alone(name, kernels, KV_Q4, KV_Q3, dims[i]);
+        check_alone(name, kernels, KV_Q5, KV_Q6, dims[i]);
+        check_alone(name, kernels, KV_Q8, KV_Q4, dims[i]);
     }
 }
 

@@ -41,8 +41,9 @@ static void walk(Backend *b, const Data *d, Results *r) {
     const size_t page = ops->kv_layer_bytes(b, &layout);
     uint8_t *cache = ops->alloc(b, PAGES * page, MEMORY_CACHE, &error);
     const int32_t *table = pages;
-    const Run run = {.rows = ROWS, .tables = &table};
-    const Step step = {.rows = ROWS, .tokens = tokens, .positions = positions, .run_count = 1, .runs = &run, .axes = 1};
+    const SequenceChunk chunk = {.rows = ROWS, .tables = &table};
+    const Step step = {
+        .rows = ROWS, .tokens = tokens, .positions = positions, .chunk_count = 1, .chunks = &chunk, .position_dims = 1};
     TEST_MSG(cache != NULL, "%s", error.text);
     ops->begin(b, &step);
     TEST(ops->scratch(b, 64) != NULL);
@@ -129,8 +130,9 @@ static void check_backend(const char *name, const Data *d) {
     check_lines(traced, plain->exact ? DTYPE_F32 : DTYPE_F16);
     walk(traced, d, &r[1]); /* a step counts for itself */
     check_lines(traced, plain->exact ? DTYPE_F32 : DTYPE_F16);
-    const Run run = {.rows = 1};
-    const Step step = {.rows = 1, .tokens = tokens, .positions = positions, .run_count = 1, .runs = &run, .axes = 1};
+    const SequenceChunk chunk = {.rows = 1};
+    const Step step = {
+        .rows = 1, .tokens = tokens, .positions = positions, .chunk_count = 1, .chunks = &chunk, .position_dims = 1};
     traced->ops->begin(traced, &step);
     check_line(traced, "head 128→96 4-bit g32", 0, 0, 0);
     free(r);

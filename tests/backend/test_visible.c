@@ -1,11 +1,11 @@
-/* Which keys a position sees: run_visible by itself, and attention over spans whose positions see each other, on every
- * backend against a naive model. */
+/* Which keys a position sees: attention_range by itself, and attention over spans whose positions see each other, on
+ * every backend against a naive model. */
 #include "naive.h"
 
 typedef struct Case {
     Shape shape;
     int count;
-    RunSpan spans[SPANS_MAX];
+    BidirectionalSpan spans[SPANS_MAX];
 } Case;
 
 static const Case cases[] = {
@@ -35,17 +35,17 @@ static void check_case(const Case *c) {
 }
 
 /* Against the words of the header, at every position of runs with and without spans. */
-static void check_run_visible(void) {
+static void check_attention_range(void) {
     static const int windows[] = {0, 1, 2, 7, 20, 1000};
     const Sequence seq = {.tokens = 90, .span_count = 4, .spans = {{30, 31}, {40, 60}, {60, 72}, {80, 90}}};
     for (size_t w = 0; w < COUNT_OF(windows); w++)
         for (int spans = 0; spans <= seq.span_count; spans++) {
-            const Run run = {.rows = 70, .position = 20, .span_count = spans, .spans = seq.spans};
+            const SequenceChunk chunk = {.rows = 70, .position = 20, .span_count = spans, .spans = seq.spans};
             Sequence shown = seq;
             shown.span_count = spans;
-            Visible last = {0, 0};
-            for (int i = run.position; i < run.position + run.rows; i++) {
-                const Visible seen = run_visible(&run, windows[w], i);
+            AttentionRange last = {0, 0};
+            for (int i = chunk.position; i < chunk.position + chunk.rows; i++) {
+                const AttentionRange seen = attention_range(&chunk, windows[w], i);
                 bool right = seen.first >= last.first && seen.end >= last.end; /* neither decreases */
                 for (int j = 0; j < seq.tokens; j++)
                     right = right && naive_sees(&shown, windows[w], i, j) == (j >= seen.first && j < seen.end);
@@ -57,7 +57,7 @@ static void check_run_visible(void) {
 }
 
 int main(void) {
-    check_run_visible();
+    check_attention_range();
     for (size_t i = 0; i < COUNT_OF(cases); i++) check_case(&cases[i]);
     return test_done();
 }

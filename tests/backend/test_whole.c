@@ -108,32 +108,32 @@ static void there_free(There *t) {
 }
 
 /* x [rows, hidden] → out, what is added to a residual of x. */
-static void run_whole(const There *t, int variant, int rows, int generated, const float *x, float *out) {
+static void run_whole(const There *t, int variant, int rows, int decode_rows, const float *x, float *out) {
     Backend *b = t->backend;
     const Whole *w = t->whole;
     const size_t bytes = (size_t)rows * (size_t)w->hidden * sizeof *x;
     int32_t zeros[GENERATED] = {0};
     const int32_t *tables[1] = {zeros};
-    const Run run = {.rows = rows, .tables = tables};
+    const SequenceChunk chunk = {.rows = rows, .tables = tables};
     const Step step = {.rows = rows,
-        .generated = generated,
+        .decode_rows = decode_rows,
         .tokens = zeros,
         .positions = zeros,
-        .run_count = 1,
-        .runs = &run,
-        .axes = 1};
+        .chunk_count = 1,
+        .chunks = &chunk,
+        .position_dims = 1};
     b->ops->begin(b, &step);
     b->ops->upload(b, t->x, x, bytes);
     b->ops->upload(b, t->residual, x, bytes);
     const Norm norm = {
         w->norm.kind, w->hidden, w->norm.eps, t->norm_weight.data, w->norm.bias ? t->norm_bias.data : NULL};
     const bool normed = variant != 2;
-    const Mixture op = {.x = t->x,
+    const MoeBlock op = {.x = t->x,
         .norm = normed ? &norm : NULL,
         .out_norm = variant == 1 ? &norm : NULL,
         .normed = t->normed,
         .router = {.rows = rows,
-            .generated = generated,
+            .decode_rows = decode_rows,
             .x = normed ? t->normed : t->x,
             .count = w->shared ? 2 : 1,
             .weight = {&t->router, &t->shared_gate},
@@ -144,7 +144,7 @@ static void run_whole(const There *t, int variant, int rows, int generated, cons
             .used = w->used,
             .logits = t->logits,
             .score = (RouteScore)(variant % 3),
-            .normalise = variant % 2,
+            .norm_topk_prob = variant % 2,
             .epsilon = 1e-6f,
             .scale = 1.5f,
             .shared = 1,
@@ -153,7 +153,7 @@ static void run_whole(const There *t, int variant, int rows, int generated, cons
             .index = t->index,
             .weight = t->weight},
         .experts = {.rows = rows,
-            .generated = generated,
+            .decode_rows = decode_rows,
             .count = w->count + 1,
             .used = w->used + 1,
             .x = normed ? t->normed : t->x,
@@ -167,8 +167,8 @@ static void run_whole(const There *t, int variant, int rows, int generated, cons
             .out = t->sum},
         .residual = t->residual,
         .scale = 0.75f};
-    if (b->ops->mixture) {
-        b->ops->mixture(b, &op);
+    if (b->ops->moe_block) {
+        b->ops->moe_block(b, &op);
     } else {
         if (normed) b->ops->norm(b, rows, t->x, &norm, t->normed);
         b->ops->matmul(b, &op.router);

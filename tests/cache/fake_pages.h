@@ -6,7 +6,7 @@
 #include "backend/backend.h"
 
 static size_t fake_token_bytes = sizeof(uint64_t); /* of a layer's page */
-static size_t fake_discarded;                      /* bytes so far */
+static size_t fake_decommited;                     /* bytes so far */
 
 static void *fake_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error *error) {
     CHECK(owner == MEMORY_CACHE);
@@ -14,10 +14,10 @@ static void *fake_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error
     return memory == MAP_FAILED ? NULL : memory; /* never given back: the tests are short */
 }
 static void fake_release(Backend *backend, void *memory) {}
-static void fake_discard(Backend *backend, void *memory, size_t bytes) { fake_discarded += bytes; }
+static void fake_decommit(Backend *backend, void *memory, size_t bytes) { fake_decommited += bytes; }
 static void fake_copy(Backend *backend, void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 static size_t fake_layer_bytes(Backend *backend, const KvLayout *layout) { return KV_PAGE_TOKENS * fake_token_bytes; }
 
 #define FAKE_PAGE_OPS                                                                                                  \
-    .name = "fake", .alloc = fake_alloc, .release = fake_release, .discard = fake_discard, .copy = fake_copy,          \
+    .name = "fake", .alloc = fake_alloc, .release = fake_release, .decommit = fake_decommit, .copy = fake_copy,        \
     .kv_layer_bytes = fake_layer_bytes

@@ -13,8 +13,8 @@ static size_t fake_code_bytes(Backend *backend, const KvLayout *layout, KvForm f
 
 static size_t fake_code_bytes_some(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 64; }
 
-static const BackendOps coding_ops = {FAKE_PAGE_OPS, .kv_code_bytes = fake_code_bytes_some};
-static const BackendOps fake_ops = {FAKE_PAGE_OPS, .kv_code_bytes = fake_code_bytes};
+static const BackendOps coding_ops = {FAKE_PAGE_OPS, .kv_quant_bytes = fake_code_bytes_some};
+static const BackendOps fake_ops = {FAKE_PAGE_OPS, .kv_quant_bytes = fake_code_bytes};
 static Backend fake_backend = {.ops = &fake_ops, .rows_max = STEP_MAX};
 
 /* Layers 0 and 2 keep everything, 1 and 3 see a window, 4 shares what 2 has, 5 remembers nothing. */
@@ -190,9 +190,9 @@ static void test_memory_returns(void) {
     TEST(kv_sequence_open(cache, NULL, &x->s, NULL) && append(cache, x, 100, &random));
     const uint64_t *memory = token_memory(cache, 0, &x->s, 5);
     TEST(*memory == x->value[5]);
-    fake_discarded = 0;
+    fake_decommited = 0;
     kv_sequence_close(cache, &x->s);
-    TEST_MSG(fake_discarded == 2 * plan.group[0].page_bytes, "%zu", fake_discarded);
+    TEST_MSG(fake_decommited == 2 * plan.group[0].page_bytes, "%zu", fake_decommited);
     free(x);
     kv_close(cache);
     kv_plan_free(&plan);
@@ -258,11 +258,12 @@ static void test_taken_beside_codes(void) {
     Backend lower = {.ops = &coding_ops, .rows_max = STEP_MAX}, upper = fake_backend, *backends[LAYERS];
     KvPlan plan;
     for (int i = 0; i < LAYERS; i++) backends[i] = &lower;
-    TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL) && plan.group[0].coded && !plan.group[1].coded);
+    TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL) && plan.group[0].quantised &&
+        !plan.group[1].quantised);
     kv_plan_free(&plan);
     for (int i = 2; i < LAYERS; i++) backends[i] = &upper;
     TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL) && plan.group_count == 4);
-    for (int g = 0; g < plan.group_count; g++) TEST(!plan.group[g].coded);
+    for (int g = 0; g < plan.group_count; g++) TEST(!plan.group[g].quantised);
     TEST(kv_taken_bytes(&plan, &upper, budget) == 6 * page + 3 * page);
     kv_plan_free(&plan);
 }

@@ -29,7 +29,7 @@ static void write_pages(const KvCache *cache, const KvSequence *sequence, const 
 
 /* Bytes that a sequence of so many tokens has taken, and what its pages say. */
 static double taken(const char *form, int tokens, const uint8_t *contents, double *pages) {
-    KvFormat format = {.k = KV_EXACT};
+    KvFormat format = {.k = KV_FULL};
     TEST(kv_format_parse(form, &format, NULL));
     KvCache *cache = kv_open(&plan, (size_t)2 << 30, NULL);
     KvSequence sequence;

@@ -22,7 +22,7 @@ static void *fake_alloc(Backend *backend, size_t bytes, MemoryOwner owner, Error
 static void fake_release(Backend *backend, void *memory) { free(memory); }
 
 /* What lies beyond is somebody else's. */
-static void fake_discard(Backend *backend, void *memory, size_t bytes) {
+static void fake_decommit(Backend *backend, void *memory, size_t bytes) {
     const size_t large = (uint8_t *)memory - handed_out[1].memory < BUDGET && (uint8_t *)memory >= handed_out[1].memory;
     const size_t at = (size_t)((uint8_t *)memory - handed_out[large].memory);
     TEST_MSG(at < handed_out[large].bytes && bytes <= handed_out[large].bytes - at, "%zu bytes at %zu", bytes, at);
@@ -31,7 +31,7 @@ static void fake_discard(Backend *backend, void *memory, size_t bytes) {
 static void fake_copy(Backend *backend, void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 
 static const BackendOps fake_ops = {
-    .alloc = fake_alloc, .release = fake_release, .discard = fake_discard, .copy = fake_copy};
+    .alloc = fake_alloc, .release = fake_release, .decommit = fake_decommit, .copy = fake_copy};
 static Backend fake_backend = {.ops = &fake_ops};
 
 /* A backend whose memory comes when pages are used, as long as there is some. */
@@ -41,7 +41,7 @@ static bool fake_commit(Backend *backend, void *memory, size_t bytes) {
     return pages_left-- > 0;
 }
 static const BackendOps late_ops = {
-    .alloc = fake_alloc, .release = fake_release, .commit = fake_commit, .discard = fake_discard, .copy = fake_copy};
+    .alloc = fake_alloc, .release = fake_release, .commit = fake_commit, .decommit = fake_decommit, .copy = fake_copy};
 static Backend late_backend = {.ops = &late_ops};
 
 /* Somebody who keeps pages beyond their sequences, oldest first. */

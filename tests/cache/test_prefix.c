@@ -26,12 +26,12 @@ static uint64_t *code_page(const KvStore *store, int32_t page) {
 /* Depends on every token surveyed. */
 static void survey_expected(uint64_t last, int layer, KvForm *k, uint64_t pairs[HEADS]) {
     uint64_t state = last + (uint64_t)layer;
-    *k = test_random(&state) % 2 ? KV_CODE5 : KV_CODE4;
+    *k = test_random(&state) % 2 ? KV_Q5 : KV_Q4;
     for (int h = 0; h < HEADS; h++) pairs[h] = test_random(&state);
 }
-static void fake_survey(Backend *backend, int count, const KvSurvey *survey) {
+static void fake_survey(Backend *backend, int count, const KvCalibration *calibration) {
     for (int i = 0; i < count; i++) {
-        const KvSurvey *s = &survey[i];
+        const KvCalibration *s = &calibration[i];
         const int last = s->tokens - 1;
         const uint64_t seen = exact_page(s->layer, s->table[last / KV_PAGE_TOKENS])[last % KV_PAGE_TOKENS];
         KvForm k;
@@ -43,19 +43,19 @@ static void fake_survey(Backend *backend, int count, const KvSurvey *survey) {
 static uint64_t encoded(uint64_t value, KvForm form, bool values, uint64_t pairs) {
     return value * 0x9e3779b97f4a7c15u + (uint64_t)form * 2 + values + pairs;
 }
-static void fake_encode(Backend *backend, int count, const KvEncode *encode) {
+static void fake_encode(Backend *backend, int count, const KvQuantise *encode) {
     for (int i = 0; i < count; i++) {
-        const KvEncode *e = &encode[i];
+        const KvQuantise *e = &encode[i];
         const uint64_t *from = exact_page(e->layer, e->from), pairs = e->code->bias_pairs[1];
-        uint64_t *k = code_page(&e->layer->k_codes[e->code->k], e->k_to);
-        uint64_t *v = code_page(&e->layer->v_codes[e->code->v], e->v_to);
+        uint64_t *k = code_page(&e->layer->k_quant[e->code->k], e->k_to);
+        uint64_t *v = code_page(&e->layer->v_quant[e->code->v], e->v_to);
         for (int t = 0; t < KV_PAGE_TOKENS; t += 2) k[t / 2] = encoded(from[t], e->code->k, false, pairs);
         for (int t = 0; t < KV_PAGE_TOKENS; t += 2) v[t / 2] = encoded(from[t], e->code->v, true, pairs);
     }
 }
 
 static const BackendOps fake_ops = {
-    FAKE_PAGE_OPS, .kv_code_bytes = fake_code_bytes, .kv_survey = fake_survey, .kv_encode = fake_encode};
+    FAKE_PAGE_OPS, .kv_quant_bytes = fake_code_bytes, .kv_calibrate = fake_survey, .kv_quantise = fake_encode};
 static Backend fake_backend = {.ops = &fake_ops, .rows_max = STEP_MAX};
 
 static const CacheSpec specs[LAYERS] = {
@@ -75,8 +75,8 @@ static KvPlan make_plan(int layers) {
 }
 
 static const KvFormat turbo = {
-    .k = KV_CODE4, .v = KV_CODE4, .raise = KV_RAISE_MEASURED, .after = 512, .hot = 128, .sink = 128};
-static const KvFormat early = {.k = KV_CODE8, .v = KV_CODE3, .after = 256, .hot = 256};
+    .k = KV_Q4, .v = KV_Q4, .raise = KV_RAISE_MEASURED, .after = 512, .hot = 128, .sink = 128};
+static const KvFormat early = {.k = KV_Q8, .v = KV_Q3, .after = 256, .hot = 256};
 enum { FORMATS = 3 };
 static const KvFormat *const formats[FORMATS] = {NULL, &turbo, &early};
 
@@ -84,7 +84,7 @@ static const KvFormat *const formats[FORMATS] = {NULL, &turbo, &early};
 
 typedef struct Shadow {
     bool open;
-    uint64_t space;
+    uint64_t salt;
     const KvFormat *format;
     KvSequence s;
     int32_t text[CONTEXT];
@@ -93,22 +93,23 @@ typedef struct Shadow {
 
 static void set_text(Shadow *x, int from) {
     for (int i = from; i < CONTEXT; i++) {
-        uint64_t state = (i ? x->value[i - 1] : x->space * 77) * 31 + (uint64_t)x->text[i] + 1;
+        uint64_t state = (i ? x->value[i - 1] : x->salt * 77) * 31 + (uint64_t)x->text[i] + 1;
         x->value[i] = test_random(&state);
     }
 }
 
 /* What row p sees of a layer. */
-static int wrong_row(const KvPlan *plan, const KvCache *cache, const Shadow *x, const Run *run, int l, int p) {
+static int wrong_row(
+    const KvPlan *plan, const KvCache *cache, const Shadow *x, const SequenceChunk *chunk, int l, int p) {
     const KvLayer *layer = &kv_layers(cache)[l];
     const int window = specs[l].window, first = window && p >= window ? p - window + 1 : 0;
-    const KvCoding *coding = plan->group[layer->group].coded ? run->coding : NULL;
-    const int cold = kv_cold_end(coding, p), sink = coding ? coding->sink : 0;
-    if (coding) {
-        KvForm k = KV_CODE4;
+    const KvQuantView *view = plan->group[layer->group].quantised ? chunk->quant : NULL;
+    const int cold = kv_cold_end(view, p), sink = view ? view->sink : 0;
+    if (view) {
+        KvForm k = KV_Q4;
         uint64_t pairs[HEADS];
-        survey_expected(x->value[coding->after - 1] + (uint64_t)l, l, &k, pairs);
-        const KvCode *code = &coding->layers[l];
+        survey_expected(x->value[view->after - 1] + (uint64_t)l, l, &k, pairs);
+        const KvQuant *code = &view->layers[l];
         if (x->format->raise && code->k != k) return 1;
         if (memcmp(code->bias_pairs, pairs, sizeof pairs)) return 1;
     }
@@ -116,17 +117,17 @@ static int wrong_row(const KvPlan *plan, const KvCache *cache, const Shadow *x, 
         const int page = t / KV_PAGE_TOKENS, at = t % KV_PAGE_TOKENS;
         const uint64_t value = x->value[t] + (uint64_t)l;
         if (t < sink || t >= cold) {
-            const int32_t exact = run->tables[layer->group][page];
+            const int32_t exact = chunk->tables[layer->group][page];
             if (exact < 0 || exact_page(layer, exact)[at] != value) return 1;
             continue;
         }
-        const KvCode *code = &coding->layers[l];
-        const int32_t k = coding->k_pages[l][page], v = coding->v_pages[l][page];
+        const KvQuant *code = &view->layers[l];
+        const int32_t k = view->k_pages[l][page], v = view->v_pages[l][page];
         if (k < 0 || v < 0) return 1;
         if (at % 2) continue;
         const uint64_t pairs = code->bias_pairs[1];
-        if (code_page(&layer->k_codes[code->k], k)[at / 2] != encoded(value, code->k, false, pairs)) return 1;
-        if (code_page(&layer->v_codes[code->v], v)[at / 2] != encoded(value, code->v, true, pairs)) return 1;
+        if (code_page(&layer->k_quant[code->k], k)[at / 2] != encoded(value, code->k, false, pairs)) return 1;
+        if (code_page(&layer->v_quant[code->v], v)[at / 2] != encoded(value, code->v, true, pairs)) return 1;
     }
     return 0;
 }
@@ -142,17 +143,17 @@ static bool append(const KvPlan *plan, KvCache *cache, Shadow *x, int tokens) {
             TEST(error.code == ERROR_LIMIT);
             return false;
         }
-        Run run = {.rows = rows};
-        kv_run(&x->s, &run);
-        for (int p = run.position; p < run.position + rows; p++)
+        SequenceChunk chunk = {.rows = rows};
+        kv_run(&x->s, &chunk);
+        for (int p = chunk.position; p < chunk.position + rows; p++)
             for (int l = 0; l < layers; l++) {
                 const KvLayer *layer = &kv_layers(cache)[l];
-                exact_page(layer, run.tables[layer->group][p / KV_PAGE_TOKENS])[p % KV_PAGE_TOKENS] =
+                exact_page(layer, chunk.tables[layer->group][p / KV_PAGE_TOKENS])[p % KV_PAGE_TOKENS] =
                     x->value[p] + (uint64_t)l;
             }
         for (int l = 0; l < layers; l++) {
-            TEST(!wrong_row(plan, cache, x, &run, l, run.position));
-            TEST(!wrong_row(plan, cache, x, &run, l, run.position + rows - 1));
+            TEST(!wrong_row(plan, cache, x, &chunk, l, chunk.position));
+            TEST(!wrong_row(plan, cache, x, &chunk, l, chunk.position + rows - 1));
         }
         kv_advance(cache, &x->s, rows);
         tokens -= rows;
@@ -160,10 +161,10 @@ static bool append(const KvPlan *plan, KvCache *cache, Shadow *x, int tokens) {
     return true;
 }
 
-static void start(KvCache *cache, Shadow *x, const KvFormat *format, uint64_t space) {
+static void start(KvCache *cache, Shadow *x, const KvFormat *format, uint64_t salt) {
     x->open = true;
     x->format = format;
-    x->space = space;
+    x->salt = salt;
     set_text(x, 0);
     TEST(kv_sequence_open(cache, format, &x->s, NULL));
 }
@@ -206,7 +207,7 @@ static void test_random_life(int pages, int spaces) {
             mix_text(a, texts, &random);
             start(cache, a, formats[test_random(&random) % FORMATS], test_random(&random) % (uint64_t)spaces);
             const int wanted = 1 + (int)(test_random(&random) % CONTEXT);
-            const int length = prefix_find(prefix, a->space, a->text, wanted - 1, &a->s);
+            const int length = prefix_find(prefix, a->salt, a->text, wanted - 1, &a->s);
             TEST(length < wanted && a->s.length == length);
             *(length == 0 ? &cold : length % KV_PAGE_TOKENS ? &inside : &whole) += 1;
         } else if (what < 10) {
@@ -219,9 +220,9 @@ static void test_random_life(int pages, int spaces) {
                 stop(cache, a);
             }
         } else if (what < 14) {
-            prefix_insert(prefix, a->space, a->text, &a->s);
+            prefix_insert(prefix, a->salt, a->text, &a->s);
         } else {
-            if (what == 14) prefix_insert(prefix, a->space, a->text, &a->s);
+            if (what == 14) prefix_insert(prefix, a->salt, a->text, &a->s);
             stop(cache, a);
         }
         if (step % 100 == 0) TEST(prefix_idle_bytes(prefix) <= kv_bytes_used(cache));
@@ -241,10 +242,10 @@ static void test_random_life(int pages, int spaces) {
     kv_plan_free(&plan);
 }
 
-static int found(PrefixCache *prefix, KvCache *cache, Shadow *x, const KvFormat *format, uint64_t space, int count) {
+static int found(PrefixCache *prefix, KvCache *cache, Shadow *x, const KvFormat *format, uint64_t salt, int count) {
     KvSequence s;
     TEST(kv_sequence_open(cache, format, &s, NULL));
-    const int length = prefix_find(prefix, space, x->text, count, &s);
+    const int length = prefix_find(prefix, salt, x->text, count, &s);
     kv_sequence_close(cache, &s);
     return length;
 }
@@ -315,7 +316,7 @@ static void test_coded(void) {
     prefix_insert(prefix, 0, x->text, &x->s);
     KvUse use = {0};
     kv_sequence_use(cache, &x->s, &use);
-    TEST(use.pages[KV_EXACT] == 3 && use.pages[KV_CODE4] + use.pages[KV_CODE5] == 2 * 7);
+    TEST(use.pages[KV_FULL] == 3 && use.pages[KV_Q4] + use.pages[KV_Q5] == 2 * 7);
     TEST(found(prefix, cache, x, &turbo, 0, 1000) == 500); /* nothing exact before 1000 */
     prefix_insert(prefix, 0, x->text, &x->s);
     stop(cache, x);
@@ -332,7 +333,7 @@ static void test_coded(void) {
     kv_sequence_close(cache, &fresh);
     KvUse all = {0};
     kv_use(cache, &all);
-    TEST(all.pages[KV_EXACT] == 3 + 3 && all.pages[KV_CODE4] + all.pages[KV_CODE5] == 2 * 7);
+    TEST(all.pages[KV_FULL] == 3 + 3 && all.pages[KV_Q4] + all.pages[KV_Q5] == 2 * 7);
 
     /* Two pages serve the end at 500 only: they go before anything of the end at 1200. */
     Shadow *y = calloc(1, sizeof *y);

@@ -82,11 +82,11 @@ static void check_operations(void) {
     TEST(run(arguments, STDOUT_FILENO, text) == 0);
     const Json *root = json_parse(&arena, slice_of(text), &error);
     TEST_MSG(root != NULL, "%s: %s", error.text, text);
-    const Json *lines = json_get(root, "lines"), *read = json_get(root, "read_gbs");
+    const Json *bench_cases = json_get(root, "lines"), *read = json_get(root, "read_gbs");
     TEST(json_is_number(read) && json_number(read) > 0);
-    TEST(lines && lines->type == JSON_ARRAY && lines->size == 1);
-    if (lines && lines->type == JSON_ARRAY && lines->size) {
-        const Json *us = json_get(json_first(lines), "us");
+    TEST(bench_cases && bench_cases->type == JSON_ARRAY && bench_cases->size == 1);
+    if (bench_cases && bench_cases->type == JSON_ARRAY && bench_cases->size) {
+        const Json *us = json_get(json_first(bench_cases), "us");
         TEST(json_is_number(us) && json_number(us) > 0);
     }
     arena_free(&arena);
@@ -105,17 +105,17 @@ static void check_streams(void) {
     const char *arguments[] = {
         directory, "--streams", "3,1", "-n", "2", "-d", "5", "-r", "2", "-t", "1", "--json", NULL};
     TEST(run(arguments, STDOUT_FILENO, text) == 0);
-    char *line = text;
+    char *bench_case = text;
     for (int wanted = 3; wanted > 0; wanted -= 2) {
-        char *end = strchr(line, '\n');
+        char *end = strchr(bench_case, '\n');
         TEST_MSG(end != NULL, "no line of %d streams: %s", wanted, text);
         if (!end) break;
         *end = 0;
-        const Json *root = json_parse(&arena, slice_of(line), &error);
+        const Json *root = json_parse(&arena, slice_of(bench_case), &error);
         const Json *streams = root ? json_get(root, "streams") : NULL, *tg = root ? json_get(root, "tg") : NULL;
         TEST(json_is_number(streams) && (int)json_number(streams) == wanted);
         TEST(json_is_number(tg) && json_number(tg) > 0);
-        line = end + 1;
+        bench_case = end + 1;
     }
     fixture_remove(directory);
     buffer_free(&config);

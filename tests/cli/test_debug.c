@@ -65,8 +65,8 @@ static void test_lines(void) {
         const char *end = strchr(at, '\n');
         TEST_MSG(end, "%zu lines: %s", i, output);
         if (!end) break;
-        const Json *line = json_parse(&arena, (Slice){at, (size_t)(end - at)}, NULL);
-        const Json *value = json_get(line, wanted[i]);
+        const Json *bench_case = json_parse(&arena, (Slice){at, (size_t)(end - at)}, NULL);
+        const Json *value = json_get(bench_case, wanted[i]);
         TEST_MSG(value, "line %zu: %s", i, output);
         TEST(!value || value->size > 0);
         at = end + 1;

@@ -20,7 +20,7 @@ struct Copies {
 
 /* Words that as f32 and as f16 are NaN, and as numbers of bytes or places far outside. */
 void fill_with_garbage(void *p, size_t bytes) {
-    const uint32_t word = 0xfffffe01u | draw(128) << 1;
+    const uint32_t word = 0xfffffe01u | sample(128) << 1;
     for (size_t i = 0; i + 4 <= bytes; i += 4) memcpy((uint8_t *)p + i, &word, 4);
 }
 
@@ -271,7 +271,7 @@ void store_bulk(uint32_t to, const void *value, uint32_t bytes, uint32_t barrier
 
 /* Any of those under way. */
 void perform_bulk() {
-    const size_t at = draw((uint32_t)cluster.bulks.size());
+    const size_t at = sample((uint32_t)cluster.bulks.size());
     const Bulk bulk = cluster.bulks[at];
     cluster.bulks[at] = cluster.bulks.back();
     cluster.bulks.pop_back();

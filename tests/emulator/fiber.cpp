@@ -20,19 +20,19 @@ Cluster cluster;
 
 static uint64_t random_state = 1;
 
-static uint32_t draw_word() {
+static uint32_t sample_word() {
     random_state ^= random_state << 13;
     random_state ^= random_state >> 7;
     random_state ^= random_state << 17;
     return (uint32_t)(random_state >> 32);
 }
-uint32_t draw(uint32_t below) { return (uint32_t)((uint64_t)draw_word() * below >> 32); }
-bool chance(uint32_t of) { return draw(of) == 0; }
+uint32_t sample(uint32_t below) { return (uint32_t)((uint64_t)sample_word() * below >> 32); }
+bool chance(uint32_t of) { return sample(of) == 0; }
 
 static void seed(uint64_t launch) {
     static const char *const text = getenv("EMULATOR_SEED");
     random_state = ((text ? strtoull(text, NULL, 10) : 1) * 0x9e3779b97f4a7c15 + launch) * 0xbf58476d1ce4e5b9 | 1;
-    for (int i = 0; i < 4; i++) draw_word();
+    for (int i = 0; i < 4; i++) sample_word();
 }
 
 /* ---- stacks ---- */
@@ -115,11 +115,11 @@ static Thread *take_next() {
     enum { BULK_CHANCE = 16, WARP_CHANCE = 16 };
     while (!cluster.bulks.empty() && (ready.empty() || chance(BULK_CHANCE))) perform_bulk();
     if (ready.empty()) return NULL;
-    if (current >= ready.size() || chance(WARP_CHANCE)) current = draw((uint32_t)ready.size());
+    if (current >= ready.size() || chance(WARP_CHANCE)) current = sample((uint32_t)ready.size());
     Warp *warp = ready[current];
-    const uint32_t turn = draw_word() & 31,
-                   turned = warp->ready >> turn | (uint32_t)((uint64_t)warp->ready << (32 - turn));
-    const uint32_t lane = (turn + (uint32_t)__builtin_ctz(turned)) & 31;
+    const uint32_t turn = sample_word() & 31,
+                   rotated = warp->ready >> turn | (uint32_t)((uint64_t)warp->ready << (32 - turn));
+    const uint32_t lane = (turn + (uint32_t)__builtin_ctz(rotated)) & 31;
     warp->ready &= ~(1u << lane);
     if (warp->ready == 0) {
         ready[current] = ready.back();
@@ -274,8 +274,8 @@ static void begin(
 void run_grid(const cudaLaunchConfig_t &config, const Kernel &kernel, const void *arguments, uint32_t size) {
     begin(config, kernel, arguments, size, false);
     const uint32_t across = config.gridDim.x / size, count = across * config.gridDim.y * config.gridDim.z;
-    const bool backwards = draw(2) != 0;
-    const uint32_t first = draw(count);
+    const bool backwards = sample(2) != 0;
+    const uint32_t first = sample(count);
     for (uint32_t i = 0; i < count; i++) {
         place_cluster((first + (backwards ? count - i : i)) % count, across);
         run_cluster();

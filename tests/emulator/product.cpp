@@ -102,7 +102,7 @@ struct Matrices {
     const uint32_t *from;
     uint8_t *row; /* of matrix lane / 8, its row lane % 8 */
     int count;
-    bool turned;
+    bool rotated;
 };
 static void compute_load(void *const put[LANES], uint32_t mask) {
     if (mask != ~0u) fault("ldmatrix without all lanes");
@@ -111,8 +111,8 @@ static void compute_load(void *const put[LANES], uint32_t mask) {
         for (int lane = 0; lane < LANES; lane++) {
             uint16_t halves[2];
             for (int k = 0; k < 2; k++) {
-                const int row = first.turned ? lane % 4 * 2 + k : lane / 4,
-                          column = first.turned ? lane / 4 : lane % 4 * 2 + k;
+                const int row = first.rotated ? lane % 4 * 2 + k : lane / 4,
+                          column = first.rotated ? lane / 4 : lane % 4 * 2 + k;
                 memcpy(&halves[k], ((const Matrices *)put[8 * m + row])->row + 2 * column, 2);
             }
             *((const Matrices *)put[lane])->words[m] = halves[0] | (uint32_t)halves[1] << 16;
@@ -124,8 +124,8 @@ static void compute_store(void *const put[LANES], uint32_t mask) {
     for (int m = 0; m < first.count; m++)
         for (int lane = 0; lane < LANES; lane++)
             for (int k = 0; k < 2; k++) {
-                const int row = first.turned ? lane % 4 * 2 + k : lane / 4,
-                          column = first.turned ? lane / 4 : lane % 4 * 2 + k;
+                const int row = first.rotated ? lane % 4 * 2 + k : lane / 4,
+                          column = first.rotated ? lane / 4 : lane % 4 * 2 + k;
                 const uint16_t half = (uint16_t)(((const Matrices *)put[lane])->from[m] >> 16 * k);
                 memcpy(((const Matrices *)put[8 * m + row])->row + 2 * column, &half, 2);
             }
@@ -146,19 +146,19 @@ static void compute_turn(void *const put[LANES], uint32_t mask) {
 
 /* Where row `row`'s byte `byte` of a step of a matrix lies that a descriptor describes; turned: where column `byte` /
  * 2's half lies, rows being next to one another. */
-static const uint8_t *matrix_at(uint64_t matrix, int row, int byte, bool turned) {
+static const uint8_t *matrix_at(uint64_t matrix, int row, int byte, bool rotated) {
     const uint32_t first = (uint32_t)(matrix & 0x3fff) << 4, leading = (uint32_t)(matrix >> 16 & 0x3fff) << 4,
                    stride = (uint32_t)(matrix >> 32 & 0x3fff) << 4, swizzle = (uint32_t)(matrix >> 62);
     const uint32_t r = (uint32_t)row, b = (uint32_t)byte, bits = swizzle ? 4 - swizzle : 0, width = 16u << bits;
     uint32_t at;
     if (matrix >> 49 & 7) fault("a matrix of wgmma with a base offset");
-    if (turned) /* rows in pieces of `width` bytes, eight columns in a unit */
+    if (rotated) /* rows in pieces of `width` bytes, eight columns in a unit */
         at = first + r * 2 / width * leading + r * 2 % width + b / 2 % 8 * width + b / 2 / 8 * stride;
     else if (swizzle)
         at = first + r / 8 * stride + r % 8 * width + b;
     else
         at = first + r / 8 * stride + r % 8 * 16 + b / 16 * leading + b % 16;
-    if (turned && !swizzle) fault("a turned matrix of wgmma without swizzle");
+    if (rotated && !swizzle) fault("a turned matrix of wgmma without swizzle");
     if (bits) at ^= (at >> 7 & ((1u << bits) - 1)) << 4;
     return (const uint8_t *)shared_pointer(at, 2, 1);
 }
@@ -166,9 +166,9 @@ static const uint8_t *matrix_at(uint64_t matrix, int row, int byte, bool turned)
 static void product_halves(const Product &p) {
     static float b[STEP * COLUMNS_MAX], sums[ROWS * COLUMNS_MAX];
     float a[ROWS][STEP];
-    const auto half = [](uint64_t matrix, int row, int k, bool turned) {
+    const auto half = [](uint64_t matrix, int row, int k, bool rotated) {
         uint16_t bits;
-        memcpy(&bits, matrix_at(matrix, row, 2 * k, turned), 2);
+        memcpy(&bits, matrix_at(matrix, row, 2 * k, rotated), 2);
         return half_at(bits);
     };
     for (int lane = 0; lane < LANES; lane++) {
@@ -257,14 +257,14 @@ namespace ptx {
 
 void multiply(Multiply &m) { meet(~0u, &m, compute_halves, "mma"); }
 void multiply(MultiplyIntegers &m) { meet(~0u, &m, compute_integers, "mma"); }
-void matrices_load(uint32_t *const *words, int count, bool turned, uint32_t from) {
+void matrices_load(uint32_t *const *words, int count, bool rotated, uint32_t from) {
     uint8_t *row = self->lane < 8 * count ? (uint8_t *)shared_pointer(from, 16, 16) : NULL;
-    Matrices m = {words, NULL, row, count, turned};
+    Matrices m = {words, NULL, row, count, rotated};
     meet(~0u, &m, compute_load, "ldmatrix");
 }
-void matrices_store(const uint32_t *words, int count, bool turned, uint32_t to) {
+void matrices_store(const uint32_t *words, int count, bool rotated, uint32_t to) {
     uint8_t *row = self->lane < 8 * count ? (uint8_t *)shared_pointer(to, 16, 16) : NULL;
-    Matrices m = {NULL, words, row, count, turned};
+    Matrices m = {NULL, words, row, count, rotated};
     meet(~0u, &m, compute_store, "stmatrix");
 }
 uint32_t matrix_turned(uint32_t word) {

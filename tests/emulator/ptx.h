@@ -295,10 +295,10 @@ EMULATOR_INTEGERS(s, u)
 EMULATOR_INTEGERS(u, u)
 
 /* ldmatrix: a lane's row of the matrices, its words of them. */
-void matrices_load(uint32_t *const *words, int count, bool turned, uint32_t from);
-void matrices_store(const uint32_t *words, int count, bool turned, uint32_t to);
-template <class T> inline void ldmatrix_some(T *const *p, int count, bool turned, uint32_t from) {
-    matrices_load((uint32_t *const *)p, count, turned, from);
+void matrices_load(uint32_t *const *words, int count, bool rotated, uint32_t from);
+void matrices_store(const uint32_t *words, int count, bool rotated, uint32_t to);
+template <class T> inline void ldmatrix_some(T *const *p, int count, bool rotated, uint32_t from) {
+    matrices_load((uint32_t *const *)p, count, rotated, from);
 }
 template <class T> inline void ldmatrix_sync_aligned_m8n8_x4_shared_b16(Outs<T, 4> d, uint32_t from) {
     ldmatrix_some(d.p, 4, false, from);

@@ -64,7 +64,7 @@ void fault(const char *format, ...) {
 }
 
 void report_deadlock() {
-    const Thread *told[GROUPS_MAX];
+    const Thread *decode_rows_for_matmul[GROUPS_MAX];
     int count = 0;
     fprintf(stderr, "\nemulator: all that are left wait for ever\n  %s\n", cluster.name);
     for (uint32_t b = 0; b < cluster.size; b++) {
@@ -83,9 +83,10 @@ void report_deadlock() {
                     block.index.z, w, alike, first->where, first->waits ? first->waits : "runs");
                 bool known = first == self;
                 for (int i = 0; i < count; i++)
-                    known |= told[i]->where == first->where && told[i]->waits == first->waits;
+                    known |= decode_rows_for_matmul[i]->where == first->where &&
+                        decode_rows_for_matmul[i]->waits == first->waits;
                 if (!known && count < GROUPS_MAX) {
-                    told[count++] = first;
+                    decode_rows_for_matmul[count++] = first;
                     print_calls_of(first);
                 }
             }

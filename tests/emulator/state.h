@@ -87,7 +87,7 @@ struct Cluster {
 extern Cluster cluster;
 
 /* fiber.cpp */
-uint32_t draw(uint32_t below);
+uint32_t sample(uint32_t below);
 void wait_for(const char *what); /* others run until somebody makes this thread ready */
 void make_ready(Thread *thread);
 void run_cluster();

@@ -23,20 +23,20 @@ enum {
 };
 
 typedef struct FakeStep {
-    int rows, generated, runs, outputs, largest_run, last_small_run, first_large_run;
-    bool many;
+    int rows, decode_rows, chunks, outputs, largest_run, last_small_run, first_large_run;
+    bool uniform_matmul;
 } FakeStep;
 
 static struct Fake {
     int vocab, context;
-    int window;      /* of a second layer; 0: there is none */
-    bool coded;      /* the first layer's pages can be codes */
-    bool draws;      /* tokens, and so steps may be begun ahead */
-    int generated;   /* rows of a step that leave something else in the cache, as those of answers; 0: none do */
-    int refuse;      /* it cannot draw each so many-th token; 0: it always can */
-    int32_t eos;     /* the end token, */
-    float eos_logit; /* and what is added to its logit */
-    int fail_at;     /* this step fails, counted from 1; 0: none */
+    int window;         /* of a second layer; 0: there is none */
+    bool quantised;     /* the first layer's pages can be codes */
+    bool sample_params; /* tokens, and so steps may be begun ahead */
+    int decode_rows;    /* rows of a step that leave something else in the cache, as those of answers; 0: none do */
+    int refuse;         /* it cannot draw each so many-th token; 0: it always can */
+    int32_t eos;        /* the end token, */
+    float eos_logit;    /* and what is added to its logit */
+    int fail_at;        /* this step fails, counted from 1; 0: none */
 
     Mutex mutex;
     Condition changed;
@@ -44,11 +44,11 @@ static struct Fake {
     int permits, arrived; /* steps that may run; steps that came to the gate */
     int steps;            /* finished */
     FakeStep log[FAKE_STEPS];
-    ErrorCode fail_code;     /* of that step; 0: ERROR_DEVICE; ERROR_IO: as a file of the model shrank */
-    int nan_at;              /* the step whose logits are not numbers */
-    size_t leaked_bytes;     /* of pages that were in use when their cache closed */
-    atomic_int load_ms;      /* that the next models take to be opened */
-    atomic_int ahead, drawn; /* steps that were begun ahead, tokens; of all engines */
+    ErrorCode fail_code;       /* of that step; 0: ERROR_DEVICE; ERROR_IO: as a file of the model shrank */
+    int nan_at;                /* the step whose logits are not numbers */
+    size_t leaked_bytes;       /* of pages that were in use when their cache closed */
+    atomic_int load_ms;        /* that the next models take to be opened */
+    atomic_int ahead, sampled; /* steps that were begun ahead, tokens; of all engines */
 } fake;
 
 struct Model {
@@ -63,7 +63,7 @@ struct Runner {
     const KvCache *cache; /* of the last step */
     float state;          /* of its last row */
     SamplerScratch scratch;
-    int32_t *drawn[2]; /* [outputs_max] by the last two steps */
+    int32_t *sampled[2]; /* [outputs_max] by the last two steps */
     bool failed[2];
     uint64_t begun, ended; /* steps */
     bool drew;             /* the step that ended last */
@@ -86,8 +86,8 @@ static inline void fake_reset(void) {
     fake.fail_code = ERROR_NONE;
     fake.leaked_bytes = 0;
     fake.window = 0;
-    fake.coded = fake.gated = fake.draws = false;
-    fake.generated = fake.refuse = fake.ahead = fake.drawn = fake.load_ms = 0;
+    fake.quantised = fake.gated = fake.sample_params = false;
+    fake.decode_rows = fake.refuse = fake.ahead = fake.sampled = fake.load_ms = 0;
     mutex_unlock(&fake.mutex);
 }
 
@@ -149,10 +149,10 @@ int model_vocab(const Model *model) { return fake.vocab; }
 int model_hidden(const Model *model) { return 1; }
 int model_context(const Model *model) { return fake.context; }
 bool model_experts_cut(const Model *model, int *used, int *made_for) { return false; }
-ExpertSource *model_experts(const Model *model) { return NULL; }
+ExpertProvider *model_experts(const Model *model) { return NULL; }
 void model_watch_experts(const Model *model, bool (*given_up)(void *context), void *context) {}
 uint64_t model_expert_floor(const Model *model) { return 0; }
-uint64_t model_expert_cycle(const Model *model) { return 0; }
+uint64_t model_expert_working_set(const Model *model) { return 0; }
 bool model_hold_experts(const Model *model, uint64_t bytes, Error *error) { return false; }
 bool runner_budget_left(const Runner *runner, uint64_t least, uint64_t free_bytes, uint64_t *bytes, Error *error) {
     return false;
@@ -171,13 +171,13 @@ static inline int fake_gate(const Step *step, int outputs) {
     if (fake.permits > 0) fake.permits--;
     FakeStep *log = &fake.log[fake.steps++ % FAKE_STEPS];
     *log = (FakeStep){.rows = step->rows,
-        .generated = step->generated,
-        .many = step->many,
-        .runs = step->run_count,
+        .decode_rows = step->decode_rows,
+        .uniform_matmul = step->uniform_matmul,
+        .chunks = step->chunk_count,
         .outputs = outputs,
         .first_large_run = INT32_MAX};
-    for (int i = 0; i < step->run_count; i++) {
-        const int rows = step->runs[i].rows;
+    for (int i = 0; i < step->chunk_count; i++) {
+        const int rows = step->chunks[i].rows;
         if (rows > log->largest_run) log->largest_run = rows;
         if (rows == 1) log->last_small_run = i;
         if (rows > 1 && log->first_large_run > i) log->first_large_run = i;
@@ -202,11 +202,11 @@ static void fake_release(Backend *backend, void *memory) {
     if (runner->cache) fake.leaked_bytes = kv_bytes_used(runner->cache);
     free(memory);
 }
-static void fake_discard(Backend *backend, void *memory, size_t bytes) {}
+static void fake_decommit(Backend *backend, void *memory, size_t bytes) {}
 static void fake_copy(Backend *backend, void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 static size_t fake_layer_bytes(Backend *backend, const KvLayout *layout) { return FAKE_PAGE_BYTES; }
 static size_t fake_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
-    return fake.coded ? FAKE_CODE_BYTES : 0;
+    return fake.quantised ? FAKE_CODE_BYTES : 0;
 }
 
 static inline uint64_t *fake_page(const KvLayer *layer, int32_t page) {
@@ -217,7 +217,7 @@ static inline uint16_t *fake_codes(const KvStore *store, int32_t page) {
     CHECK(page >= 0);
     return (uint16_t *)(void *)(store->base + (size_t)page * store->stride);
 }
-static void fake_survey(Backend *backend, int count, const KvSurvey *survey) {
+static void fake_survey(Backend *backend, int count, const KvCalibration *survey) {
     for (int i = 0; i < count; i++) {
         const int last = survey[i].tokens - 1;
         const uint64_t seen = fake_page(survey[i].layer, survey[i].table[last / KV_PAGE_TOKENS])[last % KV_PAGE_TOKENS];
@@ -225,12 +225,12 @@ static void fake_survey(Backend *backend, int count, const KvSurvey *survey) {
         survey[i].code->bias_pairs[0] = seen;
     }
 }
-static void fake_encode(Backend *backend, int count, const KvEncode *encode) {
+static void fake_encode(Backend *backend, int count, const KvQuantise *encode) {
     for (int i = 0; i < count; i++) {
-        const KvEncode *e = &encode[i];
+        const KvQuantise *e = &encode[i];
         const uint64_t *from = fake_page(e->layer, e->from);
-        uint16_t *k = fake_codes(&e->layer->k_codes[e->code->k], e->k_to);
-        uint16_t *v = fake_codes(&e->layer->v_codes[e->code->v], e->v_to);
+        uint16_t *k = fake_codes(&e->layer->k_quant[e->code->k], e->k_to);
+        uint16_t *v = fake_codes(&e->layer->v_quant[e->code->v], e->v_to);
         for (int t = 0; t < KV_PAGE_TOKENS; t++) {
             k[t] = (uint16_t)(from[t] + e->code->bias_pairs[0]);
             v[t] = (uint16_t)(from[t] >> 16);
@@ -240,24 +240,24 @@ static void fake_encode(Backend *backend, int count, const KvEncode *encode) {
 static const BackendOps fake_ops = {.name = "fake",
     .alloc = fake_alloc,
     .release = fake_release,
-    .discard = fake_discard,
+    .decommit = fake_decommit,
     .copy = fake_copy,
     .kv_layer_bytes = fake_layer_bytes,
-    .kv_code_bytes = fake_code_bytes,
-    .kv_survey = fake_survey,
-    .kv_encode = fake_encode};
+    .kv_quant_bytes = fake_code_bytes,
+    .kv_calibrate = fake_survey,
+    .kv_quantise = fake_encode};
 
 /* ---- runner.h ---- */
 
 Runner *runner_open(const Model *model, const RunnerOptions *options, Error *error) {
     Runner *runner = calloc(1, sizeof *runner);
     float *logits = malloc((size_t)options->outputs_max * (size_t)fake.vocab * sizeof *logits);
-    int32_t *drawn = malloc((size_t)options->outputs_max * 2 * sizeof *drawn);
+    int32_t *sampled = malloc((size_t)options->outputs_max * 2 * sizeof *sampled);
     SamplerScratch scratch = {0};
-    if (!runner || !logits || !drawn || !sampler_scratch_open(&scratch, fake.vocab, error)) {
+    if (!runner || !logits || !sampled || !sampler_scratch_open(&scratch, fake.vocab, error)) {
         free(runner);
         free(logits);
-        free(drawn);
+        free(sampled);
         fail(error, ERROR_MEMORY, "no memory for a fake runner");
         return NULL;
     }
@@ -266,7 +266,7 @@ Runner *runner_open(const Model *model, const RunnerOptions *options, Error *err
         .outputs_max = options->outputs_max,
         .logits = logits,
         .scratch = scratch,
-        .drawn = {drawn, drawn + options->outputs_max},
+        .sampled = {sampled, sampled + options->outputs_max},
         .backend = {.ops = &fake_ops, .rows_max = options->backend.rows_max}};
     const CacheSpec specs[2] = {{.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
         {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = fake.window}};
@@ -279,42 +279,42 @@ void runner_close(Runner *runner) {
     if (!runner) return;
     kv_plan_free(&runner->plan);
     sampler_scratch_close(&runner->scratch);
-    free(runner->drawn[0]);
+    free(runner->sampled[0]);
     free(runner->logits);
     free(runner);
 }
-bool runner_draws(const Runner *runner) { return fake.draws; }
-int runner_generated_max(const Runner *runner) { return fake.generated; }
-bool runner_goes_ahead(const Runner *runner) { return fake.draws; }
-const int32_t *runner_drawn(const Runner *runner) {
-    return runner->drew ? runner->drawn[(runner->ended - 1) % 2] : NULL;
+bool runner_samples(const Runner *runner) { return fake.sample_params; }
+int runner_decode_rows_max(const Runner *runner) { return fake.decode_rows; }
+bool runner_can_lookahead(const Runner *runner) { return fake.sample_params; }
+const int32_t *runner_sampled(const Runner *runner) {
+    return runner->drew ? runner->sampled[(runner->ended - 1) % 2] : NULL;
 }
 const Model *runner_model(const Runner *runner) { return runner->model; }
 const KvPlan *runner_kv_plan(const Runner *runner) { return &runner->plan; }
-const float *runner_states(const Runner *runner) { return &runner->state; } /* of one request at a time */
+const float *runner_hidden_rows(const Runner *runner) { return &runner->state; } /* of one request at a time */
 const float *runner_sums(const Runner *runner) { return NULL; }
 Backend *runner_backend(const Runner *runner) { return (Backend *)&runner->backend; }
 Backend *runner_upper(const Runner *runner) { return (Backend *)&runner->backend; }
 int model_layers(const Model *model) { return 1; }
-void model_leave_layers(const Model *model, int first) {}
+void model_drop_host_pages(const Model *model, int first) {}
 
 /* Of everything that a row sees. */
-static inline uint64_t fake_seen(const Runner *runner, const KvCache *cache, const Run *run, int position) {
+static inline uint64_t fake_seen(const Runner *runner, const KvCache *cache, const SequenceChunk *chunk, int position) {
     uint64_t seen = 0;
     for (int l = 0; l < runner->plan.layer_count; l++) {
         const KvLayer *layer = &kv_layers(cache)[l];
-        const KvCoding *coding = runner->plan.group[layer->group].coded ? run->coding : NULL;
+        const KvQuantView *quant = runner->plan.group[layer->group].quantised ? chunk->quant : NULL;
         const int window = runner->plan.group[layer->group].window;
         const int first = window && position >= window ? position - window + 1 : 0;
         for (int t = first; t <= position; t++) {
             const int page = t / KV_PAGE_TOKENS, at = t % KV_PAGE_TOKENS;
-            if (!coding || t < coding->sink || t >= kv_cold_end(coding, position)) {
-                seen += fake_page(layer, run->tables[layer->group][page])[at] * (uint64_t)(l + 3);
+            if (!quant || t < quant->sink || t >= kv_cold_end(quant, position)) {
+                seen += fake_page(layer, chunk->tables[layer->group][page])[at] * (uint64_t)(l + 3);
                 continue;
             }
-            const KvCode *code = &coding->layers[l];
-            seen += fake_codes(&layer->k_codes[code->k], coding->k_pages[l][page])[at] * (uint64_t)(code->k + 5);
-            seen += fake_codes(&layer->v_codes[code->v], coding->v_pages[l][page])[at] * (uint64_t)(code->v + 7);
+            const KvQuant *code = &quant->layers[l];
+            seen += fake_codes(&layer->k_quant[code->k], quant->k_pages[l][page])[at] * (uint64_t)(code->k + 5);
+            seen += fake_codes(&layer->v_quant[code->v], quant->v_pages[l][page])[at] * (uint64_t)(code->v + 7);
         }
     }
     return seen;
@@ -323,13 +323,13 @@ static inline uint64_t fake_seen(const Runner *runner, const KvCache *cache, con
 static inline int32_t fake_token(const Runner *runner, int32_t token) {
     if (token >= 0) return token;
     CHECK(token < -1 && -2 - token < runner->outputs_max && runner->begun > 1);
-    token = runner->drawn[runner->begun % 2][-2 - token]; /* the step before this one's */
+    token = runner->sampled[runner->begun % 2][-2 - token]; /* the step before this one's */
     return token < 0 ? 0 : token;
 }
 
-static inline int32_t fake_draw(Runner *runner, const float *logits, const Draw *draw) {
-    const int number = atomic_fetch_add(&fake.drawn, 1) + 1;
-    return fake.refuse && number % fake.refuse == 0 ? -1 : sampler_draw(&runner->scratch, logits, draw);
+static inline int32_t fake_sample(Runner *runner, const float *logits, const SampleParams *sample) {
+    const int number = atomic_fetch_add(&fake.sampled, 1) + 1;
+    return fake.refuse && number % fake.refuse == 0 ? -1 : sampler_sample(&runner->scratch, logits, sample);
 }
 
 void runner_begin(
@@ -338,37 +338,37 @@ void runner_begin(
     runner->cache = cache;
     const int number = fake_gate(step, count);
     CHECK(step->rows > 0 && step->rows <= runner->rows_max && count <= step->rows && count <= runner->outputs_max);
-    CHECK(step->generated >= 0 && step->generated <= step->rows);
-    CHECK(step->generated == 0 || step->many || step->generated <= fake.generated);
-    CHECK(runner->begun - runner->ended < (fake.draws ? 2 : 1));
+    CHECK(step->decode_rows >= 0 && step->decode_rows <= step->rows);
+    CHECK(step->decode_rows == 0 || step->uniform_matmul || step->decode_rows <= fake.decode_rows);
+    CHECK(runner->begun - runner->ended < (fake.sample_params ? 2 : 1));
     *begun = (RunnerStep){.step = *step, .count = count};
     if (runner->begun > runner->ended) atomic_fetch_add(&fake.ahead, 1);
-    const int turn = (int)(runner->begun++ % 2);
-    runner->failed[turn] = number == fake.fail_at;
-    if (runner->failed[turn]) return;
+    const int candidate = (int)(runner->begun++ % 2);
+    runner->failed[candidate] = number == fake.fail_at;
+    if (runner->failed[candidate]) return;
     int row = 0, done = 0;
     int32_t last = 0;
-    for (int i = 0; i < step->run_count; i++) {
-        const Run *run = &step->runs[i];
-        CHECK(run->row == row && run->rows > 0);
-        for (int position = run->position; position < run->position + run->rows; position++, row++) {
+    for (int i = 0; i < step->chunk_count; i++) {
+        const SequenceChunk *chunk = &step->chunks[i];
+        CHECK(chunk->row == row && chunk->rows > 0);
+        for (int position = chunk->position; position < chunk->position + chunk->rows; position++, row++) {
             CHECK(step->positions[row] == position);
             last = fake_token(runner, step->tokens[row]);
             for (int l = 0; l < runner->plan.layer_count; l++) {
                 const KvLayer *layer = &kv_layers(cache)[l];
-                const int32_t *table = run->tables[layer->group];
+                const int32_t *table = chunk->tables[layer->group];
                 const int before = position - 1;
                 const uint64_t hash =
                     position > 0 ? fake_page(layer, table[before / KV_PAGE_TOKENS])[before % KV_PAGE_TOKENS] : 0;
                 fake_page(layer, table[position / KV_PAGE_TOKENS])[position % KV_PAGE_TOKENS] =
-                    fake_next_hash(hash, row < step->generated ? last + FAKE_GENERATED : last);
+                    fake_next_hash(hash, row < step->decode_rows ? last + FAKE_GENERATED : last);
             }
             if (done == count || output[done] != row) continue;
             float *logits = runner->logits + (size_t)done * (size_t)fake.vocab;
-            fake_logits(fake_seen(runner, cache, run, position), logits);
+            fake_logits(fake_seen(runner, cache, chunk, position), logits);
             for (int id = 0; number == fake.nan_at && id < fake.vocab; id++) logits[id] = NAN;
-            if (step->draws) {
-                runner->drawn[turn][done] = fake_draw(runner, logits, &step->draws[done]);
+            if (step->sample_params) {
+                runner->sampled[candidate][done] = fake_sample(runner, logits, &step->sample_params[done]);
                 for (int id = 0; id < fake.vocab; id++) logits[id] = NAN; /* nobody may look at them */
             }
             done++;
@@ -380,10 +380,10 @@ void runner_begin(
 
 bool runner_end(Runner *runner, const RunnerStep *begun, float **logits, Error *error) {
     CHECK(runner->ended < runner->begun);
-    const int turn = (int)(runner->ended++ % 2);
-    runner->drew = begun->step.draws;
+    const int candidate = (int)(runner->ended++ % 2);
+    runner->drew = begun->step.sample_params;
     *logits = runner->drew ? NULL : runner->logits;
-    if (!runner->failed[turn]) return true;
+    if (!runner->failed[candidate]) return true;
     return fail(
         error, fake.fail_code ? fake.fail_code : ERROR_DEVICE, "the fake device failed in step %d", fake.fail_at);
 }

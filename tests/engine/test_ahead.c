@@ -59,8 +59,8 @@ static void *read_cases(void *argument) {
     return NULL;
 }
 
-static void setting(const char *name, int window, bool coded, int refuse, int generated, int pages) {
-    const KvFormat codes = {.k = KV_CODE4, .v = KV_CODE4, .after = 128, .hot = 128};
+static void setting(const char *name, int window, bool quantised, int refuse, int decode_rows, int pages) {
+    const KvFormat codes = {.k = KV_Q4, .v = KV_Q4, .after = 128, .hot = 128};
     static Case cases[CASES];
     static Seen alone[CASES][CHOICES], together[CASES][CHOICES];
     memset(alone, 0, sizeof alone);
@@ -68,20 +68,20 @@ static void setting(const char *name, int window, bool coded, int refuse, int ge
     fake_reset();
     fake.eos_logit = -2;
     fake.window = window;
-    fake.coded = coded;
-    fake.generated = generated;
+    fake.quantised = quantised;
+    fake.decode_rows = decode_rows;
     for (int i = 0; i < CASES; i++) make_plain(&cases[i], i);
-    Engine *engine = open_with(1, 4000 * FAKE_PAGE_BYTES, coded ? &codes : NULL);
+    Engine *engine = open_with(1, 4000 * FAKE_PAGE_BYTES, quantised ? &codes : NULL);
     for (int i = 0; i < CASES; i++) {
         Request *request = submit(engine, &cases[i].options);
         read_all(request, cases[i].options.choices, alone[i]);
         request_free(request);
     }
     close_engine(engine);
-    TEST(fake.drawn == 0 && fake.ahead == 0);
-    fake.draws = true;
+    TEST(fake.sampled == 0 && fake.ahead == 0);
+    fake.sample_params = true;
     fake.refuse = refuse;
-    engine = open_with(SLOTS, (size_t)pages * FAKE_PAGE_BYTES, coded ? &codes : NULL);
+    engine = open_with(SLOTS, (size_t)pages * FAKE_PAGE_BYTES, quantised ? &codes : NULL);
     Thread threads[READERS];
     Reader readers[READERS];
     Error error;
@@ -92,7 +92,7 @@ static void setting(const char *name, int window, bool coded, int refuse, int ge
     for (int i = 0; i < READERS; i++) thread_join(threads[i]);
     wait_idle(engine);
     TEST(only_prefixes(engine));
-    const uint64_t parked = engine_stats(engine).parked;
+    const uint64_t preempted = engine_stats(engine).preempted;
     for (int i = 0; i < CASES; i++)
         for (int k = 0; k < cases[i].options.choices; k++)
             TEST_MSG(!memcmp(&alone[i][k], &together[i][k], sizeof(Seen)), "%s: choice %d of request %d", name, k, i);
@@ -106,9 +106,9 @@ static void setting(const char *name, int window, bool coded, int refuse, int ge
         TEST_MSG(!memcmp(alone[i], again, sizeof again), "%s: request %d by itself", name, i);
     }
     close_engine(engine);
-    TEST_MSG(fake.drawn > 100 && fake.ahead > 20, "%s: %d drawn, %d ahead", name, fake.drawn, fake.ahead);
-    printf("%s: %d tokens drawn, %d of %d steps ahead, %d parked\n", name, fake.drawn, fake.ahead, fake.steps,
-        (int)parked);
+    TEST_MSG(fake.sampled > 100 && fake.ahead > 20, "%s: %d drawn, %d ahead", name, fake.sampled, fake.ahead);
+    printf("%s: %d tokens drawn, %d of %d steps ahead, %d parked\n", name, fake.sampled, fake.ahead, fake.steps,
+        (int)preempted);
 }
 
 /* ---- ends ---- */
@@ -116,7 +116,7 @@ static void setting(const char *name, int window, bool coded, int refuse, int ge
 /* So many tokens take so many steps, and no more: what ends for certain is not gone on with. */
 static void test_lengths(void) {
     fake_reset();
-    fake.draws = true;
+    fake.sample_params = true;
     fake.context = 512;
     Engine *engine = open_engine(2, 2, 512, 0);
     Case c;
@@ -139,20 +139,20 @@ static void test_lengths(void) {
 }
 
 /* The step behind the end of an answer is under way when the next request comes, which finds the answer's pages. */
-static void test_found_again(int generated) {
+static void test_found_again(int decode_rows) {
     fake_reset();
-    fake.generated = generated;
+    fake.decode_rows = decode_rows;
     fake.eos_logit = 1;
     static Case c;
     Seen first[40], second[40];
-    for (int draws = 0; draws < 2; draws++) {
-        fake.draws = draws;
+    for (int sample_params = 0; sample_params < 2; sample_params++) {
+        fake.sample_params = sample_params;
         Engine *engine = open_engine(2, 2, 64, 0);
         for (int i = 0; i < 40; i++) {
             make_prompt(&c, 60 + 3 * i, (uint64_t)i);
             c.options.max_tokens = 200;
             const Seen seen = run_one(engine, &c.options);
-            Seen *result = draws ? second : first;
+            Seen *result = sample_params ? second : first;
             const int prompt = c.options.prompt_count; /* goes on behind the answer */
             memcpy(c.prompt + prompt, seen.ids, (size_t)seen.count * sizeof *seen.ids);
             c.options.prompt_count += seen.count;
@@ -184,7 +184,7 @@ static void test_row_by_row(int prefill_size, int count, int least) {
         close_engine(engine);
     }
     const int before = fake.steps;
-    fake.draws = fake.gated = true;
+    fake.sample_params = fake.gated = true;
     Engine *engine = open_engine(3, MOST, prefill_size, 18 * FAKE_PAGE_BYTES);
     for (int i = 0; i < count; i++) requests[i] = submit(engine, &c[i].options);
     fake_open_gate();
@@ -192,13 +192,13 @@ static void test_row_by_row(int prefill_size, int count, int least) {
         read_all(requests[i], 1, &seen);
         TEST_MSG(!memcmp(&seen, &alone[i], sizeof seen), "request %d", i);
     }
-    TEST(request_stats(requests[PARKED]).parked > 0);
+    TEST(request_stats(requests[PARKED]).preempted > 0);
     for (int i = 0; i < count; i++) request_free(requests[i]);
     close_engine(engine);
     int rows = 0;
     for (int i = before; i < fake.steps; i++) {
         const FakeStep *step = &fake.log[i % FAKE_STEPS];
-        rows += step->rows == step->runs && step->outputs > 0 && step->outputs < step->runs;
+        rows += step->rows == step->chunks && step->outputs > 0 && step->outputs < step->chunks;
     }
     TEST_MSG(rows >= least, "%d rows", rows);
 }
@@ -207,7 +207,7 @@ static void test_row_by_row(int prefill_size, int count, int least) {
 
 static void test_cancel(void) {
     fake_reset();
-    fake.draws = fake.gated = true;
+    fake.sample_params = fake.gated = true;
     Engine *engine = open_engine(1, 4, 64, 0);
     Case first, second;
     make_prompt(&first, 10, 1);
@@ -231,7 +231,7 @@ static void test_cancel(void) {
 
 static void test_close(void) {
     fake_reset();
-    fake.draws = true;
+    fake.sample_params = true;
     for (int round = 0; round < 20; round++) {
         Engine *engine = open_engine(2, 2, 64, 0);
         Case c;
@@ -262,7 +262,7 @@ static void test_fault(ErrorCode code) {
     close_engine(engine);
     for (int at = 1; at < 8; at++) {
         fake_reset();
-        fake.draws = true;
+        fake.sample_params = true;
         fake.fail_at = at;
         fake.fail_code = code;
         engine = open_engine(2, 2, 64, 0);
@@ -283,7 +283,7 @@ static void test_fault(ErrorCode code) {
 static void test_no_numbers(void) {
     for (int at = 1; at < 6; at++) {
         fake_reset();
-        fake.draws = true;
+        fake.sample_params = true;
         fake.refuse = 1; /* as a device that cannot draw from them */
         fake.nan_at = at;
         Engine *engine = open_engine(1, 1, 64, 0);

@@ -5,9 +5,9 @@
 
 enum { SLOTS = 4, PREFILL = 16, POOL = 400 };
 
-static Engine *open_apart(int slots, int prefill_size, size_t pages, int generated) {
+static Engine *open_apart(int slots, int prefill_size, size_t pages, int decode_rows) {
     fake_reset();
-    fake.generated = generated;
+    fake.decode_rows = decode_rows;
     return open_engine(slots, 16, prefill_size, pages * FAKE_PAGE_BYTES);
 }
 
@@ -21,7 +21,7 @@ static void make_long(Case *c, int prompt, int tokens, uint64_t seed) {
 static int largest_generated(void) {
     int most = 0;
     for (int i = 0; i < fake.steps && i < FAKE_STEPS; i++)
-        most = fake.log[i].generated > most ? fake.log[i].generated : most;
+        most = fake.log[i].decode_rows > most ? fake.log[i].decode_rows : most;
     return most;
 }
 
@@ -34,8 +34,8 @@ static void test_alone(void) {
     close_engine(engine);
     int prompts = 0, answers = 0;
     for (int i = 0; i < fake.steps; i++) {
-        prompts += fake.log[i].generated == 0 ? fake.log[i].rows : 0;
-        answers += fake.log[i].generated;
+        prompts += fake.log[i].decode_rows == 0 ? fake.log[i].rows : 0;
+        answers += fake.log[i].decode_rows;
     }
     TEST_MSG(prompts == 100 && answers == 29, "%d and %d rows", prompts, answers);
     engine = open_apart(1, PREFILL, POOL, 0);
@@ -47,14 +47,14 @@ static void test_alone(void) {
 /* With more slots than products can tell, steps say so, and of attention answers are told from prompts all the same. */
 static void test_many_slots(void) {
     Seen seen[2];
-    for (int many = 0; many < 2; many++) {
+    for (int uniform_matmul = 0; uniform_matmul < 2; uniform_matmul++) {
         Case c;
-        Engine *engine = open_apart(SLOTS, PREFILL, POOL, SLOTS - many);
+        Engine *engine = open_apart(SLOTS, PREFILL, POOL, SLOTS - uniform_matmul);
         make_long(&c, 100, 200, 1);
-        seen[many] = run_one(engine, &c.options);
+        seen[uniform_matmul] = run_one(engine, &c.options);
         close_engine(engine);
         TEST(largest_generated() == 1);
-        for (int i = 0; i < fake.steps && i < FAKE_STEPS; i++) TEST(fake.log[i].many == many);
+        for (int i = 0; i < fake.steps && i < FAKE_STEPS; i++) TEST(fake.log[i].uniform_matmul == uniform_matmul);
     }
     TEST(!memcmp(&seen[0], &seen[1], sizeof *seen));
 }
@@ -73,18 +73,18 @@ static void test_read_again(int most) {
     Engine *engine = open_apart(SLOTS, 64, 9, most);
     Request *requests[REQUESTS];
     for (int i = 0; i < REQUESTS; i++) requests[i] = submit(engine, &cases[i].options);
-    int parked = 0;
+    int preempted = 0;
     for (int i = 0; i < REQUESTS; i++) {
         Seen seen;
         read_all(requests[i], 1, &seen);
         TEST_MSG(!memcmp(&seen, &alone[i], sizeof seen), "at most %d: request %d", most, i);
-        parked += request_stats(requests[i]).parked;
+        preempted += request_stats(requests[i]).preempted;
         request_free(requests[i]);
     }
     wait_idle(engine);
     TEST(only_prefixes(engine));
     close_engine(engine);
-    TEST_MSG(parked > 0 && largest_generated() == most, "%d parked, steps of up to %d of %d", parked,
+    TEST_MSG(preempted > 0 && largest_generated() == most, "%d parked, steps of up to %d of %d", preempted,
         largest_generated(), most);
 }
 
@@ -112,7 +112,7 @@ static void test_answer_in_a_prompt(void) {
     Seen seen;
     read_all(older, 1, &seen);
     TEST(!memcmp(&seen, &expected, sizeof seen));
-    TEST_MSG(request_stats(younger).parked == 1 && request_stats(older).parked == 0, "it was not parked");
+    TEST_MSG(request_stats(younger).preempted == 1 && request_stats(older).preempted == 0, "it was not parked");
     read_all(younger, 1, &seen);
     TEST(!memcmp(&seen, &alone, sizeof seen));
     request_free(older);

@@ -83,7 +83,7 @@ static void automaton_free(Constraint *constraint) {
 
 static Automaton *automaton_new(uint32_t start, int longest) {
     static const ConstraintOps ops = {
-        .mask = automaton_mask, .forced = automaton_forced, .accept = automaton_accept, .free = automaton_free};
+        .mask = automaton_mask, .jump_ahead = automaton_forced, .accept = automaton_accept, .free = automaton_free};
     Automaton *a = calloc(1, sizeof *a);
     CHECK(a != NULL);
     constraint_init(&a->base, &ops, start << 8, WORDS);
@@ -125,9 +125,9 @@ static void make_cases(void) {
     }
 }
 
-static void test_obeying(int generated) {
+static void test_obeying(int decode_rows) {
     fake_reset();
-    fake.generated = generated;
+    fake.decode_rows = decode_rows;
     fake.eos_logit = -2;
     atomic_store(&freed, 0);
     make_cases();
@@ -142,8 +142,8 @@ static void test_obeying(int generated) {
     Request *requests[CASES];
     for (int i = 0; i < CASES; i++) requests[i] = submit(engine, &cases[i].options);
     for (int i = 0; i < CASES; i++) read_all(requests[i], cases[i].options.choices, together[i].seen);
-    const uint64_t parked = engine_stats(engine).parked;
-    TEST_MSG(parked > 0, "none was parked");
+    const uint64_t preempted = engine_stats(engine).preempted;
+    TEST_MSG(preempted > 0, "none was parked");
     int stops = 0, ended = 0;
     for (int i = 0; i < CASES; i++) {
         const RequestOptions *o = &cases[i].options;
@@ -183,11 +183,11 @@ static bool narrow_accept(Constraint *constraint, ConstraintState *state, int32_
 }
 
 /* The same answer, logprobs and all, as from a sampler that is given each row of logits; in fewer steps than tokens. */
-static void test_forced(int generated) {
+static void test_forced(int decode_rows) {
     enum { COUNT = 60 };
     static const ConstraintOps ops = {.mask = narrow_mask, .accept = narrow_accept, .free = automaton_free};
     fake_reset();
-    fake.generated = generated;
+    fake.decode_rows = decode_rows;
     Case c;
     make_prompt(&c, 50, 4);
     c.options.max_tokens = COUNT;
@@ -223,7 +223,7 @@ static void test_forced(int generated) {
         equal += sampler_next(&sampler, &scratch, logits, 50 + i, &token) == seen.ids[i];
         hash = mix_token(hash, &token);
         CHECK(narrow_accept(&a->base, &state, token.id, &error));
-        all += 3 * (prompt = fake_next_hash(prompt, token.id + (generated ? FAKE_GENERATED : 0)));
+        all += 3 * (prompt = fake_next_hash(prompt, token.id + (decode_rows ? FAKE_GENERATED : 0)));
     }
     TEST_MSG(equal == COUNT && hash == seen.hash, "%d of %d tokens", equal, COUNT);
     sampler_scratch_close(&scratch);
@@ -313,18 +313,18 @@ static void test_forced_runs(void) {
         const int steps = fake_steps() - before;
         close_engine(engine);
         ConstraintState state = a->base.start;
-        int runs = 0, forced = 0, different = 0;
+        int chunks = 0, jump_ahead = 0, different = 0;
         for (int i = 0, left = 0; i < seen.count; i++) {
-            if (left == 0 && i > 0 && seen.ids[i - 1] % 3 == 1) left = 5, runs++;
-            forced += left > 0;
+            if (left == 0 && i > 0 && seen.ids[i - 1] % 3 == 1) left = 5, chunks++;
+            jump_ahead += left > 0;
             different += left > 0 && seen.ids[i] != (int32_t)(state % 290) + 5;
             left -= left > 0;
             state = state_behind(state, seen.ids[i]);
         }
-        TEST_MSG(seen.count == COUNT && runs > 5, "%d tokens, %d runs", seen.count, runs);
-        TEST_MSG(kind ? different > 0 : different == 0, "%d of %d forced tokens differ", different, forced);
-        TEST_MSG(kind ? steps > COUNT * 3 / 4 : steps < COUNT - forced / 2, "%d steps", steps);
-        TEST_MSG(kind ? a->masks > COUNT * 3 / 4 : a->masks <= COUNT - forced + 1, "%d masks", a->masks);
+        TEST_MSG(seen.count == COUNT && chunks > 5, "%d tokens, %d runs", seen.count, chunks);
+        TEST_MSG(kind ? different > 0 : different == 0, "%d of %d forced tokens differ", different, jump_ahead);
+        TEST_MSG(kind ? steps > COUNT * 3 / 4 : steps < COUNT - jump_ahead / 2, "%d steps", steps);
+        TEST_MSG(kind ? a->masks > COUNT * 3 / 4 : a->masks <= COUNT - jump_ahead + 1, "%d masks", a->masks);
         constraint_release(&a->base);
     }
 }

@@ -20,7 +20,7 @@ typedef struct Answer {
 
 typedef struct Wish {
     const KvFormat *format;
-    uint64_t space;
+    uint64_t salt;
     bool cache_off, no_disk, apart;
 } Wish;
 
@@ -56,7 +56,7 @@ static Answer ask_this(Engine *engine, const Wish *wish, const int32_t *prompt, 
         .max_tokens = ANSWER,
         .choices = 1,
         .kv_format = wish->format,
-        .cache_space = wish->space,
+        .cache_salt = wish->salt,
         .cache_off = wish->cache_off,
         .sampling = {.top_p = 1, .repetition_penalty = 1, .ignore_eos = true, .logprobs = 2}};
     Error error = {0};
@@ -116,7 +116,7 @@ static void remove_cache(void) {
 
 static void check_form(const char *name, const char *directory, const KvFormat *format) {
     const Wish cold_wish = {.format = format, .no_disk = true}, wish = {.format = format};
-    const Wish other = {.format = format, .space = 1}, off = {.format = format, .cache_off = true};
+    const Wish other = {.format = format, .salt = 1}, off = {.format = format, .cache_off = true};
     new_cache();
     const Answer cold = ask_new(directory, &cold_wish), first = ask_new(directory, &wish);
     TEST_MSG(first.cached == 0 && same(&first, &cold), "%s: %d", name, first.cached);
@@ -183,7 +183,7 @@ static void check_spoiled(const char *directory) {
 /* Whoever has no time gets a page after another. */
 static void check_pieces(const char *directory) {
     const Wish wish = {0};
-    const KvFormat exact = {.k = KV_EXACT};
+    const KvFormat exact = {.k = KV_FULL};
     const EngineOptions options = engine_options(directory, &wish);
     RunnerOptions runner_options = {.backend = options.backend, .outputs_max = 1};
     runner_options.backend.rows_max = options.prefill_size;

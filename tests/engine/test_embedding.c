@@ -108,8 +108,8 @@ static void test_mean(const char *directory, int vocab) {
 }
 
 /* Together with answers, in few rows a step, in few pages. */
-static void test_batch(
-    const char *directory, const char *one, const char *many, int vocab, size_t scarce_bytes, Pooling pooling) {
+static void test_batch(const char *directory, const char *one, const char *uniform_matmul, int vocab,
+    size_t scarce_bytes, Pooling pooling) {
     static float alone[PROMPTS][HIDDEN_MAX], found[PROMPTS][HIDDEN_MAX];
     int32_t tokens[TOKENS_MAX];
     int count;
@@ -124,7 +124,7 @@ static void test_batch(
     for (int scarce = 0; scarce < 2; scarce++) {
         Request *requests[PROMPTS], *answers[PROMPTS] = {0}, *given_up;
         Error error = {0};
-        engine = open_engine(directory, many, pooling, 6, 48, scarce ? scarce_bytes : 0);
+        engine = open_engine(directory, uniform_matmul, pooling, 6, 48, scarce ? scarce_bytes : 0);
         for (int i = 0; engine && i < PROMPTS; i++) {
             make_prompt((uint64_t)i, vocab, tokens, &count);
             if (i % 3 == 0) answers[i] = submit(engine, tokens, 1 + count / 8, false, &error);
@@ -139,7 +139,7 @@ static void test_batch(
         }
         engine_close(engine);
         for (int i = 0; i < PROMPTS; i++)
-            TEST_MSG(!memcmp(alone[i], found[i], sizeof alone[i]), "%s: prompt %d among others", many, i);
+            TEST_MSG(!memcmp(alone[i], found[i], sizeof alone[i]), "%s: prompt %d among others", uniform_matmul, i);
     }
 }
 

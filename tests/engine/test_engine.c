@@ -68,8 +68,8 @@ static void test_batched_equals_alone(void) {
     wait_idle(engine);
     TEST(only_prefixes(engine));
     const EngineStats stats = engine_stats(engine);
-    TEST(stats.parked ? stats.prompt_tokens > expected_prompt : stats.prompt_tokens == expected_prompt);
-    TEST(stats.parked == stats.resumed);
+    TEST(stats.preempted ? stats.prompt_tokens > expected_prompt : stats.prompt_tokens == expected_prompt);
+    TEST(stats.preempted == stats.resumed);
     close_engine(engine);
     int stops = 0, lengths = 0, different = 0;
     for (int i = 0; i < CASES; i++) {
@@ -88,7 +88,7 @@ static void test_batched_equals_alone(void) {
     TEST(stops > 10 && lengths > 10); /* both ends were met */
     TEST(different > 20);             /* sampled choices differ from each other */
     int most = 0;
-    for (int i = 0; i < fake.steps && i < FAKE_STEPS; i++) most = fake.log[i].runs > most ? fake.log[i].runs : most;
+    for (int i = 0; i < fake.steps && i < FAKE_STEPS; i++) most = fake.log[i].chunks > most ? fake.log[i].chunks : most;
     TEST(most == 8);
 }
 

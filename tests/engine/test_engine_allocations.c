@@ -69,7 +69,7 @@ static bool ask(Engine *engine, Error *error) {
 }
 
 static bool live_once(bool last, Error *error) {
-    const KvFormat codes = {.k = KV_CODE4, .v = KV_CODE4, .raise = KV_RAISE_MEASURED, .after = 128, .hot = 128};
+    const KvFormat codes = {.k = KV_Q4, .v = KV_Q4, .raise = KV_RAISE_MEASURED, .after = 128, .hot = 128};
     const EngineOptions options = {.directory = directory,
         .model = {.weights = weights, .context = 512},
         .backend = {.cpu = cpu, .threads = threads},

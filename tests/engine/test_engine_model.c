@@ -6,7 +6,7 @@
 #include "engine/engine.h"
 
 #include "family/fixture.h"
-#include "weights/bank_io.h"
+#include "weights/expert_cache_io.h"
 
 #ifdef __SANITIZE_THREAD__
 enum { REQUESTS = 12, FEW_REQUESTS = 6 }; /* fifty times slower there */
@@ -178,7 +178,7 @@ static void check_stream(const char *name, const char *directory) {
     run_parties(&alone, 1);
     run_parties(&streamed, 1);
     compare_answers(name, "with streamed experts", streamed, alone);
-    const SourceStats stats = engine_stats(streamed->engine).experts;
+    const ExpertProviderStats stats = engine_stats(streamed->engine).experts;
     TEST(
         stats.evictions > 0 && stats.misses > stats.evictions && stats.bytes <= 1 << 19 && stats.slots < stats.experts);
     party_close(alone);

@@ -22,8 +22,8 @@ typedef struct Case {
     RequestOptions options;
 } Case;
 
-static const KvFormat coded = {
-    .k = KV_CODE4, .v = KV_CODE4, .raise = KV_RAISE_MEASURED, .after = 256, .hot = 128, .sink = 128};
+static const KvFormat quantised = {
+    .k = KV_Q4, .v = KV_Q4, .raise = KV_RAISE_MEASURED, .after = 256, .hot = 128, .sink = 128};
 
 /* Begins as one of three others do, for a while. */
 static void make_case(Case *c, int number, int vocab) {
@@ -97,7 +97,7 @@ static void check_sharing(const char *name, const char *directory, const KvForma
         Request *request = submit(engine, &cases[i].options);
         take(request, &cold[i]);
         TEST(cold[i].finish == FINISH_LENGTH && request_stats(request).cached_tokens == 0);
-        const size_t bytes = request_stats(request).kv_coded_bytes;
+        const size_t bytes = request_stats(request).kv_quantised_bytes;
         code_bytes = bytes > code_bytes ? bytes : code_bytes;
         request_free(request);
     }
@@ -127,9 +127,9 @@ static void check_sharing(const char *name, const char *directory, const KvForma
         request_free(requests[i]);
     }
     const EngineStats stats = engine_stats(engine);
-    TEST_MSG(stats.parked > 0 || REQUESTS < 24 || format->k != KV_EXACT, "%s: none was parked", name);
-    printf("%s: %zu bytes of codes, %llu parked, %llu evictions\n", name, code_bytes, (unsigned long long)stats.parked,
-        (unsigned long long)stats.prefix_evictions);
+    TEST_MSG(stats.preempted > 0 || REQUESTS < 24 || format->k != KV_FULL, "%s: none was parked", name);
+    printf("%s: %zu bytes of codes, %llu parked, %llu evictions\n", name, code_bytes,
+        (unsigned long long)stats.preempted, (unsigned long long)stats.prefix_evictions);
     engine_close(engine);
 }
 
@@ -174,8 +174,8 @@ static void check_many(const char *name, const char *directory, bool windows) {
     engine_close(engine);
     engine = open_engine(directory, &format, 8, 2 * context_bytes, false);
     Request *requests[MANY];
-    const int many = REQUESTS < 24 ? 8 : MANY;
-    for (int i = 0; i < many; i++) {
+    const int uniform_matmul = REQUESTS < 24 ? 8 : MANY;
+    for (int i = 0; i < uniform_matmul; i++) {
         make_case(&cases[i], i, model_vocab(engine_model(engine)));
         if (cases[i].options.prompt_count > 100) cases[i].options.prompt_count = 20 + i;
         cases[i].options.max_tokens = INT32_MAX;
@@ -189,7 +189,7 @@ static void check_many(const char *name, const char *directory, bool windows) {
         const int running = engine_stats(engine).running;
         most = running > most ? running : most;
     }
-    for (int i = 0; i < many; i++) {
+    for (int i = 0; i < uniform_matmul; i++) {
         take(requests[i], &answer);
         TEST_MSG(answer.finish == FINISH_LENGTH && answer.count == CONTEXT - cases[i].options.prompt_count,
             "%s: request %d ended with %d tokens", name, i, answer.count);
@@ -197,7 +197,7 @@ static void check_many(const char *name, const char *directory, bool windows) {
     }
     TEST_MSG(
         most > (windows ? 1 : 2), "%s: %d at once", name, most); /* windows cost a short text as much as a long one */
-    TEST_MSG(engine_stats(engine).parked > 0, "%s: none was parked", name);
+    TEST_MSG(engine_stats(engine).preempted > 0, "%s: none was parked", name);
     engine_close(engine);
 }
 
@@ -212,14 +212,14 @@ int main(void) {
         char directory[64];
         if (!fixture_open(&f, fixtures[i].name) || !fixture_write_variant(&f, fixtures[i].variant, directory)) continue;
         for (int form = 0; form < 2; form++) {
-            const KvFormat format = form ? coded : (KvFormat){0};
+            const KvFormat format = form ? quantised : (KvFormat){0};
             if (SANITIZED && form == (int)i % 2) continue; /* one of the two */
             check_sharing(fixtures[i].name, directory, &format);
             check_parting(fixtures[i].name, directory, &format);
         }
         check_many(fixtures[i].name, directory, i == 1);
         cpu = "generated";
-        if (i < 2) check_sharing(fixtures[i].name, directory, i == 1 ? &coded : &(KvFormat){0});
+        if (i < 2) check_sharing(fixtures[i].name, directory, i == 1 ? &quantised : &(KvFormat){0});
         cpu = "auto";
         fixture_remove(directory);
         fixture_close(&f);

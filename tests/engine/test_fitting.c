@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 #include "backend/plugin.h"
 #include "engine/expert_memory.h"
 #include "family/fixture.h"
@@ -69,7 +69,7 @@ static void test_table(void) {
     TEST_MSG(fabs(work - (double)operations) < 1, "%.1f %llu", work, (unsigned long long)operations);
     /* Parts begin and end with whole blocks, which the plan counts as one each. */
     const uint64_t all = model->expert_bytes * (uint64_t)model->experts, real = model_expert_bytes(streamed);
-    const uint64_t slack = (uint64_t)model->experts * (uint64_t)model->parts * BANK_ALIGN;
+    const uint64_t slack = (uint64_t)model->experts * (uint64_t)model->parts * EXPERT_CACHE_ALIGN;
     TEST_MSG(
         all <= real + slack && real <= all + slack, "%llu %llu", (unsigned long long)all, (unsigned long long)real);
     model_close(streamed);
@@ -98,7 +98,7 @@ static void test_streamed(void) {
     Engine *engine = engine_open(&options, &error);
     TEST_MSG(engine, "%s", error.text);
     if (engine) {
-        const SourceStats experts = engine_stats(engine).experts;
+        const ExpertProviderStats experts = engine_stats(engine).experts;
         TEST_MSG(experts.experts == plan.model.experts && experts.slots > 0 && experts.slots < experts.experts,
             "%d of %d", experts.slots, experts.experts);
         engine_close(engine);
@@ -136,7 +136,7 @@ static size_t no_code_bytes(Backend *backend, const KvLayout *layout, KvForm for
 static Backend *without_codes(Backend *inner, Error *error) {
     static BackendOps ops;
     ops = *inner->ops;
-    ops.kv_code_bytes = no_code_bytes;
+    ops.kv_quant_bytes = no_code_bytes;
     inner->ops = &ops;
     return inner;
 }
@@ -151,10 +151,10 @@ static void test_split_cache(void) {
     TEST_MSG(model, "%s", error.text);
     if (!model) return;
     const int layers = model_layers(model);
-    RunnerOptions runs = {
+    RunnerOptions chunks = {
         .backend = fixture_backend("auto", 1, 100), .split = layers - SPLIT, .upper = fixture_backend("auto", 1, 100)};
-    runs.upper.wrap = without_codes;
-    Runner *runner = runner_open(model, &runs, &error);
+    chunks.upper.wrap = without_codes;
+    Runner *runner = runner_open(model, &chunks, &error);
     TEST_MSG(runner, "%s", error.text);
     if (runner) {
         const uint64_t host = expert_cache_held(runner, CACHE),
@@ -175,7 +175,7 @@ static void test_split_cache(void) {
 static uint64_t there_bytes(const Weight *weight) { return weight_bytes(weight); }
 static uint64_t there_work(int rows_max, int64_t cols_max) { return 0; }
 static size_t there_codes(const KvLayout *layout, KvForm form, bool values) {
-    return layout->latent ? 0 : kv_code_bytes(layout, form, values);
+    return layout->latent ? 0 : kv_quant_bytes(layout, form, values);
 }
 
 /* A GPU that keeps latents exact, as NVIDIA's do here: what is counted as coded is what it codes. */
@@ -190,8 +190,8 @@ static void test_gpu_codes(const char *directory, bool latent) {
     if (runner) {
         fit_model(runner, &fit);
         fit_model_gpu(runner, &plugin, &fit);
-        TEST(fit.kv_coded > 0);
-        TEST(fit.gpu_kv_coded == (latent ? 0 : fit.kv_coded));
+        TEST(fit.kv_quantised > 0);
+        TEST(fit.gpu_kv_quantised == (latent ? 0 : fit.kv_quantised));
     }
     runner_close(runner);
     model_close(model);

@@ -176,15 +176,15 @@ static void test_cuts(void) {
         const int expected = trial == 0 ? 10 : trial == 1 ? 13 : trial == 2 ? 5 : 1;
         Sampler sampler;
         sampler_init(&sampler, &o, VOCAB, 0, NULL);
-        bool drawn[VOCAB] = {false};
+        bool sampled[VOCAB] = {false};
         int highest = 0, distinct = 0;
         for (int position = 0; position < 2000; position++) {
             float logits[VOCAB];
             for (int i = 0; i < VOCAB; i++) logits[i] = i % 2 ? 0.0f : -0.0f;
             TokenOut out;
             const int32_t id = sampler_next(&sampler, &scratch, logits, position, &out);
-            distinct += !drawn[id];
-            drawn[id] = true;
+            distinct += !sampled[id];
+            sampled[id] = true;
             highest = id > highest ? id : highest;
         }
         TEST_MSG(
@@ -338,7 +338,7 @@ static void test_seeds(void) {
     Error error;
     SamplerScratch scratch;
     CHECK(sampler_scratch_open(&scratch, VOCAB, &error));
-    int32_t drawn[4][POSITIONS]; /* seed 1; again; choice 1; seed 2 */
+    int32_t sampled[4][POSITIONS]; /* seed 1; again; choice 1; seed 2 */
     for (int run = 0; run < 4; run++) {
         SamplingOptions o = neutral;
         o.seed = run == 3 ? 1u + (1ull << 40) : 1;
@@ -347,14 +347,14 @@ static void test_seeds(void) {
         for (int position = 0; position < POSITIONS; position++) {
             float logits[VOCAB] = {0};
             TokenOut out;
-            drawn[run][position] = sampler_next(&sampler, &scratch, logits, position, &out);
+            sampled[run][position] = sampler_next(&sampler, &scratch, logits, position, &out);
         }
     }
-    TEST(memcmp(drawn[0], drawn[1], sizeof drawn[0]) == 0);
+    TEST(memcmp(sampled[0], sampled[1], sizeof sampled[0]) == 0);
     int equal_choice = 0, equal_seed = 0;
     for (int i = 0; i < POSITIONS; i++) {
-        equal_choice += drawn[0][i] == drawn[2][i];
-        equal_seed += drawn[0][i] == drawn[3][i];
+        equal_choice += sampled[0][i] == sampled[2][i];
+        equal_seed += sampled[0][i] == sampled[3][i];
     }
     TEST(equal_choice < 5 && equal_seed < 5); /* 64/512 are expected */
     sampler_scratch_close(&scratch);

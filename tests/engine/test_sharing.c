@@ -6,13 +6,13 @@
 enum { SLOTS = 6, PARTY = 24, CHOICES = 3 };
 
 static const KvFormat turbo = {
-    .k = KV_CODE4, .v = KV_CODE4, .raise = KV_RAISE_MEASURED, .after = 256, .hot = 128, .sink = 128};
+    .k = KV_Q4, .v = KV_Q4, .raise = KV_RAISE_MEASURED, .after = 256, .hot = 128, .sink = 128};
 
 typedef struct Setting {
     const char *name;
     int window;
-    bool coded;
-    int generated;
+    bool quantised;
+    int decode_rows;
 } Setting;
 static const Setting settings[] = {{"exact", 0, false, 0}, {"windows", 200, false, 0}, {"codes", 0, true, 0},
     {"codes and windows", 150, true, 0}, {"answers apart", 0, false, SLOTS},
@@ -24,8 +24,8 @@ static void use_setting(int i) {
     fake_reset();
     fake.context = 1024;
     fake.window = settings[i].window;
-    fake.coded = settings[i].coded;
-    fake.generated = settings[i].generated;
+    fake.quantised = settings[i].quantised;
+    fake.decode_rows = settings[i].decode_rows;
 }
 
 static Engine *open_sharing(int slots, size_t pages, bool prefix_off) {
@@ -57,7 +57,7 @@ static void make_party(Case *cases) {
         o->choices = i % 6 == 5 ? CHOICES : 1;
         o->echo_logprobs = i % 8 == 3;
         o->cache_off = i % 11 == 7;
-        o->cache_space = (uint64_t)(i % 2);
+        o->cache_salt = (uint64_t)(i % 2);
         o->sampling.ignore_eos = true;
     }
 }
@@ -74,7 +74,7 @@ static void finish(Request *request, const Case *c, Result *result) {
     read_all(request, c->options.choices, result->seen);
     if (c->options.echo_logprobs) result->prompt = prompt_hash(request, c->options.prompt_count);
     const RequestStats stats = request_stats(request);
-    TEST(stats.kv_exact_bytes > 0 && stats.kv_f16_bytes > 0 && (fake.coded || stats.kv_coded_bytes == 0));
+    TEST(stats.kv_full_bytes > 0 && stats.kv_f16_bytes > 0 && (fake.quantised || stats.kv_quantised_bytes == 0));
     TEST(stats.cached_tokens < stats.prompt_tokens);
     if (c->options.cache_off || c->options.echo_logprobs) TEST(stats.cached_tokens == 0);
     request_free(request);
@@ -85,7 +85,7 @@ static void compare(const char *what, const Result *a, const Result *b) {
 }
 
 /* With room for little more than the longest, over and over, in one order and another. */
-static void test_parking(int setting) {
+static void test_preemption(int setting) {
     static Case cases[PARTY];
     static Result alone[PARTY], crowded[PARTY];
     use_setting(setting);
@@ -93,9 +93,9 @@ static void test_parking(int setting) {
     Engine *engine = open_sharing(1, 500, true);
     for (int i = 0; i < PARTY; i++) finish(start(engine, &cases[i]), &cases[i], &alone[i]);
     wait_idle(engine);
-    TEST(engine_stats(engine).kv_bytes == 0 && engine_stats(engine).parked == 0);
+    TEST(engine_stats(engine).kv_bytes == 0 && engine_stats(engine).preempted == 0);
     close_engine(engine);
-    uint64_t parked = 0;
+    uint64_t preempted = 0;
     for (int round = 0; round < 4; round++) {
         engine = open_sharing(SLOTS, (round % 2 ? 9 : 12) + (fake.window ? 5 : 0), round == 3);
         Request *requests[PARTY];
@@ -106,13 +106,13 @@ static void test_parking(int setting) {
         }
         wait_idle(engine);
         const EngineStats stats = engine_stats(engine);
-        TEST(only_prefixes(engine) && stats.parked == stats.resumed);
-        parked += stats.parked;
+        TEST(only_prefixes(engine) && stats.preempted == stats.resumed);
+        preempted += stats.preempted;
         TEST((stats.prefix_evictions > 0) == (round < 3) && (stats.prefix_lookups > 0) == (round < 3));
         close_engine(engine);
         compare(settings[setting].name, alone, crowded);
     }
-    TEST_MSG(parked > 1, "%s: %llu parked", settings[setting].name, (unsigned long long)parked);
+    TEST_MSG(preempted > 1, "%s: %llu parked", settings[setting].name, (unsigned long long)preempted);
 }
 
 /* The same prompt again, its next turn, an edit: what was computed is found, and nothing else changes. */
@@ -124,15 +124,15 @@ static void test_warm(int setting) {
     c.options.max_tokens = 90;
     c.options.sampling.ignore_eos = true;
     c.options.sampling.logprobs = 3;
-    for (int turn = 0; turn < 4; turn++) {
+    for (int candidate = 0; candidate < 4; candidate++) {
         const Seen a = run_one(cold, &c.options), b = run_one(warm, &c.options);
-        TEST_MSG(!memcmp(&a, &b, sizeof a), "%s, turn %d", settings[setting].name, turn);
+        TEST_MSG(!memcmp(&a, &b, sizeof a), "%s, turn %d", settings[setting].name, candidate);
         Request *again = submit(warm, &c.options);
         Seen seen;
         read_all(again, 1, &seen);
         const int cached = request_stats(again).cached_tokens, count = c.options.prompt_count;
         TEST_MSG(!memcmp(&a, &seen, sizeof a) && cached == count - 1, "%s, turn %d: %d of %d", settings[setting].name,
-            turn, cached, count);
+            candidate, cached, count);
         request_free(again);
         memcpy(c.prompt + count, a.ids, 90 * sizeof *a.ids);
         c.options.prompt_count = count + 95;
@@ -140,7 +140,7 @@ static void test_warm(int setting) {
         Request *next = submit(warm, &c.options);
         read_all(next, 1, &seen);
         const int found = request_stats(next).cached_tokens; /* an answer's last token is not computed */
-        const int most = fake.generated ? count : count + 89;
+        const int most = fake.decode_rows ? count : count + 89;
         TEST_MSG(found <= most && found > most - PREFIX_PART_LEAST, "%d of %d", found, count + 95);
         request_free(next);
     }
@@ -150,7 +150,7 @@ static void test_warm(int setting) {
     wait_idle(warm);
     const EngineStats stats = engine_stats(warm);
     TEST(stats.prefix_lookups == 13 && stats.prefix_hits >= 11 && stats.prefix_tokens > 3000);
-    if (fake.coded) TEST(stats.kv_form_pages[KV_CODE4] > 0 && stats.kv_form_bytes[KV_CODE4] > 0);
+    if (fake.quantised) TEST(stats.kv_form_pages[KV_Q4] > 0 && stats.kv_form_bytes[KV_Q4] > 0);
     close_engine(cold);
     close_engine(warm);
 }
@@ -183,7 +183,7 @@ static int ask_parting(Engine *cold, Engine *warm, const Case *common, int share
 static void test_parting(int setting) {
     static const int places[] = {140, 256, 300, 520, 640};
     use_setting(setting);
-    const bool forgets = fake.coded || fake.window;
+    const bool forgets = fake.quantised || fake.window;
     Engine *cold = open_sharing(1, 500, true), *warm = open_sharing(2, 500, false);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         for (int ended = 0; ended < 2; ended++) {
@@ -215,12 +215,12 @@ static void test_isolation(void) {
     c.options.max_tokens = 3;
     c.options.sampling.ignore_eos = true;
     static const struct {
-        uint64_t space;
+        uint64_t salt;
         bool off;
         int cached;
     } steps[] = {{1, true, 0}, {1, false, 0}, {1, false, 299}, {2, false, 0}, {1, true, 0}, {2, false, 299}};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        c.options.cache_space = steps[i].space;
+        c.options.cache_salt = steps[i].salt;
         c.options.cache_off = steps[i].off;
         Request *request = submit(engine, &c.options);
         Seen seen;
@@ -264,7 +264,7 @@ static void test_memory_is_used(void) {
         request_free(requests[i]);
     }
     int most = 0;
-    for (int i = 0; i < fake.steps && i < FAKE_STEPS; i++) most = fake.log[i].runs > most ? fake.log[i].runs : most;
+    for (int i = 0; i < fake.steps && i < FAKE_STEPS; i++) most = fake.log[i].chunks > most ? fake.log[i].chunks : most;
     TEST_MSG(most >= 3, "%d at once", most); /* two, if each had to be promised all that it may ask for */
     close_engine(engine);
 }
@@ -321,7 +321,7 @@ int main(void) {
         if (SANITIZED && i > 4 && i < SETTINGS - 1) continue; /* the last one has both */
         test_warm(i);
         test_parting(i);
-        test_parking(i);
+        test_preemption(i);
         test_soak(i);
     }
     test_isolation();

@@ -92,13 +92,13 @@ static void check_device(Backend *b, int vocab) {
     TEST_MSG(there && out, "%s", error.text);
     b->ops->upload(b, there, logits, bytes);
     const int32_t zeros[ROWS] = {0}, *tables[1] = {zeros};
-    const Run run = {.rows = ROWS, .tables = tables};
+    const SequenceChunk chunk = {.rows = ROWS, .tables = tables};
     const Step step = {.rows = ROWS,
         .tokens = zeros,
         .positions = zeros,
-        .run_count = 1,
-        .runs = &run,
-        .axes = 1,
+        .chunk_count = 1,
+        .chunks = &chunk,
+        .position_dims = 1,
         .output_count = ROWS,
         .outputs = zeros,
         .scales = scales};
@@ -134,7 +134,7 @@ static void check_device(Backend *b, int vocab) {
 
 enum { DRAWS = 64, SEEDS = 12 };
 
-static void draws_of(Draw draws[DRAWS], uint32_t seed) {
+static void draws_of(SampleParams sample_params[DRAWS], uint32_t seed) {
     for (int i = 0; i < DRAWS; i++) {
         const float temperatures[] = {0, 1, 0.7f, 1e-3f, 5, 0.1f};
         const int kind = seed % 4 ? (i + (int)seed) % (int)COUNT_OF(temperatures) : 0; /* or greedily all of them */
@@ -147,13 +147,13 @@ static void draws_of(Draw draws[DRAWS], uint32_t seed) {
         if (i % 5 == 3) options.min_p = min_ps[(i / 5 + (int)seed) % (int)COUNT_OF(min_ps)];
         options.seed = (uint64_t)seed << 33 | 7;
         options.logprobs = -1;
-        TEST(sampler_can_leave(&options));
-        draws[i] = sampler_leave(&options, i % 3, 100 * i);
+        TEST(sampler_device_possible(&options));
+        sample_params[i] = sampler_device_params(&options, i % 3, 100 * i);
     }
 }
 
 /* Logits in which few stand out, or many, ties, and rows that nobody can draw from. */
-static void logits_to_draw(float *logits, int vocab, uint32_t seed) {
+static void logits_to_sample(float *logits, int vocab, uint32_t seed) {
     random_logits(logits, (int64_t)DRAWS * vocab, (uint32_t)vocab + seed);
     for (int row = 0; row < DRAWS; row++) {
         float *x = logits + (size_t)row * (size_t)vocab;
@@ -172,7 +172,7 @@ static void logits_to_draw(float *logits, int vocab, uint32_t seed) {
     logits[4 * vocab + 1] = NAN; /* which counts as −∞ */
 }
 
-static void check_draws(Backend *b, int vocab) {
+static void check_sample(Backend *b, int vocab) {
     const size_t count = (size_t)DRAWS * (size_t)vocab;
     float *logits = malloc(count * sizeof *logits);
     CHECK(logits);
@@ -183,34 +183,35 @@ static void check_draws(Backend *b, int vocab) {
     SamplerScratch s = scratch_of(vocab);
     static const int32_t zeros[DRAWS];
     const int32_t *tables[1] = {zeros};
-    const Run run = {.rows = DRAWS, .tables = tables};
+    const SequenceChunk chunk = {.rows = DRAWS, .tables = tables};
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
-        Draw draws[DRAWS];
-        draws_of(draws, seed);
-        logits_to_draw(logits, vocab, seed);
+        SampleParams sample_params[DRAWS];
+        draws_of(sample_params, seed);
+        logits_to_sample(logits, vocab, seed);
         b->ops->upload(b, there, logits, count * sizeof *logits);
         const Step step = {.rows = DRAWS,
             .tokens = zeros,
             .positions = zeros,
-            .run_count = 1,
-            .runs = &run,
-            .axes = 1,
+            .chunk_count = 1,
+            .chunks = &chunk,
+            .position_dims = 1,
             .output_count = DRAWS,
             .outputs = zeros,
-            .draws = draws};
+            .sample_params = sample_params};
         b->ops->begin(b, &step);
-        b->ops->draw(b, &(LogitDraws){DRAWS, vocab, there, draws, work});
+        b->ops->sample(b, &(LogitSampling){DRAWS, vocab, there, sample_params, work});
         const uint64_t ticket = b->ops->submit(b);
         TEST_MSG(b->ops->wait(b, ticket, &error), "%s", error.text);
-        const int32_t *drawn = b->ops->drawn(b, ticket);
+        const int32_t *sampled = b->ops->sampled(b, ticket);
         for (int i = 0; i < DRAWS; i++) {
             const float *row = logits + (size_t)i * (size_t)vocab;
             const bool numbers = !isnan(row[0]) && !isnan(row[vocab / 2]) && !isnan(row[vocab - 1]);
-            const int32_t expected = numbers ? sampler_draw(&s, row, &draws[i]) : -1;
-            const bool some = draws[i].top_k > 0 || draws[i].top_p < 1 || draws[i].min_p_log > -INFINITY;
+            const int32_t expected = numbers ? sampler_sample(&s, row, &sample_params[i]) : -1;
+            const bool some =
+                sample_params[i].top_k > 0 || sample_params[i].top_p < 1 || sample_params[i].min_p_log > -INFINITY;
             const bool may_pass = some && vocab > 1000 && i % 4 > 0; /* where there are too many candidates */
-            TEST_MSG((drawn[i] == expected || (may_pass && drawn[i] < 0)) && (expected < 0) == (i < 3),
-                "row %d of %d, seed %u: %d instead of %d", i, vocab, seed, drawn[i], expected);
+            TEST_MSG((sampled[i] == expected || (may_pass && sampled[i] < 0)) && (expected < 0) == (i < 3),
+                "row %d of %d, seed %u: %d instead of %d", i, vocab, seed, sampled[i], expected);
         }
     }
     sampler_scratch_close(&s);
@@ -231,9 +232,9 @@ int main(void) {
     check_device(device, 151936);
     check_device(device, 1000);
     check_device(device, 37);
-    check_draws(device, 151936);
-    check_draws(device, 1000);
-    check_draws(device, 37);
+    check_sample(device, 151936);
+    check_sample(device, 1000);
+    check_sample(device, 37);
     backend_close(device);
     return test_done();
 }

@@ -305,16 +305,16 @@ static inline void fixture_remove(const char *directory) {
 static const char *const fixture_cpus[] = {"ref", SANITIZED ? "" : "fence", "avx2", "avx512", "amx", "neon", "cuda"};
 
 static inline BackendOptions fixture_backend(const char *cpu, int threads, int rows_max) {
-    const bool fence = strcmp(cpu, "fence") == 0, generated = strcmp(cpu, "generated") == 0;
+    const bool fence = strcmp(cpu, "fence") == 0, decode_rows = strcmp(cpu, "generated") == 0;
     return (BackendOptions){.device = strcmp(cpu, "cuda") ? NULL : cpu,
-        .cpu = fence    ? "ref"
-            : generated ? "auto"
-                        : cpu,
+        .cpu = fence      ? "ref"
+            : decode_rows ? "auto"
+                          : cpu,
         .threads = threads,
         .rows_max = rows_max,
-        .wrap = fence   ? fence_open
-            : generated ? generated_open
-                        : NULL};
+        .wrap = fence     ? fence_open
+            : decode_rows ? generated_open
+                          : NULL};
 }
 
 static inline bool fixture_cpu_here(const char *cpu) {
@@ -362,21 +362,21 @@ static inline bool fixture_run_open(
 /* One step: rows tokens of one sequence, as a prompt's or, where the backend makes a difference, an answer's;
  * embeddings: [rows, hidden] where a token is −1. logits: [rows, vocab]. */
 static inline bool fixture_step_as(Runner *runner, KvCache *cache, KvSequence *s, const int32_t *tokens,
-    const float *embeddings, int rows, bool generated, float *logits, Error *error) {
+    const float *embeddings, int rows, bool decode_rows, float *logits, Error *error) {
     int32_t positions[FIXTURE_TOKENS_MAX], output[FIXTURE_TOKENS_MAX];
     for (int i = 0; i < rows; i++) {
         positions[i] = s->length + i;
         output[i] = i;
     }
     if (!kv_reserve(cache, s, rows, error)) return false;
-    const Run run = {.rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables};
+    const SequenceChunk run = {.rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables};
     const Step step = {.rows = rows,
-        .generated = generated && runner_generated_max(runner) ? rows : 0,
+        .decode_rows = decode_rows && runner_decode_rows_max(runner) ? rows : 0,
         .tokens = tokens,
         .positions = positions,
-        .run_count = 1,
-        .runs = &run,
-        .axes = 1,
+        .chunk_count = 1,
+        .chunks = &run,
+        .position_dims = 1,
         .embeddings = embeddings};
     float *out;
     if (!runner_forward(runner, cache, &step, rows, output, &out, error)) return false;

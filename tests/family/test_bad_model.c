@@ -14,12 +14,12 @@ static void keep_warning(void *context, const char *line) {
 static Buffer description;
 static Model *open_model(const char *directory, bool strict, Error *error) {
     const ModelOptions options = {.strict_config = strict, .warn = keep_warning};
-    const RunnerOptions runs = {.backend = {.cpu = "ref", .rows_max = 16}};
+    const RunnerOptions chunks = {.backend = {.cpu = "ref", .rows_max = 16}};
     FixtureRun run;
     *error = (Error){0};
     warning_count = 0;
     last_warning[0] = 0;
-    if (!fixture_run_try(&run, directory, &options, &runs, error)) return NULL;
+    if (!fixture_run_try(&run, directory, &options, &chunks, error)) return NULL;
     buffer_clear(&description);
     runner_describe(run.runner, &description);
     runner_close(run.runner);

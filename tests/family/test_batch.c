@@ -14,7 +14,7 @@ static const struct {
 
 typedef struct Batch {
     Step step;
-    Run runs[STRANGERS + 1];
+    SequenceChunk chunks[STRANGERS + 1];
     int32_t tokens[ROWS], positions[ROWS], output[ROWS];
 } Batch;
 
@@ -22,8 +22,8 @@ typedef struct Batch {
 static bool batch_add(Batch *b, KvCache *cache, KvSequence *s, const int32_t *tokens, int rows) {
     Error error = {0};
     if (!kv_reserve(cache, s, rows, &error)) return false;
-    b->runs[b->step.run_count++] =
-        (Run){.row = b->step.rows, .rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables};
+    b->chunks[b->step.chunk_count++] = (SequenceChunk){
+        .row = b->step.rows, .rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables};
     for (int i = 0; i < rows; i++, b->step.rows++) {
         b->tokens[b->step.rows] = tokens[s->length + i];
         b->positions[b->step.rows] = s->length + i;
@@ -41,77 +41,77 @@ static int crowd_rows(const KvSequence *s, int prompt, uint64_t *random) {
 
 /* One step: ours somewhere among strangers, everybody with a chunk of another size; answers come first. prompt: where
  * each one's ends. */
-static bool crowd_step(const FixtureRun *run, KvCache *cache, KvSequence s[STRANGERS + 1],
+static bool crowd_step(const FixtureRun *chunk, KvCache *cache, KvSequence s[STRANGERS + 1],
     int32_t tokens[STRANGERS + 1][TOKENS], const int prompt[STRANGERS + 1], int ours, uint64_t *random, float *logits) {
     Batch *b = calloc(1, sizeof *b);
     Error error = {0};
     int added[STRANGERS + 1] = {0}, wanted = 0;
-    const int generated_max = runner_generated_max(run->runner);
+    const int decode_rows_max = runner_decode_rows_max(chunk->runner);
     bool ok = true;
     for (int turn = 0; turn < 2 * (STRANGERS + 1); turn++) {
         const int i = turn % (STRANGERS + 1);
         const bool answers = s[i].length >= prompt[i];
         if (answers != (turn <= STRANGERS)) continue;
         added[i] = crowd_rows(&s[i], prompt[i], random);
-        if (answers && generated_max && added[i] > generated_max - b->step.generated)
-            added[i] = generated_max - b->step.generated;
+        if (answers && decode_rows_max && added[i] > decode_rows_max - b->step.decode_rows)
+            added[i] = decode_rows_max - b->step.decode_rows;
         if (added[i] == 0) continue;
         if (i == ours) {
             for (; wanted < added[i]; wanted++) b->output[wanted] = b->step.rows + wanted;
         }
         ok = ok && batch_add(b, cache, &s[i], tokens[i], added[i]);
-        if (answers && generated_max) b->step.generated = b->step.rows;
+        if (answers && decode_rows_max) b->step.decode_rows = b->step.rows;
     }
     b->step.tokens = b->tokens;
     b->step.positions = b->positions;
-    b->step.runs = b->runs;
-    b->step.axes = 1;
+    b->step.chunks = b->chunks;
+    b->step.position_dims = 1;
     float *out;
-    ok = ok && runner_forward(run->runner, cache, &b->step, wanted, b->output, &out, &error);
+    ok = ok && runner_forward(chunk->runner, cache, &b->step, wanted, b->output, &out, &error);
     if (ok)
-        memcpy(logits + (size_t)s[ours].length * (size_t)run->vocab, out,
-            (size_t)wanted * (size_t)run->vocab * sizeof *out);
+        memcpy(logits + (size_t)s[ours].length * (size_t)chunk->vocab, out,
+            (size_t)wanted * (size_t)chunk->vocab * sizeof *out);
     for (int i = 0; i <= STRANGERS; i++) kv_advance(cache, &s[i], ok ? added[i] : 0);
     free(b);
     return ok;
 }
 
 /* end: of our prompt; those of strangers end anywhere, if ours does. */
-static bool crowd_walk(const FixtureRun *run, const int32_t *mine, int end, float *logits) {
+static bool crowd_walk(const FixtureRun *chunk, const int32_t *mine, int end, float *logits) {
     static int32_t tokens[STRANGERS + 1][TOKENS];
     const int ours = 3;
     int prompt[STRANGERS + 1];
     uint64_t random = 7;
     Error error = {0};
     KvSequence s[STRANGERS + 1] = {0};
-    const KvPlan *plan = runner_kv_plan(run->runner);
+    const KvPlan *plan = runner_kv_plan(chunk->runner);
     KvCache *cache = kv_open(plan, (STRANGERS + 1) * kv_bytes_for(plan, NULL, TOKENS), &error);
     bool ok = cache != NULL;
     for (int i = 0; ok && i <= STRANGERS; i++) {
         for (int t = 0; t < TOKENS; t++) {
-            tokens[i][t] = i == ours ? mine[t] : (int32_t)(test_random(&random) % (uint64_t)run->vocab);
+            tokens[i][t] = i == ours ? mine[t] : (int32_t)(test_random(&random) % (uint64_t)chunk->vocab);
         }
         prompt[i] = i == ours || end == TOKENS ? end : 1 + (int)(test_random(&random) % TOKENS);
         ok = kv_sequence_open(cache, NULL, &s[i], &error);
     }
-    while (ok && s[ours].length < TOKENS) ok = crowd_step(run, cache, s, tokens, prompt, ours, &random, logits);
+    while (ok && s[ours].length < TOKENS) ok = crowd_step(chunk, cache, s, tokens, prompt, ours, &random, logits);
     for (int i = 0; cache && i <= STRANGERS; i++) kv_sequence_close(cache, &s[i]);
     kv_close(cache);
     return ok;
 }
 
 /* A prompt, then its answer in pieces, as one is read again. */
-static bool pieces_walk(const FixtureRun *run, const int32_t *tokens, float *logits) {
+static bool pieces_walk(const FixtureRun *chunk, const int32_t *tokens, float *logits) {
     Error error = {0};
     KvSequence s = {0};
-    const KvPlan *plan = runner_kv_plan(run->runner);
+    const KvPlan *plan = runner_kv_plan(chunk->runner);
     KvCache *cache = kv_open(plan, kv_bytes_for(plan, NULL, TOKENS), &error);
     bool ok = cache && kv_sequence_open(cache, NULL, &s, &error);
     while (ok && s.length < TOKENS) {
         const bool answers = s.length >= PROMPT;
         const int at = s.length, left = (answers ? TOKENS : PROMPT) - at, rows = left < PIECE ? left : PIECE;
-        ok = fixture_step_as(
-            run->runner, cache, &s, tokens + at, NULL, rows, answers, logits + (size_t)at * (size_t)run->vocab, &error);
+        ok = fixture_step_as(chunk->runner, cache, &s, tokens + at, NULL, rows, answers,
+            logits + (size_t)at * (size_t)chunk->vocab, &error);
     }
     TEST_MSG(ok, "%s", error.text);
     if (cache) kv_sequence_close(cache, &s);
@@ -119,47 +119,47 @@ static bool pieces_walk(const FixtureRun *run, const int32_t *tokens, float *log
     return ok;
 }
 
-static bool open_run(FixtureRun *run, const char *directory, const char *cpu, int threads) {
+static bool open_run(FixtureRun *chunk, const char *directory, const char *cpu, int threads) {
     const RunnerOptions options = {.backend = fixture_backend(cpu, threads, ROWS)};
-    return fixture_run_open(run, directory, &(ModelOptions){.context = TOKENS}, &options);
+    return fixture_run_open(chunk, directory, &(ModelOptions){.context = TOKENS}, &options);
 }
 
 /* whole: as if all were a prompt; other: as much room. */
-static void test_answer(const FixtureRun *two, const FixtureRun *run, const char *label, const int32_t *tokens,
+static void test_answer(const FixtureRun *two, const FixtureRun *chunk, const char *label, const int32_t *tokens,
     float *whole, float *other) {
-    const size_t size = (size_t)TOKENS * (size_t)run->vocab, begin = (size_t)PROMPT * (size_t)run->vocab;
-    const bool differs = strcmp(runner_backend(run->runner)->ops->name, "generated") == 0;
+    const size_t size = (size_t)TOKENS * (size_t)chunk->vocab, begin = (size_t)PROMPT * (size_t)chunk->vocab;
+    const bool differs = strcmp(runner_backend(chunk->runner)->ops->name, "generated") == 0;
     memcpy(other, whole, size * sizeof *whole);
     TEST(fixture_walk(two->runner, tokens, TOKENS, TOKENS, TOKENS - PROMPT, whole));
     TEST_MSG(memcmp(whole, other, begin * sizeof *whole) == 0, "%s before an answer", label);
-    for (size_t i = begin; differs && i < size; i += (size_t)run->vocab)
-        TEST_MSG(memcmp(whole + i, other + i, (size_t)run->vocab * sizeof *whole) != 0, "%s: no difference", label);
+    for (size_t i = begin; differs && i < size; i += (size_t)chunk->vocab)
+        TEST_MSG(memcmp(whole + i, other + i, (size_t)chunk->vocab * sizeof *whole) != 0, "%s: no difference", label);
     memset(other, 0, size * sizeof *other);
-    TEST(pieces_walk(run, tokens, other));
+    TEST(pieces_walk(chunk, tokens, other));
     TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s with an answer in pieces", label);
     memset(other, 0, size * sizeof *other);
-    TEST(crowd_walk(run, tokens, PROMPT, other));
+    TEST(crowd_walk(chunk, tokens, PROMPT, other));
     TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s with an answer among strangers", label);
 }
 
 /* Two threads for the whole prompt, one for what must equal it. */
-static void test_model(const FixtureRun *two, const FixtureRun *run, const char *label) {
-    const size_t size = (size_t)TOKENS * (size_t)run->vocab;
+static void test_model(const FixtureRun *two, const FixtureRun *chunk, const char *label) {
+    const size_t size = (size_t)TOKENS * (size_t)chunk->vocab;
     float *whole = calloc(size, sizeof *whole), *other = calloc(size, sizeof *other);
     static int32_t tokens[TOKENS];
     uint64_t random = 99;
-    for (int i = 0; i < TOKENS; i++) tokens[i] = (int32_t)(test_random(&random) % (uint64_t)run->vocab);
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (int32_t)(test_random(&random) % (uint64_t)chunk->vocab);
     TEST(fixture_walk(two->runner, tokens, TOKENS, TOKENS, 0, whole));
     const int chunks[] = {1, 7, 128};
     for (size_t c = test_sampled(); c < COUNT_OF(chunks); c++) { /* single rows are among the crowd's */
         memset(other, 0, size * sizeof *other);
-        TEST(fixture_walk(run->runner, tokens, TOKENS, chunks[c], 0, other));
+        TEST(fixture_walk(chunk->runner, tokens, TOKENS, chunks[c], 0, other));
         TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s in pieces of %d", label, chunks[c]);
     }
     memset(other, 0, size * sizeof *other);
-    TEST(crowd_walk(run, tokens, TOKENS, other));
+    TEST(crowd_walk(chunk, tokens, TOKENS, other));
     TEST_MSG(memcmp(whole, other, size * sizeof *whole) == 0, "%s among strangers", label);
-    if (runner_generated_max(run->runner)) test_answer(two, run, label, tokens, whole, other);
+    if (runner_decode_rows_max(chunk->runner)) test_answer(two, chunk, label, tokens, whole, other);
     free(whole);
     free(other);
 }

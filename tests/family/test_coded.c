@@ -5,9 +5,9 @@
 enum { TOKENS = 1000, STRANGERS = 3, ROWS = 512, CONTEXT = 1024 };
 
 static const KvFormat formats[] = {
-    {.k = KV_CODE4, .v = KV_CODE4, .raise = KV_RAISE_MEASURED, .after = 256, .hot = 128, .sink = 128},
-    {.k = KV_CODE5, .v = KV_CODE3, .after = 384, .hot = 256, .sink = 0},
-    {.k = KV_CODE8, .v = KV_CODE6, .raise = KV_RAISE_LISTED, .after = 256, .hot = 128, .sink = 128, .raised = {1}},
+    {.k = KV_Q4, .v = KV_Q4, .raise = KV_RAISE_MEASURED, .after = 256, .hot = 128, .sink = 128},
+    {.k = KV_Q5, .v = KV_Q3, .after = 384, .hot = 256, .sink = 0},
+    {.k = KV_Q8, .v = KV_Q6, .raise = KV_RAISE_LISTED, .after = 256, .hot = 128, .sink = 128, .raised = {1}},
 };
 
 /* Widths of 16, of 32 in half of which a rope turns a large bias, of 32 beside windows, of 256 under norms, and latents
@@ -27,7 +27,7 @@ static bool large_bias, latents; /* of this case */
 
 typedef struct Batch {
     Step step;
-    Run runs[STRANGERS + 1];
+    SequenceChunk chunks[STRANGERS + 1];
     int32_t tokens[ROWS], positions[ROWS], output[ROWS];
 } Batch;
 
@@ -37,8 +37,8 @@ static bool batch_add(Batch *b, KvCache *cache, KvSequence *s, const int32_t *te
         TEST_MSG(false, "%s", error.text);
         return false;
     }
-    Run *run = &b->runs[b->step.run_count++];
-    *run = (Run){.row = b->step.rows, .rows = rows, .position = s->length};
+    SequenceChunk *run = &b->chunks[b->step.chunk_count++];
+    *run = (SequenceChunk){.row = b->step.rows, .rows = rows, .position = s->length};
     kv_run(s, run);
     for (int i = 0; i < rows; i++, b->step.rows++) {
         b->tokens[b->step.rows] = text[s->length + i];
@@ -57,7 +57,7 @@ static int rows_of(const KvSequence *s, int most) {
 /* One step of the first `count` sequences; rows [count]. Logits of sequence 0 go to their place. */
 static bool step_all(const FixtureRun *run, KvCache *cache, KvSequence *s, int count, const int *rows, float *logits) {
     static Batch b;
-    b.step = (Step){.tokens = b.tokens, .positions = b.positions, .runs = b.runs, .axes = 1};
+    b.step = (Step){.tokens = b.tokens, .positions = b.positions, .chunks = b.chunks, .position_dims = 1};
     int wanted = 0;
     bool ok = true;
     for (int n = 0; ok && n < count; n++) { /* ours comes second, if there are two */
@@ -107,8 +107,8 @@ static bool walk_to(const FixtureRun *run, KvCache *cache, KvSequence *s, int en
 static bool has_pairs(const FixtureRun *run, const KvSequence *s) {
     const KvPlan *plan = runner_kv_plan(run->runner);
     for (int i = 0; i < plan->layer_count; i++)
-        for (int h = 0; s->codes->layers[i].bias_pairs && h < plan->layers[i].layout.kv_heads; h++)
-            if (s->codes->layers[i].bias_pairs[h]) return true;
+        for (int h = 0; s->quant->layers[i].bias_pairs && h < plan->layers[i].layout.kv_heads; h++)
+            if (s->quant->layers[i].bias_pairs[h]) return true;
     return false;
 }
 
@@ -117,7 +117,7 @@ static bool walk(const FixtureRun *run, const KvFormat *format, int chunk, float
     KvSequence s;
     if (!cache || !open_sequence(cache, format, &s)) return false;
     const bool ok = walk_to(run, cache, &s, TOKENS, chunk, logits);
-    if (format) TEST(s.codes && s.codes->active && s.codes->freed > format->sink);
+    if (format) TEST(s.quant && s.quant->active && s.quant->freed > format->sink);
     if (format) TEST(has_pairs(run, &s) == large_bias);
     kv_sequence_close(cache, &s);
     TEST(kv_bytes_used(cache) == 0);
@@ -199,8 +199,8 @@ static double usual_difference(const FixtureRun *run, const float *a, const floa
  * them some rows get other experts, which are anything: so of these models the usual row. */
 static void check_seen(
     const FixtureRun *run, const KvFormat *format, const float *exact, const float *coded, const char *label) {
-    static const double most[KV_FORMS] = {[KV_CODE4] = 0.14, [KV_CODE5] = 0.07, [KV_CODE8] = 0.02};
-    const double bound = latents ? most[format->k] : format->v == KV_CODE3 ? 0.2 : 0.1;
+    static const double most[KV_FORMS] = {[KV_Q4] = 0.14, [KV_Q5] = 0.07, [KV_Q8] = 0.02};
+    const double bound = latents ? most[format->k] : format->v == KV_Q3 ? 0.2 : 0.1;
     const double seen = latents ? usual_difference(run, exact, coded, format->after)
                                 : difference(run, exact, coded, format->after, TOKENS);
     TEST_MSG(seen > 0 && seen < bound, "%s: codes change logits by %g", label, seen);

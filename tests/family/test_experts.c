@@ -29,8 +29,8 @@ static void test_softmax(void) {
     TEST(index[0] == 2 && index[1] == 1); /* of equals the first */
     expect_near(weight[0], exp(3) / sum);
     expect_near(weight[1], exp(1) / sum);
-    route(&(Routing){.experts = 4, .used = 2, .score = ROUTE_SOFTMAX, .normalise = true, .scale = 2}, logits, index,
-        weight);
+    route(&(Routing){.experts = 4, .used = 2, .score = ROUTE_SOFTMAX, .norm_topk_prob = true, .scale = 2}, logits,
+        index, weight);
     expect_near(weight[0], 2 * exp(3) / (exp(3) + exp(1)));
     route(&(Routing){.experts = 4, .used = 2, .score = ROUTE_TOP_SOFTMAX, .scale = 1}, logits, index, weight);
     expect_near(weight[1], exp(1) / (exp(3) + exp(1)));
@@ -44,7 +44,7 @@ static void test_sigmoid(void) {
         .used = 2,
         .score = ROUTE_SIGMOID,
         .bias = bias,
-        .normalise = true,
+        .norm_topk_prob = true,
         .epsilon = 0.5f,
         .scale = 2,
         .shared = 1};
@@ -67,7 +67,7 @@ static void test_groups(void) {
     const float logits[6] = {4, -9, 2, 2, 1, -9};
     int32_t index[SLOTS];
     float weight[SLOTS];
-    const Routing op = {.experts = 6, .used = 2, .score = ROUTE_SIGMOID, .groups = 3, .groups_used = 1, .scale = 1};
+    const Routing op = {.experts = 6, .used = 2, .score = ROUTE_SIGMOID, .groups = 3, .topk_group = 1, .scale = 1};
     route(&op, logits, index, weight);
     TEST(index[0] == 2 && index[1] == 3);
     /* As good as its best alone. */
@@ -82,7 +82,7 @@ static void test_sparse_mixer(void) {
     const float logits[4] = {-1, 4, 2, 3};
     int32_t index[SLOTS];
     float weight[SLOTS];
-    const Routing op = {.experts = 4, .used = 2, .score = ROUTE_SPARSEMIXER, .band = 0.5f, .scale = 1};
+    const Routing op = {.experts = 4, .used = 2, .score = ROUTE_SPARSEMIXER, .jitter_eps = 0.5f, .scale = 1};
     route(&op, logits, index, weight);
     TEST(index[0] == 1 && index[1] == 3);
     expect_near(weight[0], 1 / (1 + exp(-1) + exp(-2)));
@@ -227,7 +227,7 @@ static int find_tensor(const FixtureFile *file, const char *name) {
     return i;
 }
 
-/* embed_q [heads, latent, plain] and unembed_out [heads, width, latent] of f32 as kv_b_proj, which takes the place of
+/* embed_q [heads, latent, plain] and w_uv_out [heads, width, latent] of f32 as kv_b_proj, which takes the place of
  * the second. The first goes. */
 static void join_heads(Fixture *f, FixtureFile *file, int layer) {
     const char *home = arena_printf(&f->arena, "model.layers.%d.self_attn", layer);
@@ -235,13 +235,13 @@ static void join_heads(Fixture *f, FixtureFile *file, int layer) {
               out = find_tensor(file, arena_printf(&f->arena, "%s.unembed_out.weight", home));
     const int64_t heads = file->header[q].shape[0], latent = file->header[q].shape[1], plain = file->header[q].shape[2],
                   width = file->header[out].shape[1], each = plain + width;
-    const float *embed = file->bytes[q], *unembed = file->bytes[out];
+    const float *embed = file->bytes[q], *w_uv = file->bytes[out];
     float *both = malloc((size_t)(heads * each * latent) * sizeof *both);
     for (int64_t h = 0; h < heads; h++) {
         float *own = both + h * each * latent;
         for (int64_t r = 0; r < plain; r++)
             for (int64_t c = 0; c < latent; c++) own[r * latent + c] = embed[(h * latent + c) * plain + r];
-        memcpy(own + plain * latent, unembed + h * width * latent, (size_t)(width * latent) * sizeof *both);
+        memcpy(own + plain * latent, w_uv + h * width * latent, (size_t)(width * latent) * sizeof *both);
     }
     free(file->bytes[q]);
     free(file->bytes[out]);

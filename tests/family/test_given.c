@@ -16,8 +16,9 @@ static float *look_up(Runner *runner, const int32_t *tokens, int count) {
     const bool ok = rows && out && b->ops->bind(b, &table, &error);
     TEST_MSG(ok, "%s", error.text);
     if (!ok) abort();
-    const Run run = {.rows = count};
-    const Step step = {.rows = count, .tokens = tokens, .positions = tokens, .run_count = 1, .runs = &run, .axes = 1};
+    const SequenceChunk run = {.rows = count};
+    const Step step = {
+        .rows = count, .tokens = tokens, .positions = tokens, .chunk_count = 1, .chunks = &run, .position_dims = 1};
     b->ops->begin(b, &step);
     b->ops->embed(
         b, &(Embed){.rows = count, .tokens = tokens, .table = &table, .scale = spec->embedding_scale, .out = out});

@@ -12,10 +12,10 @@ static void count_warning(void *context, const char *line) {
 static void test_variant(Fixture *f, int variant, const char *cpu, const char *directory) {
     const ModelOptions options = {
         .context = f->count, .strict_config = true, .warn = count_warning, .warn_context = f->name};
-    const RunnerOptions runs = {.backend = fixture_backend(cpu, 2, FIXTURE_TOKENS_MAX)};
+    const RunnerOptions chunks = {.backend = fixture_backend(cpu, 2, FIXTURE_TOKENS_MAX)};
     FixtureRun run;
     warnings = 0;
-    if (!fixture_run_open(&run, directory, &options, &runs)) return;
+    if (!fixture_run_open(&run, directory, &options, &chunks)) return;
     const bool dynamic = strcmp(f->name, "rope-dynamic") == 0; /* told that it goes beyond what it was made for */
     TEST_MSG(warnings == dynamic, "%d warnings for %s", warnings, f->name);
     float *ours = calloc((size_t)(f->count * f->vocab), sizeof *ours);

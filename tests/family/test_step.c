@@ -11,8 +11,8 @@ static const struct {
 
 typedef struct Walk {
     const int32_t *tokens;
-    int count, axes, chunk, span_count;
-    RunSpan spans[SPANS];
+    int count, position_dims, chunk, span_count;
+    BidirectionalSpan spans[SPANS];
 } Walk;
 
 /* Rows of the next step: spans stay whole. */
@@ -25,20 +25,22 @@ static int rows_at(const Walk *w, int at) {
 
 static bool walk_step(
     Runner *runner, KvCache *cache, KvSequence *s, const Walk *w, int rows, float *logits, Error *error) {
-    int32_t positions[POSITION_AXES_MAX * FIXTURE_TOKENS_MAX], output[FIXTURE_TOKENS_MAX];
-    for (int i = 0; i < w->axes * rows; i++) positions[i] = s->length + i % rows;
+    int32_t positions[POSITION_DIMS_MAX * FIXTURE_TOKENS_MAX], output[FIXTURE_TOKENS_MAX];
+    for (int i = 0; i < w->position_dims * rows; i++) positions[i] = s->length + i % rows;
     for (int i = 0; i < rows; i++) output[i] = i;
     if (!kv_reserve(cache, s, rows, error)) return false;
-    Run run = {.rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables, .spans = w->spans};
-    const RunSpan *end = w->spans + w->span_count;
+    SequenceChunk run = {
+        .rows = rows, .position = s->length, .tables = (const int32_t *const *)s->tables, .spans = w->spans};
+    const BidirectionalSpan *end = w->spans + w->span_count;
     while (run.spans < end && run.spans->begin < s->length) run.spans++;
-    for (const RunSpan *span = run.spans; span < end && span->begin < s->length + rows; span++) run.span_count++;
+    for (const BidirectionalSpan *span = run.spans; span < end && span->begin < s->length + rows; span++)
+        run.span_count++;
     const Step step = {.rows = rows,
         .tokens = w->tokens + s->length,
         .positions = positions,
-        .run_count = 1,
-        .runs = &run,
-        .axes = w->axes};
+        .chunk_count = 1,
+        .chunks = &run,
+        .position_dims = w->position_dims};
     float *out;
     if (!runner_forward(runner, cache, &step, rows, output, &out, error)) return false;
     const size_t vocab = (size_t)model_vocab(runner_model(runner));
@@ -81,8 +83,9 @@ typedef struct Bench {
     float *text, *spans, *other, *ref; /* ref: what spans are on ref, the backend tested first */
 } Bench;
 
-static void check_axes(const Bench *b) {
-    const Walk w = {.tokens = b->f->tokens, .count = b->f->count, .axes = POSITION_AXES_MAX, .chunk = b->f->count};
+static void check_position_dims(const Bench *b) {
+    const Walk w = {
+        .tokens = b->f->tokens, .count = b->f->count, .position_dims = POSITION_DIMS_MAX, .chunk = b->f->count};
     walk(b->runner, &w, b->other);
     TEST_MSG(!memcmp(b->text, b->other, b->bytes), "%s on %s: text on three axes", b->f->name, b->cpu);
 }
@@ -90,7 +93,7 @@ static void check_axes(const Bench *b) {
 /* Two spans side by side. */
 static void check_spans(const Bench *b) {
     const Fixture *f = b->f;
-    const RunSpan first = {f->count / 5, f->count / 2}, second = {f->count / 2, f->count * 4 / 5};
+    const BidirectionalSpan first = {f->count / 5, f->count / 2}, second = {f->count / 2, f->count * 4 / 5};
     Walk w = {f->tokens, f->count, 1, f->count, SPANS, {first, second}};
     walk(b->runner, &w, b->spans);
     TEST_MSG(same_rows(f, b->text, b->spans, 0, first.begin), "%s on %s: what comes before a span", f->name, b->cpu);
@@ -121,7 +124,7 @@ static void check_backend(const Fixture *f, int variant, const char *directory, 
     const Bench b = {f, variant, cpu, run.runner, bytes, calloc(1, bytes), calloc(1, bytes), calloc(1, bytes), ref};
     if (!b.text || !b.spans || !b.other) abort();
     TEST(fixture_walk(run.runner, f->tokens, f->count, f->count, 0, b.text));
-    check_axes(&b);
+    check_position_dims(&b);
     check_spans(&b);
     if (!strcmp(cpu, "ref")) memcpy(ref, b.spans, bytes);
     if (runner_backend(run.runner)->exact)

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "model/model_internal.h"
-#include "weights/bank_io.h"
+#include "weights/expert_cache_io.h"
 
 typedef struct Case {
     const char *name;
@@ -28,7 +28,7 @@ typedef struct Setup {
 static bool step(Setup *s, Runner *runner, Error *error) {
     KvSequence sequence = {0};
     KvCache *cache = kv_open(runner_kv_plan(runner), kv_bytes_for(runner_kv_plan(runner), NULL, 16), error);
-    bool ok = cache && kv_sequence_open(cache, &(KvFormat){.k = KV_EXACT}, &sequence, error);
+    bool ok = cache && kv_sequence_open(cache, &(KvFormat){.k = KV_FULL}, &sequence, error);
     ok = ok && fixture_step(runner, cache, &sequence, s->f.tokens, 2, s->streamed, error);
     if (cache) kv_sequence_close(cache, &sequence);
     kv_close(cache);
@@ -88,8 +88,8 @@ static void walk_streamed(
     TEST(fixture_walk(run.runner, s->f.tokens, s->f.count, chunk, 0, s->streamed));
     TEST_MSG(!memcmp(s->resident, s->streamed, s->golden_bytes), "%s: %s%s, %s, %g of the experts, %d at a time",
         s->f.name, cpu, fenced ? " behind a fence" : "", io, share, chunk);
-    ExpertSource *source = model_experts(run.model);
-    const SourceStats stats = source->stats(source);
+    ExpertProvider *source = model_experts(run.model);
+    const ExpertProviderStats stats = source->stats(source);
     TEST(stats.misses > 0 && stats.read_bytes > 0 && stats.slots <= stats.experts);
     if (share == 1) TEST(stats.misses <= (uint64_t)stats.experts && stats.evictions == 0);
     fixture_run_close(&run);
@@ -99,14 +99,14 @@ static void walk_streamed(
  * there are, as long as those of a layer fit. */
 static void check_parts(Setup *s, const char *cpu, bool fenced, int rows, bool streamed) {
     RunnerOptions options = runner_options(cpu, fenced);
-    options.part_rows = rows;
+    options.layer_tile_rows = rows;
     const ModelOptions model = {.strict_config = true, .stream_experts = streamed};
     FixtureRun run;
     if (!fixture_run_open(&run, s->directory, &model, &options)) return;
     uint64_t touched = 0;
     if (streamed) { /* all layers of a fixture are alike */
         Error error = {0};
-        const SourceStats stats = model_experts(run.model)->stats(model_experts(run.model));
+        const ExpertProviderStats stats = model_experts(run.model)->stats(model_experts(run.model));
         touched = (uint64_t)stats.experts;
         TEST(model_hold_experts(
             run.model, model_expert_bytes(run.model) / (uint64_t)model_spec(run.model)->layer_count, &error));
@@ -114,7 +114,7 @@ static void check_parts(Setup *s, const char *cpu, bool fenced, int rows, bool s
     TEST(fixture_walk(run.runner, s->f.tokens, s->f.count, FIXTURE_TOKENS_MAX, 0, s->streamed));
     TEST_MSG(!memcmp(s->resident, s->streamed, s->golden_bytes), "%s: %s, %d rows at a time", s->f.name, cpu, rows);
     if (streamed) {
-        const SourceStats stats = model_experts(run.model)->stats(model_experts(run.model));
+        const ExpertProviderStats stats = model_experts(run.model)->stats(model_experts(run.model));
         TEST_MSG(stats.misses <= touched && stats.hits > 0, "%s: %llu reads of %llu experts", s->f.name,
             (unsigned long long)stats.misses, (unsigned long long)touched);
     }
@@ -134,8 +134,9 @@ static bool step_long(Setup *s, Runner *runner, int rows, float *logits) {
         tokens[i] = s->f.tokens[(i + i / s->f.count) % s->f.count];
         positions[i] = i;
     }
-    const Run run = {.rows = rows, .tables = (const int32_t *const *)sequence.tables};
-    const Step step = {.rows = rows, .tokens = tokens, .positions = positions, .run_count = 1, .runs = &run, .axes = 1};
+    const SequenceChunk run = {.rows = rows, .tables = (const int32_t *const *)sequence.tables};
+    const Step step = {
+        .rows = rows, .tokens = tokens, .positions = positions, .chunk_count = 1, .chunks = &run, .position_dims = 1};
     const int32_t last = rows - 1;
     float *out;
     ok = ok && runner_forward(runner, cache, &step, 1, &last, &out, &error);
@@ -167,7 +168,7 @@ static void check_long_prompt(void) {
         TEST(!streamed || model_hold_experts(run.model, all / (uint64_t)model_spec(run.model)->layer_count, &error));
         TEST(step_long(&s, run.runner, ROWS, streamed ? s.streamed : s.resident));
         if (streamed) {
-            const SourceStats stats = model_experts(run.model)->stats(model_experts(run.model));
+            const ExpertProviderStats stats = model_experts(run.model)->stats(model_experts(run.model));
             TEST_MSG(stats.misses <= (uint64_t)stats.experts && (double)stats.read_bytes <= 1.05 * (double)all,
                 "%llu reads of %d experts, %llu bytes of %llu", (unsigned long long)stats.misses, stats.experts,
                 (unsigned long long)stats.read_bytes, (unsigned long long)all);
@@ -358,18 +359,19 @@ static bool walk_pair(Setup *s, Runner *runner, float *logits) {
         static const int32_t outputs[] = {0, 1};
         const int32_t tokens[] = {s->f.tokens[i % s->f.count], s->f.tokens[(i * 5 + 3) % s->f.count]};
         const int32_t positions[] = {i, i};
-        Run runs[2];
+        SequenceChunk chunks[2];
         for (int k = 0; k < 2; k++) {
             ok = ok && kv_reserve(cache, &sequences[k], 1, &error);
-            runs[k] = (Run){.row = k, .rows = 1, .position = i, .tables = (const int32_t *const *)sequences[k].tables};
+            chunks[k] = (SequenceChunk){
+                .row = k, .rows = 1, .position = i, .tables = (const int32_t *const *)sequences[k].tables};
         }
         const Step step = {.rows = 2,
-            .generated = runner_generated_max(runner) > 0, /* the first one */
+            .decode_rows = runner_decode_rows_max(runner) > 0, /* the first one */
             .tokens = tokens,
             .positions = positions,
-            .run_count = 2,
-            .runs = runs,
-            .axes = 1};
+            .chunk_count = 2,
+            .chunks = chunks,
+            .position_dims = 1};
         float *out;
         ok = ok && runner_forward(runner, cache, &step, 2, outputs, &out, &error);
         if (ok) memcpy(logits + (size_t)(i * 2 * s->f.vocab), out, sizeof *out * 2 * (size_t)s->f.vocab);
@@ -396,16 +398,16 @@ static void check_ways(const Case *c, const char *cpu, bool fenced) {
         TEST(walk_pair(&s, run.runner, resident));
         fixture_run_close(&run);
     }
-    const ModelOptions ahead = {.strict_config = true, .stream_experts = true, .expert_hints = true};
+    const ModelOptions ahead = {.strict_config = true, .stream_experts = true, .expert_prefetch = true};
     for (int whole = 0; whole < 2; whole++) {
         if (!fixture_run_open(&run, s.directory, &ahead, &options)) continue;
-        const uint64_t all = model_expert_bytes(run.model), cycle = model_expert_cycle(run.model);
+        const uint64_t all = model_expert_bytes(run.model), cycle = model_expert_working_set(run.model);
         TEST(model_hold_experts(run.model, whole ? all : cycle, &error));
         TEST(walk_pair(&s, run.runner, streamed) && !memcmp(resident, streamed, bytes));
         TEST(fixture_walk(run.runner, s.f.tokens, s.f.count, 1, 0, s.streamed));
         TEST_MSG(!memcmp(s.resident, s.streamed, s.golden_bytes), "%s: %s, read ahead", c->name, cpu);
-        const SourceStats stats = model_experts(run.model)->stats(model_experts(run.model));
-        TEST(stats.hints >= stats.hint_hits);
+        const ExpertProviderStats stats = model_experts(run.model)->stats(model_experts(run.model));
+        TEST(stats.prefetches >= stats.prefetch_hits);
         fixture_run_close(&run);
     }
     free(resident);
@@ -413,10 +415,10 @@ static void check_ways(const Case *c, const char *cpu, bool fenced) {
     setup_close(&s);
 }
 
-static int take_all(ExpertSource *source) {
-    SourcedExpert come[8];
+static int take_all(ExpertProvider *source) {
+    ProvidedExpert come[8];
     int count = 0;
-    for (int some; (some = source->take(source, 0, 8, come)) > 0;) count += some;
+    for (int some; (some = source->acquire(source, 0, 8, come)) > 0;) count += some;
     return count;
 }
 
@@ -433,27 +435,27 @@ static void check_hints(void) {
     Error error = {0};
     if (!setup_open(&s, &cases[0])) return;
     if (fixture_run_open(&run, s.directory, &slow, &options)) {
-        ExpertBank *bank = run.model->bank;
-        ExpertSource *source = bank_source(bank);
-        TEST(bank_allocate(bank, bank_bytes(bank), &error));
-        bank_begin(bank);
-        source->want(source, 0, 0, here, 2);
-        source->hint(source, 1, next, 2);
-        TEST(source->stats(source).hints == 0);
+        ExpertCache *bank = run.model->bank;
+        ExpertProvider *source = expert_cache_source(bank);
+        TEST(expert_cache_allocate(bank, expert_cache_bytes(bank), &error));
+        expert_cache_begin(bank);
+        source->request(source, 0, 0, here, 2);
+        source->prefetch(source, 1, next, 2);
+        TEST(source->stats(source).prefetches == 0);
         TEST(take_all(source) == 2);
-        TEST(source->stats(source).hints == 2);
-        source->want(source, 0, 1, next, 2);
+        TEST(source->stats(source).prefetches == 2);
+        source->request(source, 0, 1, next, 2);
         TEST(take_all(source) == 2);
-        SourceStats stats = source->stats(source);
-        TEST(stats.hint_hits == 2 && stats.hits == 2 && stats.misses == 2);
-        source->want(source, 0, 0, next, 2);
-        source->hint(source, 1, here, 2);
-        source->want(source, 1, 1, next, 2); /* another lane's: the hint is too late */
+        ExpertProviderStats stats = source->stats(source);
+        TEST(stats.prefetch_hits == 2 && stats.hits == 2 && stats.misses == 2);
+        source->request(source, 0, 0, next, 2);
+        source->prefetch(source, 1, here, 2);
+        source->request(source, 1, 1, next, 2); /* another lane's: the hint is too late */
         TEST(take_all(source) == 2);
-        TEST(source->stats(source).hints == 2);
-        SourcedExpert rest[2];
-        while (source->take(source, 1, 2, rest) > 0) {}
-        TEST(bank_end(bank, &error));
+        TEST(source->stats(source).prefetches == 2);
+        ProvidedExpert rest[2];
+        while (source->acquire(source, 1, 2, rest) > 0) {}
+        TEST(expert_cache_end(bank, &error));
         fixture_run_close(&run);
     }
     setup_close(&s);
@@ -470,24 +472,25 @@ static void check_crowd(void) {
     Error error = {0};
     if (!setup_open(&s, &cases[0])) return;
     if (fixture_run_open(&run, s.directory, &streamed, &options)) {
-        ExpertBank *bank = run.model->bank;
-        ExpertSource *source = bank_source(bank);
+        ExpertCache *bank = run.model->bank;
+        ExpertProvider *source = expert_cache_source(bank);
         const Spec *spec = model_spec(run.model);
         const MoeFfn *moe = &spec->layers[0].moe;
         const int wanted = 2 * moe->used;
         int32_t experts[64];
         TEST(wanted <= moe->experts && wanted <= (int)COUNT_OF(experts));
         for (int e = 0; e < wanted; e++) experts[e] = e;
-        TEST(bank_allocate(bank, bank_cycle_bytes(bank) + bank_floor_bytes(bank), &error));
+        TEST(
+            expert_cache_allocate(bank, expert_cache_working_set_bytes(bank) + expert_cache_floor_bytes(bank), &error));
         for (int i = 0; i < STEPS; i++) {
-            bank_begin(bank);
+            expert_cache_begin(bank);
             for (int layer = 0; layer < spec->layer_count; layer++) {
-                source->want(source, 0, layer, experts, wanted);
+                source->request(source, 0, layer, experts, wanted);
                 TEST(take_all(source) == wanted);
             }
-            TEST(bank_end(bank, &error));
+            TEST(expert_cache_end(bank, &error));
         }
-        const SourceStats stats = source->stats(source);
+        const ExpertProviderStats stats = source->stats(source);
         TEST_MSG(stats.slots < spec->layer_count * wanted && 4 * stats.hits > stats.misses, "%llu of %llu in %d slots",
             (unsigned long long)stats.hits, (unsigned long long)(stats.hits + stats.misses), stats.slots);
         fixture_run_close(&run);
@@ -543,9 +546,9 @@ static void check_heads(void) {
         TEST(fixture_walk(run.runner, s.f.tokens, s.f.count, FIXTURE_TOKENS_MAX, 0, s.streamed));
         TEST(!memcmp(s.resident, s.streamed, s.golden_bytes));
         for (int i = 0; i < spec->layer_count; i++) {
-            const LatentMixer *mixer = &spec->layers[i].latent;
+            const MlaMixer *mixer = &spec->layers[i].latent;
             TEST(!lies_in_file(run.model, &mixer->o) && !lies_in_file(run.model, &mixer->embed[0]) &&
-                !lies_in_file(run.model, &mixer->unembed[0]));
+                !lies_in_file(run.model, &mixer->w_uv[0]));
         }
         fixture_run_close(&run);
     }

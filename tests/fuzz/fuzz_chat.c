@@ -89,12 +89,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         } else {
             check_error(&error);
         }
-        const Endpoint *doors[] = {
+        const Endpoint *adapters[] = {
             &endpoint_messages, &endpoint_responses, &endpoint_ollama_chat, &endpoint_ollama_generate};
-        for (size_t i = 0; i < COUNT_OF(doors); i++) {
+        for (size_t i = 0; i < COUNT_OF(adapters); i++) {
             ApiRequest request = defaults(&arena);
             error = (ApiError){0};
-            if (doors[i]->read_params(&request, body, &error)) {
+            if (adapters[i]->read_params(&request, body, &error)) {
                 CHECK(error.status == 0 && request.messages);
                 check_request(&request);
                 check_messages(&request);

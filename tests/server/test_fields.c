@@ -26,10 +26,10 @@ static ApiRequest defaults(void) {
 }
 
 /* {model, messages or prompt, and a field with a value} */
-static bool read_with(Door door, const char *field, const char *value, ApiRequest *request, ApiError *error) {
+static bool read_with(Adapter adapter, const char *field, const char *value, ApiRequest *request, ApiError *error) {
     Error why = {0};
     Buffer text = {0};
-    const bool chat = door == DOOR_CHAT;
+    const bool chat = adapter == DOOR_CHAT;
     buffer_text(&text, "{");
     if (strcmp(field, "model") != 0) buffer_text(&text, "\"model\":\"m\",");
     if (chat && strcmp(field, "messages") != 0) buffer_text(&text, "\"messages\":[{}],");
@@ -48,10 +48,10 @@ static bool read_with(Door door, const char *field, const char *value, ApiReques
     return chat ? params_read_chat(request, body, error) : params_read_completion(request, body, error);
 }
 
-static bool refuses(Door door, const char *field, const char *value) {
+static bool refuses(Adapter adapter, const char *field, const char *value) {
     ApiRequest request;
     ApiError error;
-    const bool ok = read_with(door, field, value, &request, &error);
+    const bool ok = read_with(adapter, field, value, &request, &error);
     const size_t size = strlen(field);
     const bool named = !strncmp(error.param, field, size) && (!error.param[size] || strchr(".[", error.param[size]));
     TEST_MSG(!ok && error.status == 400 && named, "%s = %.60s: %d %s %s", field, value, error.status, error.param,
@@ -93,7 +93,7 @@ static const char *other_value(const Field *f) {
     return "null";
 }
 
-static void test_types(const Field *f, Door door) {
+static void test_types(const Field *f, Adapter adapter) {
     static const char *const wrong[] = {"\"text\"", "[[]]", "{\"a\":[]}", "true", "1.5", "-1e300", "1e300"};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         const bool text = i == 0, array = i == 1, object = i == 2, boolean = i == 3;
@@ -103,17 +103,17 @@ static void test_types(const Field *f, Door door) {
             : f->type == FIELD_BOOL              ? boolean
             : f->type == FIELD_NUMBER            ? i == 4
                                                  : f->type == FIELD_ANY;
-        if (!right) refuses(door, f->name, wrong[i]);
+        if (!right) refuses(adapter, f->name, wrong[i]);
     }
     char value[64];
     if (f->type > FIELD_LONG || (f->min == 0 && f->max == 0)) return;
     snprintf(value, sizeof value, "%.17g", f->min - 1);
-    refuses(door, f->name, value);
+    refuses(adapter, f->name, value);
     snprintf(value, sizeof value, "%.17g", f->max + 1);
-    refuses(door, f->name, value);
+    refuses(adapter, f->name, value);
 }
 
-static void test_effect(const Field *f, Door door) {
+static void test_effect(const Field *f, Adapter adapter) {
     ApiRequest without, with;
     ApiError error;
     /* What a field needs beside it is in both. */
@@ -125,8 +125,8 @@ static void test_effect(const Field *f, Door door) {
             field = beside[i][1];
             value = beside[i][2];
         }
-    CHECK(read_with(door, field, value, &without, &error));
-    const bool ok = read_with(door, f->name, other_value(f), &with, &error);
+    CHECK(read_with(adapter, field, value, &without, &error));
+    const bool ok = read_with(adapter, f->name, other_value(f), &with, &error);
     const bool refused = !ok && error.status == 400 && !strncmp(error.param, f->name, strlen(f->name));
     /* Where a body's values lie does not count. */
     with.model = without.model;
@@ -144,27 +144,28 @@ static void test_effect(const Field *f, Door door) {
     }
     ApiRequest absent;
     if (!strcmp(f->standing, "required")) {
-        TEST_MSG(refuses(door, f->name, "null"), "%s may be absent", f->name);
+        TEST_MSG(refuses(adapter, f->name, "null"), "%s may be absent", f->name);
         return;
     }
-    CHECK(read_with(door, "user", "null", &without, &error));
-    TEST_MSG(read_with(door, f->name, "null", &absent, &error), "%s: null is not absent: %s", f->name, error.message);
+    CHECK(read_with(adapter, "user", "null", &without, &error));
+    TEST_MSG(
+        read_with(adapter, f->name, "null", &absent, &error), "%s: null is not absent: %s", f->name, error.message);
 }
 
 static void test_every_field(void) {
     size_t count;
     const Field *fields = fields_all(&count);
     for (size_t i = 0; i < count; i++) {
-        for (unsigned door = DOOR_CHAT; door <= DOOR_TEXT; door++) {
-            if (!(fields[i].doors & door)) {
+        for (unsigned adapter = DOOR_CHAT; adapter <= DOOR_TEXT; adapter++) {
+            if (!(fields[i].adapters & adapter)) {
                 bool other = false; /* the same name in another row */
                 for (size_t k = 0; k < count; k++)
-                    other |= (fields[k].doors & door) && !strcmp(fields[k].name, fields[i].name);
-                if (!other) refuses((Door)door, fields[i].name, "1");
+                    other |= (fields[k].adapters & adapter) && !strcmp(fields[k].name, fields[i].name);
+                if (!other) refuses((Adapter)adapter, fields[i].name, "1");
                 continue;
             }
-            test_types(&fields[i], (Door)door);
-            test_effect(&fields[i], (Door)door);
+            test_types(&fields[i], (Adapter)adapter);
+            test_effect(&fields[i], (Adapter)adapter);
             arena_free(&arena);
             arena = (Arena){0};
         }
@@ -185,13 +186,13 @@ static void test_openai(void) {
         "temperature", "top_p", "user"};
     size_t count;
     const Field *fields = fields_all(&count);
-    for (int door = 0; door < 2; door++) {
-        const char *const *names = door ? text : chat;
-        for (size_t i = 0; i < (door ? COUNT_OF(text) : COUNT_OF(chat)); i++) {
+    for (int adapter = 0; adapter < 2; adapter++) {
+        const char *const *names = adapter ? text : chat;
+        for (size_t i = 0; i < (adapter ? COUNT_OF(text) : COUNT_OF(chat)); i++) {
             int found = 0;
             for (size_t k = 0; k < count; k++)
-                found += (fields[k].doors & (door ? DOOR_TEXT : DOOR_CHAT)) && !strcmp(fields[k].name, names[i]) &&
-                    fields[k].status != FIELD_EXTENSION;
+                found += (fields[k].adapters & (adapter ? DOOR_TEXT : DOOR_CHAT)) &&
+                    !strcmp(fields[k].name, names[i]) && fields[k].status != FIELD_EXTENSION;
             TEST_MSG(found == 1, "%s is %d times in the table", names[i], found);
         }
     }
@@ -201,7 +202,7 @@ static void test_openai(void) {
 
 static void test_limits(void) {
     static const struct {
-        Door door;
+        Adapter adapter;
         const char *field, *value;
     } wrong[] = {{DOOR_CHAT, "tools", "{}"}, {DOOR_CHAT, "functions", "{}"}, {DOOR_CHAT, "stop", "[]"},
         {DOOR_CHAT, "modalities", "[]"}, {DOOR_CHAT, "modalities", "[\"video\"]"}, {DOOR_CHAT, "service_tier", "\"x\""},
@@ -219,7 +220,7 @@ static void test_limits(void) {
         {DOOR_CHAT, "prediction", "{\"type\":\"content\",\"content\":[{\"type\":\"image\"}]}"}};
     ApiRequest request;
     ApiError error;
-    for (size_t i = 0; i < COUNT_OF(wrong); i++) refuses(wrong[i].door, wrong[i].field, wrong[i].value);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) refuses(wrong[i].adapter, wrong[i].field, wrong[i].value);
     char text[700];
     for (int over = 0; over < 2; over++) {
         snprintf(text, sizeof text, "\"%0*d\"", 64 + over, 0);
@@ -245,10 +246,10 @@ static void test_limits(void) {
 
 /* Each document shows the tables that `apus debug fields` prints, and each field is in one of them. */
 static void test_documents(void) {
-    size_t count, fields, door_fields;
+    size_t count, fields, adapter_fields;
     const FieldTable *tables = field_tables(&count);
     const Field *field = fields_all(&fields);
-    const DoorField *door_field = door_fields_all(&door_fields);
+    const AdapterField *adapter_field = adapter_fields_all(&adapter_fields);
     for (size_t i = 0; i < count; i++) {
         Buffer table = {0}, document = {0};
         Error error = {0};
@@ -260,10 +261,10 @@ static void test_documents(void) {
         buffer_free(&table);
         buffer_free(&document);
     }
-    for (size_t i = 0; i < fields; i++) TEST(field[i].doors & tables[0].doors);
-    for (size_t i = 0; i < door_fields; i++) {
+    for (size_t i = 0; i < fields; i++) TEST(field[i].adapters & tables[0].adapters);
+    for (size_t i = 0; i < adapter_fields; i++) {
         int shown = 0;
-        for (size_t t = 0; t < count; t++) shown += door_field[i].field.doors == tables[t].doors;
+        for (size_t t = 0; t < count; t++) shown += adapter_field[i].field.adapters == tables[t].adapters;
         TEST(shown == 1);
     }
 }

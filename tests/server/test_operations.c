@@ -83,7 +83,7 @@ static void test_unread_stream_timeout(void) {
     post(client, "x-request-timeout: 0.5\r\n",
         CHAT_BODY(",\"stream\":true,\"logprobs\":true,\"top_logprobs\":20,\"max_tokens\":2000"));
     fake_wait_arrived(1);
-    const int served = server->http->first->wire.fd;
+    const int served = server->http->first->transport.fd;
     CHECK(!setsockopt(served, SOL_SOCKET, SO_SNDBUF, &few, sizeof few));
     fake_permit(600);
     sleep_ms(1000);

@@ -120,11 +120,11 @@ static void test_crowd_of_bodies(void) {
     open_server(1, 8);
     const size_t size = 32 << 20, part = 31 << 20, small = 4 << 20;
     char *body = make_body(size);
-    int dawdlers[2];
+    int timed_out[2];
     for (int i = 0; i < 2; i++) {
-        dawdlers[i] = connect_client();
-        client_post_head(dawdlers[i], CHAT, size);
-        client_send(dawdlers[i], body, part);
+        timed_out[i] = connect_client();
+        client_post_head(timed_out[i], CHAT, size);
+        client_send(timed_out[i], body, part);
     }
     sleep_ms(300); /* until the server has taken it */
     for (int chunked = 0; chunked < 2; chunked++) {
@@ -146,9 +146,9 @@ static void test_crowd_of_bodies(void) {
     }
     TEST(ask_path(CHAT, "", CHAT_BODY(",\"max_tokens\":1")) == 200);
     for (int i = 0; i < 2; i++) { /* what they began is served */
-        client_send(dawdlers[i], body + part, size - part);
-        TEST(client_read(dawdlers[i], &answer) == 200);
-        close(dawdlers[i]);
+        client_send(timed_out[i], body + part, size - part);
+        TEST(client_read(timed_out[i], &answer) == 200);
+        close(timed_out[i]);
     }
     free(body);
     body = make_body(small);

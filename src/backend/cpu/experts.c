@@ -35,7 +35,7 @@ static void keep_groups(const Routing *op, float *score) {
         const int second = best_left(own, size, taken);
         worth[g] = own[first] + (second < 0 || op->group_best ? 0 : own[second]);
     }
-    for (int i = 0; i < op->groups_used; i++) kept[best_left(worth, op->groups, kept)] = true;
+    for (int i = 0; i < op->topk_group; i++) kept[best_left(worth, op->groups, kept)] = true;
     for (int g = 0; g < op->groups; g++)
         for (int i = 0; !kept[g] && i < size; i++) score[g * size + i] = 0;
 }
@@ -48,7 +48,7 @@ static void mix_sparsely(const Routing *op, const float *x, int32_t *index, floa
         const float top = x[index[i]];
         float sum = 0;
         for (int e = 0; e < op->experts; e++)
-            if (!taken[e] && !((top - x[e]) / fmaxf(fabsf(x[e]), top) > op->band)) sum += expf(x[e] - top);
+            if (!taken[e] && !((top - x[e]) / fmaxf(fabsf(x[e]), top) > op->jitter_eps)) sum += expf(x[e] - top);
         weight[i] = 1 / sum;
         taken[index[i]] = true;
     }
@@ -96,7 +96,7 @@ static void route_row(const Routing *op, int row) {
         choose(op, logits, index, weight);
     float sum = op->epsilon;
     for (int i = 0; i < op->used; i++) sum += weight[i];
-    for (int i = 0; i < op->used; i++) weight[i] *= (op->normalise ? 1 / sum : 1) * op->scale;
+    for (int i = 0; i < op->used; i++) weight[i] *= (op->norm_topk_prob ? 1 / sum : 1) * op->scale;
     if (!op->shared) return;
     index[op->used] = op->experts;
     weigh_shared(op, row, weight);
@@ -143,27 +143,27 @@ void expert_sum(const Experts *op, const ExpertPairs *p, int row) {
     }
 }
 
-static void give_hint(const Experts *op) {
+static void prefetch_next_layer(const Experts *op) {
     int32_t likely[EXPERTS_USED_MAX + 1];
     int count = 0;
     for (int i = 0; i < op->used; i++) /* of the first row, best first */
         if (!op->gate[op->index[i]].data) likely[count++] = op->index[i];
-    op->source->hint(op->source, op->layer, likely, count);
+    op->source->prefetch(op->source, op->layer, likely, count);
 }
 
 bool expert_want(const Experts *op, const ExpertPairs *p) {
-    if (op->stage == EXPERTS_HINT) give_hint(op);
-    if (op->stage == EXPERTS_REST || op->stage == EXPERTS_HINT) return op->stage == EXPERTS_HINT;
+    if (op->stage == EXPERTS_PREFETCH) prefetch_next_layer(op);
+    if (op->stage == EXPERTS_COMPUTE || op->stage == EXPERTS_PREFETCH) return op->stage == EXPERTS_PREFETCH;
     int32_t wanted[EXPERTS_MAX + 1];
     int count = 0;
     for (int e = 0; e < op->count; e++)
         if (p->begin[e + 1] > p->begin[e] && !op->gate[e].data) wanted[count++] = e;
-    op->source->want(op->source, op->lane, op->layer, wanted, count);
-    return op->stage == EXPERTS_WANT;
+    op->source->request(op->source, op->micro_batch, op->layer, wanted, count);
+    return op->stage == EXPERTS_REQUEST;
 }
 
 /* One expert over the rows that use it: its inputs lie where its results will go. */
-static void run_expert(Backend *backend, const Experts *op, const ExpertPairs *p, const SourcedExpert *expert) {
+static void run_expert(Backend *backend, const Experts *op, const ExpertPairs *p, const ProvidedExpert *expert) {
     const int first = p->begin[expert->expert], rows = p->begin[expert->expert + 1] - first;
     float *y = p->y + first * p->hidden, *between = p->between + first * p->inner;
     for (int i = 0; i < rows; i++)
@@ -178,12 +178,13 @@ static void run_expert(Backend *backend, const Experts *op, const ExpertPairs *p
 void cpu_experts(Backend *backend, const Experts *op) {
     const ExpertPairs p = expert_pairs(op);
     if (op->source && expert_want(op, &p)) return;
-    SourcedExpert expert;
+    ProvidedExpert expert;
     for (int e = 0; e < op->count; e++) {
         if (!expert_is_due(op, &p, e)) continue;
-        expert = (SourcedExpert){e, op->gate[e], op->up[e], op->down[e]};
+        expert = (ProvidedExpert){e, op->gate[e], op->up[e], op->down[e]};
         run_expert(backend, op, &p, &expert);
     }
-    while (op->source && op->source->take(op->source, op->lane, 1, &expert)) run_expert(backend, op, &p, &expert);
+    while (op->source && op->source->acquire(op->source, op->micro_batch, 1, &expert))
+        run_expert(backend, op, &p, &expert);
     for (int row = 0; row < op->rows; row++) expert_sum(op, &p, row);
 }

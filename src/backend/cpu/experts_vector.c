@@ -128,9 +128,9 @@ static void add_expert(Together *t, int e, const Weight *gate, const Weight *up,
 
 /* Those that have come are run together, while others come. */
 static void run_sourced(Together *t) {
-    ExpertSource *source = t->op->source;
-    SourcedExpert come[TOGETHER_MAX];
-    for (int count; (count = source->take(source, t->op->lane, TOGETHER_MAX, come)) > 0;) {
+    ExpertProvider *source = t->op->source;
+    ProvidedExpert come[TOGETHER_MAX];
+    for (int count; (count = source->acquire(source, t->op->micro_batch, TOGETHER_MAX, come)) > 0;) {
         for (int i = 0; i < count; i++) add_expert(t, come[i].expert, &come[i].gate, &come[i].up, &come[i].down);
         flush(t);
     }

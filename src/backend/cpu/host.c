@@ -48,7 +48,7 @@ void host_release(Backend *backend, void *memory) {
     munmap(mapping.start, mapping.bytes);
 }
 
-void host_discard(Backend *backend, void *memory, size_t bytes) { (void)madvise(memory, bytes, MADV_DONTNEED); }
+void host_decommit(Backend *backend, void *memory, size_t bytes) { (void)madvise(memory, bytes, MADV_DONTNEED); }
 
 bool host_bind(Backend *backend, Weight *weight, Error *error) { return true; }
 void host_unbind(Backend *backend, const Weight *weight) {}

@@ -4,7 +4,7 @@
 
 void *host_alloc(Backend *, size_t bytes, MemoryOwner owner, Error *);
 void host_release(Backend *, void *memory);
-void host_discard(Backend *, void *memory, size_t bytes);
+void host_decommit(Backend *, void *memory, size_t bytes);
 bool host_bind(Backend *, Weight *weight, Error *);
 void host_unbind(Backend *, const Weight *weight);
 void host_copy(Backend *, void *to, const void *from, size_t bytes);

@@ -22,7 +22,7 @@ static bool vector_begin(Backend *backend, const Step *step) {
     return true;
 }
 
-static void vector_narrow(Backend *backend, const Step *rows) {
+static void vector_set_rows(Backend *backend, const Step *rows) {
     CpuBackend *cpu = cpu_backend(backend);
     cpu->step = *rows;
     cpu->rope_count = 0;
@@ -148,7 +148,7 @@ static void vector_close(Backend *backend) {
 static const BackendOps vector_ops = {
     .alloc = host_alloc,
     .release = host_release,
-    .discard = host_discard,
+    .decommit = host_decommit,
     .bind = host_bind,
     .unbind = host_unbind,
     .upload = host_copy,
@@ -157,11 +157,11 @@ static const BackendOps vector_ops = {
     .kv_layer_bytes = vector_kv_layer_bytes,
     .page_read = cpu_page_read,
     .page_write = cpu_page_write,
-    .kv_code_bytes = cpu_kv_code_bytes,
-    .kv_survey = cpu_kv_survey,
-    .kv_encode = cpu_kv_encode,
+    .kv_quant_bytes = cpu_kv_quant_bytes,
+    .kv_calibrate = cpu_kv_calibrate,
+    .kv_quantise = cpu_kv_quantise,
     .begin = vector_begin,
-    .narrow = vector_narrow,
+    .set_rows = vector_set_rows,
     .submit = host_submit,
     .wait = host_wait,
     .scratch = vector_scratch,

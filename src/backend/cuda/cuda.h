@@ -48,17 +48,17 @@ typedef struct CudaStepBlock {
     size_t ints;
     /* Of this step: where page tables begin, how long they are. */
     size_t tables;
-    int rows, table_stride, run_count;
+    int rows, table_stride, chunk_count;
     bool filled[CUDA_GROUPS_MAX];
 } CudaStepBlock;
 
 /* What is made of a step's logits. */
-typedef enum CudaDrawing {
+typedef enum CudaSampling {
     DRAWING_NONE,
     DRAWING_SUMS,
     DRAWING_LARGEST, /* tokens, each the one with the largest logit */
     DRAWING_ANY,     /* tokens */
-} CudaDrawing;
+} CudaSampling;
 
 /* Coded pages: what is kept for them, and what this step sees of them (kv_quant.c). */
 enum { CUDA_ROTATIONS_MAX = 8, CUDA_CODED_LAYERS_MAX = 1024 };
@@ -82,9 +82,9 @@ typedef struct CudaCodes {
 
 /* What a repeated walk has in common with the one that was kept. */
 typedef struct CudaKey {
-    int rows, generated, many, outputs;
+    int rows, decode_rows, uniform_matmul, outputs;
     int pages;        /* of the longest run, rounded up to a power of two */
-    int drawing;      /* CudaDrawing */
+    int sampling_now; /* CudaSampling */
     int coded, exact; /* whether rows see codes, and all do; slices that such a row sees exactly */
     uint64_t forms;
     uint64_t cache;
@@ -103,7 +103,7 @@ typedef struct CudaGraph {
 /* As one of two that divide layers (tensor_parallel.c). */
 typedef struct CudaPart {
     struct CudaBackend *other; /* NULL: it is alone */
-    PartExchange exchange;     /* what stays of it */
+    RankExchange exchange;     /* what stays of it */
     int64_t width;             /* of a row that there is room for */
     int sums;                  /* of the step so far */
     bool summed;               /* the partial product before has done the next sum itself, but for a norm */
@@ -120,7 +120,7 @@ typedef struct CudaBackend {
 
     float *scratch;
     size_t scratch_count, scratch_used;
-    CudaRoom inputs, partials, spare, staging, choice, arrivals, mixture;
+    CudaRoom inputs, partials, spare, staging, choice, arrivals, moe_block;
     const float *passed; /* what the last operation, a gated product of a prompt, has left for the next one only */
     bool sliced;         /* products are of an expert's rows (kernels.h, Product) */
     const float *handed; /* what the last operation, a gated product, has left in `inputs` as f16, too; NULL: nothing */
@@ -145,8 +145,8 @@ typedef struct CudaBackend {
     Step step;
     CudaStepBlock block;
     CudaCodes codes;
-    CudaDrawing drawing;          /* of the step */
-    DrawnTokens drawn;            /* of the last step, and of the last two for the host, pinned: [rows_max] */
+    CudaSampling sampling_now;    /* of the step */
+    SampledTokens sampled;        /* of the last step, and of the last two for the host, pinned: [rows_max] */
     int pages;                    /* of the longest run of the step; of repeatable ones a power of two */
     bool short_runs, single_rows; /* whether the step has them, or only them (kernels.h) */
     int long_runs;                /* how many it has */
@@ -160,16 +160,16 @@ typedef struct CudaBackend {
     CudaPart part;
 } CudaBackend;
 
-static inline Turning cuda_turning(const Rope *rope) {
-    if (!rope) return (Turning){0};
-    Turning t = {.dims = rope->dims,
+static inline RopeParams cuda_rope_params(const Rope *rope) {
+    if (!rope) return (RopeParams){0};
+    RopeParams t = {.dims = rope->dims,
         .interleaved = rope->interleaved,
         .frequencies = rope->frequencies,
         .scale = rope->scale,
         .dynamic_positions = rope->dynamic.positions,
         .dynamic_theta = rope->dynamic.theta,
         .dynamic_factor = rope->dynamic.factor};
-    memcpy(t.sections, rope->sections, sizeof t.sections);
+    memcpy(t.mrope_section, rope->mrope_section, sizeof t.mrope_section);
     return t;
 }
 
@@ -202,7 +202,7 @@ void cuda_reserves_close(CudaBackend *b);
 void *cuda_reserve(CudaBackend *b, size_t bytes, Error *error);
 bool cuda_unreserve(CudaBackend *b, void *memory); /* false: it is no reserve */
 bool cuda_commit(Backend *backend, void *memory, size_t bytes);
-void cuda_discard(Backend *backend, void *memory, size_t bytes);
+void cuda_decommit(Backend *backend, void *memory, size_t bytes);
 
 /* bind.c */
 bool cuda_bind(Backend *backend, Weight *weight, Error *error);
@@ -230,7 +230,7 @@ const int32_t *cuda_step_code_sinks(const CudaBackend *b);
 const int32_t *cuda_step_tokens(const CudaBackend *b);
 const int32_t *cuda_step_outputs(const CudaBackend *b);
 const float *cuda_step_scales(const CudaBackend *b);
-DrawRows cuda_step_draws(const CudaBackend *b);
+SampleRows cuda_step_sample_params(const CudaBackend *b);
 /* Page tables of a group: [runs][b->block.table_stride] */
 const int32_t *cuda_step_tables(CudaBackend *b, int group);
 
@@ -242,12 +242,12 @@ bool cuda_parts_room(CudaBackend *b, int64_t width, Error *error);
 bool cuda_parts_lost(CudaBackend *b); /* the other did not answer */
 /* Where a partial product goes, which sums by itself if it can. */
 void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *product);
-void cuda_sum_parts(Backend *backend, const PartSum *op);
+void cuda_all_reduce(Backend *backend, const RankSum *op);
 
 /* kv_quant.c */
-size_t cuda_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
-void cuda_kv_survey(Backend *backend, int count, const KvSurvey *surveys);
-void cuda_kv_encode(Backend *backend, int count, const KvEncode *pages);
+size_t cuda_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
+void cuda_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys);
+void cuda_kv_quantise(Backend *backend, int count, const KvQuantise *pages);
 void cuda_codes_close(CudaBackend *b);
 /* Which rotation is that of so many dims, a new one if need be; 0 after a failure, which wait() tells. */
 int cuda_rotation(CudaBackend *b, int d);
@@ -257,7 +257,7 @@ int cuda_rotation(CudaBackend *b, int d);
 size_t cuda_codes_look(CudaBackend *b, const Step *step, bool again);
 void cuda_codes_fill(const CudaBackend *b, int32_t *records);
 /* Of a run: how many of its rows, the first, see none. */
-int cuda_exact_rows(const Run *run);
+int cuda_exact_rows(const SequenceChunk *chunk);
 /* Whether all that see this layer's codes see those that have kernels of their own. */
 bool cuda_only_four(const Step *step, int layer);
 
@@ -270,7 +270,7 @@ bool cuda_codes_generated(CudaBackend *b, const KvLayer *layer, const Attend *a)
 
 /* moe.c */
 void cuda_experts(Backend *backend, const Experts *op);
-void cuda_mixture(Backend *backend, const Mixture *op);
+void cuda_moe_block(Backend *backend, const MoeBlock *op);
 
 /* ops.c */
 void cuda_embed(Backend *backend, const Embed *op);
@@ -279,14 +279,14 @@ void cuda_matmul(Backend *backend, const Matmul *op);
 void cuda_glu(Backend *backend, const Glu *op);
 void cuda_matmul_add(Backend *backend, const MatmulAdd *op);
 void cuda_attention(Backend *backend, const Attention *op);
-void cuda_latent(Backend *backend, const Latent *op);
+void cuda_latent(Backend *backend, const Mla *op);
 Router cuda_router(const Routing *op);
 void cuda_route(Backend *backend, const Routing *op);
 void cuda_activate(Backend *backend, int64_t count, const float *x, Activation activation, float *out);
 void cuda_gather(Backend *backend, int count, const int32_t *index, const float *x, int64_t width, float *out);
 void cuda_logits(Backend *backend, int64_t count, float *x, float scale, float cap);
 void cuda_sum_logits(Backend *backend, const LogitSums *op);
-void cuda_draw(Backend *backend, const LogitDraws *op);
-const int32_t *cuda_drawn(Backend *backend, uint64_t ticket);
+void cuda_sample(Backend *backend, const LogitSampling *op);
+const int32_t *cuda_sampled(Backend *backend, uint64_t ticket);
 void cuda_add(
     Backend *backend, int rows, int64_t width, float *residual, const float *y, float scale, const Norm *norm);

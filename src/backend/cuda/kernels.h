@@ -80,7 +80,7 @@ cudaError_t rows_logits(cudaStream_t stream, int64_t count, float *x, float scal
 cudaError_t rows_gather(
     cudaStream_t stream, int count, const int32_t *index, const float *x, int64_t width, float *out);
 /* a token of −1 is left to others, −2 − i is drawn[i] */
-cudaError_t rows_embed(cudaStream_t stream, int rows, const int32_t *tokens, const int32_t *drawn, const Tiles *table,
+cudaError_t rows_embed(cudaStream_t stream, int rows, const int32_t *tokens, const int32_t *sampled, const Tiles *table,
     float scale, float *out);
 
 typedef struct Router { /* Routing */
@@ -88,8 +88,8 @@ typedef struct Router { /* Routing */
     const float *logits;
     int score; /* RouteScore */
     const float *bias;
-    int groups, groups_used, group_best, normalise;
-    float band, epsilon, scale;
+    int groups, topk_group, group_best, norm_topk_prob;
+    float jitter_eps, epsilon, scale;
     int shared;
     const float *shared_logits;
     int shared_pair;
@@ -120,10 +120,10 @@ typedef enum ProductMode { PRODUCT_STORE, PRODUCT_ADD, PRODUCT_GLU } ProductMode
 
 typedef struct Product {
     int rows, cols;
-    int generated;  /* 1: these rows lie behind their prompts' ends (gemm_int.cuh), at most GENERATED_MAX; 0: none does
-                     */
-    int sliced;     /* the order of sums is moe_gemv.cu's, whatever the rows: an expert's, or of Step.many */
-    const float *x; /* [rows, cols] */
+    int decode_rows; /* 1: these rows lie behind their prompts' ends (gemm_int.cuh), at most GENERATED_MAX; 0: none does
+                      */
+    int sliced;      /* the order of sums is moe_gemv.cu's, whatever the rows: an expert's, or of Step.many */
+    const float *x;  /* [rows, cols] */
     const RowNorm *norm;
     int mode, count; /* GLU: weight 0 is the gate, 1 is up, out[0] takes the result. ADD: one weight */
     Tiles weight[PRODUCTS_MAX];
@@ -155,17 +155,17 @@ int product_is_few(const Product *product);
 
 /* ---- sums over two GPUs (tensor_parallel.cu) ---- */
 
-typedef struct PartExchange {
+typedef struct RankExchange {
     float *terms;    /* this one's; become the sum where there is no residual */
     float *residual; /* += scale · sum */
     float scale;
     int64_t count;
     PartPlace place;
     int64_t marks_offset, data_offset;
-} PartExchange;
+} RankExchange;
 /* Of one of the places in `mine`; fills in the offsets. */
-int64_t parts_slot_bytes(int rows_max, int64_t width, PartExchange *places);
-cudaError_t parts_sum(cudaStream_t stream, int rows, const PartExchange *exchange);
+int64_t parts_slot_bytes(int rows_max, int64_t width, RankExchange *places);
+cudaError_t parts_sum(cudaStream_t stream, int rows, const RankExchange *exchange);
 
 /* ---- experts ---- */
 
@@ -197,35 +197,35 @@ int experts_fit(int groups, int shared_bytes);
 /* ---- mixtures of generated rows (fused_moe.cu) ----
  * A row's inputs pass between these as the whole numbers that gemm_int.cuh makes of them. */
 
-size_t mixture_input_bytes(int64_t cols); /* of a row */
+size_t moe_input_bytes(int64_t cols); /* of a row */
 /* Whether banks packed like this go this way; gated: of the first product. */
-int mixture_fits(const Tiles *most, int gated, int shared_bytes);
+int moe_fits(const Tiles *most, int gated, int shared_bytes);
 /* Tiles of a tile row that lie in shared memory together; not the more the wider the matrix is. */
-int mixture_round(int groups);
+int moe_round(int groups);
 
 /* What rows' experts are chosen by, and what these read. */
-typedef struct MixtureRouter {
+typedef struct MoeRouter {
     int rows, width;
     const float *x;
     RowNorm norm;         /* width 0: none */
     Tiles weight, shared; /* shared.rows 0: there is none */
     Router route;         /* no logits are read; shared_logits: whether there are any */
     uint8_t *inputs;      /* [rows] */
-    float *found;         /* [rows] of mixture_router_floats(): sums that logits are made of */
+    float *found;         /* [rows] of moe_router_floats(): sums that logits are made of */
     float *factors;       /* [rows], many rows: of the norm, which comes behind products */
-} MixtureRouter;
-size_t mixture_router_floats(const MixtureRouter *router);
-cudaError_t mixture_route(cudaStream_t stream, const MixtureRouter *router);
+} MoeRouter;
+size_t moe_router_floats(const MoeRouter *router);
+cudaError_t moe_route(cudaStream_t stream, const MoeRouter *router);
 /* The choice, of many rows, before these are sorted. Few rows' products make it by themselves. */
-cudaError_t mixture_choose(cudaStream_t stream, const MixtureRouter *router);
+cudaError_t moe_choose(cudaStream_t stream, const MoeRouter *router);
 
 /* As ExpertProduct, of banks that are packed like `most`, which has the most rows and columns of them. */
-typedef struct MixtureProduct {
+typedef struct MoeProduct {
     int pairs, each, experts;
     Tiles most;
     const Tiles *bank[2];
     const int32_t *chunks; /* NULL: few rows, whose choice is made here */
-    MixtureRouter router;  /* few rows */
+    MoeRouter router;      /* few rows */
     const float *factors;  /* many rows: of [pairs / each] inputs; NULL: 1 */
     const uint8_t *x;      /* [pairs / each] inputs */
     uint8_t *inputs;       /* gated: [pairs] for the next product */
@@ -233,27 +233,27 @@ typedef struct MixtureProduct {
     int activation;
     int multiprocessors, shared_bytes;
     int leaves; /* so much of the latter to the next kernel */
-} MixtureProduct;
-cudaError_t mixture_product(cudaStream_t stream, const MixtureProduct *product);
+} MoeProduct;
+cudaError_t moe_product(cudaStream_t stream, const MoeProduct *product);
 
 /* out[r] = Σ weight[r, i] · (matrix of expert index[r, i] · x[r, i]) in the order of i, or residual += scale · that. Of
- * few rows: each reads its experts' matrices by itself. The kernel before is mixture_product()'s, the one before that
- * mixture_route()'s. */
-typedef struct MixtureSum {
+ * few rows: each reads its experts' matrices by itself. The kernel before is moe_product()'s, the one before that
+ * moe_route()'s. */
+typedef struct MoeSum {
     int rows, used, experts;
     Tiles most;
     const Tiles *bank;
-    MixtureRouter router;
+    MoeRouter router;
     const uint8_t *x;      /* [rows, used] inputs */
     float *out, *residual; /* one of them */
     float scale;
     int shared_bytes;
-} MixtureSum;
+} MoeSum;
 /* Of shared memory that a block takes; 0: it does not fit. */
-int mixture_sum_bytes(const MixtureSum *sum);
-cudaError_t mixture_sum(cudaStream_t stream, const MixtureSum *sum);
+int moe_sum_bytes(const MoeSum *sum);
+cudaError_t moe_sum(cudaStream_t stream, const MoeSum *sum);
 /* The same of results that are there, y[r, i]. */
-cudaError_t mixture_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y, const float *weight,
+cudaError_t moe_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y, const float *weight,
     float *out, float *residual, float scale);
 
 /* ---- attention ---- */
@@ -262,26 +262,26 @@ cudaError_t mixture_combine(cudaStream_t stream, int rows, int used, int64_t wid
 typedef struct StepRows {
     const int32_t *positions; /* [axes][rows] */
     const int32_t *places;    /* [rows] in the cache */
-    const int32_t *runs;      /* [rows] whose page table */
+    const int32_t *chunks;    /* [rows] whose page table */
     const int32_t *span_begins, *span_ends;
     const int32_t *run_rows, *run_offsets; /* how long the row's run is, how many of its rows are before */
-    int rows, axes;
+    int rows, position_dims;
 } StepRows;
 
-typedef struct Turning { /* Rope */
-    int dims;            /* 0: none */
+typedef struct RopeParams { /* Rope */
+    int dims;               /* 0: none */
     int interleaved;
     const float *frequencies;
     float scale;
-    int sections[3];
+    int mrope_section[3];
     int dynamic_positions;
     float dynamic_theta, dynamic_factor;
-} Turning;
+} RopeParams;
 
 typedef struct Attend {
     StepRows step;
     int first_row, rows; /* which of the step */
-    int generated;       /* so many rows of the step have kernels of their own */
+    int decode_rows;     /* so many rows of the step have kernels of their own */
     int heads, kv_heads, head_dim, value_dim, dtype;
     float scale, softcap;
     int window;
@@ -289,7 +289,7 @@ typedef struct Attend {
     int norm_full, norm_last;
     float *whole; /* [rows][4] norm_full: mean and factor of q's and of k's norm; NULL: both are RMS, kernels of
                      generated rows that come alone find their factors out */
-    Turning rope;
+    RopeParams rope;
     const float *sinks;
     float *q;
     const float *k, *v;    /* NULL: appended already */
@@ -302,7 +302,7 @@ typedef struct Attend {
     int spans, slices;  /* of ATTENTION_SPAN and ATTENTION_SLICE tokens that the longest row may see */
     int short_runs;     /* whether the step may have such */
     int long_runs;      /* how many it has */
-    int runs;           /* of the step, at most */
+    int chunks;         /* of the step, at most */
     int single_rows;    /* every run is one row, which sees no later ones */
     int shared_bytes;   /* that a block may have */
     int wide;           /* whether the device is one that flash_prefill_wgmma.cu is for */
@@ -351,7 +351,7 @@ typedef struct CodeEdges {
     float edge[CODE_FORMS][31];
 } CodeEdges;
 
-/* R of kv_code.h: signs as bits, or the matrix itself where d is no power of two. */
+/* R of kv_quant.h: signs as bits, or the matrix itself where d is no power of two. */
 typedef struct Rotation {
     int d;
     const float *matrix; /* [d][d] */
@@ -363,7 +363,7 @@ typedef struct CodeLayer {
     int kv_heads, head_dim, value_dim, dtype;
     int k_group, v_group; /* dims that share a scale */
     const float *bias;    /* [kv_heads · head_dim] or NULL */
-    Turning rope;
+    RopeParams rope;
 } CodeLayer;
 
 typedef struct CodeJob {
@@ -395,7 +395,7 @@ typedef struct AttendCodes {
     const uint8_t *k_base[CODE_FORMS], *v_base[CODE_FORMS];
     int64_t k_stride[CODE_FORMS], v_stride[CODE_FORMS];
     const float *bias;
-    Turning rope; /* of the bias */
+    RopeParams rope; /* of the bias */
     Rotation k_rotation, v_rotation;
     CodeBooks books;
     int exact;        /* slices that a row sees exactly, at most */

@@ -1,5 +1,5 @@
 /* Gated feed-forward (SwiGLU, GeGLU): down · (act(gate · x) ∘ (up · x)). */
-#include "model/part.h"
+#include "model/component.h"
 
 static int64_t glu_width(const Layer *layer) { return layer->glu.gate.rows; }
 
@@ -9,8 +9,8 @@ static void glu_visit(Layer *layer, const Visitor *visitor) {
     visit_split(visitor, &layer->glu.down, SPLIT_COLUMNS);
 }
 
-static PartCost glu_cost(const Layer *layer, int depth) {
-    return cost_of_weights((const Weight *const[]){&layer->glu.gate, &layer->glu.up, &layer->glu.down}, 3);
+static ComponentCost glu_cost(const Layer *layer, int depth) {
+    return component_cost_of_weights((const Weight *const[]){&layer->glu.gate, &layer->glu.up, &layer->glu.down}, 3);
 }
 
 static void glu_describe(const Layer *layer, Buffer *out) {
@@ -20,8 +20,8 @@ static void glu_describe(const Layer *layer, Buffer *out) {
 static void glu_forward(const Layer *layer, const Block *block) {
     const GluFfn *ffn = &layer->glu;
     const BackendOps *ops = block->backend->ops;
-    const Glu inner = {.rows = block->rows,
-        .generated = block->generated,
+    const Glu intermediate_size = {.rows = block->rows,
+        .decode_rows = block->decode_rows,
         .x = block->x,
         .norm = block->in,
         .gate = &ffn->gate,
@@ -29,9 +29,9 @@ static void glu_forward(const Layer *layer, const Block *block) {
         .activation = ffn->activation,
         .out = block->work,
         .then = &ffn->down};
-    ops->glu(block->backend, &inner);
+    ops->glu(block->backend, &intermediate_size);
     const MatmulAdd down = {.rows = block->rows,
-        .generated = block->generated,
+        .decode_rows = block->decode_rows,
         .x = block->work,
         .weight = &ffn->down,
         .norm = block->out,
@@ -41,5 +41,5 @@ static void glu_forward(const Layer *layer, const Block *block) {
     ops->matmul_add(block->backend, &down);
 }
 
-const Part glu_part = {
+const ComponentOps glu_component = {
     .width = glu_width, .visit = glu_visit, .cost = glu_cost, .describe = glu_describe, .forward = glu_forward};

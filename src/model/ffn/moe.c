@@ -1,14 +1,15 @@
 /* Mixture of experts: a router picks some of many gated feed-forward parts for each row, whose weighted sum is added;
  * where there is a shared expert, every row uses it as well. The order of the sum: best first, the shared one last. */
-#include "model/part.h"
+#include "model/component.h"
 
 static int slots_of(const MoeFfn *moe) { return moe->used + moe->shared; }
 static int banks_of(const MoeFfn *moe) { return moe->experts + moe->shared; }
 
 static int64_t inner_of(const MoeFfn *moe) {
-    int64_t inner = 0;
-    for (int e = 0; e < banks_of(moe); e++) inner = moe->gate[e].rows > inner ? moe->gate[e].rows : inner;
-    return inner;
+    int64_t intermediate_size = 0;
+    for (int e = 0; e < banks_of(moe); e++)
+        intermediate_size = moe->gate[e].rows > intermediate_size ? moe->gate[e].rows : intermediate_size;
+    return intermediate_size;
 }
 
 /* What a row needs of the work area, in this order; parts as int32 take as much. */
@@ -22,19 +23,20 @@ static void moe_visit(Layer *layer, const Visitor *visitor) {
     MoeFfn *moe = &layer->moe;
     visit_weight(visitor, &moe->router);
     if (moe->shared_gate.rows) visit_weight(visitor, &moe->shared_gate);
-    visit_vector(visitor, &moe->choice_bias, moe->experts, SPLIT_NONE);
+    visit_vector(visitor, &moe->correction_bias, moe->experts, SPLIT_NONE);
     visit_bank(visitor, &moe->gate, banks_of(moe), SPLIT_ROWS);
     visit_bank(visitor, &moe->up, banks_of(moe), SPLIT_ROWS);
     visit_bank(visitor, &moe->down, banks_of(moe), SPLIT_COLUMNS);
 }
 
 /* A token reads the router, the experts it uses (taken to be as large as the first), and the shared one. */
-static PartCost moe_cost(const Layer *layer, int depth) {
+static ComponentCost moe_cost(const Layer *layer, int depth) {
     const MoeFfn *moe = &layer->moe;
-    PartCost cost = cost_of_weights((const Weight *const[]){&moe->router}, 1);
+    ComponentCost cost = component_cost_of_weights((const Weight *const[]){&moe->router}, 1);
     for (int i = 0; i < slots_of(moe); i++) {
         const int e = i < moe->used ? 0 : moe->experts;
-        const PartCost one = cost_of_weights((const Weight *const[]){&moe->gate[e], &moe->up[e], &moe->down[e]}, 3);
+        const ComponentCost one =
+            component_cost_of_weights((const Weight *const[]){&moe->gate[e], &moe->up[e], &moe->down[e]}, 3);
         cost.weight_bytes += one.weight_bytes;
         cost.operations += one.operations;
     }
@@ -70,7 +72,7 @@ static Places places_of(const MoeFfn *moe, const Block *block) {
 
 static Matmul router_of(const MoeFfn *moe, const Block *block, const Places *p) {
     return (Matmul){.rows = block->rows,
-        .generated = block->generated,
+        .decode_rows = block->decode_rows,
         .x = p->in,
         .count = moe->shared_gate.rows ? 2 : 1,
         .weight = {&moe->router, &moe->shared_gate},
@@ -84,12 +86,12 @@ static Routing route_of(const MoeFfn *moe, const Block *block, const Places *p) 
         .used = moe->used,
         .logits = p->logits,
         .score = moe->score,
-        .bias = moe->choice_bias,
+        .bias = moe->correction_bias,
         .groups = moe->groups,
-        .groups_used = moe->groups_used,
+        .topk_group = moe->topk_group,
         .group_best = moe->group_best,
-        .band = moe->band,
-        .normalise = moe->normalise,
+        .jitter_eps = moe->jitter_eps,
+        .norm_topk_prob = moe->norm_topk_prob,
         .epsilon = moe->epsilon,
         .scale = moe->scale,
         .shared = moe->shared,
@@ -101,7 +103,7 @@ static Routing route_of(const MoeFfn *moe, const Block *block, const Places *p) 
 
 static Experts experts_of(const MoeFfn *moe, const Block *block, const Places *p, ExpertsStage stage) {
     return (Experts){.rows = block->rows,
-        .generated = block->generated,
+        .decode_rows = block->decode_rows,
         .count = banks_of(moe),
         .used = slots_of(moe),
         .x = p->in,
@@ -110,7 +112,7 @@ static Experts experts_of(const MoeFfn *moe, const Block *block, const Places *p
         .down = moe->down,
         .source = moe->source,
         .layer = moe->source_layer,
-        .lane = block->lane,
+        .micro_batch = block->micro_batch,
         .stage = stage,
         .activation = moe->activation,
         .index = p->index,
@@ -141,16 +143,18 @@ static void choose_and_tell(const MoeFfn *moe, const Block *block, ExpertsStage 
     use_experts(moe, block, &p, stage);
 }
 
-static void moe_begin(const Layer *layer, const Block *block) { choose_and_tell(&layer->moe, block, EXPERTS_WANT); }
-static void moe_hint(const Layer *layer, const Block *block) { choose_and_tell(&layer->moe, block, EXPERTS_HINT); }
+static void moe_begin(const Layer *layer, const Block *block) { choose_and_tell(&layer->moe, block, EXPERTS_REQUEST); }
+static void moe_prefetch(const Layer *layer, const Block *block) {
+    choose_and_tell(&layer->moe, block, EXPERTS_PREFETCH);
+}
 
 static void moe_forward(const Layer *layer, const Block *block) {
     const MoeFfn *moe = &layer->moe;
     const BackendOps *ops = block->backend->ops;
     const Places p = places_of(moe, block);
     const bool begun = block->begun && moe->source;
-    if (ops->mixture && !moe->source) {
-        const Mixture mixture = {.x = block->x,
+    if (ops->moe_block && !moe->source) {
+        const MoeBlock moe_block = {.x = block->x,
             .norm = block->in,
             .out_norm = block->out,
             .normed = p.x,
@@ -159,18 +163,18 @@ static void moe_forward(const Layer *layer, const Block *block) {
             .experts = experts_of(moe, block, &p, EXPERTS_WHOLE),
             .residual = block->residual,
             .scale = block->scale};
-        ops->mixture(block->backend, &mixture);
+        ops->moe_block(block->backend, &moe_block);
         return;
     }
     if (!begun) choose(moe, block, &p);
-    use_experts(moe, block, &p, begun ? EXPERTS_REST : EXPERTS_WHOLE);
+    use_experts(moe, block, &p, begun ? EXPERTS_COMPUTE : EXPERTS_WHOLE);
     ops->add(block->backend, block->rows, moe->router.cols, block->residual, p.sum, block->scale, block->out);
 }
 
-const Part moe_part = {.width = moe_width,
+const ComponentOps moe_component = {.width = moe_width,
     .visit = moe_visit,
     .cost = moe_cost,
     .describe = moe_describe,
     .forward = moe_forward,
     .begin = moe_begin,
-    .hint = moe_hint};
+    .prefetch = moe_prefetch};

@@ -72,12 +72,12 @@ Weight load_linear(Loader *ld, const char *name, int64_t rows, int64_t cols, boo
 Weight *load_experts(
     Loader *ld, const char *stacked, const char *single, int experts, int extra, int64_t rows, int64_t cols, bool bias);
 /* What latent attention needs of each head (Latent of backend.h), under HOME: HOME.embed_q [heads, latent, plain] and
- * HOME.unembed_out [heads, width, latent] (as MLX converts), or both from HOME.kv_b_proj [heads · (plain + width),
+ * HOME.w_uv_out [heads, width, latent] (as MLX converts), or both from HOME.kv_b_proj [heads · (plain + width),
  * latent], whose first part of each head is transposed into memory. */
 typedef struct HeadSizes {
     int heads, plain, width, latent;
 } HeadSizes;
-void load_latent_heads(Loader *ld, const char *home, const HeadSizes *sizes, Weight **embed, Weight **unembed);
+void load_mla_heads(Loader *ld, const char *home, const HeadSizes *sizes, Weight **embed, Weight **w_uv);
 /* Of matrices of twice as many rows: leaves the first halves there and gives the second ones. */
 Weight *load_halves(Loader *ld, Weight *both, int count);
 /* Rows of a fused matrix, as a view. */

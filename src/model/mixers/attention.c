@@ -1,7 +1,7 @@
 /* Grouped-query attention: project to q, k, v; attend over the pages of the cache; project back. What differs between
  * models (norms of q and k, rotation, window, softcap) is in the Attention operation, whose meaning cpu/ref.c defines.
  */
-#include "model/part.h"
+#include "model/component.h"
 
 static int64_t attention_width(const Layer *layer) {
     const AttentionMixer *mixer = &layer->attention;
@@ -22,17 +22,17 @@ static void attention_visit(Layer *layer, const Visitor *visitor) {
     visit_vector(visitor, &op->sinks, op->heads, SPLIT_ROWS);
 }
 
-static PartCost attention_cost(const Layer *layer, int depth) {
+static ComponentCost attention_cost(const Layer *layer, int depth) {
     const AttentionMixer *mixer = &layer->attention;
     const KvLayout *l = &mixer->op.kv.layout;
     const uint64_t seen = (uint64_t)(mixer->op.window && mixer->op.window < depth + 1 ? mixer->op.window : depth + 1);
     const Weight *const weights[] = {&mixer->q, &mixer->k, &mixer->v, &mixer->o, &mixer->gate};
-    PartCost cost = cost_of_weights(weights, mixer->gate.rows ? 5 : 4);
+    ComponentCost cost = component_cost_of_weights(weights, mixer->gate.rows ? 5 : 4);
     cost.cache_values = seen * (uint64_t)(l->kv_heads * (l->head_dim + l->value_dim));
     return cost;
 }
 
-static CacheSpec attention_remembers(const Layer *layer) {
+static CacheSpec attention_cache(const Layer *layer) {
     const Attention *op = &layer->attention.op;
     return (CacheSpec){.kind = CACHE_PAGES,
         .kv_heads = op->kv.layout.kv_heads,
@@ -61,7 +61,7 @@ static void attention_forward(const Layer *layer, const Block *block) {
     float *attended = gate + block->rows * mixer->gate.rows;
 
     const Matmul project = {.rows = block->rows,
-        .generated = block->generated,
+        .decode_rows = block->decode_rows,
         .x = block->x,
         .norm = block->in,
         .count = mixer->gate.rows ? 4 : 3,
@@ -79,7 +79,7 @@ static void attention_forward(const Layer *layer, const Block *block) {
     ops->attention(block->backend, &attention);
 
     const MatmulAdd back = {.rows = block->rows,
-        .generated = block->generated,
+        .decode_rows = block->decode_rows,
         .x = attended,
         .weight = &mixer->o,
         .norm = block->out,
@@ -89,9 +89,9 @@ static void attention_forward(const Layer *layer, const Block *block) {
     ops->matmul_add(block->backend, &back);
 }
 
-const Part attention_part = {.width = attention_width,
+const ComponentOps attention_component = {.width = attention_width,
     .visit = attention_visit,
     .cost = attention_cost,
-    .remembers = attention_remembers,
+    .cache_spec = attention_cache,
     .describe = attention_describe,
     .forward = attention_forward};

@@ -44,7 +44,7 @@ static bool skip_forced(
     Grammar *g, const Tokenizer *t, GrammarState state, const Tokens *ids, size_t at, Skips *skips, Error *error) {
     Tokens forced = {0};
     if (at < skips->to) return true;
-    bool ok = grammar_forced_tokens(g, state, t, at ? ids->ids[at - 1] : -1, &forced, error),
+    bool ok = grammar_jump_ahead_tokens(g, state, t, at ? ids->ids[at - 1] : -1, &forced, error),
          same = at + forced.count <= ids->count;
     for (size_t i = 0; ok && i < forced.count; i++) {
         same = same && forced.ids[i] == ids->ids[at + i];

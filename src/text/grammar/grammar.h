@@ -108,5 +108,5 @@ NODISCARD bool grammar_forced(Grammar *grammar, GrammarState state, Buffer *byte
  * a text), but for those at their end whose place a longer token could take, which begins in these bytes and goes on
  * with what may come behind them. Each may follow. As any text that fits begins with these bytes, taking these tokens
  * changes which tokens spell it, never which text it is. */
-NODISCARD bool grammar_forced_tokens(
+NODISCARD bool grammar_jump_ahead_tokens(
     Grammar *grammar, GrammarState state, const Tokenizer *tokenizer, int32_t last, Tokens *tokens, Error *error);

@@ -43,7 +43,7 @@ typedef struct Matcher {
     StackNode *stacks;
     uint32_t stack_count, stack_capacity, stack_bucket_count, *stack_buckets;
     StateNode *states;
-    uint32_t state_count, state_capacity, state_bucket_count, *state_buckets;
+    uint32_t hidden_row_count, state_capacity, state_bucket_count, *state_buckets;
     Item *items;
     uint32_t item_count, item_capacity;
     Move *moves; /* a cache: emptied when it is full */

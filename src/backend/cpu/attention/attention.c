@@ -37,7 +37,7 @@ _Static_assert(NORM_WIDTH_MAX <= SPACES * SPACE_FLOATS, "elementwise operations 
 
 /* As codes_record_bytes() at most. */
 static size_t records_bytes(void) {
-    return ATTENTION_QUERIES * (scan_query_bytes(ATTENTION_HEAD_MAX) + scan_query_bytes(KV_CODE_DIM));
+    return ATTENTION_QUERIES * (scan_query_bytes(ATTENTION_HEAD_MAX) + scan_query_bytes(KV_QUANT_DIM));
 }
 size_t attention_thread_bytes(void) {
     return SPACES * SPACE_FLOATS * sizeof(float) + records_bytes() + sizeof(ScanWork);
@@ -57,9 +57,9 @@ static Space thread_space(const Job *job, int index) {
         .work = (ScanWork *)(void *)(records + records_bytes())};
 }
 
-static uint8_t *page_head(const Job *job, const Run *run, int position, int kv_head) {
+static uint8_t *page_head(const Job *job, const SequenceChunk *chunk, int position, int kv_head) {
     const KvLayer *kv = &job->op->kv;
-    return attention_head(kv, run->tables[kv->group][position / KV_PAGE_TOKENS], kv_head);
+    return attention_head(kv, chunk->tables[kv->group][position / KV_PAGE_TOKENS], kv_head);
 }
 
 /* ---- heads ---- */
@@ -83,7 +83,7 @@ static void compute_angles(void *argument, int index, int count) {
 }
 
 static bool same_angles(const Rope *a, const Rope *b) {
-    return a->dims == b->dims && !memcmp(a->sections, b->sections, sizeof a->sections) &&
+    return a->dims == b->dims && !memcmp(a->mrope_section, b->mrope_section, sizeof a->mrope_section) &&
         a->dynamic.positions == b->dynamic.positions && a->dynamic.theta == b->dynamic.theta &&
         a->dynamic.factor == b->dynamic.factor &&
         (a->frequencies == b->frequencies ||
@@ -118,12 +118,12 @@ static void narrow(const Job *job, const float *x, int count, void *out) {
         floats_from_f32(out, job->layout->dtype, x, count);
 }
 
-static void append_head(
-    const Job *job, const Run *run, int position, int kv_head, const float *k, const float *v, float energy) {
+static void append_head(const Job *job, const SequenceChunk *chunk, int position, int kv_head, const float *k,
+    const float *v, float energy) {
     const KvLayout *l = job->layout;
     const size_t size = dtype_bytes(l->dtype);
     const int slot = position % KV_PAGE_TOKENS;
-    uint8_t *page = page_head(job, run, position, kv_head);
+    uint8_t *page = page_head(job, chunk, position, kv_head);
     uint8_t *block = page + (size_t)(slot / 16) * 16 * (size_t)l->head_dim * size;
     uint8_t *values = page + attention_key_bytes(l) + (size_t)slot * (size_t)job->value_stride * size;
     attention_energies(l, page)[slot] = energy;
@@ -140,11 +140,11 @@ static void append_head(
 }
 
 /* One kv head of a row and its query heads; q and k are prepared in place. */
-static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
+static void prepare_head(const Job *job, const SequenceChunk *chunk, int row, int kv_head) {
     const Attention *op = job->op;
     const KvLayout *l = job->layout;
     const CpuKernels *rows = job->cpu->kernels;
-    const int width = l->head_dim, position = run->position + row - run->row;
+    const int width = l->head_dim, position = chunk->position + row - chunk->row;
     float energy = 0;
     for (int h = kv_head * job->group; h < (kv_head + 1) * job->group; h++) {
         float *q = op->q + ((int64_t)row * op->heads + h) * width;
@@ -155,9 +155,9 @@ static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
         float *latent = op->q_latent ? op->q_latent + ((int64_t)row * op->heads + h) * l->value_dim : NULL;
         for (int i = 0; latent && i < l->value_dim; i++) latent[i] *= op->scale;
         energy += latent ? job->kernels->square(latent, l->value_dim) : job->kernels->square(q, width);
-        if (job->shared && codes_end(job, run, position)) {
-            const int query = (row - run->row) * job->group + h - kv_head * job->group;
-            codes_record(job, run, row, h, codes_shared_record(job, run, kv_head, query));
+        if (job->shared && codes_end(job, chunk, position)) {
+            const int query = (row - chunk->row) * job->group + h - kv_head * job->group;
+            codes_record(job, chunk, row, h, codes_shared_record(job, chunk, kv_head, query));
         }
     }
     if (!op->k) return;
@@ -166,8 +166,8 @@ static void prepare_head(const Job *job, const Run *run, int row, int kv_head) {
     if (op->k_norm && !op->norm_full && !op->norm_last) rows->norm_row(k, op->k_norm, k);
     rotate_head(job, row, k);
     if (op->k_norm && op->norm_last) rows->norm_row(k, op->k_norm, k);
-    append_head(
-        job, run, run->position + row - run->row, kv_head, k, op->v + at * l->value_dim, energy / (float)job->group);
+    append_head(job, chunk, chunk->position + row - chunk->row, kv_head, k, op->v + at * l->value_dim,
+        energy / (float)job->group);
 }
 
 static void norm_whole_row(const Job *job, int64_t row) {
@@ -185,34 +185,34 @@ static void prepare_rows(const Job *job, int index, int count) {
     const int kv_heads = job->layout->kv_heads;
     const bool whole = job->op->norm_full || step->rows >= count * FEW_ROWS;
     const int64_t units = whole ? step->rows : (int64_t)step->rows * kv_heads;
-    const Run *run = step->runs;
+    const SequenceChunk *chunk = step->chunks;
     for (int64_t unit = units * index / count; unit < units * (index + 1) / count; unit++) {
         const int row = (int)(whole ? unit : unit / kv_heads);
-        while (row >= run->row + run->rows) run++;
+        while (row >= chunk->row + chunk->rows) chunk++;
         if (job->op->norm_full) norm_whole_row(job, row);
         const int first = whole ? 0 : (int)(unit % kv_heads), last = whole ? kv_heads : first + 1;
-        for (int h = first; h < last; h++) prepare_head(job, run, row, h);
+        for (int h = first; h < last; h++) prepare_head(job, chunk, row, h);
     }
 }
 
 /* ---- tiles ---- */
 
-static int blocks_of(const Job *job, const Run *run) {
-    return (run->rows * job->group + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES;
+static int blocks_of(const Job *job, const SequenceChunk *chunk) {
+    return (chunk->rows * job->group + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES;
 }
 
 static Place find_tile(const Job *job, int64_t item) {
-    const Run *run = job->cpu->step.runs;
-    for (int64_t own; item >= (own = (int64_t)blocks_of(job, run) * job->layout->kv_heads); run++) item -= own;
+    const SequenceChunk *chunk = job->cpu->step.chunks;
+    for (int64_t own; item >= (own = (int64_t)blocks_of(job, chunk) * job->layout->kv_heads); chunk++) item -= own;
     /* Later rows see more: they come first, so that the threads end together. */
-    const int blocks = blocks_of(job, run), block = blocks - 1 - (int)(item / job->layout->kv_heads);
-    const int first = block * ATTENTION_QUERIES, left = run->rows * job->group - first;
+    const int blocks = blocks_of(job, chunk), block = blocks - 1 - (int)(item / job->layout->kv_heads);
+    const int first = block * ATTENTION_QUERIES, left = chunk->rows * job->group - first;
     const int count = left < ATTENTION_QUERIES ? left : ATTENTION_QUERIES;
-    return (Place){run, (int)(item % job->layout->kv_heads), first, count};
+    return (Place){chunk, (int)(item % job->layout->kv_heads), first, count};
 }
 
 static int row_of(const Job *job, const Place *place, int i) {
-    return place->run->row + (place->first + i) / job->group;
+    return place->chunk->row + (place->first + i) / job->group;
 }
 static int head_of(const Job *job, const Place *place, int i) {
     return place->kv_head * job->group + (place->first + i) % job->group;
@@ -228,8 +228,8 @@ static void fill_tile(const Job *job, const Place *place, const Space *space, At
     tile->o = space->o;
     tile->coded = job->coded ? space->coded : NULL;
     for (int i = 0; i < place->count; i++) {
-        const int row = row_of(job, place, i), position = place->run->position + row - place->run->row;
-        const Visible seen = run_visible(place->run, job->op->window, position);
+        const int row = row_of(job, place, i), position = place->chunk->position + row - place->chunk->row;
+        const AttentionRange seen = attention_range(place->chunk, job->op->window, position);
         tile->first[i] = seen.first;
         tile->last[i] = seen.end;
     }
@@ -265,9 +265,9 @@ static void visit_exact(
     const Job *job, const Place *place, const Space *space, AttentionTile *tile, int queries, int base) {
     const int next = base + KV_PAGE_TOKENS, all = tile->queries;
     const KvLayer *kv = &job->op->kv;
-    const uint8_t *k = page_head(job, place->run, base, place->kv_head), *k_next = k;
-    if (next < tile->last[all - 1] && place->run->tables[kv->group][next / KV_PAGE_TOKENS] >= 0)
-        k_next = page_head(job, place->run, next, place->kv_head);
+    const uint8_t *k = page_head(job, place->chunk, base, place->kv_head), *k_next = k;
+    if (next < tile->last[all - 1] && place->chunk->tables[kv->group][next / KV_PAGE_TOKENS] >= 0)
+        k_next = page_head(job, place->chunk, next, place->kv_head);
     if (!tile->q) pack_tile(job, place, space, tile);
     int first[ATTENTION_QUERIES], last[ATTENTION_QUERIES];
     for (int i = queries; i < all; i++) { /* the others see nothing before its end */
@@ -284,7 +284,7 @@ static void visit_exact(
 
 /* How many queries see the page at `base` exactly: the first of them, as the others are later in the text. */
 static int exact_queries(const Job *job, const Place *place, const CodedTile *coded, int base) {
-    if (!job->coded || !place->run->coding || base < place->run->coding->sink) return place->count;
+    if (!job->coded || !place->chunk->quant || base < place->chunk->quant->sink) return place->count;
     int exact = 0;
     while (exact < place->count && coded->end[exact] <= base) exact++;
     return exact;
@@ -355,7 +355,7 @@ static void make_records(const Job *job, const Place *place, const CodedTile *co
     for (int i = 0; i < place->count; i++) {
         if (!coded->end[i]) continue;
         uint8_t *record = space->records + (size_t)i * codes_record_bytes(job->layout);
-        codes_record(job, place->run, row_of(job, place, i), head_of(job, place, i), (ScanQuery *)(void *)record);
+        codes_record(job, place->chunk, row_of(job, place, i), head_of(job, place, i), (ScanQuery *)(void *)record);
     }
 }
 
@@ -401,7 +401,8 @@ static void span_of_tile(const Job *job, const Place *place, int span, const Spa
     CodedTile coded;
     const size_t stride = (size_t)job->value_stride;
     fill_tile(job, place, space, &tile);
-    if (job->coded) codes_tile(job, place, codes_shared_record(job, place->run, place->kv_head, place->first), &coded);
+    if (job->coded)
+        codes_tile(job, place, codes_shared_record(job, place->chunk, place->kv_head, place->first), &coded);
     visit_span(job, place, space, &coded, &tile, job->first_span + span);
     for (int i = 0; i < tile.queries; i++) {
         float *to = partial_of(job, row_of(job, place, i), head_of(job, place, i), span);
@@ -455,13 +456,14 @@ static int64_t plan_job(Job *job) {
     const Step *step = &job->cpu->step;
     int first = INT32_MAX, last = 0;
     int64_t visits = 0;
-    for (int i = 0; i < step->run_count; i++) {
-        const Run *run = &step->runs[i];
-        const int end = run->position + run->rows, begin = run_visible(run, job->op->window, run->position).first;
+    for (int i = 0; i < step->chunk_count; i++) {
+        const SequenceChunk *chunk = &step->chunks[i];
+        const int end = chunk->position + chunk->rows,
+                  begin = attention_range(chunk, job->op->window, chunk->position).first;
         first = begin < first ? begin : first;
         last = end > last ? end : last;
-        visits += (int64_t)run->rows * (end - begin);
-        job->items += (int64_t)blocks_of(job, run) * job->layout->kv_heads;
+        visits += (int64_t)chunk->rows * (end - begin);
+        job->items += (int64_t)blocks_of(job, chunk) * job->layout->kv_heads;
     }
     job->first_span = first / ATTENTION_SPAN;
     job->spans = (last - 1) / ATTENTION_SPAN + 1 - job->first_span;

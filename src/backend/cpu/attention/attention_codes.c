@@ -8,15 +8,15 @@
 
 /* ---- which rows ---- */
 
-static const KvCode *code_of(const Job *job, const Run *run) {
-    const KvCode *code = run->coding ? &run->coding->layers[job->op->kv.index] : NULL;
-    return code && code->k != KV_EXACT ? code : NULL;
+static const KvQuant *code_of(const Job *job, const SequenceChunk *chunk) {
+    const KvQuant *code = chunk->quant ? &chunk->quant->layers[job->op->kv.index] : NULL;
+    return code && code->k != KV_FULL ? code : NULL;
 }
 
-int codes_end(const Job *job, const Run *run, int position) {
-    if (!code_of(job, run)) return 0;
-    const int end = kv_cold_end(run->coding, position);
-    return end > run->coding->sink ? end : 0;
+int codes_end(const Job *job, const SequenceChunk *chunk, int position) {
+    if (!code_of(job, chunk)) return 0;
+    const int end = kv_cold_end(chunk->quant, position);
+    return end > chunk->quant->sink ? end : 0;
 }
 
 /* ---- biases ---- */
@@ -27,13 +27,13 @@ struct BiasTurns {
     float frequency;
     int pages;
     float cosines[KV_PAGE_TOKENS], sines[KV_PAGE_TOKENS];
-    KvTurn start[BIAS_PAGES];
+    KvRotation start[BIAS_PAGES];
 };
 
 size_t attention_turns_bytes(void) { return BIAS_FREQUENCIES * sizeof(struct BiasTurns); }
 
-static uint64_t pairs_of(const Job *job, const Run *run, int kv_head) {
-    return kv_bias_of(&job->op->kv, code_of(job, run), kv_head, 0).pairs;
+static uint64_t pairs_of(const Job *job, const SequenceChunk *chunk, int kv_head) {
+    return kv_bias_of(&job->op->kv, code_of(job, chunk), kv_head, 0).pairs;
 }
 
 static int find_turns(const CpuBackend *cpu, float frequency) {
@@ -50,26 +50,26 @@ static void extend_turns(CpuBackend *cpu, const Rope *rope, int pair, int end) {
         turns->frequency = rope->frequencies[pair];
         turns->pages = 0;
         for (int t = 0; t < KV_PAGE_TOKENS; t++) {
-            const KvTurn turn = kv_bias_turn(rope, pair, t);
+            const KvRotation turn = kv_bias_rotation(rope, pair, t);
             turns->cosines[t] = turn.cosine;
             turns->sines[t] = turn.sine;
         }
     }
     for (; turns->pages < BIAS_PAGES && turns->pages * KV_PAGE_TOKENS < end; turns->pages++)
-        turns->start[turns->pages] = kv_bias_turn(rope, pair, turns->pages * KV_PAGE_TOKENS);
+        turns->start[turns->pages] = kv_bias_rotation(rope, pair, turns->pages * KV_PAGE_TOKENS);
 }
 
 /* All turns that the job's threads will read. */
 static void prepare_turns(const Job *job) {
     CpuBackend *cpu = job->cpu;
-    if (cpu->turn_count > BIAS_FREQUENCIES - KV_CODE_BIAS_PAIRS) cpu->turn_count = 0; /* one operation's always fit */
-    for (int i = 0; i < cpu->step.run_count; i++) {
-        const Run *run = &cpu->step.runs[i];
-        const int end = codes_end(job, run, run->position + run->rows - 1);
+    if (cpu->turn_count > BIAS_FREQUENCIES - KV_QUANT_BIAS_PAIRS) cpu->turn_count = 0; /* one operation's always fit */
+    for (int i = 0; i < cpu->step.chunk_count; i++) {
+        const SequenceChunk *chunk = &cpu->step.chunks[i];
+        const int end = codes_end(job, chunk, chunk->position + chunk->rows - 1);
         if (!end) continue;
         uint64_t pairs = 0;
-        for (int h = 0; h < job->layout->kv_heads; h++) pairs |= pairs_of(job, run, h);
-        for (int pair = 0; pair < KV_CODE_BIAS_PAIRS; pair++)
+        for (int h = 0; h < job->layout->kv_heads; h++) pairs |= pairs_of(job, chunk, h);
+        for (int pair = 0; pair < KV_QUANT_BIAS_PAIRS; pair++)
             if (pairs >> pair & 1) extend_turns(cpu, job->op->kv.rope, pair, end);
     }
 }
@@ -84,20 +84,20 @@ static void pair_dims(const Rope *rope, int pair, int *one, int *other) {
 
 static void open_form(const Job *job, ScanForm *to, KvForm form, bool values) {
     if (to->layout.d) return;
-    const KvHalf half = kv_code_half(job->layout, form, values);
+    const KvHalf half = kv_quant_half(job->layout, form, values);
     to->form = half.form;
-    to->layout = kv_code_layout(half.d, half.form, half.values);
+    to->layout = kv_quant_layout(half.d, half.form, half.values);
     CHECK(to->layout.groups <= SCAN_GROUPS_MAX);
     job->kernels->scan->table(half.form, half.values, to->table);
 }
 
 void codes_plan(Job *job) {
     const Step *step = &job->cpu->step;
-    for (int i = 0; i < step->run_count; i++) {
-        const Run *run = &step->runs[i];
-        if (!codes_end(job, run, run->position + run->rows - 1)) continue;
+    for (int i = 0; i < step->chunk_count; i++) {
+        const SequenceChunk *chunk = &step->chunks[i];
+        if (!codes_end(job, chunk, chunk->position + chunk->rows - 1)) continue;
         CHECK(job->op->window == 0);
-        const KvCode *code = code_of(job, run);
+        const KvQuant *code = code_of(job, chunk);
         open_form(job, &job->keys[code->k], code->k, false);
         open_form(job, &job->values[code->v], code->v, true);
         job->coded = true;
@@ -117,9 +117,9 @@ static void record_part(const Job *job, const ScanForm *f, const float *q, ScanQ
     job->kernels->scan->quantise(record, f->form, f->layout.d, f->layout.group);
 }
 
-void codes_record(const Job *job, const Run *run, int row, int head, ScanQuery *record) {
+void codes_record(const Job *job, const SequenceChunk *chunk, int row, int head, ScanQuery *record) {
     const Attention *op = job->op;
-    const KvCode *code = code_of(job, run);
+    const KvQuant *code = code_of(job, chunk);
     const int d = job->layout->head_dim, width = job->layout->value_dim, kv_head = head / job->group;
     const float *q = op->q + ((int64_t)row * op->heads + head) * d;
     if (job->layout->latent) {
@@ -128,7 +128,7 @@ void codes_record(const Job *job, const Run *run, int row, int head, ScanQuery *
         return;
     }
     const Rope *rope = op->kv.rope;
-    uint64_t pairs = pairs_of(job, run, kv_head);
+    uint64_t pairs = pairs_of(job, chunk, kv_head);
     for (int n = 0, pair = 0; pairs; pair++, pairs >>= 1) {
         if (!(pairs & 1)) continue;
         const float *bias = op->kv.k_bias + (int64_t)kv_head * d;
@@ -140,25 +140,25 @@ void codes_record(const Job *job, const Run *run, int row, int head, ScanQuery *
     record_part(job, &job->keys[code->k], q, record);
 }
 
-ScanQuery *codes_shared_record(const Job *job, const Run *run, int kv_head, int query) {
-    const int64_t at = (int64_t)run->row * job->op->heads + (int64_t)kv_head * run->rows * job->group + query;
+ScanQuery *codes_shared_record(const Job *job, const SequenceChunk *chunk, int kv_head, int query) {
+    const int64_t at = (int64_t)chunk->row * job->op->heads + (int64_t)kv_head * chunk->rows * job->group + query;
     return (ScanQuery *)(void *)(job->records + (size_t)at * codes_record_bytes(job->layout));
 }
 
 /* ---- tiles ---- */
 
 void codes_tile(const Job *job, const Place *place, const ScanQuery *records, CodedTile *tile) {
-    const Run *run = place->run;
+    const SequenceChunk *chunk = place->chunk;
     for (int i = 0; i < place->count; i++)
-        tile->end[i] = codes_end(job, run, run->position + (place->first + i) / job->group);
-    tile->code = code_of(job, run);
+        tile->end[i] = codes_end(job, chunk, chunk->position + (place->first + i) / job->group);
+    tile->code = code_of(job, chunk);
     if (!tile->end[place->count - 1]) return;
     tile->page = (ScanPage){.keys = &job->keys[tile->code->k],
         .values = &job->values[tile->code->v],
         .queries = records,
         .stride = codes_record_bytes(job->layout)};
     job->kernels->scan->plan(&tile->page, place->count);
-    uint64_t pairs = pairs_of(job, run, place->kv_head);
+    uint64_t pairs = pairs_of(job, chunk, place->kv_head);
     for (int pair = 0; pairs; pair++, pairs >>= 1) {
         if (!(pairs & 1)) continue;
         const int n = tile->page.pairs++, at = find_turns(job->cpu, job->op->kv.rope->frequencies[pair]);
@@ -172,19 +172,19 @@ void codes_tile(const Job *job, const Place *place, const ScanQuery *records, Co
 void codes_visit(
     const Job *job, const Place *place, CodedTile *coded, AttentionTile *tile, int first, int base, ScanWork *work) {
     const KvLayer *kv = &job->op->kv;
-    const KvCoding *coding = place->run->coding;
+    const KvQuantView *quant = place->chunk->quant;
     const int number = base / KV_PAGE_TOKENS;
     const bool next = base + KV_PAGE_TOKENS < coded->end[tile->queries - 1];
-    const int32_t *k_pages = coding->k_pages[kv->index] + number, *v_pages = coding->v_pages[kv->index] + number;
+    const int32_t *k_pages = quant->k_pages[kv->index] + number, *v_pages = quant->v_pages[kv->index] + number;
     const KvForm k = coded->code->k, v = coded->code->v;
     ScanPage *page = &coded->page;
-    page->k = kv_code_head(kv, k, false, k_pages[0], place->kv_head);
-    page->v = kv_code_head(kv, v, true, v_pages[0], place->kv_head);
-    page->next_k = next ? kv_code_head(kv, k, false, k_pages[1], place->kv_head) : page->k;
+    page->k = kv_quant_head(kv, k, false, k_pages[0], place->kv_head);
+    page->v = kv_quant_head(kv, v, true, v_pages[0], place->kv_head);
+    page->next_k = next ? kv_quant_head(kv, k, false, k_pages[1], place->kv_head) : page->k;
     for (int n = 0; n < page->pairs; n++) {
         const struct BiasTurns *turns = &job->cpu->turns[coded->turns[n]];
-        const KvTurn start =
-            number < turns->pages ? turns->start[number] : kv_bias_turn(kv->rope, coded->pairs[n], base);
+        const KvRotation start =
+            number < turns->pages ? turns->start[number] : kv_bias_rotation(kv->rope, coded->pairs[n], base);
         page->start_cosine[n] = start.cosine;
         page->start_sine[n] = start.sine;
     }

@@ -31,28 +31,28 @@ typedef struct Space {
 } Space;
 
 typedef struct Place { /* queries of a kv head of a run: numbers first … first + count − 1 in the order (row, head) */
-    const Run *run;
+    const SequenceChunk *chunk;
     int kv_head, first, count;
 } Place;
 
 /* What the scans of a tile's pages have in common. */
 typedef struct CodedTile {
     ScanPage page;
-    const KvCode *code;
-    int pairs[KV_CODE_BIAS_PAIRS], turns[KV_CODE_BIAS_PAIRS]; /* of the rope, and where their tables are */
-    int end[ATTENTION_QUERIES];                               /* of what each query sees as codes; never falls */
+    const KvQuant *code;
+    int pairs[KV_QUANT_BIAS_PAIRS], turns[KV_QUANT_BIAS_PAIRS]; /* of the rope, and where their tables are */
+    int end[ATTENTION_QUERIES];                                 /* of what each query sees as codes; never falls */
 } CodedTile;
 
 /* Before the threads begin: forms and tables of the runs whose rows see codes. */
 void codes_plan(Job *job);
 /* Whether a row at this position sees codes: its end of them, or 0. */
-int codes_end(const Job *job, const Run *run, int position);
+int codes_end(const Job *job, const SequenceChunk *chunk, int position);
 /* Of a query: for what the half of keys holds; of latents, then for the keys that rotate. */
 size_t codes_record_bytes(const KvLayout *layout);
 /* Makes the record of a query whose head is prepared. */
-void codes_record(const Job *job, const Run *run, int row, int head, ScanQuery *record);
+void codes_record(const Job *job, const SequenceChunk *chunk, int row, int head, ScanQuery *record);
 /* Where the record of a query waits when spans are shared out; query: number in its run, in the order (row, head). */
-ScanQuery *codes_shared_record(const Job *job, const Run *run, int kv_head, int query);
+ScanQuery *codes_shared_record(const Job *job, const SequenceChunk *chunk, int kv_head, int query);
 /* For a tile at this place, with records there or about to be. */
 void codes_tile(const Job *job, const Place *place, const ScanQuery *records, CodedTile *tile);
 /* Takes the page at `base` in for the queries that see it as codes, from `first` on. */

@@ -1,10 +1,10 @@
 /* Codes of pages on the CPU: heads of pages, keys and values apart, are shared out over the pool. */
 #include "backend/cpu/attention/attention.h"
 #include "backend/cpu/cpu.h"
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 
-size_t cpu_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
-    return kv_code_bytes(layout, form, values);
+size_t cpu_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+    return kv_quant_bytes(layout, form, values);
 }
 
 /* Room for a head of a page in f32, where attention keeps the queries of a tile. */
@@ -29,14 +29,14 @@ static void load_values(const KvLayout *l, const uint8_t *head, float *x) {
 
 /* What a half of the codes is made of. */
 static void load_half(const KvLayout *l, bool values, const uint8_t *head, float *x) {
-    (kv_code_half(l, KV_CODE4, values).from_values ? load_values : load_keys)(l, head, x);
+    (kv_quant_half(l, KV_Q4, values).from_values ? load_values : load_keys)(l, head, x);
 }
 
 /* ---- survey ---- */
 
 typedef struct Surveying {
     CpuBackend *cpu;
-    const KvSurvey *survey;
+    const KvCalibration *survey;
     KvStatistics *heads;
 } Surveying;
 
@@ -49,13 +49,13 @@ static void survey_task(void *argument, int index, int count) {
         for (int page = 0; page < work->survey->tokens / KV_PAGE_TOKENS; page++) {
             uint8_t *head = attention_head(layer, work->survey->table[page], h);
             load_half(&layer->layout, false, head, x);
-            kv_survey_page(layer, h, page * KV_PAGE_TOKENS, x, attention_energies(&layer->layout, head), &sums);
+            kv_calibrate_page(layer, h, page * KV_PAGE_TOKENS, x, attention_energies(&layer->layout, head), &sums);
         }
         work->heads[h] = sums;
     }
 }
 
-void cpu_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
+void cpu_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {
     CpuBackend *cpu = cpu_backend(backend);
     for (int i = 0; i < count; i++) {
         Surveying work = {cpu, &surveys[i], (KvStatistics *)(void *)cpu->attention};
@@ -63,7 +63,7 @@ void cpu_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
         CHECK((size_t)kv_heads * sizeof *work.heads <= attention_shared_bytes());
         pool_run(cpu->pool, survey_task, &work);
         const KvForm asked = surveys[i].code->k;
-        for (int h = 0; h < kv_heads; h++) kv_survey_decide(&surveys[i], asked, h, &work.heads[h]);
+        for (int h = 0; h < kv_heads; h++) kv_calibrate_decide(&surveys[i], asked, h, &work.heads[h]);
     }
 }
 
@@ -71,18 +71,18 @@ void cpu_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
 
 typedef struct Encoding {
     CpuBackend *cpu;
-    const KvEncode *pages;
+    const KvQuantise *pages;
 } Encoding;
 
-static void encode_item(const KvEncode *page, int head, bool values, float *x) {
+static void encode_item(const KvQuantise *page, int head, bool values, float *x) {
     load_half(&page->layer->layout, values, attention_head(page->layer, page->from, head), x);
-    kv_encode_half(page, head, values, x);
+    kv_quantise_half(page, head, values, x);
 }
 
 /* Items: page by page, its heads, of each the half of keys and that of values. */
 static void encode_task(void *argument, int index, int count) {
     const Encoding *work = argument;
-    const KvEncode *page = work->pages;
+    const KvQuantise *page = work->pages;
     float *x = thread_floats(work->cpu, index);
     int64_t before = 0; /* items of the pages before this one */
     for (int64_t item, items; pool_next(work->cpu->pool, 0, index, 1, &item, &items);) {
@@ -95,7 +95,7 @@ static void encode_task(void *argument, int index, int count) {
     }
 }
 
-void cpu_kv_encode(Backend *backend, int count, const KvEncode *pages) {
+void cpu_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
     Encoding work = {cpu_backend(backend), pages};
     int64_t items = 0;
     for (int i = 0; i < count; i++) items += 2 * (int64_t)pages[i].layer->layout.kv_heads;

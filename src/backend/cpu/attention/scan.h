@@ -1,4 +1,4 @@
-/* Scans of coded pages (kv_code.h): products of integers, for all queries of a kv head that visit a page together.
+/* Scans of coded pages (kv_quant.h): products of integers, for all queries of a kv head that visit a page together.
  *
  * A query is rotated and rounded to int8 with one step for the whole head. Codes of 16 tokens (keys) or 16 dims
  * (values) are looked up, in registers, a byte each, and four of them meet four of the query's or four weights in each
@@ -14,7 +14,7 @@
  */
 #pragma once
 #include "backend/cpu/attention/attention.h"
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 
 enum {
     SCAN_GROUPS_MAX = 16, /* groups of dims of a head */
@@ -25,9 +25,9 @@ enum {
 
 /* A query as scans use it: this, then float rotated[d], then int8_t codes[d]. */
 typedef struct ScanQuery {
-    _Alignas(64) float step;            /* rotated ≈ step · codes */
-    float sums[SCAN_GROUPS_MAX];        /* of a group's codes */
-    float turns[KV_CODE_BIAS_PAIRS][2]; /* of bias pair n: ⟨q, b⟩ and q × b, times the rope's scale */
+    _Alignas(64) float step;             /* rotated ≈ step · codes */
+    float sums[SCAN_GROUPS_MAX];         /* of a group's codes */
+    float turns[KV_QUANT_BIAS_PAIRS][2]; /* of bias pair n: ⟨q, b⟩ and q × b, times the rope's scale */
 } ScanQuery;
 static inline size_t scan_query_bytes(int d) { return sizeof(ScanQuery) + ((size_t)d * 5 + 63) / 64 * 64; }
 static inline float *scan_rotated(const ScanQuery *query) {
@@ -43,7 +43,7 @@ static inline ScanQuery *scan_rotating(const ScanQuery *query, int width) {
 /* One half of a layer's coded pages. */
 typedef struct ScanForm {
     KvForm form;
-    KvCodeLayout layout;
+    KvQuantLayout layout;
     uint8_t table[SCAN_TABLE]; /* of the kernel's: what an index stands for */
 } ScanForm;
 
@@ -58,13 +58,13 @@ typedef struct ScanFetch {
 typedef struct ScanPage {
     const ScanForm *keys, *values;
     const uint8_t *k, *v;
-    const uint8_t *next_k;                                                  /* of the page after this, or of this */
-    ScanFetch fetch_k, fetch_v;                                             /* of these and of v; 0: none */
-    int pairs;                                                              /* whose bias was taken out of the keys */
-    const float *cosines[KV_CODE_BIAS_PAIRS], *sines[KV_CODE_BIAS_PAIRS];   /* [KV_PAGE_TOKENS] turns of offsets */
-    float start_cosine[KV_CODE_BIAS_PAIRS], start_sine[KV_CODE_BIAS_PAIRS]; /* of the page's first token */
-    const ScanQuery *queries;                                               /* of the tile */
-    size_t stride;                                                          /* from query to query in bytes */
+    const uint8_t *next_k;                                                    /* of the page after this, or of this */
+    ScanFetch fetch_k, fetch_v;                                               /* of these and of v; 0: none */
+    int pairs;                                                                /* whose bias was taken out of the keys */
+    const float *cosines[KV_QUANT_BIAS_PAIRS], *sines[KV_QUANT_BIAS_PAIRS];   /* [KV_PAGE_TOKENS] turns of offsets */
+    float start_cosine[KV_QUANT_BIAS_PAIRS], start_sine[KV_QUANT_BIAS_PAIRS]; /* of the page's first token */
+    const ScanQuery *queries;                                                 /* of the tile */
+    size_t stride;                                                            /* from query to query in bytes */
 } ScanPage;
 
 /* Weights of queries for the tokens of a page. */
@@ -84,7 +84,7 @@ typedef struct ScanAhead {
 /* Work space of a thread. What vectors are loaded from begins on a line of the cache. */
 typedef struct ScanWork {
     _Alignas(64) uint8_t unpacked[ATTENTION_HEAD_MAX * KV_PAGE_TOKENS]; /* some blocks; of latents the page */
-    _Alignas(64) uint8_t turned[KV_CODE_GROUP * KV_PAGE_TOKENS];        /* latents of a group as values lie */
+    _Alignas(64) uint8_t rotated[KV_QUANT_GROUP * KV_PAGE_TOKENS];      /* latents of a group as values lie */
     _Alignas(64) int32_t sums[SCAN_TILE_MAX * KV_PAGE_TOKENS];
     _Alignas(64) float scales[SCAN_GROUPS_MAX * KV_PAGE_TOKENS];
     _Alignas(64) float p[ATTENTION_QUERIES * KV_PAGE_TOKENS];

@@ -7,7 +7,7 @@
 typedef __m256i Ints;
 enum { INT_LANES = 8, SCAN_TILE = 6, TILE_REGS = 1, TOGETHER = 2, KEYS_UNSIGNED = false };
 /* Queries for which codes are looked up again in each tile: tables of several registers leave too few for sums. */
-VEC_INLINE int direct_most(KvForm form) { return form == KV_CODE5 || form == KV_CODE6 ? 3 : 12; }
+VEC_INLINE int direct_most(KvForm form) { return form == KV_Q5 || form == KV_Q6 ? 3 : 12; }
 VEC_INLINE int key_offset(KvForm form) { return form_is_wide(form) ? 0 : 56; }
 VEC_INLINE int query_most(KvForm form) { return form_is_wide(form) ? 127 : 74; }
 VEC_INLINE int weight_most(KvForm form) { return form_is_wide(form) ? 126 : 136; }

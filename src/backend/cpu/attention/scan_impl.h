@@ -8,7 +8,7 @@ enum { TOKENS = KV_PAGE_TOKENS, LANES = 16, TOKEN_BLOCKS = TOKENS / LANES, TOKEN
 
 static void scan_table(KvForm form, bool values, uint8_t *table) {
     memset(table, 0, SCAN_TABLE);
-    if (form != KV_CODE8) table_fill(form, kv_codebook(form), values ? 0 : key_offset(form), table);
+    if (form != KV_Q8) table_fill(form, kv_codebook(form), values ? 0 : key_offset(form), table);
 }
 
 /* ---- queries ---- */
@@ -80,13 +80,13 @@ static Product open_product(const ScanForm *f, bool values, int queries, const u
     const uint8_t *codes = page + f->layout.codes + (size_t)block * f->layout.block;
     Product p = {codes, f->table, (int64_t)f->layout.block, blocks, NULL, 0, quads, &work->ahead, work->sums};
     if (is_direct(f, queries)) return p;
-    const int runs = values ? 1 : f->layout.groups;
+    const int chunks = values ? 1 : f->layout.groups;
     p.codes = work->unpacked;
-    p.block_bytes = (int64_t)runs * quads * QUAD_BYTES;
+    p.block_bytes = (int64_t)chunks * quads * QUAD_BYTES;
     for (int b = 0; b < blocks; b++)
-        for (int r = 0; r < runs; r++)
+        for (int r = 0; r < chunks; r++)
             unpack(f, values, quads, codes + (size_t)b * f->layout.block + (size_t)r * f->layout.run,
-                work->unpacked + (b * runs + r) * (int64_t)quads * QUAD_BYTES);
+                work->unpacked + (b * chunks + r) * (int64_t)quads * QUAD_BYTES);
     return p;
 }
 
@@ -174,7 +174,7 @@ static void score_blocks(const ScanPage *page, int first, int count, int block, 
 
 /* p ← p + ⟨q, B⟩; gives the largest. */
 static float add_bias(const ScanPage *page, const ScanQuery *query, float *p) {
-    float along[KV_CODE_BIAS_PAIRS], across[KV_CODE_BIAS_PAIRS];
+    float along[KV_QUANT_BIAS_PAIRS], across[KV_QUANT_BIAS_PAIRS];
     Vec most = vec_set(-INFINITY);
     for (int n = 0; n < page->pairs; n++) {
         const float *turn = query->turns[n], c = page->start_cosine[n], s = page->start_sine[n];

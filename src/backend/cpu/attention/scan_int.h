@@ -1,4 +1,4 @@
-/* Integers of the scans: what turns rows of codes (kv_code.h) into bytes, and sums of four products of bytes a lane.
+/* Integers of the scans: what turns rows of codes (kv_quant.h) into bytes, and sums of four products of bytes a lane.
  * Each instruction set has its registers, tables and products in a file of its own. A quad is what meets one load of
  * four query elements or weights: 16 lanes of four bytes, as many as a row has. */
 #pragma once
@@ -8,11 +8,11 @@
 /* What a product reads: codes of a form, or bytes that were looked up before, for many queries. Forms are wide where
  * the codebook fills the int8. */
 typedef enum Source {
-    SOURCE_CODE3 = KV_CODE3,
-    SOURCE_CODE4 = KV_CODE4,
-    SOURCE_CODE5 = KV_CODE5,
-    SOURCE_CODE6 = KV_CODE6,
-    SOURCE_CODE8 = KV_CODE8,
+    SOURCE_CODE3 = KV_Q3,
+    SOURCE_CODE4 = KV_Q4,
+    SOURCE_CODE5 = KV_Q5,
+    SOURCE_CODE6 = KV_Q6,
+    SOURCE_CODE8 = KV_Q8,
     SOURCE_NARROW = KV_FORMS,
     SOURCE_WIDE,
     SOURCES
@@ -20,9 +20,7 @@ typedef enum Source {
 
 VEC_INLINE bool source_is_wide(Source source) { return source > SOURCE_CODE4 && source != SOURCE_NARROW; }
 VEC_INLINE bool form_is_wide(KvForm form) { return source_is_wide((Source)form); }
-VEC_INLINE int form_levels(KvForm form) {
-    return form == KV_CODE3 ? 8 : form == KV_CODE4 ? 16 : form == KV_CODE5 ? 32 : 64;
-}
+VEC_INLINE int form_levels(KvForm form) { return form == KV_Q3 ? 8 : form == KV_Q4 ? 16 : form == KV_Q5 ? 32 : 64; }
 
 #if defined(__AVX512F__)
 #include "backend/cpu/attention/scan_avx512.h"
@@ -43,7 +41,7 @@ VEC_INLINE int part_quads(Source source) {
     default: return 2;
     }
 }
-VEC_INLINE int part_rows(Source source) {
+VEC_INLINE int layer_tile_rows(Source source) {
     switch (source) {
     case SOURCE_CODE3:
     case SOURCE_CODE6: return 3;

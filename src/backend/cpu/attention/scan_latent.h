@@ -1,4 +1,4 @@
-/* Scans of pages of latents, which are keys and values in one (kv_code.h), part of scan_impl.h. All query heads meet
+/* Scans of pages of latents, which are keys and values in one (kv_quant.h), part of scan_impl.h. All query heads meet
  * the one latent head, at least a dozen, so products take most of the time: the codes of a page become bytes once, lie
  * as keys do for the scores, and are turned by fours of tokens and dims, a group of dims at a time, for the sums. */
 #pragma once
@@ -19,7 +19,7 @@ static const ScanQuery *record_of(const ScanPage *page, const LatentPart *part, 
 static int part_quads_of(const LatentPart *part) { return part->form->layout.d / 4; }
 
 static LatentPart open_part(const ScanForm *f, const uint8_t *codes, int behind, ScanWork *work) {
-    const KvCodeLayout *l = &f->layout;
+    const KvQuantLayout *l = &f->layout;
     float *mean = work->mean + behind;
     uint8_t *bytes = work->unpacked + (size_t)behind * TOKENS;
     const int quads = l->group / 4;
@@ -39,7 +39,7 @@ static void multiply_bytes(const ScanForm *f, bool values, int height, const Pro
 
 /* p ← p + what a part adds, p being `constant` before the first; the largest is known after the last. */
 static void score_part(const ScanPage *page, const LatentPart *part, int first, int count, ScanWork *work) {
-    const KvCodeLayout *l = &part->form->layout;
+    const KvQuantLayout *l = &part->form->layout;
     const float centre = 0.5f - (float)key_offset(part->form->form);
     const int quads = l->group / 4, tokens = SCAN_CHUNK * LANES;
     Product p = {.table = part->form->table,
@@ -97,7 +97,7 @@ static void add_latents_of(const LatentPart *part, int count, ScanWork *work, in
     const ScanForm *f = part->form;
     const int groups = f->layout.groups, dims = f->layout.group;
     ScanWeights *w = &work->weights;
-    Product p = {.codes = work->turned,
+    Product p = {.codes = work->rotated,
         .table = f->table,
         .block_bytes = TOKEN_QUADS * QUAD_BYTES,
         .blocks = dims / LANES,
@@ -106,7 +106,7 @@ static void add_latents_of(const LatentPart *part, int count, ScanWork *work, in
         .ahead = &work->ahead,
         .sums = work->sums};
     for (int g = 0; g < groups; g++) {
-        turn_group(part, g, work->turned);
+        turn_group(part, g, work->rotated);
         for (int tile = 0; tile < tiles_of(count); tile++) {
             const int from = tile_at(count, tile), height = tile_at(count, tile + 1) - from;
             p.x = w->bytes + (from * groups + g) * TOKENS;

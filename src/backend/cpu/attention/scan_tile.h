@@ -87,7 +87,7 @@ VEC_INLINE void product_tile(
             ahead += (ptrdiff_t)lines * 64;
         }
         add_part(queries, regs, source, values, whole, at, &table, x, p->x_stride, sum);
-        UNROLL for (int r = 0; r < regs; r++) at[r] += part_rows(source) * QUAD_BYTES;
+        UNROLL for (int r = 0; r < regs; r++) at[r] += layer_tile_rows(source) * QUAD_BYTES;
     }
     if (!FETCH_PARTS) ahead += (ptrdiff_t)lines * 64;
     p->ahead->left -= (int)(ahead - p->ahead->at) / 64;
@@ -164,7 +164,7 @@ VEC_INLINE void unpack_as(
     const Source source, const bool values, int quads, const uint8_t *codes, const uint8_t *lookup, uint8_t *out) {
     const int whole = part_quads(source);
     const Table table = table_load(lookup);
-    for (; quads >= whole; quads -= whole, codes += part_rows(source) * QUAD_BYTES, out += whole * QUAD_BYTES)
+    for (; quads >= whole; quads -= whole, codes += layer_tile_rows(source) * QUAD_BYTES, out += whole * QUAD_BYTES)
         unpack_part(source, values, whole, codes, &table, out);
     if (source == SOURCE_CODE5 && quads > 0) unpack_part(source, values, 4, codes, &table, out);
 }
@@ -172,10 +172,10 @@ VEC_INLINE void unpack_as(
 /* Quads of one block to [quads][16][4] bytes. */
 static void unpack(const ScanForm *f, bool values, int quads, const uint8_t *codes, uint8_t *out) {
     switch (f->form) {
-    case KV_CODE3: unpack_as(SOURCE_CODE3, values, quads, codes, f->table, out); break;
-    case KV_CODE4: unpack_as(SOURCE_CODE4, values, quads, codes, f->table, out); break;
-    case KV_CODE5: unpack_as(SOURCE_CODE5, values, quads, codes, f->table, out); break;
-    case KV_CODE6: unpack_as(SOURCE_CODE6, values, quads, codes, f->table, out); break;
+    case KV_Q3: unpack_as(SOURCE_CODE3, values, quads, codes, f->table, out); break;
+    case KV_Q4: unpack_as(SOURCE_CODE4, values, quads, codes, f->table, out); break;
+    case KV_Q5: unpack_as(SOURCE_CODE5, values, quads, codes, f->table, out); break;
+    case KV_Q6: unpack_as(SOURCE_CODE6, values, quads, codes, f->table, out); break;
     default:
         if (values)
             unpack_as(SOURCE_CODE8, true, quads, codes, f->table, out);

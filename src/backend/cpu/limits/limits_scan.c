@@ -22,21 +22,18 @@ typedef struct Costs {
 enum { FLOATS = 24, RAISED_BY_INTEGERS = 26 };
 
 static const Costs costs[] = {
-    {"avx2", 32, 3, {[KV_CODE3] = 2, [KV_CODE4] = 2, [KV_CODE5] = 5, [KV_CODE6] = 10, [KV_CODE8] = 1}, 1, 2.5, 4, 3,
+    {"avx2", 32, 3, {[KV_Q3] = 2, [KV_Q4] = 2, [KV_Q5] = 5, [KV_Q6] = 10, [KV_Q8] = 1}, 1, 2.5, 4, 3,
         2 * RAISED_BY_INTEGERS},
-    {"neon", 16, 1, {[KV_CODE3] = 2, [KV_CODE4] = 2, [KV_CODE5] = 2, [KV_CODE6] = 2, [KV_CODE8] = 1}, 0, 1, 1, 1,
+    {"neon", 16, 1, {[KV_Q3] = 2, [KV_Q4] = 2, [KV_Q5] = 2, [KV_Q6] = 2, [KV_Q8] = 1}, 0, 1, 1, 1,
         4 * RAISED_BY_INTEGERS},
-    {"avx512", 64, 1, {[KV_CODE3] = 1, [KV_CODE4] = 1, [KV_CODE5] = 1, [KV_CODE6] = 1, [KV_CODE8] = 0.5}, 0, 1, 1, 1,
-        FLOATS},
+    {"avx512", 64, 1, {[KV_Q3] = 1, [KV_Q4] = 1, [KV_Q5] = 1, [KV_Q6] = 1, [KV_Q8] = 0.5}, 0, 1, 1, 1, FLOATS},
 };
 
 /* Shifts and choices of bits that give the indices of a quad, on the average of a part (scan_int.h). */
 static const struct {
     double shifts, choices;
-} indices[KV_FORMS] = {[KV_CODE3] = {7. / 8, 2. / 8},
-    [KV_CODE4] = {1. / 2, 0},
-    [KV_CODE5] = {7. / 8, 4. / 8},
-    [KV_CODE6] = {3. / 4, 2. / 4}};
+} indices[KV_FORMS] = {
+    [KV_Q3] = {7. / 8, 2. / 8}, [KV_Q4] = {1. / 2, 0}, [KV_Q5] = {7. / 8, 4. / 8}, [KV_Q6] = {3. / 4, 2. / 4}};
 
 double limits_scan(const char *isa, KvForm keys, KvForm values, int d, int queries) {
     const Costs *c = costs;
@@ -46,7 +43,7 @@ double limits_scan(const char *isa, KvForm keys, KvForm values, int d, int queri
     double all = c->floats * queries * KV_PAGE_TOKENS / 16;
     for (int half = 0; half < 2; half++) {
         const KvForm form = forms[half];
-        const bool wide = form > KV_CODE4;
+        const bool wide = form > KV_Q4;
         all += codes * (indices[form].shifts + indices[form].choices * c->choose + c->look_up[form]);
         if (wide && half == 0) all += codes * c->prepare_wide_keys;
         all += codes * queries * (!wide ? c->narrow : half == 0 ? c->wide_keys : c->wide_values);

@@ -151,11 +151,11 @@ INLINE __m512i spread(__m512i v, __m512i index, __m512i shift, const int bits) {
 
 /* Run number j of every `runs` runs of `bytes` bytes, in 64-bit lanes. first, last: 64 bytes at the beginning and at
  * the end of them all. */
-INLINE __m512i take_runs(__m512i first, __m512i last, const int bytes, const int runs, const int j) {
+INLINE __m512i take_runs(__m512i first, __m512i last, const int bytes, const int chunks, const int j) {
     uint8_t index[64];
     for (int i = 0; i < 64; i++) {
-        const int byte = (i / 8 * runs + j) * bytes + (i % 8 < bytes ? i % 8 : bytes - 1);
-        index[i] = (uint8_t)(byte < 64 ? byte : byte - 8 * bytes * runs + 128);
+        const int byte = (i / 8 * chunks + j) * bytes + (i % 8 < bytes ? i % 8 : bytes - 1);
+        index[i] = (uint8_t)(byte < 64 ? byte : byte - 8 * bytes * chunks + 128);
     }
     return _mm512_permutex2var_epi8(first, _mm512_loadu_si512(index), last);
 }

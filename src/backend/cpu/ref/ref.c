@@ -41,7 +41,7 @@ static bool ref_begin(Backend *backend, const Step *step) {
     return true;
 }
 
-static void ref_narrow(Backend *backend, const Step *rows) { ref_backend(backend)->step = *rows; }
+static void ref_set_rows(Backend *backend, const Step *rows) { ref_backend(backend)->step = *rows; }
 
 static bool ref_wait(Backend *backend, uint64_t ticket, Error *error) {
     return !ref_backend(backend)->starved || fail(error, ERROR_MEMORY, "no memory to work in");
@@ -173,7 +173,7 @@ static const BackendOps ref_ops = {
     .name = "ref",
     .alloc = host_alloc,
     .release = host_release,
-    .discard = host_discard,
+    .decommit = host_decommit,
     .bind = host_bind,
     .unbind = host_unbind,
     .upload = host_copy,
@@ -182,11 +182,11 @@ static const BackendOps ref_ops = {
     .kv_layer_bytes = ref_kv_layer_bytes,
     .page_read = ref_page_read,
     .page_write = ref_page_write,
-    .kv_code_bytes = ref_kv_code_bytes,
-    .kv_survey = ref_kv_survey,
-    .kv_encode = ref_kv_encode,
+    .kv_quant_bytes = ref_kv_quant_bytes,
+    .kv_calibrate = ref_kv_calibrate,
+    .kv_quantise = ref_kv_quantise,
     .begin = ref_begin,
-    .narrow = ref_narrow,
+    .set_rows = ref_set_rows,
     .submit = host_submit,
     .wait = ref_wait,
     .scratch = ref_scratch,

@@ -36,18 +36,18 @@ static void prepare_heads(
     }
 }
 
-static int32_t page_of(const Attention *a, const Run *run, int position) {
-    return run->tables[a->kv.group][position / KV_PAGE_TOKENS];
+static int32_t page_of(const Attention *a, const SequenceChunk *chunk, int position) {
+    return chunk->tables[a->kv.group][position / KV_PAGE_TOKENS];
 }
 
-static float *key_at(const Attention *a, const Run *run, int position, int head) {
-    return ref_head(&a->kv, page_of(a, run, position), head) +
+static float *key_at(const Attention *a, const SequenceChunk *chunk, int position, int head) {
+    return ref_head(&a->kv, page_of(a, chunk, position), head) +
         (size_t)(position % KV_PAGE_TOKENS) * (size_t)a->kv.layout.head_dim;
 }
 
-static float *value_at(const Attention *a, const Run *run, int position, int head) {
+static float *value_at(const Attention *a, const SequenceChunk *chunk, int position, int head) {
     const KvLayout *l = &a->kv.layout;
-    return ref_head(&a->kv, page_of(a, run, position), head) + (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim +
+    return ref_head(&a->kv, page_of(a, chunk, position), head) + (size_t)KV_PAGE_TOKENS * (size_t)l->head_dim +
         (size_t)(position % KV_PAGE_TOKENS) * (size_t)l->value_dim;
 }
 
@@ -73,12 +73,12 @@ typedef struct Token {
 static Token token_at(const Attending *work, int run_index, int position, int j, int head) {
     const Attention *a = work->a;
     const KvLayout *l = &a->kv.layout;
-    const Run *run = &work->step->runs[run_index];
+    const SequenceChunk *chunk = &work->step->chunks[run_index];
     const Decoded *decoded = &work->decoded[run_index];
-    const bool coded = decoded->heads && j >= run->coding->sink && j < kv_cold_end(run->coding, position);
+    const bool coded = decoded->heads && j >= chunk->quant->sink && j < kv_cold_end(chunk->quant, position);
     const size_t index = (size_t)((j / KV_PAGE_TOKENS - decoded->first) * l->kv_heads + head);
     const float *memory =
-        coded ? decoded->heads + index * ref_head_floats(l) : ref_head(&a->kv, page_of(a, run, j), head);
+        coded ? decoded->heads + index * ref_head_floats(l) : ref_head(&a->kv, page_of(a, chunk, j), head);
     const size_t t = (size_t)(j % KV_PAGE_TOKENS);
     return (Token){
         memory + t * (size_t)l->head_dim, memory + KV_PAGE_TOKENS * (size_t)l->head_dim + t * (size_t)l->value_dim};
@@ -88,10 +88,10 @@ static Token token_at(const Attending *work, int run_index, int position, int j,
 static void attend(const Attending *work, int run_index, int position, int head, const float *q, const float *q_latent,
     float *scores, float *out) {
     const Attention *a = work->a;
-    const Run *run = &work->step->runs[run_index];
+    const SequenceChunk *chunk = &work->step->chunks[run_index];
     const KvLayout *l = &a->kv.layout;
     const int kv_head = head / (a->heads / l->kv_heads);
-    const Visible seen = run_visible(run, a->window, position);
+    const AttentionRange seen = attention_range(chunk, a->window, position);
     float most = a->sinks ? a->sinks[head] : -INFINITY;
     for (int j = seen.first; j < seen.end; j++) {
         const Token token = token_at(work, run_index, position, j, kv_head);
@@ -114,12 +114,12 @@ static void attend(const Attending *work, int run_index, int position, int head,
 }
 
 /* Beside each key, the energy of the queries of its row: heads [heads][each]. */
-static void store_energies(const Attention *a, const Run *run, int position, const float *heads, int each) {
+static void store_energies(const Attention *a, const SequenceChunk *chunk, int position, const float *heads, int each) {
     const KvLayout *l = &a->kv.layout;
     const int group = a->heads / l->kv_heads, width = group * each;
     for (int h = 0; h < l->kv_heads; h++) {
         const float *q = heads + (int64_t)h * width;
-        ref_energies(&a->kv, page_of(a, run, position), h)[position % KV_PAGE_TOKENS] =
+        ref_energies(&a->kv, page_of(a, chunk, position), h)[position % KV_PAGE_TOKENS] =
             ref_dot(q, q, width) * a->scale * a->scale / (float)group;
     }
 }
@@ -131,18 +131,18 @@ static void attend_task(void *argument, int index, int count) {
     const KvLayout *l = &a->kv.layout;
     const int64_t width = (int64_t)a->heads * l->head_dim;
     float *scores = work->spare + index * (work->longest + width), *heads = scores + work->longest;
-    for (int i = 0; i < work->step->run_count; i++) {
-        const Run *run = &work->step->runs[i];
-        for (int t = index; t < run->rows; t += count) {
-            const int64_t row = run->row + t;
+    for (int i = 0; i < work->step->chunk_count; i++) {
+        const SequenceChunk *chunk = &work->step->chunks[i];
+        for (int t = index; t < chunk->rows; t += count) {
+            const int64_t row = chunk->row + t;
             prepare_heads(a, a->q + row * width, a->heads, a->q_norm, work->step, (int)row, heads);
             const float *latents = a->q_latent ? a->q_latent + row * a->heads * l->value_dim : NULL;
             if (a->k)
                 store_energies(
-                    a, run, run->position + t, latents ? latents : heads, latents ? l->value_dim : l->head_dim);
+                    a, chunk, chunk->position + t, latents ? latents : heads, latents ? l->value_dim : l->head_dim);
             for (int h = 0; h < a->heads; h++) {
                 const int64_t at = (row * a->heads + h) * l->value_dim;
-                attend(work, i, run->position + t, h, heads + (int64_t)h * l->head_dim,
+                attend(work, i, chunk->position + t, h, heads + (int64_t)h * l->head_dim,
                     latents ? latents + (int64_t)h * l->value_dim : NULL, scores, a->out + at);
             }
             const int64_t first = row * a->heads * l->value_dim;
@@ -168,15 +168,15 @@ static void store_head(float *out, const float *head, int count, DType dtype) {
 
 static void append(const Attention *a, const Step *step, float *heads) {
     const KvLayout *l = &a->kv.layout;
-    for (int i = 0; i < step->run_count; i++) {
-        const Run *run = &step->runs[i];
-        for (int t = 0; t < run->rows; t++) {
-            const int64_t row = run->row + t;
-            const int position = run->position + t;
+    for (int i = 0; i < step->chunk_count; i++) {
+        const SequenceChunk *chunk = &step->chunks[i];
+        for (int t = 0; t < chunk->rows; t++) {
+            const int64_t row = chunk->row + t;
+            const int position = chunk->position + t;
             prepare_heads(a, a->k + row * l->kv_heads * l->head_dim, l->kv_heads, a->k_norm, step, (int)row, heads);
             for (int h = 0; h < l->kv_heads; h++) {
-                store_head(key_at(a, run, position, h), heads + (int64_t)h * l->head_dim, l->head_dim, l->dtype);
-                store_head(value_at(a, run, position, h), a->v + (row * l->kv_heads + h) * l->value_dim, l->value_dim,
+                store_head(key_at(a, chunk, position, h), heads + (int64_t)h * l->head_dim, l->head_dim, l->dtype);
+                store_head(value_at(a, chunk, position, h), a->v + (row * l->kv_heads + h) * l->value_dim, l->value_dim,
                     l->dtype);
             }
         }
@@ -184,19 +184,19 @@ static void append(const Attention *a, const Step *step, float *heads) {
 }
 
 /* Decodes what rows of a run see as codes; false: no memory. */
-static bool decode_run(RefBackend *r, const Attention *a, const Run *run, Decoded *out) {
+static bool decode_run(RefBackend *r, const Attention *a, const SequenceChunk *chunk, Decoded *out) {
     const KvLayer *kv = &a->kv;
     *out = (Decoded){0};
-    if (!run->coding || run->coding->layers[kv->index].k == KV_EXACT) return true;
-    out->first = run->coding->sink / KV_PAGE_TOKENS;
-    out->count = kv_cold_end(run->coding, run->position + run->rows - 1) / KV_PAGE_TOKENS - out->first;
+    if (!chunk->quant || chunk->quant->layers[kv->index].k == KV_FULL) return true;
+    out->first = chunk->quant->sink / KV_PAGE_TOKENS;
+    out->count = kv_cold_end(chunk->quant, chunk->position + chunk->rows - 1) / KV_PAGE_TOKENS - out->first;
     if (out->count == 0) return true;
     const size_t head_floats = ref_head_floats(&kv->layout);
     out->heads = ref_take(r, (int64_t)out->count * kv->layout.kv_heads * (int64_t)head_floats);
     for (int i = 0; out->heads && i < out->count * kv->layout.kv_heads; i++) {
         const int page = out->first + i / kv->layout.kv_heads, head = i % kv->layout.kv_heads;
-        ref_decode_head(kv, &run->coding->layers[kv->index], head, page * KV_PAGE_TOKENS,
-            run->coding->k_pages[kv->index][page], run->coding->v_pages[kv->index][page],
+        ref_decode_head(kv, &chunk->quant->layers[kv->index], head, page * KV_PAGE_TOKENS,
+            chunk->quant->k_pages[kv->index][page], chunk->quant->v_pages[kv->index][page],
             out->heads + (size_t)i * head_floats);
     }
     return out->heads;
@@ -204,13 +204,13 @@ static bool decode_run(RefBackend *r, const Attention *a, const Run *run, Decode
 
 void ref_attention(Backend *backend, const Attention *a) {
     RefBackend *r = ref_backend(backend);
-    const int runs = r->step.run_count;
-    Attending work = {.a = a, .step = &r->step, .decoded = calloc((size_t)runs, sizeof *work.decoded)};
+    const int chunks = r->step.chunk_count;
+    Attending work = {.a = a, .step = &r->step, .decoded = calloc((size_t)chunks, sizeof *work.decoded)};
     bool ready = work.decoded;
-    for (int i = 0; ready && i < runs; i++) {
-        const int end = r->step.runs[i].position + r->step.runs[i].rows;
+    for (int i = 0; ready && i < chunks; i++) {
+        const int end = r->step.chunks[i].position + r->step.chunks[i].rows;
         work.longest = end > work.longest ? end : work.longest;
-        ready = decode_run(r, a, &r->step.runs[i], &work.decoded[i]);
+        ready = decode_run(r, a, &r->step.chunks[i], &work.decoded[i]);
     }
     if (ready)
         work.spare = ref_take(r, pool_threads(r->pool) * (work.longest + (int64_t)a->heads * a->kv.layout.head_dim));
@@ -219,7 +219,7 @@ void ref_attention(Backend *backend, const Attention *a) {
         pool_run(r->pool, attend_task, &work);
     }
     r->starved = r->starved || !work.spare;
-    for (int i = 0; work.decoded && i < runs; i++) free(work.decoded[i].heads);
+    for (int i = 0; work.decoded && i < chunks; i++) free(work.decoded[i].heads);
     free(work.decoded);
     free(work.spare);
 }

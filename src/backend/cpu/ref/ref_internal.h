@@ -31,12 +31,12 @@ float *ref_energies(const KvLayer *kv, int32_t page, int head);
 size_t ref_kv_layer_bytes(Backend *backend, const KvLayout *layout);
 bool ref_page_read(Backend *backend, const KvLayer *layer, int32_t page, int tokens, void *out);
 bool ref_page_write(Backend *backend, const KvLayer *layer, int32_t page, int tokens, const void *from);
-size_t ref_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
-void ref_kv_survey(Backend *backend, int count, const KvSurvey *surveys);
-void ref_kv_encode(Backend *backend, int count, const KvEncode *pages);
+size_t ref_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values);
+void ref_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys);
+void ref_kv_quantise(Backend *backend, int count, const KvQuantise *pages);
 /* What a head of a coded page stands for, as an exact page holds it: K, then V. position: of its first token. */
 void ref_decode_head(
-    const KvLayer *kv, const KvCode *code, int head, int position, int32_t k_page, int32_t v_page, float *out);
+    const KvLayer *kv, const KvQuant *code, int head, int position, int32_t k_page, int32_t v_page, float *out);
 
 /* ref_attention.c */
 void ref_attention(Backend *backend, const Attention *a);

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/ref/ref_internal.h"
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 
 size_t ref_head_floats(const KvLayout *l) { return KV_PAGE_TOKENS * (size_t)(l->head_dim + l->value_dim + 1); }
 
@@ -60,8 +60,8 @@ bool ref_page_write(Backend *backend, const KvLayer *layer, int32_t page, int to
 
 /* ---- codes ---- */
 
-size_t ref_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
-    return kv_code_bytes(layout, form, values);
+size_t ref_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+    return kv_quant_bytes(layout, form, values);
 }
 
 /* Tokens [128][d] as coding takes them, [8][d][16], or back. */
@@ -72,12 +72,12 @@ static void block_tokens(const float *tokens, int d, float *blocks) {
 
 /* What a half of the codes of a head is made of, as coding takes it. */
 static void load_half(const KvLayer *layer, int32_t page, int head, bool values, float *x) {
-    const KvHalf half = kv_code_half(&layer->layout, KV_CODE4, values);
+    const KvHalf half = kv_quant_half(&layer->layout, KV_Q4, values);
     float *memory = ref_head(layer, page, head);
     block_tokens(half.from_values ? values_of(layer, memory) : memory, half.d, x);
 }
 
-void ref_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
+void ref_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {
     float *x = ref_backend(backend)->page;
     for (int i = 0; i < count; i++) {
         const KvLayer *layer = surveys[i].layer;
@@ -87,38 +87,38 @@ void ref_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
             for (int page = 0; page < surveys[i].tokens / KV_PAGE_TOKENS; page++) {
                 load_half(layer, surveys[i].table[page], h, false, x);
                 const float *energies = ref_energies(layer, surveys[i].table[page], h);
-                kv_survey_page(layer, h, page * KV_PAGE_TOKENS, x, energies, &sums);
+                kv_calibrate_page(layer, h, page * KV_PAGE_TOKENS, x, energies, &sums);
             }
-            kv_survey_decide(&surveys[i], asked, h, &sums);
+            kv_calibrate_decide(&surveys[i], asked, h, &sums);
         }
     }
 }
 
-void ref_kv_encode(Backend *backend, int count, const KvEncode *pages) {
+void ref_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
     float *x = ref_backend(backend)->page;
     for (int i = 0; i < count; i++)
         for (int item = 0; item < 2 * pages[i].layer->layout.kv_heads; item++) {
             load_half(pages[i].layer, pages[i].from, item / 2, item % 2, x);
-            kv_encode_half(&pages[i], item / 2, item % 2, x);
+            kv_quantise_half(&pages[i], item / 2, item % 2, x);
         }
 }
 
 static void decode_half(const KvLayer *kv, KvForm form, bool values, int32_t page, int head, float *out) {
-    const KvHalf half = kv_code_half(&kv->layout, form, values);
+    const KvHalf half = kv_quant_half(&kv->layout, form, values);
     if (half.from_values) out = values_of(kv, out);
-    kv_decode(half.d, half.form, half.values, kv_code_head(kv, form, values, page, head), out);
+    kv_decode(half.d, half.form, half.values, kv_quant_head(kv, form, values, page, head), out);
     for (int t = 0; t < KV_PAGE_TOKENS; t++) kv_rotate_back(half.d, 1, out + t * half.d);
 }
 
 void ref_decode_head(
-    const KvLayer *kv, const KvCode *code, int head, int position, int32_t k_page, int32_t v_page, float *out) {
+    const KvLayer *kv, const KvQuant *code, int head, int position, int32_t k_page, int32_t v_page, float *out) {
     const int d = kv->layout.head_dim;
-    float turned[ATTENTION_HEAD_MAX];
+    float rotated[ATTENTION_HEAD_MAX];
     decode_half(kv, code->k, false, k_page, head, out);
     decode_half(kv, code->v, true, v_page, head, out);
     const KvBias bias = kv_bias_of(kv, code, head, position);
     for (int t = 0; t < KV_PAGE_TOKENS; t++) {
-        kv_bias_at(&bias, d, t, turned);
-        for (int i = 0; i < d; i++) out[t * d + i] += turned[i];
+        kv_bias_at(&bias, d, t, rotated);
+        for (int i = 0; i < d; i++) out[t * d + i] += rotated[i];
     }
 }

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(BLOCK) attention_prepare_kernel(const __grid_c
         turns[i] = make_float2(c, s);
     }
     const int place = __ldcg(a.step.places + row), group = a.heads / a.kv_heads, at = place % PAGE_TOKENS;
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
     wait_for_previous();
     const int64_t q_width = (int64_t)a.heads * a.head_dim, k_width = (int64_t)a.kv_heads * a.head_dim;
     const Scaling q_whole = whole_scaling(a, row, 0), k_whole = whole_scaling(a, row, 1);
@@ -102,7 +102,7 @@ template <int HD> __global__ void __launch_bounds__(BLOCK) usual_prepare_kernel(
         turns[threadIdx.x] = make_float2(c, s);
     }
     const int place = __ldcg(a.step.places + row), group = a.heads / a.kv_heads, at = place % PAGE_TOKENS;
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
     __syncthreads();
     wait_for_previous();
     float *head = heads[warp];
@@ -194,7 +194,7 @@ template <int DTYPE, int DIMS> __global__ void __launch_bounds__(BLOCK) scan_ker
     const Seen seen = seen_by(a, row);
     const int begin = max(seen.first, span * ATTENTION_SPAN), end = min(seen.end, (span + 1) * ATTENTION_SPAN);
     if (begin >= end) return; /* merging knows */
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
     float *q = queries + warp * query_floats(a), *latent = q + a.head_dim;
     const int64_t key_bytes = (int64_t)a.head_dim * dtype_size(DTYPE),
                   value_bytes = (int64_t)a.value_dim * dtype_size(DTYPE);
@@ -283,7 +283,7 @@ extern "C" cudaError_t attention_scan(cudaStream_t stream, const Attend *a) {
     if (attention_has_tiles(*a)) {
         cudaError_t done = cudaSuccess;
         if (a->short_runs) done = attention_scan_tiles(stream, *a);
-        if (!done && a->long_runs && a->first_row == a->generated) done = attention_run_tiles(stream, *a);
+        if (!done && a->long_runs && a->first_row == a->decode_rows) done = attention_run_tiles(stream, *a);
         return done;
     }
     const cudaError_t error = a->dtype == F32 ? scan<F32>(stream, *a)

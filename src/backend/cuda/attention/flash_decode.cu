@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(BLOCK) __maxnreg__(128 < HD * NT ? 255 : BESID
     __shared__ __align__(16) SpreadShared<HD> s;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int group = a.heads / a.kv_heads, rank = blockIdx.x, kv_head = blockIdx.y, row = a.first_row + blockIdx.z;
-    const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.runs + row); /* on their way together */
+    const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.chunks + row); /* on their way together */
     const TurnReady turns(a, row);
     const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
     if (place < 0) { /* others have the row */
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(BLOCK, DEEP || 128 < HD * NT ? 1 : 2)
     let_next_begin();
     const int warp = threadIdx.x / 32, group = a.heads / a.kv_heads, kv_head = blockIdx.y,
               row = a.first_row + blockIdx.z;
-    const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.runs + row); /* on their way together */
+    const int place = __ldcg(a.step.places + row), run = __ldcg(a.step.chunks + row); /* on their way together */
     const TurnReady turns(a, row);
     const int first = a.window && place >= a.window ? place - a.window + 1 : 0;
     const int spans = max(1, (place + SPAN - 1) / SPAN - first / SPAN), span = first / SPAN + blockIdx.x;
@@ -429,7 +429,7 @@ template <int HD> static int spread_bytes(const Attend &a, int cluster, bool rou
 }
 /* cluster: of how many blocks one is. Many spans of few rows are folded by blocks of their own. */
 static Dealing dealing_of(const Attend &a, int &cluster) {
-    const int pages = pages_seen(a), each = a.generated * a.kv_heads, group = a.heads / a.kv_heads;
+    const int pages = pages_seen(a), each = a.decode_rows * a.kv_heads, group = a.heads / a.kv_heads;
     cluster = 1;
     while (cluster < CLUSTER_MAX && cluster < pages && each * 2 * cluster <= BLOCKS_MAX) cluster *= 2;
     const int rounds = group <= 8 ? ROUNDS_MAX : 1;
@@ -459,7 +459,7 @@ template <int HD, int NT, bool DEEP> static cudaError_t in_spans(cudaStream_t st
                            : launch(stream, fold_kernel<HD>,
                                  dim3(a.heads / a.kv_heads * HD / FOLD_DIMS, a.kv_heads, a.rows), BLOCK, 0, a, spans);
 }
-template <int HD> static cudaError_t generated(cudaStream_t stream, const Attend &a) {
+template <int HD> static cudaError_t decode_rows(cudaStream_t stream, const Attend &a) {
     const bool wide = a.heads / a.kv_heads > 8;
     int cluster;
     const Dealing dealing = dealing_of(a, cluster);
@@ -485,7 +485,7 @@ extern "C" size_t attention_generated_floats(const Attend *a) {
     return (size_t)spans * (size_t)a->kv_heads * (size_t)part;
 }
 extern "C" cudaError_t attention_generated(cudaStream_t stream, const Attend *a) {
-    return a->head_dim == 64 ? generated<64>(stream, *a)
-        : a->head_dim == 128 ? generated<128>(stream, *a)
-                             : generated<256>(stream, *a);
+    return a->head_dim == 64 ? decode_rows<64>(stream, *a)
+        : a->head_dim == 128 ? decode_rows<128>(stream, *a)
+                             : decode_rows<256>(stream, *a);
 }

@@ -433,7 +433,7 @@ __device__ __forceinline__ void heads_take(const Attend &a, __half *own_key, int
         if (!a.prepared) {
             const RowNorm &norm = key ? a.k_norm : a.q_norm;
             const Scaling scaling = key ? whole[1] : whole[0];
-            head_turned<HD>(a, x, norm, a.norm_full && norm.width ? &scaling : nullptr, head * HD, s.turns, spare, v);
+            head_rotated<HD>(a, x, norm, a.norm_full && norm.width ? &scaling : nullptr, head * HD, s.turns, spare, v);
         }
         if (key) {
 #pragma unroll

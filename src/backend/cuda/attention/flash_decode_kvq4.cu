@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(BLOCK, 2)
         wait_for_previous();
         return;
     }
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
     float *ring = rings + warp * RING_FLOATS;
     const uint32_t ring_address = shared_address(ring);
     /* Of the block's eight parts those that are there. */

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(BLOCK, HD > 128 ? 1 : 2) many_rows_kernel(cons
     const int kv_head = blockIdx.x, row = blockIdx.y, group = a.heads / a.kv_heads, place = __ldcg(a.step.places + row);
     const Seen seen = {a.window && place >= a.window ? place - a.window + 1 : 0, place + 1};
     const int first_slice = seen.first / SLICE, end_slice = place / SLICE + 1;
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
 
     /* What is brought next: of this warp's slice the chunk'th 16 tokens' keys, then values. */
     int slice = first_slice + warp, chunk = 0, slot = 0;

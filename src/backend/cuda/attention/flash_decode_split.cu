@@ -24,7 +24,7 @@ template <int HD, int NT> __global__ void __launch_bounds__(128) slice_kernel(co
         wait_for_previous();
         return;
     }
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
     const __half *keys = half_head(a, table, token, kv_head) + token % PAGE_TOKENS * HD;
     const __half *values = keys + PAGE_TOKENS * HD;
 #pragma unroll

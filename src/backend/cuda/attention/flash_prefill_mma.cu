@@ -23,9 +23,9 @@ __global__ void __launch_bounds__(32 * TW) tile_kernel(const __grid_constant__ A
     const int rows = COLUMNS / group, kv_head = blockIdx.y,
               first = a.step.rows - 1 - (int)blockIdx.x; /* long ones first */
     const int run_rows = __ldcg(a.step.run_rows + first), within = __ldcg(a.step.run_offsets + first);
-    if (run_rows < TILE_RUN_LEAST || within % rows || first < a.generated) return;
+    if (run_rows < TILE_RUN_LEAST || within % rows || first < a.decode_rows) return;
     const int count = min(rows, run_rows - within);
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + first) * a.table_stride;
+    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + first) * a.table_stride;
 
     /* What the tile sees: neither end decreases from row to row. */
     const Seen head_row = seen_by(a, first), tail_row = seen_by(a, first + count - 1);

@@ -50,16 +50,16 @@ struct RowTile {
 };
 __device__ __forceinline__ RowTile tile_find(const Attend &a, int tile, int rows) {
     const int lane = threadIdx.x % 32;
-    for (int end = a.step.rows; end > a.generated;) {
+    for (int end = a.step.rows; end > a.decode_rows;) {
         const int row = end - 1 - lane;
-        const bool mine = row >= a.generated && __ldcg(a.step.places + row) >= 0; /* else others have it */
+        const bool mine = row >= a.decode_rows && __ldcg(a.step.places + row) >= 0; /* else others have it */
         const int length = mine ? __ldcg(a.step.run_rows + row) : 0;
-        const unsigned runs = __ballot_sync(~0u, mine);
-        if (!runs) {
+        const unsigned chunks = __ballot_sync(~0u, mine);
+        if (!chunks) {
             end -= 32;
             continue;
         }
-        const int last = __ffs((int)runs) - 1, run_rows = __shfl_sync(~0u, length, last);
+        const int last = __ffs((int)chunks) - 1, run_rows = __shfl_sync(~0u, length, last);
         const int first = end - last - run_rows, tiles = (run_rows + rows - 1) / rows;
         if (tile < tiles) {
             const int within = (tiles - 1 - tile) * rows;
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     if (warp >= CONSUMERS * 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         wait_for_previous();
-        const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + tile.first) * a.table_stride;
+        const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + tile.first) * a.table_stride;
         if (warp == CONSUMERS * 4)
             units_bring<HD>(a, &map, table, kv_head, first, end, tail_row.end, ring, keys, values, landed);
         return;
@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     const auto take_turn = [&]() { asm volatile("bar.sync %0, 256;" ::"r"(turn_mine) : "memory"); };
     const auto give_turn = [&]() { asm volatile("bar.arrive %0, 256;" ::"r"(turn_theirs) : "memory"); };
     if (consumer == 1) give_turn();
-    const uint32_t no_bits = (uint32_t)a.step.axes >> 8; /* 0, which the compiler does not know */
+    const uint32_t no_bits = (uint32_t)a.step.position_dims >> 8; /* 0, which the compiler does not know */
     Turn turn, behind;
     for (int span = first; span < end;) {
         const int span_end = min(end, (span / SPAN + 1) * SPAN);
@@ -459,7 +459,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 template <int HD>
 __global__ void __launch_bounds__(HD) prompt_fold_kernel(const __grid_constant__ Attend a, int spans) {
     let_next_begin();
-    const int row = a.generated + (int)blockIdx.x, head = blockIdx.y;
+    const int row = a.decode_rows + (int)blockIdx.x, head = blockIdx.y;
     const Seen seen = seen_by(a, row);
     const bool mine = __ldcg(a.step.places + row) >= 0;
     wait_for_previous();
@@ -478,7 +478,7 @@ __global__ void __launch_bounds__(HD) prompt_fold_kernel(const __grid_constant__
 }
 
 static int tiles_of(const Attend &a) {
-    return (a.step.rows - a.generated) / (BLOCK_COLUMNS / (a.heads / a.kv_heads)) + a.runs;
+    return (a.step.rows - a.decode_rows) / (BLOCK_COLUMNS / (a.heads / a.kv_heads)) + a.chunks;
 }
 static size_t part_bytes(const Attend &a, int spans) {
     return (size_t)a.step.rows * (size_t)a.heads * (size_t)spans * (size_t)(a.head_dim + 2) * sizeof(float);
@@ -545,7 +545,7 @@ template <int HD> static cudaError_t prompts(cudaStream_t stream, const Attend &
         error = launch(stream, kernel, dim3(tiles_of(a) * a.kv_heads, spans), BLOCK_THREADS, (size_t)BYTES, a, map,
             heads_together(a));
     if (error || spans == 1) return error;
-    return launch(stream, prompt_fold_kernel<HD>, dim3(a.step.rows - a.generated, a.heads), HD, 0, a, spans);
+    return launch(stream, prompt_fold_kernel<HD>, dim3(a.step.rows - a.decode_rows, a.heads), HD, 0, a, spans);
 }
 
 extern "C" cudaError_t attention_prompt(cudaStream_t stream, const Attend *a) {

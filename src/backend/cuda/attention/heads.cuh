@@ -2,7 +2,7 @@
 #pragma once
 #include "backend/cuda/attention/attention.cuh"
 
-static __device__ __noinline__ float dynamic_angle(const Turning &rope, int position, int pair) {
+static __device__ __noinline__ float dynamic_angle(const RopeParams &rope, int position, int pair) {
     const double grown =
         (double)rope.dynamic_factor * (position + 1) / rope.dynamic_positions - ((double)rope.dynamic_factor - 1);
     const double theta = rope.dynamic_theta * pow(grown, (double)rope.dims / (rope.dims - 2));
@@ -12,17 +12,17 @@ static __device__ __noinline__ float dynamic_angle(const Turning &rope, int posi
 
 /* first: the row's position on the first axis; frequency: the pair's */
 static __device__ float angle_of(
-    const Turning &rope, const StepRows &step, int row, int pair, int first, float frequency) {
+    const RopeParams &rope, const StepRows &step, int row, int pair, int first, float frequency) {
     if (rope.dynamic_positions && first >= rope.dynamic_positions) return dynamic_angle(rope, first, pair);
     int axis = 0;
-    for (int end = 0; axis < step.axes; axis++) {
-        end += rope.sections[axis];
+    for (int end = 0; axis < step.position_dims; axis++) {
+        end += rope.mrope_section[axis];
         if (pair < end) break;
     }
-    const int position = axis < step.axes ? __ldcg(step.positions + axis * step.rows + row) : first;
+    const int position = axis < step.position_dims ? __ldcg(step.positions + axis * step.rows + row) : first;
     return (float)position * frequency;
 }
-static __device__ float angle_of(const Turning &rope, const StepRows &step, int row, int pair) {
+static __device__ float angle_of(const RopeParams &rope, const StepRows &step, int row, int pair) {
     return angle_of(rope, step, row, pair, __ldcg(step.positions + row), __ldg(rope.frequencies + pair));
 }
 
@@ -78,7 +78,7 @@ static __device__ __noinline__ void head_prepare(const Attend &a, const float *x
 /* Usual heads in registers, in the order of head_prepare(): v[j] is dim lane + 32j, as it comes and as it leaves.
  * Others go through `head`, in shared memory. */
 template <int HD>
-__device__ __forceinline__ void head_turned(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
+__device__ __forceinline__ void head_rotated(const Attend &a, const float *x, const RowNorm &norm, const Scaling *whole,
     int first, const float2 *turns, float *head, float v[HD / 32]) {
     constexpr int N = HD / 32;
     const int lane = threadIdx.x % 32;
@@ -112,7 +112,7 @@ __device__ __forceinline__ void head_take(const Attend &a, const float *x, const
     float v[HD / 32];
 #pragma unroll
     for (int j = 0; j < HD / 32; j++) v[j] = load(x + threadIdx.x % 32 + 32 * j);
-    head_turned<HD>(a, x, norm, whole, first, turns, head, v);
+    head_rotated<HD>(a, x, norm, whole, first, turns, head, v);
 #pragma unroll
     for (int j = 0; j < HD / 32; j++) head[threadIdx.x % 32 + 32 * j] = v[j];
     __syncwarp();

@@ -21,7 +21,7 @@ struct CodedRow {
     int k_form, v_form;
 };
 __device__ __forceinline__ CodedRow coded_row(const Attend &a, const AttendCodes &c, int row) {
-    const int32_t *record = c.records + (int64_t)__ldcg(a.step.runs + row) * c.record_ints;
+    const int32_t *record = c.records + (int64_t)__ldcg(a.step.chunks + row) * c.record_ints;
     return {__ldcg(c.sinks + row), __ldcg(c.ends + row), record, __ldcg(record), __ldcg(record + 1)};
 }
 __device__ __forceinline__ uint64_t coded_pairs(const AttendCodes &c, const CodedRow &r, int kv_head) {
@@ -224,11 +224,11 @@ static __device__ __noinline__ void score_bias(
     const AttendCodes &c, uint64_t pairs, const float2 *const turns[2], int base, int token, float s[4][2]) {
     for (int n = 0; pairs; n++, pairs &= pairs - 1) {
         const int pair = __ffsll((long long)pairs) - 1;
-        const float2 start = pair_turn(c.rope, pair, base);
+        const float2 start = pair_rotation(c.rope, pair, base);
         float2 by[2];
         for (int i = 0; i < 2; i++) by[i] = turns[i] ? __ldcg(turns[i] + n) : make_float2(0, 0);
         for (int i = 0; i < 4; i++) {
-            const float2 turn = turned_twice(start, pair_turn(c.rope, pair, token + 8 * i));
+            const float2 turn = turned_twice(start, pair_rotation(c.rope, pair, token + 8 * i));
             for (int k = 0; k < 2; k++) s[i][k] = fmaf(by[k].x, turn.x, fmaf(by[k].y, turn.y, s[i][k]));
         }
     }

@@ -1,10 +1,10 @@
 /* Attention of the rows of a step that see coded pages. */
 #include "backend/cuda/cuda.h"
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 
 bool cuda_sees_codes(const CudaBackend *b, const KvLayer *layer) {
     bool any = false;
-    for (int form = 0; b->codes.seen && form < KV_FORMS; form++) any = any || layer->k_codes[form].base;
+    for (int form = 0; b->codes.seen && form < KV_FORMS; form++) any = any || layer->k_quant[form].base;
     return any;
 }
 
@@ -15,7 +15,7 @@ static AttendCodes codes_of(CudaBackend *b, const KvLayer *layer) {
     AttendCodes c = {.ends = cuda_step_code_ends(b),
         .sinks = cuda_step_code_sinks(b),
         .records = b->block.device + codes->records +
-            (size_t)layer->index * (size_t)b->block.run_count * (size_t)codes->record_ints,
+            (size_t)layer->index * (size_t)b->block.chunk_count * (size_t)codes->record_ints,
         .record_ints = codes->record_ints,
         .heads = codes->heads,
         .table_stride = b->block.table_stride,
@@ -23,16 +23,16 @@ static AttendCodes codes_of(CudaBackend *b, const KvLayer *layer) {
         .k_group = kv_group_dims(l->head_dim),
         .v_group = kv_group_dims(l->value_dim),
         .bias = biased ? layer->k_bias : NULL,
-        .rope = cuda_turning(biased ? layer->rope : NULL),
+        .rope = cuda_rope_params(biased ? layer->rope : NULL),
         .k_rotation = codes->rotations[cuda_rotation(b, l->head_dim)],
         .v_rotation = codes->rotations[cuda_rotation(b, l->value_dim)],
         .books = codes->books,
         .exact = codes->exact};
     for (int form = 0; form < KV_FORMS; form++) {
-        c.k_base[form] = layer->k_codes[form].base;
-        c.v_base[form] = layer->v_codes[form].base;
-        c.k_stride[form] = (int64_t)layer->k_codes[form].stride;
-        c.v_stride[form] = (int64_t)layer->v_codes[form].stride;
+        c.k_base[form] = layer->k_quant[form].base;
+        c.v_base[form] = layer->v_quant[form].base;
+        c.k_stride[form] = (int64_t)layer->k_quant[form].stride;
+        c.v_stride[form] = (int64_t)layer->v_quant[form].stride;
     }
     return c;
 }
@@ -76,14 +76,14 @@ void cuda_attend_codes(CudaBackend *b, const Attention *op, const Attend *attend
     Attend a = *attend;
     CHECK(op->kv.index < codes->layers && a.window == 0 && !a.q_latent);
     AttendCodes c = codes_of(b, &op->kv);
-    const bool generated = a.generated && attention_generated_codes_fits(&a, &c);
-    const int first = generated && c.four ? a.generated : 0; /* of those for other kernels */
+    const bool decode_rows = a.decode_rows && attention_generated_codes_fits(&a, &c);
+    const int first = decode_rows && c.four ? a.decode_rows : 0; /* of those for other kernels */
     if (first < a.step.rows) others(b, a, c, first);
-    if (!generated) return;
+    if (!decode_rows) return;
     if (!cuda_room(b, &b->arrivals, GENERATED_ARRIVALS * sizeof *a.arrivals, &b->fault)) return; /* zeros */
     a.arrivals = b->arrivals.memory;
-    for (int row = 0, end; row < a.generated; row = end) {
-        end = row + ATTENTION_GENERATED_ROWS < a.generated ? row + ATTENTION_GENERATED_ROWS : a.generated;
+    for (int row = 0, end; row < a.decode_rows; row = end) {
+        end = row + ATTENTION_GENERATED_ROWS < a.decode_rows ? row + ATTENTION_GENERATED_ROWS : a.decode_rows;
         codes_rows(b, a, &c, row, end, attention_generated_codes_floats(&a, &c), attention_generated_codes);
     }
 }

@@ -240,7 +240,7 @@ static __device__ __forceinline__ void exact_part(
     const Seen seen = seen_by(a, row);
     const int token = exact_token(coded, part);
     if (part >= c.exact || token >= seen.end) return;
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
     const __half *keys = half_head(a, table, token, kv_head) + token % PAGE_TOKENS * HD,
                  *values = keys + PAGE_TOKENS * HD;
     const float *q = a.q + ((int64_t)row * a.heads + kv_head * group) * HD;

@@ -27,7 +27,7 @@ __device__ __forceinline__ float2 plain_exponentials(float *scores, int tokens) 
 static __device__ float2 plain_exact(const Attend &a, const CodedRow &seen, int row, int kv_head, int token, int tokens,
     float *q, float *scores, float *o) {
     const int lane = threadIdx.x % 32;
-    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.runs + row) * a.table_stride;
+    const int32_t *table = a.tables + (int64_t)__ldcg(a.step.chunks + row) * a.table_stride;
     const uint8_t *keys = head_at(a, table, token, kv_head),
                   *values = keys + (int64_t)PAGE_TOKENS * a.head_dim * dtype_size(a.dtype);
     const int64_t at = token % PAGE_TOKENS;
@@ -67,7 +67,8 @@ static __device__ float2 plain_page(const Attend &a, const AttendCodes &c, const
         for (int n = 0; pairs; n++, pairs &= pairs - 1) {
             const int pair = __ffsll((long long)pairs) - 1;
             const float2 by = __ldcg(turns + n),
-                         turn = turned_twice(pair_turn(c.rope, pair, page * PAGE_TOKENS), pair_turn(c.rope, pair, j));
+                         turn = turned_twice(
+                             pair_rotation(c.rope, pair, page * PAGE_TOKENS), pair_rotation(c.rope, pair, j));
             s = fmaf(by.x, turn.x, fmaf(by.y, turn.y, s));
         }
         scores[j] = a.softcap > 0 ? capped(s, a.softcap) : s;

@@ -105,7 +105,7 @@ static int tile_rows(const Tiles &w) { return (w.rows + TILE_ROWS - 1) / TILE_RO
 /* What `inputs` has been filled with. */
 enum Prepared { PREPARED_NOTHING, PREPARED_HALVES, PREPARED_NORMED };
 
-static bool is_integer(const Product *p, const Tiles &w) { return p->generated && p->wide && integer_fits(w); }
+static bool is_integer(const Product *p, const Tiles &w) { return p->decode_rows && p->wide && integer_fits(w); }
 
 /* Of generated rows; work: as run_part() makes it. */
 static cudaError_t run_integer(cudaStream_t stream, const Product *p, int kind, ProductWork work, Prepared *prepared) {
@@ -209,7 +209,7 @@ static cudaError_t run_part(
 }
 
 /* A prompt's rows, of which other steps may have more. */
-static bool is_prompt(const Product *p) { return p->wide && !p->generated && !p->sliced; }
+static bool is_prompt(const Product *p) { return p->wide && !p->decode_rows && !p->sliced; }
 
 static bool halves_are_few(const Product *p) {
     enum { BESIDES = 18 << 10 }; /* what a block keeps in shared memory besides inputs: less than this */

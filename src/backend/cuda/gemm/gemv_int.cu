@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
         }
     };
     const auto room = [&] { barrier_wait(b.taken + 8 * buffer.at, buffer.phase ^ 1); };
-    const auto told = [&] {
+    const auto decode_rows_for_matmul = [&] {
         __syncwarp();
         if (lane == 0) barrier_arrive(b.summed + 8 * buffer.at);
         buffer.next(SUM_BUFFERS);
@@ -360,14 +360,14 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
                 }
                 room();
                 put(place_of(0), sum[0]);
-                if (!glu) told();
+                if (!glu) decode_rows_for_matmul();
                 if (!both) break;
                 if (!glu) {
                     room();
                     unit += gridDim.x;
                 }
                 put(place_of(glu ? 1 : 0), sum[1]);
-                told();
+                decode_rows_for_matmul();
             }
             return;
         }
@@ -393,7 +393,7 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2)
                 }
             put(place_of(part), sum[0]);
         }
-        told();
+        decode_rows_for_matmul();
     }
 #endif
 }

@@ -25,6 +25,6 @@ struct IntegerOne {
     }
 };
 cudaError_t product_integer_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max) {
-    if (work.mixed) return mixture_row_one(stream, work, shape, shared_max);
+    if (work.mixed) return moe_row_one(stream, work, shape, shared_max);
     return with_kind(work.weight[0].kind, IntegerOne{stream, &work, &shape, shared_max});
 }

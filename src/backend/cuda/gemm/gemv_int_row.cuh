@@ -279,7 +279,7 @@ __device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ri
         to[8] = sum[0][1];
     };
     const auto room = [&] { barrier_wait(b.taken + 8 * buffer.at, buffer.phase ^ 1); };
-    const auto told = [&] {
+    const auto decode_rows_for_matmul = [&] {
         __syncwarp();
         if (lane == 0) barrier_arrive(b.summed + 8 * buffer.at);
         buffer.next(SUM_BUFFERS);
@@ -308,14 +308,14 @@ __device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ri
             }
             room();
             put(0, sum[0]);
-            if (!glu) told();
+            if (!glu) decode_rows_for_matmul();
             if (!both) break;
             if (!glu) {
                 room();
                 unit += gridDim.x;
             }
             put(glu ? 1 : 0, sum[1]);
-            told();
+            decode_rows_for_matmul();
         }
         return;
     }
@@ -344,7 +344,7 @@ __device__ __forceinline__ void integer_one(const ProductWork &p, const Ring &ri
             if (part == 0) room();
             put(part, sum[0]);
         }
-        told();
+        decode_rows_for_matmul();
     }
 }
 #endif

@@ -165,7 +165,7 @@ bool cuda_commit(Backend *backend, void *memory, size_t bytes) {
     return true;
 }
 
-void cuda_discard(Backend *backend, void *memory, size_t bytes) {
+void cuda_decommit(Backend *backend, void *memory, size_t bytes) {
     CudaBackend *b = cuda_of(backend);
     CudaReserve *r = reserve_of(b, memory);
     if (!r) return;

@@ -3,15 +3,15 @@
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
-#include "backend/kv_code.h"
+#include "backend/kv_quant.h"
 
 /* ---- what is known of forms and rotations ---- */
 
 static void open_books(CudaCodes *codes) {
-    for (KvForm form = KV_CODE3; form < KV_CODE8; form++) {
+    for (KvForm form = KV_Q3; form < KV_Q8; form++) {
         const int count = 1 << kv_form_bits(form);
         memcpy(codes->books.words[form], kv_codebook(form), (size_t)count);
-        memcpy(codes->edges.edge[form], kv_code_edges(form), (size_t)(count / 2 - 1) * sizeof(float));
+        memcpy(codes->edges.edge[form], kv_quant_edges(form), (size_t)(count / 2 - 1) * sizeof(float));
     }
     codes->ready = true;
 }
@@ -62,10 +62,10 @@ void cuda_codes_close(CudaBackend *b) {
 }
 
 /* Latents stay exact, and so do heads beyond what kernels have room for. */
-size_t cuda_kv_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
+size_t cuda_kv_quant_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) {
     const int d = values ? layout->value_dim : layout->head_dim;
     if (layout->latent || layout->head_dim > CODE_DIM_MAX || layout->value_dim > CODE_DIM_MAX) return 0;
-    if (!kv_code_dim(layout->head_dim) || !kv_code_dim(layout->value_dim)) return 0;
+    if (!kv_quant_dim(layout->head_dim) || !kv_quant_dim(layout->value_dim)) return 0;
     return (size_t)layout->kv_heads * code_head_bytes(d, kv_group_dims(d), (int)form, values);
 }
 
@@ -81,7 +81,7 @@ static CodeLayer code_layer(const KvLayer *layer) {
         .k_group = kv_group_dims(l->head_dim),
         .v_group = kv_group_dims(l->value_dim),
         .bias = biased ? layer->k_bias : NULL,
-        .rope = cuda_turning(biased ? layer->rope : NULL)};
+        .rope = cuda_rope_params(biased ? layer->rope : NULL)};
 }
 
 static const uint8_t *exact_page(const KvLayer *layer, int32_t page) {
@@ -113,7 +113,7 @@ static void note_layer(CudaBackend *b, const KvLayer *layer) {
     b->graphs_stale = true; /* records lie elsewhere */
 }
 
-void cuda_kv_encode(Backend *backend, int count, const KvEncode *pages) {
+void cuda_kv_quantise(Backend *backend, int count, const KvQuantise *pages) {
     CudaBackend *b = cuda_of(backend);
     cuda_enter(b);
     int heads = 1, dims = 1;
@@ -135,14 +135,14 @@ void cuda_kv_encode(Backend *backend, int count, const KvEncode *pages) {
     uint64_t *pairs = (uint64_t *)(void *)(jobs + count);
     const uint64_t *there = (const uint64_t *)(const void *)((const CodeJob *)b->codes.jobs.memory + count);
     for (int i = 0; i < count; i++) {
-        const KvEncode *page = &pages[i];
+        const KvQuantise *page = &pages[i];
         const KvLayer *layer = page->layer;
         memcpy(pairs + (size_t)(i * heads), page->code->bias_pairs, (size_t)layer->layout.kv_heads * sizeof *pairs);
         jobs[i] = (CodeJob){.layer = code_layer(layer),
             .from = exact_page(layer, page->from),
             .position = page->position,
-            .k_to = code_page(&layer->k_codes[page->code->k], page->k_to),
-            .v_to = code_page(&layer->v_codes[page->code->v], page->v_to),
+            .k_to = code_page(&layer->k_quant[page->code->k], page->k_to),
+            .v_to = code_page(&layer->v_quant[page->code->v], page->v_to),
             .k_form = page->code->k,
             .v_form = page->code->v,
             .rotation_k = cuda_rotation(b, layer->layout.head_dim),
@@ -160,7 +160,7 @@ void cuda_kv_encode(Backend *backend, int count, const KvEncode *pages) {
 /* ---- survey ---- */
 
 /* The layer as functions of host memory want it. */
-static void survey_decide(CudaBackend *b, const KvSurvey *survey, const double *sums, int heads) {
+static void survey_decide(CudaBackend *b, const KvCalibration *survey, const double *sums, int heads) {
     const KvLayout *l = &survey->layer->layout;
     const int pages = survey->tokens / KV_PAGE_TOKENS;
     float *bias = NULL, *frequencies = NULL;
@@ -182,7 +182,7 @@ static void survey_decide(CudaBackend *b, const KvSurvey *survey, const double *
         layer.rope = &rope;
     }
     layer.k_bias = bias && frequencies ? bias : NULL;
-    KvSurvey own = *survey;
+    KvCalibration own = *survey;
     own.layer = &layer;
     const KvForm asked = survey->code->k;
     for (int h = 0; h < l->kv_heads; h++) {
@@ -193,13 +193,13 @@ static void survey_decide(CudaBackend *b, const KvSurvey *survey, const double *
             s.k_whole += of[1];
             s.q_square += of[2];
         }
-        kv_survey_decide(&own, asked, h, &s);
+        kv_calibrate_decide(&own, asked, h, &s);
     }
     free(bias);
     free(frequencies);
 }
 
-void cuda_kv_survey(Backend *backend, int count, const KvSurvey *surveys) {
+void cuda_kv_calibrate(Backend *backend, int count, const KvCalibration *surveys) {
     CudaBackend *b = cuda_of(backend);
     cuda_enter(b);
     int heads = 1, pages = 0;

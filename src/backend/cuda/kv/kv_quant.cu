@@ -22,7 +22,7 @@ __device__ __forceinline__ float bias_at(const CodeLayer &l, const float *bias, 
     return second ? a * turn.y + b * turn.x : a * turn.x - b * turn.y;
 }
 /* The pair of number i; −1: none. */
-__device__ __forceinline__ int pair_of(const Turning &rope, int i, bool *second) {
+__device__ __forceinline__ int pair_of(const RopeParams &rope, int i, bool *second) {
     if (i >= rope.dims) return -1;
     *second = rope.interleaved ? i % 2 : i >= rope.dims / 2;
     return rope.interleaved ? i / 2 : i % (rope.dims / 2);
@@ -58,13 +58,13 @@ __global__ void __launch_bounds__(BLOCK) survey_kernel(const CodeJob *jobs, doub
         bool second = false;
         const int pair = l.bias && l.rope.dims ? pair_of(l.rope, i, &second) : -1;
         const bool on = taken_out(~(uint64_t)0, pair);
-        float2 start = on ? pair_turn(l.rope, pair, job.position) : make_float2(0, 0);
+        float2 start = on ? pair_rotation(l.rope, pair, job.position) : make_float2(0, 0);
         double sum = 0, square = 0;
         for (int t = 0; t < PAGE_TOKENS; t++) {
             float v = page_number(keys, (int64_t)t * l.head_dim + i, l.dtype);
             if (on)
                 v -= bias_at(
-                    l, l.bias + head * l.head_dim, pair, second, turned_twice(start, pair_turn(l.rope, pair, t)));
+                    l, l.bias + head * l.head_dim, pair, second, turned_twice(start, pair_rotation(l.rope, pair, t)));
             sum += v;
             square += (double)v * v;
         }
@@ -82,7 +82,7 @@ extern "C" cudaError_t codes_survey(cudaStream_t stream, const CodeJob *jobs, in
 
 /* ---- coding ---- */
 
-/* How a number becomes a code: kv_code.c, compare() and divide(). */
+/* How a number becomes a code: kv_quant.c, compare() and divide(). */
 __device__ __forceinline__ int code_of(const CodeEdges &edges, int form, int half, float z, float factor) {
     const float size = fabsf(z * factor);
     int below = 0;
@@ -102,14 +102,14 @@ static __device__ void mean_of(
         bool second = false;
         const int pair = pairs ? pair_of(l.rope, i, &second) : -1;
         const bool on = taken_out(pairs, pair);
-        const float2 start = on ? pair_turn(l.rope, pair, job.position) : make_float2(0, 0);
+        const float2 start = on ? pair_rotation(l.rope, pair, job.position) : make_float2(0, 0);
         float sum = 0;
 #pragma unroll 16
         for (int t = 0; t < PAGE_TOKENS; t++) sum += page_number(keys, (int64_t)t * l.head_dim + i, l.dtype);
         if (on)
             for (int t = 0; t < PAGE_TOKENS; t++)
                 sum -= bias_at(
-                    l, l.bias + head * l.head_dim, pair, second, turned_twice(start, pair_turn(l.rope, pair, t)));
+                    l, l.bias + head * l.head_dim, pair, second, turned_twice(start, pair_rotation(l.rope, pair, t)));
         mean[i] = sum / PAGE_TOKENS;
     }
     __syncthreads();
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(BLOCK) encode_kernel(const CodeJob *jobs, cons
             float v = page_number(from, (int64_t)t * d + i, l.dtype);
             if (taken_out(pairs, pair))
                 v -= bias_at(l, l.bias + head * d, pair, second,
-                    turned_twice(pair_turn(l.rope, pair, job.position), pair_turn(l.rope, pair, t)));
+                    turned_twice(pair_rotation(l.rope, pair, job.position), pair_rotation(l.rope, pair, t)));
             x[i] = v;
         }
         warp_rotate(rotation, false, x, spare);

@@ -1,4 +1,4 @@
-/* Coded pages as the device has them: kv_code.h says what codes mean; only where they lie is different here.
+/* Coded pages as the device has them: kv_quant.h says what codes mean; only where they lie is different here.
  *
  * Codes lie in tiles of 16 rows × 32 columns in the order in which a warp's lanes feed mma.m16n8k32: lane 4g + t holds
  * of rows g and g + 8 columns 4t … 4t + 3 (registers 0 and 1) and 16 + 4t … (2 and 3). Keys have tokens as rows and
@@ -146,12 +146,14 @@ static __device__ __noinline__ void warp_rotate(const Rotation &r, bool back, fl
 /* ---- biases ---- */
 
 /* The two numbers of a head that a pair of the rope turns. */
-__device__ __forceinline__ int pair_first(const Turning &rope, int pair) { return rope.interleaved ? 2 * pair : pair; }
-__device__ __forceinline__ int pair_second(const Turning &rope, int pair) {
+__device__ __forceinline__ int pair_first(const RopeParams &rope, int pair) {
+    return rope.interleaved ? 2 * pair : pair;
+}
+__device__ __forceinline__ int pair_second(const RopeParams &rope, int pair) {
     return rope.interleaved ? 2 * pair + 1 : pair + rope.dims / 2;
 }
 /* (cosine, sine) by which a pair has turned at a position, composed of the page's start and the offset in the page. */
-__device__ __forceinline__ float2 pair_turn(const Turning &rope, int pair, int position) {
+__device__ __forceinline__ float2 pair_rotation(const RopeParams &rope, int pair, int position) {
     float2 v;
     sincosf((float)position * __ldg(rope.frequencies + pair), &v.y, &v.x);
     return v;

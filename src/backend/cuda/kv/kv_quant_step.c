@@ -4,12 +4,12 @@
 
 #include "backend/cuda/cuda.h"
 
-int cuda_exact_rows(const Run *run) {
-    if (!run->coding) return run->rows;
-    int low = 0, high = run->rows; /* ends never decrease */
+int cuda_exact_rows(const SequenceChunk *chunk) {
+    if (!chunk->quant) return chunk->rows;
+    int low = 0, high = chunk->rows; /* ends never decrease */
     while (low < high) {
         const int t = (low + high) / 2;
-        if (kv_cold_end(run->coding, run->position + t) > run->coding->sink)
+        if (kv_cold_end(chunk->quant, chunk->position + t) > chunk->quant->sink)
             high = t;
         else
             low = t + 1;
@@ -18,10 +18,10 @@ int cuda_exact_rows(const Run *run) {
 }
 
 bool cuda_only_four(const Step *step, int layer) {
-    for (int i = 0; i < step->run_count; i++) {
-        const Run *run = &step->runs[i];
-        if (cuda_exact_rows(run) == run->rows) continue;
-        if (run->coding->layers[layer].k != KV_CODE4 || run->coding->layers[layer].v != KV_CODE4) return false;
+    for (int i = 0; i < step->chunk_count; i++) {
+        const SequenceChunk *chunk = &step->chunks[i];
+        if (cuda_exact_rows(chunk) == chunk->rows) continue;
+        if (chunk->quant->layers[layer].k != KV_Q4 || chunk->quant->layers[layer].v != KV_Q4) return false;
     }
     return true;
 }
@@ -29,15 +29,15 @@ bool cuda_only_four(const Step *step, int layer) {
 static int larger(int a, int b) { return a > b ? a : b; }
 
 /* Slices of a row that sees codes, at most: the sink's, and those from where codes end. */
-static int exact_slices(const Run *run) {
+static int exact_slices(const SequenceChunk *chunk) {
     int longest = 0;
-    for (int i = 0; i < run->span_count; i++) longest = larger(longest, run->spans[i].end - run->spans[i].begin);
-    const int tokens = run->coding->hot + KV_PAGE_TOKENS + longest;
-    return run->coding->sink / ATTENTION_SLICE + (tokens + ATTENTION_SLICE - 1) / ATTENTION_SLICE;
+    for (int i = 0; i < chunk->span_count; i++) longest = larger(longest, chunk->spans[i].end - chunk->spans[i].begin);
+    const int tokens = chunk->quant->hot + KV_PAGE_TOKENS + longest;
+    return chunk->quant->sink / ATTENTION_SLICE + (tokens + ATTENTION_SLICE - 1) / ATTENTION_SLICE;
 }
 
-static void look_at_run(CudaCodes *codes, const Run *run) {
-    const int exact = cuda_exact_rows(run);
+static void look_at_run(CudaCodes *codes, const SequenceChunk *chunk) {
+    const int exact = cuda_exact_rows(chunk);
     if (exact > 0) {
         codes->mixed = true;
         if (exact < ATTENTION_LONG_RUN)
@@ -45,12 +45,12 @@ static void look_at_run(CudaCodes *codes, const Run *run) {
         else
             codes->long_runs++;
     }
-    if (exact == run->rows) return;
-    const int end = kv_cold_end(run->coding, run->position + run->rows - 1);
+    if (exact == chunk->rows) return;
+    const int end = kv_cold_end(chunk->quant, chunk->position + chunk->rows - 1);
     codes->seen = true;
-    *(run->rows < ATTENTION_LONG_RUN ? &codes->coded_short : &codes->coded_long) = true;
-    codes->exact = larger(codes->exact, exact_slices(run));
-    codes->pages = larger(codes->pages, (end - run->coding->sink) / KV_PAGE_TOKENS);
+    *(chunk->rows < ATTENTION_LONG_RUN ? &codes->coded_short : &codes->coded_long) = true;
+    codes->exact = larger(codes->exact, exact_slices(chunk));
+    codes->pages = larger(codes->pages, (end - chunk->quant->sink) / KV_PAGE_TOKENS);
 }
 
 size_t cuda_codes_look(CudaBackend *b, const Step *step, bool again) {
@@ -58,33 +58,33 @@ size_t cuda_codes_look(CudaBackend *b, const Step *step, bool again) {
     codes->seen = codes->mixed = codes->short_runs = codes->coded_short = codes->coded_long = false;
     codes->long_runs = codes->exact = codes->pages = 0;
     codes->forms = 0;
-    for (int i = 0; i < step->run_count; i++) look_at_run(codes, &step->runs[i]);
+    for (int i = 0; i < step->chunk_count; i++) look_at_run(codes, &step->chunks[i]);
     if (!codes->seen) return 0;
     if (again) codes->pages = b->block.table_stride;
     for (int layer = 0; layer < codes->layers; layer++)
         codes->forms = codes->forms * UINT64_C(0x100000001b3) + (cuda_only_four(step, layer) ? 1 : 2);
     codes->record_ints = 2 + 2 * codes->heads + 2 * b->block.table_stride;
-    return (size_t)codes->layers * (size_t)step->run_count * (size_t)codes->record_ints;
+    return (size_t)codes->layers * (size_t)step->chunk_count * (size_t)codes->record_ints;
 }
 
-static void fill_record(const CudaBackend *b, const Run *run, int layer, int32_t *record) {
-    const KvCoding *coding = run->coding;
-    const KvCode *code = &coding->layers[layer];
-    const int first = coding->sink / KV_PAGE_TOKENS;
-    const int end = kv_cold_end(coding, run->position + run->rows - 1) / KV_PAGE_TOKENS;
+static void fill_record(const CudaBackend *b, const SequenceChunk *chunk, int layer, int32_t *record) {
+    const KvQuantView *quant = chunk->quant;
+    const KvQuant *code = &quant->layers[layer];
+    const int first = quant->sink / KV_PAGE_TOKENS;
+    const int end = kv_cold_end(quant, chunk->position + chunk->rows - 1) / KV_PAGE_TOKENS;
     int32_t *pairs = record + 2, *k = pairs + 2 * b->codes.heads, *v = k + b->block.table_stride;
     record[0] = (int32_t)code->k;
     record[1] = (int32_t)code->v;
     memset(pairs, 0, (size_t)(2 * b->codes.heads) * sizeof *pairs);
-    if (code->k == KV_EXACT) return;
+    if (code->k == KV_FULL) return;
     memcpy(pairs, code->bias_pairs, b->codes.layer_heads[layer] * sizeof *code->bias_pairs);
-    memcpy(k + first, coding->k_pages[layer] + first, (size_t)(end - first) * sizeof *k);
-    memcpy(v + first, coding->v_pages[layer] + first, (size_t)(end - first) * sizeof *v);
+    memcpy(k + first, quant->k_pages[layer] + first, (size_t)(end - first) * sizeof *k);
+    memcpy(v + first, quant->v_pages[layer] + first, (size_t)(end - first) * sizeof *v);
 }
 
 void cuda_codes_fill(const CudaBackend *b, int32_t *records) {
     for (int layer = 0; layer < b->codes.layers; layer++)
-        for (int i = 0; i < b->step.run_count; i++, records += b->codes.record_ints)
-            if (cuda_exact_rows(&b->step.runs[i]) < b->step.runs[i].rows)
-                fill_record(b, &b->step.runs[i], layer, records);
+        for (int i = 0; i < b->step.chunk_count; i++, records += b->codes.record_ints)
+            if (cuda_exact_rows(&b->step.chunks[i]) < b->step.chunks[i].rows)
+                fill_record(b, &b->step.chunks[i], layer, records);
 }

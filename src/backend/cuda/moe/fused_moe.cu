@@ -9,13 +9,13 @@ extern "C" {
 }
 #include "backend/cuda/moe/fused_moe.cuh"
 
-extern "C" size_t mixture_input_bytes(int64_t cols) { return inputs_bytes((int)((cols + TILE_COLS - 1) / TILE_COLS)); }
+extern "C" size_t moe_input_bytes(int64_t cols) { return inputs_bytes((int)((cols + TILE_COLS - 1) / TILE_COLS)); }
 
 /* ---- the router ---- */
 
-extern "C" size_t mixture_router_floats(const MixtureRouter *router) {
+extern "C" size_t moe_router_floats(const MoeRouter *router) {
     const RouterShape shape(*router);
-    return (size_t)shape.runs * shape.stride;
+    return (size_t)shape.chunks * shape.stride;
 }
 
 /* A lane's part of rows g and g + 8 of a tile times its 16 columns. */
@@ -53,7 +53,7 @@ __device__ __forceinline__ float quad_sum(float v) {
 
 /* Any row's 16 columns, normed, and the sum of their squares where the norm's factor comes behind. */
 static __device__ __noinline__ void router_odd(
-    const MixtureRouter &p, int64_t row, int column, float *shared, float v[17]) {
+    const MoeRouter &p, int64_t row, int column, float *shared, float v[17]) {
     const float *x = p.x + row * p.width;
     const bool weighed = integer_norm(p.norm);
     Scaling s = {0, 1};
@@ -67,7 +67,7 @@ static __device__ __noinline__ void router_odd(
 
 /* A block has a run of groups, a warp one of them, of a tile row; or, behind the tile rows, the inputs that it becomes
  * and its squares. Of an RMS norm only the weights are in the inputs (gemm_int.cuh). */
-template <int KIND> __global__ void __launch_bounds__(BLOCK) router_kernel(const __grid_constant__ MixtureRouter p) {
+template <int KIND> __global__ void __launch_bounds__(BLOCK) router_kernel(const __grid_constant__ MoeRouter p) {
     __shared__ float sums[WARPS][TILE_ROWS], reduced[WARPS];
     let_next_begin();
     const RouterShape shape(p);
@@ -113,7 +113,7 @@ template <int KIND> __global__ void __launch_bounds__(BLOCK) router_kernel(const
         for (int i = 0; i < 16; i++) y[i] = odd[i];
         square = odd[16];
     }
-    float *found = p.found + (row * shape.runs + run) * shape.stride;
+    float *found = p.found + (row * shape.chunks + run) * shape.stride;
     if (multiplies) {
         float sum[2] = {};
         if (on) router_multiply<KIND>(sum, piece, y);
@@ -148,7 +148,7 @@ template <int KIND> __global__ void __launch_bounds__(BLOCK) router_kernel(const
 }
 
 /* The choice of many rows, a block each. */
-__global__ void __launch_bounds__(BLOCK) choose_kernel(const __grid_constant__ MixtureRouter p) {
+__global__ void __launch_bounds__(BLOCK) choose_kernel(const __grid_constant__ MoeRouter p) {
     __shared__ Choice choice;
     let_next_begin();
     wait_for_previous();
@@ -165,22 +165,23 @@ __global__ void __launch_bounds__(BLOCK) choose_kernel(const __grid_constant__ M
 
 struct RouterLaunch {
     cudaStream_t stream;
-    const MixtureRouter *router;
+    const MoeRouter *router;
     template <int KIND> cudaError_t operator()() const {
         const RouterShape shape(*router);
         const cudaError_t error = allow_beside(router_kernel<KIND>);
         if (error) return error;
-        return launch(stream, router_kernel<KIND>, dim3((shape.all + 1) * shape.runs, router->rows), BLOCK, 0, *router);
+        return launch(
+            stream, router_kernel<KIND>, dim3((shape.all + 1) * shape.chunks, router->rows), BLOCK, 0, *router);
     }
 };
-extern "C" cudaError_t mixture_route(cudaStream_t stream, const MixtureRouter *router) {
+extern "C" cudaError_t moe_route(cudaStream_t stream, const MoeRouter *router) {
     return with_kind(router->weight.kind, RouterLaunch{stream, router});
 }
-extern "C" cudaError_t mixture_choose(cudaStream_t stream, const MixtureRouter *router) {
+extern "C" cudaError_t moe_choose(cudaStream_t stream, const MoeRouter *router) {
     return launch(stream, choose_kernel, dim3(router->rows), BLOCK, 0, *router);
 }
 
-__global__ void __launch_bounds__(BLOCK) mixture_combine_kernel(
+__global__ void __launch_bounds__(BLOCK) moe_combine_kernel(
     int used, int64_t width, const float *y, const float *weight, float *out, float *residual, float scale) {
     let_next_begin();
     wait_for_previous();
@@ -195,10 +196,10 @@ __global__ void __launch_bounds__(BLOCK) mixture_combine_kernel(
             out[to] = sum;
     }
 }
-extern "C" cudaError_t mixture_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y,
+extern "C" cudaError_t moe_combine(cudaStream_t stream, int rows, int used, int64_t width, const float *y,
     const float *weight, float *out, float *residual, float scale) {
     const dim3 grid((unsigned)((width + BLOCK - 1) / BLOCK), rows);
-    return launch(stream, mixture_combine_kernel, grid, BLOCK, 0, used, width, y, weight, out, residual, scale);
+    return launch(stream, moe_combine_kernel, grid, BLOCK, 0, used, width, y, weight, out, residual, scale);
 }
 
 /* ---- launching ---- */
@@ -206,7 +207,7 @@ extern "C" cudaError_t mixture_combine(cudaStream_t stream, int rows, int used, 
 /* Chunks of pairs. */
 template <int KIND, bool GLU>
 __global__ void __launch_bounds__(PRODUCT_BLOCK, 2)
-    product_kernel(const __grid_constant__ MixtureProduct p, const __grid_constant__ Slots slots) {
+    product_kernel(const __grid_constant__ MoeProduct p, const __grid_constant__ Slots slots) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     __shared__ uint64_t barriers[EXPERT_WORDS];
     experts_product<KIND, 0, GLU, FEW_ROWS_MAX>(p, slots, barriers);
@@ -236,15 +237,15 @@ static int product_besides(const Tiles &most, int members, bool gated) {
 
 struct ProductLaunch {
     cudaStream_t stream;
-    const MixtureProduct *product;
+    const MoeProduct *product;
     template <int KIND, bool GLU, int MOST> cudaError_t go() const {
-        const MixtureProduct &p = *product;
+        const MoeProduct &p = *product;
         const int rows = UNIT_ROWS * (GLU ? 2 : 1), besides = product_besides(p.most, MOST, GLU);
         const int pieces = pieces_of(p.most, rows);
         Slots slots;
         bool half = slots_of(p.most, pieces, besides, p.shared_bytes / 2 - FIXED, &slots);
         if (!half && !slots_of(p.most, pieces, besides, p.shared_bytes, &slots))
-            return cudaErrorInvalidValue; /* mixture_fits() knows */
+            return cudaErrorInvalidValue; /* moe_fits() knows */
         /* A row's units are hardly more than multiprocessors: each has one, as long as the sum's blocks fit beside.
          * Where they leave too little, the slots of half a multiprocessor stay. */
         Slots beside;
@@ -255,7 +256,7 @@ struct ProductLaunch {
         const size_t bytes = (size_t)slots.count * slots.bytes + besides;
         const int blocks = ((p.most.rows + TILE_ROWS - 1) / TILE_ROWS + UNIT_ROWS - 1) / UNIT_ROWS;
         if constexpr (MOST == 1) {
-            return mixture_row_product(stream, p, slots, dim3(blocks, p.each, p.pairs / p.each), bytes);
+            return moe_row_product(stream, p, slots, dim3(blocks, p.each, p.pairs / p.each), bytes);
         } else {
             const cudaError_t error = few_allow(product_kernel<KIND, GLU>, p.shared_bytes);
             if (error) return error;
@@ -273,37 +274,37 @@ struct ProductLaunch {
         }
     }
 };
-extern "C" cudaError_t mixture_product(cudaStream_t stream, const MixtureProduct *product) {
+extern "C" cudaError_t moe_product(cudaStream_t stream, const MoeProduct *product) {
     return with_kind(product->most.kind, ProductLaunch{stream, product});
 }
 
-extern "C" int mixture_round(int groups) { return slot_tiles(groups); }
+extern "C" int moe_round(int groups) { return slot_tiles(groups); }
 
 /* Members are as many as there may be: it must not matter how many rows there are. */
-extern "C" int mixture_fits(const Tiles *most, int gated, int shared_bytes) {
+extern "C" int moe_fits(const Tiles *most, int gated, int shared_bytes) {
     Slots slots;
     return integer_fits(*most) && slots_of(*most, 2, product_besides(*most, FEW_ROWS_MAX, gated), shared_bytes, &slots);
 }
 
 /* Half of a multiprocessor, so that the next kernel's blocks find room beside it, if that will do. */
-NODISCARD static bool sum_slots(const MixtureSum &p, Slots *slots, int *besides) {
+NODISCARD static bool sum_slots(const MoeSum &p, Slots *slots, int *besides) {
     const int pieces = pieces_of(p.most, p.used);
     const int rest = CHOICE_KEPT + p.used * ((int)inputs_bytes(p.most.groups) + SUM_FLOATS * (int)sizeof(float));
     *besides = rest > CHOICE_BYTES ? rest : CHOICE_BYTES;
     return slots_of(p.most, pieces, *besides, p.shared_bytes / 2 - FIXED, slots) ||
         slots_of(p.most, pieces, *besides, p.shared_bytes, slots);
 }
-extern "C" int mixture_sum_bytes(const MixtureSum *sum) {
+extern "C" int moe_sum_bytes(const MoeSum *sum) {
     Slots slots;
     int besides;
     if (sum->used > 32 || !sum_slots(*sum, &slots, &besides)) return 0;
     return slots.count * slots.bytes + besides + FIXED;
 }
-extern "C" cudaError_t mixture_sum(cudaStream_t stream, const MixtureSum *sum) {
+extern "C" cudaError_t moe_sum(cudaStream_t stream, const MoeSum *sum) {
     Slots slots;
     int besides;
     if (!sum_slots(*sum, &slots, &besides)) return cudaErrorInvalidValue;
     CHECK(slots.count >= slots_least(pieces_of(sum->most, sum->used)));
-    return mixture_row_sum(stream, *sum, slots, dim3((sum->most.rows + TILE_ROWS - 1) / TILE_ROWS, sum->rows),
+    return moe_row_sum(stream, *sum, slots, dim3((sum->most.rows + TILE_ROWS - 1) / TILE_ROWS, sum->rows),
         (size_t)slots.count * slots.bytes + besides);
 }

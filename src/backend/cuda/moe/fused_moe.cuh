@@ -22,29 +22,29 @@ __device__ __forceinline__ float4 terms_of(float step, int first, int second) {
 /* Of a row the router leaves for each run of groups of columns the sums of its tile rows, then of its squares. */
 constexpr int ROUTER_RUN = WARPS;
 struct RouterShape {
-    int own, all, runs, stride; /* tile rows, with the shared expert's; what a run leaves */
-    __host__ __device__ __forceinline__ explicit RouterShape(const MixtureRouter &p)
+    int own, all, chunks, stride; /* tile rows, with the shared expert's; what a run leaves */
+    __host__ __device__ __forceinline__ explicit RouterShape(const MoeRouter &p)
         : own((p.weight.rows + TILE_ROWS - 1) / TILE_ROWS), all(own + (p.shared.rows > 0)),
-          runs((p.weight.groups + ROUTER_RUN - 1) / ROUTER_RUN), stride(all * TILE_ROWS + 4) {}
+          chunks((p.weight.groups + ROUTER_RUN - 1) / ROUTER_RUN), stride(all * TILE_ROWS + 4) {}
 };
 
 /* A row's logits from what the router has left; the norm's factor where a thread has a logit. BLOCK threads; thread i
  * mod BLOCK has written logit i. */
-__device__ __forceinline__ float router_found(const MixtureRouter &p, int64_t row, Choice &c) {
+__device__ __forceinline__ float router_found(const MoeRouter &p, int64_t row, Choice &c) {
     constexpr int BATCH = 4; /* loads under way together */
     const RouterShape shape(p);
     const bool weighed = integer_norm(p.norm);
     float factor = 1;
 #pragma unroll 1
     for (int i = threadIdx.x; i < shape.all * TILE_ROWS; i += BLOCK) {
-        const float *found = p.found + row * shape.runs * shape.stride;
+        const float *found = p.found + row * shape.chunks * shape.stride;
         float sum = 0, squares = 0;
 #pragma unroll 1
-        for (int run = 0; run < shape.runs; run += BATCH, found += BATCH * shape.stride) {
+        for (int run = 0; run < shape.chunks; run += BATCH, found += BATCH * shape.stride) {
             float v[BATCH], square[BATCH];
 #pragma unroll
             for (int k = 0; k < BATCH; k++) {
-                const bool on = run + k < shape.runs;
+                const bool on = run + k < shape.chunks;
                 v[k] = on ? load(found + k * shape.stride + i) : 0;
                 square[k] = on && weighed ? load(found + k * shape.stride + shape.all * TILE_ROWS) : 0;
             }
@@ -309,7 +309,7 @@ __device__ __forceinline__ void pair_leave(uint8_t *to, float one, float two) {
  * warps are the slices of the sum, one more orders copies. MOST: members of a chunk, at most. One: a block has a unit
  * of a row's expert, and chooses for itself. */
 template <int KIND, int SUBS, bool GLU, int MOST>
-__device__ __forceinline__ void experts_product(const MixtureProduct &p, const Slots &slots, uint64_t *barriers) {
+__device__ __forceinline__ void experts_product(const MoeProduct &p, const Slots &slots, uint64_t *barriers) {
     constexpr bool ALONE = MOST == 1;
     constexpr int GATED = GLU ? 2 : 1, PARTS = (MOST + 3) / 4, SUM_ROWS = SLICES * MOST, SUMS = SUM_ROWS * SUM_STRIDE;
     extern __shared__ __align__(128) uint8_t memory[]; /* slots, inputs, a choice, in which come sums */
@@ -332,7 +332,7 @@ __device__ __forceinline__ void experts_product(const MixtureProduct &p, const S
             choose_index(p.router.route, choice);
         }
         __syncthreads();
-        /* Only now: mixture_sum() reads what the router left before this kernel has ended, and its weights are not to
+        /* Only now: moe_sum() reads what the router left before this kernel has ended, and its weights are not to
          * come before this one's. */
         let_next_begin();
     } else {
@@ -466,7 +466,7 @@ __device__ __forceinline__ void experts_product(const MixtureProduct &p, const S
 
 /* A block has a tile row of all matrices that a row uses. A lane knows the expert of its number. */
 template <int KIND, int SUBS>
-__device__ __forceinline__ void experts_sum(const MixtureSum &p, const Slots &slots, uint64_t *barriers) {
+__device__ __forceinline__ void experts_sum(const MoeSum &p, const Slots &slots, uint64_t *barriers) {
     extern __shared__ __align__(128) uint8_t memory[]; /* slots, a choice, in which come inputs and sums */
     let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;

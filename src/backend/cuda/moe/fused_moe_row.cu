@@ -2,12 +2,12 @@
 #include "backend/cuda/moe/fused_moe.cuh"
 
 enum RowStage { STAGE_EXPERTS, STAGE_SUM, STAGE_ONE };
-struct MixtureRow {
+struct MoeRow {
     RowStage stage;
     Slots slots; /* but for ONE */
     union {
-        MixtureProduct experts;
-        MixtureSum sum;
+        MoeProduct experts;
+        MoeSum sum;
         struct {
             ProductWork work;
             Ring ring;
@@ -20,7 +20,7 @@ enum { ROW_WORDS = (int)FEW_WORDS > (int)EXPERT_WORDS ? (int)FEW_WORDS : (int)EX
 /* What is last here ptxas puts next to the function's beginning, where instructions are there soonest: the experts'
  * products. */
 template <int KIND, int SUBS>
-__global__ void __launch_bounds__(32 * ALL_WARPS, 2) mixture_row_kernel(const __grid_constant__ MixtureRow p) {
+__global__ void __launch_bounds__(32 * ALL_WARPS, 2) moe_row_kernel(const __grid_constant__ MoeRow p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     __shared__ uint64_t words[ROW_WORDS];
     if (p.stage == STAGE_ONE)
@@ -32,9 +32,9 @@ __global__ void __launch_bounds__(32 * ALL_WARPS, 2) mixture_row_kernel(const __
 #endif
 }
 
-struct MixtureRowLaunch {
+struct MoeRowLaunch {
     cudaStream_t stream;
-    const MixtureRow *row;
+    const MoeRow *row;
     int subs;
     dim3 grid;
     int block;
@@ -46,29 +46,28 @@ struct MixtureRowLaunch {
                 const cudaError_t error = few_allow(kernel, shared_max);
                 return error ? error : launch(stream, kernel, grid, block, bytes, *row);
             };
-            return subs == 1 ? go(mixture_row_kernel<KIND, 1>) : go(mixture_row_kernel<KIND, 2>);
+            return subs == 1 ? go(moe_row_kernel<KIND, 1>) : go(moe_row_kernel<KIND, 2>);
         }
         return cudaErrorInvalidValue;
     }
 };
-cudaError_t mixture_row_product(
-    cudaStream_t stream, const MixtureProduct &product, const Slots &slots, dim3 grid, size_t bytes) {
-    MixtureRow row = {STAGE_EXPERTS, slots, {}};
+cudaError_t moe_row_product(
+    cudaStream_t stream, const MoeProduct &product, const Slots &slots, dim3 grid, size_t bytes) {
+    MoeRow row = {STAGE_EXPERTS, slots, {}};
     row.experts = product;
     return with_kind(product.most.kind,
-        MixtureRowLaunch{stream, &row, product.most.subs, grid, PRODUCT_BLOCK, bytes, product.shared_bytes});
+        MoeRowLaunch{stream, &row, product.most.subs, grid, PRODUCT_BLOCK, bytes, product.shared_bytes});
 }
-cudaError_t mixture_row_sum(cudaStream_t stream, const MixtureSum &sum, const Slots &slots, dim3 grid, size_t bytes) {
-    MixtureRow row = {STAGE_SUM, slots, {}};
+cudaError_t moe_row_sum(cudaStream_t stream, const MoeSum &sum, const Slots &slots, dim3 grid, size_t bytes) {
+    MoeRow row = {STAGE_SUM, slots, {}};
     row.sum = sum;
     return with_kind(
-        sum.most.kind, MixtureRowLaunch{stream, &row, sum.most.subs, grid, PRODUCT_BLOCK, bytes, sum.shared_bytes});
+        sum.most.kind, MoeRowLaunch{stream, &row, sum.most.subs, grid, PRODUCT_BLOCK, bytes, sum.shared_bytes});
 }
-cudaError_t mixture_row_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max) {
-    MixtureRow row = {STAGE_ONE, {}, {}};
+cudaError_t moe_row_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max) {
+    MoeRow row = {STAGE_ONE, {}, {}};
     row.one.work = work;
     row.one.ring = shape.ring;
     return with_kind(work.weight[0].kind,
-        MixtureRowLaunch{
-            stream, &row, work.weight[0].subs, dim3(shape.blocks), 32 * ALL_WARPS, shape.bytes, shared_max});
+        MoeRowLaunch{stream, &row, work.weight[0].subs, dim3(shape.blocks), 32 * ALL_WARPS, shape.bytes, shared_max});
 }

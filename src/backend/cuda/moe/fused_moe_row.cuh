@@ -8,8 +8,8 @@ struct Slots {
     int count, bytes;
 };
 
-cudaError_t mixture_row_product(
-    cudaStream_t stream, const MixtureProduct &product, const Slots &slots, dim3 grid, size_t bytes);
-cudaError_t mixture_row_sum(cudaStream_t stream, const MixtureSum &sum, const Slots &slots, dim3 grid, size_t bytes);
+cudaError_t moe_row_product(
+    cudaStream_t stream, const MoeProduct &product, const Slots &slots, dim3 grid, size_t bytes);
+cudaError_t moe_row_sum(cudaStream_t stream, const MoeSum &sum, const Slots &slots, dim3 grid, size_t bytes);
 /* As gemv_int_row.cu's. */
-cudaError_t mixture_row_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max);
+cudaError_t moe_row_one(cudaStream_t stream, const ProductWork &work, const FewShape &shape, int shared_max);

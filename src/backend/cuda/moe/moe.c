@@ -142,18 +142,18 @@ static bool banks_of(CudaBackend *b, const Experts *op, Banks *banks) {
 }
 /* Slots have room for the widest one's rounds; those of a narrower one may be longer. */
 static bool rounds_fit(CudaBackend *b, const Experts *op, const Tiles *most) {
-    const int room = mixture_round(most->groups);
+    const int room = moe_round(most->groups);
     for (int e = 0; most->groups > room && e < op->count; e++)
-        if (mixture_round(cuda_tiles(b, &op->down[e])->groups) > room) return false;
+        if (moe_round(cuda_tiles(b, &op->down[e])->groups) > room) return false;
     return true;
 }
-static bool whole_fits(CudaBackend *b, const Mixture *op, const Banks *banks) {
+static bool whole_fits(CudaBackend *b, const MoeBlock *op, const Banks *banks) {
     const Tiles *router = cuda_tiles(b, op->router.weight[0]),
                 *shared = op->router.count > 1 ? cuda_tiles(b, op->router.weight[1]) : router;
     const CudaBank *gate = banks->gate, *up = banks->up, *down = banks->down;
     return router->kind == shared->kind && router->bytes == shared->bytes && gate->alike && up->alike && down->alike &&
         gate->most.kind == up->most.kind && gate->most.bytes == up->most.bytes && router->groups == gate->most.groups &&
-        mixture_fits(&gate->most, 1, b->shared_bytes) && mixture_fits(&down->most, 0, b->shared_bytes) &&
+        moe_fits(&gate->most, 1, b->shared_bytes) && moe_fits(&down->most, 0, b->shared_bytes) &&
         rounds_fit(b, &op->experts, &down->most) && op->experts.used <= EXPERTS_USED_MAX + 1;
 }
 
@@ -161,12 +161,12 @@ static bool whole_fits(CudaBackend *b, const Mixture *op, const Banks *banks) {
 enum { MIXTURE_FEW = 4 };
 static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-static void run_whole(CudaBackend *b, const Mixture *op, const Banks *banks) {
+static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks) {
     const Experts *e = &op->experts;
-    const int rows = e->generated, pairs = rows * e->used;
+    const int rows = e->decode_rows, pairs = rows * e->used;
     const int64_t hidden = op->router.weight[0]->cols;
     const Tiles *gate = &banks->gate->most, *down = &banks->down->most;
-    MixtureRouter router = {.rows = rows,
+    MoeRouter router = {.rows = rows,
         .width = (int)hidden,
         .x = op->x,
         .norm = row_norm(op->norm),
@@ -174,21 +174,21 @@ static void run_whole(CudaBackend *b, const Mixture *op, const Banks *banks) {
         .route = cuda_router(&op->route)};
     if (op->router.count > 1) router.shared = *cuda_tiles(b, op->router.weight[1]);
     const size_t chunk_bytes = aligned(experts_chunk_ints(pairs) * sizeof(int32_t)),
-                 x_bytes = aligned(rows * mixture_input_bytes(hidden)),
-                 found_bytes = aligned(rows * mixture_router_floats(&router) * sizeof(float)),
+                 x_bytes = aligned(rows * moe_input_bytes(hidden)),
+                 found_bytes = aligned(rows * moe_router_floats(&router) * sizeof(float)),
                  factor_bytes = aligned(rows * sizeof(float)),
-                 between_bytes = pairs * mixture_input_bytes((int64_t)down->groups * TILE_COLS);
-    if (!cuda_room(b, &b->mixture, chunk_bytes + x_bytes + found_bytes + factor_bytes + between_bytes, &b->fault))
+                 between_bytes = pairs * moe_input_bytes((int64_t)down->groups * TILE_COLS);
+    if (!cuda_room(b, &b->moe_block, chunk_bytes + x_bytes + found_bytes + factor_bytes + between_bytes, &b->fault))
         return;
-    int32_t *chunks = b->mixture.memory;
-    uint8_t *x = (uint8_t *)b->mixture.memory + chunk_bytes;
+    int32_t *chunks = b->moe_block.memory;
+    uint8_t *x = (uint8_t *)b->moe_block.memory + chunk_bytes;
     router.inputs = x;
     router.found = (float *)(x + x_bytes);
     router.factors = (float *)(x + x_bytes + found_bytes);
     uint8_t *between = x + x_bytes + found_bytes + factor_bytes;
-    cuda_ok(b, mixture_route(b->stream, &router), "a mixture");
+    cuda_ok(b, moe_route(b->stream, &router), "a mixture");
     float *residual = op->out_norm ? NULL : op->residual;
-    const MixtureSum sum = {.rows = rows,
+    const MoeSum sum = {.rows = rows,
         .used = e->used,
         .experts = e->count,
         .most = *down,
@@ -199,13 +199,13 @@ static void run_whole(CudaBackend *b, const Mixture *op, const Banks *banks) {
         .residual = residual,
         .scale = op->scale,
         .shared_bytes = b->shared_bytes};
-    const int sum_bytes = mixture_sum_bytes(&sum);
+    const int sum_bytes = moe_sum_bytes(&sum);
     const bool few = rows <= MIXTURE_FEW && sum_bytes;
     if (!few) {
-        cuda_ok(b, mixture_choose(b->stream, &router), "a mixture");
+        cuda_ok(b, moe_choose(b->stream, &router), "a mixture");
         cuda_ok(b, experts_sort(b->stream, pairs, e->count, e->index, chunks), "a mixture");
     }
-    MixtureProduct product = {.pairs = pairs,
+    MoeProduct product = {.pairs = pairs,
         .each = e->used,
         .experts = e->count,
         .most = *gate,
@@ -219,9 +219,9 @@ static void run_whole(CudaBackend *b, const Mixture *op, const Banks *banks) {
         .multiprocessors = b->multiprocessors,
         .shared_bytes = b->shared_bytes,
         .leaves = sum_bytes};
-    cuda_ok(b, mixture_product(b->stream, &product), "a mixture");
+    cuda_ok(b, moe_product(b->stream, &product), "a mixture");
     if (few) {
-        cuda_ok(b, mixture_sum(b->stream, &sum), "a mixture");
+        cuda_ok(b, moe_sum(b->stream, &sum), "a mixture");
     } else {
         product.each = 1;
         product.most = *down;
@@ -230,22 +230,22 @@ static void run_whole(CudaBackend *b, const Mixture *op, const Banks *banks) {
         product.factors = NULL;
         product.x = between;
         product.out = e->work;
-        cuda_ok(b, mixture_product(b->stream, &product), "a mixture");
-        cuda_ok(b, mixture_combine(b->stream, rows, e->used, hidden, e->work, e->weight, e->out, residual, op->scale),
+        cuda_ok(b, moe_product(b->stream, &product), "a mixture");
+        cuda_ok(b, moe_combine(b->stream, rows, e->used, hidden, e->work, e->weight, e->out, residual, op->scale),
             "a mixture");
     }
     if (op->out_norm) cuda_add(&b->base, rows, hidden, op->residual, e->out, op->scale, op->out_norm);
 }
 
 /* Rows from `first` on. */
-static void run_in_turn(Backend *backend, const Mixture *op, int first) {
+static void run_in_turn(Backend *backend, const MoeBlock *op, int first) {
     const BackendOps *ops = backend->ops;
     const int64_t hidden = op->router.weight[0]->cols, pairs = (int64_t)first * op->experts.used;
     Matmul router = op->router;
     Routing route = op->route;
     Experts experts = op->experts;
     router.rows = route.rows = experts.rows -= first;
-    if (first) router.generated = experts.generated = 0;
+    if (first) router.decode_rows = experts.decode_rows = 0;
     const float *x = op->x + first * hidden;
     float *normed = op->normed + first * hidden;
     router.x += first * hidden;
@@ -265,16 +265,16 @@ static void run_in_turn(Backend *backend, const Mixture *op, int first) {
     ops->add(backend, router.rows, hidden, op->residual + first * hidden, experts.out, op->scale, op->out_norm);
 }
 
-void cuda_mixture(Backend *backend, const Mixture *op) {
+void cuda_moe_block(Backend *backend, const MoeBlock *op) {
     CudaBackend *b = cuda_of(backend);
     Banks banks;
     int first = 0;
     b->handed = NULL;
-    if (op->experts.generated > 0) {
+    if (op->experts.decode_rows > 0) {
         if (!banks_of(b, &op->experts, &banks)) return;
         if (whole_fits(b, op, &banks)) {
             run_whole(b, op, &banks);
-            first = op->experts.generated;
+            first = op->experts.decode_rows;
         }
     }
     if (first < op->experts.rows) run_in_turn(backend, op, first);

@@ -74,7 +74,7 @@ __device__ static void keep_groups(const Router &r, Choice &c) {
         }
         __syncwarp();
     }
-    for (int i = 0; i < r.groups_used; i++) {
+    for (int i = 0; i < r.topk_group; i++) {
         const int best = best_left(c.worth, r.groups, c.kept);
         __syncwarp();
         if (lane == 0) c.kept[best] = 1;
@@ -94,7 +94,7 @@ __device__ static void mix_sparsely(const Router &r, Choice &c) {
         const float top = x[best];
         float sum = 0;
         for (int e = lane; e < r.experts; e += 32)
-            if (!c.taken[e] && !((top - x[e]) / fmaxf(fabsf(x[e]), top) > r.band)) sum += expf(x[e] - top);
+            if (!c.taken[e] && !((top - x[e]) / fmaxf(fabsf(x[e]), top) > r.jitter_eps)) sum += expf(x[e] - top);
         sum = warp_sum(sum);
         __syncwarp();
         if (lane == 0) {
@@ -209,7 +209,7 @@ __device__ __forceinline__ void choose_weights(const Router &r, Choice &c) {
         shared = sigmoid(c.shared[0]);
     }
     __syncwarp();
-    if (lane < r.used) weight[lane] = weight[lane] * ((r.normalise ? 1 / sum : 1) * r.scale) * others;
+    if (lane < r.used) weight[lane] = weight[lane] * ((r.norm_topk_prob ? 1 / sum : 1) * r.scale) * others;
     if (lane == 0 && r.shared) weight[r.used] = shared;
 }
 

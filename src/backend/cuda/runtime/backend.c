@@ -155,7 +155,7 @@ static void cuda_close(Backend *backend) {
     cuda_banks_forget(b);
     cuda_codes_close(b);
     cuda_reserves_close(b);
-    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->arrivals, &b->mixture};
+    CudaRoom *rooms[] = {&b->inputs, &b->partials, &b->spare, &b->staging, &b->choice, &b->arrivals, &b->moe_block};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cudaFree(rooms[i]->memory);
     cuda_parts_close(b);
     cudaFree(b->scratch);
@@ -170,7 +170,7 @@ static const BackendOps cuda_ops = {
     .alloc = cuda_alloc,
     .release = cuda_release,
     .commit = cuda_commit,
-    .discard = cuda_discard,
+    .decommit = cuda_decommit,
     .bind = cuda_bind,
     .unbind = cuda_unbind,
     .upload = cuda_upload,
@@ -181,9 +181,9 @@ static const BackendOps cuda_ops = {
     .kv_layer_bytes = cuda_kv_layer_bytes,
     .page_read = cuda_page_read,
     .page_write = cuda_page_write,
-    .kv_code_bytes = cuda_kv_code_bytes,
-    .kv_survey = cuda_kv_survey,
-    .kv_encode = cuda_kv_encode,
+    .kv_quant_bytes = cuda_kv_quant_bytes,
+    .kv_calibrate = cuda_kv_calibrate,
+    .kv_quantise = cuda_kv_quantise,
     .begin = cuda_begin,
     .submit = cuda_submit,
     .wait = cuda_wait,
@@ -198,17 +198,17 @@ static const BackendOps cuda_ops = {
     .latent = cuda_latent,
     .route = cuda_route,
     .experts = cuda_experts,
-    .mixture = cuda_mixture,
+    .moe_block = cuda_moe_block,
     .activate = cuda_activate,
     .gather = cuda_gather,
     .logits = cuda_logits,
     .sum_logits = cuda_sum_logits,
-    .draw = cuda_draw,
-    .drawn = cuda_drawn,
+    .sample = cuda_sample,
+    .sampled = cuda_sampled,
     .add = cuda_add,
     .enter = cuda_parts_enter,
     .join = cuda_parts_join,
-    .sum_parts = cuda_sum_parts,
+    .all_reduce = cuda_all_reduce,
     .close = cuda_close,
 };
 
@@ -254,7 +254,7 @@ static bool device_memory(int device, DeviceMemory *out, Error *error) {
 }
 
 static size_t code_bytes(const KvLayout *layout, KvForm form, bool values) {
-    return cuda_kv_code_bytes(NULL, layout, form, values);
+    return cuda_kv_quant_bytes(NULL, layout, form, values);
 }
 
 /* Kernels, graphs, events, blocks of steps: what one context with a model of 32 layers was seen to take, and more. */
@@ -277,7 +277,7 @@ static bool open_device(CudaBackend *b, const BackendOptions *options, Error *er
     kernels_begin_early(p.major >= 9);
     b->can_reserve = cuda_reserves_open(b->device);
     b->wide = p.major == 9 && p.minor == 0 && kernels_have_wide();
-    b->base.generated_max = b->wide ? GENERATED_MAX : 0;
+    b->base.decode_rows_max = b->wide ? GENERATED_MAX : 0;
     snprintf(b->base.description, sizeof b->base.description, "%s, f16 activations", p.name);
     b->scratch_count = options->scratch_bytes / sizeof(float);
     if (!cuda_expect(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "CUDA", error)) return false;

@@ -26,7 +26,7 @@ void cuda_embed(Backend *backend, const Embed *op) {
     const int32_t *tokens = device_ints(b, op->tokens, b->step.tokens, cuda_step_tokens(b), op->rows);
     if (tokens)
         cuda_ok(b,
-            rows_embed(b->stream, op->rows, tokens, b->drawn.device, cuda_tiles(b, op->table), op->scale, op->out),
+            rows_embed(b->stream, op->rows, tokens, b->sampled.device, cuda_tiles(b, op->table), op->scale, op->out),
             "embed");
 }
 
@@ -79,19 +79,19 @@ void cuda_sum_logits(Backend *backend, const LogitSums *op) {
         b, rows_sum_logits(b->stream, op->rows, (int)op->vocab, op->logits, scales, op->out, copy), "sums of logits");
 }
 
-void cuda_draw(Backend *backend, const LogitDraws *op) {
+void cuda_sample(Backend *backend, const LogitSampling *op) {
     CudaBackend *b = cuda_of(backend);
     b->handed = NULL;
-    CHECK(op->draws == b->step.draws && op->rows == b->step.output_count);
-    const DrawRows draws = cuda_step_draws(b);
+    CHECK(op->sample_params == b->step.sample_params && op->rows == b->step.output_count);
+    const SampleRows sample_params = cuda_step_sample_params(b);
     cuda_ok(b,
-        rows_draw(b->stream, op->rows, (int)op->vocab, op->logits, b->drawing == DRAWING_LARGEST, op->work, &draws,
-            &b->drawn),
+        rows_sample(b->stream, op->rows, (int)op->vocab, op->logits, b->sampling_now == DRAWING_LARGEST, op->work,
+            &sample_params, &b->sampled),
         "drawing tokens");
 }
 
-const int32_t *cuda_drawn(Backend *backend, uint64_t ticket) {
-    return cuda_of(backend)->drawn.host[ticket % CUDA_STEPS];
+const int32_t *cuda_sampled(Backend *backend, uint64_t ticket) {
+    return cuda_of(backend)->sampled.host[ticket % CUDA_STEPS];
 }
 
 /* ---- products ---- */
@@ -105,15 +105,15 @@ static Product product(CudaBackend *b, int rows, const float *x, int64_t cols) {
         .multiprocessors = b->multiprocessors,
         .shared_bytes = b->shared_bytes,
         .wide = b->wide && b->partials.memory,
-        .sliced = b->sliced || b->step.many,
+        .sliced = b->sliced || b->step.uniform_matmul,
         .mixed = b->banks != NULL,
         .partials = b->partials.memory};
 }
 
 /* Generated rows and those of prompts are products of their own. */
-static cudaError_t run(CudaBackend *b, Product *p, int generated) {
-    if (generated == 0 || generated == p->rows) {
-        p->generated = generated > 0;
+static cudaError_t run(CudaBackend *b, Product *p, int decode_rows) {
+    if (decode_rows == 0 || decode_rows == p->rows) {
+        p->decode_rows = decode_rows > 0;
         return product_run(b->stream, p);
     }
     p->hands = p->handed = 0;
@@ -121,15 +121,15 @@ static cudaError_t run(CudaBackend *b, Product *p, int generated) {
     p->copy = NULL;
     p->part.theirs = NULL;
     Product part = *p;
-    part.rows = generated;
-    part.generated = 1;
+    part.rows = decode_rows;
+    part.decode_rows = 1;
     const cudaError_t error = product_run(b->stream, &part);
     if (error) return error;
     part = *p;
-    part.rows = p->rows - generated;
-    part.x += (int64_t)generated * p->cols;
+    part.rows = p->rows - decode_rows;
+    part.x += (int64_t)decode_rows * p->cols;
     for (int i = 0; i < p->count; i++)
-        if (part.out[i]) part.out[i] += (int64_t)generated * p->weight[i].rows;
+        if (part.out[i]) part.out[i] += (int64_t)decode_rows * p->weight[i].rows;
     return product_run(b->stream, &part);
 }
 
@@ -151,11 +151,11 @@ void cuda_matmul(Backend *backend, const Matmul *op) {
         p.weight[i] = *cuda_tiles(b, op->weight[i]);
         p.out[i] = op->out[i];
     }
-    const bool wanted = b->capturing && !b->step.draws && op->count == 1 && op->out[0] == b->read.from &&
+    const bool wanted = b->capturing && !b->step.sample_params && op->count == 1 && op->out[0] == b->read.from &&
         b->read.rows == b->step.rows && b->read.outputs == b->step.output_count &&
         b->read.count == wanted_floats(b, op->rows, op->weight[0]->rows);
     if (wanted) p.copy = b->logits;
-    cuda_ok(b, run(b, &p, op->generated), "product");
+    cuda_ok(b, run(b, &p, op->decode_rows), "product");
     if (!wanted || !p.copy) return;
     b->capturing->copied = true;
     b->capturing->logits = b->read.from;
@@ -177,7 +177,7 @@ void cuda_glu(Backend *backend, const Glu *op) {
     if (p.weight[0].kind == p.weight[1].kind && p.weight[0].bytes == p.weight[1].bytes) {
         p.hands = op->gate->rows <= b->cols_max && op->gate->rows % HANDED_COLS == 0;
         if (op->then) p.then = cuda_tiles(b, op->then);
-        cuda_ok(b, run(b, &p, op->generated), "gated product");
+        cuda_ok(b, run(b, &p, op->decode_rows), "gated product");
         if (p.hands) b->handed = op->out;
         if (p.passed) b->passed = op->out;
         return;
@@ -187,7 +187,7 @@ void cuda_glu(Backend *backend, const Glu *op) {
     if (!cuda_room(b, &b->spare, (size_t)count * sizeof(float), &b->fault)) return;
     p.mode = PRODUCT_STORE;
     p.out[1] = b->spare.memory;
-    cuda_ok(b, run(b, &p, op->generated), "gated product");
+    cuda_ok(b, run(b, &p, op->decode_rows), "gated product");
     cuda_ok(b, rows_gate(b->stream, count, op->out, p.out[1], op->activation), "gated product");
 }
 
@@ -213,7 +213,7 @@ void cuda_matmul_add(Backend *backend, const MatmulAdd *op) {
         if (!cuda_room(b, &b->spare, bytes, &b->fault)) return;
         p.out[0] = b->spare.memory;
     }
-    cuda_ok(b, run(b, &p, op->generated), "added product");
+    cuda_ok(b, run(b, &p, op->decode_rows), "added product");
     b->part.summed = op->partial && p.part.theirs;
     if (op->norm && !op->partial)
         cuda_add(backend, op->rows, op->weight->rows, op->residual, p.out[0], op->scale, op->norm);
@@ -229,10 +229,10 @@ Router cuda_router(const Routing *op) {
         .score = op->score,
         .bias = op->bias,
         .groups = op->groups,
-        .groups_used = op->groups_used,
+        .topk_group = op->topk_group,
         .group_best = op->group_best,
-        .band = op->band,
-        .normalise = op->normalise,
+        .jitter_eps = op->jitter_eps,
+        .norm_topk_prob = op->norm_topk_prob,
         .epsilon = op->epsilon,
         .scale = op->scale,
         .shared = op->shared,
@@ -257,7 +257,7 @@ static void copy_columns(
     b->handed = NULL;
     cuda_ok(b, rows_copy(b->stream, rows, from, from_width, to, to_width, count), "copying columns");
 }
-void cuda_latent(Backend *backend, const Latent *op) { latent_attend(backend, op, copy_columns); }
+void cuda_latent(Backend *backend, const Mla *op) { latent_attend(backend, op, copy_columns); }
 
 /* Rows first … end − 1, as many at a time as there is room for their parts, of `each` bytes. */
 static void attend_rows(CudaBackend *b, Attend a, int first, int end, size_t each,
@@ -275,8 +275,8 @@ static void attend_rows(CudaBackend *b, Attend a, int first, int end, size_t eac
 static void attend_generated(CudaBackend *b, Attend a) {
     if (!cuda_room(b, &b->arrivals, GENERATED_ARRIVALS * sizeof *a.arrivals, &b->fault)) return; /* zeros */
     a.arrivals = b->arrivals.memory;
-    for (int first = 0, end; first < a.generated; first = end) {
-        end = first + ATTENTION_GENERATED_ROWS < a.generated ? first + ATTENTION_GENERATED_ROWS : a.generated;
+    for (int first = 0, end; first < a.decode_rows; first = end) {
+        end = first + ATTENTION_GENERATED_ROWS < a.decode_rows ? first + ATTENTION_GENERATED_ROWS : a.decode_rows;
         a.rows = end - first;
         attend_rows(b, a, first, end, attention_generated_floats(&a) * sizeof(float), attention_generated);
     }
@@ -295,14 +295,14 @@ static void attend_exact(CudaBackend *b, Attend a, bool beside) {
         a.short_runs = b->codes.short_runs;
         a.long_runs = b->codes.long_runs;
     }
-    if (a.generated) attend_generated(b, a);
-    if (a.generated == a.step.rows) return;
+    if (a.decode_rows) attend_generated(b, a);
+    if (a.decode_rows == a.step.rows) return;
     if (attention_prompt_fits(&a)) {
         attend_prompts(b, a);
         return;
     }
     const size_t each = (size_t)a.heads * (size_t)attention_part_floats(&a) * sizeof(float);
-    attend_rows(b, a, a.generated, a.step.rows, each, attention_scan);
+    attend_rows(b, a, a.decode_rows, a.step.rows, each, attention_scan);
 }
 
 static void attend(CudaBackend *b, const Attention *op) {
@@ -320,7 +320,7 @@ static void attend(CudaBackend *b, const Attention *op) {
         .k_norm = row_norm(op->k_norm),
         .norm_full = op->norm_full,
         .norm_last = op->norm_last,
-        .rope = cuda_turning(op->rope),
+        .rope = cuda_rope_params(op->rope),
         .sinks = op->sinks,
         .q = op->q,
         .k = op->k,
@@ -337,19 +337,19 @@ static void attend(CudaBackend *b, const Attention *op) {
     a.short_runs = b->short_runs;
     a.long_runs = b->long_runs;
     a.single_rows = b->single_rows;
-    a.runs = b->step.run_count;
+    a.chunks = b->step.chunk_count;
     a.shared_bytes = b->shared_bytes;
     a.wide = b->wide;
     const bool coded = cuda_sees_codes(b, &op->kv);
-    if (attention_generated_fits(&a)) a.generated = b->step.generated;
-    const bool alone = a.single_rows && a.generated == a.step.rows;
+    if (attention_generated_fits(&a)) a.decode_rows = b->step.decode_rows;
+    const bool alone = a.single_rows && a.decode_rows == a.step.rows;
     a.prepared = !alone || (coded && !cuda_codes_generated(b, &op->kv, &a));
     if (a.norm_full && (a.prepared || a.q_norm.kind || a.k_norm.kind)) { /* else kernels find it out */
         if (!cuda_room(b, &b->spare, 4 * sizeof(float) * (size_t)b->base.rows_max, &b->fault)) return;
         a.whole = b->spare.memory;
         cuda_ok(b, attention_norms(b->stream, &a), "attention");
     }
-    if (!coded && !a.generated && !attention_prompt_fits(&a) && attention_is_simple(&a)) {
+    if (!coded && !a.decode_rows && !attention_prompt_fits(&a) && attention_is_simple(&a)) {
         cuda_ok(b, attention_simple(b->stream, &a), "attention");
         return;
     }

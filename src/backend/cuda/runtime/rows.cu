@@ -132,27 +132,27 @@ extern "C" cudaError_t rows_gather(
 }
 
 template <int KIND>
-__global__ void embed_kernel(const int32_t *tokens, const int32_t *drawn, Tiles table, float scale, float *out) {
+__global__ void embed_kernel(const int32_t *tokens, const int32_t *sampled, Tiles table, float scale, float *out) {
     let_next_begin();
     wait_for_previous();
     int token = __ldcg(tokens + blockIdx.y);
     if (token == -1) return;
-    if (token < -1) token = max(__ldcg(drawn + (-2 - token)), 0); /* nobody looks at what becomes of no token */
+    if (token < -1) token = max(__ldcg(sampled + (-2 - token)), 0); /* nobody looks at what becomes of no token */
     for (int i = blockIdx.x * BLOCK + threadIdx.x; i < table.cols; i += gridDim.x * BLOCK)
         out[(int64_t)blockIdx.y * table.cols + i] = scale * tile_element<KIND>(table, token, i);
 }
 struct Embedding {
     cudaStream_t stream;
     int rows;
-    const int32_t *tokens, *drawn;
+    const int32_t *tokens, *sampled;
     const Tiles *table;
     float scale, *out;
     template <int KIND> cudaError_t operator()() const {
         return launch(stream, embed_kernel<KIND>, dim3((table->cols + BLOCK - 1) / BLOCK, rows), BLOCK, 0, tokens,
-            drawn, *table, scale, out);
+            sampled, *table, scale, out);
     }
 };
-extern "C" cudaError_t rows_embed(cudaStream_t stream, int rows, const int32_t *tokens, const int32_t *drawn,
+extern "C" cudaError_t rows_embed(cudaStream_t stream, int rows, const int32_t *tokens, const int32_t *sampled,
     const Tiles *table, float scale, float *out) {
-    return with_kind(table->kind, Embedding{stream, rows, tokens, drawn, table, scale, out});
+    return with_kind(table->kind, Embedding{stream, rows, tokens, sampled, table, scale, out});
 }

@@ -100,7 +100,7 @@ constexpr int GROUP = 64, GROUPS_MAX = DRAW_VOCAB_MAX / (GROUP * LOGITS);
 
 /* The first of `count` weights at which the sum of those from the first on is above the target, or the last that weighs
  * anything; *target becomes what is left of it in front of that one. */
-template <class T> __device__ int draw_weight(const T *weights, int count, double *target) {
+template <class T> __device__ int sample_weight(const T *weights, int count, double *target) {
     int chosen = 0;
     for (int i = 0; i < count; i++) {
         if (!(weights[i] > 0)) continue;
@@ -129,7 +129,7 @@ __device__ int first_equal(const float *x, int count, float value, int *shared) 
 /* Candidates: some of a row's tokens, by ascending id. Of more than that the host draws. */
 constexpr int CANDIDATES_MAX = 1024, DIGITS = 256;
 static_assert(DIGITS == BLOCK, "a thread for each");
-struct DrawArea {
+struct SampleArea {
     double groups[GROUPS_MAX];
     float weights[GROUP], floats[WARPS];
     int at, lowest, warps[WARPS + 1];
@@ -141,7 +141,7 @@ struct DrawArea {
 };
 
 /* Σ e^((x − most) · scale) of all, with those of groups. */
-__device__ double total_of(const float *sums, int blocks, DrawArea &s) {
+__device__ double total_of(const float *sums, int blocks, SampleArea &s) {
     const int groups = (blocks + GROUP - 1) / GROUP;
     for (int g = threadIdx.x; g < groups; g += BLOCK) {
         double sum = 0;
@@ -163,23 +163,23 @@ __device__ double total_of(const float *sums, int blocks, DrawArea &s) {
 }
 
 /* From all tokens: a group of blocks, a block of it, a token of that. */
-__device__ int draw_any(
-    const float *row, int vocab, const float *sums, int blocks, float most, float scale, double uniform, DrawArea &s) {
+__device__ int sample_any(const float *row, int vocab, const float *sums, int blocks, float most, float scale,
+    double uniform, SampleArea &s) {
     const double total = total_of(sums, blocks, s);
     if (threadIdx.x == 0) {
         s.target = uniform * total;
-        s.at = GROUP * draw_weight(s.groups, (blocks + GROUP - 1) / GROUP, &s.target);
+        s.at = GROUP * sample_weight(s.groups, (blocks + GROUP - 1) / GROUP, &s.target);
     }
     block_sync();
     const int first_block = s.at, block_count = min(blocks - first_block, GROUP);
     if (threadIdx.x < block_count) s.weights[threadIdx.x] = load(sums + first_block + threadIdx.x);
     block_sync();
-    if (threadIdx.x == 0) s.at = LOGITS * (first_block + draw_weight(s.weights, block_count, &s.target));
+    if (threadIdx.x == 0) s.at = LOGITS * (first_block + sample_weight(s.weights, block_count, &s.target));
     block_sync();
     const int first = s.at, count = min(vocab - first, LOGITS);
     if (threadIdx.x < count) s.weights[threadIdx.x] = logits_exp((load(row + first + threadIdx.x) - most) * scale);
     block_sync();
-    if (threadIdx.x == 0) s.at = first + draw_weight(s.weights, count, &s.target);
+    if (threadIdx.x == 0) s.at = first + sample_weight(s.weights, count, &s.target);
     block_sync();
     return s.at;
 }
@@ -197,7 +197,7 @@ __device__ __forceinline__ float value_of_order(uint32_t key) {
 
 /* What is ≥ threshold, a warp's part of the blocks: counted, or put at `at` and on. */
 __device__ int collect_part(
-    const float *row, int vocab, const float *maxima, int blocks, float threshold, bool put, int at, DrawArea &s) {
+    const float *row, int vocab, const float *maxima, int blocks, float threshold, bool put, int at, SampleArea &s) {
     const int lane = threadIdx.x % 32, each = (blocks + WARPS - 1) / WARPS, first = threadIdx.x / 32 * each;
     const int end = min(blocks, first + each);
     const uint32_t before = (1u << lane) - 1;
@@ -220,7 +220,7 @@ __device__ int collect_part(
 
 /* All of a row that is ≥ threshold, which is finite. Gives how many they are; more than CANDIDATES_MAX are not there.
  */
-__device__ int collect(const float *row, int vocab, const float *maxima, int blocks, float threshold, DrawArea &s) {
+__device__ int collect(const float *row, int vocab, const float *maxima, int blocks, float threshold, SampleArea &s) {
     const int warp = threadIdx.x / 32;
     const int own = collect_part(row, vocab, maxima, blocks, threshold, false, 0, s);
     if (threadIdx.x % 32 == 0) s.warps[warp] = own;
@@ -238,7 +238,7 @@ __device__ int collect(const float *row, int vocab, const float *maxima, int blo
 /* The sampler's find_cut(): the key at which the weight of the values, taken from the largest down, reaches target, and
  * what is left of that for values of this key. of_blocks: values are a row's maxima; weights NULL: each weighs 1. */
 __device__ uint32_t find_cut(const float *values, bool of_blocks, const unsigned long long *weights, int count,
-    unsigned long long target, unsigned long long *rest, DrawArea &s) {
+    unsigned long long target, unsigned long long *rest, SampleArea &s) {
     const int digit = DIGITS - 1 - threadIdx.x; /* the thread's, from the largest down */
     uint32_t cut = 0, known = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -275,7 +275,7 @@ __device__ uint32_t find_cut(const float *values, bool of_blocks, const unsigned
 }
 
 /* Those for which keep(i) holds, of which nobody but the first warp asks, in the same order. */
-template <class F> __device__ int keep_some(int count, const F &keep, DrawArea &s) {
+template <class F> __device__ int keep_some(int count, const F &keep, SampleArea &s) {
     if (threadIdx.x < 32) {
         const int lane = threadIdx.x;
         int kept = 0;
@@ -300,7 +300,7 @@ template <class F> __device__ int keep_some(int count, const F &keep, DrawArea &
 }
 
 /* The largest until their weight reaches target; at least one. Values that are alike weigh alike. */
-__device__ int keep_top(int count, bool weighed, unsigned long long target, DrawArea &s) {
+__device__ int keep_top(int count, bool weighed, unsigned long long target, SampleArea &s) {
     unsigned long long rest;
     const uint32_t cut = find_cut(s.values, false, weighed ? s.parts : NULL, count, target, &rest, s);
     int ties = 0; /* so far */
@@ -320,7 +320,7 @@ __device__ int keep_top(int count, bool weighed, unsigned long long target, Draw
 }
 
 /* What each candidate weighs; their sum. */
-__device__ unsigned long long weigh(int count, float most, float scale, DrawArea &s) {
+__device__ unsigned long long weigh(int count, float most, float scale, SampleArea &s) {
     if (threadIdx.x == 0) s.sum = 0;
     block_sync();
     unsigned long long own = 0;
@@ -335,7 +335,7 @@ __device__ unsigned long long weigh(int count, float most, float scale, DrawArea
     return sum;
 }
 
-struct DrawRow {
+struct SampleRow {
     const float *row, *maxima, *sums;
     int vocab, blocks, top_k;
     float most, scale, top_p, min_p_log;
@@ -343,7 +343,7 @@ struct DrawRow {
 };
 
 /* How many candidates there are; −1: too many. */
-__device__ int collect_top(const DrawRow &d, DrawArea &s) {
+__device__ int collect_top(const SampleRow &d, SampleArea &s) {
     float threshold = -FLT_MAX;
     unsigned long long rest;
     if (d.top_k < d.blocks)
@@ -356,7 +356,7 @@ __device__ int collect_top(const DrawRow &d, DrawArea &s) {
     return keep_top(count, true, (unsigned long long)((double)d.top_p * (double)total), s);
 }
 
-__device__ int collect_nucleus(const DrawRow &d, DrawArea &s) {
+__device__ int collect_nucleus(const SampleRow &d, SampleArea &s) {
     const unsigned long long target =
         (unsigned long long)((double)d.top_p * total_of(d.sums, d.blocks, s) * (double)0x1p40f);
     for (float reach = 4;; reach *= 2) {
@@ -368,7 +368,7 @@ __device__ int collect_nucleus(const DrawRow &d, DrawArea &s) {
 }
 
 /* By one thread: a candidate by its weight. */
-__device__ int draw_candidate(int count, unsigned long long target, const DrawArea &s) {
+__device__ int sample_candidate(int count, unsigned long long target, const SampleArea &s) {
     int last = s.ids[0];
     for (int i = 0; i < count; i++) {
         if (s.parts[i] == 0) continue;
@@ -379,7 +379,7 @@ __device__ int draw_candidate(int count, unsigned long long target, const DrawAr
     return last;
 }
 
-__device__ int draw_some(const DrawRow &d, DrawArea &s) {
+__device__ int sample_some(const SampleRow &d, SampleArea &s) {
     const float likely = d.most + d.min_p_log;
     int count;
     if (d.top_k)
@@ -393,7 +393,7 @@ __device__ int draw_some(const DrawRow &d, DrawArea &s) {
         count = keep_some(
             count, [&](int i, bool there) { return there && (s.values[i] >= likely || s.values[i] >= d.most); }, s);
     const unsigned long long total = weigh(count, d.most, d.scale, s);
-    if (threadIdx.x == 0) s.at = draw_candidate(count, (unsigned long long)(d.uniform * (double)total), s);
+    if (threadIdx.x == 0) s.at = sample_candidate(count, (unsigned long long)(d.uniform * (double)total), s);
     block_sync();
     return s.at;
 }
@@ -419,13 +419,13 @@ __device__ bool are_numbers(const float *row, int vocab) {
 }
 
 /* By one thread. */
-__device__ void tell(const DrawnTokens &drawn, int row, int id) {
-    drawn.device[row] = id;
-    drawn.host[(__ldcg(drawn.turn) + 1) & 1][row] = id; /* the step has counted on already */
+__device__ void tell(const SampledTokens &sampled, int row, int id) {
+    sampled.device[row] = id;
+    sampled.host[(__ldcg(sampled.turn) + 1) & 1][row] = id; /* the step has counted on already */
 }
 
 /* The largest logit's token: the greatest pair of a logit and how far its token is from the end. */
-__global__ void __launch_bounds__(BLOCK) largest_kernel(const float *logits, int vocab, DrawnTokens drawn) {
+__global__ void __launch_bounds__(BLOCK) largest_kernel(const float *logits, int vocab, SampledTokens sampled) {
     __shared__ unsigned long long shared[WARPS];
     __shared__ int last;
     let_next_begin();
@@ -450,45 +450,45 @@ __global__ void __launch_bounds__(BLOCK) largest_kernel(const float *logits, int
     block_sync();
     if (threadIdx.x == 0) {
         for (int i = 1; i < WARPS; i++) best = max(best, shared[i]);
-        atomicMax((unsigned long long *)drawn.best + r, best);
+        atomicMax((unsigned long long *)sampled.best + r, best);
     }
-    if (!ends_last(drawn.ended + r, &last) || threadIdx.x != 0) return;
-    best = atomicExch((unsigned long long *)drawn.best + r, 0);
+    if (!ends_last(sampled.ended + r, &last) || threadIdx.x != 0) return;
+    best = atomicExch((unsigned long long *)sampled.best + r, 0);
     const bool finite = best >> 32 > order(-INFINITY) && best >> 32 < order(INFINITY);
-    tell(drawn, r, finite && are_numbers(row, vocab) ? (int)~(uint32_t)best : -1);
+    tell(sampled, r, finite && are_numbers(row, vocab) ? (int)~(uint32_t)best : -1);
 }
 
 /* Sums of blocks, and where the last of a row's are, its token. */
 __global__ void __launch_bounds__(BLOCK)
-    draw_kernel(const float *logits, int vocab, int blocks, float *work, DrawRows rows, DrawnTokens drawn) {
-    __shared__ DrawArea s;
+    sample_kernel(const float *logits, int vocab, int blocks, float *work, SampleRows rows, SampledTokens sampled) {
+    __shared__ SampleArea s;
     let_next_begin();
     wait_for_previous();
     const int r = blockIdx.y, k = __ldcg(rows.top_k + r);
     float *maxima = work + (int64_t)r * 2 * blocks, *sums = maxima + blocks;
-    DrawRow d = {logits + (int64_t)r * vocab, maxima, sums, vocab, blocks, k > 0 && k < vocab ? k : 0, 0,
+    SampleRow d = {logits + (int64_t)r * vocab, maxima, sums, vocab, blocks, k > 0 && k < vocab ? k : 0, 0,
         load(rows.scales + r), load(rows.top_p + r), load(rows.min_p_log + r),
         __hiloint2double(__ldcg(rows.uniform_high + r), __ldcg(rows.uniform_low + r))};
     const bool some = d.top_k || d.top_p < 1 || d.min_p_log > -INFINITY;
     d.most = sum_blocks(d.row, vocab, blocks, some ? 1 : d.scale, maxima, sums, s.floats);
-    if (!ends_last(drawn.ended + r, &s.at)) return;
+    if (!ends_last(sampled.ended + r, &s.at)) return;
     int id = -1;
     const bool can = isfinite(d.most) && are_numbers(d.row, vocab);
     if (can && d.scale == 0) {
         const int first = LOGITS * first_equal(maxima, blocks, d.most, &s.at);
         id = first + first_equal(d.row + first, min(vocab - first, LOGITS), d.most, &s.at);
     } else if (can) {
-        id = some ? draw_some(d, s) : draw_any(d.row, vocab, sums, blocks, d.most, d.scale, d.uniform, s);
+        id = some ? sample_some(d, s) : sample_any(d.row, vocab, sums, blocks, d.most, d.scale, d.uniform, s);
     }
-    if (threadIdx.x == 0) tell(drawn, r, id);
+    if (threadIdx.x == 0) tell(sampled, r, id);
 }
 
-extern "C" cudaError_t rows_draw(cudaStream_t stream, int rows, int vocab, const float *logits, int largest,
-    float *work, const DrawRows *draws, const DrawnTokens *drawn) {
+extern "C" cudaError_t rows_sample(cudaStream_t stream, int rows, int vocab, const float *logits, int largest,
+    float *work, const SampleRows *sample_params, const SampledTokens *sampled) {
     const int blocks = (vocab + LOGITS - 1) / LOGITS;
     const dim3 grid = sums_grid(rows, blocks);
-    if (largest) return launch(stream, largest_kernel, grid, BLOCK, 0, logits, vocab, *drawn);
+    if (largest) return launch(stream, largest_kernel, grid, BLOCK, 0, logits, vocab, *sampled);
     const cudaError_t error = launch(stream, maxima_kernel, grid, BLOCK, 0, logits, vocab, blocks, work, (float *)0);
     if (error) return error;
-    return launch(stream, draw_kernel, grid, BLOCK, 0, logits, vocab, blocks, work, *draws, *drawn);
+    return launch(stream, sample_kernel, grid, BLOCK, 0, logits, vocab, blocks, work, *sample_params, *sampled);
 }

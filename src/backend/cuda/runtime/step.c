@@ -10,7 +10,7 @@
 enum { HEADER = 4 };
 enum {
     POSITIONS = 0,
-    PLACES = POSITION_AXES_MAX,
+    PLACES = POSITION_DIMS_MAX,
     RUNS,
     SPAN_BEGINS,
     SPAN_ENDS,
@@ -80,16 +80,17 @@ bool cuda_steps_open(CudaBackend *b, Error *error) {
     for (int i = 0; i < CUDA_STEPS; i++)
         if (!cuda_expect(cudaEventCreateWithFlags(&b->done[i], cudaEventDisableTiming), "an event", error))
             return false;
-    const size_t drawn = (size_t)b->base.rows_max * sizeof(int32_t);
+    const size_t sampled = (size_t)b->base.rows_max * sizeof(int32_t);
     for (int i = 0; i < CUDA_STEPS; i++)
-        if (!cuda_expect(cudaMallocHost((void **)&b->drawn.host[i], drawn), "memory for tokens", error)) return false;
-    b->drawn.turn = b->block.turn;
+        if (!cuda_expect(cudaMallocHost((void **)&b->sampled.host[i], sampled), "memory for tokens", error))
+            return false;
+    b->sampled.turn = b->block.turn;
     /* One piece of memory: what drawing works in, the tokens. */
-    const size_t each = sizeof *b->drawn.best + sizeof *b->drawn.ended, work = (size_t)b->base.rows_max * each;
-    if (!(b->drawn.best = cuda_take(b, work + drawn, error))) return false;
-    b->drawn.ended = (int32_t *)(b->drawn.best + b->base.rows_max);
-    b->drawn.device = b->drawn.ended + b->base.rows_max;
-    return cuda_expect(cudaMemsetAsync(b->drawn.best, 0, work, b->stream), "memory for tokens", error) &&
+    const size_t each = sizeof *b->sampled.best + sizeof *b->sampled.ended, work = (size_t)b->base.rows_max * each;
+    if (!(b->sampled.best = cuda_take(b, work + sampled, error))) return false;
+    b->sampled.ended = (int32_t *)(b->sampled.best + b->base.rows_max);
+    b->sampled.device = b->sampled.ended + b->base.rows_max;
+    return cuda_expect(cudaMemsetAsync(b->sampled.best, 0, work, b->stream), "memory for tokens", error) &&
         block_grow(b, STEP_INTS_LEAST, error);
 }
 
@@ -97,8 +98,8 @@ void cuda_steps_close(CudaBackend *b) {
     forget_graphs(b);
     block_free(b);
     cudaFree(b->block.turn);
-    cudaFree(b->drawn.best);
-    for (int i = 0; i < CUDA_STEPS; i++) cudaFreeHost(b->drawn.host[i]);
+    cudaFree(b->sampled.best);
+    for (int i = 0; i < CUDA_STEPS; i++) cudaFreeHost(b->sampled.host[i]);
     for (int i = 0; i < CUDA_STEPS; i++)
         if (b->done[i]) cudaEventDestroy(b->done[i]);
 }
@@ -109,13 +110,13 @@ StepRows cuda_step_rows(const CudaBackend *b) {
     int32_t *block = b->block.device;
     return (StepRows){.positions = array(b, block, POSITIONS),
         .places = array(b, block, PLACES),
-        .runs = array(b, block, RUNS),
+        .chunks = array(b, block, RUNS),
         .span_begins = array(b, block, SPAN_BEGINS),
         .span_ends = array(b, block, SPAN_ENDS),
         .run_rows = array(b, block, RUN_ROWS),
         .run_offsets = array(b, block, RUN_OFFSETS),
         .rows = b->step.rows,
-        .axes = b->step.axes};
+        .position_dims = b->step.position_dims};
 }
 StepRows cuda_step_exact_rows(const CudaBackend *b) {
     int32_t *block = b->block.device;
@@ -132,8 +133,8 @@ const int32_t *cuda_step_outputs(const CudaBackend *b) { return array(b, b->bloc
 const float *cuda_step_scales(const CudaBackend *b) {
     return (const float *)(const void *)array(b, b->block.device, SCALES);
 }
-DrawRows cuda_step_draws(const CudaBackend *b) {
-    return (DrawRows){.scales = cuda_step_scales(b),
+SampleRows cuda_step_sample_params(const CudaBackend *b) {
+    return (SampleRows){.scales = cuda_step_scales(b),
         .top_p = (const float *)(const void *)array(b, b->block.device, TOP_PS),
         .min_p_log = (const float *)(const void *)array(b, b->block.device, MIN_PS),
         .top_k = array(b, b->block.device, TOP_KS),
@@ -141,46 +142,46 @@ DrawRows cuda_step_draws(const CudaBackend *b) {
         .uniform_high = array(b, b->block.device, UNIFORM_HIGHS)};
 }
 
-static void fill_draw(CudaBackend *b, const Draw *draw, int output) {
+static void fill_sample(CudaBackend *b, const SampleParams *sample, int output) {
     int32_t *block = host_block(b), halves[2];
-    memcpy(halves, &draw->uniform, sizeof halves);
-    memcpy(array(b, block, SCALES) + output, &draw->scale, sizeof draw->scale);
-    memcpy(array(b, block, TOP_PS) + output, &draw->top_p, sizeof draw->top_p);
-    memcpy(array(b, block, MIN_PS) + output, &draw->min_p_log, sizeof draw->min_p_log);
-    array(b, block, TOP_KS)[output] = draw->top_k;
+    memcpy(halves, &sample->uniform, sizeof halves);
+    memcpy(array(b, block, SCALES) + output, &sample->scale, sizeof sample->scale);
+    memcpy(array(b, block, TOP_PS) + output, &sample->top_p, sizeof sample->top_p);
+    memcpy(array(b, block, MIN_PS) + output, &sample->min_p_log, sizeof sample->min_p_log);
+    array(b, block, TOP_KS)[output] = sample->top_k;
     array(b, block, UNIFORM_LOWS)[output] = halves[0];
     array(b, block, UNIFORM_HIGHS)[output] = halves[1];
 }
 
 /* What of a run's rows is codes, and the run as it is without those. */
-static void fill_coded(CudaBackend *b, const Run *run) {
+static void fill_coded(CudaBackend *b, const SequenceChunk *chunk) {
     int32_t *block = host_block(b);
-    const int exact = cuda_exact_rows(run);
-    for (int t = 0; t < run->rows; t++) {
-        const int row = run->row + t, place = run->position + t;
+    const int exact = cuda_exact_rows(chunk);
+    for (int t = 0; t < chunk->rows; t++) {
+        const int row = chunk->row + t, place = chunk->position + t;
         const bool coded = t >= exact;
-        array(b, block, CODE_ENDS)[row] = coded ? kv_cold_end(run->coding, place) : 0;
-        array(b, block, CODE_SINKS)[row] = coded ? run->coding->sink : 0;
+        array(b, block, CODE_ENDS)[row] = coded ? kv_cold_end(chunk->quant, place) : 0;
+        array(b, block, CODE_SINKS)[row] = coded ? chunk->quant->sink : 0;
         array(b, block, EXACT_PLACES)[row] = coded ? -1 : place;
         array(b, block, EXACT_RUN_ROWS)[row] = coded ? 1 : exact;
         array(b, block, EXACT_RUN_OFFSETS)[row] = coded ? 0 : t;
     }
 }
 
-static void fill_run(CudaBackend *b, const Run *run, int index) {
+static void fill_run(CudaBackend *b, const SequenceChunk *chunk, int index) {
     int32_t *block = host_block(b);
-    if (b->codes.seen) fill_coded(b, run);
-    for (int t = 0; t < run->rows; t++) {
-        const int row = run->row + t, place = run->position + t;
+    if (b->codes.seen) fill_coded(b, chunk);
+    for (int t = 0; t < chunk->rows; t++) {
+        const int row = chunk->row + t, place = chunk->position + t;
         array(b, block, PLACES)[row] = place;
         array(b, block, RUNS)[row] = index;
-        array(b, block, RUN_ROWS)[row] = run->rows;
+        array(b, block, RUN_ROWS)[row] = chunk->rows;
         array(b, block, RUN_OFFSETS)[row] = t;
         int begin = 0, end = 0;
-        for (int i = 0; i < run->span_count; i++)
-            if (run->spans[i].begin <= place && place < run->spans[i].end) {
-                begin = run->spans[i].begin;
-                end = run->spans[i].end;
+        for (int i = 0; i < chunk->span_count; i++)
+            if (chunk->spans[i].begin <= place && place < chunk->spans[i].end) {
+                begin = chunk->spans[i].begin;
+                end = chunk->spans[i].end;
             }
         array(b, block, SPAN_BEGINS)[row] = begin;
         array(b, block, SPAN_ENDS)[row] = end;
@@ -190,27 +191,27 @@ static void fill_run(CudaBackend *b, const Run *run, int index) {
 static void fill_rows(CudaBackend *b, const Step *step) {
     int32_t *block = host_block(b);
     const size_t rows = (size_t)step->rows * sizeof(int32_t);
-    memcpy(array(b, block, POSITIONS), step->positions, rows * (size_t)step->axes);
+    memcpy(array(b, block, POSITIONS), step->positions, rows * (size_t)step->position_dims);
     memcpy(array(b, block, TOKENS), step->tokens, rows);
     if (step->outputs) memcpy(array(b, block, OUTPUTS), step->outputs, (size_t)step->output_count * sizeof(int32_t));
     if (step->scales) memcpy(array(b, block, SCALES), step->scales, (size_t)step->output_count * sizeof *step->scales);
-    for (int i = 0; step->draws && i < step->output_count; i++) fill_draw(b, &step->draws[i], i);
-    for (int i = 0; i < step->run_count; i++) fill_run(b, &step->runs[i], i);
+    for (int i = 0; step->sample_params && i < step->output_count; i++) fill_sample(b, &step->sample_params[i], i);
+    for (int i = 0; i < step->chunk_count; i++) fill_run(b, &step->chunks[i], i);
     if (b->codes.seen) cuda_codes_fill(b, block + b->codes.records);
 }
 
-static int pages_of(const Run *run) { return (run->position + run->rows - 1) / KV_PAGE_TOKENS + 1; }
+static int pages_of(const SequenceChunk *chunk) { return (chunk->position + chunk->rows - 1) / KV_PAGE_TOKENS + 1; }
 
 /* Where a group's tables are in a block. */
 static size_t tables_at(const CudaBackend *b, int group) {
-    return b->block.tables + (size_t)group * (size_t)b->block.run_count * (size_t)b->block.table_stride;
+    return b->block.tables + (size_t)group * (size_t)b->block.chunk_count * (size_t)b->block.table_stride;
 }
 
 static void fill_tables(CudaBackend *b, int group) {
     int32_t *to = host_block(b) + tables_at(b, group);
-    for (int i = 0; i < b->step.run_count; i++, to += b->block.table_stride) {
-        const Run *run = &b->step.runs[i];
-        memcpy(to, run->tables[group], (size_t)pages_of(run) * sizeof *to);
+    for (int i = 0; i < b->step.chunk_count; i++, to += b->block.table_stride) {
+        const SequenceChunk *chunk = &b->step.chunks[i];
+        memcpy(to, chunk->tables[group], (size_t)pages_of(chunk) * sizeof *to);
     }
     b->block.filled[group] = true;
 }
@@ -229,7 +230,7 @@ const int32_t *cuda_step_tables(CudaBackend *b, int group) {
         if (b->capturing)
             b->capturing->groups = group + 1 > b->capturing->groups ? group + 1 : b->capturing->groups;
         else
-            send(b, tables_at(b, group), (size_t)b->step.run_count * (size_t)b->block.table_stride);
+            send(b, tables_at(b, group), (size_t)b->step.chunk_count * (size_t)b->block.table_stride);
     }
     return b->block.device + tables_at(b, group);
 }
@@ -237,17 +238,17 @@ const int32_t *cuda_step_tables(CudaBackend *b, int group) {
 /* ---- graphs ---- */
 
 static bool repeatable(const Step *step) {
-    if (!step->cache || step->axes != 1 || step->embeddings || step->run_count != step->rows) return false;
-    for (int i = 0; i < step->run_count; i++)
-        if (step->runs[i].span_count) return false;
+    if (!step->cache || step->position_dims != 1 || step->embeddings || step->chunk_count != step->rows) return false;
+    for (int i = 0; i < step->chunk_count; i++)
+        if (step->chunks[i].span_count) return false;
     return true;
 }
 
 static CudaGraph *find_graph(CudaBackend *b, const CudaKey *key) {
     for (int i = 0; i < b->graph_count; i++) {
         const CudaKey *k = &b->graphs[i].key;
-        if (k->rows == key->rows && k->generated == key->generated && k->many == key->many &&
-            k->outputs == key->outputs && k->pages == key->pages && k->drawing == key->drawing &&
+        if (k->rows == key->rows && k->decode_rows == key->decode_rows && k->uniform_matmul == key->uniform_matmul &&
+            k->outputs == key->outputs && k->pages == key->pages && k->sampling_now == key->sampling_now &&
             k->cache == key->cache && k->coded == key->coded && k->exact == key->exact && k->forms == key->forms)
             return &b->graphs[i];
     }
@@ -284,7 +285,7 @@ static void end_capture(CudaBackend *b) {
     CudaGraph *graph = b->capturing;
     cudaGraph_t captured = NULL;
     b->capturing = NULL;
-    if (!graph->copied && !b->step.draws && b->read.from && b->read.rows == b->step.rows &&
+    if (!graph->copied && !b->step.sample_params && b->read.from && b->read.rows == b->step.rows &&
         b->read.outputs == b->step.output_count) {
         graph->logits = b->read.from;
         graph->logits_count = b->read.count;
@@ -303,33 +304,33 @@ static void end_capture(CudaBackend *b) {
 
 static bool set_tables(CudaBackend *b, const Step *step, bool again) {
     int pages = 1;
-    for (int i = 0; i < step->run_count; i++)
-        pages = pages_of(&step->runs[i]) > pages ? pages_of(&step->runs[i]) : pages;
+    for (int i = 0; i < step->chunk_count; i++)
+        pages = pages_of(&step->chunks[i]) > pages ? pages_of(&step->chunks[i]) : pages;
     if (again)
         while (pages & (pages - 1)) pages += pages & -pages;
     b->pages = b->block.table_stride = pages;
     b->short_runs = false;
     b->long_runs = 0;
     b->single_rows = true;
-    for (int i = 0; i < step->run_count; i++) {
-        const bool is_long = step->runs[i].rows >= ATTENTION_LONG_RUN;
+    for (int i = 0; i < step->chunk_count; i++) {
+        const bool is_long = step->chunks[i].rows >= ATTENTION_LONG_RUN;
         b->short_runs = b->short_runs || !is_long;
         b->long_runs += is_long;
-        b->single_rows = b->single_rows && step->runs[i].rows == 1 && step->runs[i].span_count == 0;
+        b->single_rows = b->single_rows && step->chunks[i].rows == 1 && step->chunks[i].span_count == 0;
     }
-    b->block.run_count = step->run_count;
+    b->block.chunk_count = step->chunk_count;
     memset(b->block.filled, 0, sizeof b->block.filled);
     b->block.rows = step->rows;
     b->codes.records = HEADER + (size_t)ARRAYS * (size_t)step->rows;
     b->block.tables = b->codes.records + cuda_codes_look(b, step, again);
     return block_grow(
-        b, b->block.tables + (size_t)CUDA_GROUPS_MAX * (size_t)step->run_count * (size_t)pages, &b->fault);
+        b, b->block.tables + (size_t)CUDA_GROUPS_MAX * (size_t)step->chunk_count * (size_t)pages, &b->fault);
 }
 
-static CudaDrawing drawing_of(const Step *step) {
-    if (!step->draws) return step->scales ? DRAWING_SUMS : DRAWING_NONE;
+static CudaSampling drawing_of(const Step *step) {
+    if (!step->sample_params) return step->scales ? DRAWING_SUMS : DRAWING_NONE;
     for (int i = 0; i < step->output_count; i++)
-        if (step->draws[i].scale != 0) return DRAWING_ANY;
+        if (step->sample_params[i].scale != 0) return DRAWING_ANY;
     return DRAWING_LARGEST;
 }
 
@@ -339,7 +340,7 @@ bool cuda_begin(Backend *backend, const Step *step) {
     cuda_loader_close(b);
     if (b->graphs_stale) forget_graphs(b);
     b->step = *step;
-    b->drawing = drawing_of(step);
+    b->sampling_now = drawing_of(step);
     b->read.there = false;
     b->handed = b->passed = NULL;
     b->scratch_used = 0;
@@ -352,11 +353,11 @@ bool cuda_begin(Backend *backend, const Step *step) {
     host_block(b)[1] = (int32_t)b->ticket;
     b->part.sums = 0;
     const CudaKey key = {.rows = step->rows,
-        .generated = step->generated,
-        .many = step->many,
+        .decode_rows = step->decode_rows,
+        .uniform_matmul = step->uniform_matmul,
         .outputs = step->output_count,
         .pages = b->pages,
-        .drawing = b->drawing,
+        .sampling_now = b->sampling_now,
         .coded = b->codes.seen + (b->codes.seen && !b->codes.mixed),
         .exact = b->codes.seen ? b->codes.exact : 0,
         .forms = b->codes.seen ? b->codes.forms : 0,

@@ -49,7 +49,7 @@ void cuda_parts_close(CudaBackend *b) {
 /* The other knows where this is from b->part, so a place may still change. */
 bool cuda_parts_room(CudaBackend *b, int64_t width, Error *error) {
     CudaPart *part = &b->part;
-    PartExchange *e = &part->exchange;
+    RankExchange *e = &part->exchange;
     if (!part->other || width <= part->width) return true;
     const size_t bytes = PART_SLOTS * (size_t)parts_slot_bytes(b->base.rows_max, width, e);
     cudaFree(e->place.mine);
@@ -79,16 +79,16 @@ static PartPlace next_place(const CudaBackend *b) {
 
 void cuda_parts_product(const CudaBackend *b, const MatmulAdd *op, Product *product) {
     product->part = next_place(b);
-    const bool mixed = op->generated > 0 && op->generated < op->rows;
-    product->generated = op->generated > 0;
+    const bool mixed = op->decode_rows > 0 && op->decode_rows < op->rows;
+    product->decode_rows = op->decode_rows > 0;
     if (!op->norm && !mixed && product_is_few(product)) return;
     product->mode = PRODUCT_STORE;
     product->out[0] = b->part.exchange.terms;
 }
 
-void cuda_sum_parts(Backend *backend, const PartSum *op) {
+void cuda_all_reduce(Backend *backend, const RankSum *op) {
     CudaBackend *b = cuda_of(backend);
-    PartExchange e = b->part.exchange;
+    RankExchange e = b->part.exchange;
     b->handed = NULL;
     CHECK(op->width <= b->part.width && b->part.sums < PART_SUMS_MAX);
     e.place = next_place(b);

@@ -23,7 +23,7 @@ __device__ __forceinline__ uint32_t mark_get(const uint32_t *from) {
     return mark;
 }
 
-__device__ __forceinline__ void part_finish(const PartExchange &e, int64_t at, float own, float other) {
+__device__ __forceinline__ void part_finish(const RankExchange &e, int64_t at, float own, float other) {
     const float sum = part_add(e.place, own, other);
     if (e.residual)
         e.residual[at] = fmaf(e.scale, sum, load(e.residual + at));
@@ -31,7 +31,7 @@ __device__ __forceinline__ void part_finish(const PartExchange &e, int64_t at, f
         e.terms[at] = sum;
 }
 
-__global__ void __launch_bounds__(WORDS) words_kernel(const __grid_constant__ PartExchange e) {
+__global__ void __launch_bounds__(WORDS) words_kernel(const __grid_constant__ RankExchange e) {
     let_next_begin();
     wait_for_previous();
     const uint32_t mark = part_mark(e.place);
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(WORDS) words_kernel(const __grid_constant__ Pa
     part_finish(e, at, own, part_word(e.place, slot, mark, at));
 }
 
-__global__ void __launch_bounds__(BLOCK) blocks_kernel(const __grid_constant__ PartExchange e) {
+__global__ void __launch_bounds__(BLOCK) blocks_kernel(const __grid_constant__ RankExchange e) {
     let_next_begin();
     wait_for_previous();
     const uint32_t mark = part_mark(e.place);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(BLOCK) blocks_kernel(const __grid_constant__ P
 
 static int64_t up_to(int64_t size, int64_t align) { return (size + align - 1) / align * align; }
 
-extern "C" int64_t parts_slot_bytes(int rows_max, int64_t width, PartExchange *places) {
+extern "C" int64_t parts_slot_bytes(int rows_max, int64_t width, RankExchange *places) {
     const int64_t most = rows_max * width, few = PART_WORD_ROWS * width;
     places->marks_offset = up_to(few * (int64_t)sizeof(uint64_t), 256);
     places->data_offset = up_to(places->marks_offset + (most / (BLOCK * PIECE) + 1) * (int64_t)sizeof(uint32_t), 256);
@@ -80,7 +80,7 @@ extern "C" int64_t parts_slot_bytes(int rows_max, int64_t width, PartExchange *p
     return places->place.slot_bytes;
 }
 
-extern "C" cudaError_t parts_sum(cudaStream_t stream, int rows, const PartExchange *e) {
+extern "C" cudaError_t parts_sum(cudaStream_t stream, int rows, const RankExchange *e) {
     if (rows <= PART_WORD_ROWS)
         return launch(stream, words_kernel, dim3((unsigned)((e->count + WORDS - 1) / WORDS)), WORDS, 0, *e);
     const int64_t each = BLOCK * PIECE;

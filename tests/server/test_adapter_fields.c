@@ -1,0 +1,310 @@
+/* The tables of the other doors' fields: what each lists is of the type and range it says, a value other than the
+ * default changes the request or is refused, unless the table says that nothing depends on it, and there are no
+ * fields beside them. */
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "server/endpoint.h"
+#include "server/fields.h"
+#include "server/ollama_request.h"
+#include "server/responses_request.h"
+#include "test.h"
+
+typedef struct Member {
+    const char *name, *value;
+} Member;
+
+typedef struct AdapterCase {
+    Adapter adapter;
+    Member members[4];                                                    /* of a body that is right */
+    bool (*read)(ApiRequest *request, const Json *body, ApiError *error); /* NULL: it writes no chat */
+} AdapterCase;
+
+static bool read_message_body(ApiRequest *request, const Json *body, ApiError *error) {
+    return endpoint_messages.read_params(request, body, error);
+}
+
+#define SAID(text) "[{\"role\":\"user\",\"content\":\"" text "\"}]"
+
+static const AdapterCase adapters[] = {
+    {DOOR_RESPONSES, {{"model", "\"m\""}, {"input", "\"x\""}}, responses_read},
+    {DOOR_MESSAGES, {{"model", "\"m\""}, {"max_tokens", "9"}, {"messages", SAID("x")}}, read_message_body},
+    {DOOR_OLLAMA_CHAT, {{"model", "\"m\""}, {"messages", SAID("x")}}, ollama_read_chat},
+    {DOOR_GENERATE, {{"model", "\"m\""}, {"prompt", "\"x\""}}, ollama_read_generate},
+    {DOOR_TOKENIZE, {{"content", "\"x\""}}, NULL},
+    {DOOR_DETOKENIZE, {{"tokens", "[1]"}}, NULL},
+    {DOOR_OLLAMA_EMBED, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
+    {DOOR_EMBEDDINGS, {{"model", "\"m\""}, {"input", "\"x\""}}, NULL},
+};
+
+/* Values that are not the default. */
+static const Member others[] = {
+    {"model", "\"other\""},
+    {"input", "\"y\""},
+    {"messages", SAID("y")},
+    {"system", "\"y\""},
+    {"stream_options.include_obfuscation", "true"},
+    {"tools", "[{\"type\":\"function\",\"name\":\"f\",\"function\":{\"name\":\"f\"}}]"},
+    {"tool_choice", "{\"type\":\"none\"}"},
+    {"parallel_tool_calls", "false"},
+    {"format", "\"json\""},
+    {"text.format", "{\"type\":\"json_object\"}"},
+    {"text.verbosity", "\"low\""},
+    {"reasoning.effort", "\"low\""},
+    {"reasoning.summary", "\"auto\""},
+    {"reasoning.generate_summary", "\"auto\""},
+    {"include", "[\"reasoning.encrypted_content\"]"},
+    {"truncation", "\"auto\""},
+    {"service_tier", "\"auto\""},
+    {"prompt_cache_retention", "\"24h\""},
+    {"conversation", "\"c\""},
+    {"stop_sequences", "[\"q\"]"},
+    {"thinking.type", "\"enabled\""},
+    {"thinking.display", "\"omitted\""},
+    {"output_config.effort", "\"low\""},
+    {"speed", "\"fast\""},
+    {"encoding_format", "\"base64\""},
+    {"output_config.format", "{\"type\":\"json_schema\",\"schema\":{}}"},
+    {"output_format", "{\"type\":\"json_schema\",\"schema\":{}}"},
+    {"container", "\"c\""},
+    {"metadata", "{\"user_id\":\"u\"}"},
+    {"context_management", "{}"},
+    {"think", "true"},
+    {"keep_alive", "\"5m\""},
+    {"options.seed", "7"},
+    {"options.stop", "\"q\""},
+    {"options.num_predict", "3"},
+    {"options.repeat_last_n", "0"},
+    {"options.repeat_penalty", "1.5"},
+    {"context", "[1]"},
+    {"images", "[\"x\"]"},
+    {"mcp_servers", "[{}]"},
+    {"temperature", "0.5"},
+    {"top_p", "0.5"},
+};
+
+static const char *other_value(const Field *f, AdapterCase const *adapter, const Member **beside) {
+    static const Member stream = {"stream", "true"};
+    *beside = !strncmp(f->name, "stream_options", 14) ? &stream : NULL;
+    if (!strcmp(f->name, "tool_choice") && adapter->adapter == DOOR_RESPONSES) return "\"none\"";
+    if (!strcmp(f->name, "context_management") && adapter->adapter == DOOR_RESPONSES) return "[]";
+    if (!strcmp(f->name, "service_tier") && adapter->adapter == DOOR_RESPONSES) return "\"flex\"";
+    if (!strcmp(f->name, "metadata") && adapter->adapter == DOOR_RESPONSES) return "{\"a\":\"b\"}";
+    if (!strcmp(f->name, "tools") && adapter->adapter == DOOR_MESSAGES) return "[{\"name\":\"f\",\"input_schema\":{}}]";
+    if (!strcmp(f->name, "stream")) return adapter->adapter & (DOOR_OLLAMA_CHAT | DOOR_GENERATE) ? "false" : "true";
+    for (size_t i = 0; i < COUNT_OF(others); i++)
+        if (!strcmp(others[i].name, f->name)) return others[i].value;
+    switch (f->type) {
+    case FIELD_NUMBER: return "0.5";
+    case FIELD_INTEGER:
+    case FIELD_LONG: return f->max == 2 ? "2" : "3";
+    case FIELD_BOOL: return "true";
+    case FIELD_TEXT: return "\"abc\"";
+    case FIELD_OBJECT: return "{}";
+    case FIELD_ARRAY: return "[]";
+    case FIELD_ANY: break;
+    }
+    TEST_MSG(false, "%s: no example", f->name);
+    return "null";
+}
+
+static Arena arena;
+
+/* A name with a dot is a member of an object. */
+static void write_member(const char *name, const char *value, Buffer *out) {
+    const char *dot = strchr(name, '.');
+    if (out->size > 1) buffer_byte(out, ',');
+    if (dot)
+        buffer_printf(out, "\"%.*s\":{\"%s\":%s}", (int)(dot - name), name, dot + 1, value);
+    else
+        buffer_printf(out, "\"%s\":%s", name, value);
+}
+
+/* The door's body with a field in place of its own. */
+static const Json *make_body(const AdapterCase *adapter, const char *name, const char *value, const Member *beside) {
+    Error why = {0};
+    Buffer text = {0};
+    buffer_byte(&text, '{');
+    for (const Member *m = adapter->members; m->name; m++)
+        if (strcmp(m->name, name) != 0) write_member(m->name, m->value, &text);
+    write_member(name, value, &text);
+    if (beside) write_member(beside->name, beside->value, &text);
+    buffer_byte(&text, '}');
+    const char *copy = arena_copy(&arena, buffer_view(&text));
+    const Json *body = json_parse(&arena, (Slice){copy, text.size}, &why);
+    CHECK(body != NULL);
+    buffer_free(&text);
+    return body;
+}
+
+/* All that a request says, as text. */
+static void show(const ApiRequest *r, Buffer *out) {
+    const SamplingOptions *o = &r->sampling;
+    const Json *const trees[] = {r->messages, r->template_arguments, r->tools.list, r->tools.choice};
+    buffer_printf(out, "%.*s|%g %g %g %d %g %g %g %llu|%lld %d|%d %d|%d %d %.*s %d %d %lld|%d %.*s|%llu|",
+        SLICE_SHOWN(r->model), (double)o->temperature, (double)o->top_p, (double)o->min_p, o->top_k,
+        (double)o->repetition_penalty, (double)o->presence_penalty, (double)o->frequency_penalty,
+        (unsigned long long)o->seed, (long long)r->max_tokens, r->cut, r->form.stream, r->form.obfuscated,
+        r->tools.mode, r->tools.single, SLICE_SHOWN(r->tools.effort), r->tools.thinking, r->tools.thinking_given,
+        (long long)r->tools.budget, r->constraint.kind, SLICE_SHOWN(r->constraint.source),
+        (unsigned long long)cache_salt(&r->cache, NULL));
+    for (int i = 0; i < r->stop_count; i++) buffer_slice(out, r->stops[i]);
+    for (size_t i = 0; i < COUNT_OF(trees); i++)
+        if (trees[i]) json_write(out, trees[i]);
+}
+
+static bool read_body(const AdapterCase *adapter, const Json *body, Buffer *shown, ApiError *error) {
+    ApiRequest r = {.arena = &arena,
+        .vocab = 1000,
+        .max_tokens = -1,
+        .choices = 1,
+        .tools.budget = -1,
+        .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1.1f, .logprobs = -1, .seed = 5}};
+    *error = (ApiError){0};
+    buffer_clear(shown);
+    if (!adapter->read) return fields_check(adapter->adapter, body, NULL, error);
+    const bool ok = adapter->read(&r, body, error);
+    if (ok) show(&r, shown);
+    return ok;
+}
+
+static void refuses(const AdapterCase *adapter, const char *name, const char *value) {
+    ApiError error;
+    Buffer shown = {0};
+    const bool ok = read_body(adapter, make_body(adapter, name, value, NULL), &shown, &error);
+    const size_t size = strlen(name);
+    const bool named = !strncmp(error.param, name, size) && (!error.param[size] || strchr(".[", error.param[size]));
+    TEST_MSG(!ok && error.status == 400 && named, "%s = %s: %d %s %s", name, value, error.status, error.param,
+        error.message);
+    buffer_free(&shown);
+}
+
+static void test_types(const AdapterCase *adapter, const Field *f) {
+    static const char *const wrong[] = {"\"text\"", "[[]]", "{\"a\":[]}", "true", "1.5", "-1e300", "1e300"};
+    static const FieldType types[] = {
+        FIELD_TEXT, FIELD_ARRAY, FIELD_OBJECT, FIELD_BOOL, FIELD_NUMBER, FIELD_NUMBER, FIELD_NUMBER};
+    for (size_t i = 0; i < COUNT_OF(wrong) && f->type != FIELD_ANY; i++)
+        if (f->type != types[i]) refuses(adapter, f->name, wrong[i]);
+    char value[64];
+    if (f->type > FIELD_LONG || (f->min == 0 && f->max == 0)) return;
+    snprintf(value, sizeof value, "%.17g", f->min - 1);
+    refuses(adapter, f->name, value);
+    snprintf(value, sizeof value, "%.17g", f->max + 1);
+    refuses(adapter, f->name, value);
+}
+
+static bool is_parent(const AdapterCase *adapter, const Field *f) {
+    size_t count;
+    const AdapterField *rows = adapter_fields_all(&count);
+    const size_t size = strlen(f->name);
+    for (size_t i = 0; i < count; i++) {
+        const Field *other = &rows[i].field;
+        if (other->adapters & adapter->adapter && !strncmp(other->name, f->name, size) && other->name[size] == '.')
+            return true;
+    }
+    return false;
+}
+
+static void test_effect(const AdapterCase *adapter, const Field *f) {
+    ApiError error;
+    Buffer without = {0}, with = {0};
+    const Member *beside;
+    const char *value = other_value(f, adapter, &beside);
+    const char *name = beside ? beside->name : "model", *given = beside ? beside->value : "\"m\"";
+    const bool fine = read_body(adapter, make_body(adapter, name, given, NULL), &without, &error);
+    TEST_MSG(fine, "%s %s", error.param, error.message);
+    const bool ok = read_body(adapter, make_body(adapter, f->name, value, beside), &with, &error);
+    const bool changed = ok && !slice_equal(buffer_view(&with), buffer_view(&without));
+    switch (f->status) {
+    case FIELD_HONOURED:
+    case FIELD_EXTENSION: /* objects with rows for their members are those; tokens are no request */
+        TEST_MSG(
+            ok && (changed || is_parent(adapter, f) || !adapter->read), "%s is ignored: %s", f->name, error.message);
+        break;
+    case FIELD_ACCEPTED: TEST_MSG(ok && !changed, "%s: %s", f->name, error.message); break;
+    case FIELD_NEUTRAL:
+    case FIELD_REFUSED:
+        TEST_MSG(!ok && error.status == 400 && !strcmp(error.param, f->name), "%s is not refused: %s %s", f->name,
+            error.param, error.message);
+        break;
+    }
+    if (!f->standing)
+        TEST_MSG(read_body(adapter, make_body(adapter, f->name, "null", beside), &with, &error),
+            "%s: null is not absent: %s", f->name, error.message);
+    buffer_free(&without);
+    buffer_free(&with);
+}
+
+static void test_adapter(const AdapterCase *adapter) {
+    size_t count;
+    const AdapterField *rows = adapter_fields_all(&count);
+    for (size_t i = 0; i < count; i++) {
+        const Field *f = &rows[i].field;
+        int found = 0;
+        for (size_t k = 0; k < count; k++)
+            found += (rows[k].field.adapters & adapter->adapter) && !strcmp(rows[k].field.name, f->name);
+        TEST_MSG(found <= 1, "%s is %d times in the table", f->name, found);
+        if (found == 0 && !strchr(f->name, '.')) refuses(adapter, f->name, "1");
+        if (!(f->adapters & adapter->adapter)) continue;
+        test_types(adapter, f);
+        test_effect(adapter, f);
+    }
+    refuses(adapter, "no_such_field", "1");
+    ApiError error;
+    Buffer shown = {0};
+    TEST(adapter->adapter == DOOR_OLLAMA_EMBED ||
+        !read_body(adapter, make_body(adapter, "options.no_such_option", "1", NULL), &shown, &error));
+    buffer_free(&shown);
+    arena_free(&arena);
+    arena = (Arena){0};
+}
+
+/* A name that only looks like that of a member. */
+static void test_names(void) {
+    ApiError error;
+    Buffer shown = {0};
+    Error why = {0};
+    static const char *const bodies[] = {"{\"model\":\"m\",\"prompt\":\"x\",\"options.seed\":5}",
+        "{\"model\":\"m\",\"prompt\":\"x\",\"options\":{\"seed\\u0000\":5}}",
+        "{\"model\":\"m\",\"prompt\":\"x\",\"mod\\u0000el\":5}"};
+    for (size_t i = 0; i < COUNT_OF(bodies); i++) {
+        const Json *body = json_parse(&arena, slice_of(bodies[i]), &why);
+        TEST(body && !read_body(&adapters[3], body, &shown, &error) && error.status == 400);
+    }
+    buffer_free(&shown);
+    arena_free(&arena);
+}
+
+/* The form of a message, by either of its names, is kept or refused, whatever stands beside it. */
+static void test_message_format(void) {
+#define MESSAGE(more) "{\"model\":\"m\",\"max_tokens\":9,\"messages\":" SAID("x") "," more "}"
+#define FORM "{\"type\":\"json_schema\",\"schema\":{\"type\":\"null\"}}"
+    static const struct {
+        const char *body, *refused;
+    } cases[] = {{MESSAGE("\"output_config\":{\"format\":" FORM "}"), NULL}, {MESSAGE("\"output_format\":" FORM), NULL},
+        {MESSAGE("\"output_config\":{\"effort\":\"low\"},\"output_format\":" FORM), NULL},
+        {MESSAGE("\"output_format\":{\"type\":\"json_schema\"}"), "output_format"},
+        {MESSAGE("\"output_config\":{\"format\":{\"type\":\"json_object\"}}"), "output_config.format"}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        ApiError error;
+        Error why = {0};
+        Buffer shown = {0};
+        const Json *body = json_parse(&arena, slice_of(cases[i].body), &why);
+        CHECK(body != NULL);
+        const bool ok = read_body(&adapters[1], body, &shown, &error);
+        if (cases[i].refused)
+            TEST_MSG(!ok && !strncmp(error.param, cases[i].refused, strlen(cases[i].refused)), "%s", cases[i].body);
+        else
+            TEST_MSG(ok && strstr(shown.data, "{\"type\":\"null\"}"), "%s: %s", cases[i].body, shown.data);
+        buffer_free(&shown);
+    }
+    arena_free(&arena);
+}
+
+int main(void) {
+    log_set_level(LOG_ERROR);
+    for (size_t i = 0; i < COUNT_OF(adapters); i++) test_adapter(&adapters[i]);
+    test_names();
+    test_message_format();
+    return test_done();
+}
