@@ -4,7 +4,7 @@ import { useEffect } from 'preact/hooks';
 import { chat, loadChats } from './state/chats.js';
 import { resumeDownloads } from './state/downloads.js';
 import { busy, stop } from './state/generate.js';
-import { link, watch } from './state/server.js';
+import { link, refresh, watch } from './state/server.js';
 import { apiKey, sidebarOpen, t } from './state/settings.js';
 import { announcement, ask, drawer, go, palette, panel, place } from './state/ui.js';
 import { scriptUrl } from './lib/trusted.js';
@@ -35,16 +35,13 @@ function onKey(event) {
 
 /** Asks for the key while the server wants one. */
 async function unlock() {
-    const key = await ask({
-        title: t('keyTitle'),
-        text: apiKey.peek() ? t('keyWrong') : t('keyText'),
-        input: t('apiKey'),
-        secret: true,
-        confirm: t('unlock'),
-    });
-    if (key === null) return;
-    apiKey.value = key.trim();
-    watch();
+    while (link.peek() === 'locked') {
+        const text = apiKey.peek() ? t('keyWrong') : t('keyText');
+        const key = await ask({ title: t('keyTitle'), text, input: t('apiKey'), secret: true, confirm: t('unlock') });
+        if (key === null) return;
+        apiKey.value = key.trim();
+        await refresh();
+    }
 }
 
 /** A failure of the page itself must not leave an empty one. */

@@ -22,6 +22,7 @@ import { notify } from './ui.js';
 
 const KEY = 'apus.downloads';
 const POLL_MS = 700;
+const QUEUE_MS = 1500;
 
 /** @returns {Download[]} */
 function stored() {
@@ -41,6 +42,9 @@ export const onDone = new Set();
 const running = new Map();
 /** Whether the server has jobs; undefined: not asked yet. @type {boolean | undefined} */
 let hasJobs;
+let leaving = false;
+addEventListener('pagehide', () => (leaving = true));
+addEventListener('pageshow', () => (leaving = false));
 
 /** @param {string} model @param {Partial<Download>} change */
 function set(model, change) {
@@ -93,14 +97,14 @@ export async function start(model) {
     running.set(model, controller);
     set(model, { state: 'running', phase: 'asking', error: undefined, code: undefined });
     try {
-        const job = await startJob(model, controller.signal);
-        if (job) await followJob(model, job, controller.signal);
-        else await pull(model, controller.signal);
+        await fetchModel(model, controller.signal);
         set(model, { state: 'done' });
         notify(t('downloadDone', { model }));
         forget(model);
         for (const act of onDone) act();
     } catch (error) {
+        // A page that is left breaks its connections: the next page goes on.
+        if (leaving) return;
         if (controller.signal.aborted) set(model, { state: 'paused', perSecond: 0, left: null });
         else {
             const known = error instanceof ApiError;
@@ -114,6 +118,21 @@ export async function start(model) {
         }
     }
     running.delete(model);
+}
+
+/** Waits for its turn where the server brings one model at a time. @param {string} model @param {AbortSignal} signal */
+async function fetchModel(model, signal) {
+    for (;;) {
+        try {
+            const job = await startJob(model, signal);
+            return job ? await followJob(model, job, signal) : await pull(model, signal);
+        } catch (error) {
+            if (!(error instanceof ApiError) || error.code !== 'pull_in_progress') throw error;
+        }
+        set(model, { phase: 'queued' });
+        await new Promise((done) => setTimeout(done, QUEUE_MS));
+        signal.throwIfAborted();
+    }
 }
 
 /** @param {string} model @param {AbortSignal} signal */

@@ -72,6 +72,3 @@ document.addEventListener('visibilitychange', () => {
     if (!document.hidden) watch();
 });
 addEventListener('online', watch);
-apiKey.subscribe(() => {
-    if (link.peek() === 'locked') watch();
-});

@@ -179,7 +179,7 @@ export function ChatPage() {
         </header>
         <${Banner} />
         <div class="chat-body">
-            <main class="scroller" ref=${scroller} tabindex="-1" aria-label=${chat.value.title || t('newChat')}>
+            <main class="scroller" ref=${scroller} tabindex="0" aria-label=${chat.value.title || t('newChat')}>
                 <div class="column" ref=${inner}>
                     ${
                         list.length === 0

@@ -261,7 +261,7 @@ export function Composer() {
             onKeyDown=${key}
             onPaste=${paste}
         ></textarea>
-        <div class="composer-bar">
+        <div class="composer-bar" onMouseDown=${(/** @type {Event} */ e) => e.preventDefault()}>
             <${AttachMenu} />
             <button
                 type="button"

@@ -42,6 +42,8 @@ function decorate(element, final) {
         const code = block.querySelector('code');
         if (final && code) highlightCode(code);
     }
+    for (const box of element.querySelectorAll('input'))
+        box.setAttribute('aria-label', box.checked ? t('taskDone') : t('taskOpen'));
     for (const wrap of element.querySelectorAll('.table-wrap')) {
         wrap.setAttribute('tabindex', '0');
         wrap.setAttribute('role', 'region');

@@ -281,7 +281,7 @@ export function ModelsPage() {
                 }}
             />
         </header>
-        <main class="scroller" tabindex="-1">
+        <main class="scroller" tabindex="0">
             <div class="column">
                 ${link.value === 'offline' && html`<div class="banner" role="status"><${Icon} name="warn" size=${17} />${t('bannerOffline')}</div>`}
                 <${Section}

@@ -423,7 +423,7 @@ export function SettingsPage() {
         <nav class="sub-tabs" aria-label=${t('tabSettings')}>
             ${tabs.map((name) => html`<button key=${name} type="button" aria-current=${tab === name ? 'page' : undefined} class=${tab === name ? 'here' : ''} onClick=${() => go('settings', name)}>${t(/** @type {any} */ (`tab_${name}`))}</button>`)}
         </nav>
-        <main class="scroller" tabindex="-1">
+        <main class="scroller" tabindex="0">
             <div class="column"><${views[tab]} /></div>
         </main>
     </div>`;

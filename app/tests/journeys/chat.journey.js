@@ -1,0 +1,351 @@
+import assert from 'node:assert/strict';
+import { answered, openApp, profiles, send, serve, setDefaults, until } from './helpers.js';
+import { typed } from './mock.js';
+
+/** @typedef {import('./helpers.js').Tools} Tools */
+
+/** A first chat: answer with figures, reload, regenerate, versions, edit, delete and undo. */
+export async function firstChat(/** @type {Tools} */ { browser, url }) {
+    const { page, faults } = await openApp(browser, url, profiles.phone);
+    await setDefaults(page, { max_tokens: 12, temperature: 0 });
+    await send(page, 'Say hello.');
+    await answered(page);
+    const text = await page.textContent('.message.assistant .markdown');
+    assert.ok(text && text.trim().length > 0);
+    assert.match((await page.textContent('.stats')) ?? '', /tok\/s.*first token.*tokens/);
+    assert.equal(await page.textContent('.chat-entry a'), 'Say hello.');
+    await page.reload();
+    await page.waitForSelector('.message.assistant .markdown');
+    assert.equal(await page.textContent('.message.assistant .markdown'), text);
+
+    await page.click('.message.assistant button[aria-label="Regenerate"]');
+    await answered(page);
+    await page.waitForSelector('.message.assistant .branches');
+    assert.equal(await page.textContent('.message.assistant .branches span'), '2/2');
+    await page.click('.message.assistant button[aria-label="Earlier version"]');
+    assert.equal(await page.textContent('.message.assistant .branches span'), '1/2');
+
+    await page.click('.message.user button[aria-label="Edit"]');
+    await page.fill('.editor textarea', 'Say goodbye.');
+    await page.click('.editor .button.primary');
+    await answered(page);
+    assert.equal(await page.textContent('.message.user .branches span'), '2/2');
+    assert.equal(await page.textContent('.message.user .bubble'), 'Say goodbye.');
+
+    await page.click('.message.user button[aria-label="Delete"]');
+    assert.equal(await page.textContent('.message.user .bubble'), 'Say hello.');
+    await page.click('.notice-action');
+    await page.waitForSelector('.message.user .branches');
+    assert.deepEqual(faults, []);
+}
+
+/** An answer is stopped, goes on, and the context of a chat is sent again. */
+export async function stopAndContinue(/** @type {Tools} */ { browser, url }) {
+    const { page, faults } = await openApp(browser, url);
+    await setDefaults(page, { max_tokens: 400, temperature: 0 });
+    await send(page, 'Count from one to one hundred in words.');
+    await page.waitForSelector('.message.assistant .markdown');
+    await page.click('button.send.stop');
+    await page.waitForSelector('.trouble');
+    assert.match((await page.textContent('.trouble')) ?? '', /Stopped/);
+    const before = (await page.textContent('.message.assistant .markdown')) ?? '';
+    await page.click('.trouble button:has-text("Continue")');
+    await until(
+        async () => ((await page.textContent('.message.assistant .markdown')) ?? '').length > before.length + 5,
+        'the answer goes on',
+    );
+    await page.keyboard.press('Escape');
+    await page.waitForSelector('.trouble');
+    assert.ok(
+        ((await page.textContent('.message.assistant .markdown')) ?? '').startsWith(before.trimEnd().slice(0, 20)),
+    );
+    assert.equal(await page.locator('.message.assistant').count(), 1);
+    assert.deepEqual(faults, []);
+}
+
+/** A page that is closed while an answer is written has what came, and goes on. */
+export async function reloadWhileWriting(/** @type {Tools} */ { browser, url }) {
+    const { page, faults } = await openApp(browser, url);
+    await setDefaults(page, { max_tokens: 300, temperature: 0 });
+    await send(page, 'Tell a story about a bird.');
+    await page.waitForSelector('.message.assistant .markdown');
+    await page.waitForTimeout(1500);
+    await page.reload();
+    await page.waitForSelector('.message.assistant .markdown');
+    assert.ok(((await page.textContent('.message.assistant .markdown')) ?? '').length > 5);
+    await page.waitForSelector('.trouble button:has-text("Continue"), button.send.stop');
+    assert.deepEqual(faults, []);
+}
+
+/** The server ends in the middle of an answer: what came is kept, the page says so, and it connects again. */
+export async function serverKilled(/** @type {Tools} */ { browser }) {
+    const server = await serve(['--port', '0', '--slots', '1']);
+    const { page } = await openApp(browser, server.url);
+    await setDefaults(page, { max_tokens: 60, temperature: 0 });
+    await send(page, 'Tell a story about a tree.');
+    await page.waitForSelector('.message.assistant .markdown');
+    await server.stop('SIGKILL');
+    await page.waitForSelector('.trouble.error');
+    assert.ok(((await page.textContent('.message.assistant .markdown')) ?? '').length > 0);
+    await page.waitForSelector('.banner');
+    await page.fill('#prompt', 'A draft that must stay');
+    await page.waitForTimeout(500);
+    const again = await serve(['--port', new URL(server.url).port, '--slots', '1']);
+    await page.waitForSelector('.banner', { state: 'detached', timeout: 20_000 });
+    assert.equal(await page.inputValue('#prompt'), 'A draft that must stay');
+    await page.click('.trouble button:has-text("Try again")');
+    await page.waitForSelector('.message.assistant .branches');
+    await again.stop();
+}
+
+/** With a schema, answers are JSON of that form; what is no JSON is not used. */
+export async function schema(/** @type {Tools} */ { browser, url }) {
+    const { page, faults } = await openApp(browser, url);
+    await setDefaults(page, { temperature: 0, max_tokens: 60 });
+    await page.keyboard.press('Control+.');
+    const area = page.getByLabel('JSON schema');
+    await area.fill('{"type": "object", "properties"');
+    await page.waitForSelector('.wrong-text');
+    await area.fill(
+        '{"type":"object","properties":{"city":{"type":"string","maxLength":20}},"required":["city"],"additionalProperties":false}',
+    );
+    await page.waitForSelector('.wrong-text', { state: 'detached' });
+    await page.keyboard.press('Escape');
+    await send(page, 'The capital of France, as JSON.');
+    await answered(page);
+    const text = (await page.textContent('.message.assistant .markdown')) ?? '';
+    assert.deepEqual(Object.keys(JSON.parse(text)), ['city']);
+    assert.deepEqual(faults, []);
+}
+
+/** Files of every kind by the picker; what is none is refused by name. */
+export async function attachments(/** @type {Tools} */ { browser, mock }) {
+    const { page, faults } = await openApp(browser, mock.url);
+    const pdf = `%PDF-1.4
+1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
+2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
+3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 100]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>endobj
+4 0 obj<</Length 41>>stream
+BT /F1 18 Tf 10 50 Td (Swift birds fly) Tj ET
+endstream endobj
+5 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>endobj
+trailer<</Root 1 0 R>>`;
+    await page.setInputFiles('[data-testid=file-input]', [
+        { name: 'notes.md', mimeType: 'text/markdown', buffer: Buffer.from('# Notes\n```\ncode\n```\n') },
+        { name: 'paper.pdf', mimeType: 'application/pdf', buffer: Buffer.from(pdf) },
+        { name: 'program.bin', mimeType: 'application/octet-stream', buffer: Buffer.from([0, 1, 2, 3]) },
+        {
+            name: 'cat.png',
+            mimeType: 'image/png',
+            buffer: Buffer.from(
+                'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==',
+                'base64',
+            ),
+        },
+    ]);
+    await page.waitForSelector('.chip:has-text("paper.pdf")');
+    await page.waitForSelector('.notice:has-text("program.bin")');
+    await page.waitForSelector('.notice:has-text("does not take pictures")');
+    assert.equal(await page.locator('.chip').count(), 2);
+    await send(page, 'What is this?');
+    await answered(page);
+    const content = mock.asked[0].messages[0].content;
+    assert.match(content, /^File: notes\.md\n````md\n# Notes/);
+    assert.match(content, /File: paper\.pdf\n```\nSwift birds fly\n```\n\nWhat is this\?$/);
+
+    mock.models = [{ id: 'mock', context_length: 8192, status: 'loaded', input_modalities: ['text', 'image'] }];
+    await page.reload();
+    await page.waitForSelector('.message.assistant');
+    await page.waitForTimeout(300);
+    await page.evaluate(async () => {
+        const data = new DataTransfer();
+        const canvas = document.createElement('canvas');
+        canvas.width = canvas.height = 8;
+        const blob = await new Promise((done) => canvas.toBlob(done, 'image/png'));
+        data.items.add(new File([/** @type {Blob} */ (blob)], 'pasted.png', { type: 'image/png' }));
+        document
+            .querySelector('#prompt')
+            ?.dispatchEvent(new ClipboardEvent('paste', { clipboardData: data, bubbles: true, cancelable: true }));
+    });
+    await page.waitForSelector('.chip img');
+    await send(page, 'And this picture?');
+    await answered(page);
+    const parts = mock.asked.at(-1).messages.at(-1).content;
+    assert.match(parts[0].image_url.url, /^data:image\/png;base64,/);
+    mock.models = [{ id: 'mock', context_length: 8192, status: 'loaded' }];
+    assert.deepEqual(faults, []);
+}
+
+/** Reasoning is folded, says how long it took and opens. */
+export async function reasoning(/** @type {Tools} */ { browser, mock }) {
+    mock.answer = () => [
+        ...['Let me ', 'think about ', '$x^2$.'].map((text) => ({ delta: { reasoning_content: text }, wait: 120 })),
+        ...typed('It is **four**.'),
+    ];
+    const { page, faults } = await openApp(browser, mock.url);
+    await page.click('.toggle');
+    await send(page, '2 + 2?');
+    await page.waitForSelector('.reasoning.running');
+    await answered(page);
+    assert.match((await page.textContent('.reasoning-head')) ?? '', /Thought for 0\.\d s/);
+    assert.equal(await page.locator('.reasoning-text').count(), 0);
+    await page.click('.reasoning-head');
+    await page.waitForSelector('.reasoning-text math');
+    assert.equal(mock.asked[0].enable_thinking, true);
+    assert.equal(await page.textContent('.message.assistant strong'), 'four');
+    assert.deepEqual(faults, []);
+}
+
+/** Search finds words of messages; a chat is exported, deleted and imported. */
+export async function searchAndFiles(/** @type {Tools} */ { browser, mock }) {
+    mock.answer = () => typed('The albatross sleeps while it flies.');
+    const { page, faults } = await openApp(browser, mock.url);
+    await send(page, 'Tell me about birds');
+    await answered(page);
+    await page.keyboard.press('Control+Shift+O');
+    await page.waitForSelector('.welcome');
+    await page.keyboard.press('Control+k');
+    await page.fill('.palette input', 'albatross');
+    await page.waitForSelector('.palette li small');
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('.message.user .bubble:has-text("birds")');
+
+    await page.hover('.chat-entry');
+    await page.click('.chat-entry .icon-button');
+    const saving = page.waitForEvent('download');
+    await page.click('button:has-text("Export as JSON")');
+    const file = await (await saving).path();
+    await page.click('.chat-entry .icon-button');
+    const markdown = page.waitForEvent('download');
+    await page.click('button:has-text("Export as Markdown")');
+    assert.equal((await markdown).suggestedFilename(), 'Tell me about birds.md');
+    await page.click('.chat-entry .icon-button');
+    await page.click('.menu button:has-text("Delete")');
+    await until(async () => (await page.locator('.chat-entry').count()) === 0, 'the chat is gone');
+    await page.goto(mock.url + '/#/settings/data');
+    await page.setInputFiles('[data-testid=import-input]', file);
+    await page.waitForSelector('.message.assistant:has-text("albatross")');
+    await page.goto(mock.url + '/#/settings/data');
+    await page.setInputFiles('[data-testid=import-input]', {
+        name: 'x.json',
+        mimeType: 'application/json',
+        buffer: Buffer.from('{"a":1}'),
+    });
+    await page.waitForSelector('.notice.error:has-text("no chats")');
+    assert.deepEqual(faults, []);
+}
+
+/** What is written and not sent is there after a reload, for each chat. */
+export async function drafts(/** @type {Tools} */ { browser, mock }) {
+    mock.answer = () => typed('Yes.');
+    const { page, faults } = await openApp(browser, mock.url);
+    await send(page, 'One');
+    await answered(page);
+    await page.fill('#prompt', 'half a thought');
+    await page.waitForTimeout(500);
+    await page.click('.sidebar button:has-text("New chat")');
+    await page.waitForSelector('.welcome');
+    assert.equal(await page.inputValue('#prompt'), '');
+    await page.reload();
+    await page.click('.chat-entry a');
+    await until(async () => (await page.inputValue('#prompt')) === 'half a thought', 'the draft is there');
+    assert.deepEqual(faults, []);
+}
+
+/** Two tabs show the same chats. */
+export async function twoTabs(/** @type {Tools} */ { browser, mock }) {
+    mock.answer = () => typed('From the first tab.');
+    const { page, context, faults } = await openApp(browser, mock.url);
+    const other = await context.newPage();
+    await other.goto(mock.url);
+    await other.waitForSelector('#prompt');
+    await send(page, 'Hello from one');
+    await answered(page);
+    await other.waitForSelector('.chat-entry:has-text("Hello from one")');
+    await other.click('.chat-entry a');
+    await other.waitForSelector('.message.assistant:has-text("From the first tab.")');
+    await send(page, 'And again');
+    await answered(page);
+    await until(async () => (await other.locator('.message').count()) === 4, 'the other tab has it');
+    assert.deepEqual(faults, []);
+}
+
+/** The key is asked for, a wrong one is said to be wrong, and it is kept for the tab. */
+export async function apiKey(/** @type {Tools} */ { browser }) {
+    const server = await serve(['--port', '0', '--api-key', 'secret', '--slots', '1']);
+    const { page } = await openApp(browser, server.url);
+    await page.waitForSelector('dialog[open]');
+    await page.fill('dialog input', 'wrong');
+    await page.click('dialog .button.primary');
+    await page.waitForSelector('dialog:has-text("does not accept")');
+    await page.fill('dialog input', 'secret');
+    await page.click('dialog .button.primary');
+    await page.waitForSelector('.dot.loaded');
+    await page.reload();
+    await page.waitForSelector('.dot.loaded');
+    assert.equal(await page.evaluate(() => localStorage.getItem('apus.key')), null);
+    await server.stop();
+}
+
+/** Tools: a function by hand, and an MCP server whose calls are allowed one by one. */
+export async function tools(/** @type {Tools} */ { browser, mock }) {
+    mock.routes['POST /mcp'] = (/** @type {any} */ body) => {
+        const results = /** @type {any} */ ({
+            initialize: { protocolVersion: '2025-06-18', serverInfo: { name: 'Clock' }, capabilities: {} },
+            'tools/list': {
+                tools: [
+                    {
+                        name: 'time_now',
+                        description: 'The time',
+                        inputSchema: { type: 'object', properties: { zone: { type: 'string' } } },
+                    },
+                ],
+            },
+            'tools/call': { content: [{ type: 'text', text: 'noon' }] },
+        });
+        return { jsonrpc: '2.0', id: body.id, result: results[body.method] ?? {} };
+    };
+    mock.answer = (/** @type {any} */ body) =>
+        body.messages.at(-1).role === 'tool'
+            ? typed(`The tool said ${body.messages.at(-1).content}.`)
+            : [{ delta: { tool_calls: [{ index: 0, id: 'call_1', type: 'function', function: { name: 'time_now', arguments: '' } }] } },
+               { delta: { tool_calls: [{ index: 0, function: { arguments: '{"zone":"UTC"}' } }] } }, { finish: 'tool_calls' }]; // prettier-ignore
+    const { page, faults } = await openApp(browser, mock.url);
+    await page.goto(mock.url + '/#/settings/tools');
+    const form = page.locator('form');
+    await form.getByLabel('Name').fill('clock');
+    await form.getByLabel('Address').fill(mock.url + '/mcp');
+    await form.getByRole('button', { name: 'Add server' }).click();
+    await page.waitForSelector('.card:has-text("1 tools")');
+    await page.goto(mock.url + '/#/chat');
+    await page.keyboard.press('Control+.');
+    await page.getByRole('switch', { name: /clock/ }).check();
+    await page.waitForSelector('.tool-list:has-text("time_now")');
+    await page.keyboard.press('Escape');
+    await send(page, 'What time is it?');
+    await page.waitForSelector('.call.asked');
+    assert.equal(mock.asked[0].tools[0].function.name, 'time_now');
+    assert.equal(await page.locator('.tool-result').count(), 0, 'nothing runs before it is allowed');
+    await page.click('button:has-text("Allow once")');
+    await page.waitForSelector('.message.assistant:has-text("The tool said noon.")');
+
+    await send(page, 'And now?');
+    await page.waitForSelector('.call.asked');
+    await page.click('button:has-text("Deny")');
+    await page.waitForSelector('.message.assistant:has-text("not allowed this call")');
+    assert.deepEqual(faults, []);
+}
+
+/** An address that the policy does not allow is not asked, and the page says which option allows it. */
+export async function mcpBlocked(/** @type {Tools} */ { browser, mock }) {
+    const { page, faults } = await openApp(browser, mock.url, {
+        allow: /Content Security Policy|Fetch API cannot load|127\.0\.0\.1:9/,
+    });
+    await page.goto(mock.url + '/#/settings/tools');
+    const form = page.locator('form');
+    await form.getByLabel('Name').fill('far');
+    await form.getByLabel('Address').fill('http://127.0.0.1:9/mcp');
+    await form.getByRole('button', { name: 'Add server' }).click();
+    await page.waitForSelector('.card:has-text("--mcp http://127.0.0.1:9")');
+    assert.deepEqual(faults, []);
+}

@@ -1,0 +1,178 @@
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { homedir, tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { devices } from 'playwright-core';
+
+export const root = resolve(import.meta.dirname, '../../..');
+export const binary = process.env.APUS_BINARY ?? join(root, 'build/apus');
+const models = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'apus/models');
+export const smallModel = join(models, 'qwen-0.5b.gguf');
+
+/** @typedef {{ url: string, stop: (signal?: NodeJS.Signals) => Promise<void> }} Started */
+
+/**
+ * A real server with the small model.
+ * @param {string[]} options
+ * @param {Record<string, string>} [environment]
+ * @returns {Promise<Started>}
+ */
+export async function serve(options, environment = {}) {
+    assert.ok(existsSync(smallModel), `${smallModel} is absent: tools/fetch_models.py qwen-0.5b`);
+    const child = spawn(binary, ['serve', smallModel, '--ctx-size', '4096', '--no-request-log', ...options], {
+        env: { ...process.env, ...environment },
+        stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    let text = '';
+    const url = await new Promise((done, fail) => {
+        child.stdout.on('data', (bytes) => {
+            text += bytes;
+            const found = /API\s+(https?:\/\/[^\s]+)\/v1/.exec(text);
+            if (found) done(found[1]);
+        });
+        child.on('exit', (code) => fail(new Error(`the server ended with ${code}: ${text}`)));
+    });
+    return {
+        url,
+        stop: (signal = 'SIGTERM') =>
+            new Promise((done) => {
+                if (child.exitCode !== null || child.signalCode) return done();
+                child.on('exit', () => done());
+                child.kill(signal);
+            }),
+    };
+}
+
+/** A hub whose models have random bytes, and an empty cache. */
+export async function startHub() {
+    const home = mkdtempSync(join(tmpdir(), 'apus-app-'));
+    const child = spawn('python3', [join(import.meta.dirname, 'hub.py')], { stdio: ['pipe', 'pipe', 'inherit'] });
+    const url = await new Promise((done) => child.stdout.once('data', (bytes) => done(String(bytes).trim())));
+    return {
+        environment: { HF_ENDPOINT: url, HF_HOME: home, HF_HUB_CACHE: join(home, 'hub'), NO_PROXY: '*', no_proxy: '*' },
+        /** @param {any} faults */
+        fault: (faults) => child.stdin.write(JSON.stringify(faults) + '\n'),
+        stop: () => {
+            child.stdin.end();
+            rmSync(home, { recursive: true, force: true });
+        },
+    };
+}
+
+/** @typedef {{ browser: import('playwright-core').Browser, url: string, mock: import('./mock.js').Mock, hub: Awaited<ReturnType<typeof startHub>> }} Tools */
+
+/** @param {any} device @returns {import('playwright-core').BrowserContextOptions} */
+function phoneOf({ defaultBrowserType, ...options }) {
+    return options;
+}
+
+/** @type {Record<string, import('playwright-core').BrowserContextOptions>} */
+export const profiles = {
+    desktop: { viewport: { width: 1280, height: 800 } },
+    phone: phoneOf(devices['iPhone 13']),
+};
+
+/**
+ * A page of the app that fails the journey when something goes wrong in it.
+ * @param {import('playwright-core').Browser} browser
+ * @param {string} url
+ * @param {import('playwright-core').BrowserContextOptions & { allow?: RegExp }} [options] allow: messages that are expected
+ */
+export async function openApp(browser, url, { allow, ...options } = {}) {
+    const context = await browser.newContext({
+        ...profiles.desktop,
+        locale: 'en-US',
+        reducedMotion: 'reduce',
+        ...options,
+    });
+    const page = await context.newPage();
+    /** @type {string[]} */
+    const faults = [];
+    const allowed = new RegExp(`Failed to load resource|net::ERR${allow ? `|${allow.source}` : ''}`);
+    page.on('pageerror', (error) => faults.push(`error: ${error.message}`));
+    page.on('console', (message) => {
+        if (message.type() === 'error' && !allowed.test(message.text())) faults.push(`console: ${message.text()}`);
+    });
+    page.on('request', (request) => {
+        const target = new URL(request.url());
+        if (target.protocol.startsWith('http') && target.origin !== url && !allow?.test(request.url()))
+            faults.push(`request to ${request.url()}`);
+    });
+    page.on('dialog', (dialog) => {
+        faults.push(`dialog: ${dialog.message()}`);
+        dialog.dismiss();
+    });
+    await page.goto(url);
+    await page.waitForSelector('#prompt');
+    return { page, context, faults, close: () => context.close() };
+}
+
+/** Sends a message, without waiting for its answer. @param {import('playwright-core').Page} page @param {string} text */
+export async function send(page, text) {
+    await page.fill('#prompt', text);
+    await page.click('button.send:not([disabled])');
+}
+
+/** Until nothing is written. @param {import('playwright-core').Page} page */
+export async function answered(page) {
+    await page.waitForSelector('.message.assistant');
+    await page.waitForSelector('button.send:not(.stop)', { timeout: 60_000 });
+}
+
+/** Sets what new chats start with. @param {import('playwright-core').Page} page @param {any} params */
+export async function setDefaults(page, params) {
+    await page.evaluate((value) => localStorage.setItem('apus.params', JSON.stringify(value)), params);
+    await page.reload();
+    await page.waitForSelector('#prompt');
+}
+
+/** Puts chats into the page's store. @param {import('playwright-core').Page} page @param {any[]} chats @param {any[]} messages */
+export async function fillStore(page, chats, messages) {
+    await page.evaluate(async ([list, texts]) => {
+        const db = await new Promise((done) => {
+            const opening = indexedDB.open('apus');
+            opening.onsuccess = () => done(opening.result);
+        });
+        await new Promise((done, fail) => {
+            const work = db.transaction(['chats', 'messages'], 'readwrite');
+            for (const chat of list) work.objectStore('chats').put(chat);
+            for (const text of texts) work.objectStore('messages').put(text);
+            work.oncomplete = done;
+            work.onerror = () => fail(work.error);
+        });
+        db.close();
+    }, /** @type {[any[], any[]]} */ ([chats, messages]));
+    await page.reload();
+    await page.waitForSelector('#prompt');
+}
+
+/** @param {string} id @param {any} [more] */
+export const storedChat = (id, more) => ({
+    id, title: `Chat ${id}`, created: Date.now(), updated: Date.now(), model: 'mock', system: '', params: {}, schema: '', tools: '',
+    servers: [], allowed: [], choice: {}, ...more,
+}); // prettier-ignore
+
+/** A chat of so many messages. @param {string} id @param {number} count @param {(i: number) => string} textOf */
+export function storedMessages(id, count, textOf) {
+    return Array.from({ length: count }, (_, i) => ({
+        id: `${id}-${String(i).padStart(5, '0')}`,
+        chat: id,
+        parent: i ? `${id}-${String(i - 1).padStart(5, '0')}` : null,
+        role: i % 2 ? 'assistant' : 'user',
+        content: textOf(i),
+        created: 1_700_000_000_000 + i,
+        state: 'done',
+        model: 'mock',
+    }));
+}
+
+/** Waits until something holds. @param {() => Promise<boolean> | boolean} condition @param {string} what @param {number} [ms] */
+export async function until(condition, what, ms = 15_000) {
+    const end = Date.now() + ms;
+    while (Date.now() < end) {
+        if (await condition()) return;
+        await new Promise((done) => setTimeout(done, 50));
+    }
+    assert.fail(`not within ${ms} ms: ${what}`);
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env python3
+"""A hub for the journeys: prints its address, then takes its faults as lines of JSON on standard input."""
+
+import json
+import pathlib
+import random
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests" / "hub"))
+from fake_hub import FakeHub, Repo  # noqa: E402
+
+MB = 1 << 20
+
+
+def repo(size, **fields):
+    files = {
+        "config.json": b'{"model_type": "llama"}',
+        "tokenizer.json": b'{"version": "1.0"}',
+        "tokenizer_config.json": b"{}",
+        "model.safetensors": random.randbytes(size),
+    }
+    return Repo(files, large=["model.safetensors"], **fields)
+
+
+hub = FakeHub({"org/tiny": repo(6 * MB), "org/other": repo(MB), "org/gated": repo(MB, gated=True)})
+print(hub.url, flush=True)
+for line in sys.stdin:
+    hub.faults.clear()
+    hub.faults.update(json.loads(line))
+hub.close()

@@ -1,0 +1,267 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { createRequire } from 'node:module';
+import { binary, fillStore, openApp, profiles, storedChat, storedMessages, until } from './helpers.js';
+import { optionRows } from '../../src/lib/serve_options.js';
+
+/** @typedef {import('./helpers.js').Tools} Tools */
+
+const axePath = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
+
+/** A model is unloaded and loaded again. */
+export async function loadAndUnload(/** @type {Tools} */ { browser, url }) {
+    const { page, faults } = await openApp(browser, url, profiles.phone);
+    await page.click('.tabs a:has-text("Models")');
+    await page.click('button:has-text("Unload")');
+    await page.waitForSelector('.model-card:has-text("Not loaded")');
+    await page.click('button:has-text("Load")');
+    await page.waitForSelector('.model-card:has-text("Loaded") button:has-text("Chat")');
+    assert.deepEqual(faults, []);
+}
+
+/** A download is paused, goes on, survives a reload, and ends in the list of local models. */
+export async function download(/** @type {Tools} */ { browser, url, hub }) {
+    hub.fault({ bytes_per_s: 1_500_000 });
+    const { page, faults } = await openApp(browser, url);
+    await page.goto(url + '/#/models');
+    await page.fill('.hub input', 'https://huggingface.co/org/tiny/tree/main');
+    await page.click('.direct button');
+    await page.waitForSelector('.download-card small:has-text("/s")');
+    await page.waitForSelector('.side-button .badge:has-text("1")');
+    await page.click('.download-card button[aria-label="Pause"]');
+    await page.waitForSelector('.download-card.paused');
+    const before = Number(await page.getAttribute('.ring', 'aria-valuenow'));
+    assert.ok(before > 0);
+    await page.click('.download-card button[aria-label="Resume"]');
+    await page.waitForSelector('.download-card.running');
+    await page.reload();
+    await page.waitForSelector('.download-card.running');
+    await until(
+        async () => Number(await page.getAttribute('.ring', 'aria-valuenow')) >= before,
+        'it goes on from where it was',
+    );
+    hub.fault({});
+    await page.waitForSelector('.model-card:has-text("org/tiny"):has-text("6.3 MB")', { timeout: 20_000 });
+    assert.equal(await page.locator('.download-card').count(), 0);
+    assert.deepEqual(faults, []);
+}
+
+/** What goes wrong with downloads is said with what helps. */
+export async function downloadFaults(/** @type {Tools} */ { browser, url, mock }) {
+    const { page, faults } = await openApp(browser, url);
+    await page.goto(url + '/#/models');
+    for (const [name, help] of [
+        ['org/none', 'Check the name'],
+        ['org/gated', 'Accept the terms'],
+    ]) {
+        await page.fill('.hub input', name);
+        await page.click('.direct button');
+        await page.waitForSelector(`.download-card:has-text("${name}"):has-text("${help}")`, { timeout: 20_000 });
+    }
+    assert.deepEqual(faults, []);
+    mock.routes['POST /v1/models/pull'] = { status: 403, error: { message: 'no', code: 'pull_not_allowed' } };
+    const other = await openApp(browser, mock.url);
+    await other.page.goto(mock.url + '/#/models');
+    await other.page.fill('.hub input', 'org/tiny');
+    await other.page.click('.direct button');
+    await other.page.waitForSelector('.download-card:has-text("--allow-pull")');
+    assert.deepEqual(other.faults, []);
+}
+
+/** Theme, language and size of text take effect at once and stay. */
+export async function appearance(/** @type {Tools} */ { browser, mock }) {
+    const { page, faults } = await openApp(browser, mock.url);
+    await page.goto(mock.url + '/#/settings');
+    await page.getByLabel('Theme').selectOption('dark');
+    assert.equal(await page.evaluate(() => getComputedStyle(document.body).backgroundColor), 'rgb(25, 26, 27)');
+    await page.getByLabel('Language').selectOption('zh');
+    await page.waitForSelector('h1:has-text("设置")');
+    assert.equal(await page.getAttribute('html', 'lang'), 'zh-Hans');
+    await page.reload();
+    await page.waitForSelector('h1:has-text("设置")');
+    assert.equal(await page.getAttribute('html', 'data-theme'), 'dark');
+    assert.deepEqual(faults, []);
+}
+
+/** The command line that the page shows names options that the program has. */
+export async function serverOptions(/** @type {Tools} */ { browser, mock }) {
+    const help = execFileSync(binary, ['serve', '--help'], { encoding: 'utf8' });
+    for (const group of optionRows) for (const row of group.rows) assert.match(help, new RegExp(`${row.option}\\b`));
+    const { page, faults } = await openApp(browser, mock.url);
+    await page.goto(mock.url + '/#/settings/server');
+    await page.getByLabel('Port').fill('8080');
+    await page.getByLabel('Clients may download models').check();
+    await page.waitForSelector('code:has-text("apus serve mock --port 8080 --allow-pull")');
+    await page.waitForSelector('code:has-text("port = 8080")');
+    assert.deepEqual(faults, []);
+}
+
+/** Presets: a chat's settings are saved and used in another one. */
+export async function presets(/** @type {Tools} */ { browser, mock }) {
+    const { page, faults } = await openApp(browser, mock.url);
+    await page.keyboard.press('Control+.');
+    await page.fill('.panel .field textarea', 'You are a pirate.');
+    await page.getByLabel('Temperature').fill('0.3');
+    await page.click('.panel button:has-text("Save as preset")');
+    await page.fill('dialog input', 'Pirate');
+    await page.click('dialog .button.primary');
+    await page.getByRole('button', { name: 'Reset', exact: true }).click();
+    assert.equal(await page.inputValue('.panel .field textarea'), '');
+    await page.getByLabel('Presets').selectOption({ label: 'Pirate' });
+    assert.equal(await page.inputValue('.panel .field textarea'), 'You are a pirate.');
+    await page.keyboard.press('Escape');
+    await page.fill('#prompt', 'Hello');
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('.message.assistant .markdown');
+    assert.equal(mock.asked[0].messages[0].content, 'You are a pirate.');
+    assert.equal(mock.asked[0].temperature, 0.3);
+    assert.deepEqual(faults, []);
+}
+
+/** The page opens without the server once it was there, and shows the chats. */
+export async function withoutServer(/** @type {Tools} */ { browser, mock }) {
+    const { page, context } = await openApp(browser, mock.url);
+    await page.evaluate(() => navigator.serviceWorker.ready);
+    await until(() => page.evaluate(async () => (await caches.keys()).length > 0), 'files are kept');
+    await fillStore(
+        page,
+        [storedChat('kept')],
+        storedMessages('kept', 4, (i) => `message ${i}`),
+    );
+    await context.route('**', (route) => route.abort());
+    await page.goto(mock.url + '/');
+    await page.click('.chat-entry a');
+    await page.waitForSelector('.message:has-text("message 3")');
+    const kept = await page.evaluate(async () => {
+        const urls = [];
+        for (const name of await caches.keys())
+            for (const one of await (await caches.open(name)).keys()) urls.push(new URL(one.url).pathname);
+        return urls;
+    });
+    assert.ok(
+        kept.every((path) => path === '/' || path.startsWith('/assets/')),
+        kept.join(),
+    );
+}
+
+const SCREENS = [
+    '#/chat',
+    '#/chat/a',
+    '#/models',
+    '#/settings',
+    '#/settings/answers',
+    '#/settings/tools',
+    '#/settings/server',
+    '#/settings/data',
+    '#/settings/about',
+];
+const TEXT =
+    'Some **text** with `code`, a [link](https://example.org), $x^2$.\n\n| a | b |\n|--|--|\n| 1 | 2 |\n\n```js\nlet a = 1; // note\n```\n- [ ] task';
+
+/** No violation of WCAG 2.2 AA that axe finds, in both themes, on a phone and on a desk. */
+export async function accessibility(/** @type {Tools} */ { browser, mock }) {
+    /** @type {string[]} */
+    const found = [];
+    for (const [name, profile] of Object.entries(profiles))
+        for (const colorScheme of /** @type {const} */ (['light', 'dark'])) {
+            const { page } = await openApp(browser, mock.url, { ...profile, colorScheme, bypassCSP: true });
+            await fillStore(
+                page,
+                [storedChat('a')],
+                storedMessages('a', 4, () => TEXT),
+            );
+            await page.addScriptTag({ path: axePath });
+            /** @param {string} place */
+            const check = async (place) => {
+                const violations = await page.evaluate(async () => {
+                    const result = await /** @type {any} */ (window).axe.run(document, {
+                        runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'],
+                    });
+                    return result.violations.map(
+                        (/** @type {any} */ item) =>
+                            `${item.id}: ${item.nodes.map((/** @type {any} */ node) => node.target.join(' ')).slice(0, 3)}`,
+                    );
+                });
+                found.push(
+                    ...violations.map((/** @type {string} */ text) => `${name} ${colorScheme} ${place}: ${text}`),
+                );
+            };
+            for (const screen of SCREENS) {
+                await page.evaluate((hash) => (location.hash = hash), screen);
+                await page.waitForTimeout(150);
+                await check(screen);
+            }
+            await page.keyboard.press('Control+.');
+            await page.waitForSelector('#prompt, .sub-tabs');
+            await page.evaluate(() => (location.hash = '#/chat/a'));
+            await page.waitForSelector('.panel');
+            await page.waitForTimeout(150);
+            await check('panel');
+            await page.keyboard.press('Escape');
+            await page.keyboard.press('Control+k');
+            await page.waitForSelector('.palette[open]');
+            await check('search');
+            await page.context().close();
+        }
+    assert.deepEqual(found, []);
+}
+
+/** Nothing is wider than the screen, from 320 to 1440 pixels. */
+export async function widths(/** @type {Tools} */ { browser, mock }) {
+    const { page } = await openApp(browser, mock.url);
+    const long = `${'x'.repeat(300)} ${TEXT} مرحبا بالعالم ${'很'.repeat(200)}`;
+    await fillStore(
+        page,
+        [storedChat('a', { title: 'y'.repeat(120) })],
+        storedMessages('a', 4, () => long),
+    );
+    mock.models = [{ id: `org/${'name-'.repeat(30)}`, context_length: 8192, status: 'loaded' }];
+    for (const [width, height] of [
+        [320, 568],
+        [390, 844],
+        [768, 1024],
+        [1440, 900],
+    ]) {
+        await page.setViewportSize({ width, height });
+        for (const screen of SCREENS) {
+            await page.evaluate((hash) => (location.hash = hash), screen);
+            await page.waitForTimeout(80);
+            const wide = await page.evaluate(() => {
+                const wider = document.documentElement.scrollWidth > innerWidth;
+                const inside = [...document.querySelectorAll('.scroller, .panel-body, .composer')].filter(
+                    (e) => e.scrollWidth > e.clientWidth + 1,
+                );
+                return wider || inside.length > 0 ? inside.map((e) => e.className).join() || 'page' : '';
+            });
+            assert.equal(wide, '', `${screen} at ${width}`);
+            const tall = await page.evaluate(() => document.documentElement.scrollHeight > innerHeight);
+            assert.ok(!tall, `${screen} at ${width} is higher than the screen`);
+        }
+    }
+    mock.models = [{ id: 'mock', context_length: 8192, status: 'loaded' }];
+}
+
+/** Everything of a chat is done with keys alone. */
+export async function keyboard(/** @type {Tools} */ { browser, mock }) {
+    const { page, faults } = await openApp(browser, mock.url);
+    await page.keyboard.press('Tab');
+    assert.equal(await page.evaluate(() => document.activeElement?.className), 'skip');
+    await page.keyboard.press('Enter');
+    assert.equal(await page.evaluate(() => document.activeElement?.id), 'prompt');
+    await page.keyboard.type('Hello');
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('.message.assistant .markdown');
+    await page.waitForSelector('button.send:not(.stop)');
+    assert.match((await page.textContent('[aria-live=polite].offscreen')) ?? '', /Answer: Hello\./);
+    for (let i = 0; i < 40; i++) {
+        await page.keyboard.press('Shift+Tab');
+        if ((await page.evaluate(() => document.activeElement?.getAttribute('aria-label'))) === 'Regenerate') break;
+    }
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('.branches:has-text("2/2")');
+    await page.keyboard.press('Control+.');
+    await page.waitForSelector('.panel');
+    await page.keyboard.press('Escape');
+    await page.waitForSelector('.panel', { state: 'detached' });
+    assert.deepEqual(faults, []);
+}

@@ -1,0 +1,65 @@
+// Journeys through the app in Debian's Chromium.
+//   node run.js [NAME…]      those whose names hold one of the words
+import { chromium } from 'playwright-core';
+import { existsSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { serve, startHub } from './helpers.js';
+import { Mock } from './mock.js';
+
+const executable = process.env.CHROMIUM ?? ['/usr/bin/chromium', '/usr/bin/google-chrome'].find(existsSync);
+if (!executable) {
+    console.log('no Chromium here (apt install chromium)');
+    process.exit(77);
+}
+
+const words = process.argv.slice(2);
+/** @type {[string, (tools: any) => Promise<void>][]} */
+const journeys = [];
+for (const file of readdirSync(import.meta.dirname)
+    .filter((name) => name.endsWith('.journey.js'))
+    .sort()) {
+    const module = await import(join(import.meta.dirname, file));
+    for (const [name, run] of Object.entries(module))
+        journeys.push([`${file.split('.')[0]}/${name}`, /** @type {any} */ (run)]);
+}
+const chosen = journeys.filter(([name]) => words.length === 0 || words.some((word) => name.includes(word)));
+
+const start = Date.now();
+const hub = await startHub();
+const real = await serve(['--port', '0', '--allow-pull', '--slots', '2'], hub.environment);
+const mock = await new Mock(real.url).start();
+const browser = await chromium.launch({
+    executablePath: executable,
+    args: [
+        '--no-sandbox',
+        '--disable-gpu',
+        '--disable-background-networking',
+        '--no-first-run',
+        '--disable-sync',
+        '--disable-component-update',
+    ],
+});
+let failed = 0;
+for (const [name, run] of chosen) {
+    const begun = Date.now();
+    try {
+        mock.asked = [];
+        mock.routes = {};
+        await run({ browser, url: real.url, mock, hub });
+        console.log(`ok     ${name} ${((Date.now() - begun) / 1000).toFixed(1)} s`);
+    } catch (error) {
+        failed++;
+        console.log(
+            `FAILED ${name} ${((Date.now() - begun) / 1000).toFixed(1)} s\n${/** @type {Error} */ (error).stack}`,
+        );
+    }
+    for (const context of browser.contexts()) await context.close();
+}
+await browser.close();
+mock.stop();
+await real.stop();
+hub.stop();
+console.log(
+    `app: ${chosen.length - failed} journeys passed, ${failed} failed, ${Math.round((Date.now() - start) / 1000)} s`,
+);
+process.exit(failed ? 1 : 0);

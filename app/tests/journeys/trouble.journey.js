@@ -1,0 +1,218 @@
+import assert from 'node:assert/strict';
+import { answered, fillStore, openApp, profiles, send, storedChat, storedMessages } from './helpers.js';
+import { typed } from './mock.js';
+
+/** @typedef {import('./helpers.js').Tools} Tools */
+
+const HOSTILE = [
+    '<script>alert(1)</script>',
+    '<img src=x onerror=alert(2)>',
+    '[click](javascript:alert(3)) <a href="javascript:alert(4)">x</a> <a href="data:text/html,<script>alert(5)</script>">y</a>',
+    '![pixel](https://evil.example/pixel.png) <img src="https://evil.example/b.png">',
+    '<iframe src="https://evil.example"></iframe><object data="https://evil.example"></object>',
+    '<form action="https://evil.example"><input name=a><button>Send</button></form>',
+    '<style>* { display: none }</style><div class="dialog" id="prompt" style="position:fixed;inset:0">over</div>',
+    '<svg onload=alert(6)><animate onbegin=alert(7)></svg><math><mi xlink:href="javascript:alert(8)">m</mi></math>',
+    '$\\href{javascript:alert(9)}{x}$ $\\includegraphics{https://evil.example/c.png}$ $\\unknown{$',
+    '<a href="https://example.org" target="_self" onclick="alert(10)">link</a>',
+    'مرحبا \u202E txt.exe \u202C <b>bold</b> <sub>2</sub>',
+    '```html\n<script>alert(11)</script>\n```',
+    '<meta http-equiv="refresh" content="0;url=https://evil.example"><base href="https://evil.example">',
+];
+
+/** Nothing in an answer runs, loads, or looks like a part of the app. */
+export async function hostileAnswers(/** @type {Tools} */ { browser, mock }) {
+    mock.answer = () => typed(HOSTILE.join('\n\n'), 9);
+    // What the sanitizer reads is reported by the policy, which holds for that document, too.
+    const { page, faults } = await openApp(browser, mock.url, {
+        allow: /violates the following Content Security Policy/,
+    });
+    await send(page, 'Be evil <script>alert(0)</script>');
+    await answered(page);
+    await page.waitForTimeout(400);
+    const bad = await page.evaluate(() => {
+        const inside = [...document.querySelectorAll('.markdown *')];
+        return inside
+            .filter((element) => {
+                const names = element.getAttributeNames();
+                const href = element.getAttribute('href') ?? element.getAttribute('xlink:href') ?? '';
+                return (
+                    ['SCRIPT', 'IFRAME', 'OBJECT', 'FORM', 'STYLE', 'META', 'BASE', 'SVG', 'EMBED'].includes(
+                        element.tagName.toUpperCase(),
+                    ) ||
+                    names.some((name) => name.startsWith('on')) ||
+                    /^\s*(javascript|data|vbscript):/i.test(href) ||
+                    (element.tagName === 'IMG' && !(element.getAttribute('src') ?? '').startsWith('data:')) ||
+                    element.id !== '' ||
+                    element.classList.contains('dialog')
+                );
+            })
+            .map((element) => element.cloneNode(false))
+            .map((node) => new XMLSerializer().serializeToString(node));
+    });
+    assert.deepEqual(bad, []);
+    for (const link of await page.locator('.markdown a[href]').all()) {
+        assert.equal(await link.getAttribute('rel'), 'noopener noreferrer nofollow');
+        assert.equal(await link.getAttribute('target'), '_blank');
+    }
+    assert.match((await page.textContent('.markdown')) ?? '', /pixel \(evil\.example\)/);
+    assert.deepEqual(faults, []);
+}
+
+/** The same from a file that is imported, and in names of files, models and tools. */
+export async function hostileNames(/** @type {Tools} */ { browser, mock }) {
+    const evil = '<img src=x onerror=alert(1)>"\'`';
+    mock.models = [{ id: evil, context_length: 10, status: evil }];
+    mock.routes['/v1/models/local'] = {
+        data: [{ id: evil, format: evil, bytes: 5, last_used: 1 }],
+        unfinished_bytes: 0,
+    };
+    mock.routes['/v1/models/search'] = { data: [{ id: evil, downloads: evil, gated: 1 }] };
+    mock.answer = () => [
+        { delta: { tool_calls: [{ index: 0, id: evil, function: { name: evil, arguments: evil } }] } },
+        { finish: 'tool_calls' },
+    ];
+    const { page, faults } = await openApp(browser, mock.url);
+    await page.setInputFiles('[data-testid=file-input]', [
+        { name: evil + '.txt', mimeType: 'text/plain', buffer: Buffer.from(evil) },
+    ]);
+    await page.waitForSelector('.chip');
+    await send(page, evil);
+    await page.waitForSelector('.call.asked');
+    await page.goto(mock.url + '/#/models');
+    await page.waitForSelector('.card');
+    await page.fill('.hub input', 'evil');
+    await page.waitForTimeout(600);
+    await page.goto(mock.url + '/#/settings/data');
+    const chats = {
+        format: 'apus-chats',
+        chats: [
+            {
+                ...storedChat(evil, { title: evil, choice: { '': evil, [evil]: 3 } }),
+                messages: [
+                    {
+                        id: evil,
+                        parent: evil,
+                        role: evil,
+                        content: evil,
+                        attachments: [{ kind: 'image', name: evil, text: 'javascript:alert(1)' }, null],
+                    },
+                ],
+            },
+        ],
+    };
+    await page.setInputFiles('[data-testid=import-input]', {
+        name: 'x.json',
+        mimeType: 'application/json',
+        buffer: Buffer.from(JSON.stringify(chats)),
+    });
+    await page.waitForTimeout(500);
+    mock.models = [{ id: 'mock', context_length: 8192, status: 'loaded' }];
+    assert.deepEqual(faults, []);
+}
+
+/** A fence of a megabyte, and a line of 400,000 characters, are shown while the page stays usable. */
+export async function hugeAnswers(/** @type {Tools} */ { browser, mock }) {
+    const { page, faults } = await openApp(browser, mock.url);
+    for (const text of [
+        '```\n' + 'let value = 12345; // a line of code\n'.repeat(28_000) + '```\n',
+        'word '.repeat(80_000),
+    ]) {
+        mock.answer = () => typed(text, 20_000, 5);
+        await send(page, 'A lot, please');
+        await answered(page);
+        const start = Date.now();
+        await page.fill('#prompt', 'still here');
+        assert.ok(Date.now() - start < 1500, `${Date.now() - start} ms`);
+        const last = page.locator('.message.assistant').last();
+        assert.ok(((await last.textContent()) ?? '').length >= text.length * 0.99);
+    }
+    assert.deepEqual(faults, []);
+}
+
+/** A stream that breaks off keeps what came; errors of the server are said, with what helps. */
+export async function brokenStreams(/** @type {Tools} */ { browser, mock }) {
+    const { page, faults } = await openApp(browser, mock.url);
+    mock.answer = () => [...typed('The beginning').slice(0, 3), { wait: 200, cut: true }];
+    await send(page, 'Break');
+    await page.waitForSelector('.trouble.error:has-text("connection was lost")');
+    assert.match((await page.textContent('.markdown')) ?? '', /^The begin/);
+    mock.routes['/v1/chat/completions'] = {
+        status: 400,
+        error: { message: 'Too long.', code: 'context_length_exceeded' },
+    };
+    await send(page, 'Again');
+    await page.waitForSelector('.trouble.error:has-text("--ctx-size")');
+    assert.deepEqual(faults, []);
+}
+
+/** While 100 tokens come each second, no task of the page takes longer than a frame or two, on a slow phone. */
+export async function smoothStreaming(/** @type {Tools} */ { browser, mock }) {
+    const paragraph =
+        'The swift sleeps, eats and mates **in flight**; it lands only to nest. See `apus apus`.\n\n- one\n- two\n\n```c\nint main(void) { return 0; }\n```\n\n';
+    mock.answer = () => typed(paragraph.repeat(14), 4, 10);
+    const { page, faults } = await openApp(browser, mock.url, profiles.phone);
+    const session = await page.context().newCDPSession(page);
+    await session.send('Emulation.setCPUThrottlingRate', { rate: 2 });
+    await page.evaluate(() => {
+        const tasks = /** @type {number[]} */ (/** @type {any} */ (window).tasks = []);
+        new PerformanceObserver((list) => tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({
+            type: 'longtask',
+        });
+    });
+    await send(page, 'Stream');
+    await answered(page);
+    const tasks = await page.evaluate(() => /** @type {number[]} */ (/** @type {any} */ (window).tasks));
+    console.log(`       long tasks: ${tasks.map(Math.round).join(' ') || 'none'} ms`);
+    // The machine is shared: a few tasks may have waited for others.
+    assert.ok(tasks.filter((ms) => ms > 100).length <= 3, `${tasks.map(Math.round)}`);
+    assert.deepEqual(faults, []);
+}
+
+/** A chat of 500 messages opens at once. */
+export async function longChat(/** @type {Tools} */ { browser, mock }) {
+    const { page, faults } = await openApp(browser, mock.url, profiles.phone);
+    const text =
+        'A paragraph of an answer with **words** in it.\n\n```js\nconst a = 1;\n```\n\n| a | b |\n|--|--|\n| 1 | 2 |\n';
+    await fillStore(
+        page,
+        [storedChat('long')],
+        storedMessages('long', 500, (i) => `${i}. ${text}`),
+    );
+    const ms = await page.evaluate(async () => {
+        const start = performance.now();
+        location.hash = '#/chat/long';
+        while (!document.querySelector('.message.last .markdown'))
+            await new Promise((done) => requestAnimationFrame(done));
+        await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+        return performance.now() - start;
+    });
+    console.log(`       500 messages: ${Math.round(ms)} ms`);
+    assert.ok(ms < 1000, `${ms} ms`);
+    const atEnd = await page.evaluate(() => {
+        const box = /** @type {HTMLElement} */ (document.querySelector('.scroller'));
+        return box.scrollHeight - box.scrollTop - box.clientHeight < 50;
+    });
+    assert.ok(atEnd, 'the end is shown');
+    await page.evaluate(() => document.querySelector('.scroller')?.scrollTo(0, 0));
+    await page.waitForSelector('.message[data-id="long-00001"] .markdown');
+    assert.deepEqual(faults, []);
+}
+
+/** The first page comes quickly and asks for little. */
+export async function firstLoad(/** @type {Tools} */ { browser, url }) {
+    const { page } = await openApp(browser, url, profiles.phone);
+    const figures = await page.evaluate(() => {
+        const loads = /** @type {PerformanceResourceTiming[]} */ (performance.getEntriesByType('resource'));
+        const paint = performance.getEntriesByName('first-contentful-paint')[0];
+        return {
+            paint: paint?.startTime ?? 0,
+            bytes: loads.reduce((sum, item) => sum + item.encodedBodySize, 0),
+            names: loads.map((item) => item.name),
+        };
+    });
+    console.log(`       first paint ${Math.round(figures.paint)} ms, ${figures.bytes} bytes`);
+    assert.ok(figures.bytes < 150_000, String(figures.bytes));
+    assert.ok(!figures.names.some((name) => /temml|pdf|languages/.test(name)), figures.names.join());
+    assert.ok(figures.paint < 1500, String(figures.paint));
+}
