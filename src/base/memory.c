@@ -15,6 +15,7 @@
 
 #include "base/checked.h"
 #include "base/file.h"
+#include "base/math.h"
 
 enum { PATH_BYTES_MAX = 4096, TEXT_BYTES_MAX = 16 << 20 };
 
@@ -25,8 +26,6 @@ typedef struct GroupFiles {
 
 static const GroupFiles files_v1 = {{"memory.limit_in_bytes", NULL}, "memory.usage_in_bytes", "total_inactive_file"};
 static const GroupFiles files_v2 = {{"memory.max", "memory.high"}, "memory.current", "inactive_file"};
-
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 /* --- Texts of the system ------------------------------------------------------------------------------------------ */
 
@@ -87,14 +86,14 @@ static size_t find_number(Slice text, const char *key) {
 static size_t group_room(const char *directory, const GroupFiles *files, Buffer *text) {
     size_t limit = SIZE_MAX;
     for (int i = 0; i < 2 && files->limits[i]; i++)
-        limit = least(limit, parse_number(read_text(text, "%s/%s", directory, files->limits[i])));
+        limit = min_size(limit, parse_number(read_text(text, "%s/%s", directory, files->limits[i])));
     if (limit == SIZE_MAX) return SIZE_MAX;
     size_t used = parse_number(read_text(text, "%s/%s", directory, files->usage));
     size_t cache = find_number(read_text(text, "%s/memory.stat", directory), files->cache);
     if (used == SIZE_MAX) used = 0;
     if (cache == SIZE_MAX) cache = 0;
-    used -= least(used, cache);
-    return limit - least(limit, used);
+    used -= min_size(used, cache);
+    return limit - min_size(limit, used);
 }
 
 /* path: the own group's directory. The groups above it count up to where the hierarchy is mounted. In the first version
@@ -104,7 +103,7 @@ static size_t groups_room(char *path, size_t mounted_size, const GroupFiles *fil
     for (char *slash; strlen(path) > mounted_size && (slash = strrchr(path, '/')) >= path + mounted_size;) {
         *slash = '\0';
         if (parse_number(read_text(text, "%s/memory.use_hierarchy", path)) != 0)
-            room = least(room, group_room(path, files, text));
+            room = min_size(room, group_room(path, files, text));
     }
     return room;
 }
@@ -195,7 +194,7 @@ size_t memory_available_below(const char *root) {
     size_t bytes = machine_available(root, &text);
     const Slice groups = read_text(&groups_text, "%s/proc/self/cgroup", root);
     Slice mounts = read_text(&mounts_text, "%s/proc/self/mountinfo", root);
-    while (mounts.size) bytes = least(bytes, mount_room(root, take(&mounts, '\n'), groups, &text));
+    while (mounts.size) bytes = min_size(bytes, mount_room(root, take(&mounts, '\n'), groups, &text));
     buffer_free(&text);
     buffer_free(&groups_text);
     buffer_free(&mounts_text);

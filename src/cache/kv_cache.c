@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/math.h"
 #include "cache/kv_internal.h"
 
 enum { LAYER_ALIGN = 64 }; /* every layer's part of a page starts on a cache line */
@@ -95,13 +96,11 @@ static int group_pages(const KvPlan *plan, int group, int64_t tokens) {
     return plan->group[group].kind == CACHE_STATE ? tokens > 0 : kv_pages(tokens);
 }
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* The larger of what is held in the first step with codes, when no exact page has been given back, and at the end. */
 static size_t quantised_bytes_for(const KvPlan *plan, const KvFormat *format, int g, int tokens) {
     const int64_t step = format->hot + KV_PAGE_TOKENS;
-    const int64_t first = smaller(tokens, format->after + step);
-    const int64_t last = smaller(tokens, format->sink + format->hot + KV_PAGE_TOKENS + step);
+    const int64_t first = min_i64(tokens, format->after + step);
+    const int64_t last = min_i64(tokens, format->sink + format->hot + KV_PAGE_TOKENS + step);
     const size_t page = plan->group[g].page_bytes;
     const size_t begin = (size_t)kv_pages(first) * page + kv_quant_bytes_for(plan, format, g, (int)first);
     const size_t end = (size_t)kv_pages(last) * page + kv_quant_bytes_for(plan, format, g, tokens);

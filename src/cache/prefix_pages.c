@@ -2,11 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/math.h"
 #include "cache/prefix_internal.h"
 
 /* ---- what a continuation needs ---- */
-
-static int smaller(int a, int b) { return a < b ? a : b; }
 
 PrefixNeed prefix_need(const PrefixCache *prefix, const KvFormat *format, int length, int codes_end) {
     const KvPlan *plan = prefix->kv->plan;
@@ -14,7 +13,7 @@ PrefixNeed prefix_need(const PrefixCache *prefix, const KvFormat *format, int le
     int exact = 0; /* of coded groups */
     if (codes_end >= 0) {
         const KvQuantView view = {.after = format->after, .hot = format->hot, .sink = format->sink};
-        exact = smaller(kv_cold_end(&view, length), codes_end) / KV_PAGE_TOKENS;
+        exact = min_int(kv_cold_end(&view, length), codes_end) / KV_PAGE_TOKENS;
         need.sink = format->sink / KV_PAGE_TOKENS;
         need.codes_end = codes_end;
     }
@@ -117,7 +116,7 @@ bool prefix_hold_decision(PrefixCache *prefix, PrefixNode *node, const KvSequenc
     if (!node->decision) node->decision = copy_decision(prefix->kv, quant);
     PrefixDecision *decision = node->decision;
     if (!decision) return false;
-    for (; decision->end < smaller(quant->end, quant->format.after) / KV_PAGE_TOKENS; decision->end++) {
+    for (; decision->end < min_int(quant->end, quant->format.after) / KV_PAGE_TOKENS; decision->end++) {
         decision->pages[decision->end] = hold_codes(prefix, sequence, decision->end);
         if (!decision->pages[decision->end]) return false;
     }
@@ -232,5 +231,5 @@ void prefix_lend_decision(
     quant->end = need->codes_end;
     const KvFormat *f = &quant->format;
     const KvQuantView view = {.after = f->after, .hot = f->hot, .sink = f->sink};
-    quant->freed = smaller(kv_cold_end(&view, need->length), quant->end);
+    quant->freed = min_int(kv_cold_end(&view, need->length), quant->end);
 }

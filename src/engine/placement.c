@@ -2,6 +2,7 @@
 
 #include <limits.h>
 
+#include "base/math.h"
 #include "backend/plugin.h"
 #include "fit/fit.h"
 
@@ -30,13 +31,11 @@ static size_t thousandths(const KvPlan *plan, const Backend *backend) {
     return kv_taken_bytes(plan, backend, large) / (large / 1000) + 1;
 }
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
 double placement_kv_host(const EngineOptions *options, const Runner *runner, size_t bytes) {
     const Backend *lower = runner_backend(runner);
     if (!backend_on_device(options->backend.device) || !bytes) return 1;
     if (lower == runner_upper(runner)) return 0;
-    return (double)least(kv_taken_bytes(runner_kv_plan(runner), lower, bytes), bytes) / (double)bytes;
+    return (double)min_size(kv_taken_bytes(runner_kv_plan(runner), lower, bytes), bytes) / (double)bytes;
 }
 
 bool placement_kv_most(
@@ -54,7 +53,7 @@ bool placement_kv_most(
     free = free / 100 * FIT_GPU_PERCENT;
     const size_t there = free > work ? (size_t)(free - work) / thousandths(plan, upper) * 1000 : 0;
     if (!planned) *most = lower == upper ? there : *most / thousandths(plan, lower) * 1000;
-    *most = least(there, *most);
+    *most = min_size(there, *most);
     return true;
 }
 

@@ -4,8 +4,7 @@
 
 #include "base/checked.h"
 #include "base/log.h"
-
-static int smaller(int a, int b) { return a < b ? a : b; }
+#include "base/math.h"
 
 /* The most tokens, up to a limit, that fit the pool; bytes never fall with the tokens. 0: not even one. */
 static int most_tokens(const KvPlan *plan, const KvFormat *format, size_t pool, int limit) {
@@ -93,7 +92,7 @@ void scheduler_close(Scheduler *s) {
 int scheduler_fit(const Scheduler *s, const RequestOptions *o, Error *error) {
     const KvPlan *plan = s->sequences.plan;
     const int prompt = o->prompt_count, all = most_tokens(plan, o->kv_format, s->pool, s->model_context);
-    if (prompt < all) return smaller(all - prompt, o->max_tokens);
+    if (prompt < all) return min_int(all - prompt, o->max_tokens);
     if (prompt < s->model_context)
         fail(error, ERROR_LIMIT,
             "The prompt has %d tokens and needs room for at least one more, %zu bytes of the KV cache, which has %zu: "
@@ -147,15 +146,13 @@ static size_t bytes_claimed(const Scheduler *s, const Request *r, const AnswerCh
     return bytes_up_to(s, r, tokens, KV_PAGE_TOKENS);
 }
 
-static size_t less(size_t a, size_t b) { return a > b ? a - b : 0; }
-
 static size_t bytes_missing(const Scheduler *s, const Request *r, const AnswerChoice *choice, int length) {
-    return less(bytes_claimed(s, r, choice), kv_bytes_for(s->sequences.plan, &r->format, length));
+    return sub_size(bytes_claimed(s, r, choice), kv_bytes_for(s->sequences.plan, &r->format, length));
 }
 
 /* What is free, or could be had from the prefix cache, and nobody who runs will want soon. */
 static void look_for_room(Scheduler *s) {
-    size_t wanted = 0, room = less(s->pool, kv_bytes_used(s->sequences.kv));
+    size_t wanted = 0, room = sub_size(s->pool, kv_bytes_used(s->sequences.kv));
     if (s->sequences.prefix) room += prefix_idle_bytes(s->sequences.prefix);
     for (const Request *r = s->active.first; r; r = r->next) {
         if (request_reads_prompt(r)) wanted += bytes_missing(s, r, NULL, r->prefilled);
@@ -164,7 +161,7 @@ static void look_for_room(Scheduler *s) {
             if (choice->state == CHOICE_RUNNING) wanted += bytes_missing(s, r, choice, choice->kv.length);
         }
     }
-    s->room = less(room, wanted);
+    s->room = sub_size(room, wanted);
     s->room_known = true;
 }
 
@@ -208,7 +205,7 @@ static bool enter(Scheduler *s, Request *request, AnswerChoice *choice) {
     if (!sequence_begin(&s->sequences, request, choice, &error)) request_fail(request, &error);
     KvSequence *kv = sequence_of(request, choice);
     s->room_known = false;
-    if (!enough && !request->failed && !fits(s, less(wanted, sequence_bytes_found(&s->sequences, kv)))) {
+    if (!enough && !request->failed && !fits(s, sub_size(wanted, sequence_bytes_found(&s->sequences, kv)))) {
         kv_sequence_close(s->sequences.kv, kv);
         return false;
     }
@@ -285,7 +282,7 @@ static void grant_slots(Scheduler *s) {
         }
         if (!best) return;
         const int shared = best->kv.tables ? best->prompt_count / KV_PAGE_TOKENS * KV_PAGE_TOKENS : 0;
-        s->room = less(s->room, bytes_missing(s, best, NULL, shared)); /* it holds nothing yet */
+        s->room = sub_size(s->room, bytes_missing(s, best, NULL, shared)); /* it holds nothing yet */
         take_slot(s, best);
         best->granted++;
         if (count_passes(s->waiting.first, NULL)) return;

@@ -4,19 +4,18 @@
  * waits for those whose masks are late, who keep their pages and are not there to be parked. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/math.h"
 #include "engine/token_mask.h"
 #include "engine/scheduler.h"
-
-static int smaller(int a, int b) { return a < b ? a : b; }
 
 /* ---- who has rows ---- */
 
 static int rows_left(const Scheduler *s, const StepCandidate *candidate) {
     if (!candidate->choice && s->sequences.disk && !candidate->request->sought) return 0;
     const KvSequence *kv = sequence_of(candidate->request, candidate->choice);
-    const int rows = smaller(sequence_tokens(candidate->request, candidate->choice) - kv->length, kv_step_rows(kv));
-    if (!candidate->choice) return smaller(rows, sequence_rows_to_resume(candidate->request));
-    return s->decode_rows_max && !candidate->generated ? smaller(rows, candidate->request->prompt_count - kv->length)
+    const int rows = min_int(sequence_tokens(candidate->request, candidate->choice) - kv->length, kv_step_rows(kv));
+    if (!candidate->choice) return min_int(rows, sequence_rows_to_resume(candidate->request));
+    return s->decode_rows_max && !candidate->generated ? min_int(rows, candidate->request->prompt_count - kv->length)
                                                        : rows;
 }
 
@@ -57,7 +56,7 @@ static int prefill_limit(const Scheduler *s) {
     const double time = STEP_MS * 1e-3;
     if (s->readers == s->candidate_count || s->prompt_row_s * s->prefill_size <= time) return s->prefill_size;
     const int fitting = (int)(time / s->prompt_row_s) / PREFILL_LEAST * PREFILL_LEAST;
-    return smaller(fitting > PREFILL_LEAST ? fitting : PREFILL_LEAST, s->prefill_size);
+    return min_int(fitting > PREFILL_LEAST ? fitting : PREFILL_LEAST, s->prefill_size);
 }
 
 void scheduler_note_step(Scheduler *s, const StepPlan *plan, double seconds) {
@@ -71,8 +70,8 @@ typedef struct Room {
 
 /* Up to `most` more rows. */
 static void give(const Scheduler *s, StepCandidate *candidate, int most, Room *room) {
-    int rows = smaller(most, rows_left(s, candidate) - candidate->rows);
-    if (candidate->generated) rows = smaller(rows, room->generated);
+    int rows = min_int(most, rows_left(s, candidate) - candidate->rows);
+    if (candidate->generated) rows = min_int(rows, room->generated);
     candidate->rows += rows;
     room->rows -= rows;
     if (candidate->generated) room->generated -= rows;
@@ -85,7 +84,7 @@ static void share_prefill(Scheduler *s) {
     Room room = {prefill_limit(s), s->decode_rows_max - (s->candidate_count - s->readers)};
     int echo_left = ECHO_ROWS;
     const int share = s->readers > 1 ? room.rows / 2 / (s->readers - 1) : 0;
-    const int answer_share = s->answer_readers ? smaller(share, room.generated / s->answer_readers) : 0;
+    const int answer_share = s->answer_readers ? min_int(share, room.generated / s->answer_readers) : 0;
     bool oldest = true;
     for (int i = 0; i < s->candidate_count; i++) {
         StepCandidate *candidate = &s->candidates[i];

@@ -1,6 +1,7 @@
 /* The plan itself: arithmetic only. */
 #include <math.h>
 
+#include "base/math.h"
 #include "fit/fit.h"
 
 /* What products of one row reach within a step, of what they do alone one after the other; those of experts are many
@@ -15,10 +16,6 @@ static const double BESIDES = 0.10, BESIDES_ROUTED = 0.30;
 static const double APART = 0.5;
 enum { EXPERT_MATRICES = 3 };
 enum { KV_PART = 4 }; /* one part in so many of what experts and cache share is the cache's at most */
-
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
-static double larger(double a, double b) { return a > b ? a : b; }
 
 /* ---- memory ---- */
 
@@ -40,7 +37,7 @@ double fit_hit_rate(const FitModel *model, int held) {
 static uint64_t experts_bytes(const FitModel *model) { return model->expert_bytes * (uint64_t)model->experts; }
 
 uint64_t fit_cache_share(uint64_t room, uint64_t cache_least, uint64_t experts_least) {
-    return most(least(room / KV_PART, room - experts_least), cache_least);
+    return max_u64(min_u64(room / KV_PART, room - experts_least), cache_least);
 }
 
 static bool wants_codes(const FitRequest *request, uint64_t exact, uint64_t quantised, uint64_t cache) {
@@ -53,10 +50,10 @@ static void share_cache(const FitModel *model, const FitRequest *request, uint64
     const uint64_t slots = (uint64_t)request->slots, floor = (uint64_t)model->layer_cycle * model->expert_bytes;
     uint64_t cache = room;
     if (fit->stream) cache = fit_cache_share(room, model->kv_least, floor);
-    if (request->kv_bytes) cache = least(request->kv_bytes, room);
+    if (request->kv_bytes) cache = min_u64(request->kv_bytes, room);
     fit->quantised = wants_codes(request, model->kv_full, model->kv_quantised, cache);
     fit->kv_wanted = (fit->quantised ? model->kv_quantised : model->kv_full) * slots;
-    fit->kv_bytes = request->kv_bytes ? cache : least(fit->kv_wanted, cache);
+    fit->kv_bytes = request->kv_bytes ? cache : min_u64(fit->kv_wanted, cache);
 }
 
 static bool too_small(const FitModel *model, const Fit *fit, uint64_t cache, uint64_t experts, Error *error) {
@@ -76,7 +73,7 @@ static bool share_memory(
     const uint64_t sequence = request->kv_bytes              ? request->kv_bytes
         : request->form == FIT_EXACT || !model->kv_quantised ? model->kv_full
                                                              : model->kv_quantised;
-    fit->budget = request->budget ? least(request->budget, machine->memory) : machine->memory / 10 * 9;
+    fit->budget = request->budget ? min_u64(request->budget, machine->memory) : machine->memory / 10 * 9;
     const bool whole = fixed + experts_bytes(model) + sequence <= fit->budget;
     const bool streams = model->experts > 0 && model->can_stream;
     fit->stream = streams && (request->stream || !whole);
@@ -85,7 +82,7 @@ static bool share_memory(
     if (fit->floor > fit->budget) return too_small(model, fit, cache, experts, error);
     const uint64_t room = fit->budget - fixed - (fit->stream ? 0 : experts_bytes(model));
     share_cache(model, request, room, fit);
-    fit->experts_bytes = fit->stream ? least(room - fit->kv_bytes, experts_bytes(model)) : experts_bytes(model);
+    fit->experts_bytes = fit->stream ? min_u64(room - fit->kv_bytes, experts_bytes(model)) : experts_bytes(model);
     fit->held = model->experts ? (int)(fit->experts_bytes / model->expert_bytes) : 0;
     fit->hit = fit->stream ? fit_hit_rate(model, fit->held) : 1;
     return true;
@@ -112,11 +109,11 @@ static void time_token(const FitMachine *machine, const FitModel *model, const F
         /* Reads of a layer begin together, of those layers that miss at all at least one expert's, and end one after
          * the other: the last matrix comes alone. */
         const double layers = wanted / model->layer_cycle, missing = layers * (1 - pow(fit->hit, model->layer_cycle));
-        const double reads = larger(missed / layers, 1) * model->parts;
+        const double reads = fmax(missed / layers, 1) * model->parts;
         fit->disk_s = fit->read_bytes / disk_rate(&machine->disk, reads) +
             missing * (double)model->expert_bytes / EXPERT_MATRICES / disk_rate(&machine->disk, 1);
     }
-    fit->decode_s = fit->dense_s + larger(fit->disk_s, fit->hits_s) + fit->misses_s;
+    fit->decode_s = fit->dense_s + fmax(fit->disk_s, fit->hits_s) + fit->misses_s;
     fit->decode = 1 / fit->decode_s;
 }
 
@@ -130,7 +127,7 @@ static void time_prompt(const FitMachine *machine, const FitModel *model, const 
         fit->prompt_read_bytes = (double)experts_bytes(model);
         fit->prompt_disk_s = fit->prompt_read_bytes / disk_rate(&machine->disk, machine->disk.depth);
     }
-    const double longer = larger(fit->prompt_compute_s, fit->prompt_disk_s);
+    const double longer = fmax(fit->prompt_compute_s, fit->prompt_disk_s);
     const double shorter = fit->prompt_compute_s + fit->prompt_disk_s - longer;
     fit->prompt = request->prompt / (longer + APART * shorter);
 }
@@ -141,11 +138,11 @@ static void time_prompt(const FitMachine *machine, const FitModel *model, const 
 static void share_gpu_cache(const FitModel *model, const FitRequest *request, Fit *fit) {
     const uint64_t layers = (uint64_t)model->layers, there = (uint64_t)fit->gpu_layers, here = layers - there;
     uint64_t each = fit->gpu_kv_bytes / there;
-    if (here) each = least(each, fit->kv_bytes / here);
+    if (here) each = min_u64(each, fit->kv_bytes / here);
     const uint64_t both = (each + 1) * layers; /* rounded up */
     fit->quantised = wants_codes(request, model->kv_full, model->gpu_kv_quantised, both);
     fit->kv_wanted = (fit->quantised ? model->gpu_kv_quantised : model->kv_full) * (uint64_t)request->slots;
-    fit->kv_bytes = least(both, request->kv_bytes ? request->kv_bytes : fit->kv_wanted);
+    fit->kv_bytes = min_u64(both, request->kv_bytes ? request->kv_bytes : fit->kv_wanted);
     fit->gpu_kv_bytes = each * there;
 }
 

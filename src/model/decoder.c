@@ -3,6 +3,8 @@
  * has its residual stream in memory of its own, where it arrives. */
 #include "model/decoder.h"
 
+#include "base/math.h"
+
 /* A step on one backend. */
 typedef struct Stage {
     Backend *backend;
@@ -12,14 +14,12 @@ typedef struct Stage {
     float *ahead;            /* one row's work; NULL: no hints are given */
 } Stage;
 
-static int smaller(int a, int b) { return a < b ? a : b; }
-
 /* On the backend of that number. */
 static Stage stage_begin(const Bound *bound, int number, const Step *step) {
     Backend *backend = bound->backends[number];
     const bool parts = number == 0 && bound->layer_tile_rows > 0;
     Stage stage = {.backend = backend,
-        .part = parts ? smaller(bound->layer_tile_rows, step->rows) : step->rows,
+        .part = parts ? min_int(bound->layer_tile_rows, step->rows) : step->rows,
         .walk = backend->ops->begin(backend, step)};
     const int64_t rows = step->rows, hidden = bound->spec->hidden;
     stage.h = number ? bound->arrival : backend->ops->scratch(backend, rows * hidden);
@@ -104,7 +104,7 @@ static int decode_rows_for_matmul(const Step *step) { return step->uniform_matmu
 /* So many of the rows from `first` on. */
 static int decode_rows_of(const Step *step, int first, int rows) {
     const int left = step->decode_rows - first;
-    return left < 0 ? 0 : smaller(left, rows);
+    return left < 0 ? 0 : min_int(left, rows);
 }
 
 /* Rows of a step as a step of their own. */
@@ -119,7 +119,7 @@ static Step step_tile(const Step *step, int first, int rows, SequenceChunk chunk
     for (int r = 0; r < step->chunk_count; r++) {
         const SequenceChunk *chunk = &step->chunks[r];
         const int begin = chunk->row > first ? chunk->row : first,
-                  end = smaller(chunk->row + chunk->rows, first + rows);
+                  end = min_int(chunk->row + chunk->rows, first + rows);
         if (begin >= end) continue;
         CHECK(chunk->span_count == 0);
         SequenceChunk *own = &chunks[part.chunk_count++];
@@ -142,7 +142,7 @@ static void layer_walk(const Bound *bound, int i, const KvLayer *cache, const St
     CHECK(step->position_dims == 1 && part <= LAYER_TILE_ROWS_MAX);
     for (int first = 0; first < step->rows; first += part) {
         SequenceChunk chunks[LAYER_TILE_ROWS_MAX];
-        const Step own = step_tile(step, first, smaller(part, step->rows - first), chunks);
+        const Step own = step_tile(step, first, min_int(part, step->rows - first), chunks);
         stage->backend->ops->set_rows(stage->backend, &own);
         layer_forward(bound, i, cache, stage,
             &(Rows){.first = first, .rows = own.rows, .decode_rows = decode_rows_for_matmul(&own)});

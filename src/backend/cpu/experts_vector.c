@@ -2,6 +2,7 @@
  * of gate and up, multiply, prepare the rows of down, multiply. Pieces of all experts are shared out together, so
  * threads have the same to do however rows are spread over experts, and wait for each other three times instead of
  * several times per expert. */
+#include "base/math.h"
 #include "backend/cpu/experts.h"
 #include "backend/cpu/linear/product.h"
 
@@ -22,8 +23,6 @@ typedef struct Together {
     int64_t up_grain, down_grain;
     ExpertRows rows[TOGETHER_MAX];
 } Together;
-
-static int smaller(int a, int b) { return a < b ? a : b; }
 
 /* ---- a run ---- */
 
@@ -93,8 +92,8 @@ static int add_rows(Together *t, const Weight *gate, const Weight *up, const Wei
     ExpertRows *r = &t->rows[t->count];
     r->up = up_product(t, gate, up, first);
     r->down = down_product(t, down, first);
-    rows = smaller(rows, product_begin(&r->up, t->cpu, rows));
-    rows = smaller(rows, product_begin(&r->down, t->cpu, rows));
+    rows = min_int(rows, product_begin(&r->up, t->cpu, rows));
+    rows = min_int(rows, product_begin(&r->down, t->cpu, rows));
     product_begin(&r->up, t->cpu, rows); /* so few may have another way */
     const size_t up_bytes = product_place(&r->up, rows, NULL), down_bytes = product_place(&r->down, rows, NULL);
     if (t->count &&

@@ -6,6 +6,7 @@
  * rows. Both give the same bits (linear.h). */
 #include <string.h>
 
+#include "base/math.h"
 #include "backend/cpu/linear/product.h"
 
 enum {
@@ -28,7 +29,6 @@ _Static_assert(NORM_WIDTH_MAX * sizeof(float) <= THREAD_BYTES / 8, "so has a row
 size_t linear_work_bytes(int rows_max, int threads) { return (size_t)SHARED_BYTES + (size_t)threads * THREAD_BYTES; }
 
 static int group_kind(int group) { return group == 16 ? 0 : group == 32 ? 1 : 2; }
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static uint8_t *thread_space(const Product *p, int index) {
@@ -163,7 +163,7 @@ static void prepare_one(const Product *p, uint8_t *spare, int index, int count) 
         if (!p->scales[kind]) continue;
         const int64_t block = (int64_t)p->input[kind].group * LINEAR_LANES, blocks = ceil_div(p->cols, block);
         const int64_t first = blocks * index / count * block, last = blocks * (index + 1) / count * block;
-        if (first < last) quantise_part(p, kind, 0, x, first, min64(last, p->cols) - first, spare);
+        if (first < last) quantise_part(p, kind, 0, x, first, min_i64(last, p->cols) - first, spare);
     }
 }
 
@@ -261,9 +261,9 @@ static void few_items(const Product *p, int64_t unit, int64_t units) {
             unit -= own;
             continue;
         }
-        const int64_t taken = min64(units, own - unit), last = min64((unit + taken) * height, rows);
+        const int64_t taken = min_i64(units, own - unit), last = min_i64((unit + taken) * height, rows);
         for (int64_t row = unit * height; row < last; row += CALL_ROWS)
-            few_rows(p, i, row, min64(CALL_ROWS, last - row));
+            few_rows(p, i, row, min_i64(CALL_ROWS, last - row));
         units -= taken;
         unit = 0;
     }
@@ -292,7 +292,7 @@ static void multiply_panel(
     const int height = k->panel_rows;
     if (!linear_is_integer(w)) {
         const float *x = (p->plain ? p->plain : p->x) + first * p->cols;
-        k->plain(w, row, min64(height, w->rows - row), x, p->cols, rows, y, height);
+        k->plain(w, row, min_i64(height, w->rows - row), x, p->cols, rows, y, height);
         return;
     }
     const int lines = rows * p->planes;
@@ -330,7 +330,7 @@ static int chunk_rows(const Product *p) {
     const int64_t height = p->kernels->tile_rows, lines = (int64_t)p->rows * p->planes;
     const int64_t items = (int64_t)pool_threads(p->cpu->pool) * ITEMS_PER_THREAD;
     int64_t most = ceil_div(lines, ceil_div(items, units_of(p, p->kernels->panel_rows)));
-    if (p->kernels->chunk_bytes) most = min64(most, p->kernels->chunk_bytes / p->cols);
+    if (p->kernels->chunk_bytes) most = min_i64(most, p->kernels->chunk_bytes / p->cols);
     if (most < CHUNK_LEAST) most = CHUNK_LEAST;
     const int64_t tiles = ceil_div(lines, height);
     return (int)(ceil_div(tiles, ceil_div(tiles, ceil_div(most, height))) * height) / p->planes;
@@ -355,11 +355,11 @@ static void panel_items(const Product *p, int index, int64_t item, int64_t items
     /* Single tiles, so that their results are still in L1 when they are finished. */
     const int step = (p->plain_wanted || p->kernels->many_tiles ? STEP_LINES : p->kernels->tile_rows) / p->planes;
     for (const int64_t last = item + items; item < last; item++) {
-        const int begin = (int)(item / units) * chunk, end = (int)min64(begin + chunk, p->rows);
+        const int begin = (int)(item / units) * chunk, end = (int)min_i64(begin + chunk, p->rows);
         int64_t unit = item % units;
         int i = 0;
         while (unit >= ceil_div(p->weight[i]->rows, height)) unit -= ceil_div(p->weight[i++]->rows, height);
-        const int64_t row = unit * height, n = min64(height, p->weight[i]->rows - row);
+        const int64_t row = unit * height, n = min_i64(height, p->weight[i]->rows - row);
         LinearPanel panel[2];
         for (int j = 0; j < count; j++) panel[j] = unpack_panel(p, i + j, row, panels + (size_t)j * own);
         for (int first = begin; first < end; first += step) {

@@ -2,6 +2,7 @@
  * bias are out; the tables of both. */
 #include <string.h>
 
+#include "base/math.h"
 #include "backend/cuda/cuda.h"
 
 int cuda_exact_rows(const SequenceChunk *chunk) {
@@ -26,12 +27,10 @@ bool cuda_only_four(const Step *step, int layer) {
     return true;
 }
 
-static int larger(int a, int b) { return a > b ? a : b; }
-
 /* Slices of a row that sees codes, at most: the sink's, and those from where codes end. */
 static int exact_slices(const SequenceChunk *chunk) {
     int longest = 0;
-    for (int i = 0; i < chunk->span_count; i++) longest = larger(longest, chunk->spans[i].end - chunk->spans[i].begin);
+    for (int i = 0; i < chunk->span_count; i++) longest = max_int(longest, chunk->spans[i].end - chunk->spans[i].begin);
     const int tokens = chunk->quant->hot + KV_PAGE_TOKENS + longest;
     return chunk->quant->sink / ATTENTION_SLICE + (tokens + ATTENTION_SLICE - 1) / ATTENTION_SLICE;
 }
@@ -49,8 +48,8 @@ static void look_at_run(CudaCodes *codes, const SequenceChunk *chunk) {
     const int end = kv_cold_end(chunk->quant, chunk->position + chunk->rows - 1);
     codes->seen = true;
     *(chunk->rows < ATTENTION_LONG_RUN ? &codes->coded_short : &codes->coded_long) = true;
-    codes->exact = larger(codes->exact, exact_slices(chunk));
-    codes->pages = larger(codes->pages, (end - chunk->quant->sink) / KV_PAGE_TOKENS);
+    codes->exact = max_int(codes->exact, exact_slices(chunk));
+    codes->pages = max_int(codes->pages, (end - chunk->quant->sink) / KV_PAGE_TOKENS);
 }
 
 size_t cuda_codes_look(CudaBackend *b, const Step *step, bool again) {
