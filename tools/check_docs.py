@@ -87,14 +87,14 @@ def check_families():
 
 
 def check_metrics(text):
-    code = read(ROOT / "src/server/metrics.c")
+    code = read(ROOT / "src/server/admin/metrics.c")
     made = set(re.findall(r'"(apus_[a-z0-9_]+|process_[a-z_]+(?=")|vllm:[a-z_]+)', code))
     shown = set(re.findall(r"\b(apus_[a-z0-9_]+|vllm:[a-z_]+)", text)) - {"apus_plugin", "apus_calibration"}
     for name in sorted(made):
         if name not in text:
             faults.append(f"docs: no document has the metric {name}")
     for name in sorted(shown - made - {"vllm:gpu_cache_usage_perc"}):
-        faults.append(f"docs: src/server/metrics.c has no metric {name}")
+        faults.append(f"docs: src/server/admin/metrics.c has no metric {name}")
 
 
 def check_options(text):

@@ -10,7 +10,7 @@
 #include "cli/models.h"
 #include "cli/options.h"
 #include "cli/walk.h"
-#include "server/fields.h"
+#include "server/api/fields.h"
 #include "text/grammar/debug.h"
 #include "text/jinja/template.h"
 #include "text/tokenizer/debug.h"

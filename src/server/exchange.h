@@ -3,9 +3,9 @@
 #pragma once
 #include "chat/generation.h"
 #include "chat/models.h"
-#include "server/http_request.h"
-#include "server/keys.h"
-#include "server/params.h"
+#include "server/http/http_request.h"
+#include "server/http/keys.h"
+#include "server/api/params.h"
 
 enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48, REASON_MAX = 256 };
 

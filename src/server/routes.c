@@ -2,15 +2,15 @@
 
 #include <string.h>
 
-#include "server/completion.h"
-#include "server/embeddings.h"
-#include "server/health.h"
-#include "server/metrics.h"
-#include "server/model_list.h"
-#include "server/ollama_list.h"
-#include "server/pull.h"
-#include "server/reply.h"
-#include "server/token_list.h"
+#include "server/api/completion.h"
+#include "server/api/embeddings.h"
+#include "server/admin/health.h"
+#include "server/admin/metrics.h"
+#include "server/api/model_list.h"
+#include "server/api/ollama_list.h"
+#include "server/admin/pull.h"
+#include "server/http/response.h"
+#include "server/api/token_list.h"
 #include "server/web.h"
 
 static bool answer(Exchange *x, Slice rest) { return completion_answer(x, x->route->endpoint); }

@@ -9,10 +9,10 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "server/body.h"
-#include "server/http.h"
-#include "server/metrics.h"
-#include "server/stream.h"
+#include "server/http/body.h"
+#include "server/http/http.h"
+#include "server/admin/metrics.h"
+#include "server/api/stream.h"
 
 enum {
     FAREWELL_S = 1,

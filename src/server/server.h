@@ -4,7 +4,7 @@
 #pragma once
 #include "base/error.h"
 #include "chat/models.h"
-#include "server/params.h"
+#include "server/api/params.h"
 
 typedef struct ServerOptions {
     const char *host;                      /* address to bind; "127.0.0.1" */

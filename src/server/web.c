@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "server/reply.h"
+#include "server/http/response.h"
 #include "server/routes.h"
 
 typedef struct Asset {

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "base/utf8.h"
-#include "server/endpoint.h"
-#include "server/messages.h"
+#include "server/api/endpoint.h"
+#include "server/api/chat_messages.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

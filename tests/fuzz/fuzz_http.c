@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "chat/chat_fixture.h"
-#include "server/http.h"
+#include "server/http/http.h"
 #include "server/http_client.h"
 #include "server/server.h"
 

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "server/endpoint.h"
-#include "server/fields.h"
-#include "server/ollama_request.h"
-#include "server/responses_request.h"
+#include "server/api/endpoint.h"
+#include "server/api/fields.h"
+#include "server/api/ollama_request.h"
+#include "server/api/responses_request.h"
 #include "test.h"
 
 typedef struct Member {

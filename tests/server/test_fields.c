@@ -1,7 +1,7 @@
 /* The table of fields: docs/api shows it, OpenAI's fields are all in it, and nothing that it lists is ignored: each
  * field refuses what is of the wrong type or out of range, and a value other than its default changes the request or is
  * refused, unless the table says that nothing depends on it. */
-#include "server/fields.h"
+#include "server/api/fields.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* The reader of requests: what it takes, and every way of writing a request that two readers could understand in two
  * ways. */
-#include "server/http_request.h"
+#include "server/http/http_request.h"
 #include "test.h"
 
 static HttpRequest request;

@@ -1,5 +1,5 @@
 /* Keys of a server: what a file of them may hold, and which a client has. */
-#include "server/keys.h"
+#include "server/http/keys.h"
 
 #include <string.h>
 

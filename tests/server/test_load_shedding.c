@@ -2,8 +2,8 @@
  * spoken to byte by byte. */
 
 #include "base/clock.h"
-#include "server/connection.h"
-#include "server/load_shedding.h"
+#include "server/http/connection.h"
+#include "server/http/load_shedding.h"
 #include "server/server_fixture.h"
 
 static void open_server(void) {

@@ -2,7 +2,7 @@
  * byte. */
 
 #include "base/clock.h"
-#include "server/connection.h"
+#include "server/http/connection.h"
 #include "server/server_fixture.h"
 
 #define EMBEDDING_BODY "{\"model\":\"fake\",\"input\":[\"a\",\"b\"]}"

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "server/exchange.h"
-#include "server/http.h"
+#include "server/http/http.h"
 #include "server/server_fixture.h"
 
 /* ---- big allocations that fail on demand; not under sanitizers, which own malloc ---- */

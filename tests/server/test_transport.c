@@ -1,5 +1,5 @@
 /* TLS of a connection against OpenSSL's own client over a pair of sockets. */
-#include "server/transport.h"
+#include "server/http/transport.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,0 +1,30 @@
+/* server/admin/: endpoints and records for operators: health, metrics, downloads, the request log.
+ *
+ * What operators watch, in Prometheus' text form 0.0.4, each model under its own label. Names are vLLM's where it has
+ * them, with apus_ in front. Threads: any. */
+#pragma once
+#include "server/exchange.h"
+
+typedef struct Metrics Metrics;
+
+NODISCARD Metrics *metrics_open(int models, Error *error);
+void metrics_close(Metrics *metrics); /* NULL is fine */
+
+/* What a generation has brought since it was asked last, for the time between tokens. */
+void metrics_note_tokens(Metrics *metrics, int model, const Generation *generation, Given *given);
+/* A completion that was answered, or given up by its client: before the generation is closed. seconds: since its first
+ * byte came. */
+void metrics_note_completion(Metrics *metrics, int model, const Generation *generation, double seconds);
+void metrics_note_status(Metrics *metrics, int status); /* of an answer */
+
+/* Vectors that were made of these texts. */
+void metrics_note_embeddings(Metrics *metrics, int model, const Tokens *inputs, int count, double seconds);
+/* Of all models, since the start. */
+typedef struct MetricsTotals {
+    uint64_t requests, tokens; /* answers over HTTP, tokens of those of models */
+    double decode_s;
+} MetricsTotals;
+MetricsTotals metrics_totals(Metrics *metrics);
+const char *metrics_finish_name(Finish finish); /* as the metrics and the log have it */
+
+void metrics_write(const Server *server, Buffer *out);

@@ -1,0 +1,280 @@
+#include "server/api/completion.h"
+
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "server/http/body.h"
+#include "server/http/deadlines.h"
+#include "server/admin/metrics.h"
+#include "server/api/model_list.h"
+#include "server/http/response.h"
+#include "server/admin/request_log.h"
+#include "server/api/stream.h"
+#include "server/api/tool_rules.h"
+
+enum { PUMP_MS = 100 };
+
+static void make_id(Exchange *x, const char *prefix) {
+    static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    enum { ID_RANDOM = 29 };
+    unsigned char random[ID_RANDOM];
+    if (getentropy(random, sizeof random)) memset(random, 0, sizeof random);
+    const size_t start = strlen(prefix);
+    memcpy(x->id, prefix, start);
+    for (size_t i = 0; i < ID_RANDOM; i++) x->id[start + i] = alphabet[random[i] % (sizeof alphabet - 1)];
+    x->id[start + ID_RANDOM] = 0;
+}
+
+/* ---- the request ---- */
+
+static void take_default(const DefaultNumber *standing, float *value) {
+    if (standing->given) *value = standing->value;
+}
+
+/* What a request that says nothing gets. */
+static ApiRequest default_request(const RequestDefaults *defaults, const ChatModel *model, Arena *arena) {
+    ApiRequest request = {.arena = arena, .max_tokens = -1, .choices = 1, .sampling.logprobs = -1, .tools.budget = -1};
+    request.vocab = model ? chat_model_vocab(model) : INT32_MAX;
+    if (model) {
+        request.sampling = model->sampling;
+        request.cache.server_format = engine_kv_format(model->engine);
+        request.cache.server_dtype = engine_kv_dtype(model->engine);
+    }
+    take_default(&defaults->temperature, &request.sampling.temperature);
+    take_default(&defaults->top_p, &request.sampling.top_p);
+    take_default(&defaults->min_p, &request.sampling.min_p);
+    take_default(&defaults->repetition_penalty, &request.sampling.repetition_penalty);
+    if (defaults->top_k_given) request.sampling.top_k = defaults->top_k;
+    request.max_standing = defaults->max_tokens;
+    if (getentropy(&request.sampling.seed, sizeof request.sampling.seed)) request.sampling.seed = (uint64_t)clock_ns();
+    return request;
+}
+
+/* The model that the body names. An unknown name, or none, is told after what is wrong with other fields. */
+static bool take_model(Exchange *x, const Json *body, ApiError *error) {
+    const Json *name = json_get(body, "model");
+    const int index = name && name->type == JSON_STRING ? models_find(x->server->models, json_slice(name)) : -1;
+    if (index < 0) return true;
+    x->model_index = index;
+    x->record.model = models_name(x->server->models, x->model_index);
+    x->model = model_take(x, json_slice(name), error);
+    return x->model;
+}
+
+bool completion_fits(const ChatModel *model, size_t bytes, const char *field, ApiError *error) {
+    const int64_t context = chat_model_context(model);
+    const size_t longest = tokenizer_longest(model->tokenizer);
+    if (!longest || bytes / longest <= (size_t)context) return true;
+    return api_fail(error, 400, "context_length_exceeded", field,
+        "This model's maximum context length is %lld tokens. However, the %zu bytes in the %s are at least %zu tokens. "
+        "Please reduce the length of the %s.",
+        (long long)context, bytes, field, bytes / longest, field);
+}
+
+bool completion_knows(const ChatModel *model, const Tokens *prompt, const char *field, ApiError *error) {
+    enum { SHOWN = 64 };
+    const int vocab = chat_model_vocab(model);
+    size_t at = 0;
+    while (at < prompt->count && prompt->ids[at] < vocab) at++;
+    if (at == prompt->count) return true;
+    Buffer text = {0};
+    if (!tokenizer_bytes(model->tokenizer, prompt->ids[at], &text, NULL)) buffer_clear(&text);
+    api_fail(error, 400, "invalid_value", field,
+        "Invalid '%s': '%.*s' is token %d, and this model's vocabulary ends with %d. Its tokenizer was made for a "
+        "larger "
+        "one.",
+        field, text.size < SHOWN ? (int)text.size : SHOWN, text.data ? text.data : "", prompt->ids[at], vocab - 1);
+    buffer_free(&text);
+    return false;
+}
+
+static bool check_vocabulary(const Exchange *x, const ApiRequest *request, ApiError *error) {
+    bool ok = true;
+    for (int p = 0; ok && p < x->prompt_count; p++)
+        ok = completion_knows(x->model, &x->prompts[p], request->messages ? "messages" : "prompt", error);
+    return ok;
+}
+
+static bool check_context(const Exchange *x, const ApiRequest *request, ApiError *error) {
+    const int64_t context = chat_model_context(x->model), limit = request->max_tokens;
+    const int64_t wanted = limit > 0 && !request->cut ? limit : limit == 0 ? 0 : 1;
+    const char *field = request->messages ? "messages" : "prompt";
+    for (int p = 0; p < x->prompt_count; p++) {
+        const size_t count = x->prompts[p].count;
+        if (count <= INT32_MAX && (int64_t)count + wanted <= context) continue;
+        return api_fail(error, 400, "context_length_exceeded", field,
+            "This model's maximum context length is %lld tokens. However, you requested %lld tokens (%zu in the %s, "
+            "%lld in the completion). Please reduce the length of the %s or completion.",
+            (long long)context, (long long)((int64_t)count + wanted), count, field, (long long)wanted, field);
+    }
+    return true;
+}
+
+/* Which calls of tools the answer may hold. The tools are needed until it is out, the body is not. */
+static bool choose_calls(Exchange *x, const ApiRequest *request, GenerationOptions *options, ApiError *error) {
+    const CallFormat *calls = x->model->calls;
+    options->parsed = request->messages != NULL;
+    if (calls && calls->syntax == CALL_CHANNELS) options->calls = calls; /* without them, nothing else can be told */
+    if (request->tools.mode == TOOLS_NONE || !request->tools.list) return true;
+    options->calls = chat_model_calls(x->model);
+    Buffer text = {0};
+    Error why = {0};
+    json_write(&text, request->tools.list);
+    const char *copy = text.failed ? NULL : arena_copy(&x->arena, buffer_view(&text));
+    options->tools = copy ? json_parse(&x->arena, (Slice){copy, text.size}, &why) : NULL;
+    buffer_free(&text);
+    return options->tools || api_out_of_memory(error);
+}
+
+static bool submit(Exchange *x, const ApiRequest *request, Constraint *constraint, ApiError *error) {
+    const int64_t limit = request->max_tokens;
+    GenerationOptions options = {
+        .prompts = x->prompts,
+        .prompt_count = x->prompt_count,
+        .choices = request->choices,
+        .max_tokens = limit > 0 ? (int)limit
+            : limit == 0        ? 1
+                                : INT32_MAX,
+        .echo_logprobs = request->form.echo && request->form.logprobs,
+        .sampling = request->sampling,
+        .stops = request->stops,
+        .stop_count = request->stop_count,
+        .kv_format = request->cache.format_given ? &request->cache.format : NULL,
+        .cache_salt = cache_salt(&request->cache, x->key),
+        .cache_off = request->cache.off,
+        .constraint = constraint,
+    };
+    x->kv_format = request->cache.format_given ? request->cache.format : *engine_kv_format(x->model->engine);
+    x->kv_bits = request->cache.bits;
+    x->given = arena_alloc(&x->arena, (size_t)x->prompt_count * (size_t)request->choices, sizeof *x->given);
+    if (!x->given) return api_out_of_memory(error);
+    if (!choose_calls(x, request, &options, error)) return false;
+    Error why = {0};
+    if (generation_open(&x->generation, x->model, &options, &why)) return true;
+    if (why.code != ERROR_LIMIT) return api_engine_failed(error, &why);
+    return api_fail(error, 400, "context_length_exceeded", request->messages ? "messages" : "prompt", "%s.", why.text);
+}
+
+static void free_prompts(Exchange *x) {
+    for (int i = 0; i < x->prompt_count; i++) tokens_free(&x->prompts[i]);
+}
+
+static void think_unless_told(ApiRequest *request) {
+    const bool decode_rows_for_matmul = request->tools.thinking_given || request->tools.effort.data ||
+        json_get(request->template_arguments, "enable_thinking");
+    if (!decode_rows_for_matmul) tools_hint_thinking(&request->tools, true);
+}
+
+/* The request and its prompts. */
+static bool read_request(Exchange *x, ApiRequest *request, Arena *arena, ApiError *error) {
+    const Json *body = body_object(x, arena, error);
+    if (!body) return false;
+    if (!take_model(x, body, error)) return false;
+    *request = default_request(&x->server->defaults, x->model, arena);
+    if (!x->endpoint->read_params(request, body, error)) return false;
+    if (!x->model) return model_unknown(x->server, request->model, error);
+    if (x->server->defaults.thinking) think_unless_told(request);
+    return x->endpoint->make_prompts(x, request, error);
+}
+
+/* arena: for what is needed until the request is submitted. */
+static bool understand(Exchange *x, Arena *arena, ApiError *error) {
+    ApiRequest request;
+    Constraint *constraint;
+    if (!read_request(x, &request, arena, error) || !check_context(x, &request, error) ||
+        !check_vocabulary(x, &request, error) ||
+        !tool_rules_constrain(&request, x->model, x->prompts, &constraint, error))
+        return false;
+    const bool ok = submit(x, &request, constraint, error);
+    constraint_release(constraint); /* the requests have their own references */
+    if (!ok) return false;
+    x->form = request.form;
+    if (request.echo.data && !(x->echo = arena_copy(&x->arena, request.echo))) return api_out_of_memory(error);
+    if (!x->form.echo) free_prompts(x);
+    return true;
+}
+
+static bool prepare(Exchange *x, ApiError *error) {
+    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
+    const bool ok = understand(x, &arena, error);
+    arena_free(&arena);
+    body_free(x); /* a request that waits holds its tokens only */
+    return ok;
+}
+
+/* ---- the answer ---- */
+
+/* The generation has ended, or nobody waits for it any more. */
+static void close_generation(Exchange *x) {
+    if (x->generation.request_count > 0) {
+        metrics_note_completion(
+            x->server->metrics, x->model_index, &x->generation, (double)(clock_ns() - x->started_ns) * 1e-9);
+        request_log_note(x);
+    }
+    generation_close(&x->generation);
+}
+
+static bool answer_stream(Exchange *x) {
+    for (int i = 0; x->endpoint->write_start && i < x->generation.choice_count; i++)
+        x->endpoint->write_start(x, i, &x->out);
+    if (!stream_write(x->server->streams, x)) return false;
+    close_generation(x);
+    reply_stream_chunk(x, SLICE(""), true);
+    return true;
+}
+
+static bool answer_whole(Exchange *x) {
+    ApiError error = {0};
+    Error why = {0};
+    while (!generation_done(&x->generation)) {
+        if (reply_client_gone(x)) return false;
+        if (!generation_pump(&x->generation, PUMP_MS, &why)) {
+            api_engine_failed(&error, &why);
+            return reply_error(x, &error);
+        }
+        metrics_note_tokens(x->server->metrics, x->model_index, &x->generation, x->given);
+        if (!generation_done(&x->generation) && deadlines_must_end(x, &error)) return reply_error(x, &error);
+    }
+    Buffer body = {0};
+    x->endpoint->write_whole(x, &body);
+    close_generation(x);
+    if (!body.failed) return reply_json(x, 200, &body);
+    buffer_free(&body);
+    api_out_of_memory(&error);
+    return reply_error(x, &error);
+}
+
+bool completion_answer(Exchange *x, const Endpoint *endpoint) {
+    ApiError error = {0};
+    x->endpoint = endpoint;
+    x->created = (int64_t)time(NULL);
+    make_id(x, endpoint->id_prefix);
+    if (!prepare(x, &error)) return reply_error(x, &error);
+    return x->form.stream ? answer_stream(x) : answer_whole(x);
+}
+
+bool completion_count(Exchange *x, const Endpoint *endpoint) {
+    ApiError error = {0};
+    ApiRequest request;
+    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
+    x->endpoint = endpoint;
+    const bool ok = read_request(x, &request, &arena, &error);
+    arena_free(&arena);
+    if (!ok) return reply_error(x, &error);
+    Buffer body = {0};
+    buffer_printf(&body, "{\"input_tokens\":%zu}", x->prompts->count);
+    return reply_json(x, 200, &body);
+}
+
+void completion_close(Exchange *x) {
+    if (!x->endpoint) return;
+    close_generation(x);
+    free_prompts(x);
+    answer_events_free(&x->kept);
+    buffer_free(&x->head);
+    buffer_free(&x->out);
+    arena_free(&x->arena);
+    models_release(x->server->models, x->model);
+}

@@ -1,0 +1,87 @@
+/* The tables of fields as the documents of docs/api show them. */
+#include <math.h>
+
+#include "server/api/fields.h"
+
+static void write_range(const Field *f, const char *type, Buffer *out) {
+    buffer_text(out, type);
+    if (f->max == INT32_MAX)
+        buffer_printf(out, " ≥ %s%g", f->min < 0 ? "−" : "", fabs(f->min));
+    else if (f->max > 0)
+        buffer_printf(out, ", %s%g…%g", f->min < 0 ? "−" : "", fabs(f->min), f->max);
+}
+
+static void write_form(const Field *f, Buffer *out) {
+    if (f->form) {
+        buffer_text(out, f->form);
+        return;
+    }
+    switch (f->type) {
+    case FIELD_NUMBER: write_range(f, "number", out); break;
+    case FIELD_INTEGER:
+    case FIELD_LONG: write_range(f, "integer", out); break;
+    case FIELD_BOOL: buffer_text(out, "boolean"); break;
+    case FIELD_TEXT:
+        buffer_text(out, "string");
+        if (f->max > 0) buffer_printf(out, " ≤ %g characters", f->max);
+        break;
+    case FIELD_ARRAY: write_range(f, "array", out); break;
+    case FIELD_OBJECT: buffer_text(out, "object"); break;
+    case FIELD_ANY: buffer_text(out, "anything"); break;
+    }
+}
+
+static const char *const statuses[] = {[FIELD_HONOURED] = "honoured",
+    [FIELD_EXTENSION] = "extension",
+    [FIELD_ACCEPTED] = "accepted",
+    [FIELD_NEUTRAL] = "neutral",
+    [FIELD_REFUSED] = "refused"};
+
+static const FieldTable tables[] = {
+    {"docs/api/openai.md", "/v1/chat/completions, /v1/completions", DOOR_CHAT | DOOR_TEXT},
+    {"docs/api/openai.md", "/v1/embeddings", DOOR_EMBEDDINGS},
+    {"docs/api/responses.md", "/v1/responses", DOOR_RESPONSES},
+    {"docs/api/anthropic.md", "/v1/messages", DOOR_MESSAGES},
+    {"docs/api/ollama.md", "/api/chat, /api/generate", DOOR_OLLAMA_CHAT | DOOR_GENERATE},
+    {"docs/api/ollama.md", "/api/chat", DOOR_OLLAMA_CHAT},
+    {"docs/api/ollama.md", "/api/generate", DOOR_GENERATE},
+    {"docs/api/ollama.md", "/api/embed", DOOR_OLLAMA_EMBED},
+    {"docs/api/native.md", "/tokenize", DOOR_TOKENIZE},
+    {"docs/api/native.md", "/detokenize", DOOR_DETOKENIZE},
+};
+
+const FieldTable *field_tables(size_t *count) {
+    *count = COUNT_OF(tables);
+    return tables;
+}
+
+static void write_openai_rows(Buffer *out) {
+    size_t count;
+    const Field *fields = fields_all(&count);
+    buffer_text(out, "| field | chat | completions | status | values | default | |\n|---|---|---|---|---|---|---|\n");
+    for (size_t i = 0; i < count; i++) {
+        const Field *f = &fields[i];
+        buffer_printf(out, "| `%s` | %s | %s | %s | ", f->name, f->adapters & DOOR_CHAT ? "✓" : "",
+            f->adapters & DOOR_TEXT ? "✓" : "", statuses[f->status]);
+        write_form(f, out);
+        buffer_printf(out, " | %s | %s |\n", f->standing, f->what);
+    }
+}
+
+void field_table_write(const FieldTable *table, Buffer *out) {
+    buffer_printf(out, "<!-- fields of %s -->\n", table->routes);
+    if (table->adapters & DOOR_CHAT) {
+        write_openai_rows(out);
+        return;
+    }
+    size_t count;
+    const AdapterField *fields = adapter_fields_all(&count);
+    buffer_text(out, "| field | status | values | |\n|---|---|---|---|\n");
+    for (size_t i = 0; i < count; i++) {
+        const Field *f = &fields[i].field;
+        if (f->adapters != table->adapters) continue;
+        buffer_printf(out, "| `%s` | %s | ", f->name, statuses[f->status]);
+        write_form(f, out);
+        buffer_printf(out, " | %s |\n", f->what);
+    }
+}

@@ -1,0 +1,101 @@
+#include "server/api/model_list.h"
+
+#include "base/log.h"
+#include "server/http/body.h"
+#include "server/http/deadlines.h"
+#include "server/http/response.h"
+
+enum { NAME_SHOWN = 200 };
+
+bool model_unknown(const Server *server, Slice name, ApiError *error) {
+    Buffer names = {.limit = API_MESSAGE_MAX / 2};
+    for (int i = 0; i < models_count(server->models); i++)
+        buffer_printf(&names, "%s'%s'", i ? ", " : "", models_name(server->models, i));
+    api_fail(error, 404, "model_not_found", "model", "The model '%.*s' does not exist; this server has %s.",
+        name.size < NAME_SHOWN ? (int)name.size : NAME_SHOWN, name.data, names.data ? names.data : "none");
+    buffer_free(&names);
+    return false;
+}
+
+/* Why a model could not be taken. */
+static bool model_failed(const Exchange *x, Slice name, const Error *why, ApiError *error) {
+    if (why->code == ERROR_CANCELLED && deadlines_over(x, true, error)) return false;
+    if (why->code == ERROR_BUSY) return api_fail(error, 409, "model_in_use", "model", "The model %s.", why->text);
+    if (why->code == ERROR_DEVICE)
+        return api_fail(error, 503, "device_failed", "model", "The device that computes the model '%.*s' has failed.",
+            name.size < NAME_SHOWN ? (int)name.size : NAME_SHOWN, name.data);
+    log_error("%.*s: %s", SLICE_SHOWN(name), why->text);
+    return api_fail(error, 503, "model_load_failed", "model",
+        "The model '%.*s' could not be loaded; the server's log says why.", SLICE_SHOWN(name));
+}
+
+ChatModel *model_take(const Exchange *x, Slice name, ApiError *error) {
+    Error why = {0};
+    ChatModel *model = models_take(x->server->models, name, deadlines_next_ns(x), &why);
+    if (!model) model_failed(x, name, &why, error);
+    return model;
+}
+
+static void write_model(const ModelStatus *status, Buffer *out) {
+    static const char *const states[] = {"unloaded", "loading", "loaded", "unloading"};
+    buffer_text(out, "{\"id\":");
+    json_write_string(out, slice_of(status->name));
+    buffer_printf(out,
+        ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"apus\",\"context_length\":%d,\"status\":\"%s\"}",
+        (long long)status->created, status->context, states[status->state]);
+}
+
+static bool reply_model(Exchange *x, Slice name) {
+    ApiError error = {0};
+    const int index = models_find(x->server->models, name);
+    if (index < 0) {
+        model_unknown(x->server, name, &error);
+        return reply_error(x, &error);
+    }
+    const ModelStatus status = models_status(x->server->models, index);
+    Buffer body = {0};
+    write_model(&status, &body);
+    return reply_json(x, 200, &body);
+}
+
+bool answer_models(Exchange *x, Slice rest) {
+    Buffer body = {0};
+    buffer_text(&body, "{\"object\":\"list\",\"data\":[");
+    for (int i = 0; i < models_count(x->server->models); i++) {
+        const ModelStatus status = models_status(x->server->models, i);
+        if (i) buffer_byte(&body, ',');
+        write_model(&status, &body);
+    }
+    buffer_text(&body, "]}");
+    return reply_json(x, 200, &body);
+}
+
+bool answer_model(Exchange *x, Slice name) { return reply_model(x, name); }
+
+static bool read_name(Exchange *x, Arena *arena, Slice *name, ApiError *error) {
+    if (!body_model(x, arena, name, error)) return false;
+    return models_find(x->server->models, *name) >= 0 || model_unknown(x->server, *name, error);
+}
+
+static bool load_model(const Exchange *x, Slice name, Error *why) {
+    return models_load(x->server->models, name, deadlines_next_ns(x), why);
+}
+
+static bool unload_model(const Exchange *x, Slice name, Error *why) {
+    return models_unload(x->server->models, name, why);
+}
+
+static bool change(Exchange *x, bool (*act)(const Exchange *x, Slice name, Error *why)) {
+    Arena arena = {.limit = BODY_MADE_BYTES_LEAST + x->body.size * BODY_MADE_PER_BYTE};
+    ApiError error = {0};
+    Error why = {0};
+    Slice name = {0};
+    bool ok = read_name(x, &arena, &name, &error);
+    if (ok && !act(x, name, &why)) ok = model_failed(x, name, &why, &error);
+    const bool result = ok ? reply_model(x, name) : reply_error(x, &error);
+    arena_free(&arena);
+    return result;
+}
+
+bool answer_load(Exchange *x, Slice rest) { return change(x, load_model); }
+bool answer_unload(Exchange *x, Slice rest) { return change(x, unload_model); }
