@@ -122,6 +122,16 @@ def check_commands(text, apus):
                 faults.append(f"docs: apus {command} has no {option}: {line}")
 
 
+def check_names():
+    """Functions, types and fields that the documents of the code name are in it."""
+    identifiers = set(re.findall(r"\b[A-Za-z]\w+", code_of("src", ".c", ".h", ".cu", ".cuh")))
+    for path in [ROOT / "ARCHITECTURE.md", ROOT / "docs/glossary.md", *sorted((ROOT / "docs/design").glob("*.md"))]:
+        for name, more in re.findall(r"`([a-z]+_[a-z_]+|[A-Z][a-z]+[A-Za-z]*)(\*?)`", read(path)):
+            found = any(word.startswith(name) for word in identifiers) if more else name in identifiers
+            if not found:
+                faults.append(f"{path.relative_to(ROOT)}: src has no {name}{more}")
+
+
 def check_sizes():
     if (ROOT / "ARCHITECTURE.md").stat().st_size > 10000:
         faults.append("ARCHITECTURE.md: more than 10,000 bytes")
@@ -139,6 +149,7 @@ def main():
     everything = "\n".join(texts.values())
     check_metrics(everything)
     check_options(everything)
+    check_names()
     check_sizes()
     apus = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/apus"
     if apus.exists():
