@@ -35,7 +35,7 @@ int command_search(int argc, char **argv) {
     HubSettings settings;
     HubHits hits;
     if (!hub_settings_read(&settings, &error)) return report(&error);
-    const bool ok = hub_search(&settings, arguments.values[0], (int)limit, &hits, &error);
+    const bool ok = hub_search(&settings, arguments.values[0], HUB_BY_DOWNLOADS, (int)limit, &hits, &error);
     hub_settings_free(&settings);
     if (!ok) return report(&error);
     if (!hits.count) printf("no model on the hub is called like '%s'\n", arguments.values[0]);

@@ -20,7 +20,7 @@ void hub_suggest(HttpClient *client, const char *repo, Buffer *out) {
         size_t count = 0;
         memcpy(text, name, words);
         text[words] = '\0';
-        const bool ok = hub_search_with(client, text, SUGGESTED_MAX, hits, &count, &arena, &ignored);
+        const bool ok = hub_search_with(client, text, HUB_BY_DOWNLOADS, SUGGESTED_MAX, hits, &count, &arena, &ignored);
         for (size_t i = 0; ok && i < count; i++) buffer_printf(out, "%s%s", i ? ", " : "; did you mean ", hits[i].name);
         arena_free(&arena);
         if (ok && count) return;

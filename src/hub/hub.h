@@ -111,16 +111,22 @@ NODISCARD bool hub_remove(const HubSettings *settings, const HubName *name, uint
 
 typedef struct HubHit {
     const char *name;
-    int64_t parameters; /* 0: not known */
+    int64_t parameters; /* 0: unknown */
+    int64_t bytes;      /* of its safetensors weights; 0: unknown */
     int64_t downloads;  /* of the last month */
+    int64_t likes;
+    const char *updated; /* ISO 8601; NULL: unknown */
     bool gated, gguf, mlx;
 } HubHit;
 
+typedef enum HubOrder { HUB_BY_DOWNLOADS, HUB_BY_LIKES, HUB_BY_TREND, HUB_BY_DATE } HubOrder;
+
 typedef struct HubHits {
     Arena arena;
-    HubHit *hits; /* most downloaded first */
+    HubHit *hits; /* in the order that was asked for, the largest or newest first */
     size_t count;
 } HubHits;
 
-NODISCARD bool hub_search(const HubSettings *settings, const char *text, int limit, HubHits *hits, Error *error);
+NODISCARD bool hub_search(
+    const HubSettings *settings, const char *text, HubOrder order, int limit, HubHits *hits, Error *error);
 void hub_hits_free(HubHits *hits);

@@ -2,5 +2,5 @@
 #include "hub/http.h"
 
 /* At most limit hits into hits, their names in the arena. */
-NODISCARD bool hub_search_with(
-    HttpClient *client, const char *text, int limit, HubHit *hits, size_t *count, Arena *arena, Error *error);
+NODISCARD bool hub_search_with(HttpClient *client, const char *text, HubOrder order, int limit, HubHit *hits,
+    size_t *count, Arena *arena, Error *error);

@@ -5,6 +5,7 @@
 #include "server/api/completion.h"
 #include "server/api/embeddings.h"
 #include "server/admin/health.h"
+#include "server/admin/hub_search.h"
 #include "server/admin/metrics.h"
 #include "server/api/model_list.h"
 #include "server/api/ollama_list.h"
@@ -46,6 +47,7 @@ static const Route routes[] = {
     {.method = "POST", .path = "/v1/models/load", .answer = answer_load},
     {.method = "POST", .path = "/v1/models/unload", .answer = answer_unload},
     {.method = "GET", .path = "/v1/models/local", .answer = answer_local},
+    {.method = "POST", .path = "/v1/models/search", .answer = answer_hub_search},
     {.method = "POST", .path = "/v1/models/pull", .answer = answer_pull},
     {.method = "GET", .path = "/v1/models/", .answer = answer_model},
     {.method = "POST", .path = "/v1/chat/completions", .answer = answer, .endpoint = &endpoint_chat, .completes = true},

@@ -194,11 +194,14 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
                 "downloads": len(name),
                 "gated": bool(repo.gated),
                 "tags": ["gguf"] if any(p.endswith(".gguf") for p in repo.files) else ["mlx"],
-                "safetensors": {"total": 494032768},
+                "safetensors": {"total": 494032768, "parameters": {"BF16": 1000000, "U32": 250000000}},
+                "likes": 100 - len(name),
+                "lastModified": "2026-01-0%dT00:00:00.000Z" % (len(name) % 9 + 1),
             }
             for name, repo in sorted(self.hub.repos.items())
             if text in name.lower()
         ]
+        hits.sort(key=lambda hit: hit[query["sort"][0]], reverse=True)
         self.answer_json(hits[: int(query["limit"][0])])
 
     def revision(self, name, revision):

@@ -94,13 +94,3 @@ export async function* callStream(path, { body, signal, onOpen }) {
     }
     throw new ApiError(0, 'The connection was lost.', 'stream_cut');
 }
-
-/** @param {string} path @returns {Promise<any>} undefined: the server has no such route */
-export async function callIfThere(path) {
-    try {
-        return await call(path);
-    } catch (error) {
-        if (error instanceof ApiError && (error.status === 404 || error.status === 405)) return undefined;
-        throw error;
-    }
-}

@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals';
-import { ApiError, call, callIfThere } from '../lib/api.js';
+import { ApiError, call } from '../lib/api.js';
 import { onDone } from './downloads.js';
 import { refreshModels } from './server.js';
 import { t } from './settings.js';
@@ -8,27 +8,12 @@ import { notify } from './ui.js';
 /* Models of this machine, and those that could be. */
 
 /** @typedef {{ id: string, format: string, bytes: number, lastUsed: number }} LocalModel */
-/**
- * @typedef {object} CatalogueModel
- * @property {string} id
- * @property {string} name
- * @property {string} family
- * @property {number} bytes of the download
- * @property {'fits' | 'tight' | 'streams' | 'too_large' | ''} fit
- * @property {number} memory bytes that it needs
- * @property {number} perSecond expected tokens; 0: unknown
- * @property {string} note
- * @property {boolean} recommended
- * @property {boolean} local
- */
-/** @typedef {{ id: string, downloads: number, likes: number, bytes: number, updated: string, gated: boolean }} Found */
+/** @typedef {{ id: string, downloads: number, likes: number, bytes: number, parameters: number, updated: string, gated: boolean, form: string }} Found */
 
 /** @type {import('@preact/signals').Signal<LocalModel[] | null>} null: not known yet */
 export const local = signal(null);
 export const localError = signal('');
 export const unfinishedBytes = signal(0);
-/** @type {import('@preact/signals').Signal<CatalogueModel[] | null>} null: the server has none */
-export const catalogue = signal(null);
 /** What the server is doing with models, by id. @type {import('@preact/signals').Signal<Record<string, string>>} */
 export const changing = signal({});
 
@@ -49,23 +34,6 @@ export async function refreshLocal() {
     }
 }
 
-export async function refreshCatalogue() {
-    const answer = await callIfThere('/v1/models/catalogue').catch(() => undefined);
-    catalogue.value = answer
-        ? (answer.data ?? []).map((/** @type {any} */ item) => ({
-              id: String(item.id),
-              name: item.name ?? item.id,
-              family: item.family ?? '',
-              bytes: item.bytes ?? 0,
-              fit: item.fit ?? '',
-              memory: item.memory_bytes ?? 0,
-              perSecond: item.tokens_per_second ?? 0,
-              note: item.note ?? '',
-              recommended: Boolean(item.recommended),
-              local: Boolean(item.local),
-          }))
-        : null;
-}
 onDone.add(() => {
     refreshLocal();
     refreshModels();
@@ -110,17 +78,20 @@ export async function removeLocal(id) {
  */
 export async function searchHub(query, sort, signal) {
     try {
-        const answer = await call(`/v1/models/search?q=${encodeURIComponent(query)}&sort=${sort}`, { signal });
+        const answer = await call('/v1/models/search', { body: { query, sort }, signal });
         return (answer.data ?? []).map((/** @type {any} */ item) => ({
             id: String(item.id),
-            downloads: item.downloads ?? 0,
-            likes: item.likes ?? 0,
-            bytes: item.bytes ?? 0,
-            updated: item.updated ?? '',
+            downloads: Number(item.downloads) || 0,
+            likes: Number(item.likes) || 0,
+            bytes: Number(item.bytes) || 0,
+            parameters: Number(item.parameters) || 0,
+            updated: typeof item.updated === 'string' ? item.updated : '',
             gated: Boolean(item.gated),
+            form: item.mlx ? 'MLX' : item.gguf ? 'GGUF' : '',
         }));
     } catch (error) {
-        if (error instanceof ApiError && (error.status === 404 || error.status === 405)) return null;
+        const none = error instanceof ApiError && (error.status === 404 || error.status === 405);
+        if (none || (error instanceof ApiError && error.code === 'pull_not_allowed')) return null;
         throw error;
     }
 }

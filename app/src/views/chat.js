@@ -96,7 +96,7 @@ function useFollow() {
         const element = scroller.current;
         if (!element) return;
         follows.current = true;
-        element.scrollTop = element.scrollHeight;
+        element.scrollTop = path.peek().length > 0 ? element.scrollHeight : 0;
         setAway(false);
     };
     useLayoutEffect(toEnd, [chat.value.id, opened.value]);
@@ -114,7 +114,7 @@ function useFollow() {
             setAway(left > 400);
         };
         const sizes = new ResizeObserver(() => {
-            if (follows.current) element.scrollTop = element.scrollHeight;
+            if (follows.current && path.peek().length > 0) element.scrollTop = element.scrollHeight;
             else onScroll();
         });
         element.addEventListener('scroll', onScroll, { passive: true });

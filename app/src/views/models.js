@@ -1,7 +1,8 @@
 import { useEffect, useState } from 'preact/hooks';
-import { bytes, count, duration, rate } from '../lib/format.js';
+import { bytes, count, duration } from '../lib/format.js';
 import { cancel, downloads, forget, pause, start } from '../state/downloads.js';
-import { catalogue, change, changing, local, localError, modelName, refreshCatalogue, refreshLocal, removeLocal, searchHub, unfinishedBytes } from '../state/library.js'; // prettier-ignore
+import { catalogue, fitOf, recommended } from '../lib/catalogue.js';
+import { change, changing, local, localError, modelName, refreshLocal, removeLocal, searchHub, unfinishedBytes } from '../state/library.js'; // prettier-ignore
 import { health, link, served } from '../state/server.js';
 import { lang, t } from '../state/settings.js';
 import { ask, drawer, go } from '../state/ui.js';
@@ -112,14 +113,13 @@ function LocalCard({ item }) {
         });
         if (sure !== null) removeLocal(item.id);
     };
+    const form = item.format === 'gguf' ? 'GGUF' : 'MLX / safetensors';
+    const details = [bytes(item.bytes), form, t('lastUsed', { when: ago(item.lastUsed) })];
     return html`<li class="card model-card">
         <span class="card-icon"><${Icon} name="cube" /></span>
         <div class="card-text">
             <strong>${item.id}</strong>
-            <small
-                >${bytes(item.bytes)} · ${item.format === 'gguf' ? 'GGUF' : 'MLX / safetensors'} ·
-                ${t('lastUsed', { when: ago(item.lastUsed) })}</small
-            >
+            <small>${details.join(' · ')}</small>
         </div>
         <div class="card-buttons">
             ${inUse ? html`<span class="tag">${t('inUse')}</span>` : html`<${IconButton} icon="trash" label=${t('removeOf', { model: item.id })} onClick=${remove} />`}
@@ -127,23 +127,52 @@ function LocalCard({ item }) {
     </li>`;
 }
 
-/** @param {{ item: import('../state/library.js').CatalogueModel }} props */
-function CatalogueCard({ item }) {
-    const there = item.local || local.value?.some((one) => one.id === item.id);
-    return html`<li class="card model-card">
-        <div class="card-text">
-            <strong>${item.name} ${item.recommended && html`<span class="tag good">${t('recommended')}</span>`}</strong>
-            <small
-                >${bytes(item.bytes)}${item.perSecond > 0 ? ` · ${t('aboutRate', { n: rate(item.perSecond) })}` : ''}${item.note ? ` · ${item.note}` : ''}</small
-            >
-        </div>
-        ${item.fit && html`<span class="tag fit ${item.fit}">${t(/** @type {any} */ (`fit_${item.fit}`))}</span>`}
-        <div class="card-buttons">
-            ${there ? html`<span class="tag">${t('downloaded')}</span>` : html`<${IconButton} icon="download" label=${t('downloadNamed', { model: item.name })} onClick=${() => start(item.id)} />`}
-        </div>
-    </li>`;
+/** @param {{ fit: import('../lib/catalogue.js').Fit }} props */
+const FitTag = ({ fit }) => fit && html`<span class="tag fit ${fit}">${t(/** @type {any} */ (`fit_${fit}`))}</span>`;
+
+/** The button of a model that is not here. @param {{ id: string, name: string }} props */
+function GetButton({ id, name }) {
+    const there = local.value?.some((one) => one.id === id || one.id.startsWith(`${id}:`));
+    if (there) return html`<span class="tag">${t('downloaded')}</span>`;
+    const coming = downloads.value.some((item) => item.model === id);
+    const label = t('downloadNamed', { model: name });
+    return html`<${IconButton} icon="download" label=${label} disabled=${coming} onClick=${() => start(id)} />`;
 }
 
+const CATALOGUE_FIRST = 4;
+
+/** Bytes of memory of the server's machine; 0: unknown. */
+const machineMemory = () => (health.value?.memory?.total_system_mb ?? 0) * 1048576;
+
+function Catalogue() {
+    const [all, setAll] = useState(false);
+    const memory = machineMemory();
+    const best = memory ? recommended(memory) : '';
+    const fitting = catalogue.filter((item) => fitOf(item.bytes, memory, item.mixture) !== 'too_large');
+    const first = [...fitting].sort((a, b) => Number(b.id === best) - Number(a.id === best));
+    const list = all ? catalogue : first.slice(0, CATALOGUE_FIRST);
+    return html`<ul class="cards">
+            ${list.map(
+                (item) => html`<li key=${item.id} class="card model-card">
+                    <div class="card-text">
+                        <strong>${item.name}</strong>
+                        <small>${[bytes(item.bytes), t(/** @type {any} */ (`use_${item.use}`))].join(' · ')}</small>
+                    </div>
+                    ${item.id === best && html`<span class="tag good">${t('recommended')}</span>`}
+                    <${FitTag} fit=${fitOf(item.bytes, memory, item.mixture)} />
+                    <div class="card-buttons"><${GetButton} id=${item.id} name=${item.name} /></div>
+                </li>`,
+            )}
+        </ul>
+        ${
+            !all &&
+            html`<button type="button" class="button quiet" onClick=${() => setAll(true)}>
+                ${t('showAll', { n: catalogue.length })}
+            </button>`
+        }`;
+}
+
+/** @type {[string, number, number][]} */
 const SIZES = [
     ['', 0, Infinity],
     ['≤ 1 GB', 0, 1e9],
@@ -180,7 +209,16 @@ function HubSearch() {
             controller.abort();
         };
     }, [query, sort]);
-    const [, least, most] = /** @type {[string, number, number]} */ (SIZES[size]);
+    const [, least, most] = SIZES[size];
+    /** @param {import('../state/library.js').Found} item */
+    const details = (item) => {
+        const parts = item.form ? [item.form] : [];
+        if (item.bytes) parts.push(bytes(item.bytes));
+        else if (item.parameters) parts.push(t('parameters', { n: count(item.parameters) }));
+        parts.push(`↓ ${count(item.downloads)}`, `♥ ${count(item.likes)}`);
+        if (item.updated) parts.push(item.updated.slice(0, 10));
+        return parts;
+    };
     const list = (found ?? []).filter((item) => size === 0 || (item.bytes >= least && item.bytes < most));
     return html`<div class="hub">
         <div class="hub-bar">
@@ -240,19 +278,12 @@ function HubSearch() {
                 (item) =>
                     html`<li key=${item.id} class="card model-card">
                         <div class="card-text">
-                            <strong>${item.id} ${item.gated && html`<span class="tag">${t('gated')}</span>`}</strong>
-                            <small
-                                >${item.bytes ? `${bytes(item.bytes)} · ` : ''}↓ ${count(item.downloads)} · ♥
-                                ${count(item.likes)}${item.updated ? ` · ${item.updated.slice(0, 10)}` : ''}</small
-                            >
+                            <strong>${item.id}</strong>
+                            <small>${details(item).join(' · ')}</small>
                         </div>
-                        <div class="card-buttons">
-                            <${IconButton}
-                                icon="download"
-                                label=${t('downloadNamed', { model: item.id })}
-                                onClick=${() => start(item.id)}
-                            />
-                        </div>
+                        ${item.gated && html`<span class="tag">${t('gated')}</span>`}
+                        <${FitTag} fit=${fitOf(item.bytes, machineMemory())} />
+                        <div class="card-buttons"><${GetButton} id=${item.id} name=${item.id} /></div>
                     </li>`,
             )}
         </ul>
@@ -262,7 +293,6 @@ function HubSearch() {
 export function ModelsPage() {
     useEffect(() => {
         refreshLocal();
-        refreshCatalogue();
     }, [link.value]);
     const memory = health.value?.memory;
     const list = local.value;
@@ -275,10 +305,7 @@ export function ModelsPage() {
             <${IconButton}
                 icon="refresh"
                 label=${t('refresh')}
-                onClick=${() => {
-                    refreshLocal();
-                    refreshCatalogue();
-                }}
+                onClick=${refreshLocal}
             />
         </header>
         <main class="scroller" tabindex="0">
@@ -302,15 +329,7 @@ export function ModelsPage() {
                     >`
                 }
                 <${Section} title=${t('getModels')} hint=${t('getModelsHint')}><${HubSearch} /><//>
-                ${
-                    catalogue.value &&
-                    catalogue.value.length > 0 &&
-                    html`<${Section} title=${t('catalogue')} hint=${t('catalogueHint')}
-                        ><ul class="cards">
-                            ${catalogue.value.map((item) => html`<${CatalogueCard} key=${item.id} item=${item} />`)}
-                        </ul><//
-                    >`
-                }
+                <${Section} title=${t('catalogue')} hint=${t('catalogueHint')}><${Catalogue} /><//>
                 <${Section}
                     title=${t('localModels')}
                     hint=${list && list.length > 0 ? t('diskUse', { n: list.length, bytes: bytes(total) }) : undefined}

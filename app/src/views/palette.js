@@ -14,9 +14,15 @@ const TEXTS_MAX = 30;
 
 /** @param {string} text @param {string} needle the words around the first place where it occurs */
 function excerpt(text, needle) {
-    const at = text.toLowerCase().indexOf(needle);
+    const at = text.toLowerCase().indexOf(needle); // of the text as it is written
     const from = Math.max(0, at - 40);
-    return (from > 0 ? '…' : '') + text.slice(from, at + needle.length + 80).replace(/\s+/g, ' ');
+    return (
+        (from > 0 ? '…' : '') +
+        text
+            .slice(from, at + needle.length + 80)
+            .replace(/[*_`#>|]+/g, '')
+            .replace(/\s+/g, ' ')
+    );
 }
 
 /** @returns {Entry[]} */

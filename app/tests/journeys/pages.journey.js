@@ -265,3 +265,25 @@ export async function keyboard(/** @type {Tools} */ { browser, mock }) {
     await page.waitForSelector('.panel', { state: 'detached' });
     assert.deepEqual(faults, []);
 }
+
+/** The hub is searched, sorted and filtered by size; a model of the result is downloaded. */
+export async function hubSearch(/** @type {Tools} */ { browser, url }) {
+    const { page, faults } = await openApp(browser, url);
+    await page.goto(url + '/#/models');
+    await page.fill('.hub input', 'org');
+    await page.waitForSelector('.hub .card:has-text("org/other")');
+    const names = () => page.locator('.hub .card strong').allTextContents();
+    assert.deepEqual(await names(), ['org/gated', 'org/other', 'org/tiny']);
+    assert.match((await page.textContent('.hub .card >> nth=0')) ?? '', /MLX · 1\.0 GB · ↓ 9 · ♥ 91 · 2026-01-0/);
+    await page.waitForSelector('.hub .card:has-text("org/gated") .tag:has-text("gated")');
+    await page.waitForSelector('.hub .card:has-text("org/other") .tag:has-text("fits")');
+    await page.getByLabel('Sort by').selectOption('likes');
+    await until(async () => (await names())[0] === 'org/tiny', 'most liked first');
+    await page.getByLabel('Size').selectOption({ label: '> 10 GB' });
+    await page.waitForSelector('.hub:has-text("Nothing found")');
+    await page.getByLabel('Size').selectOption({ label: '1–4 GB' });
+    await page.click('.hub .card:has-text("org/other") button');
+    await page.waitForSelector('.notice:has-text("org/other is downloaded")');
+    await page.waitForSelector('.hub .card:has-text("org/other") .tag:has-text("downloaded")');
+    assert.deepEqual(faults, []);
+}

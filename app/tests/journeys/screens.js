@@ -1,0 +1,156 @@
+// Pictures of every screen in both themes, for docs/app.md:  node tests/journeys/screens.js [FOLDER]
+import { chromium } from 'playwright-core';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fillStore, profiles, root, serve, storedChat, storedMessages } from './helpers.js';
+import { Mock, typed } from './mock.js';
+
+const folder = process.argv[2] ?? join(root, 'docs/images');
+mkdirSync(folder, { recursive: true });
+
+const ANSWER = `A **Bloom filter** answers “have I seen this?” with few bits: *no* is certain, *yes* may be wrong.
+
+With $m$ bits, $n$ items and $k$ hashes the false-positive rate is
+
+$$p \\approx \\left(1 - e^{-kn/m}\\right)^k$$
+
+\`\`\`python
+class Bloom:
+    def __init__(self, bits, hashes):
+        self.bits, self.hashes = bytearray(bits // 8), hashes
+
+    def add(self, item):
+        for i in range(self.hashes):
+            at = hash((i, item)) % (len(self.bits) * 8)
+            self.bits[at // 8] |= 1 << at % 8
+\`\`\`
+
+| bits per item | hashes | false positives |
+|--:|--:|--:|
+| 8 | 6 | 2.2 % |
+| 10 | 7 | 0.8 % |
+| 16 | 11 | 0.05 % |`;
+
+const TITLES = [
+    'Bloom filters',
+    'Trip to Lisbon in May',
+    'Regex for ISO dates',
+    'Summary of the meeting notes',
+    'Why is the sky blue?',
+    'Birthday poem for Ada',
+];
+
+const real = await serve(['--port', '0']);
+const mock = await new Mock(real.url).start();
+mock.models = [
+    { id: 'Qwen3-4B-4bit', context_length: 32768, status: 'loaded', input_modalities: ['text'] },
+    { id: 'gemma-3-1b-it-4bit', context_length: 32768, status: 'unloaded' },
+];
+const local = [
+    {
+        id: 'mlx-community/Qwen3-4B-4bit',
+        format: 'safetensors',
+        bytes: 2_280_000_000,
+        last_used: Date.now() / 1000 - 400,
+    },
+    {
+        id: 'mlx-community/gemma-3-1b-it-4bit',
+        format: 'safetensors',
+        bytes: 732_000_000,
+        last_used: Date.now() / 1000 - 86400 * 3,
+    },
+    {
+        id: 'Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M',
+        format: 'gguf',
+        bytes: 491_000_000,
+        last_used: Date.now() / 1000 - 86400 * 20,
+    },
+];
+mock.routes['/v1/models/local'] = { data: local, unfinished_bytes: 0 };
+mock.answer = () => typed('Of course.', 4);
+
+const browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    args: ['--no-sandbox', '--disable-gpu'],
+});
+for (const [profile, options] of Object.entries(profiles))
+    for (const scheme of /** @type {const} */ (['light', 'dark'])) {
+        const scale = profile === 'phone' ? 1.5 : 1;
+        const context = await browser.newContext({
+            ...options,
+            deviceScaleFactor: scale,
+            colorScheme: scheme,
+            locale: 'en-US',
+            reducedMotion: 'reduce',
+        });
+        const page = await context.newPage();
+        const session = await context.newCDPSession(page);
+        /** @param {string} name */
+        const shoot = async (name) => {
+            await page.waitForTimeout(350);
+            const { data } = await session.send('Page.captureScreenshot', { format: 'webp', quality: 78 });
+            writeFileSync(join(folder, `app-${name}-${profile}-${scheme}.webp`), Buffer.from(data, 'base64'));
+        };
+        await page.goto(mock.url);
+        await page.waitForSelector('#prompt');
+        await shoot('start');
+        const chats = TITLES.map((title, i) =>
+            storedChat(`c${i}`, { title, updated: Date.now() - i * 40_000_000, model: 'Qwen3-4B-4bit' }),
+        );
+        const messages = storedMessages('c0', 2, (i) =>
+            i ? ANSWER : 'What is a Bloom filter? Show the formula, a Python sketch and a small table.',
+        );
+        Object.assign(messages[1], {
+            model: 'Qwen3-4B-4bit',
+            reasoning: 'The user wants a short explanation with a formula.',
+            reasoningMs: 3400,
+            stats: {
+                firstMs: 210,
+                promptTokens: 420,
+                cachedTokens: 310,
+                tokens: 388,
+                perSecond: 41.3,
+                promptPerSecond: 300,
+                totalMs: 9800,
+            },
+        });
+        await fillStore(page, chats, messages);
+        await page.evaluate(() => (location.hash = '#/chat/c0'));
+        await page.waitForSelector('math');
+        await shoot('chat');
+        await page.keyboard.press('Control+.');
+        await page.waitForSelector('.panel');
+        await shoot('panel');
+        await page.keyboard.press('Escape');
+        await page.keyboard.press('Control+k');
+        await page.fill('.palette input', 'bloom');
+        await shoot('search');
+        await page.keyboard.press('Escape');
+        await page.evaluate(() => {
+            localStorage.setItem(
+                'apus.downloads',
+                JSON.stringify([
+                    {
+                        model: 'mlx-community/Qwen3-8B-4bit',
+                        state: 'paused',
+                        phase: 'downloading',
+                        bytes: 1_900_000_000,
+                        total: 4_620_000_000,
+                        perSecond: 0,
+                        left: null,
+                    },
+                ]),
+            );
+            location.hash = '#/models';
+        });
+        await page.reload();
+        await shoot('models');
+        await page.evaluate(() => (location.hash = '#/settings'));
+        await shoot('settings');
+        await page.evaluate(() => (location.hash = '#/settings/server'));
+        await shoot('server');
+        await context.close();
+    }
+await browser.close();
+mock.stop();
+await real.stop();
