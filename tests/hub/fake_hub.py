@@ -196,7 +196,7 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
                 "tags": ["gguf"] if any(p.endswith(".gguf") for p in repo.files) else ["mlx"],
                 "safetensors": {"total": 494032768, "parameters": {"BF16": 1000000, "U32": 250000000}},
                 "likes": 100 - len(name),
-                "lastModified": "2026-01-0%dT00:00:00.000Z" % (len(name) % 9 + 1),
+                "lastModified": f"2026-01-0{len(name) % 9 + 1}T00:00:00.000Z",
             }
             for name, repo in sorted(self.hub.repos.items())
             if text in name.lower()
