@@ -38,23 +38,14 @@ static bool open_prompt(Generation *g, const GenerationOptions *options, Error *
     const Tokens *tokens = &options->prompts[prompt];
     if (tokens->count > INT32_MAX)
         return fail(error, ERROR_LIMIT, "a prompt of %zu tokens is too long for any model", tokens->count);
-    const RequestOptions request = {
-        .prompt = tokens->ids,
-        .prompt_count = (int)tokens->count,
-        .max_tokens = options->max_tokens,
-        .choices = options->choices,
-        .echo_logprobs = options->echo_logprobs,
-        .kv_format = options->kv_format,
-        .cache_salt = options->cache_salt,
-        .cache_off = options->cache_off,
-        .constraint = options->constraint,
-        .sampling = options->sampling,
-    };
+    RequestOptions request = options->request;
+    request.prompt = tokens->ids;
+    request.prompt_count = (int)tokens->count;
     g->requests[prompt] = engine_submit(g->model->engine, &request, error);
     if (!g->requests[prompt]) return false;
     g->request_count++;
     g->prompt_tokens += (int64_t)tokens->count;
-    for (int i = 0; i < options->choices; i++) {
+    for (int i = 0; i < options->request.choices; i++) {
         Choice *choice = &g->choices[g->choice_count++];
         choice->request = g->requests[prompt];
         choice->request_choice = i;
@@ -65,15 +56,15 @@ static bool open_prompt(Generation *g, const GenerationOptions *options, Error *
 }
 
 bool generation_open(Generation *g, const ChatModel *model, const GenerationOptions *given, Error *error) {
-    CHECK(given->prompt_count >= 1 && given->choices >= 1 && given->stop_count <= STOP_STRINGS_MAX);
+    CHECK(given->prompt_count >= 1 && given->request.choices >= 1 && given->stop_count <= STOP_STRINGS_MAX);
     GenerationOptions copy = *given;
     const GenerationOptions *options = &copy;
     Slice stops[STOP_STRINGS_MAX];
     copy.stops = stops;
     const size_t prompts = (size_t)options->prompt_count;
-    *g = (Generation){.model = model, .logprobs = options->sampling.logprobs >= 0, .parsed = options->parsed};
+    *g = (Generation){.model = model, .logprobs = options->request.sampling.logprobs >= 0, .parsed = options->parsed};
     g->requests = calloc(prompts, sizeof *g->requests);
-    g->choices = calloc(prompts * (size_t)options->choices, sizeof *g->choices);
+    g->choices = calloc(prompts * (size_t)options->request.choices, sizeof *g->choices);
     bool ok = (g->requests && g->choices) || fail(error, ERROR_MEMORY, "no memory for %zu prompts", prompts);
     ok = ok && copy_stops(g, given, stops, error);
     while (ok && g->request_count < options->prompt_count) ok = open_prompt(g, options, error);

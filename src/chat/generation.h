@@ -9,21 +9,16 @@
 enum { CALLS_MAX = 32 }; /* of tools, in one answer: it ends behind the last */
 
 typedef struct GenerationOptions {
-    const Tokens *prompts; /* copied; each of at least one token */
+    /* One per prompt, with its prompt and prompt_count set by generation_open. With sampling.logprobs ≥ 0, tokens are
+     * kept for the reader. */
+    RequestOptions request;
+    const Tokens *prompts; /* copied; each has at least one token */
     int prompt_count;
-    int choices;    /* of each prompt */
-    int max_tokens; /* ≥ 1 of each choice; cut to what the context holds */
-    bool echo_logprobs;
-    SamplingOptions sampling;  /* logprobs ≥ 0: tokens are kept for the reader */
-    const Slice *stops;        /* copied */
-    int stop_count;            /* ≤ STOP_STRINGS_MAX */
-    const KvFormat *kv_format; /* these four as of RequestOptions */
-    uint64_t cache_salt;
-    bool cache_off;
-    Constraint *constraint;
-    bool parsed;             /* answers are taken apart: events instead of text */
-    const CallFormat *calls; /* these two as of answer_open() */
-    const Json *tools;
+    const Slice *stops;      /* copied */
+    int stop_count;          /* ≤ STOP_STRINGS_MAX */
+    bool parsed;             /* answers become events (reasoning, content, tool calls) instead of text */
+    const CallFormat *calls; /* as in answer_open() */
+    const Json *tools;       /* as in answer_open(); borrowed until generation_close */
 } GenerationOptions;
 
 typedef struct Choice {

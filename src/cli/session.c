@@ -162,11 +162,11 @@ bool session_answer(const ChatModel *model, const SessionPrompt *prompt, const S
     *answer = (SessionAnswer){0};
     bool ok = encode(model, prompt, &tokens, error);
     const GenerationOptions options = {
+        .request = {.choices = 1,
+            .max_tokens = sampling->max_tokens ? (int)sampling->max_tokens : INT32_MAX,
+            .sampling = sampling_options(sampling)},
         .prompts = &tokens,
         .prompt_count = 1,
-        .choices = 1,
-        .max_tokens = sampling->max_tokens ? (int)sampling->max_tokens : INT32_MAX,
-        .sampling = sampling_options(sampling),
     };
     answer->prompt_tokens = (int)tokens.count;
     ok = ok && generation_open(&generation, model, &options, error) &&

@@ -6,40 +6,33 @@
 #include "server/http/http_request.h"
 #include "server/http/keys.h"
 #include "server/api/params.h"
+#include "server/server.h"
 
 enum { REQUEST_ID_MAX = 128, COMPLETION_ID_MAX = 48, REASON_MAX = 256 };
 
 typedef struct Server {
+    ServerOptions options; /* as given; its texts outlive the server */
     struct Http *http;
     Models *models;
-    Mutex lock;              /* over the keys, which may be read anew, and the reason */
-    Keys keys;               /* without any: none is asked for */
-    char reason[REASON_MAX]; /* why it is not well, or was started again; "": nothing was said */
-    Condition woken;         /* `loaded` or `stopping` has changed */
-    bool restarted;          /* in the place of another */
-    bool draining;           /* atomic: another takes its place */
-    char *host;              /* bound address */
-    int port;
-    const char *tls_certificate, *tls_key; /* files, which the options outlive; NULL: no TLS */
-    bool loopback;                         /* bound to a loopback address: Host must be one, too */
+    Mutex lock;              /* guards keys and reason */
+    Keys keys;               /* replaced by server_reload; none: no key is required */
+    char reason[REASON_MAX]; /* why the server is unhealthy or was restarted; "": none given */
+    Condition woken;         /* signalled when `loaded` or `stopping` changes */
+    bool restarted;          /* it took the place of a server in this process */
+    bool draining;           /* atomic: another server is about to take its place */
+    int port;                /* bound port */
+    bool loopback;           /* bound to a loopback address: the Host header must name one, too */
     struct StreamWriter *streams;
     struct Metrics *metrics;
-    const char *mcp_origins; /* of sites that the app may connect to, with spaces between them; NULL: none */
-    bool allow_pull;         /* clients may have models fetched */
-    bool open_metrics;       /* /metrics wants no key */
-    bool log_requests;
-    int64_t started;                            /* seconds since 1970 */
-    bool loaded;                                /* atomic: the models are there */
-    int64_t request_timeout_s, queue_timeout_s; /* 0: none */
-    int drain_s;
-    RequestDefaults defaults;
-    bool pulling;      /* atomic: one is */
-    size_t body_bytes; /* atomic: of the bodies that are held */
-    size_t text_bytes; /* atomic: of what may be made of those that are whole */
+    int64_t started;   /* seconds since 1970 */
+    bool loaded;       /* atomic: the models are loaded */
+    bool pulling;      /* atomic: a download runs */
+    size_t body_bytes; /* atomic: bytes of all bodies that are held */
+    size_t text_bytes; /* atomic: bytes reserved for what is made of complete bodies */
     size_t text_bytes_max;
-    int stopping;    /* atomic: no new work; 2: end what runs */
+    int stopping;    /* atomic: 1: no new work; 2: running work is ended */
     int connections; /* atomic */
-    int answering;   /* atomic: requests whose answer is not out */
+    int answering;   /* atomic: requests whose response has not been sent completely */
 } Server;
 
 static inline bool server_stopped(const Server *server) {

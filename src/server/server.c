@@ -55,26 +55,16 @@ Server *server_open(const ServerOptions *options, Error *error) {
     return_large_memory();
     Server *server = calloc(1, sizeof *server);
     if (server) {
-        server->host = strdup(options->host);
+        server->options = *options;
         server->port = options->port;
-        server->tls_certificate = options->tls_certificate;
-        server->tls_key = options->tls_key;
-        server->mcp_origins = options->mcp_origins;
-        server->allow_pull = options->allow_pull;
-        server->open_metrics = options->open_metrics;
-        server->log_requests = options->log_requests;
-        server->request_timeout_s = options->request_timeout_s;
-        server->queue_timeout_s = options->queue_timeout_s;
-        server->drain_s = options->drain_s;
         server->started = (int64_t)time(NULL);
         mutex_init(&server->lock);
         condition_init(&server->woken);
         server->restarted = options->restarted != NULL;
         if (server->restarted) server_explain(server, options->restarted);
         server->text_bytes_max = body_text_max();
-        server->defaults = options->defaults;
     }
-    if (!server || !server->host) {
+    if (!server) {
         fail(error, ERROR_MEMORY, "no memory for a server");
     } else if ((!options->api_keys.data || keys_read(options->api_keys, &server->keys, error)) &&
         listen_first(server, options, error) && load(server, options, error)) {
@@ -135,18 +125,17 @@ int server_drain(Server *server, const char *reason) {
     __atomic_store_n(&server->draining, true, __ATOMIC_RELAXED);
     http_drain(server);
     sleep_ms(LET_IN_MS);
-    stop_answering(server, server->drain_s < RETIRE_S ? server->drain_s : RETIRE_S);
+    stop_answering(server, server->options.drain_s < RETIRE_S ? server->options.drain_s : RETIRE_S);
     return http_listener(server);
 }
 
 void server_close(Server *server) {
     if (!server) return;
-    stop_answering(server, server->drain_s);
+    stop_answering(server, server->options.drain_s);
     http_stop(server);
     models_close(server->models);
     stream_writer_close(server->streams);
     metrics_close(server->metrics);
-    free(server->host);
     keys_free(&server->keys);
     condition_destroy(&server->woken);
     mutex_destroy(&server->lock);

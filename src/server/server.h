@@ -7,23 +7,23 @@
 #include "server/api/params.h"
 
 typedef struct ServerOptions {
-    const char *host;                      /* address to bind; "127.0.0.1" */
-    int port;                              /* 0: any free one */
-    Slice api_keys;                        /* one per line (keys_read); NULL: none is asked for (only on loopback) */
-    const char *tls_certificate, *tls_key; /* PEM files; NULL: no TLS */
-    const char *mcp_origins;               /* that the app may connect to, separated by spaces; NULL: none */
-    bool allow_pull;                       /* clients may have models fetched from the hub */
-    bool open_metrics;                     /* /metrics wants no key */
-    bool log_requests;         /* a line of the log for each; false: for none that is not asked for in detail */
-    int64_t request_timeout_s; /* for a request from its first byte to the end of its answer; 0: any */
-    int64_t queue_timeout_s;   /* and to the beginning of its computation; 0: any */
-    int drain_s;               /* for answers under way when the server is closed */
+    const char *host; /* address to bind, such as "127.0.0.1" */
+    int port;         /* 0: any free port */
+    Slice api_keys;   /* one per line (keys_read); read in server_open only. data NULL: none, on loopback only */
+    const char *tls_certificate; /* PEM file; NULL: no TLS */
+    const char *tls_key;         /* PEM file; NULL with tls_certificate */
+    const char *mcp_origins;     /* origins that the web app may connect to, separated by spaces; NULL: none */
+    bool allow_pull;             /* clients may download models from the hub */
+    bool open_metrics;           /* /metrics requires no key */
+    bool log_requests;           /* log one line per request; false: at debug level only */
+    int64_t request_timeout_s;   /* from a request's first byte to the end of its response; 0: no limit */
+    int64_t queue_timeout_s;     /* from a request's first byte to the start of its computation; 0: no limit */
+    int drain_s;                 /* time for running answers when the server is closed */
     RequestDefaults defaults;
-    ModelsOptions models; /* each model's name is its id in /v1/models */
-    /* Of a server in the place of one that was retired: why that was (copied), and the socket that listens already, its
-     * own from now on. Requests then wait until it has loaded, instead of being refused. NULL: it is none. */
-    const char *restarted;
-    int listener;
+    ModelsOptions models;  /* each model's name is its id in /v1/models; read in server_open only */
+    const char *restarted; /* why another server was retired for this one; copied. NULL: there was none */
+    int listener; /* with restarted: the listening socket, owned by the server from now on. Requests wait until the
+                     models are loaded, instead of being refused */
 } ServerOptions;
 
 typedef struct Server Server;

@@ -56,7 +56,7 @@ static bool answer_with(Exchange *x, Slice path) {
         Buffer headers = {0};
         buffer_printf(&headers, "ETag: %s\r\nCache-Control: %s\r\nVary: Accept, Accept-Encoding\r\n%s", asset->hash,
             asset->immutable ? "public, max-age=31536000, immutable" : "no-cache", policy);
-        if (x->server->mcp_origins) buffer_printf(&headers, " %s", x->server->mcp_origins);
+        if (x->server->options.mcp_origins) buffer_printf(&headers, " %s", x->server->options.mcp_origins);
         buffer_printf(&headers, "\r\n%s%s", protections, same ? "" : "Content-Encoding: gzip\r\n");
         const Slice bytes = {asset->bytes, (size_t)(asset->end - asset->bytes)};
         const bool ok = !headers.failed && reply_file(x, same ? 304 : 200, asset->type, headers.data, bytes);

@@ -93,14 +93,14 @@ static void demand(ChatModel *model, const CallFormat *format, bool single, int 
         Generation g;
         const GenerationOptions options = {.prompts = &prompt,
             .prompt_count = 1,
-            .choices = AT_ONCE,
-            .max_tokens = 2000,
+            .request = {.choices = AT_ONCE,
+                .max_tokens = 2000,
+                .constraint = constraint,
+                .sampling =
+                    {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = (uint64_t)seed, .logprobs = -1}},
             .parsed = true,
             .calls = format,
-            .tools = tools,
-            .constraint = constraint,
-            .sampling = {
-                .temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = (uint64_t)seed, .logprobs = -1}};
+            .tools = tools};
         CHECK(generation_open(&g, model, &options, &error));
         while (!generation_done(&g)) CHECK(generation_pump(&g, TIMEOUT_MS, &error));
         for (int i = 0; i < AT_ONCE; i++) bad += !answer_fits(&g.choices[i], single);

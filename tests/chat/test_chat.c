@@ -168,9 +168,9 @@ static void answers_init(Answers *a, const ChatModel *model, int prompts, int ch
         CHECK(tokenizer_encode(model->tokenizer, slice_of(texts[i]), CONTROL_AS_TEXT, true, &a->prompts[i], &error));
     a->options = (GenerationOptions){.prompts = a->prompts,
         .prompt_count = prompts,
-        .choices = choices,
-        .max_tokens = 40,
-        .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 7, .logprobs = -1}};
+        .request = {.choices = choices,
+            .max_tokens = 40,
+            .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 7, .logprobs = -1}}};
 }
 
 static void answers_free(Answers *a) {
@@ -221,7 +221,7 @@ static void test_answers(void) {
         answers_init(&one, model, 3, 2);
         one.options.prompts += p;
         one.options.prompt_count = 1;
-        one.options.sampling.logprobs = 2;
+        one.options.request.sampling.logprobs = 2;
         run(&one, model);
         for (int c = 0; c < 2; c++) {
             TEST(all.texts[2 * p + c].size >= 20 && all.finishes[2 * p + c] == FINISH_LENGTH);
@@ -349,7 +349,7 @@ static void test_parsed(void) {
     answers_init(&plain, model, 1, 1);
     tokens_free(&plain.prompts[0]);
     CHECK(tokenizer_encode(model->tokenizer, SLICE("Go <think>"), CONTROL_AS_TEXT, true, &plain.prompts[0], &error));
-    plain.options.max_tokens = 400;
+    plain.options.request.max_tokens = 400;
     run(&plain, model);
     const Slice text = buffer_view(&plain.texts[0]);
     const char *end = memchr(text.data, 'o', text.size);

@@ -38,9 +38,9 @@ static bool ask(const ChatModel *model, Error *error) {
     arena_free(&arena);
     const GenerationOptions options = {.prompts = prompts,
         .prompt_count = 2,
-        .choices = 2,
-        .max_tokens = TOKENS,
-        .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 3, .logprobs = 2},
+        .request = {.choices = 2,
+            .max_tokens = TOKENS,
+            .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 3, .logprobs = 2}},
         .stops = stops,
         .stop_count = 2};
     ok = ok && read_all(model, &options, error);

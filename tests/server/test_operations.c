@@ -210,7 +210,7 @@ static void test_capabilities(void) {
         strstr(answer.data, "\"vision\":false") && strstr(answer.data, "\"total_system_mb\":") &&
         strstr(answer.data, "\"avg_tokens_per_sec\":"));
     TEST(get("/metrics", "") == 401);
-    server->open_metrics = true;
+    server->options.open_metrics = true;
     TEST(get("/metrics", "") == 200 && strstr(answer.data, "vllm:num_requests_waiting{model_name=\"fake\"} 0"));
     TEST(get("/v1/models", "") == 401);
     close_server();

@@ -175,7 +175,7 @@ static bool start(Exchange *x, const HubName *name, ApiError *error) {
 bool answer_pull(Exchange *x, Slice rest) {
     ApiError error = {0};
     HubName name;
-    if (!x->server->allow_pull)
+    if (!x->server->options.allow_pull)
         api_fail(
             &error, 403, "pull_not_allowed", NULL, "This server does not pull models; start it with --allow-pull.");
     else if (read_request(x, &name, &error) && start(x, &name, &error))

@@ -47,5 +47,5 @@ void request_log_write(const Exchange *x) {
         {made ? "decode_ms" : NULL, NULL, r->decode_s * 1e3},
         {"ms", NULL, (double)(clock_ns() - x->started_ns) * 1e-6},
     };
-    log_fields(probe || !x->server->log_requests ? LOG_DEBUG : LOG_INFO, "request", fields, COUNT_OF(fields));
+    log_fields(probe || !x->server->options.log_requests ? LOG_DEBUG : LOG_INFO, "request", fields, COUNT_OF(fields));
 }

@@ -131,20 +131,20 @@ static bool choose_calls(Exchange *x, const ApiRequest *request, GenerationOptio
 static bool submit(Exchange *x, const ApiRequest *request, Constraint *constraint, ApiError *error) {
     const int64_t limit = request->max_tokens;
     GenerationOptions options = {
+        .request = {.choices = request->choices,
+            .max_tokens = limit > 0 ? (int)limit
+                : limit == 0        ? 1
+                                    : INT32_MAX,
+            .echo_logprobs = request->form.echo && request->form.logprobs,
+            .sampling = request->sampling,
+            .kv_format = request->cache.format_given ? &request->cache.format : NULL,
+            .cache_salt = cache_salt(&request->cache, x->key),
+            .cache_off = request->cache.off,
+            .constraint = constraint},
         .prompts = x->prompts,
         .prompt_count = x->prompt_count,
-        .choices = request->choices,
-        .max_tokens = limit > 0 ? (int)limit
-            : limit == 0        ? 1
-                                : INT32_MAX,
-        .echo_logprobs = request->form.echo && request->form.logprobs,
-        .sampling = request->sampling,
         .stops = request->stops,
         .stop_count = request->stop_count,
-        .kv_format = request->cache.format_given ? &request->cache.format : NULL,
-        .cache_salt = cache_salt(&request->cache, x->key),
-        .cache_off = request->cache.off,
-        .constraint = constraint,
     };
     x->kv_format = request->cache.format_given ? request->cache.format : *engine_kv_format(x->model->engine);
     x->kv_bits = request->cache.bits;
@@ -172,10 +172,10 @@ static bool read_request(Exchange *x, ApiRequest *request, Arena *arena, ApiErro
     const Json *body = body_object(x, arena, error);
     if (!body) return false;
     if (!take_model(x, body, error)) return false;
-    *request = default_request(&x->server->defaults, x->model, arena);
+    *request = default_request(&x->server->options.defaults, x->model, arena);
     if (!x->endpoint->read_params(request, body, error)) return false;
     if (!x->model) return model_unknown(x->server, request->model, error);
-    if (x->server->defaults.thinking) think_unless_told(request);
+    if (x->server->options.defaults.thinking) think_unless_told(request);
     return x->endpoint->make_prompts(x, request, error);
 }
 

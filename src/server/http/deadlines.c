@@ -17,9 +17,9 @@ bool deadlines_set(Exchange *x, ApiError *error) {
     static const char name[] = "x-request-timeout";
     const Server *server = x->server;
     const char *given = http_request_header(x->request, name);
-    if (server->queue_timeout_s > 0)
-        x->queue_deadline_ns = x->started_ns + server->queue_timeout_s * INT64_C(1000000000);
-    if (server->request_timeout_s > 0) shorten(x, (double)server->request_timeout_s);
+    if (server->options.queue_timeout_s > 0)
+        x->queue_deadline_ns = x->started_ns + server->options.queue_timeout_s * INT64_C(1000000000);
+    if (server->options.request_timeout_s > 0) shorten(x, (double)server->options.request_timeout_s);
     if (!given) return true;
     char *end;
     const double seconds = strtod(given, &end);

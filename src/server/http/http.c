@@ -164,8 +164,8 @@ bool http_adopt(Server *server, int fd) {
 
 bool http_reload(Server *server, Error *error) {
     Http *http = server->http;
-    if (!server->tls_certificate) return true;
-    Tls *tls = tls_open(server->tls_certificate, server->tls_key, error);
+    if (!server->options.tls_certificate) return true;
+    Tls *tls = tls_open(server->options.tls_certificate, server->options.tls_key, error);
     if (!tls) return false;
     mutex_lock(&http->lock);
     Tls *before = http->tls;
@@ -227,8 +227,8 @@ bool http_start(Server *server, int listener, Error *error) {
     mutex_init(&http->lock);
     server->http = http;
     http->max = raise_limit();
-    if (server->tls_certificate) {
-        http->tls = tls_open(server->tls_certificate, server->tls_key, error);
+    if (server->options.tls_certificate) {
+        http->tls = tls_open(server->options.tls_certificate, server->options.tls_key, error);
         if (!http->tls) return false;
     }
     http->listener = listener_open(server, http->listener, LISTEN_QUEUE, error);

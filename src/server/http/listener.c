@@ -28,7 +28,7 @@ int listener_open(Server *server, int given, int queue, Error *error) {
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
     } address = {0};
-    const char *host = !strcmp(server->host, "localhost") ? "127.0.0.1" : server->host;
+    const char *host = !strcmp(server->options.host, "localhost") ? "127.0.0.1" : server->options.host;
     const in_port_t port = htons((uint16_t)server->port);
     const bool six = strchr(host, ':');
     if (six)
@@ -39,17 +39,17 @@ int listener_open(Server *server, int given, int queue, Error *error) {
     socklen_t size = six ? sizeof address.v6 : sizeof address.v4;
     bool ok = true;
     if (inet_pton(address.any.sa_family, host, where) != 1)
-        ok = fail(error, ERROR_USAGE, "--host %s: not an IP address", server->host);
+        ok = fail(error, ERROR_USAGE, "--host %s: not an IP address", server->options.host);
     server->loopback =
         six ? IN6_IS_ADDR_LOOPBACK(&address.v6.sin6_addr) : ntohl(address.v4.sin_addr.s_addr) >> 24 == 127;
     if (ok && !server->loopback && !server->keys.count)
-        ok = fail(
-            error, ERROR_USAGE, "--host %s can be reached from other machines: set --api-key as well", server->host);
+        ok = fail(error, ERROR_USAGE, "--host %s can be reached from other machines: set --api-key as well",
+            server->options.host);
     if (!ok) return -1;
     const int fd = given >= 0 ? given : listen_at(&address.any, size, queue);
     if (fd < 0) {
         const int reason = errno;
-        fail(error, ERROR_IO, "cannot listen on %s port %d: %s%s", server->host, server->port, strerror(reason),
+        fail(error, ERROR_IO, "cannot listen on %s port %d: %s%s", server->options.host, server->port, strerror(reason),
             reason == EADDRINUSE ? " (another server? --port N takes another port, --port 0 a free one)" : "");
         return -1;
     }

@@ -74,7 +74,7 @@ static bool check_route(Exchange *x, const char *url, const char *method, ApiErr
     x->route = web_page(x);
     if (!x->route) x->route = route_find(url, method, &x->allowed);
     x->key = find_key(x);
-    const bool open = x->route && (x->route->public || (x->server->open_metrics && x->route->metrics));
+    const bool open = x->route && (x->route->public || (x->server->options.open_metrics && x->route->metrics));
     x->trusted = key_given(x);
     if (!open && !x->trusted)
         return api_fail(error, 401, "invalid_api_key", NULL,
