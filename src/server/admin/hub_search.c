@@ -80,7 +80,7 @@ bool answer_hub_search(Exchange *x, Slice rest) {
     Search search;
     HubSettings settings;
     HubHits hits;
-    if (!x->server->allow_pull) {
+    if (!x->server->options.allow_pull) {
         api_fail(
             &error, 403, "pull_not_allowed", NULL, "This server does not search the hub; start it with --allow-pull.");
         return reply_error(x, &error);
