@@ -180,6 +180,13 @@ bool plugin_usable(void) {
     return plugin && plugin->device_count(&error) > 0;
 }
 
+bool plugin_kernels(const char *name, char *text, size_t size, Error *error) {
+    int device;
+    const Plugin *plugin = plugin_find(name, &device, error);
+    if (plugin) plugin->kernels(device, text, size);
+    return plugin != NULL;
+}
+
 void plugin_describe(char *text, size_t size) {
     Error error = {0};
     const Plugin *plugin = load(&error);

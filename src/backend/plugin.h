@@ -5,7 +5,7 @@
 
 #include "backend/backend.h"
 
-enum { PLUGIN_ABI = 10 }; /* grows with every change of backend.h */
+enum { PLUGIN_ABI = 11 }; /* grows with every change of backend.h */
 
 typedef struct DeviceMemory {
     uint64_t free, total; /* bytes */
@@ -26,6 +26,8 @@ typedef struct Plugin {
     /* Bytes a second that its memory is read with at best, measured now, in some hundredths of a second and memory of
      * its own; 0: it could not be. Between steps. */
     double (*read_speed)(int device);
+    /* A table of kernels as lines of text: which runs what, and whether this device has it. Empty: no such device. */
+    void (*kernels)(int device, char *text, size_t size);
 } Plugin;
 typedef const Plugin *PluginEntry(void);
 #define PLUGIN_ENTRY "apus_plugin"
@@ -40,5 +42,7 @@ double plugin_read_speed(const BackendOptions *options);
 NODISCARD Backend *plugin_open(const BackendOptions *options, int behind, Error *error);
 /* Whether "auto" finds a device to use. */
 bool plugin_usable(void);
+/* The table of kernels of the device that a name says. */
+NODISCARD bool plugin_kernels(const char *name, char *text, size_t size, Error *error);
 /* One line: the devices, or why there are none. */
 void plugin_describe(char *text, size_t size);

@@ -1,12 +1,14 @@
 #include <stdio.h>
+#include <string.h>
 
+#include "backend/plugin.h"
 #include "cli/commands.h"
 #include "cli/models.h"
 #include "cli/session.h"
 #include "engine/fitting.h"
 #include "engine/placement.h"
 
-static const Command command = {"info", "MODEL",
+static const Command command = {"info", "[MODEL]",
     "What a model is: layers, parameters, bytes by kind, and what it needs here.",
     "--fit measures this machine for a second and says how `apus serve` with the same options would run the model: "
     "what goes\n"
@@ -15,6 +17,7 @@ static const Command command = {"info", "MODEL",
     "kept, and serve plans with it.\n"
     "Examples:\n"
     "  apus info qwen-0.5b\n"
+    "  apus info --kernels --device cuda\n"
     "  apus info qwen3-30b-a3b --fit --memory-budget 12G --slots 2 --ctx-size 8192 --kv-cache auto\n"};
 
 static bool describe(const EngineOptions *options, Buffer *text, Error *error) {
@@ -40,19 +43,36 @@ static bool fit(const EngineOptions *options, Buffer *text, Error *error) {
     return true;
 }
 
+/* Of the device that --device names; without the option, of the first GPU. */
+static int print_kernels(const char *device) {
+    enum { TEXT_MAX = 16 << 10 };
+    static char text[TEXT_MAX];
+    Error error = {0};
+    const char *name = !strcmp(device, "cpu") ? "auto" : device;
+    if (!plugin_kernels(name, text, sizeof text, &error)) return report(&error);
+    printf("%s", text);
+    return 0;
+}
+
 int command_info(int argc, char **argv) {
     EngineArguments engine = ENGINE_ARGUMENTS_DEFAULT;
-    bool wanted = false;
+    bool wanted = false, kernels = false;
     const Option options[] = {
         {"--fit", NULL, OPTION_FLAG, &wanted, 0, 0, NULL, "measure this machine and say how the model would run on it"},
+        {"--kernels", NULL, OPTION_FLAG, &kernels, 0, 0, NULL, "print which kernel of a GPU runs what; needs no model"},
         {"--slots", "-np", OPTION_INTEGER, &engine.slots, 1, 1024, "N", "answers computed at once (8)"},
         ENGINE_OPTIONS(engine),
         {0},
     };
     Arguments arguments;
-    const OptionsResult result = options_parse(&command, options, argc, argv, 1, 1, &arguments);
+    const OptionsResult result = options_parse(&command, options, argc, argv, 0, 1, &arguments);
     if (result != OPTIONS_OK) return result == OPTIONS_HELP ? 0 : EXIT_USAGE;
+    if (kernels) return print_kernels(engine.device ? engine.device : "auto");
     Error error = {0};
+    if (!arguments.count) {
+        fail(&error, ERROR_USAGE, "name a model, or --kernels");
+        return report(&error);
+    }
     Buffer directory = {0}, text = {0};
     EngineOptions request;
     const bool ok = model_resolve(arguments.values[0], &directory, &error) &&

@@ -176,6 +176,7 @@ static size_t code_bytes(const KvLayout *layout, KvForm form, bool values) {
 }
 static uint64_t work_bytes(int rows_max, int64_t cols_max) { return 1 << 20; }
 static double read_speed(int device) { return 2e12; }
+static void kernels(int device, char *text, size_t size) { snprintf(text, size, "the reference backend\n"); }
 
 static Backend *stand_in_open(const BackendOptions *options, int device, Error *error) {
     if (broken) {
@@ -215,6 +216,6 @@ static Backend *stand_in_open(const BackendOptions *options, int device, Error *
 __attribute__((visibility("default"))) const Plugin *apus_plugin(void);
 const Plugin *apus_plugin(void) {
     static const Plugin plugin = {PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions), device_count, device_describe,
-        stand_in_open, device_memory, bound_bytes, code_bytes, work_bytes, read_speed};
+        stand_in_open, device_memory, bound_bytes, code_bytes, work_bytes, read_speed, kernels};
     return &plugin;
 }

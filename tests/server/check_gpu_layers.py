@@ -225,6 +225,15 @@ def test_processor_only(model):
             check(code == 2 and said in err, f"{command} {device}: {code} {err}")
 
 
+def test_kernels(model):
+    code, out, err = run("info", "--kernels", "--device", "cuda")
+    check(code == 0 and out == "the reference backend\n", f"info --kernels: {code} {out} {err}")
+    code, _, err = run("info", "--kernels", "--device", "cuda:7")
+    check(code != 0 and "no such device" in err, f"info --kernels --device cuda:7: {code} {err}")
+    code, _, err = run("info")
+    check(code == 2 and "--kernels" in err, f"info: {code} {err}")
+
+
 def test_account(model):
     """What a cache takes of the device is none of the host's memory that the next model does without."""
     with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory() as other:
@@ -337,6 +346,7 @@ def main():
             "sigterm",
             "truncated",
             "processor_only",
+            "kernels",
         ):
             if test != "streamed":
                 globals()["test_" + test](*{"full": (model, home), "truncated": (home,)}.get(test, (model,)))

@@ -114,7 +114,8 @@ typedef struct CudaReserve CudaReserve;
 typedef struct CudaBackend {
     Backend base;
     int device, multiprocessors, shared_bytes;
-    bool wide; /* gemm_wgmma.cu's products */
+    KernelArch arch;
+    bool wide; /* arch is ARCH_SM90A */
     cudaStream_t stream;
     Error fault; /* the first; sticky */
 
@@ -273,6 +274,8 @@ void cuda_experts(Backend *backend, const Experts *op);
 void cuda_moe_block(Backend *backend, const MoeBlock *op);
 
 /* ops.c */
+/* The kernel of the dispatch table that takes the layer, for rows of sequences with so many rows in the step. */
+Kernel cuda_attention_kernel(const CudaBackend *b, const Attend *a, KernelPhase phase, int run_rows, PageKind pages);
 void cuda_embed(Backend *backend, const Embed *op);
 void cuda_norm(Backend *backend, int rows, const float *x, const Norm *norm, float *out);
 void cuda_matmul(Backend *backend, const Matmul *op);

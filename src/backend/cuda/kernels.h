@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
+#include "backend/cuda/dispatch.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -14,19 +16,6 @@ extern "C" {
  * pairs {scale, bias} of each row and group of columns. A matrix is [rows/16][cols/64] of them; what lies beyond its
  * edges is zero. A tile row's numbers are kept times a power of two, `factors`, that uses the range of f16. */
 enum { TILE_ROWS = 16, TILE_COLS = 64 };
-typedef enum TileKind {
-    TILE_Q2,
-    TILE_Q3,
-    TILE_Q4,
-    TILE_Q5,
-    TILE_Q6,
-    TILE_Q8,
-    TILE_FP4, /* E2M1 */
-    TILE_FP8, /* E4M3 */
-    TILE_F16,
-    TILE_KIND_COUNT
-} TileKind;
-
 typedef struct Tiles {
     const uint8_t *data;
     const float *factors; /* [rows/16] what a sum is multiplied by */
@@ -314,15 +303,21 @@ typedef struct Attend {
 enum { ATTENTION_SPAN = 256, ATTENTION_SLICE = 64, ATTENTION_LONG_RUN = 4 };
 /* Of norm_full: `whole`. Before what follows. */
 cudaError_t attention_norms(cudaStream_t stream, const Attend *attend);
-/* Whether one kernel does all that the two functions below do, and that kernel. */
-int attention_is_simple(const Attend *attend);
-cudaError_t attention_simple(cudaStream_t stream, const Attend *attend);
+/* Steps of one row for each sequence: whether one kernel prepares, appends and attends, and that kernel. */
+int attention_rows_fit(const Attend *attend);
+cudaError_t attention_rows(cudaStream_t stream, const Attend *attend);
+int attention_cluster_fits(const Attend *attend);
+cudaError_t attention_cluster(cudaStream_t stream, const Attend *attend);
 /* q and k normed and turned, k and v in their pages. */
 cudaError_t attention_prepare(cudaStream_t stream, const Attend *attend);
-/* Floats of partial results that a row needs for each head. */
-int attention_part_floats(const Attend *attend);
-/* Rows first_row … of the step, those that are generated left out. */
-cudaError_t attention_scan(cudaStream_t stream, const Attend *attend);
+/* Prepared rows first_row … of the step, those that are generated left out; floats of partial results that a row needs
+ * for each head. Tiles: short runs by flash_decode_split, long ones by flash_prefill_mma. Generic: any type and width.
+ */
+int attention_tiles_fit(const Attend *attend);
+int attention_tile_floats(const Attend *attend);
+cudaError_t attention_tiles(cudaStream_t stream, const Attend *attend);
+int attention_generic_floats(const Attend *attend);
+cudaError_t attention_generic(cudaStream_t stream, const Attend *attend);
 
 /* Generated rows, first_row … first_row + rows − 1 of the step, at most ATTENTION_GENERATED_ROWS, whatever else is in
  * it: whether there are kernels of their own for the layer; floats of partials that a row needs; those. */
@@ -333,9 +328,8 @@ int attention_generated_fits(const Attend *attend);
 size_t attention_generated_floats(const Attend *attend);
 cudaError_t attention_generated(cudaStream_t stream, const Attend *attend);
 
-/* All rows behind those: whether there are kernels for the layer, which are then for every such row; bytes of partials
- * that the step needs; those kernels. */
-int attention_prompt_fits(const Attend *attend);
+/* All rows behind those, of layers that attention_generated_fits(): bytes of partials that the step needs; the kernel.
+ */
 size_t attention_prompt_bytes(const Attend *attend);
 cudaError_t attention_prompt(cudaStream_t stream, const Attend *attend);
 

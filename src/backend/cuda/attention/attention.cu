@@ -274,18 +274,17 @@ template <int DTYPE> static cudaError_t scan(cudaStream_t stream, const Attend &
     return launch(stream, scan_kernel<DTYPE, HEAD_MAX / 32>, grid, BLOCK, shared, a);
 }
 
-extern "C" int attention_part_floats(const Attend *a) {
-    if (!attention_has_tiles(*a)) return a->spans * (a->value_dim + 2);
-    return a->short_runs ? a->slices * (a->value_dim + 2) : 0;
+extern "C" int attention_tiles_fit(const Attend *a) { return attention_has_tiles(*a); }
+extern "C" int attention_tile_floats(const Attend *a) { return a->short_runs ? a->slices * (a->value_dim + 2) : 0; }
+extern "C" cudaError_t attention_tiles(cudaStream_t stream, const Attend *a) {
+    cudaError_t done = cudaSuccess;
+    if (a->short_runs) done = attention_scan_tiles(stream, *a);
+    if (!done && a->long_runs && a->first_row == a->decode_rows) done = attention_run_tiles(stream, *a);
+    return done;
 }
 
-extern "C" cudaError_t attention_scan(cudaStream_t stream, const Attend *a) {
-    if (attention_has_tiles(*a)) {
-        cudaError_t done = cudaSuccess;
-        if (a->short_runs) done = attention_scan_tiles(stream, *a);
-        if (!done && a->long_runs && a->first_row == a->decode_rows) done = attention_run_tiles(stream, *a);
-        return done;
-    }
+extern "C" int attention_generic_floats(const Attend *a) { return a->spans * (a->value_dim + 2); }
+extern "C" cudaError_t attention_generic(cudaStream_t stream, const Attend *a) {
     const cudaError_t error = a->dtype == F32 ? scan<F32>(stream, *a)
         : a->dtype == F16                     ? scan<F16>(stream, *a)
                                               : scan<BF16>(stream, *a);

@@ -38,6 +38,5 @@ __device__ __forceinline__ Seen seen_by(const Attend &a, int row) {
 bool attention_has_tiles(const Attend &a);
 cudaError_t attention_scan_tiles(cudaStream_t stream, const Attend &a);
 cudaError_t attention_run_tiles(cudaStream_t stream, const Attend &a);
-/* flash_decode_rows.cu: whether it is for rows that attention_is_simple() has found to be single ones; those. */
+/* flash_decode_rows.cu: whether so many rows have blocks enough for it. */
 bool attention_is_many(const Attend &a);
-cudaError_t attention_many(cudaStream_t stream, const Attend &a);

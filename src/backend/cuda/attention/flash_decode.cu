@@ -473,7 +473,7 @@ template <int HD> static cudaError_t decode_rows(cudaStream_t stream, const Atte
 }
 
 extern "C" int attention_generated_fits(const Attend *a) {
-    return launch_early && attention_has_tiles(*a) && a->heads / a->kv_heads <= GENERATED_GROUP_MAX &&
+    return attention_has_tiles(*a) && a->heads / a->kv_heads <= GENERATED_GROUP_MAX &&
         a->kv_heads <= GENERATED_ARRIVALS / ATTENTION_GENERATED_ROWS;
 }
 extern "C" size_t attention_generated_floats(const Attend *a) {

@@ -277,18 +277,16 @@ template <int HD> static bool rows_fit(const Attend &a) {
 static bool row_fits(const Attend &a) {
     return a.head_dim == 64 ? rows_fit<64>(a) : a.head_dim == 128 ? rows_fit<128>(a) : rows_fit<256>(a);
 }
+static bool is_single(const Attend *a) {
+    return a->single_rows && a->k && attention_has_tiles(*a) && a->heads / a->kv_heads <= GROUP_MAX;
+}
 /* Fewer rows are better off with clusters of blocks, if those can have all that a row sees. */
-static bool is_many(const Attend &a) {
-    return attention_is_many(a) && (a.step.rows * a.kv_heads >= BLOCKS_ENOUGH || !row_fits(a));
+extern "C" int attention_rows_fit(const Attend *a) {
+    return is_single(a) && attention_is_many(*a) && (a->step.rows * a->kv_heads >= BLOCKS_ENOUGH || !row_fits(*a));
 }
-extern "C" int attention_is_simple(const Attend *a) {
-    if (!launch_early || !a->single_rows || !a->k || !attention_has_tiles(*a) || a->heads / a->kv_heads > GROUP_MAX)
-        return 0;
-    return is_many(*a) || row_fits(*a);
-}
+extern "C" int attention_cluster_fits(const Attend *a) { return is_single(a) && row_fits(*a); }
 
-extern "C" cudaError_t attention_simple(cudaStream_t stream, const Attend *a) {
-    if (is_many(*a)) return attention_many(stream, *a);
+extern "C" cudaError_t attention_cluster(cudaStream_t stream, const Attend *a) {
     return a->head_dim == 64 ? rows<64>(stream, *a)
         : a->head_dim == 128 ? rows<128>(stream, *a)
                              : rows<256>(stream, *a);

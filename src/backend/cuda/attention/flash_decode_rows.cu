@@ -233,7 +233,8 @@ bool attention_is_many(const Attend &a) {
     return a.step.rows * a.kv_heads >= MANY_BLOCKS_LEAST && a.heads / a.kv_heads <= 8 &&
         (int)sizeof(ManyRows<256, 8>::Shared) <= a.shared_bytes;
 }
-cudaError_t attention_many(cudaStream_t stream, const Attend &a) {
+extern "C" cudaError_t attention_rows(cudaStream_t stream, const Attend *attend) {
+    const Attend &a = *attend;
     return a.head_dim == 64 ? many_rows<64>(stream, a)
         : a.head_dim == 128 ? many_rows<128>(stream, a)
                             : many_rows<256>(stream, a);

@@ -489,7 +489,6 @@ static int spans_of(const Attend &a) {
     const int spans = (a.slices * SLICE + SPAN - 1) / SPAN;
     return tiles_of(a) * a.kv_heads <= BLOCKS_FEW && part_bytes(a, spans) <= PARTS_MAX ? spans : 1;
 }
-extern "C" int attention_prompt_fits(const Attend *a) { return a->wide && attention_generated_fits(a); }
 extern "C" size_t attention_prompt_bytes(const Attend *a) {
     const int spans = spans_of(*a);
     return spans > 1 ? part_bytes(*a, spans) : 0;

@@ -58,7 +58,7 @@ bool cuda_codes_generated(CudaBackend *b, const KvLayer *layer, const Attend *a)
 /* Of rows from `first` on, by kernels that take codes of every form. */
 static void others(CudaBackend *b, Attend a, AttendCodes c, int first) {
     CudaCodes *codes = &b->codes;
-    const bool fast = attention_codes_fast(&a);
+    const bool fast = cuda_attention_kernel(b, &a, PHASE_PREFILL, 1, PAGE_KVQ) == KERNEL_KVQ_DECODE;
     c.pages = codes->coded_short || !fast ? codes->pages : 0;
     const size_t heads = (size_t)(a.step.rows * a.heads), each_query = (code_query_bytes(&a) + 15) / 16 * 16;
     const size_t query_bytes = heads * each_query,

@@ -1,8 +1,9 @@
-/* Products with weights: which form, and inputs as f16 for those that do not prepare them themselves. */
+/* Products with weights: the kernel by the dispatch table, and inputs as f16 for kernels that do not prepare them. */
+#include "backend/cuda/dispatch.h"
 #include "backend/cuda/gemm/gemm_int.cuh"
 
 enum {
-    INTEGER_FEW_ROWS = 4,     /* more generated rows, and gemm_int_wgmma.cu is faster */
+    INTEGER_FEW_ROWS = 4,     /* the row count up to which the table prefers gemv_int */
     ROWS_PREPARED_BY_FEW = 2, /* more, and every block's doing the same costs more than a kernel that does it once */
 };
 
@@ -105,25 +106,22 @@ static int tile_rows(const Tiles &w) { return (w.rows + TILE_ROWS - 1) / TILE_RO
 /* What `inputs` has been filled with. */
 enum Prepared { PREPARED_NOTHING, PREPARED_HALVES, PREPARED_NORMED };
 
-static bool is_integer(const Product *p, const Tiles &w) { return p->decode_rows && p->wide && integer_fits(w); }
+/* A norm that gemm_int.cuh does not take behind the sum is computed before, once for all parts of a product. */
+static cudaError_t norm_before(cudaStream_t stream, const Product *p, ProductWork *work, Prepared *prepared) {
+    work->x = p->x;
+    if (!work->norm.width || integer_norm(work->norm)) return cudaSuccess;
+    if (*prepared != PREPARED_NORMED) {
+        const cudaError_t error = rows_norm(stream, p->rows, p->x, p->norm, (float *)p->inputs);
+        if (error) return error;
+        *prepared = PREPARED_NORMED;
+    }
+    work->x = (const float *)p->inputs;
+    work->norm = RowNorm{};
+    return cudaSuccess;
+}
 
-/* Of generated rows; work: as run_part() makes it. */
-static cudaError_t run_integer(cudaStream_t stream, const Product *p, int kind, ProductWork work, Prepared *prepared) {
-    work.x = p->x;
-    if (work.norm.width && !integer_norm(work.norm)) {
-        if (*prepared != PREPARED_NORMED) {
-            const cudaError_t error = rows_norm(stream, p->rows, p->x, p->norm, (float *)p->inputs);
-            if (error) return error;
-            *prepared = PREPARED_NORMED;
-        }
-        work.x = (const float *)p->inputs;
-        work.norm = RowNorm{};
-    }
-    bool fits = false;
-    if (p->rows > INTEGER_FEW_ROWS || !integer_few_fits(work, p->shared_bytes)) {
-        const cudaError_t error = product_integer_many(stream, kind, work, *p, &fits);
-        if (error || fits) return error;
-    }
+/* Up to FEW_ROWS_MAX rows at a time, as many as fit. */
+static cudaError_t run_gemv_int(cudaStream_t stream, const Product *p, int kind, const ProductWork &work, bool *fits) {
     ProductWork piece = work;
     piece.rows = work.rows < FEW_ROWS_MAX ? work.rows : FEW_ROWS_MAX;
     while (piece.rows > 1 && !integer_few_fits(piece, p->shared_bytes)) piece.rows = (piece.rows + 1) / 2;
@@ -131,10 +129,10 @@ static cudaError_t run_integer(cudaStream_t stream, const Product *p, int kind, 
         piece.rows = work.rows - row < rows ? work.rows - row : rows;
         piece.x = work.x + (int64_t)row * work.cols;
         for (int i = 0; i < work.count; i++) piece.out[i] = work.out[i] + (int64_t)row * work.weight[i].rows;
-        const cudaError_t error = product_integer_few(stream, kind, piece, p->multiprocessors, p->shared_bytes, &fits);
+        const cudaError_t error = product_integer_few(stream, kind, piece, p->multiprocessors, p->shared_bytes, fits);
         if (error) return error;
     }
-    return fits ? cudaSuccess : cudaErrorInvalidConfiguration;
+    return cudaSuccess;
 }
 
 static Passing passing_of(const Product *p) {
@@ -161,9 +159,87 @@ static cudaError_t prepare_tiles(cudaStream_t stream, const Product *p, const Pr
                        (float *)work.input_factors, work.passes ? passing_of(p) : Passing{});
 }
 
+static KernelPhase phase_of(const Product *p) {
+    if (!p->wide) return PHASE_UNIFORM;
+    return p->decode_rows ? PHASE_DECODE : p->sliced ? PHASE_UNIFORM : PHASE_PREFILL;
+}
+static KernelArch arch_of(const Product *p) { return p->wide ? ARCH_SM90A : launch_early ? ARCH_SM90 : ARCH_SM80; }
+
+/* Whether f16 inputs of all rows fit a gemv's shared memory. */
+static bool halves_fit(const Product *p) {
+    enum { BESIDES = 18 << 10 }; /* what a block keeps in shared memory besides inputs: less than this */
+    return (int64_t)p->rows * few_stride(groups_of(p->cols)) + BESIDES <= p->shared_bytes;
+}
+
+/* Whether a kernel takes these shapes, as far as that is known before its launch; work: the weight is weight[0]. */
+static bool takes(const KernelRow *row, const Product *p, const ProductWork &work) {
+    switch (row->kernel) {
+    case KERNEL_GEMV_INT:
+        return integer_fits(work.weight[0]) &&
+            (row->rows_max == KERNEL_ROWS_ANY || integer_few_fits(work, p->shared_bytes));
+    case KERNEL_GEMM_INT_WGMMA: return integer_fits(work.weight[0]) && integer_many_fits(*p);
+    case KERNEL_GEMV_RING:
+    case KERNEL_GEMV_MMA: return halves_fit(p);
+    default: return true;
+    }
+}
+
+/* The first row of the dispatch table behind `after` that takes the product; NULL: none. */
+static const KernelRow *next_kernel(const Product *p, const ProductWork &work, const KernelRow *after) {
+    const KernelQuery query = {KERNEL_MATMUL, phase_of(p), p->rows, arch_of(p), work.weight[0].kind};
+    const KernelRow *row = kernel_next(&query, after);
+    while (row && !takes(row, p, work)) row = kernel_next(&query, row);
+    return row;
+}
+
+static bool is_gemv(Kernel kernel) { return kernel == KERNEL_GEMV_RING || kernel == KERNEL_GEMV_MMA; }
+static bool is_integer(Kernel kernel) { return kernel == KERNEL_GEMV_INT || kernel == KERNEL_GEMM_INT_WGMMA; }
+
+/* Inputs as f16: rows side by side for a gemv, which prepares one or two rows itself; tiles for the others. */
+static cudaError_t prepare(
+    cudaStream_t stream, const Product *p, Kernel kernel, ProductWork *work, Prepared *prepared) {
+    const bool own = is_gemv(kernel) && p->rows <= ROWS_PREPARED_BY_FEW;
+    work->x = own ? p->x : nullptr;
+    if (own || *prepared == PREPARED_HALVES) return cudaSuccess;
+    *prepared = PREPARED_HALVES;
+    if (!is_gemv(kernel)) return prepare_tiles(stream, p, *work);
+    return launch(stream, prepare_kernel, dim3(p->rows), BLOCK, 0, p->x, p->cols, work->groups, work->norm,
+        (__half *)work->inputs, (float *)work->input_factors);
+}
+
+static cudaError_t run_wgmma(cudaStream_t stream, const Product *p, int kind, ProductWork work, bool *fits) {
+    cudaError_t error = product_wide(stream, kind, work, *p, fits);
+    if (error || !*fits || !work.passes) return error;
+    /* Rows that are too large or too small for f16 are seldom, and only when all are there is it known which. */
+    const Passing passing = passing_of(p);
+    error = launch(stream, passed_kernel, dim3((unsigned)(whole_tiles(p->rows) / INPUT_TILE_MOST)), INPUT_TILE_MOST, 0,
+        p->rows, passing);
+    work.marks = passing.marks;
+    return error ? error : product_wide(stream, kind, work, *p, fits);
+}
+
+/* fits: false where the kernel finds at its launch that it has no room. */
+static cudaError_t run_kernel(
+    cudaStream_t stream, const Product *p, Kernel kernel, ProductWork work, Prepared *prepared, bool *fits) {
+    const int kind = work.weight[0].kind;
+    *fits = true;
+    const cudaError_t error =
+        is_integer(kernel) ? norm_before(stream, p, &work, prepared) : prepare(stream, p, kernel, &work, prepared);
+    if (error) return error;
+    switch (kernel) {
+    case KERNEL_GEMV_INT: return run_gemv_int(stream, p, kind, work, fits);
+    case KERNEL_GEMM_INT_WGMMA: return product_integer_many(stream, kind, work, *p, fits);
+    case KERNEL_GEMV_RING: return product_stream(stream, kind, work, p->multiprocessors, p->shared_bytes, fits);
+    case KERNEL_GEMV_MMA: return product_few(stream, kind, work, p->multiprocessors, p->shared_bytes, fits);
+    case KERNEL_GEMM_SMALL_N: return product_narrow(stream, kind, work, *p, fits);
+    case KERNEL_GEMM_WGMMA: return run_wgmma(stream, p, kind, work, fits);
+    default: return product_many(stream, kind, work);
+    }
+}
+
 /* Weights first … end − 1, which are packed alike. */
 static cudaError_t run_part(
-    cudaStream_t stream, const Product *p, int first, int end, ProductWork work, bool many, Prepared *prepared) {
+    cudaStream_t stream, const Product *p, int first, int end, ProductWork work, Prepared *prepared) {
     const bool glu = p->mode == PRODUCT_GLU;
     work.count = end - first;
     work.units = 0;
@@ -172,49 +248,13 @@ static cudaError_t run_part(
         work.out[i - first] = p->out[glu ? 0 : i];
         work.units += glu && i > first ? 0 : tile_rows(p->weight[i]);
     }
-    const int kind = p->weight[first].kind;
-    if (is_integer(p, p->weight[first])) return run_integer(stream, p, kind, work, prepared);
-    const bool own = !many && p->rows <= ROWS_PREPARED_BY_FEW;
-    if (!own && *prepared != PREPARED_HALVES) {
-        const cudaError_t error = many
-            ? prepare_tiles(stream, p, work)
-            : launch(stream, prepare_kernel, dim3(p->rows), BLOCK, 0, p->x, p->cols, work.groups, work.norm,
-                  (__half *)work.inputs, (float *)work.input_factors);
-        if (error) return error;
-        *prepared = PREPARED_HALVES;
-    }
-    work.x = own ? p->x : nullptr;
-    bool fits = false;
-    if (many) {
-        if (!p->wide) return product_many(stream, kind, work);
-        const auto go = [&] {
-            const cudaError_t error = product_wide(stream, kind, work, *p, &fits);
-            return error || fits ? error
-                                 : cudaErrorInvalidConfiguration; /* every kind fits where there is gemm_wgmma.cu */
-        };
-        cudaError_t error = go();
-        if (error || !work.passes) return error;
-        /* Rows that are too large or too small for f16 are seldom, and only when all are there is it known which. */
-        const Passing passing = passing_of(p);
-        error = launch(stream, passed_kernel, dim3((unsigned)(whole_tiles(p->rows) / INPUT_TILE_MOST)), INPUT_TILE_MOST,
-            0, p->rows, passing);
-        work.marks = passing.marks;
-        return error ? error : go();
-    }
-    if (launch_early) { /* as of compute capability 9.0 */
-        const cudaError_t error = product_stream(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
+    for (const KernelRow *row = next_kernel(p, work, nullptr); row; row = next_kernel(p, work, row)) {
+        bool fits;
+        const cudaError_t error = run_kernel(stream, p, row->kernel, work, prepared, &fits);
         if (error || fits) return error;
+        if (row->kernel != KERNEL_GEMV_RING) break; /* takes() has asked the others */
     }
-    return product_few(stream, kind, work, p->multiprocessors, p->shared_bytes, &fits);
-}
-
-/* A prompt's rows, of which other steps may have more. */
-static bool is_prompt(const Product *p) { return p->wide && !p->decode_rows && !p->sliced; }
-
-static bool halves_are_few(const Product *p) {
-    enum { BESIDES = 18 << 10 }; /* what a block keeps in shared memory besides inputs: less than this */
-    return !is_prompt(p) && p->rows <= FEW_ROWS_MAX &&
-        (int64_t)p->rows * few_stride(groups_of(p->cols)) + BESIDES <= p->shared_bytes;
+    return cudaErrorInvalidConfiguration;
 }
 
 static ProductWork work_of(const Product *p) {
@@ -223,13 +263,14 @@ static ProductWork work_of(const Product *p) {
     work.cols = p->cols;
     work.groups = groups_of(p->cols);
     work.mode = p->mode;
+    work.weight[0] = p->weight[0];
     return work;
 }
+static Kernel first_kernel(const Product *p) { return next_kernel(p, work_of(p), nullptr)->kernel; }
+
 extern "C" int product_is_few(const Product *p) {
-    if (!is_integer(p, p->weight[0])) return halves_are_few(p);
-    ProductWork work = work_of(p);
-    work.weight[0] = p->weight[0];
-    return (p->rows <= INTEGER_FEW_ROWS || !integer_many_fits(*p)) && integer_few_fits(work, p->shared_bytes);
+    const Kernel kernel = first_kernel(p);
+    return is_gemv(kernel) || (kernel == KERNEL_GEMV_INT && integer_few_fits(work_of(p), p->shared_bytes));
 }
 
 /* A prompt's rows: where inputs are, and whether the result is left as inputs. */
@@ -268,13 +309,15 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
     work.inputs = (const __half *)p->inputs;
     work.input_factors =
         (const float *)((const uint8_t *)p->inputs + whole_tiles(p->rows) * work.groups * TILE_COLS * sizeof(__half));
-    const bool integer = is_integer(p, p->weight[0]), few = product_is_few(p), many = !halves_are_few(p);
+    const Kernel kernel = first_kernel(p);
+    const bool integer = is_integer(kernel), few = product_is_few(p), prompt = phase_of(p) == PHASE_PREFILL;
     Prepared prepared = p->mode != PRODUCT_GLU && p->passed ? PREPARED_HALVES : PREPARED_NOTHING;
     work.tile = !p->wide || p->rows > 64 ? INPUT_TILE : p->rows > 32 ? 64 : 32;
-    work.chains = is_prompt(p) ? PROMPT_CHAINS : SLICES;
-    if (is_prompt(p)) take_prompt(p, &work);
+    work.chains = prompt ? PROMPT_CHAINS : SLICES;
+    if (prompt) take_prompt(p, &work);
     /* Who leaves a result to the next product, and who can begin with that: so many rows go the same way there. */
-    if (integer ? p->rows <= INTEGER_FEW_ROWS || !integer_many_fits(*p) : many || p->rows > ROWS_PREPARED_BY_FEW)
+    if (integer ? p->rows <= INTEGER_FEW_ROWS || !integer_many_fits(*p)
+                : !is_gemv(kernel) || p->rows > ROWS_PREPARED_BY_FEW)
         p->hands = p->handed = 0;
     if (integer && p->hands) p->hands = integer_many_hands(*p);
     if (!few) p->copy = nullptr;
@@ -287,7 +330,7 @@ extern "C" cudaError_t product_run(cudaStream_t stream, Product *p) {
         const Tiles &w = p->weight[first];
         for (end = first + 1; end < p->count && p->weight[end].kind == w.kind && p->weight[end].bytes == w.bytes;
              end++) {}
-        const cudaError_t error = run_part(stream, p, first, end, work, many, &prepared);
+        const cudaError_t error = run_part(stream, p, first, end, work, &prepared);
         if (error) return error;
     }
     return cudaSuccess;

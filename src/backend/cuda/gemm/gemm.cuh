@@ -296,6 +296,8 @@ __host__ __device__ __forceinline__ int few_stride(int groups) { return groups *
 cudaError_t product_few(
     cudaStream_t stream, int kind, const ProductWork &work, int blocks_max, int shared_max, bool *fits);
 cudaError_t product_many(cudaStream_t stream, int kind, const ProductWork &work);
+/* Up to 64 rows, in tiles of 32 or 64. */
+cudaError_t product_narrow(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits);
 cudaError_t product_wide(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits);
 /* Whether weights of a kind have tiles of INPUT_TILE_MOST rows of inputs: codes and numbers have room in registers
  * beside the sums. */

@@ -341,7 +341,6 @@ struct Prompt {
     }
 };
 cudaError_t product_wide(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits) {
-    if (work.tile < INPUT_TILE) return product_narrow(stream, kind, work, product, fits);
     return with_kind(kind, Prompt{stream, &work, &product, fits});
 }
 

@@ -423,5 +423,3 @@ static inline int splits_of(int blocks, int multiprocessors, int groups, int64_t
 
 /* Adds up what is in ring.partials, and what follows that. */
 cudaError_t slices_add(cudaStream_t stream, const ProductWork &work, const WideRing &ring);
-/* 9 to 64 rows */
-cudaError_t product_narrow(cudaStream_t stream, int kind, const ProductWork &work, const Product &product, bool *fits);

@@ -27,7 +27,8 @@ static bool fit(const CudaBackend *b, const CudaBank *bank) {
 /* False: they go another way. */
 static bool run_pairs(CudaBackend *b, const Experts *op) {
     const int pairs = op->rows * op->used;
-    if (pairs > EXPERT_PAIRS_MAX) return false;
+    const KernelQuery query = {KERNEL_MOE, PHASE_UNIFORM, op->rows, b->arch, cuda_tiles(b, &op->gate[0])->kind};
+    if (kernel_next(&query, NULL)->kernel != KERNEL_MOE_GEMV || pairs > EXPERT_PAIRS_MAX) return false;
     const CudaBank *gate = cuda_bank(b, op->gate, op->count), *up = cuda_bank(b, op->up, op->count),
                    *down = cuda_bank(b, op->down, op->count);
     if (!gate || !up || !down) return true;
@@ -157,11 +158,19 @@ static bool whole_fits(CudaBackend *b, const MoeBlock *op, const Banks *banks) {
         rounds_fit(b, &op->experts, &down->most) && op->experts.used <= EXPERTS_USED_MAX + 1;
 }
 
-/* So many rows read each expert's matrices by themselves. */
-enum { MIXTURE_FEW = 4 };
+/* KERNEL_MOE_GEMM: the operations in turn. */
+static Kernel fused_kernel(CudaBackend *b, const MoeBlock *op, const Banks *banks) {
+    const KernelQuery query = {KERNEL_MOE, PHASE_DECODE, op->experts.decode_rows, b->arch, banks->gate->most.kind};
+    const MoeSum sum = {.used = op->experts.used, .most = banks->down->most, .shared_bytes = b->shared_bytes};
+    const KernelRow *row = whole_fits(b, op, banks) ? kernel_next(&query, NULL) : NULL;
+    if (row && row->kernel == KERNEL_FUSED_MOE_ROW && !moe_sum_bytes(&sum)) row = kernel_next(&query, row);
+    return row && (row->kernel == KERNEL_FUSED_MOE_ROW || row->kernel == KERNEL_FUSED_MOE) ? row->kernel
+                                                                                           : KERNEL_MOE_GEMM;
+}
+
 static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks) {
+static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks, bool few) {
     const Experts *e = &op->experts;
     const int rows = e->decode_rows, pairs = rows * e->used;
     const int64_t hidden = op->router.weight[0]->cols;
@@ -200,7 +209,6 @@ static void run_whole(CudaBackend *b, const MoeBlock *op, const Banks *banks) {
         .scale = op->scale,
         .shared_bytes = b->shared_bytes};
     const int sum_bytes = moe_sum_bytes(&sum);
-    const bool few = rows <= MIXTURE_FEW && sum_bytes;
     if (!few) {
         cuda_ok(b, moe_choose(b->stream, &router), "a mixture");
         cuda_ok(b, experts_sort(b->stream, pairs, e->count, e->index, chunks), "a mixture");
@@ -272,8 +280,9 @@ void cuda_moe_block(Backend *backend, const MoeBlock *op) {
     b->handed = NULL;
     if (op->experts.decode_rows > 0) {
         if (!banks_of(b, &op->experts, &banks)) return;
-        if (whole_fits(b, op, &banks)) {
-            run_whole(b, op, &banks);
+        const Kernel kernel = fused_kernel(b, op, &banks);
+        if (kernel != KERNEL_MOE_GEMM) {
+            run_whole(b, op, &banks, kernel == KERNEL_FUSED_MOE_ROW);
             first = op->experts.decode_rows;
         }
     }

@@ -264,6 +264,11 @@ static uint64_t work_bytes(int rows_max, int64_t cols_max) {
         OTHER_BYTES;
 }
 
+static KernelArch arch_of(const struct cudaDeviceProp *p) {
+    if (p->major == 9 && p->minor == 0 && kernels_have_wide()) return ARCH_SM90A;
+    return p->major >= 9 ? ARCH_SM90 : ARCH_SM80;
+}
+
 static bool open_device(CudaBackend *b, const BackendOptions *options, Error *error) {
     struct cudaDeviceProp p;
     if (!cuda_expect(cudaGetDeviceProperties(&p, b->device), "CUDA", error) ||
@@ -276,7 +281,8 @@ static bool open_device(CudaBackend *b, const BackendOptions *options, Error *er
     b->shared_bytes = (int)p.sharedMemPerBlockOptin;
     kernels_begin_early(p.major >= 9);
     b->can_reserve = cuda_reserves_open(b->device);
-    b->wide = p.major == 9 && p.minor == 0 && kernels_have_wide();
+    b->arch = arch_of(&p);
+    b->wide = b->arch == ARCH_SM90A;
     b->base.decode_rows_max = b->wide ? GENERATED_MAX : 0;
     snprintf(b->base.description, sizeof b->base.description, "%s, f16 activations", p.name);
     b->scratch_count = options->scratch_bytes / sizeof(float);
@@ -301,9 +307,15 @@ static Backend *cuda_open(const BackendOptions *options, int device, Error *erro
     return NULL;
 }
 
+static void device_kernels(int device, char *text, size_t size) {
+    struct cudaDeviceProp p;
+    *text = 0;
+    if (!cudaGetDeviceProperties(&p, device)) kernels_describe(arch_of(&p), text, size);
+}
+
 __attribute__((visibility("default"))) const Plugin *apus_plugin(void);
 const Plugin *apus_plugin(void) {
     static const Plugin plugin = {PLUGIN_ABI, sizeof(BackendOps), sizeof(BackendOptions), device_count, device_describe,
-        cuda_open, device_memory, cuda_weight_bytes, code_bytes, work_bytes, cuda_read_speed};
+        cuda_open, device_memory, cuda_weight_bytes, code_bytes, work_bytes, cuda_read_speed, device_kernels};
     return &plugin;
 }

@@ -288,6 +288,32 @@ static void attend_prompts(CudaBackend *b, Attend a) {
     cuda_ok(b, attention_prompt(b->stream, &a), "attention");
 }
 
+static PageKind page_kind(const Attend *a) {
+    const bool usual = a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256;
+    return a->dtype == DTYPE_F16 && !a->q_latent && a->head_dim == a->value_dim && usual ? PAGE_F16 : PAGE_GENERIC;
+}
+static bool attention_takes(Kernel kernel, const Attend *a) {
+    switch (kernel) {
+    case KERNEL_FLASH_DECODE:
+    case KERNEL_FLASH_PREFILL_WGMMA: return attention_generated_fits(a);
+    case KERNEL_FLASH_DECODE_ROWS: return attention_rows_fit(a);
+    case KERNEL_FLASH_DECODE_CLUSTER: return attention_cluster_fits(a);
+    case KERNEL_FLASH_DECODE_SPLIT:
+    case KERNEL_FLASH_PREFILL_MMA: return attention_tiles_fit(a);
+    case KERNEL_KVQ_DECODE:
+    case KERNEL_KVQ_PREFILL: return attention_codes_fast(a);
+    default: return true;
+    }
+}
+Kernel cuda_attention_kernel(const CudaBackend *b, const Attend *a, KernelPhase phase, int run_rows, PageKind pages) {
+    const KernelQuery query = {
+        KERNEL_ATTENTION, b->arch == ARCH_SM90A ? phase : PHASE_UNIFORM, run_rows, b->arch, pages};
+    const KernelRow *row = kernel_next(&query, NULL);
+    while (row && !attention_takes(row->kernel, a)) row = kernel_next(&query, row);
+    CHECK(row); /* the last of each kind takes any shape */
+    return row->kernel;
+}
+
 /* Rows that see every page exactly. beside: others of the step see codes. */
 static void attend_exact(CudaBackend *b, Attend a, bool beside) {
     if (beside) {
@@ -297,12 +323,15 @@ static void attend_exact(CudaBackend *b, Attend a, bool beside) {
     }
     if (a.decode_rows) attend_generated(b, a);
     if (a.decode_rows == a.step.rows) return;
-    if (attention_prompt_fits(&a)) {
+    const Kernel kernel =
+        cuda_attention_kernel(b, &a, PHASE_PREFILL, a.short_runs ? 1 : ATTENTION_LONG_RUN, page_kind(&a));
+    const bool generic = kernel == KERNEL_ATTENTION_GENERIC;
+    const int floats = generic ? attention_generic_floats(&a) : attention_tile_floats(&a);
+    if (kernel == KERNEL_FLASH_PREFILL_WGMMA)
         attend_prompts(b, a);
-        return;
-    }
-    const size_t each = (size_t)a.heads * (size_t)attention_part_floats(&a) * sizeof(float);
-    attend_rows(b, a, a.decode_rows, a.step.rows, each, attention_scan);
+    else
+        attend_rows(b, a, a.decode_rows, a.step.rows, (size_t)a.heads * (size_t)floats * sizeof(float),
+            generic ? attention_generic : attention_tiles);
 }
 
 static void attend(CudaBackend *b, const Attention *op) {
@@ -341,7 +370,8 @@ static void attend(CudaBackend *b, const Attention *op) {
     a.shared_bytes = b->shared_bytes;
     a.wide = b->wide;
     const bool coded = cuda_sees_codes(b, &op->kv);
-    if (attention_generated_fits(&a)) a.decode_rows = b->step.decode_rows;
+    if (cuda_attention_kernel(b, &a, PHASE_DECODE, 1, page_kind(&a)) == KERNEL_FLASH_DECODE)
+        a.decode_rows = b->step.decode_rows;
     const bool alone = a.single_rows && a.decode_rows == a.step.rows;
     a.prepared = !alone || (coded && !cuda_codes_generated(b, &op->kv, &a));
     if (a.norm_full && (a.prepared || a.q_norm.kind || a.k_norm.kind)) { /* else kernels find it out */
@@ -349,9 +379,13 @@ static void attend(CudaBackend *b, const Attention *op) {
         a.whole = b->spare.memory;
         cuda_ok(b, attention_norms(b->stream, &a), "attention");
     }
-    if (!coded && !a.decode_rows && !attention_prompt_fits(&a) && attention_is_simple(&a)) {
-        cuda_ok(b, attention_simple(b->stream, &a), "attention");
-        return;
+    if (!coded && a.single_rows && b->arch != ARCH_SM90A) {
+        const Kernel kernel = cuda_attention_kernel(b, &a, PHASE_UNIFORM, 1, page_kind(&a));
+        if (kernel == KERNEL_FLASH_DECODE_ROWS || kernel == KERNEL_FLASH_DECODE_CLUSTER) {
+            const bool rows = kernel == KERNEL_FLASH_DECODE_ROWS;
+            cuda_ok(b, (rows ? attention_rows : attention_cluster)(b->stream, &a), "attention");
+            return;
+        }
     }
     if (a.prepared) cuda_ok(b, attention_prepare(b->stream, &a), "attention");
     if (!coded || b->codes.mixed) attend_exact(b, a, coded);
