@@ -113,6 +113,7 @@ step emulated-build emulated_build && step emulated tests/emulated.sh build
 
 # These measure times and memory, or take all cores.
 step app tests/app/run.sh journeys
+step app-webkit tests/app/run.sh webkit
 step streaming "$python" tests/server/check_streaming.py
 step chaos "$python" tests/server/check_chaos.py
 step restart "$python" tests/server/check_restart.py

@@ -12,6 +12,7 @@ static int print_completion(int argc, char **argv);
 
 static const CommandEntry commands[] = {
     {"serve", "serve a model over the OpenAI API", command_serve},
+    {"app", "open the web app of a running server", command_app},
     {"chat", "talk to a model in the terminal", command_chat},
     {"run", "answer one prompt", command_run},
     {"pull", "bring a model from the Hugging Face Hub", command_pull},
@@ -69,8 +70,8 @@ static bool serves_at_once(const char *first) { return !strncmp(first, "--", 2) 
 
 int cli_main(int argc, char **argv) {
     if (argc < 2) {
-        print_overview(stderr);
-        return EXIT_USAGE;
+        print_start();
+        return finish_output(0);
     }
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         print_overview(stdout);

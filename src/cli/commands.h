@@ -2,6 +2,7 @@
 #pragma once
 #include "cli/options.h"
 
+int command_app(int argc, char **argv);
 int command_serve(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_chat(int argc, char **argv);
@@ -14,6 +15,8 @@ int command_info(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_debug(int argc, char **argv);
+
+void print_start(void); /* the screen of `apus` without arguments */
 
 typedef struct CommandEntry {
     const char *name, *summary; /* NULL ends a table */

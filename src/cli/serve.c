@@ -61,7 +61,7 @@ static void print_ready(const Server *server, const ServerOptions *options, doub
     char address[128];
     snprintf(address, sizeof address, "http%s://%s%s%s:%d", options->tls_certificate ? "s" : "", six && !any ? "[" : "",
         any ? "127.0.0.1" : host, six && !any ? "]" : "", server_port(server));
-    printf("ready in %.2f s\n\n  API      %s/v1\n", seconds, address);
+    printf("ready in %.2f s\n\n  app      %s\n  API      %s/v1\n", seconds, address, address);
     for (int i = 0; i < options->models.count; i++) printf("  model    %s\n", options->models.sources[i].name);
     printf("  API key  %s\n\n", key ? "required" : "none (this machine only)");
     Buffer body = {0};

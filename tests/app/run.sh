@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The web app: lint, unit tests, that app/dist is what the sources make, and journeys in a browser against a real server.
-#   tests/app/run.sh lint | journeys [NAME…]
+#   tests/app/run.sh lint | journeys [NAME…] | webkit
 set -euo pipefail
 cd "$(dirname "$0")/../../app"
 
@@ -23,6 +23,7 @@ lint)
     rm -f unit.log
     npm run --silent check
     ;;
+webkit) exec node tests/journeys/webkit.js ;;
 journeys) exec node tests/journeys/run.js "${@:2}" ;;
-*) echo "usage: tests/app/run.sh lint | journeys [NAME…]" >&2; exit 2 ;;
+*) echo "usage: tests/app/run.sh lint | journeys [NAME…] | webkit" >&2; exit 2 ;;
 esac

@@ -27,6 +27,33 @@ def apus(*arguments, **options):
     return result.returncode, result.stdout, result.stderr
 
 
+def check_start():
+    code, out, err = apus()
+    check(
+        code == 0 and not err and "apus serve MODEL" in out and "Models here" in out, f"the start screen: {out} {err}"
+    )
+    with tempfile.TemporaryDirectory() as empty:
+        environment = {**os.environ, "APUS_CACHE": empty, "HF_HUB_CACHE": empty}
+        code, out, _ = apus(env=environment)
+        check(code == 0 and "No models are here" in out, f"without models: {out}")
+
+
+def check_app(model):
+    code, _, err = apus("app", "--port", 1)
+    check(code == 1 and "apus serve MODEL" in err, f"no server: {err!r}")
+    bare = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")}
+    with Server(model) as server, tempfile.TemporaryDirectory() as folder:
+        code, out, _ = apus("app", "--port", server.port, env=bare)
+        check(code == 0 and out == f"open http://127.0.0.1:{server.port}/ in a browser\n", f"no desktop: {out!r}")
+        browser = os.path.join(folder, "browser")
+        with open(browser, "w") as script:
+            script.write(f'#!/bin/sh\necho "$1" >{folder}/opened\n')
+        os.chmod(browser, 0o755)
+        code, out, _ = apus("app", "--port", server.port, env={**bare, "BROWSER": browser})
+        with open(f"{folder}/opened") as opened:
+            check(code == 0 and opened.read() == f"http://127.0.0.1:{server.port}/\n", f"the browser opens it: {out!r}")
+
+
 def check_usage(model):
     for arguments, wanted in [
         (["serve", model, "--prot", "1"], "did you mean --port?"),
@@ -304,6 +331,8 @@ def check_script(model):
 def main():
     signal.alarm(600)
     base, instruct = model_path("gemma-270m"), model_path("qwen-0.5b")
+    check_start()
+    check_app(instruct)
     check_fetch()
     check_usage(base)
     check_settings(base)
