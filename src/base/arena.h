@@ -17,7 +17,7 @@ typedef struct Arena {
 /* Zeroed memory for count elements of size bytes, aligned to 64 when that large, else to 16. NULL when count*size
  * overflows, the limit is reached or the system has no memory; asking for 0 bytes gives a valid pointer. */
 NODISCARD void *arena_alloc(Arena *arena, size_t count, size_t size);
-/* Of a NULL from an arena: ERROR_LIMIT or ERROR_MEMORY. */
+/* The reason for a NULL from an arena: ERROR_LIMIT or ERROR_MEMORY. */
 static inline ErrorCode arena_failure(const Arena *arena) { return arena->limited ? ERROR_LIMIT : ERROR_MEMORY; }
 /* A NUL-terminated copy. */
 NODISCARD char *arena_copy(Arena *arena, Slice text);

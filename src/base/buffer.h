@@ -24,6 +24,6 @@ void buffer_printf(Buffer *buffer, const char *format, ...) PRINTF_LIKE(2, 3);
 NODISCARD bool buffer_reserve(Buffer *buffer, size_t more); /* room for `more` bytes beyond size */
 void buffer_clear(Buffer *buffer);                          /* keeps the memory, clears failed */
 void buffer_free(Buffer *buffer);                           /* zeroes the struct but for its limit */
-/* Of a buffer that failed: ERROR_LIMIT or ERROR_MEMORY. */
+/* The reason why a buffer failed: ERROR_LIMIT or ERROR_MEMORY. */
 static inline ErrorCode buffer_failure(const Buffer *buffer) { return buffer->limited ? ERROR_LIMIT : ERROR_MEMORY; }
 static inline Slice buffer_view(const Buffer *buffer) { return (Slice){buffer->data, buffer->size}; }

@@ -1,5 +1,5 @@
-/* Digests of bytes: SHA-256 (FIPS 180-4) where nobody may find two texts alike, XXH64 (Collet, xxHash) where only
- * chance has to be noticed, at the speed of memory. Both are the same on every machine. */
+/* Digests of bytes: SHA-256 (FIPS 180-4) where collisions must be infeasible to construct, XXH64 (Collet, xxHash) where
+ * only accidental differences must be detected, at the speed of memory. Both are the same on every machine. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* Files: whole reads, read-only mappings, atomic writes. Only regular files are read or mapped: a pipe, a socket, a
  * device or a directory is refused at once, with an error that says what it is.
- * A mapping that turns out shorter than promised (somebody truncated the file while it was mapped) reads as zeros and
+ * A mapping that turns out shorter than promised (the file was truncated while it was mapped) reads as zeros and
  * marks the file as damaged instead of killing the process: file_damaged() says so. Threads: any. */
 #pragma once
 #include <stdbool.h>
@@ -18,8 +18,8 @@ typedef struct FileMap {
 
 NODISCARD bool file_map(FileMap *map, const char *path, Error *error);
 void file_unmap(FileMap *map); /* safe on a zeroed FileMap */
-/* A page of it could not be read since it was mapped. One load, no lock: whoever waited for the readers of a step may
- * ask about all of a model's files after it. */
+/* True if a page of the mapping could not be read since it was mapped. One relaxed load, no lock: call it after the
+ * readers of a step have been joined; asking for every file of a model is cheap. */
 bool file_damaged(const FileMap *map);
 /* Appends the whole file; limit: the most bytes it may have, 0 = none. */
 NODISCARD bool file_read(const char *path, size_t limit, Buffer *out, Error *error);

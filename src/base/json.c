@@ -15,7 +15,7 @@
 enum {
     LINEAR_KEYS_MAX = 12,    /* objects up to this size are searched for duplicate keys pair by pair */
     KEYS_AHEAD = 8,          /* keys hashed before the first is looked up; less than LINEAR_KEYS_MAX */
-    PATH_MAX_BYTES = 256,    /* of a path in a message; the middle of a longer one is left out */
+    PATH_MAX_BYTES = 256,    /* longest path in a message; the middle of a longer one is left out */
     EXACT_POWER_MAX = 22,    /* 10^22 is the largest power of ten that a double holds exactly */
     MANTISSA_DIGITS_MAX = 19 /* digits that always fit 64 bits */
 };

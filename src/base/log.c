@@ -114,7 +114,7 @@ static bool put(const Line *line, int wait_ms) {
     return true;
 }
 
-/* Whoever reads the log may have stopped: the server goes on without it, and says later how much is missing. */
+/* The reader of the log may have stopped: the server goes on without it, and logs later how much is missing. */
 static void end(Line *line) {
     static Mutex mutex = PTHREAD_MUTEX_INITIALIZER;
     static uint64_t lost; /* since the last line that was written */

@@ -51,7 +51,7 @@ static Slice take(Slice *text, char separator) {
     return taken;
 }
 
-/* Of several that commas separate. */
+/* One name of a comma-separated list. */
 static bool list_has(Slice list, const char *word) {
     while (list.size) {
         if (slice_is(take(&list, ','), word)) return true;

@@ -1,4 +1,4 @@
-/* A view of bytes that somebody else owns. Not NUL-terminated. */
+/* A borrowed view of bytes. Not NUL-terminated. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -18,35 +18,35 @@ enum { FIT_KINDS_MAX = 6, FIT_PROMPT = 512 /* tokens of a usual prompt */ };
 /* Weights of one kind that a token goes through. */
 typedef struct FitKind {
     Weight like;       /* form and columns; no address */
-    bool routed;       /* of experts that a router chooses */
+    bool routed;       /* routed experts' matrices */
     double bytes;      /* that a token goes through */
     double run_bytes;  /* that one run of the threads goes through, as for gate and up */
-    double operations; /* of a prompt's token: the output matrix is not for these */
-    double share;      /* of a step's rows that each matrix sees: used by experts; 1 where not routed */
+    double operations; /* multiplications and additions per prefill token; 0 for the output matrix */
+    double share;      /* share of a step's rows that one matrix multiplies: top_k / experts; 1 where not routed */
 } FitKind;
 
 typedef struct FitModel {
     int layers, kind_count;
     FitKind kind[FIT_KINDS_MAX];
-    uint64_t weight_bytes;           /* of the checkpoint */
+    uint64_t weight_bytes;           /* all weights of the checkpoint */
     uint64_t dense_bytes;            /* held in any case: weights besides routed experts, */
     uint64_t besides_bytes;          /* what steps work in, threads, tables */
     int experts, cycle, layer_cycle; /* routed ones of all layers; that a token uses in all, at most in one */
-    uint64_t expert_bytes;           /* of one, as the cache of experts holds it */
+    uint64_t expert_bytes;           /* one expert, as the expert cache holds it */
     int parts;                       /* reads of an expert */
     bool precise;                    /* 16-bit activations, whatever the backend is asked for */
     bool can_stream;                 /* the backend computes experts where they come to lie */
     int context;                     /* tokens of a sequence; */
     uint64_t kv_least, kv_full;      /* bytes of the smallest cache, of one sequence of the context, */
-    uint64_t kv_quantised;           /* of one that is coded; 0: this model's cannot be */
-    double kv_token_bytes;           /* that a token reads of the cache for each token before it */
+    uint64_t kv_quantised; /* KV bytes of one token when quantised; 0: this model's cache cannot be quantised */
+    double kv_token_bytes; /* that a token reads of the cache for each token before it */
     /* What a GPU would hold: of its largest layer, of the output matrix, of the embedding where it has all layers and
      * that is another one, and besides of the largest step. 0: there is none. */
     uint64_t gpu_layer_bytes, gpu_head_bytes, gpu_embedding_bytes, gpu_work_bytes;
     uint64_t
         gpu_kv_quantised; /* in place of kv_quantised where it has layers: what it cannot code stays exact everywhere */
     int gpus;             /* more than 1: all of it is that of so many together, which divide layers */
-    uint64_t embedding_bytes; /* of the checkpoint, which the host holds unless it has no layer */
+    uint64_t embedding_bytes; /* embedding table, held by the host unless it has no layer */
 } FitModel;
 
 typedef struct FitMachine {
@@ -64,12 +64,12 @@ typedef struct FitMachine {
 typedef enum FitForm { FIT_EXACT, FIT_CODED, FIT_AUTO /* exact where that fits */ } FitForm;
 
 enum { FIT_GPU_AUTO = -1 };
-/* Of what is free on a GPU that may be taken: other programs draw their windows meanwhile. */
+/* Share of a GPU's free memory that a plan may take: other programs use the GPU at the same time. */
 enum { FIT_GPU_PERCENT = 95 };
 
 typedef struct FitRequest {
     int slots;
-    uint64_t budget;   /* of everything the model makes the host hold; 0: nine tenths of the memory */
+    uint64_t budget;   /* bytes of host memory for everything that the model needs; 0: nine tenths of the memory */
     uint64_t kv_bytes; /* 0: what the slots need */
     FitForm form;
     bool stream;       /* experts stay in their files also where they would fit */
@@ -85,7 +85,7 @@ typedef struct Fit {
     int gpu_layers;                   /* the GPU's, with so many bytes of weights and of the cache; the above, */
     uint64_t gpu_bytes, gpu_kv_bytes; /* but for kv_wanted and kv_bytes, is about the others */
     int gpu_fit;                      /* how many would fit */
-    double gpu_s;                     /* of a token: weights there */
+    double gpu_s;                     /* seconds per token for the weights on the GPU */
     int held;                         /* experts */
     double hit;                       /* expected part of the experts wanted that is there */
     /* Seconds of a token: weights of all tokens and cache, experts that are there, that are read, reading them. */
@@ -105,8 +105,8 @@ NODISCARD bool fit_gpu(
     const FitMachine *machine, const FitModel *model, const FitRequest *request, Fit *fit, Error *error);
 FitModel fit_host_part(const FitModel *model, int gpu_layers);
 
-/* What the cache of a model whose experts are streamed gets of what both share when nobody says: a part, so that each
- * has the least that it needs. */
+/* Default share of the memory budget that the KV cache of a model with streamed experts gets; each of the two gets at
+ * least its minimum. */
 uint64_t fit_cache_share(uint64_t room, uint64_t cache_least, uint64_t experts_least);
 /* Part of the experts wanted that a cache of so many of them holds, of a text on mixed topics. */
 double fit_hit_rate(const FitModel *model, int held);

@@ -1,7 +1,7 @@
 /* Which layers a GPU has. Layers are taken to be alike, as large as the largest of them. */
 #include "fit/fit.h"
 
-/* Of the cache, of one layer: what was asked for, or a sequence of the context. */
+/* KV bytes of one layer: the requested size, or one sequence of the full context. */
 static uint64_t cache_bytes(const FitModel *model, const FitRequest *request) {
     const bool quantised = request->form == FIT_CODED && model->gpu_kv_quantised;
     const uint64_t sequence = quantised ? model->gpu_kv_quantised : model->kv_full;

@@ -13,8 +13,8 @@ enum {
     MEMORY_PART = 4,          /* and at most one part in so many of what is free, */
     MEMORY_LEAST = 24 << 20,  /* but room for a product's weights */
     PATTERN_BYTES = 1 << 20,
-    ROW_BYTES_MAX = 16 << 20,   /* of a product of one row */
-    PROMPT_BYTES_MAX = 2 << 20, /* of a prompt's, which is computed from caches */
+    ROW_BYTES_MAX = 16 << 20,   /* weights of a measured one-row product */
+    PROMPT_BYTES_MAX = 2 << 20, /* weights of a measured prefill product, which runs from the CPU caches */
     PASS_BYTES = 64 << 20,
     CALLS_MAX = 256,
     PASSES = 5,
@@ -156,7 +156,7 @@ static bool measure_memory(const Bench *b, Pool *pool, FitMachine *out, Error *e
 }
 
 static bool measure_all(Bench *b, const BackendOptions *options, FitMachine *out, Error *error) {
-    BackendOptions own = *options; /* with threads of its own: those of others may be bound to whoever uses them */
+    BackendOptions own = *options; /* own threads: a shared pool may be bound to the engine that uses it */
     own.pool = pool_open(options->pool ? pool_threads(options->pool) : options->threads, error);
     if (!own.pool) return false;
     out->threads = pool_threads(own.pool);

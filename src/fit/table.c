@@ -9,7 +9,7 @@
 
 typedef struct Counting {
     FitModel *model;
-    const MoeFfn *moe; /* of the layer that is looked at; NULL: it has none */
+    const MoeFfn *moe; /* MoE FFN of the visited layer; NULL: it has none */
     uint64_t routed_bytes;
     int moe_layers;
     double dense_step, routed_step; /* bytes of the layers that a token goes through */
@@ -117,7 +117,7 @@ static uint64_t blocks_of_weight(const Weight *w) {
     return blocks_of(w->data, weight_row_bytes(w) * rows) + blocks_of(w->scales, scales) + blocks_of(w->biases, scales);
 }
 
-/* Of the largest expert: each has a place for it. */
+/* Bytes of the largest expert: every slot of the cache has its size. */
 static uint64_t largest_expert(const Spec *spec) {
     uint64_t most = 0;
     for (int i = 0; i < spec->layer_count; i++) {
@@ -131,7 +131,7 @@ static uint64_t largest_expert(const Spec *spec) {
     return most;
 }
 
-/* Of a sequence of the context; 0: nothing of it can be coded. */
+/* Quantised KV bytes of one sequence of the full context; 0: no layer can be quantised. */
 static uint64_t quantised_bytes(const KvPlan *kv) {
     KvFormat turbo;
     CHECK(kv_format_parse("turbo", &turbo, NULL));

@@ -72,8 +72,8 @@ static bool named_by(const HubFile *file, const char *wanted) {
         strchr("-. ", name[stem - size - 1]);
 }
 
-/* Of files to choose from the best for this machine comes first: what is quantised and fits, the largest before the
- * others, for it errs least; then what fits in 16 or 32 bits; then what does not fit, the smallest first. */
+/* Sorts candidate files, the best for this machine first: quantised files that fit, largest first because they lose the
+ * least; then 16- and 32-bit files that fit; then files that do not fit, smallest first. */
 static bool better(const HubFile *a, const HubFile *b, uint64_t memory_bytes) {
     const HubFile *files[2] = {a, b};
     int rank[2];

@@ -4,7 +4,7 @@
 
 typedef struct HubChoice {
     HubFormat format;
-    const HubFile **files; /* of the tree; free() it */
+    const HubFile **files; /* array to free(); its elements are borrowed from the tree */
     size_t count;
 } HubChoice;
 

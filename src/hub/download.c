@@ -1,6 +1,6 @@
 /* One thread moves everything by libcurl's multi interface: each of TRANSFERS connections fetches the rest of one chunk
- * of one file, in order, so that hashing follows closely behind. Every failure but a refusal is tried again; what
- * counts as failing is that nothing new arrives. */
+ * of one file, in order, so that hashing follows closely behind. Every failure but a refusal is tried again; a
+ * transfer fails when no new bytes arrive. */
 #include "hub/download.h"
 
 #include <inttypes.h>
@@ -35,7 +35,7 @@ typedef struct Item {
     bool busy;             /* another process has it */
     bool whole;            /* the server knows no ranges: one connection, from the beginning */
     int64_t best_bytes;    /* most that was ever there: progress is more than this */
-    int64_t counted_bytes; /* of it in client->progress */
+    int64_t counted_bytes; /* bytes of this item already counted in client->progress */
     int64_t not_before_ns;
     int64_t failed_ns; /* when the last failure was counted */
     char *direct;      /* where the hub's redirects ended, for the other chunks; NULL: not known */
@@ -139,7 +139,7 @@ static bool transfer_send(Transfer *t, Error *error) {
     return ok || fail(error, ERROR_MEMORY, "no memory for a download");
 }
 
-/* The next chunk of an item that nobody fetches; false: none. */
+/* The next chunk of an item that no connection fetches; false: none. */
 static bool chunk_take(Item *item, size_t *chunk) {
     const Partial *p = &item->partial;
     if (item->whole && item->transfers) return false;

@@ -153,7 +153,7 @@ static void keep_field(HttpHead *head, const char *name, const char *value) {
 void http_head_line(HttpHead *head, Slice line) {
     char text[HTTP_URL_MAX + 64];
     line = trim(line);
-    if (slice_starts(line, SLICE("HTTP/"))) { /* of a new answer: an interim one may have come before */
+    if (slice_starts(line, SLICE("HTTP/"))) { /* a new response begins: an interim one may precede the final one */
         *head = (HttpHead){.range_begin = -1, .range_total = -1, .retry_after_s = -1};
         const char *space = memchr(line.data, ' ', line.size);
         for (const char *c = space ? space + 1 : ""; c < line.data + line.size && isdigit((unsigned char)*c); c++)

@@ -61,12 +61,12 @@ typedef enum HubPhase { HUB_ASKING, HUB_DOWNLOADING, HUB_CHECKING, HUB_WAITING }
 
 typedef struct HubProgress {
     HubPhase phase;      /* WAITING: for the server (why says so) or for another process that downloads the same */
-    uint64_t done_bytes; /* of what was missing; resumed bytes are not counted in the speed */
+    uint64_t done_bytes; /* fetched bytes; resumed bytes are not counted in the speed */
     uint64_t total_bytes;
     int files_done, files_total;
-    double bytes_per_s; /* of the last seconds */
+    double bytes_per_s; /* mean speed over the last seconds */
     double eta_s;       /* below 0: not known */
-    const char *why;    /* of WAITING; else NULL */
+    const char *why;    /* reason for WAITING; NULL in other states */
 } HubProgress;
 
 typedef struct HubWatch {
@@ -97,7 +97,7 @@ typedef struct HubModels {
     Arena arena;
     HubModel *models; /* by name */
     size_t count, capacity;
-    uint64_t unfinished_bytes; /* of downloads that were interrupted or are under way */
+    uint64_t unfinished_bytes; /* bytes of interrupted and running downloads */
     size_t unfinished;         /* in so many repositories */
 } HubModels;
 
@@ -113,7 +113,7 @@ typedef struct HubHit {
     const char *name;
     int64_t parameters; /* 0: unknown */
     int64_t bytes;      /* of its safetensors weights; 0: unknown */
-    int64_t downloads;  /* of the last month */
+    int64_t downloads;  /* downloads in the last month */
     int64_t likes;
     const char *updated; /* ISO 8601; NULL: unknown */
     bool gated, gguf, mlx;

@@ -9,7 +9,7 @@ enum { PARTIAL_CHUNK_BYTES = 8 << 20 };
 
 typedef struct Partial {
     const HubFile *file;
-    char *data_path, *ranges_path, *blob_path; /* of the arena it was opened with */
+    char *data_path, *ranges_path, *blob_path; /* owned by the arena that partial_open() was given */
     int lock, data, ranges;                    /* descriptors; -1: closed */
     int64_t *done;                             /* [chunks]: bytes from each chunk's beginning */
     size_t chunks;

@@ -188,7 +188,7 @@ static bool download_missing(Pull *pull, Error *error) {
 static bool publish(Pull *pull, Error *error) {
     for (size_t i = 0; i < pull->choice.count; i++)
         if (!cache_link(pull->repo.data, pull->commit, pull->choice.files[i], error)) return false;
-    Error ignored; /* of a cache that cannot be written to, and is whole */
+    Error ignored; /* a complete cache that is read-only is not an error */
     return cache_ref_write(pull->repo.data, pull->name->revision, pull->commit, &ignored) || ignored.code == ERROR_IO ||
         fail(error, ignored.code, "%s", ignored.text);
 }

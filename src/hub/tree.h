@@ -15,14 +15,14 @@ typedef struct HubTree {
     Arena arena;
     HubFile *files; /* by path, bytewise */
     size_t count, capacity;
-    size_t skipped; /* of a folder: files whose names nothing here handles */
+    size_t skipped; /* files of a folder whose names are not supported */
 } HubTree;
 
 void tree_free(HubTree *tree);
 /* size is -1 where it is not known. */
 NODISCARD bool tree_add(HubTree *tree, const HubFile *file, Error *error);
 void tree_sort(HubTree *tree);
-const HubFile *tree_find(const HubTree *tree, Slice path); /* of a sorted tree; NULL: not there */
+const HubFile *tree_find(const HubTree *tree, Slice path); /* the tree must be sorted; NULL: no such file */
 
 /* The files of a page of the hub's answer (GET /api/models/…/tree/…). */
 NODISCARD bool tree_add_page(HubTree *tree, Slice text, Error *error);

@@ -1,37 +1,47 @@
-/* Experts whose matrices are brought when a step wants them, in whatever order they come: between whoever computes
- * with them (backend/) and whoever has them (weights/bank.h). */
+/* ExpertProvider: the interface between the operation that computes with streamed experts (backend/) and the cache that
+ * reads them from the checkpoint (weights/expert_cache.h). Experts arrive in any order. */
 #pragma once
 #include "tensor/tensor.h"
 
-/* One expert that is there: matrices in host memory, laid out as any other Weight. */
+/* One expert in memory. Its matrices lie in host memory, laid out as any other Weight. Borrowed until the next
+ * acquire(). */
 typedef struct ProvidedExpert {
-    int expert;
+    int expert; /* index within its layer */
     Weight gate, up, down;
 } ProvidedExpert;
 
-enum { PROVIDER_MICRO_BATCHES = 2, PREFETCH_EXPERTS_MAX = 2 /* experts read for one hint */ };
+enum {
+    PROVIDER_MICRO_BATCHES = 2, /* independent request streams per step */
+    PREFETCH_EXPERTS_MAX = 2,   /* experts read per prefetch() */
+};
 
+/* Counters since the provider was opened. */
 typedef struct ExpertProviderStats {
-    int slots, experts;               /* that fit into its memory, that there are */
-    size_t bytes;                     /* of its memory */
-    const char *io;                   /* how it reads: "io_uring, direct" */
-    uint64_t hits, misses, evictions; /* experts wanted that were there, that were not, that made room */
-    uint64_t missing;                 /* wants of which an expert was not there */
-    uint64_t prefetches, prefetch_hits, prefetch_losses; /* experts read for a hint; wanted afterwards; that made room
-                                               for one and were wanted afterwards */
-    uint64_t read_bytes;
-    double read_s, stall_s; /* reads were under way; somebody waited for one */
+    int slots;                /* experts that fit into the cache */
+    int experts;              /* experts of all layers */
+    size_t bytes;             /* memory of the cache */
+    const char *io;           /* I/O method: "io_uring, direct"; static text */
+    uint64_t hits;            /* requested experts found in the cache */
+    uint64_t misses;          /* requested experts read from disk */
+    uint64_t evictions;       /* experts evicted */
+    uint64_t missing;         /* requests with at least one miss */
+    uint64_t prefetches;      /* experts read by prefetch() */
+    uint64_t prefetch_hits;   /* prefetched experts that were requested afterwards */
+    uint64_t prefetch_losses; /* experts evicted by a prefetch and requested afterwards */
+    uint64_t read_bytes;      /* bytes read from disk */
+    double read_s;            /* time with reads in flight */
+    double stall_s;           /* time that a step waited for a read */
 } ExpertProviderStats;
 
 typedef struct ExpertProvider ExpertProvider;
 struct ExpertProvider {
-    /* Begins to bring these experts of a layer, each named once. Then take() until it gives 0. Within a step, which
-     * whoever runs it has begun (weights/bank.h), each lane may want something: one is computed while others come. */
+    /* Requests these experts of a layer (each named once); call acquire() until it returns 0. Only within a step
+     * (expert_cache_begin()). Each micro-batch has one request at a time, so one computes while the other loads. */
     void (*request)(ExpertProvider *, int micro_batch, int layer, const int32_t *experts, int count);
-    /* At least one and up to `most` of them, as soon as there are some; those that the last call gave are given up by
-     * this one. 0: all were given; or some could not be read, which whoever runs the step asks the source about. */
+    /* Waits for at least one requested expert and returns up to `most` that are in memory; releases those of the call
+     * before. 0: all were returned, or a read failed, which expert_cache_end() reports. */
     int (*acquire)(ExpertProvider *, int micro_batch, int most, ProvidedExpert *out);
-    /* These are likely to be wanted soon, the first most so: may read some while nothing that is wanted is read. */
+    /* Experts that the next layers will likely request, most likely first. Reads some while no request is in flight. */
     void (*prefetch)(ExpertProvider *, int layer, const int32_t *experts, int count);
     ExpertProviderStats (*stats)(ExpertProvider *); /* any thread */
 };

@@ -24,7 +24,7 @@ enum {
 typedef struct Opening {
     Checkpoint *checkpoint;
     const char *directory;
-    size_t capacity; /* of entries */
+    size_t capacity; /* capacity of `entries` */
     Error *error;
 } Opening;
 

@@ -12,7 +12,7 @@ typedef struct TensorEntry {
     Slice name;
     Tensor tensor;
     int file;        /* index into files */
-    uint64_t offset; /* of the data, from the start of that file */
+    uint64_t offset; /* position of the data in its file, in bytes */
 } TensorEntry;
 
 typedef struct Checkpoint {

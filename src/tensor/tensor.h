@@ -55,7 +55,7 @@ typedef enum Quant {
 } Quant;
 const char *quant_name(Quant quant);
 
-enum { K_COLS = 256, K_BYTES = 20, K_SYMMETRIC_BYTES = 18 }; /* of one record of scales */
+enum { K_COLS = 256, K_BYTES = 20, K_SYMMETRIC_BYTES = 18 }; /* columns and bytes of one scale record */
 
 /* How a backend of several devices divides a weight. */
 typedef enum Split {
@@ -72,7 +72,7 @@ typedef enum Split {
 typedef struct Weight {
     int64_t rows, cols; /* out, in */
     Quant quant;
-    int bits, group;    /* of quantised forms */
+    int bits, group;    /* quantised formats only */
     DType dtype;        /* QUANT_NONE: the elements; else: of scales and biases (U8: bytes or records) */
     const void *data;   /* row stride = weight_row_bytes */
     const void *scales; /* NULL when plain */

@@ -20,7 +20,7 @@ enum {
     BLOCK_BYTES_MAX = 4 << 20,
     LARGE_BYTES_MAX = 8 << 20,
 };
-static const double NEARLY = 0.9;        /* of the best rate: then more reads under way do no harm */
+static const double NEARLY = 0.9;        /* share of the best rate from which more reads in flight bring nothing */
 static const double BUFFERED_GAIN = 1.3; /* the page cache costs a copy, and its memory is not ours: it must pay */
 
 const int disk_depths[DISK_DEPTHS] = {1, 4, 8, 16, 32};

@@ -9,7 +9,7 @@ extern const int disk_depths[DISK_DEPTHS]; /* reads under way: 1, 4, 8, 16, 32 *
 typedef struct DiskProbe {
     bool direct;              /* reading around the page cache is at least as fast as through it, and possible */
     int depth;                /* the largest of disk_depths that is nearly as fast as any */
-    int64_t block_bytes;      /* of the reads at depths, */
+    int64_t block_bytes;      /* size of the reads at each queue depth, */
     double rate[DISK_DEPTHS]; /* bytes a second, direct where that is chosen */
     double buffered;          /* the same through the page cache, at depth 8 */
     int64_t large_bytes;      /* reads of this size */

@@ -15,7 +15,7 @@ static int64_t later(struct timespec a, struct timespec b) {
     return x > y ? x : y;
 }
 
-/* The time of its contents can be set by whoever replaces them, that of its inode cannot. */
+/* mtime can be set by a program that replaces the contents, ctime cannot. */
 static int64_t changed_ns(const struct stat *info) {
 #ifdef __APPLE__
     return later(info->st_mtimespec, info->st_ctimespec);

@@ -1,4 +1,4 @@
-/* A bank from the inside: bank.c opens it and gives it memory, expert_cache_steps.c serves steps. */
+/* Internals of ExpertCache: expert_cache.c opens and allocates, expert_cache_steps.c serves the requests of steps. */
 #pragma once
 #include "base/thread.h"
 #include "weights/expert_cache.h"
@@ -17,31 +17,32 @@ typedef struct ExpertCachePart {
 } ExpertCachePart;
 
 typedef struct ExpertCacheExpert {
-    Weight matrix[EXPERT_CACHE_MATRICES]; /* addresses: 1 + number of the part, NULL where there is none */
+    Weight matrix[EXPERT_CACHE_MATRICES]; /* data pointers hold 1 + part number; NULL: absent */
     ExpertCachePart part[PARTS_MAX];
     int part_count;
-    int slot; /* NONE: not in the cache, nor on its way */
+    int slot; /* NONE: neither cached nor loading */
 } ExpertCacheExpert;
 
-/* Lost: its reads do not come back. It is nobody's until they do. */
+/* LOST: its reads do not complete. The slot has no owner until they do. */
 typedef enum SlotState { SLOT_EMPTY, SLOT_LOADING, SLOT_READY, SLOT_LOST } SlotState;
 typedef struct ExpertCacheSlot {
-    int expert; /* of all layers; NONE: empty */
+    int expert; /* index over all layers; NONE: empty */
     int older, newer;
     SlotState state;
-    uint8_t wanted;       /* a bit for each lane that wants it: not to be given to anybody else */
-    bool guessed, unused; /* read for a hint; and not wanted so far */
-    uint64_t request;     /* the last when its reads began */
+    uint8_t wanted;       /* bit per micro-batch that requested it: not evictable */
+    bool guessed, unused; /* read by a prefetch; not requested since */
+    uint64_t request;     /* last request number when its reads began */
     int parts_left, error, error_file;
     ExpertCacheRead reads[PARTS_MAX];
 } ExpertCacheSlot;
 
-/* What a lane wants: experts of all layers. */
+/* Requests of one micro-batch; indices over all layers. */
 typedef struct ExpertCacheLane {
     int *wanted;
-    int wanted_count, given_first, given_count; /* wanted[0…given_first) were given up, given_count are in use */
-    int queued;                                 /* of those wanted, not yet being read */
-    int here, here_end;                         /* experts of the layer that it is at */
+    int wanted_count, given_first,
+        given_count;    /* wanted[0…given_first) are released, the next given_count are in use */
+    int queued;         /* requested experts whose reads have not begun */
+    int here, here_end; /* range of experts of the current layer */
 } ExpertCacheLane;
 
 struct ExpertCache {
@@ -50,7 +51,7 @@ struct ExpertCache {
     const char **paths;
     Arena arena;
     int layer_count, expert_count, cycle, most_used;
-    int *layer_first; /* [layer_count] of experts */
+    int *layer_first; /* [layer_count] index of each layer's first expert */
     ExpertCacheExpert *experts;
     size_t slot_bytes;
 
@@ -60,22 +61,22 @@ struct ExpertCache {
     ExpertCacheSlot *slots;
     int oldest, newest;
 
-    Mutex user; /* held by whoever runs a step */
+    Mutex user; /* held while a step runs */
     ExpertCacheLane micro_batches[PROVIDER_MICRO_BATCHES];
-    uint64_t wants, step_first;           /* numbers of them; the last before the step */
-    int cycle_now, step_wanted;           /* as cycle, of all rows of the step before; wanted in this one so far */
-    uint32_t *uses;                       /* [expert_count] how often it was wanted, old times counting less */
-    uint64_t hint_pause;                  /* no hints up to this one */
-    int32_t hinted[PREFETCH_EXPERTS_MAX]; /* of hinted_layer, not there and not begun to be read */
+    uint64_t wants, step_first;           /* number of requests; the last one before the step */
+    int cycle_now, step_wanted;           /* working set of the previous step; requested in this step so far */
+    uint32_t *uses;                       /* [expert_count] request count with decay */
+    uint64_t hint_pause;                  /* no prefetches up to this request number */
+    int32_t hinted[PREFETCH_EXPERTS_MAX]; /* experts of hinted_layer whose reads have not begun */
     int hinted_layer, hinted_count;
-    ExpertProviderStats hint_window; /* as it was when the hints began whose use is looked at */
+    ExpertProviderStats hint_window; /* counters at the beginning of the evaluated window */
     bool failed;
     Error error;
     int silence_ms;
-    bool unchecked;          /* something was read since the files were looked at; */
-    uint64_t wants_checked;  /* what was read up to this one is known to be of the files that were opened */
-    int lost;                /* reads that do not come back */
-    bool *displaced;         /* [expert_count] made room for a hint */
+    bool unchecked;          /* reads were made since the last check of the files */
+    uint64_t wants_checked;  /* files were verified unchanged up to this request */
+    int lost;                /* reads that never completed */
+    bool *displaced;         /* [expert_count] evicted by a prefetch */
     ExpertCacheTrace *trace; /* NULL: none */
     bool (*given_up)(void *context);
     void *watcher;

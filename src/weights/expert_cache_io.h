@@ -9,8 +9,8 @@
 #include "base/error.h"
 
 enum {
-    EXPERT_CACHE_ALIGN = 4096,   /* of offsets, sizes and addresses: no drive wants more */
-    EXPERT_CACHE_TRIES_MAX = 3,  /* of a read that fails, with a pause before each further one */
+    EXPERT_CACHE_ALIGN = 4096,   /* alignment of offsets, sizes and addresses: no drive needs more */
+    EXPERT_CACHE_TRIES_MAX = 3,  /* attempts per read, with a pause before each retry */
     EXPERT_CACHE_STALLS_MAX = 8, /* calls that bring less than a block: then the file ends there */
 };
 
@@ -54,7 +54,7 @@ NODISCARD ExpertCacheIo *expert_cache_io_open(ExpertCacheIoKind kind, const char
 NODISCARD bool expert_cache_io_buffer(ExpertCacheIo *io, bool keep);
 void expert_cache_io_close(ExpertCacheIo *io);                  /* nothing may be under way; NULL is fine */
 const char *expert_cache_io_name(const ExpertCacheIo *io);      /* "io_uring, direct" */
-size_t expert_cache_io_size(const ExpertCacheIo *io, int file); /* of the file when it was opened */
+size_t expert_cache_io_size(const ExpertCacheIo *io, int file); /* size of the file when it was opened */
 /* Takes the files out of the page cache, but for what is mapped and in use. */
 void expert_cache_io_forget(ExpertCacheIo *io);
 /* Begins a read, which stays where it is until it is finished. Others of the same batch may still come:

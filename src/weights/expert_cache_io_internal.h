@@ -4,12 +4,12 @@
 #include "weights/expert_cache_io.h"
 
 typedef struct ExpertCacheFile {
-    const char *path; /* whoever opened it keeps it */
+    const char *path; /* borrowed from the caller of open */
     int fd;
     size_t size;
     int direct;         /* 1: around the page cache. Read and written atomically */
-    int64_t changed_ns; /* of its contents or its inode, when it was looked at last; */
-    uint64_t sample;    /* of its blocks when it was opened */
+    int64_t changed_ns; /* later of mtime and ctime at the last check */
+    uint64_t sample;    /* hash of sampled blocks when it was opened */
 } ExpertCacheFile;
 
 typedef struct ExpertCacheIoOps {

@@ -1,4 +1,4 @@
-/* What becomes of one read, whoever makes the calls. */
+/* The life of one read, independent of the I/O implementation. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

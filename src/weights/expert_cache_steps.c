@@ -1,12 +1,12 @@
-/* What a bank does for a step: which experts are there, which are read, and what makes room for them. */
+/* Requests of a step: lookup, reads, eviction. */
 #include <string.h>
 
 #include "base/clock.h"
 #include "weights/expert_cache_internal.h"
 
 enum {
-    LOOK_MS = 20,      /* how often whoever waits for a read asks whether the step is still wanted */
-    USE = 256,         /* of an expert; */
+    LOOK_MS = 20,      /* interval at which a waiting thread asks whether the step was cancelled */
+    USE = 256,         /* use count per request of an expert */
     AGE_STEPS = 32,    /* so many wants of each layer halve it */
     HINT_WINDOW = 64,  /* hints whose use is looked at together; */
     HINT_PAUSE = 4096, /* wants without any when they are of none */
@@ -62,7 +62,7 @@ static void count_reading(ExpertCache *cache, int change, size_t bytes) {
 
 static uint8_t *slot_memory(const ExpertCache *cache, int s) { return cache->memory + (size_t)s * cache->slot_bytes; }
 
-/* An expert goes into a slot; what was there makes room. lane −1: for a hint. */
+/* Assigns a slot to an expert and evicts the previous one. micro_batch −1: a prefetch. */
 static void begin_reading(ExpertCache *cache, int micro_batch, int s, int expert) {
     ExpertCacheSlot *slot = &cache->slots[s];
     ExpertCacheExpert *e = &cache->experts[expert];
@@ -183,8 +183,8 @@ static bool is_free(const ExpertCacheSlot *slot) {
     return !slot->wanted && (slot->state == SLOT_EMPTY || slot->state == SLOT_READY);
 }
 
-/* Where a lane wants more than there are slots, its own make room in the order in which they were used, and not in that
- * in which they happen to be done with: so what is found does not depend on the disk. */
+/* If a micro-batch requests more experts than there are slots, its own experts are evicted in the order of their use
+ * instead of the order of their arrival. */
 static int oldest_free(const ExpertCache *cache, const ExpertCacheLane *micro_batch) {
     const bool crowded = micro_batch->wanted_count > cache->slot_count;
     for (int s = cache->oldest; s != NONE; s = cache->slots[s].newer) {
@@ -235,7 +235,7 @@ static void start_queued(ExpertCache *cache, int l) {
 
 /* ---- the source ---- */
 
-/* What a lane wants is in a slot, perhaps since a hint. */
+/* A requested expert is in a slot, perhaps since a prefetch. */
 static void use_found(ExpertCache *cache, int micro_batch, int s, uint64_t *prefetch_hits) {
     ExpertCacheSlot *slot = &cache->slots[s];
     slot->wanted |= lane_bit(micro_batch);
@@ -263,7 +263,7 @@ void expert_cache_request(ExpertProvider *source, int l, int layer, const int32_
         prefetch_losses += s == NONE && cache->displaced[expert];
         cache->displaced[expert] = false;
         cache->uses[expert] += USE;
-        cache->step_wanted += s == NONE || !cache->slots[s].wanted; /* by the other lane */
+        cache->step_wanted += s == NONE || !cache->slots[s].wanted; /* by the other micro-batch */
         if (s == NONE)
             micro_batch->queued++;
         else
@@ -292,8 +292,8 @@ static bool hints_pay(ExpertCache *cache) {
     return false;
 }
 
-/* What was hinted at is read behind everything that is wanted, never beside it: at once, or when the last of that came.
- * Of this layer's experts there are more to come where a lane has some queued. */
+/* Prefetch reads run only when no requested read is in flight: at once, or when the last requested read completes. A
+ * layer with queued requests in a micro-batch has more requested reads to come. */
 static void begin_hints(ExpertCache *cache) {
     if (cache->hinted_count == 0 || cache->failed || cache->reading > 0) return;
     for (int i = 0; i < PROVIDER_MICRO_BATCHES; i++)

@@ -1,5 +1,5 @@
 /* The conversion itself: a directory that is built under DIRECTORY.partial, held by a lock on that directory, and
- * renamed when whole. Whoever finds the lock taken waits and then finds the work done. */
+ * renamed when whole. A process that finds the lock taken waits for it and then finds the work done. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -132,9 +132,9 @@ static bool write_plain(Conversion *c, SafetensorsWriter *writer, const GgufOutp
 }
 
 typedef struct Room {
-    uint8_t *codes, *packed;        /* of a chunk */
-    float *row_scales, *row_biases; /* of a row */
-    uint8_t *scales, *biases;       /* of the whole tensor, in their final type: they follow the codes in the file */
+    uint8_t *codes, *packed;        /* one chunk */
+    float *row_scales, *row_biases; /* one row */
+    uint8_t *scales, *biases;       /* the whole tensor, in the final type: they follow the codes in the file */
 } Room;
 
 static void room_free(Room *room) {

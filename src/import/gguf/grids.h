@@ -3,7 +3,7 @@
 #pragma once
 #include <stdint.h>
 
-extern const uint16_t gguf_grid_iq1_s[2048]; /* of IQ1_M as well */
+extern const uint16_t gguf_grid_iq1_s[2048]; /* shared by IQ1_S and IQ1_M */
 extern const uint16_t gguf_grid_iq2_xxs[256];
 extern const uint16_t gguf_grid_iq2_xs[512];
 extern const uint16_t gguf_grid_iq2_s[1024];

@@ -15,7 +15,7 @@ enum {
     GGUF_GROUP = 32,       /* elements that share scale and bias after conversion */
     GGUF_SUPERBLOCK = 256, /* elements of the largest block */
     GGUF_DIMS_MAX = 4,
-    GGUF_STEPS_MAX = 6, /* of a pre-tokenizer */
+    GGUF_STEPS_MAX = 6, /* steps of one pre-tokenizer */
 };
 
 /* --- Block types (blocks.c) ------------------------------------------------------------------------------------ */
@@ -50,8 +50,8 @@ enum { /* as files number them */
 
 typedef struct GgufType {
     const char *name;
-    int elements, bytes; /* of one block; 0: this type cannot be converted */
-    int bits, group;     /* of the affine form; 0: plain */
+    int elements, bytes; /* size of one block; 0: this type cannot be converted */
+    int bits, group;     /* affine format; 0: not quantised */
     DType dtype;         /* plain only */
     Quant compact;       /* the form with the scales as they are; QUANT_NONE: there is none but the affine */
     int compact_bits;
@@ -77,7 +77,7 @@ typedef struct GgufIntegers {
 } GgufIntegers;
 
 bool gguf_integers(uint32_t type, const uint8_t *block, GgufIntegers *out); /* false: the type is not like that */
-extern const int8_t gguf_iq4_levels[16];                                    /* of IQ4_NL and IQ4_XS */
+extern const int8_t gguf_iq4_levels[16];                                    /* shared by IQ4_NL and IQ4_XS */
 
 /* --- The file (file.c) ----------------------------------------------------------------------------------------- */
 
@@ -101,7 +101,7 @@ typedef enum GgufKind {
 typedef struct GgufValue {
     Slice key;
     bool array;
-    GgufKind kind;       /* of the elements of an array */
+    GgufKind kind;       /* element type of an array */
     uint64_t count;      /* 1 unless an array */
     const uint8_t *data; /* a string's length and bytes included */
 } GgufValue;

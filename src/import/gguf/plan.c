@@ -43,7 +43,7 @@ bool gguf_model_find(const GgufFile *file, const GgufModel **model, const char *
     return *model || fail_unknown(file, error);
 }
 
-/* --- Metadata that nobody would look at ------------------------------------------------------------------------ */
+/* --- Ignored metadata ------------------------------------------------------------------------------------------ */
 
 /* Keys of the architecture that are understood in every file, here or by the writer of config.json, beside those of the
  * model's fields. A key beyond these may change what the model computes, so it is refused. */
@@ -164,7 +164,7 @@ bool gguf_name_match(Slice name, const char *pattern, int *block) {
     return digits && slice_is((Slice){rest.data + digits, rest.size - digits}, star + 1);
 }
 
-/* Of the blocks behind the model's own. */
+/* Tensors of the extra blocks behind the model's layers (MTP heads). */
 static bool predicts_further(const GgufFile *file, Slice stem) {
     const Slice block = SLICE("blk.");
     int number;

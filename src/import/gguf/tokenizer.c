@@ -12,7 +12,7 @@
 enum {
     TOKENS_MAX = 1 << 22,
     PIECE_BYTES_MAX = 4096,
-    MERGE_BYTES_MAX = 1 << 29, /* of what merges make, all together, as they are written down */
+    MERGE_BYTES_MAX = 1 << 29, /* total size of the merge results as text */
 };
 
 typedef struct Token {
