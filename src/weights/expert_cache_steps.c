@@ -7,9 +7,9 @@
 enum {
     LOOK_MS = 20,      /* interval at which a waiting thread asks whether the step was cancelled */
     USE = 256,         /* use count per request of an expert */
-    AGE_STEPS = 32,    /* so many wants of each layer halve it */
-    HINT_WINDOW = 64,  /* hints whose use is looked at together; */
-    HINT_PAUSE = 4096, /* wants without any when they are of none */
+    AGE_STEPS = 32,    /* requests per layer after which use counts are halved */
+    HINT_WINDOW = 64,  /* prefetches per evaluation window */
+    HINT_PAUSE = 4096, /* requests without prefetches after a useless window */
 };
 /* Part of the hints that must have been right. One that was not costs the time of a read, and sometimes another one for
  * what made room; one that was right displaced no more than its read would have done later. */
@@ -184,7 +184,7 @@ static bool is_free(const ExpertCacheSlot *slot) {
 }
 
 /* If a micro-batch requests more experts than there are slots, its own experts are evicted in the order of their use
- * instead of the order of their arrival. */
+ * instead of the order of their arrival: the hit rate then does not depend on disk timing. */
 static int oldest_free(const ExpertCache *cache, const ExpertCacheLane *micro_batch) {
     const bool crowded = micro_batch->wanted_count > cache->slot_count;
     for (int s = cache->oldest; s != NONE; s = cache->slots[s].newer) {
