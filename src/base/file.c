@@ -209,7 +209,8 @@ void file_unmap(FileMap *map) {
     *map = (FileMap){0};
 }
 
-/* Relaxed: the fault happened in a reader thread, and a caller that asks after the reader's work is ordered behind it. */
+/* Relaxed: the fault happened in a reader thread, and a caller that asks after the reader's work is ordered behind it.
+ */
 bool file_damaged(const FileMap *map) {
     return map->data && atomic_load_explicit(&file_slots[map->slot].damaged, memory_order_relaxed);
 }
