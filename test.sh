@@ -71,6 +71,7 @@ for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_
 
 beside aarch64 tests/aarch64.sh
 beside cuda-build cuda_build
+beside macos tests/macos.sh
 beside hub "$python" tests/hub/check_hub.py
 
 # Sanitizers: a sample of what tests compare number by number (SANITIZED in tests/test.h); all of it has run in `unit`.

@@ -123,7 +123,9 @@ bool fixture_fill(BenchFixture *fixture, Error *error) {
     for (int i = 0; i < PAGES_MAX; i++) fixture->pages[i] = i;
     for (int i = 0; i < LIKELY; i++) fixture->logits[i * (LOGITS / LIKELY)] = (float)(LOGITS_SPREAD + LIKELY - i);
     for (int i = 0; i < DIM_MAX / 2; i++) fixture->frequencies[i] = powf(10000, -(float)i * 2 / DIM_MAX);
-    madvise(fixture->memory, fixture->bytes, MADV_HUGEPAGE);
+#ifdef MADV_HUGEPAGE
+    (void)madvise(fixture->memory, fixture->bytes, MADV_HUGEPAGE); /* a wish */
+#endif
     Pool *pool = pool_open(fixture->threads, error);
     if (!pool) return false;
     Fill fill = {fixture->memory, fixture->bytes};

@@ -5,6 +5,7 @@
 #include "backend/backend.h"
 #include "backend/plugin.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "cli/commands.h"
 #include "cli/models.h"
 #include "cli/options.h"
@@ -26,9 +27,9 @@ int command_doctor(int argc, char **argv) {
     char devices[DEVICES_TEXT_MAX];
     plugin_describe(devices, sizeof devices);
     printf("gpu        %s\n", devices);
-    const double gb = 1e-9, page = (double)sysconf(_SC_PAGESIZE);
-    printf("memory     %.1f GB, %.1f GB free\n", (double)sysconf(_SC_PHYS_PAGES) * page * gb,
-        (double)sysconf(_SC_AVPHYS_PAGES) * page * gb);
+    const double gb = 1e-9;
+    printf("memory     %.1f GB, %.1f GB free\n", (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) * gb,
+        (double)memory_available() * gb);
     Buffer cache = {0};
     if (!models_cache(&cache, &error) || !file_make_directories(cache.data, &error)) {
         printf("cache      %s\n", error.text);

@@ -15,7 +15,7 @@
 
 enum {
     TRANSFERS = 8,
-    OPEN_MAX = 2 * TRANSFERS, /* files; each has three descriptors */
+    FILES_OPEN_MAX = 2 * TRANSFERS, /* files; each has three descriptors */
     POLL_MS = 100,
     BUSY_POLL_MS = 250,        /* another process has the file: how often to look */
     HASH_BYTES = 32 << 20,     /* at a time, between two looks at the connections */
@@ -191,7 +191,7 @@ static bool start_transfers(Download *d, Error *error) {
         for (; at < d->job->count; at++) {
             Item *item = &d->items[at];
             if (item->state == ITEM_DONE || now < item->not_before_ns) continue;
-            if (item->state == ITEM_NEW && d->open < OPEN_MAX && !item_open(d, item, error)) return false;
+            if (item->state == ITEM_NEW && d->open < FILES_OPEN_MAX && !item_open(d, item, error)) return false;
             if (item->state == ITEM_OPEN && chunk_take(item, &t->chunk)) {
                 t->item = item;
                 break;

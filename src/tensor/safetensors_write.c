@@ -92,8 +92,10 @@ bool safetensors_finish(SafetensorsWriter *writer, Error *error) {
     CHECK(writer->written == writer->promised);
     bool ok = fflush(writer->file) == 0 && fsync(fileno(writer->file)) == 0;
     int reason = errno;
+#ifdef POSIX_FADV_DONTNEED
     /* The cache holds it in small pages, as it was written; read again through a mapping it lies in huge ones. */
     if (ok) (void)posix_fadvise(fileno(writer->file), 0, 0, POSIX_FADV_DONTNEED);
+#endif
     if (fclose(writer->file) != 0 && ok) {
         ok = false;
         reason = errno;

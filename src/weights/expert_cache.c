@@ -145,8 +145,8 @@ uint64_t expert_cache_floor_bytes(const ExpertCache *cache) {
 /* Takes the pages from the system ahead of the reads, which would take them one by one in the kernel's own way, three
  * times slower. */
 static void *touch(void *argument) {
-    ExpertCache *cache = argument;
 #ifdef MADV_POPULATE_WRITE
+    ExpertCache *cache = argument;
     for (size_t at = 0; at < cache->memory_bytes; at += TOUCH_BYTES) {
         const size_t left = cache->memory_bytes - at;
         mutex_lock(&cache->mutex);

@@ -66,9 +66,9 @@ bool expert_cache_faults_read(const char *text, ExpertCacheFaults *out, Error *e
 /* ---- a read ---- */
 
 static bool finished(ExpertCacheIo *io, ExpertCacheRead *read, int error) {
-    const ExpertCacheFile *file = &io->files[read->file];
     read->error = error;
 #ifdef POSIX_FADV_DONTNEED
+    const ExpertCacheFile *file = &io->files[read->file];
     if (!io->keep && !__atomic_load_n(&file->direct, __ATOMIC_RELAXED)) /* the page cache need not hold it as well */
         (void)posix_fadvise(file->fd, (off_t)read->offset, (off_t)read->size, POSIX_FADV_DONTNEED);
 #endif

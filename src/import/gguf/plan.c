@@ -194,8 +194,9 @@ static char *module_name(Arena *arena, const char *pattern, int block) {
 static bool name_convert(
     GgufOutput *output, GgufFile *file, const GgufModel *model, GgufChange *change, bool *dropped, Error *error) {
     Slice stem = output->source->name;
-    const char *dot = stem.size ? memrchr(stem.data, '.', stem.size) : NULL;
-    Slice part = dot ? (Slice){dot + 1, (size_t)(stem.data + stem.size - dot - 1)} : (Slice){0};
+    size_t last = stem.size; /* behind the last dot; 0 without one */
+    while (last > 0 && stem.data[last - 1] != '.') last--;
+    const Slice part = last ? (Slice){stem.data + last, stem.size - last} : (Slice){0};
     output->part = slice_is(part, "weight") ? "weight" : slice_is(part, "bias") ? "bias" : NULL;
     if (output->part) stem.size -= part.size + 1;
     *dropped = name_dropped(stem) || predicts_further(file, stem);

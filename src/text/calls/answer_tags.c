@@ -134,7 +134,6 @@ static Verdict read_end(const CallFormat *f, Slice rest, size_t *size) {
 bool answer_tags(AnswerParser *p, Slice text, AnswerEvents *out, size_t *used) {
     *used = 0;
     if (text.size < p->retry && !p->last) return false;
-    bool cut = false;
     for (;;) {
         const Slice rest = answer_from(text, answer_skip_blank(text, *used));
         size_t size = 0;
@@ -142,7 +141,6 @@ bool answer_tags(AnswerParser *p, Slice text, AnswerEvents *out, size_t *used) {
         const Verdict end = read_end(p->calls, rest, &size), next = read_argument(p->calls, rest, p->last, &argument);
         if (next == VERDICT_YES && end != VERDICT_YES) {
             write_argument(p, &argument, out);
-            cut |= argument.cut;
             *used = text.size - rest.size + argument.size;
             continue;
         }

@@ -7,8 +7,10 @@
  * Tile instructions among the vector ones halve what these do, at whatever distance: so neither waits for the other
  * more than it must, and what counts is that all this stays in L1. */
 #include <cpuid.h>
+#ifdef __linux__
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/linear/linear_avx512.h"
@@ -275,11 +277,16 @@ enum {
     TILE_DATA = 18,
 };
 
+/* Linux gives a process the tiles on request. No Mac has them. */
 bool amx_available(void) {
+#ifdef __linux__
     const unsigned wanted = LEAF7_EDX_AMX_TILE | LEAF7_EDX_AMX_INT8;
     unsigned a, b, c, d, low, high;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & wanted) != wanted) return false;
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     if ((low & STATE_TILES) != STATE_TILES) return false;
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
+#else
+    return false;
+#endif
 }
