@@ -196,6 +196,7 @@ void kv_close(KvCache *cache) {
     free(cache);
 }
 
+const KvPlan *kv_plan(const KvCache *cache) { return cache->plan; }
 const KvLayer *kv_layers(const KvCache *cache) { return cache->layers; }
 size_t kv_bytes_used(const KvCache *cache) { return page_pool_used(cache->pool); }
 size_t kv_bytes_total(const KvCache *cache) { return page_pool_budget(cache->pool); }
@@ -323,6 +324,7 @@ bool kv_truncate(KvCache *cache, KvSequence *sequence, int length) {
         page_release_range(cache->pool, g, sequence->tables[g], group_pages(plan, g, length),
             group_pages(plan, g, sequence->reserved));
     kv_quant_pages_truncate(cache, sequence, length);
+    if (sequence->tail_pages > length / KV_PAGE_TOKENS) sequence->tail_pages = 0; /* its key cannot be shortened */
     sequence->length = length;
     sequence->reserved = kv_pages(length) * KV_PAGE_TOKENS;
     return true;
@@ -339,6 +341,8 @@ void kv_fork(KvCache *cache, const KvSequence *from, KvSequence *to) {
         }
     }
     kv_quant_pages_fork(cache, from, to);
+    to->tail_pages = from->tail_pages;
+    to->tail_key = from->tail_key;
     to->length = from->length;
     to->reserved = kv_pages(from->length) * KV_PAGE_TOKENS;
 }

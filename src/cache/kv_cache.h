@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "cache/cache_spec.h"
 #include "cache/kv_format.h"
+#include "cache/spill.h"
 
 enum { KV_GROUPS_MAX = 8 };
 
@@ -59,11 +60,14 @@ typedef struct KvSequence {
     int reserved;        /* tokens that the tables have pages for */
     int32_t **tables;    /* [group][page]; −1: freed. A state is page 0 of its group */
     KvQuantPages *quant; /* NULL: everything stays exact */
+    int tail_pages;      /* full pages whose text tail_key stands for, ≤ length / KV_PAGE_TOKENS; */
+    SpillKey tail_key;   /* kept by the disk tier */
 } KvSequence;
 
 /* Page memory for at most budget_bytes over all groups. The plan outlives the cache. */
 NODISCARD KvCache *kv_open(const KvPlan *plan, size_t budget_bytes, Error *error);
 void kv_close(KvCache *cache);
+const KvPlan *kv_plan(const KvCache *cache);    /* borrowed */
 const KvLayer *kv_layers(const KvCache *cache); /* the plan's, with their memory */
 size_t kv_bytes_used(const KvCache *cache);
 size_t kv_bytes_total(const KvCache *cache);

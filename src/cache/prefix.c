@@ -137,8 +137,8 @@ static void consider(
 
 /* A page of which only the first tokens are wanted. */
 static void consider_part(const PrefixCache *p, const KvSequence *sequence, const Walk *walk, PrefixNode *child,
-    const int32_t *tokens, int count, Found *found) {
-    const int common = child ? prefix_common_tokens(child, tokens, count) : 0;
+    const uint64_t *ids, int count, Found *found) {
+    const int common = child ? prefix_common_tokens(child, ids, count) : 0;
     if (common < PREFIX_PART_LEAST) return;
     Walk part = *walk;
     walk_pages(p, &part, child);
@@ -146,21 +146,19 @@ static void consider_part(const PrefixCache *p, const KvSequence *sequence, cons
     if (!found->tip || found->need.length < length) consider(p, sequence, &part, child, length, found);
 }
 
-static Found find(
-    const PrefixCache *p, const KvSequence *sequence, PrefixNode *root, const int32_t *tokens, int count) {
+static Found find(const PrefixCache *p, const KvSequence *sequence, PrefixNode *root, const uint64_t *ids, int count) {
     Found found = {0};
     Walk walk = {.node = root, .codes_end = -1};
     walk_codes(&walk, root);
     for (;;) {
         const int at = walk.node->depth * KV_PAGE_TOKENS, left = count - at;
         const int wanted = left < KV_PAGE_TOKENS ? left : KV_PAGE_TOKENS;
-        const int place = prefix_child_place(walk.node, tokens + at, wanted);
+        const int place = prefix_child_place(walk.node, ids + at, wanted);
         PrefixNode *next = prefix_child_at(walk.node, place);
-        const bool whole =
-            next && wanted == KV_PAGE_TOKENS && prefix_common_tokens(next, tokens + at, wanted) == wanted;
-        consider_part(p, sequence, &walk, prefix_child_at(walk.node, place - 1), tokens + at, wanted, &found);
+        const bool whole = next && wanted == KV_PAGE_TOKENS && prefix_common_tokens(next, ids + at, wanted) == wanted;
+        consider_part(p, sequence, &walk, prefix_child_at(walk.node, place - 1), ids + at, wanted, &found);
         if (!whole) {
-            consider_part(p, sequence, &walk, next, tokens + at, wanted, &found);
+            consider_part(p, sequence, &walk, next, ids + at, wanted, &found);
             return found;
         }
         walk.node = next;
@@ -170,12 +168,12 @@ static Found find(
     }
 }
 
-int prefix_find(PrefixCache *p, uint64_t salt, const int32_t *tokens, int count, KvSequence *sequence) {
+int prefix_find(PrefixCache *p, uint64_t salt, const uint64_t *ids, int count, KvSequence *sequence) {
     CHECK(sequence->length == 0 && sequence->reserved == 0);
     const PrefixRoot key = prefix_root_key(salt, sequence);
     bool known;
     const int at = prefix_root_place(p, &key, &known);
-    const Found found = known ? find(p, sequence, p->roots[at].node, tokens, count) : (Found){0};
+    const Found found = known ? find(p, sequence, p->roots[at].node, ids, count) : (Found){0};
     if (!found.tip) return 0;
     if (found.active) prefix_lend_decision(p, found.tip->decision, &found.need, sequence);
     for (PrefixNode *node = found.tip; node->parent; node = node->parent) {
@@ -200,14 +198,14 @@ bool prefix_forgets(const PrefixCache *p, const KvSequence *sequence) {
     return forgets;
 }
 
-int prefix_common(const PrefixCache *p, uint64_t salt, const int32_t *tokens, int count, const KvSequence *sequence) {
+int prefix_common(const PrefixCache *p, uint64_t salt, const uint64_t *ids, int count, const KvSequence *sequence) {
     const PrefixRoot key = prefix_root_key(salt, sequence);
     bool known;
     const int at = prefix_root_place(p, &key, &known);
     const PrefixNode *node = known ? p->roots[at].node : NULL;
     int common = 0;
     while (node && common + KV_PAGE_TOKENS <= count) {
-        const int32_t *page = tokens + common;
+        const uint64_t *page = ids + common;
         node = prefix_child_at(node, prefix_child_place(node, page, KV_PAGE_TOKENS));
         if (!node || prefix_common_tokens(node, page, KV_PAGE_TOKENS) < KV_PAGE_TOKENS) break;
         common += KV_PAGE_TOKENS;
@@ -217,23 +215,23 @@ int prefix_common(const PrefixCache *p, uint64_t salt, const int32_t *tokens, in
 
 /* ---- leaving ---- */
 
-/* Whether a page that follows the node is neither these tokens, nor their beginning, nor begins with them. */
-static bool parts(const PrefixNode *node, const int32_t *tokens, int count) {
+/* Whether a page that follows the node is neither these ids, nor their beginning, nor begins with them. */
+static bool parts(const PrefixNode *node, const uint64_t *ids, int count) {
     bool differs = false;
     for (int i = 0; !differs && i < node->child_count; i++) {
-        const int common = prefix_common_tokens(node->children[i], tokens, count);
+        const int common = prefix_common_tokens(node->children[i], ids, count);
         differs = common < node->children[i]->count && common < count;
     }
     return differs;
 }
 
 /* Where in a tree this text first parts from another, in pages; 0: nowhere. */
-static int first_parting(const PrefixNode *node, const int32_t *tokens, int count) {
+static int first_parting(const PrefixNode *node, const uint64_t *ids, int count) {
     while (node && node->depth * KV_PAGE_TOKENS < count) {
         const int at = node->depth * KV_PAGE_TOKENS, left = count - at < KV_PAGE_TOKENS ? count - at : KV_PAGE_TOKENS;
-        if (node->parent && parts(node, tokens + at, left)) return node->depth;
-        node = prefix_child_at(node, prefix_child_place(node, tokens + at, left));
-        if (node && (node->count < KV_PAGE_TOKENS || prefix_common_tokens(node, tokens + at, left) < KV_PAGE_TOKENS))
+        if (node->parent && parts(node, ids + at, left)) return node->depth;
+        node = prefix_child_at(node, prefix_child_place(node, ids + at, left));
+        if (node && (node->count < KV_PAGE_TOKENS || prefix_common_tokens(node, ids + at, left) < KV_PAGE_TOKENS))
             break;
     }
     return 0;
@@ -263,30 +261,30 @@ static PrefixNeed need_of(const PrefixCache *p, const KvSequence *s, int length)
 
 /* A page that ended earlier in the same text goes on: it becomes the longer one, unless that lacks what it has. */
 static bool extends(
-    const PrefixCache *p, const PrefixNode *child, const int32_t *tokens, int count, const PrefixNeed *need) {
-    if (!child || child->count >= count || prefix_common_tokens(child, tokens, count) < child->count) return false;
+    const PrefixCache *p, const PrefixNode *child, const uint64_t *ids, int count, const PrefixNeed *need) {
+    if (!child || child->count >= count || prefix_common_tokens(child, ids, count) < child->count) return false;
     for (int g = 0; g < p->kv->plan->group_count; g++)
         if (child->pages[g] >= 0 && !prefix_needs(p, need, g, child->depth - 1)) return false;
     return true;
 }
 
 /* The child for these tokens. NULL: there is no memory. */
-static PrefixNode *enter(PrefixCache *p, PrefixNode *node, const int32_t *tokens, int count, const PrefixNeed *need) {
-    const int place = prefix_child_place(node, tokens, count);
+static PrefixNode *enter(PrefixCache *p, PrefixNode *node, const uint64_t *ids, int count, const PrefixNeed *need) {
+    const int place = prefix_child_place(node, ids, count);
     PrefixNode *next = prefix_child_at(node, place), *before = prefix_child_at(node, place - 1);
-    if (next && next->count == count && prefix_common_tokens(next, tokens, count) == count) return next;
-    if (!extends(p, before, tokens, count, need)) return prefix_add_child(p, node, place, tokens, count);
+    if (next && next->count == count && prefix_common_tokens(next, ids, count) == count) return next;
+    if (!extends(p, before, ids, count, need)) return prefix_add_child(p, node, place, ids, count);
     for (int g = 0; g < p->kv->plan->group_count; g++) prefix_release_group(p, before, g);
-    memcpy(before->tokens, tokens, (size_t)count * sizeof *tokens); /* still the same place among the children */
+    memcpy(before->ids, ids, (size_t)count * sizeof *ids); /* still the same place among the children */
     before->count = count;
     return before;
 }
 
 /* A last page whose tokens another page begins with, and has all of. */
 static PrefixNode *covering(
-    const PrefixCache *p, const PrefixNode *node, const int32_t *tokens, int count, const PrefixNeed *need) {
-    PrefixNode *next = prefix_child_at(node, prefix_child_place(node, tokens, count));
-    if (!next || prefix_common_tokens(next, tokens, count) < count) return NULL;
+    const PrefixCache *p, const PrefixNode *node, const uint64_t *ids, int count, const PrefixNeed *need) {
+    PrefixNode *next = prefix_child_at(node, prefix_child_place(node, ids, count));
+    if (!next || prefix_common_tokens(next, ids, count) < count) return NULL;
     for (int g = 0; g < p->kv->plan->group_count; g++) {
         const bool state = p->kv->plan->group[g].kind == CACHE_STATE;
         if ((state && next->count > count) || (next->pages[g] < 0 && prefix_needs(p, need, g, node->depth)))
@@ -295,7 +293,7 @@ static PrefixNode *covering(
     return next;
 }
 
-static bool leave(PrefixCache *p, PrefixNode **at, const int32_t *tokens, const KvSequence *s, const Kept *kept) {
+static bool leave(PrefixCache *p, PrefixNode **at, const uint64_t *ids, const KvSequence *s, const Kept *kept) {
     PrefixNode *node = *at;
     const PrefixNeed *need = &kept->end;
     const KvQuantPages *quant = s->quant;
@@ -304,8 +302,8 @@ static bool leave(PrefixCache *p, PrefixNode **at, const int32_t *tokens, const 
         const int begin = page * KV_PAGE_TOKENS, left = s->length - begin;
         const int count = left < KV_PAGE_TOKENS ? left : KV_PAGE_TOKENS;
         if (active && begin == quant->format.after && !prefix_hold_decision(p, node, s)) return false;
-        PrefixNode *next = count < KV_PAGE_TOKENS ? covering(p, node, tokens + begin, count, need) : NULL;
-        if (!next) next = enter(p, node, tokens + begin, count, need);
+        PrefixNode *next = count < KV_PAGE_TOKENS ? covering(p, node, ids + begin, count, need) : NULL;
+        if (!next) next = enter(p, node, ids + begin, count, need);
         if (!next) return false;
         *at = node = next;
         const bool held = prefix_hold(p, node, page, s, need);
@@ -315,16 +313,16 @@ static bool leave(PrefixCache *p, PrefixNode **at, const int32_t *tokens, const 
     return true;
 }
 
-void prefix_insert(PrefixCache *p, uint64_t salt, const int32_t *tokens, const KvSequence *sequence) {
+void prefix_insert(PrefixCache *p, uint64_t salt, const uint64_t *ids, const KvSequence *sequence) {
     if (sequence->length == 0) return;
     const int pages = kv_pages(sequence->length);
     while (p->stats.nodes > 0 && p->stats.nodes + pages > PREFIX_NODES_MAX) (void)evict_tip(p, false);
     const PrefixRoot key = prefix_root_key(salt, sequence);
     PrefixNode *root = prefix_open_root(p, &key), *last = root;
     if (!root) return;
-    const int parting = first_parting(root, tokens, sequence->length) * KV_PAGE_TOKENS;
+    const int parting = first_parting(root, ids, sequence->length) * KV_PAGE_TOKENS;
     const Kept kept = {need_of(p, sequence, sequence->length), need_of(p, sequence, parting)};
-    (void)leave(p, &last, tokens, sequence, &kept); /* what there is no memory for is not kept */
+    (void)leave(p, &last, ids, sequence, &kept); /* what there is no memory for is not kept */
     prefix_touch(p, last);
     if (root->child_count == 0) prefix_close_root(p, root);
 }

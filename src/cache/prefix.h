@@ -35,17 +35,16 @@ void prefix_clear(PrefixCache *prefix); /* forgets everything, also what sequenc
 
 /* sequence (fresh) becomes the longest beginning of the tokens that is there, in its own format; its length. Only what
  * was left in the same space is found. */
-int prefix_find(PrefixCache *prefix, uint64_t salt, const int32_t *tokens, int count, KvSequence *sequence);
+int prefix_find(PrefixCache *prefix, uint64_t salt, const uint64_t *ids, int count, KvSequence *sequence);
 /* Whether sequences like this one give back what a continuation from an earlier place would need: as codes and windows
  * do. Of others every beginning is there. */
 bool prefix_forgets(const PrefixCache *prefix, const KvSequence *sequence);
 /* How many of the tokens, in whole pages, are the beginning of something that was left, whether or not there is enough
  * of it to be found. */
-int prefix_common(
-    const PrefixCache *prefix, uint64_t salt, const int32_t *tokens, int count, const KvSequence *sequence);
+int prefix_common(const PrefixCache *prefix, uint64_t salt, const uint64_t *ids, int count, const KvSequence *sequence);
 /* Keeps what the sequence holds, whose text these tokens are; as much of it as there is memory for nodes. The sequence
  * copies its last page when it goes on. */
-void prefix_insert(PrefixCache *prefix, uint64_t salt, const int32_t *tokens, const KvSequence *sequence);
+void prefix_insert(PrefixCache *prefix, uint64_t salt, const uint64_t *ids, const KvSequence *sequence);
 /* Bytes that nobody else holds: what could be had by forgetting. */
 size_t prefix_idle_bytes(const PrefixCache *prefix);
 PrefixStats prefix_stats(const PrefixCache *prefix);

@@ -29,7 +29,7 @@ typedef struct PrefixNode {
     int32_t pages[KV_GROUPS_MAX]; /* exact; −1: none. A state is that of this node's end */
     int32_t *quant;               /* [2·layer] keys', then values' pages of each layer; NULL: none */
     PrefixDecision *decision;     /* of the node at depth after / KV_PAGE_TOKENS, and of all below it; NULL: none yet */
-    int32_t tokens[KV_PAGE_TOKENS];
+    uint64_t ids[KV_PAGE_TOKENS]; /* content id of each position */
 } PrefixNode;
 
 typedef struct PrefixRoot {
@@ -71,11 +71,11 @@ int prefix_root_place(const PrefixCache *prefix, const PrefixRoot *key, bool *fo
 PrefixNode *prefix_open_root(
     PrefixCache *prefix, const PrefixRoot *key);               /* the one there is, or new; NULL: no memory */
 void prefix_close_root(PrefixCache *prefix, PrefixNode *node); /* which has no children */
-int prefix_common_tokens(const PrefixNode *node, const int32_t *tokens, int count);
+int prefix_common_tokens(const PrefixNode *node, const uint64_t *ids, int count);
 /* The first child that is not before these tokens; those that share most with them are it and the one before. */
-int prefix_child_place(const PrefixNode *node, const int32_t *tokens, int count);
+int prefix_child_place(const PrefixNode *node, const uint64_t *ids, int count);
 PrefixNode *prefix_child_at(const PrefixNode *node, int place); /* NULL: out of range */
-PrefixNode *prefix_add_child(PrefixCache *prefix, PrefixNode *parent, int place, const int32_t *tokens, int count);
+PrefixNode *prefix_add_child(PrefixCache *prefix, PrefixNode *parent, int place, const uint64_t *ids, int count);
 void prefix_remove_tip(PrefixCache *prefix, PrefixNode *node); /* its root, too, if that was its only child */
 
 /* ---- prefix_pages.c ---- */

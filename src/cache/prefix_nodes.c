@@ -1,4 +1,4 @@
-/* The nodes themselves: roots by space and format, children by tokens, lists by use. */
+/* The nodes themselves: roots by space and format, children by ids, lists by use. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,24 +111,24 @@ void prefix_close_root(PrefixCache *p, PrefixNode *node) {
 
 /* ---- children ---- */
 
-int prefix_common_tokens(const PrefixNode *node, const int32_t *tokens, int count) {
+int prefix_common_tokens(const PrefixNode *node, const uint64_t *ids, int count) {
     const int most = node->count < count ? node->count : count;
     int same = 0;
-    while (same < most && node->tokens[same] == tokens[same]) same++;
+    while (same < most && node->ids[same] == ids[same]) same++;
     return same;
 }
 
-static bool is_less(const PrefixNode *node, const int32_t *tokens, int count) {
-    const int same = prefix_common_tokens(node, tokens, count);
+static bool is_less(const PrefixNode *node, const uint64_t *ids, int count) {
+    const int same = prefix_common_tokens(node, ids, count);
     if (same == node->count || same == count) return node->count < count;
-    return node->tokens[same] < tokens[same];
+    return node->ids[same] < ids[same];
 }
 
-int prefix_child_place(const PrefixNode *node, const int32_t *tokens, int count) {
+int prefix_child_place(const PrefixNode *node, const uint64_t *ids, int count) {
     int low = 0, high = node->child_count;
     while (low < high) {
         const int middle = (low + high) / 2;
-        if (is_less(node->children[middle], tokens, count))
+        if (is_less(node->children[middle], ids, count))
             low = middle + 1;
         else
             high = middle;
@@ -140,7 +140,7 @@ PrefixNode *prefix_child_at(const PrefixNode *node, int place) {
     return place >= 0 && place < node->child_count ? node->children[place] : NULL;
 }
 
-PrefixNode *prefix_add_child(PrefixCache *p, PrefixNode *parent, int place, const int32_t *tokens, int count) {
+PrefixNode *prefix_add_child(PrefixCache *p, PrefixNode *parent, int place, const uint64_t *ids, int count) {
     PrefixNode **children =
         grow(parent->children, parent->child_count, &parent->child_room, CHILDREN_LEAST, sizeof *children);
     if (!children) return NULL;
@@ -150,7 +150,7 @@ PrefixNode *prefix_add_child(PrefixCache *p, PrefixNode *parent, int place, cons
     memmove(&children[place + 1], &children[place], (size_t)(parent->child_count++ - place) * sizeof *children);
     children[place] = node;
     node->count = count;
-    memcpy(node->tokens, tokens, (size_t)count * sizeof *tokens);
+    memcpy(node->ids, ids, (size_t)count * sizeof *ids);
     list_push(p, PREFIX_USED, node);
     p->stats.nodes++;
     return node;
@@ -159,7 +159,7 @@ PrefixNode *prefix_add_child(PrefixCache *p, PrefixNode *parent, int place, cons
 void prefix_remove_tip(PrefixCache *p, PrefixNode *node) {
     CHECK(node->child_count == 0);
     PrefixNode *parent = node->parent;
-    const int at = prefix_child_place(parent, node->tokens, node->count);
+    const int at = prefix_child_place(parent, node->ids, node->count);
     CHECK(parent->children[at] == node);
     memmove(&parent->children[at], &parent->children[at + 1],
         (size_t)(--parent->child_count - at) * sizeof *parent->children);

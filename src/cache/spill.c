@@ -1,4 +1,4 @@
-/* The queue of what is to be written, and its thread. */
+/* The queue of records to be written, and the thread that writes them. */
 #include "cache/spill.h"
 
 #include <stdio.h>
@@ -9,11 +9,11 @@
 #include "base/thread.h"
 #include "cache/spill_store.h"
 
-/* Waits, or is being written: then it is the first. */
+/* One buffer: free, filled by a caller, or in the queue. The first of the queue is the record being written. */
 typedef struct Waiting {
-    struct Waiting *next;
+    struct Waiting *next; /* of the queue or of the free list */
     SpillKey key;
-    void *bytes;
+    uint8_t *bytes; /* [record_bytes] */
     size_t size;
 } Waiting;
 
@@ -22,13 +22,15 @@ struct Spill {
     char *directory;
     Thread thread;
     bool thread_runs;
+    Waiting *buffers; /* [options.buffers] */
+    uint8_t *memory;  /* [options.buffers][record_bytes] of all buffers */
 
-    Mutex mutex; /* over what follows */
+    Mutex mutex; /* over all fields below */
     Condition changed;
     bool closing, read_warned;
     SpillStore store;
-    Waiting *first, *last;
-    size_t queued; /* bytes */
+    Waiting *first, *last; /* the queue */
+    Waiting *free_buffers; /* the one used last is the first, so that an idle store touches little memory */
     SpillStats stats;
 };
 
@@ -53,13 +55,16 @@ static void warn(const Spill *spill, const char *what, const char *why) {
 
 /* ---- the thread ---- */
 
+static void push_free(Spill *spill, Waiting *buffer) {
+    buffer->next = spill->free_buffers;
+    spill->free_buffers = buffer;
+}
+
 static void take_first(Spill *spill) {
     Waiting *first = spill->first;
     spill->first = first->next;
     if (!spill->first) spill->last = NULL;
-    spill->queued -= first->size;
-    free(first->bytes);
-    free(first);
+    push_free(spill, first);
     condition_broadcast(&spill->changed);
 }
 
@@ -69,7 +74,7 @@ static void end_writing(Spill *spill, const Error *error) {
     warn(spill, "nothing more is written there: ", error->text);
 }
 
-/* Under the mutex, which is given up while the disk is busy. */
+/* Called under the mutex, which is released while the disk is busy. */
 static void write_first(Spill *spill) {
     const Waiting *first = spill->first;
     Error error = {0};
@@ -109,11 +114,31 @@ static void *write_behind(void *argument) {
 
 /* ---- opening ---- */
 
+static void free_memory(Spill *spill) {
+    free(spill->directory);
+    free(spill->buffers);
+    free(spill->memory);
+    free(spill);
+}
+
+static bool open_buffers(Spill *spill, const SpillOptions *options) {
+    const size_t count = (size_t)options->buffers;
+    spill->directory = strdup(options->directory);
+    spill->buffers = calloc(count, sizeof *spill->buffers);
+    spill->memory = malloc(count * options->record_bytes); /* the system gives a page when it is first written */
+    if (!spill->directory || !spill->buffers || !spill->memory) return false;
+    for (size_t i = 0; i < count; i++) {
+        spill->buffers[i].bytes = spill->memory + i * options->record_bytes;
+        push_free(spill, &spill->buffers[i]);
+    }
+    return true;
+}
+
 Spill *spill_open(const SpillOptions *options, Error *error) {
+    CHECK(options->buffers > 0 && options->record_bytes > 0);
     Spill *spill = calloc(1, sizeof *spill);
-    if (spill) spill->directory = strdup(options->directory);
-    if (!spill || !spill->directory) {
-        free(spill);
+    if (!spill || !open_buffers(spill, options)) {
+        if (spill) free_memory(spill);
         fail(error, ERROR_MEMORY, "no memory for a disk cache");
         return NULL;
     }
@@ -144,8 +169,7 @@ void spill_close(Spill *spill) {
     spill_store_close(&spill->store);
     condition_destroy(&spill->changed);
     mutex_destroy(&spill->mutex);
-    free(spill->directory);
-    free(spill);
+    free_memory(spill);
 }
 
 void spill_flush(Spill *spill) {
@@ -156,46 +180,54 @@ void spill_flush(Spill *spill) {
 
 /* ---- use ---- */
 
-/* Under the mutex. NULL: it does not wait. */
+/* Called under the mutex. NULL: the record is not in the queue. */
 static const Waiting *find_waiting(const Spill *spill, SpillKey key) {
     const Waiting *waiting = spill->first;
     while (waiting && memcmp(&waiting->key, &key, sizeof key) != 0) waiting = waiting->next;
     return waiting;
 }
 
-static bool has_room(const Spill *spill, size_t size) {
-    return spill->stats.writes && !spill->closing && size <= spill->options.queue_bytes - spill->queued;
+void *spill_buffer(Spill *spill) {
+    mutex_lock(&spill->mutex);
+    Waiting *buffer = spill->stats.writes && !spill->closing ? spill->free_buffers : NULL;
+    if (buffer)
+        spill->free_buffers = buffer->next;
+    else
+        spill->stats.dropped++;
+    mutex_unlock(&spill->mutex);
+    return buffer ? buffer->bytes : NULL;
 }
 
-bool spill_room(Spill *spill, size_t size) {
-    mutex_lock(&spill->mutex);
-    const bool room = has_room(spill, size);
-    mutex_unlock(&spill->mutex);
-    return room;
+static Waiting *buffer_of(const Spill *spill, const void *bytes) {
+    const size_t index = (size_t)((const uint8_t *)bytes - spill->memory) / spill->options.record_bytes;
+    CHECK(index < (size_t)spill->options.buffers && spill->buffers[index].bytes == bytes);
+    return &spill->buffers[index];
 }
 
 void spill_put(Spill *spill, SpillKey key, void *bytes, size_t size) {
-    CHECK(size > 0);
-    Waiting *waiting = malloc(sizeof *waiting);
+    CHECK(size > 0 && size <= spill->options.record_bytes);
+    Waiting *buffer = buffer_of(spill, bytes);
     mutex_lock(&spill->mutex);
-    const bool known = spill_store_find(&spill->store, key) || find_waiting(spill, key);
-    const bool taken = waiting && !known && has_room(spill, size);
-    if (taken) {
-        *waiting = (Waiting){.key = key, .bytes = bytes, .size = size};
+    if (spill_store_find(&spill->store, key) || find_waiting(spill, key)) {
+        push_free(spill, buffer);
+    } else {
+        buffer->next = NULL;
+        buffer->key = key;
+        buffer->size = size;
         if (spill->last)
-            spill->last->next = waiting;
+            spill->last->next = buffer;
         else
-            spill->first = waiting;
-        spill->last = waiting;
-        spill->queued += size;
+            spill->first = buffer;
+        spill->last = buffer;
         condition_broadcast(&spill->changed);
-    } else if (!known) {
-        spill->stats.dropped++;
     }
     mutex_unlock(&spill->mutex);
-    if (taken) return;
-    free(waiting);
-    free(bytes);
+}
+
+void spill_cancel(Spill *spill, void *bytes) {
+    mutex_lock(&spill->mutex);
+    push_free(spill, buffer_of(spill, bytes));
+    mutex_unlock(&spill->mutex);
 }
 
 size_t spill_find(Spill *spill, SpillKey key) {

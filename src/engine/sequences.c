@@ -4,22 +4,44 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+#include "engine/cache_identity.h"
+
+static void warn(void *context, const char *line) { log_warn("disk cache: %s", line); }
+
+/* A directory that cannot be used is logged; the engine continues without a disk tier. */
+static DiskTier *open_disk(const EngineOptions *options, const Runner *runner, KvCache *kv) {
+    Error error = {0};
+    Buffer identity = {0};
+    DiskTier *disk = NULL;
+    if (cache_identity(options, runner, &identity, &error)) {
+        const DiskTierOptions tier = {.directory = options->cache_directory,
+            .bytes = options->cache_disk_bytes,
+            .identity = {identity.data, identity.size},
+            .warn = warn};
+        disk = disk_tier_open(&tier, kv, &error);
+    }
+    buffer_free(&identity);
+    if (!disk) log_warn("no disk cache: %s", error.text);
+    return disk;
+}
+
 bool sequences_open(
     Sequences *s, const Runner *runner, KvCache *kv, const EngineOptions *options, bool apart, Error *error) {
     *s = (Sequences){.plan = runner_kv_plan(runner), .kv = kv, .apart = apart};
     s->eos_count = model_eos(runner_model(runner), s->eos);
-    s->text = malloc((size_t)model_context(runner_model(runner)) * sizeof *s->text);
-    if (!s->text) return fail(error, ERROR_MEMORY, "no memory for the text of a sequence");
+    s->ids = malloc((size_t)model_context(runner_model(runner)) * sizeof *s->ids);
+    if (!s->ids) return fail(error, ERROR_MEMORY, "no memory for the text of a sequence");
     if (options->prefix_off) return true;
     s->prefix = prefix_open(kv, error);
-    if (s->prefix && options->cache_directory) s->disk = disk_tier_open(options, runner, kv);
+    if (s->prefix && options->cache_directory) s->disk = open_disk(options, runner, kv);
     return s->prefix;
 }
 
 void sequences_close(Sequences *s) {
     prefix_close(s->prefix);
     disk_tier_close(s->disk);
-    free(s->text);
+    free(s->ids);
     *s = (Sequences){0};
 }
 
@@ -35,22 +57,30 @@ void sequence_text(const Request *request, const AnswerChoice *choice, int first
     for (int i = prompt; i < count; i++) out[i] = request_answer_id(request, choice, first + i - request->prompt_count);
 }
 
+/* Content ids of the same positions. */
+static void sequence_ids(const Request *request, const AnswerChoice *choice, int first, int count, uint64_t *out) {
+    for (int i = 0; i < count; i++) {
+        const int position = first + i, answer = position - request->prompt_count;
+        out[i] = (uint64_t)(answer < 0 ? request->prompt[position] : request_answer_id(request, choice, answer));
+    }
+}
+
 /* ---- beginning ---- */
 
 /* Tokens, in whole pages, of a text's first message: up to the first end token behind the first page. 0: there is none.
  */
-static int first_message(const Sequences *s, const int32_t *text, int count) {
+static int first_message(const Sequences *s, const int32_t *prompt, int count) {
     for (int i = KV_PAGE_TOKENS - 1; i < count; i++)
         for (int k = 0; k < s->eos_count; k++)
-            if (text[i] == s->eos[k]) return (i + 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+            if (prompt[i] == s->eos[k]) return (i + 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
     return 0;
 }
 
 static void set_resume_points(const Sequences *s, Request *request, int count) {
     const KvSequence *kv = &request->kv;
     if (!prefix_forgets(s->prefix, kv)) return;
-    request->resume[0] = first_message(s, s->text, count);
-    request->resume[1] = prefix_common(s->prefix, request->salt, s->text, count, kv);
+    request->resume[0] = first_message(s, request->prompt, count);
+    request->resume[1] = prefix_common(s->prefix, request->salt, s->ids, count, kv);
 }
 
 int sequence_rows_to_resume(const Request *request) {
@@ -67,33 +97,41 @@ bool sequence_begin(Sequences *s, Request *request, AnswerChoice *choice, Error 
     if (!kv_sequence_open(s->kv, &request->format, kv, error)) return false;
     if (!s->prefix || request->cache_off || (request->whole && !choice)) return true;
     const int count = s->apart && choice ? request->prompt_count : sequence_tokens(request, choice) - 1;
-    sequence_text(request, choice, 0, count, s->text);
-    (void)prefix_find(s->prefix, request->salt, s->text, count, kv);
+    sequence_ids(request, choice, 0, count, s->ids);
+    (void)prefix_find(s->prefix, request->salt, s->ids, count, kv);
     if (!choice) set_resume_points(s, request, count);
     return true;
+}
+
+/* The text of a sequence up to `end`, from where its running key ends. */
+static SequenceText disk_text(
+    Sequences *s, const Request *request, const AnswerChoice *choice, const KvSequence *kv, int end) {
+    const int first = disk_tier_position(kv);
+    if (end > first) sequence_ids(request, choice, first, end - first, s->ids);
+    return (SequenceText){.salt = request->salt, .format = &request->format, .first = first, .ids = s->ids};
 }
 
 bool sequence_resume_from_disk(Sequences *s, Request *request, int64_t deadline_ns) {
     if (request->cache_off || request->whole) return false;
     const int count = request->prompt_count - 1;
-    sequence_text(request, NULL, 0, count, s->text);
-    return disk_tier_find(s->disk, request->salt, &request->format, s->text, count, deadline_ns, &request->kv);
+    const SequenceText text = disk_text(s, request, NULL, &request->kv, count);
+    return disk_tier_find(s->disk, &text, count, deadline_ns, &request->kv);
 }
 
-void sequence_spill(Sequences *s, const Request *request, const AnswerChoice *choice, int rows) {
-    const KvSequence *kv = choice ? &choice->kv : &request->kv;
+void sequence_spill(Sequences *s, Request *request, AnswerChoice *choice, int rows) {
+    KvSequence *kv = sequence_of(request, choice);
     const int end = kv->length + rows;
     if (!s->disk || request->cache_off || end / KV_PAGE_TOKENS == kv->length / KV_PAGE_TOKENS) return;
     if (s->apart && end > request->prompt_count) return;
-    sequence_text(request, choice, 0, end, s->text);
-    disk_tier_spill(s->disk, request->salt, &request->format, s->text, kv, end);
+    const SequenceText text = disk_text(s, request, choice, kv, end);
+    disk_tier_put(s->disk, &text, kv, end);
 }
 
 static void leave(Sequences *s, Request *request, AnswerChoice *choice) {
     const KvSequence *kv = sequence_of(request, choice);
     if (!s->prefix || request->cache_off || !kv->tables) return;
-    sequence_text(request, choice, 0, kv->length, s->text);
-    prefix_insert(s->prefix, request->salt, s->text, kv);
+    sequence_ids(request, choice, 0, kv->length, s->ids);
+    prefix_insert(s->prefix, request->salt, s->ids, kv);
 }
 
 void sequence_publish(Sequences *s, Request *request) { leave(s, request, NULL); }

@@ -1,8 +1,8 @@
 /* The sequences of requests: they begin with what the prefix cache and the disk have of their text, and leave to them
  * what they hold. */
 #pragma once
+#include "cache/disk_tier.h"
 #include "cache/prefix.h"
-#include "engine/disk_tier.h"
 #include "engine/request.h"
 
 typedef struct Sequences {
@@ -13,7 +13,7 @@ typedef struct Sequences {
     bool apart; /* tokens of answers are computed otherwise than prompts': only the latter are kept and found */
     int eos_count;
     int32_t eos[EOS_MAX];
-    int32_t *text; /* [context] working memory: a prompt and an answer in one piece */
+    uint64_t *ids; /* [context] working memory: content ids of a prompt and its answer */
 } Sequences;
 
 NODISCARD bool sequences_open(
@@ -37,7 +37,7 @@ bool sequence_resume_from_disk(Sequences *sequences, Request *request, int64_t d
 /* Tokens that a prompt may read up to its next resume point. */
 int sequence_rows_to_resume(const Request *request);
 /* Pages that the computed step's rows have filled go to disk; before kv_advance(). */
-void sequence_spill(Sequences *sequences, const Request *request, const AnswerChoice *choice, int rows);
+void sequence_spill(Sequences *sequences, Request *request, AnswerChoice *choice, int rows);
 /* Leaves a prompt to be found, as far as it was read, unless the request leaves nothing. */
 void sequence_publish(Sequences *sequences, Request *request);
 /* Closes it if it is open; what it held, or of that what is its prompt's, is left to be found unless its request

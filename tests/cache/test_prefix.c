@@ -87,13 +87,13 @@ typedef struct Shadow {
     uint64_t salt;
     const KvFormat *format;
     KvSequence s;
-    int32_t text[CONTEXT];
+    uint64_t text[CONTEXT];
     uint64_t value[CONTEXT]; /* of each position, from space and tokens up to it */
 } Shadow;
 
 static void set_text(Shadow *x, int from) {
     for (int i = from; i < CONTEXT; i++) {
-        uint64_t state = (i ? x->value[i - 1] : x->salt * 77) * 31 + (uint64_t)x->text[i] + 1;
+        uint64_t state = (i ? x->value[i - 1] : x->salt * 77) * 31 + x->text[i] + 1;
         x->value[i] = test_random(&state);
     }
 }
@@ -177,7 +177,7 @@ static void stop(KvCache *cache, Shadow *x) {
 /* ---- tests ---- */
 
 /* Begins like a common text, goes on like another from some position on: system prompts, turns, edits. */
-static void mix_text(Shadow *x, int32_t texts[TEXTS][CONTEXT], uint64_t *random) {
+static void mix_text(Shadow *x, uint64_t texts[TEXTS][CONTEXT], uint64_t *random) {
     int from = 0, text = (int)(test_random(random) % TEXTS);
     while (from < CONTEXT) {
         int end = from + 1 + (int)(test_random(random) % CONTEXT);
@@ -190,7 +190,7 @@ static void mix_text(Shadow *x, int32_t texts[TEXTS][CONTEXT], uint64_t *random)
 
 /* With little memory pages run out and are evicted all the time; with more, much is found. */
 static void test_random_life(int pages, int spaces) {
-    static int32_t texts[TEXTS][CONTEXT];
+    static uint64_t texts[TEXTS][CONTEXT];
     KvPlan plan = make_plan(LAYERS);
     KvCache *cache = kv_open(&plan, (size_t)pages * PAGE_BYTES, NULL);
     PrefixCache *prefix = prefix_open(cache, NULL);
@@ -199,7 +199,7 @@ static void test_random_life(int pages, int spaces) {
     uint64_t random = 1;
     int inside = 0, whole = 0, cold = 0, refused = 0;
     for (int t = 0; t < TEXTS; t++)
-        for (int i = 0; i < CONTEXT; i++) texts[t][i] = (int32_t)(test_random(&random) % (i % 128 ? 2 : 40));
+        for (int i = 0; i < CONTEXT; i++) texts[t][i] = test_random(&random) % (i % 128 ? 2 : 40);
     for (int step = 0; step < 6000; step++) {
         Shadow *a = &x[test_random(&random) % SLOTS];
         const uint64_t what = test_random(&random) % 16;
@@ -256,7 +256,7 @@ static void test_exact(void) {
     KvCache *cache = kv_open(&plan, (size_t)20 * PAGE_BYTES, NULL);
     PrefixCache *prefix = prefix_open(cache, NULL);
     Shadow *x = calloc(1, sizeof *x);
-    for (int i = 0; i < CONTEXT; i++) x->text[i] = i;
+    for (int i = 0; i < CONTEXT; i++) x->text[i] = (uint64_t)i;
     start(cache, x, NULL, 5);
     TEST(kv_reserve(cache, &x->s, 300, NULL));
     kv_advance(cache, &x->s, 300);
@@ -283,14 +283,14 @@ static void test_exact(void) {
     start(cache, y, NULL, 5);
     TEST(kv_reserve(cache, &y->s, 1000, NULL));
     kv_advance(cache, &y->s, 1000);
-    y->text[0] = -1;
+    y->text[0] = UINT64_MAX;
     prefix_insert(prefix, 5, y->text, &y->s);
     stop(cache, y);
     TEST(found(prefix, cache, x, NULL, 5, 1000) == 320);
     start(cache, y, NULL, 5);
     TEST(kv_reserve(cache, &y->s, 14 * KV_PAGE_TOKENS > CONTEXT ? CONTEXT : 14 * KV_PAGE_TOKENS, NULL));
     TEST(found(prefix, cache, x, NULL, 5, 1000) == 320);
-    x->text[0] = -1;
+    x->text[0] = UINT64_MAX;
     const int left = found(prefix, cache, y, NULL, 5, 1000);
     TEST_MSG(left < 1000, "%d", left);
     stop(cache, y);
@@ -370,7 +370,7 @@ static void test_parting(void) {
     PrefixCache *prefix = prefix_open(cache, NULL);
     Shadow *x = calloc(1, sizeof *x);
     for (int number = 0; number < 24; number++) {
-        for (int i = 0; i < CONTEXT; i++) x->text[i] = i < SHARED && number % 3 == 0 ? i : number;
+        for (int i = 0; i < CONTEXT; i++) x->text[i] = (uint64_t)(i < SHARED && number % 3 == 0 ? i : number);
         start(cache, x, &turbo, 0);
         const int length = prefix_find(prefix, 0, x->text, 1199, &x->s);
         TEST_MSG(number % 3 ? length == 0 : number < 6 || length == POINT, "text %d: %d found", number, length);

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LIMIT = 4 << 20, QUEUE = 64 << 20, RECORD = 50000 };
+enum { LIMIT = 4 << 20, BUFFERS = 64, RECORD = 50000, RECORD_MAX = 2 * SPILL_BYTES_LEAST };
 
 static char directory[64], store[96];
 static int warnings;
@@ -40,7 +40,8 @@ static void remove_directory(void) {
 
 static Spill *open_store(uint64_t limit) {
     Error error = {0};
-    const SpillOptions options = {.directory = store, .bytes = limit, .queue_bytes = QUEUE, .warn = note};
+    const SpillOptions options = {
+        .directory = store, .bytes = limit, .record_bytes = RECORD_MAX, .buffers = BUFFERS, .warn = note};
     Spill *spill = spill_open(&options, &error);
     TEST_MSG(spill, "%s", error.text);
     return spill;
@@ -58,7 +59,14 @@ static uint8_t *bytes_of(int number) {
 }
 
 static void put(Spill *spill, int first, int end) {
-    for (int i = first; i < end; i++) spill_put(spill, key_of(i), bytes_of(i), size_of(i));
+    for (int i = first; i < end; i++) {
+        void *buffer = spill_buffer(spill);
+        if (!buffer) continue;
+        uint8_t *bytes = bytes_of(i);
+        memcpy(buffer, bytes, size_of(i));
+        free(bytes);
+        spill_put(spill, key_of(i), buffer, size_of(i));
+    }
 }
 
 /* Whether it is there; what is there must be right. */
@@ -156,21 +164,34 @@ static void test_bound(void) {
     put(spill, 60, 80);
     spill_flush(spill);
     TEST(holds(spill, 79) && spill_stats(spill).bytes <= SPILL_BYTES_LEAST);
-    spill_put(spill, key_of(999), calloc(1, 2 * SPILL_BYTES_LEAST), 2 * SPILL_BYTES_LEAST);
+    void *large = spill_buffer(spill);
+    TEST(large);
+    memset(large, 0, RECORD_MAX);
+    spill_put(spill, key_of(999), large, RECORD_MAX);
     spill_flush(spill);
     TEST(!spill_find(spill, key_of(999)));
     spill_close(spill);
     remove_directory();
 }
 
-/* What does not fit into the queue is dropped at once; nobody waits. */
-static void test_queue(void) {
+/* With no buffer free a record is dropped at once: the caller does not wait. A cancelled buffer, and one whose record
+ * is known or written, is free again. */
+static void test_buffers(void) {
     new_directory();
-    const SpillOptions options = {.directory = store, .bytes = LIMIT, .queue_bytes = 1000, .warn = note};
+    const SpillOptions options = {
+        .directory = store, .bytes = LIMIT, .record_bytes = size_of(0), .buffers = 2, .warn = note};
     Spill *spill = spill_open(&options, NULL);
-    TEST(spill && spill_room(spill, 1000) && !spill_room(spill, 1001));
-    put(spill, 0, 1);
-    TEST(spill_stats(spill).dropped == 1 && !spill_find(spill, key_of(0)));
+    void *a = spill_buffer(spill), *b = spill_buffer(spill);
+    TEST(a && b && a != b && !spill_buffer(spill) && spill_stats(spill).dropped == 1);
+    spill_cancel(spill, a);
+    TEST(spill_buffer(spill) == a);
+    spill_cancel(spill, a);
+    spill_cancel(spill, b);
+    for (int i = 0; i < 50; i++) {
+        put(spill, 0, 1);
+        spill_flush(spill);
+    }
+    TEST(holds(spill, 0) && spill_stats(spill).written == 1 && spill_stats(spill).dropped == 1);
     spill_close(spill);
     remove_directory();
 }
@@ -283,7 +304,7 @@ static void test_full(void) {
     SpillStats stats = spill_stats(spill);
     TEST_MSG(warnings == 1 && strstr(warned, "nothing more is written"), "%d %s", warnings, warned);
     TEST(!stats.writes && stats.written == 2 && stats.dropped == 6);
-    TEST(!spill_room(spill, 1));
+    TEST(!spill_buffer(spill));
     put(spill, 8, 9);
     TEST(held(spill, 9) == 2 && warnings == 1);
     spill_close(spill);
@@ -296,7 +317,7 @@ static void test_full(void) {
 static void test_shared(void) {
     new_directory();
     Spill *spill = open_store(LIMIT);
-    const SpillOptions options = {.directory = store, .bytes = LIMIT, .queue_bytes = QUEUE};
+    const SpillOptions options = {.directory = store, .bytes = LIMIT, .record_bytes = RECORD_MAX, .buffers = BUFFERS};
     const pid_t child = fork();
     if (child == 0) {
         Error error = {0};
@@ -317,7 +338,8 @@ static void test_shared(void) {
 
 static void test_refused(void) {
     Error error = {0};
-    SpillOptions options = {.directory = "/proc/apus/cache", .bytes = LIMIT, .queue_bytes = QUEUE};
+    SpillOptions options = {
+        .directory = "/proc/apus/cache", .bytes = LIMIT, .record_bytes = RECORD_MAX, .buffers = BUFFERS};
     TEST(!spill_open(&options, &error) && error.text[0]);
     new_directory();
     options.directory = store;
@@ -331,7 +353,7 @@ int main(void) {
     test_keys();
     test_life();
     test_bound();
-    test_queue();
+    test_buffers();
     test_bad_files();
     test_foreign();
     test_full();

@@ -1,7 +1,9 @@
 /* The disk tier behind real decoders: a new engine goes on where an old one's pages end, and answers as a cold one
  * does, bit for bit, exactly or coded, with windows, on damaged files, beside another that has the directory; also
  * where answers are computed otherwise than prompts. */
-#include "engine/disk_tier.h"
+#include "cache/disk_tier.h"
+#include "engine/cache_identity.h"
+#include "engine/engine.h"
 
 #include "family/fixture.h"
 
@@ -194,13 +196,24 @@ static void check_pieces(const char *directory) {
     Model *model = model_open(directory, &options.model, &error);
     Runner *runner = model ? runner_open(model, &runner_options, &error) : NULL;
     KvCache *kv = runner ? kv_open(runner_kv_plan(runner), 64 << 20, &error) : NULL;
-    DiskTier *tier = kv ? disk_tier_open(&options, runner, kv) : NULL;
+    Buffer identity = {0};
+    DiskTier *tier = NULL;
+    if (kv && cache_identity(&options, runner, &identity, &error)) {
+        const DiskTierOptions disk = {.directory = cache, .bytes = 64 << 20, .identity = buffer_view(&identity)};
+        tier = disk_tier_open(&disk, kv, &error);
+    }
+    buffer_free(&identity);
     KvSequence sequence = {0};
     if (tier && kv_sequence_open(kv, NULL, &sequence, &error)) {
         make_prompt(model, prompt);
+        uint64_t ids[PROMPT];
+        for (int i = 0; i < PROMPT; i++) ids[i] = (uint64_t)prompt[i];
+        SequenceText text = {.format = &exact, .ids = ids};
         int pages = 1;
-        for (; disk_tier_find(tier, 0, &exact, prompt, PROMPT - 1, 0, &sequence); pages++)
+        for (; disk_tier_find(tier, &text, PROMPT - 1, 0, &sequence); pages++, text.ids = ids + text.first) {
+            text.first = disk_tier_position(&sequence); /* earlier content ids are not read again */
             TEST_MSG(sequence.length == pages * KV_PAGE_TOKENS, "%d tokens after %d calls", sequence.length, pages);
+        }
         TEST(sequence.length == WHOLE_PAGES && pages == WHOLE_PAGES / KV_PAGE_TOKENS);
         kv_sequence_close(kv, &sequence);
     }
