@@ -13,13 +13,13 @@ enum { SERIES_MAX = 1024, ROUNDS_MAX = 99, DEPTHS_MAX = 16 };
 
 typedef struct BenchPlan {
     const char *model;     /* as the user calls it; NULL with --operations */
-    const char *directory; /* of its checkpoint */
+    const char *directory; /* checkpoint directory */
     const char *device, *cpu;
     const char *against; /* a command, or NULL */
     const char *only;    /* which operations */
     int prompt, generate, rounds, threads, chunk, gpu_layers, tensor_parallel;
     int depths[DEPTHS_MAX], depth_count;
-    KvFormat formats[WALK_FORMATS_MAX]; /* of the KV cache, measured in turn; none: exact */
+    KvFormat formats[WALK_FORMATS_MAX]; /* KV cache formats, measured in turn; none: full precision */
     int format_count;
     int streams[WALK_FORMATS_MAX], stream_count; /* sequences together, measured in turn */
     bool precise, json, stream_experts, ssd_prefetch, fit;
@@ -46,8 +46,8 @@ double series_at(const Series *series, double part);
 void series_json(Buffer *out, const char *name, const Series *series);
 static inline double series_median(const Series *series) { return series_at(series, 0.5); }
 
-/* What the machine can do, measured in the same seconds as the rest: the processor, with threads of its own, or GPUs,
- * of which only reading is measured. Series of what is not measured are empty. */
+/* Limits of the machine, measured in the same seconds as the rest: the CPU with its own threads, or the GPUs' read
+ * rate. Series without measurements are empty. */
 typedef struct Machine {
     Pool *pool;
     LimitsMemory memory;
@@ -70,7 +70,7 @@ double machine_floor(const Machine *machine, double bytes, double operations, bo
 void bench_quiet(int threads);
 /* popen(shell, "r") on all the cores that were ours to begin with. */
 FILE *bench_popen(const char *shell);
-/* Of this process, in bytes; 0 where the system does not say. */
+/* Memory of this process in bytes; 0: unknown. */
 void bench_memory(uint64_t *peak, uint64_t *anonymous);
 
 /* ---- bench_walk.c: a model to measure ---- */
@@ -80,13 +80,13 @@ typedef struct BenchWalk {
     int chunk;
     int32_t *tokens; /* random, as many as the longest sequence, and for as many steps together */
     uint32_t random; /* what the next token is made of */
-    float *logits;   /* of the last step */
+    float *logits;   /* logits of the last step */
     double *ended;   /* [generate] clock_seconds() of each step that generates */
     double load_s;
     int64_t kv_resident[WALK_FORMATS_MAX]; /* what our anonymous memory grew by as each sequence was filled */
     LimitsRange *ranges;                   /* what a generated token reads */
     int64_t range_count;
-    uint64_t weight_bytes, operations; /* of a token */
+    uint64_t weight_bytes, operations; /* cost of one decode token */
 } BenchWalk;
 NODISCARD bool bench_walk_open(BenchWalk *bench, const BenchPlan *plan, bool trace, Error *error);
 void bench_walk_close(BenchWalk *bench); /* safe on a zeroed one */
@@ -100,7 +100,8 @@ NODISCARD bool bench_walk_generate(BenchWalk *bench, int first, int count, int s
 NODISCARD bool bench_walk_go(BenchWalk *bench, int depth, Error *error); /* to this length, forwards or back */
 uint64_t bench_walk_kv_bytes(const BenchWalk *bench, int depth);         /* that a token reads of the cache there */
 
-/* Of a streamed model, else zeroed: so far; added to a sum, as it grew since `before`; and as a member of an object. */
+/* Expert cache counters of a streamed model (zero for others): current; difference to `before` added to a sum; as a
+ * JSON member. */
 ExpertProviderStats bench_experts_now(const BenchWalk *bench);
 void bench_experts_count(const BenchWalk *bench, const ExpertProviderStats *before, ExpertProviderStats *sum);
 void bench_experts_json(Buffer *out, const char *name, const ExpertProviderStats *stats);

@@ -26,7 +26,7 @@ enum {
     HEADS_MAX = 32,
     KV_HEADS_MAX = 8,
     DIM_MAX = 128,
-    LATENT = 512, /* of latent attention, and the keys beside it */
+    LATENT = 512, /* MLA latent width */
     LATENT_KEY = 64,
     LATENT_HEADS = 16,
     DEPTH_MAX = 32768,
@@ -35,7 +35,7 @@ enum {
     ALIGN = 64,
     MEMORY_USUAL = 1 << 30,
     CACHES = 4,      /* how often the last cache fits into the memory, at least */
-    MEMORY_PART = 4, /* of the machine's, at most one in so many */
+    MEMORY_PART = 4, /* divisor: at most 1/4 of the machine's memory */
 };
 
 static size_t align_up(size_t size) { return (size + ALIGN - 1) / ALIGN * ALIGN; }

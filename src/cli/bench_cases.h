@@ -29,10 +29,10 @@ typedef struct BenchCase BenchCase;
 struct BenchCase {
     char name[LINE_NAME_MAX];
     int64_t (*run)(BenchFixture *fixture, BenchCase *bench_case, int calls); /* nanoseconds */
-    double bytes, operations; /* of a call; bytes: that come from memory */
-    bool integer;             /* int8 products */
-    double besides, floats;   /* what the limit counts besides: int8 and f32 operations, which the same units compute */
-    double instructions;      /* of vectors, at least; 0: not counted */
+    double bytes, operations;                                                /* per call; bytes: read from memory */
+    bool integer;                                                            /* int8 products */
+    double besides, floats; /* what the limit counts besides: int8 and f32 operations, which the same units compute */
+    double instructions;    /* vector instructions per call, lower bound; 0: not counted */
     /* What run needs; some of it. */
     int rows;
     Weight weight;

@@ -14,7 +14,7 @@ enum { PEER_OUTPUT_MAX = 1 << 20, COMMAND_MAX = 4096 };
 typedef struct Results {
     Series pp, tg, token_ms;
     Series read, read_best;    /* GB/s around each tg */
-    Series pp_share, tg_share; /* of the limit measured in the same round */
+    Series pp_share, tg_share; /* share of the limit measured in the same round */
     Series int8;
     Series peer_pp, peer_tg;
     uint64_t bytes; /* that a generated token reads: weights and KV cache */
@@ -100,7 +100,7 @@ static bool measure_generation(
     return true;
 }
 
-/* Whoever goes first in one round goes last in the next. */
+/* The order of the contestants is reversed in each round. */
 static bool round_once(
     BenchWalk *bench, Machine *machine, const BenchPlan *plan, int depth, int round, Results *r, Error *error) {
     const bool peer_first = plan->against && round % 2;
@@ -115,7 +115,7 @@ static bool round_once(
 
 /* ---- output ---- */
 
-/* Of each depth, each format. */
+/* Every combination of depth and cache format. */
 static int results_count(const BenchPlan *plan) {
     return plan->depth_count * (plan->format_count ? plan->format_count : 1);
 }

@@ -8,7 +8,7 @@
 #include "cli/bench_cases.h"
 
 enum {
-    MEASURE_NS = 20000000, /* of one line in one round */
+    MEASURE_NS = 20000000, /* time per case and round */
     CALLS_MAX = 100000,
     LINES_PER_READ = 16, /* lines between two measurements of the read limit */
     NAME_WIDTH = 44,
@@ -16,7 +16,7 @@ enum {
 };
 
 typedef struct Timing {
-    int calls; /* of one measurement */
+    int calls; /* calls per measurement */
     Series us; /* per call */
     Series of_limit;
 } Timing;

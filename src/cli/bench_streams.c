@@ -14,7 +14,7 @@ typedef struct Result {
     int streams, depth;
     Series tg;    /* tokens/s of all */
     Series read;  /* GB/s around them */
-    Series share; /* of reading the weights once per step */
+    Series share; /* share of the time to read the weights once per step */
     ExpertProviderStats experts;
 } Result;
 
@@ -37,7 +37,7 @@ static bool measure_one(BenchWalk *bench, Machine *machine, const BenchPlan *pla
     return true;
 }
 
-/* Whoever goes first in one round goes last in the next. */
+/* The order of the contestants is reversed in each round. */
 static bool measure(BenchWalk *bench, Machine *machine, const BenchPlan *plan, Result *results, Error *error) {
     const int count = plan->stream_count;
     for (int d = 0; d < plan->depth_count; d++)

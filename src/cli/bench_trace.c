@@ -100,7 +100,7 @@ static void write_row(Buffer *out, const char *name, const Figures *f, double st
     buffer_byte(out, '\n');
 }
 
-/* Of the whole step, floors add up. */
+/* The lower bound of a step is the sum of its operations' bounds. */
 static Figures step_figures(const Trace *trace, double floor_us) {
     Figures f = figures_of(trace, &trace->step, true);
     f.floor_us = floor_us;

@@ -27,7 +27,7 @@ typedef struct Chat {
     SamplingArguments sampling;
     ChatMessage *messages; /* their texts are NUL-terminated and the conversation's own */
     size_t count, capacity;
-    SessionAnswer last; /* of no tokens: there is none yet */
+    SessionAnswer last; /* zero tokens: no answer yet */
 } Chat;
 
 static void forget_messages(Chat *chat, size_t from) {

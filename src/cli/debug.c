@@ -56,7 +56,7 @@ static bool grammar_line(const LineContext *context, Slice line, Buffer *out, Er
     return text_debug_grammar(context->tokenizer, context->vocabulary, line, out, error);
 }
 
-/* A line that is refused is answered as well: whoever writes many finds every answer beside its question. */
+/* A refused line gets a line of output as well, so that inputs and outputs stay aligned. */
 static void answer_line(LineFunction function, const LineContext *context, Slice line, Buffer *out) {
     Error error = {0};
     buffer_clear(out);

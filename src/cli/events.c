@@ -57,7 +57,7 @@ bool events_open(Events *s, const char *key_file, Error *error) {
     sigaddset(&s->set, SIGUSR1); /* ends the thread */
     sigaddset(&s->set, SIGINT);
     sigaddset(&s->set, SIGTERM);
-    if (!isatty(STDIN_FILENO)) sigaddset(&s->set, SIGHUP); /* of a terminal, it means that it is closed */
+    if (!isatty(STDIN_FILENO)) sigaddset(&s->set, SIGHUP); /* on a terminal, SIGHUP means that it was closed */
     pthread_sigmask(SIG_BLOCK, &s->set, NULL);             /* before any thread: all inherit it */
     signal(SIGPIPE, SIG_IGN);
     mutex_init(&s->mutex);
@@ -83,8 +83,8 @@ void events_device_failed(void *events, const Error *why) {
     mutex_unlock(&s->mutex);
 }
 
-/* The server whose device has failed gives way to a new one; not if somebody wants its end meanwhile. Returns where it
- * stays. */
+/* Replaces the server whose device has failed by a new process, unless a shutdown was requested meanwhile. Returns only
+ * if the process stays. */
 static void start_again(Events *s) {
     Error error = {0};
     char text[sizeof s->why + 64];

@@ -11,10 +11,10 @@ typedef struct Events {
     const char *key_file; /* NULL: none */
     Restart restart;
     Thread thread;
-    Mutex mutex; /* of what follows */
+    Mutex mutex; /* protects the fields below */
     Condition came;
     Server *server;   /* NULL: it is not there yet */
-    bool stop, leave; /* somebody wants the server's end; the thread's */
+    bool stop, leave; /* `stop`: shut the server down; `leave`: end this thread */
     bool failed;      /* its device has, */
     char why[RESTART_REASON_MAX];
 } Events;
@@ -23,7 +23,7 @@ typedef struct Events {
  * key_file: read anew on SIGHUP. */
 NODISCARD bool events_open(Events *events, const char *key_file, Error *error);
 void events_concern(Events *events, Server *server); /* now it is there */
-/* Until somebody wants the server's end. When its device fails, the process becomes another program meanwhile. */
+/* Blocks until a shutdown is requested. If the device fails, the process re-executes itself meanwhile. */
 void events_wait(Events *events);
 /* EngineOptions.failed */
 void events_device_failed(void *events, const Error *why);

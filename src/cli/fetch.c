@@ -14,7 +14,7 @@ static void on_interrupt(int number) { interrupted = 1; }
 typedef struct Shown {
     bool terminal, line; /* line: there is an unfinished one on the terminal */
     int64_t next_ns;
-    int tenth; /* of what was logged last */
+    int tenth; /* last logged tenth of the download */
     bool waiting;
 } Shown;
 
@@ -73,7 +73,8 @@ static bool pull(const HubSettings *settings, const HubName *name, Buffer *path,
     Shown shown = {.terminal = isatty(STDERR_FILENO), .next_ns = clock_ns() + SHOWN_EVERY_MS * 1000000ll};
     const HubWatch watch = {show, &shown};
     struct sigaction stop = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND}, before, pipe, no_pipe;
-    no_pipe = (struct sigaction){.sa_handler = SIG_IGN}; /* of TLS connections that break; errors say so, too */
+    no_pipe = (struct sigaction){
+        .sa_handler = SIG_IGN}; /* a broken TLS connection raises SIGPIPE; the error code says the same */
     interrupted = 0;
     sigaction(SIGINT, &stop, &before);
     sigaction(SIGPIPE, &no_pipe, &pipe);

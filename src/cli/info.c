@@ -43,7 +43,7 @@ static bool fit(const EngineOptions *options, Buffer *text, Error *error) {
     return true;
 }
 
-/* Of the device that --device names; without the option, of the first GPU. */
+/* Describes the device of --device; without the option, the first GPU. */
 static int print_kernels(const char *device) {
     enum { TEXT_MAX = 16 << 10 };
     static char text[TEXT_MAX];

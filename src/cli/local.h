@@ -13,14 +13,14 @@ typedef struct LocalModel {
     const char *conversion; /* the directory that serve has made of it, or NULL */
     uint64_t bytes;         /* with its conversion */
     int64_t used_s;         /* Unix time */
-    bool hub;               /* of the hub's cache */
+    bool hub;               /* in the hub's cache */
 } LocalModel;
 
 typedef struct LocalModels {
     Arena arena;
     LocalModel *models;
     size_t count, capacity;
-    uint64_t unfinished_bytes; /* of downloads and conversions that were interrupted, or are under way */
+    uint64_t unfinished_bytes; /* bytes of interrupted and running downloads and conversions */
     size_t unfinished;
 } LocalModels;
 

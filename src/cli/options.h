@@ -14,7 +14,7 @@ typedef enum OptionKind {
     OPTION_NUMBER,
     OPTION_TEXT,
     OPTION_ARGUMENT, /* another way to give one of the arguments */
-    OPTION_LATER     /* of SwiftLM, and not there yet: help says what */
+    OPTION_LATER     /* a SwiftLM option that is not supported yet; help says so */
 } OptionKind;
 
 typedef struct Option {
@@ -22,7 +22,7 @@ typedef struct Option {
     const char *alias; /* "-t" or NULL */
     OptionKind kind;
     void *value;          /* bool, int64_t, int64_t, int64_t, double, const char * */
-    double min, max;      /* of numbers */
+    double min, max;      /* range of numbers */
     const char *argument; /* "N", for the help */
     const char *help;     /* ends with the default where there is one */
 } Option;
@@ -43,7 +43,7 @@ typedef struct Arguments {
 typedef enum OptionsResult { OPTIONS_OK, OPTIONS_HELP, OPTIONS_ERROR } OptionsResult;
 
 /* clang-format off */
-/* Of a struct with stream_experts, memory_budget, expert_io, ssd_prefetch, route_trace and expert_faults. */
+/* Rows for a struct with stream_experts, memory_budget, expert_io, ssd_prefetch, route_trace and expert_faults. */
 #define EXPERT_OPTIONS(e)                                                                                              \
     {"--stream-experts", NULL, OPTION_FLAG, &(e).stream_experts, 0, 0, NULL,                                           \
         "experts of a mixture stay in their files and are read when they are wanted"},                                 \
@@ -71,7 +71,7 @@ OptionsResult options_parse(
 OptionsResult options_parse_configured(
     const Command *command, const Option *options, int argc, char **argv, int min, int max, Arguments *arguments);
 
-/* Of names (name_at(names, i), until NULL) that which the user may have meant; NULL when none is near. */
+/* The candidate nearest to `name` (name_at(names, i), until NULL) by edit distance; NULL: none is near. */
 const char *nearest_name(Slice wrong, const char *(*name_at)(const void *names, int i), const void *names);
 
 enum { EXIT_USAGE = 2 };

@@ -16,9 +16,9 @@ enum {
 
 typedef struct Restart {
     int listener;                    /* the socket, if this is a restart */
-    int count;                       /* of the last RESTARTS_S; */
+    int count;                       /* restarts within the last RESTARTS_S */
     int64_t times_ns[RESTARTS_MAX];  /* clock_ns() of each */
-    char reason[RESTART_REASON_MAX]; /* of the last; "": this is no restart */
+    char reason[RESTART_REASON_MAX]; /* reason of the last restart; "": this process is no restart */
 } Restart;
 
 /* What the program before has left for this one. Before there are threads. */

@@ -142,7 +142,7 @@ static int serve_models(const Arguments *arguments, const EngineArguments *engin
     return code;
 }
 
-/* An empty key would let everybody in while it looks as if one were asked for. */
+/* An empty key would admit every client although a key seems to be required. */
 static bool take_keys(const char *key, const char *file, Buffer *keys, Error *error) {
     if (key && file) return fail(error, ERROR_USAGE, "--api-key and --api-key-file: give one of them");
     if (file) return events_read_keys(file, keys, error);

@@ -13,7 +13,7 @@ void service_notify(const char *state) {
     const size_t size = path ? strlen(path) : 0;
     if (size < 2 || size > sizeof address.sun_path) return;
     memcpy(address.sun_path, path, size);
-    if (path[0] == '@') address.sun_path[0] = 0; /* of Linux, beside the file system */
+    if (path[0] == '@') address.sun_path[0] = 0; /* Linux abstract socket */
     const int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
     if (fd < 0) return;
     const socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size);

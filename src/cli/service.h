@@ -1,5 +1,5 @@
 /* What a service manager hears of a server: sd_notify(3)'s protocol. */
 #pragma once
 
-/* "READY=1", "STOPPING=1"; nothing where nobody listens (NOTIFY_SOCKET). */
+/* "READY=1", "STOPPING=1"; no effect without NOTIFY_SOCKET. */
 void service_notify(const char *state);

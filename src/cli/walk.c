@@ -201,7 +201,7 @@ static bool can_go(const Walk *walk, int first, int count, int tokens) {
 
 bool walk_sample(Walk *walk, int first, int count, const int32_t *tokens, int steps, float temperature, double *ended,
     Error *error) {
-    static SampleStep both[2]; /* of one walk at a time: too large for a stack */
+    static SampleStep both[2]; /* one walk at a time; too large for the stack */
     int done = 0;
     bool ok = true;
     for (int begun = 0; ok && done < steps;) {

@@ -13,13 +13,13 @@ typedef enum AnswerEventKind {
     ANSWER_CONTENT,
     ANSWER_REASONING,
     ANSWER_CALL,      /* begins: the text is its name */
-    ANSWER_ARGUMENTS, /* of the call that began last */
+    ANSWER_ARGUMENTS, /* arguments of the current call */
     ANSWER_CALL_END,
 } AnswerEventKind;
 
 typedef struct AnswerEvent {
     AnswerEventKind kind;
-    size_t begin, size; /* of the events' text */
+    size_t begin, size; /* range within the events' text */
 } AnswerEvent;
 
 /* Texts of one kind that follow each other are one event. */
@@ -57,7 +57,7 @@ typedef struct AnswerValue {
     char quote; /* 0: the format's */
     char closers[ANSWER_DEPTH_MAX];
     Buffer word;
-    int keys; /* of tagged arguments */
+    int keys; /* number of tagged arguments */
 } AnswerValue;
 
 typedef struct AnswerParser {
@@ -66,9 +66,9 @@ typedef struct AnswerParser {
     const Json *tools; /* [{"function": {"name", "parameters"}}, …], for formats that do not show types; may be NULL */
     AnswerState state;
     Buffer held;
-    size_t at;     /* of held: what is before it is done */
+    size_t at;     /* position in `held`: the text before it is processed */
     size_t looked; /* beyond `at`: read, but not decided */
-    size_t opened; /* of these: `open` and white space in front of it */
+    size_t opened; /* size of `open` with the white space in front of it */
     size_t retry;  /* size of what is held at which a long head is read again */
     bool fresh;    /* no content yet */
     bool trim;     /* white space that comes next is dropped */

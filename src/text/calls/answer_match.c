@@ -48,7 +48,7 @@ size_t answer_value_size(Slice text) {
         } else if (c == '{' || c == '[') {
             depth++;
         } else if (depth == 0 && (c == ',' || c == '}' || c == ']' || answer_blank(c))) {
-            return i; /* of a number, or a word */
+            return i; /* end of a number or a word */
         } else if ((c == '}' || c == ']') && --depth == 0) {
             return i + 1;
         }

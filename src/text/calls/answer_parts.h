@@ -22,7 +22,7 @@ size_t answer_trimmed(Slice text); /* its size without blanks at its end */
 Verdict answer_match(Slice text, const char *marker);
 /* Where the marker stands first; else where one may begin that is cut by the end of the text, *found false. */
 size_t answer_find(Slice text, const char *marker, bool *found);
-/* Of a JSON string at its opening quote, of any JSON value: the size; 0: it is cut. */
+/* Size of a JSON string that begins at its opening quote; size of any JSON value. 0: incomplete. */
 size_t answer_string_size(Slice text);
 size_t answer_value_size(Slice text);
 /* A string's text as JSON, without its quotes, byte by byte. */
@@ -40,10 +40,10 @@ Verdict answer_head(const CallFormat *calls, Slice text, bool bare, CallHead *he
 /* Each reads on in a call's arguments: *used bytes are done. True: the call's arguments are over. last: no more comes.
  */
 bool answer_json(AnswerValue *value, Slice text, bool last, AnswerEvents *out, size_t *used);
-bool answer_json_rest(AnswerValue *value, Slice text, size_t *used); /* of the object around them */
+bool answer_json_rest(AnswerValue *value, Slice text, size_t *used); /* rest of the enclosing object */
 bool answer_loose(AnswerValue *value, const CallFormat *calls, Slice text, bool last, AnswerEvents *out, size_t *used);
 void answer_loose_begin(AnswerValue *value, const CallFormat *calls, AnswerEvents *out);
 bool answer_tags(AnswerParser *p, Slice text, AnswerEvents *out, size_t *used);
 
-/* Of harmony, the states of a header and of a message: true when something was done. */
+/* Harmony format: the header state and the message state. True if input was consumed. */
 bool answer_channels(AnswerParser *p, Slice text, AnswerEvents *out);

@@ -48,7 +48,7 @@ typedef struct ReasoningFormat {
     const char *open, *close;
 } ReasoningFormat;
 
-/* Of the text of a chat template; NULL: it shows none. */
+/* The format that the text of a chat template uses; NULL: none recognised. */
 const CallFormat *call_format_of(Slice template_text);
 const ReasoningFormat *reasoning_format_of(Slice template_text);
 const CallFormat *call_format_named(const char *name); /* NULL: there is none */

@@ -7,13 +7,13 @@
 #include "base/error.h"
 
 typedef struct Budget {
-    size_t bytes;   /* of tables, now */
+    size_t bytes;   /* current size of all tables */
     uint64_t steps; /* that the call in progress may still take */
     bool failed;    /* the call in progress has failed, for the reason in error */
     Error error;
 } Budget;
 
-void budget_begin(Budget *budget, uint64_t steps); /* of each call from outside */
+void budget_begin(Budget *budget, uint64_t steps); /* at the beginning of each public call */
 /* The first failure of a call is the one that is told. Always false. */
 bool budget_fail(Budget *budget, ErrorCode code, const char *format, ...) PRINTF_LIKE(3, 4);
 static inline bool budget_step(Budget *budget, uint64_t steps) {

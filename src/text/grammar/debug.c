@@ -28,7 +28,7 @@ static bool read_source(const Json *request, GrammarKind *kind, Buffer *source, 
     return fail(error, ERROR_USAGE, "there must be a \"schema\", \"regex\", \"gbnf\" or \"lark\"");
 }
 
-/* Of this thread alone: others may have the machine meanwhile. */
+/* CPU time of this thread: wall time would include other threads. */
 static double cpu_us(void) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -6,6 +6,6 @@
 typedef enum FormatKind {
     FORMAT_UNKNOWN, /* not of the standard: says nothing of a value */
     FORMAT_KNOWN,
-    FORMAT_REFUSED, /* of the standard, and not supported */
+    FORMAT_REFUSED, /* a standard format that is not supported */
 } FormatKind;
 FormatKind format_pattern(Slice name, const char **pattern);

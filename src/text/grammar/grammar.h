@@ -38,12 +38,12 @@
 
 enum {
     GRAMMAR_SOURCE_BYTES_MAX = 4 << 20,
-    GRAMMAR_DEPTH_MAX = 100,         /* of nested groups in a source; JSON schemas nest as deep as JSON may */
-    GRAMMAR_BYTES_MAX = 128 << 20,   /* of one grammar's tables, masks included */
+    GRAMMAR_DEPTH_MAX = 100,         /* nesting of groups in a source; JSON schemas nest as deep as JSON may */
+    GRAMMAR_BYTES_MAX = 128 << 20,   /* tables of one grammar, masks included */
     GRAMMAR_RULES_MAX = 1 << 16,     /* rules of a source; combinations of schemas */
     GRAMMAR_ITEMS_MAX = 1 << 15,     /* ways to read a text that are followed at once */
     GRAMMAR_COMPILE_STEPS = 8 << 20, /* about a second at most */
-    GRAMMAR_MASK_STEPS = 8 << 20,    /* of one mask, or of accepting one token */
+    GRAMMAR_MASK_STEPS = 8 << 20,    /* work per mask or accepted token */
     GRAMMAR_INDENT_MAX = 64,         /* blanks behind a line feed in JSON: white space cannot go on for ever */
     GRAMMAR_FORCED_MAX = 1 << 10,    /* bytes of one call of grammar_forced */
 };

@@ -36,7 +36,7 @@ typedef struct Lark {
     uint32_t body_count, body_capacity;
     Expr ignored;  /* what may stand before and behind terminals, or EXPR_EMPTY */
     bool terminal; /* a terminal's body is being read */
-    int depth;     /* of terminals in terminals */
+    int depth;     /* nesting of terminals in terminals */
 } Lark;
 
 static Expr parse_alternatives(Lark *l);

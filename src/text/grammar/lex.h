@@ -57,7 +57,7 @@ typedef struct LexNode {
     bool filtered; /* the row leads to nothing empty */
     uint16_t depth;
     uint32_t a, b, min, max;
-    uint32_t size;          /* of the expression, saturating */
+    uint32_t size;          /* size of the expression, saturating */
     uint32_t next;          /* in its bucket */
     uint32_t mark, derived; /* the derivative by the byte in progress */
     uint32_t seen;          /* by the row in progress */
@@ -77,7 +77,7 @@ typedef struct Lexicon {
     uint32_t count, capacity;
     struct SetNode *sets;
     uint32_t set_count, set_capacity, set_buckets[LEX_SET_BUCKETS];
-    LexList children; /* of OR and AND */
+    LexList children; /* operands of OR and AND */
     uint32_t *buckets;
     uint32_t bucket_count;
     LexList work, queue; /* scratch */

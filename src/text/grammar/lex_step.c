@@ -154,7 +154,7 @@ static void derive_all(Lexicon *x, Lex a, Lex *row) {
 
 static const Lex *raw_row(Lexicon *x, Lex a);
 
-/* Of AND and NOT, from the rows of their children, which others will want as well. */
+/* Rows of AND and NOT are computed from the rows of their operands, which are shared. */
 static void join_rows(Lexicon *x, Lex a, Lex *row) {
     const bool both = x->nodes[a].kind == LEX_IS_AND;
     const uint32_t first = x->nodes[a].a, count = both ? x->nodes[a].b : 1;
@@ -178,8 +178,8 @@ static void join_rows(Lexicon *x, Lex a, Lex *row) {
     }
 }
 
-/* Of a repeat and what comes behind it, from the rows of what is repeated and of the rest: a counted repeat is another
- * lexeme behind each turn, and these two rows are all that their rows are made of. */
+/* The row of "repeat, then rest" is computed from the rows of the repeated expression and of the rest: a counted repeat
+ * becomes another lexeme after each iteration, and all of these share the two rows. */
 static void repeat_row(Lexicon *x, Lex a, Lex *row) {
     const Lex head = x->nodes[a].kind == LEX_IS_CAT ? x->nodes[a].a : a, tail = head == a ? LEX_EMPTY : x->nodes[a].b;
     const LexNode n = x->nodes[head];

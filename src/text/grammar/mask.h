@@ -19,7 +19,7 @@ typedef struct Masks {
     uint32_t count, capacity;
     size_t bytes;
     uint64_t *base, *near;      /* scratch: masks */
-    State recent[RECENT_ITEMS]; /* of one item each, whose mask was walked for; a ring */
+    State recent[RECENT_ITEMS]; /* ring of recent one-item states with computed masks */
     uint32_t recent_at;
 } Masks;
 

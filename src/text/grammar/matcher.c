@@ -80,7 +80,7 @@ static int compare_items(const void *a, const void *b) {
     return (one->stack > other->stack) - (one->stack < other->stack);
 }
 
-/* Of the items in m->found, which are sorted here. */
+/* The state of the items in m->found; sorts them. */
 static State intern(Matcher *m, bool ends) {
     Item *items = m->found;
     uint32_t count = 0;

@@ -11,7 +11,7 @@ enum { STATE_DEAD }; /* nothing may follow, and the text may not end */
 
 typedef struct StackNode {
     Expr expr;      /* what comes next */
-    uint32_t count; /* of a sequence: the children that are done; of a repeat: the repetitions */
+    uint32_t count; /* sequence: completed children; repeat: completed repetitions */
     Stack below;
     State closure; /* what may be read from here: STATE_DEAD until it is computed */
     uint32_t next; /* in its bucket */

@@ -7,7 +7,7 @@
 typedef uint32_t Expr; /* a number in its Rules */
 typedef uint32_t Rule;
 enum { EXPR_NONE, EXPR_EMPTY };
-enum { EXPR_LEX_SIZE_MAX = 32 }; /* of lexemes that are joined to a larger one */
+enum { EXPR_LEX_SIZE_MAX = 32 }; /* lexemes up to this size are merged into a larger one */
 
 typedef enum ExprKind {
     EXPR_IS_NONE,

@@ -12,7 +12,7 @@ static bool is_list(const ExprNode *n) { return n->kind == EXPR_IS_SEQ || n->kin
 typedef struct Parents {
     uint32_t *first; /* by expression, and one more */
     Expr *list;
-    uint32_t *missing; /* of a sequence: the children that do not have the property yet */
+    uint32_t *missing; /* sequence: children without the property so far */
     Expr *queue;
     uint32_t queued, count;
 } Parents;

@@ -9,7 +9,7 @@ typedef struct Source {
     Rules *rules;
     Slice text;
     size_t at;
-    int depth; /* of groups */
+    int depth; /* nesting of groups */
     Map names; /* to rules */
 } Source;
 

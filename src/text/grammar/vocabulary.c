@@ -8,7 +8,7 @@
 typedef struct Entry {
     Slice text;
     int32_t id;
-    uint32_t chars; /* of an alphabet, before `text` */
+    uint32_t chars; /* alphabet characters that precede `text` */
 } Entry;
 
 static int compare_entries(const void *a, const void *b) {
@@ -28,7 +28,7 @@ static size_t common(Slice a, Slice b) {
     return same;
 }
 
-/* Of entries, which are sorted here. The number of nodes is known before the first is written. */
+/* Builds the trie of the entries, which it sorts. The number of nodes is known before the first is written. */
 static bool trie_build(Trie *trie, Entry *entries, size_t count) {
     size_t nodes = 1;
     if (count) qsort(entries, count, sizeof *entries, compare_entries);

@@ -12,7 +12,7 @@
 
 typedef struct TrieNode {
     uint32_t skip;  /* the node behind this one's descendants */
-    uint32_t first; /* of its tokens, which go on to those of the next node */
+    uint32_t first; /* index of its first token; the tokens end where the next node's begin */
     uint16_t depth; /* bytes, at least 1 */
     uint8_t byte;
 } TrieNode;
@@ -37,7 +37,7 @@ typedef struct Runs {
 
 struct Vocabulary {
     size_t count, words;
-    char *bytes; /* of all tokens */
+    char *bytes; /* bytes of all tokens */
     uint32_t *start;
     int32_t *ends;
     size_t end_count;

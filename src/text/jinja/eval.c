@@ -125,7 +125,7 @@ static Jv eval_getitem(Vm *vm, const JinjaNode *node) {
 typedef struct Arguments {
     JinjaList positional;
     JinjaKeyword *keywords;
-    size_t count, capacity; /* of keywords */
+    size_t count, capacity; /* keyword arguments */
 } Arguments;
 
 static bool keyword_add(Vm *vm, Arguments *to, Slice name, Jv value) {

@@ -13,7 +13,7 @@ struct JinjaScope {
     JinjaVariable *variables;
     size_t count, capacity;
     bool captured; /* a macro or loop function may outlive the block: not to be reused */
-    Jv *root;      /* of the root scope: JINJA_MISSING where not set */
+    Jv *root;      /* variables of the root scope: JINJA_MISSING where not set */
 };
 
 typedef struct JinjaMacro {

@@ -32,7 +32,7 @@ typedef struct JinjaLexer {
     Vm *vm;
     Slice source; /* newlines are \n */
     size_t at, line_at;
-    uint32_t line; /* of line_at */
+    uint32_t line; /* line number at line_at */
     enum { LEX_ROOT, LEX_BLOCK, LEX_PRINT } state;
     bool line_starting;
     JinjaLexeme queue[3];
@@ -100,7 +100,7 @@ typedef struct JinjaNode {
         Jv value;
         struct {
             JinjaStr *text;                /* FILTER, TEST, GETATTR: the name */
-            const JinjaFunction *function; /* of that name, or NULL */
+            const JinjaFunction *function; /* function of that name; NULL: none */
         };
     };
 } JinjaNode;

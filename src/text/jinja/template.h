@@ -27,7 +27,7 @@ typedef struct Rendered {
     Buffer text;
     Span *spans; /* slices of text; adjacent spans of one origin are joined */
     size_t span_count;
-    Arena arena; /* of spans */
+    Arena arena; /* owns the spans */
 } Rendered;
 void rendered_free(Rendered *rendered);
 

@@ -8,7 +8,7 @@
 #include "base/map.h"
 #include "text/jinja/value.h"
 
-enum { DICT_INDEX_FROM = 8, LONG_DIGITS_MAX = 4096, HASH_LARGE = 7 /* of numbers beyond 64 bits */ };
+enum { DICT_INDEX_FROM = 8, LONG_DIGITS_MAX = 4096, HASH_LARGE = 7 /* hash of integers beyond 64 bits */ };
 
 const char *jv_type_name(Jv v) {
     static const char *const names[] = {[JINJA_NONE] = "NoneType",
@@ -97,7 +97,7 @@ static int int_float_order(int64_t a, double b) {
     return a != whole ? (a < whole ? -1 : 1) : double_order(trunc(b), b);
 }
 
-static int long_order(const JinjaStr *a, const JinjaStr *b) { /* of one sign */
+static int long_order(const JinjaStr *a, const JinjaStr *b) { /* operands of equal sign */
     int order = a->size != b->size ? (a->size < b->size ? -1 : 1) : memcmp(a->data, b->data, a->size);
     return *a->data == '-' ? -order : order;
 }

@@ -92,14 +92,14 @@ typedef struct JinjaRun {
     uint8_t origin;
 } JinjaRun;
 
-/* A string: flat, or a rope (data NULL) that is made flat when somebody looks at its bytes. */
+/* A string: flat, or a rope (data NULL) that is flattened at the first access to its bytes. */
 typedef struct JinjaStr {
     const char *data;
     size_t size, length; /* bytes, code points */
     uint8_t origin;
     bool markup; /* markupsafe.Markup */
     uint32_t run_count;
-    const JinjaRun *runs; /* of a flat string of mixed origin */
+    const JinjaRun *runs; /* flat strings of mixed origin only */
     struct JinjaStr *left, *right;
 } JinjaStr;
 
@@ -264,7 +264,7 @@ Jv jinja_str_like(Vm *vm, Jv text, const JinjaStr *source); /* text, Markup if s
 size_t jinja_skip_spaces(const char *data, size_t from, size_t to);
 size_t jinja_strip_spaces(const char *data, size_t from, size_t to);
 size_t jinja_find_bytes(const char *data, size_t from, size_t to, const JinjaStr *needle);
-uint8_t jinja_str_origin(const JinjaStr *s, size_t offset); /* of one byte */
+uint8_t jinja_str_origin(const JinjaStr *s, size_t offset); /* origin of one byte */
 Jv jinja_literal(Vm *vm, const char *text);                 /* a string of template origin; keeps the pointer */
 size_t utf8_length(const char *data, size_t size);          /* code points of valid UTF-8 */
 static inline size_t utf8_width(unsigned char lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }

@@ -33,6 +33,6 @@ typedef struct RegexWork { /* scratch of one thread; zeroed to begin with */
 } RegexWork;
 void regex_work_free(RegexWork *work);
 
-typedef enum RegexResult { REGEX_NONE, REGEX_FOUND, REGEX_EXHAUSTED /* of steps or memory */ } RegexResult;
+typedef enum RegexResult { REGEX_NONE, REGEX_FOUND, REGEX_EXHAUSTED /* out of steps or memory */ } RegexResult;
 /* The leftmost match in text (valid UTF-8) that begins at `from` (a character boundary) or later: [*start, *end). */
 RegexResult regex_search(const Regex *regex, RegexWork *work, Slice text, size_t from, size_t *start, size_t *end);

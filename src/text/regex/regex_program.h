@@ -15,7 +15,7 @@ typedef struct CharSet {
     bool negated, fold;
     UnicodeRange *ranges; /* sorted, disjoint */
     size_t range_count;
-    unsigned script;             /* of unicode_script; 0: none */
+    unsigned script;             /* value of unicode_script; 0: none */
     const struct CharSet *child; /* nested sets of the union, linked by sibling */
     const struct CharSet *sibling;
     const struct CharSet *both; /* && this one */
@@ -80,7 +80,7 @@ typedef struct Op {
 enum { REGEX_REGISTERS_MAX = 64 };
 
 struct Regex {
-    Arena arena; /* of everything */
+    Arena arena; /* owns the program */
     Op *ops;
     uint32_t count;
     uint32_t registers;

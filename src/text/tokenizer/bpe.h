@@ -44,7 +44,7 @@ typedef struct Bpe {
     uint64_t pairs_mask;
     uint32_t *results; /* by rank */
     uint32_t merge_count;
-    int32_t byte_ids[256];  /* of the token for one byte; −1: none. By characters: of "<0xNN>" */
+    int32_t byte_ids[256];  /* token id per byte; −1: none. Character vocabularies: the ids of "<0xNN>" */
     int32_t ascii_ids[128]; /* by characters: of the token for one ASCII character */
     int32_t *byte_ranks;    /* by bytes: the rank of the merge of two single bytes, 65,536 of them */
     struct BpeCache *cache;

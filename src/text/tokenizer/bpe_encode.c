@@ -9,7 +9,7 @@
 enum { SHORT_WORD = 160 }; /* symbols; below, scanning all pairs for the next merge beats sorting them */
 
 typedef struct BpeSymbol {
-    int32_t id, rank;       /* of the pair that begins here */
+    int32_t id, rank;       /* merge of the pair that begins here */
     int32_t previous, next; /* −1: none */
 } BpeSymbol;
 

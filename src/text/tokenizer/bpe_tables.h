@@ -10,12 +10,12 @@ enum {
     BPE_NO_RANK = INT32_MAX,
     BPE_ID_BITS = 20,
     BPE_RANK_BITS = 24,
-    BPE_BIGRAM_BITS = 19, /* of the set of character pairs, by hash */
+    BPE_BIGRAM_BITS = 19, /* log2 size of the hash set of character pairs */
 };
 
 /* --- The hash of token bytes: a keyed multiply and fold --------------------------------------------------------- */
 
-uint64_t bpe_seed(void); /* of this process: keys from outside cannot be chosen to collide */
+uint64_t bpe_seed(void); /* random per process: colliding keys cannot be constructed from outside */
 
 static inline uint64_t bpe_mix(uint64_t a, uint64_t b) {
     __extension__ typedef unsigned __int128 Wide;

@@ -8,7 +8,7 @@
 #include "text/unicode/unicode.h"
 
 enum {
-    REGEX_STEPS_MIN = 10000000, /* of patterns that are not matched by hand, per call … */
+    REGEX_STEPS_MIN = 10000000, /* regex steps per call, at least */
     REGEX_STEPS_PER_BYTE = 500, /* … and for each byte of the text */
 };
 

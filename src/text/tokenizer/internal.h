@@ -10,7 +10,7 @@ enum {
     DECODE_STEPS_MAX = 32,
     ADDED_TOKENS_MAX = 1 << 18,
     ADDED_TOKEN_BYTES_MAX = 1024,
-    ADDED_PATTERN_BYTES_MAX = 4096, /* of one that is normalized */
+    ADDED_PATTERN_BYTES_MAX = 4096, /* longest normalised added-token pattern */
     TEMPLATE_IDS_MAX = 64,
 };
 

@@ -21,7 +21,7 @@ NODISCARD bool member_name(
 
 /* A component is an object with a "type". */
 Slice component_type(const Json *node);                 /* "": there is none */
-bool component_unknown(const Json *node, Error *error); /* the error for a type that nobody knows; false */
+bool component_unknown(const Json *node, Error *error); /* sets the error for an unknown type; returns false */
 /* Calls add for a component, or for each of a Sequence, in which the member `list` holds them, Sequences too. */
 typedef bool (*ComponentAdd)(void *context, const Json *node, Error *error);
 NODISCARD bool component_each(const Json *node, const char *list, ComponentAdd add, void *context, Error *error);

@@ -102,7 +102,7 @@ static bool order_marks(NormalText *scratch, size_t start, size_t end) {
 
 static size_t compose(NormalText *scratch, size_t count) {
     size_t kept = 0, starter = SIZE_MAX;
-    int last_class = -1; /* of what stands between the starter and the present; -1: nothing does */
+    int last_class = -1; /* combining class of the last character after the starter; -1: none */
     for (size_t i = 0; i < count; i++) {
         uint32_t code = scratch->codes[i];
         uint8_t klass = scratch->classes[i];

@@ -38,7 +38,7 @@ void normalizer_free(Normalizer *normalizer);
  */
 typedef struct NormalText {
     Buffer text[2], origin[2];
-    uint32_t *codes; /* of the stretch being composed */
+    uint32_t *codes; /* code points of the stretch being composed */
     uint8_t *code_origin, *classes;
     size_t codes_capacity;
 } NormalText;

@@ -32,7 +32,7 @@ typedef struct PreTokenizer {
 } PreTokenizer;
 
 typedef struct PreWork {        /* scratch of one thread */
-    Buffer text[PRE_STEPS_MAX]; /* of the steps that rewrite */
+    Buffer text[PRE_STEPS_MAX]; /* buffers of the rewriting steps */
     RegexWork *regex;
     BpeWork bpe;
 } PreWork;

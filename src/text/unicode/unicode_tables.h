@@ -9,8 +9,8 @@ typedef struct UnicodeCase { /* every step-th character of first…last moves by
     uint32_t first, last;
     int32_t step, delta;
 } UnicodeCase;
-typedef struct UnicodeExpansion { /* of first and the count - 1 characters behind it: size code points each, from offset
-                                     on */
+typedef struct UnicodeExpansion { /* expansions of `first` and the count - 1 characters after it: size code points each,
+                                     from offset on */
     uint32_t first;
     uint16_t count, size, offset;
 } UnicodeExpansion;
