@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Two builds of apus against each other, interleaved: decoding, prompts, depth, eight rows a step, start to first token.
+"""Two builds of apus against each other, interleaved: decoding, prompts, depth, eight rows a step, start to first
+token.
 
     bench/builds.py OLD NEW MODEL [MODEL…] [--rounds 5] [--out FILE.csv]
 
-OLD and NEW are binaries, MODEL a checkpoint directory (converted once by either). Each round runs both, first one then the other in
-turn. Prints and appends a row per figure: medians of both, and the median of the rounds' ratios new ÷ old of speeds (above 1: faster).
+OLD and NEW are binaries, MODEL a checkpoint directory (converted once by either). Each round runs both, first one then
+the other in turn. Prints and appends a row per figure: medians of both, and the median of the rounds' ratios new ÷ old
+of speeds (above 1: faster).
 """
 
 import argparse

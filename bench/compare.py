@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Interleaved comparisons as CSV: bench/compare.py --peer NAME='llama-bench …' [--peer …] MODEL[=FILE.gguf] … [--out bench/results/X.csv]
+"""Interleaved comparisons as CSV: bench/compare.py --peer NAME='llama-bench …' [--peer …] MODEL[=FILE.gguf] … [--out
+bench/results/X.csv]
 
-For each model and peer `apus bench --against` runs both in turn, round by round, in one scheduler group; medians of the rounds. FILE.gguf is
-what the peer gets as -m (the same name in the cache by default). Without a peer only our own figures are written. A row is one figure:
-what is pp512, tg64, tg64@4096 …; limit is GB/s that the same weights are read with right before and after, or the int8 peak in GOP/s.
---apus-options are passed to apus bench, e.g. '--cpu avx2'. --out appends."""
+For each model and peer `apus bench --against` runs both in turn, round by round, in one scheduler group; medians of the
+rounds. FILE.gguf is what the peer gets as -m (the same name in the cache by default). Without a peer only our own
+figures are written. A row is one figure: what is pp512, tg64, tg64@4096 …; limit is GB/s that the same weights are read
+with right before and after, or the int8 peak in GOP/s. --apus-options are passed to apus bench, e.g. '--cpu avx2'.
+--out appends.
+"""
 
 import argparse
 import csv
@@ -47,7 +50,7 @@ def machine():
 
 
 def has_depth(command):
-    """llama.cpp's llama-bench takes -d; ik_llama.cpp's has -gp for generation after a prompt, and no prompt at a depth."""
+    """llama.cpp's llama-bench takes -d; ik_llama.cpp's has -gp for generation after a prompt, and no depth of one."""
     shown = subprocess.run([shlex.split(command)[0], "--help"], capture_output=True, text=True)
     return "--n-depth" in shown.stdout + shown.stderr
 

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Whether experts that lie in one piece would be read faster than as they lie in a checkpoint, in nine: codes, scales and biases of gate, up and
-down. bench/expert_layout.py FILE [--hidden 2048 --inner 1024] reads from random places of a large file on the disk in question, around the page
-cache, a megabyte a read at most where they lie in one piece, eight reads at once as the engine's threads do, misses of a layer at a time; both ways in turn. A line of JSON per round, then the medians."""
+"""Whether experts that lie in one piece would be read faster than as they lie in a checkpoint, in nine: codes, scales
+and biases of gate, up and down. bench/expert_layout.py FILE [--hidden 2048 --inner 1024] reads from random places of a
+large file on the disk in question, around the page cache, a megabyte a read at most where they lie in one piece, eight
+reads at once as the engine's threads do, misses of a layer at a time; both ways in turn. A line of JSON per round, then
+the medians.
+"""
 
 import argparse
 import concurrent.futures
@@ -17,7 +20,9 @@ ALIGN, READERS, CUT = 4096, 8, 1 << 20
 
 
 def pieces(hidden, inner, rng, size):
-    """(offset, bytes) of one expert in a checkpoint of 4 bits in groups of 64, each stack elsewhere; the same bytes in one piece."""
+    """(offset, bytes) of one expert in a checkpoint of 4 bits in groups of 64, each stack elsewhere; the same bytes in
+    one piece.
+    """
     codes = hidden * inner // 2
     lengths = [codes, codes // 8, codes // 8] * 3
     apart = []

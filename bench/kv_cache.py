@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 """What the KV cache promises, held against a running server: bench/kv_cache.py WHAT MODEL [options]
 
-  passkey    a text of --tokens tokens with a number planted every 64 tokens; each is asked for, with the text read in steps of 1, 7, 128,
-             512 and 2,048 tokens. Lost are those that --kv-cache forms do not find and f16 finds; answers must be the same bytes in all steps
+  passkey    a text of --tokens tokens with a number planted every 64 tokens; each is asked for, with the text read in
+             steps of 1, 7, 128, 512 and 2,048 tokens. Lost are those that --kv-cache forms do not find and f16 finds;
+             answers must be the same bytes in all steps
   prefix     seconds to the first token of a prompt of --tokens tokens: never seen, and seen; log-probabilities of both
-  requests   64 requests without max_tokens over 8 slots in a pool of two contexts, against the same with a short max_tokens
-  restart    a conversation of --tokens tokens, a restart with --cache-dir, its next turn: seconds to the first token cold and then, tokens found,
-             the median gap between the tokens of another stream before, and its longest while pages are read
-  soak       --count short requests, 16 at once, in all forms of --kv-cache, with cancels, next turns, edits, shared beginnings, n > 1, a pool and
-             a disk cache that are too small: every answer that is checked equals the answer of its request alone, at the end no page is
-             held but by the prefix cache, and the memory of the second half is that of the first. MODEL tiny: one with random weights
-A line of JSON per result; exit code 1 when something that is not a speed failed."""
+  requests   64 requests without max_tokens over 8 slots in a pool of two contexts, against the same with a short
+             max_tokens
+  restart    a conversation of --tokens tokens, a restart with --cache-dir, its next turn: seconds to the first token
+             cold and then, tokens found, the median gap between the tokens of another stream before, and its longest
+             while pages are read
+  soak       --count short requests, 16 at once, in all forms of --kv-cache, with cancels, next turns, edits, shared
+             beginnings, n > 1, a pool and a disk cache that are too small: every answer that is checked equals the
+             answer of its request alone, at the end no page is held but by the prefix cache, and the memory of the
+             second half is that of the first. MODEL tiny: one with random weights
+A line of JSON per result; exit code 1 when something that is not a speed failed.
+"""
 
 import argparse
 import concurrent.futures
@@ -31,23 +36,27 @@ from tiny_model import write_tiny_model  # noqa: E402
 
 GROWTH_MAX = 12e6  # bytes: heaps of threads that come and go
 STEPS = [1, 7, 128, 512, 2048]
-THINGS = """anchor apple apron arrow attic bacon badge bakery balcony ballet banjo barn barrel basket beach beacon bell bench berry bicycle biscuit
-blanket boat bonnet book boot bottle bowl bracelet branch bread brick bridge broom brush bucket buckle butter button cabin cable cactus
-camel camera canal candle canoe canvas carpet carrot castle cathedral cellar chain chair chalk cherry chess chimney cider circus clock cloud
-clover coal coat coffee coin collar compass copper cotton cradle crane crown crystal cup curtain cushion dagger daisy desert desk diamond
-dinner dolphin donkey door dragon drawer dress drum duck eagle easel elbow elephant engine envelope fabric falcon feather fence ferry fiddle
-field finger flag flour flower flute forest fork fountain fox frame garden garlic gate ghost giraffe glacier glass glove goat gold grape
-guitar hammer harp hat hawk helmet hill honey horn horse hotel ice ink iron island ivory jacket jar jewel jungle kettle key kitchen kite
-knife ladder lake lamp lantern leaf leather lemon lens letter library lion lizard lobster lock magnet mango maple marble mask meadow medal
-melon mill mirror monkey moon mountain museum mushroom napkin necklace needle nest oak ocean office olive onion opera orange orchard organ
-oven owl oyster paddle palace paper parrot pear pearl pencil pepper piano pigeon pillow pilot pine pipe pirate planet plate pocket pony
-potato prison puppet rabbit radio raft rail raven ribbon rice river robot rocket roof rope rose saddle salmon salt sandal scarf school
-shadow shell ship shoe shovel silk silver snail sofa spider spoon squirrel star stone sugar swan table tailor""".split()
-FILLER = """The morning was quiet and the harbour lay still under a thin mist. Boats came in one after another, and the men on the quay
-spoke little. A dog slept beside the nets. Somebody had left a lamp burning in the old customs house, and its light looked pale against the
-day. The tide turned before noon. Children ran along the wall and counted the gulls. In the market the first apples of the year were laid out
-in rows. A clerk wrote the weights into a long book, line after line, and blotted each page with care. Nothing of note happened until the
-bell rang for the evening ferry.""".split()
+THINGS = """anchor apple apron arrow attic bacon badge bakery balcony ballet banjo barn barrel basket beach beacon bell
+bench berry bicycle biscuit blanket boat bonnet book boot bottle bowl bracelet branch bread brick bridge broom brush
+bucket buckle butter button cabin cable cactus camel camera canal candle canoe canvas carpet carrot castle cathedral
+cellar chain chair chalk cherry chess chimney cider circus clock cloud clover coal coat coffee coin collar compass
+copper cotton cradle crane crown crystal cup curtain cushion dagger daisy desert desk diamond dinner dolphin donkey
+door dragon drawer dress drum duck eagle easel elbow elephant engine envelope fabric falcon feather fence ferry fiddle
+field finger flag flour flower flute forest fork fountain fox frame garden garlic gate ghost giraffe glacier glass
+glove goat gold grape guitar hammer harp hat hawk helmet hill honey horn horse hotel ice ink iron island ivory jacket
+jar jewel jungle kettle key kitchen kite knife ladder lake lamp lantern leaf leather lemon lens letter library lion
+lizard lobster lock magnet mango maple marble mask meadow medal melon mill mirror monkey moon mountain museum mushroom
+napkin necklace needle nest oak ocean office olive onion opera orange orchard organ oven owl oyster paddle palace paper
+parrot pear pearl pencil pepper piano pigeon pillow pilot pine pipe pirate planet plate pocket pony potato prison
+puppet rabbit radio raft rail raven ribbon rice river robot rocket roof rope rose saddle salmon salt sandal scarf
+school shadow shell ship shoe shovel silk silver snail sofa spider spoon squirrel star stone sugar swan table tailor
+""".split()
+FILLER = """The morning was quiet and the harbour lay still under a thin mist. Boats came in one after another, and the
+men on the quay spoke little. A dog slept beside the nets. Somebody had left a lamp burning in the old customs house,
+and its light looked pale against the day. The tide turned before noon. Children ran along the wall and counted the
+gulls. In the market the first apples of the year were laid out in rows. A clerk wrote the weights into a long book,
+line after line, and blotted each page with care. Nothing of note happened until the bell rang for the evening ferry.
+""".split()
 failures = 0
 
 
@@ -72,7 +81,9 @@ def count_tokens(model, texts):
 
 
 def planted(model, tokens, rng):
-    """A text in which a record of 64 tokens follows another, and what each holds: as many different things as there are records."""
+    """A text in which a record of 64 tokens follows another, and what each holds: as many different things as there are
+    records.
+    """
     keys = {thing: rng.randrange(1000, 9999) for thing in rng.sample(THINGS, tokens // 64)}
     records = [f"The number of the {thing} is {number}." for thing, number in keys.items()]
     sizes = count_tokens(model, records)
@@ -86,8 +97,10 @@ def planted(model, tokens, rng):
 
 
 def ask_all(server, text, keys):
-    """{thing: (answer, its log-probabilities)}; all questions share the text's pages. The beginning of the record is repeated, so that
-    whoever still sees it can go on: what is measured is the cache and not how well the model takes instructions."""
+    """{thing: (answer, its log-probabilities)}; all questions share the text's pages. The beginning of the record is
+    repeated, so that whoever still sees it can go on: what is measured is the cache and not how well the model takes
+    instructions.
+    """
     answers = {}
     for thing in keys:
         body = {

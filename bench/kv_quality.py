@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""What forms of the KV cache cost on real text, as CSV: bench/kv_quality.py MODEL … [--tokens 4096,8192] [--kv-cache FORMS] [--out FILE]
+"""What forms of the KV cache cost on real text, as CSV: bench/kv_quality.py MODEL … [--tokens 4096,8192] [--kv-cache
+FORMS] [--out FILE]
 
-Each row is `apus bench --precise --quality` on one text: english is the licences GPL 3, GFDL 1.3 and MPL 2.0 as Debian has them, python the
-modules argparse and tarfile of the interpreter that runs this. --out appends."""
+Each row is `apus bench --precise --quality` on one text: english is the licences GPL 3, GFDL 1.3 and MPL 2.0 as Debian
+has them, python the modules argparse and tarfile of the interpreter that runs this. --out appends.
+"""
 
 import argparse
 import csv

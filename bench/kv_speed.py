@@ -4,8 +4,9 @@
     bench/kv_speed.py MODEL [--depths 0,4096,…] [--kv-cache f16,q8,turbo3,turbo4,turbo] [--csv FILE] [--svg FILE]
     bench/kv_speed.py --plot FILE.csv --svg FILE
 
-Runs `apus bench` once, which measures the forms in turn at each depth; rows go to the CSV (kv_mb: what a token reads of the cache;
-resident_mb: what the process grew by when the sequence was read), and a picture of both to the SVG."""
+Runs `apus bench` once, which measures the forms in turn at each depth; rows go to the CSV (kv_mb: what a token reads of
+the cache; resident_mb: what the process grew by when the sequence was read), and a picture of both to the SVG.
+"""
 
 import argparse
 import csv

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""llama.cpp's llama-bench and llama-batched-bench on CUDA without building llama.cpp: bench/peer_cuda.py DIR [--arch sm_90] [--jobs N].
-Needs npm, git, g++ and of CUDA's programs cuobjdump, ptxas and fatbinary; a GPU where they run, not here.
+"""llama.cpp's llama-bench and llama-batched-bench on CUDA without building llama.cpp: bench/peer_cuda.py DIR [--arch
+sm_90] [--jobs N]. Needs npm, git, g++ and of CUDA's programs cuobjdump, ptxas and fatbinary; a GPU where they run, not
+here.
 
-The libraries are node-llama-cpp's for CUDA 13, whose kernels for sm_90 are PTX of CUDA 13.1: ptxas compiles them here, as it would in a
-build, because drivers of CUDA 13.0 refuse that PTX and newer ones compile it at the first call. Both programs are compiled from the
-source that the same release carries. DIR then holds all that is needed but CUDA's libcudart.so.13 and libcublas.so.13:
+The libraries are node-llama-cpp's for CUDA 13, whose kernels for sm_90 are PTX of CUDA 13.1: ptxas compiles them here,
+as it would in a build, because drivers of CUDA 13.0 refuse that PTX and newer ones compile it at the first call. Both
+programs are compiled from the source that the same release carries. DIR then holds all that is needed but CUDA's
+libcudart.so.13 and libcublas.so.13:
 
     tools/make_bench_gguf.py llama-8b 8b.gguf
     LD_LIBRARY_PATH=/usr/local/cuda/lib64 DIR/llama-bench -m 8b.gguf -ngl 99 -fa 1 -p 2048 -n 128 -d 512
-    … DIR/llama-batched-bench -m 8b.gguf -ngl 99 -fa 1 -c 36864 -npp 512 -ntg 32 -npl 1,4,8,16,32,64"""
+    … DIR/llama-batched-bench -m 8b.gguf -ngl 99 -fa 1 -c 36864 -npp 512 -ntg 32 -npl 1,4,8,16,32,64
+"""
 
 import argparse
 import concurrent.futures
@@ -86,7 +89,9 @@ def compile_kernels(ptx):
 
 
 def compile_library(library, out):
-    """Each container of PTX and of machine code for other GPUs is replaced by one with this GPU's code, which has room in its place."""
+    """Each container of PTX and of machine code for other GPUs is replaced by one with this GPU's code, which has room
+    in its place.
+    """
     ptx = work / a.arch
     if not ptx.exists():
         (work / "part").mkdir(exist_ok=True)

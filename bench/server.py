@@ -1,22 +1,27 @@
 #!/usr/bin/env python3
-"""Servers measured from the client's side: bench/server.py --peer 'NAME=llama-server -m FILE … --port {port}' MODEL > bench/results/X.csv
+"""Servers measured from the client's side:
 
-Starts `apus serve MODEL` and the peers, all on free ports, and lets them take turns: each round sends every server the same requests, one
-server at a time, the others idle. Rows are medians of the rounds; `bar` is what a row is held against.
+    bench/server.py --peer 'NAME=llama-server -m FILE … --port {port}' MODEL >bench/results/X.csv
+
+Starts `apus serve MODEL` and the peers, all on free ports, and lets them take turns: each round sends every server the
+same requests, one server at a time, the others idle. Rows are medians of the rounds; `bar` is what a row is held
+against.
   streams   tokens/s of --streams answers of --tokens tokens together, from the first request to the last token
-  schema    tokens/s of streams whose answers must keep a schema; the ratio is to the same requests without it, by turns (apus only)
+  schema    tokens/s of streams whose answers must keep a schema; the ratio is to the same requests without it, by turns
+            (apus only)
   prompt    seconds to the first token of a prompt of about --prompt tokens that no cache has seen
   one       tokens/s of one stream behind its first token, beside `apus bench` in the same round
-  start     seconds from exec to the first token: `apus run` with a prompt of one word, the same in the chat template, and the servers
-            with their first request; the files are in the page cache
+  start     seconds from exec to the first token: `apus run` with a prompt of one word, the same in the chat template,
+            and the servers with their first request; the files are in the page cache
   cost      µs of processor time per token and stream outside the threads that compute (apus only)
-  tools     the same of streams with tools, whose answers are read for calls and reasoning (apus only); what the thread of masks
-            takes beside each step is a row of its own
-  overhead  ms from sending a prompt of 200 words to its first token, less the time in which it was read; and ms of a scrape of /metrics beside
-            the streams, on a connection that is open (apus only)
+  tools     the same of streams with tools, whose answers are read for calls and reasoning (apus only); what the thread
+            of masks takes beside each step is a row of its own
+  overhead  ms from sending a prompt of 200 words to its first token, less the time in which it was read; and ms of a
+            scrape of /metrics beside the streams, on a connection that is open (apus only)
   idle      processor ticks and context switches of the idle server in 10 s (apus only)
   memory    anonymous memory in MB when all answers are given, so that no page of the KV cache is in use
-The client is one thread that reads raw sockets: what it takes from the servers' cores is small, and the same for all."""
+The client is one thread that reads raw sockets: what it takes from the servers' cores is small, and the same for all.
+"""
 
 import argparse
 import csv
@@ -36,10 +41,10 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-WORDS = """the of and to in is you that it he was for on are as with his they at be this have from or one had by word but not what all
-were we when your can said there use an each which she do how their if will up other about out many then them these so some her would make
-like him into time has look two more write go see number no way could people my than first water been call who oil its now find long down
-day did get come made may part""".split()
+WORDS = """the of and to in is you that it he was for on are as with his they at be this have from or one had by word
+but not what all were we when your can said there use an each which she do how their if will up other about out many
+then them these so some her would make like him into time has look two more write go see number no way could people my
+than first water been call who oil its now find long down day did get come made may part""".split()
 
 # As long as any answer here.
 SCHEMA = {
@@ -196,7 +201,7 @@ class Stream:
 
 
 def burst(server, texts, tokens, while_open=None, **more):
-    """Sends all texts at once; their streams, the start, and what while_open gives while the connections still stand."""
+    """Sends all texts at once; their streams, the start, and what while_open gives while the connections stand."""
     start = time.perf_counter()
     streams = [Stream(server, text, tokens, **more) for text in texts]
     poll, by_fd = select.epoll(), {}

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Mixtures larger than memory: tokens per second over the memory that experts may take, beside the limits of the disk and the cores.
+"""Mixtures larger than memory: tokens per second over the memory that experts may take, beside the limits of the disk
+and the cores.
 
-    bench/streaming.py sweep MODEL --csv FILE [--svg FILE] [--parts 20,30,50,75,100] [--ways plain,ahead,together] [--rounds 3] [--peer LLAMA_BENCH --gguf FILE]
+    bench/streaming.py sweep MODEL --csv FILE [--svg FILE] [--parts 20,30,50,75,100] [--ways plain,ahead,together]
+        [--rounds 3] [--peer LLAMA_BENCH --gguf FILE]
     bench/streaming.py mmap MODEL --peer LLAMA_BENCH --gguf FILE --csv FILE [--ratios 2,3,4,5]
     bench/streaming.py page-cache MODEL --csv FILE [--parts 20,30,43,100]
     bench/streaming.py prompts MODEL --csv FILE [--part 20] [--lengths 128,512,2048,4096]
@@ -10,29 +12,35 @@
     bench/streaming.py deep MODEL --layers 48 --part 20 --csv FILE [--shape 122b-a10b --cut 9]
     bench/streaming.py plot --csv FILE --svg FILE
 
-All: each figure is a run of `apus bench` of some seconds, round by round; in a control group with a memory limit, the budget and 64 MiB, where one
-can be made (root; v1 or v2). Rows are added to the CSV as they come, and what it has is not measured again, so that a run can be stopped and gone on with.
-sweep: each part of the experts, in percent, and each way: one sequence (plain), the same with --ssd-prefetch (ahead), --together sequences (4). From
-100 on there is room for all. --peer: llama.cpp's llama-bench with mmap on a GGUF file of the same shape (tools/make_bench_gguf.py), the file dropped
-from the page cache before, in a group with the same limit; after --peer-seconds it is stopped, and its row says what it cannot have exceeded.
+All: each figure is a run of `apus bench` of some seconds, round by round; in a control group with a memory limit, the
+budget and 64 MiB, where one can be made (root; v1 or v2). Rows are added to the CSV as they come, and what it has is
+not measured again, so that a run can be stopped and gone on with.
+sweep: each part of the experts, in percent, and each way: one sequence (plain), the same with --ssd-prefetch (ahead),
+--together sequences (4). From 100 on there is room for all. --peer: llama.cpp's llama-bench with mmap on a GGUF file of
+the same shape (tools/make_bench_gguf.py), the file dropped from the page cache before, in a group with the same limit;
+after --peer-seconds it is stopped, and its row says what it cannot have exceeded.
 mmap: the peer likewise, where the file is so many times as large as the group's limit; decoding, and a prompt of 512.
-page-cache: against our own --expert-io page-cache with the smallest budget: reads by threads through the page cache, which keeps what it can
-within the same limit of the group.
-prompts: bytes that a prompt reads by those of the experts that it uses (of the route trace), and its time by the longer of reading those
-and computing it with all in memory.
+page-cache: against our own --expert-io page-cache with the smallest budget: reads by threads through the page cache,
+which keeps what it can within the same limit of the group.
+prompts: bytes that a prompt reads by those of the experts that it uses (of the route trace), and its time by the longer
+of reading those and computing it with all in memory.
 fits: all experts in the streaming cache against a run without streaming, interleaved.
 resident: decoding and a prompt of 512 against the peer, interleaved, all in memory (bench/compare.py).
-deep: a model whose layers were cut to fit the disk; the measured speed, the limit of the probed disk, and both projected to the full number of
-layers. --shape makes the model first if it is not there (tools/make_bench_model.py).
+deep: a model whose layers were cut to fit the disk; the measured speed, the limit of the probed disk, and both
+projected to the full number of layers. --shape makes the model first if it is not there (tools/make_bench_model.py).
 
-Limits of a round, from the disk as it was probed right before (`disk_gbs`), what was read for a token while it was measured, and that round's run with all
-experts there, whose token takes T_cpu (of `together`: as many sequences with all in memory), shared out by bytes into T_dense and T_routed:
-    T_io   = bytes read for a token / disk + layers with a miss * t0        t0: what one read takes by itself beyond its bytes, of the probe
+Limits of a round, from the disk as it was probed right before (`disk_gbs`), what was read for a token while it was
+measured, and that round's run with all experts there, whose token takes T_cpu (of `together`: as many sequences with
+all in memory), shared out by bytes into T_dense and T_routed:
+    T_io   = bytes read for a token / disk + layers with a miss * t0        t0: what one read takes by itself beyond its
+        bytes, of the probe
     limit  = 1 / max(T_io, T_cpu)                                           perfect overlap, which takes many sequences
-    sync   = 1 / (T_dense + max(T_io, hit * T_routed) + (1 - hit) * T_routed)   one sequence that reads what its routers choose
+    sync   = 1 / (T_dense + max(T_io, hit * T_routed) + (1 - hit) * T_routed)   one sequence that reads what its routers
+        choose
     serial = 1 / (T_io + T_cpu)                                             no overlap
-`busy` is what the disk gave while something was read, of the probe; `accounted` is (waiting + T_cpu) of the time of a token; `tail` the 99th percentile
-of a token's times by their median."""
+`busy` is what the disk gave while something was read, of the probe; `accounted` is (waiting + T_cpu) of the time of a
+token; `tail` the 99th percentile of a token's times by their median.
+"""
 
 import argparse
 import csv
@@ -167,7 +175,9 @@ def last_json(run):
 
 
 def sizes(model, tokens, prompt=PROMPT, slots=1):
-    """Bytes of the least budget, without experts; of all experts; of what the cache takes beside the least. By `apus info --fit`."""
+    """Bytes of the least budget, without experts; of all experts; of what the cache takes beside the least. By `apus
+    info --fit`.
+    """
     run = subprocess.run(
         [
             BINARY,
@@ -292,8 +302,9 @@ def together(model, o, budget=0):
 
 
 def peer(o, limit, prompt=0):
-    """mmap, and nothing else said: pages come when they are touched. Decoding: the better of two repetitions behind its warm-up, as the first
-    reads much for the first time. Or a prompt, once. Stopped: what it cannot have exceeded."""
+    """mmap, and nothing else said: pages come when they are touched. Decoding: the better of two repetitions behind its
+    warm-up, as the first reads much for the first time. Or a prompt, once. Stopped: what it cannot have exceeded.
+    """
     command = [
         o.peer,
         "-m",
@@ -392,7 +403,9 @@ def of(rows, what, part=None, turn=None):
 
 
 def all_hit(rows, turn, suffix=""):
-    """Seconds of a token with all experts there, of the same round; where that has no such run, of one without streaming."""
+    """Seconds of a token with all experts there, of the same round; where that has no such run, of one without
+    streaming.
+    """
     here = (
         [r for r in of(rows, "apus" + suffix, turn=turn) if number(r, "part") >= 100]
         or of(rows, "resident" + suffix, turn=turn)
@@ -465,7 +478,8 @@ def show(rows):
         )
     )
     print(
-        f"{'way':17} part   tok/s   hit   T_io ms  disk GB/s  busy   limit of it    sync of it  serial of it  accounted  tail  right  expected  llama.cpp"
+        f"{'way':17} part   tok/s   hit   T_io ms  disk GB/s  busy   limit of it    sync of it  serial of it  "
+        f"accounted  tail  right  expected  llama.cpp"
     )
 
     def share(value):
@@ -477,9 +491,12 @@ def show(rows):
             return f"{one[name]:7.2f} {share(one['of_' + name])}"
 
         print(
-            f"{one['what']:17} {one['part']:3.0f} % {one['tg']:7.2f} {100 * one['hit']:4.0f} % {1e3 * one['io_s']:8.1f} {one['disk']:9.2f} {share(100 * one['busy'])} {pair('limit')} "
-            f"{pair('sync')} {pair('serial')} {share(100 * one['accounted'])}    {one['tail']:5.2f} {share(100 * one['right'])} "
-            f"{100 * (one['expected'] / one['tg'] - 1) if one['expected'] else float('nan'):+6.0f} % {one['peer'] or float('nan'):8.2f}"
+            f"{one['what']:17} {one['part']:3.0f} % {one['tg']:7.2f} {100 * one['hit']:4.0f} % "
+            f"{1e3 * one['io_s']:8.1f} {one['disk']:9.2f} {share(100 * one['busy'])} {pair('limit')} "
+            f"{pair('sync')} {pair('serial')} {share(100 * one['accounted'])}    {one['tail']:5.2f} "
+            f"{share(100 * one['right'])} "
+            f"{100 * (one['expected'] / one['tg'] - 1) if one['expected'] else float('nan'):+6.0f} % "
+            f"{one['peer'] or float('nan'):8.2f}"
         )
 
 
@@ -621,9 +638,10 @@ def prompts(o):
         unique, read, disk = median(mine, "unique_mb"), median(mine, "pp_read_mb"), median(mine, "disk_gbs")
         ours_s, resident_s = length / median(mine, "pp"), length / median(other, "pp")
         print(
-            f"{length:6} tokens: {read:6.0f} MB read, {read / unique:.3f} of the {unique:.0f} MB that it uses (to be 1.05 at most); {ours_s:.2f} s, "
-            f"{ours_s / max(unique / disk / 1e3, resident_s):.2f} of the longer of reading, {unique / disk / 1e3:.2f} s, and computing, {resident_s:.2f} s"
-            + (" (to be 1.3 at most)" if length == 4096 else "")
+            f"{length:6} tokens: {read:6.0f} MB read, {read / unique:.3f} of the {unique:.0f} MB that it uses (to be "
+            f"1.05 at most); {ours_s:.2f} s, "
+            f"{ours_s / max(unique / disk / 1e3, resident_s):.2f} of the longer of reading, {unique / disk / 1e3:.2f} "
+            f"s, and computing, {resident_s:.2f} s" + (" (to be 1.3 at most)" if length == 4096 else "")
         )
 
 
@@ -659,7 +677,8 @@ def resident(o):
     code = subprocess.run(out, cwd=ROOT).returncode
     for row in list(csv.DictReader(open(o.csv)))[-2:]:
         print(
-            f"{row['what']}: {row['ours']} against {row['theirs']} tok/s: {row['ratio']} times; {100 * float(row['of_limit']):.0f} % of the limit"
+            f"{row['what']}: {row['ours']} against {row['theirs']} tok/s: {row['ratio']} times; "
+            f"{100 * float(row['of_limit']):.0f} % of the limit"
         )
     sys.exit(code)
 
@@ -690,11 +709,12 @@ def deep(o):
                and while it was busy the disk gave {median(rows, "read_gbs_busy"):.2f} GB/s
   {o.layers} layers    the same memory for each layer's experts: {bank * times / 1e9:.1f} GB of experts, {o.part:g} % of them held, {read * times:.0f} MB read a token
                at most 1 / ({read * times:.0f} MB / {disk:.2f} GB/s) = {1 / (io_s * times):.2f} tok/s
-               measured × {here} / {o.layers} = {tg / times:.2f} tok/s (the output matrix, which does not grow, is counted {times:.1f} times: a little more)""")
+               measured × {here} / {o.layers} = {tg / times:.2f} tok/s (the output matrix, which does not grow, is counted {times:.1f} times: a little more)""")  # noqa: E501
     for gbs in (3.0, 7.0, 14.0):
         disk_s, rest_s = read * times / gbs / 1e3, (token_s - stall_s) * times
         print(
-            f"               a disk of {gbs:.0f} GB/s: 1 / max({1e3 * disk_s:.0f} ms, {1e3 * rest_s:.0f} ms of this machine's cores) = "
+            f"               a disk of {gbs:.0f} GB/s: 1 / max({1e3 * disk_s:.0f} ms, {1e3 * rest_s:.0f} ms of this "
+            f"machine's cores) = "
             f"{1 / max(disk_s, rest_s):.2f} tok/s at most, 1 / their sum = {1 / (disk_s + rest_s):.2f} at least"
         )
 
@@ -722,7 +742,8 @@ def plot(rows, path):
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" width="680" height="440" font-family="sans-serif" font-size="12">',
         '<style>.title{font-size:14px;font-weight:bold}</style><rect width="680" height="440" fill="white"/>',
-        f'<text x="{left}" y="{top - 18}" class="title">{rows[0]["model"]}: tokens/s over the part of the experts that memory holds</text>',
+        f'<text x="{left}" y="{top - 18}" class="title">{rows[0]["model"]}: tokens/s over the part of the experts that '
+        f"memory holds</text>",
         f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#bbb"/>',
     ]
     for i in range(6):
@@ -731,7 +752,8 @@ def plot(rows, path):
         parts.append(f'<text x="{left - 6}" y="{y(value) + 4:.0f}" text-anchor="end">{value:.0f}</text>')
         parts.append(f'<line x1="{left}" x2="{left + width}" y1="{y(value):.0f}" y2="{y(value):.0f}" stroke="#eee"/>')
     parts.append(
-        f'<line x1="{left}" x2="{left + width}" y1="{y(resident_speed):.0f}" y2="{y(resident_speed):.0f}" stroke="#2ca02c"/>'
+        f'<line x1="{left}" x2="{left + width}" y1="{y(resident_speed):.0f}" y2="{y(resident_speed):.0f}" '
+        f'stroke="#2ca02c"/>'
     )
     parts.append(
         f'<text x="{left + 6}" y="{y(resident_speed) - 6:.0f}" fill="#2ca02c">all in memory, without streaming</text>'
@@ -747,7 +769,8 @@ def plot(rows, path):
         )
         row, column = divmod(at, 2)
         parts.append(
-            f'<rect x="{left + 290 * column}" y="{top + height + 40 + 20 * row}" width="14" height="4" fill="{colour}"/>'
+            f'<rect x="{left + 290 * column}" y="{top + height + 40 + 20 * row}" width="14" height="4" '
+            f'fill="{colour}"/>'
         )
         parts.append(f'<text x="{left + 20 + 290 * column}" y="{top + height + 46 + 20 * row}">{name}</text>')
         at += 1

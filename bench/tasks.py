@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""How often small models do what tools and schemas ask of them, with and without constraint, as CSV: bench/tasks.py MODEL … [--out FILE]
+"""How often small models do what tools and schemas ask of them, with and without constraint, as CSV: bench/tasks.py
+MODEL … [--out FILE]
 
-The tasks are tasks.json: 50 requests of which each wants one call of one of 8 functions, and 50 texts of which each is to be written as JSON by
-one of 10 schemas. Greedy. How an answer is made:
-  free      nothing is enforced: the tools stand in the prompt in the words of the Hermes and Qwen templates, or the schema as text
-  auto      tools, tool_choice auto: from where a call begins it is valid        required  tool_choice required, one call
+The tasks are tasks.json: 50 requests of which each wants one call of one of 8 functions, and 50 texts of which each is
+to be written as JSON by one of 10 schemas. Greedy. How an answer is made:
+  free      nothing is enforced: the tools stand in the prompt in the words of the Hermes and Qwen templates, or the
+            schema as text
+  auto      tools, tool_choice auto: from where a call begins it is valid        required  tool_choice required, one
+            call
   schema    response_format json_schema, the same prompt as free
-valid: a call, in the marks that the prompt asks for, of a function that there is, with arguments that its schema takes; or an answer that as a
-whole is JSON that fits the schema. within: also a call without marks, or JSON in ``` marks, as who reads answers leniently would find it.
-right: within, and with the function and values that the task wants, but for case and order. --out appends. Needs jsonschema."""
+valid: a call, in the marks that the prompt asks for, of a function that there is, with arguments that its schema takes;
+or an answer that as a whole is JSON that fits the schema. within: also a call without marks, or JSON in ``` marks, as
+who reads answers leniently would find it. right: within, and with the function and values that the task wants, but for
+case and order. --out appends. Needs jsonschema.
+"""
 
 import argparse
 import concurrent.futures
@@ -140,7 +145,8 @@ def tool_task(server, data, task, way):
 
 def schema_task(server, data, task, way):
     schema = data["schemas"][task["schema"]]
-    prompt = f"{task['text']}\n\nWrite this as JSON that fits the following JSON schema. Answer with the JSON alone.\n{json.dumps(schema)}"
+    wish = "Write this as JSON that fits the following JSON schema. Answer with the JSON alone."
+    prompt = f"{task['text']}\n\n{wish}\n{json.dumps(schema)}"
     form = (
         {
             "response_format": {

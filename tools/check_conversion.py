@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Compares a checkpoint made by `apus convert` with its GGUF file: every tensor against the gguf package's dequantisation
-(equal but for Q6_K, which may be off by half an 8-bit step), and, if the model's own tokenizer.json is given, the ids of
-some thousand texts. Exits 1 on a difference. Used by hand; needs gguf 0.19, mlx 0.32.4, numpy, tokenizers 0.23.
+"""Compares a checkpoint made by `apus convert` with its GGUF file: every tensor against the gguf package's
+dequantisation (equal but for Q6_K, which may be off by half an 8-bit step), and, if the model's own tokenizer.json is
+given, the ids of some thousand texts. Exits 1 on a difference. Used by hand; needs gguf 0.19, mlx 0.32.4, numpy,
+tokenizers 0.23.
 
     tools/check_conversion.py model.gguf DIRECTORY [--tokenizer tokenizer.json]
 """

@@ -3,9 +3,9 @@
 
     tools/check_cycles.py [ROOT]
 
-It reads the sources, so it needs no build: definitions begin at the left margin, as clang-format leaves them. What a macro
-or an inline function of a header uses counts for the files that use it. Types and includes do not count. Exit code 1 when
-a folder has a circle, or when one of PENDING has none any more.
+It reads the sources, so it needs no build: definitions begin at the left margin, as clang-format leaves them. What a
+macro or an inline function of a header uses counts for the files that use it. Types and includes do not count. Exit
+code 1 when a folder has a circle, or when one of PENDING has none any more.
 """
 
 import pathlib

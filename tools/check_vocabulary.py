@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The vocabulary of src (docs/glossary.md): identifiers whose standard term is another one are errors, and so are comments that
-do not name their subject.
+"""The vocabulary of src (docs/glossary.md): identifiers whose standard term is another one are errors, and so are
+comments that do not name their subject.
 
   tools/check_vocabulary.py                      the whole of src; exit code 1 with FILE:LINE for each finding
   tools/check_vocabulary.py [--prose] FOLDER…    these folders alone; --prose: comments too
@@ -29,7 +29,7 @@ RENAMED = {
     r"Trial|trial_begin|trial_end": "Autotuner",
     r"told": "decode_rows_for_matmul",
     r"part_rows|DECODER_PART_MAX": "layer_tile_rows",
-    r"ExpertSource|SourcedExpert|ExpertBank|bank_(open|close|begin|end|io|cycle_bytes)\w*": "ExpertProvider, ExpertCache",
+    r"ExpertSource|SourcedExpert|ExpertBank|bank_(open|close|begin|end|io|cycle_bytes)\w*": "ExpertProvider, ExpertCache",  # noqa: E501
     r"EXPERTS_(HINT|WANT|REST)|hint_hits|hinting": "EXPERTS_(PREFETCH|REQUEST|COMPUTE), prefetch",
     r"model_leave_layers": "model_drop_host_pages",
     r"scheduler_park|parked|PASSES_MAX": "scheduler_preempt, preempted, SKIPS_MAX",

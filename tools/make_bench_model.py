@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""A checkpoint of random weights in an exact shape, for measuring speed: tools/make_bench_model.py SHAPE DIR [--bits 4] [--group 64]
-[--mode affine|mxfp4|mxfp8|nvfp4] [--layers N]. Shapes: see SHAPES. Only numpy is needed.
+"""A checkpoint of random weights in an exact shape, for measuring speed: tools/make_bench_model.py SHAPE DIR [--bits 4]
+[--group 64] [--mode affine|mxfp4|mxfp8|nvfp4] [--layers N]. Shapes: see SHAPES. Only numpy is needed.
 
 A mixture's routers prefer experts as those of real models do: the embedding has a part that all tokens share, by which
-each router adds to its logits -zipf·log(rank) of the expert, in an order of its own per layer, beside noise of the token
-with a deviation of 1. With the exponents here a cache of 20 % of the experts, least recently used out first, is hit by
-65 to 75 % of a text of random tokens; even routers would hit it 20 % of the time, whatever it holds."""
+each router adds to its logits -zipf·log(rank) of the expert, in an order of its own per layer, beside noise of the
+token with a deviation of 1. With the exponents here a cache of 20 % of the experts, least recently used out first, is
+hit by 65 to 75 % of a text of random tokens; even routers would hit it 20 % of the time, whatever it holds.
+"""
 
 import argparse
 import json
@@ -207,7 +208,9 @@ def bf16(x):
 
 
 class Values:
-    """Codes are random; a scale is such that a product is about a third as large as its input, and a bias puts the codes' middle to 0."""
+    """Codes are random; a scale is such that a product is about a third as large as its input, and a bias puts the
+    codes' middle to 0.
+    """
 
     def __init__(self, config, bits, mode):
         self.rng = np.random.default_rng(1)

@@ -5,18 +5,20 @@
 
 Pinned: mlx[cpu] 0.32.4, mlx-lm 0.32.2, transformers 5.23.0, gguf 0.19.0, numpy. f32 on the CPU.
 
-Where a family was trained with a sliding window that mlx-lm's class does not know ("window" of a case), mlx-lm runs with the
-mask of transformers: which layers slide, and how far, is what transformers makes of the very config (AutoConfig: sliding_window,
-layer_types); query i sees key j when i - j < sliding_window (its masking_utils.sliding_window_overlay).
+Where a family was trained with a sliding window that mlx-lm's class does not know ("window" of a case), mlx-lm runs
+with the mask of transformers: which layers slide, and how far, is what transformers makes of the very config
+(AutoConfig: sliding_window, layer_types); query i sees key j when i - j < sliding_window (its
+masking_utils.sliding_window_overlay).
 
-No weights are stored: every element is a formula of its tensor's name and index (value() below), and tests/family/fixture.h
-computes the same. NAME.json holds config, tensor shapes, tokens and, per variant, how the weights are stored; NAME.f32 the
-logits of all variants, [variants, tokens, vocab] little-endian. Where llama.cpp knows the architecture, NAME.json also says how
-its converter names the modules in a GGUF file (tests/import/test_gguf_families.c). The last `steps` tokens were fed one at a time, the others as
-one prompt. Quantised variants: mlx-lm runs in f32 on the dequantised weights.
-int8_kl: mean and median over the rows of the KL divergence that rounding the input of every matrix product to 8 bits
-(per 32 values, scale max|x|/127) costs in this very model; int8_top1: the part of rows leading by 0.25 or more whose
-first choice survives it. They bound what a fast backend may do.
+No weights are stored: every element is a formula of its tensor's name and index (value() below), and
+tests/family/fixture.h computes the same. NAME.json holds config, tensor shapes, tokens and, per variant, how the
+weights are stored; NAME.f32 the logits of all variants, [variants, tokens, vocab] little-endian. Where llama.cpp knows
+the architecture, NAME.json also says how its converter names the modules in a GGUF file
+(tests/import/test_gguf_families.c). The last `steps` tokens were fed one at a time, the others as one prompt. Quantised
+variants: mlx-lm runs in f32 on the dequantised weights. int8_kl: mean and median over the rows of the KL divergence
+that rounding the input of every matrix product to 8 bits (per 32 values, scale max|x|/127) costs in this very model;
+int8_top1: the part of rows leading by 0.25 or more whose first choice survives it. They bound what a fast backend may
+do.
 
 A new family: add a case with a small config of it (hidden size a multiple of 64, a vocabulary of about 64, odd numbers
 wherever the family allows them) and run this script with its name.
@@ -218,7 +220,7 @@ def gguf_module(name):
 
 
 def gguf_names(config, shapes):
-    """Module → its name in a GGUF file, with * for the block's number; empty: llama.cpp does not know the architecture."""
+    """Module → its name in a GGUF file, * for the block's number; empty: llama.cpp does not know the architecture."""
     known = {name: architecture for architecture, name in gguf.MODEL_ARCH_NAMES.items()}
     architecture = known.get(ARCHITECTURES.get(config["model_type"], config["model_type"]))
     if not architecture or "text_config" in config:

@@ -10,7 +10,7 @@ from gguf.quants import IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS
 
 HEAD = """/* Written by tools/make_gguf_grids.py: the code books of GGUF's IQ types, from the Python package gguf (quants.py). */
 #include "import/gguf/grids.h"
-"""
+"""  # noqa: E501
 
 
 def main():

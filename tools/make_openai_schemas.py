@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/server/openai_schemas.json: the schemas of OpenAI's OpenAPI description that the tests of the API use, one a line, without
-what is only said (descriptions, examples). The description is published under the MIT licence; its notice is kept in the file.
+"""Writes tests/server/openai_schemas.json: the schemas of OpenAI's OpenAPI description that the tests of the API use,
+one a line, without what is only said (descriptions, examples). The description is published under the MIT licence; its
+notice is kept in the file.
 
     git clone https://github.com/openai/openai-openapi && tools/make_openai_schemas.py openai-openapi
 """
@@ -29,7 +30,9 @@ SAID = {"description", "title", "example", "examples", "externalDocs", "deprecat
 
 
 def bare(value, names=False):
-    """The schema without what is only said; names: its keys are names of properties. OpenAPI 3.0's nullable becomes a type."""
+    """The schema without what is only said; names: its keys are names of properties. OpenAPI 3.0's nullable becomes a
+    type.
+    """
     if isinstance(value, list):
         return [bare(item) for item in value]
     if not isinstance(value, dict):

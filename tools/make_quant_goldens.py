@@ -4,8 +4,8 @@ blocks of GGUF files stand for (tests/tensor/data/blocks.bin, for tests/import/t
 Made with mlx 0.32.4 (CPU), gguf 0.19.0, numpy 2.4.6, Python 3.11:  tools/make_quant_goldens.py
 
 quant.bin is a row of records, little-endian: six u32 (operation 0 dequantise 1 quantise; Quant and DType as numbered in
-src/tensor/tensor.h; bits; group; rows), then COLS columns per row of: packed data, scales, biases (affine) and f32 values.
-blocks.bin: two u32 (type as numbered by GGUF, elements), the blocks, f32 values.
+src/tensor/tensor.h; bits; group; rows), then COLS columns per row of: packed data, scales, biases (affine) and f32
+values. blocks.bin: two u32 (type as numbered by GGUF, elements), the blocks, f32 values.
 """
 
 import struct

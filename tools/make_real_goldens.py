@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Goldens of the real models, from mlx-lm 0.32.2 (mlx-cpu 0.32.4): tools/make_real_goldens.py NAME… writes tests/real/NAME.json.
+"""Goldens of the real models, from mlx-lm 0.32.2 (mlx-cpu 0.32.4): tools/make_real_goldens.py NAME… writes
+tests/real/NAME.json.
 
-The model is the converted checkpoint with every matrix dequantised to f32. mlx-cpu multiplies at about 1 GFLOP/s, so products go
-through numpy's BLAS; everything else is mlx-lm. Stored per model: perplexity of a page of English and of code; for five prompts a
-greedy answer of 64 tokens by mlx-lm and at each of its positions the argmax and the lead over the second logit."""
+The model is the converted checkpoint with every matrix dequantised to f32. mlx-cpu multiplies at about 1 GFLOP/s, so
+products go through numpy's BLAS; everything else is mlx-lm. Stored per model: perplexity of a page of English and of
+code; for five prompts a greedy answer of 64 tokens by mlx-lm and at each of its positions the argmax and the lead over
+the second logit.
+"""
 
 import json
 import os

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/text/data/jinja_goldens.json: small templates with what jinja2 makes of them.
 
-The environment is transformers' own (5.23 with jinja2 3.1.6, MarkupSafe 3.0.3, Python 3.11) and the filter from_json, which
-templates use although transformers has none.
+The environment is transformers' own (5.23 with jinja2 3.1.6, MarkupSafe 3.0.3, Python 3.11) and the filter from_json,
+which templates use although transformers has none.
     python3 tools/make_template_goldens.py > tests/text/data/jinja_goldens.json
 """
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Varied strings for tokenizer tests (`strings()`, deterministic), and the committed goldens of tests/text/test_tokenizer.c:
-small synthetic tokenizer.json files with the ids and texts that the reference library gives for them.
+"""Varied strings for tokenizer tests (`strings()`, deterministic), and the committed goldens of
+tests/text/test_tokenizer.c: small synthetic tokenizer.json files with the ids and texts that the reference library
+gives for them.
 
 Pinned: tokenizers 0.23.3.
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Writes src/text/unicode/unicode_tables.c: all that the server knows about characters, in one packed form.
 
-Pinned: Unicode 16, as the libraries have it whose results are the reference. Categories, scripts and properties come from the
-regex engine of tokenizers 0.23.3 (Oniguruma), lower case and normal forms from its normalizers (Rust's tables; the library's
-own, older ones), so that both agree on every code point. What that library cannot be asked comes from Python 3.11
-(Unicode 14): upper and title case, digits, and the decompositions proposed to the library. The template language uses the same
-tables: its reference, Python 3.11, differs only on characters assigned after Unicode 14 and on ten whose case or category has
-changed since, and newer Pythons do as these tables do.
+Pinned: Unicode 16, as the libraries have it whose results are the reference. Categories, scripts and properties come
+from the regex engine of tokenizers 0.23.3 (Oniguruma), lower case and normal forms from its normalizers (Rust's tables;
+the library's own, older ones), so that both agree on every code point. What that library cannot be asked comes from
+Python 3.11 (Unicode 14): upper and title case, digits, and the decompositions proposed to the library. The template
+language uses the same tables: its reference, Python 3.11, differs only on characters assigned after Unicode 14 and on
+ten whose case or category has changed since, and newer Pythons do as these tables do.
 
 usage: tools/make_unicode_tables.py > src/text/unicode/unicode_tables.c
 """
@@ -340,7 +340,9 @@ def find(pool, codes):
 
 
 def emit_expansions(name, mapping, pool):
-    """Full decompositions: runs of neighbours whose expansions are equally long and stand one after the other in the pool."""
+    """Full decompositions: runs of neighbours whose expansions are equally long and stand one after the other in the
+    pool.
+    """
     assert max(map(len, mapping.values())) <= 18  # UNICODE_EXPANSION_MAX
     runs = []
     for c, text in sorted(mapping.items()):

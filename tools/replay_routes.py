@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Plays a trace of `--route-trace FILE` again: how many of the experts that were wanted are found in caches of other sizes, by the engine's rule
-(least recently used gives way; least often used, of other layers, where less fits than a step uses in all layers), and by the best rule there can be, which
-knows the future (Belady's). tools/replay_routes.py FILE [--share 0.05,0.1,…]
+"""Plays a trace of `--route-trace FILE` again: how many of the experts that were wanted are found in caches of other
+sizes, by the engine's rule (least recently used gives way; least often used, of other layers, where less fits than a
+step uses in all layers), and by the best rule there can be, which knows the future (Belady's). tools/replay_routes.py
+FILE [--share 0.05,0.1,…]
 
-The first line is the cache of the engine that wrote the trace. It must have the engine's own counters: else the exit code is 1."""
+The first line is the cache of the engine that wrote the trace. It must have the engine's own counters: else the exit
+code is 1.
+"""
 
 import argparse
 import collections

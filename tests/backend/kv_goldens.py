@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/backend/data/kv_goldens.txt: codebooks, and codes of pages, as an implementation that shares nothing with
-src/backend/kv_*.c finds them (numpy 2.4.6, double precision). test_kv_quant.c compares.
+"""Writes tests/backend/data/kv_goldens.txt: codebooks, and codes of pages, as an implementation that shares nothing
+with src/backend/kv_*.c finds them (numpy 2.4.6, double precision). test_kv_quant.c compares.
 
   signs S1 S2         the published vectors of 128, bit i of byte i/8 set where number i is -1
   edges F e…          between the levels of the positive half

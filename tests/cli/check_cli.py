@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The command line as a newcomer meets it: mistyped options, prompts of several words, a full device, a port that is taken, addresses of
-this machine, and `apus chat` on a terminal of its own."""
+"""The command line as a newcomer meets it: mistyped options, prompts of several words, a full device, a port that is
+taken, addresses of this machine, and `apus chat` on a terminal of its own.
+"""
 
 import json
 import os

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""SwiftLM's command line on our binary: each of its options does the same, or says that it is not there yet; the examples of its README,
-with a small model in place of theirs."""
+"""SwiftLM's command line on our binary: each of its options does the same, or says that it is not there yet; the
+examples of its README, with a small model in place of theirs.
+"""
 
 import json
 import os
@@ -14,7 +15,10 @@ from tiny_model import write_tiny_model
 
 check = Checks()
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "seed": 5}
-THINKS = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}{{ 'T' if enable_thinking else 'N' if enable_thinking is defined else '?' }}{% endif %}"
+THINKS = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}"
+    "{{ 'T' if enable_thinking else 'N' if enable_thinking is defined else '?' }}{% endif %}"
+)
 
 # The whole of its --help (Sources/SwiftLM/Server.swift), each with values and what is to be seen of it.
 SERVED, LATER, OTHERS = "serves", "not there yet", "something else"
@@ -195,7 +199,9 @@ def test_later(model):
 
 
 def test_examples(model):
-    """README.md of SwiftLM, where the examples name models of theirs by ours; `model` of a request names it as --model-name does."""
+    """README.md of SwiftLM, where the examples name models of theirs by ours; `model` of a request names it as
+    --model-name does.
+    """
     examples = [
         [],
         ["--stream-experts"],
@@ -217,8 +223,10 @@ def test_examples(model):
             },
             {
                 "role": "user",
-                "content": "Clip 1: Delivery person drops package at 14:02. Clip 2: Delivery person walks away down driveway at 14:03. Do these clips "
-                "represent the same security event? Output a JSON object with a `duplicate` boolean and a `reason` string.",
+                "content": "Clip 1: Delivery person drops package at 14:02. Clip 2: Delivery person walks away down "
+                "driveway at 14:03. Do these clips "
+                "represent the same security event? Output a JSON object with a `duplicate` boolean and a `reason` "
+                "string.",
             },
         ]
         events = server.stream("/v1/chat/completions", {"messages": aegis, "max_tokens": 20})

@@ -1,4 +1,6 @@
-"""instructor: objects by tools and by schemas, whole, in parts and as a list, with OpenAI's and Anthropic's clients; errors."""
+"""instructor: objects by tools and by schemas, whole, in parts and as a list, with OpenAI's and Anthropic's clients;
+errors.
+"""
 
 import anthropic
 import instructor

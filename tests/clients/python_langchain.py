@@ -1,4 +1,6 @@
-"""LangChain's three doors (OpenAI's chat and Responses, Anthropic's Messages, Ollama's): chat, stream, tools, structured output, errors."""
+"""LangChain's three doors (OpenAI's chat and Responses, Anthropic's Messages, Ollama's): chat, stream, tools,
+structured output, errors.
+"""
 
 import anthropic
 import ollama

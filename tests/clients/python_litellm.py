@@ -1,4 +1,6 @@
-"""LiteLLM by four of its providers (openai, hosted_vllm, anthropic, ollama_chat): chat, stream, tools, structured output, errors."""
+"""LiteLLM by four of its providers (openai, hosted_vllm, anthropic, ollama_chat): chat, stream, tools, structured
+output, errors.
+"""
 
 import json
 import os

@@ -187,7 +187,9 @@ def shared(match, number):
 
 
 def entry(text, at):
-    """Where the body of the kernel begins whose `__global__` ends at `at`, and its launch bounds; None for declarations."""
+    """Where the body of the kernel begins whose `__global__` ends at `at`, and its launch bounds; None for
+    declarations.
+    """
     bounds, end = "1024", at
     while True:
         end = text.index("(", end)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""apus pull, search, list and rm against a server that plays the Hugging Face Hub, and against huggingface_hub: what either puts
-into the cache the other finds whole; no fault of network, server or disk ever leaves a wrong file, and every pull goes on
-where it was.
-    check_hub.py [PART…]   only the tests whose names hold a PART"""
+"""apus pull, search, list and rm against a server that plays the Hugging Face Hub, and against huggingface_hub: what
+either puts into the cache the other finds whole; no fault of network, server or disk ever leaves a wrong file, and
+every pull goes on where it was.
+    check_hub.py [PART…]   only the tests whose names hold a PART
+"""
 
 import fcntl
 import hashlib
@@ -181,7 +182,7 @@ def pulls(home, repo, what, code=0, name=NAME, **environment):
     return err
 
 
-# --- The cache is huggingface_hub's ------------------------------------------------------------------------------------
+# --- The cache is huggingface_hub's -----------------------------------------------------------------------------------
 
 
 def test_layout_both_ways():
@@ -285,11 +286,11 @@ def test_revisions():
         check(code == 1 and "no revision 'v9'" in err, f"an unknown revision: {err}")
 
 
-# --- Interruptions -------------------------------------------------------------------------------------------------------
+# --- Interruptions ----------------------------------------------------------------------------------------------------
 
 
 def test_cut_at_random_points():
-    """Connections that break after a random number of bytes, again and again: right in the end, and little comes twice."""
+    """Connections that break after a random number of bytes, again and again: right at last, and little comes twice."""
     size = 9 * MB
     for round_ in range(50):
         repo = checkpoint(size + round_ * 1017)
@@ -375,7 +376,7 @@ def test_slow():
         pulls(home, repo, "a slow server", HF_HUB_DOWNLOAD_TIMEOUT="2")
 
 
-# --- Wrong answers -----------------------------------------------------------------------------------------------------------
+# --- Wrong answers ----------------------------------------------------------------------------------------------------
 
 
 def test_wrong_bytes():
@@ -559,7 +560,7 @@ def test_token():
         check("no token has" in err, f"a header smuggled in: {err}")
 
 
-# --- Refusals ------------------------------------------------------------------------------------------------------------------
+# --- Refusals ---------------------------------------------------------------------------------------------------------
 
 
 def test_messages():
@@ -652,7 +653,7 @@ def test_offline():
         check(code == 0 and "using what is in the cache" in err, f"no network: {err}")
 
 
-# --- Disks and neighbours ---------------------------------------------------------------------------------------------------------
+# --- Disks and neighbours ---------------------------------------------------------------------------------------------
 
 
 def mount_small(folder, size):
@@ -745,7 +746,7 @@ def test_together_with_python():
         check(process.returncode == 0 and "another process" in err, f"and then it goes on: {err}")
 
 
-# --- GGUF, list, rm, search -------------------------------------------------------------------------------------------------------
+# --- GGUF, list, rm, search -------------------------------------------------------------------------------------------
 
 
 def gguf_repo():
@@ -864,7 +865,7 @@ def test_search():
         check(code == 2, f"offline: {err}")
 
 
-# --- In use --------------------------------------------------------------------------------------------------------------------------
+# --- In use -----------------------------------------------------------------------------------------------------------
 
 
 def test_progress():
@@ -956,7 +957,8 @@ def test_used_by_python():
         check(got == "Model", f"mlx-lm loads ours: {got}")
         tokens = python(
             home,
-            f"from transformers import AutoTokenizer\nprint(json.dumps(AutoTokenizer.from_pretrained({NAME!r}).encode('ab')))",
+            f"from transformers import "
+            f"AutoTokenizer\nprint(json.dumps(AutoTokenizer.from_pretrained({NAME!r}).encode('ab')))",
             HF_HUB_OFFLINE="1",
         )
         check(tokens == [vocabulary["a"], vocabulary["b"]], f"transformers reads ours: {tokens}")

@@ -1,6 +1,9 @@
-"""Plays the Hugging Face Hub on this machine: the API, resolve addresses, and on another port the CDN that they send to.
+"""Plays the Hugging Face Hub on this machine: the API, resolve addresses, and on another port the CDN that they send
+to.
 
-What is unusual is said in `hub.faults`, a dict; a fault with a count ends after so many uses. Every request is in `hub.log`."""
+What is unusual is said in `hub.faults`, a dict; a fault with a count ends after so many uses. Every request is in
+`hub.log`.
+"""
 
 import gzip
 import hashlib
@@ -236,7 +239,8 @@ class HubHandler(http.server.BaseHTTPRequestHandler):
         headers = {}
         if start + self.hub.page < len(entries):
             headers["Link"] = (
-                f'<{self.hub.url}/api/models/{name}/tree/{revision}?recursive=true&cursor={start + self.hub.page}>; rel="next"'
+                f"<{self.hub.url}/api/models/{name}/tree/{revision}?recursive=true&cursor={start + self.hub.page}>; "
+                f'rel="next"'
             )
         self.answer_json(entries[start : start + self.hub.page], headers)
 

@@ -3,11 +3,12 @@
 
     tests/import/check_vocabularies.py [--count N] [--seed N] [--vocabularies DIR]
 
-Published vocabularies in GGUF (ggml-vocab-*.gguf of llama.cpp, in the source package of llama-cpp-python 0.3.36 on PyPI, which
-is fetched once into ${XDG_CACHE_HOME:-~/.cache}/apus/vocabularies): the ids that Hugging Face's tokenizer of that model gave
-(the .out files), and on generated strings those of the library with the same vocabulary and the pre-tokenizer as that model's
-tokenizer.json has it, which is written out below. Published tokenizer.json files (those of tests/text/check_tokenizers.py) go into
-GGUF as llama.cpp's converter writes them, and must come back with the same ids. Exit 77 when something is missing and cannot be had.
+Published vocabularies in GGUF (ggml-vocab-*.gguf of llama.cpp, in the source package of llama-cpp-python 0.3.36 on
+PyPI, which is fetched once into ${XDG_CACHE_HOME:-~/.cache}/apus/vocabularies): the ids that Hugging Face's tokenizer
+of that model gave (the .out files), and on generated strings those of the library with the same vocabulary and the
+pre-tokenizer as that model's tokenizer.json has it, which is written out below. Published tokenizer.json files (those
+of tests/text/check_tokenizers.py) go into GGUF as llama.cpp's converter writes them, and must come back with the same
+ids. Exit 77 when something is missing and cannot be had.
 """
 
 import argparse
@@ -46,7 +47,8 @@ def cases(*ranges):
 
 
 DIGITS = {"type": "Digits", "individual_digits": True}
-# General categories Lu, Ll and Lt of Unicode 12 without what has no other case: the class that DeepSeek's file spells out.
+# General categories Lu, Ll and Lt of Unicode 12 without what has no other case: the class that DeepSeek's file spells
+# out.
 WORDS = cases(
     (0x41, 0x5A),
     (0x61, 0x7A),
@@ -178,7 +180,8 @@ MODELS = {
     "qwen35": (
         [
             split(
-                rf"{SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+                rf"{SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*"
+                r"|\s*[\r\n]+|\s+(?!\S)|\s+"
             ),
             byte_level(False),
         ],

@@ -812,7 +812,8 @@ def check_poisoned(apus):
             files = weights(tensors=changed(tensor, [dtype, shape, value * (len(raw) // 4)]))
             outcome = with_directory(files, lambda d: run(arguments_of(apus, "run", d)))
             if outcome.code not in (0, 1) or outcome.seconds > SECONDS_MAX:
-                return f"{name} in {tensor}: exit code {outcome.code} after {outcome.seconds:.1f} s: {outcome.stderr[-300:]}"
+                code, said = outcome.code, outcome.stderr[-300:]
+                return f"{name} in {tensor}: exit code {code} after {outcome.seconds:.1f} s: {said}"
     return None
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Logits of tiny random checkpoints, made here with mlx-lm's own classes and written as its convert writes them, against
-mlx-lm on the same checkpoint. The shapes are meant to be unlike the committed fixtures of tests/family.
+"""Logits of tiny random checkpoints, made here with mlx-lm's own classes and written as its convert writes them,
+against mlx-lm on the same checkpoint. The shapes are meant to be unlike the committed fixtures of tests/family.
 
     python tests/model/check_logits.py [--apus build/apus] [--keep DIR] [--no-run] [NAME…]
 
@@ -9,12 +9,12 @@ models of mlx-lm. Written for mlx 0.32.4 and mlx-lm 0.32.2 on the CPU.
 
 The golden is mlx-lm in f32 on the tensors of the file, dequantised to f32; the last tokens go one at a time. Checked:
   info   `apus info --strict-config` knows every field of the config;
-  ref    --cpu ref within 1e-4 of max|logit| at every position. mlx-lm in f64 differs from itself in f32 by up to 6e-6 on
-         such models, and the smallest structural error tried (rope theta 1 % off) moves them by 3e-4;
+  ref    --cpu ref within 1e-4 of max|logit| at every position. mlx-lm in f64 differs from itself in f32 by up to 6e-6
+         on such models, and the smallest structural error tried (rope theta 1 % off) moves them by 3e-4;
   fast   every other instruction set of this machine: mean and median over the rows of the KL divergence at most 4 times
-         what rounding the input of every matrix product to 8 bits (per 32 values) costs in this very model (4: one scale per
-         row instead of per 32 values costs 2), and the first choice equal wherever it leads by more than 4 times the largest
-         change that this rounding makes (twice its error on both sides);
+         what rounding the input of every matrix product to 8 bits (per 32 values) costs in this very model (4: one
+         scale per row instead of per 32 values costs 2), and the first choice equal wherever it leads by more than 4
+         times the largest change that this rounding makes (twice its error on both sides);
   cuts   one prefill = chunks of 1, 7, 128 = token by token, with 1 and 2 threads: bit for bit.
 """
 
@@ -42,9 +42,10 @@ TIMEOUT_S = 60
 
 
 class Case:
-    """config: what config.json says. reference: fields mlx-lm gets instead (None: taken away), where it does not read the
-    newer spelling. dtype, quant: how the checkpoint is stored; keep: modules left unquantised; overrides: other parameters
-    for modules. biases: modules that get a bias mlx-lm has no field for. extra: tensors to be left alone."""
+    """config: what config.json says. reference: fields mlx-lm gets instead (None: taken away), where it does not read
+    the newer spelling. dtype, quant: how the checkpoint is stored; keep: modules left unquantised; overrides: other
+    parameters for modules. biases: modules that get a bias mlx-lm has no field for. extra: tensors to be left alone.
+    """
 
     def __init__(
         self,
@@ -184,7 +185,7 @@ def rope_cases():
                     reference={"rope_theta": theta, "rope_scaling": scaling, "rope_parameters": None},
                 )
         yield Case(
-            f"{family}-rope-dynamic-beyond",  # mlx-lm's depends on the cuts, ours on the position: one at a time they agree
+            f"{family}-rope-dynamic-beyond",  # mlx-lm's depends on the cuts: one at a time they agree
             small(family, rope_scaling={"type": "dynamic", "factor": 3.0}, max_position_embeddings=24),
             steps=41 - 24,
         )
@@ -889,7 +890,8 @@ def check_case(case, program, golden, rough, sets, turn):
         if cut.tobytes() != results[name].tobytes():
             rows = np.flatnonzero((cut != results[name]).any(-1))
             raise Failure(
-                f"{name}: chunks of {chunk} with {threads} threads are not bit-equal to a prefill and steps: {len(rows)} "
+                f"{name}: chunks of {chunk} with {threads} threads are not bit-equal to a prefill and steps: "
+                f"{len(rows)} "
                 f"rows from {rows[0] if len(rows) else 0} on, by {np.abs(cut - results[name]).max():.1e}"
             )
     words.append(f"cuts {name}")
@@ -914,7 +916,8 @@ def work(job):
             limits = Fast(golden, rough)
             return (
                 True,
-                f"made    {name:34} max {np.abs(golden).max():5.1f}  int8 kl {limits.mean:.1e}/{limits.median:.1e}  {limits.clear.sum()}/{len(golden)} clear",
+                f"made    {name:34} max {np.abs(golden).max():5.1f}  int8 kl {limits.mean:.1e}/{limits.median:.1e}  "
+                f"{limits.clear.sum()}/{len(golden)} clear",
             )
         try:
             words = check_case(case, Program(apus, path, tokens), golden, rough, sets, turn)
@@ -927,12 +930,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--apus", default="build/apus")
+    parser.add_argument("--every", type=int, default=1, help="takes every N-th case")
     parser.add_argument("--keep")
     parser.add_argument("--no-run", action="store_true")
     options = parser.parse_args()
     names = [c.name for c in all_cases()]
     assert len(set(names)) == len(names), "two cases of one name"
-    names = [n for n in names if not options.names or any(part in n for part in options.names)]
+    names = [n for n in names if not options.names or any(part in n for part in options.names)][:: options.every]
     apus = None if options.no_run else os.path.abspath(options.apus)
     sets = instruction_sets()
     jobs = [(i, name, apus, options.keep, sets) for i, name in enumerate(names)]

@@ -1,4 +1,4 @@
-"""The API on a real model: shapes of every answer, streams equal whole answers, seeds, isolation, cancellation, limits."""
+"""The API on a real model: shapes of answers, streams equal whole answers, seeds, isolation, cancellation, limits."""
 
 import http.client
 import json
@@ -13,6 +13,12 @@ from apus_server import Checks, Server, model_path
 
 check = Checks()
 SHORT = {"max_tokens": 24, "temperature": 0}
+
+
+def post(path, body, version="HTTP/1.1"):
+    """A request as its bytes."""
+    head = f"POST {path} {version}\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
 def valid(schema, value, what):
@@ -206,9 +212,7 @@ def test_disconnect(s):
             }
         )
         raw = socket.create_connection(("127.0.0.1", s.port))
-        raw.sendall(
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-        )
+        raw.sendall(post("/v1/chat/completions", body))
         start = time.time()
         while s.health()["running"] == 0 and time.time() - start < 10:
             time.sleep(0.01)
@@ -261,9 +265,7 @@ def raw_stream(s, version, fields, receive_bytes=None):
     raw.settimeout(120)
     raw.connect(("127.0.0.1", s.port))
     body = json.dumps({"model": s.name, "stream": True, "messages": [{"role": "user", "content": "Count."}], **fields})
-    raw.sendall(
-        f"POST /v1/chat/completions {version}\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-    )
+    raw.sendall(post("/v1/chat/completions", body, version))
     return raw
 
 
@@ -304,9 +306,7 @@ def test_stream_wire(s):
         check(is_whole(unchunk(body)), f"chunks hold the events (request {again} of a connection): {body[-200:]}")
         if not again:  # the connection lives on behind a stream
             text = json.dumps({"model": s.name, "prompt": "One, two,", "stream": True, **SHORT})
-            raw.sendall(
-                f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
-            )
+            raw.sendall(post("/v1/completions", text))
     raw.close()
     raw = raw_stream(s, "HTTP/1.0", SHORT)
     head, _, body = read_until(raw, b"never").partition(b"\r\n\r\n")

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""The KV cache as clients see it: fields that choose its form and whom it is shared with, what is refused, what answers tell."""
+"""The KV cache as clients see it: fields that choose its form and whom it is shared with, what is refused, what answers
+tell.
+"""
 
 import json
 import os
@@ -125,7 +127,9 @@ def converse(server, messages, **fields):
 
 
 def check_conversations(server, **fields):
-    """Conversations that share a system prompt only, and one whose middle is edited: all but a page of what they share is found."""
+    """Conversations that share a system prompt only, and one whose middle is edited: all but a page of what they share
+    is found.
+    """
     system = {"role": "system", "content": LONG}
     size = server.chat([system], max_tokens=1, cache_prompt=False, **fields)[1]["usage"]["prompt_tokens"]
     for number, name in enumerate(("Ada", "Grace", "Mary")):

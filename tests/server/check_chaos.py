@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Clients that vanish, dawdle, send far too much or two requests in one, weights that shrink, and a shutdown under load: the server lives,
-its memory stays, and who streams beside them does not notice.
+"""Clients that vanish, dawdle, send far too much or two requests in one, weights that shrink, and a shutdown under
+load: the server lives, its memory stays, and who streams beside them does not notice.
     check_chaos.py            1,000 disconnects, 400 slow connections
-    check_chaos.py long       10,000 of each; and gaps of a real model's stream beside all of it, held against twice those alone (a few minutes, on
-                              a machine that does nothing else)"""
+    check_chaos.py long       10,000 of each; and gaps of a real model's stream beside all of it, held against twice
+                              those alone (a few minutes, on a machine that does nothing else)
+"""
 
 import json
 import multiprocessing
@@ -29,7 +30,8 @@ HOST = "Host: localhost\r\n"
 POST = "POST /v1/chat/completions HTTP/1.1\r\n" + HOST + "Content-Type: application/json\r\n"
 CHUNKED = POST + "Transfer-Encoding: chunked\r\n\r\n"
 HIDDEN = "GET /v1/models HTTP/1.1\r\n" + HOST + "\r\n"
-# Each ends where one reader sees the request end; another one would see the hidden request as part of it, or the other way round.
+# Each ends where one reader sees the request end; another one would see the hidden request as part of it, or the other
+# way round.
 SMUGGLED = [
     POST + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     POST + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
@@ -191,7 +193,7 @@ def disconnects(server, count=DISCONNECTS):
 
 
 def slow(server):
-    """Half-sent headers and bodies; all are told so, and cut off, after 10 s (bodies: later, so they go by themselves)."""
+    """Half-sent headers and bodies; all are told so and cut off after 10 s (bodies: later, so they go themselves)."""
     sockets = []
     start = time.time()
     for i in range(SLOW):
@@ -395,7 +397,8 @@ def main():
             time.sleep(3)
             alone, longest, count = steady.stop()
             print(
-                f"alone: p99 of gaps {alone * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms of {count}; {before / MIB:.0f} MiB"
+                f"alone: p99 of gaps {alone * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms of {count}; "
+                f"{before / MIB:.0f} MiB"
             )
             for part in (smuggled, disconnects, slow, wide, large, long_prompts):
                 steady, start = Steady(server), time.time()
@@ -403,7 +406,8 @@ def main():
                 beside, longest, count = steady.stop()
                 check(server.alive() and server.wait_idle(), f"the server lives and is idle after {part.__name__}")
                 print(
-                    f"{part.__name__}: {time.time() - start:.1f} s; p99 of gaps {beside * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms of {count}; "
+                    f"{part.__name__}: {time.time() - start:.1f} s; p99 of gaps {beside * 1e3:.1f} ms, longest "
+                    f"{longest * 1e3:.1f} ms of {count}; "
                     f"{memory(server, 'VmRSS') / MIB:.0f} MiB, at most {memory(server, 'VmHWM') / MIB:.0f}"
                 )
                 # Two cores are shared with the clients of this test: below 100 ms it is the scheduler's doing.

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""A tiny model on a device, through the server: COUNT mixed requests (lengths, temperatures, some with log-probabilities, n, schemas, stop strings), first one by one,
-then by 32 clients at once, some of which leave amid a stream; each answer must be the one it was alone, bit for bit.
-tests/server/check_device.py [DEVICE] [COUNT] [OPTIONS of apus serve…]; tests/cuda.sh runs it on a GPU."""
+"""A tiny model on a device, through the server: COUNT mixed requests (lengths, temperatures, some with
+log-probabilities, n, schemas, stop strings), first one by one, then by 32 clients at once, some of which leave amid a
+stream; each answer must be the one it was alone, bit for bit. tests/server/check_device.py [DEVICE] [COUNT] [OPTIONS of
+apus serve…]; tests/cuda.sh runs it on a GPU.
+"""
 
 import http.client
 import json
@@ -89,7 +91,8 @@ def main():
                 thread.join()
         refused = sum(status != 200 for status, _ in alone)
         print(
-            f"{count} answers on {' '.join([device, *options])}: {count - len(same)} differ from alone, {refused} refused"
+            f"{count} answers on {' '.join([device, *options])}: {count - len(same)} differ from alone, {refused} "
+            f"refused"
         )
         sys.exit(1 if len(same) < count or refused else 0)
 

@@ -251,7 +251,9 @@ def test_ollama(s):
 
 
 def test_limits(s):
-    """More tokens than the context holds, and prompts that do not fit it, as each door's clients expect them to be taken."""
+    """More tokens than the context holds, and prompts that do not fit it, as each door's clients expect them to be
+    taken.
+    """
     ask = [{"role": "user", "content": ASK}]
     client = anthropic.Anthropic(base_url=s.url, api_key="none", max_retries=0)
     with client.messages.stream(model=s.name, max_tokens=64000, messages=ask, extra_body={"temperature": 0}) as stream:

@@ -1,9 +1,10 @@
-"""/v1/embeddings with the official OpenAI SDK: vectors of a small random Qwen3 as mlx-lm has them (last token, and mean), alone and in batches
-bit for bit, their forms, limits and errors, and clients that go away.
+"""/v1/embeddings with the official OpenAI SDK: vectors of a small random Qwen3 as mlx-lm has them (last token, and
+mean), alone and in batches bit for bit, their forms, limits and errors, and clients that go away.
 
-The oracle is mlx-lm in f32 on the same weights; sentence-transformers' files say how states are pooled. Tolerance: 1e-4 of the largest
-component, as tests/model/check_logits.py has it for logits: sums of f32 in another order, while the smallest structural error moves them by
-more."""
+The oracle is mlx-lm in f32 on the same weights; sentence-transformers' files say how states are pooled. Tolerance: 1e-4
+of the largest component, as tests/model/check_logits.py has it for logits: sums of f32 in another order, while the
+smallest structural error moves them by more.
+"""
 
 import base64
 import concurrent.futures
@@ -215,9 +216,9 @@ def test_vanished(server):
     body = json.dumps({"model": server.name, "input": [[i % 90 for i in range(500)]] * 2000}).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as s:
         s.sendall(
-            b"POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-            % len(body)
-            + body
+            b"POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n"
+            b"\r\n" % len(body) + body
         )
         while server.health()["running"] == 0:
             pass

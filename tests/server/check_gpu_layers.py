@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Layers split between a device and the processor, through the server: --gpu-layers in all its forms, with prompts that share a beginning,
-forks, parking, pages on disk, streamed experts; memory of the device that is too small, by numbers; a device that has no memory for a step.
-The device is build/stand-in/apus-cuda.so (tests/backend/stand_in.c), which computes as --cpu ref does, bit for bit."""
+"""Layers split between a device and the processor, through the server: --gpu-layers in all its forms, with prompts that
+share a beginning, forks, parking, pages on disk, streamed experts; memory of the device that is too small, by numbers;
+a device that has no memory for a step. The device is build/stand-in/apus-cuda.so (tests/backend/stand_in.c), which
+computes as --cpu ref does, bit for bit.
+"""
 
 import json
 import os
@@ -40,7 +42,9 @@ def ask(server, prompt="abc", **fields):
 
 
 def several(server):
-    """One after the other with a common beginning, then all together, one of them forked: pages are shared, parked and taken again."""
+    """One after the other with a common beginning, then all together, one of them forked: pages are shared, parked and
+    taken again.
+    """
     beginning = "".join(chr(97 + i * 7 % 26) for i in range(500))
     alone = [ask(server, beginning + ending) for ending in ("x", "yy", "zzz")]
     together = [None] * 6

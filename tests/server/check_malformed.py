@@ -1,5 +1,6 @@
-"""More than 500 malformed requests: every one is answered 4xx in OpenAI's error shape (or the connection is closed for what is not
-HTTP), never 5xx, and the server goes on as if nothing had happened."""
+"""More than 500 malformed requests: every one is answered 4xx in OpenAI's error shape (or the connection is closed for
+what is not HTTP), never 5xx, and the server goes on as if nothing had happened.
+"""
 
 import json
 import random
@@ -330,7 +331,8 @@ def protocol(server):
         ).encode(),
         "both lengths": (
             head
-            + f"Host: localhost\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\n\r\n"
+            + "Host: localhost\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + f"{len(body):x}\r\n{body}\r\n0\r\n\r\n"
         ).encode(),
         "two lengths": (
             head + f"Host: localhost\r\nContent-Length: 5\r\nContent-Length: {len(body)}\r\n\r\n{body}"

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""/metrics: what Prometheus' own parser makes of it, figures that follow requests, and a model whose name needs escapes."""
+"""/metrics: what Prometheus' own parser makes of it, figures that follow requests, and a model whose name needs
+escapes.
+"""
 
 import math
 import time

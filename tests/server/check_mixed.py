@@ -1,6 +1,8 @@
-"""64 mixed requests at once (schemas, grammars, tools, budgets of reasoning, free text, several choices, streams, other doors) against each
-of them alone: the same bytes, with log-probabilities. The same again after a restart with other sizes of batches, and with a KV cache so small
-that requests wait for each other's pages. The model is random, so it says nothing twice unless it must."""
+"""64 mixed requests at once (schemas, grammars, tools, budgets of reasoning, free text, several choices, streams, other
+doors) against each of them alone: the same bytes, with log-probabilities. The same again after a restart with other
+sizes of batches, and with a KV cache so small that requests wait for each other's pages. The model is random, so it
+says nothing twice unless it must.
+"""
 
 import concurrent.futures
 import json
@@ -15,7 +17,8 @@ check = Checks()
 COUNT = 64  # (strings are of letters: this vocabulary has bytes that begin a character and none that end it)
 THINKS = (
     "{% for m in messages %}{{ '<|start|>' + m.role + '\\n' + m.content + '<|end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% if enable_thinking %}{{ '<think>' }}{% else %}{{ '<think></think>' }}{% endif %}{% endif %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% if enable_thinking %}{{ '<think>' }}{% else %}{{ "
+    "'<think></think>' }}{% endif %}{% endif %}"
 )
 SCHEMA = {
     "type": "object",

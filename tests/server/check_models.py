@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Two real models in one server: `model` in a request chooses, answers are those of each model served alone, one is unloaded and
-loaded again while the other answers, and a file that shrinks fails its own model only, by name in the log."""
+"""Two real models in one server: `model` in a request chooses, answers are those of each model served alone, one is
+unloaded and loaded again while the other answers, and a file that shrinks fails its own model only, by name in the log.
+"""
 
 import json
 import os

@@ -1,6 +1,8 @@
-"""OpenAI's OpenAPI description (openai_schemas.json) against what is served: requests drawn from it, requests that are known to be right, and
-both with anything put anywhere. Every answer, event and error is valid by the description; nothing is a 5xx, hangs or drops the connection;
-what the description refuses is refused; a stream says what the whole answer says. check_openapi.py [--count N] [--seed S] [--only INDEX]"""
+"""OpenAI's OpenAPI description (openai_schemas.json) against what is served: requests drawn from it, requests that are
+known to be right, and both with anything put anywhere. Every answer, event and error is valid by the description;
+nothing is a 5xx, hangs or drops the connection; what the description refuses is refused; a stream says what the whole
+answer says. check_openapi.py [--count N] [--seed S] [--only INDEX]
+"""
 
 import argparse
 import collections
@@ -45,7 +47,8 @@ TEMPLATE = (
     "{% if tools %}<|start|>system\nTools: {% for t in tools %}{{ t | tojson }}\n{% endfor %}Call: <tool_call>\n"
     '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|end|>\n{% endif %}'
     "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>\n"
-    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|end|>\n{% endfor %}'
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor '
+    "%}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
 )
 
@@ -58,8 +61,10 @@ VALIDATORS = {}
 
 
 def widen():
-    """What OpenAI's own service sends and clients await, and the description leaves out: streams of completions say null until their end, the
-    first token of an echoed prompt has no probability, and all chunks but the last say that there is no usage yet."""
+    """What OpenAI's own service sends and clients await, and the description leaves out: streams of completions say
+    null until their end, the first token of an echoed prompt has no probability, and all chunks but the last say that
+    there is no usage yet.
+    """
     completion = SCHEMAS["CreateCompletionResponse"]["properties"]["choices"]["items"]["properties"]
     completion["finish_reason"]["type"], completion["finish_reason"]["enum"] = (
         ["string", "null"],
@@ -306,8 +311,8 @@ DOORS = {  # path: fields that are right, schemas of request, answer and event
     "/v1/completions": (COMPLETIONS, "CreateCompletionRequest", "CreateCompletionResponse", "CreateCompletionResponse"),
     "/v1/responses": (RESPONSES, "CreateResponse", "Response", None),
 }
-# What the description forbids and is taken all the same: fewer tokens than 16, fractions of a bias, tools that do not exist yet; messages with
-# parts are two of its alternatives at once.
+# What the description forbids and is taken all the same: fewer tokens than 16, fractions of a bias, tools that do not
+# exist yet; messages with parts are two of its alternatives at once.
 BEYOND = ("$.max_output_tokens: ", "$.logit_bias[", "$.tools[", "$.input[")
 OTHERS = {
     **{path: body for path, body in BODIES.items() if path not in DOORS},
@@ -576,7 +581,9 @@ def difference(path, whole, events):
 
 
 def valid_answer(path, body, status, media, raw, what):
-    """An answer or a client's mistake, each as the description has it. Gives the events of a stream or the answer; None: an error."""
+    """An answer or a client's mistake, each as the description has it. Gives the events of a stream or the answer;
+    None: an error.
+    """
     if status != 200:
         answer = json.loads(raw)
         why = problem("ErrorResponse", answer) if 400 <= status < 500 else "not a client's mistake"

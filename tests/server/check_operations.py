@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""What a service manager and an operator do with a server: the log as JSON, notifications, keys and certificates exchanged by SIGHUP, a crowd of TLS
-handshakes, the time to drain, a text that is too long to be tokenized, and bench/server.py."""
+"""What a service manager and an operator do with a server: the log as JSON, notifications, keys and certificates
+exchanged by SIGHUP, a crowd of TLS handshakes, the time to drain, a text that is too long to be tokenized, and
+bench/server.py.
+"""
 
 import json
 import multiprocessing
@@ -46,9 +48,8 @@ def log(model):
                     {"model": server.name, "prompt": SECRET, "max_tokens": 1900, "n": 16, "ignore_eos": True}
                 ).encode()
                 s.sendall(
-                    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nx-request-id: gone\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-                    % len(body)
-                    + body
+                    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nx-request-id: gone\r\nContent-Type: "
+                    b"application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
                 )
             server.wait_idle()
             server.request("GET", "/metrics")
@@ -105,9 +106,8 @@ def notify(model):
                     {"model": server.name, "prompt": "x", "max_tokens": 1900, "n": 128, "ignore_eos": True}
                 ).encode()
                 client.sendall(
-                    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-                    % len(body)
-                    + body
+                    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                    b"Content-Length: %d\r\n\r\n" % len(body) + body
                 )
                 start = time.time()
                 while server.health()["running"] == 0 and time.time() < start + 10:
@@ -151,7 +151,7 @@ def certificate(place, name):
 
 
 def reload(model):
-    """SIGHUP: new connections get the new certificate, the new keys are asked for; what cannot be read changes nothing."""
+    """SIGHUP: new connections get the new certificate, the new keys are asked for; unreadable files change nothing."""
 
     def name(server):
         with insecure.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=10)) as s:
@@ -269,10 +269,13 @@ def handshakes(model):
             done.set()
             other.join()
             print(
-                f"{count.value / 3:.0f} handshakes a second beside it: a request takes {alone[len(alone) // 2] * 1e3:.2f} ms alone, "
-                f"{beside[len(beside) // 2] * 1e3:.2f} then, 99 of 100 within {beside[int(len(beside) * 0.99)] * 1e3:.1f}, {len(beside)} of them"
+                f"{count.value / 3:.0f} handshakes a second beside it: a request takes "
+                f"{alone[len(alone) // 2] * 1e3:.2f} ms alone, "
+                f"{beside[len(beside) // 2] * 1e3:.2f} then, 99 of 100 within "
+                f"{beside[int(len(beside) * 0.99)] * 1e3:.1f}, {len(beside)} of them"
             )
-            # Four of a millisecond or two before each turn, on processors that others use, too; all that have come would take half a second.
+            # Four of a millisecond or two before each turn, on processors that others use, too; all that have come
+            # would take half a second.
             check(beside[int(len(beside) * 0.9)] < 0.2, "a request beside handshakes")
             check(count.value > 100, "there were handshakes")
 

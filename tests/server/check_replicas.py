@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Ten replicas behind nginx (least_conn), as docs/operations.md sets it up: streams and whole answers go on all the time while one replica after another is
-killed, and drained; only what a killed one was answering ends. Skipped where there is no nginx."""
+"""Ten replicas behind nginx (least_conn), as docs/operations.md sets it up: streams and whole answers go on all the
+time while one replica after another is killed, and drained; only what a killed one was answering ends. Skipped where
+there is no nginx.
+"""
 
 import json
 import os
@@ -42,7 +44,8 @@ def start_nginx(nginx, place, ports):
     )
     with open(os.path.join(place, "nginx.conf"), "w") as file:
         file.write(
-            f"daemon off; worker_processes 1; pid {place}/pid; error_log {place}/error.log;\nevents {{ worker_connections 512; }}\n"
+            f"daemon off; worker_processes 1; pid {place}/pid; error_log {place}/error.log;\nevents {{ "
+            f"worker_connections 512; }}\n"
             f"http {{\naccess_log off;\n{paths}\n{documented(ports, port)}\n}}\n"
         )
     process = subprocess.Popen(
@@ -78,7 +81,8 @@ class Client(threading.Thread):
         out = b""
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as s:
             s.sendall(
-                b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "
+                b"application/json\r\n"
                 b"Content-Length: %d\r\n\r\n" % len(body) + body
             )
             while part := s.recv(65536):
@@ -136,7 +140,8 @@ def main():
                 time.sleep(1.5)
                 now = sum(len(client.failed) + len(client.broken) for client in clients) - before
                 lost += now
-                # least_conn gives each of 10 replicas one or two of 16 clients; others may have come between the count and the kill.
+                # least_conn gives each of 10 replicas one or two of 16 clients; others may have come between the count
+                # and the kill.
                 check(now <= held + 3, f"a kill of a replica that answered {held} ended {now} answers")
             check(hit > 0, "those that were killed were answering")
             drained = next(replica for replica in replicas if replica.alive())
@@ -161,7 +166,8 @@ def main():
         answers = sum(client.answers for client in clients)
         check(answers > 100 and all(client.answers > 2 for client in clients), f"{answers} answers")
         print(
-            f"{REPLICAS} replicas, {CLIENTS} clients: {answers} answers; {KILLS} kills of replicas that gave {hit} answers ended {ended} streams that had begun, and no other request"
+            f"{REPLICAS} replicas, {CLIENTS} clients: {answers} answers; {KILLS} kills of replicas that gave {hit} "
+            f"answers ended {ended} streams that had begun, and no other request"
         )
     check.done()
 

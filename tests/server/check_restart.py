@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""A server whose device breaks starts again in its own place: who is answered hears of it, who comes next waits and is answered, in the same process, on the
-same socket; the third time too, and then it stays as it is and says so. The device is build/stand-in/apus-cuda.so (tests/backend/stand_in.c).
-tests/server/check_restart.py [--gpu]: with the GPU that is here, and build/faulty/apus-cuda.so before its library."""
+"""A server whose device breaks starts again in its own place: who is answered hears of it, who comes next waits and is
+answered, in the same process, on the same socket; the third time too, and then it stays as it is and says so. The
+device is build/stand-in/apus-cuda.so (tests/backend/stand_in.c). tests/server/check_restart.py [--gpu]: with the GPU
+that is here, and build/faulty/apus-cuda.so before its library.
+"""
 
 import http.client
 import json
@@ -84,7 +86,9 @@ def join(threads, what, seconds=60):
 
 
 def watch_health(server, seconds=60):
-    """What it says, and why, from before a fault until all is well again; on a connection that stays open as long as the server wants it."""
+    """What it says, and why, from before a fault until all is well again; on a connection that stays open as long as
+    the server wants it.
+    """
     end, seen, connection = time.time() + seconds, [], None
     while time.time() < end:
         try:
@@ -155,7 +159,8 @@ def broken(server, file, what):
     join([*late, *health], what)
     seen = said[0]
     print(
-        f"{what}: whoever came next was answered after {time.time() - start:.2f} s; /health: {' '.join(state for state, _ in seen)}"
+        f"{what}: whoever came next was answered after {time.time() - start:.2f} s; /health: "
+        f"{' '.join(state for state, _ in seen)}"
     )
     check(all(b"error" in g["last"] and b"data" not in g["last"] for g in got), f"{what}: ends of streams: {got}")
     check(
@@ -220,7 +225,8 @@ def test_queue(model, home):
         )
         check(ask_again(server) == wanted, "the answer after a restart")
         print(
-            f"40 requests of which 2 ran have ended, and another is answered, {time.time() - start:.2f} s after the fault"
+            f"40 requests of which 2 ran have ended, and another is answered, {time.time() - start:.2f} s after the "
+            f"fault"
         )
 
 

@@ -1,6 +1,8 @@
-"""Answers that obey what requests say: a tiny model with random weights, which would say anything, behind the server. 1,000 seeds
-over schemas, all valid by jsonschema; regular expressions, choices, rules; 64 mixed requests at once, each byte for byte what it is
-alone, logprobs too; streams equal whole answers; what cannot be kept is refused with its name. Exit 77 without the tokenizer."""
+"""Answers that obey what requests say: a tiny model with random weights, which would say anything, behind the server.
+1,000 seeds over schemas, all valid by jsonschema; regular expressions, choices, rules; 64 mixed requests at once, each
+byte for byte what it is alone, logprobs too; streams equal whole answers; what cannot be kept is refused with its name.
+Exit 77 without the tokenizer.
+"""
 
 import json
 import os

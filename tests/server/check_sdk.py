@@ -1,4 +1,6 @@
-"""The official OpenAI Python SDK: chat, streaming, multi-turn, tools, logprobs, n = 3, structured output, completions, errors."""
+"""The official OpenAI Python SDK: chat, streaming, multi-turn, tools, logprobs, n = 3, structured output, completions,
+errors.
+"""
 
 import openai
 import pydantic

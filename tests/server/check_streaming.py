@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Experts that are streamed with a fifth of them in memory, over HTTP: while reads fail, come short, are slow or never come back, every answer
-that is completed is the one that a server gives that has all experts in memory, everything else is a clean error, and the server goes on.
---count N requests (60) for each way of reading; half of them several at a time, some with clients that vanish."""
+"""Experts that are streamed with a fifth of them in memory, over HTTP: while reads fail, come short, are slow or never
+come back, every answer that is completed is the one that a server gives that has all experts in memory, everything else
+is a clean error, and the server goes on. --count N requests (60) for each way of reading; half of them several at a
+time, some with clients that vanish.
+"""
 
 import argparse
 import concurrent.futures
@@ -148,7 +150,9 @@ def check_timings(model, budget):
 
 
 def check_trace(model, least, bank):
-    """The engine's counters are those of the rule that tools/replay_routes.py plays, however small the cache and whatever is read ahead."""
+    """The engine's counters are those of the rule that tools/replay_routes.py plays, however small the cache and
+    whatever is read ahead.
+    """
     for share, more in ((0, []), (0.1, []), (0.2, ["--expert-io", "threads"]), (0.6, ["--ssd-prefetch"])):
         trace = os.path.join(model, "trace")
         with start(model, int(least + bank * share), "--route-trace", trace, *more) as server:

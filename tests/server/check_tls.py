@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""HTTPS: whole answers, streams and large bodies on connections that live on; clients that are not TLS or never finish their handshake."""
+"""HTTPS: whole answers, streams and large bodies on connections that live on; clients that are not TLS or never finish
+their handshake.
+"""
 
 import http.client
 import json

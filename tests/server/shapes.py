@@ -1,5 +1,7 @@
 """JSON schemas of the wire format, from OpenAI's OpenAPI document 2.3.0 (CreateChatCompletionResponse,
-CreateChatCompletionStreamResponse, CreateCompletionResponse, Error, Model), with nothing extra allowed inside them but `timings`."""
+CreateChatCompletionStreamResponse, CreateCompletionResponse, Error, Model), with nothing extra allowed inside them but
+`timings`.
+"""
 
 from jsonschema import Draft202012Validator as Validator
 

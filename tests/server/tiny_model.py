@@ -1,5 +1,7 @@
-"""Writes a model that answers nonsense at once: Gemma 3's structure (windows, and layers that can be kept as codes) with random weights, a
-vocabulary of printable ASCII, and a chat template; or a mixture of experts. For tests of what is around a model."""
+"""Writes a model that answers nonsense at once: Gemma 3's structure (windows, and layers that can be kept as codes)
+with random weights, a vocabulary of printable ASCII, and a chat template; or a mixture of experts. For tests of what is
+around a model.
+"""
 
 import json
 import os

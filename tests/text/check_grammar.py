@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Grammars against independent validators: what `apus debug grammar` accepts, and what it says at random, must be valid.
+"""Grammars against independent validators: what `apus debug grammar` accepts, and what it says at random, must be
+valid.
 
-    tests/text/check_grammar.py [--program 'build/apus debug'] [--tokenizer NAME] [--suite DIR] [--bench DIR] [--count N]
+    tests/text/check_grammar.py [--program 'build/apus debug'] [--tokenizer NAME] [--suite DIR] [--bench DIR] [--count
+        N]
 
-Without more: the schemas and rules of tests/text/data/grammar.json, each with texts that fit and texts that do not, and random
-texts of every schema checked by jsonschema. --suite: a checkout of json-schema-org/JSON-Schema-Test-Suite (tests/draft2020-12).
---bench: maskbench/data of guidance-ai/jsonschemabench, of which --count files are taken, evenly; prints verdicts and times of
-masks, and those of llguidance where that is installed (--llguidance). Exit 77 when the library or the tokenizer is missing.
+Without more: the schemas and rules of tests/text/data/grammar.json, each with texts that fit and texts that do not, and
+random texts of every schema checked by jsonschema. --suite: a checkout of json-schema-org/JSON-Schema-Test-Suite
+(tests/draft2020-12).
+--bench: maskbench/data of guidance-ai/jsonschemabench, of which --count files are taken, evenly; prints verdicts and
+times of masks, and those of llguidance where that is installed (--llguidance). Exit 77 when the library or the
+tokenizer is missing.
 """
 
 import argparse
@@ -218,7 +222,8 @@ def quantiles(values):
         return "none"
     at = lambda q: values[min(len(values) - 1, int(q * len(values)))]  # noqa: E731
     return (
-        f"{len(values)}: median {at(0.5):.1f} mean {sum(values) / len(values):.1f} p90 {at(0.9):.1f} p99 {at(0.99):.1f} "
+        f"{len(values)}: median {at(0.5):.1f} mean {sum(values) / len(values):.1f} p90 {at(0.9):.1f} p99 "
+        f"{at(0.99):.1f} "
         f"p99.9 {at(0.999):.1f} max {values[-1]:.0f} µs"
     )
 
@@ -261,7 +266,8 @@ def check_bench(count, program, model, tokenizer, options):
         f"bench: {len(entries) - len(refused)} of {len(entries)} schemas compiled; refused: {dict(why.most_common(20))}"
     )
     print(
-        f"of {tokens['tokens']} tokens {tokens['skipped']} are forced, {tokens['skipped_same']} of them as in the whole text"
+        f"of {tokens['tokens']} tokens {tokens['skipped']} are forced, {tokens['skipped_same']} of them as in the "
+        f"whole text"
     )
     # Where the tokenizer would spell it otherwise behind more than one token, there may be a few.
     count.check("bench: forced as spelled", tokens["skipped_same"] >= 0.99 * tokens["skipped"], lambda: tokens)

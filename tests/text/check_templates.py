@@ -5,8 +5,8 @@
     tests/text/check_templates.py [BUILD/test_template [NAME-PART]]
 
 The reference is transformers' render_jinja_template (5.23, jinja2 3.1.6) with the filter from_json, which templates use
-although transformers has none. Text must be equal byte for byte, and an error there must be an error here. Exit 77 when there are no templates (and none can be fetched) or
-there is no transformers.
+although transformers has none. Text must be equal byte for byte, and an error there must be an error here. Exit 77 when
+there are no templates (and none can be fetched) or there is no transformers.
 """
 
 import copy
@@ -274,7 +274,8 @@ def main():
             else:
                 at = next((i for i, (a, b) in enumerate(zip(text, got)) if a != b), min(len(text), len(got)))
                 print(
-                    f"   at {at}: reference {text[max(0, at - 30) : at + 40]!r}\n   here {got[max(0, at - 30) : at + 40]!r}"
+                    f"   at {at}: reference {text[max(0, at - 30) : at + 40]!r}\n   here "
+                    f"{got[max(0, at - 30) : at + 40]!r}"
                 )
     print(f"{equal} renderings equal, {errors} errors on both sides, {different} different")
     return 1 if different or not equal else 0

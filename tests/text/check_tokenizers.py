@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Published tokenizers: ids and texts against the Hugging Face library (tokenizers 0.23.3), on thousands of varied strings.
+"""Published tokenizers: ids and texts against the Hugging Face library (tokenizers 0.23.3), on thousands of varied
+strings.
 
-    tools/fetch_tokenizers.sh                         fills ${XDG_CACHE_HOME:-~/.cache}/apus/tokenizers (done here when needed)
+    tools/fetch_tokenizers.sh    fills ${XDG_CACHE_HOME:-~/.cache}/apus/tokenizers (done here when needed)
     tests/text/check_tokenizers.py [NAME…] [--count N] [--seed N] [--program 'build/apus debug']
 
-For each string: ids with control tokens recognised and as text, and with the post-processor. For the ids of all strings and
-for random ids: the decoded text with and without special tokens, and the same one id at a time, never later than the
-library's DecodeStream. Exit 77 when tokenizers or the library are missing and cannot be had.
+For each string: ids with control tokens recognised and as text, and with the post-processor. For the ids of all strings
+and for random ids: the decoded text with and without special tokens, and the same one id at a time, never later than
+the library's DecodeStream. Exit 77 when tokenizers or the library are missing and cannot be had.
 """
 
 import argparse
