@@ -3,7 +3,7 @@
  * The plan is a pure function: machine × model × wishes → plan (plan.c). Who fills in the machine and the model:
  * measure.c and table.c; calibration.c keeps what was measured; explain.c says a plan in words.
  *
- * How long a token takes follows ../docs/larger-than-memory.md: products go through their weights at the speed that
+ * How long a token takes follows docs/design/fit-plan.md: products go through their weights at the speed that
  * this machine's own kernels showed on such weights; experts that are not there come at the disk's; those that are
  * there are computed meanwhile.
  * Threads: any. */
