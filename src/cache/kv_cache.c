@@ -29,64 +29,60 @@ static int find_group(KvPlan *plan, CacheKind kind, int window, bool quantised, 
  * and what a device holds is its layers' part. */
 static bool can_code(const KvPlan *plan, const KvLayout *layout, Backend *const *backends) {
     bool can = true;
-    for (int i = 0; can && i < plan->layer_count; i++)
+    for (int i = 0; can && i < plan->entry_count; i++)
         can = (i > 0 && backends[i] == backends[i - 1]) ||
             backends[i]->ops->kv_quant_bytes(backends[i], layout, KV_Q4, false) > 0;
     return can;
 }
 
-static bool plan_layer(KvPlan *plan, int i, const CacheSpec *spec, Backend *const *backends, Error *error) {
-    KvLayer *layer = &plan->layers[i];
+static bool plan_entry(KvPlan *plan, int i, const CacheSpec *spec, Backend *const *backends, Error *error) {
+    KvLayer *entry = &plan->entries[i];
     Backend *backend = backends[i];
-    if (spec->kind == CACHE_NONE) return true;
-    if (spec->kind == CACHE_SHARED) {
-        CHECK(spec->layer >= 0 && spec->layer < i);
-        *layer = plan->layers[spec->layer];
-        return plan->group[layer->group].backend == backend ||
-            fail(error, ERROR_UNSUPPORTED, "layer %d has the cache of layer %d, and cannot be elsewhere", i,
-                spec->layer);
-    }
     size_t bytes = spec->state_bytes;
     bool quantised = false;
     if (spec->kind == CACHE_PAGES) {
-        layer->layout = (KvLayout){.kv_heads = spec->kv_heads,
+        entry->layout = (KvLayout){.kv_heads = spec->kv_heads,
             .head_dim = spec->head_dim,
             .value_dim = spec->value_dim,
             .latent = spec->latent,
             .dtype = backend->exact   ? DTYPE_F32
                 : backend->bf16_pages ? DTYPE_BF16
                                       : DTYPE_F16};
-        layer->k_bias = spec->k_bias;
-        layer->rope = spec->rope;
-        bytes = backend->ops->kv_layer_bytes(backend, &layer->layout);
-        quantised = spec->window == 0 && can_code(plan, &layer->layout, backends);
+        entry->k_bias = spec->k_bias;
+        entry->rope = spec->rope;
+        bytes = backend->ops->kv_layer_bytes(backend, &entry->layout);
+        quantised = spec->window == 0 && can_code(plan, &entry->layout, backends);
     }
     const int g = find_group(plan, spec->kind, spec->window, quantised, backend);
     if (g < 0)
         return fail(error, ERROR_UNSUPPORTED, "config.json: more than %d kinds of attention window", KV_GROUPS_MAX);
-    layer->index = i;
-    layer->group = g;
-    layer->layer_offset = plan->group[g].page_bytes;
+    plan->layers[i] = spec->layer;
+    entry->index = i;
+    entry->group = g;
+    entry->layer_offset = plan->group[g].page_bytes;
     plan->group[g].page_bytes += (bytes + LAYER_ALIGN - 1) / LAYER_ALIGN * LAYER_ALIGN;
     return true;
 }
 
 bool kv_plan_make(
-    KvPlan *plan, const CacheSpec *specs, Backend *const *backends, int layer_count, int context, Error *error) {
-    *plan = (KvPlan){.context = context, .layer_count = layer_count};
-    plan->layers = calloc((size_t)layer_count, sizeof *plan->layers);
-    bool ok = plan->layers || fail(error, ERROR_MEMORY, "no memory for the plan of a KV cache");
-    for (int i = 0; ok && i < layer_count; i++) {
+    KvPlan *plan, const CacheSpec *specs, Backend *const *backends, int entry_count, int context, Error *error) {
+    const size_t count = (size_t)entry_count;
+    *plan = (KvPlan){.context = context, .entry_count = entry_count};
+    plan->entries = calloc(count + 1, sizeof *plan->entries);
+    plan->layers = calloc(count + 1, sizeof *plan->layers);
+    bool ok = (plan->entries && plan->layers) || fail(error, ERROR_MEMORY, "no memory for the plan of a KV cache");
+    for (int i = 0; ok && i < entry_count; i++) {
         plan->rows_max = backends[i]->rows_max > plan->rows_max ? backends[i]->rows_max : plan->rows_max;
-        ok = plan_layer(plan, i, &specs[i], backends, error);
+        ok = plan_entry(plan, i, &specs[i], backends, error);
     }
-    for (int i = 0; ok && i < layer_count; i++)
-        if (specs[i].kind != CACHE_NONE) plan->layers[i].page_stride = plan->group[plan->layers[i].group].page_bytes;
+    for (int i = 0; ok && i < entry_count; i++)
+        plan->entries[i].page_stride = plan->group[plan->entries[i].group].page_bytes;
     if (!ok) kv_plan_free(plan);
     return ok;
 }
 
 void kv_plan_free(KvPlan *plan) {
+    free(plan->entries);
     free(plan->layers);
     *plan = (KvPlan){0};
 }
@@ -158,17 +154,17 @@ static bool open_groups(KvCache *cache, size_t budget, Error *error) {
         if (page_pool_add(cache->pool, plan->group[g].backend, plan->group[g].page_bytes, group_part(plan, g, budget),
                 error) != g)
             return false;
-    const size_t layers = (size_t)plan->layer_count;
-    cache->layers = malloc(layers * sizeof *cache->layers);
-    cache->encode = calloc(layers, sizeof *cache->encode);
-    cache->calibration = calloc(layers, sizeof *cache->calibration);
-    cache->k_kinds = calloc(layers, sizeof *cache->k_kinds);
-    cache->v_kinds = calloc(layers, sizeof *cache->v_kinds);
-    if (!cache->layers || !cache->encode || !cache->calibration || !cache->k_kinds || !cache->v_kinds)
+    const size_t count = (size_t)plan->entry_count + 1; /* never no bytes */
+    cache->entries = malloc(count * sizeof *cache->entries);
+    cache->encode = calloc(count, sizeof *cache->encode);
+    cache->calibration = calloc(count, sizeof *cache->calibration);
+    cache->k_kinds = calloc(count, sizeof *cache->k_kinds);
+    cache->v_kinds = calloc(count, sizeof *cache->v_kinds);
+    if (!cache->entries || !cache->encode || !cache->calibration || !cache->k_kinds || !cache->v_kinds)
         return fail(error, ERROR_MEMORY, "no memory for a KV cache");
-    memcpy(cache->layers, plan->layers, layers * sizeof *cache->layers);
-    for (int i = 0; i < plan->layer_count; i++)
-        if (cache->layers[i].page_stride) cache->layers[i].base = page_pool_base(cache->pool, cache->layers[i].group);
+    memcpy(cache->entries, plan->entries, (size_t)plan->entry_count * sizeof *cache->entries);
+    for (int i = 0; i < plan->entry_count; i++)
+        cache->entries[i].base = page_pool_base(cache->pool, cache->entries[i].group);
     return true;
 }
 
@@ -188,7 +184,7 @@ KvCache *kv_open(const KvPlan *plan, size_t budget_bytes, Error *error) {
 void kv_close(KvCache *cache) {
     if (!cache) return;
     page_pool_close(cache->pool);
-    free(cache->layers);
+    free(cache->entries);
     free(cache->encode);
     free(cache->calibration);
     free(cache->k_kinds);
@@ -197,7 +193,7 @@ void kv_close(KvCache *cache) {
 }
 
 const KvPlan *kv_plan(const KvCache *cache) { return cache->plan; }
-const KvLayer *kv_layers(const KvCache *cache) { return cache->layers; }
+const KvLayer *kv_entries(const KvCache *cache) { return cache->entries; }
 size_t kv_bytes_used(const KvCache *cache) { return page_pool_used(cache->pool); }
 size_t kv_bytes_total(const KvCache *cache) { return page_pool_budget(cache->pool); }
 

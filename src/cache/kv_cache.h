@@ -27,14 +27,15 @@ typedef struct KvPlan {
         Backend *backend;
         size_t page_bytes; /* this group's layers, one after another */
     } group[KV_GROUPS_MAX];
-    int layer_count;
-    KvLayer *layers; /* [layer_count] without memory: base is NULL. All zero: the layer remembers nothing */
+    int entry_count;
+    KvLayer *entries; /* [entry_count], owned; without memory: base is NULL */
+    int *layers;      /* [entry_count], owned; CacheSpec.layer of each */
 } KvPlan;
 
-/* specs and backends: [layer_count]; layers of one group lie on one backend. Coded are layers that all of the backends
- * can code. */
+/* specs and backends: [entry_count], backends[i] computes with entry i; entry_count may be 0. Entries of one group lie
+ * on one backend. Only entries that every backend of the plan can quantise are quantised. */
 NODISCARD bool kv_plan_make(
-    KvPlan *plan, const CacheSpec *specs, Backend *const *backends, int layer_count, int context, Error *error);
+    KvPlan *plan, const CacheSpec *specs, Backend *const *backends, int entry_count, int context, Error *error);
 void kv_plan_free(KvPlan *plan); /* safe on a zeroed one */
 /* Bytes that a sequence of this many tokens needs at most. format NULL: exact. */
 size_t kv_bytes_for(const KvPlan *plan, const KvFormat *format, int tokens);
@@ -67,8 +68,8 @@ typedef struct KvSequence {
 /* Page memory for at most budget_bytes over all groups. The plan outlives the cache. */
 NODISCARD KvCache *kv_open(const KvPlan *plan, size_t budget_bytes, Error *error);
 void kv_close(KvCache *cache);
-const KvPlan *kv_plan(const KvCache *cache);    /* borrowed */
-const KvLayer *kv_layers(const KvCache *cache); /* the plan's, with their memory */
+const KvPlan *kv_plan(const KvCache *cache);     /* borrowed */
+const KvLayer *kv_entries(const KvCache *cache); /* [entry_count] the plan's, with their memory; borrowed */
 size_t kv_bytes_used(const KvCache *cache);
 size_t kv_bytes_total(const KvCache *cache);
 /* What is in use of each form: exact pages, and pages of keys' or values' codes; of all, or of one sequence, which may

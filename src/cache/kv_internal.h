@@ -9,23 +9,23 @@ struct KvCache {
     const KvPlan *plan;
     PagePool *pool;  /* a group's number is the kind of its pages; kinds of codes follow */
     int table_pages; /* entries of a sequence's table */
-    KvLayer *layers;
+    KvLayer *entries;
     int code_kind_count;
     struct {
         Backend *backend;
         size_t bytes;
     } code_kind[CODE_KINDS_MAX];
-    int (*k_kinds)[KV_FORMS], (*v_kinds)[KV_FORMS]; /* [layer] the kind of each form's pages */
-    KvQuantise *encode;                             /* [layer] */
-    KvCalibration *calibration;                     /* [layer] */
+    int (*k_kinds)[KV_FORMS], (*v_kinds)[KV_FORMS]; /* [entry] the kind of each form's pages */
+    KvQuantise *encode;                             /* [entry] */
+    KvCalibration *calibration;                     /* [entry] */
 };
 
 static inline int kv_pages(int64_t tokens) { return (int)((tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS); }
 
 /* ---- kv_codes.c ---- */
 
-/* A layer that keeps codes of its own. */
-bool kv_layer_coded(const KvPlan *plan, int layer);
+/* Whether pages of this entry can be kept quantised. */
+bool kv_entry_quantised(const KvPlan *plan, int entry);
 size_t kv_quant_bytes_for(const KvPlan *plan, const KvFormat *format, int group, int tokens);
 NODISCARD bool kv_quant_pages_open(KvCache *cache, const KvFormat *format, KvSequence *sequence, Error *error);
 void kv_quant_pages_close(KvCache *cache, KvSequence *sequence);

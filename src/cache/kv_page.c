@@ -4,9 +4,6 @@
 
 #include "cache/kv_internal.h"
 
-/* A layer with pages of its own. */
-static bool own_pages(const KvLayer *layer, int index) { return layer->page_stride > 0 && layer->index == index; }
-
 bool kv_page_possible(const KvPlan *plan) {
     for (int g = 0; g < plan->group_count; g++)
         if (plan->group[g].kind != CACHE_PAGES) return false;
@@ -15,8 +12,7 @@ bool kv_page_possible(const KvPlan *plan) {
 
 size_t kv_page_bytes(const KvPlan *plan) {
     size_t bytes = 0;
-    for (int i = 0; i < plan->layer_count; i++)
-        if (own_pages(&plan->layers[i], i)) bytes += kv_canonical_bytes(&plan->layers[i].layout, KV_PAGE_TOKENS);
+    for (int i = 0; i < plan->entry_count; i++) bytes += kv_canonical_bytes(&plan->entries[i].layout, KV_PAGE_TOKENS);
     return bytes;
 }
 
@@ -40,16 +36,15 @@ static bool all_finite(const uint8_t *at, size_t count, DType dtype) {
 
 bool kv_page_read(const KvCache *cache, const KvSequence *sequence, int page, void *out) {
     const KvPlan *plan = cache->plan;
-    const KvLayer *layers = cache->layers;
+    const KvLayer *entries = cache->entries;
     uint8_t *at = out;
-    for (int i = 0; i < plan->layer_count; i++) {
-        if (!own_pages(&layers[i], i)) continue;
-        Backend *backend = plan->group[layers[i].group].backend;
-        const int32_t number = sequence->tables[layers[i].group][page];
+    for (int i = 0; i < plan->entry_count; i++) {
+        Backend *backend = plan->group[entries[i].group].backend;
+        const int32_t number = sequence->tables[entries[i].group][page];
         CHECK(number >= 0);
-        const KvLayout *l = &layers[i].layout;
+        const KvLayout *l = &entries[i].layout;
         const size_t count = (size_t)KV_PAGE_TOKENS * (size_t)l->kv_heads * (size_t)(l->head_dim + l->value_dim);
-        if (!backend->ops->page_read(backend, &layers[i], number, KV_PAGE_TOKENS, at) ||
+        if (!backend->ops->page_read(backend, &entries[i], number, KV_PAGE_TOKENS, at) ||
             !all_finite(at, count, l->dtype))
             return false;
         at += kv_canonical_bytes(l, KV_PAGE_TOKENS);
@@ -59,17 +54,16 @@ bool kv_page_read(const KvCache *cache, const KvSequence *sequence, int page, vo
 
 bool kv_page_write(KvCache *cache, KvSequence *sequence, const void *from, Error *error) {
     const KvPlan *plan = cache->plan;
-    const KvLayer *layers = cache->layers;
+    const KvLayer *entries = cache->entries;
     const int page = sequence->length / KV_PAGE_TOKENS, tokens = (page + 1) * KV_PAGE_TOKENS - sequence->length;
     if (!kv_reserve(cache, sequence, tokens, error)) return false;
     const uint8_t *at = from;
-    for (int i = 0; i < plan->layer_count; i++) {
-        if (!own_pages(&layers[i], i)) continue;
-        Backend *backend = plan->group[layers[i].group].backend;
-        const int32_t number = sequence->tables[layers[i].group][page];
-        if (!backend->ops->page_write(backend, &layers[i], number, KV_PAGE_TOKENS, at))
+    for (int i = 0; i < plan->entry_count; i++) {
+        Backend *backend = plan->group[entries[i].group].backend;
+        const int32_t number = sequence->tables[entries[i].group][page];
+        if (!backend->ops->page_write(backend, &entries[i], number, KV_PAGE_TOKENS, at))
             return fail(error, ERROR_DEVICE, "a page cannot be written");
-        at += kv_canonical_bytes(&layers[i].layout, KV_PAGE_TOKENS);
+        at += kv_canonical_bytes(&entries[i].layout, KV_PAGE_TOKENS);
     }
     kv_advance(cache, sequence, tokens);
     return true;

@@ -9,10 +9,7 @@
 
 /* ---- what can be coded, and its size ---- */
 
-bool kv_layer_coded(const KvPlan *plan, int layer) {
-    const KvLayer *l = &plan->layers[layer];
-    return l->page_stride > 0 && l->index == layer && plan->group[l->group].quantised;
-}
+bool kv_entry_quantised(const KvPlan *plan, int entry) { return plan->group[plan->entries[entry].group].quantised; }
 
 /* Keys of a format take at most this form. */
 static KvForm largest_k(const KvFormat *format) {
@@ -21,15 +18,15 @@ static KvForm largest_k(const KvFormat *format) {
 }
 
 static size_t code_bytes(const KvPlan *plan, int layer, KvForm form, bool values) {
-    const KvLayer *l = &plan->layers[layer];
+    const KvLayer *l = &plan->entries[layer];
     Backend *backend = plan->group[l->group].backend;
     return backend->ops->kv_quant_bytes(backend, &l->layout, form, values);
 }
 
 size_t kv_quant_bytes_for(const KvPlan *plan, const KvFormat *format, int group, int tokens) {
     size_t bytes = 0;
-    for (int i = 0; i < plan->layer_count; i++)
-        if (plan->layers[i].group == group && kv_layer_coded(plan, i))
+    for (int i = 0; i < plan->entry_count; i++)
+        if (plan->entries[i].group == group && kv_entry_quantised(plan, i))
             bytes += code_bytes(plan, i, largest_k(format), false) + code_bytes(plan, i, format->v, true);
     return bytes * (size_t)kv_pages(tokens);
 }
@@ -56,10 +53,10 @@ static int code_kind(KvCache *cache, Backend *backend, size_t bytes, Error *erro
 /* Every coded layer has pages of this form from now on. */
 static bool open_form(KvCache *cache, KvForm form, bool values, Error *error) {
     const KvPlan *plan = cache->plan;
-    for (int i = 0; i < plan->layer_count; i++) {
-        KvLayer *layer = &cache->layers[i];
+    for (int i = 0; i < plan->entry_count; i++) {
+        KvLayer *layer = &cache->entries[i];
         KvStore *store = values ? &layer->v_quant[form] : &layer->k_quant[form];
-        if (!layer->page_stride || !plan->group[layer->group].quantised || store->base) continue;
+        if (!plan->group[layer->group].quantised || store->base) continue;
         const size_t bytes = code_bytes(plan, i, form, values);
         const int kind = code_kind(cache, plan->group[layer->group].backend, bytes, error);
         if (kind < 0) return false;
@@ -88,7 +85,7 @@ static void free_codes(KvQuantPages *quant, int layers) {
 
 /* One block of tables: keys' and values' of each layer; layers without codes have tables too, which stay empty. */
 static bool open_tables(KvCache *cache, KvQuantPages *quant) {
-    const size_t layers = (size_t)cache->plan->layer_count, pages = (size_t)cache->table_pages;
+    const size_t layers = (size_t)cache->plan->entry_count, pages = (size_t)cache->table_pages;
     quant->layers = calloc(layers, sizeof *quant->layers);
     quant->k_pages = calloc(2 * layers, sizeof *quant->k_pages);
     int32_t *table = quant->k_pages ? malloc(2 * layers * pages * sizeof *table) : NULL;
@@ -98,8 +95,8 @@ static bool open_tables(KvCache *cache, KvQuantPages *quant) {
     for (size_t i = 0; i < 2 * layers; i++) quant->k_pages[i] = table + i * pages;
     quant->v_pages = quant->k_pages + layers;
     for (int i = 0; i < (int)layers; i++) {
-        if (!kv_layer_coded(cache->plan, i)) continue;
-        quant->layers[i].bias_pairs = calloc((size_t)cache->layers[i].layout.kv_heads, sizeof(uint64_t));
+        if (!kv_entry_quantised(cache->plan, i)) continue;
+        quant->layers[i].bias_pairs = calloc((size_t)cache->entries[i].layout.kv_heads, sizeof(uint64_t));
         if (!quant->layers[i].bias_pairs) return false;
     }
     return true;
@@ -111,7 +108,7 @@ bool kv_quant_pages_open(KvCache *cache, const KvFormat *format, KvSequence *seq
     if (!open_stores(cache, format, error)) return false;
     KvQuantPages *quant = calloc(1, sizeof *quant);
     if (!quant || !open_tables(cache, quant)) {
-        free_codes(quant, cache->plan->layer_count);
+        free_codes(quant, cache->plan->entry_count);
         return fail(error, ERROR_MEMORY, "no memory for the page tables of a coded sequence");
     }
     quant->format = *format;
@@ -127,8 +124,8 @@ bool kv_quant_pages_open(KvCache *cache, const KvFormat *format, KvSequence *seq
 }
 
 static void release_codes(KvCache *cache, KvQuantPages *quant, int first, int end) {
-    for (int i = 0; i < cache->plan->layer_count; i++) {
-        if (!kv_layer_coded(cache->plan, i)) continue;
+    for (int i = 0; i < cache->plan->entry_count; i++) {
+        if (!kv_entry_quantised(cache->plan, i)) continue;
         page_release_range(cache->pool, cache->k_kinds[i][quant->layers[i].k], quant->k_pages[i], first, end);
         page_release_range(cache->pool, cache->v_kinds[i][quant->layers[i].v], quant->v_pages[i], first, end);
     }
@@ -138,7 +135,7 @@ void kv_quant_pages_close(KvCache *cache, KvSequence *sequence) {
     KvQuantPages *quant = sequence->quant;
     if (!quant) return;
     release_codes(cache, quant, 0, quant->end / KV_PAGE_TOKENS);
-    free_codes(quant, cache->plan->layer_count);
+    free_codes(quant, cache->plan->entry_count);
     sequence->quant = NULL;
 }
 
@@ -151,9 +148,9 @@ static void add_use(const KvCache *cache, KvUse *use, KvForm form, int kind, int
 
 /* The form that a kind of coded pages is for: a size says it, unless layers differ much. */
 static KvForm kind_form(const KvCache *cache, int kind) {
-    for (int i = 0; i < cache->plan->layer_count; i++)
+    for (int i = 0; i < cache->plan->entry_count; i++)
         for (int form = KV_FULL + 1; form < KV_FORMS; form++) {
-            const KvLayer *l = &cache->layers[i];
+            const KvLayer *l = &cache->entries[i];
             if (l->k_quant[form].base && cache->k_kinds[i][form] == kind)
                 return kv_quant_half(&l->layout, (KvForm)form, false).form;
             if (l->v_quant[form].base && cache->v_kinds[i][form] == kind)
@@ -176,12 +173,12 @@ void kv_sequence_use(const KvCache *cache, const KvSequence *sequence, KvUse *us
     }
     const KvQuantPages *quant = sequence->quant;
     const int pages = quant ? (quant->end - quant->format.sink) / KV_PAGE_TOKENS : 0;
-    for (int i = 0; pages && i < plan->layer_count; i++) {
-        if (!kv_layer_coded(plan, i)) continue;
+    for (int i = 0; pages && i < plan->entry_count; i++) {
+        if (!kv_entry_quantised(plan, i)) continue;
         const KvQuant *layer = &quant->layers[i];
         use->raised += layer->k > quant->format.k;
         use->noise = layer->noise > use->noise ? layer->noise : use->noise;
-        const KvLayout *l = &cache->layers[i].layout;
+        const KvLayout *l = &cache->entries[i].layout;
         add_use(cache, use, kv_quant_half(l, layer->k, false).form, cache->k_kinds[i][layer->k], pages);
         add_use(cache, use, kv_quant_half(l, layer->v, true).form, cache->v_kinds[i][layer->v], pages);
     }
@@ -194,12 +191,12 @@ static bool is_listed(const KvFormat *format, int layer) {
 }
 
 /* How many layers from `first` on can be told to one backend at once, and to which; NULL: none of them is coded. */
-static int layers_together(const KvPlan *plan, int first, Backend **backend) {
+static int entries_together(const KvPlan *plan, int first, Backend **backend) {
     int end = first;
     *backend = NULL;
-    for (; end < plan->layer_count; end++) {
-        if (!kv_layer_coded(plan, end)) continue;
-        Backend *own = plan->group[plan->layers[end].group].backend;
+    for (; end < plan->entry_count; end++) {
+        if (!kv_entry_quantised(plan, end)) continue;
+        Backend *own = plan->group[plan->entries[end].group].backend;
         if (*backend && own != *backend) break;
         *backend = own;
     }
@@ -210,16 +207,16 @@ static int layers_together(const KvPlan *plan, int first, Backend **backend) {
 static void calibration(KvCache *cache, KvSequence *sequence) {
     const KvPlan *plan = cache->plan;
     KvQuantPages *quant = sequence->quant;
-    for (int first = 0, count; first < plan->layer_count; first += count) {
+    for (int first = 0, count; first < plan->entry_count; first += count) {
         Backend *backend;
         int items = 0;
-        count = layers_together(plan, first, &backend);
+        count = entries_together(plan, first, &backend);
         for (int i = first; i < first + count; i++) {
-            if (!kv_layer_coded(plan, i)) continue;
+            if (!kv_entry_quantised(plan, i)) continue;
             quant->layers[i].k = quant->format.k;
             quant->layers[i].v = quant->format.v;
-            cache->calibration[items++] = (KvCalibration){.layer = &cache->layers[i],
-                .table = sequence->tables[cache->layers[i].group],
+            cache->calibration[items++] = (KvCalibration){.layer = &cache->entries[i],
+                .table = sequence->tables[cache->entries[i].group],
                 .tokens = quant->format.after,
                 .raise = quant->format.raise == KV_RAISE_MEASURED,
                 .code = &quant->layers[i]};
@@ -232,10 +229,10 @@ static void activate(KvCache *cache, KvSequence *sequence) {
     KvQuantPages *quant = sequence->quant;
     const KvFormat *format = &quant->format;
     calibration(cache, sequence);
-    for (int i = 0; i < cache->plan->layer_count; i++) {
-        if (!kv_layer_coded(cache->plan, i)) continue;
+    for (int i = 0; i < cache->plan->entry_count; i++) {
+        if (!kv_entry_quantised(cache->plan, i)) continue;
         KvQuant *code = &quant->layers[i];
-        if (is_listed(format, i) && code->k < KV_Q6) code->k++;
+        if (is_listed(format, cache->plan->layers[i]) && code->k < KV_Q6) code->k++;
         CHECK(code->k >= format->k && code->k <= largest_k(format));
     }
     quant->active = true;
@@ -246,16 +243,16 @@ static void activate(KvCache *cache, KvSequence *sequence) {
 static void encode_page(KvCache *cache, const KvSequence *sequence, int page) {
     const KvPlan *plan = cache->plan;
     const KvQuantPages *quant = sequence->quant;
-    for (int first = 0, count; first < plan->layer_count; first += count) {
+    for (int first = 0, count; first < plan->entry_count; first += count) {
         Backend *backend;
         int items = 0;
-        count = layers_together(plan, first, &backend);
+        count = entries_together(plan, first, &backend);
         for (int i = first; i < first + count; i++) {
-            if (!kv_layer_coded(plan, i)) continue;
-            cache->encode[items++] = (KvQuantise){.layer = &cache->layers[i],
+            if (!kv_entry_quantised(plan, i)) continue;
+            cache->encode[items++] = (KvQuantise){.layer = &cache->entries[i],
                 .code = &quant->layers[i],
                 .position = page * KV_PAGE_TOKENS,
-                .from = sequence->tables[cache->layers[i].group][page],
+                .from = sequence->tables[cache->entries[i].group][page],
                 .k_to = quant->k_pages[i][page],
                 .v_to = quant->v_pages[i][page]};
         }
@@ -265,8 +262,8 @@ static void encode_page(KvCache *cache, const KvSequence *sequence, int page) {
 
 static bool code_page(KvCache *cache, KvSequence *sequence, int page, Error *error) {
     KvQuantPages *quant = sequence->quant;
-    for (int i = 0; i < cache->plan->layer_count; i++) {
-        if (!kv_layer_coded(cache->plan, i)) continue;
+    for (int i = 0; i < cache->plan->entry_count; i++) {
+        if (!kv_entry_quantised(cache->plan, i)) continue;
         int32_t *k = &quant->k_pages[i][page], *v = &quant->v_pages[i][page];
         *k = page_take(cache->pool, cache->k_kinds[i][quant->layers[i].k]);
         *v = *k < 0 ? -1 : page_take(cache->pool, cache->v_kinds[i][quant->layers[i].v]);
@@ -351,10 +348,10 @@ void kv_quant_pages_fork(KvCache *cache, const KvSequence *from, KvSequence *to)
     b->active = a->active;
     b->end = a->end;
     b->freed = a->freed;
-    for (int i = 0; i < cache->plan->layer_count; i++) {
-        if (!kv_layer_coded(cache->plan, i)) continue;
+    for (int i = 0; i < cache->plan->entry_count; i++) {
+        if (!kv_entry_quantised(cache->plan, i)) continue;
         uint64_t *pairs = b->layers[i].bias_pairs;
-        memcpy(pairs, a->layers[i].bias_pairs, (size_t)cache->layers[i].layout.kv_heads * sizeof *pairs);
+        memcpy(pairs, a->layers[i].bias_pairs, (size_t)cache->entries[i].layout.kv_heads * sizeof *pairs);
         b->layers[i] = a->layers[i];
         b->layers[i].bias_pairs = pairs;
         for (int page = a->format.sink / KV_PAGE_TOKENS; page < a->end / KV_PAGE_TOKENS; page++) {

@@ -47,12 +47,12 @@ static void release(PrefixCache *prefix, int kind, int32_t page) {
 }
 
 static int code_kind_of(const KvCache *kv, const KvQuant *layers, int i) {
-    const int n = kv->plan->layer_count;
+    const int n = kv->plan->entry_count;
     return i < n ? kv->k_kinds[i][layers[i].k] : kv->v_kinds[i - n][layers[i - n].v];
 }
 
 static void release_codes(PrefixCache *prefix, const KvQuant *layers, int32_t *quant) {
-    for (int i = 0; quant && i < 2 * prefix->kv->plan->layer_count; i++)
+    for (int i = 0; quant && i < 2 * prefix->kv->plan->entry_count; i++)
         if (quant[i] >= 0) release(prefix, code_kind_of(prefix->kv, layers, i), quant[i]);
     free(quant);
 }
@@ -60,7 +60,7 @@ static void release_codes(PrefixCache *prefix, const KvQuant *layers, int32_t *q
 /* One page's codes of all layers, held by the tree from now on. NULL: no memory. */
 static int32_t *hold_codes(PrefixCache *prefix, const KvSequence *sequence, int page) {
     const KvQuantPages *from = sequence->quant;
-    const int n = prefix->kv->plan->layer_count;
+    const int n = prefix->kv->plan->entry_count;
     int32_t *quant = malloc(2 * (size_t)n * sizeof *quant);
     for (int i = 0; quant && i < 2 * n; i++) {
         quant[i] = i < n ? from->k_pages[i][page] : from->v_pages[i - n][page];
@@ -86,10 +86,10 @@ bool prefix_hold(PrefixCache *prefix, PrefixNode *node, int page, const KvSequen
 }
 
 static PrefixDecision *copy_decision(const KvCache *kv, const KvQuantPages *quant) {
-    const size_t layers = (size_t)kv->plan->layer_count;
+    const size_t layers = (size_t)kv->plan->entry_count;
     const size_t pages = (size_t)quant->format.after / KV_PAGE_TOKENS;
     size_t heads = 0;
-    for (size_t i = 0; i < layers; i++) heads += (size_t)kv->layers[i].layout.kv_heads;
+    for (size_t i = 0; i < layers; i++) heads += (size_t)kv->entries[i].layout.kv_heads;
     PrefixDecision *decision = calloc(1, sizeof *decision + pages * sizeof *decision->pages);
     if (!decision) return NULL;
     decision->layers = malloc(layers * sizeof *decision->layers);
@@ -102,9 +102,9 @@ static PrefixDecision *copy_decision(const KvCache *kv, const KvQuantPages *quan
     }
     memcpy(decision->layers, quant->layers, layers * sizeof *decision->layers);
     uint64_t *pairs = decision->pairs;
-    for (size_t i = 0; i < layers; pairs += kv->layers[i++].layout.kv_heads) {
+    for (size_t i = 0; i < layers; pairs += kv->entries[i++].layout.kv_heads) {
         if (!quant->layers[i].bias_pairs) continue;
-        memcpy(pairs, quant->layers[i].bias_pairs, (size_t)kv->layers[i].layout.kv_heads * sizeof *pairs);
+        memcpy(pairs, quant->layers[i].bias_pairs, (size_t)kv->entries[i].layout.kv_heads * sizeof *pairs);
         decision->layers[i].bias_pairs = pairs;
     }
     decision->first = decision->end = quant->format.sink / KV_PAGE_TOKENS;
@@ -154,7 +154,7 @@ void prefix_release_pages(PrefixCache *prefix, PrefixNode *node) {
 static size_t idle_codes(const PrefixCache *prefix, const KvQuant *layers, const int32_t *quant) {
     const KvCache *kv = prefix->kv;
     size_t bytes = 0;
-    for (int i = 0; quant && i < 2 * kv->plan->layer_count; i++) {
+    for (int i = 0; quant && i < 2 * kv->plan->entry_count; i++) {
         if (quant[i] < 0) continue;
         const int kind = code_kind_of(kv, layers, i);
         if (page_owners(kv->pool, kind, quant[i]) == 1) bytes += page_pool_page_bytes(kv->pool, kind);
@@ -195,7 +195,7 @@ bool prefix_holds(const PrefixCache *prefix, const PrefixNode *node) {
 
 static void lend_codes(
     PrefixCache *prefix, const KvQuant *layers, const int32_t *quant, int page, KvSequence *sequence) {
-    const int n = prefix->kv->plan->layer_count;
+    const int n = prefix->kv->plan->entry_count;
     for (int i = 0; i < 2 * n; i++) {
         *(i < n ? &sequence->quant->k_pages[i][page] : &sequence->quant->v_pages[i - n][page]) = quant[i];
         if (quant[i] >= 0) page_retain(prefix->kv->pool, code_kind_of(prefix->kv, layers, i), quant[i]);
@@ -217,13 +217,13 @@ void prefix_lend(PrefixCache *prefix, const PrefixNode *node, int page, const Pr
 void prefix_lend_decision(
     PrefixCache *prefix, const PrefixDecision *decision, const PrefixNeed *need, KvSequence *sequence) {
     KvQuantPages *quant = sequence->quant;
-    for (int i = 0; i < prefix->kv->plan->layer_count; i++) {
+    for (int i = 0; i < prefix->kv->plan->entry_count; i++) {
         uint64_t *pairs = quant->layers[i].bias_pairs;
         quant->layers[i] = decision->layers[i];
         quant->layers[i].bias_pairs = pairs;
         if (pairs)
             memcpy(
-                pairs, decision->layers[i].bias_pairs, (size_t)prefix->kv->layers[i].layout.kv_heads * sizeof *pairs);
+                pairs, decision->layers[i].bias_pairs, (size_t)prefix->kv->entries[i].layout.kv_heads * sizeof *pairs);
     }
     for (int page = decision->first; page < decision->end; page++)
         lend_codes(prefix, decision->layers, decision->pages[page], page, sequence);

@@ -31,11 +31,12 @@ bool cache_identity(const EngineOptions *options, const Runner *runner, Buffer *
     if (!add_files(options->directory, out, error)) return false;
     buffer_printf(out, "version %s\nbackend %s precise %d\n", APUS_VERSION, first->ops->name, options->backend.precise);
     if (upper != first) /* an upper layer's input depends on which backend computed the lower ones */
-        buffer_printf(out, "upper %s layers %d\n", upper->ops->name, placement_layers(options, plan->layer_count));
+        buffer_printf(out, "upper %s layers %d\n", upper->ops->name,
+            placement_layers(options, model_layers(runner_model(runner))));
     if (options->backend.tensor_parallel > 1) buffer_printf(out, "ranks %d\n", options->backend.tensor_parallel);
     if (options->model.experts_used) buffer_printf(out, "experts %d\n", options->model.experts_used);
-    for (int i = 0; i < plan->layer_count; i++) {
-        const KvLayout *l = &plan->layers[i].layout;
+    for (int i = 0; i < plan->entry_count; i++) {
+        const KvLayout *l = &plan->entries[i].layout;
         buffer_printf(out, "entry %d %d %d %d %d\n", l->kv_heads, l->head_dim, l->value_dim, l->dtype, l->latent);
     }
     return !out->failed || fail(error, buffer_failure(out), "no memory for the identity of a cache");

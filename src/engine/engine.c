@@ -594,7 +594,7 @@ static bool open_parts(Engine *engine, const EngineOptions *asked, Error *error)
         const uint64_t share = expert_cache_share(engine->runner, left);
         most = share < most ? share : most;
     }
-    if (!kv_choose(options, runner_kv_plan(engine->runner), most, &engine->kv_format, error)) return false;
+    if (!kv_choose(options, engine->runner, most, &engine->kv_format, error)) return false;
     own.kv_format = engine->kv_format;
     const size_t pool = options->kv_bytes ? most : default_pool(engine, options->slots, most);
     size_t experts = 0;
@@ -665,15 +665,15 @@ const KvFormat *engine_kv_format(const Engine *engine) { return &engine->kv_form
 
 DType engine_kv_dtype(const Engine *engine) {
     const KvPlan *plan = runner_kv_plan(engine->runner);
-    int i = 0;
-    while (i < plan->layer_count && !plan->layers[i].page_stride) i++;
-    return i < plan->layer_count ? plan->layers[i].layout.dtype : DTYPE_F16;
+    for (int i = 0; i < plan->entry_count; i++)
+        if (plan->group[plan->entries[i].group].kind == CACHE_PAGES) return plan->entries[i].layout.dtype;
+    return DTYPE_F16;
 }
 
 bool engine_kv_biased(const Engine *engine) {
     const KvPlan *plan = runner_kv_plan(engine->runner);
     bool biased = false;
-    for (int i = 0; i < plan->layer_count; i++) biased = biased || plan->layers[i].k_bias;
+    for (int i = 0; i < plan->entry_count; i++) biased = biased || plan->entries[i].k_bias;
     return biased;
 }
 

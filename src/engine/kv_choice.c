@@ -21,10 +21,11 @@ static bool check_listed(const KvFormat *format, int layers, Error *error) {
     return true;
 }
 
-bool kv_choose(const EngineOptions *options, const KvPlan *plan, size_t memory, KvFormat *out, Error *error) {
+bool kv_choose(const EngineOptions *options, const Runner *runner, size_t memory, KvFormat *out, Error *error) {
+    const KvPlan *plan = runner_kv_plan(runner);
     *out = options->kv_format;
     if (out->k == KV_FULL) return true;
-    if (!check_listed(out, plan->layer_count, error)) return false;
+    if (!check_listed(out, model_layers(runner_model(runner)), error)) return false;
     const bool fits = options->kv_auto && fits_exactly(options, plan, memory);
     if (!fits && !can_code(plan))
         log_warn("no layer of this model can be kept as codes: its KV cache stays exact");

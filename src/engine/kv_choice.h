@@ -4,4 +4,5 @@
 
 /* memory: bytes that the pages may take. ERROR_USAGE when a listed layer does not exist; what the model cannot code is
  * logged. */
-NODISCARD bool kv_choose(const EngineOptions *options, const KvPlan *plan, size_t memory, KvFormat *out, Error *error);
+NODISCARD bool kv_choose(
+    const EngineOptions *options, const Runner *runner, size_t memory, KvFormat *out, Error *error);

@@ -197,10 +197,10 @@ static void add_gpu_rope(void *context, const Rope **rope) {
 /* As quantised_bytes(), where it has layers. */
 static uint64_t gpu_quantised_bytes(const KvPlan *kv, const Plugin *plugin) {
     KvPlan own = *kv;
-    for (int i = 0; i < own.layer_count; i++) {
-        const KvLayer *layer = &own.layers[i];
-        if (layer->page_stride && !plugin->code_bytes(&layer->layout, KV_Q4, false))
-            own.group[layer->group].quantised = false;
+    for (int i = 0; i < own.entry_count; i++) {
+        const KvLayer *entry = &own.entries[i];
+        if (own.group[entry->group].quantised && !plugin->code_bytes(&entry->layout, KV_Q4, false))
+            own.group[entry->group].quantised = false;
     }
     return quantised_bytes(&own);
 }

@@ -24,7 +24,8 @@ ComponentCost layer_cost(const Layer *layer, int depth) {
 
 CacheSpec layer_cache(const Layer *layer) {
     const ComponentOps *mixer = mixer_ops(layer);
-    return mixer->cache_spec ? mixer->cache_spec(layer) : (CacheSpec){.kind = CACHE_NONE};
+    CHECK(mixer->cache_spec);
+    return mixer->cache_spec(layer);
 }
 
 int64_t layer_width(const Layer *layer) {

@@ -78,22 +78,25 @@ static void describe_context(const Runner *runner, Buffer *out) {
     }
 }
 
-static bool quantised(const KvPlan *plan, int layer) {
-    const KvLayer *l = &plan->layers[layer];
-    return l->page_stride > 0 && plan->group[l->group].quantised;
+static bool quantised(const KvPlan *plan, int entry) { return plan->group[plan->entries[entry].group].quantised; }
+static bool biased(const KvPlan *plan, int entry) { return plan->entries[entry].k_bias; }
+
+/* Whether the layer has a cache entry that is so. */
+static bool layer_has(const KvPlan *plan, int layer, bool (*is)(const KvPlan *, int entry)) {
+    for (int i = 0; i < plan->entry_count; i++)
+        if (plan->layers[i] == layer && is(plan, i)) return true;
+    return false;
 }
 
-static bool biased(const KvPlan *plan, int layer) { return plan->layers[layer].k_bias; }
-
-/* "3 layers: 5, 11-12" of those that are so. */
-static void describe_which(const KvPlan *plan, bool (*is)(const KvPlan *, int layer), Buffer *out) {
+/* "3 of 13 layers: 5, 11-12". */
+static void describe_which(const KvPlan *plan, int layers, bool (*is)(const KvPlan *, int entry), Buffer *out) {
     int count = 0;
-    for (int i = 0; i < plan->layer_count; i++) count += is(plan, i);
-    buffer_printf(out, "%d of %d layers", count, plan->layer_count);
-    const char *before = count > 0 && count < plan->layer_count ? ": " : NULL;
-    for (int i = 0, end; before && i < plan->layer_count; i = end) {
-        for (end = i; end < plan->layer_count && is(plan, end) == is(plan, i); end++) continue;
-        if (!is(plan, i)) continue;
+    for (int i = 0; i < layers; i++) count += layer_has(plan, i, is);
+    buffer_printf(out, "%d of %d layers", count, layers);
+    const char *before = count > 0 && count < layers ? ": " : NULL;
+    for (int i = 0, end; before && i < layers; i = end) {
+        for (end = i; end < layers && layer_has(plan, end, is) == layer_has(plan, i, is); end++) continue;
+        if (!layer_has(plan, i, is)) continue;
         buffer_printf(out, end - i > 1 ? "%s%d-%d" : "%s%d", before, i, end - 1);
         before = ", ";
     }
@@ -105,7 +108,7 @@ static void describe_forms(const Runner *runner, Buffer *out) {
     enum { SHORT = 8192, LONG = 32768 };
     const KvPlan *plan = &runner->kv;
     bool any = false;
-    for (int i = 0; i < plan->layer_count; i++) any = any || quantised(plan, i);
+    for (int i = 0; i < plan->entry_count; i++) any = any || quantised(plan, i);
     if (!any) return;
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         KvFormat format;
@@ -119,9 +122,9 @@ static void describe_forms(const Runner *runner, Buffer *out) {
         buffer_printf(out, " for %d\n", LONG);
     }
     buffer_printf(out, "%-12s coded in ", "");
-    describe_which(plan, quantised, out);
+    describe_which(plan, runner->model->spec.layer_count, quantised, out);
     buffer_printf(out, "; key biases, taken out before, in ");
-    describe_which(plan, biased, out);
+    describe_which(plan, runner->model->spec.layer_count, biased, out);
     buffer_printf(out, "\n");
 }
 

@@ -21,6 +21,7 @@ static bool make_kv_plan(const Bound *bound, int context, KvPlan *plan, Error *e
     if (!ok) fail(error, ERROR_MEMORY, "no memory for the plan of a KV cache");
     for (int i = 0; ok && i < count; i++) {
         specs[i] = layer_cache(&bound->layers[i]);
+        specs[i].layer = i;
         backends[i] = bound_backend(bound, i);
     }
     ok = ok && kv_plan_make(plan, specs, backends, count, context, error);
@@ -55,7 +56,7 @@ static bool plan_step(Runner *runner, Backend *const *plans, int count, int spli
             .scales = &scale,
             .hidden_row_count = runner->hidden_rows_max,
             .hidden_rows = zeros};
-        decoder_forward(&bound, kv.layers, &step, runner->outputs_max, zeros, tickets);
+        decoder_forward(&bound, kv.entries, &step, runner->outputs_max, zeros, tickets);
         for (int i = 0; ok && i < count; i++) ok = plan_result(plans[i], &runner->scratch_bytes[i], error);
     }
     kv_plan_free(&kv);
@@ -193,7 +194,7 @@ uint64_t runner_kv_bytes(const Runner *runner, int depth) {
     uint64_t bytes = 0;
     for (int i = 0; i < runner->bound.spec->layer_count; i++)
         bytes +=
-            layer_cost(&runner->bound.layers[i], depth).cache_values * dtype_bytes(runner->kv.layers[i].layout.dtype);
+            layer_cost(&runner->bound.layers[i], depth).cache_values * dtype_bytes(runner->kv.entries[i].layout.dtype);
     return bytes;
 }
 
@@ -201,7 +202,7 @@ uint64_t runner_kv_bytes(const Runner *runner, int depth) {
 
 /* Whatever a row sees as codes is there for every coded layer. */
 static void check_codes(const KvPlan *kv, const KvQuantView *quant, int cold) {
-    for (int i = 0; i < kv->layer_count; i++) {
+    for (int i = 0; i < kv->entry_count; i++) {
         const KvQuant *code = &quant->layers[i];
         if (code->k == KV_FULL) continue;
         for (int page = quant->sink / KV_PAGE_TOKENS; page < cold / KV_PAGE_TOKENS; page++)
@@ -265,7 +266,7 @@ static float *forward(Runner *runner, KvCache *cache, const Step *step, int coun
     const int64_t start = clock_ns();
     runner->bound.two_batch_overlap = other && trial == &runner->turns;
     runner->bound.prefetching = other && trial == &runner->prefetches;
-    float *out = decoder_forward(&runner->bound, kv_layers(cache), step, count, output, tickets);
+    float *out = decoder_forward(&runner->bound, kv_entries(cache), step, count, output, tickets);
     if (trial) autotuner_end(trial, (double)(clock_ns() - start) * 1e-9);
     return out;
 }

@@ -90,7 +90,7 @@ static uint64_t content_id(uint64_t text, int position) {
 static uint32_t value_of(uint64_t id, int layer) { return (uint32_t)(id >> 7) * 5 + (uint32_t)layer; }
 
 static uint32_t *token_memory(const KvCache *cache, const KvSequence *s, int layer, int position) {
-    const KvLayer *kv = &kv_layers(cache)[layer];
+    const KvLayer *kv = &kv_entries(cache)[layer];
     uint8_t *page = page_memory(kv, s->tables[kv->group][position / KV_PAGE_TOKENS]);
     return (uint32_t *)(void *)page + position % KV_PAGE_TOKENS;
 }

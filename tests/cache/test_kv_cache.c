@@ -7,7 +7,7 @@
 #include "cache/fake_pages.h"
 #include "cache/kv_cache.h"
 
-enum { LAYERS = 6, WINDOW = 200, CONTEXT = 2000, SLOTS = 6, STEP_MAX = 300 };
+enum { ENTRIES = 4, WINDOW = 200, CONTEXT = 2000, SLOTS = 6, STEP_MAX = 300 };
 
 static size_t fake_code_bytes(Backend *backend, const KvLayout *layout, KvForm form, bool values) { return 0; }
 
@@ -17,30 +17,26 @@ static const BackendOps coding_ops = {FAKE_PAGE_OPS, .kv_quant_bytes = fake_code
 static const BackendOps fake_ops = {FAKE_PAGE_OPS, .kv_quant_bytes = fake_code_bytes};
 static Backend fake_backend = {.ops = &fake_ops, .rows_max = STEP_MAX};
 
-/* Layers 0 and 2 keep everything, 1 and 3 see a window, 4 shares what 2 has, 5 remembers nothing. */
-static const CacheSpec specs[LAYERS] = {
-    {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
-    {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
-    {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
-    {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
-    {.kind = CACHE_SHARED, .layer = 2},
-    {.kind = CACHE_NONE},
+/* Entries 0 and 2 keep everything, 1 and 3 see a window. Layer 1 has two entries, layer 2 none. */
+static const CacheSpec specs[ENTRIES] = {
+    {.kind = CACHE_PAGES, .layer = 0, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
+    {.kind = CACHE_PAGES, .layer = 1, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
+    {.kind = CACHE_PAGES, .layer = 1, .kv_heads = 1, .head_dim = 1, .value_dim = 1},
+    {.kind = CACHE_PAGES, .layer = 3, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
 };
-enum { OWN_LAYERS = 4 };
 
 static KvPlan make_plan(void) {
     KvPlan plan;
-    Backend *backends[LAYERS];
-    for (int i = 0; i < LAYERS; i++) backends[i] = &fake_backend;
-    TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL));
+    Backend *backends[ENTRIES];
+    for (int i = 0; i < ENTRIES; i++) backends[i] = &fake_backend;
+    TEST(kv_plan_make(&plan, specs, backends, ENTRIES, CONTEXT, NULL));
     TEST(plan.group_count == 2 && plan.rows_max == STEP_MAX);
-    TEST(plan.layers[4].layer_offset == plan.layers[2].layer_offset && plan.layers[4].group == plan.layers[2].group);
-    TEST(plan.layers[5].page_stride == 0);
+    for (int i = 0; i < ENTRIES; i++) TEST(plan.entries[i].index == i && plan.layers[i] == specs[i].layer);
     return plan;
 }
 
 static uint64_t *token_memory(const KvCache *cache, int layer, const KvSequence *s, int position) {
-    const KvLayer *kv = &kv_layers(cache)[layer];
+    const KvLayer *kv = &kv_entries(cache)[layer];
     const int32_t page = s->tables[kv->group][position / KV_PAGE_TOKENS];
     if (page < 0) return NULL;
     uint8_t *memory = kv->base + (size_t)page * kv->page_stride + kv->layer_offset;
@@ -65,7 +61,7 @@ static bool append(KvCache *cache, Shadow *x, int tokens, uint64_t *random) {
     }
     for (int i = 0; i < tokens; i++) {
         x->value[before + i] = test_random(random);
-        for (int l = 0; l < OWN_LAYERS; l++)
+        for (int l = 0; l < ENTRIES; l++)
             *token_memory(cache, l, &x->s, before + i) = x->value[before + i] + (uint64_t)l;
     }
     kv_advance(cache, &x->s, tokens);
@@ -75,7 +71,7 @@ static bool append(KvCache *cache, Shadow *x, int tokens, uint64_t *random) {
 /* Number of positions that are not what was written; −1 when a visible page is gone. */
 static int wrong_positions(const KvCache *cache, const Shadow *x) {
     int wrong = 0;
-    for (int l = 0; l < OWN_LAYERS; l++) {
+    for (int l = 0; l < ENTRIES; l++) {
         const int window = specs[l].window;
         const int first = window && x->s.length >= window ? x->s.length - window + 1 : 0;
         for (int i = first; i < x->s.length; i++) {
@@ -214,7 +210,7 @@ static void test_state(void) {
     TEST(kv_reserve(cache, &a, 300, NULL));
     kv_advance(cache, &a, 300);
     TEST(kv_bytes_used(cache) == 640 + 3 * page && a.tables[0][0] >= 0 && a.tables[0][1] == -1);
-    uint8_t *base = kv_layers(cache)[0].base;
+    uint8_t *base = kv_entries(cache)[0].base;
     memset(base + (size_t)a.tables[0][0] * 640, 7, 640);
     kv_fork(cache, &a, &b);
     TEST(a.tables[0][0] == b.tables[0][0]);
@@ -236,9 +232,9 @@ static void test_taken(void) {
     KvPlan plan = make_plan();
     TEST(kv_taken_bytes(&plan, &fake_backend, budget) == 12 * page + 6 * page); /* one can have all, the window half */
     kv_plan_free(&plan);
-    Backend upper = fake_backend, *backends[LAYERS];
-    for (int i = 0; i < LAYERS; i++) backends[i] = i < 2 ? &fake_backend : &upper;
-    TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL) && plan.group_count == 4);
+    Backend upper = fake_backend, *backends[ENTRIES];
+    for (int i = 0; i < ENTRIES; i++) backends[i] = i < 2 ? &fake_backend : &upper;
+    TEST(kv_plan_make(&plan, specs, backends, ENTRIES, CONTEXT, NULL) && plan.group_count == 4);
     /* Groups of half such pages on each: those without a window hold alike, six of each size together. */
     TEST(kv_taken_bytes(&plan, &fake_backend, budget) == 6 * page + 3 * page);
     TEST(kv_taken_bytes(&plan, &upper, budget) == 6 * page + 3 * page);
@@ -255,14 +251,14 @@ static void test_taken(void) {
  * go with codes of the other, and a device would have to take the whole budget. */
 static void test_taken_beside_codes(void) {
     const size_t page = KV_PAGE_TOKENS * fake_token_bytes, budget = 12 * page;
-    Backend lower = {.ops = &coding_ops, .rows_max = STEP_MAX}, upper = fake_backend, *backends[LAYERS];
+    Backend lower = {.ops = &coding_ops, .rows_max = STEP_MAX}, upper = fake_backend, *backends[ENTRIES];
     KvPlan plan;
-    for (int i = 0; i < LAYERS; i++) backends[i] = &lower;
-    TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL) && plan.group[0].quantised &&
+    for (int i = 0; i < ENTRIES; i++) backends[i] = &lower;
+    TEST(kv_plan_make(&plan, specs, backends, ENTRIES, CONTEXT, NULL) && plan.group[0].quantised &&
         !plan.group[1].quantised);
     kv_plan_free(&plan);
-    for (int i = 2; i < LAYERS; i++) backends[i] = &upper;
-    TEST(kv_plan_make(&plan, specs, backends, LAYERS, CONTEXT, NULL) && plan.group_count == 4);
+    for (int i = 2; i < ENTRIES; i++) backends[i] = &upper;
+    TEST(kv_plan_make(&plan, specs, backends, ENTRIES, CONTEXT, NULL) && plan.group_count == 4);
     for (int g = 0; g < plan.group_count; g++) TEST(!plan.group[g].quantised);
     TEST(kv_taken_bytes(&plan, &upper, budget) == 6 * page + 3 * page);
     kv_plan_free(&plan);

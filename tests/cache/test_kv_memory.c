@@ -22,7 +22,7 @@ static double resident(void) {
 
 /* What a step writes: whole pages, in f16 of an ordinary size. */
 static void write_pages(const KvCache *cache, const KvSequence *sequence, const uint8_t *contents) {
-    const KvLayer *first = &kv_layers(cache)[0];
+    const KvLayer *first = &kv_entries(cache)[0];
     for (int page = sequence->length / KV_PAGE_TOKENS; page < sequence->reserved / KV_PAGE_TOKENS; page++)
         memcpy(first->base + (size_t)sequence->tables[0][page] * first->page_stride, contents, first->page_stride);
 }

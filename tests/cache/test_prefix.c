@@ -7,7 +7,7 @@
 #include "cache/fake_pages.h"
 #include "test.h"
 
-enum { LAYERS = 4, WINDOW = 200, CONTEXT = 1536, STEP_MAX = 300, SLOTS = 6, HEADS = 2, TEXTS = 5 };
+enum { ENTRIES = 3, WINDOW = 200, CONTEXT = 1536, STEP_MAX = 300, SLOTS = 6, HEADS = 2, TEXTS = 5 };
 enum { PAGE_BYTES = KV_PAGE_TOKENS * sizeof(uint64_t) };
 
 /* ---- a backend whose codes tell what they were made from ---- */
@@ -58,17 +58,15 @@ static const BackendOps fake_ops = {
     FAKE_PAGE_OPS, .kv_quant_bytes = fake_code_bytes, .kv_calibrate = fake_survey, .kv_quantise = fake_encode};
 static Backend fake_backend = {.ops = &fake_ops, .rows_max = STEP_MAX};
 
-static const CacheSpec specs[LAYERS] = {
+static const CacheSpec specs[ENTRIES] = {
     {.kind = CACHE_PAGES, .kv_heads = HEADS, .head_dim = 1, .value_dim = 1},
     {.kind = CACHE_PAGES, .kv_heads = 1, .head_dim = 1, .value_dim = 1, .window = WINDOW},
     {.kind = CACHE_PAGES, .kv_heads = HEADS, .head_dim = 1, .value_dim = 1},
-    {.kind = CACHE_SHARED, .layer = 2},
 };
-enum { OWN_LAYERS = 3 };
 
 static KvPlan make_plan(int layers) {
     KvPlan plan;
-    Backend *backends[LAYERS];
+    Backend *backends[ENTRIES];
     for (int i = 0; i < layers; i++) backends[i] = &fake_backend;
     TEST(kv_plan_make(&plan, specs, backends, layers, CONTEXT, NULL));
     return plan;
@@ -101,7 +99,7 @@ static void set_text(Shadow *x, int from) {
 /* What row p sees of a layer. */
 static int wrong_row(
     const KvPlan *plan, const KvCache *cache, const Shadow *x, const SequenceChunk *chunk, int l, int p) {
-    const KvLayer *layer = &kv_layers(cache)[l];
+    const KvLayer *layer = &kv_entries(cache)[l];
     const int window = specs[l].window, first = window && p >= window ? p - window + 1 : 0;
     const KvQuantView *view = plan->group[layer->group].quantised ? chunk->quant : NULL;
     const int cold = kv_cold_end(view, p), sink = view ? view->sink : 0;
@@ -134,7 +132,7 @@ static int wrong_row(
 
 /* Appends what the text says; checks the first and last row of each step. False: no room. */
 static bool append(const KvPlan *plan, KvCache *cache, Shadow *x, int tokens) {
-    const int layers = plan->layer_count < OWN_LAYERS ? plan->layer_count : OWN_LAYERS;
+    const int layers = plan->entry_count;
     while (tokens > 0) {
         int rows = tokens < kv_step_rows(&x->s) ? tokens : kv_step_rows(&x->s);
         if (rows > STEP_MAX) rows = STEP_MAX;
@@ -147,7 +145,7 @@ static bool append(const KvPlan *plan, KvCache *cache, Shadow *x, int tokens) {
         kv_run(&x->s, &chunk);
         for (int p = chunk.position; p < chunk.position + rows; p++)
             for (int l = 0; l < layers; l++) {
-                const KvLayer *layer = &kv_layers(cache)[l];
+                const KvLayer *layer = &kv_entries(cache)[l];
                 exact_page(layer, chunk.tables[layer->group][p / KV_PAGE_TOKENS])[p % KV_PAGE_TOKENS] =
                     x->value[p] + (uint64_t)l;
             }
@@ -191,7 +189,7 @@ static void mix_text(Shadow *x, uint64_t texts[TEXTS][CONTEXT], uint64_t *random
 /* With little memory pages run out and are evicted all the time; with more, much is found. */
 static void test_random_life(int pages, int spaces) {
     static uint64_t texts[TEXTS][CONTEXT];
-    KvPlan plan = make_plan(LAYERS);
+    KvPlan plan = make_plan(ENTRIES);
     KvCache *cache = kv_open(&plan, (size_t)pages * PAGE_BYTES, NULL);
     PrefixCache *prefix = prefix_open(cache, NULL);
     Shadow *x = calloc(SLOTS, sizeof *x);

@@ -301,8 +301,8 @@ void model_drop_host_pages(const Model *model, int first) {}
 /* Of everything that a row sees. */
 static inline uint64_t fake_seen(const Runner *runner, const KvCache *cache, const SequenceChunk *chunk, int position) {
     uint64_t seen = 0;
-    for (int l = 0; l < runner->plan.layer_count; l++) {
-        const KvLayer *layer = &kv_layers(cache)[l];
+    for (int l = 0; l < runner->plan.entry_count; l++) {
+        const KvLayer *layer = &kv_entries(cache)[l];
         const KvQuantView *quant = runner->plan.group[layer->group].quantised ? chunk->quant : NULL;
         const int window = runner->plan.group[layer->group].window;
         const int first = window && position >= window ? position - window + 1 : 0;
@@ -354,8 +354,8 @@ void runner_begin(
         for (int position = chunk->position; position < chunk->position + chunk->rows; position++, row++) {
             CHECK(step->positions[row] == position);
             last = fake_token(runner, step->tokens[row]);
-            for (int l = 0; l < runner->plan.layer_count; l++) {
-                const KvLayer *layer = &kv_layers(cache)[l];
+            for (int l = 0; l < runner->plan.entry_count; l++) {
+                const KvLayer *layer = &kv_entries(cache)[l];
                 const int32_t *table = chunk->tables[layer->group];
                 const int before = position - 1;
                 const uint64_t hash =

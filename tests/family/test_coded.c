@@ -106,8 +106,8 @@ static bool walk_to(const FixtureRun *run, KvCache *cache, KvSequence *s, int en
 /* Whether some layer's keys had a bias taken out. */
 static bool has_pairs(const FixtureRun *run, const KvSequence *s) {
     const KvPlan *plan = runner_kv_plan(run->runner);
-    for (int i = 0; i < plan->layer_count; i++)
-        for (int h = 0; s->quant->layers[i].bias_pairs && h < plan->layers[i].layout.kv_heads; h++)
+    for (int i = 0; i < plan->entry_count; i++)
+        for (int h = 0; s->quant->layers[i].bias_pairs && h < plan->entries[i].layout.kv_heads; h++)
             if (s->quant->layers[i].bias_pairs[h]) return true;
     return false;
 }

@@ -20,7 +20,7 @@ static uint8_t *first_page(const FixtureRun *run, const Fixture *f, int tokens, 
     uint8_t *page = NULL, *again = NULL;
     if (logits && cache && kv_sequence_open(cache, NULL, &s, &error) &&
         fixture_step(run->runner, cache, &s, f->tokens, tokens, logits, &error)) {
-        const KvLayer *layer = &kv_layers(cache)[0];
+        const KvLayer *layer = &kv_entries(cache)[0];
         Backend *backend = plan->group[layer->group].backend;
         const int32_t from = s.tables[layer->group][0], to = from + 1;
         *bytes = kv_canonical_bytes(&layer->layout, tokens);

@@ -23,10 +23,10 @@ static int tokens_in_page(int length, int page) {
 
 static void save(const KvPlan *plan, const KvCache *cache, const KvSequence *s, Saved *saved) {
     *saved = (Saved){.length = s->length};
-    CHECK(plan->layer_count <= LAYERS_MAX && s->length <= TOKENS);
-    for (int i = 0; i < plan->layer_count; i++)
+    CHECK(plan->entry_count <= LAYERS_MAX && s->length <= TOKENS);
+    for (int i = 0; i < plan->entry_count; i++)
         for (int page = 0; page * KV_PAGE_TOKENS < s->length; page++) {
-            const KvLayer *layer = &kv_layers(cache)[i];
+            const KvLayer *layer = &kv_entries(cache)[i];
             const int32_t number = s->tables[layer->group][page];
             if (number < 0) continue;
             Backend *backend = plan->group[layer->group].backend;
@@ -40,9 +40,9 @@ static void save(const KvPlan *plan, const KvCache *cache, const KvSequence *s, 
 /* Into a sequence without tokens. Frees what was saved. */
 static bool restore(const KvPlan *plan, KvCache *cache, KvSequence *s, Saved *saved, Error *error) {
     if (!kv_reserve(cache, s, saved->length, error)) return false;
-    for (int i = 0; i < plan->layer_count; i++)
+    for (int i = 0; i < plan->entry_count; i++)
         for (int page = 0; page < PAGES_MAX; page++) {
-            const KvLayer *layer = &kv_layers(cache)[i];
+            const KvLayer *layer = &kv_entries(cache)[i];
             Backend *backend = plan->group[layer->group].backend;
             if (!saved->page[i][page]) continue;
             TEST(backend->ops->page_write(backend, layer, s->tables[layer->group][page],

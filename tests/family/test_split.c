@@ -20,8 +20,9 @@ static bool open_split(
 /* Every layer remembers where it was put. */
 static void check_places(const FixtureRun *run, const char *lower, const char *upper, int split) {
     const KvPlan *plan = runner_kv_plan(run->runner);
-    for (int i = 0; i < plan->layer_count; i++) {
-        const char *name = plan->group[plan->layers[i].group].backend->ops->name, *wanted = i < split ? lower : upper;
+    for (int i = 0; i < plan->entry_count; i++) {
+        const char *name = plan->group[plan->entries[i].group].backend->ops->name,
+                   *wanted = plan->layers[i] < split ? lower : upper;
         TEST_MSG(!strcmp(name, wanted), "layer %d is on %s, not on %s", i, name, wanted);
     }
 }
@@ -73,7 +74,7 @@ static void check_case(const Fixture *f, int variant, const char *directory) {
     if (!alone || !fixture_run_open(&run, directory, &(ModelOptions){.context = f->count}, &options)) return;
     TEST(fixture_walk(run.runner, f->tokens, f->count, f->count, f->steps, alone));
     check_exact(f, variant, alone);
-    const int layers = runner_kv_plan(run.runner)->layer_count;
+    const int layers = model_layers(run.model);
     fixture_run_close(&run);
     for (int split = 1; split < layers; split++) check_alike(f, directory, "ref", split, alone);
     check_alike(f, directory, "fence", layers / 2, alone);
