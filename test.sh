@@ -1,37 +1,49 @@
 #!/usr/bin/env bash
-# All tests. Installs what they need (system packages, a Python environment and models in the cache), then runs:
-# lint; unit and operation tests in release, under ASan+UBSan and under TSan; tokenizers and templates against the Hugging Face
-# libraries; logits against mlx-lm; the hub's cache against huggingface_hub; the API with the official SDKs; real models.
-#   ./test.sh             everything (needs a few GB of cache on the first run)
-#   ./test.sh fast        lint and the release tests
+# The tests: a line for each step with its seconds, then how many steps passed, failed and were skipped.
+#   ./test.sh         every change passes it, CI runs it: at most 20 minutes on two cores
+#   ./test.sh fast    lint and the unit tests
+#   ./test.sh long    what takes longer, see CONTRIBUTING.md: at most 120 minutes
+# Installs what the tests need (system packages, a Python environment, models in the cache) if it is missing.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
-mode=${1:-all}
+mode=${1:-usual}
+case $mode in usual | fast | long) ;; *) sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2 ;; esac
 
 logs=build/test-logs
 mkdir -p $logs
 : >$logs/results
+: >$logs/skips
+echo "step,seconds,processor_seconds,result" >$logs/times.csv
+TIMEFORMAT='%R %U %S'
 
-# step NAME COMMAND…: one test; its output is kept, and shown when it fails. Exit code 77 means skipped.
+# step NAME COMMAND…: one test; its output is kept, and its end shown when it fails. Each line of output that begins with
+# "skipped: " is a reason for a part, or with exit code 77 the whole, not having run.
 step() {
-    local name=$1 start=$SECONDS code=0
+    local name=$1 log=$logs/$1.log code=0 result=ok last times wall user system processor
     shift
-    "$@" >"$logs/$name.log" 2>&1 </dev/null || code=$?
-    local result=FAILED last="exit code $code; the end of $logs/$name.log:"
-    case $code in
-    0) result=ok last=$(tail -n 1 "$logs/$name.log" | cut -c1-120) ;;
-    77) result=skipped last=$(tail -n 1 "$logs/$name.log" | cut -c1-120) ;;
-    *) last+=$'\n'$(tail -n 40 "$logs/$name.log" | sed 's/^/    /') ;;
-    esac
-    printf '%-7s %-28s %4d s   %s\n' $result "$name" $((SECONDS - start)) "$last"
+    times=$({ time "$@" >"$log" 2>&1 </dev/null; } 2>&1) || code=$?
+    read -r wall user system <<<"$times"
+    processor=$(awk "BEGIN { printf \"%.1f\", $user + $system }")
+    last=$(tail -n 1 "$log" | cut -c1-120)
+    grep -ah '^skipped: ' "$log" | sort -u | sed "s/^skipped: /$name: /" >>$logs/skips
+    if [ $code = 77 ]; then
+        result=skipped
+        grep -aq '^skipped: ' "$log" || echo "$name: no reason given" >>$logs/skips
+    elif [ $code != 0 ]; then
+        result=FAILED
+        last="exit code $code; the end of $log:"$'\n'$(tail -n 40 "$log" | sed 's/^/    /')
+    fi
+    printf '%-7s %-26s %5.0f s %5.0f cpu   %s\n' $result "$name" "$wall" "$processor" "$last"
     echo "$result $name" >>$logs/results
+    echo "$name,$wall,$processor,$result" >>$logs/times.csv
     return $code
 }
 
-# The same beside one other such step: for tests that do not depend on how fast they run. `wait` waits for the last.
+# beside N NAME COMMAND…: a step beside at most N - 1 others, for tests that do not depend on how fast they run.
 beside() {
-    while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
-    set -m # as a group of its own, which takes Ctrl-C where a test sends it
+    while [ "$(jobs -rp | wc -l)" -ge "$1" ]; do wait -n; done
+    shift
+    set -m # a process group of its own, which takes Ctrl-C where a test sends it
     step "$@" &
     set +m
 }
@@ -39,82 +51,143 @@ beside() {
 trap 'for group in $(jobs -rp); do kill -- -"$group"; done' EXIT
 trap 'exit 130' INT TERM
 
+# What was skipped without being in tests/expected_skips.
+unexpected_skips() {
+    local line pattern
+    while read -r line; do
+        while read -r pattern; do
+            # shellcheck disable=SC2053 # a pattern
+            [[ $line == $pattern* ]] && continue 2
+        done < <(sed 's/ *#.*//; /^$/d' tests/expected_skips)
+        echo "$line"
+    done <$logs/skips
+}
+
 finish() {
     wait
-    local passed failed
-    passed=$(grep -c '^ok ' $logs/results) failed=$(grep -c '^FAILED ' $logs/results)
-    [ "$failed" = 0 ] || echo "failed: $(sed -n 's/^FAILED //p' $logs/results | paste -sd' ')"
-    echo "$passed passed, $failed failed"
+    local passed failed skipped unexpected
+    passed=$(grep -c '^ok ' $logs/results) failed=$(grep -c '^FAILED ' $logs/results) skipped=$(wc -l <$logs/skips)
+    unexpected=$(unexpected_skips)
+    [ "$skipped" = 0 ] || sort $logs/skips | sed 's/^/skipped: /'
+    if [ -n "$unexpected" ]; then
+        echo "skipped, but not in tests/expected_skips:"
+        echo "$unexpected"
+        failed=$((failed + 1))
+    fi
+    grep -q '^FAILED ' $logs/results && echo "failed: $(sed -n 's/^FAILED //p' $logs/results | paste -sd' ')"
+    awk -F, -v wall=$SECONDS 'NR > 1 { total += $3 } END { printf "total: %d s, %d processor seconds\n", wall, total }' $logs/times.csv
+    echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
     exit $?
 }
 
-configure() { cmake --preset "$1" && cmake --build "$2"; }
-cuda_build() { # for every architecture; where there is no GPU, compiling is all that can be tested
-    tools/install.sh cuda && cmake --preset release -B build-cuda -DAPUS_CUDA=ON && cmake --build build-cuda --target apus-cuda
-}
-emulated_build() { cmake --preset release && cmake --build build --target emulated; } # with headers that cuda_build has brought
-unit() { ctest --test-dir "$1" --output-on-failure -j 2 "${@:2}"; }
-
-tools/install.sh test || exit 1
-step build configure release build || finish
-step lint tools/lint.sh
-step unit unit build
-step app-lint tests/app/run.sh lint
-[ "$mode" = fast ] && finish
-
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/apus
 python=$cache/venv/bin/python
+
+# build PRESET FOLDER [TARGET…] [-- OPTION…]
+build() {
+    local preset=$1 folder=$2 targets=()
+    shift 2
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do targets+=("$1"); shift; done
+    cmake --preset "$preset" -B "$folder" "${@:2}" && cmake --build "$folder" -j 2 ${targets[0]:+--target "${targets[@]}"}
+}
+# unit FOLDER OPTION…: ctest, and once each reason for which its tests skipped something
+unit() {
+    local code=0
+    ctest --test-dir "$1" --output-on-failure -j 2 "${@:2}" || code=$?
+    grep -ah '^skipped: ' "$1/Testing/Temporary/LastTest.log" | sort -u
+    ctest --test-dir "$1" -N "${@:2}" | tail -n 1 # Total Tests: N
+    return $code
+}
+cuda_build() { # where there is no GPU, compiling is all that can be tested
+    tools/install.sh cuda && build release build-cuda apus-cuda -- -DAPUS_CUDA=ON ${1:+-DAPUS_CUDA_CODE="$1"}
+}
+emulated_build() { # with the headers that tools/install.sh brings
+    tools/install.sh cuda && build release build emulated
+}
+
+tools/install.sh test || exit 1
 step python-environment tools/python_env.sh "$cache/venv" || finish
+step build build release build || finish
 
-for model in qwen-0.5b qwen-1.5b gemma-270m; do step "fetch-$model" tools/fetch_models.py $model; done
+if [ "$mode" = fast ]; then
+    export APUS_TEST_SAMPLE=1 # tests/test.h
+    step lint tools/lint.sh
+    step app-lint tests/app/run.sh lint
+    step unit unit build
+    finish
+fi
+models=(qwen-0.5b gemma-270m)
+[ "$mode" != long ] || models+=(qwen-1.5b)
+for model in "${models[@]}"; do step "fetch-$model" tools/fetch_models.py "$model"; done
 
-beside aarch64 tests/aarch64.sh
-beside cuda-build cuda_build
-beside macos tests/macos.sh
-beside hub "$python" tests/hub/check_hub.py
+export TSAN_OPTIONS=halt_on_error=1
 
-# Sanitizers: a sample of what tests compare number by number (SANITIZED in tests/test.h); all of it has run in `unit`.
-# (Tests of allocations fork a process for each; that takes a second under TSan, and their threads are those of the other tests.
-# test_load_shedding writes into the numbers of the thread of connections, to stand for crowds.)
-step asan-build configure asan build-asan && step asan unit build-asan
-threads='test_(ahead|engine|spill|models|pool|chat|server|operations|log|request|scheduler|map|file|constraint|sharing|stream|disk)'
-step tsan-build configure tsan build-tsan && TSAN_OPTIONS=halt_on_error=1 step tsan unit build-tsan -R "$threads" -E '_allocations$'
+if [ "$mode" = long ]; then
+    step unit-whole unit build
+    step asan-build build asan build-asan -- -DAPUS_SANITIZE_KERNELS=ON && step asan unit build-asan
+    step tsan-build build tsan build-tsan -- -DAPUS_SANITIZE_KERNELS=ON && step tsan unit build-tsan -L '^threads$'
+    step cuda-build cuda_build
+    step emulated-build emulated_build && step emulated tests/emulated.sh build all
+    step aarch64 tests/aarch64.sh all
+    beside 2 tokenizers "$python" tests/text/check_tokenizers.py
+    beside 2 logits "$python" tests/model/check_logits.py
+    beside 2 openapi "$python" tests/server/check_openapi.py --count 3000
+    beside 2 soak "$python" bench/kv_cache.py soak tiny --count 5000 --checked 0.5
+    beside 2 vocabularies "$python" tests/import/check_vocabularies.py --count 1000
+    wait
+    step real "$python" tests/real/check_real.py
+    finish
+fi
 
-beside tokenizers "$python" tests/text/check_tokenizers.py
-beside vocabularies "$python" tests/import/check_vocabularies.py --count 1000
-beside templates "$python" tests/text/check_templates.py
-beside grammar "$python" tests/text/check_grammar.py
-beside logits "$python" tests/model/check_logits.py
-beside hostile "$python" tests/model/check_hostile.py
+export APUS_TEST_SAMPLE=1
+step unit unit build
 
-beside cli "$python" tests/cli/check_cli.py
-beside swiftlm "$python" tests/cli/check_swiftlm.py
-beside package tests/cli/check_package.sh
-beside install tests/cli/check_install.sh
-beside api "$python" tests/server/check_api.py
-beside models "$python" tests/server/check_models.py
-beside openapi "$python" tests/server/check_openapi.py --count 600
-beside tools "$python" tests/server/check_tools.py
-beside doors "$python" tests/server/check_doors.py
-beside embeddings "$python" tests/server/check_embeddings.py
-beside mixed "$python" tests/server/check_mixed.py
-beside metrics "$python" tests/server/check_metrics.py
-beside schema "$python" tests/server/check_schema.py
-beside cache "$python" tests/server/check_cache.py
-beside soak "$python" bench/kv_cache.py soak tiny --count 1000 --checked 0.5
-beside sdk-python "$python" tests/server/check_sdk.py
-beside sdk-node tests/server/check_sdk_node.sh
-for client in openai anthropic langchain ai python_langchain python_litellm python_instructor python_pydantic_ai; do
-    beside "client-$client" tests/clients/run.sh $client
-done
-beside malformed "$python" tests/server/check_malformed.py
+# Sanitizers: parsers, server, engine and allocations under ASan and UBSan, with a sample of models and backends; what has
+# threads under TSan. The vector kernels are not instrumented, and all tests run so in ./test.sh long.
+asan_targets=(tests-{base,tensor,weights,cache,fit,import,text,hub,engine,chat,server,cli,fuzz} test_{fence,plugin,pool,step,bad_model,golden})
+asan() {
+    unit build-asan -LE '^(backend|family)$' && unit build-asan -R '^test_(fence|plugin|pool|step|bad_model|golden)$'
+}
+step asan-build build asan build-asan "${asan_targets[@]}" && step asan asan
+step tsan-build build tsan build-tsan tests-threads && step tsan unit build-tsan -L '^threads$'
+
+# Two lanes of what takes a core, the longest first.
+beside 2 cuda-build cuda_build compute_90a,code=sm_90a
+beside 2 emulated-build emulated_build
+beside 2 aarch64 tests/aarch64.sh
+beside 2 macos tests/macos.sh
+beside 2 lint tools/lint.sh
+beside 2 app-lint tests/app/run.sh lint
+beside 2 tokenizers "$python" tests/text/check_tokenizers.py --count 2000
+beside 2 vocabularies "$python" tests/import/check_vocabularies.py --count 200
+beside 2 templates "$python" tests/text/check_templates.py
+beside 2 grammar "$python" tests/text/check_grammar.py
+beside 2 logits "$python" tests/model/check_logits.py --every 3
+beside 2 hostile "$python" tests/model/check_hostile.py
+beside 2 cli "$python" tests/cli/check_cli.py
+beside 2 package tests/cli/check_package.sh
+beside 2 install tests/cli/check_install.sh
+beside 2 schema "$python" tests/server/check_schema.py
+beside 2 openapi "$python" tests/server/check_openapi.py --count 200
+beside 2 malformed "$python" tests/server/check_malformed.py
+beside 2 soak "$python" bench/kv_cache.py soak tiny --count 300 --checked 0.5
 wait
-step emulated-build emulated_build && step emulated tests/emulated.sh build
+
+# Three lanes of what waits more than it computes.
+for check in api models tools doors embeddings mixed metrics cache sdk; do
+    beside 3 $check "$python" tests/server/check_$check.py
+done
+beside 3 hub "$python" tests/hub/check_hub.py
+beside 3 swiftlm "$python" tests/cli/check_swiftlm.py
+beside 3 sdk-node tests/server/check_sdk_node.sh
+for client in openai anthropic langchain ai python_langchain python_litellm python_instructor python_pydantic_ai; do
+    beside 3 "client-$client" tests/clients/run.sh $client
+done
+wait
 
 # These measure times and memory, or take all cores.
-step app tests/app/run.sh journeys
-step app-webkit tests/app/run.sh webkit
+step emulated tests/emulated.sh build
 step streaming "$python" tests/server/check_streaming.py
 step chaos "$python" tests/server/check_chaos.py
 step restart "$python" tests/server/check_restart.py
@@ -123,5 +196,6 @@ step cuda tests/cuda.sh build
 step tls "$python" tests/server/check_tls.py
 step operations "$python" tests/server/check_operations.py
 step replicas "$python" tests/server/check_replicas.py
-step real "$python" tests/real/check_real.py
+step app tests/app/run.sh journeys
+step real env APUS_MODELS="${models[*]}" "$python" tests/real/check_real.py
 finish
