@@ -16,6 +16,7 @@ log=$(mktemp)
 step() {
     local start=$SECONDS result=ok
     EMULATOR_SEED=$2 EMULATOR_MULTIPROCESSORS=$3 tests/emulator/run.sh "$build" "test_$1" "${@:4}" >"$log" 2>&1 </dev/null || result=FAILED failed=1
+    ! grep -aq '^skipped: backend cuda' "$log" || result=FAILED failed=1 # it did not find the emulated one
     printf '%-7s %-20s seed %d, %2d multiprocessors %4d s   %s\n' $result "$1" "$2" "$3" $((SECONDS - start)) \
         "$(grep -a passed "$log" | tail -n 1)"
     [ $result = ok ] || tail -n 40 "$log"

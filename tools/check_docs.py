@@ -14,6 +14,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT /
 # Options in documents that are of other programs.
 FOREIGN = {
     "--build",
+    "--test-dir",
     "--help",
     "--target",
     "--kv-cache-usage-percentage-metric",
